@@ -1,0 +1,1 @@
+//! RDMA verbs as RAII types, typed work requests and spin polling.

@@ -1,0 +1,3 @@
+//! Finds libibverbs and generates its bindings.
+
+fn main() {}

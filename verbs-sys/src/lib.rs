@@ -1,0 +1,1 @@
+//! Bindings to libibverbs, every inline verb included.

@@ -1,0 +1,3 @@
+//! The project's task runner: demo, test, soft-roce and the checks.
+
+fn main() {}
