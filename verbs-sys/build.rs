@@ -1,3 +1,235 @@
-//! Finds libibverbs and generates its bindings.
+//! Finds libibverbs, generates its bindings, and tells dependents what the headers have.
 
-fn main() {}
+use std::env;
+use std::fs;
+use std::panic;
+use std::path::{Path, PathBuf};
+use std::process;
+
+use bindgen::callbacks::{DeriveTrait, ImplementsTrait, ParseCallbacks};
+use bindgen::{Builder, EnumVariation, RustEdition};
+
+/// The oldest rdma-core: 36, whose libibverbs calls itself `<ABI>.<rdma-core>`.
+const FLOOR: &str = "1.14.36";
+
+/// What a newer header may have: the name handed out, and the text that shows it in the bindings,
+/// whitespace removed. Versions are not asked: vendor builds carry features back.
+const FEATURES: [(&str, &str); 7] = [
+    ("HAS_ATOMIC_WRITE", "pubwr_atomic_write:"),
+    ("HAS_FLUSH", "pubwr_flush:"),
+    ("HAS_ACTIVE_SPEED_EX", "pubactive_speed_ex:"),
+    ("HAS_DMAH", "pubfnibv_alloc_dmah("),
+    ("HAS_PORT_SPEED", "pubfnibv_query_port_speed("),
+    ("HAS_BUF", "pubfnibv_alloc_buf("),
+    ("HAS_COMP_CNTR", "pubfnibv_create_comp_cntr("),
+];
+
+/// The true enumerations; every other enum is a set of bits. Names that an older header lacks are
+/// ignored.
+const ENUMERATIONS: &str = "ib_uverbs_(advise_mr_advice|flow_action_esp_(keymat|replay))|ibv_(\
+    gid_type|node_type|transport_type|fork_status|atomic_cap|mtu|port_state|event_type|wc_status|\
+    wc_opcode|mw_type|rate|srq_type|wq_type|wq_state|qp_type|qp_state|mig_state|wr_opcode|\
+    ops_wr_opcode|flow_attr_type|counter_description|rereg_mr_err_code|selectivity_level|\
+    tph_mem_type|comp_cntr_type)";
+
+/// Objects with an identity: their address is what C knows them by, so a copy is never one of them.
+const HANDLES: &str = "verbs_context|ibv_(context|device|pd|td|xrcd|mr|mw|dm|dmah|ah|srq|cq|cq_ex|\
+    comp_channel|comp_cntr|qp|qp_ex|wq|rwq_ind_table|flow|flow_action|counters)";
+
+fn main() {
+    println!("cargo::rerun-if-changed=build.rs");
+    println!("cargo::rerun-if-changed=wrapper.h");
+    for (name, _) in FEATURES {
+        println!("cargo::rustc-check-cfg=cfg({})", name.to_lowercase());
+    }
+
+    check_target();
+    let include_paths = find_library();
+    let out_dir = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
+    let bindings = generate(&include_paths, &out_dir);
+    announce_features(&bindings);
+    if let Err(error) = fs::write(out_dir.join("bindings.rs"), bindings) {
+        fail(&format!(
+            "cannot write the bindings to {}: {error}",
+            out_dir.display()
+        ));
+    }
+}
+
+/// Ends the build with one line that cargo prints as an error of this package. Cargo fails the
+/// build because of that line; a non-zero status would only add a dump of this script's output.
+fn fail(message: &str) -> ! {
+    println!("cargo::error={}", message.replace('\n', " "));
+    process::exit(0);
+}
+
+fn check_target() {
+    let cfg = |name: &str| env::var(name).unwrap_or_default();
+    if cfg("CARGO_CFG_TARGET_OS") != "linux" || cfg("CARGO_CFG_TARGET_POINTER_WIDTH") != "64" {
+        fail(&format!(
+            "verbs-sys builds for 64-bit Linux only, not for {}: libibverbs exists nowhere else",
+            cfg("TARGET")
+        ));
+    }
+}
+
+/// Finds libibverbs through pkg-config, tells cargo how to link it, and returns where its headers
+/// are.
+fn find_library() -> Vec<PathBuf> {
+    let library = pkg_config::Config::new()
+        .atleast_version(FLOOR)
+        // Providers are plugins: a static libibverbs needs more than its archive.
+        .statik(false)
+        .probe("libibverbs")
+        .unwrap_or_else(|error| fail(&explain_pkg_config(&error)));
+
+    println!("cargo::metadata=VERSION={}", library.version);
+    if let Some(rdma_core) = library.version.split('.').nth(2) {
+        println!("cargo::metadata=RDMA_CORE={rdma_core}");
+    }
+    // The compiler searches /usr/include by itself; naming it would shadow a sysroot.
+    let mut include_paths = library.include_paths;
+    include_paths.retain(|path| path != Path::new("/usr/include"));
+    let joined = env::join_paths(&include_paths).unwrap_or_default();
+    println!("cargo::rustc-env=VERBS_SYS_INCLUDE={}", joined.display());
+    include_paths
+}
+
+fn explain_pkg_config(error: &pkg_config::Error) -> String {
+    const PACKAGES: &str = "libibverbs-dev (Debian, Ubuntu), rdma-core-devel (Fedora, RHEL) or \
+        rdma-core (Arch)";
+    match error {
+        pkg_config::Error::Command { cause, .. } => format!(
+            "cannot run pkg-config, which finds libibverbs ({cause}): install pkg-config (Debian, \
+             Ubuntu), pkgconf-pkg-config (Fedora, RHEL) or pkgconf (Arch)"
+        ),
+        pkg_config::Error::CrossCompilation => {
+            "cross-compiling, and pkg-config is not set up for the target: set PKG_CONFIG_ALLOW_CROSS=1, \
+             PKG_CONFIG_SYSROOT_DIR and PKG_CONFIG_LIBDIR, as the README of verbs-sys shows"
+                .to_owned()
+        }
+        pkg_config::Error::EnvNoPkgConfig(variable) => format!(
+            "{variable} keeps pkg-config from being asked for libibverbs: unset it"
+        ),
+        pkg_config::Error::ProbeFailure { .. } | pkg_config::Error::Failure { .. } => {
+            match pkg_config::Config::new().cargo_metadata(false).env_metadata(false).probe("libibverbs") {
+                Ok(old) => format!(
+                    "libibverbs {} is too old: verbs-sys needs {FLOOR}, that is rdma-core 36 (2021) or \
+                     newer; install a newer {PACKAGES}",
+                    old.version
+                ),
+                Err(_) => format!("libibverbs was not found by pkg-config: install {PACKAGES}"),
+            }
+        }
+        other => format!("pkg-config failed for libibverbs: {other}"),
+    }
+}
+
+/// Runs bindgen on the installed headers.
+fn generate(include_paths: &[PathBuf], out_dir: &Path) -> String {
+    // Without libclang, bindgen panics: hold the noise back and say what to install.
+    let hook = panic::take_hook();
+    panic::set_hook(Box::new(|_| {}));
+    let result = panic::catch_unwind(|| {
+        builder()
+            .clang_args(
+                include_paths
+                    .iter()
+                    .map(|path| format!("-I{}", path.display())),
+            )
+            // The default build directory is the package's own, which may be read-only.
+            .clang_macro_fallback()
+            .clang_macro_fallback_build_dir(out_dir)
+            .generate()
+    });
+    panic::set_hook(hook);
+
+    const PACKAGES: &str =
+        "libclang-dev (Debian, Ubuntu), clang-devel (Fedora, RHEL) or clang (Arch)";
+    match result {
+        Ok(Ok(bindings)) => bindings.to_string(),
+        Ok(Err(error)) => {
+            let error = error.to_string();
+            // libclang alone lacks the compiler's own headers.
+            if ["stddef.h", "stdint.h", "stdarg.h"]
+                .iter()
+                .any(|name| error.contains(name))
+            {
+                fail(&format!(
+                    "libclang lacks its own headers (stddef.h …), which bindgen needs: install {PACKAGES} \
+                     and, when cross-compiling, the target's C library headers ({})",
+                    error.trim()
+                ));
+            }
+            fail(&format!(
+                "bindgen cannot read infiniband/verbs.h: {}",
+                error.trim()
+            ))
+        }
+        Err(panic) => {
+            let reason = panic
+                .downcast_ref::<String>()
+                .map_or("bindgen panicked", String::as_str);
+            fail(&format!(
+                "libclang, which bindgen needs, was not loaded: install {PACKAGES} ({reason})"
+            ))
+        }
+    }
+}
+
+fn builder() -> Builder {
+    Builder::default()
+        .header("wrapper.h")
+        .rust_edition(RustEdition::Edition2024)
+        .use_core()
+        .allowlist_function("_?ibv_.*|(mbps|mult)_to_ibv_rate")
+        .allowlist_type("ibv_.*|verbs_context")
+        .allowlist_var("IBV_.*")
+        // The exported symbol fills an older, shorter struct; `inline` has the real one.
+        .blocklist_function("ibv_query_port")
+        // Declared, but exported only to the very rdma-core that it came with.
+        .blocklist_function("ibv_wr_opcode_str")
+        .blocklist_type("pthread_(mutex|cond)_t|timespec|__pthread_.*|__atomic_wide_counter.*|__time_t|__syscall_slong_t")
+        .raw_line("use libc::{pthread_cond_t, pthread_mutex_t, timespec};")
+        // A newer library may return a value that these headers lack: never a Rust enum.
+        .default_enum_style(EnumVariation::NewType { is_bitfield: true, is_global: true })
+        .newtype_global_enum(ENUMERATIONS)
+        .constified_enum("_bindgen_ty_.*")
+        .prepend_enum_name(false)
+        // Byte order stays in the type.
+        .new_type_alias("__be(16|32|64)")
+        .derive_default(true)
+        .no_copy(HANDLES)
+        .merge_extern_blocks(true)
+        .parse_callbacks(Box::new(bindgen::CargoCallbacks::new()))
+        .parse_callbacks(Box::new(Callbacks))
+}
+
+#[derive(Debug)]
+struct Callbacks;
+
+impl ParseCallbacks for Callbacks {
+    /// C's comments are plain text, not Markdown.
+    fn process_comment(&self, comment: &str) -> Option<String> {
+        Some(format!("```text\n{}\n```", comment.trim_matches('\n')))
+    }
+
+    fn blocklisted_type_implements_trait(
+        &self,
+        name: &str,
+        derive: DeriveTrait,
+    ) -> Option<ImplementsTrait> {
+        let plain = matches!(derive, DeriveTrait::Copy | DeriveTrait::Debug);
+        (name.ends_with("timespec") && plain).then_some(ImplementsTrait::Yes)
+    }
+}
+
+fn announce_features(bindings: &str) {
+    let dense: String = bindings.split_whitespace().collect();
+    for (name, sign) in FEATURES {
+        if dense.contains(sign) {
+            println!("cargo::rustc-cfg={}", name.to_lowercase());
+            println!("cargo::metadata={name}=1");
+        }
+    }
+}
