@@ -6,7 +6,9 @@ use std::panic;
 use std::path::{Path, PathBuf};
 use std::process;
 
-use bindgen::callbacks::{DeriveTrait, ImplementsTrait, ParseCallbacks};
+use bindgen::callbacks::{
+    DeriveTrait, EnumVariantValue, ImplementsTrait, ItemInfo, ParseCallbacks,
+};
 use bindgen::{Builder, EnumVariation, RustEdition};
 
 /// The oldest rdma-core: 36, whose libibverbs calls itself `<ABI>.<rdma-core>`.
@@ -26,7 +28,7 @@ const FEATURES: [(&str, &str); 7] = [
 
 /// The true enumerations; every other enum is a set of bits. Names that an older header lacks are
 /// ignored.
-const ENUMERATIONS: &str = "ib_uverbs_(advise_mr_advice|flow_action_esp_(keymat|replay))|ibv_(\
+const ENUMERATIONS: &str = "ib(v|_uverbs)_(advise_mr_advice|flow_action_esp_(keymat|replay))|ibv_(\
     gid_type|node_type|transport_type|fork_status|atomic_cap|mtu|port_state|event_type|wc_status|\
     wc_opcode|mw_type|rate|srq_type|wq_type|wq_state|qp_type|qp_state|mig_state|wr_opcode|\
     ops_wr_opcode|flow_attr_type|counter_description|rereg_mr_err_code|selectivity_level|\
@@ -184,7 +186,10 @@ fn builder() -> Builder {
         .use_core()
         .allowlist_function("_?ibv_.*|(mbps|mult)_to_ibv_rate")
         .allowlist_type("ibv_.*|verbs_context")
+        .allowlist_type("ib_uverbs_(advise_mr_advice|flow_action_esp.*)")
         .allowlist_var("IBV_.*")
+        // These are enumerators that macros rename: `Callbacks` does that, and keeps their type.
+        .blocklist_var("IBV_(ADVISE_MR_ADVICE|FLOW_ACTION)_.*")
         // The exported symbol fills an older, shorter struct; `inline` has the real one.
         .blocklist_function("ibv_query_port")
         // Declared, but exported only to the very rdma-core that it came with.
@@ -212,6 +217,22 @@ impl ParseCallbacks for Callbacks {
     /// C's comments are plain text, not Markdown.
     fn process_comment(&self, comment: &str) -> Option<String> {
         Some(format!("```text\n{}\n```", comment.trim_matches('\n')))
+    }
+
+    /// `verbs_api.h` renames the kernel's types by macros, which bindgen does not follow.
+    fn item_name(&self, item: ItemInfo<'_>) -> Option<String> {
+        let renamed = item.name.strip_prefix("ib_uverbs_")?;
+        Some(format!("ibv_{renamed}"))
+    }
+
+    fn enum_variant_name(
+        &self,
+        _enum_name: Option<&str>,
+        variant: &str,
+        _value: EnumVariantValue,
+    ) -> Option<String> {
+        let renamed = variant.strip_prefix("IB_UVERBS_")?;
+        Some(format!("IBV_{renamed}"))
     }
 
     fn blocklisted_type_implements_trait(
