@@ -1,4 +1,7 @@
-//! Soft-RoCE: placeholder until its own author's file lands.
+//! Soft-RoCE: an RDMA device on a machine without RDMA hardware.
+//!
+//! Natively where the kernel offers `rdma_rxe`; else in a guest, a virtual machine on a stock
+//! kernel that sees this machine's files, read-only, so that what was built here runs there.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -8,34 +11,113 @@ use std::time::Duration;
 use crate::error::Error;
 use crate::packages;
 
-#[derive(Clone, Copy, Debug)]
+mod agent;
+mod apt;
+mod elf;
+mod fetch;
+mod frame;
+mod guest;
+mod initramfs;
+mod job;
+mod kernel;
+mod launch;
+mod modules;
+mod netlink;
+mod qemu;
+mod session;
+mod signals;
+mod unpack;
+mod wire;
+
+pub(crate) use qemu::Accel;
+
+/// Where the RDMA device is to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
+    /// Natively if that works here, else in a guest.
     Auto,
+    /// On this machine's own kernel.
     Native,
+    /// In a virtual machine.
     Guest,
 }
 
+/// How to run something.
 #[derive(Clone, Debug)]
 pub(crate) struct Options {
     pub(crate) way: Way,
+    /// The job's time limit; `None` is none.
     pub(crate) timeout: Option<Duration>,
+    /// 1, or 2 guests on one wire.
     pub(crate) hosts: u8,
     pub(crate) install: packages::Policy,
+    /// The guest's kernel: a package, or the start of a version.
+    pub(crate) kernel: Option<String>,
+    pub(crate) accel: Accel,
+    pub(crate) memory_mib: u32,
+    pub(crate) cpus: u32,
+    /// The one folder that a guest can write to, at the same path.
+    pub(crate) results: PathBuf,
+    /// Whether the job reads our standard input.
+    pub(crate) stdin: bool,
 }
 
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            way: Way::Auto,
+            timeout: Some(Duration::from_secs(20 * 60)),
+            hosts: 1,
+            install: packages::Policy::Ask,
+            kernel: None,
+            accel: Accel::Auto,
+            memory_mib: 1024,
+            cpus: 2,
+            results: PathBuf::from("target/soft-roce/results"),
+            stdin: false,
+        }
+    }
+}
+
+/// What to run.
 #[derive(Clone, Debug)]
 pub(crate) struct Command {
     pub(crate) argv: Vec<OsString>,
     pub(crate) dir: PathBuf,
+    /// Set in addition to this process' own environment.
     pub(crate) env: Vec<(OsString, OsString)>,
 }
 
-pub(crate) fn agent_if_init() {}
-
-pub(crate) fn main(_args: Vec<OsString>) -> Result<ExitCode, Error> {
-    Err(Error::new("soft-roce is not built in yet"))
+/// Runs `command` where an RDMA device is, with its output shown as it comes.
+///
+/// Returns its exit status, 128 + the signal that killed it, or 124 if its time was over.
+pub(crate) fn run(options: &Options, command: &Command) -> Result<i32, Error> {
+    guest::run(options, command)
 }
 
-pub(crate) fn run(_options: &Options, _command: &Command) -> Result<i32, Error> {
-    Err(Error::new("soft-roce is not built in yet"))
+/// Never returns in a guest's init.
+pub(crate) fn agent_if_init() {
+    if agent::is_init() {
+        agent::run();
+    }
+}
+
+/// `cargo xtask soft-roce …`
+pub(crate) fn main(args: Vec<OsString>) -> Result<ExitCode, Error> {
+    launch::exec_if_asked(&args)?;
+    let at = args
+        .iter()
+        .position(|a| a == "--")
+        .map_or(args.len(), |at| at + 1);
+    let command = Command {
+        argv: args[at..].to_vec(),
+        dir: std::env::current_dir().map_err(|e| Error::new(e.to_string()))?,
+        env: Vec::new(),
+    };
+    let options = Options {
+        stdin: true,
+        ..Options::default()
+    };
+    let code = run(&options, &command)?;
+    Ok(ExitCode::from(u8::try_from(code).unwrap_or(1)))
 }

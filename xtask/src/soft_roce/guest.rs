@@ -1,0 +1,359 @@
+//! The guest: a virtual machine on a stock kernel, whose root is this machine's, read-only.
+
+use std::env;
+use std::fs::{self, File};
+use std::io::{self, Read as _, Seek as _};
+use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::{self, Child, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{MemfdFlags, OFlags, fcntl_setfl, memfd_create};
+
+use crate::error::{Context as _, Error};
+use crate::packages::{self, Need};
+
+use super::agent::{self, Config};
+use super::frame::{Decoder, Job, Kind, PIECE};
+use super::initramfs::Archive;
+use super::kernel::{self, Freshness, Kernel};
+use super::qemu::{self, Accel};
+use super::{Command, Options, launch, session, wire};
+
+/// How long an idle machine may take to start a guest; it takes 2 to 4 s.
+const BOOT: Duration = Duration::from_secs(20);
+
+/// However busy the machine is.
+const LONGEST_BOOT: Duration = Duration::from_secs(180);
+
+/// A kernel under emulation does not come up now and then. Nothing has been run by then, so that
+/// it can be started again.
+const ATTEMPTS: u32 = 3;
+
+/// What a guest needs of the system.
+pub(super) const NEEDS: [Need; 3] = [Need::Qemu, Need::Kmod, Need::RdmaProviders];
+
+/// Runs `command` in a guest, or in two.
+pub(super) fn run(options: &Options, command: &Command) -> Result<i32, Error> {
+    packages::ensure(&NEEDS, options.install)?;
+    let wanted = options.kernel.as_deref();
+    let kernel = kernel::get(wanted, Freshness::Cached, options.install)?;
+    let results = results_dir(options)?;
+    let guests = boot(options, &kernel, &results)?;
+    let jobs = (1..=options.hosts).map(|host| job(options, command, host, &results));
+    session::run(options, guests, jobs.collect())
+}
+
+/// A guest under way; it ends with this value.
+#[derive(Debug)]
+pub(super) struct Guest {
+    pub(super) host: u8,
+    pub(super) port: UnixStream,
+    pub(super) decoder: Decoder,
+    pub(super) emulated: bool,
+    child: Child,
+    console: File,
+    /// QEMU reads it by way of this process.
+    _initrd: File,
+}
+
+impl Guest {
+    /// The last lines of the console, where a dying kernel says why, and QEMU what it lacks.
+    pub(super) fn console(&mut self) -> String {
+        let mut bytes = Vec::new();
+        let read = self.console.rewind();
+        let read = read.and_then(|()| self.console.read_to_end(&mut bytes));
+        let text = String::from_utf8_lossy(&bytes);
+        match read {
+            Ok(_) => crate::process::tail(&text.replace('\r', ""), 25),
+            Err(error) => format!("(the console cannot be read: {error})"),
+        }
+    }
+
+    /// Ends the guest at once.
+    pub(super) fn kill(&mut self) {
+        // It may have ended by itself.
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// Why a guest did not come up.
+enum BootError {
+    /// The kernel or the emulator failed: another attempt may succeed.
+    Lost(String),
+    /// The guest or QEMU said what is wrong.
+    Refused(Error),
+}
+
+fn boot(options: &Options, kernel: &Kernel, results: &PathBuf) -> Result<Vec<Guest>, Error> {
+    let mut last = String::new();
+    for &accel in options.accel.candidates() {
+        let limit = boot_limit(options.hosts);
+        for attempt in 1..=ATTEMPTS {
+            match boot_once(options, kernel, results, accel, limit) {
+                Ok(guests) => return Ok(guests),
+                Err(BootError::Refused(error)) if accel == Accel::Tcg => return Err(error),
+                Err(BootError::Refused(error)) => last = error.to_string(),
+                Err(BootError::Lost(why)) => last = why,
+            }
+            // What KVM fails at once it fails again.
+            let again = accel == Accel::Tcg && attempt < ATTEMPTS;
+            let next = if again { ", trying again" } else { "" };
+            say(&format!(
+                "the guest did not start ({accel:?}){next}: {last}"
+            ));
+            if !again {
+                break;
+            }
+        }
+    }
+    Err(Error::new(format!("the guest did not start: {last}")).with_code(125))
+}
+
+/// A busy machine needs longer.
+fn boot_limit(hosts: u8) -> Duration {
+    let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    let load = load.split(' ').next().and_then(|load| load.parse().ok());
+    let cpus = thread::available_parallelism().map_or(1, usize::from);
+    scaled(load.unwrap_or(0.0), u32::try_from(cpus).unwrap_or(1), hosts)
+}
+
+fn scaled(load: f64, cpus: u32, hosts: u8) -> Duration {
+    let factor = 1.0 + load.clamp(0.0, 1000.0) / f64::from(cpus.max(1));
+    BOOT.mul_f64(factor * f64::from(hosts)).min(LONGEST_BOOT)
+}
+
+fn boot_once(
+    options: &Options,
+    kernel: &Kernel,
+    results: &PathBuf,
+    accel: Accel,
+    limit: Duration,
+) -> Result<Vec<Guest>, BootError> {
+    let guests = start_all(options, kernel, results, accel);
+    let mut guests = guests.map_err(BootError::Refused)?;
+    let deadline = Instant::now() + limit;
+    for guest in &mut guests {
+        wait_until_ready(guest, deadline)?;
+    }
+    Ok(guests)
+}
+
+fn start_all(
+    options: &Options,
+    kernel: &Kernel,
+    results: &PathBuf,
+    accel: Accel,
+) -> Result<Vec<Guest>, Error> {
+    let wired = options.hosts == 2;
+    let wire = wired.then(UnixStream::pair).transpose();
+    let wire = wire.context(|| "cannot make the wire between the guests")?;
+    let mut ends: Vec<Option<OwnedFd>> = match wire {
+        Some((one, two)) => vec![Some(two.into()), Some(one.into())],
+        None => vec![None],
+    };
+    let mut guests = Vec::new();
+    for host in 1..=options.hosts {
+        let config = Config {
+            host,
+            hosts: options.hosts,
+            results: results.clone(),
+            modules: kernel.modules.clone(),
+            release: kernel.release.clone(),
+        };
+        let initrd = memory_file("initramfs", &initramfs(kernel, &config)?)?;
+        let console = memory_file("console", &[])?;
+        fcntl_setfl(&console, OFlags::APPEND | OFlags::RDWR)
+            .context(|| "cannot prepare the console")?;
+        let machine = qemu::Machine {
+            host,
+            wired,
+            kernel: kernel.image(),
+            initrd: path_of(&initrd),
+            console: path_of(&console),
+            results: results.clone(),
+            memory_mib: options.memory_mib,
+            cpus: options.cpus,
+        };
+        let wire = ends.pop().flatten();
+        guests.push(start(&machine, accel, (console, initrd), wire)?);
+    }
+    Ok(guests)
+}
+
+fn start(
+    machine: &qemu::Machine,
+    accel: Accel,
+    (console, initrd): (File, File),
+    wire: Option<OwnedFd>,
+) -> Result<Guest, Error> {
+    let what = || "cannot start QEMU";
+    let (port, theirs) = UnixStream::pair().context(what)?;
+    let program = env::current_exe().context(what)?;
+    // By way of this program: in a session of its own, the terminal's Ctrl-C does not reach it,
+    // and it dies with us.
+    let mut command = process::Command::new(program);
+    command.args(["soft-roce", launch::DETACHED]);
+    command.arg(process::id().to_string()).arg(packages::qemu());
+    command.args(machine.args(accel));
+    command.stdin(OwnedFd::from(theirs));
+    command.stdout(wire.map_or_else(Stdio::null, Stdio::from));
+    command.stderr(console.try_clone().context(what)?);
+    let child = command.spawn().context(what)?;
+    Ok(Guest {
+        host: machine.host,
+        port,
+        decoder: Decoder::default(),
+        emulated: accel == Accel::Tcg,
+        child,
+        console,
+        _initrd: initrd,
+    })
+}
+
+/// The first frame says that the devices are up, or why not; before it, the guest may be lost.
+fn wait_until_ready(guest: &mut Guest, deadline: Instant) -> Result<(), BootError> {
+    let lost = |guest: &mut Guest, why: String| {
+        let console = guest.console();
+        BootError::Lost(format!("{why}; its console:\n{console}"))
+    };
+    let mut buffer = vec![0; PIECE];
+    loop {
+        match guest.decoder.next() {
+            Ok(Some(frame)) if frame.kind == Kind::Ready => return Ok(()),
+            Ok(Some(frame)) => {
+                let (code, why) = frame.failure().unwrap_or((125, "an odd frame".to_owned()));
+                let code = u8::try_from(code).unwrap_or(125);
+                let error = Error::new(format!("the guest cannot serve: {why}"));
+                return Err(BootError::Refused(error.with_code(code)));
+            }
+            Ok(None) => {}
+            Err(why) => return Err(lost(guest, format!("the guest sent {why}"))),
+        }
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(lost(guest, "it did not come up in time".to_owned()));
+        }
+        let readable = wait_readable(&guest.port, left);
+        let read = readable.and_then(|ready| {
+            if ready {
+                guest.port.read(&mut buffer)
+            } else {
+                Ok(0)
+            }
+        });
+        match read {
+            Ok(0) if Instant::now() < deadline => {
+                let status = guest.child.wait();
+                // A guest that panics ends QEMU with 0.
+                if status.as_ref().is_ok_and(process::ExitStatus::success) {
+                    return Err(lost(guest, "it ended while it was starting".to_owned()));
+                }
+                let console = guest.console();
+                let error = Error::new(format!("QEMU failed: {console}"));
+                return Err(BootError::Refused(error.with_code(125)));
+            }
+            Ok(count) => guest.decoder.push(&buffer[..count]),
+            Err(error) => return Err(lost(guest, format!("its port fails: {error}"))),
+        }
+    }
+}
+
+/// Waits until something can be read, or the peer has gone, or the time is over.
+fn wait_readable(fd: &impl AsFd, limit: Duration) -> io::Result<bool> {
+    let limit = Timespec::try_from(limit).map_err(io::Error::other)?;
+    let mut fds = [PollFd::new(fd, PollFlags::IN)];
+    Ok(poll(&mut fds, Some(&limit))? > 0)
+}
+
+fn initramfs(kernel: &Kernel, config: &Config) -> Result<Vec<u8>, Error> {
+    let mut archive = Archive::with_init()?;
+    archive.file(agent::CONFIG.as_ref(), &config.to_bytes());
+    for file in kernel.load()? {
+        let bytes = fs::read(&file).context(|| format!("cannot read {}", file.display()))?;
+        let name = file.file_name().unwrap_or_default();
+        archive.file(&PathBuf::from(agent::MODULES).join(name), &bytes);
+    }
+    Ok(archive.finish())
+}
+
+/// A file without a name, which is gone with the last process that has it open.
+fn memory_file(name: &str, content: &[u8]) -> Result<File, Error> {
+    let what = || format!("cannot make the {name}");
+    let fd = memfd_create(name, MemfdFlags::CLOEXEC).context(what)?;
+    let mut file = File::from(fd);
+    io::Write::write_all(&mut file, content).context(what)?;
+    Ok(file)
+}
+
+/// Where QEMU finds a file that only this process has open.
+fn path_of(file: &File) -> PathBuf {
+    PathBuf::from(format!("/proc/{}/fd/{}", process::id(), file.as_raw_fd()))
+}
+
+fn results_dir(options: &Options) -> Result<PathBuf, Error> {
+    let dir = &options.results;
+    let what = || format!("cannot make the results folder {}", dir.display());
+    fs::create_dir_all(dir).context(what)?;
+    dir.canonicalize().context(what)
+}
+
+/// What guest number `host` is to run.
+fn job(options: &Options, command: &Command, host: u8, results: &PathBuf) -> Job {
+    let index = usize::from(host - 1);
+    let mut env: Vec<_> = env::vars_os().collect();
+    // The folder that this names is not in the guest.
+    env.retain(|(name, _)| name != "XDG_RUNTIME_DIR");
+    env.extend(command.env.iter().cloned());
+    let mut set = |name: &str, value: &str| env.push((name.into(), value.into()));
+    set("SOFT_ROCE", "guest");
+    set("VERBS_DEVICE", wire::DEVICES[0]);
+    if options.hosts == 2 {
+        set("VERBS_NETDEV", wire::HOSTS_NETDEV);
+        set("SOFT_ROCE_HOST", &host.to_string());
+        let peer = wire::GUEST_ADDRESSES[1 - index];
+        set("SOFT_ROCE_PEER", &peer.to_string());
+    } else {
+        set("VERBS_NETDEV", wire::NETDEVS[0]);
+        set("VERBS_PEER_DEVICE", wire::DEVICES[1]);
+        set("VERBS_PEER_NETDEV", wire::NETDEVS[1]);
+    }
+    env.push(("SOFT_ROCE_RESULTS".into(), results.into()));
+    Job {
+        argv: command.argv.clone(),
+        dir: command.dir.clone(),
+        env,
+        stdin: options.stdin && host == 1,
+        merged: session::outputs_are_one(),
+        terminal: None,
+    }
+}
+
+/// A message of ours, told from the job's own output.
+#[expect(clippy::print_stderr, reason = "it is for the person at the terminal")]
+pub(super) fn say(text: &str) {
+    eprintln!("soft-roce: {text}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{BOOT, LONGEST_BOOT, scaled};
+
+    #[test]
+    fn a_busy_machine_gets_longer() {
+        assert_eq!(scaled(0.0, 2, 1), BOOT);
+        assert_eq!(scaled(4.0, 2, 1), BOOT * 3);
+        assert_eq!(scaled(0.0, 2, 2), BOOT * 2);
+        assert_eq!(scaled(1e9, 1, 2), LONGEST_BOOT);
+    }
+}

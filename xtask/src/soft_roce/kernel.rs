@@ -1,0 +1,339 @@
+//! The guest's kernel: taken from the distribution, unpacked once into the user's cache, and
+//! checked at each use.
+
+use std::env;
+use std::fs::{self, File};
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::fs::{FlockOperation, flock};
+
+use crate::error::{Context as _, Error};
+use crate::packages::{self, Need, Policy};
+use crate::process;
+
+use super::fetch::{self, Source, Unpacked};
+use super::modules::Tree;
+use super::unpack::{self, Format};
+
+/// Part of the cache's path: another layout is another number.
+const LAYOUT: &str = "1";
+
+/// How long another run may take to fetch and unpack a kernel before this one gives up on it.
+const OTHER_RUN: Duration = Duration::from_secs(15 * 60);
+
+/// How long checking the cache may take.
+const CHECK: Duration = Duration::from_secs(120);
+
+/// A kernel in the cache.
+#[derive(Debug)]
+pub(super) struct Kernel {
+    dir: PathBuf,
+    /// What `uname -r` says in the guest.
+    pub(super) release: String,
+    /// All its modules.
+    pub(super) modules: PathBuf,
+    /// Held while the kernel is used, so that nobody removes the cache.
+    _in_use: File,
+}
+
+impl Kernel {
+    /// What QEMU starts.
+    pub(super) fn image(&self) -> PathBuf {
+        self.dir.join("image")
+    }
+
+    /// The modules that a guest loads, in their order.
+    pub(super) fn load(&self) -> Result<Vec<PathBuf>, Error> {
+        let dir = self.dir.join("load");
+        let what = || format!("cannot read the folder {}", dir.display());
+        let entries = fs::read_dir(&dir).context(what)?;
+        let files: Result<Vec<PathBuf>, std::io::Error> =
+            entries.map(|entry| Ok(entry?.path())).collect();
+        let mut files = files.context(what)?;
+        files.sort();
+        Ok(files)
+    }
+
+    fn open(dir: PathBuf) -> Result<Self, Error> {
+        let read = |name: &str| {
+            let file = dir.join(name);
+            fs::read_to_string(&file).context(|| format!("cannot read {}", file.display()))
+        };
+        let release = read("release")?;
+        let own = dir.join("root/lib/modules").join(&release);
+        let modules = match own.is_dir() {
+            true => own,
+            false => Path::new("/lib/modules").join(&release),
+        };
+        let in_use = lock("use", FlockOperation::LockShared)?;
+        Ok(Self {
+            dir,
+            release,
+            modules,
+            _in_use: in_use,
+        })
+    }
+}
+
+/// Whether to look for a newer kernel than the one in the cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Freshness {
+    Cached,
+    Newest,
+}
+
+/// The kernel that `wanted` names, else the default one: from the cache, or fetched into it.
+pub(super) fn get(
+    wanted: Option<&str>,
+    freshness: Freshness,
+    policy: Policy,
+) -> Result<Kernel, Error> {
+    let request = wanted.unwrap_or("default");
+    let link = cache()?.join(file_name(request));
+    if freshness == Freshness::Cached && is_intact(&link) {
+        return Kernel::open(link);
+    }
+    let _alone = lock("build", FlockOperation::LockExclusive)?;
+    // Another run may have been faster.
+    if freshness == Freshness::Cached && is_intact(&link) {
+        return Kernel::open(link);
+    }
+    remove_leftovers()?;
+    let source = fetch::find(wanted)?;
+    let name = file_name(&source.version());
+    let dir = cache()?.join(&name);
+    if !is_intact(&dir) {
+        build(&source, &dir, policy)?;
+    }
+    let fresh = cache()?.join(format!("tmp-link-{}", std::process::id()));
+    let point = || format!("cannot make {}", link.display());
+    symlink(&name, &fresh).context(point)?;
+    fs::rename(&fresh, &link).context(point)?;
+    Kernel::open(link)
+}
+
+/// The kernels in the cache: by what name they were asked for, and what they are.
+pub(super) fn cached() -> Vec<(String, String)> {
+    let entries = cache().ok().and_then(|dir| fs::read_dir(dir).ok());
+    let links = entries.into_iter().flatten().filter_map(|entry| {
+        let path = entry.ok()?.path();
+        let target = fs::read_link(&path).ok()?;
+        let name = |path: &Path| Some(path.file_name()?.to_string_lossy().into_owned());
+        Some((name(&path)?, name(&target)?))
+    });
+    links.collect()
+}
+
+/// Removes the whole cache, unless a guest is using it.
+pub(super) fn remove_cache() -> Result<PathBuf, Error> {
+    let dir = cache()?;
+    let _alone = try_lock("use", FlockOperation::NonBlockingLockExclusive)?
+        .ok_or_else(|| Error::new("a guest is using the cache: try again when it has ended"))?;
+    fs::remove_dir_all(&dir).context(|| format!("cannot remove {}", dir.display()))?;
+    Ok(dir)
+}
+
+/// The folder of the cache; it exists.
+pub(super) fn cache() -> Result<PathBuf, Error> {
+    let absolute = |name: &str| {
+        let path = env::var_os(name).map(PathBuf::from);
+        path.filter(|path| path.is_absolute())
+    };
+    let base = absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")));
+    let base = base.ok_or_else(|| {
+        Error::new("there is no place to keep the guest's kernel: set HOME or XDG_CACHE_HOME")
+    })?;
+    let dir = base.join("verbs-soft-roce").join(LAYOUT);
+    fs::create_dir_all(&dir).context(|| format!("cannot make the folder {}", dir.display()))?;
+    Ok(dir)
+}
+
+fn file_name(text: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_.+~".contains(c);
+    text.chars()
+        .map(|c| if plain(c) { c } else { '_' })
+        .collect()
+}
+
+/// Whether everything in a kernel's folder is as it was when it was made.
+fn is_intact(dir: &Path) -> bool {
+    let mut check = Command::new("sha256sum");
+    check.args(["--check", "--strict", "--quiet", "MANIFEST"]);
+    check.current_dir(dir);
+    let exists = dir.join("MANIFEST").is_file();
+    exists && process::quietly(&mut check, "checking the kernel", CHECK).is_ok_and(|q| q.success())
+}
+
+/// Fetches and unpacks a kernel beside `dir`, and puts it there when it is whole.
+fn build(source: &Source, dir: &Path, policy: Policy) -> Result<(), Error> {
+    let temporary = cache()?.join(format!("tmp-{}", std::process::id()));
+    let make = |dir: &Path| {
+        let made = fs::create_dir_all(dir);
+        made.context(|| format!("cannot make the folder {}", dir.display()))
+    };
+    make(&temporary)?;
+    packages::ensure(&[Need::Kmod], policy)?;
+    let unpacked = source.fetch(&temporary.join("fetched"), policy)?;
+    let kernel = temporary.join("kernel");
+    make(&kernel.join("load"))?;
+    assemble(&unpacked, &kernel, policy)?;
+    let what = || format!("cannot put the kernel at {}", dir.display());
+    if dir.exists() {
+        fs::remove_dir_all(dir).context(what)?;
+    }
+    fs::rename(&kernel, dir).context(what)?;
+    fs::remove_dir_all(&temporary).context(|| "cannot remove temporary files")
+}
+
+fn assemble(unpacked: &Unpacked, dir: &Path, policy: Policy) -> Result<(), Error> {
+    let write = |name: &str, bytes: &[u8]| {
+        let file = dir.join(name);
+        fs::write(&file, bytes).context(|| format!("cannot write {}", file.display()))
+    };
+    let image = fs::read(&unpacked.image);
+    let image = image.context(|| format!("cannot read {}", unpacked.image.display()))?;
+    match unpack::payload(&image) {
+        Some((format, range)) => {
+            ensure_format(format, policy)?;
+            write("image", &format.unpack(&image[range])?)?;
+        }
+        // Not a bzImage: QEMU takes it as it is.
+        None => write("image", &image)?,
+    }
+    for (index, (name, bytes)) in Tree::read(&unpacked.modules)?
+        .load_order()?
+        .into_iter()
+        .enumerate()
+    {
+        write(&format!("load/{index:02}-{name}.ko"), &bytes)?;
+    }
+    write("release", unpacked.release.as_bytes())?;
+    if unpacked.is_copy {
+        keep_modules(unpacked, dir)?;
+    }
+    let mut list = Command::new("sh");
+    list.args([
+        "-c",
+        "find . -type f ! -name MANIFEST -print0 | xargs -0 sha256sum",
+    ]);
+    let manifest = process::output(list.current_dir(dir))?;
+    write("MANIFEST", manifest.as_bytes())
+}
+
+/// Moves the modules to where the guest's `modprobe` will find them, with their index.
+fn keep_modules(unpacked: &Unpacked, dir: &Path) -> Result<(), Error> {
+    let what = || "cannot keep the kernel's modules";
+    let root = dir.join("root");
+    let modules = root.join("lib/modules");
+    fs::create_dir_all(&modules).context(what)?;
+    fs::create_dir(root.join("usr")).context(what)?;
+    // Some systems' depmod looks below /usr/lib.
+    symlink("../lib", root.join("usr/lib")).context(what)?;
+    fs::rename(&unpacked.modules, modules.join(&unpacked.release)).context(what)?;
+    let program = process::which("depmod").unwrap_or_else(|| "depmod".into());
+    let mut depmod = Command::new(program);
+    depmod.arg("-b").arg(&root).arg(&unpacked.release);
+    let limit = Duration::from_secs(300);
+    let quiet = process::quietly(&mut depmod, "indexing the kernel's modules", limit)?;
+    if quiet.success() {
+        return Ok(());
+    }
+    Err(quiet.error(&depmod, limit))
+}
+
+fn ensure_format(format: Format, policy: Policy) -> Result<(), Error> {
+    match format {
+        Format::Xz | Format::Lzma => packages::ensure(&[Need::Xz], policy),
+        Format::Zstd => packages::ensure(&[Need::Zstd], policy),
+        _ => Ok(()),
+    }
+}
+
+/// What a killed run left behind; the lock says that nobody else is building.
+fn remove_leftovers() -> Result<(), Error> {
+    let what = || "cannot clean the cache";
+    for entry in fs::read_dir(cache()?).context(what)? {
+        let path = entry.context(what)?.path();
+        let name = path
+            .file_name()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned();
+        if name.starts_with("tmp-link-") {
+            fs::remove_file(&path).context(what)?;
+        } else if name.starts_with("tmp-") {
+            fs::remove_dir_all(&path).context(what)?;
+        }
+    }
+    Ok(())
+}
+
+/// Waits for a lock of the cache, with a bound.
+fn lock(name: &str, operation: FlockOperation) -> Result<File, Error> {
+    let operation = match operation {
+        FlockOperation::LockShared => FlockOperation::NonBlockingLockShared,
+        _ => FlockOperation::NonBlockingLockExclusive,
+    };
+    let deadline = Instant::now() + OTHER_RUN;
+    while Instant::now() < deadline {
+        if let Some(file) = try_lock(name, operation)? {
+            return Ok(file);
+        }
+        thread::sleep(Duration::from_millis(100));
+    }
+    let dir = cache()?;
+    Err(Error::new(format!(
+        "another run has held {}/{name}.lock for {} minutes: end that run, then try again",
+        dir.display(),
+        OTHER_RUN.as_secs() / 60
+    )))
+}
+
+fn try_lock(name: &str, operation: FlockOperation) -> Result<Option<File>, Error> {
+    let path = cache()?.join(format!("{name}.lock"));
+    let what = || format!("cannot lock {}", path.display());
+    let mut options = File::options();
+    options.create(true).append(true);
+    let file = options.open(&path).context(what)?;
+    match flock(&file, operation) {
+        Ok(()) => Ok(Some(file)),
+        Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
+        Err(errno) => Err(errno).context(what),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{file_name, is_intact};
+    use std::fs;
+
+    #[test]
+    fn a_name_is_one_file() {
+        assert_eq!(
+            file_name("linux-image-6.1_6.1.192-2"),
+            "linux-image-6.1_6.1.192-2"
+        );
+        assert_eq!(file_name("../a:b c"), ".._a_b_c");
+    }
+
+    #[test]
+    fn a_changed_file_is_seen() {
+        let dir = std::env::temp_dir().join(format!("xtask-intact-{}", std::process::id()));
+        fs::create_dir_all(&dir).unwrap();
+        assert!(!is_intact(&dir));
+        fs::write(dir.join("image"), "").unwrap();
+        let empty = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
+        fs::write(dir.join("MANIFEST"), format!("{empty}  ./image\n")).unwrap();
+        let before = is_intact(&dir);
+        fs::write(dir.join("image"), "x").unwrap();
+        let changed = is_intact(&dir);
+        fs::remove_file(dir.join("image")).unwrap();
+        let removed = is_intact(&dir);
+        fs::remove_dir_all(&dir).unwrap();
+        assert_eq!((before, changed, removed), (true, false, false));
+    }
+}

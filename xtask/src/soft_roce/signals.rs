@@ -1,0 +1,64 @@
+//! Signals while a job runs: passed on to it. At all other times they do what they always do.
+
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use signal_hook::SigId;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::flag::register_conditional_default;
+use signal_hook::iterator::backend::SignalDelivery;
+use signal_hook::iterator::exfiltrator::SignalOnly;
+
+use crate::error::{Context as _, Error};
+
+/// Signals that are caught for as long as this lives.
+#[derive(Debug)]
+pub(super) struct Signals {
+    delivery: SignalDelivery<UnixStream, SignalOnly>,
+}
+
+/// Whether no job runs, so that a signal does what it does by default.
+static IDLE: OnceLock<Arc<AtomicBool>> = OnceLock::new();
+
+impl Signals {
+    pub(super) fn catch(signals: &[i32]) -> Result<Self, Error> {
+        let what = || "cannot catch signals";
+        // A handler, once installed, stays: an uncaught signal would be lost from then on.
+        if IDLE.get().is_none() {
+            let idle = Arc::new(AtomicBool::new(true));
+            for signal in [SIGINT, SIGTERM, SIGHUP] {
+                let _stays: SigId =
+                    register_conditional_default(signal, Arc::clone(&idle)).context(what)?;
+            }
+            drop(IDLE.set(idle));
+        }
+        let (read, write) = UnixStream::pair().context(what)?;
+        let delivery = SignalDelivery::with_pipe(read, write, SignalOnly::default(), signals);
+        let delivery = delivery.context(what)?;
+        set_idle(false);
+        Ok(Self { delivery })
+    }
+
+    /// Readable when a signal has come.
+    pub(super) fn pipe(&self) -> &UnixStream {
+        self.delivery.get_read()
+    }
+
+    /// The signals that have come.
+    pub(super) fn pending(&mut self) -> Vec<i32> {
+        self.delivery.pending().collect()
+    }
+}
+
+impl Drop for Signals {
+    fn drop(&mut self) {
+        set_idle(true);
+    }
+}
+
+fn set_idle(idle: bool) {
+    if let Some(flag) = IDLE.get() {
+        flag.store(idle, Ordering::SeqCst);
+    }
+}

@@ -1,0 +1,221 @@
+//! The wire: two network links that are each other's other end, and an rxe device on each.
+//!
+//! Packets between the two devices really cross it, so that a test can lose, delay or cut them.
+//! Nothing else is on it, and no packet leaves the machine.
+
+use std::fs;
+use std::net::Ipv4Addr;
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+
+use crate::error::Error;
+
+use super::netlink::{self, Veth};
+
+/// The RDMA devices, in the order of their ends.
+pub(super) const DEVICES: [&str; 2] = ["rxe0", "rxe1"];
+
+/// The network links below them.
+pub(super) const NETDEVS: [&str; 2] = ["veth-rxe0", "veth-rxe1"];
+
+/// The one link of a guest that has a second host as its peer.
+pub(super) const HOSTS_NETDEV: &str = "eth0";
+
+/// Room for RDMA's largest MTU, 4096 bytes, with its headers.
+pub(super) const MTU: u32 = 4200;
+
+/// The addresses in a guest, of its two devices or of the two hosts.
+pub(super) const GUEST_ADDRESSES: [Ipv4Addr; 2] =
+    [Ipv4Addr::new(10, 10, 0, 1), Ipv4Addr::new(10, 10, 0, 2)];
+
+/// The addresses natively: set aside for documentation (RFC 5737), so nobody's network has them.
+pub(super) const NATIVE_ADDRESSES: [Ipv4Addr; 2] =
+    [Ipv4Addr::new(192, 0, 2, 1), Ipv4Addr::new(192, 0, 2, 2)];
+
+/// `/30`: the two addresses and no more.
+const PREFIX: u8 = 30;
+
+/// A device's GIDs appear a moment after the device.
+const GIDS: Duration = Duration::from_secs(10);
+
+/// Makes the whole wire, or what is missing of it.
+pub(super) fn make_pair(addresses: [Ipv4Addr; 2]) -> Result<(), Error> {
+    if !NETDEVS.iter().all(|name| link_exists(name)) {
+        let ends = [veth(0), veth(1)];
+        let made = netlink::add_veth(ends, MTU);
+        made.map_err(|errno| refused("make the network link veth-rxe0", errno))?;
+    }
+    for (index, address) in addresses.into_iter().enumerate() {
+        let name = NETDEVS[index];
+        allow_local(name);
+        attach(name, DEVICES[index], address, Some(MTU))?;
+    }
+    for device in DEVICES {
+        wait_for_gids(device)?;
+    }
+    Ok(())
+}
+
+/// Makes one device, on a link whose other end is another host.
+pub(super) fn make_single(address: Ipv4Addr) -> Result<(), Error> {
+    attach(HOSTS_NETDEV, DEVICES[0], address, Some(MTU))?;
+    wait_for_gids(DEVICES[0])
+}
+
+/// Removes the wire and its devices; says what was there.
+pub(super) fn remove_pair() -> Result<Vec<&'static str>, Error> {
+    let mut removed = Vec::new();
+    for (device, netdev) in DEVICES.into_iter().zip(NETDEVS) {
+        if netdev_of(device).as_deref() == Some(netdev) {
+            let gone = netlink::delete_rdma(device);
+            gone.map_err(|errno| refused(&format!("remove the RDMA device {device}"), errno))?;
+            removed.push(device);
+        }
+    }
+    if link_exists(NETDEVS[0]) {
+        let gone = netlink::delete_link(NETDEVS[0]);
+        gone.map_err(|errno| refused("remove the network link veth-rxe0", errno))?;
+        removed.extend(NETDEVS);
+    }
+    Ok(removed)
+}
+
+/// Whether both devices are there, on the links they belong on.
+pub(super) fn is_up() -> bool {
+    let pairs = DEVICES.into_iter().zip(NETDEVS);
+    pairs.into_iter().all(|(device, netdev)| {
+        netdev_of(device).as_deref() == Some(netdev) && gids(device).len() >= 2
+    })
+}
+
+/// The network link below an RDMA device.
+pub(super) fn netdev_of(device: &str) -> Option<String> {
+    let file = format!("/sys/class/infiniband/{device}/ports/1/gid_attrs/ndevs/0");
+    // It cannot be read while the table's first entry is empty; rxe names its link here too.
+    let parent = format!("/sys/class/infiniband/{device}/parent");
+    let text = fs::read_to_string(file).or_else(|_empty| fs::read_to_string(parent));
+    Some(text.ok()?.trim().to_owned())
+}
+
+fn veth(index: usize) -> Veth {
+    // Locally administered, and the same at each start: so are the link-local GIDs.
+    let last = if index == 0 { 1 } else { 2 };
+    Veth {
+        name: NETDEVS[index],
+        mac: [0x02, 0, 0, 0, 0, last],
+    }
+}
+
+/// Lets a link take packets from an address that is this machine's own: both ends are.
+fn allow_local(name: &str) {
+    // A system that forbids it loses the IPv4 path between the two devices only.
+    for (family, key, value) in [
+        ("ipv4", "accept_local", "1"),
+        ("ipv4", "rp_filter", "0"),
+        ("ipv6", "accept_dad", "0"),
+    ] {
+        let file = format!("/proc/sys/net/{family}/conf/{name}/{key}");
+        drop(fs::write(file, value));
+    }
+}
+
+fn attach(netdev: &str, device: &str, address: Ipv4Addr, mtu: Option<u32>) -> Result<(), Error> {
+    let existing = |result: Result<(), Errno>| match result {
+        Err(Errno::EXIST) => Ok(()),
+        other => other,
+    };
+    netlink::set_up(netdev, mtu).map_err(|errno| refused(&format!("set {netdev} up"), errno))?;
+    existing(netlink::add_address(netdev, address, PREFIX))
+        .map_err(|errno| refused(&format!("give {netdev} the address {address}"), errno))?;
+    match netdev_of(device) {
+        Some(other) if other != netdev => {
+            return Err(Error::new(format!(
+                "the RDMA device {device} exists already, on the network link {other}: use it \
+                 as it is, with VERBS_DEVICE={device}, or remove it, with `rdma link delete {device}`"
+            )));
+        }
+        Some(_) => return Ok(()),
+        None => {}
+    }
+    existing(netlink::add_rxe(device, netdev))
+        .map_err(|errno| refused(&format!("make the RDMA device {device} on {netdev}"), errno))
+}
+
+fn wait_for_gids(device: &str) -> Result<(), Error> {
+    let deadline = Instant::now() + GIDS;
+    while gids(device).len() < 2 {
+        if Instant::now() > deadline {
+            return Err(Error::new(format!(
+                "the RDMA device {device} got no IPv4 GID in {} s; it has: {}",
+                GIDS.as_secs(),
+                gids(device).join(", ")
+            )));
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+    Ok(())
+}
+
+/// The GIDs of a device's port that are not empty.
+pub(super) fn gids(device: &str) -> Vec<String> {
+    let dir = format!("/sys/class/infiniband/{device}/ports/1/gids");
+    let read = |index: usize| fs::read_to_string(format!("{dir}/{index}")).ok();
+    let all = (0..8).filter_map(read).map(|gid| gid.trim().to_owned());
+    all.filter(|gid| gid.chars().any(|c| !"0:".contains(c)))
+        .collect()
+}
+
+fn link_exists(name: &str) -> bool {
+    Path::new("/sys/class/net").join(name).exists()
+}
+
+/// What the kernel refused, why, and what to do.
+fn refused(what: &str, errno: Errno) -> Error {
+    let hint = match errno {
+        Errno::PERM | Errno::ACCESS => {
+            ": this needs root (CAP_NET_ADMIN in the initial user namespace): use sudo, or --guest"
+        }
+        Errno::INVAL => {
+            ": the kernel module rdma_rxe is not loaded, or this kernel has none: see `cargo xtask soft-roce status`, or use --guest"
+        }
+        Errno::PROTONOSUPPORT => ": this kernel has no RDMA: use --guest",
+        Errno::OPNOTSUPP => ": this kernel cannot make such a link: use --guest",
+        Errno::NODEV => ": there is no such device",
+        Errno::NFILE => ": a device of this name exists on another link: see `rdma link`",
+        Errno::AGAIN => {
+            ": the kernel did not answer in 10 s, most likely because a process still has the device open: find it with `rdma resource show qp`, end it, and try again"
+        }
+        _ => "",
+    };
+    let why = std::io::Error::from(errno);
+    Error::new(format!("cannot {what}: {why}{hint}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Errno, gids, netdev_of, refused};
+
+    #[test]
+    fn a_refusal_says_what_to_do() {
+        let text = refused("make the RDMA device rxe0", Errno::PERM).to_string();
+        assert!(
+            text.starts_with("cannot make the RDMA device rxe0: "),
+            "{text}"
+        );
+        assert!(text.contains("sudo"), "{text}");
+        assert!(
+            refused("x", Errno::AGAIN)
+                .to_string()
+                .contains("rdma resource")
+        );
+    }
+
+    #[test]
+    fn a_device_that_is_not_there_has_nothing() {
+        assert_eq!(netdev_of("no-such-device"), None);
+        assert!(gids("no-such-device").is_empty());
+    }
+}
