@@ -35,6 +35,11 @@ impl Error {
         self
     }
 
+    /// The exit code as a number.
+    pub(crate) fn code(&self) -> u8 {
+        self.code
+    }
+
     /// The exit code of the process.
     pub(crate) fn exit_code(&self) -> ExitCode {
         ExitCode::from(self.code)

@@ -9,21 +9,62 @@ use std::env;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
+mod args;
+mod check;
+mod demo;
 mod error;
+mod jobs;
+mod json;
 mod packages;
 mod process;
 mod soft_roce;
+mod stream;
+mod test;
+mod tidy;
+mod workspace;
 
 use error::Error;
 
-const HELP: &str = "\
-The project's task runner.
+/// One subcommand.
+struct Command {
+    name: &'static str,
+    what: &'static str,
+    main: fn(Vec<OsString>) -> Result<ExitCode, Error>,
+}
 
-Usage: cargo xtask COMMAND [OPTION…]
-
-  soft-roce  an RDMA device without RDMA hardware: up, down, status, test, run, shell
-
-`cargo xtask COMMAND --help` says more.";
+/// All of them, in the order of the help page.
+const COMMANDS: [Command; 6] = [
+    Command {
+        name: "demo",
+        what: "the main job: two processes move bytes over soft-RoCE and verify them",
+        main: demo::main,
+    },
+    Command {
+        name: "test",
+        what: "everything that proves the project, what needs no device first",
+        main: test::main,
+    },
+    Command {
+        name: "soft-roce",
+        what: "RDMA devices without RDMA hardware: up, down, status, test, run, shell",
+        main: soft_roce::main,
+    },
+    Command {
+        name: "check",
+        what: "the quick look before a commit: formatting, rules, lints",
+        main: check::check,
+    },
+    Command {
+        name: "tidy",
+        what: "the project's own rules, those that clippy can't see",
+        main: tidy::main,
+    },
+    Command {
+        name: "ci",
+        what: "what continuous integration runs",
+        main: check::ci,
+    },
+];
 
 fn main() -> ExitCode {
     soft_roce::agent_if_init();
@@ -37,13 +78,54 @@ fn main() -> ExitCode {
 }
 
 fn dispatch(command: Option<OsString>, args: Vec<OsString>) -> Result<ExitCode, Error> {
-    let name = command.as_deref().map(|name| name.to_string_lossy());
-    match name.as_deref() {
-        None | Some("--help" | "-h" | "help") => {
-            println!("{HELP}");
-            Ok(ExitCode::SUCCESS)
+    let name = command.unwrap_or_default();
+    let name = name.to_string_lossy();
+    if matches!(&*name, "" | "help" | "--help" | "-h") {
+        println!("{}", help());
+        return Ok(ExitCode::SUCCESS);
+    }
+    if let Some(command) = COMMANDS.iter().find(|command| command.name == name) {
+        if command.name != "soft-roce" {
+            // That one listens for signals by itself: it has a virtual machine to end.
+            process::end_children_when_told_to_end()?;
         }
-        Some("soft-roce") => soft_roce::main(args),
-        Some(other) => Err(Error::usage(format!("unknown command `{other}`\n\n{HELP}"))),
+        return (command.main)(args);
+    }
+    match args.first() {
+        Some(plan) if name == jobs::COMMAND => {
+            jobs::run_inside(&plan.to_string_lossy()).map(ExitCode::from)
+        }
+        _ => Err(Error::usage(format!(
+            "there is no command `{name}`\n\n{}",
+            help()
+        ))),
+    }
+}
+
+fn help() -> String {
+    let mut text =
+        String::from("The project's task runner.\n\nUsage: cargo xtask COMMAND [OPTION…]\n\n");
+    for Command { name, what, .. } in &COMMANDS {
+        text.push_str(&format!("  {name:<10}  {what}\n"));
+    }
+    text + "\n`cargo xtask COMMAND --help` says more."
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{COMMANDS, dispatch, help};
+
+    #[test]
+    fn help_names_every_command() {
+        for command in &COMMANDS {
+            assert!(help().contains(command.name));
+        }
+    }
+
+    #[test]
+    fn an_unknown_command_is_an_error_that_shows_the_known() {
+        let error = dispatch(Some("dmeo".into()), vec![]).unwrap_err();
+        assert!(error.to_string().contains("demo"), "{error}");
+        assert_eq!(error.code(), 2);
     }
 }

@@ -7,8 +7,13 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{self, Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, UNIX_EPOCH};
+
+use rustix::process::{Pid, Signal, kill_process};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
 
 use crate::error::{Context as _, Error};
 
@@ -17,6 +22,9 @@ const SYSTEM_DIRS: [&str; 3] = ["/usr/sbin", "/sbin", "/usr/local/sbin"];
 
 /// How often a child with a time limit is looked at.
 const POLL: Duration = Duration::from_millis(20);
+
+/// How long children have to end by themselves once they are told to.
+const GRACE: Duration = Duration::from_secs(3);
 
 /// How a child ended that ran under a time limit.
 #[derive(Debug)]
@@ -100,7 +108,75 @@ pub(crate) fn succeeds(command: &mut Command) -> bool {
         .is_ok_and(|status| status.success())
 }
 
-/// Waits for `child` until `limit` is over, then kills it.
+/// Kills a process and all that it has started, as far as they still are its descendants.
+pub(crate) fn kill_tree(pid: u32) {
+    for pid in descendants(pid).into_iter().rev() {
+        signal(pid, Signal::KILL);
+    }
+}
+
+fn signal(pid: u32, signal: Signal) {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
+    // It may be gone already, which is all that was wanted.
+    let _ = pid.map(|pid| kill_process(pid, signal));
+}
+
+/// `pid` and the processes below it, parents first.
+fn descendants(pid: u32) -> Vec<u32> {
+    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pairs: Vec<(u32, u32)> = processes
+        .filter_map(|entry| {
+            let pid = entry.file_name().to_str()?.parse().ok()?;
+            Some((pid, parent(pid)?))
+        })
+        .collect();
+    let mut found = vec![pid];
+    let mut next = 0;
+    while let Some(parent) = found.get(next).copied() {
+        let children = pairs.iter().filter(|(_, of)| *of == parent);
+        found.extend(children.map(|(child, _)| *child));
+        next += 1;
+    }
+    found
+}
+
+fn parent(pid: u32) -> Option<u32> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // After the name, which may hold anything: the state, then the parent.
+    stat.rsplit_once(')')?
+        .1
+        .split_whitespace()
+        .nth(1)?
+        .parse()
+        .ok()
+}
+
+/// From now on, an interrupt or a request to end first ends all children, then this process.
+pub(crate) fn end_children_when_told_to_end() -> Result<(), Error> {
+    let signals = Signals::new([SIGINT, SIGTERM, SIGHUP]);
+    let mut signals = signals.context(|| "cannot listen for signals")?;
+    thread::spawn(move || {
+        let Some(told) = signals.forever().next() else {
+            return;
+        };
+        let own = process::id();
+        let children = || descendants(own).into_iter().skip(1).rev();
+        for pid in children() {
+            signal(pid, Signal::TERM);
+        }
+        let patience = Instant::now() + GRACE;
+        while children().next().is_some() && Instant::now() < patience {
+            thread::sleep(POLL);
+        }
+        for pid in children() {
+            signal(pid, Signal::KILL);
+        }
+        process::exit(128 + told);
+    });
+    Ok(())
+}
+
+/// Waits for `child` until `limit` is over, then kills it and its children.
 pub(crate) fn wait(child: &mut Child, limit: Duration) -> io::Result<Ended> {
     let deadline = Instant::now() + limit;
     loop {
@@ -108,7 +184,7 @@ pub(crate) fn wait(child: &mut Child, limit: Duration) -> io::Result<Ended> {
             return Ok(Ended::Exited(status));
         }
         if Instant::now() >= deadline {
-            child.kill()?;
+            kill_tree(child.id());
             child.wait()?;
             return Ok(Ended::TimedOut);
         }
@@ -189,16 +265,17 @@ pub(crate) fn quietly(command: &mut Command, label: &str, limit: Duration) -> Re
 
 /// A temporary file that nobody else sees: it has no name once it is open.
 #[derive(Debug)]
-struct Scratch {
+pub(crate) struct Scratch {
     file: File,
 }
 
 impl Scratch {
-    fn new() -> Result<Self, Error> {
-        let nanos = std::time::UNIX_EPOCH
-            .elapsed()
-            .map_or(0, |now| now.as_nanos());
-        let path = env::temp_dir().join(format!("xtask-{}-{nanos}", process::id()));
+    pub(crate) fn new() -> Result<Self, Error> {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let nanos = UNIX_EPOCH.elapsed().map_or(0, |now| now.as_nanos());
+        let name = format!("xtask-{}-{count}-{nanos}", process::id());
+        let path = env::temp_dir().join(name);
         let what = || format!("cannot make the temporary file {}", path.display());
         let file = File::options()
             .read(true)
@@ -210,12 +287,14 @@ impl Scratch {
         Ok(Self { file })
     }
 
-    fn handle(&self) -> Result<File, Error> {
+    /// The same file once more, for a child to write to.
+    pub(crate) fn handle(&self) -> Result<File, Error> {
         let handle = self.file.try_clone();
         handle.context(|| "cannot share a temporary file")
     }
 
-    fn text(&mut self) -> Result<String, Error> {
+    /// All that was written.
+    pub(crate) fn text(&mut self) -> Result<String, Error> {
         let what = || "cannot read a child's output back";
         let mut bytes = Vec::new();
         self.file.rewind().context(what)?;

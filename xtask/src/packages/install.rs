@@ -45,13 +45,7 @@ pub(super) fn install(missing: &[Need], policy: Policy) -> Result<(), Error> {
     let os_release = fs::read_to_string("/etc/os-release").unwrap_or_default();
     let manager = detect(&os_release, |name| which(name).is_some())
         .ok_or_else(|| Error::new(unknown_system(missing)))?;
-    let (names, nameless) = names(missing, manager);
-    if let Some(need) = nameless.first() {
-        let what = need.package().what;
-        return Err(Error::new(format!(
-            "{what} is missing, and this distribution has no package for it: install it by hand"
-        )));
-    }
+    let names = names(missing, manager);
 
     eprintln!("missing on this system:");
     for need in missing {
@@ -137,25 +131,21 @@ fn detect(os_release: &str, has: impl Fn(&str) -> bool) -> Option<Manager> {
     by_name.or_else(|| all.iter().find(present)).copied()
 }
 
-/// The packages to ask for, each once, and the needs that have none here.
-fn names(missing: &[Need], manager: Manager) -> (Vec<&'static str>, Vec<Need>) {
+/// The packages to ask for, each once.
+fn names(missing: &[Need], manager: Manager) -> Vec<&'static str> {
     let mut names = Vec::new();
-    let mut nameless = Vec::new();
     for need in missing {
         let package = need.package();
         let found = match manager {
-            Manager::Apt => Some(package.apt),
-            Manager::Dnf => Some(package.dnf),
+            Manager::Apt => package.apt,
+            Manager::Dnf => package.dnf,
             Manager::Pacman => package.pacman,
         };
-        match found {
-            Some(found) => names.extend(found.split_whitespace()),
-            None => nameless.push(*need),
-        }
+        names.extend(found.split_whitespace());
     }
     names.sort_unstable();
     names.dedup();
-    (names, nameless)
+    names
 }
 
 fn unknown_system(missing: &[Need]) -> String {
@@ -338,14 +328,10 @@ mod tests {
     #[test]
     fn a_package_is_named_once_in_the_words_of_its_distribution() {
         let needs = [Need::Libibverbs, Need::RdmaTools, Need::RdmaProviders];
-        assert_eq!(names(&needs, Manager::Pacman).0, ["rdma-core"]);
+        assert_eq!(names(&needs, Manager::Pacman), ["rdma-core"]);
         assert_eq!(
-            names(&needs, Manager::Apt).0,
+            names(&needs, Manager::Apt),
             ["ibverbs-providers", "ibverbs-utils", "libibverbs-dev"]
-        );
-        assert_eq!(
-            names(&[Need::Perftest], Manager::Pacman).1,
-            [Need::Perftest]
         );
     }
 

@@ -36,10 +36,6 @@ pub(crate) enum Need {
     RdmaProviders,
     /// `ibv_devinfo`, `ibv_rc_pingpong` and their siblings.
     RdmaTools,
-    /// `rping` and its siblings.
-    RdmaCmTools,
-    /// `ib_send_lat` and its siblings.
-    Perftest,
     /// `ip` and `rdma`.
     Iproute2,
     /// `tc`.
@@ -63,7 +59,7 @@ struct Package {
     why: &'static str,
     apt: &'static str,
     dnf: &'static str,
-    pacman: Option<&'static str>,
+    pacman: &'static str,
 }
 
 impl Need {
@@ -79,8 +75,6 @@ impl Need {
             Self::Libclang => has_libclang(),
             Self::RdmaProviders => has_rxe_provider(),
             Self::RdmaTools => on_path(&["ibv_devinfo", "ibv_rc_pingpong"]),
-            Self::RdmaCmTools => on_path(&["rping"]),
-            Self::Perftest => on_path(&["ib_send_lat", "ib_send_bw"]),
             Self::Iproute2 => on_path(&["ip", "rdma"]),
             Self::TrafficControl => on_path(&["tc"]),
             Self::Kmod => on_path(&["modprobe", "depmod"]),
@@ -97,7 +91,7 @@ impl Need {
             why,
             apt,
             dnf,
-            pacman: Some(pacman),
+            pacman,
         };
         let arm = cfg!(target_arch = "aarch64");
         match self {
@@ -143,20 +137,6 @@ impl Need {
                 "libibverbs-utils",
                 "rdma-core",
             ),
-            Self::RdmaCmTools => package(
-                "rping",
-                "to test against the C programs",
-                "rdmacm-utils",
-                "librdmacm-utils",
-                "rdma-core",
-            ),
-            Self::Perftest => Package {
-                what: "perftest (ib_send_lat, ib_send_bw)",
-                why: "to measure beside the C programs",
-                apt: "perftest",
-                dnf: "perftest",
-                pacman: None,
-            },
             Self::Iproute2 => package(
                 "ip and rdma",
                 "to make network links and RDMA devices",

@@ -1,0 +1,290 @@
+//! `cargo xtask demo`: the main job, two processes that move bytes and verify them, from a fresh
+//! checkout to a table.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use crate::args::Args;
+use crate::error::Error;
+use crate::jobs::{self, Event, Job, Place};
+use crate::packages::{self, Need};
+use crate::stream::Limits;
+use crate::test::BUILD_NEEDS;
+use crate::workspace;
+
+const HELP: &str = "\
+Shows the main job: two processes move bytes over soft-RoCE and verify them.
+
+Usage: cargo xtask demo [OPTION…]
+
+Installs what is missing, builds the examples, brings up two soft-RoCE devices with a wire
+between them, runs the examples across it, and prints what was moved and how fast.
+
+  --guest         soft-RoCE in a virtual machine, even if this kernel has it
+  --native        soft-RoCE of this kernel, or fail
+  --yes           install missing packages without asking
+  --no-install    fail if packages are missing, and say how to install them";
+
+/// One example with the options of its two ends.
+struct Step {
+    /// What a reader is told.
+    title: &'static str,
+    /// The example's name.
+    program: &'static str,
+    /// The options of both ends.
+    common: &'static [&'static str],
+    /// The options of each client; none means that the example runs alone.
+    clients: &'static [&'static [&'static str]],
+    /// The TCP port that the first end listens on.
+    port: u16,
+}
+
+/// What is shown. A later layer adds its own lines here.
+const STEPS: [Step; 6] = [
+    Step {
+        title: "the device",
+        program: "devinfo",
+        common: &["-d", "{device}"],
+        clients: &[],
+        port: 0,
+    },
+    Step {
+        title: "send and receive, small",
+        program: "rc_pingpong",
+        common: &["-s", "64", "-n", "2000", "-c"],
+        clients: &[&[]],
+        port: 18515,
+    },
+    Step {
+        title: "send and receive, large",
+        program: "rc_pingpong",
+        common: &["-s", "1048576", "-n", "50", "-c"],
+        clients: &[&[]],
+        port: 18515,
+    },
+    Step {
+        title: "send and receive, sleeping on events",
+        program: "rc_pingpong",
+        common: &["-s", "4096", "-n", "1000", "-c", "-e"],
+        clients: &[&[]],
+        port: 18515,
+    },
+    Step {
+        title: "RDMA write and read",
+        program: "rdma_read_write",
+        common: &[],
+        clients: &[&[]],
+        port: 18515,
+    },
+    Step {
+        title: "atomics: three clients, one counter",
+        program: "atomic_counter",
+        common: &[],
+        clients: &[&[], &[], &[]],
+        port: 18515,
+    },
+];
+
+/// Makes the examples print what they measured in a line for programs.
+const RESULT_LINES: &str = "VERBS_RESULT_LINES=1";
+
+/// Runs the subcommand.
+pub(crate) fn main(args: Vec<OsString>) -> Result<ExitCode, Error> {
+    let mut args = Args::new(HELP, args)?;
+    if args.help() {
+        return Ok(ExitCode::SUCCESS);
+    }
+    let policy = args.policy()?;
+    let place = Place::from_args(&mut args, policy)?;
+    args.finish()?;
+    packages::ensure(&[&BUILD_NEEDS[..], &[Need::RdmaProviders]].concat(), policy)?;
+
+    println!("building the examples");
+    let examples = workspace::examples("release")?;
+    let mut jobs = Vec::new();
+    for step in &STEPS {
+        jobs.push(step.job(workspace::example(&examples, step.program)?));
+    }
+
+    let mut rows = Vec::new();
+    let mut failures = Vec::new();
+    jobs::run(&jobs, &place, &mut |job, event| match event {
+        Event::Start(name) => println!("--> {name}"),
+        Event::Line(line) => match Row::read(line) {
+            Some(row) => rows.push(row),
+            None => println!("    {line}"),
+        },
+        Event::End(Ok(())) => {}
+        Event::End(Err((code, why))) => {
+            println!("    FAILED: {why}");
+            failures.push((format!("{}: {why}", job.name), code));
+        }
+    })?;
+    println!("\n{}", table(&rows));
+    judge(&rows, &failures)?;
+    println!("everything arrived as it was sent");
+    Ok(ExitCode::SUCCESS)
+}
+
+impl Step {
+    fn job(&self, program: &Path) -> Job {
+        let program = program.display().to_string();
+        let words = |more: &[&str]| -> Vec<String> {
+            let words = [&[program.as_str()], more, self.common].concat();
+            words.into_iter().map(str::to_owned).collect()
+        };
+        let mut commands = Vec::new();
+        if self.clients.is_empty() {
+            commands.push(words(&[]));
+        } else {
+            commands.push(words(&["-d", "{device}"]));
+        }
+        for client in self.clients {
+            let mut client = words(&[&["-d", "{peer}"], *client].concat());
+            client.push("127.0.0.1".into());
+            commands.push(client);
+        }
+        Job {
+            name: self.title.into(),
+            dir: workspace::root().display().to_string(),
+            env: vec![RESULT_LINES.into()],
+            limits: Limits {
+                total: Duration::from_secs(120),
+                silence: Duration::from_secs(120),
+            },
+            commands,
+            port: self.port,
+        }
+    }
+}
+
+/// What an example measured.
+#[derive(Clone, Debug, PartialEq)]
+struct Row {
+    operation: String,
+    bytes: u64,
+    iterations: u64,
+    /// How long all iterations took together.
+    microseconds: f64,
+    verified: bool,
+}
+
+impl Row {
+    /// Reads `RESULT op=write bytes=64 iters=1000 usec=12345.6 verified=yes`.
+    fn read(line: &str) -> Option<Self> {
+        let words = line.strip_prefix("RESULT ")?.split_whitespace();
+        let values: BTreeMap<&str, &str> = words.filter_map(|word| word.split_once('=')).collect();
+        let microseconds: f64 = values.get("usec")?.parse().ok()?;
+        let is_time = microseconds.is_finite() && microseconds > 0.0;
+        is_time.then_some(Self {
+            operation: (*values.get("op")?).to_owned(),
+            bytes: values.get("bytes")?.parse().ok()?,
+            iterations: values.get("iters")?.parse().ok()?,
+            microseconds,
+            verified: *values.get("verified")? == "yes",
+        })
+    }
+}
+
+fn table(rows: &[Row]) -> String {
+    let mut text = format!(
+        "{:<24}{:>10}{:>12}{:>12}{:>10}  {}\n",
+        "operation", "bytes", "iterations", "us each", "MB/s", "verified"
+    );
+    for row in rows {
+        #[expect(clippy::cast_precision_loss, reason = "shown with two digits")]
+        let (bytes, iterations) = (row.bytes as f64, row.iterations as f64);
+        let each = row.microseconds / iterations;
+        let rate = bytes * iterations / row.microseconds;
+        let verified = if row.verified { "yes" } else { "NO" };
+        text.push_str(&format!(
+            "{:<24}{:>10}{:>12}{each:>12.2}{rate:>10.2}  {verified}\n",
+            row.operation, row.bytes, row.iterations
+        ));
+    }
+    text
+}
+
+/// An error if any step failed, or if anything was not verified.
+fn judge(rows: &[Row], failures: &[(String, u8)]) -> Result<(), Error> {
+    if let Some((first, code)) = failures.first() {
+        let count = failures.len();
+        let steps = if count == 1 { "step" } else { "steps" };
+        return Err(Error::new(format!("{count} {steps} failed; {first}")).with_code(*code));
+    }
+    if let Some(row) = rows.iter().find(|row| !row.verified) {
+        return Err(Error::new(format!(
+            "`{}` did not verify its bytes",
+            row.operation
+        )));
+    }
+    if rows.is_empty() {
+        return Err(Error::new("no example told of a result"));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Row, STEPS, judge, table};
+    use std::path::Path;
+
+    const LINE: &str = "RESULT op=write bytes=1000 iters=50 usec=2500.0 verified=yes";
+
+    #[test]
+    fn a_result_is_read_and_shown() {
+        let row = Row::read(LINE).unwrap();
+        let table = table(&[row]);
+        let last: Vec<&str> = table.lines().last().unwrap().split_whitespace().collect();
+        assert_eq!(last, ["write", "1000", "50", "50.00", "20.00", "yes"]);
+    }
+
+    #[test]
+    fn what_is_no_result_is_none() {
+        assert_eq!(Row::read("1000 bytes in 3 s"), None);
+        assert_eq!(
+            Row::read("RESULT op=write bytes=1000 iters=50 usec=0 verified=yes"),
+            None
+        );
+        assert_eq!(
+            Row::read("RESULT op=write bytes=1000 iters=50 usec=NaN verified=yes"),
+            None
+        );
+        assert_eq!(Row::read("RESULT op=write"), None);
+    }
+
+    #[test]
+    fn only_verified_results_without_failures_are_a_success() {
+        let good = Row::read(LINE).unwrap();
+        let bad = Row {
+            verified: false,
+            ..good.clone()
+        };
+        assert!(judge(std::slice::from_ref(&good), &[]).is_ok());
+        assert!(judge(&[good.clone(), bad], &[]).is_err());
+        assert!(judge(&[], &[]).is_err());
+        let failed = judge(&[good], &[("write: gone".into(), 7)]).unwrap_err();
+        assert_eq!(failed.code(), 7);
+    }
+
+    #[test]
+    fn both_ends_are_on_different_devices() {
+        for step in STEPS.iter().filter(|step| !step.clients.is_empty()) {
+            let job = step.job(Path::new("p"));
+            assert!(
+                job.commands[0].contains(&"{device}".into()),
+                "{}",
+                step.title
+            );
+            let peers = &job.commands[1..];
+            assert!(
+                peers.iter().all(|words| words.contains(&"{peer}".into())),
+                "{}",
+                step.title
+            );
+        }
+    }
+}

@@ -1,0 +1,269 @@
+//! Jobs that need RDMA devices: handed in one list to one run of soft-RoCE, and heard of line by
+//! line as they run.
+
+mod inside;
+mod plan;
+
+use std::fs;
+use std::process::Command;
+use std::time::Duration;
+
+pub(crate) use inside::main as run_inside;
+pub(crate) use plan::Job;
+
+use crate::args::Args;
+use crate::error::{Context as _, Error};
+use crate::packages::Policy;
+use crate::stream::{self, Limits, Text};
+use crate::workspace;
+
+/// The hidden subcommand that runs a list of jobs inside.
+pub(crate) const COMMAND: &str = "run-jobs";
+
+/// A job begins; its name follows.
+const START: &str = "##start ";
+/// A job has ended; its exit code and its name follow, and what went wrong.
+const END: &str = "##end ";
+/// Lines of programs that are meant for us are shown, whatever else they print.
+const OWN_LINE: &str = "RESULT ";
+
+/// How and where to run jobs.
+#[derive(Clone, Debug)]
+pub(crate) struct Place {
+    /// `--native`, `--guest`, or neither.
+    pub(crate) way: Option<&'static str>,
+    /// What to do about missing packages.
+    pub(crate) install: Policy,
+    /// How many machines, each of which runs the whole list.
+    pub(crate) hosts: u8,
+}
+
+impl Place {
+    /// Takes `--native` and `--guest` from the command line.
+    pub(crate) fn from_args(args: &mut Args, install: Policy) -> Result<Self, Error> {
+        let way = match (args.flag("--native"), args.flag("--guest")) {
+            (true, true) => {
+                return Err(args.usage("`--native` and `--guest` contradict each other"));
+            }
+            (true, false) => Some("--native"),
+            (false, true) => Some("--guest"),
+            (false, false) => None,
+        };
+        let hosts = 1;
+        Ok(Self {
+            way,
+            install,
+            hosts,
+        })
+    }
+}
+
+/// What is heard of the jobs while they run.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Event<'a> {
+    /// The job of this name has started.
+    Start(&'a str),
+    /// It printed this line.
+    Line(&'a str),
+    /// It has ended: well, or with this exit code for this reason.
+    End(Result<(), (u8, &'a str)>),
+}
+
+/// Runs `jobs` in one run of soft-RoCE, and calls `sink` with all that is heard of them.
+///
+/// A job that was not heard to end, because the machine it ran on died, is told as failed; so is
+/// one that never began. Fails only if nothing could be run at all.
+pub(crate) fn run(
+    jobs: &[Job],
+    place: &Place,
+    sink: &mut dyn FnMut(&Job, Event<'_>),
+) -> Result<(), Error> {
+    let own = workspace::own_exe()?;
+    let file = workspace::scratch_dir()?.join("jobs");
+    let text = plan::write(jobs)?;
+    fs::write(&file, text).context(|| format!("cannot write {}", file.display()))?;
+    // Each job has its own limit inside; this one is for what may go wrong around them.
+    let total = jobs.iter().map(|job| job.limits.total).sum::<Duration>() + AROUND;
+    let silence = jobs
+        .iter()
+        .map(|job| job.limits.silence)
+        .max()
+        .unwrap_or_default()
+        + AROUND;
+
+    let mut command = Command::new(&own);
+    command.args(["soft-roce", "run"]).args(place.way);
+    match place.install {
+        Policy::Ask => {}
+        Policy::Yes => drop(command.arg("--yes")),
+        Policy::No => drop(command.arg("--no-install")),
+    }
+    command.arg(format!("--timeout={}", total.as_secs()));
+    command.arg(format!("--hosts={}", place.hosts));
+    command
+        .arg("--")
+        .arg(&own)
+        .arg(COMMAND)
+        .arg(&file)
+        .current_dir(workspace::root());
+
+    let mut heard = Heard::new(jobs);
+    let limits = Limits {
+        total: total + AROUND,
+        silence,
+    };
+    let end = stream::run(&mut command, limits, |text| {
+        if let Text::Line(line) = text {
+            heard.line(line, sink);
+        }
+    })?;
+    let failure = end.failure();
+    if !heard.anything {
+        let (why, code) = failure.unwrap_or_else(|| ("it ran nothing".into(), 1));
+        return Err(Error::new(format!("soft-RoCE did not come up: {why}")).with_code(code));
+    }
+    let (why, code) = failure.unwrap_or_else(|| ("the machine is gone".into(), 1));
+    heard.finish(code, &why, sink);
+    Ok(())
+}
+
+/// How long bringing soft-RoCE up, and down, may take.
+const AROUND: Duration = Duration::from_secs(240);
+
+/// Sorts what soft-RoCE prints by job.
+struct Heard<'a> {
+    jobs: &'a [Job],
+    current: Option<usize>,
+    ended: usize,
+    anything: bool,
+}
+
+impl<'a> Heard<'a> {
+    fn new(jobs: &'a [Job]) -> Self {
+        Self {
+            jobs,
+            current: None,
+            ended: 0,
+            anything: false,
+        }
+    }
+
+    fn line(&mut self, line: &str, sink: &mut dyn FnMut(&Job, Event<'_>)) {
+        if let Some(name) = line.strip_prefix(START) {
+            self.anything = true;
+            self.current = self.jobs.iter().position(|job| job.name == name);
+            if let Some(at) = self.current {
+                sink(&self.jobs[at], Event::Start(name));
+            }
+        } else if let Some(end) = line.strip_prefix(END) {
+            let (code, rest) = end.split_once(' ').unwrap_or((end, ""));
+            if let Some(at) = self.current.take() {
+                let job = &self.jobs[at];
+                let why = rest.strip_prefix(&job.name).unwrap_or(rest);
+                let result = match code.parse() {
+                    Ok(0) => Ok(()),
+                    Ok(code) => Err((code, why.trim_start_matches(": "))),
+                    Err(_) => Err((1, why.trim_start_matches(": "))),
+                };
+                self.ended = at + 1;
+                sink(job, Event::End(result));
+            }
+        } else if let Some(at) = self.current {
+            sink(&self.jobs[at], Event::Line(line));
+        } else {
+            // Soft-RoCE's own words.
+            println!("{line}");
+        }
+    }
+
+    /// Tells of each job that has not ended that it failed.
+    fn finish(self, code: u8, why: &str, sink: &mut dyn FnMut(&Job, Event<'_>)) {
+        for (at, job) in self.jobs.iter().enumerate().skip(self.ended) {
+            if self.current == Some(at) {
+                sink(job, Event::End(Err((code, &format!("did not end: {why}")))));
+            } else {
+                sink(job, Event::Start(&job.name));
+                sink(job, Event::End(Err((code, &format!("was not run: {why}")))));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Event, Heard, Job};
+    use crate::stream::Limits;
+    use std::time::Duration;
+
+    fn jobs() -> Vec<Job> {
+        let job = |name: &str| Job {
+            name: name.into(),
+            dir: String::new(),
+            env: vec![],
+            limits: Limits {
+                total: Duration::ZERO,
+                silence: Duration::ZERO,
+            },
+            commands: vec![],
+            port: 0,
+        };
+        vec![job("a"), job("b c"), job("d")]
+    }
+
+    fn hear(lines: &[&str]) -> Vec<String> {
+        let jobs = jobs();
+        let mut seen = Vec::new();
+        let mut sink = |job: &Job, event: Event<'_>| {
+            seen.push(match event {
+                Event::Start(_) => format!("{} starts", job.name),
+                Event::Line(line) => format!("{} says {line}", job.name),
+                Event::End(Ok(())) => format!("{} is well", job.name),
+                Event::End(Err((code, why))) => format!("{} failed {code}: {why}", job.name),
+            });
+        };
+        let mut heard = Heard::new(&jobs);
+        for line in lines {
+            heard.line(line, &mut sink);
+        }
+        heard.finish(125, "it died", &mut sink);
+        seen
+    }
+
+    #[test]
+    fn lines_belong_to_the_job_that_runs() {
+        let lines = [
+            "booting",
+            "##start a",
+            "x",
+            "##end 0 a",
+            "##start b c",
+            "##end 7 b c: no",
+        ];
+        let seen = hear(&[&lines[..], &["##start d", "##end 0 d"]].concat());
+        let expected = [
+            "a starts",
+            "a says x",
+            "a is well",
+            "b c starts",
+            "b c failed 7: no",
+            "d starts",
+            "d is well",
+        ];
+        assert_eq!(seen, expected);
+    }
+
+    #[test]
+    fn jobs_that_were_not_heard_to_end_have_failed() {
+        let seen = hear(&["##start a", "##end 0 a", "##start b c", "x"]);
+        let expected = [
+            "a starts",
+            "a is well",
+            "b c starts",
+            "b c says x",
+            "b c failed 125: did not end: it died",
+            "d starts",
+            "d failed 125: was not run: it died",
+        ];
+        assert_eq!(seen, expected);
+    }
+}

@@ -1,0 +1,312 @@
+//! The tests that need an RDMA device: found among all test programs, run on soft-RoCE.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::libtest::Tally;
+use super::offline::count;
+use super::report::Report;
+use crate::error::Error;
+use crate::jobs::{self, Event, Job, Place};
+use crate::process;
+use crate::stream::Limits;
+use crate::workspace::{self, Artifact};
+
+/// A test program may take this long in all, and no test in it longer than the silence.
+const LIMITS: Limits = Limits {
+    total: Duration::from_secs(8 * 60),
+    silence: Duration::from_secs(120),
+};
+
+/// Tests in modules of this name run on two machines at once, each test in a run of its own:
+/// it may kill one of them.
+const TWO_HOSTS: &str = "two_hosts::";
+
+/// A test program with the tests in it that need a device.
+#[derive(Debug)]
+struct Program {
+    artifact: Artifact,
+    tests: Vec<String>,
+}
+
+impl Program {
+    fn name(&self) -> String {
+        format!("{} {}", self.artifact.package, self.artifact.target)
+    }
+
+    /// The job that runs the tests which `args` choose.
+    fn job(&self, name: String, args: &[&str]) -> Job {
+        let Artifact {
+            package,
+            version,
+            dir,
+            executable,
+            ..
+        } = &self.artifact;
+        let fixed = ["--ignored", "--show-output", "--test-threads=1"];
+        let program = executable.display().to_string();
+        let words = fixed.iter().chain(args).map(|arg| (*arg).to_owned());
+        let dir = dir.display();
+        Job {
+            name,
+            env: vec![
+                format!("CARGO_MANIFEST_DIR={dir}"),
+                format!("CARGO_MANIFEST_PATH={dir}/Cargo.toml"),
+                format!("CARGO_PKG_NAME={package}"),
+                format!("CARGO_PKG_VERSION={version}"),
+            ],
+            dir: dir.to_string(),
+            limits: LIMITS,
+            commands: vec![std::iter::once(program).chain(words).collect()],
+            port: 0,
+        }
+    }
+}
+
+/// Runs all device tests whose name contains `filter`.
+pub(super) fn tests(report: &mut Report, place: &Place, filter: Option<&str>) -> Result<(), Error> {
+    let step = Report::start("device tests");
+    let before = report.failures();
+    let programs = match programs(filter) {
+        Ok(programs) => programs,
+        Err(error) => {
+            report.fail(format!("device tests: {error}"), error.code());
+            step.end("FAILED");
+            return Ok(());
+        }
+    };
+    if programs.is_empty() && filter.is_none() {
+        report.fail("device tests: there are none", 1);
+    }
+    one_host(report, place, &programs)?;
+    two_hosts(report, place, &programs)?;
+    step.end(if report.failures() == before {
+        "ok"
+    } else {
+        "FAILED"
+    });
+    Ok(())
+}
+
+/// Builds every test program, and finds those that hold ignored tests.
+fn programs(filter: Option<&str>) -> Result<Vec<Program>, Error> {
+    let args = [
+        "test",
+        "--workspace",
+        "--all-features",
+        "--no-run",
+        "--message-format=json-render-diagnostics",
+    ];
+    let mut programs = Vec::new();
+    for artifact in workspace::build(&args)? {
+        // Programs of the examples are built as well, as programs.
+        if !artifact.is_test {
+            continue;
+        }
+        let mut list = std::process::Command::new(&artifact.executable);
+        list.args(["--ignored", "--list", "--format=terse"])
+            .current_dir(&artifact.dir);
+        let tests = listed(&process::output(&mut list)?);
+        let is_device = artifact.kind == "test" && artifact.target == "device";
+        if is_device && tests.is_empty() {
+            let package = artifact.package;
+            return Err(Error::new(format!(
+                "the program `device` of {package} has no test"
+            )));
+        }
+        let wanted = |test: &String| filter.is_none_or(|filter| test.contains(filter));
+        let tests: Vec<String> = tests.into_iter().filter(wanted).collect();
+        if !tests.is_empty() {
+            programs.push(Program { artifact, tests });
+        }
+    }
+    Ok(programs)
+}
+
+/// Reads libtest's terse list: `NAME: test`.
+fn listed(list: &str) -> Vec<String> {
+    let tests = list.lines().filter_map(|line| line.strip_suffix(": test"));
+    tests.map(str::to_owned).collect()
+}
+
+/// Runs all tests that one machine is enough for, in one run of soft-RoCE.
+fn one_host(report: &mut Report, place: &Place, programs: &[Program]) -> Result<(), Error> {
+    let mut jobs = Vec::new();
+    let mut expected = BTreeMap::new();
+    for program in programs {
+        let (_, single): (Vec<&str>, Vec<&str>) = split(&program.tests);
+        if !single.is_empty() {
+            let name = program.name();
+            expected.insert(name.clone(), single.len());
+            let args = [&["--exact"], single.as_slice()].concat();
+            jobs.push(program.job(name, &args));
+        }
+    }
+    run(report, place, &jobs, &expected)
+}
+
+/// Runs each test for two machines in a run of its own.
+fn two_hosts(report: &mut Report, place: &Place, programs: &[Program]) -> Result<(), Error> {
+    let place = Place {
+        hosts: 2,
+        ..place.clone()
+    };
+    for program in programs {
+        let (double, _): (Vec<&str>, Vec<&str>) = split(&program.tests);
+        for test in double {
+            let name = format!("{} {test}", program.name());
+            let job = program.job(name.clone(), &["--exact", test]);
+            run(report, &place, &[job], &BTreeMap::from([(name, 1)]))?;
+        }
+    }
+    Ok(())
+}
+
+fn split(tests: &[String]) -> (Vec<&str>, Vec<&str>) {
+    let tests = tests.iter().map(String::as_str);
+    tests.partition(|test| test.contains(TWO_HOSTS))
+}
+
+/// Runs `jobs` and counts; `expected` says how many tests each has.
+fn run(
+    report: &mut Report,
+    place: &Place,
+    jobs: &[Job],
+    expected: &BTreeMap<String, usize>,
+) -> Result<(), Error> {
+    if jobs.is_empty() {
+        return Ok(());
+    }
+    let mut tally = Tally::default();
+    let ran = jobs::run(jobs, place, &mut |job, event| match event {
+        Event::Start(name) => {
+            tally = Tally::default();
+            println!("--> {name}");
+        }
+        Event::Line(line) => {
+            if tally.line(line) {
+                println!("{line}");
+            }
+        }
+        Event::End(result) => {
+            let expected = expected.get(&job.name).copied().unwrap_or(0);
+            judge(report, &job.name, &tally, expected, result);
+        }
+    });
+    if let Err(error) = ran {
+        // Every job's tests are missing now; the reason is the same for all.
+        report.fail(format!("device tests: {error}"), error.code());
+    }
+    Ok(())
+}
+
+/// Counts one program's tests, and finds what its numbers alone don't tell.
+fn judge(
+    report: &mut Report,
+    name: &str,
+    tally: &Tally,
+    expected: usize,
+    result: Result<(), (u8, &str)>,
+) {
+    let code = result.map_or_else(|(code, _)| code, |()| 1);
+    count(report, name, tally, code);
+    match result {
+        Err((code, why)) if tally.failed == 0 => report.fail(format!("{name}: {why}"), code),
+        Ok(()) if tally.passed + tally.failed != expected => {
+            let ran = tally.passed + tally.failed;
+            report.fail(format!("{name}: {ran} of its {expected} tests were run"), 1);
+        }
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Program, Tally, judge, listed, split};
+    use crate::test::report::Report;
+    use crate::workspace::Artifact;
+
+    #[test]
+    fn tests_are_listed_and_benchmarks_are_not() {
+        assert_eq!(listed("a::b: test\nc: benchmark\n\n2 tests\n"), ["a::b"]);
+    }
+
+    #[test]
+    fn tests_for_two_hosts_are_told_by_their_module() {
+        let tests = ["qp::rnr".to_owned(), "two_hosts::peer_dies".to_owned()];
+        assert_eq!(
+            split(&tests),
+            (vec!["two_hosts::peer_dies"], vec!["qp::rnr"])
+        );
+    }
+
+    #[test]
+    fn a_test_program_runs_in_its_package_s_folder() {
+        let program = Program {
+            artifact: Artifact {
+                package: "core".into(),
+                version: "0.1.0".into(),
+                dir: "/w/core".into(),
+                target: "device".into(),
+                kind: "test".into(),
+                is_test: true,
+                executable: "/t/device-1".into(),
+            },
+            tests: vec![],
+        };
+        let job = program.job(program.name(), &["--exact", "a"]);
+        assert_eq!(job.dir, "/w/core");
+        assert!(job.env.contains(&"CARGO_MANIFEST_DIR=/w/core".to_owned()));
+        assert_eq!(job.commands[0][0], "/t/device-1");
+        assert!(job.commands[0].contains(&"--ignored".to_owned()));
+    }
+
+    fn judged(lines: &[&str], expected: usize, result: Result<(), (u8, &str)>) -> String {
+        let mut tally = Tally::default();
+        for line in lines {
+            tally.line(line);
+        }
+        let mut report = Report::default();
+        judge(&mut report, "core device", &tally, expected, result);
+        report.summary()
+    }
+
+    #[test]
+    fn a_program_that_runs_fewer_tests_than_it_has_is_a_failure() {
+        let result = ["test result: ok. 0 passed; 0 failed; 0 ignored"];
+        let summary = judged(&result, 3, Ok(()));
+        assert!(summary.contains("0 of its 3 tests"), "{summary}");
+        assert!(
+            summary.ends_with("0 passed, 1 failed, 0 skipped"),
+            "{summary}"
+        );
+    }
+
+    #[test]
+    fn a_program_that_dies_is_a_failure_beside_what_it_did() {
+        let summary = judged(
+            &["test a ... ok"],
+            3,
+            Err((134, "signal: 6, in the test b")),
+        );
+        assert!(
+            summary.contains("FAILED core device: signal: 6, in the test b"),
+            "{summary}"
+        );
+    }
+
+    #[test]
+    fn failed_and_skipped_tests_are_counted_by_name() {
+        let lines = [
+            "test a ... FAILED",
+            "SKIPPED b: no atomics",
+            "test result: FAILED. 2 passed; 1 failed; 0 ignored",
+        ];
+        let summary = judged(&lines, 3, Err((101, "exit status: 101")));
+        assert!(summary.contains("FAILED core device: a"), "{summary}");
+        assert!(
+            summary.ends_with("1 passed, 1 failed, 1 skipped"),
+            "{summary}"
+        );
+    }
+}

@@ -1,0 +1,179 @@
+//! Our `rc_pingpong` against C's `ibv_rc_pingpong`, both ways round.
+
+use std::time::Duration;
+
+use super::report::Report;
+use crate::error::Error;
+use crate::jobs::{self, Event, Job, Place};
+use crate::stream::Limits;
+use crate::workspace;
+
+/// What both programs listen on unless told.
+const PORT: u16 = 18515;
+
+/// Message sizes, and how many of each are enough to show that nothing is lost: an emulated
+/// kernel moves 40 MB/s.
+const SIZES: [(u32, u32); 3] = [(1, 5000), (4096, 5000), (1024 * 1024, 40)];
+
+/// Spinning, sleeping on events, checking every byte.
+const MODES: [&[&str]; 3] = [&[], &["-e"], &["-c"]];
+
+/// Our options for the GID: the one that C is given, and none, which means that we choose.
+const GIDS: [&[&str]; 2] = [&["-g", "1"], &[]];
+
+/// Runs every combination whose name contains `filter`, in one run of soft-RoCE.
+pub(super) fn tests(report: &mut Report, place: &Place, filter: Option<&str>) -> Result<(), Error> {
+    let wanted = |name: &str| filter.is_none_or(|filter| name.contains(filter));
+    if !jobs("", "").iter().any(|job| wanted(&job.name)) {
+        return Ok(());
+    }
+    let step = Report::start("interop");
+    let before = report.failures();
+    let ran = workspace::examples("dev").and_then(|examples| {
+        let ours = workspace::example(&examples, "rc_pingpong")?;
+        let mut jobs = jobs("ibv_rc_pingpong", &ours.display().to_string());
+        jobs.retain(|job| wanted(&job.name));
+        jobs::run(&jobs, place, &mut |job, event| match event {
+            Event::Start(_) => {}
+            Event::Line(line) => println!("{line}"),
+            Event::End(Ok(())) => {
+                report.pass(1);
+                println!("{} ... ok", job.name);
+            }
+            Event::End(Err((code, why))) => {
+                report.fail(format!("{}: {why}", job.name), code);
+                println!("{} ... FAILED: {why}", job.name);
+            }
+        })
+    });
+    if let Err(error) = ran {
+        report.fail(format!("interop: {error}"), error.code());
+    }
+    step.end(if report.failures() == before {
+        "ok"
+    } else {
+        "FAILED"
+    });
+    Ok(())
+}
+
+/// Every combination; `c` and `ours` are the two programs.
+fn jobs(c: &str, ours: &str) -> Vec<Job> {
+    let mut jobs = Vec::new();
+    for peer in ["{device}", "{peer}"] {
+        for ours_serves in [true, false] {
+            for gid in GIDS {
+                for (size, count) in SIZES {
+                    for mode in MODES {
+                        let case = Case {
+                            peer,
+                            ours_serves,
+                            gid,
+                            size,
+                            count,
+                            mode,
+                        };
+                        jobs.push(case.job(c, ours));
+                    }
+                }
+            }
+        }
+    }
+    jobs
+}
+
+struct Case<'a> {
+    peer: &'a str,
+    ours_serves: bool,
+    gid: &'a [&'a str],
+    size: u32,
+    count: u32,
+    mode: &'a [&'a str],
+}
+
+impl Case<'_> {
+    fn job(&self, c: &str, ours: &str) -> Job {
+        let (server, client) = if self.ours_serves {
+            (ours, c)
+        } else {
+            (c, ours)
+        };
+        let our_gid = |ours: bool| if ours { self.gid } else { GIDS[0] };
+        let server = self.command(server, "{device}", our_gid(self.ours_serves));
+        let mut client = self.command(client, self.peer, our_gid(!self.ours_serves));
+        client.push("127.0.0.1".into());
+        Job {
+            name: self.name(),
+            dir: workspace::root().display().to_string(),
+            env: Vec::new(),
+            limits: Limits {
+                total: Duration::from_secs(60),
+                silence: Duration::from_secs(60),
+            },
+            commands: vec![server, client],
+            port: PORT,
+        }
+    }
+
+    fn command(&self, program: &str, device: &str, gid: &[&str]) -> Vec<String> {
+        let (size, count) = (self.size.to_string(), self.count.to_string());
+        let fixed = [program, "-d", device, "-s", &size, "-n", &count];
+        let words = fixed.iter().chain(gid).chain(self.mode);
+        words.map(|word| (*word).to_owned()).collect()
+    }
+
+    fn name(&self) -> String {
+        let roles = if self.ours_serves {
+            "C to ours"
+        } else {
+            "ours to C"
+        };
+        let place = if self.peer == "{device}" {
+            "one device"
+        } else {
+            "two devices"
+        };
+        let gid = if self.gid.is_empty() {
+            ", chosen GID"
+        } else {
+            ""
+        };
+        let mode = self.mode.join(" ");
+        let space = if mode.is_empty() { "" } else { " " };
+        format!(
+            "rc_pingpong {roles}, {place}{gid}, -s {} -n {}{space}{mode}",
+            self.size, self.count
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::jobs;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn each_combination_is_there_once_and_has_one_program_of_each() {
+        let jobs = jobs("c", "ours");
+        assert_eq!(jobs.len(), 72);
+        let names: BTreeSet<&str> = jobs.iter().map(|job| job.name.as_str()).collect();
+        assert_eq!(names.len(), jobs.len());
+        for job in &jobs {
+            let mut programs: Vec<&str> =
+                job.commands.iter().map(|words| words[0].as_str()).collect();
+            programs.sort_unstable();
+            assert_eq!(programs, ["c", "ours"]);
+        }
+    }
+
+    #[test]
+    fn c_is_always_told_its_gid_and_only_the_client_a_host() {
+        for job in jobs("c", "ours") {
+            let is_client =
+                |words: &Vec<String>| words.last().is_some_and(|word| word == "127.0.0.1");
+            assert!(!is_client(&job.commands[0]) && is_client(&job.commands[1]));
+            let c = job.commands.iter().find(|words| words[0] == "c").unwrap();
+            assert!(c.windows(2).any(|pair| pair == ["-g", "1"]), "{c:?}");
+        }
+    }
+}

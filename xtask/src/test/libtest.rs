@@ -1,0 +1,132 @@
+//! Reads what Rust's test programs print, line by line: what passed, failed, or was skipped.
+
+/// What one test program, or several one after the other, printed so far.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    /// How many tests passed, those that skipped themselves included.
+    pub(crate) passed: usize,
+    /// How many failed.
+    pub(crate) failed: usize,
+    /// `NAME: REASON` of each test that libtest ignored.
+    pub(crate) ignored: Vec<String>,
+    /// `NAME: REASON` of each test that printed that it can't run here.
+    pub(crate) skipped: Vec<String>,
+    /// The names of the tests that failed.
+    pub(crate) failures: Vec<String>,
+    /// How many test programs came to their end.
+    pub(crate) results: usize,
+    /// The test that has started and not ended.
+    pub(crate) running: Option<String>,
+    in_successes: bool,
+}
+
+impl Tally {
+    /// Takes one line in; returns whether a reader wants to see it. The output of tests that
+    /// passed is left out, but for what they skipped.
+    pub(crate) fn line(&mut self, line: &str) -> bool {
+        if line == "successes:" {
+            self.in_successes = true;
+        } else if line == "failures:" || line.starts_with("test result: ") {
+            self.in_successes = false;
+        }
+        let skipped = line.strip_prefix("SKIPPED ");
+        if let Some(skipped) = skipped {
+            self.skipped.push(skipped.to_owned());
+        } else if let Some(test) = line.strip_prefix("test ") {
+            self.test(test);
+        }
+        skipped.is_some() || !self.in_successes
+    }
+
+    /// Takes in the start of a line that has not ended yet: `test NAME ... `.
+    pub(crate) fn partial(&mut self, text: &str) {
+        let test = text.strip_prefix("test ");
+        if let Some((name, "")) = test.and_then(|test| test.split_once(" ... ")) {
+            self.running = Some(name.to_owned());
+        }
+    }
+
+    fn test(&mut self, text: &str) {
+        if let Some(result) = text.strip_prefix("result: ") {
+            self.passed += count(result, " passed");
+            self.failed += count(result, " failed");
+            self.results += 1;
+            self.running = None;
+            return;
+        }
+        let Some((name, how)) = text.split_once(" ... ") else {
+            return;
+        };
+        self.running = None;
+        if how.starts_with("FAILED") {
+            self.failures.push(name.to_owned());
+        } else if let Some(reason) = how.strip_prefix("ignored") {
+            let reason = reason.trim_start_matches(", ");
+            let reason = if reason.is_empty() { "ignored" } else { reason };
+            self.ignored.push(format!("{name}: {reason}"));
+        }
+    }
+}
+
+/// The number before `word` in `ok. 3 passed; 0 failed; …`.
+fn count(result: &str, word: &str) -> usize {
+    let before = result.split(word).next().unwrap_or_default();
+    let number = before.rsplit(' ').next().unwrap_or_default();
+    number.parse().unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Tally;
+
+    const OUTPUT: &str = "
+running 4 tests
+test a::passes ... ok
+test a::needs_odp ... ok
+test a::breaks ... FAILED
+test a::device ... ignored, needs an RDMA device
+
+successes:
+
+---- a::needs_odp stdout ----
+some noise
+SKIPPED a::needs_odp: no on-demand paging here
+
+failures:
+
+---- a::breaks stdout ----
+assertion failed
+
+test result: FAILED. 2 passed; 1 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.00s
+";
+
+    #[test]
+    fn everything_is_counted_once() {
+        let mut tally = Tally::default();
+        let shown: Vec<&str> = OUTPUT.lines().filter(|line| tally.line(line)).collect();
+        assert_eq!((tally.passed, tally.failed, tally.results), (2, 1, 1));
+        assert_eq!(tally.failures, ["a::breaks"]);
+        assert_eq!(tally.ignored, ["a::device: needs an RDMA device"]);
+        assert_eq!(tally.skipped, ["a::needs_odp: no on-demand paging here"]);
+        assert!(shown.contains(&"assertion failed"));
+        assert!(!shown.contains(&"some noise"));
+    }
+
+    #[test]
+    fn a_test_that_does_not_end_is_known_by_name() {
+        let mut tally = Tally::default();
+        tally.partial("test a::hangs ... ");
+        assert_eq!(tally.running.as_deref(), Some("a::hangs"));
+        tally.line("test a::hangs ... ok");
+        assert_eq!(tally.running, None);
+    }
+
+    #[test]
+    fn several_programs_add_up() {
+        let mut tally = Tally::default();
+        for _ in 0..2 {
+            tally.line("test result: ok. 5 passed; 0 failed; 0 ignored; 0 measured");
+        }
+        assert_eq!((tally.passed, tally.results), (10, 2));
+    }
+}

@@ -1,0 +1,121 @@
+//! `cargo xtask test`: everything that proves the project, what needs no device first.
+
+mod device;
+mod interop;
+pub(crate) mod libtest;
+pub(crate) mod offline;
+pub(crate) mod report;
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use crate::args::Args;
+use crate::error::Error;
+use crate::jobs::Place;
+use crate::packages::{self, Need};
+use report::Report;
+
+const HELP: &str = "\
+Runs everything that proves the project.
+
+Usage: cargo xtask test [OPTION…] [FILTER]
+
+First what runs anywhere: formatting, the project's rules, lints, unit tests, doctests, docs.
+Then, on soft-RoCE: the tests that need an RDMA device, our rc_pingpong against C's, and the
+tests that need two machines.
+
+  FILTER          only tests whose name contains it
+  --offline       only what runs anywhere
+  --device        only what needs a device
+  --guest         soft-RoCE in a virtual machine, even if this kernel has it
+  --native        soft-RoCE of this kernel, or fail
+  --yes           install missing packages without asking
+  --no-install    fail if packages are missing, and say how to install them
+
+To run the device tests on real hardware:
+  VERBS_DEVICE=mlx5_0 cargo test -- --ignored";
+
+/// What building the workspace needs.
+pub(crate) const BUILD_NEEDS: [Need; 4] = [
+    Need::CCompiler,
+    Need::PkgConfig,
+    Need::Libibverbs,
+    Need::Libclang,
+];
+
+/// What the device tests need beside soft-RoCE itself: C's programs, and tools to break links.
+const DEVICE_NEEDS: [Need; 4] = [
+    Need::RdmaProviders,
+    Need::RdmaTools,
+    Need::Iproute2,
+    Need::TrafficControl,
+];
+
+/// What a run chooses.
+#[derive(Debug)]
+pub(crate) struct Choice {
+    offline: bool,
+    device: bool,
+    filter: Option<String>,
+    place: Place,
+}
+
+/// Runs the subcommand.
+pub(crate) fn main(args: Vec<OsString>) -> Result<ExitCode, Error> {
+    let mut args = Args::new(HELP, args)?;
+    if args.help() {
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut report = Report::default();
+    run(&mut report, &Choice::from_args(args)?)?;
+    println!("{}", report.summary());
+    Ok(ExitCode::from(report.exit_code()))
+}
+
+impl Choice {
+    pub(crate) fn from_args(mut args: Args) -> Result<Self, Error> {
+        let policy = args.policy()?;
+        let place = Place::from_args(&mut args, policy)?;
+        let (offline, device) = (args.flag("--offline"), args.flag("--device"));
+        if offline && device {
+            return Err(args.usage("`--offline` and `--device` leave nothing to run"));
+        }
+        let filter = args.positional();
+        args.finish()?;
+        Ok(Self {
+            offline: !device,
+            device: !offline,
+            filter,
+            place,
+        })
+    }
+}
+
+/// Runs what `choice` says and counts it.
+pub(crate) fn run(report: &mut Report, choice: &Choice) -> Result<(), Error> {
+    let policy = choice.place.install;
+    let mut needs = BUILD_NEEDS.to_vec();
+    if choice.device {
+        needs.extend(DEVICE_NEEDS);
+    }
+    packages::ensure(&needs, policy)?;
+
+    let filter = choice.filter.as_deref();
+    if choice.offline {
+        if filter.is_none() {
+            offline::checks(report)?;
+        }
+        offline::tests(report, filter, !choice.device)?;
+        if filter.is_none() {
+            offline::docs(report)?;
+        }
+    }
+    if choice.device {
+        device::tests(report, &choice.place, filter)?;
+        interop::tests(report, &choice.place, filter)?;
+    }
+    if let Some(filter) = filter.filter(|_| report.is_empty()) {
+        return Err(Error::new(format!("no test has `{filter}` in its name")));
+    }
+    Ok(())
+}

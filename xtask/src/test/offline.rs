@@ -1,0 +1,156 @@
+//! The part of the tests that runs anywhere: formatting, rules, lints, tests, docs.
+
+use std::process::Command;
+use std::time::Duration;
+
+use super::libtest::Tally;
+use super::report::Report;
+use crate::error::Error;
+use crate::process::{display, succeeds};
+use crate::stream::{self, Limits, Text};
+use crate::{tidy, workspace};
+
+/// A cold build of everything on two slow cores takes a few minutes and may be silent in the
+/// meantime: what cargo says of it goes to stderr.
+const LIMITS: Limits = Limits {
+    total: Duration::from_secs(30 * 60),
+    silence: Duration::from_secs(15 * 60),
+};
+
+/// What is checked beside the tests: formatting, the project's rules, lints.
+pub(crate) fn checks(report: &mut Report) -> Result<(), Error> {
+    component(report, "rustfmt", "cargo fmt", &["fmt", "--all", "--check"])?;
+
+    let step = Report::start("tidy");
+    let complaints = tidy::complaints()?;
+    if complaints.is_empty() {
+        report.pass(1);
+        step.end("ok");
+    } else {
+        println!("{}", tidy::report(&complaints));
+        report.fail("tidy", 1);
+        step.end("FAILED");
+    }
+
+    let clippy = [
+        "clippy",
+        "--workspace",
+        "--all-targets",
+        "--all-features",
+        "--",
+        "-Dwarnings",
+    ];
+    component(report, "clippy", "cargo clippy", &clippy)
+}
+
+/// Unit tests, integration tests and doctests, all but those that need a device. Those are
+/// counted as skipped if `counts_ignored` says that they won't run later.
+pub(super) fn tests(
+    report: &mut Report,
+    filter: Option<&str>,
+    counts_ignored: bool,
+) -> Result<(), Error> {
+    let step = Report::start("cargo test");
+    let mut tally = Tally::default();
+    let args = [
+        "test",
+        "--workspace",
+        "--all-features",
+        "--no-fail-fast",
+        "--",
+        "--show-output",
+    ];
+    let mut command = workspace::cargo(&args);
+    command.args(filter);
+    let end = stream::run(&mut command, LIMITS, |text| match text {
+        Text::Line(line) => {
+            if tally.line(line) {
+                println!("{line}");
+            }
+        }
+        Text::Partial(text) => tally.partial(text),
+    })?;
+    let failure = end.failure();
+    let running = tally.running.take();
+    let code = failure.as_ref().map_or(1, |(_, code)| *code);
+    count(report, "cargo test", &tally, code);
+    for ignored in &tally.ignored {
+        // A doctest's name ends so; the device tests come later.
+        if counts_ignored || ignored.contains(" (line ") {
+            report.skip(ignored.clone());
+        }
+    }
+    match failure {
+        // More than failed tests, which are counted by name: nothing was run, or it broke off.
+        Some((why, code)) if tally.failed == 0 => {
+            let test = running.map_or_else(String::new, |test| format!(", in the test {test}"));
+            report.fail(format!("cargo test: {why}{test}"), code);
+            step.end("FAILED");
+        }
+        Some(_) => step.end("FAILED"),
+        None => step.end("ok"),
+    }
+    Ok(())
+}
+
+/// Counts what test programs printed; `name` is what ran them.
+pub(super) fn count(report: &mut Report, name: &str, tally: &Tally, code: u8) {
+    report.pass(tally.passed.saturating_sub(tally.skipped.len()));
+    for skipped in &tally.skipped {
+        report.skip(skipped.clone());
+    }
+    for index in 0..tally.failed {
+        let test = tally.failures.get(index).map_or("a test", String::as_str);
+        report.fail(format!("{name}: {test}"), code);
+    }
+}
+
+/// The documentation builds without a warning.
+pub(crate) fn docs(report: &mut Report) -> Result<(), Error> {
+    let args = ["doc", "--workspace", "--no-deps", "--all-features"];
+    let mut command = workspace::cargo(&args);
+    command.env("RUSTDOCFLAGS", "-Dwarnings");
+    step(report, "cargo doc", &mut command)
+}
+
+/// Licences and sources of the dependencies, where `cargo deny` is installed.
+pub(crate) fn deny(report: &mut Report) -> Result<(), Error> {
+    let mut command = workspace::cargo(&["deny", "check", "bans", "licenses", "sources"]);
+    if succeeds(&mut workspace::cargo(&["deny", "--version"])) {
+        return step(report, "cargo deny", &mut command);
+    }
+    report.skip("cargo deny: not installed here (cargo install cargo-deny)");
+    Ok(())
+}
+
+/// Runs a part of the toolchain that need not be installed.
+fn component(report: &mut Report, name: &str, title: &str, args: &[&str]) -> Result<(), Error> {
+    if succeeds(&mut workspace::cargo(&[args[0], "--version"])) {
+        return step(report, title, &mut workspace::cargo(args));
+    }
+    report.skip(format!(
+        "{title}: not installed here (rustup component add {name})"
+    ));
+    Ok(())
+}
+
+/// Runs one command as one step that passes or fails.
+fn step(report: &mut Report, title: &str, command: &mut Command) -> Result<(), Error> {
+    let step = Report::start(title);
+    let end = stream::run(command, LIMITS, |text| {
+        if let Text::Line(line) = text {
+            println!("{line}");
+        }
+    })?;
+    match end.failure() {
+        None => {
+            report.pass(1);
+            step.end("ok");
+        }
+        Some((why, code)) => {
+            report.fail(format!("{title}: {why}: `{}`", display(command)), code);
+            step.end("FAILED");
+        }
+    }
+    Ok(())
+}

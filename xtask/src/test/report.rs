@@ -1,0 +1,109 @@
+//! What a run of tests came to, counted from what really happened.
+
+use std::time::Instant;
+
+/// The counts, the names behind them, and the exit code.
+#[derive(Debug, Default)]
+pub(crate) struct Report {
+    passed: usize,
+    failed: Vec<String>,
+    skipped: Vec<String>,
+    code: Option<u8>,
+}
+
+impl Report {
+    /// Announces the step `name` and starts its clock.
+    pub(crate) fn start(name: &str) -> Step<'_> {
+        println!("==> {name}");
+        Step {
+            name,
+            start: Instant::now(),
+        }
+    }
+
+    pub(crate) fn pass(&mut self, count: usize) {
+        self.passed += count;
+    }
+
+    /// Counts a failure; `code` is the exit code of what failed, passed on if it's the first.
+    pub(crate) fn fail(&mut self, what: impl Into<String>, code: u8) {
+        self.failed.push(what.into());
+        self.code.get_or_insert(code);
+    }
+
+    /// Counts something that could not run; `what` is `NAME: REASON`.
+    pub(crate) fn skip(&mut self, what: impl Into<String>) {
+        self.skipped.push(what.into());
+    }
+
+    /// How many things have failed so far.
+    pub(crate) fn failures(&self) -> usize {
+        self.failed.len()
+    }
+
+    /// Whether nothing at all was counted.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.passed == 0 && self.failed.is_empty() && self.skipped.is_empty()
+    }
+
+    /// The exit code of the whole run.
+    pub(crate) fn exit_code(&self) -> u8 {
+        self.code.unwrap_or(0)
+    }
+
+    /// What was skipped and why, what failed, and the closing line.
+    pub(crate) fn summary(&self) -> String {
+        let mut text = String::from("\n");
+        for skipped in &self.skipped {
+            text.push_str(&format!("SKIPPED {skipped}\n"));
+        }
+        for failed in &self.failed {
+            text.push_str(&format!("FAILED {failed}\n"));
+        }
+        let (failed, skipped) = (self.failed.len(), self.skipped.len());
+        text + &format!("{} passed, {failed} failed, {skipped} skipped", self.passed)
+    }
+}
+
+/// A step that is under way.
+#[derive(Debug)]
+pub(crate) struct Step<'a> {
+    name: &'a str,
+    start: Instant,
+}
+
+impl Step<'_> {
+    /// Says how the step ended and how long it took.
+    pub(crate) fn end(self, how: &str) {
+        let seconds = self.start.elapsed().as_secs_f32();
+        println!("<== {}: {how} ({seconds:.1} s)", self.name);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Report;
+
+    #[test]
+    fn the_closing_line_stands_alone_and_counts_what_was_counted() {
+        let mut report = Report::default();
+        report.pass(3);
+        report.skip("odp: no such device");
+        report.fail("tidy", 1);
+        report.fail("clippy", 101);
+        let summary = report.summary();
+        assert_eq!(
+            summary.lines().last(),
+            Some("3 passed, 2 failed, 1 skipped")
+        );
+        assert!(summary.contains("SKIPPED odp: no such device\n"));
+        assert!(summary.contains("FAILED clippy\n"));
+        assert_eq!(report.exit_code(), 1);
+    }
+
+    #[test]
+    fn nothing_failed_is_success() {
+        assert_eq!(Report::default().exit_code(), 0);
+        assert!(Report::default().is_empty());
+    }
+}

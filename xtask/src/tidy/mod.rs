@@ -1,0 +1,118 @@
+//! `cargo xtask tidy`: the project's own rules, those that clippy can't see.
+
+mod ledger;
+mod prose;
+mod rust;
+mod source;
+
+use std::ffi::OsString;
+use std::fs;
+use std::process::ExitCode;
+
+use crate::COMMANDS;
+use crate::args::Args;
+use crate::error::{Context as _, Error};
+use crate::workspace;
+use source::{Finding, Source};
+
+const HELP: &str = "\
+Checks the project's own rules, those that clippy can't see.
+
+Usage: cargo xtask tidy [OPTION]
+
+  --unsafe   print how much unsafe code is in which file, and check nothing
+
+The rules, by the names that exceptions use:
+  first-line  a Rust file's first line is a `//!` sentence
+  length      no Rust file is longer than 500 lines
+  glob        no glob imports
+  ignore      an ignored test has a reason
+  unsafe      a file with unsafe code opens with #![expect(unsafe_code, reason = \"…\")]
+  alias       a verb that verbs-core calls is the `doc(alias)` of some item
+  machine     no path of one machine, no issue by its number
+  links       links between the project's files lead somewhere
+  commands    every `cargo xtask` command in the docs exists; the README has the two main ones
+
+An exception is a comment on the line or the one above (for `length`: anywhere in the file):
+  // tidy: allow(RULE): REASON";
+
+/// The text files that the rules are for.
+const TEXTS: [&str; 9] = ["rs", "md", "toml", "yml", "c", "h", "map", "sh", "stderr"];
+
+/// Runs the subcommand.
+pub(crate) fn main(args: Vec<OsString>) -> Result<ExitCode, Error> {
+    let mut args = Args::new(HELP, args)?;
+    if args.help() {
+        return Ok(ExitCode::SUCCESS);
+    }
+    let ledger = args.flag("--unsafe");
+    args.finish()?;
+    if ledger {
+        print!("{}", ledger::table(&sources()?));
+        return Ok(ExitCode::SUCCESS);
+    }
+    let complaints = complaints()?;
+    if complaints.is_empty() {
+        println!("tidy: nothing to complain about");
+        return Ok(ExitCode::SUCCESS);
+    }
+    Err(Error::new(report(&complaints)))
+}
+
+/// The complaints as one message.
+pub(crate) fn report(complaints: &[String]) -> String {
+    let count = complaints.len();
+    let s = if count == 1 { "" } else { "s" };
+    format!(
+        "tidy has {count} complaint{s}:\n  {}",
+        complaints.join("\n  ")
+    )
+}
+
+/// Everything in the project that breaks a rule, one line each.
+pub(crate) fn complaints() -> Result<Vec<String>, Error> {
+    let sources = sources()?;
+    let commands: Vec<&str> = COMMANDS.iter().map(|command| command.name).collect();
+    let exists = |path: &std::path::Path| workspace::root().join(path).exists();
+    let mut found: Vec<(&Source, Finding)> = Vec::new();
+    for source in &sources {
+        let mut findings = prose::check(source, &commands, exists);
+        if source.is("rs") {
+            findings.extend(rust::check(source));
+        }
+        found.extend(findings.into_iter().map(|finding| (source, finding)));
+    }
+    found.extend(rust::aliases(&sources));
+    let mut complaints = Vec::new();
+    if !sources
+        .iter()
+        .any(|source| source.path.as_os_str() == "README.md")
+    {
+        complaints.push("README.md: missing".into());
+    }
+    for (source, finding) in found {
+        if !source.allows(&finding) {
+            let Finding {
+                line,
+                rule,
+                message,
+            } = finding;
+            let path = source.path.display();
+            complaints.push(format!("{path}:{}: {message} [{rule}]", line.max(1)));
+        }
+    }
+    Ok(complaints)
+}
+
+fn sources() -> Result<Vec<Source>, Error> {
+    let mut sources = Vec::new();
+    for path in workspace::files()? {
+        let extension = path.extension().unwrap_or_default().to_string_lossy();
+        if TEXTS.contains(&&*extension) || path.starts_with(".ci") {
+            let text = fs::read_to_string(workspace::root().join(&path));
+            let text = text.context(|| format!("cannot read {}", path.display()))?;
+            sources.push(Source::new(path, text));
+        }
+    }
+    Ok(sources)
+}

@@ -1,0 +1,183 @@
+//! The rules for what people read: links, commands, and nothing of one machine only.
+
+use std::path::{Component, Path, PathBuf};
+
+use super::source::{Finding, Source};
+
+/// What is true on one machine only, or for one team.
+const ELSEWHERE: [&str; 5] = [
+    // tidy: allow(machine): the rule itself
+    "/work/",
+    "../shared",
+    "/root/",
+    "/home/",
+    "/Users/",
+];
+
+/// The commands that the README has to offer.
+const README_COMMANDS: [&str; 2] = ["cargo xtask demo", "cargo xtask test"];
+
+/// Everything that is wrong with one text; `known` are the task runner's commands, and `exists`
+/// says whether a file or folder of the project is there.
+pub(super) fn check(
+    source: &Source,
+    known: &[&str],
+    exists: impl Fn(&Path) -> bool,
+) -> Vec<Finding> {
+    let mut findings = machine(source);
+    if source.is("md") {
+        findings.extend(links(source, exists));
+        findings.extend(commands(source, known));
+    }
+    findings
+}
+
+/// No path of somebody's machine, and no issue by its number: the text has to stand by itself.
+fn machine(source: &Source) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (index, line) in source.text.lines().enumerate() {
+        let mut add = |message| {
+            let (line, rule) = (index + 1, "machine");
+            findings.push(Finding {
+                line,
+                rule,
+                message,
+            });
+        };
+        if let Some(path) = ELSEWHERE.iter().find(|path| line.contains(*path)) {
+            add(format!("`{path}` is there on one machine only"));
+        }
+        if names_an_issue(&line.to_lowercase()) {
+            add("an issue by its number: say what it says".into());
+        }
+    }
+    findings
+}
+
+fn names_an_issue(line: &str) -> bool {
+    let mut after = line.split("issue ").skip(1);
+    after.any(|text| {
+        text.trim_start_matches('#')
+            .starts_with(|c: char| c.is_ascii_digit())
+    })
+}
+
+/// Links to files of the project lead to one.
+fn links(source: &Source, exists: impl Fn(&Path) -> bool) -> Vec<Finding> {
+    let dir = source.path.parent().unwrap_or_else(|| Path::new(""));
+    let mut findings = Vec::new();
+    for (line, text) in text_lines(&source.text) {
+        for link in text.split("](").skip(1) {
+            let target = link.split([')', ' ']).next().unwrap_or_default();
+            let path = target.split('#').next().unwrap_or_default();
+            let is_ours = !path.is_empty() && !path.contains("://") && !path.starts_with("mailto:");
+            if is_ours && !exists(&normal(&dir.join(path))) {
+                let message = format!("the link to `{target}` leads nowhere");
+                findings.push(Finding {
+                    line,
+                    rule: "links",
+                    message,
+                });
+            }
+        }
+    }
+    findings
+}
+
+/// The lines outside code fences, with their numbers.
+fn text_lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    let mut fenced = false;
+    text.lines().enumerate().filter_map(move |(index, line)| {
+        let fence = line.trim_start().starts_with("```");
+        fenced ^= fence;
+        (!fenced && !fence).then_some((index + 1, line))
+    })
+}
+
+/// `a/../b` as `b`.
+fn normal(path: &Path) -> PathBuf {
+    let mut out = PathBuf::new();
+    for part in path.components() {
+        match part {
+            Component::ParentDir => {
+                out.pop();
+            }
+            Component::CurDir => {}
+            other => out.push(other),
+        }
+    }
+    out
+}
+
+/// Commands that a text names exist, and the README names the two that matter most.
+fn commands(source: &Source, known: &[&str]) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (index, line) in source.text.lines().enumerate() {
+        for rest in line.split("cargo xtask ").skip(1) {
+            let word = rest
+                .split(|c: char| !c.is_ascii_lowercase() && c != '-')
+                .next();
+            let word = word.unwrap_or_default();
+            if !word.is_empty() && !word.starts_with('-') && !known.contains(&word) {
+                let message = format!("there is no command `cargo xtask {word}`");
+                let line = index + 1;
+                findings.push(Finding {
+                    line,
+                    rule: "commands",
+                    message,
+                });
+            }
+        }
+    }
+    if source.path == Path::new("README.md") {
+        let missing = README_COMMANDS
+            .iter()
+            .filter(|command| !source.text.contains(*command));
+        findings.extend(missing.map(|command| Finding {
+            line: 0,
+            rule: "commands",
+            message: format!("the README does not say `{command}`"),
+        }));
+    }
+    findings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::check;
+    use crate::tidy::source::Source;
+    use std::path::Path;
+
+    fn rules(path: &str, text: &str) -> Vec<&'static str> {
+        let exists = |path: &Path| path == Path::new("docs/there.md");
+        let findings = check(
+            &Source::new(path, text),
+            &["demo", "test", "soft-roce"],
+            exists,
+        );
+        findings.iter().map(|finding| finding.rule).collect()
+    }
+
+    #[test]
+    fn a_good_text_passes() {
+        let text = "`cargo xtask soft-roce up`, `cargo xtask --help`, [a](there.md#x), [b](#c),\n\
+                    [c](https://example.com)\n```\n[d](nowhere)\n```\n[e](../docs/there.md)\n";
+        assert_eq!(rules("docs/a.md", text), [""; 0]);
+        assert_eq!(
+            rules("README.md", "cargo xtask demo\ncargo xtask test\n"),
+            [""; 0]
+        );
+    }
+
+    #[test]
+    fn each_rule_can_fail() {
+        assert_eq!(rules("docs/a.md", "[a](gone.md)\n"), ["links"]);
+        assert_eq!(rules("docs/a.md", "cargo xtask dmeo\n"), ["commands"]);
+        assert_eq!(rules("README.md", "cargo xtask demo\n"), ["commands"]);
+        // tidy: allow(machine): a bad sample
+        assert_eq!(rules("a.rs", "see /home/me/notes\n"), ["machine"]);
+        // tidy: allow(machine): a bad sample
+        assert_eq!(rules("a.rs", "as Issue #7 says\n"), ["machine"]);
+        assert_eq!(rules("a.rs", "an issue of 7 kinds\n"), [""; 0]);
+    }
+}

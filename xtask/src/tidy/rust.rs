@@ -1,0 +1,205 @@
+//! The rules for Rust files.
+
+use std::collections::BTreeMap;
+
+use super::source::{Finding, Source};
+
+/// Past this many lines, a file has to say why it is one concern.
+const MAX_LINES: usize = 500;
+
+/// Everything that is wrong with one Rust file.
+pub(super) fn check(source: &Source) -> Vec<Finding> {
+    let rules = [first_line, length, globs, ignores, expects_unsafe];
+    rules.iter().flat_map(|rule| rule(source)).collect()
+}
+
+/// The first line is a `//!` sentence.
+fn first_line(source: &Source) -> Vec<Finding> {
+    let first = source.text.lines().next().unwrap_or_default();
+    let says = first
+        .strip_prefix("//! ")
+        .is_some_and(|text| !text.trim().is_empty());
+    let finding = (!says).then(|| Finding {
+        line: 1,
+        rule: "first-line",
+        message: "the first line is no `//!` sentence that says what the file is".into(),
+    });
+    finding.into_iter().collect()
+}
+
+/// No file is longer than [`MAX_LINES`].
+fn length(source: &Source) -> Vec<Finding> {
+    let lines = source.text.lines().count();
+    let finding = (lines > MAX_LINES).then(|| Finding {
+        line: 0,
+        rule: "length",
+        message: format!("{lines} lines, more than {MAX_LINES}: is there a second concern in it?"),
+    });
+    finding.into_iter().collect()
+}
+
+/// No `use` takes everything: an import list is worth reading.
+fn globs(source: &Source) -> Vec<Finding> {
+    let imports = source.words("use").filter_map(|at| {
+        let statement = &source.code[at..];
+        let statement = &statement[..statement.find(';')?];
+        // `impl Trait + use<…>` is no import.
+        let import = !statement["use".len()..].trim_start().starts_with('<');
+        (import && statement.contains('*')).then_some(at)
+    });
+    let finding = |at| Finding {
+        line: source.line_at(at),
+        rule: "glob",
+        message: "a glob import: name what is used".into(),
+    };
+    imports.map(finding).collect()
+}
+
+/// Every ignored test says why.
+fn ignores(source: &Source) -> Vec<Finding> {
+    let bare = source.code.match_indices("#[ignore]");
+    let finding = |(at, _)| Finding {
+        line: source.line_at(at),
+        rule: "ignore",
+        message: "an ignored test without a reason: `#[ignore = \"…\"]`".into(),
+    };
+    bare.map(finding).collect()
+}
+
+/// A file with unsafe code opens with the attribute that expects it. What `tests/ui` holds is
+/// compiled outside the workspace's lints.
+fn expects_unsafe(source: &Source) -> Vec<Finding> {
+    let is_ui_test = source
+        .path
+        .components()
+        .any(|part| part.as_os_str() == "ui");
+    let Some(at) = source.words("unsafe").next().filter(|_| !is_ui_test) else {
+        return Vec::new();
+    };
+    let mut attributes = source.code[..at].split("#![expect(").skip(1);
+    let expected = attributes.any(|attribute| {
+        let inside = attribute.split(")]").next().unwrap_or_default();
+        inside.contains("unsafe_code")
+    });
+    let finding = (!expected).then(|| Finding {
+        line: source.line_at(at),
+        rule: "unsafe",
+        message: "unsafe code in a file that does not open with \
+                  `#![expect(unsafe_code, reason = \"…\")]`"
+            .into(),
+    });
+    finding.into_iter().collect()
+}
+
+/// Every C function that `verbs-core` calls is found by its name in the docs' search box.
+pub(super) fn aliases(sources: &[Source]) -> Vec<(&Source, Finding)> {
+    let core = || {
+        sources
+            .iter()
+            .filter(|source| source.is_below("verbs-core/src"))
+    };
+    let mut calls = BTreeMap::new();
+    for source in core() {
+        let code = source.code.split("#[cfg(test)]\nmod tests").next();
+        for (name, at) in calls_in(code.unwrap_or_default()) {
+            calls.entry(name).or_insert((source, at));
+        }
+    }
+    let has_alias = |name: &str| {
+        let alias = format!("\"{name}\"");
+        core().any(|source| {
+            let attributes = source.text.match_indices("doc(alias");
+            let mut lists = attributes.map(|(at, _)| &source.text[at..]);
+            lists.any(|list| list.split(")]").next().unwrap_or_default().contains(&alias))
+        })
+    };
+    let missing = calls.into_iter().filter(|(name, _)| !has_alias(name));
+    let finding = |(name, (source, at)): (&str, (_, _))| {
+        let source: &Source = source;
+        let message =
+            format!("`{name}` is called here, but nothing has `#[doc(alias = \"{name}\")]`");
+        let line = source.line_at(at);
+        (
+            source,
+            Finding {
+                line,
+                rule: "alias",
+                message,
+            },
+        )
+    };
+    missing.map(finding).collect()
+}
+
+/// The names `ibv_…` that are called in `code`, and where.
+fn calls_in(code: &str) -> impl Iterator<Item = (&str, usize)> {
+    let is_part = |c: char| c.is_alphanumeric() || c == '_';
+    code.match_indices("ibv_").filter_map(move |(at, _)| {
+        let (before, rest) = code.split_at(at);
+        let length = rest.find(|c| !is_part(c)).unwrap_or(rest.len());
+        let (name, after) = rest.split_at(length);
+        let starts = !before.ends_with(is_part);
+        let defined = before.trim_end().ends_with("fn");
+        (starts && !defined && after.starts_with('(')).then_some((name, at))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{aliases, check};
+    use crate::tidy::source::Source;
+
+    fn rules(text: &str) -> Vec<&'static str> {
+        let findings = check(&Source::new("a/src/b.rs", text));
+        findings.iter().map(|finding| finding.rule).collect()
+    }
+
+    #[test]
+    fn a_good_file_passes() {
+        let text = "//! What it is.\n#![expect(unsafe_code, reason = \"x\")]\nuse a::{b, c};\n\
+                    #[ignore = \"slow\"]\nfn f() -> impl Fn() + use<> { unsafe { g() } }\n";
+        assert_eq!(rules(text), [""; 0]);
+    }
+
+    #[test]
+    fn each_rule_can_fail() {
+        assert_eq!(rules("use a::b;\n"), ["first-line"]);
+        assert_eq!(rules("//!\n"), ["first-line"]);
+        assert_eq!(rules(&format!("//! A.\n{}", "\n".repeat(500))), ["length"]);
+        assert_eq!(rules("//! A.\nuse a::*;\n"), ["glob"]);
+        assert_eq!(rules("//! A.\npub use a::{b,\n    c::*};\n"), ["glob"]);
+        assert_eq!(rules("//! A.\n#[test]\n#[ignore]\nfn f() {}\n"), ["ignore"]);
+        assert_eq!(rules("//! A.\nfn f() { unsafe { g() } }\n"), ["unsafe"]);
+        let other = "//! A.\n#![expect(dead_code, reason = \"x\")]\nunsafe fn unsafe_code() {}\n";
+        assert_eq!(rules(other), ["unsafe"]);
+    }
+
+    #[test]
+    fn words_in_comments_and_strings_break_no_rule() {
+        assert_eq!(
+            rules("//! A.\n// unsafe, #[ignore]\nfn f() { g(\"use a::*;\") }\n"),
+            [""; 0]
+        );
+    }
+
+    #[test]
+    fn every_called_verb_needs_an_alias() {
+        let call = "//! A.\nuse verbs_sys::ibv_alloc_pd;\nfn f() { ibv_alloc_pd(c) }\n";
+        let core = |text: &str| Source::new("verbs-core/src/a.rs", text);
+        let found = aliases(&[core(call)]).len();
+        assert_eq!(found, 1);
+        let aliased = "//! B.\n#[doc(alias = \"ibv_alloc_pd\")]\nfn g() {}\n";
+        assert!(aliases(&[core(call), core(aliased)]).is_empty());
+        let listed = "//! B.\n#[doc(alias(\"ibv_x\", \"ibv_alloc_pd\"))]\nfn g() {}\n";
+        assert!(aliases(&[core(call), core(listed)]).is_empty());
+    }
+
+    #[test]
+    fn types_tests_and_other_crates_need_no_alias() {
+        let types = "//! A.\nuse verbs_sys::ibv_pd;\nfn f(pd: ibv_pd, x: my_ibv_y) { my_ibv_y(x) }\n\
+                     fn ibv_own() {}\n#[cfg(test)]\nmod tests { fn f() { ibv_alloc_pd(c) } }\n";
+        assert!(aliases(&[Source::new("verbs-core/src/a.rs", types)]).is_empty());
+        let call = "//! A.\nfn f() { ibv_alloc_pd(c) }\n";
+        assert!(aliases(&[Source::new("verbs-sys/src/a.rs", call)]).is_empty());
+    }
+}

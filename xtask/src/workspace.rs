@@ -1,0 +1,208 @@
+//! The workspace that this task runner belongs to: where it is, its files, and its cargo.
+
+use std::env;
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::error::{Context as _, Error};
+use crate::json::Json;
+use crate::process::output;
+
+/// The folder of the workspace's `Cargo.toml`.
+pub(crate) fn root() -> &'static Path {
+    let own = Path::new(env!("CARGO_MANIFEST_DIR"));
+    own.parent().unwrap_or(own)
+}
+
+/// The cargo that runs this program, to be run in the workspace's folder.
+pub(crate) fn cargo(args: &[&str]) -> Command {
+    let cargo = env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo"));
+    let mut command = Command::new(cargo);
+    command.args(args).current_dir(root());
+    command
+}
+
+/// This program's own file.
+pub(crate) fn own_exe() -> Result<PathBuf, Error> {
+    let exe = env::current_exe().context(|| "cannot find this program's own file")?;
+    // A rebuild replaces the file; the new one at the old place is as good.
+    let name = exe.to_string_lossy();
+    Ok(match name.strip_suffix(" (deleted)") {
+        Some(name) => PathBuf::from(name),
+        None => exe,
+    })
+}
+
+/// A folder below cargo's target folder for what this program makes.
+pub(crate) fn scratch_dir() -> Result<PathBuf, Error> {
+    let metadata = output(&mut cargo(&["metadata", "--format-version=1", "--no-deps"]))?;
+    let metadata = Json::parse(&metadata);
+    let target = metadata
+        .as_ref()
+        .and_then(|json| json.get("target_directory")?.as_str());
+    let target = target.ok_or_else(|| Error::new("`cargo metadata` names no target folder"))?;
+    let dir = Path::new(target).join("xtask");
+    fs::create_dir_all(&dir).context(|| format!("cannot make the folder {}", dir.display()))?;
+    Ok(dir)
+}
+
+/// Something that cargo built.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Artifact {
+    /// The package's name.
+    pub(crate) package: String,
+    /// The package's version.
+    pub(crate) version: String,
+    /// The package's folder.
+    pub(crate) dir: PathBuf,
+    /// The target's name: that of a library, program, test or bench.
+    pub(crate) target: String,
+    /// The target's kind: `lib`, `bin`, `test`, `bench`, …
+    pub(crate) kind: String,
+    /// Whether it is a program of tests.
+    pub(crate) is_test: bool,
+    /// The program's file.
+    pub(crate) executable: PathBuf,
+}
+
+/// Builds with `cargo ARGS`, which has to have `--message-format=json-render-diagnostics` among
+/// its words, and returns the programs that came of it.
+pub(crate) fn build(args: &[&str]) -> Result<Vec<Artifact>, Error> {
+    let messages = output(&mut cargo(args))?;
+    Ok(messages.lines().filter_map(artifact).collect())
+}
+
+/// Builds the example programs with cargo's profile `profile`.
+pub(crate) fn examples(profile: &str) -> Result<Vec<Artifact>, Error> {
+    build(&[
+        "build",
+        "--package=examples",
+        "--bins",
+        &format!("--profile={profile}"),
+        "--message-format=json-render-diagnostics",
+    ])
+}
+
+/// The file of the example called `name`.
+pub(crate) fn example<'a>(examples: &'a [Artifact], name: &str) -> Result<&'a Path, Error> {
+    let is_it = |artifact: &&Artifact| artifact.kind == "bin" && artifact.target == name;
+    let found = examples.iter().find(is_it);
+    let found =
+        found.ok_or_else(|| Error::new(format!("the examples have no program `{name}`")))?;
+    Ok(&found.executable)
+}
+
+/// The program that one of cargo's JSON messages tells of.
+fn artifact(line: &str) -> Option<Artifact> {
+    let json = Json::parse(line)?;
+    if json.get("reason")?.as_str()? != "compiler-artifact" {
+        return None;
+    }
+    let executable = PathBuf::from(json.get("executable")?.as_str()?);
+    let manifest = Path::new(json.get("manifest_path")?.as_str()?);
+    let dir = manifest.parent()?.to_path_buf();
+    let (package, version) = name_and_version(json.get("package_id")?.as_str()?, &dir)?;
+    let target = json.get("target")?;
+    Some(Artifact {
+        package,
+        version,
+        dir,
+        target: target.get("name")?.as_str()?.to_owned(),
+        kind: target
+            .get("kind")?
+            .as_array()?
+            .first()?
+            .as_str()?
+            .to_owned(),
+        is_test: json.get("profile")?.get("test")? == &Json::Bool(true),
+        executable,
+    })
+}
+
+/// Reads `path+file:///dir/verbs-core#0.1.0` or, where the folder is not called like the
+/// package, `path+file:///dir/x#verbs-core@0.1.0`.
+fn name_and_version(package_id: &str, dir: &Path) -> Option<(String, String)> {
+    let (_, fragment) = package_id.rsplit_once('#')?;
+    let folder = dir.file_name()?.to_str()?;
+    let (name, version) = fragment.split_once('@').unwrap_or((folder, fragment));
+    Some((name.to_owned(), version.to_owned()))
+}
+
+/// Every file of the project, relative to its root and sorted: all but what git and cargo keep
+/// for themselves.
+pub(crate) fn files() -> Result<Vec<PathBuf>, Error> {
+    let mut files = Vec::new();
+    let mut dirs = vec![root().to_path_buf()];
+    while let Some(dir) = dirs.pop() {
+        let what = || format!("cannot list the folder {}", dir.display());
+        for entry in fs::read_dir(&dir).context(what)? {
+            let entry = entry.context(what)?;
+            let kind = entry.file_type().context(what)?;
+            let name = entry.file_name();
+            if kind.is_dir() {
+                if name != "target" && name != ".git" {
+                    dirs.push(entry.path());
+                }
+            } else if kind.is_file() {
+                let path = entry.path();
+                let path = path.strip_prefix(root()).unwrap_or(&path);
+                files.push(path.to_path_buf());
+            }
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{artifact, files, name_and_version};
+    use std::path::Path;
+
+    #[test]
+    fn a_test_program_is_read_from_cargo_s_messages() {
+        let line = r#"{"reason":"compiler-artifact",
+            "package_id":"path+file:///w/verbs-core#0.1.0","manifest_path":"/w/verbs-core/Cargo.toml",
+            "target":{"kind":["test"],"crate_types":["bin"],"name":"device","test":true},
+            "profile":{"test":true},"executable":"/w/target/debug/deps/device-1","fresh":true}"#;
+        let found = artifact(line).unwrap();
+        assert_eq!(found.package, "verbs-core");
+        assert_eq!(found.kind, "test");
+        assert!(found.is_test);
+        assert_eq!(found.dir, Path::new("/w/verbs-core"));
+        assert_eq!(found.executable, Path::new("/w/target/debug/deps/device-1"));
+    }
+
+    #[test]
+    fn a_library_is_no_program() {
+        let line = r#"{"reason":"compiler-artifact","package_id":"path+file:///w/a#0.1.0",
+            "manifest_path":"/w/a/Cargo.toml","target":{"kind":["lib"],"name":"a"},"executable":null}"#;
+        assert_eq!(artifact(line), None);
+        assert_eq!(
+            artifact(r#"{"reason":"build-finished","success":true}"#),
+            None
+        );
+    }
+
+    #[test]
+    fn both_forms_of_a_package_id_are_read() {
+        let dir = Path::new("/w/core");
+        let long = name_and_version("path+file:///w/core#verbs-core@0.1.0", dir);
+        assert_eq!(long, Some(("verbs-core".into(), "0.1.0".into())));
+        let short = name_and_version("path+file:///w/core#0.1.0+44.0", dir);
+        assert_eq!(short, Some(("core".into(), "0.1.0+44.0".into())));
+    }
+
+    #[test]
+    fn the_project_s_files_include_this_one_and_nothing_built() {
+        let files = files().unwrap();
+        assert!(
+            files
+                .iter()
+                .any(|file| file == Path::new("xtask/src/workspace.rs"))
+        );
+        assert!(!files.iter().any(|file| file.starts_with("target")));
+    }
+}
