@@ -113,15 +113,22 @@ fn explain_pkg_config(error: &pkg_config::Error) -> String {
         pkg_config::Error::EnvNoPkgConfig(variable) => format!(
             "{variable} keeps pkg-config from being asked for libibverbs: unset it"
         ),
-        pkg_config::Error::ProbeFailure { .. } | pkg_config::Error::Failure { .. } => {
-            match pkg_config::Config::new().cargo_metadata(false).env_metadata(false).probe("libibverbs") {
-                Ok(old) => format!(
-                    "libibverbs {} is too old: verbs-sys needs {FLOOR}, that is rdma-core 36 (2021) or \
-                     newer; install a newer {PACKAGES}",
+        pkg_config::Error::ProbeFailure { output, .. }
+        | pkg_config::Error::Failure { output, .. } => {
+            let found = pkg_config::Config::new()
+                .cargo_metadata(false)
+                .env_metadata(false)
+                .probe("libibverbs");
+            if let Ok(old) = found {
+                return format!(
+                    "libibverbs {} is too old: verbs-sys needs {FLOOR}, that is rdma-core 36 \
+                     (2021), or newer; update {PACKAGES}",
                     old.version
-                ),
-                Err(_) => format!("libibverbs was not found by pkg-config: install {PACKAGES}"),
+                );
             }
+            let stderr = String::from_utf8_lossy(&output.stderr);
+            let reason = stderr.trim().lines().last().unwrap_or("no reason given");
+            format!("libibverbs was not found: install {PACKAGES} (pkg-config: {reason})")
         }
         other => format!("pkg-config failed for libibverbs: {other}"),
     }

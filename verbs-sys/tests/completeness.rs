@@ -1,0 +1,114 @@
+//! Every function that `verbs.h` defines as `static inline` is in the crate.
+
+use std::collections::BTreeSet;
+use std::env;
+use std::path::PathBuf;
+
+/// What C defines only for its own macros, and the item that stands for it.
+const EXCEPTIONS: [(&str, &str, *const ()); 3] = [
+    (
+        "___ibv_query_port",
+        "ibv_query_port",
+        verbs_sys::ibv_query_port as *const (),
+    ),
+    (
+        "__ibv_reg_mr",
+        "ibv_reg_mr",
+        verbs_sys::ibv_reg_mr as *const (),
+    ),
+    (
+        "__ibv_reg_mr_iova",
+        "ibv_reg_mr_iova",
+        verbs_sys::ibv_reg_mr_iova as *const (),
+    ),
+];
+
+/// A name and a use of the function that has it, so that a missing one does not compile.
+macro_rules! inline_verbs {
+    ($($(#[$cfg:meta])? $name:ident)+) => {
+        &[$($(#[$cfg])? (stringify!($name), verbs_sys::$name as *const ())),+]
+    };
+}
+
+const INLINE_VERBS: &[(&str, *const ())] = inline_verbs! {
+    ibv_advise_mr ibv_alloc_dm ibv_alloc_mw ibv_alloc_null_mr ibv_alloc_parent_domain ibv_alloc_td
+    ibv_attach_counters_point_flow ibv_bind_mw ibv_close_xrcd ibv_cq_ex_to_cq ibv_create_counters
+    ibv_create_cq_ex ibv_create_flow ibv_create_flow_action_esp ibv_create_qp_ex
+    ibv_create_rwq_ind_table ibv_create_srq_ex ibv_create_wq ibv_dealloc_mw ibv_dealloc_td
+    ibv_destroy_counters ibv_destroy_flow ibv_destroy_flow_action ibv_destroy_rwq_ind_table
+    ibv_destroy_wq ibv_end_poll ibv_flow_label_to_udp_sport ibv_free_dm ibv_get_srq_num
+    ibv_inc_rkey ibv_is_qpt_supported ibv_memcpy_from_dm ibv_memcpy_to_dm ibv_modify_cq
+    ibv_modify_flow_action_esp ibv_modify_qp_rate_limit ibv_modify_wq ibv_next_poll ibv_open_qp
+    ibv_open_xrcd ibv_poll_cq ibv_post_recv ibv_post_send ibv_post_srq_ops ibv_post_srq_recv
+    ibv_post_wq_recv
+    #[cfg(has_comp_cntr)] ibv_query_comp_cntr_caps
+    ibv_query_device_ex ibv_query_gid_ex ibv_query_gid_table ibv_query_rt_values_ex
+    ibv_read_counters ibv_reg_dm_mr ibv_req_notify_cq ibv_start_poll ibv_wc_read_byte_len
+    ibv_wc_read_completion_ts ibv_wc_read_completion_wallclock_ns ibv_wc_read_cvlan
+    ibv_wc_read_dlid_path_bits ibv_wc_read_flow_tag ibv_wc_read_imm_data
+    ibv_wc_read_invalidated_rkey ibv_wc_read_opcode ibv_wc_read_qp_num ibv_wc_read_sl
+    ibv_wc_read_slid ibv_wc_read_src_qp ibv_wc_read_tm_info ibv_wc_read_vendor_err
+    ibv_wc_read_wc_flags ibv_wr_abort ibv_wr_atomic_cmp_swp ibv_wr_atomic_fetch_add
+    #[cfg(has_atomic_write)] ibv_wr_atomic_write
+    ibv_wr_bind_mw ibv_wr_complete
+    #[cfg(has_flush)] ibv_wr_flush
+    ibv_wr_local_inv ibv_wr_rdma_read ibv_wr_rdma_write ibv_wr_rdma_write_imm ibv_wr_send
+    ibv_wr_send_imm ibv_wr_send_inv ibv_wr_send_tso ibv_wr_set_inline_data
+    ibv_wr_set_inline_data_list ibv_wr_set_sge ibv_wr_set_sge_list ibv_wr_set_ud_addr
+    ibv_wr_set_xrc_srqn ibv_wr_start verbs_get_ctx
+};
+
+/// The `static inline` functions of the installed headers: those that bindgen would wrap in C.
+fn defined_by_the_headers() -> BTreeSet<String> {
+    const SUFFIX: &str = "__extern";
+    let include_paths = env::split_paths(env!("VERBS_SYS_INCLUDE"));
+    let bindings = bindgen::Builder::default()
+        .header(concat!(env!("CARGO_MANIFEST_DIR"), "/wrapper.h"))
+        .clang_args(include_paths.map(|path: PathBuf| format!("-I{}", path.display())))
+        .allowlist_file(".*/infiniband/.*")
+        .wrap_static_fns(true)
+        .wrap_static_fns_suffix(SUFFIX)
+        .wrap_static_fns_path(env::temp_dir().join(format!("verbs-sys-{}", std::process::id())))
+        .generate()
+        .expect("bindgen reads the headers, as it did in the build script")
+        .to_string();
+    bindings
+        .split('"')
+        .filter_map(|text| text.strip_suffix(SUFFIX))
+        .map(str::to_owned)
+        .collect()
+}
+
+#[test]
+fn every_inline_function_of_the_headers_is_here() {
+    let defined = defined_by_the_headers();
+    assert!(
+        defined.contains("ibv_post_send"),
+        "bindgen lists inline functions: {defined:?}"
+    );
+
+    let known = |name: &str| {
+        INLINE_VERBS.iter().any(|(verb, _)| *verb == name)
+            || EXCEPTIONS.iter().any(|(exception, ..)| *exception == name)
+    };
+    let missing: Vec<_> = defined.iter().filter(|name| !known(name)).collect();
+    assert!(
+        missing.is_empty(),
+        "verbs.h has inline functions that are not here: {missing:?}"
+    );
+}
+
+#[test]
+fn every_function_listed_here_is_inline_in_the_headers() {
+    let defined = defined_by_the_headers();
+    let stale: Vec<_> = INLINE_VERBS
+        .iter()
+        .map(|(verb, _)| *verb)
+        .chain(EXCEPTIONS.iter().map(|(exception, ..)| *exception))
+        .filter(|name| !defined.contains(*name))
+        .collect();
+    assert!(
+        stale.is_empty(),
+        "verbs.h does not define these inline: {stale:?}"
+    );
+}
