@@ -105,7 +105,7 @@ fn serve() -> Result<(), Error> {
     let port = Port::new(open_port()?);
     match prepare(&config) {
         Ok(()) => port.send(Kind::Ready, &[])?,
-        Err(error) => return port.fail(125, &error.to_string()),
+        Err(error) => return port.fail(125, &format!("the guest cannot serve: {error}")),
     }
     job::serve(&port)
 }

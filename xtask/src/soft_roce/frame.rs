@@ -4,6 +4,8 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::PathBuf;
 
+use crate::error::Error;
+
 /// What a frame carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
@@ -63,10 +65,11 @@ impl Frame {
         self.bytes.first_chunk().copied().map(i32::from_le_bytes)
     }
 
-    /// The exit code and the reason that [`Kind::Failed`] carries.
-    pub(super) fn failure(&self) -> Option<(i32, String)> {
-        let why = String::from_utf8_lossy(self.bytes.get(4..)?).into_owned();
-        Some((self.number()?, why))
+    /// The reason that [`Kind::Failed`] carries, as an error with its exit code.
+    pub(super) fn failure(&self) -> Error {
+        let code = self.number().and_then(|code| u8::try_from(code).ok());
+        let why = String::from_utf8_lossy(self.bytes.get(4..).unwrap_or_default());
+        Error::new(why).with_code(code.unwrap_or(125))
     }
 
     /// The rows and columns that [`Kind::Resize`] carries.
@@ -242,8 +245,7 @@ mod tests {
         assert_eq!(frame(b"abc").number(), None);
         assert_eq!(frame(&size_bytes((24, 80))).size(), Some((24, 80)));
         let failed = [&127_i32.to_le_bytes()[..], b"no such file"].concat();
-        let expected = Some((127, "no such file".to_owned()));
-        assert_eq!(frame(&failed).failure(), expected);
+        assert_eq!(frame(&failed).failure().to_string(), "no such file");
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::fs::{self, File};
 use std::io::{self, Read as _, Seek as _};
 use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{self, Child, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -95,7 +95,7 @@ enum BootError {
     Refused(Error),
 }
 
-fn boot(options: &Options, kernel: &Kernel, results: &PathBuf) -> Result<Vec<Guest>, Error> {
+fn boot(options: &Options, kernel: &Kernel, results: &Path) -> Result<Vec<Guest>, Error> {
     let mut last = String::new();
     for &accel in options.accel.candidates() {
         let limit = boot_limit(options.hosts);
@@ -136,7 +136,7 @@ fn scaled(load: f64, cpus: u32, hosts: u8) -> Duration {
 fn boot_once(
     options: &Options,
     kernel: &Kernel,
-    results: &PathBuf,
+    results: &Path,
     accel: Accel,
     limit: Duration,
 ) -> Result<Vec<Guest>, BootError> {
@@ -152,7 +152,7 @@ fn boot_once(
 fn start_all(
     options: &Options,
     kernel: &Kernel,
-    results: &PathBuf,
+    results: &Path,
     accel: Accel,
 ) -> Result<Vec<Guest>, Error> {
     let wired = options.hosts == 2;
@@ -167,7 +167,7 @@ fn start_all(
         let config = Config {
             host,
             hosts: options.hosts,
-            results: results.clone(),
+            results: results.to_owned(),
             modules: kernel.modules.clone(),
             release: kernel.release.clone(),
         };
@@ -181,7 +181,7 @@ fn start_all(
             kernel: kernel.image(),
             initrd: path_of(&initrd),
             console: path_of(&console),
-            results: results.clone(),
+            results: results.to_owned(),
             memory_mib: options.memory_mib,
             cpus: options.cpus,
         };
@@ -232,10 +232,7 @@ fn wait_until_ready(guest: &mut Guest, deadline: Instant) -> Result<(), BootErro
         match guest.decoder.next() {
             Ok(Some(frame)) if frame.kind == Kind::Ready => return Ok(()),
             Ok(Some(frame)) => {
-                let (code, why) = frame.failure().unwrap_or((125, "an odd frame".to_owned()));
-                let code = u8::try_from(code).unwrap_or(125);
-                let error = Error::new(format!("the guest cannot serve: {why}"));
-                return Err(BootError::Refused(error.with_code(code)));
+                return Err(BootError::Refused(frame.failure()));
             }
             Ok(None) => {}
             Err(why) => return Err(lost(guest, format!("the guest sent {why}"))),
@@ -309,7 +306,7 @@ fn results_dir(options: &Options) -> Result<PathBuf, Error> {
 }
 
 /// What guest number `host` is to run.
-fn job(options: &Options, command: &Command, host: u8, results: &PathBuf) -> Job {
+fn job(options: &Options, command: &Command, host: u8, results: &Path) -> Job {
     let index = usize::from(host - 1);
     let mut env: Vec<_> = env::vars_os().collect();
     // The folder that this names is not in the guest.
@@ -333,9 +330,11 @@ fn job(options: &Options, command: &Command, host: u8, results: &PathBuf) -> Job
         argv: command.argv.clone(),
         dir: command.dir.clone(),
         env,
-        stdin: options.stdin && host == 1,
+        stdin: options.attached && host == 1,
         merged: session::outputs_are_one(),
-        terminal: None,
+        terminal: (options.terminal && host == 1)
+            .then(session::terminal_size)
+            .flatten(),
     }
 }
 

@@ -170,14 +170,17 @@ fn start_on_pipes(job: &Job, mut command: Command) -> io::Result<io::Result<Runn
     } else {
         Stdio::null()
     });
-    Ok(command.spawn().map(|mut child| Running {
-        input: child
-            .stdin
-            .take()
-            .map(|stdin| Box::new(stdin) as Box<dyn io::Write + Send>),
-        output,
-        child,
-        terminal: None,
+    Ok(command.spawn().map(|mut child| {
+        let input: Option<Box<dyn io::Write + Send>> = match child.stdin.take() {
+            Some(stdin) => Some(Box::new(stdin)),
+            None => None,
+        };
+        Running {
+            child,
+            input,
+            output,
+            terminal: None,
+        }
     }))
 }
 
@@ -250,7 +253,7 @@ fn carry_output(port: &Port, output: Vec<(Kind, Box<dyn Read + Send>)>) -> Outpu
                     break;
                 }
             }
-            drop(sender.send(()));
+            let _ = sender.send(());
         });
     }
     Output { done, count }
@@ -289,7 +292,7 @@ fn listen(
             Kind::Stdin => drop(input.send(frame.bytes)),
             Kind::Signal => {
                 if let Some(signal) = frame.number().and_then(Signal::from_named_raw) {
-                    drop(kill_process_group(job, signal));
+                    let _ = kill_process_group(job, signal);
                 }
             }
             Kind::Resize => {
@@ -300,7 +303,7 @@ fn listen(
             _ => {}
         }
     }
-    drop(reboot(RebootCommand::PowerOff));
+    let _ = reboot(RebootCommand::PowerOff);
 }
 
 /// Waits for the job, and for every orphan on the way, as an init must.
@@ -331,7 +334,7 @@ fn kill_the_rest() {
             fs::read(Path::new(&file)).is_ok_and(|line| !line.is_empty())
         };
         if let Some(pid) = other.filter(|&pid| is_program(pid)) {
-            drop(kill_process(pid, Signal::KILL));
+            let _ = kill_process(pid, Signal::KILL);
         }
     }
 }

@@ -5,7 +5,6 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
-use std::process::ExitCode;
 use std::time::Duration;
 
 use crate::error::Error;
@@ -13,6 +12,7 @@ use crate::packages;
 
 mod agent;
 mod apt;
+mod cli;
 mod elf;
 mod fetch;
 mod frame;
@@ -22,13 +22,16 @@ mod job;
 mod kernel;
 mod launch;
 mod modules;
+mod native;
 mod netlink;
 mod qemu;
 mod session;
 mod signals;
+mod status;
 mod unpack;
 mod wire;
 
+pub(crate) use cli::main;
 pub(crate) use qemu::Accel;
 
 /// Where the RDMA device is to be.
@@ -58,8 +61,10 @@ pub(crate) struct Options {
     pub(crate) cpus: u32,
     /// The one folder that a guest can write to, at the same path.
     pub(crate) results: PathBuf,
-    /// Whether the job reads our standard input.
-    pub(crate) stdin: bool,
+    /// Whether the job gets our standard input and our signals, as if it ran in our place.
+    pub(crate) attached: bool,
+    /// Whether the job gets a terminal, which is then ours.
+    pub(crate) terminal: bool,
 }
 
 impl Default for Options {
@@ -74,7 +79,8 @@ impl Default for Options {
             memory_mib: 1024,
             cpus: 2,
             results: PathBuf::from("target/soft-roce/results"),
-            stdin: false,
+            attached: false,
+            terminal: false,
         }
     }
 }
@@ -88,11 +94,17 @@ pub(crate) struct Command {
     pub(crate) env: Vec<(OsString, OsString)>,
 }
 
+/// What a run ends with whose time is over, as `timeout` has it.
+const TIMED_OUT: i32 = 124;
+
 /// Runs `command` where an RDMA device is, with its output shown as it comes.
 ///
 /// Returns its exit status, 128 + the signal that killed it, or 124 if its time was over.
 pub(crate) fn run(options: &Options, command: &Command) -> Result<i32, Error> {
-    guest::run(options, command)
+    match choose(options.way, options.hosts) {
+        Way::Native => native::run(options, command),
+        _ => guest::run(options, command),
+    }
 }
 
 /// Never returns in a guest's init.
@@ -102,22 +114,14 @@ pub(crate) fn agent_if_init() {
     }
 }
 
-/// `cargo xtask soft-roce …`
-pub(crate) fn main(args: Vec<OsString>) -> Result<ExitCode, Error> {
-    launch::exec_if_asked(&args)?;
-    let at = args
-        .iter()
-        .position(|a| a == "--")
-        .map_or(args.len(), |at| at + 1);
-    let command = Command {
-        argv: args[at..].to_vec(),
-        dir: std::env::current_dir().map_err(|e| Error::new(e.to_string()))?,
-        env: Vec::new(),
-    };
-    let options = Options {
-        stdin: true,
-        ..Options::default()
-    };
-    let code = run(&options, &command)?;
-    Ok(ExitCode::from(u8::try_from(code).unwrap_or(1)))
+/// The way to go: natively if that works without a question, else a guest.
+fn choose(way: Way, hosts: u8) -> Way {
+    match way {
+        Way::Auto if hosts > 1 => Way::Guest,
+        Way::Auto => match native::possible() {
+            Ok(native::Root::Already | native::Root::Sudo) => Way::Native,
+            Ok(native::Root::SudoAsking) | Err(_) => Way::Guest,
+        },
+        asked => asked,
+    }
 }

@@ -12,7 +12,7 @@ use super::unpack;
 /// What the guest loads, before what these depend on is added.
 ///
 /// A kernel may have any of them built in. Those that are marked as optional may also not exist:
-/// `crc32_generic`, which rdma_rxe asks for by algorithm, is no module in newer kernels.
+/// `crc32_generic`, which `rdma_rxe` asks for by algorithm, is no module in newer kernels.
 const WANTED: [(&str, bool); 14] = [
     ("virtio_mmio", true),
     ("virtio_pci", true),

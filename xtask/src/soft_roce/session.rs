@@ -2,24 +2,20 @@
 
 use std::io::{self, IsTerminal as _, Read as _, Stdin, Write};
 use std::os::fd::{AsFd as _, BorrowedFd};
-use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::fstat;
 use rustix::process::getpgrp;
-use rustix::termios::{tcgetpgrp, tcgetwinsize};
+use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetpgrp, tcgetwinsize, tcsetattr};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGWINCH};
 
 use crate::error::{Context as _, Error};
 
-use super::Options;
 use super::frame::{Frame, Job, Kind, PIECE, encode, size_bytes};
 use super::guest::{Guest, say};
 use super::signals::Signals;
-
-/// What a run ends with whose time is over, as `timeout` has it.
-const TIMED_OUT: i32 = 124;
+use super::{Options, TIMED_OUT};
 
 /// A guest that ended without saying how its job did.
 const CRASHED: u8 = 125;
@@ -32,7 +28,10 @@ const INPUT_AHEAD: usize = 8;
 
 /// Runs one job in each guest; the first one's exit status is the result.
 pub(super) fn run(options: &Options, guests: Vec<Guest>, jobs: Vec<Job>) -> Result<i32, Error> {
-    let signals = Signals::catch(&[SIGINT, SIGTERM, SIGHUP, SIGWINCH])?;
+    let caught = [SIGINT, SIGTERM, SIGHUP, SIGWINCH];
+    let signals = options.attached.then(|| Signals::catch(&caught));
+    let signals = signals.transpose()?;
+    let _raw = options.terminal.then(RawTerminal::set).transpose()?;
     let takes_input = jobs.first().is_some_and(|job| job.stdin);
     let lines = guests.iter().map(|guest| Line {
         pending: Vec::new(),
@@ -82,11 +81,34 @@ pub(super) fn terminal_size() -> Option<(u16, u16)> {
     Some((size.ws_row.max(1), size.ws_col.max(1)))
 }
 
+/// Our terminal, passing every key on as it is, until this is dropped.
+struct RawTerminal {
+    before: Termios,
+}
+
+impl RawTerminal {
+    fn set() -> Result<Self, Error> {
+        let what = || "cannot prepare the terminal";
+        let before = tcgetattr(io::stdin()).context(what)?;
+        let mut raw = before.clone();
+        raw.make_raw();
+        tcsetattr(io::stdin(), OptionalActions::Now, &raw).context(what)?;
+        Ok(Self { before })
+    }
+}
+
+impl Drop for RawTerminal {
+    fn drop(&mut self) {
+        // A terminal that has gone needs no mode.
+        let _ = tcsetattr(io::stdin(), OptionalActions::Now, &self.before);
+    }
+}
+
 struct Session {
     guests: Vec<Guest>,
     lines: Vec<Line>,
     input: Option<Input>,
-    signals: Signals,
+    signals: Option<Signals>,
     interrupts: u32,
     deadline: Option<(Instant, Duration)>,
 }
@@ -142,7 +164,10 @@ impl Session {
             left + Duration::from_millis(1)
         });
         let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
-        let mut fds = vec![PollFd::new(self.signals.pipe(), PollFlags::IN)];
+        let mut fds = Vec::new();
+        if let Some(signals) = &self.signals {
+            fds.push(PollFd::new(signals.pipe(), PollFlags::IN));
+        }
         for (guest, line) in self.guests.iter().zip(&self.lines) {
             let both = PollFlags::IN | PollFlags::OUT;
             let idle = line.pending.is_empty();
@@ -164,7 +189,8 @@ impl Session {
 
     /// Passes signals on to the jobs; the second one that would end us ends all.
     fn obey_signals(&mut self) -> Option<i32> {
-        for signal in self.signals.pending() {
+        let came = self.signals.as_mut().map(Signals::pending);
+        for signal in came.unwrap_or_default() {
             if signal == SIGWINCH {
                 if let Some(size) = terminal_size() {
                     self.send_all(Kind::Resize, &size_bytes(size));
@@ -272,11 +298,7 @@ impl Session {
                 let (host, code) = (self.lines[index].host, frame.number().unwrap_or(1));
                 say(&format!("host {host} ended with exit code {code}"));
             }
-            Kind::Failed => {
-                let (code, why) = frame.failure().unwrap_or((125, "an odd frame".to_owned()));
-                let code = u8::try_from(code).unwrap_or(CRASHED);
-                return Err(Error::new(why).with_code(code));
-            }
+            Kind::Failed => return Err(frame.failure()),
             Kind::Ready | Kind::Job | Kind::Stdin | Kind::Signal | Kind::Resize => {}
         }
         Ok(None)

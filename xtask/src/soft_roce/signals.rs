@@ -21,20 +21,23 @@ pub(super) struct Signals {
 /// Whether no job runs, so that a signal does what it does by default.
 static IDLE: OnceLock<Arc<AtomicBool>> = OnceLock::new();
 
+/// Keeps what a signal does by default while none is caught. To be called once, by a program that
+/// does not catch any otherwise: a handler, once installed, stays, and would swallow them.
+pub(super) fn stay_default() -> Result<(), Error> {
+    let idle = Arc::new(AtomicBool::new(true));
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        let registered = register_conditional_default(signal, Arc::clone(&idle));
+        let _stays: SigId = registered.context(|| "cannot prepare for signals")?;
+    }
+    drop(IDLE.set(idle));
+    Ok(())
+}
+
 impl Signals {
     pub(super) fn catch(signals: &[i32]) -> Result<Self, Error> {
         let what = || "cannot catch signals";
-        // A handler, once installed, stays: an uncaught signal would be lost from then on.
-        if IDLE.get().is_none() {
-            let idle = Arc::new(AtomicBool::new(true));
-            for signal in [SIGINT, SIGTERM, SIGHUP] {
-                let _stays: SigId =
-                    register_conditional_default(signal, Arc::clone(&idle)).context(what)?;
-            }
-            drop(IDLE.set(idle));
-        }
         let (read, write) = UnixStream::pair().context(what)?;
-        let delivery = SignalDelivery::with_pipe(read, write, SignalOnly::default(), signals);
+        let delivery = SignalDelivery::with_pipe(read, write, SignalOnly, signals);
         let delivery = delivery.context(what)?;
         set_idle(false);
         Ok(Self { delivery })
