@@ -2,9 +2,8 @@
 //! is an error.
 
 use std::ffi::OsString;
-use std::time::Duration;
 
-use crate::error::{Context as _, Error};
+use crate::error::Error;
 use crate::packages::Policy;
 
 /// The arguments that nobody has taken yet.
@@ -40,34 +39,6 @@ impl Args {
             println!("{}", self.help);
         }
         asked
-    }
-
-    /// The value of the option `name`, given as `--name VALUE` or `--name=VALUE`.
-    pub(crate) fn value(&mut self, name: &str) -> Result<Option<String>, Error> {
-        let joined = format!("{name}=");
-        let is_it = |arg: &String| arg == name || arg.starts_with(&joined);
-        let Some(at) = self.left.iter().position(is_it) else {
-            return Ok(None);
-        };
-        let found = self.left.remove(at);
-        if let Some(value) = found.strip_prefix(&joined) {
-            return Ok(Some(value.to_owned()));
-        }
-        if at == self.left.len() {
-            return Err(self.usage(&format!("`{name}` needs a value")));
-        }
-        Ok(Some(self.left.remove(at)))
-    }
-
-    /// The value of the option `name` in seconds.
-    pub(crate) fn seconds(&mut self, name: &str) -> Result<Option<Duration>, Error> {
-        let Some(value) = self.value(name)? else {
-            return Ok(None);
-        };
-        let seconds = value
-            .parse()
-            .context(|| format!("`{name} {value}` is not a number of seconds"))?;
-        Ok(Some(Duration::from_secs(seconds)))
     }
 
     /// What to do about missing packages: `--yes`, `--no-install`, or neither.
@@ -106,7 +77,6 @@ impl Args {
 mod tests {
     use super::Args;
     use crate::packages::Policy;
-    use std::time::Duration;
 
     fn args(list: &[&str]) -> Args {
         let list = list.iter().map(Into::into).collect();
@@ -114,13 +84,10 @@ mod tests {
     }
 
     #[test]
-    fn options_come_in_any_order_and_either_form() {
-        let mut args = args(&["name", "--timeout=3", "--yes", "--limit", "4"]);
-        assert_eq!(
-            args.seconds("--timeout").unwrap(),
-            Some(Duration::from_secs(3))
-        );
-        assert_eq!(args.value("--limit").unwrap().as_deref(), Some("4"));
+    fn options_come_in_any_order() {
+        let mut args = args(&["name", "--yes", "--offline"]);
+        assert!(args.flag("--offline"));
+        assert!(!args.flag("--device"));
         assert_eq!(args.policy().unwrap(), Policy::Yes);
         assert_eq!(args.positional().as_deref(), Some("name"));
         args.finish().unwrap();
@@ -134,9 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_values_are_errors() {
-        assert!(args(&["--timeout"]).seconds("--timeout").is_err());
-        assert!(args(&["--timeout", "soon"]).seconds("--timeout").is_err());
+    fn contradictions_are_errors() {
         assert!(args(&["--yes", "--no-install"]).policy().is_err());
     }
 }

@@ -9,8 +9,9 @@ use std::time::Duration;
 
 use crate::args::Args;
 use crate::error::Error;
-use crate::jobs::{self, Event, Job, Place};
+use crate::jobs::{self, Event, Job};
 use crate::packages::{self, Need};
+use crate::soft_roce::Options;
 use crate::stream::Limits;
 use crate::test::BUILD_NEEDS;
 use crate::workspace;
@@ -98,7 +99,11 @@ pub(crate) fn main(args: Vec<OsString>) -> Result<ExitCode, Error> {
         return Ok(ExitCode::SUCCESS);
     }
     let policy = args.policy()?;
-    let place = Place::from_args(&mut args, policy)?;
+    let options = Options {
+        way: jobs::way(&mut args)?,
+        install: policy,
+        ..Options::default()
+    };
     args.finish()?;
     packages::ensure(&[&BUILD_NEEDS[..], &[Need::RdmaProviders]].concat(), policy)?;
 
@@ -111,7 +116,7 @@ pub(crate) fn main(args: Vec<OsString>) -> Result<ExitCode, Error> {
 
     let mut rows = Vec::new();
     let mut failures = Vec::new();
-    jobs::run(&jobs, &place, &mut |job, event| match event {
+    jobs::run(&jobs, &options, &mut |job, event| match event {
         Event::Start(name) => println!("--> {name}"),
         Event::Line(line) => match Row::read(line) {
             Some(row) => rows.push(row),

@@ -22,14 +22,17 @@ const POLL: Duration = Duration::from_millis(10);
 pub(crate) fn main(path: &str) -> Result<u8, Error> {
     let text = fs::read_to_string(path).context(|| format!("cannot read the jobs in {path}"))?;
     let mut code = 0;
+    // The first machine's word counts; another one's output is shown beside it.
+    let tells = env::var("SOFT_ROCE_HOST").map_or(true, |host| host == "1");
+    let tell = |text: String| if tells { say(&text) } else { Ok(()) };
     for job in plan::read(&text)? {
-        say(&format!("{START}{}", job.name))?;
+        tell(format!("{START}{}", job.name))?;
         let failure = run(&job).unwrap_or_else(|error| Some((error.to_string(), 1)));
         match failure {
-            None => say(&format!("{END}0 {}", job.name))?,
+            None => tell(format!("{END}0 {}", job.name))?,
             Some((why, failed)) => {
                 let why = why.replace('\n', "; ");
-                say(&format!("{END}{failed} {}: {why}", job.name))?;
+                tell(format!("{END}{failed} {}: {why}", job.name))?;
                 code = if code == 0 { failed } else { code };
             }
         }
@@ -289,8 +292,8 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         assert!(is_listening(port));
-        drop(listener);
-        assert!(!is_listening(port));
+        // Nobody uses port 1, and nobody can listen on port 0.
+        assert!(!is_listening(1) && !is_listening(0));
     }
 
     #[test]

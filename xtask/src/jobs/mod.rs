@@ -4,6 +4,7 @@
 mod inside;
 mod plan;
 
+use std::ffi::OsString;
 use std::fs;
 use std::process::Command;
 use std::time::Duration;
@@ -14,6 +15,7 @@ pub(crate) use plan::Job;
 use crate::args::Args;
 use crate::error::{Context as _, Error};
 use crate::packages::Policy;
+use crate::soft_roce::{Accel, Options, Way};
 use crate::stream::{self, Limits, Text};
 use crate::workspace;
 
@@ -27,35 +29,45 @@ const END: &str = "##end ";
 /// Lines of programs that are meant for us are shown, whatever else they print.
 const OWN_LINE: &str = "RESULT ";
 
-/// How and where to run jobs.
-#[derive(Clone, Debug)]
-pub(crate) struct Place {
-    /// `--native`, `--guest`, or neither.
-    pub(crate) way: Option<&'static str>,
-    /// What to do about missing packages.
-    pub(crate) install: Policy,
-    /// How many machines, each of which runs the whole list.
-    pub(crate) hosts: u8,
+/// Takes `--native` and `--guest` from the command line.
+pub(crate) fn way(args: &mut Args) -> Result<Way, Error> {
+    match (args.flag("--native"), args.flag("--guest")) {
+        (true, true) => Err(args.usage("`--native` and `--guest` contradict each other")),
+        (true, false) => Ok(Way::Native),
+        (false, true) => Ok(Way::Guest),
+        (false, false) => Ok(Way::Auto),
+    }
 }
 
-impl Place {
-    /// Takes `--native` and `--guest` from the command line.
-    pub(crate) fn from_args(args: &mut Args, install: Policy) -> Result<Self, Error> {
-        let way = match (args.flag("--native"), args.flag("--guest")) {
-            (true, true) => {
-                return Err(args.usage("`--native` and `--guest` contradict each other"));
-            }
-            (true, false) => Some("--native"),
-            (false, true) => Some("--guest"),
-            (false, false) => None,
-        };
-        let hosts = 1;
-        Ok(Self {
-            way,
-            install,
-            hosts,
-        })
-    }
+/// `options` as `cargo xtask soft-roce` takes them.
+fn flags(options: &Options) -> Vec<OsString> {
+    let mut flags = match options.way {
+        Way::Auto => vec![],
+        Way::Native => vec!["--native".into()],
+        Way::Guest => vec!["--guest".into()],
+    };
+    flags.extend(match options.install {
+        Policy::Ask => None,
+        Policy::Yes => Some("--yes".into()),
+        Policy::No => Some("--no-install".into()),
+    });
+    let accel = match options.accel {
+        Accel::Auto => "auto",
+        Accel::Kvm => "kvm",
+        Accel::Tcg => "tcg",
+    };
+    flags.push(format!("--accel={accel}").into());
+    flags.push(format!("--hosts={}", options.hosts).into());
+    flags.push(format!("--memory={}", options.memory_mib).into());
+    flags.push(format!("--cpus={}", options.cpus).into());
+    flags.extend(
+        options
+            .kernel
+            .as_ref()
+            .map(|kernel| format!("--kernel={kernel}").into()),
+    );
+    flags.extend(["--results".into(), options.results.clone().into_os_string()]);
+    flags
 }
 
 /// What is heard of the jobs while they run.
@@ -75,7 +87,7 @@ pub(crate) enum Event<'a> {
 /// one that never began. Fails only if nothing could be run at all.
 pub(crate) fn run(
     jobs: &[Job],
-    place: &Place,
+    options: &Options,
     sink: &mut dyn FnMut(&Job, Event<'_>),
 ) -> Result<(), Error> {
     let own = workspace::own_exe()?;
@@ -84,22 +96,13 @@ pub(crate) fn run(
     fs::write(&file, text).context(|| format!("cannot write {}", file.display()))?;
     // Each job has its own limit inside; this one is for what may go wrong around them.
     let total = jobs.iter().map(|job| job.limits.total).sum::<Duration>() + AROUND;
-    let silence = jobs
-        .iter()
-        .map(|job| job.limits.silence)
-        .max()
-        .unwrap_or_default()
-        + AROUND;
+    let total = options.timeout.map_or(total, |timeout| timeout.min(total));
+    let silence = jobs.iter().map(|job| job.limits.silence).max();
+    let silence = silence.unwrap_or_default() + AROUND;
 
     let mut command = Command::new(&own);
-    command.args(["soft-roce", "run"]).args(place.way);
-    match place.install {
-        Policy::Ask => {}
-        Policy::Yes => drop(command.arg("--yes")),
-        Policy::No => drop(command.arg("--no-install")),
-    }
+    command.args(["soft-roce", "run"]).args(flags(options));
     command.arg(format!("--timeout={}", total.as_secs()));
-    command.arg(format!("--hosts={}", place.hosts));
     command
         .arg("--")
         .arg(&own)

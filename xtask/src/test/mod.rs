@@ -1,6 +1,6 @@
 //! `cargo xtask test`: everything that proves the project, what needs no device first.
 
-mod device;
+mod devices;
 mod interop;
 pub(crate) mod libtest;
 pub(crate) mod offline;
@@ -11,8 +11,9 @@ use std::process::ExitCode;
 
 use crate::args::Args;
 use crate::error::Error;
-use crate::jobs::Place;
+use crate::jobs;
 use crate::packages::{self, Need};
+use crate::soft_roce::Options;
 use report::Report;
 
 const HELP: &str = "\
@@ -57,7 +58,7 @@ pub(crate) struct Choice {
     offline: bool,
     device: bool,
     filter: Option<String>,
-    place: Place,
+    options: Options,
 }
 
 /// Runs the subcommand.
@@ -72,10 +73,27 @@ pub(crate) fn main(args: Vec<OsString>) -> Result<ExitCode, Error> {
     Ok(ExitCode::from(report.exit_code()))
 }
 
+/// `cargo xtask soft-roce test`: only what needs a device, as `options` say.
+pub(crate) fn device(options: &Options) -> Result<ExitCode, Error> {
+    let choice = Choice {
+        offline: false,
+        device: true,
+        filter: None,
+        options: options.clone(),
+    };
+    let mut report = Report::default();
+    run(&mut report, &choice)?;
+    println!("{}", report.summary());
+    Ok(ExitCode::from(report.exit_code()))
+}
+
 impl Choice {
     pub(crate) fn from_args(mut args: Args) -> Result<Self, Error> {
-        let policy = args.policy()?;
-        let place = Place::from_args(&mut args, policy)?;
+        let options = Options {
+            install: args.policy()?,
+            way: jobs::way(&mut args)?,
+            ..Options::default()
+        };
         let (offline, device) = (args.flag("--offline"), args.flag("--device"));
         if offline && device {
             return Err(args.usage("`--offline` and `--device` leave nothing to run"));
@@ -86,14 +104,14 @@ impl Choice {
             offline: !device,
             device: !offline,
             filter,
-            place,
+            options,
         })
     }
 }
 
 /// Runs what `choice` says and counts it.
 pub(crate) fn run(report: &mut Report, choice: &Choice) -> Result<(), Error> {
-    let policy = choice.place.install;
+    let policy = choice.options.install;
     let mut needs = BUILD_NEEDS.to_vec();
     if choice.device {
         needs.extend(DEVICE_NEEDS);
@@ -111,8 +129,8 @@ pub(crate) fn run(report: &mut Report, choice: &Choice) -> Result<(), Error> {
         }
     }
     if choice.device {
-        device::tests(report, &choice.place, filter)?;
-        interop::tests(report, &choice.place, filter)?;
+        devices::tests(report, &choice.options, filter)?;
+        interop::tests(report, &choice.options, filter)?;
     }
     if let Some(filter) = filter.filter(|_| report.is_empty()) {
         return Err(Error::new(format!("no test has `{filter}` in its name")));

@@ -7,8 +7,9 @@ use super::libtest::Tally;
 use super::offline::count;
 use super::report::Report;
 use crate::error::Error;
-use crate::jobs::{self, Event, Job, Place};
+use crate::jobs::{self, Event, Job};
 use crate::process;
+use crate::soft_roce::Options;
 use crate::stream::Limits;
 use crate::workspace::{self, Artifact};
 
@@ -64,7 +65,11 @@ impl Program {
 }
 
 /// Runs all device tests whose name contains `filter`.
-pub(super) fn tests(report: &mut Report, place: &Place, filter: Option<&str>) -> Result<(), Error> {
+pub(super) fn tests(
+    report: &mut Report,
+    options: &Options,
+    filter: Option<&str>,
+) -> Result<(), Error> {
     let step = Report::start("device tests");
     let before = report.failures();
     let programs = match programs(filter) {
@@ -78,8 +83,8 @@ pub(super) fn tests(report: &mut Report, place: &Place, filter: Option<&str>) ->
     if programs.is_empty() && filter.is_none() {
         report.fail("device tests: there are none", 1);
     }
-    one_host(report, place, &programs)?;
-    two_hosts(report, place, &programs)?;
+    one_host(report, options, &programs)?;
+    two_hosts(report, options, &programs)?;
     step.end(if report.failures() == before {
         "ok"
     } else {
@@ -130,7 +135,7 @@ fn listed(list: &str) -> Vec<String> {
 }
 
 /// Runs all tests that one machine is enough for, in one run of soft-RoCE.
-fn one_host(report: &mut Report, place: &Place, programs: &[Program]) -> Result<(), Error> {
+fn one_host(report: &mut Report, options: &Options, programs: &[Program]) -> Result<(), Error> {
     let mut jobs = Vec::new();
     let mut expected = BTreeMap::new();
     for program in programs {
@@ -142,21 +147,21 @@ fn one_host(report: &mut Report, place: &Place, programs: &[Program]) -> Result<
             jobs.push(program.job(name, &args));
         }
     }
-    run(report, place, &jobs, &expected)
+    run(report, options, &jobs, &expected)
 }
 
 /// Runs each test for two machines in a run of its own.
-fn two_hosts(report: &mut Report, place: &Place, programs: &[Program]) -> Result<(), Error> {
-    let place = Place {
+fn two_hosts(report: &mut Report, options: &Options, programs: &[Program]) -> Result<(), Error> {
+    let options = Options {
         hosts: 2,
-        ..place.clone()
+        ..options.clone()
     };
     for program in programs {
         let (double, _): (Vec<&str>, Vec<&str>) = split(&program.tests);
         for test in double {
             let name = format!("{} {test}", program.name());
             let job = program.job(name.clone(), &["--exact", test]);
-            run(report, &place, &[job], &BTreeMap::from([(name, 1)]))?;
+            run(report, &options, &[job], &BTreeMap::from([(name, 1)]))?;
         }
     }
     Ok(())
@@ -170,7 +175,7 @@ fn split(tests: &[String]) -> (Vec<&str>, Vec<&str>) {
 /// Runs `jobs` and counts; `expected` says how many tests each has.
 fn run(
     report: &mut Report,
-    place: &Place,
+    options: &Options,
     jobs: &[Job],
     expected: &BTreeMap<String, usize>,
 ) -> Result<(), Error> {
@@ -178,7 +183,7 @@ fn run(
         return Ok(());
     }
     let mut tally = Tally::default();
-    let ran = jobs::run(jobs, place, &mut |job, event| match event {
+    let ran = jobs::run(jobs, options, &mut |job, event| match event {
         Event::Start(name) => {
             tally = Tally::default();
             println!("--> {name}");
