@@ -1,0 +1,249 @@
+//! Completion channels: a descriptor that announces completions.
+//!
+//! # Acknowledging events, exactly
+//!
+//! `ibv_destroy_cq` waits, for ever if need be, until as many events have been acknowledged as were
+//! taken from the channel. So each event is counted on its queue under the channel's lock, in the
+//! same critical section that takes it; counts are acknowledged in batches; and the last batch is
+//! acknowledged, and the queue destroyed, under that lock too. Between the two nobody can take an
+//! event of a queue that is going away.
+#![expect(unsafe_code, reason = "owns an `ibv_comp_channel`")]
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::ptr;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+use std::{ffi::c_uint, fmt};
+
+use verbs_sys::{
+    ibv_ack_cq_events, ibv_comp_channel, ibv_cq, ibv_create_comp_channel, ibv_get_cq_event,
+};
+
+use super::CompletionQueue;
+use super::queue::WeakQueue;
+use crate::handle::Handle;
+use crate::macros::man;
+use crate::{Context, Error, ErrorKind, Result, fd, ret};
+
+/// A completion channel: a descriptor that becomes readable when a completion arrives.
+///
+/// Any number of queues can share one. Cloning is cheap and shares the channel. Arm a queue with
+/// [`req_notify`](CompletionQueue::req_notify), poll it once more, and wait here.
+///
+/// ```no_run
+/// # fn main() -> verbs_core::Result<()> {
+/// # use verbs_core::{CompletionChannel, CompletionQueue, Context, PollSlot};
+/// # use std::time::Duration;
+/// # let context = Context::first_active()?;
+/// let channel = CompletionChannel::create(&context)?;
+/// let cq = CompletionQueue::builder(&context, 16).channel(&channel).build()?;
+/// let mut slots = [const { PollSlot::new() }; 16];
+/// cq.req_notify(false)?;
+/// while cq.poll(&mut slots)?.is_empty() {
+///     let Some(ready) = channel.get_cq_event(Some(Duration::from_secs(1)))? else {
+///         println!("still nothing");
+///         continue;
+///     };
+///     ready.req_notify(false)?;
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[doc = man!("ibv_create_comp_channel")]
+#[derive(Clone)]
+#[doc(alias = "ibv_comp_channel")]
+pub struct CompletionChannel {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    channel: Handle<ibv_comp_channel>,
+    taking: Mutex<()>,
+    context: Context,
+}
+
+impl CompletionChannel {
+    /// Creates a channel.
+    ///
+    /// # Errors
+    ///
+    /// The errno, such as `EMFILE`.
+    #[doc(alias = "ibv_create_comp_channel")]
+    pub fn create(context: &Context) -> Result<Self> {
+        // SAFETY: the context is open, and kept next to the channel.
+        let channel = unsafe { ibv_create_comp_channel(context.as_ptr()) };
+        let channel = ret::non_null("ibv_create_comp_channel", channel)?;
+        let channel = Self {
+            inner: Arc::new(Inner {
+                // SAFETY: it is new.
+                channel: unsafe { Handle::new(channel) },
+                taking: Mutex::new(()),
+                context: context.clone(),
+            }),
+        };
+        // Waiting is done by poll(2), with a bound; reading must never block.
+        fd::set_nonblocking(channel.as_fd())?;
+        Ok(channel)
+    }
+
+    /// Waits for an event and returns the queue that had it; `None` if `timeout` passes first.
+    /// Without a timeout it waits for ever.
+    ///
+    /// It may be any queue of the channel. One event may stand for many completions, or for some
+    /// that have been polled already: arm that queue again, then poll it until it is empty.
+    ///
+    /// # Errors
+    ///
+    /// The errno, such as `EIO` from a device that is gone.
+    #[doc = man!("ibv_get_cq_event")]
+    #[doc(alias = "ibv_get_cq_event")]
+    #[doc(alias = "ibv_ack_cq_events")]
+    pub fn get_cq_event(&self, timeout: Option<Duration>) -> Result<Option<CompletionQueue>> {
+        let deadline = fd::deadline(timeout);
+        loop {
+            match self.take_event() {
+                Ok(Some(queue)) => return Ok(Some(queue)),
+                // The queue is being destroyed, look for another event.
+                Ok(None) => continue,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error),
+            }
+            if !fd::wait_readable(self.as_fd(), deadline)? {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// The device context it belongs to.
+    #[must_use]
+    pub fn context(&self) -> &Context {
+        &self.inner.context
+    }
+
+    /// The `ibv_comp_channel`, for verbs this crate does not wrap. It lives as long as `self` does.
+    ///
+    /// Taking events from it by other means loses them for this type, and a queue made on it by
+    /// other means must have a null `cq_context`.
+    #[must_use]
+    pub fn as_ptr(&self) -> *mut ibv_comp_channel {
+        self.inner.channel.as_ptr()
+    }
+
+    /// Destroys it and says how that went; dropping only logs.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InUse`] while clones or queues live: the last of them to go destroys it. Else the
+    /// errno.
+    #[doc(alias = "ibv_destroy_comp_channel")]
+    pub fn close(self) -> Result<()> {
+        let Some(Inner {
+            channel, context, ..
+        }) = Arc::into_inner(self.inner)
+        else {
+            let object = "the completion channel";
+            return Err(Error::InUse { object });
+        };
+        let closed = channel.close();
+        drop(context);
+        closed
+    }
+
+    fn take_event(&self) -> Result<Option<CompletionQueue>> {
+        let mut cq: *mut ibv_cq = ptr::null_mut();
+        let mut cq_context = ptr::null_mut();
+        let _taking = self.taking();
+        // SAFETY: the channel is alive and does not block; both pointers are locals.
+        let ret = unsafe { ibv_get_cq_event(self.as_ptr(), &raw mut cq, &raw mut cq_context) };
+        ret::minus_one("ibv_get_cq_event", ret)?;
+        let events: *const Events = cq_context.cast();
+        // SAFETY: a queue of this channel has its `Events` as its context, or null; it is destroyed
+        // only under the lock that is held here, and only then lets go of them.
+        let Some(events) = (unsafe { events.as_ref() }) else {
+            // SAFETY: one event was taken, and its queue is not this crate's to keep.
+            unsafe { ibv_ack_cq_events(cq, 1) };
+            return Ok(None);
+        };
+        let unacked = events.unacked.fetch_add(1, Ordering::Relaxed) + 1;
+        if unacked >= ACK_BATCH {
+            events.acknowledge(cq);
+        }
+        Ok(events.queue.get().and_then(WeakQueue::upgrade))
+    }
+
+    fn taking(&self) -> MutexGuard<'_, ()> {
+        let taking = self.inner.taking.lock();
+        taking.unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl AsFd for CompletionChannel {
+    /// The descriptor, non-blocking: readable when an event is there.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the channel is alive, and the field is not changed.
+        let fd = unsafe { (*self.as_ptr()).fd };
+        // SAFETY: the channel keeps it open, and is borrowed.
+        unsafe { BorrowedFd::borrow_raw(fd) }
+    }
+}
+
+impl fmt::Debug for CompletionChannel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("CompletionChannel")
+            .field(&self.as_fd())
+            .finish()
+    }
+}
+
+/// Acknowledging takes a mutex of the queue's: once in so many events.
+const ACK_BATCH: u32 = 64;
+
+/// What a channel knows of one of its queues.
+pub(super) struct Events {
+    // Written under the channel's lock.
+    unacked: AtomicU32,
+    queue: OnceLock<WeakQueue>,
+    channel: CompletionChannel,
+}
+
+impl Events {
+    pub(super) fn new(channel: &CompletionChannel) -> Self {
+        Self {
+            unacked: AtomicU32::new(0),
+            queue: OnceLock::new(),
+            channel: channel.clone(),
+        }
+    }
+
+    pub(super) fn channel(&self) -> &CompletionChannel {
+        &self.channel
+    }
+
+    /// Says which queue it is, once it exists. Events come after that: nothing has been armed.
+    pub(super) fn belong_to(&self, queue: WeakQueue) {
+        // It can be set only once, by the queue's constructor.
+        drop(self.queue.set(queue));
+    }
+
+    /// Acknowledges what is left and destroys the queue, with nobody taking events meanwhile.
+    pub(super) fn settle(
+        &self,
+        cq: *mut ibv_cq,
+        destroy: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
+        let _taking = self.channel.taking();
+        self.acknowledge(cq);
+        destroy()
+    }
+
+    /// Acknowledges the events that were taken, under the channel's lock.
+    fn acknowledge(&self, cq: *mut ibv_cq) {
+        let unacked: c_uint = self.unacked.swap(0, Ordering::Relaxed);
+        if unacked > 0 {
+            // SAFETY: the queue is alive: it is destroyed under the lock that the caller holds;
+            // and that many events were taken and not acknowledged.
+            unsafe { ibv_ack_cq_events(cq, unacked) };
+        }
+    }
+}

@@ -1,0 +1,11 @@
+//! Completions: queues of them, polling, and the channel that announces them.
+
+mod channel;
+mod poll;
+mod queue;
+mod work_completion;
+
+pub use channel::CompletionChannel;
+pub use poll::{PollSlot, PolledCompletions};
+pub use queue::CompletionQueue;
+pub use work_completion::{WcOpcode, WcStatus, WorkCompletion, WorkError, WorkSuccess};

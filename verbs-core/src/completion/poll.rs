@@ -1,0 +1,129 @@
+//! Polling: the half of the data path that brings completions back.
+//!
+//! Nothing here allocates, locks, logs or formats.
+#![expect(
+    unsafe_code,
+    reason = "lets the card's completions be copied into slots"
+)]
+
+use std::fmt;
+use std::mem::MaybeUninit;
+use std::ops::Deref;
+use std::ptr;
+
+use verbs_sys::{ibv_poll_cq, ibv_wc};
+
+use super::{CompletionQueue, WorkCompletion};
+use crate::macros::man;
+use crate::{Result, ret};
+
+/// Room for one completion, for [`CompletionQueue::poll`] to fill.
+#[repr(transparent)]
+pub struct PollSlot {
+    wc: MaybeUninit<ibv_wc>,
+}
+
+impl PollSlot {
+    /// An empty slot: `[const { PollSlot::new() }; 16]` makes sixteen, and costs nothing.
+    #[inline]
+    #[must_use]
+    pub const fn new() -> Self {
+        Self {
+            wc: MaybeUninit::uninit(),
+        }
+    }
+}
+
+impl Default for PollSlot {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for PollSlot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("PollSlot")
+    }
+}
+
+/// The completions that a poll found, in the slots it was given.
+#[derive(Clone, Copy, Debug)]
+pub struct PolledCompletions<'a> {
+    completions: &'a [WorkCompletion],
+}
+
+impl<'a> PolledCompletions<'a> {
+    /// Them, as a slice that lives as long as the slots.
+    #[inline]
+    #[must_use]
+    pub const fn as_slice(self) -> &'a [WorkCompletion] {
+        self.completions
+    }
+}
+
+impl Deref for PolledCompletions<'_> {
+    type Target = [WorkCompletion];
+
+    #[inline]
+    fn deref(&self) -> &[WorkCompletion] {
+        self.completions
+    }
+}
+
+impl<'a> IntoIterator for PolledCompletions<'a> {
+    type Item = &'a WorkCompletion;
+    type IntoIter = std::slice::Iter<'a, WorkCompletion>;
+
+    #[inline]
+    fn into_iter(self) -> Self::IntoIter {
+        self.completions.iter()
+    }
+}
+
+const _: () = assert!(size_of::<PollSlot>() == size_of::<ibv_wc>());
+const _: () = assert!(size_of::<WorkCompletion>() == size_of::<ibv_wc>());
+
+impl CompletionQueue {
+    /// Takes completions from the queue, as many as are there and fit; returns at once.
+    ///
+    /// An empty result means that nothing has completed. What a completion says is in its
+    /// [`result`](WorkCompletion::result): a failed work request is not an error of `poll`.
+    ///
+    /// ```no_run
+    /// # fn main() -> verbs_core::Result<()> {
+    /// # use verbs_core::{CompletionQueue, Context, PollSlot};
+    /// # let cq = CompletionQueue::create(&Context::first_active()?, 16)?;
+    /// let mut slots = [const { PollSlot::new() }; 16];
+    /// for completion in cq.poll(&mut slots)? {
+    ///     let success = completion.result()?;
+    ///     println!("{} is done", success.wr_id());
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The driver could not poll: the device is gone, or the queue broke. Nothing was taken, and
+    /// nothing is known about what is outstanding.
+    #[doc = man!("ibv_poll_cq")]
+    #[doc(alias = "ibv_poll_cq")]
+    #[inline]
+    pub fn poll<'a>(&self, slots: &'a mut [PollSlot]) -> Result<PolledCompletions<'a>> {
+        let room = i32::try_from(slots.len()).unwrap_or(i32::MAX);
+        let first = slots.as_mut_ptr().cast::<ibv_wc>();
+        // SAFETY: the queue is alive, and there is room for `room` completions.
+        let found = unsafe { ibv_poll_cq(self.as_ptr(), room, first) };
+        let Ok(found) = usize::try_from(found) else {
+            return Err(ret::poll_failed(found));
+        };
+        debug_assert!(
+            found <= slots.len(),
+            "the driver found more than it was asked for"
+        );
+        let filled = ptr::slice_from_raw_parts(first.cast::<WorkCompletion>(), found);
+        // SAFETY: the driver has filled that many, and a `WorkCompletion` is an `ibv_wc`.
+        let completions = unsafe { &*filled };
+        Ok(PolledCompletions { completions })
+    }
+}

@@ -1,0 +1,274 @@
+//! Completion queues.
+#![expect(unsafe_code, reason = "owns an `ibv_cq`")]
+
+use std::ffi::c_int;
+use std::fmt;
+use std::ptr;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use verbs_sys::{ibv_cq, ibv_create_cq, ibv_req_notify_cq, ibv_resize_cq};
+
+use super::CompletionChannel;
+use super::channel::Events;
+use crate::handle::Handle;
+use crate::macros::man;
+use crate::{Context, Error, Result, ret};
+
+/// A completion queue (CQ): where the card reports the work requests that are done.
+///
+/// Cloning is cheap and shares the queue. It must have room for everything that can complete at
+/// once: a queue that overruns loses completions, and breaks.
+#[doc = man!("ibv_create_cq")]
+#[derive(Clone)]
+#[doc(alias = "ibv_cq")]
+pub struct CompletionQueue {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    // `None` only while it is being destroyed.
+    cq: Option<Handle<ibv_cq>>,
+    ptr: *mut ibv_cq,
+    capacity: AtomicU32,
+    resizing: Mutex<()>,
+    // What the channel knows of this queue; its address is the queue's `cq_context`.
+    events: Option<Arc<Events>>,
+    context: Context,
+}
+
+#[bon::bon]
+impl CompletionQueue {
+    /// Creates a queue with room for at least `min_capacity` completions.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Limit`] above the device's `max_cqe`, [`Error::OutOfRange`] for 0, else the errno.
+    #[doc(alias = "ibv_create_cq")]
+    pub fn create(context: &Context, min_capacity: u32) -> Result<Self> {
+        Self::builder(context, min_capacity).build()
+    }
+
+    /// Creates a queue with everything set by hand.
+    ///
+    /// # Errors
+    ///
+    /// As [`create`](Self::create); [`Error::OutOfRange`] for a `comp_vector` that the device does
+    /// not have, [`Error::ForeignContext`] for a channel of another context.
+    #[builder(start_fn(name = builder, vis = "pub"), finish_fn = build, builder_type(vis = "pub"))]
+    #[doc(alias = "ibv_create_cq")]
+    fn checked_build(
+        /// The device.
+        #[builder(start_fn)]
+        context: &Context,
+        /// Completions to have room for (C: `cqe`); the driver may give more.
+        #[builder(start_fn)]
+        min_capacity: u32,
+        /// Where arrivals are announced; nowhere unless set.
+        channel: Option<&CompletionChannel>,
+        /// Which interrupt vector announces them, below
+        /// [`num_comp_vectors`](Context::num_comp_vectors); 0 unless set.
+        #[builder(default)]
+        comp_vector: u32,
+    ) -> Result<Self> {
+        let cqe = check_capacity(context, min_capacity)?;
+        let vectors = context.num_comp_vectors().max(1);
+        if comp_vector >= vectors {
+            return Err(Error::OutOfRange {
+                what: "comp_vector",
+                value: comp_vector.into(),
+                min: 0,
+                max: u64::from(vectors) - 1,
+            });
+        }
+        if channel.is_some_and(|channel| !channel.context().is(context)) {
+            return Err(Error::ForeignContext {
+                child: "the completion channel",
+            });
+        }
+        let events = channel.map(|channel| Arc::new(Events::new(channel)));
+        let cq_context = events.as_ref().map_or(ptr::null(), Arc::as_ptr);
+        let comp_channel = channel.map_or(ptr::null_mut(), CompletionChannel::as_ptr);
+        let vector = c_int::try_from(comp_vector).unwrap_or(c_int::MAX);
+        let user = cq_context.cast_mut().cast();
+        // SAFETY: the context is open and the channel, if any, alive; `Inner` keeps both, and
+        // `events` at its address.
+        let cq = unsafe { ibv_create_cq(context.as_ptr(), cqe, user, comp_channel, vector) };
+        let cq = ret::non_null("ibv_create_cq", cq)?;
+        let inner = Arc::new(Inner {
+            // SAFETY: it is new, and its parents are kept next to it.
+            cq: Some(unsafe { Handle::new(cq) }),
+            ptr: cq.as_ptr(),
+            capacity: AtomicU32::new(capacity(cq.as_ptr())),
+            resizing: Mutex::new(()),
+            events,
+            context: context.clone(),
+        });
+        if let Some(events) = &inner.events {
+            events.belong_to(WeakQueue(Arc::downgrade(&inner)));
+        }
+        Ok(Self { inner })
+    }
+}
+
+/// A queue, if it is still there.
+pub(super) struct WeakQueue(Weak<Inner>);
+
+impl WeakQueue {
+    pub(super) fn upgrade(&self) -> Option<CompletionQueue> {
+        let inner = self.0.upgrade()?;
+        Some(CompletionQueue { inner })
+    }
+}
+
+impl CompletionQueue {
+    /// How many completions it has room for: at least what was asked for.
+    #[must_use]
+    #[doc(alias = "cqe")]
+    pub fn min_capacity(&self) -> u32 {
+        self.inner.capacity.load(Ordering::Relaxed)
+    }
+
+    /// Gives it room for at least `min_capacity` completions. What is in it stays.
+    ///
+    /// # Errors
+    ///
+    /// As [`create`](Self::create); [`Error::Unsupported`] where the driver cannot, and the errno
+    /// if what is in it would not fit. It keeps its size then.
+    #[doc = man!("ibv_resize_cq")]
+    #[doc(alias = "ibv_resize_cq")]
+    pub fn resize(&self, min_capacity: u32) -> Result<()> {
+        let cqe = check_capacity(self.context(), min_capacity)?;
+        let resizing = self.inner.resizing.lock();
+        let _one_at_a_time = resizing.unwrap_or_else(PoisonError::into_inner);
+        // SAFETY: the queue is alive; providers lock against pollers themselves.
+        let ret = unsafe { ibv_resize_cq(self.as_ptr(), cqe) };
+        ret::errno("ibv_resize_cq", ret)?;
+        let now = capacity(self.as_ptr());
+        self.inner.capacity.store(now, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Asks for one event on the channel when the next completion arrives.
+    ///
+    /// With `solicited_only`, the next one that the peer marked as
+    /// [`solicited`](crate::SendWorkRequest::solicited), or that failed. Poll once more after
+    /// arming: what arrived before is not announced.
+    ///
+    /// # Errors
+    ///
+    /// The errno; without a channel most drivers accept and nothing comes.
+    #[doc = man!("ibv_req_notify_cq")]
+    #[doc(alias = "ibv_req_notify_cq")]
+    pub fn req_notify(&self, solicited_only: bool) -> Result<()> {
+        // SAFETY: the queue is alive.
+        let ret = unsafe { ibv_req_notify_cq(self.as_ptr(), c_int::from(solicited_only)) };
+        ret::errno("ibv_req_notify_cq", ret)
+    }
+
+    /// The device context it belongs to.
+    #[must_use]
+    pub fn context(&self) -> &Context {
+        &self.inner.context
+    }
+
+    /// The channel that announces its completions, if it was made with one.
+    #[must_use]
+    pub fn channel(&self) -> Option<&CompletionChannel> {
+        self.inner.events.as_ref().map(|events| events.channel())
+    }
+
+    /// The kernel's number for it, which [`EventElement::Cq`](crate::EventElement::Cq) tells.
+    #[must_use]
+    pub fn handle(&self) -> u32 {
+        // SAFETY: the queue is alive, and the field is not changed.
+        unsafe { (*self.as_ptr()).handle }
+    }
+
+    /// The `ibv_cq`, for verbs this crate does not wrap. It lives as long as `self` does.
+    #[inline]
+    #[must_use]
+    pub fn as_ptr(&self) -> *mut ibv_cq {
+        self.inner.ptr
+    }
+
+    /// Whether two handles are the same queue.
+    #[must_use]
+    pub fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.inner, &other.inner)
+    }
+
+    /// Destroys it and says how that went; dropping only logs.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InUse`] while clones or queue pairs live: the last of them to go destroys it. Else
+    /// the errno.
+    #[doc(alias = "ibv_destroy_cq")]
+    pub fn close(self) -> Result<()> {
+        match Arc::into_inner(self.inner) {
+            Some(mut inner) => inner.destroy(),
+            None => Err(Error::InUse {
+                object: "the completion queue",
+            }),
+        }
+    }
+}
+
+impl fmt::Debug for CompletionQueue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CompletionQueue")
+            .field("handle", &self.handle())
+            .field("min_capacity", &self.min_capacity())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Inner {
+    /// Destroys the queue, after acknowledging every event that was taken from its channel:
+    /// `ibv_destroy_cq` would wait for them for ever.
+    fn destroy(&mut self) -> Result<()> {
+        let Some(cq) = self.cq.take() else {
+            return Ok(());
+        };
+        match &self.events {
+            Some(events) => events.settle(self.ptr, || cq.close()),
+            None => cq.close(),
+        }
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if let Err(error) = self.destroy() {
+            log::error!("leaked a completion queue: {error}");
+        }
+    }
+}
+
+// SAFETY: `ptr` is the handle's, and a CQ may be used from any thread (see `handle`).
+unsafe impl Send for Inner {}
+// SAFETY: as above.
+unsafe impl Sync for Inner {}
+
+/// What C calls `cqe`, within the device's limit.
+fn check_capacity(context: &Context, min_capacity: u32) -> Result<c_int> {
+    let max = context.query_device()?.max_cqe();
+    if min_capacity == 0 {
+        return Err(Error::OutOfRange {
+            what: "cqe",
+            value: 0,
+            min: 1,
+            max: max.into(),
+        });
+    }
+    Context::within("cqe", min_capacity, max)?;
+    Ok(c_int::try_from(min_capacity).unwrap_or(c_int::MAX))
+}
+
+/// The capacity that the driver gave a queue that is alive, and that nobody resizes.
+fn capacity(cq: *mut ibv_cq) -> u32 {
+    // SAFETY: both callers have a queue that is alive, and no other thread changes the field.
+    let cqe = unsafe { (*cq).cqe };
+    u32::try_from(cqe).unwrap_or(0)
+}

@@ -1,0 +1,352 @@
+//! What a completion says.
+#![expect(unsafe_code, reason = "reads the unions of `ibv_wc`")]
+
+use std::fmt;
+
+use verbs_sys::{IBV_WC_WITH_IMM, IBV_WC_WITH_INV, ibv_wc};
+
+use crate::macros::{man, open_enum};
+
+/// A completed work request: how it ended, and which it was.
+#[doc = man!("ibv_poll_cq")]
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+#[doc(alias = "ibv_wc")]
+pub struct WorkCompletion {
+    wc: ibv_wc,
+}
+
+/// A work request that succeeded, and what its completion tells.
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+#[doc(alias = "ibv_wc")]
+pub struct WorkSuccess {
+    wc: ibv_wc,
+}
+
+/// A work request that failed. Its `Display` says what it means and what to do.
+///
+/// The queue pair is in ERROR from then on: what else was posted is flushed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("work request {wr_id} on QP {qp_num:#x} failed: {status} (vendor code {vendor_err:#x})")]
+#[non_exhaustive]
+pub struct WorkError {
+    /// How it failed.
+    pub status: WcStatus,
+    /// The vendor's own code, for its support.
+    pub vendor_err: u32,
+    /// Which work request it was.
+    pub wr_id: u64,
+    /// Which queue pair it was posted on.
+    pub qp_num: u32,
+}
+
+impl WorkCompletion {
+    /// Which work request it was: the number given at its post.
+    #[inline]
+    #[must_use]
+    pub const fn wr_id(&self) -> u64 {
+        self.wc.wr_id
+    }
+
+    /// How it ended.
+    #[inline]
+    #[must_use]
+    pub const fn status(&self) -> WcStatus {
+        WcStatus::from_raw(self.wc.status.0)
+    }
+
+    /// Which queue pair it was posted on.
+    #[inline]
+    #[must_use]
+    pub const fn qp_num(&self) -> u32 {
+        self.wc.qp_num
+    }
+
+    /// What it tells, or how it failed.
+    ///
+    /// # Errors
+    ///
+    /// [`WorkError`] for every status but success. Only what it holds is valid then.
+    #[inline]
+    pub const fn result(&self) -> Result<WorkSuccess, WorkError> {
+        if self.wc.status.0 == WcStatus::SUCCESS.as_raw() {
+            Ok(WorkSuccess { wc: self.wc })
+        } else {
+            Err(self.error())
+        }
+    }
+
+    #[cold]
+    const fn error(&self) -> WorkError {
+        WorkError {
+            status: self.status(),
+            vendor_err: self.wc.vendor_err,
+            wr_id: self.wc.wr_id,
+            qp_num: self.wc.qp_num,
+        }
+    }
+}
+
+impl WorkSuccess {
+    /// Which work request it was: the number given at its post.
+    #[inline]
+    #[must_use]
+    pub const fn wr_id(&self) -> u64 {
+        self.wc.wr_id
+    }
+
+    /// Which queue pair it was posted on.
+    #[inline]
+    #[must_use]
+    pub const fn qp_num(&self) -> u32 {
+        self.wc.qp_num
+    }
+
+    /// What was done.
+    #[inline]
+    #[must_use]
+    pub const fn opcode(&self) -> WcOpcode {
+        WcOpcode::from_raw(self.wc.opcode.0)
+    }
+
+    /// How many bytes came: for a receive, a write with immediate, a read or an atomic. Undefined
+    /// for sends and writes.
+    #[inline]
+    #[must_use]
+    pub const fn byte_len(&self) -> u32 {
+        self.wc.byte_len
+    }
+
+    /// The peer's immediate data, in this machine's byte order, if it sent some.
+    #[inline]
+    #[must_use]
+    pub const fn imm_data(&self) -> Option<u32> {
+        if self.wc.wc_flags & IBV_WC_WITH_IMM.0 == 0 {
+            return None;
+        }
+        // SAFETY: the flag says that the union holds it; any bits would be a number.
+        let imm_data = unsafe { self.wc.imm_data() };
+        Some(u32::from_be(imm_data.0))
+    }
+
+    /// The key of this side that the peer's send invalidated, if it did.
+    #[inline]
+    #[must_use]
+    pub const fn invalidated_rkey(&self) -> Option<u32> {
+        if self.wc.wc_flags & IBV_WC_WITH_INV.0 == 0 {
+            return None;
+        }
+        // SAFETY: the flag says that the union holds it; any bits would be a number.
+        Some(unsafe { self.wc.invalidated_rkey() })
+    }
+}
+
+impl fmt::Debug for WorkCompletion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.result() {
+            Ok(success) => fmt::Debug::fmt(&success, f),
+            Err(error) => fmt::Debug::fmt(&error, f),
+        }
+    }
+}
+
+impl fmt::Debug for WorkSuccess {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WorkSuccess")
+            .field("wr_id", &self.wr_id())
+            .field("opcode", &self.opcode())
+            .field("byte_len", &self.byte_len())
+            .field("imm_data", &self.imm_data())
+            .field("qp_num", &format_args!("{:#x}", self.qp_num()))
+            .finish()
+    }
+}
+
+open_enum! {
+    /// How a work request ended. `Display` says what to do about it.
+    WcStatus(u32), "ibv_wc_status";
+    /// It worked.
+    SUCCESS = IBV_WC_SUCCESS "IBV_WC_SUCCESS",
+    /// A local buffer is too short for the message: post larger receives.
+    LOC_LEN_ERR = IBV_WC_LOC_LEN_ERR "IBV_WC_LOC_LEN_ERR",
+    /// This side's queue pair could not do it: check the request and its buffers.
+    LOC_QP_OP_ERR = IBV_WC_LOC_QP_OP_ERR "IBV_WC_LOC_QP_OP_ERR",
+    /// This side's end-to-end context could not do it (RD only).
+    LOC_EEC_OP_ERR = IBV_WC_LOC_EEC_OP_ERR "IBV_WC_LOC_EEC_OP_ERR",
+    /// A local element is not in a region of this protection domain: check `lkey` and PD.
+    LOC_PROT_ERR = IBV_WC_LOC_PROT_ERR "IBV_WC_LOC_PROT_ERR",
+    /// Not tried: the queue pair went to ERROR before; look at the first failure.
+    WR_FLUSH_ERR = IBV_WC_WR_FLUSH_ERR "IBV_WC_WR_FLUSH_ERR",
+    /// A memory window could not be bound: check its access and its region's.
+    MW_BIND_ERR = IBV_WC_MW_BIND_ERR "IBV_WC_MW_BIND_ERR",
+    /// The peer's answer makes no sense.
+    BAD_RESP_ERR = IBV_WC_BAD_RESP_ERR "IBV_WC_BAD_RESP_ERR",
+    /// A local region does not permit writing: register it with `LOCAL_WRITE`.
+    LOC_ACCESS_ERR = IBV_WC_LOC_ACCESS_ERR "IBV_WC_LOC_ACCESS_ERR",
+    /// The peer finds the request invalid: check its receive's length and its queue pair's access.
+    REM_INV_REQ_ERR = IBV_WC_REM_INV_REQ_ERR "IBV_WC_REM_INV_REQ_ERR",
+    /// The peer's memory may not be touched like this: check `rkey`, bounds and access flags.
+    REM_ACCESS_ERR = IBV_WC_REM_ACCESS_ERR "IBV_WC_REM_ACCESS_ERR",
+    /// The peer could not do it: look at the peer's own completion.
+    REM_OP_ERR = IBV_WC_REM_OP_ERR "IBV_WC_REM_OP_ERR",
+    /// No answer after all retries: the peer is gone, the link down, or the address wrong.
+    RETRY_EXC_ERR = IBV_WC_RETRY_EXC_ERR "IBV_WC_RETRY_EXC_ERR",
+    /// The peer had no receive posted, after all retries: post receives before the peer sends.
+    RNR_RETRY_EXC_ERR = IBV_WC_RNR_RETRY_EXC_ERR "IBV_WC_RNR_RETRY_EXC_ERR",
+    /// A reliable datagram domain does not match (RD only).
+    LOC_RDD_VIOL_ERR = IBV_WC_LOC_RDD_VIOL_ERR "IBV_WC_LOC_RDD_VIOL_ERR",
+    /// The peer finds the reliable datagram invalid (RD only).
+    REM_INV_RD_REQ_ERR = IBV_WC_REM_INV_RD_REQ_ERR "IBV_WC_REM_INV_RD_REQ_ERR",
+    /// The peer gave the operation up.
+    REM_ABORT_ERR = IBV_WC_REM_ABORT_ERR "IBV_WC_REM_ABORT_ERR",
+    /// An end-to-end context's number is invalid (RD only).
+    INV_EECN_ERR = IBV_WC_INV_EECN_ERR "IBV_WC_INV_EECN_ERR",
+    /// An end-to-end context is in the wrong state (RD only).
+    INV_EEC_STATE_ERR = IBV_WC_INV_EEC_STATE_ERR "IBV_WC_INV_EEC_STATE_ERR",
+    /// The transport broke: destroy the queue pair.
+    FATAL_ERR = IBV_WC_FATAL_ERR "IBV_WC_FATAL_ERR",
+    /// The peer did not answer in time.
+    RESP_TIMEOUT_ERR = IBV_WC_RESP_TIMEOUT_ERR "IBV_WC_RESP_TIMEOUT_ERR",
+    /// Something else: look at the vendor's code.
+    GENERAL_ERR = IBV_WC_GENERAL_ERR "IBV_WC_GENERAL_ERR",
+    /// Tag matching failed.
+    TM_ERR = IBV_WC_TM_ERR "IBV_WC_TM_ERR",
+    /// A tagged rendezvous was left to software.
+    TM_RNDV_INCOMPLETE = IBV_WC_TM_RNDV_INCOMPLETE "IBV_WC_TM_RNDV_INCOMPLETE",
+}
+
+impl WcStatus {
+    const fn advice(self) -> &'static str {
+        match self {
+            Self::SUCCESS => "success",
+            Self::LOC_LEN_ERR => {
+                "a local buffer is too short for the message: post larger receives"
+            }
+            Self::LOC_QP_OP_ERR => {
+                "this side's queue pair could not do it: check the request and its buffers"
+            }
+            Self::LOC_PROT_ERR => {
+                "a local buffer is not registered in this protection domain: check lkey and PD"
+            }
+            Self::WR_FLUSH_ERR => {
+                "not tried, the queue pair was in ERROR: look at the first failure, or at who closed it"
+            }
+            Self::MW_BIND_ERR => "a memory window could not be bound: check access flags",
+            Self::BAD_RESP_ERR => "the peer's answer makes no sense",
+            Self::LOC_ACCESS_ERR => {
+                "a local region does not permit it: register it with LOCAL_WRITE"
+            }
+            Self::REM_INV_REQ_ERR => {
+                "the peer finds it invalid: check its receive's length and its queue pair's access"
+            }
+            Self::REM_ACCESS_ERR => {
+                "the peer's memory may not be touched like this: check rkey, bounds and access flags"
+            }
+            Self::REM_OP_ERR => "the peer could not do it: look at the peer's own completion",
+            Self::RETRY_EXC_ERR => {
+                "no answer after all retries: the peer is gone, the link is down or the address is wrong"
+            }
+            Self::RNR_RETRY_EXC_ERR => {
+                "the peer had no receive posted after all retries: post receives before the peer sends"
+            }
+            Self::REM_ABORT_ERR => "the peer gave the operation up",
+            Self::FATAL_ERR => "the transport broke: destroy the queue pair",
+            Self::RESP_TIMEOUT_ERR => "the peer did not answer in time",
+            Self::GENERAL_ERR => {
+                "something the specification has no word for: look at the vendor code"
+            }
+            _ => "see the device's documentation",
+        }
+    }
+}
+
+impl fmt::Display for WcStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self:?}: {}", self.advice())
+    }
+}
+
+open_enum! {
+    /// What a successful work request did.
+    WcOpcode(u32), "ibv_wc_opcode";
+    /// A send.
+    SEND = IBV_WC_SEND "IBV_WC_SEND",
+    /// An RDMA write.
+    RDMA_WRITE = IBV_WC_RDMA_WRITE "IBV_WC_RDMA_WRITE",
+    /// An RDMA read.
+    RDMA_READ = IBV_WC_RDMA_READ "IBV_WC_RDMA_READ",
+    /// A compare-and-swap.
+    COMP_SWAP = IBV_WC_COMP_SWAP "IBV_WC_COMP_SWAP",
+    /// A fetch-and-add.
+    FETCH_ADD = IBV_WC_FETCH_ADD "IBV_WC_FETCH_ADD",
+    /// A memory window was bound.
+    BIND_MW = IBV_WC_BIND_MW "IBV_WC_BIND_MW",
+    /// A key was invalidated.
+    LOCAL_INV = IBV_WC_LOCAL_INV "IBV_WC_LOCAL_INV",
+    /// A segmented send.
+    TSO = IBV_WC_TSO "IBV_WC_TSO",
+    /// A receive, filled by the peer's send.
+    RECV = IBV_WC_RECV "IBV_WC_RECV",
+    /// A receive, used up by the peer's write with immediate.
+    RECV_RDMA_WITH_IMM = IBV_WC_RECV_RDMA_WITH_IMM "IBV_WC_RECV_RDMA_WITH_IMM",
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use verbs_sys::{__be32, IBV_WC_RECV, ibv_wc_status};
+
+    fn completion(change: impl FnOnce(&mut ibv_wc)) -> WorkCompletion {
+        let mut wc = ibv_wc::default();
+        change(&mut wc);
+        WorkCompletion { wc }
+    }
+
+    #[test]
+    fn success_tells_length_and_immediate() {
+        let completion = completion(|wc| {
+            wc.wr_id = 7;
+            wc.opcode = IBV_WC_RECV;
+            wc.byte_len = 64;
+            wc.wc_flags = IBV_WC_WITH_IMM.0;
+            wc.__bindgen_anon_1.imm_data = __be32(0x0102_0304_u32.to_be());
+        });
+        let success = completion.result().unwrap();
+        assert_eq!((success.wr_id(), success.byte_len()), (7, 64));
+        assert_eq!(success.opcode(), WcOpcode::RECV);
+        assert_eq!(success.imm_data(), Some(0x0102_0304));
+        assert_eq!(success.invalidated_rkey(), None);
+    }
+
+    #[test]
+    fn without_the_flag_there_is_no_immediate() {
+        let success = completion(|_| {}).result().unwrap();
+        assert_eq!(success.imm_data(), None);
+    }
+
+    #[test]
+    fn failure_says_what_to_do() {
+        let error = completion(|wc| {
+            wc.status = verbs_sys::IBV_WC_RNR_RETRY_EXC_ERR;
+            wc.vendor_err = 0x87;
+            wc.wr_id = 3;
+            wc.qp_num = 0x11;
+        });
+        let error = error.result().unwrap_err();
+        assert_eq!(error.status, WcStatus::RNR_RETRY_EXC_ERR);
+        assert_eq!(
+            error.to_string(),
+            "work request 3 on QP 0x11 failed: IBV_WC_RNR_RETRY_EXC_ERR: the peer had no receive \
+             posted after all retries: post receives before the peer sends (vendor code 0x87)"
+        );
+    }
+
+    #[test]
+    fn unknown_status_survives() {
+        let error = completion(|wc| wc.status = ibv_wc_status(999)).result();
+        let error = error.unwrap_err();
+        assert_eq!(error.status.as_raw(), 999);
+        assert!(error.to_string().contains("ibv_wc_status(999)"));
+    }
+}

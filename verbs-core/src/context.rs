@@ -1,0 +1,186 @@
+//! Contexts: opened devices.
+#![expect(unsafe_code, reason = "owns an `ibv_context`")]
+
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::{fmt, io};
+
+use verbs_sys::{ibv_context, ibv_fork_init, ibv_open_device};
+
+use crate::handle::Handle;
+use crate::macros::man;
+use crate::{Device, Error, PortState, Result, fd, ret};
+
+/// An opened device: where everything else is made from.
+///
+/// Cloning is cheap and shares the context; the last clone to go, and the last object made from it,
+/// closes the device.
+#[doc = man!("ibv_open_device")]
+#[derive(Clone)]
+#[doc(alias = "ibv_context")]
+pub struct Context {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    context: Handle<ibv_context>,
+    device: Device,
+}
+
+impl Device {
+    /// Opens the device.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::DeviceNode`], with the path, if its node is missing or this user may not open it.
+    #[doc(alias = "ibv_open_device")]
+    pub fn open(&self) -> Result<Context> {
+        // SAFETY: `self` keeps the device.
+        let context = unsafe { ibv_open_device(self.as_ptr()) };
+        let context = match ret::non_null("ibv_open_device", context) {
+            Ok(context) => context,
+            Err(Error::Verb { source, .. }) if is_about_the_node(&source) => {
+                let path = self.node();
+                return Err(Error::DeviceNode { path, source });
+            }
+            Err(error) => return Err(error),
+        };
+        let context = Context {
+            inner: Arc::new(Inner {
+                // SAFETY: it is new, and has a reference to the device of its own.
+                context: unsafe { Handle::new(context) },
+                device: self.clone(),
+            }),
+        };
+        // Waiting is done by poll(2), with a bound; reading must never block.
+        fd::set_nonblocking(context.async_fd())?;
+        Ok(context)
+    }
+}
+
+impl Context {
+    /// Opens the first device that has an ACTIVE port.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoDevice`], [`Error::NoActivePort`]; if none could be opened or asked, the first
+    /// refusal.
+    pub fn first_active() -> Result<Self> {
+        let mut refused = None;
+        for device in Device::some()? {
+            match device
+                .open()
+                .and_then(|context| Ok((context.active_port()?, context)))
+            {
+                Ok((Some(_port), context)) => return Ok(context),
+                Ok((None, _)) => {}
+                Err(error) => refused = refused.or(Some(error)),
+            }
+        }
+        Err(refused.unwrap_or_else(|| Error::NoActivePort {
+            device: "any device".into(),
+        }))
+    }
+
+    /// The first port that is ACTIVE.
+    ///
+    /// # Errors
+    ///
+    /// The errno of a port that cannot be queried.
+    pub fn active_port(&self) -> Result<Option<u8>> {
+        for port in self.ports()? {
+            if self.query_port(port)?.state() == PortState::ACTIVE {
+                return Ok(Some(port));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The device this is.
+    #[must_use]
+    pub fn device(&self) -> &Device {
+        &self.inner.device
+    }
+
+    /// How many interrupt vectors completions can be spread over.
+    #[must_use]
+    pub fn num_comp_vectors(&self) -> u32 {
+        // SAFETY: the handle keeps the context, and the field is not changed.
+        let vectors = unsafe { (*self.as_ptr()).num_comp_vectors };
+        u32::try_from(vectors).unwrap_or(0)
+    }
+
+    /// The descriptor that is readable when a device event is there, non-blocking.
+    #[must_use]
+    pub fn async_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the handle keeps the context, and the field is not changed.
+        let fd = unsafe { (*self.as_ptr()).async_fd };
+        // SAFETY: the context keeps it open, and is borrowed.
+        unsafe { BorrowedFd::borrow_raw(fd) }
+    }
+
+    /// The `ibv_context`, for verbs this crate does not wrap. It lives as long as `self` does.
+    #[must_use]
+    pub fn as_ptr(&self) -> *mut ibv_context {
+        self.inner.context.as_ptr()
+    }
+
+    /// Closes it and says how that went; dropping only logs.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InUse`] while clones or objects made from it live: the last of them to go closes
+    /// it. Else the errno.
+    #[doc(alias = "ibv_close_device")]
+    pub fn close(self) -> Result<()> {
+        match Arc::into_inner(self.inner) {
+            Some(Inner { context, .. }) => context.close(),
+            None => Err(Error::InUse {
+                object: "the device context",
+            }),
+        }
+    }
+
+    /// Whether two handles are the same context.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.inner, &other.inner)
+    }
+}
+
+impl fmt::Debug for Context {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Context")
+            .field(&self.device().name())
+            .finish()
+    }
+}
+
+/// Makes registered memory safe across `fork(2)`; call it before any other verb.
+///
+/// Without it, on kernels before 5.12, a page that is shared after a fork may be copied by the
+/// first write, and the card keeps the other copy. A child process must use none of its parent's
+/// objects in either case: open the device anew.
+///
+/// # Errors
+///
+/// `EINVAL` if memory is registered already, `ENOSYS` as [`Error::Unsupported`] if the kernel
+/// cannot do it.
+#[doc = man!("ibv_fork_init")]
+#[doc(alias = "ibv_fork_init")]
+pub fn fork_init() -> Result<()> {
+    // SAFETY: it takes no arguments, and synchronises with other verbs by itself.
+    ret::errno("ibv_fork_init", unsafe { ibv_fork_init() })
+}
+
+fn is_about_the_node(error: &io::Error) -> bool {
+    let about = [
+        libc::EACCES,
+        libc::EPERM,
+        libc::ENOENT,
+        libc::ENXIO,
+        libc::ENODEV,
+    ];
+    error
+        .raw_os_error()
+        .is_some_and(|errno| about.contains(&errno))
+}

@@ -1,0 +1,337 @@
+//! Devices: what is in this machine, before anything is opened.
+#![expect(unsafe_code, reason = "owns the list of `ibv_device`")]
+
+use std::ffi::CStr;
+use std::path::PathBuf;
+use std::ptr::NonNull;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::{fmt, fs};
+
+use verbs_sys::{
+    ibv_device, ibv_free_device_list, ibv_get_device_guid, ibv_get_device_index,
+    ibv_get_device_list, ibv_get_device_name,
+};
+
+use crate::macros::{man, open_enum};
+use crate::{Error, Result, ret};
+
+/// An RDMA device (HCA, RNIC), not yet opened.
+///
+/// ```no_run
+/// # fn main() -> verbs_core::Result<()> {
+/// for device in verbs_core::Device::list()? {
+///     println!("{} {}", device.name(), device.guid());
+/// }
+/// let context = verbs_core::Device::by_name("rxe0")?.open()?;
+/// # Ok(())
+/// # }
+/// ```
+#[doc = man!("ibv_get_device_list")]
+#[derive(Clone)]
+#[doc(alias = "ibv_device")]
+pub struct Device {
+    list: Arc<List>,
+    index: usize,
+}
+
+/// The array that libibverbs allocated, with a reference to each device in it.
+struct List {
+    first: NonNull<*mut ibv_device>,
+}
+
+impl Device {
+    /// All devices that libibverbs can use; empty if there are none.
+    ///
+    /// # Errors
+    ///
+    /// The errno of `ibv_get_device_list`. A kernel without RDMA support is an empty list.
+    #[doc(alias = "ibv_get_device_list")]
+    pub fn list() -> Result<Vec<Self>> {
+        let mut len = 0;
+        // SAFETY: `len` is a local that the call fills in.
+        let first = unsafe { ibv_get_device_list(&raw mut len) };
+        let first = match ret::non_null("ibv_get_device_list", first) {
+            Ok(first) => first,
+            Err(Error::Unsupported { .. }) => return Ok(Vec::new()),
+            Err(error) => return Err(error),
+        };
+        let list = Arc::new(List { first });
+        let len = usize::try_from(len).unwrap_or(0);
+        let device = |index| Self {
+            list: Arc::clone(&list),
+            index,
+        };
+        Ok((0..len).map(device).collect())
+    }
+
+    /// The device of this name.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::UnknownDevice`], which lists those that exist, or [`Error::NoDevice`].
+    pub fn by_name(name: &str) -> Result<Self> {
+        Self::find(
+            |device| device.name() == name,
+            || format!("is called {name:?}"),
+        )
+    }
+
+    /// The device with this node GUID.
+    ///
+    /// # Errors
+    ///
+    /// As [`by_name`](Self::by_name).
+    pub fn by_guid(guid: Guid) -> Result<Self> {
+        Self::find(
+            |device| device.guid() == guid,
+            || format!("has GUID {guid}"),
+        )
+    }
+
+    /// The device with this index of the kernel's, see [`index`](Self::index).
+    ///
+    /// # Errors
+    ///
+    /// As [`by_name`](Self::by_name).
+    pub fn by_index(index: u32) -> Result<Self> {
+        Self::find(
+            |device| device.index() == Some(index),
+            || format!("has index {index}"),
+        )
+    }
+
+    /// All devices; having none is an error here, with a way out.
+    pub(crate) fn some() -> Result<Vec<Self>> {
+        let devices = Self::list()?;
+        if devices.is_empty() {
+            let entries = fs::read_dir("/sys/class/infiniband").into_iter().flatten();
+            let names = entries.flatten().map(|entry| entry.file_name());
+            let kernel = names.map(|name| name.to_string_lossy().into_owned());
+            return Err(Error::NoDevice {
+                kernel: kernel.collect(),
+            });
+        }
+        Ok(devices)
+    }
+
+    fn find(is_it: impl Fn(&Self) -> bool, wanted: impl Fn() -> String) -> Result<Self> {
+        let mut devices = Self::some()?;
+        match devices.iter().position(is_it) {
+            Some(index) => Ok(devices.swap_remove(index)),
+            None => Err(Error::UnknownDevice {
+                wanted: wanted(),
+                available: devices.iter().map(|device| device.name().into()).collect(),
+            }),
+        }
+    }
+
+    /// Its name: `mlx5_0`, `rxe0`.
+    #[must_use]
+    #[doc(alias = "ibv_get_device_name")]
+    pub fn name(&self) -> &str {
+        // SAFETY: the list keeps the device.
+        let name = unsafe { ibv_get_device_name(self.as_ptr()) };
+        if name.is_null() {
+            return "";
+        }
+        // SAFETY: it is a C string inside the device, and is not changed.
+        let name = unsafe { CStr::from_ptr(name) };
+        name.to_str().unwrap_or("(a name that is not UTF-8)")
+    }
+
+    /// Its node GUID, as sysfs prints it.
+    #[must_use]
+    #[doc(alias = "ibv_get_device_guid")]
+    pub fn guid(&self) -> Guid {
+        // SAFETY: the list keeps the device.
+        Guid::from_be(unsafe { ibv_get_device_guid(self.as_ptr()) })
+    }
+
+    /// The kernel's index of it, which stays the same when it is renamed.
+    ///
+    /// `None` where the kernel does not tell.
+    #[must_use]
+    #[doc(alias = "ibv_get_device_index")]
+    pub fn index(&self) -> Option<u32> {
+        // SAFETY: the list keeps the device.
+        u32::try_from(unsafe { ibv_get_device_index(self.as_ptr()) }).ok()
+    }
+
+    /// What kind of node it is.
+    #[must_use]
+    pub fn node_type(&self) -> NodeType {
+        // SAFETY: the list keeps the device, whose type is not changed.
+        NodeType::from_raw(unsafe { (*self.as_ptr()).node_type }.0)
+    }
+
+    /// What it speaks: InfiniBand's transport (RoCE too), or iWARP.
+    #[must_use]
+    pub fn transport_type(&self) -> TransportType {
+        // SAFETY: the list keeps the device, whose type is not changed.
+        TransportType::from_raw(unsafe { (*self.as_ptr()).transport_type }.0)
+    }
+
+    /// The character device that opening it opens.
+    #[must_use]
+    pub fn node(&self) -> PathBuf {
+        // SAFETY: the list keeps the device.
+        let name = unsafe { &raw const (*self.as_ptr()).dev_name };
+        // SAFETY: it is a C string inside the device, and is not changed.
+        let name = unsafe { CStr::from_ptr(name.cast()) };
+        PathBuf::from("/dev/infiniband").join(name.to_string_lossy().as_ref())
+    }
+
+    /// The `ibv_device`, for verbs this crate does not wrap. It lives as long as `self` does.
+    #[must_use]
+    pub fn as_ptr(&self) -> *mut ibv_device {
+        // SAFETY: `list` made a device of each entry, and of no other.
+        let entry = unsafe { self.list.first.add(self.index) };
+        // SAFETY: the entry is initialised and is not changed.
+        unsafe { entry.read() }
+    }
+}
+
+impl fmt::Debug for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Device")
+            .field("name", &self.name())
+            .field("guid", &format_args!("{}", self.guid()))
+            .field("node_type", &self.node_type())
+            .field("transport_type", &self.transport_type())
+            .finish()
+    }
+}
+
+// SAFETY: libibverbs counts references to a device atomically and changes nothing else in it.
+unsafe impl Send for List {}
+// SAFETY: as above.
+unsafe impl Sync for List {}
+
+impl Drop for List {
+    fn drop(&mut self) {
+        // SAFETY: it came from `ibv_get_device_list`; each `Device` in it is gone, and an open
+        // context has a reference of its own.
+        unsafe { ibv_free_device_list(self.first.as_ptr()) };
+    }
+}
+
+/// A globally unique identifier of 64 bits, in the order it is printed in.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[doc(alias = "node_guid")]
+pub struct Guid([u8; 8]);
+
+impl Guid {
+    /// From its bytes, most significant first.
+    #[must_use]
+    pub const fn new(bytes: [u8; 8]) -> Self {
+        Self(bytes)
+    }
+
+    /// Its bytes, most significant first.
+    #[must_use]
+    pub const fn bytes(self) -> [u8; 8] {
+        self.0
+    }
+
+    /// From C's field, which is in network byte order.
+    pub(crate) const fn from_be(guid: verbs_sys::__be64) -> Self {
+        Self(guid.0.to_ne_bytes())
+    }
+}
+
+impl fmt::Display for Guid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [a, b, c, d, e, g, h, i] = self.0;
+        write!(
+            f,
+            "{a:02x}{b:02x}:{c:02x}{d:02x}:{e:02x}{g:02x}:{h:02x}{i:02x}"
+        )
+    }
+}
+
+impl fmt::Debug for Guid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// A text that is no GUID.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a GUID is 16 hexadecimal digits, as in 5054:00ff:fe12:3456")]
+#[non_exhaustive]
+pub struct ParseGuidError;
+
+impl FromStr for Guid {
+    type Err = ParseGuidError;
+
+    fn from_str(text: &str) -> Result<Self, ParseGuidError> {
+        let digits: String = text.chars().filter(|c| *c != ':').collect();
+        if digits.len() != 16 || !digits.chars().all(|c| c.is_ascii_hexdigit()) {
+            return Err(ParseGuidError);
+        }
+        let number = u64::from_str_radix(&digits, 16).map_err(|_unreachable| ParseGuidError)?;
+        Ok(Self(number.to_be_bytes()))
+    }
+}
+
+open_enum! {
+    /// What kind of node a device is.
+    NodeType(i32), "ibv_node_type";
+    /// The kernel does not tell.
+    UNKNOWN = IBV_NODE_UNKNOWN "IBV_NODE_UNKNOWN",
+    /// A channel adapter: InfiniBand and RoCE cards.
+    CA = IBV_NODE_CA "IBV_NODE_CA",
+    /// A switch.
+    SWITCH = IBV_NODE_SWITCH "IBV_NODE_SWITCH",
+    /// A router.
+    ROUTER = IBV_NODE_ROUTER "IBV_NODE_ROUTER",
+    /// An RDMA network card: iWARP.
+    RNIC = IBV_NODE_RNIC "IBV_NODE_RNIC",
+    /// Cisco's usNIC.
+    USNIC = IBV_NODE_USNIC "IBV_NODE_USNIC",
+    /// Cisco's usNIC over UDP.
+    USNIC_UDP = IBV_NODE_USNIC_UDP "IBV_NODE_USNIC_UDP",
+    /// Something else.
+    UNSPECIFIED = IBV_NODE_UNSPECIFIED "IBV_NODE_UNSPECIFIED",
+}
+
+open_enum! {
+    /// What a device speaks.
+    TransportType(i32), "ibv_transport_type";
+    /// The kernel does not tell.
+    UNKNOWN = IBV_TRANSPORT_UNKNOWN "IBV_TRANSPORT_UNKNOWN",
+    /// InfiniBand's transport: InfiniBand itself and RoCE.
+    IB = IBV_TRANSPORT_IB "IBV_TRANSPORT_IB",
+    /// iWARP, over TCP.
+    IWARP = IBV_TRANSPORT_IWARP "IBV_TRANSPORT_IWARP",
+    /// Cisco's usNIC.
+    USNIC = IBV_TRANSPORT_USNIC "IBV_TRANSPORT_USNIC",
+    /// Cisco's usNIC over UDP.
+    USNIC_UDP = IBV_TRANSPORT_USNIC_UDP "IBV_TRANSPORT_USNIC_UDP",
+    /// Something else.
+    UNSPECIFIED = IBV_TRANSPORT_UNSPECIFIED "IBV_TRANSPORT_UNSPECIFIED",
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn guid_prints_as_sysfs_does() {
+        let guid = Guid::from_be(verbs_sys::__be64(0x5054_00ff_fe12_3456_u64.to_be()));
+        assert_eq!(guid.to_string(), "5054:00ff:fe12:3456");
+        assert_eq!("5054:00ff:fe12:3456".parse(), Ok(guid));
+        assert_eq!("505400fffe123456".parse(), Ok(guid));
+        for bad in ["", "5054", "5054:00ff:fe12:345g", "+054:00ff:fe12:3456"] {
+            assert_eq!(bad.parse::<Guid>(), Err(ParseGuidError), "{bad}");
+        }
+    }
+
+    #[test]
+    fn unknown_numbers_survive() {
+        assert_eq!(format!("{:?}", NodeType::CA), "IBV_NODE_CA");
+        assert_eq!(format!("{:?}", NodeType::from_raw(99)), "ibv_node_type(99)");
+        assert_eq!(TransportType::UNKNOWN.as_raw(), -1);
+    }
+}

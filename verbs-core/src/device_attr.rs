@@ -1,0 +1,305 @@
+//! Device attributes: what a device is and where its limits are.
+#![expect(unsafe_code, reason = "lets C fill in `ibv_device_attr`")]
+
+use std::ffi::CStr;
+use std::fmt;
+
+use verbs_sys::{ibv_device_attr, ibv_device_attr_ex, ibv_query_device, ibv_query_device_ex};
+
+use crate::device::Guid;
+use crate::macros::{getters, man, open_enum};
+use crate::{Context, Error, Result, ret};
+
+/// What a device is and where its limits are.
+///
+/// Limits are the hardware's; a queue pair that uses several of them at their largest may still be
+/// refused.
+#[doc = man!("ibv_query_device")]
+#[derive(Clone, Copy)]
+#[doc(alias = "ibv_device_attr")]
+pub struct DeviceAttr {
+    attr: ibv_device_attr,
+}
+
+/// More of what a device can do, where its driver tells.
+#[doc = man!("ibv_query_device_ex")]
+#[derive(Clone, Copy)]
+#[doc(alias = "ibv_device_attr_ex")]
+pub struct DeviceAttrEx {
+    attr: ibv_device_attr_ex,
+}
+
+impl Context {
+    /// Asks for the device's attributes.
+    ///
+    /// # Errors
+    ///
+    /// The errno.
+    #[doc(alias = "ibv_query_device")]
+    pub fn query_device(&self) -> Result<DeviceAttr> {
+        let mut attr = ibv_device_attr::default();
+        // SAFETY: the context is open, and `attr` is a local that the call fills in.
+        let ret = unsafe { ibv_query_device(self.as_ptr(), &raw mut attr) };
+        ret::errno("ibv_query_device", ret)?;
+        Ok(DeviceAttr { attr })
+    }
+
+    /// Asks for the device's extended attributes; zeros where the driver knows none.
+    ///
+    /// # Errors
+    ///
+    /// The errno.
+    #[doc(alias = "ibv_query_device_ex")]
+    pub fn query_device_ex(&self) -> Result<DeviceAttrEx> {
+        let mut attr = ibv_device_attr_ex::default();
+        // SAFETY: the context is open, a null input asks for everything, and `attr` is a local of
+        // the size that the call assumes.
+        let ret = unsafe { ibv_query_device_ex(self.as_ptr(), std::ptr::null(), &raw mut attr) };
+        ret::errno("ibv_query_device_ex", ret)?;
+        Ok(DeviceAttrEx { attr })
+    }
+
+    /// Refuses a capacity above the device's limit.
+    pub(crate) fn within(what: &'static str, asked: u32, max: u32) -> Result<()> {
+        if asked <= max {
+            return Ok(());
+        }
+        Err(Error::Limit {
+            what,
+            asked: asked.into(),
+            max: Some(max.into()),
+        })
+    }
+}
+
+impl DeviceAttr {
+    /// The firmware's version.
+    #[must_use]
+    pub fn fw_ver(&self) -> String {
+        // SAFETY: an array of bytes is as long in either signedness.
+        let bytes: [u8; 64] = unsafe { std::mem::transmute(self.attr.fw_ver) };
+        let text = CStr::from_bytes_until_nul(&bytes).unwrap_or_default();
+        text.to_string_lossy().into_owned()
+    }
+
+    /// The node's GUID.
+    #[must_use]
+    pub const fn node_guid(&self) -> Guid {
+        Guid::from_be(self.attr.node_guid)
+    }
+
+    /// The GUID of the card that the node is a part of.
+    #[must_use]
+    pub const fn sys_image_guid(&self) -> Guid {
+        Guid::from_be(self.attr.sys_image_guid)
+    }
+
+    /// Towards whom atomics are atomic.
+    #[must_use]
+    pub const fn atomic_cap(&self) -> AtomicCap {
+        AtomicCap::from_raw(self.attr.atomic_cap.0)
+    }
+
+    getters! {
+        /// The largest region that can be registered, in bytes.
+        max_mr_size: plain u64,
+        /// Page sizes that can be registered, as a mask.
+        page_size_cap: plain u64,
+        /// The vendor, an IEEE OUI.
+        vendor_id: plain u32,
+        /// The vendor's number for this device.
+        vendor_part_id: plain u32,
+        /// The hardware's version.
+        hw_ver: plain u32,
+        /// Queue pairs.
+        max_qp: count u32,
+        /// Work requests in a send or a receive queue.
+        max_qp_wr: count u32,
+        /// Capabilities, `IBV_DEVICE_*`.
+        device_cap_flags: plain u32,
+        /// Elements in a work request.
+        max_sge: count u32,
+        /// Elements in a read, for devices that differ there.
+        max_sge_rd: count u32,
+        /// Completion queues.
+        max_cq: count u32,
+        /// Entries in a completion queue.
+        max_cqe: count u32,
+        /// Memory regions.
+        max_mr: count u32,
+        /// Protection domains.
+        max_pd: count u32,
+        /// Reads and atomics that a queue pair serves at once.
+        max_qp_rd_atom: count u32,
+        /// The same for an end-to-end context.
+        max_ee_rd_atom: count u32,
+        /// Reads and atomics that the device serves at once.
+        max_res_rd_atom: count u32,
+        /// Reads and atomics that a queue pair has under way at once.
+        max_qp_init_rd_atom: count u32,
+        /// The same for an end-to-end context.
+        max_ee_init_rd_atom: count u32,
+        /// End-to-end contexts.
+        max_ee: count u32,
+        /// Reliable datagram domains.
+        max_rdd: count u32,
+        /// Memory windows.
+        max_mw: count u32,
+        /// Raw IPv6 queue pairs.
+        max_raw_ipv6_qp: count u32,
+        /// Raw Ethertype queue pairs.
+        max_raw_ethy_qp: count u32,
+        /// Multicast groups.
+        max_mcast_grp: count u32,
+        /// Queue pairs in a multicast group.
+        max_mcast_qp_attach: count u32,
+        /// Queue pairs in multicast groups, in all.
+        max_total_mcast_qp_attach: count u32,
+        /// Address handles.
+        max_ah: count u32,
+        /// Fast memory regions.
+        max_fmr: count u32,
+        /// Maps of a fast memory region before it must be unmapped.
+        max_map_per_fmr: count u32,
+        /// Shared receive queues.
+        max_srq: count u32,
+        /// Work requests in a shared receive queue.
+        max_srq_wr: count u32,
+        /// Elements in a receive of a shared receive queue.
+        max_srq_sge: count u32,
+        /// P_Keys of a port.
+        max_pkeys: plain u16,
+        /// The delay of an acknowledgement, as a code.
+        local_ca_ack_delay: plain u8,
+        /// Ports.
+        phys_port_cnt: plain u8,
+    }
+
+    /// C's struct.
+    #[must_use]
+    pub const fn as_raw(&self) -> &ibv_device_attr {
+        &self.attr
+    }
+}
+
+impl DeviceAttrEx {
+    /// The basic attributes.
+    #[must_use]
+    pub const fn base(&self) -> DeviceAttr {
+        DeviceAttr {
+            attr: self.attr.orig_attr,
+        }
+    }
+
+    /// On-demand paging: the general capabilities, `IBV_ODP_SUPPORT*`, and for RC, UC and UD what
+    /// may fault, `IBV_ODP_SUPPORT_SEND` and its likes.
+    #[must_use]
+    #[doc(alias = "ibv_odp_caps")]
+    pub const fn odp_caps(&self) -> (u64, [u32; 3]) {
+        let odp = &self.attr.odp_caps;
+        let per = &odp.per_transport_caps;
+        let transports = [per.rc_odp_caps, per.uc_odp_caps, per.ud_odp_caps];
+        (odp.general_caps, transports)
+    }
+
+    /// Segmentation by the device: the largest payload in bytes, and the queue pair types.
+    #[must_use]
+    #[doc(alias = "ibv_tso_caps")]
+    pub const fn tso_caps(&self) -> (u32, u32) {
+        (
+            self.attr.tso_caps.max_tso,
+            self.attr.tso_caps.supported_qpts,
+        )
+    }
+
+    /// Completion moderation: the largest count, and the longest time in microseconds.
+    #[must_use]
+    #[doc(alias = "ibv_cq_moderation_caps")]
+    pub const fn cq_mod_caps(&self) -> (u16, u16) {
+        let caps = &self.attr.cq_mod_caps;
+        (caps.max_cq_count, caps.max_cq_period)
+    }
+
+    getters! {
+        /// The bits that completion timestamps have; 0 where there are none.
+        completion_timestamp_mask: plain u64,
+        /// The frequency of the device's clock, in kHz.
+        hca_core_clock: plain u64,
+        /// Capabilities, more than 32.
+        device_cap_flags_ex: plain u64,
+        /// Receive work queues.
+        max_wq_type_rq: plain u32,
+        /// Capabilities of raw packet queue pairs.
+        raw_packet_caps: plain u32,
+        /// Memory on the device, in bytes.
+        max_dm_size: plain u64,
+        /// On-demand paging for XRC.
+        xrc_odp_caps: plain u32,
+        /// Ports, more than 255.
+        phys_port_cnt_ex: plain u32,
+    }
+
+    /// C's struct.
+    #[must_use]
+    pub const fn as_raw(&self) -> &ibv_device_attr_ex {
+        &self.attr
+    }
+}
+
+impl fmt::Debug for DeviceAttr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DeviceAttr")
+            .field("fw_ver", &self.fw_ver())
+            .field("node_guid", &self.node_guid())
+            .field("max_qp_wr", &self.max_qp_wr())
+            .field("max_sge", &self.max_sge())
+            .field("max_cqe", &self.max_cqe())
+            .field("atomic_cap", &self.atomic_cap())
+            .field("phys_port_cnt", &self.phys_port_cnt())
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for DeviceAttrEx {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DeviceAttrEx")
+            .field("base", &self.base())
+            .field("odp_caps", &self.odp_caps())
+            .finish_non_exhaustive()
+    }
+}
+
+open_enum! {
+    /// Towards whom a device's atomics are atomic.
+    AtomicCap(u32), "ibv_atomic_cap";
+    /// There are none.
+    NONE = IBV_ATOMIC_NONE "IBV_ATOMIC_NONE",
+    /// Towards other atomics of the same device; not towards this machine's processors.
+    HCA = IBV_ATOMIC_HCA "IBV_ATOMIC_HCA",
+    /// Towards everything, this machine's processors included.
+    GLOB = IBV_ATOMIC_GLOB "IBV_ATOMIC_GLOB",
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_are_never_negative() {
+        let attr = ibv_device_attr {
+            max_qp: -1,
+            max_qp_wr: 16,
+            ..Default::default()
+        };
+        let attr = DeviceAttr { attr };
+        assert_eq!((attr.max_qp(), attr.max_qp_wr()), (0, 16));
+        assert_eq!(attr.fw_ver(), "");
+    }
+
+    #[test]
+    fn limits_have_names() {
+        assert!(Context::within("max_sge", 4, 4).is_ok());
+        let error = Context::within("max_sge", 5, 4).unwrap_err();
+        assert_eq!(error.to_string(), "max_sge 5 exceeds this device's 4");
+    }
+}

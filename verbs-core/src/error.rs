@@ -1,0 +1,503 @@
+//! What can go wrong, in words.
+
+use std::path::PathBuf;
+use std::{fmt, io};
+
+use crate::queue_pair::{QpAttrMask, QpState};
+
+/// `Result` with this crate's [`Error`].
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Why a verb, or a check in front of it, refused.
+///
+/// A failed *completion* is not an `Error`: it is data, see
+/// [`WorkError`](crate::WorkError).
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The library, the driver or the kernel refused; the source carries the errno.
+    #[error("{verb} failed")]
+    Verb {
+        /// The C function.
+        verb: &'static str,
+        /// Its errno.
+        source: io::Error,
+    },
+
+    /// The device, its driver or the installed rdma-core cannot do this.
+    #[error("{verb} is not supported by this device, its driver or the installed rdma-core")]
+    Unsupported {
+        /// The C function.
+        verb: &'static str,
+    },
+
+    /// There is no RDMA device at all.
+    #[error("{}", NoDevice(kernel))]
+    NoDevice {
+        /// Devices that the kernel has but libibverbs cannot use.
+        kernel: Vec<String>,
+    },
+
+    /// No device is called this, or has this GUID or index.
+    #[error("no RDMA device {wanted}; there is {}", available.join(", "))]
+    UnknownDevice {
+        /// What was asked for, with its kind: `name "mlx5_0"`.
+        wanted: String,
+        /// The names of the devices that exist.
+        available: Vec<String>,
+    },
+
+    /// The device's node cannot be opened.
+    #[error("cannot open {}: check that it exists and that this user may read and write it (udev rule, group, container --device)", path.display())]
+    DeviceNode {
+        /// The character device, `/dev/infiniband/uverbsN`.
+        path: PathBuf,
+        /// What `open(2)` said.
+        source: io::Error,
+    },
+
+    /// No port of the device, or of any device, is up.
+    #[error(
+        "no port of {device} is ACTIVE: check the cable, `rdma link`, and on InfiniBand the subnet manager"
+    )]
+    NoActivePort {
+        /// The device's name, or `any device`.
+        device: String,
+    },
+
+    /// The device has no such port.
+    #[error("port {port} does not exist: {device} has ports 1 to {ports}")]
+    UnknownPort {
+        /// The port asked for.
+        port: u8,
+        /// The device's name.
+        device: String,
+        /// How many ports there are; they count from 1.
+        ports: u8,
+    },
+
+    /// The port's GID table has nothing at this index.
+    #[error("GID index {index} of port {port} is empty; filled are {filled:?}")]
+    EmptyGid {
+        /// The port.
+        port: u8,
+        /// The index asked for.
+        index: u32,
+        /// The indices that hold a GID.
+        filled: Vec<u32>,
+    },
+
+    /// The port needs a GID and has none.
+    #[error(
+        "port {port} needs a GID and its table is empty: give the network interface behind it an address and bring it up"
+    )]
+    NoGid {
+        /// The port.
+        port: u8,
+    },
+
+    /// A capacity is above what the device offers.
+    #[error("{what} {asked} exceeds {}", Limit(*max))]
+    Limit {
+        /// C's name of the capacity.
+        what: &'static str,
+        /// What was asked for.
+        asked: u64,
+        /// The device's limit, where it tells.
+        max: Option<u64>,
+    },
+
+    /// A number is outside the range that the field can hold.
+    #[error("{what} {value} is out of range: {min} to {max} are possible")]
+    OutOfRange {
+        /// C's name of the field.
+        what: &'static str,
+        /// The value.
+        value: u64,
+        /// The smallest valid value.
+        min: u64,
+        /// The largest valid value.
+        max: u64,
+    },
+
+    /// A range reaches past the end of a region.
+    #[error("bytes {start}..{end} are not within the region's {len} bytes")]
+    OutOfBounds {
+        /// First byte.
+        start: u64,
+        /// One past the last byte.
+        end: u64,
+        /// The region's length in bytes.
+        len: u64,
+    },
+
+    /// The local elements hold more bytes than the remote region.
+    #[error("{local} local bytes do not fit the remote region's {remote} bytes")]
+    RemoteTooShort {
+        /// Bytes in the gather or scatter list.
+        local: u64,
+        /// Bytes in the remote region.
+        remote: u64,
+    },
+
+    /// An atomic needs exactly 8 bytes, at addresses divisible by 8.
+    #[error(
+        "an atomic works on 8 bytes at an address divisible by 8, not on {len} bytes at {addr:#x}"
+    )]
+    Misaligned {
+        /// The address.
+        addr: u64,
+        /// The length in bytes.
+        len: u64,
+    },
+
+    /// The locked-memory limit is too low to register this buffer.
+    #[error(
+        "registering {len} bytes needs more locked memory than the limit of {limit} bytes allows: raise it with `ulimit -l unlimited` or in limits.conf"
+    )]
+    Memlock {
+        /// Bytes to register.
+        len: u64,
+        /// `RLIMIT_MEMLOCK`, in bytes.
+        limit: u64,
+        /// What the kernel said.
+        source: io::Error,
+    },
+
+    /// Remote access was asked for a region whose bytes the program can borrow.
+    #[error("a peer may only reach a SharedRegion: register it with reg_shared")]
+    RemoteAccess,
+
+    /// What a peer sent as its endpoint is impossible.
+    #[error("the peer's endpoint is not usable")]
+    Endpoint(#[from] EndpointError),
+
+    /// A state change with the wrong attributes.
+    #[error("{from:?} to {to:?} was refused: {}", Bits { missing: *missing, extra: *extra })]
+    Transition {
+        /// The state before.
+        from: QpState,
+        /// The state asked for.
+        to: QpState,
+        /// Attributes that this transition requires and that were not given.
+        missing: QpAttrMask,
+        /// Attributes that were given and that this transition does not allow.
+        extra: QpAttrMask,
+        /// The errno.
+        source: io::Error,
+    },
+
+    /// Two objects that must belong together do not.
+    #[error("{child} belongs to another device context")]
+    ForeignContext {
+        /// The object that does not belong.
+        child: &'static str,
+    },
+
+    /// The object cannot be closed: clones or children of it are alive.
+    #[error("{object} is still in use")]
+    InUse {
+        /// The object.
+        object: &'static str,
+    },
+
+    /// A post was refused.
+    #[error(transparent)]
+    Post(#[from] crate::PostError),
+
+    /// A completion reports a failure.
+    #[error(transparent)]
+    Work(#[from] crate::WorkError),
+}
+
+/// Why the endpoint that a peer sent cannot be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum EndpointError {
+    /// The peer speaks another version of this format.
+    #[error(
+        "endpoint version {version} is unknown, this library speaks {}",
+        crate::queue_pair::ENDPOINT_VERSION
+    )]
+    Version {
+        /// The peer's version.
+        version: u32,
+    },
+    /// A number that cannot be.
+    #[error("{what} {value} is impossible: {min} to {max} are valid")]
+    Number {
+        /// C's name of the field.
+        what: &'static str,
+        /// The value.
+        value: u64,
+        /// The smallest valid value.
+        min: u64,
+        /// The largest valid value.
+        max: u64,
+    },
+    /// Neither a LID nor a GID: nothing to send packets to.
+    #[error("it has neither a LID nor a GID")]
+    NoAddress,
+    /// This side's port needs a GID and the peer gave none.
+    #[error("this side's port is addressed by GID and the peer gave none")]
+    NoGid,
+    /// This side's port is addressed by LID and the peer gave none.
+    #[error("this side's port is addressed by LID and the peer gave none")]
+    NoLid,
+    /// The bytes end too early, or go on after the end.
+    #[error("it is {len} bytes long, not {expected}")]
+    Length {
+        /// The length received.
+        len: usize,
+        /// The length of this version.
+        expected: usize,
+    },
+}
+
+/// What kind of trouble an [`Error`] is, for callers that match.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// No such device, port or GID, or none that is up.
+    NotFound,
+    /// The user may not.
+    PermissionDenied,
+    /// Above a limit of the device or the system.
+    Limit,
+    /// A queue is full, or memory has run out (`ENOMEM`).
+    OutOfMemory,
+    /// The caller's arguments are wrong.
+    InvalidInput,
+    /// The peer's data is wrong.
+    InvalidPeer,
+    /// Not supported here.
+    Unsupported,
+    /// Still in use.
+    InUse,
+    /// Nothing there yet.
+    WouldBlock,
+    /// A completion reports a failure.
+    Work,
+    /// Anything else the driver or the kernel says; see [`Error::errno`].
+    Other,
+}
+
+impl Error {
+    /// The kind of trouble this is.
+    #[must_use]
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Verb { source, .. } | Self::DeviceNode { source, .. } => kind_of(source),
+            Self::Unsupported { .. } => ErrorKind::Unsupported,
+            Self::NoDevice { .. }
+            | Self::UnknownDevice { .. }
+            | Self::NoActivePort { .. }
+            | Self::UnknownPort { .. }
+            | Self::EmptyGid { .. }
+            | Self::NoGid { .. } => ErrorKind::NotFound,
+            Self::Limit { .. } | Self::Memlock { .. } => ErrorKind::Limit,
+            Self::OutOfRange { .. }
+            | Self::OutOfBounds { .. }
+            | Self::RemoteTooShort { .. }
+            | Self::Misaligned { .. }
+            | Self::RemoteAccess
+            | Self::Transition { .. }
+            | Self::ForeignContext { .. } => ErrorKind::InvalidInput,
+            Self::Endpoint(_) => ErrorKind::InvalidPeer,
+            Self::InUse { .. } => ErrorKind::InUse,
+            Self::Post(error) => error.kind(),
+            Self::Work(_) => ErrorKind::Work,
+        }
+    }
+
+    /// The errno behind it, where there is one.
+    #[must_use]
+    pub fn errno(&self) -> Option<i32> {
+        match self {
+            Self::Verb { source, .. }
+            | Self::DeviceNode { source, .. }
+            | Self::Memlock { source, .. }
+            | Self::Transition { source, .. } => source.raw_os_error(),
+            Self::Unsupported { .. } => Some(libc::EOPNOTSUPP),
+            Self::Post(error) => error.errno(),
+            _ => None,
+        }
+    }
+}
+
+/// The kind of a bare errno.
+pub(crate) fn kind_of(error: &io::Error) -> ErrorKind {
+    match error.raw_os_error() {
+        Some(libc::ENOMEM | libc::ENOSPC) => ErrorKind::OutOfMemory,
+        Some(libc::EACCES | libc::EPERM) => ErrorKind::PermissionDenied,
+        Some(libc::EINVAL) => ErrorKind::InvalidInput,
+        Some(libc::EBUSY) => ErrorKind::InUse,
+        Some(libc::EAGAIN) => ErrorKind::WouldBlock,
+        Some(libc::ENOENT | libc::ENODEV | libc::ENXIO) => ErrorKind::NotFound,
+        Some(libc::EOPNOTSUPP | libc::ENOSYS) => ErrorKind::Unsupported,
+        _ => ErrorKind::Other,
+    }
+}
+
+impl From<Error> for io::Error {
+    fn from(error: Error) -> Self {
+        let kind = match error.kind() {
+            ErrorKind::NotFound => io::ErrorKind::NotFound,
+            ErrorKind::PermissionDenied => io::ErrorKind::PermissionDenied,
+            ErrorKind::OutOfMemory => io::ErrorKind::OutOfMemory,
+            ErrorKind::Limit | ErrorKind::InvalidInput => io::ErrorKind::InvalidInput,
+            ErrorKind::InvalidPeer => io::ErrorKind::InvalidData,
+            ErrorKind::Unsupported => io::ErrorKind::Unsupported,
+            ErrorKind::InUse => io::ErrorKind::ResourceBusy,
+            ErrorKind::WouldBlock => io::ErrorKind::WouldBlock,
+            ErrorKind::Work | ErrorKind::Other => io::ErrorKind::Other,
+        };
+        Self::new(kind, error)
+    }
+}
+
+/// An operation that was refused, and what it was given: nothing is lost.
+///
+/// `?` in a function that returns [`Result`] keeps the [`Error`] and drops the rest.
+pub struct Refused<T> {
+    inner: Box<(Error, T)>,
+}
+
+impl<T> Refused<T> {
+    pub(crate) fn new(error: Error, given: T) -> Self {
+        Self {
+            inner: Box::new((error, given)),
+        }
+    }
+
+    /// Why it was refused.
+    #[must_use]
+    pub fn error(&self) -> &Error {
+        &self.inner.0
+    }
+
+    /// What was given, back.
+    #[must_use]
+    pub fn into_given(self) -> T {
+        self.inner.1
+    }
+
+    /// Both.
+    #[must_use]
+    pub fn into_parts(self) -> (Error, T) {
+        *self.inner
+    }
+}
+
+impl<T> fmt::Debug for Refused<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Refused").field(&self.inner.0).finish()
+    }
+}
+
+impl<T> fmt::Display for Refused<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self.error(), f)
+    }
+}
+
+impl<T> std::error::Error for Refused<T> {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.error().source()
+    }
+}
+
+impl<T> From<Refused<T>> for Error {
+    fn from(refused: Refused<T>) -> Self {
+        refused.inner.0
+    }
+}
+
+struct NoDevice<'a>(&'a [String]);
+
+impl fmt::Display for NoDevice<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.is_empty() {
+            f.write_str(
+                "no RDMA device found: load your card's driver, or make a software one (soft-RoCE): \
+                 `modprobe rdma_rxe && rdma link add rxe0 type rxe netdev <interface>`",
+            )
+        } else {
+            write!(
+                f,
+                "the kernel has {} but libibverbs cannot use it: install its provider \
+                 (ibverbs-providers, rdma-core) and check /dev/infiniband",
+                self.0.join(", ")
+            )
+        }
+    }
+}
+
+struct Limit(Option<u64>);
+
+impl fmt::Display for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(max) => write!(f, "this device's {max}"),
+            None => f.write_str("what this device can do (it does not publish the limit)"),
+        }
+    }
+}
+
+struct Bits {
+    missing: QpAttrMask,
+    extra: QpAttrMask,
+}
+
+impl fmt::Display for Bits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.extra.contains(QpAttrMask::STATE) {
+            return f.write_str("there is no such change of state");
+        }
+        match (self.missing.is_empty(), self.extra.is_empty()) {
+            (true, true) => f.write_str("the attributes fit, so a value in them does not"),
+            (false, true) => write!(f, "missing {}", self.missing),
+            (true, false) => write!(f, "not allowed {}", self.extra),
+            (false, false) => write!(f, "missing {}, not allowed {}", self.missing, self.extra),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_name_the_limit() {
+        let error = Error::Limit {
+            what: "max_send_wr",
+            asked: 100_000,
+            max: Some(16_384),
+        };
+        assert_eq!(
+            error.to_string(),
+            "max_send_wr 100000 exceeds this device's 16384"
+        );
+        assert_eq!(error.kind(), ErrorKind::Limit);
+    }
+
+    #[test]
+    fn io_error_keeps_kind_and_words() {
+        let io = io::Error::from(Error::UnknownDevice {
+            wanted: "name \"x\"".into(),
+            available: vec!["rxe0".into(), "rxe1".into()],
+        });
+        assert_eq!(io.kind(), io::ErrorKind::NotFound);
+        assert_eq!(
+            io.to_string(),
+            "no RDMA device name \"x\"; there is rxe0, rxe1"
+        );
+    }
+
+    #[test]
+    fn refused_gives_back() {
+        let refused = Refused::new(Error::RemoteAccess, vec![1, 2]);
+        assert_eq!(refused.to_string(), Error::RemoteAccess.to_string());
+        assert_eq!(refused.into_given(), [1, 2]);
+    }
+}

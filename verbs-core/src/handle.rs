@@ -1,0 +1,118 @@
+//! C objects and who destroys them: the one RAII type under all the others.
+//!
+//! # The order in which things die
+//!
+//! C wants children destroyed before their parents: memory regions and queue pairs before their
+//! protection domain, queue pairs before their completion queues, completion queues before their
+//! channel, everything before the context. Here each object's struct declares its [`Handle`] first
+//! and (clones of) its parents after it. Rust drops fields in that order, so the order holds by
+//! construction.
+//!
+//! # Why verbs objects are `Send + Sync`
+//!
+//! "By default all the verbs objects are safe for multi-threaded access" (`ibv_alloc_td(3)`): a
+//! provider locks inside. This crate makes no object in a thread domain.
+#![expect(unsafe_code, reason = "owns C objects, whatever their type")]
+
+use std::ffi::c_int;
+use std::mem::ManuallyDrop;
+use std::ptr::NonNull;
+
+use verbs_sys::{
+    ibv_close_device, ibv_comp_channel, ibv_context, ibv_cq, ibv_dealloc_pd, ibv_dereg_mr,
+    ibv_destroy_comp_channel, ibv_destroy_cq, ibv_destroy_qp, ibv_mr, ibv_pd, ibv_qp,
+};
+
+use crate::{Result, ret};
+
+/// A C object that one verb destroys.
+///
+/// # Safety
+///
+/// `destroy` ends the object, and an object of this type may be used from any thread, several at
+/// once.
+pub(crate) unsafe trait Object {
+    /// What it is, for the log.
+    const NAME: &'static str;
+
+    /// Destroys it.
+    ///
+    /// # Safety
+    ///
+    /// - `this` is alive.
+    /// - It is not used afterwards, unless an error is returned.
+    unsafe fn destroy(this: *mut Self) -> Result<()>;
+}
+
+/// Owns a C object, and destroys it when dropped.
+#[derive(Debug)]
+pub(crate) struct Handle<T: Object> {
+    ptr: NonNull<T>,
+}
+
+impl<T: Object> Handle<T> {
+    /// Takes over an object.
+    ///
+    /// # Safety
+    ///
+    /// - `ptr` is alive and nobody else destroys it.
+    /// - Its parents live as long as the handle does.
+    pub(crate) const unsafe fn new(ptr: NonNull<T>) -> Self {
+        Self { ptr }
+    }
+
+    /// The C object; alive as long as `self` is.
+    #[inline]
+    pub(crate) const fn as_ptr(&self) -> *mut T {
+        self.ptr.as_ptr()
+    }
+
+    /// Destroys the object and says how it went.
+    pub(crate) fn close(self) -> Result<()> {
+        let this = ManuallyDrop::new(self);
+        // SAFETY: `new` got a living object, and `self` was the only owner.
+        unsafe { T::destroy(this.ptr.as_ptr()) }
+    }
+}
+
+impl<T: Object> Drop for Handle<T> {
+    fn drop(&mut self) {
+        // SAFETY: `new` got a living object, `close` does not come here, so this is its end.
+        let result = unsafe { T::destroy(self.ptr.as_ptr()) };
+        if let Err(error) = result {
+            let reason = std::error::Error::source(&error).map(ToString::to_string);
+            let reason = reason.unwrap_or_default();
+            log::error!("leaked a {}: {error}: {reason}", T::NAME);
+        }
+    }
+}
+
+// SAFETY: `Object` promises it.
+unsafe impl<T: Object> Send for Handle<T> {}
+// SAFETY: `Object` promises it.
+unsafe impl<T: Object> Sync for Handle<T> {}
+
+macro_rules! objects {
+    ($($c:ident $name:literal $destroy:ident $convention:ident),* $(,)?) => {$(
+        // SAFETY: the verb is the one that ends this type, and `ibv_alloc_td(3)` promises
+        // multi-threaded access (see the module's documentation).
+        unsafe impl Object for $c {
+            const NAME: &'static str = $name;
+
+            unsafe fn destroy(this: *mut Self) -> Result<()> {
+                // SAFETY: the caller hands over a living object.
+                let code: c_int = unsafe { $destroy(this) };
+                ret::$convention(stringify!($destroy), code)
+            }
+        }
+    )*};
+}
+
+objects! {
+    ibv_context "device context" ibv_close_device minus_one,
+    ibv_pd "protection domain" ibv_dealloc_pd errno,
+    ibv_mr "memory region" ibv_dereg_mr errno,
+    ibv_comp_channel "completion channel" ibv_destroy_comp_channel errno,
+    ibv_cq "completion queue" ibv_destroy_cq errno,
+    ibv_qp "queue pair" ibv_destroy_qp errno,
+}

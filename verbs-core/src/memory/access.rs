@@ -1,0 +1,59 @@
+//! What a registration permits.
+
+use std::ffi::c_int;
+
+use verbs_sys::{
+    IBV_ACCESS_HUGETLB, IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_MW_BIND, IBV_ACCESS_ON_DEMAND,
+    IBV_ACCESS_RELAXED_ORDERING, IBV_ACCESS_REMOTE_ATOMIC, IBV_ACCESS_REMOTE_READ,
+    IBV_ACCESS_REMOTE_WRITE,
+};
+
+bitflags::bitflags! {
+    /// What the device, and peers through it, may do with a region or a queue pair.
+    ///
+    /// Local reads are always permitted.
+    /// See [`ibv_reg_mr(3)`](https://man7.org/linux/man-pages/man3/ibv_reg_mr.3.html).
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    #[doc(alias = "ibv_access_flags")]
+    pub struct AccessFlags: u32 {
+        /// This side's receives, reads and atomics may write here. The remote writes need it too.
+        #[doc(alias = "IBV_ACCESS_LOCAL_WRITE")]
+        const LOCAL_WRITE = IBV_ACCESS_LOCAL_WRITE.0;
+        /// A peer may write here.
+        #[doc(alias = "IBV_ACCESS_REMOTE_WRITE")]
+        const REMOTE_WRITE = IBV_ACCESS_REMOTE_WRITE.0;
+        /// A peer may read here.
+        #[doc(alias = "IBV_ACCESS_REMOTE_READ")]
+        const REMOTE_READ = IBV_ACCESS_REMOTE_READ.0;
+        /// A peer may run atomics here.
+        #[doc(alias = "IBV_ACCESS_REMOTE_ATOMIC")]
+        const REMOTE_ATOMIC = IBV_ACCESS_REMOTE_ATOMIC.0;
+        /// Memory windows may be bound to this region.
+        #[doc(alias = "IBV_ACCESS_MW_BIND")]
+        const MW_BIND = IBV_ACCESS_MW_BIND.0;
+        /// The device faults pages in instead of pinning them (ODP).
+        #[doc(alias = "IBV_ACCESS_ON_DEMAND")]
+        const ON_DEMAND = IBV_ACCESS_ON_DEMAND.0;
+        /// The memory is backed by huge pages.
+        #[doc(alias = "IBV_ACCESS_HUGETLB")]
+        const HUGETLB = IBV_ACCESS_HUGETLB.0;
+        /// The device may reorder its writes; faster on some hosts, a hint elsewhere.
+        #[doc(alias = "IBV_ACCESS_RELAXED_ORDERING")]
+        const RELAXED_ORDERING = IBV_ACCESS_RELAXED_ORDERING.0;
+
+        // Flags of newer libraries are kept as they are.
+        const _ = !0;
+    }
+}
+
+impl AccessFlags {
+    /// Everything a peer may be permitted.
+    pub const REMOTE: Self = Self::REMOTE_WRITE
+        .union(Self::REMOTE_READ)
+        .union(Self::REMOTE_ATOMIC);
+
+    /// For the C calls that take an `int`.
+    pub(crate) const fn as_int(self) -> c_int {
+        self.bits().cast_signed()
+    }
+}

@@ -1,0 +1,129 @@
+//! Memory regions over another device's memory.
+#![expect(unsafe_code, reason = "owns an `ibv_mr` over a dmabuf")]
+
+use std::ops::RangeBounds;
+use std::os::fd::{AsRawFd as _, BorrowedFd};
+
+use verbs_sys::{ibv_mr, ibv_reg_dmabuf_mr};
+
+use super::region::{EMPTY, part};
+use super::{AccessFlags, RemoteMemoryRegion, Sge};
+use crate::handle::Handle;
+use crate::macros::man;
+use crate::{ProtectionDomain, Result, ret};
+
+/// A memory region (MR) over a dmabuf: memory of a GPU or another device.
+///
+/// It has no address in this program. Work requests name its bytes by `iova`, the address that was
+/// chosen at registration.
+#[doc = man!("ibv_reg_mr")]
+#[derive(Debug)]
+#[doc(alias = "ibv_mr")]
+pub struct DmabufRegion {
+    mr: Handle<ibv_mr>,
+    iova: u64,
+    len: usize,
+    pd: ProtectionDomain,
+}
+
+impl ProtectionDomain {
+    /// Registers `len` bytes of a dmabuf from `offset` on, to be named from `iova` on.
+    ///
+    /// `iova` and `offset` must be the same within a page.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unsupported`](crate::Error::Unsupported) where the device or the kernel cannot, [`Error::OutOfRange`](crate::Error::OutOfRange) for no
+    /// bytes or an `iova` that wraps, else the provider's errno.
+    ///
+    /// # Safety
+    ///
+    /// - If `access` lets a peer or this side's work requests write, nothing relies on what the
+    ///   memory holds for as long as the region lives.
+    #[doc(alias = "ibv_reg_dmabuf_mr")]
+    pub unsafe fn reg_dmabuf_mr(
+        &self,
+        fd: BorrowedFd<'_>,
+        offset: u64,
+        len: usize,
+        iova: u64,
+        access: AccessFlags,
+    ) -> Result<DmabufRegion> {
+        if len == 0 {
+            return Err(EMPTY);
+        }
+        // Before anything is registered: a region that wraps could name no element.
+        RemoteMemoryRegion::new(iova, len as u64, 0)?;
+        let (pd, fd, flags) = (self.as_ptr(), fd.as_raw_fd(), access.as_int());
+        // SAFETY: the PD and the fd are alive; the kernel keeps the dmabuf from here on.
+        let mr = unsafe { ibv_reg_dmabuf_mr(pd, offset, len, iova, fd, flags) };
+        let mr = ret::non_null("ibv_reg_dmabuf_mr", mr)?;
+        Ok(DmabufRegion {
+            // SAFETY: it is new, and the PD is kept next to it.
+            mr: unsafe { Handle::new(mr) },
+            iova,
+            len,
+            pd: self.clone(),
+        })
+    }
+}
+
+impl DmabufRegion {
+    /// A part of it for a work request.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfBounds`](crate::Error::OutOfBounds) past the end, [`Error::Limit`](crate::Error::Limit) from 4 GiB on.
+    pub fn sge(&self, range: impl RangeBounds<usize>) -> Result<Sge> {
+        let (start, len) = part(self.len, range)?;
+        Ok(Sge::new(self.iova + start as u64, len, self.lkey()))
+    }
+
+    /// What a peer needs to know to reach it.
+    ///
+    /// # Errors
+    ///
+    /// None today: registration has checked the range.
+    pub fn remote(&self) -> Result<RemoteMemoryRegion> {
+        RemoteMemoryRegion::new(self.iova, self.len as u64, self.rkey())
+    }
+
+    /// The address of its first byte in work requests.
+    #[must_use]
+    pub const fn iova(&self) -> u64 {
+        self.iova
+    }
+
+    /// The key that this side's work requests name it by.
+    #[must_use]
+    pub fn lkey(&self) -> u32 {
+        // SAFETY: the handle keeps the `ibv_mr`, which nobody writes to after registration.
+        unsafe { (*self.mr.as_ptr()).lkey }
+    }
+
+    /// The key that the peer's work requests name it by.
+    #[must_use]
+    pub fn rkey(&self) -> u32 {
+        // SAFETY: as for `lkey`.
+        unsafe { (*self.mr.as_ptr()).rkey }
+    }
+
+    /// The protection domain it belongs to.
+    #[must_use]
+    pub const fn pd(&self) -> &ProtectionDomain {
+        &self.pd
+    }
+
+    /// Deregisters: when it has returned, the card reaches the memory no more.
+    ///
+    /// # Errors
+    ///
+    /// The provider's errno.
+    #[doc(alias = "ibv_dereg_mr")]
+    pub fn dereg(self) -> Result<()> {
+        let Self { mr, pd, .. } = self;
+        let closed = mr.close();
+        drop(pd);
+        closed
+    }
+}

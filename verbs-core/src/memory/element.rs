@@ -1,0 +1,451 @@
+//! Elements: registered slices that know their key.
+#![expect(unsafe_code, reason = "turns registered memory into slices and back")]
+
+use std::fmt;
+use std::iter::FusedIterator;
+use std::marker::PhantomData;
+use std::ops::{Deref, DerefMut};
+use std::ptr::{self, NonNull};
+
+use verbs_sys::ibv_sge;
+
+use super::region::{slice, slice_mut};
+use crate::{Error, Result};
+
+/// A registered slice to send from: `&[u8]` that knows its key.
+///
+/// Made by [`MemoryRegion::gather_element`](crate::MemoryRegion::gather_element).
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+#[doc(alias = "ibv_sge")]
+pub struct GatherElement<'a> {
+    sge: ibv_sge,
+    bytes: PhantomData<&'a [u8]>,
+}
+
+/// A registered slice to receive or read into: `&mut [u8]` that knows its key.
+///
+/// Made by [`MemoryRegion::scatter_element`](crate::MemoryRegion::scatter_element). It can be moved
+/// and split, not copied.
+#[repr(transparent)]
+#[doc(alias = "ibv_sge")]
+pub struct ScatterElement<'a> {
+    sge: ibv_sge,
+    bytes: PhantomData<&'a mut [u8]>,
+}
+
+/// A part of a [`SharedRegion`](crate::SharedRegion), to send from or receive into.
+///
+/// Its bytes cannot be borrowed: a peer may write to them at any moment.
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+#[doc(alias = "ibv_sge")]
+pub struct SharedElement<'a> {
+    sge: ibv_sge,
+    region: PhantomData<&'a ()>,
+}
+
+/// An address, a length and a key, as in C; nothing is known about the memory.
+///
+/// For regions that have no bytes in this program ([`DmabufRegion`](crate::DmabufRegion)) or that
+/// somebody else owns ([`RawRegion`](crate::RawRegion)).
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+#[doc(alias = "ibv_sge")]
+pub struct Sge {
+    sge: ibv_sge,
+}
+
+/// An element that a work request can send from.
+pub trait Gather: Element {}
+
+/// An element that a work request can receive or read into.
+pub trait Scatter: Element {}
+
+impl Gather for GatherElement<'_> {}
+impl Gather for SharedElement<'_> {}
+impl Gather for Sge {}
+impl Scatter for ScatterElement<'_> {}
+impl Scatter for SharedElement<'_> {}
+impl Scatter for Sge {}
+
+/// What the four elements share; nothing outside this crate can be one.
+///
+/// # Safety
+///
+/// The type is `repr(transparent)` over `ibv_sge`.
+pub unsafe trait Element: Sized {
+    /// The part of `self` from `start`, `length` bytes long.
+    ///
+    /// # Safety
+    ///
+    /// - It lies within `self`.
+    /// - `self` is not used again where it is not `Copy`, except for parts that do not overlap.
+    #[doc(hidden)]
+    #[must_use]
+    unsafe fn sub(&self, start: u32, length: u32) -> Self;
+}
+
+macro_rules! element {
+    ($element:ident [$($lifetime:lifetime)?], $name:literal, $split:ident, $chunks:ident, $($phantom:ident)?) => {
+        // SAFETY: the type is declared so above.
+        unsafe impl $(<$lifetime>)? Element for $element $(<$lifetime>)? {
+            unsafe fn sub(&self, start: u32, length: u32) -> Self {
+                let addr = self.sge.addr + u64::from(start);
+                let sge = ibv_sge { addr, length, ..self.sge };
+                Self { sge, $($phantom: PhantomData)? }
+            }
+        }
+
+        impl $(<$lifetime>)? $element $(<$lifetime>)? {
+            /// The address that the card will use.
+            #[must_use]
+            pub const fn addr(&self) -> u64 {
+                self.sge.addr
+            }
+
+            /// The length in bytes.
+            #[must_use]
+            pub const fn length(&self) -> u32 {
+                self.sge.length
+            }
+
+            /// The key of the region.
+            #[must_use]
+            pub const fn lkey(&self) -> u32 {
+                self.sge.lkey
+            }
+
+            /// Two elements: the first `mid` bytes and the rest. One may be empty.
+            ///
+            /// # Errors
+            ///
+            /// [`Error::OutOfBounds`] if `mid` is past the end.
+            pub fn $split(self, mid: usize) -> Result<(Self, Self)> {
+                let length = self.sge.length;
+                match u32::try_from(mid) {
+                    Ok(mid) if mid <= length => {
+                        // SAFETY: `mid` is within, and `self` ends here.
+                        let head = unsafe { self.sub(0, mid) };
+                        // SAFETY: the rest does not overlap the head.
+                        let tail = unsafe { self.sub(mid, length - mid) };
+                        Ok((head, tail))
+                    }
+                    _ => Err(Error::OutOfBounds {
+                        start: mid as u64,
+                        end: mid as u64,
+                        len: u64::from(length),
+                    }),
+                }
+            }
+
+            /// Elements of `size` bytes each; the last may be shorter.
+            ///
+            /// # Errors
+            ///
+            /// [`Error::OutOfRange`] for a size of 0, or from 4 GiB on.
+            pub fn $chunks(self, size: usize) -> Result<Chunks<Self>> {
+                match u32::try_from(size) {
+                    Ok(size) if size > 0 => Ok(Chunks {
+                        length: self.sge.length,
+                        element: self,
+                        start: 0,
+                        size,
+                    }),
+                    _ => Err(Error::OutOfRange {
+                        what: "chunk size",
+                        value: size as u64,
+                        min: 1,
+                        max: u64::from(u32::MAX),
+                    }),
+                }
+            }
+        }
+
+        impl $(<$lifetime>)? fmt::Debug for $element $(<$lifetime>)? {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                let ibv_sge { addr, length, lkey } = self.sge;
+                write!(f, concat!($name, "({:#x}, {} bytes, lkey {:#x})"), addr, length, lkey)
+            }
+        }
+    };
+}
+
+element!(GatherElement['a], "GatherElement", split_at, chunks, bytes);
+element!(ScatterElement['a], "ScatterElement", split_at_mut, chunks_mut, bytes);
+element!(SharedElement['a], "SharedElement", split_at, chunks, region);
+element!(Sge[], "Sge", split_at, chunks,);
+
+const _: () = assert!(size_of::<GatherElement<'static>>() == size_of::<ibv_sge>());
+const _: () = assert!(size_of::<ScatterElement<'static>>() == size_of::<ibv_sge>());
+const _: () = assert!(size_of::<SharedElement<'static>>() == size_of::<ibv_sge>());
+const _: () = assert!(size_of::<Sge>() == size_of::<ibv_sge>());
+
+impl GatherElement<'_> {
+    /// An element for registered bytes.
+    ///
+    /// # Safety
+    ///
+    /// - The bytes are initialised, and registered under `lkey`.
+    /// - They stay so, and nobody writes to them, for the lifetime that the caller gives it.
+    pub(super) unsafe fn new(start: NonNull<u8>, length: u32, lkey: u32) -> Self {
+        Self {
+            sge: sge(start, length, lkey),
+            bytes: PhantomData,
+        }
+    }
+}
+
+impl<'a> ScatterElement<'a> {
+    /// An element for registered bytes.
+    ///
+    /// # Safety
+    ///
+    /// - The bytes are initialised, and registered under `lkey`.
+    /// - They stay so, and nobody else touches them, for the lifetime that the caller gives it.
+    pub(super) unsafe fn new(start: NonNull<u8>, length: u32, lkey: u32) -> Self {
+        Self {
+            sge: sge(start, length, lkey),
+            bytes: PhantomData,
+        }
+    }
+
+    /// The same bytes to send from, for as long as this borrow lasts.
+    #[must_use]
+    pub const fn as_gather(&self) -> GatherElement<'_> {
+        GatherElement {
+            sge: self.sge,
+            bytes: PhantomData,
+        }
+    }
+
+    /// The same bytes to send from, for good.
+    #[must_use]
+    pub const fn into_gather(self) -> GatherElement<'a> {
+        GatherElement {
+            sge: self.sge,
+            bytes: PhantomData,
+        }
+    }
+
+    /// The same bytes to receive into, for as long as this borrow lasts.
+    #[must_use]
+    pub const fn reborrow(&mut self) -> ScatterElement<'_> {
+        ScatterElement {
+            sge: self.sge,
+            bytes: PhantomData,
+        }
+    }
+}
+
+impl SharedElement<'_> {
+    /// An element for registered bytes that nobody borrows. The caller gives it the region's
+    /// lifetime.
+    pub(super) fn new(start: NonNull<u8>, length: u32, lkey: u32) -> Self {
+        Self {
+            sge: sge(start, length, lkey),
+            region: PhantomData,
+        }
+    }
+}
+
+impl From<GatherElement<'_>> for Sge {
+    fn from(element: GatherElement<'_>) -> Self {
+        Self { sge: element.sge }
+    }
+}
+
+impl From<SharedElement<'_>> for Sge {
+    fn from(element: SharedElement<'_>) -> Self {
+        Self { sge: element.sge }
+    }
+}
+
+impl Sge {
+    /// Puts one together. Nothing is checked, and nothing happens until it is posted.
+    #[must_use]
+    pub const fn new(addr: u64, length: u32, lkey: u32) -> Self {
+        Self {
+            sge: ibv_sge { addr, length, lkey },
+        }
+    }
+}
+
+impl Deref for GatherElement<'_> {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: `new` got initialised bytes that nobody writes to while `self` lives.
+        unsafe { slice(start(&self.sge), self.sge.length) }
+    }
+}
+
+impl Deref for ScatterElement<'_> {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: `new` got initialised bytes that are this element's alone while it lives.
+        unsafe { slice(start(&self.sge), self.sge.length) }
+    }
+}
+
+impl DerefMut for ScatterElement<'_> {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as for `deref`, and `self` is borrowed mutably.
+        unsafe { slice_mut(start(&self.sge), self.sge.length) }
+    }
+}
+
+/// The parts of an element, each of the same size but the last.
+#[derive(Debug)]
+pub struct Chunks<E> {
+    element: E,
+    length: u32,
+    start: u32,
+    size: u32,
+}
+
+impl<E: Element> Iterator for Chunks<E> {
+    type Item = E;
+
+    fn next(&mut self) -> Option<E> {
+        let length = self.size.min(self.length - self.start);
+        if length == 0 {
+            return None;
+        }
+        // SAFETY: it is within the element, which `self` owns and does not hand out, and begins
+        // where the part before it ended.
+        let chunk = unsafe { self.element.sub(self.start, length) };
+        self.start += length;
+        Some(chunk)
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        let left = (self.length - self.start).div_ceil(self.size) as usize;
+        (left, Some(left))
+    }
+}
+
+impl<E: Element> ExactSizeIterator for Chunks<E> {}
+impl<E: Element> FusedIterator for Chunks<E> {}
+
+/// Moves the empty elements of a list to its end; returns where the list begins, and how many
+/// elements are not empty. Drivers do not agree on what an empty element means (some encode 0 as
+/// 2³¹), so they are never posted.
+#[inline]
+pub(crate) fn compact<E: Element>(list: &mut [E]) -> (*mut ibv_sge, usize) {
+    let len = list.len();
+    let first = ptr::from_mut(list).cast::<ibv_sge>();
+    // SAFETY: an `Element` is laid out as an `ibv_sge`, and `list` stays borrowed.
+    let list = unsafe { &mut *ptr::slice_from_raw_parts_mut(first, len) };
+    if list.iter().any(|sge| sge.length == 0) {
+        return (first, move_empty(list));
+    }
+    (first, len)
+}
+
+#[cold]
+fn move_empty(list: &mut [ibv_sge]) -> usize {
+    let mut full = 0;
+    for index in 0..list.len() {
+        if list.get(index).is_some_and(|sge| sge.length != 0) {
+            list.swap(full, index);
+            full += 1;
+        }
+    }
+    full
+}
+
+/// The bytes in a compacted list.
+///
+/// # Safety
+///
+/// `compact` returned these, and the list is still borrowed.
+#[inline]
+pub(crate) unsafe fn total_len(first: *const ibv_sge, count: usize) -> u64 {
+    // SAFETY: the caller has them from `compact`.
+    let list = unsafe { &*ptr::slice_from_raw_parts(first, count) };
+    list.iter().map(|sge| u64::from(sge.length)).sum()
+}
+
+fn sge(start: NonNull<u8>, length: u32, lkey: u32) -> ibv_sge {
+    ibv_sge {
+        addr: start.as_ptr().expose_provenance() as u64,
+        length,
+        lkey,
+    }
+}
+
+fn start(sge: &ibv_sge) -> *mut u8 {
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "verbs-sys builds on 64 bits only"
+    )]
+    let addr = sge.addr as usize;
+    ptr::with_exposed_provenance_mut(addr)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn scatter(bytes: &mut [u8]) -> ScatterElement<'_> {
+        let length = u32::try_from(bytes.len()).unwrap();
+        // SAFETY: borrowed mutably for as long as the element lives; never posted.
+        unsafe { ScatterElement::new(NonNull::from(bytes).cast(), length, 7) }
+    }
+
+    #[test]
+    fn split_parts_are_disjoint_and_whole() {
+        let mut bytes = *b"hello world";
+        let (mut hello, mut world) = scatter(&mut bytes).split_at_mut(5).unwrap();
+        hello[0] = b'J';
+        world[0] = b'-';
+        assert_eq!((&hello[..], &world[..]), (&b"Jello"[..], &b"-world"[..]));
+        assert_eq!(world.addr(), hello.addr() + 5);
+        let gather = world.into_gather();
+        assert_eq!(gather.lkey(), 7);
+        assert_eq!(&bytes, b"Jello-world");
+    }
+
+    #[test]
+    fn split_past_the_end_is_an_error() {
+        let mut bytes = [0; 4];
+        let element = scatter(&mut bytes);
+        assert!(element.as_gather().split_at(5).is_err());
+        let (all, none) = element.as_gather().split_at(4).unwrap();
+        assert_eq!((all.len(), none.len()), (4, 0));
+        assert!(element.split_at_mut(usize::MAX).is_err());
+    }
+
+    #[test]
+    fn chunks_cover_everything_once() {
+        let mut bytes = [0_u8; 10];
+        let chunks = scatter(&mut bytes).chunks_mut(4).unwrap();
+        assert_eq!(chunks.len(), 3);
+        let mut lengths = Vec::new();
+        for (mut chunk, mark) in chunks.zip(1_u8..) {
+            chunk.fill(mark);
+            lengths.push(chunk.len());
+        }
+        assert_eq!(lengths, [4, 4, 2]);
+        assert_eq!(bytes, [1, 1, 1, 1, 2, 2, 2, 2, 3, 3]);
+        assert!(scatter(&mut bytes).chunks_mut(0).is_err());
+        let (empty, _) = scatter(&mut bytes).split_at_mut(0).unwrap();
+        assert_eq!(empty.chunks_mut(4).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn empty_elements_are_left_out() {
+        let of = |length| Sge::new(0x1000, length, 1);
+        let mut list = [of(0), of(3), of(0), of(0), of(5), of(0)];
+        let (_, count) = compact(&mut list);
+        assert_eq!(count, 2);
+        assert_eq!((list[0].length(), list[1].length()), (3, 5));
+        let (first, count) = compact(&mut list[..2]);
+        assert_eq!(count, 2);
+        // SAFETY: from `compact`, and `list` is alive.
+        assert_eq!(unsafe { total_len(first, count) }, 8);
+        assert_eq!(compact::<Sge>(&mut []).1, 0);
+    }
+}

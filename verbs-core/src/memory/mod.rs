@@ -1,0 +1,42 @@
+//! Registered memory: regions, and the elements that work requests are made of.
+//!
+//! A card reaches memory only through a *region*: pages that are pinned and that it knows by key.
+//! There are four, by who owns the bytes and who else touches them:
+//!
+//! | region | the bytes | a peer may reach it | elements |
+//! |---|---|---|---|
+//! | [`MemoryRegion`] | owned or mutably borrowed; `&[u8]` at any time | never | [`GatherElement`], [`ScatterElement`] |
+//! | [`SharedRegion`] | owned; copies and atomics only | yes, as its [`AccessFlags`] say | [`SharedElement`] |
+//! | [`RawRegion`] | somebody else's, by raw pointer | as its flags say | [`Sge`] |
+//! | [`DmabufRegion`] | a device's, by file descriptor | as its flags say | [`Sge`] |
+//!
+//! # When a device may touch a buffer
+//!
+//! - A *local* buffer: from the post of a work request that names it until that request's own
+//!   completion has been polled, or the completion of any later signalled request of the same send
+//!   queue. When its queue pair has been destroyed, no more.
+//! - A buffer that a *peer* may reach: from registration to deregistration, at any moment.
+//!
+//! Between these the bytes belong to Rust. This is what every `# Safety` section of a post means.
+
+mod access;
+mod buffer;
+mod dmabuf;
+mod element;
+mod raw;
+mod region;
+mod remote;
+mod shared;
+
+pub use access::AccessFlags;
+pub use buffer::Buffer;
+pub use dmabuf::DmabufRegion;
+pub use element::{
+    Chunks, Element, Gather, GatherElement, Scatter, ScatterElement, Sge, SharedElement,
+};
+pub use raw::RawRegion;
+pub use region::MemoryRegion;
+pub use remote::RemoteMemoryRegion;
+pub use shared::SharedRegion;
+
+pub(crate) use element::{compact, total_len};

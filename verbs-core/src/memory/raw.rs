@@ -1,0 +1,118 @@
+//! Memory regions over memory that somebody else owns.
+#![expect(unsafe_code, reason = "registers memory it does not own")]
+
+use std::ops::RangeBounds;
+use std::ptr::NonNull;
+
+use verbs_sys::ibv_mr;
+
+use super::region::{part, reg_mr};
+use super::{AccessFlags, RemoteMemoryRegion, Sge};
+use crate::handle::Handle;
+use crate::macros::man;
+use crate::{ProtectionDomain, Result};
+
+/// A memory region (MR) over a raw pointer: `mmap`, huge pages, another language's memory.
+#[doc = man!("ibv_reg_mr")]
+#[derive(Debug)]
+#[doc(alias = "ibv_mr")]
+pub struct RawRegion {
+    mr: Handle<ibv_mr>,
+    addr: NonNull<u8>,
+    len: usize,
+    pd: ProtectionDomain,
+}
+
+impl ProtectionDomain {
+    /// Registers memory by address.
+    ///
+    /// # Errors
+    ///
+    /// As [`reg_mr`](Self::reg_mr).
+    ///
+    /// # Safety
+    ///
+    /// - `ptr` to `ptr + len` stays mapped until the region is dropped. Memory that is unmapped and
+    ///   mapped anew at the same address is not what the card sees.
+    /// - Unless `access` is empty, the memory may be written to.
+    /// - If `access` lets a peer in, nothing in this program relies on what the memory holds for as
+    ///   long as the region lives.
+    #[doc(alias = "ibv_reg_mr")]
+    pub unsafe fn register_raw(
+        &self,
+        ptr: NonNull<u8>,
+        len: usize,
+        access: AccessFlags,
+    ) -> Result<RawRegion> {
+        // SAFETY: the caller keeps the memory mapped.
+        let mr = unsafe { reg_mr(self, NonNull::slice_from_raw_parts(ptr, len), access) }?;
+        Ok(RawRegion {
+            mr,
+            addr: ptr,
+            len,
+            pd: self.clone(),
+        })
+    }
+}
+
+impl RawRegion {
+    /// A part of it for a work request.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfBounds`](crate::Error::OutOfBounds) past the end,
+    /// [`Error::Limit`](crate::Error::Limit) from 4 GiB on.
+    pub fn sge(&self, range: impl RangeBounds<usize>) -> Result<Sge> {
+        let (start, len) = part(self.len, range)?;
+        let addr = self.addr.as_ptr().expose_provenance() as u64 + start as u64;
+        Ok(Sge::new(addr, len, self.lkey()))
+    }
+
+    /// What a peer needs to know to reach it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfRange`](crate::Error::OutOfRange) if it ends past the last address.
+    pub fn remote(&self) -> Result<RemoteMemoryRegion> {
+        let addr = self.addr.as_ptr().expose_provenance() as u64;
+        RemoteMemoryRegion::new(addr, self.len as u64, self.rkey())
+    }
+
+    /// The key that this side's work requests name it by.
+    #[must_use]
+    pub fn lkey(&self) -> u32 {
+        // SAFETY: the handle keeps the `ibv_mr`, which nobody writes to after registration.
+        unsafe { (*self.mr.as_ptr()).lkey }
+    }
+
+    /// The key that the peer's work requests name it by.
+    #[must_use]
+    pub fn rkey(&self) -> u32 {
+        // SAFETY: as for `lkey`.
+        unsafe { (*self.mr.as_ptr()).rkey }
+    }
+
+    /// The protection domain it belongs to.
+    #[must_use]
+    pub const fn pd(&self) -> &ProtectionDomain {
+        &self.pd
+    }
+
+    /// Deregisters: when it has returned, the card reaches the memory no more.
+    ///
+    /// # Errors
+    ///
+    /// The provider's errno.
+    #[doc(alias = "ibv_dereg_mr")]
+    pub fn dereg(self) -> Result<()> {
+        let Self { mr, pd, .. } = self;
+        let closed = mr.close();
+        drop(pd);
+        closed
+    }
+}
+
+// SAFETY: `addr` is a number here; the memory behind it is the business of who registered it.
+unsafe impl Send for RawRegion {}
+// SAFETY: as above.
+unsafe impl Sync for RawRegion {}

@@ -1,0 +1,414 @@
+//! Memory regions that the program can borrow as slices.
+#![expect(unsafe_code, reason = "owns an `ibv_mr` and the buffer under it")]
+#![expect(
+    clippy::disallowed_methods,
+    reason = "the one place where registered memory becomes a slice"
+)]
+
+use std::mem::{ManuallyDrop, MaybeUninit};
+use std::ops::{Bound, Deref, DerefMut, RangeBounds};
+use std::ptr::NonNull;
+use std::slice::{from_raw_parts, from_raw_parts_mut};
+use std::{fmt, fs};
+
+use verbs_sys::{ibv_mr, ibv_pd, ibv_reg_mr_iova2};
+
+use super::{AccessFlags, Buffer, GatherElement, ScatterElement};
+use crate::handle::Handle;
+use crate::macros::man;
+use crate::{Error, ProtectionDomain, Refused, Result, ret};
+
+/// A memory region (MR) that only this program and its own work requests touch.
+///
+/// It owns its buffer, or borrows it mutably, and derefs to the bytes. Peers cannot reach it: for
+/// that there is [`SharedRegion`](crate::SharedRegion).
+///
+/// Dropping it deregisters first and releases the buffer then.
+///
+/// ```no_run
+/// # fn main() -> verbs_core::Result<()> {
+/// # let pd = verbs_core::Context::first_active()?.alloc_pd()?;
+/// let mut region = pd.reg_mr(vec![0_u8; 4096])?;
+/// region[..5].copy_from_slice(b"hello");
+/// let hello = region.gather_element(..5)?;
+/// assert_eq!(&hello[..], b"hello");
+/// # Ok(())
+/// # }
+/// ```
+#[doc = man!("ibv_reg_mr")]
+#[doc(alias = "ibv_mr")]
+pub struct MemoryRegion<B: Buffer> {
+    registration: Registration<B>,
+}
+
+impl ProtectionDomain {
+    /// Registers a buffer for this side's own use, with local reads and writes.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Memlock`] when `ulimit -l` is too low, [`Error::OutOfRange`] for an empty buffer,
+    /// else the provider's errno. The buffer comes back in each case.
+    #[doc(alias = "ibv_reg_mr")]
+    #[doc(alias = "ibv_reg_mr_iova2")]
+    pub fn reg_mr<B: Buffer>(&self, buffer: B) -> Result<MemoryRegion<B>, Refused<B>> {
+        self.reg_mr_with(buffer, AccessFlags::LOCAL_WRITE)
+    }
+
+    /// [`reg_mr`](Self::reg_mr) with flags of one's own, such as
+    /// [`RELAXED_ORDERING`](AccessFlags::RELAXED_ORDERING).
+    ///
+    /// # Errors
+    ///
+    /// As [`reg_mr`](Self::reg_mr); [`Error::RemoteAccess`] if the flags would let a peer in.
+    pub fn reg_mr_with<B: Buffer>(
+        &self,
+        buffer: B,
+        access: AccessFlags,
+    ) -> Result<MemoryRegion<B>, Refused<B>> {
+        // A memory window opens a region to peers too.
+        if access.intersects(AccessFlags::REMOTE | AccessFlags::MW_BIND) {
+            return Err(Refused::new(Error::RemoteAccess, buffer));
+        }
+        let registration = Registration::new(self, buffer, access)?;
+        Ok(MemoryRegion { registration })
+    }
+}
+
+impl<B: Buffer> MemoryRegion<B> {
+    /// A part of the region to send from.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfBounds`] past the end, [`Error::Limit`] from 4 GiB on.
+    pub fn gather_element(&self, range: impl RangeBounds<usize>) -> Result<GatherElement<'_>> {
+        let (start, len) = self.registration.part(range)?;
+        // SAFETY: `part` is within the buffer, which `self` keeps; the borrow of `self` keeps Rust
+        // from writing to it, and only a `ScatterElement` lets the device write.
+        Ok(unsafe { GatherElement::new(start, len, self.lkey()) })
+    }
+
+    /// A part of the region to receive or read into. Split it to have several.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfBounds`] past the end, [`Error::Limit`] from 4 GiB on.
+    pub fn scatter_element(
+        &mut self,
+        range: impl RangeBounds<usize>,
+    ) -> Result<ScatterElement<'_>> {
+        let (start, len) = self.registration.part(range)?;
+        // SAFETY: `part` is within the buffer, which `self` keeps and which is borrowed mutably.
+        Ok(unsafe { ScatterElement::new(start, len, self.lkey()) })
+    }
+
+    /// The key that work requests name this region by.
+    #[must_use]
+    pub fn lkey(&self) -> u32 {
+        self.registration.lkey()
+    }
+
+    /// The protection domain it belongs to.
+    #[must_use]
+    pub fn pd(&self) -> &ProtectionDomain {
+        &self.registration.pd
+    }
+
+    /// The `ibv_mr`, for verbs this crate does not wrap. It lives as long as `self` does.
+    #[must_use]
+    pub fn as_ptr(&self) -> *mut ibv_mr {
+        self.registration.mr.as_ptr()
+    }
+
+    /// Deregisters, and gives the buffer back.
+    ///
+    /// # Errors
+    ///
+    /// The provider's errno. The card may still know the buffer then, so it is leaked.
+    #[doc(alias = "ibv_dereg_mr")]
+    pub fn dereg(self) -> Result<B> {
+        self.registration.dereg()
+    }
+}
+
+impl<B: Buffer> Deref for MemoryRegion<B> {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        let Registration { ptr, len, .. } = self.registration;
+        // SAFETY: `Buffer` keeps the memory valid; peers have no access, and who posts a request
+        // that writes here promised to let no slice live meanwhile.
+        unsafe { from_raw_parts(ptr.as_ptr(), len) }
+    }
+}
+
+impl<B: Buffer> DerefMut for MemoryRegion<B> {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        let Registration { ptr, len, .. } = self.registration;
+        // SAFETY: as for `deref`, and `self` is borrowed mutably.
+        unsafe { from_raw_parts_mut(ptr.as_ptr(), len) }
+    }
+}
+
+impl<B: Buffer> fmt::Debug for MemoryRegion<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.registration.debug(f, "MemoryRegion")
+    }
+}
+
+/// A registered buffer and its registration, which ends first.
+pub(super) struct Registration<B: Buffer> {
+    mr: ManuallyDrop<Handle<ibv_mr>>,
+    // Not a plain `B`: a `Box` or a `&mut` that is moved claims to be the only way to its bytes,
+    // and the device has another.
+    buffer: MaybeUninit<B>,
+    ptr: NonNull<u8>,
+    len: usize,
+    pd: ProtectionDomain,
+}
+
+impl<B: Buffer> Registration<B> {
+    pub(super) fn new(
+        pd: &ProtectionDomain,
+        mut buffer: B,
+        access: AccessFlags,
+    ) -> Result<Self, Refused<B>> {
+        let bytes = buffer.bytes();
+        // SAFETY: `Buffer` says so.
+        let mr = match unsafe { reg_mr(pd, bytes, access) } {
+            Ok(mr) => mr,
+            Err(error) => return Err(Refused::new(error, buffer)),
+        };
+        Ok(Self {
+            mr: ManuallyDrop::new(mr),
+            buffer: MaybeUninit::new(buffer),
+            ptr: bytes.cast(),
+            len: bytes.len(),
+            pd: pd.clone(),
+        })
+    }
+
+    pub(super) fn dereg(self) -> Result<B> {
+        let mut this = ManuallyDrop::new(self);
+        // SAFETY: `this` is not dropped, so neither is its `mr`.
+        let mr = unsafe { ManuallyDrop::take(&mut this.mr) };
+        // SAFETY: nor its `pd`.
+        let pd = unsafe { std::ptr::read(&raw const this.pd) };
+        let closed = mr.close();
+        drop(pd);
+        closed?;
+        // SAFETY: it was initialised by `new`, and `this` is not used again.
+        Ok(unsafe { this.buffer.assume_init_read() })
+    }
+
+    pub(super) fn part(&self, range: impl RangeBounds<usize>) -> Result<(NonNull<u8>, u32)> {
+        let (start, len) = part(self.len, range)?;
+        // SAFETY: `part` checked that `start` is within the buffer or one past its end.
+        Ok((unsafe { self.ptr.add(start) }, len))
+    }
+
+    pub(super) fn lkey(&self) -> u32 {
+        self.raw().lkey
+    }
+
+    pub(super) fn rkey(&self) -> u32 {
+        self.raw().rkey
+    }
+
+    pub(super) const fn as_ptr(&self) -> NonNull<u8> {
+        self.ptr
+    }
+
+    pub(super) const fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(super) const fn pd(&self) -> &ProtectionDomain {
+        &self.pd
+    }
+
+    pub(super) fn mr_ptr(&self) -> *mut ibv_mr {
+        self.mr.as_ptr()
+    }
+
+    pub(super) fn debug(&self, f: &mut fmt::Formatter<'_>, name: &str) -> fmt::Result {
+        f.debug_struct(name)
+            .field("addr", &self.ptr)
+            .field("length", &self.len)
+            .field("lkey", &format_args!("{:#x}", self.lkey()))
+            .field("rkey", &format_args!("{:#x}", self.rkey()))
+            .finish()
+    }
+
+    fn raw(&self) -> &ibv_mr {
+        // SAFETY: the handle keeps the `ibv_mr`, which nobody writes to after registration.
+        unsafe { &*self.mr.as_ptr() }
+    }
+}
+
+impl<B: Buffer> Drop for Registration<B> {
+    fn drop(&mut self) {
+        // SAFETY: `self.mr` is not used again; `dereg` does not come here.
+        let mr = unsafe { ManuallyDrop::take(&mut self.mr) };
+        if let Err(error) = mr.close() {
+            let len = self.len;
+            log::error!(
+                "leaked a memory region and its {len} bytes, which the card may still reach: {error}"
+            );
+            return;
+        }
+        // SAFETY: it was initialised by `new`, and nothing reaches the bytes any more.
+        unsafe { self.buffer.assume_init_drop() };
+    }
+}
+
+// SAFETY: `ptr` is the bytes of `buffer`, and goes where `buffer` goes.
+unsafe impl<B: Buffer + Send> Send for Registration<B> {}
+// SAFETY: as above.
+unsafe impl<B: Buffer + Sync> Sync for Registration<B> {}
+
+/// Registers memory.
+///
+/// # Safety
+///
+/// The memory is valid for reads and writes until the handle is closed or dropped.
+pub(super) unsafe fn reg_mr(
+    pd: &ProtectionDomain,
+    bytes: NonNull<[u8]>,
+    access: AccessFlags,
+) -> Result<Handle<ibv_mr>> {
+    let addr = bytes.cast::<u8>().as_ptr();
+    let pd: *mut ibv_pd = pd.as_ptr();
+    if bytes.is_empty() {
+        return Err(EMPTY);
+    }
+    // Posted addresses come back from the card's view of the world as integers.
+    let iova = addr.expose_provenance() as u64;
+    // SAFETY: the caller vouches for the memory; the PD is alive.
+    let mr = unsafe { ibv_reg_mr_iova2(pd, addr.cast(), bytes.len(), iova, access.bits()) };
+    let mr = ret::non_null("ibv_reg_mr", mr).map_err(|error| explain(error, bytes.len()))?;
+    // SAFETY: it is new; whoever gets the handle keeps the PD next to it.
+    Ok(unsafe { Handle::new(mr) })
+}
+
+/// Nothing to register.
+pub(super) const EMPTY: Error = Error::OutOfRange {
+    what: "length",
+    value: 0,
+    min: 1,
+    max: u64::MAX,
+};
+
+/// Says so when the locked-memory limit is what stopped a registration.
+pub(super) fn explain(error: Error, len: usize) -> Error {
+    let Error::Verb { source, verb } = error else {
+        return error;
+    };
+    let limit = memlock_limit();
+    match (source.raw_os_error(), limit) {
+        (Some(libc::ENOMEM | libc::EPERM), Some(limit)) if !has_cap_ipc_lock() => Error::Memlock {
+            len: len as u64,
+            limit,
+            source,
+        },
+        _ => Error::Verb { verb, source },
+    }
+}
+
+/// `RLIMIT_MEMLOCK` in bytes; `None` if there is no limit.
+fn memlock_limit() -> Option<u64> {
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: `limit` is a local that the call fills in.
+    let ret = unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &raw mut limit) };
+    (ret == 0 && limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
+}
+
+/// Whether the limit does not apply to this process: it has `CAP_IPC_LOCK`.
+fn has_cap_ipc_lock() -> bool {
+    const CAP_IPC_LOCK: u32 = 14;
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let caps = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let caps = caps.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok());
+    caps.is_some_and(|caps| caps & (1 << CAP_IPC_LOCK) != 0)
+}
+
+/// An element's bytes.
+///
+/// # Safety
+///
+/// They are initialised, and nobody writes to them, while the slice lives.
+pub(super) unsafe fn slice<'a>(start: *const u8, length: u32) -> &'a [u8] {
+    // SAFETY: the caller says so; `u32` fits `usize` on 64 bits.
+    unsafe { from_raw_parts(start, length as usize) }
+}
+
+/// An element's bytes, to write to.
+///
+/// # Safety
+///
+/// They are initialised, and nobody else touches them, while the slice lives.
+pub(super) unsafe fn slice_mut<'a>(start: *mut u8, length: u32) -> &'a mut [u8] {
+    // SAFETY: the caller says so; `u32` fits `usize` on 64 bits.
+    unsafe { from_raw_parts_mut(start, length as usize) }
+}
+
+/// Start and length of a range within `len` bytes.
+pub(super) fn part(len: usize, range: impl RangeBounds<usize>) -> Result<(usize, u32)> {
+    let start = match range.start_bound() {
+        Bound::Included(start) => *start,
+        Bound::Excluded(before) => before.saturating_add(1),
+        Bound::Unbounded => 0,
+    };
+    let end = match range.end_bound() {
+        Bound::Included(last) => last.saturating_add(1),
+        Bound::Excluded(end) => *end,
+        Bound::Unbounded => len,
+    };
+    if start > end || end > len {
+        return Err(Error::OutOfBounds {
+            start: start as u64,
+            end: end as u64,
+            len: len as u64,
+        });
+    }
+    match u32::try_from(end - start) {
+        Ok(part) => Ok((start, part)),
+        Err(_) => Err(Error::Limit {
+            what: "element length",
+            asked: (end - start) as u64,
+            max: Some(u64::from(u32::MAX)),
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_are_bounded() {
+        assert_eq!(part(10, ..).unwrap(), (0, 10));
+        assert_eq!(part(10, 3..=9).unwrap(), (3, 7));
+        assert_eq!(part(10, 10..).unwrap(), (10, 0));
+        assert_eq!(
+            part(10, 4..11).unwrap_err().to_string(),
+            "bytes 4..11 are not within the region's 10 bytes"
+        );
+        #[expect(clippy::reversed_empty_ranges, reason = "what a caller may get wrong")]
+        let reversed = part(10, 5..4);
+        assert!(reversed.is_err());
+        assert!(part(10, ..=usize::MAX).is_err());
+        assert!(part(10, (Bound::Excluded(usize::MAX), Bound::Unbounded)).is_err());
+    }
+
+    #[test]
+    fn an_element_holds_less_than_4_gib() {
+        let five = 5 << 30;
+        assert!(part(five, ..).is_err());
+        assert_eq!(part(five, (4 << 30)..).unwrap(), (4 << 30, 1 << 30));
+        assert!(part(five, ..(4 << 30)).is_err());
+        assert_eq!(part(five, ..(4 << 30) - 1).unwrap(), (0, u32::MAX));
+    }
+}

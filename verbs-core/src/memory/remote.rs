@@ -1,0 +1,154 @@
+//! Remote regions: memory of the peer, as data.
+
+use std::ops::{Bound, RangeBounds};
+
+use crate::{Error, Result};
+
+/// Memory of the peer that this side may reach: an address, a length and a key.
+///
+/// Plain data: the owner makes it with [`SharedRegion::remote`](crate::SharedRegion::remote) and
+/// sends it over by any means; it is not a right that can be taken back, deregistering is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(try_from = "Wire", into = "Wire")
+)]
+pub struct RemoteMemoryRegion {
+    addr: u64,
+    len: u64,
+    rkey: u32,
+}
+
+impl RemoteMemoryRegion {
+    /// Puts one together from what the peer told.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfRange`] if it would reach past the last address.
+    pub const fn new(addr: u64, len: u64, rkey: u32) -> Result<Self> {
+        match addr.checked_add(len) {
+            Some(_) => Ok(Self { addr, len, rkey }),
+            None => Err(Error::OutOfRange {
+                what: "length",
+                value: len,
+                min: 0,
+                max: u64::MAX - addr,
+            }),
+        }
+    }
+
+    /// The region of a buffer of this program, which ends at an address.
+    pub(super) const fn of_memory(addr: u64, len: u64, rkey: u32) -> Self {
+        Self { addr, len, rkey }
+    }
+
+    /// Its first address, as the peer's card sees it.
+    #[must_use]
+    #[doc(alias = "remote_addr")]
+    pub const fn addr(&self) -> u64 {
+        self.addr
+    }
+
+    /// Its length in bytes.
+    #[must_use]
+    #[expect(clippy::len_without_is_empty, reason = "C has a length")]
+    pub const fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// The key that opens it.
+    #[must_use]
+    pub const fn rkey(&self) -> u32 {
+        self.rkey
+    }
+
+    /// A part of it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfBounds`] past its end.
+    pub fn slice(&self, range: impl RangeBounds<u64>) -> Result<Self> {
+        let start = match range.start_bound() {
+            Bound::Included(start) => *start,
+            Bound::Excluded(before) => before.saturating_add(1),
+            Bound::Unbounded => 0,
+        };
+        let end = match range.end_bound() {
+            Bound::Included(last) => last.saturating_add(1),
+            Bound::Excluded(end) => *end,
+            Bound::Unbounded => self.len,
+        };
+        if start > end || end > self.len {
+            let len = self.len;
+            return Err(Error::OutOfBounds { start, end, len });
+        }
+        Ok(Self {
+            addr: self.addr + start,
+            len: end - start,
+            rkey: self.rkey,
+        })
+    }
+}
+
+/// What goes over the wire; checked on the way in.
+#[cfg(feature = "serde")]
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(rename = "RemoteMemoryRegion")]
+struct Wire {
+    addr: u64,
+    len: u64,
+    rkey: u32,
+}
+
+#[cfg(feature = "serde")]
+impl TryFrom<Wire> for RemoteMemoryRegion {
+    type Error = Error;
+
+    fn try_from(Wire { addr, len, rkey }: Wire) -> Result<Self> {
+        Self::new(addr, len, rkey)
+    }
+}
+
+#[cfg(feature = "serde")]
+impl From<RemoteMemoryRegion> for Wire {
+    fn from(RemoteMemoryRegion { addr, len, rkey }: RemoteMemoryRegion) -> Self {
+        Self { addr, len, rkey }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slices_are_bounded() {
+        let region = RemoteMemoryRegion::new(0x1000, 100, 5).unwrap();
+        let part = region.slice(10..30).unwrap();
+        assert_eq!((part.addr(), part.len(), part.rkey()), (0x100a, 20, 5));
+        assert_eq!(part.slice(..).unwrap(), part);
+        assert!(part.slice(..=20).is_err());
+        assert!(part.slice(21..).is_err());
+        assert!(part.slice(..=u64::MAX).is_err());
+    }
+
+    #[test]
+    fn the_last_address_is_the_end() {
+        assert!(RemoteMemoryRegion::new(u64::MAX, 0, 0).is_ok());
+        assert!(RemoteMemoryRegion::new(u64::MAX, 1, 0).is_err());
+    }
+
+    #[cfg(feature = "serde")]
+    #[test]
+    fn wire_is_checked() {
+        let region = RemoteMemoryRegion::new(0x1000, 100, 5).unwrap();
+        let json = serde_json::to_string(&region).unwrap();
+        assert_eq!(json, r#"{"addr":4096,"len":100,"rkey":5}"#);
+        assert_eq!(
+            serde_json::from_str::<RemoteMemoryRegion>(&json).unwrap(),
+            region
+        );
+        let lie = r#"{"addr":18446744073709551615,"len":2,"rkey":5}"#;
+        assert!(serde_json::from_str::<RemoteMemoryRegion>(lie).is_err());
+    }
+}

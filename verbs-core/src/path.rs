@@ -1,0 +1,173 @@
+//! Paths: how packets get from one port to another.
+
+use std::fmt;
+
+use verbs_sys::{ibv_ah_attr, ibv_global_route};
+
+use crate::queue_pair::MaximumTransferUnit;
+use crate::{Context, Error, Gid, GidEntry, PortState, Result};
+
+/// An address vector: where packets go, and how.
+#[derive(Clone, Copy, Default)]
+#[doc(alias = "ibv_ah_attr")]
+pub struct AhAttr {
+    attr: ibv_ah_attr,
+}
+
+impl AhAttr {
+    /// A path out of this port, to nowhere yet.
+    #[must_use]
+    pub fn new(port_num: u8) -> Self {
+        let attr = ibv_ah_attr {
+            port_num,
+            ..Default::default()
+        };
+        Self { attr }
+    }
+
+    /// To the port with this LID (InfiniBand).
+    #[must_use]
+    pub const fn dlid(mut self, dlid: u16) -> Self {
+        self.attr.dlid = dlid;
+        self
+    }
+
+    /// Through a global routing header (GRH), to the port with this GID, from this side's GID at
+    /// `sgid_index`. Required on RoCE.
+    #[must_use]
+    #[doc(alias = "is_global")]
+    #[doc(alias = "ibv_global_route")]
+    pub const fn grh(mut self, dgid: Gid, sgid_index: u8, hop_limit: u8) -> Self {
+        self.attr.is_global = 1;
+        self.attr.grh = ibv_global_route {
+            dgid: dgid.as_raw(),
+            flow_label: self.attr.grh.flow_label,
+            sgid_index,
+            hop_limit,
+            traffic_class: self.attr.grh.traffic_class,
+        };
+        self
+    }
+
+    /// The GRH's traffic class; its upper six bits are the DSCP on RoCE v2.
+    #[must_use]
+    pub const fn traffic_class(mut self, traffic_class: u8) -> Self {
+        self.attr.grh.traffic_class = traffic_class;
+        self
+    }
+
+    /// The GRH's flow label, 20 bits.
+    #[must_use]
+    pub const fn flow_label(mut self, flow_label: u32) -> Self {
+        self.attr.grh.flow_label = flow_label & 0xf_ffff;
+        self
+    }
+
+    /// The service level, 0 to 15.
+    #[must_use]
+    pub const fn sl(mut self, sl: u8) -> Self {
+        self.attr.sl = sl;
+        self
+    }
+
+    /// Which of this side's LIDs to send from, where the port has several.
+    #[must_use]
+    pub const fn src_path_bits(mut self, src_path_bits: u8) -> Self {
+        self.attr.src_path_bits = src_path_bits;
+        self
+    }
+
+    /// The highest rate to send at, as a code of `enum ibv_rate`; 0 for the port's own.
+    #[must_use]
+    pub const fn static_rate(mut self, static_rate: u8) -> Self {
+        self.attr.static_rate = static_rate;
+        self
+    }
+
+    /// C's struct.
+    #[must_use]
+    pub const fn as_raw(&self) -> &ibv_ah_attr {
+        &self.attr
+    }
+
+    pub(crate) const fn from_raw(attr: ibv_ah_attr) -> Self {
+        Self { attr }
+    }
+}
+
+impl fmt::Debug for AhAttr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut debug = f.debug_struct("AhAttr");
+        debug.field("port_num", &self.attr.port_num);
+        if self.attr.is_global == 0 {
+            debug.field("dlid", &self.attr.dlid);
+        } else {
+            debug
+                .field("dgid", &Gid::from_raw(self.attr.grh.dgid))
+                .field("sgid_index", &self.attr.grh.sgid_index);
+        }
+        debug.field("sl", &self.attr.sl).finish_non_exhaustive()
+    }
+}
+
+/// Where this side's packets come from: chosen once, when a queue pair is prepared.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LocalPath {
+    pub(crate) port_num: u8,
+    pub(crate) lid: u16,
+    pub(crate) gid: Option<GidEntry>,
+    pub(crate) active_mtu: MaximumTransferUnit,
+}
+
+impl LocalPath {
+    /// The port and GID that were asked for, or those that suit best: the first ACTIVE port; and
+    /// if packets need a GID there, the one that [`GidEntry::rank`] puts first.
+    pub(crate) fn choose(
+        context: &Context,
+        port_num: Option<u8>,
+        gid_index: Option<u8>,
+    ) -> Result<Self> {
+        let port_num = match port_num {
+            Some(port_num) => port_num,
+            None => context
+                .active_port()?
+                .ok_or_else(|| no_active_port(context))?,
+        };
+        let port = context.query_port(port_num)?;
+        if port.state() != PortState::ACTIVE {
+            return Err(no_active_port(context));
+        }
+        let gid = match gid_index {
+            Some(index) => Some(context.query_gid(port_num, index.into())?),
+            None if port.needs_grh() => Some(best(context, port_num)?),
+            None => None,
+        };
+        Ok(Self {
+            port_num,
+            lid: port.lid(),
+            gid,
+            active_mtu: port.active_mtu().unwrap_or(MaximumTransferUnit::Mtu1024),
+        })
+    }
+
+    /// This side's index of the GID; C has eight bits for it, and so has everything chosen here.
+    pub(crate) fn sgid_index(&self) -> Option<u8> {
+        self.gid
+            .and_then(|entry| u8::try_from(entry.gid_index()).ok())
+    }
+}
+
+fn best(context: &Context, port_num: u8) -> Result<GidEntry> {
+    let table = context.gid_table(port_num)?;
+    let usable = table
+        .into_iter()
+        .filter(|entry| entry.gid_index() <= u8::MAX.into());
+    let best = usable.min_by_key(GidEntry::rank);
+    best.ok_or(Error::NoGid { port: port_num })
+}
+
+fn no_active_port(context: &Context) -> Error {
+    Error::NoActivePort {
+        device: context.device().name().into(),
+    }
+}

@@ -1,0 +1,327 @@
+//! Making queue pairs: every knob, its default, and the checks in front of C.
+#![expect(unsafe_code, reason = "creates an `ibv_qp`")]
+
+use std::ffi::c_int;
+use std::ptr;
+
+use verbs_sys::{IBV_QPT_RC, ibv_create_qp, ibv_qp_init_attr};
+
+use super::config::{
+    AckTimeout, MaxAckRetries, MaxRnrRetries, MaximumTransferUnit, MinRnrTimer,
+    PacketSequenceNumber,
+};
+use super::{PreparedQueuePair, Qp, QpCap, QueuePair};
+use crate::handle::Handle;
+use crate::memory::AccessFlags;
+use crate::path::LocalPath;
+use crate::{
+    AtomicCap, CompletionQueue, Context, DeviceAttr, Error, ProtectionDomain, Result, ret,
+};
+
+/// What was asked for, kept for the handshake and for a reset.
+#[derive(Debug)]
+pub(super) struct Config {
+    pub(super) port_num: Option<u8>,
+    pub(super) gid_index: Option<u8>,
+    pub(super) sq_psn: Option<PacketSequenceNumber>,
+    pub(super) path_mtu: Option<MaximumTransferUnit>,
+    pub(super) pkey_index: u16,
+    pub(super) qp_access_flags: AccessFlags,
+    pub(super) max_rd_atomic: u8,
+    pub(super) max_dest_rd_atomic: u8,
+    pub(super) min_rnr_timer: MinRnrTimer,
+    pub(super) timeout: AckTimeout,
+    pub(super) retry_cnt: MaxAckRetries,
+    pub(super) rnr_retry: MaxRnrRetries,
+    pub(super) sl: u8,
+    pub(super) src_path_bits: u8,
+    pub(super) static_rate: u8,
+    pub(super) traffic_class: u8,
+    pub(super) flow_label: u32,
+    pub(super) hop_limit: u8,
+}
+
+#[bon::bon]
+impl QueuePair {
+    /// Creates a queue pair (RC), prepared to be connected.
+    ///
+    /// Without a hint it works on InfiniBand and on RoCE: the first ACTIVE port, and where packets
+    /// need a GID the best one of its table (RoCE v2 over v1, routable over link-local).
+    ///
+    /// ```no_run
+    /// # fn main() -> verbs_core::Result<()> {
+    /// use verbs_core::{CompletionQueue, Context, QueuePair};
+    ///
+    /// let context = Context::first_active()?;
+    /// let pd = context.alloc_pd()?;
+    /// let cq = CompletionQueue::create(&context, 64)?;
+    /// let prepared = QueuePair::builder(&pd, &cq, &cq).max_send_wr(32).build()?;
+    /// let to_the_peer = prepared.endpoint().to_bytes();
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Limit`] for a capacity above the device's, [`Error::OutOfRange`] for a number that
+    /// its field cannot hold, [`Error::NoActivePort`], [`Error::UnknownPort`],
+    /// [`Error::EmptyGid`], [`Error::NoGid`] for a path that cannot be,
+    /// [`Error::ForeignContext`] for a completion queue of another context, else the errno.
+    #[builder(start_fn(name = builder, vis = "pub"), finish_fn = build, builder_type(vis = "pub"))]
+    #[doc(alias = "ibv_create_qp")]
+    #[doc(alias = "ibv_qp_init_attr")]
+    fn checked_build(
+        /// The protection domain.
+        #[builder(start_fn)]
+        pd: &ProtectionDomain,
+        /// The queue that sends, writes, reads and atomics complete on.
+        #[builder(start_fn)]
+        send_cq: &CompletionQueue,
+        /// The queue that receives complete on; may be the same.
+        #[builder(start_fn)]
+        recv_cq: &CompletionQueue,
+        /// Work requests in the send queue; 16 unless set.
+        #[builder(default = 16)]
+        max_send_wr: u32,
+        /// Work requests in the receive queue; 16 unless set.
+        #[builder(default = 16)]
+        max_recv_wr: u32,
+        /// Elements in a send, write or read; 1 unless set.
+        #[builder(default = 1)]
+        max_send_sge: u32,
+        /// Elements in a receive; 1 unless set.
+        #[builder(default = 1)]
+        max_recv_sge: u32,
+        /// Bytes that can be posted inline; 0 unless set.
+        #[builder(default)]
+        max_inline_data: u32,
+        /// Whether every send is signalled, whatever it says; no unless set.
+        #[builder(default)]
+        sq_sig_all: bool,
+        /// The port; the first ACTIVE one unless set.
+        port_num: Option<u8>,
+        /// The index of this side's GID (C: `sgid_index`); the best one unless set. Setting it on
+        /// InfiniBand adds a GRH.
+        gid_index: Option<u8>,
+        /// The index of the P_Key in the port's table; 0 unless set.
+        #[builder(default)]
+        pkey_index: u16,
+        /// What the peer may do, given the key of a region that permits it; everything the device
+        /// can unless set.
+        qp_access_flags: Option<AccessFlags>,
+        /// The path MTU; the smaller of both ports' active MTU unless set.
+        path_mtu: Option<MaximumTransferUnit>,
+        /// The number of this side's first packet; random unless set.
+        sq_psn: Option<PacketSequenceNumber>,
+        /// Reads and atomics to ask for at once; the device's limit unless set. The peer's
+        /// `max_dest_rd_atomic` bounds it.
+        max_rd_atomic: Option<u8>,
+        /// Reads and atomics to serve at once; the device's limit unless set.
+        max_dest_rd_atomic: Option<u8>,
+        /// How long the peer waits when no receive is posted here; code 12 unless set.
+        #[builder(default)]
+        min_rnr_timer: MinRnrTimer,
+        /// How long to wait for an acknowledgement; code 14 unless set.
+        #[builder(default)]
+        timeout: AckTimeout,
+        /// Retries when nothing is acknowledged; 6 unless set.
+        #[builder(default)]
+        retry_cnt: MaxAckRetries,
+        /// Retries when the peer has no receive posted; 7, for ever, unless set.
+        #[builder(default)]
+        rnr_retry: MaxRnrRetries,
+        /// The service level, 0 to 15; 0 unless set.
+        #[builder(default)]
+        sl: u8,
+        /// Which of this side's LIDs to send from; 0 unless set.
+        #[builder(default)]
+        src_path_bits: u8,
+        /// The highest rate, as a code of `enum ibv_rate`; 0, the port's own, unless set.
+        #[builder(default)]
+        static_rate: u8,
+        /// The GRH's traffic class; 0 unless set.
+        #[builder(default)]
+        traffic_class: u8,
+        /// The GRH's flow label, 20 bits; 0 unless set.
+        #[builder(default)]
+        flow_label: u32,
+        /// The GRH's hop limit; 64 unless set.
+        #[builder(default = 64)]
+        hop_limit: u8,
+    ) -> Result<PreparedQueuePair> {
+        let context = pd.context();
+        let device = context.query_device()?;
+        for (cq, child) in [
+            (send_cq, "the send queue's CQ"),
+            (recv_cq, "the receive queue's CQ"),
+        ] {
+            if !cq.context().is(context) {
+                return Err(Error::ForeignContext { child });
+            }
+        }
+        let cap = QpCap {
+            max_send_wr,
+            max_recv_wr,
+            max_send_sge,
+            max_recv_sge,
+            max_inline_data,
+        };
+        check_capacities(cap, &device)?;
+        check_range("sl", sl.into(), 15)?;
+        check_range("flow_label", flow_label.into(), 0xf_ffff)?;
+        let (ask, serve) = (device.max_qp_init_rd_atom(), device.max_qp_rd_atom());
+        let config = Config {
+            port_num,
+            gid_index,
+            sq_psn,
+            path_mtu,
+            pkey_index,
+            qp_access_flags: qp_access_flags.unwrap_or_else(|| everything(&device)),
+            max_rd_atomic: depth("max_rd_atomic", max_rd_atomic, ask)?,
+            max_dest_rd_atomic: depth("max_dest_rd_atomic", max_dest_rd_atomic, serve)?,
+            min_rnr_timer,
+            timeout,
+            retry_cnt,
+            rnr_retry,
+            sl,
+            src_path_bits,
+            static_rate,
+            traffic_class,
+            flow_label,
+            hop_limit,
+        };
+        let path = config.path(context)?;
+        let (qp, cap) = create(pd, send_cq, recv_cq, cap, sq_sig_all)?;
+        let psn = config.psn();
+        let qp = Qp {
+            qp,
+            cap,
+            config: Box::new(config),
+            send_cq: send_cq.clone(),
+            recv_cq: recv_cq.clone(),
+            pd: pd.clone(),
+        };
+        qp.prepare(&path)?;
+        Ok(PreparedQueuePair { qp, path, psn })
+    }
+}
+
+impl Config {
+    /// Chooses this side's end of the path.
+    pub(super) fn path(&self, context: &Context) -> Result<LocalPath> {
+        let path = LocalPath::choose(context, self.port_num, self.gid_index)?;
+        if let Some(path_mtu) = self.path_mtu {
+            Context::within("path_mtu", path_mtu.bytes(), path.active_mtu.bytes())?;
+        }
+        Ok(path)
+    }
+
+    /// The number of the first packet.
+    pub(super) fn psn(&self) -> PacketSequenceNumber {
+        self.sq_psn.unwrap_or_else(PacketSequenceNumber::random)
+    }
+}
+
+fn create(
+    pd: &ProtectionDomain,
+    send_cq: &CompletionQueue,
+    recv_cq: &CompletionQueue,
+    cap: QpCap,
+    sq_sig_all: bool,
+) -> Result<(Handle<verbs_sys::ibv_qp>, QpCap)> {
+    let mut init = ibv_qp_init_attr {
+        qp_context: ptr::null_mut(),
+        send_cq: send_cq.as_ptr(),
+        recv_cq: recv_cq.as_ptr(),
+        srq: ptr::null_mut(),
+        cap: cap.as_raw(),
+        qp_type: IBV_QPT_RC,
+        sq_sig_all: c_int::from(sq_sig_all),
+    };
+    // SAFETY: the PD and both queues are alive, and `init` is a local.
+    let qp = unsafe { ibv_create_qp(pd.as_ptr(), &raw mut init) };
+    match ret::non_null("ibv_create_qp", qp) {
+        Ok(qp) => {
+            // SAFETY: it is new; the caller keeps its parents next to it.
+            let qp = unsafe { Handle::new(qp) };
+            Ok((qp, QpCap::from_raw(init.cap)))
+        }
+        // The one capacity whose limit no attribute tells: see whether it works without.
+        Err(_) if cap.max_inline_data > 0 && works_without_inline(pd, send_cq, recv_cq, cap) => {
+            Err(Error::Limit {
+                what: "max_inline_data",
+                asked: cap.max_inline_data.into(),
+                max: None,
+            })
+        }
+        Err(error) => Err(error),
+    }
+}
+
+fn works_without_inline(
+    pd: &ProtectionDomain,
+    send_cq: &CompletionQueue,
+    recv_cq: &CompletionQueue,
+    cap: QpCap,
+) -> bool {
+    let cap = QpCap {
+        max_inline_data: 0,
+        ..cap
+    };
+    create(pd, send_cq, recv_cq, cap, false).is_ok()
+}
+
+fn check_capacities(cap: QpCap, device: &DeviceAttr) -> Result<()> {
+    let (max_wr, max_sge) = (device.max_qp_wr(), device.max_sge());
+    Context::within("max_send_wr", cap.max_send_wr, max_wr)?;
+    Context::within("max_recv_wr", cap.max_recv_wr, max_wr)?;
+    Context::within("max_send_sge", cap.max_send_sge, max_sge)?;
+    Context::within("max_recv_sge", cap.max_recv_sge, max_sge)
+}
+
+fn check_range(what: &'static str, value: u64, max: u64) -> Result<()> {
+    if value <= max {
+        return Ok(());
+    }
+    Err(Error::OutOfRange {
+        what,
+        value,
+        min: 0,
+        max,
+    })
+}
+
+/// How many reads and atomics at once: what was asked for, within the device's limit, or the limit.
+fn depth(what: &'static str, asked: Option<u8>, max: u32) -> Result<u8> {
+    match asked {
+        Some(asked) => Context::within(what, asked.into(), max).map(|()| asked),
+        None => Ok(u8::try_from(max).unwrap_or(u8::MAX)),
+    }
+}
+
+/// Every kind of access that the device can give to a peer.
+fn everything(device: &DeviceAttr) -> AccessFlags {
+    let all = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE;
+    if device.atomic_cap() == AtomicCap::NONE {
+        all.difference(AccessFlags::REMOTE_ATOMIC)
+    } else {
+        all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn depths_are_bounded_by_the_device() {
+        assert_eq!(depth("max_rd_atomic", None, 128).unwrap(), 128);
+        assert_eq!(depth("max_rd_atomic", None, 1000).unwrap(), 255);
+        assert_eq!(depth("max_rd_atomic", Some(4), 16).unwrap(), 4);
+        let error = depth("max_rd_atomic", Some(17), 16).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "max_rd_atomic 17 exceeds this device's 16"
+        );
+    }
+}

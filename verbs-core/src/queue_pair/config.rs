@@ -1,0 +1,247 @@
+//! The knobs of a queue pair, as types that hold valid values only.
+
+use std::fmt;
+use std::hash::{BuildHasher as _, RandomState};
+use std::time::Duration;
+
+use crate::macros::bounded;
+
+bounded! {
+    /// How often to send again when the peer does not acknowledge, before
+    /// [`RETRY_EXC_ERR`](crate::WcStatus::RETRY_EXC_ERR).
+    ///
+    /// Each try waits for an [`AckTimeout`]. Default: 6. Soft-RoCE takes 7 as "for ever".
+    MaxAckRetries(u8), "retry_cnt", 0..=7
+}
+
+bounded! {
+    /// How often to send again when the peer has no receive posted (RNR), before
+    /// [`RNR_RETRY_EXC_ERR`](crate::WcStatus::RNR_RETRY_EXC_ERR).
+    ///
+    /// Default: 7, which means for ever: whoever waits needs a bound of their own.
+    MaxRnrRetries(u8), "rnr_retry", 0..=7
+}
+
+bounded! {
+    /// How long the peer should wait before it sends again when this side has no receive posted
+    /// (RNR), as a code.
+    ///
+    /// Default: 12, 0.64 ms.
+    MinRnrTimer(u8), "min_rnr_timer", 0..=31
+}
+
+bounded! {
+    /// How long to wait for an acknowledgement before sending again, as a code t: 4.096 µs × 2ᵗ;
+    /// 0 for ever.
+    ///
+    /// Default: 14, 67 ms. Short times cause needless retries on loaded or software fabrics.
+    AckTimeout(u8), "timeout", 0..=31
+}
+
+bounded! {
+    /// The number of a queue pair's first packet, 24 bits.
+    ///
+    /// Default: random, so that packets of an earlier connection are not taken for this one's.
+    PacketSequenceNumber(u32), "psn", 0..=0xff_ffff
+}
+
+impl MaxRnrRetries {
+    /// For ever.
+    pub const UNLIMITED: Self = Self::MAX;
+}
+
+impl Default for MaxRnrRetries {
+    fn default() -> Self {
+        Self::UNLIMITED
+    }
+}
+
+impl Default for MaxAckRetries {
+    fn default() -> Self {
+        Self(6)
+    }
+}
+
+impl Default for MinRnrTimer {
+    fn default() -> Self {
+        Self(12)
+    }
+}
+
+impl MinRnrTimer {
+    /// The time that the code stands for.
+    #[must_use]
+    pub const fn duration(self) -> Duration {
+        // In units of 10 µs, as the InfiniBand specification's table 45 has them.
+        const TENS_OF_MICROS: [u64; 32] = [
+            65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768,
+            1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
+        ];
+        Duration::from_micros(10 * TENS_OF_MICROS[self.0 as usize])
+    }
+}
+
+impl Default for AckTimeout {
+    fn default() -> Self {
+        Self(14)
+    }
+}
+
+impl AckTimeout {
+    /// Waits for ever.
+    pub const UNLIMITED: Self = Self(0);
+
+    /// The time that the code stands for; `None` for ever.
+    #[must_use]
+    pub const fn duration(self) -> Option<Duration> {
+        match self.0 {
+            0 => None,
+            code => Some(Duration::from_nanos(4096 << code)),
+        }
+    }
+
+    /// The shortest code that waits at least this long; the longest, over two hours, if none does.
+    #[must_use]
+    pub fn at_least(duration: Duration) -> Self {
+        let long_enough = |code: &u8| Self(*code).duration().is_some_and(|d| d >= duration);
+        (1..=31).find(long_enough).map_or(Self::MAX, Self)
+    }
+}
+
+impl PacketSequenceNumber {
+    /// A number that nobody can guess from an earlier one.
+    #[must_use]
+    pub fn random() -> Self {
+        // Each `RandomState` has keys of its own, seeded by the system.
+        let random = RandomState::new().hash_one(0_u8);
+        let [a, b, c, ..] = random.to_ne_bytes();
+        Self(u32::from_be_bytes([0, a, b, c]))
+    }
+}
+
+/// How many bytes of a message travel in one packet: the path MTU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+#[doc(alias = "ibv_mtu")]
+#[doc(alias = "path_mtu")]
+pub enum MaximumTransferUnit {
+    /// 256 bytes.
+    #[doc(alias = "IBV_MTU_256")]
+    Mtu256 = 1,
+    /// 512 bytes.
+    #[doc(alias = "IBV_MTU_512")]
+    Mtu512 = 2,
+    /// 1024 bytes.
+    #[doc(alias = "IBV_MTU_1024")]
+    Mtu1024 = 3,
+    /// 2048 bytes.
+    #[doc(alias = "IBV_MTU_2048")]
+    Mtu2048 = 4,
+    /// 4096 bytes.
+    #[doc(alias = "IBV_MTU_4096")]
+    Mtu4096 = 5,
+}
+
+impl MaximumTransferUnit {
+    /// The value for C's code, 1 to 5.
+    #[must_use]
+    pub const fn from_raw(code: u32) -> Option<Self> {
+        match code {
+            1 => Some(Self::Mtu256),
+            2 => Some(Self::Mtu512),
+            3 => Some(Self::Mtu1024),
+            4 => Some(Self::Mtu2048),
+            5 => Some(Self::Mtu4096),
+            _ => None,
+        }
+    }
+
+    /// C's code.
+    #[must_use]
+    pub const fn as_raw(self) -> u32 {
+        match self {
+            Self::Mtu256 => 1,
+            Self::Mtu512 => 2,
+            Self::Mtu1024 => 3,
+            Self::Mtu2048 => 4,
+            Self::Mtu4096 => 5,
+        }
+    }
+
+    /// The value for a number of bytes.
+    #[must_use]
+    pub const fn from_bytes(bytes: u32) -> Option<Self> {
+        match bytes {
+            256 => Some(Self::Mtu256),
+            512 => Some(Self::Mtu512),
+            1024 => Some(Self::Mtu1024),
+            2048 => Some(Self::Mtu2048),
+            4096 => Some(Self::Mtu4096),
+            _ => None,
+        }
+    }
+
+    /// The number of bytes.
+    #[must_use]
+    pub const fn bytes(self) -> u32 {
+        128 << self.as_raw()
+    }
+}
+
+impl fmt::Display for MaximumTransferUnit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.bytes(), f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_checked_when_made() {
+        assert_eq!(MaxAckRetries::new(7).unwrap(), MaxAckRetries::MAX);
+        assert_eq!(
+            MaxAckRetries::new(8).unwrap_err().to_string(),
+            "retry_cnt 8 is out of range: 0 to 7 are possible"
+        );
+        assert!(PacketSequenceNumber::new(0x100_0000).is_err());
+        assert!(AckTimeout::new(32).is_err());
+    }
+
+    #[test]
+    fn timeouts_are_codes() {
+        let default = AckTimeout::default().duration().unwrap();
+        assert_eq!(default, Duration::from_nanos(67_108_864));
+        assert_eq!(AckTimeout::at_least(default), AckTimeout::default());
+        assert_eq!(
+            AckTimeout::at_least(default + Duration::from_nanos(1)).get(),
+            15
+        );
+        assert_eq!(AckTimeout::at_least(Duration::ZERO).get(), 1);
+        assert_eq!(AckTimeout::at_least(Duration::MAX), AckTimeout::MAX);
+        assert_eq!(AckTimeout::UNLIMITED.duration(), None);
+        assert_eq!(
+            MinRnrTimer::default().duration(),
+            Duration::from_micros(640)
+        );
+    }
+
+    #[test]
+    fn mtu_codes_are_c_s() {
+        for (code, bytes) in [(1, 256), (2, 512), (3, 1024), (4, 2048), (5, 4096)] {
+            let mtu = MaximumTransferUnit::from_raw(code).unwrap();
+            assert_eq!((mtu.as_raw(), mtu.bytes()), (code, bytes));
+            assert_eq!(MaximumTransferUnit::from_bytes(bytes), Some(mtu));
+        }
+        assert_eq!(MaximumTransferUnit::from_raw(0), None);
+        assert_eq!(MaximumTransferUnit::from_raw(6), None);
+        assert_eq!(verbs_sys::IBV_MTU_4096.0, 5);
+    }
+
+    #[test]
+    fn packet_numbers_differ() {
+        let numbers: Vec<_> = (0..8).map(|_| PacketSequenceNumber::random()).collect();
+        assert!(numbers.iter().any(|number| *number != numbers[0]));
+    }
+}

@@ -1,0 +1,456 @@
+//! Endpoints: what two queue pairs must know of each other, as data.
+
+use super::builder::Config;
+use super::config::{MaximumTransferUnit, PacketSequenceNumber};
+use crate::Gid;
+use crate::error::EndpointError;
+use crate::path::LocalPath;
+
+/// The version of the endpoint's formats.
+pub const ENDPOINT_VERSION: u32 = 1;
+
+/// What the peer must know to connect to a queue pair.
+///
+/// Send it over by any means: as serde data (feature `serde`), or as [`to_bytes`](Self::to_bytes).
+/// Both carry a version, and what comes in is checked, so that an endpoint that exists is possible.
+///
+/// It also shows what was chosen for this side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(try_from = "Wire", into = "Wire")
+)]
+pub struct QueuePairEndpoint {
+    qp_num: u32,
+    psn: PacketSequenceNumber,
+    lid: u16,
+    gid: Option<Gid>,
+    gid_index: u8,
+    port_num: u8,
+    path_mtu: MaximumTransferUnit,
+    max_rd_atomic: u8,
+    max_dest_rd_atomic: u8,
+}
+
+#[bon::bon]
+impl QueuePairEndpoint {
+    /// Puts an endpoint together from parts that came by some other protocol.
+    ///
+    /// ```
+    /// use verbs_core::{PacketSequenceNumber, QueuePairEndpoint};
+    ///
+    /// let endpoint = QueuePairEndpoint::builder(0x11, PacketSequenceNumber::new(7)?)
+    ///     .lid(4)
+    ///     .build()?;
+    /// assert_eq!(endpoint.qp_num(), 0x11);
+    /// # Ok::<(), verbs_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`EndpointError`] for numbers that cannot be.
+    #[builder(start_fn(name = builder, vis = "pub"), finish_fn = build, builder_type(vis = "pub"))]
+    fn checked_build(
+        /// The queue pair's number, 24 bits.
+        #[builder(start_fn)]
+        qp_num: u32,
+        /// The number of its first packet.
+        #[builder(start_fn)]
+        psn: PacketSequenceNumber,
+        /// The port's LID; 0, none, unless set.
+        #[builder(default)]
+        lid: u16,
+        /// The port's GID.
+        gid: Option<Gid>,
+        /// The largest path MTU; 4096 bytes unless set, so that the other side's decides.
+        #[builder(default = MaximumTransferUnit::Mtu4096)]
+        path_mtu: MaximumTransferUnit,
+        /// Reads and atomics that it asks for at once; 1 unless set.
+        #[builder(default = 1)]
+        max_rd_atomic: u8,
+        /// Reads and atomics that it serves at once; 1 unless set.
+        #[builder(default = 1)]
+        max_dest_rd_atomic: u8,
+        /// The index of the GID in the port's table; 0 unless set.
+        #[builder(default)]
+        gid_index: u8,
+        /// The port; 1 unless set.
+        #[builder(default = 1)]
+        port_num: u8,
+    ) -> Result<Self, EndpointError> {
+        Self {
+            qp_num,
+            psn,
+            lid,
+            gid,
+            gid_index,
+            port_num,
+            path_mtu,
+            max_rd_atomic,
+            max_dest_rd_atomic,
+        }
+        .checked()
+    }
+}
+
+impl QueuePairEndpoint {
+    /// The endpoint of a queue pair of this side.
+    pub(super) fn chosen(
+        qp_num: u32,
+        psn: PacketSequenceNumber,
+        path: &LocalPath,
+        config: &Config,
+    ) -> Self {
+        Self {
+            qp_num,
+            psn,
+            lid: path.lid,
+            gid: path.gid.map(|entry| entry.gid()),
+            gid_index: path.sgid_index().unwrap_or(0),
+            port_num: path.port_num,
+            path_mtu: config.path_mtu.unwrap_or(path.active_mtu),
+            max_rd_atomic: config.max_rd_atomic,
+            max_dest_rd_atomic: config.max_dest_rd_atomic,
+        }
+    }
+
+    /// The length of [`to_bytes`](Self::to_bytes), in bytes.
+    pub const BYTES: usize = 36;
+
+    /// The queue pair's number.
+    #[must_use]
+    pub const fn qp_num(&self) -> u32 {
+        self.qp_num
+    }
+
+    /// The number of its first packet.
+    #[must_use]
+    pub const fn psn(&self) -> PacketSequenceNumber {
+        self.psn
+    }
+
+    /// The port's LID; 0 if it has none.
+    #[must_use]
+    pub const fn lid(&self) -> u16 {
+        self.lid
+    }
+
+    /// The port's GID, if packets to it may carry one.
+    #[must_use]
+    pub const fn gid(&self) -> Option<Gid> {
+        self.gid
+    }
+
+    /// The index of the GID in the port's table.
+    #[must_use]
+    #[doc(alias = "sgid_index")]
+    pub const fn gid_index(&self) -> u8 {
+        self.gid_index
+    }
+
+    /// The port.
+    #[must_use]
+    pub const fn port_num(&self) -> u8 {
+        self.port_num
+    }
+
+    /// The largest path MTU that its port can do now, or the one that was set.
+    #[must_use]
+    pub const fn path_mtu(&self) -> MaximumTransferUnit {
+        self.path_mtu
+    }
+
+    /// Reads and atomics that it asks for at once.
+    #[must_use]
+    pub const fn max_rd_atomic(&self) -> u8 {
+        self.max_rd_atomic
+    }
+
+    /// Reads and atomics that it serves at once.
+    #[must_use]
+    pub const fn max_dest_rd_atomic(&self) -> u8 {
+        self.max_dest_rd_atomic
+    }
+
+    /// The endpoint as bytes: a version, then numbers, most significant byte first.
+    #[must_use]
+    pub fn to_bytes(&self) -> [u8; Self::BYTES] {
+        let wire = Wire::from(*self);
+        let mut bytes = [0; Self::BYTES];
+        let mut rest = &mut bytes[..];
+        let mut put = |field: &[u8]| {
+            let (head, tail) = std::mem::take(&mut rest).split_at_mut(field.len());
+            head.copy_from_slice(field);
+            rest = tail;
+        };
+        put(&wire.version.to_be_bytes());
+        put(&wire.qp_num.to_be_bytes());
+        put(&wire.psn.to_be_bytes());
+        put(&wire.lid.to_be_bytes());
+        put(&[u8::from(wire.gid.is_some()), wire.gid_index]);
+        put(&wire.gid.unwrap_or_default());
+        let path_mtu = u8::try_from(wire.path_mtu).unwrap_or(0);
+        put(&[
+            wire.port_num,
+            path_mtu,
+            wire.max_rd_atomic,
+            wire.max_dest_rd_atomic,
+        ]);
+        bytes
+    }
+
+    /// Reads what [`to_bytes`](Self::to_bytes) wrote.
+    ///
+    /// # Errors
+    ///
+    /// [`EndpointError`]: another version, another length, or numbers that cannot be.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, EndpointError> {
+        let length = EndpointError::Length {
+            len: bytes.len(),
+            expected: Self::BYTES,
+        };
+        // The version first: another one may have another length.
+        let (version, _) = bytes.split_first_chunk().ok_or(length)?;
+        check_version(u32::from_be_bytes(*version))?;
+        let bytes: &[u8; Self::BYTES] = bytes.try_into().map_err(|_other| length)?;
+        let mut rest = &bytes[4..];
+        let qp_num = u32::from_be_bytes(take(&mut rest));
+        let psn = u32::from_be_bytes(take(&mut rest));
+        let lid = u16::from_be_bytes(take(&mut rest));
+        let [has_gid, gid_index] = take(&mut rest);
+        let gid = take::<16>(&mut rest);
+        let [port_num, path_mtu, max_rd_atomic, max_dest_rd_atomic] = take(&mut rest);
+        Self::try_from(Wire {
+            version: ENDPOINT_VERSION,
+            qp_num,
+            psn,
+            lid,
+            gid: (has_gid != 0).then_some(gid),
+            gid_index,
+            port_num,
+            path_mtu: path_mtu.into(),
+            max_rd_atomic,
+            max_dest_rd_atomic,
+        })
+    }
+
+    fn checked(self) -> Result<Self, EndpointError> {
+        // 0 and 1 are for management, and all ones for multicast.
+        within("qp_num", self.qp_num.into(), 2, 0xff_fffe)?;
+        within("port_num", self.port_num.into(), 1, 255)?;
+        if self.gid.is_some_and(Gid::is_zero) {
+            return Err(EndpointError::NoGid);
+        }
+        if self.lid == 0 && self.gid.is_none() {
+            return Err(EndpointError::NoAddress);
+        }
+        Ok(self)
+    }
+}
+
+/// What goes over the wire, unchecked. The version comes first, and missing fields are zeros, so
+/// that another version is reported as such.
+#[derive(Default)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(default, rename = "QueuePairEndpoint")
+)]
+struct Wire {
+    version: u32,
+    qp_num: u32,
+    psn: u32,
+    lid: u16,
+    gid: Option<[u8; 16]>,
+    gid_index: u8,
+    port_num: u8,
+    path_mtu: u32,
+    max_rd_atomic: u8,
+    max_dest_rd_atomic: u8,
+}
+
+impl TryFrom<Wire> for QueuePairEndpoint {
+    type Error = EndpointError;
+
+    fn try_from(wire: Wire) -> Result<Self, EndpointError> {
+        check_version(wire.version)?;
+        within(
+            "psn",
+            wire.psn.into(),
+            0,
+            PacketSequenceNumber::MAX.get().into(),
+        )?;
+        within("path_mtu", wire.path_mtu.into(), 1, 5)?;
+        Self {
+            qp_num: wire.qp_num,
+            psn: PacketSequenceNumber::new(wire.psn).unwrap_or(PacketSequenceNumber::MAX),
+            lid: wire.lid,
+            gid: wire.gid.map(Gid::new),
+            gid_index: wire.gid_index,
+            port_num: wire.port_num,
+            path_mtu: MaximumTransferUnit::from_raw(wire.path_mtu)
+                .unwrap_or(MaximumTransferUnit::Mtu256),
+            max_rd_atomic: wire.max_rd_atomic,
+            max_dest_rd_atomic: wire.max_dest_rd_atomic,
+        }
+        .checked()
+    }
+}
+
+impl From<QueuePairEndpoint> for Wire {
+    fn from(endpoint: QueuePairEndpoint) -> Self {
+        Self {
+            version: ENDPOINT_VERSION,
+            qp_num: endpoint.qp_num,
+            psn: endpoint.psn.get(),
+            lid: endpoint.lid,
+            gid: endpoint.gid.map(Gid::raw),
+            gid_index: endpoint.gid_index,
+            port_num: endpoint.port_num,
+            path_mtu: endpoint.path_mtu.as_raw(),
+            max_rd_atomic: endpoint.max_rd_atomic,
+            max_dest_rd_atomic: endpoint.max_dest_rd_atomic,
+        }
+    }
+}
+
+fn check_version(version: u32) -> Result<(), EndpointError> {
+    if version == ENDPOINT_VERSION {
+        Ok(())
+    } else {
+        Err(EndpointError::Version { version })
+    }
+}
+
+fn within(what: &'static str, value: u64, min: u64, max: u64) -> Result<(), EndpointError> {
+    if (min..=max).contains(&value) {
+        Ok(())
+    } else {
+        Err(EndpointError::Number {
+            what,
+            value,
+            min,
+            max,
+        })
+    }
+}
+
+/// The next bytes of what is long enough.
+fn take<const N: usize>(rest: &mut &[u8]) -> [u8; N] {
+    match rest.split_first_chunk() {
+        Some((head, tail)) => {
+            *rest = tail;
+            *head
+        }
+        None => [0; N],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn endpoint() -> QueuePairEndpoint {
+        QueuePairEndpoint::builder(0x1234, PacketSequenceNumber::new(0xab_cdef).unwrap())
+            .gid(Gid::new([1; 16]))
+            .gid_index(1)
+            .path_mtu(MaximumTransferUnit::Mtu1024)
+            .max_rd_atomic(16)
+            .max_dest_rd_atomic(8)
+            .build()
+            .unwrap()
+    }
+
+    #[test]
+    fn bytes_come_back() {
+        let bytes = endpoint().to_bytes();
+        assert_eq!(
+            bytes[..12],
+            [0, 0, 0, 1, 0, 0, 0x12, 0x34, 0, 0xab, 0xcd, 0xef]
+        );
+        assert_eq!(QueuePairEndpoint::from_bytes(&bytes), Ok(endpoint()));
+        let lid = QueuePairEndpoint::builder(2, PacketSequenceNumber::MAX).lid(9);
+        let lid = lid.build().unwrap();
+        assert_eq!(QueuePairEndpoint::from_bytes(&lid.to_bytes()), Ok(lid));
+    }
+
+    #[test]
+    fn another_version_is_named_whatever_its_length() {
+        let mut bytes = endpoint().to_bytes().to_vec();
+        bytes[3] = 2;
+        let version = EndpointError::Version { version: 2 };
+        assert_eq!(QueuePairEndpoint::from_bytes(&bytes), Err(version));
+        assert_eq!(QueuePairEndpoint::from_bytes(&bytes[..7]), Err(version));
+        assert_eq!(
+            version.to_string(),
+            "endpoint version 2 is unknown, this library speaks 1"
+        );
+    }
+
+    #[test]
+    fn a_wrong_length_is_an_error() {
+        let bytes = endpoint().to_bytes();
+        for len in 0..bytes.len() {
+            assert_eq!(
+                QueuePairEndpoint::from_bytes(&bytes[..len]),
+                Err(EndpointError::Length { len, expected: 36 })
+            );
+        }
+        let longer = [&bytes[..], &[0]].concat();
+        assert!(QueuePairEndpoint::from_bytes(&longer).is_err());
+    }
+
+    #[test]
+    fn impossible_numbers_are_refused() {
+        let with = |at: usize, value: u8| {
+            let mut bytes = endpoint().to_bytes();
+            bytes[at] = value;
+            QueuePairEndpoint::from_bytes(&bytes).unwrap_err()
+        };
+        let what = |error| match error {
+            EndpointError::Number { what, .. } => what,
+            other => panic!("{other}"),
+        };
+        assert_eq!(what(with(4, 1)), "qp_num");
+        assert_eq!(what(with(8, 1)), "psn");
+        assert_eq!(what(with(32, 0)), "port_num");
+        assert_eq!(what(with(33, 0)), "path_mtu");
+        assert_eq!(what(with(33, 6)), "path_mtu");
+        assert_eq!(with(14, 0), EndpointError::NoAddress);
+        let mut zero = endpoint().to_bytes();
+        zero[16..32].fill(0);
+        assert_eq!(
+            QueuePairEndpoint::from_bytes(&zero),
+            Err(EndpointError::NoGid)
+        );
+        let psn = PacketSequenceNumber::MAX;
+        assert!(
+            QueuePairEndpoint::builder(0xff_ffff, psn)
+                .lid(1)
+                .build()
+                .is_err()
+        );
+        assert!(QueuePairEndpoint::builder(1, psn).lid(1).build().is_err());
+    }
+
+    #[cfg(feature = "serde")]
+    #[test]
+    fn serde_checks_too() {
+        let json = serde_json::to_string(&endpoint()).unwrap();
+        assert!(json.starts_with(r#"{"version":1,"qp_num":4660,"#), "{json}");
+        assert_eq!(
+            serde_json::from_str::<QueuePairEndpoint>(&json).unwrap(),
+            endpoint()
+        );
+        let refused = |json: &str| {
+            serde_json::from_str::<QueuePairEndpoint>(json)
+                .unwrap_err()
+                .to_string()
+        };
+        assert!(refused(r#"{"version":7,"new":true}"#).contains("version 7 is unknown"));
+        assert!(refused("{}").contains("version 0 is unknown"));
+        assert!(refused(&json.replace("4660", "16777216")).contains("qp_num 16777216"));
+        assert!(refused(&json.replace(r#""path_mtu":3"#, r#""path_mtu":9"#)).contains("path_mtu"));
+    }
+}

@@ -1,0 +1,363 @@
+//! Queue pairs: from a builder, over a handshake, to a connection.
+#![expect(unsafe_code, reason = "owns an `ibv_qp`")]
+
+mod attr;
+mod builder;
+mod config;
+mod endpoint;
+mod post;
+mod state;
+
+use std::ffi::c_int;
+use std::fmt;
+use std::mem::MaybeUninit;
+
+use verbs_sys::{ibv_modify_qp, ibv_qp, ibv_qp_init_attr, ibv_query_qp};
+
+pub use attr::{QpAttr, QpCap};
+pub use config::{
+    AckTimeout, MaxAckRetries, MaxRnrRetries, MaximumTransferUnit, MinRnrTimer,
+    PacketSequenceNumber,
+};
+pub use endpoint::{ENDPOINT_VERSION, QueuePairEndpoint};
+pub use post::PostError;
+pub use state::{QpAttrMask, QpState};
+
+use crate::error::EndpointError;
+use crate::handle::Handle;
+use crate::macros::man;
+use crate::path::{AhAttr, LocalPath};
+use crate::{CompletionQueue, Error, ProtectionDomain, Refused, Result, ret};
+use builder::Config;
+
+/// A queue pair (QP) that is not connected yet: in `INIT`.
+///
+/// Send its [`endpoint`](Self::endpoint) to the peer, get the peer's, and
+/// [`handshake`](Self::handshake). Receives can be posted before, and should be: the peer may send
+/// as soon as it is connected.
+#[derive(Debug)]
+#[doc(alias = "ibv_qp")]
+pub struct PreparedQueuePair {
+    qp: Qp,
+    path: LocalPath,
+    psn: PacketSequenceNumber,
+}
+
+/// A connected queue pair (QP), of type RC: in `RTS`.
+///
+/// Work requests go in by its `post_*` functions, completions come out of its completion queues.
+/// After a failed work request it is in `ERR`: [`reset`](Self::reset) prepares it anew.
+///
+/// Dropping it destroys it. When that has returned, the card touches none of the buffers that were
+/// posted on it, and its completions are gone from its completion queues.
+#[doc = man!("ibv_create_qp")]
+#[derive(Debug)]
+#[doc(alias = "ibv_qp")]
+pub struct QueuePair {
+    qp: Qp,
+    local: QueuePairEndpoint,
+    remote: QueuePairEndpoint,
+}
+
+/// What a queue pair is in each of its states.
+struct Qp {
+    qp: Handle<ibv_qp>,
+    cap: QpCap,
+    config: Box<Config>,
+    send_cq: CompletionQueue,
+    recv_cq: CompletionQueue,
+    pd: ProtectionDomain,
+}
+
+impl PreparedQueuePair {
+    /// What the peer must know to connect.
+    #[must_use]
+    pub fn endpoint(&self) -> QueuePairEndpoint {
+        let Self { qp, path, psn } = self;
+        let config = &qp.config;
+        QueuePairEndpoint::chosen(qp.number(), *psn, path, config)
+    }
+
+    /// Connects to the peer's endpoint. The peer must do the same with this one's.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Endpoint`] if this side's port needs an address that the peer did not give, else
+    /// the errno: `ENETUNREACH` and `ETIMEDOUT` say that there is no way to the peer's GID. The
+    /// queue pair comes back, prepared as before; receives that were posted may be gone.
+    #[doc(alias = "ibv_modify_qp")]
+    pub fn handshake(self, remote: &QueuePairEndpoint) -> Result<QueuePair, Refused<Self>> {
+        let local = self.endpoint();
+        match self.connect(&local, remote) {
+            Ok(()) => Ok(QueuePair {
+                qp: self.qp,
+                local,
+                remote: *remote,
+            }),
+            Err(error) => {
+                // Half-way connected: back to where it was, as far as the device still can.
+                if self.qp.state().is_ok_and(|state| state != QpState::INIT) {
+                    let back = self.qp.prepare(&self.path);
+                    if let Err(error) = back {
+                        log::error!("cannot prepare {:?} again: {error}", self.qp);
+                    }
+                }
+                Err(Refused::new(error, self))
+            }
+        }
+    }
+
+    fn connect(&self, local: &QueuePairEndpoint, remote: &QueuePairEndpoint) -> Result<()> {
+        let config = &self.qp.config;
+        let receive = QpAttr::new()
+            .with_qp_state(QpState::RTR)
+            .with_ah_attr(self.way_to(remote)?)
+            .with_path_mtu(local.path_mtu().min(remote.path_mtu()))
+            .with_dest_qp_num(remote.qp_num())
+            .with_rq_psn(remote.psn())
+            .with_max_dest_rd_atomic(local.max_dest_rd_atomic())
+            .with_min_rnr_timer(config.min_rnr_timer);
+        self.qp.modify(&receive)?;
+        let send = QpAttr::new()
+            .with_qp_state(QpState::RTS)
+            .with_timeout(config.timeout)
+            .with_retry_cnt(config.retry_cnt)
+            .with_rnr_retry(config.rnr_retry)
+            .with_sq_psn(local.psn())
+            .with_max_rd_atomic(local.max_rd_atomic().min(remote.max_dest_rd_atomic()));
+        self.qp.modify(&send)
+    }
+
+    /// The address vector to the peer.
+    fn way_to(&self, remote: &QueuePairEndpoint) -> Result<AhAttr> {
+        let config = &self.qp.config;
+        let way = AhAttr::new(self.path.port_num)
+            .sl(config.sl)
+            .src_path_bits(config.src_path_bits)
+            .static_rate(config.static_rate)
+            .dlid(remote.lid());
+        match (self.path.sgid_index(), remote.gid()) {
+            (Some(sgid_index), Some(dgid)) => Ok(way
+                .grh(dgid, sgid_index, config.hop_limit)
+                .traffic_class(config.traffic_class)
+                .flow_label(config.flow_label)),
+            (Some(_), None) => Err(EndpointError::NoGid.into()),
+            (None, _) if remote.lid() == 0 => Err(EndpointError::NoLid.into()),
+            (None, _) => Ok(way),
+        }
+    }
+}
+
+impl QueuePair {
+    /// What the peer knows of this side.
+    #[must_use]
+    pub const fn endpoint(&self) -> &QueuePairEndpoint {
+        &self.local
+    }
+
+    /// What this side knows of the peer.
+    #[must_use]
+    pub const fn remote_endpoint(&self) -> &QueuePairEndpoint {
+        &self.remote
+    }
+
+    /// Moves it to `ERR`: everything that is posted completes with
+    /// [`WR_FLUSH_ERR`](crate::WcStatus::WR_FLUSH_ERR).
+    ///
+    /// # Errors
+    ///
+    /// The errno; only a device in trouble refuses.
+    #[doc(alias = "IBV_QPS_ERR")]
+    pub fn to_error(&self) -> Result<()> {
+        self.modify(&QpAttr::new().with_qp_state(QpState::ERR))
+    }
+
+    /// Moves it to `RESET` and prepares it again, with the same choices and a new packet number.
+    ///
+    /// Everything that is posted is forgotten, without completions: when this has returned, the
+    /// card touches none of its buffers. Completions of before may still be in the completion
+    /// queues, under the same `qp_num`: poll them first.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoActivePort`] and its likes if the port went away, else the errno. The queue pair
+    /// comes back.
+    #[doc(alias = "IBV_QPS_RESET")]
+    pub fn reset(self) -> Result<PreparedQueuePair, Refused<Self>> {
+        let again = || {
+            let path = self.qp.config.path(self.pd().context())?;
+            self.qp.prepare(&path)?;
+            Ok(path)
+        };
+        match again() {
+            Ok(path) => Ok(PreparedQueuePair {
+                psn: self.qp.config.psn(),
+                qp: self.qp,
+                path,
+            }),
+            Err(error) => Err(Refused::new(error, self)),
+        }
+    }
+}
+
+macro_rules! in_each_state {
+    ($($qp:ident)*) => {$(
+        impl $qp {
+            /// Its number, 24 bits.
+            #[must_use]
+            pub fn qp_num(&self) -> u32 {
+                self.qp.number()
+            }
+
+            /// Its capacities: what the driver gave.
+            #[must_use]
+            pub const fn cap(&self) -> QpCap {
+                self.qp.cap
+            }
+
+            /// Asks the driver for its attributes, the state among them.
+            ///
+            /// # Errors
+            ///
+            /// The errno.
+            #[doc = man!("ibv_query_qp")]
+            #[doc(alias = "ibv_query_qp")]
+            pub fn query(&self) -> Result<QpAttr> {
+                self.qp.query()
+            }
+
+            /// Changes attributes, or the state, by hand.
+            ///
+            /// # Errors
+            ///
+            /// [`Error::Transition`], which names the attributes that were missing or not allowed;
+            /// else the errno.
+            #[doc = man!("ibv_modify_qp")]
+            #[doc(alias = "ibv_modify_qp")]
+            pub fn modify(&self, attr: &QpAttr) -> Result<()> {
+                self.qp.modify(attr)
+            }
+
+            /// The queue that its sends, writes, reads and atomics complete on.
+            #[must_use]
+            pub const fn send_cq(&self) -> &CompletionQueue {
+                &self.qp.send_cq
+            }
+
+            /// The queue that its receives complete on.
+            #[must_use]
+            pub const fn recv_cq(&self) -> &CompletionQueue {
+                &self.qp.recv_cq
+            }
+
+            /// The protection domain it belongs to.
+            #[must_use]
+            pub const fn pd(&self) -> &ProtectionDomain {
+                &self.qp.pd
+            }
+
+            /// The `ibv_qp`, for verbs this crate does not wrap. It lives as long as `self` does.
+            #[must_use]
+            pub fn as_ptr(&self) -> *mut ibv_qp {
+                self.qp.qp.as_ptr()
+            }
+
+            /// Destroys it and says how that went; dropping only logs.
+            ///
+            /// # Errors
+            ///
+            /// The errno. The card may still touch the buffers that were posted then.
+            #[doc = man!("ibv_destroy_qp")]
+            #[doc(alias = "ibv_destroy_qp")]
+            pub fn close(self) -> Result<()> {
+                self.qp.close()
+            }
+        }
+    )*};
+}
+
+in_each_state! { PreparedQueuePair QueuePair }
+
+impl Qp {
+    fn number(&self) -> u32 {
+        // SAFETY: the handle keeps the queue pair, and the field is not changed.
+        unsafe { (*self.qp.as_ptr()).qp_num }
+    }
+
+    /// To `INIT`, over `RESET`.
+    fn prepare(&self, path: &LocalPath) -> Result<()> {
+        self.modify(&QpAttr::new().with_qp_state(QpState::RESET))?;
+        let init = QpAttr::new()
+            .with_qp_state(QpState::INIT)
+            .with_pkey_index(self.config.pkey_index)
+            .with_port_num(path.port_num)
+            .with_qp_access_flags(self.config.qp_access_flags);
+        self.modify(&init)
+    }
+
+    fn modify(&self, attr: &QpAttr) -> Result<()> {
+        let mut raw = *attr.as_raw();
+        let mask = c_int::try_from(attr.mask().bits()).unwrap_or(c_int::MAX);
+        // SAFETY: the handle keeps the queue pair, and `raw` is a local.
+        let ret = unsafe { ibv_modify_qp(self.qp.as_ptr(), &raw mut raw, mask) };
+        let refused = ret::errno("ibv_modify_qp", ret);
+        refused.map_err(|error| self.explain(error, attr))
+    }
+
+    /// Says which attributes were wrong, if that is what `EINVAL` meant.
+    fn explain(&self, error: Error, attr: &QpAttr) -> Error {
+        let (Some(libc::EINVAL), Ok(from)) = (error.errno(), self.state()) else {
+            return error;
+        };
+        let Error::Verb { source, .. } = error else {
+            return error;
+        };
+        let changes = attr.mask().contains(QpAttrMask::STATE);
+        let to = if changes { attr.qp_state() } else { from };
+        let (missing, extra) = state::diagnose(from, to, attr.mask());
+        Error::Transition {
+            from,
+            to,
+            missing,
+            extra,
+            source,
+        }
+    }
+
+    fn state(&self) -> Result<QpState> {
+        Ok(self.query()?.qp_state())
+    }
+
+    fn query(&self) -> Result<QpAttr> {
+        let mut attr = verbs_sys::ibv_qp_attr::default();
+        let mut init = MaybeUninit::<ibv_qp_init_attr>::uninit();
+        let mask = QpAttrMask::KNOWN;
+        let bits = c_int::try_from(mask.bits()).unwrap_or(c_int::MAX);
+        // SAFETY: the handle keeps the queue pair, and both structs are locals.
+        let ret = unsafe { ibv_query_qp(self.qp.as_ptr(), &raw mut attr, bits, init.as_mut_ptr()) };
+        ret::errno("ibv_query_qp", ret)?;
+        Ok(QpAttr::from_raw(attr, mask))
+    }
+
+    fn close(self) -> Result<()> {
+        let Self {
+            qp,
+            send_cq,
+            recv_cq,
+            pd,
+            ..
+        } = self;
+        let closed = qp.close();
+        drop((send_cq, recv_cq, pd));
+        closed
+    }
+}
+
+impl fmt::Debug for Qp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Qp")
+            .field("qp_num", &format_args!("{:#x}", self.number()))
+            .field("cap", &self.cap)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,164 @@
+//! C's return conventions, known here and nowhere else.
+//!
+//! | convention | who | on failure |
+//! |---|---|---|
+//! | pointer | `ibv_alloc_pd`, `ibv_create_*`, `ibv_reg_mr`, `ibv_open_device` | null, `errno` set |
+//! | 0 or errno | `ibv_modify_qp`, `ibv_destroy_*`, `ibv_dereg_mr`, `ibv_query_port` … | the errno is the return value |
+//! | post | `ibv_post_send`, `ibv_post_recv` | an errno whose sign depends on the driver; some return 0 and still set `bad_wr` |
+//! | 0 or -1 | `ibv_get_cq_event`, `ibv_get_async_event`, `ibv_query_gid`, `ibv_query_pkey`, `ibv_close_device` | -1, `errno` set |
+//! | count | `ibv_poll_cq`, `ibv_query_gid_table` | negative |
+#![expect(
+    clippy::disallowed_methods,
+    reason = "the one place that turns C's errno into an error"
+)]
+
+use std::ffi::c_int;
+use std::io;
+use std::ptr::NonNull;
+
+use crate::{Error, Result};
+
+/// For a verb that returns a pointer.
+pub(crate) fn non_null<T>(verb: &'static str, ptr: *mut T) -> Result<NonNull<T>> {
+    NonNull::new(ptr).ok_or_else(|| from_errno(verb, last_errno()))
+}
+
+/// For a verb that returns 0 or an errno.
+pub(crate) fn errno(verb: &'static str, ret: c_int) -> Result<()> {
+    match ret {
+        0 => Ok(()),
+        // A few drivers hand the kernel's negative errno through.
+        errno => Err(from_errno(verb, errno.saturating_abs())),
+    }
+}
+
+/// For a verb that returns 0, or -1 with `errno` set.
+pub(crate) fn minus_one(verb: &'static str, ret: c_int) -> Result<()> {
+    match ret {
+        0 => Ok(()),
+        _ => Err(from_errno(verb, last_errno())),
+    }
+}
+
+/// For a call that returns a count, or a negative errno.
+pub(crate) fn count(verb: &'static str, ret: isize) -> Result<usize> {
+    usize::try_from(ret).map_err(|_negative| {
+        let errno = c_int::try_from(ret.unsigned_abs()).unwrap_or(0);
+        from_errno(verb, errno)
+    })
+}
+
+/// The errno in a failed post's return value; `None` where the driver gave none.
+pub(crate) fn post_errno(ret: c_int) -> Option<c_int> {
+    (ret != 0).then(|| ret.saturating_abs())
+}
+
+/// For `ibv_poll_cq`: a negative value is the driver's own, not an errno.
+#[cold]
+#[inline(never)]
+pub(crate) fn poll_failed(ret: c_int) -> Error {
+    Error::Verb {
+        verb: "ibv_poll_cq",
+        source: io::Error::other(format!("the driver could not poll, its own code is {ret}")),
+    }
+}
+
+/// The thread's `errno`.
+pub(crate) fn last_errno() -> c_int {
+    io::Error::last_os_error().raw_os_error().unwrap_or(0)
+}
+
+/// An errno as an [`io::Error`]; 0 is a driver that failed and did not say why.
+pub(crate) fn io_error(errno: c_int) -> io::Error {
+    match errno {
+        0 => io::Error::other("the driver gave no reason (errno 0)"),
+        errno => io::Error::from_raw_os_error(errno),
+    }
+}
+
+/// The error for a verb and its errno.
+pub(crate) fn from_errno(verb: &'static str, errno: c_int) -> Error {
+    match errno {
+        libc::EOPNOTSUPP | libc::ENOSYS => Error::Unsupported { verb },
+        errno => Error::Verb {
+            verb,
+            source: io_error(errno),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ErrorKind;
+
+    #[test]
+    fn null_takes_errno() {
+        // An open(2) that fails sets `errno` to ENOENT for the look-up below.
+        assert!(std::fs::File::open("/nonexistent/file").is_err());
+        let error = non_null::<u8>("ibv_alloc_pd", std::ptr::null_mut()).unwrap_err();
+        assert!(matches!(
+            error,
+            Error::Verb {
+                verb: "ibv_alloc_pd",
+                ..
+            }
+        ));
+        let mut byte = 0_u8;
+        assert!(non_null("ibv_alloc_pd", &raw mut byte).is_ok());
+    }
+
+    #[test]
+    fn errno_is_the_value_whatever_its_sign() {
+        assert!(errno("v", 0).is_ok());
+        assert_eq!(
+            errno("v", libc::EINVAL).unwrap_err().errno(),
+            Some(libc::EINVAL)
+        );
+        assert_eq!(
+            errno("v", -libc::EBUSY).unwrap_err().kind(),
+            ErrorKind::InUse
+        );
+    }
+
+    #[test]
+    fn unsupported_has_its_own_error() {
+        for code in [libc::EOPNOTSUPP, libc::ENOSYS] {
+            let error = errno("ibv_reg_dmabuf_mr", code).unwrap_err();
+            assert!(matches!(
+                error,
+                Error::Unsupported {
+                    verb: "ibv_reg_dmabuf_mr"
+                }
+            ));
+        }
+    }
+
+    #[test]
+    fn errno_zero_has_words() {
+        let error = from_errno("v", 0);
+        assert_eq!(error.errno(), None);
+        assert!(io_error(0).to_string().contains("no reason"));
+    }
+
+    #[test]
+    fn counts() {
+        assert_eq!(count("v", 3).unwrap(), 3);
+        let error = count("v", -isize::try_from(libc::ENOMEM).unwrap()).unwrap_err();
+        assert_eq!(error.errno(), Some(libc::ENOMEM));
+    }
+
+    #[test]
+    fn post_sign_is_dropped() {
+        assert_eq!(post_errno(0), None);
+        assert_eq!(post_errno(libc::ENOMEM), Some(libc::ENOMEM));
+        assert_eq!(post_errno(-libc::ENOMEM), Some(libc::ENOMEM));
+    }
+
+    #[test]
+    fn minus_one_takes_errno() {
+        assert!(minus_one("v", 0).is_ok());
+        assert!(std::fs::File::open("/nonexistent/file").is_err());
+        assert_eq!(minus_one("v", -1).unwrap_err().errno(), Some(libc::ENOENT));
+    }
+}

@@ -1,0 +1,92 @@
+//! Atomics.
+#![expect(unsafe_code, reason = "is seen as a request of any kind")]
+
+use std::slice;
+
+use verbs_sys::{
+    IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD,
+    ibv_send_wr__bindgen_ty_2__bindgen_ty_2 as Atomic, ibv_wr_opcode,
+};
+
+use super::{WorkRequest, work_request};
+use crate::memory::{RemoteMemoryRegion, Scatter};
+use crate::{Error, Result};
+
+/// An atomic on 8 bytes of the peer's memory; what was there before comes back.
+///
+/// Numbers are in each machine's own byte order: compare and add make sense between machines of the
+/// same one.
+#[repr(transparent)]
+#[doc(alias = "ibv_send_wr")]
+#[doc(alias = "IBV_WR_ATOMIC_CMP_AND_SWP")]
+#[doc(alias = "IBV_WR_ATOMIC_FETCH_AND_ADD")]
+pub struct AtomicWorkRequest<'l> {
+    any: WorkRequest<'l>,
+}
+
+impl<'l> AtomicWorkRequest<'l> {
+    /// A signalled compare-and-swap: if the 8 bytes at `remote` are `compare` they become `swap`.
+    /// What they were comes into `before`, 8 bytes long.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Misaligned`] if `before` is not 8 bytes long, or `remote` not at an address
+    /// divisible by 8; [`Error::RemoteTooShort`] if `remote` has fewer than 8 bytes.
+    #[inline]
+    pub fn compare_and_swap<E: Scatter>(
+        before: &'l mut E,
+        remote: &RemoteMemoryRegion,
+        compare: u64,
+        swap: u64,
+    ) -> Result<Self> {
+        Self::new(IBV_WR_ATOMIC_CMP_AND_SWP, before, remote, (compare, swap))
+    }
+
+    /// A signalled fetch-and-add: `add` is added, with wrap-around, to the 8 bytes at `remote`.
+    /// What they were comes into `before`, 8 bytes long.
+    ///
+    /// # Errors
+    ///
+    /// As [`compare_and_swap`](Self::compare_and_swap).
+    #[inline]
+    pub fn fetch_and_add<E: Scatter>(
+        before: &'l mut E,
+        remote: &RemoteMemoryRegion,
+        add: u64,
+    ) -> Result<Self> {
+        Self::new(IBV_WR_ATOMIC_FETCH_AND_ADD, before, remote, (add, 0))
+    }
+
+    #[inline]
+    fn new<E: Scatter>(
+        opcode: ibv_wr_opcode,
+        before: &'l mut E,
+        remote: &RemoteMemoryRegion,
+        (compare_add, swap): (u64, u64),
+    ) -> Result<Self> {
+        const LEN: u64 = size_of::<u64>() as u64;
+        let mut any = WorkRequest::new(opcode, slice::from_mut(before));
+        let (local, remote_addr) = (any.total_len(), remote.addr());
+        if remote.len() < LEN {
+            return Err(Error::RemoteTooShort {
+                local: LEN,
+                remote: remote.len(),
+            });
+        }
+        if local != LEN || remote_addr % LEN != 0 {
+            return Err(Error::Misaligned {
+                addr: remote_addr,
+                len: local,
+            });
+        }
+        any.wr.wr.atomic = Atomic {
+            remote_addr,
+            compare_add,
+            swap,
+            rkey: remote.rkey(),
+        };
+        Ok(Self { any })
+    }
+}
+
+work_request!(AtomicWorkRequest);

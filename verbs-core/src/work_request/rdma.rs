@@ -1,0 +1,81 @@
+//! RDMA writes and reads.
+#![expect(unsafe_code, reason = "is seen as a request of any kind")]
+
+use verbs_sys::{
+    IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE, ibv_send_wr__bindgen_ty_2__bindgen_ty_1 as Rdma,
+};
+
+use super::{WorkRequest, carries_data, work_request};
+use crate::memory::{Gather, RemoteMemoryRegion, Scatter};
+use crate::{Error, Result};
+
+/// An RDMA write: its bytes go into the peer's memory, without the peer's doing.
+#[repr(transparent)]
+#[doc(alias = "ibv_send_wr")]
+#[doc(alias = "IBV_WR_RDMA_WRITE")]
+#[doc(alias = "IBV_WR_RDMA_WRITE_WITH_IMM")]
+pub struct WriteWorkRequest<'l> {
+    any: WorkRequest<'l>,
+}
+
+/// An RDMA read: bytes of the peer's memory come into its elements.
+#[repr(transparent)]
+#[doc(alias = "ibv_send_wr")]
+#[doc(alias = "IBV_WR_RDMA_READ")]
+pub struct ReadWorkRequest<'l> {
+    any: WorkRequest<'l>,
+}
+
+impl<'l> WriteWorkRequest<'l> {
+    /// A signalled write of these elements, in their order, to where `remote` begins.
+    ///
+    /// Empty elements are moved to the end of the list, and left out.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::RemoteTooShort`] if they would reach past the end of `remote`.
+    #[inline]
+    pub fn new<E: Gather>(elements: &'l mut [E], remote: &RemoteMemoryRegion) -> Result<Self> {
+        let any = WorkRequest::new(IBV_WR_RDMA_WRITE, elements);
+        Ok(Self {
+            any: towards(any, remote)?,
+        })
+    }
+}
+
+impl<'l> ReadWorkRequest<'l> {
+    /// A signalled read of as many bytes as the elements have, from where `remote` begins.
+    ///
+    /// Empty elements are moved to the end of the list, and left out.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::RemoteTooShort`] if they would reach past the end of `remote`.
+    #[inline]
+    pub fn new<E: Scatter>(elements: &'l mut [E], remote: &RemoteMemoryRegion) -> Result<Self> {
+        let any = WorkRequest::new(IBV_WR_RDMA_READ, elements);
+        Ok(Self {
+            any: towards(any, remote)?,
+        })
+    }
+}
+
+#[inline]
+fn towards<'l>(mut any: WorkRequest<'l>, remote: &RemoteMemoryRegion) -> Result<WorkRequest<'l>> {
+    let (local, remote_len) = (any.total_len(), remote.len());
+    if local > remote_len {
+        return Err(Error::RemoteTooShort {
+            local,
+            remote: remote_len,
+        });
+    }
+    any.wr.wr.rdma = Rdma {
+        remote_addr: remote.addr(),
+        rkey: remote.rkey(),
+    };
+    Ok(any)
+}
+
+work_request!(WriteWorkRequest);
+carries_data!(WriteWorkRequest, IBV_WR_RDMA_WRITE_WITH_IMM);
+work_request!(ReadWorkRequest);

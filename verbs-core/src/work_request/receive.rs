@@ -1,0 +1,83 @@
+//! Receives.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::ptr;
+
+use verbs_sys::ibv_recv_wr;
+
+use crate::memory::{Scatter, compact};
+
+/// A receive: room for one message of the peer's, or for the news of a write with immediate.
+#[repr(transparent)]
+#[doc(alias = "ibv_recv_wr")]
+pub struct ReceiveWorkRequest<'l> {
+    wr: ibv_recv_wr,
+    list: PhantomData<&'l ()>,
+}
+
+impl<'l> ReceiveWorkRequest<'l> {
+    /// A receive into these elements, in their order.
+    ///
+    /// Empty elements are moved to the end of the list, and left out.
+    #[inline]
+    #[must_use]
+    pub fn new<E: Scatter>(elements: &'l mut [E]) -> Self {
+        let (sg_list, count) = compact(elements);
+        Self {
+            wr: ibv_recv_wr {
+                wr_id: 0,
+                next: ptr::null_mut(),
+                sg_list,
+                num_sge: i32::try_from(count).unwrap_or(i32::MAX),
+            },
+            list: PhantomData,
+        }
+    }
+
+    /// The number that its completion will tell; 0 unless set.
+    #[inline]
+    #[must_use]
+    pub const fn wr_id(mut self, wr_id: u64) -> Self {
+        self.wr.wr_id = wr_id;
+        self
+    }
+
+    /// Changes the number that its completion will tell, to post it once more.
+    #[inline]
+    pub const fn set_wr_id(&mut self, wr_id: u64) {
+        self.wr.wr_id = wr_id;
+    }
+
+    pub(crate) fn num_sge(&self) -> u64 {
+        self.wr.num_sge.unsigned_abs().into()
+    }
+
+    /// Links the requests in their order, and returns the first.
+    #[inline]
+    pub(crate) fn chain(requests: &mut [Self]) -> Option<*mut ibv_recv_wr> {
+        let len = requests.len();
+        let first = requests.as_mut_ptr().cast::<ibv_recv_wr>();
+        for (index, request) in requests.iter_mut().enumerate() {
+            let next = index + 1;
+            let next = if next < len {
+                first.wrapping_add(next)
+            } else {
+                ptr::null_mut()
+            };
+            request.wr.next = next;
+        }
+        (len > 0).then_some(first)
+    }
+}
+
+impl fmt::Debug for ReceiveWorkRequest<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ReceiveWorkRequest")
+            .field("wr_id", &self.wr.wr_id)
+            .field("num_sge", &self.wr.num_sge)
+            .finish_non_exhaustive()
+    }
+}
+
+const _: () = assert!(size_of::<ReceiveWorkRequest<'static>>() == size_of::<ibv_recv_wr>());

@@ -1,0 +1,32 @@
+//! Sends.
+#![expect(unsafe_code, reason = "is seen as a request of any kind")]
+
+use verbs_sys::IBV_WR_SEND;
+
+use super::{WorkRequest, carries_data, work_request};
+use crate::memory::Gather;
+
+/// A send: its bytes go into the receive that the peer has posted first.
+#[repr(transparent)]
+#[doc(alias = "ibv_send_wr")]
+#[doc(alias = "IBV_WR_SEND")]
+#[doc(alias = "IBV_WR_SEND_WITH_IMM")]
+pub struct SendWorkRequest<'l> {
+    any: WorkRequest<'l>,
+}
+
+impl<'l> SendWorkRequest<'l> {
+    /// A signalled send of these elements, in their order.
+    ///
+    /// Empty elements are moved to the end of the list, and left out.
+    #[inline]
+    #[must_use]
+    pub fn new<E: Gather>(elements: &'l mut [E]) -> Self {
+        Self {
+            any: WorkRequest::new(IBV_WR_SEND, elements),
+        }
+    }
+}
+
+work_request!(SendWorkRequest);
+carries_data!(SendWorkRequest, IBV_WR_SEND_WITH_IMM);
