@@ -19,8 +19,8 @@ mod ret;
 mod work_request;
 
 pub use completion::{
-    CompletionChannel, CompletionQueue, PollSlot, PolledCompletions, WcOpcode, WcStatus,
-    WorkCompletion, WorkError, WorkSuccess,
+    CompletionChannel, CompletionQueue, CompletionQueueBuilder, PollSlot, PolledCompletions,
+    WcOpcode, WcStatus, WorkCompletion, WorkError, WorkSuccess,
 };
 pub use context::{Context, fork_init};
 pub use device::{Device, Guid, NodeType, ParseGuidError, TransportType};
@@ -38,7 +38,7 @@ pub use protection_domain::ProtectionDomain;
 pub use queue_pair::{
     AckTimeout, ENDPOINT_VERSION, MaxAckRetries, MaxRnrRetries, MaximumTransferUnit, MinRnrTimer,
     PacketSequenceNumber, PostError, PreparedQueuePair, QpAttr, QpAttrMask, QpCap, QpState,
-    QueuePair, QueuePairEndpoint,
+    QueuePair, QueuePairBuilder, QueuePairEndpoint, QueuePairEndpointBuilder,
 };
 pub use work_request::{
     AtomicWorkRequest, ReadWorkRequest, ReceiveWorkRequest, SendWorkRequest, WorkRequest,

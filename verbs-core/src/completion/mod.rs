@@ -7,5 +7,5 @@ mod work_completion;
 
 pub use channel::CompletionChannel;
 pub use poll::{PollSlot, PolledCompletions};
-pub use queue::CompletionQueue;
+pub use queue::{CompletionQueue, CompletionQueueBuilder};
 pub use work_completion::{WcOpcode, WcStatus, WorkCompletion, WorkError, WorkSuccess};

@@ -55,7 +55,17 @@ impl CompletionQueue {
     ///
     /// As [`create`](Self::create); [`Error::OutOfRange`] for a `comp_vector` that the device does
     /// not have, [`Error::ForeignContext`] for a channel of another context.
-    #[builder(start_fn(name = builder, vis = "pub"), finish_fn = build, builder_type(vis = "pub"))]
+    #[builder(
+        start_fn(name = builder, vis = "pub"),
+        finish_fn = build,
+        builder_type(
+            name = CompletionQueueBuilder,
+            vis = "pub",
+            doc {
+                /// What is set so far, from [`CompletionQueue::builder`].
+            }
+        )
+    )]
     #[doc(alias = "ibv_create_cq")]
     fn checked_build(
         /// The device.

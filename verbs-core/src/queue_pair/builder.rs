@@ -67,7 +67,17 @@ impl QueuePair {
     /// its field cannot hold, [`Error::NoActivePort`], [`Error::UnknownPort`],
     /// [`Error::EmptyGid`], [`Error::NoGid`] for a path that cannot be,
     /// [`Error::ForeignContext`] for a completion queue of another context, else the errno.
-    #[builder(start_fn(name = builder, vis = "pub"), finish_fn = build, builder_type(vis = "pub"))]
+    #[builder(
+        start_fn(name = builder, vis = "pub"),
+        finish_fn = build,
+        builder_type(
+            name = QueuePairBuilder,
+            vis = "pub",
+            doc {
+                /// What is set so far, from [`QueuePair::builder`]: every knob of a queue pair.
+            }
+        )
+    )]
     #[doc(alias = "ibv_create_qp")]
     #[doc(alias = "ibv_qp_init_attr")]
     fn checked_build(

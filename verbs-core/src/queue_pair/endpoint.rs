@@ -50,7 +50,17 @@ impl QueuePairEndpoint {
     /// # Errors
     ///
     /// [`EndpointError`] for numbers that cannot be.
-    #[builder(start_fn(name = builder, vis = "pub"), finish_fn = build, builder_type(vis = "pub"))]
+    #[builder(
+        start_fn(name = builder, vis = "pub"),
+        finish_fn = build,
+        builder_type(
+            name = QueuePairEndpointBuilder,
+            vis = "pub",
+            doc {
+                /// What is set so far, from [`QueuePairEndpoint::builder`].
+            }
+        )
+    )]
     fn checked_build(
         /// The queue pair's number, 24 bits.
         #[builder(start_fn)]

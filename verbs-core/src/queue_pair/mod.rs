@@ -15,11 +15,12 @@ use std::mem::MaybeUninit;
 use verbs_sys::{ibv_modify_qp, ibv_qp, ibv_qp_init_attr, ibv_query_qp};
 
 pub use attr::{QpAttr, QpCap};
+pub use builder::QueuePairBuilder;
 pub use config::{
     AckTimeout, MaxAckRetries, MaxRnrRetries, MaximumTransferUnit, MinRnrTimer,
     PacketSequenceNumber,
 };
-pub use endpoint::{ENDPOINT_VERSION, QueuePairEndpoint};
+pub use endpoint::{ENDPOINT_VERSION, QueuePairEndpoint, QueuePairEndpointBuilder};
 pub use post::PostError;
 pub use state::{QpAttrMask, QpState};
 
