@@ -14,6 +14,11 @@ use bindgen::{Builder, EnumVariation, RustEdition};
 /// The oldest rdma-core: 36, whose libibverbs calls itself `<ABI>.<rdma-core>`.
 const FLOOR: &str = "1.14.36";
 
+/// The distributions' packages.
+const LIBIBVERBS: &str =
+    "libibverbs-dev (Debian, Ubuntu), rdma-core-devel (Fedora, RHEL) or rdma-core (Arch)";
+const LIBCLANG: &str = "libclang-dev (Debian, Ubuntu), clang-devel (Fedora, RHEL) or clang (Arch)";
+
 /// What a newer header may have: the name handed out, and the text that shows it in the bindings,
 /// whitespace removed. Versions are not asked: vendor builds carry features back.
 const FEATURES: [(&str, &str); 7] = [
@@ -98,12 +103,10 @@ fn find_library() -> Vec<PathBuf> {
 }
 
 fn explain_pkg_config(error: &pkg_config::Error) -> String {
-    const PACKAGES: &str = "libibverbs-dev (Debian, Ubuntu), rdma-core-devel (Fedora, RHEL) or \
-        rdma-core (Arch)";
     match error {
         pkg_config::Error::Command { cause, .. } => format!(
-            "cannot run pkg-config, which finds libibverbs ({cause}): install pkg-config (Debian, \
-             Ubuntu), pkgconf-pkg-config (Fedora, RHEL) or pkgconf (Arch)"
+            "cannot run pkg-config, which finds libibverbs: install pkg-config (Debian, Ubuntu), \
+             pkgconf-pkg-config (Fedora, RHEL) or pkgconf (Arch) ({cause})"
         ),
         pkg_config::Error::CrossCompilation => {
             "cross-compiling, and pkg-config is not set up for the target: set PKG_CONFIG_ALLOW_CROSS=1, \
@@ -122,13 +125,13 @@ fn explain_pkg_config(error: &pkg_config::Error) -> String {
             if let Ok(old) = found {
                 return format!(
                     "libibverbs {} is too old: verbs-sys needs {FLOOR}, that is rdma-core 36 \
-                     (2021), or newer; update {PACKAGES}",
+                     (2021), or newer; update {LIBIBVERBS}",
                     old.version
                 );
             }
             let stderr = String::from_utf8_lossy(&output.stderr);
             let reason = stderr.trim().lines().last().unwrap_or("no reason given");
-            format!("libibverbs was not found: install {PACKAGES} (pkg-config: {reason})")
+            format!("libibverbs was not found: install {LIBIBVERBS} (pkg-config: {reason})")
         }
         other => format!("pkg-config failed for libibverbs: {other}"),
     }
@@ -153,34 +156,34 @@ fn generate(include_paths: &[PathBuf], out_dir: &Path) -> String {
     });
     panic::set_hook(hook);
 
-    const PACKAGES: &str =
-        "libclang-dev (Debian, Ubuntu), clang-devel (Fedora, RHEL) or clang (Arch)";
     match result {
         Ok(Ok(bindings)) => bindings.to_string(),
         Ok(Err(error)) => {
             let error = error.to_string();
-            // libclang alone lacks the compiler's own headers.
-            if ["stddef.h", "stdint.h", "stdarg.h"]
-                .iter()
-                .any(|name| error.contains(name))
-            {
+            let error = error.trim();
+            let missing = |name: &str| error.contains(&format!("'{name}' file not found"));
+            if missing("stddef.h") || missing("stdarg.h") {
                 fail(&format!(
-                    "libclang lacks its own headers (stddef.h …), which bindgen needs: install {PACKAGES} \
-                     and, when cross-compiling, the target's C library headers ({})",
-                    error.trim()
+                    "libclang lacks the compiler's own headers, which bindgen needs: install \
+                     {LIBCLANG} ({error})"
                 ));
             }
-            fail(&format!(
-                "bindgen cannot read infiniband/verbs.h: {}",
-                error.trim()
-            ))
+            if error.contains("file not found") {
+                fail(&format!(
+                    "the C library's headers are missing: install libc6-dev (Debian, Ubuntu), \
+                     glibc-devel (Fedora, RHEL) or glibc (Arch); when cross-compiling, point \
+                     BINDGEN_EXTRA_CLANG_ARGS at the target's, as the README of verbs-sys shows \
+                     ({error})"
+                ));
+            }
+            fail(&format!("bindgen cannot read infiniband/verbs.h: {error}"))
         }
         Err(panic) => {
             let reason = panic
                 .downcast_ref::<String>()
                 .map_or("bindgen panicked", String::as_str);
             fail(&format!(
-                "libclang, which bindgen needs, was not loaded: install {PACKAGES} ({reason})"
+                "libclang, which bindgen needs, was not loaded: install {LIBCLANG} ({reason})"
             ))
         }
     }
