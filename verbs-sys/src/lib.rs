@@ -1,4 +1,70 @@
-//! Bindings to libibverbs, every inline verb included.
+//! Bindings to libibverbs, the C library for RDMA, every inline verb included.
+//!
+//! This is C's interface and nothing more: no `Result`, no `Drop`, no renaming. It is the lowest
+//! layer, for those who write their own; `verbs-core`, built on it, has objects that free themselves
+//! and typed requests and completions.
+//!
+//! ```text
+//! ibv_device ─ ibv_open_device ─► ibv_context ─┬─ ibv_alloc_pd ──► ibv_pd ─┬─ ibv_reg_mr ──► ibv_mr
+//!                                              └─ ibv_create_cq ─► ibv_cq ─┴─ ibv_create_qp ► ibv_qp
+//!
+//! ibv_post_send(qp), ibv_post_recv(qp) ─► the device ─► ibv_poll_cq(cq)
+//! ```
+//!
+//! # Quick start
+//!
+//! ```
+//! use verbs_sys::{ibv_free_device_list, ibv_get_device_list};
+//!
+//! let mut count = 0;
+//! // `count` is valid for writes.
+//! let list = unsafe { ibv_get_device_list(&raw mut count) };
+//! if !list.is_null() {
+//!     println!("{count} RDMA devices");
+//!     // The list came from `ibv_get_device_list`, and is not used again.
+//!     unsafe { ibv_free_device_list(list) };
+//! }
+//! ```
+//!
+//! # How C's things look here
+//!
+//! - Functions that the library exports are `extern "C"`; what `verbs.h` has as `static inline` or as
+//!   a macro is an `#[inline]` function that does the same, at the same cost. Both have C's names.
+//! - Enums are newtypes over their number, with C's constants: a newer library may return a value
+//!   that these headers lack. Flags have `|` and `&`. C declares most flag *fields* as plain
+//!   integers, so it takes `.0` to store one: `wr.send_flags = IBV_SEND_SIGNALED.0`.
+//! - Big-endian numbers are [`__be16`], [`__be32`] and [`__be64`], whose bytes are as on the wire.
+//! - Structs are zeroed by `Default`. Objects with an identity, such as [`ibv_qp`], are not `Copy`.
+//!
+//! # What this crate does not do
+//!
+//! It does not bind librdmacm or the providers' own interfaces (`mlx5dv` …), and does not link
+//! statically.
+//!
+//! # Features
+//!
+//! None. What newer headers add is here if the installed ones have it; a direct dependent's build
+//! script sees which in `DEP_IBVERBS_HAS_…`, listed in the README.
+//!
+//! # Requirements
+//!
+//! 64-bit Linux with rdma-core 36 or newer, pkg-config, and libclang for the build. The README names
+//! the distributions' packages.
+//!
+//! # Thread safety
+//!
+//! "By default all verbs objects are safe for multi-threaded access, whether or not a thread domain
+//! is specified" (`ibv_alloc_td(3)`); raw pointers are neither `Send` nor `Sync`, so saying so is up
+//! to the layer above.
+//!
+//! # Resource cleanup
+//!
+//! Up to the caller, in C's order: first what was made last.
+//!
+//! # Further reading
+//!
+//! The manual pages, `ibv_create_qp(3)` and `ibv_post_send(3)` to begin with, and
+//! [rdma-core](https://github.com/linux-rdma/rdma-core).
 #![no_std]
 #![expect(unsafe_code, reason = "foreign functions")]
 
@@ -28,3 +94,8 @@ mod bindings {
 
 /// What an allocator of a parent domain returns to leave the allocation to libibverbs.
 pub const IBV_ALLOCATOR_USE_DEFAULT: *mut c_void = ptr::without_provenance_mut(usize::MAX);
+
+/// The README's example, compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
