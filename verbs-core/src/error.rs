@@ -205,6 +205,10 @@ pub enum Error {
     #[error(transparent)]
     Post(#[from] crate::PostError),
 
+    /// A completion queue cannot be polled.
+    #[error(transparent)]
+    Poll(#[from] crate::PollError),
+
     /// A completion reports a failure.
     #[error(transparent)]
     Work(#[from] crate::WorkError),
@@ -306,6 +310,7 @@ impl Error {
             Self::Endpoint(_) => ErrorKind::InvalidPeer,
             Self::InUse { .. } => ErrorKind::InUse,
             Self::Post(error) => error.kind(),
+            Self::Poll(_) => ErrorKind::Other,
             Self::Work(_) => ErrorKind::Work,
         }
     }

@@ -19,8 +19,8 @@ mod ret;
 mod work_request;
 
 pub use completion::{
-    CompletionChannel, CompletionQueue, CompletionQueueBuilder, PollSlot, PolledCompletions,
-    WcOpcode, WcStatus, WorkCompletion, WorkError, WorkSuccess,
+    CompletionChannel, CompletionQueue, CompletionQueueBuilder, PollError, PollSlot,
+    PolledCompletions, WcOpcode, WcStatus, WorkCompletion, WorkError, WorkSuccess,
 };
 pub use context::{Context, fork_init};
 pub use device::{Device, Guid, NodeType, ParseGuidError, TransportType};

@@ -6,7 +6,8 @@
 //! | 0 or errno | `ibv_modify_qp`, `ibv_destroy_*`, `ibv_dereg_mr`, `ibv_query_port` … | the errno is the return value |
 //! | post | `ibv_post_send`, `ibv_post_recv` | an errno whose sign depends on the driver; some return 0 and still set `bad_wr` |
 //! | 0 or -1 | `ibv_get_cq_event`, `ibv_get_async_event`, `ibv_query_gid`, `ibv_query_pkey`, `ibv_close_device` | -1, `errno` set |
-//! | count | `ibv_poll_cq`, `ibv_query_gid_table` | negative |
+//! | count | `ibv_query_gid_table` | the negative errno |
+//! | count | `ibv_poll_cq` | negative, the driver's own code |
 #![expect(
     clippy::disallowed_methods,
     reason = "the one place that turns C's errno into an error"
@@ -51,16 +52,6 @@ pub(crate) fn count(verb: &'static str, ret: isize) -> Result<usize> {
 /// The errno in a failed post's return value; `None` where the driver gave none.
 pub(crate) fn post_errno(ret: c_int) -> Option<c_int> {
     (ret != 0).then(|| ret.saturating_abs())
-}
-
-/// For `ibv_poll_cq`: a negative value is the driver's own, not an errno.
-#[cold]
-#[inline(never)]
-pub(crate) fn poll_failed(ret: c_int) -> Error {
-    Error::Verb {
-        verb: "ibv_poll_cq",
-        source: io::Error::other(format!("the driver could not poll, its own code is {ret}")),
-    }
 }
 
 /// The thread's `errno`.

@@ -15,7 +15,6 @@ use verbs_sys::{ibv_poll_cq, ibv_wc};
 
 use super::{CompletionQueue, WorkCompletion};
 use crate::macros::man;
-use crate::{Result, ret};
 
 /// Room for one completion, for [`CompletionQueue::poll`] to fill.
 #[repr(transparent)]
@@ -80,6 +79,26 @@ impl<'a> IntoIterator for PolledCompletions<'a> {
     }
 }
 
+/// The driver could not poll: the device is gone, or the queue broke.
+///
+/// This is no completion: whatever was posted may still be the card's, until its queue pair has been
+/// destroyed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "ibv_poll_cq failed with the driver's own code {code}: the device is gone or the queue broke"
+)]
+pub struct PollError {
+    code: i32,
+}
+
+impl PollError {
+    /// The driver's own code; negative, and not an errno.
+    #[must_use]
+    pub const fn code(&self) -> i32 {
+        self.code
+    }
+}
+
 const _: () = assert!(size_of::<PollSlot>() == size_of::<ibv_wc>());
 const _: () = assert!(size_of::<WorkCompletion>() == size_of::<ibv_wc>());
 
@@ -104,18 +123,18 @@ impl CompletionQueue {
     ///
     /// # Errors
     ///
-    /// The driver could not poll: the device is gone, or the queue broke. Nothing was taken, and
-    /// nothing is known about what is outstanding.
+    /// [`PollError`]: the driver could not poll. Nothing was taken, and nothing is known about what
+    /// is outstanding.
     #[doc = man!("ibv_poll_cq")]
     #[doc(alias = "ibv_poll_cq")]
     #[inline]
-    pub fn poll<'a>(&self, slots: &'a mut [PollSlot]) -> Result<PolledCompletions<'a>> {
+    pub fn poll<'a>(&self, slots: &'a mut [PollSlot]) -> Result<PolledCompletions<'a>, PollError> {
         let room = i32::try_from(slots.len()).unwrap_or(i32::MAX);
         let first = slots.as_mut_ptr().cast::<ibv_wc>();
         // SAFETY: the queue is alive, and there is room for `room` completions.
         let found = unsafe { ibv_poll_cq(self.as_ptr(), room, first) };
         let Ok(found) = usize::try_from(found) else {
-            return Err(ret::poll_failed(found));
+            return Err(PollError { code: found });
         };
         debug_assert!(
             found <= slots.len(),

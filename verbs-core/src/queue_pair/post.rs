@@ -6,7 +6,7 @@
 use std::fmt;
 use std::ptr;
 
-use verbs_sys::{IBV_SEND_INLINE, ibv_post_recv, ibv_post_send, ibv_recv_wr, ibv_send_wr};
+use verbs_sys::{ibv_post_recv, ibv_post_send, ibv_recv_wr, ibv_send_wr};
 
 use super::{PreparedQueuePair, Qp, QueuePair};
 use crate::macros::man;
@@ -189,28 +189,18 @@ impl Qp {
         requests: &[WorkRequest<'_>],
     ) -> PostError {
         let posted = position(bad, requests);
-        let errno = ret::post_errno(ret);
-        let max_inline = u64::from(self.cap.max_inline_data);
-        let (max_wr, max_sge) = (self.cap.max_send_wr, self.cap.max_send_sge);
-        let reason = requests.get(posted).map_or(Reason::Unknown, |request| {
-            let (count, flags) = (request.num_sge(), request.send_flags());
-            let bytes = request.total_len();
-            if flags & IBV_SEND_INLINE.0 != 0 && bytes > max_inline {
-                Reason::Inline {
-                    bytes,
-                    max: max_inline,
-                }
-            } else {
-                Reason::of_list(count, max_sge, errno, max_wr)
-            }
-        });
-        PostError {
-            verb: "ibv_post_send",
-            posted,
-            asked: requests.len(),
-            errno,
-            reason,
-        }
+        let request = requests.get(posted);
+        let max_inline = self.cap.max_inline_data;
+        let inline = request.filter(|request| request.is_inline());
+        let inline = inline.map_or(0, WorkRequest::total_len);
+        let (found, max, reason) = if inline > max_inline.into() {
+            (inline, max_inline, Reason::Inline)
+        } else {
+            let count = request.map_or(0, WorkRequest::num_sge);
+            let (max_wr, max_sge) = (self.cap.max_send_wr, self.cap.max_send_sge);
+            reason(ret, count, max_sge, max_wr)
+        };
+        PostError::new(Queue::Send, posted, ret, (found, max, reason))
     }
 
     #[cold]
@@ -222,18 +212,11 @@ impl Qp {
         requests: &[ReceiveWorkRequest<'_>],
     ) -> PostError {
         let posted = position(bad, requests);
-        let errno = ret::post_errno(ret);
+        let request = requests.get(posted);
+        let count = request.map_or(0, ReceiveWorkRequest::num_sge);
         let (max_wr, max_sge) = (self.cap.max_recv_wr, self.cap.max_recv_sge);
-        let reason = requests.get(posted).map_or(Reason::Unknown, |request| {
-            Reason::of_list(request.num_sge(), max_sge, errno, max_wr)
-        });
-        PostError {
-            verb: "ibv_post_recv",
-            posted,
-            asked: requests.len(),
-            errno,
-            reason,
-        }
+        let reason = reason(ret, count, max_sge, max_wr);
+        PostError::new(Queue::Receive, posted, ret, reason)
     }
 }
 
@@ -246,104 +229,120 @@ fn position<C, R>(bad: *const C, requests: &[R]) -> usize {
     found.unwrap_or(0)
 }
 
-/// A post that was refused, from one of its requests on.
-///
-/// The requests before that one are the card's: see [`posted`](Self::posted).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PostError {
-    verb: &'static str,
-    posted: usize,
-    asked: usize,
-    errno: Option<i32>,
-    reason: Reason,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Reason {
-    Full { max: u32 },
-    Inline { bytes: u64, max: u64 },
-    Elements { count: u64, max: u32 },
-    Unknown,
-}
-
-impl Reason {
-    fn of_list(count: u64, max_sge: u32, errno: Option<i32>, max_wr: u32) -> Self {
-        if count > max_sge.into() {
-            Self::Elements {
-                count,
-                max: max_sge,
-            }
-        } else if errno == Some(libc::ENOMEM) {
-            Self::Full { max: max_wr }
-        } else {
-            Self::Unknown
-        }
+/// What was found, what would have been right, and what it is about.
+fn reason(ret: i32, count: u64, max_sge: u32, max_wr: u32) -> (u64, u32, Reason) {
+    if count > max_sge.into() {
+        (count, max_sge, Reason::Elements)
+    } else if ret::post_errno(ret) == Some(libc::ENOMEM) {
+        (0, max_wr, Reason::Full)
+    } else {
+        (0, 0, Reason::Unknown)
     }
 }
 
+/// A post that was refused, from one of its requests on.
+///
+/// The requests before that one are the card's: see [`posted`](Self::posted).
+// Two words: a result that comes back in registers costs the good path nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PostError {
+    posted: u32,
+    found: u32,
+    max: u32,
+    errno: u16,
+    reason: Reason,
+    queue: Queue,
+}
+
+const _: () = assert!(size_of::<Result<(), PostError>>() == 16);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reason {
+    Full,
+    Inline,
+    Elements,
+    Unknown,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Queue {
+    Send,
+    Receive,
+}
+
 impl PostError {
+    fn new(queue: Queue, posted: usize, ret: i32, reason: (u64, u32, Reason)) -> Self {
+        let (found, max, reason) = reason;
+        let errno = ret::post_errno(ret).unwrap_or(0);
+        Self {
+            posted: u32::try_from(posted).unwrap_or(u32::MAX),
+            found: u32::try_from(found).unwrap_or(u32::MAX),
+            max,
+            errno: u16::try_from(errno).unwrap_or(0),
+            reason,
+            queue,
+        }
+    }
+
     /// How many of the requests, from the first on, the card owns. Their completions will come.
     #[must_use]
     #[doc(alias = "bad_wr")]
     pub const fn posted(&self) -> usize {
-        self.posted
+        self.posted as usize
     }
 
     /// Whether the queue was full: poll completions, and post again what is left.
     #[must_use]
     pub const fn is_full(&self) -> bool {
-        matches!(self.reason, Reason::Full { .. })
+        matches!(self.reason, Reason::Full)
     }
 
     /// The driver's errno, if it gave one.
     #[must_use]
-    pub const fn errno(&self) -> Option<i32> {
-        self.errno
+    pub fn errno(&self) -> Option<i32> {
+        (self.errno != 0).then(|| self.errno.into())
     }
 
     /// The kind of trouble this is.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self.reason {
-            Reason::Full { .. } => ErrorKind::OutOfMemory,
-            Reason::Inline { .. } | Reason::Elements { .. } => ErrorKind::InvalidInput,
-            Reason::Unknown => self.errno.map_or(ErrorKind::Other, |errno| {
-                error::kind_of(&ret::io_error(errno))
-            }),
+            Reason::Full => ErrorKind::OutOfMemory,
+            Reason::Inline | Reason::Elements => ErrorKind::InvalidInput,
+            Reason::Unknown => error::kind_of(&ret::io_error(self.errno.into())),
         }
     }
 }
 
 impl fmt::Display for PostError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            verb,
-            posted,
-            asked,
-            ..
-        } = self;
-        let refused = posted + 1;
-        write!(f, "{verb} refused request {refused} of {asked}: ")?;
+        let Self { found, max, .. } = self;
+        let verb = match self.queue {
+            Queue::Send => "ibv_post_send",
+            Queue::Receive => "ibv_post_recv",
+        };
+        let refused = u64::from(self.posted) + 1;
+        write!(f, "{verb} refused request {refused} of the chain: ")?;
         match self.reason {
-            Reason::Full { max } => {
+            Reason::Full => {
                 write!(
                     f,
                     "the queue is full ({max} requests): poll completions first"
                 )
             }
-            Reason::Inline { bytes, max } => {
+            Reason::Inline => {
                 write!(
                     f,
-                    "{bytes} bytes inline exceed this queue pair's max_inline_data {max}"
+                    "{found} bytes inline exceed this queue pair's max_inline_data {max}"
                 )
             }
-            Reason::Elements { count, max } => {
+            Reason::Elements => {
                 write!(
                     f,
-                    "{count} elements exceed this queue pair's {max} per request"
+                    "{found} elements exceed this queue pair's {max} per request"
                 )
             }
-            Reason::Unknown => write!(f, "{}", ret::io_error(self.errno.unwrap_or(0))),
+            Reason::Unknown => write!(f, "{}", ret::io_error(self.errno.into())),
         }
     }
 }

@@ -90,8 +90,8 @@ impl<'l> WorkRequest<'l> {
         self.wr.num_sge.unsigned_abs().into()
     }
 
-    pub(crate) const fn send_flags(&self) -> u32 {
-        self.wr.send_flags
+    pub(crate) const fn is_inline(&self) -> bool {
+        self.wr.send_flags & INLINE != 0
     }
 
     /// Links the requests in their order, and returns the first.
