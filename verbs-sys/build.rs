@@ -9,7 +9,7 @@ use std::process;
 use bindgen::callbacks::{
     DeriveTrait, EnumVariantValue, ImplementsTrait, ItemInfo, ParseCallbacks,
 };
-use bindgen::{Builder, EnumVariation, RustEdition};
+use bindgen::{Builder, EnumVariation, RustEdition, RustTarget};
 
 /// The oldest rdma-core: 36, whose libibverbs calls itself `<ABI>.<rdma-core>`.
 const FLOOR: &str = "1.14.36";
@@ -43,7 +43,7 @@ const ENUMERATIONS: &str = "ib(v|_uverbs)_(advise_mr_advice|flow_action_esp_(key
 const HANDLES: &str = "verbs_context|ibv_(context|device|pd|td|xrcd|mr|mw|dm|dmah|ah|srq|cq|cq_ex|\
     comp_channel|comp_cntr|qp|qp_ex|wq|rwq_ind_table|flow|flow_action|counters)";
 
-fn main() {
+pub(crate) fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-changed=wrapper.h");
     for (name, _) in FEATURES {
@@ -168,6 +168,11 @@ fn generate(include_paths: &[PathBuf], out_dir: &Path) -> String {
                      {LIBCLANG} ({error})"
                 ));
             }
+            if missing("infiniband/verbs.h") {
+                fail(&format!(
+                    "libibverbs has no headers: install {LIBIBVERBS} ({error})"
+                ));
+            }
             if error.contains("file not found") {
                 fail(&format!(
                     "the C library's headers are missing: install libc6-dev (Debian, Ubuntu), \
@@ -192,6 +197,8 @@ fn generate(include_paths: &[PathBuf], out_dir: &Path) -> String {
 fn builder() -> Builder {
     Builder::default()
         .header("wrapper.h")
+        // The workspace's oldest compiler, whichever builds.
+        .rust_target(RustTarget::stable(88, 0).expect("bindgen knows Rust 1.88"))
         .rust_edition(RustEdition::Edition2024)
         .use_core()
         .allowlist_function("_?ibv_.*|(mbps|mult)_to_ibv_rate")

@@ -1,0 +1,141 @@
+//! What is missing on a machine ends the build script in one line that says what to install.
+//!
+//! The build script is compiled into this test, which runs itself as that script.
+
+use std::env;
+use std::fs;
+use std::process::Command;
+
+#[expect(
+    clippy::print_stdout,
+    reason = "a build script speaks to cargo by printing"
+)]
+#[path = "../build.rs"]
+mod build;
+
+const AS_BUILD_SCRIPT: &str = "VERBS_SYS_TEST_AS_BUILD_SCRIPT";
+
+/// The errors that the build script reports to cargo, with `variables` set as well.
+fn errors(variables: &[(&str, &str)]) -> Vec<String> {
+    let target = format!("{}-unknown-linux-gnu", env::consts::ARCH);
+    let this_test = env::current_exe().expect("a test has a path");
+    let output = Command::new(this_test)
+        .args(["--exact", "nothing_is_missing_here", "--nocapture"])
+        .env(AS_BUILD_SCRIPT, "1")
+        .env("TARGET", &target)
+        .env("HOST", &target)
+        .envs([
+            ("CARGO_CFG_TARGET_OS", "linux"),
+            ("CARGO_CFG_TARGET_POINTER_WIDTH", "64"),
+        ])
+        .env("OUT_DIR", env!("CARGO_TARGET_TMPDIR"))
+        .envs(variables.iter().copied())
+        .output()
+        .expect("this test runs");
+    assert!(
+        output.status.success(),
+        "cargo gets its line, not a failure: {output:?}"
+    );
+    let stdout = String::from_utf8(output.stdout).expect("the script prints text");
+    stdout
+        .lines()
+        .filter_map(|line| line.strip_prefix("cargo::error="))
+        .map(str::to_owned)
+        .collect()
+}
+
+/// The one error there is, which says each of `words`.
+fn assert_one_line(variables: &[(&str, &str)], words: &[&str]) {
+    let errors = errors(variables);
+    assert_eq!(errors.len(), 1, "one line: {errors:?}");
+    for word in words {
+        assert!(errors[0].contains(word), "`{word}` is in: {}", errors[0]);
+    }
+}
+
+#[test]
+fn nothing_is_missing_here() {
+    if env::var_os(AS_BUILD_SCRIPT).is_some() {
+        build::main();
+    } else {
+        assert_eq!(errors(&[]), [""; 0]);
+    }
+}
+
+#[test]
+fn no_libibverbs() {
+    assert_one_line(
+        &[("PKG_CONFIG_LIBDIR", "/nonexistent")],
+        &[
+            "libibverbs was not found",
+            "libibverbs-dev",
+            "rdma-core-devel",
+            "rdma-core (Arch)",
+        ],
+    );
+}
+
+#[test]
+fn an_old_libibverbs() {
+    let directory = concat!(env!("CARGO_TARGET_TMPDIR"), "/old");
+    fs::create_dir_all(directory).expect("cargo's directory for tests is writable");
+    let description = "Name: libibverbs\nDescription: old\nVersion: 1.11.33.2\n";
+    fs::write(format!("{directory}/libibverbs.pc"), description).expect("it still is");
+    assert_one_line(
+        &[("PKG_CONFIG_LIBDIR", directory)],
+        &[
+            "libibverbs 1.11.33.2 is too old",
+            "rdma-core 36",
+            "libibverbs-dev",
+        ],
+    );
+}
+
+#[test]
+fn no_pkg_config() {
+    assert_one_line(
+        &[("PKG_CONFIG", "/nonexistent")],
+        &[
+            "cannot run pkg-config",
+            "pkgconf-pkg-config",
+            "pkgconf (Arch)",
+        ],
+    );
+}
+
+#[test]
+fn no_libclang() {
+    assert_one_line(
+        &[("LIBCLANG_PATH", "/nonexistent")],
+        &["libclang", "libclang-dev", "clang-devel", "clang (Arch)"],
+    );
+}
+
+#[test]
+fn no_headers_of_libclang() {
+    let arch = env::consts::ARCH;
+    let only_libc = format!("-nostdinc -I/usr/include -I/usr/include/{arch}-linux-gnu");
+    assert_one_line(
+        &[("BINDGEN_EXTRA_CLANG_ARGS", &only_libc)],
+        &[
+            "libclang lacks the compiler's own headers",
+            "libclang-dev",
+            "stddef.h",
+        ],
+    );
+}
+
+#[test]
+fn no_headers_of_libibverbs() {
+    assert_one_line(
+        &[("BINDGEN_EXTRA_CLANG_ARGS", "-nostdinc")],
+        &["libibverbs has no headers", "libibverbs-dev"],
+    );
+}
+
+#[test]
+fn another_system_or_32_bits() {
+    let needs = "64-bit Linux only";
+    assert_one_line(&[("CARGO_CFG_TARGET_OS", "macos")], &[needs]);
+    assert_one_line(&[("CARGO_CFG_TARGET_POINTER_WIDTH", "32")], &[needs]);
+}
