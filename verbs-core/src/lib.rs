@@ -19,7 +19,7 @@ mod ret;
 mod work_request;
 
 pub use completion::{
-    CompletionChannel, CompletionQueue, CompletionQueueBuilder, PollError, PollSlot,
+    CompletionChannel, CompletionQueue, CompletionQueueBuilder, Completions, PollError, PollSlot,
     PolledCompletions, WcOpcode, WcStatus, WorkCompletion, WorkError, WorkSuccess,
 };
 pub use context::{Context, fork_init};

@@ -6,6 +6,6 @@ mod queue;
 mod work_completion;
 
 pub use channel::CompletionChannel;
-pub use poll::{PollError, PollSlot, PolledCompletions};
+pub use poll::{Completions, PollError, PollSlot, PolledCompletions};
 pub use queue::{CompletionQueue, CompletionQueueBuilder};
 pub use work_completion::{WcOpcode, WcStatus, WorkCompletion, WorkError, WorkSuccess};

@@ -7,6 +7,7 @@
 )]
 
 use std::fmt;
+use std::iter::FusedIterator;
 use std::mem::MaybeUninit;
 use std::ops::Deref;
 use std::ptr;
@@ -71,13 +72,41 @@ impl Deref for PolledCompletions<'_> {
 
 impl<'a> IntoIterator for PolledCompletions<'a> {
     type Item = &'a WorkCompletion;
-    type IntoIter = std::slice::Iter<'a, WorkCompletion>;
+    type IntoIter = Completions<'a>;
 
     #[inline]
-    fn into_iter(self) -> Self::IntoIter {
-        self.completions.iter()
+    fn into_iter(self) -> Completions<'a> {
+        Completions {
+            left: self.completions,
+        }
     }
 }
+
+/// The completions that a poll found, one by one.
+// Not a slice's iterator: that multiplies the length by 48 first, to know the end.
+#[derive(Clone, Debug)]
+pub struct Completions<'a> {
+    left: &'a [WorkCompletion],
+}
+
+impl<'a> Iterator for Completions<'a> {
+    type Item = &'a WorkCompletion;
+
+    #[inline]
+    fn next(&mut self) -> Option<&'a WorkCompletion> {
+        let (first, left) = self.left.split_first()?;
+        self.left = left;
+        Some(first)
+    }
+
+    #[inline]
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (self.left.len(), Some(self.left.len()))
+    }
+}
+
+impl ExactSizeIterator for Completions<'_> {}
+impl FusedIterator for Completions<'_> {}
 
 /// The driver could not poll: the device is gone, or the queue broke.
 ///

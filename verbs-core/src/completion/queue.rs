@@ -23,13 +23,19 @@ use crate::{Context, Error, Result, ret};
 #[derive(Clone)]
 #[doc(alias = "ibv_cq")]
 pub struct CompletionQueue {
+    // Beside `inner`, which keeps it: polling goes without a detour.
+    ptr: CqPtr,
     inner: Arc<Inner>,
 }
+
+/// A queue that an `Inner` keeps alive.
+#[derive(Clone, Copy)]
+struct CqPtr(*mut ibv_cq);
 
 struct Inner {
     // `None` only while it is being destroyed.
     cq: Option<Handle<ibv_cq>>,
-    ptr: *mut ibv_cq,
+    ptr: CqPtr,
     capacity: AtomicU32,
     resizing: Mutex<()>,
     // What the channel knows of this queue; its address is the queue's `cq_context`.
@@ -105,10 +111,11 @@ impl CompletionQueue {
         // `events` at its address.
         let cq = unsafe { ibv_create_cq(context.as_ptr(), cqe, user, comp_channel, vector) };
         let cq = ret::non_null("ibv_create_cq", cq)?;
+        let ptr = CqPtr(cq.as_ptr());
         let inner = Arc::new(Inner {
             // SAFETY: it is new, and its parents are kept next to it.
             cq: Some(unsafe { Handle::new(cq) }),
-            ptr: cq.as_ptr(),
+            ptr,
             capacity: AtomicU32::new(capacity(cq.as_ptr())),
             resizing: Mutex::new(()),
             events,
@@ -117,7 +124,7 @@ impl CompletionQueue {
         if let Some(events) = &inner.events {
             events.belong_to(WeakQueue(Arc::downgrade(&inner)));
         }
-        Ok(Self { inner })
+        Ok(Self { ptr, inner })
     }
 }
 
@@ -127,7 +134,8 @@ pub(super) struct WeakQueue(Weak<Inner>);
 impl WeakQueue {
     pub(super) fn upgrade(&self) -> Option<CompletionQueue> {
         let inner = self.0.upgrade()?;
-        Some(CompletionQueue { inner })
+        let ptr = inner.ptr;
+        Some(CompletionQueue { ptr, inner })
     }
 }
 
@@ -199,7 +207,7 @@ impl CompletionQueue {
     #[inline]
     #[must_use]
     pub fn as_ptr(&self) -> *mut ibv_cq {
-        self.inner.ptr
+        self.ptr.0
     }
 
     /// Whether two handles are the same queue.
@@ -242,7 +250,7 @@ impl Inner {
             return Ok(());
         };
         match &self.events {
-            Some(events) => events.settle(self.ptr, || cq.close()),
+            Some(events) => events.settle(self.ptr.0, || cq.close()),
             None => cq.close(),
         }
     }
@@ -256,10 +264,10 @@ impl Drop for Inner {
     }
 }
 
-// SAFETY: `ptr` is the handle's, and a CQ may be used from any thread (see `handle`).
-unsafe impl Send for Inner {}
+// SAFETY: a CQ may be used from any thread (see `handle`).
+unsafe impl Send for CqPtr {}
 // SAFETY: as above.
-unsafe impl Sync for Inner {}
+unsafe impl Sync for CqPtr {}
 
 /// What C calls `cqe`, within the device's limit.
 fn check_capacity(context: &Context, min_capacity: u32) -> Result<c_int> {

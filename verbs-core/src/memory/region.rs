@@ -163,6 +163,9 @@ pub(super) struct Registration<B: Buffer> {
     buffer: MaybeUninit<B>,
     ptr: NonNull<u8>,
     len: usize,
+    // Copies, so that making an element reads no memory of the driver's.
+    lkey: u32,
+    rkey: u32,
     pd: ProtectionDomain,
 }
 
@@ -178,7 +181,11 @@ impl<B: Buffer> Registration<B> {
             Ok(mr) => mr,
             Err(error) => return Err(Refused::new(error, buffer)),
         };
+        // SAFETY: the handle keeps the `ibv_mr`.
+        let ibv_mr { lkey, rkey, .. } = unsafe { &*mr.as_ptr() };
         Ok(Self {
+            lkey: *lkey,
+            rkey: *rkey,
             mr: ManuallyDrop::new(mr),
             buffer: MaybeUninit::new(buffer),
             ptr: bytes.cast(),
@@ -206,12 +213,12 @@ impl<B: Buffer> Registration<B> {
         Ok((unsafe { self.ptr.add(start) }, len))
     }
 
-    pub(super) fn lkey(&self) -> u32 {
-        self.raw().lkey
+    pub(super) const fn lkey(&self) -> u32 {
+        self.lkey
     }
 
-    pub(super) fn rkey(&self) -> u32 {
-        self.raw().rkey
+    pub(super) const fn rkey(&self) -> u32 {
+        self.rkey
     }
 
     pub(super) const fn as_ptr(&self) -> NonNull<u8> {
@@ -237,11 +244,6 @@ impl<B: Buffer> Registration<B> {
             .field("lkey", &format_args!("{:#x}", self.lkey()))
             .field("rkey", &format_args!("{:#x}", self.rkey()))
             .finish()
-    }
-
-    fn raw(&self) -> &ibv_mr {
-        // SAFETY: the handle keeps the `ibv_mr`, which nobody writes to after registration.
-        unsafe { &*self.mr.as_ptr() }
     }
 }
 
