@@ -53,6 +53,15 @@ fn assert_one_line(variables: &[(&str, &str)], words: &[&str]) {
     }
 }
 
+/// A directory with a libibverbs of this version for pkg-config to find, and nothing else.
+fn package(version: &str) -> String {
+    let directory = format!("{}/{version}", env!("CARGO_TARGET_TMPDIR"));
+    let description = format!("Name: libibverbs\nDescription: none\nVersion: {version}\n");
+    fs::create_dir_all(&directory).expect("cargo's directory for tests is writable");
+    fs::write(format!("{directory}/libibverbs.pc"), description).expect("it still is");
+    directory
+}
+
 #[test]
 fn nothing_is_missing_here() {
     if env::var_os(AS_BUILD_SCRIPT).is_some() {
@@ -77,12 +86,9 @@ fn no_libibverbs() {
 
 #[test]
 fn an_old_libibverbs() {
-    let directory = concat!(env!("CARGO_TARGET_TMPDIR"), "/old");
-    fs::create_dir_all(directory).expect("cargo's directory for tests is writable");
-    let description = "Name: libibverbs\nDescription: old\nVersion: 1.11.33.2\n";
-    fs::write(format!("{directory}/libibverbs.pc"), description).expect("it still is");
+    let directory = package("1.11.33.2");
     assert_one_line(
-        &[("PKG_CONFIG_LIBDIR", directory)],
+        &[("PKG_CONFIG_LIBDIR", &directory)],
         &[
             "libibverbs 1.11.33.2 is too old",
             "rdma-core 36",
@@ -127,8 +133,12 @@ fn no_headers_of_libclang() {
 
 #[test]
 fn no_headers_of_libibverbs() {
+    let directory = package("1.14.44.0");
     assert_one_line(
-        &[("BINDGEN_EXTRA_CLANG_ARGS", "-nostdinc")],
+        &[
+            ("PKG_CONFIG_LIBDIR", &directory),
+            ("BINDGEN_EXTRA_CLANG_ARGS", "-nostdinc"),
+        ],
         &["libibverbs has no headers", "libibverbs-dev"],
     );
 }
