@@ -15,6 +15,7 @@ use rustix::fs::{MemfdFlags, OFlags, fcntl_setfl, memfd_create};
 
 use crate::error::{Context as _, Error};
 use crate::packages::{self, Need};
+use crate::workspace;
 
 use super::agent::{self, Config};
 use super::frame::{Decoder, Job, Kind, PIECE};
@@ -33,6 +34,9 @@ const LONGEST_BOOT: Duration = Duration::from_secs(180);
 /// it can be started again.
 const ATTEMPTS: u32 = 3;
 
+/// How many lines of a console are shown.
+const SHOWN: usize = 20;
+
 /// What a guest needs of the system.
 pub(super) const NEEDS: [Need; 3] = [Need::Qemu, Need::Kmod, Need::RdmaProviders];
 
@@ -40,9 +44,16 @@ pub(super) const NEEDS: [Need; 3] = [Need::Qemu, Need::Kmod, Need::RdmaProviders
 pub(super) fn run(options: &Options, command: &Command) -> Result<i32, Error> {
     packages::ensure(&NEEDS, options.install)?;
     let wanted = options.kernel.as_deref();
-    let kernel = kernel::get(wanted, Freshness::Cached, options.install)?;
+    let mut kernel = kernel::get(wanted, Freshness::Cached, options.install)?;
     let results = results_dir(options)?;
-    let guests = boot(options, &kernel, &results)?;
+    let mut guests = boot(options, &mut kernel, &results);
+    if !kernel.is_intact() {
+        say("the guest's kernel in the cache is damaged: fetching it again");
+        drop((guests, kernel));
+        kernel = kernel::get(wanted, Freshness::Newest, options.install)?;
+        guests = boot(options, &mut kernel, &results);
+    }
+    let guests = guests?;
     let jobs = (1..=options.hosts).map(|host| job(options, command, host, &results));
     session::run(options, guests, jobs.collect())
 }
@@ -61,14 +72,14 @@ pub(super) struct Guest {
 }
 
 impl Guest {
-    /// The last lines of the console, where a dying kernel says why, and QEMU what it lacks.
+    /// The end of the console, where a dying kernel says why, and QEMU what it lacks.
     pub(super) fn console(&mut self) -> String {
         let mut bytes = Vec::new();
         let read = self.console.rewind();
         let read = read.and_then(|()| self.console.read_to_end(&mut bytes));
         let text = String::from_utf8_lossy(&bytes);
         match read {
-            Ok(_) => crate::process::tail(&text.replace('\r', ""), 25),
+            Ok(_) => last_words(&text),
             Err(error) => format!("(the console cannot be read: {error})"),
         }
     }
@@ -95,7 +106,7 @@ enum BootError {
     Refused(Error),
 }
 
-fn boot(options: &Options, kernel: &Kernel, results: &Path) -> Result<Vec<Guest>, Error> {
+fn boot(options: &Options, kernel: &mut Kernel, results: &Path) -> Result<Vec<Guest>, Error> {
     let mut last = String::new();
     for &accel in options.accel.candidates() {
         let limit = boot_limit(options.hosts);
@@ -106,8 +117,8 @@ fn boot(options: &Options, kernel: &Kernel, results: &Path) -> Result<Vec<Guest>
                 Err(BootError::Refused(error)) => last = error.to_string(),
                 Err(BootError::Lost(why)) => last = why,
             }
-            // What KVM fails at once it fails again.
-            let again = accel == Accel::Tcg && attempt < ATTEMPTS;
+            // What KVM fails at once it fails again, and so does a damaged kernel.
+            let again = accel == Accel::Tcg && attempt < ATTEMPTS && kernel.is_intact();
             let next = if again { ", trying again" } else { "" };
             say(&format!(
                 "the guest did not start ({accel:?}){next}: {last}"
@@ -118,6 +129,12 @@ fn boot(options: &Options, kernel: &Kernel, results: &Path) -> Result<Vec<Guest>
         }
     }
     Err(Error::new(format!("the guest did not start: {last}")).with_code(125))
+}
+
+/// Two, so that both sides of a test can poll; one each where four would be too many.
+fn cpus(hosts: u8) -> u32 {
+    let here = thread::available_parallelism().map_or(1, usize::from);
+    if hosts > 1 && here < 4 { 1 } else { 2 }
 }
 
 /// A busy machine needs longer.
@@ -183,7 +200,7 @@ fn start_all(
             console: path_of(&console),
             results: results.to_owned(),
             memory_mib: options.memory_mib,
-            cpus: options.cpus,
+            cpus: options.cpus.unwrap_or_else(|| cpus(options.hosts)),
         };
         let wire = ends.pop().flatten();
         guests.push(start(&machine, accel, (console, initrd), wire)?);
@@ -199,7 +216,7 @@ fn start(
 ) -> Result<Guest, Error> {
     let what = || "cannot start QEMU";
     let (port, theirs) = UnixStream::pair().context(what)?;
-    let program = env::current_exe().context(what)?;
+    let program = workspace::own_exe()?;
     // By way of this program: in a session of its own, the terminal's Ctrl-C does not reach it,
     // and it dies with us.
     let mut command = process::Command::new(program);
@@ -311,6 +328,10 @@ fn job(options: &Options, command: &Command, host: u8, results: &Path) -> Job {
     let mut env: Vec<_> = env::vars_os().collect();
     // The folder that this names is not in the guest.
     env.retain(|(name, _)| name != "XDG_RUNTIME_DIR");
+    // It is root there, whose programs are in folders that a user's PATH may leave out.
+    if let Some((_, path)) = env.iter_mut().find(|(name, _)| name == "PATH") {
+        path.push(":/usr/sbin:/sbin");
+    }
     env.extend(command.env.iter().cloned());
     let mut set = |name: &str, value: &str| env.push((name.into(), value.into()));
     set("SOFT_ROCE", "guest");
@@ -338,6 +359,19 @@ fn job(options: &Options, command: &Command, host: u8, results: &Path) -> Job {
     }
 }
 
+/// What matters of a console: from where the kernel says that it dies, else the last lines.
+fn last_words(console: &str) -> String {
+    let lines: Vec<&str> = console.lines().map(str::trim_end).collect();
+    let dying = |line: &&str| {
+        let marks = ["BUG: ", "Oops", "Kernel panic", "sysrq: ", "watchdog: "];
+        marks.iter().any(|mark| line.contains(mark))
+    };
+    let from = lines.iter().position(dying);
+    let from = from.unwrap_or_else(|| lines.len().saturating_sub(SHOWN));
+    let shown: Vec<&str> = lines.iter().skip(from).take(SHOWN).copied().collect();
+    shown.join("\n")
+}
+
 /// A message of ours, told from the job's own output.
 #[expect(clippy::print_stderr, reason = "it is for the person at the terminal")]
 pub(super) fn say(text: &str) {
@@ -346,7 +380,22 @@ pub(super) fn say(text: &str) {
 
 #[cfg(test)]
 mod tests {
-    use super::{BOOT, LONGEST_BOOT, scaled};
+    use super::{BOOT, LONGEST_BOOT, SHOWN, last_words, scaled};
+
+    #[test]
+    fn a_dying_kernel_is_heard_from_its_first_word() {
+        let long = "more\r\n".repeat(100);
+        let text = last_words(&format!(
+            "SeaBIOS\r\n[ 2.0] sysrq: Trigger a crash\r\n{long}"
+        ));
+        assert!(
+            text.starts_with("[ 2.0] sysrq: Trigger a crash\nmore\n"),
+            "{text}"
+        );
+        assert_eq!(text.lines().count(), SHOWN);
+        assert_eq!(last_words("qemu: no\n"), "qemu: no");
+        assert!(last_words(&format!("{long}last")).ends_with("more\nlast"));
+    }
 
     #[test]
     fn a_busy_machine_gets_longer() {

@@ -1,13 +1,12 @@
 //! The guest's first file system: this very program as its init, the libraries that it is linked
 //! to, and the kernel modules.
 
-use std::env;
 use std::fs;
 use std::path::{Component, Path, PathBuf};
 use std::process::Command;
 
 use crate::error::{Context as _, Error};
-use crate::process;
+use crate::{process, workspace};
 
 use super::elf::Elf;
 
@@ -28,7 +27,7 @@ impl Archive {
     pub(super) fn with_init() -> Result<Self, Error> {
         let mut archive = Self::default();
         archive.device(Path::new("/dev/console"), (5, 1));
-        let program = env::current_exe().context(|| "cannot find this program's own file")?;
+        let program = workspace::own_exe()?;
         let bytes = read(&program)?;
         let elf = Elf::parse(&bytes);
         let elf = elf.ok_or_else(|| Error::new(format!("{} is no ELF file", program.display())))?;

@@ -5,7 +5,7 @@ use std::env;
 use std::fs::{self, File};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ use rustix::fs::{FlockOperation, flock};
 
 use crate::error::{Context as _, Error};
 use crate::packages::{self, Need, Policy};
-use crate::process;
+use crate::process::{self, succeeds};
 
 use super::fetch::{self, Source, Unpacked};
 use super::modules::Tree;
@@ -21,6 +21,9 @@ use super::unpack::{self, Format};
 
 /// Part of the cache's path: another layout is another number.
 const LAYOUT: &str = "1";
+
+/// The sums of all files of a kernel; written last.
+const MANIFEST: &str = "MANIFEST";
 
 /// How long another run may take to fetch and unpack a kernel before this one gives up on it.
 const OTHER_RUN: Duration = Duration::from_secs(15 * 60);
@@ -36,6 +39,8 @@ pub(super) struct Kernel {
     pub(super) release: String,
     /// All its modules.
     pub(super) modules: PathBuf,
+    /// Compares every file with what it was; under way while the guest starts.
+    check: Child,
     /// Held while the kernel is used, so that nobody removes the cache.
     _in_use: File,
 }
@@ -58,7 +63,16 @@ impl Kernel {
         Ok(files)
     }
 
-    fn open(dir: PathBuf) -> Result<Self, Error> {
+    /// Whether everything is as it was when it was made; to be asked before a job starts.
+    pub(super) fn is_intact(&mut self) -> bool {
+        let ended = process::wait(&mut self.check, CHECK);
+        matches!(ended, Ok(process::Ended::Exited(status)) if status.success())
+    }
+
+    fn open(dir: &Path) -> Result<Self, Error> {
+        // The name it was asked for by may come to mean another one at any moment.
+        let dir = dir.canonicalize();
+        let dir = dir.context(|| "cannot find the guest's kernel in the cache")?;
         let read = |name: &str| {
             let file = dir.join(name);
             fs::read_to_string(&file).context(|| format!("cannot read {}", file.display()))
@@ -70,7 +84,10 @@ impl Kernel {
             false => Path::new("/lib/modules").join(&release),
         };
         let in_use = lock("use", FlockOperation::LockShared)?;
+        let check = check(&dir).spawn();
+        let check = check.context(|| "cannot start sha256sum")?;
         Ok(Self {
+            check,
             dir,
             release,
             modules,
@@ -79,10 +96,12 @@ impl Kernel {
     }
 }
 
-/// Whether to look for a newer kernel than the one in the cache.
+/// What to make of the kernel that is in the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Freshness {
+    /// Use it.
     Cached,
+    /// Use it if it is whole and the newest.
     Newest,
 }
 
@@ -94,26 +113,27 @@ pub(super) fn get(
 ) -> Result<Kernel, Error> {
     let request = wanted.unwrap_or("default");
     let link = cache()?.join(file_name(request));
-    if freshness == Freshness::Cached && is_intact(&link) {
-        return Kernel::open(link);
+    let is_there = || freshness == Freshness::Cached && link.join(MANIFEST).is_file();
+    if is_there() {
+        return Kernel::open(&link);
     }
     let _alone = lock("build", FlockOperation::LockExclusive)?;
     // Another run may have been faster.
-    if freshness == Freshness::Cached && is_intact(&link) {
-        return Kernel::open(link);
+    if is_there() {
+        return Kernel::open(&link);
     }
     remove_leftovers()?;
     let source = fetch::find(wanted)?;
     let name = file_name(&source.version());
     let dir = cache()?.join(&name);
-    if !is_intact(&dir) {
+    if !succeeds(&mut check(&dir)) {
         build(&source, &dir, policy)?;
     }
     let fresh = cache()?.join(format!("tmp-link-{}", std::process::id()));
     let point = || format!("cannot make {}", link.display());
     symlink(&name, &fresh).context(point)?;
     fs::rename(&fresh, &link).context(point)?;
-    Kernel::open(link)
+    Kernel::open(&link)
 }
 
 /// The kernels in the cache: by what name they were asked for, and what they are.
@@ -159,13 +179,17 @@ fn file_name(text: &str) -> String {
         .collect()
 }
 
-/// Whether everything in a kernel's folder is as it was when it was made.
-fn is_intact(dir: &Path) -> bool {
+/// Compares the files of a kernel with the sums that were taken when it was made.
+fn check(dir: &Path) -> Command {
     let mut check = Command::new("sha256sum");
-    check.args(["--check", "--strict", "--quiet", "MANIFEST"]);
-    check.current_dir(dir);
-    let exists = dir.join("MANIFEST").is_file();
-    exists && process::quietly(&mut check, "checking the kernel", CHECK).is_ok_and(|q| q.success())
+    check
+        .args(["--check", "--strict", "--status", MANIFEST])
+        .current_dir(dir);
+    check
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    check
 }
 
 /// Fetches and unpacks a kernel beside `dir`, and puts it there when it is whole.
@@ -215,13 +239,11 @@ fn assemble(unpacked: &Unpacked, dir: &Path, policy: Policy) -> Result<(), Error
     if unpacked.is_copy {
         keep_modules(unpacked, dir)?;
     }
+    let sums = format!("find . -type f ! -name {MANIFEST} -print0 | xargs -0 sha256sum");
     let mut list = Command::new("sh");
-    list.args([
-        "-c",
-        "find . -type f ! -name MANIFEST -print0 | xargs -0 sha256sum",
-    ]);
+    list.args(["-c", &sums]);
     let manifest = process::output(list.current_dir(dir))?;
-    write("MANIFEST", manifest.as_bytes())
+    write(MANIFEST, manifest.as_bytes())
 }
 
 /// Moves the modules to where the guest's `modprobe` will find them, with their index.
@@ -308,7 +330,7 @@ fn try_lock(name: &str, operation: FlockOperation) -> Result<Option<File>, Error
 
 #[cfg(test)]
 mod tests {
-    use super::{file_name, is_intact};
+    use super::{MANIFEST, check, file_name, succeeds};
     use std::fs;
 
     #[test]
@@ -324,15 +346,16 @@ mod tests {
     fn a_changed_file_is_seen() {
         let dir = std::env::temp_dir().join(format!("xtask-intact-{}", std::process::id()));
         fs::create_dir_all(&dir).unwrap();
-        assert!(!is_intact(&dir));
+        let intact = || succeeds(&mut check(&dir));
+        assert!(!intact());
         fs::write(dir.join("image"), "").unwrap();
         let empty = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
-        fs::write(dir.join("MANIFEST"), format!("{empty}  ./image\n")).unwrap();
-        let before = is_intact(&dir);
+        fs::write(dir.join(MANIFEST), format!("{empty}  ./image\n")).unwrap();
+        let before = intact();
         fs::write(dir.join("image"), "x").unwrap();
-        let changed = is_intact(&dir);
+        let changed = intact();
         fs::remove_file(dir.join("image")).unwrap();
-        let removed = is_intact(&dir);
+        let removed = intact();
         fs::remove_dir_all(&dir).unwrap();
         assert_eq!((before, changed, removed), (true, false, false));
     }

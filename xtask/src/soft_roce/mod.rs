@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::error::Error;
-use crate::packages;
+use crate::{packages, workspace};
 
 mod agent;
 mod apt;
@@ -58,7 +58,8 @@ pub(crate) struct Options {
     pub(crate) kernel: Option<String>,
     pub(crate) accel: Accel,
     pub(crate) memory_mib: u32,
-    pub(crate) cpus: u32,
+    /// The guest's processors.
+    pub(crate) cpus: Option<u32>,
     /// The one folder that a guest can write to, at the same path.
     pub(crate) results: PathBuf,
     /// Whether the job gets our standard input and our signals, as if it ran in our place.
@@ -77,8 +78,8 @@ impl Default for Options {
             kernel: None,
             accel: Accel::Auto,
             memory_mib: 1024,
-            cpus: 2,
-            results: PathBuf::from("target/soft-roce/results"),
+            cpus: None,
+            results: workspace::root().join("target/soft-roce/results"),
             attached: false,
             terminal: false,
         }

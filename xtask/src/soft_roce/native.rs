@@ -1,6 +1,5 @@
 //! Soft-RoCE on this machine's own kernel: its module, and a wire that no packet leaves.
 
-use std::env;
 use std::fs;
 use std::io::{self, IsTerminal as _};
 use std::os::unix::process::CommandExt as _;
@@ -14,7 +13,8 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::error::{Context as _, Error};
 use crate::packages::{self, Need, Policy};
-use crate::process::{exit_code, output, quietly, run as run_shown, succeeds, which};
+use crate::process::{exit_code, quietly, run as run_shown, succeeds, which};
+use crate::workspace;
 
 use super::signals::Signals;
 use super::{Command, Options, TIMED_OUT, guest::say, wire};
@@ -53,7 +53,11 @@ pub(super) fn up(policy: Policy) -> Result<(), Error> {
     if wire::is_up() {
         return Ok(());
     }
-    let root = possible().map_err(Error::new)?;
+    let root = possible().map_err(|why| {
+        Error::new(format!(
+            "soft-RoCE cannot be had natively: {why}; use --guest"
+        ))
+    })?;
     packages::ensure(&[Need::Kmod], policy)?;
     if root != Root::Already {
         say("making the devices needs root: using sudo");
@@ -235,7 +239,7 @@ fn lift_memlock() {
 }
 
 fn as_root(root: Root, args: &[&str]) -> Result<(), Error> {
-    let program = env::current_exe().context(|| "cannot find this program's own file")?;
+    let program = workspace::own_exe()?;
     let mut sudo = process::Command::new("sudo");
     if root == Root::Sudo {
         sudo.arg("-n");
@@ -355,14 +359,6 @@ fn check_nodes() -> Result<(), Error> {
         thread::sleep(Duration::from_millis(20));
     }
     Ok(())
-}
-
-/// What holds a device open, for the one who wants to remove it.
-pub(super) fn users() -> Option<String> {
-    let mut rdma = process::Command::new(which("rdma")?);
-    output(rdma.args(["resource", "show", "qp"]))
-        .ok()
-        .filter(|text| !text.trim().is_empty())
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink, recv, send, socket_with,
 };
 
-/// How long the kernel may take to answer; removing a device that is in use takes for ever.
+/// How long the kernel may take to answer.
 const ANSWER: Duration = Duration::from_secs(10);
 
 // linux/netlink.h
@@ -117,7 +117,7 @@ pub(super) fn add_rxe(name: &str, netdev: &str) -> Result<(), Errno> {
     rdma()?.acknowledged(request)
 }
 
-/// Removes the RDMA device `name`; waits while a process has it open.
+/// Removes the RDMA device `name`; the kernel waits while a process has it open.
 pub(super) fn delete_rdma(name: &str) -> Result<(), Errno> {
     let index = rdma_index(name)?.ok_or(Errno::NODEV)?;
     let mut request = Request::new(NLDEV_DELLINK, NLM_F_ACK);

@@ -5,7 +5,7 @@
 
 use std::fs;
 use std::net::Ipv4Addr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -43,6 +43,14 @@ const GIDS: Duration = Duration::from_secs(10);
 
 /// Makes the whole wire, or what is missing of it.
 pub(super) fn make_pair(addresses: [Ipv4Addr; 2]) -> Result<(), Error> {
+    for (device, netdev) in DEVICES.into_iter().zip(NETDEVS) {
+        if let Some(other) = netdev_of(device).filter(|other| other != netdev) {
+            return Err(Error::new(format!(
+                "the RDMA device {device} exists already, on the network link {other}: use it \
+                 as it is, with VERBS_DEVICE={device}, or remove it, with `rdma link delete {device}`"
+            )));
+        }
+    }
     if !NETDEVS.iter().all(|name| link_exists(name)) {
         let ends = [veth(0), veth(1)];
         let made = netlink::add_veth(ends, MTU);
@@ -70,6 +78,14 @@ pub(super) fn remove_pair() -> Result<Vec<&'static str>, Error> {
     let mut removed = Vec::new();
     for (device, netdev) in DEVICES.into_iter().zip(NETDEVS) {
         if netdev_of(device).as_deref() == Some(netdev) {
+            // The kernel would wait for them, without a bound and deaf to signals.
+            let holders = holders(device);
+            if !holders.is_empty() {
+                return Err(Error::new(format!(
+                    "cannot remove the RDMA device {device}: it is in use by {}; end that first",
+                    holders.join(", ")
+                )));
+            }
             let gone = netlink::delete_rdma(device);
             gone.map_err(|errno| refused(&format!("remove the RDMA device {device}"), errno))?;
             removed.push(device);
@@ -130,15 +146,8 @@ fn attach(netdev: &str, device: &str, address: Ipv4Addr, mtu: Option<u32>) -> Re
     netlink::set_up(netdev, mtu).map_err(|errno| refused(&format!("set {netdev} up"), errno))?;
     existing(netlink::add_address(netdev, address, PREFIX))
         .map_err(|errno| refused(&format!("give {netdev} the address {address}"), errno))?;
-    match netdev_of(device) {
-        Some(other) if other != netdev => {
-            return Err(Error::new(format!(
-                "the RDMA device {device} exists already, on the network link {other}: use it \
-                 as it is, with VERBS_DEVICE={device}, or remove it, with `rdma link delete {device}`"
-            )));
-        }
-        Some(_) => return Ok(()),
-        None => {}
+    if netdev_of(device).is_some() {
+        return Ok(());
     }
     existing(netlink::add_rxe(device, netdev))
         .map_err(|errno| refused(&format!("make the RDMA device {device} on {netdev}"), errno))
@@ -157,6 +166,38 @@ fn wait_for_gids(device: &str) -> Result<(), Error> {
         thread::sleep(Duration::from_millis(5));
     }
     Ok(())
+}
+
+/// The processes that have a device open, as far as this user may see.
+fn holders(device: &str) -> Vec<String> {
+    let nodes = entries(Path::new("/sys/class/infiniband_verbs"));
+    let node = nodes.into_iter().find(|node| {
+        fs::read_to_string(node.join("ibdev")).is_ok_and(|name| name.trim() == device)
+    });
+    let node = node.and_then(|node| Some(Path::new("/dev/infiniband").join(node.file_name()?)));
+    let Some(node) = node else {
+        return Vec::new();
+    };
+    let mut holders = Vec::new();
+    for process in entries(Path::new("/proc")) {
+        let files = entries(&process.join("fd"));
+        if files
+            .iter()
+            .any(|file| fs::read_link(file).is_ok_and(|target| target == node))
+        {
+            let name = fs::read_to_string(process.join("comm")).unwrap_or_default();
+            let pid = process.file_name().unwrap_or_default().to_string_lossy();
+            holders.push(format!("{} (pid {pid})", name.trim()));
+        }
+    }
+    holders
+}
+
+fn entries(dir: &Path) -> Vec<PathBuf> {
+    let listed = fs::read_dir(dir).into_iter().flatten();
+    listed
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .collect()
 }
 
 /// The GIDs of a device's port that are not empty.
@@ -185,9 +226,7 @@ fn refused(what: &str, errno: Errno) -> Error {
         Errno::OPNOTSUPP => ": this kernel cannot make such a link: use --guest",
         Errno::NODEV => ": there is no such device",
         Errno::NFILE => ": a device of this name exists on another link: see `rdma link`",
-        Errno::AGAIN => {
-            ": the kernel did not answer in 10 s, most likely because a process still has the device open: find it with `rdma resource show qp`, end it, and try again"
-        }
+        Errno::AGAIN => ": the kernel did not answer in 10 s: see `dmesg`",
         _ => "",
     };
     let why = std::io::Error::from(errno);
@@ -206,11 +245,7 @@ mod tests {
             "{text}"
         );
         assert!(text.contains("sudo"), "{text}");
-        assert!(
-            refused("x", Errno::AGAIN)
-                .to_string()
-                .contains("rdma resource")
-        );
+        assert!(refused("x", Errno::AGAIN).to_string().contains("dmesg"));
     }
 
     #[test]
