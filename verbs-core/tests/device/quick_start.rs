@@ -1,0 +1,45 @@
+//! Two queue pairs of one process: a message goes from one to the other.
+
+use std::time::{Duration, Instant};
+
+use verbs_core::{
+    CompletionQueue, Context, PollSlot, QueuePair, ReceiveWorkRequest, SendWorkRequest,
+};
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let context = Context::first_active()?;
+    let pd = context.alloc_pd()?;
+    let cq = CompletionQueue::create(&context, 16)?;
+
+    // Two ends. In real life they are in two processes, which exchange their endpoints as bytes.
+    let left = QueuePair::builder(&pd, &cq, &cq).build()?;
+    let right = QueuePair::builder(&pd, &cq, &cq).build()?;
+    let (to_left, to_right) = (left.endpoint(), right.endpoint());
+    let left = left.handshake(&to_right)?;
+    let right = right.handshake(&to_left)?;
+
+    let hello = pd.reg_mr(b"hello".to_vec())?;
+    let mut inbox = pd.reg_mr(vec![0_u8; 64])?;
+    let mut into = [inbox.scatter_element(..)?];
+    let mut from = [hello.gather_element(..)?];
+
+    // SAFETY: nobody touches `inbox`, and nobody writes to `hello`, until both completions have
+    // been polled; both regions are dropped after that.
+    unsafe { right.post_receive(&mut [ReceiveWorkRequest::new(&mut into).wr_id(1)])? };
+    // SAFETY: as above.
+    unsafe { left.post_send(&mut [SendWorkRequest::new(&mut from).wr_id(2)])? };
+
+    let mut slots = [const { PollSlot::new() }; 4];
+    let deadline = Instant::now() + Duration::from_secs(5);
+    let mut outstanding = 2;
+    while outstanding > 0 {
+        assert!(Instant::now() < deadline, "no completion for five seconds");
+        for completion in cq.poll(&mut slots)? {
+            let success = completion.result()?;
+            println!("{}: {:?}", success.wr_id(), success.opcode());
+            outstanding -= 1;
+        }
+    }
+    assert_eq!(&inbox[..5], b"hello");
+    Ok(())
+}
