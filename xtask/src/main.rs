@@ -10,6 +10,7 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 mod args;
+mod bench;
 mod check;
 mod demo;
 mod error;
@@ -33,7 +34,7 @@ struct Command {
 }
 
 /// All of them, in the order of the help page.
-const COMMANDS: [Command; 6] = [
+const COMMANDS: [Command; 7] = [
     Command {
         name: "demo",
         what: "the main job: two processes move bytes over soft-RoCE and verify them",
@@ -58,6 +59,11 @@ const COMMANDS: [Command; 6] = [
         name: "tidy",
         what: "the project's own rules, those that clippy can't see",
         main: tidy::main,
+    },
+    Command {
+        name: "bench",
+        what: "instructions per operation, beside the same loop in C",
+        main: bench::main,
     },
     Command {
         name: "ci",

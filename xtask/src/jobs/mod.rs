@@ -59,7 +59,7 @@ fn flags(options: &Options) -> Vec<OsString> {
     flags.push(format!("--accel={accel}").into());
     flags.push(format!("--hosts={}", options.hosts).into());
     flags.push(format!("--memory={}", options.memory_mib).into());
-    flags.push(format!("--cpus={}", options.cpus).into());
+    flags.extend(options.cpus.map(|cpus| format!("--cpus={cpus}").into()));
     flags.extend(
         options
             .kernel

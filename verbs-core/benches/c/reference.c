@@ -1,0 +1,214 @@
+// The loops that ours are measured against, as a careful C programmer writes them.
+//
+// reference OPERATION COUNT runs one of them; data_path.rs has the same, in Rust.
+
+#include <infiniband/verbs.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MESSAGE = 64, BATCH = 16, SLOTS = 16 };
+
+static char buffer[BATCH * MESSAGE];
+static struct ibv_cq *cq;
+static struct ibv_qp *qp;
+static struct ibv_mr *mr;
+
+static void check(int ok, const char *what)
+{
+	if (ok)
+		return;
+	fprintf(stderr, "reference: %s failed\n", what);
+	exit(1);
+}
+
+// Polls until `count` requests are done, the first of which is called `first`.
+static inline void wait_for(struct ibv_wc *slots, uint64_t first, int count)
+{
+	for (int done = 0; done < count;) {
+		int found = ibv_poll_cq(cq, SLOTS, slots);
+
+		check(found >= 0, "ibv_poll_cq");
+		for (int i = 0; i < found; i++) {
+			check(slots[i].status == IBV_WC_SUCCESS, "a work request");
+			check(slots[i].wr_id == first + done + i, "the order of completions");
+		}
+		done += found;
+	}
+}
+
+static inline struct ibv_sge message(int index)
+{
+	return (struct ibv_sge){
+		.addr = (uintptr_t)buffer + index * MESSAGE,
+		.length = MESSAGE,
+		.lkey = mr->lkey,
+	};
+}
+
+static inline struct ibv_send_wr send_of(struct ibv_sge *sge, uint64_t wr_id)
+{
+	return (struct ibv_send_wr){
+		.wr_id = wr_id,
+		.sg_list = sge,
+		.num_sge = 1,
+		.opcode = IBV_WR_SEND,
+		.send_flags = IBV_SEND_SIGNALED,
+	};
+}
+
+static inline void post_send(struct ibv_send_wr *wr)
+{
+	struct ibv_send_wr *bad;
+
+	check(!ibv_post_send(qp, wr, &bad), "ibv_post_send");
+}
+
+static inline void post_recv(struct ibv_recv_wr *wr)
+{
+	struct ibv_recv_wr *bad;
+
+	check(!ibv_post_recv(qp, wr, &bad), "ibv_post_recv");
+}
+
+static void send1(uint64_t count)
+{
+	struct ibv_wc slots[SLOTS];
+
+	for (uint64_t i = 0; i < count; i++) {
+		struct ibv_sge sge = message(0);
+		struct ibv_send_wr wr = send_of(&sge, i);
+
+		post_send(&wr);
+		wait_for(slots, i, 1);
+	}
+}
+
+static void send1_reuse(uint64_t count)
+{
+	struct ibv_wc slots[SLOTS];
+	struct ibv_sge sge = message(0);
+	struct ibv_send_wr wr = send_of(&sge, 0);
+
+	for (uint64_t i = 0; i < count; i++) {
+		wr.wr_id = i;
+		post_send(&wr);
+		wait_for(slots, i, 1);
+	}
+}
+
+static void recv1(uint64_t count)
+{
+	struct ibv_wc slots[SLOTS];
+
+	for (uint64_t i = 0; i < count; i++) {
+		struct ibv_sge sge = message(0);
+		struct ibv_recv_wr wr = { .wr_id = i, .sg_list = &sge, .num_sge = 1 };
+
+		post_recv(&wr);
+		wait_for(slots, i, 1);
+	}
+}
+
+static void recv1_reuse(uint64_t count)
+{
+	struct ibv_wc slots[SLOTS];
+	struct ibv_sge sge = message(0);
+	struct ibv_recv_wr wr = { .sg_list = &sge, .num_sge = 1 };
+
+	for (uint64_t i = 0; i < count; i++) {
+		wr.wr_id = i;
+		post_recv(&wr);
+		wait_for(slots, i, 1);
+	}
+}
+
+static void batch16(uint64_t count)
+{
+	struct ibv_wc slots[SLOTS];
+
+	for (uint64_t i = 0; i < count; i++) {
+		struct ibv_sge sge[BATCH];
+		struct ibv_send_wr wr[BATCH];
+
+		for (int k = 0; k < BATCH; k++) {
+			sge[k] = message(k);
+			wr[k] = (struct ibv_send_wr){
+				.wr_id = i * BATCH + k,
+				.next = k + 1 < BATCH ? &wr[k + 1] : NULL,
+				.sg_list = &sge[k],
+				.num_sge = 1,
+				.opcode = IBV_WR_SEND,
+				.send_flags = IBV_SEND_SIGNALED,
+			};
+		}
+		post_send(wr);
+		wait_for(slots, i * BATCH, BATCH);
+	}
+}
+
+static void sep16(uint64_t count)
+{
+	struct ibv_wc slots[SLOTS];
+
+	for (uint64_t i = 0; i < count; i++) {
+		for (int k = 0; k < BATCH; k++) {
+			struct ibv_sge sge = message(k);
+			struct ibv_send_wr wr = send_of(&sge, i * BATCH + k);
+
+			post_send(&wr);
+		}
+		wait_for(slots, i * BATCH, BATCH);
+	}
+}
+
+static void poll0(uint64_t count)
+{
+	struct ibv_wc slots[SLOTS];
+
+	for (uint64_t i = 0; i < count; i++)
+		check(ibv_poll_cq(cq, SLOTS, slots) == 0, "an empty poll");
+}
+
+static const struct {
+	const char *name;
+	void (*run)(uint64_t count);
+} operations[] = {
+	{ "send1", send1 },       { "send1_reuse", send1_reuse }, { "recv1", recv1 },
+	{ "recv1_reuse", recv1_reuse }, { "batch16", batch16 },   { "sep16", sep16 },
+	{ "poll0", poll0 },
+};
+
+static void set_up(void)
+{
+	struct ibv_device **devices = ibv_get_device_list(NULL);
+	check(devices && devices[0], "ibv_get_device_list");
+	struct ibv_context *context = ibv_open_device(devices[0]);
+	check(context != NULL, "ibv_open_device");
+	struct ibv_pd *pd = ibv_alloc_pd(context);
+	check(pd != NULL, "ibv_alloc_pd");
+	mr = ibv_reg_mr(pd, buffer, sizeof(buffer), IBV_ACCESS_LOCAL_WRITE);
+	check(mr != NULL, "ibv_reg_mr");
+	cq = ibv_create_cq(context, 4 * BATCH, NULL, NULL, 0);
+	check(cq != NULL, "ibv_create_cq");
+	struct ibv_qp_init_attr init = {
+		.send_cq = cq,
+		.recv_cq = cq,
+		.qp_type = IBV_QPT_RC,
+		.cap = { .max_send_wr = BATCH, .max_recv_wr = BATCH, .max_send_sge = 1, .max_recv_sge = 1 },
+	};
+	qp = ibv_create_qp(pd, &init);
+	check(qp != NULL, "ibv_create_qp");
+}
+
+int main(int argc, char **argv)
+{
+	check(argc == 3, "reading `reference OPERATION COUNT`");
+	set_up();
+	for (size_t i = 0; i < sizeof(operations) / sizeof(operations[0]); i++)
+		if (!strcmp(operations[i].name, argv[1])) {
+			operations[i].run(strtoull(argv[2], NULL, 10));
+			return 0;
+		}
+	check(0, "finding the operation");
+}

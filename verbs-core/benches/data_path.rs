@@ -1,0 +1,197 @@
+//! The data path's loops, for `cargo xtask bench` to count instructions in: each as its twin in
+//! `c/reference.c`, on a stand-in for libibverbs that completes every request at once.
+//!
+//! `data_path OPERATION COUNT` runs one of them.
+#![expect(
+    unsafe_code,
+    reason = "posts; what is posted is done before anything is dropped"
+)]
+#![expect(clippy::print_stderr, reason = "a program: it says why it failed")]
+
+use std::error::Error;
+use std::fmt::Display;
+use std::{process, slice};
+
+use verbs_core::{
+    CompletionQueue, Context, GatherElement, MemoryRegion, PollSlot, QueuePair, ReceiveWorkRequest,
+    SendWorkRequest,
+};
+
+const MESSAGE: usize = 64;
+const BATCH: usize = 16;
+
+/// What every loop works on.
+struct Bench {
+    qp: QueuePair,
+    cq: CompletionQueue,
+    region: MemoryRegion<Vec<u8>>,
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let mut args = std::env::args().skip(1);
+    let (Some(operation), Some(count)) = (args.next(), args.next()) else {
+        // `cargo bench` itself comes here.
+        eprintln!("this is run by `cargo xtask bench`");
+        return Ok(());
+    };
+    let mut bench = Bench::new()?;
+    let count = count.parse()?;
+    match operation.as_str() {
+        "send1" => bench.send1(count),
+        "send1_reuse" => bench.send1_reuse(count),
+        "recv1" => bench.recv1(count),
+        "recv1_reuse" => bench.recv1_reuse(count),
+        "batch16" => bench.batch16(count),
+        "sep16" => bench.sep16(count),
+        "poll0" => bench.poll0(count),
+        other => fail(&format!("there is no operation `{other}`")),
+    }
+    Ok(())
+}
+
+impl Bench {
+    fn new() -> Result<Self, Box<dyn Error>> {
+        let context = Context::first_active()?;
+        let pd = context.alloc_pd()?;
+        let cq = CompletionQueue::create(&context, 64)?;
+        let region = pd.reg_mr(vec![0; BATCH * MESSAGE])?;
+        let prepared = QueuePair::builder(&pd, &cq, &cq).build()?;
+        let own = prepared.endpoint();
+        let qp = prepared.handshake(&own)?;
+        Ok(Self { qp, cq, region })
+    }
+
+    #[inline(never)]
+    fn send1(&self, count: u64) {
+        let mut slots = [const { PollSlot::new() }; 16];
+        let message = check(self.region.gather_element(..MESSAGE));
+        for wr_id in 0..count {
+            let mut list = [message];
+            let mut request = [SendWorkRequest::new(&mut list).wr_id(wr_id)];
+            // SAFETY: `region` outlives the wait for it, and nobody writes to it.
+            check(unsafe { self.qp.post_send(&mut request) });
+            wait_for(&self.cq, &mut slots, wr_id, 1);
+        }
+    }
+
+    #[inline(never)]
+    fn send1_reuse(&self, count: u64) {
+        let mut slots = [const { PollSlot::new() }; 16];
+        let mut list = [check(self.region.gather_element(..MESSAGE))];
+        let mut request = SendWorkRequest::new(&mut list);
+        for wr_id in 0..count {
+            request.set_wr_id(wr_id);
+            // SAFETY: as in `send1`.
+            check(unsafe { self.qp.post_send(slice::from_mut(&mut request)) });
+            wait_for(&self.cq, &mut slots, wr_id, 1);
+        }
+    }
+
+    #[inline(never)]
+    fn recv1(&mut self, count: u64) {
+        let mut slots = [const { PollSlot::new() }; 16];
+        // An element to receive into cannot be copied: it stays in its list.
+        let mut list = [check(self.region.scatter_element(..MESSAGE))];
+        for wr_id in 0..count {
+            let mut request = [ReceiveWorkRequest::new(&mut list).wr_id(wr_id)];
+            // SAFETY: `region` outlives the wait for it, and nobody touches it.
+            check(unsafe { self.qp.post_receive(&mut request) });
+            wait_for(&self.cq, &mut slots, wr_id, 1);
+        }
+    }
+
+    #[inline(never)]
+    fn recv1_reuse(&mut self, count: u64) {
+        let mut slots = [const { PollSlot::new() }; 16];
+        let mut list = [check(self.region.scatter_element(..MESSAGE))];
+        let mut request = ReceiveWorkRequest::new(&mut list);
+        for wr_id in 0..count {
+            request.set_wr_id(wr_id);
+            // SAFETY: as in `recv1`.
+            check(unsafe { self.qp.post_receive(slice::from_mut(&mut request)) });
+            wait_for(&self.cq, &mut slots, wr_id, 1);
+        }
+    }
+
+    /// The messages of a batch, one after the other in the region.
+    fn messages(&self) -> [GatherElement<'_>; BATCH] {
+        let mut messages = [check(self.region.gather_element(..MESSAGE)); BATCH];
+        for (index, message) in messages.iter_mut().enumerate() {
+            let start = index * MESSAGE;
+            *message = check(self.region.gather_element(start..start + MESSAGE));
+        }
+        messages
+    }
+
+    #[inline(never)]
+    fn batch16(&self, count: u64) {
+        let mut slots = [const { PollSlot::new() }; 16];
+        let messages = self.messages();
+        for batch in 0..count {
+            let first = batch * BATCH as u64;
+            let mut wr_id = first;
+            let mut lists = messages.map(|message| [message]);
+            let mut requests = lists.each_mut().map(|list| {
+                let request = SendWorkRequest::new(list).wr_id(wr_id);
+                wr_id += 1;
+                request
+            });
+            // SAFETY: as in `send1`.
+            check(unsafe { self.qp.post_send(&mut requests) });
+            wait_for(&self.cq, &mut slots, first, BATCH as u64);
+        }
+    }
+
+    #[inline(never)]
+    fn sep16(&self, count: u64) {
+        let mut slots = [const { PollSlot::new() }; 16];
+        let messages = self.messages();
+        for batch in 0..count {
+            let first = batch * BATCH as u64;
+            for (wr_id, message) in (first..).zip(messages) {
+                let mut list = [message];
+                let mut request = [SendWorkRequest::new(&mut list).wr_id(wr_id)];
+                // SAFETY: as in `send1`.
+                check(unsafe { self.qp.post_send(&mut request) });
+            }
+            wait_for(&self.cq, &mut slots, first, BATCH as u64);
+        }
+    }
+
+    #[inline(never)]
+    fn poll0(&self, count: u64) {
+        let mut slots = [const { PollSlot::new() }; 16];
+        for _ in 0..count {
+            if !check(self.cq.poll(&mut slots)).is_empty() {
+                fail(&"an empty queue had a completion");
+            }
+        }
+    }
+}
+
+/// Polls until `count` requests are done, the first of which is called `first`.
+#[inline(always)]
+fn wait_for(cq: &CompletionQueue, slots: &mut [PollSlot; 16], first: u64, count: u64) {
+    let mut done = 0;
+    while done < count {
+        for completion in check(cq.poll(slots)) {
+            if check(completion.result()).wr_id() != first + done {
+                fail(&"completions are out of order");
+            }
+            done += 1;
+        }
+    }
+}
+
+/// The value, or the end of the program.
+#[inline(always)]
+fn check<T, E: Display>(result: Result<T, E>) -> T {
+    result.unwrap_or_else(|error| fail(&error))
+}
+
+#[cold]
+#[inline(never)]
+fn fail(why: &dyn Display) -> ! {
+    eprintln!("data_path: {why}");
+    process::exit(1);
+}

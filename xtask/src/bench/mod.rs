@@ -1,0 +1,273 @@
+//! `cargo xtask bench`: instructions per operation, beside the same loop in C.
+
+mod callgrind;
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use crate::args::Args;
+use crate::error::{Context as _, Error};
+use crate::packages::{self, Need};
+use crate::process;
+use crate::test::BUILD_NEEDS;
+use crate::workspace;
+use callgrind::Counts;
+
+const HELP: &str = "\
+Counts instructions per operation, beside the same loop in C.
+
+Usage: cargo xtask bench [OPTION]
+
+Both programs run under callgrind, on a stand-in for libibverbs that completes every request at
+once; its own instructions are not counted. What is left is the loop and what the binding costs.
+
+  --yes           install missing packages without asking
+  --no-install    fail if packages are missing, and say how to install them";
+
+/// A loop that both programs have.
+struct Operation {
+    name: &'static str,
+    what: &'static str,
+    /// The most that ours may take, on x86-64.
+    budget: Option<f64>,
+}
+
+/// All of them, in the order of the table.
+const OPERATIONS: [Operation; 7] = [
+    Operation {
+        name: "send1",
+        what: "post a send, poll its completion",
+        budget: Some(60.0),
+    },
+    Operation {
+        name: "send1_reuse",
+        what: "the same, the request built once",
+        budget: None,
+    },
+    Operation {
+        name: "recv1",
+        what: "post a receive, poll it",
+        budget: Some(47.0),
+    },
+    Operation {
+        name: "recv1_reuse",
+        what: "the same, the request built once",
+        budget: None,
+    },
+    Operation {
+        name: "batch16",
+        what: "16 sends chained, one doorbell",
+        budget: Some(600.0),
+    },
+    Operation {
+        name: "sep16",
+        what: "16 sends, one post each",
+        budget: None,
+    },
+    Operation {
+        name: "poll0",
+        what: "poll an empty queue",
+        budget: Some(11.0),
+    },
+];
+
+/// Each loop is run twice. What the longer run takes more is the loop's alone: set-up and tear-down
+/// are in both.
+const COUNTS: [u64; 2] = [1_000, 5_000];
+
+/// Runs the subcommand.
+pub(crate) fn main(args: Vec<OsString>) -> Result<ExitCode, Error> {
+    let mut args = Args::new(HELP, args)?;
+    if args.help() {
+        return Ok(ExitCode::SUCCESS);
+    }
+    let policy = args.policy()?;
+    args.finish()?;
+    packages::ensure(&[&BUILD_NEEDS[..], &[Need::Valgrind]].concat(), policy)?;
+
+    let dir = workspace::scratch_dir()?.join("bench");
+    fs::create_dir_all(&dir).context(|| format!("cannot make the folder {}", dir.display()))?;
+    println!("building both programs");
+    let reference = build_c(&dir)?;
+    let ours = build_ours()?;
+    let mut rows = Vec::new();
+    for operation in &OPERATIONS {
+        let c = measure(&reference, &dir, operation)?;
+        let ours = measure(&ours, &dir, operation)?;
+        rows.push(Row { operation, c, ours });
+    }
+    print!("{}", table(&rows));
+    judge(&rows)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Builds the stand-in and the C loops, as fast as the C compiler can make them.
+fn build_c(dir: &Path) -> Result<PathBuf, Error> {
+    let sources = workspace::root().join("verbs-core/benches/c");
+    let flags = process::output(Command::new("pkg-config").args(["--cflags", "libibverbs"]))?;
+    let cc = |output: &Path| {
+        let mut cc = Command::new("cc");
+        cc.args(["-O3", "-Wall", "-Wextra"])
+            .args(flags.split_whitespace());
+        cc.arg("-o").arg(output).current_dir(&sources);
+        cc
+    };
+    let library = dir.join("libibverbs.so.1");
+    let mut shared = cc(&library);
+    shared.args(["-fPIC", "-shared", "-Wl,-soname,libibverbs.so.1"]);
+    shared.args([
+        "-Wl,--version-script=libibverbs.map",
+        "provider.c",
+        "unsupported.c",
+    ]);
+    process::run(&mut shared)?;
+    let reference = dir.join("reference");
+    process::run(cc(&reference).arg("reference.c").arg(library))?;
+    Ok(reference)
+}
+
+/// Builds our loops with the bench profile: optimised, with link-time optimisation.
+fn build_ours() -> Result<PathBuf, Error> {
+    let built = workspace::build(&[
+        "bench",
+        "--package=verbs-core",
+        "--bench=data_path",
+        "--no-run",
+        "--message-format=json-render-diagnostics",
+    ])?;
+    let is_it = |artifact: &workspace::Artifact| artifact.target == "data_path";
+    let found = built
+        .into_iter()
+        .find(is_it)
+        .map(|artifact| artifact.executable);
+    found.ok_or_else(|| Error::new("cargo built no program `data_path`"))
+}
+
+/// What one operation takes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Cost {
+    instructions: f64,
+    allocations: f64,
+}
+
+fn measure(program: &Path, dir: &Path, operation: &Operation) -> Result<Cost, Error> {
+    let [short, long] = COUNTS;
+    let run = |count| callgrind::count(program, dir, operation.name, count);
+    Ok(per_operation(run(short)?, run(long)?, long - short))
+}
+
+#[expect(clippy::cast_precision_loss, reason = "counts are far below 2^53")]
+fn per_operation(short: Counts, long: Counts, operations: u64) -> Cost {
+    let per = |short: u64, long: u64| long.saturating_sub(short) as f64 / operations as f64;
+    Cost {
+        instructions: per(short.instructions, long.instructions),
+        allocations: per(short.allocations, long.allocations),
+    }
+}
+
+struct Row<'a> {
+    operation: &'a Operation,
+    c: Cost,
+    ours: Cost,
+}
+
+impl Row<'_> {
+    /// Whether ours takes more than it may: to one instruction, since the loop's own branches
+    /// differ by fractions of one.
+    fn is_over(&self) -> bool {
+        let over = |budget: f64| self.ours.instructions.round() > budget;
+        let is_x86 = cfg!(target_arch = "x86_64");
+        self.ours.allocations > 0.0 || (is_x86 && self.operation.budget.is_some_and(over))
+    }
+}
+
+fn table(rows: &[Row<'_>]) -> String {
+    let mut text = format!(
+        "\n{:<12}{:<36}{:>8}{:>8}{:>7}{:>8}{:>8}\n",
+        "instructions", " per operation", "C", "ours", "ratio", "budget", "allocs"
+    );
+    for row in rows {
+        let Operation { name, what, budget } = row.operation;
+        let (c, ours) = (row.c.instructions, row.ours.instructions);
+        let budget = budget.map_or_else(|| "-".into(), |budget| budget.to_string());
+        let over = if row.is_over() { "  OVER" } else { "" };
+        text.push_str(&format!(
+            "{name:<13}{what:<35}{c:>8.1}{ours:>8.1}{:>7.2}{budget:>8}{:>8}{over}\n",
+            ours / c,
+            row.ours.allocations,
+        ));
+    }
+    text
+}
+
+/// An error if any operation takes more than it may.
+fn judge(rows: &[Row<'_>]) -> Result<(), Error> {
+    let over: Vec<&str> = rows
+        .iter()
+        .filter(|row| row.is_over())
+        .map(|row| row.operation.name)
+        .collect();
+    if over.is_empty() {
+        return Ok(());
+    }
+    Err(Error::new(format!("over the budget: {}", over.join(", "))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Cost, Counts, OPERATIONS, Row, judge, per_operation, table};
+
+    fn row(instructions: f64, allocations: f64) -> Row<'static> {
+        let cost = |instructions, allocations| Cost {
+            instructions,
+            allocations,
+        };
+        Row {
+            operation: &OPERATIONS[0],
+            c: cost(50.0, 0.0),
+            ours: cost(instructions, allocations),
+        }
+    }
+
+    #[test]
+    fn set_up_is_not_counted() {
+        let counts = |instructions, allocations| Counts {
+            instructions,
+            allocations,
+        };
+        let cost = per_operation(counts(90_000, 7), counts(150_000, 7), 1_000);
+        assert_eq!(
+            cost,
+            Cost {
+                instructions: 60.0,
+                allocations: 0.0
+            }
+        );
+    }
+
+    #[test]
+    fn the_table_shows_both_and_their_ratio() {
+        let table = table(&[row(60.0, 0.0)]);
+        let last: Vec<&str> = table.lines().last().unwrap().split_whitespace().collect();
+        assert!(
+            last.ends_with(&["50.0", "60.0", "1.20", "60", "0"]),
+            "{table}"
+        );
+    }
+
+    #[test]
+    fn an_allocation_is_over_any_budget() {
+        assert!(judge(&[row(10.0, 0.0)]).is_ok());
+        assert!(judge(&[row(10.0, 0.001)]).is_err());
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[test]
+    fn more_instructions_than_the_budget_are_over_it() {
+        assert!(judge(&[row(60.4, 0.0)]).is_ok());
+        let error = judge(&[row(61.0, 0.0)]).unwrap_err();
+        assert!(error.to_string().contains("send1"), "{error}");
+    }
+}
