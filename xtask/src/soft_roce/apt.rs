@@ -68,18 +68,17 @@ impl Apt {
         })
     }
 
-    /// Downloads its packages.
-    pub(super) fn download(&self, dir: &Path) -> Result<(), Error> {
-        if self.lists == Lists::System && self.download_by(Lists::System, dir).is_ok() {
-            return Ok(());
+    /// Downloads its packages; says which version that is in the end.
+    pub(super) fn download(&self, dir: &Path) -> Result<String, Error> {
+        if self.download_by(self.lists, dir).is_ok() {
+            return Ok(self.version());
         }
         // A superseded kernel is gone from the mirrors: newer lists name the newer one.
-        if self.lists == Lists::System {
-            update()?;
-        }
+        update()?;
         let name = self.packages.first().map(|package| package.name.as_str());
         let newer = Self::find_in(Lists::Own, name)?;
-        newer.download_by(Lists::Own, dir)
+        newer.download_by(Lists::Own, dir)?;
+        Ok(newer.version())
     }
 
     fn download_by(&self, lists: Lists, dir: &Path) -> Result<(), Error> {

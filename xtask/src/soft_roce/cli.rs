@@ -27,7 +27,7 @@ Usage: cargo xtask soft-roce COMMAND [OPTION…]
                    guest: fetch what it needs, and start it once
   down             remove what `up` made natively
   status           what this machine offers, and what is missing
-  test [OPTION…]   the tests that need a device: `cargo xtask test --device`
+  test             the tests that need a device
   run [--] CMD…    run a command where the devices are; its exit code is this one's
   shell            a shell where the devices are
 
@@ -36,8 +36,8 @@ Usage: cargo xtask soft-roce COMMAND [OPTION…]
   --hosts N        2: two guests on one wire; CMD runs in both, SOFT_ROCE_HOST says which
                    one, SOFT_ROCE_PEER is the other's address; the first one's exit code
                    counts
-  --timeout TIME   stop the job after TIME, such as 90, 90s, 5m (run: 20m; shell: 0, no
-                   limit); the exit code is then 124
+  --timeout TIME   stop the job after TIME, such as 90, 90s, 5m (run, test: 20m; shell: 0,
+                   no limit); the exit code is then 124
   --results DIR    the one folder that a guest can write to, SOFT_ROCE_RESULTS in it
                    (target/soft-roce/results)
   --kernel NAME    the guest's kernel: a package, or the start of a version, such as 6.12
@@ -74,12 +74,6 @@ struct Request {
 )]
 pub(crate) fn main(args: Vec<OsString>) -> Result<ExitCode, Error> {
     launch::exec_if_asked(&args)?;
-    if let Some((_, rest)) = args.split_first().filter(|(first, _)| *first == "test") {
-        crate::process::end_children_when_told_to_end()?;
-        let device = iter::once(OsString::from("--device"));
-        return crate::test::main(device.chain(rest.iter().cloned()).collect());
-    }
-    signals::stay_default()?;
     let Some(mut request) = parse(args)? else {
         println!("{HELP}");
         return Ok(ExitCode::SUCCESS);
@@ -90,6 +84,12 @@ pub(crate) fn main(args: Vec<OsString>) -> Result<ExitCode, Error> {
     } else if command == "shell" {
         options.timeout = None;
     }
+    if command == "test" {
+        // As `cargo xtask test` does it.
+        crate::process::end_children_when_told_to_end()?;
+        return crate::test::device(options);
+    }
+    signals::stay_default()?;
     match command {
         "up" => up(options),
         "down" => down(options, request.cache),
@@ -238,7 +238,7 @@ fn parse(args: Vec<OsString>) -> Result<Option<Request>, Error> {
     }
     match request.command.as_str() {
         "" | "help" => Ok(None),
-        "up" | "down" | "status" | "run" | "shell" => Ok(Some(request)),
+        "up" | "down" | "status" | "test" | "run" | "shell" => Ok(Some(request)),
         other => Err(Error::usage(format!(
             "there is no command `{other}`\n\n{HELP}"
         ))),

@@ -8,7 +8,6 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use crate::error::{Context as _, Error};
-use crate::packages::Policy;
 use crate::process;
 
 use super::apt::Apt;
@@ -58,6 +57,8 @@ pub(super) struct Unpacked {
     pub(super) image: PathBuf,
     pub(super) modules: PathBuf,
     pub(super) release: String,
+    /// What it was fetched as; may be newer than what was found first.
+    pub(super) version: String,
     /// Whether these files are ours to keep.
     pub(super) is_copy: bool,
 }
@@ -93,7 +94,7 @@ impl Source {
     /// What this is, exactly.
     pub(super) fn version(&self) -> String {
         match self {
-            Self::Own(own) => format!("own-{}", own.release),
+            Self::Own(own) => own.version.clone(),
             Self::Apt(apt) => apt.version(),
             Self::Dnf(names) => names.first().cloned().unwrap_or_default(),
             Self::Pacman(name) => format!("arch-{name}"),
@@ -101,7 +102,7 @@ impl Source {
     }
 
     /// Downloads and unpacks it below `dir`.
-    pub(super) fn fetch(&self, dir: &Path, _policy: Policy) -> Result<Unpacked, Error> {
+    pub(super) fn fetch(&self, dir: &Path) -> Result<Unpacked, Error> {
         if let Self::Own(own) = self {
             return Ok(own.clone());
         }
@@ -110,9 +111,10 @@ impl Source {
             let made = fs::create_dir_all(dir);
             made.context(|| format!("cannot make the folder {}", dir.display()))?;
         }
+        let mut version = self.version();
         match self {
             Self::Own(_) => {}
-            Self::Apt(apt) => apt.download(&packages)?,
+            Self::Apt(apt) => version = apt.download(&packages)?,
             Self::Dnf(names) => {
                 let mut dnf = Command::new("dnf");
                 dnf.args(["download", "--assumeyes", "--destdir"])
@@ -131,7 +133,7 @@ impl Source {
         for entry in fs::read_dir(&packages).context(what)? {
             unpack(&entry.context(what)?.path(), &tree)?;
         }
-        unpacked(&tree)
+        unpacked(&tree, version)
     }
 }
 
@@ -216,7 +218,7 @@ fn only_unmatched(complaints: &str) -> bool {
 }
 
 /// Finds the kernel in an unpacked tree.
-fn unpacked(tree: &Path) -> Result<Unpacked, Error> {
+fn unpacked(tree: &Path, version: String) -> Result<Unpacked, Error> {
     let nothing = |what: &str| Error::new(format!("there is no {what} in the kernel's package"));
     let trees = ["lib/modules", "usr/lib/modules"].map(|dir| tree.join(dir));
     let releases = trees.iter().flat_map(|dir| entries(dir));
@@ -232,6 +234,7 @@ fn unpacked(tree: &Path) -> Result<Unpacked, Error> {
         image: image.ok_or_else(|| nothing("image"))?,
         modules,
         release,
+        version,
         is_copy: true,
     })
 }
@@ -252,6 +255,7 @@ fn own_kernel() -> Option<Unpacked> {
     complete.then_some(Unpacked {
         image,
         modules,
+        version: format!("own-{release}"),
         release,
         is_copy: false,
     })

@@ -124,10 +124,9 @@ pub(super) fn get(
     }
     remove_leftovers()?;
     let source = fetch::find(wanted)?;
-    let name = file_name(&source.version());
-    let dir = cache()?.join(&name);
-    if !succeeds(&mut check(&dir)) {
-        build(&source, &dir, policy)?;
+    let mut name = file_name(&source.version());
+    if !succeeds(&mut check(&cache()?.join(&name))) {
+        name = build(&source, policy)?;
     }
     let fresh = cache()?.join(format!("tmp-link-{}", std::process::id()));
     let point = || format!("cannot make {}", link.display());
@@ -192,8 +191,8 @@ fn check(dir: &Path) -> Command {
     check
 }
 
-/// Fetches and unpacks a kernel beside `dir`, and puts it there when it is whole.
-fn build(source: &Source, dir: &Path, policy: Policy) -> Result<(), Error> {
+/// Fetches and unpacks a kernel, and puts it in its place when it is whole; the name of that.
+fn build(source: &Source, policy: Policy) -> Result<String, Error> {
     let temporary = cache()?.join(format!("tmp-{}", std::process::id()));
     let make = |dir: &Path| {
         let made = fs::create_dir_all(dir);
@@ -201,16 +200,19 @@ fn build(source: &Source, dir: &Path, policy: Policy) -> Result<(), Error> {
     };
     make(&temporary)?;
     packages::ensure(&[Need::Kmod], policy)?;
-    let unpacked = source.fetch(&temporary.join("fetched"), policy)?;
+    let unpacked = source.fetch(&temporary.join("fetched"))?;
     let kernel = temporary.join("kernel");
     make(&kernel.join("load"))?;
     assemble(&unpacked, &kernel, policy)?;
+    let name = file_name(&unpacked.version);
+    let dir = cache()?.join(&name);
     let what = || format!("cannot put the kernel at {}", dir.display());
     if dir.exists() {
-        fs::remove_dir_all(dir).context(what)?;
+        fs::remove_dir_all(&dir).context(what)?;
     }
-    fs::rename(&kernel, dir).context(what)?;
-    fs::remove_dir_all(&temporary).context(|| "cannot remove temporary files")
+    fs::rename(&kernel, &dir).context(what)?;
+    fs::remove_dir_all(&temporary).context(|| "cannot remove temporary files")?;
+    Ok(name)
 }
 
 fn assemble(unpacked: &Unpacked, dir: &Path, policy: Policy) -> Result<(), Error> {
