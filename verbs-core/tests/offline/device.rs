@@ -1,0 +1,214 @@
+//! Devices and capacities: what is found, and what is refused with which words.
+
+use verbs_core::{
+    CompletionQueue, Context, Device, Error, ErrorKind, Guid, MaxAckRetries, QueuePair,
+};
+
+use crate::library::{assert_all_is_well, ladder, with};
+
+#[test]
+fn a_device_is_found_by_name_guid_and_index() {
+    let names: Vec<_> = Device::list()
+        .unwrap()
+        .iter()
+        .map(|device| device.name().to_owned())
+        .collect();
+    assert_eq!(names, ["fake0", "fake1"]);
+    let device = Device::by_name("fake1").unwrap();
+    assert_eq!(device.guid(), "5054:00ff:fe00:0001".parse().unwrap());
+    assert_eq!(Device::by_guid(device.guid()).unwrap().name(), "fake1");
+    assert_eq!(
+        Device::by_index(device.index().unwrap()).unwrap().name(),
+        "fake1"
+    );
+    assert_eq!(device.node().to_str(), Some("/dev/infiniband/uverbs1"));
+    drop(device);
+    assert_all_is_well();
+}
+
+#[test]
+fn a_device_that_does_not_exist_lists_those_that_do() {
+    let words = |error: Error| {
+        assert_eq!(error.kind(), ErrorKind::NotFound);
+        error.to_string()
+    };
+    assert_eq!(
+        words(Device::by_name("mlx5_0").unwrap_err()),
+        "no RDMA device is called \"mlx5_0\"; there is fake0, fake1"
+    );
+    let guid = Guid::new([1; 8]);
+    assert!(words(Device::by_guid(guid).unwrap_err()).contains("has GUID 0101:0101:0101:0101"));
+    assert!(words(Device::by_index(99).unwrap_err()).contains("has index 99"));
+    assert_all_is_well();
+}
+
+#[test]
+fn no_device_at_all_says_how_to_get_one() {
+    with(|library| library.devices = 0);
+    assert!(Device::list().unwrap().is_empty());
+    for error in [
+        Device::by_name("rxe0").map(drop),
+        Context::first_active().map(drop),
+    ] {
+        let error = error.unwrap_err();
+        assert!(matches!(error, Error::NoDevice { .. }), "{error}");
+        let words = error.to_string();
+        assert!(
+            words.contains("rdma_rxe") || words.contains("libibverbs cannot use it"),
+            "{words}"
+        );
+    }
+}
+
+#[test]
+fn a_kernel_without_rdma_has_no_devices() {
+    with(|library| library.refuse.push(("ibv_get_device_list", libc::ENOSYS)));
+    assert!(Device::list().unwrap().is_empty());
+    with(|library| library.refuse.push(("ibv_get_device_list", libc::ENOMEM)));
+    assert_eq!(Device::list().unwrap_err().errno(), Some(libc::ENOMEM));
+}
+
+#[test]
+fn a_node_that_cannot_be_opened_is_named() {
+    for errno in [libc::EACCES, libc::EPERM, libc::ENOENT] {
+        with(|library| library.refuse.push(("ibv_open_device", errno)));
+        let error = Device::by_name("fake0").unwrap().open().unwrap_err();
+        assert!(
+            error.to_string().contains("/dev/infiniband/uverbs0"),
+            "{error}"
+        );
+        assert_eq!(error.errno(), Some(errno));
+    }
+    with(|library| library.refuse.push(("ibv_open_device", libc::ENOMEM)));
+    let error = Device::by_name("fake0").unwrap().open().unwrap_err();
+    assert_eq!(error.to_string(), "ibv_open_device failed");
+}
+
+#[test]
+fn the_first_device_with_an_active_port_is_taken() {
+    with(|library| library.refuse.push(("ibv_open_device", libc::EACCES)));
+    let context = Context::first_active().unwrap();
+    assert_eq!(
+        context.device().name(),
+        "fake1",
+        "the other one cannot be opened"
+    );
+    with(|library| library.ports[0].attr.state.0 = 1);
+    let error = Context::first_active().unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .starts_with("no port of any device is ACTIVE"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_capacity_above_the_device_s_names_the_limit() {
+    let (context, pd, cq) = ladder();
+    let build = || QueuePair::builder(&pd, &cq, &cq);
+    let limits = [
+        (
+            build().max_send_wr(1001).build(),
+            "max_send_wr 1001 exceeds this device's 1000",
+        ),
+        (
+            build().max_recv_wr(5000).build(),
+            "max_recv_wr 5000 exceeds this device's 1000",
+        ),
+        (
+            build().max_send_sge(9).build(),
+            "max_send_sge 9 exceeds this device's 8",
+        ),
+        (
+            build().max_recv_sge(9).build(),
+            "max_recv_sge 9 exceeds this device's 8",
+        ),
+        (
+            build().max_rd_atomic(9).build(),
+            "max_rd_atomic 9 exceeds this device's 8",
+        ),
+        (
+            build().max_dest_rd_atomic(17).build(),
+            "max_dest_rd_atomic 17 exceeds this device's 16",
+        ),
+    ];
+    for (refused, words) in limits {
+        let error = refused.unwrap_err();
+        assert_eq!(
+            (error.kind(), error.to_string().as_str()),
+            (ErrorKind::Limit, words)
+        );
+    }
+    let error = build().max_inline_data(513).build().unwrap_err();
+    assert!(
+        error.to_string().starts_with("max_inline_data 513 exceeds"),
+        "{error}"
+    );
+    let error = CompletionQueue::create(&context, 4097).unwrap_err();
+    assert_eq!(error.to_string(), "cqe 4097 exceeds this device's 4096");
+    assert_eq!(cq.resize(4097).unwrap_err().kind(), ErrorKind::Limit);
+    drop((context, pd, cq));
+    assert_all_is_well();
+}
+
+#[test]
+fn numbers_that_their_field_cannot_hold_are_refused() {
+    let (context, pd, cq) = ladder();
+    let build = || QueuePair::builder(&pd, &cq, &cq);
+    let words = |refused: Result<_, Error>| refused.map(drop).unwrap_err().to_string();
+    assert_eq!(
+        words(build().sl(16).build()),
+        "sl 16 is out of range: 0 to 15 are possible"
+    );
+    assert!(words(build().flow_label(0x10_0000).build()).starts_with("flow_label 1048576"));
+    assert!(MaxAckRetries::new(8).is_err());
+    let error = CompletionQueue::create(&context, 0).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "cqe 0 is out of range: 1 to 4096 are possible"
+    );
+    let vector = CompletionQueue::builder(&context, 8)
+        .comp_vector(3)
+        .build()
+        .unwrap_err();
+    assert_eq!(
+        vector.to_string(),
+        "comp_vector 3 is out of range: 0 to 2 are possible"
+    );
+    assert!(
+        CompletionQueue::builder(&context, 8)
+            .comp_vector(2)
+            .build()
+            .is_ok()
+    );
+}
+
+#[test]
+fn objects_of_two_contexts_do_not_mix() {
+    let (_, pd, cq) = ladder();
+    let (_, _, foreign) = ladder();
+    for (send_cq, recv_cq) in [(&foreign, &cq), (&cq, &foreign)] {
+        let error = QueuePair::builder(&pd, send_cq, recv_cq)
+            .build()
+            .unwrap_err();
+        assert!(matches!(error, Error::ForeignContext { .. }), "{error}");
+    }
+}
+
+#[test]
+fn capacities_are_those_that_the_driver_gave() {
+    let (_, pd, cq) = ladder();
+    let qp = QueuePair::builder(&pd, &cq, &cq)
+        .max_send_wr(20)
+        .max_recv_wr(30)
+        .build()
+        .unwrap();
+    assert_eq!((qp.cap().max_send_wr, qp.cap().max_recv_wr), (21, 32));
+    assert_eq!(cq.min_capacity(), 127);
+    cq.resize(200).unwrap();
+    assert_eq!(cq.min_capacity(), 255);
+    with(|library| library.refuse.push(("ibv_resize_cq", libc::ENOSYS)));
+    assert_eq!(cq.resize(10).unwrap_err().kind(), ErrorKind::Unsupported);
+    assert_eq!(cq.min_capacity(), 255, "it keeps its size");
+}

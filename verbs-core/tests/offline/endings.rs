@@ -1,0 +1,263 @@
+//! How objects end: in which order, what `close` says, and what is kept when C refuses.
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use verbs_core::{
+    AccessFlags, Buffer, CompletionChannel, CompletionQueue, Error, ErrorKind, QueuePair,
+    QueuePairEndpoint,
+};
+
+use crate::library::{assert_all_is_well, connected, ladder, with};
+
+/// Every order of the numbers below `count`.
+fn orders(count: usize) -> Vec<Vec<usize>> {
+    if count == 0 {
+        return vec![Vec::new()];
+    }
+    let with_last = |order: Vec<usize>| {
+        (0..count).map(move |at| {
+            let mut order = order.clone();
+            order.insert(at, count - 1);
+            order
+        })
+    };
+    orders(count - 1).into_iter().flat_map(with_last).collect()
+}
+
+#[test]
+fn parents_outlive_their_children_in_every_order_of_drops() {
+    let orders = orders(7);
+    assert_eq!(orders.len(), 5040);
+    for order in orders {
+        let (context, pd, plain) = ladder();
+        let channel = CompletionChannel::create(&context).unwrap();
+        let cq = CompletionQueue::builder(&context, 8)
+            .channel(&channel)
+            .build()
+            .unwrap();
+        let mr = pd.reg_mr(vec![0_u8; 64]).unwrap();
+        let qp = QueuePair::builder(&pd, &cq, &plain).build().unwrap();
+        let endpoint = qp.endpoint();
+        let qp = qp.handshake(&endpoint).unwrap();
+        let mut objects: Vec<Option<Box<dyn std::any::Any>>> = vec![
+            Some(Box::new(context)),
+            Some(Box::new(pd)),
+            Some(Box::new(plain)),
+            Some(Box::new(channel)),
+            Some(Box::new(cq)),
+            Some(Box::new(mr)),
+            Some(Box::new(qp)),
+        ];
+        for index in order {
+            drop(objects[index].take());
+        }
+        assert_all_is_well();
+    }
+}
+
+#[test]
+fn close_says_what_is_in_use_and_the_last_one_still_ends_it() {
+    let (context, pd, cq) = ladder();
+    let qp = QueuePair::builder(&pd, &cq, &cq).build().unwrap();
+    let in_use = |error: Error| {
+        assert_eq!(error.kind(), ErrorKind::InUse);
+        error.to_string()
+    };
+    assert_eq!(
+        in_use(context.close().unwrap_err()),
+        "the device context is still in use"
+    );
+    assert_eq!(
+        in_use(pd.close().unwrap_err()),
+        "the protection domain is still in use"
+    );
+    assert_eq!(
+        in_use(cq.close().unwrap_err()),
+        "the completion queue is still in use"
+    );
+    qp.close().unwrap();
+    assert_all_is_well();
+}
+
+#[test]
+fn close_tells_what_c_said() {
+    let (context, pd, cq) = ladder();
+    let qp = QueuePair::builder(&pd, &cq, &cq).build().unwrap();
+    let mr = pd.reg_mr(vec![0_u8; 8]).unwrap();
+    let refuse = |verb| with(|library| library.refuse.push((verb, libc::EIO)));
+    let closing = |closed: Result<(), Error>| closed.unwrap_err().to_string();
+    refuse("ibv_destroy_qp");
+    assert_eq!(closing(qp.close()), "ibv_destroy_qp failed");
+    refuse("ibv_dereg_mr");
+    assert_eq!(closing(mr.dereg().map(drop)), "ibv_dereg_mr failed");
+    refuse("ibv_destroy_cq");
+    assert_eq!(closing(cq.close()), "ibv_destroy_cq failed");
+    refuse("ibv_dealloc_pd");
+    assert_eq!(closing(pd.close()), "ibv_dealloc_pd failed");
+    refuse("ibv_close_device");
+    let error = context.close().unwrap_err();
+    assert_eq!(
+        (error.errno(), error.to_string()),
+        (Some(libc::EIO), "ibv_close_device failed".into())
+    );
+}
+
+#[test]
+fn a_drop_that_c_refuses_does_not_panic() {
+    let qp = connected();
+    let mr = qp.pd().reg_mr(vec![0_u8; 8]).unwrap();
+    with(|library| {
+        let verbs = [
+            "ibv_destroy_qp",
+            "ibv_dereg_mr",
+            "ibv_destroy_cq",
+            "ibv_dealloc_pd",
+        ];
+        library.refuse.extend(verbs.map(|verb| (verb, libc::EIO)));
+    });
+    drop((mr, qp));
+    assert_eq!(with(|library| library.refuse.clone()), []);
+}
+
+/// Says when it is dropped.
+struct Watched {
+    bytes: Box<[u8]>,
+    dropped: Arc<AtomicBool>,
+    dereg_before: bool,
+}
+
+// SAFETY: the bytes are the box's, which owns them.
+unsafe impl Buffer for Watched {
+    fn bytes(&mut self) -> NonNull<[u8]> {
+        NonNull::from(&mut *self.bytes)
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        let deregistered = with(|library| library.calls.contains(&"ibv_dereg_mr"));
+        assert_eq!(deregistered, self.dereg_before);
+        self.dropped.store(true, Ordering::Relaxed);
+    }
+}
+
+fn watched(dereg_before: bool) -> (Watched, Arc<AtomicBool>) {
+    let dropped = Arc::new(AtomicBool::new(false));
+    let watched = Watched {
+        bytes: Box::new([0; 64]),
+        dropped: Arc::clone(&dropped),
+        dereg_before,
+    };
+    (watched, dropped)
+}
+
+#[test]
+fn a_buffer_is_released_after_its_registration() {
+    let (_, pd, _) = ladder();
+    let (buffer, dropped) = watched(true);
+    drop(pd.reg_mr(buffer).unwrap());
+    assert!(dropped.load(Ordering::Relaxed));
+    let (buffer, dropped) = watched(true);
+    drop(pd.reg_shared(buffer, AccessFlags::REMOTE_WRITE).unwrap());
+    assert!(dropped.load(Ordering::Relaxed));
+}
+
+#[test]
+fn a_buffer_that_the_card_may_still_know_is_never_released() {
+    let (_, pd, _) = ladder();
+    let refuse = || with(|library| library.refuse.push(("ibv_dereg_mr", libc::EIO)));
+    let (buffer, dropped) = watched(true);
+    let mr = pd.reg_mr(buffer).unwrap();
+    refuse();
+    drop(mr);
+    assert!(!dropped.load(Ordering::Relaxed), "dropping the region");
+    let (buffer, dropped) = watched(true);
+    let mr = pd.reg_shared(buffer, AccessFlags::REMOTE_WRITE).unwrap();
+    refuse();
+    assert!(mr.dereg().is_err());
+    assert!(!dropped.load(Ordering::Relaxed), "deregistering");
+}
+
+#[test]
+fn a_region_gives_its_buffer_back() {
+    let (_, pd, _) = ladder();
+    let buffer = vec![7_u8; 100];
+    let address = buffer.as_ptr();
+    let mut region = pd.reg_mr(buffer).unwrap();
+    region[3] = 9;
+    let buffer = region.dereg().unwrap();
+    assert_eq!(
+        (buffer.as_ptr(), buffer[2], buffer[3], buffer.len()),
+        (address, 7, 9, 100)
+    );
+}
+
+#[test]
+fn a_queue_pair_that_cannot_be_prepared_is_destroyed() {
+    let (context, pd, cq) = ladder();
+    with(|library| library.closed_state = Some((1, libc::ENODEV)));
+    let error = QueuePair::builder(&pd, &cq, &cq).build().unwrap_err();
+    assert_eq!(error.errno(), Some(libc::ENODEV));
+    drop((context, pd, cq));
+    assert_all_is_well();
+}
+
+#[test]
+fn a_handshake_that_fails_gives_the_queue_pair_back() {
+    // To RTR, and to RTS.
+    for (state, prepares_again) in [(2, false), (3, true)] {
+        let qp = crate::library::prepared();
+        let number = qp.qp_num();
+        let endpoint = qp.endpoint();
+        with(|library| {
+            library.closed_state = Some((state, libc::ETIMEDOUT));
+            library.modified.clear();
+        });
+        let refused = qp.handshake(&endpoint).unwrap_err();
+        assert_eq!(refused.error().errno(), Some(libc::ETIMEDOUT));
+        let states = with(|library| {
+            library.closed_state = None;
+            let modified = std::mem::take(&mut library.modified);
+            modified
+                .iter()
+                .map(|(attr, _)| attr.qp_state.0)
+                .collect::<Vec<_>>()
+        });
+        // Half-way connected means over RESET to INIT again.
+        let expected: &[u32] = if prepares_again { &[2, 3, 0, 1] } else { &[2] };
+        assert_eq!(states, expected);
+        let qp = refused.into_given();
+        assert_eq!((qp.qp_num(), qp.endpoint()), (number, endpoint));
+        drop(qp.handshake(&endpoint).unwrap());
+        assert_all_is_well();
+    }
+}
+
+#[test]
+fn an_endpoint_without_an_address_for_this_port_gives_the_queue_pair_back() {
+    let qp = crate::library::prepared();
+    let psn = qp.endpoint().psn();
+    let lid_only = QueuePairEndpoint::builder(5, psn).lid(9).build().unwrap();
+    let refused = qp.handshake(&lid_only).unwrap_err();
+    assert_eq!(refused.error().kind(), ErrorKind::InvalidPeer);
+    let qp = refused.into_given();
+    let endpoint = qp.endpoint();
+    assert!(qp.handshake(&endpoint).is_ok());
+}
+
+#[test]
+fn a_reset_that_fails_gives_the_queue_pair_back() {
+    let qp = connected();
+    let number = qp.qp_num();
+    with(|library| library.ports[0].attr.state.0 = 1);
+    let refused = qp.reset().unwrap_err();
+    assert!(
+        matches!(refused.error(), Error::NoActivePort { .. }),
+        "{refused}"
+    );
+    with(|library| library.ports[0].attr.state.0 = 4);
+    let prepared = refused.into_given().reset().unwrap();
+    assert_eq!(prepared.qp_num(), number);
+}

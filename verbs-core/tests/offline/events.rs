@@ -1,0 +1,114 @@
+//! Device events, those included that no software device sends.
+
+use std::time::{Duration, Instant};
+
+use verbs_core::verbs_sys::{
+    IBV_EVENT_CLIENT_REREGISTER, IBV_EVENT_COMM_EST, IBV_EVENT_CQ_ERR, IBV_EVENT_DEVICE_FATAL,
+    IBV_EVENT_GID_CHANGE, IBV_EVENT_LID_CHANGE, IBV_EVENT_PATH_MIG, IBV_EVENT_PATH_MIG_ERR,
+    IBV_EVENT_PKEY_CHANGE, IBV_EVENT_PORT_ACTIVE, IBV_EVENT_PORT_ERR, IBV_EVENT_QP_ACCESS_ERR,
+    IBV_EVENT_QP_FATAL, IBV_EVENT_QP_LAST_WQE_REACHED, IBV_EVENT_QP_REQ_ERR, IBV_EVENT_SM_CHANGE,
+    IBV_EVENT_SQ_DRAINED, IBV_EVENT_SRQ_ERR, IBV_EVENT_SRQ_LIMIT_REACHED, IBV_EVENT_WQ_FATAL,
+    ibv_async_event, ibv_event_type, ibv_srq, ibv_wq,
+};
+use verbs_core::{EventElement, EventType};
+
+use crate::library::{connected, ladder, report, with};
+
+const SOON: Option<Duration> = Some(Duration::from_millis(20));
+
+#[test]
+fn every_type_tells_what_it_is_about() {
+    let qp = connected();
+    let context = qp.pd().context();
+    let srq = ibv_srq {
+        handle: 71,
+        ..Default::default()
+    };
+    let wq = ibv_wq {
+        handle: 72,
+        ..Default::default()
+    };
+    let of = |set: &dyn Fn(&mut ibv_async_event)| {
+        let mut event = ibv_async_event::default();
+        set(&mut event);
+        event
+    };
+    let qp_event = of(&|event| event.element.qp = qp.as_ptr());
+    let cq_event = of(&|event| event.element.cq = qp.send_cq().as_ptr());
+    let srq_event = of(&|event| event.element.srq = (&raw const srq).cast_mut());
+    let wq_event = of(&|event| event.element.wq = (&raw const wq).cast_mut());
+    let port_event = of(&|event| event.element.port_num = 3);
+    let device_event = of(&|_| {});
+    let this = EventElement::Qp {
+        qp_num: qp.qp_num(),
+    };
+    let cq = EventElement::Cq {
+        handle: qp.send_cq().handle(),
+    };
+    let port = EventElement::Port { port_num: 3 };
+    let about = [
+        (IBV_EVENT_QP_FATAL, qp_event, this),
+        (IBV_EVENT_QP_REQ_ERR, qp_event, this),
+        (IBV_EVENT_QP_ACCESS_ERR, qp_event, this),
+        (IBV_EVENT_COMM_EST, qp_event, this),
+        (IBV_EVENT_SQ_DRAINED, qp_event, this),
+        (IBV_EVENT_PATH_MIG, qp_event, this),
+        (IBV_EVENT_PATH_MIG_ERR, qp_event, this),
+        (IBV_EVENT_QP_LAST_WQE_REACHED, qp_event, this),
+        (IBV_EVENT_CQ_ERR, cq_event, cq),
+        (
+            IBV_EVENT_SRQ_ERR,
+            srq_event,
+            EventElement::Srq { handle: 71 },
+        ),
+        (
+            IBV_EVENT_SRQ_LIMIT_REACHED,
+            srq_event,
+            EventElement::Srq { handle: 71 },
+        ),
+        (
+            IBV_EVENT_WQ_FATAL,
+            wq_event,
+            EventElement::Wq { handle: 72 },
+        ),
+        (IBV_EVENT_PORT_ACTIVE, port_event, port),
+        (IBV_EVENT_PORT_ERR, port_event, port),
+        (IBV_EVENT_LID_CHANGE, port_event, port),
+        (IBV_EVENT_PKEY_CHANGE, port_event, port),
+        (IBV_EVENT_SM_CHANGE, port_event, port),
+        (IBV_EVENT_CLIENT_REREGISTER, port_event, port),
+        (IBV_EVENT_GID_CHANGE, port_event, port),
+        (IBV_EVENT_DEVICE_FATAL, device_event, EventElement::Device),
+        // From a library that is newer than this crate: whatever its union holds, it is not read.
+        (ibv_event_type(99), device_event, EventElement::Device),
+    ];
+    for (event_type, event, element) in about {
+        report(context, event_type, event);
+        let event = context.get_async_event(SOON).unwrap().unwrap();
+        assert_eq!(event.event_type(), EventType::from_raw(event_type.0));
+        assert_eq!(event.element(), element, "{event:?}");
+    }
+    assert_eq!(
+        with(|library| library.async_acks),
+        about.len(),
+        "each acknowledged once"
+    );
+}
+
+#[test]
+fn waiting_ends_with_its_time() {
+    let (context, ..) = ladder();
+    let start = Instant::now();
+    assert!(context.get_async_event(SOON).unwrap().is_none());
+    assert!(start.elapsed() >= SOON.unwrap());
+}
+
+#[test]
+fn a_device_that_is_gone_says_so() {
+    let (context, ..) = ladder();
+    with(|library| library.refuse.push(("ibv_get_async_event", libc::EIO)));
+    assert_eq!(
+        context.get_async_event(None).unwrap_err().errno(),
+        Some(libc::EIO)
+    );
+}

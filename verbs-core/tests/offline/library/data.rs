@@ -1,0 +1,141 @@
+//! The function table: post, poll and arm.
+
+use std::ffi::c_int;
+use std::ptr;
+
+use verbs_core::verbs_sys::{ibv_cq, ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_sge, ibv_wc};
+
+use super::with;
+
+/// A request as the driver saw it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Posted {
+    pub(crate) wr_id: u64,
+    pub(crate) opcode: u32,
+    pub(crate) send_flags: u32,
+    /// Address, length and key of each element.
+    pub(crate) list: Vec<(u64, u32, u32)>,
+    /// In network byte order, as it is in the request.
+    pub(crate) imm_data: [u8; 4],
+    pub(crate) remote_addr: u64,
+    pub(crate) rkey: u32,
+    pub(crate) compare_add: u64,
+    pub(crate) swap: u64,
+}
+
+pub(super) unsafe extern "C" fn post_send(
+    _qp: *mut ibv_qp,
+    head: *mut ibv_send_wr,
+    bad_wr: *mut *mut ibv_send_wr,
+) -> c_int {
+    let is_atomic = |opcode| matches!(opcode, 5 | 6);
+    // SAFETY: the caller posts a chain of living requests that ends.
+    unsafe {
+        post(
+            head,
+            bad_wr,
+            |wr| (*wr).next,
+            |wr| {
+                let wr = &*wr;
+                let atomic = is_atomic(wr.opcode.0).then_some(wr.wr.atomic);
+                Posted {
+                    wr_id: wr.wr_id,
+                    opcode: wr.opcode.0,
+                    send_flags: wr.send_flags,
+                    list: list(wr.sg_list, wr.num_sge),
+                    imm_data: wr.imm_data().0.to_ne_bytes(),
+                    remote_addr: wr.wr.rdma.remote_addr,
+                    rkey: atomic.map_or(wr.wr.rdma.rkey, |atomic| atomic.rkey),
+                    compare_add: atomic.map_or(0, |atomic| atomic.compare_add),
+                    swap: atomic.map_or(0, |atomic| atomic.swap),
+                }
+            },
+        )
+    }
+}
+
+pub(super) unsafe extern "C" fn post_recv(
+    _qp: *mut ibv_qp,
+    head: *mut ibv_recv_wr,
+    bad_wr: *mut *mut ibv_recv_wr,
+) -> c_int {
+    // SAFETY: the caller posts a chain of living requests that ends.
+    unsafe {
+        post(
+            head,
+            bad_wr,
+            |wr| (*wr).next,
+            |wr| Posted {
+                wr_id: (*wr).wr_id,
+                list: list((*wr).sg_list, (*wr).num_sge),
+                ..Posted::default()
+            },
+        )
+    }
+}
+
+/// One doorbell: takes requests up to the one that is to be refused.
+unsafe fn post<W>(
+    head: *mut W,
+    bad_wr: *mut *mut W,
+    next: unsafe fn(*mut W) -> *mut W,
+    seen: impl Fn(*mut W) -> Posted,
+) -> c_int {
+    let refusal = with(|library| library.refuse_post.take());
+    let (mut requests, mut wr, mut answer) = (Vec::new(), head, 0);
+    while !wr.is_null() {
+        if let Some((at, ret, named)) = refusal
+            && at == requests.len()
+        {
+            answer = ret;
+            if named {
+                // SAFETY: the caller has room for it.
+                unsafe { *bad_wr = wr };
+            }
+            break;
+        }
+        requests.push(seen(wr));
+        // SAFETY: it is alive, as the whole chain is.
+        wr = unsafe { next(wr) };
+    }
+    with(|library| library.posted.push(requests));
+    answer
+}
+
+unsafe fn list(first: *const ibv_sge, count: c_int) -> Vec<(u64, u32, u32)> {
+    let count = usize::try_from(count).unwrap_or(0);
+    let sges = (0..count).map(|index| first.wrapping_add(index));
+    // SAFETY: a request's list is as long as it says.
+    let sges = sges.map(|sge| unsafe { sge.read() });
+    sges.map(|sge| (sge.addr, sge.length, sge.lkey)).collect()
+}
+
+pub(super) unsafe extern "C" fn poll_cq(_cq: *mut ibv_cq, room: c_int, wc: *mut ibv_wc) -> c_int {
+    with(|library| {
+        library.rooms.push(room);
+        if let Some(answer) = library.poll_answer.take() {
+            return answer;
+        }
+        let room = usize::try_from(room).unwrap_or(0);
+        let count = room.min(library.done.len());
+        for (index, done) in library.done.drain(..count).enumerate() {
+            // SAFETY: the caller has room for that many.
+            unsafe { wc.add(index).write(done) };
+        }
+        c_int::try_from(count).unwrap_or(c_int::MAX)
+    })
+}
+
+pub(super) unsafe extern "C" fn req_notify_cq(_cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
+    with(|library| {
+        library.armed.push(solicited_only);
+        library.called("ibv_req_notify_cq").err().unwrap_or(0)
+    })
+}
+
+/// Ends a C object that `Box` made.
+pub(super) unsafe fn free<T>(object: *mut T) {
+    debug_assert!(!ptr::eq(object, ptr::null()));
+    // SAFETY: the caller has it from `Box::into_raw`, and ends it once.
+    drop(unsafe { Box::from_raw(object) });
+}

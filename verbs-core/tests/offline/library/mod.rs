@@ -1,0 +1,246 @@
+//! A libibverbs for this program: each thread has devices of its own, which do as they are told.
+
+mod data;
+mod objects;
+mod queries;
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::ffi::c_int;
+
+use verbs_core::verbs_sys::{
+    IBV_ATOMIC_HCA, IBV_LINK_LAYER_ETHERNET, IBV_LINK_LAYER_INFINIBAND, IBV_MTU_1024, IBV_MTU_4096,
+    IBV_PORT_ACTIVE, ibv_async_event, ibv_comp_channel, ibv_cq, ibv_device_attr, ibv_gid,
+    ibv_gid_entry, ibv_port_attr, ibv_qp_attr, ibv_wc,
+};
+use verbs_core::{
+    CompletionQueue, Context, Device, Gid, PreparedQueuePair, ProtectionDomain, QueuePair,
+};
+
+pub(crate) use data::Posted;
+pub(crate) use objects::{announce, report};
+
+/// What a thread's library is told, and what it saw.
+pub(crate) struct Library {
+    /// How many devices there are.
+    pub(crate) devices: usize,
+    /// The ports that each device has, from 1 on.
+    pub(crate) ports: Vec<Port>,
+    /// What each device says about itself.
+    pub(crate) attr: ibv_device_attr,
+    /// The verbs that the next call of is refused, and with which errno.
+    pub(crate) refuse: Vec<(&'static str, c_int)>,
+    /// The state that no queue pair gets to, and the errno that says so.
+    pub(crate) closed_state: Option<(u32, c_int)>,
+    /// Where the next post ends: the request's place, what is returned, and whether C names it.
+    pub(crate) refuse_post: Option<(usize, c_int, bool)>,
+    /// What the next poll returns instead of a count.
+    pub(crate) poll_answer: Option<c_int>,
+    /// Completions for polls to find.
+    pub(crate) done: VecDeque<ibv_wc>,
+
+    /// Each doorbell's requests.
+    pub(crate) posted: Vec<Vec<Posted>>,
+    /// How many completions each poll had room for.
+    pub(crate) rooms: Vec<c_int>,
+    /// Each arming's `solicited_only`.
+    pub(crate) armed: Vec<c_int>,
+    /// Each change of a queue pair that was asked for.
+    pub(crate) modified: Vec<(ibv_qp_attr, u32)>,
+    /// The verbs that make or end something, in the order of their calls.
+    pub(crate) calls: Vec<&'static str>,
+    /// Device events that were acknowledged.
+    pub(crate) async_acks: usize,
+    /// Rules of C's that were broken.
+    pub(crate) wrong: Vec<String>,
+
+    live: Vec<Live>,
+    cq_events: VecDeque<(*mut ibv_comp_channel, *mut ibv_cq)>,
+    async_events: VecDeque<ibv_async_event>,
+    counts: Vec<(*mut ibv_cq, u32, u32)>,
+    numbers: u32,
+}
+
+/// A port, its GIDs, and its P_Keys.
+#[derive(Clone)]
+pub(crate) struct Port {
+    pub(crate) attr: ibv_port_attr,
+    pub(crate) gids: Vec<ibv_gid_entry>,
+    pub(crate) pkeys: Vec<u16>,
+}
+
+struct Live {
+    address: usize,
+    verb: &'static str,
+    parents: Vec<usize>,
+}
+
+thread_local! {
+    static LIBRARY: RefCell<Library> = RefCell::new(Library::new());
+}
+
+/// Tells the library something, or asks it.
+pub(crate) fn with<T>(told: impl FnOnce(&mut Library) -> T) -> T {
+    LIBRARY.with_borrow_mut(told)
+}
+
+/// Asserts that everything made was ended, in an order that C permits.
+pub(crate) fn assert_all_is_well() {
+    with(|library| {
+        let wrong = std::mem::take(&mut library.wrong);
+        assert_eq!(wrong, [""; 0]);
+        let left: Vec<_> = library.live.iter().map(|live| live.verb).collect();
+        assert_eq!(left, [""; 0], "these were made and never ended");
+    });
+}
+
+impl Library {
+    fn new() -> Self {
+        Self {
+            devices: 2,
+            ports: vec![Port::roce(&["fe80::1", "::ffff:10.0.0.1"])],
+            attr: ibv_device_attr {
+                max_qp_wr: 1000,
+                max_sge: 8,
+                max_cqe: 4096,
+                max_qp_rd_atom: 16,
+                max_qp_init_rd_atom: 8,
+                atomic_cap: IBV_ATOMIC_HCA,
+                ..Default::default()
+            },
+            refuse: Vec::new(),
+            closed_state: None,
+            refuse_post: None,
+            poll_answer: None,
+            done: VecDeque::new(),
+            posted: Vec::new(),
+            rooms: Vec::new(),
+            armed: Vec::new(),
+            modified: Vec::new(),
+            calls: Vec::new(),
+            async_acks: 0,
+            wrong: Vec::new(),
+            live: Vec::new(),
+            cq_events: VecDeque::new(),
+            async_events: VecDeque::new(),
+            counts: Vec::new(),
+            numbers: 0x10,
+        }
+    }
+
+    /// Notes the call of a verb; the errno if it was told to refuse it.
+    fn called(&mut self, verb: &'static str) -> Result<(), c_int> {
+        self.calls.push(verb);
+        match self.refuse.iter().position(|(refused, _)| *refused == verb) {
+            Some(index) => Err(self.refuse.remove(index).1),
+            None => Ok(()),
+        }
+    }
+
+    fn born<T>(&mut self, verb: &'static str, object: *mut T, parents: &[usize]) {
+        self.live.push(Live {
+            address: object.addr(),
+            verb,
+            parents: parents.to_vec(),
+        });
+    }
+
+    /// Ends an object, unless something made from it is alive: that is against C's rules.
+    fn ends<T>(&mut self, verb: &'static str, object: *mut T) -> Result<(), c_int> {
+        self.called(verb)?;
+        let address = object.addr();
+        if let Some(child) = self
+            .live
+            .iter()
+            .find(|live| live.parents.contains(&address))
+        {
+            self.wrong
+                .push(format!("{verb} before its child's end, {}", child.verb));
+            return Err(libc::EBUSY);
+        }
+        match self.live.iter().position(|live| live.address == address) {
+            Some(index) => {
+                self.live.swap_remove(index);
+                Ok(())
+            }
+            None => {
+                self.wrong
+                    .push(format!("{verb} of something that is not alive"));
+                Err(libc::EINVAL)
+            }
+        }
+    }
+
+    fn number(&mut self) -> u32 {
+        self.numbers += 1;
+        self.numbers
+    }
+}
+
+impl Port {
+    /// An ACTIVE Ethernet port, with a RoCE v2 GID at each index; `""` is a hole.
+    pub(crate) fn roce(gids: &[&str]) -> Self {
+        let filled = gids.iter().zip(0_u32..).filter(|(gid, _)| !gid.is_empty());
+        let gids = filled.map(|(gid, index)| entry(gid, index, 2)).collect();
+        Self {
+            attr: ibv_port_attr {
+                state: IBV_PORT_ACTIVE,
+                max_mtu: IBV_MTU_4096,
+                active_mtu: IBV_MTU_1024,
+                gid_tbl_len: 16,
+                pkey_tbl_len: 2,
+                link_layer: u8::try_from(IBV_LINK_LAYER_ETHERNET).unwrap(),
+                ..Default::default()
+            },
+            gids,
+            pkeys: vec![0xffff, 0x8001],
+        }
+    }
+
+    /// An ACTIVE InfiniBand port.
+    pub(crate) fn infiniband(lid: u16) -> Self {
+        let mut port = Self::roce(&[]);
+        port.attr.link_layer = u8::try_from(IBV_LINK_LAYER_INFINIBAND).unwrap();
+        port.attr.lid = lid;
+        port.attr.active_mtu = IBV_MTU_4096;
+        port.gids = vec![entry("fe80::2", 0, 0)];
+        port
+    }
+}
+
+/// An entry of a GID table; `gid_type` is C's number.
+pub(crate) fn entry(gid: &str, gid_index: u32, gid_type: u32) -> ibv_gid_entry {
+    let gid: std::net::Ipv6Addr = gid.parse().unwrap();
+    ibv_gid_entry {
+        gid: ibv_gid {
+            raw: Gid::from(gid).raw(),
+        },
+        gid_index,
+        gid_type,
+        ..Default::default()
+    }
+}
+
+/// A context, its PD, and a completion queue.
+pub(crate) fn ladder() -> (Context, ProtectionDomain, CompletionQueue) {
+    let context = Device::by_name("fake0").unwrap().open().unwrap();
+    let pd = context.alloc_pd().unwrap();
+    let cq = CompletionQueue::create(&context, 64).unwrap();
+    (context, pd, cq)
+}
+
+/// A queue pair that is not connected.
+pub(crate) fn prepared() -> PreparedQueuePair {
+    let (_, pd, cq) = ladder();
+    QueuePair::builder(&pd, &cq, &cq)
+        .max_inline_data(64)
+        .build()
+        .unwrap()
+}
+
+/// A queue pair that is connected to itself.
+pub(crate) fn connected() -> QueuePair {
+    let prepared = prepared();
+    let endpoint = prepared.endpoint();
+    prepared.handshake(&endpoint).unwrap()
+}

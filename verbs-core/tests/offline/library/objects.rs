@@ -1,0 +1,393 @@
+//! The verbs that make, change and end objects.
+
+use std::ffi::{c_int, c_uint, c_void};
+use std::mem::offset_of;
+use std::ptr;
+
+use verbs_core::verbs_sys::{
+    IBV_QP_CAP, IBV_QP_STATE, IBV_QPS_RESET, ibv_async_event, ibv_comp_channel, ibv_context,
+    ibv_cq, ibv_device, ibv_event_type, ibv_mr, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_cap,
+    ibv_qp_init_attr, verbs_context,
+};
+use verbs_core::{CompletionQueue, Context};
+
+use super::data::{free, poll_cq, post_recv, post_send, req_notify_cq};
+use super::queries::{answer, fail, minus_one, query_port};
+use super::{Library, with};
+
+fn made<T>(
+    verb: &'static str,
+    parents: &[usize],
+    make: impl FnOnce(&mut Library) -> Result<T, c_int>,
+) -> *mut T {
+    let made = with(|library| {
+        library.called(verb)?;
+        let object = Box::into_raw(Box::new(make(library)?));
+        library.born(verb, object, parents);
+        Ok(object)
+    });
+    made.unwrap_or_else(|errno| fail(errno, ptr::null_mut()))
+}
+
+/// Ends an object, and frees it if that was right.
+unsafe fn ended<T>(verb: &'static str, object: *mut T) -> Result<(), c_int> {
+    with(|library| library.ends(verb, object))?;
+    // SAFETY: it was alive, and `made` made it.
+    unsafe { free(object) };
+    Ok(())
+}
+
+unsafe fn end<T>(verb: &'static str, object: *mut T) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { ended(verb, object) }.err().unwrap_or(0)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context {
+    let vctx = made("ibv_open_device", &[], |_| {
+        let mut vctx = verbs_context {
+            sz: size_of::<verbs_context>(),
+            query_port: Some(query_port),
+            ..Default::default()
+        };
+        let context = &mut vctx.context;
+        context.device = device;
+        context.abi_compat = ptr::without_provenance_mut(usize::MAX);
+        context.num_comp_vectors = 3;
+        context.async_fd = eventfd();
+        context.ops.post_send = Some(post_send);
+        context.ops.post_recv = Some(post_recv);
+        context.ops.poll_cq = Some(poll_cq);
+        context.ops.req_notify_cq = Some(req_notify_cq);
+        Ok(vctx)
+    });
+    if vctx.is_null() {
+        return ptr::null_mut();
+    }
+    vctx.wrapping_byte_add(offset_of!(verbs_context, context))
+        .cast()
+}
+
+/// Objects name the context they belong to; what is alive is the `verbs_context` around it.
+fn outer(context: *mut ibv_context) -> *mut verbs_context {
+    context
+        .wrapping_byte_sub(offset_of!(verbs_context, context))
+        .cast()
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
+    // SAFETY: the caller has it from `ibv_open_device`.
+    let fd = unsafe { (*context).async_fd };
+    // SAFETY: as above.
+    match unsafe { ended("ibv_close_device", outer(context)) } {
+        Ok(()) => {
+            // SAFETY: it was the context's.
+            unsafe { libc::close(fd) };
+            0
+        }
+        Err(errno) => fail(errno, -1),
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
+    made("ibv_alloc_pd", &[outer(context).addr()], |_| {
+        Ok(ibv_pd { context, handle: 0 })
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
+    // SAFETY: the caller has it from `ibv_alloc_pd`.
+    unsafe { end("ibv_dealloc_pd", pd) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_reg_mr_iova2(
+    pd: *mut ibv_pd,
+    addr: *mut c_void,
+    length: usize,
+    _iova: u64,
+    _access: c_uint,
+) -> *mut ibv_mr {
+    made("ibv_reg_mr", &[pd.addr()], |library| {
+        let (lkey, rkey) = (library.number(), library.number());
+        Ok(ibv_mr {
+            addr,
+            length,
+            lkey,
+            rkey,
+            ..Default::default()
+        })
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
+    // SAFETY: the caller has it from `ibv_reg_mr`.
+    unsafe { end("ibv_dereg_mr", mr) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_create_comp_channel(context: *mut ibv_context) -> *mut ibv_comp_channel {
+    made("ibv_create_comp_channel", &[outer(context).addr()], |_| {
+        Ok(ibv_comp_channel {
+            context,
+            fd: eventfd(),
+            refcnt: 0,
+        })
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int {
+    // SAFETY: the caller has it from `ibv_create_comp_channel`.
+    let fd = unsafe { (*channel).fd };
+    // SAFETY: as above.
+    let code = unsafe { end("ibv_destroy_comp_channel", channel) };
+    if code == 0 {
+        // SAFETY: it was the channel's.
+        unsafe { libc::close(fd) };
+    }
+    code
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_create_cq(
+    context: *mut ibv_context,
+    cqe: c_int,
+    cq_context: *mut c_void,
+    channel: *mut ibv_comp_channel,
+    _comp_vector: c_int,
+) -> *mut ibv_cq {
+    let parents = [outer(context).addr(), channel.addr()];
+    let parents = if channel.is_null() {
+        &parents[..1]
+    } else {
+        &parents[..]
+    };
+    let cq = made("ibv_create_cq", parents, |library| {
+        Ok(ibv_cq {
+            context,
+            channel,
+            cq_context,
+            handle: library.number(),
+            cqe: round_up(cqe),
+            ..Default::default()
+        })
+    });
+    with(|library| library.counts.push((cq, 0, 0)));
+    cq
+}
+
+/// As rxe does: one less than a power of two.
+fn round_up(cqe: c_int) -> c_int {
+    (cqe.cast_unsigned() + 1).next_power_of_two().cast_signed() - 1
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
+    answer(|library| {
+        library.called("ibv_resize_cq")?;
+        // SAFETY: the caller has it from `ibv_create_cq`.
+        unsafe { (*cq).cqe = round_up(cqe) };
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
+    with(|library| {
+        library.cq_events.retain(|(_, of)| *of != cq);
+        for (_, taken, acked) in library.counts.extract_if(.., |(of, ..)| *of == cq) {
+            if taken != acked {
+                let wrong = format!("ibv_destroy_cq with {taken} events taken, {acked} acked");
+                library.wrong.push(wrong);
+            }
+        }
+    });
+    // SAFETY: the caller has it from `ibv_create_cq`.
+    unsafe { end("ibv_destroy_cq", cq) }
+}
+
+/// Makes a completion queue's next event arrive.
+pub(crate) fn announce(cq: &CompletionQueue) {
+    let channel = cq.channel().unwrap().as_ptr();
+    with(|library| library.cq_events.push_back((channel, cq.as_ptr())));
+    // SAFETY: the channel is alive.
+    signal(unsafe { (*channel).fd });
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_get_cq_event(
+    channel: *mut ibv_comp_channel,
+    cq: *mut *mut ibv_cq,
+    cq_context: *mut *mut c_void,
+) -> c_int {
+    minus_one(|library| {
+        library.called("ibv_get_cq_event")?;
+        // SAFETY: the caller has it from `ibv_create_comp_channel`.
+        wait(unsafe { (*channel).fd })?;
+        let found = library.cq_events.iter().position(|(on, _)| *on == channel);
+        // The event of a queue that has been destroyed since.
+        let index = found.ok_or(libc::EAGAIN)?;
+        let (_, of) = library.cq_events.remove(index).ok_or(libc::EAGAIN)?;
+        library.count(of, |(_, taken, _)| *taken += 1);
+        // SAFETY: the queue is alive, as its events go with it; the caller has room for both.
+        unsafe {
+            *cq = of;
+            *cq_context = (*of).cq_context;
+        }
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_ack_cq_events(cq: *mut ibv_cq, count: c_uint) {
+    with(|library| library.count(cq, |(.., acked)| *acked += count));
+}
+
+impl Library {
+    fn count(&mut self, cq: *mut ibv_cq, add: impl FnOnce(&mut (*mut ibv_cq, u32, u32))) {
+        match self.counts.iter_mut().find(|(of, ..)| *of == cq) {
+            Some(counts) => add(counts),
+            None => self
+                .wrong
+                .push("an event of a queue that is not alive".into()),
+        }
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_create_qp(pd: *mut ibv_pd, init: *mut ibv_qp_init_attr) -> *mut ibv_qp {
+    // SAFETY: the caller's struct.
+    let init = unsafe { &mut *init };
+    let parents = [pd.addr(), init.send_cq.addr(), init.recv_cq.addr()];
+    // SAFETY: the caller has it from `ibv_alloc_pd`.
+    let context = unsafe { (*pd).context };
+    made("ibv_create_qp", &parents, |library| {
+        if init.cap.max_inline_data > 512 {
+            return Err(libc::EINVAL);
+        }
+        init.cap.max_send_wr += 1;
+        init.cap.max_recv_wr += 2;
+        Ok(ibv_qp {
+            context,
+            pd,
+            qp_num: library.number(),
+            state: IBV_QPS_RESET,
+            ..Default::default()
+        })
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_int) -> c_int {
+    answer(|library| {
+        // SAFETY: the caller's struct.
+        let attr = unsafe { *attr };
+        let mask = mask.cast_unsigned();
+        library.modified.push((attr, mask));
+        library.called("ibv_modify_qp")?;
+        if mask & IBV_QP_STATE.0 == 0 {
+            return Ok(());
+        }
+        if let Some((state, errno)) = library.closed_state
+            && attr.qp_state.0 == state
+        {
+            return Err(errno);
+        }
+        // SAFETY: the caller has it from `ibv_create_qp`.
+        unsafe { (*qp).state = attr.qp_state };
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_query_qp(
+    qp: *mut ibv_qp,
+    attr: *mut ibv_qp_attr,
+    mask: c_int,
+    init: *mut ibv_qp_init_attr,
+) -> c_int {
+    answer(|library| {
+        library.called("ibv_query_qp")?;
+        let everything = IBV_QP_STATE.0 | IBV_QP_CAP.0;
+        if mask.cast_unsigned() & everything != everything {
+            library
+                .wrong
+                .push(format!("ibv_query_qp asks for {mask:#x} only"));
+        }
+        // SAFETY: the caller has room for both, and the queue pair from `ibv_create_qp`.
+        unsafe {
+            *attr = ibv_qp_attr::default();
+            (*attr).qp_state = (*qp).state;
+            (*attr).cap = ibv_qp_cap::default();
+            *init = ibv_qp_init_attr::default();
+        }
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
+    // SAFETY: the caller has it from `ibv_create_qp`.
+    unsafe { end("ibv_destroy_qp", qp) }
+}
+
+/// Makes a device event arrive.
+pub(crate) fn report(context: &Context, event_type: ibv_event_type, mut event: ibv_async_event) {
+    event.event_type = event_type;
+    with(|library| library.async_events.push_back(event));
+    // SAFETY: the context is alive.
+    signal(unsafe { (*context.as_ptr()).async_fd });
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_get_async_event(
+    context: *mut ibv_context,
+    event: *mut ibv_async_event,
+) -> c_int {
+    minus_one(|library| {
+        library.called("ibv_get_async_event")?;
+        // SAFETY: the caller has it from `ibv_open_device`.
+        wait(unsafe { (*context).async_fd })?;
+        let arrived = library.async_events.pop_front().ok_or(libc::EIO)?;
+        // SAFETY: the caller has room for it.
+        unsafe { *event = arrived };
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_ack_async_event(_event: *mut ibv_async_event) {
+    with(|library| library.async_acks += 1);
+}
+
+fn eventfd() -> c_int {
+    // SAFETY: no memory is involved.
+    unsafe { libc::eventfd(0, libc::EFD_SEMAPHORE | libc::EFD_CLOEXEC) }
+}
+
+fn signal(fd: c_int) {
+    let one = 1_u64;
+    // SAFETY: an eventfd takes 8 bytes.
+    let written = unsafe { libc::write(fd, (&raw const one).cast(), 8) };
+    assert_eq!(written, 8);
+}
+
+/// Takes one event off the descriptor, or fails as `read(2)` does; it must not block.
+fn wait(fd: c_int) -> Result<(), c_int> {
+    let mut one = 0_u64;
+    // SAFETY: no memory is involved.
+    let flags = unsafe { libc::fcntl(fd, libc::F_GETFL) };
+    if flags & libc::O_NONBLOCK == 0 {
+        return Err(libc::EDEADLK);
+    }
+    // SAFETY: an eventfd gives 8 bytes.
+    match unsafe { libc::read(fd, (&raw mut one).cast(), 8) } {
+        8 => Ok(()),
+        _ => Err(libc::EAGAIN),
+    }
+}

@@ -1,0 +1,136 @@
+//! Registration: which memory, with which rights, and why not.
+
+use verbs_core::{AccessFlags, Error, ErrorKind};
+
+use crate::library::{assert_all_is_well, ladder, with};
+
+#[test]
+fn a_region_that_can_be_borrowed_is_closed_to_peers() {
+    let (_, pd, _) = ladder();
+    for flag in [
+        AccessFlags::REMOTE_WRITE,
+        AccessFlags::REMOTE_READ,
+        AccessFlags::REMOTE_ATOMIC,
+        AccessFlags::MW_BIND,
+    ] {
+        let refused = pd.reg_mr_with(vec![1_u8; 8], flag).unwrap_err();
+        assert!(matches!(refused.error(), Error::RemoteAccess), "{refused}");
+        assert_eq!(refused.into_given(), [1; 8]);
+    }
+    assert!(!with(|library| library.calls.contains(&"ibv_reg_mr")));
+    assert!(
+        pd.reg_mr_with(vec![1_u8; 8], AccessFlags::RELAXED_ORDERING)
+            .is_ok()
+    );
+}
+
+#[test]
+fn nothing_cannot_be_registered() {
+    let (_, pd, _) = ladder();
+    let refused = pd.reg_mr(Vec::<u8>::new()).unwrap_err();
+    assert_eq!(refused.error().kind(), ErrorKind::InvalidInput);
+    assert!(refused.to_string().contains("length 0"), "{refused}");
+}
+
+#[test]
+fn a_refused_registration_gives_the_buffer_back() {
+    let (context, pd, cq) = ladder();
+    with(|library| library.refuse.push(("ibv_reg_mr", libc::EFAULT)));
+    let refused = pd.reg_mr(vec![5_u8; 16]).unwrap_err();
+    assert_eq!(
+        (refused.error().errno(), refused.into_given()),
+        (Some(libc::EFAULT), vec![5; 16])
+    );
+    drop((context, pd, cq));
+    assert_all_is_well();
+}
+
+#[test]
+fn a_region_borrows_and_gives_back() {
+    let (_, pd, _) = ladder();
+    let mut array = [0_u8; 32];
+    let mut region = pd.reg_mr(&mut array).unwrap();
+    region[31] = 5;
+    drop(region);
+    assert_eq!(array[31], 5);
+}
+
+#[test]
+fn elements_are_within_their_region() {
+    let (_, pd, _) = ladder();
+    let mut region = pd.reg_mr(vec![0_u8; 100]).unwrap();
+    assert_eq!(region.gather_element(90..).unwrap().len(), 10);
+    let error = region.gather_element(90..101).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "bytes 90..101 are not within the region's 100 bytes"
+    );
+    assert!(region.scatter_element(101..).is_err());
+    assert!(region.gather_element(100..).unwrap().is_empty());
+    let shared = pd
+        .reg_shared(vec![0_u8; 100], AccessFlags::REMOTE_READ)
+        .unwrap();
+    assert!(shared.element(..101).is_err());
+}
+
+#[test]
+fn shared_bytes_are_copied_within_their_region() {
+    let (_, pd, _) = ladder();
+    let shared = pd
+        .reg_shared(vec![0_u8; 100], AccessFlags::REMOTE_WRITE)
+        .unwrap();
+    // Every alignment and length around the size of a word.
+    for offset in 0..18 {
+        for len in 0..34 {
+            let from: Vec<u8> = (1..).take(len).collect();
+            shared.write(offset, &from).unwrap();
+            let mut all = [0; 100];
+            shared.read(0, &mut all).unwrap();
+            let mut expected = [0; 100];
+            expected[offset..offset + len].copy_from_slice(&from);
+            assert_eq!(all, expected, "{len} bytes at {offset}");
+            let mut part = vec![0; len];
+            shared.read(offset, &mut part).unwrap();
+            assert_eq!(part, from);
+            shared.write(0, &[0; 100]).unwrap();
+        }
+    }
+    assert!(shared.write(99, &[0, 0]).is_err());
+    assert!(shared.read(usize::MAX, &mut [0]).is_err());
+    assert!(shared.read(100, &mut []).is_ok());
+}
+
+#[test]
+fn an_atomic_is_aligned_and_within() {
+    let (_, pd, _) = ladder();
+    let shared = pd
+        .reg_shared(vec![0_u64; 2], AccessFlags::REMOTE_ATOMIC)
+        .unwrap();
+    shared
+        .atomic_u64(8)
+        .unwrap()
+        .store(0x0102, std::sync::atomic::Ordering::Relaxed);
+    let mut bytes = [0; 8];
+    shared.read(8, &mut bytes).unwrap();
+    assert_eq!(u64::from_ne_bytes(bytes), 0x0102);
+    assert!(matches!(
+        shared.atomic_u64(4).unwrap_err(),
+        Error::Misaligned { .. }
+    ));
+    assert!(matches!(
+        shared.atomic_u64(16).unwrap_err(),
+        Error::OutOfBounds { .. }
+    ));
+}
+
+#[test]
+fn a_remote_region_names_the_bytes_and_the_remote_key() {
+    let (_, pd, _) = ladder();
+    let shared = pd
+        .reg_shared(vec![0_u8; 100], AccessFlags::REMOTE_READ)
+        .unwrap();
+    let remote = shared.remote();
+    assert_eq!((remote.addr(), remote.len()), (shared.as_ptr() as u64, 100));
+    assert_eq!(remote.rkey(), shared.rkey());
+    assert_ne!(shared.rkey(), shared.lkey());
+}

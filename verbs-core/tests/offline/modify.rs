@@ -1,0 +1,204 @@
+//! Changes of a queue pair: what C is told, and what a refusal means.
+
+use verbs_core::{
+    AckTimeout, Error, MaxAckRetries, MaxRnrRetries, MaximumTransferUnit, MinRnrTimer,
+    PacketSequenceNumber, QpAttr, QpAttrMask, QpState, QueuePair,
+};
+
+use crate::library::{connected, ladder, prepared, with};
+
+#[test]
+fn a_refusal_names_what_was_missing_and_what_was_too_much() {
+    let qp = prepared();
+    with(|library| library.closed_state = Some((2, libc::EINVAL)));
+    let attr = QpAttr::new()
+        .with_qp_state(QpState::RTR)
+        .with_dest_qp_num(5)
+        .with_timeout(AckTimeout::default());
+    let error = qp.modify(&attr).unwrap_err();
+    let Error::Transition {
+        from,
+        to,
+        missing,
+        extra,
+        ..
+    } = &error
+    else {
+        panic!("{error}");
+    };
+    assert_eq!((*from, *to), (QpState::INIT, QpState::RTR));
+    assert_eq!(*extra, QpAttrMask::TIMEOUT);
+    let needs = QpAttrMask::AV
+        | QpAttrMask::PATH_MTU
+        | QpAttrMask::RQ_PSN
+        | QpAttrMask::MAX_DEST_RD_ATOMIC
+        | QpAttrMask::MIN_RNR_TIMER;
+    assert_eq!(*missing, needs);
+    let words = error.to_string();
+    assert!(
+        words.starts_with("IBV_QPS_INIT to IBV_QPS_RTR was refused: missing IBV_QP_AV"),
+        "{words}"
+    );
+    assert!(words.ends_with("not allowed IBV_QP_TIMEOUT"), "{words}");
+}
+
+#[test]
+fn a_change_that_does_not_exist_is_called_that() {
+    let qp = connected();
+    with(|library| library.closed_state = Some((1, libc::EINVAL)));
+    let error = qp
+        .modify(&QpAttr::new().with_qp_state(QpState::INIT))
+        .unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .ends_with("there is no such change of state"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_wrong_value_is_not_blamed_on_the_attributes() {
+    let qp = connected();
+    with(|library| library.refuse.push(("ibv_modify_qp", libc::EINVAL)));
+    let error = qp
+        .modify(&QpAttr::new().with_min_rnr_timer(MinRnrTimer::MAX))
+        .unwrap_err();
+    assert!(
+        error.to_string().ends_with("a value in them does not"),
+        "{error}"
+    );
+    with(|library| library.refuse.push(("ibv_modify_qp", libc::ENOMEM)));
+    let error = qp
+        .modify(&QpAttr::new().with_min_rnr_timer(MinRnrTimer::MAX))
+        .unwrap_err();
+    assert_eq!(error.to_string(), "ibv_modify_qp failed");
+}
+
+#[test]
+fn every_knob_reaches_c() {
+    let (_, pd, cq) = ladder();
+    let qp = QueuePair::builder(&pd, &cq, &cq)
+        .port_num(1)
+        .gid_index(0)
+        .pkey_index(1)
+        .qp_access_flags(verbs_core::AccessFlags::REMOTE_READ)
+        .path_mtu(MaximumTransferUnit::Mtu512)
+        .sq_psn(PacketSequenceNumber::new(77).unwrap())
+        .max_rd_atomic(3)
+        .max_dest_rd_atomic(4)
+        .min_rnr_timer(MinRnrTimer::new(5).unwrap())
+        .timeout(AckTimeout::new(6).unwrap())
+        .retry_cnt(MaxAckRetries::new(2).unwrap())
+        .rnr_retry(MaxRnrRetries::new(1).unwrap())
+        .sl(7)
+        .src_path_bits(8)
+        .static_rate(9)
+        .traffic_class(10)
+        .flow_label(11)
+        .hop_limit(12)
+        .build()
+        .unwrap();
+    let endpoint = qp.endpoint();
+    let (psn, mtu) = (endpoint.psn().get(), endpoint.path_mtu());
+    assert_eq!(
+        (psn, mtu, endpoint.gid_index()),
+        (77, MaximumTransferUnit::Mtu512, 0)
+    );
+    let qp = qp.handshake(&endpoint).unwrap();
+    let modified = with(|library| std::mem::take(&mut library.modified));
+    let [(reset, _), (init, _), (rtr, rtr_mask), (rts, _)] = modified[..] else {
+        panic!("{} changes", modified.len());
+    };
+    assert_eq!((reset.qp_state.0, init.qp_state.0), (0, 1));
+    assert_eq!(
+        (init.port_num, init.pkey_index, init.qp_access_flags),
+        (1, 1, 4)
+    );
+    assert_eq!(
+        (rtr.path_mtu.0, rtr.dest_qp_num, rtr.rq_psn),
+        (2, qp.qp_num(), 77)
+    );
+    assert_eq!((rtr.max_dest_rd_atomic, rtr.min_rnr_timer), (4, 5));
+    assert_eq!(rtr_mask & QpAttrMask::TIMEOUT.bits(), 0);
+    let av = rtr.ah_attr;
+    assert_eq!(
+        (
+            av.is_global,
+            av.port_num,
+            av.sl,
+            av.src_path_bits,
+            av.static_rate
+        ),
+        (1, 1, 7, 8, 9)
+    );
+    assert_eq!((av.grh.sgid_index, av.grh.traffic_class), (0, 10));
+    assert_eq!((av.grh.flow_label, av.grh.hop_limit), (11, 12));
+    assert_eq!((rts.timeout, rts.retry_cnt, rts.rnr_retry), (6, 2, 1));
+    assert_eq!((rts.sq_psn, rts.max_rd_atomic), (77, 3));
+}
+
+#[test]
+fn defaults_are_as_documented() {
+    let (_, pd, cq) = ladder();
+    let qp = QueuePair::builder(&pd, &cq, &cq).build().unwrap();
+    let endpoint = qp.endpoint();
+    drop(qp.handshake(&endpoint).unwrap());
+    let modified = with(|library| std::mem::take(&mut library.modified));
+    let (init, rtr, rts) = (modified[1].0, modified[2].0, modified[3].0);
+    // Everything the device can do: local write, remote write, read and atomics.
+    assert_eq!(init.qp_access_flags, 0b1111);
+    assert_eq!(
+        (rtr.min_rnr_timer, rtr.max_dest_rd_atomic, rtr.path_mtu.0),
+        (12, 16, 3)
+    );
+    assert_eq!((rts.timeout, rts.retry_cnt, rts.rnr_retry), (14, 6, 7));
+    assert_eq!((rts.max_rd_atomic, rtr.ah_attr.grh.hop_limit), (8, 64));
+}
+
+#[test]
+fn both_ends_decide_on_what_both_can() {
+    let mine = prepared();
+    let psn = PacketSequenceNumber::new(9).unwrap();
+    let theirs = verbs_core::QueuePairEndpoint::builder(0x77, psn)
+        .gid(verbs_core::Gid::new([3; 16]))
+        .path_mtu(MaximumTransferUnit::Mtu256)
+        .max_rd_atomic(1)
+        .max_dest_rd_atomic(2)
+        .build()
+        .unwrap();
+    with(|library| library.modified.clear());
+    let qp = mine.handshake(&theirs).unwrap();
+    let modified = with(|library| std::mem::take(&mut library.modified));
+    let (rtr, rts) = (modified[0].0, modified[1].0);
+    assert_eq!((rtr.path_mtu.0, rtr.dest_qp_num, rtr.rq_psn), (1, 0x77, 9));
+    assert_eq!(rts.max_rd_atomic, 2, "no more than the peer serves");
+    assert_eq!(qp.remote_endpoint(), &theirs);
+}
+
+#[test]
+fn reset_prepares_again_with_another_packet_number() {
+    let qp = connected();
+    let (number, before) = (qp.qp_num(), *qp.endpoint());
+    let mut numbers = vec![before.psn()];
+    let mut qp = qp;
+    for _ in 0..4 {
+        with(|library| library.modified.clear());
+        let prepared = qp.reset().unwrap();
+        let states: Vec<_> = with(|library| {
+            library
+                .modified
+                .iter()
+                .map(|(attr, _)| attr.qp_state.0)
+                .collect()
+        });
+        assert_eq!(states, [0, 1]);
+        assert_eq!(prepared.qp_num(), number);
+        let endpoint = prepared.endpoint();
+        numbers.push(endpoint.psn());
+        qp = prepared.handshake(&endpoint).unwrap();
+    }
+    assert!(numbers.iter().any(|psn| *psn != numbers[0]), "{numbers:?}");
+    qp.to_error().unwrap();
+    assert_eq!(qp.query().unwrap().qp_state(), QpState::ERR);
+}

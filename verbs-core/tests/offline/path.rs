@@ -1,0 +1,188 @@
+//! Paths that are chosen without a hint, on InfiniBand and on RoCE.
+
+use verbs_core::{Error, ErrorKind, MaximumTransferUnit, QueuePair, QueuePairEndpoint};
+
+use crate::library::{Port, entry, ladder, with};
+
+fn chosen() -> Result<QueuePairEndpoint, Error> {
+    let (_, pd, cq) = ladder();
+    Ok(QueuePair::builder(&pd, &cq, &cq).build()?.endpoint())
+}
+
+fn ports(ports: &[Port]) {
+    with(|library| library.ports = ports.to_vec());
+}
+
+fn down(mut port: Port) -> Port {
+    port.attr.state.0 = 1;
+    port
+}
+
+#[test]
+fn the_first_active_port_is_taken() {
+    let roce = || Port::roce(&["fe80::1", "", "::ffff:10.0.0.1"]);
+    ports(&[down(roce()), roce(), roce()]);
+    assert_eq!(chosen().unwrap().port_num(), 2);
+    ports(&[down(roce()), down(roce())]);
+    let error = chosen().unwrap_err();
+    assert!(
+        error.to_string().starts_with("no port of fake0 is ACTIVE"),
+        "{error}"
+    );
+}
+
+#[test]
+fn on_ethernet_the_gid_that_reaches_furthest_is_taken() {
+    ports(&[Port::roce(&[
+        "fe80::1",
+        "",
+        "",
+        "::ffff:10.0.0.1",
+        "2001:db8::1",
+    ])]);
+    let endpoint = chosen().unwrap();
+    assert_eq!(endpoint.gid_index(), 3);
+    assert_eq!(endpoint.gid().unwrap().to_string(), "::ffff:10.0.0.1");
+    assert_eq!(endpoint.path_mtu(), MaximumTransferUnit::Mtu1024);
+    // RoCE v1 comes before v2 in the table of most cards.
+    let mut port = Port::roce(&[]);
+    port.gids = vec![
+        entry("::ffff:10.0.0.1", 0, 1),
+        entry("fe80::1", 1, 2),
+        entry("::ffff:10.0.0.1", 5, 2),
+    ];
+    ports(&[port]);
+    assert_eq!(chosen().unwrap().gid_index(), 5);
+}
+
+#[test]
+fn on_ethernet_there_must_be_a_gid() {
+    ports(&[Port::roce(&[])]);
+    let error = chosen().unwrap_err();
+    assert!(matches!(error, Error::NoGid { port: 1 }), "{error}");
+    // All zeros is a hole, even if the driver lists it.
+    ports(&[Port::roce(&["::"])]);
+    assert!(matches!(chosen().unwrap_err(), Error::NoGid { port: 1 }));
+}
+
+#[test]
+fn on_infiniband_the_lid_is_enough() {
+    ports(&[Port::infiniband(17)]);
+    let (_, pd, cq) = ladder();
+    let qp = QueuePair::builder(&pd, &cq, &cq).build().unwrap();
+    let endpoint = qp.endpoint();
+    assert_eq!((endpoint.lid(), endpoint.gid()), (17, None));
+    assert_eq!(endpoint.path_mtu(), MaximumTransferUnit::Mtu4096);
+    drop(qp.handshake(&endpoint).unwrap());
+    let av = with(|library| library.modified[2].0.ah_attr);
+    assert_eq!((av.is_global, av.dlid), (0, 17));
+}
+
+#[test]
+fn an_infiniband_port_that_demands_a_grh_gets_one() {
+    let mut port = Port::infiniband(17);
+    port.attr.flags = 1;
+    ports(&[port]);
+    let (_, pd, cq) = ladder();
+    let qp = QueuePair::builder(&pd, &cq, &cq).build().unwrap();
+    let endpoint = qp.endpoint();
+    assert_eq!(
+        (endpoint.lid(), endpoint.gid().unwrap().to_string()),
+        (17, "fe80::2".into())
+    );
+    drop(qp.handshake(&endpoint).unwrap());
+    let av = with(|library| library.modified[2].0.ah_attr);
+    assert_eq!((av.is_global, av.dlid), (1, 17));
+}
+
+#[test]
+fn a_peer_without_the_address_that_is_needed_is_refused() {
+    ports(&[Port::infiniband(17)]);
+    let (_, pd, cq) = ladder();
+    let qp = QueuePair::builder(&pd, &cq, &cq).build().unwrap();
+    let gid_only = QueuePairEndpoint::builder(5, qp.endpoint().psn());
+    let gid_only = gid_only.gid(verbs_core::Gid::new([3; 16])).build().unwrap();
+    let refused = qp.handshake(&gid_only).unwrap_err();
+    assert_eq!(refused.error().kind(), ErrorKind::InvalidPeer);
+}
+
+#[test]
+fn a_gid_index_that_is_empty_names_those_that_are_not() {
+    ports(&[Port::roce(&["fe80::1", "", "::ffff:10.0.0.1"])]);
+    let (_, pd, cq) = ladder();
+    let error = QueuePair::builder(&pd, &cq, &cq)
+        .gid_index(1)
+        .build()
+        .unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "GID index 1 of port 1 is empty; filled are [0, 2]"
+    );
+    let qp = QueuePair::builder(&pd, &cq, &cq)
+        .gid_index(0)
+        .build()
+        .unwrap();
+    assert_eq!(qp.endpoint().gid_index(), 0);
+}
+
+#[test]
+fn a_port_that_does_not_exist_says_how_many_there_are() {
+    let (context, pd, cq) = ladder();
+    let words = "port 2 does not exist: fake0 has ports 1 to 1";
+    let error = QueuePair::builder(&pd, &cq, &cq)
+        .port_num(2)
+        .build()
+        .unwrap_err();
+    assert_eq!(error.to_string(), words);
+    assert_eq!(context.query_port(2).unwrap_err().to_string(), words);
+    assert_eq!(context.gid_table(2).unwrap_err().to_string(), words);
+    assert!(context.query_port(0).is_err());
+}
+
+#[test]
+fn a_path_mtu_above_the_port_s_names_the_limit() {
+    let (_, pd, cq) = ladder();
+    let build = || QueuePair::builder(&pd, &cq, &cq);
+    let error = build()
+        .path_mtu(MaximumTransferUnit::Mtu4096)
+        .build()
+        .unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "path_mtu 4096 exceeds this device's 1024"
+    );
+    assert!(
+        build()
+            .path_mtu(MaximumTransferUnit::Mtu1024)
+            .build()
+            .is_ok()
+    );
+}
+
+#[test]
+fn pkeys_are_in_this_machine_s_order() {
+    let (context, ..) = ladder();
+    assert_eq!(context.query_pkey(1, 1).unwrap(), 0x8001);
+    assert_eq!(context.pkey_index(1, 0x8001), Some(1));
+    assert_eq!(context.pkey_index(1, 0x0180), None);
+    assert!(context.query_pkey(1, 2).is_err());
+}
+
+#[test]
+fn a_second_port_has_a_table_of_its_own() {
+    ports(&[
+        Port::roce(&["fe80::1", "::ffff:10.0.0.1"]),
+        Port::roce(&["", "", "fe80::9"]),
+    ]);
+    let (context, ..) = ladder();
+    let table = context.gid_table(2).unwrap();
+    let seen: Vec<_> = table
+        .iter()
+        .map(|entry| (entry.port_num(), entry.gid_index()))
+        .collect();
+    assert_eq!(seen, [(2, 2)]);
+    assert_eq!(
+        context.query_gid(2, 2).unwrap().gid().to_string(),
+        "fe80::9"
+    );
+}

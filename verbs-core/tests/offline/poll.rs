@@ -1,0 +1,149 @@
+//! Polling: what comes out of whatever the driver returns.
+
+use std::ptr;
+
+use verbs_core::verbs_sys::{
+    __be32, IBV_WC_RECV, IBV_WC_WITH_IMM, ibv_wc, ibv_wc_opcode, ibv_wc_status,
+};
+use verbs_core::{Error, ErrorKind, PollSlot, WcOpcode, WcStatus, WorkCompletion};
+
+use crate::library::{ladder, with};
+
+fn done(wr_ids: std::ops::Range<u64>) {
+    let of = |wr_id| ibv_wc {
+        wr_id,
+        qp_num: 0x11,
+        ..Default::default()
+    };
+    with(|library| library.done.extend(wr_ids.map(of)));
+}
+
+#[test]
+fn completions_come_in_order_and_as_many_as_fit() {
+    let (_, _, cq) = ladder();
+    done(0..5);
+    let mut slots = [const { PollSlot::new() }; 3];
+    let mut seen = Vec::new();
+    let mut counts = Vec::new();
+    for _ in 0..3 {
+        let polled = cq.poll(&mut slots).unwrap();
+        counts.push(polled.len());
+        seen.extend(polled.into_iter().map(WorkCompletion::wr_id));
+    }
+    assert_eq!((seen, counts), (vec![0, 1, 2, 3, 4], vec![3, 2, 0]));
+    assert_eq!(with(|library| library.rooms.clone()), [3, 3, 3]);
+}
+
+#[test]
+fn no_slots_take_nothing() {
+    let (_, _, cq) = ladder();
+    done(0..1);
+    assert!(cq.poll(&mut []).unwrap().is_empty());
+    let mut slots = [const { PollSlot::new() }];
+    assert_eq!(cq.poll(&mut slots).unwrap()[0].wr_id(), 0);
+}
+
+#[test]
+fn a_poll_that_fails_is_an_error_with_the_driver_s_code() {
+    let (_, _, cq) = ladder();
+    let mut slots = [const { PollSlot::new() }; 2];
+    for code in [-1, -2, i32::MIN] {
+        with(|library| library.poll_answer = Some(code));
+        let error = cq.poll(&mut slots).unwrap_err();
+        assert_eq!(error.code(), code);
+        assert!(error.to_string().contains(&code.to_string()), "{error}");
+        // -2 is the driver's own number, not ENOENT.
+        let error = Error::from(error);
+        assert_eq!((error.errno(), error.kind()), (None, ErrorKind::Other));
+    }
+    assert!(cq.poll(&mut slots).unwrap().is_empty());
+}
+
+#[test]
+fn unknown_codes_survive() {
+    let (_, _, cq) = ladder();
+    let failed = ibv_wc {
+        wr_id: 3,
+        status: ibv_wc_status(77),
+        vendor_err: 0xdead,
+        ..Default::default()
+    };
+    let odd = ibv_wc {
+        opcode: ibv_wc_opcode(4711),
+        ..Default::default()
+    };
+    with(|library| library.done.extend([failed, odd]));
+    let mut slots = [const { PollSlot::new() }; 2];
+    let polled = cq.poll(&mut slots).unwrap();
+    let error = polled[0].result().unwrap_err();
+    assert_eq!(
+        (error.status.as_raw(), error.vendor_err, error.wr_id),
+        (77, 0xdead, 3)
+    );
+    assert!(error.to_string().contains("ibv_wc_status(77)"), "{error}");
+    assert_eq!(polled[1].result().unwrap().opcode().as_raw(), 4711);
+}
+
+#[test]
+fn a_failure_is_data_and_not_an_error_of_the_poll() {
+    let (_, _, cq) = ladder();
+    let statuses = [
+        WcStatus::SUCCESS,
+        WcStatus::WR_FLUSH_ERR,
+        WcStatus::RETRY_EXC_ERR,
+    ];
+    let of = |status: WcStatus| ibv_wc {
+        status: ibv_wc_status(status.as_raw()),
+        qp_num: 0x12,
+        ..Default::default()
+    };
+    with(|library| library.done.extend(statuses.map(of)));
+    let mut slots = [const { PollSlot::new() }; 4];
+    let polled = cq.poll(&mut slots).unwrap();
+    let seen: Vec<_> = polled.iter().map(WorkCompletion::status).collect();
+    assert_eq!(seen, statuses);
+    assert!(polled[0].result().is_ok());
+    let error = polled[2].result().unwrap_err();
+    assert_eq!(
+        (error.status, error.qp_num),
+        (WcStatus::RETRY_EXC_ERR, 0x12)
+    );
+    assert_eq!(Error::from(error).kind(), ErrorKind::Work);
+}
+
+#[test]
+fn a_receive_tells_its_length_and_the_peer_s_number() {
+    let (_, _, cq) = ladder();
+    let mut received = ibv_wc {
+        opcode: IBV_WC_RECV,
+        byte_len: 12,
+        wc_flags: IBV_WC_WITH_IMM.0,
+        ..Default::default()
+    };
+    received.__bindgen_anon_1.imm_data = __be32(u32::from_ne_bytes([1, 2, 3, 4]));
+    with(|library| library.done.push_back(received));
+    let mut slots = [const { PollSlot::new() }; 1];
+    let success = cq.poll(&mut slots).unwrap()[0].result().unwrap();
+    assert_eq!((success.opcode(), success.byte_len()), (WcOpcode::RECV, 12));
+    assert_eq!(success.imm_data(), Some(0x0102_0304));
+}
+
+#[test]
+fn more_slots_than_c_can_count_are_asked_for_in_part() {
+    let (_, _, cq) = ladder();
+    done(0..1);
+    let count = usize::try_from(i32::MAX).unwrap() + 2;
+    let len = count * size_of::<PollSlot>();
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    let access = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: new memory, pages of which exist once they are touched.
+    let slots = unsafe { libc::mmap(ptr::null_mut(), len, access, flags, -1, 0) };
+    assert_ne!(slots, libc::MAP_FAILED, "100 GiB of addresses");
+    let many = ptr::slice_from_raw_parts_mut(slots.cast::<PollSlot>(), count);
+    // SAFETY: it is mapped, and a slot has no invalid bits.
+    let polled = cq.poll(unsafe { &mut *many }).unwrap();
+    assert_eq!(polled.len(), 1);
+    assert_eq!(with(|library| library.rooms.clone()), [i32::MAX]);
+    // SAFETY: it was mapped above, and is not used any more.
+    unsafe { libc::munmap(slots, len) };
+}

@@ -1,0 +1,55 @@
+//! Posting receives: what the driver sees.
+
+use verbs_core::{ReceiveWorkRequest, Sge};
+
+use crate::library::{connected, prepared, with};
+
+#[test]
+fn many_receives_ring_once_and_keep_their_order() {
+    let qp = prepared();
+    let mut lists = [
+        [Sge::new(0x10, 1, 1)],
+        [Sge::new(0x20, 2, 2)],
+        [Sge::new(0x30, 0, 3)],
+    ];
+    let ids = 5_u64..;
+    let mut chain: Vec<_> = lists
+        .iter_mut()
+        .zip(ids)
+        .map(|(list, wr_id)| ReceiveWorkRequest::new(list).wr_id(wr_id))
+        .collect();
+    // SAFETY: the library touches no buffer.
+    unsafe { qp.post_receive(&mut chain) }.unwrap();
+    let posted = with(|library| std::mem::take(&mut library.posted));
+    let seen: Vec<_> = posted[0]
+        .iter()
+        .map(|wr| (wr.wr_id, wr.list.clone()))
+        .collect();
+    assert_eq!(posted.len(), 1, "one doorbell");
+    assert_eq!(
+        seen,
+        [
+            (5, vec![(0x10, 1, 1)]),
+            (6, vec![(0x20, 2, 2)]),
+            (7, vec![])
+        ]
+    );
+}
+
+#[test]
+fn a_receive_is_posted_again_alone() {
+    let qp = connected();
+    let (mut a, mut b) = ([Sge::new(1, 1, 1)], [Sge::new(2, 2, 2)]);
+    let mut chain = [
+        ReceiveWorkRequest::new(&mut a),
+        ReceiveWorkRequest::new(&mut b),
+    ];
+    // SAFETY: the library touches no buffer.
+    unsafe { qp.post_receive(&mut chain) }.unwrap();
+    chain[0].set_wr_id(9);
+    // SAFETY: as above.
+    unsafe { qp.post_receive(&mut chain[..1]) }.unwrap();
+    let posted = with(|library| std::mem::take(&mut library.posted));
+    assert_eq!(posted.iter().map(Vec::len).collect::<Vec<_>>(), [2, 1]);
+    assert_eq!(posted[1][0].wr_id, 9);
+}

@@ -1,0 +1,188 @@
+//! Posts that a driver refuses, in each way that drivers have.
+
+use std::error::Error as _;
+
+use verbs_core::{
+    Error, ErrorKind, PostError, QueuePair, ReceiveWorkRequest, SendWorkRequest, Sge,
+};
+
+use crate::library::{connected, prepared, with};
+
+fn send(qp: &QueuePair, count: usize) -> Result<(), PostError> {
+    let mut lists = vec![[Sge::new(0x1000, 8, 1)]; count];
+    let mut chain: Vec<_> = lists
+        .iter_mut()
+        .map(|list| SendWorkRequest::new(list))
+        .collect();
+    // SAFETY: the library touches no buffer.
+    unsafe { qp.post_send(&mut chain) }
+}
+
+fn receive(qp: &QueuePair, count: usize) -> Result<(), PostError> {
+    let mut lists = vec![[Sge::new(0x1000, 8, 1)]; count];
+    let mut chain: Vec<_> = lists
+        .iter_mut()
+        .map(|list| ReceiveWorkRequest::new(list))
+        .collect();
+    // SAFETY: the library touches no buffer.
+    unsafe { qp.post_receive(&mut chain) }
+}
+
+fn refuse(at: usize, ret: i32, named: bool) {
+    with(|library| library.refuse_post = Some((at, ret, named)));
+}
+
+#[test]
+fn the_requests_before_the_bad_one_are_the_card_s() {
+    let qp = connected();
+    for post in [send, receive] {
+        for at in 0..5 {
+            refuse(at, libc::EINVAL, true);
+            let error = post(&qp, 5).unwrap_err();
+            assert_eq!(error.posted(), at);
+            assert_eq!(error.errno(), Some(libc::EINVAL));
+            let words = format!("refused request {} of", at + 1);
+            assert!(error.to_string().contains(&words), "{error}");
+        }
+    }
+}
+
+#[test]
+fn the_errno_s_sign_is_the_driver_s_business() {
+    let qp = connected();
+    for post in [send, receive] {
+        for ret in [libc::ENOMEM, -libc::ENOMEM] {
+            refuse(1, ret, true);
+            let error = post(&qp, 2).unwrap_err();
+            assert_eq!((error.errno(), error.is_full()), (Some(libc::ENOMEM), true));
+            assert_eq!((error.posted(), error.kind()), (1, ErrorKind::OutOfMemory));
+        }
+    }
+}
+
+#[test]
+fn a_driver_that_returns_0_and_names_a_bad_one_has_refused() {
+    let qp = connected();
+    for post in [send, receive] {
+        refuse(2, 0, true);
+        let error = post(&qp, 3).unwrap_err();
+        assert_eq!((error.posted(), error.errno()), (2, None));
+        assert!(error.to_string().contains("no reason"), "{error}");
+    }
+}
+
+#[test]
+fn a_driver_that_names_none_has_taken_none() {
+    let qp = connected();
+    for post in [send, receive] {
+        refuse(0, libc::EINVAL, false);
+        let error = post(&qp, 3).unwrap_err();
+        assert_eq!((error.posted(), error.kind()), (0, ErrorKind::InvalidInput));
+        assert!(!error.is_full());
+    }
+}
+
+#[test]
+fn a_full_queue_says_how_large_it_is() {
+    let qp = connected();
+    let cap = qp.cap();
+    refuse(0, libc::ENOMEM, true);
+    let error = send(&qp, 1).unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .contains(&format!("({} requests)", cap.max_send_wr)),
+        "{error}"
+    );
+    refuse(0, libc::ENOMEM, true);
+    let error = receive(&qp, 1).unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .contains(&format!("({} requests)", cap.max_recv_wr)),
+        "{error}"
+    );
+    let error = Error::from(error);
+    assert_eq!(
+        (error.kind(), error.errno()),
+        (ErrorKind::OutOfMemory, Some(libc::ENOMEM))
+    );
+    assert!(error.source().is_none());
+}
+
+#[test]
+fn inline_data_that_is_too_long_says_so() {
+    let qp = connected();
+    let max = qp.cap().max_inline_data;
+    let mut list = [Sge::new(0, max, 0), Sge::new(0, 1, 0)];
+    refuse(0, libc::EINVAL, true);
+    let mut request = [SendWorkRequest::new(&mut list).inline()];
+    // SAFETY: the library touches no buffer.
+    let error = unsafe { qp.post_send(&mut request) }.unwrap_err();
+    let words = format!(
+        "{} bytes inline exceed this queue pair's max_inline_data {max}",
+        max + 1
+    );
+    assert!(error.to_string().ends_with(&words), "{error}");
+    assert_eq!(error.kind(), ErrorKind::InvalidInput);
+    // The same bytes are no reason where they are not inline.
+    let mut list = [Sge::new(0, max + 1, 0)];
+    refuse(0, libc::EINVAL, true);
+    let mut request = [SendWorkRequest::new(&mut list)];
+    // SAFETY: the library touches no buffer.
+    let error = unsafe { qp.post_send(&mut request) }.unwrap_err();
+    assert!(!error.to_string().contains("inline"), "{error}");
+}
+
+#[test]
+fn too_many_elements_say_so() {
+    let qp = connected();
+    let count = qp.cap().max_send_sge + 1;
+    let mut list = vec![Sge::new(0, 1, 0); usize::try_from(count).unwrap()];
+    // Some drivers call this ENOMEM: the queue is not full for that.
+    for ret in [libc::EINVAL, libc::ENOMEM] {
+        refuse(0, ret, true);
+        let mut request = [SendWorkRequest::new(&mut list)];
+        // SAFETY: the library touches no buffer.
+        let error = unsafe { qp.post_send(&mut request) }.unwrap_err();
+        assert!(
+            error
+                .to_string()
+                .contains(&format!("{count} elements exceed")),
+            "{error}"
+        );
+        assert!(!error.is_full());
+        refuse(0, ret, true);
+        let mut request = [ReceiveWorkRequest::new(&mut list)];
+        // SAFETY: as above.
+        let error = unsafe { qp.post_receive(&mut request) }.unwrap_err();
+        assert!(
+            error
+                .to_string()
+                .contains(&format!("{count} elements exceed")),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn a_queue_pair_takes_posts_again_after_a_refusal() {
+    let qp = connected();
+    refuse(1, libc::ENOMEM, true);
+    assert!(send(&qp, 2).is_err());
+    send(&qp, 2).unwrap();
+    assert_eq!(
+        with(|library| library.posted.iter().map(Vec::len).collect::<Vec<_>>()),
+        [1, 2]
+    );
+}
+
+#[test]
+fn receives_of_an_unconnected_queue_pair_are_refused_alike() {
+    let qp = prepared();
+    let mut list = [Sge::new(0, 1, 0)];
+    refuse(0, libc::ENOMEM, true);
+    // SAFETY: the library touches no buffer.
+    let error = unsafe { qp.post_receive(&mut [ReceiveWorkRequest::new(&mut list)]) }.unwrap_err();
+    assert!(error.is_full());
+}
