@@ -1,1 +1,21 @@
-//! What the example programs share.
+//! What the example programs share: options, TCP to the peer, waiting, progress, and how they end.
+
+mod address;
+mod device;
+mod failure;
+mod frame;
+mod options;
+mod output;
+mod progress;
+mod tcp;
+mod wait;
+
+pub use address::{Address, AddressError};
+pub use device::open;
+pub use failure::{Context, Failure, run};
+pub use frame::{Frames, Hello};
+pub use options::Common;
+pub use output::{Measured, say};
+pub use progress::Progress;
+pub use tcp::{Listener, Peer};
+pub use wait::{Patience, Waiter};

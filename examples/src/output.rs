@@ -1,0 +1,93 @@
+//! What goes to standard output.
+
+use std::env;
+use std::fmt;
+use std::io::{self, Write as _};
+use std::time::Duration;
+
+use crate::Failure;
+
+/// Prints a line.
+///
+/// # Errors
+///
+/// When nobody reads it any more; `println!` would panic.
+pub fn say(line: impl fmt::Display) -> Result<(), Failure> {
+    let mut stdout = io::stdout().lock();
+    let said = writeln!(stdout, "{line}").and_then(|()| stdout.flush());
+    said.map_err(|error| Failure::new(format!("cannot write to standard output: {error}")))
+}
+
+/// What was measured, for programs to read.
+#[derive(Clone, Copy, Debug)]
+pub struct Measured {
+    op: &'static str,
+    bytes: u64,
+    iters: u64,
+    took: Duration,
+    verified: bool,
+}
+
+impl Measured {
+    /// So many times `op` with so many bytes each, and whether all of them were looked at and right.
+    #[must_use]
+    pub const fn new(
+        op: &'static str,
+        bytes: u64,
+        iters: u64,
+        took: Duration,
+        verified: bool,
+    ) -> Self {
+        Self {
+            op,
+            bytes,
+            iters,
+            took,
+            verified,
+        }
+    }
+
+    /// Prints it as a line of `name=value` if the environment has `VERBS_RESULT_LINES=1`.
+    ///
+    /// # Errors
+    ///
+    /// As [`say`].
+    pub fn tell(self) -> Result<(), Failure> {
+        if env::var("VERBS_RESULT_LINES").is_ok_and(|value| value == "1") {
+            say(self)
+        } else {
+            Ok(())
+        }
+    }
+}
+
+impl fmt::Display for Measured {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            op, bytes, iters, ..
+        } = self;
+        let usec = self.took.as_secs_f64() * 1e6;
+        let verified = if self.verified { "yes" } else { "no" };
+        write!(
+            f,
+            "RESULT op={op} bytes={bytes} iters={iters} usec={usec:.1} verified={verified}"
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_result_is_one_line_of_names_and_values() {
+        let took = Duration::from_nanos(12_345_678);
+        let line = Measured::new("write", 64, 1000, took, true).to_string();
+        assert_eq!(
+            line,
+            "RESULT op=write bytes=64 iters=1000 usec=12345.7 verified=yes"
+        );
+        let line = Measured::new("read", 1, 1, took, false).to_string();
+        assert!(line.ends_with("verified=no"));
+    }
+}

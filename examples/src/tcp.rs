@@ -1,0 +1,236 @@
+//! TCP to the peer, where nothing waits without a bound.
+
+use std::io::{self, ErrorKind, Read as _, Write as _};
+use std::net::{Ipv4Addr, Ipv6Addr, TcpListener, TcpStream, ToSocketAddrs as _};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::{Context as _, Failure};
+
+/// How often a listener looks for a client.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// A TCP port that clients connect to.
+#[derive(Debug)]
+pub struct Listener {
+    listener: TcpListener,
+    port: u16,
+}
+
+/// The other end of a TCP connection.
+#[derive(Debug)]
+pub struct Peer {
+    stream: TcpStream,
+    limit: Duration,
+}
+
+impl Listener {
+    /// Listens on every address of this machine.
+    ///
+    /// # Errors
+    ///
+    /// The port is taken, or may not be used.
+    pub fn bind(port: u16) -> Result<Self, Failure> {
+        // One socket for both families, where there is IPv6.
+        let listener = TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)).or_else(|error| {
+            if error.kind() == ErrorKind::AddrInUse {
+                return Err(error);
+            }
+            TcpListener::bind((Ipv4Addr::UNSPECIFIED, port))
+        });
+        let listener = listener.context(|| format!("cannot listen on TCP port {port}"))?;
+        listener.set_nonblocking(true)?;
+        Ok(Self { listener, port })
+    }
+
+    /// Waits for a client, at most for `wait`; its silence will be borne for `limit`.
+    ///
+    /// # Errors
+    ///
+    /// Nobody came.
+    pub fn accept(&self, wait: Duration, limit: Duration) -> Result<Peer, Failure> {
+        let deadline = Instant::now() + wait;
+        loop {
+            match self.listener.accept() {
+                Ok((stream, _from)) => {
+                    stream.set_nonblocking(false)?;
+                    return Peer::new(stream, limit);
+                }
+                Err(error) if is_for_later(&error) => {}
+                Err(error) => return Err(error).context(|| "cannot accept a client"),
+            }
+            if Instant::now() >= deadline {
+                let (port, seconds) = (self.port, wait.as_secs());
+                return Err(Failure::new(format!(
+                    "no client came to TCP port {port} in {seconds} s (--wait waits longer)"
+                )));
+            }
+            thread::sleep(LOOK);
+        }
+    }
+}
+
+impl Peer {
+    /// Connects to a server, whose silence will be borne for `limit`.
+    ///
+    /// # Errors
+    ///
+    /// The host is unknown, or nobody listens there.
+    pub fn connect(host: &str, port: u16, limit: Duration) -> Result<Self, Failure> {
+        let doing = || format!("cannot connect to {host} on TCP port {port}");
+        let mut refused = io::Error::new(ErrorKind::NotFound, "it has no address");
+        for address in (host, port).to_socket_addrs().context(doing)? {
+            match TcpStream::connect_timeout(&address, limit) {
+                Ok(stream) => return Self::new(stream, limit),
+                Err(error) => refused = error,
+            }
+        }
+        Err(refused).context(doing)
+    }
+
+    fn new(stream: TcpStream, limit: Duration) -> Result<Self, Failure> {
+        stream.set_nodelay(true)?;
+        stream.set_write_timeout(Some(limit))?;
+        Ok(Self { stream, limit })
+    }
+
+    /// Sends all of `bytes`.
+    ///
+    /// # Errors
+    ///
+    /// The peer is gone, or takes nothing.
+    pub fn send(&self, bytes: &[u8]) -> Result<(), Failure> {
+        let sent = (&self.stream).write_all(bytes);
+        sent.context(|| "cannot send to the peer over TCP")
+    }
+
+    /// Receives exactly as many bytes as `into` has, all of them within the limit.
+    ///
+    /// # Errors
+    ///
+    /// The peer is gone, or too slow.
+    pub fn receive(&self, into: &mut [u8]) -> Result<(), Failure> {
+        let deadline = Instant::now() + self.limit;
+        let (mut got, wanted) = (0, into.len());
+        while let Some(rest) = into.get_mut(got..).filter(|rest| !rest.is_empty()) {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                let limit = self.limit.as_secs();
+                return Err(Failure::new(format!(
+                    "the peer sent {got} of {wanted} bytes over TCP in {limit} s (--timeout waits longer)"
+                )));
+            }
+            self.stream.set_read_timeout(Some(left))?;
+            match (&self.stream).read(rest) {
+                Ok(0) => {
+                    return Err(Failure::new(format!(
+                        "the peer closed the TCP connection after {got} of {wanted} bytes"
+                    )));
+                }
+                Ok(more) => got += more,
+                Err(error) if is_for_later(&error) => {}
+                Err(error) => {
+                    return Err(error).context(|| "cannot receive from the peer over TCP");
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Looks whether the connection is open, without taking anything from it.
+    ///
+    /// # Errors
+    ///
+    /// The peer has closed it, or died.
+    pub fn still_there(&self) -> Result<(), Failure> {
+        self.stream.set_nonblocking(true)?;
+        let looked = self.stream.peek(&mut [0]);
+        self.stream.set_nonblocking(false)?;
+        match looked {
+            Ok(0) => Err(Failure::new(
+                "the peer is gone: it closed the TCP connection",
+            )),
+            Ok(_) => Ok(()),
+            Err(error) if is_for_later(&error) => Ok(()),
+            Err(error) => Err(error).context(|| "the peer is gone"),
+        }
+    }
+}
+
+fn is_for_later(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SHORT: Duration = Duration::from_millis(200);
+
+    /// The two ends of a connection.
+    fn ends() -> (Peer, Peer) {
+        let listener = Listener::bind(0).unwrap();
+        let port = listener.listener.local_addr().unwrap().port();
+        let client = Peer::connect("localhost", port, SHORT).unwrap();
+        (listener.accept(SHORT, SHORT).unwrap(), client)
+    }
+
+    #[test]
+    fn bytes_arrive_whole_though_sent_in_parts() {
+        let (server, client) = ends();
+        client.send(b"abc").unwrap();
+        let sender = thread::spawn(move || {
+            thread::sleep(SHORT / 4);
+            client.send(b"def").map(|()| client)
+        });
+        let mut bytes = [0; 6];
+        server.receive(&mut bytes).unwrap();
+        assert_eq!(&bytes, b"abcdef");
+        server.still_there().unwrap();
+        drop(sender.join().unwrap().unwrap());
+        let gone = server.still_there().unwrap_err().to_string();
+        assert!(gone.contains("the peer is gone"), "{gone}");
+    }
+
+    #[test]
+    fn silence_ends_even_if_a_byte_comes_now_and_then() {
+        let (server, client) = ends();
+        let start = Instant::now();
+        let dripping = thread::spawn(move || {
+            // Until the other end gives up.
+            while start.elapsed() < SHORT * 20 && client.send(b"x").is_ok() {
+                thread::sleep(SHORT / 4);
+            }
+        });
+        let error = server.receive(&mut [0; 1000]).unwrap_err().to_string();
+        assert!(error.contains("of 1000 bytes"), "{error}");
+        assert!(start.elapsed() < SHORT * 5);
+        drop(server);
+        dripping.join().unwrap();
+    }
+
+    #[test]
+    fn an_early_end_is_told() {
+        let (server, client) = ends();
+        client.send(b"ab").unwrap();
+        drop(client);
+        let error = server.receive(&mut [0; 4]).unwrap_err().to_string();
+        assert!(error.contains("after 2 of 4 bytes"), "{error}");
+    }
+
+    #[test]
+    fn nobody_there_is_told_on_both_sides() {
+        let listener = Listener::bind(0).unwrap();
+        let port = listener.listener.local_addr().unwrap().port();
+        let error = listener.accept(SHORT, SHORT).unwrap_err().to_string();
+        assert!(error.starts_with("no client came"), "{error}");
+        let taken = Listener::bind(port).unwrap_err().to_string();
+        assert!(taken.contains("cannot listen on TCP port"), "{taken}");
+        drop(listener);
+        let error = Peer::connect("127.0.0.1", port, SHORT).unwrap_err();
+        assert!(error.to_string().contains("Connection refused"), "{error}");
+    }
+}
