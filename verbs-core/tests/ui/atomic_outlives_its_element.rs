@@ -1,0 +1,10 @@
+//! An atomic does not outlive the element that takes what was there before.
+
+use verbs_core::{AtomicWorkRequest, RemoteMemoryRegion, Result, Sge};
+
+fn escape(remote: &RemoteMemoryRegion) -> Result<AtomicWorkRequest<'static>> {
+    let mut before = Sge::new(0, 8, 1);
+    AtomicWorkRequest::fetch_and_add(&mut before, remote, 1)
+}
+
+fn main() {}

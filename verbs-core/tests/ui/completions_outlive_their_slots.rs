@@ -1,0 +1,10 @@
+//! Completions do not outlive the slots that they are in.
+
+use verbs_core::{CompletionQueue, PollSlot, PolledCompletions, Result};
+
+fn escape(cq: &CompletionQueue) -> Result<PolledCompletions<'static>> {
+    let mut slots = [const { PollSlot::new() }; 4];
+    Ok(cq.poll(&mut slots)?)
+}
+
+fn main() {}

@@ -1,0 +1,10 @@
+//! An element does not outlive the registration that it names.
+
+use verbs_core::{GatherElement, ProtectionDomain, Result};
+
+fn escape(pd: &ProtectionDomain) -> Result<GatherElement<'_>> {
+    let region = pd.reg_mr(vec![0_u8; 8])?;
+    region.gather_element(..)
+}
+
+fn main() {}

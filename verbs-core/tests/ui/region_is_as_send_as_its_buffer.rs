@@ -1,0 +1,22 @@
+//! A region is no more `Send` than its buffer.
+
+use std::ptr::NonNull;
+use std::rc::Rc;
+
+use verbs_core::{Buffer, MemoryRegion};
+
+struct Local(Box<[u8]>, Rc<()>);
+
+unsafe impl Buffer for Local {
+    fn bytes(&mut self) -> NonNull<[u8]> {
+        NonNull::from(&mut *self.0)
+    }
+}
+
+fn send<T: Send>(_: T) {}
+
+fn region(region: MemoryRegion<Local>) {
+    send(region);
+}
+
+fn main() {}

@@ -1,0 +1,10 @@
+//! A work request does not outlive its list of elements.
+
+use verbs_core::{SendWorkRequest, Sge};
+
+fn escape() -> SendWorkRequest<'static> {
+    let mut list = [Sge::new(0, 8, 1)];
+    SendWorkRequest::new(&mut list)
+}
+
+fn main() {}
