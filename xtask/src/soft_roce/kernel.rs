@@ -126,7 +126,11 @@ pub(super) fn get(
     let source = fetch::find(wanted)?;
     let mut name = file_name(&source.version());
     if !succeeds(&mut check(&cache()?.join(&name))) {
-        name = build(&source, policy)?;
+        let built = build(&source, policy);
+        if built.is_err() {
+            remove_leftovers()?;
+        }
+        name = built?;
     }
     let fresh = cache()?.join(format!("tmp-link-{}", std::process::id()));
     let point = || format!("cannot make {}", link.display());

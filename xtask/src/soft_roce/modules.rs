@@ -83,9 +83,9 @@ impl Tree {
         let missing = self.missing();
         if !missing.is_empty() {
             return Err(Error::new(format!(
-                "the kernel in {} has no module {}: it cannot be a soft-RoCE guest (cloud kernels \
+                "the kernel {} has no module {}: it cannot be a soft-RoCE guest (cloud kernels \
                  cannot); choose another with --kernel",
-                self.dir.display(),
+                self.dir.file_name().unwrap_or_default().display(),
                 missing.join(", ")
             )));
         }
