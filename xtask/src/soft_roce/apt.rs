@@ -170,8 +170,8 @@ fn parse(stanza: &str) -> Option<Package> {
     };
     let depends = field("Depends").unwrap_or_default().split(',');
     let depends = depends.filter_map(|alternatives| {
-        let first = alternatives.split('|').next()?;
-        let name = first.split_whitespace().next()?;
+        // Of `a (>= 1) | b` the first is enough: a kernel's own parts have no alternatives.
+        let name = alternatives.split_whitespace().next()?;
         Some(name.split(':').next().unwrap_or(name).to_owned())
     });
     Some(Package {

@@ -184,6 +184,7 @@ mod tests {
     #[test]
     fn what_the_loader_lists_is_found() {
         let listed = "\tlinux-vdso.so.1 (0x00007ffd5f9f2000)\n\
+             \tlinux-gate.so.1 =>  (0x00007ffd5f9f2000)\n\
              \tlibgcc_s.so.1 => /lib/x86_64-linux-gnu/libgcc_s.so.1 (0x00007f86)\n\
              \tlibc.so.6 => /opt/my libs/libc.so.6 (0x00007f86)\n\
              \tlibgone.so => not found\n\

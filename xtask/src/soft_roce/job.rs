@@ -3,7 +3,6 @@
 use std::fs::{self, File};
 use std::io::{self, PipeReader, Read, Write as _};
 use std::os::unix::process::CommandExt as _;
-use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -319,22 +318,25 @@ fn reap(job: Pid) -> Result<WaitStatus, Error> {
 
 /// Ends what the job left behind, so that its output comes to an end.
 fn kill_the_rest() {
-    let Ok(processes) = fs::read_dir("/proc") else {
-        return;
-    };
-    for entry in processes.flatten() {
-        let pid = entry
-            .file_name()
-            .to_str()
-            .and_then(|name| name.parse().ok());
-        let other = pid.filter(|&pid: &i32| pid != 1).and_then(Pid::from_raw);
-        // The kernel's own threads have no command line.
-        let is_program = |pid: Pid| {
-            let file = format!("/proc/{}/cmdline", pid.as_raw_nonzero());
-            fs::read(Path::new(&file)).is_ok_and(|line| !line.is_empty())
-        };
-        if let Some(pid) = other.filter(|&pid| is_program(pid)) {
+    // What is killed may just have started something; what starts faster than that is given up.
+    for _ in 0..10 {
+        let programs = programs();
+        if programs.is_empty() {
+            return;
+        }
+        for pid in programs {
             let _ = kill_process(pid, Signal::KILL);
         }
     }
+}
+
+/// Every process that is neither init nor dead nor the kernel's own: those have no command line.
+fn programs() -> Vec<Pid> {
+    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = processes.filter_map(|entry| {
+        let pid = entry.file_name().to_str()?.parse().ok()?;
+        let line = fs::read(entry.path().join("cmdline")).unwrap_or_default();
+        Pid::from_raw(pid).filter(|_| pid != 1 && !line.is_empty())
+    });
+    pids.collect()
 }

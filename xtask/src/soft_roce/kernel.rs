@@ -355,8 +355,13 @@ mod tests {
         let intact = || succeeds(&mut check(&dir));
         assert!(!intact());
         fs::write(dir.join("image"), "").unwrap();
+        fs::write(dir.join("release"), "").unwrap();
         let empty = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
-        fs::write(dir.join(MANIFEST), format!("{empty}  ./image\n")).unwrap();
+        fs::write(
+            dir.join(MANIFEST),
+            format!("{empty}  ./image\n{empty}  ./release\n"),
+        )
+        .unwrap();
         let before = intact();
         fs::write(dir.join("image"), "x").unwrap();
         let changed = intact();
