@@ -1,5 +1,7 @@
 //! Messages over TCP: a length, then JSON, of a protocol with a name and a version.
 
+use std::time::Duration;
+
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -77,8 +79,17 @@ impl Frames {
     ///
     /// The peer is gone, too slow, or sends something else.
     pub fn receive<M: DeserializeOwned>(&self) -> Result<M, Failure> {
+        self.receive_within(self.peer.limit())
+    }
+
+    /// As [`receive`](Self::receive), with another limit.
+    ///
+    /// # Errors
+    ///
+    /// As [`receive`](Self::receive).
+    pub fn receive_within<M: DeserializeOwned>(&self, limit: Duration) -> Result<M, Failure> {
         let mut len = [0; 4];
-        self.peer.receive(&mut len)?;
+        self.peer.receive_within(&mut len, limit)?;
         let len = usize::try_from(u32::from_be_bytes(len))?;
         if len > MAX_LEN {
             return Err(Failure::new(

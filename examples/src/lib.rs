@@ -1,5 +1,6 @@
 //! What the example programs share: options, TCP to the peer, waiting, progress, and how they end.
 
+mod account;
 mod address;
 mod device;
 mod failure;
@@ -12,6 +13,7 @@ mod progress;
 mod tcp;
 mod wait;
 
+pub use account::missing_or_twice;
 pub use address::{Address, AddressError};
 pub use device::open;
 pub use failure::{Context, Failure, run};

@@ -110,12 +110,21 @@ impl Peer {
     ///
     /// The peer is gone, or too slow.
     pub fn receive(&self, into: &mut [u8]) -> Result<(), Failure> {
-        let deadline = Instant::now() + self.limit;
+        self.receive_within(into, self.limit)
+    }
+
+    /// As [`receive`](Self::receive), with another limit.
+    ///
+    /// # Errors
+    ///
+    /// As [`receive`](Self::receive).
+    pub fn receive_within(&self, into: &mut [u8], limit: Duration) -> Result<(), Failure> {
+        let deadline = Instant::now() + limit;
         let (mut got, wanted) = (0, into.len());
         while let Some(rest) = into.get_mut(got..).filter(|rest| !rest.is_empty()) {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                let limit = self.limit.as_secs();
+                let limit = limit.as_secs();
                 return Err(Failure::new(format!(
                     "the peer sent {got} of {wanted} bytes over TCP in {limit} s (--timeout waits longer)"
                 )));
@@ -135,6 +144,12 @@ impl Peer {
             }
         }
         Ok(())
+    }
+
+    /// How long its silence is borne.
+    #[must_use]
+    pub const fn limit(&self) -> Duration {
+        self.limit
     }
 
     /// Looks whether the connection is open, without taking anything from it.
