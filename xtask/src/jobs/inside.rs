@@ -13,7 +13,7 @@ use super::{END, OWN_LINE, START};
 use crate::error::{Context as _, Error};
 use crate::process::{self, Scratch, exit_code, kill_tree};
 use crate::stream::{self, Text};
-use crate::test::libtest::Tally;
+use crate::test::libtest::starting;
 
 /// How often processes are looked at.
 const POLL: Duration = Duration::from_millis(10);
@@ -55,26 +55,27 @@ fn run(job: &Job) -> Result<Option<(String, u8)>, Error> {
     }
 }
 
-/// Runs a test program; its output goes on as it comes.
+/// Runs a test program. Its output goes on as it comes, and so does the name of a test that
+/// starts: if this machine dies of it, that is the last that is heard.
 fn run_one(job: &Job, argv: &[String]) -> Result<Option<(String, u8)>, Error> {
-    let mut tally = Tally::default();
-    let mut broken = Ok(());
+    let mut said = Ok(());
+    let mut running = String::new();
+    let mut tell = |line: &str| {
+        if said.is_ok() {
+            said = say(line);
+        }
+    };
     let mut command = command(job, argv)?;
     let end = stream::run(&mut command, job.limits, |text| match text {
-        Text::Line(line) => {
-            tally.line(line);
-            let said = say(line);
-            if broken.is_ok() {
-                broken = said;
-            }
+        Text::Line(line) => tell(line),
+        Text::Partial(text) if text != running && starting(text).is_some() => {
+            running = text.to_owned();
+            tell(text);
         }
-        Text::Partial(text) => tally.partial(text),
+        Text::Partial(_) => {}
     })?;
-    broken?;
-    let running = tally
-        .running
-        .map_or_else(String::new, |test| format!(", in the test {test}"));
-    Ok(end.failure().map(|(why, code)| (why + &running, code)))
+    said?;
+    Ok(end.failure())
 }
 
 fn command(job: &Job, argv: &[String]) -> Result<Command, Error> {

@@ -9,7 +9,7 @@ use super::report::Report;
 use crate::error::Error;
 use crate::jobs::{self, Event, Job};
 use crate::process;
-use crate::soft_roce::Options;
+use crate::soft_roce::{Options, Way};
 use crate::stream::Limits;
 use crate::workspace::{self, Artifact};
 
@@ -98,6 +98,7 @@ fn programs(filter: Option<&str>) -> Result<Vec<Program>, Error> {
     let args = [
         "test",
         "--workspace",
+        "--exclude=xtask",
         "--all-features",
         "--no-run",
         "--message-format=json-render-diagnostics",
@@ -160,6 +161,10 @@ fn two_hosts(report: &mut Report, options: &Options, programs: &[Program]) -> Re
         let (double, _): (Vec<&str>, Vec<&str>) = split(&program.tests);
         for test in double {
             let name = format!("{} {test}", program.name());
+            if options.way == Way::Native {
+                report.skip(format!("{name}: one machine only (--native)"));
+                continue;
+            }
             let job = program.job(name.clone(), &["--exact", test]);
             run(report, &options, &[job], &BTreeMap::from([(name, 1)]))?;
         }
@@ -216,7 +221,9 @@ fn judge(
     let code = result.map_or_else(|(code, _)| code, |()| 1);
     count(report, name, tally, code);
     match result {
-        Err((code, why)) if tally.failed == 0 => report.fail(format!("{name}: {why}"), code),
+        Err((code, why)) if tally.failed == 0 => {
+            report.fail(format!("{name}: {why}{}", tally.place()), code);
+        }
         Ok(()) if tally.passed + tally.failed != expected => {
             let ran = tally.passed + tally.failed;
             report.fail(format!("{name}: {ran} of its {expected} tests were run"), 1);
@@ -289,11 +296,8 @@ mod tests {
 
     #[test]
     fn a_program_that_dies_is_a_failure_beside_what_it_did() {
-        let summary = judged(
-            &["test a ... ok"],
-            3,
-            Err((134, "signal: 6, in the test b")),
-        );
+        let lines = ["test a ... ok", "test b ... "];
+        let summary = judged(&lines, 3, Err((134, "signal: 6")));
         assert!(
             summary.contains("FAILED core device: signal: 6, in the test b"),
             "{summary}"

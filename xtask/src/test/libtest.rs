@@ -22,7 +22,7 @@ pub(crate) struct Tally {
 
 impl Tally {
     /// Takes one line in; returns whether a reader wants to see it. The output of tests that
-    /// passed is left out, but for what they skipped.
+    /// passed is left out, but for what they skipped; so are starts without an end.
     pub(crate) fn line(&mut self, line: &str) -> bool {
         if line == "successes:" {
             self.in_successes = true;
@@ -35,15 +35,13 @@ impl Tally {
         } else if let Some(test) = line.strip_prefix("test ") {
             self.test(test);
         }
-        skipped.is_some() || !self.in_successes
+        skipped.is_some() || !(self.in_successes || starting(line).is_some())
     }
 
-    /// Takes in the start of a line that has not ended yet: `test NAME ... `.
-    pub(crate) fn partial(&mut self, text: &str) {
-        let test = text.strip_prefix("test ");
-        if let Some((name, "")) = test.and_then(|test| test.split_once(" ... ")) {
-            self.running = Some(name.to_owned());
-        }
+    /// Where a test program broke off, for a message: `, in the test NAME`, or nothing.
+    pub(crate) fn place(&self) -> String {
+        let running = self.running.as_ref();
+        running.map_or_else(String::new, |test| format!(", in the test {test}"))
     }
 
     fn test(&mut self, text: &str) {
@@ -57,7 +55,7 @@ impl Tally {
         let Some((name, how)) = text.split_once(" ... ") else {
             return;
         };
-        self.running = None;
+        self.running = how.is_empty().then(|| name.to_owned());
         if how.starts_with("FAILED") {
             self.failures.push(name.to_owned());
         } else if let Some(reason) = how.strip_prefix("ignored") {
@@ -66,6 +64,11 @@ impl Tally {
             self.ignored.push(format!("{name}: {reason}"));
         }
     }
+}
+
+/// The test that a line tells of which has not ended yet: `test NAME ... `.
+pub(crate) fn starting(text: &str) -> Option<&str> {
+    text.strip_prefix("test ")?.strip_suffix(" ... ")
 }
 
 /// The number before `word` in `ok. 3 passed; 0 failed; …`.
@@ -77,7 +80,7 @@ fn count(result: &str, word: &str) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::Tally;
+    use super::{Tally, starting};
 
     const OUTPUT: &str = "
 running 4 tests
@@ -115,10 +118,12 @@ test result: FAILED. 2 passed; 1 failed; 1 ignored; 0 measured; 0 filtered out; 
     #[test]
     fn a_test_that_does_not_end_is_known_by_name() {
         let mut tally = Tally::default();
-        tally.partial("test a::hangs ... ");
-        assert_eq!(tally.running.as_deref(), Some("a::hangs"));
+        assert_eq!(starting("test a::hangs ... "), Some("a::hangs"));
+        assert!(!tally.line("test a::hangs ... "));
+        assert_eq!(tally.place(), ", in the test a::hangs");
+        assert_eq!(starting("test a::hangs ... o"), None);
         tally.line("test a::hangs ... ok");
-        assert_eq!(tally.running, None);
+        assert_eq!(tally.place(), "");
     }
 
     #[test]

@@ -13,7 +13,7 @@ use crate::args::Args;
 use crate::error::Error;
 use crate::jobs;
 use crate::packages::{self, Need};
-use crate::soft_roce::Options;
+use crate::soft_roce::{Options, Way};
 use report::Report;
 
 const HELP: &str = "\
@@ -22,8 +22,8 @@ Runs everything that proves the project.
 Usage: cargo xtask test [OPTION…] [FILTER]
 
 First what runs anywhere: formatting, the project's rules, lints, unit tests, doctests, docs.
-Then, on soft-RoCE: the tests that need an RDMA device, our rc_pingpong against C's, and the
-tests that need two machines.
+Then, on soft-RoCE: the tests that need an RDMA device, those that need two machines, our
+rc_pingpong against C's, and the tests of soft-RoCE itself.
 
   FILTER          only tests whose name contains it
   --offline       only what runs anywhere
@@ -44,13 +44,16 @@ pub(crate) const BUILD_NEEDS: [Need; 4] = [
     Need::Libclang,
 ];
 
-/// What the device tests need beside soft-RoCE itself: C's programs, and tools to break links.
+/// What the device tests need: C's programs, and tools to break links.
 const DEVICE_NEEDS: [Need; 4] = [
     Need::RdmaProviders,
     Need::RdmaTools,
     Need::Iproute2,
     Need::TrafficControl,
 ];
+
+/// What virtual machines need: two of them are two hosts, wherever the other tests run.
+const GUEST_NEEDS: [Need; 2] = [Need::Qemu, Need::Kmod];
 
 /// What a run chooses.
 #[derive(Debug)]
@@ -88,6 +91,11 @@ pub(crate) fn device(options: &Options) -> Result<ExitCode, Error> {
 }
 
 impl Choice {
+    /// Whether virtual machines may be used.
+    fn has_guests(&self) -> bool {
+        self.options.way != Way::Native
+    }
+
     pub(crate) fn from_args(mut args: Args) -> Result<Self, Error> {
         let options = Options {
             install: args.policy()?,
@@ -115,6 +123,9 @@ pub(crate) fn run(report: &mut Report, choice: &Choice) -> Result<(), Error> {
     let mut needs = BUILD_NEEDS.to_vec();
     if choice.device {
         needs.extend(DEVICE_NEEDS);
+        if choice.has_guests() {
+            needs.extend(GUEST_NEEDS);
+        }
     }
     packages::ensure(&needs, policy)?;
 
@@ -131,6 +142,16 @@ pub(crate) fn run(report: &mut Report, choice: &Choice) -> Result<(), Error> {
     if choice.device {
         devices::tests(report, &choice.options, filter)?;
         interop::tests(report, &choice.options, filter)?;
+        if choice.has_guests() {
+            let args = [
+                "--package=xtask",
+                "--features=guest-tests",
+                "--test=soft_roce",
+            ];
+            offline::libtest(report, "soft-RoCE's own tests", &args, filter, false)?;
+        } else {
+            report.skip("soft-RoCE's own tests: no virtual machines (--native)");
+        }
     }
     if let Some(filter) = filter.filter(|_| report.is_empty()) {
         return Err(Error::new(format!("no test has `{filter}` in its name")));

@@ -50,45 +50,48 @@ pub(super) fn tests(
     filter: Option<&str>,
     counts_ignored: bool,
 ) -> Result<(), Error> {
-    let step = Report::start("cargo test");
+    // The task runner by itself: its features are for tests of minutes.
+    let others = ["--workspace", "--exclude=xtask", "--all-features"];
+    libtest(report, "cargo test", &others, filter, counts_ignored)?;
+    let own = ["--package=xtask"];
+    libtest(report, "cargo test -p xtask", &own, filter, counts_ignored)
+}
+
+/// Runs `cargo test` with `args` as one step, and counts its tests.
+pub(super) fn libtest(
+    report: &mut Report,
+    title: &str,
+    args: &[&str],
+    filter: Option<&str>,
+    counts_ignored: bool,
+) -> Result<(), Error> {
+    let step = Report::start(title);
     let mut tally = Tally::default();
-    let args = [
-        "test",
-        "--workspace",
-        "--all-features",
-        "--no-fail-fast",
-        "--",
-        "--show-output",
-    ];
-    let mut command = workspace::cargo(&args);
-    command.args(filter);
-    let end = stream::run(&mut command, LIMITS, |text| match text {
-        Text::Line(line) => {
-            if tally.line(line) {
-                println!("{line}");
-            }
+    let mut command = workspace::cargo(&["test", "--no-fail-fast"]);
+    command
+        .args(args)
+        .args(["--", "--show-output"])
+        .args(filter);
+    let end = stream::run(&mut command, LIMITS, |text| {
+        if let Text::Line(line) = text
+            && tally.line(line)
+        {
+            println!("{line}");
         }
-        Text::Partial(text) => tally.partial(text),
     })?;
     let failure = end.failure();
-    let running = tally.running.take();
     let code = failure.as_ref().map_or(1, |(_, code)| *code);
-    count(report, "cargo test", &tally, code);
+    count(report, title, &tally, code);
     for ignored in &tally.ignored {
         // A doctest's name ends so; the device tests come later.
         if counts_ignored || ignored.contains(" (line ") {
             report.skip(ignored.clone());
         }
     }
-    match failure {
+    step.end(if failure.is_none() { "ok" } else { "FAILED" });
+    if let Some((why, code)) = failure.filter(|_| tally.failed == 0) {
         // More than failed tests, which are counted by name: nothing was run, or it broke off.
-        Some((why, code)) if tally.failed == 0 => {
-            let test = running.map_or_else(String::new, |test| format!(", in the test {test}"));
-            report.fail(format!("cargo test: {why}{test}"), code);
-            step.end("FAILED");
-        }
-        Some(_) => step.end("FAILED"),
-        None => step.end("ok"),
+        report.fail(format!("{title}: {why}{}", tally.place()), code);
     }
     Ok(())
 }
