@@ -107,3 +107,68 @@ impl Frames {
         &self.peer
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Listener;
+    use std::io::Write as _;
+    use std::net::TcpStream;
+
+    const SHORT: Duration = Duration::from_millis(200);
+
+    fn hello(version: u32) -> Hello {
+        Hello::new("try", version)
+    }
+
+    /// What greeting comes to when the other side sends these bytes first.
+    fn greeted(bytes: &[u8]) -> Result<Frames, Failure> {
+        let listener = Listener::bind(0).unwrap();
+        let mut other = TcpStream::connect(("127.0.0.1", listener.port())).unwrap();
+        other.write_all(bytes).unwrap();
+        Frames::greet(listener.accept(SHORT, SHORT).unwrap(), &hello(1))
+    }
+
+    fn framed(message: &impl Serialize) -> Vec<u8> {
+        let body = serde_json::to_vec(message).unwrap();
+        let len = u32::try_from(body.len()).unwrap();
+        [&len.to_be_bytes()[..], &body].concat()
+    }
+
+    #[test]
+    fn messages_arrive_after_the_same_hello() {
+        let bytes = [framed(&hello(1)), framed(&vec![1_u64, 2])].concat();
+        let frames = greeted(&bytes).unwrap();
+        assert_eq!(frames.receive::<Vec<u64>>().unwrap(), [1, 2]);
+    }
+
+    #[test]
+    fn another_program_or_version_is_named() {
+        let error = greeted(&framed(&hello(2))).unwrap_err().to_string();
+        assert_eq!(error, "the peer is try version 2, this is try version 1");
+        let other = greeted(&framed(&Hello::new("other", 1))).unwrap_err();
+        assert!(other.to_string().starts_with("the peer is other version 1"));
+    }
+
+    #[test]
+    fn garbage_silence_and_lies_are_refused() {
+        let refused = |bytes: &[u8]| greeted(bytes).unwrap_err().to_string();
+        let http = refused(b"GET / HTTP/1.1\r\n\r\n");
+        assert!(http.contains("no message of this program"), "{http}");
+        let no_json = refused(b"\0\0\0\x04{]}[");
+        assert!(no_json.contains("no message of this program"), "{no_json}");
+        let other_json = refused(&framed(&"hello"));
+        assert!(other_json.contains("does not say hello"), "{other_json}");
+        // Nothing more comes than a length.
+        assert!(refused(b"\0\0\0\x40").contains("0 of 64 bytes"));
+        assert!(refused(b"").contains("0 of 4 bytes"));
+    }
+
+    #[test]
+    fn a_message_that_is_too_long_is_not_sent() {
+        let frames = greeted(&framed(&hello(1))).unwrap();
+        let long = "x".repeat(MAX_LEN);
+        let error = frames.send(&long).unwrap_err().to_string();
+        assert!(error.contains("too long"), "{error}");
+    }
+}

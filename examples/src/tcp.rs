@@ -40,7 +40,14 @@ impl Listener {
         });
         let listener = listener.context(|| format!("cannot listen on TCP port {port}"))?;
         listener.set_nonblocking(true)?;
+        let port = listener.local_addr()?.port();
         Ok(Self { listener, port })
+    }
+
+    /// The port, which the system chose if 0 was asked for.
+    #[must_use]
+    pub const fn port(&self) -> u16 {
+        self.port
     }
 
     /// Waits for a client, at most for `wait`; its silence will be borne for `limit`.
@@ -188,7 +195,7 @@ mod tests {
     /// The two ends of a connection.
     fn ends() -> (Peer, Peer) {
         let listener = Listener::bind(0).unwrap();
-        let port = listener.listener.local_addr().unwrap().port();
+        let port = listener.port();
         let client = Peer::connect("localhost", port, SHORT).unwrap();
         (listener.accept(SHORT, SHORT).unwrap(), client)
     }
@@ -239,7 +246,7 @@ mod tests {
     #[test]
     fn nobody_there_is_told_on_both_sides() {
         let listener = Listener::bind(0).unwrap();
-        let port = listener.listener.local_addr().unwrap().port();
+        let port = listener.port();
         let error = listener.accept(SHORT, SHORT).unwrap_err().to_string();
         assert!(error.starts_with("no client came"), "{error}");
         let taken = Listener::bind(port).unwrap_err().to_string();

@@ -96,6 +96,8 @@ fn pingpong(options: &Options) -> Result<(), Failure> {
         .max_dest_rd_atomic(1)
         .sl(options.sl)
         .build()?;
+    let port_num = prepared.endpoint().port_num();
+    examples::check_size(&context, port_num, options.size.into())?;
     let mut element = buffers.receive()?;
     receive(&mut element, options.rx_depth, |receive| {
         // SAFETY: `buffers` outlives the queue pair, which is declared after it; its receive buffer

@@ -326,6 +326,9 @@ impl<'o> Client<'o> {
         let elements = options.elements.into();
         let nothing = AccessFlags::empty();
         let prepared = prepare(&pd, &cq, common, [chain, 1], elements, nothing)?;
+        let largest = runs.iter().map(|run| run.size as u64).max();
+        let port_num = prepared.endpoint().port_num();
+        examples::check_size(&context, port_num, largest.unwrap_or(0))?;
         let local = pd.reg_mr(vec![STALE; area])?;
         let peer = Peer::connect(host, common.port, common.limit())?;
         let frames = Frames::greet(peer, &hello())?;
