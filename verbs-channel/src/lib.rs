@@ -1,7 +1,159 @@
 //! A connected RDMA endpoint whose safe API cannot misuse memory.
 //!
-//! This crate will hold the safety layer over [`verbs_core`]: scoped channels, loans, owned
-//! buffers, deadlines and bounded teardown. It has no items of its own yet; it re-exports the
-//! layer below.
+//! A [`Channel`] is a reliable connection with its own completion queue. It counts what is in flight,
+//! keeps every buffer until the card is done with it, and waits for nothing without a bound. None of
+//! it needs `unsafe`, and whatever is dropped, leaked, panicked or unplugged, the card never touches
+//! memory that Rust has given to someone else. For verbs as they are use [`verbs_core`], the layer
+//! below; in async code `verbs-async`, the layer above.
+//!
+//! ```text
+//! ProtectionDomain ── Channel::builder ──► PreparedChannel ── connect, accept, handshake ──► Channel
+//!        │                    │                                                                │
+//!        │                    └─ group ──► ChannelGroup ◄── join ── ConnectedMember            │
+//!        ├── BufferPool ── take ──► PoolBuffer ──► OwnedBuffer ────── start_* ─────────────────┤
+//!        └── MemoryRegion ── gather_element, scatter_element ──────── send, scope … ───────────┘
+//! ```
+//!
+//! *Invariant:* dependencies point down only: this crate knows [`verbs_core`], which it re-exports
+//! whole, and no layer above.
+//!
+//! *Invariant:* safe code cannot cause undefined behaviour, nor let a card read or write memory that
+//! Rust has given to someone else.
+//!
+//! *Invariant:* nothing waits without a bound that the caller can set, nothing that fails is silent,
+//! and after a channel has been built no operation allocates.
+//!
+//! # Quick start
+//!
+//! Two ends in one process; in real life each is in its own, and they
+//! [`connect`](PreparedChannel::connect) over TCP.
+//!
+//! ```no_run
+//! use verbs_channel::{Channel, verbs_core::Context};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let pd = Context::first_active()?.alloc_pd()?;
+//! let (mut left, mut right) = Channel::loopback(&pd)?;
+//!
+//! let hello = pd.reg_mr(b"hello".to_vec())?;
+//! let mut inbox = pd.reg_mr(vec![0_u8; 64])?;
+//!
+//! let received = right.scope(|scope| {
+//!     let receive = scope.post_receive(inbox.scatter_element(..)?)?;
+//!     left.send(hello.gather_element(..)?)?;
+//!     Ok::<_, verbs_channel::Error>(receive.spin_poll()?)
+//! })?;
+//! assert_eq!(&inbox[..received.byte_len() as usize], b"hello");
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Five ways to use it
+//!
+//! | way | buffers | pick it for |
+//! |---|---|---|
+//! | blocking: [`send`](Channel::send), [`receive`](Channel::receive) … | borrowed for the call | one thing at a time |
+//! | scoped: [`scope`](Channel::scope), `post_*` | borrowed until the scope ends | several at once, on buffers of yours |
+//! | loans: [`lend`](PollingScope::lend) | borrowed, and back before the scope ends | a pipeline that reuses its buffers |
+//! | owned: [`start_send`](Channel::start_send) … | given away, and back with the result | work that outlives the function, servers |
+//! | batches: [`post_batch`](PollingScope::post_batch), [`run_batch`](Channel::run_batch) | as in the others | many small requests: one doorbell, one completion |
+//!
+//! Below them, for other people's layers: [`post_unpolled`](Channel::post_unpolled), which is
+//! `unsafe`.
+//!
+//! # The life of a work request
+//!
+//! ```text
+//!             no slot, or no credit: Rejected, with what was given (is_backpressure)
+//!               ▲
+//! your buffer ──┴─► slot taken ──► posted ──► card ──► completion ──► slot done ──► result taken
+//!                   (wr_id = its number     │                          │             by its handle, its
+//!                    and generation)        │ deadline, failure        │             ticket, or the end
+//!                                           ▼                          │             of its scope;
+//!                                        aborted (see below) ──────────┘             the slot is free
+//! ```
+//!
+//! # How things end
+//!
+//! An operation ends in exactly one of three ways: success, a work error, an abort.
+//!
+//! ```text
+//! wait for the completion ── in time ──────────────────────────────► success, or a work error
+//!   │ deadline, a scope that failed
+//!   ▼
+//! queue pair to ERROR, drain the flushes ── within drain_timeout ──► aborted, or flushed
+//!   │ not flushed, or the queue cannot be polled
+//!   ▼
+//! destroy the queue pair ── the card touches its buffers no more ──► aborted
+//!   │ even that is refused
+//!   ▼
+//! owned buffers are leaked, and the log says so;
+//! with borrowed buffers in the card's hands the process aborts
+//! ```
+//!
+//! A channel on which something failed or was aborted is *down*: it says
+//! [why](Channel::down_reason), refuses work, and [`reset`](Channel::reset) prepares a new one like
+//! it. A reliable connection has no keepalive: with only receives posted, a peer that died is not
+//! noticed, so give those a timeout.
+//!
+//! # What this crate does not do
+//!
+//! It does not fragment, acknowledge or order messages beyond what a reliable connection does, does
+//! not reconnect by itself, and has no threads of its own.
+//!
+//! # Features
+//!
+//! None.
+//!
+//! # Requirements
+//!
+//! Those of [`verbs_core`].
+//!
+//! # Thread safety
+//!
+//! A channel is `Send`: it can be moved to another thread, and one thread uses it at a time.
+//! [`BufferPool`] is `Send` and `Sync`, and its blocks come back from any thread.
+//!
+//! # Resource cleanup
+//!
+//! Dropping a channel waits for nobody: its queue pair is destroyed first, and what it owns is
+//! released after. If the driver refuses even that, the buffers are leaked and the log says so.
+//!
+//! # Further reading
+//!
+//! [`verbs_core`], and the manual pages it names.
+
+mod blocking;
+mod builder;
+mod channel;
+mod engine;
+mod error;
+pub mod exchange;
+mod group;
+mod list;
+mod operations;
+mod owned;
+mod pool;
+mod scope;
+mod slots;
+mod teardown;
+mod wait;
+mod work;
+
+pub use builder::{ChannelBuilder, PreparedChannel};
+pub use channel::{Channel, ChannelMut};
+pub use error::{DownReason, Error, Queue, Refusal, Rejected, Result, ScopeError, TransportError};
+pub use group::{ChannelGroup, ConnectedMember, PreparedMember};
+pub use list::{GatherList, List, ScatterList};
+pub use owned::{Completed, OwnedBuffer, Ticket};
+pub use pool::{BufferPool, PoolBuffer};
+pub use scope::{Loan, PollingScope, ScopedPendingWork};
+pub use wait::PollStrategy;
+pub use work::{Incoming, Outgoing, Work};
 
 pub use verbs_core;
+
+/// The README's example is compiled with the doctests.
+#[doc = include_str!("../README.md")]
+#[cfg(doctest)]
+struct Readme;

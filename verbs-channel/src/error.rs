@@ -1,0 +1,260 @@
+//! How operations end, and why they are refused.
+
+use std::fmt;
+use std::io;
+
+use verbs_core::{PollError, PostError, WorkError};
+
+/// `Result` with this crate's [`Error`].
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Why an operation that was posted did not succeed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum TransportError {
+    /// The card says that it failed.
+    #[error(transparent)]
+    Work(#[from] WorkError),
+    /// It was given up before the card had an answer. The card touches its buffers no more.
+    #[error("aborted: {0}")]
+    Aborted(DownReason),
+}
+
+/// Why a channel is down: it takes no more work until it is
+/// [`reset`](crate::Channel::reset).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum DownReason {
+    /// A work request failed, and took the queue pair to ERROR.
+    #[error("{0}")]
+    Work(WorkError),
+    /// The completion queue cannot be polled.
+    #[error("{0}")]
+    Poll(PollError),
+    /// A post was refused half-way.
+    #[error("{0}")]
+    Post(PostError),
+    /// An operation on borrowed buffers was not done by its deadline.
+    #[error("an operation was not done by its deadline")]
+    TimedOut,
+    /// A scope ended in an error or a panic with work left.
+    #[error("a scope ended in an error or a panic with work left")]
+    Abandoned,
+    /// The device does not answer (its errno).
+    #[error("the device does not answer (errno {0})")]
+    Device(i32),
+    /// The caller closed it.
+    #[error("it was closed")]
+    Closed,
+}
+
+/// Why an operation was not even posted. What was given comes back, in [`Rejected`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// The queue is full of work that is not done: wait for some of it, and try again.
+    #[error("the {0} queue is full: wait for some of its work first")]
+    Backpressure(Queue),
+    /// There is more in one batch than the queue can ever hold.
+    #[error("{asked} work requests in one batch exceed the channel's {max}")]
+    BatchTooLong {
+        /// Work requests in the batch.
+        asked: u32,
+        /// The send queue's capacity.
+        max: u32,
+    },
+    /// The channel is down.
+    #[error("the channel is down: {0}")]
+    Down(DownReason),
+    /// The local elements hold more bytes than the remote region.
+    #[error("{local} local bytes do not fit the remote region's {remote} bytes")]
+    RemoteTooShort {
+        /// Bytes in the list.
+        local: u64,
+        /// Bytes in the remote region.
+        remote: u64,
+    },
+    /// An atomic needs exactly 8 bytes, at a remote address divisible by 8.
+    #[error(
+        "an atomic works on 8 bytes at an address divisible by 8, not on {len} bytes at {addr:#x}"
+    )]
+    Misaligned {
+        /// The remote address.
+        addr: u64,
+        /// The local length in bytes.
+        len: u64,
+    },
+    /// The driver refused.
+    #[error(transparent)]
+    Post(#[from] PostError),
+}
+
+/// One of a channel's two queues.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Queue {
+    /// Of sends, writes, reads and atomics.
+    Send,
+    /// Of receives.
+    Receive,
+}
+
+impl fmt::Display for Queue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Send => "send",
+            Self::Receive => "receive",
+        })
+    }
+}
+
+impl Refusal {
+    /// Whether the same will work once some work is done.
+    #[must_use]
+    pub const fn is_backpressure(&self) -> bool {
+        matches!(self, Self::Backpressure(_))
+    }
+
+    pub(crate) fn from_core(error: &verbs_core::Error) -> Self {
+        match *error {
+            verbs_core::Error::RemoteTooShort { local, remote } => {
+                Self::RemoteTooShort { local, remote }
+            }
+            verbs_core::Error::Misaligned { addr, len } => Self::Misaligned { addr, len },
+            // The constructors of work requests refuse for no other reason.
+            _ => Self::Misaligned { addr: 0, len: 0 },
+        }
+    }
+}
+
+/// An operation that was refused, and what it was given: nothing is lost.
+pub struct Rejected<T> {
+    refusal: Refusal,
+    given: T,
+}
+
+impl<T> Rejected<T> {
+    pub(crate) const fn new(refusal: Refusal, given: T) -> Self {
+        Self { refusal, given }
+    }
+
+    /// Why it was refused.
+    #[must_use]
+    pub const fn refusal(&self) -> Refusal {
+        self.refusal
+    }
+
+    /// Whether the same will work once some work is done.
+    #[must_use]
+    pub const fn is_backpressure(&self) -> bool {
+        self.refusal.is_backpressure()
+    }
+
+    /// What was given, back.
+    #[must_use]
+    pub fn into_given(self) -> T {
+        self.given
+    }
+}
+
+impl<T> fmt::Debug for Rejected<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Rejected").field(&self.refusal).finish()
+    }
+}
+
+impl<T> fmt::Display for Rejected<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.refusal, f)
+    }
+}
+
+impl<T> std::error::Error for Rejected<T> {}
+
+/// Whatever can go wrong with a channel.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// An operation was not posted.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// An operation was posted and did not succeed.
+    #[error(transparent)]
+    Transport(#[from] TransportError),
+    /// A ticket whose result has been taken, or of another channel.
+    #[error("the ticket is not of this channel, or its result has been taken")]
+    StaleTicket,
+    /// A member that was prepared by another group.
+    #[error("the channel was prepared by another group")]
+    ForeignMember,
+    /// A channel's number that is not in the group.
+    #[error("there is no channel {0} in this group")]
+    UnknownChannel(usize),
+    /// The group has as many channels as it was made for.
+    #[error("the group is full: it was made for {0} channels")]
+    GroupFull(u32),
+    /// The peers could not agree.
+    #[error(transparent)]
+    Exchange(#[from] crate::exchange::ExchangeError),
+    /// Something was not set up.
+    #[error(transparent)]
+    Core(#[from] verbs_core::Error),
+}
+
+impl Error {
+    /// Whether the same will work once some work is done.
+    #[must_use]
+    pub const fn is_backpressure(&self) -> bool {
+        matches!(self, Self::Refused(refusal) if refusal.is_backpressure())
+    }
+}
+
+impl<T> From<Rejected<T>> for Error {
+    fn from(rejected: Rejected<T>) -> Self {
+        Self::Refused(rejected.refusal)
+    }
+}
+
+impl<T> From<verbs_core::Refused<T>> for Error {
+    fn from(refused: verbs_core::Refused<T>) -> Self {
+        Self::Core(refused.into())
+    }
+}
+
+impl From<Error> for io::Error {
+    fn from(error: Error) -> Self {
+        let kind = match &error {
+            Error::Refused(refusal) if refusal.is_backpressure() => io::ErrorKind::WouldBlock,
+            Error::Refused(Refusal::Down(_)) | Error::Transport(TransportError::Work(_)) => {
+                io::ErrorKind::ConnectionAborted
+            }
+            Error::Transport(TransportError::Aborted(DownReason::TimedOut)) => {
+                io::ErrorKind::TimedOut
+            }
+            Error::Transport(_) => io::ErrorKind::ConnectionAborted,
+            Error::Refused(_)
+            | Error::StaleTicket
+            | Error::UnknownChannel(_)
+            | Error::ForeignMember => io::ErrorKind::InvalidInput,
+            Error::GroupFull(_) => io::ErrorKind::QuotaExceeded,
+            Error::Exchange(exchange) => exchange.kind(),
+            Error::Core(_) => io::ErrorKind::Other,
+        };
+        Self::new(kind, error)
+    }
+}
+
+/// How a scope failed.
+#[derive(Debug, thiserror::Error)]
+#[expect(
+    clippy::exhaustive_enums,
+    reason = "a scope fails in its closure or after it"
+)]
+pub enum ScopeError<E> {
+    /// The closure returned this error.
+    #[error("{0}")]
+    ClosureError(#[source] E),
+    /// Work whose result the closure did not take has failed.
+    #[error("work that was left to the scope failed: {0}")]
+    AutoPollError(#[source] TransportError),
+}

@@ -1,0 +1,177 @@
+//! Groups: many channels on one completion queue and one poller.
+
+use std::time::Duration;
+
+use verbs_core::{PreparedQueuePair, ProtectionDomain, QueuePair, QueuePairEndpoint};
+
+use crate::builder::Config;
+use crate::channel::ChannelMut;
+use crate::engine::Engine;
+use crate::error::{DownReason, Error, Result};
+use crate::owned::Completed;
+
+/// Many channels that share one completion queue, one slot table and one poller.
+///
+/// Made by [`ChannelBuilder::group`](crate::ChannelBuilder::group). What a completion costs does not
+/// depend on how many channels there are; results come in the order of completion, so no channel
+/// starves another.
+///
+/// ```no_run
+/// # fn main() -> verbs_channel::Result<()> {
+/// use std::time::Duration;
+/// use verbs_channel::{BufferPool, Channel, verbs_core::Context};
+///
+/// # let pd = Context::first_active()?.alloc_pd()?;
+/// let pool = BufferPool::new(&pd, 4096, 1024)?;
+/// let mut group = Channel::builder(&pd).max_recv_wr(8).group(100)?;
+/// # let listener = std::net::TcpListener::bind("0.0.0.0:7471").unwrap();
+/// let member = group.prepare()?.accept(&listener, Duration::from_secs(5))?;
+/// let at = group.join(member)?;
+/// # let block = pool.take().unwrap();
+/// let ticket = group.channel(at)?.start_receive(block)?;
+/// if let Some(completed) = group.wait_completed(Some(Duration::from_secs(1))) {
+///     println!("channel {}: {:?}", completed.channel, completed.result);
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct ChannelGroup {
+    engine: Engine,
+    config: Config,
+    max_channels: u32,
+}
+
+/// A channel of a group that is not connected yet.
+///
+/// It does not borrow the group, so it can be connected by another thread while the group goes on.
+#[derive(Debug)]
+pub struct PreparedMember {
+    qp: PreparedQueuePair,
+}
+
+/// A channel of a group that is connected, and can [join](ChannelGroup::join).
+#[derive(Debug)]
+pub struct ConnectedMember {
+    qp: QueuePair,
+}
+
+impl ChannelGroup {
+    pub(crate) fn new(config: Config, max_channels: u32) -> Result<Self> {
+        let (cq, announcer) = config.queue(max_channels)?;
+        let engine = config.engine(cq, announcer);
+        Ok(Self {
+            engine,
+            config,
+            max_channels,
+        })
+    }
+
+    /// Prepares one more channel.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`QueuePair::builder`].
+    pub fn prepare(&self) -> Result<PreparedMember> {
+        let qp = self.config.queue_pair(self.engine.cq())?;
+        Ok(PreparedMember { qp })
+    }
+
+    /// Takes in a channel that is connected; its number in the group from now on.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::GroupFull`], [`Error::ForeignMember`].
+    pub fn join(&mut self, member: ConnectedMember) -> Result<usize> {
+        if !member.qp.send_cq().is(self.engine.cq()) {
+            return Err(Error::ForeignMember);
+        }
+        let live = self
+            .engine
+            .members
+            .iter()
+            .filter(|member| member.qp.is_some());
+        if live.count() >= self.max_channels as usize {
+            return Err(Error::GroupFull(self.max_channels));
+        }
+        Ok(self.engine.add(member.qp, &self.config) as usize)
+    }
+
+    /// Closes a channel: what is in flight on it is aborted, and its results can still be taken.
+    /// Its number is given to another channel when they have been.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::UnknownChannel`].
+    pub fn remove(&mut self, channel: usize) -> Result<()> {
+        let at = self.number(channel)?;
+        self.engine.destroy(at, DownReason::Closed);
+        Ok(())
+    }
+
+    /// One of the channels, to use as if it were alone.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::UnknownChannel`].
+    pub fn channel(&mut self, channel: usize) -> Result<ChannelMut<'_>> {
+        let at = self.number(channel)?;
+        Ok(ChannelMut::new(&mut self.engine, at))
+    }
+
+    /// The operation on an owned buffer that has been done for longest, of all channels; polls once
+    /// if there is none.
+    pub fn next_completed(&mut self) -> Option<Completed> {
+        self.engine.next_ready()
+    }
+
+    /// The same, waited for; `None` if `timeout` passes first. Without a timeout it waits for ever.
+    pub fn wait_completed(&mut self, timeout: Option<Duration>) -> Option<Completed> {
+        self.engine.wait_ready(timeout)
+    }
+
+    /// How many channels are open.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        let members = self.engine.members.iter();
+        members.filter(|member| member.qp.is_some()).count()
+    }
+
+    /// Whether no channel is open.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The protection domain whose regions the channels work on.
+    #[must_use]
+    pub const fn pd(&self) -> &ProtectionDomain {
+        self.engine.pd()
+    }
+
+    fn number(&self, channel: usize) -> Result<u32> {
+        let unknown = Error::UnknownChannel(channel);
+        match (self.engine.members.get(channel), u32::try_from(channel)) {
+            (Some(_), Ok(at)) => Ok(at),
+            _ => Err(unknown),
+        }
+    }
+}
+
+impl PreparedMember {
+    /// What the peer must know to connect.
+    #[must_use]
+    pub fn endpoint(&self) -> QueuePairEndpoint {
+        self.qp.endpoint()
+    }
+
+    /// Connects to the peer's endpoint. The peer must do the same with this one's.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`PreparedQueuePair::handshake`].
+    pub fn handshake(self, remote: &QueuePairEndpoint) -> Result<ConnectedMember> {
+        let qp = self.qp.handshake(remote)?;
+        Ok(ConnectedMember { qp })
+    }
+}

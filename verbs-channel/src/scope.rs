@@ -1,0 +1,366 @@
+//! Scopes: work on borrowed buffers that ends before the scope does.
+#![expect(
+    unsafe_code,
+    reason = "a scope keeps borrows until the card is done with them"
+)]
+
+use std::cell::RefCell;
+use std::fmt;
+use std::marker::PhantomData;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::time::Duration;
+
+use verbs_core::{RemoteMemoryRegion, WorkSuccess};
+
+use crate::engine::Engine;
+use crate::error::{DownReason, Refusal, Rejected, ScopeError, TransportError};
+use crate::list::{GatherList, ScatterList};
+use crate::slots::{Id, Keeper};
+use crate::work::{Incoming, Outgoing, Work};
+
+/// Where work on borrowed buffers is posted: see [`Channel::scope`](crate::Channel::scope).
+///
+/// Whatever is posted borrows its elements until the scope ends; and it ends only when the card is
+/// done with all of them.
+pub struct PollingScope<'scope, 'env: 'scope> {
+    engine: RefCell<&'env mut Engine>,
+    at: u32,
+    // As in `std::thread::Scope`: neither lifetime may be shortened or lengthened.
+    scope: PhantomData<&'scope mut &'scope ()>,
+    env: PhantomData<&'env mut &'env ()>,
+}
+
+/// Work that was posted in a scope. Its result can be polled here; if it is not, the scope waits
+/// for it.
+#[must_use = "the scope waits for it, and reports its failure as the scope's own"]
+pub struct ScopedPendingWork<'scope, 'env> {
+    scope: &'scope PollingScope<'scope, 'env>,
+    id: Id,
+}
+
+/// A list of elements that was lent to the card in a scope, and comes back with the result.
+#[must_use = "without it the elements do not come back before the scope ends"]
+pub struct Loan<'scope, 'env, L> {
+    work: ScopedPendingWork<'scope, 'env>,
+    list: L,
+}
+
+/// Runs a scope that waits for what its closure leaves.
+pub(crate) fn scope<'env, T, E>(
+    engine: &'env mut Engine,
+    at: u32,
+    closure: impl for<'scope> FnOnce(&'scope PollingScope<'scope, 'env>) -> Result<T, E>,
+) -> Result<T, ScopeError<E>> {
+    run(engine, at, closure, Engine::finish_scope)
+}
+
+/// Runs a scope that aborts what its closure leaves.
+pub(crate) fn manual_scope<'env, T, E>(
+    engine: &'env mut Engine,
+    at: u32,
+    closure: impl for<'scope> FnOnce(&'scope PollingScope<'scope, 'env>) -> Result<T, E>,
+) -> Result<T, ScopeError<E>> {
+    run(engine, at, closure, Engine::cut_scope)
+}
+
+fn run<'env, T, E>(
+    engine: &'env mut Engine,
+    at: u32,
+    closure: impl for<'scope> FnOnce(&'scope PollingScope<'scope, 'env>) -> Result<T, E>,
+    finish: impl FnOnce(&mut Engine) -> Result<(), TransportError>,
+) -> Result<T, ScopeError<E>> {
+    let scope = PollingScope {
+        engine: RefCell::new(engine),
+        at,
+        scope: PhantomData,
+        env: PhantomData,
+    };
+    // Whatever happens in the closure, the borrows that were posted end below, and nowhere else.
+    let ended = catch_unwind(AssertUnwindSafe(|| closure(&scope)));
+    let mut engine = scope.engine.borrow_mut();
+    match ended {
+        Ok(Ok(value)) => match finish(&mut engine) {
+            Ok(()) => Ok(value),
+            Err(error) => Err(ScopeError::AutoPollError(error)),
+        },
+        Ok(Err(error)) => {
+            engine.abandon_scope();
+            Err(ScopeError::ClosureError(error))
+        }
+        Err(panic) => {
+            engine.abandon_scope();
+            resume_unwind(panic)
+        }
+    }
+}
+
+impl<'scope, 'env> PollingScope<'scope, 'env> {
+    /// Posts a send.
+    ///
+    /// # Errors
+    ///
+    /// [`Rejected`], with the list: the queue is full, or the channel down.
+    pub fn post_send<L: GatherList + 'scope>(
+        &'scope self,
+        list: L,
+    ) -> Result<ScopedPendingWork<'scope, 'env>, Rejected<L>> {
+        self.post(Outgoing::send(list)).map_err(given)
+    }
+
+    /// Posts an RDMA write to where `remote` begins.
+    ///
+    /// # Errors
+    ///
+    /// As [`post_send`](Self::post_send); [`Refusal::RemoteTooShort`] if it would reach past the
+    /// end of `remote`.
+    pub fn post_write<L: GatherList + 'scope>(
+        &'scope self,
+        list: L,
+        remote: RemoteMemoryRegion,
+    ) -> Result<ScopedPendingWork<'scope, 'env>, Rejected<L>> {
+        self.post(Outgoing::write(list, remote)).map_err(given)
+    }
+
+    /// Posts an RDMA read from where `remote` begins.
+    ///
+    /// # Errors
+    ///
+    /// As [`post_write`](Self::post_write).
+    pub fn post_read<L: ScatterList + 'scope>(
+        &'scope self,
+        list: L,
+        remote: RemoteMemoryRegion,
+    ) -> Result<ScopedPendingWork<'scope, 'env>, Rejected<L>> {
+        self.post(Incoming::read(list, remote)).map_err(given)
+    }
+
+    /// Posts a receive.
+    ///
+    /// # Errors
+    ///
+    /// As [`post_send`](Self::post_send).
+    pub fn post_receive<L: ScatterList + 'scope>(
+        &'scope self,
+        mut list: L,
+    ) -> Result<ScopedPendingWork<'scope, 'env>, Rejected<L>> {
+        match self.receive(&mut list) {
+            Ok(work) => Ok(work),
+            Err(refusal) => Err(Rejected::new(refusal, list)),
+        }
+    }
+
+    /// Posts work with everything that can be said about it: an [`Outgoing`] or an [`Incoming`].
+    ///
+    /// # Errors
+    ///
+    /// As [`post_write`](Self::post_write), with the work.
+    pub fn post<W: Work + 'scope>(
+        &'scope self,
+        mut work: W,
+    ) -> Result<ScopedPendingWork<'scope, 'env>, Rejected<W>> {
+        match self.submit(&mut work) {
+            Ok(pending) => Ok(pending),
+            Err(refusal) => Err(Rejected::new(refusal, work)),
+        }
+    }
+
+    /// Posts a batch: one doorbell, one completion, one handle for all of it. The first failure in
+    /// it is the batch's.
+    ///
+    /// # Errors
+    ///
+    /// As [`post`](Self::post), with all of the work; [`Refusal::BatchTooLong`] for more than the
+    /// send queue can ever hold.
+    pub fn post_batch<W: Work + 'scope, const N: usize>(
+        &'scope self,
+        mut works: [W; N],
+    ) -> Result<ScopedPendingWork<'scope, 'env>, Rejected<[W; N]>> {
+        let mut engine = self.engine.borrow_mut();
+        // SAFETY: as in `submit`.
+        match unsafe { engine.post_batch(self.at, Keeper::Scope, &mut works) } {
+            Ok(id) => Ok(ScopedPendingWork { scope: self, id }),
+            Err(refusal) => Err(Rejected::new(refusal, works)),
+        }
+    }
+
+    /// Posts work, and gives its elements back when it is done, inside the scope.
+    ///
+    /// # Errors
+    ///
+    /// As [`post`](Self::post), with the work.
+    pub fn lend<W: Work + 'scope>(
+        &'scope self,
+        mut work: W,
+    ) -> Result<Loan<'scope, 'env, W::List>, Rejected<W>> {
+        match self.submit(&mut work) {
+            Ok(pending) => Ok(Loan {
+                work: pending,
+                list: work.into_list(),
+            }),
+            Err(refusal) => Err(Rejected::new(refusal, work)),
+        }
+    }
+
+    /// Posts a receive, and gives its elements back when it is done, inside the scope.
+    ///
+    /// # Errors
+    ///
+    /// As [`post_receive`](Self::post_receive).
+    pub fn lend_receive<L: ScatterList + 'scope>(
+        &'scope self,
+        mut list: L,
+    ) -> Result<Loan<'scope, 'env, L>, Rejected<L>> {
+        match self.receive(&mut list) {
+            Ok(work) => Ok(Loan { work, list }),
+            Err(refusal) => Err(Rejected::new(refusal, list)),
+        }
+    }
+
+    /// Polls the completion queue once: how many completions were there.
+    ///
+    /// Handles poll by themselves; this is for a loop that looks at none of them.
+    pub fn poll(&self) -> usize {
+        self.engine.borrow_mut().drive()
+    }
+
+    /// Operations of borrowed buffers that are in flight.
+    #[must_use]
+    pub fn in_flight(&self) -> u32 {
+        self.engine.borrow().scoped
+    }
+
+    #[inline]
+    fn submit<W: Work + 'scope>(
+        &'scope self,
+        work: &mut W,
+    ) -> Result<ScopedPendingWork<'scope, 'env>, Refusal> {
+        let mut engine = self.engine.borrow_mut();
+        // SAFETY: the elements borrow their memory for `'scope`, and `scope` ends that only when
+        // the operation is done, even if the closure fails. Nobody else has a scatter element: it
+        // was moved here, and `Loan` gives it back only when the operation is done.
+        let id = unsafe { engine.post(self.at, Keeper::Scope, work) }?;
+        Ok(ScopedPendingWork { scope: self, id })
+    }
+
+    #[inline]
+    fn receive<L: ScatterList + 'scope>(
+        &'scope self,
+        list: &mut L,
+    ) -> Result<ScopedPendingWork<'scope, 'env>, Refusal> {
+        let mut engine = self.engine.borrow_mut();
+        // SAFETY: as in `submit`.
+        let id = unsafe { engine.post_receive(self.at, Keeper::Scope, list) }?;
+        Ok(ScopedPendingWork { scope: self, id })
+    }
+}
+
+impl ScopedPendingWork<'_, '_> {
+    /// The result, if it is there; polls once. `None` while it is not, and after it was taken.
+    #[inline]
+    pub fn poll(&mut self) -> Option<Result<WorkSuccess, TransportError>> {
+        let mut engine = self.scope.engine.borrow_mut();
+        if engine.slots.is_done(self.id) == Some(false) {
+            engine.drive();
+        }
+        engine.release(self.id).map(|(_, outcome, _)| outcome)
+    }
+
+    /// Waits for the result, up to the channel's timeout.
+    ///
+    /// # Errors
+    ///
+    /// [`TransportError`]: the work failed; or the timeout passed, and the channel was aborted.
+    #[inline]
+    pub fn spin_poll(self) -> Result<WorkSuccess, TransportError> {
+        let mut engine = self.scope.engine.borrow_mut();
+        let timeout = engine.patience.timeout;
+        if !wait(&mut engine, self.id, timeout) {
+            engine.abort_scoped(DownReason::TimedOut);
+        }
+        let taken = engine.release(self.id);
+        // A result that was taken before cannot be waited for.
+        let closed = TransportError::Aborted(DownReason::Closed);
+        taken.map_or(Err(closed), |(_, outcome, _)| outcome)
+    }
+
+    /// Waits for the result; `None` if `timeout` passes first. The work goes on then, and can be
+    /// waited for again.
+    #[inline]
+    pub fn wait_timeout(
+        &mut self,
+        timeout: Duration,
+    ) -> Option<Result<WorkSuccess, TransportError>> {
+        let mut engine = self.scope.engine.borrow_mut();
+        if !wait(&mut engine, self.id, Some(timeout)) {
+            return None;
+        }
+        engine.release(self.id).map(|(_, outcome, _)| outcome)
+    }
+}
+
+impl<L> Loan<'_, '_, L> {
+    /// The result and the elements, if it is done; polls once.
+    ///
+    /// # Errors
+    ///
+    /// The loan, while it is not done.
+    pub fn poll(mut self) -> Result<(Result<WorkSuccess, TransportError>, L), Self> {
+        match self.work.poll() {
+            Some(result) => Ok((result, self.list)),
+            None => Err(self),
+        }
+    }
+
+    /// Waits for the result, up to the channel's timeout, and gives the elements back.
+    #[inline]
+    pub fn wait(self) -> (Result<WorkSuccess, TransportError>, L) {
+        (self.work.spin_poll(), self.list)
+    }
+
+    /// Waits for the result and the elements.
+    ///
+    /// # Errors
+    ///
+    /// The loan, if `timeout` passes first: the work goes on, and can be waited for again.
+    pub fn wait_timeout(
+        mut self,
+        timeout: Duration,
+    ) -> Result<(Result<WorkSuccess, TransportError>, L), Self> {
+        match self.work.wait_timeout(timeout) {
+            Some(result) => Ok((result, self.list)),
+            None => Err(self),
+        }
+    }
+}
+
+impl fmt::Debug for PollingScope<'_, '_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PollingScope")
+            .field("in_flight", &self.in_flight())
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for ScopedPendingWork<'_, '_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("ScopedPendingWork").field(&self.id).finish()
+    }
+}
+
+impl<L: fmt::Debug> fmt::Debug for Loan<'_, '_, L> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Loan").field(&self.list).finish()
+    }
+}
+
+#[inline]
+fn wait(engine: &mut Engine, id: Id, timeout: Option<Duration>) -> bool {
+    let mut pause = engine.patience(timeout);
+    engine.wait_until(&mut pause, |engine| engine.slots.is_done(id) != Some(false))
+}
+
+/// What was refused, without what was said about it.
+fn given<W: Work>(rejected: Rejected<W>) -> Rejected<W::List> {
+    let refusal = rejected.refusal();
+    Rejected::new(refusal, rejected.into_given().into_list())
+}

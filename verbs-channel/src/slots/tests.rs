@@ -1,0 +1,188 @@
+//! The slot table against a simple model of it.
+
+use super::*;
+use crate::error::DownReason;
+use proptest::prelude::{Strategy, any, prop_oneof};
+use proptest::{collection::vec, proptest};
+
+const CAPACITY: u32 = 5;
+const ABORTED: TransportError = TransportError::Aborted(DownReason::Closed);
+const TIMED_OUT: TransportError = TransportError::Aborted(DownReason::TimedOut);
+
+/// What can happen to a table. Numbers choose among the operations there have ever been.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Take(u32, Keeper),
+    Cancel(usize),
+    FailMember(usize),
+    Complete(usize),
+    Release(usize),
+    Abort(u32),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Model {
+    Posted { failed: bool },
+    Done(TransportError),
+    Gone,
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let keeper = || {
+        prop_oneof![
+            proptest::strategy::Just(Keeper::Scope),
+            proptest::strategy::Just(Keeper::Slot),
+            proptest::strategy::Just(Keeper::Caller),
+        ]
+    };
+    let step = prop_oneof![
+        4 => (0..2_u32, keeper()).prop_map(|(member, keeper)| Step::Take(member, keeper)),
+        1 => any::<usize>().prop_map(Step::Cancel),
+        1 => any::<usize>().prop_map(Step::FailMember),
+        4 => any::<usize>().prop_map(Step::Complete),
+        4 => any::<usize>().prop_map(Step::Release),
+        1 => (0..2_u32).prop_map(Step::Abort),
+    ];
+    vec(step, 0..200)
+}
+
+fn claim(member: u32, keeper: Keeper) -> Claim {
+    Claim {
+        member,
+        queue: Queue::Send,
+        credits: 1,
+        keeper,
+    }
+}
+
+/// Runs steps on a table and on a list of all operations there have ever been.
+fn run(steps: Vec<Step>) {
+    let mut slots = Slots::<usize>::new(CAPACITY);
+    let mut all: Vec<(Id, Claim, Model)> = Vec::new();
+    for step in steps {
+        let pick = |number: usize| (!all.is_empty()).then(|| number % all.len());
+        match step {
+            Step::Take(member, keeper) => {
+                let live = all.iter().filter(|(_, _, model)| *model != Model::Gone);
+                let full = live.count() == CAPACITY as usize;
+                let claim = claim(member, keeper);
+                let id = slots.take(claim);
+                assert_eq!(id.is_none(), full, "a slot was lost, or given twice");
+                if let Some(id) = id {
+                    assert!(all.iter().all(|(old, ..)| *old != id), "an id came twice");
+                    slots.keep(id, all.len());
+                    all.push((id, claim, Model::Posted { failed: false }));
+                }
+            }
+            Step::Cancel(number) => {
+                let Some(number) = pick(number) else { continue };
+                slots.cancel(all[number].0);
+                if let Model::Posted { .. } = all[number].2 {
+                    all[number].2 = Model::Gone;
+                }
+            }
+            Step::FailMember(number) => {
+                let Some(number) = pick(number) else { continue };
+                let (id, _, model) = &mut all[number];
+                assert_eq!(slots.complete(id.member_wr_id(), Err(ABORTED)), None);
+                if let Model::Posted { failed } = model {
+                    *failed = true;
+                }
+            }
+            Step::Complete(number) => {
+                let Some(number) = pick(number) else { continue };
+                let (id, claim, model) = &mut all[number];
+                let ended = slots.complete(id.wr_id(), Err(TIMED_OUT));
+                if let Model::Posted { failed } = *model {
+                    assert_eq!(ended, Some(*claim));
+                    *model = Model::Done(if failed { ABORTED } else { TIMED_OUT });
+                } else {
+                    assert_eq!(ended, None, "an operation ended twice");
+                }
+            }
+            Step::Release(number) => {
+                let Some(number) = pick(number) else { continue };
+                let (id, claim, model) = &mut all[number];
+                let released = slots.release(*id);
+                if let Model::Done(error) = *model {
+                    let (of, outcome, buffer) = released.expect("it is done");
+                    assert_eq!((of, outcome.unwrap_err()), (*claim, error));
+                    assert_eq!(buffer, Some(number), "another operation's buffer");
+                    *model = Model::Gone;
+                } else {
+                    assert!(released.is_none(), "a result was given twice, or too early");
+                }
+            }
+            Step::Abort(member) => {
+                let mut ended = 0;
+                slots.abort(member, ABORTED, |claim| {
+                    assert_eq!(claim.member, member);
+                    ended += 1;
+                });
+                for (_, claim, model) in &mut all {
+                    if let (true, Model::Posted { .. }) = (claim.member == member, *model) {
+                        *model = Model::Done(ABORTED);
+                        ended -= 1;
+                    }
+                }
+                assert_eq!(ended, 0);
+            }
+        }
+        check(&slots, &all);
+    }
+}
+
+fn check(slots: &Slots<usize>, all: &[(Id, Claim, Model)]) {
+    for (id, _, model) in all {
+        let done = match model {
+            Model::Posted { .. } => Some(false),
+            Model::Done(_) => Some(true),
+            Model::Gone => None,
+        };
+        assert_eq!(slots.is_done(*id), done);
+    }
+    let scoped = |(_, claim, model): &&(Id, Claim, Model)| {
+        claim.keeper == Keeper::Scope && *model != Model::Gone
+    };
+    let ready = |(_, claim, model): &&(Id, Claim, Model)| {
+        claim.keeper == Keeper::Slot && matches!(model, Model::Done(_))
+    };
+    assert_eq!(slots.first_scoped(), all.iter().find(scoped).map(|op| op.0));
+    let first_ready = slots.first_ready();
+    let is_one = |id| all.iter().filter(ready).any(|op| op.0 == id);
+    assert_eq!(first_ready.is_some(), all.iter().any(|op| ready(&op)));
+    assert!(first_ready.is_none_or(is_one));
+}
+
+proptest! {
+    #[test]
+    fn any_sequence_agrees_with_a_list(steps in steps()) {
+        run(steps);
+    }
+}
+
+#[test]
+fn results_are_ready_in_the_order_of_completion() {
+    let mut slots = Slots::<()>::new(3);
+    let ids: Vec<Id> = (0..3)
+        .map(|_| slots.take(claim(0, Keeper::Slot)).unwrap())
+        .collect();
+    for index in [2, 0, 1] {
+        slots.complete(ids[index].wr_id(), Err(ABORTED));
+    }
+    for index in [2, 0, 1] {
+        assert_eq!(slots.first_ready(), Some(ids[index]));
+        slots.release(ids[index]);
+    }
+    assert_eq!(slots.first_ready(), None);
+}
+
+#[test]
+fn a_completion_of_nobody_is_ignored() {
+    let mut slots = Slots::<()>::new(1);
+    assert_eq!(slots.complete(77, Err(ABORTED)), None);
+    let id = slots.take(claim(0, Keeper::Slot)).unwrap();
+    let stale = id.wr_id() ^ (1 << 32);
+    assert_eq!(slots.complete(stale, Err(ABORTED)), None);
+    assert_eq!(slots.is_done(id), Some(false));
+}

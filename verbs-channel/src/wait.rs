@@ -1,0 +1,114 @@
+//! Waiting politely: how to spend the time until a completion comes.
+
+use std::time::{Duration, Instant};
+
+use crossbeam::utils::Backoff;
+use verbs_core::{CompletionChannel, CompletionQueue};
+
+/// What to do between polls that find nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PollStrategy {
+    /// Spin: the shortest latency, for a thread with a core of its own.
+    Spin,
+    /// Spin for some microseconds, then yield the processor between polls.
+    #[default]
+    SpinThenYield,
+    /// Spin for this many polls, then sleep until the completion channel announces something.
+    Notify {
+        /// Empty polls before the first sleep.
+        after: u32,
+    },
+}
+
+/// How often a wait looks whether the device still answers, and the longest sleep.
+const PROBE: Duration = Duration::from_millis(100);
+
+/// Polls of a pure spin between looks at the clock, which costs as much as several polls.
+const SPINS_PER_LOOK: u32 = 64;
+
+/// The state of one wait.
+pub(crate) struct Pause {
+    strategy: PollStrategy,
+    timeout: Option<Duration>,
+    backoff: Backoff,
+    empty: u32,
+    armed: bool,
+    // Read at the first empty poll: a wait that finds its completion at once looks at no clock.
+    clock: Option<Clock>,
+}
+
+struct Clock {
+    deadline: Option<Instant>,
+    next_probe: Instant,
+}
+
+/// What a pause ended with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Paused {
+    /// Poll again.
+    Poll,
+    /// See whether the device still answers, then poll again.
+    Probe,
+    /// The time is up.
+    TimedOut,
+}
+
+impl Pause {
+    #[inline]
+    pub(crate) fn new(strategy: PollStrategy, timeout: Option<Duration>) -> Self {
+        Self {
+            strategy,
+            timeout,
+            backoff: Backoff::new(),
+            empty: 0,
+            armed: false,
+            clock: None,
+        }
+    }
+
+    /// After a poll that found nothing.
+    pub(crate) fn after_empty(
+        &mut self,
+        cq: &CompletionQueue,
+        channel: Option<&CompletionChannel>,
+    ) -> verbs_core::Result<Paused> {
+        self.empty = self.empty.saturating_add(1);
+        let timeout = self.timeout;
+        let clock = self.clock.get_or_insert_with(|| {
+            let now = Instant::now();
+            Clock {
+                deadline: timeout.and_then(|timeout| now.checked_add(timeout)),
+                next_probe: now + PROBE,
+            }
+        });
+        let spins = matches!(self.strategy, PollStrategy::Spin);
+        if spins && self.empty % SPINS_PER_LOOK != 1 {
+            std::hint::spin_loop();
+            return Ok(Paused::Poll);
+        }
+        let now = Instant::now();
+        if clock.deadline.is_some_and(|deadline| now >= deadline) {
+            return Ok(Paused::TimedOut);
+        }
+        if now >= clock.next_probe {
+            clock.next_probe = now + PROBE;
+            return Ok(Paused::Probe);
+        }
+        match (self.strategy, channel) {
+            (PollStrategy::Notify { after }, Some(channel)) if self.empty > after => {
+                // Arm, poll once more, and sleep only if that poll is empty too.
+                self.armed = !self.armed;
+                if self.armed {
+                    cq.req_notify(false)?;
+                } else {
+                    let until = clock.deadline.unwrap_or(clock.next_probe);
+                    let sleep = until.min(clock.next_probe).saturating_duration_since(now);
+                    channel.get_cq_event(Some(sleep))?;
+                }
+            }
+            _ => self.backoff.snooze(),
+        }
+        Ok(Paused::Poll)
+    }
+}
