@@ -12,6 +12,7 @@ use crate::{packages, workspace};
 
 mod agent;
 mod apt;
+mod boot;
 mod cli;
 mod elf;
 mod fetch;

@@ -12,8 +12,9 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGWINCH};
 
 use crate::error::{Context as _, Error};
 
+use super::boot::Guest;
 use super::frame::{Frame, Job, Kind, PIECE, encode, size_bytes};
-use super::guest::{Guest, say};
+use super::guest::say;
 use super::signals::Signals;
 use super::{Options, TIMED_OUT};
 
