@@ -270,19 +270,19 @@ fn packets_cross_a_wire_that_can_be_cut() {
 
 #[test]
 fn a_second_host_is_on_the_wire_and_may_die() {
-    let script = "if [ $SOFT_ROCE_HOST = 2 ]; then echo I am two; \
-             ping -c 1 -W 20 $SOFT_ROCE_PEER > /dev/null || exit 1; \
-             echo b > /proc/sysrq-trigger; sleep 1000; fi; \
-         n=0; until ping -c 1 -W 1 $SOFT_ROCE_PEER; do n=$((n + 1)); [ $n -lt 60 ] || exit 2; done; \
-         n=0; while ping -c 1 -W 1 $SOFT_ROCE_PEER; do n=$((n + 1)); sleep 0.5; \
-         [ $n -lt 60 ] || exit 3; done; exit 7";
-    // A shell's own tools may stand in for ping, which a small system lacks.
-    let script = script
-        .replace("ping -c 1 -W 20", "reach")
-        .replace("ping -c 1 -W 1", "reach");
-    let reach = "reach() { timeout 20 bash -c \"echo > /dev/tcp/$1/9\" 2>&1 | grep -q refused; }; ";
-    let script = format!("{reach}{script}");
-    let output = run(&["--hosts", "2", "--", "bash", "-c", &script]).spawn();
+    // It dies when they have talked; the first sees that nobody answers any more.
+    let script = r"
+        pingpong() { timeout 30 ibv_rc_pingpong -d $VERBS_DEVICE -g 1 -n 20 $1 >&2; }
+        answers() { timeout 2 bash -c 'echo > /dev/tcp/$SOFT_ROCE_PEER/9' 2>&1 | grep -q refused; }
+        tries() { for try in 1 2 3 4 5 6 7 8 9 10; do $@ && return; sleep 1; done; return 1; }
+        silent() { ! answers; }
+        if [ $SOFT_ROCE_HOST = 2 ]; then
+            echo I am two; pingpong && echo b > /proc/sysrq-trigger; sleep 1000
+        fi
+        tries pingpong $SOFT_ROCE_PEER || exit 2
+        tries silent || exit 3
+        exit 7";
+    let output = run(&["--hosts", "2", "--", "bash", "-c", script]).spawn();
     let output = finish(output.unwrap());
     assert_code(&output, 7);
     let err = text(&output.stderr);
