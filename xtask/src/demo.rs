@@ -76,7 +76,7 @@ const STEPS: [Step; 6] = [
     Step {
         title: "RDMA write and read",
         program: "rdma_read_write",
-        common: &[],
+        common: &["-s", "64", "-s", "4096", "-s", "1048576", "-n", "50"],
         clients: &[&[]],
         port: 18515,
     },
