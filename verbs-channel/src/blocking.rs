@@ -21,7 +21,7 @@ impl Engine {
     ) -> Result<WorkSuccess> {
         // SAFETY: `work` and what it borrows live until this returns, and `finish` returns only when
         // the card is done with it.
-        let id = unsafe { self.post(at, Keeper::Scope, &mut work) }?;
+        let id = unsafe { self.post(at, Keeper::Call, &mut work) }?;
         self.finish(id, timeout)
     }
 
@@ -32,7 +32,7 @@ impl Engine {
         timeout: Option<Duration>,
     ) -> Result<()> {
         // SAFETY: as for `run`.
-        let id = unsafe { self.post_batch(at, Keeper::Scope, &mut works) }?;
+        let id = unsafe { self.post_batch(at, Keeper::Call, &mut works) }?;
         self.finish(id, timeout).map(drop)
     }
 
@@ -43,21 +43,20 @@ impl Engine {
         timeout: Option<Duration>,
     ) -> Result<WorkSuccess> {
         // SAFETY: as for `run`.
-        let id = unsafe { self.post_receive(at, Keeper::Scope, &mut list) }?;
+        let id = unsafe { self.post_receive(at, Keeper::Call, &mut list) }?;
         self.finish(id, timeout)
     }
 
     /// Waits for an operation on borrowed buffers, and aborts it if its time is up.
     #[inline]
     fn finish(&mut self, id: Id, timeout: Option<Duration>) -> Result<WorkSuccess> {
-        let mut pause = self.patience(timeout);
-        if !self.wait_until(&mut pause, |engine| engine.slots.is_done(id) != Some(false)) {
+        if !self.wait_for(id, timeout) {
             self.abort_scoped(DownReason::TimedOut);
         }
-        let closed = TransportError::Aborted(DownReason::Closed);
-        let outcome = self
-            .release(id)
-            .map_or(Err(closed), |(_, outcome, _)| outcome);
-        outcome.map_err(Error::Transport)
+        match self.slots.release(id) {
+            Some((_, Ok(success))) => Ok(success),
+            Some((_, Err(error))) => Err(Error::Transport(error)),
+            None => Err(Error::Transport(TransportError::CLOSED)),
+        }
     }
 }

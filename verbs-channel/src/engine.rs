@@ -15,13 +15,14 @@ use std::time::Duration;
 use verbs_core::{
     CompletionChannel, CompletionQueue, GatherElement, PollError, PollSlot, ProtectionDomain,
     QueuePair, ReceiveWorkRequest, SendWorkRequest, WorkCompletion, WorkError, WorkRequest,
+    WorkSuccess,
 };
 
 use crate::builder::Config;
 use crate::error::{DownReason, Queue, Refusal, TransportError};
 use crate::list::ScatterList;
 use crate::owned::OwnedBuffer;
-use crate::slots::{Claim, Id, Keeper, Outcome, Slots};
+use crate::slots::{Claim, Id, Keeper, Slots};
 use crate::wait::{Pause, Paused, PollStrategy};
 use crate::work::Work;
 
@@ -38,11 +39,8 @@ pub(crate) struct Patience {
 pub(crate) struct Engine {
     // First: no queue pair may outlive what `slots` keeps for it.
     pub(crate) members: Vec<Member>,
-    pub(crate) slots: Slots<OwnedBuffer>,
+    pub(crate) slots: Slots<WorkSuccess, OwnedBuffer>,
     pub(crate) patience: Patience,
-    // Operations in flight whose buffers are borrowed, and those of them that are no receives.
-    pub(crate) scoped: u32,
-    pub(crate) scoped_sends: u32,
     id: u64,
     cq: CompletionQueue,
     announcer: Option<CompletionChannel>,
@@ -55,15 +53,11 @@ pub(crate) struct Member {
     // `None` when it has been destroyed.
     pub(crate) qp: Option<QueuePair>,
     pub(crate) down: Option<DownReason>,
-    /// Operations in flight.
-    pub(crate) posted: u32,
-    /// Those of them whose buffers are borrowed.
-    pub(crate) scoped: u32,
-    /// Operations whose result has not been taken.
-    held: u32,
+    // Places in its queues that are free, and how many there are.
     send_left: u32,
     recv_left: u32,
     max_send_wr: u32,
+    max_recv_wr: u32,
 }
 
 impl Engine {
@@ -76,10 +70,8 @@ impl Engine {
         static IDS: AtomicU64 = AtomicU64::new(0);
         Self {
             members: Vec::new(),
-            slots: Slots::new(0),
+            slots: Slots::new(),
             patience,
-            scoped: 0,
-            scoped_sends: 0,
             id: IDS.fetch_add(1, Ordering::Relaxed),
             cq,
             announcer,
@@ -93,16 +85,17 @@ impl Engine {
         let member = Member {
             qp: Some(qp),
             down: None,
-            posted: 0,
-            scoped: 0,
-            held: 0,
             send_left: send,
             recv_left: recv,
             max_send_wr: send,
+            max_recv_wr: recv,
         };
         // The place of one that is gone, with nothing of it left, or a new one.
-        let gone = |member: &Member| member.qp.is_none() && member.held == 0;
-        let at = if let Some(at) = self.members.iter().position(gone) {
+        let gone = |(at, member): &(usize, &Member)| {
+            member.qp.is_none() && !self.slots.has_any(u32::try_from(*at).unwrap_or(u32::MAX))
+        };
+        let gone = self.members.iter().enumerate().find(gone);
+        let at = if let Some((at, _)) = gone {
             self.members[at] = member;
             at
         } else {
@@ -145,19 +138,13 @@ impl Engine {
             keeper,
         };
         let (qp, id) = self.claim(claim)?;
-        let posted = match work.request(id.wr_id(), true) {
-            // SAFETY: the caller's promise: the slot is done when the completion is polled, or the
-            // queue pair destroyed.
-            Ok(request) => unsafe { qp.post(&mut [request]) }.map_err(Refusal::Post),
-            Err(refusal) => Err(refusal),
-        };
+        // SAFETY: the caller's promise: the slot is done when the completion is polled, or the queue
+        // pair destroyed.
+        let posted = work.submit(id.wr_id(), |request| unsafe { qp.post(request) });
         match posted {
-            Ok(()) => {
-                self.count(claim);
-                Ok(id)
-            }
+            Ok(()) => Ok(id),
             Err(refusal) => {
-                self.slots.cancel(id);
+                self.unclaim(claim, id);
                 Err(refusal)
             }
         }
@@ -200,24 +187,20 @@ impl Engine {
             // SAFETY: the caller's promise; when the last of a chain is done, so are the others.
             None => unsafe { qp.post(&mut requests) },
             Some(refusal) => {
-                self.slots.cancel(id);
+                self.unclaim(claim, id);
                 return Err(refusal);
             }
         };
         match posted {
-            Ok(()) => {
-                self.count(claim);
-                Ok(id)
-            }
+            Ok(()) => Ok(id),
             Err(error) if error.posted() == 0 => {
-                self.slots.cancel(id);
+                self.unclaim(claim, id);
                 Err(Refusal::Post(error))
             }
             // The card has a part of the batch, and will not say when it is done with that.
             Err(error) => {
-                self.count(claim);
                 self.destroy(at, DownReason::Post(error));
-                drop(self.release(id));
+                let _aborted = self.slots.release(id);
                 Err(Refusal::Post(error))
             }
         }
@@ -246,12 +229,9 @@ impl Engine {
         let request = ReceiveWorkRequest::new(list.elements()).wr_id(id.wr_id());
         // SAFETY: the caller's promise, as for `post`.
         match unsafe { qp.post_receive(&mut [request]) } {
-            Ok(()) => {
-                self.count(claim);
-                Ok(id)
-            }
+            Ok(()) => Ok(id),
             Err(error) => {
-                self.slots.cancel(id);
+                self.unclaim(claim, id);
                 Err(Refusal::Post(error))
             }
         }
@@ -281,28 +261,31 @@ impl Engine {
         }
     }
 
-    /// Waits until `done` says so; `false` if the pause timed out first. The members in question
-    /// end in bounded time if the device is gone.
+    /// Waits until `done` says so; `false` if `timeout` passes first. It ends in bounded time if the
+    /// device is gone.
     #[inline]
     pub(crate) fn wait_until(
         &mut self,
-        pause: &mut Pause,
+        timeout: Option<Duration>,
         mut done: impl FnMut(&Self) -> bool,
     ) -> bool {
+        if done(self) {
+            return true;
+        }
+        // Most completions are there by now, or after a poll or two: a pause is for the others.
+        self.drive();
+        if done(self) {
+            return true;
+        }
+        let mut pause = Pause::new(self.patience.strategy, timeout);
         loop {
+            if self.drive() == 0 && !self.pause(&mut pause) {
+                return done(self);
+            }
             if done(self) {
                 return true;
             }
-            if self.drive() == 0 && !done(self) && !self.pause(pause) {
-                return false;
-            }
         }
-    }
-
-    /// A pause whose time runs from its first empty poll.
-    #[inline]
-    pub(crate) fn patience(&self, timeout: Option<Duration>) -> Pause {
-        Pause::new(self.patience.strategy, timeout)
     }
 
     #[cold]
@@ -328,7 +311,7 @@ impl Engine {
                 return;
             };
             let answer = match &member.qp {
-                Some(qp) if member.posted > 0 => qp.query().map(|_attr| ()),
+                Some(qp) if !member.is_idle() => qp.query().map(|_attr| ()),
                 _ => Ok(()),
             };
             if let Err(error) = answer {
@@ -338,81 +321,56 @@ impl Engine {
         }
     }
 
-    /// Takes a slot, if the member is up and has credits for it.
+    /// Takes a slot and credits, if the member is up and has them.
     #[inline]
     fn claim(&mut self, claim: Claim) -> Result<(&QueuePair, Id), Refusal> {
-        let Some(member) = self.members.get(claim.member as usize) else {
+        let Some(member) = self.members.get_mut(claim.member as usize) else {
             return Err(Refusal::Down(DownReason::Closed));
         };
-        let (Some(qp), None) = (&member.qp, member.down) else {
+        let (Some(_), None) = (&member.qp, member.down) else {
             return Err(Refusal::Down(member.down.unwrap_or(DownReason::Closed)));
         };
-        let left = match claim.queue {
-            Queue::Send => member.send_left,
-            Queue::Receive => member.recv_left,
-        };
-        if claim.credits > left {
+        let left = member.left(claim.queue);
+        let Some(rest) = left.checked_sub(claim.credits) else {
             return Err(member.too_much(claim));
-        }
-        match self.slots.take(claim) {
-            Some(id) => Ok((qp, id)),
-            None => Err(Refusal::Backpressure(claim.queue)),
+        };
+        let Some(id) = self.slots.take(claim) else {
+            return Err(Refusal::Backpressure(claim.queue));
+        };
+        *left = rest;
+        match &member.qp {
+            Some(qp) => Ok((qp, id)),
+            None => Err(Refusal::Down(DownReason::Closed)),
         }
     }
 
-    /// Counts an operation that was posted.
+    /// Gives back what an operation took up that was not posted.
+    #[cold]
+    fn unclaim(&mut self, claim: Claim, id: Id) {
+        self.slots.cancel(id);
+        self.ended(claim);
+    }
+
+    /// Gives back the credits of an operation that has ended.
     #[inline]
-    fn count(&mut self, claim: Claim) {
+    pub(crate) fn ended(&mut self, claim: Claim) {
         if let Some(member) = self.members.get_mut(claim.member as usize) {
-            member.posted += 1;
-            member.held += 1;
-            match claim.queue {
-                Queue::Send => member.send_left -= claim.credits,
-                Queue::Receive => member.recv_left -= claim.credits,
-            }
-            if claim.keeper == Keeper::Scope {
-                member.scoped += 1;
-                self.scoped += 1;
-                self.scoped_sends += u32::from(claim.queue == Queue::Send);
-            }
+            *member.left(claim.queue) += claim.credits;
         }
-    }
-
-    /// Counts an operation that has ended.
-    #[inline]
-    pub(crate) fn uncount(&mut self, claim: Claim) {
-        if let Some(member) = self.members.get_mut(claim.member as usize) {
-            member.posted -= 1;
-            match claim.queue {
-                Queue::Send => member.send_left += claim.credits,
-                Queue::Receive => member.recv_left += claim.credits,
-            }
-            if claim.keeper == Keeper::Scope {
-                member.scoped -= 1;
-                self.scoped -= 1;
-                self.scoped_sends -= u32::from(claim.queue == Queue::Send);
-            }
-        }
-    }
-
-    /// Takes the result of an operation that is done.
-    #[inline]
-    pub(crate) fn release(&mut self, id: Id) -> Option<(Claim, Outcome, Option<OwnedBuffer>)> {
-        let released = self.slots.release(id)?;
-        if let Some(member) = self.members.get_mut(released.0.member as usize) {
-            member.held -= 1;
-        }
-        Some(released)
     }
 
     #[inline]
     fn file(&mut self, completion: &WorkCompletion) {
-        let outcome = completion.result().map_err(|error| {
-            self.failed(error);
-            TransportError::Work(error)
-        });
-        if let Some(claim) = self.slots.complete(completion.wr_id(), outcome) {
-            self.uncount(claim);
+        let ended = match completion.result() {
+            Ok(success) => self.slots.complete(completion.wr_id(), success),
+            Err(error) => {
+                self.failed(error);
+                self.slots
+                    .fail(completion.wr_id(), TransportError::Work(error))
+            }
+        };
+        if let Some(claim) = ended {
+            self.ended(claim);
         }
     }
 
@@ -427,6 +385,19 @@ impl Engine {
 }
 
 impl Member {
+    /// Whether nothing is in flight on it.
+    pub(crate) const fn is_idle(&self) -> bool {
+        self.send_left == self.max_send_wr && self.recv_left == self.max_recv_wr
+    }
+
+    #[inline]
+    const fn left(&mut self, queue: Queue) -> &mut u32 {
+        match queue {
+            Queue::Send => &mut self.send_left,
+            Queue::Receive => &mut self.recv_left,
+        }
+    }
+
     #[cold]
     fn too_much(&self, claim: Claim) -> Refusal {
         if claim.queue == Queue::Send && claim.credits > self.max_send_wr {

@@ -20,6 +20,11 @@ pub enum TransportError {
     Aborted(DownReason),
 }
 
+impl TransportError {
+    /// For an operation that nobody can say anything about any more.
+    pub(crate) const CLOSED: Self = Self::Aborted(DownReason::Closed);
+}
+
 /// Why a channel is down: it takes no more work until it is
 /// [`reset`](crate::Channel::reset).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

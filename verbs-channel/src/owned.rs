@@ -264,12 +264,10 @@ impl Engine {
         timeout: Option<Duration>,
     ) -> Result<Option<Completed>> {
         self.is_done(ticket)?;
-        let mut pause = self.patience(timeout);
-        let id = ticket.id;
-        if !self.wait_until(&mut pause, |engine| engine.slots.is_done(id) != Some(false)) {
+        if !self.wait_for(ticket.id, timeout) {
             return Ok(None);
         }
-        Ok(self.take(id))
+        Ok(self.take(ticket.id))
     }
 
     /// The result of the operation that has been done for longest; polls once if there is none.
@@ -283,8 +281,7 @@ impl Engine {
 
     /// The same, waited for; `None` if `timeout` passes first.
     pub(crate) fn wait_ready(&mut self, timeout: Option<Duration>) -> Option<Completed> {
-        let mut pause = self.patience(timeout);
-        self.wait_until(&mut pause, |engine| engine.slots.first_ready().is_some());
+        self.wait_until(timeout, |engine| engine.slots.first_ready().is_some());
         let id = self.slots.first_ready()?;
         self.take(id)
     }
@@ -297,7 +294,8 @@ impl Engine {
 
     fn take(&mut self, id: Id) -> Option<Completed> {
         let ticket = self.ticket(id);
-        let (claim, result, buffer) = self.release(id)?;
+        let buffer = self.slots.take_buffer(id);
+        let (claim, result) = self.slots.release(id)?;
         Some(Completed {
             ticket,
             channel: claim.member as usize,

@@ -223,12 +223,6 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
         self.engine.borrow_mut().drive()
     }
 
-    /// Operations of borrowed buffers that are in flight.
-    #[must_use]
-    pub fn in_flight(&self) -> u32 {
-        self.engine.borrow().scoped
-    }
-
     #[inline]
     fn submit<W: Work + 'scope>(
         &'scope self,
@@ -262,7 +256,7 @@ impl ScopedPendingWork<'_, '_> {
         if engine.slots.is_done(self.id) == Some(false) {
             engine.drive();
         }
-        engine.release(self.id).map(|(_, outcome, _)| outcome)
+        engine.slots.release(self.id).map(|(_, result)| result)
     }
 
     /// Waits for the result, up to the channel's timeout.
@@ -274,13 +268,12 @@ impl ScopedPendingWork<'_, '_> {
     pub fn spin_poll(self) -> Result<WorkSuccess, TransportError> {
         let mut engine = self.scope.engine.borrow_mut();
         let timeout = engine.patience.timeout;
-        if !wait(&mut engine, self.id, timeout) {
+        if !engine.wait_for(self.id, timeout) {
             engine.abort_scoped(DownReason::TimedOut);
         }
-        let taken = engine.release(self.id);
         // A result that was taken before cannot be waited for.
-        let closed = TransportError::Aborted(DownReason::Closed);
-        taken.map_or(Err(closed), |(_, outcome, _)| outcome)
+        let taken = engine.slots.release(self.id);
+        taken.map_or(Err(TransportError::CLOSED), |(_, result)| result)
     }
 
     /// Waits for the result; `None` if `timeout` passes first. The work goes on then, and can be
@@ -291,10 +284,10 @@ impl ScopedPendingWork<'_, '_> {
         timeout: Duration,
     ) -> Option<Result<WorkSuccess, TransportError>> {
         let mut engine = self.scope.engine.borrow_mut();
-        if !wait(&mut engine, self.id, Some(timeout)) {
+        if !engine.wait_for(self.id, Some(timeout)) {
             return None;
         }
-        engine.release(self.id).map(|(_, outcome, _)| outcome)
+        engine.slots.release(self.id).map(|(_, result)| result)
     }
 }
 
@@ -335,9 +328,7 @@ impl<L> Loan<'_, '_, L> {
 
 impl fmt::Debug for PollingScope<'_, '_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PollingScope")
-            .field("in_flight", &self.in_flight())
-            .finish_non_exhaustive()
+        f.debug_struct("PollingScope").finish_non_exhaustive()
     }
 }
 
@@ -351,12 +342,6 @@ impl<L: fmt::Debug> fmt::Debug for Loan<'_, '_, L> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Loan").field(&self.list).finish()
     }
-}
-
-#[inline]
-fn wait(engine: &mut Engine, id: Id, timeout: Option<Duration>) -> bool {
-    let mut pause = engine.patience(timeout);
-    engine.wait_until(&mut pause, |engine| engine.slots.is_done(id) != Some(false))
 }
 
 /// What was refused, without what was said about it.

@@ -16,11 +16,13 @@
 //!
 //! A borrow is released only at the end of the ladder.
 
+use std::time::{Duration, Instant};
+
 use verbs_core::Error;
 
-use crate::engine::Engine;
+use crate::engine::{Engine, Member};
 use crate::error::{DownReason, TransportError};
-use crate::wait::Pause;
+use crate::slots::{Id, Keeper};
 
 impl Engine {
     /// Takes the ladder from its second step, for everything that is in flight on a member.
@@ -31,12 +33,11 @@ impl Engine {
         member.down.get_or_insert(reason);
         let flushes = member.qp.as_ref().is_some_and(|qp| qp.to_error().is_ok());
         if flushes {
-            let mut pause = self.patience(Some(self.patience.drain_timeout));
-            let is_empty = |engine: &Self| {
+            let is_idle = |engine: &Self| {
                 let member = engine.members.get(at as usize);
-                member.is_none_or(|member| member.posted == 0)
+                member.is_none_or(Member::is_idle)
             };
-            if self.wait_until(&mut pause, is_empty) {
+            if self.wait_until(Some(self.patience.drain_timeout), is_idle) {
                 return;
             }
         }
@@ -56,11 +57,11 @@ impl Engine {
         if let Err(error) = destroyed {
             self.stuck(at, &error);
         }
-        let mut ended = Vec::new();
-        let aborted = TransportError::Aborted(reason);
-        self.slots.abort(at, aborted, |claim| ended.push(claim));
-        for claim in ended {
-            self.uncount(claim);
+        while let Some(id) = self.slots.in_flight(at, |_| true) {
+            let aborted = TransportError::Aborted(reason);
+            if let Some(claim) = self.slots.fail(id.wr_id(), aborted) {
+                self.ended(claim);
+            }
         }
     }
 
@@ -73,14 +74,10 @@ impl Engine {
 
     /// The last step: the driver will not let go of a queue pair.
     fn stuck(&mut self, at: u32, error: &Error) {
-        let borrowed = self
-            .members
-            .get(at as usize)
-            .map_or(0, |member| member.scoped);
-        if borrowed > 0 {
+        if self.slots.in_flight(at, Keeper::borrows).is_some() {
             log::error!(
-                "cannot take {borrowed} borrowed buffers back from the card ({error}): aborting, \
-                 since it may still write to them"
+                "cannot take borrowed buffers back from the card ({error}): aborting, since it may \
+                 still write to them"
             );
             std::process::abort();
         }
@@ -92,14 +89,22 @@ impl Engine {
         log::error!("leaked {leaked} buffers that the card may still touch: {error}");
     }
 
-    /// A scope ends well: waits for all of its work, up to the channel's deadline, and takes what
-    /// is left of its results. The first failure among them is the scope's.
+    /// A scope ends well: waits for all of its work, up to the channel's timeout, and takes what is
+    /// left of its results. The first failure among them is the scope's.
     pub(crate) fn finish_scope(&mut self) -> Result<(), TransportError> {
-        let mut pause = self.patience(self.patience.timeout);
-        if !self.wait_until(&mut pause, |engine| engine.scoped == 0) {
-            self.abort_scoped(DownReason::TimedOut);
+        let mut deadline = Deadline::new(self.patience.timeout);
+        let mut result = Ok(());
+        while let Some(id) = self.slots.first_scoped() {
+            if !self.wait_for(id, deadline.left()) {
+                self.abort_scoped(DownReason::TimedOut);
+            }
+            match self.slots.release(id) {
+                Some((_, Err(error))) if result.is_ok() => result = Err(error),
+                Some(_) => {}
+                None => break,
+            }
         }
-        self.take_scoped()
+        result
     }
 
     /// A scope ends whose closure was to take all results: what it left is aborted.
@@ -111,18 +116,32 @@ impl Engine {
 
     /// A scope ends badly: what is left gets the drain timeout, receives alone get none.
     pub(crate) fn abandon_scope(&mut self) {
-        let mut pause: Pause = self.patience(Some(self.patience.drain_timeout));
-        self.wait_until(&mut pause, |engine| engine.scoped_sends == 0);
+        let mut deadline = Deadline::new(Some(self.patience.drain_timeout));
+        let mut next = self.slots.first_scoped();
+        while let Some(id) = next {
+            let (after, waits) = self.slots.after_scoped(id);
+            if waits && !self.wait_for(id, deadline.left()) {
+                break;
+            }
+            next = after;
+        }
         self.abort_scoped(DownReason::Abandoned);
         // Nobody is left to hear of failures; the channel itself says that it is down.
         let _nobody_listens = self.take_scoped();
     }
 
+    /// Waits for one operation.
+    #[inline]
+    pub(crate) fn wait_for(&mut self, id: Id, timeout: Option<Duration>) -> bool {
+        self.wait_until(timeout, |engine| engine.slots.is_done(id) != Some(false))
+    }
+
     /// Aborts every member that has borrowed buffers in flight.
     pub(crate) fn abort_scoped(&mut self, reason: DownReason) {
         for at in 0..self.members.len() {
-            if self.members.get(at).is_some_and(|member| member.scoped > 0) {
-                self.abort(u32::try_from(at).unwrap_or(u32::MAX), reason);
+            let at = u32::try_from(at).unwrap_or(u32::MAX);
+            if self.slots.in_flight(at, Keeper::borrows).is_some() {
+                self.abort(at, reason);
             }
         }
     }
@@ -131,13 +150,36 @@ impl Engine {
     fn take_scoped(&mut self) -> Result<(), TransportError> {
         let mut result = Ok(());
         while let Some(id) = self.slots.first_scoped() {
-            match self.release(id) {
-                Some((_, Err(error), _)) if result.is_ok() => result = Err(error),
+            match self.slots.release(id) {
+                Some((_, Err(error))) if result.is_ok() => result = Err(error),
                 Some(_) => {}
                 None => break,
             }
         }
         result
+    }
+}
+
+/// A deadline for several waits; without a timeout it looks at no clock.
+struct Deadline {
+    timeout: Option<Duration>,
+    at: Option<Instant>,
+}
+
+impl Deadline {
+    const fn new(timeout: Option<Duration>) -> Self {
+        Self { timeout, at: None }
+    }
+
+    /// The time that is left; `None` for ever.
+    #[inline]
+    fn left(&mut self) -> Option<Duration> {
+        let timeout = self.timeout?;
+        let now = Instant::now();
+        let at = *self
+            .at
+            .get_or_insert_with(|| now.checked_add(timeout).unwrap_or(now));
+        Some(at.saturating_duration_since(now))
     }
 }
 

@@ -1,8 +1,8 @@
 //! Work for the send queue, with everything that can be said about it.
 
 use verbs_core::{
-    AtomicWorkRequest, ReadWorkRequest, RemoteMemoryRegion, SendWorkRequest, WorkRequest,
-    WriteWorkRequest,
+    AtomicWorkRequest, PostError, ReadWorkRequest, RemoteMemoryRegion, SendWorkRequest,
+    WorkRequest, WriteWorkRequest,
 };
 
 use crate::error::Refusal;
@@ -15,7 +15,7 @@ impl<L: GatherList> Work for Outgoing<L> {}
 impl<L: ScatterList> Work for Incoming<L> {}
 
 pub(crate) mod sealed {
-    use verbs_core::WorkRequest;
+    use verbs_core::{PostError, WorkRequest};
 
     use crate::error::Refusal;
 
@@ -23,8 +23,15 @@ pub(crate) mod sealed {
     pub trait Sealed {
         type List;
 
-        /// The request, signalled.
+        /// The request, for a batch.
         fn request(&mut self, wr_id: u64, signaled: bool) -> Result<WorkRequest<'_>, Refusal>;
+
+        /// Makes the request, signalled, where it is posted: one that is returned is copied.
+        fn submit(
+            &mut self,
+            wr_id: u64,
+            post: impl FnOnce(&mut [WorkRequest<'_>]) -> Result<(), PostError>,
+        ) -> Result<(), Refusal>;
 
         fn into_list(self) -> Self::List;
     }
@@ -181,41 +188,94 @@ impl<L: GatherList> sealed::Sealed for Outgoing<L> {
 
     #[inline]
     fn request(&mut self, wr_id: u64, signaled: bool) -> Result<WorkRequest<'_>, Refusal> {
+        let said = Said {
+            wr_id,
+            signaled,
+            imm_data: self.imm_data,
+            inline: self.inline,
+            fence: self.fence,
+            solicited: self.solicited,
+        };
         let elements = self.list.elements();
-        macro_rules! finish {
-            ($request:expr) => {{
-                let mut request = $request.wr_id(wr_id);
-                if let Some(imm_data) = self.imm_data {
-                    request = request.immediate(imm_data);
-                }
-                if self.inline {
-                    request = request.inline();
-                }
-                if self.fence {
-                    request = request.fence();
-                }
-                if self.solicited {
-                    request = request.solicited();
-                }
-                if !signaled {
-                    request = request.unsignaled();
-                }
-                Ok(request.into())
-            }};
-        }
         match &self.remote {
-            None => finish!(SendWorkRequest::new(elements)),
+            None => Ok(said.of_send(SendWorkRequest::new(elements))),
             Some(remote) => match WriteWorkRequest::new(elements, remote) {
-                Ok(request) => finish!(request),
+                Ok(request) => Ok(said.of_write(request)),
                 Err(error) => Err(Refusal::from_core(&error)),
             },
         }
     }
 
     #[inline]
+    fn submit(
+        &mut self,
+        wr_id: u64,
+        post: impl FnOnce(&mut [WorkRequest<'_>]) -> Result<(), PostError>,
+    ) -> Result<(), Refusal> {
+        let said = Said {
+            wr_id,
+            signaled: true,
+            imm_data: self.imm_data,
+            inline: self.inline,
+            fence: self.fence,
+            solicited: self.solicited,
+        };
+        let elements = self.list.elements();
+        let posted = match &self.remote {
+            None => post(&mut [said.of_send(SendWorkRequest::new(elements))]),
+            Some(remote) => match WriteWorkRequest::new(elements, remote) {
+                Ok(request) => post(&mut [said.of_write(request)]),
+                Err(error) => return Err(Refusal::from_core(&error)),
+            },
+        };
+        posted.map_err(Refusal::Post)
+    }
+
+    #[inline]
     fn into_list(self) -> L {
         self.list
     }
+}
+
+/// What is said about a send or a write.
+#[derive(Clone, Copy)]
+struct Said {
+    wr_id: u64,
+    signaled: bool,
+    imm_data: Option<u32>,
+    inline: bool,
+    fence: bool,
+    solicited: bool,
+}
+
+macro_rules! said {
+    ($of:ident $request:ident) => {
+        #[inline]
+        fn $of(self, request: $request<'_>) -> WorkRequest<'_> {
+            let mut request = request.wr_id(self.wr_id);
+            if let Some(imm_data) = self.imm_data {
+                request = request.immediate(imm_data);
+            }
+            if self.inline {
+                request = request.inline();
+            }
+            if self.fence {
+                request = request.fence();
+            }
+            if self.solicited {
+                request = request.solicited();
+            }
+            if !self.signaled {
+                request = request.unsignaled();
+            }
+            request.into()
+        }
+    };
+}
+
+impl Said {
+    said!(of_send SendWorkRequest);
+    said!(of_write WriteWorkRequest);
 }
 
 impl<L: ScatterList> sealed::Sealed for Incoming<L> {
@@ -260,6 +320,15 @@ impl<L: ScatterList> sealed::Sealed for Incoming<L> {
             }
             IncomingOp::Read => Err(Refusal::Misaligned { addr: 0, len: 0 }),
         }
+    }
+
+    #[inline]
+    fn submit(
+        &mut self,
+        wr_id: u64,
+        post: impl FnOnce(&mut [WorkRequest<'_>]) -> Result<(), PostError>,
+    ) -> Result<(), Refusal> {
+        post(&mut [self.request(wr_id, true)?]).map_err(Refusal::Post)
     }
 
     #[inline]

@@ -2,16 +2,17 @@
 //!
 //! A slot is what an operation has from its post until its result has been taken. Its number and
 //! generation make the `wr_id`, so a completion finds its slot in one step, and one that belongs to
-//! nobody any more is recognised. Each slot is in at most one list, through its own links:
+//! nobody any more is recognised.
 //!
 //! ```text
-//! free ── take ──► posted (in `scoped` if its buffers are borrowed) ── complete ──► done ── release ──► free
-//!                                                                        (in `ready` if it owns its buffer)
+//! free ── take ──► posted ── complete, fail ──► done ── release ──► free
 //! ```
 //!
-//! Nothing here allocates after [`Slots::new`], and nothing is unsafe.
-
-use verbs_core::WorkSuccess;
+//! Two lists run through the slots, by links of their own: `scoped`, the operations of the scope that
+//! is open, in the order of their posts, from post to release; and `ready`, the operations that own
+//! their buffer and are done, in the order of completion.
+//!
+//! Nothing here allocates after [`Slots::grow`], and nothing is unsafe.
 
 use crate::error::{Queue, TransportError};
 
@@ -42,25 +43,32 @@ impl Id {
     }
 
     #[inline]
-    fn of(wr_id: u64) -> (Self, bool) {
-        let [index, generation] = [wr_id & (MEMBER - 1), wr_id >> 32];
-        let id = Self {
-            index: u32::try_from(index).unwrap_or(NONE),
-            generation: u32::try_from(generation).unwrap_or(0),
-        };
-        (id, wr_id & MEMBER == 0)
+    const fn of(wr_id: u64) -> Self {
+        Self {
+            index: (wr_id & (MEMBER - 1)) as u32,
+            generation: (wr_id >> 32) as u32,
+        }
     }
 }
 
 /// Who keeps the buffers of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Keeper {
-    /// A scope, or a blocking call: the operation must end before it does.
+    /// A scope: the operation must end before it does.
     Scope,
+    /// A blocking call: as for a scope, and nobody has to look for the operation.
+    Call,
     /// The slot itself.
     Slot,
     /// An `unsafe` caller.
     Caller,
+}
+
+impl Keeper {
+    /// Whether the buffers are borrowed by safe code.
+    pub(crate) const fn borrows(self) -> bool {
+        matches!(self, Self::Scope | Self::Call)
+    }
 }
 
 /// What an operation takes up while it is in flight.
@@ -68,33 +76,36 @@ pub(crate) enum Keeper {
 pub(crate) struct Claim {
     /// Whose it is.
     pub(crate) member: u32,
+    /// Places in its queue.
+    pub(crate) credits: u32,
     /// Which queue it is in.
     pub(crate) queue: Queue,
-    /// Places in that queue.
-    pub(crate) credits: u32,
     /// Who keeps its buffers.
     pub(crate) keeper: Keeper,
 }
 
-/// How an operation ended.
-pub(crate) type Outcome = Result<WorkSuccess, TransportError>;
-
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Free,
-    /// With the first failure of a request of its batch.
-    Posted(Option<TransportError>),
-    Done(Outcome),
+    Posted,
+    /// Posted, and a request of its batch has failed: `error` says how.
+    Failing,
+    /// Done: `success` says how.
+    Done,
+    /// Done: `error` says how.
+    Failed,
 }
 
+/// A slot, `S` being what a success tells.
 #[derive(Debug)]
-struct Slot<B> {
+struct Slot<S> {
     generation: u32,
     next: u32,
     prev: u32,
-    claim: Claim,
     state: State,
-    buffer: Option<B>,
+    claim: Claim,
+    success: Option<S>,
+    error: TransportError,
 }
 
 /// A doubly linked list through the slots.
@@ -109,37 +120,32 @@ const EMPTY: List = List {
     tail: NONE,
 };
 
-/// The table.
+/// The table: `S` is what a success tells, `B` a buffer.
 #[derive(Debug)]
-pub(crate) struct Slots<B> {
-    slots: Vec<Slot<B>>,
+pub(crate) struct Slots<S, B> {
+    slots: Vec<Slot<S>>,
+    // Beside the slots, and as long: most operations own none.
+    buffers: Vec<Option<B>>,
     // The free slot to take next; each names the one after it.
     free: u32,
     scoped: List,
     ready: List,
 }
 
-impl<B> Slots<B> {
-    /// A table of free slots.
-    pub(crate) fn new(capacity: u32) -> Self {
-        let mut slots = Self {
+impl<S: Copy, B> Slots<S, B> {
+    /// An empty table.
+    pub(crate) const fn new() -> Self {
+        Self {
             slots: Vec::new(),
+            buffers: Vec::new(),
             free: NONE,
             scoped: EMPTY,
             ready: EMPTY,
-        };
-        slots.grow(capacity);
-        slots
+        }
     }
 
     /// Adds free slots; what is in flight stays.
     pub(crate) fn grow(&mut self, more: u32) {
-        let claim = Claim {
-            member: 0,
-            queue: Queue::Send,
-            credits: 0,
-            keeper: Keeper::Slot,
-        };
         for _ in 0..more {
             let Ok(index) = u32::try_from(self.slots.len()) else {
                 return;
@@ -148,10 +154,17 @@ impl<B> Slots<B> {
                 generation: 0,
                 next: self.free,
                 prev: NONE,
-                claim,
                 state: State::Free,
-                buffer: None,
+                claim: Claim {
+                    member: 0,
+                    credits: 0,
+                    queue: Queue::Send,
+                    keeper: Keeper::Caller,
+                },
+                success: None,
+                error: TransportError::CLOSED,
             });
+            self.buffers.push(None);
             self.free = index;
         }
     }
@@ -160,51 +173,75 @@ impl<B> Slots<B> {
     #[inline]
     pub(crate) fn take(&mut self, claim: Claim) -> Option<Id> {
         let index = self.free;
-        self.free = self.slots.get(index as usize)?.next;
+        let slot = self.slots.get_mut(index as usize)?;
+        self.free = slot.next;
+        slot.claim = claim;
+        slot.state = State::Posted;
+        let generation = slot.generation;
         if claim.keeper == Keeper::Scope {
             push(&mut self.slots, &mut self.scoped, index);
         }
-        let slot = &mut self.slots[index as usize];
-        slot.claim = claim;
-        slot.state = State::Posted(None);
-        let generation = slot.generation;
         Some(Id { index, generation })
     }
 
     /// Gives an operation its buffer to keep.
     #[inline]
     pub(crate) fn keep(&mut self, id: Id, buffer: B) {
-        if let Some(slot) = self.slots.get_mut(id.index as usize) {
-            slot.buffer = Some(buffer);
+        if let Some(place) = self.buffers.get_mut(id.index as usize) {
+            *place = Some(buffer);
         }
     }
 
-    /// The completion of a work request: if it ends its operation, what that took up.
-    ///
-    /// `None` for a request of a batch that goes on, and for a number that belongs to nobody.
+    /// Takes the buffer of an operation that is done.
     #[inline]
-    pub(crate) fn complete(&mut self, wr_id: u64, outcome: Outcome) -> Option<Claim> {
-        let (id, is_last) = Id::of(wr_id);
-        let slot = self.slots.get_mut(id.index as usize)?;
-        let State::Posted(earlier) = &mut slot.state else {
+    pub(crate) fn take_buffer(&mut self, id: Id) -> Option<B> {
+        if self.is_done(id) != Some(true) {
             return None;
-        };
+        }
+        self.buffers.get_mut(id.index as usize)?.take()
+    }
+
+    /// A work request has succeeded: if it ends its operation, what that took up.
+    ///
+    /// `None` for a number that belongs to nobody.
+    #[inline]
+    pub(crate) fn complete(&mut self, wr_id: u64, success: S) -> Option<Claim> {
+        let id = Id::of(wr_id);
+        let slot = self.slots.get_mut(id.index as usize)?;
         if slot.generation != id.generation {
             return None;
         }
-        if !is_last {
-            if let (Err(error), None) = (outcome, &earlier) {
-                *earlier = Some(error);
-            }
+        slot.state = match slot.state {
+            State::Posted => State::Done,
+            State::Failing => State::Failed,
+            _ => return None,
+        };
+        slot.success = Some(success);
+        Some(self.ended(id.index))
+    }
+
+    /// A work request has failed: if it ends its operation, what that took up.
+    ///
+    /// `None` for a request of a batch that goes on, and for a number that belongs to nobody.
+    #[cold]
+    pub(crate) fn fail(&mut self, wr_id: u64, error: TransportError) -> Option<Claim> {
+        let id = Id::of(wr_id);
+        let slot = self.slots.get_mut(id.index as usize)?;
+        if slot.generation != id.generation {
             return None;
         }
-        let outcome = earlier.map_or(outcome, Err);
-        slot.state = State::Done(outcome);
-        let claim = slot.claim;
-        if claim.keeper == Keeper::Slot {
-            push(&mut self.slots, &mut self.ready, id.index);
+        match slot.state {
+            State::Posted => slot.error = error,
+            // The first failure of a batch is the batch's.
+            State::Failing => {}
+            _ => return None,
         }
-        Some(claim)
+        if wr_id & MEMBER != 0 {
+            slot.state = State::Failing;
+            return None;
+        }
+        slot.state = State::Failed;
+        Some(self.ended(id.index))
     }
 
     /// Whether the operation is done; `None` if it is not one of this table's.
@@ -216,64 +253,74 @@ impl<B> Slots<B> {
         }
         match slot.state {
             State::Free => None,
-            State::Posted(_) => Some(false),
-            State::Done(_) => Some(true),
+            State::Posted | State::Failing => Some(false),
+            State::Done | State::Failed => Some(true),
         }
     }
 
     /// Takes the result of an operation that is done, and frees its slot.
     #[inline]
-    pub(crate) fn release(&mut self, id: Id) -> Option<(Claim, Outcome, Option<B>)> {
-        if self.is_done(id) != Some(true) {
+    pub(crate) fn release(&mut self, id: Id) -> Option<(Claim, Result<S, TransportError>)> {
+        let slot = self.slots.get_mut(id.index as usize)?;
+        if slot.generation != id.generation {
             return None;
         }
-        let index = id.index;
-        let claim = self.slots[index as usize].claim;
+        let result = match (slot.state, slot.success) {
+            (State::Done, Some(success)) => Ok(success),
+            (State::Failed, _) => Err(slot.error),
+            _ => return None,
+        };
+        let claim = slot.claim;
         match claim.keeper {
-            Keeper::Scope => unlink(&mut self.slots, &mut self.scoped, index),
-            Keeper::Slot => unlink(&mut self.slots, &mut self.ready, index),
-            Keeper::Caller => {}
+            Keeper::Scope => unlink(&mut self.slots, &mut self.scoped, id.index),
+            Keeper::Slot => unlink(&mut self.slots, &mut self.ready, id.index),
+            Keeper::Call | Keeper::Caller => {}
         }
-        match self.free(index) {
-            (State::Done(outcome), buffer) => Some((claim, outcome, buffer)),
-            _ => None,
-        }
+        self.free(id.index);
+        Some((claim, result))
     }
 
     /// Takes back a slot whose operation was not posted.
+    #[cold]
     pub(crate) fn cancel(&mut self, id: Id) {
         if self.is_done(id) == Some(false) {
             if self.slots[id.index as usize].claim.keeper == Keeper::Scope {
                 unlink(&mut self.slots, &mut self.scoped, id.index);
             }
-            drop(self.free(id.index));
+            self.free(id.index);
         }
     }
 
-    /// Ends every operation of a member that is in flight, and tells what each took up.
-    pub(crate) fn abort(
-        &mut self,
-        member: u32,
-        error: TransportError,
-        mut ended: impl FnMut(Claim),
-    ) {
-        for index in 0..self.slots.len() {
-            let slot = &self.slots[index];
-            if slot.claim.member == member && matches!(slot.state, State::Posted(_)) {
-                let generation = slot.generation;
-                let index = u32::try_from(index).unwrap_or(NONE);
-                let wr_id = Id { index, generation }.wr_id();
-                if let Some(claim) = self.complete(wr_id, Err(error)) {
-                    ended(claim);
-                }
-            }
-        }
+    /// An operation of this member that is in flight.
+    pub(crate) fn in_flight(&self, member: u32, of: impl Fn(Keeper) -> bool) -> Option<Id> {
+        let is_one = |slot: &Slot<S>| {
+            let in_flight = matches!(slot.state, State::Posted | State::Failing);
+            in_flight && slot.claim.member == member && of(slot.claim.keeper)
+        };
+        let index = self.slots.iter().position(is_one)?;
+        self.id_at(u32::try_from(index).ok()?)
+    }
+
+    /// Whether any operation of this member has a slot.
+    pub(crate) fn has_any(&self, member: u32) -> bool {
+        let is_one = |slot: &Slot<S>| slot.state != State::Free && slot.claim.member == member;
+        self.slots.iter().any(is_one)
     }
 
     /// The oldest operation of the scope whose result has not been taken.
     #[inline]
     pub(crate) fn first_scoped(&self) -> Option<Id> {
         self.id_at(self.scoped.head)
+    }
+
+    /// The operation of the scope after this one, and whether this one is a send in flight.
+    pub(crate) fn after_scoped(&self, id: Id) -> (Option<Id>, bool) {
+        let Some(slot) = self.slots.get(id.index as usize) else {
+            return (None, false);
+        };
+        let in_flight = matches!(slot.state, State::Posted | State::Failing);
+        let waits = in_flight && slot.claim.queue == Queue::Send;
+        (self.id_at(slot.next), waits)
     }
 
     /// The operation that owns its buffer and has been done for longest.
@@ -284,18 +331,20 @@ impl<B> Slots<B> {
 
     /// Whose a completion is.
     pub(crate) fn member(&self, wr_id: u64) -> Option<u32> {
-        let (id, _) = Id::of(wr_id);
+        let id = Id::of(wr_id);
         self.is_done(id)?;
         Some(self.slots.get(id.index as usize)?.claim.member)
     }
 
     /// Takes out the buffers of a member's operations that are in flight.
     pub(crate) fn buffers_in_flight(&mut self, member: u32) -> impl Iterator<Item = B> {
-        let in_flight = move |slot: &&mut Slot<B>| {
-            slot.claim.member == member && matches!(slot.state, State::Posted(_))
+        let both = self.slots.iter().zip(&mut self.buffers);
+        let in_flight = move |(slot, _): &(&Slot<S>, &mut Option<B>)| {
+            let in_flight = matches!(slot.state, State::Posted | State::Failing);
+            in_flight && slot.claim.member == member
         };
-        let slots = self.slots.iter_mut().filter(in_flight);
-        slots.filter_map(|slot| slot.buffer.take())
+        both.filter(in_flight)
+            .filter_map(|(_, buffer)| buffer.take())
     }
 
     fn id_at(&self, index: u32) -> Option<Id> {
@@ -304,21 +353,30 @@ impl<B> Slots<B> {
         Some(Id { index, generation })
     }
 
-    /// Frees a slot that is in no list; what it was in, and its buffer.
+    /// An operation has ended: if it owns its buffer, somebody may come for that.
     #[inline]
-    fn free(&mut self, index: u32) -> (State, Option<B>) {
+    fn ended(&mut self, index: u32) -> Claim {
+        let claim = self.slots[index as usize].claim;
+        if claim.keeper == Keeper::Slot {
+            push(&mut self.slots, &mut self.ready, index);
+        }
+        claim
+    }
+
+    /// Frees a slot that is in no list.
+    #[inline]
+    fn free(&mut self, index: u32) {
         let slot = &mut self.slots[index as usize];
         slot.generation = slot.generation.wrapping_add(1);
+        slot.state = State::Free;
         slot.next = self.free;
         self.free = index;
-        let state = std::mem::replace(&mut slot.state, State::Free);
-        (state, slot.buffer.take())
     }
 }
 
 /// Appends a slot to a list.
 #[inline]
-fn push<B>(slots: &mut [Slot<B>], list: &mut List, index: u32) {
+fn push<S>(slots: &mut [Slot<S>], list: &mut List, index: u32) {
     let slot = &mut slots[index as usize];
     slot.next = NONE;
     slot.prev = list.tail;
@@ -331,7 +389,7 @@ fn push<B>(slots: &mut [Slot<B>], list: &mut List, index: u32) {
 
 /// Takes a slot out of the list it is in.
 #[inline]
-fn unlink<B>(slots: &mut [Slot<B>], list: &mut List, index: u32) {
+fn unlink<S>(slots: &mut [Slot<S>], list: &mut List, index: u32) {
     let Slot { next, prev, .. } = slots[index as usize];
     match slots.get_mut(prev as usize) {
         Some(slot) => slot.next = next,

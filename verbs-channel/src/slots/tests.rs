@@ -46,6 +46,12 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     vec(step, 0..200)
 }
 
+fn table<B>(capacity: u32) -> Slots<(), B> {
+    let mut slots = Slots::new();
+    slots.grow(capacity);
+    slots
+}
+
 fn claim(member: u32, keeper: Keeper) -> Claim {
     Claim {
         member,
@@ -57,7 +63,7 @@ fn claim(member: u32, keeper: Keeper) -> Claim {
 
 /// Runs steps on a table and on a list of all operations there have ever been.
 fn run(steps: Vec<Step>) {
-    let mut slots = Slots::<usize>::new(CAPACITY);
+    let mut slots = table::<usize>(CAPACITY);
     let mut all: Vec<(Id, Claim, Model)> = Vec::new();
     for step in steps {
         let pick = |number: usize| (!all.is_empty()).then(|| number % all.len());
@@ -84,7 +90,7 @@ fn run(steps: Vec<Step>) {
             Step::FailMember(number) => {
                 let Some(number) = pick(number) else { continue };
                 let (id, _, model) = &mut all[number];
-                assert_eq!(slots.complete(id.member_wr_id(), Err(ABORTED)), None);
+                assert_eq!(slots.fail(id.member_wr_id(), ABORTED), None);
                 if let Model::Posted { failed } = model {
                     *failed = true;
                 }
@@ -92,7 +98,7 @@ fn run(steps: Vec<Step>) {
             Step::Complete(number) => {
                 let Some(number) = pick(number) else { continue };
                 let (id, claim, model) = &mut all[number];
-                let ended = slots.complete(id.wr_id(), Err(TIMED_OUT));
+                let ended = slots.fail(id.wr_id(), TIMED_OUT);
                 if let Model::Posted { failed } = *model {
                     assert_eq!(ended, Some(*claim));
                     *model = Model::Done(if failed { ABORTED } else { TIMED_OUT });
@@ -103,9 +109,10 @@ fn run(steps: Vec<Step>) {
             Step::Release(number) => {
                 let Some(number) = pick(number) else { continue };
                 let (id, claim, model) = &mut all[number];
+                let buffer = slots.take_buffer(*id);
                 let released = slots.release(*id);
                 if let Model::Done(error) = *model {
-                    let (of, outcome, buffer) = released.expect("it is done");
+                    let (of, outcome) = released.expect("it is done");
                     assert_eq!((of, outcome.unwrap_err()), (*claim, error));
                     assert_eq!(buffer, Some(number), "another operation's buffer");
                     *model = Model::Gone;
@@ -115,10 +122,10 @@ fn run(steps: Vec<Step>) {
             }
             Step::Abort(member) => {
                 let mut ended = 0;
-                slots.abort(member, ABORTED, |claim| {
-                    assert_eq!(claim.member, member);
+                while let Some(id) = slots.in_flight(member, |_| true) {
+                    assert_eq!(slots.fail(id.wr_id(), ABORTED).unwrap().member, member);
                     ended += 1;
-                });
+                }
                 for (_, claim, model) in &mut all {
                     if let (true, Model::Posted { .. }) = (claim.member == member, *model) {
                         *model = Model::Done(ABORTED);
@@ -132,7 +139,7 @@ fn run(steps: Vec<Step>) {
     }
 }
 
-fn check(slots: &Slots<usize>, all: &[(Id, Claim, Model)]) {
+fn check(slots: &Slots<(), usize>, all: &[(Id, Claim, Model)]) {
     for (id, _, model) in all {
         let done = match model {
             Model::Posted { .. } => Some(false),
@@ -163,12 +170,12 @@ proptest! {
 
 #[test]
 fn results_are_ready_in_the_order_of_completion() {
-    let mut slots = Slots::<()>::new(3);
+    let mut slots = table::<()>(3);
     let ids: Vec<Id> = (0..3)
         .map(|_| slots.take(claim(0, Keeper::Slot)).unwrap())
         .collect();
     for index in [2, 0, 1] {
-        slots.complete(ids[index].wr_id(), Err(ABORTED));
+        slots.complete(ids[index].wr_id(), ());
     }
     for index in [2, 0, 1] {
         assert_eq!(slots.first_ready(), Some(ids[index]));
@@ -179,10 +186,10 @@ fn results_are_ready_in_the_order_of_completion() {
 
 #[test]
 fn a_completion_of_nobody_is_ignored() {
-    let mut slots = Slots::<()>::new(1);
-    assert_eq!(slots.complete(77, Err(ABORTED)), None);
+    let mut slots = table::<()>(1);
+    assert_eq!(slots.complete(77, ()), None);
     let id = slots.take(claim(0, Keeper::Slot)).unwrap();
     let stale = id.wr_id() ^ (1 << 32);
-    assert_eq!(slots.complete(stale, Err(ABORTED)), None);
+    assert_eq!(slots.complete(stale, ()), None);
     assert_eq!(slots.is_done(id), Some(false));
 }
