@@ -1,0 +1,151 @@
+//! Atomics on the peer's memory.
+
+use std::sync::atomic::Ordering;
+
+use verbs_core::{
+    AccessFlags, AtomicCap, AtomicWorkRequest, MemoryRegion, SharedRegion, WcOpcode, WcStatus,
+    WorkRequest,
+};
+
+use crate::harness::pair::{End, Pair};
+use crate::harness::{Test, begin};
+
+fn can(test: &Test) -> bool {
+    let can = crate::harness::context()
+        .query_device()
+        .unwrap()
+        .atomic_cap()
+        != AtomicCap::NONE;
+    if !can {
+        test.skip("the device has no atomics");
+    }
+    can
+}
+
+fn counter(end: &End, values: &[u64]) -> SharedRegion<Vec<u64>> {
+    let access = AccessFlags::REMOTE_ATOMIC | AccessFlags::REMOTE_READ;
+    end.pd().reg_shared(values.to_vec(), access).unwrap()
+}
+
+fn before(region: &MemoryRegion<Vec<u64>>) -> u64 {
+    u64::from_ne_bytes(region[..8].try_into().unwrap())
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn fetch_and_add_adds_and_tells_what_was_there() {
+    let test = begin!();
+    if !can(&test) {
+        return;
+    }
+    for pair in Pair::everywhere() {
+        let counter = counter(&pair.b, &[77, 40, 77]);
+        let place = counter.remote().slice(8..16).unwrap();
+        let mut result = pair.a.pd().reg_mr(vec![0_u64]).unwrap();
+        for (add, was) in [(2, 40), (u64::MAX, 42), (0, 41)] {
+            let mut element = result.scatter_element(..).unwrap();
+            pair.a
+                .post_one(AtomicWorkRequest::fetch_and_add(&mut element, &place, add).unwrap());
+            let done = pair.a.sent();
+            assert_eq!((done.opcode(), done.byte_len()), (WcOpcode::FETCH_ADD, 8));
+            assert_eq!(before(&result), was);
+        }
+        let now = [0, 8, 16].map(|at| counter.atomic_u64(at).unwrap().load(Ordering::Acquire));
+        assert_eq!(now, [77, 41, 77]);
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn compare_and_swap_swaps_only_what_is_equal() {
+    let test = begin!();
+    if !can(&test) {
+        return;
+    }
+    for pair in Pair::everywhere() {
+        let counter = counter(&pair.b, &[5]);
+        let mut result = pair.a.pd().reg_mr(vec![0_u64]).unwrap();
+        for (compare, swap, was, is) in [(5, 9, 5, 9), (5, 1, 9, 9), (9, u64::MAX, 9, u64::MAX)] {
+            let mut element = result.scatter_element(..).unwrap();
+            let remote = counter.remote();
+            let request = AtomicWorkRequest::compare_and_swap(&mut element, &remote, compare, swap);
+            pair.a.post_one(request.unwrap());
+            assert_eq!(pair.a.sent().opcode(), WcOpcode::COMP_SWAP);
+            let now = counter.atomic_u64(0).unwrap().load(Ordering::Acquire);
+            assert_eq!((before(&result), now), (was, is));
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn additions_of_both_ends_all_count() {
+    let test = begin!();
+    if !can(&test) {
+        return;
+    }
+    let pair = Pair::between(
+        crate::harness::pair::Side::here(),
+        crate::harness::pair::Side::here(),
+        crate::harness::pair::Side::prepared,
+    );
+    // One counter, in the memory of the device both ends are on.
+    let counter = counter(&pair.b, &[0]);
+    let other = Pair::between(
+        crate::harness::pair::Side::here(),
+        crate::harness::pair::Side {
+            context: pair.b.side.context.clone(),
+            pd: pair.b.side.pd.clone(),
+            send_cq: pair.b.side.send_cq.clone(),
+            recv_cq: pair.b.side.recv_cq.clone(),
+        },
+        crate::harness::pair::Side::prepared,
+    );
+    std::thread::scope(|scope| {
+        for end in [&pair.a, &other.a] {
+            scope.spawn(|| {
+                let mut result = end.pd().reg_mr(vec![0_u64]).unwrap();
+                for _ in 0..200 {
+                    let mut element = result.scatter_element(..).unwrap();
+                    let request =
+                        AtomicWorkRequest::fetch_and_add(&mut element, &counter.remote(), 1);
+                    end.post_one(request.unwrap());
+                    end.sent();
+                }
+            });
+        }
+    });
+    assert_eq!(counter.atomic_u64(0).unwrap().load(Ordering::Acquire), 400);
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_fenced_write_waits_for_the_atomic_before_it() {
+    let test = begin!();
+    if !can(&test) {
+        return;
+    }
+    let pair = Pair::new();
+    let access = AccessFlags::REMOTE_ATOMIC | AccessFlags::REMOTE_WRITE;
+    let target = pair.b.pd().reg_shared(vec![3_u64, 0], access).unwrap();
+    let mut result = pair.a.pd().reg_mr(vec![0_u64]).unwrap();
+    let mut element = result.scatter_element(..).unwrap();
+    // Sends on what the atomic brings: without the fence it may be sent before it is there.
+    let mut list = [verbs_core::Sge::from(element.as_gather())];
+    let place = target.remote().slice(8..).unwrap();
+    let write = verbs_core::WriteWorkRequest::new(&mut list, &place).unwrap();
+    let mut chain: [WorkRequest<'_>; 2] = [
+        AtomicWorkRequest::fetch_and_add(&mut element, &target.remote().slice(..8).unwrap(), 4)
+            .unwrap()
+            .into(),
+        write.fence().into(),
+    ];
+    pair.a.post(&mut chain).unwrap();
+    let done = pair.a.sends(2);
+    assert!(
+        done.iter().all(|done| done.status() == WcStatus::SUCCESS),
+        "{done:?}"
+    );
+    let now = [0, 8].map(|at| target.atomic_u64(at).unwrap().load(Ordering::Acquire));
+    assert_eq!(now, [7, 3]);
+}

@@ -1,0 +1,313 @@
+//! Completion channels: whose event it is, that none is lost, and that no ending hangs.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use verbs_core::{
+    CompletionChannel, CompletionQueue, Error, PollSlot, QueuePair, ReceiveWorkRequest,
+    SendWorkRequest, Sge, WcStatus,
+};
+
+use crate::harness::pair::Side;
+use crate::harness::{PATIENCE, begin, context};
+
+/// A queue pair that is connected to itself, with its completions on `cq`.
+fn looped(side: &Side, cq: &CompletionQueue) -> QueuePair {
+    let prepared = QueuePair::builder(&side.pd, cq, cq).build().unwrap();
+    let endpoint = prepared.endpoint();
+    prepared.handshake(&endpoint).unwrap()
+}
+
+/// Sends an empty message to itself: two completions.
+fn send(qp: &QueuePair, solicited: bool) {
+    // SAFETY: it names no memory.
+    unsafe { qp.post_receive(&mut [ReceiveWorkRequest::new::<Sge>(&mut [])]) }.unwrap();
+    let request = SendWorkRequest::new::<Sge>(&mut []);
+    let request = if solicited {
+        request.solicited()
+    } else {
+        request
+    };
+    // SAFETY: as above.
+    unsafe { qp.post_send(&mut [request]) }.unwrap();
+}
+
+fn on(channel: &CompletionChannel) -> CompletionQueue {
+    let cq = CompletionQueue::builder(channel.context(), 64).channel(channel);
+    cq.build().unwrap()
+}
+
+/// Polls until nothing is there; returns how many were.
+fn drain(cq: &CompletionQueue) -> usize {
+    let mut slots = [const { PollSlot::new() }; 16];
+    let mut count = 0;
+    loop {
+        let polled = cq.poll(&mut slots).unwrap();
+        if polled.is_empty() {
+            return count;
+        }
+        assert!(
+            polled
+                .into_iter()
+                .all(|done| done.status() == WcStatus::SUCCESS)
+        );
+        count += polled.len();
+    }
+}
+
+/// Sleeps on the channel until `cq` has had `count` completions.
+fn sleep_until(channel: &CompletionChannel, cq: &CompletionQueue, count: usize) {
+    let mut found = drain(cq);
+    while found < count {
+        cq.req_notify(false).unwrap();
+        found += drain(cq);
+        if found < count {
+            let ready = channel.get_cq_event(Some(PATIENCE)).unwrap();
+            assert!(ready.expect("an event for what is under way").is(cq));
+            found += drain(cq);
+        }
+    }
+    assert_eq!(found, count);
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn thousands_of_events_and_none_is_lost() {
+    let _test = begin!();
+    let side = Side::here();
+    let channel = CompletionChannel::create(&side.context).unwrap();
+    let cq = on(&channel);
+    let qp = looped(&side, &cq);
+    for _ in 0..3000 {
+        send(&qp, false);
+        sleep_until(&channel, &cq, 2);
+    }
+    qp.close().unwrap();
+    cq.close().unwrap();
+    channel.close().unwrap();
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn an_event_names_its_queue_among_many() {
+    let _test = begin!();
+    let side = Side::here();
+    let channel = CompletionChannel::create(&side.context).unwrap();
+    let queues: Vec<_> = (0..6).map(|_| on(&channel)).collect();
+    let qps: Vec<_> = queues.iter().map(|cq| looped(&side, cq)).collect();
+    for round in 0..60 {
+        for cq in &queues {
+            drain(cq);
+            cq.req_notify(false).unwrap();
+        }
+        while channel
+            .get_cq_event(Some(Duration::ZERO))
+            .unwrap()
+            .is_some()
+        {}
+        let index = round % queues.len();
+        send(&qps[index], false);
+        let ready = channel.get_cq_event(Some(PATIENCE)).unwrap().unwrap();
+        assert!(ready.is(&queues[index]));
+        let mut found = drain(&ready);
+        while found < 2 {
+            found += drain(&ready);
+        }
+    }
+    drop(qps);
+    for cq in queues {
+        cq.close().unwrap();
+    }
+    channel.close().unwrap();
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn waiting_ends_with_its_time() {
+    let _test = begin!();
+    let channel = CompletionChannel::create(&context()).unwrap();
+    let cq = on(&channel);
+    cq.req_notify(false).unwrap();
+    let start = Instant::now();
+    let timeout = Duration::from_millis(100);
+    assert!(channel.get_cq_event(Some(timeout)).unwrap().is_none());
+    assert!(start.elapsed() >= timeout && start.elapsed() < PATIENCE);
+    assert!(
+        channel
+            .get_cq_event(Some(Duration::ZERO))
+            .unwrap()
+            .is_none()
+    );
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn only_solicited_completions_wake_who_asked_for_those() {
+    let _test = begin!();
+    let side = Side::here();
+    let channel = CompletionChannel::create(&side.context).unwrap();
+    let recv_cq = on(&channel);
+    let prepared = QueuePair::builder(&side.pd, &side.send_cq, &recv_cq)
+        .build()
+        .unwrap();
+    let endpoint = prepared.endpoint();
+    let qp = prepared.handshake(&endpoint).unwrap();
+    recv_cq.req_notify(true).unwrap();
+    send(&qp, false);
+    assert!(
+        channel
+            .get_cq_event(Some(Duration::from_millis(200)))
+            .unwrap()
+            .is_none()
+    );
+    assert_eq!(drain(&recv_cq), 1, "it has come, without a word");
+    send(&qp, true);
+    assert!(
+        channel
+            .get_cq_event(Some(PATIENCE))
+            .unwrap()
+            .unwrap()
+            .is(&recv_cq)
+    );
+    assert_eq!(drain(&recv_cq), 1);
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_queue_that_nobody_armed_is_silent() {
+    let _test = begin!();
+    let side = Side::here();
+    let channel = CompletionChannel::create(&side.context).unwrap();
+    let cq = on(&channel);
+    let qp = looped(&side, &cq);
+    send(&qp, true);
+    assert!(
+        channel
+            .get_cq_event(Some(Duration::from_millis(100)))
+            .unwrap()
+            .is_none()
+    );
+    assert_eq!(drain(&cq), 2);
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn events_that_nobody_takes_keep_nothing_from_ending() {
+    let _test = begin!();
+    let side = Side::here();
+    // None, some, and a batch of acknowledgements and a bit.
+    for taken in [0, 1, 63, 64, 70] {
+        let channel = CompletionChannel::create(&side.context).unwrap();
+        let cq = on(&channel);
+        let qp = looped(&side, &cq);
+        for _ in 0..taken {
+            cq.req_notify(false).unwrap();
+            send(&qp, false);
+            assert!(channel.get_cq_event(Some(PATIENCE)).unwrap().is_some());
+            while drain(&cq) != 0 {}
+        }
+        // One more, which stays in the channel.
+        cq.req_notify(false).unwrap();
+        send(&qp, false);
+        while drain(&cq) == 0 {}
+        drop(qp);
+        cq.close().unwrap();
+        assert!(
+            channel
+                .get_cq_event(Some(Duration::ZERO))
+                .unwrap()
+                .is_none()
+        );
+        channel.close().unwrap();
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn channel_queues_and_queue_pair_end_in_every_order() {
+    let _test = begin!();
+    let side = Side::here();
+    for order in [
+        [0, 1, 2],
+        [0, 2, 1],
+        [1, 0, 2],
+        [1, 2, 0],
+        [2, 0, 1],
+        [2, 1, 0],
+    ] {
+        let channel = CompletionChannel::create(&side.context).unwrap();
+        let cq = on(&channel);
+        let qp = looped(&side, &cq);
+        for _ in 0..3 {
+            cq.req_notify(false).unwrap();
+            send(&qp, false);
+            // Taken and never acknowledged by hand.
+            assert!(channel.get_cq_event(Some(PATIENCE)).unwrap().is_some());
+        }
+        let mut objects: [Option<Box<dyn std::any::Any>>; 3] = [
+            Some(Box::new(channel)),
+            Some(Box::new(cq)),
+            Some(Box::new(qp)),
+        ];
+        for index in order {
+            drop(objects[index].take());
+        }
+    }
+    let Side {
+        context,
+        pd,
+        send_cq,
+        recv_cq,
+    } = side;
+    drop((pd, send_cq, recv_cq));
+    context.close().unwrap();
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_channel_in_use_is_not_closed() {
+    let _test = begin!();
+    let context = context();
+    let channel = CompletionChannel::create(&context).unwrap();
+    let cq = on(&channel);
+    assert!(matches!(channel.close(), Err(Error::InUse { .. })));
+    let channel = cq.channel().unwrap().clone();
+    cq.close().unwrap();
+    channel.close().unwrap();
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn queues_end_while_another_thread_takes_their_events() {
+    let _test = begin!();
+    let side = Side::here();
+    let channel = CompletionChannel::create(&side.context).unwrap();
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    // The last handle of a queue may be this one.
+                    drop(
+                        channel
+                            .get_cq_event(Some(Duration::from_millis(1)))
+                            .unwrap(),
+                    );
+                }
+            });
+        }
+        for _ in 0..200 {
+            let cq = on(&channel);
+            let qp = looped(&side, &cq);
+            for _ in 0..2 {
+                cq.req_notify(false).unwrap();
+                send(&qp, false);
+                while drain(&cq) == 0 {}
+            }
+            drop((qp, cq));
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+    channel.close().unwrap();
+}

@@ -1,0 +1,216 @@
+//! Completion queues: capacity, resizing under load, vectors, and what too many completions do.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use verbs_core::{
+    CompletionQueue, Error, ErrorKind, EventElement, EventType, PollSlot, QueuePair,
+    ReceiveWorkRequest, SendWorkRequest, Sge, WorkCompletion, WorkRequest,
+};
+
+use crate::harness::pair::{Pair, Side};
+use crate::harness::{PATIENCE, assert_silent, begin, context, until, wait_for};
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_queue_has_at_least_the_room_that_was_asked_for() {
+    let _test = begin!();
+    let context = context();
+    let max = context.query_device().unwrap().max_cqe();
+    for room in [1, 2, 100, max.min(10_000)] {
+        let cq = CompletionQueue::create(&context, room).unwrap();
+        assert!(
+            cq.min_capacity() >= room,
+            "{} for {room}",
+            cq.min_capacity()
+        );
+        cq.close().unwrap();
+    }
+    let error = CompletionQueue::create(&context, max + 1).unwrap_err();
+    let words = format!("cqe {} exceeds this device's {max}", max + 1);
+    assert_eq!((error.kind(), error.to_string()), (ErrorKind::Limit, words));
+    assert!(matches!(
+        CompletionQueue::create(&context, 0),
+        Err(Error::OutOfRange { .. })
+    ));
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn every_completion_vector_works_and_no_other() {
+    let _test = begin!();
+    let context = context();
+    let vectors = context.num_comp_vectors();
+    for comp_vector in 0..vectors {
+        let built = CompletionQueue::builder(&context, 8)
+            .comp_vector(comp_vector)
+            .build();
+        built.unwrap().close().unwrap();
+    }
+    let error = CompletionQueue::builder(&context, 8)
+        .comp_vector(vectors)
+        .build()
+        .unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .starts_with(&format!("comp_vector {vectors}")),
+        "{error}"
+    );
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn an_empty_queue_polls_empty() {
+    let _test = begin!();
+    let cq = CompletionQueue::create(&context(), 8).unwrap();
+    let mut slots = [const { PollSlot::new() }; 4];
+    assert!(cq.poll(&mut slots).unwrap().is_empty());
+    assert!(cq.poll(&mut []).unwrap().is_empty());
+    assert!(format!("{cq:?}").contains("min_capacity"));
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_queue_is_resized_under_load_and_loses_nothing() {
+    let test = begin!();
+    let pair = Pair::new();
+    let cq = pair.a.side.send_cq.clone();
+    if let Err(error) = cq.resize(512) {
+        assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+        return test.skip(error);
+    }
+    assert!(cq.min_capacity() >= 512);
+    let (done, rounds) = (AtomicBool::new(false), 300_u64);
+    let resized = std::thread::scope(|scope| {
+        let resizer = scope.spawn(|| {
+            let mut resized = 0;
+            while !done.load(Ordering::Relaxed) {
+                cq.resize(if resized % 2 == 0 { 256 } else { 1024 })
+                    .unwrap();
+                resized += 1;
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            resized
+        });
+        for round in 0..rounds {
+            for _ in 0..4 {
+                pair.b.receive(ReceiveWorkRequest::new::<Sge>(&mut []));
+            }
+            let mut chain: [WorkRequest<'_>; 4] = std::array::from_fn(|index| {
+                let wr_id = round * 4 + u64::try_from(index).unwrap();
+                SendWorkRequest::new::<Sge>(&mut []).wr_id(wr_id).into()
+            });
+            pair.a.post(&mut chain).unwrap();
+            let sent = wait_for(&cq, 4);
+            let ids: Vec<_> = sent
+                .iter()
+                .map(|sent| sent.result().unwrap().wr_id())
+                .collect();
+            assert_eq!(ids, (round * 4..round * 4 + 4).collect::<Vec<_>>());
+            wait_for(&pair.b.side.recv_cq, 4);
+        }
+        done.store(true, Ordering::Relaxed);
+        resizer.join().unwrap()
+    });
+    assert!(resized > 2, "{resized} times");
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn completions_stay_in_a_queue_that_is_resized() {
+    let test = begin!();
+    let pair = Pair::new();
+    let cq = &pair.a.side.send_cq;
+    for _ in 0..10 {
+        pair.b.receive(ReceiveWorkRequest::new::<Sge>(&mut []));
+        pair.a.post_one(SendWorkRequest::new::<Sge>(&mut []));
+    }
+    wait_for(&pair.b.side.recv_cq, 10);
+    // The last is acknowledged at least.
+    let resized = cq.resize(64);
+    if let Err(error) = resized {
+        assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+        return test.skip(error);
+    }
+    assert!(wait_for(cq, 10).iter().all(|sent| sent.result().is_ok()));
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_queue_that_overruns_reports_it() {
+    let test = begin!();
+    let (a, b) = (Side::here(), Side::here());
+    let small = CompletionQueue::create(&a.context, 1).unwrap();
+    let build = |side: &Side, cq: &CompletionQueue| {
+        let builder = QueuePair::builder(&side.pd, cq, &side.recv_cq);
+        builder.max_send_wr(64).max_recv_wr(64).build().unwrap()
+    };
+    let (qa, qb) = (build(&a, &small), build(&b, &b.send_cq));
+    let (ea, eb) = (qa.endpoint(), qb.endpoint());
+    let (qa, qb) = (qa.handshake(&eb).unwrap(), qb.handshake(&ea).unwrap());
+    let count = usize::try_from(small.min_capacity()).unwrap() + 20;
+    if count > 60 {
+        return test.skip("the driver's smallest queue is too large to overrun");
+    }
+    let mut receives: Vec<_> = (0..count)
+        .map(|_| ReceiveWorkRequest::new::<Sge>(&mut []))
+        .collect();
+    // SAFETY: they name no memory.
+    unsafe { qb.post_receive(&mut receives) }.unwrap();
+    let mut sends: Vec<_> = (0..count)
+        .map(|_| SendWorkRequest::new::<Sge>(&mut []))
+        .collect();
+    // SAFETY: as above.
+    unsafe { qa.post_send(&mut sends) }.unwrap();
+    let mut reported = None;
+    let arrived = until(PATIENCE, || {
+        reported = a
+            .context
+            .get_async_event(Some(Duration::from_millis(10)))
+            .unwrap();
+        reported.is_some_and(|event| event.event_type() == EventType::CQ_ERR)
+    });
+    assert!(arrived, "no event: {reported:?}");
+    let handle = small.handle();
+    assert_eq!(reported.unwrap().element(), EventElement::Cq { handle });
+    // Each lost completion may be another event; all of them are acknowledged, or this hangs.
+    while a
+        .context
+        .get_async_event(Some(Duration::from_millis(10)))
+        .unwrap()
+        .is_some()
+    {}
+    qa.close().unwrap();
+    small.close().unwrap();
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn when_a_queue_pair_is_gone_no_more_completions_of_it_come() {
+    let _test = begin!();
+    for _ in 0..10 {
+        let Pair { a, b } = Pair::new();
+        for wr_id in 0..30 {
+            a.receive(ReceiveWorkRequest::new::<Sge>(&mut []).wr_id(wr_id));
+            b.receive(ReceiveWorkRequest::new::<Sge>(&mut []));
+            a.post_one(SendWorkRequest::new::<Sge>(&mut []).wr_id(wr_id));
+        }
+        let number = a.qp.qp_num();
+        a.qp.close().unwrap();
+        // Whether the driver forgets what had completed before, or leaves it there, is its own
+        // business.
+        let mut slots = [const { PollSlot::new() }; 64];
+        for cq in [&a.side.send_cq, &a.side.recv_cq] {
+            let left = cq.poll(&mut slots).unwrap();
+            assert!(left.iter().all(|done| done.qp_num() == number), "{left:?}");
+            assert!(
+                left.iter()
+                    .map(WorkCompletion::wr_id)
+                    .eq(0..left.len() as u64),
+                "{left:?}"
+            );
+            assert_silent(cq);
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! Devices: how they are found, what they say about themselves, and how they are closed.
+
+use verbs_core::{
+    CompletionQueue, Context, Device, Error, ErrorKind, Guid, NodeType, QueuePair, TransportType,
+};
+
+use crate::harness::{begin, context, device_name, peer_name, sysfs};
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_device_is_found_by_name_guid_and_index() {
+    let _test = begin!();
+    let names: Vec<_> = Device::list()
+        .unwrap()
+        .iter()
+        .map(|device| device.name().to_owned())
+        .collect();
+    for name in [device_name(), peer_name()] {
+        assert!(names.contains(&name), "{name} in {names:?}");
+        let device = Device::by_name(&name).unwrap();
+        // Devices may share a GUID, on cards with several ports.
+        assert_eq!(
+            Device::by_guid(device.guid()).unwrap().guid(),
+            device.guid()
+        );
+        if let Some(index) = device.index() {
+            assert_eq!(Device::by_index(index).unwrap().name(), name);
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_device_says_what_sysfs_says() {
+    let _test = begin!();
+    let device = Device::by_name(&device_name()).unwrap();
+    assert_eq!(device.guid().to_string(), sysfs("node_guid"));
+    assert_eq!(
+        device.node_type().as_raw().to_string(),
+        sysfs("node_type").split(':').next().unwrap()
+    );
+    assert_eq!(device.node_type(), NodeType::CA);
+    assert_eq!(device.transport_type(), TransportType::IB);
+    assert!(device.node().exists(), "{:?}", device.node());
+    assert!(format!("{device:?}").contains(device.name()));
+    let attr = device.open().unwrap().query_device().unwrap();
+    assert_eq!(attr.node_guid().to_string(), sysfs("node_guid"));
+    assert_eq!(attr.sys_image_guid().to_string(), sysfs("sys_image_guid"));
+    // Where the kernel knows no version, the driver makes one up.
+    let fw_ver = sysfs("fw_ver");
+    assert!(
+        fw_ver.is_empty() || attr.fw_ver() == fw_ver,
+        "{}",
+        attr.fw_ver()
+    );
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn limits_are_usable_and_the_extended_attributes_agree() {
+    let _test = begin!();
+    let context = context();
+    let attr = context.query_device().unwrap();
+    for limit in [
+        attr.max_qp(),
+        attr.max_qp_wr(),
+        attr.max_sge(),
+        attr.max_cq(),
+        attr.max_cqe(),
+    ] {
+        assert!(limit > 0, "{attr:?}");
+    }
+    for limit in [
+        attr.max_mr(),
+        attr.max_pd(),
+        attr.max_qp_rd_atom(),
+        attr.max_qp_init_rd_atom(),
+    ] {
+        assert!(limit > 0, "{attr:?}");
+    }
+    assert!(attr.phys_port_cnt() > 0 && attr.max_pkeys() > 0);
+    assert!(attr.max_mr_size() > 1 << 20);
+    let extended = context.query_device_ex().unwrap();
+    let base = extended.base();
+    assert_eq!(
+        (base.max_qp(), base.max_qp_wr()),
+        (attr.max_qp(), attr.max_qp_wr())
+    );
+    assert_eq!(
+        (base.node_guid(), base.fw_ver()),
+        (attr.node_guid(), attr.fw_ver())
+    );
+    assert_eq!(base.max_cqe(), attr.max_cqe());
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn the_first_active_device_is_one() {
+    let _test = begin!();
+    let context = Context::first_active().unwrap();
+    let port = context.active_port().unwrap().unwrap();
+    assert_eq!(
+        context.query_port(port).unwrap().state(),
+        verbs_core::PortState::ACTIVE
+    );
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_device_that_does_not_exist_lists_those_that_do() {
+    let _test = begin!();
+    let error = Device::by_name("no_such_device").unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotFound);
+    let words = error.to_string();
+    assert!(
+        words.contains("\"no_such_device\"") && words.contains(&device_name()),
+        "{words}"
+    );
+    let error = Device::by_guid(Guid::new([0xff; 8])).unwrap_err();
+    assert!(error.to_string().contains(&device_name()), "{error}");
+    let error = Device::by_index(u32::MAX).unwrap_err();
+    assert!(error.to_string().contains(&device_name()), "{error}");
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn one_device_is_opened_many_times() {
+    let _test = begin!();
+    let contexts: Vec<_> = (0..20).map(|_| context()).collect();
+    for context in contexts {
+        context.alloc_pd().unwrap().close().unwrap();
+        context.close().unwrap();
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn close_says_what_is_in_use() {
+    let _test = begin!();
+    let context = context();
+    let clone = context.clone();
+    assert!(matches!(context.close(), Err(Error::InUse { .. })));
+    let pd = clone.alloc_pd().unwrap();
+    assert!(matches!(clone.close(), Err(Error::InUse { .. })));
+    let cq = CompletionQueue::create(pd.context(), 8).unwrap();
+    let mr = pd.reg_mr(vec![0_u8; 8]).unwrap();
+    let qp = QueuePair::builder(&pd, &cq, &cq).build().unwrap();
+    let queue = cq.clone();
+    assert!(matches!(cq.close(), Err(Error::InUse { .. })));
+    let domain = pd.clone();
+    assert!(matches!(pd.close(), Err(Error::InUse { .. })));
+    qp.close().unwrap();
+    mr.dereg().unwrap();
+    queue.close().unwrap();
+    domain.close().unwrap();
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn objects_of_two_contexts_do_not_mix() {
+    let _test = begin!();
+    let (mine, other) = (context(), context());
+    let (pd, cq) = (
+        mine.alloc_pd().unwrap(),
+        CompletionQueue::create(&other, 8).unwrap(),
+    );
+    let error = QueuePair::builder(&pd, &cq, &cq).build().unwrap_err();
+    assert!(matches!(error, Error::ForeignContext { .. }), "{error}");
+}

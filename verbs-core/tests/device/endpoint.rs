@@ -1,0 +1,150 @@
+//! Endpoints that travel between two processes, as bytes and as JSON.
+
+use verbs_core::{EndpointError, QueuePairEndpoint, ReceiveWorkRequest, SendWorkRequest, WcStatus};
+
+use crate::harness::child::{Child, Line, role};
+use crate::harness::pair::{End, Side, pattern};
+use crate::harness::{begin, peer_name};
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn unhex(text: &str) -> Vec<u8> {
+    let pairs = text.as_bytes().chunks(2);
+    pairs
+        .map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap())
+        .collect()
+}
+
+/// Connects over a line; `json` says how the endpoint is written.
+fn connect(side: Side, line: &mut Line, json: bool) -> End {
+    let prepared = side.prepared();
+    let mine = prepared.endpoint();
+    line.say(&write(&mine, json));
+    let theirs = read(&line.hear(), json);
+    let qp = prepared.handshake(&theirs).unwrap();
+    line.say("connected");
+    assert_eq!(line.hear(), "connected");
+    End { qp, side }
+}
+
+#[cfg(feature = "serde")]
+fn write(endpoint: &QueuePairEndpoint, json: bool) -> String {
+    match json {
+        true => serde_json::to_string(endpoint).unwrap(),
+        false => hex(&endpoint.to_bytes()),
+    }
+}
+
+#[cfg(feature = "serde")]
+fn read(text: &str, json: bool) -> QueuePairEndpoint {
+    match json {
+        true => serde_json::from_str(text).unwrap(),
+        false => QueuePairEndpoint::from_bytes(&unhex(text)).unwrap(),
+    }
+}
+
+#[cfg(not(feature = "serde"))]
+fn write(endpoint: &QueuePairEndpoint, _json: bool) -> String {
+    hex(&endpoint.to_bytes())
+}
+
+#[cfg(not(feature = "serde"))]
+fn read(text: &str, _json: bool) -> QueuePairEndpoint {
+    QueuePairEndpoint::from_bytes(&unhex(text)).unwrap()
+}
+
+/// Both parts: what is sent comes back, changed.
+fn talk(side: Side, line: &mut Line, json: bool, first: bool) {
+    let end = connect(side, line, json);
+    let from = end.pd().reg_mr(pattern(usize::from(first), 5000)).unwrap();
+    let mut into = end.pd().reg_mr(vec![0_u8; 5000]).unwrap();
+    let mut list = [into.scatter_element(..).unwrap()];
+    end.receive(ReceiveWorkRequest::new(&mut list));
+    line.say("ready");
+    assert_eq!(line.hear(), "ready");
+    end.post_one(SendWorkRequest::new(&mut [from
+        .gather_element(..)
+        .unwrap()]));
+    end.sent();
+    end.received();
+    assert!(into[..] == pattern(usize::from(!first), 5000));
+    // Neither ends before the other has its bytes.
+    line.say("done");
+    assert_eq!(line.hear(), "done");
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn two_processes_connect_by_bytes() {
+    if let Some((_, mut line)) = role() {
+        return talk(Side::new(&peer_name()), &mut line, false, false);
+    }
+    let test = begin!();
+    let mut child = Child::start(&test, "peer");
+    talk(Side::here(), &mut child.line, false, true);
+    assert!(child.ended().success());
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn two_processes_connect_by_json() {
+    if let Some((_, mut line)) = role() {
+        return talk(Side::new(&peer_name()), &mut line, true, false);
+    }
+    let test = begin!();
+    if !cfg!(feature = "serde") {
+        return test.skip("built without the feature `serde`");
+    }
+    let mut child = Child::start(&test, "peer");
+    talk(Side::here(), &mut child.line, true, true);
+    assert!(child.ended().success());
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_peer_s_lies_are_refused_before_they_reach_the_device() {
+    let _test = begin!();
+    let bytes = Side::here().prepared().endpoint().to_bytes();
+    let lie = |at: usize, value: u8| {
+        let mut bytes = bytes;
+        bytes[at] = value;
+        QueuePairEndpoint::from_bytes(&bytes).unwrap_err()
+    };
+    assert_eq!(lie(3, 9), EndpointError::Version { version: 9 });
+    assert!(lie(4, 1).to_string().starts_with("qp_num"));
+    assert!(lie(8, 1).to_string().starts_with("psn"));
+    assert!(lie(33, 7).to_string().starts_with("path_mtu"));
+    assert!(QueuePairEndpoint::from_bytes(&bytes[..35]).is_err());
+    assert_eq!(
+        QueuePairEndpoint::from_bytes(&bytes).unwrap().to_bytes(),
+        bytes
+    );
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn an_endpoint_of_nobody_connects_and_is_given_up_on() {
+    let _test = begin!();
+    // RC has no handshake of its own: only the first request finds out.
+    let side = Side::here();
+    let prepared = verbs_core::QueuePair::builder(&side.pd, &side.send_cq, &side.recv_cq)
+        .retry_cnt(verbs_core::MaxAckRetries::new(1).unwrap())
+        .timeout(verbs_core::AckTimeout::new(12).unwrap())
+        .build()
+        .unwrap();
+    let mine = prepared.endpoint();
+    let nobody = QueuePairEndpoint::builder(0xff_fff0, mine.psn());
+    let nobody = nobody
+        .lid(mine.lid())
+        .maybe_gid(mine.gid())
+        .build()
+        .unwrap();
+    let end = End {
+        qp: prepared.handshake(&nobody).unwrap(),
+        side,
+    };
+    end.post_one(SendWorkRequest::new::<verbs_core::Sge>(&mut []));
+    assert_eq!(end.send_status(), WcStatus::RETRY_EXC_ERR);
+}

@@ -1,0 +1,339 @@
+//! Operations that fail, each with the status that says why; the queue pairs are in ERROR then.
+//!
+//! Where soft-RoCE says something else than the specification, both words are listed, the
+//! specification's first.
+
+use std::time::Duration;
+
+use verbs_core::{
+    AccessFlags, AckTimeout, AtomicWorkRequest, MaxAckRetries, MaxRnrRetries, MinRnrTimer, QpState,
+    QueuePair, ReadWorkRequest, ReceiveWorkRequest, RemoteMemoryRegion, SendWorkRequest, Sge,
+    WcStatus, WorkCompletion, WorkRequest, WriteWorkRequest,
+};
+
+use crate::harness::pair::{End, Pair, Side};
+use crate::harness::{assert_silent, begin, wait_for};
+
+/// A connection that gives up soon.
+fn impatient() -> Pair {
+    Pair::of(|side| {
+        QueuePair::builder(&side.pd, &side.send_cq, &side.recv_cq)
+            .timeout(AckTimeout::new(12).unwrap())
+            .retry_cnt(MaxAckRetries::new(2).unwrap())
+            .rnr_retry(MaxRnrRetries::new(2).unwrap())
+            .min_rnr_timer(MinRnrTimer::new(1).unwrap())
+            .build()
+            .unwrap()
+    })
+}
+
+/// Posts one request, which must fail like this, and be followed by a flush.
+fn fails<'l>(end: &End, request: impl Into<WorkRequest<'l>>, statuses: &[WcStatus]) {
+    let mut chain = [
+        request.into(),
+        SendWorkRequest::new::<Sge>(&mut []).wr_id(99).into(),
+    ];
+    chain[0].set_wr_id(11);
+    end.post(&mut chain).unwrap();
+    let done = end.sends(2);
+    assert!(statuses.contains(&done[0].status()), "{:?}", done[0]);
+    let error = done[0].result().unwrap_err();
+    assert_eq!((error.wr_id, error.qp_num), (11, end.qp.qp_num()));
+    assert_eq!(
+        (done[1].status(), done[1].wr_id()),
+        (WcStatus::WR_FLUSH_ERR, 99)
+    );
+    assert_eq!(end.qp.query().unwrap().qp_state(), QpState::ERR);
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn without_a_receive_retries_end_with_rnr() {
+    let _test = begin!();
+    for rnr_retry in [0, 1, 6] {
+        let pair = Pair::of(|side| {
+            QueuePair::builder(&side.pd, &side.send_cq, &side.recv_cq)
+                .rnr_retry(MaxRnrRetries::new(rnr_retry).unwrap())
+                .min_rnr_timer(MinRnrTimer::new(1).unwrap())
+                .build()
+                .unwrap()
+        });
+        let request = SendWorkRequest::new::<Sge>(&mut []);
+        fails(&pair.a, request, &[WcStatus::RNR_RETRY_EXC_ERR]);
+        assert_eq!(
+            pair.b.qp.query().unwrap().qp_state(),
+            QpState::RTS,
+            "the peer is well"
+        );
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn without_a_receive_and_without_a_bound_only_the_caller_ends_it() {
+    let _test = begin!();
+    // Within one device: packets that are never taken would be sent for ever.
+    let pair = Pair::between(Side::here(), Side::here(), |side| {
+        QueuePair::builder(&side.pd, &side.send_cq, &side.recv_cq)
+            .rnr_retry(MaxRnrRetries::UNLIMITED)
+            .min_rnr_timer(MinRnrTimer::new(20).unwrap())
+            .build()
+            .unwrap()
+    });
+    pair.a.post_one(SendWorkRequest::new::<Sge>(&mut []));
+    std::thread::sleep(Duration::from_millis(300));
+    assert_silent(&pair.a.side.send_cq);
+    pair.a.qp.to_error().unwrap();
+    assert_eq!(pair.a.send_status(), WcStatus::WR_FLUSH_ERR);
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_receive_posted_late_is_in_time() {
+    let _test = begin!();
+    let pair = Pair::of(|side| {
+        QueuePair::builder(&side.pd, &side.send_cq, &side.recv_cq)
+            .min_rnr_timer(MinRnrTimer::new(14).unwrap())
+            .build()
+            .unwrap()
+    });
+    pair.a.post_one(SendWorkRequest::new::<Sge>(&mut []));
+    std::thread::sleep(Duration::from_millis(20));
+    pair.b.receive(ReceiveWorkRequest::new::<Sge>(&mut []));
+    pair.b.received();
+    pair.a.sent();
+}
+
+/// Where a peer has given some rights, but not the one that is needed.
+struct Rights {
+    access: AccessFlags,
+    right: fn(&RemoteMemoryRegion) -> RemoteMemoryRegion,
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn memory_that_was_not_given_is_not_touched() {
+    let _test = begin!();
+    let cases = [
+        Rights {
+            access: AccessFlags::REMOTE_READ,
+            right: |region| *region,
+        },
+        // A key that opens nothing.
+        Rights {
+            access: AccessFlags::REMOTE,
+            right: |region| {
+                let rkey = region.rkey() ^ 0x5a;
+                RemoteMemoryRegion::new(region.addr(), region.len(), rkey).unwrap()
+            },
+        },
+        // Past the end, and before the beginning.
+        Rights {
+            access: AccessFlags::REMOTE,
+            right: |region| RemoteMemoryRegion::new(region.addr() + 16, 64, region.rkey()).unwrap(),
+        },
+        Rights {
+            access: AccessFlags::REMOTE,
+            right: |region| RemoteMemoryRegion::new(region.addr() - 8, 64, region.rkey()).unwrap(),
+        },
+    ];
+    for Rights { access, right } in cases {
+        let pair = impatient();
+        let target = pair.b.pd().reg_shared(vec![7_u64; 8], access).unwrap();
+        let from = pair.a.pd().reg_mr(vec![0_u8; 64]).unwrap();
+        let mut list = [from.gather_element(..).unwrap()];
+        let request = WriteWorkRequest::new(&mut list, &right(&target.remote())).unwrap();
+        fails(&pair.a, request, &[WcStatus::REM_ACCESS_ERR]);
+        let mut bytes = [0; 64];
+        target.read(0, &mut bytes).unwrap();
+        assert_eq!(bytes, *[7_u64; 8].map(u64::to_ne_bytes).as_flattened());
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn reads_and_atomics_need_their_rights_too() {
+    let _test = begin!();
+    for atomic in [false, true] {
+        let pair = impatient();
+        let target = pair
+            .b
+            .pd()
+            .reg_shared(vec![7_u64; 8], AccessFlags::REMOTE_WRITE)
+            .unwrap();
+        let mut into = pair.a.pd().reg_mr(vec![1_u8; 8]).unwrap();
+        let mut list = [into.scatter_element(..).unwrap()];
+        let remote = target.remote().slice(..8).unwrap();
+        let request: WorkRequest<'_> = if atomic {
+            AtomicWorkRequest::fetch_and_add(&mut list[0], &remote, 1)
+                .unwrap()
+                .into()
+        } else {
+            ReadWorkRequest::new(&mut list, &remote).unwrap().into()
+        };
+        fails(&pair.a, request, &[WcStatus::REM_ACCESS_ERR]);
+        assert_eq!(into[..], [1; 8]);
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_region_that_was_taken_back_is_closed() {
+    let _test = begin!();
+    let pair = impatient();
+    let target = pair
+        .b
+        .pd()
+        .reg_shared(vec![7_u8; 8], AccessFlags::REMOTE)
+        .unwrap();
+    let remote = target.remote();
+    let from = pair.a.pd().reg_mr(vec![0_u8; 8]).unwrap();
+    let mut list = [from.gather_element(..).unwrap()];
+    pair.a
+        .post_one(WriteWorkRequest::new(&mut list, &remote).unwrap());
+    pair.a.sent();
+    let buffer = target.dereg().unwrap();
+    let mut list = [from.gather_element(..).unwrap()];
+    let request = WriteWorkRequest::new(&mut list, &remote).unwrap();
+    fails(&pair.a, request, &[WcStatus::REM_ACCESS_ERR]);
+    assert_eq!(buffer, [0; 8], "from before");
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_queue_pair_that_gives_no_access_gives_none() {
+    let _test = begin!();
+    let pair = Pair::of(|side| {
+        QueuePair::builder(&side.pd, &side.send_cq, &side.recv_cq)
+            .qp_access_flags(AccessFlags::LOCAL_WRITE)
+            .build()
+            .unwrap()
+    });
+    let target = pair
+        .b
+        .pd()
+        .reg_shared(vec![7_u8; 8], AccessFlags::REMOTE)
+        .unwrap();
+    let from = pair.a.pd().reg_mr(vec![0_u8; 8]).unwrap();
+    let mut list = [from.gather_element(..).unwrap()];
+    let request = WriteWorkRequest::new(&mut list, &target.remote()).unwrap();
+    fails(
+        &pair.a,
+        request,
+        &[WcStatus::REM_INV_REQ_ERR, WcStatus::REM_ACCESS_ERR],
+    );
+    let mut bytes = [0; 8];
+    target.read(0, &mut bytes).unwrap();
+    assert_eq!(bytes, [7; 8]);
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_message_longer_than_its_receive_fails_at_both_ends() {
+    let _test = begin!();
+    let pair = impatient();
+    let from = pair.a.pd().reg_mr(vec![1_u8; 100]).unwrap();
+    let mut into = pair.b.pd().reg_mr(vec![0_u8; 100]).unwrap();
+    let mut list = [into.scatter_element(..99).unwrap()];
+    pair.b.receive(ReceiveWorkRequest::new(&mut list).wr_id(3));
+    let mut list = [from.gather_element(..).unwrap()];
+    let statuses = [WcStatus::REM_INV_REQ_ERR, WcStatus::REM_OP_ERR];
+    fails(&pair.a, SendWorkRequest::new(&mut list), &statuses);
+    let received = wait_for(&pair.b.side.recv_cq, 1)[0];
+    let statuses = [WcStatus::LOC_LEN_ERR, WcStatus::LOC_QP_OP_ERR];
+    assert!(statuses.contains(&received.status()), "{received:?}");
+    assert_eq!((received.wr_id(), into[99]), (3, 0));
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_local_element_that_is_not_registered_fails_here() {
+    let _test = begin!();
+    let pair = impatient();
+    pair.b.receive(ReceiveWorkRequest::new::<Sge>(&mut []));
+    let bytes = [0_u8; 8];
+    let mut list = [Sge::new(
+        bytes.as_ptr().expose_provenance() as u64,
+        8,
+        0x00ba_d000,
+    )];
+    let statuses = [
+        WcStatus::LOC_PROT_ERR,
+        WcStatus::LOC_QP_OP_ERR,
+        WcStatus::WR_FLUSH_ERR,
+    ];
+    fails(&pair.a, SendWorkRequest::new(&mut list), &statuses);
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_region_of_another_protection_domain_fails_here() {
+    let _test = begin!();
+    let pair = impatient();
+    pair.b.receive(ReceiveWorkRequest::new::<Sge>(&mut []));
+    let foreign = pair
+        .a
+        .side
+        .context
+        .alloc_pd()
+        .unwrap()
+        .reg_mr(vec![0_u8; 8])
+        .unwrap();
+    let mut list = [foreign.gather_element(..).unwrap()];
+    let statuses = [
+        WcStatus::LOC_PROT_ERR,
+        WcStatus::LOC_QP_OP_ERR,
+        WcStatus::WR_FLUSH_ERR,
+    ];
+    fails(&pair.a, SendWorkRequest::new(&mut list), &statuses);
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_peer_whose_queue_pair_is_gone_is_given_up() {
+    let _test = begin!();
+    let Pair { a, b } = impatient();
+    b.qp.close().unwrap();
+    fails(
+        &a,
+        SendWorkRequest::new::<Sge>(&mut []),
+        &[WcStatus::RETRY_EXC_ERR],
+    );
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_peer_whose_queue_pair_was_reset_is_given_up() {
+    let _test = begin!();
+    let Pair { a, b } = impatient();
+    let _prepared = b.qp.reset().unwrap();
+    fails(
+        &a,
+        SendWorkRequest::new::<Sge>(&mut []),
+        &[WcStatus::RETRY_EXC_ERR],
+    );
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn what_was_posted_behind_a_failure_is_flushed_in_order() {
+    let _test = begin!();
+    let pair = impatient();
+    for wr_id in 0..5 {
+        pair.a
+            .receive(ReceiveWorkRequest::new::<Sge>(&mut []).wr_id(wr_id));
+    }
+    let mut chain: [WorkRequest<'_>; 8] = std::array::from_fn(|index| {
+        let wr_id = u64::try_from(index).unwrap();
+        SendWorkRequest::new::<Sge>(&mut []).wr_id(wr_id).into()
+    });
+    pair.a.post(&mut chain).unwrap();
+    let sent = pair.a.sends(8);
+    assert_eq!(sent[0].status(), WcStatus::RNR_RETRY_EXC_ERR);
+    let flushed = wait_for(&pair.a.side.recv_cq, 5);
+    for done in sent[1..].iter().chain(&flushed) {
+        assert_eq!(done.status(), WcStatus::WR_FLUSH_ERR);
+    }
+    assert!(sent.iter().map(WorkCompletion::wr_id).eq(0..8));
+    assert!(flushed.iter().map(WorkCompletion::wr_id).eq(0..5));
+}

@@ -1,0 +1,156 @@
+//! A test's other process: the same test once more, told which part it plays.
+
+use std::env;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::os::unix::process::CommandExt as _;
+use std::process::{Child as Process, Command, ExitStatus, Stdio};
+
+use super::{LIMIT, PATIENCE, Test, is_root, until};
+
+const PORT: &str = "VERBS_TEST_PORT";
+const ROLE: &str = "VERBS_TEST_ROLE";
+
+/// A user with no rights, on every distribution.
+const NOBODY: u32 = 65534;
+
+/// What this process is to do, and how to talk to the one that started it; `None` in the first.
+pub(crate) fn role() -> Option<(String, Line)> {
+    let role = env::var(ROLE).ok()?;
+    let port = env::var(PORT).unwrap().parse::<u16>().unwrap();
+    // Whoever started it is dead then, or should be.
+    std::thread::spawn(|| {
+        std::thread::sleep(LIMIT);
+        std::process::abort();
+    });
+    let line = Line::new(TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap());
+    Some((role, line))
+}
+
+/// Another process that runs the same test; killed when dropped.
+pub(crate) struct Child {
+    process: Process,
+    pub(crate) line: Line,
+}
+
+impl Child {
+    /// Starts the test again, in a process of its own.
+    pub(crate) fn start(test: &Test, role: &str) -> Self {
+        Self::start_with(test, role, |_| {})
+    }
+
+    /// The same as a user without rights, with a limit on locked memory in bytes, if one is given.
+    pub(crate) fn start_as_nobody(test: &Test, role: &str, memlock: Option<u64>) -> Self {
+        Self::start_with(test, role, |command| {
+            let limit = move || {
+                let Some(bytes) = memlock else {
+                    return Ok(());
+                };
+                let limit = libc::rlimit {
+                    rlim_cur: bytes,
+                    rlim_max: bytes,
+                };
+                // SAFETY: `limit` is a local.
+                match unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &raw const limit) } {
+                    0 => Ok(()),
+                    _ => Err(std::io::ErrorKind::PermissionDenied.into()),
+                }
+            };
+            // SAFETY: a system call is all it does.
+            unsafe { command.pre_exec(limit) };
+            if is_root() {
+                command.uid(NOBODY).gid(NOBODY);
+            }
+        })
+    }
+
+    fn start_with(test: &Test, role: &str, change: impl FnOnce(&mut Command)) -> Self {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        // The path to the program may be closed to others; this is not.
+        let mut command = Command::new("/proc/self/exe");
+        command
+            .args(["--exact", test.name(), "--ignored", "--nocapture"])
+            .env(ROLE, role)
+            .env(PORT, port.to_string())
+            .stdout(Stdio::null());
+        change(&mut command);
+        let mut process = command.spawn().unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let mut stream = None;
+        let connected = until(PATIENCE, || {
+            stream = listener.accept().ok();
+            let status = process.try_wait().unwrap();
+            assert!(
+                status.is_none(),
+                "the other process ended early: {status:?}"
+            );
+            stream.is_some()
+        });
+        assert!(connected, "the other process did not come");
+        let (stream, _) = stream.unwrap();
+        stream.set_nonblocking(false).unwrap();
+        Self {
+            process,
+            line: Line::new(stream),
+        }
+    }
+
+    pub(crate) fn kill(&mut self) {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+    }
+
+    /// Waits until it has ended by itself.
+    pub(crate) fn ended(mut self) -> ExitStatus {
+        let mut status = None;
+        let ended = until(PATIENCE, || {
+            status = self.process.try_wait().unwrap();
+            status.is_some()
+        });
+        assert!(ended, "the other process does not end");
+        status.unwrap()
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        drop(self.process.kill());
+        drop(self.process.wait());
+    }
+}
+
+/// Lines of text between two processes, or two machines.
+pub(crate) struct Line {
+    stream: BufReader<TcpStream>,
+}
+
+impl Line {
+    pub(crate) fn new(stream: TcpStream) -> Self {
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_nodelay(true).unwrap();
+        Self {
+            stream: BufReader::new(stream),
+        }
+    }
+
+    /// The other side may take as long as a test may.
+    pub(crate) fn is_slow(&mut self) {
+        self.stream.get_ref().set_read_timeout(Some(LIMIT)).unwrap();
+    }
+
+    pub(crate) fn say(&mut self, text: &str) {
+        let stream = self.stream.get_mut();
+        stream.write_all(format!("{text}\n").as_bytes()).unwrap();
+    }
+
+    pub(crate) fn hear(&mut self) -> String {
+        let mut text = String::new();
+        self.stream.read_line(&mut text).unwrap();
+        assert!(
+            text.ends_with('\n'),
+            "the other side is gone, after {text:?}"
+        );
+        text.trim_end().to_owned()
+    }
+}

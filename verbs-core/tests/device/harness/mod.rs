@@ -1,0 +1,193 @@
+//! What every test begins with: the device, a watchdog, and its turn on the wire.
+
+pub(crate) mod child;
+pub(crate) mod pair;
+pub(crate) mod wire;
+
+use std::env;
+use std::fmt::Display;
+use std::io::Write as _;
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use verbs_core::{CompletionQueue, Context, Device, PollSlot, WorkCompletion};
+
+/// A test may take this long; nothing here takes a tenth of it.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// What a wait for something that must happen may take, on an emulated machine that is busy.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Tests share the wire; those that break it have it alone.
+static WIRE: RwLock<()> = RwLock::new(());
+
+/// Begins a test: its name is that of the function.
+macro_rules! begin {
+    () => {
+        $crate::harness::begin!(shared)
+    };
+    ($how:ident) => {{
+        fn here() {}
+        $crate::harness::Test::$how(std::any::type_name_of_val(&here))
+    }};
+}
+pub(crate) use begin;
+
+/// A test that runs.
+pub(crate) struct Test {
+    name: String,
+    _turn: Turn,
+    _watchdog: Watchdog,
+}
+
+enum Turn {
+    Shared {
+        _guard: RwLockReadGuard<'static, ()>,
+    },
+    Alone {
+        _guard: RwLockWriteGuard<'static, ()>,
+    },
+}
+
+impl Test {
+    /// A test beside others.
+    pub(crate) fn shared(here: &str) -> Self {
+        let guard = WIRE.read().unwrap_or_else(PoisonError::into_inner);
+        Self::new(here, Turn::Shared { _guard: guard })
+    }
+
+    /// A test that changes what others rely on: the wire, or the rights on a device's node.
+    pub(crate) fn alone(here: &str) -> Self {
+        let guard = WIRE.write().unwrap_or_else(PoisonError::into_inner);
+        Self::new(here, Turn::Alone { _guard: guard })
+    }
+
+    fn new(here: &str, turn: Turn) -> Self {
+        // `device::module::test::here`, which libtest calls `module::test`.
+        let name = here.strip_suffix("::here").unwrap_or(here);
+        let name = name
+            .split_once("::")
+            .map_or(name, |(_, name)| name)
+            .to_owned();
+        Self {
+            _watchdog: Watchdog::new(name.clone()),
+            name,
+            _turn: turn,
+        }
+    }
+
+    /// As libtest knows it.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Says why the test cannot be done here; the caller returns then.
+    pub(crate) fn skip(&self, reason: impl Display) {
+        println!("SKIPPED {}: {reason}", self.name);
+    }
+}
+
+/// Aborts the process when a test takes too long.
+struct Watchdog {
+    done: Option<Sender<()>>,
+}
+
+impl Watchdog {
+    fn new(name: String) -> Self {
+        let (done, waits) = mpsc::channel();
+        thread::spawn(move || {
+            if waits.recv_timeout(LIMIT) == Err(RecvTimeoutError::Timeout) {
+                let seconds = LIMIT.as_secs();
+                // Not through the test's captured output, which is lost.
+                let line = format!("\nFAILED {name}: it hangs, {seconds} s were not enough\n");
+                drop(std::io::stderr().write_all(line.as_bytes()));
+                std::process::abort();
+            }
+        });
+        Self { done: Some(done) }
+    }
+}
+
+impl Drop for Watchdog {
+    fn drop(&mut self) {
+        drop(self.done.take());
+    }
+}
+
+/// The name of the device under test.
+pub(crate) fn device_name() -> String {
+    env::var("VERBS_DEVICE")
+        .expect("VERBS_DEVICE names no device: `cargo xtask soft-roce test` does")
+}
+
+/// The name of the device at the other end of the wire.
+pub(crate) fn peer_name() -> String {
+    env::var("VERBS_PEER_DEVICE").unwrap_or_else(|_unset| device_name())
+}
+
+/// The device under test, opened.
+pub(crate) fn context() -> Context {
+    Device::by_name(&device_name()).unwrap().open().unwrap()
+}
+
+/// Whether the device is the kernel's software one.
+pub(crate) fn is_soft() -> bool {
+    env::var_os("SOFT_ROCE").is_some()
+}
+
+/// Whether this process is root.
+pub(crate) fn is_root() -> bool {
+    // SAFETY: it only asks.
+    unsafe { libc::geteuid() == 0 }
+}
+
+/// A file below the device in sysfs.
+pub(crate) fn sysfs(file: &str) -> String {
+    let path = format!("/sys/class/infiniband/{}/{file}", device_name());
+    let text = std::fs::read_to_string(&path);
+    text.unwrap_or_else(|error| panic!("{path}: {error}"))
+        .trim()
+        .to_owned()
+}
+
+/// Waits until `count` completions have come, and returns them.
+pub(crate) fn wait_for(cq: &CompletionQueue, count: usize) -> Vec<WorkCompletion> {
+    let mut found = Vec::new();
+    let mut slots = [const { PollSlot::new() }; 16];
+    let all_here = until(PATIENCE, || {
+        let room = slots.len().min(count - found.len());
+        found.extend_from_slice(cq.poll(&mut slots[..room]).unwrap().as_slice());
+        found.len() == count
+    });
+    assert!(
+        all_here,
+        "{} of {count} completions: {found:?}",
+        found.len()
+    );
+    found
+}
+
+/// Asserts that nothing completes for a moment.
+pub(crate) fn assert_silent(cq: &CompletionQueue) {
+    let mut slots = [const { PollSlot::new() }; 1];
+    let spoke = until(Duration::from_millis(50), || {
+        !cq.poll(&mut slots).unwrap().is_empty()
+    });
+    assert!(!spoke, "a completion that should not be: {slots:?}");
+}
+
+/// Waits until something holds; false if it does not in time.
+pub(crate) fn until(patience: Duration, mut holds: impl FnMut() -> bool) -> bool {
+    let start = Instant::now();
+    loop {
+        if holds() {
+            return true;
+        }
+        if start.elapsed() > patience {
+            return false;
+        }
+        thread::yield_now();
+    }
+}

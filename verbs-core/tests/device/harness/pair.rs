@@ -1,0 +1,147 @@
+//! The ladder that tests climb: device, PD, queues, and two queue pairs that are connected.
+
+use verbs_core::{
+    CompletionQueue, Context, Device, PostError, PreparedQueuePair, ProtectionDomain, QueuePair,
+    ReceiveWorkRequest, WcStatus, WorkCompletion, WorkRequest, WorkSuccess,
+};
+
+use super::{device_name, peer_name, wait_for};
+
+/// What one end of a connection is made of.
+pub(crate) struct Side {
+    pub(crate) context: Context,
+    pub(crate) pd: ProtectionDomain,
+    pub(crate) send_cq: CompletionQueue,
+    pub(crate) recv_cq: CompletionQueue,
+}
+
+impl Side {
+    pub(crate) fn new(device: &str) -> Self {
+        let context = Device::by_name(device).unwrap().open().unwrap();
+        Self {
+            pd: context.alloc_pd().unwrap(),
+            send_cq: CompletionQueue::create(&context, 256).unwrap(),
+            recv_cq: CompletionQueue::create(&context, 256).unwrap(),
+            context,
+        }
+    }
+
+    /// On the device under test.
+    pub(crate) fn here() -> Self {
+        Self::new(&device_name())
+    }
+
+    /// A queue pair with all defaults.
+    pub(crate) fn prepared(&self) -> PreparedQueuePair {
+        QueuePair::builder(&self.pd, &self.send_cq, &self.recv_cq)
+            .max_send_wr(64)
+            .max_recv_wr(64)
+            .max_send_sge(4)
+            .max_recv_sge(4)
+            .max_inline_data(64)
+            .build()
+            .unwrap()
+    }
+}
+
+/// One end of a connection.
+pub(crate) struct End {
+    pub(crate) qp: QueuePair,
+    pub(crate) side: Side,
+}
+
+impl End {
+    pub(crate) fn pd(&self) -> &ProtectionDomain {
+        &self.side.pd
+    }
+
+    /// Posts to the send queue.
+    pub(crate) fn post(&self, requests: &mut [WorkRequest<'_>]) -> Result<(), PostError> {
+        // SAFETY: each test waits for what it posts, or destroys the queue pair, before what the
+        // elements name goes.
+        unsafe { self.qp.post(requests) }
+    }
+
+    /// Posts one request to the send queue.
+    pub(crate) fn post_one<'l>(&self, request: impl Into<WorkRequest<'l>>) {
+        self.post(&mut [request.into()]).unwrap();
+    }
+
+    /// Posts one receive.
+    pub(crate) fn receive(&self, request: ReceiveWorkRequest<'_>) {
+        // SAFETY: as for `post`.
+        unsafe { self.qp.post_receive(&mut [request]) }.unwrap();
+    }
+
+    /// Waits until one request of the send queue has succeeded.
+    pub(crate) fn sent(&self) -> WorkSuccess {
+        wait_for(&self.side.send_cq, 1)[0].result().unwrap()
+    }
+
+    /// Waits until one receive has succeeded.
+    pub(crate) fn received(&self) -> WorkSuccess {
+        wait_for(&self.side.recv_cq, 1)[0].result().unwrap()
+    }
+
+    /// Waits for one completion of the send queue, whatever it says.
+    pub(crate) fn send_status(&self) -> WcStatus {
+        wait_for(&self.side.send_cq, 1)[0].status()
+    }
+
+    /// Waits for one completion of the receive queue, whatever it says.
+    pub(crate) fn receive_status(&self) -> WcStatus {
+        wait_for(&self.side.recv_cq, 1)[0].status()
+    }
+
+    pub(crate) fn sends(&self, count: usize) -> Vec<WorkCompletion> {
+        wait_for(&self.side.send_cq, count)
+    }
+}
+
+/// Two queue pairs, connected.
+pub(crate) struct Pair {
+    pub(crate) a: End,
+    pub(crate) b: End,
+}
+
+impl Pair {
+    /// Across the wire, with all defaults.
+    pub(crate) fn new() -> Self {
+        Self::of(Side::prepared)
+    }
+
+    /// Across the wire, with the queue pairs that `build` makes.
+    pub(crate) fn of(build: impl Fn(&Side) -> PreparedQueuePair) -> Self {
+        Self::between(Side::here(), Side::new(&peer_name()), build)
+    }
+
+    /// Both ways that packets go: across the wire, and within one device.
+    pub(crate) fn everywhere() -> [Self; 2] {
+        [
+            Self::new(),
+            Self::between(Side::here(), Side::here(), Side::prepared),
+        ]
+    }
+
+    pub(crate) fn between(a: Side, b: Side, build: impl Fn(&Side) -> PreparedQueuePair) -> Self {
+        let (qa, qb) = (build(&a), build(&b));
+        let (ea, eb) = (qa.endpoint(), qb.endpoint());
+        let (qa, qb) = (qa.handshake(&eb).unwrap(), qb.handshake(&ea).unwrap());
+        Self {
+            a: End { qp: qa, side: a },
+            b: End { qp: qb, side: b },
+        }
+    }
+}
+
+/// A pattern that differs from one place to the next and from one seed to the next.
+pub(crate) fn pattern(seed: usize, len: usize) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state.to_le_bytes()[3]
+    };
+    (0..len).map(|_| next()).collect()
+}

@@ -1,0 +1,81 @@
+//! Breaking the wire between the two devices, and mending it.
+
+use std::env;
+use std::fs;
+use std::process::Command;
+
+use super::{PATIENCE, Test, device_name, peer_name, until};
+
+/// Something that is wrong with a network interface until this is dropped.
+pub(crate) struct Broken {
+    netdev: String,
+    mend: Vec<String>,
+}
+
+/// The two interfaces, or why there are none that a test may break.
+pub(crate) fn netdevs(test: &Test) -> Option<[String; 2]> {
+    let netdev = |name| env::var(name).ok();
+    let netdevs = netdev("VERBS_NETDEV").zip(netdev("VERBS_PEER_NETDEV"));
+    let Some((here, there)) = netdevs else {
+        test.skip("VERBS_NETDEV and VERBS_PEER_NETDEV name no wire that may be broken");
+        return None;
+    };
+    Some([here, there])
+}
+
+/// Takes an interface down.
+pub(crate) fn down(netdev: &str) -> Broken {
+    run("ip", &["link", "set", "dev", netdev, "down"]);
+    Broken {
+        netdev: netdev.to_owned(),
+        mend: words(&["ip", "link", "set", "dev", netdev, "up"]),
+    }
+}
+
+/// Makes an interface misbehave, as `tc netem` has it: `loss 100%`.
+pub(crate) fn netem(netdev: &str, how: &[&str]) -> Broken {
+    let dev = ["qdisc", "replace", "dev", netdev, "root", "netem"];
+    run("tc", &[&dev, how].concat());
+    Broken {
+        netdev: netdev.to_owned(),
+        mend: words(&["tc", "qdisc", "delete", "dev", netdev, "root"]),
+    }
+}
+
+impl Drop for Broken {
+    fn drop(&mut self) {
+        let mend: Vec<_> = self.mend.iter().map(String::as_str).collect();
+        run(mend[0], &mend[1..]);
+        let whole = until(PATIENCE, is_whole);
+        // In a test that fails already, this is not the news.
+        assert!(
+            whole || std::thread::panicking(),
+            "{} does not mend",
+            self.netdev
+        );
+    }
+}
+
+/// Whether both ports are ACTIVE and have a GID to be reached by.
+fn is_whole() -> bool {
+    [device_name(), peer_name()].iter().all(|device| {
+        let port = format!("/sys/class/infiniband/{device}/ports/1");
+        let read = |file| fs::read_to_string(format!("{port}/{file}")).unwrap_or_default();
+        read("state").contains("ACTIVE") && read("gids/1").contains("ffff")
+    })
+}
+
+fn run(program: &str, args: &[&str]) {
+    let output = Command::new(program).args(args).output();
+    let output = output.unwrap_or_else(|error| panic!("{program} (iproute2): {error}"));
+    let words = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        output.status.success(),
+        "{program} {}: {words}",
+        args.join(" ")
+    );
+}
+
+fn words(words: &[&str]) -> Vec<String> {
+    words.iter().map(|word| (*word).to_owned()).collect()
+}

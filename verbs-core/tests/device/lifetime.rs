@@ -1,0 +1,259 @@
+//! How long things live: drops in every order, forks, and nothing left behind.
+
+use std::any::Any;
+use std::fs;
+
+use verbs_core::{
+    AccessFlags, CompletionChannel, CompletionQueue, QueuePair, ReceiveWorkRequest,
+    SendWorkRequest, Sge, WriteWorkRequest, fork_init,
+};
+
+use crate::harness::child::{Child, role};
+use crate::harness::pair::{End, Pair, Side, pattern};
+use crate::harness::{begin, context, wait_for};
+
+/// Every order of the numbers below `count`.
+fn orders(count: usize) -> Vec<Vec<usize>> {
+    if count == 0 {
+        return vec![Vec::new()];
+    }
+    let with_last = |order: Vec<usize>| {
+        (0..count).map(move |at| {
+            let mut order = order.clone();
+            order.insert(at, count - 1);
+            order
+        })
+    };
+    orders(count - 1).into_iter().flat_map(with_last).collect()
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn drops_in_every_order_leave_nothing() {
+    let _test = begin!();
+    for order in orders(6) {
+        let context = context();
+        let pd = context.alloc_pd().unwrap();
+        let channel = CompletionChannel::create(&context).unwrap();
+        let cq = CompletionQueue::builder(&context, 16)
+            .channel(&channel)
+            .build()
+            .unwrap();
+        let mr = pd.reg_mr(vec![0_u8; 64]).unwrap();
+        let qp = QueuePair::builder(&pd, &cq, &cq).build().unwrap();
+        let endpoint = qp.endpoint();
+        let qp = qp.handshake(&endpoint).unwrap();
+        let mut objects: Vec<Option<Box<dyn Any>>> = vec![
+            Some(Box::new(context)),
+            Some(Box::new(pd)),
+            Some(Box::new(channel)),
+            Some(Box::new(cq)),
+            Some(Box::new(mr)),
+            Some(Box::new(qp)),
+        ];
+        for index in order {
+            drop(objects[index].take());
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_queue_pair_may_go_with_everything_posted() {
+    let _test = begin!();
+    for _ in 0..20 {
+        let Pair { a, b } = Pair::new();
+        let mut into = b.pd().reg_mr(vec![0_u8; 1 << 16]).unwrap();
+        let from = a.pd().reg_mr(vec![7_u8; 1 << 16]).unwrap();
+        for chunk in into
+            .scatter_element(..)
+            .unwrap()
+            .chunks_mut(1 << 12)
+            .unwrap()
+        {
+            b.receive(ReceiveWorkRequest::new(&mut [chunk]));
+        }
+        for chunk in from.gather_element(..).unwrap().chunks(1 << 12).unwrap() {
+            a.post_one(SendWorkRequest::new(&mut [chunk]));
+        }
+        // In the middle of it: when this has returned, nothing writes here any more.
+        b.qp.close().unwrap();
+        let mut mine = into.dereg().unwrap();
+        mine.fill(9);
+        std::thread::yield_now();
+        assert!(mine.iter().all(|byte| *byte == 9));
+        a.qp.close().unwrap();
+        from.dereg().unwrap();
+    }
+}
+
+/// Open descriptors, resident pages, and locked memory in KiB.
+fn footprint() -> (usize, u64, String) {
+    let fds = fs::read_dir("/proc/self/fd").unwrap().count();
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let line = |name: &str| {
+        let found = status.lines().find(|line| line.starts_with(name));
+        found.unwrap_or_default().to_owned()
+    };
+    let rss = line("VmRSS:");
+    let rss = rss.split_whitespace().nth(1).unwrap().parse().unwrap();
+    (fds, rss, line("VmPin:"))
+}
+
+fn round() {
+    let side = Side::here();
+    let channel = CompletionChannel::create(&side.context).unwrap();
+    let cq = CompletionQueue::builder(&side.context, 64)
+        .channel(&channel)
+        .build()
+        .unwrap();
+    let region = side
+        .pd
+        .reg_shared(vec![0_u8; 1 << 16], AccessFlags::REMOTE)
+        .unwrap();
+    let from = side.pd.reg_mr(vec![1_u8; 64]).unwrap();
+    let prepared = QueuePair::builder(&side.pd, &cq, &cq).build().unwrap();
+    let endpoint = prepared.endpoint();
+    let qp = prepared.handshake(&endpoint).unwrap();
+    cq.req_notify(false).unwrap();
+    let mut list = [from.gather_element(..).unwrap()];
+    let request = WriteWorkRequest::new(&mut list, &region.remote()).unwrap();
+    // SAFETY: it completes below, before its region goes.
+    unsafe { qp.post_write(&mut [request]) }.unwrap();
+    assert!(wait_for(&cq, 1)[0].result().is_ok());
+    let timeout = Some(crate::harness::PATIENCE);
+    assert!(channel.get_cq_event(timeout).unwrap().is_some());
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_thousand_rounds_leave_nothing_behind() {
+    if let Some((_, mut line)) = role() {
+        for _ in 0..100 {
+            round();
+        }
+        let before = footprint();
+        for _ in 0..1000 {
+            round();
+        }
+        let after = footprint();
+        line.say(&format!("{} {}", before.0, after.0));
+        line.say(&format!("{} {}", before.1, after.1));
+        line.say(&before.2);
+        return line.say(&after.2);
+    }
+    let test = begin!();
+    // In a process of its own, where nothing else opens and closes.
+    let mut child = Child::start(&test, "rounds");
+    child.line.is_slow();
+    let mut hear = || child.line.hear();
+    let (fds, rss, pinned) = (hear(), hear(), [hear(), hear()]);
+    let pair = |text: &str| {
+        let (before, after) = text.split_once(' ').unwrap();
+        (
+            before.parse::<u64>().unwrap(),
+            after.parse::<u64>().unwrap(),
+        )
+    };
+    let (before, after) = pair(&fds);
+    assert_eq!(before, after, "descriptors");
+    let (before, after) = pair(&rss);
+    // One lost round is 64 KiB.
+    assert!(after < before + 4096, "{before} KiB, then {after} KiB");
+    assert_eq!(pinned[0], pinned[1]);
+    assert!(child.ended().success());
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn after_fork_init_a_fork_leaves_registered_memory_alone() {
+    if let Some((_, mut line)) = role() {
+        // First of all verbs.
+        let supported = fork_init();
+        let pair = Pair::new();
+        let Pair { a, b } = &pair;
+        let from = a.pd().reg_mr(pattern(1, 10_000)).unwrap();
+        let mut into = b.pd().reg_mr(vec![0_u8; 10_000]).unwrap();
+        let mut list = [into.scatter_element(..).unwrap()];
+        b.receive(ReceiveWorkRequest::new(&mut list));
+        // SAFETY: the child calls nothing but `_exit`.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            // SAFETY: it ends here, without running anything of its parent's.
+            unsafe { libc::_exit(0) };
+        }
+        // Written after the fork: the card must see these.
+        let mut region = from;
+        region.copy_from_slice(&pattern(2, 10_000));
+        a.post_one(SendWorkRequest::new(&mut [region
+            .gather_element(..)
+            .unwrap()]));
+        a.sent();
+        b.received();
+        let same = into[..] == pattern(2, 10_000)[..];
+        let mut status = 0;
+        // SAFETY: `status` is a local.
+        unsafe { libc::waitpid(child, &raw mut status, 0) };
+        return line.say(&format!("{} {same}", supported.is_ok()));
+    }
+    let test = begin!();
+    let mut child = Child::start(&test, "fork");
+    let said = child.line.hear();
+    assert!(child.ended().success());
+    if said == "false true" {
+        return test.skip("this kernel or library cannot make registered memory safe");
+    }
+    assert_eq!(said, "true true");
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_leaked_shared_region_stays_the_peer_s_to_write() {
+    let _test = begin!();
+    let pair = Pair::new();
+    let region = pair
+        .b
+        .pd()
+        .reg_shared(vec![0_u8; 64], AccessFlags::REMOTE)
+        .unwrap();
+    let remote = region.remote();
+    // Whatever safe code does with it, the memory is not given to anyone else.
+    let region = std::mem::ManuallyDrop::new(region);
+    let from = pair.a.pd().reg_mr(vec![3_u8; 64]).unwrap();
+    let mut list = [from.gather_element(..).unwrap()];
+    pair.a
+        .post_one(WriteWorkRequest::new(&mut list, &remote).unwrap());
+    pair.a.sent();
+    let mut bytes = [0; 64];
+    region.read(0, &mut bytes).unwrap();
+    assert_eq!(bytes, [3; 64]);
+    drop(std::mem::ManuallyDrop::into_inner(region));
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_connection_outlives_every_other_handle() {
+    let _test = begin!();
+    let Pair { a, b } = Pair::new();
+    let keep = |end: End| {
+        let End {
+            qp,
+            side:
+                Side {
+                    context,
+                    pd,
+                    send_cq,
+                    recv_cq,
+                },
+        } = end;
+        drop((context, pd, send_cq, recv_cq));
+        qp
+    };
+    let (a, b) = (keep(a), keep(b));
+    // SAFETY: it names no memory.
+    unsafe { b.post_receive(&mut [ReceiveWorkRequest::new::<Sge>(&mut [])]) }.unwrap();
+    // SAFETY: as above.
+    unsafe { a.post_send(&mut [SendWorkRequest::new::<Sge>(&mut [])]) }.unwrap();
+    assert!(wait_for(b.recv_cq(), 1)[0].result().is_ok());
+    assert!(wait_for(a.send_cq(), 1)[0].result().is_ok());
+}

@@ -1,0 +1,224 @@
+//! Registered memory of each kind, moved by the device.
+
+use std::fs::File;
+use std::io::{Read as _, Seek as _, SeekFrom};
+use std::os::fd::{AsFd as _, AsRawFd as _};
+use std::ptr::{self, NonNull};
+
+use verbs_core::{
+    AccessFlags, Buffer, ErrorKind, ProtectionDomain, ReadWorkRequest, ReceiveWorkRequest,
+    SendWorkRequest, WriteWorkRequest,
+};
+
+use crate::harness::pair::{Pair, Side, pattern};
+use crate::harness::{begin, is_soft};
+
+/// Sends what is in `from` into a buffer of this kind.
+fn arrives<B: Buffer>(pair: &Pair, from: &[u8], into: B) {
+    let source = pair.a.pd().reg_mr(from.to_vec()).unwrap();
+    let mut region = pair
+        .b
+        .pd()
+        .reg_mr(into)
+        .unwrap_or_else(|refused| panic!("{refused}"));
+    let mut list = [region.scatter_element(..).unwrap()];
+    pair.b.receive(ReceiveWorkRequest::new(&mut list));
+    pair.a.post_one(SendWorkRequest::new(&mut [source
+        .gather_element(..)
+        .unwrap()]));
+    pair.a.sent();
+    pair.b.received();
+    assert!(region[..] == *from);
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn every_kind_of_buffer_is_filled() {
+    let _test = begin!();
+    let pair = Pair::new();
+    let from = pattern(1, 64);
+    arrives(&pair, &from, vec![0_u8; 64]);
+    arrives(&pair, &from, vec![0_u64; 8]);
+    arrives(&pair, &from, vec![0_u32; 16].into_boxed_slice());
+    arrives(&pair, &from, Box::new([0_u16; 32]));
+    let mut array = [0_u8; 64];
+    arrives(&pair, &from, &mut array);
+    assert_eq!(array[..], from);
+    let mut vec = vec![0_u64; 100];
+    arrives(&pair, &from, &mut vec[10..18]);
+    assert!(vec[..10] == [0; 10] && vec[18..] == [0; 82]);
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_region_moves_with_its_buffer_in_place() {
+    let _test = begin!();
+    let pair = Pair::new();
+    let region = pair.b.pd().reg_mr(vec![0_u8; 100]).unwrap();
+    let address = region[..].as_ptr();
+    let mut moved = Box::new(region);
+    assert_eq!(moved[..].as_ptr(), address);
+    let source = pair.a.pd().reg_mr(pattern(2, 100)).unwrap();
+    let mut list = [moved.scatter_element(..).unwrap()];
+    pair.b.receive(ReceiveWorkRequest::new(&mut list));
+    pair.a.post_one(SendWorkRequest::new(&mut [source
+        .gather_element(..)
+        .unwrap()]));
+    pair.b.received();
+    let buffer = moved.dereg().unwrap();
+    assert_eq!((buffer.as_ptr(), &buffer[..]), (address, &source[..]));
+    pair.a.sent();
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn memory_that_somebody_else_owns_is_written_and_read_by_address() {
+    let _test = begin!();
+    let pair = Pair::new();
+    let mut file = tempfile();
+    file.set_len(8192).unwrap();
+    let access = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: a new mapping of a file that is this test's own.
+    let map = unsafe {
+        libc::mmap(
+            ptr::null_mut(),
+            8192,
+            access,
+            libc::MAP_SHARED,
+            file.as_raw_fd(),
+            0,
+        )
+    };
+    assert_ne!(map, libc::MAP_FAILED);
+    let start = NonNull::new(map.cast::<u8>()).unwrap();
+    let flags = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_READ;
+    // SAFETY: it stays mapped until the region is gone, and no reference to it exists.
+    let raw = unsafe { pair.b.pd().register_raw(start, 8192, flags) }.unwrap();
+    let source = pair.a.pd().reg_mr(pattern(3, 100)).unwrap();
+    let place = raw.remote().unwrap().slice(4090..).unwrap();
+    let mut list = [source.gather_element(..).unwrap()];
+    pair.a
+        .post_one(WriteWorkRequest::new(&mut list, &place).unwrap());
+    pair.a.sent();
+    // By this side's own requests too.
+    let mut back = pair.a.pd().reg_mr(vec![0_u8; 10]).unwrap();
+    let mut list = [back.scatter_element(..).unwrap()];
+    pair.a.receive(ReceiveWorkRequest::new(&mut list));
+    pair.b
+        .post_one(SendWorkRequest::new(&mut [raw.sge(4090..4100).unwrap()]));
+    pair.b.sent();
+    pair.a.received();
+    assert_eq!(back[..], source[..10]);
+    let refused = raw.sge(..8193).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::InvalidInput);
+    raw.dereg().unwrap();
+    // SAFETY: the region is gone.
+    unsafe { libc::munmap(map, 8192) };
+    let mut found = vec![0; 100];
+    file.seek(SeekFrom::Start(4090)).unwrap();
+    file.read_exact(&mut found).unwrap();
+    assert_eq!(found, source[..]);
+}
+
+/// A file without a name.
+fn tempfile() -> File {
+    let mut options = File::options();
+    let options = options.read(true).write(true);
+    let flags = std::os::unix::fs::OpenOptionsExt::custom_flags(options, libc::O_TMPFILE);
+    flags.open("/dev/shm").unwrap()
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_dmabuf_is_registered_or_said_to_be_unsupported() {
+    let test = begin!();
+    let side = Side::here();
+    // No device here makes a dmabuf: something else must not be taken for one.
+    let file = tempfile();
+    file.set_len(4096).unwrap();
+    let access = AccessFlags::LOCAL_WRITE;
+    // SAFETY: nothing relies on what the file holds.
+    let refused = unsafe { side.pd.reg_dmabuf_mr(file.as_fd(), 0, 4096, 0, access) };
+    let error = refused.unwrap_err();
+    if is_soft() {
+        assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+    } else {
+        assert!(error.errno().is_some(), "{error}");
+    }
+    // SAFETY: as above.
+    let empty = unsafe { side.pd.reg_dmabuf_mr(file.as_fd(), 0, 0, 0, access) };
+    assert_eq!(empty.unwrap_err().kind(), ErrorKind::InvalidInput);
+    test.skip("no device here exports a dmabuf: only the refusals were tried");
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_peer_reaches_only_shared_regions() {
+    let _test = begin!();
+    let side = Side::here();
+    let refused = side
+        .pd
+        .reg_mr_with(vec![0_u8; 8], AccessFlags::REMOTE_READ)
+        .unwrap_err();
+    assert!(refused.to_string().contains("reg_shared"), "{refused}");
+    assert_eq!(refused.into_given(), [0; 8]);
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn hints_are_accepted() {
+    let _test = begin!();
+    let pair = Pair::new();
+    let access = AccessFlags::LOCAL_WRITE | AccessFlags::RELAXED_ORDERING;
+    let mut region = pair.a.pd().reg_mr_with(vec![0_u8; 32], access).unwrap();
+    let source = pair
+        .b
+        .pd()
+        .reg_shared(vec![8_u8; 32], AccessFlags::REMOTE_READ)
+        .unwrap();
+    let mut list = [region.scatter_element(..).unwrap()];
+    pair.a
+        .post_one(ReadWorkRequest::new(&mut list, &source.remote()).unwrap());
+    pair.a.sent();
+    assert_eq!(region[..], [8; 32]);
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_remote_region_is_not_left() {
+    let _test = begin!();
+    let pair = Pair::new();
+    let shared = pair
+        .b
+        .pd()
+        .reg_shared(vec![0_u8; 16], AccessFlags::REMOTE)
+        .unwrap();
+    let mut region = pair.a.pd().reg_mr(vec![0_u8; 17]).unwrap();
+    let mut list = [region.scatter_element(..).unwrap()];
+    let error = ReadWorkRequest::new(&mut list, &shared.remote()).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "17 local bytes do not fit the remote region's 16 bytes"
+    );
+    assert!(shared.remote().slice(10..17).is_err());
+    assert!(region.scatter_element(10..18).is_err());
+}
+
+fn keys(pd: &ProtectionDomain) -> (u32, u32) {
+    let region = pd.reg_shared(vec![0_u8; 64], AccessFlags::REMOTE).unwrap();
+    (region.lkey(), region.rkey())
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn keys_of_regions_differ() {
+    let _test = begin!();
+    let side = Side::here();
+    let first = side
+        .pd
+        .reg_shared(vec![0_u8; 64], AccessFlags::REMOTE)
+        .unwrap();
+    let (lkey, rkey) = keys(&side.pd);
+    assert!(first.lkey() != lkey && first.rkey() != rkey);
+    assert_eq!(first.remote().rkey(), first.rkey());
+}

@@ -1,0 +1,170 @@
+//! RDMA writes and reads: the peer's program does nothing.
+
+use verbs_core::{
+    AccessFlags, ReadWorkRequest, ReceiveWorkRequest, Sge, SharedRegion, WcOpcode, WriteWorkRequest,
+};
+
+use crate::harness::pair::{End, Pair, pattern};
+use crate::harness::{assert_silent, begin};
+
+fn shared(end: &End, bytes: Vec<u8>) -> SharedRegion<Vec<u8>> {
+    let access = AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_READ;
+    end.pd().reg_shared(bytes, access).unwrap()
+}
+
+fn bytes(region: &SharedRegion<Vec<u8>>) -> Vec<u8> {
+    let mut bytes = vec![0; region.len()];
+    region.read(0, &mut bytes).unwrap();
+    bytes
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_write_lands_where_it_was_sent() {
+    let _test = begin!();
+    for pair in Pair::everywhere() {
+        for len in [1, 7, 4096, 100_001] {
+            let from = pair.a.pd().reg_mr(pattern(len, len)).unwrap();
+            let target = shared(&pair.b, vec![0xaa; len + 16]);
+            let place = target.remote().slice(8..).unwrap();
+            let mut list = [from.gather_element(..).unwrap()];
+            pair.a
+                .post_one(WriteWorkRequest::new(&mut list, &place).unwrap());
+            assert_eq!(pair.a.sent().opcode(), WcOpcode::RDMA_WRITE);
+            let expected = [&[0xaa; 8][..], &from[..], &[0xaa; 8][..]].concat();
+            assert!(bytes(&target) == expected, "{len} bytes");
+            assert_silent(&pair.b.side.recv_cq);
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_write_with_immediate_uses_up_a_receive_and_leaves_its_buffer() {
+    let _test = begin!();
+    for pair in Pair::everywhere() {
+        let from = pair.a.pd().reg_mr(pattern(2, 300)).unwrap();
+        let target = shared(&pair.b, vec![0; 300]);
+        let mut buffer = pair.b.pd().reg_mr(vec![9_u8; 16]).unwrap();
+        let mut list = [buffer.scatter_element(..).unwrap()];
+        pair.b.receive(ReceiveWorkRequest::new(&mut list).wr_id(4));
+        let mut list = [from.gather_element(..).unwrap()];
+        let request = WriteWorkRequest::new(&mut list, &target.remote()).unwrap();
+        pair.a.post_one(request.immediate(0xfeed_0001));
+        let received = pair.b.received();
+        assert_eq!(received.opcode(), WcOpcode::RECV_RDMA_WITH_IMM);
+        assert_eq!(
+            (received.imm_data(), received.wr_id()),
+            (Some(0xfeed_0001), 4)
+        );
+        assert_eq!(received.byte_len(), 300);
+        pair.a.sent();
+        assert!(bytes(&target) == from[..]);
+        assert_eq!(buffer[..], [9; 16]);
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_read_brings_the_peer_s_bytes() {
+    let _test = begin!();
+    for pair in Pair::everywhere() {
+        for len in [1, 7, 4096, 100_001] {
+            let source = shared(&pair.b, pattern(len, len + 3));
+            let mut into = pair.a.pd().reg_mr(vec![0_u8; len]).unwrap();
+            let mut list = [into.scatter_element(..).unwrap()];
+            let place = source.remote().slice(3..).unwrap();
+            pair.a
+                .post_one(ReadWorkRequest::new(&mut list, &place).unwrap());
+            let done = pair.a.sent();
+            assert_eq!(done.opcode(), WcOpcode::RDMA_READ);
+            assert_eq!(usize::try_from(done.byte_len()).unwrap(), len);
+            assert!(into[..] == bytes(&source)[3..], "{len} bytes");
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn several_elements_are_written_and_read_in_their_order() {
+    let _test = begin!();
+    let pair = Pair::new();
+    let from = pair.a.pd().reg_mr(pattern(4, 600)).unwrap();
+    let target = shared(&pair.b, vec![0; 600]);
+    let element = |range| from.gather_element(range).unwrap();
+    let mut sources = [element(400..600), element(0..300), element(300..400)];
+    pair.a
+        .post_one(WriteWorkRequest::new(&mut sources, &target.remote()).unwrap());
+    pair.a.sent();
+    assert!(bytes(&target) == [&from[400..], &from[..400]].concat());
+    let mut into = pair.a.pd().reg_mr(vec![0_u8; 600]).unwrap();
+    let (head, tail) = into.scatter_element(..).unwrap().split_at_mut(1).unwrap();
+    let mut sinks = [tail, head];
+    pair.a
+        .post_one(ReadWorkRequest::new(&mut sinks, &target.remote()).unwrap());
+    pair.a.sent();
+    let now = bytes(&target);
+    assert!(into[..] == [&now[599..], &now[..599]].concat());
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn an_empty_write_and_an_empty_read_succeed() {
+    let _test = begin!();
+    for pair in Pair::everywhere() {
+        let target = shared(&pair.b, vec![6; 32]);
+        let nowhere = target.remote().slice(32..).unwrap();
+        for place in [target.remote(), nowhere] {
+            let mut list = [Sge::new(0, 0, 0)];
+            pair.a
+                .post_one(WriteWorkRequest::new(&mut list, &place).unwrap());
+            assert_eq!(pair.a.sent().opcode(), WcOpcode::RDMA_WRITE);
+            pair.a
+                .post_one(ReadWorkRequest::new(&mut list, &place).unwrap());
+            assert_eq!(pair.a.sent().opcode(), WcOpcode::RDMA_READ);
+        }
+        pair.b.receive(ReceiveWorkRequest::new::<Sge>(&mut []));
+        let request = WriteWorkRequest::new::<Sge>(&mut [], &nowhere).unwrap();
+        pair.a.post_one(request.immediate(3));
+        assert_eq!(pair.b.received().imm_data(), Some(3));
+        pair.a.sent();
+        assert_eq!(bytes(&target), [6; 32]);
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn an_inline_write_needs_no_registration() {
+    let _test = begin!();
+    let pair = Pair::new();
+    let target = shared(&pair.b, vec![0; 64]);
+    let bytes_sent = pattern(9, 64);
+    let mut list = [Sge::new(
+        bytes_sent.as_ptr().expose_provenance() as u64,
+        64,
+        0,
+    )];
+    let request = WriteWorkRequest::new(&mut list, &target.remote()).unwrap();
+    pair.a.post_one(request.inline());
+    pair.a.sent();
+    assert_eq!(bytes(&target), bytes_sent);
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_shared_region_sends_and_receives_too() {
+    let _test = begin!();
+    let pair = Pair::new();
+    let (from, into) = (
+        shared(&pair.a, pattern(7, 100)),
+        shared(&pair.b, vec![0; 100]),
+    );
+    let mut list = [into.element(50..).unwrap(), into.element(..50).unwrap()];
+    pair.b.receive(ReceiveWorkRequest::new(&mut list));
+    let mut list = [from.element(..).unwrap()];
+    pair.a.post_one(verbs_core::SendWorkRequest::new(&mut list));
+    pair.a.sent();
+    pair.b.received();
+    let sent = bytes(&from);
+    assert_eq!(bytes(&into), [&sent[50..], &sent[..50]].concat());
+}

@@ -1,0 +1,180 @@
+//! A peer whose process is killed in the middle of its work.
+
+use std::time::Duration;
+
+use verbs_core::{
+    AccessFlags, AckTimeout, MaxAckRetries, PreparedQueuePair, QpState, QueuePair,
+    QueuePairEndpoint, ReadWorkRequest, ReceiveWorkRequest, RemoteMemoryRegion, SendWorkRequest,
+    Sge, WcStatus, WriteWorkRequest,
+};
+
+use crate::harness::child::{Child, Line, role};
+use crate::harness::pair::{End, Side};
+use crate::harness::{assert_silent, begin, peer_name};
+
+fn prepared(side: &Side) -> PreparedQueuePair {
+    QueuePair::builder(&side.pd, &side.send_cq, &side.recv_cq)
+        .max_send_wr(64)
+        .max_recv_wr(64)
+        .timeout(AckTimeout::new(12).unwrap())
+        .retry_cnt(MaxAckRetries::new(3).unwrap())
+        .build()
+        .unwrap()
+}
+
+fn connect(side: Side, line: &mut Line) -> End {
+    let prepared = prepared(&side);
+    let numbers = |endpoint: &QueuePairEndpoint| endpoint.to_bytes().map(|byte| byte.to_string());
+    line.say(&numbers(&prepared.endpoint()).join(" "));
+    let theirs: Vec<u8> = line
+        .hear()
+        .split(' ')
+        .map(|number| number.parse().unwrap())
+        .collect();
+    let theirs = QueuePairEndpoint::from_bytes(&theirs).unwrap();
+    let qp = prepared.handshake(&theirs).unwrap();
+    line.say("connected");
+    assert_eq!(line.hear(), "connected");
+    End { qp, side }
+}
+
+/// The peer: gives a region, posts receives, and does nothing more.
+fn be_the_peer(mut line: Line) {
+    let end = connect(Side::new(&peer_name()), &mut line);
+    let region = end
+        .pd()
+        .reg_shared(vec![5_u8; 1 << 16], AccessFlags::REMOTE)
+        .unwrap();
+    let remote = region.remote();
+    for _ in 0..16 {
+        end.receive(ReceiveWorkRequest::new::<Sge>(&mut []));
+    }
+    line.say(&format!(
+        "{} {} {}",
+        remote.addr(),
+        remote.len(),
+        remote.rkey()
+    ));
+    // Until it is killed, or its starter is.
+    line.hear();
+}
+
+fn meet(child: &mut Child) -> (End, RemoteMemoryRegion) {
+    let end = connect(Side::here(), &mut child.line);
+    let numbers = child.line.hear();
+    let numbers: Vec<u64> = numbers
+        .split(' ')
+        .map(|number| number.parse().unwrap())
+        .collect();
+    let rkey = u32::try_from(numbers[2]).unwrap();
+    (
+        end,
+        RemoteMemoryRegion::new(numbers[0], numbers[1], rkey).unwrap(),
+    )
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn each_kind_of_request_to_a_dead_peer_ends() {
+    if let Some((_, line)) = role() {
+        return be_the_peer(line);
+    }
+    let test = begin!();
+    for kind in ["send", "write", "read"] {
+        let mut child = Child::start(&test, "peer");
+        let (end, remote) = meet(&mut child);
+        let mut region = end.pd().reg_mr(vec![0_u8; 64]).unwrap();
+        // It works while the peer lives.
+        let mut list = [region.scatter_element(..).unwrap()];
+        end.post_one(ReadWorkRequest::new(&mut list, &remote).unwrap());
+        end.sent();
+        assert_eq!(region[..], [5; 64]);
+        child.kill();
+        let mut list = [region.scatter_element(..).unwrap()];
+        match kind {
+            "send" => end.post_one(SendWorkRequest::new::<Sge>(&mut [])),
+            "read" => end.post_one(ReadWorkRequest::new(&mut list, &remote).unwrap()),
+            _ => {
+                let mut from = [list[0].as_gather()];
+                end.post_one(WriteWorkRequest::new(&mut from, &remote).unwrap());
+            }
+        }
+        assert_eq!(end.send_status(), WcStatus::RETRY_EXC_ERR, "{kind}");
+        assert_eq!(end.qp.query().unwrap().qp_state(), QpState::ERR);
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_peer_killed_under_a_stream_of_writes_ends_the_stream() {
+    if let Some((_, line)) = role() {
+        return be_the_peer(line);
+    }
+    let test = begin!();
+    let mut child = Child::start(&test, "peer");
+    let (end, remote) = meet(&mut child);
+    let region = end.pd().reg_mr(vec![1_u8; 1 << 16]).unwrap();
+    let write = |wr_id| {
+        let mut list = [region.gather_element(..).unwrap()];
+        end.post_one(
+            WriteWorkRequest::new(&mut list, &remote)
+                .unwrap()
+                .wr_id(wr_id),
+        );
+    };
+    let mut posted = 0;
+    let mut killed = false;
+    let mut statuses = Vec::new();
+    while posted < 8 {
+        write(posted);
+        posted += 1;
+    }
+    while statuses.len() < usize::try_from(posted).unwrap() {
+        let status = end.send_status();
+        statuses.push(status);
+        if statuses.len() == 20 {
+            child.kill();
+            killed = true;
+        }
+        if status == WcStatus::SUCCESS && posted < 2000 {
+            write(posted);
+            posted += 1;
+        }
+    }
+    assert!(killed, "{} writes", statuses.len());
+    let first = statuses
+        .iter()
+        .position(|status| *status != WcStatus::SUCCESS);
+    let (_, failed) = statuses.split_at(first.expect("writes to a dead peer do not succeed"));
+    // The peer's region is closed before its queue pair is.
+    let reasons = [
+        WcStatus::RETRY_EXC_ERR,
+        WcStatus::REM_ACCESS_ERR,
+        WcStatus::REM_OP_ERR,
+    ];
+    assert!(reasons.contains(&failed[0]), "{:?}", failed[0]);
+    assert!(
+        failed[1..]
+            .iter()
+            .all(|status| *status == WcStatus::WR_FLUSH_ERR),
+        "{failed:?}"
+    );
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn who_only_receives_learns_nothing_and_can_still_end() {
+    if let Some((_, line)) = role() {
+        return be_the_peer(line);
+    }
+    let test = begin!();
+    let mut child = Child::start(&test, "peer");
+    let (end, _) = meet(&mut child);
+    end.receive(ReceiveWorkRequest::new::<Sge>(&mut []));
+    child.kill();
+    // RC has no sign of life: a bound of one's own is needed.
+    std::thread::sleep(Duration::from_millis(300));
+    assert_silent(&end.side.recv_cq);
+    end.qp.to_error().unwrap();
+    assert_eq!(end.receive_status(), WcStatus::WR_FLUSH_ERR);
+}

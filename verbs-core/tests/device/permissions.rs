@@ -1,0 +1,73 @@
+//! What a user without rights is told.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt as _;
+
+use verbs_core::{Device, Error, ErrorKind};
+
+use crate::harness::child::{Child, role};
+use crate::harness::{begin, context, device_name, is_root};
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_memlock_limit_that_is_too_low_is_named() {
+    if let Some((_, mut line)) = role() {
+        let pd = context().alloc_pd().unwrap();
+        let small = pd.reg_mr(vec![0_u8; 4096]).map(drop);
+        let refused = pd.reg_mr(vec![1_u8; 1 << 20]).unwrap_err();
+        let (error, buffer) = refused.into_parts();
+        line.say(&format!("{:?}", small.is_ok()));
+        line.say(&format!("{:?} {:?}", error.kind(), buffer.len()));
+        return line.say(&error.to_string());
+    }
+    let test = begin!();
+    let mut child = Child::start_as_nobody(&test, "register", Some(64 << 10));
+    assert_eq!(child.line.hear(), "true", "64 KiB are enough for a page");
+    assert_eq!(child.line.hear(), "Limit 1048576");
+    let words = child.line.hear();
+    assert!(words.contains("registering 1048576 bytes"), "{words}");
+    assert!(
+        words.contains("the limit of 65536 bytes") && words.contains("ulimit -l"),
+        "{words}"
+    );
+    assert!(child.ended().success());
+}
+
+/// The rights on a file, given back when dropped.
+struct Rights {
+    path: std::path::PathBuf,
+    before: Permissions,
+}
+
+impl Drop for Rights {
+    fn drop(&mut self) {
+        fs::set_permissions(&self.path, self.before.clone()).unwrap();
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_device_node_that_may_not_be_opened_is_named() {
+    if let Some((_, mut line)) = role() {
+        let error = Device::by_name(&device_name()).unwrap().open().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{error}");
+        assert!(matches!(error, Error::DeviceNode { .. }), "{error}");
+        return line.say(&error.to_string());
+    }
+    let test = begin!(alone);
+    if !is_root() {
+        return test.skip("only root can take a right away from another user");
+    }
+    let path = Device::by_name(&device_name()).unwrap().node();
+    let before = fs::metadata(&path).unwrap().permissions();
+    let rights = Rights {
+        path: path.clone(),
+        before,
+    };
+    fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
+    let mut child = Child::start_as_nobody(&test, "open", None);
+    let words = child.line.hear();
+    assert!(words.contains(path.to_str().unwrap()), "{words}");
+    assert!(child.ended().success());
+    drop(rights);
+}

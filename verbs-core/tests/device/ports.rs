@@ -1,0 +1,137 @@
+//! Ports: attributes, GID table and P_Keys, against sysfs.
+
+use std::fs;
+
+use verbs_core::{ErrorKind, Gid, GidType, LinkLayer, PortState};
+
+use crate::harness::{begin, context, device_name, sysfs};
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_port_says_what_sysfs_says() {
+    let _test = begin!();
+    let context = context();
+    for port in context.ports().unwrap() {
+        let attr = context.query_port(port).unwrap();
+        let file = |name: &str| sysfs(&format!("ports/{port}/{name}"));
+        let state = u32::from(
+            file("state")
+                .split(':')
+                .next()
+                .unwrap()
+                .parse::<u16>()
+                .unwrap(),
+        );
+        assert_eq!(attr.state().as_raw(), state);
+        assert_eq!(attr.link_layer().to_string(), file("link_layer"));
+        assert_eq!(format!("{:#x}", attr.lid()), file("lid"));
+        let physical = file("phys_state");
+        assert_eq!(
+            attr.phys_state().to_string(),
+            physical.split(':').next().unwrap()
+        );
+        if attr.link_layer() == LinkLayer::ETHERNET {
+            assert!(attr.needs_grh());
+        }
+        if attr.state() == PortState::ACTIVE {
+            assert!(attr.active_mtu().unwrap() <= attr.max_mtu().unwrap());
+        }
+        assert!(attr.max_msg_sz() >= 1 << 20 && attr.gid_tbl_len() > 0 && attr.pkey_tbl_len() > 0);
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn the_gid_table_is_sysfs_s_without_the_holes() {
+    let _test = begin!();
+    let context = context();
+    for port in context.ports().unwrap() {
+        let table = context.gid_table(port).unwrap();
+        let room = context.query_port(port).unwrap().gid_tbl_len();
+        let mut filled = 0;
+        for index in 0..room {
+            let gid = sysfs(&format!("ports/{port}/gids/{index}"));
+            let gid = Gid::from(gid.parse::<std::net::Ipv6Addr>().unwrap());
+            let entry = table.iter().find(|entry| entry.gid_index() == index);
+            assert_eq!(
+                entry.map(verbs_core::GidEntry::gid),
+                (!gid.is_zero()).then_some(gid)
+            );
+            let Some(entry) = entry else { continue };
+            filled += 1;
+            assert_eq!(
+                (entry.port_num(), context.query_gid(port, index).unwrap()),
+                (port, *entry)
+            );
+            let attrs = format!(
+                "/sys/class/infiniband/{}/ports/{port}/gid_attrs",
+                device_name()
+            );
+            if let Ok(netdev) = fs::read_to_string(format!("{attrs}/ndevs/{index}")) {
+                assert_eq!(entry.netdev().as_deref(), Some(netdev.trim()));
+            }
+            let kind = fs::read_to_string(format!("{attrs}/types/{index}")).unwrap_or_default();
+            if kind.trim() == "RoCE v2" {
+                assert_eq!(entry.gid_type(), GidType::ROCE_V2);
+            }
+        }
+        assert_eq!(table.len(), filled);
+        assert!(filled > 0, "a port that has no GID cannot be reached");
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn an_empty_gid_index_names_the_filled_ones() {
+    let _test = begin!();
+    let context = context();
+    let port = context.active_port().unwrap().unwrap();
+    let filled = context.gid_table(port).unwrap();
+    let room = context.query_port(port).unwrap().gid_tbl_len();
+    let hole = (0..=room).find(|index| filled.iter().all(|entry| entry.gid_index() != *index));
+    let error = context.query_gid(port, hole.unwrap()).unwrap_err();
+    let words = error.to_string();
+    let first = filled[0].gid_index();
+    assert!(
+        words.contains("is empty") && words.contains(&format!("[{first}")),
+        "{words}"
+    );
+    assert!(context.query_gid(port, u32::MAX).is_err());
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn pkeys_are_sysfs_s() {
+    let _test = begin!();
+    let context = context();
+    let port = context.active_port().unwrap().unwrap();
+    let pkey = context.query_pkey(port, 0).unwrap();
+    assert_eq!(
+        format!("{pkey:#06x}"),
+        sysfs(&format!("ports/{port}/pkeys/0"))
+    );
+    assert_eq!(context.pkey_index(port, pkey), Some(0));
+    assert!(context.query_pkey(port, u16::MAX).is_err());
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_port_that_does_not_exist_says_how_many_there_are() {
+    let _test = begin!();
+    let context = context();
+    let ports = *context.ports().unwrap().end();
+    for port in [0, ports + 1, 255] {
+        let error = context.query_port(port).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NotFound);
+        assert!(
+            error
+                .to_string()
+                .ends_with(&format!("has ports 1 to {ports}")),
+            "{error}"
+        );
+        assert_eq!(
+            context.gid_table(port).unwrap_err().to_string(),
+            error.to_string()
+        );
+    }
+}

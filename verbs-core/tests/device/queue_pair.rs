@@ -1,0 +1,324 @@
+//! Queue pairs: defaults, every knob, capacities, and handshakes that fail.
+
+use verbs_core::{
+    AccessFlags, AckTimeout, Error, ErrorKind, Gid, LinkLayer, MaxAckRetries, MaxRnrRetries,
+    MaximumTransferUnit, MinRnrTimer, PacketSequenceNumber, QpState, QueuePair, QueuePairEndpoint,
+    ReceiveWorkRequest, SendWorkRequest, Sge,
+};
+
+use crate::harness::begin;
+use crate::harness::pair::{End, Pair, Side};
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn defaults_are_as_documented() {
+    let _test = begin!();
+    let side = Side::here();
+    let device = side.context.query_device().unwrap();
+    let prepared = QueuePair::builder(&side.pd, &side.send_cq, &side.recv_cq)
+        .build()
+        .unwrap();
+    assert_eq!(prepared.query().unwrap().qp_state(), QpState::INIT);
+    let endpoint = prepared.endpoint();
+    let port = side.context.query_port(endpoint.port_num()).unwrap();
+    assert_eq!(
+        Some(endpoint.port_num()),
+        side.context.active_port().unwrap()
+    );
+    assert_eq!(Some(endpoint.path_mtu()), port.active_mtu());
+    assert_eq!(endpoint.lid(), port.lid());
+    if port.link_layer() == LinkLayer::ETHERNET {
+        let gid = side
+            .context
+            .query_gid(endpoint.port_num(), endpoint.gid_index().into());
+        assert_eq!(endpoint.gid(), Some(gid.unwrap().gid()));
+        assert!(
+            !endpoint.gid().unwrap().is_link_local(),
+            "a routable one, if there is one"
+        );
+    }
+    let qp = prepared.handshake(&endpoint).unwrap();
+    let attr = qp.query().unwrap();
+    assert_eq!(attr.qp_state(), QpState::RTS);
+    assert_eq!(
+        (attr.timeout(), attr.retry_cnt(), attr.rnr_retry()),
+        (14, 6, 7)
+    );
+    assert_eq!(attr.min_rnr_timer(), 12);
+    let depth = |max: u32| u8::try_from(max).unwrap_or(u8::MAX);
+    let (ask, serve) = (
+        depth(device.max_qp_init_rd_atom()),
+        depth(device.max_qp_rd_atom()),
+    );
+    assert_eq!(
+        (endpoint.max_rd_atomic(), endpoint.max_dest_rd_atomic()),
+        (ask, serve)
+    );
+    assert!(
+        attr.qp_access_flags()
+            .contains(AccessFlags::REMOTE_READ | AccessFlags::REMOTE_WRITE)
+    );
+    assert_eq!(
+        (attr.dest_qp_num(), attr.port_num()),
+        (qp.qp_num(), endpoint.port_num())
+    );
+    assert_eq!(
+        (attr.sq_psn(), attr.rq_psn()),
+        (endpoint.psn().get(), endpoint.psn().get())
+    );
+    assert_eq!(attr.path_mtu(), Some(endpoint.path_mtu()));
+    assert_eq!(attr.pkey_index(), 0);
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn every_knob_is_seen_in_the_device() {
+    let _test = begin!();
+    let side = Side::here();
+    let port_num = side.context.active_port().unwrap().unwrap();
+    let port = side.context.query_port(port_num).unwrap();
+    let gid = side.context.gid_table(port_num).unwrap()[0];
+    let gid_index = u8::try_from(gid.gid_index()).unwrap();
+    let prepared = QueuePair::builder(&side.pd, &side.send_cq, &side.recv_cq)
+        .port_num(port_num)
+        .gid_index(gid_index)
+        .pkey_index(0)
+        .qp_access_flags(AccessFlags::REMOTE_READ)
+        .path_mtu(MaximumTransferUnit::Mtu256)
+        .sq_psn(PacketSequenceNumber::new(0xab_cdef).unwrap())
+        .max_rd_atomic(3)
+        .max_dest_rd_atomic(5)
+        .min_rnr_timer(MinRnrTimer::new(9).unwrap())
+        .timeout(AckTimeout::new(10).unwrap())
+        .retry_cnt(MaxAckRetries::new(2).unwrap())
+        .rnr_retry(MaxRnrRetries::new(4).unwrap())
+        .sl(1)
+        .traffic_class(8)
+        .flow_label(0x1_2345)
+        .hop_limit(33)
+        .build()
+        .unwrap();
+    let endpoint = prepared.endpoint();
+    assert_eq!(
+        (endpoint.gid_index(), endpoint.gid()),
+        (gid_index, Some(gid.gid()))
+    );
+    assert_eq!(endpoint.path_mtu(), MaximumTransferUnit::Mtu256);
+    let qp = prepared.handshake(&endpoint).unwrap();
+    assert_eq!(
+        (qp.endpoint(), qp.remote_endpoint()),
+        (&endpoint, &endpoint)
+    );
+    let attr = qp.query().unwrap();
+    assert_eq!(
+        (attr.timeout(), attr.retry_cnt(), attr.rnr_retry()),
+        (10, 2, 4)
+    );
+    assert_eq!(
+        (attr.min_rnr_timer(), attr.path_mtu()),
+        (9, Some(MaximumTransferUnit::Mtu256))
+    );
+    assert_eq!((attr.sq_psn(), attr.rq_psn()), (0xab_cdef, 0xab_cdef));
+    // Drivers may round these up.
+    assert!(
+        attr.max_rd_atomic() >= 3 && attr.max_dest_rd_atomic() >= 5,
+        "{attr:?}"
+    );
+    assert!(attr.qp_access_flags().contains(AccessFlags::REMOTE_READ));
+    assert!(!attr.qp_access_flags().intersects(AccessFlags::REMOTE_WRITE));
+    let path = *attr.ah_attr().as_raw();
+    assert_eq!((path.is_global, path.port_num), (1, port_num));
+    assert_eq!(path.grh.sgid_index, gid_index);
+    // On Ethernet the kernel sets it by the route.
+    let is_ethernet = port.link_layer() == LinkLayer::ETHERNET;
+    assert!(
+        path.grh.hop_limit == 33 || is_ethernet,
+        "{}",
+        path.grh.hop_limit
+    );
+    assert_eq!((path.grh.traffic_class, path.grh.flow_label), (8, 0x1_2345));
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn every_gid_reaches_its_own_device() {
+    let _test = begin!();
+    let side = Side::here();
+    let port_num = side.context.active_port().unwrap().unwrap();
+    for gid in side.context.gid_table(port_num).unwrap() {
+        let gid_index = u8::try_from(gid.gid_index()).unwrap();
+        let build = |side: &Side| {
+            QueuePair::builder(&side.pd, &side.send_cq, &side.recv_cq)
+                .gid_index(gid_index)
+                .build()
+                .unwrap()
+        };
+        let pair = Pair::between(Side::here(), Side::here(), build);
+        pair.b.receive(ReceiveWorkRequest::new::<Sge>(&mut []));
+        pair.a.post_one(SendWorkRequest::new::<Sge>(&mut []));
+        pair.a.sent();
+        pair.b.received();
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn capacities_are_at_least_what_was_asked_for() {
+    let _test = begin!();
+    let side = Side::here();
+    let build = |wr, sge, inline| {
+        QueuePair::builder(&side.pd, &side.send_cq, &side.recv_cq)
+            .max_send_wr(wr)
+            .max_recv_wr(wr)
+            .max_send_sge(sge)
+            .max_recv_sge(sge)
+            .max_inline_data(inline)
+            .build()
+            .unwrap()
+    };
+    for (wr, sge, inline) in [(1, 1, 0), (16, 2, 32), (100, 4, 64)] {
+        let cap = build(wr, sge, inline).cap();
+        assert!(cap.max_send_wr >= wr && cap.max_recv_wr >= wr, "{cap:?}");
+        assert!(
+            cap.max_send_sge >= sge && cap.max_recv_sge >= sge,
+            "{cap:?}"
+        );
+        assert!(cap.max_inline_data >= inline, "{cap:?}");
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_capacity_above_the_device_s_names_the_limit() {
+    let _test = begin!();
+    let side = Side::here();
+    let device = side.context.query_device().unwrap();
+    let build = || QueuePair::builder(&side.pd, &side.send_cq, &side.recv_cq);
+    let (wr, sge) = (device.max_qp_wr(), device.max_sge());
+    let refused = [
+        (build().max_send_wr(wr + 1).build(), "max_send_wr", wr),
+        (build().max_recv_wr(wr + 1).build(), "max_recv_wr", wr),
+        (build().max_send_sge(sge + 1).build(), "max_send_sge", sge),
+        (build().max_recv_sge(sge + 1).build(), "max_recv_sge", sge),
+    ];
+    for (refused, what, max) in refused {
+        let error = refused.unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            format!("{what} {} exceeds this device's {max}", max + 1)
+        );
+        assert_eq!(error.kind(), ErrorKind::Limit);
+    }
+    let error = build().max_inline_data(1 << 30).build().unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .starts_with("max_inline_data 1073741824 exceeds"),
+        "{error}"
+    );
+    let mtu = build().path_mtu(MaximumTransferUnit::Mtu4096).build();
+    let active = side
+        .context
+        .query_port(side.context.active_port().unwrap().unwrap());
+    match (mtu, active.unwrap().active_mtu()) {
+        (built, Some(MaximumTransferUnit::Mtu4096)) => drop(built.unwrap()),
+        (built, _) => assert!(built.unwrap_err().to_string().starts_with("path_mtu 4096")),
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn an_empty_gid_index_and_an_unknown_port_are_refused() {
+    let _test = begin!();
+    let side = Side::here();
+    let build = || QueuePair::builder(&side.pd, &side.send_cq, &side.recv_cq);
+    let error = build().gid_index(255).build().unwrap_err();
+    assert!(
+        matches!(error, Error::EmptyGid { index: 255, .. }),
+        "{error}"
+    );
+    let error = build().port_num(200).build().unwrap_err();
+    assert!(
+        matches!(error, Error::UnknownPort { port: 200, .. }),
+        "{error}"
+    );
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_handshake_that_fails_gives_the_queue_pair_back() {
+    let _test = begin!();
+    let (a, b) = (Side::here(), Side::here());
+    let (qa, qb) = (a.prepared(), b.prepared());
+    let (ea, eb) = (qa.endpoint(), qb.endpoint());
+    let psn = ea.psn();
+    // Neither does this port have a LID, nor is there a way to that network.
+    let lid_only = QueuePairEndpoint::builder(0x55, psn)
+        .lid(3)
+        .build()
+        .unwrap();
+    let nowhere: std::net::Ipv6Addr = "2001:db8:dead::1".parse().unwrap();
+    let nowhere = QueuePairEndpoint::builder(0x55, psn)
+        .gid(Gid::from(nowhere))
+        .build()
+        .unwrap();
+    let refused = qa.handshake(&lid_only).unwrap_err();
+    assert_eq!(refused.error().kind(), ErrorKind::InvalidPeer, "{refused}");
+    let qa = refused.into_given();
+    // A card may find out later that there is no way.
+    let qa = match qa.handshake(&nowhere) {
+        Ok(connected) => connected.reset().unwrap(),
+        Err(refused) => refused.into_given(),
+    };
+    assert_eq!(qa.query().unwrap().qp_state(), QpState::INIT);
+    let (ea, qa) = (qa.endpoint(), qa.handshake(&eb).unwrap());
+    let qb = qb.handshake(&ea).unwrap();
+    let (a, b) = (End { qp: qa, side: a }, End { qp: qb, side: b });
+    b.receive(ReceiveWorkRequest::new::<Sge>(&mut []));
+    a.post_one(SendWorkRequest::new::<Sge>(&mut []));
+    a.sent();
+    b.received();
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn the_smaller_of_both_ends_mtu_is_used() {
+    let _test = begin!();
+    let (a, b) = (Side::here(), Side::here());
+    let qa = a.prepared();
+    let qb = QueuePair::builder(&b.pd, &b.send_cq, &b.recv_cq)
+        .path_mtu(MaximumTransferUnit::Mtu512)
+        .max_dest_rd_atomic(2)
+        .build()
+        .unwrap();
+    let (ea, eb) = (qa.endpoint(), qb.endpoint());
+    let (qa, qb) = (qa.handshake(&eb).unwrap(), qb.handshake(&ea).unwrap());
+    let (attr_a, attr_b) = (qa.query().unwrap(), qb.query().unwrap());
+    assert_eq!(attr_a.path_mtu(), Some(MaximumTransferUnit::Mtu512));
+    assert_eq!(attr_b.path_mtu(), Some(MaximumTransferUnit::Mtu512));
+    assert!(attr_a.max_rd_atomic() <= 2, "{}", attr_a.max_rd_atomic());
+    assert_eq!(
+        (attr_a.rq_psn(), attr_b.rq_psn()),
+        (eb.psn().get(), ea.psn().get())
+    );
+    assert_eq!(
+        (attr_a.dest_qp_num(), attr_b.dest_qp_num()),
+        (qb.qp_num(), qa.qp_num())
+    );
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn every_request_is_signalled_if_that_was_asked_for() {
+    let _test = begin!();
+    let pair = Pair::of(|side| {
+        QueuePair::builder(&side.pd, &side.send_cq, &side.recv_cq)
+            .sq_sig_all(true)
+            .build()
+            .unwrap()
+    });
+    pair.b.receive(ReceiveWorkRequest::new::<Sge>(&mut []));
+    pair.a
+        .post_one(SendWorkRequest::new::<Sge>(&mut []).unsignaled().wr_id(5));
+    assert_eq!(pair.a.sent().wr_id(), 5);
+}

@@ -1,0 +1,267 @@
+//! Work requests: reused, unsignalled, chained, solicited, and refused by the driver.
+
+use verbs_core::{
+    AccessFlags, AtomicWorkRequest, ReadWorkRequest, ReceiveWorkRequest, SendWorkRequest, Sge,
+    WcOpcode, WorkCompletion, WorkRequest, WriteWorkRequest,
+};
+
+use crate::harness::pair::{Pair, pattern};
+use crate::harness::{assert_silent, begin, wait_for};
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn one_request_is_posted_again_and_again() {
+    let _test = begin!();
+    let pair = Pair::new();
+    let from = pair.a.pd().reg_mr(pattern(1, 64)).unwrap();
+    let mut into = pair.b.pd().reg_mr(vec![0_u8; 64]).unwrap();
+    let mut sink = [into.scatter_element(..).unwrap()];
+    let mut receive = [ReceiveWorkRequest::new(&mut sink)];
+    let mut source = [from.gather_element(..).unwrap()];
+    let mut send = [SendWorkRequest::new(&mut source)];
+    for wr_id in 0..500 {
+        receive[0].set_wr_id(wr_id);
+        // SAFETY: it completes below, before it is posted again.
+        unsafe { pair.b.qp.post_receive(&mut receive) }.unwrap();
+        send[0].set_wr_id(wr_id + 1000);
+        // SAFETY: as above.
+        unsafe { pair.a.qp.post_send(&mut send) }.unwrap();
+        assert_eq!(pair.a.sent().wr_id(), wr_id + 1000);
+        assert_eq!(pair.b.received().wr_id(), wr_id);
+    }
+    assert!(into[..] == from[..]);
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_chain_of_every_kind_is_done_in_order() {
+    let _test = begin!();
+    for pair in Pair::everywhere() {
+        let from = pair.a.pd().reg_mr(pattern(1, 40)).unwrap();
+        let access = AccessFlags::REMOTE;
+        let target = pair.b.pd().reg_shared(vec![0_u64; 5], access).unwrap();
+        let mut back = pair.a.pd().reg_mr(vec![0_u8; 40]).unwrap();
+        let mut old = pair.a.pd().reg_mr(vec![0_u64; 2]).unwrap();
+        let mut into = pair.b.pd().reg_mr(vec![0_u8; 40]).unwrap();
+        let mut list = [into.scatter_element(..).unwrap()];
+        pair.b.receive(ReceiveWorkRequest::new(&mut list));
+        pair.b.receive(ReceiveWorkRequest::new::<Sge>(&mut []));
+        let element = || [from.gather_element(..).unwrap()];
+        let (mut a, mut b, mut c) = (element(), element(), element());
+        let mut sink = [back.scatter_element(..).unwrap()];
+        let (mut d, mut e) = old.scatter_element(..).unwrap().split_at_mut(8).unwrap();
+        let remote = target.remote();
+        let first = remote.slice(..8).unwrap();
+        let was = u64::from_ne_bytes(from[..8].try_into().unwrap());
+        let mut chain: [WorkRequest<'_>; 6] = [
+            WriteWorkRequest::new(&mut a, &remote)
+                .unwrap()
+                .wr_id(0)
+                .into(),
+            AtomicWorkRequest::fetch_and_add(&mut d, &first, 1)
+                .unwrap()
+                .wr_id(1)
+                .into(),
+            AtomicWorkRequest::compare_and_swap(&mut e, &first, was.wrapping_add(1), 99)
+                .unwrap()
+                .wr_id(2)
+                .into(),
+            ReadWorkRequest::new(&mut sink, &remote)
+                .unwrap()
+                .wr_id(3)
+                .into(),
+            SendWorkRequest::new(&mut b).wr_id(4).into(),
+            WriteWorkRequest::new(&mut c, &remote)
+                .unwrap()
+                .immediate(8)
+                .wr_id(5)
+                .into(),
+        ];
+        pair.a.post(&mut chain).unwrap();
+        let done = pair.a.sends(6);
+        let opcodes: Vec<_> = done
+            .iter()
+            .map(|done| done.result().unwrap().opcode())
+            .collect();
+        assert_eq!(
+            opcodes,
+            [
+                WcOpcode::RDMA_WRITE,
+                WcOpcode::FETCH_ADD,
+                WcOpcode::COMP_SWAP,
+                WcOpcode::RDMA_READ,
+                WcOpcode::SEND,
+                WcOpcode::RDMA_WRITE,
+            ]
+        );
+        assert!(done.iter().map(WorkCompletion::wr_id).eq(0..6));
+        assert_eq!(pair.b.received().opcode(), WcOpcode::RECV);
+        assert_eq!(pair.b.received().imm_data(), Some(8));
+        assert_eq!(old[..8], was.to_ne_bytes());
+        assert_eq!(old[8..], was.wrapping_add(1).to_ne_bytes());
+        // The read saw what the swap left.
+        assert_eq!(
+            (&back[..8], &back[8..]),
+            (&99_u64.to_ne_bytes()[..], &from[8..])
+        );
+        assert!(into[..] == from[..]);
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn an_unsignalled_request_has_no_completion_and_frees_its_place_later() {
+    let _test = begin!();
+    let pair = Pair::new();
+    let target = pair
+        .b
+        .pd()
+        .reg_shared(vec![0_u8; 64], AccessFlags::REMOTE_WRITE)
+        .unwrap();
+    let from = pair.a.pd().reg_mr(pattern(1, 64)).unwrap();
+    let write = || {
+        let mut list = [from.gather_element(..).unwrap()];
+        pair.a.post_one(
+            WriteWorkRequest::new(&mut list, &target.remote())
+                .unwrap()
+                .unsignaled(),
+        );
+    };
+    write();
+    assert_silent(&pair.a.side.send_cq);
+    // Several times round the queue, with one signalled in eight.
+    for round in 0..200 {
+        for _ in 0..7 {
+            write();
+        }
+        let mut list = [from.gather_element(..).unwrap()];
+        let signalled = WriteWorkRequest::new(&mut list, &target.remote()).unwrap();
+        pair.a.post_one(signalled.wr_id(round));
+        assert_eq!(pair.a.sent().wr_id(), round);
+    }
+    assert_silent(&pair.a.side.send_cq);
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_full_queue_refuses_and_says_how_many_it_took() {
+    let _test = begin!();
+    let pair = Pair::new();
+    let target = pair
+        .b
+        .pd()
+        .reg_shared(vec![0_u8; 64], AccessFlags::REMOTE_WRITE)
+        .unwrap();
+    let from = pair.a.pd().reg_mr(pattern(1, 64)).unwrap();
+    let room = usize::try_from(pair.a.qp.cap().max_send_wr).unwrap();
+    // More than any driver rounds up to; unsignalled, so that nothing is given back.
+    let mut lists = vec![[from.gather_element(..).unwrap()]; 4 * room];
+    let remote = target.remote();
+    let mut chain: Vec<WorkRequest<'_>> = lists
+        .iter_mut()
+        .map(|list| {
+            WriteWorkRequest::new(list, &remote)
+                .unwrap()
+                .unsignaled()
+                .into()
+        })
+        .collect();
+    let error = pair.a.post(&mut chain).unwrap_err();
+    assert!(error.is_full(), "{error}");
+    assert!(
+        error.posted() >= room && error.posted() < 4 * room,
+        "{error:?}"
+    );
+    assert!(error.to_string().contains("the queue is full"), "{error}");
+    // As many receives as it has room for, too.
+    let room = usize::try_from(pair.b.qp.cap().max_recv_wr).unwrap();
+    let mut lists = vec![[Sge::new(0, 0, 0)]; 4 * room];
+    let mut chain: Vec<_> = lists
+        .iter_mut()
+        .map(|list| ReceiveWorkRequest::new(list))
+        .collect();
+    // SAFETY: they name no memory.
+    let error = unsafe { pair.b.qp.post_receive(&mut chain) }.unwrap_err();
+    assert!(error.is_full() && error.posted() >= room, "{error:?}");
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn inline_data_that_is_too_long_is_refused_and_costs_nothing() {
+    let _test = begin!();
+    let pair = Pair::new();
+    let max = pair.a.qp.cap().max_inline_data;
+    let bytes = vec![0_u8; 100_000];
+    let mut list = [Sge::new(
+        bytes.as_ptr().expose_provenance() as u64,
+        max + 1,
+        0,
+    )];
+    let error = pair
+        .a
+        .post(&mut [SendWorkRequest::new(&mut list).inline().into()])
+        .unwrap_err();
+    let words = format!(
+        "{} bytes inline exceed this queue pair's max_inline_data {max}",
+        max + 1
+    );
+    assert!(error.to_string().ends_with(&words), "{error}");
+    assert_eq!(error.posted(), 0);
+    // The queue pair goes on.
+    pair.b.receive(ReceiveWorkRequest::new::<Sge>(&mut []));
+    pair.a.post_one(SendWorkRequest::new::<Sge>(&mut []));
+    pair.a.sent();
+    pair.b.received();
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn too_many_elements_are_refused_with_the_limit() {
+    let _test = begin!();
+    let pair = Pair::new();
+    let from = pair.a.pd().reg_mr(pattern(1, 200)).unwrap();
+    let count = pair.a.qp.cap().max_send_sge + 1;
+    let element = from.gather_element(..1).unwrap();
+    let mut list = vec![element; usize::try_from(count).unwrap()];
+    let error = pair
+        .a
+        .post(&mut [SendWorkRequest::new(&mut list).into()])
+        .unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .contains(&format!("{count} elements exceed")),
+        "{error}"
+    );
+    assert!(!error.is_full());
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn more_reads_than_are_served_at_once_all_finish() {
+    let _test = begin!();
+    let pair = Pair::new();
+    let source = pair
+        .b
+        .pd()
+        .reg_shared(pattern(3, 60 * 100), AccessFlags::REMOTE_READ)
+        .unwrap();
+    let mut into = pair.a.pd().reg_mr(vec![0_u8; 60 * 100]).unwrap();
+    let chunks = into.scatter_element(..).unwrap().chunks_mut(100).unwrap();
+    let mut lists: Vec<_> = chunks.map(|chunk| [chunk]).collect();
+    let mut chain: Vec<WorkRequest<'_>> = lists
+        .iter_mut()
+        .zip((0_u64..).step_by(100))
+        .map(|(list, at)| {
+            let place = source.remote().slice(at..at + 100).unwrap();
+            ReadWorkRequest::new(list, &place).unwrap().into()
+        })
+        .collect();
+    pair.a.post(&mut chain).unwrap();
+    assert!(
+        wait_for(&pair.a.side.send_cq, 60)
+            .iter()
+            .all(|done| done.result().is_ok())
+    );
+    assert!(into[..] == pattern(3, 60 * 100)[..]);
+}

@@ -1,0 +1,224 @@
+//! Sends and receives: every form, across the wire and within a device.
+
+use verbs_core::{ReceiveWorkRequest, SendWorkRequest, Sge, WcOpcode, WcStatus, WorkCompletion};
+
+use crate::harness::pair::{Pair, pattern};
+use crate::harness::{assert_silent, begin, wait_for};
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn bytes_arrive() {
+    let _test = begin!();
+    for pair in Pair::everywhere() {
+        // One byte, a packet, one more, and many packets.
+        for len in [1, 2, 1024, 4096, 4097, 100_000, 1 << 20] {
+            let from = pair.a.pd().reg_mr(pattern(len, len)).unwrap();
+            let mut into = pair.b.pd().reg_mr(vec![0_u8; len]).unwrap();
+            let mut list = [into.scatter_element(..).unwrap()];
+            pair.b.receive(ReceiveWorkRequest::new(&mut list).wr_id(7));
+            let mut list = [from.gather_element(..).unwrap()];
+            pair.a.post_one(SendWorkRequest::new(&mut list).wr_id(9));
+            let (sent, received) = (pair.a.sent(), pair.b.received());
+            assert_eq!((sent.opcode(), sent.wr_id()), (WcOpcode::SEND, 9));
+            assert_eq!((received.opcode(), received.wr_id()), (WcOpcode::RECV, 7));
+            assert_eq!(usize::try_from(received.byte_len()).unwrap(), len);
+            assert_eq!(
+                (received.imm_data(), received.invalidated_rkey()),
+                (None, None)
+            );
+            assert_eq!(sent.qp_num(), pair.a.qp.qp_num());
+            assert_eq!(received.qp_num(), pair.b.qp.qp_num());
+            assert!(into[..] == from[..], "{len} bytes");
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_message_may_be_shorter_than_its_receive() {
+    let _test = begin!();
+    let pair = Pair::new();
+    let from = pair.a.pd().reg_mr(pattern(1, 10)).unwrap();
+    let mut into = pair.b.pd().reg_mr(vec![0xee_u8; 64]).unwrap();
+    let mut list = [into.scatter_element(..).unwrap()];
+    pair.b.receive(ReceiveWorkRequest::new(&mut list));
+    pair.a.post_one(SendWorkRequest::new(&mut [from
+        .gather_element(..)
+        .unwrap()]));
+    assert_eq!(pair.b.received().byte_len(), 10);
+    pair.a.sent();
+    assert_eq!((&into[..10], &into[10..]), (&from[..], &[0xee; 54][..]));
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn immediate_data_arrives_in_this_machine_s_order() {
+    let _test = begin!();
+    for pair in Pair::everywhere() {
+        for imm_data in [0, 1, 0x0102_0304, u32::MAX] {
+            let from = pair.a.pd().reg_mr(pattern(3, 5)).unwrap();
+            let mut into = pair.b.pd().reg_mr(vec![0_u8; 5]).unwrap();
+            let mut list = [into.scatter_element(..).unwrap()];
+            pair.b.receive(ReceiveWorkRequest::new(&mut list));
+            let mut list = [from.gather_element(..).unwrap()];
+            pair.a
+                .post_one(SendWorkRequest::new(&mut list).immediate(imm_data));
+            assert_eq!(pair.b.received().imm_data(), Some(imm_data));
+            pair.a.sent();
+            assert_eq!(into[..], from[..]);
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn inline_bytes_are_free_at_once_and_need_no_registration() {
+    let _test = begin!();
+    let pair = Pair::new();
+    let max = usize::try_from(pair.a.qp.cap().max_inline_data).unwrap();
+    assert!(max >= 64, "asked for 64");
+    for len in [1, 64, max] {
+        let bytes = pattern(len, len);
+        let mut copy = bytes.clone();
+        let mut into = pair.b.pd().reg_mr(vec![0_u8; len]).unwrap();
+        let mut list = [into.scatter_element(..).unwrap()];
+        pair.b.receive(ReceiveWorkRequest::new(&mut list));
+        let length = u32::try_from(len).unwrap();
+        // No key at all.
+        let mut list = [Sge::new(
+            copy.as_ptr().expose_provenance() as u64,
+            length,
+            0,
+        )];
+        pair.a.post_one(SendWorkRequest::new(&mut list).inline());
+        copy.fill(0);
+        drop(copy);
+        pair.b.received();
+        pair.a.sent();
+        assert!(into[..] == bytes, "{len} bytes");
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn an_empty_message_arrives() {
+    let _test = begin!();
+    for pair in Pair::everywhere() {
+        // Without elements, and with empty ones.
+        for empty in [0, 2] {
+            let mut into = [Sge::new(0, 0, 0); 2];
+            pair.b.receive(ReceiveWorkRequest::new(&mut into[..empty]));
+            let mut from = [Sge::new(0, 0, 0); 2];
+            pair.a
+                .post_one(SendWorkRequest::new(&mut from[..empty]).immediate(5));
+            let received = pair.b.received();
+            assert_eq!((received.byte_len(), received.imm_data()), (0, Some(5)));
+            pair.a.sent();
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn several_elements_are_gathered_and_scattered_in_their_order() {
+    let _test = begin!();
+    for pair in Pair::everywhere() {
+        let from = pair.a.pd().reg_mr(pattern(5, 1000)).unwrap();
+        let mut into = pair.b.pd().reg_mr(vec![0_u8; 1000]).unwrap();
+        let element = |range| from.gather_element(range).unwrap();
+        // The third comes first, and one is empty.
+        let mut sources = [
+            element(600..1000),
+            element(0..0),
+            element(0..100),
+            element(100..600),
+        ];
+        let (first, rest) = into.scatter_element(..).unwrap().split_at_mut(37).unwrap();
+        let (second, third) = rest.split_at_mut(900).unwrap();
+        let mut sinks = [first, second, third];
+        pair.b.receive(ReceiveWorkRequest::new(&mut sinks));
+        pair.a.post_one(SendWorkRequest::new(&mut sources));
+        pair.a.sent();
+        assert_eq!(pair.b.received().byte_len(), 1000);
+        assert!(into[..] == [&from[600..], &from[..600]].concat());
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn many_receives_in_one_chain_are_filled_in_their_order() {
+    let _test = begin!();
+    let pair = Pair::new();
+    let from = pair.a.pd().reg_mr(pattern(6, 32 * 8)).unwrap();
+    let mut into = pair.b.pd().reg_mr(vec![0_u8; 32 * 8]).unwrap();
+    let chunks = into.scatter_element(..).unwrap().chunks_mut(8).unwrap();
+    let mut sinks: Vec<_> = chunks.map(|chunk| [chunk]).collect();
+    let mut chain: Vec<_> = sinks
+        .iter_mut()
+        .zip(100..)
+        .map(|(sink, wr_id)| ReceiveWorkRequest::new(sink).wr_id(wr_id))
+        .collect();
+    // SAFETY: they all complete below, before the region goes.
+    unsafe { pair.b.qp.post_receive(&mut chain) }.unwrap();
+    let chunks = from.gather_element(..).unwrap().chunks(8).unwrap();
+    let mut sources: Vec<_> = chunks.map(|chunk| [chunk]).collect();
+    let mut chain: Vec<_> = sources
+        .iter_mut()
+        .map(|source| SendWorkRequest::new(source).into())
+        .collect();
+    pair.a.post(&mut chain).unwrap();
+    let received: Vec<_> = wait_for(&pair.b.side.recv_cq, 32);
+    let order: Vec<_> = received.iter().map(WorkCompletion::wr_id).collect();
+    assert_eq!(order, (100..132).collect::<Vec<_>>());
+    assert!(pair.a.sends(32).iter().all(|done| done.result().is_ok()));
+    assert!(into[..] == from[..]);
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_receive_posted_before_the_handshake_is_filled() {
+    let _test = begin!();
+    let (a, b) = (
+        crate::harness::pair::Side::here(),
+        crate::harness::pair::Side::here(),
+    );
+    let (qa, qb) = (a.prepared(), b.prepared());
+    let mut into = b.pd.reg_mr(vec![0_u8; 4]).unwrap();
+    let mut list = [into.scatter_element(..).unwrap()];
+    // SAFETY: it completes below, before the region goes.
+    unsafe { qb.post_receive(&mut [ReceiveWorkRequest::new(&mut list)]) }.unwrap();
+    let (ea, eb) = (qa.endpoint(), qb.endpoint());
+    let (qa, _qb) = (qa.handshake(&eb).unwrap(), qb.handshake(&ea).unwrap());
+    let from = a.pd.reg_mr(vec![5_u8; 4]).unwrap();
+    let mut list = [from.gather_element(..).unwrap()];
+    // SAFETY: as above.
+    unsafe { qa.post_send(&mut [SendWorkRequest::new(&mut list)]) }.unwrap();
+    assert_eq!(wait_for(&b.recv_cq, 1)[0].status(), WcStatus::SUCCESS);
+    assert_eq!(wait_for(&a.send_cq, 1)[0].status(), WcStatus::SUCCESS);
+    assert_eq!(into[..], [5; 4]);
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn both_ways_at_once_on_one_connection() {
+    let _test = begin!();
+    let pair = Pair::new();
+    let ends = [&pair.a, &pair.b];
+    let from = ends.map(|end| end.pd().reg_mr(pattern(8, 5000)).unwrap());
+    let mut into = ends.map(|end| end.pd().reg_mr(vec![0_u8; 5000]).unwrap());
+    for (end, into) in ends.iter().zip(&mut into) {
+        let mut list = [into.scatter_element(..).unwrap()];
+        end.receive(ReceiveWorkRequest::new(&mut list));
+    }
+    for (end, from) in ends.iter().zip(&from) {
+        end.post_one(SendWorkRequest::new(&mut [from
+            .gather_element(..)
+            .unwrap()]));
+    }
+    for end in ends {
+        end.sent();
+        end.received();
+        assert_silent(&end.side.send_cq);
+    }
+    assert!(into[0][..] == from[1][..] && into[1][..] == from[0][..]);
+}

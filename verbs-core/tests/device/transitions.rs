@@ -1,0 +1,189 @@
+//! States of a queue pair: error, reset, and changes by hand that are refused.
+
+use verbs_core::{
+    AckTimeout, Error, MinRnrTimer, QpAttr, QpAttrMask, QpState, ReceiveWorkRequest,
+    SendWorkRequest, Sge, WcStatus,
+};
+
+use crate::harness::pair::{End, Pair, Side, pattern};
+use crate::harness::{begin, is_soft, wait_for};
+
+/// Moves some bytes, to see that a connection works.
+fn works(a: &End, b: &End) {
+    let from = a.pd().reg_mr(pattern(3, 333)).unwrap();
+    let mut into = b.pd().reg_mr(vec![0_u8; 333]).unwrap();
+    let mut list = [into.scatter_element(..).unwrap()];
+    b.receive(ReceiveWorkRequest::new(&mut list));
+    a.post_one(SendWorkRequest::new(&mut [from
+        .gather_element(..)
+        .unwrap()]));
+    a.sent();
+    b.received();
+    assert!(into[..] == from[..]);
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn in_error_everything_posted_is_flushed() {
+    let _test = begin!();
+    let pair = Pair::new();
+    let mut into = pair.a.pd().reg_mr(vec![0_u8; 64]).unwrap();
+    let chunks = into.scatter_element(..).unwrap().chunks_mut(8).unwrap();
+    for (chunk, wr_id) in chunks.zip(0..) {
+        pair.a
+            .receive(ReceiveWorkRequest::new(&mut [chunk]).wr_id(wr_id));
+    }
+    pair.a.qp.to_error().unwrap();
+    let flushed = wait_for(&pair.a.side.recv_cq, 8);
+    for (done, wr_id) in flushed.iter().zip(0..) {
+        let error = done.result().unwrap_err();
+        assert_eq!((error.status, error.wr_id), (WcStatus::WR_FLUSH_ERR, wr_id));
+        assert_eq!(error.qp_num, pair.a.qp.qp_num());
+        assert!(
+            error.to_string().contains("look at the first failure"),
+            "{error}"
+        );
+    }
+    assert_eq!(pair.a.qp.query().unwrap().qp_state(), QpState::ERR);
+    // What is posted from now on is flushed too, unsignalled or not.
+    pair.a
+        .post_one(SendWorkRequest::new::<Sge>(&mut []).wr_id(77));
+    pair.a
+        .post_one(SendWorkRequest::new::<Sge>(&mut []).unsignaled().wr_id(78));
+    for wr_id in [77, 78] {
+        let done = wait_for(&pair.a.side.send_cq, 1)[0];
+        assert_eq!(
+            (done.status(), done.wr_id()),
+            (WcStatus::WR_FLUSH_ERR, wr_id)
+        );
+    }
+    // Soft-RoCE takes no notice of receives that come this late.
+    if !is_soft() {
+        pair.a.receive(ReceiveWorkRequest::new::<Sge>(&mut []));
+        assert_eq!(pair.a.receive_status(), WcStatus::WR_FLUSH_ERR);
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn after_a_reset_it_connects_again() {
+    let _test = begin!();
+    let Pair { a, b } = Pair::new();
+    works(&a, &b);
+    a.qp.to_error().unwrap();
+    b.qp.to_error().unwrap();
+    let (mut sides, mut qps) = ([a.side, b.side], [a.qp, b.qp]);
+    for _ in 0..5 {
+        let numbers = qps.each_ref().map(verbs_core::QueuePair::qp_num);
+        let [a, b] = qps.map(|qp| qp.reset().unwrap());
+        assert_eq!([a.qp_num(), b.qp_num()], numbers);
+        assert_eq!(a.query().unwrap().qp_state(), QpState::INIT);
+        let (ea, eb) = (a.endpoint(), b.endpoint());
+        let (qa, qb) = (a.handshake(&eb).unwrap(), b.handshake(&ea).unwrap());
+        let [sa, sb] = sides;
+        let (a, b) = (End { qp: qa, side: sa }, End { qp: qb, side: sb });
+        works(&a, &b);
+        works(&b, &a);
+        (sides, qps) = ([a.side, b.side], [a.qp, b.qp]);
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_reset_forgets_what_was_posted() {
+    let _test = begin!();
+    let Pair { a, b } = Pair::new();
+    let mut old = a.pd().reg_mr(vec![0_u8; 16]).unwrap();
+    let mut list = [old.scatter_element(..).unwrap()];
+    a.receive(ReceiveWorkRequest::new(&mut list).wr_id(1));
+    let (qa, qb) = (a.qp.reset().unwrap(), b.qp.reset().unwrap());
+    // The card has let go of it.
+    drop(old.dereg().unwrap());
+    let (ea, eb) = (qa.endpoint(), qb.endpoint());
+    let (qa, qb) = (qa.handshake(&eb).unwrap(), qb.handshake(&ea).unwrap());
+    let (a, b) = (
+        End {
+            qp: qa,
+            side: a.side,
+        },
+        End {
+            qp: qb,
+            side: b.side,
+        },
+    );
+    works(&b, &a);
+    works(&a, &b);
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_refused_change_names_the_attributes() {
+    let _test = begin!();
+    let side = Side::here();
+    let qp = side.prepared();
+    let attr = QpAttr::new()
+        .with_qp_state(QpState::RTR)
+        .with_timeout(AckTimeout::default());
+    let error = qp.modify(&attr).unwrap_err();
+    let Error::Transition {
+        from,
+        to,
+        missing,
+        extra,
+        ..
+    } = &error
+    else {
+        panic!("{error}");
+    };
+    assert_eq!(
+        (*from, *to, *extra),
+        (QpState::INIT, QpState::RTR, QpAttrMask::TIMEOUT)
+    );
+    let needs = QpAttrMask::AV
+        | QpAttrMask::PATH_MTU
+        | QpAttrMask::DEST_QPN
+        | QpAttrMask::RQ_PSN
+        | QpAttrMask::MAX_DEST_RD_ATOMIC
+        | QpAttrMask::MIN_RNR_TIMER;
+    assert_eq!(*missing, needs);
+    assert!(error.to_string().contains("IBV_QP_DEST_QPN"), "{error}");
+    // There is no way from INIT to RTS.
+    let error = qp
+        .modify(&QpAttr::new().with_qp_state(QpState::RTS))
+        .unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .ends_with("there is no such change of state"),
+        "{error}"
+    );
+    assert_eq!(qp.query().unwrap().qp_state(), QpState::INIT);
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_connected_queue_pair_changes_what_it_may() {
+    let _test = begin!();
+    let pair = Pair::new();
+    let timer = MinRnrTimer::new(3).unwrap();
+    pair.a
+        .qp
+        .modify(
+            &QpAttr::new()
+                .with_qp_state(QpState::RTS)
+                .with_min_rnr_timer(timer),
+        )
+        .unwrap();
+    assert_eq!(pair.a.qp.query().unwrap().min_rnr_timer(), 3);
+    works(&pair.a, &pair.b);
+    let error = pair.a.qp.modify(
+        &QpAttr::new()
+            .with_qp_state(QpState::RTS)
+            .with_dest_qp_num(5),
+    );
+    let error = error.unwrap_err();
+    assert!(
+        error.to_string().contains("not allowed IBV_QP_DEST_QPN"),
+        "{error}"
+    );
+}

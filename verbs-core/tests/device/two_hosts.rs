@@ -1,0 +1,146 @@
+//! Two machines on one wire, each of which runs the same test: `SOFT_ROCE_HOST` says which one
+//! this is, `SOFT_ROCE_PEER` is the other's address.
+
+use std::env;
+use std::fs;
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::time::Duration;
+
+use verbs_core::{
+    AccessFlags, AckTimeout, MaxAckRetries, QpState, QueuePair, QueuePairEndpoint,
+    ReceiveWorkRequest, RemoteMemoryRegion, SendWorkRequest, WcStatus, WriteWorkRequest,
+};
+
+use crate::harness::child::Line;
+use crate::harness::pair::{End, Side, pattern};
+use crate::harness::{PATIENCE, Test, begin, until};
+
+/// Any port that is not taken in a machine that runs nothing else.
+const PORT: u16 = 18600;
+
+/// Whether this is the first of two machines, and a line to the other.
+fn other(test: &Test) -> Option<(bool, Line)> {
+    let set = env::var("SOFT_ROCE_HOST")
+        .ok()
+        .zip(env::var("SOFT_ROCE_PEER").ok());
+    let Some((host, peer)) = set else {
+        test.skip("SOFT_ROCE_HOST and SOFT_ROCE_PEER name no second machine");
+        return None;
+    };
+    let (first, peer) = (host == "1", peer.parse::<Ipv4Addr>().unwrap());
+    let mut stream = None;
+    if first {
+        let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, PORT)).unwrap();
+        listener.set_nonblocking(true).unwrap();
+        until(2 * PATIENCE, || {
+            stream = listener.accept().ok().map(|(stream, _)| stream);
+            stream.is_some()
+        });
+    } else {
+        let address = (peer, PORT).into();
+        until(2 * PATIENCE, || {
+            stream = TcpStream::connect_timeout(&address, Duration::from_secs(1)).ok();
+            stream.is_some()
+        });
+    }
+    let stream = stream.expect("the other machine");
+    stream.set_nonblocking(false).unwrap();
+    Some((first, Line::new(stream)))
+}
+
+fn connect(line: &mut Line) -> End {
+    let side = Side::here();
+    let prepared = QueuePair::builder(&side.pd, &side.send_cq, &side.recv_cq)
+        .timeout(AckTimeout::new(14).unwrap())
+        .retry_cnt(MaxAckRetries::new(4).unwrap())
+        .build()
+        .unwrap();
+    let bytes = prepared.endpoint().to_bytes().map(|byte| byte.to_string());
+    line.say(&bytes.join(" "));
+    let theirs: Vec<u8> = line
+        .hear()
+        .split(' ')
+        .map(|number| number.parse().unwrap())
+        .collect();
+    let theirs = QueuePairEndpoint::from_bytes(&theirs).unwrap();
+    let qp = prepared.handshake(&theirs).unwrap();
+    line.say("connected");
+    assert_eq!(line.hear(), "connected");
+    End { qp, side }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn bytes_cross() {
+    let test = begin!();
+    let Some((first, mut line)) = other(&test) else {
+        return;
+    };
+    let end = connect(&mut line);
+    let seed = usize::from(first);
+    let from = end.pd().reg_mr(pattern(seed, 100_000)).unwrap();
+    let mut into = end.pd().reg_mr(vec![0_u8; 100_000]).unwrap();
+    let mut list = [into.scatter_element(..).unwrap()];
+    end.receive(ReceiveWorkRequest::new(&mut list));
+    line.say("ready");
+    assert_eq!(line.hear(), "ready");
+    end.post_one(SendWorkRequest::new(&mut [from
+        .gather_element(..)
+        .unwrap()]));
+    end.sent();
+    end.received();
+    assert!(into[..] == pattern(1 - seed, 100_000));
+    line.say("done");
+    assert_eq!(line.hear(), "done");
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_machine_that_dies_is_given_up_on() {
+    let test = begin!();
+    let Some((first, mut line)) = other(&test) else {
+        return;
+    };
+    let end = connect(&mut line);
+    if !first {
+        let region = end
+            .pd()
+            .reg_shared(vec![0_u8; 4096], AccessFlags::REMOTE)
+            .unwrap();
+        let remote = region.remote();
+        line.say(&format!(
+            "{} {} {}",
+            remote.addr(),
+            remote.len(),
+            remote.rkey()
+        ));
+        assert_eq!(line.hear(), "die");
+        // At once, without a word to anyone.
+        fs::write("/proc/sysrq-trigger", "o").unwrap();
+        std::thread::sleep(PATIENCE);
+        panic!("this machine does not die");
+    }
+    let numbers = line.hear();
+    let numbers: Vec<u64> = numbers
+        .split(' ')
+        .map(|number| number.parse().unwrap())
+        .collect();
+    let rkey = u32::try_from(numbers[2]).unwrap();
+    let remote = RemoteMemoryRegion::new(numbers[0], numbers[1], rkey).unwrap();
+    let from = end.pd().reg_mr(vec![1_u8; 4096]).unwrap();
+    let write = || {
+        let mut list = [from.gather_element(..).unwrap()];
+        end.post_one(WriteWorkRequest::new(&mut list, &remote).unwrap());
+        end.send_status()
+    };
+    assert_eq!(write(), WcStatus::SUCCESS);
+    line.say("die");
+    let mut status = WcStatus::SUCCESS;
+    let ended = until(PATIENCE, || {
+        status = write();
+        status != WcStatus::SUCCESS
+    });
+    assert!(ended, "writes to a dead machine succeed");
+    assert_eq!(status, WcStatus::RETRY_EXC_ERR);
+    assert_eq!(end.qp.query().unwrap().qp_state(), QpState::ERR);
+}

@@ -1,0 +1,190 @@
+//! Faults of the wire between two devices: links that go down, packets that are lost.
+
+use std::time::Duration;
+
+use verbs_core::{
+    AckTimeout, Context, EventElement, EventType, MaxAckRetries, PortState, QpState, QueuePair,
+    ReceiveWorkRequest, SendWorkRequest, Sge, WcStatus,
+};
+
+use crate::harness::pair::{Pair, Side, pattern};
+use crate::harness::{PATIENCE, assert_silent, begin, until, wait_for, wire};
+
+/// A connection that gives up in about 100 ms.
+fn impatient() -> Pair {
+    Pair::of(|side| {
+        QueuePair::builder(&side.pd, &side.send_cq, &side.recv_cq)
+            .timeout(AckTimeout::new(12).unwrap())
+            .retry_cnt(MaxAckRetries::new(3).unwrap())
+            .build()
+            .unwrap()
+    })
+}
+
+fn works(pair: &Pair) {
+    let from = pair.a.pd().reg_mr(pattern(1, 20_000)).unwrap();
+    let mut into = pair.b.pd().reg_mr(vec![0_u8; 20_000]).unwrap();
+    let mut list = [into.scatter_element(..).unwrap()];
+    pair.b.receive(ReceiveWorkRequest::new(&mut list));
+    pair.a.post_one(SendWorkRequest::new(&mut [from
+        .gather_element(..)
+        .unwrap()]));
+    pair.a.sent();
+    pair.b.received();
+    assert!(into[..] == from[..]);
+}
+
+/// Waits for a port's event.
+fn port_event(context: &Context, wanted: EventType) {
+    let mut seen = Vec::new();
+    let arrived = until(PATIENCE, || {
+        let event = context
+            .get_async_event(Some(Duration::from_millis(10)))
+            .unwrap();
+        seen.extend(event);
+        event.is_some_and(|event| event.event_type() == wanted)
+    });
+    assert!(arrived, "{wanted:?} among {seen:?}");
+    assert_eq!(
+        seen.last().unwrap().element(),
+        EventElement::Port { port_num: 1 }
+    );
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_link_that_goes_down_is_announced_and_ends_what_is_posted() {
+    let test = begin!(alone);
+    let Some([here, _]) = wire::netdevs(&test) else {
+        return;
+    };
+    let pair = impatient();
+    works(&pair);
+    let context = pair.a.side.context.clone();
+    let broken = wire::down(&here);
+    port_event(&context, EventType::PORT_ERR);
+    assert_ne!(context.query_port(1).unwrap().state(), PortState::ACTIVE);
+    pair.a.post_one(SendWorkRequest::new::<Sge>(&mut []));
+    let statuses = [
+        WcStatus::RETRY_EXC_ERR,
+        WcStatus::LOC_QP_OP_ERR,
+        WcStatus::WR_FLUSH_ERR,
+    ];
+    let status = pair.a.send_status();
+    assert!(statuses.contains(&status), "{status:?}");
+    assert_eq!(pair.a.qp.query().unwrap().qp_state(), QpState::ERR);
+    // Nothing can be prepared on a port that is down, and it says so.
+    let side = &pair.a.side;
+    let error = QueuePair::builder(&side.pd, &side.send_cq, &side.recv_cq)
+        .build()
+        .unwrap_err();
+    assert!(error.to_string().contains("is ACTIVE"), "{error}");
+    let Pair { a, b } = pair;
+    let refused = a.qp.reset().unwrap_err();
+    assert!(refused.to_string().contains("is ACTIVE"), "{refused}");
+    let qp = refused.into_given();
+    drop(broken);
+    port_event(&context, EventType::PORT_ACTIVE);
+    // The same queue pairs, prepared again.
+    let (qa, qb) = (qp.reset().unwrap(), b.qp.reset().unwrap());
+    let (ea, eb) = (qa.endpoint(), qb.endpoint());
+    let (qa, qb) = (qa.handshake(&eb).unwrap(), qb.handshake(&ea).unwrap());
+    works(&Pair {
+        a: crate::harness::pair::End {
+            qp: qa,
+            side: a.side,
+        },
+        b: crate::harness::pair::End {
+            qp: qb,
+            side: b.side,
+        },
+    });
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_peer_s_link_that_is_down_is_given_up_on() {
+    let test = begin!(alone);
+    let Some([_, there]) = wire::netdevs(&test) else {
+        return;
+    };
+    let pair = impatient();
+    works(&pair);
+    // On one machine the link here loses its carrier with it: as if the device noticed.
+    let _broken = wire::down(&there);
+    pair.a.post_one(SendWorkRequest::new::<Sge>(&mut []));
+    let statuses = [
+        WcStatus::RETRY_EXC_ERR,
+        WcStatus::LOC_QP_OP_ERR,
+        WcStatus::WR_FLUSH_ERR,
+    ];
+    let status = pair.a.send_status();
+    assert!(statuses.contains(&status), "{status:?}");
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn when_all_packets_are_lost_retries_end() {
+    let test = begin!(alone);
+    let Some([here, _]) = wire::netdevs(&test) else {
+        return;
+    };
+    let pair = impatient();
+    works(&pair);
+    let _broken = wire::netem(&here, &["loss", "100%"]);
+    let from = pair.a.pd().reg_mr(pattern(2, 100)).unwrap();
+    let mut list = [from.gather_element(..).unwrap()];
+    pair.a.post_one(SendWorkRequest::new(&mut list).wr_id(6));
+    let error = wait_for(&pair.a.side.send_cq, 1)[0].result().unwrap_err();
+    assert_eq!((error.status, error.wr_id), (WcStatus::RETRY_EXC_ERR, 6));
+    assert!(error.to_string().contains("the link is down"), "{error}");
+    // The peer hears nothing, ever.
+    assert_silent(&pair.b.side.recv_cq);
+    assert_eq!(pair.b.qp.query().unwrap().qp_state(), QpState::RTS);
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_loss_that_ends_in_time_is_not_noticed() {
+    let test = begin!(alone);
+    let Some([here, _]) = wire::netdevs(&test) else {
+        return;
+    };
+    let pair = Pair::of(|side| {
+        QueuePair::builder(&side.pd, &side.send_cq, &side.recv_cq)
+            .timeout(AckTimeout::new(16).unwrap())
+            .build()
+            .unwrap()
+    });
+    works(&pair);
+    pair.b.receive(ReceiveWorkRequest::new::<Sge>(&mut []));
+    let broken = wire::netem(&here, &["loss", "100%"]);
+    pair.a.post_one(SendWorkRequest::new::<Sge>(&mut []));
+    std::thread::sleep(Duration::from_millis(300));
+    assert_silent(&pair.a.side.send_cq);
+    drop(broken);
+    pair.a.sent();
+    pair.b.received();
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn bytes_survive_a_wire_that_loses_and_doubles_and_reorders() {
+    let test = begin!(alone);
+    let Some([here, _]) = wire::netdevs(&test) else {
+        return;
+    };
+    let faults: [&[&str]; 4] = [
+        &["loss", "2%"],
+        &["duplicate", "5%"],
+        &["delay", "1ms", "reorder", "20%"],
+        &["corrupt", "1%"],
+    ];
+    for fault in faults {
+        let pair = Pair::of(Side::prepared);
+        let _broken = wire::netem(&here, fault);
+        for _ in 0..5 {
+            works(&pair);
+        }
+    }
+}
