@@ -1,6 +1,7 @@
 //! Contexts: opened devices.
 #![expect(unsafe_code, reason = "owns an `ibv_context`")]
 
+use std::fs::File;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::{fmt, io};
@@ -41,6 +42,9 @@ impl Device {
             Ok(context) => context,
             Err(Error::Verb { source, .. }) if is_about_the_node(&source) => {
                 let path = self.node();
+                // libibverbs says `ENOENT` whatever the reason: ask for it once more.
+                let opened = File::options().read(true).write(true).open(&path);
+                let source = opened.err().unwrap_or(source);
                 return Err(Error::DeviceNode { path, source });
             }
             Err(error) => return Err(error),

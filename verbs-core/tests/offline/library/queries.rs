@@ -61,7 +61,7 @@ fn device(index: usize) -> *mut ibv_device {
         }
     };
     write(&mut device.name, format!("fake{index}"));
-    write(&mut device.dev_name, format!("uverbs{index}"));
+    write(&mut device.dev_name, format!("uverbs-fake{index}"));
     Box::into_raw(Box::new(device))
 }
 
