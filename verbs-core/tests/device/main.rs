@@ -26,6 +26,7 @@ mod peer_dies;
 mod permissions;
 mod ports;
 mod queue_pair;
+mod quick_start;
 mod requests;
 mod send_receive;
 mod threads;

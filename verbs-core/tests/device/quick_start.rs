@@ -6,7 +6,7 @@ use verbs_core::{
     CompletionQueue, Context, PollSlot, QueuePair, ReceiveWorkRequest, SendWorkRequest,
 };
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
+pub(crate) fn main() -> Result<(), Box<dyn std::error::Error>> {
     let context = Context::first_active()?;
     let pd = context.alloc_pd()?;
     let cq = CompletionQueue::create(&context, 16)?;

@@ -222,3 +222,10 @@ fn both_ways_at_once_on_one_connection() {
     }
     assert!(into[0][..] == from[1][..] && into[1][..] == from[0][..]);
 }
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn the_quick_start_of_the_documentation_works() {
+    let _test = begin!();
+    crate::quick_start::main().unwrap();
+}
