@@ -115,6 +115,9 @@ impl Context {
     }
 
     /// The descriptor that is readable when a device event is there, non-blocking.
+    ///
+    /// For waiting only. Who reads from it takes an event that will never be acknowledged, and
+    /// destroying what it is about waits for that for ever.
     #[must_use]
     pub fn async_fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the handle keeps the context, and the field is not changed.

@@ -47,6 +47,7 @@ impl Device {
     ///
     /// The errno of `ibv_get_device_list`. A kernel without RDMA support is an empty list.
     #[doc(alias = "ibv_get_device_list")]
+    #[doc(alias = "ibv_free_device_list")]
     pub fn list() -> Result<Vec<Self>> {
         let mut len = 0;
         // SAFETY: `len` is a local that the call fills in.
@@ -277,6 +278,7 @@ impl FromStr for Guid {
 
 open_enum! {
     /// What kind of node a device is.
+    #[doc(alias = "ibv_node_type_str")]
     NodeType(i32), "ibv_node_type";
     /// The kernel does not tell.
     UNKNOWN = IBV_NODE_UNKNOWN "IBV_NODE_UNKNOWN",

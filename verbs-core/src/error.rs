@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::{fmt, io};
 
+use crate::PortState;
 use crate::queue_pair::{QpAttrMask, QpState};
 
 /// `Result` with this crate's [`Error`].
@@ -41,7 +42,7 @@ pub enum Error {
     /// No device is called this, or has this GUID or index.
     #[error("no RDMA device {wanted}; there is {}", available.join(", "))]
     UnknownDevice {
-        /// What was asked for, with its kind: `name "mlx5_0"`.
+        /// What was asked for: `is called "mlx5_0"`.
         wanted: String,
         /// The names of the devices that exist.
         available: Vec<String>,
@@ -63,6 +64,15 @@ pub enum Error {
     NoActivePort {
         /// The device's name, or `any device`.
         device: String,
+    },
+
+    /// The port that was chosen is not up.
+    #[error("port {port} is in {state:?}, not in IBV_PORT_ACTIVE: check the cable and `rdma link`")]
+    PortNotActive {
+        /// The port.
+        port: u8,
+        /// Its state.
+        state: PortState,
     },
 
     /// The device has no such port.
@@ -153,7 +163,7 @@ pub enum Error {
 
     /// The locked-memory limit is too low to register this buffer.
     #[error(
-        "registering {len} bytes needs more locked memory than the limit of {limit} bytes allows: raise it with `ulimit -l unlimited` or in limits.conf"
+        "registering {len} bytes was refused, most likely since the limit on locked memory is {limit} bytes: raise it with `ulimit -l unlimited` or in limits.conf"
     )]
     Memlock {
         /// Bytes to register.
@@ -239,8 +249,8 @@ pub enum EndpointError {
         /// The largest valid value.
         max: u64,
     },
-    /// Neither a LID nor a GID: nothing to send packets to.
-    #[error("it has neither a LID nor a GID")]
+    /// Neither a LID nor a GID that a port can have: nothing to send packets to.
+    #[error("it has neither a LID nor a GID that one port can have")]
     NoAddress,
     /// This side's port needs a GID and the peer gave none.
     #[error("this side's port is addressed by GID and the peer gave none")]
@@ -296,6 +306,7 @@ impl Error {
             Self::NoDevice { .. }
             | Self::UnknownDevice { .. }
             | Self::NoActivePort { .. }
+            | Self::PortNotActive { .. }
             | Self::UnknownPort { .. }
             | Self::EmptyGid { .. }
             | Self::NoGid { .. } => ErrorKind::NotFound,
@@ -313,6 +324,21 @@ impl Error {
             Self::Poll(_) => ErrorKind::Other,
             Self::Work(_) => ErrorKind::Work,
         }
+    }
+
+    /// The error and its source, in one line.
+    pub(crate) fn chain(&self) -> impl fmt::Display + '_ {
+        struct Chain<'a>(&'a Error);
+        impl fmt::Display for Chain<'_> {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                fmt::Display::fmt(self.0, f)?;
+                match std::error::Error::source(self.0) {
+                    Some(source) => write!(f, ": {source}"),
+                    None => Ok(()),
+                }
+            }
+        }
+        Chain(self)
     }
 
     /// The errno behind it, where there is one.

@@ -175,6 +175,7 @@ unsafe fn element(
 
 open_enum! {
     /// What happened.
+    #[doc(alias = "ibv_event_type_str")]
     EventType(u32), "ibv_event_type";
     /// A completion queue overran, or lost its memory: its completions are lost, destroy it.
     CQ_ERR = IBV_EVENT_CQ_ERR "IBV_EVENT_CQ_ERR",

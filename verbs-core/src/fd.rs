@@ -31,7 +31,9 @@ pub(crate) fn wait_readable(fd: BorrowedFd<'_>, deadline: Option<Instant>) -> Re
         // SAFETY: `entry` is one local `pollfd`.
         let ret = unsafe { libc::poll(&raw mut entry, 1, millis(left)) };
         match ret {
-            1.. => return Ok(true),
+            1.. if entry.revents & libc::POLLIN != 0 => return Ok(true),
+            // POLLERR, POLLHUP: the device is gone, and nothing will ever be read.
+            1.. => return Err(ret::from_errno("poll", libc::EIO)),
             // A wait that was too long for poll's `int` goes on.
             0 if left.is_none_or(|left| millis(Some(left)) == i32::MAX) => {}
             0 => return Ok(false),
@@ -70,6 +72,14 @@ mod tests {
         assert!(start.elapsed() >= Duration::from_millis(20));
         writer.write_all(b"x").unwrap();
         assert!(wait_readable(reader.as_fd(), None).unwrap());
+    }
+
+    #[test]
+    fn a_descriptor_that_is_gone_is_not_readable() {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(writer);
+        let error = wait_readable(reader.as_fd(), None).unwrap_err();
+        assert_eq!(error.errno(), Some(libc::EIO));
     }
 
     #[test]

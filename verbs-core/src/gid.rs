@@ -120,7 +120,7 @@ impl GidEntry {
     /// The name of the network interface behind it.
     #[must_use]
     pub fn netdev(&self) -> Option<String> {
-        let mut name: [c_char; libc::IF_NAMESIZE] = [0; _];
+        let mut name: [c_char; libc::IF_NAMESIZE] = [0; libc::IF_NAMESIZE];
         // SAFETY: `name` is a local of the size the call requires.
         let found = unsafe { libc::if_indextoname(self.ndev_ifindex, name.as_mut_ptr()) };
         if found.is_null() {

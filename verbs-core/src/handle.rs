@@ -80,9 +80,7 @@ impl<T: Object> Drop for Handle<T> {
         // SAFETY: `new` got a living object, `close` does not come here, so this is its end.
         let result = unsafe { T::destroy(self.ptr.as_ptr()) };
         if let Err(error) = result {
-            let reason = std::error::Error::source(&error).map(ToString::to_string);
-            let reason = reason.unwrap_or_default();
-            log::error!("leaked a {}: {error}: {reason}", T::NAME);
+            log::error!("leaked a {}: {}", T::NAME, error.chain());
         }
     }
 }

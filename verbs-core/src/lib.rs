@@ -124,9 +124,9 @@ pub use path::AhAttr;
 pub use port::{LinkLayer, PortAttr, PortState};
 pub use protection_domain::ProtectionDomain;
 pub use queue_pair::{
-    AckTimeout, ENDPOINT_VERSION, MaxAckRetries, MaxRnrRetries, MaximumTransferUnit, MinRnrTimer,
-    PacketSequenceNumber, PostError, PreparedQueuePair, QpAttr, QpAttrMask, QpCap, QpState,
-    QueuePair, QueuePairBuilder, QueuePairEndpoint, QueuePairEndpointBuilder,
+    AckTimeout, ENDPOINT_VERSION, MaxAckRetries, MaxRnrRetries, MaximumTransferUnit, MigState,
+    MinRnrTimer, PacketSequenceNumber, PostError, PreparedQueuePair, QpAttr, QpAttrMask, QpCap,
+    QpState, QueuePair, QueuePairBuilder, QueuePairEndpoint, QueuePairEndpointBuilder,
 };
 pub use work_request::{
     AtomicWorkRequest, ReadWorkRequest, ReceiveWorkRequest, SendWorkRequest, WorkRequest,

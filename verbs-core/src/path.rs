@@ -135,7 +135,10 @@ impl LocalPath {
         };
         let port = context.query_port(port_num)?;
         if port.state() != PortState::ACTIVE {
-            return Err(no_active_port(context));
+            return Err(Error::PortNotActive {
+                port: port_num,
+                state: port.state(),
+            });
         }
         let gid = match gid_index {
             Some(index) => Some(context.query_gid(port_num, index.into())?),

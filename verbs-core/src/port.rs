@@ -178,6 +178,7 @@ impl fmt::Debug for PortAttr {
 
 open_enum! {
     /// The state of a port's logical link.
+    #[doc(alias = "ibv_port_state_str")]
     PortState(u32), "ibv_port_state";
     /// Nothing has changed (only in requests).
     NOP = IBV_PORT_NOP "IBV_PORT_NOP",

@@ -180,6 +180,9 @@ impl CompletionChannel {
 
 impl AsFd for CompletionChannel {
     /// The descriptor, non-blocking: readable when an event is there.
+    ///
+    /// For waiting only. Who reads from it takes an event that will never be acknowledged, and
+    /// destroying its queue waits for that for ever.
     fn as_fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the channel is alive, and the field is not changed.
         let fd = unsafe { (*self.as_ptr()).fd };

@@ -24,12 +24,15 @@ pub struct PollSlot {
 }
 
 impl PollSlot {
-    /// An empty slot: `[const { PollSlot::new() }; 16]` makes sixteen, and costs nothing.
+    /// An empty slot: `[const { PollSlot::new() }; 16]` makes sixteen. Make them once, and poll into
+    /// them again and again.
     #[inline]
     #[must_use]
     pub const fn new() -> Self {
         Self {
-            wc: MaybeUninit::uninit(),
+            // Not uninitialised: drivers fill in only what an opcode has, and `WorkSuccess` shows
+            // all of it.
+            wc: MaybeUninit::zeroed(),
         }
     }
 }
@@ -152,8 +155,8 @@ impl CompletionQueue {
     ///
     /// # Errors
     ///
-    /// [`PollError`]: the driver could not poll. Nothing was taken, and nothing is known about what
-    /// is outstanding.
+    /// [`PollError`]: the driver could not poll. What it had taken in this call is lost, and nothing
+    /// is known about what is outstanding.
     #[doc = man!("ibv_poll_cq")]
     #[doc(alias = "ibv_poll_cq")]
     #[inline]
@@ -165,12 +168,10 @@ impl CompletionQueue {
         let Ok(found) = usize::try_from(found) else {
             return Err(PollError { code: found });
         };
-        debug_assert!(
-            found <= slots.len(),
-            "the driver found more than it was asked for"
-        );
         let filled = ptr::slice_from_raw_parts(first.cast::<WorkCompletion>(), found);
-        // SAFETY: the driver has filled that many, and a `WorkCompletion` is an `ibv_wc`.
+        // SAFETY: "returns a non-negative value equal to the number of completions found", at most
+        // as many as asked for (ibv_poll_cq(3)); slots are initialised since they were made, and a
+        // `WorkCompletion` is an `ibv_wc`.
         let completions = unsafe { &*filled };
         Ok(PolledCompletions { completions })
     }

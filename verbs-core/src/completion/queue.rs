@@ -249,17 +249,23 @@ impl Inner {
         let Some(cq) = self.cq.take() else {
             return Ok(());
         };
-        match &self.events {
-            Some(events) => events.settle(self.ptr.0, || cq.close()),
-            None => cq.close(),
+        let Some(events) = &self.events else {
+            return cq.close();
+        };
+        let closed = events.settle(self.ptr.0, || cq.close());
+        if closed.is_err() {
+            // The queue lives on, and its next event would be looked up here.
+            #[expect(clippy::mem_forget, reason = "leaked with the queue")]
+            std::mem::forget(self.events.take());
         }
+        closed
     }
 }
 
 impl Drop for Inner {
     fn drop(&mut self) {
         if let Err(error) = self.destroy() {
-            log::error!("leaked a completion queue: {error}");
+            log::error!("leaked a completion queue: {}", error.chain());
         }
     }
 }

@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use verbs_sys::{IBV_WC_WITH_IMM, IBV_WC_WITH_INV, ibv_wc};
+use verbs_sys::{IBV_WC_RECV, IBV_WC_WITH_IMM, IBV_WC_WITH_INV, ibv_wc};
 
 use crate::macros::{man, open_enum};
 
@@ -122,10 +122,10 @@ impl WorkSuccess {
     #[inline]
     #[must_use]
     pub const fn imm_data(&self) -> Option<u32> {
-        if self.wc.wc_flags & IBV_WC_WITH_IMM.0 == 0 {
+        if !self.brings(IBV_WC_WITH_IMM.0) {
             return None;
         }
-        // SAFETY: the flag says that the union holds it; any bits would be a number.
+        // SAFETY: the flag says that the union holds it.
         let imm_data = unsafe { self.wc.imm_data() };
         Some(u32::from_be(imm_data.0))
     }
@@ -134,11 +134,17 @@ impl WorkSuccess {
     #[inline]
     #[must_use]
     pub const fn invalidated_rkey(&self) -> Option<u32> {
-        if self.wc.wc_flags & IBV_WC_WITH_INV.0 == 0 {
+        if !self.brings(IBV_WC_WITH_INV.0) {
             return None;
         }
-        // SAFETY: the flag says that the union holds it; any bits would be a number.
+        // SAFETY: the flag says that the union holds it.
         Some(unsafe { self.wc.invalidated_rkey() })
+    }
+
+    /// Whether the peer's message brought this. Some drivers set the flag in the sender's own
+    /// completion too, where there is nothing.
+    const fn brings(&self, flag: u32) -> bool {
+        self.wc.wc_flags & flag != 0 && self.wc.opcode.0 & IBV_WC_RECV.0 != 0
     }
 }
 
@@ -165,6 +171,7 @@ impl fmt::Debug for WorkSuccess {
 
 open_enum! {
     /// How a work request ended. `Display` says what to do about it.
+    #[doc(alias = "ibv_wc_status_str")]
     WcStatus(u32), "ibv_wc_status";
     /// It worked.
     SUCCESS = IBV_WC_SUCCESS "IBV_WC_SUCCESS",
@@ -295,7 +302,7 @@ open_enum! {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use verbs_sys::{__be32, IBV_WC_RECV, ibv_wc_status};
+    use verbs_sys::{__be32, ibv_wc_status};
 
     fn completion(change: impl FnOnce(&mut ibv_wc)) -> WorkCompletion {
         let mut wc = ibv_wc::default();
@@ -323,6 +330,15 @@ mod tests {
     fn without_the_flag_there_is_no_immediate() {
         let success = completion(|_| {}).result().unwrap();
         assert_eq!(success.imm_data(), None);
+    }
+
+    #[test]
+    fn a_send_brings_no_immediate_whatever_its_flags() {
+        let completion = completion(|wc| wc.wc_flags = IBV_WC_WITH_IMM.0 | IBV_WC_WITH_INV.0);
+        let success = completion.result().unwrap();
+        assert_eq!(success.opcode(), WcOpcode::SEND);
+        assert_eq!(success.imm_data(), None);
+        assert_eq!(success.invalidated_rkey(), None);
     }
 
     #[test]

@@ -52,6 +52,12 @@ impl AccessFlags {
         .union(Self::REMOTE_READ)
         .union(Self::REMOTE_ATOMIC);
 
+    /// What lets no peer in.
+    pub(crate) const PRIVATE: Self = Self::LOCAL_WRITE
+        .union(Self::ON_DEMAND)
+        .union(Self::HUGETLB)
+        .union(Self::RELAXED_ORDERING);
+
     /// For the C calls that take an `int`.
     pub(crate) const fn as_int(self) -> c_int {
         self.bits().cast_signed()

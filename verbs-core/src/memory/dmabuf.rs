@@ -114,11 +114,17 @@ impl DmabufRegion {
         &self.pd
     }
 
-    /// Deregisters: when it has returned, the card reaches the memory no more.
+    /// The `ibv_mr`, for verbs this crate does not wrap. It lives as long as `self` does.
+    #[must_use]
+    pub const fn as_ptr(&self) -> *mut ibv_mr {
+        self.mr.as_ptr()
+    }
+
+    /// Deregisters: when it has returned `Ok`, the card reaches the memory no more.
     ///
     /// # Errors
     ///
-    /// The provider's errno.
+    /// The provider's errno. The card may reach the memory for ever then.
     #[doc(alias = "ibv_dereg_mr")]
     pub fn dereg(self) -> Result<()> {
         let Self { mr, pd, .. } = self;

@@ -74,7 +74,7 @@ impl Scatter for Sge {}
 /// # Safety
 ///
 /// The type is `repr(transparent)` over `ibv_sge`.
-pub unsafe trait Element: Sized {
+pub unsafe trait Element: Sized + Sealed {
     /// The part of `self` from `start`, `length` bytes long.
     ///
     /// # Safety
@@ -86,8 +86,18 @@ pub unsafe trait Element: Sized {
     unsafe fn sub(&self, start: u32, length: u32) -> Self;
 }
 
+use sealed::Sealed;
+
+mod sealed {
+    /// Keeps [`Element`](super::Element) to the four types here.
+    #[expect(unnameable_types, reason = "nobody else is to implement it")]
+    pub trait Sealed {}
+}
+
 macro_rules! element {
     ($element:ident [$($lifetime:lifetime)?], $name:literal, $split:ident, $chunks:ident, $($phantom:ident)?) => {
+        impl $(<$lifetime>)? Sealed for $element $(<$lifetime>)? {}
+
         // SAFETY: the type is declared so above.
         unsafe impl $(<$lifetime>)? Element for $element $(<$lifetime>)? {
             unsafe fn sub(&self, start: u32, length: u32) -> Self {

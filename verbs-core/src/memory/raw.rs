@@ -32,11 +32,12 @@ impl ProtectionDomain {
     ///
     /// # Safety
     ///
-    /// - `ptr` to `ptr + len` stays mapped until the region is dropped. Memory that is unmapped and
-    ///   mapped anew at the same address is not what the card sees.
+    /// - `ptr` to `ptr + len` stays mapped until [`dereg`](RawRegion::dereg) has returned `Ok`, or
+    ///   the region was dropped and nothing logged; if the driver refuses to deregister, for ever.
+    ///   Memory that is unmapped and mapped anew at the same address is not what the card sees.
     /// - Unless `access` is empty, the memory may be written to.
     /// - If `access` lets a peer in, nothing in this program relies on what the memory holds for as
-    ///   long as the region lives.
+    ///   long.
     #[doc(alias = "ibv_reg_mr")]
     pub unsafe fn register_raw(
         &self,
@@ -98,11 +99,17 @@ impl RawRegion {
         &self.pd
     }
 
-    /// Deregisters: when it has returned, the card reaches the memory no more.
+    /// The `ibv_mr`, for verbs this crate does not wrap. It lives as long as `self` does.
+    #[must_use]
+    pub const fn as_ptr(&self) -> *mut ibv_mr {
+        self.mr.as_ptr()
+    }
+
+    /// Deregisters: when it has returned `Ok`, the card reaches the memory no more.
     ///
     /// # Errors
     ///
-    /// The provider's errno.
+    /// The provider's errno. The card may reach the memory for ever then.
     #[doc(alias = "ibv_dereg_mr")]
     pub fn dereg(self) -> Result<()> {
         let Self { mr, pd, .. } = self;

@@ -59,14 +59,15 @@ impl ProtectionDomain {
     ///
     /// # Errors
     ///
-    /// As [`reg_mr`](Self::reg_mr); [`Error::RemoteAccess`] if the flags would let a peer in.
+    /// As [`reg_mr`](Self::reg_mr); [`Error::RemoteAccess`] if the flags would, or might, let a peer
+    /// in.
     pub fn reg_mr_with<B: Buffer>(
         &self,
         buffer: B,
         access: AccessFlags,
     ) -> Result<MemoryRegion<B>, Refused<B>> {
-        // A memory window opens a region to peers too.
-        if access.intersects(AccessFlags::REMOTE | AccessFlags::MW_BIND) {
+        // Not a list of what is forbidden: newer flags may let peers in too, as a memory window does.
+        if !AccessFlags::PRIVATE.contains(access) {
             return Err(Refused::new(Error::RemoteAccess, buffer));
         }
         let registration = Registration::new(self, buffer, access)?;
@@ -253,6 +254,7 @@ impl<B: Buffer> Drop for Registration<B> {
         let mr = unsafe { ManuallyDrop::take(&mut self.mr) };
         if let Err(error) = mr.close() {
             let len = self.len;
+            let error = error.chain();
             log::error!(
                 "leaked a memory region and its {len} bytes, which the card may still reach: {error}"
             );

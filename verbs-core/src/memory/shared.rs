@@ -70,20 +70,18 @@ impl<B: Buffer + 'static> SharedRegion<B> {
     /// [`Error::OutOfBounds`] past the end; nothing is copied then.
     pub fn read(&self, offset: usize, into: &mut [u8]) -> Result<()> {
         let mut at = self.at(offset, into.len())?;
-        let (head, rest) = into.split_at_mut(at.align_offset(WORD).min(into.len()));
-        let mut words = rest.chunks_exact_mut(WORD);
-        for to in head {
-            // SAFETY: `at` is within the buffer: as many bytes as `into` has are.
-            *to = unsafe { byte(&mut at) }.load(Ordering::Relaxed);
-        }
-        for to in &mut words {
-            // SAFETY: as above, and `head` took what is not aligned.
-            let word = unsafe { word(&mut at) }.load(Ordering::Relaxed);
-            to.copy_from_slice(&word.to_ne_bytes());
-        }
-        for to in words.into_remainder() {
-            // SAFETY: as for the head.
-            *to = unsafe { byte(&mut at) }.load(Ordering::Relaxed);
+        let mut left = into;
+        while let Some(cell) = self.cell(at, left.len()) {
+            let (to, rest) = left.split_at_mut(cell.len);
+            match cell.memory {
+                Memory::Byte(byte) => to.fill(byte.load(Ordering::Relaxed)),
+                Memory::Word(word) => {
+                    let bytes = word.load(Ordering::Relaxed).to_ne_bytes();
+                    to.copy_from_slice(&bytes[cell.start..cell.start + cell.len]);
+                }
+            }
+            at = at.wrapping_add(cell.len);
+            left = rest;
         }
         Ok(())
     }
@@ -95,19 +93,26 @@ impl<B: Buffer + 'static> SharedRegion<B> {
     /// [`Error::OutOfBounds`] past the end; nothing is copied then.
     pub fn write(&self, offset: usize, from: &[u8]) -> Result<()> {
         let mut at = self.at(offset, from.len())?;
-        let (head, rest) = from.split_at(at.align_offset(WORD).min(from.len()));
-        let (words, tail) = rest.as_chunks::<WORD>();
-        for from in head {
-            // SAFETY: `at` is within the buffer: as many bytes as `from` has are.
-            unsafe { byte(&mut at) }.store(*from, Ordering::Relaxed);
-        }
-        for from in words {
-            // SAFETY: as above, and `head` took what is not aligned.
-            unsafe { word(&mut at) }.store(u64::from_ne_bytes(*from), Ordering::Relaxed);
-        }
-        for from in tail {
-            // SAFETY: as for the head.
-            unsafe { byte(&mut at) }.store(*from, Ordering::Relaxed);
+        let mut left = from;
+        while let Some(cell) = self.cell(at, left.len()) {
+            let (from, rest) = left.split_at(cell.len);
+            match (cell.memory, from.first_chunk::<WORD>()) {
+                (Memory::Byte(byte), _) => byte.store(from[0], Ordering::Relaxed),
+                (Memory::Word(word), Some(whole)) => {
+                    word.store(u64::from_ne_bytes(*whole), Ordering::Relaxed);
+                }
+                (Memory::Word(word), None) => {
+                    let change = |word: u64| {
+                        let mut bytes = word.to_ne_bytes();
+                        bytes[cell.start..cell.start + cell.len].copy_from_slice(from);
+                        Some(u64::from_ne_bytes(bytes))
+                    };
+                    // It always has a new value, so it always succeeds.
+                    let _before = word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, change);
+                }
+            }
+            at = at.wrapping_add(cell.len);
+            left = rest;
         }
         Ok(())
     }
@@ -194,6 +199,47 @@ impl<B: Buffer + 'static> SharedRegion<B> {
         }
         Ok(self.as_ptr().wrapping_add(offset))
     }
+
+    /// The memory at `at`, and how many of the next `left` bytes are in it; `None` for none.
+    ///
+    /// A byte is always reached in the same way, since atomics of different sizes must not meet: as
+    /// a part of its aligned word, or by itself where that word is not within the region.
+    #[inline]
+    fn cell(&self, at: *mut u8, left: usize) -> Option<Cell<'_>> {
+        if left == 0 {
+            return None;
+        }
+        let first = self.as_ptr();
+        let start = at.addr() % WORD;
+        let word = at.wrapping_sub(start);
+        let end = first.addr() + self.len();
+        if word.addr() < first.addr() || word.addr() + WORD > end {
+            // SAFETY: `at` is within the region, which lives as long as this borrow, and nobody
+            // borrows its bytes.
+            let byte = unsafe { AtomicU8::from_ptr(at) };
+            return Some(Cell {
+                memory: Memory::Byte(byte),
+                start: 0,
+                len: 1,
+            });
+        }
+        // SAFETY: the word is aligned and within the region; else as above.
+        let memory = Memory::Word(unsafe { AtomicU64::from_ptr(word.cast()) });
+        let len = left.min(WORD - start);
+        Some(Cell { memory, start, len })
+    }
+}
+
+/// A part of a word, or a byte.
+struct Cell<'a> {
+    memory: Memory<'a>,
+    start: usize,
+    len: usize,
+}
+
+enum Memory<'a> {
+    Byte(&'a AtomicU8),
+    Word(&'a AtomicU64),
 }
 
 impl<B: Buffer + 'static> fmt::Debug for SharedRegion<B> {
@@ -203,27 +249,3 @@ impl<B: Buffer + 'static> fmt::Debug for SharedRegion<B> {
 }
 
 const WORD: usize = size_of::<u64>();
-
-/// The byte at `at`, which moves on.
-///
-/// # Safety
-///
-/// It is within a registered buffer that nobody borrows.
-unsafe fn byte<'a>(at: &mut *mut u8) -> &'a AtomicU8 {
-    let here = *at;
-    *at = here.wrapping_add(1);
-    // SAFETY: the caller says so.
-    unsafe { AtomicU8::from_ptr(here) }
-}
-
-/// The 8 bytes at `at`, which moves on.
-///
-/// # Safety
-///
-/// They are within a registered buffer that nobody borrows, and aligned.
-unsafe fn word<'a>(at: &mut *mut u8) -> &'a AtomicU64 {
-    let here = *at;
-    *at = here.wrapping_add(WORD);
-    // SAFETY: the caller says so.
-    unsafe { AtomicU64::from_ptr(here.cast()) }
-}

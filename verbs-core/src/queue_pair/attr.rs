@@ -2,14 +2,14 @@
 
 use std::fmt;
 
-use verbs_sys::{ibv_mtu, ibv_qp_attr, ibv_qp_cap, ibv_qp_state};
+use verbs_sys::{ibv_mig_state, ibv_mtu, ibv_qp_attr, ibv_qp_cap, ibv_qp_state};
 
 use super::config::{
     AckTimeout, MaxAckRetries, MaxRnrRetries, MaximumTransferUnit, MinRnrTimer,
     PacketSequenceNumber,
 };
 use super::state::{QpAttrMask, QpState};
-use crate::macros::man;
+use crate::macros::{man, open_enum};
 use crate::memory::AccessFlags;
 use crate::path::AhAttr;
 
@@ -82,6 +82,11 @@ impl QpAttr {
         with_path_mtu, path_mtu: MaximumTransferUnit, PATH_MTU,
             |mtu| ibv_mtu(mtu.as_raw()),
             |raw| MaximumTransferUnit::from_raw(raw.0) => Option<MaximumTransferUnit>;
+        /// Where the connection stands between its two paths.
+        with_path_mig_state, path_mig_state: MigState, PATH_MIG_STATE,
+            |state| ibv_mig_state(state.as_raw()), |raw| MigState::from_raw(raw.0) => MigState;
+        /// The Q_Key (datagrams only).
+        with_qkey, qkey: u32, QKEY, |qkey| qkey, |raw| raw => u32;
         /// The number of the first packet to expect.
         with_rq_psn, rq_psn: PacketSequenceNumber, RQ_PSN, |psn| psn.get(), |raw| raw => u32;
         /// The number of the first packet to send.
@@ -136,6 +141,21 @@ impl QpAttr {
         self.attr.alt_pkey_index = pkey_index;
         self.attr.alt_timeout = timeout.get();
         self.mask = self.mask.union(QpAttrMask::ALT_PATH);
+        self
+    }
+
+    /// The alternate path: where to, over which P_Key index, and how long to wait there, as a code.
+    #[must_use]
+    pub const fn alt_path(&self) -> (AhAttr, u16, u8) {
+        let path = AhAttr::from_raw(self.attr.alt_ah_attr);
+        (path, self.attr.alt_pkey_index, self.attr.alt_timeout)
+    }
+
+    /// Sets [`cap`](Self::cap): new capacities, where the device can change them.
+    #[must_use]
+    pub const fn with_cap(mut self, cap: QpCap) -> Self {
+        self.attr.cap = cap.as_raw();
+        self.mask = self.mask.union(QpAttrMask::CAP);
         self
     }
 
@@ -217,6 +237,17 @@ impl QpCap {
             max_inline_data: self.max_inline_data,
         }
     }
+}
+
+open_enum! {
+    /// Where a connection stands between its two paths.
+    MigState(u32), "ibv_mig_state";
+    /// It has moved to the alternate path, or has none.
+    MIGRATED = IBV_MIG_MIGRATED "IBV_MIG_MIGRATED",
+    /// The device prepares the alternate path.
+    REARM = IBV_MIG_REARM "IBV_MIG_REARM",
+    /// The alternate path is ready.
+    ARMED = IBV_MIG_ARMED "IBV_MIG_ARMED",
 }
 
 #[cfg(test)]

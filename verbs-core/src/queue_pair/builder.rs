@@ -177,8 +177,8 @@ impl QueuePair {
             max_inline_data,
         };
         check_capacities(cap, &device)?;
-        check_range("sl", sl.into(), 15)?;
-        check_range("flow_label", flow_label.into(), 0xf_ffff)?;
+        check_range("sl", sl.into(), 0, 15)?;
+        check_range("flow_label", flow_label, 0, 0xf_ffff)?;
         let (ask, serve) = (device.max_qp_init_rd_atom(), device.max_qp_rd_atom());
         let config = Config {
             port_num,
@@ -221,7 +221,7 @@ impl Config {
     pub(super) fn path(&self, context: &Context) -> Result<LocalPath> {
         let path = LocalPath::choose(context, self.port_num, self.gid_index)?;
         if let Some(path_mtu) = self.path_mtu {
-            Context::within("path_mtu", path_mtu.bytes(), path.active_mtu.bytes())?;
+            check_range("path_mtu", path_mtu.bytes(), 256, path.active_mtu.bytes())?;
         }
         Ok(path)
     }
@@ -289,15 +289,15 @@ fn check_capacities(cap: QpCap, device: &DeviceAttr) -> Result<()> {
     Context::within("max_recv_sge", cap.max_recv_sge, max_sge)
 }
 
-fn check_range(what: &'static str, value: u64, max: u64) -> Result<()> {
-    if value <= max {
+fn check_range(what: &'static str, value: u32, min: u32, max: u32) -> Result<()> {
+    if (min..=max).contains(&value) {
         return Ok(());
     }
     Err(Error::OutOfRange {
         what,
-        value,
-        min: 0,
-        max,
+        value: value.into(),
+        min: min.into(),
+        max: max.into(),
     })
 }
 

@@ -249,10 +249,10 @@ impl QueuePairEndpoint {
         // 0 and 1 are for management, and all ones for multicast.
         within("qp_num", self.qp_num.into(), 2, 0xff_fffe)?;
         within("port_num", self.port_num.into(), 1, 255)?;
-        if self.gid.is_some_and(Gid::is_zero) {
-            return Err(EndpointError::NoGid);
-        }
-        if self.lid == 0 && self.gid.is_none() {
+        // Beyond are multicast LIDs, and the permissive one; a multicast GID begins with 0xff.
+        within("lid", self.lid.into(), 0, 0xbfff)?;
+        let names_no_port = |gid: Gid| gid.is_zero() || gid.raw()[0] == 0xff;
+        if self.gid.map_or(self.lid == 0, names_no_port) {
             return Err(EndpointError::NoAddress);
         }
         Ok(self)
@@ -430,10 +430,12 @@ mod tests {
         assert_eq!(with(14, 0), EndpointError::NoAddress);
         let mut zero = endpoint().to_bytes();
         zero[16..32].fill(0);
-        assert_eq!(
-            QueuePairEndpoint::from_bytes(&zero),
-            Err(EndpointError::NoGid)
-        );
+        let refused = Err(EndpointError::NoAddress);
+        assert_eq!(QueuePairEndpoint::from_bytes(&zero), refused);
+        let mut multicast = endpoint().to_bytes();
+        multicast[16] = 0xff;
+        assert_eq!(QueuePairEndpoint::from_bytes(&multicast), refused);
+        assert_eq!(what(with(12, 0xc0)), "lid");
         let psn = PacketSequenceNumber::MAX;
         assert!(
             QueuePairEndpoint::builder(0xff_ffff, psn)

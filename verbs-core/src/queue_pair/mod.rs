@@ -14,7 +14,7 @@ use std::mem::MaybeUninit;
 
 use verbs_sys::{ibv_modify_qp, ibv_qp, ibv_qp_init_attr, ibv_query_qp};
 
-pub use attr::{QpAttr, QpCap};
+pub use attr::{MigState, QpAttr, QpCap};
 pub use builder::QueuePairBuilder;
 pub use config::{
     AckTimeout, MaxAckRetries, MaxRnrRetries, MaximumTransferUnit, MinRnrTimer,
@@ -50,7 +50,8 @@ pub struct PreparedQueuePair {
 /// After a failed work request it is in `ERR`: [`reset`](Self::reset) prepares it anew.
 ///
 /// Dropping it destroys it. When that has returned, the card touches none of the buffers that were
-/// posted on it, and its completions are gone from its completion queues.
+/// posted on it, and its completions are gone from its completion queues; unless the driver refused,
+/// which [`close`](Self::close) tells and a drop only logs.
 #[doc = man!("ibv_create_qp")]
 #[derive(Debug)]
 #[doc(alias = "ibv_qp")]
@@ -100,7 +101,7 @@ impl PreparedQueuePair {
                 if self.qp.state().is_ok_and(|state| state != QpState::INIT) {
                     let back = self.qp.prepare(&self.path);
                     if let Err(error) = back {
-                        log::error!("cannot prepare {:?} again: {error}", self.qp);
+                        log::error!("cannot prepare {:?} again: {}", self.qp, error.chain());
                     }
                 }
                 Err(Refused::new(error, self))
@@ -113,7 +114,7 @@ impl PreparedQueuePair {
         let receive = QpAttr::new()
             .with_qp_state(QpState::RTR)
             .with_ah_attr(self.way_to(remote)?)
-            .with_path_mtu(local.path_mtu().min(remote.path_mtu()))
+            .with_path_mtu(negotiated_mtu(local, remote))
             .with_dest_qp_num(remote.qp_num())
             .with_rq_psn(remote.psn())
             .with_max_dest_rd_atomic(local.max_dest_rd_atomic())
@@ -125,7 +126,7 @@ impl PreparedQueuePair {
             .with_retry_cnt(config.retry_cnt)
             .with_rnr_retry(config.rnr_retry)
             .with_sq_psn(local.psn())
-            .with_max_rd_atomic(local.max_rd_atomic().min(remote.max_dest_rd_atomic()));
+            .with_max_rd_atomic(negotiated_depth(local, remote));
         self.qp.modify(&send)
     }
 
@@ -162,6 +163,21 @@ impl QueuePair {
         &self.remote
     }
 
+    /// Reads and atomics that may be under way at once: the smaller of what this side asks for and
+    /// the peer serves.
+    ///
+    /// If it is 0, a read or an atomic never completes: the card waits for ever to begin it.
+    #[must_use]
+    pub fn max_rd_atomic(&self) -> u8 {
+        negotiated_depth(&self.local, &self.remote)
+    }
+
+    /// Bytes in a packet: the smaller of both ends' MTU.
+    #[must_use]
+    pub fn path_mtu(&self) -> MaximumTransferUnit {
+        negotiated_mtu(&self.local, &self.remote)
+    }
+
     /// Moves it to `ERR`: everything that is posted completes with
     /// [`WR_FLUSH_ERR`](crate::WcStatus::WR_FLUSH_ERR).
     ///
@@ -173,7 +189,8 @@ impl QueuePair {
         self.modify(&QpAttr::new().with_qp_state(QpState::ERR))
     }
 
-    /// Moves it to `RESET` and prepares it again, with the same choices and a new packet number.
+    /// Moves it to `RESET` and prepares it again, with the same choices, and a new packet number if
+    /// that was not chosen.
     ///
     /// Everything that is posted is forgotten, without completions: when this has returned, the
     /// card touches none of its buffers. Completions of before may still be in the completion
@@ -199,6 +216,14 @@ impl QueuePair {
             Err(error) => Err(Refused::new(error, self)),
         }
     }
+}
+
+fn negotiated_mtu(local: &QueuePairEndpoint, remote: &QueuePairEndpoint) -> MaximumTransferUnit {
+    local.path_mtu().min(remote.path_mtu())
+}
+
+fn negotiated_depth(local: &QueuePairEndpoint, remote: &QueuePairEndpoint) -> u8 {
+    local.max_rd_atomic().min(remote.max_dest_rd_atomic())
 }
 
 macro_rules! in_each_state {

@@ -37,6 +37,9 @@ impl QueuePair {
     /// - nobody writes to what it sends from, and nobody touches what it reads into, other than
     ///   memory of a region that peers may reach.
     ///
+    /// A queue pair that the driver refuses to destroy is not destroyed: see
+    /// [`close`](Self::close).
+    ///
     /// Requests that are [`inline`](SendWorkRequest::inline) are copied: for them it need hold only
     /// during the call. So it is for the lists of elements, always.
     #[doc = man!("ibv_post_send")]
@@ -225,13 +228,16 @@ fn accepted<C>(ret: i32, bad: *mut C) -> bool {
     ret.cast_unsigned() as usize | bad.addr() == 0
 }
 
-/// Where in the chain the request is that C calls bad: that many before it are the card's.
+/// Where in the chain the request is that C calls bad: the card owns as many, those before it.
+///
+/// A driver that fails and names no request has not said what it took. soft-RoCE fills its queue
+/// first and rings the doorbell then: if that fails, all of them are in the queue. So all it is.
 fn position<C, R>(bad: *const C, requests: &[R]) -> usize {
     const { assert!(size_of::<C>() == size_of::<R>()) };
     let found = requests
         .iter()
         .position(|request| ptr::from_ref(request).cast() == bad);
-    found.unwrap_or(0)
+    found.unwrap_or(requests.len())
 }
 
 /// What was found, what would have been right, and what it is about.
@@ -247,7 +253,8 @@ fn reason(ret: i32, count: u64, max_sge: u32, max_wr: u32) -> (u64, u32, Reason)
 
 /// A post that was refused, from one of its requests on.
 ///
-/// The requests before that one are the card's: see [`posted`](Self::posted).
+/// The requests before that one are the card's: see [`posted`](Self::posted). Where a driver does
+/// not say which one it refused, all of them may be.
 // Two words: a result that comes back in registers costs the good path nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PostError {
@@ -289,7 +296,8 @@ impl PostError {
         }
     }
 
-    /// How many of the requests, from the first on, the card owns. Their completions will come.
+    /// How many of the requests, from the first on, the card owns, or may own. Their completions may
+    /// come.
     #[must_use]
     #[doc(alias = "bad_wr")]
     pub const fn posted(&self) -> usize {

@@ -138,8 +138,7 @@ fn transition(from: QpState, to: QpState) -> Option<(QpAttrMask, QpAttrMask)> {
         .union(A::ALT_PATH)
         .union(A::ACCESS_FLAGS)
         .union(A::MIN_RNR_TIMER)
-        .union(A::PATH_MIG_STATE)
-        .union(A::RATE_LIMIT);
+        .union(A::PATH_MIG_STATE);
     Some(match (from, to) {
         (_, QpState::RESET | QpState::ERR) => (NONE, NONE),
         (QpState::RESET, QpState::INIT) => (INIT, NONE),
@@ -168,7 +167,6 @@ fn transition(from: QpState, to: QpState) -> Option<(QpAttrMask, QpAttrMask)> {
                 | A::RNR_RETRY
                 | A::MAX_QP_RD_ATOMIC
                 | A::MAX_DEST_RD_ATOMIC
-                | A::CUR_STATE
                 | A::ALT_PATH
                 | A::ACCESS_FLAGS
                 | A::PKEY_INDEX

@@ -71,13 +71,6 @@ impl<'l> WorkRequest<'l> {
         self.wr.wr_id = wr_id;
     }
 
-    /// The number that its completion will tell.
-    #[inline]
-    #[must_use]
-    pub const fn wr_id(&self) -> u64 {
-        self.wr.wr_id
-    }
-
     /// The bytes in its list.
     #[inline]
     pub(crate) fn total_len(&self) -> u64 {
@@ -97,15 +90,18 @@ impl<'l> WorkRequest<'l> {
     #[inline]
     pub(crate) fn chain(requests: &mut [Self]) -> Option<*mut ibv_send_wr> {
         let len = requests.len();
+        // Only through this one from here on: it is what C gets.
         let first = requests.as_mut_ptr().cast::<ibv_send_wr>();
-        for (index, request) in requests.iter_mut().enumerate() {
+        for index in 0..len {
             let next = index + 1;
             let next = if next < len {
                 first.wrapping_add(next)
             } else {
                 ptr::null_mut()
             };
-            request.wr.next = next;
+            let request = first.wrapping_add(index);
+            // SAFETY: it is the request at `index`, and `requests` is borrowed mutably.
+            unsafe { (*request).next = next };
         }
         (len > 0).then_some(first)
     }

@@ -1,4 +1,5 @@
 //! Receives.
+#![expect(unsafe_code, reason = "links requests as C wants them")]
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -57,15 +58,18 @@ impl<'l> ReceiveWorkRequest<'l> {
     #[inline]
     pub(crate) fn chain(requests: &mut [Self]) -> Option<*mut ibv_recv_wr> {
         let len = requests.len();
+        // Only through this one from here on: it is what C gets.
         let first = requests.as_mut_ptr().cast::<ibv_recv_wr>();
-        for (index, request) in requests.iter_mut().enumerate() {
+        for index in 0..len {
             let next = index + 1;
             let next = if next < len {
                 first.wrapping_add(next)
             } else {
                 ptr::null_mut()
             };
-            request.wr.next = next;
+            let request = first.wrapping_add(index);
+            // SAFETY: it is the request at `index`, and `requests` is borrowed mutably.
+            unsafe { (*request).next = next };
         }
         (len > 0).then_some(first)
     }

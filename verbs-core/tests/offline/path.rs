@@ -149,7 +149,7 @@ fn a_path_mtu_above_the_port_s_names_the_limit() {
         .unwrap_err();
     assert_eq!(
         error.to_string(),
-        "path_mtu 4096 exceeds this device's 1024"
+        "path_mtu 4096 is out of range: 256 to 1024 are possible"
     );
     assert!(
         build()
