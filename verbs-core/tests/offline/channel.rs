@@ -73,6 +73,20 @@ fn events_that_nobody_took_go_with_their_queue() {
 }
 
 #[test]
+fn a_queue_that_c_will_not_destroy_still_knows_its_events() {
+    let (context, ..) = ladder();
+    let channel = CompletionChannel::create(&context).unwrap();
+    let stuck = on(&channel);
+    announce(&stuck);
+    with(|library| library.refuse.push(("ibv_destroy_cq", libc::EBUSY)));
+    drop(stuck);
+    // The event is that queue's, which lives on in C: it is looked up, and nobody is there.
+    assert!(channel.get_cq_event(SOON).unwrap().is_none());
+    // What the queue leaked keeps its channel.
+    assert!(matches!(channel.close(), Err(Error::InUse { .. })));
+}
+
+#[test]
 fn waiting_ends_with_its_time() {
     let (context, ..) = ladder();
     let channel = CompletionChannel::create(&context).unwrap();
