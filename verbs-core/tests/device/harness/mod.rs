@@ -14,8 +14,9 @@ use std::time::{Duration, Instant};
 
 use verbs_core::{CompletionQueue, Context, Device, PollSlot, WorkCompletion};
 
-/// A test may take this long; nothing here takes a tenth of it.
-const LIMIT: Duration = Duration::from_secs(60);
+/// A test may take this long. On an emulated machine the longest takes a fifth of it, nearly all
+/// others a hundredth.
+const LIMIT: Duration = Duration::from_secs(100);
 
 /// What a wait for something that must happen may take, on an emulated machine that is busy.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
