@@ -1,0 +1,15 @@
+//! A buffer that is made in a scope does not outlive it.
+
+use verbs_channel::Channel;
+use verbs_channel::verbs_core::ProtectionDomain;
+
+fn broken(channel: &mut Channel, pd: &ProtectionDomain) {
+    let ended = channel.scope(|scope| {
+        let mut region = pd.reg_mr(vec![0_u8; 64]).unwrap();
+        let _work = scope.post_receive(region.scatter_element(..).unwrap());
+        Ok::<_, ()>(())
+    });
+    ended.unwrap();
+}
+
+fn main() {}

@@ -1,0 +1,14 @@
+//! What was posted in a scope is waited for in it.
+
+use verbs_channel::Channel;
+use verbs_channel::verbs_core::MemoryRegion;
+
+fn broken(channel: &mut Channel, region: MemoryRegion<Vec<u8>>) {
+    let ended = channel.scope(|scope| {
+        let work = scope.post_send(region.gather_element(..).unwrap());
+        Ok::<_, ()>(work)
+    });
+    drop(ended);
+}
+
+fn main() {}

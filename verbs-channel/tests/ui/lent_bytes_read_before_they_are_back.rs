@@ -1,0 +1,18 @@
+//! Lent elements are the card's until the loan ends.
+
+use verbs_channel::Channel;
+use verbs_channel::verbs_core::MemoryRegion;
+
+fn broken(channel: &mut Channel, mut region: MemoryRegion<Vec<u8>>) {
+    let element = region.scatter_element(..).unwrap();
+    let ended = channel.scope(|scope| {
+        let loan = scope.lend_receive(element).unwrap();
+        println!("{}", element[0]);
+        let (_result, element) = loan.wait();
+        println!("{}", element[0]);
+        Ok::<_, ()>(())
+    });
+    ended.unwrap();
+}
+
+fn main() {}

@@ -1,0 +1,17 @@
+//! The list that is lent cannot be had before the loan ends.
+
+use verbs_channel::Channel;
+use verbs_channel::verbs_core::MemoryRegion;
+
+fn broken(channel: &mut Channel, mut region: MemoryRegion<Vec<u8>>) {
+    let ended = channel.scope(|scope| {
+        let loan = scope
+            .lend_receive(region.scatter_element(..).unwrap())
+            .unwrap();
+        drop(loan.list);
+        Ok::<_, ()>(())
+    });
+    ended.unwrap();
+}
+
+fn main() {}

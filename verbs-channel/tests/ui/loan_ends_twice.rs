@@ -1,0 +1,19 @@
+//! A loan gives its elements back once.
+
+use verbs_channel::Channel;
+use verbs_channel::verbs_core::MemoryRegion;
+
+fn broken(channel: &mut Channel, mut region: MemoryRegion<Vec<u8>>) {
+    let ended = channel.scope(|scope| {
+        let loan = scope
+            .lend_receive(region.scatter_element(..).unwrap())
+            .unwrap();
+        let (_result, first) = loan.wait();
+        let (_result, second) = loan.wait();
+        drop((first, second));
+        Ok::<_, ()>(())
+    });
+    ended.unwrap();
+}
+
+fn main() {}

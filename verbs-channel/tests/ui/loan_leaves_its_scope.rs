@@ -1,0 +1,15 @@
+//! Lent elements come back in their scope.
+
+use verbs_channel::Channel;
+use verbs_channel::verbs_core::MemoryRegion;
+
+fn broken(channel: &mut Channel, mut region: MemoryRegion<Vec<u8>>) {
+    let mut kept = None;
+    let ended = channel.scope(|scope| {
+        kept = Some(scope.lend_receive(region.scatter_element(..).unwrap()));
+        Ok::<_, ()>(())
+    });
+    ended.unwrap();
+}
+
+fn main() {}

@@ -1,0 +1,14 @@
+//! A pool's block is as borrowed as any buffer.
+
+use verbs_channel::{Channel, PoolBuffer};
+
+fn broken(channel: &mut Channel, mut block: PoolBuffer) {
+    let ended = channel.scope(|scope| {
+        let _work = scope.post_receive(block.element());
+        println!("{}", block[0]);
+        Ok::<_, ()>(())
+    });
+    ended.unwrap();
+}
+
+fn main() {}

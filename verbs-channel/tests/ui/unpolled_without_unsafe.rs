@@ -1,0 +1,10 @@
+//! Who keeps the buffers himself says so.
+
+use verbs_channel::verbs_core::MemoryRegion;
+use verbs_channel::{Channel, Outgoing};
+
+fn broken(channel: &mut Channel, region: MemoryRegion<Vec<u8>>) {
+    drop(channel.post_unpolled(Outgoing::send(region.gather_element(..).unwrap())));
+}
+
+fn main() {}
