@@ -143,10 +143,7 @@ impl Engine {
         let posted = work.submit(id.wr_id(), |request| unsafe { qp.post(request) });
         match posted {
             Ok(()) => Ok(id),
-            Err(refusal) => {
-                self.unclaim(claim, id);
-                Err(refusal)
-            }
+            Err(refusal) => Err(self.refused(claim, id, refusal)),
         }
     }
 
@@ -186,23 +183,11 @@ impl Engine {
         let posted = match refused {
             // SAFETY: the caller's promise; when the last of a chain is done, so are the others.
             None => unsafe { qp.post(&mut requests) },
-            Some(refusal) => {
-                self.unclaim(claim, id);
-                return Err(refusal);
-            }
+            Some(refusal) => return Err(self.refused(claim, id, refusal)),
         };
         match posted {
             Ok(()) => Ok(id),
-            Err(error) if error.posted() == 0 => {
-                self.unclaim(claim, id);
-                Err(Refusal::Post(error))
-            }
-            // The card has a part of the batch, and will not say when it is done with that.
-            Err(error) => {
-                self.destroy(at, DownReason::Post(error));
-                let _aborted = self.slots.release(id);
-                Err(Refusal::Post(error))
-            }
+            Err(error) => Err(self.refused(claim, id, Refusal::Post(error))),
         }
     }
 
@@ -230,10 +215,7 @@ impl Engine {
         // SAFETY: the caller's promise, as for `post`.
         match unsafe { qp.post_receive(&mut [request]) } {
             Ok(()) => Ok(id),
-            Err(error) => {
-                self.unclaim(claim, id);
-                Err(Refusal::Post(error))
-            }
+            Err(error) => Err(self.refused(claim, id, Refusal::Post(error))),
         }
     }
 
@@ -344,11 +326,23 @@ impl Engine {
         }
     }
 
-    /// Gives back what an operation took up that was not posted.
+    /// Takes back what a refused operation took up.
+    ///
+    /// If the card has, or may have, a part of it, it will not say when it is done with that: then
+    /// only destroying the queue pair makes the buffers safe to give back.
     #[cold]
-    fn unclaim(&mut self, claim: Claim, id: Id) {
-        self.slots.cancel(id);
-        self.ended(claim);
+    fn refused(&mut self, claim: Claim, id: Id, refusal: Refusal) -> Refusal {
+        match refusal {
+            Refusal::Post(error) if error.posted() > 0 => {
+                self.destroy(claim.member, DownReason::Post(error));
+                let _aborted = self.slots.release(id);
+            }
+            _ => {
+                self.slots.cancel(id);
+                self.ended(claim);
+            }
+        }
+        refusal
     }
 
     /// Gives back the credits of an operation that has ended.

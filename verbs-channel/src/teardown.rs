@@ -22,7 +22,7 @@ use verbs_core::Error;
 
 use crate::engine::{Engine, Member};
 use crate::error::{DownReason, TransportError};
-use crate::slots::{Id, Keeper};
+use crate::slots::Id;
 
 impl Engine {
     /// Takes the ladder from its second step, for everything that is in flight on a member.
@@ -57,7 +57,7 @@ impl Engine {
         if let Err(error) = destroyed {
             self.stuck(at, &error);
         }
-        while let Some(id) = self.slots.in_flight(at, |_| true) {
+        while let Some(id) = self.slots.in_flight(at) {
             let aborted = TransportError::Aborted(reason);
             if let Some(claim) = self.slots.fail(id.wr_id(), aborted) {
                 self.ended(claim);
@@ -74,7 +74,7 @@ impl Engine {
 
     /// The last step: the driver will not let go of a queue pair.
     fn stuck(&mut self, at: u32, error: &Error) {
-        if self.slots.in_flight(at, Keeper::borrows).is_some() {
+        if self.slots.borrowed_in_flight(at).is_some() {
             log::error!(
                 "cannot take borrowed buffers back from the card ({error}): aborting, since it may \
                  still write to them"
@@ -140,7 +140,7 @@ impl Engine {
     pub(crate) fn abort_scoped(&mut self, reason: DownReason) {
         for at in 0..self.members.len() {
             let at = u32::try_from(at).unwrap_or(u32::MAX);
-            if self.slots.in_flight(at, Keeper::borrows).is_some() {
+            if self.slots.borrowed_in_flight(at).is_some() {
                 self.abort(at, reason);
             }
         }

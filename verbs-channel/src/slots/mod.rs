@@ -64,13 +64,6 @@ pub(crate) enum Keeper {
     Caller,
 }
 
-impl Keeper {
-    /// Whether the buffers are borrowed by safe code.
-    pub(crate) const fn borrows(self) -> bool {
-        matches!(self, Self::Scope | Self::Call)
-    }
-}
-
 /// What an operation takes up while it is in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Claim {
@@ -292,12 +285,31 @@ impl<S: Copy, B> Slots<S, B> {
     }
 
     /// An operation of this member that is in flight.
-    pub(crate) fn in_flight(&self, member: u32, of: impl Fn(Keeper) -> bool) -> Option<Id> {
-        let is_one = |slot: &Slot<S>| {
+    pub(crate) fn in_flight(&self, member: u32) -> Option<Id> {
+        self.find_in_flight(member, |_, _| true)
+    }
+
+    /// An operation of this member that is in flight, and whose buffers safe code will have back.
+    ///
+    /// That of a scope or a call; and one that is to own its buffer, and does not have it yet.
+    pub(crate) fn borrowed_in_flight(&self, member: u32) -> Option<Id> {
+        self.find_in_flight(member, |keeper, buffer| match keeper {
+            Keeper::Scope | Keeper::Call => true,
+            Keeper::Slot => buffer.is_none(),
+            Keeper::Caller => false,
+        })
+    }
+
+    fn find_in_flight(
+        &self,
+        member: u32,
+        is_one: impl Fn(Keeper, &Option<B>) -> bool,
+    ) -> Option<Id> {
+        let is_one = |(slot, buffer): (&Slot<S>, &Option<B>)| {
             let in_flight = matches!(slot.state, State::Posted | State::Failing);
-            in_flight && slot.claim.member == member && of(slot.claim.keeper)
+            in_flight && slot.claim.member == member && is_one(slot.claim.keeper, buffer)
         };
-        let index = self.slots.iter().position(is_one)?;
+        let index = self.slots.iter().zip(&self.buffers).position(is_one)?;
         self.id_at(u32::try_from(index).ok()?)
     }
 

@@ -122,7 +122,7 @@ fn run(steps: Vec<Step>) {
             }
             Step::Abort(member) => {
                 let mut ended = 0;
-                while let Some(id) = slots.in_flight(member, |_| true) {
+                while let Some(id) = slots.in_flight(member) {
                     assert_eq!(slots.fail(id.wr_id(), ABORTED).unwrap().member, member);
                     ended += 1;
                 }
