@@ -10,8 +10,8 @@ use std::time::Duration;
 use crate::args::Args;
 use crate::error::Error;
 use crate::jobs::{self, Event, Job};
-use crate::packages::{self, Need};
-use crate::soft_roce::Options;
+use crate::packages;
+use crate::soft_roce::{self, Options};
 use crate::stream::Limits;
 use crate::test::BUILD_NEEDS;
 use crate::workspace;
@@ -105,7 +105,8 @@ pub(crate) fn main(args: Vec<OsString>) -> Result<ExitCode, Error> {
         ..Options::default()
     };
     args.finish()?;
-    packages::ensure(&[&BUILD_NEEDS[..], &[Need::RdmaProviders]].concat(), policy)?;
+    let needs = [&BUILD_NEEDS[..], &soft_roce::needs(&options)].concat();
+    packages::ensure(&needs, policy)?;
 
     println!("building the examples");
     let examples = workspace::examples("release")?;
@@ -157,8 +158,8 @@ impl Step {
             dir: workspace::root().display().to_string(),
             env: vec![RESULT_LINES.into()],
             limits: Limits {
-                total: Duration::from_secs(120),
-                silence: Duration::from_secs(120),
+                total: Duration::from_secs(300),
+                silence: Duration::from_secs(300),
             },
             commands,
             port: self.port,

@@ -206,11 +206,12 @@ impl Need {
 ///
 /// Says what is missing and why before it asks or installs, and looks again afterwards.
 pub(crate) fn ensure(needs: &[Need], policy: Policy) -> Result<(), Error> {
-    let missing: Vec<Need> = needs
-        .iter()
-        .copied()
-        .filter(|need| !need.is_met())
-        .collect();
+    let mut missing = Vec::new();
+    for need in needs {
+        if !missing.contains(need) && !need.is_met() {
+            missing.push(*need);
+        }
+    }
     if missing.is_empty() {
         return Ok(());
     }

@@ -8,7 +8,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::error::Error;
-use crate::{packages, workspace};
+use crate::packages::{self, Need};
+use crate::workspace;
 
 mod agent;
 mod apt;
@@ -106,6 +107,15 @@ pub(crate) fn run(options: &Options, command: &Command) -> Result<i32, Error> {
     match choose(options.way, options.hosts) {
         Way::Native => native::run(options, command),
         _ => guest::run(options, command),
+    }
+}
+
+/// What [`run`] needs of the system, to be installed before anything else is done.
+pub(crate) fn needs(options: &Options) -> Vec<Need> {
+    match choose(options.way, options.hosts) {
+        Way::Native => vec![Need::RdmaProviders, Need::Kmod],
+        // The stock kernels of most distributions are packed with xz.
+        _ => [&guest::NEEDS[..], &[Need::Xz]].concat(),
     }
 }
 

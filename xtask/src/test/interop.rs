@@ -111,8 +111,8 @@ impl Case<'_> {
             dir: workspace::root().display().to_string(),
             env: Vec::new(),
             limits: Limits {
-                total: Duration::from_secs(60),
-                silence: Duration::from_secs(60),
+                total: Duration::from_secs(180),
+                silence: Duration::from_secs(180),
             },
             commands: vec![server, client],
             port: PORT,

@@ -13,7 +13,7 @@ use crate::args::Args;
 use crate::error::Error;
 use crate::jobs;
 use crate::packages::{self, Need};
-use crate::soft_roce::{Options, Way};
+use crate::soft_roce::{self, Options, Way};
 use report::Report;
 
 const HELP: &str = "\
@@ -44,16 +44,8 @@ pub(crate) const BUILD_NEEDS: [Need; 4] = [
     Need::Libclang,
 ];
 
-/// What the device tests need: C's programs, and tools to break links.
-const DEVICE_NEEDS: [Need; 4] = [
-    Need::RdmaProviders,
-    Need::RdmaTools,
-    Need::Iproute2,
-    Need::TrafficControl,
-];
-
-/// What virtual machines need: two of them are two hosts, wherever the other tests run.
-const GUEST_NEEDS: [Need; 2] = [Need::Qemu, Need::Kmod];
+/// What the device tests need beside soft-RoCE: C's programs, and tools to break links.
+const DEVICE_NEEDS: [Need; 3] = [Need::RdmaTools, Need::Iproute2, Need::TrafficControl];
 
 /// What a run chooses.
 #[derive(Debug)]
@@ -123,8 +115,15 @@ pub(crate) fn run(report: &mut Report, choice: &Choice) -> Result<(), Error> {
     let mut needs = BUILD_NEEDS.to_vec();
     if choice.device {
         needs.extend(DEVICE_NEEDS);
+        needs.extend(soft_roce::needs(&choice.options));
         if choice.has_guests() {
-            needs.extend(GUEST_NEEDS);
+            // Two hosts are two virtual machines, wherever the other tests run.
+            let hosts = 2;
+            let two = Options {
+                hosts,
+                ..choice.options.clone()
+            };
+            needs.extend(soft_roce::needs(&two));
         }
     }
     packages::ensure(&needs, policy)?;
