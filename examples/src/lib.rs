@@ -12,6 +12,7 @@ mod output;
 mod pattern;
 mod pieces;
 mod progress;
+mod scoped;
 mod tcp;
 mod wait;
 
@@ -26,5 +27,6 @@ pub use output::{Measured, say};
 pub use pattern::{Mismatch, Pattern, check};
 pub use pieces::{elements, in_memory};
 pub use progress::Progress;
+pub use scoped::scoped;
 pub use tcp::{Listener, Peer};
 pub use wait::{Patience, Waiter};

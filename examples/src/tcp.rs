@@ -50,6 +50,12 @@ impl Listener {
         self.port
     }
 
+    /// The socket, for what accepts by itself; it does not block.
+    #[must_use]
+    pub const fn socket(&self) -> &TcpListener {
+        &self.listener
+    }
+
     /// Waits for a client, at most for `wait`; its silence will be borne for `limit`.
     ///
     /// # Errors
@@ -165,6 +171,15 @@ impl Peer {
     ///
     /// The peer has closed it, or died.
     pub fn still_there(&self) -> Result<(), Failure> {
+        self.has_sent().map(drop)
+    }
+
+    /// Looks whether something has come that was not received yet.
+    ///
+    /// # Errors
+    ///
+    /// As [`still_there`](Self::still_there).
+    pub fn has_sent(&self) -> Result<bool, Failure> {
         self.stream.set_nonblocking(true)?;
         let looked = self.stream.peek(&mut [0]);
         self.stream.set_nonblocking(false)?;
@@ -172,8 +187,8 @@ impl Peer {
             Ok(0) => Err(Failure::new(
                 "the peer is gone: it closed the TCP connection",
             )),
-            Ok(_) => Ok(()),
-            Err(error) if is_for_later(&error) => Ok(()),
+            Ok(_) => Ok(true),
+            Err(error) if is_for_later(&error) => Ok(false),
             Err(error) => Err(error).context(|| "the peer is gone"),
         }
     }
@@ -212,7 +227,15 @@ mod tests {
         server.receive(&mut bytes).unwrap();
         assert_eq!(&bytes, b"abcdef");
         server.still_there().unwrap();
-        drop(sender.join().unwrap().unwrap());
+        assert!(!server.has_sent().unwrap());
+        let client = sender.join().unwrap().unwrap();
+        client.send(b"g").unwrap();
+        let start = Instant::now();
+        while !server.has_sent().unwrap() {
+            assert!(start.elapsed() < SHORT * 20);
+        }
+        server.receive(&mut [0]).unwrap();
+        drop(client);
         let gone = server.still_there().unwrap_err().to_string();
         assert!(gone.contains("the peer is gone"), "{gone}");
     }

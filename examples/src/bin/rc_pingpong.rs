@@ -317,7 +317,8 @@ impl Game<'_> {
             loop {
                 let completions = self.cq.poll(&mut slots)?;
                 for completion in completions {
-                    self.completed(completion.result()?)?;
+                    let success = completion.result();
+                    self.completed(success.context(|| doing(completion.wr_id()))?)?;
                 }
                 if !completions.is_empty() {
                     self.patience.renew();
@@ -392,6 +393,15 @@ impl Game<'_> {
         unsafe { self.qp.post_send(slice::from_mut(&mut request)) }?;
         self.underway = SEND | RECEIVE;
         Ok(())
+    }
+}
+
+/// What a completion was about.
+const fn doing(wr_id: u64) -> &'static str {
+    match wr_id {
+        SEND => "sending",
+        RECEIVE => "receiving (both ends need the same -s)",
+        _ => "a request of somebody else",
     }
 }
 
