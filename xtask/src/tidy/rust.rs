@@ -107,10 +107,16 @@ pub(super) fn aliases(sources: &[Source]) -> Vec<(&Source, Finding)> {
     }
     let has_alias = |name: &str| {
         let alias = format!("\"{name}\"");
+        // `WcStatus(u32), "ibv_wc_status";` is how the enum macros are told theirs.
+        let of_enum = format!("), {alias};");
         core().any(|source| {
             let attributes = source.text.match_indices("doc(alias");
             let mut lists = attributes.map(|(at, _)| &source.text[at..]);
-            lists.any(|list| list.split(")]").next().unwrap_or_default().contains(&alias))
+            let in_list = |list: &str| {
+                let list = list.split(")]").next();
+                list.unwrap_or_default().contains(&alias)
+            };
+            lists.any(in_list) || source.text.contains(&of_enum)
         })
     };
     let missing = calls.into_iter().filter(|(name, _)| !has_alias(name));
@@ -192,6 +198,10 @@ mod tests {
         assert!(aliases(&[core(call), core(aliased)]).is_empty());
         let listed = "//! B.\n#[doc(alias(\"ibv_x\", \"ibv_alloc_pd\"))]\nfn g() {}\n";
         assert!(aliases(&[core(call), core(listed)]).is_empty());
+        let of_enum = "//! B.\nopen_enum! { A(u32), \"ibv_alloc_pd\"; }\n";
+        assert!(aliases(&[core(call), core(of_enum)]).is_empty());
+        let in_message = "//! B.\nfn g() { errno(\"ibv_alloc_pd\", ret) }\n";
+        assert_eq!(aliases(&[core(call), core(in_message)]).len(), 1);
     }
 
     #[test]
