@@ -134,16 +134,39 @@ fn an_illegal_instruction_has_a_hint() {
 }
 
 #[test]
-fn output_is_whole_and_live() {
-    let mut child = start(&[], "sleep 1; head -c 33554432 /dev/zero; echo end >&2");
-    assert!(
-        child.try_wait().unwrap().is_none(),
-        "the first line came at the end"
-    );
-    let output = finish(child);
+fn output_is_whole() {
+    let output = sh("head -c 33554432 /dev/zero; echo end >&2");
+    assert_code(&output, 0);
     assert_eq!(output.stdout.len(), 33_554_432);
     assert!(output.stdout.iter().all(|&byte| byte == 0));
     assert_eq!(text(&output.stderr), "end\n");
+}
+
+#[test]
+fn output_and_input_are_live() {
+    // The job goes on only when its first line has been answered.
+    let mut command = run(&[
+        "--timeout",
+        "60",
+        "--",
+        "sh",
+        "-c",
+        "echo ask; read it; echo $it",
+    ]);
+    let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
+    let mut line = [0; 4];
+    child
+        .stdout
+        .as_mut()
+        .unwrap()
+        .read_exact(&mut line)
+        .unwrap();
+    assert_eq!(&line, b"ask\n");
+    let stdin = child.stdin.as_mut().unwrap();
+    stdin.write_all(b"answer\n").unwrap();
+    let output = finish(child);
+    assert_code(&output, 0);
+    assert_eq!(text(&output.stdout), "answer\n");
 }
 
 #[test]
