@@ -103,6 +103,7 @@ mod path;
 mod port;
 mod protection_domain;
 mod queue_pair;
+mod refused;
 mod ret;
 mod work_request;
 
@@ -113,7 +114,7 @@ pub use completion::{
 pub use context::{Context, fork_init};
 pub use device::{Device, Guid, NodeType, ParseGuidError, TransportType};
 pub use device_attr::{AtomicCap, DeviceAttr, DeviceAttrEx};
-pub use error::{EndpointError, Error, ErrorKind, Refused, Result};
+pub use error::{EndpointError, Error, ErrorKind, Result};
 pub use event::{AsyncEvent, EventElement, EventType};
 pub use gid::{Gid, GidEntry, GidType};
 pub use memory::{
@@ -128,6 +129,7 @@ pub use queue_pair::{
     MinRnrTimer, PacketSequenceNumber, PostError, PreparedQueuePair, QpAttr, QpAttrMask, QpCap,
     QpState, QueuePair, QueuePairBuilder, QueuePairEndpoint, QueuePairEndpointBuilder,
 };
+pub use refused::Refused;
 pub use work_request::{
     AtomicWorkRequest, ReadWorkRequest, ReceiveWorkRequest, SendWorkRequest, WorkRequest,
     WriteWorkRequest,
