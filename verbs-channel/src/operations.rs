@@ -1,4 +1,5 @@
 //! Everything that can be done on a channel, whether it is one of its own or one of a group.
+#![expect(unsafe_code, reason = "hands the contract of a post on to the caller")]
 
 use std::time::Duration;
 
@@ -363,7 +364,6 @@ macro_rules! operations {
             ///
             /// If the driver refuses to destroy a queue pair, the log says so, and the card may
             /// still touch the buffers after that.
-            #[expect(unsafe_code, reason = "hands its contract on to the caller")]
             pub unsafe fn post_unpolled<W: Work>(&mut self, mut work: W) -> Result<Ticket, Rejected<W>> {
                 let (engine, at) = self.parts();
                 // SAFETY: the caller's promise.
@@ -383,7 +383,6 @@ macro_rules! operations {
             /// # Safety
             ///
             /// As [`post_unpolled`](Self::post_unpolled).
-            #[expect(unsafe_code, reason = "hands its contract on to the caller")]
             pub unsafe fn post_receive_unpolled<L: ScatterList>(
                 &mut self,
                 mut list: L,

@@ -1,4 +1,5 @@
 //! Owned buffers: given to the channel by value, returned with the result.
+#![expect(unsafe_code, reason = "hands buffers to the card that the slot keeps")]
 
 use std::fmt;
 use std::ops::{Deref, DerefMut, Range, RangeBounds};
@@ -194,7 +195,6 @@ pub(crate) enum OwnedOp {
 
 impl Engine {
     /// Posts an operation on a buffer, which goes into its slot.
-    #[expect(unsafe_code, reason = "the slot keeps the buffer")]
     pub(crate) fn start(
         &mut self,
         at: u32,
