@@ -88,6 +88,10 @@ struct End {
     tries: u64,
 }
 
+/// The server's last word, if everything is accounted for.
+#[derive(Debug, Serialize, Deserialize)]
+struct Right;
+
 /// Values in a part: far below what a message may have.
 const PART: usize = 10_000;
 const PART_EVERY: Duration = Duration::from_secs(1);
@@ -168,15 +172,17 @@ fn serve(options: &Options) -> Result<(), Failure> {
         thread::spawn(move || {
             let heard = hear(&frames, adds).context(|| format!("client {number} of {clients}"));
             // Nobody listens only if the program is at its end.
-            drop(report.send(heard));
+            drop(report.send(heard.map(|(values, end)| (values, end, frames))));
         });
     }
     drop(report);
     let mut fetched = Vec::new();
     let mut total = End::default();
+    let mut ends = Vec::new();
     for heard in reports {
-        let (values, end) = heard?;
+        let (values, end, frames) = heard?;
         fetched.extend(values);
+        ends.push(frames);
         total.adding_us = total.adding_us.max(end.adding_us);
         total.locking_us = total.locking_us.max(end.locking_us);
         total.tries += end.tries;
@@ -185,6 +191,9 @@ fn serve(options: &Options) -> Result<(), Failure> {
         qp.close()?;
     }
     account(options, &words, fetched)?;
+    for frames in ends {
+        frames.send(&Right)?;
+    }
     tell(options, total)
 }
 
@@ -319,6 +328,8 @@ fn client(options: &Options, host: &str, context: &Context, shows: bool) -> Resu
     drop(locking);
 
     diary.close(end)?;
+    let right = frames.receive_within(common.wait());
+    let Right = right.context(|| "the server does not say that all is accounted for")?;
     let Task {
         number,
         adds,

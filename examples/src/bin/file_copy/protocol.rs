@@ -1,6 +1,6 @@
 //! What sender and receiver say over TCP, beside the file itself.
 
-use examples::{Failure, Hello};
+use examples::{Failure, Frames, Hello};
 use serde::{Deserialize, Serialize};
 use verbs_channel::verbs_core::{QueuePairEndpoint, RemoteMemoryRegion};
 
@@ -15,7 +15,7 @@ pub(crate) fn hello() -> Hello {
     Hello::new("file_copy", 1)
 }
 
-/// The sender begins: what it has.
+/// What the sender has, and how it would like to send it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Offer {
     pub(crate) name: String,
@@ -26,49 +26,47 @@ pub(crate) struct Offer {
     pub(crate) window: u16,
 }
 
-/// The receiver's answer.
+/// All that is said, in this order: an offer, have, start, ready, the file, sent, verified.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) enum Answer {
-    /// It is still looking at what it has; another answer comes.
-    Looking,
-    /// It has the file's first bytes, and this is their SHA-256.
+pub(crate) enum Message {
+    /// The sender begins: what it has.
+    Offer(Offer),
+    /// The receiver has the file's first bytes, and this is their SHA-256.
     Have { bytes: u64, digest: String },
-    /// It will not have the file, for this reason.
-    Refused(String),
-}
-
-/// The sender goes on.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) enum Start {
-    /// It is still looking at its own bytes; another word comes.
-    Looking,
-    /// The copy begins at this byte: what the receiver has, or 0.
-    At {
+    /// The copy begins at this byte: behind what the receiver has, or at 0.
+    Start {
         from: u64,
         endpoint: QueuePairEndpoint,
     },
-}
-
-/// The receiver is ready: this is where the blocks go.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Ready {
-    pub(crate) endpoint: QueuePairEndpoint,
-    pub(crate) window: RemoteMemoryRegion,
-}
-
-/// The sender has sent all: the SHA-256 of the whole file, as it read it.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Sent {
-    pub(crate) digest: String,
-}
-
-/// The receiver's last word, which may come early.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) enum Verdict {
-    /// The file is there, whole, under its name.
+    /// The receiver is ready: this is where the blocks go.
+    Ready {
+        endpoint: QueuePairEndpoint,
+        window: RemoteMemoryRegion,
+    },
+    /// The sender has sent all: the SHA-256 of the whole file, as it read it.
+    Sent { digest: String },
+    /// The receiver has the file, whole, under its name.
     Verified,
-    /// It is not, for this reason.
+    /// Either side, at any time: it looks at what it has, and that takes long.
+    Looking,
+    /// Either side, at any time: no more comes, for this reason.
     Failed(String),
+}
+
+/// Waits for the peer's next message.
+pub(crate) fn hear(frames: &Frames) -> Result<Message, Failure> {
+    loop {
+        match frames.receive()? {
+            Message::Looking => {}
+            Message::Failed(why) => return Err(Failure::new(format!("the peer gave up: {why}"))),
+            message => return Ok(message),
+        }
+    }
+}
+
+/// The failure of a peer that says something at the wrong time.
+pub(crate) fn out_of_order() -> Failure {
+    Failure::new("the peer speaks out of order")
 }
 
 impl Offer {
@@ -103,7 +101,7 @@ impl Offer {
     }
 }
 
-/// How a file from one byte to its end is cut into blocks. Copies as plain numbers.
+/// How a file, from one byte to its end, is cut into blocks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Blocks {
     from: u64,
@@ -166,6 +164,8 @@ impl Blocks {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use examples::{Listener, Peer};
+    use std::time::Duration;
 
     fn offer(name: &str, size: u64, block: u32, window: u16) -> Offer {
         Offer {
@@ -184,7 +184,17 @@ mod tests {
             check(good).unwrap();
         }
         let long = "x".repeat(MAX_NAME + 1);
-        for bad in ["", ".", "..", "/", "a/b", "../a", "/etc/passwd", "a\0b", &long] {
+        for bad in [
+            "",
+            ".",
+            "..",
+            "/",
+            "a/b",
+            "../a",
+            "/etc/passwd",
+            "a\0b",
+            &long,
+        ] {
             let error = check(bad).unwrap_err().to_string();
             assert!(error.contains("no plain name"), "{error}");
         }
@@ -226,10 +236,41 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_message_is_refused() {
-        for bad in ["{}", "[]", "\"Looking!\"", "{\"Have\":{\"bytes\":-1,\"digest\":\"\"}}"] {
-            assert!(serde_json::from_str::<Answer>(bad).is_err(), "{bad}");
+    fn long_looks_are_borne_and_failures_told() {
+        let second = Duration::from_secs(1);
+        let listener = Listener::bind(0).unwrap();
+        let sender = Peer::connect("127.0.0.1", listener.port(), second).unwrap();
+        let receiver = listener.accept(second, second).unwrap();
+        let greeting = std::thread::spawn(move || Frames::greet(sender, &hello()).unwrap());
+        let receiver = Frames::greet(receiver, &hello()).unwrap();
+        let sender = greeting.join().unwrap();
+        let all = [Message::Looking, Message::Looking, Message::Verified];
+        for message in &all {
+            sender.send(message).unwrap();
         }
-        assert!(serde_json::from_str::<Offer>("{\"name\":\"a\"}").is_err());
+        sender.send(&Message::Failed("no disk".to_owned())).unwrap();
+        assert!(matches!(hear(&receiver).unwrap(), Message::Verified));
+        let error = hear(&receiver).unwrap_err().to_string();
+        assert_eq!(error, "the peer gave up: no disk");
+    }
+
+    #[test]
+    fn what_is_no_message_is_refused() {
+        let bytes = "{\"Have\":{\"bytes\":-1,\"digest\":\"\"}}";
+        let offer = "{\"Offer\":{\"name\":\"a\"}}";
+        let start = "{\"Start\":{\"from\":0,\"endpoint\":0}}";
+        for bad in [
+            "",
+            "{}",
+            "[]",
+            "\"Other\"",
+            "{\"Failed\":1}",
+            bytes,
+            offer,
+            start,
+        ] {
+            assert!(serde_json::from_str::<Message>(bad).is_err(), "{bad}");
+        }
+        assert!(serde_json::from_str::<Message>("\"Looking\"").is_ok());
     }
 }

@@ -1,0 +1,54 @@
+//! Waiting for loans, with an eye on the peer.
+
+use std::time::{Duration, Instant};
+
+use examples::{Failure, Frames};
+use verbs_channel::Loan;
+use verbs_channel::verbs_core::WorkSuccess;
+
+use crate::protocol::{hear, out_of_order};
+
+/// How often the peer is looked at while nothing happens.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// Waits for loans. A peer that is only waited for would not be missed for long: the TCP connection
+/// tells when it ends, and why.
+#[derive(Debug)]
+pub(crate) struct Watch<'a> {
+    frames: &'a Frames,
+    limit: Duration,
+}
+
+impl<'a> Watch<'a> {
+    pub(crate) const fn new(frames: &'a Frames, limit: Duration) -> Self {
+        Self { frames, limit }
+    }
+
+    /// Waits for a loan: how the work ended, and the elements.
+    pub(crate) fn wait<L>(&self, mut loan: Loan<'_, '_, L>) -> Result<(WorkSuccess, L), Failure> {
+        let start = Instant::now();
+        loop {
+            match loan.wait_timeout(LOOK) {
+                Ok((Ok(success), list)) => return Ok((success, list)),
+                // The peer's own words, or its end, tell more than its card's silence.
+                Ok((Err(error), _)) => return self.look().and(Err(error.into())),
+                Err(pending) => loan = pending,
+            }
+            self.look()?;
+            if start.elapsed() >= self.limit {
+                let limit = self.limit.as_secs();
+                return Err(Failure::new(format!(
+                    "the peer is stuck: no block moved for {limit} s (--timeout waits longer)"
+                )));
+            }
+        }
+    }
+
+    /// Nothing but a failure is to be said while blocks move.
+    fn look(&self) -> Result<(), Failure> {
+        if !self.frames.peer().has_sent()? {
+            return Ok(());
+        }
+        hear(self.frames).and_then(|_message| Err(out_of_order()))
+    }
+}
