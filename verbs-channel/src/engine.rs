@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use verbs_core::{
     CompletionChannel, CompletionQueue, GatherElement, PollError, PollSlot, ProtectionDomain,
-    QueuePair, ReceiveWorkRequest, SendWorkRequest, WorkCompletion, WorkError, WorkRequest,
-    WorkSuccess,
+    QueuePair, ReceiveWorkRequest, SendWorkRequest, WcStatus, WorkCompletion, WorkError,
+    WorkRequest, WorkSuccess,
 };
 
 use crate::builder::Config;
@@ -358,9 +358,8 @@ impl Engine {
         let ended = match completion.result() {
             Ok(success) => self.slots.complete(completion.wr_id(), success),
             Err(error) => {
-                self.failed(error);
-                self.slots
-                    .fail(completion.wr_id(), TransportError::Work(error))
+                let error = self.failed(error);
+                self.slots.fail(completion.wr_id(), error)
             }
         };
         if let Some(claim) = ended {
@@ -368,12 +367,17 @@ impl Engine {
         }
     }
 
-    /// A failed request has taken its queue pair to ERROR.
+    /// A failed request has taken its queue pair to ERROR; or it is flushed since this side did.
     #[cold]
-    fn failed(&mut self, error: WorkError) {
+    fn failed(&mut self, error: WorkError) -> TransportError {
         let member = self.slots.member(error.wr_id);
-        if let Some(member) = member.and_then(|at| self.members.get_mut(at as usize)) {
-            member.down.get_or_insert(DownReason::Work(error));
+        let Some(member) = member.and_then(|at| self.members.get_mut(at as usize)) else {
+            return TransportError::Work(error);
+        };
+        match *member.down.get_or_insert(DownReason::Work(error)) {
+            DownReason::Work(_) => TransportError::Work(error),
+            reason if error.status == WcStatus::WR_FLUSH_ERR => TransportError::Aborted(reason),
+            _ => TransportError::Work(error),
         }
     }
 }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use crossbeam::queue::ArrayQueue;
 use verbs_core::{MemoryRegion, ProtectionDomain, ScatterElement};
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// A pool of registered blocks of one size.
 ///
@@ -53,9 +53,17 @@ impl BufferPool {
     ///
     /// # Errors
     ///
-    /// Those of [`ProtectionDomain::reg_mr`]: no bytes, or too many for `ulimit -l`.
+    /// Those of [`ProtectionDomain::reg_mr`]: no bytes, or too many for `ulimit -l`;
+    /// [`verbs_core::Error::Limit`] for more than there can be at all.
     pub fn new(pd: &ProtectionDomain, block_len: usize, count: usize) -> Result<Self> {
         let total = block_len.saturating_mul(count);
+        if isize::try_from(total).is_err() {
+            return Err(Error::Core(verbs_core::Error::Limit {
+                what: "block_len * count",
+                asked: total as u64,
+                max: Some(isize::MAX.unsigned_abs() as u64),
+            }));
+        }
         let memory = vec![0_u8; total].into_boxed_slice();
         let mut region = pd.reg_mr(memory)?;
         let free = ArrayQueue::new(count);

@@ -176,9 +176,11 @@ impl Deadline {
     fn left(&mut self) -> Option<Duration> {
         let timeout = self.timeout?;
         let now = Instant::now();
-        let at = *self
-            .at
-            .get_or_insert_with(|| now.checked_add(timeout).unwrap_or(now));
+        let at = match self.at {
+            Some(at) => at,
+            // Beyond the clock is for ever.
+            None => *self.at.insert(now.checked_add(timeout)?),
+        };
         Some(at.saturating_duration_since(now))
     }
 }

@@ -73,7 +73,8 @@ impl Pause {
         cq: &CompletionQueue,
         channel: Option<&CompletionChannel>,
     ) -> verbs_core::Result<Paused> {
-        self.empty = self.empty.saturating_add(1);
+        // Around, not up to the top: there a spin would never look at the clock again.
+        self.empty = self.empty.wrapping_add(1);
         let timeout = self.timeout;
         let clock = self.clock.get_or_insert_with(|| {
             let now = Instant::now();
