@@ -1,0 +1,202 @@
+//! Batches: one doorbell, one completion, one handle.
+
+use verbs_channel::verbs_core::{GatherElement, MemoryRegion, RemoteMemoryRegion, WcStatus};
+use verbs_channel::{Channel, DownReason, Error, Incoming, Outgoing, Refusal, ScopeError};
+
+use crate::ends::{
+    SOON, assert_timed_out, bounded, bytes, filled, given, inside, pair, pair_of, pattern,
+    stubborn, work_error, works, zeros,
+};
+use crate::harness::{PATIENCE, begin};
+
+/// Eight writes of 100 bytes, from and to consecutive places.
+fn eight<'a>(
+    from: &'a MemoryRegion<Vec<u8>>,
+    to: RemoteMemoryRegion,
+) -> [Outgoing<GatherElement<'a>>; 8] {
+    std::array::from_fn(|index| {
+        let element = from.gather_element(index * 100..(index + 1) * 100).unwrap();
+        let place = to.slice(index as u64 * 100..).unwrap();
+        Outgoing::write(element, place)
+    })
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_batch_is_done_when_its_last_is() {
+    let _test = begin!();
+    let (mut a, b) = pair();
+    for round in 0..50 {
+        let from = filled(&a, round, 800);
+        let target = given(&b, vec![0_u8; 800]);
+        if round % 2 == 0 {
+            a.run_batch(eight(&from, target.remote())).unwrap();
+        } else {
+            let ended = a.scope(|scope| {
+                let batch = scope.post_batch(eight(&from, target.remote()))?;
+                Ok::<_, Error>(batch.spin_poll()?)
+            });
+            ended.unwrap();
+        }
+        assert!(bytes(&target) == pattern(round, 800), "round {round}");
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_batch_reads_and_sends_too() {
+    let _test = begin!();
+    let (mut a, mut b) = pair();
+    let source = given(&b, pattern(1, 400));
+    let mut into = zeros(&a, 400);
+    let mut at = 0_u64..;
+    let mut chunks = into.scatter_element(..).unwrap().chunks_mut(100).unwrap();
+    let reads: [_; 4] = std::array::from_fn(|_| {
+        let start = at.next().unwrap() * 100;
+        Incoming::read(
+            chunks.next().unwrap(),
+            source.remote().slice(start..).unwrap(),
+        )
+    });
+    a.run_batch(reads).unwrap();
+    assert!(into[..] == pattern(1, 400));
+    // Adds that follow one another.
+    let number = given(&b, 0_u64.to_ne_bytes().to_vec());
+    let mut before = zeros(&a, 24);
+    let mut places = before.scatter_element(..).unwrap().chunks_mut(8).unwrap();
+    let adds: [_; 3] = std::array::from_fn(|_| {
+        Incoming::fetch_and_add(places.next().unwrap(), number.remote(), 5)
+    });
+    a.run_batch(adds).unwrap();
+    let before: Vec<_> = before
+        .chunks(8)
+        .map(|was| u64::from_ne_bytes(was.try_into().unwrap()))
+        .collect();
+    assert_eq!(before, [0, 5, 10]);
+
+    let from = filled(&a, 2, 300);
+    let mut sink = zeros(&b, 300);
+    let ended = b.scope(|scope| {
+        for chunk in sink.scatter_element(..)?.chunks_mut(100)? {
+            drop(scope.post_receive(chunk)?);
+        }
+        let mut chunks = from.gather_element(..)?.chunks(100)?;
+        let sends: [_; 3] = std::array::from_fn(|_| Outgoing::send(chunks.next().unwrap()));
+        a.run_batch(sends)?;
+        Ok::<_, Error>(())
+    });
+    ended.unwrap();
+    assert!(sink[..] == from[..]);
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn the_first_failure_in_a_batch_is_the_batch_s() {
+    let _test = begin!();
+    for bad in [0, 3, 7] {
+        let (mut a, b) = pair();
+        let from = filled(&a, 1, 800);
+        let target = given(&b, vec![0_u8; 800]);
+        let remote = target.remote();
+        let wrong = RemoteMemoryRegion::new(remote.addr(), 800, remote.rkey() ^ 0x33).unwrap();
+        let mut works = eight(&from, remote);
+        works[bad] = eight(&from, wrong)[bad];
+        let ended = bounded(|| {
+            a.scope(|scope| {
+                drop(scope.post_batch(works).unwrap());
+                Ok::<_, ()>(())
+            })
+        });
+        let Err(ScopeError::AutoPollError(error)) = ended else {
+            panic!("{ended:?}");
+        };
+        let error = work_error(&Error::Transport(error));
+        assert_eq!(error.status, WcStatus::REM_ACCESS_ERR, "number {bad}");
+        assert_eq!(a.down_reason(), Some(DownReason::Work(error)));
+        let written = bytes(&target);
+        assert!(written[..bad * 100] == pattern(1, 800)[..bad * 100]);
+        assert!(
+            written[bad * 100..].iter().all(|byte| *byte == 0),
+            "after number {bad}"
+        );
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_batch_takes_as_many_places_as_it_has_work() {
+    let _test = begin!();
+    let (mut a, mut b) = pair_of(|pd| {
+        Channel::builder(pd)
+            .max_send_wr(12)
+            .max_recv_wr(4)
+            .timeout(PATIENCE)
+            .build()
+            .unwrap()
+    });
+    let from = filled(&a, 1, 1600);
+    let target = given(&b, vec![0_u8; 1600]);
+    for _ in 0..100 {
+        let ended = a.scope(|scope| {
+            let first = scope.post_batch(eight(&from, target.remote()))?;
+            let second = scope.post_batch(eight(&from, target.remote()));
+            let rejected = second.unwrap_err();
+            assert!(rejected.is_backpressure());
+            first.spin_poll()?;
+            let again = scope.post_batch(rejected.into_given())?;
+            again.spin_poll()?;
+            Ok::<_, Error>(())
+        });
+        ended.unwrap();
+    }
+    let chunk = from.gather_element(..100).unwrap();
+    let long = [Outgoing::write(chunk, target.remote()); 13];
+    let error = a.run_batch(long).unwrap_err();
+    let too_long = Refusal::BatchTooLong { asked: 13, max: 12 };
+    assert!(
+        matches!(error, Error::Refused(refusal) if refusal == too_long),
+        "{error}"
+    );
+    assert!(!error.is_backpressure());
+    works(&mut a, &mut b, 10);
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn one_impossible_request_refuses_the_whole_batch() {
+    let _test = begin!();
+    let (mut a, mut b) = pair();
+    let from = filled(&a, 1, 800);
+    let target = given(&b, vec![0_u8; 800]);
+    let mut batch = eight(&from, target.remote());
+    batch[5] = Outgoing::write(
+        from.gather_element(..).unwrap(),
+        target.remote().slice(1..).unwrap(),
+    );
+    let error = a.run_batch(batch).unwrap_err();
+    let short = Refusal::RemoteTooShort {
+        local: 800,
+        remote: 799,
+    };
+    assert!(
+        matches!(error, Error::Refused(refusal) if refusal == short),
+        "{error}"
+    );
+    assert_eq!(bytes(&target), [0; 800]);
+    for _ in 0..20 {
+        a.run_batch(eight(&from, target.remote())).unwrap();
+    }
+    works(&mut a, &mut b, 10);
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_batch_that_does_not_end_is_ended_by_its_deadline() {
+    let _test = begin!();
+    let (mut a, _b) = inside(stubborn);
+    a.set_timeout(Some(SOON));
+    let from = filled(&a, 1, 64);
+    let send = Outgoing::send(from.gather_element(..).unwrap());
+    let result = bounded(|| a.run_batch([send; 8]));
+    assert_timed_out(result, &a);
+}

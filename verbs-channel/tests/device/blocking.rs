@@ -1,0 +1,343 @@
+//! Blocking operations: one thing at a time, done when the call returns.
+
+use std::thread;
+use std::time::Duration;
+
+use verbs_channel::verbs_core::{RemoteMemoryRegion, ScatterElement, WcStatus};
+use verbs_channel::{Channel, DownReason, Error, Outgoing, Refusal};
+
+use crate::ends::{
+    SOON, assert_timed_out, between, bounded, bytes, filled, given, here, impatient, inside, pair,
+    pair_of, patient, pattern, stubborn, there, work_error, works, zeros,
+};
+use crate::harness::{PATIENCE, begin};
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn each_call_and_its_form_with_a_timeout() {
+    let _test = begin!();
+    let (mut a, mut b) = pair();
+    let from = filled(&a, 3, 5000);
+    let target = given(&b, vec![0_u8; 5000]);
+    let mut back = zeros(&a, 5000);
+    a.write(from.gather_element(..).unwrap(), target.remote())
+        .unwrap();
+    a.read(back.scatter_element(..).unwrap(), target.remote())
+        .unwrap();
+    assert!(back[..] == from[..]);
+    target.write(0, &pattern(4, 5000)).unwrap();
+    a.read_timeout(back.scatter_element(..).unwrap(), target.remote(), PATIENCE)
+        .unwrap();
+    assert!(back[..] == pattern(4, 5000));
+    a.write_timeout(from.gather_element(..).unwrap(), target.remote(), PATIENCE)
+        .unwrap();
+    assert!(bytes(&target) == pattern(3, 5000));
+
+    let number = given(&b, 5_u64.to_ne_bytes().to_vec());
+    let mut before = zeros(&a, 8);
+    a.fetch_add(before.scatter_element(..).unwrap(), number.remote(), 1)
+        .unwrap();
+    assert_eq!(before[..], 5_u64.to_ne_bytes());
+    a.fetch_add_timeout(
+        before.scatter_element(..).unwrap(),
+        number.remote(),
+        1,
+        PATIENCE,
+    )
+    .unwrap();
+    assert_eq!(before[..], 6_u64.to_ne_bytes());
+    a.compare_swap(before.scatter_element(..).unwrap(), number.remote(), 7, 1)
+        .unwrap();
+    assert_eq!(before[..], 7_u64.to_ne_bytes());
+    a.compare_swap_timeout(
+        before.scatter_element(..).unwrap(),
+        number.remote(),
+        1,
+        9,
+        PATIENCE,
+    )
+    .unwrap();
+    assert_eq!(
+        (&before[..], bytes(&number)),
+        (&1_u64.to_ne_bytes()[..], 9_u64.to_ne_bytes().to_vec())
+    );
+
+    let mut into = zeros(&b, 5000);
+    let received = thread::scope(|threads| {
+        let receiver = threads.spawn(|| {
+            let first = b.receive(into.scatter_element(..1000).unwrap()).unwrap();
+            let second = b.receive_timeout(into.scatter_element(1000..).unwrap(), PATIENCE);
+            [first.byte_len(), second.unwrap().byte_len()]
+        });
+        a.send(from.gather_element(..1000).unwrap()).unwrap();
+        a.send_timeout(from.gather_element(1000..).unwrap(), PATIENCE)
+            .unwrap();
+        receiver.join().unwrap()
+    });
+    assert_eq!(received, [1000, 4000]);
+    assert!(into[..] == from[..]);
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn the_default_is_to_wait_as_long_as_it_takes() {
+    let _test = begin!();
+    let (mut a, mut b) = Channel::loopback(&here()).unwrap();
+    let mut into = zeros(&b, 8);
+    thread::scope(|threads| {
+        let receiver = threads.spawn(|| b.receive(into.scatter_element(..).unwrap()));
+        thread::sleep(Duration::from_millis(300));
+        assert!(!receiver.is_finished());
+        let from = filled(&a, 1, 8);
+        a.send(from.gather_element(..).unwrap()).unwrap();
+        assert_eq!(receiver.join().unwrap().unwrap().byte_len(), 8);
+    });
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_deadline_ends_a_receive_for_which_nothing_comes() {
+    let _test = begin!();
+    let (_a, mut b) = pair();
+    let mut into = zeros(&b, 8);
+    let result = bounded(|| b.receive_timeout(into.scatter_element(..).unwrap(), SOON));
+    assert_timed_out(result, &b);
+    // The buffer is ours again, and the channel says why it takes no more.
+    into[0] = 1;
+    let refused = b.receive(into.scatter_element(..).unwrap()).unwrap_err();
+    let down = Refusal::Down(DownReason::TimedOut);
+    assert!(
+        matches!(refused, Error::Refused(refusal) if refusal == down),
+        "{refused}"
+    );
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_deadline_ends_a_send_to_a_peer_that_never_posts_a_receive() {
+    let _test = begin!();
+    for timeout in [Duration::ZERO, Duration::from_nanos(1), SOON] {
+        let (mut a, b) = inside(stubborn);
+        let from = filled(&a, 1, 64);
+        let result = bounded(|| a.send_timeout(from.gather_element(..).unwrap(), timeout));
+        assert_timed_out(result, &a);
+        drop(b);
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_deadline_of_zero_ends_every_kind_of_call() {
+    let _test = begin!();
+    type Call = fn(&mut Channel, ScatterElement<'_>, RemoteMemoryRegion) -> Result<(), Error>;
+    let calls: [Call; 4] = [
+        |a, element, _| a.receive(element).map(drop),
+        |a, element, _| a.send(element.into_gather()),
+        |a, element, _| a.run_batch([Outgoing::send(element.into_gather())]),
+        |a, element, remote| a.write(element.into_gather(), remote),
+    ];
+    for (index, call) in calls.into_iter().enumerate() {
+        let (mut a, b) = inside(stubborn);
+        a.set_timeout(Some(Duration::ZERO));
+        let target = given(&b, vec![0_u8; 8]);
+        let mut buffer = zeros(&a, 8);
+        let result = bounded(|| call(&mut a, buffer.scatter_element(..).unwrap(), target.remote()));
+        // What needs no peer's help may be done at the first look.
+        if index < 3 || result.is_err() {
+            assert_timed_out(result, &a);
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_timeout_beyond_the_clock_is_none() {
+    let _test = begin!();
+    let (mut a, mut b) = pair_of(|pd| {
+        Channel::builder(pd)
+            .timeout(Duration::MAX)
+            .drain_timeout(Duration::MAX)
+            .build()
+            .unwrap()
+    });
+    works(&mut a, &mut b, 100);
+    // Left to the scope as well, on both sides.
+    let (from, mut into) = (filled(&a, 5, 100), zeros(&b, 100));
+    thread::scope(|threads| {
+        let receiver = threads.spawn(|| {
+            b.scope(|scope| {
+                drop(
+                    scope
+                        .post_receive(into.scatter_element(..).unwrap())
+                        .unwrap(),
+                );
+                Ok::<_, ()>(())
+            })
+        });
+        thread::sleep(SOON);
+        let sent = a.scope(|scope| {
+            drop(scope.post_send(from.gather_element(..).unwrap()).unwrap());
+            Ok::<_, ()>(())
+        });
+        sent.unwrap();
+        receiver.join().unwrap().unwrap();
+    });
+    assert!(into[..] == from[..]);
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn what_the_card_refuses_is_the_call_s_error_and_takes_the_channel_down() {
+    let _test = begin!();
+    let (mut a, b) = pair();
+    let target = given(&b, vec![0_u8; 64]);
+    let remote = target.remote();
+    let wrong = RemoteMemoryRegion::new(remote.addr(), 64, remote.rkey() ^ 0x55).unwrap();
+    let from = filled(&a, 1, 64);
+    let error = a
+        .write(from.gather_element(..).unwrap(), wrong)
+        .unwrap_err();
+    let error = work_error(&error);
+    assert_eq!(error.status, WcStatus::REM_ACCESS_ERR);
+    assert_eq!(a.down_reason(), Some(DownReason::Work(error)));
+    assert!(a.is_down() && !b.is_down());
+    assert_eq!(bytes(&target), [0; 64]);
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_region_of_another_protection_domain_is_not_touched() {
+    let _test = begin!();
+    let (pd, other) = (here(), here());
+    let same_device = pd.context().alloc_pd().unwrap();
+    for foreign in [&same_device, &other] {
+        let (mut a, mut b) = between(&pd, &there(), impatient);
+        let strange = foreign.reg_mr(pattern(1, 64)).unwrap();
+        let mut into = zeros(&b, 64);
+        let ended = b.scope(|scope| {
+            let mut receive = scope
+                .post_receive(into.scatter_element(..).unwrap())
+                .unwrap();
+            let error = bounded(|| a.send(strange.gather_element(..).unwrap())).unwrap_err();
+            let statuses = [
+                WcStatus::LOC_PROT_ERR,
+                WcStatus::LOC_QP_OP_ERR,
+                WcStatus::WR_FLUSH_ERR,
+            ];
+            assert!(statuses.contains(&work_error(&error).status), "{error}");
+            assert!(receive.poll().is_none());
+            Err::<(), _>(())
+        });
+        assert!(ended.is_err());
+        assert_eq!(into[..], [0; 64]);
+        assert!(a.is_down());
+
+        // Into such a region: nothing arrives in it.
+        let (mut a, mut b) = between(&there(), &pd, impatient);
+        let mut strange = foreign.reg_mr(vec![0_u8; 64]).unwrap();
+        let from = filled(&a, 1, 64);
+        let ended = b.scope(|scope| {
+            let receive = scope
+                .post_receive(strange.scatter_element(..).unwrap())
+                .unwrap();
+            assert!(bounded(|| a.send(from.gather_element(..).unwrap())).is_err());
+            Ok::<_, ()>(receive.spin_poll())
+        });
+        assert!(ended.unwrap().is_err());
+        assert_eq!(strange[..], [0; 64]);
+        assert!(b.is_down());
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn what_cannot_be_is_refused_before_it_is_posted() {
+    let _test = begin!();
+    let (mut a, mut b) = pair();
+    let target = given(&b, vec![0_u8; 64]);
+    let from = filled(&a, 1, 65);
+    let mut into = zeros(&a, 65);
+    let refusal = |result: Result<(), Error>| match result.unwrap_err() {
+        Error::Refused(refusal) => refusal,
+        other => panic!("{other}"),
+    };
+    let long = Refusal::RemoteTooShort {
+        local: 65,
+        remote: 64,
+    };
+    assert_eq!(
+        refusal(a.write(from.gather_element(..).unwrap(), target.remote())),
+        long
+    );
+    assert_eq!(
+        refusal(a.read(into.scatter_element(..).unwrap(), target.remote())),
+        long
+    );
+    let odd = target.remote().slice(4..).unwrap();
+    let eight = into.scatter_element(..8).unwrap();
+    assert!(matches!(
+        refusal(a.fetch_add(eight, odd, 1)),
+        Refusal::Misaligned { len: 8, .. }
+    ));
+    let short = into.scatter_element(..7).unwrap();
+    assert!(matches!(
+        refusal(a.compare_swap(short, target.remote(), 0, 1)),
+        Refusal::Misaligned { len: 7, .. }
+    ));
+    // More bytes inline than the channel was made for.
+    let inline = Outgoing::write(from.gather_element(..64).unwrap(), target.remote()).inline();
+    let mut plain = pair_of(|pd| Channel::builder(pd).timeout(PATIENCE).build().unwrap()).0;
+    if let Err(error) = plain.run(inline) {
+        assert!(
+            matches!(
+                error,
+                Error::Refused(Refusal::Post(_)) | Error::Transport(_)
+            ),
+            "{error}"
+        );
+    }
+    // Nothing of it was posted: the channels are as they were.
+    assert!(!a.is_down());
+    assert_eq!(bytes(&target), [0; 64]);
+    works(&mut a, &mut b, 100);
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_message_that_is_too_long_for_its_receive_fails_on_both_sides() {
+    let _test = begin!();
+    let (mut a, mut b) = pair_of(impatient);
+    let from = filled(&a, 1, 64);
+    let mut into = zeros(&b, 64);
+    let received = b.scope(|scope| {
+        let receive = scope
+            .post_receive(into.scatter_element(..32).unwrap())
+            .unwrap();
+        let error = bounded(|| a.send(from.gather_element(..).unwrap())).unwrap_err();
+        let statuses = [WcStatus::REM_INV_REQ_ERR, WcStatus::REM_OP_ERR];
+        assert!(statuses.contains(&work_error(&error).status), "{error}");
+        Ok::<_, ()>(receive.spin_poll())
+    });
+    let error = received.unwrap().unwrap_err();
+    let (a_is_down, b_is_down) = (a.is_down(), b.is_down());
+    assert!(a_is_down && b_is_down, "{error}");
+    assert_eq!(into[32..], [0; 32]);
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_channel_works_in_whichever_thread_has_it() {
+    let _test = begin!();
+    let (mut a, mut b) = pair_of(patient);
+    for round in 0..4 {
+        let (x, y) = thread::spawn(move || {
+            works(&mut a, &mut b, 1000 + round);
+            (b, a)
+        })
+        .join()
+        .unwrap();
+        (a, b) = (x, y);
+    }
+    assert!(a.endpoint().is_some() && b.endpoint().is_some());
+    assert!(a.cq().min_capacity() >= 128);
+}

@@ -1,0 +1,175 @@
+//! Queues filled to the last slot, and more work than fits.
+
+use std::collections::VecDeque;
+
+use verbs_channel::verbs_core::ProtectionDomain;
+use verbs_channel::{
+    BufferPool, Channel, Error, Incoming, Outgoing, PreparedChannel, Queue, Refusal,
+    ScopedPendingWork,
+};
+
+use crate::ends::{NOTHING, bytes, filled, given, pair_of, pattern, works, zeros};
+use crate::harness::{PATIENCE, begin};
+
+/// Not what any driver rounds to.
+const SENDS: usize = 7;
+const RECEIVES: usize = 5;
+
+fn small(pd: &ProtectionDomain) -> PreparedChannel {
+    Channel::builder(pd)
+        .max_send_wr(7)
+        .max_recv_wr(5)
+        .timeout(PATIENCE)
+        .build()
+        .unwrap()
+}
+
+const ROUNDS: usize = 100;
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn the_send_queue_filled_to_the_last_place_again_and_again() {
+    let _test = begin!();
+    let (mut a, mut b) = pair_of(small);
+    let from = filled(&a, 1, 8 * 64);
+    let target = given(&b, vec![0; 8 * 64]);
+    for round in 0..ROUNDS {
+        let ended = a.scope(|scope| {
+            let mut posted = Vec::new();
+            for index in 0..SENDS {
+                let place = index * 64..(index + 1) * 64;
+                let remote = target.remote().slice(index as u64 * 64..)?;
+                posted.push(scope.post_write(from.gather_element(place)?, remote)?);
+            }
+            let element = from.gather_element(..64)?;
+            let rejected = scope.post_send(element).unwrap_err();
+            assert_eq!(
+                rejected.refusal(),
+                Refusal::Backpressure(Queue::Send),
+                "round {round}"
+            );
+            assert!(rejected.is_backpressure());
+            assert_eq!(rejected.into_given().addr(), element.addr());
+            for work in posted {
+                work.spin_poll()?;
+            }
+            // As much room as before.
+            scope.post_write(element, target.remote())?.spin_poll()?;
+            Ok::<_, Error>(())
+        });
+        ended.unwrap();
+    }
+    assert!(bytes(&target)[..SENDS * 64] == from[..SENDS * 64]);
+    works(&mut a, &mut b, 10);
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn both_queues_and_the_completion_queue_filled_to_the_last_place_again_and_again() {
+    let _test = begin!();
+    let (mut a, mut b) = pair_of(small);
+    let from = filled(&a, 1, SENDS * 8);
+    let back = filled(&b, 2, RECEIVES * 8);
+    let target = given(&b, vec![0; SENDS * 8]);
+    let mut into = zeros(&a, RECEIVES * 8);
+    for round in 0..ROUNDS {
+        let ended = a.scope(|scope| {
+            for chunk in into.scatter_element(..)?.chunks_mut(8)? {
+                drop(scope.post_receive(chunk)?);
+            }
+            let rejected = scope.post_receive(NOTHING).unwrap_err();
+            assert_eq!(
+                rejected.refusal(),
+                Refusal::Backpressure(Queue::Receive),
+                "round {round}"
+            );
+            for (chunk, at) in from.gather_element(..)?.chunks(8)?.zip(0_u64..) {
+                drop(scope.post_write(chunk, target.remote().slice(at * 8..)?)?);
+            }
+            // All of it completes while nobody polls here.
+            for chunk in back.gather_element(..)?.chunks(8)? {
+                b.send(chunk)?;
+            }
+            Ok::<_, Error>(())
+        });
+        ended.unwrap();
+        assert!(
+            into[..] == back[..] && bytes(&target) == from[..],
+            "round {round}"
+        );
+        into.fill(0);
+        target.write(0, &[0; SENDS * 8]).unwrap();
+    }
+    works(&mut a, &mut b, 10);
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn results_that_nobody_takes_hold_their_places() {
+    let _test = begin!();
+    let (mut a, mut b) = pair_of(small);
+    let target = given(&b, vec![0_u8; 8]);
+    let pool = BufferPool::new(a.pd(), 8, 64).unwrap();
+    for _ in 0..10 {
+        let mut tickets = Vec::new();
+        let rejected = loop {
+            match a.start_write(pool.take().unwrap(), target.remote()) {
+                Ok(ticket) => tickets.push(ticket),
+                Err(rejected) if tickets.len() < SENDS + RECEIVES => {
+                    assert!(rejected.is_backpressure());
+                    // What is done gives its place in the queue back, and keeps its buffer.
+                    drop(rejected);
+                    a.scope(|scope| Ok::<_, ()>(scope.poll())).unwrap();
+                }
+                Err(rejected) => break rejected,
+            }
+        };
+        assert!(rejected.is_backpressure());
+        drop(rejected);
+        assert_eq!(tickets.len(), SENDS + RECEIVES);
+        assert_eq!(pool.available(), 64 - tickets.len());
+        for _ in &tickets {
+            a.wait_completed(Some(PATIENCE)).unwrap().result.unwrap();
+        }
+        assert_eq!(pool.available(), 64);
+    }
+    works(&mut a, &mut b, 10);
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn much_more_work_than_fits_goes_through() {
+    let _test = begin!();
+    let (mut a, b) = pair_of(small);
+    let count = 500;
+    let from = filled(&a, 3, count * 8);
+    let target = given(&b, vec![0; count * 8]);
+    let ended = a.scope(|scope| {
+        let mut posted = VecDeque::new();
+        for (chunk, at) in from.gather_element(..)?.chunks(8)?.zip(0_u64..) {
+            let mut work = Outgoing::write(chunk, target.remote().slice(at * 8..)?);
+            // What is refused comes back whole, and is posted when there is room.
+            let pending = loop {
+                match scope.post(work) {
+                    Ok(pending) => break pending,
+                    Err(rejected) => {
+                        assert!(rejected.is_backpressure(), "{rejected}");
+                        work = rejected.into_given();
+                        let oldest: ScopedPendingWork<'_, '_> = posted.pop_front().unwrap();
+                        oldest.spin_poll()?;
+                    }
+                }
+            };
+            posted.push_back(pending);
+        }
+        Ok::<_, Error>(())
+    });
+    ended.unwrap();
+    assert!(bytes(&target) == pattern(3, count * 8));
+    let mut into = zeros(&a, 8);
+    a.run(Incoming::read(
+        into.scatter_element(..).unwrap(),
+        target.remote(),
+    ))
+    .unwrap();
+}

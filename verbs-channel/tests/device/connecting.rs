@@ -1,0 +1,255 @@
+//! Connecting over TCP: two processes, and peers that are not what they should be.
+
+use std::io::{Read as _, Write as _};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::thread;
+use std::time::Duration;
+
+use verbs_channel::exchange::{ExchangeError, MAX_PRIVATE_DATA};
+use verbs_channel::verbs_core::{AccessFlags, GatherElement, RemoteMemoryRegion};
+use verbs_channel::{Channel, Error};
+
+use crate::ends::{NOTHING, SOON, bounded, filled, here, patient, pattern, there, works, zeros};
+use crate::harness::child::{Child, role};
+use crate::harness::{PATIENCE, begin};
+
+fn listener() -> (TcpListener, SocketAddr) {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let address = listener.local_addr().unwrap();
+    (listener, address)
+}
+
+/// The other process: gives memory to read from, and echoes a message.
+fn echo(port: u16) {
+    let pd = there();
+    let prepared = patient(&pd);
+    let source = pd
+        .reg_shared(pattern(9, 3000), AccessFlags::REMOTE)
+        .unwrap();
+    let remote = source.remote();
+    let data = [remote.addr(), remote.len(), u64::from(remote.rkey())]
+        .map(u64::to_be_bytes)
+        .concat();
+    let address = (Ipv4Addr::LOCALHOST, port);
+    let (mut channel, theirs) = prepared.connect_with(address, PATIENCE, &data).unwrap();
+    assert_eq!(theirs, b"hello");
+    let mut into = zeros(&channel, 5000);
+    let received = channel.receive(into.scatter_element(..).unwrap()).unwrap();
+    let len = received.byte_len() as usize;
+    channel.send(into.gather_element(..len).unwrap()).unwrap();
+    // The first process is done with the memory.
+    channel.receive(NOTHING).unwrap();
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn two_processes_meet_and_talk() {
+    if let Some((port, mut line)) = role() {
+        echo(port.parse().unwrap());
+        line.say("done");
+        return;
+    }
+    let test = begin!();
+    let (listener, address) = listener();
+    let mut child = Child::start(&test, &address.port().to_string());
+    let prepared = patient(&here());
+    let (mut channel, data) = prepared.accept_with(&listener, PATIENCE, b"hello").unwrap();
+    let mut numbers = data
+        .chunks(8)
+        .map(|number| u64::from_be_bytes(number.try_into().unwrap()));
+    let mut next = || numbers.next().unwrap();
+    let (addr, len, rkey) = (next(), next(), u32::try_from(next()).unwrap());
+    let remote = RemoteMemoryRegion::new(addr, len, rkey).unwrap();
+    let from = filled(&channel, 1, 5000);
+    let mut into = zeros(&channel, 5000);
+    let echoed = channel.scope(|scope| {
+        let receive = scope.post_receive(into.scatter_element(..)?)?;
+        drop(scope.post_send(from.gather_element(..)?)?);
+        Ok::<_, Error>(receive.spin_poll()?)
+    });
+    assert_eq!(echoed.unwrap().byte_len(), 5000);
+    assert!(into[..] == from[..]);
+    let mut read = zeros(&channel, 3000);
+    channel
+        .read(read.scatter_element(..).unwrap(), remote)
+        .unwrap();
+    assert!(read[..] == pattern(9, 3000));
+    channel.send(Vec::<GatherElement<'_>>::new()).unwrap();
+    assert_eq!(child.line.hear(), "done");
+    assert!(child.ended().success());
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn who_comes_first_waits() {
+    let _test = begin!();
+    let (probe, address) = listener();
+    drop(probe);
+    thread::scope(|threads| {
+        let connecting = threads.spawn(|| patient(&here()).connect(address, PATIENCE).unwrap());
+        thread::sleep(SOON);
+        let listener = TcpListener::bind(address).unwrap();
+        let mut b = patient(&there()).accept(&listener, PATIENCE).unwrap();
+        let mut a = connecting.join().unwrap();
+        works(&mut a, &mut b, 1000);
+        // The listener is as it was: it takes the next one.
+        let connecting = threads.spawn(|| patient(&here()).connect(address, PATIENCE).unwrap());
+        let mut d = patient(&there()).accept(&listener, PATIENCE).unwrap();
+        works(&mut connecting.join().unwrap(), &mut d, 1000);
+        works(&mut a, &mut b, 1000);
+    });
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn over_a_connection_of_ones_own() {
+    let _test = begin!();
+    let (listener, address) = listener();
+    thread::scope(|threads| {
+        let ours = threads.spawn(|| {
+            let stream = TcpStream::connect(address).unwrap();
+            patient(&here())
+                .exchange(stream, PATIENCE, &[1; MAX_PRIVATE_DATA])
+                .unwrap()
+        });
+        let (stream, _) = listener.accept().unwrap();
+        let (mut b, data) = patient(&there()).exchange(stream, PATIENCE, b"").unwrap();
+        assert_eq!(data, [1; MAX_PRIVATE_DATA]);
+        let (mut a, data) = ours.join().unwrap();
+        assert!(data.is_empty());
+        works(&mut a, &mut b, 1000);
+    });
+    let (left, _right) = (
+        TcpStream::connect(address).unwrap(),
+        listener.accept().unwrap(),
+    );
+    let long = patient(&here()).exchange(left, PATIENCE, &[0; MAX_PRIVATE_DATA + 1]);
+    assert!(matches!(of_exchange(long), ExchangeError::PrivateData(_)));
+}
+
+fn of_exchange<T: std::fmt::Debug>(result: Result<T, Error>) -> ExchangeError {
+    match result.unwrap_err() {
+        Error::Exchange(error) => error,
+        other => panic!("{other}"),
+    }
+}
+
+/// What a channel says of a peer that does this.
+fn against(peer: impl FnOnce(TcpStream) + Send) -> ExchangeError {
+    let (listener, address) = listener();
+    thread::scope(|threads| {
+        threads.spawn(|| peer(listener.accept().unwrap().0));
+        bounded(|| of_exchange(patient(&here()).connect(address, 2 * SOON)))
+    })
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_peer_that_is_not_ours_is_told_from_one_that_fails() {
+    let _test = begin!();
+    let web = against(|mut stream| {
+        stream
+            .write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+            .unwrap();
+        drop(stream.read(&mut [0; 100]));
+    });
+    assert!(
+        matches!(web, ExchangeError::NotOurs(magic) if &magic == b"HTTP"),
+        "{web}"
+    );
+    assert!(web.to_string().contains("another protocol"));
+    let gone = against(drop);
+    assert!(
+        matches!(
+            gone,
+            ExchangeError::HungUp { got: 0, .. } | ExchangeError::Tcp { .. }
+        ),
+        "{gone}"
+    );
+    let silent = against(|mut stream| drop(stream.read_to_end(&mut Vec::new())));
+    assert!(matches!(silent, ExchangeError::TimedOut { .. }), "{silent}");
+    // It agrees, and then says nothing more: it is not connected.
+    let half = against(|mut stream| {
+        let mut frame = [0; 12 + 36];
+        stream.read_exact(&mut frame).unwrap();
+        stream.write_all(&frame).unwrap();
+        drop(stream.read_to_end(&mut Vec::new()));
+    });
+    assert!(matches!(half, ExchangeError::TimedOut { .. }), "{half}");
+    let kind = against(|mut stream| {
+        let mut frame = [0; 12 + 36];
+        stream.read_exact(&mut frame).unwrap();
+        stream.write_all(&frame).unwrap();
+        stream.write_all(&frame).unwrap();
+        drop(stream.read_to_end(&mut Vec::new()));
+    });
+    assert!(
+        matches!(
+            kind,
+            ExchangeError::Kind {
+                got: 1,
+                expected: 2
+            }
+        ),
+        "{kind}"
+    );
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn nobody_there_is_an_error_in_time() {
+    let _test = begin!();
+    let (listener, address) = listener();
+    let nobody = bounded(|| patient(&here()).accept(&listener, SOON));
+    assert!(matches!(
+        of_exchange(nobody),
+        ExchangeError::TimedOut { .. }
+    ));
+    drop(listener);
+    let refused = bounded(|| patient(&here()).connect(address, SOON));
+    assert!(matches!(of_exchange(refused), ExchangeError::Tcp { .. }));
+    let zero = bounded(|| patient(&here()).connect(address, Duration::ZERO));
+    assert!(matches!(of_exchange(zero), ExchangeError::TimedOut { .. }));
+    let no_address: &[SocketAddr] = &[];
+    let nowhere = patient(&here()).connect(no_address, SOON);
+    assert!(matches!(of_exchange(nowhere), ExchangeError::NoAddress));
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn members_of_a_group_connect_the_same_way() {
+    let _test = begin!();
+    let (listener, address) = listener();
+    let pd = here();
+    let mut group = Channel::builder(&pd).group(4).unwrap();
+    thread::scope(|threads| {
+        let peers = threads.spawn(|| {
+            let connect = |_| patient(&there()).connect(address, PATIENCE).unwrap();
+            (0..3).map(connect).collect::<Vec<_>>()
+        });
+        let mut numbers = Vec::new();
+        for _ in 0..3 {
+            let member = group
+                .prepare()
+                .unwrap()
+                .accept(&listener, PATIENCE)
+                .unwrap();
+            numbers.push(group.join(member).unwrap());
+        }
+        for number in &numbers {
+            let region = pd.reg_mr(vec![0_u8; 8]).unwrap();
+            let _ticket = group
+                .channel(*number)
+                .unwrap()
+                .start_receive(region)
+                .unwrap();
+        }
+        for (mut peer, number) in peers.join().unwrap().into_iter().zip(numbers) {
+            let from = filled(&peer, number, 8);
+            peer.send(from.gather_element(..).unwrap()).unwrap();
+            let done = group.wait_completed(Some(PATIENCE)).unwrap();
+            assert_eq!(done.channel, number);
+            assert!(done.buffer.unwrap()[..] == pattern(number, 8));
+        }
+    });
+}

@@ -1,0 +1,328 @@
+//! How things end: errors and panics in scopes, drops, resets.
+
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::time::{Duration, Instant};
+
+use verbs_channel::verbs_core::{RemoteMemoryRegion, ScatterElement};
+use verbs_channel::{BufferPool, Channel, DownReason, PollingScope, ScopeError, TransportError};
+
+use crate::ends::{
+    SOON, between, bounded, bytes, filled, given, here, inside, pair, pair_of, pattern, stubborn,
+    there, was_ended, works, zeros,
+};
+use crate::harness::{PATIENCE, begin};
+
+/// What is outstanding when a scope fails.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Left {
+    Receives,
+    Sends,
+    Reads,
+    All,
+}
+
+const LEFT: [Left; 4] = [Left::Receives, Left::Sends, Left::Reads, Left::All];
+
+/// Posts a part of the buffer for each kind of work.
+fn post<'scope>(
+    scope: &'scope PollingScope<'scope, '_>,
+    left: Left,
+    buffer: ScatterElement<'scope>,
+    remote: RemoteMemoryRegion,
+) {
+    let mut chunks = buffer.chunks_mut(64).unwrap();
+    let mut next = || chunks.next().unwrap();
+    let kinds = |kind| left == Left::All || left == kind;
+    if kinds(Left::Receives) {
+        for _ in 0..4 {
+            drop(scope.post_receive(next()).unwrap());
+        }
+    }
+    if kinds(Left::Reads) {
+        for _ in 0..4 {
+            drop(scope.post_read(next(), remote).unwrap());
+        }
+    }
+    if kinds(Left::Sends) {
+        for _ in 0..4 {
+            drop(scope.post_send(next().into_gather()).unwrap());
+        }
+    }
+}
+
+/// How a closure fails.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum How {
+    Error,
+    Panic,
+}
+
+/// A scope whose closure fails with work left; how long the scope took to end.
+fn fails(how: How, left: Left, manual: bool) -> (Channel, Duration) {
+    // Nobody posts a receive: sends never end by themselves.
+    let (mut a, b) = inside(stubborn);
+    let source = given(&b, pattern(1, 64));
+    let mut buffer = zeros(&a, 12 * 64);
+    let remote = source.remote();
+    let start = Instant::now();
+    let ended = catch_unwind(AssertUnwindSafe(|| {
+        let element = buffer.scatter_element(..).unwrap();
+        let closure = |scope: &PollingScope<'_, '_>| match how {
+            How::Error => Err::<(), _>(5),
+            How::Panic => {
+                scope.poll();
+                resume_unwind(Box::new("on purpose"))
+            }
+        };
+        if manual {
+            a.manual_scope(|scope| {
+                post(scope, left, element, remote);
+                closure(scope)
+            })
+        } else {
+            a.scope(|scope| {
+                post(scope, left, element, remote);
+                closure(scope)
+            })
+        }
+    }));
+    let took = start.elapsed();
+    match ended {
+        Ok(ended) => {
+            assert_eq!(how, How::Error);
+            assert!(
+                matches!(ended, Err(ScopeError::ClosureError(5))),
+                "{ended:?}"
+            );
+        }
+        Err(panic) => {
+            assert_eq!(how, How::Panic);
+            assert_eq!(panic.downcast_ref::<&str>(), Some(&"on purpose"));
+        }
+    }
+    // It is ours alone again: nobody writes there, whatever was under way.
+    buffer.fill(7);
+    std::thread::sleep(Duration::from_millis(20));
+    assert!(buffer.iter().all(|byte| *byte == 7));
+    (a, took)
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn an_error_in_a_scope_ends_what_is_left() {
+    let _test = begin!();
+    for left in LEFT {
+        for manual in [false, true] {
+            let (a, took) = bounded(|| fails(How::Error, left, manual));
+            check(&a, left, took);
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_panic_in_a_scope_ends_what_is_left_and_goes_on() {
+    let _test = begin!();
+    for left in LEFT {
+        for manual in [false, true] {
+            let (a, took) = bounded(|| fails(How::Panic, left, manual));
+            check(&a, left, took);
+        }
+    }
+}
+
+fn check(a: &Channel, left: Left, took: Duration) {
+    match left {
+        // They end by themselves, in the time that a failed scope gives them.
+        Left::Reads => assert!(!a.is_down(), "{:?}", a.down_reason()),
+        _ => assert_eq!(a.down_reason(), Some(DownReason::Abandoned), "{left:?}"),
+    }
+    if matches!(left, Left::Sends | Left::All) {
+        assert!(took >= SOON, "sends get the drain timeout, not {took:?}");
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn receives_alone_are_not_waited_for_by_a_scope_that_failed() {
+    let _test = begin!();
+    let (mut a, _b) = pair_of(|pd| {
+        Channel::builder(pd)
+            .drain_timeout(PATIENCE)
+            .build()
+            .unwrap()
+    });
+    let mut into = zeros(&a, 64);
+    let ended = bounded(|| {
+        a.scope(|scope| {
+            drop(
+                scope
+                    .post_receive(into.scatter_element(..).unwrap())
+                    .unwrap(),
+            );
+            Err::<(), _>(())
+        })
+    });
+    assert!(matches!(ended, Err(ScopeError::ClosureError(()))));
+    assert_eq!(a.down_reason(), Some(DownReason::Abandoned));
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn work_that_ends_in_the_drain_timeout_takes_nothing_down() {
+    let _test = begin!();
+    let (mut a, mut b) = pair();
+    let from = filled(&a, 1, 50_000);
+    let target = given(&b, vec![0; 50_000]);
+    let ended = a.scope(|scope| {
+        for _ in 0..4 {
+            let element = from.gather_element(..).unwrap();
+            drop(scope.post_write(element, target.remote()).unwrap());
+        }
+        Err::<(), _>("no more")
+    });
+    assert!(matches!(ended, Err(ScopeError::ClosureError("no more"))));
+    assert!(!a.is_down());
+    assert!(bytes(&target) == from[..]);
+    works(&mut a, &mut b, 100);
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_channel_dropped_with_owned_work_in_flight_waits_for_nobody() {
+    let _test = begin!();
+    for round in 0..10 {
+        let (mut a, b) = inside(stubborn);
+        let pool = BufferPool::new(a.pd(), 1 << 14, 16).unwrap();
+        let target = given(&b, vec![0; 1 << 14]);
+        for _ in 0..4 {
+            let _ticket = a.start_receive(pool.take().unwrap()).unwrap();
+            let _ticket = a
+                .start_write(pool.take().unwrap(), target.remote())
+                .unwrap();
+            let _ticket = a.start_read(pool.take().unwrap(), target.remote()).unwrap();
+            let _ticket = a.start_send(pool.take().unwrap()).unwrap();
+        }
+        assert_eq!(pool.available(), 0);
+        if round % 2 == 0 {
+            drop(a.next_completed());
+        }
+        let start = Instant::now();
+        drop(a);
+        assert!(start.elapsed() < SOON * 8, "{:?}", start.elapsed());
+        // They are back, and nothing writes to them.
+        assert_eq!(pool.available(), 16);
+        let mut blocks: Vec<_> = std::iter::from_fn(|| pool.take()).collect();
+        blocks.iter_mut().for_each(|block| block.fill(9));
+        std::thread::sleep(Duration::from_millis(5));
+        assert!(
+            blocks
+                .iter()
+                .all(|block| block.iter().all(|byte| *byte == 9))
+        );
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn an_abort_says_so_and_refuses_what_comes_after() {
+    let _test = begin!();
+    let (mut a, _b) = inside(stubborn);
+    a.abort();
+    assert_eq!(a.down_reason(), Some(DownReason::Closed));
+    let from = filled(&a, 1, 8);
+    let error = a.send(from.gather_element(..).unwrap()).unwrap_err();
+    assert_eq!(error.to_string(), "the channel is down: it was closed");
+    // Twice is once.
+    a.abort();
+    drop(a.start_send(from).unwrap_err().into_given());
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_reset_connects_anew_with_the_same_settings() {
+    let _test = begin!();
+    let (mut a, mut b) = between(&here(), &there(), |pd| {
+        Channel::builder(pd)
+            .max_send_wr(3)
+            .timeout(PATIENCE)
+            .build()
+            .unwrap()
+    });
+    for round in 0..5 {
+        let ticket = a.start_receive(filled(&a, round, 64)).unwrap();
+        let number = a.endpoint().unwrap().qp_num();
+        let (to_be_a, to_be_b) = (a.reset().unwrap(), b.reset().unwrap());
+        // What was in flight comes back from the old one.
+        assert_eq!(a.down_reason(), Some(DownReason::Closed));
+        assert!(a.endpoint().is_none());
+        let ended = a.poll(ticket).unwrap().unwrap();
+        let error = ended.result.unwrap_err();
+        assert_eq!(error, TransportError::Aborted(DownReason::Closed));
+        assert!(ended.buffer.unwrap()[..] == pattern(round, 64));
+        let (ea, eb) = (to_be_a.endpoint(), to_be_b.endpoint());
+        assert_ne!((ea.qp_num(), 0), (number, 1));
+        (a, b) = (
+            to_be_a.handshake(&eb).unwrap(),
+            to_be_b.handshake(&ea).unwrap(),
+        );
+        works(&mut a, &mut b, 1000);
+        let from = filled(&a, 1, 8);
+        let target = given(&b, vec![0_u8; 8]);
+        let ended = a.scope(|scope| {
+            for _ in 0..3 {
+                let element = from.gather_element(..).unwrap();
+                drop(scope.post_write(element, target.remote()).unwrap());
+            }
+            let fourth = scope.post_write(from.gather_element(..).unwrap(), target.remote());
+            assert!(fourth.unwrap_err().is_backpressure());
+            Ok::<_, ()>(())
+        });
+        ended.unwrap();
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_channel_that_failed_is_reset_and_works() {
+    let _test = begin!();
+    let (mut a, b) = inside(stubborn);
+    let from = filled(&a, 1, 64);
+    let error = a
+        .send_timeout(from.gather_element(..).unwrap(), SOON)
+        .unwrap_err();
+    drop((error, b));
+    let to_be_a = a.reset().unwrap();
+    // Why it went down is still known.
+    assert_eq!(a.down_reason(), Some(DownReason::TimedOut));
+    let to_be_b = stubborn(a.pd());
+    let (ea, eb) = (to_be_a.endpoint(), to_be_b.endpoint());
+    let (mut a, mut b) = (
+        to_be_a.handshake(&eb).unwrap(),
+        to_be_b.handshake(&ea).unwrap(),
+    );
+    works(&mut a, &mut b, 1000);
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn errors_say_what_and_why_and_become_io_errors() {
+    let _test = begin!();
+    let (mut a, _b) = inside(stubborn);
+    let mut into = zeros(&a, 8);
+    let error = a
+        .receive_timeout(into.scatter_element(..).unwrap(), SOON)
+        .unwrap_err();
+    assert!(
+        matches!(&error, verbs_channel::Error::Transport(why) if was_ended(why, DownReason::TimedOut))
+    );
+    let error = std::io::Error::from(error);
+    assert_eq!(error.kind(), std::io::ErrorKind::TimedOut, "{error}");
+    let refused = a.receive(into.scatter_element(..).unwrap()).unwrap_err();
+    let words = "the channel is down: an operation was not done by its deadline";
+    assert_eq!(refused.to_string(), words);
+    assert_eq!(
+        std::io::Error::from(refused).kind(),
+        std::io::ErrorKind::ConnectionAborted
+    );
+}

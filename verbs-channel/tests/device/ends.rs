@@ -1,0 +1,158 @@
+//! The two ends of a connection, and what they work on.
+
+use std::time::{Duration, Instant};
+
+use verbs_channel::verbs_core::{
+    AccessFlags, AckTimeout, Device, MaxAckRetries, MaxRnrRetries, MemoryRegion, MinRnrTimer,
+    ProtectionDomain, ScatterElement, SharedRegion, WorkError,
+};
+use verbs_channel::{Channel, DownReason, Error, PreparedChannel, TransportError};
+
+use crate::harness::{PATIENCE, device_name, peer_name};
+
+pub(crate) use crate::harness::pair::pattern;
+
+/// A deadline for what must run into it.
+pub(crate) const SOON: Duration = Duration::from_millis(150);
+
+/// A protection domain on the device under test.
+pub(crate) fn here() -> ProtectionDomain {
+    on(&device_name())
+}
+
+/// A protection domain at the other end of the wire.
+pub(crate) fn there() -> ProtectionDomain {
+    on(&peer_name())
+}
+
+fn on(device: &str) -> ProtectionDomain {
+    let context = Device::by_name(device).unwrap().open().unwrap();
+    context.alloc_pd().unwrap()
+}
+
+/// A connected pair across the wire, with all defaults but for a deadline.
+pub(crate) fn pair() -> (Channel, Channel) {
+    pair_of(patient)
+}
+
+/// A connected pair across the wire, made by `build`.
+pub(crate) fn pair_of(build: impl Fn(&ProtectionDomain) -> PreparedChannel) -> (Channel, Channel) {
+    between(&here(), &there(), build)
+}
+
+/// A connected pair within one device: nothing of it is on the wire.
+pub(crate) fn inside(build: impl Fn(&ProtectionDomain) -> PreparedChannel) -> (Channel, Channel) {
+    let pd = here();
+    between(&pd, &pd, build)
+}
+
+pub(crate) fn between(
+    a: &ProtectionDomain,
+    b: &ProtectionDomain,
+    build: impl Fn(&ProtectionDomain) -> PreparedChannel,
+) -> (Channel, Channel) {
+    let (a, b) = (build(a), build(b));
+    let (to_a, to_b) = (a.endpoint(), b.endpoint());
+    (a.handshake(&to_b).unwrap(), b.handshake(&to_a).unwrap())
+}
+
+/// Defaults, with a deadline that only a hang runs into.
+pub(crate) fn patient(pd: &ProtectionDomain) -> PreparedChannel {
+    Channel::builder(pd)
+        .timeout(PATIENCE)
+        .max_inline_data(64)
+        .build()
+        .unwrap()
+}
+
+/// A channel whose card gives up on a dead peer in about 100 ms.
+pub(crate) fn impatient(pd: &ProtectionDomain) -> PreparedChannel {
+    Channel::builder(pd)
+        .timeout(PATIENCE)
+        .ack_timeout(AckTimeout::new(12).unwrap())
+        .retry_cnt(MaxAckRetries::new(3).unwrap())
+        .build()
+        .unwrap()
+}
+
+/// A channel whose card never gives up: neither on a dead peer, nor on one without a receive.
+pub(crate) fn stubborn(pd: &ProtectionDomain) -> PreparedChannel {
+    Channel::builder(pd)
+        .timeout(PATIENCE)
+        .drain_timeout(SOON)
+        .ack_timeout(AckTimeout::new(12).unwrap())
+        .retry_cnt(MaxAckRetries::new(7).unwrap())
+        .rnr_retry(MaxRnrRetries::UNLIMITED)
+        .min_rnr_timer(MinRnrTimer::new(20).unwrap())
+        .build()
+        .unwrap()
+}
+
+/// No elements.
+pub(crate) const NOTHING: [ScatterElement<'static>; 0] = [];
+
+/// A registered buffer of zeros.
+pub(crate) fn zeros(channel: &Channel, len: usize) -> MemoryRegion<Vec<u8>> {
+    channel.pd().reg_mr(vec![0; len]).unwrap()
+}
+
+/// A registered buffer with a pattern.
+pub(crate) fn filled(channel: &Channel, seed: usize, len: usize) -> MemoryRegion<Vec<u8>> {
+    channel.pd().reg_mr(pattern(seed, len)).unwrap()
+}
+
+/// Memory that the peer may use in every way.
+pub(crate) fn given(channel: &Channel, bytes: Vec<u8>) -> SharedRegion<Vec<u8>> {
+    channel.pd().reg_shared(bytes, AccessFlags::REMOTE).unwrap()
+}
+
+/// What is in memory that the peer may use.
+pub(crate) fn bytes(region: &SharedRegion<Vec<u8>>) -> Vec<u8> {
+    let mut bytes = vec![0; region.len()];
+    region.read(0, &mut bytes).unwrap();
+    bytes
+}
+
+/// A message of `len` pattern bytes crosses from one end to the other, unharmed.
+pub(crate) fn works(from: &mut Channel, to: &mut Channel, len: usize) {
+    let source = filled(from, len, len);
+    let mut sink = zeros(to, len);
+    let received = to.scope(|scope| {
+        let receive = scope.post_receive(sink.scatter_element(..)?)?;
+        from.send(source.gather_element(..)?)?;
+        Ok::<_, Error>(receive.spin_poll()?)
+    });
+    assert_eq!(received.unwrap().byte_len() as usize, len);
+    assert!(sink[..] == source[..], "{len} bytes are not those sent");
+}
+
+/// Runs what must end by itself, far from any hang.
+pub(crate) fn bounded<T>(what: impl FnOnce() -> T) -> T {
+    let start = Instant::now();
+    let result = what();
+    let took = start.elapsed();
+    assert!(took < PATIENCE / 2, "it took {took:?}");
+    result
+}
+
+/// Asserts that an operation ran into its deadline, and took its channel with it.
+pub(crate) fn assert_timed_out<T: std::fmt::Debug>(result: Result<T, Error>, channel: &Channel) {
+    match result.unwrap_err() {
+        Error::Transport(error) => assert!(was_ended(&error, DownReason::TimedOut), "{error:?}"),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(channel.down_reason(), Some(DownReason::TimedOut));
+}
+
+/// Whether an operation was ended for this reason.
+pub(crate) fn was_ended(error: &TransportError, reason: DownReason) -> bool {
+    *error == TransportError::Aborted(reason)
+}
+
+/// What a failed operation's card said.
+pub(crate) fn work_error(error: &Error) -> WorkError {
+    match error {
+        Error::Transport(TransportError::Work(error)) => *error,
+        other => panic!("no work error: {other:?}"),
+    }
+}

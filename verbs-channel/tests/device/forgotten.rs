@@ -1,0 +1,198 @@
+//! Whatever is leaked: nothing becomes unsound, and nothing hangs.
+#![expect(
+    clippy::mem_forget,
+    clippy::forget_non_drop,
+    reason = "it is what these tests are about, also where it must make no difference"
+)]
+
+use std::mem::forget;
+
+use verbs_channel::{BufferPool, Channel, DownReason, Error, Outgoing, ScopeError};
+
+use crate::ends::{
+    bounded, bytes, filled, given, here, inside, pair, pattern, stubborn, works, zeros,
+};
+use crate::harness::{PATIENCE, begin};
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_forgotten_handle_is_waited_for_by_its_scope() {
+    let _test = begin!();
+    let (mut a, mut b) = pair();
+    let from = filled(&a, 1, 2000);
+    let mut into = zeros(&b, 2000);
+    let ended = b.scope(|theirs| {
+        let (first, second) = into.scatter_element(..)?.split_at_mut(1000)?;
+        forget(theirs.post_receive(first)?);
+        forget(theirs.lend_receive(second)?);
+        let sent = a.scope(|ours| {
+            let (first, second) = from.gather_element(..)?.split_at(1000)?;
+            forget(ours.post_send(first)?);
+            forget(ours.lend(Outgoing::send([second]))?);
+            Ok::<_, Error>(())
+        });
+        sent.unwrap();
+        Ok::<_, Error>(())
+    });
+    ended.unwrap();
+    assert!(into[..] == from[..]);
+    works(&mut a, &mut b, 10);
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_forgotten_batch_is_waited_for_by_its_scope() {
+    let _test = begin!();
+    let (mut a, b) = pair();
+    let from = filled(&a, 1, 1000);
+    let target = given(&b, vec![0_u8; 1000]);
+    let ended = a.scope(|scope| {
+        let write = Outgoing::write(from.gather_element(..)?, target.remote());
+        forget(scope.post_batch([write; 6])?);
+        Ok::<_, Error>(())
+    });
+    ended.unwrap();
+    assert!(bytes(&target) == from[..]);
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn forgotten_handles_in_a_scope_that_fails_are_ended() {
+    let _test = begin!();
+    let (mut a, _b) = inside(stubborn);
+    let mut into = zeros(&a, 200);
+    let ended = bounded(|| {
+        a.scope(|scope| {
+            let (first, second) = into.scatter_element(..).unwrap().split_at_mut(100).unwrap();
+            forget(scope.post_receive(first).unwrap());
+            forget(scope.post_send(second.into_gather()).unwrap());
+            Err::<(), _>(())
+        })
+    });
+    assert!(matches!(ended, Err(ScopeError::ClosureError(()))));
+    assert_eq!(a.down_reason(), Some(DownReason::Abandoned));
+    into.fill(1);
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_forgotten_element_takes_nothing_with_it() {
+    let _test = begin!();
+    let (mut a, mut b) = pair();
+    let mut into = zeros(&b, 64);
+    forget(into.scatter_element(..).unwrap());
+    let _ticket = into.gather_element(..).unwrap();
+    into.fill(3);
+    works(&mut a, &mut b, 10);
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_forgotten_ticket_s_buffer_is_found_or_goes_with_its_channel() {
+    let _test = begin!();
+    let (mut a, mut b) = pair();
+    let pool = BufferPool::new(b.pd(), 64, 4).unwrap();
+    for _ in 0..4 {
+        let _ticket = b.start_receive(pool.take().unwrap()).unwrap();
+    }
+    for seed in 0..2 {
+        let from = filled(&a, seed, 64);
+        a.send(from.gather_element(..).unwrap()).unwrap();
+        let found = b.wait_completed(Some(PATIENCE)).unwrap();
+        assert!(found.buffer.unwrap()[..] == pattern(seed, 64));
+    }
+    assert_eq!(pool.available(), 2);
+    drop(b);
+    assert_eq!(pool.available(), 4);
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn forgotten_results_and_blocks_are_lost_alone() {
+    let _test = begin!();
+    let (mut a, mut b) = pair();
+    let pool = BufferPool::new(b.pd(), 64, 3).unwrap();
+    forget(pool.take().unwrap());
+    let ticket = b.start_receive(pool.take().unwrap()).unwrap();
+    let from = filled(&a, 1, 64);
+    a.send(from.gather_element(..).unwrap()).unwrap();
+    forget(b.wait(ticket, Some(PATIENCE)).unwrap().expect("in time"));
+    assert_eq!(pool.available(), 1);
+    b.abort();
+    forget(b.start_receive(pool.take().unwrap()).unwrap_err());
+    assert_eq!(pool.available(), 0);
+    assert!(pool.take().is_none());
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_forgotten_region_stays_registered_for_whoever_uses_it() {
+    let _test = begin!();
+    let (mut a, b) = pair();
+    let target = given(&b, vec![0_u8; 64]);
+    let remote = target.remote();
+    // The peer's memory, its buffer with it: what the card writes to is nobody else's.
+    forget(target);
+    let from = filled(&a, 1, 64);
+    a.write(from.gather_element(..).unwrap(), remote).unwrap();
+    let mut back = zeros(&a, 64);
+    a.read(back.scatter_element(..).unwrap(), remote).unwrap();
+    assert!(back[..] == from[..]);
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_forgotten_channel_keeps_what_its_card_may_touch() {
+    let _test = begin!();
+    let pd = here();
+    let (mut a, b) = Channel::loopback(&pd).unwrap();
+    let mut b = b;
+    let pool = BufferPool::new(&pd, 64, 8).unwrap();
+    for _ in 0..4 {
+        let _ticket = b.start_receive(pool.take().unwrap()).unwrap();
+    }
+    forget(b);
+    drop(pd);
+    // It still receives; its blocks never come back.
+    for seed in 0..4 {
+        let from = filled(&a, seed, 64);
+        a.send(from.gather_element(..).unwrap()).unwrap();
+    }
+    assert_eq!(pool.available(), 4);
+    let prepared = Channel::builder(a.pd()).build().unwrap();
+    forget(prepared);
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_forgotten_group_member_takes_no_place() {
+    let _test = begin!();
+    let pd = here();
+    let mut group = Channel::builder(&pd)
+        .max_send_wr(4)
+        .max_recv_wr(4)
+        .group(2)
+        .unwrap();
+    for _ in 0..3 {
+        forget(group.prepare().unwrap());
+    }
+    let (member, peer) = (group.prepare().unwrap(), group.prepare().unwrap());
+    let (to_member, to_peer) = (member.endpoint(), peer.endpoint());
+    let peer = group.join(peer.handshake(&to_member).unwrap()).unwrap();
+    let member = group.join(member.handshake(&to_peer).unwrap()).unwrap();
+    let mut into = pd.reg_mr(vec![0_u8; 64]).unwrap();
+    let _ticket = group
+        .channel(member)
+        .unwrap()
+        .start_receive(pd.reg_mr(vec![0_u8; 64]).unwrap())
+        .unwrap();
+    let from = pd.reg_mr(pattern(1, 64)).unwrap();
+    group
+        .channel(peer)
+        .unwrap()
+        .send(from.gather_element(..).unwrap())
+        .unwrap();
+    let done = group.wait_completed(Some(PATIENCE)).unwrap();
+    into.copy_from_slice(&done.buffer.unwrap());
+    assert!(into[..] == from[..]);
+}

@@ -1,0 +1,358 @@
+//! Groups: many channels on one completion queue.
+
+use std::collections::BTreeMap;
+use std::thread;
+
+use verbs_channel::verbs_core::{
+    AccessFlags, ProtectionDomain, RemoteMemoryRegion, ScatterElement,
+};
+use verbs_channel::{
+    BufferPool, Channel, ChannelGroup, DownReason, Error, PollStrategy, PreparedChannel, Refusal,
+    TransportError,
+};
+
+use crate::ends::{SOON, bounded, bytes, here, impatient, pattern, stubborn};
+use crate::harness::{PATIENCE, begin};
+
+fn group_of(pd: &ProtectionDomain, max_channels: u32) -> ChannelGroup {
+    let builder = Channel::builder(pd).max_send_wr(4).max_recv_wr(4);
+    builder.timeout(PATIENCE).group(max_channels).unwrap()
+}
+
+/// A member of the group, and the channel at its other end.
+fn join(
+    group: &mut ChannelGroup,
+    peer: fn(&ProtectionDomain) -> PreparedChannel,
+) -> (usize, Channel) {
+    let pd = group.pd().clone();
+    let (member, peer) = (group.prepare().unwrap(), peer(&pd));
+    let (to_member, to_peer) = (member.endpoint(), peer.endpoint());
+    let number = group.join(member.handshake(&to_peer).unwrap()).unwrap();
+    (number, peer.handshake(&to_member).unwrap())
+}
+
+fn send(channel: &mut Channel, bytes: Vec<u8>) {
+    let from = channel.pd().reg_mr(bytes).unwrap();
+    channel
+        .send_timeout(from.gather_element(..).unwrap(), PATIENCE)
+        .unwrap();
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn sixty_four_channels_on_one_queue() {
+    let _test = begin!();
+    let pd = here();
+    let mut group = group_of(&pd, 64);
+    let pool = BufferPool::new(&pd, 64, 64 * 4).unwrap();
+    let mut peers: Vec<_> = (0..64).map(|_| join(&mut group, impatient)).collect();
+    assert_eq!((group.len(), peers.last().unwrap().0), (64, 63));
+    for round in 0..3 {
+        for (number, _) in &peers {
+            let _ticket = group
+                .channel(*number)
+                .unwrap()
+                .start_receive(pool.take().unwrap())
+                .unwrap();
+        }
+        for (number, peer) in peers.iter_mut().rev() {
+            send(peer, pattern(*number + 64 * round, 64));
+        }
+        // In the order of completion, which is that of the sends.
+        for number in (0..64).rev() {
+            let completed = group.wait_completed(Some(PATIENCE)).unwrap();
+            assert_eq!(completed.channel, number);
+            completed.result.unwrap();
+            assert!(completed.buffer.unwrap()[..] == pattern(number + 64 * round, 64));
+        }
+    }
+    assert_eq!(pool.available(), 64 * 4);
+    let full = group.prepare().unwrap();
+    let endpoint = full.endpoint();
+    let full = group.join(full.handshake(&endpoint).unwrap());
+    assert!(matches!(full, Err(Error::GroupFull(64))));
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn no_channel_starves_another() {
+    let _test = begin!();
+    let pd = here();
+    let mut group = group_of(&pd, 8);
+    let pool = BufferPool::new(&pd, 8, 8 * 4).unwrap();
+    let peers: Vec<_> = (0..8).map(|_| join(&mut group, impatient)).collect();
+    for (number, _) in &peers {
+        for _ in 0..4 {
+            let _ticket = group
+                .channel(*number)
+                .unwrap()
+                .start_receive(pool.take().unwrap())
+                .unwrap();
+        }
+    }
+    // One peer never stops; the others have a few messages each.
+    let counts = thread::scope(|threads| {
+        for (number, mut peer) in peers {
+            threads.spawn(move || {
+                for _ in 0..if number == 0 { 200 } else { 10 } {
+                    send(&mut peer, vec![0_u8; 8]);
+                }
+            });
+        }
+        let mut counts = BTreeMap::new();
+        for _ in 0..200 + 7 * 10 {
+            let completed = group.wait_completed(Some(PATIENCE)).unwrap();
+            completed.result.unwrap();
+            *counts.entry(completed.channel).or_insert(0) += 1;
+            let mut channel = group.channel(completed.channel).unwrap();
+            let _ticket = channel.start_receive(completed.buffer.unwrap()).unwrap();
+        }
+        counts
+    });
+    let expected = (0..8).map(|number| (number, if number == 0 { 200 } else { 10 }));
+    assert!(counts.into_iter().eq(expected));
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_member_does_all_that_a_channel_does() {
+    let _test = begin!();
+    let pd = here();
+    let mut group = group_of(&pd, 3);
+    let (_, _other) = join(&mut group, impatient);
+    let (number, mut peer) = join(&mut group, impatient);
+    let source = pd.reg_shared(pattern(1, 100), AccessFlags::REMOTE).unwrap();
+    let mut into = pd.reg_mr(vec![0_u8; 100]).unwrap();
+    let mut member = group.channel(number).unwrap();
+    member
+        .read(into.scatter_element(..).unwrap(), source.remote())
+        .unwrap();
+    assert!(into[..] == pattern(1, 100));
+    source.write(0, &[0; 100]).unwrap();
+    member
+        .write(into.gather_element(..).unwrap(), source.remote())
+        .unwrap();
+    assert!(bytes(&source) == into[..]);
+    let ended = member.scope(|scope| {
+        let receive = scope.post_receive(into.scatter_element(..)?)?;
+        send(&mut peer, pattern(2, 100));
+        Ok::<_, Error>(receive.spin_poll()?)
+    });
+    assert_eq!(ended.unwrap().byte_len(), 100);
+    assert!(into[..] == pattern(2, 100));
+    // Its queues are its own: four, whatever the others do.
+    let ended = member.scope(|scope| {
+        for chunk in into.scatter_element(..).unwrap().chunks_mut(25).unwrap() {
+            drop(scope.post_receive(chunk).unwrap());
+        }
+        let fifth = scope.post_receive(Vec::<ScatterElement<'_>>::new());
+        assert!(fifth.unwrap_err().is_backpressure());
+        Err::<(), _>(())
+    });
+    assert!(ended.is_err());
+    assert_eq!(member.down_reason(), Some(DownReason::Abandoned));
+    // One that is down takes no other with it.
+    assert!(!group.channel(0).unwrap().is_down());
+    let wait = bounded(|| group.wait_completed(Some(SOON)));
+    assert!(wait.is_none());
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_peer_that_fails_takes_its_own_channel_only() {
+    let _test = begin!();
+    let pd = here();
+    let mut group = group_of(&pd, 2);
+    let (first, first_peer) = join(&mut group, impatient);
+    let (second, mut second_peer) = join(&mut group, impatient);
+    let target = pd.reg_shared(vec![0_u8; 8], AccessFlags::REMOTE).unwrap();
+    let remote = target.remote();
+    let wrong = RemoteMemoryRegion::new(remote.addr(), 8, remote.rkey() ^ 1);
+    let ticket = group
+        .channel(second)
+        .unwrap()
+        .start_receive(pd.reg_mr(vec![0_u8; 8]).unwrap())
+        .unwrap();
+    let from = pd.reg_mr(vec![1_u8; 8]).unwrap();
+    let mut channel = group.channel(first).unwrap();
+    let error = channel
+        .write(from.gather_element(..).unwrap(), wrong.unwrap())
+        .unwrap_err();
+    assert!(matches!(error, Error::Transport(TransportError::Work(_))));
+    assert!(channel.is_down());
+    send(&mut second_peer, vec![2; 8]);
+    let mut channel = group.channel(second).unwrap();
+    let done = channel.wait(ticket, Some(PATIENCE)).unwrap().unwrap();
+    assert_eq!(done.channel, second);
+    done.result.unwrap();
+    drop(first_peer);
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_deadline_in_a_group_ends_one_channel() {
+    let _test = begin!();
+    let pd = here();
+    let mut group = group_of(&pd, 2);
+    let (first, _silent) = join(&mut group, stubborn);
+    let (second, mut peer) = join(&mut group, impatient);
+    let ticket = group
+        .channel(second)
+        .unwrap()
+        .start_receive(pd.reg_mr(vec![0_u8; 8]).unwrap())
+        .unwrap();
+    let from = pd.reg_mr(vec![1_u8; 8]).unwrap();
+    let mut channel = group.channel(first).unwrap();
+    let sent = bounded(|| channel.send_timeout(from.gather_element(..).unwrap(), SOON));
+    assert!(sent.is_err());
+    assert_eq!(channel.down_reason(), Some(DownReason::TimedOut));
+    send(&mut peer, vec![2; 8]);
+    let done = group
+        .channel(second)
+        .unwrap()
+        .wait(ticket, Some(PATIENCE))
+        .unwrap()
+        .unwrap();
+    done.result.unwrap();
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn channels_leave_and_others_come() {
+    let _test = begin!();
+    let pd = here();
+    let mut group = group_of(&pd, 4);
+    let pool = BufferPool::new(&pd, 16, 64).unwrap();
+    assert!(group.is_empty());
+    assert!(matches!(
+        group.channel(0).unwrap_err(),
+        Error::UnknownChannel(0)
+    ));
+    let mut peers: Vec<_> = (0..4).map(|_| join(&mut group, impatient)).collect();
+    for round in 0..30 {
+        let (number, peer) = peers.remove(round % 4);
+        let mut channel = group.channel(number).unwrap();
+        let tickets: Vec<_> = (0..4)
+            .map(|_| channel.start_receive(pool.take().unwrap()).unwrap())
+            .collect();
+        group.remove(number).unwrap();
+        assert_eq!(group.len(), 3);
+        // What was in flight has ended, and nothing new begins.
+        let mut channel = group.channel(number).unwrap();
+        assert_eq!(channel.down_reason(), Some(DownReason::Closed));
+        let rejected = channel.start_receive(pool.take().unwrap()).unwrap_err();
+        assert_eq!(rejected.refusal(), Refusal::Down(DownReason::Closed));
+        drop(rejected);
+        if round % 2 == 0 {
+            for ticket in tickets {
+                let ended = group
+                    .channel(number)
+                    .unwrap()
+                    .poll(ticket)
+                    .unwrap()
+                    .unwrap();
+                assert_eq!(
+                    ended.result.unwrap_err(),
+                    TransportError::Aborted(DownReason::Closed)
+                );
+            }
+        } else {
+            // Its number stays taken until its results are: another number is given.
+            let (other, other_peer) = join(&mut group, impatient);
+            assert_ne!(other, number);
+            for _ in tickets {
+                assert_eq!(group.next_completed().unwrap().channel, number);
+            }
+            group.remove(other).unwrap();
+            drop(other_peer);
+        }
+        assert_eq!(pool.available(), 64);
+        drop(peer);
+        let (again, mut peer) = join(&mut group, impatient);
+        let ticket = group
+            .channel(again)
+            .unwrap()
+            .start_receive(pool.take().unwrap())
+            .unwrap();
+        send(&mut peer, pattern(round, 16));
+        let done = group
+            .channel(again)
+            .unwrap()
+            .wait(ticket, Some(PATIENCE))
+            .unwrap()
+            .unwrap();
+        assert!(done.buffer.unwrap()[..] == pattern(round, 16));
+        peers.push((again, peer));
+        assert_eq!(group.len(), 4);
+    }
+    // Thirty of them left, and the numbers did not run away.
+    assert!(peers.iter().all(|(number, _)| *number < 6), "{peers:?}");
+    assert!(matches!(group.remove(77), Err(Error::UnknownChannel(77))));
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_member_of_another_group_is_refused() {
+    let _test = begin!();
+    let pd = here();
+    let (mut group, other) = (group_of(&pd, 2), group_of(&pd, 2));
+    let stranger = other.prepare().unwrap();
+    let endpoint = stranger.endpoint();
+    let refused = group.join(stranger.handshake(&endpoint).unwrap());
+    assert!(matches!(refused, Err(Error::ForeignMember)));
+    assert!(group.is_empty());
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_ticket_of_another_group_is_stale() {
+    let _test = begin!();
+    let pd = here();
+    let (mut group, mut other) = (group_of(&pd, 2), group_of(&pd, 2));
+    let (number, _peer) = join(&mut group, impatient);
+    let (theirs, _their_peer) = join(&mut other, impatient);
+    let ticket = group
+        .channel(number)
+        .unwrap()
+        .start_receive(pd.reg_mr(vec![0_u8; 8]).unwrap())
+        .unwrap();
+    let stale = other.channel(theirs).unwrap().poll(ticket);
+    assert!(matches!(stale, Err(Error::StaleTicket)));
+    assert!(
+        group
+            .channel(number)
+            .unwrap()
+            .poll(ticket)
+            .unwrap()
+            .is_none()
+    );
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_group_sleeps_until_any_of_its_channels_has_something() {
+    let _test = begin!();
+    let pd = here();
+    let builder = Channel::builder(&pd).strategy(PollStrategy::Notify { after: 10 });
+    let mut group = builder.max_send_wr(4).max_recv_wr(4).group(8).unwrap();
+    let mut peers: Vec<_> = (0..8).map(|_| join(&mut group, impatient)).collect();
+    for (number, _) in &peers {
+        let _ticket = group
+            .channel(*number)
+            .unwrap()
+            .start_receive(pd.reg_mr(vec![0_u8; 8]).unwrap())
+            .unwrap();
+    }
+    thread::scope(|threads| {
+        threads.spawn(|| {
+            for (number, peer) in &mut peers {
+                thread::sleep(SOON / 4);
+                send(peer, vec![u8::try_from(*number).unwrap(); 8]);
+            }
+        });
+        for number in 0..8_u8 {
+            let done = group.wait_completed(Some(PATIENCE)).unwrap();
+            assert_eq!(done.buffer.unwrap()[..], [number; 8]);
+        }
+    });
+}

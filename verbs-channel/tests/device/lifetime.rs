@@ -1,0 +1,104 @@
+//! How long things live: drops in every order, with work in flight.
+
+use std::any::Any;
+
+use verbs_channel::verbs_core::{AccessFlags, CompletionQueue};
+use verbs_channel::{BufferPool, Channel};
+
+use crate::ends::{bounded, here};
+use crate::harness::begin;
+
+/// Every order of the numbers below `count`.
+fn orders(count: usize) -> Vec<Vec<usize>> {
+    if count == 0 {
+        return vec![Vec::new()];
+    }
+    let with_last = |order: Vec<usize>| {
+        (0..count).map(move |at| {
+            let mut order = order.clone();
+            order.insert(at, count - 1);
+            order
+        })
+    };
+    orders(count - 1).into_iter().flat_map(with_last).collect()
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn drops_in_every_order_with_work_in_flight() {
+    let _test = begin!();
+    for order in orders(6) {
+        let pd = here();
+        let builder = || Channel::builder(&pd).max_send_wr(4).max_recv_wr(4);
+        let (left, right) = (builder().build().unwrap(), builder().build().unwrap());
+        let (to_left, to_right) = (left.endpoint(), right.endpoint());
+        let mut left = left.handshake(&to_right).unwrap();
+        let right = right.handshake(&to_left).unwrap();
+        let mut group = builder().group(2).unwrap();
+        let member = group.prepare().unwrap();
+        let endpoint = member.endpoint();
+        let number = group.join(member.handshake(&endpoint).unwrap()).unwrap();
+        let pool = BufferPool::new(&pd, 64, 8).unwrap();
+        let target = pd.reg_shared(vec![0_u8; 64], AccessFlags::REMOTE).unwrap();
+        // In flight: a receive and a write on each, of blocks and of regions.
+        let block = || pool.take().unwrap();
+        let _ticket = left.start_receive(block()).unwrap();
+        let _ticket = left.start_write(block(), target.remote()).unwrap();
+        let _ticket = left
+            .start_receive(pd.reg_mr(vec![0_u8; 64]).unwrap())
+            .unwrap();
+        let mut member = group.channel(number).unwrap();
+        let _ticket = member.start_receive(block()).unwrap();
+        let _ticket = member.start_write(block(), target.remote()).unwrap();
+        let cq: CompletionQueue = left.cq().clone();
+        let mut objects: Vec<Option<Box<dyn Any>>> = vec![
+            Some(Box::new(pd)),
+            Some(Box::new(cq)),
+            Some(Box::new((left, right))),
+            Some(Box::new(group)),
+            Some(Box::new(pool)),
+            Some(Box::new(target)),
+        ];
+        bounded(|| {
+            for index in order {
+                drop(objects[index].take());
+            }
+        });
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn what_is_prepared_may_go_unconnected() {
+    let _test = begin!();
+    let pd = here();
+    for _ in 0..20 {
+        let prepared = Channel::builder(&pd).build().unwrap();
+        let group = Channel::builder(&pd).group(2).unwrap();
+        let member = group.prepare().unwrap();
+        let endpoint = member.endpoint();
+        let connected = group.prepare().unwrap().handshake(&endpoint).unwrap();
+        drop(group);
+        drop((prepared, member, connected));
+    }
+    // Nothing is left that holds the domain.
+    pd.close().unwrap();
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_hundred_channels_come_and_go() {
+    let _test = begin!();
+    let pd = here();
+    for round in 0..100_u8 {
+        let (mut left, mut right) = Channel::loopback(&pd).unwrap();
+        let ticket = right
+            .start_receive(pd.reg_mr(vec![0_u8; 8]).unwrap())
+            .unwrap();
+        let from = pd.reg_mr(vec![round; 8]).unwrap();
+        left.send(from.gather_element(..).unwrap()).unwrap();
+        let done = right.wait(ticket, None).unwrap().unwrap();
+        assert_eq!(done.buffer.unwrap()[..], [round; 8]);
+    }
+    pd.close().unwrap();
+}

@@ -1,0 +1,180 @@
+//! Loans: elements that come back before their scope ends.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use verbs_channel::{Channel, DownReason, Error, Incoming, Outgoing};
+
+use crate::ends::{
+    SOON, bounded, filled, given, inside, pair, pattern, stubborn, was_ended, works, zeros,
+};
+use crate::harness::{PATIENCE, begin, until};
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_window_of_loans_moves_more_than_it_holds() {
+    let _test = begin!();
+    let (mut a, b) = pair();
+    let wanted = pattern(8, 40 * 1000);
+    let source = given(&b, wanted.clone());
+    let mut window = zeros(&a, 4 * 1000);
+    let ended = a.scope(|scope| {
+        let mut blocks = wanted.chunks(1000).zip(0_u64..);
+        let mut places =
+            (0_u64..40).map(|index| source.remote().slice(index * 1000..(index + 1) * 1000));
+        let mut loans = VecDeque::new();
+        for element in window.scatter_element(..)?.chunks_mut(1000)? {
+            loans.push_back(scope.lend(Incoming::read(element, places.next().unwrap()?))?);
+        }
+        while let Some(loan) = loans.pop_front() {
+            let (result, mut element) = loan.wait();
+            result?;
+            let (block, index) = blocks.next().unwrap();
+            assert!(element[..] == *block, "block {index}");
+            element.fill(0);
+            if let Some(place) = places.next() {
+                loans.push_back(scope.lend(Incoming::read(element, place?))?);
+            }
+        }
+        Ok::<_, Error>(blocks.count())
+    });
+    assert_eq!(ended.unwrap(), 0);
+    assert_eq!(window[..], [0; 4000]);
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn lent_receives_come_back_with_their_bytes_and_are_lent_again() {
+    let _test = begin!();
+    let (mut a, mut b) = pair();
+    let mut into = zeros(&b, 2 * 100);
+    let ended = b.scope(|scope| {
+        let mut elements = into.scatter_element(..)?.chunks_mut(100)?;
+        let mut first = scope.lend_receive(elements.next().unwrap())?;
+        let mut second = scope.lend_receive([elements.next().unwrap()])?;
+        for round in 0..20 {
+            works_one(&mut a, 2 * round)?;
+            works_one(&mut a, 2 * round + 1)?;
+            let (result, element) = first.wait();
+            assert_eq!(result?.byte_len(), 100);
+            assert!(element[..] == pattern(2 * round, 100));
+            let (result, [mut other]) = second.wait();
+            assert_eq!(result?.byte_len(), 100);
+            assert!(other[..] == pattern(2 * round + 1, 100));
+            other.fill(0);
+            // The two change places.
+            first = scope.lend_receive(other)?;
+            second = scope.lend_receive([element])?;
+        }
+        works_one(&mut a, 1)?;
+        works_one(&mut a, 2)?;
+        Ok::<_, Error>(())
+    });
+    ended.unwrap();
+}
+
+/// Sends a message.
+fn works_one(a: &mut Channel, seed: usize) -> Result<(), Error> {
+    let from = filled(a, seed, 100);
+    a.send(from.gather_element(..)?)
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_loan_that_is_not_done_is_still_a_loan() {
+    let _test = begin!();
+    let (mut a, mut b) = pair();
+    let mut into = zeros(&b, 100);
+    let ended = b.scope(|scope| {
+        let loan = scope.lend_receive(into.scatter_element(..)?)?;
+        let loan = loan.poll().expect_err("nothing was sent");
+        let loan = loan.wait_timeout(SOON).expect_err("nothing was sent");
+        let loan = loan
+            .wait_timeout(Duration::ZERO)
+            .expect_err("nothing was sent");
+        works_one(&mut a, 5)?;
+        let mut loan = Some(loan);
+        let mut back = None;
+        assert!(until(PATIENCE, || {
+            match loan.take().unwrap().poll() {
+                Ok((result, element)) => back = Some((result, element)),
+                Err(again) => loan = Some(again),
+            }
+            back.is_some()
+        }));
+        let (result, element) = back.unwrap();
+        assert_eq!(result?.byte_len(), 100);
+        assert!(element[..] == pattern(5, 100));
+        Ok::<_, Error>(())
+    });
+    ended.unwrap();
+    works(&mut a, &mut b, 10);
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_loan_whose_time_is_up_gives_its_elements_back_with_the_error() {
+    let _test = begin!();
+    let (mut a, _b) = inside(stubborn);
+    a.set_timeout(Some(SOON));
+    let from = filled(&a, 1, 64);
+    let mut into = zeros(&a, 64);
+    let ended = a.scope(|scope| {
+        let send = scope.lend(Outgoing::send(from.gather_element(..)?))?;
+        let receive = scope.lend_receive(into.scatter_element(..)?)?;
+        let (result, element) = bounded(|| send.wait());
+        let error = result.unwrap_err();
+        assert!(was_ended(&error, DownReason::TimedOut), "{error:?}");
+        assert!(element[..] == pattern(1, 64));
+        // The receive ended with it.
+        let (result, mut element) = receive.wait_timeout(Duration::ZERO).unwrap();
+        assert!(was_ended(&result.unwrap_err(), DownReason::TimedOut));
+        element.fill(3);
+        Ok::<_, Error>(())
+    });
+    ended.unwrap();
+    assert_eq!(into[..], [3; 64]);
+    assert_eq!(a.down_reason(), Some(DownReason::TimedOut));
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_loan_that_is_refused_gives_its_work_back() {
+    let _test = begin!();
+    let (mut a, b) = pair();
+    let target = given(&b, vec![0_u8; 8]);
+    let mut into = zeros(&a, 64);
+    let ended = a.scope(|scope| {
+        let work = Incoming::read(into.scatter_element(..)?, target.remote());
+        let rejected = scope.lend(work).unwrap_err();
+        assert!(
+            rejected.to_string().contains("64 local bytes"),
+            "{rejected}"
+        );
+        drop(rejected.into_given());
+        Ok::<_, Error>(())
+    });
+    ended.unwrap();
+    assert!(!a.is_down());
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn loans_that_nobody_waits_for_end_with_their_scope() {
+    let _test = begin!();
+    let (mut a, mut b) = pair();
+    let mut into = zeros(&b, 300);
+    let ended = b.scope(|scope| {
+        for chunk in into.scatter_element(..)?.chunks_mut(100)? {
+            drop(scope.lend_receive(chunk)?);
+        }
+        for seed in 0..3 {
+            works_one(&mut a, seed)?;
+        }
+        Ok::<_, Error>(())
+    });
+    ended.unwrap();
+    for seed in 0..3 {
+        assert!(into[seed * 100..][..100] == pattern(seed, 100));
+    }
+}

@@ -1,0 +1,33 @@
+//! Every way to use a channel with every opcode, and every way it can end, on an RDMA device.
+//!
+//! As for `verbs-core`: the device is named by `VERBS_DEVICE`, `VERBS_PEER_DEVICE` is the other end
+//! of the wire, `VERBS_NETDEV` and `VERBS_PEER_NETDEV` are what tests may break. Run all with
+//! `cargo xtask soft-roce test`, or on a card with `VERBS_DEVICE=mlx5_0 cargo test -- --ignored`.
+//!
+//! What a device cannot do is skipped by name: `SKIPPED test: reason`.
+#![cfg(test)]
+#![expect(unsafe_code, reason = "posts unpolled work, and starts processes")]
+
+mod ends;
+#[path = "../../../verbs-core/tests/device/harness/mod.rs"]
+#[expect(dead_code, reason = "verbs-core's tests use all of it")]
+mod harness;
+
+mod batches;
+mod blocking;
+mod capacity;
+mod connecting;
+mod endings;
+mod forgotten;
+mod groups;
+mod lifetime;
+mod loans;
+mod opcodes;
+mod owned;
+mod peer_dies;
+mod pools;
+mod scoped;
+mod strategies;
+mod two_hosts;
+mod unpolled;
+mod wire;

@@ -1,0 +1,281 @@
+//! Every opcode in every way: blocking, in scopes, lent, owned, in batches.
+
+use verbs_channel::verbs_core::{GatherElement, RemoteMemoryRegion, ScatterElement, WcOpcode};
+use verbs_channel::{Channel, Error, Incoming, Outgoing, Result, ScopeError};
+
+use crate::ends::{NOTHING, bytes, filled, given, pair, pattern, zeros};
+use crate::harness::{PATIENCE, begin};
+
+/// A way to use a channel: how it moves bytes out, and how it gets bytes in.
+struct Way {
+    name: &'static str,
+    out: for<'a> fn(&mut Channel, Outgoing<GatherElement<'a>>) -> Result<()>,
+    into: for<'a> fn(&mut Channel, Incoming<ScatterElement<'a>>) -> Result<()>,
+}
+
+const WAYS: [Way; 7] = [
+    Way {
+        name: "blocking",
+        out: |channel, work| channel.run(work).map(drop),
+        into: |channel, work| channel.run(work).map(drop),
+    },
+    Way {
+        name: "blocking, with a timeout",
+        out: |channel, work| channel.run_timeout(work, PATIENCE).map(drop),
+        into: |channel, work| channel.run_timeout(work, PATIENCE).map(drop),
+    },
+    Way {
+        name: "scoped",
+        out: |channel, work| {
+            let ended = channel.scope(|scope| Ok::<_, Error>(scope.post(work)?.spin_poll()?));
+            ended.map(drop).map_err(of_closure)
+        },
+        into: |channel, work| {
+            let ended = channel.scope(|scope| Ok::<_, Error>(scope.post(work)?.spin_poll()?));
+            ended.map(drop).map_err(of_closure)
+        },
+    },
+    Way {
+        name: "left to the scope",
+        out: |channel, work| {
+            let ended = channel.scope(|scope| {
+                drop(scope.post(work)?);
+                scope.poll();
+                Ok::<_, Error>(())
+            });
+            ended.map_err(of_closure)
+        },
+        into: |channel, work| {
+            let ended = channel.scope(|scope| scope.post(work).map(drop).map_err(Error::from));
+            ended.map_err(of_closure)
+        },
+    },
+    Way {
+        name: "in a manual scope",
+        out: |channel, work| {
+            let ended = channel.manual_scope(|scope| {
+                let mut work = scope.post(work)?;
+                loop {
+                    if let Some(result) = work.poll() {
+                        break Ok::<_, Error>(result?);
+                    }
+                }
+            });
+            ended.map(drop).map_err(of_closure)
+        },
+        into: |channel, work| {
+            let ended = channel.manual_scope(|scope| {
+                let waited = scope.post(work)?.wait_timeout(PATIENCE);
+                Ok::<_, Error>(waited.expect("in time")?)
+            });
+            ended.map(drop).map_err(of_closure)
+        },
+    },
+    Way {
+        name: "lent",
+        out: |channel, work| {
+            let ended = channel.scope(|scope| {
+                let (result, _element) = scope.lend(work)?.wait();
+                Ok::<_, Error>(result?)
+            });
+            ended.map(drop).map_err(of_closure)
+        },
+        into: |channel, work| {
+            let ended = channel.scope(|scope| {
+                let loan = scope.lend(work)?.wait_timeout(PATIENCE);
+                let (result, _element) = loan.expect("in time");
+                Ok::<_, Error>(result?)
+            });
+            ended.map(drop).map_err(of_closure)
+        },
+    },
+    Way {
+        name: "in a batch of one",
+        out: |channel, work| channel.run_batch([work]),
+        into: |channel, work| {
+            let ended =
+                channel.scope(|scope| Ok::<_, Error>(scope.post_batch([work])?.spin_poll()?));
+            ended.map(drop).map_err(of_closure)
+        },
+    },
+];
+
+fn of_closure(error: ScopeError<Error>) -> Error {
+    match error {
+        ScopeError::ClosureError(error) => error,
+        ScopeError::AutoPollError(error) => error.into(),
+    }
+}
+
+const LEN: usize = 10_000;
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn sends_arrive_with_and_without_immediate_data() {
+    let _test = begin!();
+    for (seed, way) in WAYS.iter().enumerate() {
+        let (mut a, mut b) = pair();
+        let from = filled(&a, seed, LEN);
+        for imm_data in [None, Some(0x0102_0304 + u32::try_from(seed).unwrap())] {
+            let mut into = zeros(&b, LEN + 5);
+            let mut work = Outgoing::send(from.gather_element(..).unwrap()).solicited();
+            if let Some(imm_data) = imm_data {
+                work = work.immediate(imm_data);
+            }
+            let received = b.scope(|scope| {
+                let receive = scope.post_receive(into.scatter_element(..)?)?;
+                (way.out)(&mut a, work)?;
+                Ok::<_, Error>(receive.spin_poll()?)
+            });
+            let received = received.unwrap();
+            assert_eq!(received.byte_len() as usize, LEN, "{}", way.name);
+            assert_eq!(received.imm_data(), imm_data, "{}", way.name);
+            assert_eq!(received.opcode(), WcOpcode::RECV);
+            assert!(into[..LEN] == pattern(seed, LEN), "{}", way.name);
+            assert_eq!(into[LEN..], [0; 5], "{}", way.name);
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn writes_arrive_and_tell_the_peer_if_they_have_immediate_data() {
+    let _test = begin!();
+    for (seed, way) in WAYS.iter().enumerate() {
+        let (mut a, mut b) = pair();
+        let from = filled(&a, seed, LEN);
+        let target = given(&b, vec![0; LEN + 20]);
+        let remote = target.remote().slice(10..).unwrap();
+        let work = Outgoing::write(from.gather_element(..).unwrap(), remote);
+        (way.out)(&mut a, work).unwrap();
+        let written = bytes(&target);
+        assert!(written[10..LEN + 10] == pattern(seed, LEN), "{}", way.name);
+        assert_eq!(
+            (&written[..10], &written[LEN + 10..]),
+            (&[0; 10][..], &[0; 10][..])
+        );
+
+        let told = b.scope(|scope| {
+            let receive = scope.post_receive(NOTHING)?;
+            (way.out)(&mut a, work.immediate(77).fence())?;
+            Ok::<_, Error>(receive.spin_poll()?)
+        });
+        let told = told.unwrap();
+        assert_eq!((told.imm_data(), told.byte_len() as usize), (Some(77), LEN));
+        assert_eq!(told.opcode(), WcOpcode::RECV_RDMA_WITH_IMM, "{}", way.name);
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn reads_bring_the_peer_s_bytes() {
+    let _test = begin!();
+    for (seed, way) in WAYS.iter().enumerate() {
+        let (mut a, b) = pair();
+        let source = given(&b, pattern(seed, LEN));
+        let mut into = zeros(&a, LEN);
+        let work = Incoming::read(into.scatter_element(7..).unwrap(), source.remote()).fence();
+        (way.into)(&mut a, work).unwrap();
+        assert_eq!(into[..7], [0; 7], "{}", way.name);
+        assert!(into[7..] == pattern(seed, LEN)[..LEN - 7], "{}", way.name);
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn atomics_change_the_peer_s_number_and_tell_what_it_was() {
+    let _test = begin!();
+    for way in &WAYS {
+        let (mut a, b) = pair();
+        let number = given(&b, 40_u64.to_ne_bytes().repeat(2));
+        let second = number.remote().slice(8..).unwrap();
+        let mut before = zeros(&a, 8);
+        let mut now = |a: &mut Channel,
+                       work: fn(
+            ScatterElement<'_>,
+            RemoteMemoryRegion,
+        ) -> Incoming<ScatterElement<'_>>| {
+            let work = work(before.scatter_element(..).unwrap(), second);
+            (way.into)(a, work).unwrap();
+            let was = u64::from_ne_bytes(before[..].try_into().unwrap());
+            let is = u64::from_ne_bytes(bytes(&number)[8..].try_into().unwrap());
+            (was, is)
+        };
+        let name = way.name;
+        let add = now(&mut a, |list, at| Incoming::fetch_and_add(list, at, 2));
+        assert_eq!(add, (40, 42), "{name}");
+        let hit = now(&mut a, |list, at| {
+            Incoming::compare_and_swap(list, at, 42, 7)
+        });
+        assert_eq!(hit, (42, 7), "{name}");
+        let miss = now(&mut a, |list, at| {
+            Incoming::compare_and_swap(list, at, 42, 8)
+        });
+        assert_eq!(miss, (7, 7), "{name}");
+        assert_eq!(
+            bytes(&number)[..8],
+            40_u64.to_ne_bytes(),
+            "the other number"
+        );
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn inline_bytes_are_taken_while_they_are_posted() {
+    let _test = begin!();
+    for (seed, way) in WAYS.iter().enumerate() {
+        let (mut a, mut b) = pair();
+        let from = filled(&a, seed, 64);
+        let mut into = zeros(&b, 64);
+        let received = b.scope(|scope| {
+            let receive = scope.post_receive(into.scatter_element(..)?)?;
+            (way.out)(&mut a, Outgoing::send(from.gather_element(..)?).inline())?;
+            Ok::<_, Error>(receive.spin_poll()?)
+        });
+        received.unwrap();
+        assert!(into[..] == pattern(seed, 64), "{}", way.name);
+        let target = given(&b, vec![0_u8; 64]);
+        let work = Outgoing::write(from.gather_element(..).unwrap(), target.remote());
+        (way.out)(&mut a, work.inline()).unwrap();
+        assert!(bytes(&target) == pattern(seed, 64), "{}", way.name);
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn lists_are_gathered_and_scattered_in_their_order() {
+    let _test = begin!();
+    let (mut a, mut b) = pair();
+    let from = filled(&a, 1, 3000);
+    let mut into = zeros(&b, 3000);
+    let (x, rest) = from.gather_element(..).unwrap().split_at(1000).unwrap();
+    let (y, z) = rest.split_at(1500).unwrap();
+    let received = b.scope(|scope| {
+        let chunks = into.scatter_element(..)?.chunks_mut(750)?;
+        let receive = scope.post_receive(chunks.collect::<Vec<_>>())?;
+        a.send([z, x, y])?;
+        Ok::<_, Error>(receive.spin_poll()?)
+    });
+    assert_eq!(received.unwrap().byte_len(), 3000);
+    assert!(into[..] == [&from[2500..], &from[..2500]].concat());
+    // Elements of memory that the peer may use as well.
+    let shared = given(&a, pattern(2, 64));
+    let target = given(&b, vec![0_u8; 64]);
+    a.write(
+        vec![shared.element(32..).unwrap(), shared.element(..32).unwrap()],
+        target.remote(),
+    )
+    .unwrap();
+    assert!(bytes(&target) == [&pattern(2, 64)[32..], &pattern(2, 64)[..32]].concat());
+    a.read(shared.element(..).unwrap(), target.remote())
+        .unwrap();
+    assert!(bytes(&shared) == bytes(&target));
+    // No bytes at all are a message too.
+    let none = b.scope(|scope| {
+        let receive = scope.post_receive(Vec::<ScatterElement<'_>>::new())?;
+        a.send(Vec::<GatherElement<'_>>::new())?;
+        Ok::<_, Error>(receive.spin_poll()?)
+    });
+    assert_eq!(none.unwrap().byte_len(), 0);
+}

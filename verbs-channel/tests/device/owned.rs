@@ -1,0 +1,268 @@
+//! Owned buffers: given away, and back with the result, in any order.
+
+use std::time::Duration;
+
+use verbs_channel::verbs_core::WcStatus;
+use verbs_channel::{
+    BufferPool, Channel, DownReason, Error, OwnedBuffer, Refusal, Ticket, TransportError,
+};
+
+use crate::ends::{
+    SOON, bounded, bytes, filled, given, impatient, inside, pair, pair_of, pattern, stubborn,
+    was_ended, works, zeros,
+};
+use crate::harness::{PATIENCE, begin, until};
+
+/// The result of an operation that must succeed.
+fn done(channel: &mut Channel, ticket: Ticket) -> (u32, Option<u32>, OwnedBuffer) {
+    let completed = channel
+        .wait(ticket, Some(PATIENCE))
+        .unwrap()
+        .expect("in time");
+    assert_eq!((completed.ticket, completed.channel), (ticket, 0));
+    let success = completed.result.unwrap();
+    (
+        success.byte_len(),
+        success.imm_data(),
+        completed.buffer.unwrap(),
+    )
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn every_operation_gives_its_buffer_back() {
+    let _test = begin!();
+    let (mut a, mut b) = pair();
+    let target = given(&b, vec![0_u8; 100]);
+    let remote = target.remote();
+
+    let receive = b.start_receive(zeros(&b, 200)).unwrap();
+    let send = a.start_send(filled(&a, 1, 100)).unwrap();
+    let (_, _, sent) = done(&mut a, send);
+    assert!(sent[..] == pattern(1, 100));
+    let (len, imm_data, received) = done(&mut b, receive);
+    assert_eq!((len, imm_data), (100, None));
+    assert!(received[..100] == sent[..] && received[100..] == [0; 100]);
+
+    let receive = b.start_receive(received).unwrap();
+    let send = a.start_send_with_immediate(sent, 99).unwrap();
+    let (_, _, buffer) = done(&mut a, send);
+    let (len, imm_data, received) = done(&mut b, receive);
+    assert_eq!((len, imm_data), (100, Some(99)));
+
+    let write = a.start_write(buffer, remote).unwrap();
+    let (_, _, buffer) = done(&mut a, write);
+    assert!(bytes(&target) == pattern(1, 100));
+    let receive = b.start_receive(received).unwrap();
+    let write = a.start_write_with_immediate(buffer, remote, 7).unwrap();
+    let (_, _, mut buffer) = done(&mut a, write);
+    assert_eq!(done(&mut b, receive).1, Some(7));
+
+    target.write(0, &pattern(2, 100)).unwrap();
+    buffer.set_range(10..=59).unwrap();
+    let read = a.start_read(buffer, remote.slice(20..70).unwrap()).unwrap();
+    let (_, _, mut buffer) = done(&mut a, read);
+    assert!(buffer[..] == pattern(2, 100)[20..70]);
+    buffer.set_range(..).unwrap();
+    assert!(buffer[..10] == pattern(1, 100)[..10] && buffer[60..] == pattern(1, 100)[60..]);
+    assert_eq!(buffer.into_region().unwrap().len(), 100);
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn results_are_taken_in_any_order() {
+    let _test = begin!();
+    let (mut a, mut b) = pair();
+    let pool = BufferPool::new(a.pd(), 64, 40).unwrap();
+    let receives: Vec<_> = (0..40)
+        .map(|_| b.start_receive(zeros(&b, 64)).unwrap())
+        .collect();
+    let mut sends = Vec::new();
+    for seed in 0..40 {
+        let mut block = pool.take().unwrap();
+        block.copy_from_slice(&pattern(seed, 64));
+        sends.push((seed, a.start_send(block).unwrap()));
+    }
+    assert_eq!(pool.available(), 0);
+    // Every third, from the end on; then the others, from the front on.
+    let (third, others): (Vec<_>, Vec<_>) = sends.into_iter().partition(|(seed, _)| seed % 3 == 0);
+    for (seed, ticket) in third.into_iter().rev().chain(others) {
+        let (_, _, buffer) = done(&mut a, ticket);
+        assert!(buffer[..] == pattern(seed, 64));
+        drop(buffer.into_block().unwrap());
+    }
+    assert_eq!(pool.available(), 40);
+    for (seed, ticket) in receives.into_iter().enumerate().rev() {
+        let (len, _, buffer) = done(&mut b, ticket);
+        assert!(len == 64 && buffer[..] == pattern(seed, 64));
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn what_is_done_first_is_found_first() {
+    let _test = begin!();
+    let (mut a, mut b) = pair();
+    assert!(b.next_completed().is_none());
+    assert!(bounded(|| b.wait_completed(Some(SOON))).is_none());
+    let tickets: Vec<_> = (0..10)
+        .map(|_| b.start_receive(zeros(&b, 64)).unwrap())
+        .collect();
+    assert!(b.next_completed().is_none());
+    for seed in 0..10 {
+        let from = filled(&a, seed, 64);
+        a.send(from.gather_element(..).unwrap()).unwrap();
+    }
+    // One of them is taken by its ticket, before it is its turn.
+    let (_, _, fourth) = done(&mut b, tickets[3]);
+    assert!(fourth[..] == pattern(3, 64));
+    for seed in [0, 1, 2, 4, 5, 6, 7, 8, 9] {
+        let completed = b.wait_completed(Some(PATIENCE)).unwrap();
+        assert_eq!(completed.ticket, tickets[seed]);
+        assert!(completed.buffer.unwrap()[..] == pattern(seed, 64));
+    }
+    assert!(b.next_completed().is_none());
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_ticket_is_good_once_and_on_its_channel_only() {
+    let _test = begin!();
+    let (mut a, mut b) = pair();
+    let ticket = b.start_receive(zeros(&b, 64)).unwrap();
+    let stale = |result: Result<Option<verbs_channel::Completed>, Error>| {
+        assert!(matches!(result.unwrap_err(), Error::StaleTicket));
+    };
+    // Another channel's slot of the same number.
+    let other = a.start_receive(zeros(&a, 64)).unwrap();
+    stale(a.poll(ticket));
+    stale(a.wait(ticket, Some(PATIENCE)));
+    stale(b.poll(other));
+    assert!(b.poll(ticket).unwrap().is_none());
+    works_one(&mut a, 64);
+    drop(done(&mut b, ticket));
+    stale(b.poll(ticket));
+    stale(b.wait(ticket, None));
+    // Nor when its slot is somebody else's.
+    let mut tickets = Vec::new();
+    for _ in 0..64 {
+        tickets.push(b.start_receive(zeros(&b, 8)).unwrap());
+        stale(b.poll(ticket));
+    }
+    assert!(!tickets.contains(&ticket));
+}
+
+fn works_one(a: &mut Channel, len: usize) {
+    let from = filled(a, 1, len);
+    a.send(from.gather_element(..).unwrap()).unwrap();
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_wait_that_times_out_leaves_the_operation_to_go_on() {
+    let _test = begin!();
+    let (mut a, mut b) = pair();
+    let ticket = b.start_receive(zeros(&b, 64)).unwrap();
+    for timeout in [Duration::ZERO, SOON] {
+        assert!(bounded(|| b.wait(ticket, Some(timeout))).unwrap().is_none());
+    }
+    assert!(!b.is_down());
+    works_one(&mut a, 64);
+    assert!(until(PATIENCE, || b
+        .poll(ticket)
+        .is_ok_and(|done| done.is_some())));
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_failure_comes_with_its_buffer() {
+    let _test = begin!();
+    let (mut a, b) = pair_of(impatient);
+    let receive = a.start_receive(zeros(&a, 64)).unwrap();
+    drop(b);
+    let send = a.start_send(filled(&a, 1, 64)).unwrap();
+    let failed = bounded(|| a.wait(send, Some(PATIENCE))).unwrap().unwrap();
+    let Err(TransportError::Work(error)) = failed.result else {
+        panic!("{failed:?}");
+    };
+    assert_eq!(error.status, WcStatus::RETRY_EXC_ERR);
+    assert!(failed.buffer.unwrap()[..] == pattern(1, 64));
+    // What else was posted is flushed.
+    let flushed = bounded(|| a.wait(receive, Some(PATIENCE)))
+        .unwrap()
+        .unwrap();
+    assert!(flushed.result.is_err() && flushed.buffer.is_some());
+    let rejected = a.start_send(filled(&a, 2, 64)).unwrap_err();
+    assert_eq!(rejected.refusal(), Refusal::Down(DownReason::Work(error)));
+    assert!(rejected.into_given()[..] == pattern(2, 64));
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn an_abort_gives_all_buffers_back() {
+    let _test = begin!();
+    let (mut a, _b) = inside(stubborn);
+    let tickets = [
+        a.start_send(filled(&a, 1, 64)).unwrap(),
+        a.start_receive(filled(&a, 2, 64)).unwrap(),
+        a.start_send(filled(&a, 3, 64)).unwrap(),
+    ];
+    bounded(|| a.abort());
+    for (ticket, seed) in tickets.into_iter().zip(1..) {
+        let ended = a.poll(ticket).unwrap().expect("it has ended");
+        let error = ended.result.unwrap_err();
+        assert!(was_ended(&error, DownReason::Closed), "{error:?}");
+        assert!(ended.buffer.unwrap()[..] == pattern(seed, 64));
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_scope_that_is_cut_off_takes_owned_work_with_it_but_not_its_buffers() {
+    let _test = begin!();
+    let (mut a, _b) = inside(stubborn);
+    let owned = a.start_receive(filled(&a, 2, 64)).unwrap();
+    let mut into = zeros(&a, 64);
+    let ended = bounded(|| {
+        a.scope(|scope| {
+            drop(
+                scope
+                    .post_receive(into.scatter_element(..).unwrap())
+                    .unwrap(),
+            );
+            Err::<(), _>(())
+        })
+    });
+    assert!(ended.is_err());
+    let completed = a.poll(owned).unwrap().expect("it has ended");
+    assert!(was_ended(
+        &completed.result.unwrap_err(),
+        DownReason::Abandoned
+    ));
+    assert!(completed.buffer.unwrap()[..] == pattern(2, 64));
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn ranges_past_the_end_are_refused() {
+    let _test = begin!();
+    let (mut a, mut b) = pair();
+    let mut buffer = OwnedBuffer::from(filled(&a, 1, 64));
+    assert_eq!((buffer.capacity(), buffer.len()), (64, 64));
+    for (start, end) in [(0, 65), (65, 65), (usize::MAX, usize::MAX)] {
+        assert!(
+            matches!(buffer.set_range(start..end), Err(Error::Core(_))),
+            "{start}..{end}"
+        );
+    }
+    let backwards = (std::ops::Bound::Included(5), std::ops::Bound::Excluded(4));
+    assert!(buffer.set_range(backwards).is_err());
+    assert_eq!(buffer.len(), 64, "as it was");
+    buffer.set_range(60..).unwrap();
+    buffer[0] = 1;
+    let receive = b.start_receive(zeros(&b, 64)).unwrap();
+    let send = a.start_send(buffer).unwrap();
+    drop(done(&mut a, send));
+    assert_eq!(done(&mut b, receive).0, 4);
+    works(&mut a, &mut b, 10);
+}

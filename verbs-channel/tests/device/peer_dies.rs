@@ -1,0 +1,212 @@
+//! A peer whose process is killed, or that is there and does nothing.
+
+use std::net::{Ipv4Addr, TcpListener};
+use std::time::Duration;
+
+use verbs_channel::verbs_core::{AccessFlags, ProtectionDomain, RemoteMemoryRegion, WcStatus};
+use verbs_channel::{
+    Channel, DownReason, Error, Outgoing, PreparedChannel, ScopeError, TransportError,
+};
+
+use crate::ends::{
+    SOON, assert_timed_out, bounded, filled, here, impatient, stubborn, there, work_error, zeros,
+};
+use crate::harness::child::{Child, Line, role};
+use crate::harness::{PATIENCE, Test, begin};
+
+/// What the peer gives.
+const GIVEN: usize = 8 << 20;
+
+type Build = fn(&ProtectionDomain) -> PreparedChannel;
+
+/// The peer: gives a region, and does nothing more until it is killed.
+fn be_the_peer(port: &str, mut line: Line) {
+    let pd = there();
+    let region = pd
+        .reg_shared(vec![5_u8; GIVEN], AccessFlags::REMOTE)
+        .unwrap();
+    let remote = region.remote();
+    let address = (Ipv4Addr::LOCALHOST, port.parse().unwrap());
+    let channel = impatient(&pd).connect(address, PATIENCE).unwrap();
+    line.say(&format!(
+        "{} {} {}",
+        remote.addr(),
+        remote.len(),
+        remote.rkey()
+    ));
+    line.is_slow();
+    line.hear();
+    drop(channel);
+}
+
+/// A peer in a process of its own, a channel to it, and its memory.
+fn meet(test: &Test, build: Build) -> (Child, Channel, RemoteMemoryRegion) {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let mut child = Child::start(test, &port.to_string());
+    let channel = build(&here()).accept(&listener, PATIENCE).unwrap();
+    let numbers = child.line.hear();
+    let mut numbers = numbers
+        .split(' ')
+        .map(|number| number.parse::<u64>().unwrap());
+    let mut next = || numbers.next().unwrap();
+    let (addr, len, rkey) = (next(), next(), u32::try_from(next()).unwrap());
+    (
+        child,
+        channel,
+        RemoteMemoryRegion::new(addr, len, rkey).unwrap(),
+    )
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn with_only_receives_posted_a_deadline_ends_it() {
+    if let Some((port, line)) = role() {
+        return be_the_peer(&port, line);
+    }
+    let test = begin!();
+    let (mut child, mut channel, _) = meet(&test, impatient);
+    let owned = channel.start_receive(filled(&channel, 1, 64)).unwrap();
+    child.kill();
+    // A reliable connection has no keepalive: nobody notices.
+    assert!(channel.wait(owned, Some(2 * SOON)).unwrap().is_none());
+    assert!(!channel.is_down());
+    let mut into = zeros(&channel, 64);
+    let result = bounded(|| channel.receive_timeout(into.scatter_element(..).unwrap(), SOON));
+    assert_timed_out(result, &channel);
+    let ended = channel
+        .poll(owned)
+        .unwrap()
+        .expect("it ended with the channel");
+    assert!(ended.result.is_err() && ended.buffer.is_some());
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_scope_of_receives_from_a_dead_peer_ends_by_the_channel_s_deadline() {
+    if let Some((port, line)) = role() {
+        return be_the_peer(&port, line);
+    }
+    let test = begin!();
+    let (mut child, mut channel, _) = meet(&test, impatient);
+    channel.set_timeout(Some(2 * SOON));
+    let mut into = zeros(&channel, 64 * 8);
+    let ended = bounded(|| {
+        channel.scope(|scope| {
+            for chunk in into.scatter_element(..).unwrap().chunks_mut(64).unwrap() {
+                drop(scope.post_receive(chunk).unwrap());
+            }
+            child.kill();
+            Ok::<_, ()>(())
+        })
+    });
+    assert!(
+        matches!(ended, Err(ScopeError::AutoPollError(_))),
+        "{ended:?}"
+    );
+    assert_eq!(channel.down_reason(), Some(DownReason::TimedOut));
+    into.fill(1);
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn with_work_posted_the_card_gives_up_by_itself() {
+    if let Some((port, line)) = role() {
+        return be_the_peer(&port, line);
+    }
+    let test = begin!();
+    for kind in ["send", "write", "read"] {
+        let (mut child, mut channel, remote) = meet(&test, impatient);
+        let mut buffer = zeros(&channel, 64);
+        // It works while the peer lives.
+        channel
+            .read(buffer.scatter_element(..).unwrap(), remote)
+            .unwrap();
+        assert_eq!(buffer[..], [5; 64]);
+        child.kill();
+        let element = buffer.scatter_element(..).unwrap();
+        let result = bounded(|| match kind {
+            "send" => channel.send(element.into_gather()),
+            "write" => channel.write(element.into_gather(), remote),
+            _ => channel.read(element, remote),
+        });
+        let error = work_error(&result.unwrap_err());
+        assert_eq!(error.status, WcStatus::RETRY_EXC_ERR, "{kind}");
+        assert_eq!(channel.down_reason(), Some(DownReason::Work(error)));
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_card_that_never_gives_up_is_ended_by_the_deadline() {
+    if let Some((port, line)) = role() {
+        return be_the_peer(&port, line);
+    }
+    let test = begin!();
+    let (mut child, mut channel, remote) = meet(&test, stubborn);
+    child.kill();
+    let from = filled(&channel, 1, 64);
+    let result =
+        bounded(|| channel.write_timeout(from.gather_element(..).unwrap(), remote, 2 * SOON));
+    assert_timed_out(result, &channel);
+    // And in a scope whose closure fails, by the drain timeout.
+    let (mut child, mut channel, remote) = meet(&test, stubborn);
+    child.kill();
+    let own = filled(&channel, 1, 64);
+    let ended = bounded(|| {
+        channel.scope(|scope| {
+            drop(
+                scope
+                    .post_write(own.gather_element(..).unwrap(), remote)
+                    .unwrap(),
+            );
+            Err::<(), _>(())
+        })
+    });
+    assert!(matches!(ended, Err(ScopeError::ClosureError(()))));
+    assert_eq!(channel.down_reason(), Some(DownReason::Abandoned));
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn in_the_middle_of_a_long_write() {
+    if let Some((port, line)) = role() {
+        return be_the_peer(&port, line);
+    }
+    let test = begin!();
+    let builds: [Build; 2] = [impatient, stubborn];
+    for build in builds {
+        let (mut child, mut channel, remote) = meet(&test, build);
+        // 64 MiB, in messages that every device can take.
+        let from = filled(&channel, 1, GIVEN);
+        channel.set_timeout(Some(Duration::from_secs(4)));
+        let ended = channel.scope(|scope| {
+            let write = Outgoing::write(from.gather_element(..)?, remote);
+            let mut first = scope.post(write)?;
+            for _ in 1..8 {
+                drop(scope.post(write)?);
+            }
+            // Some of it has been sent, most of it has not.
+            assert!(first.wait_timeout(Duration::from_millis(20)).is_none());
+            child.kill();
+            drop(first);
+            Ok::<_, Error>(())
+        });
+        match ended.unwrap_err() {
+            ScopeError::AutoPollError(TransportError::Work(error)) => {
+                let reasons = [
+                    WcStatus::RETRY_EXC_ERR,
+                    WcStatus::REM_ACCESS_ERR,
+                    WcStatus::REM_OP_ERR,
+                ];
+                assert!(reasons.contains(&error.status), "{error}");
+                assert_eq!(channel.down_reason(), Some(DownReason::Work(error)));
+            }
+            ScopeError::AutoPollError(TransportError::Aborted(reason)) => {
+                assert_eq!(reason, DownReason::TimedOut);
+                assert_eq!(channel.down_reason(), Some(reason));
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}

@@ -1,0 +1,342 @@
+//! Scopes: work on borrowed buffers, and what becomes of it.
+
+use std::thread;
+use std::time::Duration;
+
+use verbs_channel::verbs_core::{ScatterElement, WcStatus};
+use verbs_channel::{DownReason, Error, ScopeError, TransportError};
+
+use crate::ends::{
+    SOON, bounded, bytes, filled, given, impatient, inside, pair, pair_of, pattern, stubborn,
+    was_ended, works, zeros,
+};
+use crate::harness::{PATIENCE, begin, until};
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn many_at_once_and_results_in_any_order() {
+    let _test = begin!();
+    let (mut a, mut b) = pair();
+    let from = filled(&a, 1, 16 * 1000);
+    let mut into = zeros(&b, 16 * 1000);
+    let lengths = b.scope(|theirs| {
+        let chunks = into.scatter_element(..)?.chunks_mut(1000)?;
+        let mut receives = Vec::new();
+        for chunk in chunks {
+            receives.push(theirs.post_receive(chunk)?);
+        }
+        a.scope(|ours| {
+            for (index, chunk) in from.gather_element(..)?.chunks(1000)?.enumerate() {
+                let mut work = ours.post_send(chunk)?;
+                // Some are waited for, some polled, some left to the scope.
+                match index % 3 {
+                    0 => drop(work.spin_poll()?),
+                    1 => drop(work.poll().transpose()?),
+                    _ => drop(work),
+                }
+            }
+            Ok::<_, Error>(())
+        })
+        .unwrap();
+        let lengths = receives
+            .into_iter()
+            .rev()
+            .map(|work| work.spin_poll().map(|done| done.byte_len()));
+        Ok::<_, Error>(lengths.collect::<Result<Vec<_>, _>>()?)
+    });
+    assert_eq!(lengths.unwrap(), [1000; 16]);
+    assert!(into[..] == from[..]);
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn reads_writes_and_receives_mix() {
+    let _test = begin!();
+    let (mut a, mut b) = pair();
+    let there = given(&b, pattern(1, 4000));
+    let from = filled(&a, 2, 2000);
+    let mut read = zeros(&a, 2000);
+    let mut received = zeros(&a, 100);
+    let message = filled(&b, 3, 100);
+    let ended = a.scope(|scope| {
+        let (low, high) = (there.remote().slice(..2000)?, there.remote().slice(2000..)?);
+        let write = scope.post_write(from.gather_element(..)?, low)?;
+        let read = scope.post_read(read.scatter_element(..)?, high)?;
+        let receive = scope.post_receive(received.scatter_element(..)?)?;
+        b.send(message.gather_element(..)?)?;
+        assert_eq!(receive.spin_poll()?.byte_len(), 100);
+        read.spin_poll()?;
+        write.spin_poll()?;
+        Ok::<_, Error>(())
+    });
+    ended.unwrap();
+    assert!(received[..] == message[..] && read[..] == pattern(1, 4000)[2000..]);
+    assert!(bytes(&there)[..2000] == from[..]);
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_scope_waits_for_what_its_closure_left() {
+    let _test = begin!();
+    let (mut a, mut b) = pair();
+    let from = filled(&a, 1, 1000);
+    let mut into = zeros(&b, 1000);
+    thread::scope(|threads| {
+        let receiver = threads.spawn(|| {
+            b.scope(|scope| {
+                drop(
+                    scope
+                        .post_receive(into.scatter_element(..).unwrap())
+                        .unwrap(),
+                );
+                Ok::<_, ()>(())
+            })
+        });
+        thread::sleep(2 * SOON);
+        assert!(
+            !receiver.is_finished(),
+            "the scope ended before its receive"
+        );
+        a.send(from.gather_element(..).unwrap()).unwrap();
+        receiver.join().unwrap().unwrap();
+    });
+    assert!(into[..] == from[..]);
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_result_is_taken_once() {
+    let _test = begin!();
+    let (mut a, mut b) = pair();
+    let target = given(&b, vec![0_u8; 8]);
+    let from = filled(&a, 1, 8);
+    let ended = a.scope(|scope| {
+        let mut work = scope
+            .post_write(from.gather_element(..).unwrap(), target.remote())
+            .unwrap();
+        let mut first = None;
+        assert!(until(PATIENCE, || {
+            first = work.poll();
+            first.is_some()
+        }));
+        first.unwrap().unwrap();
+        assert!(work.poll().is_none());
+        assert!(work.wait_timeout(SOON).is_none());
+        let gone = TransportError::Aborted(DownReason::Closed);
+        assert_eq!(work.spin_poll().unwrap_err(), gone);
+        Ok::<_, ()>(())
+    });
+    ended.unwrap();
+    works(&mut a, &mut b, 10);
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_wait_that_times_out_leaves_the_work_to_go_on() {
+    let _test = begin!();
+    let (mut a, mut b) = pair();
+    let from = filled(&a, 1, 1000);
+    let mut into = zeros(&b, 1000);
+    let ended = b.scope(|scope| {
+        let mut receive = scope.post_receive(into.scatter_element(..)?)?;
+        assert!(receive.wait_timeout(SOON).is_none());
+        assert!(receive.wait_timeout(Duration::ZERO).is_none());
+        assert!(receive.poll().is_none());
+        a.send(from.gather_element(..)?)?;
+        let done = receive.wait_timeout(PATIENCE).expect("in time")?;
+        Ok::<_, Error>(done.byte_len())
+    });
+    assert_eq!(ended.unwrap(), 1000);
+    assert!(into[..] == from[..]);
+    works(&mut a, &mut b, 10);
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_failure_that_nobody_took_is_the_scope_s() {
+    let _test = begin!();
+    let (mut a, b) = pair_of(impatient);
+    drop(b);
+    let from = filled(&a, 1, 64);
+    let ended = bounded(|| {
+        a.scope(|scope| {
+            drop(scope.post_send(from.gather_element(..).unwrap()).unwrap());
+            drop(scope.post_send(from.gather_element(..).unwrap()).unwrap());
+            Ok::<_, ()>(())
+        })
+    });
+    match ended.unwrap_err() {
+        ScopeError::AutoPollError(TransportError::Work(error)) => {
+            assert_eq!(
+                error.status,
+                WcStatus::RETRY_EXC_ERR,
+                "the first, not its flush"
+            );
+            assert_eq!(a.down_reason(), Some(DownReason::Work(error)));
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_failure_that_was_taken_is_not_the_scope_s() {
+    let _test = begin!();
+    let (mut a, b) = pair_of(impatient);
+    drop(b);
+    let from = filled(&a, 1, 64);
+    let ended = a.scope(|scope| {
+        let work = scope.post_send(from.gather_element(..).unwrap()).unwrap();
+        Ok::<_, ()>(bounded(|| work.spin_poll()))
+    });
+    assert!(ended.unwrap().is_err());
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn the_channel_s_deadline_ends_a_scope_that_would_not() {
+    let _test = begin!();
+    let (mut a, _b) = inside(stubborn);
+    a.set_timeout(Some(SOON));
+    let from = filled(&a, 1, 64);
+    let mut into = zeros(&a, 64);
+    let ended = bounded(|| {
+        a.scope(|scope| {
+            drop(scope.post_send(from.gather_element(..).unwrap()).unwrap());
+            drop(
+                scope
+                    .post_receive(into.scatter_element(..).unwrap())
+                    .unwrap(),
+            );
+            Ok::<_, ()>(())
+        })
+    });
+    match ended.unwrap_err() {
+        ScopeError::AutoPollError(error) => {
+            assert!(was_ended(&error, DownReason::TimedOut), "{error:?}");
+        }
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(a.down_reason(), Some(DownReason::TimedOut));
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_manual_scope_aborts_what_is_left_and_says_so() {
+    let _test = begin!();
+    let (mut a, b) = pair();
+    let mut into = zeros(&a, 64);
+    let ended = bounded(|| {
+        a.manual_scope(|scope| {
+            drop(
+                scope
+                    .post_receive(into.scatter_element(..).unwrap())
+                    .unwrap(),
+            );
+            Ok::<_, ()>(())
+        })
+    });
+    match ended.unwrap_err() {
+        ScopeError::AutoPollError(error) => {
+            assert!(was_ended(&error, DownReason::Abandoned), "{error:?}");
+        }
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(a.down_reason(), Some(DownReason::Abandoned));
+    // What was done, though nobody looked, is not aborted.
+    drop(b);
+    let (mut a, b) = pair();
+    let target = given(&b, vec![0_u8; 8]);
+    let from = filled(&a, 1, 8);
+    let ended = a.manual_scope(|scope| {
+        let work = scope
+            .post_write(from.gather_element(..).unwrap(), target.remote())
+            .unwrap();
+        let _ticket = work.spin_poll().unwrap();
+        Ok::<_, ()>(())
+    });
+    ended.unwrap();
+    assert!(!a.is_down());
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_scope_within_a_scope_on_another_channel() {
+    let _test = begin!();
+    let (mut a, mut b) = pair();
+    let (mut c, mut d) = pair();
+    let from = filled(&a, 1, 500);
+    let other = filled(&c, 2, 500);
+    let mut into = zeros(&b, 500);
+    let mut too = zeros(&d, 500);
+    let ended = a.scope(|outer| {
+        let sent = outer.post_send(from.gather_element(..)?)?;
+        let inner = b.scope(|inner| {
+            let received = inner.post_receive(into.scatter_element(..)?)?;
+            // The innermost fails; what is around it goes on.
+            let innermost = d.scope(|third| {
+                drop(third.post_receive(too.scatter_element(..)?)?);
+                let fourth = c.scope(|fourth| {
+                    drop(fourth.post_send(other.gather_element(..)?)?);
+                    Ok::<_, Error>(())
+                });
+                fourth.unwrap();
+                Err::<(), _>(Error::StaleTicket)
+            });
+            assert!(matches!(
+                innermost,
+                Err(ScopeError::ClosureError(Error::StaleTicket))
+            ));
+            Ok::<_, Error>(received.spin_poll()?.byte_len())
+        });
+        assert_eq!(inner.unwrap(), 500);
+        sent.spin_poll()?;
+        Ok::<_, Error>(())
+    });
+    ended.unwrap();
+    assert!(into[..] == from[..]);
+    assert!(!a.is_down() && !b.is_down());
+    works(&mut a, &mut b, 77);
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn an_empty_scope_ends_at_once() {
+    let _test = begin!();
+    let (mut a, mut b) = pair();
+    assert_eq!(a.scope(|_| Ok::<_, ()>(5)).unwrap(), 5);
+    assert_eq!(a.scope(|scope| Ok::<_, ()>(scope.poll())).unwrap(), 0);
+    assert!(matches!(
+        a.scope(|_| Err::<(), _>(6)),
+        Err(ScopeError::ClosureError(6))
+    ));
+    assert!(a.manual_scope(|_| Ok::<_, ()>(())).is_ok());
+    let quiet = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        a.scope(|_| -> Result<(), ()> { std::panic::resume_unwind(Box::new(7)) })
+    }));
+    assert_eq!(quiet.unwrap_err().downcast_ref::<i32>(), Some(&7));
+    // An error with no work left takes nothing down.
+    assert!(!a.is_down());
+    works(&mut a, &mut b, 9);
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn what_is_refused_comes_back() {
+    let _test = begin!();
+    let (mut a, _b) = pair();
+    a.abort();
+    assert_eq!(a.down_reason(), Some(DownReason::Closed));
+    let mut into = zeros(&a, 64);
+    let mut kept: Option<ScatterElement<'_>> = None;
+    let element = into.scatter_element(..).unwrap();
+    let ended = a.scope(|scope| {
+        let rejected = scope.post_receive(element).unwrap_err();
+        assert!(!rejected.is_backpressure());
+        kept = Some(rejected.into_given());
+        Ok::<_, ()>(())
+    });
+    ended.unwrap();
+    kept.unwrap()[0] = 9;
+    assert_eq!(into[0], 9);
+}

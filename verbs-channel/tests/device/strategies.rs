@@ -1,0 +1,138 @@
+//! How a channel spends the time until a completion comes.
+
+use std::fs;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use verbs_channel::verbs_core::ProtectionDomain;
+use verbs_channel::{Channel, PollStrategy, PreparedChannel};
+
+use crate::ends::{
+    SOON, assert_timed_out, bounded, filled, inside, pair_of, pattern, works, zeros,
+};
+use crate::harness::{PATIENCE, begin, until};
+
+const ALL: [fn(&ProtectionDomain) -> PreparedChannel; 4] = [
+    |pd| with(pd, PollStrategy::Spin),
+    |pd| with(pd, PollStrategy::SpinThenYield),
+    |pd| with(pd, PollStrategy::Notify { after: 0 }),
+    |pd| with(pd, PollStrategy::Notify { after: 100 }),
+];
+
+fn with(pd: &ProtectionDomain, strategy: PollStrategy) -> PreparedChannel {
+    let builder = Channel::builder(pd).strategy(strategy);
+    builder.timeout(PATIENCE).build().unwrap()
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn each_moves_bytes() {
+    let _test = begin!();
+    for build in ALL {
+        let (mut a, mut b) = pair_of(build);
+        for len in [1, 100, 20_000] {
+            works(&mut a, &mut b, len);
+            works(&mut b, &mut a, len);
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn each_keeps_its_deadline() {
+    let _test = begin!();
+    for build in ALL {
+        for timeout in [Duration::ZERO, SOON, 3 * SOON] {
+            let (mut a, _b) = inside(build);
+            let mut into = zeros(&a, 8);
+            let start = Instant::now();
+            let result = bounded(|| a.receive_timeout(into.scatter_element(..).unwrap(), timeout));
+            assert!(start.elapsed() >= timeout);
+            assert_timed_out(result, &a);
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn each_wakes_for_what_comes_late() {
+    let _test = begin!();
+    for build in ALL {
+        let (mut a, mut b) = pair_of(build);
+        for round in 0..5 {
+            let from = filled(&a, round, 64);
+            let mut into = zeros(&b, 64);
+            thread::scope(|threads| {
+                let receiver = threads.spawn(|| b.receive(into.scatter_element(..).unwrap()));
+                thread::sleep(SOON);
+                a.send(from.gather_element(..).unwrap()).unwrap();
+                receiver.join().unwrap().unwrap();
+            });
+            assert!(into[..] == pattern(round, 64));
+        }
+    }
+}
+
+/// The processor time of this thread.
+fn cpu_time() -> Duration {
+    let stat = fs::read_to_string("/proc/thread-self/schedstat").unwrap();
+    let nanos = stat.split(' ').next().unwrap().parse().unwrap();
+    Duration::from_nanos(nanos)
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn who_is_notified_sleeps() {
+    let test = begin!();
+    if cpu_time().is_zero() && !until(SOON, || !cpu_time().is_zero()) {
+        return test.skip("this kernel does not count a thread's processor time");
+    }
+    let (mut a, _b) = inside(|pd| with(pd, PollStrategy::Notify { after: 10 }));
+    let mut into = zeros(&a, 8);
+    let before = cpu_time();
+    let wait = Duration::from_secs(1);
+    let result = a.receive_timeout(into.scatter_element(..).unwrap(), wait);
+    let busy = cpu_time() - before;
+    assert_timed_out(result, &a);
+    assert!(busy < wait / 4, "busy for {busy:?} of {wait:?}");
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn the_strategy_can_be_changed_at_any_time() {
+    let _test = begin!();
+    let (mut a, mut b) = pair_of(|pd| with(pd, PollStrategy::Notify { after: 0 }));
+    let (mut c, mut d) = pair_of(|pd| with(pd, PollStrategy::Spin));
+    let strategies = [
+        PollStrategy::Spin,
+        PollStrategy::Notify { after: 0 },
+        PollStrategy::SpinThenYield,
+        PollStrategy::Notify { after: 1000 },
+    ];
+    for strategy in strategies {
+        // The second pair cannot sleep: it was made to spin. It works all the same.
+        for channel in [&mut a, &mut b, &mut c, &mut d] {
+            channel.set_strategy(strategy);
+        }
+        works(&mut a, &mut b, 500);
+        works(&mut d, &mut c, 500);
+    }
+    for channel in [&mut a, &mut c] {
+        channel.set_timeout(Some(SOON));
+        let mut into = zeros(channel, 8);
+        let result = bounded(|| channel.receive(into.scatter_element(..).unwrap()));
+        assert_timed_out(result, channel);
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn many_waits_leave_no_notification_behind() {
+    let _test = begin!();
+    let (mut a, mut b) = pair_of(|pd| with(pd, PollStrategy::Notify { after: 0 }));
+    for round in 0..500 {
+        works(&mut a, &mut b, 1 + round % 50);
+    }
+    // Destroying the queues waits for what was not acknowledged: it ends at once.
+    bounded(|| drop((a, b)));
+}

@@ -1,0 +1,163 @@
+//! Two machines on one wire, each of which runs the same test: `SOFT_ROCE_HOST` says which one
+//! this is, `SOFT_ROCE_PEER` is the other's address.
+
+use std::env;
+use std::fs;
+use std::net::{Ipv4Addr, TcpListener};
+
+use verbs_channel::verbs_core::{
+    ProtectionDomain, RemoteMemoryRegion, SharedElement, SharedRegion, WcStatus,
+};
+use verbs_channel::{Channel, DownReason, Error, PreparedChannel, ScopeError};
+
+use crate::ends::{
+    SOON, bounded, filled, given, here, impatient, patient, pattern, stubborn, was_ended,
+    work_error, zeros,
+};
+use crate::harness::{PATIENCE, Test, begin, until};
+
+/// Any port that is not taken in a machine that runs nothing else.
+const PORT: u16 = 18601;
+
+type Build = fn(&ProtectionDomain) -> PreparedChannel;
+
+/// Whether this is the first of two machines, and a channel to the other.
+fn other(test: &Test, build: Build, data: &[u8]) -> Option<(bool, Channel, Vec<u8>)> {
+    let set = env::var("SOFT_ROCE_HOST")
+        .ok()
+        .zip(env::var("SOFT_ROCE_PEER").ok());
+    let Some((host, peer)) = set else {
+        test.skip("SOFT_ROCE_HOST and SOFT_ROCE_PEER name no second machine");
+        return None;
+    };
+    let (first, peer) = (host == "1", peer.parse::<Ipv4Addr>().unwrap());
+    let prepared = build(&here());
+    let patience = 2 * PATIENCE;
+    let (channel, theirs) = if first {
+        let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, PORT)).unwrap();
+        prepared.accept_with(&listener, patience, data).unwrap()
+    } else {
+        // The other machine may still be starting: its address does not answer at first.
+        prepared.connect_with((peer, PORT), patience, data).unwrap()
+    };
+    Some((first, channel, theirs))
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn bytes_cross() {
+    let test = begin!();
+    let Some((first, mut channel, data)) = other(&test, patient, b"private") else {
+        return;
+    };
+    assert_eq!(data, b"private");
+    let seed = usize::from(first);
+    let from = filled(&channel, seed, 100_000);
+    let mut into = zeros(&channel, 100_000);
+    let ended = channel.scope(|scope| {
+        let received = scope.post_receive(into.scatter_element(..)?)?;
+        drop(scope.post_send(from.gather_element(..)?)?);
+        Ok::<_, Error>(received.spin_poll()?)
+    });
+    ended.unwrap();
+    assert!(into[..] == pattern(1 - seed, 100_000));
+    // Neither goes before the other has all.
+    let (mut last, one) = (zeros(&channel, 1), filled(&channel, 1, 1));
+    let ended = channel.scope(|scope| {
+        drop(scope.post_receive(last.scatter_element(..)?)?);
+        drop(scope.post_send(one.gather_element(..)?)?);
+        Ok::<_, Error>(())
+    });
+    ended.unwrap();
+}
+
+/// Asks the other machine to die, which tells where its memory is first.
+fn until_it_dies(test: &Test, build: Build) -> Option<(Channel, RemoteMemoryRegion)> {
+    let (first, mut channel, _) = other(test, build, b"")?;
+    if !first {
+        let region = given(&channel, vec![0_u8; 4096]);
+        let remote = region.remote();
+        let words = [remote.addr(), u64::from(remote.rkey())]
+            .map(u64::to_be_bytes)
+            .concat();
+        let mut die = zeros(&channel, 1);
+        let ended = channel.scope(|scope| {
+            drop(scope.post_receive(die.scatter_element(..)?)?);
+            let here = scope_region(&words, &region);
+            drop(scope.post_send(here)?);
+            Ok::<_, Error>(())
+        });
+        ended.unwrap();
+        // At once, without a word to anyone.
+        fs::write("/proc/sysrq-trigger", "o").unwrap();
+        std::thread::sleep(PATIENCE);
+        panic!("this machine does not die");
+    }
+    let mut words = zeros(&channel, 16);
+    channel.receive(words.scatter_element(..).unwrap()).unwrap();
+    let (addr, rkey) = words.split_at(8);
+    let number = |bytes: &[u8]| u64::from_be_bytes(bytes.try_into().unwrap());
+    let rkey = u32::try_from(number(rkey)).unwrap();
+    let remote = RemoteMemoryRegion::new(number(addr), 4096, rkey).unwrap();
+    Some((channel, remote))
+}
+
+fn scope_region<'r>(words: &[u8], region: &'r SharedRegion<Vec<u8>>) -> SharedElement<'r> {
+    region.write(0, words).unwrap();
+    region.element(..words.len()).unwrap()
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_machine_that_dies_is_given_up_on() {
+    let test = begin!();
+    let Some((mut channel, remote)) = until_it_dies(&test, impatient) else {
+        return;
+    };
+    let from = filled(&channel, 1, 4096);
+    let write = |channel: &mut Channel| channel.write(from.gather_element(..).unwrap(), remote);
+    write(&mut channel).unwrap();
+    let die = filled(&channel, 1, 1);
+    channel.send(die.gather_element(..).unwrap()).unwrap();
+    let mut error = None;
+    let ended = until(PATIENCE, || {
+        error = write(&mut channel).err();
+        error.is_some()
+    });
+    assert!(ended, "writes to a dead machine succeed");
+    let error = work_error(&error.unwrap());
+    assert_eq!(error.status, WcStatus::RETRY_EXC_ERR);
+    assert_eq!(channel.down_reason(), Some(DownReason::Work(error)));
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_machine_that_dies_under_a_card_that_never_gives_up() {
+    let test = begin!();
+    let Some((mut channel, remote)) = until_it_dies(&test, stubborn) else {
+        return;
+    };
+    let (from, die) = (filled(&channel, 1, 4096), filled(&channel, 1, 1));
+    let mut into = zeros(&channel, 64);
+    channel.set_timeout(Some(PATIENCE / 4));
+    let ended = bounded(|| {
+        channel.scope(|scope| {
+            drop(scope.post_receive(into.scatter_element(..)?)?);
+            scope.post_send(die.gather_element(..)?)?.spin_poll()?;
+            // Until one is not answered any more.
+            loop {
+                let mut write = scope.post_write(from.gather_element(..)?, remote)?;
+                match write.wait_timeout(4 * SOON) {
+                    Some(result) => drop(result?),
+                    None => break Ok::<_, Error>(()),
+                }
+            }
+        })
+    });
+    let Err(ScopeError::AutoPollError(error)) = ended else {
+        panic!("{ended:?}");
+    };
+    assert!(was_ended(&error, DownReason::TimedOut), "{error:?}");
+    assert_eq!(channel.down_reason(), Some(DownReason::TimedOut));
+    into.fill(1);
+}

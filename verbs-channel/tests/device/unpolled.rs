@@ -1,0 +1,63 @@
+//! Work whose buffers the caller keeps: the base of other layers.
+
+use verbs_channel::{Error, Incoming, Outgoing};
+
+use crate::ends::{bytes, filled, given, pair, pattern, works, zeros};
+use crate::harness::{PATIENCE, begin};
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn each_kind_by_its_ticket() {
+    let _test = begin!();
+    let (mut a, mut b) = pair();
+    let from = filled(&a, 1, 500);
+    let (mut into, mut read) = (zeros(&b, 500), zeros(&a, 500));
+    let target = given(&b, vec![0_u8; 500]);
+    // SAFETY: all four are waited for below, before what they name is used or dropped.
+    let receive = unsafe { b.post_receive_unpolled(into.scatter_element(..).unwrap()) }.unwrap();
+    let send = Outgoing::send(from.gather_element(..).unwrap()).immediate(3);
+    // SAFETY: as above.
+    let send = unsafe { a.post_unpolled(send) }.unwrap();
+    let write = Outgoing::write(from.gather_element(..).unwrap(), target.remote());
+    // SAFETY: as above.
+    let write = unsafe { a.post_unpolled(write) }.unwrap();
+    let fetch = Incoming::read(read.scatter_element(..).unwrap(), target.remote()).fence();
+    // SAFETY: as above.
+    let fetch = unsafe { a.post_unpolled(fetch) }.unwrap();
+    for ticket in [fetch, send, write] {
+        let completed = a.wait(ticket, Some(PATIENCE)).unwrap().expect("in time");
+        completed.result.unwrap();
+        assert!(completed.buffer.is_none());
+    }
+    let received = b.wait(receive, Some(PATIENCE)).unwrap().expect("in time");
+    assert_eq!(received.result.unwrap().imm_data(), Some(3));
+    assert!(
+        into[..] == from[..] && read[..] == pattern(1, 500) && bytes(&target) == pattern(1, 500)
+    );
+    // Nobody finds them but by their tickets.
+    assert!(a.next_completed().is_none() && b.next_completed().is_none());
+    assert!(matches!(a.poll(send).unwrap_err(), Error::StaleTicket));
+    works(&mut a, &mut b, 10);
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn they_end_with_their_channel() {
+    let _test = begin!();
+    let (mut a, _b) = pair();
+    let mut into = zeros(&a, 64);
+    // SAFETY: the channel is aborted before the region goes.
+    let receive = unsafe { a.post_receive_unpolled(into.scatter_element(..).unwrap()) }.unwrap();
+    a.abort();
+    assert!(
+        a.poll(receive)
+            .unwrap()
+            .expect("it has ended")
+            .result
+            .is_err()
+    );
+    // SAFETY: it is refused.
+    let rejected = unsafe { a.post_receive_unpolled(into.scatter_element(..).unwrap()) };
+    drop(rejected.unwrap_err().into_given());
+    into[0] = 1;
+}

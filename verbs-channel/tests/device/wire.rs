@@ -1,0 +1,152 @@
+//! Faults of the wire while work is in flight: the deadline ends what the card would not.
+
+use std::time::Duration;
+
+use verbs_channel::verbs_core::WcStatus;
+use verbs_channel::{DownReason, Error, ScopeError, TransportError};
+
+use crate::ends::{
+    SOON, assert_timed_out, bounded, bytes, filled, given, impatient, pair_of, pattern, stubborn,
+    was_ended, work_error, works, zeros,
+};
+use crate::harness::{PATIENCE, begin, wire};
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn total_loss_and_a_card_that_never_gives_up() {
+    let test = begin!(alone);
+    let Some([here, _]) = wire::netdevs(&test) else {
+        return;
+    };
+    let (mut a, mut b) = pair_of(stubborn);
+    works(&mut a, &mut b, 1000);
+    let target = given(&b, vec![0_u8; 5000]);
+    let from = filled(&a, 1, 5000);
+    let broken = wire::netem(&here, &["loss", "100%"]);
+    let result =
+        bounded(|| a.write_timeout(from.gather_element(..).unwrap(), target.remote(), 2 * SOON));
+    assert_timed_out(result, &a);
+    // In a scope, with all kinds under way.
+    drop(broken);
+    let (mut a, mut b) = pair_of(stubborn);
+    works(&mut a, &mut b, 1000);
+    a.set_timeout(Some(2 * SOON));
+    let _broken = wire::netem(&here, &["loss", "100%"]);
+    let (from, mut into) = (filled(&a, 1, 5000), zeros(&a, 5000));
+    let ended = bounded(|| {
+        a.scope(|scope| {
+            let (first, second) = into.scatter_element(..)?.split_at_mut(2500)?;
+            drop(scope.post_receive(first)?);
+            drop(scope.post_read(second, target.remote())?);
+            drop(scope.post_write(from.gather_element(..)?, target.remote())?);
+            drop(scope.post_send(from.gather_element(..)?)?);
+            Ok::<_, Error>(())
+        })
+    });
+    let Err(ScopeError::AutoPollError(error)) = ended else {
+        panic!("{ended:?}");
+    };
+    assert!(was_ended(&error, DownReason::TimedOut), "{error:?}");
+    assert_eq!(a.down_reason(), Some(DownReason::TimedOut));
+    into.fill(1);
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn total_loss_and_a_card_that_gives_up() {
+    let test = begin!(alone);
+    let Some([here, _]) = wire::netdevs(&test) else {
+        return;
+    };
+    let (mut a, mut b) = pair_of(impatient);
+    works(&mut a, &mut b, 1000);
+    let from = filled(&a, 1, 5000);
+    let _broken = wire::netem(&here, &["loss", "100%"]);
+    let error = bounded(|| a.send(from.gather_element(..).unwrap())).unwrap_err();
+    assert_eq!(work_error(&error).status, WcStatus::RETRY_EXC_ERR);
+    assert!(a.is_down() && !b.is_down());
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_loss_that_ends_in_time_is_not_noticed() {
+    let test = begin!(alone);
+    let Some([here, _]) = wire::netdevs(&test) else {
+        return;
+    };
+    let (mut a, mut b) = pair_of(stubborn);
+    works(&mut a, &mut b, 1000);
+    let target = given(&b, vec![0_u8; 5000]);
+    let broken = wire::netem(&here, &["loss", "100%"]);
+    let write = a.start_write(filled(&a, 3, 5000), target.remote()).unwrap();
+    assert!(a.wait(write, Some(2 * SOON)).unwrap().is_none());
+    drop(broken);
+    let done = a.wait(write, Some(PATIENCE)).unwrap().expect("it goes on");
+    done.result.unwrap();
+    assert!(bytes(&target) == pattern(3, 5000));
+    works(&mut a, &mut b, 1000);
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_link_that_goes_down_under_work() {
+    let test = begin!(alone);
+    let Some([here, there]) = wire::netdevs(&test) else {
+        return;
+    };
+    for netdev in [&here, &there] {
+        let (mut a, mut b) = pair_of(stubborn);
+        works(&mut a, &mut b, 1000);
+        let target = given(&b, vec![0_u8; 5000]);
+        let receive = a.start_receive(zeros(&a, 64)).unwrap();
+        let broken = wire::down(netdev);
+        let from = filled(&a, 1, 5000);
+        let timeout = Duration::from_secs(1);
+        let error =
+            bounded(|| a.write_timeout(from.gather_element(..).unwrap(), target.remote(), timeout));
+        // The card notices, or the deadline does.
+        match error.unwrap_err() {
+            Error::Transport(TransportError::Work(error)) => {
+                assert_ne!(error.status, WcStatus::SUCCESS);
+            }
+            Error::Transport(TransportError::Aborted(reason)) => {
+                assert_eq!(reason, DownReason::TimedOut);
+            }
+            other => panic!("{other}"),
+        }
+        assert!(a.is_down());
+        let ended = bounded(|| a.wait(receive, Some(PATIENCE)))
+            .unwrap()
+            .unwrap();
+        assert!(ended.result.is_err() && ended.buffer.is_some());
+        drop(broken);
+        // Both ends anew, and it works again.
+        let (to_be_a, to_be_b) = (a.reset().unwrap(), b.reset().unwrap());
+        let (ea, eb) = (to_be_a.endpoint(), to_be_b.endpoint());
+        (a, b) = (
+            to_be_a.handshake(&eb).unwrap(),
+            to_be_b.handshake(&ea).unwrap(),
+        );
+        works(&mut a, &mut b, 1000);
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn bytes_survive_a_wire_that_loses_and_reorders() {
+    let test = begin!(alone);
+    let Some([here, _]) = wire::netdevs(&test) else {
+        return;
+    };
+    for fault in [
+        &["loss", "2%"][..],
+        &["delay", "1ms", "reorder", "20%"],
+        &["corrupt", "1%"],
+    ] {
+        let (mut a, mut b) = pair_of(stubborn);
+        let _broken = wire::netem(&here, fault);
+        for round in 0..5 {
+            works(&mut a, &mut b, 20_000 + round);
+        }
+    }
+}
