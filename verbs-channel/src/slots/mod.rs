@@ -199,7 +199,12 @@ impl<S: Copy, B> Slots<S, B> {
     /// `None` for a number that belongs to nobody.
     #[inline]
     pub(crate) fn complete(&mut self, wr_id: u64, success: S) -> Option<Claim> {
-        let id = Id::of(wr_id);
+        // With `MEMBER`, which no table is long enough for: a success that was not asked for ends
+        // nothing.
+        let id = Id {
+            index: (wr_id & 0xffff_ffff) as u32,
+            generation: (wr_id >> 32) as u32,
+        };
         let slot = self.slots.get_mut(id.index as usize)?;
         if slot.generation != id.generation {
             return None;

@@ -1,0 +1,111 @@
+//! A channel on the made-up library, and what its card does.
+
+use std::time::{Duration, Instant};
+
+use verbs_channel::verbs_core::verbs_sys::{
+    IBV_WC_SUCCESS, IBV_WC_WR_FLUSH_ERR, ibv_wc, ibv_wc_status,
+};
+use verbs_channel::verbs_core::{Device, MemoryRegion, ProtectionDomain};
+use verbs_channel::{Channel, PreparedChannel};
+
+use crate::library::with;
+
+/// Far longer than anything here takes, far shorter than for ever.
+const LONG: Duration = Duration::from_secs(10);
+
+/// How long a channel of these tests waits for flushes.
+pub(crate) const DRAIN: Duration = Duration::from_millis(50);
+
+/// A protection domain of this thread's device.
+pub(crate) fn pd() -> ProtectionDomain {
+    let context = Device::by_name("fake0").unwrap().open().unwrap();
+    context.alloc_pd().unwrap()
+}
+
+/// A channel with four places in each queue.
+pub(crate) fn channel() -> Channel {
+    connected(
+        Channel::builder(&pd())
+            .max_send_wr(4)
+            .max_recv_wr(4)
+            .drain_timeout(DRAIN)
+            .build()
+            .unwrap(),
+    )
+}
+
+/// Connected to itself: nobody asks.
+pub(crate) fn connected(prepared: PreparedChannel) -> Channel {
+    let endpoint = prepared.endpoint();
+    let channel = prepared.handshake(&endpoint).unwrap();
+    forget_the_past();
+    channel
+}
+
+/// From here on, only what comes is seen.
+pub(crate) fn forget_the_past() {
+    with(|library| {
+        library.calls.clear();
+        library.modified.clear();
+        library.posted.clear();
+    });
+}
+
+/// A registered buffer of 64 bytes.
+pub(crate) fn region(channel: &Channel) -> MemoryRegion<Vec<u8>> {
+    channel.pd().reg_mr(vec![0_u8; 64]).unwrap()
+}
+
+/// The `wr_id`s that were posted, in their order.
+pub(crate) fn posted() -> Vec<u64> {
+    with(|library| {
+        library
+            .posted
+            .iter()
+            .flatten()
+            .map(|posted| posted.wr_id)
+            .collect()
+    })
+}
+
+/// The card says that a request has ended like this.
+pub(crate) fn ends(wr_id: u64, status: ibv_wc_status) {
+    let done = ibv_wc {
+        wr_id,
+        status,
+        ..Default::default()
+    };
+    with(|library| library.done.push_back(done));
+}
+
+pub(crate) fn succeeds(wr_id: u64) {
+    ends(wr_id, IBV_WC_SUCCESS);
+}
+
+pub(crate) fn flushes(wr_id: u64) {
+    ends(wr_id, IBV_WC_WR_FLUSH_ERR);
+}
+
+/// The next calls of this verb are refused.
+pub(crate) fn refuse(verb: &'static str, times: usize) {
+    let refusals = std::iter::repeat_n((verb, libc::EIO), times);
+    with(|library| library.refuse.extend(refusals));
+}
+
+/// The verbs that were called, in their order.
+pub(crate) fn calls() -> Vec<&'static str> {
+    with(|library| library.calls.clone())
+}
+
+/// Whether a verb was called.
+pub(crate) fn called(verb: &str) -> bool {
+    calls().contains(&verb)
+}
+
+/// Runs what must end by itself.
+pub(crate) fn bounded<T>(what: impl FnOnce() -> T) -> T {
+    let start = Instant::now();
+    let result = what();
+    assert!(start.elapsed() < LONG, "it took {:?}", start.elapsed());
+    result
+}

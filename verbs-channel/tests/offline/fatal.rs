@@ -1,0 +1,205 @@
+//! A device that is gone: it takes what is posted, completes nothing, and answers no question.
+
+use std::time::Duration;
+
+use verbs_channel::{
+    Channel, DownReason, Error, Outgoing, PollStrategy, Refusal, ScopeError, TransportError,
+};
+
+use crate::card::{bounded, called, channel, connected, forget_the_past, pd, refuse, region};
+use crate::library::with;
+
+/// From now on the device does not answer.
+fn dies() {
+    refuse("ibv_query_qp", 100);
+}
+
+const DEAD: DownReason = DownReason::Device(libc::EIO);
+const ENDED: TransportError = TransportError::Aborted(DEAD);
+
+fn assert_dead(channel: &Channel) {
+    assert_eq!(channel.down_reason(), Some(DEAD));
+    assert!(called("ibv_destroy_qp"));
+    // Nothing was asked of a device that is gone but to let go.
+    assert_eq!(with(|library| library.modified.len()), 0);
+}
+
+#[test]
+fn every_blocking_call_ends_without_a_deadline() {
+    type Call = fn(&mut Channel) -> Result<(), Error>;
+    let calls: [Call; 4] = [
+        |channel| {
+            let from = region(channel);
+            channel.send(from.gather_element(..).unwrap())
+        },
+        |channel| {
+            let mut into = region(channel);
+            channel.receive(into.scatter_element(..).unwrap()).map(drop)
+        },
+        |channel| {
+            let from = region(channel);
+            channel.run_batch([Outgoing::send(from.gather_element(..).unwrap()); 3])
+        },
+        |channel| {
+            let from = region(channel);
+            let patience = Duration::from_secs(1000);
+            channel.send_timeout(from.gather_element(..).unwrap(), patience)
+        },
+    ];
+    for call in calls {
+        let mut channel = channel();
+        dies();
+        let error = bounded(|| call(&mut channel)).unwrap_err();
+        assert!(
+            matches!(error, Error::Transport(error) if error == ENDED),
+            "{error:?}"
+        );
+        assert_dead(&channel);
+        let refused = call(&mut channel).unwrap_err();
+        assert!(matches!(refused, Error::Refused(refusal) if refusal == Refusal::Down(DEAD)));
+    }
+}
+
+#[test]
+fn with_every_strategy() {
+    let strategies = [
+        PollStrategy::Spin,
+        PollStrategy::SpinThenYield,
+        PollStrategy::Notify { after: 0 },
+        PollStrategy::Notify { after: 1000 },
+    ];
+    for strategy in strategies {
+        let mut channel = connected(Channel::builder(&pd()).strategy(strategy).build().unwrap());
+        let mut into = region(&channel);
+        dies();
+        let error = bounded(|| channel.receive(into.scatter_element(..).unwrap())).unwrap_err();
+        assert!(
+            matches!(error, Error::Transport(error) if error == ENDED),
+            "{strategy:?}"
+        );
+        assert_dead(&channel);
+    }
+}
+
+#[test]
+fn a_queue_that_cannot_be_armed_is_a_device_that_is_gone() {
+    let strategy = PollStrategy::Notify { after: 0 };
+    let mut channel = connected(Channel::builder(&pd()).strategy(strategy).build().unwrap());
+    let mut into = region(&channel);
+    refuse("ibv_req_notify_cq", 1);
+    let error = bounded(|| channel.receive(into.scatter_element(..).unwrap())).unwrap_err();
+    assert!(
+        matches!(error, Error::Transport(error) if error == ENDED),
+        "{error:?}"
+    );
+    assert_eq!(channel.down_reason(), Some(DEAD));
+}
+
+#[test]
+fn scopes_and_loans_end() {
+    let mut channel = channel();
+    let (from, mut into) = (region(&channel), region(&channel));
+    let mut lent = region(&channel);
+    dies();
+    let ended = bounded(|| {
+        channel.scope(|scope| {
+            let work = scope.post_send(from.gather_element(..).unwrap()).unwrap();
+            drop(
+                scope
+                    .post_receive(into.scatter_element(..).unwrap())
+                    .unwrap(),
+            );
+            let loan = scope
+                .lend_receive(lent.scatter_element(..).unwrap())
+                .unwrap();
+            let (result, mut element) = loan.wait();
+            element.fill(1);
+            assert_eq!(result.unwrap_err(), ENDED);
+            assert_eq!(work.spin_poll().unwrap_err(), ENDED);
+            Ok::<_, ()>(())
+        })
+    });
+    // The receive was left to the scope.
+    assert!(
+        matches!(ended, Err(ScopeError::AutoPollError(error)) if error == ENDED),
+        "{ended:?}"
+    );
+    assert_eq!(lent[..], [1; 64]);
+    assert_dead(&channel);
+}
+
+#[test]
+fn owned_buffers_come_back() {
+    let mut channel = channel();
+    let tickets = [
+        channel.start_receive(region(&channel)).unwrap(),
+        channel.start_send(region(&channel)).unwrap(),
+    ];
+    dies();
+    for ticket in tickets {
+        let ended = bounded(|| channel.wait(ticket, None)).unwrap().unwrap();
+        assert_eq!(ended.result.unwrap_err(), ENDED);
+        assert_eq!(ended.buffer.unwrap().len(), 64);
+    }
+    assert_dead(&channel);
+}
+
+#[test]
+fn all_channels_of_a_group_with_work_end() {
+    let pd = pd();
+    let mut group = Channel::builder(&pd)
+        .max_send_wr(4)
+        .max_recv_wr(4)
+        .group(3)
+        .unwrap();
+    for _ in 0..3 {
+        let member = group.prepare().unwrap();
+        let endpoint = member.endpoint();
+        group.join(member.handshake(&endpoint).unwrap()).unwrap();
+    }
+    for number in 0..2 {
+        let region = pd.reg_mr(vec![0_u8; 64]).unwrap();
+        let _ticket = group
+            .channel(number)
+            .unwrap()
+            .start_receive(region)
+            .unwrap();
+    }
+    forget_the_past();
+    dies();
+    for number in 0..2 {
+        let ended = bounded(|| group.wait_completed(None)).unwrap();
+        assert_eq!((ended.channel, ended.result.unwrap_err()), (number, ENDED));
+        assert!(ended.buffer.is_some());
+    }
+    // Of the third nobody wanted anything: it was not asked.
+    assert!(!group.channel(2).unwrap().is_down());
+}
+
+#[test]
+fn a_queue_that_cannot_be_polled_ends_at_once() {
+    let mut channel = channel();
+    let mut into = region(&channel);
+    let owned = channel.start_send(region(&channel)).unwrap();
+    with(|library| library.poll_answer = Some(-2));
+    let error = bounded(|| channel.receive(into.scatter_element(..).unwrap())).unwrap_err();
+    let Error::Transport(TransportError::Aborted(DownReason::Poll(poll))) = error else {
+        panic!("{error:?}");
+    };
+    assert_eq!(channel.down_reason(), Some(DownReason::Poll(poll)));
+    // No flushes are waited for on a queue that cannot be polled: the queue pair goes first.
+    assert_eq!(
+        crate::card::calls()
+            .iter()
+            .filter(|verb| **verb == "ibv_destroy_qp")
+            .count(),
+        1
+    );
+    assert_eq!(with(|library| library.modified.len()), 0);
+    let ended = channel.poll(owned).unwrap().unwrap();
+    assert_eq!(
+        ended.result.unwrap_err(),
+        TransportError::Aborted(DownReason::Poll(poll))
+    );
+    assert!(ended.buffer.is_some());
+}

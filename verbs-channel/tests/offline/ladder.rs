@@ -1,0 +1,185 @@
+//! How a channel is given up, step by step, and which completions count.
+
+use std::time::Duration;
+
+use verbs_channel::verbs_core::WcStatus;
+use verbs_channel::verbs_core::verbs_sys::{IBV_QPS_ERR, IBV_WC_REM_ACCESS_ERR, IBV_WC_SUCCESS};
+use verbs_channel::{DownReason, Error, Outgoing, TransportError};
+
+use crate::card::{
+    DRAIN, bounded, called, calls, channel, ends, flushes, posted, refuse, region, succeeds,
+};
+use crate::library::with;
+
+/// The states that queue pairs were moved to.
+fn moved() -> Vec<u32> {
+    with(|library| {
+        library
+            .modified
+            .iter()
+            .map(|(attr, _)| attr.qp_state.0)
+            .collect()
+    })
+}
+
+#[test]
+fn a_deadline_moves_the_queue_pair_to_error_then_destroys_it() {
+    let mut channel = channel();
+    let from = region(&channel);
+    let start = std::time::Instant::now();
+    let deadline = Duration::from_millis(20);
+    let error = bounded(|| channel.send_timeout(from.gather_element(..).unwrap(), deadline));
+    // No flush comes: the deadline and the drain timeout pass.
+    assert!(start.elapsed() >= deadline + DRAIN);
+    let timed_out = TransportError::Aborted(DownReason::TimedOut);
+    assert!(matches!(error, Err(Error::Transport(error)) if error == timed_out));
+    assert_eq!(moved(), [IBV_QPS_ERR.0]);
+    assert!(called("ibv_destroy_qp"));
+    assert!(!called("ibv_dereg_mr"), "the region is still ours");
+    drop(from);
+    assert!(
+        calls().iter().position(|verb| *verb == "ibv_destroy_qp")
+            < calls().iter().position(|verb| *verb == "ibv_dereg_mr")
+    );
+}
+
+#[test]
+fn flushes_that_come_leave_the_queue_pair_as_it_is() {
+    let mut channel = channel();
+    let owned = channel.start_receive(region(&channel)).unwrap();
+    flushes(posted()[0]);
+    channel.abort();
+    assert_eq!(moved(), [IBV_QPS_ERR.0]);
+    assert!(!called("ibv_destroy_qp"));
+    let ended = channel.poll(owned).unwrap().unwrap();
+    assert_eq!(
+        ended.result.unwrap_err(),
+        TransportError::Aborted(DownReason::Closed)
+    );
+    assert!(ended.buffer.is_some());
+}
+
+#[test]
+fn what_succeeded_before_the_flush_is_a_success() {
+    let mut channel = channel();
+    let tickets = [
+        channel.start_receive(region(&channel)).unwrap(),
+        channel.start_receive(region(&channel)).unwrap(),
+    ];
+    succeeds(posted()[0]);
+    flushes(posted()[1]);
+    channel.abort();
+    let [first, second] = tickets.map(|ticket| channel.poll(ticket).unwrap().unwrap());
+    assert!(first.result.is_ok() && second.result.is_err());
+}
+
+#[test]
+fn a_queue_pair_that_cannot_be_moved_to_error_is_destroyed_at_once() {
+    let mut channel = channel();
+    let _ticket = channel.start_receive(region(&channel)).unwrap();
+    refuse("ibv_modify_qp", 1);
+    let start = std::time::Instant::now();
+    channel.abort();
+    assert!(start.elapsed() < DRAIN);
+    assert!(called("ibv_destroy_qp"));
+}
+
+#[test]
+fn a_drop_destroys_the_queue_pair_before_it_releases_the_buffers() {
+    let mut channel = channel();
+    let tickets = [
+        channel.start_receive(region(&channel)).unwrap(),
+        channel.start_send(region(&channel)).unwrap(),
+    ];
+    assert_ne!(tickets[0], tickets[1]);
+    crate::card::forget_the_past();
+    drop(channel);
+    assert_eq!(
+        calls()[..3],
+        ["ibv_destroy_qp", "ibv_dereg_mr", "ibv_dereg_mr"]
+    );
+    crate::library::assert_all_is_well();
+}
+
+#[test]
+fn completions_of_nobody_change_nothing() {
+    let mut channel = channel();
+    let ticket = channel.start_receive(region(&channel)).unwrap();
+    let [wr_id] = posted()[..] else {
+        panic!("one was posted");
+    };
+    // No slot of that number, the next generation, another generation, a part of a batch.
+    for stranger in [
+        wr_id + 1,
+        wr_id + (1 << 32),
+        u64::MAX,
+        0xdead_beef,
+        wr_id | 1 << 31,
+    ] {
+        succeeds(stranger);
+        assert!(channel.poll(ticket).unwrap().is_none(), "{stranger:#x}");
+    }
+    succeeds(wr_id);
+    channel.poll(ticket).unwrap().unwrap().result.unwrap();
+    // Twice the same: the second belongs to nobody, whoever has the slot now.
+    let again = channel.start_receive(region(&channel)).unwrap();
+    succeeds(wr_id);
+    ends(wr_id, IBV_WC_REM_ACCESS_ERR);
+    assert!(channel.poll(again).unwrap().is_none());
+    assert!(!channel.is_down());
+    succeeds(posted()[1]);
+    channel.poll(again).unwrap().unwrap().result.unwrap();
+}
+
+#[test]
+fn a_batch_is_one_doorbell_and_one_completion() {
+    let mut channel = channel();
+    let from = region(&channel);
+    let batch = [Outgoing::send(from.gather_element(..).unwrap()); 4];
+    for _ in 0..100 {
+        crate::card::forget_the_past();
+        let ended = channel.scope(|scope| {
+            let mut batch = scope.post_batch(batch).unwrap();
+            let signaled = with(|library| {
+                assert_eq!(library.posted.len(), 1, "doorbells");
+                let flags = library.posted[0].iter().map(|posted| posted.send_flags & 2);
+                flags.collect::<Vec<_>>()
+            });
+            assert_eq!(signaled, [0, 0, 0, 2]);
+            // All four places are taken until the last is done.
+            assert!(
+                scope
+                    .post_send(from.gather_element(..).unwrap())
+                    .unwrap_err()
+                    .is_backpressure()
+            );
+            assert!(batch.poll().is_none());
+            ends(posted()[3], IBV_WC_SUCCESS);
+            batch.poll().unwrap().unwrap();
+            Ok::<_, ()>(())
+        });
+        ended.unwrap();
+    }
+}
+
+#[test]
+fn a_batch_that_fails_in_its_middle_ends_when_its_last_is_flushed() {
+    let mut channel = channel();
+    let from = region(&channel);
+    let batch = [Outgoing::send(from.gather_element(..).unwrap()); 4];
+    let ended = channel.scope(|scope| {
+        let mut batch = scope.post_batch(batch).unwrap();
+        let numbers = posted();
+        ends(numbers[1], IBV_WC_REM_ACCESS_ERR);
+        assert!(batch.poll().is_none(), "the card still has the rest");
+        flushes(numbers[2]);
+        assert!(batch.poll().is_none(), "the card still has the rest");
+        flushes(numbers[3]);
+        Ok::<_, ()>(batch.poll().unwrap().unwrap_err())
+    });
+    let TransportError::Work(error) = ended.unwrap() else {
+        panic!("no work error");
+    };
+    assert_eq!(error.status, WcStatus::REM_ACCESS_ERR);
+    assert_eq!(channel.down_reason(), Some(DownReason::Work(error)));
+}

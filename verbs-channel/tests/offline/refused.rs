@@ -1,0 +1,71 @@
+//! Posts that the driver refuses: nothing of it is lost, and nothing is released too early.
+
+use verbs_channel::{DownReason, Error, Outgoing, Refusal};
+
+use crate::card::{called, channel, posted, region, succeeds};
+use crate::library::with;
+
+/// The next post ends at this request, with `ENOMEM`.
+fn refuse_at(place: usize) {
+    with(|library| library.refuse_post = Some((place, libc::ENOMEM, true)));
+}
+
+#[test]
+fn what_is_refused_whole_comes_back_and_can_be_posted_again() {
+    let mut channel = channel();
+    let mut buffer = Some(region(&channel));
+    // Far more often than there are places.
+    for _ in 0..100 {
+        refuse_at(0);
+        let rejected = channel.start_send(buffer.take().unwrap()).unwrap_err();
+        let Refusal::Post(error) = rejected.refusal() else {
+            panic!("{rejected}");
+        };
+        assert_eq!((error.posted(), rejected.is_backpressure()), (0, false));
+        refuse_at(0);
+        let rejected = channel.start_receive(rejected.into_given()).unwrap_err();
+        assert!(matches!(rejected.refusal(), Refusal::Post(_)));
+        buffer = Some(rejected.into_given().into_region().unwrap());
+        refuse_at(0);
+        let element = buffer.as_ref().unwrap().gather_element(..).unwrap();
+        let error = channel.run_batch([Outgoing::send(element); 4]).unwrap_err();
+        assert!(matches!(error, Error::Refused(Refusal::Post(_))), "{error}");
+    }
+    assert!(!channel.is_down());
+    let ticket = channel.start_send(buffer.unwrap()).unwrap();
+    succeeds(*posted().last().unwrap());
+    channel.poll(ticket).unwrap().unwrap().result.unwrap();
+}
+
+#[test]
+fn what_is_refused_half_way_is_taken_back_from_the_card_first() {
+    let mut channel = channel();
+    let from = region(&channel);
+    let owned = channel.start_receive(region(&channel)).unwrap();
+    refuse_at(2);
+    let batch = [Outgoing::send(from.gather_element(..).unwrap()); 4];
+    let error = channel.run_batch(batch).unwrap_err();
+    let Error::Refused(Refusal::Post(error)) = error else {
+        panic!("{error:?}");
+    };
+    assert_eq!(error.posted(), 2);
+    // Two of them are the card's, and will not be heard of: the queue pair is gone.
+    assert!(called("ibv_destroy_qp"));
+    assert_eq!(channel.down_reason(), Some(DownReason::Post(error)));
+    let ended = channel.poll(owned).unwrap().unwrap();
+    assert!(ended.result.is_err() && ended.buffer.is_some());
+    drop(from);
+}
+
+#[test]
+fn a_driver_that_does_not_say_how_far_it_came_is_not_believed() {
+    let mut channel = channel();
+    let from = region(&channel);
+    with(|library| library.refuse_post = Some((1, libc::ENOMEM, false)));
+    let batch = [Outgoing::send(from.gather_element(..).unwrap()); 2];
+    let error = channel.run_batch(batch).unwrap_err();
+    assert!(matches!(error, Error::Refused(Refusal::Post(_))), "{error}");
+    // The first may be the card's.
+    assert!(called("ibv_destroy_qp"));
+    assert!(channel.is_down());
+}

@@ -1,0 +1,174 @@
+//! The last rung: a driver that will not destroy a queue pair.
+
+use std::env;
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::{Command, Output};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use verbs_channel::{BufferPool, DownReason, Outgoing, TransportError};
+
+use crate::card::{called, channel, refuse, region};
+use crate::library::with;
+use crate::log::{lines, listen};
+
+const ROLE: &str = "VERBS_TEST_ROLE";
+
+#[test]
+fn owned_buffers_are_leaked_and_the_log_says_so() {
+    listen();
+    let mut channel = channel();
+    let pool = BufferPool::new(channel.pd(), 64, 3).unwrap();
+    let tickets = [
+        channel.start_receive(region(&channel)).unwrap(),
+        channel.start_send(pool.take().unwrap()).unwrap(),
+    ];
+    refuse("ibv_modify_qp", 1);
+    refuse("ibv_destroy_qp", 1);
+    channel.abort();
+    for ticket in tickets {
+        let ended = channel.poll(ticket).unwrap().unwrap();
+        assert_eq!(
+            ended.result.unwrap_err(),
+            TransportError::Aborted(DownReason::Closed)
+        );
+        assert!(ended.buffer.is_none(), "the card may still write to it");
+    }
+    drop(channel);
+    assert_eq!(pool.available(), 2);
+    assert!(!called("ibv_dereg_mr"));
+    drop(pool);
+    assert!(!called("ibv_dereg_mr"), "a block of the pool is the card's");
+    let lines = lines();
+    assert!(
+        lines
+            .iter()
+            .any(|line| line.starts_with("ERROR: leaked 2 buffers")),
+        "{lines:?}"
+    );
+}
+
+#[test]
+fn a_drop_leaks_what_it_owns_as_well() {
+    listen();
+    let mut channel = channel();
+    let ticket = channel.start_receive(region(&channel)).unwrap();
+    assert_eq!(ticket, ticket);
+    refuse("ibv_destroy_qp", 1);
+    drop(channel);
+    assert!(!called("ibv_dereg_mr"));
+    let lines = lines();
+    assert!(
+        lines
+            .iter()
+            .any(|line| line.starts_with("ERROR: leaked 1 buffers")),
+        "{lines:?}"
+    );
+}
+
+/// Ways to have borrowed buffers in the card's hands when it will not let go.
+const BORROWS: [(&str, fn()); 5] = [
+    ("a call", || {
+        let mut channel = channel();
+        let mut into = region(&channel);
+        refuse("ibv_destroy_qp", 1);
+        let _result = channel.receive_timeout(into.scatter_element(..).unwrap(), Duration::ZERO);
+    }),
+    ("a scope", || {
+        let mut channel = channel();
+        let mut into = region(&channel);
+        refuse("ibv_destroy_qp", 1);
+        let _result = channel.scope(|scope| {
+            drop(
+                scope
+                    .post_receive(into.scatter_element(..).unwrap())
+                    .unwrap(),
+            );
+            Err::<(), _>(())
+        });
+    }),
+    ("a scope that panics", || {
+        let mut channel = channel();
+        let from = region(&channel);
+        refuse("ibv_destroy_qp", 1);
+        let _result = channel.scope(|scope| {
+            drop(
+                scope
+                    .lend(Outgoing::send(from.gather_element(..).unwrap()))
+                    .unwrap(),
+            );
+            if scope.poll() == 0 {
+                panic!("on purpose");
+            }
+            Ok::<_, ()>(())
+        });
+    }),
+    ("a queue that cannot be polled", || {
+        let mut channel = channel();
+        let from = region(&channel);
+        refuse("ibv_destroy_qp", 1);
+        with(|library| library.poll_answer = Some(-2));
+        let _result = channel.send(from.gather_element(..).unwrap());
+    }),
+    ("a batch refused half-way", || {
+        let mut channel = channel();
+        let from = region(&channel);
+        refuse("ibv_destroy_qp", 1);
+        with(|library| library.refuse_post = Some((1, libc::ENOMEM, true)));
+        let _result = channel.run_batch([Outgoing::send(from.gather_element(..).unwrap()); 2]);
+    }),
+];
+
+#[test]
+fn with_borrowed_buffers_the_process_aborts() {
+    if let Ok(role) = env::var(ROLE) {
+        listen();
+        let (_, borrow) = BORROWS.iter().find(|(name, _)| *name == role).unwrap();
+        borrow();
+        // Nobody may come here: the borrow has ended, and the card still writes.
+        std::process::exit(3);
+    }
+    for (name, _) in BORROWS {
+        let output = again("stuck::with_borrowed_buffers_the_process_aborts", name);
+        let words = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(
+            output.status.signal(),
+            Some(libc::SIGABRT),
+            "{name}: {words}"
+        );
+        let message = "ERROR: cannot take borrowed buffers back from the card";
+        assert!(words.contains(message), "{name}: {words}");
+    }
+}
+
+/// Runs a test in a process of its own.
+fn again(test: &str, role: &str) -> Output {
+    let mut command = Command::new(env::current_exe().unwrap());
+    command
+        .args(["--exact", test, "--nocapture"])
+        .env(ROLE, role)
+        .env("RUST_BACKTRACE", "0");
+    let (done, waits) = mpsc::channel();
+    thread::spawn(move || done.send(command.output().unwrap()));
+    waits
+        .recv_timeout(Duration::from_secs(20))
+        .expect("it ends by itself")
+}
+
+#[test]
+fn without_work_only_the_log_hears_of_it() {
+    listen();
+    let channel = channel();
+    refuse("ibv_destroy_qp", 1);
+    drop(channel);
+    let lines = lines();
+    assert!(
+        lines.iter().any(|line| line.starts_with("ERROR: ")),
+        "{lines:?}"
+    );
+    assert!(
+        !lines.iter().any(|line| line.contains("aborting")),
+        "{lines:?}"
+    );
+}
