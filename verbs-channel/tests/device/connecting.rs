@@ -134,12 +134,12 @@ fn of_exchange<T: std::fmt::Debug>(result: Result<T, Error>) -> ExchangeError {
     }
 }
 
-/// What a channel says of a peer that does this.
-fn against(peer: impl FnOnce(TcpStream) + Send) -> ExchangeError {
+/// What a channel says in this time of a peer that does this.
+fn against(timeout: Duration, peer: impl FnOnce(TcpStream) + Send) -> ExchangeError {
     let (listener, address) = listener();
     thread::scope(|threads| {
         threads.spawn(|| peer(listener.accept().unwrap().0));
-        bounded(|| of_exchange(patient(&here()).connect(address, 2 * SOON)))
+        bounded(|| of_exchange(patient(&here()).connect(address, timeout)))
     })
 }
 
@@ -147,7 +147,7 @@ fn against(peer: impl FnOnce(TcpStream) + Send) -> ExchangeError {
 #[ignore = "needs an RDMA device"]
 fn a_peer_that_is_not_ours_is_told_from_one_that_fails() {
     let _test = begin!();
-    let web = against(|mut stream| {
+    let web = against(PATIENCE / 4, |mut stream| {
         stream
             .write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n")
             .unwrap();
@@ -158,7 +158,7 @@ fn a_peer_that_is_not_ours_is_told_from_one_that_fails() {
         "{web}"
     );
     assert!(web.to_string().contains("another protocol"));
-    let gone = against(drop);
+    let gone = against(PATIENCE / 4, drop);
     assert!(
         matches!(
             gone,
@@ -166,17 +166,19 @@ fn a_peer_that_is_not_ours_is_told_from_one_that_fails() {
         ),
         "{gone}"
     );
-    let silent = against(|mut stream| drop(stream.read_to_end(&mut Vec::new())));
+    let silent = against(2 * SOON, |mut stream| {
+        drop(stream.read_to_end(&mut Vec::new()));
+    });
     assert!(matches!(silent, ExchangeError::TimedOut { .. }), "{silent}");
     // It agrees, and then says nothing more: it is not connected.
-    let half = against(|mut stream| {
+    let half = against(2 * SOON, |mut stream| {
         let mut frame = [0; 12 + 36];
         stream.read_exact(&mut frame).unwrap();
         stream.write_all(&frame).unwrap();
         drop(stream.read_to_end(&mut Vec::new()));
     });
     assert!(matches!(half, ExchangeError::TimedOut { .. }), "{half}");
-    let kind = against(|mut stream| {
+    let kind = against(PATIENCE / 4, |mut stream| {
         let mut frame = [0; 12 + 36];
         stream.read_exact(&mut frame).unwrap();
         stream.write_all(&frame).unwrap();

@@ -6,13 +6,17 @@
 //!
 //! What a device cannot do is skipped by name: `SKIPPED test: reason`.
 #![cfg(test)]
-#![expect(unsafe_code, reason = "posts unpolled work, and starts processes")]
+#![expect(
+    unsafe_code,
+    reason = "posts unpolled work, counts allocations, starts processes"
+)]
 
 mod ends;
 #[path = "../../../verbs-core/tests/device/harness/mod.rs"]
 #[expect(dead_code, reason = "verbs-core's tests use all of it")]
 mod harness;
 
+mod allocations;
 mod batches;
 mod blocking;
 mod capacity;

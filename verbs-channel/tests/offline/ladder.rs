@@ -78,9 +78,9 @@ fn a_queue_pair_that_cannot_be_moved_to_error_is_destroyed_at_once() {
     let mut channel = channel();
     let _ticket = channel.start_receive(region(&channel)).unwrap();
     refuse("ibv_modify_qp", 1);
-    let start = std::time::Instant::now();
     channel.abort();
-    assert!(start.elapsed() < DRAIN);
+    // No flush is waited for: none can come.
+    assert_eq!(with(|library| library.rooms.len()), 0);
     assert!(called("ibv_destroy_qp"));
 }
 

@@ -1,0 +1,122 @@
+//! Once a channel has been built, no operation allocates.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+use verbs_channel::verbs_core::{MemoryRegion, RemoteMemoryRegion, ScatterElement};
+use verbs_channel::{BufferPool, Channel, Error, Incoming, Loan, Outgoing};
+
+use crate::ends::{filled, given, inside, patient, zeros};
+use crate::harness::{PATIENCE, begin};
+
+/// The system's allocator, which counts by thread.
+struct Counting;
+
+thread_local! {
+    static COUNT: Cell<usize> = const { Cell::new(0) };
+}
+
+fn count() {
+    COUNT.with(|count| count.set(count.get() + 1));
+}
+
+// SAFETY: the system's allocator does it all.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count();
+        // SAFETY: the caller's promise.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        count();
+        // SAFETY: the caller's promise.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        count();
+        // SAFETY: the caller's promise.
+        unsafe { System.realloc(block, layout, size) }
+    }
+
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promise.
+        unsafe { System.dealloc(block, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Asserts that something allocates nothing in this thread.
+fn without<T>(name: &str, what: impl FnOnce() -> T) -> T {
+    let before = COUNT.with(Cell::get);
+    let result = what();
+    let allocations = COUNT.with(Cell::get) - before;
+    assert_eq!(allocations, 0, "{name}");
+    result
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn no_operation_allocates() {
+    let _test = begin!();
+    let counted = std::hint::black_box(vec![1_u8]);
+    assert!(COUNT.with(Cell::get) > 0, "{counted:?}");
+    let (mut a, mut b) = inside(patient);
+    let (from, mut into) = (filled(&a, 1, 64), zeros(&b, 64));
+    let target = given(&b, vec![0_u8; 64]);
+    let remote = target.remote();
+    let pool = BufferPool::new(a.pd(), 64, 8).unwrap();
+    for _ in 0..3 {
+        without("blocking", || {
+            a.write(from.gather_element(..).unwrap(), remote).unwrap();
+            a.run_batch([Outgoing::write(from.gather_element(..).unwrap(), remote); 4])
+                .unwrap();
+        });
+        without("scopes, loans and a batch", || {
+            both(&mut a, &mut b, &mut into, &from, remote).unwrap();
+        });
+        without("owned buffers", || {
+            let tickets: [_; 4] =
+                std::array::from_fn(|_| a.start_write(pool.take().unwrap(), remote).unwrap());
+            for ticket in tickets {
+                drop(a.wait(ticket, Some(PATIENCE)).unwrap().unwrap().buffer);
+            }
+        });
+        without("what is refused", || {
+            let short = remote.slice(..1).unwrap();
+            drop(
+                a.write(from.gather_element(..).unwrap(), short)
+                    .unwrap_err(),
+            );
+            drop(a.start_write(pool.take().unwrap(), short).unwrap_err());
+        });
+    }
+}
+
+fn both(
+    a: &mut Channel,
+    b: &mut Channel,
+    into: &mut MemoryRegion<Vec<u8>>,
+    from: &MemoryRegion<Vec<u8>>,
+    remote: RemoteMemoryRegion,
+) -> Result<(), Error> {
+    let ended = b.scope(|theirs| {
+        let (first, second) = into.scatter_element(..)?.split_at_mut(32)?;
+        let receive: Loan<'_, '_, ScatterElement<'_>> = theirs.lend_receive(first)?;
+        let read = theirs.post(Incoming::read(second, remote))?;
+        let sent = a.scope(|ours| {
+            let batch = [Outgoing::send(from.gather_element(..32)?)];
+            ours.post_batch(batch)?.spin_poll()?;
+            Ok::<_, Error>(())
+        });
+        assert!(sent.is_ok());
+        read.spin_poll()?;
+        receive.wait().0?;
+        Ok::<_, Error>(())
+    });
+    assert!(ended.is_ok());
+    Ok(())
+}
