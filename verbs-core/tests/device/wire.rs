@@ -7,6 +7,7 @@ use verbs_core::{
     ReceiveWorkRequest, SendWorkRequest, Sge, WcStatus,
 };
 
+use crate::atomics;
 use crate::harness::pair::{Pair, Side, pattern};
 use crate::harness::{PATIENCE, assert_silent, begin, until, wait_for, wire};
 
@@ -162,7 +163,7 @@ fn a_loss_that_ends_in_time_is_not_noticed() {
     pair.a.post_one(SendWorkRequest::new::<Sge>(&mut []));
     std::thread::sleep(Duration::from_millis(300));
     assert_silent(&pair.a.side.send_cq);
-    drop(broken);
+    broken.change(&["loss", "0%"]);
     pair.a.sent();
     pair.b.received();
 }
@@ -187,4 +188,19 @@ fn bytes_survive_a_wire_that_loses_and_doubles_and_reorders() {
             works(&pair);
         }
     }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_fence_holds_on_a_slow_wire() {
+    let test = begin!(alone);
+    let Some([here, _]) = wire::netdevs(&test) else {
+        return;
+    };
+    if !atomics::can(&test) {
+        return;
+    }
+    // On a fast one the atomic may be back before the next request is looked at.
+    let _broken = wire::netem(&here, &["delay", "50ms"]);
+    atomics::fenced(&Pair::new());
 }

@@ -4,6 +4,7 @@ pub(crate) mod child;
 pub(crate) mod pair;
 pub(crate) mod wire;
 
+use std::cell::RefCell;
 use std::env;
 use std::fmt::Display;
 use std::io::Write as _;
@@ -66,6 +67,8 @@ impl Test {
     }
 
     fn new(here: &str, turn: Turn) -> Self {
+        // It can be set once; later tests find it there.
+        drop(log::set_logger(&Leaks).map(|()| log::set_max_level(log::LevelFilter::Error)));
         // `device::module::test::here`, which libtest calls `module::test`.
         let name = here.strip_suffix("::here").unwrap_or(here);
         let name = name
@@ -88,6 +91,35 @@ impl Test {
     pub(crate) fn skip(&self, reason: impl Display) {
         println!("SKIPPED {}: {reason}", self.name);
     }
+}
+
+impl Drop for Test {
+    /// What was leaked is only logged: a test that did not mean to has failed.
+    fn drop(&mut self) {
+        let leaks = LEAKS.take();
+        assert!(leaks.is_empty() || thread::panicking(), "{leaks:?}");
+    }
+}
+
+thread_local! {
+    static LEAKS: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Keeps the errors that are logged on each thread.
+struct Leaks;
+
+impl log::Log for Leaks {
+    fn enabled(&self, metadata: &log::Metadata<'_>) -> bool {
+        metadata.level() == log::Level::Error
+    }
+
+    fn log(&self, record: &log::Record<'_>) {
+        if self.enabled(record.metadata()) {
+            LEAKS.with_borrow_mut(|leaks| leaks.push(record.args().to_string()));
+        }
+    }
+
+    fn flush(&self) {}
 }
 
 /// Aborts the process when a test takes too long.

@@ -42,6 +42,14 @@ pub(crate) fn netem(netdev: &str, how: &[&str]) -> Broken {
     }
 }
 
+impl Broken {
+    /// Makes it misbehave in another way: packets under way stay so.
+    pub(crate) fn change(&self, how: &[&str]) {
+        let dev = ["qdisc", "change", "dev", &self.netdev, "root", "netem"];
+        run("tc", &[&dev, how].concat());
+    }
+}
+
 impl Drop for Broken {
     fn drop(&mut self) {
         let mend: Vec<_> = self.mend.iter().map(String::as_str).collect();
