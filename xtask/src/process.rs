@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{self, Child, Command, ExitStatus, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
@@ -77,6 +77,7 @@ pub(crate) fn run(command: &mut Command) -> Result<(), Error> {
     let status = command
         .status()
         .context(|| format!("cannot start `{}`", display(command)))?;
+    stop_here_if_ending();
     if status.success() {
         return Ok(());
     }
@@ -91,6 +92,7 @@ pub(crate) fn output(command: &mut Command) -> Result<String, Error> {
         .stderr(Stdio::inherit())
         .output()
         .context(|| format!("cannot start `{}`", display(command)))?;
+    stop_here_if_ending();
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }
@@ -151,6 +153,17 @@ fn parent(pid: u32) -> Option<u32> {
         .ok()
 }
 
+/// Whether this process has been told to end.
+static ENDING: AtomicBool = AtomicBool::new(false);
+
+/// Goes no further once this process has been told to end: a child that was ended with it is no
+/// failure to report, and nothing new is to begin. It ends within [`GRACE`].
+pub(crate) fn stop_here_if_ending() {
+    while ENDING.load(Ordering::Relaxed) {
+        thread::sleep(POLL);
+    }
+}
+
 /// From now on, an interrupt or a request to end first ends all children, then this process.
 pub(crate) fn end_children_when_told_to_end() -> Result<(), Error> {
     let signals = Signals::new([SIGINT, SIGTERM, SIGHUP]);
@@ -159,6 +172,7 @@ pub(crate) fn end_children_when_told_to_end() -> Result<(), Error> {
         let Some(told) = signals.forever().next() else {
             return;
         };
+        ENDING.store(true, Ordering::Relaxed);
         let own = process::id();
         let children = || descendants(own).into_iter().skip(1).rev();
         for pid in children() {
@@ -259,6 +273,7 @@ pub(crate) fn quietly(command: &mut Command, label: &str, limit: Duration) -> Re
     if progress {
         eprint!("\r\x1b[K");
     }
+    stop_here_if_ending();
     let output = log.text()?;
     Ok(Quiet { ended, output })
 }

@@ -86,6 +86,7 @@ pub(crate) fn run(
         }
     }
     rest(&pending, &mut sink);
+    process::stop_here_if_ending();
     let left = limits.total.saturating_sub(start.elapsed());
     let ended = process::wait(&mut child, left.min(limits.silence));
     let ended = ended.context(|| format!("cannot wait for `{}`", display(command)))?;
