@@ -9,7 +9,7 @@ use verbs_channel::{
 };
 
 use crate::ends::{NOTHING, bytes, filled, given, pair_of, pattern, works, zeros};
-use crate::harness::{PATIENCE, begin};
+use crate::harness::{PATIENCE, begin, until};
 
 /// Not what any driver rounds to.
 const SENDS: usize = 7;
@@ -172,4 +172,36 @@ fn much_more_work_than_fits_goes_through() {
         target.remote(),
     ))
     .unwrap();
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn handles_that_are_dropped_hold_their_places_until_their_scope_ends() {
+    let _test = begin!();
+    let (mut a, mut b) = pair_of(small);
+    let from = filled(&a, 1, 8);
+    let target = given(&b, vec![0_u8; 8]);
+    for _ in 0..2 {
+        let ended = a.scope(|scope| {
+            let write = Outgoing::write(from.gather_element(..)?, target.remote());
+            let mut posted = 0;
+            let patience = until(PATIENCE / 20, || {
+                match scope.post(write) {
+                    Ok(work) => {
+                        drop(work);
+                        posted += 1;
+                    }
+                    Err(rejected) => {
+                        assert!(rejected.is_backpressure());
+                        scope.poll();
+                    }
+                }
+                posted > SENDS + RECEIVES
+            });
+            assert!(!patience, "{posted} results have no place");
+            Ok::<_, Error>(posted)
+        });
+        assert_eq!(ended.unwrap(), SENDS + RECEIVES);
+    }
+    works(&mut a, &mut b, 10);
 }

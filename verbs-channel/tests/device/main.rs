@@ -30,6 +30,7 @@ mod opcodes;
 mod owned;
 mod peer_dies;
 mod pools;
+mod quick_start;
 mod scoped;
 mod strategies;
 mod two_hosts;
