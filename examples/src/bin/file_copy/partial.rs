@@ -95,18 +95,17 @@ impl Partial {
     }
 
     pub(crate) fn append(&mut self, bytes: &[u8]) -> Result<(), Failure> {
-        let before = self.digest.bytes() / SYNC;
-        self.digest.add(bytes);
-        let Some((file, paths)) = &mut self.place else {
-            return Ok(());
-        };
-        let written = file.write_all(bytes).and_then(|()| {
-            if self.digest.bytes() / SYNC == before {
-                return Ok(());
+        let before = self.digest.bytes();
+        let after = before + bytes.len() as u64;
+        if let Some((file, paths)) = &mut self.place {
+            let doing = || format!("cannot write to {}", paths.temporary.display());
+            file.write_all(bytes).context(doing)?;
+            if after / SYNC != before / SYNC {
+                file.sync_data().context(doing)?;
             }
-            file.sync_data()
-        });
-        written.context(|| format!("cannot write to {}", paths.temporary.display()))
+        }
+        self.digest.add(bytes);
+        Ok(())
     }
 
     /// Gives the file its name if it is what the sender read, and removes it if it is not.

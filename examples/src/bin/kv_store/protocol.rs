@@ -1,0 +1,381 @@
+//! Requests and replies, as bytes: what clients and server send each other.
+
+use examples::{Failure, Hello};
+use serde::{Deserialize, Serialize};
+use verbs_channel::verbs_core::RemoteMemoryRegion;
+
+/// The longest key, in bytes.
+pub(crate) const MAX_KEY: usize = 128;
+/// What comes before key and value in a request.
+pub(crate) const HEADER: usize = 8;
+/// What comes before the contents of a reply.
+const REPLY_HEADER: usize = 4;
+
+pub(crate) fn hello() -> Hello {
+    Hello::new("kv_store", 1)
+}
+
+/// What the server says with its endpoint: where the values are. A client says hello only.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Welcome {
+    pub(crate) hello: Hello,
+    pub(crate) values: Option<Values>,
+}
+
+/// The server's values: slots of one length, one after the other.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) struct Values {
+    pub(crate) region: RemoteMemoryRegion,
+    pub(crate) max_value: u32,
+}
+
+impl Welcome {
+    pub(crate) fn encode(values: Option<Values>) -> Result<Vec<u8>, Failure> {
+        let hello = hello();
+        Ok(serde_json::to_vec(&Self { hello, values })?)
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Option<Values>, Failure> {
+        match serde_json::from_slice(bytes) {
+            Ok(Self {
+                hello: theirs,
+                values,
+            }) if theirs == hello() => Ok(values),
+            Ok(_) => Err(Failure::new(
+                "the peer is another program than this kv_store",
+            )),
+            Err(_) => Err(Failure::new("the peer is no kv_store")),
+        }
+    }
+}
+
+/// What a client wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Request<'a> {
+    Put {
+        key: &'a [u8],
+        value: &'a [u8],
+    },
+    /// Asks where the value is; the client reads it itself.
+    Get {
+        key: &'a [u8],
+    },
+    Delete {
+        key: &'a [u8],
+    },
+    /// Asks for the keys behind this one, in their order.
+    List {
+        after: &'a [u8],
+    },
+    Bye,
+}
+
+/// What is wrong with a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Bad(pub(crate) &'static str);
+
+impl<'a> Request<'a> {
+    const fn parts(&self) -> (u8, &'a [u8], &'a [u8]) {
+        match *self {
+            Self::Put { key, value } => (1, key, value),
+            Self::Get { key } => (2, key, &[]),
+            Self::Delete { key } => (3, key, &[]),
+            Self::List { after } => (4, after, &[]),
+            Self::Bye => (5, &[], &[]),
+        }
+    }
+
+    /// Writes it to the beginning of `into`; its length.
+    pub(crate) fn encode(&self, into: &mut [u8]) -> Result<usize, Failure> {
+        let (op, key, value) = self.parts();
+        let key_len = u8::try_from(key.len())
+            .ok()
+            .filter(|len| usize::from(*len) <= MAX_KEY);
+        let key_len = key_len.ok_or_else(|| {
+            Failure::new(format!(
+                "a key of {} bytes; at most {MAX_KEY} are possible",
+                key.len()
+            ))
+        })?;
+        let len = HEADER + key.len() + value.len();
+        let room = into.len().saturating_sub(HEADER + MAX_KEY);
+        let Some(into) = into.get_mut(..len).filter(|_| value.len() <= room) else {
+            return Err(Failure::new(format!(
+                "a value of {} bytes; this server takes at most {room}",
+                value.len()
+            )));
+        };
+        let value_len = u32::try_from(value.len())?.to_be_bytes();
+        let bytes = [&[op, key_len, 0, 0], &value_len[..], key, value].concat();
+        into.copy_from_slice(&bytes);
+        Ok(len)
+    }
+
+    /// Reads what a client sent, whatever that is.
+    pub(crate) fn decode(bytes: &'a [u8]) -> Result<Self, Bad> {
+        let (header, rest) = bytes
+            .split_first_chunk::<HEADER>()
+            .ok_or(Bad("it is too short"))?;
+        let [op, key_len, _, _, value_len @ ..] = *header;
+        let key_len = usize::from(key_len);
+        if key_len > MAX_KEY {
+            return Err(Bad("its key is too long"));
+        }
+        let (key, value) = rest
+            .split_at_checked(key_len)
+            .ok_or(Bad("it ends in its key"))?;
+        if u32::try_from(value.len()) != Ok(u32::from_be_bytes(value_len)) {
+            return Err(Bad("it is not as long as it says"));
+        }
+        let request = match op {
+            1 => Self::Put { key, value },
+            2 => Self::Get { key },
+            3 => Self::Delete { key },
+            4 => Self::List { after: key },
+            5 => Self::Bye,
+            _ => return Err(Bad("it asks for nothing that is known")),
+        };
+        match request {
+            Self::Put { .. } | Self::Get { .. } | Self::Delete { .. } if key.is_empty() => {
+                Err(Bad("it has no key"))
+            }
+            Self::Put { .. } => Ok(request),
+            _ if !value.is_empty() => Err(Bad("it has a value where none is due")),
+            _ => Ok(request),
+        }
+    }
+}
+
+/// What the server answers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Reply {
+    Done,
+    /// The value is in this slot.
+    At(u32),
+    NotFound,
+    Keys {
+        keys: Vec<Vec<u8>>,
+        more: bool,
+    },
+    Refused(String),
+}
+
+impl Reply {
+    /// How many bytes a list of keys takes up to the end of this one, beside the header.
+    pub(crate) const fn room_for(key: &[u8]) -> usize {
+        key.len() + 1
+    }
+
+    /// The bytes of a reply that are not its header, at most, in a message of this length.
+    pub(crate) const fn room_in(message: usize) -> usize {
+        message.saturating_sub(REPLY_HEADER)
+    }
+
+    /// Writes it to the beginning of `into`, cut to what fits; its length.
+    pub(crate) fn encode(&self, into: &mut [u8]) -> usize {
+        let (status, contents) = match self {
+            Self::Done => (0, Vec::new()),
+            Self::At(slot) => (1, slot.to_be_bytes().to_vec()),
+            Self::NotFound => (2, Vec::new()),
+            Self::Keys { keys, more } => {
+                let key = |key: &Vec<u8>| {
+                    let len = u8::try_from(key.len()).unwrap_or(u8::MAX);
+                    [&[len], &key[..]].concat()
+                };
+                (3 + u8::from(*more), keys.iter().flat_map(key).collect())
+            }
+            Self::Refused(why) => (5, why.clone().into_bytes()),
+        };
+        let bytes = [&[status, 0, 0, 0], &contents[..]].concat();
+        let len = bytes.len().min(into.len());
+        for (to, from) in into.iter_mut().zip(bytes) {
+            *to = from;
+        }
+        len
+    }
+
+    /// Reads what the server sent.
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, Failure> {
+        let refuse = || Failure::new("the server's reply makes no sense");
+        let (header, contents) = bytes
+            .split_first_chunk::<REPLY_HEADER>()
+            .ok_or_else(refuse)?;
+        match (header[0], contents) {
+            (0, []) => Ok(Self::Done),
+            (1, &[a, b, c, d]) => Ok(Self::At(u32::from_be_bytes([a, b, c, d]))),
+            (2, []) => Ok(Self::NotFound),
+            (status @ (3 | 4), mut rest) => {
+                let mut keys = Vec::new();
+                while let Some((len, after)) = rest.split_first() {
+                    let split = after.split_at_checked(usize::from(*len));
+                    let (key, after) = split.ok_or_else(refuse)?;
+                    keys.push(key.to_vec());
+                    rest = after;
+                }
+                let more = status == 4;
+                Ok(Self::Keys { keys, more })
+            }
+            (5, why) => Ok(Self::Refused(String::from_utf8_lossy(why).into_owned())),
+            _ => Err(refuse()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const REQUESTS: [Request<'static>; 6] = [
+        Request::Put {
+            key: b"k",
+            value: b"some value",
+        },
+        Request::Put {
+            key: b"k",
+            value: b"",
+        },
+        Request::Get { key: b"key" },
+        Request::Delete { key: b"key" },
+        Request::List { after: b"" },
+        Request::Bye,
+    ];
+
+    #[test]
+    fn requests_arrive() {
+        for request in REQUESTS {
+            let mut bytes = [0xee; 256];
+            let len = request.encode(&mut bytes).unwrap();
+            assert_eq!(Request::decode(&bytes[..len]), Ok(request));
+        }
+    }
+
+    #[test]
+    fn a_request_of_any_other_length_is_bad() {
+        for request in REQUESTS {
+            let mut bytes = [0xee; 256];
+            let len = request.encode(&mut bytes).unwrap();
+            for other in (0..len).chain([len + 1, 256]) {
+                assert!(
+                    Request::decode(&bytes[..other]).is_err(),
+                    "{request:?} {other}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn bad_requests_are_told_what_is_wrong() {
+        let bad = |bytes: &[u8]| Request::decode(bytes).unwrap_err().0;
+        assert_eq!(bad(b""), "it is too short");
+        assert_eq!(
+            bad(&[9, 0, 0, 0, 0, 0, 0, 0]),
+            "it asks for nothing that is known"
+        );
+        assert_eq!(bad(&[2, 0, 0, 0, 0, 0, 0, 0]), "it has no key");
+        assert_eq!(bad(&[2, 255, 0, 0, 0, 0, 0, 0]), "its key is too long");
+        assert_eq!(
+            bad(&[1, 1, 0, 0, 255, 255, 255, 255, 1]),
+            "it is not as long as it says"
+        );
+        assert_eq!(
+            bad(&[5, 0, 0, 0, 0, 0, 0, 1, 7]),
+            "it has a value where none is due"
+        );
+    }
+
+    #[test]
+    fn whatever_comes_is_read_or_refused() {
+        let mut read = 0;
+        for op in 0..=255 {
+            for key_len in [0, 1, 2, 128, 129, 255] {
+                for value_len in [0, 1, 255] {
+                    for len in 0..20 {
+                        let header = [op, key_len, 0, 0, 0, 0, 0, value_len];
+                        let bytes = [&header[..], &[7; 20]].concat();
+                        read += u32::from(Request::decode(&bytes[..len]).is_ok());
+                    }
+                }
+            }
+        }
+        // Of lengths that agree: puts with and without a value, gets, deletes, lists, a farewell.
+        assert_eq!(read, 2 * 2 + 2 + 2 + 3 + 3);
+    }
+
+    #[test]
+    fn what_is_too_long_is_not_sent() {
+        let mut message = [0; HEADER + MAX_KEY + 10];
+        let long = [1; MAX_KEY + 1];
+        assert!(Request::Get { key: &long }.encode(&mut message).is_err());
+        assert!(
+            Request::Get { key: &long[1..] }
+                .encode(&mut message)
+                .is_ok()
+        );
+        let value = [0; 11];
+        assert!(
+            Request::Put {
+                key: b"k",
+                value: &value
+            }
+            .encode(&mut message)
+            .is_err()
+        );
+        assert!(
+            Request::Put {
+                key: b"k",
+                value: &value[1..]
+            }
+            .encode(&mut message)
+            .is_ok()
+        );
+    }
+
+    #[test]
+    fn replies_arrive_and_others_are_refused() {
+        let keys = vec![b"a".to_vec(), vec![7; MAX_KEY]];
+        for reply in [
+            Reply::Done,
+            Reply::At(0x0102_0304),
+            Reply::NotFound,
+            Reply::Keys {
+                keys: Vec::new(),
+                more: false,
+            },
+            Reply::Keys { keys, more: true },
+            Reply::Refused("full".to_owned()),
+        ] {
+            let mut bytes = [0; 300];
+            let len = reply.encode(&mut bytes);
+            assert_eq!(Reply::decode(&bytes[..len]).unwrap(), reply);
+        }
+        for bad in [
+            &[][..],
+            &[0, 0, 0],
+            &[0, 0, 0, 0, 1],
+            &[1, 0, 0, 0, 1],
+            &[6, 0, 0, 0],
+            &[3, 0, 0, 0, 5, 1],
+        ] {
+            assert!(Reply::decode(bad).is_err(), "{bad:?}");
+        }
+        let mut short = [0; 6];
+        assert_eq!(Reply::Refused("long".to_owned()).encode(&mut short), 6);
+    }
+
+    #[test]
+    fn strangers_are_recognised() {
+        assert!(
+            Welcome::decode(&Welcome::encode(None).unwrap())
+                .unwrap()
+                .is_none()
+        );
+        for bad in [
+            &b""[..],
+            b"{}",
+            b"\xff",
+            b"{\"hello\":{\"program\":\"x\",\"version\":1}}",
+        ] {
+            assert!(Welcome::decode(bad).is_err());
+        }
+    }
+}
