@@ -116,7 +116,7 @@ impl<B: Buffer> MemoryRegion<B> {
 
     /// The `ibv_mr`, for verbs this crate does not wrap. It lives as long as `self` does.
     #[must_use]
-    pub fn as_ptr(&self) -> *mut ibv_mr {
+    pub fn as_mr_ptr(&self) -> *mut ibv_mr {
         self.registration.mr.as_ptr()
     }
 

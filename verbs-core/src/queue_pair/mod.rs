@@ -50,8 +50,8 @@ pub struct PreparedQueuePair {
 /// After a failed work request it is in `ERR`: [`reset`](Self::reset) prepares it anew.
 ///
 /// Dropping it destroys it. When that has returned, the card touches none of the buffers that were
-/// posted on it, and its completions are gone from its completion queues; unless the driver refused,
-/// which [`close`](Self::close) tells and a drop only logs.
+/// posted on it; unless the driver refused, which [`close`](Self::close) tells and a drop only logs.
+/// Completions of what it had done may still be in its completion queues (soft-RoCE leaves them).
 #[doc = man!("ibv_create_qp")]
 #[derive(Debug)]
 #[doc(alias = "ibv_qp")]
