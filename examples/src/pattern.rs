@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+const WORD: usize = size_of::<u64>();
+
 /// An endless sequence of bytes, given by a number.
 #[derive(Clone, Copy, Debug)]
 pub struct Pattern {
@@ -33,12 +35,16 @@ impl Pattern {
     /// The bytes from `offset` on, `len` of them.
     #[must_use]
     pub fn bytes(self, offset: usize, len: usize) -> Vec<u8> {
-        let skip = offset % size_of::<u64>();
-        let words =
-            (offset / size_of::<u64>()..).map(|index| self.word(index as u64).to_le_bytes());
-        let mut bytes: Vec<u8> = words.take((skip + len).div_ceil(8)).flatten().collect();
+        let skip = offset % WORD;
+        let mut bytes = Vec::with_capacity(skip + len + WORD);
+        let mut index = (offset / WORD) as u64;
+        // By words, for the sake of builds without optimisation.
+        while bytes.len() < skip + len {
+            bytes.extend_from_slice(&self.word(index).to_le_bytes());
+            index += 1;
+        }
+        bytes.truncate(skip + len);
         drop(bytes.drain(..skip));
-        bytes.truncate(len);
         bytes
     }
 

@@ -17,7 +17,7 @@ use crate::{Options, prepare};
 
 const DEFAULT_SIZES: [u32; 4] = [1, 4096, 65537, 4 << 20];
 /// How many bytes a run moves at most, if a message has fewer.
-const BYTES_OF_A_RUN: usize = 8 << 20;
+const BYTES_OF_A_RUN: usize = 4 << 20;
 
 pub(crate) struct Client<'o> {
     // First, so that it is destroyed before the local memory.

@@ -10,7 +10,7 @@ use crate::{Options, prepare};
 /// The most that a server gives to a client.
 const MAX_AREA: usize = 1 << 30;
 const MAX_DEPTH: u32 = 4096;
-/// Bytes behind the area that nobody may touch.
+/// Bytes behind what is moved that nobody may touch.
 const GUARD: usize = 4096;
 
 pub(crate) struct Server<'o> {
@@ -92,7 +92,7 @@ impl<'o> Server<'o> {
         let (Some(len), 1.., ..=MAX_DEPTH) = (len, run.size, run.count) else {
             return Err(Failure::new("the client asks for a run that does not fit"));
         };
-        self.area.write(0, &vec![STALE; self.area.len()])?;
+        self.area.write(0, &vec![STALE; len + GUARD])?;
         if run.operation == Operation::Read {
             self.area.write(0, &run.pattern().bytes(0, len))?;
         }
@@ -134,11 +134,12 @@ impl<'o> Server<'o> {
         })
     }
 
-    /// Checks every byte of the area, and behind it.
+    /// Checks every byte that was to be moved, and those behind.
     fn check(&self, run: &Run) -> Result<(), Failure> {
-        let mut bytes = vec![0; self.area.len()];
+        let len = run.len().unwrap_or(0);
+        let mut bytes = vec![0; len + GUARD];
         self.area.read(0, &mut bytes)?;
-        let (moved, rest) = bytes.split_at(run.len().unwrap_or(0));
+        let (moved, rest) = bytes.split_at(len);
         run.pattern().check(0, moved)?;
         let untouched = check(moved.len(), rest, &vec![STALE; rest.len()]);
         untouched.context(|| "behind what was to be moved")
