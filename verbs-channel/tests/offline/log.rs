@@ -1,12 +1,13 @@
 //! What is said to the log, by thread.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::sync::Once;
 
 use log::{LevelFilter, Log, Metadata, Record};
 
 thread_local! {
     static LINES: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
+    static PANICS: Cell<bool> = const { Cell::new(false) };
 }
 
 struct Lines;
@@ -21,6 +22,7 @@ impl Log for Lines {
         // For whoever looks at this process from outside.
         eprintln!("{line}");
         LINES.with_borrow_mut(|lines| lines.push(line));
+        assert!(!PANICS.get(), "a logger that panics");
     }
 
     fn flush(&self) {}
@@ -33,6 +35,11 @@ pub(crate) fn listen() {
         log::set_logger(&Lines).unwrap();
         log::set_max_level(LevelFilter::Trace);
     });
+}
+
+/// Whether this thread's logger panics from now on, once it has said its line.
+pub(crate) fn panics(whether: bool) {
+    PANICS.set(whether);
 }
 
 /// What this thread has said so far.

@@ -11,7 +11,7 @@ use verbs_channel::{BufferPool, DownReason, Outgoing, TransportError};
 
 use crate::card::{called, channel, refuse, region};
 use crate::library::with;
-use crate::log::{lines, listen};
+use crate::log::{lines, listen, panics};
 
 const ROLE: &str = "VERBS_TEST_ROLE";
 
@@ -67,8 +67,30 @@ fn a_drop_leaks_what_it_owns_as_well() {
     );
 }
 
+#[test]
+fn a_logger_that_panics_changes_nothing() {
+    listen();
+    let mut channel = channel();
+    let ticket = channel.start_receive(region(&channel)).unwrap();
+    refuse("ibv_modify_qp", 1);
+    refuse("ibv_destroy_qp", 1);
+    panics(true);
+    channel.abort();
+    panics(false);
+    let ended = channel.poll(ticket).unwrap().unwrap();
+    assert!(ended.result.is_err() && ended.buffer.is_none());
+    assert_eq!(lines().len(), 1);
+}
+
 /// Ways to have borrowed buffers in the card's hands when it will not let go.
-const BORROWS: [(&str, fn()); 5] = [
+const BORROWS: [(&str, fn()); 6] = [
+    ("a logger that panics", || {
+        panics(true);
+        let mut channel = channel();
+        let mut into = region(&channel);
+        refuse("ibv_destroy_qp", 1);
+        let _result = channel.receive_timeout(into.scatter_element(..).unwrap(), Duration::ZERO);
+    }),
     ("a call", || {
         let mut channel = channel();
         let mut into = region(&channel);
