@@ -12,27 +12,29 @@ use crate::slots::{Id, Keeper};
 use crate::work::Work;
 
 impl Engine {
-    #[inline]
+    #[inline(always)]
     pub(crate) fn run<W: Work>(
         &mut self,
         at: u32,
-        mut work: W,
+        work: W,
         timeout: Option<Duration>,
     ) -> Result<WorkSuccess> {
-        // SAFETY: `work` and what it borrows live until this returns, and `finish` returns only when
+        let (mut list, said) = work.into_parts();
+        // SAFETY: `list` and what it borrows live until this returns, and `finish` returns only when
         // the card is done with it.
-        let id = unsafe { self.post(at, Keeper::Call, &mut work) }?;
+        let id = unsafe { self.post::<W>(at, Keeper::Lender, &mut list, said) }?;
         self.finish(id, timeout)
     }
 
     pub(crate) fn run_batch<W: Work, const N: usize>(
         &mut self,
         at: u32,
-        mut works: [W; N],
+        works: [W; N],
         timeout: Option<Duration>,
     ) -> Result<()> {
+        let mut parts = works.map(W::into_parts);
         // SAFETY: as for `run`.
-        let id = unsafe { self.post_batch(at, Keeper::Call, &mut works) }?;
+        let id = unsafe { self.post_batch::<W, N>(at, Keeper::Lender, &mut parts) }?;
         self.finish(id, timeout).map(drop)
     }
 
@@ -43,14 +45,26 @@ impl Engine {
         timeout: Option<Duration>,
     ) -> Result<WorkSuccess> {
         // SAFETY: as for `run`.
-        let id = unsafe { self.post_receive(at, Keeper::Call, &mut list) }?;
+        let id = unsafe { self.post_receive(at, Keeper::Lender, &mut list) }?;
         self.finish(id, timeout)
     }
 
-    /// Waits for an operation on borrowed buffers, and aborts it if its time is up.
-    #[inline]
+    /// Waits for an operation on borrowed buffers, and aborts it if its time is up: `timeout`, or
+    /// the channel's own.
+    #[inline(always)]
     fn finish(&mut self, id: Id, timeout: Option<Duration>) -> Result<WorkSuccess> {
-        if !self.wait_for(id, timeout) {
+        // Most are done by now, or after a poll or two.
+        self.drive();
+        match self.slots.release_success(id) {
+            Some(success) => Ok(success),
+            None => self.finish_slowly(id, timeout),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn finish_slowly(&mut self, id: Id, timeout: Option<Duration>) -> Result<WorkSuccess> {
+        if !self.wait_for(id, timeout.or(self.patience.timeout)) {
             self.abort_scoped(DownReason::TimedOut);
         }
         match self.slots.release(id) {

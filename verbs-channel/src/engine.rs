@@ -39,13 +39,17 @@ pub(crate) struct Patience {
 pub(crate) struct Engine {
     // First: no queue pair may outlive what `slots` keeps for it.
     pub(crate) members: Vec<Member>,
-    pub(crate) slots: Slots<WorkSuccess, OwnedBuffer>,
+    pub(crate) slots: Table,
     pub(crate) patience: Patience,
     id: u64,
     cq: CompletionQueue,
     announcer: Option<CompletionChannel>,
     pd: ProtectionDomain,
+    // Made once: to make it costs more than a poll.
+    room: [PollSlot; POLL_ROOM],
 }
+
+type Table = Slots<WorkSuccess, OwnedBuffer>;
 
 /// A queue pair and its accounts.
 #[derive(Debug)]
@@ -53,11 +57,9 @@ pub(crate) struct Member {
     // `None` when it has been destroyed.
     pub(crate) qp: Option<QueuePair>,
     pub(crate) down: Option<DownReason>,
-    // Places in its queues that are free, and how many there are.
-    send_left: u32,
-    recv_left: u32,
-    max_send_wr: u32,
-    max_recv_wr: u32,
+    // Places in its send queue and its receive queue that are free, and how many there are.
+    left: [u32; 2],
+    max: [u32; 2],
 }
 
 impl Engine {
@@ -76,6 +78,7 @@ impl Engine {
             cq,
             announcer,
             pd,
+            room: [const { PollSlot::new() }; POLL_ROOM],
         }
     }
 
@@ -85,10 +88,8 @@ impl Engine {
         let member = Member {
             qp: Some(qp),
             down: None,
-            send_left: send,
-            recv_left: recv,
-            max_send_wr: send,
-            max_recv_wr: recv,
+            left: [send, recv],
+            max: [send, recv],
         };
         // The place of one that is gone, with nothing of it left, or a new one.
         let gone = |(at, member): &(usize, &Member)| {
@@ -124,12 +125,13 @@ impl Engine {
     ///
     /// - The buffers that the work names stay as [`QueuePair::post`] wants them until the slot is
     ///   done.
-    #[inline]
+    #[inline(always)]
     pub(crate) unsafe fn post<W: Work>(
         &mut self,
         at: u32,
         keeper: Keeper,
-        work: &mut W,
+        list: &mut W::List,
+        said: W::Said,
     ) -> Result<Id, Refusal> {
         let claim = Claim {
             member: at,
@@ -137,10 +139,14 @@ impl Engine {
             credits: 1,
             keeper,
         };
-        let (qp, id) = self.claim(claim)?;
+        let Some((qp, id)) = take(&mut self.members, &mut self.slots, claim) else {
+            return Err(self.why_not(claim));
+        };
         // SAFETY: the caller's promise: the slot is done when the completion is polled, or the queue
         // pair destroyed.
-        let posted = work.submit(id.wr_id(), |request| unsafe { qp.post(request) });
+        let posted = W::submit(list, said, id.wr_id(), |request| unsafe {
+            qp.post(request)
+        });
         match posted {
             Ok(()) => Ok(id),
             Err(refusal) => Err(self.refused(claim, id, refusal)),
@@ -152,28 +158,35 @@ impl Engine {
     /// # Safety
     ///
     /// - As for [`post`](Self::post).
+    #[inline]
     pub(crate) unsafe fn post_batch<W: Work, const N: usize>(
         &mut self,
         at: u32,
         keeper: Keeper,
-        works: &mut [W; N],
+        works: &mut [(W::List, W::Said); N],
     ) -> Result<Id, Refusal> {
         const { assert!(N > 0, "a batch has work in it") };
         let claim = Claim {
             member: at,
             queue: Queue::Send,
-            credits: u32::try_from(N).unwrap_or(u32::MAX),
+            credits: u16::try_from(N).unwrap_or(u16::MAX),
             keeper,
         };
-        let (qp, id) = self.claim(claim)?;
+        if usize::from(claim.credits) < N {
+            let (asked, max) = (u32::try_from(N).unwrap_or(u32::MAX), claim.credits.into());
+            return Err(Refusal::BatchTooLong { asked, max });
+        }
+        let Some((qp, id)) = take(&mut self.members, &mut self.slots, claim) else {
+            return Err(self.why_not(claim));
+        };
         let mut refused = None;
         let mut number = 0;
-        let mut requests = works.each_mut().map(|work| {
+        let mut requests = works.each_mut().map(|(list, said)| {
             number += 1;
             let request = if number == N {
-                work.request(id.wr_id(), true)
+                W::request(list, *said, id.wr_id(), true)
             } else {
-                work.request(id.member_wr_id(), false)
+                W::request(list, *said, id.member_wr_id(), false)
             };
             request.unwrap_or_else(|refusal| {
                 refused = Some(refusal);
@@ -197,7 +210,7 @@ impl Engine {
     ///
     /// - The buffers that the list names stay as [`QueuePair::post_receive`] wants them until the
     ///   slot is done.
-    #[inline]
+    #[inline(always)]
     pub(crate) unsafe fn post_receive<L: ScatterList>(
         &mut self,
         at: u32,
@@ -210,7 +223,9 @@ impl Engine {
             credits: 1,
             keeper,
         };
-        let (qp, id) = self.claim(claim)?;
+        let Some((qp, id)) = take(&mut self.members, &mut self.slots, claim) else {
+            return Err(self.why_not(claim));
+        };
         let request = ReceiveWorkRequest::new(list.elements()).wr_id(id.wr_id());
         // SAFETY: the caller's promise, as for `post`.
         match unsafe { qp.post_receive(&mut [request]) } {
@@ -220,54 +235,54 @@ impl Engine {
     }
 
     /// Polls once, and files what was found; how many that was.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn poll(&mut self) -> Result<usize, PollError> {
-        let mut room = [const { PollSlot::new() }; POLL_ROOM];
-        let found = self.cq.poll(&mut room)?;
+        let found = self.cq.poll(&mut self.room)?;
         let count = found.len();
+        let (members, slots) = (&mut self.members, &mut self.slots);
         for completion in found {
-            self.file(completion);
+            // The copy is made where it goes, which a second look at the status would prevent.
+            let success = || completion.result().ok();
+            let ended = |claim: &Claim| give_back(members, claim);
+            if completion.status() != WcStatus::SUCCESS
+                || !slots.complete(completion.wr_id(), success, ended)
+            {
+                file(members, slots, completion);
+            }
         }
         Ok(count)
     }
 
     /// Polls once; a queue that cannot be polled ends everything on it.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn drive(&mut self) -> usize {
         match self.poll() {
             Ok(count) => count,
-            Err(error) => {
-                self.destroy_all(DownReason::Poll(error));
-                0
-            }
+            Err(error) => self.not_polled(error),
         }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn not_polled(&mut self, error: PollError) -> usize {
+        self.destroy_all(DownReason::Poll(error));
+        0
     }
 
     /// Waits until `done` says so; `false` if `timeout` passes first. It ends in bounded time if the
     /// device is gone.
-    #[inline]
     pub(crate) fn wait_until(
         &mut self,
         timeout: Option<Duration>,
-        mut done: impl FnMut(&Self) -> bool,
+        done: impl Fn(&Self) -> bool,
     ) -> bool {
-        if done(self) {
-            return true;
-        }
-        // Most completions are there by now, or after a poll or two: a pause is for the others.
-        self.drive();
-        if done(self) {
-            return true;
-        }
         let mut pause = Pause::new(self.patience.strategy, timeout);
-        loop {
+        while !done(self) {
             if self.drive() == 0 && !self.pause(&mut pause) {
                 return done(self);
             }
-            if done(self) {
-                return true;
-            }
         }
+        true
     }
 
     #[cold]
@@ -303,26 +318,22 @@ impl Engine {
         }
     }
 
-    /// Takes a slot and credits, if the member is up and has them.
-    #[inline]
-    fn claim(&mut self, claim: Claim) -> Result<(&QueuePair, Id), Refusal> {
-        let Some(member) = self.members.get_mut(claim.member as usize) else {
-            return Err(Refusal::Down(DownReason::Closed));
+    /// Why an operation got no slot and no credits.
+    #[cold]
+    #[inline(never)]
+    fn why_not(&self, claim: Claim) -> Refusal {
+        let Some(member) = self.members.get(claim.member as usize) else {
+            return Refusal::Down(DownReason::Closed);
         };
-        let (Some(_), None) = (&member.qp, member.down) else {
-            return Err(Refusal::Down(member.down.unwrap_or(DownReason::Closed)));
-        };
-        let left = member.left(claim.queue);
-        let Some(rest) = left.checked_sub(claim.credits) else {
-            return Err(member.too_much(claim));
-        };
-        let Some(id) = self.slots.take(claim) else {
-            return Err(Refusal::Backpressure(claim.queue));
-        };
-        *left = rest;
-        match &member.qp {
-            Some(qp) => Ok((qp, id)),
-            None => Err(Refusal::Down(DownReason::Closed)),
+        let max = member.max[claim.queue as usize];
+        match (&member.qp, member.down) {
+            (_, Some(reason)) => Refusal::Down(reason),
+            (None, None) => Refusal::Down(DownReason::Closed),
+            _ if u32::from(claim.credits) > max => Refusal::BatchTooLong {
+                asked: claim.credits.into(),
+                max,
+            },
+            _ => Refusal::Backpressure(claim.queue),
         }
     }
 
@@ -331,6 +342,7 @@ impl Engine {
     /// If the card has, or may have, a part of it, it will not say when it is done with that: then
     /// only destroying the queue pair makes the buffers safe to give back.
     #[cold]
+    #[inline(never)]
     fn refused(&mut self, claim: Claim, id: Id, refusal: Refusal) -> Refusal {
         match refusal {
             Refusal::Post(error) if error.posted() > 0 => {
@@ -346,65 +358,68 @@ impl Engine {
     }
 
     /// Gives back the credits of an operation that has ended.
-    #[inline]
     pub(crate) fn ended(&mut self, claim: Claim) {
-        if let Some(member) = self.members.get_mut(claim.member as usize) {
-            *member.left(claim.queue) += claim.credits;
-        }
+        give_back(&mut self.members, &claim);
     }
+}
 
-    #[inline]
-    fn file(&mut self, completion: &WorkCompletion) {
-        let ended = match completion.result() {
-            Ok(success) => self.slots.complete(completion.wr_id(), success),
-            Err(error) => {
-                let error = self.failed(error);
-                self.slots.fail(completion.wr_id(), error)
-            }
-        };
-        if let Some(claim) = ended {
-            self.ended(claim);
-        }
+/// Takes a slot and credits, if the member is up and has them.
+#[inline(always)]
+fn take<'m>(
+    members: &'m mut [Member],
+    slots: &mut Table,
+    claim: Claim,
+) -> Option<(&'m QueuePair, Id)> {
+    let member = members.get_mut(claim.member as usize)?;
+    let (Some(qp), None) = (&member.qp, &member.down) else {
+        return None;
+    };
+    let left = &mut member.left[claim.queue as usize];
+    let rest = left.checked_sub(claim.credits.into())?;
+    let id = slots.take(claim)?;
+    *left = rest;
+    Some((qp, id))
+}
+
+#[inline(always)]
+fn give_back(members: &mut [Member], claim: &Claim) {
+    if let Some(member) = members.get_mut(claim.member as usize) {
+        member.left[claim.queue as usize] += u32::from(claim.credits);
     }
+}
 
-    /// A failed request has taken its queue pair to ERROR; or it is flushed since this side did.
-    #[cold]
-    fn failed(&mut self, error: WorkError) -> TransportError {
-        let member = self.slots.member(error.wr_id);
-        let Some(member) = member.and_then(|at| self.members.get_mut(at as usize)) else {
-            return TransportError::Work(error);
-        };
-        match *member.down.get_or_insert(DownReason::Work(error)) {
-            DownReason::Work(_) => TransportError::Work(error),
-            reason if error.status == WcStatus::WR_FLUSH_ERR => TransportError::Aborted(reason),
-            _ => TransportError::Work(error),
+/// Files a completion that is not just the success of an operation.
+#[cold]
+#[inline(never)]
+fn file(members: &mut [Member], slots: &mut Table, completion: &WorkCompletion) {
+    let ended = match completion.result() {
+        Ok(_success) => slots.complete_failed(completion.wr_id()),
+        Err(error) => {
+            let wr_id = error.wr_id;
+            let member = slots.member(wr_id);
+            let member = member.and_then(|at| members.get_mut(at as usize));
+            let error = member.map_or(TransportError::Work(error), |member| member.failed(error));
+            slots.fail(wr_id, error)
         }
+    };
+    if let Some(claim) = ended {
+        give_back(members, &claim);
     }
 }
 
 impl Member {
     /// Whether nothing is in flight on it.
-    pub(crate) const fn is_idle(&self) -> bool {
-        self.send_left == self.max_send_wr && self.recv_left == self.max_recv_wr
-    }
-
     #[inline]
-    const fn left(&mut self, queue: Queue) -> &mut u32 {
-        match queue {
-            Queue::Send => &mut self.send_left,
-            Queue::Receive => &mut self.recv_left,
-        }
+    pub(crate) fn is_idle(&self) -> bool {
+        self.left == self.max
     }
 
-    #[cold]
-    fn too_much(&self, claim: Claim) -> Refusal {
-        if claim.queue == Queue::Send && claim.credits > self.max_send_wr {
-            Refusal::BatchTooLong {
-                asked: claim.credits,
-                max: self.max_send_wr,
-            }
-        } else {
-            Refusal::Backpressure(claim.queue)
+    /// A failed request has taken its queue pair to ERROR; or it is flushed since this side did.
+    fn failed(&mut self, error: WorkError) -> TransportError {
+        match *self.down.get_or_insert(DownReason::Work(error)) {
+            DownReason::Work(_) => TransportError::Work(error),
+            reason if error.status == WcStatus::WR_FLUSH_ERR => TransportError::Aborted(reason),
+            _ => TransportError::Work(error),
         }
     }
 }

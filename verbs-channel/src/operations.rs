@@ -47,8 +47,7 @@ macro_rules! operations {
             /// As [`send`](Self::send).
             pub fn receive(&mut self, list: impl ScatterList) -> Result<WorkSuccess> {
                 let (engine, at) = self.parts();
-                let timeout = engine.patience.timeout;
-                engine.run_receive(at, list, timeout)
+                engine.run_receive(at, list, None)
             }
 
             /// [`receive`](Self::receive) with a timeout of its own.
@@ -183,8 +182,7 @@ macro_rules! operations {
             /// As [`send`](Self::send).
             pub fn run(&mut self, work: impl Work) -> Result<WorkSuccess> {
                 let (engine, at) = self.parts();
-                let timeout = engine.patience.timeout;
-                engine.run(at, work, timeout)
+                engine.run(at, work, None)
             }
 
             /// [`run`](Self::run) with a timeout of its own.
@@ -206,8 +204,7 @@ macro_rules! operations {
             /// ever hold.
             pub fn run_batch<const N: usize>(&mut self, works: [impl Work; N]) -> Result<()> {
                 let (engine, at) = self.parts();
-                let timeout = engine.patience.timeout;
-                engine.run_batch(at, works, timeout)
+                engine.run_batch(at, works, None)
             }
 
             /// Opens a scope, in the shape of [`std::thread::scope`]: work that is posted in it
@@ -364,12 +361,13 @@ macro_rules! operations {
             ///
             /// If the driver refuses to destroy a queue pair, the log says so, and the card may
             /// still touch the buffers after that.
-            pub unsafe fn post_unpolled<W: Work>(&mut self, mut work: W) -> Result<Ticket, Rejected<W>> {
+            pub unsafe fn post_unpolled<W: Work>(&mut self, work: W) -> Result<Ticket, Rejected<W>> {
                 let (engine, at) = self.parts();
+                let (mut list, said) = work.into_parts();
                 // SAFETY: the caller's promise.
-                match unsafe { engine.post(at, Keeper::Caller, &mut work) } {
+                match unsafe { engine.post::<W>(at, Keeper::Caller, &mut list, said) } {
                     Ok(id) => Ok(engine.ticket(id)),
-                    Err(refusal) => Err(Rejected::new(refusal, work)),
+                    Err(refusal) => Err(Rejected::new(refusal, W::from_parts(list, said))),
                 }
             }
 

@@ -12,7 +12,7 @@ use crate::engine::Engine;
 use crate::error::{Error, Refusal, Rejected, Result, TransportError};
 use crate::pool::PoolBuffer;
 use crate::slots::{Id, Keeper};
-use crate::work::{Incoming, Outgoing};
+use crate::work::{Incoming, Outgoing, Work};
 
 /// A registered buffer that a channel can own while the card uses it: a block of a
 /// [`BufferPool`](crate::BufferPool), or a registered vector.
@@ -210,19 +210,19 @@ impl Engine {
                     unsafe { self.post_receive(at, Keeper::Slot, &mut element) }
                 }
                 OwnedOp::Read(remote) => {
-                    let mut work = Incoming::read(element, remote);
+                    let work = Incoming::read(element, remote);
                     // SAFETY: as above.
-                    unsafe { self.post(at, Keeper::Slot, &mut work) }
+                    unsafe { self.post_owned(at, work) }
                 }
                 OwnedOp::Send(imm_data) => {
                     let work = Outgoing::send(element.into_gather());
                     // SAFETY: as above.
-                    unsafe { self.post(at, Keeper::Slot, &mut with(work, imm_data)) }
+                    unsafe { self.post_owned(at, with(work, imm_data)) }
                 }
                 OwnedOp::Write(remote, imm_data) => {
                     let work = Outgoing::write(element.into_gather(), remote);
                     // SAFETY: as above.
-                    unsafe { self.post(at, Keeper::Slot, &mut with(work, imm_data)) }
+                    unsafe { self.post_owned(at, with(work, imm_data)) }
                 }
             },
         };
@@ -236,6 +236,17 @@ impl Engine {
             }
             Err(refusal) => Err(Rejected::new(refusal, buffer)),
         }
+    }
+
+    /// [`post`](Self::post) for a slot that keeps the buffer.
+    ///
+    /// # Safety
+    ///
+    /// - As for [`post`](Self::post).
+    unsafe fn post_owned<W: Work>(&mut self, at: u32, work: W) -> Result<Id, Refusal> {
+        let (mut list, said) = work.into_parts();
+        // SAFETY: the caller's promise.
+        unsafe { self.post::<W>(at, Keeper::Slot, &mut list, said) }
     }
 
     /// A ticket for an operation whose buffers an `unsafe` caller keeps.

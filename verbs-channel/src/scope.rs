@@ -15,7 +15,7 @@ use verbs_core::{RemoteMemoryRegion, WorkSuccess};
 use crate::engine::Engine;
 use crate::error::{DownReason, Refusal, Rejected, ScopeError, TransportError};
 use crate::list::{GatherList, ScatterList};
-use crate::slots::{Id, Keeper};
+use crate::slots::{Id, Keeper, Mark};
 use crate::work::{Incoming, Outgoing, Work};
 
 /// Where work on borrowed buffers is posted: see [`Channel::scope`](crate::Channel::scope).
@@ -60,15 +60,18 @@ pub(crate) fn manual_scope<'env, T, E>(
     at: u32,
     closure: impl for<'scope> FnOnce(&'scope PollingScope<'scope, 'env>) -> Result<T, E>,
 ) -> Result<T, ScopeError<E>> {
-    run(engine, at, closure, Engine::cut_scope)
+    run(engine, at, closure, |engine, _, since| {
+        engine.cut_scope(since)
+    })
 }
 
 fn run<'env, T, E>(
     engine: &'env mut Engine,
     at: u32,
     closure: impl for<'scope> FnOnce(&'scope PollingScope<'scope, 'env>) -> Result<T, E>,
-    finish: impl FnOnce(&mut Engine) -> Result<(), TransportError>,
+    finish: impl FnOnce(&mut Engine, u32, Mark) -> Result<(), TransportError>,
 ) -> Result<T, ScopeError<E>> {
+    let since = engine.slots.mark();
     let scope = PollingScope {
         engine: RefCell::new(engine),
         at,
@@ -79,16 +82,16 @@ fn run<'env, T, E>(
     let ended = catch_unwind(AssertUnwindSafe(|| closure(&scope)));
     let mut engine = scope.engine.borrow_mut();
     match ended {
-        Ok(Ok(value)) => match finish(&mut engine) {
+        Ok(Ok(value)) => match finish(&mut engine, at, since) {
             Ok(()) => Ok(value),
             Err(error) => Err(ScopeError::AutoPollError(error)),
         },
         Ok(Err(error)) => {
-            engine.abandon_scope();
+            engine.abandon_scope(since);
             Err(ScopeError::ClosureError(error))
         }
         Err(panic) => {
-            engine.abandon_scope();
+            engine.abandon_scope(since);
             resume_unwind(panic)
         }
     }
@@ -156,11 +159,12 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
     /// As [`post_write`](Self::post_write), with the work.
     pub fn post<W: Work + 'scope>(
         &'scope self,
-        mut work: W,
+        work: W,
     ) -> Result<ScopedPendingWork<'scope, 'env>, Rejected<W>> {
-        match self.submit(&mut work) {
+        let (mut list, said) = work.into_parts();
+        match self.submit::<W>(&mut list, said) {
             Ok(pending) => Ok(pending),
-            Err(refusal) => Err(Rejected::new(refusal, work)),
+            Err(refusal) => Err(Rejected::new(refusal, W::from_parts(list, said))),
         }
     }
 
@@ -173,13 +177,17 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
     /// send queue can ever hold.
     pub fn post_batch<W: Work + 'scope, const N: usize>(
         &'scope self,
-        mut works: [W; N],
+        works: [W; N],
     ) -> Result<ScopedPendingWork<'scope, 'env>, Rejected<[W; N]>> {
+        let mut parts = works.map(W::into_parts);
         let mut engine = self.engine.borrow_mut();
         // SAFETY: as in `submit`.
-        match unsafe { engine.post_batch(self.at, Keeper::Scope, &mut works) } {
+        match unsafe { engine.post_batch::<W, N>(self.at, Keeper::Lender, &mut parts) } {
             Ok(id) => Ok(ScopedPendingWork { scope: self, id }),
-            Err(refusal) => Err(Rejected::new(refusal, works)),
+            Err(refusal) => {
+                let works = parts.map(|(list, said)| W::from_parts(list, said));
+                Err(Rejected::new(refusal, works))
+            }
         }
     }
 
@@ -190,14 +198,12 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
     /// As [`post`](Self::post), with the work.
     pub fn lend<W: Work + 'scope>(
         &'scope self,
-        mut work: W,
+        work: W,
     ) -> Result<Loan<'scope, 'env, W::List>, Rejected<W>> {
-        match self.submit(&mut work) {
-            Ok(pending) => Ok(Loan {
-                work: pending,
-                list: work.into_list(),
-            }),
-            Err(refusal) => Err(Rejected::new(refusal, work)),
+        let (mut list, said) = work.into_parts();
+        match self.submit::<W>(&mut list, said) {
+            Ok(work) => Ok(Loan { work, list }),
+            Err(refusal) => Err(Rejected::new(refusal, W::from_parts(list, said))),
         }
     }
 
@@ -223,27 +229,28 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
         self.engine.borrow_mut().drive()
     }
 
-    #[inline]
+    #[inline(always)]
     fn submit<W: Work + 'scope>(
         &'scope self,
-        work: &mut W,
+        list: &mut W::List,
+        said: W::Said,
     ) -> Result<ScopedPendingWork<'scope, 'env>, Refusal> {
         let mut engine = self.engine.borrow_mut();
         // SAFETY: the elements borrow their memory for `'scope`, and `scope` ends that only when
         // the operation is done, even if the closure fails. Nobody else has a scatter element: it
         // was moved here, and `Loan` gives it back only when the operation is done.
-        let id = unsafe { engine.post(self.at, Keeper::Scope, work) }?;
+        let id = unsafe { engine.post::<W>(self.at, Keeper::Lender, list, said) }?;
         Ok(ScopedPendingWork { scope: self, id })
     }
 
-    #[inline]
+    #[inline(always)]
     fn receive<L: ScatterList + 'scope>(
         &'scope self,
         list: &mut L,
     ) -> Result<ScopedPendingWork<'scope, 'env>, Refusal> {
         let mut engine = self.engine.borrow_mut();
         // SAFETY: as in `submit`.
-        let id = unsafe { engine.post_receive(self.at, Keeper::Scope, list) }?;
+        let id = unsafe { engine.post_receive(self.at, Keeper::Lender, list) }?;
         Ok(ScopedPendingWork { scope: self, id })
     }
 }
@@ -345,7 +352,8 @@ impl<L: fmt::Debug> fmt::Debug for Loan<'_, '_, L> {
 }
 
 /// What was refused, without what was said about it.
+#[cold]
 fn given<W: Work>(rejected: Rejected<W>) -> Rejected<W::List> {
     let refusal = rejected.refusal();
-    Rejected::new(refusal, rejected.into_given().into_list())
+    Rejected::new(refusal, rejected.into_given().into_parts().0)
 }

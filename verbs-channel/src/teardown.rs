@@ -24,7 +24,7 @@ use verbs_core::Error;
 
 use crate::engine::{Engine, Member};
 use crate::error::{DownReason, TransportError};
-use crate::slots::Id;
+use crate::slots::{Id, Mark};
 
 impl Engine {
     /// Takes the ladder from its second step, for everything that is in flight on a member.
@@ -101,45 +101,56 @@ impl Engine {
         ));
     }
 
-    /// A scope ends well: waits for all of its work, up to the channel's timeout, and takes what is
-    /// left of its results. The first failure among them is the scope's.
-    pub(crate) fn finish_scope(&mut self) -> Result<(), TransportError> {
+    /// A scope ends well: waits for all of its work, up to the channel's timeout. The first failure
+    /// among the results that nobody took is the scope's.
+    #[inline]
+    pub(crate) fn finish_scope(&mut self, at: u32, since: Mark) -> Result<(), TransportError> {
+        if self.slots.first_since(since).is_some() {
+            self.drive();
+        }
+        let member = self.members.get(at as usize);
+        if member.is_some_and(|member| member.is_idle() && member.down.is_none()) {
+            // Nothing is in flight, and nothing has failed.
+            self.slots.release_since(since);
+            return Ok(());
+        }
+        self.finish_scope_slowly(since)
+    }
+
+    #[cold]
+    fn finish_scope_slowly(&mut self, since: Mark) -> Result<(), TransportError> {
         let mut deadline = Deadline::new(self.patience.timeout);
-        let mut result = Ok(());
-        while let Some(id) = self.slots.first_scoped() {
+        let mut next = self.slots.first_since(since);
+        while let Some(id) = next {
             if !self.wait_for(id, deadline.left()) {
                 self.abort_scoped(DownReason::TimedOut);
             }
-            match self.slots.release(id) {
-                Some((_, Err(error))) if result.is_ok() => result = Err(error),
-                Some(_) => {}
-                None => break,
-            }
+            next = self.slots.after(id);
         }
-        result
+        self.take_scoped(since)
     }
 
     /// A scope ends whose closure was to take all results: what it left is aborted.
-    pub(crate) fn cut_scope(&mut self) -> Result<(), TransportError> {
+    pub(crate) fn cut_scope(&mut self, since: Mark) -> Result<(), TransportError> {
         self.drive();
         self.abort_scoped(DownReason::Abandoned);
-        self.take_scoped()
+        self.take_scoped(since)
     }
 
     /// A scope ends badly: what is left gets the drain timeout, receives alone get none.
-    pub(crate) fn abandon_scope(&mut self) {
+    #[cold]
+    pub(crate) fn abandon_scope(&mut self, since: Mark) {
         let mut deadline = Deadline::new(Some(self.patience.drain_timeout));
-        let mut next = self.slots.first_scoped();
+        let mut next = self.slots.first_since(since);
         while let Some(id) = next {
-            let (after, waits) = self.slots.after_scoped(id);
-            if waits && !self.wait_for(id, deadline.left()) {
+            if self.slots.is_outgoing(id) && !self.wait_for(id, deadline.left()) {
                 break;
             }
-            next = after;
+            next = self.slots.after(id);
         }
         self.abort_scoped(DownReason::Abandoned);
         // Nobody is left to hear of failures; the channel itself says that it is down.
-        let _nobody_listens = self.take_scoped();
+        let _nobody_listens = self.take_scoped(since);
     }
 
     /// Waits for one operation.
@@ -158,17 +169,13 @@ impl Engine {
         }
     }
 
-    /// Takes the results that nobody took; the first failure among them.
-    fn take_scoped(&mut self) -> Result<(), TransportError> {
-        let mut result = Ok(());
-        while let Some(id) = self.slots.first_scoped() {
-            match self.slots.release(id) {
-                Some((_, Err(error))) if result.is_ok() => result = Err(error),
-                Some(_) => {}
-                None => break,
-            }
-        }
-        result
+    /// Takes the results that nobody took, all of which are there; the first failure among them.
+    fn take_scoped(&mut self, since: Mark) -> Result<(), TransportError> {
+        let first = self.slots.first_since(since);
+        let mut all = std::iter::successors(first, |id| self.slots.after(*id));
+        let failure = all.find_map(|id| self.slots.failure(id));
+        self.slots.release_since(since);
+        failure.map_or(Ok(()), Err)
     }
 }
 

@@ -20,20 +20,33 @@ pub(crate) mod sealed {
     use crate::error::Refusal;
 
     #[expect(unnameable_types, reason = "seals `Work`")]
-    pub trait Sealed {
+    pub trait Sealed: Sized {
         type List;
+        type Said: Copy;
+
+        /// The list, and what is said about it.
+        ///
+        /// Apart, since the card gets the list's address: whatever lay beside it would have to be
+        /// written to memory, and read again.
+        fn into_parts(self) -> (Self::List, Self::Said);
+
+        fn from_parts(list: Self::List, said: Self::Said) -> Self;
 
         /// The request, for a batch.
-        fn request(&mut self, wr_id: u64, signaled: bool) -> Result<WorkRequest<'_>, Refusal>;
+        fn request(
+            list: &mut Self::List,
+            said: Self::Said,
+            wr_id: u64,
+            signaled: bool,
+        ) -> Result<WorkRequest<'_>, Refusal>;
 
         /// Makes the request, signalled, where it is posted: one that is returned is copied.
         fn submit(
-            &mut self,
+            list: &mut Self::List,
+            said: Self::Said,
             wr_id: u64,
             post: impl FnOnce(&mut [WorkRequest<'_>]) -> Result<(), PostError>,
         ) -> Result<(), Refusal>;
-
-        fn into_list(self) -> Self::List;
     }
 }
 
@@ -49,6 +62,13 @@ pub(crate) mod sealed {
 #[must_use = "work does nothing until it is posted"]
 pub struct Outgoing<L> {
     list: L,
+    said: OutgoingSaid,
+}
+
+/// What is said about a send or a write.
+#[derive(Clone, Copy, Debug)]
+#[expect(unnameable_types, reason = "is named in a sealed trait")]
+pub struct OutgoingSaid {
     remote: Option<RemoteMemoryRegion>,
     imm_data: Option<u32>,
     inline: bool,
@@ -61,6 +81,13 @@ pub struct Outgoing<L> {
 #[must_use = "work does nothing until it is posted"]
 pub struct Incoming<L> {
     list: L,
+    said: IncomingSaid,
+}
+
+/// What is said about a read or an atomic.
+#[derive(Clone, Copy, Debug)]
+#[expect(unnameable_types, reason = "is named in a sealed trait")]
+pub struct IncomingSaid {
     remote: RemoteMemoryRegion,
     op: IncomingOp,
     fence: bool,
@@ -77,34 +104,32 @@ impl<L: GatherList> Outgoing<L> {
     /// A send: the elements go, in their order, into the receive that the peer posted first.
     #[inline]
     pub const fn send(list: L) -> Self {
-        Self {
-            list,
-            remote: None,
-            imm_data: None,
-            inline: false,
-            fence: false,
-            solicited: false,
-        }
+        Self::new(list, None)
     }
 
     /// An RDMA write: the elements go, in their order, to where `remote` begins.
     #[inline]
     pub const fn write(list: L, remote: RemoteMemoryRegion) -> Self {
-        Self {
-            list,
-            remote: Some(remote),
+        Self::new(list, Some(remote))
+    }
+
+    #[inline]
+    const fn new(list: L, remote: Option<RemoteMemoryRegion>) -> Self {
+        let said = OutgoingSaid {
+            remote,
             imm_data: None,
             inline: false,
             fence: false,
             solicited: false,
-        }
+        };
+        Self { list, said }
     }
 
     /// Gives the peer 32 bits with it; a write uses up a receive of the peer's then.
     #[inline]
     #[doc(alias = "imm_data")]
     pub const fn immediate(mut self, imm_data: u32) -> Self {
-        self.imm_data = Some(imm_data);
+        self.said.imm_data = Some(imm_data);
         self
     }
 
@@ -112,7 +137,7 @@ impl<L: GatherList> Outgoing<L> {
     #[inline]
     #[doc(alias = "IBV_SEND_INLINE")]
     pub const fn inline(mut self) -> Self {
-        self.inline = true;
+        self.said.inline = true;
         self
     }
 
@@ -120,7 +145,7 @@ impl<L: GatherList> Outgoing<L> {
     #[inline]
     #[doc(alias = "IBV_SEND_FENCE")]
     pub const fn fence(mut self) -> Self {
-        self.fence = true;
+        self.said.fence = true;
         self
     }
 
@@ -128,7 +153,7 @@ impl<L: GatherList> Outgoing<L> {
     #[inline]
     #[doc(alias = "IBV_SEND_SOLICITED")]
     pub const fn solicited(mut self) -> Self {
-        self.solicited = true;
+        self.said.solicited = true;
         self
     }
 }
@@ -137,12 +162,7 @@ impl<L: ScatterList> Incoming<L> {
     /// An RDMA read: the elements are filled, in their order, from where `remote` begins.
     #[inline]
     pub const fn read(list: L, remote: RemoteMemoryRegion) -> Self {
-        Self {
-            list,
-            remote,
-            op: IncomingOp::Read,
-            fence: false,
-        }
+        Self::new(list, remote, IncomingOp::Read)
     }
 
     /// A compare-and-swap of the peer's 8 bytes at `remote`. What they were comes into the list,
@@ -154,105 +174,87 @@ impl<L: ScatterList> Incoming<L> {
         compare: u64,
         swap: u64,
     ) -> Self {
-        Self {
-            list,
-            remote,
-            op: IncomingOp::CompareAndSwap { compare, swap },
-            fence: false,
-        }
+        Self::new(list, remote, IncomingOp::CompareAndSwap { compare, swap })
     }
 
     /// A fetch-and-add on the peer's 8 bytes at `remote`. What they were comes into the list, one
     /// element of 8 bytes.
     #[inline]
     pub const fn fetch_and_add(list: L, remote: RemoteMemoryRegion, add: u64) -> Self {
-        Self {
-            list,
-            remote,
-            op: IncomingOp::FetchAndAdd { add },
-            fence: false,
-        }
+        Self::new(list, remote, IncomingOp::FetchAndAdd { add })
+    }
+
+    #[inline]
+    const fn new(list: L, remote: RemoteMemoryRegion, op: IncomingOp) -> Self {
+        let fence = false;
+        let said = IncomingSaid { remote, op, fence };
+        Self { list, said }
     }
 
     /// Waits for earlier reads and atomics before it begins.
     #[inline]
     #[doc(alias = "IBV_SEND_FENCE")]
     pub const fn fence(mut self) -> Self {
-        self.fence = true;
+        self.said.fence = true;
         self
     }
 }
 
 impl<L: GatherList> sealed::Sealed for Outgoing<L> {
     type List = L;
+    type Said = OutgoingSaid;
 
-    #[inline]
-    fn request(&mut self, wr_id: u64, signaled: bool) -> Result<WorkRequest<'_>, Refusal> {
-        let said = Said {
-            wr_id,
-            signaled,
-            imm_data: self.imm_data,
-            inline: self.inline,
-            fence: self.fence,
-            solicited: self.solicited,
-        };
-        let elements = self.list.elements();
-        match &self.remote {
-            None => Ok(said.of_send(SendWorkRequest::new(elements))),
+    #[inline(always)]
+    fn into_parts(self) -> (L, OutgoingSaid) {
+        (self.list, self.said)
+    }
+
+    #[inline(always)]
+    fn from_parts(list: L, said: OutgoingSaid) -> Self {
+        Self { list, said }
+    }
+
+    #[inline(always)]
+    fn request(
+        list: &mut L,
+        said: OutgoingSaid,
+        wr_id: u64,
+        signaled: bool,
+    ) -> Result<WorkRequest<'_>, Refusal> {
+        let elements = list.elements();
+        match &said.remote {
+            None => Ok(said.of_send(SendWorkRequest::new(elements), wr_id, signaled)),
             Some(remote) => match WriteWorkRequest::new(elements, remote) {
-                Ok(request) => Ok(said.of_write(request)),
+                Ok(request) => Ok(said.of_write(request, wr_id, signaled)),
                 Err(error) => Err(Refusal::from_core(&error)),
             },
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn submit(
-        &mut self,
+        list: &mut L,
+        said: OutgoingSaid,
         wr_id: u64,
         post: impl FnOnce(&mut [WorkRequest<'_>]) -> Result<(), PostError>,
     ) -> Result<(), Refusal> {
-        let said = Said {
-            wr_id,
-            signaled: true,
-            imm_data: self.imm_data,
-            inline: self.inline,
-            fence: self.fence,
-            solicited: self.solicited,
-        };
-        let elements = self.list.elements();
-        let posted = match &self.remote {
-            None => post(&mut [said.of_send(SendWorkRequest::new(elements))]),
+        let elements = list.elements();
+        let posted = match &said.remote {
+            None => post(&mut [said.of_send(SendWorkRequest::new(elements), wr_id, true)]),
             Some(remote) => match WriteWorkRequest::new(elements, remote) {
-                Ok(request) => post(&mut [said.of_write(request)]),
+                Ok(request) => post(&mut [said.of_write(request, wr_id, true)]),
                 Err(error) => return Err(Refusal::from_core(&error)),
             },
         };
         posted.map_err(Refusal::Post)
     }
-
-    #[inline]
-    fn into_list(self) -> L {
-        self.list
-    }
-}
-
-/// What is said about a send or a write.
-#[derive(Clone, Copy)]
-struct Said {
-    wr_id: u64,
-    signaled: bool,
-    imm_data: Option<u32>,
-    inline: bool,
-    fence: bool,
-    solicited: bool,
 }
 
 macro_rules! said {
     ($of:ident $request:ident) => {
-        #[inline]
-        fn $of(self, request: $request<'_>) -> WorkRequest<'_> {
-            let mut request = request.wr_id(self.wr_id);
+        #[inline(always)]
+        fn $of(self, request: $request<'_>, wr_id: u64, signaled: bool) -> WorkRequest<'_> {
+            let mut request = request.wr_id(wr_id);
             if let Some(imm_data) = self.imm_data {
                 request = request.immediate(imm_data);
             }
@@ -265,7 +267,7 @@ macro_rules! said {
             if self.solicited {
                 request = request.solicited();
             }
-            if !self.signaled {
+            if !signaled {
                 request = request.unsignaled();
             }
             request.into()
@@ -273,23 +275,39 @@ macro_rules! said {
     };
 }
 
-impl Said {
+impl OutgoingSaid {
     said!(of_send SendWorkRequest);
     said!(of_write WriteWorkRequest);
 }
 
 impl<L: ScatterList> sealed::Sealed for Incoming<L> {
     type List = L;
+    type Said = IncomingSaid;
 
-    #[inline]
-    fn request(&mut self, wr_id: u64, signaled: bool) -> Result<WorkRequest<'_>, Refusal> {
-        let (elements, remote) = (self.list.elements(), &self.remote);
+    #[inline(always)]
+    fn into_parts(self) -> (L, IncomingSaid) {
+        (self.list, self.said)
+    }
+
+    #[inline(always)]
+    fn from_parts(list: L, said: IncomingSaid) -> Self {
+        Self { list, said }
+    }
+
+    #[inline(always)]
+    fn request(
+        list: &mut L,
+        said: IncomingSaid,
+        wr_id: u64,
+        signaled: bool,
+    ) -> Result<WorkRequest<'_>, Refusal> {
+        let (elements, remote) = (list.elements(), &said.remote);
         macro_rules! finish {
             ($request:expr) => {{
                 let mut request = $request
                     .map_err(|error| Refusal::from_core(&error))?
                     .wr_id(wr_id);
-                if self.fence {
+                if said.fence {
                     request = request.fence();
                 }
                 if !signaled {
@@ -298,7 +316,7 @@ impl<L: ScatterList> sealed::Sealed for Incoming<L> {
                 Ok(request.into())
             }};
         }
-        let [before] = match (self.op, elements) {
+        let [before] = match (said.op, elements) {
             (IncomingOp::Read, elements) => {
                 return finish!(ReadWorkRequest::new(elements, remote));
             }
@@ -309,7 +327,7 @@ impl<L: ScatterList> sealed::Sealed for Incoming<L> {
                 return Err(Refusal::Misaligned { addr, len });
             }
         };
-        match self.op {
+        match said.op {
             IncomingOp::FetchAndAdd { add } => {
                 finish!(AtomicWorkRequest::fetch_and_add(before, remote, add))
             }
@@ -322,17 +340,13 @@ impl<L: ScatterList> sealed::Sealed for Incoming<L> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn submit(
-        &mut self,
+        list: &mut L,
+        said: IncomingSaid,
         wr_id: u64,
         post: impl FnOnce(&mut [WorkRequest<'_>]) -> Result<(), PostError>,
     ) -> Result<(), Refusal> {
-        post(&mut [self.request(wr_id, true)?]).map_err(Refusal::Post)
-    }
-
-    #[inline]
-    fn into_list(self) -> L {
-        self.list
+        post(&mut [Self::request(list, said, wr_id, true)?]).map_err(Refusal::Post)
     }
 }

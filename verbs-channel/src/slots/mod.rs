@@ -8,9 +8,10 @@
 //! free ── take ──► posted ── complete, fail ──► done ── release ──► free
 //! ```
 //!
-//! Two lists run through the slots, by links of their own: `scoped`, the operations of the scope that
-//! is open, in the order of their posts, from post to release; and `ready`, the operations that own
-//! their buffer and are done, in the order of completion.
+//! One list runs through all slots: first those in use, in the order of their posts, then the free
+//! ones. To take a slot is to move the border by one, and so is to free what was taken last; to free
+//! all that was taken since a [`Mark`] is to move the border there. A second list, `ready`, runs
+//! through the operations that own their buffer and are done, in the order of completion.
 //!
 //! Nothing here allocates after [`Slots::grow`], and nothing is unsafe.
 
@@ -19,99 +20,107 @@ use crate::error::{Queue, TransportError};
 /// No slot.
 const NONE: u32 = u32::MAX;
 
-/// Marks the `wr_id` of a request that is not the last of its batch.
-const MEMBER: u64 = 1 << 31;
+/// Marks the `wr_id` of a request that is not the last of its batch; and the stamp of a slot, if
+/// such a request has failed.
+const MEMBER: u64 = 1 << 28;
+
+/// Marks the stamp of a slot whose operation is done, and of a free slot.
+const DONE: u64 = 1 << 29;
+
+/// One generation in a stamp.
+const GENERATION: u64 = 1 << 30;
 
 /// A slot's number and generation: names one operation, for ever.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Id {
-    index: u32,
-    generation: u32,
-}
+pub(crate) struct Id(u64);
 
 impl Id {
     /// The `wr_id` of the operation's last, or only, work request.
     #[inline]
     pub(crate) const fn wr_id(self) -> u64 {
-        (self.generation as u64) << 32 | self.index as u64
+        self.0
     }
 
     /// The `wr_id` of the batch's other work requests, which complete only if they fail.
     #[inline]
     pub(crate) const fn member_wr_id(self) -> u64 {
-        self.wr_id() | MEMBER
+        self.0 | MEMBER
     }
 
+    /// Its slot.
     #[inline]
-    const fn of(wr_id: u64) -> Self {
-        Self {
-            index: (wr_id & (MEMBER - 1)) as u32,
-            generation: (wr_id >> 32) as u32,
-        }
+    const fn index(self) -> u32 {
+        // With a mark it is past the end of every table.
+        (self.0 & (GENERATION - 1)) as u32
     }
+}
+
+/// A moment: what was in use then.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Mark {
+    /// The last slot that was in use.
+    last: u32,
 }
 
 /// Who keeps the buffers of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Keeper {
-    /// A scope: the operation must end before it does.
-    Scope,
-    /// A blocking call: as for a scope, and nobody has to look for the operation.
-    Call,
+    /// Whoever lent them: the operation must end before the scope or the blocking call does.
+    Lender,
     /// The slot itself.
     Slot,
     /// An `unsafe` caller.
     Caller,
 }
 
-/// What an operation takes up while it is in flight.
+/// What an operation takes up while it is in flight: one word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Claim {
     /// Whose it is.
     pub(crate) member: u32,
     /// Places in its queue.
-    pub(crate) credits: u32,
+    pub(crate) credits: u16,
     /// Which queue it is in.
     pub(crate) queue: Queue,
     /// Who keeps its buffers.
     pub(crate) keeper: Keeper,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
-    Free,
-    Posted,
-    /// Posted, and a request of its batch has failed: `error` says how.
-    Failing,
-    /// Done: `success` says how.
-    Done,
-    /// Done: `error` says how.
-    Failed,
-}
-
 /// A slot, `S` being what a success tells.
 #[derive(Debug)]
 struct Slot<S> {
-    generation: u32,
-    next: u32,
-    prev: u32,
-    state: State,
+    /// The `wr_id` of its operation: as it is while that is posted, then with a mark.
+    stamp: u64,
     claim: Claim,
-    success: Option<S>,
-    error: TransportError,
+    links: [Links; 2],
+    /// How it ended, or how a request of its batch failed.
+    result: Result<S, TransportError>,
 }
 
-/// A doubly linked list through the slots.
+/// The lists that a slot has links for.
+const ALL: usize = 0;
+const READY: usize = 1;
+
+/// A slot's neighbours in a list.
 #[derive(Clone, Copy, Debug)]
-struct List {
+struct Links {
+    next: u32,
+    prev: u32,
+}
+
+const NOWHERE: Links = Links {
+    next: NONE,
+    prev: NONE,
+};
+
+/// A doubly linked list through the slots.
+///
+/// `LINKS` says which of their links are its.
+#[derive(Clone, Copy, Debug)]
+struct List<const LINKS: usize> {
     head: u32,
     tail: u32,
 }
-
-const EMPTY: List = List {
-    head: NONE,
-    tail: NONE,
-};
 
 /// The table: `S` is what a success tells, `B` a buffer.
 #[derive(Debug)]
@@ -119,10 +128,10 @@ pub(crate) struct Slots<S, B> {
     slots: Vec<Slot<S>>,
     // Beside the slots, and as long: most operations own none.
     buffers: Vec<Option<B>>,
-    // The free slot to take next; each names the one after it.
+    // The border: the first free slot of `all`.
     free: u32,
-    scoped: List,
-    ready: List,
+    all: List<ALL>,
+    ready: List<READY>,
 }
 
 impl<S: Copy, B> Slots<S, B> {
@@ -132,55 +141,51 @@ impl<S: Copy, B> Slots<S, B> {
             slots: Vec::new(),
             buffers: Vec::new(),
             free: NONE,
-            scoped: EMPTY,
-            ready: EMPTY,
+            all: List::new(),
+            ready: List::new(),
         }
     }
 
     /// Adds free slots; what is in flight stays.
     pub(crate) fn grow(&mut self, more: u32) {
         for _ in 0..more {
-            let Ok(index) = u32::try_from(self.slots.len()) else {
-                return;
+            let index = match u32::try_from(self.slots.len()) {
+                Ok(index) if u64::from(index) < MEMBER => index,
+                _ => return,
             };
             self.slots.push(Slot {
-                generation: 0,
-                next: self.free,
-                prev: NONE,
-                state: State::Free,
+                stamp: u64::from(index) | DONE,
                 claim: Claim {
                     member: 0,
                     credits: 0,
                     queue: Queue::Send,
                     keeper: Keeper::Caller,
                 },
-                success: None,
-                error: TransportError::CLOSED,
+                links: [NOWHERE; 2],
+                result: Err(TransportError::CLOSED),
             });
             self.buffers.push(None);
-            self.free = index;
+            self.all.insert(&mut self.slots, index, NONE);
+            if self.free == NONE {
+                self.free = index;
+            }
         }
     }
 
     /// Takes a free slot; `None` if there is none.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn take(&mut self, claim: Claim) -> Option<Id> {
-        let index = self.free;
-        let slot = self.slots.get_mut(index as usize)?;
-        self.free = slot.next;
+        let slot = self.slots.get_mut(self.free as usize)?;
+        self.free = slot.links[ALL].next;
+        slot.stamp = slot.stamp.wrapping_add(GENERATION - DONE);
         slot.claim = claim;
-        slot.state = State::Posted;
-        let generation = slot.generation;
-        if claim.keeper == Keeper::Scope {
-            push(&mut self.slots, &mut self.scoped, index);
-        }
-        Some(Id { index, generation })
+        Some(Id(slot.stamp))
     }
 
     /// Gives an operation its buffer to keep.
     #[inline]
     pub(crate) fn keep(&mut self, id: Id, buffer: B) {
-        if let Some(place) = self.buffers.get_mut(id.index as usize) {
+        if let Some(place) = self.buffers.get_mut(id.index() as usize) {
             *place = Some(buffer);
         }
     }
@@ -191,31 +196,51 @@ impl<S: Copy, B> Slots<S, B> {
         if self.is_done(id) != Some(true) {
             return None;
         }
-        self.buffers.get_mut(id.index as usize)?.take()
+        self.buffers.get_mut(id.index() as usize)?.take()
     }
 
-    /// A work request has succeeded: if it ends its operation, what that took up.
+    /// A work request has succeeded, and so its operation: `ended` gets what that took up.
+    ///
+    /// `false` for a number that belongs to nobody, for one that has no success, and for a batch of
+    /// which another request has failed: see [`complete_failed`](Self::complete_failed).
+    #[inline(always)]
+    pub(crate) fn complete(
+        &mut self,
+        wr_id: u64,
+        success: impl FnOnce() -> Option<S>,
+        ended: impl FnOnce(&Claim),
+    ) -> bool {
+        let index = Id(wr_id).index();
+        let Some(slot) = self.slots.get_mut(index as usize) else {
+            return false;
+        };
+        if slot.stamp != wr_id {
+            return false;
+        }
+        match (&mut slot.result, success()) {
+            (_, None) => return false,
+            // The rule, and apart from the other: so it is copied once, and in one go.
+            (Ok(place), Some(success)) => *place = success,
+            (failure, Some(success)) => replace(failure, success),
+        }
+        slot.stamp = wr_id | DONE;
+        ended(&slot.claim);
+        if slot.claim.keeper == Keeper::Slot {
+            self.ready.insert(&mut self.slots, index, NONE);
+        }
+        true
+    }
+
+    /// The last work request of a batch has succeeded, and another has failed before: what the batch
+    /// took up.
     ///
     /// `None` for a number that belongs to nobody.
-    #[inline]
-    pub(crate) fn complete(&mut self, wr_id: u64, success: S) -> Option<Claim> {
-        // With `MEMBER`, which no table is long enough for: a success that was not asked for ends
-        // nothing.
-        let id = Id {
-            index: (wr_id & 0xffff_ffff) as u32,
-            generation: (wr_id >> 32) as u32,
-        };
-        let slot = self.slots.get_mut(id.index as usize)?;
-        if slot.generation != id.generation {
-            return None;
+    pub(crate) fn complete_failed(&mut self, wr_id: u64) -> Option<Claim> {
+        let slot = self.slots.get(Id(wr_id).index() as usize)?;
+        match slot.result {
+            Err(error) if slot.stamp == wr_id | MEMBER => self.fail(wr_id, error),
+            _ => None,
         }
-        slot.state = match slot.state {
-            State::Posted => State::Done,
-            State::Failing => State::Failed,
-            _ => return None,
-        };
-        slot.success = Some(success);
-        Some(self.ended(id.index))
     }
 
     /// A work request has failed: if it ends its operation, what that took up.
@@ -223,69 +248,67 @@ impl<S: Copy, B> Slots<S, B> {
     /// `None` for a request of a batch that goes on, and for a number that belongs to nobody.
     #[cold]
     pub(crate) fn fail(&mut self, wr_id: u64, error: TransportError) -> Option<Claim> {
-        let id = Id::of(wr_id);
-        let slot = self.slots.get_mut(id.index as usize)?;
-        if slot.generation != id.generation {
+        let id = Id(wr_id & !MEMBER);
+        if self.is_done(id) != Some(false) {
             return None;
         }
-        match slot.state {
-            State::Posted => slot.error = error,
-            // The first failure of a batch is the batch's.
-            State::Failing => {}
-            _ => return None,
+        let slot = self.slots.get_mut(id.index() as usize)?;
+        // The first failure of a batch is the batch's.
+        if slot.stamp == id.0 {
+            slot.result = Err(error);
         }
         if wr_id & MEMBER != 0 {
-            slot.state = State::Failing;
+            slot.stamp = id.0 | MEMBER;
             return None;
         }
-        slot.state = State::Failed;
-        Some(self.ended(id.index))
+        slot.stamp = id.0 | DONE;
+        let claim = slot.claim;
+        if claim.keeper == Keeper::Slot {
+            self.ready.insert(&mut self.slots, id.index(), NONE);
+        }
+        Some(claim)
     }
 
     /// Whether the operation is done; `None` if it is not one of this table's.
     #[inline]
     pub(crate) fn is_done(&self, id: Id) -> Option<bool> {
-        let slot = self.slots.get(id.index as usize)?;
-        if slot.generation != id.generation {
-            return None;
-        }
-        match slot.state {
-            State::Free => None,
-            State::Posted | State::Failing => Some(false),
-            State::Done | State::Failed => Some(true),
-        }
+        Some(self.find(id)?.stamp & DONE != 0)
     }
 
     /// Takes the result of an operation that is done, and frees its slot.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn release(&mut self, id: Id) -> Option<(Claim, Result<S, TransportError>)> {
-        let slot = self.slots.get_mut(id.index as usize)?;
-        if slot.generation != id.generation {
+        let slot = self.slots.get_mut(id.index() as usize)?;
+        if slot.stamp != id.0 | DONE {
             return None;
         }
-        let result = match (slot.state, slot.success) {
-            (State::Done, Some(success)) => Ok(success),
-            (State::Failed, _) => Err(slot.error),
-            _ => return None,
-        };
-        let claim = slot.claim;
-        match claim.keeper {
-            Keeper::Scope => unlink(&mut self.slots, &mut self.scoped, id.index),
-            Keeper::Slot => unlink(&mut self.slots, &mut self.ready, id.index),
-            Keeper::Call | Keeper::Caller => {}
+        let (claim, result) = (slot.claim, slot.result);
+        if claim.keeper == Keeper::Slot {
+            self.ready.unlink(&mut self.slots, id.index());
         }
-        self.free(id.index);
+        self.free(id);
         Some((claim, result))
+    }
+
+    /// Takes the result of an operation that has succeeded and owns no buffer, and frees its slot.
+    #[inline(always)]
+    pub(crate) fn release_success(&mut self, id: Id) -> Option<S> {
+        let slot = self.slots.get(id.index() as usize)?;
+        match slot.result {
+            Ok(success) if slot.stamp == id.0 | DONE => {
+                debug_assert_ne!(slot.claim.keeper, Keeper::Slot);
+                self.free(id);
+                Some(success)
+            }
+            _ => None,
+        }
     }
 
     /// Takes back a slot whose operation was not posted.
     #[cold]
     pub(crate) fn cancel(&mut self, id: Id) {
         if self.is_done(id) == Some(false) {
-            if self.slots[id.index as usize].claim.keeper == Keeper::Scope {
-                unlink(&mut self.slots, &mut self.scoped, id.index);
-            }
-            self.free(id.index);
+            self.free(id);
         }
     }
 
@@ -299,7 +322,7 @@ impl<S: Copy, B> Slots<S, B> {
     /// That of a scope or a call; and one that is to own its buffer, and does not have it yet.
     pub(crate) fn borrowed_in_flight(&self, member: u32) -> Option<Id> {
         self.find_in_flight(member, |keeper, buffer| match keeper {
-            Keeper::Scope | Keeper::Call => true,
+            Keeper::Lender => true,
             Keeper::Slot => buffer.is_none(),
             Keeper::Caller => false,
         })
@@ -310,112 +333,173 @@ impl<S: Copy, B> Slots<S, B> {
         member: u32,
         is_one: impl Fn(Keeper, &Option<B>) -> bool,
     ) -> Option<Id> {
-        let is_one = |(slot, buffer): (&Slot<S>, &Option<B>)| {
-            let in_flight = matches!(slot.state, State::Posted | State::Failing);
-            in_flight && slot.claim.member == member && is_one(slot.claim.keeper, buffer)
-        };
-        let index = self.slots.iter().zip(&self.buffers).position(is_one)?;
-        self.id_at(u32::try_from(index).ok()?)
+        let mut both = self.slots.iter().zip(&self.buffers);
+        let found = both
+            .find(|(slot, buffer)| slot.is_in_flight(member) && is_one(slot.claim.keeper, buffer));
+        found.map(|(slot, _)| slot.id())
     }
 
     /// Whether any operation of this member has a slot.
     pub(crate) fn has_any(&self, member: u32) -> bool {
-        let is_one = |slot: &Slot<S>| slot.state != State::Free && slot.claim.member == member;
-        self.slots.iter().any(is_one)
+        let mut index = self.all.head;
+        while let Some(slot) = self.in_use(index) {
+            if slot.claim.member == member {
+                return true;
+            }
+            index = slot.links[ALL].next;
+        }
+        false
     }
 
-    /// The oldest operation of the scope whose result has not been taken.
+    /// Now.
     #[inline]
-    pub(crate) fn first_scoped(&self) -> Option<Id> {
-        self.id_at(self.scoped.head)
+    pub(crate) fn mark(&self) -> Mark {
+        let first_free = self.slots.get(self.free as usize);
+        let last = first_free.map_or(self.all.tail, |slot| slot.links[ALL].prev);
+        Mark { last }
     }
 
-    /// The operation of the scope after this one, and whether this one is a send in flight.
-    pub(crate) fn after_scoped(&self, id: Id) -> (Option<Id>, bool) {
-        let Some(slot) = self.slots.get(id.index as usize) else {
-            return (None, false);
-        };
-        let in_flight = matches!(slot.state, State::Posted | State::Failing);
-        let waits = in_flight && slot.claim.queue == Queue::Send;
-        (self.id_at(slot.next), waits)
+    /// The oldest operation since then whose result has not been taken. It holds as long as nothing
+    /// from before is released.
+    #[inline]
+    pub(crate) fn first_since(&self, mark: Mark) -> Option<Id> {
+        self.in_use(self.index_since(mark)).map(Slot::id)
+    }
+
+    /// The operation after this one.
+    pub(crate) fn after(&self, id: Id) -> Option<Id> {
+        let slot = self.slots.get(id.index() as usize)?;
+        self.in_use(slot.links[ALL].next).map(Slot::id)
+    }
+
+    /// Frees the slots of all operations since then, which are done.
+    #[inline]
+    pub(crate) fn release_since(&mut self, mark: Mark) {
+        self.free = self.index_since(mark);
     }
 
     /// The operation that owns its buffer and has been done for longest.
     #[inline]
     pub(crate) fn first_ready(&self) -> Option<Id> {
-        self.id_at(self.ready.head)
+        self.slots.get(self.ready.head as usize).map(Slot::id)
+    }
+
+    /// How the operation failed, if it is done and has.
+    pub(crate) fn failure(&self, id: Id) -> Option<TransportError> {
+        let slot = self.find(id).filter(|slot| slot.stamp & DONE != 0)?;
+        slot.result.err()
+    }
+
+    /// Whether the operation is in flight in the send queue: it ends by itself, or never.
+    pub(crate) fn is_outgoing(&self, id: Id) -> bool {
+        let slot = self.find(id).filter(|slot| slot.stamp & DONE == 0);
+        slot.is_some_and(|slot| slot.claim.queue == Queue::Send)
     }
 
     /// Whose a completion is.
     pub(crate) fn member(&self, wr_id: u64) -> Option<u32> {
-        let id = Id::of(wr_id);
-        self.is_done(id)?;
-        Some(self.slots.get(id.index as usize)?.claim.member)
+        let slot = self.find(Id(wr_id & !MEMBER))?;
+        Some(slot.claim.member)
     }
 
     /// Takes out the buffers of a member's operations that are in flight.
     pub(crate) fn buffers_in_flight(&mut self, member: u32) -> impl Iterator<Item = B> {
         let both = self.slots.iter().zip(&mut self.buffers);
-        let in_flight = move |(slot, _): &(&Slot<S>, &mut Option<B>)| {
-            let in_flight = matches!(slot.state, State::Posted | State::Failing);
-            in_flight && slot.claim.member == member
-        };
-        both.filter(in_flight)
+        both.filter(move |(slot, _)| slot.is_in_flight(member))
             .filter_map(|(_, buffer)| buffer.take())
     }
 
-    fn id_at(&self, index: u32) -> Option<Id> {
-        let slot = self.slots.get(index as usize)?;
-        let generation = slot.generation;
-        Some(Id { index, generation })
+    /// The slot of an operation that has one.
+    #[inline]
+    fn find(&self, id: Id) -> Option<&Slot<S>> {
+        let slot = self.slots.get(id.index() as usize)?;
+        matches!(slot.stamp ^ id.0, 0 | MEMBER | DONE).then_some(slot)
     }
 
-    /// An operation has ended: if it owns its buffer, somebody may come for that.
+    /// The slot, if it is not free.
     #[inline]
-    fn ended(&mut self, index: u32) -> Claim {
-        let claim = self.slots[index as usize].claim;
-        if claim.keeper == Keeper::Slot {
-            push(&mut self.slots, &mut self.ready, index);
+    fn in_use(&self, index: u32) -> Option<&Slot<S>> {
+        if index == self.free {
+            return None;
         }
-        claim
+        self.slots.get(index as usize)
     }
 
-    /// Frees a slot that is in no list.
     #[inline]
-    fn free(&mut self, index: u32) {
-        let slot = &mut self.slots[index as usize];
-        slot.generation = slot.generation.wrapping_add(1);
-        slot.state = State::Free;
-        slot.next = self.free;
+    fn index_since(&self, mark: Mark) -> u32 {
+        let last = self.slots.get(mark.last as usize);
+        last.map_or(self.all.head, |slot| slot.links[ALL].next)
+    }
+
+    /// Frees a slot that is not in `ready`.
+    #[inline(always)]
+    fn free(&mut self, id: Id) {
+        let index = id.index();
+        let Some(slot) = self.slots.get_mut(index as usize) else {
+            return;
+        };
+        // Nobody's: the generation after this one is never given out.
+        slot.stamp = (id.0 | DONE).wrapping_add(GENERATION);
+        if slot.links[ALL].next != self.free {
+            self.all.unlink(&mut self.slots, index);
+            self.all.insert(&mut self.slots, index, self.free);
+        }
         self.free = index;
     }
 }
 
-/// Appends a slot to a list.
-#[inline]
-fn push<S>(slots: &mut [Slot<S>], list: &mut List, index: u32) {
-    let slot = &mut slots[index as usize];
-    slot.next = NONE;
-    slot.prev = list.tail;
-    match slots.get_mut(list.tail as usize) {
-        Some(tail) => tail.next = index,
-        None => list.head = index,
+impl<S> Slot<S> {
+    #[inline]
+    const fn id(&self) -> Id {
+        Id(self.stamp & !(DONE | MEMBER))
     }
-    list.tail = index;
+
+    const fn is_in_flight(&self, member: u32) -> bool {
+        self.stamp & DONE == 0 && self.claim.member == member
+    }
 }
 
-/// Takes a slot out of the list it is in.
-#[inline]
-fn unlink<S>(slots: &mut [Slot<S>], list: &mut List, index: u32) {
-    let Slot { next, prev, .. } = slots[index as usize];
-    match slots.get_mut(prev as usize) {
-        Some(slot) => slot.next = next,
-        None => list.head = next,
+impl<const LINKS: usize> List<LINKS> {
+    const fn new() -> Self {
+        Self {
+            head: NONE,
+            tail: NONE,
+        }
     }
-    match slots.get_mut(next as usize) {
-        Some(slot) => slot.prev = prev,
-        None => list.tail = prev,
+
+    /// Puts a slot in, before another; at the end if that is none.
+    #[inline(never)]
+    fn insert<S>(&mut self, slots: &mut [Slot<S>], index: u32, next: u32) {
+        let prev = match slots.get_mut(next as usize) {
+            Some(slot) => std::mem::replace(&mut slot.links[LINKS].prev, index),
+            None => std::mem::replace(&mut self.tail, index),
+        };
+        match slots.get_mut(prev as usize) {
+            Some(slot) => slot.links[LINKS].next = index,
+            None => self.head = index,
+        }
+        slots[index as usize].links[LINKS] = Links { next, prev };
     }
+
+    /// Takes out a slot that is in it.
+    #[inline(never)]
+    fn unlink<S>(&mut self, slots: &mut [Slot<S>], index: u32) {
+        let Links { next, prev } = slots[index as usize].links[LINKS];
+        match slots.get_mut(prev as usize) {
+            Some(slot) => slot.links[LINKS].next = next,
+            None => self.head = next,
+        }
+        match slots.get_mut(next as usize) {
+            Some(slot) => slot.links[LINKS].prev = prev,
+            None => self.tail = prev,
+        }
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn replace<S>(result: &mut Result<S, TransportError>, success: S) {
+    *result = Ok(success);
 }
 
 #[cfg(test)]

@@ -30,7 +30,7 @@ enum Model {
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let keeper = || {
         prop_oneof![
-            proptest::strategy::Just(Keeper::Scope),
+            proptest::strategy::Just(Keeper::Lender),
             proptest::strategy::Just(Keeper::Slot),
             proptest::strategy::Just(Keeper::Caller),
         ]
@@ -148,13 +148,13 @@ fn check(slots: &Slots<(), usize>, all: &[(Id, Claim, Model)]) {
         };
         assert_eq!(slots.is_done(*id), done);
     }
-    let scoped = |(_, claim, model): &&(Id, Claim, Model)| {
-        claim.keeper == Keeper::Scope && *model != Model::Gone
-    };
     let ready = |(_, claim, model): &&(Id, Claim, Model)| {
         claim.keeper == Keeper::Slot && matches!(model, Model::Done(_))
     };
-    assert_eq!(slots.first_scoped(), all.iter().find(scoped).map(|op| op.0));
+    let in_use = all.iter().filter(|op| op.2 != Model::Gone).map(|op| op.0);
+    let first = slots.first_since(Mark { last: NONE });
+    let listed = std::iter::successors(first, |id| slots.after(*id));
+    assert!(listed.eq(in_use), "not in the order of their posts");
     let first_ready = slots.first_ready();
     let is_one = |id| all.iter().filter(ready).any(|op| op.0 == id);
     assert_eq!(first_ready.is_some(), all.iter().any(|op| ready(&op)));
@@ -175,7 +175,7 @@ fn results_are_ready_in_the_order_of_completion() {
         .map(|_| slots.take(claim(0, Keeper::Slot)).unwrap())
         .collect();
     for index in [2, 0, 1] {
-        slots.complete(ids[index].wr_id(), ());
+        assert!(slots.complete(ids[index].wr_id(), || Some(()), |_| {}));
     }
     for index in [2, 0, 1] {
         assert_eq!(slots.first_ready(), Some(ids[index]));
@@ -187,9 +187,55 @@ fn results_are_ready_in_the_order_of_completion() {
 #[test]
 fn a_completion_of_nobody_is_ignored() {
     let mut slots = table::<()>(1);
-    assert_eq!(slots.complete(77, ()), None);
+    assert!(!slots.complete(77, || Some(()), |_| {}));
     let id = slots.take(claim(0, Keeper::Slot)).unwrap();
-    let stale = id.wr_id() ^ (1 << 32);
-    assert_eq!(slots.complete(stale, ()), None);
+    let stale = id.wr_id() ^ GENERATION;
+    assert!(!slots.complete(stale, || Some(()), |_| {}));
     assert_eq!(slots.is_done(id), Some(false));
+}
+
+#[test]
+fn what_is_in_use_since_a_mark_is_freed_at_once() {
+    let mut slots = table::<()>(4);
+    let take = |slots: &mut Slots<(), ()>, keeper| slots.take(claim(0, keeper)).unwrap();
+    let owned = take(&mut slots, Keeper::Slot);
+    let mark = slots.mark();
+    assert_eq!(slots.first_since(mark), None);
+    for round in 0..3 {
+        let [first, second] = [(); 2].map(|()| take(&mut slots, Keeper::Lender));
+        for id in [first, second] {
+            assert!(slots.complete(id.wr_id(), || Some(()), |_| {}));
+        }
+        // Out of order, and in order.
+        let (gone, stays) = if round == 1 {
+            (second, first)
+        } else {
+            (first, second)
+        };
+        assert!(slots.release(gone).is_some());
+        let third = take(&mut slots, Keeper::Lender);
+        assert!(slots.complete(third.wr_id(), || Some(()), |_| {}));
+        assert_eq!(slots.first_since(mark), Some(stays));
+        assert_eq!(slots.after(stays), Some(third));
+        slots.release_since(mark);
+        assert_eq!(slots.first_since(mark), None);
+        assert_eq!(slots.is_done(owned), Some(false));
+        assert!(slots.has_any(0));
+    }
+    // All others can be taken again, and none of them twice.
+    let ids: Vec<Id> = (0..3).map(|_| take(&mut slots, Keeper::Slot)).collect();
+    assert_eq!(slots.take(claim(0, Keeper::Slot)), None);
+    assert!(ids.iter().all(|id| id.index() != owned.index()));
+}
+
+#[test]
+fn a_batch_with_a_failure_fails_even_if_its_last_request_succeeds() {
+    let mut slots = table::<()>(1);
+    let id = slots.take(claim(0, Keeper::Lender)).unwrap();
+    assert_eq!(slots.fail(id.member_wr_id(), ABORTED), None);
+    assert_eq!(slots.is_done(id), Some(false));
+    assert!(!slots.complete(id.wr_id(), || Some(()), |_| {}));
+    assert!(slots.complete_failed(id.wr_id()).is_some());
+    assert_eq!(slots.release(id).unwrap().1, Err(ABORTED));
+    assert_eq!(slots.complete_failed(id.wr_id()), None);
 }
