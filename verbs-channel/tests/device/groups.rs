@@ -316,6 +316,10 @@ fn a_ticket_of_another_group_is_stale() {
         .unwrap()
         .start_receive(pd.reg_mr(vec![0_u8; 8]).unwrap())
         .unwrap();
+    // Theirs has the same number, in the other table.
+    let own = pd.reg_mr(vec![0_u8; 8]).unwrap();
+    let own = other.channel(theirs).unwrap().start_receive(own).unwrap();
+    assert_ne!(own, ticket);
     let stale = other.channel(theirs).unwrap().poll(ticket);
     assert!(matches!(stale, Err(Error::StaleTicket)));
     assert!(
