@@ -8,7 +8,7 @@ use verbs_core::WorkSuccess;
 use crate::engine::Engine;
 use crate::error::{DownReason, Error, Result, TransportError};
 use crate::list::ScatterList;
-use crate::slots::{Id, Keeper};
+use crate::slots::{Claim, Id};
 use crate::work::Work;
 
 impl Engine {
@@ -22,8 +22,8 @@ impl Engine {
         let (mut list, said) = work.into_parts();
         // SAFETY: `list` and what it borrows live until this returns, and `finish` returns only when
         // the card is done with it.
-        let id = unsafe { self.post::<W>(at, Keeper::Lender, &mut list, said) }?;
-        self.finish(id, timeout)
+        let id = unsafe { self.post::<W>(Claim::send(at), &mut list, said) }?;
+        self.finish(Claim::send(at), id, timeout)
     }
 
     pub(crate) fn run_batch<W: Work, const N: usize>(
@@ -33,9 +33,10 @@ impl Engine {
         timeout: Option<Duration>,
     ) -> Result<()> {
         let mut parts = works.map(W::into_parts);
+        let claim = Claim::send(at).times::<N>();
         // SAFETY: as for `run`.
-        let id = unsafe { self.post_batch::<W, N>(at, Keeper::Lender, &mut parts) }?;
-        self.finish(id, timeout).map(drop)
+        let id = unsafe { self.post_batch::<W, N>(claim, &mut parts) }?;
+        self.finish(claim, id, timeout).map(drop)
     }
 
     pub(crate) fn run_receive<L: ScatterList>(
@@ -45,23 +46,21 @@ impl Engine {
         timeout: Option<Duration>,
     ) -> Result<WorkSuccess> {
         // SAFETY: as for `run`.
-        let id = unsafe { self.post_receive(at, Keeper::Lender, &mut list) }?;
-        self.finish(id, timeout)
+        let id = unsafe { self.post_receive(Claim::receive(at), &mut list) }?;
+        self.finish(Claim::receive(at), id, timeout)
     }
 
     /// Waits for an operation on borrowed buffers, and aborts it if its time is up: `timeout`, or
     /// the channel's own.
     #[inline(always)]
-    fn finish(&mut self, id: Id, timeout: Option<Duration>) -> Result<WorkSuccess> {
+    fn finish(&mut self, claim: Claim, id: Id, timeout: Option<Duration>) -> Result<WorkSuccess> {
         // Most are done by now, or after a poll or two.
-        self.drive();
-        match self.slots.release_success(id) {
+        match self.poll_for(claim, id) {
             Some(success) => Ok(success),
             None => self.finish_slowly(id, timeout),
         }
     }
 
-    #[cold]
     #[inline(never)]
     fn finish_slowly(&mut self, id: Id, timeout: Option<Duration>) -> Result<WorkSuccess> {
         if !self.wait_for(id, timeout.or(self.patience.timeout)) {

@@ -13,16 +13,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use verbs_core::{
-    CompletionChannel, CompletionQueue, GatherElement, PollError, PollSlot, ProtectionDomain,
-    QueuePair, ReceiveWorkRequest, SendWorkRequest, WcStatus, WorkCompletion, WorkError,
-    WorkRequest, WorkSuccess,
+    CompletionChannel, CompletionQueue, GatherElement, PollError, PollSlot, PolledCompletions,
+    ProtectionDomain, QueuePair, ReceiveWorkRequest, SendWorkRequest, WcStatus, WorkCompletion,
+    WorkError, WorkRequest, WorkSuccess,
 };
 
 use crate::builder::Config;
-use crate::error::{DownReason, Queue, Refusal, TransportError};
+use crate::error::{DownReason, Refusal, TransportError};
 use crate::list::ScatterList;
 use crate::owned::OwnedBuffer;
-use crate::slots::{Claim, Id, Keeper, Slots};
+use crate::slots::{Claim, Id, Slots};
 use crate::wait::{Pause, Paused, PollStrategy};
 use crate::work::Work;
 
@@ -128,17 +128,10 @@ impl Engine {
     #[inline(always)]
     pub(crate) unsafe fn post<W: Work>(
         &mut self,
-        at: u32,
-        keeper: Keeper,
+        claim: Claim,
         list: &mut W::List,
         said: W::Said,
     ) -> Result<Id, Refusal> {
-        let claim = Claim {
-            member: at,
-            queue: Queue::Send,
-            credits: 1,
-            keeper,
-        };
         let Some((qp, id)) = take(&mut self.members, &mut self.slots, claim) else {
             return Err(self.why_not(claim));
         };
@@ -161,17 +154,10 @@ impl Engine {
     #[inline]
     pub(crate) unsafe fn post_batch<W: Work, const N: usize>(
         &mut self,
-        at: u32,
-        keeper: Keeper,
+        claim: Claim,
         works: &mut [(W::List, W::Said); N],
     ) -> Result<Id, Refusal> {
         const { assert!(N > 0, "a batch has work in it") };
-        let claim = Claim {
-            member: at,
-            queue: Queue::Send,
-            credits: u16::try_from(N).unwrap_or(u16::MAX),
-            keeper,
-        };
         if usize::from(claim.credits) < N {
             let (asked, max) = (u32::try_from(N).unwrap_or(u32::MAX), claim.credits.into());
             return Err(Refusal::BatchTooLong { asked, max });
@@ -213,16 +199,9 @@ impl Engine {
     #[inline(always)]
     pub(crate) unsafe fn post_receive<L: ScatterList>(
         &mut self,
-        at: u32,
-        keeper: Keeper,
+        claim: Claim,
         list: &mut L,
     ) -> Result<Id, Refusal> {
-        let claim = Claim {
-            member: at,
-            queue: Queue::Receive,
-            credits: 1,
-            keeper,
-        };
         let Some((qp, id)) = take(&mut self.members, &mut self.slots, claim) else {
             return Err(self.why_not(claim));
         };
@@ -238,19 +217,31 @@ impl Engine {
     #[inline(always)]
     pub(crate) fn poll(&mut self) -> Result<usize, PollError> {
         let found = self.cq.poll(&mut self.room)?;
-        let count = found.len();
-        let (members, slots) = (&mut self.members, &mut self.slots);
-        for completion in found {
-            // The copy is made where it goes, which a second look at the status would prevent.
-            let success = || completion.result().ok();
-            let ended = |claim: &Claim| give_back(members, claim);
-            if completion.status() != WcStatus::SUCCESS
-                || !slots.complete(completion.wr_id(), success, ended)
-            {
-                file(members, slots, completion);
+        file_all(&mut self.members, &mut self.slots, found);
+        Ok(found.len())
+    }
+
+    /// Polls once for an operation that a call waits for: its success, if that is all there is.
+    /// Then it has ended, and its slot is free. Else what was found is filed.
+    #[inline(always)]
+    pub(crate) fn poll_for(&mut self, claim: Claim, id: Id) -> Option<WorkSuccess> {
+        let found = match self.cq.poll(&mut self.room) {
+            Ok(found) => found,
+            Err(error) => {
+                self.not_polled(error);
+                return None;
             }
+        };
+        if let [only] = *found
+            && only.wr_id() == id.wr_id()
+            && let Ok(success) = only.result()
+            && self.slots.take_back(id)
+        {
+            give_back(&mut self.members, &claim);
+            return Some(success);
         }
-        Ok(count)
+        file_all(&mut self.members, &mut self.slots, found);
+        None
     }
 
     /// Polls once; a queue that cannot be polled ends everything on it.
@@ -350,7 +341,7 @@ impl Engine {
                 let _aborted = self.slots.release(id);
             }
             _ => {
-                self.slots.cancel(id);
+                let _was_posted = self.slots.take_back(id);
                 self.ended(claim);
             }
         }
@@ -385,6 +376,20 @@ fn take<'m>(
 fn give_back(members: &mut [Member], claim: &Claim) {
     if let Some(member) = members.get_mut(claim.member as usize) {
         member.left[claim.queue as usize] += u32::from(claim.credits);
+    }
+}
+
+#[inline(always)]
+fn file_all(members: &mut [Member], slots: &mut Table, found: PolledCompletions<'_>) {
+    for completion in found {
+        // The copy is made where it goes, which a second look at the status would prevent.
+        let success = || completion.result().ok();
+        let ended = |claim: &Claim| give_back(members, claim);
+        if completion.status() != WcStatus::SUCCESS
+            || !slots.complete(completion.wr_id(), success, ended)
+        {
+            file(members, slots, completion);
+        }
     }
 }
 

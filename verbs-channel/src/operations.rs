@@ -14,7 +14,7 @@ use crate::error::{Error, Refusal};
 use crate::list::{GatherList, ScatterList};
 use crate::owned::{Completed, OwnedBuffer, OwnedOp, Ticket};
 use crate::scope::{self, PollingScope};
-use crate::slots::Keeper;
+use crate::slots::{Claim, Keeper};
 use crate::work::{Incoming, Outgoing, Work};
 
 macro_rules! operations {
@@ -364,8 +364,9 @@ macro_rules! operations {
             pub unsafe fn post_unpolled<W: Work>(&mut self, work: W) -> Result<Ticket, Rejected<W>> {
                 let (engine, at) = self.parts();
                 let (mut list, said) = work.into_parts();
+                let claim = Claim::send(at).kept_by(Keeper::Caller);
                 // SAFETY: the caller's promise.
-                match unsafe { engine.post::<W>(at, Keeper::Caller, &mut list, said) } {
+                match unsafe { engine.post::<W>(claim, &mut list, said) } {
                     Ok(id) => Ok(engine.ticket(id)),
                     Err(refusal) => Err(Rejected::new(refusal, W::from_parts(list, said))),
                 }
@@ -386,8 +387,9 @@ macro_rules! operations {
                 mut list: L,
             ) -> Result<Ticket, Rejected<L>> {
                 let (engine, at) = self.parts();
+                let claim = Claim::receive(at).kept_by(Keeper::Caller);
                 // SAFETY: the caller's promise.
-                match unsafe { engine.post_receive(at, Keeper::Caller, &mut list) } {
+                match unsafe { engine.post_receive(claim, &mut list) } {
                     Ok(id) => Ok(engine.ticket(id)),
                     Err(refusal) => Err(Rejected::new(refusal, list)),
                 }

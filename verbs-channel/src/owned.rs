@@ -11,7 +11,7 @@ use verbs_core::{ScatterElement, WorkSuccess};
 use crate::engine::Engine;
 use crate::error::{Error, Refusal, Rejected, Result, TransportError};
 use crate::pool::PoolBuffer;
-use crate::slots::{Id, Keeper};
+use crate::slots::{Claim, Id, Keeper};
 use crate::work::{Incoming, Outgoing, Work};
 
 /// A registered buffer that a channel can own while the card uses it: a block of a
@@ -205,9 +205,10 @@ impl Engine {
             Err(_) => Err(Refusal::Misaligned { addr: 0, len: 0 }),
             Ok(mut element) => match op {
                 OwnedOp::Receive => {
+                    let claim = Claim::receive(at).kept_by(Keeper::Slot);
                     // SAFETY: the slot keeps the buffer until it is done, and leaks it if the queue
                     // pair cannot be destroyed; moving the buffer does not move its bytes.
-                    unsafe { self.post_receive(at, Keeper::Slot, &mut element) }
+                    unsafe { self.post_receive(claim, &mut element) }
                 }
                 OwnedOp::Read(remote) => {
                     let work = Incoming::read(element, remote);
@@ -245,8 +246,9 @@ impl Engine {
     /// - As for [`post`](Self::post).
     unsafe fn post_owned<W: Work>(&mut self, at: u32, work: W) -> Result<Id, Refusal> {
         let (mut list, said) = work.into_parts();
+        let claim = Claim::send(at).kept_by(Keeper::Slot);
         // SAFETY: the caller's promise.
-        unsafe { self.post::<W>(at, Keeper::Slot, &mut list, said) }
+        unsafe { self.post::<W>(claim, &mut list, said) }
     }
 
     /// A ticket for an operation whose buffers an `unsafe` caller keeps.

@@ -15,7 +15,7 @@ use verbs_core::{RemoteMemoryRegion, WorkSuccess};
 use crate::engine::Engine;
 use crate::error::{DownReason, Refusal, Rejected, ScopeError, TransportError};
 use crate::list::{GatherList, ScatterList};
-use crate::slots::{Id, Keeper, Mark};
+use crate::slots::{Claim, Id, Mark};
 use crate::work::{Incoming, Outgoing, Work};
 
 /// Where work on borrowed buffers is posted: see [`Channel::scope`](crate::Channel::scope).
@@ -181,8 +181,9 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
     ) -> Result<ScopedPendingWork<'scope, 'env>, Rejected<[W; N]>> {
         let mut parts = works.map(W::into_parts);
         let mut engine = self.engine.borrow_mut();
+        let claim = Claim::send(self.at).times::<N>();
         // SAFETY: as in `submit`.
-        match unsafe { engine.post_batch::<W, N>(self.at, Keeper::Lender, &mut parts) } {
+        match unsafe { engine.post_batch::<W, N>(claim, &mut parts) } {
             Ok(id) => Ok(ScopedPendingWork { scope: self, id }),
             Err(refusal) => {
                 let works = parts.map(|(list, said)| W::from_parts(list, said));
@@ -239,7 +240,7 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
         // SAFETY: the elements borrow their memory for `'scope`, and `scope` ends that only when
         // the operation is done, even if the closure fails. Nobody else has a scatter element: it
         // was moved here, and `Loan` gives it back only when the operation is done.
-        let id = unsafe { engine.post::<W>(self.at, Keeper::Lender, list, said) }?;
+        let id = unsafe { engine.post::<W>(Claim::send(self.at), list, said) }?;
         Ok(ScopedPendingWork { scope: self, id })
     }
 
@@ -250,7 +251,7 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
     ) -> Result<ScopedPendingWork<'scope, 'env>, Refusal> {
         let mut engine = self.engine.borrow_mut();
         // SAFETY: as in `submit`.
-        let id = unsafe { engine.post_receive(self.at, Keeper::Lender, list) }?;
+        let id = unsafe { engine.post_receive(Claim::receive(self.at), list) }?;
         Ok(ScopedPendingWork { scope: self, id })
     }
 }

@@ -117,7 +117,7 @@ impl Engine {
         self.finish_scope_slowly(since)
     }
 
-    #[cold]
+    #[inline(never)]
     fn finish_scope_slowly(&mut self, since: Mark) -> Result<(), TransportError> {
         let mut deadline = Deadline::new(self.patience.timeout);
         let mut next = self.slots.first_since(since);

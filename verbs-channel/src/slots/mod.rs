@@ -86,6 +86,43 @@ pub(crate) struct Claim {
     pub(crate) keeper: Keeper,
 }
 
+impl Claim {
+    /// Of one work request for the send queue, whose buffers are lent.
+    #[inline]
+    pub(crate) const fn send(member: u32) -> Self {
+        Self {
+            member,
+            credits: 1,
+            queue: Queue::Send,
+            keeper: Keeper::Lender,
+        }
+    }
+
+    /// Of a receive, whose buffers are lent.
+    #[inline]
+    pub(crate) const fn receive(member: u32) -> Self {
+        let queue = Queue::Receive;
+        Self {
+            queue,
+            ..Self::send(member)
+        }
+    }
+
+    /// The same for buffers of another keeper.
+    #[inline]
+    pub(crate) const fn kept_by(self, keeper: Keeper) -> Self {
+        Self { keeper, ..self }
+    }
+
+    /// The same for a batch of as many.
+    #[inline]
+    pub(crate) fn times<const N: usize>(self) -> Self {
+        // One that holds less than `N` is refused by whoever posts.
+        let credits = u16::try_from(N).unwrap_or(u16::MAX);
+        Self { credits, ..self }
+    }
+}
+
 /// A slot, `S` being what a success tells.
 #[derive(Debug)]
 struct Slot<S> {
@@ -290,26 +327,16 @@ impl<S: Copy, B> Slots<S, B> {
         Some((claim, result))
     }
 
-    /// Takes the result of an operation that has succeeded and owns no buffer, and frees its slot.
+    /// Takes back the slot of an operation that is in flight, and that nobody else knows of: it was
+    /// not posted; or it has succeeded, and its result needs no place. Whether it was so.
     #[inline(always)]
-    pub(crate) fn release_success(&mut self, id: Id) -> Option<S> {
-        let slot = self.slots.get(id.index() as usize)?;
-        match slot.result {
-            Ok(success) if slot.stamp == id.0 | DONE => {
-                debug_assert_ne!(slot.claim.keeper, Keeper::Slot);
-                self.free(id);
-                Some(success)
-            }
-            _ => None,
-        }
-    }
-
-    /// Takes back a slot whose operation was not posted.
-    #[cold]
-    pub(crate) fn cancel(&mut self, id: Id) {
-        if self.is_done(id) == Some(false) {
+    pub(crate) fn take_back(&mut self, id: Id) -> bool {
+        let slot = self.slots.get(id.index() as usize);
+        let is_posted = slot.is_some_and(|slot| slot.stamp == id.0);
+        if is_posted {
             self.free(id);
         }
+        is_posted
     }
 
     /// An operation of this member that is in flight.

@@ -82,9 +82,11 @@ fn run(steps: Vec<Step>) {
             }
             Step::Cancel(number) => {
                 let Some(number) = pick(number) else { continue };
-                slots.cancel(all[number].0);
-                if let Model::Posted { .. } = all[number].2 {
-                    all[number].2 = Model::Gone;
+                let (id, _, model) = &mut all[number];
+                let is_posted = *model == Model::Posted { failed: false };
+                assert_eq!(slots.take_back(*id), is_posted);
+                if is_posted {
+                    *model = Model::Gone;
                 }
             }
             Step::FailMember(number) => {
