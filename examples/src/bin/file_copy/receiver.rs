@@ -102,7 +102,7 @@ fn take(
         let posted = blocks.window().min(blocks.count());
         let marks = marks.scatter_element(..)?.chunks_mut(MARK)?;
         for mark in marks.take(usize::try_from(posted)?) {
-            receives.push_back(scope.lend_receive(mark)?);
+            receives.push_back(watch.posted(scope.lend_receive(mark))?);
         }
         frames.send(&ready)?;
         let mut index = 0;
@@ -121,7 +121,7 @@ fn take(
             bar.inc(success.byte_len().into());
             // Its place in the window is free, and a receive is posted for what goes there.
             if index + blocks.window() < blocks.count() {
-                receives.push_back(scope.lend_receive(mark)?);
+                receives.push_back(watch.posted(scope.lend_receive(mark))?);
             }
             if credits.len() as u64 == blocks.window() {
                 let oldest = credits.pop_front();
@@ -129,7 +129,7 @@ fn take(
             }
             let nothing: [GatherElement<'_>; 0] = [];
             let credit = Outgoing::send(nothing).immediate(Blocks::mark(index));
-            credits.push_back(scope.lend(credit)?);
+            credits.push_back(watch.posted(scope.lend(credit))?);
             index += 1;
         }
         for credit in credits {

@@ -114,7 +114,7 @@ fn give(
         let posted = blocks.window().min(blocks.count());
         let marks = marks.scatter_element(..)?.chunks_mut(MARK)?;
         for mark in marks.take(usize::try_from(posted)?) {
-            credits.push_back(scope.lend_receive(mark)?);
+            credits.push_back(watch.posted(scope.lend_receive(mark))?);
         }
         // Blocks go out as far ahead of the credits as the window is wide.
         for index in 0..blocks.count() + blocks.window() {
@@ -132,7 +132,7 @@ fn give(
                 watch.wait(write)?;
                 bar.inc(blocks.len(credited)? as u64);
                 if index < blocks.count() {
-                    credits.push_back(scope.lend_receive(mark)?);
+                    credits.push_back(watch.posted(scope.lend_receive(mark))?);
                 }
             }
             if index < blocks.count() {
@@ -144,7 +144,7 @@ fn give(
                 let element = staging.element(place..place + len)?;
                 let there = window.slice(place as u64..)?;
                 let write = Outgoing::write(element, there).immediate(Blocks::mark(index));
-                writes.push_back(scope.lend(write)?);
+                writes.push_back(watch.posted(scope.lend(write))?);
             }
         }
         Ok(())

@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use examples::{Failure, Frames};
-use verbs_channel::Loan;
 use verbs_channel::verbs_core::WorkSuccess;
+use verbs_channel::{Loan, Rejected};
 
 use crate::protocol::{hear, out_of_order};
 
@@ -42,6 +42,11 @@ impl<'a> Watch<'a> {
                 )));
             }
         }
+    }
+
+    /// What was posted; if it was refused, the peer may tell why better than the channel.
+    pub(crate) fn posted<T, L>(&self, posted: Result<T, Rejected<L>>) -> Result<T, Failure> {
+        posted.or_else(|rejected| self.look().and(Err(rejected.into())))
     }
 
     /// Nothing but a failure is to be said while blocks move.
