@@ -37,18 +37,22 @@ struct Step {
     program: &'static str,
     /// The options of both ends.
     common: &'static [&'static str],
-    /// The options of each client; none means that the example runs alone.
+    /// The options of the first end only.
+    server: &'static [&'static str],
+    /// The options of each client; none means that the example runs alone. The server's name comes
+    /// last, or where `{host}` stands; `{program}` is the example's file.
     clients: &'static [&'static [&'static str]],
     /// The TCP port that the first end listens on.
     port: u16,
 }
 
 /// What is shown. A later layer adds its own lines here.
-const STEPS: [Step; 6] = [
+const STEPS: [Step; 9] = [
     Step {
         title: "the device",
         program: "devinfo",
         common: &["-d", "{device}"],
+        server: &[],
         clients: &[],
         port: 0,
     },
@@ -56,6 +60,7 @@ const STEPS: [Step; 6] = [
         title: "send and receive, small",
         program: "rc_pingpong",
         common: &["-s", "64", "-n", "2000", "-c"],
+        server: &[],
         clients: &[&[]],
         port: 18515,
     },
@@ -63,6 +68,7 @@ const STEPS: [Step; 6] = [
         title: "send and receive, large",
         program: "rc_pingpong",
         common: &["-s", "1048576", "-n", "50", "-c"],
+        server: &[],
         clients: &[&[]],
         port: 18515,
     },
@@ -70,6 +76,7 @@ const STEPS: [Step; 6] = [
         title: "send and receive, sleeping on events",
         program: "rc_pingpong",
         common: &["-s", "4096", "-n", "1000", "-c", "-e"],
+        server: &[],
         clients: &[&[]],
         port: 18515,
     },
@@ -77,6 +84,7 @@ const STEPS: [Step; 6] = [
         title: "RDMA write and read",
         program: "rdma_read_write",
         common: &["-s", "64", "-s", "4096", "-s", "1048576", "-n", "50"],
+        server: &[],
         clients: &[&[]],
         port: 18515,
     },
@@ -84,7 +92,33 @@ const STEPS: [Step; 6] = [
         title: "atomics: three clients, one counter",
         program: "atomic_counter",
         common: &[],
+        server: &[],
         clients: &[&[], &[], &[]],
+        port: 18515,
+    },
+    Step {
+        title: "channel: messages to and fro",
+        program: "channel_echo",
+        common: &[],
+        server: &[],
+        clients: &[&["-s", "64", "-s", "65536", "-n", "200"]],
+        port: 18515,
+    },
+    Step {
+        title: "channel: a file, in a window of loans",
+        program: "file_copy",
+        common: &[],
+        server: &["--discard"],
+        clients: &[&["{host}", "{program}"]],
+        port: 18515,
+    },
+    Step {
+        title: "channel group: a store and its clients",
+        program: "kv_store",
+        common: &[],
+        // One that fills it, and those of the bench.
+        server: &["--clients", "5"],
+        clients: &[&["{host}", "bench", "--clients", "4", "-n", "200"]],
         port: 18515,
     },
 ];
@@ -146,11 +180,20 @@ impl Step {
         if self.clients.is_empty() {
             commands.push(words(&[]));
         } else {
-            commands.push(words(&["-d", "{device}"]));
+            commands.push(words(&[&["-d", "{device}"], self.server].concat()));
         }
         for client in self.clients {
             let mut client = words(&[&["-d", "{peer}"], *client].concat());
-            client.push("127.0.0.1".into());
+            if !client.iter().any(|word| word == "{host}") {
+                client.push("{host}".into());
+            }
+            for word in &mut client {
+                match word.as_str() {
+                    "{host}" => *word = "127.0.0.1".into(),
+                    "{program}" => word.clone_from(&program),
+                    _ => {}
+                }
+            }
             commands.push(client);
         }
         Job {
@@ -274,6 +317,19 @@ mod tests {
         assert!(judge(&[], &[]).is_err());
         let failed = judge(&[good], &[("write: gone".into(), 7)]).unwrap_err();
         assert_eq!(failed.code(), 7);
+    }
+
+    #[test]
+    fn clients_name_the_server_once() {
+        for step in STEPS.iter().filter(|step| !step.clients.is_empty()) {
+            let job = step.job(Path::new("p"));
+            for client in &job.commands[1..] {
+                let hosts = client.iter().filter(|word| *word == "127.0.0.1");
+                assert_eq!(hosts.count(), 1, "{}", step.title);
+                let open = client.iter().filter(|word| word.starts_with('{'));
+                assert_eq!(open.collect::<Vec<_>>(), ["{peer}"], "{}", step.title);
+            }
+        }
     }
 
     #[test]
