@@ -16,6 +16,9 @@
 //! Nothing here allocates after [`Slots::grow`], and nothing is unsafe.
 
 use crate::error::{Queue, TransportError};
+use list::{ALL, Links, List, NOWHERE, READY};
+
+mod list;
 
 /// No slot.
 const NONE: u32 = u32::MAX;
@@ -132,31 +135,6 @@ struct Slot<S> {
     links: [Links; 2],
     /// How it ended, or how a request of its batch failed.
     result: Result<S, TransportError>,
-}
-
-/// The lists that a slot has links for.
-const ALL: usize = 0;
-const READY: usize = 1;
-
-/// A slot's neighbours in a list.
-#[derive(Clone, Copy, Debug)]
-struct Links {
-    next: u32,
-    prev: u32,
-}
-
-const NOWHERE: Links = Links {
-    next: NONE,
-    prev: NONE,
-};
-
-/// A doubly linked list through the slots.
-///
-/// `LINKS` says which of their links are its.
-#[derive(Clone, Copy, Debug)]
-struct List<const LINKS: usize> {
-    head: u32,
-    tail: u32,
 }
 
 /// The table: `S` is what a success tells, `B` a buffer.
@@ -483,43 +461,6 @@ impl<S> Slot<S> {
 
     const fn is_in_flight(&self, member: u32) -> bool {
         self.stamp & DONE == 0 && self.claim.member == member
-    }
-}
-
-impl<const LINKS: usize> List<LINKS> {
-    const fn new() -> Self {
-        Self {
-            head: NONE,
-            tail: NONE,
-        }
-    }
-
-    /// Puts a slot in, before another; at the end if that is none.
-    #[inline(never)]
-    fn insert<S>(&mut self, slots: &mut [Slot<S>], index: u32, next: u32) {
-        let prev = match slots.get_mut(next as usize) {
-            Some(slot) => std::mem::replace(&mut slot.links[LINKS].prev, index),
-            None => std::mem::replace(&mut self.tail, index),
-        };
-        match slots.get_mut(prev as usize) {
-            Some(slot) => slot.links[LINKS].next = index,
-            None => self.head = index,
-        }
-        slots[index as usize].links[LINKS] = Links { next, prev };
-    }
-
-    /// Takes out a slot that is in it.
-    #[inline(never)]
-    fn unlink<S>(&mut self, slots: &mut [Slot<S>], index: u32) {
-        let Links { next, prev } = slots[index as usize].links[LINKS];
-        match slots.get_mut(prev as usize) {
-            Some(slot) => slot.links[LINKS].next = next,
-            None => self.head = next,
-        }
-        match slots.get_mut(next as usize) {
-            Some(slot) => slot.links[LINKS].prev = prev,
-            None => self.tail = prev,
-        }
     }
 }
 
