@@ -79,6 +79,12 @@ pub enum Refusal {
         /// Bytes in the remote region.
         remote: u64,
     },
+    /// A buffer's range is longer than one element can be.
+    #[error("{len} bytes in one element; at most {max} are possible: set a shorter range", max = u32::MAX)]
+    ElementTooLong {
+        /// The range's length in bytes.
+        len: u64,
+    },
     /// An atomic needs exactly 8 bytes, at a remote address divisible by 8.
     #[error(
         "an atomic works on 8 bytes at an address divisible by 8, not on {len} bytes at {addr:#x}"

@@ -201,8 +201,10 @@ impl Engine {
         mut buffer: OwnedBuffer,
         op: OwnedOp,
     ) -> Result<Ticket, Rejected<OwnedBuffer>> {
+        let length = buffer.range.len() as u64;
         let posted = match buffer.element() {
-            Err(_) => Err(Refusal::Misaligned { addr: 0, len: 0 }),
+            // The range was checked when it was set, so it is its length.
+            Err(_) => Err(Refusal::ElementTooLong { len: length }),
             Ok(mut element) => match op {
                 OwnedOp::Receive => {
                     let claim = Claim::receive(at).kept_by(Keeper::Slot);

@@ -63,6 +63,8 @@ pub trait Gather: Element {}
 pub trait Scatter: Element {}
 
 impl Gather for GatherElement<'_> {}
+// What may be written may be read: a buffer that is lent to be sent comes back to be filled again.
+impl Gather for ScatterElement<'_> {}
 impl Gather for SharedElement<'_> {}
 impl Gather for Sge {}
 impl Scatter for ScatterElement<'_> {}
