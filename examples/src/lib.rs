@@ -30,3 +30,8 @@ pub use progress::Progress;
 pub use scoped::scoped;
 pub use tcp::{Listener, Peer};
 pub use wait::{Patience, Waiter};
+
+/// The workspace's README is compiled with the doctests.
+#[doc = include_str!("../../README.md")]
+#[cfg(doctest)]
+struct Readme;
