@@ -211,7 +211,7 @@ mod tests {
     fn ends() -> (Peer, Peer) {
         let listener = Listener::bind(0).unwrap();
         let port = listener.port();
-        let client = Peer::connect("localhost", port, SHORT).unwrap();
+        let client = Peer::connect("127.0.0.1", port, SHORT).unwrap();
         (listener.accept(SHORT, SHORT).unwrap(), client)
     }
 
