@@ -29,13 +29,12 @@ impl Engine {
     pub(crate) fn run_batch<W: Work, const N: usize>(
         &mut self,
         at: u32,
-        works: [W; N],
+        mut works: [W; N],
         timeout: Option<Duration>,
     ) -> Result<()> {
-        let mut parts = works.map(W::into_parts);
         let claim = Claim::send(at).times::<N>();
         // SAFETY: as for `run`.
-        let id = unsafe { self.post_batch::<W, N>(claim, &mut parts) }?;
+        let id = unsafe { self.post_batch::<W, N>(claim, &mut works) }?;
         self.finish(claim, id, timeout).map(drop)
     }
 

@@ -155,7 +155,7 @@ impl Engine {
     pub(crate) unsafe fn post_batch<W: Work, const N: usize>(
         &mut self,
         claim: Claim,
-        works: &mut [(W::List, W::Said); N],
+        works: &mut [W; N],
     ) -> Result<Id, Refusal> {
         const { assert!(N > 0, "a batch has work in it") };
         if usize::from(claim.credits) < N {
@@ -167,12 +167,13 @@ impl Engine {
         };
         let mut refused = None;
         let mut number = 0;
-        let mut requests = works.each_mut().map(|(list, said)| {
+        let mut requests = works.each_mut().map(|work| {
+            let (list, said) = work.parts();
             number += 1;
             let request = if number == N {
-                W::request(list, *said, id.wr_id(), true)
+                W::request(list, said, id.wr_id(), true)
             } else {
-                W::request(list, *said, id.member_wr_id(), false)
+                W::request(list, said, id.member_wr_id(), false)
             };
             request.unwrap_or_else(|refusal| {
                 refused = Some(refusal);
@@ -379,7 +380,9 @@ fn give_back(members: &mut [Member], claim: &Claim) {
     }
 }
 
-#[inline(always)]
+/// Files what a poll found.
+// In a place of its own: inlined it has too few registers.
+#[inline(never)]
 fn file_all(members: &mut [Member], slots: &mut Table, found: PolledCompletions<'_>) {
     for completion in found {
         // The copy is made where it goes, which a second look at the status would prevent.

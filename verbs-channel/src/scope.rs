@@ -177,18 +177,14 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
     /// send queue can ever hold.
     pub fn post_batch<W: Work + 'scope, const N: usize>(
         &'scope self,
-        works: [W; N],
+        mut works: [W; N],
     ) -> Result<ScopedPendingWork<'scope, 'env>, Rejected<[W; N]>> {
-        let mut parts = works.map(W::into_parts);
         let mut engine = self.engine.borrow_mut();
         let claim = Claim::send(self.at).times::<N>();
         // SAFETY: as in `submit`.
-        match unsafe { engine.post_batch::<W, N>(claim, &mut parts) } {
+        match unsafe { engine.post_batch::<W, N>(claim, &mut works) } {
             Ok(id) => Ok(ScopedPendingWork { scope: self, id }),
-            Err(refusal) => {
-                let works = parts.map(|(list, said)| W::from_parts(list, said));
-                Err(Rejected::new(refusal, works))
-            }
+            Err(refusal) => Err(Rejected::new(refusal, works)),
         }
     }
 

@@ -32,6 +32,9 @@ pub(crate) mod sealed {
 
         fn from_parts(list: Self::List, said: Self::Said) -> Self;
 
+        /// The same, for a batch, whose work stays where it is.
+        fn parts(&mut self) -> (&mut Self::List, Self::Said);
+
         /// The request, for a batch.
         fn request(
             list: &mut Self::List,
@@ -215,6 +218,11 @@ impl<L: GatherList> sealed::Sealed for Outgoing<L> {
     }
 
     #[inline(always)]
+    fn parts(&mut self) -> (&mut L, OutgoingSaid) {
+        (&mut self.list, self.said)
+    }
+
+    #[inline(always)]
     fn request(
         list: &mut L,
         said: OutgoingSaid,
@@ -292,6 +300,11 @@ impl<L: ScatterList> sealed::Sealed for Incoming<L> {
     #[inline(always)]
     fn from_parts(list: L, said: IncomingSaid) -> Self {
         Self { list, said }
+    }
+
+    #[inline(always)]
+    fn parts(&mut self) -> (&mut L, IncomingSaid) {
+        (&mut self.list, self.said)
     }
 
     #[inline(always)]

@@ -203,8 +203,14 @@ fn what_is_in_use_since_a_mark_is_freed_at_once() {
     let owned = take(&mut slots, Keeper::Slot);
     let mark = slots.mark();
     assert_eq!(slots.first_since(mark), None);
+    let mut all = Vec::new();
     for round in 0..3 {
         let [first, second] = [(); 2].map(|()| take(&mut slots, Keeper::Lender));
+        assert!(
+            !all.contains(&first) && !all.contains(&second),
+            "an id came twice"
+        );
+        all.extend([first, second]);
         for id in [first, second] {
             assert!(slots.complete(id.wr_id(), || Some(()), |_| {}));
         }
@@ -216,6 +222,8 @@ fn what_is_in_use_since_a_mark_is_freed_at_once() {
         };
         assert!(slots.release(gone).is_some());
         let third = take(&mut slots, Keeper::Lender);
+        assert!(!all.contains(&third), "an id came twice");
+        all.push(third);
         assert!(slots.complete(third.wr_id(), || Some(()), |_| {}));
         assert_eq!(slots.first_since(mark), Some(stays));
         assert_eq!(slots.after(stays), Some(third));
