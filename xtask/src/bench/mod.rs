@@ -1,4 +1,4 @@
-//! `cargo xtask bench`: instructions per operation, beside the same loop in C.
+//! `cargo xtask bench`: instructions per operation, beside the same work in C.
 
 mod callgrind;
 
@@ -16,60 +16,115 @@ use crate::workspace;
 use callgrind::Counts;
 
 const HELP: &str = "\
-Counts instructions per operation, beside the same loop in C.
+Counts instructions per operation, of verbs-core and of verbs-channel, beside the same work in C.
 
 Usage: cargo xtask bench [OPTION]
 
-Both programs run under callgrind, on a stand-in for libibverbs that completes every request at
+The programs run under callgrind, on a stand-in for libibverbs that completes every request at
 once; its own instructions are not counted. What is left is the loop and what the binding costs.
 
   --yes           install missing packages without asking
   --no-install    fail if packages are missing, and say how to install them";
 
-/// A loop that both programs have.
+/// A loop of ours, and one in C that does the same work.
 struct Operation {
     name: &'static str,
     what: &'static str,
+    /// The loop in C.
+    c: &'static str,
+    /// Ours.
+    ours: Ours,
     /// The most that ours may take, on x86-64.
     budget: Option<f64>,
 }
 
+/// Which of our programs has a loop: its package and bench target.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Ours {
+    Core,
+    Channel,
+}
+
+impl Ours {
+    const fn names(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Core => ("verbs-core", "data_path"),
+            Self::Channel => ("verbs-channel", "channel"),
+        }
+    }
+}
+
 /// All of them, in the order of the table.
-const OPERATIONS: [Operation; 7] = [
+const OPERATIONS: [Operation; 10] = [
     Operation {
         name: "send1",
         what: "post a send, poll its completion",
+        c: "send1",
+        ours: Ours::Core,
         budget: Some(60.0),
     },
     Operation {
         name: "send1_reuse",
         what: "the same, the request built once",
+        c: "send1_reuse",
+        ours: Ours::Core,
         budget: None,
     },
     Operation {
         name: "recv1",
         what: "post a receive, poll it",
+        c: "recv1",
+        ours: Ours::Core,
         budget: Some(47.0),
     },
     Operation {
         name: "recv1_reuse",
         what: "the same, the request built once",
+        c: "recv1_reuse",
+        ours: Ours::Core,
         budget: None,
     },
     Operation {
         name: "batch16",
         what: "16 sends chained, one doorbell",
+        c: "batch16",
+        ours: Ours::Core,
         budget: Some(600.0),
     },
     Operation {
         name: "sep16",
         what: "16 sends, one post each",
+        c: "sep16",
+        ours: Ours::Core,
         budget: None,
     },
     Operation {
         name: "poll0",
         what: "poll an empty queue",
+        c: "poll0",
+        ours: Ours::Core,
         budget: Some(11.0),
+    },
+    Operation {
+        name: "channel_send1",
+        what: "channel: a blocking send",
+        c: "send1",
+        ours: Ours::Channel,
+        budget: Some(120.0),
+    },
+    Operation {
+        name: "channel_scope16",
+        what: "channel: a scope of 16 sends",
+        c: "sep16",
+        ours: Ours::Channel,
+        budget: Some(1300.0),
+    },
+    Operation {
+        name: "channel_batch16",
+        what: "channel: a batch of 16 sends",
+        c: "batch16",
+        ours: Ours::Channel,
+        budget: None,
     },
 ];
 
@@ -89,13 +144,18 @@ pub(crate) fn main(args: Vec<OsString>) -> Result<ExitCode, Error> {
 
     let dir = workspace::scratch_dir()?.join("bench");
     fs::create_dir_all(&dir).context(|| format!("cannot make the folder {}", dir.display()))?;
-    println!("building both programs");
+    println!("building the programs");
     let reference = build_c(&dir)?;
-    let ours = build_ours()?;
+    let core = build_ours(Ours::Core)?;
+    let channel = build_ours(Ours::Channel)?;
     let mut rows = Vec::new();
     for operation in &OPERATIONS {
-        let c = measure(&reference, &dir, operation)?;
-        let ours = measure(&ours, &dir, operation)?;
+        let c = measure(&reference, &dir, operation.c)?;
+        let program = match operation.ours {
+            Ours::Core => &core,
+            Ours::Channel => &channel,
+        };
+        let ours = measure(program, &dir, operation.name)?;
         rows.push(Row { operation, c, ours });
     }
     print!("{}", table(&rows));
@@ -128,21 +188,22 @@ fn build_c(dir: &Path) -> Result<PathBuf, Error> {
     Ok(reference)
 }
 
-/// Builds our loops with the bench profile: optimised, with link-time optimisation.
-fn build_ours() -> Result<PathBuf, Error> {
+/// Builds loops of ours with the bench profile: optimised, with link-time optimisation.
+fn build_ours(ours: Ours) -> Result<PathBuf, Error> {
+    let (package, target) = ours.names();
     let built = workspace::build(&[
         "bench",
-        "--package=verbs-core",
-        "--bench=data_path",
+        &format!("--package={package}"),
+        &format!("--bench={target}"),
         "--no-run",
         "--message-format=json-render-diagnostics",
     ])?;
-    let is_it = |artifact: &workspace::Artifact| artifact.target == "data_path";
+    let is_it = |artifact: &workspace::Artifact| artifact.target == target;
     let found = built
         .into_iter()
         .find(is_it)
         .map(|artifact| artifact.executable);
-    found.ok_or_else(|| Error::new("cargo built no program `data_path`"))
+    found.ok_or_else(|| Error::new(format!("cargo built no program `{target}`")))
 }
 
 /// What one operation takes.
@@ -152,9 +213,9 @@ struct Cost {
     allocations: f64,
 }
 
-fn measure(program: &Path, dir: &Path, operation: &Operation) -> Result<Cost, Error> {
+fn measure(program: &Path, dir: &Path, operation: &str) -> Result<Cost, Error> {
     let [short, long] = COUNTS;
-    let run = |count| callgrind::count(program, dir, operation.name, count);
+    let run = |count| callgrind::count(program, dir, operation, count);
     Ok(per_operation(run(short)?, run(long)?, long - short))
 }
 
@@ -185,16 +246,18 @@ impl Row<'_> {
 
 fn table(rows: &[Row<'_>]) -> String {
     let mut text = format!(
-        "\n{:<12}{:<36}{:>8}{:>8}{:>7}{:>8}{:>8}\n",
+        "\n{:<15}{:<36}{:>8}{:>8}{:>7}{:>8}{:>8}\n",
         "instructions", " per operation", "C", "ours", "ratio", "budget", "allocs"
     );
     for row in rows {
-        let Operation { name, what, budget } = row.operation;
+        let Operation {
+            name, what, budget, ..
+        } = row.operation;
         let (c, ours) = (row.c.instructions, row.ours.instructions);
         let budget = budget.map_or_else(|| "-".into(), |budget| budget.to_string());
         let over = if row.is_over() { "  OVER" } else { "" };
         text.push_str(&format!(
-            "{name:<13}{what:<35}{c:>8.1}{ours:>8.1}{:>7.2}{budget:>8}{:>8}{over}\n",
+            "{name:<16}{what:<35}{c:>8.1}{ours:>8.1}{:>7.2}{budget:>8}{:>8}{over}\n",
             ours / c,
             row.ours.allocations,
         ));

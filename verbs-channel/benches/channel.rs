@@ -1,0 +1,88 @@
+//! The channel's loops, for `cargo xtask bench` to count instructions in: the work of their twins in
+//! `verbs-core`'s benches, on a stand-in for libibverbs that completes every request at once.
+//!
+//! `channel OPERATION COUNT` runs one of them.
+#![expect(clippy::print_stderr, reason = "a program: it says why it failed")]
+
+use std::error::Error;
+use std::fmt::Display;
+use std::process;
+
+use verbs_channel::verbs_core::{Context, GatherElement, MemoryRegion};
+use verbs_channel::{Channel, Outgoing, ScopeError};
+
+const MESSAGE: usize = 64;
+const BATCH: usize = 16;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let mut args = std::env::args().skip(1);
+    let (Some(operation), Some(count)) = (args.next(), args.next()) else {
+        // `cargo bench` itself comes here.
+        eprintln!("this is run by `cargo xtask bench`");
+        return Ok(());
+    };
+    let pd = Context::first_active()?.alloc_pd()?;
+    let region = pd.reg_mr(vec![0; BATCH * MESSAGE])?;
+    let mut channel = Channel::loopback(&pd)?.0;
+    let count = count.parse()?;
+    match operation.as_str() {
+        "channel_send1" => send1(&mut channel, &region, count),
+        "channel_scope16" => scope16(&mut channel, &region, count),
+        "channel_batch16" => batch16(&mut channel, &region, count),
+        other => fail(&format!("there is no operation `{other}`")),
+    }
+    Ok(())
+}
+
+/// The messages of a batch, one after the other in the region.
+fn messages(region: &MemoryRegion<Vec<u8>>) -> [GatherElement<'_>; BATCH] {
+    let mut messages = [check(region.gather_element(..MESSAGE)); BATCH];
+    for (index, message) in messages.iter_mut().enumerate() {
+        let start = index * MESSAGE;
+        *message = check(region.gather_element(start..start + MESSAGE));
+    }
+    messages
+}
+
+#[inline(never)]
+fn send1(channel: &mut Channel, region: &MemoryRegion<Vec<u8>>, count: u64) {
+    let message = check(region.gather_element(..MESSAGE));
+    for _ in 0..count {
+        check(channel.send(message));
+    }
+}
+
+#[inline(never)]
+fn scope16(channel: &mut Channel, region: &MemoryRegion<Vec<u8>>, count: u64) {
+    let messages = messages(region);
+    for _ in 0..count {
+        let sent: Result<(), ScopeError<verbs_channel::Error>> = channel.scope(|scope| {
+            for message in messages {
+                let _left_to_the_scope = scope.post_send(message)?;
+            }
+            Ok(())
+        });
+        check(sent);
+    }
+}
+
+#[inline(never)]
+fn batch16(channel: &mut Channel, region: &MemoryRegion<Vec<u8>>, count: u64) {
+    let messages = messages(region);
+    for _ in 0..count {
+        check(channel.run_batch(messages.map(Outgoing::send)));
+    }
+}
+
+/// The value, or the end of the program.
+#[inline(always)]
+fn check<T, E: Display>(result: Result<T, E>) -> T {
+    result.unwrap_or_else(|error| fail(&error))
+}
+
+#[cold]
+#[inline(never)]
+fn fail(why: &dyn Display) -> ! {
+    eprintln!("channel: {why}");
+    process::exit(1);
+}
