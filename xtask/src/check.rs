@@ -10,7 +10,8 @@ use crate::test::report::Report;
 use crate::test::{self, BUILD_NEEDS, Choice, offline};
 
 const CHECK_HELP: &str = "\
-The quick look before a commit: formatting, the project's rules, lints.
+The quick look before a commit: formatting, the project's rules, lints. Without clippy, whether
+everything compiles.
 
 Usage: cargo xtask check [OPTION]
 
@@ -35,6 +36,7 @@ pub(crate) fn check(args: Vec<OsString>) -> Result<ExitCode, Error> {
     packages::ensure(&BUILD_NEEDS, policy)?;
     let mut report = Report::default();
     offline::checks(&mut report)?;
+    offline::compiles(&mut report)?;
     println!("{}", report.summary());
     Ok(ExitCode::from(report.exit_code()))
 }

@@ -166,7 +166,7 @@ mod tests {
             silence: short,
             ..LONG
         };
-        let (end, _) = stream("sleep 50 & sleep 50", silence);
+        let (end, _) = stream("exec 2>/dev/null; sleep 50 & sleep 50", silence);
         assert!(end.failure().unwrap().0.contains("no output"), "{end:?}");
         let total = Limits {
             total: short,

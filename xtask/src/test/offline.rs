@@ -126,6 +126,15 @@ pub(crate) fn deny(report: &mut Report) -> Result<(), Error> {
     Ok(())
 }
 
+/// Everything compiles; for a toolchain without clippy, which would tell.
+pub(crate) fn compiles(report: &mut Report) -> Result<(), Error> {
+    if succeeds(&mut workspace::cargo(&["clippy", "--version"])) {
+        return Ok(());
+    }
+    let args = ["check", "--workspace", "--all-targets", "--all-features"];
+    step(report, "cargo check", &mut workspace::cargo(&args))
+}
+
 /// Runs a part of the toolchain that need not be installed.
 fn component(report: &mut Report, name: &str, title: &str, args: &[&str]) -> Result<(), Error> {
     if succeeds(&mut workspace::cargo(&[args[0], "--version"])) {
