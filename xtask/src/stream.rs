@@ -132,6 +132,7 @@ fn rest(pending: &[u8], sink: &mut impl FnMut(Text<'_>)) {
 #[cfg(test)]
 mod tests {
     use super::{End, Limits, Text, run};
+    use std::fs;
     use std::process::Command;
     use std::time::{Duration, Instant};
 
@@ -144,6 +145,12 @@ mod tests {
             }
         });
         (end.unwrap(), seen)
+    }
+
+    /// Whether the process is there, and more than a name that nobody has collected yet.
+    fn runs(pid: &str) -> bool {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat"));
+        stat.is_ok_and(|stat| !stat.contains(") Z "))
     }
 
     const LONG: Limits = Limits {
@@ -166,8 +173,9 @@ mod tests {
             silence: short,
             ..LONG
         };
-        let (end, _) = stream("exec 2>/dev/null; sleep 50 & sleep 50", silence);
+        let (end, seen) = stream("exec 2>/dev/null; sleep 50 & echo $!; sleep 50", silence);
         assert!(end.failure().unwrap().0.contains("no output"), "{end:?}");
+        assert!(!runs(&seen[0]));
         let total = Limits {
             total: short,
             ..LONG
