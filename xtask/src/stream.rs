@@ -134,6 +134,7 @@ mod tests {
     use super::{End, Limits, Text, run};
     use std::fs;
     use std::process::Command;
+    use std::thread;
     use std::time::{Duration, Instant};
 
     fn stream(script: &str, limits: Limits) -> (End, Vec<String>) {
@@ -175,6 +176,10 @@ mod tests {
         };
         let (end, seen) = stream("exec 2>/dev/null; sleep 50 & echo $!; sleep 50", silence);
         assert!(end.failure().unwrap().0.contains("no output"), "{end:?}");
+        // It was told at once, and takes a moment to go.
+        while runs(&seen[0]) && start.elapsed() < Duration::from_secs(20) {
+            thread::sleep(Duration::from_millis(10));
+        }
         assert!(!runs(&seen[0]));
         let total = Limits {
             total: short,
