@@ -84,10 +84,10 @@ fn verify(missing: &[Need], names: &[&str]) -> Result<(), Error> {
         return Ok(());
     };
     Err(Error::new(format!(
-        "{} is still missing after {} was installed: is an older or another copy in the way \
-         (PATH, PKG_CONFIG_PATH, LIBCLANG_PATH)?",
-        need.package().what,
+        "not found even after {} was installed: {}; is an older or another copy in the way (PATH, \
+         PKG_CONFIG_PATH, LIBCLANG_PATH)?",
         names.join(" "),
+        need.package().what,
     )))
 }
 
