@@ -20,10 +20,10 @@ use crate::{ProtectionDomain, Result, ret};
 #[derive(Debug)]
 #[doc(alias = "ibv_mr")]
 pub struct DmabufRegion {
-    mr: Handle<ibv_mr>,
+    pub(super) mr: Handle<ibv_mr>,
     iova: u64,
     len: usize,
-    pd: ProtectionDomain,
+    pub(super) pd: ProtectionDomain,
 }
 
 impl ProtectionDomain {
@@ -92,44 +92,5 @@ impl DmabufRegion {
     #[must_use]
     pub const fn iova(&self) -> u64 {
         self.iova
-    }
-
-    /// The key that this side's work requests name it by.
-    #[must_use]
-    pub fn lkey(&self) -> u32 {
-        // SAFETY: the handle keeps the `ibv_mr`, which nobody writes to after registration.
-        unsafe { (*self.mr.as_ptr()).lkey }
-    }
-
-    /// The key that the peer's work requests name it by.
-    #[must_use]
-    pub fn rkey(&self) -> u32 {
-        // SAFETY: as for `lkey`.
-        unsafe { (*self.mr.as_ptr()).rkey }
-    }
-
-    /// The protection domain it belongs to.
-    #[must_use]
-    pub const fn pd(&self) -> &ProtectionDomain {
-        &self.pd
-    }
-
-    /// The `ibv_mr`, for verbs this crate does not wrap. It lives as long as `self` does.
-    #[must_use]
-    pub const fn as_ptr(&self) -> *mut ibv_mr {
-        self.mr.as_ptr()
-    }
-
-    /// Deregisters: when it has returned `Ok`, the card reaches the memory no more.
-    ///
-    /// # Errors
-    ///
-    /// The provider's errno. The card may reach the memory for ever then.
-    #[doc(alias = "ibv_dereg_mr")]
-    pub fn dereg(self) -> Result<()> {
-        let Self { mr, pd, .. } = self;
-        let closed = mr.close();
-        drop(pd);
-        closed
     }
 }

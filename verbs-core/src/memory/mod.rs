@@ -27,6 +27,7 @@ mod raw;
 mod region;
 mod remote;
 mod shared;
+mod unowned;
 
 pub use access::AccessFlags;
 pub use buffer::Buffer;

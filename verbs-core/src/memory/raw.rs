@@ -17,10 +17,10 @@ use crate::{ProtectionDomain, Result};
 #[derive(Debug)]
 #[doc(alias = "ibv_mr")]
 pub struct RawRegion {
-    mr: Handle<ibv_mr>,
+    pub(super) mr: Handle<ibv_mr>,
     addr: NonNull<u8>,
     len: usize,
-    pd: ProtectionDomain,
+    pub(super) pd: ProtectionDomain,
 }
 
 impl ProtectionDomain {
@@ -77,45 +77,6 @@ impl RawRegion {
     pub fn remote(&self) -> Result<RemoteMemoryRegion> {
         let addr = self.addr.as_ptr().expose_provenance() as u64;
         RemoteMemoryRegion::new(addr, self.len as u64, self.rkey())
-    }
-
-    /// The key that this side's work requests name it by.
-    #[must_use]
-    pub fn lkey(&self) -> u32 {
-        // SAFETY: the handle keeps the `ibv_mr`, which nobody writes to after registration.
-        unsafe { (*self.mr.as_ptr()).lkey }
-    }
-
-    /// The key that the peer's work requests name it by.
-    #[must_use]
-    pub fn rkey(&self) -> u32 {
-        // SAFETY: as for `lkey`.
-        unsafe { (*self.mr.as_ptr()).rkey }
-    }
-
-    /// The protection domain it belongs to.
-    #[must_use]
-    pub const fn pd(&self) -> &ProtectionDomain {
-        &self.pd
-    }
-
-    /// The `ibv_mr`, for verbs this crate does not wrap. It lives as long as `self` does.
-    #[must_use]
-    pub const fn as_ptr(&self) -> *mut ibv_mr {
-        self.mr.as_ptr()
-    }
-
-    /// Deregisters: when it has returned `Ok`, the card reaches the memory no more.
-    ///
-    /// # Errors
-    ///
-    /// The provider's errno. The card may reach the memory for ever then.
-    #[doc(alias = "ibv_dereg_mr")]
-    pub fn dereg(self) -> Result<()> {
-        let Self { mr, pd, .. } = self;
-        let closed = mr.close();
-        drop(pd);
-        closed
     }
 }
 

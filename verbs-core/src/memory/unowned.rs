@@ -1,0 +1,54 @@
+//! What the regions have in common whose memory is somebody else's.
+#![expect(unsafe_code, reason = "reads the keys of an `ibv_mr`")]
+
+use verbs_sys::ibv_mr;
+
+use super::{DmabufRegion, RawRegion};
+use crate::{ProtectionDomain, Result};
+
+macro_rules! unowned {
+    ($($region:ident)*) => {$(
+        impl $region {
+            /// The key that this side's work requests name it by.
+            #[must_use]
+            pub fn lkey(&self) -> u32 {
+                // SAFETY: the handle keeps the `ibv_mr`, which nobody writes to after registration.
+                unsafe { (*self.mr.as_ptr()).lkey }
+            }
+
+            /// The key that the peer's work requests name it by.
+            #[must_use]
+            pub fn rkey(&self) -> u32 {
+                // SAFETY: as for `lkey`.
+                unsafe { (*self.mr.as_ptr()).rkey }
+            }
+
+            /// The protection domain it belongs to.
+            #[must_use]
+            pub const fn pd(&self) -> &ProtectionDomain {
+                &self.pd
+            }
+
+            /// The `ibv_mr`, for verbs this crate does not wrap. It lives as long as `self` does.
+            #[must_use]
+            pub const fn as_ptr(&self) -> *mut ibv_mr {
+                self.mr.as_ptr()
+            }
+
+            /// Deregisters: when it has returned `Ok`, the card reaches the memory no more.
+            ///
+            /// # Errors
+            ///
+            /// The provider's errno. The card may reach the memory for ever then.
+            #[doc(alias = "ibv_dereg_mr")]
+            pub fn dereg(self) -> Result<()> {
+                let Self { mr, pd, .. } = self;
+                let closed = mr.close();
+                drop(pd);
+                closed
+            }
+        }
+    )*};
+}
+
+unowned! { RawRegion DmabufRegion }
