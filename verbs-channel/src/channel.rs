@@ -120,7 +120,8 @@ impl<'g> ChannelMut<'g> {
 }
 
 impl Channel {
-    /// The operation on an owned buffer that has been done for longest; polls once if there is none.
+    /// The operation on an owned buffer that has been done for longest. If there is none it polls:
+    /// `None` means that none is done, and that the completion queue was found empty.
     pub fn next_completed(&mut self) -> Option<Completed> {
         self.engine.next_ready()
     }

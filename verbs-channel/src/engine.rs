@@ -18,10 +18,10 @@ use verbs_core::{
     WorkError, WorkRequest, WorkSuccess,
 };
 
+use crate::buffer::OwnedBuffer;
 use crate::builder::Config;
-use crate::error::{DownReason, Refusal, TransportError};
+use crate::error::{DownReason, Queue, Refusal, TransportError};
 use crate::list::ScatterList;
-use crate::owned::OwnedBuffer;
 use crate::slots::{Claim, Id, Slots};
 use crate::wait::{Pause, Paused, PollStrategy};
 use crate::work::Work;
@@ -117,6 +117,10 @@ impl Engine {
 
     pub(crate) const fn cq(&self) -> &CompletionQueue {
         &self.cq
+    }
+
+    pub(crate) const fn announcer(&self) -> Option<&CompletionChannel> {
+        self.announcer.as_ref()
     }
 
     /// Posts work to a member's send queue, with a completion.
@@ -420,6 +424,11 @@ impl Member {
     #[inline]
     pub(crate) fn is_idle(&self) -> bool {
         self.left == self.max
+    }
+
+    /// Places in one of its queues that are free.
+    pub(crate) const fn credits(&self, queue: Queue) -> u32 {
+        self.left[queue as usize]
     }
 
     /// A failed request has taken its queue pair to ERROR; or it is flushed since this side did.

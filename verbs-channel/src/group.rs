@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use verbs_core::{PreparedQueuePair, ProtectionDomain, QueuePair, QueuePairEndpoint};
+use verbs_core::{
+    CompletionChannel, CompletionQueue, PreparedQueuePair, ProtectionDomain, QueuePair,
+    QueuePairEndpoint,
+};
 
 use crate::builder::Config;
 use crate::channel::ChannelMut;
@@ -109,6 +112,13 @@ impl ChannelGroup {
         Ok(())
     }
 
+    /// Gives all channels up at once: their queue pairs are destroyed, and everything in flight has
+    /// ended when this returns. Its results can still be taken. Those that were not down yet are
+    /// down for this reason.
+    pub fn give_up(&mut self, reason: DownReason) {
+        self.engine.destroy_all(reason);
+    }
+
     /// One of the channels, to use as if it were alone.
     ///
     /// # Errors
@@ -119,8 +129,8 @@ impl ChannelGroup {
         Ok(ChannelMut::new(&mut self.engine, at))
     }
 
-    /// The operation on an owned buffer that has been done for longest, of all channels; polls once
-    /// if there is none.
+    /// The operation on an owned buffer that has been done for longest, of all channels. If there is
+    /// none it polls: `None` means that none is done, and that the completion queue was found empty.
     pub fn next_completed(&mut self) -> Option<Completed> {
         self.engine.next_ready()
     }
@@ -128,6 +138,15 @@ impl ChannelGroup {
     /// The same, waited for; `None` if `timeout` passes first. Without a timeout it waits for ever.
     pub fn wait_completed(&mut self, timeout: Option<Duration>) -> Option<Completed> {
         self.engine.wait_ready(timeout)
+    }
+
+    /// The open channel whose queue pair has this number: whom a device event is about. It looks at
+    /// all of them.
+    #[must_use]
+    pub fn channel_of(&self, qp_num: u32) -> Option<usize> {
+        let is_it = |qp: &QueuePair| qp.qp_num() == qp_num;
+        let mut members = self.engine.members.iter();
+        members.position(|member| member.qp.as_ref().is_some_and(is_it))
     }
 
     /// How many channels are open.
@@ -147,6 +166,18 @@ impl ChannelGroup {
     #[must_use]
     pub const fn pd(&self) -> &ProtectionDomain {
         self.engine.pd()
+    }
+
+    /// The queue that the channels' work completes on.
+    #[must_use]
+    pub const fn cq(&self) -> &CompletionQueue {
+        self.engine.cq()
+    }
+
+    /// What announces completions, with [`PollStrategy::Notify`](crate::PollStrategy::Notify).
+    #[must_use]
+    pub const fn completion_channel(&self) -> Option<&CompletionChannel> {
+        self.engine.announcer()
     }
 
     fn number(&self, channel: usize) -> Result<u32> {

@@ -124,6 +124,7 @@
 //! [`verbs_core`], and the manual pages it names.
 
 mod blocking;
+mod buffer;
 mod builder;
 mod channel;
 mod engine;
@@ -140,12 +141,13 @@ mod teardown;
 mod wait;
 mod work;
 
+pub use buffer::OwnedBuffer;
 pub use builder::{ChannelBuilder, PreparedChannel};
 pub use channel::{Channel, ChannelMut};
 pub use error::{DownReason, Error, Queue, Refusal, Rejected, Result, ScopeError, TransportError};
 pub use group::{ChannelGroup, ConnectedMember, PreparedMember};
 pub use list::{GatherList, List, ScatterList};
-pub use owned::{Completed, OwnedBuffer, Ticket};
+pub use owned::{Completed, Ticket};
 pub use pool::{BufferPool, PoolBuffer};
 pub use scope::{Loan, PollingScope, ScopedPendingWork};
 pub use wait::PollStrategy;

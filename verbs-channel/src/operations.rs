@@ -4,15 +4,17 @@
 use std::time::Duration;
 
 use verbs_core::{
-    CompletionQueue, ProtectionDomain, QueuePairEndpoint, RemoteMemoryRegion, WorkSuccess,
+    CompletionChannel, CompletionQueue, ProtectionDomain, QueuePairEndpoint, RemoteMemoryRegion,
+    WorkSuccess,
 };
 
 use crate::channel::{Channel, ChannelMut};
-use crate::error::{DownReason, Rejected, Result, ScopeError};
+use crate::engine::Member;
+use crate::error::{DownReason, Queue, Rejected, Result, ScopeError};
 #[expect(unused_imports, reason = "named in documentation")]
 use crate::error::{Error, Refusal};
 use crate::list::{GatherList, ScatterList};
-use crate::owned::{Completed, OwnedBuffer, OwnedOp, Ticket};
+use crate::owned::Ticket;
 use crate::scope::{self, PollingScope};
 use crate::slots::{Claim, Keeper};
 use crate::work::{Incoming, Outgoing, Work};
@@ -241,112 +243,10 @@ macro_rules! operations {
                 scope::manual_scope(engine, at, closure)
             }
 
-            /// Starts to send an owned buffer's range. It comes back with the result, by its ticket,
-            /// in any order.
-            ///
-            /// # Errors
-            ///
-            /// [`Rejected`], with the buffer: the queue is full, or the channel down.
-            pub fn start_send(
-                &mut self,
-                buffer: impl Into<OwnedBuffer>,
-            ) -> Result<Ticket, Rejected<OwnedBuffer>> {
-                self.start(buffer.into(), OwnedOp::Send(None))
-            }
-
-            /// [`start_send`](Self::start_send) with 32 bits for the peer's completion.
-            ///
-            /// # Errors
-            ///
-            /// As [`start_send`](Self::start_send).
-            pub fn start_send_with_immediate(
-                &mut self,
-                buffer: impl Into<OwnedBuffer>,
-                imm_data: u32,
-            ) -> Result<Ticket, Rejected<OwnedBuffer>> {
-                self.start(buffer.into(), OwnedOp::Send(Some(imm_data)))
-            }
-
-            /// Starts to receive into an owned buffer's range.
-            ///
-            /// # Errors
-            ///
-            /// As [`start_send`](Self::start_send).
-            pub fn start_receive(
-                &mut self,
-                buffer: impl Into<OwnedBuffer>,
-            ) -> Result<Ticket, Rejected<OwnedBuffer>> {
-                self.start(buffer.into(), OwnedOp::Receive)
-            }
-
-            /// Starts to write an owned buffer's range to where `remote` begins.
-            ///
-            /// # Errors
-            ///
-            /// As [`start_send`](Self::start_send); [`Refusal::RemoteTooShort`].
-            pub fn start_write(
-                &mut self,
-                buffer: impl Into<OwnedBuffer>,
-                remote: RemoteMemoryRegion,
-            ) -> Result<Ticket, Rejected<OwnedBuffer>> {
-                self.start(buffer.into(), OwnedOp::Write(remote, None))
-            }
-
-            /// [`start_write`](Self::start_write) with 32 bits for the peer's completion.
-            ///
-            /// # Errors
-            ///
-            /// As [`start_write`](Self::start_write).
-            pub fn start_write_with_immediate(
-                &mut self,
-                buffer: impl Into<OwnedBuffer>,
-                remote: RemoteMemoryRegion,
-                imm_data: u32,
-            ) -> Result<Ticket, Rejected<OwnedBuffer>> {
-                self.start(buffer.into(), OwnedOp::Write(remote, Some(imm_data)))
-            }
-
-            /// Starts to read into an owned buffer's range, from where `remote` begins.
-            ///
-            /// # Errors
-            ///
-            /// As [`start_write`](Self::start_write).
-            pub fn start_read(
-                &mut self,
-                buffer: impl Into<OwnedBuffer>,
-                remote: RemoteMemoryRegion,
-            ) -> Result<Ticket, Rejected<OwnedBuffer>> {
-                self.start(buffer.into(), OwnedOp::Read(remote))
-            }
-
-            /// The result and the buffer of an operation, if it is done; polls once if it is not.
-            ///
-            /// # Errors
-            ///
-            /// [`Error::StaleTicket`] if they were taken before, or the ticket is another channel's.
-            pub fn poll(&mut self, ticket: Ticket) -> Result<Option<Completed>> {
-                self.parts().0.poll_ticket(ticket)
-            }
-
-            /// The result and the buffer of an operation, waited for; `None` if `timeout` passes
-            /// first. It goes on then, and can be waited for again. Without a timeout it waits for
-            /// ever.
-            ///
-            /// # Errors
-            ///
-            /// As [`poll`](Self::poll).
-            pub fn wait(
-                &mut self,
-                ticket: Ticket,
-                timeout: Option<Duration>,
-            ) -> Result<Option<Completed>> {
-                self.parts().0.wait_ticket(ticket, timeout)
-            }
-
             /// Posts work whose buffers the caller keeps, and returns a ticket for it.
             ///
             /// The base for other layers. [`poll`](Self::poll) and [`wait`](Self::wait) take the
-            /// result; its [`buffer`](Completed::buffer) is `None`.
+            /// result; its [`buffer`](crate::Completed::buffer) is `None`.
             ///
             /// # Errors
             ///
@@ -403,6 +303,44 @@ macro_rules! operations {
                 engine.abort(at, DownReason::Closed);
             }
 
+            /// The first half of [`abort`](Self::abort), which does not wait: from now on it is down,
+            /// and what is in flight comes back flushed, by and by, through the usual results. If the
+            /// card cannot be told so, all of it has ended when this returns.
+            ///
+            /// What does not come back, [`give_up`](Self::give_up) ends.
+            pub fn shut_down(&mut self) {
+                let (engine, at) = self.parts();
+                engine.shut_down(at, DownReason::Closed);
+            }
+
+            /// The last step of [`abort`](Self::abort), at once: destroys the queue pair, so that
+            /// everything in flight has ended when this returns. Unless the channel is down already,
+            /// `reason` is why.
+            ///
+            /// The results of owned buffers can still be taken.
+            pub fn give_up(&mut self, reason: DownReason) {
+                let (engine, at) = self.parts();
+                engine.destroy(at, reason);
+            }
+
+            /// Places in one of its queues that are free.
+            ///
+            /// A result that nobody has taken holds none there, but its slot: a channel of which
+            /// many are left may refuse work although there are places.
+            #[must_use]
+            pub fn credits(&self, queue: Queue) -> u32 {
+                let (engine, at) = self.shared();
+                let member = engine.members.get(at as usize);
+                member.map_or(0, |member| member.credits(queue))
+            }
+
+            /// Whether nothing is in flight.
+            #[must_use]
+            pub fn is_idle(&self) -> bool {
+                let (engine, at) = self.shared();
+                engine.members.get(at as usize).is_none_or(Member::is_idle)
+            }
+
             /// Whether it takes no more work.
             #[must_use]
             pub fn is_down(&self) -> bool {
@@ -428,21 +366,19 @@ macro_rules! operations {
                 self.shared().0.cq()
             }
 
+            /// What announces its completions; there with
+            /// [`PollStrategy::Notify`](crate::PollStrategy::Notify).
+            #[must_use]
+            pub const fn completion_channel(&self) -> Option<&CompletionChannel> {
+                self.shared().0.announcer()
+            }
+
             /// What the peer knows of this side; `None` once the queue pair has been destroyed.
             #[must_use]
             pub fn endpoint(&self) -> Option<&QueuePairEndpoint> {
                 let (engine, at) = self.shared();
                 let member = engine.members.get(at as usize)?;
                 member.qp.as_ref().map(verbs_core::QueuePair::endpoint)
-            }
-
-            fn start(
-                &mut self,
-                buffer: OwnedBuffer,
-                op: OwnedOp,
-            ) -> Result<Ticket, Rejected<OwnedBuffer>> {
-                let (engine, at) = self.parts();
-                engine.start(at, buffer, op)
             }
         }
     )*};

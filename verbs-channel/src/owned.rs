@@ -1,162 +1,16 @@
 //! Owned buffers: given to the channel by value, returned with the result.
 #![expect(unsafe_code, reason = "hands buffers to the card that the slot keeps")]
 
-use std::fmt;
-use std::ops::{Deref, DerefMut, Range, RangeBounds};
 use std::time::Duration;
 
-use verbs_core::{Error as CoreError, GatherElement, MemoryRegion, RemoteMemoryRegion};
-use verbs_core::{ScatterElement, WorkSuccess};
+use verbs_core::{GatherElement, RemoteMemoryRegion, WorkSuccess};
 
+use crate::buffer::OwnedBuffer;
+use crate::channel::{Channel, ChannelMut};
 use crate::engine::Engine;
 use crate::error::{Error, Refusal, Rejected, Result, TransportError};
-use crate::pool::PoolBuffer;
 use crate::slots::{Claim, Id, Keeper};
 use crate::work::{Incoming, Outgoing, Work};
-
-/// A registered buffer that a channel can own while the card uses it: a block of a
-/// [`BufferPool`](crate::BufferPool), or a registered vector.
-///
-/// Operations work on its [`range`](Self::set_range), which is all of it unless set.
-pub struct OwnedBuffer {
-    source: Source,
-    range: Range<usize>,
-}
-
-enum Source {
-    Pool(PoolBuffer),
-    Region(MemoryRegion<Vec<u8>>),
-}
-
-impl OwnedBuffer {
-    /// Lets operations, and `Deref`, see only this part of the buffer.
-    ///
-    /// # Errors
-    ///
-    /// [`verbs_core::Error::OutOfBounds`] past the buffer's end; the range stays as it was.
-    pub fn set_range(&mut self, range: impl RangeBounds<usize>) -> Result<()> {
-        let capacity = self.capacity();
-        let start = match range.start_bound() {
-            std::ops::Bound::Included(start) => *start,
-            std::ops::Bound::Excluded(before) => before.saturating_add(1),
-            std::ops::Bound::Unbounded => 0,
-        };
-        let end = match range.end_bound() {
-            std::ops::Bound::Included(last) => last.saturating_add(1),
-            std::ops::Bound::Excluded(end) => *end,
-            std::ops::Bound::Unbounded => capacity,
-        };
-        if start > end || end > capacity {
-            return Err(Error::Core(CoreError::OutOfBounds {
-                start: start as u64,
-                end: end as u64,
-                len: capacity as u64,
-            }));
-        }
-        self.range = start..end;
-        Ok(())
-    }
-
-    /// The length of the whole buffer, in bytes.
-    #[must_use]
-    pub fn capacity(&self) -> usize {
-        match &self.source {
-            Source::Pool(block) => block.len(),
-            Source::Region(region) => region.len(),
-        }
-    }
-
-    /// The registered vector, if it is one.
-    ///
-    /// # Errors
-    ///
-    /// The buffer, if it is a block of a pool; dropping that returns it to its pool.
-    pub fn into_region(self) -> Result<MemoryRegion<Vec<u8>>, Self> {
-        match self.source {
-            Source::Region(region) => Ok(region),
-            source => Err(Self {
-                source,
-                range: self.range,
-            }),
-        }
-    }
-
-    /// The block, if it is one.
-    ///
-    /// # Errors
-    ///
-    /// The buffer, if it is a registered vector.
-    pub fn into_block(self) -> Result<PoolBuffer, Self> {
-        match self.source {
-            Source::Pool(block) => Ok(block),
-            source => Err(Self {
-                source,
-                range: self.range,
-            }),
-        }
-    }
-
-    /// The range as an element; empty if the driver could not be told of it.
-    #[inline]
-    pub(crate) fn element(&mut self) -> Result<ScatterElement<'_>> {
-        let Range { start, end } = self.range;
-        let whole = match &mut self.source {
-            Source::Pool(block) => block.element(),
-            Source::Region(region) => return Ok(region.scatter_element(start..end)?),
-        };
-        let (_, from_start) = whole.split_at_mut(start)?;
-        let (element, _) = from_start.split_at_mut(end - start)?;
-        Ok(element)
-    }
-}
-
-impl From<PoolBuffer> for OwnedBuffer {
-    fn from(block: PoolBuffer) -> Self {
-        let range = 0..block.len();
-        let source = Source::Pool(block);
-        Self { source, range }
-    }
-}
-
-impl From<MemoryRegion<Vec<u8>>> for OwnedBuffer {
-    fn from(region: MemoryRegion<Vec<u8>>) -> Self {
-        let range = 0..region.len();
-        let source = Source::Region(region);
-        Self { source, range }
-    }
-}
-
-impl Deref for OwnedBuffer {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        let all: &[u8] = match &self.source {
-            Source::Pool(block) => block,
-            Source::Region(region) => region,
-        };
-        all.get(self.range.clone()).unwrap_or_default()
-    }
-}
-
-impl DerefMut for OwnedBuffer {
-    fn deref_mut(&mut self) -> &mut [u8] {
-        let range = self.range.clone();
-        let all: &mut [u8] = match &mut self.source {
-            Source::Pool(block) => block,
-            Source::Region(region) => region,
-        };
-        all.get_mut(range).unwrap_or_default()
-    }
-}
-
-impl fmt::Debug for OwnedBuffer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("OwnedBuffer")
-            .field("range", &self.range)
-            .field("capacity", &self.capacity())
-            .finish()
-    }
-}
 
 /// Names an operation on an owned buffer. Its result can be taken once, in any order.
 ///
@@ -167,6 +21,18 @@ impl fmt::Debug for OwnedBuffer {
 pub struct Ticket {
     engine: u64,
     id: Id,
+}
+
+impl Ticket {
+    /// The number of its slot: for a table of the caller's own, beside the channel's.
+    ///
+    /// It is below the number of operations that can be in flight: those of both queues, of all
+    /// channels that a group has had at once. Once the result has been taken, another operation gets
+    /// it.
+    #[must_use]
+    pub const fn slot(&self) -> usize {
+        self.id.index() as usize
+    }
 }
 
 /// An operation on an owned buffer that has ended.
@@ -193,6 +59,127 @@ pub(crate) enum OwnedOp {
     Receive,
 }
 
+macro_rules! owned_operations {
+    ($([$($generics:tt)*] $channel:ty,)*) => {$(
+        impl<$($generics)*> $channel {
+            /// Starts to send an owned buffer's range. It comes back with the result, by its ticket,
+            /// in any order.
+            ///
+            /// # Errors
+            ///
+            /// [`Rejected`], with the buffer: the queue is full, or the channel down.
+            pub fn start_send(
+                &mut self,
+                buffer: impl Into<OwnedBuffer>,
+            ) -> Result<Ticket, Rejected<OwnedBuffer>> {
+                self.start(buffer.into(), OwnedOp::Send(None))
+            }
+
+            /// [`start_send`](Self::start_send) with 32 bits for the peer's completion.
+            ///
+            /// # Errors
+            ///
+            /// As [`start_send`](Self::start_send).
+            pub fn start_send_with_immediate(
+                &mut self,
+                buffer: impl Into<OwnedBuffer>,
+                imm_data: u32,
+            ) -> Result<Ticket, Rejected<OwnedBuffer>> {
+                self.start(buffer.into(), OwnedOp::Send(Some(imm_data)))
+            }
+
+            /// Starts to receive into an owned buffer's range.
+            ///
+            /// # Errors
+            ///
+            /// As [`start_send`](Self::start_send).
+            pub fn start_receive(
+                &mut self,
+                buffer: impl Into<OwnedBuffer>,
+            ) -> Result<Ticket, Rejected<OwnedBuffer>> {
+                self.start(buffer.into(), OwnedOp::Receive)
+            }
+
+            /// Starts to write an owned buffer's range to where `remote` begins.
+            ///
+            /// # Errors
+            ///
+            /// As [`start_send`](Self::start_send); [`Refusal::RemoteTooShort`].
+            pub fn start_write(
+                &mut self,
+                buffer: impl Into<OwnedBuffer>,
+                remote: RemoteMemoryRegion,
+            ) -> Result<Ticket, Rejected<OwnedBuffer>> {
+                self.start(buffer.into(), OwnedOp::Write(remote, None))
+            }
+
+            /// [`start_write`](Self::start_write) with 32 bits for the peer's completion.
+            ///
+            /// # Errors
+            ///
+            /// As [`start_write`](Self::start_write).
+            pub fn start_write_with_immediate(
+                &mut self,
+                buffer: impl Into<OwnedBuffer>,
+                remote: RemoteMemoryRegion,
+                imm_data: u32,
+            ) -> Result<Ticket, Rejected<OwnedBuffer>> {
+                self.start(buffer.into(), OwnedOp::Write(remote, Some(imm_data)))
+            }
+
+            /// Starts to read into an owned buffer's range, from where `remote` begins.
+            ///
+            /// # Errors
+            ///
+            /// As [`start_write`](Self::start_write).
+            pub fn start_read(
+                &mut self,
+                buffer: impl Into<OwnedBuffer>,
+                remote: RemoteMemoryRegion,
+            ) -> Result<Ticket, Rejected<OwnedBuffer>> {
+                self.start(buffer.into(), OwnedOp::Read(remote))
+            }
+
+            /// The result and the buffer of an operation, if it is done; polls once if it is not.
+            ///
+            /// # Errors
+            ///
+            /// [`Error::StaleTicket`] if they were taken before, or the ticket is another channel's.
+            pub fn poll(&mut self, ticket: Ticket) -> Result<Option<Completed>> {
+                self.parts().0.poll_ticket(ticket)
+            }
+
+            /// The result and the buffer of an operation, waited for; `None` if `timeout` passes
+            /// first. It goes on then, and can be waited for again. Without a timeout it waits for
+            /// ever.
+            ///
+            /// # Errors
+            ///
+            /// As [`poll`](Self::poll).
+            pub fn wait(
+                &mut self,
+                ticket: Ticket,
+                timeout: Option<Duration>,
+            ) -> Result<Option<Completed>> {
+                self.parts().0.wait_ticket(ticket, timeout)
+            }
+            fn start(
+                &mut self,
+                buffer: OwnedBuffer,
+                op: OwnedOp,
+            ) -> Result<Ticket, Rejected<OwnedBuffer>> {
+                let (engine, at) = self.parts();
+                engine.start(at, buffer, op)
+            }
+        }
+    )*};
+}
+
+owned_operations! {
+    [] Channel,
+    ['g] ChannelMut<'g>,
+}
+
 impl Engine {
     /// Posts an operation on a buffer, which goes into its slot.
     pub(crate) fn start(
@@ -201,7 +188,7 @@ impl Engine {
         mut buffer: OwnedBuffer,
         op: OwnedOp,
     ) -> Result<Ticket, Rejected<OwnedBuffer>> {
-        let length = buffer.range.len() as u64;
+        let length = buffer.len() as u64;
         let posted = match buffer.element() {
             // The range was checked when it was set, so it is its length.
             Err(_) => Err(Refusal::ElementTooLong { len: length }),
@@ -285,11 +272,15 @@ impl Engine {
         Ok(self.take(ticket.id))
     }
 
-    /// The result of the operation that has been done for longest; polls once if there is none.
+    /// The result of the operation that has been done for longest; if there is none, polls until
+    /// there is one or the queue is empty.
     pub(crate) fn next_ready(&mut self) -> Option<Completed> {
-        if self.slots.first_ready().is_none() {
-            self.drive();
+        while self.slots.first_ready().is_none() {
+            if self.drive() == 0 {
+                break;
+            }
         }
+        // An empty poll, too, may have ended work: a queue that cannot be polled has.
         let id = self.slots.first_ready()?;
         self.take(id)
     }

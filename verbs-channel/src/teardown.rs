@@ -29,12 +29,7 @@ use crate::slots::{Id, Mark};
 impl Engine {
     /// Takes the ladder from its second step, for everything that is in flight on a member.
     pub(crate) fn abort(&mut self, at: u32, reason: DownReason) {
-        let Some(member) = self.members.get_mut(at as usize) else {
-            return;
-        };
-        member.down.get_or_insert(reason);
-        let flushes = member.qp.as_ref().is_some_and(|qp| qp.to_error().is_ok());
-        if flushes {
+        if self.flush(at, reason) {
             let is_idle = |engine: &Self| {
                 let member = engine.members.get(at as usize);
                 member.is_none_or(Member::is_idle)
@@ -44,6 +39,23 @@ impl Engine {
             }
         }
         self.destroy(at, reason);
+    }
+
+    /// The second step alone, without the wait: what is in flight comes back flushed. If it cannot,
+    /// the third step is taken.
+    pub(crate) fn shut_down(&mut self, at: u32, reason: DownReason) {
+        if !self.flush(at, reason) {
+            self.destroy(at, reason);
+        }
+    }
+
+    /// Moves a queue pair to ERROR; whether it flushes what is in flight.
+    fn flush(&mut self, at: u32, reason: DownReason) -> bool {
+        let Some(member) = self.members.get_mut(at as usize) else {
+            return false;
+        };
+        member.down.get_or_insert(reason);
+        member.qp.as_ref().is_some_and(|qp| qp.to_error().is_ok())
     }
 
     /// Takes the ladder from its third step.

@@ -52,7 +52,7 @@ impl Id {
 
     /// Its slot.
     #[inline]
-    const fn index(self) -> u32 {
+    pub(crate) const fn index(self) -> u32 {
         // With a mark it is past the end of every table.
         (self.0 & (GENERATION - 1)) as u32
     }

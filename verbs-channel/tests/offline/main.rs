@@ -15,6 +15,7 @@
 mod library;
 
 mod card;
+mod driven;
 mod fatal;
 mod ladder;
 mod log;
