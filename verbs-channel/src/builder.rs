@@ -111,7 +111,25 @@ impl<S: channel_builder::IsComplete> ChannelBuilder<S> {
     /// [`verbs_core::Error::Limit`] if a completion queue for that many is above the device's
     /// limits.
     pub fn group(self, max_channels: u32) -> Result<ChannelGroup> {
-        ChannelGroup::new(self.into_config(), max_channels)
+        let config = self.into_config();
+        let (cq, announcer) = config.queue(max_channels)?;
+        Ok(ChannelGroup::new(config, cq, announcer, max_channels))
+    }
+
+    /// Makes a group whose completions are announced on this completion channel, which others may
+    /// share: for a layer that waits there by itself. The group's own waits do not sleep on it.
+    ///
+    /// # Errors
+    ///
+    /// As [`group`](Self::group).
+    pub fn group_on(
+        self,
+        max_channels: u32,
+        channel: &CompletionChannel,
+    ) -> Result<ChannelGroup> {
+        let config = self.into_config();
+        let cq = config.queue_on(max_channels, Some(channel))?;
+        Ok(ChannelGroup::new(config, cq, None, max_channels))
     }
 }
 
@@ -127,11 +145,20 @@ impl Config {
             PollStrategy::Notify { .. } => Some(CompletionChannel::create(context)?),
             PollStrategy::Spin | PollStrategy::SpinThenYield => None,
         };
-        let each = self.max_send_wr.saturating_add(self.max_recv_wr).max(1);
-        let cq = CompletionQueue::builder(context, each.saturating_mul(channels))
-            .maybe_channel(announcer.as_ref())
-            .build()?;
+        let cq = self.queue_on(channels, announcer.as_ref())?;
         Ok((cq, announcer))
+    }
+
+    fn queue_on(
+        &self,
+        channels: u32,
+        announcer: Option<&CompletionChannel>,
+    ) -> Result<CompletionQueue> {
+        let each = self.max_send_wr.saturating_add(self.max_recv_wr).max(1);
+        let cq = CompletionQueue::builder(self.pd.context(), each.saturating_mul(channels))
+            .maybe_channel(announcer)
+            .build()?;
+        Ok(cq)
     }
 
     /// A queue pair on a completion queue, prepared.

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io;
 
-use verbs_core::{PollError, PostError, WorkError};
+use verbs_core::{EventType, PollError, PostError, WorkError};
 
 /// `Result` with this crate's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -48,6 +48,12 @@ pub enum DownReason {
     /// The device does not answer (its errno).
     #[error("the device does not answer (errno {0})")]
     Device(i32),
+    /// The device said so, by an event.
+    #[error("the device reports {0:?}")]
+    Event(EventType),
+    /// Nothing announces its completions any more.
+    #[error("nothing announces its completions any more")]
+    Unannounced,
     /// The caller closed it.
     #[error("it was closed")]
     Closed,

@@ -60,14 +60,18 @@ pub struct ConnectedMember {
 }
 
 impl ChannelGroup {
-    pub(crate) fn new(config: Config, max_channels: u32) -> Result<Self> {
-        let (cq, announcer) = config.queue(max_channels)?;
+    pub(crate) fn new(
+        config: Config,
+        cq: CompletionQueue,
+        announcer: Option<CompletionChannel>,
+        max_channels: u32,
+    ) -> Self {
         let engine = config.engine(cq, announcer);
-        Ok(Self {
+        Self {
             engine,
             config,
             max_channels,
-        })
+        }
     }
 
     /// Prepares one more channel.
