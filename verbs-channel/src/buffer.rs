@@ -5,24 +5,38 @@ use std::ops::{Deref, DerefMut, Range, RangeBounds};
 
 use verbs_core::{Error as CoreError, MemoryRegion, ScatterElement};
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Refusal, Result};
 use crate::pool::PoolBuffer;
 
 /// A registered buffer that a channel can own while the card uses it: a block of a
 /// [`BufferPool`](crate::BufferPool), or a registered vector.
 ///
 /// Operations work on its [`range`](Self::set_range), which is all of it unless set.
+#[derive(Default)]
 pub struct OwnedBuffer {
     source: Source,
     range: Range<usize>,
 }
 
+#[derive(Default)]
 enum Source {
+    #[default]
+    Nothing,
     Pool(PoolBuffer),
     Region(MemoryRegion<Vec<u8>>),
 }
 
 impl OwnedBuffer {
+    /// No memory, of capacity 0: messages without bytes.
+    #[must_use]
+    pub const fn empty() -> Self {
+        let source = Source::Nothing;
+        Self {
+            source,
+            range: 0..0,
+        }
+    }
+
     /// Lets operations, and `Deref`, see only this part of the buffer.
     ///
     /// # Errors
@@ -55,6 +69,7 @@ impl OwnedBuffer {
     #[must_use]
     pub fn capacity(&self) -> usize {
         match &self.source {
+            Source::Nothing => 0,
             Source::Pool(block) => block.len(),
             Source::Region(region) => region.len(),
         }
@@ -64,7 +79,7 @@ impl OwnedBuffer {
     ///
     /// # Errors
     ///
-    /// The buffer, if it is a block of a pool; dropping that returns it to its pool.
+    /// The buffer, if it is something else; dropping a block of a pool returns it.
     pub fn into_region(self) -> Result<MemoryRegion<Vec<u8>>, Self> {
         match self.source {
             Source::Region(region) => Ok(region),
@@ -79,7 +94,7 @@ impl OwnedBuffer {
     ///
     /// # Errors
     ///
-    /// The buffer, if it is a registered vector.
+    /// The buffer, if it is something else.
     pub fn into_block(self) -> Result<PoolBuffer, Self> {
         match self.source {
             Source::Pool(block) => Ok(block),
@@ -90,13 +105,21 @@ impl OwnedBuffer {
         }
     }
 
-    /// The range as an element; empty if the driver could not be told of it.
+    /// The range as an element.
     #[inline]
-    pub(crate) fn element(&mut self) -> Result<ScatterElement<'_>> {
+    pub(crate) fn element(&mut self) -> Result<ScatterElement<'_>, Refusal> {
+        let len = self.range.len() as u64;
+        // The range was checked when it was set, so it is its length.
+        self.part().map_err(|_long| Refusal::ElementTooLong { len })
+    }
+
+    #[inline]
+    fn part(&mut self) -> verbs_core::Result<ScatterElement<'_>> {
         let Range { start, end } = self.range;
         let whole = match &mut self.source {
+            Source::Nothing => ScatterElement::empty(),
             Source::Pool(block) => block.element(),
-            Source::Region(region) => return Ok(region.scatter_element(start..end)?),
+            Source::Region(region) => return region.scatter_element(start..end),
         };
         let (_, from_start) = whole.split_at_mut(start)?;
         let (element, _) = from_start.split_at_mut(end - start)?;
@@ -125,6 +148,7 @@ impl Deref for OwnedBuffer {
 
     fn deref(&self) -> &[u8] {
         let all: &[u8] = match &self.source {
+            Source::Nothing => &[],
             Source::Pool(block) => block,
             Source::Region(region) => region,
         };
@@ -136,6 +160,7 @@ impl DerefMut for OwnedBuffer {
     fn deref_mut(&mut self) -> &mut [u8] {
         let range = self.range.clone();
         let all: &mut [u8] = match &mut self.source {
+            Source::Nothing => &mut [],
             Source::Pool(block) => block,
             Source::Region(region) => region,
         };

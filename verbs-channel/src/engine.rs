@@ -18,10 +18,10 @@ use verbs_core::{
     WorkError, WorkRequest, WorkSuccess,
 };
 
-use crate::buffer::OwnedBuffer;
 use crate::builder::Config;
 use crate::error::{DownReason, Queue, Refusal, TransportError};
 use crate::list::ScatterList;
+use crate::owned::Kept;
 use crate::slots::{Claim, Id, Slots};
 use crate::wait::{Pause, Paused, PollStrategy};
 use crate::work::Work;
@@ -49,7 +49,7 @@ pub(crate) struct Engine {
     room: [PollSlot; POLL_ROOM],
 }
 
-type Table = Slots<WorkSuccess, OwnedBuffer>;
+type Table = Slots<WorkSuccess, Kept>;
 
 /// A queue pair and its accounts.
 #[derive(Debug)]
@@ -190,6 +190,38 @@ impl Engine {
             Some(refusal) => return Err(self.refused(claim, id, refusal)),
         };
         match posted {
+            Ok(()) => Ok(id),
+            Err(error) => Err(self.refused(claim, id, Refusal::Post(error))),
+        }
+    }
+
+    /// Posts a chain to a member's send queue, of which only the last request is signalled: one
+    /// doorbell, and one slot for all.
+    ///
+    /// # Safety
+    ///
+    /// - As for [`post`](Self::post).
+    pub(crate) unsafe fn post_chain(
+        &mut self,
+        claim: Claim,
+        requests: &mut [WorkRequest<'_>],
+    ) -> Result<Id, Refusal> {
+        if usize::from(claim.credits) < requests.len() {
+            let asked = u32::try_from(requests.len()).unwrap_or(u32::MAX);
+            let max = claim.credits.into();
+            return Err(Refusal::BatchTooLong { asked, max });
+        }
+        let Some((qp, id)) = take(&mut self.members, &mut self.slots, claim) else {
+            return Err(self.why_not(claim));
+        };
+        if let Some((last, others)) = requests.split_last_mut() {
+            last.set_wr_id(id.wr_id());
+            for other in others {
+                other.set_wr_id(id.member_wr_id());
+            }
+        }
+        // SAFETY: the caller's promise; when the last of a chain is done, so are the others.
+        match unsafe { qp.post(requests) } {
             Ok(()) => Ok(id),
             Err(error) => Err(self.refused(claim, id, Refusal::Post(error))),
         }

@@ -74,6 +74,12 @@ pub enum Refusal {
         /// The send queue's capacity.
         max: u32,
     },
+    /// There is nothing in a batch, so nothing would complete.
+    #[error("an empty batch")]
+    EmptyBatch,
+    /// There is a receive in a batch: it has a completion of its own.
+    #[error("a receive in a batch: start it on its own")]
+    ReceiveInBatch,
     /// The channel is down.
     #[error("the channel is down: {0}")]
     Down(DownReason),

@@ -123,6 +123,7 @@
 //!
 //! [`verbs_core`], and the manual pages it names.
 
+mod batch;
 mod blocking;
 mod buffer;
 mod builder;
@@ -142,12 +143,12 @@ mod wait;
 mod work;
 
 pub use buffer::OwnedBuffer;
-pub use builder::{ChannelBuilder, PreparedChannel};
+pub use builder::{ChannelBuilder, PreparedChannel, channel_builder};
 pub use channel::{Channel, ChannelMut};
 pub use error::{DownReason, Error, Queue, Refusal, Rejected, Result, ScopeError, TransportError};
 pub use group::{ChannelGroup, ConnectedMember, PreparedMember};
 pub use list::{GatherList, List, ScatterList};
-pub use owned::{Completed, Ticket};
+pub use owned::{Completed, OwnedWork, Ticket};
 pub use pool::{BufferPool, PoolBuffer};
 pub use scope::{Loan, PollingScope, ScopedPendingWork};
 pub use wait::PollStrategy;

@@ -3,14 +3,101 @@
 
 use std::time::Duration;
 
-use verbs_core::{GatherElement, RemoteMemoryRegion, WorkSuccess};
+use verbs_core::{RemoteMemoryRegion, ScatterElement, WorkSuccess};
 
 use crate::buffer::OwnedBuffer;
 use crate::channel::{Channel, ChannelMut};
 use crate::engine::Engine;
-use crate::error::{Error, Refusal, Rejected, Result, TransportError};
+#[expect(unused_imports, reason = "named in documentation")]
+use crate::error::Refusal;
+use crate::error::{Error, Queue, Rejected, Result, TransportError};
 use crate::slots::{Claim, Id, Keeper};
-use crate::work::{Incoming, Outgoing, Work};
+use crate::work::{Incoming, IncomingSaid, Outgoing, OutgoingSaid};
+
+/// Work on a buffer that the channel owns meanwhile: the buffer, and all that is said about it.
+///
+/// Made by `into()` from an [`Outgoing`] or [`Incoming`] of a buffer, or by
+/// [`receive`](Self::receive).
+///
+/// ```
+/// # use verbs_channel::{Incoming, Outgoing, OwnedWork, PoolBuffer, verbs_core::RemoteMemoryRegion};
+/// # fn of(block: PoolBuffer, another: PoolBuffer, third: PoolBuffer, remote: RemoteMemoryRegion) {
+/// let batch: Vec<OwnedWork> = vec![
+///     Outgoing::write(block, remote).into(),
+///     Incoming::read(another, remote).fence().into(),
+///     Outgoing::send(third).immediate(7).into(),
+/// ];
+/// # }
+/// ```
+#[derive(Debug)]
+#[must_use = "work does nothing until it is started"]
+pub struct OwnedWork {
+    pub(crate) buffer: OwnedBuffer,
+    pub(crate) said: Said,
+}
+
+/// What is said about work on an owned buffer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Said {
+    Outgoing(OutgoingSaid),
+    Incoming(IncomingSaid),
+    Receive,
+}
+
+impl OwnedWork {
+    /// A receive into the buffer's range.
+    pub fn receive(buffer: impl Into<OwnedBuffer>) -> Self {
+        Self {
+            buffer: buffer.into(),
+            said: Said::Receive,
+        }
+    }
+
+    /// The queue that it goes to.
+    #[must_use]
+    pub const fn queue(&self) -> Queue {
+        match self.said {
+            Said::Outgoing(_) | Said::Incoming(_) => Queue::Send,
+            Said::Receive => Queue::Receive,
+        }
+    }
+
+    /// The buffer.
+    #[must_use]
+    pub const fn buffer(&self) -> &OwnedBuffer {
+        &self.buffer
+    }
+
+    /// The buffer, to fill it or to set its range.
+    #[must_use]
+    pub const fn buffer_mut(&mut self) -> &mut OwnedBuffer {
+        &mut self.buffer
+    }
+
+    /// The buffer, back.
+    #[must_use]
+    pub fn into_buffer(self) -> OwnedBuffer {
+        self.buffer
+    }
+}
+
+impl<B: Into<OwnedBuffer>> From<Outgoing<B>> for OwnedWork {
+    fn from(work: Outgoing<B>) -> Self {
+        Self {
+            buffer: work.list.into(),
+            said: Said::Outgoing(work.said),
+        }
+    }
+}
+
+impl<B: Into<OwnedBuffer>> From<Incoming<B>> for OwnedWork {
+    fn from(work: Incoming<B>) -> Self {
+        Self {
+            buffer: work.list.into(),
+            said: Said::Incoming(work.said),
+        }
+    }
+}
 
 /// Names an operation on an owned buffer. Its result can be taken once, in any order.
 ///
@@ -26,9 +113,9 @@ pub struct Ticket {
 impl Ticket {
     /// The number of its slot: for a table of the caller's own, beside the channel's.
     ///
-    /// It is below the number of operations that can be in flight: those of both queues, of all
-    /// channels that a group has had at once. Once the result has been taken, another operation gets
-    /// it.
+    /// It is below the number of operations that can be in flight in both queues, of all channels of
+    /// a group, and of those that were removed with results left. Once the result has been taken,
+    /// another operation gets it.
     #[must_use]
     pub const fn slot(&self) -> usize {
         self.id.index() as usize
@@ -46,22 +133,53 @@ pub struct Completed {
     /// How it ended. A receive's length is its
     /// [`byte_len`](verbs_core::WorkSuccess::byte_len).
     pub result: Result<WorkSuccess, TransportError>,
-    /// The buffer, back; `None` if the card could not be made to let go of it.
+    /// The buffer, back; `None` if the card could not be made to let go of it, and for a batch.
     pub buffer: Option<OwnedBuffer>,
+    /// A batch, back as it was started; empty if the card could not be made to let go of it, and
+    /// for everything else.
+    pub batch: Vec<OwnedWork>,
 }
 
-/// What to do with an owned buffer.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum OwnedOp {
-    Send(Option<u32>),
-    Write(RemoteMemoryRegion, Option<u32>),
-    Read(RemoteMemoryRegion),
-    Receive,
+/// What a slot keeps.
+#[derive(Debug)]
+pub(crate) enum Kept {
+    Buffer(OwnedBuffer),
+    Batch(Vec<OwnedWork>),
+}
+
+impl Kept {
+    /// Releases nothing of it, ever; how many buffers that is.
+    #[expect(clippy::mem_forget, reason = "the card may still touch it")]
+    pub(crate) fn leak(self) -> usize {
+        let count = match &self {
+            Self::Buffer(_) => 1,
+            Self::Batch(works) => works.len(),
+        };
+        std::mem::forget(self);
+        count
+    }
 }
 
 macro_rules! owned_operations {
     ($([$($generics:tt)*] $channel:ty,)*) => {$(
         impl<$($generics)*> $channel {
+            /// Starts work on an owned buffer's range, with everything that can be said about it. The
+            /// buffer comes back with the result, by its ticket, in any order.
+            ///
+            /// # Errors
+            ///
+            /// [`Rejected`], with the work: the queue is full, or the channel down;
+            /// [`Refusal::RemoteTooShort`]; [`Refusal::Misaligned`] for an atomic whose range is not
+            /// of 8 bytes.
+            #[expect(clippy::result_large_err, reason = "the work comes back; a box allocates")]
+            pub fn start(
+                &mut self,
+                work: impl Into<OwnedWork>,
+            ) -> Result<Ticket, Rejected<OwnedWork>> {
+                let (engine, at) = self.parts();
+                engine.start(at, work.into())
+            }
+
             /// Starts to send an owned buffer's range. It comes back with the result, by its ticket,
             /// in any order.
             ///
@@ -72,7 +190,7 @@ macro_rules! owned_operations {
                 &mut self,
                 buffer: impl Into<OwnedBuffer>,
             ) -> Result<Ticket, Rejected<OwnedBuffer>> {
-                self.start(buffer.into(), OwnedOp::Send(None))
+                self.start(Outgoing::send(buffer)).map_err(buffer_of)
             }
 
             /// [`start_send`](Self::start_send) with 32 bits for the peer's completion.
@@ -85,7 +203,8 @@ macro_rules! owned_operations {
                 buffer: impl Into<OwnedBuffer>,
                 imm_data: u32,
             ) -> Result<Ticket, Rejected<OwnedBuffer>> {
-                self.start(buffer.into(), OwnedOp::Send(Some(imm_data)))
+                let work = Outgoing::send(buffer).immediate(imm_data);
+                self.start(work).map_err(buffer_of)
             }
 
             /// Starts to receive into an owned buffer's range.
@@ -97,7 +216,7 @@ macro_rules! owned_operations {
                 &mut self,
                 buffer: impl Into<OwnedBuffer>,
             ) -> Result<Ticket, Rejected<OwnedBuffer>> {
-                self.start(buffer.into(), OwnedOp::Receive)
+                self.start(OwnedWork::receive(buffer)).map_err(buffer_of)
             }
 
             /// Starts to write an owned buffer's range to where `remote` begins.
@@ -110,7 +229,7 @@ macro_rules! owned_operations {
                 buffer: impl Into<OwnedBuffer>,
                 remote: RemoteMemoryRegion,
             ) -> Result<Ticket, Rejected<OwnedBuffer>> {
-                self.start(buffer.into(), OwnedOp::Write(remote, None))
+                self.start(Outgoing::write(buffer, remote)).map_err(buffer_of)
             }
 
             /// [`start_write`](Self::start_write) with 32 bits for the peer's completion.
@@ -124,7 +243,8 @@ macro_rules! owned_operations {
                 remote: RemoteMemoryRegion,
                 imm_data: u32,
             ) -> Result<Ticket, Rejected<OwnedBuffer>> {
-                self.start(buffer.into(), OwnedOp::Write(remote, Some(imm_data)))
+                let work = Outgoing::write(buffer, remote).immediate(imm_data);
+                self.start(work).map_err(buffer_of)
             }
 
             /// Starts to read into an owned buffer's range, from where `remote` begins.
@@ -137,7 +257,59 @@ macro_rules! owned_operations {
                 buffer: impl Into<OwnedBuffer>,
                 remote: RemoteMemoryRegion,
             ) -> Result<Ticket, Rejected<OwnedBuffer>> {
-                self.start(buffer.into(), OwnedOp::Read(remote))
+                self.start(Incoming::read(buffer, remote)).map_err(buffer_of)
+            }
+
+            /// Starts a compare-and-swap of the 8 bytes at `remote`: if they are `compare`, they
+            /// become `swap`. What they were comes into the buffer's range, of 8 bytes.
+            ///
+            /// # Errors
+            ///
+            /// As [`start`](Self::start), with the buffer.
+            pub fn start_compare_swap(
+                &mut self,
+                before: impl Into<OwnedBuffer>,
+                remote: RemoteMemoryRegion,
+                compare: u64,
+                swap: u64,
+            ) -> Result<Ticket, Rejected<OwnedBuffer>> {
+                let work = Incoming::compare_and_swap(before, remote, compare, swap);
+                self.start(work).map_err(buffer_of)
+            }
+
+            /// Starts to add to the 8 bytes at `remote`. What they were comes into the buffer's
+            /// range, of 8 bytes.
+            ///
+            /// # Errors
+            ///
+            /// As [`start`](Self::start), with the buffer.
+            pub fn start_fetch_add(
+                &mut self,
+                before: impl Into<OwnedBuffer>,
+                remote: RemoteMemoryRegion,
+                add: u64,
+            ) -> Result<Ticket, Rejected<OwnedBuffer>> {
+                self.start(Incoming::fetch_and_add(before, remote, add)).map_err(buffer_of)
+            }
+
+            /// Starts a batch: one doorbell, one completion, one ticket. All of it comes back, as it
+            /// was, with the result, and can be started again. Its first failure is the batch's; what
+            /// succeeded before that has been done.
+            ///
+            /// It is of work for the send queue: receives have a completion each, and are started one
+            /// by one. Up to 32 long it allocates nothing.
+            ///
+            /// # Errors
+            ///
+            /// As [`start`](Self::start), with all of the work; [`Refusal::BatchTooLong`] for more
+            /// than the send queue can ever hold, [`Refusal::EmptyBatch`],
+            /// [`Refusal::ReceiveInBatch`].
+            pub fn start_batch(
+                &mut self,
+                works: Vec<OwnedWork>,
+            ) -> Result<Ticket, Rejected<Vec<OwnedWork>>> {
+                let (engine, at) = self.parts();
+                engine.start_batch(at, works)
             }
 
             /// The result and the buffer of an operation, if it is done; polls once if it is not.
@@ -163,14 +335,6 @@ macro_rules! owned_operations {
             ) -> Result<Option<Completed>> {
                 self.parts().0.wait_ticket(ticket, timeout)
             }
-            fn start(
-                &mut self,
-                buffer: OwnedBuffer,
-                op: OwnedOp,
-            ) -> Result<Ticket, Rejected<OwnedBuffer>> {
-                let (engine, at) = self.parts();
-                engine.start(at, buffer, op)
-            }
         }
     )*};
 }
@@ -181,63 +345,38 @@ owned_operations! {
 }
 
 impl Engine {
-    /// Posts an operation on a buffer, which goes into its slot.
+    /// Posts work on a buffer, which goes into its slot.
+    #[expect(clippy::result_large_err, reason = "as in the caller")]
     pub(crate) fn start(
         &mut self,
         at: u32,
-        mut buffer: OwnedBuffer,
-        op: OwnedOp,
-    ) -> Result<Ticket, Rejected<OwnedBuffer>> {
-        let length = buffer.len() as u64;
-        let posted = match buffer.element() {
-            // The range was checked when it was set, so it is its length.
-            Err(_) => Err(Refusal::ElementTooLong { len: length }),
-            Ok(mut element) => match op {
-                OwnedOp::Receive => {
-                    let claim = Claim::receive(at).kept_by(Keeper::Slot);
-                    // SAFETY: the slot keeps the buffer until it is done, and leaks it if the queue
-                    // pair cannot be destroyed; moving the buffer does not move its bytes.
-                    unsafe { self.post_receive(claim, &mut element) }
-                }
-                OwnedOp::Read(remote) => {
-                    let work = Incoming::read(element, remote);
-                    // SAFETY: as above.
-                    unsafe { self.post_owned(at, work) }
-                }
-                OwnedOp::Send(imm_data) => {
-                    let work = Outgoing::send(element.into_gather());
-                    // SAFETY: as above.
-                    unsafe { self.post_owned(at, with(work, imm_data)) }
-                }
-                OwnedOp::Write(remote, imm_data) => {
-                    let work = Outgoing::write(element.into_gather(), remote);
-                    // SAFETY: as above.
-                    unsafe { self.post_owned(at, with(work, imm_data)) }
-                }
-            },
+        mut work: OwnedWork,
+    ) -> Result<Ticket, Rejected<OwnedWork>> {
+        let claim = Claim::send(at).kept_by(Keeper::Slot);
+        let posted = match (work.buffer.element(), work.said) {
+            (Err(refusal), _) => Err(refusal),
+            (Ok(mut element), Said::Outgoing(said)) => {
+                // SAFETY: the slot keeps the buffer until it is done, and leaks it if the queue pair
+                // cannot be destroyed; moving the buffer does not move its bytes.
+                unsafe { self.post::<Outgoing<ScatterElement<'_>>>(claim, &mut element, said) }
+            }
+            (Ok(mut element), Said::Incoming(said)) => {
+                // SAFETY: as above.
+                unsafe { self.post::<Incoming<ScatterElement<'_>>>(claim, &mut element, said) }
+            }
+            (Ok(mut element), Said::Receive) => {
+                let claim = Claim::receive(at).kept_by(Keeper::Slot);
+                // SAFETY: as above.
+                unsafe { self.post_receive(claim, &mut element) }
+            }
         };
         match posted {
             Ok(id) => {
-                self.slots.keep(id, buffer);
-                Ok(Ticket {
-                    engine: self.id(),
-                    id,
-                })
+                self.slots.keep(id, Kept::Buffer(work.buffer));
+                Ok(self.ticket(id))
             }
-            Err(refusal) => Err(Rejected::new(refusal, buffer)),
+            Err(refusal) => Err(Rejected::new(refusal, work)),
         }
-    }
-
-    /// [`post`](Self::post) for a slot that keeps the buffer.
-    ///
-    /// # Safety
-    ///
-    /// - As for [`post`](Self::post).
-    unsafe fn post_owned<W: Work>(&mut self, at: u32, work: W) -> Result<Id, Refusal> {
-        let (mut list, said) = work.into_parts();
-        let claim = Claim::send(at).kept_by(Keeper::Slot);
-        // SAFETY: the caller's promise.
-        unsafe { self.post::<W>(claim, &mut list, said) }
     }
 
     /// A ticket for an operation whose buffers an `unsafe` caller keeps.
@@ -300,21 +439,25 @@ impl Engine {
 
     fn take(&mut self, id: Id) -> Option<Completed> {
         let ticket = self.ticket(id);
-        let buffer = self.slots.take_buffer(id);
+        let (buffer, batch) = match self.slots.take_buffer(id) {
+            Some(Kept::Buffer(buffer)) => (Some(buffer), Vec::new()),
+            Some(Kept::Batch(works)) => (None, works),
+            None => (None, Vec::new()),
+        };
         let (claim, result) = self.slots.release(id)?;
         Some(Completed {
             ticket,
             channel: claim.member as usize,
             result,
             buffer,
+            batch,
         })
     }
 }
 
-/// Adds immediate data, if there is some.
-fn with(work: Outgoing<GatherElement<'_>>, imm_data: Option<u32>) -> Outgoing<GatherElement<'_>> {
-    match imm_data {
-        Some(imm_data) => work.immediate(imm_data),
-        None => work,
-    }
+/// What was refused, without what was said about it.
+#[cold]
+fn buffer_of(rejected: Rejected<OwnedWork>) -> Rejected<OwnedBuffer> {
+    let refusal = rejected.refusal();
+    Rejected::new(refusal, rejected.into_given().buffer)
 }

@@ -180,7 +180,7 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
         mut works: [W; N],
     ) -> Result<ScopedPendingWork<'scope, 'env>, Rejected<[W; N]>> {
         let mut engine = self.engine.borrow_mut();
-        let claim = Claim::send(self.at).times::<N>();
+        let claim = Claim::send(self.at).times(N);
         // SAFETY: as in `submit`.
         match unsafe { engine.post_batch::<W, N>(claim, &mut works) } {
             Ok(id) => Ok(ScopedPendingWork { scope: self, id }),

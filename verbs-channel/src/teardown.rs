@@ -24,6 +24,7 @@ use verbs_core::Error;
 
 use crate::engine::{Engine, Member};
 use crate::error::{DownReason, TransportError};
+use crate::owned::Kept;
 use crate::slots::{Id, Mark};
 
 impl Engine {
@@ -106,8 +107,8 @@ impl Engine {
         let leaked = self
             .slots
             .buffers_in_flight(at)
-            .map(std::mem::forget)
-            .count();
+            .map(Kept::leak)
+            .sum::<usize>();
         say(format_args!(
             "leaked {leaked} buffers that the card may still touch: {error}"
         ));

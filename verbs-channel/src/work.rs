@@ -55,17 +55,23 @@ pub(crate) mod sealed {
 
 /// A send or a write: bytes go out.
 ///
+/// Of elements, to be [`run`](crate::Channel::run) or [`post`](crate::PollingScope::post)ed; of an
+/// owned buffer, to be [`start`](crate::Channel::start)ed.
+///
 /// ```
-/// # use verbs_channel::{Outgoing, verbs_core::GatherElement};
-/// # fn of(element: GatherElement<'_>) {
-/// let work = Outgoing::send(element).immediate(7).solicited();
+/// # use verbs_channel::{Channel, Outgoing, PoolBuffer, verbs_core::GatherElement};
+/// # fn of(channel: &mut Channel, element: GatherElement<'_>, block: PoolBuffer)
+/// # -> verbs_channel::Result<()> {
+/// channel.run(Outgoing::send(element).immediate(7).solicited())?;
+/// let ticket = channel.start(Outgoing::send(block).immediate(7).solicited())?;
+/// # Ok(())
 /// # }
 /// ```
 #[derive(Clone, Copy, Debug)]
 #[must_use = "work does nothing until it is posted"]
 pub struct Outgoing<L> {
-    list: L,
-    said: OutgoingSaid,
+    pub(crate) list: L,
+    pub(crate) said: OutgoingSaid,
 }
 
 /// What is said about a send or a write.
@@ -80,11 +86,13 @@ pub struct OutgoingSaid {
 }
 
 /// A read or an atomic: bytes come in.
+///
+/// Of elements or an owned buffer, as [`Outgoing`].
 #[derive(Clone, Copy, Debug)]
 #[must_use = "work does nothing until it is posted"]
 pub struct Incoming<L> {
-    list: L,
-    said: IncomingSaid,
+    pub(crate) list: L,
+    pub(crate) said: IncomingSaid,
 }
 
 /// What is said about a read or an atomic.
@@ -103,7 +111,7 @@ enum IncomingOp {
     FetchAndAdd { add: u64 },
 }
 
-impl<L: GatherList> Outgoing<L> {
+impl<L> Outgoing<L> {
     /// A send: the elements go, in their order, into the receive that the peer posted first.
     #[inline]
     pub const fn send(list: L) -> Self {
@@ -161,7 +169,7 @@ impl<L: GatherList> Outgoing<L> {
     }
 }
 
-impl<L: ScatterList> Incoming<L> {
+impl<L> Incoming<L> {
     /// An RDMA read: the elements are filled, in their order, from where `remote` begins.
     #[inline]
     pub const fn read(list: L, remote: RemoteMemoryRegion) -> Self {

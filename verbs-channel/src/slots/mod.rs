@@ -119,9 +119,9 @@ impl Claim {
 
     /// The same for a batch of as many.
     #[inline]
-    pub(crate) fn times<const N: usize>(self) -> Self {
-        // One that holds less than `N` is refused by whoever posts.
-        let credits = u16::try_from(N).unwrap_or(u16::MAX);
+    pub(crate) fn times(self, count: usize) -> Self {
+        // One that holds less than `count` is refused by whoever posts.
+        let credits = u16::try_from(count).unwrap_or(u16::MAX);
         Self { credits, ..self }
     }
 }

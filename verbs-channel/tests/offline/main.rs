@@ -14,10 +14,12 @@
 #[expect(dead_code, unused_imports, reason = "verbs-core's tests use all of it")]
 mod library;
 
+mod batches;
 mod card;
 mod driven;
 mod fatal;
 mod ladder;
 mod log;
+mod owned;
 mod refused;
 mod stuck;

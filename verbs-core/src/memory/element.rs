@@ -209,6 +209,17 @@ impl GatherElement<'_> {
 }
 
 impl<'a> ScatterElement<'a> {
+    /// An element of no bytes, of no region: what is posted leaves it out.
+    #[must_use]
+    pub const fn empty() -> Self {
+        // A slice may begin anywhere but at null.
+        let (addr, length, lkey) = (1, 0, 0);
+        Self {
+            sge: ibv_sge { addr, length, lkey },
+            bytes: PhantomData,
+        }
+    }
+
     /// An element for registered bytes.
     ///
     /// # Safety
@@ -428,6 +439,15 @@ mod tests {
         let (all, none) = element.as_gather().split_at(4).unwrap();
         assert_eq!((all.len(), none.len()), (4, 0));
         assert!(element.split_at_mut(usize::MAX).is_err());
+    }
+
+    #[test]
+    fn an_empty_element_has_no_bytes() {
+        let mut empty = ScatterElement::empty();
+        assert_eq!((&*empty, empty.length()), (&[][..], 0));
+        empty.fill(1);
+        let (head, tail) = empty.split_at_mut(0).unwrap();
+        assert_eq!(compact(&mut [head, tail]).1, 0);
     }
 
     #[test]

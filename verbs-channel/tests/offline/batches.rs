@@ -1,0 +1,219 @@
+//! Batches of owned buffers: nothing of one is released before all of it is done.
+
+use verbs_channel::verbs_core::verbs_sys::IBV_WC_REM_ACCESS_ERR;
+use verbs_channel::verbs_core::{RemoteMemoryRegion, WcStatus};
+use verbs_channel::{
+    BufferPool, Channel, DownReason, Incoming, Outgoing, OwnedBuffer, OwnedWork, Queue, Refusal,
+    TransportError,
+};
+
+use crate::card::{
+    called, channel, connected, ends, flushes, forget_the_past, pd, posted, refuse, region,
+    succeeds,
+};
+use crate::library::with;
+use crate::log::{lines, listen};
+
+fn remote() -> RemoteMemoryRegion {
+    RemoteMemoryRegion::new(0x1000, 64, 77).unwrap()
+}
+
+/// As many sends of blocks.
+fn sends(pool: &BufferPool, count: usize) -> Vec<OwnedWork> {
+    let sends = (0..count).map(|_| Outgoing::send(pool.take().unwrap()).into());
+    sends.collect()
+}
+
+#[test]
+fn a_batch_is_one_doorbell_one_completion_and_one_ticket() {
+    let builder = Channel::builder(&pd()).max_send_wr(200).max_recv_wr(4);
+    let mut channel = connected(builder.build().unwrap());
+    let pool = BufferPool::new(channel.pd(), 64, 200).unwrap();
+    // Around every way that a chain is built.
+    for count in [1, 2, 7, 8, 9, 31, 32, 33, 100, 200] {
+        forget_the_past();
+        let works = sends(&pool, count);
+        let addresses: Vec<_> = works
+            .iter()
+            .map(|work| work.buffer().as_ptr().addr() as u64)
+            .collect();
+        let ticket = channel.start_batch(works).unwrap();
+        assert_eq!(channel.credits(Queue::Send) as usize, 200 - count);
+        let (sent, signaled) = with(|library| {
+            assert_eq!(library.posted.len(), 1, "doorbells");
+            let chain = &library.posted[0];
+            let sent: Vec<_> = chain.iter().map(|posted| posted.list[0].0).collect();
+            let signaled: Vec<_> = chain.iter().map(|posted| posted.send_flags & 2).collect();
+            (sent, signaled)
+        });
+        assert_eq!(sent, addresses);
+        let (last, others) = signaled.split_last().unwrap();
+        assert!(*last == 2 && others.iter().all(|flags| *flags == 0));
+        assert!(channel.poll(ticket).unwrap().is_none());
+        assert_eq!(pool.available(), 200 - count, "the card has them");
+        succeeds(*posted().last().unwrap());
+        let ended = channel.poll(ticket).unwrap().unwrap();
+        ended.result.unwrap();
+        assert!(ended.buffer.is_none());
+        assert_eq!((ended.batch.len(), pool.available()), (count, 200 - count));
+        drop(ended.batch);
+        assert_eq!((pool.available(), channel.is_idle()), (200, true));
+    }
+}
+
+#[test]
+fn a_batch_comes_back_as_it_was_and_can_be_started_again() {
+    let mut channel = channel();
+    let mut buffer = OwnedBuffer::from(region(&channel));
+    buffer.set_range(8..16).unwrap();
+    let mut works: Vec<OwnedWork> = vec![
+        Outgoing::write(region(&channel), remote()).inline().into(),
+        Incoming::fetch_and_add(buffer, remote(), 5).fence().into(),
+        Outgoing::send(OwnedBuffer::empty()).immediate(7).into(),
+    ];
+    let mut first = Vec::new();
+    for round in 0..3 {
+        forget_the_past();
+        let at = works.as_ptr();
+        let ticket = channel.start_batch(works).unwrap();
+        let mut chain = with(|library| library.posted[0].clone());
+        succeeds(chain[2].wr_id);
+        chain.iter_mut().for_each(|posted| posted.wr_id = 0);
+        if round == 0 {
+            let seen = |index: usize| (chain[index].opcode, chain[index].send_flags);
+            assert_eq!((seen(0), seen(1), seen(2)), ((0, 8), (6, 1), (3, 2)));
+            assert_eq!((chain[1].list[0].1, chain[1].compare_add), (8, 5));
+            assert_eq!((&chain[2].list[..], chain[2].imm_data[3]), (&[][..], 7));
+            first = chain;
+        } else {
+            assert_eq!(chain, first);
+        }
+        works = channel.wait(ticket, None).unwrap().unwrap().batch;
+        assert_eq!(works.as_ptr(), at, "nothing is copied");
+    }
+}
+
+#[test]
+fn a_batch_that_fails_in_its_middle_ends_when_its_last_is_flushed() {
+    let mut channel = channel();
+    let pool = BufferPool::new(channel.pd(), 64, 4).unwrap();
+    let ticket = channel.start_batch(sends(&pool, 4)).unwrap();
+    let numbers = posted();
+    ends(numbers[1], IBV_WC_REM_ACCESS_ERR);
+    assert!(channel.next_completed().is_none(), "the card has the rest");
+    flushes(numbers[2]);
+    assert!(channel.next_completed().is_none(), "the card has the rest");
+    assert_eq!((pool.available(), channel.is_idle()), (0, false));
+    flushes(numbers[3]);
+    let ended = channel.next_completed().unwrap();
+    let TransportError::Work(error) = ended.result.unwrap_err() else {
+        panic!("no work error");
+    };
+    assert_eq!(error.status, WcStatus::REM_ACCESS_ERR);
+    assert_eq!((ended.ticket, ended.batch.len()), (ticket, 4));
+    assert_eq!(channel.down_reason(), Some(DownReason::Work(error)));
+    assert!(channel.is_idle());
+}
+
+#[test]
+fn what_is_given_up_comes_back_whole() {
+    let mut channel = channel();
+    let pool = BufferPool::new(channel.pd(), 64, 4).unwrap();
+    let ticket = channel.start_batch(sends(&pool, 3)).unwrap();
+    channel.give_up(DownReason::Closed);
+    let ended = channel.poll(ticket).unwrap().unwrap();
+    assert!(ended.result.is_err());
+    assert_eq!((ended.batch.len(), pool.available()), (3, 1));
+    // And what nobody asks for is released with the channel, after its queue pair.
+    drop(ended.batch);
+    let mut channel = crate::card::channel();
+    let works = vec![OwnedWork::from(Outgoing::send(region(&channel)))];
+    let _ticket = channel.start_batch(works).unwrap();
+    forget_the_past();
+    drop(channel);
+    assert_eq!(
+        crate::card::calls()[..2],
+        ["ibv_destroy_qp", "ibv_dereg_mr"]
+    );
+}
+
+#[test]
+fn what_the_card_keeps_is_leaked_whole() {
+    listen();
+    let mut channel = channel();
+    let pool = BufferPool::new(channel.pd(), 64, 4).unwrap();
+    let ticket = channel.start_batch(sends(&pool, 3)).unwrap();
+    refuse("ibv_destroy_qp", 1);
+    channel.give_up(DownReason::Closed);
+    let ended = channel.poll(ticket).unwrap().unwrap();
+    assert!(ended.result.is_err() && ended.batch.is_empty());
+    drop(channel);
+    assert_eq!(pool.available(), 1);
+    let lines = lines();
+    assert!(
+        lines
+            .iter()
+            .any(|line| line.starts_with("ERROR: leaked 3 buffers")),
+        "{lines:?}"
+    );
+}
+
+#[test]
+fn batches_that_cannot_be_are_refused_with_all_of_their_work() {
+    let mut channel = channel();
+    let pool = BufferPool::new(channel.pd(), 64, 8).unwrap();
+    let receive = |pool: &BufferPool| OwnedWork::receive(pool.take().unwrap());
+    let short = remote().slice(..1).unwrap();
+    let write = |pool: &BufferPool| Outgoing::write(pool.take().unwrap(), short).into();
+    let add = |pool: &BufferPool| Incoming::fetch_and_add(pool.take().unwrap(), remote(), 1).into();
+    let wrong: [&dyn Fn(&BufferPool) -> OwnedWork; 3] = [&receive, &write, &add];
+    for last in wrong {
+        let mut works = sends(&pool, 2);
+        works.push(last(&pool));
+        let rejected = channel.start_batch(works).unwrap_err();
+        assert!(!rejected.is_backpressure(), "{rejected}");
+        assert_eq!(rejected.into_given().len(), 3);
+        assert_eq!(pool.available(), 8);
+    }
+    let refusal = |works, channel: &mut Channel| {
+        let rejected = channel.start_batch(works).unwrap_err();
+        rejected.refusal()
+    };
+    let works = vec![receive(&pool)];
+    assert_eq!(refusal(works, &mut channel), Refusal::ReceiveInBatch);
+    assert_eq!(refusal(Vec::new(), &mut channel), Refusal::EmptyBatch);
+    let (asked, max) = (5, 4);
+    let too_long = Refusal::BatchTooLong { asked, max };
+    assert_eq!(refusal(sends(&pool, 5), &mut channel), too_long);
+    // What only has no room now.
+    let ticket = channel.start_batch(sends(&pool, 3)).unwrap();
+    let full = Refusal::Backpressure(Queue::Send);
+    assert_eq!(refusal(sends(&pool, 2), &mut channel), full);
+    assert_eq!(with(|library| library.posted.len()), 1);
+    succeeds(*posted().last().unwrap());
+    assert!(channel.poll(ticket).unwrap().is_some());
+    assert_eq!((pool.available(), channel.is_idle()), (8, true));
+    channel.give_up(DownReason::Closed);
+    let down = Refusal::Down(DownReason::Closed);
+    assert_eq!(refusal(sends(&pool, 2), &mut channel), down);
+}
+
+#[test]
+fn a_batch_that_is_posted_half_way_is_taken_back_from_the_card_first() {
+    let mut channel = channel();
+    let pool = BufferPool::new(channel.pd(), 64, 4).unwrap();
+    with(|library| library.refuse_post = Some((2, libc::ENOMEM, true)));
+    let rejected = channel.start_batch(sends(&pool, 4)).unwrap_err();
+    let Refusal::Post(error) = rejected.refusal() else {
+        panic!("{rejected}");
+    };
+    assert_eq!((error.posted(), rejected.into_given().len()), (2, 4));
+    assert!(called("ibv_destroy_qp") && channel.is_idle());
+    assert_eq!(channel.down_reason(), Some(DownReason::Post(error)));
+    // Refused whole it is nobody's but the caller's.
+    let mut channel = crate::card::channel();
+    with(|library| library.refuse_post = Some((0, libc::ENOMEM, true)));
+    let rejected = channel.start_batch(sends(&pool, 4)).unwrap_err();
+    assert!(!called("ibv_destroy_qp") && channel.is_idle());
+    let _ticket = channel.start_batch(rejected.into_given()).unwrap();
+}

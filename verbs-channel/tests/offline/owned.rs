@@ -1,0 +1,165 @@
+//! Work on owned buffers as the driver gets it.
+
+use verbs_channel::verbs_core::RemoteMemoryRegion;
+use verbs_channel::{
+    BufferPool, Channel, Incoming, Outgoing, OwnedBuffer, OwnedWork, Refusal, Rejected, Ticket,
+};
+
+use crate::card::{channel, forget_the_past, posted, region, succeeds};
+use crate::library::{Posted, with};
+
+const SIGNALED: u32 = 2;
+const FENCE: u32 = 1;
+const SOLICITED: u32 = 4;
+const INLINE: u32 = 8;
+
+fn remote() -> RemoteMemoryRegion {
+    RemoteMemoryRegion::new(0x1000, 64, 77).unwrap()
+}
+
+/// Starts work, takes its result, and tells what the driver saw, and what came back.
+fn run(channel: &mut Channel, work: impl Into<OwnedWork>) -> (Posted, OwnedBuffer) {
+    forget_the_past();
+    let ticket = channel.start(work).unwrap();
+    let seen = with(|library| library.posted[0][0].clone());
+    succeeds(seen.wr_id);
+    let ended = channel.poll(ticket).unwrap().unwrap();
+    ended.result.unwrap();
+    assert!(ended.batch.is_empty());
+    (seen, ended.buffer.unwrap())
+}
+
+#[test]
+fn everything_that_is_said_reaches_the_driver() {
+    let mut channel = channel();
+    let pool = BufferPool::new(channel.pd(), 64, 1).unwrap();
+    let block = pool.take().unwrap();
+    let addr = block.as_ptr().addr() as u64;
+    let mut buffer = OwnedBuffer::from(block);
+    buffer.set_range(8..16).unwrap();
+
+    let send = Outgoing::send(buffer).immediate(7).solicited().fence();
+    let (seen, buffer) = run(&mut channel, send);
+    assert_eq!((seen.opcode, seen.imm_data), (3, [0, 0, 0, 7]));
+    assert_eq!(seen.send_flags, SIGNALED | SOLICITED | FENCE);
+    assert_eq!((seen.list[0].0, seen.list[0].1), (addr + 8, 8));
+
+    let (seen, buffer) = run(&mut channel, Outgoing::write(buffer, remote()).inline());
+    assert_eq!((seen.opcode, seen.send_flags), (0, SIGNALED | INLINE));
+    assert_eq!((seen.remote_addr, seen.rkey), (0x1000, 77));
+
+    let (seen, buffer) = run(&mut channel, Incoming::read(buffer, remote()).fence());
+    assert_eq!((seen.opcode, seen.send_flags), (4, SIGNALED | FENCE));
+    assert_eq!(seen.list[0].1, 8);
+
+    let swap = Incoming::compare_and_swap(buffer, remote(), 3, 4);
+    let (seen, buffer) = run(&mut channel, swap);
+    assert_eq!((seen.opcode, seen.compare_add, seen.swap), (5, 3, 4));
+
+    let (seen, buffer) = run(&mut channel, Incoming::fetch_and_add(buffer, remote(), 5));
+    assert_eq!((seen.opcode, seen.compare_add), (6, 5));
+    assert_eq!((seen.remote_addr, seen.rkey), (0x1000, 77));
+
+    let (seen, buffer) = run(&mut channel, OwnedWork::receive(buffer));
+    assert_eq!((seen.list[0].0, seen.list[0].1), (addr + 8, 8));
+    assert_eq!((pool.available(), buffer.capacity()), (0, 64));
+}
+
+#[test]
+fn the_shorthands_say_the_same() {
+    type Start = fn(&mut Channel, OwnedBuffer) -> Result<Ticket, Rejected<OwnedBuffer>>;
+    type Work = fn(OwnedBuffer) -> OwnedWork;
+    let same: [(Start, Work); 8] = [
+        (Channel::start_send, |b| Outgoing::send(b).into()),
+        (
+            |channel, b| channel.start_send_with_immediate(b, 1),
+            |b| Outgoing::send(b).immediate(1).into(),
+        ),
+        (Channel::start_receive, OwnedWork::receive),
+        (
+            |channel, b| channel.start_write(b, remote()),
+            |b| Outgoing::write(b, remote()).into(),
+        ),
+        (
+            |channel, b| channel.start_write_with_immediate(b, remote(), 1),
+            |b| Outgoing::write(b, remote()).immediate(1).into(),
+        ),
+        (
+            |channel, b| channel.start_read(b, remote()),
+            |b| Incoming::read(b, remote()).into(),
+        ),
+        (
+            |channel, b| channel.start_compare_swap(b, remote(), 1, 2),
+            |b| Incoming::compare_and_swap(b, remote(), 1, 2).into(),
+        ),
+        (
+            |channel, b| channel.start_fetch_add(b, remote(), 1),
+            |b| Incoming::fetch_and_add(b, remote(), 1).into(),
+        ),
+    ];
+    let mut channel = channel();
+    let mut buffer = OwnedBuffer::from(region(&channel));
+    buffer.set_range(..8).unwrap();
+    for (start, work) in same {
+        let (mut said, back) = run(&mut channel, work(buffer));
+        forget_the_past();
+        let ticket = start(&mut channel, back).unwrap();
+        let seen = with(|library| library.posted[0][0].clone());
+        said.wr_id = seen.wr_id;
+        assert_eq!(seen, said);
+        succeeds(seen.wr_id);
+        buffer = channel.poll(ticket).unwrap().unwrap().buffer.unwrap();
+    }
+}
+
+#[test]
+fn work_that_is_refused_comes_back_with_all_that_was_said() {
+    let mut channel = channel();
+    let atomic = Incoming::fetch_and_add(region(&channel), remote(), 5).fence();
+    let rejected = channel.start(atomic).unwrap_err();
+    let Refusal::Misaligned { addr, len } = rejected.refusal() else {
+        panic!("{rejected}");
+    };
+    assert_eq!((addr, len), (0x1000, 64));
+    let mut work = rejected.into_given();
+    work.buffer_mut().set_range(..8).unwrap();
+    assert_eq!(work.buffer().len(), 8);
+    let (seen, _) = run(&mut channel, work);
+    assert_eq!((seen.opcode, seen.compare_add), (6, 5));
+    assert_eq!(seen.send_flags, SIGNALED | FENCE);
+
+    let short = remote().slice(..63).unwrap();
+    let rejected = channel.start_read(region(&channel), short).unwrap_err();
+    assert!(matches!(rejected.refusal(), Refusal::RemoteTooShort { .. }));
+    assert_eq!(rejected.into_given().len(), 64);
+    let work = OwnedWork::receive(region(&channel));
+    assert_eq!(work.into_buffer().into_region().unwrap().len(), 64);
+}
+
+#[test]
+fn an_empty_buffer_is_an_empty_message() {
+    let mut channel = channel();
+    let works: [fn() -> OwnedWork; 4] = [
+        || Outgoing::send(OwnedBuffer::empty()).immediate(7).into(),
+        || Outgoing::write(OwnedBuffer::default(), remote()).into(),
+        || Incoming::read(OwnedBuffer::empty(), remote()).into(),
+        || OwnedWork::receive(OwnedBuffer::empty()),
+    ];
+    for work in works {
+        let (seen, buffer) = run(&mut channel, work());
+        assert_eq!(seen.list, []);
+        assert_eq!((buffer.capacity(), &buffer[..]), (0, &[][..]));
+    }
+    let mut empty = OwnedBuffer::empty();
+    assert!(empty.set_range(..1).is_err());
+    empty.set_range(..).unwrap();
+    empty.fill(1);
+    let rejected = channel.start_fetch_add(empty, remote(), 1).unwrap_err();
+    assert!(matches!(
+        rejected.refusal(),
+        Refusal::Misaligned { len: 0, .. }
+    ));
+    let empty = rejected.into_given().into_region().unwrap_err();
+    assert!(empty.into_block().is_err());
+    assert_eq!(posted().len(), 1);
+}
