@@ -194,7 +194,11 @@ impl Engine {
 
 /// Says it to the log. A logger that panics ends no borrow: the panic stops here.
 fn say(words: fmt::Arguments<'_>) {
-    let _nobody_else_to_tell = catch_unwind(AssertUnwindSafe(|| log::error!("{words}")));
+    let said = catch_unwind(AssertUnwindSafe(|| log::error!("{words}")));
+    if let Err(panic) = said {
+        #[expect(clippy::mem_forget, reason = "dropping it may panic once more")]
+        std::mem::forget(panic);
+    }
 }
 
 /// A deadline for several waits; without a timeout it looks at no clock.

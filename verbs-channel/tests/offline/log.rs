@@ -2,12 +2,14 @@
 
 use std::cell::{Cell, RefCell};
 use std::sync::Once;
+use std::thread;
 
 use log::{LevelFilter, Log, Metadata, Record};
 
 thread_local! {
     static LINES: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
     static PANICS: Cell<bool> = const { Cell::new(false) };
+    static BOMBS: Cell<bool> = const { Cell::new(false) };
 }
 
 struct Lines;
@@ -22,10 +24,22 @@ impl Log for Lines {
         // For whoever looks at this process from outside.
         eprintln!("{line}");
         LINES.with_borrow_mut(|lines| lines.push(line));
+        if BOMBS.replace(false) {
+            std::panic::panic_any(Bomb);
+        }
         assert!(!PANICS.get(), "a logger that panics");
     }
 
     fn flush(&self) {}
+}
+
+/// What a panic can leave behind.
+struct Bomb;
+
+impl Drop for Bomb {
+    fn drop(&mut self) {
+        assert!(thread::panicking(), "what the panic left panics too");
+    }
 }
 
 /// Begins to listen.
@@ -40,6 +54,11 @@ pub(crate) fn listen() {
 /// Whether this thread's logger panics from now on, once it has said its line.
 pub(crate) fn panics(whether: bool) {
     PANICS.set(whether);
+}
+
+/// This thread's logger panics once, and what it panics with does so again when it is dropped.
+pub(crate) fn bombs() {
+    BOMBS.set(true);
 }
 
 /// What this thread has said so far.

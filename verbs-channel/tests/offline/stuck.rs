@@ -11,7 +11,7 @@ use verbs_channel::{BufferPool, DownReason, Outgoing, TransportError};
 
 use crate::card::{called, channel, refuse, region};
 use crate::library::with;
-use crate::log::{lines, listen, panics};
+use crate::log::{bombs, lines, listen, panics};
 
 const ROLE: &str = "VERBS_TEST_ROLE";
 
@@ -83,9 +83,16 @@ fn a_logger_that_panics_changes_nothing() {
 }
 
 /// Ways to have borrowed buffers in the card's hands when it will not let go.
-const BORROWS: [(&str, fn()); 6] = [
+const BORROWS: [(&str, fn()); 7] = [
     ("a logger that panics", || {
         panics(true);
+        let mut channel = channel();
+        let mut into = region(&channel);
+        refuse("ibv_destroy_qp", 1);
+        let _result = channel.receive_timeout(into.scatter_element(..).unwrap(), Duration::ZERO);
+    }),
+    ("a logger whose panic panics when it is dropped", || {
+        bombs();
         let mut channel = channel();
         let mut into = region(&channel);
         refuse("ibv_destroy_qp", 1);
