@@ -12,7 +12,7 @@ use verbs_core::{
 use crate::channel::Channel;
 use crate::engine::{Engine, Patience};
 use crate::error::Result;
-use crate::exchange::Exchange;
+use crate::exchange::{Exchange, tcp};
 use crate::group::{ChannelGroup, ConnectedMember, PreparedMember};
 use crate::wait::PollStrategy;
 
@@ -122,11 +122,7 @@ impl<S: channel_builder::IsComplete> ChannelBuilder<S> {
     /// # Errors
     ///
     /// As [`group`](Self::group).
-    pub fn group_on(
-        self,
-        max_channels: u32,
-        channel: &CompletionChannel,
-    ) -> Result<ChannelGroup> {
+    pub fn group_on(self, max_channels: u32, channel: &CompletionChannel) -> Result<ChannelGroup> {
         let config = self.into_config();
         let cq = config.queue_on(max_channels, Some(channel))?;
         Ok(ChannelGroup::new(config, cq, None, max_channels))
@@ -253,9 +249,10 @@ macro_rules! over_tcp {
             ///
             /// # Errors
             ///
-            /// [`Error::Exchange`](crate::Error::Exchange) says what the peer did wrong: refused,
-            /// was silent, hung up, speaks something else;
-            /// [`Error::Core`](crate::Error::Core) that the queue pairs could not be connected.
+            /// [`Error::Exchange`](crate::Error::Exchange) says what the peer did wrong: refused
+            /// (and why), was silent, hung up, speaks something else;
+            /// [`Error::Core`](crate::Error::Core) that this queue pair could not be connected,
+            /// which the peer is told.
             pub fn connect(
                 self,
                 peer: impl ToSocketAddrs,
@@ -278,7 +275,10 @@ macro_rules! over_tcp {
                 timeout: Duration,
                 private_data: &[u8],
             ) -> Result<($connected, Vec<u8>)> {
-                self.over(Exchange::connect(peer, timeout)?, private_data)
+                let deadline = tcp::deadline(timeout);
+                let exchange = Exchange::new(&self.endpoint(), private_data)?;
+                let stream = tcp::connect(peer, deadline)?;
+                tcp::meet(&stream, deadline, exchange, |remote| self.handshake(remote))
             }
 
             /// Connects over TCP to the next peer that [`connect`](Self::connect)s, within
@@ -305,33 +305,31 @@ macro_rules! over_tcp {
                 timeout: Duration,
                 private_data: &[u8],
             ) -> Result<($connected, Vec<u8>)> {
-                self.over(Exchange::accept(listener, timeout)?, private_data)
+                let deadline = tcp::deadline(timeout);
+                let exchange = Exchange::new(&self.endpoint(), private_data)?;
+                let stream = tcp::accept(listener, deadline)?;
+                tcp::meet(&stream, deadline, exchange, |remote| self.handshake(remote))
             }
 
             /// Connects to the peer at the other end of a TCP connection, which does the same,
             /// within `timeout`. The peer's private data comes back.
+            ///
+            /// The connection stays the caller's: to notice a peer that died (keepalive), or to
+            /// talk on. It is left blocking, its timeouts as they were, and is shut down if the
+            /// peers do not agree.
             ///
             /// # Errors
             ///
             /// As [`connect`](Self::connect).
             pub fn exchange(
                 self,
-                stream: TcpStream,
+                stream: &TcpStream,
                 timeout: Duration,
                 private_data: &[u8],
             ) -> Result<($connected, Vec<u8>)> {
-                self.over(Exchange::over(stream, timeout)?, private_data)
-            }
-
-            fn over(
-                self,
-                mut exchange: Exchange,
-                private_data: &[u8],
-            ) -> Result<($connected, Vec<u8>)> {
-                let (remote, theirs) = exchange.endpoints(&self.endpoint(), private_data)?;
-                let connected = self.handshake(&remote)?;
-                exchange.ready()?;
-                Ok((connected, theirs))
+                let deadline = tcp::deadline(timeout);
+                let exchange = Exchange::new(&self.endpoint(), private_data)?;
+                tcp::meet(stream, deadline, exchange, |remote| self.handshake(remote))
             }
         }
     };

@@ -5,8 +5,10 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::thread;
 use std::time::Duration;
 
-use verbs_channel::exchange::{ExchangeError, MAX_PRIVATE_DATA};
-use verbs_channel::verbs_core::{AccessFlags, GatherElement, RemoteMemoryRegion};
+use verbs_channel::exchange::{Exchange, ExchangeError, MAX_PRIVATE_DATA, RefusalCode, Step};
+use verbs_channel::verbs_core::{
+    AccessFlags, GatherElement, Gid, PacketSequenceNumber, QueuePairEndpoint, RemoteMemoryRegion,
+};
 use verbs_channel::{Channel, Error};
 
 use crate::ends::{NOTHING, SOON, bounded, filled, here, patient, pattern, there, works, zeros};
@@ -107,23 +109,28 @@ fn over_a_connection_of_ones_own() {
     let (listener, address) = listener();
     thread::scope(|threads| {
         let ours = threads.spawn(|| {
-            let stream = TcpStream::connect(address).unwrap();
-            patient(&here())
-                .exchange(stream, PATIENCE, &[1; MAX_PRIVATE_DATA])
-                .unwrap()
+            let mut stream = TcpStream::connect(address).unwrap();
+            let prepared = patient(&here());
+            let connected = prepared.exchange(&stream, PATIENCE, &[1; MAX_PRIVATE_DATA]);
+            // The connection is still there to talk on.
+            stream.write_all(b"and more").unwrap();
+            connected.unwrap()
         });
-        let (stream, _) = listener.accept().unwrap();
-        let (mut b, data) = patient(&there()).exchange(stream, PATIENCE, b"").unwrap();
+        let (mut stream, _) = listener.accept().unwrap();
+        let (mut b, data) = patient(&there()).exchange(&stream, PATIENCE, b"").unwrap();
         assert_eq!(data, [1; MAX_PRIVATE_DATA]);
         let (mut a, data) = ours.join().unwrap();
         assert!(data.is_empty());
         works(&mut a, &mut b, 1000);
+        let mut more = String::new();
+        stream.read_to_string(&mut more).unwrap();
+        assert_eq!(more, "and more");
     });
     let (left, _right) = (
         TcpStream::connect(address).unwrap(),
         listener.accept().unwrap(),
     );
-    let long = patient(&here()).exchange(left, PATIENCE, &[0; MAX_PRIVATE_DATA + 1]);
+    let long = patient(&here()).exchange(&left, PATIENCE, &[0; MAX_PRIVATE_DATA + 1]);
     assert!(matches!(of_exchange(long), ExchangeError::PrivateData(_)));
 }
 
@@ -195,6 +202,52 @@ fn a_peer_that_is_not_ours_is_told_from_one_that_fails() {
         ),
         "{kind}"
     );
+}
+
+/// Runs an exchange for a peer that has no device.
+fn run(exchange: &mut Exchange, stream: &mut TcpStream) -> Result<(), ExchangeError> {
+    loop {
+        let moved = match exchange.step()? {
+            Step::Write(bytes) => stream.write(bytes),
+            Step::Read(buffer) => stream.read(buffer),
+            Step::Done(_) => return Ok(()),
+        };
+        exchange.moved(moved);
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_side_that_cannot_connect_tells_the_peer_why() {
+    let _test = begin!();
+    let (listener, address) = listener();
+    let prepared = patient(&here());
+    // An endpoint that can be, but not in this network.
+    let psn = PacketSequenceNumber::new(1).unwrap();
+    let theirs = QueuePairEndpoint::builder(77, psn);
+    let theirs = if prepared.endpoint().gid().is_some() {
+        theirs.lid(1).build()
+    } else {
+        theirs.gid(Gid::new([0x20; 16])).build()
+    };
+    thread::scope(|threads| {
+        let peer = threads.spawn(|| {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut exchange = Exchange::new(&theirs.unwrap(), b"").unwrap();
+            run(&mut exchange, &mut stream).unwrap();
+            exchange.ready();
+            run(&mut exchange, &mut stream).unwrap_err()
+        });
+        let failed = bounded(|| prepared.connect(address, PATIENCE)).unwrap_err();
+        assert!(matches!(failed, Error::Core(_)), "{failed:?}");
+        match peer.join().unwrap() {
+            ExchangeError::Refused { code, words } => {
+                assert_eq!(code, RefusalCode::HANDSHAKE);
+                assert!(words.starts_with(&failed.to_string()), "{words}");
+            }
+            other => panic!("{other}"),
+        }
+    });
 }
 
 #[test]

@@ -159,7 +159,7 @@ impl Server<'_> {
         let sender = self.joining.0.clone();
         self.joining.1 += 1;
         thread::spawn(move || {
-            let connected = member.exchange(stream, limit, &welcome);
+            let connected = member.exchange(&stream, limit, &welcome);
             let member = connected
                 .context(|| "cannot connect")
                 .and_then(|connected| {

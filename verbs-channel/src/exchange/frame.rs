@@ -1,0 +1,194 @@
+//! Frames: how what is said is written and read.
+
+use std::error::Error;
+
+use verbs_core::QueuePairEndpoint;
+
+use super::error::{ExchangeError, RefusalCode};
+use super::{MAX_PRIVATE_DATA, Peer};
+
+pub(super) const VERSION: u16 = 1;
+/// Bytes before the payload.
+pub(super) const HEADER: usize = 12;
+
+/// The kinds of frames: what is due first, and what is due second.
+pub(super) const ENDPOINT: u16 = 1;
+pub(super) const READY: u16 = 2;
+/// Comes instead of either, and reads the same in every version.
+pub(super) const REFUSED: u16 = 3;
+
+const MAGIC: [u8; 4] = *b"VRBC";
+
+/// The longest payload of a refusal, its code included.
+const MAX_REFUSAL: usize = 256;
+
+/// The payload of an endpoint's frame.
+pub(super) fn endpoint(endpoint: &QueuePairEndpoint, private_data: &[u8]) -> Vec<u8> {
+    frame(ENDPOINT, &[&endpoint.to_bytes(), private_data])
+}
+
+pub(super) fn ready() -> Vec<u8> {
+    frame(READY, &[])
+}
+
+/// An error and its causes, as far as they fit.
+pub(super) fn refused(code: RefusalCode, why: &dyn Error) -> Vec<u8> {
+    let code = code.as_raw().to_be_bytes();
+    let mut words = why.to_string();
+    let mut cause = why.source();
+    while let Some(error) = cause
+        && words.len() < MAX_REFUSAL
+    {
+        words = format!("{words}: {error}");
+        cause = error.source();
+    }
+    let room = MAX_REFUSAL - code.len();
+    let end = (0..=room.min(words.len())).rfind(|at| words.is_char_boundary(*at));
+    words.truncate(end.unwrap_or(0));
+    frame(REFUSED, &[&code, words.as_bytes()])
+}
+
+fn frame(kind: u16, payload: &[&[u8]]) -> Vec<u8> {
+    let payload = payload.concat();
+    let len = u32::try_from(payload.len()).unwrap_or(u32::MAX);
+    let (version, kind, len) = (VERSION.to_be_bytes(), kind.to_be_bytes(), len.to_be_bytes());
+    [&MAGIC[..], &version, &kind, &len, &payload].concat()
+}
+
+/// Whether this can be the beginning of a frame.
+pub(super) fn begins(bytes: &[u8]) -> Result<(), ExchangeError> {
+    match bytes.first_chunk() {
+        Some(magic) if *magic != MAGIC => Err(ExchangeError::NotOurs(*magic)),
+        _ => Ok(()),
+    }
+}
+
+/// The kind and the payload's length of a frame: the kind that is due, or a refusal.
+pub(super) fn header(bytes: &[u8; HEADER], due: u16) -> Result<(u16, usize), ExchangeError> {
+    let [_, _, _, _, v0, v1, k0, k1, l0, l1, l2, l3] = *bytes;
+    let version = u16::from_be_bytes([v0, v1]);
+    let kind = u16::from_be_bytes([k0, k1]);
+    if version != VERSION && kind != REFUSED {
+        return Err(ExchangeError::Version(version));
+    }
+    let max = match kind {
+        REFUSED => MAX_REFUSAL,
+        _ if kind != due => {
+            return Err(ExchangeError::Kind {
+                got: kind,
+                expected: due,
+            });
+        }
+        ENDPOINT => QueuePairEndpoint::BYTES + MAX_PRIVATE_DATA,
+        _ => 0,
+    };
+    let len = u32::from_be_bytes([l0, l1, l2, l3]) as usize;
+    if len > max {
+        return Err(ExchangeError::TooLong { len, max });
+    }
+    Ok((kind, len))
+}
+
+/// Reads the payload of an endpoint's frame.
+pub(super) fn peer(payload: &[u8]) -> Result<Peer, ExchangeError> {
+    let split = QueuePairEndpoint::BYTES.min(payload.len());
+    let (endpoint, private_data) = payload.split_at(split);
+    Ok(Peer {
+        endpoint: QueuePairEndpoint::from_bytes(endpoint)?,
+        private_data: private_data.to_vec(),
+    })
+}
+
+/// Reads the payload of a refusal.
+pub(super) fn refusal(payload: &[u8]) -> ExchangeError {
+    let (code, words) = payload.split_at(payload.len().min(2));
+    let code = code.try_into().map_or(0, u16::from_be_bytes);
+    ExchangeError::Refused {
+        code: RefusalCode(code),
+        words: String::from_utf8_lossy(words).into_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io;
+
+    fn words(why: &str) -> String {
+        let frame = refused(RefusalCode::HANDSHAKE, &io::Error::other(why));
+        assert!(frame.len() <= HEADER + MAX_REFUSAL);
+        match refusal(&frame[HEADER..]) {
+            ExchangeError::Refused { code, words } => {
+                assert_eq!(code, RefusalCode::HANDSHAKE);
+                words
+            }
+            other => panic!("{other}"),
+        }
+    }
+
+    #[test]
+    fn long_words_are_cut_between_characters() {
+        assert_eq!(words("no"), "no");
+        assert_eq!(words(&"x".repeat(1000)), "x".repeat(254));
+        assert_eq!(words(&"€".repeat(1000)), "€".repeat(84));
+    }
+
+    #[test]
+    fn a_refusal_names_the_causes() {
+        let why = ExchangeError::Tcp {
+            what: "write to",
+            source: io::Error::other("the wire is cut"),
+        };
+        let frame = refused(RefusalCode::HANDSHAKE, &why);
+        let shown = refusal(&frame[HEADER..]).to_string();
+        assert_eq!(
+            shown,
+            "the peer refuses: \"cannot write to the peer: the wire is cut\""
+        );
+    }
+
+    #[test]
+    fn nothing_a_peer_says_reaches_a_terminal_as_it_came() {
+        let shown = refusal(b"\0\x04\x1b[2J\r\n\x9b\xff\xe2\x80\xae\x7f").to_string();
+        assert!(
+            shown.chars().all(|c| !c.is_control() && c != '\u{202e}'),
+            "{shown}"
+        );
+    }
+
+    #[test]
+    fn a_refusal_of_any_length_is_read() {
+        for len in 0..=MAX_REFUSAL {
+            let payload = vec![0xff; len];
+            assert!(matches!(refusal(&payload), ExchangeError::Refused { .. }));
+        }
+    }
+
+    #[test]
+    fn any_header_is_an_answer() {
+        let good = |kind: u16, len: u32| {
+            let mut header = [0; HEADER];
+            header[..4].copy_from_slice(&MAGIC);
+            header[4..6].copy_from_slice(&VERSION.to_be_bytes());
+            header[6..8].copy_from_slice(&kind.to_be_bytes());
+            header[8..].copy_from_slice(&len.to_be_bytes());
+            header
+        };
+        assert!(matches!(header(&good(1, 1060), ENDPOINT), Ok((1, 1060))));
+        assert!(matches!(header(&good(2, 0), READY), Ok((2, 0))));
+        assert!(matches!(header(&good(3, 256), READY), Ok((3, 256))));
+        for (kind, due, max) in [
+            (ENDPOINT, ENDPOINT, 1060),
+            (READY, READY, 0),
+            (REFUSED, READY, 256),
+        ] {
+            for len in [max + 1, u32::MAX] {
+                let error = header(&good(kind, len), due);
+                let Err(ExchangeError::TooLong { max: limit, .. }) = error else {
+                    panic!("{error:?}");
+                };
+                assert_eq!(limit, max as usize);
+            }
+        }
+    }
+}

@@ -1,0 +1,395 @@
+//! Tests of the exchange: what is said, against peers of every kind, and over TCP.
+
+use std::io::{self, Read as _, Write as _};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use verbs_core::{PacketSequenceNumber, QueuePairEndpoint};
+
+use super::{Exchange, ExchangeError, MAX_PRIVATE_DATA, Peer, RefusalCode, Step, tcp};
+use crate::error::{Error, Result};
+
+const SECOND: Duration = Duration::from_secs(1);
+const SOON: Duration = Duration::from_millis(50);
+
+const ENDPOINT: u16 = 1;
+const READY: u16 = 2;
+const REFUSED: u16 = 3;
+
+fn endpoint(qp_num: u32) -> QueuePairEndpoint {
+    let psn = PacketSequenceNumber::new(7).unwrap();
+    let endpoint = QueuePairEndpoint::builder(qp_num, psn);
+    endpoint.lid(1).build().unwrap()
+}
+
+fn begin(qp_num: u32, private_data: &[u8]) -> Exchange {
+    Exchange::new(&endpoint(qp_num), private_data).unwrap()
+}
+
+fn frame(version: u16, kind: u16, len: u32, payload: &[u8]) -> Vec<u8> {
+    let (version, kind) = (version.to_be_bytes(), kind.to_be_bytes());
+    [b"VRBC", &version[..], &kind, &len.to_be_bytes(), payload].concat()
+}
+
+fn good(qp_num: u32) -> Vec<u8> {
+    frame(1, ENDPOINT, 36, &endpoint(qp_num).to_bytes())
+}
+
+/// Runs an exchange against a peer that says these bytes, `at_once` at a time, and hangs up; what
+/// it comes to, and what it says.
+fn run(
+    exchange: &mut Exchange,
+    theirs: &mut &[u8],
+    at_once: usize,
+) -> (Result<Peer, ExchangeError>, Vec<u8>) {
+    let mut said = Vec::new();
+    loop {
+        let moved = match exchange.step() {
+            Ok(Step::Write(bytes)) => {
+                let bytes = &bytes[..at_once.min(bytes.len())];
+                said.extend(bytes);
+                Ok(bytes.len())
+            }
+            Ok(Step::Read(buffer)) => {
+                let most = at_once.min(buffer.len());
+                theirs.read(&mut buffer[..most])
+            }
+            Ok(Step::Done(peer)) => return (Ok(peer.clone()), said),
+            Err(error) => return (Err(error), said),
+        };
+        exchange.moved(moved);
+    }
+}
+
+/// What our side says of a peer that begins with these bytes, and what it tells the peer.
+fn of(theirs: &[u8]) -> (ExchangeError, Option<(RefusalCode, String)>) {
+    let mut exchange = begin(2, b"");
+    let (ended, said) = run(&mut exchange, &mut &theirs[..], 7);
+    assert!(matches!(exchange.step(), Err(ExchangeError::Over)));
+    let told = &said[good(2).len()..];
+    (ended.unwrap_err(), (!told.is_empty()).then(|| heard(told)))
+}
+
+/// What a peer that hears this frame is told.
+fn heard(refusal: &[u8]) -> (RefusalCode, String) {
+    match run(&mut begin(3, b""), &mut &refusal[..], 1000).0 {
+        Err(ExchangeError::Refused { code, words }) => (code, words),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn both_sides_learn_of_each_other_however_the_bytes_come() {
+    for at_once in [1, 5, 12, 48, 5000] {
+        let mut ours = begin(2, b"from two");
+        let theirs = [good(3), frame(1, READY, 0, b""), b"more".to_vec()].concat();
+        let mut theirs = &theirs[..];
+        let (peer, said) = run(&mut ours, &mut theirs, at_once);
+        assert_eq!(peer.unwrap().endpoint, endpoint(3));
+        let payload = [&endpoint(2).to_bytes()[..], b"from two"].concat();
+        assert_eq!(said, frame(1, ENDPOINT, 44, &payload));
+        ours.ready();
+        let (peer, said) = run(&mut ours, &mut theirs, at_once);
+        assert_eq!(peer.unwrap().endpoint, endpoint(3));
+        assert_eq!(said, frame(1, READY, 0, b""));
+        // What is no part of the exchange is left for who uses the stream.
+        assert_eq!(theirs, b"more");
+    }
+}
+
+#[test]
+fn private_data_is_bounded() {
+    let most = begin(2, &[9; MAX_PRIVATE_DATA]);
+    let mut other = begin(3, b"");
+    let (peer, _) = run(&mut other, &mut &most.out[..], 5000);
+    assert_eq!(peer.unwrap().private_data, [9; MAX_PRIVATE_DATA]);
+    let error = Exchange::new(&endpoint(2), &[0; MAX_PRIVATE_DATA + 1]).unwrap_err();
+    assert!(matches!(error, ExchangeError::PrivateData(1025)));
+}
+
+#[test]
+fn another_protocol_is_recognised_by_its_first_bytes_and_not_answered() {
+    for theirs in [&b"GET / HTTP/1.1\r\n\r\n"[..], b"BAD\n"] {
+        let (error, told) = of(theirs);
+        assert!(
+            matches!(error, ExchangeError::NotOurs(magic) if magic == theirs[..4]),
+            "{error}"
+        );
+        assert_eq!(told, None);
+    }
+}
+
+#[test]
+fn another_version_is_named_and_told() {
+    let (error, told) = of(&frame(9, ENDPOINT, 2000, b""));
+    assert!(matches!(error, ExchangeError::Version(9)));
+    let (code, words) = told.unwrap();
+    assert_eq!(code, RefusalCode::VERSION);
+    assert!(words.contains("version 9"), "{words}");
+}
+
+#[test]
+fn a_refusal_of_another_version_is_understood() {
+    let (error, told) = of(&frame(9, REFUSED, 5, b"\0\x09too"));
+    let ExchangeError::Refused { code, words } = error else {
+        panic!("{error}");
+    };
+    assert_eq!((code.as_raw(), &words[..]), (9, "too"));
+    assert_eq!(told, None);
+}
+
+#[test]
+fn a_truncated_frame_is_a_peer_that_hung_up() {
+    for (bytes, expected) in [
+        (frame(1, ENDPOINT, 36, &[0; 5]), (5, 36)),
+        (b"VRBC\0".to_vec(), (5, 12)),
+        (Vec::new(), (0, 12)),
+    ] {
+        let (error, told) = of(&bytes);
+        let ExchangeError::HungUp { got, expected: of } = error else {
+            panic!("{error}");
+        };
+        assert_eq!((got, of), expected);
+        assert_eq!(told, None);
+    }
+}
+
+#[test]
+fn an_endless_frame_is_refused_before_it_is_read() {
+    for (kind, max) in [(ENDPOINT, 1060), (REFUSED, 256)] {
+        let (error, told) = of(&frame(1, kind, u32::MAX, b""));
+        assert!(matches!(error, ExchangeError::TooLong { max: m, .. } if m == max));
+        assert_eq!(told.unwrap().0, RefusalCode::FRAME);
+    }
+}
+
+#[test]
+fn a_frame_that_is_not_due_is_refused() {
+    let (error, told) = of(&frame(1, READY, 0, b""));
+    assert!(
+        matches!(
+            error,
+            ExchangeError::Kind {
+                got: READY,
+                expected: ENDPOINT
+            }
+        ),
+        "{error}"
+    );
+    assert_eq!(told.unwrap().0, RefusalCode::FRAME);
+}
+
+#[test]
+fn an_impossible_endpoint_is_refused() {
+    for (len, payload) in [(36, &[0xff; 36][..]), (3, &[0; 3]), (0, &[])] {
+        let (error, told) = of(&frame(1, ENDPOINT, len, payload));
+        assert!(matches!(error, ExchangeError::Endpoint(_)), "{error}");
+        let (code, words) = told.unwrap();
+        assert_eq!(code, RefusalCode::ENDPOINT);
+        assert!(words.contains("endpoint is not usable"), "{words}");
+    }
+}
+
+#[test]
+fn a_failed_handshake_is_told_in_place_of_ready() {
+    let mut ours = begin(2, b"");
+    run(&mut ours, &mut &good(3)[..], 100).0.unwrap();
+    ours.refuse(&io::Error::other("no such path"));
+    // What was said once is not taken back.
+    ours.ready();
+    let (ended, told) = run(&mut ours, &mut &b""[..], 100);
+    assert!(matches!(ended, Err(ExchangeError::Over)), "{ended:?}");
+    let mut theirs = begin(3, b"");
+    let heard = [good(2), told].concat();
+    let mut heard = &heard[..];
+    run(&mut theirs, &mut heard, 100).0.unwrap();
+    theirs.ready();
+    let error = run(&mut theirs, &mut heard, 100).0.unwrap_err();
+    assert_eq!(error.to_string(), "the peer refuses: \"no such path\"");
+    assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);
+}
+
+#[test]
+fn a_peer_that_takes_no_more_may_have_said_why() {
+    let refused = frame(1, REFUSED, 6, b"\0\x04full");
+    for (theirs, is_refused) in [
+        (&refused[..], true),
+        (&[good(3), refused.clone()].concat(), true),
+        (&[good(3), frame(1, READY, 0, b"")].concat(), false),
+        (b"", false),
+    ] {
+        let mut ours = begin(2, b"");
+        ours.moved(Err(io::ErrorKind::BrokenPipe.into()));
+        let (ended, said) = run(&mut ours, &mut &theirs[..], 100);
+        assert!(said.is_empty());
+        match ended.unwrap_err() {
+            ExchangeError::Refused { words, .. } => assert!(is_refused && words == "full"),
+            ExchangeError::Tcp { what, .. } => assert!(!is_refused && what == "write to"),
+            other => panic!("{other}"),
+        }
+    }
+}
+
+#[test]
+fn a_refusal_that_cannot_be_told_changes_nothing() {
+    let mut ours = begin(2, b"");
+    let bytes = frame(9, ENDPOINT, 0, b"");
+    while let Step::Write(out) = ours.step().unwrap() {
+        let all = out.len();
+        ours.moved(Ok(all));
+    }
+    let Step::Read(buffer) = ours.step().unwrap() else {
+        panic!("nothing is due");
+    };
+    buffer.copy_from_slice(&bytes);
+    ours.moved(Ok(12));
+    assert!(matches!(ours.step(), Ok(Step::Write(_))));
+    ours.moved(Err(io::ErrorKind::BrokenPipe.into()));
+    assert!(matches!(ours.step(), Err(ExchangeError::Version(9))));
+}
+
+#[test]
+fn a_stream_that_lies_about_what_it_moved_breaks_nothing() {
+    let mut ours = begin(2, b"");
+    ours.moved(Ok(usize::MAX));
+    assert!(matches!(ours.step(), Ok(Step::Read(_))));
+    ours.moved(Ok(usize::MAX));
+    assert!(matches!(
+        ours.step(),
+        Err(ExchangeError::NotOurs([0, 0, 0, 0]))
+    ));
+    ours.moved(Ok(usize::MAX));
+    ours.moved(Ok(0));
+}
+
+#[test]
+fn no_bytes_yet_is_no_end() {
+    let mut ours = begin(2, b"");
+    for kind in [io::ErrorKind::Interrupted, io::ErrorKind::WouldBlock] {
+        ours.moved(Err(kind.into()));
+        assert!(matches!(ours.step(), Ok(Step::Write(_))));
+    }
+}
+
+fn listener() -> (TcpListener, SocketAddr) {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let address = listener.local_addr().unwrap();
+    (listener, address)
+}
+
+/// An exchange over TCP whose handshake comes to this.
+fn meet(stream: &TcpStream, timeout: Duration, handshake: Result<()>) -> Result<((), Vec<u8>)> {
+    let deadline = tcp::deadline(timeout);
+    tcp::meet(stream, deadline, begin(2, b"hello"), |_remote| handshake)
+}
+
+/// What our side says when the peer does this.
+fn against(peer: impl FnOnce(TcpStream) + Send, timeout: Duration) -> ExchangeError {
+    let (listener, address) = listener();
+    thread::scope(|threads| {
+        threads.spawn(|| peer(TcpStream::connect(address).unwrap()));
+        let stream = tcp::accept(&listener, tcp::deadline(SECOND)).unwrap();
+        match meet(&stream, timeout, Ok(())).unwrap_err() {
+            Error::Exchange(error) => error,
+            other => panic!("{other}"),
+        }
+    })
+}
+
+#[test]
+fn over_tcp_the_stream_is_given_back_as_it_was() {
+    let (listener, address) = listener();
+    thread::scope(|threads| {
+        let peer = threads.spawn(move || {
+            let mut stream = tcp::connect(address, tcp::deadline(SECOND)).unwrap();
+            let (_, theirs) = meet(&stream, SECOND, Ok(())).unwrap();
+            stream.write_all(b"and more").unwrap();
+            theirs
+        });
+        let mut stream = tcp::accept(&listener, tcp::deadline(SECOND)).unwrap();
+        stream.set_read_timeout(Some(5 * SECOND)).unwrap();
+        let (_, theirs) = meet(&stream, SECOND, Ok(())).unwrap();
+        assert_eq!(theirs, b"hello");
+        assert_eq!(peer.join().unwrap(), b"hello");
+        assert_eq!(stream.read_timeout().unwrap(), Some(5 * SECOND));
+        assert_eq!(stream.write_timeout().unwrap(), None);
+        assert!(!stream.nodelay().unwrap());
+        let mut more = String::new();
+        stream.read_to_string(&mut more).unwrap();
+        assert_eq!(more, "and more");
+    });
+}
+
+#[test]
+fn over_tcp_the_peer_learns_why_a_handshake_failed() {
+    let error = against(
+        |stream| {
+            let failed = Err(Error::UnknownChannel(77));
+            let error = meet(&stream, SECOND, failed).unwrap_err();
+            // This side has its own error, not what it told.
+            assert!(matches!(error, Error::UnknownChannel(77)), "{error}");
+        },
+        SECOND,
+    );
+    let words = Error::UnknownChannel(77).to_string();
+    assert_eq!(error.to_string(), format!("the peer refuses: {words:?}"));
+}
+
+#[test]
+fn a_failed_exchange_hangs_up_though_the_stream_is_kept() {
+    let (listener, address) = listener();
+    let stream = TcpStream::connect(address).unwrap();
+    let (mut peer, _) = listener.accept().unwrap();
+    peer.write_all(&frame(9, ENDPOINT, 0, b"")).unwrap();
+    peer.set_read_timeout(Some(5 * SECOND)).unwrap();
+    meet(&stream, SECOND, Ok(())).unwrap_err();
+    let mut told = Vec::new();
+    peer.read_to_end(&mut told).unwrap();
+    assert_eq!(heard(&told[41 + 12..]).0, RefusalCode::VERSION);
+    drop(stream);
+}
+
+#[test]
+fn a_silent_peer_is_not_waited_for_longer_than_asked() {
+    let start = Instant::now();
+    let error = against(|mut peer| drop(io::copy(&mut peer, &mut io::sink())), SOON);
+    assert!(
+        matches!(error, ExchangeError::TimedOut { what: "write" }),
+        "{error}"
+    );
+    assert!(start.elapsed() < SECOND);
+}
+
+#[test]
+fn a_peer_of_one_byte_at_a_time_gets_no_more_time_for_it() {
+    let start = Instant::now();
+    let error = against(
+        |mut peer| {
+            for byte in good(3) {
+                thread::sleep(SOON / 5);
+                if peer.write_all(&[byte]).is_err() {
+                    break;
+                }
+            }
+        },
+        SOON,
+    );
+    assert!(matches!(error, ExchangeError::TimedOut { .. }), "{error}");
+    assert!(start.elapsed() < SECOND);
+}
+
+#[test]
+fn nobody_comes() {
+    let (listener, _) = listener();
+    let error = tcp::accept(&listener, tcp::deadline(SOON)).unwrap_err();
+    assert!(matches!(error, ExchangeError::TimedOut { what: "connect" }));
+}
+
+#[test]
+fn nobody_listens() {
+    let (listener, address) = listener();
+    drop(listener);
+    let error = tcp::connect(address, tcp::deadline(SOON)).unwrap_err();
+    assert!(matches!(error, ExchangeError::Tcp { .. }), "{error}");
+}
