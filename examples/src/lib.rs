@@ -12,7 +12,6 @@ mod output;
 mod pattern;
 mod pieces;
 mod progress;
-mod scoped;
 mod tcp;
 mod wait;
 
@@ -27,7 +26,6 @@ pub use output::{Measured, say};
 pub use pattern::{Mismatch, Pattern, check};
 pub use pieces::{elements, in_memory};
 pub use progress::Progress;
-pub use scoped::scoped;
 pub use tcp::{Listener, Peer};
 pub use wait::{Patience, Waiter};
 

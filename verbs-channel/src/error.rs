@@ -281,3 +281,54 @@ pub enum ScopeError<E> {
     #[error("work that was left to the scope failed: {0}")]
     AutoPollError(#[source] TransportError),
 }
+
+impl<E: From<TransportError>> ScopeError<E> {
+    /// Either failure, as the closure's kind of error: what a caller that tells no difference
+    /// makes of a scope. See [`Channel::scope`](crate::Channel::scope) for an example.
+    #[must_use]
+    pub fn flatten(self) -> E {
+        match self {
+            Self::ClosureError(error) => error,
+            Self::AutoPollError(error) => error.into(),
+        }
+    }
+}
+
+impl From<ScopeError<Self>> for Error {
+    fn from(error: ScopeError<Self>) -> Self {
+        error.flatten()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FAILED: TransportError = TransportError::Aborted(DownReason::TimedOut);
+
+    #[test]
+    fn a_scope_that_failed_is_an_error_with_one_question_mark() {
+        fn of<E, F: From<E>>(result: Result<(), E>) -> Result<(), F> {
+            Ok(result?)
+        }
+        let ended: Result<(), Error> = of(Err(ScopeError::<Error>::AutoPollError(FAILED)));
+        assert!(matches!(ended, Err(Error::Transport(FAILED))));
+        let ended: Result<(), Error> = of(Err(ScopeError::ClosureError(Error::StaleTicket)));
+        assert!(matches!(ended, Err(Error::StaleTicket)));
+        let ended: Result<(), Box<dyn std::error::Error + Send + Sync>> =
+            of(Err(ScopeError::<Error>::AutoPollError(FAILED)));
+        assert!(ended.unwrap_err().is::<ScopeError<Error>>());
+    }
+
+    #[test]
+    fn a_scope_of_boxed_errors_flattens_to_a_boxed_error() {
+        type Boxed = Box<dyn std::error::Error + Send + Sync>;
+        let failed: ScopeError<Boxed> = ScopeError::AutoPollError(FAILED);
+        assert_eq!(
+            *failed.flatten().downcast::<TransportError>().unwrap(),
+            FAILED
+        );
+        let failed: ScopeError<Boxed> = ScopeError::ClosureError("no".into());
+        assert_eq!(failed.flatten().to_string(), "no");
+    }
+}

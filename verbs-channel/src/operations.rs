@@ -221,6 +221,32 @@ macro_rules! operations {
             ///
             /// [`ScopeError::ClosureError`] with the closure's error;
             /// [`ScopeError::AutoPollError`] if work whose result it did not take has failed.
+            ///
+            /// # Examples
+            ///
+            /// `?` makes an [`Error`](crate::Error) of both. For an error that any other becomes,
+            /// such as `Box<dyn Error>`, [`ScopeError::flatten`] does.
+            ///
+            /// ```no_run
+            /// # use std::error::Error;
+            /// # use verbs_channel::{Channel, ScopeError, verbs_core::GatherElement};
+            /// fn both(channel: &mut Channel, of: [GatherElement<'_>; 2]) -> verbs_channel::Result<()> {
+            ///     channel.scope(|scope| {
+            ///         let first = scope.post_send(of[0])?;
+            ///         let second = scope.post_send(of[1])?;
+            ///         first.spin_poll()?;
+            ///         second.spin_poll()?;
+            ///         Ok(())
+            ///     })?;
+            ///     Ok(())
+            /// }
+            ///
+            /// fn number(channel: &mut Channel) -> Result<u32, Box<dyn Error + Send + Sync>> {
+            ///     channel
+            ///         .scope(|_scope| Ok("7".parse()?))
+            ///         .map_err(ScopeError::flatten)
+            /// }
+            /// ```
             pub fn scope<'env, T, E>(
                 &'env mut self,
                 closure: impl for<'scope> FnOnce(&'scope PollingScope<'scope, 'env>) -> Result<T, E>,

@@ -5,11 +5,11 @@ use std::time::{Duration, Instant};
 
 use clap::{Parser, ValueEnum};
 use examples::{
-    Common, Context as _, Failure, Hello, Listener, Measured, Pattern, Progress, run, say, scoped,
+    Common, Context as _, Failure, Hello, Listener, Measured, Pattern, Progress, run, say,
 };
 use serde::{Deserialize, Serialize};
 use verbs_channel::verbs_core::{Context, MemoryRegion, MinRnrTimer};
-use verbs_channel::{Channel, PollStrategy, PreparedChannel};
+use verbs_channel::{Channel, PollStrategy, PreparedChannel, ScopeError};
 
 /// Send messages to and fro on a channel, and check every byte at both ends
 ///
@@ -220,12 +220,14 @@ impl Echo {
             one,
             other,
         } = self;
-        let received = scoped(channel.scope(|scope| {
-            let receive = scope.post_receive(other.scatter_element(..size)?)?;
-            let send = scope.post_send(one.gather_element(..size)?)?;
-            send.spin_poll()?;
-            Ok(receive.spin_poll()?)
-        }))?;
+        let received = channel
+            .scope(|scope| {
+                let receive = scope.post_receive(other.scatter_element(..size)?)?;
+                let send = scope.post_send(one.gather_element(..size)?)?;
+                send.spin_poll()?;
+                Ok(receive.spin_poll()?)
+            })
+            .map_err(ScopeError::<Failure>::flatten)?;
         whole(received.byte_len(), run)
     }
 

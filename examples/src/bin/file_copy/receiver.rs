@@ -2,9 +2,9 @@
 
 use std::collections::VecDeque;
 
-use examples::{Context as _, Failure, Frames, Listener, say, scoped};
-use verbs_channel::Outgoing;
+use examples::{Context as _, Failure, Frames, Listener, say};
 use verbs_channel::verbs_core::{AccessFlags, Context, GatherElement};
+use verbs_channel::{Outgoing, ScopeError};
 
 use crate::partial::Partial;
 use crate::protocol::{Blocks, Message, Offer, hear, hello, out_of_order};
@@ -96,47 +96,49 @@ fn take(
     let bar = bar(offer.size, from);
     let mut block = vec![0; usize::try_from(offer.block)?];
 
-    scoped(channel.scope(|scope| {
-        let mut receives = VecDeque::new();
-        let mut credits = VecDeque::new();
-        let posted = blocks.window().min(blocks.count());
-        let marks = marks.scatter_element(..)?.chunks_mut(MARK)?;
-        for mark in marks.take(usize::try_from(posted)?) {
-            receives.push_back(watch.posted(scope.lend_receive(mark))?);
-        }
-        frames.send(&ready)?;
-        let mut index = 0;
-        while let Some(receive) = receives.pop_front() {
-            let (success, mark) = watch.wait(receive)?;
-            let len = blocks.len(index)?;
-            let came = (success.imm_data(), usize::try_from(success.byte_len())?);
-            if came != (Some(Blocks::mark(index)), len) {
-                return Err(Failure::new(format!(
-                    "block {index} of {len} bytes was due, and {came:?} came"
-                )));
-            }
-            let block = block.get_mut(..len).unwrap_or_default();
-            window.read(blocks.place(index)?, block)?;
-            partial.append(block)?;
-            bar.inc(success.byte_len().into());
-            // Its place in the window is free, and a receive is posted for what goes there.
-            if index + blocks.window() < blocks.count() {
+    channel
+        .scope(|scope| {
+            let mut receives = VecDeque::new();
+            let mut credits = VecDeque::new();
+            let posted = blocks.window().min(blocks.count());
+            let marks = marks.scatter_element(..)?.chunks_mut(MARK)?;
+            for mark in marks.take(usize::try_from(posted)?) {
                 receives.push_back(watch.posted(scope.lend_receive(mark))?);
             }
-            if credits.len() as u64 == blocks.window() {
-                let oldest = credits.pop_front();
-                oldest.map(|credit| watch.wait(credit)).transpose()?;
+            frames.send(&ready)?;
+            let mut index = 0;
+            while let Some(receive) = receives.pop_front() {
+                let (success, mark) = watch.wait(receive)?;
+                let len = blocks.len(index)?;
+                let came = (success.imm_data(), usize::try_from(success.byte_len())?);
+                if came != (Some(Blocks::mark(index)), len) {
+                    return Err(Failure::new(format!(
+                        "block {index} of {len} bytes was due, and {came:?} came"
+                    )));
+                }
+                let block = block.get_mut(..len).unwrap_or_default();
+                window.read(blocks.place(index)?, block)?;
+                partial.append(block)?;
+                bar.inc(success.byte_len().into());
+                // Its place in the window is free, and a receive is posted for what goes there.
+                if index + blocks.window() < blocks.count() {
+                    receives.push_back(watch.posted(scope.lend_receive(mark))?);
+                }
+                if credits.len() as u64 == blocks.window() {
+                    let oldest = credits.pop_front();
+                    oldest.map(|credit| watch.wait(credit)).transpose()?;
+                }
+                let nothing: [GatherElement<'_>; 0] = [];
+                let credit = Outgoing::send(nothing).immediate(Blocks::mark(index));
+                credits.push_back(watch.posted(scope.lend(credit))?);
+                index += 1;
             }
-            let nothing: [GatherElement<'_>; 0] = [];
-            let credit = Outgoing::send(nothing).immediate(Blocks::mark(index));
-            credits.push_back(watch.posted(scope.lend(credit))?);
-            index += 1;
-        }
-        for credit in credits {
-            watch.wait(credit)?;
-        }
-        Ok(())
-    }))?;
+            for credit in credits {
+                watch.wait(credit)?;
+            }
+            Ok(())
+        })
+        .map_err(ScopeError::<Failure>::flatten)?;
     match hear(frames)? {
         Message::Sent { digest } => Ok(digest),
         _ => Err(out_of_order()),

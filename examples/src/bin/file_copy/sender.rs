@@ -6,9 +6,9 @@ use std::io::{Read as _, Seek as _, SeekFrom};
 use std::path::Path;
 use std::time::Instant;
 
-use examples::{Context as _, Failure, Frames, Measured, Peer, say, scoped};
-use verbs_channel::Outgoing;
+use examples::{Context as _, Failure, Frames, Measured, Peer, say};
 use verbs_channel::verbs_core::AccessFlags;
+use verbs_channel::{Outgoing, ScopeError};
 
 use crate::digest::Digest;
 use crate::protocol::{Blocks, Message, Offer, hear, hello, out_of_order};
@@ -108,45 +108,48 @@ fn give(
     let bar = bar(offer.size, from);
     let mut block = vec![0; usize::try_from(offer.block)?];
 
-    scoped(channel.scope(|scope| {
-        let mut credits = VecDeque::new();
-        let mut writes = VecDeque::new();
-        let posted = blocks.window().min(blocks.count());
-        let marks = marks.scatter_element(..)?.chunks_mut(MARK)?;
-        for mark in marks.take(usize::try_from(posted)?) {
-            credits.push_back(watch.posted(scope.lend_receive(mark))?);
-        }
-        // Blocks go out as far ahead of the credits as the window is wide.
-        for index in 0..blocks.count() + blocks.window() {
-            if let Some(credited) = index.checked_sub(blocks.window()) {
-                let (Some(credit), Some(write)) = (credits.pop_front(), writes.pop_front()) else {
-                    break;
-                };
-                let (success, mark) = watch.wait(credit)?;
-                if success.imm_data() != Some(Blocks::mark(credited)) {
-                    let came = success.imm_data();
-                    return Err(Failure::new(format!(
-                        "credit for block {credited} was due, and {came:?} came"
-                    )));
+    channel
+        .scope(|scope| {
+            let mut credits = VecDeque::new();
+            let mut writes = VecDeque::new();
+            let posted = blocks.window().min(blocks.count());
+            let marks = marks.scatter_element(..)?.chunks_mut(MARK)?;
+            for mark in marks.take(usize::try_from(posted)?) {
+                credits.push_back(watch.posted(scope.lend_receive(mark))?);
+            }
+            // Blocks go out as far ahead of the credits as the window is wide.
+            for index in 0..blocks.count() + blocks.window() {
+                if let Some(credited) = index.checked_sub(blocks.window()) {
+                    let (Some(credit), Some(write)) = (credits.pop_front(), writes.pop_front())
+                    else {
+                        break;
+                    };
+                    let (success, mark) = watch.wait(credit)?;
+                    if success.imm_data() != Some(Blocks::mark(credited)) {
+                        let came = success.imm_data();
+                        return Err(Failure::new(format!(
+                            "credit for block {credited} was due, and {came:?} came"
+                        )));
+                    }
+                    watch.wait(write)?;
+                    bar.inc(blocks.len(credited)? as u64);
+                    if index < blocks.count() {
+                        credits.push_back(watch.posted(scope.lend_receive(mark))?);
+                    }
                 }
-                watch.wait(write)?;
-                bar.inc(blocks.len(credited)? as u64);
                 if index < blocks.count() {
-                    credits.push_back(watch.posted(scope.lend_receive(mark))?);
+                    let (place, len) = (blocks.place(index)?, blocks.len(index)?);
+                    let block = block.get_mut(..len).unwrap_or_default();
+                    file.read_exact(block).context(|| "cannot read on")?;
+                    digest.add(block);
+                    staging.write(place, block)?;
+                    let element = staging.element(place..place + len)?;
+                    let there = window.slice(place as u64..)?;
+                    let write = Outgoing::write(element, there).immediate(Blocks::mark(index));
+                    writes.push_back(watch.posted(scope.lend(write))?);
                 }
             }
-            if index < blocks.count() {
-                let (place, len) = (blocks.place(index)?, blocks.len(index)?);
-                let block = block.get_mut(..len).unwrap_or_default();
-                file.read_exact(block).context(|| "cannot read on")?;
-                digest.add(block);
-                staging.write(place, block)?;
-                let element = staging.element(place..place + len)?;
-                let there = window.slice(place as u64..)?;
-                let write = Outgoing::write(element, there).immediate(Blocks::mark(index));
-                writes.push_back(watch.posted(scope.lend(write))?);
-            }
-        }
-        Ok(())
-    }))
+            Ok(())
+        })
+        .map_err(ScopeError::flatten)
 }

@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use examples::{Common, Context as _, Failure, scoped};
+use examples::{Common, Context as _, Failure};
 use verbs_channel::verbs_core::{Context, MemoryRegion};
-use verbs_channel::{Channel, PollStrategy};
+use verbs_channel::{Channel, PollStrategy, ScopeError};
 
 use crate::protocol::{HEADER, MAX_KEY, Reply, Request, Values, Welcome};
 use crate::record::{self, Seen};
@@ -63,13 +63,15 @@ impl Connection {
             inbox,
             ..
         } = self;
-        let received = scoped(channel.scope(|scope| {
-            let receive = scope.post_receive(inbox.scatter_element(..)?)?;
-            scope
-                .post_send(outbox.gather_element(..len)?)?
-                .spin_poll()?;
-            Ok(receive.spin_poll()?)
-        }));
+        let received = channel
+            .scope(|scope| {
+                let receive = scope.post_receive(inbox.scatter_element(..)?)?;
+                scope
+                    .post_send(outbox.gather_element(..len)?)?
+                    .spin_poll()?;
+                Ok(receive.spin_poll()?)
+            })
+            .map_err(ScopeError::<Failure>::flatten);
         let len = usize::try_from(received.context(|| "asking the server")?.byte_len())?;
         match Reply::decode(self.inbox.get(..len).unwrap_or_default())? {
             Reply::Refused(why) => Err(Failure::new(format!("the server refuses: {why}"))),
