@@ -15,7 +15,7 @@ use crate::wait::PollStrategy;
 /// A connected endpoint whose safe API cannot misuse memory.
 ///
 /// Five ways to use it, from the simplest on: [blocking](Self::send), [scoped](Self::scope), with
-/// [loans](PollingScope::lend) in a scope, with [owned buffers](Self::start_send), in
+/// [loans](PollingScope::lend) in a scope, with [owned buffers](Self::start), in
 /// [batches](PollingScope::post_batch). They mix. See the crate's documentation for which to pick.
 ///
 /// After a failure, or an operation that was aborted, it is *down*: it takes no more work, and

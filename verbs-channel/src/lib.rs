@@ -21,7 +21,8 @@
 //! Rust has given to someone else.
 //!
 //! *Invariant:* nothing waits without a bound that the caller can set, nothing that fails is silent,
-//! and after a channel has been built no operation allocates.
+//! and after a channel has been built no operation allocates, but for a [batch of owned
+//! buffers](Channel::start_batch) that is longer than 32.
 //!
 //! # Quick start
 //!
@@ -55,8 +56,8 @@
 //! | blocking: [`send`](Channel::send), [`receive`](Channel::receive) … | borrowed for the call | one thing at a time |
 //! | scoped: [`scope`](Channel::scope), `post_*` | borrowed until the scope ends | several at once, on buffers of yours |
 //! | loans: [`lend`](PollingScope::lend) | borrowed, and back before the scope ends | a pipeline that reuses its buffers |
-//! | owned: [`start_send`](Channel::start_send) … | given away, and back with the result | work that outlives the function, servers |
-//! | batches: [`post_batch`](PollingScope::post_batch), [`run_batch`](Channel::run_batch) | as in the others | many small requests: one doorbell, one completion |
+//! | owned: [`start`](Channel::start), [`start_send`](Channel::start_send) … | given away, and back with the result | work that outlives the function, servers |
+//! | batches: [`post_batch`](PollingScope::post_batch), [`run_batch`](Channel::run_batch), [`start_batch`](Channel::start_batch) | as in the others | many small requests: one doorbell, one completion |
 //!
 //! Below them, for other people's layers: [`post_unpolled`](Channel::post_unpolled), which is
 //! `unsafe`.

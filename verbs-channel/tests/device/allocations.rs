@@ -4,7 +4,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
 use verbs_channel::verbs_core::{MemoryRegion, RemoteMemoryRegion, ScatterElement};
-use verbs_channel::{BufferPool, Channel, Error, Incoming, Loan, Outgoing};
+use verbs_channel::{BufferPool, Channel, Error, Incoming, Loan, Outgoing, OwnedWork};
 
 use crate::ends::{filled, given, inside, patient, zeros};
 use crate::harness::{PATIENCE, begin};
@@ -68,7 +68,7 @@ fn no_operation_allocates() {
     let (from, mut into) = (filled(&a, 1, 64), zeros(&b, 64));
     let target = given(&b, vec![0_u8; 64]);
     let remote = target.remote();
-    let pool = BufferPool::new(a.pd(), 64, 8).unwrap();
+    let pool = BufferPool::new(a.pd(), 64, 32).unwrap();
     for _ in 0..3 {
         without("blocking", || {
             a.write(from.gather_element(..).unwrap(), remote).unwrap();
@@ -85,6 +85,20 @@ fn no_operation_allocates() {
                 drop(a.wait(ticket, Some(PATIENCE)).unwrap().unwrap().buffer);
             }
         });
+        let batch = |length: usize| -> Vec<OwnedWork> {
+            let blocks = (0..length).map(|_| pool.take().unwrap());
+            blocks
+                .map(|block| Outgoing::write(block, remote).into())
+                .collect()
+        };
+        for length in [1, 8, 9, 32] {
+            let works = batch(length);
+            let ended = without("owned batches", || {
+                let ticket = a.start_batch(works).unwrap();
+                a.wait(ticket, Some(PATIENCE)).unwrap().unwrap()
+            });
+            ended.result.unwrap();
+        }
         without("what is refused", || {
             let short = remote.slice(..1).unwrap();
             drop(

@@ -1,7 +1,10 @@
 //! Batches: one doorbell, one completion, one handle.
 
 use verbs_channel::verbs_core::{GatherElement, MemoryRegion, RemoteMemoryRegion, WcStatus};
-use verbs_channel::{Channel, DownReason, Error, Incoming, Outgoing, Refusal, ScopeError};
+use verbs_channel::{
+    BufferPool, Channel, DownReason, Error, Incoming, Outgoing, OwnedWork, Queue, Refusal,
+    ScopeError,
+};
 
 use crate::ends::{
     SOON, assert_timed_out, bounded, bytes, filled, given, inside, pair, pair_of, pattern,
@@ -199,4 +202,111 @@ fn a_batch_that_does_not_end_is_ended_by_its_deadline() {
     let send = Outgoing::send(from.gather_element(..).unwrap());
     let result = bounded(|| a.run_batch([send; 8]));
     assert_timed_out(result, &a);
+}
+
+/// Eight writes of owned blocks, to consecutive places.
+fn owned_eight(pool: &BufferPool, seed: usize, to: RemoteMemoryRegion) -> Vec<OwnedWork> {
+    let bytes = pattern(seed, 800);
+    let works = bytes.chunks(100).zip(0_u64..).map(|(chunk, index)| {
+        let mut block = pool.take().unwrap();
+        block.copy_from_slice(chunk);
+        Outgoing::write(block, to.slice(index * 100..).unwrap()).into()
+    });
+    works.collect()
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn an_owned_batch_comes_back_and_is_started_again() {
+    let _test = begin!();
+    let (mut a, b) = pair();
+    let target = given(&b, vec![0_u8; 800]);
+    let pool = BufferPool::new(a.pd(), 100, 8).unwrap();
+    let mut works = owned_eight(&pool, 0, target.remote());
+    for round in 1..50 {
+        for (work, chunk) in works.iter_mut().zip(pattern(round, 800).chunks(100)) {
+            work.buffer_mut().copy_from_slice(chunk);
+        }
+        let ticket = a.start_batch(works).unwrap();
+        let ended = a.wait(ticket, Some(PATIENCE)).unwrap().expect("in time");
+        ended.result.unwrap();
+        works = ended.batch;
+        assert!(bytes(&target) == pattern(round, 800), "round {round}");
+    }
+    drop(works);
+    assert_eq!((pool.available(), a.is_idle()), (8, true));
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn an_owned_batch_mixes_what_the_send_queue_does() {
+    let _test = begin!();
+    let (mut a, mut b) = pair();
+    let target = given(&b, vec![0_u8; 64]);
+    let receive = b.start_receive(zeros(&b, 64)).unwrap();
+    // Each sees what those before it did.
+    let works = vec![
+        Outgoing::write(filled(&a, 1, 64), target.remote()).into(),
+        Incoming::read(zeros(&a, 64), target.remote()).into(),
+        Incoming::fetch_and_add(zeros(&a, 8), target.remote(), 1).into(),
+        Outgoing::send(filled(&a, 2, 64))
+            .immediate(7)
+            .fence()
+            .into(),
+    ];
+    let ticket = a.start_batch(works).unwrap();
+    let ended = a.wait(ticket, Some(PATIENCE)).unwrap().expect("in time");
+    ended.result.unwrap();
+    let batch = ended.batch;
+    assert!(batch[1].buffer()[..] == pattern(1, 64));
+    assert!(batch[2].buffer()[..] == pattern(1, 64)[..8]);
+    let received = b.wait(receive, Some(PATIENCE)).unwrap().expect("in time");
+    assert_eq!(received.result.unwrap().imm_data(), Some(7));
+    assert!(received.buffer.unwrap()[..] == pattern(2, 64));
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn an_owned_batch_that_fails_in_its_middle_comes_back_whole() {
+    let _test = begin!();
+    for bad in [0, 3, 7] {
+        let (mut a, b) = pair();
+        let target = given(&b, vec![0_u8; 800]);
+        let remote = target.remote();
+        let pool = BufferPool::new(a.pd(), 100, 9).unwrap();
+        let wrong = RemoteMemoryRegion::new(remote.addr(), 800, remote.rkey() ^ 0x33).unwrap();
+        let mut works = owned_eight(&pool, 1, remote);
+        works[bad] = Outgoing::write(pool.take().unwrap(), wrong).into();
+        let ticket = a.start_batch(works).unwrap();
+        let ended = bounded(|| a.wait(ticket, Some(PATIENCE)));
+        let ended = ended.unwrap().expect("in time");
+        let error = work_error(&Error::Transport(ended.result.unwrap_err()));
+        assert_eq!(error.status, WcStatus::REM_ACCESS_ERR, "number {bad}");
+        assert_eq!((ended.batch.len(), pool.available()), (8, 1));
+        assert!(a.is_idle());
+        let written = bytes(&target);
+        assert!(written[..bad * 100] == pattern(1, 800)[..bad * 100]);
+        assert!(written[bad * 100..].iter().all(|byte| *byte == 0));
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn owned_batches_longer_than_any_on_the_stack() {
+    let _test = begin!();
+    let (mut a, b) = pair();
+    let target = given(&b, vec![0_u8; 64]);
+    let pool = BufferPool::new(a.pd(), 1, 64).unwrap();
+    let works = (0..64_u8).map(|index| {
+        let mut block = pool.take().unwrap();
+        block[0] = index;
+        let place = target.remote().slice(u64::from(index)..).unwrap();
+        OwnedWork::from(Outgoing::write(block, place))
+    });
+    let ticket = a.start_batch(works.collect()).unwrap();
+    assert_eq!(a.credits(Queue::Send), 0);
+    let ended = a.wait(ticket, Some(PATIENCE)).unwrap().expect("in time");
+    ended.result.unwrap();
+    assert!(bytes(&target).into_iter().eq(0..64));
+    assert_eq!((ended.batch.len(), a.credits(Queue::Send)), (64, 64));
 }

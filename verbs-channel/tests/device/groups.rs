@@ -7,8 +7,8 @@ use verbs_channel::verbs_core::{
     AccessFlags, ProtectionDomain, RemoteMemoryRegion, ScatterElement,
 };
 use verbs_channel::{
-    BufferPool, Channel, ChannelGroup, DownReason, Error, PollStrategy, PreparedChannel, Refusal,
-    TransportError,
+    BufferPool, Channel, ChannelGroup, DownReason, Error, Outgoing, PollStrategy, PreparedChannel,
+    Refusal, TransportError,
 };
 
 use crate::ends::{SOON, bounded, bytes, here, impatient, pattern, stubborn};
@@ -359,4 +359,37 @@ fn a_group_sleeps_until_any_of_its_channels_has_something() {
             assert_eq!(done.buffer.unwrap()[..], [number; 8]);
         }
     });
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_group_is_given_up_at_once_with_all_that_is_in_flight() {
+    let _test = begin!();
+    let pd = here();
+    let mut group = group_of(&pd, 3);
+    let pool = BufferPool::new(&pd, 64, 6).unwrap();
+    let peers: Vec<_> = (0..3).map(|_| join(&mut group, stubborn)).collect();
+    for (number, _) in &peers {
+        let mut channel = group.channel(*number).unwrap();
+        let _ticket = channel.start_receive(pool.take().unwrap()).unwrap();
+        let works = vec![Outgoing::send(pool.take().unwrap()).into()];
+        let _ticket = channel.start_batch(works).unwrap();
+        let qp_num = channel.endpoint().unwrap().qp_num();
+        assert_eq!(group.channel_of(qp_num), Some(*number));
+    }
+    let reason = DownReason::Device(libc::ENODEV);
+    bounded(|| group.give_up(reason));
+    let mut buffers = [0; 3];
+    while let Some(ended) = group.next_completed() {
+        assert_eq!(ended.result.unwrap_err(), TransportError::Aborted(reason));
+        buffers[ended.channel] += usize::from(ended.buffer.is_some()) + ended.batch.len();
+    }
+    assert_eq!((buffers, pool.available()), ([2; 3], 6));
+    for (number, _) in &peers {
+        let channel = group.channel(*number).unwrap();
+        assert_eq!(
+            (channel.down_reason(), channel.is_idle()),
+            (Some(reason), true)
+        );
+    }
 }

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use verbs_channel::verbs_core::WcStatus;
 use verbs_channel::{
-    BufferPool, Channel, DownReason, Error, OwnedBuffer, Refusal, Ticket, TransportError,
+    BufferPool, Channel, DownReason, Error, Incoming, Outgoing, OwnedBuffer, OwnedWork, Queue,
+    Refusal, Ticket, TransportError,
 };
 
 use crate::ends::{
@@ -66,6 +67,100 @@ fn every_operation_gives_its_buffer_back() {
     buffer.set_range(..).unwrap();
     assert!(buffer[..10] == pattern(1, 100)[..10] && buffer[60..] == pattern(1, 100)[60..]);
     assert_eq!(buffer.into_region().unwrap().len(), 100);
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn atomics_work_on_owned_buffers() {
+    let _test = begin!();
+    let (mut a, b) = pair();
+    let number = given(&b, 10_u64.to_ne_bytes().to_vec());
+    let remote = number.remote();
+    // Only their range is of 8 bytes.
+    let mut before = OwnedBuffer::from(filled(&a, 1, 64));
+    before.set_range(16..24).unwrap();
+    let value = |bytes: &[u8]| u64::from_ne_bytes(bytes.try_into().unwrap());
+
+    let add = a.start_fetch_add(before, remote, 5).unwrap();
+    let (_, _, before) = done(&mut a, add);
+    assert_eq!((value(&before), value(&bytes(&number))), (10, 15));
+    let swap = a.start_compare_swap(before, remote, 15, 100).unwrap();
+    let (_, _, before) = done(&mut a, swap);
+    assert_eq!((value(&before), value(&bytes(&number))), (15, 100));
+    let swap = a.start_compare_swap(before, remote, 15, 200).unwrap();
+    let (_, _, mut before) = done(&mut a, swap);
+    assert_eq!((value(&before), value(&bytes(&number))), (100, 100));
+    before.set_range(..).unwrap();
+    assert!(before[..16] == pattern(1, 64)[..16] && before[24..] == pattern(1, 64)[24..]);
+    let rejected = a.start_fetch_add(before, remote, 5).unwrap_err();
+    assert!(matches!(
+        rejected.refusal(),
+        Refusal::Misaligned { len: 64, .. }
+    ));
+    assert_eq!(value(&bytes(&number)), 100);
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn owned_work_says_all_that_other_work_can() {
+    let _test = begin!();
+    let (mut a, mut b) = pair();
+    let receive = b.start(OwnedWork::receive(zeros(&b, 64))).unwrap();
+    let work = Outgoing::send(filled(&a, 1, 64)).immediate(7);
+    let send = a.start(work.inline().fence().solicited()).unwrap();
+    let (_, _, sent) = done(&mut a, send);
+    let (len, imm_data, received) = done(&mut b, receive);
+    assert_eq!((len, imm_data), (64, Some(7)));
+    assert!(received[..] == sent[..]);
+    let source = given(&b, pattern(2, 64));
+    let read = a
+        .start(Incoming::read(sent, source.remote()).fence())
+        .unwrap();
+    assert!(done(&mut a, read).2[..] == pattern(2, 64));
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn empty_buffers_are_empty_messages() {
+    let _test = begin!();
+    let (mut a, mut b) = pair();
+    let receive = b.start_receive(OwnedBuffer::empty()).unwrap();
+    let send = a
+        .start_send_with_immediate(OwnedBuffer::empty(), 7)
+        .unwrap();
+    assert_eq!(done(&mut a, send).2.capacity(), 0);
+    let (len, imm_data, empty) = done(&mut b, receive);
+    assert_eq!((len, imm_data, empty.len()), (0, Some(7), 0));
+    let target = given(&b, pattern(1, 8));
+    let write = a.start_write(empty, target.remote()).unwrap();
+    let (_, _, empty) = done(&mut a, write);
+    let read = a.start_read(empty, target.remote()).unwrap();
+    drop(done(&mut a, read));
+    assert!(bytes(&target) == pattern(1, 8));
+    works(&mut a, &mut b, 10);
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn shutting_down_brings_everything_back_without_a_wait() {
+    let _test = begin!();
+    // The card never gives these up by itself.
+    let (mut a, _b) = inside(stubborn);
+    for seed in 0..3 {
+        let _ticket = a.start_receive(filled(&a, seed, 64)).unwrap();
+        let _ticket = a.start_send(filled(&a, seed, 64)).unwrap();
+    }
+    assert_eq!((a.credits(Queue::Send), a.is_idle()), (61, false));
+    a.shut_down();
+    assert_eq!(a.down_reason(), Some(DownReason::Closed));
+    for _ in 0..6 {
+        let ended = bounded(|| a.wait_completed(Some(PATIENCE))).unwrap();
+        let error = ended.result.unwrap_err();
+        assert!(was_ended(&error, DownReason::Closed), "{error:?}");
+        assert_eq!(ended.buffer.unwrap().len(), 64);
+    }
+    assert_eq!((a.credits(Queue::Send), a.is_idle()), (64, true));
+    assert!(a.endpoint().is_some(), "its queue pair is there still");
 }
 
 #[test]

@@ -1,0 +1,10 @@
+//! Nothing is read into an element to send from.
+
+use verbs_channel::verbs_core::{GatherElement, RemoteMemoryRegion};
+use verbs_channel::{Channel, Incoming};
+
+fn broken(channel: &mut Channel, element: GatherElement<'_>, remote: RemoteMemoryRegion) {
+    drop(channel.run(Incoming::read(element, remote)));
+}
+
+fn main() {}
