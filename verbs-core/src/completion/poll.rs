@@ -35,6 +35,23 @@ impl PollSlot {
             wc: MaybeUninit::zeroed(),
         }
     }
+
+    /// Fills it with a completion that was taken from a queue before: for a layer that keeps some
+    /// for others.
+    #[inline]
+    pub const fn set(&mut self, completion: WorkCompletion) {
+        self.wc = MaybeUninit::new(completion.wc);
+    }
+
+    /// What is in these slots: completions, if all of them have been filled.
+    #[inline]
+    #[must_use]
+    pub const fn completions(slots: &[Self]) -> PolledCompletions<'_> {
+        let filled = ptr::slice_from_raw_parts(slots.as_ptr().cast::<WorkCompletion>(), slots.len());
+        // SAFETY: a slot is initialised since it was made, and a `WorkCompletion` is an `ibv_wc`.
+        let completions = unsafe { &*filled };
+        PolledCompletions { completions }
+    }
 }
 
 impl Default for PollSlot {

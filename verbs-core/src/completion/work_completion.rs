@@ -13,7 +13,7 @@ use crate::macros::{man, open_enum};
 #[repr(transparent)]
 #[doc(alias = "ibv_wc")]
 pub struct WorkCompletion {
-    wc: ibv_wc,
+    pub(super) wc: ibv_wc,
 }
 
 /// A work request that succeeded, and what its completion tells.
