@@ -47,7 +47,8 @@ impl PollSlot {
     #[inline]
     #[must_use]
     pub const fn completions(slots: &[Self]) -> PolledCompletions<'_> {
-        let filled = ptr::slice_from_raw_parts(slots.as_ptr().cast::<WorkCompletion>(), slots.len());
+        let filled =
+            ptr::slice_from_raw_parts(slots.as_ptr().cast::<WorkCompletion>(), slots.len());
         // SAFETY: a slot is initialised since it was made, and a `WorkCompletion` is an `ibv_wc`.
         let completions = unsafe { &*filled };
         PolledCompletions { completions }
