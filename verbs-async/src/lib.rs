@@ -3,4 +3,25 @@
 //! This crate will hold `CqNotifier`, `AsyncCq` and async channels with cancel-safe operations,
 //! over [`verbs_channel`]. It has no items of its own yet; it re-exports the layer below.
 
+mod channel;
+mod connect;
+mod cq;
+mod driver;
+mod error;
+mod events;
+mod group;
+pub mod notifier;
+mod operation;
+mod ring;
+mod sync;
+mod wake;
+
+pub use channel::AsyncChannel;
+pub use cq::{AsyncCq, CqPollState};
+pub use error::{Error, Result};
+pub use events::CqEvents;
+pub use group::AsyncGroup;
+#[doc(inline)]
+pub use notifier::CqNotifier;
+pub use operation::{Batch, Operation};
 pub use verbs_channel;

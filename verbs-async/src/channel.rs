@@ -1,0 +1,177 @@
+//! Channels: what can be begun on one connection.
+
+use std::fmt;
+use std::sync::Arc;
+
+use verbs_channel::verbs_core::{ProtectionDomain, QueuePairEndpoint, RemoteMemoryRegion};
+use verbs_channel::{DownReason, Incoming, Outgoing, OwnedBuffer, OwnedWork};
+
+use crate::driver::Driver;
+use crate::error::{Error, Result};
+use crate::group::Shared;
+use crate::operation::{Batch, Operation};
+use crate::ring::{Channels, Work};
+
+/// A connected endpoint for async code.
+///
+/// Each call begins an operation at once: it is posted, or gets in line for a place in its queue,
+/// first come, first served. The [`Operation`] that comes back is a future of the result and the
+/// buffer. Any number can be in flight; what was begun on one channel is posted in that order.
+///
+/// Dropping the channel closes it without waiting: what is in flight is aborted, and its operations
+/// say so. [`close`](Self::close) lets it finish first.
+pub struct AsyncChannel {
+    shared: Arc<Shared>,
+    at: usize,
+}
+
+impl AsyncChannel {
+    pub(crate) const fn new(shared: Arc<Shared>, at: usize) -> Self {
+        Self { shared, at }
+    }
+
+    /// Sends the buffer's range.
+    pub fn send(&self, buffer: impl Into<OwnedBuffer>) -> Operation {
+        self.run(Outgoing::send(buffer))
+    }
+
+    /// Sends, with 32 bits for the peer's completion.
+    pub fn send_with_immediate(&self, buffer: impl Into<OwnedBuffer>, imm_data: u32) -> Operation {
+        self.run(Outgoing::send(buffer).immediate(imm_data))
+    }
+
+    /// Receives a message into the buffer's range: its
+    /// [length](verbs_channel::verbs_core::WorkSuccess::byte_len) and immediate data are in the
+    /// result.
+    pub fn receive(&self, buffer: impl Into<OwnedBuffer>) -> Operation {
+        self.run(OwnedWork::receive(buffer))
+    }
+
+    /// Writes the buffer's range to where `remote` begins.
+    pub fn write(&self, buffer: impl Into<OwnedBuffer>, remote: RemoteMemoryRegion) -> Operation {
+        self.run(Outgoing::write(buffer, remote))
+    }
+
+    /// Writes, with 32 bits for a receive of the peer's.
+    pub fn write_with_immediate(
+        &self,
+        buffer: impl Into<OwnedBuffer>,
+        remote: RemoteMemoryRegion,
+        imm_data: u32,
+    ) -> Operation {
+        self.run(Outgoing::write(buffer, remote).immediate(imm_data))
+    }
+
+    /// Reads into the buffer's range from where `remote` begins.
+    pub fn read(&self, buffer: impl Into<OwnedBuffer>, remote: RemoteMemoryRegion) -> Operation {
+        self.run(Incoming::read(buffer, remote))
+    }
+
+    /// If the 8 bytes at `remote` are `compare`, they become `swap`. What they were is in the
+    /// buffer, whose range has 8 bytes.
+    pub fn compare_swap(
+        &self,
+        before: impl Into<OwnedBuffer>,
+        remote: RemoteMemoryRegion,
+        compare: u64,
+        swap: u64,
+    ) -> Operation {
+        self.run(Incoming::compare_and_swap(before, remote, compare, swap))
+    }
+
+    /// Adds to the 8 bytes at `remote`. What they were is in the buffer, whose range has 8 bytes.
+    pub fn fetch_add(
+        &self,
+        before: impl Into<OwnedBuffer>,
+        remote: RemoteMemoryRegion,
+        add: u64,
+    ) -> Operation {
+        self.run(Incoming::fetch_and_add(before, remote, add))
+    }
+
+    /// Begins work with everything that can be said about it: an [`Outgoing`] or an [`Incoming`] of
+    /// an [`OwnedBuffer`], or [`OwnedWork`].
+    pub fn run(&self, work: impl Into<OwnedWork>) -> Operation {
+        let key = self.driver().start(self.at, Work::One(work.into()));
+        Operation::new(Arc::clone(&self.shared), key)
+    }
+
+    /// Begins a batch: one doorbell, one completion, one future for all of it. It waits in line
+    /// until there are places for all of it.
+    pub fn batch(&self, works: Vec<OwnedWork>) -> Batch {
+        let key = self.driver().start(self.at, Work::Batch(works));
+        Batch::new(Arc::clone(&self.shared), key)
+    }
+
+    /// Closes the channel in order: lets what was sent, written and read finish, aborts the
+    /// receives, and waits until the card is done with all buffers.
+    ///
+    /// A peer that never posts a receive is waited for: put a timeout of your runtime's around it.
+    /// Dropping the future drops the channel, which waits for nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Down`] if the channel had gone down before.
+    pub async fn close(self) -> Result<()> {
+        self.shared.drained(self.at, &[0]).await;
+        let down = self.down_reason();
+        self.shut_down();
+        self.shared.drained(self.at, &[0, 1]).await;
+        down.map_or(Ok(()), |reason| Err(Error::Down(reason)))
+    }
+
+    /// Gives the channel up: what is in flight is aborted, what is in line is refused. Their
+    /// operations say so, in a moment.
+    pub fn shut_down(&self) {
+        let at = self.at;
+        self.driver().with(|ring| {
+            if let Ok(mut channel) = ring.group.channel(at) {
+                channel.shut_down();
+            }
+        });
+    }
+
+    /// Whether it takes no more work.
+    #[must_use]
+    pub fn is_down(&self) -> bool {
+        self.down_reason().is_some()
+    }
+
+    /// Why it takes no more work, if it does not.
+    #[must_use]
+    pub fn down_reason(&self) -> Option<DownReason> {
+        self.driver()
+            .see(|ring| ring.group.channel(self.at).ok()?.down_reason())
+    }
+
+    /// The protection domain whose regions it works on.
+    #[must_use]
+    pub fn pd(&self) -> &ProtectionDomain {
+        self.shared.pd()
+    }
+
+    /// What the peer knows of this side; `None` once the queue pair has been destroyed.
+    #[must_use]
+    pub fn endpoint(&self) -> Option<QueuePairEndpoint> {
+        self.driver()
+            .see(|ring| ring.group.channel(self.at).ok()?.endpoint().copied())
+    }
+
+    fn driver(&self) -> &Driver<Channels> {
+        &self.shared.driver
+    }
+}
+
+impl Drop for AsyncChannel {
+    fn drop(&mut self) {
+        let at = self.at;
+        // It is there: its number is not given to another while this one lives.
+        let _there = self.driver().with(|ring| ring.group.remove(at));
+    }
+}
+
+impl fmt::Debug for AsyncChannel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("AsyncChannel").field(&self.at).finish()
+    }
+}

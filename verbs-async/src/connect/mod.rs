@@ -1,0 +1,232 @@
+//! Connecting: how a channel of a group meets its peer, over any runtime's TCP or any stream.
+//!
+//! What is said is that of [`verbs_channel::exchange`], so either end can be async.
+
+#[cfg(feature = "tokio")]
+mod adapter;
+#[cfg(test)]
+mod tests;
+
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::task::Poll;
+
+use futures_io::{AsyncRead, AsyncWrite};
+use verbs_channel::exchange::{Exchange, ExchangeError, Peer, Step};
+use verbs_channel::verbs_core::QueuePairEndpoint;
+
+use crate::channel::AsyncChannel;
+use crate::error::{Error, Result};
+use crate::group::AsyncGroup;
+
+impl AsyncGroup {
+    /// Connects one more channel to the peer at the other end of a stream, which does the same, and
+    /// gives the peer up to [`MAX_PRIVATE_DATA`] bytes with it. The peer's come back.
+    ///
+    /// The peer need not be async: [`PreparedChannel::connect`] and its like speak the same. To keep
+    /// the stream, to notice a peer that died or to talk on, give `&mut` of it; it is closed if the
+    /// peers do not agree.
+    ///
+    /// It waits for the peer as long as it takes: set a deadline with your runtime's timeout.
+    /// Dropping the future gives the channel up, and the stream; one that was borrowed is then in
+    /// the middle of something, and good for nothing but to be closed.
+    ///
+    /// ```no_run
+    /// # use std::net::TcpStream;
+    /// # use verbs_async::{AsyncChannel, AsyncGroup};
+    /// # #[cfg(feature = "async-io")]
+    /// async fn meet(group: &AsyncGroup) -> verbs_async::Result<AsyncChannel> {
+    ///     let stream = async_io::Async::<TcpStream>::connect(([192, 0, 2, 1], 7471)).await?;
+    ///     let (channel, theirs) = group.exchange(stream, b"hello").await?;
+    ///     println!("the peer says {theirs:?}");
+    ///     Ok(channel)
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Channel`] with an [`ExchangeError`] says what the peer did wrong: refused (and why),
+    /// hung up, speaks something else. With any other it is this side that could not connect, or
+    /// [join](Self::join), which the peer is told.
+    ///
+    /// [`MAX_PRIVATE_DATA`]: verbs_channel::exchange::MAX_PRIVATE_DATA
+    /// [`PreparedChannel::connect`]: verbs_channel::PreparedChannel::connect
+    pub async fn exchange(
+        &self,
+        stream: impl AsyncRead + AsyncWrite + Unpin,
+        private_data: &[u8],
+    ) -> Result<(AsyncChannel, Vec<u8>)> {
+        let prepared = self.prepare()?;
+        let exchange = Exchange::new(&prepared.endpoint(), private_data).map_err(exchange_error)?;
+        // It joins before it says that it is ready: a peer is told if the group is full.
+        meet(stream, exchange, |remote| {
+            self.join(prepared.handshake(remote)?)
+        })
+        .await
+    }
+
+    /// Connects over TCP to a peer that accepts, in a tokio runtime, with private data as in
+    /// [`exchange`](Self::exchange).
+    ///
+    /// A peer that does not listen yet is an error, and not tried again. Set a deadline with
+    /// `tokio::time::timeout`: dropping the future closes everything.
+    ///
+    /// # Errors
+    ///
+    /// As [`exchange`](Self::exchange).
+    #[cfg(feature = "tokio")]
+    pub async fn connect_tokio(
+        &self,
+        peer: impl tokio::net::ToSocketAddrs,
+        private_data: &[u8],
+    ) -> Result<(AsyncChannel, Vec<u8>)> {
+        let stream = tokio::net::TcpStream::connect(peer).await;
+        let stream = stream.map_err(|error| tcp("connect to", error))?;
+        // Without it it's only slower.
+        drop(stream.set_nodelay(true));
+        self.exchange_tokio(stream, private_data).await
+    }
+
+    /// Connects over TCP to the next peer that connects, in a tokio runtime, with private data as in
+    /// [`exchange`](Self::exchange).
+    ///
+    /// Dropping the future closes the connection of a peer that has come. A server for whom one
+    /// slow peer must not keep out the next accepts by itself, and spawns
+    /// [`exchange_tokio`](Self::exchange_tokio) in a timeout.
+    ///
+    /// # Errors
+    ///
+    /// As [`exchange`](Self::exchange).
+    #[cfg(feature = "tokio")]
+    pub async fn accept_tokio(
+        &self,
+        listener: &tokio::net::TcpListener,
+        private_data: &[u8],
+    ) -> Result<(AsyncChannel, Vec<u8>)> {
+        let accepted = listener.accept().await;
+        let (stream, _) = accepted.map_err(|error| tcp("accept", error))?;
+        // Without it it's only slower.
+        drop(stream.set_nodelay(true));
+        self.exchange_tokio(stream, private_data).await
+    }
+
+    /// [`exchange`](Self::exchange) over a stream of tokio's kind.
+    ///
+    /// # Errors
+    ///
+    /// As [`exchange`](Self::exchange).
+    #[cfg(feature = "tokio")]
+    pub async fn exchange_tokio(
+        &self,
+        stream: impl tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin,
+        private_data: &[u8],
+    ) -> Result<(AsyncChannel, Vec<u8>)> {
+        self.exchange(adapter::Tokio(stream), private_data).await
+    }
+
+    /// Connects over TCP to a peer that accepts, by async-io: in smol and any other executor. Private
+    /// data are as in [`exchange`](Self::exchange).
+    ///
+    /// A peer that does not listen yet is an error, and not tried again. Set a deadline with a
+    /// timer: dropping the future closes everything.
+    ///
+    /// # Errors
+    ///
+    /// As [`exchange`](Self::exchange).
+    #[cfg(feature = "async-io")]
+    pub async fn connect_async_io(
+        &self,
+        peer: impl Into<std::net::SocketAddr>,
+        private_data: &[u8],
+    ) -> Result<(AsyncChannel, Vec<u8>)> {
+        let stream = async_io::Async::<std::net::TcpStream>::connect(peer).await;
+        let stream = stream.map_err(|error| tcp("connect to", error))?;
+        // Without it it's only slower.
+        drop(stream.get_ref().set_nodelay(true));
+        self.exchange(stream, private_data).await
+    }
+
+    /// Connects over TCP to the next peer that connects, by async-io: in smol and any other
+    /// executor. Private data are as in [`exchange`](Self::exchange).
+    ///
+    /// Dropping the future closes the connection of a peer that has come. A server for whom one
+    /// slow peer must not keep out the next accepts by itself, and spawns
+    /// [`exchange`](Self::exchange) in a timeout.
+    ///
+    /// # Errors
+    ///
+    /// As [`exchange`](Self::exchange).
+    #[cfg(feature = "async-io")]
+    pub async fn accept_async_io(
+        &self,
+        listener: &async_io::Async<std::net::TcpListener>,
+        private_data: &[u8],
+    ) -> Result<(AsyncChannel, Vec<u8>)> {
+        let accepted = listener.accept().await;
+        let (stream, _) = accepted.map_err(|error| tcp("accept", error))?;
+        // Without it it's only slower.
+        drop(stream.get_ref().set_nodelay(true));
+        self.exchange(stream, private_data).await
+    }
+}
+
+/// Runs an exchange, with the handshake in its middle, over a stream; what the handshake came to,
+/// and the peer's private data.
+async fn meet<C>(
+    mut stream: impl AsyncRead + AsyncWrite + Unpin,
+    exchange: Exchange,
+    handshake: impl FnOnce(&QueuePairEndpoint) -> Result<C>,
+) -> Result<(C, Vec<u8>)> {
+    let agreed = agree(&mut stream, exchange, handshake).await;
+    if agreed.is_err() {
+        // The peer must not wait for what does not come. One try, so that this waits for nothing.
+        poll_fn(|cx| Poll::Ready(drop(Pin::new(&mut stream).poll_close(cx)))).await;
+    }
+    agreed
+}
+
+async fn agree<C>(
+    stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
+    mut exchange: Exchange,
+    handshake: impl FnOnce(&QueuePairEndpoint) -> Result<C>,
+) -> Result<(C, Vec<u8>)> {
+    let peer = run(stream, &mut exchange).await.map_err(exchange_error)?;
+    let connected = handshake(&peer.endpoint);
+    match &connected {
+        Ok(_) => exchange.ready(),
+        Err(error) => exchange.refuse(error),
+    }
+    let agreed = run(stream, &mut exchange).await;
+    // The handshake's own error says more than that the exchange is over.
+    let connected = connected?;
+    agreed.map_err(exchange_error)?;
+    Ok((connected, peer.private_data))
+}
+
+async fn run(
+    stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
+    exchange: &mut Exchange,
+) -> Result<Peer, ExchangeError> {
+    loop {
+        let moved = match exchange.step()? {
+            Step::Write(bytes) => {
+                let written = poll_fn(|cx| Pin::new(&mut *stream).poll_write(cx, bytes)).await;
+                // Before the peer's answer is waited for.
+                let flushed = poll_fn(|cx| Pin::new(&mut *stream).poll_flush(cx)).await;
+                written.and_then(|count| flushed.map(|()| count))
+            }
+            Step::Read(buffer) => poll_fn(|cx| Pin::new(&mut *stream).poll_read(cx, buffer)).await,
+            Step::Done(peer) => return Ok(peer.clone()),
+        };
+        exchange.moved(moved);
+    }
+}
+
+fn exchange_error(error: ExchangeError) -> Error {
+    verbs_channel::Error::from(error).into()
+}
+
+#[cfg(any(feature = "tokio", feature = "async-io"))]
+fn tcp(what: &'static str, source: std::io::Error) -> Error {
+    exchange_error(ExchangeError::Tcp { what, source })
+}

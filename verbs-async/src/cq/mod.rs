@@ -1,0 +1,274 @@
+//! Completion queues: awaited by whoever posts with `verbs_core` alone.
+
+use std::fmt;
+use std::future::{self, Future};
+use std::io;
+use std::mem;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::{Context, Poll};
+
+use verbs_channel::verbs_core::{CompletionQueue, PollSlot, PolledCompletions, WorkCompletion};
+
+use crate::error::{Error, Result};
+use crate::events::{Announced, CqEvents};
+use state::{Failure, State, Waiter};
+
+mod state;
+
+/// A completion queue whose completions are awaited.
+///
+/// Cloning is cheap and shares the queue. Any number of tasks can wait at once: some for whatever
+/// comes ([`poll`](Self::poll)), some for one work request ([`poll_wr_id`](Self::poll_wr_id)). A
+/// completion that somebody waits for by its `wr_id` goes to him alone; one that nobody has asked
+/// for yet is kept until somebody does. Whatever is dropped, no completion is lost.
+///
+/// The queue is armed only when it is empty and somebody waits, and polled again after that.
+///
+/// ```no_run
+/// # async fn example() -> verbs_async::Result<()> {
+/// use verbs_async::{AsyncCq, CqEvents};
+/// use verbs_async::verbs_channel::verbs_core::{Context, PollSlot};
+///
+/// let context = Context::first_active()?;
+/// let events = CqEvents::create_thread(&context)?;
+/// let cq = AsyncCq::create(&events, 64)?;
+/// // … post with a queue pair that was made with `cq.cq()`, then:
+/// let mut slots = [const { PollSlot::new() }; 16];
+/// for completion in cq.poll(&mut slots).await? {
+///     completion.result().ok();
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct AsyncCq {
+    shared: Arc<Shared>,
+}
+
+/// Who waits in [`AsyncCq::poll_completions`], from one call to the next.
+///
+/// One for each task that waits.
+#[derive(Default)]
+pub struct CqPollState {
+    waiting: Option<Waiting>,
+}
+
+struct Shared {
+    state: Mutex<State>,
+    cq: CompletionQueue,
+}
+
+/// A place among those who wait, given up when it is dropped.
+struct Waiting {
+    shared: Arc<Shared>,
+    key: usize,
+}
+
+impl AsyncCq {
+    /// Creates a queue with room for at least `min_capacity` completions, announced on a completion
+    /// channel that is watched.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`CompletionQueue::create`].
+    pub fn create(events: &CqEvents, min_capacity: u32) -> Result<Self> {
+        let channel = events.channel();
+        let cq = CompletionQueue::builder(channel.context(), min_capacity)
+            .channel(channel)
+            .build()?;
+        Self::new(cq, events)
+    }
+
+    /// Awaits a queue that was made with the completion channel which `events` watches.
+    ///
+    /// Nobody else may poll it from now on.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unannounced`], [`Error::ForeignChannel`].
+    pub fn new(cq: CompletionQueue, events: &CqEvents) -> Result<Self> {
+        let channel = cq.channel().ok_or(Error::Unannounced)?;
+        if channel.as_ptr() != events.channel().as_ptr() {
+            return Err(Error::ForeignChannel);
+        }
+        let shared = Arc::new_cyclic(|shared: &Weak<Shared>| {
+            let subscription = events.subscribe(&cq, Weak::<Shared>::clone(shared));
+            let state = State::new(cq.clone(), subscription);
+            let state = Mutex::new(state);
+            Shared { state, cq }
+        });
+        Ok(Self { shared })
+    }
+
+    /// Waits for completions that nobody awaits by their `wr_id`: as many as are there and fit, at
+    /// least one unless `slots` is empty.
+    ///
+    /// # Errors
+    ///
+    /// The queue cannot be polled, or is not announced any more: then nothing will come.
+    pub async fn poll<'a>(&self, slots: &'a mut [PollSlot]) -> Result<PolledCompletions<'a>> {
+        let mut state = CqPollState::default();
+        let found = future::poll_fn(|cx| self.poll_completions(cx, &mut state, slots)).await?;
+        let filled = slots.get(..found).unwrap_or_default();
+        Ok(PollSlot::completions(filled))
+    }
+
+    /// Waits for the completion of one work request, which must not be unsignalled.
+    ///
+    /// # Errors
+    ///
+    /// As [`poll`](Self::poll). That the work request itself has failed is in its completion.
+    pub fn poll_wr_id(&self, wr_id: u64) -> impl Future<Output = Result<WorkCompletion>> + Send {
+        let shared = Arc::clone(&self.shared);
+        let mut waiting = None;
+        future::poll_fn(move |cx| shared.poll_one(cx, wr_id, &mut waiting))
+    }
+
+    /// [`poll`](Self::poll) for a future of your own: the number of slots that were filled. See
+    /// [`PollSlot::completions`].
+    ///
+    /// # Errors
+    ///
+    /// As [`poll`](Self::poll).
+    pub fn poll_completions(
+        &self,
+        cx: &mut Context<'_>,
+        state: &mut CqPollState,
+        slots: &mut [PollSlot],
+    ) -> Poll<Result<usize>> {
+        self.shared.poll_any(cx, &mut state.waiting, slots)
+    }
+
+    /// The completion queue, to create queue pairs with.
+    #[must_use]
+    pub fn cq(&self) -> &CompletionQueue {
+        &self.shared.cq
+    }
+}
+
+impl Shared {
+    fn poll_any(
+        self: &Arc<Self>,
+        cx: &mut Context<'_>,
+        waiting: &mut Option<Waiting>,
+        slots: &mut [PollSlot],
+    ) -> Poll<Result<usize>> {
+        let mut state = self.lock();
+        if state.kept.is_empty() {
+            state.turn(|state| !state.kept.is_empty());
+        }
+        let found = state.take_kept(slots);
+        let (ended, replaced) = match state.failed {
+            _ if found > 0 || slots.is_empty() => (Poll::Ready(Ok(found)), None),
+            Some(failure) => (Poll::Ready(Err(failure.into())), None),
+            None => {
+                let key = self.place(&mut state, waiting, || Waiter::Any(None));
+                (Poll::Pending, state.set_waker(key, cx.waker()))
+            }
+        };
+        self.leave(state);
+        drop(replaced);
+        if ended.is_ready() {
+            *waiting = None;
+        }
+        ended
+    }
+
+    fn poll_one(
+        self: &Arc<Self>,
+        cx: &mut Context<'_>,
+        wr_id: u64,
+        waiting: &mut Option<Waiting>,
+    ) -> Poll<Result<WorkCompletion>> {
+        let mut state = self.lock();
+        let key = self.place(&mut state, waiting, || Waiter::One {
+            wr_id,
+            waker: None,
+            found: None,
+            behind: None,
+        });
+        if !state.has_found(key) {
+            state.turn(|state| state.has_found(key));
+        }
+        let (ended, replaced) = match (state.take_found(key), state.failed) {
+            (Some(found), _) => (Poll::Ready(Ok(found)), None),
+            (None, Some(failure)) => (Poll::Ready(Err(failure.into())), None),
+            (None, None) => (Poll::Pending, state.set_waker(key, cx.waker())),
+        };
+        self.leave(state);
+        drop(replaced);
+        if ended.is_ready() {
+            *waiting = None;
+        }
+        ended
+    }
+
+    /// The place of somebody who waits: the one he has, or a new one.
+    fn place(
+        self: &Arc<Self>,
+        state: &mut State,
+        waiting: &mut Option<Waiting>,
+        waiter: impl FnOnce() -> Waiter,
+    ) -> usize {
+        match waiting {
+            Some(here) if Arc::ptr_eq(&here.shared, self) => here.key,
+            _ => {
+                let key = state.join(waiter());
+                let shared = Arc::clone(self);
+                *waiting = Some(Waiting { shared, key });
+                key
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Unlocks, and wakes whom was noted.
+    fn leave(&self, mut state: MutexGuard<'_, State>) {
+        let wakers = mem::take(&mut state.wakers);
+        drop(state);
+        crate::wake::all(wakers);
+    }
+}
+
+impl Announced for Shared {
+    fn announced(&self) {
+        let mut state = self.lock();
+        state.armed = false;
+        // Whoever has been woken, or comes later, polls first.
+        state.turn(|state| state.waiters.iter().all(|(_, waiter)| !waiter.sleeps()));
+        self.leave(state);
+    }
+
+    fn unwatched(&self, error: &io::Error) {
+        let mut state = self.lock();
+        state.fail(Failure::Io(error.kind()));
+        self.leave(state);
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        let mut state = self.shared.lock();
+        let gone = state.part(self.key);
+        self.shared.leave(state);
+        drop(gone);
+    }
+}
+
+impl fmt::Debug for AsyncCq {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("AsyncCq").field(&self.shared.cq).finish()
+    }
+}
+
+impl fmt::Debug for CqPollState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let waits = self.waiting.is_some();
+        f.debug_struct("CqPollState")
+            .field("waits", &waits)
+            .finish()
+    }
+}

@@ -1,0 +1,252 @@
+//! Who waits for what, and what is kept for those who have not asked yet.
+
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::task::Waker;
+
+use slab::Slab;
+use verbs_channel::verbs_core::{CompletionQueue, PollError, PollSlot, WorkCompletion};
+
+use crate::error::Error;
+use crate::events::Subscription;
+
+/// What stands behind a queue's lock.
+pub(super) struct State {
+    cq: CompletionQueue,
+    subscription: Subscription,
+    // Polled, and not asked for yet; in their order.
+    pub(super) kept: VecDeque<WorkCompletion>,
+    pub(super) waiters: Slab<Waiter>,
+    // The first who waits for a work request; others for the same stand behind.
+    by_wr_id: HashMap<u64, usize>,
+    pub(super) armed: bool,
+    pub(super) failed: Option<Failure>,
+    room: [PollSlot; ROOM],
+    // To be woken when the lock is free.
+    pub(super) wakers: Vec<Waker>,
+}
+
+pub(super) enum Waiter {
+    Any(Option<Waker>),
+    One {
+        wr_id: u64,
+        waker: Option<Waker>,
+        found: Option<WorkCompletion>,
+        behind: Option<usize>,
+    },
+}
+
+/// Why nothing comes any more.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Failure {
+    Io(io::ErrorKind),
+    Poll(PollError),
+}
+
+impl State {
+    pub(super) fn new(cq: CompletionQueue, subscription: Subscription) -> Self {
+        Self {
+            subscription,
+            kept: VecDeque::with_capacity(cq.min_capacity() as usize),
+            cq,
+            waiters: Slab::new(),
+            by_wr_id: HashMap::new(),
+            armed: false,
+            failed: None,
+            room: [const { PollSlot::new() }; ROOM],
+            wakers: Vec::new(),
+        }
+    }
+
+    /// Polls until the queue is empty; if that was not enough, arms it and does so once more.
+    pub(super) fn turn(&mut self, is_enough: impl Fn(&Self) -> bool) {
+        loop {
+            while self.poll() > 0 {}
+            if is_enough(self) || self.armed || self.failed.is_some() {
+                return;
+            }
+            self.armed = true;
+            if let Err(error) = self.subscription.arm() {
+                let kind = io::Error::from(error).kind();
+                self.fail(Failure::Io(kind));
+            }
+        }
+    }
+
+    /// Polls once, and files what is found.
+    fn poll(&mut self) -> usize {
+        let found = match self.cq.poll(&mut self.room) {
+            Ok(found) => found.len(),
+            Err(error) => {
+                self.fail(Failure::Poll(error));
+                return 0;
+            }
+        };
+        for at in 0..found {
+            let Some(completion) = PollSlot::completions(&self.room).get(at).copied() else {
+                break;
+            };
+            self.file(completion);
+        }
+        found
+    }
+
+    /// Gives a completion to who waits for it; else it is kept, and those are woken who take any.
+    fn file(&mut self, completion: WorkCompletion) {
+        if let Some(key) = self.by_wr_id.remove(&completion.wr_id())
+            && let Some(Waiter::One {
+                wr_id,
+                waker,
+                found,
+                behind,
+            }) = self.waiters.get_mut(key)
+        {
+            *found = Some(completion);
+            self.wakers.extend(waker.take());
+            if let Some(behind) = behind.take() {
+                self.by_wr_id.insert(*wr_id, behind);
+            }
+            return;
+        }
+        self.kept.push_back(completion);
+        for (_, waiter) in &mut self.waiters {
+            if let Waiter::Any(waker) = waiter {
+                self.wakers.extend(waker.take());
+            }
+        }
+    }
+
+    pub(super) fn take_kept(&mut self, slots: &mut [PollSlot]) -> usize {
+        let count = slots.len().min(self.kept.len());
+        for (slot, completion) in slots.iter_mut().zip(self.kept.drain(..count)) {
+            slot.set(completion);
+        }
+        count
+    }
+
+    /// Takes in somebody who waits. What is kept for him he gets at once.
+    pub(super) fn join(&mut self, mut waiter: Waiter) -> usize {
+        let mut wanted = None;
+        if let Waiter::One { wr_id, found, .. } = &mut waiter {
+            let at = self.kept.iter().position(|kept| kept.wr_id() == *wr_id);
+            *found = at.and_then(|at| self.kept.remove(at));
+            wanted = found.is_none().then_some(*wr_id);
+        }
+        let key = self.waiters.insert(waiter);
+        if let Some(wr_id) = wanted {
+            self.stand_behind(wr_id, key);
+        }
+        key
+    }
+
+    /// Puts somebody at the end of those who wait for the same.
+    fn stand_behind(&mut self, wr_id: u64, key: usize) {
+        let Some(mut last) = self.by_wr_id.get(&wr_id).copied() else {
+            self.by_wr_id.insert(wr_id, key);
+            return;
+        };
+        while let Some(Waiter::One { behind, .. }) = self.waiters.get_mut(last) {
+            match behind {
+                Some(next) => last = *next,
+                None => {
+                    *behind = Some(key);
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Lets somebody go, and gives back what he has not taken. What has to be dropped, where nothing
+    /// is locked.
+    pub(super) fn part(&mut self, key: usize) -> Option<Waiter> {
+        let mut waiter = self.waiters.try_remove(key)?;
+        if let Waiter::One {
+            wr_id,
+            found,
+            behind,
+            ..
+        } = &mut waiter
+        {
+            let (wr_id, behind) = (*wr_id, behind.take());
+            match found.take() {
+                Some(found) => self.file(found),
+                None => self.close_gap(wr_id, key, behind),
+            }
+        }
+        Some(waiter)
+    }
+
+    fn close_gap(&mut self, wr_id: u64, key: usize, next: Option<usize>) {
+        let Some(mut at) = self.by_wr_id.get(&wr_id).copied() else {
+            return;
+        };
+        if at == key {
+            match next {
+                Some(next) => self.by_wr_id.insert(wr_id, next),
+                None => self.by_wr_id.remove(&wr_id),
+            };
+            return;
+        }
+        while let Some(Waiter::One { behind, .. }) = self.waiters.get_mut(at) {
+            match *behind {
+                Some(gone) if gone == key => {
+                    *behind = next;
+                    return;
+                }
+                Some(next) => at = next,
+                None => return,
+            }
+        }
+    }
+
+    pub(super) fn has_found(&self, key: usize) -> bool {
+        matches!(
+            self.waiters.get(key),
+            Some(Waiter::One { found: Some(_), .. })
+        )
+    }
+
+    pub(super) fn take_found(&mut self, key: usize) -> Option<WorkCompletion> {
+        match self.waiters.get_mut(key)? {
+            Waiter::One { found, .. } => found.take(),
+            Waiter::Any(_) => None,
+        }
+    }
+
+    /// The waker from before is the caller's to drop.
+    pub(super) fn set_waker(&mut self, key: usize, new: &Waker) -> Option<Waker> {
+        let (Waiter::Any(waker) | Waiter::One { waker, .. }) = self.waiters.get_mut(key)?;
+        match waker {
+            Some(old) if old.will_wake(new) => None,
+            _ => waker.replace(new.clone()),
+        }
+    }
+
+    /// Nothing comes any more: all are told.
+    pub(super) fn fail(&mut self, failure: Failure) {
+        self.failed.get_or_insert(failure);
+        for (_, waiter) in &mut self.waiters {
+            let (Waiter::Any(waker) | Waiter::One { waker, .. }) = waiter;
+            self.wakers.extend(waker.take());
+        }
+    }
+}
+
+impl Waiter {
+    pub(super) const fn sleeps(&self) -> bool {
+        let (Self::Any(waker) | Self::One { waker, .. }) = self;
+        waker.is_some()
+    }
+}
+
+impl From<Failure> for Error {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::Io(kind) => Self::Io(kind.into()),
+            Failure::Poll(error) => Self::Poll(error),
+        }
+    }
+}
+
+/// Completions to take at once.
+const ROOM: usize = 16;

@@ -1,0 +1,72 @@
+//! What can go wrong.
+
+use std::io;
+
+use verbs_channel::verbs_core::PollError;
+use verbs_channel::{DownReason, Refusal, TransportError};
+
+/// `Result` with this crate's [`Error`].
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Whatever can go wrong with async channels and queues.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// An operation was not posted.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// An operation was posted and did not succeed.
+    #[error(transparent)]
+    Transport(#[from] TransportError),
+    /// The completion queue was made without a completion channel, so nothing announces its
+    /// completions. Make the group with
+    /// [`PollStrategy::Notify`](verbs_channel::PollStrategy::Notify), the queue with
+    /// [`channel`](verbs_channel::verbs_core::CompletionQueue::channel).
+    #[error("the completion queue has no completion channel: nothing announces its completions")]
+    Unannounced,
+    /// The completion queue was made with another completion channel than the one that is watched.
+    #[error("the completion queue announces its completions on another completion channel")]
+    ForeignChannel,
+    /// The channel is down.
+    #[error("the channel is down: {0}")]
+    Down(DownReason),
+    /// The completion queue cannot be polled.
+    #[error(transparent)]
+    Poll(#[from] PollError),
+    /// The notifier, or a stream it was to connect over, failed.
+    #[error("cannot wait for the device: {0}")]
+    Io(#[from] io::Error),
+    /// The layer below was not set up.
+    #[error(transparent)]
+    Channel(verbs_channel::Error),
+}
+
+impl From<verbs_channel::Error> for Error {
+    fn from(error: verbs_channel::Error) -> Self {
+        match error {
+            verbs_channel::Error::Refused(refusal) => Self::Refused(refusal),
+            verbs_channel::Error::Transport(error) => Self::Transport(error),
+            error => Self::Channel(error),
+        }
+    }
+}
+
+impl From<verbs_channel::verbs_core::Error> for Error {
+    fn from(error: verbs_channel::verbs_core::Error) -> Self {
+        Self::Channel(error.into())
+    }
+}
+
+impl From<Error> for io::Error {
+    fn from(error: Error) -> Self {
+        let kind = match error {
+            Error::Io(error) => return error,
+            Error::Refused(refusal) => return verbs_channel::Error::Refused(refusal).into(),
+            Error::Transport(error) => return verbs_channel::Error::Transport(error).into(),
+            Error::Channel(error) => return error.into(),
+            Error::Down(_) | Error::Poll(_) => io::ErrorKind::ConnectionAborted,
+            Error::Unannounced | Error::ForeignChannel => io::ErrorKind::InvalidInput,
+        };
+        Self::new(kind, error)
+    }
+}

@@ -1,0 +1,157 @@
+//! Groups: async channels that share a completion queue, and what drives them.
+
+use std::io;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+use std::{fmt, task};
+
+#[expect(unused_imports, reason = "named in documentation")]
+use verbs_channel::ChannelGroup;
+use verbs_channel::channel_builder::IsComplete;
+use verbs_channel::verbs_core::ProtectionDomain;
+use verbs_channel::{ChannelBuilder, ConnectedMember, DownReason, PreparedMember};
+
+use crate::channel::AsyncChannel;
+use crate::driver::Driver;
+use crate::error::Result;
+use crate::events::{Announced, CqEvents};
+use crate::ring::Channels;
+
+/// Async channels that share a completion queue, a completion channel and a notifier.
+///
+/// Cloning is cheap and shares the group, which lives as long as the last clone or the last of its
+/// channels. One channel is a group of one.
+#[derive(Clone)]
+pub struct AsyncGroup {
+    shared: Arc<Shared>,
+}
+
+/// What the channels of a group share.
+pub(crate) struct Shared {
+    pub(crate) driver: Driver<Channels>,
+    pd: ProtectionDomain,
+}
+
+impl AsyncGroup {
+    /// Makes a group of at most `max_channels` such channels, announced on a completion channel that
+    /// is watched already. Others may share it.
+    ///
+    /// ```no_run
+    /// # fn main() -> verbs_async::Result<()> {
+    /// use verbs_async::{AsyncGroup, CqEvents};
+    /// use verbs_async::verbs_channel::{Channel, verbs_core::Context};
+    ///
+    /// let pd = Context::first_active()?.alloc_pd()?;
+    /// let events = CqEvents::create_thread(pd.context())?;
+    /// let group = AsyncGroup::new(Channel::builder(&pd).max_recv_wr(256), 100, &events)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Those of [`ChannelBuilder::group`].
+    pub fn new<S: IsComplete>(
+        builder: ChannelBuilder<S>,
+        max_channels: u32,
+        events: &CqEvents,
+    ) -> Result<Self> {
+        let group = builder.group_on(max_channels, events.channel())?;
+        let pd = group.pd().clone();
+        let cq = group.cq().clone();
+        let shared = Arc::new_cyclic(|shared: &Weak<Shared>| {
+            let subscription = events.subscribe(&cq, Weak::<Shared>::clone(shared));
+            let ring = Channels {
+                subscription,
+                group,
+            };
+            Shared {
+                driver: Driver::new(ring),
+                pd,
+            }
+        });
+        Ok(Self { shared })
+    }
+
+    /// An operation that is not done when it is polled, polls for up to so long before it goes to
+    /// sleep: shorter latency, for tasks that have a core of their own. Zero, for not at all, unless
+    /// set.
+    pub fn set_busy_poll(&self, busy_poll: Duration) {
+        self.shared.driver.set_busy_poll(busy_poll);
+    }
+
+    /// Prepares one more channel, to be connected and to [join](Self::join).
+    ///
+    /// # Errors
+    ///
+    /// Those of [`ChannelGroup::prepare`].
+    pub fn prepare(&self) -> Result<PreparedMember> {
+        Ok(self.shared.driver.see(|ring| ring.group.prepare())?)
+    }
+
+    /// Takes in a channel that is connected.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`ChannelGroup::join`]: the group is full, or the channel was prepared by another.
+    pub fn join(&self, member: ConnectedMember) -> Result<AsyncChannel> {
+        let at = self.shared.driver.with(|ring| ring.group.join(member))?;
+        Ok(AsyncChannel::new(Arc::clone(&self.shared), at))
+    }
+
+    /// Two channels of the group that are connected to each other: for tests and first steps.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`prepare`](Self::prepare), the handshake and [`join`](Self::join).
+    pub fn loopback(&self) -> Result<(AsyncChannel, AsyncChannel)> {
+        let (left, right) = (self.prepare()?, self.prepare()?);
+        let (to_left, to_right) = (left.endpoint(), right.endpoint());
+        let (left, right) = (left.handshake(&to_right)?, right.handshake(&to_left)?);
+        Ok((self.join(left)?, self.join(right)?))
+    }
+
+    /// Ends all channels at once: what is in flight is aborted, and they are down for this reason.
+    pub fn give_up(&self, reason: DownReason) {
+        self.shared.give_up(reason);
+    }
+
+    /// The protection domain whose regions the channels work on.
+    #[must_use]
+    pub fn pd(&self) -> &ProtectionDomain {
+        &self.shared.pd
+    }
+}
+
+impl Shared {
+    pub(crate) const fn pd(&self) -> &ProtectionDomain {
+        &self.pd
+    }
+
+    fn give_up(&self, reason: DownReason) {
+        self.driver.with(|ring| ring.group.give_up(reason));
+    }
+
+    /// Waits until nothing is left in these queues of a channel.
+    pub(crate) async fn drained(&self, at: usize, queues: &[usize]) {
+        std::future::poll_fn(|cx: &mut task::Context<'_>| self.driver.poll_drained(at, queues, cx))
+            .await;
+    }
+}
+
+impl Announced for Shared {
+    fn announced(&self) {
+        self.driver.announced();
+    }
+
+    fn unwatched(&self, error: &io::Error) {
+        log::error!("nothing announces completions any more, closing all channels: {error}");
+        self.give_up(DownReason::Unannounced);
+    }
+}
+
+impl fmt::Debug for AsyncGroup {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("AsyncGroup").field(&self.shared.pd).finish()
+    }
+}

@@ -1,0 +1,80 @@
+//! The one waker that a reactor sees, which passes on to the one that waits.
+
+use std::panic::{self, AssertUnwindSafe};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Wake, Waker};
+
+/// Stands between a reactor and the wakers of its callers.
+///
+/// Reactors clone, drop and (async-io) wake the waker that a call replaces with their locks held,
+/// and such a waker may call them again. This one is always the same, so they replace nothing, and
+/// it runs nobody's code with a lock held.
+#[derive(Debug)]
+pub(super) struct Relay {
+    last: Arc<Last>,
+    waker: Waker,
+}
+
+#[derive(Debug, Default)]
+struct Last {
+    waker: Mutex<Option<Waker>>,
+}
+
+impl Relay {
+    pub(super) fn new() -> Self {
+        let last = Arc::new(Last::default());
+        let waker = Waker::from(Arc::clone(&last));
+        Self { last, waker }
+    }
+
+    /// Polls `source`, which is to wake this relay, for the caller whose context `cx` is.
+    pub(super) fn poll<T>(
+        &self,
+        cx: &Context<'_>,
+        source: impl FnOnce(&mut Context<'_>) -> Poll<T>,
+    ) -> Poll<T> {
+        // First, so that a wake-up between the two finds it.
+        self.last.register(cx.waker());
+        // It stays if this is ready: by now it may be that of a call on another thread.
+        source(&mut Context::from_waker(&self.waker))
+    }
+
+    /// Wakes who waits, if anybody does.
+    pub(super) fn wake(&self) {
+        self.waker.wake_by_ref();
+    }
+}
+
+impl Last {
+    fn register(&self, waker: &Waker) {
+        let same = |last: &Waker| last.will_wake(waker);
+        if self.lock().as_ref().is_some_and(same) {
+            return;
+        }
+        let waker = waker.clone();
+        let replaced = self.lock().replace(waker);
+        drop(replaced);
+    }
+
+    fn take(&self) -> Option<Waker> {
+        self.lock().take()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Waker>> {
+        self.waker.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Wake for Last {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        if let Some(waker) = self.take() {
+            // A waker that panics has said so by now, and the reactor's thread goes on: it has
+            // others to wake.
+            drop(panic::catch_unwind(AssertUnwindSafe(|| waker.wake())));
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! Readiness by tokio.
+#![expect(unsafe_code, reason = "registers a descriptor with tokio")]
+
+use std::future::{self, Future};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::panic;
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll, ready};
+
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::runtime::Handle;
+use tokio::task::coop;
+
+use super::CqNotifier;
+use super::relay::Relay;
+
+/// Tells by a tokio runtime, the one that it was made in (feature `tokio`).
+///
+/// Any task may wait on it, on any executor; it is that runtime that watches the descriptor, as
+/// long as it runs. A current-thread runtime watches only while somebody is in its `block_on`.
+#[derive(Debug)]
+pub struct TokioNotifier {
+    // Goes before the relay that it wakes.
+    registered: AsyncFd<OwnedFd>,
+    relay: Relay,
+    runtime: Handle,
+}
+
+impl TokioNotifier {
+    /// Watches a duplicate of `descriptor`, by the runtime that this is called in.
+    ///
+    /// # Errors
+    ///
+    /// Outside a runtime, and in one that has no I/O (`Builder::enable_io`) or is being shut down;
+    /// `EMFILE` and the like.
+    pub fn new(descriptor: impl AsFd) -> io::Result<Self> {
+        let runtime = Handle::try_current().map_err(io::Error::other)?;
+        Self::within(runtime, &descriptor)
+    }
+
+    fn within(runtime: Handle, descriptor: &impl AsFd) -> io::Result<Self> {
+        let descriptor = descriptor.as_fd().try_clone_to_owned()?;
+        let entered = runtime.enter();
+        // There is no way to ask whether it has I/O, and it panics if it has not.
+        let registered = panic::catch_unwind(move || {
+            // SAFETY: an `OwnedFd` is open and always the same until it is dropped, which here the
+            // `AsyncFd` alone can do.
+            unsafe { AsyncFd::register_with_interest(descriptor, Interest::READABLE) }
+        });
+        drop(entered);
+        let registered = registered.map_err(|_panic| {
+            io::Error::other("this tokio runtime has no I/O, see Builder::enable_io")
+        })?;
+        Ok(Self {
+            registered: registered.map_err(io::Error::from)?,
+            relay: Relay::new(),
+            runtime,
+        })
+    }
+}
+
+impl CqNotifier for TokioNotifier {
+    fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // A task that has used up its turn would be woken from in here, and could call again from
+        // within that wake-up, and so on without end: so this is not counted.
+        self.relay.poll(cx, |cx| {
+            let readable = future::poll_fn(|cx| {
+                let mut readable = ready!(self.registered.poll_read_ready(cx))?;
+                readable.clear_ready();
+                Poll::Ready(Ok(()))
+            });
+            pin!(coop::unconstrained(readable)).poll(cx)
+        })
+    }
+
+    fn readable(&self) -> Pin<Box<dyn Future<Output = io::Result<()>> + Send + '_>> {
+        Box::pin(async {
+            let own = Self::within(self.runtime.clone(), self.registered.get_ref())?;
+            future::poll_fn(|cx| own.poll_readable(cx)).await
+        })
+    }
+}

@@ -1,0 +1,123 @@
+//! Operations: what has been begun, and how it ends.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use verbs_channel::verbs_core::WorkSuccess;
+use verbs_channel::{OwnedBuffer, OwnedWork};
+
+use crate::error::Result;
+use crate::group::Shared;
+use crate::ring::Outcome;
+
+/// An operation that has begun: a future of its result and its buffer.
+///
+/// It was posted when it was made, or stands in line for a place in its queue; to await it is only
+/// to learn how it ended. It may be polled from any task, put down and polled again: with a timeout
+/// around `&mut operation` it can be waited for anew when that has passed.
+///
+/// Dropping it abandons the operation, not the memory: while the card may touch the buffer the
+/// channel keeps it, and returns it to its pool, or frees it, at the completion. What is still in
+/// line is not posted any more. A message that an abandoned receive takes is lost: whoever wants it
+/// keeps the operation.
+#[must_use = "dropping an operation abandons it"]
+pub struct Operation {
+    begun: Begun,
+}
+
+/// A batch that has begun: a future of its result and its work, as it was given.
+///
+/// As an [`Operation`], for many work requests with one completion.
+#[must_use = "dropping a batch abandons it"]
+pub struct Batch {
+    begun: Begun,
+}
+
+/// Something that was begun and whose outcome has not been taken.
+struct Begun {
+    shared: Arc<Shared>,
+    // `None` once the outcome has been taken.
+    key: Option<usize>,
+}
+
+impl Operation {
+    pub(crate) const fn new(shared: Arc<Shared>, key: usize) -> Self {
+        let key = Some(key);
+        Self {
+            begun: Begun { shared, key },
+        }
+    }
+}
+
+impl Batch {
+    pub(crate) const fn new(shared: Arc<Shared>, key: usize) -> Self {
+        let key = Some(key);
+        Self {
+            begun: Begun { shared, key },
+        }
+    }
+}
+
+impl Begun {
+    #[inline]
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Outcome> {
+        let key = self
+            .key
+            .expect("an operation that is done is not polled again");
+        let outcome = self.shared.driver.poll_outcome(key, cx);
+        if outcome.is_ready() {
+            self.key = None;
+        }
+        outcome
+    }
+}
+
+impl Drop for Begun {
+    fn drop(&mut self) {
+        if let Some(key) = self.key {
+            self.shared.driver.abandon(key);
+        }
+    }
+}
+
+impl Future for Operation {
+    /// How it ended, and the buffer.
+    ///
+    /// The buffer is empty, with a capacity of 0, in one case: the driver refused to destroy the
+    /// queue pair, and so to take the buffer from the card.
+    type Output = (Result<WorkSuccess>, OwnedBuffer);
+
+    #[inline]
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let outcome = self.begun.poll(cx);
+        outcome.map(|outcome| (outcome.result.map_err(Into::into), outcome.buffer))
+    }
+}
+
+impl Future for Batch {
+    /// How it ended, and its work. The first failure in it is the batch's.
+    type Output = (Result<()>, Vec<OwnedWork>);
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let outcome = self.begun.poll(cx);
+        outcome.map(|outcome| {
+            let result = outcome.result.map(drop).map_err(Into::into);
+            (result, outcome.batch)
+        })
+    }
+}
+
+impl fmt::Debug for Operation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Operation").field(&self.begun.key).finish()
+    }
+}
+
+impl fmt::Debug for Batch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Batch").field(&self.begun.key).finish()
+    }
+}
