@@ -9,7 +9,6 @@ mod tests;
 
 use std::future::poll_fn;
 use std::pin::Pin;
-use std::task::Poll;
 
 use futures_io::{AsyncRead, AsyncWrite};
 use verbs_channel::exchange::{Exchange, ExchangeError, Peer, Step};
@@ -24,12 +23,11 @@ impl AsyncGroup {
     /// gives the peer up to [`MAX_PRIVATE_DATA`] bytes with it. The peer's come back.
     ///
     /// The peer need not be async: [`PreparedChannel::connect`] and its like speak the same. To keep
-    /// the stream, to notice a peer that died or to talk on, give `&mut` of it; it is closed if the
-    /// peers do not agree.
+    /// the stream, to notice a peer that died or to talk on, give `&mut` of it. If the peers do not
+    /// agree, or the future is dropped, such a stream is good for nothing but to be closed.
     ///
     /// It waits for the peer as long as it takes: set a deadline with your runtime's timeout.
-    /// Dropping the future gives the channel up, and the stream; one that was borrowed is then in
-    /// the middle of something, and good for nothing but to be closed.
+    /// Dropping the future gives up the channel, and the stream that it was given.
     ///
     /// ```no_run
     /// # use std::net::TcpStream;
@@ -174,29 +172,17 @@ impl AsyncGroup {
 /// and the peer's private data.
 async fn meet<C>(
     mut stream: impl AsyncRead + AsyncWrite + Unpin,
-    exchange: Exchange,
-    handshake: impl FnOnce(&QueuePairEndpoint) -> Result<C>,
-) -> Result<(C, Vec<u8>)> {
-    let agreed = agree(&mut stream, exchange, handshake).await;
-    if agreed.is_err() {
-        // The peer must not wait for what does not come. One try, so that this waits for nothing.
-        poll_fn(|cx| Poll::Ready(drop(Pin::new(&mut stream).poll_close(cx)))).await;
-    }
-    agreed
-}
-
-async fn agree<C>(
-    stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
     mut exchange: Exchange,
     handshake: impl FnOnce(&QueuePairEndpoint) -> Result<C>,
 ) -> Result<(C, Vec<u8>)> {
-    let peer = run(stream, &mut exchange).await.map_err(exchange_error)?;
+    let peer = run(&mut stream, &mut exchange).await;
+    let peer = peer.map_err(exchange_error)?;
     let connected = handshake(&peer.endpoint);
     match &connected {
         Ok(_) => exchange.ready(),
         Err(error) => exchange.refuse(error),
     }
-    let agreed = run(stream, &mut exchange).await;
+    let agreed = run(&mut stream, &mut exchange).await;
     // The handshake's own error says more than that the exchange is over.
     let connected = connected?;
     agreed.map_err(exchange_error)?;

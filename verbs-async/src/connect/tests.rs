@@ -1,0 +1,329 @@
+//! Tests of connecting that need no device: the handshake is made up, the peers are real.
+
+use std::future::Future;
+use std::io::{self, Read as _, Write as _};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::pin::{Pin, pin};
+use std::sync::mpsc;
+use std::task::{Context, Poll};
+use std::thread;
+use std::time::Duration;
+
+use async_io::{Async, Timer};
+use futures_io::{AsyncRead, AsyncWrite};
+use verbs_channel::exchange::{Exchange, ExchangeError, RefusalCode};
+use verbs_channel::verbs_core::{PacketSequenceNumber, QueuePairEndpoint};
+
+use super::adapter::Tokio;
+use super::meet;
+use crate::error::{Error, Result};
+use crate::group::AsyncGroup;
+
+const SOON: Duration = Duration::from_millis(50);
+/// Only what hangs takes so long.
+const LONG: Duration = Duration::from_secs(20);
+
+#[derive(Clone, Copy, Debug)]
+enum Way {
+    Tokio,
+    AsyncIo,
+}
+
+const WAYS: [Way; 2] = [Way::Tokio, Way::AsyncIo];
+
+/// A TCP connection of either runtime.
+trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
+impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
+
+impl Way {
+    /// Runs a future on a thread of its own, so that one that blocks fails too.
+    fn run<T: Send + 'static>(self, future: impl Future<Output = T> + Send + 'static) -> T {
+        let (done, ended) = mpsc::channel();
+        let runner = thread::spawn(move || {
+            drop(
+                done.send(match self {
+                    Self::Tokio => tokio::runtime::Builder::new_current_thread()
+                        .enable_all()
+                        .build()
+                        .unwrap()
+                        .block_on(future),
+                    Self::AsyncIo => async_io::block_on(future),
+                }),
+            );
+        });
+        match ended.recv_timeout(LONG) {
+            Ok(value) => value,
+            Err(mpsc::RecvTimeoutError::Timeout) => panic!("{self:?}: it hangs"),
+            Err(mpsc::RecvTimeoutError::Disconnected) => {
+                std::panic::resume_unwind(runner.join().unwrap_err())
+            }
+        }
+    }
+
+    fn stream(self, stream: TcpStream) -> Box<dyn Stream> {
+        stream.set_nonblocking(true).unwrap();
+        match self {
+            Self::Tokio => {
+                let stream = tokio::net::TcpStream::from_std(stream).unwrap();
+                Box::new(Tokio(stream))
+            }
+            Self::AsyncIo => Box::new(Async::new_nonblocking(stream).unwrap()),
+        }
+    }
+}
+
+/// What a future comes to, unless it takes longer.
+async fn within<T>(time: Duration, future: impl Future<Output = T>) -> Option<T> {
+    let (mut future, mut timer) = (pin!(future), Timer::after(time));
+    std::future::poll_fn(|cx| match future.as_mut().poll(cx) {
+        Poll::Ready(value) => Poll::Ready(Some(value)),
+        Poll::Pending => Pin::new(&mut timer).poll(cx).map(|_at| None),
+    })
+    .await
+}
+
+fn begin(qp_num: u32, private_data: &[u8]) -> Exchange {
+    let psn = PacketSequenceNumber::new(7).unwrap();
+    let endpoint = QueuePairEndpoint::builder(qp_num, psn).lid(1).build();
+    Exchange::new(&endpoint.unwrap(), private_data).unwrap()
+}
+
+fn frame(version: u16, kind: u16, len: u32, payload: &[u8]) -> Vec<u8> {
+    let (version, kind) = (version.to_be_bytes(), kind.to_be_bytes());
+    [b"VRBC", &version[..], &kind, &len.to_be_bytes(), payload].concat()
+}
+
+/// Two ends of a TCP connection.
+fn connection() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let left = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let right = listener.accept().unwrap().0;
+    for stream in [&left, &right] {
+        stream.set_read_timeout(Some(LONG)).unwrap();
+    }
+    (left, right)
+}
+
+/// What our side says of a peer that says this and hangs up, or waits for us to; what it told it.
+fn of(way: Way, theirs: Vec<u8>, hangs_up: bool) -> (ExchangeError, Vec<u8>) {
+    let (ours, mut peer) = connection();
+    let peer = thread::spawn(move || {
+        peer.write_all(&theirs).unwrap();
+        if hangs_up {
+            peer.shutdown(std::net::Shutdown::Write).unwrap();
+        }
+        let mut told = Vec::new();
+        // Ours may end before it has read all.
+        drop(peer.read_to_end(&mut told));
+        told
+    });
+    let failed = way.run(async move {
+        let met = meet(way.stream(ours), begin(2, b""), |_remote| Ok(()));
+        met.await.unwrap_err()
+    });
+    (exchange(failed), peer.join().unwrap())
+}
+
+fn exchange(error: Error) -> ExchangeError {
+    match error {
+        Error::Channel(verbs_channel::Error::Exchange(error)) => error,
+        other => panic!("{other}"),
+    }
+}
+
+/// The code of the refusal that follows our endpoint.
+fn refused_with(told: &[u8]) -> &[u8] {
+    let after = &told[12 + QueuePairEndpoint::BYTES..];
+    assert_eq!(&after[..8], b"VRBC\0\x01\0\x03");
+    &after[12..14]
+}
+
+#[test]
+fn both_ends_meet_and_keep_their_streams() {
+    for (here, there) in [(Way::Tokio, Way::AsyncIo), (Way::AsyncIo, Way::Tokio)] {
+        let (ours, theirs) = connection();
+        let side = |way: Way, stream: TcpStream, qp_num| async move {
+            let kept = stream.try_clone().unwrap();
+            let mut stream = way.stream(stream);
+            let handshake = |remote: &QueuePairEndpoint| Ok(remote.qp_num());
+            let private_data = [u8::try_from(qp_num).unwrap(); 1024];
+            let met = meet(&mut stream, begin(qp_num, &private_data), handshake).await;
+            kept.set_nonblocking(false).unwrap();
+            (&kept).write_all(b"more").unwrap();
+            let mut more = [0; 4];
+            (&kept).read_exact(&mut more).unwrap();
+            assert_eq!(&more, b"more");
+            met.unwrap()
+        };
+        let peer = thread::spawn(move || there.run(side(there, theirs, 3)));
+        assert_eq!(here.run(side(here, ours, 2)), (3, vec![3; 1024]));
+        assert_eq!(peer.join().unwrap(), (2, vec![2; 1024]));
+    }
+}
+
+#[test]
+fn a_peer_that_hangs_up_is_told_from_one_that_speaks_something_else() {
+    for way in WAYS {
+        let (error, _) = of(way, frame(1, 1, 36, &[0; 5]), true);
+        let is_cut = matches!(
+            error,
+            ExchangeError::HungUp {
+                got: 5,
+                expected: 36
+            }
+        );
+        assert!(is_cut, "{error}");
+        let (error, told) = of(way, b"BAD\n".to_vec(), false);
+        assert!(
+            matches!(error, ExchangeError::NotOurs(magic) if &magic == b"BAD\n"),
+            "{error}"
+        );
+        assert_eq!(told.len(), 12 + QueuePairEndpoint::BYTES);
+    }
+}
+
+#[test]
+fn a_peer_is_told_why_it_is_refused_and_sees_the_end() {
+    for way in WAYS {
+        let (error, told) = of(way, frame(9, 1, 0, b""), false);
+        assert!(matches!(error, ExchangeError::Version(9)), "{error}");
+        assert_eq!(refused_with(&told), [0, 1]);
+        let (error, told) = of(way, frame(1, 1, u32::MAX, b""), false);
+        assert!(matches!(error, ExchangeError::TooLong { .. }), "{error}");
+        assert_eq!(refused_with(&told), [0, 2]);
+        let (error, told) = of(way, frame(1, 1, 36, &[0xff; 36]), false);
+        assert!(matches!(error, ExchangeError::Endpoint(_)), "{error}");
+        assert_eq!(refused_with(&told), [0, 3]);
+    }
+}
+
+#[test]
+fn a_peer_that_refuses_is_quoted() {
+    for way in WAYS {
+        let (error, _) = of(way, frame(1, 3, 6, b"\0\x04full"), true);
+        assert_eq!(error.to_string(), "the peer refuses: \"full\"");
+    }
+}
+
+#[test]
+fn a_handshake_that_failed_is_told() {
+    for way in WAYS {
+        let (ours, theirs) = connection();
+        let peer = thread::spawn(move || {
+            way.run(async move {
+                let failed = meet(way.stream(theirs), begin(3, b""), |_| {
+                    Err::<(), _>(verbs_channel::Error::GroupFull(4).into())
+                });
+                failed.await.unwrap_err()
+            })
+        });
+        let error = way.run(async move {
+            let met = meet(way.stream(ours), begin(2, b""), |_remote| Ok(()));
+            met.await.unwrap_err()
+        });
+        match exchange(error) {
+            ExchangeError::Refused { code, words } => {
+                assert_eq!(code, RefusalCode::HANDSHAKE);
+                assert!(words.contains("made for 4 channels"), "{words}");
+            }
+            other => panic!("{other}"),
+        }
+        let own = peer.join().unwrap();
+        assert!(
+            matches!(own, Error::Channel(verbs_channel::Error::GroupFull(4))),
+            "{own}"
+        );
+    }
+}
+
+#[test]
+fn a_silent_peer_is_left_by_dropping_the_future() {
+    for way in WAYS {
+        let (ours, mut peer) = connection();
+        let met = way.run(async move {
+            let met = meet(way.stream(ours), begin(2, b""), |_remote| Ok(()));
+            within(SOON, met).await
+        });
+        assert!(met.is_none());
+        let mut told = Vec::new();
+        peer.read_to_end(&mut told).unwrap();
+        assert_eq!(told.len(), 12 + QueuePairEndpoint::BYTES);
+    }
+}
+
+/// A stream that gives one byte at a time and keeps what is written until it is flushed.
+struct Buffered {
+    kept: Vec<u8>,
+    stream: Box<dyn Stream>,
+}
+
+impl AsyncRead for Buffered {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut [u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_read(cx, &mut buffer[..1])
+    }
+}
+
+impl AsyncWrite for Buffered {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        _cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let bytes = &bytes[..bytes.len().min(40)];
+        self.kept.extend(bytes);
+        Poll::Ready(Ok(bytes.len()))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let Self { kept, stream } = self.get_mut();
+        while !kept.is_empty() {
+            match Pin::new(&mut *stream).poll_write(cx, kept) {
+                Poll::Ready(written) => drop(kept.drain(..written?)),
+                Poll::Pending => return Poll::Pending,
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_close(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_close(cx)
+    }
+}
+
+#[test]
+fn a_stream_with_a_buffer_is_flushed() {
+    for way in WAYS {
+        let (ours, theirs) = connection();
+        let side = move |stream, qp_num| async move {
+            let stream = Buffered {
+                kept: Vec::new(),
+                stream: way.stream(stream),
+            };
+            let met = meet(stream, begin(qp_num, b"data"), |_remote| Ok(()));
+            within(LONG / 2, met).await.expect("it waits for ever")
+        };
+        let peer = thread::spawn(move || way.run(side(theirs, 3)));
+        assert_eq!(way.run(side(ours, 2)).unwrap().1, b"data");
+        assert_eq!(peer.join().unwrap().unwrap().1, b"data");
+    }
+}
+
+/// What connects can be spawned.
+#[expect(dead_code, reason = "it need only compile")]
+fn futures_are_send(
+    group: &'static AsyncGroup,
+    stream: Async<TcpStream>,
+    listener: &'static Async<TcpListener>,
+    tokio_listener: &'static tokio::net::TcpListener,
+) {
+    fn is_send<T>(_future: impl Future<Output = Result<T>> + Send + 'static) {}
+    is_send(group.exchange(stream, b""));
+    is_send(group.connect_tokio("localhost:1", b""));
+    is_send(group.accept_tokio(tokio_listener, b""));
+    is_send(group.connect_async_io(([127, 0, 0, 1], 1), b""));
+    is_send(group.accept_async_io(listener, b""));
+}
