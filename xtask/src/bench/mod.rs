@@ -16,7 +16,8 @@ use crate::workspace;
 use callgrind::Counts;
 
 const HELP: &str = "\
-Counts instructions per operation, of verbs-core and of verbs-channel, beside the same work in C.
+Counts instructions per operation, of verbs-core, verbs-channel and verbs-async, beside the same
+work in C.
 
 Usage: cargo xtask bench [OPTION]
 
@@ -43,6 +44,7 @@ struct Operation {
 enum Ours {
     Core,
     Channel,
+    Async,
 }
 
 impl Ours {
@@ -50,12 +52,13 @@ impl Ours {
         match self {
             Self::Core => ("verbs-core", "data_path"),
             Self::Channel => ("verbs-channel", "channel"),
+            Self::Async => ("verbs-async", "operations"),
         }
     }
 }
 
 /// All of them, in the order of the table.
-const OPERATIONS: [Operation; 10] = [
+const OPERATIONS: [Operation; 13] = [
     Operation {
         name: "send1",
         what: "post a send, poll its completion",
@@ -126,6 +129,27 @@ const OPERATIONS: [Operation; 10] = [
         ours: Ours::Channel,
         budget: None,
     },
+    Operation {
+        name: "async_send1",
+        what: "async: a send that is done at once",
+        c: "send1",
+        ours: Ours::Async,
+        budget: Some(300.0),
+    },
+    Operation {
+        name: "async_sep16",
+        what: "async: 16 sends in flight",
+        c: "sep16",
+        ours: Ours::Async,
+        budget: Some(4800.0),
+    },
+    Operation {
+        name: "async_batch16",
+        what: "async: a batch of 16 sends",
+        c: "batch16",
+        ours: Ours::Async,
+        budget: None,
+    },
 ];
 
 /// Each loop is run twice. What the longer run takes more is the loop's alone: set-up and tear-down
@@ -148,12 +172,14 @@ pub(crate) fn main(args: Vec<OsString>) -> Result<ExitCode, Error> {
     let reference = build_c(&dir)?;
     let core = build_ours(Ours::Core)?;
     let channel = build_ours(Ours::Channel)?;
+    let operations = build_ours(Ours::Async)?;
     let mut rows = Vec::new();
     for operation in &OPERATIONS {
         let c = measure(&reference, &dir, operation.c)?;
         let program = match operation.ours {
             Ours::Core => &core,
             Ours::Channel => &channel,
+            Ours::Async => &operations,
         };
         let ours = measure(program, &dir, operation.name)?;
         rows.push(Row { operation, c, ours });

@@ -1,0 +1,114 @@
+//! The async loops, for `cargo xtask bench` to count instructions in: the work of their twins in
+//! `verbs-core`'s benches, on a stand-in for libibverbs that completes every request at once.
+//!
+//! `operations OPERATION COUNT` runs one of them. So each operation is done when it is first polled:
+//! what is counted is what async costs, not what a runtime does.
+#![expect(clippy::print_stderr, reason = "a program: it says why it failed")]
+
+use std::error::Error;
+use std::fmt::Display;
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::process;
+use std::task::{Context, Poll, Waker};
+
+use verbs_async::verbs_channel::verbs_core::{self, CompletionChannel};
+use verbs_async::verbs_channel::{Channel, Outgoing, OwnedBuffer, OwnedWork};
+use verbs_async::{AsyncChannel, AsyncGroup, CqEvents, CqNotifier};
+
+const MESSAGE: usize = 64;
+const BATCH: usize = 16;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let mut args = std::env::args().skip(1);
+    let (Some(operation), Some(count)) = (args.next(), args.next()) else {
+        // `cargo bench` itself comes here.
+        eprintln!("this is run by `cargo xtask bench`");
+        return Ok(());
+    };
+    let pd = verbs_core::Context::first_active()?.alloc_pd()?;
+    let events = CqEvents::new(CompletionChannel::create(pd.context())?, Never);
+    let group = AsyncGroup::new(Channel::builder(&pd), 2, &events)?;
+    let (channel, _peer) = group.loopback()?;
+    let mut buffers = Vec::new();
+    for _ in 0..BATCH {
+        buffers.push(OwnedBuffer::from(pd.reg_mr(vec![0; MESSAGE])?));
+    }
+    let count = count.parse()?;
+    match operation.as_str() {
+        "async_send1" => send1(&channel, buffers, count),
+        "async_sep16" => sep16(&channel, buffers, count),
+        "async_batch16" => batch16(&channel, buffers, count),
+        other => fail(&format!("there is no operation `{other}`")),
+    }
+    Ok(())
+}
+
+#[inline(never)]
+fn send1(channel: &AsyncChannel, buffers: Vec<OwnedBuffer>, count: u64) {
+    let mut buffers = buffers.into_iter();
+    let Some(mut buffer) = buffers.next() else {
+        return;
+    };
+    for _ in 0..count {
+        let (sent, back) = at_once(&mut channel.send(buffer));
+        check(sent);
+        buffer = back;
+    }
+}
+
+#[inline(never)]
+fn sep16(channel: &AsyncChannel, mut buffers: Vec<OwnedBuffer>, count: u64) {
+    let mut operations = Vec::with_capacity(BATCH);
+    for _ in 0..count {
+        operations.extend(buffers.drain(..).map(|buffer| channel.send(buffer)));
+        for mut operation in operations.drain(..) {
+            let (sent, back) = at_once(&mut operation);
+            check(sent);
+            buffers.push(back);
+        }
+    }
+}
+
+#[inline(never)]
+fn batch16(channel: &AsyncChannel, buffers: Vec<OwnedBuffer>, count: u64) {
+    let works = buffers.into_iter().map(Outgoing::send);
+    let mut works: Vec<OwnedWork> = works.map(Into::into).collect();
+    for _ in 0..count {
+        let (sent, back) = at_once(&mut channel.batch(works));
+        check(sent);
+        works = back;
+    }
+}
+
+/// The outcome of an operation that is done when it is polled.
+#[inline(always)]
+fn at_once<F: Future + Unpin>(operation: &mut F) -> F::Output {
+    match Pin::new(operation).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(outcome) => outcome,
+        Poll::Pending => fail(&"an operation was not done at once"),
+    }
+}
+
+/// Nothing is announced here.
+struct Never;
+
+impl CqNotifier for Never {
+    fn poll_readable(&self, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Pending
+    }
+}
+
+/// The value, or the end of the program.
+#[inline(always)]
+fn check<T, E: Display>(result: Result<T, E>) -> T {
+    result.unwrap_or_else(|error| fail(&error))
+}
+
+#[cold]
+#[inline(never)]
+fn fail(why: &dyn Display) -> ! {
+    eprintln!("operations: {why}");
+    process::exit(1);
+}
