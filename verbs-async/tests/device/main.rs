@@ -13,4 +13,5 @@ mod ends;
 #[expect(dead_code, reason = "verbs-core's tests use all of it")]
 mod harness;
 
+mod connecting;
 mod opcodes;

@@ -1,0 +1,306 @@
+//! Connecting: to async peers and blocking ones, in time or not, and to groups that are full.
+
+use std::future::Future;
+use std::io::Read as _;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::pin::{Pin, pin};
+use std::task::Poll;
+use std::thread;
+use std::time::Duration;
+
+use async_io::{Async, Timer};
+use verbs_async::verbs_channel::exchange::{ExchangeError, RefusalCode};
+use verbs_async::verbs_channel::verbs_core::Device;
+use verbs_async::verbs_channel::{self, Channel, PreparedChannel};
+use verbs_async::{AsyncChannel, AsyncGroup, Error};
+
+use crate::ends::{PATIENCE, Way, buffer, events, run};
+use crate::harness::{begin, context, peer_name};
+
+/// The runtimes with TCP of their own.
+const RUNTIMES: [Way; 2] = [Way::Tokio, Way::AsyncIo];
+
+fn group(way: Way, max_channels: u32) -> AsyncGroup {
+    let pd = context().alloc_pd().unwrap();
+    let events = events(way, pd.context());
+    AsyncGroup::new(Channel::builder(&pd), max_channels, &events).unwrap()
+}
+
+/// A blocking channel at the other end of the wire.
+fn blocking() -> PreparedChannel {
+    let there = Device::by_name(&peer_name()).unwrap().open().unwrap();
+    let pd = there.alloc_pd().unwrap();
+    Channel::builder(&pd).timeout(PATIENCE).build().unwrap()
+}
+
+fn listener() -> (TcpListener, SocketAddr) {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let address = listener.local_addr().unwrap();
+    (listener, address)
+}
+
+type Connected = Result<(AsyncChannel, Vec<u8>), Error>;
+
+async fn connect(way: Way, group: &AsyncGroup, to: SocketAddr, data: &[u8]) -> Connected {
+    match way {
+        Way::Tokio => group.connect_tokio(to, data).await,
+        _ => group.connect_async_io(to, data).await,
+    }
+}
+
+async fn accept(way: Way, group: &AsyncGroup, listener: TcpListener, data: &[u8]) -> Connected {
+    listener.set_nonblocking(true).unwrap();
+    if way == Way::Tokio {
+        let listener = tokio::net::TcpListener::from_std(listener).unwrap();
+        group.accept_tokio(&listener, data).await
+    } else {
+        let listener = Async::new_nonblocking(listener).unwrap();
+        group.accept_async_io(&listener, data).await
+    }
+}
+
+/// What a future comes to, unless it takes longer.
+async fn within<T>(time: Duration, future: impl Future<Output = T>) -> Option<T> {
+    let (mut future, mut timer) = (pin!(future), Timer::after(time));
+    std::future::poll_fn(|cx| match future.as_mut().poll(cx) {
+        Poll::Ready(value) => Poll::Ready(Some(value)),
+        Poll::Pending => Pin::new(&mut timer).poll(cx).map(|_at| None),
+    })
+    .await
+}
+
+/// A message crosses, and an echo comes back.
+async fn echoed(group: &AsyncGroup, channel: &AsyncChannel) {
+    let answer = channel.receive(buffer(group.pd(), &[0; 8]));
+    let (sent, _) = channel.send(buffer(group.pd(), b"marco")).await;
+    sent.unwrap();
+    let (received, bytes) = answer.await;
+    assert_eq!(received.unwrap().byte_len(), 5);
+    assert_eq!(&bytes[..5], b"marco");
+}
+
+/// Sends back what comes.
+fn echo(mut channel: Channel) {
+    let mut region = channel.pd().reg_mr(vec![0_u8; 8]).unwrap();
+    let received = channel.receive(region.scatter_element(..).unwrap());
+    let len = received.unwrap().byte_len() as usize;
+    channel.send(region.gather_element(..len).unwrap()).unwrap();
+}
+
+fn exchange(error: Error) -> ExchangeError {
+    match error {
+        Error::Channel(verbs_channel::Error::Exchange(error)) => error,
+        other => panic!("{other}"),
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn an_async_channel_connects_to_a_blocking_one() {
+    let _test = begin!();
+    for way in RUNTIMES {
+        let (listener, address) = listener();
+        let peer = thread::spawn(move || {
+            let accepted = blocking().accept_with(&listener, PATIENCE, b"theirs");
+            let (channel, data) = accepted.unwrap();
+            assert_eq!(data, b"ours");
+            echo(channel);
+        });
+        run(way, async move {
+            let group = group(way, 1);
+            let (channel, data) = connect(way, &group, address, b"ours").await.unwrap();
+            assert_eq!(data, b"theirs");
+            echoed(&group, &channel).await;
+        });
+        peer.join().unwrap();
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn an_async_channel_accepts_a_blocking_one() {
+    let _test = begin!();
+    for way in RUNTIMES {
+        let (listener, address) = listener();
+        let peer = thread::spawn(move || {
+            let connected = blocking().connect_with(address, PATIENCE, b"theirs");
+            let (channel, data) = connected.unwrap();
+            assert_eq!(data, b"ours");
+            echo(channel);
+        });
+        run(way, async move {
+            let group = group(way, 1);
+            let (channel, data) = accept(way, &group, listener, b"ours").await.unwrap();
+            assert_eq!(data, b"theirs");
+            echoed(&group, &channel).await;
+        });
+        peer.join().unwrap();
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn over_a_stream_that_is_kept() {
+    let _test = begin!();
+    let (listener, address) = listener();
+    let peer = thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let (channel, _) = blocking().exchange(&stream, PATIENCE, b"").unwrap();
+        echo(channel);
+        let mut more = String::new();
+        stream.read_to_string(&mut more).unwrap();
+        assert_eq!(more, "more");
+    });
+    run(Way::Tokio, async move {
+        let group = group(Way::Tokio, 1);
+        let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
+        let (channel, _) = group.exchange_tokio(&mut stream, b"").await.unwrap();
+        echoed(&group, &channel).await;
+        stream.writable().await.unwrap();
+        assert_eq!(stream.try_write(b"more").unwrap(), 4);
+    });
+    peer.join().unwrap();
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn nobody_listens_is_an_error_at_once() {
+    let _test = begin!();
+    for way in RUNTIMES {
+        let (listener, address) = listener();
+        drop(listener);
+        let failed = run(way, async move {
+            let group = group(way, 1);
+            let connected = within(PATIENCE / 4, connect(way, &group, address, b"")).await;
+            connected.expect("it goes on trying").map(drop).unwrap_err()
+        });
+        let ExchangeError::Tcp { source, .. } = exchange(failed) else {
+            panic!("no error of TCP's");
+        };
+        assert_eq!(source.kind(), std::io::ErrorKind::ConnectionRefused);
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_peer_given_up_sees_the_end_and_leaves_room_for_another() {
+    let _test = begin!();
+    for way in RUNTIMES {
+        let (silent, silent_address) = listener();
+        let (listener, address) = listener();
+        let peer = thread::spawn(move || {
+            let (mut stream, _) = silent.accept().unwrap();
+            // Its endpoint, and then the end.
+            let mut said = Vec::new();
+            stream.set_read_timeout(Some(PATIENCE)).unwrap();
+            stream.read_to_end(&mut said).unwrap();
+            assert_eq!(said.len(), 12 + 36);
+            echo(blocking().accept(&listener, PATIENCE).unwrap());
+        });
+        run(way, async move {
+            let group = group(way, 1);
+            let connecting = connect(way, &group, silent_address, b"");
+            let given_up = within(Duration::from_millis(500), connecting).await;
+            assert!(given_up.is_none());
+            let (channel, _) = connect(way, &group, address, b"").await.unwrap();
+            echoed(&group, &channel).await;
+        });
+        peer.join().unwrap();
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_full_group_tells_the_peer() {
+    let _test = begin!();
+    for way in RUNTIMES {
+        let (listener, address) = listener();
+        let (first, second) = (listener.try_clone().unwrap(), listener);
+        let peer = thread::spawn(move || {
+            let channel = blocking().connect(address, PATIENCE).unwrap();
+            let refused = blocking().connect(address, PATIENCE).map(drop);
+            echo(channel);
+            match refused.unwrap_err() {
+                verbs_channel::Error::Exchange(ExchangeError::Refused { code, words }) => {
+                    assert_eq!(code, RefusalCode::HANDSHAKE);
+                    assert!(words.contains("the group is full"), "{words}");
+                }
+                other => panic!("{other}"),
+            }
+        });
+        run(way, async move {
+            let group = group(way, 1);
+            let (channel, _) = accept(way, &group, first, b"").await.unwrap();
+            let full = accept(way, &group, second, b"").await.map(drop);
+            assert!(
+                matches!(
+                    full,
+                    Err(Error::Channel(verbs_channel::Error::GroupFull(1)))
+                ),
+                "{full:?}"
+            );
+            echoed(&group, &channel).await;
+        });
+        peer.join().unwrap();
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn many_connect_at_once() {
+    let _test = begin!();
+    const CHANNELS: u32 = 16;
+    let (listener, address) = listener();
+    let peers: Vec<_> = (0..CHANNELS)
+        .map(|_| thread::spawn(move || echo(blocking().connect(address, PATIENCE).unwrap())))
+        .collect();
+    run(Way::Tokio, async move {
+        let group = group(Way::Tokio, CHANNELS);
+        listener.set_nonblocking(true).unwrap();
+        let listener = tokio::net::TcpListener::from_std(listener).unwrap();
+        let mut tasks = Vec::new();
+        for _ in 0..CHANNELS {
+            let (stream, _) = listener.accept().await.unwrap();
+            let group = group.clone();
+            tasks.push(tokio::spawn(async move {
+                let (channel, _) = group.exchange_tokio(stream, b"").await.unwrap();
+                echoed(&group, &channel).await;
+            }));
+        }
+        for task in tasks {
+            task.await.unwrap();
+        }
+    });
+    for peer in peers {
+        peer.join().unwrap();
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn over_any_stream() {
+    let _test = begin!();
+    let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+    let side = |stream| async move {
+        let group = group(Way::Thread, 1);
+        let stream = Async::new(stream).unwrap();
+        group.exchange(stream, b"").await.unwrap().0
+    };
+    let peer = thread::spawn(move || run(Way::Thread, side(theirs)));
+    let ours = run(Way::Thread, side(ours));
+    let theirs = peer.join().unwrap();
+    drop((ours, theirs));
+    // A stream that has ended is a peer that hung up.
+    let (left, right) = std::os::unix::net::UnixStream::pair().unwrap();
+    drop(right);
+    let failed = run(Way::Thread, async move {
+        let group = group(Way::Thread, 1);
+        let stream = Async::new(left).unwrap();
+        group.exchange(stream, b"").await.map(drop).unwrap_err()
+    });
+    let is_gone = matches!(
+        exchange(failed),
+        ExchangeError::HungUp { .. } | ExchangeError::Tcp { .. }
+    );
+    assert!(is_gone);
+}
