@@ -247,6 +247,9 @@ macro_rules! over_tcp {
             /// Connects over TCP to a peer that [`accept`](Self::accept)s, within `timeout`. A peer
             /// that does not listen yet is tried again.
             ///
+            /// A name is looked up first, by the system's resolver, which keeps its own deadlines:
+            /// give an address where `timeout` must hold for that too.
+            ///
             /// # Errors
             ///
             /// [`Error::Exchange`](crate::Error::Exchange) says what the peer did wrong: refused
@@ -282,7 +285,7 @@ macro_rules! over_tcp {
             }
 
             /// Connects over TCP to the next peer that [`connect`](Self::connect)s, within
-            /// `timeout`.
+            /// `timeout`. Several threads may accept on one listener, which blocks afterwards.
             ///
             /// # Errors
             ///

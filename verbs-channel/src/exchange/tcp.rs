@@ -2,6 +2,7 @@
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream, ToSocketAddrs};
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -10,60 +11,90 @@ use verbs_core::QueuePairEndpoint;
 use super::{Exchange, ExchangeError, Peer, Step};
 use crate::error::Result;
 
-/// Connects; a peer that does not listen yet is tried again until the deadline.
+/// Connects to the first of the peer's addresses that answers. While one of them refuses, since the
+/// peer does not listen yet, all are tried again until the deadline.
 pub(crate) fn connect(
     peer: impl ToSocketAddrs,
     deadline: Instant,
 ) -> Result<TcpStream, ExchangeError> {
     let what = "connect to";
-    let tcp = |source| ExchangeError::Tcp { what, source };
+    let tcp = |source: io::Error| match source.kind() {
+        io::ErrorKind::TimedOut => ExchangeError::TimedOut { what: "answer" },
+        _ => ExchangeError::Tcp { what, source },
+    };
     let addresses: Vec<_> = peer.to_socket_addrs().map_err(tcp)?.collect();
     let mut last = None;
     loop {
-        for address in &addresses {
+        let mut refused = false;
+        for (address, untried) in addresses.iter().zip((1..=addresses.len()).rev()) {
             let Some(left) = left(deadline) else {
                 return Err(last.map_or(ExchangeError::TimedOut { what: "answer" }, tcp));
             };
-            match TcpStream::connect_timeout(address, left) {
-                Ok(stream) => return Ok(stream),
-                Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+            // One that does not answer leaves time for the others.
+            let share = left / u32::try_from(untried).unwrap_or(u32::MAX);
+            match TcpStream::connect_timeout(address, share.max(SHORTEST)) {
+                Ok(stream) if !is_to_itself(&stream) => return Ok(stream),
+                Ok(_) => {
+                    refused = true;
+                    last = Some(io::ErrorKind::ConnectionRefused.into());
+                }
+                Err(error) => {
+                    refused |= error.kind() == io::ErrorKind::ConnectionRefused;
                     last = Some(error);
                 }
-                Err(error) if error.kind() == io::ErrorKind::TimedOut => {
-                    return Err(ExchangeError::TimedOut { what: "answer" });
-                }
-                Err(error) => return Err(tcp(error)),
             }
         }
-        if addresses.is_empty() {
-            return Err(ExchangeError::NoAddress);
+        match last.take() {
+            None => return Err(ExchangeError::NoAddress),
+            Some(error) if !refused => return Err(tcp(error)),
+            error => last = error,
         }
         thread::sleep(RETRY.min(left(deadline).unwrap_or_default()));
     }
 }
 
-/// Accepts one connection. The listener is left as it was.
+/// Whether both ends are the same socket: who tries a port of this machine, on which nobody listens,
+/// again and again is given that very port for its own end at last, and meets itself.
+fn is_to_itself(stream: &TcpStream) -> bool {
+    match (stream.local_addr(), stream.peer_addr()) {
+        (Ok(local), Ok(peer)) => local == peer,
+        _ => false,
+    }
+}
+
+/// Accepts one connection. The listener blocks afterwards.
 pub(crate) fn accept(
     listener: &TcpListener,
     deadline: Instant,
 ) -> Result<TcpStream, ExchangeError> {
     let what = "accept";
     let tcp = |source| ExchangeError::Tcp { what, source };
-    listener.set_nonblocking(true).map_err(tcp)?;
-    let accepted = loop {
-        match listener.accept() {
-            Ok((stream, _)) => break Ok(stream),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => break Err(tcp(error)),
+    loop {
+        match accept_now(listener) {
+            Ok(stream) => return Ok(stream),
+            Err(error) => match error.kind() {
+                io::ErrorKind::WouldBlock
+                | io::ErrorKind::Interrupted
+                | io::ErrorKind::ConnectionAborted => {}
+                _ => return Err(tcp(error)),
+            },
         }
         match left(deadline) {
             Some(left) => thread::sleep(RETRY.min(left)),
-            None => break Err(ExchangeError::TimedOut { what: "connect" }),
+            None => return Err(ExchangeError::TimedOut { what: "connect" }),
         }
-    };
-    listener.set_nonblocking(false).map_err(tcp)?;
-    accepted
+    }
+}
+
+/// Accepts a connection that is there.
+fn accept_now(listener: &TcpListener) -> io::Result<TcpStream> {
+    // Several threads may accept on one socket: none may make it block under another.
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    listener.set_nonblocking(true)?;
+    let accepted = listener.accept();
+    listener.set_nonblocking(false)?;
+    accepted.map(|(stream, _)| stream)
 }
 
 /// Runs an exchange, with the handshake in its middle, over a connection; what the handshake came
@@ -163,6 +194,9 @@ impl Settings {
 /// Between two tries.
 const RETRY: Duration = Duration::from_millis(5);
 
+/// The least that an address is given to answer: no time at all is an error.
+const SHORTEST: Duration = Duration::from_millis(1);
+
 /// The longest that anything is waited for: what a deadline that cannot be computed stands for.
 const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
 
@@ -175,4 +209,71 @@ pub(crate) fn deadline(timeout: Duration) -> Instant {
 fn left(deadline: Instant) -> Option<Duration> {
     let left = deadline.saturating_duration_since(Instant::now());
     (!left.is_zero()).then_some(left)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::{Ipv4Addr, SocketAddr};
+    use std::sync::mpsc;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn listener() -> (TcpListener, SocketAddr) {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let address = listener.local_addr().unwrap();
+        (listener, address)
+    }
+
+    #[test]
+    fn an_address_that_cannot_be_reached_leaves_the_others() {
+        let (_listener, address) = listener();
+        // Nobody connects to all hosts at once; documentation's addresses are nobody's.
+        let not_allowed = SocketAddr::from((Ipv4Addr::BROADCAST, 7));
+        let nobody = SocketAddr::from(([192, 0, 2, 1], 7));
+        let addresses = [not_allowed, nobody, address];
+        let stream = connect(&addresses[..], deadline(3 * SECOND)).unwrap();
+        assert_eq!(stream.peer_addr().unwrap(), address);
+        // Alone, it is not tried again.
+        let start = Instant::now();
+        let error = connect(not_allowed, deadline(3 * SECOND)).unwrap_err();
+        assert!(matches!(error, ExchangeError::Tcp { .. }), "{error:?}");
+        assert!(start.elapsed() < SECOND);
+    }
+
+    #[test]
+    fn who_meets_itself_has_not_met_its_peer() {
+        let (listener, address) = listener();
+        let stream = TcpStream::connect(address).unwrap();
+        assert!(!is_to_itself(&stream));
+        drop(listener);
+        // A port that the system gives to those who connect, if it has not changed its habits.
+        let free = (40_000..50_000_u16).step_by(2).find(|port| {
+            let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, *port));
+            listener.is_ok()
+        });
+        let there = (Ipv4Addr::LOCALHOST, free.unwrap());
+        match (0..100_000).find_map(|_| TcpStream::connect(there).ok()) {
+            Some(stream) => assert!(is_to_itself(&stream)),
+            None => println!("SKIPPED: this system lets nobody meet itself"),
+        }
+    }
+
+    #[test]
+    fn several_threads_accept_on_one_listener_and_each_keeps_its_deadline() {
+        let (listener, address) = listener();
+        let (done, ends) = mpsc::channel();
+        for _ in 0..3 {
+            let (listener, done) = (listener.try_clone().unwrap(), done.clone());
+            thread::spawn(move || {
+                let accepted = accept(&listener, deadline(SECOND / 2));
+                done.send(accepted.is_ok()).unwrap();
+            });
+        }
+        thread::sleep(SECOND / 10);
+        let _stream = TcpStream::connect(address).unwrap();
+        let mut ended = [(); 3].map(|()| ends.recv_timeout(5 * SECOND).expect("it hangs"));
+        ended.sort_unstable();
+        assert_eq!(ended, [false, false, true]);
+    }
 }
