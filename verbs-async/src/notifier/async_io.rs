@@ -38,8 +38,16 @@ impl AsyncIoNotifier {
 
 impl CqNotifier for AsyncIoNotifier {
     fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let registered = &self.registered;
-        self.relay.poll(cx, |cx| registered.poll_readable(cx))
+        // What counts is that the reactor woke the relay. Its own word is not enough: it takes an
+        // event for an old one if it was asleep already when it was asked, which can go on and on.
+        self.relay.poll(cx, |cx| {
+            if self.relay.was_woken() {
+                return Poll::Ready(Ok(()));
+            }
+            // That of a wake-up is used up, and it is asked anew: what is there is told at once.
+            while self.registered.poll_readable(cx)?.is_ready() {}
+            Poll::Pending
+        })
     }
 
     fn readable(&self) -> Pin<Box<dyn Future<Output = io::Result<()>> + Send + '_>> {

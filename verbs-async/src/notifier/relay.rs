@@ -1,6 +1,7 @@
 //! The one waker that a reactor sees, which passes on to the one that waits.
 
 use std::panic::{self, AssertUnwindSafe};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 
@@ -18,6 +19,7 @@ pub(super) struct Relay {
 #[derive(Debug, Default)]
 struct Last {
     waker: Mutex<Option<Waker>>,
+    woken: AtomicBool,
 }
 
 impl Relay {
@@ -37,6 +39,13 @@ impl Relay {
         self.last.register(cx.waker());
         // It stays if this is ready: by now it may be that of a call on another thread.
         source(&mut Context::from_waker(&self.waker))
+    }
+
+    /// Whether the reactor has woken it since this was last asked. To be asked within
+    /// [`poll`](Self::poll): whoever does not learn it here is woken.
+    #[cfg(feature = "async-io")]
+    pub(super) fn was_woken(&self) -> bool {
+        self.last.woken.swap(false, Ordering::Relaxed)
     }
 
     /// Wakes who waits, if anybody does.
@@ -71,6 +80,8 @@ impl Wake for Last {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
+        // Before the lock is taken: a call that registers after that finds it.
+        self.woken.store(true, Ordering::Relaxed);
         if let Some(waker) = self.take() {
             // A waker that panics has said so by now, and the reactor's thread goes on: it has
             // others to wake.

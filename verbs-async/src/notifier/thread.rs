@@ -38,8 +38,11 @@ impl ThreadNotifier {
     ///
     /// `EMFILE` and the like; `EAGAIN` if no thread can be had.
     pub fn new(descriptor: impl AsFd) -> io::Result<Self> {
+        Self::watched_by(Watcher::current()?, &descriptor)
+    }
+
+    fn watched_by(watcher: Arc<Watcher>, descriptor: &impl AsFd) -> io::Result<Self> {
         let descriptor = descriptor.as_fd().try_clone_to_owned()?;
-        let watcher = Watcher::current()?;
         let entry = Arc::new(Entry {
             descriptor,
             interest: Mutex::new(Interest::None),
@@ -260,4 +263,39 @@ fn over() -> io::Error {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::task::{Wake, Waker};
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Woken(AtomicBool);
+
+    impl Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn who_waits_when_the_thread_ends_is_told() {
+        let (reader, _writer) = io::pipe().unwrap();
+        let watcher = Arc::new(Watcher::start().unwrap());
+        let notifier = ThreadNotifier::watched_by(Arc::clone(&watcher), &reader).unwrap();
+        let woken = Arc::new(Woken::default());
+        let waker = Waker::from(Arc::clone(&woken));
+        let mut cx = Context::from_waker(&waker);
+        assert!(notifier.poll_readable(&mut cx).is_pending());
+        drop(Ended(&watcher.shared));
+        assert!(woken.0.load(Ordering::Relaxed));
+        for _ in 0..2 {
+            let polled = notifier.poll_readable(&mut cx);
+            assert!(matches!(polled, Poll::Ready(Err(_))));
+        }
+        ThreadNotifier::watched_by(watcher, &reader).unwrap_err();
+    }
 }

@@ -1,0 +1,69 @@
+//! The notifiers' thread begins with the first and ends with the last: a program of its own, since
+//! other tests would keep it.
+#![cfg(test)]
+
+use std::fs;
+use std::io::{self, Write as _};
+use std::task::{Context, Waker};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use verbs_async::CqNotifier as _;
+use verbs_async::notifier::ThreadNotifier;
+
+/// What proc(5) says of each such thread, by `proc_pid_stat(5)`.
+fn threads() -> Vec<String> {
+    let tasks = fs::read_dir("/proc/self/task").unwrap();
+    // One may end meanwhile.
+    let stats = tasks.filter_map(|task| fs::read_to_string(task.ok()?.path().join("stat")).ok());
+    stats
+        .filter(|stat| stat.contains("(verbs-notifier)"))
+        .collect()
+}
+
+/// How long the only one has run, in clock ticks.
+fn ticks() -> u64 {
+    let [stat] = &threads()[..] else {
+        panic!("there is not one thread");
+    };
+    // utime and stime.
+    let times = stat.split(' ').skip(13).take(2);
+    times.map(|ticks| ticks.parse::<u64>().unwrap()).sum()
+}
+
+fn become_threads(wanted: usize) {
+    let limit = Instant::now() + Duration::from_secs(30);
+    while threads().len() != wanted {
+        assert!(Instant::now() < limit, "not {wanted}: {:?}", threads());
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn it_begins_with_the_first_and_ends_with_the_last() {
+    assert!(threads().is_empty());
+    for _ in 0..3 {
+        let (reader, mut writer) = io::pipe().unwrap();
+        let first = ThreadNotifier::new(&reader).unwrap();
+        become_threads(1);
+        let second = ThreadNotifier::new(&reader).unwrap();
+        drop(first);
+        thread::sleep(Duration::from_millis(20));
+        assert_eq!(threads().len(), 1);
+
+        let mut cx = Context::from_waker(Waker::noop());
+        assert!(second.poll_readable(&mut cx).is_pending());
+        writer.write_all(&[7]).unwrap();
+        let limit = Instant::now() + Duration::from_secs(30);
+        while second.poll_readable(&mut cx).is_pending() {
+            assert!(Instant::now() < limit, "it is not told");
+        }
+        // It is readable still, and asked for; told once, it costs nothing until asked for again.
+        assert!(second.poll_readable(&mut cx).is_pending());
+        let before = ticks();
+        thread::sleep(Duration::from_millis(200));
+        assert!(ticks() - before < 10, "it spins");
+        drop(second);
+        become_threads(0);
+    }
+}

@@ -1,0 +1,104 @@
+//! Wakers that can be waited for, a pipe to be read, and a limit to each test.
+
+use std::io::{self, PipeReader, PipeWriter, Read as _, Write as _};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, Condvar, Mutex};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread;
+use std::time::Duration;
+
+use rustix::fs::{OFlags, fcntl_setfl};
+use verbs_async::CqNotifier;
+
+/// Runs a test, and fails it if it hangs.
+pub(crate) fn within_limit(test: impl FnOnce() + Send + 'static) {
+    let (done, ended) = mpsc::channel();
+    let test = thread::spawn(move || {
+        test();
+        done.send(())
+    });
+    match ended.recv_timeout(Duration::from_secs(60)) {
+        Err(RecvTimeoutError::Timeout) => panic!("it hangs"),
+        // It sends nothing if it panicked.
+        Ok(()) | Err(RecvTimeoutError::Disconnected) => {
+            if let Err(panicked) = test.join() {
+                std::panic::resume_unwind(panicked);
+            }
+        }
+    }
+}
+
+/// A waker that counts, and that a test can sleep on.
+#[derive(Default)]
+pub(crate) struct Bell {
+    rung: Mutex<u32>,
+    changed: Condvar,
+}
+
+impl Wake for Bell {
+    fn wake(self: Arc<Self>) {
+        *self.rung.lock().unwrap() += 1;
+        self.changed.notify_all();
+    }
+}
+
+impl Bell {
+    pub(crate) fn new() -> (Arc<Self>, Waker) {
+        let bell = Arc::new(Self::default());
+        (Arc::clone(&bell), Waker::from(bell))
+    }
+
+    /// Sleeps until it is rung, and takes that.
+    pub(crate) fn wait(&self) {
+        let rung = self.rung.lock().unwrap();
+        let quiet = |rung: &mut u32| *rung == 0;
+        *self.changed.wait_while(rung, quiet).unwrap() = 0;
+    }
+
+    pub(crate) fn was_rung(&self) -> bool {
+        *self.rung.lock().unwrap() > 0
+    }
+}
+
+/// Sleeps until `poll` is ready, and polls only when woken.
+pub(crate) fn block_on<T>(mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>) -> T {
+    let (bell, waker) = Bell::new();
+    let mut woken = 0;
+    loop {
+        if let Poll::Ready(done) = poll(&mut Context::from_waker(&waker)) {
+            return done;
+        }
+        bell.wait();
+        woken += 1;
+        assert!(woken < 20, "woken again and again, and never ready");
+    }
+}
+
+/// Sleeps until it is readable.
+pub(crate) fn wait_readable(notifier: &dyn CqNotifier) -> io::Result<()> {
+    block_on(|cx| notifier.poll_readable(cx))
+}
+
+/// A pipe whose reading end does not block.
+pub(crate) fn pipe() -> (PipeReader, PipeWriter) {
+    let (reader, writer) = io::pipe().unwrap();
+    fcntl_setfl(&reader, OFlags::NONBLOCK).unwrap();
+    (reader, writer)
+}
+
+pub(crate) fn write(mut writer: &PipeWriter) {
+    writer.write_all(&[7]).unwrap();
+}
+
+/// Reads until nothing is left, and says how much it was.
+pub(crate) fn drain(mut reader: &PipeReader) -> usize {
+    let mut taken = 0;
+    loop {
+        match reader.read(&mut [0; 64]) {
+            Ok(0) => return taken,
+            Ok(read) => taken += read,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return taken,
+            Err(error) => panic!("{error}"),
+        }
+    }
+}

@@ -1,0 +1,395 @@
+//! The promises, one test each, for each notifier.
+
+use std::io::{self, PipeReader, Write as _};
+use std::os::fd::{AsFd as _, BorrowedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread;
+use std::time::Duration;
+
+use verbs_async::CqNotifier;
+
+use crate::fixture::{Bell, block_on, drain, pipe, wait_readable, within_limit, write};
+
+type Make = fn(BorrowedFd<'_>) -> Box<dyn CqNotifier>;
+
+fn wakes_when_readable(make: Make) {
+    let (reader, writer) = pipe();
+    let notifier = make(reader.as_fd());
+    let (bell, waker) = Bell::new();
+    let polled = notifier.poll_readable(&mut Context::from_waker(&waker));
+    assert!(polled.is_pending());
+    thread::sleep(Duration::from_millis(20));
+    assert!(!bell.was_rung());
+    write(&writer);
+    bell.wait();
+    wait_readable(&*notifier).unwrap();
+}
+
+fn what_was_there_before_is_told(make: Make) {
+    let (reader, writer) = pipe();
+    write(&writer);
+    wait_readable(&*make(reader.as_fd())).unwrap();
+}
+
+fn what_comes_after_the_return_is_told_again(make: Make) {
+    let (reader, writer) = pipe();
+    let notifier = make(reader.as_fd());
+    for _ in 0..100 {
+        write(&writer);
+        wait_readable(&*notifier).unwrap();
+        drain(&reader);
+        write(&writer);
+        wait_readable(&*notifier).unwrap();
+    }
+}
+
+/// It says "ready" no more often than there was something, but for a few times.
+fn it_is_not_ready_for_ever(make: Make) {
+    let (reader, writer) = pipe();
+    let notifier = make(reader.as_fd());
+    write(&writer);
+    wait_readable(&*notifier).unwrap();
+    drain(&reader);
+    let (_bell, waker) = Bell::new();
+    let mut cx = Context::from_waker(&waker);
+    let pending = (0..10).any(|_| {
+        thread::sleep(Duration::from_millis(5));
+        notifier.poll_readable(&mut cx).is_pending()
+    });
+    assert!(pending);
+}
+
+fn nothing_is_missed_between_return_and_read(make: Make) {
+    const BYTES: usize = 20_000;
+    let (reader, writer) = pipe();
+    let notifier = make(reader.as_fd());
+    let writes = thread::spawn(move || {
+        for nth in 0..BYTES {
+            write(&writer);
+            for _ in 0..nth % 61 {
+                std::hint::spin_loop();
+            }
+        }
+        // The end of the pipe would be told as well: not before all was.
+        writer
+    });
+    let mut taken = 0;
+    while taken < BYTES {
+        wait_readable(&*notifier).unwrap();
+        taken += drain(&reader);
+    }
+    drop(writes.join().unwrap());
+}
+
+fn the_last_waker_is_woken(make: Make) {
+    let (reader, writer) = pipe();
+    let notifier = make(reader.as_fd());
+    for _ in 0..10 {
+        let (_first, waker) = Bell::new();
+        let polled = notifier.poll_readable(&mut Context::from_waker(&waker));
+        assert!(polled.is_pending());
+    }
+    let (last, waker) = Bell::new();
+    let polled = notifier.poll_readable(&mut Context::from_waker(&waker));
+    assert!(polled.is_pending());
+    write(&writer);
+    last.wait();
+}
+
+/// A waker that calls the notifier again: when it is woken, and when it is dropped.
+struct CallsAgain {
+    notifier: Arc<Box<dyn CqNotifier>>,
+}
+
+impl CallsAgain {
+    fn call(&self) {
+        let mut cx = Context::from_waker(Waker::noop());
+        let polled = self.notifier.poll_readable(&mut cx);
+        assert!(!matches!(polled, Poll::Ready(Err(_))));
+    }
+}
+
+impl Wake for CallsAgain {
+    fn wake(self: Arc<Self>) {
+        self.call();
+    }
+}
+
+impl Drop for CallsAgain {
+    fn drop(&mut self) {
+        self.call();
+    }
+}
+
+fn a_waker_that_is_replaced_may_call_again(make: Make) {
+    let (reader, writer) = pipe();
+    let notifier = Arc::new(make(reader.as_fd()));
+    for _ in 0..10 {
+        let calls_again = CallsAgain {
+            notifier: Arc::clone(&notifier),
+        };
+        let waker = Waker::from(Arc::new(calls_again));
+        let polled = notifier.poll_readable(&mut Context::from_waker(&waker));
+        assert!(polled.is_pending());
+    }
+    let polled = notifier.poll_readable(&mut Context::from_waker(Waker::noop()));
+    assert!(polled.is_pending());
+    write(&writer);
+    wait_readable(&**notifier).unwrap();
+}
+
+/// Polls, reads and polls again, all within `wake`.
+struct Drives {
+    reader: PipeReader,
+    notifier: Box<dyn CqNotifier>,
+    taken: Mutex<usize>,
+    bell: Arc<Bell>,
+    over: AtomicBool,
+}
+
+impl Drives {
+    fn drive(self: &Arc<Self>) {
+        let waker = Waker::from(Arc::clone(self));
+        let mut cx = Context::from_waker(&waker);
+        while let Poll::Ready(readable) = self.notifier.poll_readable(&mut cx) {
+            readable.unwrap();
+            *self.taken.lock().unwrap() += drain(&self.reader);
+            self.bell.wake_by_ref();
+            // Then the pipe is closed, and readable for ever.
+            if self.over.load(Ordering::Relaxed) {
+                return;
+            }
+        }
+    }
+}
+
+impl Wake for Drives {
+    fn wake(self: Arc<Self>) {
+        self.drive();
+    }
+}
+
+fn a_waker_may_do_the_work_itself(make: Make) {
+    let (reader, writer) = pipe();
+    let notifier = make(reader.as_fd());
+    let drives = Arc::new(Drives {
+        reader,
+        notifier,
+        taken: Mutex::default(),
+        bell: Arc::default(),
+        over: AtomicBool::new(false),
+    });
+    drives.drive();
+    for written in 1..=1_000 {
+        write(&writer);
+        while *drives.taken.lock().unwrap() < written {
+            drives.bell.wait();
+        }
+    }
+    drives.over.store(true, Ordering::Relaxed);
+}
+
+struct Panics;
+
+impl Wake for Panics {
+    fn wake(self: Arc<Self>) {
+        panic!("a waker that panics, as this test wants it");
+    }
+}
+
+fn a_waker_that_panics_stops_nobody(make: Make) {
+    let (reader, writer) = pipe();
+    for _ in 0..3 {
+        let notifier = make(reader.as_fd());
+        let waker = Waker::from(Arc::new(Panics));
+        let polled = notifier.poll_readable(&mut Context::from_waker(&waker));
+        assert!(polled.is_pending());
+        write(&writer);
+        thread::sleep(Duration::from_millis(20));
+        wait_readable(&*notifier).unwrap();
+        drain(&reader);
+    }
+}
+
+fn nothing_is_left_of_one_that_was_dropped(make: Make) {
+    let (reader, writer) = pipe();
+    let notifier = make(reader.as_fd());
+    let (bell, waker) = Bell::new();
+    let polled = notifier.poll_readable(&mut Context::from_waker(&waker));
+    assert!(polled.is_pending());
+    let readable = notifier.readable();
+    drop(reader);
+    drop(readable);
+    drop(notifier);
+    // Where nobody can read any more.
+    let refused = loop {
+        match (&writer).write_all(&[7]) {
+            // A reactor's thread may be about to let go.
+            Ok(()) => thread::sleep(Duration::from_millis(1)),
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(refused.kind(), io::ErrorKind::BrokenPipe);
+    // Nor does anything keep the waker.
+    while Arc::strong_count(&bell) > 2 {
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Drops the notifier that wakes it.
+struct Drops {
+    notifier: Arc<Mutex<Option<Box<dyn CqNotifier>>>>,
+    bell: Arc<Bell>,
+}
+
+impl Wake for Drops {
+    fn wake(self: Arc<Self>) {
+        let notifier = self.notifier.lock().unwrap().take();
+        drop(notifier);
+        self.bell.wake_by_ref();
+    }
+}
+
+fn a_waker_may_drop_the_notifier(make: Make) {
+    let (reader, writer) = pipe();
+    for _ in 0..100 {
+        let notifier = Arc::new(Mutex::new(Some(make(reader.as_fd()))));
+        let bell = Arc::new(Bell::default());
+        let drops = Drops {
+            notifier: Arc::clone(&notifier),
+            bell: Arc::clone(&bell),
+        };
+        let waker = Waker::from(Arc::new(drops));
+        let mut cx = Context::from_waker(&waker);
+        let polled = notifier
+            .lock()
+            .unwrap()
+            .as_ref()
+            .map(|notifier| notifier.poll_readable(&mut cx));
+        assert!(matches!(polled, Some(Poll::Pending)));
+        write(&writer);
+        bell.wait();
+        drain(&reader);
+    }
+    write(&writer);
+    wait_readable(&*make(reader.as_fd())).unwrap();
+}
+
+fn those_who_wait_do_not_take_from_each_other(make: Make) {
+    let (reader, writer) = pipe();
+    let notifier = make(reader.as_fd());
+    for _ in 0..50 {
+        let mut waiting = [
+            notifier.readable(),
+            notifier.readable(),
+            notifier.readable(),
+        ];
+        let (bell, waker) = Bell::new();
+        let mut cx = Context::from_waker(&waker);
+        for readable in &mut waiting {
+            assert!(readable.as_mut().poll(&mut cx).is_pending());
+        }
+        drop(notifier.readable());
+        let mut given_up = notifier.readable();
+        assert!(given_up.as_mut().poll(&mut cx).is_pending());
+        drop(given_up);
+        while notifier.poll_readable(&mut cx).is_ready() {}
+        write(&writer);
+        bell.wait();
+        // Nobody reads before all were told.
+        wait_readable(&*notifier).unwrap();
+        for mut readable in waiting {
+            block_on(|cx| readable.as_mut().poll(cx)).unwrap();
+        }
+        drain(&reader);
+    }
+}
+
+/// One call at a time is what the trait asks for; more must at least lose nothing.
+fn calls_at_the_same_time_lose_nothing(make: Make) {
+    const BYTES: usize = 5_000;
+    let (reader, writer) = pipe();
+    let notifier = make(reader.as_fd());
+    let (bell, waker) = Bell::new();
+    let taken = Mutex::new(0);
+    thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                for _ in 0..BYTES / 2 {
+                    write(&writer);
+                    // As one who posts and sees to the completions at once.
+                    let mut cx = Context::from_waker(&waker);
+                    while notifier.poll_readable(&mut cx).is_ready() {
+                        *taken.lock().unwrap() += drain(&reader);
+                    }
+                }
+            });
+        }
+        let mut cx = Context::from_waker(&waker);
+        while *taken.lock().unwrap() < BYTES {
+            while notifier.poll_readable(&mut cx).is_ready() {
+                *taken.lock().unwrap() += drain(&reader);
+            }
+            if *taken.lock().unwrap() < BYTES {
+                bell.wait();
+            }
+        }
+    });
+}
+
+macro_rules! suite {
+    ($make:expr; $($promise:ident),+ $(,)?) => {
+        $(
+            #[test]
+            fn $promise() {
+                within_limit(|| super::$promise($make));
+            }
+        )+
+    };
+    ($($name:ident: $make:expr;)+) => {
+        $(
+            mod $name {
+                use super::within_limit;
+                suite! {
+                    $make;
+                    wakes_when_readable,
+                    what_was_there_before_is_told,
+                    what_comes_after_the_return_is_told_again,
+                    it_is_not_ready_for_ever,
+                    nothing_is_missed_between_return_and_read,
+                    the_last_waker_is_woken,
+                    a_waker_that_is_replaced_may_call_again,
+                    a_waker_may_do_the_work_itself,
+                    a_waker_that_panics_stops_nobody,
+                    nothing_is_left_of_one_that_was_dropped,
+                    a_waker_may_drop_the_notifier,
+                    those_who_wait_do_not_take_from_each_other,
+                    calls_at_the_same_time_lose_nothing,
+                }
+            }
+        )+
+    };
+}
+
+suite! {
+    by_thread: |descriptor| {
+        Box::new(verbs_async::notifier::ThreadNotifier::new(descriptor).unwrap())
+    };
+}
+
+#[cfg(feature = "async-io")]
+suite! {
+    by_async_io: |descriptor| {
+        Box::new(verbs_async::notifier::AsyncIoNotifier::new(descriptor).unwrap())
+    };
+}
+
+#[cfg(feature = "tokio")]
+suite! {
+    by_tokio: |descriptor| {
+        let _entered = crate::tokio::runtime().enter();
+        Box::new(verbs_async::notifier::TokioNotifier::new(descriptor).unwrap())
+    };
+}

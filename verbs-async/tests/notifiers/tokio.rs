@@ -1,0 +1,162 @@
+//! What is particular to tokio: its runtimes, and their ends.
+
+use std::future::{Future as _, poll_fn};
+use std::pin::pin;
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread;
+use std::time::Duration;
+
+use tokio::runtime::{Builder, Runtime};
+use tokio::task::coop;
+use verbs_async::CqNotifier as _;
+use verbs_async::notifier::TokioNotifier;
+
+use crate::fixture::{Bell, block_on, drain, pipe, wait_readable, within_limit, write};
+
+/// The one that all tests share that do not end it.
+pub(crate) fn runtime() -> &'static Runtime {
+    static RUNTIME: OnceLock<Runtime> = OnceLock::new();
+    RUNTIME.get_or_init(new_runtime)
+}
+
+fn new_runtime() -> Runtime {
+    Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_io()
+        .build()
+        .unwrap()
+}
+
+#[test]
+fn no_runtime_is_an_error() {
+    let (reader, _writer) = pipe();
+    TokioNotifier::new(&reader).unwrap_err();
+}
+
+#[test]
+fn a_runtime_without_io_is_an_error() {
+    let (reader, _writer) = pipe();
+    let runtime = Builder::new_multi_thread().worker_threads(1).build();
+    let runtime = runtime.unwrap();
+    let _entered = runtime.enter();
+    TokioNotifier::new(&reader).unwrap_err();
+}
+
+#[test]
+fn who_waits_when_the_runtime_ends_is_told() {
+    within_limit(|| {
+        let (reader, _writer) = pipe();
+        let runtime = new_runtime();
+        let notifier = {
+            let _entered = runtime.enter();
+            TokioNotifier::new(&reader).unwrap()
+        };
+        let (bell, waker) = Bell::new();
+        let polled = notifier.poll_readable(&mut Context::from_waker(&waker));
+        assert!(polled.is_pending());
+        let mut readable = notifier.readable();
+        let (other, waker) = Bell::new();
+        let polled = readable.as_mut().poll(&mut Context::from_waker(&waker));
+        assert!(polled.is_pending());
+        let ends = thread::spawn(move || drop(runtime));
+        bell.wait();
+        other.wait();
+        ends.join().unwrap();
+        for _ in 0..3 {
+            wait_readable(&notifier).unwrap_err();
+            block_on(|cx| notifier.readable().as_mut().poll(cx)).unwrap_err();
+        }
+        block_on(|cx| readable.as_mut().poll(cx)).unwrap_err();
+    });
+}
+
+#[test]
+fn what_was_told_but_not_taken_does_not_hide_the_runtimes_end() {
+    within_limit(|| {
+        let (reader, writer) = pipe();
+        let runtime = new_runtime();
+        let notifier = {
+            let _entered = runtime.enter();
+            TokioNotifier::new(&reader).unwrap()
+        };
+        write(&writer);
+        drop(runtime);
+        wait_readable(&notifier).unwrap_err();
+        drain(&reader);
+        wait_readable(&notifier).unwrap_err();
+    });
+}
+
+#[test]
+fn runtimes_end_each_on_its_own() {
+    within_limit(|| {
+        let (reader, writer) = pipe();
+        let [ends, stays] = [new_runtime(), new_runtime()];
+        let [of_ends, of_stays] = [&ends, &stays].map(|runtime| {
+            let _entered = runtime.enter();
+            TokioNotifier::new(&reader).unwrap()
+        });
+        drop(ends);
+        write(&writer);
+        wait_readable(&of_ends).unwrap_err();
+        // From within the other runtime, too, it is an error.
+        stays.block_on(async {
+            of_ends.readable().await.unwrap_err();
+            of_stays.readable().await.unwrap();
+        });
+    });
+}
+
+#[test]
+fn a_runtime_of_one_thread_will_do() {
+    within_limit(|| {
+        let (reader, writer) = pipe();
+        let runtime = Builder::new_current_thread().enable_io().build().unwrap();
+        runtime.block_on(async {
+            let notifier = TokioNotifier::new(&reader).unwrap();
+            let writes = thread::spawn(move || {
+                thread::sleep(Duration::from_millis(20));
+                write(&writer);
+            });
+            notifier.readable().await.unwrap();
+            writes.join().unwrap();
+        });
+    });
+}
+
+/// Calls again when it is woken, as those do that drive a queue from there.
+struct CallsAgain(TokioNotifier);
+
+impl Wake for CallsAgain {
+    fn wake(self: Arc<Self>) {
+        let waker = Waker::from(Arc::clone(&self));
+        let mut cx = Context::from_waker(&waker);
+        assert!(!matches!(
+            self.0.poll_readable(&mut cx),
+            Poll::Ready(Err(_))
+        ));
+    }
+}
+
+#[test]
+fn a_task_that_used_up_its_turn_is_not_woken_from_within() {
+    within_limit(|| {
+        let (reader, _writer) = pipe();
+        // This task runs outside the workers: there tokio wakes at once whom it makes wait.
+        new_runtime().block_on(async {
+            let calls_again = Arc::new(CallsAgain(TokioNotifier::new(&reader).unwrap()));
+            poll_fn(|cx| {
+                while coop::has_budget_remaining() {
+                    assert!(pin!(coop::consume_budget()).poll(cx).is_ready());
+                }
+                calls_again.wake_by_ref();
+                Poll::Ready(())
+            })
+            .await;
+            // Lets go of the waker, which keeps the notifier.
+            let mut cx = Context::from_waker(Waker::noop());
+            assert!(calls_again.0.poll_readable(&mut cx).is_pending());
+        });
+    });
+}
