@@ -346,10 +346,11 @@ impl Engine {
         }
     }
 
-    /// Why an operation got no slot and no credits.
+    /// Why an operation got no slot and no credits. The next may get a slot that nobody needs.
     #[cold]
     #[inline(never)]
-    fn why_not(&self, claim: Claim) -> Refusal {
+    fn why_not(&mut self, claim: Claim) -> Refusal {
+        self.slots.reclaim();
         let Some(member) = self.members.get(claim.member as usize) else {
             return Refusal::Down(DownReason::Closed);
         };

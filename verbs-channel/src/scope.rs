@@ -32,7 +32,10 @@ pub struct PollingScope<'scope, 'env: 'scope> {
 
 /// Work that was posted in a scope. Its result can be polled here; if it is not, the scope waits
 /// for it.
-#[must_use = "the scope waits for it, and reports its failure as the scope's own"]
+///
+/// Until its result is taken, or the scope ends, there is room kept for it; but not if it is
+/// [left](Self::leave) to the scope.
+#[must_use = "the scope waits for it, and reports its failure as the scope's own; `leave` says so"]
 pub struct ScopedPendingWork<'scope, 'env> {
     scope: &'scope PollingScope<'scope, 'env>,
     id: Id,
@@ -278,6 +281,14 @@ impl ScopedPendingWork<'_, '_> {
         // A result that was taken before cannot be waited for.
         let taken = engine.slots.release(self.id);
         taken.map_or(Err(TransportError::CLOSED), |(_, result)| result)
+    }
+
+    /// Leaves it to the scope for good: its result cannot be taken, and takes up no room once it is
+    /// there. For scopes with more work than fits in the queues at once.
+    ///
+    /// A failure is the scope's own, as that of a handle that was dropped.
+    pub fn leave(self) {
+        self.scope.engine.borrow_mut().slots.forgo(self.id);
     }
 
     /// Waits for the result; `None` if `timeout` passes first. The work goes on then, and can be

@@ -18,6 +18,7 @@
 use crate::error::{Queue, TransportError};
 use list::{ALL, Links, List, NOWHERE, READY};
 
+mod forgone;
 mod list;
 
 /// No slot.
@@ -70,6 +71,8 @@ pub(crate) struct Mark {
 pub(crate) enum Keeper {
     /// Whoever lent them: the operation must end before the scope or the blocking call does.
     Lender,
+    /// The same, of a scope in which nobody will take the result.
+    Scope,
     /// The slot itself.
     Slot,
     /// An `unsafe` caller.
@@ -327,7 +330,7 @@ impl<S: Copy, B> Slots<S, B> {
     /// That of a scope or a call; and one that is to own its buffer, and does not have it yet.
     pub(crate) fn borrowed_in_flight(&self, member: u32) -> Option<Id> {
         self.find_in_flight(member, |keeper, buffer| match keeper {
-            Keeper::Lender => true,
+            Keeper::Lender | Keeper::Scope => true,
             Keeper::Slot => buffer.is_none(),
             Keeper::Caller => false,
         })

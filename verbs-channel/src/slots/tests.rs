@@ -249,3 +249,33 @@ fn a_batch_with_a_failure_fails_even_if_its_last_request_succeeds() {
     assert_eq!(slots.release(id).unwrap().1, Err(ABORTED));
     assert_eq!(slots.complete_failed(id.wr_id()), None);
 }
+
+#[test]
+fn a_forgone_success_gives_its_slot_when_there_is_no_other() {
+    let mut slots = table::<()>(3);
+    let before = slots.take(claim(0, Keeper::Caller)).unwrap();
+    let mark = slots.mark();
+    let [first, second] = [0; 2].map(|_| slots.take(claim(0, Keeper::Lender)).unwrap());
+    slots.forgo(first);
+    slots.forgo(second);
+    assert!(slots.take(claim(0, Keeper::Lender)).is_none(), "in flight");
+    assert_eq!(slots.borrowed_in_flight(0), Some(first));
+    assert!(slots.complete(second.wr_id(), || Some(()), |_| ()));
+    assert_eq!(slots.is_done(second), Some(true), "until it is wanted");
+    slots.reclaim();
+    assert_eq!(slots.is_done(second), None);
+    let third = slots.take(claim(0, Keeper::Lender)).unwrap();
+    // It is the old one's slot and not the old one: what comes late changes nothing.
+    slots.forgo(second);
+    assert!(slots.complete(third.wr_id(), || Some(()), |_| ()));
+    slots.reclaim();
+    assert_eq!(slots.is_done(third), Some(true), "its result may be taken");
+    // A failure stays.
+    assert!(slots.fail(first.wr_id(), TIMED_OUT).is_some());
+    slots.reclaim();
+    assert_eq!(slots.failure(first), Some(TIMED_OUT));
+    assert_eq!(slots.first_since(mark), Some(first));
+    slots.release_since(mark);
+    assert_eq!(slots.is_done(before), Some(false));
+    assert_eq!(slots.first_since(slots.mark()), None);
+}

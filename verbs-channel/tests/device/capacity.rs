@@ -205,3 +205,34 @@ fn handles_that_are_dropped_hold_their_places_until_their_scope_ends() {
     }
     works(&mut a, &mut b, 10);
 }
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn work_that_is_left_to_its_scope_holds_no_place_once_it_is_done() {
+    let _test = begin!();
+    let (mut a, b) = pair_of(small);
+    let count = 500;
+    let from = filled(&a, 4, count * 8);
+    let target = given(&b, vec![0; count * 8]);
+    let ended = a.scope(|scope| {
+        for (chunk, at) in from.gather_element(..)?.chunks(8)?.zip(0_u64..) {
+            let mut work = Outgoing::write(chunk, target.remote().slice(at * 8..)?);
+            let posted = until(PATIENCE, || match scope.post(work) {
+                Ok(pending) => {
+                    pending.leave();
+                    true
+                }
+                Err(rejected) => {
+                    assert!(rejected.is_backpressure(), "{rejected}");
+                    work = rejected.into_given();
+                    scope.poll();
+                    false
+                }
+            });
+            assert!(posted, "number {at} has no place");
+        }
+        Ok::<_, Error>(())
+    });
+    ended.unwrap();
+    assert!(bytes(&target) == pattern(4, count * 8));
+}

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use verbs_channel::verbs_core::WcStatus;
 use verbs_channel::verbs_core::verbs_sys::{IBV_QPS_ERR, IBV_WC_REM_ACCESS_ERR, IBV_WC_SUCCESS};
-use verbs_channel::{DownReason, Error, Outgoing, TransportError};
+use verbs_channel::{DownReason, Error, Outgoing, ScopeError, TransportError};
 
 use crate::card::{
     DRAIN, bounded, called, calls, channel, ends, flushes, posted, refuse, region, succeeds,
@@ -197,4 +197,58 @@ fn a_batch_that_fails_in_its_middle_ends_when_its_last_is_flushed() {
     };
     assert_eq!(error.status, WcStatus::REM_ACCESS_ERR);
     assert_eq!(channel.down_reason(), Some(DownReason::Work(error)));
+}
+
+#[test]
+fn work_that_is_left_to_its_scope_takes_up_no_room_once_it_is_done() {
+    let mut channel = channel();
+    let from = region(&channel);
+    let ended = channel.scope(|scope| {
+        let element = from.gather_element(..).unwrap();
+        let mut held = scope.post_send(element).unwrap();
+        let held_wr_id = posted()[0];
+        // Far more than there are slots.
+        for round in 0..100 {
+            crate::card::forget_the_past();
+            scope.post_send(element).unwrap().leave();
+            if round % 2 == 0 {
+                scope.post_send(element).unwrap().leave();
+            }
+            posted().into_iter().for_each(succeeds);
+            assert!(scope.poll() > 0);
+        }
+        // All of it is done but one, which nobody has left.
+        assert!(held.poll().is_none());
+        succeeds(held_wr_id);
+        held.poll().unwrap().unwrap();
+        Ok::<_, ()>(())
+    });
+    ended.unwrap();
+    assert!(channel.is_idle());
+}
+
+#[test]
+fn work_that_is_left_to_its_scope_fails_with_it() {
+    let mut channel = channel();
+    let from = region(&channel);
+    let ended = channel.scope(|scope| {
+        let element = from.gather_element(..).unwrap();
+        for _ in 0..4 {
+            scope.post_send(element).unwrap().leave();
+        }
+        let numbers = posted();
+        succeeds(numbers[0]);
+        ends(numbers[1], IBV_WC_REM_ACCESS_ERR);
+        flushes(numbers[2]);
+        assert_eq!(scope.poll(), 3);
+        assert!(scope.post_send(element).is_err(), "it is down");
+        // The last is in flight: the scope waits for it.
+        flushes(numbers[3]);
+        Ok::<_, ()>(())
+    });
+    let Err(ScopeError::AutoPollError(TransportError::Work(error))) = ended else {
+        panic!("{ended:?}");
+    };
+    assert_eq!(error.status, WcStatus::REM_ACCESS_ERR);
+    assert!(channel.is_idle());
 }

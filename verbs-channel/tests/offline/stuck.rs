@@ -83,7 +83,17 @@ fn a_logger_that_panics_changes_nothing() {
 }
 
 /// Ways to have borrowed buffers in the card's hands when it will not let go.
-const BORROWS: [(&str, fn()); 7] = [
+const BORROWS: [(&str, fn()); 8] = [
+    ("work that was left to its scope", || {
+        let mut channel = channel();
+        let from = region(&channel);
+        refuse("ibv_destroy_qp", 1);
+        let _result = channel.scope(|scope| {
+            let element = from.gather_element(..).unwrap();
+            scope.post_send(element).unwrap().leave();
+            Err::<(), _>(())
+        });
+    }),
     ("a logger that panics", || {
         panics(true);
         let mut channel = channel();
