@@ -122,11 +122,14 @@ impl<'g> ChannelMut<'g> {
 impl Channel {
     /// The operation on an owned buffer that has been done for longest. If there is none it polls:
     /// `None` means that none is done, and that the completion queue was found empty.
+    #[must_use = "the buffer is in it, and whether the operation failed"]
     pub fn next_completed(&mut self) -> Option<Completed> {
         self.engine.next_ready()
     }
 
-    /// The same, waited for; `None` if `timeout` passes first. Without a timeout it waits for ever.
+    /// The same, waited for; `None` if `timeout` passes first. Without a timeout it waits until
+    /// something is done, and returns `None` at once if no owned buffer is left here.
+    #[must_use = "the buffer is in it, and whether the operation failed"]
     pub fn wait_completed(&mut self, timeout: Option<Duration>) -> Option<Completed> {
         self.engine.wait_ready(timeout)
     }

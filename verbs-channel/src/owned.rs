@@ -424,9 +424,13 @@ impl Engine {
         self.take(id)
     }
 
-    /// The same, waited for; `None` if `timeout` passes first.
+    /// The same, waited for; `None` if `timeout` passes first, or if nothing is to come and there is
+    /// none.
     pub(crate) fn wait_ready(&mut self, timeout: Option<Duration>) -> Option<Completed> {
-        self.wait_until(timeout, |engine| engine.slots.first_ready().is_some());
+        // Nobody starts work meanwhile: without any, a wait would have no end but its timeout.
+        if timeout.is_some() || self.slots.owns_any() {
+            self.wait_until(timeout, |engine| engine.slots.first_ready().is_some());
+        }
         let id = self.slots.first_ready()?;
         self.take(id)
     }

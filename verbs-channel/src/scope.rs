@@ -258,6 +258,7 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
 impl ScopedPendingWork<'_, '_> {
     /// The result, if it is there; polls once. `None` while it is not, and after it was taken.
     #[inline]
+    #[must_use = "a failure that is taken here is not reported by the scope"]
     pub fn poll(&mut self) -> Option<Result<WorkSuccess, TransportError>> {
         let mut engine = self.scope.engine.borrow_mut();
         if engine.slots.is_done(self.id) == Some(false) {
@@ -291,9 +292,10 @@ impl ScopedPendingWork<'_, '_> {
         self.scope.engine.borrow_mut().slots.forgo(self.id);
     }
 
-    /// Waits for the result; `None` if `timeout` passes first. The work goes on then, and can be
-    /// waited for again.
+    /// Waits for the result; `None` if `timeout` passes first, and after it was taken. The work goes
+    /// on, and can be waited for again.
     #[inline]
+    #[must_use = "a failure that is taken here is not reported by the scope"]
     pub fn wait_timeout(
         &mut self,
         timeout: Duration,

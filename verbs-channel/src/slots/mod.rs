@@ -359,6 +359,18 @@ impl<S: Copy, B> Slots<S, B> {
         false
     }
 
+    /// Whether any operation that owns its buffer has a slot.
+    pub(crate) fn owns_any(&self) -> bool {
+        let mut index = self.all.head;
+        while let Some(slot) = self.in_use(index) {
+            if slot.claim.keeper == Keeper::Slot {
+                return true;
+            }
+            index = slot.links[ALL].next;
+        }
+        false
+    }
+
     /// Now.
     #[inline]
     pub(crate) fn mark(&self) -> Mark {

@@ -23,3 +23,4 @@ mod log;
 mod owned;
 mod refused;
 mod stuck;
+mod waits;
