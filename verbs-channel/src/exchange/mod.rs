@@ -27,6 +27,8 @@ mod tests;
 
 use std::io;
 use std::mem;
+use std::net::TcpStream;
+use std::time::Duration;
 
 use verbs_core::QueuePairEndpoint;
 
@@ -35,6 +37,17 @@ use frame::{ENDPOINT, HEADER, READY, REFUSED};
 
 /// The most private data that a peer can give with its endpoint, in bytes.
 pub const MAX_PRIVATE_DATA: usize = 1024;
+
+/// Tells a peer at the other end of a TCP connection why no channel is connected to it, and ends
+/// the connection: for a server that is full, or does not know the peer.
+///
+/// It waits for nothing longer than `timeout`. A peer that cannot be told sees the end alone.
+pub fn refuse(stream: &TcpStream, timeout: Duration, why: &(dyn std::error::Error + 'static)) {
+    let exchange = Exchange::refusing(why);
+    let over = tcp::meet(stream, tcp::deadline(timeout), exchange, |_peer| Ok(()));
+    // An exchange that refuses comes to nothing else than its end.
+    drop(over);
+}
 
 /// One side of an exchange of endpoints, over whatever stream its user has.
 ///
@@ -134,8 +147,21 @@ impl Exchange {
         if private_data.len() > MAX_PRIVATE_DATA {
             return Err(ExchangeError::PrivateData(private_data.len()));
         }
-        Ok(Self {
-            out: frame::endpoint(endpoint, private_data),
+        Ok(Self::saying(frame::endpoint(endpoint, private_data)))
+    }
+
+    /// The exchange of a side that will not even tell its endpoint, but why. Go on until
+    /// [`step`](Self::step) says that it is [over](ExchangeError::Over).
+    #[must_use]
+    pub fn refusing(why: &(dyn std::error::Error + 'static)) -> Self {
+        let mut exchange = Self::saying(Vec::new());
+        exchange.refuse(why);
+        exchange
+    }
+
+    fn saying(out: Vec<u8>) -> Self {
+        Self {
+            out,
             written: 0,
             frame: vec![0; HEADER],
             got: 0,
@@ -144,7 +170,7 @@ impl Exchange {
             peer: None,
             unsaid: None,
             ended: None,
-        })
+        }
     }
 
     /// What to do next. Until [`moved`](Self::moved) is called it stays the same.

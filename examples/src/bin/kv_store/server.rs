@@ -1,6 +1,7 @@
 //! The server: many clients on one channel group, one thread, and one poller.
 
 use std::collections::HashMap;
+use std::io;
 use std::net::TcpStream;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread;
@@ -10,6 +11,7 @@ use examples::{Context as _, Failure, Listener, say};
 use verbs_channel::verbs_core::{RemoteMemoryRegion, WcOpcode};
 use verbs_channel::{
     BufferPool, Channel, ChannelGroup, Completed, ConnectedMember, OwnedBuffer, PollStrategy,
+    exchange,
 };
 
 use crate::Options;
@@ -135,8 +137,10 @@ impl Server<'_> {
             if open < usize::try_from(self.options.max_clients)? {
                 self.came += 1;
                 self.connect(stream)?;
+            } else {
+                let full = io::Error::other("the server has as many clients as it may");
+                exchange::refuse(&stream, TICK, &full);
             }
-            // One too many sees its connection closed.
         }
         while let Ok((number, connected)) = self.joined.try_recv() {
             self.joining.1 -= 1;
