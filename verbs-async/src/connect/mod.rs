@@ -8,6 +8,10 @@ mod adapter;
 mod tests;
 
 use std::future::poll_fn;
+#[cfg(any(feature = "tokio", feature = "async-io"))]
+use std::io;
+#[cfg(any(feature = "tokio", feature = "async-io"))]
+use std::net::SocketAddr;
 use std::pin::Pin;
 
 use futures_io::{AsyncRead, AsyncWrite};
@@ -51,10 +55,17 @@ impl AsyncGroup {
     /// [`PreparedChannel::connect`]: verbs_channel::PreparedChannel::connect
     pub async fn exchange(
         &self,
-        stream: impl AsyncRead + AsyncWrite + Unpin,
+        mut stream: impl AsyncRead + AsyncWrite + Unpin,
         private_data: &[u8],
     ) -> Result<(AsyncChannel, Vec<u8>)> {
-        let prepared = self.prepare()?;
+        let prepared = match self.prepare() {
+            Ok(prepared) => prepared,
+            Err(error) => {
+                // As far as it can be told: the error that counts is this side's own.
+                drop(run(&mut stream, &mut Exchange::refusing(&error)).await);
+                return Err(error);
+            }
+        };
         let exchange = Exchange::new(&prepared.endpoint(), private_data).map_err(exchange_error)?;
         // It joins before it says that it is ready: a peer is told if the group is full.
         meet(stream, exchange, |remote| {
@@ -80,6 +91,7 @@ impl AsyncGroup {
     ) -> Result<(AsyncChannel, Vec<u8>)> {
         let stream = tokio::net::TcpStream::connect(peer).await;
         let stream = stream.map_err(|error| tcp("connect to", error))?;
+        another(stream.local_addr(), stream.peer_addr())?;
         // Without it it's only slower.
         drop(stream.set_nodelay(true));
         self.exchange_tokio(stream, private_data).await
@@ -134,11 +146,12 @@ impl AsyncGroup {
     #[cfg(feature = "async-io")]
     pub async fn connect_async_io(
         &self,
-        peer: impl Into<std::net::SocketAddr>,
+        peer: impl Into<SocketAddr>,
         private_data: &[u8],
     ) -> Result<(AsyncChannel, Vec<u8>)> {
         let stream = async_io::Async::<std::net::TcpStream>::connect(peer).await;
         let stream = stream.map_err(|error| tcp("connect to", error))?;
+        another(stream.get_ref().local_addr(), stream.get_ref().peer_addr())?;
         // Without it it's only slower.
         drop(stream.get_ref().set_nodelay(true));
         self.exchange(stream, private_data).await
@@ -213,6 +226,18 @@ fn exchange_error(error: ExchangeError) -> Error {
 }
 
 #[cfg(any(feature = "tokio", feature = "async-io"))]
-fn tcp(what: &'static str, source: std::io::Error) -> Error {
+fn tcp(what: &'static str, source: io::Error) -> Error {
     exchange_error(ExchangeError::Tcp { what, source })
+}
+
+/// Who connects to a port of this machine on which nobody listens may be given that very port for
+/// its own end, and meet itself: that is nobody, too.
+#[cfg(any(feature = "tokio", feature = "async-io"))]
+fn another(local: io::Result<SocketAddr>, peer: io::Result<SocketAddr>) -> Result<()> {
+    match (local, peer) {
+        (Ok(local), Ok(peer)) if local == peer => {
+            Err(tcp("connect to", io::ErrorKind::ConnectionRefused.into()))
+        }
+        _ => Ok(()),
+    }
 }

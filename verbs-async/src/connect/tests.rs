@@ -15,7 +15,7 @@ use verbs_channel::exchange::{Exchange, ExchangeError, RefusalCode};
 use verbs_channel::verbs_core::{PacketSequenceNumber, QueuePairEndpoint};
 
 use super::adapter::Tokio;
-use super::meet;
+use super::{another, meet};
 use crate::error::{Error, Result};
 use crate::group::AsyncGroup;
 
@@ -254,6 +254,7 @@ fn a_silent_peer_is_left_by_dropping_the_future() {
 /// A stream that gives one byte at a time and keeps what is written until it is flushed.
 struct Buffered {
     kept: Vec<u8>,
+    is_broken: bool,
     stream: Box<dyn Stream>,
 }
 
@@ -279,7 +280,14 @@ impl AsyncWrite for Buffered {
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let Self { kept, stream } = self.get_mut();
+        let Self {
+            kept,
+            is_broken,
+            stream,
+        } = self.get_mut();
+        if *is_broken {
+            return Poll::Ready(Err(io::Error::other("it leaks")));
+        }
         while !kept.is_empty() {
             match Pin::new(&mut *stream).poll_write(cx, kept) {
                 Poll::Ready(written) => drop(kept.drain(..written?)),
@@ -301,6 +309,7 @@ fn a_stream_with_a_buffer_is_flushed() {
         let side = move |stream, qp_num| async move {
             let stream = Buffered {
                 kept: Vec::new(),
+                is_broken: false,
                 stream: way.stream(stream),
             };
             let met = meet(stream, begin(qp_num, b"data"), |_remote| Ok(()));
@@ -310,6 +319,37 @@ fn a_stream_with_a_buffer_is_flushed() {
         assert_eq!(way.run(side(ours, 2)).unwrap().1, b"data");
         assert_eq!(peer.join().unwrap().unwrap().1, b"data");
     }
+}
+
+#[test]
+fn a_stream_that_cannot_be_flushed_is_not_waited_for() {
+    for way in WAYS {
+        let (ours, _theirs) = connection();
+        let failed = way.run(async move {
+            let stream = Buffered {
+                kept: Vec::new(),
+                is_broken: true,
+                stream: way.stream(ours),
+            };
+            let met = meet(stream, begin(2, b""), |_remote| Ok(()));
+            within(LONG / 2, met).await.expect("it waits for ever")
+        });
+        let ExchangeError::Tcp { source, .. } = exchange(failed.unwrap_err()) else {
+            panic!("no error of the stream's");
+        };
+        assert_eq!(source.to_string(), "it leaks");
+    }
+}
+
+#[test]
+fn who_meets_itself_meets_nobody() {
+    let (here, there) = (([127, 0, 0, 1], 7).into(), ([127, 0, 0, 1], 8).into());
+    another(Ok(here), Ok(there)).unwrap();
+    let ExchangeError::Tcp { source, .. } = exchange(another(Ok(here), Ok(here)).unwrap_err())
+    else {
+        panic!("no error of TCP's");
+    };
+    assert_eq!(source.kind(), io::ErrorKind::ConnectionRefused);
 }
 
 /// What connects can be spawned.
