@@ -61,10 +61,24 @@ impl Engine {
 
     /// Takes the ladder from its third step.
     pub(crate) fn destroy(&mut self, at: u32, reason: DownReason) {
+        self.close(at, reason);
+        self.end_what_is_closed();
+    }
+
+    /// [`destroy`](Self::destroy) for every member.
+    pub(crate) fn destroy_all(&mut self, reason: DownReason) {
+        for at in 0..self.members.len() {
+            self.close(u32::try_from(at).unwrap_or(u32::MAX), reason);
+        }
+        self.end_what_is_closed();
+    }
+
+    /// Destroys a queue pair: the card touches its buffers no more.
+    fn close(&mut self, at: u32, reason: DownReason) {
         let Some(member) = self.members.get_mut(at as usize) else {
             return;
         };
-        let reason = *member.down.get_or_insert(reason);
+        member.down.get_or_insert(reason);
         let destroyed = member
             .qp
             .take()
@@ -72,6 +86,10 @@ impl Engine {
         if let Err(error) = destroyed {
             self.stuck(at, &error);
         }
+    }
+
+    /// Ends all work whose queue pair is gone, in one go however many they are.
+    fn end_what_is_closed(&mut self) {
         // Some drivers leave completions of a queue pair that is gone: they say how work really
         // ended, and take up room that the next one counts on.
         let room = self.cq().min_capacity();
@@ -80,18 +98,18 @@ impl Engine {
                 break;
             }
         }
-        while let Some(id) = self.slots.in_flight(at) {
-            let aborted = TransportError::Aborted(reason);
+        let mut next = self.slots.first();
+        while let Some(id) = next {
+            next = self.slots.after(id);
+            let member = self.slots.member(id.wr_id());
+            let member = member.and_then(|at| self.members.get(at as usize));
+            let Some(Member { qp: None, down, .. }) = member else {
+                continue;
+            };
+            let aborted = down.map_or(TransportError::CLOSED, TransportError::Aborted);
             if let Some(claim) = self.slots.fail(id.wr_id(), aborted) {
                 self.ended(claim);
             }
-        }
-    }
-
-    /// [`destroy`](Self::destroy) for every member.
-    pub(crate) fn destroy_all(&mut self, reason: DownReason) {
-        for at in 0..self.members.len() {
-            self.destroy(u32::try_from(at).unwrap_or(u32::MAX), reason);
         }
     }
 
@@ -174,11 +192,8 @@ impl Engine {
 
     /// Aborts every member that has borrowed buffers in flight.
     pub(crate) fn abort_scoped(&mut self, reason: DownReason) {
-        for at in 0..self.members.len() {
-            let at = u32::try_from(at).unwrap_or(u32::MAX);
-            if self.slots.borrowed_in_flight(at).is_some() {
-                self.abort(at, reason);
-            }
+        while let Some(at) = self.slots.borrower() {
+            self.abort(at, reason);
         }
     }
 

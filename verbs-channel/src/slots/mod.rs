@@ -320,9 +320,13 @@ impl<S: Copy, B> Slots<S, B> {
         is_posted
     }
 
-    /// An operation of this member that is in flight.
-    pub(crate) fn in_flight(&self, member: u32) -> Option<Id> {
-        self.find_in_flight(member, |_, _| true)
+    /// A member with an operation in flight whose buffers are lent.
+    pub(crate) fn borrower(&self) -> Option<u32> {
+        let is_one = |slot: &&Slot<S>| {
+            let is_lent = matches!(slot.claim.keeper, Keeper::Lender | Keeper::Scope);
+            is_lent && slot.is_in_flight(slot.claim.member)
+        };
+        Some(self.slots.iter().find(is_one)?.claim.member)
     }
 
     /// An operation of this member that is in flight, and whose buffers safe code will have back.
@@ -384,6 +388,11 @@ impl<S: Copy, B> Slots<S, B> {
     #[inline]
     pub(crate) fn first_since(&self, mark: Mark) -> Option<Id> {
         self.in_use(self.index_since(mark)).map(Slot::id)
+    }
+
+    /// The oldest operation whose result has not been taken.
+    pub(crate) fn first(&self) -> Option<Id> {
+        self.in_use(self.all.head).map(Slot::id)
     }
 
     /// The operation after this one.

@@ -232,3 +232,32 @@ fn what_announces_completions_is_there_when_it_is_asked_for() {
     let announcer = group.completion_channel().unwrap();
     assert_eq!(announcer.as_ptr(), group.cq().channel().unwrap().as_ptr());
 }
+
+#[test]
+fn the_end_of_all_channels_takes_no_longer_for_each() {
+    let pd = pd();
+    let mut group = group(&pd, 100);
+    for number in 0..100 {
+        for _ in 0..4 {
+            let region = pd.reg_mr(vec![0_u8; 8]).unwrap();
+            let mut channel = group.channel(number).unwrap();
+            let _ticket = channel.start_receive(region).unwrap();
+        }
+    }
+    group.channel(7).unwrap().shut_down();
+    group.remove(9).unwrap();
+    let before = polls();
+    group.give_up(WHY);
+    assert_eq!(polls() - before, 1, "they share a queue, which is empty");
+    let mut ended = [0; 100];
+    while let Some(completed) = group.wait_completed(None) {
+        let why = match completed.channel {
+            7 | 9 => CLOSED,
+            _ => TransportError::Aborted(WHY),
+        };
+        assert_eq!(completed.result.unwrap_err(), why);
+        assert!(completed.buffer.is_some());
+        ended[completed.channel] += 1;
+    }
+    assert_eq!(ended, [4; 100]);
+}
