@@ -9,7 +9,9 @@ use std::fmt::Display;
 use std::process;
 
 use verbs_channel::verbs_core::{Context, GatherElement, MemoryRegion};
-use verbs_channel::{Channel, Outgoing, ScopeError};
+use verbs_channel::{
+    BufferPool, Channel, Outgoing, OwnedBuffer, OwnedWork, PoolBuffer, ScopeError,
+};
 
 const MESSAGE: usize = 64;
 const BATCH: usize = 16;
@@ -24,11 +26,17 @@ fn main() -> Result<(), Box<dyn Error>> {
     let pd = Context::first_active()?.alloc_pd()?;
     let region = pd.reg_mr(vec![0; BATCH * MESSAGE])?;
     let mut channel = Channel::loopback(&pd)?.0;
+    let pool = BufferPool::new(&pd, MESSAGE, BATCH)?;
     let count = count.parse()?;
     match operation.as_str() {
         "channel_send1" => send1(&mut channel, &region, count),
         "channel_scope16" => scope16(&mut channel, &region, count),
         "channel_batch16" => batch16(&mut channel, &region, count),
+        "channel_owned1" => owned1(&mut channel, pool.take(), count),
+        "channel_owned16" => {
+            let blocks = std::iter::from_fn(|| pool.take()).map(Outgoing::send);
+            owned16(&mut channel, blocks.map(OwnedWork::from).collect(), count);
+        }
         other => fail(&format!("there is no operation `{other}`")),
     }
     Ok(())
@@ -71,6 +79,25 @@ fn batch16(channel: &mut Channel, region: &MemoryRegion<Vec<u8>>, count: u64) {
     let messages = messages(region);
     for _ in 0..count {
         check(channel.run_batch(messages.map(Outgoing::send)));
+    }
+}
+
+#[inline(never)]
+fn owned1(channel: &mut Channel, block: Option<PoolBuffer>, count: u64) {
+    let mut buffer = block.map(OwnedBuffer::from);
+    for _ in 0..count {
+        let given = buffer.take().unwrap_or_default();
+        let ticket = check(channel.start_send(given));
+        let ended = check(channel.wait(ticket, None));
+        buffer = ended.and_then(|ended| ended.buffer);
+    }
+}
+
+#[inline(never)]
+fn owned16(channel: &mut Channel, mut works: Vec<OwnedWork>, count: u64) {
+    for _ in 0..count {
+        let ticket = check(channel.start_batch(works));
+        works = check(channel.wait(ticket, None)).map_or_else(Vec::new, |ended| ended.batch);
     }
 }
 

@@ -58,7 +58,7 @@ impl Ours {
 }
 
 /// All of them, in the order of the table.
-const OPERATIONS: [Operation; 13] = [
+const OPERATIONS: [Operation; 15] = [
     Operation {
         name: "send1",
         what: "post a send, poll its completion",
@@ -125,6 +125,20 @@ const OPERATIONS: [Operation; 13] = [
     Operation {
         name: "channel_batch16",
         what: "channel: a batch of 16 sends",
+        c: "batch16",
+        ours: Ours::Channel,
+        budget: None,
+    },
+    Operation {
+        name: "channel_owned1",
+        what: "channel: a send of an owned buffer",
+        c: "send1",
+        ours: Ours::Channel,
+        budget: None,
+    },
+    Operation {
+        name: "channel_owned16",
+        what: "channel: a batch of 16, owned",
         c: "batch16",
         ours: Ours::Channel,
         budget: None,
