@@ -1,0 +1,194 @@
+//! A card that does as it is told, and the ring that the driver sees of it.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::driver::{Done, Ring, Started};
+use crate::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Work for one of a channel's queues, where it takes up a number of places.
+pub(crate) struct Work {
+    pub(crate) id: usize,
+    pub(crate) queue: usize,
+    pub(crate) places: usize,
+    pub(crate) buffer: Buffer,
+}
+
+/// How work ended, and its buffer.
+pub(crate) struct Outcome {
+    pub(crate) id: usize,
+    pub(crate) end: End,
+    pub(crate) buffer: Buffer,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    Success,
+    Aborted,
+    Refused,
+}
+
+/// Memory that is missed when it is gone.
+pub(crate) struct Buffer {
+    gone: std::sync::Arc<AtomicUsize>,
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        self.gone.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// A completion queue and what is posted to it, seen from the card's side.
+pub(crate) struct Card {
+    state: Mutex<State>,
+    gone: std::sync::Arc<AtomicUsize>,
+}
+
+#[derive(Default)]
+pub(crate) struct State {
+    // Of each channel's two queues.
+    pub(crate) free: Vec<[usize; 2]>,
+    in_flight: Vec<Option<(usize, Work)>>,
+    // The numbers and ends of what the driver can find, in their order.
+    done: VecDeque<(usize, End)>,
+    // One-shot: only what is added after the arming is announced, once.
+    armed: bool,
+    down: bool,
+    pub(crate) arming_fails: bool,
+    pub(crate) polls: usize,
+    pub(crate) armings: usize,
+    // The ids of what was posted, in its order.
+    pub(crate) posted: Vec<usize>,
+}
+
+/// The driver's side.
+pub(crate) struct FakeRing(pub(crate) Arc<Card>);
+
+impl Card {
+    /// Channels whose two queues have this many places each.
+    pub(crate) fn new(channels: usize, places: usize) -> Arc<Self> {
+        let state = State {
+            free: vec![[places; 2]; channels],
+            ..State::default()
+        };
+        let gone = std::sync::Arc::default();
+        let state = Mutex::new(state);
+        Arc::new(Self { state, gone })
+    }
+
+    /// Work that takes one place.
+    pub(crate) fn work(&self, id: usize, queue: usize) -> Work {
+        let gone = std::sync::Arc::clone(&self.gone);
+        Work {
+            id,
+            queue,
+            places: 1,
+            buffer: Buffer { gone },
+        }
+    }
+
+    /// How many buffers are gone.
+    pub(crate) fn gone(&self) -> usize {
+        self.gone.load(Ordering::Relaxed)
+    }
+
+    /// Ends what is in flight under this id. Whether that raises an event.
+    #[must_use]
+    pub(crate) fn complete(&self, id: usize) -> bool {
+        let mut state = self.lock();
+        let mut slots = state.in_flight.iter();
+        let slot = slots.position(|work| matches!(work, Some((_, work)) if work.id == id));
+        let slot = slot.expect("it is in flight");
+        state.done.push_back((slot, End::Success));
+        std::mem::take(&mut state.armed)
+    }
+
+    /// Whether this is in flight and has not ended.
+    pub(crate) fn has(&self, id: usize) -> bool {
+        let state = self.lock();
+        let mut works = state.in_flight.iter().enumerate();
+        works.any(|(slot, work)| {
+            matches!(work, Some((_, work)) if work.id == id)
+                && !state.done.iter().any(|(done, _)| *done == slot)
+        })
+    }
+
+    /// How many of them the driver could find.
+    pub(crate) fn unseen(&self) -> usize {
+        self.lock().done.len()
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// Aborts what is in flight, and refuses what comes.
+    pub(crate) fn give_up(&mut self) {
+        self.down = true;
+        for slot in 0..self.in_flight.len() {
+            let ended = self.done.iter().any(|(done, _)| *done == slot);
+            if self.in_flight[slot].is_some() && !ended {
+                self.done.push_back((slot, End::Aborted));
+            }
+        }
+    }
+}
+
+impl Ring for FakeRing {
+    type Work = Work;
+    type Outcome = Outcome;
+
+    fn queue(work: &Work) -> usize {
+        work.queue
+    }
+
+    fn start(&mut self, channel: usize, work: Work) -> Started<Self> {
+        let mut state = self.0.lock();
+        if state.down {
+            let Work { id, buffer, .. } = work;
+            let end = End::Refused;
+            return Started::Refused(Outcome { id, end, buffer });
+        }
+        let free = &mut state.free[channel][work.queue];
+        if *free < work.places {
+            return Started::Full(work);
+        }
+        *free -= work.places;
+        state.posted.push(work.id);
+        let slot = state.in_flight.iter().position(Option::is_none);
+        let slot = slot.unwrap_or_else(|| {
+            state.in_flight.push(None);
+            state.in_flight.len() - 1
+        });
+        state.in_flight[slot] = Some((channel, work));
+        Started::Posted(slot)
+    }
+
+    fn next_done(&mut self) -> Option<Done<Outcome>> {
+        let mut state = self.0.lock();
+        state.polls += 1;
+        let (slot, end) = state.done.pop_front()?;
+        let (channel, work) = state.in_flight[slot].take().expect("it was in flight");
+        state.free[channel][work.queue] += work.places;
+        let Work { id, buffer, .. } = work;
+        let outcome = Outcome { id, end, buffer };
+        Some(Done {
+            slot,
+            channel,
+            outcome,
+        })
+    }
+
+    fn arm(&mut self) {
+        let mut state = self.0.lock();
+        state.armings += 1;
+        if state.arming_fails {
+            state.give_up();
+        } else {
+            state.armed = true;
+        }
+    }
+}

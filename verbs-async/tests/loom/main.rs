@@ -1,0 +1,30 @@
+//! Every interleaving of the driver with its tasks and its card: nobody stays asleep.
+//!
+//! The driver's own files are compiled here with loom's lock. A task is polled a few times and then
+//! put down, so each model also covers one that is never polled again. When all threads have ended,
+//! and every event that the card raised has been delivered, whoever was left waiting must have been
+//! woken.
+#![cfg(test)]
+
+#[path = "../../src/driver/mod.rs"]
+#[expect(dead_code, reason = "not all of it is raced for")]
+mod driver;
+mod races;
+#[path = "../driver/ring.rs"]
+#[expect(dead_code, reason = "the driver's other tests use all of it")]
+mod ring;
+
+/// What the driver is made of, as loom has it.
+mod sync {
+    pub(crate) use loom::sync::{Arc, Mutex, MutexGuard};
+    pub(crate) use std::sync::PoisonError;
+}
+
+/// Waking; a model's wakers do not panic, and what loom reports is not to be caught.
+mod wake {
+    use std::task::Waker;
+
+    pub(crate) fn all(wakers: impl IntoIterator<Item = Waker>) {
+        wakers.into_iter().for_each(Waker::wake);
+    }
+}

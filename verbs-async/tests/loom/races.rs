@@ -1,0 +1,368 @@
+//! The races.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+
+use loom::thread;
+
+use crate::driver::Driver;
+use crate::ring::{Card, FakeRing, Outcome};
+use crate::sync::Arc;
+
+/// Explores every schedule with at most so many preemptions: more find nothing new, and take hours.
+fn explore(model: impl Fn() + Send + Sync + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(3);
+    builder.max_branches = 10_000;
+    builder.check(model);
+}
+
+/// A ring and its driver.
+#[derive(Clone)]
+struct Model {
+    card: Arc<Card>,
+    driver: Arc<Driver<FakeRing>>,
+}
+
+/// An operation and the task that awaits it.
+struct Task {
+    model: Model,
+    id: usize,
+    key: usize,
+    outcome: Option<Outcome>,
+    bell: std::sync::Arc<Bell>,
+    asleep: bool,
+}
+
+/// Not one of loom's: what is only looked at when all is over is no race.
+#[derive(Default)]
+struct Bell(AtomicBool);
+
+impl Wake for Bell {
+    fn wake(self: std::sync::Arc<Self>) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// When the events that completions raise are delivered.
+#[derive(Clone, Copy)]
+enum Delivery {
+    AtOnce,
+    InTheEnd,
+}
+
+impl Model {
+    fn new(places: usize) -> Self {
+        let card = Card::new(1, places);
+        let driver = Arc::new(Driver::new(FakeRing(Arc::clone(&card))));
+        Self { card, driver }
+    }
+
+    fn start(&self, id: usize) -> Task {
+        Task {
+            model: self.clone(),
+            id,
+            key: self.driver.start(0, self.card.work(id, 0)),
+            outcome: None,
+            bell: std::sync::Arc::default(),
+            asleep: false,
+        }
+    }
+
+    /// The card's side of it: completes these.
+    fn complete(&self, ids: &[usize], delivery: Delivery) {
+        let mut events = 0;
+        for id in ids {
+            events += usize::from(self.card.complete(*id));
+            if matches!(delivery, Delivery::AtOnce) {
+                (0..std::mem::take(&mut events)).for_each(|_| self.driver.announced());
+            }
+        }
+        (0..events).for_each(|_| self.driver.announced());
+    }
+
+    /// As a thread.
+    fn completes(&self, ids: &'static [usize], delivery: Delivery) -> thread::JoinHandle<()> {
+        let model = self.clone();
+        thread::spawn(move || model.complete(ids, delivery))
+    }
+}
+
+impl Task {
+    fn poll(&mut self) {
+        if self.outcome.is_some() {
+            return;
+        }
+        // What was heard before this is answered by it.
+        self.bell.0.store(false, Ordering::Relaxed);
+        let waker = Waker::from(std::sync::Arc::clone(&self.bell));
+        match self
+            .model
+            .driver
+            .poll_outcome(self.key, &mut Context::from_waker(&waker))
+        {
+            Poll::Ready(outcome) => {
+                assert_eq!(outcome.id, self.id, "the outcome of another operation");
+                self.outcome = Some(outcome);
+                self.asleep = false;
+            }
+            Poll::Pending => self.asleep = true,
+        }
+    }
+
+    /// Polls so often, and is put down.
+    fn polls(mut self, times: usize) -> thread::JoinHandle<Self> {
+        thread::spawn(move || {
+            (0..times).for_each(|_| self.poll());
+            self
+        })
+    }
+
+    /// All is over: these are done, and a task that sleeps has been woken.
+    fn were_told<const N: usize>(tasks: [&mut Self; N]) {
+        // First of all of them: to poll one may wake another.
+        for task in &tasks {
+            let heard = task.bell.0.load(Ordering::Relaxed);
+            assert!(
+                !task.asleep || heard,
+                "operation {} sleeps for ever",
+                task.id
+            );
+        }
+        for task in tasks {
+            task.poll();
+            assert!(task.outcome.is_some(), "operation {} is lost", task.id);
+        }
+    }
+
+    /// Nobody wants to know any more.
+    fn abandon(self) {
+        assert!(self.outcome.is_none());
+        self.model.driver.abandon(self.key);
+    }
+}
+
+/// Runs a model once for each way to deliver events.
+fn explore_both(model: impl Fn(Delivery) + Send + Sync + Copy + 'static) {
+    explore(move || model(Delivery::AtOnce));
+    explore(move || model(Delivery::InTheEnd));
+}
+
+#[test]
+fn two_tasks_that_wait_on_one_queue_are_both_woken() {
+    explore_both(|delivery| {
+        let model = Model::new(2);
+        let (first, second) = (model.start(1), model.start(2));
+        let card = model.completes(&[1, 2], delivery);
+        let second = second.polls(2);
+        let mut first = first;
+        first.poll();
+        card.join().unwrap();
+        let mut second = second.join().unwrap();
+        Task::were_told([&mut first, &mut second]);
+        assert_eq!(model.card.unseen(), 0);
+    });
+}
+
+#[test]
+fn completions_in_the_other_order_and_nobody_polls_twice() {
+    explore_both(|delivery| {
+        let model = Model::new(2);
+        let (first, second) = (model.start(1), model.start(2));
+        let card = model.completes(&[2, 1], delivery);
+        let second = second.polls(1);
+        let mut first = first;
+        first.poll();
+        card.join().unwrap();
+        let mut second = second.join().unwrap();
+        Task::were_told([&mut first, &mut second]);
+    });
+}
+
+#[test]
+fn work_that_begins_while_others_end_is_announced_too() {
+    explore_both(|delivery| {
+        let model = Model::new(2);
+        let mut first = model.start(1);
+        first.poll();
+        let late = {
+            let model = model.clone();
+            thread::spawn(move || {
+                let mut second = model.start(2);
+                second.poll();
+                model.complete(&[2], delivery);
+                second
+            })
+        };
+        model.complete(&[1], delivery);
+        let mut second = late.join().unwrap();
+        Task::were_told([&mut first, &mut second]);
+    });
+}
+
+#[test]
+fn the_one_that_drove_is_dropped_and_the_other_is_woken() {
+    explore_both(|delivery| {
+        let model = Model::new(2);
+        let (mut first, mut second) = (model.start(1), model.start(2));
+        let card = model.completes(&[1, 2], delivery);
+        let dropped = thread::spawn(move || {
+            first.poll();
+            if first.outcome.is_none() {
+                first.abandon();
+            }
+        });
+        second.poll();
+        dropped.join().unwrap();
+        card.join().unwrap();
+        Task::were_told([&mut second]);
+        drop(second);
+        assert_eq!(model.card.gone(), 2, "a buffer did not come back");
+    });
+}
+
+#[test]
+fn the_one_that_drove_is_leaked_and_the_other_is_woken() {
+    explore_both(|delivery| {
+        let model = Model::new(2);
+        let (mut first, mut second) = (model.start(1), model.start(2));
+        let card = model.completes(&[1, 2], delivery);
+        let leaked = thread::spawn(move || {
+            first.poll();
+            // As good as forgotten: a task has no destructor.
+            drop(first);
+        });
+        second.poll();
+        leaked.join().unwrap();
+        card.join().unwrap();
+        Task::were_told([&mut second]);
+    });
+}
+
+#[test]
+fn what_is_abandoned_frees_its_buffer_though_nobody_waits() {
+    explore_both(|delivery| {
+        let model = Model::new(2);
+        let (first, second) = (model.start(1), model.start(2));
+        let card = model.completes(&[1, 2], delivery);
+        let other = thread::spawn(move || second.abandon());
+        first.abandon();
+        other.join().unwrap();
+        card.join().unwrap();
+        assert_eq!(model.card.gone(), 2, "a buffer did not come back");
+    });
+}
+
+#[test]
+fn one_in_line_is_posted_and_woken_whatever_becomes_of_the_one_before() {
+    for end in [
+        Task::poll_and_keep,
+        Task::poll_and_leak,
+        Task::poll_and_abandon,
+    ] {
+        explore(move || {
+            let model = Model::new(1);
+            let first = model.start(1);
+            let mut second = model.start(2);
+            let card = {
+                let model = model.clone();
+                thread::spawn(move || {
+                    model.complete(&[1], Delivery::AtOnce);
+                    // Posted by whoever saw the first one's end: by now somebody has.
+                    assert!(model.card.has(2), "it was left in line");
+                    model.complete(&[2], Delivery::AtOnce);
+                })
+            };
+            let before = thread::spawn(move || end(first));
+            second.poll();
+            card.join().unwrap();
+            let before = before.join().unwrap();
+            match before {
+                Some(mut first) => Task::were_told([&mut first, &mut second]),
+                None => Task::were_told([&mut second]),
+            }
+        });
+    }
+}
+
+impl Task {
+    fn poll_and_keep(mut self) -> Option<Self> {
+        self.poll();
+        Some(self)
+    }
+
+    fn poll_and_leak(mut self) -> Option<Self> {
+        self.poll();
+        None
+    }
+
+    fn poll_and_abandon(mut self) -> Option<Self> {
+        self.poll();
+        if self.outcome.is_none() {
+            self.abandon();
+        }
+        None
+    }
+}
+
+#[test]
+fn leaving_the_line_races_with_being_posted_from_it() {
+    explore_both(|delivery| {
+        let model = Model::new(1);
+        let first = model.start(1);
+        let second = model.start(2);
+        let mut third = model.start(3);
+        let card = model.completes(&[1], delivery);
+        let leaves = thread::spawn(move || second.abandon());
+        third.poll();
+        leaves.join().unwrap();
+        card.join().unwrap();
+        drop(first);
+        // The second may have been posted before it was abandoned: it is in the third's way then.
+        if model.card.has(2) {
+            model.complete(&[2], delivery);
+        }
+        model.complete(&[3], delivery);
+        Task::were_told([&mut third]);
+    });
+}
+
+#[test]
+fn whoever_waits_for_the_end_of_all_is_woken() {
+    explore_both(|delivery| {
+        let model = Model::new(2);
+        let (first, second) = (model.start(1), model.start(2));
+        let card = model.completes(&[1, 2], delivery);
+        let dropped = thread::spawn(move || first.abandon());
+        let bell = std::sync::Arc::<Bell>::default();
+        let waker = Waker::from(std::sync::Arc::clone(&bell));
+        let mut cx = Context::from_waker(&waker);
+        let drained = model.driver.poll_drained(0, &[0, 1], &mut cx);
+        dropped.join().unwrap();
+        card.join().unwrap();
+        let heard = bell.0.load(Ordering::Relaxed);
+        assert!(drained.is_ready() || heard, "the end of all was not told");
+        assert!(model.driver.poll_drained(0, &[0], &mut cx).is_ready());
+        drop(second);
+    });
+}
+
+#[test]
+fn an_arming_that_fails_tells_everybody() {
+    explore(|| {
+        let model = Model::new(1);
+        model.card.lock().arming_fails = true;
+        let first = model.start(1);
+        let second = first_polled_elsewhere(first, &model);
+        let (mut first, mut second) = second;
+        Task::were_told([&mut first, &mut second]);
+    });
+}
+
+/// Polls an operation on another thread while a second one gets in line behind it and is polled.
+fn first_polled_elsewhere(first: Task, model: &Model) -> (Task, Task) {
+    let first = first.polls(1);
+    let mut second = model.start(2);
+    second.poll();
+    (first.join().unwrap(), second)
+}
