@@ -387,6 +387,10 @@ macro_rules! operations {
             }
 
             /// The queue that its work completes on.
+            ///
+            /// To look at it, or to have arrivals announced. Whoever polls it takes results away, and
+            /// whoever makes it smaller lets it overrun: what is lost so is waited for until its
+            /// deadline.
             #[must_use]
             pub const fn cq(&self) -> &CompletionQueue {
                 self.shared().0.cq()

@@ -112,6 +112,9 @@ impl WorkSuccess {
 
     /// How many bytes came: for a receive, a write with immediate, a read or an atomic. Undefined
     /// for sends and writes.
+    ///
+    /// Those of a write with immediate are where the peer wrote them, not in the buffers of the
+    /// receive that tells of it: where a peer may write, look at the [`opcode`](Self::opcode) first.
     #[inline]
     #[must_use]
     pub const fn byte_len(&self) -> u32 {

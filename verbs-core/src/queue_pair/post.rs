@@ -37,6 +37,9 @@ impl QueuePair {
     /// - nobody writes to what it sends from, and nobody touches what it reads into, other than
     ///   memory of a region that peers may reach.
     ///
+    /// And the completion queue is the caller's to complete on: a layer that keeps buffers until it
+    /// polls their `wr_id`, as verbs-channel does, must never poll it from somebody else's request.
+    ///
     /// A queue pair that the driver refuses to destroy is not destroyed: see
     /// [`close`](Self::close).
     ///
@@ -155,6 +158,9 @@ macro_rules! receives {
             ///
             /// - what its elements name stays registered and allocated;
             /// - nobody touches it, other than memory of a region that peers may reach.
+            ///
+            /// And the completion queue is the caller's to complete on, as for
+            /// [`QueuePair::post`].
             #[doc = man!("ibv_post_recv")]
             #[doc(alias = "ibv_post_recv")]
             #[inline]
