@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use verbs_channel::verbs_core::{ProtectionDomain, QueuePairEndpoint, RemoteMemoryRegion};
-use verbs_channel::{DownReason, Incoming, Outgoing, OwnedBuffer, OwnedWork};
+use verbs_channel::{DownReason, Incoming, Outgoing, OwnedBuffer, OwnedWork, Queue};
 
 use crate::driver::Driver;
 use crate::error::{Error, Result};
@@ -142,6 +142,15 @@ impl AsyncChannel {
     pub fn down_reason(&self) -> Option<DownReason> {
         self.driver()
             .see(|ring| ring.group.channel(self.at).ok()?.down_reason())
+    }
+
+    /// How many more operations this queue has places for; what is begun beyond that gets in line.
+    #[must_use]
+    pub fn credits(&self, queue: Queue) -> u32 {
+        self.driver().see(|ring| {
+            let channel = ring.group.channel(self.at);
+            channel.map_or(0, |channel| channel.credits(queue))
+        })
     }
 
     /// The protection domain whose regions it works on.

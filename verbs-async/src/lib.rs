@@ -10,9 +10,11 @@ mod driver;
 mod error;
 mod events;
 mod group;
+mod incoming;
 pub mod notifier;
 mod operation;
 mod ring;
+mod stream;
 mod sync;
 mod wake;
 
@@ -21,7 +23,9 @@ pub use cq::{AsyncCq, CqPollState};
 pub use error::{Error, Result};
 pub use events::CqEvents;
 pub use group::AsyncGroup;
+pub use incoming::{IncomingMessages, Message};
 #[doc(inline)]
 pub use notifier::CqNotifier;
 pub use operation::{Batch, Operation};
+pub use stream::{ByteStream, StreamError};
 pub use verbs_channel;
