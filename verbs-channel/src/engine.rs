@@ -41,6 +41,8 @@ pub(crate) struct Engine {
     pub(crate) members: Vec<Member>,
     pub(crate) slots: Table,
     pub(crate) patience: Patience,
+    // Queue pairs that could not be destroyed: they may still complete work on the queue.
+    pub(crate) stuck: u32,
     id: u64,
     cq: CompletionQueue,
     announcer: Option<CompletionChannel>,
@@ -74,6 +76,7 @@ impl Engine {
             members: Vec::new(),
             slots: Slots::new(),
             patience,
+            stuck: 0,
             id: IDS.fetch_add(1, Ordering::Relaxed),
             cq,
             announcer,

@@ -213,7 +213,7 @@ pub enum Error {
     /// A channel's number that is not in the group.
     #[error("there is no channel {0} in this group")]
     UnknownChannel(usize),
-    /// The group has as many channels as it was made for.
+    /// The group has as many channels as it was made for, with those that the driver would not let go.
     #[error("the group is full: it was made for {0} channels")]
     GroupFull(u32),
     /// The peers could not agree.

@@ -93,12 +93,8 @@ impl ChannelGroup {
         if !member.qp.send_cq().is(self.engine.cq()) {
             return Err(Error::ForeignMember);
         }
-        let live = self
-            .engine
-            .members
-            .iter()
-            .filter(|member| member.qp.is_some());
-        if live.count() >= self.max_channels as usize {
+        let live = self.len() + self.engine.stuck as usize;
+        if live >= self.max_channels as usize {
             return Err(Error::GroupFull(self.max_channels));
         }
         Ok(self.engine.add(member.qp, &self.config) as usize)

@@ -122,6 +122,7 @@ impl Engine {
             ));
             std::process::abort();
         }
+        self.stuck += 1;
         let leaked = self
             .slots
             .buffers_in_flight(at)

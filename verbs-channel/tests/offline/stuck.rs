@@ -7,9 +7,9 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use verbs_channel::{BufferPool, DownReason, Outgoing, TransportError};
+use verbs_channel::{BufferPool, Channel, DownReason, Error, Outgoing, TransportError};
 
-use crate::card::{called, channel, refuse, region};
+use crate::card::{called, channel, pd, refuse, region};
 use crate::library::with;
 use crate::log::{bombs, lines, listen, panics};
 
@@ -80,6 +80,29 @@ fn a_logger_that_panics_changes_nothing() {
     let ended = channel.poll(ticket).unwrap().unwrap();
     assert!(ended.result.is_err() && ended.buffer.is_none());
     assert_eq!(lines().len(), 1);
+}
+
+#[test]
+fn a_channel_that_will_not_go_keeps_its_place_in_its_group() {
+    listen();
+    let pd = pd();
+    let mut group = Channel::builder(&pd).group(2).unwrap();
+    let prepared = [(); 4].map(|()| {
+        let member = group.prepare().unwrap();
+        let endpoint = member.endpoint();
+        member.handshake(&endpoint).unwrap()
+    });
+    let [first, second, third, fourth] = prepared;
+    let first = group.join(first).unwrap();
+    let second = group.join(second).unwrap();
+    group.remove(second).unwrap();
+    let third = group.join(third).unwrap();
+    refuse("ibv_destroy_qp", 1);
+    group.remove(third).unwrap();
+    // Its work may still complete on the queue, which has room for two.
+    assert_eq!(group.len(), 1);
+    assert!(matches!(group.join(fourth), Err(Error::GroupFull(2))));
+    assert!(!group.channel(first).unwrap().is_down());
 }
 
 /// Ways to have borrowed buffers in the card's hands when it will not let go.
