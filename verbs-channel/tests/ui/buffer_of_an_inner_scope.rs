@@ -1,0 +1,17 @@
+//! What is posted in an outer scope outlives it, and not just the inner one.
+
+use verbs_channel::Channel;
+use verbs_channel::verbs_core::MemoryRegion;
+
+fn broken(outer: &mut Channel, inner: &mut Channel, region: MemoryRegion<Vec<u8>>) {
+    let ended = outer.scope(|outer| {
+        inner.scope(|_inner| {
+            let region = region;
+            drop(outer.post_send(region.gather_element(..).unwrap()));
+            Ok::<_, ()>(())
+        })
+    });
+    drop(ended);
+}
+
+fn main() {}

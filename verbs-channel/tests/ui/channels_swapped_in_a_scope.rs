@@ -1,0 +1,16 @@
+//! A channel cannot be exchanged for another while work is in flight in its scope.
+
+use verbs_channel::Channel;
+use verbs_channel::verbs_core::MemoryRegion;
+
+fn broken(one: &mut Channel, other: &mut Channel, region: MemoryRegion<Vec<u8>>) {
+    let ended = one.scope(|scope| {
+        let work = scope.post_send(region.gather_element(..).unwrap());
+        std::mem::swap(one, other);
+        drop(work);
+        Ok::<_, ()>(())
+    });
+    ended.unwrap();
+}
+
+fn main() {}
