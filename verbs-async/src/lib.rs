@@ -6,6 +6,7 @@
 mod channel;
 mod connect;
 mod cq;
+mod device_events;
 mod driver;
 mod error;
 mod events;
@@ -20,6 +21,7 @@ mod wake;
 
 pub use channel::AsyncChannel;
 pub use cq::{AsyncCq, CqPollState};
+pub use device_events::DeviceEvents;
 pub use error::{Error, Result};
 pub use events::CqEvents;
 pub use group::AsyncGroup;

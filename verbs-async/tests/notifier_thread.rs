@@ -47,6 +47,8 @@ fn it_begins_with_the_first_and_ends_with_the_last() {
         let first = ThreadNotifier::new(&reader).unwrap();
         become_threads(1);
         let second = ThreadNotifier::new(&reader).unwrap();
+        thread::sleep(Duration::from_millis(20));
+        assert_eq!(threads().len(), 1);
         drop(first);
         thread::sleep(Duration::from_millis(20));
         assert_eq!(threads().len(), 1);

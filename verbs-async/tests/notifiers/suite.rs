@@ -281,26 +281,26 @@ fn those_who_wait_do_not_take_from_each_other(make: Make) {
     let (reader, writer) = pipe();
     let notifier = make(reader.as_fd());
     for _ in 0..50 {
-        let mut waiting = [
-            notifier.readable(),
-            notifier.readable(),
-            notifier.readable(),
-        ];
-        let (bell, waker) = Bell::new();
-        let mut cx = Context::from_waker(&waker);
-        for readable in &mut waiting {
-            assert!(readable.as_mut().poll(&mut cx).is_pending());
+        let mut waiting = [(); 3].map(|()| (notifier.readable(), Bell::new()));
+        for (readable, (_, waker)) in &mut waiting {
+            let polled = readable.as_mut().poll(&mut Context::from_waker(waker));
+            assert!(polled.is_pending());
         }
         drop(notifier.readable());
+        let (bell, waker) = Bell::new();
+        let mut cx = Context::from_waker(&waker);
         let mut given_up = notifier.readable();
         assert!(given_up.as_mut().poll(&mut cx).is_pending());
         drop(given_up);
         while notifier.poll_readable(&mut cx).is_ready() {}
         write(&writer);
         bell.wait();
+        for (_, (bell, _)) in &waiting {
+            bell.wait();
+        }
         // Nobody reads before all were told.
         wait_readable(&*notifier).unwrap();
-        for mut readable in waiting {
+        for (mut readable, _) in waiting {
             block_on(|cx| readable.as_mut().poll(cx)).unwrap();
         }
         drain(&reader);
