@@ -250,7 +250,7 @@ fn the_end_of_all_channels_takes_no_longer_for_each() {
     group.give_up(WHY);
     assert_eq!(polls() - before, 1, "they share a queue, which is empty");
     let mut ended = [0; 100];
-    while let Some(completed) = group.wait_completed(None) {
+    while let Some(completed) = group.next_completed() {
         let why = match completed.channel {
             7 | 9 => CLOSED,
             _ => TransportError::Aborted(WHY),
