@@ -11,7 +11,7 @@
 mod driver;
 mod races;
 #[path = "../driver/ring.rs"]
-#[expect(dead_code, reason = "the driver's other tests use all of it")]
+#[expect(dead_code, reason = "tests of one thread use all of it")]
 mod ring;
 
 /// What the driver is made of, as loom has it.

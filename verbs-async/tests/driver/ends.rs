@@ -1,0 +1,224 @@
+//! How operations end: each once, to its own task, or to nobody.
+
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use crate::ring::End;
+use crate::task::{Bell, Bench, bounded};
+
+#[test]
+fn an_outcome_goes_to_its_own_operation_and_wakes_no_other() {
+    let bench = Bench::new(8);
+    let keys: Vec<_> = (0..8).map(|id| bench.start(id)).collect();
+    let bells = [(); 8].map(|()| Bell::new());
+    for (key, bell) in keys.iter().zip(&bells) {
+        assert!(bench.poll(*key, bell).is_pending());
+    }
+    for id in [3, 7, 0, 5] {
+        bench.complete([id]);
+        assert_eq!(bells[id].rings(), 1);
+        assert_eq!(bench.end(keys[id]), Some((id, End::Success)));
+    }
+    assert_eq!(bells.map(|bell| bell.rings()), [1, 0, 0, 1, 0, 1, 0, 1]);
+}
+
+#[test]
+fn a_number_that_is_used_again_gives_no_outcome_to_another() {
+    let bench = Bench::new(1);
+    // Each has the ring's number 0, and nobody takes an outcome until the end.
+    let keys: Vec<_> = (0..5)
+        .map(|id| {
+            let key = bench.start(id);
+            let waits = bench.start(100 + id);
+            bench.driver.abandon(waits);
+            bench.complete([id]);
+            bench.driver.announced();
+            key
+        })
+        .collect();
+    for (id, key) in keys.into_iter().enumerate().rev() {
+        assert_eq!(bench.end(key), Some((id, End::Success)));
+    }
+}
+
+#[test]
+fn what_is_abandoned_in_flight_keeps_its_buffer_until_it_ends() {
+    let bench = Bench::new(4);
+    let keys = [0, 1, 2].map(|id| bench.start(id));
+    keys.into_iter().for_each(|key| bench.driver.abandon(key));
+    assert_eq!(bench.card.gone(), 0, "the card has it");
+    // Nobody polls anything: the announcements are all there is.
+    bench.complete([1]);
+    assert_eq!(bench.card.gone(), 1);
+    bench.complete([0, 2]);
+    assert_eq!(bench.card.gone(), 3);
+}
+
+#[test]
+fn what_is_abandoned_when_it_has_ended_is_freed() {
+    let bench = Bench::new(4);
+    let keys = [0, 1].map(|id| bench.start(id));
+    // Seen by another one's poll, or by nobody.
+    assert!(!bench.card.complete(0));
+    assert!(bench.end(keys[1]).is_none());
+    bench.driver.abandon(keys[0]);
+    assert_eq!(bench.card.gone(), 1);
+    let unseen = bench.start(2);
+    assert!(bench.card.complete(2));
+    bench.driver.abandon(unseen);
+    assert_eq!(bench.card.gone(), 2);
+}
+
+#[test]
+fn whoever_waits_until_all_is_drained_is_told_when_it_is() {
+    let bench = Bench::new(1);
+    let bell = Bell::new();
+    let waker = Waker::from(std::sync::Arc::clone(&bell));
+    let mut cx = Context::from_waker(&waker);
+    let mut drained = |queues: &[usize]| bench.driver.poll_drained(0, queues, &mut cx);
+    assert!(drained(&[0, 1]).is_ready(), "nothing has begun");
+    bench.start(0);
+    let waits = bench.start(1);
+    bench.start_on(0, bench.card.work(2, 1));
+    // Another channel's work is not waited for.
+    bench.start_on(1, bench.card.work(3, 0));
+    assert!(drained(&[0]).is_pending());
+    bench.complete([0]);
+    assert_eq!(bell.rings(), 0, "the next from the line is in flight");
+    bench.driver.abandon(waits);
+    assert_eq!(bell.rings(), 0, "what is abandoned is in flight still");
+    bench.complete([1]);
+    assert_eq!(bell.rings(), 1);
+    assert!(drained(&[0]).is_ready());
+    assert!(drained(&[0, 1]).is_pending());
+    bench.complete([2]);
+    assert_eq!(bell.rings(), 2);
+    assert!(drained(&[0, 1]).is_ready());
+}
+
+#[test]
+fn whoever_waits_until_all_is_drained_needs_nobody_else_to_wait() {
+    let bench = Bench::new(1);
+    let bell = Bell::new();
+    let waker = Waker::from(std::sync::Arc::clone(&bell));
+    bench.start(0);
+    let mut cx = Context::from_waker(&waker);
+    assert!(bench.driver.poll_drained(0, &[0], &mut cx).is_pending());
+    bench.complete([0]);
+    assert_eq!(bell.rings(), 1);
+    // Even if it ended before that.
+    bench.start(1);
+    assert!(bench.driver.poll_drained(0, &[0], &mut cx).is_pending());
+    bench.complete([1]);
+    bench.start(2);
+    assert!(!bench.card.complete(2) || bench.card.unseen() == 1);
+    assert!(bench.driver.poll_drained(0, &[0], &mut cx).is_ready());
+}
+
+#[test]
+fn a_line_that_empties_by_being_left_or_refused_is_drained() {
+    let bench = Bench::new(1);
+    let bell = Bell::new();
+    let waker = Waker::from(std::sync::Arc::clone(&bell));
+    let mut cx = Context::from_waker(&waker);
+    bench.start(0);
+    let waits = bench.start(1);
+    assert!(bench.driver.poll_drained(0, &[0], &mut cx).is_pending());
+    bench.driver.abandon(waits);
+    bench.complete([0]);
+    assert_eq!(bell.rings(), 1);
+    assert!(bench.driver.poll_drained(0, &[0], &mut cx).is_ready());
+
+    bench.start(0);
+    bench.start(1);
+    assert!(bench.driver.poll_drained(0, &[0], &mut cx).is_pending());
+    bench.driver.with(|ring| ring.0.lock().give_up());
+    assert_eq!(bell.rings(), 2);
+    assert!(bench.driver.poll_drained(0, &[0], &mut cx).is_ready());
+    // What is refused at once was never there.
+    let refused = bench.start(2);
+    assert!(bench.driver.poll_drained(0, &[0], &mut cx).is_ready());
+    assert_eq!(bench.end(refused), Some((2, End::Refused)));
+}
+
+#[test]
+fn an_arming_that_fails_ends_everything_in_flight() {
+    let bench = Bench::new(1);
+    bench.card.lock().arming_fails = true;
+    let keys = [0, 1].map(|id| bench.start(id));
+    assert_eq!(bench.end(keys[0]), Some((0, End::Aborted)));
+    assert_eq!(bench.end(keys[1]), Some((1, End::Refused)));
+}
+
+#[test]
+fn a_busy_poll_ends_with_the_completion_or_with_its_time() {
+    bounded(|| {
+        let bench = Bench::new(4);
+        bench.driver.set_busy_poll(Duration::from_secs(3600));
+        let done = bench.start(0);
+        let card = std::sync::Arc::clone(&bench.card);
+        let late = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(20));
+            assert!(!card.complete(0), "it is not asleep, and has armed nothing");
+        });
+        assert_eq!(bench.end(done), Some((0, End::Success)));
+        late.join().unwrap();
+        assert_eq!(bench.card.lock().armings, 0);
+
+        let window = Duration::from_millis(5);
+        bench.driver.set_busy_poll(window);
+        let (waits, bell) = (bench.start(1), Bell::new());
+        let start = Instant::now();
+        assert!(bench.poll(waits, &bell).is_pending());
+        assert!(start.elapsed() >= window);
+        assert_eq!(bench.card.lock().armings, 1);
+        bench.complete([1]);
+        assert_eq!(bell.rings(), 1);
+    });
+}
+
+#[test]
+fn others_get_in_while_one_polls_busily() {
+    bounded(|| {
+        let bench = std::sync::Arc::new(Bench::new(4));
+        bench.driver.set_busy_poll(Duration::from_secs(3600));
+        let key = bench.start(0);
+        let other = std::sync::Arc::clone(&bench);
+        let starts = std::thread::spawn(move || {
+            for id in 1..3 {
+                let key = other.start(id);
+                other.driver.abandon(key);
+            }
+            other.complete([2, 0]);
+        });
+        assert!(matches!(bench.poll(key, &Bell::new()), Poll::Ready(_)));
+        starts.join().unwrap();
+    });
+}
+
+#[test]
+fn the_queue_is_armed_once_for_a_sleep_and_not_while_completions_come() {
+    let bench = Bench::new(4);
+    for round in 1..=3 {
+        let (key, bell) = (bench.start(round), Bell::new());
+        // However often it is polled, and whoever else waits.
+        let other = bench.start(100 + round);
+        for _ in 0..5 {
+            assert!(bench.poll(key, &bell).is_pending());
+            assert!(bench.end(other).is_none());
+        }
+        assert_eq!(bench.card.lock().armings, round);
+        assert!(bench.card.complete(100 + round));
+        assert!(!bench.card.complete(round), "one event stands for both");
+        bench.driver.announced();
+        assert_eq!(bell.rings(), 1);
+        assert!(bench.end(key).is_some() && bench.end(other).is_some());
+    }
+    // What is there when it is polled costs no arming.
+    for id in 10..20 {
+        let key = bench.start(id);
+        assert!(!bench.card.complete(id));
+        assert!(bench.end(key).is_some());
+    }
+    assert_eq!(bench.card.lock().armings, 3);
+}

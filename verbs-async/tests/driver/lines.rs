@@ -1,0 +1,172 @@
+//! Places, and the lines of those who wait for one.
+
+use crate::ring::{End, Work};
+use crate::task::{Bell, Bench};
+
+/// A queue with one place, taken by 0, and so many in its line behind it.
+fn line(behind: usize) -> (Bench, Vec<usize>) {
+    let bench = Bench::new(1);
+    let keys = (0..=behind).map(|id| bench.start(id)).collect();
+    (bench, keys)
+}
+
+/// The card ends whatever is posted until nothing is; in which order it was.
+fn run(bench: &Bench) -> Vec<usize> {
+    while let Some(id) = bench.posted().into_iter().find(|id| bench.card.has(*id)) {
+        bench.complete([id]);
+    }
+    bench.posted()
+}
+
+#[test]
+fn a_line_is_first_come_first_served() {
+    let (bench, keys) = line(4);
+    assert_eq!(bench.posted(), [0]);
+    assert_eq!(run(&bench), [0, 1, 2, 3, 4]);
+    for (id, key) in keys.into_iter().enumerate() {
+        assert_eq!(bench.end(key), Some((id, End::Success)));
+    }
+}
+
+#[test]
+fn nobody_who_comes_later_goes_before() {
+    let bench = Bench::new(2);
+    bench.start(0);
+    bench.start(1);
+    bench.start_batch(2, 2);
+    // There is room for one, but not for the first in line.
+    bench.complete([0]);
+    bench.start(3);
+    assert_eq!(bench.posted(), [0, 1]);
+    bench.complete([1]);
+    assert_eq!(bench.posted(), [0, 1, 2]);
+    assert_eq!(run(&bench), [0, 1, 2, 3]);
+}
+
+#[test]
+fn one_in_line_blocks_no_other_queue_and_no_other_channel() {
+    let (bench, _) = line(1);
+    bench.start_on(0, bench.card.work(10, 1));
+    bench.start_on(1, bench.card.work(11, 0));
+    bench.start_on(1, bench.card.work(12, 1));
+    assert_eq!(bench.posted(), [0, 10, 11, 12]);
+    // Nor does what ends there let one through here.
+    bench.complete([10, 11, 12]);
+    assert_eq!(bench.posted(), [0, 10, 11, 12]);
+}
+
+#[test]
+fn lines_of_different_queues_are_served_each_by_its_own() {
+    let bench = Bench::new(1);
+    for (id, (channel, queue)) in [(0, 0), (0, 1), (1, 0), (1, 1)]
+        .repeat(2)
+        .into_iter()
+        .enumerate()
+    {
+        bench.start_on(channel, bench.card.work(id, queue));
+    }
+    assert_eq!(bench.posted(), [0, 1, 2, 3]);
+    bench.complete([2, 0, 3, 1]);
+    assert_eq!(bench.posted(), [0, 1, 2, 3, 6, 4, 7, 5]);
+}
+
+#[test]
+fn one_that_leaves_the_line_leaves_no_gap() {
+    for leaves in [
+        vec![1],
+        vec![2],
+        vec![3],
+        vec![1, 2],
+        vec![3, 2],
+        vec![2, 1],
+        vec![2, 3, 1],
+    ] {
+        let (bench, keys) = line(3);
+        for id in &leaves {
+            bench.driver.abandon(keys[*id]);
+        }
+        assert_eq!(
+            bench.card.gone(),
+            leaves.len(),
+            "its buffer is its own again"
+        );
+        // Whoever comes now is behind those who stayed.
+        bench.start(4);
+        let stayed: Vec<_> = (0..=4).filter(|id| !leaves.contains(id)).collect();
+        assert_eq!(run(&bench), stayed, "{leaves:?} left");
+    }
+}
+
+#[test]
+fn one_that_leaves_the_head_may_have_been_in_the_way() {
+    let bench = Bench::new(2);
+    bench.start(0);
+    let batch = bench.start_batch(1, 2);
+    bench.start(2);
+    assert_eq!(bench.posted(), [0]);
+    bench.driver.abandon(batch);
+    assert_eq!(bench.posted(), [0, 2]);
+}
+
+#[test]
+fn one_in_line_is_posted_without_being_polled_and_woken_once_when_it_ends() {
+    let (bench, keys) = line(1);
+    let bell = Bell::new();
+    assert!(bench.poll(keys[1], &bell).is_pending());
+    bench.complete([0]);
+    assert_eq!((bench.posted(), bell.rings()), (vec![0, 1], 0));
+    bench.complete([1]);
+    assert_eq!(bell.rings(), 1);
+    assert!(bench.poll(keys[1], &bell).is_ready());
+}
+
+#[test]
+fn a_place_that_became_free_unseen_is_found_by_who_joins_the_line() {
+    let bench = Bench::new(1);
+    bench.start(0);
+    // Nobody has waited, so nothing was armed.
+    assert!(!bench.card.complete(0));
+    bench.start(1);
+    assert_eq!(bench.posted(), [0, 1]);
+}
+
+#[test]
+fn a_ring_that_goes_down_refuses_all_who_are_in_line() {
+    let (bench, keys) = line(3);
+    let other = bench.start_on(1, bench.card.work(9, 1));
+    let bells = [(); 4].map(|()| Bell::new());
+    for (key, bell) in keys.iter().zip(&bells) {
+        assert!(bench.poll(*key, bell).is_pending());
+    }
+    bench.driver.with(|ring| ring.0.lock().give_up());
+    assert_eq!(bells.each_ref().map(|bell| bell.rings()), [1; 4]);
+    for (id, key) in keys.into_iter().enumerate() {
+        let end = if id == 0 { End::Aborted } else { End::Refused };
+        assert_eq!(bench.end(key), Some((id, end)));
+    }
+    assert_eq!(bench.end(other), Some((9, End::Aborted)));
+    assert_eq!(bench.card.gone(), 5);
+}
+
+#[test]
+fn a_place_that_a_change_of_the_ring_frees_is_given_to_the_line() {
+    let (bench, _) = line(2);
+    bench.driver.with(|ring| ring.0.lock().free[0][0] += 1);
+    assert_eq!(bench.posted(), [0, 1]);
+}
+
+#[test]
+fn a_batch_at_the_head_gets_its_places_however_many_come() {
+    let bench = Bench::new(4);
+    for id in 0..4 {
+        bench.start(id);
+    }
+    bench.start_batch(100, 4);
+    for id in 0..3 {
+        bench.complete([id]);
+        let work = bench.card.work(200 + id, 0);
+        bench.start_on(0, Work { places: 1, ..work });
+    }
+    bench.complete([3]);
+    assert_eq!(bench.posted(), [0, 1, 2, 3, 100]);
+}

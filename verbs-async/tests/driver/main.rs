@@ -1,0 +1,22 @@
+//! The driver with a card that does as it is told: lines, ends, wakers, and a model of all of it.
+//!
+//! The driver's own files are compiled here, as in the models that loom checks: what races is theirs.
+#![cfg(test)]
+
+mod allocations;
+#[path = "../../src/driver/mod.rs"]
+#[expect(dead_code, reason = "the crate also looks at its ring")]
+mod driver;
+mod ends;
+mod lines;
+mod model;
+mod ring;
+mod task;
+#[path = "../../src/wake.rs"]
+mod wake;
+mod wakers;
+
+/// What the driver is made of.
+mod sync {
+    pub(crate) use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+}

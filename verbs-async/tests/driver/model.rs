@@ -1,0 +1,214 @@
+//! Whatever is done in whatever order: nothing is lost, nothing comes twice, nobody sleeps for ever.
+
+use std::sync::Arc;
+use std::task::Poll;
+
+use proptest::prelude::{Strategy, any};
+use proptest::{collection, prop_oneof, proptest};
+
+use crate::ring::{End, Work};
+use crate::task::{Bell, Bench};
+
+/// Something that happens. Numbers choose among what there is.
+#[derive(Clone, Debug)]
+enum Step {
+    Start {
+        channel: usize,
+        queue: usize,
+        places: usize,
+    },
+    Poll(usize),
+    Abandon(usize),
+    Forget(usize),
+    Complete(usize),
+    /// An event that was raised is delivered.
+    Announce,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let chosen = || any::<usize>();
+    prop_oneof![
+        4 => (0..2_usize, 0..2_usize, 1..4_usize)
+            .prop_map(|(channel, queue, places)| Step::Start { channel, queue, places }),
+        4 => chosen().prop_map(Step::Poll),
+        1 => chosen().prop_map(Step::Abandon),
+        1 => chosen().prop_map(Step::Forget),
+        4 => chosen().prop_map(Step::Complete),
+        2 => proptest::strategy::Just(Step::Announce),
+    ]
+}
+
+/// An operation that somebody holds.
+struct Held {
+    id: usize,
+    key: usize,
+    bell: Arc<Bell>,
+    asleep: bool,
+}
+
+struct World {
+    bench: Bench,
+    held: Vec<Held>,
+    // Queue by queue, who began in which order and was not abandoned in line.
+    begun: Vec<(usize, usize, usize)>,
+    started: usize,
+    forgotten: usize,
+    events: usize,
+}
+
+impl World {
+    fn new() -> Self {
+        Self {
+            bench: Bench::new(3),
+            held: Vec::new(),
+            begun: Vec::new(),
+            started: 0,
+            forgotten: 0,
+            events: 0,
+        }
+    }
+
+    fn apply(&mut self, step: &Step) {
+        let chosen = |number: usize, of: usize| (of > 0).then(|| number % of);
+        match *step {
+            Step::Start {
+                channel,
+                queue,
+                places,
+            } => self.start(channel, queue, places),
+            Step::Poll(number) => {
+                if let Some(at) = chosen(number, self.held.len()) {
+                    self.poll(at);
+                }
+            }
+            Step::Abandon(number) => {
+                if let Some(at) = chosen(number, self.held.len()) {
+                    let held = self.held.swap_remove(at);
+                    if !self.bench.posted().contains(&held.id) {
+                        self.begun.retain(|(.., id)| *id != held.id);
+                    }
+                    self.bench.driver.abandon(held.key);
+                }
+            }
+            Step::Forget(number) => {
+                if let Some(at) = chosen(number, self.held.len()) {
+                    let _leaked = self.held.swap_remove(at);
+                    self.forgotten += 1;
+                }
+            }
+            Step::Complete(number) => {
+                let posted = self.bench.posted();
+                let flying: Vec<_> = posted
+                    .iter()
+                    .filter(|id| self.bench.card.has(**id))
+                    .collect();
+                if let Some(at) = chosen(number, flying.len()) {
+                    self.events += usize::from(self.bench.card.complete(*flying[at]));
+                }
+            }
+            Step::Announce => {
+                if self.events > 0 {
+                    self.events -= 1;
+                    self.bench.driver.announced();
+                }
+            }
+        }
+        self.check();
+    }
+
+    fn start(&mut self, channel: usize, queue: usize, places: usize) {
+        let id = self.started;
+        self.started += 1;
+        let work = self.bench.card.work(id, queue);
+        let key = self.bench.start_on(channel, Work { places, ..work });
+        self.begun.push((channel, queue, id));
+        let bell = Bell::new();
+        let asleep = false;
+        self.held.push(Held {
+            id,
+            key,
+            bell,
+            asleep,
+        });
+    }
+
+    fn poll(&mut self, at: usize) {
+        let held = &mut self.held[at];
+        held.bell = Bell::new();
+        match self.bench.poll(held.key, &held.bell) {
+            Poll::Ready(outcome) => {
+                assert_eq!((outcome.id, outcome.end), (held.id, End::Success));
+                self.held.swap_remove(at);
+            }
+            Poll::Pending => held.asleep = true,
+        }
+    }
+
+    fn check(&self) {
+        // Those of one queue were posted in the order in which they began.
+        let posted = self.bench.posted();
+        for queue in [(0, 0), (0, 1), (1, 0), (1, 1)] {
+            let of_queue = self.begun.iter().filter(|(c, q, _)| (*c, *q) == queue);
+            let began: Vec<_> = of_queue.map(|(.., id)| *id).collect();
+            let went: Vec<_> = posted
+                .iter()
+                .filter(|id| began.contains(id))
+                .copied()
+                .collect();
+            assert_eq!(went, began[..went.len()], "not in the order they came");
+        }
+        // Nobody sleeps whose end is there, unless an event is under way.
+        for held in self
+            .held
+            .iter()
+            .filter(|held| held.asleep && self.events == 0)
+        {
+            let ended = posted.contains(&held.id) && !self.bench.card.has(held.id);
+            assert_eq!(
+                held.bell.rings(),
+                usize::from(ended),
+                "operation {}",
+                held.id
+            );
+        }
+    }
+
+    /// The card ends everything, and delivers every event.
+    fn settle(&mut self) {
+        loop {
+            self.apply(&Step::Complete(0));
+            while self.events > 0 {
+                self.apply(&Step::Announce);
+            }
+            let posted = self.bench.posted();
+            if !posted.iter().any(|id| self.bench.card.has(*id)) {
+                break;
+            }
+        }
+        while !self.held.is_empty() {
+            let before = self.held.len();
+            self.poll(0);
+            // One that never waited may be in line still: its place is free by now.
+            if self.held.len() == before {
+                self.settle();
+            }
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn nothing_is_lost_nothing_comes_twice_and_nobody_sleeps_for_ever(
+        steps in collection::vec(step(), 0..120)
+    ) {
+        let mut world = World::new();
+        steps.iter().for_each(|step| world.apply(step));
+        world.settle();
+        // Those whose outcomes were leaked are all that is missing.
+        let gone = world.bench.card.gone();
+        assert!(gone <= world.started && gone + world.forgotten >= world.started);
+        world.bench.driver.announced();
+        drop(world.bench.driver);
+        assert_eq!(world.bench.card.gone(), world.started);
+    }
+}

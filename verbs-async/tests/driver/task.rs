@@ -1,0 +1,110 @@
+//! Tasks that tests poll by hand, on a driver of their own.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread;
+use std::time::Duration;
+
+use crate::driver::Driver;
+use crate::ring::{Card, End, FakeRing, Outcome, Work};
+
+/// Far longer than anything here takes.
+const LONG: Duration = Duration::from_secs(10);
+
+/// A card and the driver of its ring.
+pub(crate) struct Bench {
+    pub(crate) card: Arc<Card>,
+    pub(crate) driver: Arc<Driver<FakeRing>>,
+}
+
+/// A task that counts how often it is woken.
+#[derive(Default)]
+pub(crate) struct Bell(AtomicUsize);
+
+impl Wake for Bell {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl Bell {
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::default()
+    }
+
+    pub(crate) fn rings(&self) -> usize {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+impl Bench {
+    /// Two channels, whose queues have this many places each.
+    pub(crate) fn new(places: usize) -> Self {
+        let card = Card::new(2, places);
+        let driver = Arc::new(Driver::new(FakeRing(Arc::clone(&card))));
+        Self { card, driver }
+    }
+
+    /// Begins work in the first queue of the first channel.
+    pub(crate) fn start(&self, id: usize) -> usize {
+        self.start_on(0, self.card.work(id, 0))
+    }
+
+    pub(crate) fn start_on(&self, channel: usize, work: Work) -> usize {
+        self.driver.start(channel, work)
+    }
+
+    /// A batch of so many in the first queue of the first channel.
+    pub(crate) fn start_batch(&self, id: usize, places: usize) -> usize {
+        let work = self.card.work(id, 0);
+        self.start_on(0, Work { places, ..work })
+    }
+
+    pub(crate) fn poll(&self, key: usize, bell: &Arc<Bell>) -> Poll<Outcome> {
+        self.poll_with(key, &Waker::from(Arc::clone(bell)))
+    }
+
+    pub(crate) fn poll_with(&self, key: usize, waker: &Waker) -> Poll<Outcome> {
+        self.driver
+            .poll_outcome(key, &mut Context::from_waker(waker))
+    }
+
+    /// The outcome's id and end, if it is done.
+    pub(crate) fn end(&self, key: usize) -> Option<(usize, End)> {
+        match self.poll_with(key, Waker::noop()) {
+            Poll::Ready(outcome) => Some((outcome.id, outcome.end)),
+            Poll::Pending => None,
+        }
+    }
+
+    /// The card ends these, and announces it if it was asked to.
+    pub(crate) fn complete(&self, ids: impl IntoIterator<Item = usize>) {
+        for id in ids {
+            if self.card.complete(id) {
+                self.driver.announced();
+            }
+        }
+    }
+
+    /// The ids that were posted, in their order.
+    pub(crate) fn posted(&self) -> Vec<usize> {
+        self.card.lock().posted.clone()
+    }
+}
+
+/// Runs what must end by itself; if it does not, the process is aborted.
+pub(crate) fn bounded<T>(what: impl FnOnce() -> T) -> T {
+    let (done, waits) = mpsc::channel::<()>();
+    let name = thread::current().name().unwrap_or_default().to_owned();
+    thread::spawn(move || {
+        if waits.recv_timeout(LONG) == Err(RecvTimeoutError::Timeout) {
+            eprintln!("\nFAILED {name}: it hangs, {LONG:?} were not enough");
+            std::process::abort();
+        }
+    });
+    let result = what();
+    drop(done);
+    result
+}
