@@ -2,8 +2,8 @@
 //!
 //! | notifier | needs | wakes from |
 //! |---|---|---|
-//! | [`TokioNotifier`](tokio::TokioNotifier) (feature `tokio`) | to be made inside a tokio runtime that has I/O enabled | that runtime |
-//! | [`AsyncIoNotifier`](async_io::AsyncIoNotifier) (feature `async-io`) | nothing: smol and any other executor will do | async-io's reactor |
+//! | [`TokioNotifier`] (feature `tokio`) | to be made inside a tokio runtime that has I/O enabled | that runtime |
+//! | [`AsyncIoNotifier`] (feature `async-io`) | nothing: smol and any other executor will do | async-io's reactor |
 //! | [`ThreadNotifier`] | nothing at all | a thread that all of them share |
 //!
 //! # One more
