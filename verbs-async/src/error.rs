@@ -2,7 +2,7 @@
 
 use std::io;
 
-use verbs_channel::verbs_core::PollError;
+use verbs_channel::verbs_core::{self, PollError};
 use verbs_channel::{DownReason, Refusal, TransportError};
 
 /// `Result` with this crate's [`Error`].
@@ -27,6 +27,10 @@ pub enum Error {
     /// The completion queue was made with another completion channel than the one that is watched.
     #[error("the completion queue announces its completions on another completion channel")]
     ForeignChannel,
+    /// Somebody awaits the completion queue already. Clones of an [`AsyncCq`](crate::AsyncCq) share
+    /// it.
+    #[error("the completion queue is awaited already")]
+    AlreadyAwaited,
     /// The channel is down.
     #[error("the channel is down: {0}")]
     Down(DownReason),
@@ -51,8 +55,8 @@ impl From<verbs_channel::Error> for Error {
     }
 }
 
-impl From<verbs_channel::verbs_core::Error> for Error {
-    fn from(error: verbs_channel::verbs_core::Error) -> Self {
+impl From<verbs_core::Error> for Error {
+    fn from(error: verbs_core::Error) -> Self {
         Self::Channel(error.into())
     }
 }
@@ -65,7 +69,9 @@ impl From<Error> for io::Error {
             Error::Transport(error) => return verbs_channel::Error::Transport(error).into(),
             Error::Channel(error) => return error.into(),
             Error::Down(_) | Error::Poll(_) => io::ErrorKind::ConnectionAborted,
-            Error::Unannounced | Error::ForeignChannel => io::ErrorKind::InvalidInput,
+            Error::Unannounced | Error::ForeignChannel | Error::AlreadyAwaited => {
+                io::ErrorKind::InvalidInput
+            }
         };
         Self::new(kind, error)
     }

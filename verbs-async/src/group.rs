@@ -59,8 +59,9 @@ impl AsyncGroup {
         let group = builder.group_on(max_channels, events.channel())?;
         let pd = group.pd().clone();
         let cq = group.cq().clone();
+        let subscription = events.subscribe(&cq)?;
         let shared = Arc::new_cyclic(|shared: &Weak<Shared>| {
-            let subscription = events.subscribe(&cq, Weak::<Shared>::clone(shared));
+            subscription.listen(Weak::<Shared>::clone(shared));
             let ring = Channels {
                 subscription,
                 group,

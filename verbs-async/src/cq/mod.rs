@@ -85,14 +85,15 @@ impl AsyncCq {
     ///
     /// # Errors
     ///
-    /// [`Error::Unannounced`], [`Error::ForeignChannel`].
+    /// [`Error::Unannounced`], [`Error::ForeignChannel`], [`Error::AlreadyAwaited`].
     pub fn new(cq: CompletionQueue, events: &CqEvents) -> Result<Self> {
         let channel = cq.channel().ok_or(Error::Unannounced)?;
         if channel.as_ptr() != events.channel().as_ptr() {
             return Err(Error::ForeignChannel);
         }
+        let subscription = events.subscribe(&cq)?;
         let shared = Arc::new_cyclic(|shared: &Weak<Shared>| {
-            let subscription = events.subscribe(&cq, Weak::<Shared>::clone(shared));
+            subscription.listen(Weak::<Shared>::clone(shared));
             let state = State::new(cq.clone(), subscription);
             let state = Mutex::new(state);
             Shared { state, cq }

@@ -9,6 +9,9 @@
 #[path = "../../src/driver/mod.rs"]
 #[expect(dead_code, reason = "not all of it is raced for")]
 mod driver;
+mod hub;
+#[path = "../../src/events/queues.rs"]
+mod queues;
 mod races;
 #[path = "../driver/ring.rs"]
 #[expect(dead_code, reason = "tests of one thread use all of it")]

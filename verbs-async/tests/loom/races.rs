@@ -10,7 +10,7 @@ use crate::ring::{Card, FakeRing, Outcome};
 use crate::sync::Arc;
 
 /// Explores every schedule with at most so many preemptions: more find nothing new, and take hours.
-fn explore(model: impl Fn() + Send + Sync + 'static) {
+pub(crate) fn explore(model: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(3);
     builder.max_branches = 10_000;

@@ -1,16 +1,19 @@
 //! Where completions are announced: a completion channel, its notifier, and the queues on it.
 
-use std::collections::HashMap;
 use std::fmt;
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use verbs_channel::verbs_core::{self, CompletionChannel, CompletionQueue};
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::notifier::{CqNotifier, ThreadNotifier};
+use crate::sync::Mutex;
+use queues::{Queues, lock, take_events};
+
+mod queues;
 
 /// A completion channel and what tells that it is readable, for one completion queue or for many.
 ///
@@ -38,22 +41,10 @@ pub(crate) trait Announced: Send + Sync {
 struct Hub {
     channel: CompletionChannel,
     notifier: Box<dyn CqNotifier>,
-    queues: Mutex<Queues>,
-}
-
-/// The queues on the channel, by their addresses.
-#[derive(Default)]
-struct Queues {
-    entries: HashMap<usize, Entry>,
-    // How many of them are.
-    armed: usize,
-    // Why nothing is announced any more.
-    lost: Option<io::ErrorKind>,
-}
-
-struct Entry {
-    listener: Weak<dyn Announced>,
-    armed: bool,
+    // The one that the notifier gets: always the same, so nothing is allocated or replaced.
+    bell: Waker,
+    // By their addresses.
+    queues: Mutex<Queues<Weak<dyn Announced>>>,
 }
 
 /// A queue's place among those that are announced.
@@ -69,10 +60,11 @@ impl CqEvents {
     /// Nobody else may take events from the channel after that.
     #[must_use]
     pub fn new(channel: CompletionChannel, notifier: impl CqNotifier + 'static) -> Self {
-        let hub = Arc::new(Hub {
+        let hub = Arc::new_cyclic(|hub: &Weak<Hub>| Hub {
             channel,
             notifier: Box::new(notifier),
-            queues: Mutex::default(),
+            bell: Waker::from(Arc::new(Bell(Weak::clone(hub)))),
+            queues: Mutex::new(Queues::new()),
         });
         // Registers the waker; from here on it is registered again whenever it was woken.
         hub.look();
@@ -123,37 +115,33 @@ impl CqEvents {
         &self.hub.channel
     }
 
-    /// From now on the listener hears of the queue, which is one of the channel's.
-    pub(crate) fn subscribe(
-        &self,
-        cq: &CompletionQueue,
-        listener: Weak<dyn Announced>,
-    ) -> Subscription {
-        let armed = false;
-        let entry = Entry { listener, armed };
-        self.hub.queues().entries.insert(key(cq), entry);
-        Subscription {
+    /// Takes in a queue, which is one of the channel's.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::AlreadyAwaited`].
+    pub(crate) fn subscribe(&self, cq: &CompletionQueue) -> Result<Subscription> {
+        if !lock(&self.hub.queues).add(key(cq)) {
+            return Err(Error::AlreadyAwaited);
+        }
+        Ok(Subscription {
             events: self.clone(),
             cq: cq.clone(),
-        }
+        })
     }
 }
 
 impl Subscription {
+    /// From now on the listener hears of the queue.
+    pub(crate) fn listen(&self, listener: Weak<dyn Announced>) {
+        lock(&self.events.hub.queues).listen(key(&self.cq), listener);
+    }
+
     /// Has the queue's next completion announced.
     pub(crate) fn arm(&self) -> Result<()> {
-        let mut queues = self.events.hub.queues();
-        if let Some(kind) = queues.lost {
-            return Err(io::Error::from(kind).into());
-        }
-        let queues = &mut *queues;
-        if let Some(entry) = queues.entries.get_mut(&key(&self.cq))
-            && !entry.armed
-        {
-            // Before the queue is: its event must not come to a queue that awaits none.
-            entry.armed = true;
-            queues.armed += 1;
-        }
+        // Locked until the queue is armed: whoever arms before a loss is told of it.
+        let mut queues = lock(&self.events.hub.queues);
+        queues.arm(key(&self.cq))?;
         self.cq.req_notify(false)?;
         Ok(())
     }
@@ -161,19 +149,14 @@ impl Subscription {
 
 impl Drop for Subscription {
     fn drop(&mut self) {
-        let mut queues = self.events.hub.queues();
-        let entry = queues.entries.remove(&key(&self.cq));
-        if entry.is_some_and(|entry| entry.armed) {
-            queues.armed -= 1;
-        }
+        lock(&self.events.hub.queues).remove(key(&self.cq));
     }
 }
 
 impl Hub {
     /// Takes what is there, until the notifier has the waker.
-    fn look(self: &Arc<Self>) {
-        let waker = Waker::from(Arc::new(Bell(Arc::downgrade(self))));
-        let mut cx = Context::from_waker(&waker);
+    fn look(&self) {
+        let mut cx = Context::from_waker(&self.bell);
         loop {
             let taken = match self.notifier.poll_readable(&mut cx) {
                 Poll::Pending => return,
@@ -187,60 +170,27 @@ impl Hub {
         }
     }
 
-    /// Takes as many events as queues are armed, or all there are.
-    ///
-    /// An armed queue has one event, so looking for more would be a system call for nothing.
     fn take_events(&self) -> io::Result<()> {
-        loop {
-            let Some(cq) = self.channel.get_cq_event(Some(Duration::ZERO))? else {
-                return Ok(());
-            };
-            let (listener, left) = self.queues().had_event(&cq);
-            if let Some(listener) = listener.and_then(|listener| listener.upgrade()) {
-                listener.announced();
-            }
-            // Of those that were armed before. One that was armed since then is announced anew.
-            if left == 0 {
-                return Ok(());
-            }
-        }
+        take_events(
+            &self.queues,
+            || Ok(self.channel.get_cq_event(Some(Duration::ZERO))?),
+            key,
+            |listener| {
+                if let Some(listener) = listener.upgrade() {
+                    listener.announced();
+                }
+            },
+        )
     }
 
     /// Tells all that nothing will be announced any more.
     fn lose(&self, error: &io::Error) {
-        let mut queues = self.queues();
-        queues.lost = Some(error.kind());
-        let listeners: Vec<_> = queues.entries.values().map(Entry::listener).collect();
-        drop(queues);
+        let listeners = lock(&self.queues).lose(error.kind());
         for listener in listeners {
             if let Some(listener) = listener.upgrade() {
                 listener.unwatched(error);
             }
         }
-    }
-
-    fn queues(&self) -> MutexGuard<'_, Queues> {
-        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Entry {
-    fn listener(&self) -> Weak<dyn Announced> {
-        Weak::clone(&self.listener)
-    }
-}
-
-impl Queues {
-    /// Whose queue it is, and how many others are still armed.
-    fn had_event(&mut self, cq: &CompletionQueue) -> (Option<Weak<dyn Announced>>, usize) {
-        let Some(entry) = self.entries.get_mut(&key(cq)) else {
-            return (None, self.armed);
-        };
-        if entry.armed {
-            entry.armed = false;
-            self.armed -= 1;
-        }
-        (Some(entry.listener()), self.armed)
     }
 }
 

@@ -1,0 +1,204 @@
+//! Many queues on one completion channel, whose events are told once: none is left in it unread.
+
+use std::collections::VecDeque;
+use std::io;
+
+use loom::thread;
+
+use crate::queues::{Queues, lock, take_events};
+use crate::races::explore;
+use crate::sync::{Arc, Mutex};
+
+/// A completion channel, its edge-triggered notifier, and those who hear of its queues.
+struct Hub {
+    queues: Mutex<Queues<usize>>,
+    channel: Mutex<Channel>,
+    listeners: Vec<Mutex<Listener>>,
+}
+
+#[derive(Default)]
+struct Channel {
+    events: VecDeque<usize>,
+    // An event came since the notifier was last ready.
+    told: bool,
+    // It has the hub's waker.
+    waits: bool,
+    // How often the hub asked for one.
+    looks: usize,
+    // Of each queue: what nobody has found, and whether the next is announced.
+    done: Vec<usize>,
+    armed: Vec<bool>,
+}
+
+/// Whoever waits for a queue's completions, as the driver does it.
+struct Listener {
+    expects: usize,
+    armed: bool,
+}
+
+impl Hub {
+    /// Queues that expect so many completions each.
+    fn new(expected: &[usize]) -> Arc<Self> {
+        let mut queues = Queues::new();
+        for key in 0..expected.len() {
+            assert!(queues.add(key));
+            queues.listen(key, key);
+        }
+        let listener = |expects: &usize| Listener {
+            expects: *expects,
+            armed: false,
+        };
+        let hub = Arc::new(Self {
+            queues: Mutex::new(queues),
+            channel: Mutex::new(Channel {
+                done: vec![0; expected.len()],
+                armed: vec![false; expected.len()],
+                ..Channel::default()
+            }),
+            listeners: expected.iter().map(listener).map(Mutex::new).collect(),
+        });
+        hub.look();
+        hub
+    }
+
+    /// The card completes something; the notifier's thread wakes the hub if it has to.
+    fn complete(&self, key: usize) {
+        let wakes = {
+            let mut channel = lock(&self.channel);
+            channel.done[key] += 1;
+            if !std::mem::take(&mut channel.armed[key]) {
+                return;
+            }
+            channel.events.push_back(key);
+            channel.told = true;
+            std::mem::take(&mut channel.waits)
+        };
+        if wakes {
+            self.look();
+        }
+    }
+
+    /// As the crate's hub: takes events until the notifier has the waker.
+    fn look(&self) {
+        while self.is_readable() {
+            let next = || {
+                let mut channel = lock(&self.channel);
+                channel.looks += 1;
+                Ok::<_, io::Error>(channel.events.pop_front())
+            };
+            take_events(&self.queues, next, |key| *key, |key| self.announced(key)).unwrap();
+        }
+    }
+
+    fn is_readable(&self) -> bool {
+        let mut channel = lock(&self.channel);
+        channel.waits = !channel.told;
+        std::mem::take(&mut channel.told)
+    }
+
+    fn announced(&self, key: usize) {
+        let mut listener = lock(&self.listeners[key]);
+        listener.armed = false;
+        self.turn(key, &mut listener);
+    }
+
+    /// Somebody waits: polls, arms, polls once more.
+    fn wait(&self, key: usize) {
+        self.turn(key, &mut lock(&self.listeners[key]));
+    }
+
+    fn turn(&self, key: usize, listener: &mut Listener) {
+        listener.expects -= self.poll(key);
+        if listener.armed || listener.expects == 0 {
+            return;
+        }
+        listener.armed = true;
+        {
+            let mut queues = lock(&self.queues);
+            queues.arm(key).unwrap();
+            lock(&self.channel).armed[key] = true;
+        }
+        listener.expects -= self.poll(key);
+    }
+
+    fn poll(&self, key: usize) -> usize {
+        std::mem::take(&mut lock(&self.channel).done[key])
+    }
+
+    /// When all is over, everything was found.
+    fn assert_nothing_is_left(&self) {
+        for (key, listener) in self.listeners.iter().enumerate() {
+            assert_eq!(lock(listener).expects, 0, "queue {key} was not told");
+        }
+        assert_eq!(lock(&self.channel).events, [], "an event was left");
+    }
+}
+
+fn completes(hub: &Arc<Hub>, key: usize, times: usize) -> thread::JoinHandle<()> {
+    let hub = Arc::clone(hub);
+    thread::spawn(move || (0..times).for_each(|_| hub.complete(key)))
+}
+
+#[test]
+fn every_event_of_two_queues_is_taken() {
+    explore(|| {
+        let hub = Hub::new(&[1, 2]);
+        hub.wait(0);
+        hub.wait(1);
+        let second = completes(&hub, 1, 2);
+        hub.complete(0);
+        second.join().unwrap();
+        hub.assert_nothing_is_left();
+    });
+}
+
+#[test]
+fn one_that_is_armed_while_events_are_taken_is_told_too() {
+    explore(|| {
+        let hub = Hub::new(&[1, 1]);
+        hub.wait(0);
+        let first = completes(&hub, 0, 1);
+        let second = completes(&hub, 1, 1);
+        hub.wait(1);
+        first.join().unwrap();
+        second.join().unwrap();
+        hub.assert_nothing_is_left();
+    });
+}
+
+#[test]
+fn a_queue_that_goes_leaves_the_others_what_is_theirs() {
+    explore(|| {
+        let hub = Hub::new(&[1, 1]);
+        hub.wait(0);
+        hub.wait(1);
+        let first = completes(&hub, 0, 1);
+        let gone = {
+            let hub = Arc::clone(&hub);
+            thread::spawn(move || {
+                lock(&hub.queues).remove(0);
+                // To destroy a queue takes its events back.
+                let mut channel = lock(&hub.channel);
+                channel.events.retain(|key| *key != 0);
+                channel.armed[0] = false;
+            })
+        };
+        hub.complete(1);
+        first.join().unwrap();
+        gone.join().unwrap();
+        assert_eq!(lock(&hub.listeners[1]).expects, 0);
+    });
+}
+
+#[test]
+fn one_event_is_looked_for_once() {
+    explore(|| {
+        let hub = Hub::new(&[1, 1]);
+        hub.wait(0);
+        // One that has gone is not waited for.
+        hub.wait(1);
+        lock(&hub.queues).remove(1);
+        hub.complete(0);
+        assert_eq!(lock(&hub.channel).looks, 1);
+    });
+}
