@@ -122,9 +122,10 @@ fn work_that_is_refused_comes_back_with_all_that_was_said() {
     };
     assert_eq!((addr, len), (0x1000, 64));
     let mut work = rejected.into_given();
-    work.buffer_mut().set_range(..8).unwrap();
-    assert_eq!(work.buffer().len(), 8);
+    work.buffer_mut().set_range(8..16).unwrap();
+    let bytes = (work.buffer().as_ptr().addr() as u64, 8);
     let (seen, _) = run(&mut channel, work);
+    assert_eq!((seen.list[0].0, seen.list[0].1), bytes);
     assert_eq!((seen.opcode, seen.compare_add), (6, 5));
     assert_eq!(seen.send_flags, SIGNALED | FENCE);
 
