@@ -1,8 +1,11 @@
 //! The ring that the driver drives: a group of channels.
 
+use std::mem;
+
 use verbs_channel::verbs_core::WorkSuccess;
 use verbs_channel::{
-    ChannelGroup, Completed, DownReason, OwnedBuffer, OwnedWork, Queue, Refusal, TransportError,
+    ChannelGroup, Completed, DownReason, OwnedBuffer, OwnedWork, Queue, Refusal, Ticket,
+    TransportError,
 };
 
 use crate::driver::{Done, Ring, Started};
@@ -31,6 +34,13 @@ pub(crate) struct Outcome {
     pub(crate) batch: Vec<OwnedWork>,
 }
 
+/// Work in flight, and on which channel.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct On {
+    channel: usize,
+    ticket: Ticket,
+}
+
 /// Why it did not succeed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Failure {
@@ -41,6 +51,7 @@ pub(crate) enum Failure {
 impl Ring for Channels {
     type Work = Work;
     type Outcome = Outcome;
+    type Ticket = On;
 
     #[inline]
     fn queue(work: &Work) -> usize {
@@ -55,34 +66,57 @@ impl Ring for Channels {
     }
 
     #[inline]
-    fn start(&mut self, channel: usize, work: Work) -> Started<Self> {
-        let mut channel = match self.group.channel(channel) {
-            Ok(channel) => channel,
-            Err(_gone) => return refused(Refusal::Down(DownReason::Closed), work),
+    fn start(&mut self, at: usize, work: &mut Work) -> Started<Self> {
+        let started = match (self.group.channel(at), &mut *work) {
+            (Err(_gone), _) => Err(Refusal::Down(DownReason::Closed)),
+            (Ok(mut channel), Work::One(work)) => channel.start_from(work),
+            (Ok(mut channel), Work::Batch(works)) => {
+                let started = channel.start_batch(mem::take(works));
+                started.map_err(|rejected| {
+                    let refusal = rejected.refusal();
+                    *works = rejected.into_given();
+                    refusal
+                })
+            }
         };
-        match work {
-            Work::One(work) => match channel.start(work) {
-                Ok(ticket) => Started::Posted(ticket.slot()),
-                Err(rejected) => again(rejected.refusal(), Work::One(rejected.into_given())),
-            },
-            Work::Batch(works) => match channel.start_batch(works) {
-                Ok(ticket) => Started::Posted(ticket.slot()),
-                Err(rejected) => again(rejected.refusal(), Work::Batch(rejected.into_given())),
-            },
+        match started {
+            Ok(ticket) => Started::Posted(On {
+                channel: at,
+                ticket,
+            }),
+            Err(refusal) => refused(refusal, work),
         }
     }
 
     #[inline]
-    fn next_done(&mut self) -> Option<Done<Outcome>> {
-        let completed: Completed = self.group.next_completed()?;
+    fn slot(on: On) -> usize {
+        on.ticket.slot()
+    }
+
+    #[inline(always)]
+    fn take(&mut self, on: On) -> Option<Outcome> {
+        // The ticket is good: the driver takes each once.
+        let completed = self
+            .group
+            .channel(on.channel)
+            .ok()?
+            .poll(on.ticket)
+            .ok()??;
+        Some(completed.into())
+    }
+
+    #[inline]
+    fn has_done(&self) -> bool {
+        self.group.has_completed()
+    }
+
+    fn next_done(&mut self) -> Option<Done<Self>> {
+        let completed = self.group.next_completed()?;
+        let channel = completed.channel;
+        let ticket = completed.ticket;
         Some(Done {
-            slot: completed.ticket.slot(),
-            channel: completed.channel,
-            outcome: Outcome {
-                result: completed.result.map_err(Failure::Transport),
-                buffer: completed.buffer.unwrap_or_default(),
-                batch: completed.batch,
-            },
+            ticket: On { channel, ticket },
+            outcome: completed.into(),
         })
     }
 
@@ -95,24 +129,28 @@ impl Ring for Channels {
     }
 }
 
-#[cold]
-fn again(refusal: Refusal, work: Work) -> Started<Channels> {
-    if refusal.is_backpressure() {
-        Started::Full(work)
-    } else {
-        refused(refusal, work)
+impl From<Completed> for Outcome {
+    #[inline(always)]
+    fn from(completed: Completed) -> Self {
+        Self {
+            result: completed.result.map_err(Failure::Transport),
+            buffer: completed.buffer.unwrap_or_default(),
+            batch: completed.batch,
+        }
     }
 }
 
 #[cold]
-fn refused(refusal: Refusal, work: Work) -> Started<Channels> {
-    let result = Err(Failure::Refused(refusal));
+fn refused(refusal: Refusal, work: &mut Work) -> Started<Channels> {
+    if refusal.is_backpressure() {
+        return Started::Full;
+    }
     let (buffer, batch) = match work {
-        Work::One(work) => (work.into_buffer(), Vec::new()),
-        Work::Batch(works) => (OwnedBuffer::default(), works),
+        Work::One(work) => (mem::take(work.buffer_mut()), Vec::new()),
+        Work::Batch(works) => (OwnedBuffer::empty(), mem::take(works)),
     };
     Started::Refused(Outcome {
-        result,
+        result: Err(Failure::Refused(refusal)),
         buffer,
         batch,
     })

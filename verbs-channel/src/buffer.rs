@@ -23,7 +23,8 @@ enum Source {
     #[default]
     Nothing,
     Pool(PoolBuffer),
-    Region(MemoryRegion<Vec<u8>>),
+    // Apart: what is given away and comes back is moved often.
+    Region(Box<MemoryRegion<Vec<u8>>>),
 }
 
 impl OwnedBuffer {
@@ -82,7 +83,7 @@ impl OwnedBuffer {
     /// The buffer, if it is something else; dropping a block of a pool returns it.
     pub fn into_region(self) -> Result<MemoryRegion<Vec<u8>>, Self> {
         match self.source {
-            Source::Region(region) => Ok(region),
+            Source::Region(region) => Ok(*region),
             source => Err(Self {
                 source,
                 range: self.range,
@@ -118,7 +119,14 @@ impl OwnedBuffer {
         let Range { start, end } = self.range;
         let whole = match &mut self.source {
             Source::Nothing => ScatterElement::empty(),
-            Source::Pool(block) => block.element(),
+            Source::Pool(block) => {
+                let is_all = start == 0 && end == block.len();
+                let whole = block.element();
+                if is_all {
+                    return Ok(whole);
+                }
+                whole
+            }
             Source::Region(region) => return region.scatter_element(start..end),
         };
         let (_, from_start) = whole.split_at_mut(start)?;
@@ -138,7 +146,7 @@ impl From<PoolBuffer> for OwnedBuffer {
 impl From<MemoryRegion<Vec<u8>>> for OwnedBuffer {
     fn from(region: MemoryRegion<Vec<u8>>) -> Self {
         let range = 0..region.len();
-        let source = Source::Region(region);
+        let source = Source::Region(Box::new(region));
         Self { source, range }
     }
 }

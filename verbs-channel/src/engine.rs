@@ -265,6 +265,34 @@ impl Engine {
     /// Then it has ended, and its slot is free. Else what was found is filed.
     #[inline(always)]
     pub(crate) fn poll_for(&mut self, claim: Claim, id: Id) -> Option<WorkSuccess> {
+        let end = |members: &mut [Member], slots: &mut Table| {
+            let ended = slots.take_back(id);
+            if ended {
+                give_back(members, &claim);
+            }
+            ended.then_some(())
+        };
+        self.poll_and(id, end).map(|(success, ())| success)
+    }
+
+    /// The same for an operation that keeps its buffer.
+    #[inline(always)]
+    pub(crate) fn poll_for_kept(&mut self, id: Id) -> Option<(WorkSuccess, Claim, Option<Kept>)> {
+        let end = |members: &mut [Member], slots: &mut Table| {
+            let (claim, buffer) = slots.take_back_kept(id)?;
+            give_back(members, &claim);
+            Some((claim, buffer))
+        };
+        let (success, (claim, buffer)) = self.poll_and(id, end)?;
+        Some((success, claim, buffer))
+    }
+
+    #[inline(always)]
+    fn poll_and<T>(
+        &mut self,
+        id: Id,
+        end: impl FnOnce(&mut [Member], &mut Table) -> Option<T>,
+    ) -> Option<(WorkSuccess, T)> {
         let found = match self.cq.poll(&mut self.room) {
             Ok(found) => found,
             Err(error) => {
@@ -275,10 +303,9 @@ impl Engine {
         if let [only] = *found
             && only.wr_id() == id.wr_id()
             && let Ok(success) = only.result()
-            && self.slots.take_back(id)
+            && let Some(ended) = end(&mut self.members, &mut self.slots)
         {
-            give_back(&mut self.members, &claim);
-            return Some(success);
+            return Some((success, ended));
         }
         file_all(&mut self.members, &mut self.slots, found);
         None

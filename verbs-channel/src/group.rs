@@ -124,6 +124,7 @@ impl ChannelGroup {
     /// # Errors
     ///
     /// [`Error::UnknownChannel`].
+    #[inline]
     pub fn channel(&mut self, channel: usize) -> Result<ChannelMut<'_>> {
         let at = self.number(channel)?;
         Ok(ChannelMut::new(&mut self.engine, at))
@@ -134,6 +135,12 @@ impl ChannelGroup {
     #[must_use = "the buffer is in it, and whether the operation failed"]
     pub fn next_completed(&mut self) -> Option<Completed> {
         self.engine.next_ready()
+    }
+
+    /// Whether [`next_completed`](Self::next_completed) has something without a poll.
+    #[must_use]
+    pub fn has_completed(&self) -> bool {
+        self.engine.slots.first_ready().is_some()
     }
 
     /// The same, waited for; `None` if `timeout` passes first. Without a timeout it waits until
@@ -186,11 +193,11 @@ impl ChannelGroup {
         self.engine.announcer()
     }
 
+    #[inline]
     fn number(&self, channel: usize) -> Result<u32> {
-        let unknown = Error::UnknownChannel(channel);
         match (self.engine.members.get(channel), u32::try_from(channel)) {
             (Some(_), Ok(at)) => Ok(at),
-            _ => Err(unknown),
+            _ => Err(Error::UnknownChannel(channel)),
         }
     }
 }

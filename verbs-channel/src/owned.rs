@@ -8,9 +8,7 @@ use verbs_core::{RemoteMemoryRegion, ScatterElement, WorkSuccess};
 use crate::buffer::OwnedBuffer;
 use crate::channel::{Channel, ChannelMut};
 use crate::engine::Engine;
-#[expect(unused_imports, reason = "named in documentation")]
-use crate::error::Refusal;
-use crate::error::{Error, Queue, Rejected, Result, TransportError};
+use crate::error::{Error, Queue, Refusal, Rejected, Result, TransportError};
 use crate::slots::{Claim, Id, Keeper};
 use crate::work::{Incoming, IncomingSaid, Outgoing, OutgoingSaid};
 
@@ -176,8 +174,20 @@ macro_rules! owned_operations {
                 &mut self,
                 work: impl Into<OwnedWork>,
             ) -> Result<Ticket, Rejected<OwnedWork>> {
+                let mut work = work.into();
+                self.start_from(&mut work).map_err(|refusal| Rejected::new(refusal, work))
+            }
+
+            /// [`start`](Self::start) for work that stays where it is: its buffer is taken, and an
+            /// [empty](OwnedBuffer::empty) one left; or it is as it was, if it is refused.
+            ///
+            /// # Errors
+            ///
+            /// As [`start`](Self::start), and why.
+            #[inline]
+            pub fn start_from(&mut self, work: &mut OwnedWork) -> Result<Ticket, Refusal> {
                 let (engine, at) = self.parts();
-                engine.start(at, work.into())
+                engine.start(at, work)
             }
 
             /// Starts to send an owned buffer's range. It comes back with the result, by its ticket,
@@ -317,6 +327,7 @@ macro_rules! owned_operations {
             /// # Errors
             ///
             /// [`Error::StaleTicket`] if they were taken before, or the ticket is another channel's.
+            #[inline]
             pub fn poll(&mut self, ticket: Ticket) -> Result<Option<Completed>> {
                 self.parts().0.poll_ticket(ticket)
             }
@@ -345,38 +356,30 @@ owned_operations! {
 }
 
 impl Engine {
-    /// Posts work on a buffer, which goes into its slot.
-    #[expect(clippy::result_large_err, reason = "as in the caller")]
-    pub(crate) fn start(
-        &mut self,
-        at: u32,
-        mut work: OwnedWork,
-    ) -> Result<Ticket, Rejected<OwnedWork>> {
+    /// Posts work on a buffer, which is moved to its slot.
+    #[inline]
+    pub(crate) fn start(&mut self, at: u32, work: &mut OwnedWork) -> Result<Ticket, Refusal> {
         let claim = Claim::send(at).kept_by(Keeper::Slot);
-        let posted = match (work.buffer.element(), work.said) {
-            (Err(refusal), _) => Err(refusal),
-            (Ok(mut element), Said::Outgoing(said)) => {
+        let mut element = work.buffer.element()?;
+        let id = match work.said {
+            Said::Outgoing(said) => {
                 // SAFETY: the slot keeps the buffer until it is done, and leaks it if the queue pair
                 // cannot be destroyed; moving the buffer does not move its bytes.
                 unsafe { self.post::<Outgoing<ScatterElement<'_>>>(claim, &mut element, said) }
             }
-            (Ok(mut element), Said::Incoming(said)) => {
+            Said::Incoming(said) => {
                 // SAFETY: as above.
                 unsafe { self.post::<Incoming<ScatterElement<'_>>>(claim, &mut element, said) }
             }
-            (Ok(mut element), Said::Receive) => {
+            Said::Receive => {
                 let claim = Claim::receive(at).kept_by(Keeper::Slot);
                 // SAFETY: as above.
                 unsafe { self.post_receive(claim, &mut element) }
             }
-        };
-        match posted {
-            Ok(id) => {
-                self.slots.keep(id, Kept::Buffer(work.buffer));
-                Ok(self.ticket(id))
-            }
-            Err(refusal) => Err(Rejected::new(refusal, work)),
-        }
+        }?;
+        let buffer = std::mem::take(&mut work.buffer);
+        self.slots.keep(id, Kept::Buffer(buffer));
+        Ok(self.ticket(id))
     }
 
     /// A ticket for an operation whose buffers an `unsafe` caller keeps.
@@ -388,9 +391,13 @@ impl Engine {
     }
 
     /// The result of an operation, if it is done; polls once if it is not.
+    #[inline(always)]
     pub(crate) fn poll_ticket(&mut self, ticket: Ticket) -> Result<Option<Completed>> {
-        if !self.is_done(ticket)? {
-            self.drive();
+        if self.is_done(ticket)? {
+            return Ok(self.take(ticket.id));
+        }
+        if let Some((success, claim, kept)) = self.poll_for_kept(ticket.id) {
+            return Ok(Some(Completed::new(ticket, claim, Ok(success), kept)));
         }
         if !self.is_done(ticket)? {
             return Ok(None);
@@ -442,20 +449,32 @@ impl Engine {
     }
 
     fn take(&mut self, id: Id) -> Option<Completed> {
-        let ticket = self.ticket(id);
-        let (buffer, batch) = match self.slots.take_buffer(id) {
+        let kept = self.slots.take_buffer(id);
+        let (claim, result) = self.slots.release(id)?;
+        Some(Completed::new(self.ticket(id), claim, result, kept))
+    }
+}
+
+impl Completed {
+    #[inline(always)]
+    fn new(
+        ticket: Ticket,
+        claim: Claim,
+        result: Result<WorkSuccess, TransportError>,
+        kept: Option<Kept>,
+    ) -> Self {
+        let (buffer, batch) = match kept {
             Some(Kept::Buffer(buffer)) => (Some(buffer), Vec::new()),
             Some(Kept::Batch(works)) => (None, works),
             None => (None, Vec::new()),
         };
-        let (claim, result) = self.slots.release(id)?;
-        Some(Completed {
+        Self {
             ticket,
             channel: claim.member as usize,
             result,
             buffer,
             batch,
-        })
+        }
     }
 }
 

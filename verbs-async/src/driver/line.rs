@@ -1,6 +1,6 @@
 //! Lines: the operations of one queue that wait for a place, first come, first served.
 
-use super::{Op, Ring, State};
+use super::{Op, Ring, Stage, State};
 
 /// A line, by its two ends: links stand in the operations.
 #[derive(Clone, Copy, Debug, Default)]
@@ -9,11 +9,9 @@ pub(super) struct Line {
     tail: Option<usize>,
 }
 
-/// A place in a line.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Place {
-    pub(super) channel: usize,
-    pub(super) queue: usize,
+/// A place in a line: who stands before and behind.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Place {
     before: Option<usize>,
     behind: Option<usize>,
 }
@@ -28,51 +26,44 @@ impl Line {
     }
 }
 
-impl Place {
-    pub(super) const fn new(channel: usize, queue: usize) -> Self {
-        Self {
-            channel,
-            queue,
-            before: None,
-            behind: None,
-        }
-    }
-}
-
 impl<R: Ring> State<R> {
-    /// Puts an operation that waits at the end of its line.
+    /// Puts an operation at the end of its line.
     pub(super) fn join_line(&mut self, key: usize) {
-        let Some(&mut Place { channel, queue, .. }) = self.place(Some(key)) else {
-            return;
-        };
-        let line = &mut self.channel(channel).lines[queue];
-        let last = line.tail.replace(key);
-        if last.is_none() {
+        let line = self.line(key);
+        let before = line.tail.replace(key);
+        if before.is_none() {
             line.head = Some(key);
         }
-        if let Some(place) = self.place(Some(key)) {
-            place.before = last;
-        }
-        if let Some(place) = self.place(last) {
+        let behind = None;
+        self.ops[key].stage = Stage::Waiting(Place { before, behind });
+        if let Some(place) = self.place(before) {
             place.behind = Some(key);
         }
     }
 
     /// Closes the gap that an operation leaves.
-    pub(super) fn leave_line(&mut self, gap: Place) {
+    pub(super) fn leave_line(&mut self, key: usize) {
+        let Some(&mut gap) = self.place(Some(key)) else {
+            return;
+        };
         match self.place(gap.before) {
             Some(before) => before.behind = gap.behind,
-            None => self.channel(gap.channel).lines[gap.queue].head = gap.behind,
+            None => self.line(key).head = gap.behind,
         }
         match self.place(gap.behind) {
             Some(behind) => behind.before = gap.before,
-            None => self.channel(gap.channel).lines[gap.queue].tail = gap.before,
+            None => self.line(key).tail = gap.before,
         }
     }
 
+    fn line(&mut self, key: usize) -> &mut Line {
+        let Op { channel, queue, .. } = self.ops[key];
+        &mut self.channel(channel).lines[queue]
+    }
+
     fn place(&mut self, key: Option<usize>) -> Option<&mut Place> {
-        match self.ops.get_mut(key?)? {
-            Op::Waiting { place, .. } => Some(place),
+        match &mut self.ops.get_mut(key?)?.stage {
+            Stage::Waiting(place) => Some(place),
             _ => None,
         }
     }

@@ -26,8 +26,10 @@ use std::{hint, mem};
 use slab::Slab;
 
 use crate::sync::{Mutex, MutexGuard, PoisonError};
-use line::Line;
+use beside::Beside;
+use line::{Line, Place};
 
+mod beside;
 mod line;
 
 /// What is driven: a completion queue and what is posted to it.
@@ -36,15 +38,26 @@ pub(crate) trait Ring {
     type Work;
     /// How it ended.
     type Outcome;
+    /// Names work that is in flight.
+    type Ticket: Copy;
 
     /// Which of the channel's two queues the work is for.
     fn queue(work: &Self::Work) -> usize;
 
-    /// Posts work.
-    fn start(&mut self, channel: usize, work: Self::Work) -> Started<Self>;
+    /// Posts work, which is left empty; or as it was, if there is no place for it.
+    fn start(&mut self, channel: usize, work: &mut Self::Work) -> Started<Self>;
+
+    /// A number for work that is in flight, which no other has at the time.
+    fn slot(ticket: Self::Ticket) -> usize;
+
+    /// The outcome of work that was in flight, if it is done; polls once if it is not.
+    fn take(&mut self, ticket: Self::Ticket) -> Option<Self::Outcome>;
+
+    /// Whether [`next_done`](Self::next_done) has something without a poll.
+    fn has_done(&self) -> bool;
 
     /// Takes something that is done; polls if it knows of nothing. `None` if the queue is empty.
-    fn next_done(&mut self) -> Option<Done<Self::Outcome>>;
+    fn next_done(&mut self) -> Option<Done<Self>>;
 
     /// Has the next completion announced. If that fails, it gives up: everything is done then.
     fn arm(&mut self);
@@ -52,21 +65,18 @@ pub(crate) trait Ring {
 
 /// What became of work that was to be posted.
 pub(crate) enum Started<R: Ring + ?Sized> {
-    /// It is in flight, under this number.
-    Posted(usize),
+    /// It is in flight.
+    Posted(R::Ticket),
     /// There is no place for it yet.
-    Full(R::Work),
+    Full,
     /// It can't be done.
     Refused(R::Outcome),
 }
 
 /// Something that is done.
-pub(crate) struct Done<O> {
-    /// The number under which it was in flight.
-    pub(crate) slot: usize,
-    /// Its channel.
-    pub(crate) channel: usize,
-    pub(crate) outcome: O,
+pub(crate) struct Done<R: Ring + ?Sized> {
+    pub(crate) ticket: R::Ticket,
+    pub(crate) outcome: R::Outcome,
 }
 
 /// A ring, and those who wait for it.
@@ -75,10 +85,13 @@ pub(crate) struct Driver<R: Ring> {
 }
 
 /// What stands behind the lock.
-pub(crate) struct State<R: Ring> {
-    pub(crate) ring: R,
-    ops: Slab<Op<R>>,
-    // The operation that each of the ring's numbers stands for.
+struct State<R: Ring> {
+    ring: R,
+    ops: Slab<Op<R::Ticket>>,
+    // Beside the operations, which are moved for each: most have neither.
+    works: Beside<R::Work>,
+    outcomes: Beside<R::Outcome>,
+    // The operation that each of the ring's slots stands for.
     by_slot: Vec<usize>,
     channels: Vec<Channel>,
     in_flight: usize,
@@ -90,22 +103,22 @@ pub(crate) struct State<R: Ring> {
 }
 
 /// An operation, until its outcome has been taken.
-enum Op<R: Ring> {
-    /// It waits for a place, in its line.
-    Waiting {
-        work: R::Work,
-        waker: Option<Waker>,
-        place: line::Place,
-    },
-    InFlight {
-        queue: usize,
-        waker: Option<Waker>,
-    },
+struct Op<T> {
+    stage: Stage<T>,
+    channel: usize,
+    queue: usize,
+    waker: Option<Waker>,
+}
+
+/// How far an operation is.
+#[derive(Clone, Copy)]
+enum Stage<T> {
+    /// In line for a place in its queue.
+    Waiting(Place),
+    InFlight(T),
     /// In flight, and nobody wants to know how it ends.
-    Abandoned {
-        queue: usize,
-    },
-    Done(R::Outcome),
+    Abandoned,
+    Done,
 }
 
 /// A channel: of each of its two queues.
@@ -123,6 +136,8 @@ impl<R: Ring> Driver<R> {
         let state = State {
             ring,
             ops: Slab::new(),
+            works: Beside::new(),
+            outcomes: Beside::new(),
             by_slot: Vec::new(),
             channels: Vec::new(),
             in_flight: 0,
@@ -140,25 +155,49 @@ impl<R: Ring> Driver<R> {
     }
 
     /// Posts work, or puts it in line; its operation.
-    pub(crate) fn start(&self, channel: usize, work: R::Work) -> usize {
+    #[inline]
+    pub(crate) fn start(&self, channel: usize, mut work: R::Work) -> usize {
         let mut state = self.lock();
-        let key = state.start(channel, work);
+        let key = match state.start(channel, &mut work) {
+            Some(key) => key,
+            None => state.queue(channel, work),
+        };
         self.leave(state);
         key
     }
 
     /// The outcome of an operation, if it is done; else its task is woken when it is.
+    #[inline]
     pub(crate) fn poll_outcome(&self, key: usize, cx: &mut Context<'_>) -> Poll<R::Outcome> {
         let mut state = self.lock();
+        match state.take_at_once(key) {
+            Some((outcome, waker)) => {
+                self.leave(state);
+                drop(waker);
+                Poll::Ready(outcome)
+            }
+            None => self.poll_slowly(state, key, cx),
+        }
+    }
+
+    #[inline(never)]
+    fn poll_slowly<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, State<R>>,
+        key: usize,
+        cx: &mut Context<'_>,
+    ) -> Poll<R::Outcome> {
         if !state.is_done(key) && !state.busy_poll.is_zero() {
             state = self.poll_busily(state, key);
         }
         if !state.is_done(key) {
             state.turn(Some(key));
         }
-        let (outcome, replaced) = match state.take_outcome(key) {
-            Some(outcome) => (Poll::Ready(outcome), None),
-            None => (Poll::Pending, state.set_waker(key, cx.waker())),
+        let (outcome, replaced) = if state.is_done(key) {
+            let (outcome, op) = state.remove(key);
+            (outcome.map_or(Poll::Pending, Poll::Ready), op.waker)
+        } else {
+            (Poll::Pending, state.set_waker(key, cx.waker()))
         };
         self.leave(state);
         drop(replaced);
@@ -240,16 +279,21 @@ impl<R: Ring> Driver<R> {
         }
     }
 
+    #[inline]
     fn lock(&self) -> MutexGuard<'_, State<R>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Unlocks, and wakes whom was noted.
     #[inline]
-    fn leave(&self, mut state: MutexGuard<'_, State<R>>) {
-        if state.wakers.is_empty() {
-            return;
+    fn leave(&self, state: MutexGuard<'_, State<R>>) {
+        if !state.wakers.is_empty() {
+            self.wake(state);
         }
+    }
+
+    #[inline(never)]
+    fn wake(&self, mut state: MutexGuard<'_, State<R>>) {
         let mut wakers = mem::take(&mut state.wakers);
         drop(state);
         crate::wake::all(wakers.drain(..));
@@ -263,41 +307,88 @@ impl<R: Ring> Driver<R> {
 }
 
 impl<R: Ring> State<R> {
-    fn start(&mut self, channel: usize, work: R::Work) -> usize {
-        let queue = R::queue(&work);
-        let in_line = !self.channel(channel).lines[queue].is_empty();
-        let started = if in_line {
-            Started::Full(work)
-        } else {
-            self.ring.start(channel, work)
-        };
-        match started {
-            Started::Posted(slot) => {
-                let key = self.ops.insert(Op::InFlight { queue, waker: None });
-                self.posted(key, slot);
-                self.channel(channel).unfinished[queue] += 1;
-                key
+    /// Posts work, or has it refused; `None` if there is no place for it yet.
+    #[inline]
+    fn start(&mut self, channel: usize, work: &mut R::Work) -> Option<usize> {
+        let queue = R::queue(work);
+        if !self.channel(channel).lines[queue].is_empty() {
+            return None;
+        }
+        match self.ring.start(channel, work) {
+            Started::Posted(ticket) => {
+                let key = self.insert(Stage::InFlight(ticket), channel, queue);
+                self.posted(key, ticket);
+                self.channels[channel].unfinished[queue] += 1;
+                Some(key)
             }
-            Started::Refused(outcome) => self.ops.insert(Op::Done(outcome)),
-            Started::Full(work) => {
-                let place = line::Place::new(channel, queue);
-                let waker = None;
-                let key = self.ops.insert(Op::Waiting { work, waker, place });
-                self.join_line(key);
-                self.channel(channel).unfinished[queue] += 1;
-                // There may be room by now; and if not, what makes room has to be announced.
-                self.turn(None);
-                key
+            Started::Refused(outcome) => {
+                let key = self.insert(Stage::Done, channel, queue);
+                self.outcomes.put(key, outcome);
+                Some(key)
             }
+            Started::Full => None,
         }
     }
 
-    fn posted(&mut self, key: usize, slot: usize) {
-        if self.by_slot.len() <= slot {
-            self.by_slot.resize(slot + 1, usize::MAX);
+    /// Puts work in line.
+    #[cold]
+    fn queue(&mut self, channel: usize, work: R::Work) -> usize {
+        let queue = R::queue(&work);
+        let key = self.insert(Stage::Done, channel, queue);
+        self.works.put(key, work);
+        self.join_line(key);
+        self.channel(channel).unfinished[queue] += 1;
+        // There may be room by now; and if not, what makes room has to be announced.
+        self.turn(None);
+        key
+    }
+
+    #[inline]
+    fn insert(&mut self, stage: Stage<R::Ticket>, channel: usize, queue: usize) -> usize {
+        let waker = None;
+        self.ops.insert(Op {
+            stage,
+            channel,
+            queue,
+            waker,
+        })
+    }
+
+    #[inline]
+    fn posted(&mut self, key: usize, ticket: R::Ticket) {
+        let slot = R::slot(ticket);
+        match self.by_slot.get_mut(slot) {
+            Some(place) => *place = key,
+            None => self.grow_slots(slot, key),
         }
-        self.by_slot[slot] = key;
         self.in_flight += 1;
+    }
+
+    #[cold]
+    fn grow_slots(&mut self, slot: usize, key: usize) {
+        self.by_slot.resize(slot + 1, usize::MAX);
+        self.by_slot[slot] = key;
+    }
+
+    /// The outcome of an operation that is in flight, if it is done, and by one poll at most.
+    ///
+    /// What else that poll may have found is filed. What it has left is announced, if it was armed
+    /// for.
+    #[inline]
+    fn take_at_once(&mut self, key: usize) -> Option<(R::Outcome, Option<Waker>)> {
+        let op = self.ops.get(key)?;
+        let Stage::InFlight(ticket) = op.stage else {
+            return None;
+        };
+        let outcome = self.ring.take(ticket)?;
+        let (channel, queue) = (op.channel, op.queue);
+        let waker = self.ops.remove(key).waker;
+        self.ended(channel, queue);
+        if self.ring.has_done() {
+            self.collect(None);
+        }
+        // It may hold the last reference to a task, which is dropped where nothing is locked.
+        Some((outcome, waker))
     }
 
     /// Drives: see the module. It may stop early when `own` is done: what is left is announced, if
@@ -312,7 +403,6 @@ impl<R: Ring> State<R> {
     }
 
     /// Polls until the queue is empty, or `own` is done: then it is `true`.
-    #[inline]
     fn collect(&mut self, own: Option<usize>) -> bool {
         while let Some(done) = self.ring.next_done() {
             let key = self.file(done);
@@ -324,34 +414,38 @@ impl<R: Ring> State<R> {
     }
 
     /// Files what is done under its operation, and posts what waits for its place.
-    #[inline]
-    fn file(&mut self, done: Done<R::Outcome>) -> Option<usize> {
-        let key = *self.by_slot.get(done.slot)?;
+    fn file(&mut self, done: Done<R>) -> Option<usize> {
+        let key = *self.by_slot.get(R::slot(done.ticket))?;
         let op = self.ops.get_mut(key)?;
-        let queue = match mem::replace(op, Op::Done(done.outcome)) {
-            Op::InFlight { queue, waker } => {
-                self.wakers.extend(waker);
-                queue
+        let (channel, queue) = (op.channel, op.queue);
+        match op.stage {
+            Stage::InFlight(_) => {
+                op.stage = Stage::Done;
+                self.wakers.extend(op.waker.take());
+                self.outcomes.put(key, done.outcome);
             }
-            Op::Abandoned { queue } => {
-                drop(self.ops.remove(key));
-                queue
+            Stage::Abandoned => {
+                self.ops.remove(key);
             }
-            other => {
-                *op = other;
-                return None;
-            }
-        };
-        self.in_flight -= 1;
-        self.finished(done.channel, queue);
-        self.advance(done.channel, queue);
+            Stage::Waiting(_) | Stage::Done => return None,
+        }
+        self.ended(channel, queue);
         Some(key)
     }
 
+    /// Something that was in flight is not any more.
+    #[inline]
+    fn ended(&mut self, channel: usize, queue: usize) {
+        self.in_flight -= 1;
+        self.finished(channel, queue);
+        self.advance(channel, queue);
+    }
+
+    #[inline]
     fn finished(&mut self, channel: usize, queue: usize) {
         let here = self.channel(channel);
         here.unfinished[queue] -= 1;
-        if here.unfinished[queue] == 0 {
+        if here.unfinished[queue] == 0 && here.drained.is_some() {
             let drained = here.drained.take();
             self.wakers.extend(drained);
         }
@@ -361,100 +455,108 @@ impl<R: Ring> State<R> {
     #[inline]
     fn advance(&mut self, channel: usize, queue: usize) {
         while let Some(key) = self.channel(channel).lines[queue].head() {
-            let Some(Op::Waiting { .. }) = self.ops.get(key) else {
-                return;
-            };
-            if !self.post_head(key, channel, queue) {
+            if !self.post_head(key) {
                 return;
             }
         }
     }
 
     /// Posts the head of a line. `false` if there is no place for it yet.
-    fn post_head(&mut self, key: usize, channel: usize, queue: usize) -> bool {
-        let abandoned = Op::Abandoned { queue };
-        let Op::Waiting { work, waker, place } = mem::replace(&mut self.ops[key], abandoned) else {
+    #[cold]
+    fn post_head(&mut self, key: usize) -> bool {
+        let Op { channel, queue, .. } = self.ops[key];
+        let Some(work) = self.works.get(key) else {
             return false;
         };
         match self.ring.start(channel, work) {
-            Started::Posted(slot) => {
-                self.leave_line(place);
-                self.ops[key] = Op::InFlight { queue, waker };
-                self.posted(key, slot);
+            Started::Posted(ticket) => {
+                drop(self.works.take(key));
+                self.leave_line(key);
+                self.ops[key].stage = Stage::InFlight(ticket);
+                self.posted(key, ticket);
                 true
             }
             Started::Refused(outcome) => {
-                self.leave_line(place);
-                self.ops[key] = Op::Done(outcome);
-                self.wakers.extend(waker);
+                drop(self.works.take(key));
+                self.leave_line(key);
+                let op = &mut self.ops[key];
+                op.stage = Stage::Done;
+                self.wakers.extend(op.waker.take());
+                self.outcomes.put(key, outcome);
                 self.finished(channel, queue);
                 true
             }
-            Started::Full(work) => {
-                self.ops[key] = Op::Waiting { work, waker, place };
-                false
-            }
+            Started::Full => false,
         }
     }
 
     /// What has to be dropped, where nothing is locked.
-    fn abandon(&mut self, key: usize) -> Option<Op<R>> {
-        match self.ops.get_mut(key)? {
-            op @ Op::InFlight { .. } => {
-                let Op::InFlight { queue, .. } = *op else {
-                    return None;
-                };
-                let op = mem::replace(op, Op::Abandoned { queue });
+    #[must_use]
+    fn abandon(&mut self, key: usize) -> Option<Dropped<R>> {
+        let op = self.ops.get_mut(key)?;
+        let (channel, queue) = (op.channel, op.queue);
+        match op.stage {
+            Stage::InFlight(_) => {
+                op.stage = Stage::Abandoned;
+                let waker = op.waker.take();
                 // Its buffers are to come back even if nobody waits for anything.
                 self.turn(None);
-                Some(op)
+                Some((None, None, waker))
             }
-            Op::Waiting { place, .. } => {
-                let place = *place;
-                self.leave_line(place);
+            Stage::Waiting(_) => {
+                self.leave_line(key);
+                let work = self.works.take(key);
                 let op = self.ops.remove(key);
-                self.finished(place.channel, place.queue);
+                self.finished(channel, queue);
                 // It may have been all that kept the next from its place.
-                self.advance(place.channel, place.queue);
-                Some(op)
+                self.advance(channel, queue);
+                Some((work, None, op.waker))
             }
-            Op::Done(_) => Some(self.ops.remove(key)),
-            Op::Abandoned { .. } => None,
+            Stage::Done => {
+                let (outcome, op) = self.remove(key);
+                Some((None, outcome, op.waker))
+            }
+            Stage::Abandoned => None,
         }
     }
 
     #[inline]
     fn is_done(&self, key: usize) -> bool {
-        matches!(self.ops.get(key), Some(Op::Done(_)))
+        matches!(self.ops.get(key), Some(op) if matches!(op.stage, Stage::Done))
     }
 
-    #[inline]
-    fn take_outcome(&mut self, key: usize) -> Option<R::Outcome> {
-        if !self.is_done(key) {
-            return None;
-        }
-        match self.ops.remove(key) {
-            Op::Done(outcome) => Some(outcome),
-            _ => None,
-        }
+    /// Takes out an operation that is done.
+    fn remove(&mut self, key: usize) -> (Option<R::Outcome>, Op<R::Ticket>) {
+        (self.outcomes.take(key), self.ops.remove(key))
     }
 
     /// Has the operation's task woken when it is done. The waker from before is the caller's to
     /// drop.
     fn set_waker(&mut self, key: usize, waker: &Waker) -> Option<Waker> {
-        match self.ops.get_mut(key) {
-            Some(Op::InFlight { waker: old, .. } | Op::Waiting { waker: old, .. }) => match old {
-                Some(old) if old.will_wake(waker) => None,
-                _ => old.replace(waker.clone()),
-            },
-            _ => None,
+        let place = &mut self.ops.get_mut(key)?.waker;
+        match place {
+            Some(old) if old.will_wake(waker) => None,
+            _ => place.replace(waker.clone()),
         }
     }
 
+    #[inline]
     fn channel(&mut self, channel: usize) -> &mut Channel {
-        if self.channels.len() <= channel {
-            self.channels.resize_with(channel + 1, Channel::default);
+        if channel >= self.channels.len() {
+            self.grow_channels(channel);
         }
         &mut self.channels[channel]
     }
+
+    #[cold]
+    fn grow_channels(&mut self, channel: usize) {
+        self.channels.resize_with(channel + 1, Channel::default);
+    }
 }
+
+/// What an operation leaves behind.
+type Dropped<R> = (
+    Option<<R as Ring>::Work>,
+    Option<<R as Ring>::Outcome>,
+    Option<Waker>,
+);

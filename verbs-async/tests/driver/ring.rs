@@ -1,6 +1,7 @@
 //! A card that does as it is told, and the ring that the driver sees of it.
 
 use std::collections::VecDeque;
+use std::mem;
 // Not one of loom's: a count races with nothing.
 use std::sync::Arc as Counter;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -31,14 +32,17 @@ pub(crate) enum End {
     Refused,
 }
 
-/// Memory that is missed when it is gone.
+/// Memory that is missed when it is gone; or none.
+#[derive(Default)]
 pub(crate) struct Buffer {
-    gone: Counter<AtomicUsize>,
+    gone: Option<Counter<AtomicUsize>>,
 }
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        self.gone.fetch_add(1, Ordering::Relaxed);
+        if let Some(gone) = &self.gone {
+            gone.fetch_add(1, Ordering::Relaxed);
+        }
     }
 }
 
@@ -55,6 +59,8 @@ pub(crate) struct State {
     in_flight: Vec<Option<(usize, Work)>>,
     // The numbers and ends of what the driver can find, in their order.
     done: VecDeque<(usize, End)>,
+    // What a poll has found, and the driver has not asked for.
+    polled: VecDeque<(usize, End)>,
     // One-shot: only what is added after the arming is announced, once.
     armed: bool,
     down: bool,
@@ -82,7 +88,7 @@ impl Card {
 
     /// Work that takes one place.
     pub(crate) fn work(&self, id: usize, queue: usize) -> Work {
-        let gone = Counter::clone(&self.gone);
+        let gone = Some(Counter::clone(&self.gone));
         Work {
             id,
             queue,
@@ -104,7 +110,7 @@ impl Card {
         let slot = slots.position(|work| matches!(work, Some((_, work)) if work.id == id));
         let slot = slot.expect("it is in flight");
         state.done.push_back((slot, End::Success));
-        std::mem::take(&mut state.armed)
+        mem::take(&mut state.armed)
     }
 
     /// Whether this is in flight and has not ended.
@@ -113,7 +119,11 @@ impl Card {
         let mut works = state.in_flight.iter().enumerate();
         works.any(|(slot, work)| {
             matches!(work, Some((_, work)) if work.id == id)
-                && !state.done.iter().any(|(done, _)| *done == slot)
+                && !state
+                    .done
+                    .iter()
+                    .chain(&state.polled)
+                    .any(|(done, _)| *done == slot)
         })
     }
 
@@ -128,11 +138,33 @@ impl Card {
 }
 
 impl State {
+    /// As a card's: what is there is there no more.
+    fn poll(&mut self) {
+        self.polls += 1;
+        let found = mem::take(&mut self.done);
+        self.polled.extend(found);
+    }
+
+    fn end(&mut self, slot: usize, end: End) -> Outcome {
+        let (channel, work) = self.in_flight[slot].take().expect("it was in flight");
+        self.free[channel][work.queue] += work.places;
+        let Work { id, buffer, .. } = work;
+        Outcome {
+            id,
+            end,
+            _buffer: buffer,
+        }
+    }
+
     /// Aborts what is in flight, and refuses what comes.
     pub(crate) fn give_up(&mut self) {
         self.down = true;
         for slot in 0..self.in_flight.len() {
-            let ended = self.done.iter().any(|(done, _)| *done == slot);
+            let ended = self
+                .done
+                .iter()
+                .chain(&self.polled)
+                .any(|(done, _)| *done == slot);
             if self.in_flight[slot].is_some() && !ended {
                 self.done.push_back((slot, End::Aborted));
             }
@@ -143,15 +175,19 @@ impl State {
 impl Ring for FakeRing {
     type Work = Work;
     type Outcome = Outcome;
+    type Ticket = usize;
 
     fn queue(work: &Work) -> usize {
         work.queue
     }
 
-    fn start(&mut self, channel: usize, work: Work) -> Started<Self> {
+    fn start(&mut self, channel: usize, work: &mut Work) -> Started<Self> {
         let mut state = self.0.lock();
+        let Work {
+            id, queue, places, ..
+        } = *work;
         if state.down {
-            let Work { id, buffer, .. } = work;
+            let buffer = mem::take(&mut work.buffer);
             let end = End::Refused;
             return Started::Refused(Outcome {
                 id,
@@ -159,38 +195,52 @@ impl Ring for FakeRing {
                 _buffer: buffer,
             });
         }
-        let free = &mut state.free[channel][work.queue];
-        if *free < work.places {
-            return Started::Full(work);
+        let free = &mut state.free[channel][queue];
+        if *free < places {
+            return Started::Full;
         }
-        *free -= work.places;
-        state.posted.push(work.id);
+        *free -= places;
+        state.posted.push(id);
         let slot = state.in_flight.iter().position(Option::is_none);
         let slot = slot.unwrap_or_else(|| {
             state.in_flight.push(None);
             state.in_flight.len() - 1
         });
-        state.in_flight[slot] = Some((channel, work));
+        let buffer = mem::take(&mut work.buffer);
+        let posted = Work {
+            id,
+            queue,
+            places,
+            buffer,
+        };
+        state.in_flight[slot] = Some((channel, posted));
         Started::Posted(slot)
     }
 
-    fn next_done(&mut self) -> Option<Done<Outcome>> {
+    fn slot(ticket: usize) -> usize {
+        ticket
+    }
+
+    fn take(&mut self, ticket: usize) -> Option<Outcome> {
         let mut state = self.0.lock();
-        state.polls += 1;
-        let (slot, end) = state.done.pop_front()?;
-        let (channel, work) = state.in_flight[slot].take().expect("it was in flight");
-        state.free[channel][work.queue] += work.places;
-        let Work { id, buffer, .. } = work;
-        let outcome = Outcome {
-            id,
-            end,
-            _buffer: buffer,
-        };
-        Some(Done {
-            slot,
-            channel,
-            outcome,
-        })
+        state.poll();
+        let at = state.polled.iter().position(|(slot, _)| *slot == ticket)?;
+        let (slot, end) = state.polled.remove(at)?;
+        Some(state.end(slot, end))
+    }
+
+    fn has_done(&self) -> bool {
+        !self.0.lock().polled.is_empty()
+    }
+
+    fn next_done(&mut self) -> Option<Done<Self>> {
+        let mut state = self.0.lock();
+        if state.polled.is_empty() {
+            state.poll();
+        }
+        let (ticket, end) = state.polled.pop_front()?;
+        let outcome = state.end(ticket, end);
+        Some(Done { ticket, outcome })
     }
 
     fn arm(&mut self) {
