@@ -2,7 +2,8 @@
 
 use std::collections::VecDeque;
 
-use proptest::prelude::*;
+use proptest::prelude::{ProptestConfig, Strategy, any, prop, proptest};
+use proptest::{prop_assert, prop_assert_eq};
 
 use super::SPARE;
 use super::error::StreamError;

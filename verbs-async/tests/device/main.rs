@@ -14,4 +14,6 @@ mod ends;
 mod harness;
 
 mod connecting;
+mod incoming;
 mod opcodes;
+mod stream;

@@ -1,0 +1,209 @@
+//! Incoming messages: none is lost, whoever stops asking.
+
+use std::future::Future as _;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::thread;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use verbs_async::verbs_channel::{BufferPool, OwnedBuffer, Queue};
+use verbs_async::{AsyncChannel, AsyncGroup, Error, IncomingMessages, Message};
+
+use crate::ends::{WAYS, Way, buffer, pair, run};
+use crate::harness::begin;
+
+struct Met {
+    group: AsyncGroup,
+    sender: AsyncChannel,
+    receiver: Arc<AsyncChannel>,
+    incoming: IncomingMessages,
+}
+
+/// A window of so many blocks of 16 bytes.
+fn met(way: Way, depth: usize) -> Met {
+    let (group, sender, receiver) = pair(way);
+    let pool = BufferPool::new(group.pd(), 16, depth).unwrap();
+    let receiver = Arc::new(receiver);
+    let incoming = receiver.incoming(std::iter::from_fn(|| pool.take()));
+    Met {
+        group,
+        sender,
+        receiver,
+        incoming,
+    }
+}
+
+impl Met {
+    async fn sends(&self, number: u32) {
+        let bytes = buffer(self.group.pd(), &number.to_le_bytes());
+        let (sent, _) = self.sender.send_with_immediate(bytes, number).await;
+        sent.unwrap();
+    }
+
+    async fn hears(&mut self, number: u32) -> Message {
+        let message = self.incoming.next().await.unwrap().unwrap();
+        assert_eq!(&message[..], number.to_le_bytes());
+        assert_eq!(message.success().imm_data(), Some(number));
+        message
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn messages_come_in_order_and_their_buffers_again_and_again() {
+    let _test = begin!();
+    for way in WAYS {
+        run(way, async move {
+            let mut met = met(way, 3);
+            for number in (0..60).step_by(3) {
+                // Nobody asks for them yet.
+                for number in number..number + 3 {
+                    met.sends(number).await;
+                }
+                for number in number..number + 3 {
+                    drop(met.hears(number).await);
+                }
+            }
+        });
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn who_stops_asking_loses_nothing() {
+    let _test = begin!();
+    for way in WAYS {
+        run(way, async move {
+            let mut met = met(way, 2);
+            for number in 0..50 {
+                {
+                    let mut next = pin!(met.incoming.next());
+                    let mut cx = Context::from_waker(Waker::noop());
+                    assert!(next.as_mut().poll(&mut cx).is_pending());
+                }
+                met.sends(number).await;
+                drop(met.hears(number).await);
+            }
+        });
+    }
+}
+
+/// Dropped elsewhere, a message makes room for the next at once, whether anybody asks or not.
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_message_that_is_dropped_makes_room() {
+    let _test = begin!();
+    for way in WAYS {
+        run(way, async move {
+            let mut met = met(way, 2);
+            met.sends(1).await;
+            met.sends(2).await;
+            let (first, second) = (met.hears(1).await, met.hears(2).await);
+            assert_eq!(met.receiver.credits(Queue::Receive), 64);
+            drop(first);
+            assert_eq!(met.receiver.credits(Queue::Receive), 63);
+            met.sends(3).await;
+            let first = met.hears(3).await;
+            // All are kept: it waits until one is dropped, and then for the message.
+            let dropper = thread::spawn(move || {
+                thread::sleep(Duration::from_millis(50));
+                drop((first, second));
+            });
+            let pd = met.group.pd().clone();
+            let sending = met
+                .sender
+                .send_with_immediate(buffer(&pd, &4_u32.to_le_bytes()), 4);
+            drop(met.hears(4).await);
+            sending.await.0.unwrap();
+            dropper.join().unwrap();
+        });
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_buffer_can_be_kept_for_another() {
+    let _test = begin!();
+    run(Way::Thread, async {
+        let mut met = met(Way::Thread, 1);
+        met.sends(7).await;
+        let mut other = buffer(met.group.pd(), &[0; 32]);
+        other.set_range(30..).unwrap();
+        let kept: OwnedBuffer = met.hears(7).await.replace(other);
+        assert_eq!(&kept[..], 7_u32.to_le_bytes());
+        assert_eq!(kept.capacity(), 16);
+        met.sends(8).await;
+        let other = met.hears(8).await.replace(OwnedBuffer::empty());
+        assert_eq!(other.capacity(), 32, "all of it was posted");
+    });
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn it_ends_after_a_failure() {
+    let _test = begin!();
+    for way in WAYS {
+        run(way, async move {
+            let mut met = met(way, 3);
+            met.sends(1).await;
+            let kept = met.hears(1).await;
+            met.receiver.shut_down();
+            let failed = met.incoming.next().await.unwrap().unwrap_err();
+            assert!(matches!(failed, Error::Transport(_)), "{failed}");
+            assert!(met.incoming.next().await.is_none());
+            assert!(StreamExt::next(&mut met.incoming).await.is_none());
+            drop(kept);
+            assert!(met.incoming.next().await.is_none());
+        });
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_message_longer_than_its_buffer_is_a_failure() {
+    let _test = begin!();
+    run(Way::Thread, async {
+        let mut met = met(Way::Thread, 2);
+        let long = buffer(met.group.pd(), &[1; 17]);
+        let (sent, _) = met.sender.send(long).await;
+        assert!(sent.is_err());
+        assert!(met.incoming.next().await.unwrap().is_err());
+        assert!(met.incoming.next().await.is_none());
+    });
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn messages_outlive_the_window() {
+    let _test = begin!();
+    run(Way::Thread, async {
+        let mut met = met(Way::Thread, 2);
+        met.sends(1).await;
+        let kept = met.hears(1).await;
+        let Met {
+            receiver, incoming, ..
+        } = met;
+        drop(incoming);
+        // The receive that was left is in the card's hands; this one is not posted any more.
+        assert_eq!(receiver.credits(Queue::Receive), 63);
+        assert_eq!(&kept[..], 1_u32.to_le_bytes());
+        drop(kept);
+        assert_eq!(receiver.credits(Queue::Receive), 63);
+    });
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn without_buffers_there_are_no_messages() {
+    let _test = begin!();
+    run(Way::Thread, async {
+        let mut met = met(Way::Thread, 1);
+        let mut none = met.receiver.incoming(std::iter::empty::<OwnedBuffer>());
+        assert!(none.next().await.is_none());
+        let mut cx = Context::from_waker(Waker::noop());
+        let next = Pin::new(&mut met.incoming).poll_next_unpin(&mut cx);
+        assert!(matches!(next, Poll::Pending));
+    });
+}

@@ -1,0 +1,220 @@
+//! Streams that end before their end: dropped, with their process, or with the other side gone.
+
+use std::io;
+use std::net::TcpListener;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use futures_util::future::join;
+use futures_util::{AsyncReadExt as _, AsyncWriteExt as _};
+use verbs_async::verbs_channel::Channel;
+use verbs_async::{AsyncGroup, ByteStream, StreamError};
+
+use super::{a_moment, fill, soon, streams};
+use crate::ends::{WAYS, Way, events, run};
+use crate::harness::child::{Child, role};
+use crate::harness::{begin, context};
+
+#[track_caller]
+fn is_reset<T: std::fmt::Debug>(result: io::Result<T>) {
+    let error = result.unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
+    let inner = error.get_ref().and_then(|inner| inner.downcast_ref());
+    assert_eq!(inner, Some(&StreamError::Reset));
+}
+
+/// Drops it in a moment, elsewhere.
+fn drop_soon(stream: ByteStream) {
+    thread::spawn(move || {
+        thread::sleep(Duration::from_millis(50));
+        drop(stream);
+    });
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_drop_is_a_reset_after_what_was_written() {
+    let _test = begin!();
+    for way in WAYS {
+        run(way, async move {
+            let (_group, mut left, mut right) = streams(way, (64, 4), (64, 4));
+            soon(left.write_all(b"and then")).await.unwrap();
+            drop(left);
+            let mut bytes = [0; 8];
+            soon(right.read_exact(&mut bytes)).await.unwrap();
+            assert_eq!(&bytes, b"and then");
+            is_reset(soon(right.read(&mut bytes)).await);
+            is_reset(soon(right.read(&mut bytes)).await);
+            is_reset(soon(right.write(b"x")).await);
+            is_reset(soon(right.close()).await);
+        });
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn whoever_waits_is_woken_by_a_drop() {
+    let _test = begin!();
+    for way in WAYS {
+        run(way, async move {
+            // A reader that has nothing to say.
+            let (_group, left, mut right) = streams(way, (64, 4), (64, 4));
+            drop_soon(left);
+            is_reset(soon(right.read(&mut [0; 8])).await);
+            // A writer without credits, though the other side had ended its own data.
+            let (_group, mut left, mut right) = streams(way, (64, 4), (64, 4));
+            soon(left.close()).await.unwrap();
+            assert!(fill(&mut right).await > 0);
+            drop_soon(left);
+            is_reset(soon(right.write(&[7; 8])).await);
+            assert_eq!(soon(right.read(&mut [0; 8])).await.unwrap(), 0);
+        });
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_drop_before_anything_was_said_is_a_reset_too() {
+    let _test = begin!();
+    for way in WAYS {
+        run(way, async move {
+            let (_group, left, mut right) = streams(way, (64, 4), (64, 4));
+            drop(left);
+            is_reset(soon(right.read(&mut [0; 8])).await);
+        });
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_peer_that_ended_and_left_is_no_failure() {
+    let _test = begin!();
+    for way in WAYS {
+        run(way, async move {
+            let (_group, mut left, mut right) = streams(way, (64, 4), (64, 4));
+            soon(right.write_all(b"you need not hear me"))
+                .await
+                .unwrap();
+            soon(right.flush()).await.unwrap();
+            soon(left.write_all(b"bye")).await.unwrap();
+            soon(left.close()).await.unwrap();
+            drop(left);
+            let mut text = String::new();
+            soon(right.read_to_string(&mut text)).await.unwrap();
+            assert_eq!(text, "bye");
+            a_moment().await;
+            soon(right.close()).await.unwrap();
+            assert!(soon(right.write(b"x")).await.is_err());
+        });
+    }
+}
+
+/// Their channels are closed, after all that was to be said: the group has room for others.
+#[test]
+#[ignore = "needs an RDMA device"]
+fn nothing_is_left_of_streams_that_were_dropped() {
+    let _test = begin!();
+    for way in WAYS {
+        run(way, async move {
+            let pd = context().alloc_pd().unwrap();
+            let events = events(way, pd.context());
+            let group = AsyncGroup::new(Channel::builder(&pd), 2, &events).unwrap();
+            for round in 0..10 {
+                let start = Instant::now();
+                let (left, right) = loop {
+                    match group.loopback() {
+                        Ok(pair) => break pair,
+                        Err(full) => assert!(start.elapsed().as_secs() < 20, "{full}"),
+                    }
+                    a_moment().await;
+                };
+                let mut left = left.into_stream().unwrap();
+                let mut right = right.into_stream().unwrap();
+                match round % 3 {
+                    0 => drop((left, right)),
+                    1 => {
+                        soon(left.write_all(b"x")).await.unwrap();
+                        drop(left);
+                        is_reset(soon(right.read_to_end(&mut Vec::new())).await);
+                    }
+                    _ => {
+                        let (one, other) = join(left.close(), right.close()).await;
+                        one.and(other).unwrap();
+                        assert_eq!(soon(left.read(&mut [0; 8])).await.unwrap(), 0);
+                        assert_eq!(soon(right.read(&mut [0; 8])).await.unwrap(), 0);
+                    }
+                }
+            }
+        });
+    }
+}
+
+/// The last that is left of a group may be a stream that was dropped and has still to say so.
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_stream_may_be_the_last_of_its_group() {
+    let _test = begin!();
+    for way in WAYS {
+        run(way, async move {
+            for _ in 0..10 {
+                let (group, mut left, right) = streams(way, (64, 4), (64, 4));
+                soon(left.write_all(b"x")).await.unwrap();
+                drop(group);
+                drop(left);
+                drop(right);
+            }
+            a_moment().await;
+        });
+    }
+}
+
+/// The child's half: it says hello and waits to be killed.
+fn waits_to_be_killed(port: &str) {
+    let port: u16 = port.parse().unwrap();
+    run(Way::Tokio, async move {
+        let (_group, mut stream) = connected(port).await;
+        stream.write_all(b"hello").await.unwrap();
+        std::future::pending::<()>().await;
+    });
+}
+
+async fn connected(port: u16) -> (AsyncGroup, ByteStream) {
+    let group = group();
+    let (channel, _) = group.connect_tokio(("127.0.0.1", port), b"").await.unwrap();
+    (group, channel.into_stream().unwrap())
+}
+
+fn group() -> AsyncGroup {
+    let pd = context().alloc_pd().unwrap();
+    let events = events(Way::Tokio, pd.context());
+    // A dead peer is noticed soon.
+    AsyncGroup::new(Channel::builder(&pd), 2, &events).unwrap()
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn writing_to_a_peer_that_was_killed_fails() {
+    if let Some((port, _line)) = role() {
+        return waits_to_be_killed(&port);
+    }
+    let test = begin!();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let mut child = Child::start(&test, &port.to_string());
+    run(Way::Tokio, async move {
+        listener.set_nonblocking(true).unwrap();
+        let listener = tokio::net::TcpListener::from_std(listener).unwrap();
+        let group = group();
+        let (channel, _) = group.accept_tokio(&listener, b"").await.unwrap();
+        let mut stream = channel.into_stream().unwrap();
+        let mut bytes = [0; 5];
+        soon(stream.read_exact(&mut bytes)).await.unwrap();
+        child.kill();
+        soon(stream.write_all(b"are you there?")).await.unwrap();
+        let flushed = soon(stream.flush()).await.unwrap_err();
+        assert_eq!(flushed.kind(), io::ErrorKind::ConnectionAborted);
+        let read = soon(stream.read(&mut bytes)).await.unwrap_err();
+        assert_eq!(read.kind(), io::ErrorKind::ConnectionAborted);
+        assert!(soon(stream.close()).await.is_err());
+    });
+}

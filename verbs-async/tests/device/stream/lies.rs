@@ -1,0 +1,142 @@
+//! Peers that are no stream, or a bad one: each is an error, and nobody hangs.
+
+use std::io;
+
+use futures_util::{AsyncReadExt as _, AsyncWriteExt as _};
+use verbs_async::verbs_channel::OwnedBuffer;
+use verbs_async::verbs_channel::verbs_core::RemoteMemoryRegion;
+use verbs_async::{AsyncChannel, AsyncGroup, ByteStream, StreamError};
+
+use super::soon;
+use crate::ends::{Way, buffer, pair, run};
+use crate::harness::begin;
+
+const HELLO: u32 = 1 << 28;
+const DATA: u32 = 2 << 28;
+const CREDIT: u32 = 3 << 28;
+
+/// A stream with 4 blocks of 64 bytes, and a peer who says what the test likes.
+struct Met {
+    group: AsyncGroup,
+    stream: ByteStream,
+    liar: AsyncChannel,
+}
+
+impl Met {
+    fn new() -> Self {
+        let (group, left, liar) = pair(Way::Thread);
+        let stream = left.into_stream_with(64, 4).unwrap();
+        Self {
+            group,
+            stream,
+            liar,
+        }
+    }
+
+    async fn says(&self, imm_data: u32, bytes: &[u8]) {
+        let bytes = match bytes {
+            [] => OwnedBuffer::empty(),
+            bytes => buffer(self.group.pd(), bytes),
+        };
+        let (sent, _) = soon(self.liar.send_with_immediate(bytes, imm_data)).await;
+        sent.unwrap();
+    }
+
+    /// The hello of a peer with 2 blocks of 32 bytes.
+    async fn says_hello(&self) {
+        let hello = [&b"VRBSTRM\n"[..], &[0, 0, 0, 1, 0, 0, 0, 32, 0, 0, 0, 2]];
+        self.says(HELLO, &hello.concat()).await;
+    }
+
+    /// How it ends for the stream, in both directions.
+    async fn ends(&mut self) -> StreamError {
+        let read = soon(self.stream.read(&mut [0; 64])).await.unwrap_err();
+        let write = soon(self.stream.write(b"x")).await.unwrap_err();
+        assert_eq!(write.to_string(), read.to_string());
+        assert_eq!(read.kind(), io::ErrorKind::InvalidData);
+        *read.get_ref().unwrap().downcast_ref().unwrap()
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_peer_that_is_no_stream_is_recognized() {
+    let _test = begin!();
+    run(Way::Thread, async {
+        let mut met = Met::new();
+        met.says(HELLO, b"GET / HTTP/1.1\r\n\r\n").await;
+        assert_eq!(met.ends().await, StreamError::NotAStream);
+        let mut met = Met::new();
+        let (sent, _) = met.liar.send(buffer(met.group.pd(), b"ping")).await;
+        sent.unwrap();
+        assert_eq!(met.ends().await, StreamError::NotAStream);
+    });
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn what_came_before_a_lie_is_read() {
+    let _test = begin!();
+    run(Way::Thread, async {
+        let mut met = Met::new();
+        met.says_hello().await;
+        met.says(DATA, b"true").await;
+        met.says(CREDIT | 60_000, b"").await;
+        let mut bytes = [0; 4];
+        soon(met.stream.read_exact(&mut bytes)).await.unwrap();
+        assert_eq!(&bytes, b"true");
+        let StreamError::Protocol(why) = met.ends().await else {
+            panic!("another error");
+        };
+        assert_eq!(why, "more credits than it has receives");
+    });
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_write_is_no_message() {
+    let _test = begin!();
+    run(Way::Thread, async {
+        let mut met = Met::new();
+        met.says_hello().await;
+        let nowhere = RemoteMemoryRegion::new(0, 0, 0).unwrap();
+        let write = (met.liar).write_with_immediate(OwnedBuffer::empty(), nowhere, DATA);
+        soon(write).await.0.unwrap();
+        let StreamError::Protocol(why) = met.ends().await else {
+            panic!("another error");
+        };
+        assert_eq!(why, "a write in place of a message");
+    });
+}
+
+/// The card refuses it, and both ends are down.
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_message_longer_than_a_block_is_an_error() {
+    let _test = begin!();
+    run(Way::Thread, async {
+        let mut met = Met::new();
+        met.says_hello().await;
+        let long = buffer(met.group.pd(), &[1; 65]);
+        let (sent, _) = soon(met.liar.send_with_immediate(long, DATA)).await;
+        assert!(sent.is_err());
+        let read = soon(met.stream.read(&mut [0; 64])).await.unwrap_err();
+        assert_eq!(read.kind(), io::ErrorKind::ConnectionAborted);
+        assert!(soon(met.stream.write(b"x")).await.is_err());
+    });
+}
+
+/// It has no receives: nothing goes out, and nothing hangs but what waits for it.
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_peer_without_receives_stops_nobody_from_leaving() {
+    let _test = begin!();
+    run(Way::Thread, async {
+        let mut met = Met::new();
+        met.says_hello().await;
+        let wrote = soon(met.stream.write(b"into the void")).await;
+        assert_eq!(wrote.unwrap(), 13);
+        drop(met.stream);
+        drop(met.liar);
+    });
+}

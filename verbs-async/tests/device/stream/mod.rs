@@ -1,0 +1,309 @@
+//! Byte streams: bytes in order, whatever both sides do at once.
+
+mod aborts;
+mod lies;
+mod users;
+
+use std::future::{Future, poll_fn};
+use std::io;
+use std::pin::{Pin, pin};
+use std::sync::LazyLock;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use async_io::Timer;
+use futures_util::future::join;
+use futures_util::{AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, AsyncWrite};
+use futures_util::{AsyncWriteExt as _, io::AsyncBufRead as _};
+use verbs_async::verbs_channel::verbs_core::{Error as CoreError, ProtectionDomain};
+use verbs_async::verbs_channel::{self, Channel};
+use verbs_async::{AsyncChannel, AsyncGroup, ByteStream, Error};
+
+use crate::ends::{WAYS, Way, events, pair, run};
+use crate::harness::{begin, context};
+
+/// Both ends of a stream, each with blocks of such a length and so many of them.
+pub(super) fn streams(
+    way: Way,
+    left: (usize, u16),
+    right: (usize, u16),
+) -> (AsyncGroup, ByteStream, ByteStream) {
+    let (group, to_right, to_left) = pair(way);
+    let left = to_right.into_stream_with(left.0, left.1).unwrap();
+    let right = to_left.into_stream_with(right.0, right.1).unwrap();
+    (group, left, right)
+}
+
+/// The bytes of every stream. Their period is no multiple of anything.
+static BYTES: LazyLock<Vec<u8>> = LazyLock::new(|| {
+    let period = (0..65_521_u32).map(|at| (at ^ at >> 8).to_le_bytes()[0]);
+    period.collect::<Vec<u8>>().repeat(20)
+});
+
+/// Lengths from 1 to 2 * `about`, different each time.
+struct Lengths(u64, usize);
+
+impl Lengths {
+    fn next(&mut self) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        usize::try_from(self.0 >> 33).unwrap() % (2 * self.1) + 1
+    }
+}
+
+async fn write_all(mut to: impl AsyncWrite + Unpin, total: usize, about: usize) {
+    let (mut at, mut lengths) = (0, Lengths(0x9e37_79b9, about));
+    while at < total {
+        let end = total.min(at + lengths.next());
+        to.write_all(&BYTES[at..end]).await.unwrap();
+        at = end;
+    }
+    to.flush().await.unwrap();
+    to.close().await.unwrap();
+}
+
+async fn read_all(mut from: impl AsyncRead + Unpin, total: usize, about: usize) {
+    let (mut at, mut lengths) = (0, Lengths(0x51_7cc1, about));
+    let mut bytes = vec![0; 2 * about];
+    loop {
+        let room = lengths.next();
+        let read = from.read(&mut bytes[..room]).await.unwrap();
+        if read == 0 {
+            break;
+        }
+        assert!(bytes[..read] == BYTES[at..at + read], "after byte {at}");
+        at += read;
+    }
+    assert_eq!(at, total);
+}
+
+/// Polls once, with nobody to be woken.
+pub(super) fn poll_once<T>(future: impl Future<Output = T>) -> Poll<T> {
+    pin!(future).poll(&mut Context::from_waker(std::task::Waker::noop()))
+}
+
+pub(super) async fn a_moment() {
+    Timer::after(Duration::from_millis(50)).await;
+}
+
+/// What a future comes to; after a while it is said to hang.
+pub(super) async fn soon<T>(future: impl Future<Output = T>) -> T {
+    let (mut future, mut timer) = (pin!(future), Timer::after(Duration::from_secs(20)));
+    poll_fn(|cx| match future.as_mut().poll(cx) {
+        Poll::Ready(value) => Poll::Ready(value),
+        Poll::Pending => Pin::new(&mut timer)
+            .poll(cx)
+            .map(|_at| panic!("it is not woken")),
+    })
+    .await
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn bytes_arrive_in_order_both_ways_at_once() {
+    let _test = begin!();
+    let settings = [
+        ((16 << 10, 16), (16 << 10, 16), 1 << 20, 20_000),
+        ((4096, 3), (700, 9), 200_000, 3000),
+        ((20, 1), (1000, 2), 2_000, 100),
+        ((64, 1), (64, 1), 3_000, 64),
+    ];
+    for way in WAYS {
+        for (left, right, total, about) in settings {
+            run(way, async move {
+                let (_group, left, right) = streams(way, left, right);
+                let (from_right, to_right) = left.split();
+                let (from_left, to_left) = right.split();
+                join(
+                    join(
+                        write_all(to_right, total, about),
+                        write_all(to_left, total, about),
+                    ),
+                    join(
+                        read_all(from_left, total, about),
+                        read_all(from_right, total, about),
+                    ),
+                )
+                .await;
+            });
+        }
+    }
+}
+
+/// Each of the four halves is a task that only its own wakers wake.
+#[test]
+#[ignore = "needs an RDMA device"]
+fn halves_in_tasks_of_their_own_are_woken() {
+    let _test = begin!();
+    run(Way::Tokio, async {
+        let (_group, left, right) = streams(Way::Tokio, (512, 2), (512, 2));
+        let (from_right, to_right) = left.split();
+        let (from_left, to_left) = right.split();
+        let tasks = [
+            tokio::spawn(write_all(to_right, 300_000, 700)),
+            tokio::spawn(write_all(to_left, 300_000, 700)),
+            tokio::spawn(read_all(from_left, 300_000, 700)),
+            tokio::spawn(read_all(from_right, 300_000, 700)),
+        ];
+        for task in tasks {
+            task.await.unwrap();
+        }
+    });
+}
+
+/// Writes until it would have to wait; how many bytes that took.
+async fn fill(stream: &mut ByteStream) -> usize {
+    let mut written = 0;
+    // The hello, and what has been sent, take a moment.
+    for _ in 0..5 {
+        while let Poll::Ready(wrote) = poll_once(stream.write(&[7; 1000])) {
+            written += wrote.unwrap();
+        }
+        a_moment().await;
+    }
+    written
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_slow_reader_stops_the_writer() {
+    let _test = begin!();
+    for way in WAYS {
+        run(way, async move {
+            let (_group, mut left, mut right) = streams(way, (200, 8), (100, 5));
+            // So many blocks of the reader's.
+            assert_eq!(fill(&mut left).await, 5 * 100);
+            let mut bytes = [0; 1000];
+            assert_eq!(soon(right.read(&mut bytes[..50])).await.unwrap(), 50);
+            assert_eq!(fill(&mut left).await, 0, "the first block is not read yet");
+            // It waits, and is woken when there is room.
+            let (wrote, read) = join(
+                soon(left.write(&[7; 1000])),
+                soon(right.read_exact(&mut bytes[..450])),
+            )
+            .await;
+            assert_eq!(wrote.unwrap(), 100);
+            read.unwrap();
+        });
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn one_direction_ends_and_the_other_goes_on() {
+    let _test = begin!();
+    for way in WAYS {
+        for left_first in [true, false] {
+            run(way, async move {
+                let (_group, mut one, mut other) = streams(way, (64, 2), (64, 2));
+                if !left_first {
+                    std::mem::swap(&mut one, &mut other);
+                }
+                one.write_all(b"that is all").await.unwrap();
+                soon(one.close()).await.unwrap();
+                soon(one.close()).await.unwrap();
+                let more = one.write(b"x").await.unwrap_err();
+                assert_eq!(more.kind(), io::ErrorKind::BrokenPipe);
+                let mut text = String::new();
+                soon(other.read_to_string(&mut text)).await.unwrap();
+                assert_eq!(text, "that is all");
+                assert_eq!(soon(other.read(&mut [0; 8])).await.unwrap(), 0, "still");
+                // Much more than there are credits for.
+                let (wrote, read) = join(
+                    write_all(&mut other, 5000, 40),
+                    read_all(&mut one, 5000, 40),
+                )
+                .await;
+                let ((), ()) = (wrote, read);
+                assert_eq!(soon(one.read(&mut [0; 8])).await.unwrap(), 0, "at last");
+            });
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn what_was_flushed_is_there_when_its_writer_is_gone() {
+    let _test = begin!();
+    run(Way::Thread, async {
+        let (_group, mut left, mut right) = streams(Way::Thread, (64, 4), (64, 4));
+        soon(left.write_all(b"remember this")).await.unwrap();
+        soon(left.flush()).await.unwrap();
+        drop(left);
+        let mut bytes = [0; 13];
+        soon(right.read_exact(&mut bytes)).await.unwrap();
+        assert_eq!(&bytes, b"remember this");
+    });
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn slices_go_in_one_message_and_come_back_in_many() {
+    let _test = begin!();
+    run(Way::AsyncIo, async {
+        let (_group, mut left, mut right) = streams(Way::AsyncIo, (64, 2), (64, 2));
+        let out = [b"", &b"gather"[..], b" ", b"and"].map(io::IoSlice::new);
+        assert_eq!(soon(left.write_vectored(&out)).await.unwrap(), 10);
+        assert_eq!(left.write_vectored(&out[..1]).await.unwrap(), 0);
+        let (mut one, mut other, mut rest) = ([0; 3], [0; 4], [0; 9]);
+        let mut into = [&mut one[..], &mut [], &mut other, &mut rest].map(io::IoSliceMut::new);
+        assert_eq!(soon(right.read_vectored(&mut into)).await.unwrap(), 10);
+        assert_eq!(
+            [&one[..], &other, &rest].concat(),
+            b"gather and\0\0\0\0\0\0"
+        );
+        // Two messages that are there are read at once.
+        left.write_all(b"one").await.unwrap();
+        left.write_all(b"two").await.unwrap();
+        left.flush().await.unwrap();
+        let mut both = [0; 8];
+        assert_eq!(soon(right.read(&mut both)).await.unwrap(), 6);
+        assert_eq!(right.read(&mut []).await.unwrap(), 0);
+        // Bytes can be looked at where they lie.
+        left.write_all(b"a line\nand").await.unwrap();
+        let mut line = String::new();
+        soon(right.read_line(&mut line)).await.unwrap();
+        assert_eq!(line, "a line\n");
+        let rest = soon(poll_fn(|cx| {
+            Pin::new(&mut right).poll_fill_buf(cx).map_ok(<[u8]>::len)
+        }));
+        assert_eq!(rest.await.unwrap(), 3);
+    });
+}
+
+/// Whether these settings are refused, with the limits.
+fn limits(settings: Result<ByteStream, Error>) -> Option<(&'static str, u64, u64)> {
+    match settings {
+        Ok(_) => None,
+        Err(Error::Channel(verbs_channel::Error::Core(CoreError::OutOfRange {
+            what,
+            min,
+            max,
+            ..
+        }))) => Some((what, min, max)),
+        Err(other) => panic!("{other}"),
+    }
+}
+
+fn channel_of(pd: &ProtectionDomain, max_recv_wr: u32) -> AsyncChannel {
+    let events = events(Way::Thread, pd.context());
+    let builder = Channel::builder(pd).max_recv_wr(max_recv_wr);
+    let group = AsyncGroup::new(builder, 2, &events).unwrap();
+    group.loopback().unwrap().0
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn settings_that_cannot_be_are_refused() {
+    let _test = begin!();
+    let pd = context().alloc_pd().unwrap();
+    let port = channel_of(&pd, 16).endpoint().unwrap().port_num();
+    let longest = pd.context().query_port(port).unwrap().max_msg_sz();
+    let of = |block_len, depth| limits(channel_of(&pd, 16).into_stream_with(block_len, depth));
+    assert_eq!(of(19, 1), Some(("block_len", 20, longest.into())));
+    assert_eq!(of(usize::MAX, 1), Some(("block_len", 20, longest.into())));
+    assert_eq!(of(20, 0), Some(("depth", 1, 13)));
+    assert_eq!(of(20, 14), Some(("depth", 1, 13)));
+    assert_eq!(of(20, 13), None);
+}

@@ -1,0 +1,134 @@
+//! Those who use it as they use TCP: tokio's split, codecs, hyper.
+
+use std::convert::Infallible;
+use std::time::Duration;
+
+use futures_util::{SinkExt, StreamExt as _};
+use http_body_util::{BodyExt as _, Full, StreamBody};
+use hyper::body::{Bytes, Frame, Incoming};
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio_util::codec::{Framed, LengthDelimitedCodec, LinesCodec};
+
+use super::{Way, run, streams};
+use crate::harness::begin;
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn lines_and_frames_arrive_whole() {
+    let _test = begin!();
+    run(Way::Tokio, async {
+        let (_group, left, right) = streams(Way::Tokio, (64, 2), (50, 3));
+        let (mut left, mut right) = (
+            Framed::new(left, LengthDelimitedCodec::new()),
+            Framed::new(right, LengthDelimitedCodec::new()),
+        );
+        let sender = tokio::spawn(async move {
+            for len in 0..200_u8 {
+                let frame = vec![len; usize::from(len) * 3];
+                left.send(Bytes::from(frame)).await.unwrap();
+            }
+            SinkExt::<Bytes>::close(&mut left).await.unwrap();
+        });
+        for len in 0..200_u8 {
+            let frame = right.next().await.unwrap().unwrap();
+            assert_eq!(frame, vec![len; usize::from(len) * 3]);
+        }
+        assert!(right.next().await.is_none());
+        sender.await.unwrap();
+
+        let (_group, left, right) = streams(Way::Tokio, (64, 2), (50, 3));
+        let mut left = Framed::new(left, LinesCodec::new());
+        let mut right = Framed::new(right, LinesCodec::new());
+        left.send("a line").await.unwrap();
+        assert_eq!(right.next().await.unwrap().unwrap(), "a line");
+        drop(left);
+        assert!(right.next().await.unwrap().is_err(), "it is no clean end");
+    });
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn it_splits_and_copies_as_any_tokio_stream() {
+    let _test = begin!();
+    run(Way::Tokio, async {
+        let (_group, left, right) = streams(Way::Tokio, (512, 4), (512, 4));
+        let echo = tokio::spawn(async move {
+            let (mut from, mut to) = tokio::io::split(right);
+            let copied = tokio::io::copy(&mut from, &mut to).await.unwrap();
+            to.shutdown().await.unwrap();
+            copied
+        });
+        let (mut from, mut to) = tokio::io::split(left);
+        let sent: Vec<u8> = (0..100_000_u32).flat_map(u32::to_le_bytes).collect();
+        let message = sent.clone();
+        let writer = tokio::spawn(async move {
+            to.write_all(&message).await.unwrap();
+            to.shutdown().await.unwrap();
+        });
+        let mut came = Vec::new();
+        from.read_to_end(&mut came).await.unwrap();
+        assert!(came == sent);
+        writer.await.unwrap();
+        assert_eq!(echo.await.unwrap(), 400_000);
+    });
+}
+
+/// Sends the body back, in upper case.
+async fn shout(request: Request<Incoming>) -> Result<Response<Full<Bytes>>, hyper::Error> {
+    let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+    let body = request.into_body().collect().await?.to_bytes();
+    let mut response = Response::new(Full::from(body.to_ascii_uppercase()));
+    if method != Method::POST || path != "/shout" {
+        *response.status_mut() = StatusCode::NOT_FOUND;
+    }
+    Ok(response)
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn http_is_spoken_over_it() {
+    let _test = begin!();
+    run(Way::Tokio, async {
+        let (_group, left, right) = streams(Way::Tokio, (4096, 4), (4096, 4));
+        let server = tokio::spawn(
+            hyper::server::conn::http1::Builder::new()
+                .serve_connection(TokioIo::new(right), service_fn(shout)),
+        );
+        let (mut requests, connection) = hyper::client::conn::http1::handshake(TokioIo::new(left))
+            .await
+            .unwrap();
+        let connection = tokio::spawn(connection);
+
+        let get = Request::get("/nothing").body(body(Vec::new())).unwrap();
+        let answer = requests.send_request(get).await.unwrap();
+        assert_eq!(answer.status(), StatusCode::NOT_FOUND);
+        drop(answer.into_body().collect().await.unwrap());
+
+        // A body in chunks, of a length that is not said before.
+        let chunks = vec![&b"over "[..], b"rdma, ", &[b'x'; 50_000]];
+        let post = Request::post("/shout").body(body(chunks)).unwrap();
+        requests.ready().await.unwrap();
+        let answer = requests.send_request(post).await.unwrap();
+        assert_eq!(answer.status(), StatusCode::OK);
+        let answer = answer.into_body().collect().await.unwrap().to_bytes();
+        assert_eq!(&answer[..14], b"OVER RDMA, XXX");
+        assert_eq!(answer.len(), 50_011);
+
+        drop(requests);
+        connection.await.unwrap().unwrap();
+        let ended = tokio::time::timeout(Duration::from_secs(20), server).await;
+        ended.expect("the server is told").unwrap().unwrap();
+    });
+}
+
+type Body = std::pin::Pin<Box<dyn hyper::body::Body<Data = Bytes, Error = Infallible> + Send>>;
+
+fn body(chunks: Vec<&'static [u8]>) -> Body {
+    let chunks = chunks
+        .into_iter()
+        .map(|chunk| Ok(Frame::data(Bytes::from_static(chunk))));
+    Box::pin(StreamBody::new(futures_util::stream::iter(chunks)))
+}
