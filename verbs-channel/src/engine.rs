@@ -361,9 +361,10 @@ impl Engine {
 
     /// Ends the members whose device does not answer any more: their completions will not come.
     fn probe(&mut self) {
+        let mut closed = false;
         for at in 0..self.members.len() {
             let Some(member) = self.members.get(at) else {
-                return;
+                break;
             };
             let answer = match &member.qp {
                 Some(qp) if !member.is_idle() => qp.query().map(|_attr| ()),
@@ -371,8 +372,12 @@ impl Engine {
             };
             if let Err(error) = answer {
                 let reason = DownReason::Device(error.errno().unwrap_or(0));
-                self.destroy(u32::try_from(at).unwrap_or(u32::MAX), reason);
+                self.close(u32::try_from(at).unwrap_or(u32::MAX), reason);
+                closed = true;
             }
+        }
+        if closed {
+            self.end_what_is_closed();
         }
     }
 

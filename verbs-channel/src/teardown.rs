@@ -73,8 +73,9 @@ impl Engine {
         self.end_what_is_closed();
     }
 
-    /// Destroys a queue pair: the card touches its buffers no more.
-    fn close(&mut self, at: u32, reason: DownReason) {
+    /// Destroys a queue pair: the card touches its buffers no more. Its work is
+    /// [ended](Self::end_what_is_closed) after that.
+    pub(crate) fn close(&mut self, at: u32, reason: DownReason) {
         let Some(member) = self.members.get_mut(at as usize) else {
             return;
         };
@@ -89,7 +90,7 @@ impl Engine {
     }
 
     /// Ends all work whose queue pair is gone, in one go however many they are.
-    fn end_what_is_closed(&mut self) {
+    pub(crate) fn end_what_is_closed(&mut self) {
         // Some drivers leave completions of a queue pair that is gone: they say how work really
         // ended, and take up room that the next one counts on.
         let room = self.cq().min_capacity();

@@ -234,6 +234,29 @@ fn what_announces_completions_is_there_when_it_is_asked_for() {
 }
 
 #[test]
+fn a_device_that_dies_ends_all_channels_in_one_go() {
+    let pd = pd();
+    let strategy = PollStrategy::Notify { after: 0 };
+    let builder = Channel::builder(&pd).max_send_wr(1).max_recv_wr(1);
+    let mut group = builder.strategy(strategy).group(200).unwrap();
+    for number in 0..200 {
+        let member = group.prepare().unwrap();
+        let endpoint = member.endpoint();
+        let member = member.handshake(&endpoint).unwrap();
+        assert_eq!(group.join(member).unwrap(), number);
+        let region = pd.reg_mr(vec![0_u8; 8]).unwrap();
+        let mut channel = group.channel(number).unwrap();
+        let _ticket = channel.start_receive(region).unwrap();
+    }
+    refuse("ibv_query_qp", 200);
+    let before = polls();
+    let ended = std::iter::from_fn(|| group.wait_completed(None));
+    assert_eq!(ended.filter(|ended| ended.result.is_err()).count(), 200);
+    // It sleeps most of the time until it finds out, and does not look once for each.
+    assert!(polls() - before < 100);
+}
+
+#[test]
 fn the_end_of_all_channels_takes_no_longer_for_each() {
     let pd = pd();
     let mut group = group(&pd, 100);
