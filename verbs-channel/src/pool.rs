@@ -5,6 +5,7 @@
 )]
 
 use std::fmt;
+use std::io;
 use std::mem::{self, ManuallyDrop};
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
@@ -54,7 +55,8 @@ impl BufferPool {
     /// # Errors
     ///
     /// Those of [`ProtectionDomain::reg_mr`]: no bytes, or too many for `ulimit -l`;
-    /// [`verbs_core::Error::Limit`] for more than there can be at all.
+    /// [`verbs_core::Error::Limit`] for more than there can be at all, and
+    /// [`verbs_core::Error::Verb`] of `malloc` for more memory than there is.
     pub fn new(pd: &ProtectionDomain, block_len: usize, count: usize) -> Result<Self> {
         let total = block_len.saturating_mul(count);
         if isize::try_from(total).is_err() {
@@ -64,8 +66,15 @@ impl BufferPool {
                 max: Some(isize::MAX.unsigned_abs() as u64),
             }));
         }
-        let memory = vec![0_u8; total].into_boxed_slice();
-        let mut region = pd.reg_mr(memory)?;
+        let mut memory = Vec::new();
+        if memory.try_reserve_exact(total).is_err() {
+            return Err(Error::Core(verbs_core::Error::Verb {
+                verb: "malloc",
+                source: io::ErrorKind::OutOfMemory.into(),
+            }));
+        }
+        memory.resize(total, 0_u8);
+        let mut region = pd.reg_mr(memory.into_boxed_slice())?;
         let free = ArrayQueue::new(count);
         for start in (0..total).step_by(block_len) {
             let block = region.scatter_element(start..start + block_len)?;

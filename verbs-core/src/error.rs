@@ -366,6 +366,7 @@ pub(crate) fn kind_of(error: &io::Error) -> ErrorKind {
         Some(libc::EAGAIN) => ErrorKind::WouldBlock,
         Some(libc::ENOENT | libc::ENODEV | libc::ENXIO) => ErrorKind::NotFound,
         Some(libc::EOPNOTSUPP | libc::ENOSYS) => ErrorKind::Unsupported,
+        None if error.kind() == io::ErrorKind::OutOfMemory => ErrorKind::OutOfMemory,
         _ => ErrorKind::Other,
     }
 }

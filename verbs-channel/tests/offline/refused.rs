@@ -1,8 +1,9 @@
 //! Posts that the driver refuses: nothing of it is lost, and nothing is released too early.
 
-use verbs_channel::{DownReason, Error, Outgoing, Refusal};
+use verbs_channel::verbs_core::ErrorKind;
+use verbs_channel::{BufferPool, DownReason, Error, Outgoing, Refusal};
 
-use crate::card::{called, channel, posted, region, succeeds};
+use crate::card::{called, channel, pd, posted, region, succeeds};
 use crate::library::with;
 
 /// The next post ends at this request, with `ENOMEM`.
@@ -55,6 +56,21 @@ fn what_is_refused_half_way_is_taken_back_from_the_card_first() {
     let ended = channel.poll(owned).unwrap().unwrap();
     assert!(ended.result.is_err() && ended.buffer.is_some());
     drop(from);
+}
+
+#[test]
+fn a_pool_of_more_than_there_is() {
+    let pd = pd();
+    let kind = |block_len, count| match BufferPool::new(&pd, block_len, count) {
+        Err(Error::Core(error)) => error.kind(),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(kind(1 << 40, 1 << 20), ErrorKind::OutOfMemory);
+    assert_eq!(kind(usize::MAX, 2), ErrorKind::Limit);
+    assert_eq!(kind(1, usize::MAX), ErrorKind::Limit);
+    for (block_len, count) in [(0, 1), (1, 0), (0, 0)] {
+        assert!(BufferPool::new(&pd, block_len, count).is_err());
+    }
 }
 
 #[test]
