@@ -5,7 +5,7 @@ use std::iter;
 
 use verbs_core::{GatherElement, ScatterElement, SendWorkRequest, WorkRequest};
 
-use crate::engine::Engine;
+use crate::engine::{Engine, take};
 use crate::error::{Refusal, Rejected};
 use crate::owned::{Kept, OwnedWork, Said, Ticket};
 use crate::slots::{Claim, Id, Keeper};
@@ -79,6 +79,38 @@ impl Engine {
         // SAFETY: the slot keeps the buffers until the last is done, and so all are, and leaks them
         // if the queue pair cannot be destroyed; moving a buffer does not move its bytes.
         unsafe { self.post_chain(claim, requests) }
+    }
+
+    /// Posts a chain to a member's send queue, of which only the last request is signalled: one
+    /// doorbell, and one slot for all.
+    ///
+    /// # Safety
+    ///
+    /// - As for [`post`](Self::post).
+    unsafe fn post_chain(
+        &mut self,
+        claim: Claim,
+        requests: &mut [WorkRequest<'_>],
+    ) -> Result<Id, Refusal> {
+        if usize::from(claim.credits) < requests.len() {
+            let asked = u32::try_from(requests.len()).unwrap_or(u32::MAX);
+            let max = claim.credits.into();
+            return Err(Refusal::BatchTooLong { asked, max });
+        }
+        let Some((qp, id)) = take(&mut self.members, &mut self.slots, claim) else {
+            return Err(self.why_not(claim));
+        };
+        if let Some((last, others)) = requests.split_last_mut() {
+            last.set_wr_id(id.wr_id());
+            for other in others {
+                other.set_wr_id(id.member_wr_id());
+            }
+        }
+        // SAFETY: the caller's promise; when the last of a chain is done, so are the others.
+        match unsafe { qp.post(requests) } {
+            Ok(()) => Ok(id),
+            Err(error) => Err(self.refused(claim, id, Refusal::Post(error))),
+        }
     }
 }
 

@@ -51,7 +51,7 @@ pub(crate) struct Engine {
     room: [PollSlot; POLL_ROOM],
 }
 
-type Table = Slots<WorkSuccess, Kept>;
+pub(crate) type Table = Slots<WorkSuccess, Kept>;
 
 /// A queue pair and its accounts.
 #[derive(Debug)]
@@ -193,38 +193,6 @@ impl Engine {
             Some(refusal) => return Err(self.refused(claim, id, refusal)),
         };
         match posted {
-            Ok(()) => Ok(id),
-            Err(error) => Err(self.refused(claim, id, Refusal::Post(error))),
-        }
-    }
-
-    /// Posts a chain to a member's send queue, of which only the last request is signalled: one
-    /// doorbell, and one slot for all.
-    ///
-    /// # Safety
-    ///
-    /// - As for [`post`](Self::post).
-    pub(crate) unsafe fn post_chain(
-        &mut self,
-        claim: Claim,
-        requests: &mut [WorkRequest<'_>],
-    ) -> Result<Id, Refusal> {
-        if usize::from(claim.credits) < requests.len() {
-            let asked = u32::try_from(requests.len()).unwrap_or(u32::MAX);
-            let max = claim.credits.into();
-            return Err(Refusal::BatchTooLong { asked, max });
-        }
-        let Some((qp, id)) = take(&mut self.members, &mut self.slots, claim) else {
-            return Err(self.why_not(claim));
-        };
-        if let Some((last, others)) = requests.split_last_mut() {
-            last.set_wr_id(id.wr_id());
-            for other in others {
-                other.set_wr_id(id.member_wr_id());
-            }
-        }
-        // SAFETY: the caller's promise; when the last of a chain is done, so are the others.
-        match unsafe { qp.post(requests) } {
             Ok(()) => Ok(id),
             Err(error) => Err(self.refused(claim, id, Refusal::Post(error))),
         }
@@ -384,7 +352,7 @@ impl Engine {
     /// Why an operation got no slot and no credits. The next may get a slot that nobody needs.
     #[cold]
     #[inline(never)]
-    fn why_not(&mut self, claim: Claim) -> Refusal {
+    pub(crate) fn why_not(&mut self, claim: Claim) -> Refusal {
         self.slots.reclaim();
         let Some(member) = self.members.get(claim.member as usize) else {
             return Refusal::Down(DownReason::Closed);
@@ -407,7 +375,7 @@ impl Engine {
     /// only destroying the queue pair makes the buffers safe to give back.
     #[cold]
     #[inline(never)]
-    fn refused(&mut self, claim: Claim, id: Id, refusal: Refusal) -> Refusal {
+    pub(crate) fn refused(&mut self, claim: Claim, id: Id, refusal: Refusal) -> Refusal {
         match refusal {
             Refusal::Post(error) if error.posted() > 0 => {
                 self.destroy(claim.member, DownReason::Post(error));
@@ -429,7 +397,7 @@ impl Engine {
 
 /// Takes a slot and credits, if the member is up and has them.
 #[inline(always)]
-fn take<'m>(
+pub(crate) fn take<'m>(
     members: &'m mut [Member],
     slots: &mut Table,
     claim: Claim,

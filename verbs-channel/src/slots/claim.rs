@@ -1,0 +1,66 @@
+//! What an operation takes up, and who keeps its buffers.
+
+use crate::error::Queue;
+
+/// Who keeps the buffers of an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Keeper {
+    /// Whoever lent them: the operation must end before the scope or the blocking call does.
+    Lender,
+    /// The same, of a scope in which nobody will take the result.
+    Scope,
+    /// The slot itself.
+    Slot,
+    /// An `unsafe` caller.
+    Caller,
+}
+
+/// What an operation takes up while it is in flight: one word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Claim {
+    /// Whose it is.
+    pub(crate) member: u32,
+    /// Places in its queue.
+    pub(crate) credits: u16,
+    /// Which queue it is in.
+    pub(crate) queue: Queue,
+    /// Who keeps its buffers.
+    pub(crate) keeper: Keeper,
+}
+
+impl Claim {
+    /// Of one work request for the send queue, whose buffers are lent.
+    #[inline]
+    pub(crate) const fn send(member: u32) -> Self {
+        Self {
+            member,
+            credits: 1,
+            queue: Queue::Send,
+            keeper: Keeper::Lender,
+        }
+    }
+
+    /// Of a receive, whose buffers are lent.
+    #[inline]
+    pub(crate) const fn receive(member: u32) -> Self {
+        let queue = Queue::Receive;
+        Self {
+            queue,
+            ..Self::send(member)
+        }
+    }
+
+    /// The same for buffers of another keeper.
+    #[inline]
+    pub(crate) const fn kept_by(self, keeper: Keeper) -> Self {
+        Self { keeper, ..self }
+    }
+
+    /// The same for a batch of as many.
+    #[inline]
+    pub(crate) fn times(self, count: usize) -> Self {
+        // One that holds less than `count` is refused by whoever posts.
+        let credits = u16::try_from(count).unwrap_or(u16::MAX);
+        Self { credits, ..self }
+    }
+}
