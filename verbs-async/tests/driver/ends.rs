@@ -3,6 +3,7 @@
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
+use crate::allocations::allocations;
 use crate::ring::End;
 use crate::task::{Bell, Bench, bounded};
 
@@ -221,4 +222,32 @@ fn the_queue_is_armed_once_for_a_sleep_and_not_while_completions_come() {
         assert!(bench.end(key).is_some());
     }
     assert_eq!(bench.card.lock().armings, 3);
+}
+
+#[test]
+fn an_operation_allocates_nothing_once_the_driver_is_warm() {
+    let bench = Bench::new(2);
+    let bell = Waker::from(Bell::new());
+    // In flight, in line, woken, abandoned in flight and in line.
+    let round = || {
+        let mut keys = [0; 6];
+        for (id, key) in keys.iter_mut().enumerate() {
+            *key = bench.start(id);
+            assert!(bench.poll_with(*key, &bell).is_pending());
+        }
+        bench.driver.abandon(keys[0]);
+        bench.driver.abandon(keys[4]);
+        for id in [0, 1, 2, 3, 5] {
+            let _raised = bench.card.complete(id);
+            bench.driver.announced();
+        }
+        for key in [1, 2, 3, 5] {
+            assert!(bench.poll_with(keys[key], &bell).is_ready());
+        }
+        bench.card.lock().posted.clear();
+    };
+    (0..3).for_each(|_| round());
+    let before = allocations();
+    (0..100).for_each(|_| round());
+    assert_eq!(allocations() - before, 0);
 }

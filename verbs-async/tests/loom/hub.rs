@@ -202,3 +202,18 @@ fn one_event_is_looked_for_once() {
         assert_eq!(lock(&hub.channel).looks, 1);
     });
 }
+
+#[test]
+fn whoever_arms_while_all_is_lost_is_refused_or_told() {
+    explore(|| {
+        let hub = Hub::new(&[1]);
+        let loses = {
+            let hub = Arc::clone(&hub);
+            thread::spawn(move || lock(&hub.queues).lose(io::ErrorKind::BrokenPipe))
+        };
+        let armed = lock(&hub.queues).arm(0);
+        let told = loses.join().unwrap();
+        assert!(armed.is_err() || told == [0]);
+        assert!(lock(&hub.queues).arm(0).is_err(), "nothing comes any more");
+    });
+}
