@@ -119,7 +119,10 @@ impl AsyncCq {
     /// # Errors
     ///
     /// As [`poll`](Self::poll). That the work request itself has failed is in its completion.
-    pub fn poll_wr_id(&self, wr_id: u64) -> impl Future<Output = Result<WorkCompletion>> + Send {
+    pub fn poll_wr_id(
+        &self,
+        wr_id: u64,
+    ) -> impl Future<Output = Result<WorkCompletion>> + Send + use<> {
         let shared = Arc::clone(&self.shared);
         let mut waiting = None;
         future::poll_fn(move |cx| shared.poll_one(cx, wr_id, &mut waiting))
@@ -154,6 +157,12 @@ impl Shared {
         waiting: &mut Option<Waiting>,
         slots: &mut [PollSlot],
     ) -> Poll<Result<usize>> {
+        if let Some(here) = waiting
+            && !Arc::ptr_eq(&here.shared, self)
+        {
+            // He waited for another queue: to leave that takes its lock, so not under this one's.
+            *waiting = None;
+        }
         let mut state = self.lock();
         if state.kept.is_empty() {
             state.turn(|state| !state.kept.is_empty());
@@ -212,8 +221,8 @@ impl Shared {
         waiter: impl FnOnce() -> Waiter,
     ) -> usize {
         match waiting {
-            Some(here) if Arc::ptr_eq(&here.shared, self) => here.key,
-            _ => {
+            Some(here) => here.key,
+            None => {
                 let key = state.join(waiter());
                 let shared = Arc::clone(self);
                 *waiting = Some(Waiting { shared, key });
@@ -228,9 +237,18 @@ impl Shared {
 
     /// Unlocks, and wakes whom was noted.
     fn leave(&self, mut state: MutexGuard<'_, State>) {
-        let wakers = mem::take(&mut state.wakers);
+        if state.wakers.is_empty() {
+            return;
+        }
+        let mut wakers = mem::take(&mut state.wakers);
         drop(state);
-        crate::wake::all(wakers);
+        crate::wake::all(wakers.drain(..));
+        // The room is used again: waking allocates nothing.
+        let mut state = self.lock();
+        if state.wakers.capacity() < wakers.capacity() {
+            wakers.append(&mut state.wakers);
+            mem::swap(&mut state.wakers, &mut wakers);
+        }
     }
 }
 

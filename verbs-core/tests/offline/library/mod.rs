@@ -1,7 +1,7 @@
 //! A libibverbs for this program: each thread has devices of its own, which do as they are told.
 
 mod data;
-mod objects;
+pub(crate) mod objects;
 mod queries;
 
 use std::cell::RefCell;
@@ -51,13 +51,14 @@ pub(crate) struct Library {
     pub(crate) calls: Vec<&'static str>,
     /// Device events that were acknowledged.
     pub(crate) async_acks: usize,
+    /// The completion queues in the order they were made; events that were taken, and acknowledged.
+    pub(crate) counts: Vec<(*mut ibv_cq, u32, u32)>,
     /// Rules of C's that were broken.
     pub(crate) wrong: Vec<String>,
 
     live: Vec<Live>,
     cq_events: VecDeque<(*mut ibv_comp_channel, *mut ibv_cq)>,
     async_events: VecDeque<ibv_async_event>,
-    counts: Vec<(*mut ibv_cq, u32, u32)>,
     numbers: u32,
 }
 

@@ -213,8 +213,14 @@ unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
 
 /// Makes a completion queue's next event arrive.
 pub(crate) fn announce(cq: &CompletionQueue) {
-    let channel = cq.channel().unwrap().as_ptr();
-    with(|library| library.cq_events.push_back((channel, cq.as_ptr())));
+    announce_raw(cq.as_ptr());
+}
+
+/// As [`announce`]; the queue is alive, and has a completion channel.
+pub(crate) fn announce_raw(cq: *mut ibv_cq) {
+    // SAFETY: the queue is alive.
+    let channel = unsafe { (*cq).channel };
+    with(|library| library.cq_events.push_back((channel, cq)));
     // SAFETY: the channel is alive.
     signal(unsafe { (*channel).fd });
 }

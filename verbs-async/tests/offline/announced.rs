@@ -1,0 +1,124 @@
+//! Many queues on one completion channel.
+
+use verbs_async::{AsyncCq, CqEvents, Error};
+use verbs_core::{CompletionChannel, CompletionQueue};
+
+use crate::bench::{Bench, Hand, Task, done, system_calls};
+use crate::library::assert_all_is_well;
+
+fn queue(bench: &Bench) -> CompletionQueue {
+    CompletionQueue::builder(&bench.context, 16)
+        .channel(bench.events.channel())
+        .build()
+        .unwrap()
+}
+
+#[test]
+fn each_queue_s_event_wakes_its_own() {
+    let bench = Bench::new();
+    let queues: Vec<_> = (0..8).map(|_| bench.cq()).collect();
+    let mut tasks: Vec<_> = (0..8)
+        .zip(&queues)
+        .map(|(id, cq)| Task::new(cq.poll_wr_id(id)).waits())
+        .collect();
+    for at in [3, 0, 7] {
+        done([u64::try_from(at).unwrap()]);
+        bench.announce([queues[at].cq()]);
+        assert_eq!(tasks[at].was_woken(), 1);
+        assert!(tasks[at].ends().is_ok());
+    }
+    assert_eq!(tasks.iter().map(Task::was_woken).sum::<usize>(), 3);
+}
+
+#[test]
+fn events_that_come_together_are_all_taken() {
+    let bench = Bench::new();
+    let queues: Vec<_> = (0..4).map(|_| bench.cq()).collect();
+    let tasks: Vec<_> = queues
+        .iter()
+        .map(|cq| Task::new(cq.poll_wr_id(1)).waits())
+        .collect();
+    let before = system_calls();
+    // One queue's poll takes what each of these finds: whose does not matter here.
+    done([1]);
+    bench.announce(queues.iter().map(AsyncCq::cq));
+    assert_eq!(system_calls().1 - before.1, 5, "three are armed anew");
+    let woken: Vec<_> = tasks.iter().map(Task::was_woken).collect();
+    assert_eq!(woken, [1, 0, 0, 0]);
+}
+
+#[test]
+fn an_event_of_a_queue_that_nobody_awaits_hides_no_other() {
+    {
+        let bench = Bench::new();
+        let (stranger, cq) = (queue(&bench), bench.cq());
+        let mut task = Task::new(cq.poll_wr_id(1)).waits();
+        stranger.req_notify(false).unwrap();
+        done([1]);
+        bench.announce([&stranger, cq.cq()]);
+        assert_eq!(task.was_woken(), 1);
+        assert!(task.ends().is_ok());
+        // Alone it wakes nobody, and is taken.
+        let again = Task::new(cq.poll_wr_id(2)).waits();
+        bench.announce([&stranger]);
+        assert_eq!(again.was_woken(), 0);
+        done([2]);
+        bench.announce([cq.cq()]);
+        assert_eq!(again.was_woken(), 1);
+    }
+    assert_all_is_well();
+}
+
+#[test]
+fn a_queue_that_goes_takes_nothing_from_the_others() {
+    let bench = Bench::new();
+    let (gone, cq) = (bench.cq(), bench.cq());
+    let waits = Task::new(gone.poll_wr_id(1)).waits();
+    let mut task = Task::new(cq.poll_wr_id(2)).waits();
+    crate::library::announce(gone.cq());
+    drop(waits);
+    drop(gone);
+    done([2]);
+    bench.announce([cq.cq()]);
+    assert!(task.ends().is_ok());
+}
+
+#[test]
+fn a_queue_is_awaited_once_at_a_time() {
+    let bench = Bench::new();
+    let cq = queue(&bench);
+    let first = AsyncCq::new(cq.clone(), &bench.events).unwrap();
+    let second = AsyncCq::new(cq.clone(), &bench.events);
+    assert!(matches!(second, Err(Error::AlreadyAwaited)));
+    // What was refused has taken nothing from the first.
+    let mut task = Task::new(first.poll_wr_id(1)).waits();
+    done([1]);
+    bench.announce([&cq]);
+    assert!(task.ends().is_ok());
+    drop((task, first));
+    assert!(AsyncCq::new(cq, &bench.events).is_ok());
+}
+
+#[test]
+fn a_queue_that_is_announced_elsewhere_or_nowhere_is_refused() {
+    let bench = Bench::new();
+    let quiet = CompletionQueue::create(&bench.context, 16).unwrap();
+    let refused = AsyncCq::new(quiet, &bench.events);
+    assert!(matches!(refused, Err(Error::Unannounced)));
+    let channel = CompletionChannel::create(&bench.context).unwrap();
+    let elsewhere = CqEvents::new(channel, Hand::default());
+    let refused = AsyncCq::new(queue(&bench), &elsewhere);
+    assert!(matches!(refused, Err(Error::ForeignChannel)));
+}
+
+#[test]
+fn a_readiness_without_an_event_wakes_nobody() {
+    let bench = Bench::new();
+    let cq = bench.cq();
+    let mut task = Task::new(cq.poll_wr_id(1)).waits();
+    bench.hand.readable();
+    assert_eq!(task.was_woken(), 0);
+    done([1]);
+    bench.announce([cq.cq()]);
+    assert!(task.ends().is_ok());
+}

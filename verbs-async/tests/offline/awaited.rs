@@ -1,0 +1,285 @@
+//! Awaited queues: to whom completions go, and what is kept for whom.
+
+use std::future::Future as _;
+use std::pin::pin;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Wake, Waker};
+
+use verbs_async::verbs_channel::verbs_core::{PollSlot, WorkCompletion};
+use verbs_async::{AsyncCq, CqPollState};
+
+use crate::allocations::allocations;
+use crate::bench::{Bell, Bench, Task, bounded, done, now, system_calls};
+use crate::library::{assert_all_is_well, with};
+
+/// The `wr_id`s of what a queue has for anybody, now.
+fn any(cq: &AsyncCq, room: usize) -> Vec<u64> {
+    let mut slots = [const { PollSlot::new() }; 8];
+    let slots = &mut slots[..room];
+    let found = now(cq.poll(slots)).unwrap();
+    found.into_iter().map(WorkCompletion::wr_id).collect()
+}
+
+/// Whether there is nothing for anybody now.
+fn is_empty(cq: &AsyncCq) -> bool {
+    let mut slots = [PollSlot::new()];
+    let mut state = CqPollState::default();
+    let mut cx = Context::from_waker(Waker::noop());
+    cq.poll_completions(&mut cx, &mut state, &mut slots)
+        .is_pending()
+}
+
+#[test]
+fn each_gets_what_he_asked_for_and_the_rest_is_kept_in_order() {
+    let bench = Bench::new();
+    let cq = bench.cq();
+    let mut task = Task::new(cq.poll_wr_id(7)).waits();
+    done([1, 7, 2, 3]);
+    bench.announce([cq.cq()]);
+    assert_eq!(task.was_woken(), 1);
+    assert_eq!(task.ends().unwrap().wr_id(), 7);
+    assert_eq!(now(cq.poll_wr_id(2)).unwrap().wr_id(), 2);
+    assert_eq!(any(&cq, 1), [1]);
+    assert_eq!(any(&cq, 8), [3]);
+    assert!(is_empty(&cq));
+}
+
+#[test]
+fn those_who_wait_for_the_same_get_one_each_first_come_first_served() {
+    let bench = Bench::new();
+    let cq = bench.cq();
+    let mut tasks = [(); 3].map(|()| Task::new(cq.poll_wr_id(5)).waits());
+    for (woken, times) in [[1, 0, 0], [1, 1, 0], [1, 1, 1]].into_iter().zip(1..) {
+        done([5]);
+        bench.announce([cq.cq()]);
+        let was: Vec<_> = tasks.iter().map(Task::was_woken).collect();
+        assert_eq!(was, woken, "after {times}");
+    }
+    for task in &mut tasks {
+        assert_eq!(task.ends().unwrap().wr_id(), 5);
+    }
+    assert!(is_empty(&cq), "none of them twice");
+}
+
+#[test]
+fn one_that_is_dropped_leaves_no_gap_among_those_who_wait_for_the_same() {
+    for gone in 0..3 {
+        let bench = Bench::new();
+        let cq = bench.cq();
+        let mut tasks = Vec::from([(); 3].map(|()| Task::new(cq.poll_wr_id(5)).waits()));
+        drop(tasks.remove(gone));
+        // And one more, behind those who are left.
+        tasks.push(Task::new(cq.poll_wr_id(5)).waits());
+        for next in 0..3 {
+            done([5]);
+            bench.announce([cq.cq()]);
+            let was: Vec<_> = tasks.iter().map(Task::was_woken).collect();
+            assert_eq!(was.iter().sum::<usize>(), next + 1);
+            assert_eq!(was[next], 1, "{gone} has gone");
+        }
+        assert!(tasks.iter_mut().all(|task| task.ends().is_ok()));
+    }
+}
+
+#[test]
+fn one_that_is_dropped_gives_back_what_it_had_found() {
+    let bench = Bench::new();
+    let cq = bench.cq();
+    let first = Task::new(cq.poll_wr_id(5)).waits();
+    let second = Task::new(cq.poll_wr_id(5)).waits();
+    done([5]);
+    bench.announce([cq.cq()]);
+    assert_eq!((first.was_woken(), second.was_woken()), (1, 0));
+    drop(first);
+    assert_eq!(second.was_woken(), 1, "to who waits for the same");
+
+    let mut slots = [PollSlot::new()];
+    let mut anybody = Task::new(cq.poll(&mut slots)).waits();
+    let woken = anybody.was_woken();
+    drop(second);
+    assert_eq!(anybody.was_woken(), woken + 1, "or to who takes any");
+    assert_eq!(anybody.ends().unwrap().len(), 1);
+    drop(anybody);
+
+    let third = Task::new(cq.poll_wr_id(6)).waits();
+    done([6]);
+    bench.announce([cq.cq()]);
+    drop(third);
+    assert_eq!(any(&cq, 4), [6], "or to who comes later");
+}
+
+#[test]
+fn whoever_takes_any_leaves_no_other_asleep_over_what_is_left() {
+    let bench = Bench::new();
+    let cq = bench.cq();
+    let (mut here, mut there) = ([PollSlot::new()], [PollSlot::new()]);
+    let mut first = Task::new(cq.poll(&mut here)).waits();
+    let mut second = Task::new(cq.poll(&mut there)).waits();
+    done([1, 2]);
+    bench.announce([cq.cq()]);
+    assert_eq!(first.ends().unwrap().len(), 1);
+    assert_eq!(second.was_woken(), 1);
+    assert_eq!(second.ends().unwrap().len(), 1);
+}
+
+#[test]
+fn one_that_took_any_and_never_comes_back_leaves_the_others_awake() {
+    let bench = Bench::new();
+    let cq = bench.cq();
+    let (mut here, mut there) = ([PollSlot::new()], [PollSlot::new()]);
+    let leaked = Task::new(cq.poll(&mut here)).waits();
+    let mut second = Task::new(cq.poll(&mut there)).waits();
+    let mut by_id = Task::new(cq.poll_wr_id(9)).waits();
+    done([1]);
+    bench.announce([cq.cq()]);
+    assert_eq!((leaked.was_woken(), second.was_woken()), (1, 1));
+    assert!(second.ends().is_ok());
+    // It was armed anew: one waits still.
+    done([9]);
+    bench.announce([cq.cq()]);
+    assert_eq!(by_id.was_woken(), 1);
+    assert_eq!(by_id.ends().unwrap().wr_id(), 9);
+}
+
+#[test]
+fn many_completions_are_found_in_one_go() {
+    let bench = Bench::new();
+    let cq = bench.cq();
+    let mut slots = [const { PollSlot::new() }; 100];
+    let mut task = Task::new(cq.poll(&mut slots)).waits();
+    done(0..100);
+    bench.announce([cq.cq()]);
+    assert_eq!(task.ends().unwrap().len(), 100);
+    assert_eq!(task.was_woken(), 1);
+}
+
+#[test]
+fn a_state_serves_one_queue_after_another() {
+    let bench = Bench::new();
+    let (first, second) = (bench.cq(), bench.cq());
+    let (mut state, mut slots) = (CqPollState::default(), [PollSlot::new()]);
+    let mut cx = Context::from_waker(Waker::noop());
+    assert!(
+        first
+            .poll_completions(&mut cx, &mut state, &mut slots)
+            .is_pending()
+    );
+    assert!(
+        second
+            .poll_completions(&mut cx, &mut state, &mut slots)
+            .is_pending()
+    );
+    done([1]);
+    let found = second.poll_completions(&mut cx, &mut state, &mut slots);
+    assert!(matches!(found, Poll::Ready(Ok(1))));
+    // Without room there is nothing to wait for.
+    let found = second.poll_completions(&mut cx, &mut state, &mut []);
+    assert!(matches!(found, Poll::Ready(Ok(0))));
+}
+
+#[test]
+fn a_sleep_costs_one_arming_and_one_event_and_nothing_while_completions_come() {
+    let bench = Bench::new();
+    let cq = bench.cq();
+    for round in 1..=3 {
+        let mut task = Task::new(cq.poll_wr_id(round)).waits().waits().waits();
+        done([round]);
+        bench.announce([cq.cq()]);
+        assert!(task.ends().is_ok());
+        let sleeps = usize::try_from(round).unwrap();
+        assert_eq!(system_calls(), (sleeps, sleeps));
+    }
+    for id in 100..200 {
+        done([id]);
+        assert!(now(cq.poll_wr_id(id)).is_ok());
+        done([id]);
+        assert_eq!(any(&cq, 4), [id]);
+    }
+    assert_eq!(system_calls(), (3, 3));
+}
+
+#[test]
+fn what_comes_between_the_poll_and_the_arming_is_found() {
+    let bench = Bench::new();
+    let cq = bench.cq();
+    // An empty poll, the arming, and then it is there: nothing announces it.
+    with(|library| library.poll_answer = Some(0));
+    done([1]);
+    assert_eq!(any(&cq, 4), [1]);
+    assert_eq!(system_calls().0, 1);
+}
+
+#[test]
+fn every_event_is_acknowledged_before_the_end() {
+    {
+        let bench = Bench::new();
+        let cq = bench.cq();
+        for id in 0..150 {
+            let mut task = Task::new(cq.poll_wr_id(id)).waits();
+            done([id]);
+            bench.announce([cq.cq()]);
+            assert!(task.ends().is_ok());
+        }
+        // And one that nobody has taken.
+        let _asleep = Task::new(cq.poll_wr_id(0)).waits();
+        crate::library::announce(cq.cq());
+    }
+    assert_all_is_well();
+}
+
+#[test]
+fn a_state_leaves_one_queue_before_it_waits_for_another() {
+    /// Looks at a queue when it is dropped.
+    struct Looks(Mutex<Option<AsyncCq>>);
+    impl Wake for Looks {
+        fn wake(self: Arc<Self>) {}
+    }
+    impl Drop for Looks {
+        fn drop(&mut self) {
+            let cq = self.0.get_mut().unwrap().take();
+            assert!(cq.is_some_and(|cq| is_empty(&cq)));
+        }
+    }
+    bounded(|| {
+        let bench = Bench::new();
+        let (first, second) = (bench.cq(), bench.cq());
+        let (mut state, mut slots) = (CqPollState::default(), [PollSlot::new()]);
+        let waker = Waker::from(Arc::new(Looks(Mutex::new(Some(second.clone())))));
+        let mut cx = Context::from_waker(&waker);
+        let waits = first.poll_completions(&mut cx, &mut state, &mut slots);
+        assert!(waits.is_pending());
+        drop(waker);
+        let mut cx = Context::from_waker(Waker::noop());
+        let waits = second.poll_completions(&mut cx, &mut state, &mut slots);
+        assert!(waits.is_pending());
+    });
+}
+
+#[test]
+fn a_wait_allocates_nothing_once_the_queue_is_warm() {
+    let bench = Bench::new();
+    let cq = bench.cq();
+    with(|library| {
+        library.calls.reserve(10_000);
+        library.rooms.reserve(10_000);
+        library.armed.reserve(10_000);
+    });
+    let bell = Waker::from(Bell::new());
+    let round = |id| {
+        let mut cx = Context::from_waker(&bell);
+        let mut one = pin!(cq.poll_wr_id(id));
+        let (mut state, mut slots) = (CqPollState::default(), [PollSlot::new()]);
+        assert!(one.as_mut().poll(&mut cx).is_pending());
+        let any = cq.poll_completions(&mut cx, &mut state, &mut slots);
+        assert!(any.is_pending());
+        done([id, 0]);
+        bench.announce([cq.cq()]);
+        assert!(one.as_mut().poll(&mut cx).is_ready());
+        let any = cq.poll_completions(&mut cx, &mut state, &mut slots);
+        assert!(any.is_ready());
+    };
+    (1..4).for_each(round);
+    let before = allocations();
+    (1..100).for_each(round);
+    assert_eq!(allocations() - before, 0);
+}

@@ -1,0 +1,194 @@
+//! What these tests stand on: a device, a notifier that is told by hand, tasks that are polled so.
+
+use std::future::Future;
+use std::io;
+use std::pin::{Pin, pin};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread;
+use std::time::Duration;
+
+use verbs_async::{AsyncCq, CqEvents, CqNotifier};
+use verbs_core::verbs_sys::{IBV_WC_SUCCESS, ibv_wc};
+use verbs_core::{CompletionChannel, CompletionQueue, Device};
+
+use crate::library::{announce, with};
+
+/// A completion channel, watched by hand.
+pub(crate) struct Bench {
+    pub(crate) context: verbs_core::Context,
+    pub(crate) events: CqEvents,
+    pub(crate) hand: Hand,
+}
+
+/// A notifier that says what it is told.
+#[derive(Clone, Default)]
+pub(crate) struct Hand(Arc<Mutex<Told>>);
+
+#[derive(Default)]
+struct Told {
+    readable: bool,
+    over: bool,
+    waker: Option<Waker>,
+}
+
+impl CqNotifier for Hand {
+    fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let mut told = self.0.lock().unwrap();
+        if told.over {
+            return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
+        }
+        if std::mem::take(&mut told.readable) {
+            return Poll::Ready(Ok(()));
+        }
+        told.waker = Some(cx.waker().clone());
+        Poll::Pending
+    }
+}
+
+impl Hand {
+    /// The descriptor has become readable.
+    pub(crate) fn readable(&self) {
+        self.tell(|told| told.readable = true);
+    }
+
+    /// Nobody watches it any more.
+    pub(crate) fn over(&self) {
+        self.tell(|told| told.over = true);
+    }
+
+    fn tell(&self, what: impl FnOnce(&mut Told)) {
+        let waker = {
+            let mut told = self.0.lock().unwrap();
+            what(&mut told);
+            told.waker.take()
+        };
+        waker.into_iter().for_each(Waker::wake);
+    }
+}
+
+impl Bench {
+    pub(crate) fn new() -> Self {
+        let context = Device::by_name("fake0").unwrap().open().unwrap();
+        let hand = Hand::default();
+        let channel = CompletionChannel::create(&context).unwrap();
+        let events = CqEvents::new(channel, hand.clone());
+        Self {
+            context,
+            events,
+            hand,
+        }
+    }
+
+    pub(crate) fn cq(&self) -> AsyncCq {
+        AsyncCq::create(&self.events, 64).unwrap()
+    }
+
+    /// These events come, and the notifier says so.
+    pub(crate) fn announce<'a>(&self, queues: impl IntoIterator<Item = &'a CompletionQueue>) {
+        queues.into_iter().for_each(announce);
+        self.hand.readable();
+    }
+}
+
+/// Polls find these from now on.
+pub(crate) fn done(ids: impl IntoIterator<Item = u64>) {
+    let done = ids.into_iter().map(|wr_id| ibv_wc {
+        wr_id,
+        status: IBV_WC_SUCCESS,
+        ..Default::default()
+    });
+    with(|library| library.done.extend(done));
+}
+
+/// How often it was armed, and how often it was asked for an event.
+pub(crate) fn system_calls() -> (usize, usize) {
+    with(|library| {
+        let taken = library.calls.iter();
+        let taken = taken.filter(|call| **call == "ibv_get_cq_event").count();
+        (library.armed.len(), taken)
+    })
+}
+
+/// A task that is polled by hand, and counts how often it was woken.
+pub(crate) struct Task<F: ?Sized> {
+    bell: Arc<Bell>,
+    future: Pin<Box<F>>,
+}
+
+/// Counts how often it is woken.
+#[derive(Default)]
+pub(crate) struct Bell(AtomicUsize);
+
+impl Wake for Bell {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl Bell {
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::default()
+    }
+}
+
+impl<F: Future> Task<F> {
+    pub(crate) fn new(future: F) -> Self {
+        Self {
+            bell: Arc::default(),
+            future: Box::pin(future),
+        }
+    }
+
+    pub(crate) fn poll(&mut self) -> Poll<F::Output> {
+        let waker = Waker::from(Arc::clone(&self.bell));
+        self.future.as_mut().poll(&mut Context::from_waker(&waker))
+    }
+
+    /// Polls it, and it is not done.
+    pub(crate) fn waits(mut self) -> Self {
+        assert!(self.poll().is_pending());
+        self
+    }
+
+    /// Polls it, and it is done.
+    pub(crate) fn ends(&mut self) -> F::Output {
+        match self.poll() {
+            Poll::Ready(output) => output,
+            Poll::Pending => panic!("it is not done"),
+        }
+    }
+
+    pub(crate) fn was_woken(&self) -> usize {
+        self.bell.0.load(Ordering::Relaxed)
+    }
+}
+
+/// What is there at once; panics if it is not.
+pub(crate) fn now<T>(future: impl Future<Output = T>) -> T {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(output) => output,
+        Poll::Pending => panic!("it is not there"),
+    }
+}
+
+/// Runs what must end by itself, on this thread, whose library it is; if it does not, the process
+/// is aborted.
+pub(crate) fn bounded<T>(what: impl FnOnce() -> T) -> T {
+    let (done, waits) = mpsc::channel::<()>();
+    let name = thread::current().name().unwrap_or_default().to_owned();
+    thread::spawn(move || {
+        if waits.recv_timeout(LONG) == Err(RecvTimeoutError::Timeout) {
+            eprintln!("\nFAILED {name}: it hangs, {LONG:?} were not enough");
+            std::process::abort();
+        }
+    });
+    let result = what();
+    drop(done);
+    result
+}
+
+/// Far longer than anything here takes.
+const LONG: Duration = Duration::from_secs(10);

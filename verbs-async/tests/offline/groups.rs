@@ -1,0 +1,162 @@
+//! Groups: what ends when the card, the queue or the notifier does.
+
+use verbs_async::verbs_channel::{Channel, DownReason, OwnedBuffer, TransportError};
+use verbs_async::{AsyncChannel, AsyncGroup, Error, Operation};
+use verbs_core::ProtectionDomain;
+
+use crate::bench::{Bench, Task, done, now, system_calls};
+use crate::library::objects::announce_raw;
+use crate::library::{assert_all_is_well, with};
+
+/// A channel with two places in each queue, in a group of its own.
+struct Peer {
+    group: AsyncGroup,
+    channel: AsyncChannel,
+    pd: ProtectionDomain,
+}
+
+impl Peer {
+    fn new(bench: &Bench) -> Self {
+        let pd = bench.context.alloc_pd().unwrap();
+        let builder = Channel::builder(&pd).max_send_wr(2).max_recv_wr(2);
+        let group = AsyncGroup::new(builder, 4, &bench.events).unwrap();
+        let member = group.prepare().unwrap();
+        let endpoint = member.endpoint();
+        let channel = group.join(member.handshake(&endpoint).unwrap()).unwrap();
+        Self { group, channel, pd }
+    }
+
+    fn buffer(&self) -> OwnedBuffer {
+        self.pd.reg_mr(vec![0_u8; 64]).unwrap().into()
+    }
+
+    fn send(&self) -> Task<Operation> {
+        Task::new(self.channel.send(self.buffer()))
+    }
+}
+
+/// The `wr_id`s that were posted, in their order.
+fn posted() -> Vec<u64> {
+    with(|library| {
+        library
+            .posted
+            .iter()
+            .flatten()
+            .map(|posted| posted.wr_id)
+            .collect()
+    })
+}
+
+/// The event of the queue that was made last comes.
+fn announce(bench: &Bench) {
+    let cq = with(|library| library.counts.last().unwrap().0);
+    announce_raw(cq);
+    bench.hand.readable();
+}
+
+#[test]
+fn a_notifier_that_is_over_ends_everything_with_its_buffer() {
+    {
+        let bench = Bench::new();
+        let peers = [Peer::new(&bench), Peer::new(&bench)];
+        // In flight, in line, and not polled yet.
+        let mut tasks: Vec<_> = peers
+            .iter()
+            .flat_map(|peer| [peer.send().waits(), peer.send(), peer.send().waits()])
+            .collect();
+        bench.hand.over();
+        for task in &mut tasks {
+            let (result, buffer) = task.ends();
+            assert!(result.is_err());
+            assert_eq!(buffer.capacity(), 64);
+        }
+        for peer in &peers {
+            assert_eq!(peer.channel.down_reason(), Some(DownReason::Unannounced));
+            let (result, buffer) = now(peer.channel.send(peer.buffer()));
+            assert!(matches!(result, Err(Error::Refused(_))));
+            assert_eq!(buffer.capacity(), 64);
+        }
+        // One that is made now ends at its first wait.
+        let late = Peer::new(&bench);
+        let (result, _) = late.send().ends();
+        let aborted = TransportError::Aborted(DownReason::Unannounced);
+        assert!(matches!(result, Err(Error::Transport(why)) if why == aborted));
+    }
+    assert_all_is_well();
+}
+
+#[test]
+fn an_arming_that_is_refused_ends_everything() {
+    {
+        let bench = Bench::new();
+        let peer = Peer::new(&bench);
+        with(|library| library.refuse.push(("ibv_req_notify_cq", libc::EIO)));
+        let mut tasks = [peer.send(), peer.send(), peer.send()];
+        for task in &mut tasks {
+            assert_eq!(task.ends().1.capacity(), 64);
+        }
+        assert_eq!(peer.channel.down_reason(), Some(DownReason::Unannounced));
+    }
+    assert_all_is_well();
+}
+
+#[test]
+fn a_queue_that_cannot_be_polled_ends_everything() {
+    {
+        let bench = Bench::new();
+        let peer = Peer::new(&bench);
+        let mut tasks = [peer.send(), peer.send(), peer.send()].map(Task::waits);
+        with(|library| library.poll_answer = Some(-2));
+        announce(&bench);
+        for task in &mut tasks {
+            assert_eq!(task.was_woken(), 1);
+            let (result, buffer) = task.ends();
+            assert!(result.is_err());
+            assert_eq!(buffer.capacity(), 64);
+        }
+        assert!(matches!(
+            peer.channel.down_reason(),
+            Some(DownReason::Poll(_))
+        ));
+    }
+    assert_all_is_well();
+}
+
+#[test]
+fn a_sleep_costs_one_arming_and_one_event_and_nothing_while_completions_come() {
+    let bench = Bench::new();
+    let peer = Peer::new(&bench);
+    for sleeps in 1..=3 {
+        let mut task = peer.send().waits().waits();
+        done(posted().last().copied());
+        announce(&bench);
+        assert!(task.ends().0.is_ok());
+        assert_eq!(system_calls(), (sleeps, sleeps));
+    }
+    for _ in 0..100 {
+        let mut task = peer.send();
+        done(posted().last().copied());
+        assert!(task.ends().0.is_ok());
+    }
+    assert_eq!(system_calls(), (3, 3));
+}
+
+#[test]
+fn what_is_abandoned_or_dropped_with_its_channel_comes_to_its_end() {
+    {
+        let bench = Bench::new();
+        let peer = Peer::new(&bench);
+        drop(peer.send().waits());
+        drop(peer.send());
+        drop(peer.send());
+        let kept = peer.send();
+        let Peer { channel, group, .. } = peer;
+        drop(channel);
+        let (mut kept, group) = (kept, group);
+        let (result, buffer) = kept.ends();
+        assert!(result.is_err());
+        assert_eq!(buffer.capacity(), 64);
+        drop(group);
+    }
+    assert_all_is_well();
+}

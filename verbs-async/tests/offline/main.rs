@@ -1,0 +1,21 @@
+//! Awaited queues and groups on a device that does as it is told, told of its events by hand.
+//!
+//! This program brings its own libibverbs, [`library`], as verbs-core's offline tests do.
+#![cfg(test)]
+#![expect(unsafe_code, reason = "shares a library that is C's")]
+#![expect(
+    clippy::multiple_unsafe_ops_per_block,
+    reason = "the library's objects live as long as the test, which alone has them"
+)]
+
+#[path = "../../../verbs-core/tests/offline/library/mod.rs"]
+#[expect(dead_code, unused_imports, reason = "verbs-core's tests use all of it")]
+mod library;
+
+#[path = "../driver/allocations.rs"]
+mod allocations;
+mod announced;
+mod awaited;
+mod bench;
+mod ends;
+mod groups;
