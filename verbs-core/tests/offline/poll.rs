@@ -1,13 +1,13 @@
 //! Polling: what comes out of whatever the driver returns.
 
-use std::ptr;
+use std::{ptr, thread};
 
 use verbs_core::verbs_sys::{
     __be32, IBV_WC_RECV, IBV_WC_WITH_IMM, ibv_wc, ibv_wc_opcode, ibv_wc_status,
 };
 use verbs_core::{Error, ErrorKind, PollSlot, WcOpcode, WcStatus, WorkCompletion};
 
-use crate::library::{ladder, with};
+use crate::library::{assert_all_is_well, ladder, share, with};
 
 fn done(wr_ids: std::ops::Range<u64>) {
     let of = |wr_id| ibv_wc {
@@ -32,6 +32,19 @@ fn completions_come_in_order_and_as_many_as_fit() {
     }
     assert_eq!((seen, counts), (vec![0, 1, 2, 3, 4], vec![3, 2, 0]));
     assert_eq!(with(|library| library.rooms.clone()), [3, 3, 3]);
+}
+
+#[test]
+fn a_queue_is_polled_and_dropped_by_any_thread() {
+    let _shared = share();
+    let (_, _, cq) = ladder();
+    done(0..1);
+    let found = thread::spawn(move || {
+        let mut slots = [const { PollSlot::new() }; 2];
+        cq.poll(&mut slots).unwrap().len()
+    });
+    assert_eq!(found.join().unwrap(), 1);
+    assert_all_is_well();
 }
 
 #[test]

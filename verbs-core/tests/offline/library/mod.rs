@@ -1,4 +1,6 @@
 //! A libibverbs for this program: each thread has devices of its own, which do as they are told.
+//!
+//! A test whose objects go to other threads [shares](share) its thread's with them.
 
 mod data;
 pub(crate) mod objects;
@@ -7,6 +9,7 @@ mod queries;
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::ffi::c_int;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use verbs_core::verbs_sys::{
     IBV_ATOMIC_HCA, IBV_LINK_LAYER_ETHERNET, IBV_LINK_LAYER_INFINIBAND, IBV_MTU_1024, IBV_MTU_4096,
@@ -76,13 +79,55 @@ struct Live {
     parents: Vec<usize>,
 }
 
+// SAFETY: its pointers are numbers to it: what they point to is looked at by those who have it.
+unsafe impl Send for Library {}
+
 thread_local! {
-    static LIBRARY: RefCell<Library> = RefCell::new(Library::new());
+    static LIBRARY: RefCell<Option<Arc<Mutex<Library>>>> = const { RefCell::new(None) };
+}
+
+/// The library of the threads that have none.
+static SHARED: Mutex<Option<Arc<Mutex<Library>>>> = Mutex::new(None);
+
+/// Held by a test that shares its library.
+static SHARING: Mutex<()> = Mutex::new(());
+
+/// This thread's library is everybody's who has none, until this is dropped.
+pub(crate) struct Sharing {
+    _turn: MutexGuard<'static, ()>,
+}
+
+/// Lets threads that have used no library use this one's, in one test at a time.
+pub(crate) fn share() -> Sharing {
+    let turn = SHARING.lock().unwrap_or_else(PoisonError::into_inner);
+    *lock(&SHARED) = Some(own());
+    Sharing { _turn: turn }
+}
+
+impl Drop for Sharing {
+    fn drop(&mut self) {
+        *lock(&SHARED) = None;
+    }
 }
 
 /// Tells the library something, or asks it.
 pub(crate) fn with<T>(told: impl FnOnce(&mut Library) -> T) -> T {
-    LIBRARY.with_borrow_mut(told)
+    let here = LIBRARY.with_borrow(Option::clone);
+    let library = here.or_else(|| lock(&SHARED).clone()).unwrap_or_else(own);
+    let mut library = lock(&library);
+    told(&mut library)
+}
+
+/// This thread's, made if it has none.
+fn own() -> Arc<Mutex<Library>> {
+    LIBRARY.with_borrow_mut(|library| {
+        let made = || Arc::new(Mutex::new(Library::new()));
+        Arc::clone(library.get_or_insert_with(made))
+    })
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Asserts that everything made was ended, in an order that C permits.
