@@ -1,55 +1,81 @@
 //! Device events, awaited: what happens to ports, queue pairs and the device itself.
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::future;
 use std::pin::Pin;
-use std::task::{Context, Poll, ready};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use futures_core::Stream;
 use verbs_channel::verbs_core::{self, AsyncEvent};
 
 use crate::notifier::ThreadNotifier;
-use crate::{CqNotifier, Error, Result};
+use crate::{AsyncCq, AsyncGroup, CqNotifier, Error, Result};
 
 /// The events of a device, one after the other (`ibv_get_async_event`).
 ///
-/// A [`Stream`] too. Each event goes to one taker: one such stream per context. The card's fatal
-/// ones end nothing by themselves: who waits for an operation learns of them here, or by the
-/// operation's end.
+/// A [`Stream`] too. They are taken when the notifier tells of them, whether anybody waits here or
+/// not. So what [`watch`](Self::watch) and [`watch_cq`](Self::watch_cq) name fails at once when the
+/// device, its queue or its queue pair breaks, whatever other tasks do.
+///
+/// Each event is taken once: one such stream per context. Events that nobody takes from it are kept,
+/// the last 64 of them.
 ///
 /// ```no_run
-/// # async fn example() -> verbs_async::Result<()> {
+/// # async fn example(group: verbs_async::AsyncGroup) -> verbs_async::Result<()> {
 /// use verbs_async::DeviceEvents;
-/// use verbs_async::verbs_channel::verbs_core::{Context, EventType};
 ///
-/// let context = Context::first_active()?;
-/// let mut events = DeviceEvents::create_thread(&context)?;
+/// let mut events = DeviceEvents::create_thread(group.pd().context())?;
+/// events.watch(&group);
 /// while let Some(event) = events.next().await {
-///     match event?.event_type() {
-///         EventType::DEVICE_FATAL => break,
-///         other => println!("{other:?}"),
-///     }
+///     println!("{:?}", event?.event_type());
 /// }
 /// # Ok(())
 /// # }
 /// ```
 #[doc(alias = "ibv_get_async_event")]
 pub struct DeviceEvents {
+    hub: Arc<Hub>,
+}
+
+/// Somebody who ends when a device, or a part of it, does.
+pub(crate) trait Watched: Send + Sync {
+    /// This has happened to the device, or to something on it.
+    fn happened(&self, event: AsyncEvent);
+}
+
+struct Hub {
     context: verbs_core::Context,
     notifier: Box<dyn CqNotifier>,
+    bell: Waker,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    // What nobody has taken.
+    events: VecDeque<AsyncEvent>,
+    // Why no more come, once; and that none do.
+    error: Option<Error>,
     ended: bool,
+    waker: Option<Waker>,
+    watched: Vec<Weak<dyn Watched>>,
 }
 
 impl DeviceEvents {
     /// Takes the events of `context`, whose [`async_fd`](verbs_core::Context::async_fd) `notifier`
     /// watches.
     pub fn new(context: &verbs_core::Context, notifier: impl CqNotifier + 'static) -> Self {
-        Self {
+        let hub = Arc::new_cyclic(|hub: &Weak<Hub>| Hub {
             context: context.clone(),
             notifier: Box::new(notifier),
-            ended: false,
-        }
+            bell: Waker::from(Arc::new(Bell(Weak::clone(hub)))),
+            state: Mutex::default(),
+        });
+        hub.look();
+        Self { hub }
     }
 
     /// Takes the events of `context`, watched by the tokio runtime that this is called in.
@@ -84,6 +110,24 @@ impl DeviceEvents {
         Ok(Self::new(context, notifier))
     }
 
+    /// When the device breaks, or the group's queue, or a queue pair of one of its channels without
+    /// a completion that says so, then those channels go down with
+    /// [`DownReason::Event`](verbs_channel::DownReason::Event), and their operations end.
+    pub fn watch(&self, group: &AsyncGroup) {
+        self.add(group.watched());
+    }
+
+    /// When the device breaks, or the queue, then whoever waits for its completions gets an error.
+    pub fn watch_cq(&self, cq: &AsyncCq) {
+        self.add(cq.watched());
+    }
+
+    fn add(&self, watched: Weak<dyn Watched>) {
+        let mut state = self.hub.lock();
+        state.watched.retain(|other| other.strong_count() > 0);
+        state.watched.push(watched);
+    }
+
     /// Waits for the next event. `None` after an error: a device that is gone, or a notifier that
     /// no longer watches it, has no more.
     ///
@@ -94,22 +138,94 @@ impl DeviceEvents {
 
     /// What [`next`](Self::next) does, by hand.
     pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<AsyncEvent>>> {
-        if self.ended {
+        let mut state = self.hub.lock();
+        if let Some(event) = state.events.pop_front() {
+            return Poll::Ready(Some(Ok(event)));
+        }
+        if let Some(error) = state.error.take() {
+            return Poll::Ready(Some(Err(error)));
+        }
+        if state.ended {
             return Poll::Ready(None);
         }
-        let next = ready!(self.poll_event(cx));
-        self.ended = next.is_err();
-        Poll::Ready(Some(next))
+        let replaced = state.waker.replace(cx.waker().clone());
+        drop(state);
+        drop(replaced);
+        Poll::Pending
+    }
+}
+
+impl Hub {
+    /// Takes what is there, until the notifier has the waker.
+    fn look(&self) {
+        let mut cx = Context::from_waker(&self.bell);
+        loop {
+            let taken = self.take_events();
+            let readable = match taken {
+                Ok(()) => self.notifier.poll_readable(&mut cx),
+                Err(error) => return self.end(error),
+            };
+            match readable {
+                Poll::Pending => return,
+                Poll::Ready(Ok(())) => {}
+                Poll::Ready(Err(error)) => return self.end(error.into()),
+            }
+        }
     }
 
-    fn poll_event(&self, cx: &mut Context<'_>) -> Poll<Result<AsyncEvent>> {
-        loop {
-            // The notifier tells of what comes after this found nothing.
-            let event = self.context.get_async_event(Some(Duration::ZERO));
-            if let Some(event) = event.map_err(Error::from).transpose() {
-                return Poll::Ready(event);
+    fn take_events(&self) -> Result<()> {
+        while let Some(event) = self.context.get_async_event(Some(Duration::ZERO))? {
+            // Before it is told: who hears of it finds what it has ended.
+            self.watched().for_each(|watched| watched.happened(event));
+            let mut state = self.lock();
+            if state.events.len() == KEPT {
+                let lost = state.events.pop_front();
+                log::warn!("a device event that nobody took is dropped: {lost:?}");
             }
-            ready!(self.notifier.poll_readable(cx))?;
+            state.events.push_back(event);
+            wake(state);
+        }
+        Ok(())
+    }
+
+    /// Those who are still there, called with nothing locked.
+    fn watched(&self) -> impl Iterator<Item = Arc<dyn Watched>> {
+        let watched = self.lock().watched.clone();
+        watched.into_iter().filter_map(|watched| watched.upgrade())
+    }
+
+    fn end(&self, error: Error) {
+        let mut state = self.lock();
+        if !state.ended {
+            state.ended = true;
+            state.error = Some(error);
+        }
+        wake(state);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Unlocks, and wakes who waits.
+fn wake(mut state: MutexGuard<'_, State>) {
+    let waker = state.waker.take();
+    drop(state);
+    crate::wake::all(waker);
+}
+
+/// The waker that a hub gives its notifier, which the hub owns.
+struct Bell(Weak<Hub>);
+
+impl Wake for Bell {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        if let Some(hub) = self.0.upgrade() {
+            hub.look();
         }
     }
 }
@@ -125,8 +241,10 @@ impl Stream for DeviceEvents {
 impl fmt::Debug for DeviceEvents {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("DeviceEvents")
-            .field("context", &self.context)
-            .field("ended", &self.ended)
+            .field("context", &self.hub.context)
             .finish_non_exhaustive()
     }
 }
+
+/// How many events are kept that nobody takes.
+const KEPT: usize = 64;

@@ -8,10 +8,11 @@ use std::{fmt, task};
 #[expect(unused_imports, reason = "named in documentation")]
 use verbs_channel::ChannelGroup;
 use verbs_channel::channel_builder::IsComplete;
-use verbs_channel::verbs_core::ProtectionDomain;
+use verbs_channel::verbs_core::{AsyncEvent, EventElement, EventType, ProtectionDomain};
 use verbs_channel::{ChannelBuilder, ConnectedMember, DownReason, PreparedMember};
 
 use crate::channel::AsyncChannel;
+use crate::device_events::Watched;
 use crate::driver::Driver;
 use crate::error::Result;
 use crate::events::{Announced, CqEvents};
@@ -117,6 +118,11 @@ impl AsyncGroup {
         self.shared.give_up(reason);
     }
 
+    pub(crate) fn watched(&self) -> Weak<dyn Watched> {
+        let shared: Weak<Shared> = Arc::downgrade(&self.shared);
+        shared
+    }
+
     /// The protection domain whose regions the channels work on.
     #[must_use]
     pub fn pd(&self) -> &ProtectionDomain {
@@ -148,6 +154,28 @@ impl Announced for Shared {
     fn unwatched(&self, error: &io::Error) {
         log::error!("nothing announces completions any more, closing all channels: {error}");
         self.give_up(DownReason::Unannounced);
+    }
+}
+
+impl Watched for Shared {
+    fn happened(&self, event: AsyncEvent) {
+        let reason = DownReason::Event(event.event_type());
+        self.driver
+            .with(|ring| match (event.event_type(), event.element()) {
+                (EventType::DEVICE_FATAL, _) => ring.group.give_up(reason),
+                (EventType::CQ_ERR, EventElement::Cq { handle }) => {
+                    if handle == ring.group.cq().handle() {
+                        ring.group.give_up(reason);
+                    }
+                }
+                (EventType::QP_FATAL, EventElement::Qp { qp_num }) => {
+                    let at = ring.group.channel_of(qp_num);
+                    if let Some(Ok(mut channel)) = at.map(|at| ring.group.channel(at)) {
+                        channel.give_up(reason);
+                    }
+                }
+                _ => {}
+            });
     }
 }
 

@@ -7,8 +7,12 @@ use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll};
 
-use verbs_channel::verbs_core::{CompletionQueue, PollSlot, PolledCompletions, WorkCompletion};
+use verbs_channel::verbs_core::{
+    AsyncEvent, CompletionQueue, EventElement, EventType, PollSlot, PolledCompletions,
+    WorkCompletion,
+};
 
+use crate::device_events::Watched;
 use crate::error::{Error, Result};
 use crate::events::{Announced, CqEvents};
 use state::{Failure, State, Waiter};
@@ -143,6 +147,11 @@ impl AsyncCq {
         self.shared.poll_any(cx, &mut state.waiting, slots)
     }
 
+    pub(crate) fn watched(&self) -> Weak<dyn Watched> {
+        let shared: Weak<Shared> = Arc::downgrade(&self.shared);
+        shared
+    }
+
     /// The completion queue, to create queue pairs with.
     #[must_use]
     pub fn cq(&self) -> &CompletionQueue {
@@ -265,6 +274,21 @@ impl Announced for Shared {
         let mut state = self.lock();
         state.fail(Failure::Io(error.kind()));
         self.leave(state);
+    }
+}
+
+impl Watched for Shared {
+    fn happened(&self, event: AsyncEvent) {
+        let has_ended = match (event.event_type(), event.element()) {
+            (EventType::DEVICE_FATAL, _) => true,
+            (EventType::CQ_ERR, EventElement::Cq { handle }) => handle == self.cq.handle(),
+            _ => false,
+        };
+        if has_ended {
+            let mut state = self.lock();
+            state.fail(Failure::Event(event.event_type()));
+            self.leave(state);
+        }
     }
 }
 

@@ -5,7 +5,8 @@ use std::io;
 use std::task::Waker;
 
 use slab::Slab;
-use verbs_channel::verbs_core::{CompletionQueue, PollError, PollSlot, WorkCompletion};
+use verbs_channel::DownReason;
+use verbs_channel::verbs_core::{CompletionQueue, EventType, PollError, PollSlot, WorkCompletion};
 
 use crate::error::Error;
 use crate::events::Subscription;
@@ -41,6 +42,7 @@ pub(super) enum Waiter {
 pub(super) enum Failure {
     Io(io::ErrorKind),
     Poll(PollError),
+    Event(EventType),
 }
 
 impl State {
@@ -244,6 +246,7 @@ impl From<Failure> for Error {
         match failure {
             Failure::Io(kind) => Self::Io(kind.into()),
             Failure::Poll(error) => Self::Poll(error),
+            Failure::Event(event) => Self::Down(DownReason::Event(event)),
         }
     }
 }

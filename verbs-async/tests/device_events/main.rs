@@ -15,17 +15,22 @@ mod library;
 use std::pin::pin;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::task::{Context, Poll, Wake, Waker};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 use std::{future::Future, sync::Arc};
 
 use futures_core::Stream as _;
-use verbs_async::{DeviceEvents, Error, Result, verbs_channel};
+use verbs_async::verbs_channel::{self, Channel, DownReason, TransportError};
+use verbs_async::{
+    AsyncChannel, AsyncCq, AsyncGroup, CqEvents, DeviceEvents, Error, Operation, Result,
+};
 use verbs_core::verbs_sys::{
-    IBV_EVENT_DEVICE_FATAL, IBV_EVENT_PORT_ACTIVE, IBV_EVENT_PORT_ERR, ibv_async_event,
+    IBV_EVENT_CQ_ERR, IBV_EVENT_DEVICE_FATAL, IBV_EVENT_PORT_ACTIVE, IBV_EVENT_PORT_ERR,
+    IBV_EVENT_QP_FATAL, ibv_async_event, ibv_qp,
 };
 use verbs_core::{AsyncEvent, EventType};
 
-use crate::library::{ladder, report, with};
+use crate::library::{ladder, report, share, with};
 
 struct Bell(Sender<()>);
 
@@ -68,6 +73,7 @@ fn event_type(event: Option<Result<AsyncEvent>>) -> EventType {
 fn events_come_in_order_and_end_with_the_device(
     create: fn(&verbs_core::Context) -> Result<DeviceEvents>,
 ) {
+    let _shared = share();
     let (context, ..) = ladder();
     let mut events = create(&context).unwrap();
     let (waker, heard) = bell();
@@ -92,6 +98,7 @@ fn events_come_in_order_and_end_with_the_device(
     assert_eq!(with(|library| library.async_acks), 3);
 
     with(|library| library.refuse.push(("ibv_get_async_event", libc::EIO)));
+    report(&context, IBV_EVENT_PORT_ERR, port_event());
     let gone = block_on(events.next()).unwrap().unwrap_err();
     let Error::Channel(verbs_channel::Error::Core(gone)) = gone else {
         panic!("not the device's: {gone}");
@@ -130,6 +137,7 @@ fn by_tokio() {
 #[test]
 #[cfg(feature = "tokio")]
 fn a_runtime_that_ends_ends_the_events() {
+    let _shared = share();
     let (context, ..) = ladder();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
@@ -143,4 +151,119 @@ fn a_runtime_that_ends_ends_the_events() {
     drop(runtime);
     block_on(events.next()).unwrap().unwrap_err();
     assert!(block_on(events.next()).is_none());
+}
+
+/// A group on the device, and two operations that wait on the first of two channels.
+fn waiting(context: &verbs_core::Context) -> (AsyncGroup, [AsyncChannel; 2], [Operation; 2]) {
+    let pd = context.alloc_pd().unwrap();
+    let events = CqEvents::create_thread(context).unwrap();
+    let group = AsyncGroup::new(Channel::builder(&pd), 2, &events).unwrap();
+    let (left, right) = group.loopback().unwrap();
+    let receive = |channel: &AsyncChannel| {
+        let mut operation = channel.receive(pd.reg_mr(vec![0; 8]).unwrap());
+        let mut cx = Context::from_waker(Waker::noop());
+        assert!(pin!(&mut operation).poll(&mut cx).is_pending());
+        operation
+    };
+    let operations = [receive(&left), receive(&right)];
+    (group, [left, right], operations)
+}
+
+fn ended_by(operation: Operation, event: EventType) {
+    let (result, buffer) = block_on(operation);
+    let error = result.unwrap_err();
+    let Error::Transport(TransportError::Aborted(DownReason::Event(reason))) = error else {
+        panic!("{error}");
+    };
+    assert_eq!(reason, event);
+    assert_eq!(buffer.capacity(), 8);
+}
+
+/// Nobody takes the events here: what is watched ends without.
+#[test]
+fn a_device_that_dies_ends_what_waits_on_it() {
+    let _shared = share();
+    let (context, ..) = ladder();
+    let (group, channels, operations) = waiting(&context);
+    let events = DeviceEvents::create_thread(&context).unwrap();
+    events.watch(&group);
+    report(&context, IBV_EVENT_PORT_ERR, port_event());
+    report(&context, IBV_EVENT_DEVICE_FATAL, ibv_async_event::default());
+    for operation in operations {
+        ended_by(operation, EventType::DEVICE_FATAL);
+    }
+    for channel in channels {
+        let reason = DownReason::Event(EventType::DEVICE_FATAL);
+        assert_eq!(channel.down_reason(), Some(reason));
+    }
+}
+
+#[test]
+fn a_queue_pair_that_breaks_ends_its_own_channel() {
+    let _shared = share();
+    let (context, ..) = ladder();
+    let (group, [left, right], [broken, mut sound]) = waiting(&context);
+    let events = DeviceEvents::create_thread(&context).unwrap();
+    events.watch(&group);
+    let mut qp = ibv_qp {
+        qp_num: left.endpoint().unwrap().qp_num(),
+        ..ibv_qp::default()
+    };
+    let mut event = ibv_async_event::default();
+    event.element.qp = &raw mut qp;
+    report(&context, IBV_EVENT_QP_FATAL, event);
+    ended_by(broken, EventType::QP_FATAL);
+    assert!(!right.is_down());
+    let mut cx = Context::from_waker(Waker::noop());
+    assert!(pin!(&mut sound).poll(&mut cx).is_pending());
+}
+
+#[test]
+fn a_queue_that_overruns_ends_who_waits_for_it() {
+    let _shared = share();
+    let (context, ..) = ladder();
+    let completions = CqEvents::create_thread(&context).unwrap();
+    let cqs = [(); 2].map(|()| AsyncCq::create(&completions, 16).unwrap());
+    let events = DeviceEvents::create_thread(&context).unwrap();
+    let mut cx = Context::from_waker(Waker::noop());
+    let mut waits = cqs.each_ref().map(|cq| Box::pin(cq.poll_wr_id(1)));
+    for (cq, wait) in cqs.iter().zip(&mut waits) {
+        events.watch_cq(cq);
+        assert!(wait.as_mut().poll(&mut cx).is_pending());
+    }
+    let [broken, mut sound] = waits;
+    let mut event = ibv_async_event::default();
+    event.element.cq = cqs[0].cq().as_ptr();
+    report(&context, IBV_EVENT_CQ_ERR, event);
+    let error = block_on(broken).unwrap_err();
+    let reason = DownReason::Event(EventType::CQ_ERR);
+    assert!(
+        matches!(error, Error::Down(down) if down == reason),
+        "{error}"
+    );
+    assert!(sound.as_mut().poll(&mut cx).is_pending());
+}
+
+#[test]
+fn events_that_nobody_takes_are_kept_up_to_a_bound() {
+    let _shared = share();
+    let (context, ..) = ladder();
+    let mut events = DeviceEvents::create_thread(&context).unwrap();
+    for _ in 0..80 {
+        report(&context, IBV_EVENT_PORT_ACTIVE, port_event());
+    }
+    report(&context, IBV_EVENT_PORT_ERR, port_event());
+    let start = Instant::now();
+    while with(|library| library.async_acks) < 81 {
+        assert!(
+            start.elapsed() < Duration::from_secs(30),
+            "nobody takes them"
+        );
+        thread::yield_now();
+    }
+    let mut taken = 1;
+    while event_type(block_on(events.next())) != EventType::PORT_ERR {
+        taken += 1;
+    }
+    assert_eq!(taken, 64);
 }
