@@ -65,7 +65,7 @@ fn scope16(channel: &mut Channel, region: &MemoryRegion<Vec<u8>>, count: u64) {
     let messages = messages(region);
     for _ in 0..count {
         let sent: Result<(), ScopeError<verbs_channel::Error>> = channel.scope(|scope| {
-            for message in messages {
+            for &message in &messages {
                 let _left_to_the_scope = scope.post_send(message)?;
             }
             Ok(())

@@ -68,11 +68,12 @@ impl Engine {
         {
             *element = work.buffer.element()?;
             let (wr_id, signaled) = (0, left == 0);
-            *request = match work.said {
-                Said::Outgoing(said) => Outgoing::request(element, said, wr_id, signaled)?,
-                Said::Incoming(said) => Incoming::request(element, said, wr_id, signaled)?,
+            let place = |made| *request = made;
+            match work.said {
+                Said::Outgoing(said) => Outgoing::request(element, said, wr_id, signaled, place)?,
+                Said::Incoming(said) => Incoming::request(element, said, wr_id, signaled, place)?,
                 Said::Receive => return Err(Refusal::ReceiveInBatch),
-            };
+            }
         }
         let claim = Claim::send(at).times(count).kept_by(Keeper::Slot);
         let requests = requests.get_mut(..count).unwrap_or_default();

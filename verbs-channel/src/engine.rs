@@ -9,18 +9,20 @@
     reason = "hands buffers to the card, and knows when it gets them back"
 )]
 
+use std::mem::MaybeUninit;
+use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use verbs_core::{
-    CompletionChannel, CompletionQueue, GatherElement, PollError, PollSlot, PolledCompletions,
-    ProtectionDomain, QueuePair, ReceiveWorkRequest, SendWorkRequest, WcStatus, WorkCompletion,
-    WorkError, WorkRequest, WorkSuccess,
+    CompletionChannel, CompletionQueue, PollError, PollSlot, PolledCompletions, ProtectionDomain,
+    QueuePair, ReceiveWorkRequest, WorkCompletion, WorkRequest, WorkSuccess,
 };
 
 use crate::builder::Config;
-use crate::error::{DownReason, Queue, Refusal, TransportError};
+use crate::error::{DownReason, Refusal, TransportError};
 use crate::list::ScatterList;
+use crate::member::Member;
 use crate::owned::Kept;
 use crate::slots::{Claim, Id, Slots};
 use crate::wait::{Pause, Paused, PollStrategy};
@@ -53,17 +55,6 @@ pub(crate) struct Engine {
 
 pub(crate) type Table = Slots<WorkSuccess, Kept>;
 
-/// A queue pair and its accounts.
-#[derive(Debug)]
-pub(crate) struct Member {
-    // `None` when it has been destroyed.
-    pub(crate) qp: Option<QueuePair>,
-    pub(crate) down: Option<DownReason>,
-    // Places in its send queue and its receive queue that are free, and how many there are.
-    left: [u32; 2],
-    max: [u32; 2],
-}
-
 impl Engine {
     pub(crate) fn new(
         pd: ProtectionDomain,
@@ -88,15 +79,10 @@ impl Engine {
     /// Takes in a queue pair; its number here. What its queues were asked to hold are the credits.
     pub(crate) fn add(&mut self, qp: QueuePair, config: &Config) -> u32 {
         let (send, recv) = (config.max_send_wr, config.max_recv_wr);
-        let member = Member {
-            qp: Some(qp),
-            down: None,
-            left: [send, recv],
-            max: [send, recv],
-        };
+        let member = Member::new(qp, send, recv);
         // The place of one that is gone, with nothing of it left, or a new one.
         let gone = |(at, member): &(usize, &Member)| {
-            member.qp.is_none() && !self.slots.has_any(u32::try_from(*at).unwrap_or(u32::MAX))
+            member.qp().is_none() && !self.slots.has_any(u32::try_from(*at).unwrap_or(u32::MAX))
         };
         let gone = self.members.iter().enumerate().find(gone);
         let at = if let Some((at, _)) = gone {
@@ -144,11 +130,12 @@ impl Engine {
         };
         // SAFETY: the caller's promise: the slot is done when the completion is polled, or the queue
         // pair destroyed.
-        let posted = W::submit(list, said, id.wr_id(), |request| unsafe {
-            qp.post(request)
+        let posted = W::request(list, said, id.wr_id(), true, |request| unsafe {
+            qp.post(&mut [request])
         });
         match posted {
-            Ok(()) => Ok(id),
+            Ok(Ok(())) => Ok(id),
+            Ok(Err(error)) => Err(self.refused(claim, id, Refusal::Post(error))),
             Err(refusal) => Err(self.refused(claim, id, refusal)),
         }
     }
@@ -172,27 +159,25 @@ impl Engine {
         let Some((qp, id)) = take(&mut self.members, &mut self.slots, claim) else {
             return Err(self.why_not(claim));
         };
-        let mut refused = None;
-        let mut number = 0;
-        let mut requests = works.each_mut().map(|work| {
+        let mut requests = [const { MaybeUninit::<WorkRequest<'_>>::uninit() }; N];
+        for (place, (work, left)) in requests.iter_mut().zip(works.iter_mut().zip((0..N).rev())) {
             let (list, said) = work.parts();
-            number += 1;
-            let request = if number == N {
-                W::request(list, said, id.wr_id(), true)
-            } else {
-                W::request(list, said, id.member_wr_id(), false)
+            let (wr_id, signaled) = match left {
+                0 => (id.wr_id(), true),
+                _ => (id.member_wr_id(), false),
             };
-            request.unwrap_or_else(|refusal| {
-                refused = Some(refusal);
-                WorkRequest::from(SendWorkRequest::new::<GatherElement<'_>>(&mut []))
-            })
-        });
-        let posted = match refused {
-            // SAFETY: the caller's promise; when the last of a chain is done, so are the others.
-            None => unsafe { qp.post(&mut requests) },
-            Some(refusal) => return Err(self.refused(claim, id, refusal)),
-        };
-        match posted {
+            let placed = W::request(list, said, wr_id, signaled, |request| {
+                place.write(request);
+            });
+            if let Err(refusal) = placed {
+                return Err(self.refused(claim, id, refusal));
+            }
+        }
+        let requests = ptr::from_mut(&mut requests).cast::<[WorkRequest<'_>; N]>();
+        // SAFETY: the loop has written to every place.
+        let requests = unsafe { &mut *requests };
+        // SAFETY: the caller's promise; when the last of a chain is done, so are the others.
+        match unsafe { qp.post(requests) } {
             Ok(()) => Ok(id),
             Err(error) => Err(self.refused(claim, id, Refusal::Post(error))),
         }
@@ -221,11 +206,12 @@ impl Engine {
         }
     }
 
-    /// Polls once, and files what was found; how many that was.
+    /// Polls once, and files what was found; how many that was. What work on borrowed buffers was
+    /// told is kept if it is to be `heard`.
     #[inline(always)]
-    pub(crate) fn poll(&mut self) -> Result<usize, PollError> {
+    pub(crate) fn poll(&mut self, heard: bool) -> Result<usize, PollError> {
         let found = self.cq.poll(&mut self.room)?;
-        file_all(&mut self.members, &mut self.slots, found);
+        file_all(&mut self.members, &mut self.slots, found, heard);
         Ok(found.len())
     }
 
@@ -236,7 +222,7 @@ impl Engine {
         let end = |members: &mut [Member], slots: &mut Table| {
             let ended = slots.take_back(id);
             if ended {
-                give_back(members, &claim);
+                give_back(members, claim, 1);
             }
             ended.then_some(())
         };
@@ -245,14 +231,14 @@ impl Engine {
 
     /// The same for an operation that keeps its buffer.
     #[inline(always)]
-    pub(crate) fn poll_for_kept(&mut self, id: Id) -> Option<(WorkSuccess, Claim, Option<Kept>)> {
+    pub(crate) fn poll_for_kept(&mut self, id: Id) -> Option<(WorkSuccess, u32, Option<Kept>)> {
         let end = |members: &mut [Member], slots: &mut Table| {
             let (claim, buffer) = slots.take_back_kept(id)?;
-            give_back(members, &claim);
+            give_back(members, claim, 1);
             Some((claim, buffer))
         };
         let (success, (claim, buffer)) = self.poll_and(id, end)?;
-        Some((success, claim, buffer))
+        Some((success, claim.member, buffer))
     }
 
     #[inline(always)]
@@ -275,17 +261,22 @@ impl Engine {
         {
             return Some((success, ended));
         }
-        file_all(&mut self.members, &mut self.slots, found);
+        file_all(&mut self.members, &mut self.slots, found, true);
         None
     }
 
     /// Polls once; a queue that cannot be polled ends everything on it.
     #[inline(always)]
     pub(crate) fn drive(&mut self) -> usize {
-        match self.poll() {
-            Ok(count) => count,
-            Err(error) => self.not_polled(error),
-        }
+        self.poll(true)
+            .unwrap_or_else(|error| self.not_polled(error))
+    }
+
+    /// The same as a scope ends: nobody can ask any more what its work was told.
+    #[inline(always)]
+    pub(crate) fn drive_unheard(&mut self) -> usize {
+        self.poll(false)
+            .unwrap_or_else(|error| self.not_polled(error))
     }
 
     #[cold]
@@ -334,7 +325,7 @@ impl Engine {
             let Some(member) = self.members.get(at) else {
                 break;
             };
-            let answer = match &member.qp {
+            let answer = match member.qp() {
                 Some(qp) if !member.is_idle() => qp.query().map(|_attr| ()),
                 _ => Ok(()),
             };
@@ -357,15 +348,14 @@ impl Engine {
         let Some(member) = self.members.get(claim.member as usize) else {
             return Refusal::Down(DownReason::Closed);
         };
-        let max = member.max[claim.queue as usize];
-        match (&member.qp, member.down) {
-            (_, Some(reason)) => Refusal::Down(reason),
-            (None, None) => Refusal::Down(DownReason::Closed),
-            _ if u32::from(claim.credits) > max => Refusal::BatchTooLong {
+        let max = member.capacity(claim.queue);
+        match member.down() {
+            Some(reason) => Refusal::Down(reason),
+            None if u32::from(claim.credits) > max => Refusal::BatchTooLong {
                 asked: claim.credits.into(),
                 max,
             },
-            _ => Refusal::Backpressure(claim.queue),
+            None => Refusal::Backpressure(claim.queue),
         }
     }
 
@@ -391,7 +381,7 @@ impl Engine {
 
     /// Gives back the credits of an operation that has ended.
     pub(crate) fn ended(&mut self, claim: Claim) {
-        give_back(&mut self.members, &claim);
+        give_back(&mut self.members, claim, 1);
     }
 }
 
@@ -402,36 +392,32 @@ pub(crate) fn take<'m>(
     slots: &mut Table,
     claim: Claim,
 ) -> Option<(&'m QueuePair, Id)> {
-    let member = members.get_mut(claim.member as usize)?;
-    let (Some(qp), None) = (&member.qp, &member.down) else {
-        return None;
-    };
-    let left = &mut member.left[claim.queue as usize];
-    let rest = left.checked_sub(claim.credits.into())?;
-    let id = slots.take(claim)?;
-    *left = rest;
-    Some((qp, id))
+    members.get_mut(claim.member as usize)?.take(slots, claim)
 }
 
+/// Gives back the credits of as many operations that took up the same.
 #[inline(always)]
-fn give_back(members: &mut [Member], claim: &Claim) {
+fn give_back(members: &mut [Member], claim: Claim, times: usize) {
     if let Some(member) = members.get_mut(claim.member as usize) {
-        member.left[claim.queue as usize] += u32::from(claim.credits);
+        member.give_back(claim, times);
     }
 }
 
 /// Files what a poll found.
 // In a place of its own: inlined it has too few registers.
 #[inline(never)]
-fn file_all(members: &mut [Member], slots: &mut Table, found: PolledCompletions<'_>) {
-    for completion in found {
-        // The copy is made where it goes, which a second look at the status would prevent.
-        let success = || completion.result().ok();
-        let ended = |claim: &Claim| give_back(members, claim);
-        if completion.status() != WcStatus::SUCCESS
-            || !slots.complete(completion.wr_id(), success, ended)
-        {
-            file(members, slots, completion);
+fn file_all(members: &mut [Member], slots: &mut Table, found: PolledCompletions<'_>, heard: bool) {
+    let mut left = found.as_slice();
+    while let Some((first, rest)) = left.split_first() {
+        match slots.complete(left, heard, WorkCompletion::wr_id, WorkCompletion::success) {
+            Some((claim, count, rest)) => {
+                give_back(members, claim, count);
+                left = rest;
+            }
+            None => {
+                file(members, slots, first);
+                left = rest;
+            }
         }
     }
 }
@@ -441,7 +427,7 @@ fn file_all(members: &mut [Member], slots: &mut Table, found: PolledCompletions<
 #[inline(never)]
 fn file(members: &mut [Member], slots: &mut Table, completion: &WorkCompletion) {
     let ended = match completion.result() {
-        Ok(_success) => slots.complete_failed(completion.wr_id()),
+        Ok(success) => slots.succeed(completion.wr_id(), success),
         Err(error) => {
             let wr_id = error.wr_id;
             let member = slots.member(wr_id);
@@ -451,29 +437,7 @@ fn file(members: &mut [Member], slots: &mut Table, completion: &WorkCompletion) 
         }
     };
     if let Some(claim) = ended {
-        give_back(members, &claim);
-    }
-}
-
-impl Member {
-    /// Whether nothing is in flight on it.
-    #[inline]
-    pub(crate) fn is_idle(&self) -> bool {
-        self.left == self.max
-    }
-
-    /// Places in one of its queues that are free.
-    pub(crate) const fn credits(&self, queue: Queue) -> u32 {
-        self.left[queue as usize]
-    }
-
-    /// A failed request has taken its queue pair to ERROR; or it is flushed since this side did.
-    fn failed(&mut self, error: WorkError) -> TransportError {
-        match *self.down.get_or_insert(DownReason::Work(error)) {
-            DownReason::Work(_) => TransportError::Work(error),
-            reason if error.status == WcStatus::WR_FLUSH_ERR => TransportError::Aborted(reason),
-            _ => TransportError::Work(error),
-        }
+        give_back(members, claim, 1);
     }
 }
 

@@ -156,14 +156,14 @@ impl ChannelGroup {
     pub fn channel_of(&self, qp_num: u32) -> Option<usize> {
         let is_it = |qp: &QueuePair| qp.qp_num() == qp_num;
         let mut members = self.engine.members.iter();
-        members.position(|member| member.qp.as_ref().is_some_and(is_it))
+        members.position(|member| member.qp().is_some_and(is_it))
     }
 
     /// How many channels are open.
     #[must_use]
     pub fn len(&self) -> usize {
         let members = self.engine.members.iter();
-        members.filter(|member| member.qp.is_some()).count()
+        members.filter(|member| member.qp().is_some()).count()
     }
 
     /// Whether no channel is open.

@@ -134,6 +134,7 @@ mod error;
 pub mod exchange;
 mod group;
 mod list;
+mod member;
 mod operations;
 mod owned;
 mod pool;

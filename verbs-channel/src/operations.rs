@@ -9,11 +9,11 @@ use verbs_core::{
 };
 
 use crate::channel::{Channel, ChannelMut};
-use crate::engine::Member;
 use crate::error::{DownReason, Queue, Rejected, Result, ScopeError};
 #[expect(unused_imports, reason = "named in documentation")]
 use crate::error::{Error, Refusal};
 use crate::list::{GatherList, ScatterList};
+use crate::member::Member;
 use crate::owned::Ticket;
 use crate::scope::{self, PollingScope};
 use crate::slots::{Claim, Keeper};
@@ -377,7 +377,7 @@ macro_rules! operations {
             #[must_use]
             pub fn down_reason(&self) -> Option<DownReason> {
                 let (engine, at) = self.shared();
-                engine.members.get(at as usize)?.down
+                engine.members.get(at as usize)?.down()
             }
 
             /// The protection domain whose regions it works on.
@@ -408,7 +408,7 @@ macro_rules! operations {
             pub fn endpoint(&self) -> Option<&QueuePairEndpoint> {
                 let (engine, at) = self.shared();
                 let member = engine.members.get(at as usize)?;
-                member.qp.as_ref().map(verbs_core::QueuePair::endpoint)
+                member.qp().map(verbs_core::QueuePair::endpoint)
             }
         }
     )*};

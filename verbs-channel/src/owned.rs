@@ -396,8 +396,8 @@ impl Engine {
         if self.is_done(ticket)? {
             return Ok(self.take(ticket.id));
         }
-        if let Some((success, claim, kept)) = self.poll_for_kept(ticket.id) {
-            return Ok(Some(Completed::new(ticket, claim, Ok(success), kept)));
+        if let Some((success, member, kept)) = self.poll_for_kept(ticket.id) {
+            return Ok(Some(Completed::new(ticket, member, Ok(success), kept)));
         }
         if !self.is_done(ticket)? {
             return Ok(None);
@@ -450,8 +450,8 @@ impl Engine {
 
     fn take(&mut self, id: Id) -> Option<Completed> {
         let kept = self.slots.take_buffer(id);
-        let (claim, result) = self.slots.release(id)?;
-        Some(Completed::new(self.ticket(id), claim, result, kept))
+        let (member, result) = self.slots.release(id)?;
+        Some(Completed::new(self.ticket(id), member, result, kept))
     }
 }
 
@@ -459,7 +459,7 @@ impl Completed {
     #[inline(always)]
     fn new(
         ticket: Ticket,
-        claim: Claim,
+        member: u32,
         result: Result<WorkSuccess, TransportError>,
         kept: Option<Kept>,
     ) -> Self {
@@ -470,7 +470,7 @@ impl Completed {
         };
         Self {
             ticket,
-            channel: claim.member as usize,
+            channel: member as usize,
             result,
             buffer,
             batch,

@@ -22,8 +22,9 @@ use std::time::{Duration, Instant};
 
 use verbs_core::Error;
 
-use crate::engine::{Engine, Member};
+use crate::engine::Engine;
 use crate::error::{DownReason, TransportError};
+use crate::member::Member;
 use crate::owned::Kept;
 use crate::slots::{Id, Mark};
 
@@ -55,8 +56,8 @@ impl Engine {
         let Some(member) = self.members.get_mut(at as usize) else {
             return false;
         };
-        member.down.get_or_insert(reason);
-        member.qp.as_ref().is_some_and(|qp| qp.to_error().is_ok())
+        member.go_down(reason);
+        member.qp().is_some_and(|qp| qp.to_error().is_ok())
     }
 
     /// Takes the ladder from its third step.
@@ -79,10 +80,8 @@ impl Engine {
         let Some(member) = self.members.get_mut(at as usize) else {
             return;
         };
-        member.down.get_or_insert(reason);
         let destroyed = member
-            .qp
-            .take()
+            .give_up(reason)
             .map_or(Ok(()), verbs_core::QueuePair::close);
         if let Err(error) = destroyed {
             self.stuck(at, &error);
@@ -95,7 +94,7 @@ impl Engine {
         // ended, and take up room that the next one counts on.
         let room = self.cq().min_capacity();
         for _ in 0..=room {
-            if !matches!(self.poll(), Ok(1..)) {
+            if !matches!(self.poll(true), Ok(1..)) {
                 break;
             }
         }
@@ -104,10 +103,12 @@ impl Engine {
             next = self.slots.after(id);
             let member = self.slots.member(id.wr_id());
             let member = member.and_then(|at| self.members.get(at as usize));
-            let Some(Member { qp: None, down, .. }) = member else {
+            let Some(member) = member.filter(|member| member.qp().is_none()) else {
                 continue;
             };
-            let aborted = down.map_or(TransportError::CLOSED, TransportError::Aborted);
+            let aborted = member
+                .down()
+                .map_or(TransportError::CLOSED, TransportError::Aborted);
             if let Some(claim) = self.slots.fail(id.wr_id(), aborted) {
                 self.ended(claim);
             }
@@ -138,12 +139,15 @@ impl Engine {
     /// among the results that nobody took is the scope's.
     #[inline]
     pub(crate) fn finish_scope(&mut self, at: u32, since: Mark) -> Result<(), TransportError> {
-        if self.slots.first_since(since).is_some() {
-            self.drive();
+        // Nothing is in flight, and nothing has failed.
+        let is_well = |engine: &Self| {
+            let member = engine.members.get(at as usize);
+            member.is_some_and(|member| member.is_idle() && member.down().is_none())
+        };
+        if !is_well(self) {
+            self.drive_unheard();
         }
-        let member = self.members.get(at as usize);
-        if member.is_some_and(|member| member.is_idle() && member.down.is_none()) {
-            // Nothing is in flight, and nothing has failed.
+        if is_well(self) {
             self.slots.release_since(since);
             return Ok(());
         }
@@ -201,10 +205,13 @@ impl Engine {
 
     /// Takes the results that nobody took, all of which are there; the first failure among them.
     fn take_scoped(&mut self, since: Mark) -> Result<(), TransportError> {
-        let first = self.slots.first_since(since);
-        let mut all = std::iter::successors(first, |id| self.slots.after(*id));
-        let failure = all.find_map(|id| self.slots.failure(id));
-        self.slots.release_since(since);
+        let mut failure = None;
+        while let Some(id) = self.slots.first_since(since) {
+            failure = failure.or_else(|| self.slots.failure(id));
+            if self.slots.release(id).is_none() {
+                break;
+            }
+        }
         failure.map_or(Ok(()), Err)
     }
 }

@@ -1,8 +1,8 @@
 //! Work for the send queue, with everything that can be said about it.
 
 use verbs_core::{
-    AtomicWorkRequest, PostError, ReadWorkRequest, RemoteMemoryRegion, SendWorkRequest,
-    WorkRequest, WriteWorkRequest,
+    AtomicWorkRequest, ReadWorkRequest, RemoteMemoryRegion, SendWorkRequest, WorkRequest,
+    WriteWorkRequest,
 };
 
 use crate::error::Refusal;
@@ -15,7 +15,7 @@ impl<L: GatherList> Work for Outgoing<L> {}
 impl<L: ScatterList> Work for Incoming<L> {}
 
 pub(crate) mod sealed {
-    use verbs_core::{PostError, WorkRequest};
+    use verbs_core::WorkRequest;
 
     use crate::error::Refusal;
 
@@ -35,21 +35,14 @@ pub(crate) mod sealed {
         /// The same, for a batch, whose work stays where it is.
         fn parts(&mut self) -> (&mut Self::List, Self::Said);
 
-        /// The request, for a batch.
-        fn request(
-            list: &mut Self::List,
+        /// Makes the request, and hands it on: one that is returned is copied.
+        fn request<'l, R>(
+            list: &'l mut Self::List,
             said: Self::Said,
             wr_id: u64,
             signaled: bool,
-        ) -> Result<WorkRequest<'_>, Refusal>;
-
-        /// Makes the request, signalled, where it is posted: one that is returned is copied.
-        fn submit(
-            list: &mut Self::List,
-            said: Self::Said,
-            wr_id: u64,
-            post: impl FnOnce(&mut [WorkRequest<'_>]) -> Result<(), PostError>,
-        ) -> Result<(), Refusal>;
+            then: impl FnOnce(WorkRequest<'l>) -> R,
+        ) -> Result<R, Refusal>;
     }
 }
 
@@ -231,38 +224,22 @@ impl<L: GatherList> sealed::Sealed for Outgoing<L> {
     }
 
     #[inline(always)]
-    fn request(
-        list: &mut L,
+    fn request<'l, R>(
+        list: &'l mut L,
         said: OutgoingSaid,
         wr_id: u64,
         signaled: bool,
-    ) -> Result<WorkRequest<'_>, Refusal> {
+        then: impl FnOnce(WorkRequest<'l>) -> R,
+    ) -> Result<R, Refusal> {
         let elements = list.elements();
-        match &said.remote {
-            None => Ok(said.of_send(SendWorkRequest::new(elements), wr_id, signaled)),
+        let request = match &said.remote {
+            None => said.of_send(SendWorkRequest::new(elements), wr_id, signaled),
             Some(remote) => match WriteWorkRequest::new(elements, remote) {
-                Ok(request) => Ok(said.of_write(request, wr_id, signaled)),
-                Err(error) => Err(Refusal::from_core(&error)),
-            },
-        }
-    }
-
-    #[inline(always)]
-    fn submit(
-        list: &mut L,
-        said: OutgoingSaid,
-        wr_id: u64,
-        post: impl FnOnce(&mut [WorkRequest<'_>]) -> Result<(), PostError>,
-    ) -> Result<(), Refusal> {
-        let elements = list.elements();
-        let posted = match &said.remote {
-            None => post(&mut [said.of_send(SendWorkRequest::new(elements), wr_id, true)]),
-            Some(remote) => match WriteWorkRequest::new(elements, remote) {
-                Ok(request) => post(&mut [said.of_write(request, wr_id, true)]),
+                Ok(request) => said.of_write(request, wr_id, signaled),
                 Err(error) => return Err(Refusal::from_core(&error)),
             },
         };
-        posted.map_err(Refusal::Post)
+        Ok(then(request))
     }
 }
 
@@ -316,12 +293,13 @@ impl<L: ScatterList> sealed::Sealed for Incoming<L> {
     }
 
     #[inline(always)]
-    fn request(
-        list: &mut L,
+    fn request<'l, R>(
+        list: &'l mut L,
         said: IncomingSaid,
         wr_id: u64,
         signaled: bool,
-    ) -> Result<WorkRequest<'_>, Refusal> {
+        then: impl FnOnce(WorkRequest<'l>) -> R,
+    ) -> Result<R, Refusal> {
         let (elements, remote) = (list.elements(), &said.remote);
         macro_rules! finish {
             ($request:expr) => {{
@@ -334,7 +312,7 @@ impl<L: ScatterList> sealed::Sealed for Incoming<L> {
                 if !signaled {
                     request = request.unsignaled();
                 }
-                Ok(request.into())
+                Ok(then(request.into()))
             }};
         }
         let [before] = match (said.op, elements) {
@@ -359,15 +337,5 @@ impl<L: ScatterList> sealed::Sealed for Incoming<L> {
             }
             IncomingOp::Read => Err(Refusal::Misaligned { addr: 0, len: 0 }),
         }
-    }
-
-    #[inline(always)]
-    fn submit(
-        list: &mut L,
-        said: IncomingSaid,
-        wr_id: u64,
-        post: impl FnOnce(&mut [WorkRequest<'_>]) -> Result<(), PostError>,
-    ) -> Result<(), Refusal> {
-        post(&mut [Self::request(list, said, wr_id, true)?]).map_err(Refusal::Post)
     }
 }

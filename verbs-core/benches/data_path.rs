@@ -148,7 +148,7 @@ impl Bench {
         let messages = self.messages();
         for batch in 0..count {
             let first = batch * BATCH as u64;
-            for (wr_id, message) in (first..).zip(messages) {
+            for (wr_id, &message) in (first..).zip(&messages) {
                 let mut list = [message];
                 let mut request = [SendWorkRequest::new(&mut list).wr_id(wr_id)];
                 // SAFETY: as in `send1`.

@@ -15,20 +15,45 @@ pub(crate) enum Keeper {
     Caller,
 }
 
-/// What an operation takes up while it is in flight: one word.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What an operation takes up while it is in flight.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
 pub(crate) struct Claim {
-    /// Whose it is.
-    pub(crate) member: u32,
     /// Places in its queue.
     pub(crate) credits: u16,
     /// Which queue it is in.
     pub(crate) queue: Queue,
     /// Who keeps its buffers.
     pub(crate) keeper: Keeper,
+    /// Whose it is.
+    pub(crate) member: u32,
 }
 
+impl PartialEq for Claim {
+    #[inline]
+    fn eq(&self, other: &Self) -> bool {
+        self.word() == other.word()
+    }
+}
+
+impl Eq for Claim {}
+
 impl Claim {
+    /// All of it in one word, as it stands in memory: derived, equality would look at each field.
+    #[inline]
+    const fn word(self) -> u64 {
+        self.credits as u64
+            | (self.queue as u64) << 16
+            | (self.keeper as u64) << 24
+            | (self.member as u64) << 32
+    }
+
+    /// Of a free slot.
+    pub(crate) const NOTHING: Self = Self {
+        credits: 0,
+        ..Self::send(0)
+    };
+
     /// Of one work request for the send queue, whose buffers are lent.
     #[inline]
     pub(crate) const fn send(member: u32) -> Self {

@@ -1,6 +1,6 @@
 //! Operations whose results nobody will take: their slots can be had for others.
 
-use super::{ALL, DONE, Id, Keeper, NONE, Slots};
+use super::{ALL, Id, Keeper, NONE, Slots};
 
 impl<S: Copy, B> Slots<S, B> {
     /// Nobody will take the result of an operation in a scope.
@@ -23,7 +23,7 @@ impl<S: Copy, B> Slots<S, B> {
         };
         while let Some(slot) = self.in_use(index) {
             let (id, next) = (slot.id(), slot.links[ALL].next);
-            let is_over = slot.stamp & DONE != 0 && slot.result.is_ok();
+            let is_over = !slot.is_in_flight() && slot.failure.is_none();
             if is_over && slot.claim.keeper == Keeper::Scope {
                 self.free(id);
             }

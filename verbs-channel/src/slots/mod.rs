@@ -30,11 +30,8 @@ const NONE: u32 = u32::MAX;
 /// such a request has failed.
 const MEMBER: u64 = 1 << 28;
 
-/// Marks the stamp of a slot whose operation is done, and of a free slot.
-const DONE: u64 = 1 << 29;
-
 /// One generation in a stamp.
-const GENERATION: u64 = 1 << 30;
+const GENERATION: u64 = 1 << 29;
 
 /// A slot's number and generation: names one operation, for ever.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -71,12 +68,15 @@ pub(crate) struct Mark {
 /// A slot, `S` being what a success tells.
 #[derive(Debug)]
 struct Slot<S> {
-    /// The `wr_id` of its operation: as it is while that is posted, then with a mark.
+    /// The `wr_id` of its operation, with a mark if a request of it has failed.
     stamp: u64,
+    /// Without credits once the operation is done, and in a free slot.
     claim: Claim,
     links: [Links; 2],
-    /// How it ended, or how a request of its batch failed.
-    result: Result<S, TransportError>,
+    /// What the success told, if somebody may ask.
+    success: Option<S>,
+    /// How it failed, or a request of its batch has.
+    failure: Option<TransportError>,
 }
 
 /// The table: `S` is what a success tells, `B` a buffer.
@@ -111,15 +111,11 @@ impl<S: Copy, B> Slots<S, B> {
                 _ => return,
             };
             self.slots.push(Slot {
-                stamp: u64::from(index) | DONE,
-                claim: Claim {
-                    member: 0,
-                    credits: 0,
-                    queue: Queue::Send,
-                    keeper: Keeper::Caller,
-                },
+                stamp: u64::from(index),
+                claim: Claim::NOTHING,
                 links: [NOWHERE; 2],
-                result: Err(TransportError::CLOSED),
+                success: None,
+                failure: None,
             });
             self.buffers.push(None);
             self.all.insert(&mut self.slots, index, NONE);
@@ -134,7 +130,7 @@ impl<S: Copy, B> Slots<S, B> {
     pub(crate) fn take(&mut self, claim: Claim) -> Option<Id> {
         let slot = self.slots.get_mut(self.free as usize)?;
         self.free = slot.links[ALL].next;
-        slot.stamp = slot.stamp.wrapping_add(GENERATION - DONE);
+        slot.stamp = slot.stamp.wrapping_add(GENERATION);
         slot.claim = claim;
         Some(Id(slot.stamp))
     }
@@ -156,48 +152,71 @@ impl<S: Copy, B> Slots<S, B> {
         self.buffers.get_mut(id.index() as usize)?.take()
     }
 
-    /// A work request has succeeded, and so its operation: `ended` gets what that took up.
+    /// Files successes from the front of `found`, those of operations that take up the same: what
+    /// that is, and how many they were. What they tell is kept, except for lent work that nobody
+    /// will ask about: if `heard` is false, all of it.
     ///
-    /// `false` for a number that belongs to nobody, for one that has no success, and for a batch of
-    /// which another request has failed: see [`complete_failed`](Self::complete_failed).
+    /// `None` if the first is no success, is nobody's, or needs a closer look: see
+    /// [`succeed`](Self::succeed).
     #[inline(always)]
-    pub(crate) fn complete(
+    pub(crate) fn complete<'c, C>(
         &mut self,
-        wr_id: u64,
-        success: impl FnOnce() -> Option<S>,
-        ended: impl FnOnce(&Claim),
-    ) -> bool {
-        let index = Id(wr_id).index();
-        let Some(slot) = self.slots.get_mut(index as usize) else {
-            return false;
+        found: &'c [C],
+        heard: bool,
+        wr_id: impl Fn(&C) -> u64,
+        success: impl Fn(&C) -> Option<&S>,
+    ) -> Option<(Claim, usize, &'c [C])> {
+        let first = Id(wr_id(found.first()?)).index();
+        let claim = self.slots.get(first as usize)?.claim;
+        if claim.credits == 0 {
+            return None;
+        }
+        let kept = match claim.keeper {
+            Keeper::Lender => heard,
+            Keeper::Scope => false,
+            Keeper::Slot | Keeper::Caller => true,
         };
-        if slot.stamp != wr_id {
-            return false;
+        let slots = &mut *self.slots;
+        let other = found.iter().position(|completion| {
+            let wr_id = wr_id(completion);
+            if let Some(slot) = slots.get_mut(Id(wr_id).index() as usize)
+                && slot.stamp == wr_id
+                && slot.claim == claim
+                && let Some(success) = success(completion)
+            {
+                if kept {
+                    slot.success = Some(*success);
+                }
+                slot.claim.credits = 0;
+                return false;
+            }
+            true
+        });
+        let (run, rest) = found.split_at_checked(other.unwrap_or(found.len()))?;
+        if claim.keeper == Keeper::Slot {
+            for completion in run {
+                self.ready
+                    .insert(&mut self.slots, Id(wr_id(completion)).index(), NONE);
+            }
         }
-        match (&mut slot.result, success()) {
-            (_, None) => return false,
-            // The rule, and apart from the other: so it is copied once, and in one go.
-            (Ok(place), Some(success)) => *place = success,
-            (failure, Some(success)) => replace(failure, success),
-        }
-        slot.stamp = wr_id | DONE;
-        ended(&slot.claim);
-        if slot.claim.keeper == Keeper::Slot {
-            self.ready.insert(&mut self.slots, index, NONE);
-        }
-        true
+        (!run.is_empty()).then_some((claim, run.len(), rest))
     }
 
-    /// The last work request of a batch has succeeded, and another has failed before: what the batch
-    /// took up.
+    /// A work request has succeeded: if it ends its operation, what that took up. An operation of
+    /// which another request has failed before ends in that failure.
     ///
     /// `None` for a number that belongs to nobody.
-    pub(crate) fn complete_failed(&mut self, wr_id: u64) -> Option<Claim> {
-        let slot = self.slots.get(Id(wr_id).index() as usize)?;
-        match slot.result {
-            Err(error) if slot.stamp == wr_id | MEMBER => self.fail(wr_id, error),
-            _ => None,
+    #[cold]
+    pub(crate) fn succeed(&mut self, wr_id: u64, success: S) -> Option<Claim> {
+        let id = Id(wr_id);
+        if self.is_done(id)? {
+            return None;
         }
+        let slot = self.slots.get_mut(id.index() as usize)?;
+        if slot.stamp == wr_id {
+            slot.success = Some(success);
+        }
+        self.end(id)
     }
 
     /// A work request has failed: if it ends its operation, what that took up.
@@ -211,15 +230,20 @@ impl<S: Copy, B> Slots<S, B> {
         }
         let slot = self.slots.get_mut(id.index() as usize)?;
         // The first failure of a batch is the batch's.
-        if slot.stamp == id.0 {
-            slot.result = Err(error);
-        }
+        slot.failure.get_or_insert(error);
         if wr_id & MEMBER != 0 {
             slot.stamp = id.0 | MEMBER;
             return None;
         }
-        slot.stamp = id.0 | DONE;
+        self.end(id)
+    }
+
+    /// Ends an operation that is posted.
+    fn end(&mut self, id: Id) -> Option<Claim> {
+        let slot = self.slots.get_mut(id.index() as usize)?;
+        slot.stamp = id.0;
         let claim = slot.claim;
+        slot.claim.credits = 0;
         if claim.keeper == Keeper::Slot {
             self.ready.insert(&mut self.slots, id.index(), NONE);
         }
@@ -229,22 +253,26 @@ impl<S: Copy, B> Slots<S, B> {
     /// Whether the operation is done; `None` if it is not one of this table's.
     #[inline]
     pub(crate) fn is_done(&self, id: Id) -> Option<bool> {
-        Some(self.find(id)?.stamp & DONE != 0)
+        Some(!self.find(id)?.is_in_flight())
     }
 
-    /// Takes the result of an operation that is done, and frees its slot.
+    /// Takes the result of an operation that is done, and frees its slot; whose it was.
     #[inline(always)]
-    pub(crate) fn release(&mut self, id: Id) -> Option<(Claim, Result<S, TransportError>)> {
+    pub(crate) fn release(&mut self, id: Id) -> Option<(u32, Result<S, TransportError>)> {
         let slot = self.slots.get_mut(id.index() as usize)?;
-        if slot.stamp != id.0 | DONE {
+        if slot.stamp != id.0 || slot.is_in_flight() {
             return None;
         }
-        let (claim, result) = (slot.claim, slot.result);
-        if claim.keeper == Keeper::Slot {
+        let member = slot.claim.member;
+        let result = match slot.failure.take() {
+            Some(error) => Err(error),
+            None => slot.success.ok_or(TransportError::CLOSED),
+        };
+        if slot.claim.keeper == Keeper::Slot {
             self.ready.unlink(&mut self.slots, id.index());
         }
         self.free(id);
-        Some((claim, result))
+        Some((member, result))
     }
 
     /// Takes back the slot of an operation that is in flight, and that nobody else knows of: it was
@@ -252,7 +280,7 @@ impl<S: Copy, B> Slots<S, B> {
     #[inline(always)]
     pub(crate) fn take_back(&mut self, id: Id) -> bool {
         let slot = self.slots.get(id.index() as usize);
-        let is_posted = slot.is_some_and(|slot| slot.stamp == id.0);
+        let is_posted = slot.is_some_and(|slot| slot.stamp == id.0 && slot.is_in_flight());
         if is_posted {
             self.free(id);
         }
@@ -264,7 +292,7 @@ impl<S: Copy, B> Slots<S, B> {
     #[inline(always)]
     pub(crate) fn take_back_kept(&mut self, id: Id) -> Option<(Claim, Option<B>)> {
         let slot = self.slots.get(id.index() as usize)?;
-        if slot.stamp != id.0 {
+        if slot.stamp != id.0 || !slot.is_in_flight() {
             return None;
         }
         let claim = slot.claim;
@@ -278,7 +306,7 @@ impl<S: Copy, B> Slots<S, B> {
     pub(crate) fn borrower(&self) -> Option<u32> {
         let is_one = |slot: &&Slot<S>| {
             let is_lent = matches!(slot.claim.keeper, Keeper::Lender | Keeper::Scope);
-            is_lent && slot.is_in_flight(slot.claim.member)
+            is_lent && slot.is_in_flight()
         };
         Some(self.slots.iter().find(is_one)?.claim.member)
     }
@@ -300,8 +328,9 @@ impl<S: Copy, B> Slots<S, B> {
         is_one: impl Fn(Keeper, &Option<B>) -> bool,
     ) -> Option<Id> {
         let mut both = self.slots.iter().zip(&self.buffers);
-        let found = both
-            .find(|(slot, buffer)| slot.is_in_flight(member) && is_one(slot.claim.keeper, buffer));
+        let found = both.find(|(slot, buffer)| {
+            slot.is_in_flight_of(member) && is_one(slot.claim.keeper, buffer)
+        });
         found.map(|(slot, _)| slot.id())
     }
 
@@ -355,7 +384,7 @@ impl<S: Copy, B> Slots<S, B> {
         self.in_use(slot.links[ALL].next).map(Slot::id)
     }
 
-    /// Frees the slots of all operations since then, which are done.
+    /// Frees the slots of all operations since then, which have succeeded.
     #[inline]
     pub(crate) fn release_since(&mut self, mark: Mark) {
         self.free = self.index_since(mark);
@@ -367,15 +396,14 @@ impl<S: Copy, B> Slots<S, B> {
         self.slots.get(self.ready.head as usize).map(Slot::id)
     }
 
-    /// How the operation failed, if it is done and has.
+    /// How the operation has failed, or a request of it.
     pub(crate) fn failure(&self, id: Id) -> Option<TransportError> {
-        let slot = self.find(id).filter(|slot| slot.stamp & DONE != 0)?;
-        slot.result.err()
+        self.find(id)?.failure
     }
 
     /// Whether the operation is in flight in the send queue: it ends by itself, or never.
     pub(crate) fn is_outgoing(&self, id: Id) -> bool {
-        let slot = self.find(id).filter(|slot| slot.stamp & DONE == 0);
+        let slot = self.find(id).filter(|slot| slot.is_in_flight());
         slot.is_some_and(|slot| slot.claim.queue == Queue::Send)
     }
 
@@ -388,7 +416,7 @@ impl<S: Copy, B> Slots<S, B> {
     /// Takes out the buffers of a member's operations that are in flight.
     pub(crate) fn buffers_in_flight(&mut self, member: u32) -> impl Iterator<Item = B> {
         let both = self.slots.iter().zip(&mut self.buffers);
-        both.filter(move |(slot, _)| slot.is_in_flight(member))
+        both.filter(move |(slot, _)| slot.is_in_flight_of(member))
             .filter_map(|(_, buffer)| buffer.take())
     }
 
@@ -396,7 +424,7 @@ impl<S: Copy, B> Slots<S, B> {
     #[inline]
     fn find(&self, id: Id) -> Option<&Slot<S>> {
         let slot = self.slots.get(id.index() as usize)?;
-        matches!(slot.stamp ^ id.0, 0 | MEMBER | DONE).then_some(slot)
+        matches!(slot.stamp ^ id.0, 0 | MEMBER).then_some(slot)
     }
 
     /// The slot, if it is not free.
@@ -422,7 +450,8 @@ impl<S: Copy, B> Slots<S, B> {
             return;
         };
         // Nobody's: the generation after this one is never given out.
-        slot.stamp = (id.0 | DONE).wrapping_add(GENERATION);
+        slot.stamp = id.0.wrapping_add(GENERATION);
+        slot.claim.credits = 0;
         if slot.links[ALL].next != self.free {
             self.all.unlink(&mut self.slots, index);
             self.all.insert(&mut self.slots, index, self.free);
@@ -434,18 +463,17 @@ impl<S: Copy, B> Slots<S, B> {
 impl<S> Slot<S> {
     #[inline]
     const fn id(&self) -> Id {
-        Id(self.stamp & !(DONE | MEMBER))
+        Id(self.stamp & !MEMBER)
     }
 
-    const fn is_in_flight(&self, member: u32) -> bool {
-        self.stamp & DONE == 0 && self.claim.member == member
+    #[inline]
+    const fn is_in_flight(&self) -> bool {
+        self.claim.credits > 0
     }
-}
 
-#[cold]
-#[inline(never)]
-fn replace<S>(result: &mut Result<S, TransportError>, success: S) {
-    *result = Ok(success);
+    const fn is_in_flight_of(&self, member: u32) -> bool {
+        self.is_in_flight() && self.claim.member == member
+    }
 }
 
 #[cfg(test)]

@@ -16,6 +16,7 @@ enum Step {
     Cancel(usize),
     FailMember(usize),
     Complete(usize),
+    Succeed(usize),
     Release(usize),
     Abort(u32),
 }
@@ -23,7 +24,7 @@ enum Step {
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Model {
     Posted { failed: bool },
-    Done(TransportError),
+    Done(Result<(), TransportError>),
     Gone,
 }
 
@@ -39,7 +40,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         4 => (0..2_u32, keeper()).prop_map(|(member, keeper)| Step::Take(member, keeper)),
         1 => any::<usize>().prop_map(Step::Cancel),
         1 => any::<usize>().prop_map(Step::FailMember),
-        4 => any::<usize>().prop_map(Step::Complete),
+        2 => any::<usize>().prop_map(Step::Complete),
+        3 => any::<usize>().prop_map(Step::Succeed),
         4 => any::<usize>().prop_map(Step::Release),
         1 => (0..2_u32).prop_map(Step::Abort),
     ];
@@ -59,6 +61,13 @@ fn claim(member: u32, keeper: Keeper) -> Claim {
         credits: 1,
         keeper,
     }
+}
+
+/// Files a completion that is a success.
+fn complete<B>(slots: &mut Slots<(), B>, wr_id: u64) -> bool {
+    let found = [wr_id];
+    let filed = slots.complete(&found, true, |wr_id| *wr_id, |_| Some(&()));
+    filed.is_some_and(|(_, count, rest)| count == 1 && rest.is_empty())
 }
 
 /// Runs steps on a table and on a list of all operations there have ever been.
@@ -103,9 +112,21 @@ fn run(steps: Vec<Step>) {
                 let ended = slots.fail(id.wr_id(), TIMED_OUT);
                 if let Model::Posted { failed } = *model {
                     assert_eq!(ended, Some(*claim));
-                    *model = Model::Done(if failed { ABORTED } else { TIMED_OUT });
+                    *model = Model::Done(Err(if failed { ABORTED } else { TIMED_OUT }));
                 } else {
                     assert_eq!(ended, None, "an operation ended twice");
+                }
+            }
+            Step::Succeed(number) => {
+                let Some(number) = pick(number) else { continue };
+                let (id, claim, model) = &mut all[number];
+                let at_once = complete(&mut slots, id.wr_id());
+                let after_a_look = slots.succeed(id.wr_id(), ());
+                if let Model::Posted { failed } = *model {
+                    assert_eq!((at_once, after_a_look), (!failed, failed.then_some(*claim)));
+                    *model = Model::Done(if failed { Err(ABORTED) } else { Ok(()) });
+                } else {
+                    assert_eq!((at_once, after_a_look), (false, None), "it ended twice");
                 }
             }
             Step::Release(number) => {
@@ -113,9 +134,9 @@ fn run(steps: Vec<Step>) {
                 let (id, claim, model) = &mut all[number];
                 let buffer = slots.take_buffer(*id);
                 let released = slots.release(*id);
-                if let Model::Done(error) = *model {
+                if let Model::Done(result) = *model {
                     let (of, outcome) = released.expect("it is done");
-                    assert_eq!((of, outcome.unwrap_err()), (*claim, error));
+                    assert_eq!((of, outcome), (claim.member, result));
                     assert_eq!(buffer, Some(number), "another operation's buffer");
                     *model = Model::Gone;
                 } else {
@@ -133,7 +154,7 @@ fn run(steps: Vec<Step>) {
                 }
                 for (_, claim, model) in &mut all {
                     if let (true, Model::Posted { .. }) = (claim.member == member, *model) {
-                        *model = Model::Done(ABORTED);
+                        *model = Model::Done(Err(ABORTED));
                         ended -= 1;
                     }
                 }
@@ -180,7 +201,7 @@ fn results_are_ready_in_the_order_of_completion() {
         .map(|_| slots.take(claim(0, Keeper::Slot)).unwrap())
         .collect();
     for index in [2, 0, 1] {
-        assert!(slots.complete(ids[index].wr_id(), || Some(()), |_| {}));
+        assert!(complete(&mut slots, ids[index].wr_id()));
     }
     for index in [2, 0, 1] {
         assert_eq!(slots.first_ready(), Some(ids[index]));
@@ -192,10 +213,10 @@ fn results_are_ready_in_the_order_of_completion() {
 #[test]
 fn a_completion_of_nobody_is_ignored() {
     let mut slots = table::<()>(1);
-    assert!(!slots.complete(77, || Some(()), |_| {}));
+    assert!(!complete(&mut slots, 77));
     let id = slots.take(claim(0, Keeper::Slot)).unwrap();
     let stale = id.wr_id() ^ GENERATION;
-    assert!(!slots.complete(stale, || Some(()), |_| {}));
+    assert!(!complete(&mut slots, stale));
     assert_eq!(slots.is_done(id), Some(false));
 }
 
@@ -215,7 +236,7 @@ fn what_is_in_use_since_a_mark_is_freed_at_once() {
         );
         all.extend([first, second]);
         for id in [first, second] {
-            assert!(slots.complete(id.wr_id(), || Some(()), |_| {}));
+            assert!(complete(&mut slots, id.wr_id()));
         }
         // Out of order, and in order.
         let (gone, stays) = if round == 1 {
@@ -227,7 +248,7 @@ fn what_is_in_use_since_a_mark_is_freed_at_once() {
         let third = take(&mut slots, Keeper::Lender);
         assert!(!all.contains(&third), "an id came twice");
         all.push(third);
-        assert!(slots.complete(third.wr_id(), || Some(()), |_| {}));
+        assert!(complete(&mut slots, third.wr_id()));
         assert_eq!(slots.first_since(mark), Some(stays));
         assert_eq!(slots.after(stays), Some(third));
         slots.release_since(mark);
@@ -247,10 +268,10 @@ fn a_batch_with_a_failure_fails_even_if_its_last_request_succeeds() {
     let id = slots.take(claim(0, Keeper::Lender)).unwrap();
     assert_eq!(slots.fail(id.member_wr_id(), ABORTED), None);
     assert_eq!(slots.is_done(id), Some(false));
-    assert!(!slots.complete(id.wr_id(), || Some(()), |_| {}));
-    assert!(slots.complete_failed(id.wr_id()).is_some());
+    assert!(!complete(&mut slots, id.wr_id()));
+    assert!(slots.succeed(id.wr_id(), ()).is_some());
     assert_eq!(slots.release(id).unwrap().1, Err(ABORTED));
-    assert_eq!(slots.complete_failed(id.wr_id()), None);
+    assert_eq!(slots.succeed(id.wr_id(), ()), None);
 }
 
 #[test]
@@ -263,14 +284,14 @@ fn a_forgone_success_gives_its_slot_when_there_is_no_other() {
     slots.forgo(second);
     assert!(slots.take(claim(0, Keeper::Lender)).is_none(), "in flight");
     assert_eq!(slots.borrowed_in_flight(0), Some(first));
-    assert!(slots.complete(second.wr_id(), || Some(()), |_| ()));
+    assert!(complete(&mut slots, second.wr_id()));
     assert_eq!(slots.is_done(second), Some(true), "until it is wanted");
     slots.reclaim();
     assert_eq!(slots.is_done(second), None);
     let third = slots.take(claim(0, Keeper::Lender)).unwrap();
     // It is the old one's slot and not the old one: what comes late changes nothing.
     slots.forgo(second);
-    assert!(slots.complete(third.wr_id(), || Some(()), |_| ()));
+    assert!(complete(&mut slots, third.wr_id()));
     slots.reclaim();
     assert_eq!(slots.is_done(third), Some(true), "its result may be taken");
     // A failure stays.
@@ -281,4 +302,63 @@ fn a_forgone_success_gives_its_slot_when_there_is_no_other() {
     slots.release_since(mark);
     assert_eq!(slots.is_done(before), Some(false));
     assert_eq!(slots.first_since(slots.mark()), None);
+}
+
+#[test]
+fn successes_are_filed_together_as_long_as_they_took_up_the_same() {
+    let mut slots = table::<()>(6);
+    let claims = [0, 0, 1, 1, 0].map(|member| claim(member, Keeper::Slot));
+    let ids = claims.map(|claim| slots.take(claim).unwrap());
+    let nobody = ids[4].wr_id() ^ GENERATION;
+    let found: Vec<u64> = ids.iter().map(|id| id.wr_id()).chain([nobody]).collect();
+    let mut left = &found[..];
+    let mut runs = Vec::new();
+    let failed = ids[3].wr_id();
+    while let Some((claim, count, rest)) =
+        slots.complete(left, true, |id| *id, |id| (*id != failed).then_some(&()))
+    {
+        runs.push((claim.member, count));
+        left = rest;
+    }
+    assert_eq!(runs, [(0, 2), (1, 1)], "up to the one that has failed");
+    assert!(slots.fail(left[0], ABORTED).is_some());
+    assert!(complete(&mut slots, left[1]));
+    assert!(!complete(&mut slots, left[2]), "nobody's");
+    for (index, id) in ids.iter().enumerate() {
+        assert_eq!(slots.first_ready(), Some(*id));
+        assert_eq!(slots.release(*id).unwrap().1.is_ok(), index != 3);
+    }
+}
+
+#[test]
+fn a_request_that_is_not_the_last_of_its_batch_ends_nothing() {
+    let mut slots = table::<()>(1);
+    let id = slots.take(claim(0, Keeper::Lender)).unwrap();
+    for _ in 0..2 {
+        assert!(!complete(&mut slots, id.member_wr_id()));
+        assert_eq!(slots.succeed(id.member_wr_id(), ()), None);
+        assert_eq!(slots.is_done(id), Some(false));
+        assert_eq!(slots.fail(id.member_wr_id(), ABORTED), None);
+    }
+}
+
+#[test]
+fn what_an_earlier_operation_of_the_slot_was_told_is_not_told_again() {
+    let mut slots = table::<()>(1);
+    let mark = slots.mark();
+    let failed = slots.take(claim(0, Keeper::Lender)).unwrap();
+    assert!(slots.fail(failed.wr_id(), ABORTED).is_some());
+    assert_eq!(slots.release(failed).unwrap().1, Err(ABORTED));
+    let id = slots.take(claim(0, Keeper::Lender)).unwrap();
+    assert_eq!(slots.failure(id), None);
+    let found = [id.wr_id()];
+    let unheard = slots.complete(&found, false, |wr_id| *wr_id, |_| Some(&()));
+    assert!(unheard.is_some());
+    assert_eq!((slots.is_done(id), slots.failure(id)), (Some(true), None));
+    slots.release_since(mark);
+    let id = slots.take(claim(0, Keeper::Caller)).unwrap();
+    let found = [id.wr_id()];
+    let kept = slots.complete(&found, false, |wr_id| *wr_id, |_| Some(&()));
+    assert!(kept.is_some());
+    assert_eq!(slots.release(id).unwrap().1, Ok(()));
 }

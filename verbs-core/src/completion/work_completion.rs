@@ -77,6 +77,17 @@ impl WorkCompletion {
         }
     }
 
+    /// What it tells, where it stands; `None` if it failed.
+    #[inline]
+    #[must_use]
+    pub const fn success(&self) -> Option<&WorkSuccess> {
+        if self.wc.status.0 != WcStatus::SUCCESS.as_raw() {
+            return None;
+        }
+        // SAFETY: both are an `ibv_wc`, and `self` stays borrowed.
+        Some(unsafe { &*std::ptr::from_ref(self).cast::<WorkSuccess>() })
+    }
+
     #[cold]
     const fn error(&self) -> WorkError {
         WorkError {
@@ -342,6 +353,18 @@ mod tests {
         assert_eq!(success.opcode(), WcOpcode::SEND);
         assert_eq!(success.imm_data(), None);
         assert_eq!(success.invalidated_rkey(), None);
+    }
+
+    #[test]
+    fn success_is_told_where_it_stands() {
+        let done = completion(|wc| wc.byte_len = 64);
+        let told = done.success().map(WorkSuccess::byte_len);
+        assert_eq!(told, Some(64));
+        assert!(
+            completion(|wc| wc.status = ibv_wc_status(5))
+                .success()
+                .is_none()
+        );
     }
 
     #[test]
