@@ -141,8 +141,7 @@ impl State {
     /// As a card's: what is there is there no more.
     fn poll(&mut self) {
         self.polls += 1;
-        let found = mem::take(&mut self.done);
-        self.polled.extend(found);
+        self.polled.extend(self.done.drain(..));
     }
 
     fn end(&mut self, slot: usize, end: End) -> Outcome {
