@@ -7,7 +7,10 @@ use std::ptr;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use verbs_sys::{ibv_cq, ibv_create_cq, ibv_req_notify_cq, ibv_resize_cq};
+use verbs_sys::{
+    IBV_CQ_ATTR_MODERATE, ibv_cq, ibv_create_cq, ibv_moderate_cq, ibv_modify_cq,
+    ibv_modify_cq_attr, ibv_req_notify_cq, ibv_resize_cq,
+};
 
 use super::CompletionChannel;
 use super::channel::Events;
@@ -165,6 +168,31 @@ impl CompletionQueue {
         let now = capacity(self.as_ptr());
         self.inner.capacity.store(now, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// Has events wait until `cq_count` completions are there, or `cq_period` microseconds have passed
+    /// since the first of them: fewer events, later. Zero and zero, as it is at first, for at once.
+    ///
+    /// The most that the device takes is in
+    /// [`cq_mod_caps`](crate::DeviceAttrEx::cq_mod_caps).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unsupported`] where the driver has no moderation; else the errno.
+    #[doc = man!("ibv_modify_cq")]
+    #[doc(alias = "ibv_modify_cq")]
+    #[doc(alias = "ibv_moderate_cq")]
+    pub fn moderate(&self, cq_count: u16, cq_period: u16) -> Result<()> {
+        let mut attr = ibv_modify_cq_attr {
+            attr_mask: IBV_CQ_ATTR_MODERATE.0,
+            moderate: ibv_moderate_cq {
+                cq_count,
+                cq_period,
+            },
+        };
+        // SAFETY: the queue is alive, and C only reads the attributes.
+        let ret = unsafe { ibv_modify_cq(self.as_ptr(), &raw mut attr) };
+        ret::errno("ibv_modify_cq", ret)
     }
 
     /// Asks for one event on the channel when the next completion arrives.

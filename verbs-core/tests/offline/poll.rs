@@ -48,6 +48,14 @@ fn a_queue_is_polled_and_dropped_by_any_thread() {
 }
 
 #[test]
+fn moderation_that_the_driver_does_not_know_is_unsupported() {
+    let (_, _, cq) = ladder();
+    let error = cq.moderate(16, 100).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
+    assert!(error.to_string().contains("ibv_modify_cq"), "{error}");
+}
+
+#[test]
 fn no_slots_take_nothing() {
     let (_, _, cq) = ladder();
     done(0..1);
