@@ -1,4 +1,5 @@
 //! Groups: async channels that share a completion queue, and what drives them.
+#![expect(unsafe_code, reason = "keeps the contract of a group's queue")]
 
 use std::io;
 use std::sync::{Arc, Weak};
@@ -59,7 +60,8 @@ impl AsyncGroup {
     ) -> Result<Self> {
         let group = builder.group_on(max_channels, events.channel())?;
         let pd = group.pd().clone();
-        let cq = group.cq().clone();
+        // SAFETY: it is only armed, moderated and told apart, here and in `Subscription`.
+        let cq = unsafe { group.cq() }.clone();
         let subscription = events.subscribe(&cq)?;
         let shared = Arc::new_cyclic(|shared: &Weak<Shared>| {
             subscription.listen(Weak::<Shared>::clone(shared));
@@ -80,6 +82,20 @@ impl AsyncGroup {
     /// set.
     pub fn set_busy_poll(&self, busy_poll: Duration) {
         self.shared.driver.set_busy_poll(busy_poll);
+    }
+
+    /// Has events wait until `cq_count` completions are there, or `cq_period` microseconds have passed
+    /// since the first of them: fewer wake-ups, later. Zero and zero, as it is at first, for at once.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`CompletionQueue::moderate`]: most devices of software have none.
+    ///
+    /// [`CompletionQueue::moderate`]: verbs_channel::verbs_core::CompletionQueue::moderate
+    #[doc(alias = "ibv_modify_cq")]
+    pub fn moderate(&self, cq_count: u16, cq_period: u16) -> Result<()> {
+        let moderated = |ring: &mut Channels| ring.subscription.cq().moderate(cq_count, cq_period);
+        Ok(self.shared.driver.see(moderated)?)
     }
 
     /// Prepares one more channel, to be connected and to [join](Self::join).
@@ -163,10 +179,10 @@ impl Watched for Shared {
         self.driver
             .with(|ring| match (event.event_type(), event.element()) {
                 (EventType::DEVICE_FATAL, _) => ring.group.give_up(reason),
-                (EventType::CQ_ERR, EventElement::Cq { handle }) => {
-                    if handle == ring.group.cq().handle() {
-                        ring.group.give_up(reason);
-                    }
+                (EventType::CQ_ERR, EventElement::Cq { handle })
+                    if handle == ring.subscription.cq().handle() =>
+                {
+                    ring.group.give_up(reason);
                 }
                 (EventType::QP_FATAL, EventElement::Qp { qp_num }) => {
                     let at = ring.group.channel_of(qp_num);

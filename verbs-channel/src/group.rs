@@ -1,4 +1,8 @@
 //! Groups: many channels on one completion queue and one poller.
+#![expect(
+    unsafe_code,
+    reason = "hands the contract of the queue on to the caller"
+)]
 
 use std::time::Duration;
 
@@ -178,12 +182,16 @@ impl ChannelGroup {
         self.engine.pd()
     }
 
-    /// The queue that the channels' work completes on.
+    /// The queue that their work completes on, to have arrivals announced, and to know it by.
     ///
-    /// To look at it, or to have arrivals announced. Whoever polls it takes results away, and whoever
-    /// makes it smaller lets it overrun: what is lost so is waited for until its deadline.
+    /// # Safety
+    ///
+    /// Through it and all of its clones:
+    ///
+    /// - nobody polls it: what is taken so is waited for until its deadline;
+    /// - nobody makes it smaller, or posts to it by other queue pairs: it would overrun.
     #[must_use]
-    pub const fn cq(&self) -> &CompletionQueue {
+    pub const unsafe fn cq(&self) -> &CompletionQueue {
         self.engine.cq()
     }
 

@@ -386,13 +386,16 @@ macro_rules! operations {
                 self.shared().0.pd()
             }
 
-            /// The queue that its work completes on.
+            /// The queue that its work completes on, to have arrivals announced, and to know it by.
             ///
-            /// To look at it, or to have arrivals announced. Whoever polls it takes results away, and
-            /// whoever makes it smaller lets it overrun: what is lost so is waited for until its
-            /// deadline.
+            /// # Safety
+            ///
+            /// Through it and all of its clones:
+            ///
+            /// - nobody polls it: what is taken so is waited for until its deadline;
+            /// - nobody makes it smaller, or posts to it by other queue pairs: it would overrun.
             #[must_use]
-            pub const fn cq(&self) -> &CompletionQueue {
+            pub const unsafe fn cq(&self) -> &CompletionQueue {
                 self.shared().0.cq()
             }
 

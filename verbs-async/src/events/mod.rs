@@ -132,6 +132,10 @@ impl CqEvents {
 }
 
 impl Subscription {
+    pub(crate) const fn cq(&self) -> &CompletionQueue {
+        &self.cq
+    }
+
     /// From now on the listener hears of the queue.
     pub(crate) fn listen(&self, listener: Weak<dyn Announced>) {
         lock(&self.events.hub.queues).listen(key(&self.cq), listener);

@@ -50,7 +50,8 @@ fn drops_in_every_order_with_work_in_flight() {
         let mut member = group.channel(number).unwrap();
         let _ticket = member.start_receive(block()).unwrap();
         let _ticket = member.start_write(block(), target.remote()).unwrap();
-        let cq: CompletionQueue = left.cq().clone();
+        // SAFETY: it is only dropped.
+        let cq: CompletionQueue = unsafe { left.cq() }.clone();
         let mut objects: Vec<Option<Box<dyn Any>>> = vec![
             Some(Box::new(pd)),
             Some(Box::new(cq)),
