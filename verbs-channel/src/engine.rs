@@ -160,18 +160,13 @@ impl Engine {
             return Err(self.why_not(claim));
         };
         let mut requests = [const { MaybeUninit::<WorkRequest<'_>>::uninit() }; N];
-        for (place, (work, left)) in requests.iter_mut().zip(works.iter_mut().zip((0..N).rev())) {
-            let (list, said) = work.parts();
-            let (wr_id, signaled) = match left {
-                0 => (id.wr_id(), true),
-                _ => (id.member_wr_id(), false),
-            };
-            let placed = W::request(list, said, wr_id, signaled, |request| {
-                place.write(request);
-            });
-            if let Err(refusal) = placed {
-                return Err(self.refused(claim, id, refusal));
-            }
+        let mut places = requests.iter_mut().zip(works.iter_mut());
+        // The last is apart, so that what all others have in common is looked at once.
+        let last = places.next_back();
+        let built = build(places, id.member_wr_id(), false)
+            .and_then(|()| build(last.into_iter(), id.wr_id(), true));
+        if let Err(refusal) = built {
+            return Err(self.refused(claim, id, refusal));
         }
         let requests = ptr::from_mut(&mut requests).cast::<[WorkRequest<'_>; N]>();
         // SAFETY: the loop has written to every place.
@@ -383,6 +378,25 @@ impl Engine {
     pub(crate) fn ended(&mut self, claim: Claim) {
         give_back(&mut self.members, claim, 1);
     }
+}
+
+/// Builds requests in the places they are posted from.
+#[inline(always)]
+fn build<'l, 'p, W: Work + 'l>(
+    places: impl Iterator<Item = (&'p mut MaybeUninit<WorkRequest<'l>>, &'l mut W)>,
+    wr_id: u64,
+    signaled: bool,
+) -> Result<(), Refusal>
+where
+    'l: 'p,
+{
+    for (place, work) in places {
+        let (list, said) = work.parts();
+        W::request(list, said, wr_id, signaled, |request| {
+            place.write(request);
+        })?;
+    }
+    Ok(())
 }
 
 /// Takes a slot and credits, if the member is up and has them.

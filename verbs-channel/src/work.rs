@@ -1,5 +1,6 @@
 //! Work for the send queue, with everything that can be said about it.
 
+use verbs_core::verbs_sys::{IBV_SEND_FENCE, IBV_SEND_INLINE, IBV_SEND_SOLICITED};
 use verbs_core::{
     AtomicWorkRequest, ReadWorkRequest, RemoteMemoryRegion, SendWorkRequest, WorkRequest,
     WriteWorkRequest,
@@ -73,9 +74,8 @@ pub struct Outgoing<L> {
 pub struct OutgoingSaid {
     remote: Option<RemoteMemoryRegion>,
     imm_data: Option<u32>,
-    inline: bool,
-    fence: bool,
-    solicited: bool,
+    // As in C: so all three are looked at in one go.
+    flags: u32,
 }
 
 /// A read or an atomic: bytes come in.
@@ -122,9 +122,7 @@ impl<L> Outgoing<L> {
         let said = OutgoingSaid {
             remote,
             imm_data: None,
-            inline: false,
-            fence: false,
-            solicited: false,
+            flags: 0,
         };
         Self { list, said }
     }
@@ -141,7 +139,7 @@ impl<L> Outgoing<L> {
     #[inline]
     #[doc(alias = "IBV_SEND_INLINE")]
     pub const fn inline(mut self) -> Self {
-        self.said.inline = true;
+        self.said.flags |= IBV_SEND_INLINE.0;
         self
     }
 
@@ -149,7 +147,7 @@ impl<L> Outgoing<L> {
     #[inline]
     #[doc(alias = "IBV_SEND_FENCE")]
     pub const fn fence(mut self) -> Self {
-        self.said.fence = true;
+        self.said.flags |= IBV_SEND_FENCE.0;
         self
     }
 
@@ -157,7 +155,7 @@ impl<L> Outgoing<L> {
     #[inline]
     #[doc(alias = "IBV_SEND_SOLICITED")]
     pub const fn solicited(mut self) -> Self {
-        self.said.solicited = true;
+        self.said.flags |= IBV_SEND_SOLICITED.0;
         self
     }
 }
@@ -232,14 +230,17 @@ impl<L: GatherList> sealed::Sealed for Outgoing<L> {
         then: impl FnOnce(WorkRequest<'l>) -> R,
     ) -> Result<R, Refusal> {
         let elements = list.elements();
-        let request = match &said.remote {
-            None => said.of_send(SendWorkRequest::new(elements), wr_id, signaled),
+        // Handed on from each arm: where they meet, the request would be copied.
+        match &said.remote {
+            None => {
+                let request = SendWorkRequest::new(elements);
+                Ok(then(said.of_send(request, wr_id, signaled)))
+            }
             Some(remote) => match WriteWorkRequest::new(elements, remote) {
-                Ok(request) => said.of_write(request, wr_id, signaled),
-                Err(error) => return Err(Refusal::from_core(&error)),
+                Ok(request) => Ok(then(said.of_write(request, wr_id, signaled))),
+                Err(error) => Err(Refusal::from_core(&error)),
             },
-        };
-        Ok(then(request))
+        }
     }
 }
 
@@ -251,13 +252,13 @@ macro_rules! said {
             if let Some(imm_data) = self.imm_data {
                 request = request.immediate(imm_data);
             }
-            if self.inline {
+            if self.flags & IBV_SEND_INLINE.0 != 0 {
                 request = request.inline();
             }
-            if self.fence {
+            if self.flags & IBV_SEND_FENCE.0 != 0 {
                 request = request.fence();
             }
-            if self.solicited {
+            if self.flags & IBV_SEND_SOLICITED.0 != 0 {
                 request = request.solicited();
             }
             if !signaled {
