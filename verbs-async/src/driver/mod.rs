@@ -95,6 +95,8 @@ struct State<R: Ring> {
     by_slot: Vec<usize>,
     channels: Vec<Channel>,
     in_flight: usize,
+    // What has to be announced: sleepers, what is in line, and what is abandoned.
+    wanted: usize,
     armed: bool,
     // How long an operation polls before it goes to sleep.
     busy_poll: Duration,
@@ -141,6 +143,7 @@ impl<R: Ring> Driver<R> {
             by_slot: Vec::new(),
             channels: Vec::new(),
             in_flight: 0,
+            wanted: 0,
             armed: false,
             busy_poll: Duration::ZERO,
             wakers: Vec::new(),
@@ -248,15 +251,17 @@ impl<R: Ring> Driver<R> {
         cx: &mut Context<'_>,
     ) -> Poll<()> {
         let mut state = self.lock();
+        // Before the turn, which arms for those who sleep only.
+        let replaced = state.set_drained(channel, Some(cx.waker().clone()));
         state.turn(None);
-        let here = state.channel(channel);
-        let (drained, replaced) = if queues.iter().all(|queue| here.unfinished[*queue] == 0) {
-            (Poll::Ready(()), here.drained.take())
+        let unfinished = state.channel(channel).unfinished;
+        let (drained, mine) = if queues.iter().all(|queue| unfinished[*queue] == 0) {
+            (Poll::Ready(()), state.set_drained(channel, None))
         } else {
-            (Poll::Pending, here.drained.replace(cx.waker().clone()))
+            (Poll::Pending, None)
         };
         self.leave(state);
-        drop(replaced);
+        drop((replaced, mine));
         drained
     }
 
@@ -337,6 +342,7 @@ impl<R: Ring> State<R> {
         let key = self.insert(Stage::Done, channel, queue);
         self.works.put(key, work);
         self.join_line(key);
+        self.wanted += 1;
         self.channel(channel).unfinished[queue] += 1;
         // There may be room by now; and if not, what makes room has to be announced.
         self.turn(None);
@@ -383,6 +389,7 @@ impl<R: Ring> State<R> {
         let outcome = self.ring.take(ticket)?;
         let (channel, queue) = (op.channel, op.queue);
         let waker = self.ops.remove(key).waker;
+        self.wanted -= usize::from(waker.is_some());
         self.ended(channel, queue);
         if self.ring.has_done() {
             self.collect(None);
@@ -395,6 +402,9 @@ impl<R: Ring> State<R> {
     /// it was armed for.
     fn turn(&mut self, own: Option<usize>) {
         if self.collect(own) || self.armed || self.in_flight == 0 {
+            return;
+        }
+        if own.is_none() && self.wanted == 0 {
             return;
         }
         self.armed = true;
@@ -421,10 +431,12 @@ impl<R: Ring> State<R> {
         match op.stage {
             Stage::InFlight(_) => {
                 op.stage = Stage::Done;
+                self.wanted -= usize::from(op.waker.is_some());
                 self.wakers.extend(op.waker.take());
                 self.outcomes.put(key, done.outcome);
             }
             Stage::Abandoned => {
+                self.wanted -= 1;
                 self.ops.remove(key);
             }
             Stage::Waiting(_) | Stage::Done => return None,
@@ -446,9 +458,18 @@ impl<R: Ring> State<R> {
         let here = self.channel(channel);
         here.unfinished[queue] -= 1;
         if here.unfinished[queue] == 0 && here.drained.is_some() {
-            let drained = here.drained.take();
+            let drained = self.set_drained(channel, None);
             self.wakers.extend(drained);
         }
+    }
+
+    /// Has this woken when a queue of the channel is empty. The waker from before is the caller's to
+    /// drop.
+    fn set_drained(&mut self, channel: usize, waker: Option<Waker>) -> Option<Waker> {
+        self.wanted += usize::from(waker.is_some());
+        let replaced = mem::replace(&mut self.channel(channel).drained, waker);
+        self.wanted -= usize::from(replaced.is_some());
+        replaced
     }
 
     /// Posts from the head of a line, as long as there are places.
@@ -472,7 +493,9 @@ impl<R: Ring> State<R> {
             Started::Posted(ticket) => {
                 drop(self.works.take(key));
                 self.leave_line(key);
-                self.ops[key].stage = Stage::InFlight(ticket);
+                let op = &mut self.ops[key];
+                op.stage = Stage::InFlight(ticket);
+                self.wanted -= usize::from(op.waker.is_none());
                 self.posted(key, ticket);
                 true
             }
@@ -481,6 +504,7 @@ impl<R: Ring> State<R> {
                 self.leave_line(key);
                 let op = &mut self.ops[key];
                 op.stage = Stage::Done;
+                self.wanted -= 1;
                 self.wakers.extend(op.waker.take());
                 self.outcomes.put(key, outcome);
                 self.finished(channel, queue);
@@ -499,12 +523,14 @@ impl<R: Ring> State<R> {
             Stage::InFlight(_) => {
                 op.stage = Stage::Abandoned;
                 let waker = op.waker.take();
+                self.wanted += usize::from(waker.is_none());
                 // Its buffers are to come back even if nobody waits for anything.
                 self.turn(None);
                 Some((None, None, waker))
             }
             Stage::Waiting(_) => {
                 self.leave_line(key);
+                self.wanted -= 1;
                 let work = self.works.take(key);
                 let op = self.ops.remove(key);
                 self.finished(channel, queue);
@@ -533,10 +559,14 @@ impl<R: Ring> State<R> {
     /// Has the operation's task woken when it is done. The waker from before is the caller's to
     /// drop.
     fn set_waker(&mut self, key: usize, waker: &Waker) -> Option<Waker> {
-        let place = &mut self.ops.get_mut(key)?.waker;
-        match place {
+        let op = self.ops.get_mut(key)?;
+        match &mut op.waker {
             Some(old) if old.will_wake(waker) => None,
-            _ => place.replace(waker.clone()),
+            place => {
+                let is_new = place.is_none() && matches!(op.stage, Stage::InFlight(_));
+                self.wanted += usize::from(is_new);
+                place.replace(waker.clone())
+            }
         }
     }
 

@@ -251,3 +251,33 @@ fn an_operation_allocates_nothing_once_the_driver_is_warm() {
     (0..100).for_each(|_| round());
     assert_eq!(allocations() - before, 0);
 }
+
+#[test]
+fn nothing_is_armed_for_what_nobody_waits_for() {
+    let bench = Bench::new(8);
+    let keys: Vec<_> = (0..8).map(|id| bench.start(id)).collect();
+    let bell = Bell::new();
+    // One task awaits one after the other, of many in flight.
+    for (round, key) in keys.iter().enumerate() {
+        assert!(bench.poll(*key, &bell).is_pending());
+        assert_eq!(bench.card.lock().armings, round + 1);
+        bench.complete([round]);
+        assert_eq!(bell.rings(), round + 1);
+        assert_eq!(bench.card.lock().armings, round + 1, "nobody sleeps");
+        assert_eq!(bench.end(*key), Some((round, End::Success)));
+    }
+}
+
+#[test]
+fn what_others_wait_for_is_armed_for_again() {
+    let bench = Bench::new(8);
+    let keys = [0, 1].map(|id| bench.start(id));
+    let bells = [(); 2].map(|()| Bell::new());
+    for (key, bell) in keys.iter().zip(&bells) {
+        assert!(bench.poll(*key, bell).is_pending());
+    }
+    bench.complete([0]);
+    bench.complete([1]);
+    assert_eq!(bells.map(|bell| bell.rings()), [1, 1]);
+    assert_eq!(bench.card.lock().armings, 2);
+}
