@@ -1,0 +1,60 @@
+//! What both sides do to get a stream to the other: a device, a group, an exchange over TCP.
+
+use examples::{Context as _, Failure, Hello};
+use hyper_util::rt::TokioIo;
+use tokio::io::AsyncReadExt as _;
+use tokio::net::TcpStream;
+use tokio::time::{sleep, timeout};
+use verbs_async::verbs_channel::Channel;
+use verbs_async::verbs_channel::verbs_core::Context;
+use verbs_async::{AsyncGroup, ByteStream, CqEvents};
+
+use crate::patient::Patient;
+use crate::{Options, too_long};
+
+/// A stream as hyper wants it.
+pub(crate) type Io = TokioIo<Patient<ByteStream>>;
+
+/// Channels of this device, at most so many.
+pub(crate) fn group(
+    options: &Options,
+    context: &Context,
+    max_channels: u32,
+) -> Result<AsyncGroup, Failure> {
+    let pd = context.alloc_pd()?;
+    let events = CqEvents::create_tokio(context)?;
+    let builder = Channel::builder(&pd)
+        .maybe_port_num(options.common.ib_port)
+        .maybe_gid_index(options.common.gid_idx);
+    Ok(AsyncGroup::new(builder, max_channels, &events)?)
+}
+
+/// Meets the peer at the other end of a TCP connection, which stays: it tells of a peer that dies.
+pub(crate) async fn meet(
+    options: &Options,
+    group: &AsyncGroup,
+    tcp: &mut TcpStream,
+) -> Result<Io, Failure> {
+    let ours = Hello::new("http_over_rdma", 1);
+    let limit = options.common.limit();
+    let said = serde_json::to_vec(&ours)?;
+    let met = timeout(limit, group.exchange_tokio(tcp, &said)).await;
+    let (channel, theirs) = met.map_err(|_over| too_long(options, "to connect"))??;
+    let theirs: Hello =
+        serde_json::from_slice(&theirs).context(|| "the peer is no http_over_rdma")?;
+    if theirs != ours {
+        return Err(Failure::new(
+            "the peer is another version of http_over_rdma",
+        ));
+    }
+    Ok(TokioIo::new(Patient::new(channel.into_stream()?, limit)))
+}
+
+/// Waits until the peer's process is gone. One that ended in order has said so by then, or in a
+/// moment.
+pub(crate) async fn gone(tcp: &mut TcpStream) -> Failure {
+    // Nothing more is said on it.
+    let _ended = tcp.read(&mut [0; 1]).await;
+    sleep(std::time::Duration::from_secs(1)).await;
+    Failure::new("the peer is gone: it closed the TCP connection")
+}
