@@ -27,9 +27,11 @@ impl ByteStream {
         if self.protocol.fin_was_heard() {
             return Poll::Ready(Ok(false));
         }
-        match self.receive_failure {
-            Some(failure) => Poll::Ready(Err(failure.into())),
-            None => Poll::Pending,
+        match (self.receive_failure, self.send_failure) {
+            (None, _) => Poll::Pending,
+            // What took the channel down is not the receives, which are only flushed then.
+            (Some(Failure::Transport(_)), Some(first)) => Poll::Ready(Err(first.into())),
+            (Some(failure), _) => Poll::Ready(Err(failure.into())),
         }
     }
 
