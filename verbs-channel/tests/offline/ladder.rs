@@ -228,6 +228,25 @@ fn work_that_is_left_to_its_scope_takes_up_no_room_once_it_is_done() {
 }
 
 #[test]
+fn what_succeeds_as_its_scope_ends_is_no_failure_of_it() {
+    let mut channel = channel();
+    let from = region(&channel);
+    channel.set_timeout(Some(Duration::from_millis(20)));
+    let ended = channel.scope(|scope| {
+        for _ in 0..2 {
+            let _left = scope.post_send(from.gather_element(..).unwrap()).unwrap();
+        }
+        // It is found when nobody can ask for it; the other is never done.
+        succeeds(posted()[0]);
+        Ok::<_, ()>(())
+    });
+    let Err(ScopeError::AutoPollError(error)) = ended else {
+        panic!("{ended:?}");
+    };
+    assert_eq!(error, TransportError::Aborted(DownReason::TimedOut));
+}
+
+#[test]
 fn work_that_is_left_to_its_scope_fails_with_it() {
     let mut channel = channel();
     let from = region(&channel);
