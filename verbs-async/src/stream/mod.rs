@@ -75,8 +75,10 @@ const SPARE: u16 = 3;
 /// - **Shutting down** (or closing) says that nothing more will be written, and waits until that has
 ///   arrived: the peer reads what was written, and then the end. The other direction goes on.
 /// - **Dropping** it before both sides have shut down is an abort: the peer reads what has arrived,
-///   and then [`StreamError::Reset`], never an end. It's said without waiting; the channel stays,
-///   unseen, until it has been or the transport gives up on it. After both have, it's just closed.
+///   and then [`StreamError::Reset`], never an end. It's said without waiting: the channel stays,
+///   unseen, until that has arrived or the transport gives up on the peer, so for one that lives and
+///   posts no receive as long as the channel's `rnr_retry` says. After both have shut down, it's
+///   just closed.
 ///
 /// A failure of the transport is an error of whatever is written or flushed next, and of reads after
 /// all that has arrived. A peer that dies, without a word, is noticed by the transport only when
