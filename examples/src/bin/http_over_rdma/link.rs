@@ -1,5 +1,7 @@
 //! What both sides do to get a stream to the other: a device, a group, an exchange over TCP.
 
+use std::time::Duration;
+
 use examples::{Context as _, Failure, Hello};
 use hyper_util::rt::TokioIo;
 use tokio::io::AsyncReadExt as _;
@@ -50,11 +52,13 @@ pub(crate) async fn meet(
     Ok(TokioIo::new(Patient::new(channel.into_stream()?, limit)))
 }
 
-/// Waits until the peer's process is gone. One that ended in order has said so by then, or in a
-/// moment.
+/// How long what a peer said last may take, at most, to be noticed.
+const LAST_WORDS: Duration = Duration::from_secs(5);
+
+/// Waits until the peer's process is gone. Of one that ended in order the stream knows by then.
 pub(crate) async fn gone(tcp: &mut TcpStream) -> Failure {
     // Nothing more is said on it.
     let _ended = tcp.read(&mut [0; 1]).await;
-    sleep(std::time::Duration::from_secs(1)).await;
+    sleep(LAST_WORDS).await;
     Failure::new("the peer is gone: it closed the TCP connection")
 }
