@@ -81,6 +81,9 @@ impl AsyncChannel {
     ///
     /// Nobody else may receive on the channel meanwhile: messages would be missing here. More
     /// buffers than the channel's `max_recv_wr` wait in line.
+    ///
+    /// The channel lives as long as they do: to [`close`](Self::close) it, drop them first and take
+    /// it out of its `Arc`. [`shut_down`](Self::shut_down) ends them.
     pub fn incoming<B: Into<OwnedBuffer>>(
         self: &Arc<Self>,
         buffers: impl IntoIterator<Item = B>,

@@ -310,3 +310,11 @@ fn the_end_is_the_end() {
     let reset = protocol.hear(says(Kind::Reset, false, 0), b"");
     assert_eq!(reset, Err(StreamError::Reset));
 }
+
+#[test]
+fn a_stream_goes_wherever_a_task_goes() {
+    const fn is_free<T: Send + Sync + Unpin + 'static>() {}
+    is_free::<super::ByteStream>();
+    is_free::<crate::IncomingMessages>();
+    is_free::<crate::Message>();
+}
