@@ -8,9 +8,9 @@ use std::error::Error;
 use std::fmt::Display;
 use std::process;
 
-use verbs_channel::verbs_core::{Context, GatherElement, MemoryRegion};
+use verbs_channel::verbs_core::{Context, GatherElement, MemoryRegion, ProtectionDomain};
 use verbs_channel::{
-    BufferPool, Channel, Outgoing, OwnedBuffer, OwnedWork, PoolBuffer, ScopeError,
+    BufferPool, Channel, ChannelGroup, Outgoing, OwnedBuffer, OwnedWork, PoolBuffer, ScopeError,
 };
 
 const MESSAGE: usize = 64;
@@ -37,6 +37,8 @@ fn main() -> Result<(), Box<dyn Error>> {
             let blocks = std::iter::from_fn(|| pool.take()).map(Outgoing::send);
             owned16(&mut channel, blocks.map(OwnedWork::from).collect(), count);
         }
+        "group1" => group_of(1, &pd, pool.take(), count),
+        "group4096" => group_of(4096, &pd, pool.take(), count),
         other => fail(&format!("there is no operation `{other}`")),
     }
     Ok(())
@@ -98,6 +100,29 @@ fn owned16(channel: &mut Channel, mut works: Vec<OwnedWork>, count: u64) {
     for _ in 0..count {
         let ticket = check(channel.start_batch(works));
         works = check(channel.wait(ticket, None)).map_or_else(Vec::new, |ended| ended.batch);
+    }
+}
+
+/// One send after the other, each on the next channel of as many that share a queue.
+fn group_of(channels: u32, pd: &ProtectionDomain, block: Option<PoolBuffer>, count: u64) {
+    let builder = Channel::builder(pd).max_send_wr(4).max_recv_wr(4);
+    let mut group = check(builder.group(channels));
+    for _ in 0..channels {
+        let member = check(group.prepare());
+        let itself = member.endpoint();
+        check(group.join(check(member.handshake(&itself))));
+    }
+    group_sends(&mut group, block.map(OwnedBuffer::from), count);
+}
+
+#[inline(never)]
+fn group_sends(group: &mut ChannelGroup, mut buffer: Option<OwnedBuffer>, count: u64) {
+    let mut numbers = (0..group.len()).cycle();
+    for _ in 0..count {
+        let at = numbers.next().unwrap_or_default();
+        let given = buffer.take().unwrap_or_default();
+        let _found_below = check(check(group.channel(at)).start_send(given));
+        buffer = group.next_completed().and_then(|ended| ended.buffer);
     }
 }
 

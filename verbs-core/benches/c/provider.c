@@ -16,8 +16,9 @@
 #undef ibv_reg_mr
 #undef ibv_reg_mr_iova
 
-// Completions that a queue can hold; a power of two, and more than any loop has outstanding.
-enum { ROOM = 256 };
+// Completions that a queue does hold; a power of two, and more than any loop has outstanding. What a
+// queue may be asked to hold is what thousands of queue pairs could have outstanding.
+enum { ROOM = 256, MAX_CQE = 1 << 20 };
 
 struct completion {
 	uint64_t wr_id;
@@ -197,11 +198,11 @@ int ibv_query_device(struct ibv_context *context, struct ibv_device_attr *attr)
 	*attr = (struct ibv_device_attr){
 		.max_mr_size = UINT64_MAX,
 		.page_size_cap = 4096,
-		.max_qp = 16,
+		.max_qp = 1 << 14,
 		.max_qp_wr = ROOM,
 		.max_sge = 16,
 		.max_cq = 16,
-		.max_cqe = ROOM,
+		.max_cqe = MAX_CQE,
 		.max_mr = 16,
 		.max_pd = 16,
 		.max_qp_rd_atom = 16,
@@ -290,7 +291,7 @@ struct ibv_cq *ibv_create_cq(struct ibv_context *context, int cqe, void *user, s
 	struct queue *queue = calloc(1, sizeof(*queue));
 
 	(void)vector;
-	if (!queue || cqe > ROOM) {
+	if (!queue || cqe > MAX_CQE) {
 		free(queue);
 		errno = ENOMEM;
 		return NULL;
@@ -298,7 +299,7 @@ struct ibv_cq *ibv_create_cq(struct ibv_context *context, int cqe, void *user, s
 	queue->cq.context = context;
 	queue->cq.channel = channel;
 	queue->cq.cq_context = user;
-	queue->cq.cqe = ROOM;
+	queue->cq.cqe = cqe;
 	return &queue->cq;
 }
 
