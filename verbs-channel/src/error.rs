@@ -18,6 +18,9 @@ pub enum TransportError {
     /// It was given up before the card had an answer. The card touches its buffers no more.
     #[error("aborted: {0}")]
     Aborted(DownReason),
+    /// Its result has been taken before.
+    #[error("the result has been taken before")]
+    Taken,
 }
 
 impl TransportError {
@@ -246,11 +249,13 @@ impl<T> From<verbs_core::Refused<T>> for Error {
 
 impl From<Error> for io::Error {
     fn from(error: Error) -> Self {
-        let kind = match &error {
+        let kind = match error {
+            Error::Core(core) => return core.into(),
             Error::Refused(refusal) if refusal.is_backpressure() => io::ErrorKind::WouldBlock,
             Error::Refused(Refusal::Down(_)) | Error::Transport(TransportError::Work(_)) => {
                 io::ErrorKind::ConnectionAborted
             }
+            Error::Transport(TransportError::Taken) => io::ErrorKind::InvalidInput,
             Error::Transport(TransportError::Aborted(DownReason::TimedOut)) => {
                 io::ErrorKind::TimedOut
             }
@@ -260,8 +265,7 @@ impl From<Error> for io::Error {
             | Error::UnknownChannel(_)
             | Error::ForeignMember => io::ErrorKind::InvalidInput,
             Error::GroupFull(_) => io::ErrorKind::QuotaExceeded,
-            Error::Exchange(exchange) => exchange.kind(),
-            Error::Core(_) => io::ErrorKind::Other,
+            Error::Exchange(ref exchange) => exchange.kind(),
         };
         Self::new(kind, error)
     }

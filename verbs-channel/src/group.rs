@@ -16,6 +16,7 @@ use crate::channel::ChannelMut;
 use crate::engine::Engine;
 use crate::error::{DownReason, Error, Result};
 use crate::owned::Completed;
+use crate::wait::PollStrategy;
 
 /// Many channels that share one completion queue, one slot table and one poller.
 ///
@@ -105,7 +106,7 @@ impl ChannelGroup {
     }
 
     /// Closes a channel: what is in flight on it is aborted, and its results can still be taken.
-    /// Its number is given to another channel when they have been.
+    /// Its number is given to another channel when they have been. To close it again does nothing.
     ///
     /// # Errors
     ///
@@ -121,6 +122,18 @@ impl ChannelGroup {
     /// down for this reason.
     pub fn give_up(&mut self, reason: DownReason) {
         self.engine.destroy_all(reason);
+    }
+
+    /// How long operations on borrowed buffers wait before their channel is aborted; `None` for ever.
+    /// It holds for all channels.
+    pub fn set_timeout(&mut self, timeout: Option<Duration>) {
+        self.engine.patience.timeout = timeout;
+    }
+
+    /// What to do between polls that find nothing: as
+    /// [`Channel::set_strategy`](crate::Channel::set_strategy).
+    pub fn set_strategy(&mut self, strategy: PollStrategy) {
+        self.engine.patience.strategy = strategy;
     }
 
     /// One of the channels, to use as if it were alone.

@@ -279,9 +279,8 @@ impl ScopedPendingWork<'_, '_> {
         if !engine.wait_for(self.id, timeout) {
             engine.abort_scoped(DownReason::TimedOut);
         }
-        // A result that was taken before cannot be waited for.
         let taken = engine.slots.release(self.id);
-        taken.map_or(Err(TransportError::CLOSED), |(_, result)| result)
+        taken.map_or(Err(TransportError::Taken), |(_, result)| result)
     }
 
     /// Leaves it to the scope for good: its result cannot be taken, and takes up no room once it is
