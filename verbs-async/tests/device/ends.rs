@@ -1,13 +1,18 @@
 //! Both ends of a connection in this process, on each notifier.
 
 use std::future::Future;
+use std::pin::{Pin, pin};
 use std::sync::mpsc;
+use std::task::{Context as TaskContext, Poll, Waker};
 use std::thread;
 use std::time::Duration;
 
-use verbs_async::verbs_channel::verbs_core::{Context, MemoryRegion, ProtectionDomain};
-use verbs_async::verbs_channel::{Channel, OwnedBuffer};
-use verbs_async::{AsyncChannel, AsyncGroup, CqEvents};
+use async_io::Timer;
+use verbs_async::verbs_channel::verbs_core::{
+    AccessFlags, Context, Device, MemoryRegion, ProtectionDomain, SharedRegion,
+};
+use verbs_async::verbs_channel::{BufferPool, Channel, OwnedBuffer};
+use verbs_async::{AsyncChannel, AsyncGroup, CqEvents, Operation};
 
 use crate::harness;
 
@@ -68,6 +73,71 @@ pub(crate) fn pair(way: Way) -> (AsyncGroup, AsyncChannel, AsyncChannel) {
     let group = AsyncGroup::new(Channel::builder(&pd), 16, &events).unwrap();
     let (left, right) = group.loopback().unwrap();
     (group, left, right)
+}
+
+/// A group of two channels, connected to each other, with so many places in each queue: or some
+/// more, as the device has it.
+pub(crate) fn narrow_pair(way: Way, places: u32) -> (AsyncGroup, AsyncChannel, AsyncChannel) {
+    let pd = harness::context().alloc_pd().unwrap();
+    let events = events(way, pd.context());
+    let builder = Channel::builder(&pd)
+        .max_send_wr(places)
+        .max_recv_wr(places);
+    let group = AsyncGroup::new(builder, 2, &events).unwrap();
+    let (left, right) = group.loopback().unwrap();
+    (group, left, right)
+}
+
+/// A group of one channel at this end of the wire, or at the other.
+pub(crate) fn alone(way: Way, device: &str) -> AsyncGroup {
+    let context = Device::by_name(device).unwrap().open().unwrap();
+    let pd = context.alloc_pd().unwrap();
+    AsyncGroup::new(Channel::builder(&pd), 1, &events(way, &context)).unwrap()
+}
+
+/// Connects a channel of each of two groups.
+pub(crate) fn connect(here: &AsyncGroup, there: &AsyncGroup) -> (AsyncChannel, AsyncChannel) {
+    let (a, b) = (here.prepare().unwrap(), there.prepare().unwrap());
+    let (to_a, to_b) = (a.endpoint(), b.endpoint());
+    let (a, b) = (a.handshake(&to_b).unwrap(), b.handshake(&to_a).unwrap());
+    (here.join(a).unwrap(), there.join(b).unwrap())
+}
+
+/// What a future comes to, unless it takes longer.
+pub(crate) async fn within<T>(time: Duration, future: impl Future<Output = T>) -> Option<T> {
+    let (mut future, mut timer) = (pin!(future), Timer::after(time));
+    std::future::poll_fn(|cx| match future.as_mut().poll(cx) {
+        Poll::Ready(value) => Poll::Ready(Some(value)),
+        Poll::Pending => Pin::new(&mut timer).poll(cx).map(|_at| None),
+    })
+    .await
+}
+
+/// Polls it once, for a task that is never woken; whether it is done.
+pub(crate) fn glance(operation: &mut Operation) -> bool {
+    let mut cx = TaskContext::from_waker(Waker::noop());
+    Pin::new(operation).poll(&mut cx).is_ready()
+}
+
+/// A block with these bytes.
+pub(crate) fn block(pool: &BufferPool, bytes: &[u8]) -> OwnedBuffer {
+    let mut block = pool.take().expect("a block is free");
+    block[..bytes.len()].copy_from_slice(bytes);
+    let mut block = OwnedBuffer::from(block);
+    block.set_range(..bytes.len()).unwrap();
+    block
+}
+
+/// Memory that the peer may use in every way.
+pub(crate) fn given(pd: &ProtectionDomain, bytes: &[u8]) -> SharedRegion<Vec<u8>> {
+    pd.reg_shared(bytes.to_vec(), AccessFlags::REMOTE).unwrap()
+}
+
+/// What is in memory that the peer may use.
+pub(crate) fn bytes(region: &SharedRegion<Vec<u8>>) -> Vec<u8> {
+    let mut bytes = vec![0; region.len()];
+    region.read(0, &mut bytes).unwrap();
+    bytes
 }
 
 /// A registered buffer with these bytes.

@@ -6,14 +6,28 @@
 //!
 //! What a device cannot do is skipped by name: `SKIPPED test: reason`.
 #![cfg(test)]
-#![expect(unsafe_code, reason = "posts with verbs_core, starts processes")]
+#![expect(
+    unsafe_code,
+    reason = "posts with verbs_core, counts allocations, starts processes"
+)]
 
 mod ends;
 #[path = "../../../verbs-core/tests/device/harness/mod.rs"]
 #[expect(dead_code, reason = "verbs-core's tests use all of it")]
 mod harness;
 
+mod allocations;
+mod awaited_cq;
+mod chaos;
+mod closing;
 mod connecting;
 mod incoming;
+mod lines;
 mod opcodes;
+mod peer_dies;
+mod runtimes;
 mod stream;
+mod system_calls;
+mod turns;
+mod two_hosts;
+mod wire;

@@ -1,7 +1,13 @@
-//! Every operation, on every notifier.
+//! Every operation, on every notifier: what arrives, what comes back, what is refused.
 
-use crate::ends::{WAYS, buffer, pair, run};
-use crate::harness::begin;
+use verbs_async::verbs_channel::verbs_core::WcStatus;
+use verbs_async::verbs_channel::{
+    Channel, DownReason, Incoming, Outgoing, OwnedWork, Queue, Refusal, TransportError,
+};
+use verbs_async::{AsyncChannel, AsyncGroup, Error};
+
+use crate::ends::{WAYS, Way, buffer, bytes, connect, events, given, pair, run};
+use crate::harness::{begin, context, is_soft};
 
 #[test]
 #[ignore = "needs an RDMA device"]
@@ -20,6 +26,204 @@ fn sends_arrive() {
                 assert_eq!(received.unwrap().byte_len(), 5);
                 assert_eq!(&bytes[..5], &[round; 5]);
             }
+        });
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn immediates_arrive_with_sends_and_with_writes() {
+    let _test = begin!();
+    for way in WAYS {
+        run(way, async move {
+            let (group, left, right) = pair(way);
+            let pd = group.pd();
+            let target = given(pd, &[0; 8]);
+            let first = right.receive(buffer(pd, &[0; 8]));
+            let second = right.receive(buffer(pd, &[9; 8]));
+            let sent = left.send_with_immediate(buffer(pd, b"abc"), 7);
+            let written = left.write_with_immediate(buffer(pd, b"defgh"), target.remote(), 8);
+            sent.await.0.unwrap();
+            written.await.0.unwrap();
+            let (received, got) = first.await;
+            assert_eq!(received.unwrap().imm_data(), Some(7));
+            assert_eq!(&got[..3], b"abc");
+            // A write's bytes are where it wrote, not in the receive that it used up.
+            let (received, got) = second.await;
+            let received = received.unwrap();
+            assert_eq!((received.imm_data(), received.byte_len()), (Some(8), 5));
+            assert_eq!(&got[..], [9; 8]);
+            assert_eq!(&bytes(&target)[..5], b"defgh");
+        });
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn reads_writes_and_atomics_change_the_peer_s_memory() {
+    let _test = begin!();
+    for way in WAYS {
+        run(way, async move {
+            let (group, left, _right) = pair(way);
+            let pd = group.pd();
+            let target = given(pd, &[0; 64]);
+            let number = target.remote().slice(..8).unwrap();
+            let rest = target.remote().slice(8..).unwrap();
+            let (written, own) = left.write(buffer(pd, &[3; 56]), rest).await;
+            written.unwrap();
+            assert_eq!(&own[..], [3; 56]);
+            let (read, own) = left.read(buffer(pd, &[0; 56]), rest).await;
+            read.unwrap();
+            assert_eq!(&own[..], [3; 56]);
+            for round in 0..5_u64 {
+                let (added, before) = left.fetch_add(buffer(pd, &[1; 8]), number, 3).await;
+                added.unwrap();
+                assert_eq!(&before[..], (3 * round).to_ne_bytes());
+            }
+            for (compare, now) in [(14_u64, 15_u64), (15, 99)] {
+                let swap = left.compare_swap(buffer(pd, &[1; 8]), number, compare, 99);
+                let (swapped, before) = swap.await;
+                swapped.unwrap();
+                assert_eq!(&before[..], 15_u64.to_ne_bytes(), "{compare}");
+                let number = &bytes(&target)[..8];
+                assert_eq!(number, now.to_ne_bytes(), "{compare}");
+            }
+        });
+    }
+}
+
+/// Two channels that send up to 64 bytes inline.
+fn inline_pair(way: Way) -> (AsyncGroup, AsyncChannel, AsyncChannel) {
+    let pd = context().alloc_pd().unwrap();
+    let builder = Channel::builder(&pd).max_inline_data(64);
+    let group = AsyncGroup::new(builder, 2, &events(way, pd.context())).unwrap();
+    let (left, right) = group.loopback().unwrap();
+    (group, left, right)
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn inline_fenced_and_batched() {
+    let _test = begin!();
+    for way in WAYS {
+        run(way, async move {
+            let (group, left, right) = inline_pair(way);
+            let pd = group.pd();
+            let target = given(pd, &[5; 32]);
+            let remote = target.remote();
+            let receive = right.receive(buffer(pd, &[0; 8]));
+            let batch: Vec<OwnedWork> = vec![
+                Incoming::read(buffer(pd, &[0; 32]), remote).into(),
+                Outgoing::write(buffer(pd, &[6; 32]), remote).fence().into(),
+                Incoming::fetch_and_add(buffer(pd, &[0; 8]), remote.slice(..8).unwrap(), 1)
+                    .fence()
+                    .into(),
+                Outgoing::send(buffer(pd, b"done"))
+                    .inline()
+                    .fence()
+                    .solicited()
+                    .into(),
+            ];
+            let (ended, works) = left.batch(batch).await;
+            ended.unwrap();
+            // All of it came back, in its order: the fenced write was behind the read.
+            let buffers: Vec<_> = works.into_iter().map(OwnedWork::into_buffer).collect();
+            assert_eq!(&buffers[0][..], [5; 32]);
+            assert_eq!(&buffers[1][..], [6; 32]);
+            assert_eq!(&buffers[2][..], [6; 8]);
+            assert_eq!(&buffers[3][..], b"done");
+            assert_eq!(&receive.await.1[..4], b"done");
+            let one = left.run(Outgoing::write(buffer(pd, &[7; 8]), remote).inline());
+            one.await.0.unwrap();
+            assert_eq!(&bytes(&target)[..8], [7; 8]);
+        });
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn what_is_refused_comes_back_with_its_buffer_and_harms_nothing() {
+    let _test = begin!();
+    for way in WAYS {
+        run(way, async move {
+            let (group, left, right) = pair(way);
+            let pd = group.pd();
+            let target = given(pd, &[0; 16]);
+            let short = target.remote().slice(..4).unwrap();
+            let odd = target.remote().slice(4..12).unwrap();
+            let refused = [
+                left.write(buffer(pd, &[1; 8]), short),
+                left.read(buffer(pd, &[1; 8]), short),
+                left.fetch_add(buffer(pd, &[1; 8]), odd, 1),
+                left.compare_swap(buffer(pd, &[1; 8]), odd, 0, 1),
+            ];
+            for (at, operation) in refused.into_iter().enumerate() {
+                let (result, own) = operation.await;
+                match result {
+                    Err(Error::Refused(Refusal::RemoteTooShort { .. })) if at < 2 => (),
+                    Err(Error::Refused(Refusal::Misaligned { .. } | Refusal::Post(_)))
+                        if at > 1 => {}
+                    other => panic!("{at}: {other:?}"),
+                }
+                assert_eq!(&own[..], [1; 8]);
+            }
+            let (result, works) = left.batch(Vec::new()).await;
+            assert!(matches!(result, Err(Error::Refused(Refusal::EmptyBatch))));
+            assert!(works.is_empty());
+            let receive = OwnedWork::receive(buffer(pd, &[1; 8]));
+            let (result, works) = left.batch(vec![receive]).await;
+            let is_refused = matches!(result, Err(Error::Refused(Refusal::ReceiveInBatch)));
+            assert!(is_refused, "{result:?}");
+            assert_eq!(&works[0].buffer()[..], [1; 8]);
+            let many = left.credits(Queue::Send) as usize + 1;
+            let sends = (0..many).map(|_| Outgoing::send(buffer(pd, &[1; 8])).into());
+            let (result, works) = left.batch(sends.collect()).await;
+            let is_refused = matches!(result, Err(Error::Refused(Refusal::BatchTooLong { .. })));
+            assert!(is_refused && works.len() == many, "{result:?}");
+            // Nothing of that took a place, or the channel.
+            let receive = right.receive(buffer(pd, &[0; 8]));
+            left.send(buffer(pd, b"well")).await.0.unwrap();
+            assert_eq!(&receive.await.1[..4], b"well");
+        });
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn what_the_peer_refuses_takes_the_channel_down() {
+    let _test = begin!();
+    for way in WAYS {
+        run(way, async move {
+            let group = pair(way).0;
+            let (left, right) = connect(&group, &group);
+            let pd = group.pd();
+            let key = given(pd, &[0; 64]).remote();
+            // That region is gone.
+            let waits = left.receive(buffer(pd, &[2; 8]));
+            let (result, own) = left.write(buffer(pd, &[1; 8]), key).await;
+            let Err(Error::Transport(TransportError::Work(error))) = result else {
+                panic!("{result:?}");
+            };
+            if is_soft() {
+                assert_eq!(error.status, WcStatus::REM_ACCESS_ERR);
+            }
+            assert_eq!(&own[..], [1; 8]);
+            assert_eq!(left.down_reason(), Some(DownReason::Work(error)));
+            // What was in flight says so, and what comes after is refused.
+            let (result, own) = waits.await;
+            assert!(matches!(result, Err(Error::Transport(_))), "{result:?}");
+            assert_eq!(&own[..], [2; 8]);
+            for operation in [
+                left.send(buffer(pd, &[3; 8])),
+                left.receive(buffer(pd, &[3; 8])),
+            ] {
+                let (result, own) = operation.await;
+                let is_down = matches!(result, Err(Error::Refused(Refusal::Down(_))));
+                assert!(is_down, "{result:?}");
+                assert_eq!(&own[..], [3; 8]);
+            }
+            assert!(matches!(left.close().await, Err(Error::Down(_))));
+            drop(right);
         });
     }
 }

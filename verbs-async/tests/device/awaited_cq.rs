@@ -1,0 +1,276 @@
+//! A completion queue that is awaited by who posts with `verbs_core` alone.
+
+use std::future::{Future as _, poll_fn};
+use std::pin::pin;
+use std::task::{Context, Waker};
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use verbs_async::verbs_channel::verbs_core::{
+    PollSlot, QueuePair, ReceiveWorkRequest, SendWorkRequest, Sge, WcOpcode, WorkCompletion,
+};
+use verbs_async::{AsyncCq, CqEvents, CqPollState};
+
+use crate::ends::{WAYS, events, run, within};
+use crate::harness::{begin, context};
+
+/// What ends by itself has ended by then.
+const LATE: Duration = Duration::from_secs(20);
+
+/// Two queue pairs that are connected to each other, and one queue for all they do. Messages are
+/// empty.
+struct Wired {
+    left: QueuePair,
+    right: QueuePair,
+    cq: AsyncCq,
+}
+
+impl Wired {
+    fn new(events: &CqEvents) -> Self {
+        let pd = events.channel().context().alloc_pd().unwrap();
+        let cq = AsyncCq::create(events, 256).unwrap();
+        let prepared = || {
+            let builder = QueuePair::builder(&pd, cq.cq(), cq.cq());
+            builder.max_send_wr(64).max_recv_wr(64).build().unwrap()
+        };
+        let (left, right) = (prepared(), prepared());
+        let (to_left, to_right) = (left.endpoint(), right.endpoint());
+        Self {
+            left: left.handshake(&to_right).unwrap(),
+            right: right.handshake(&to_left).unwrap(),
+            cq: cq.clone(),
+        }
+    }
+
+    fn receive(&self, wr_id: u64) {
+        let request = ReceiveWorkRequest::new::<Sge>(&mut []).wr_id(wr_id);
+        // SAFETY: there is no memory.
+        unsafe { self.right.post_receive(&mut [request]) }.unwrap();
+    }
+
+    fn send(&self, wr_id: u64) {
+        let request = SendWorkRequest::new::<Sge>(&mut []).wr_id(wr_id);
+        // SAFETY: there is no memory.
+        unsafe { self.left.post(&mut [request.into()]) }.unwrap();
+    }
+
+    /// Waits for so many of whatever comes; their numbers, sorted.
+    async fn any(&self, count: usize) -> Vec<u64> {
+        let mut slots = [const { PollSlot::new() }; 4];
+        let mut found = Vec::new();
+        while found.len() < count {
+            let polled = within(LATE, self.cq.poll(&mut slots)).await;
+            let polled = polled.expect("nothing comes").unwrap();
+            found.extend(polled.iter().map(WorkCompletion::wr_id));
+        }
+        found.sort_unstable();
+        found
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn whatever_comes_and_what_was_asked_for() {
+    let _test = begin!();
+    for way in WAYS {
+        run(way, async move {
+            let wired = Wired::new(&events(way, &context()));
+            for round in 0..200 {
+                // Each sleeps first.
+                wired.receive(2 * round);
+                let cq = wired.cq.clone();
+                let mut received = pin!(cq.poll_wr_id(2 * round));
+                assert!(received.as_mut().poll(&mut noop()).is_pending());
+                wired.send(2 * round + 1);
+                let completion = within(LATE, received).await.expect("nothing comes");
+                let success = completion.unwrap().result().unwrap();
+                assert_eq!(success.opcode(), WcOpcode::RECV);
+                assert_eq!(wired.any(1).await, [2 * round + 1]);
+            }
+        });
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn each_of_many_tasks_gets_its_own() {
+    let _test = begin!();
+    for way in WAYS {
+        run(way, async move {
+            let wired = Wired::new(&events(way, &context()));
+            let waiters = (0..64).rev().map(|wr_id| {
+                let waiting = wired.cq.poll_wr_id(wr_id);
+                async move { (wr_id, waiting.await.unwrap().wr_id()) }
+            });
+            let mut waiters = Box::pin(join_all(waiters));
+            assert!(waiters.as_mut().poll(&mut noop()).is_pending());
+            for wr_id in 0..32 {
+                wired.receive(wr_id);
+                wired.send(32 + wr_id);
+            }
+            let found = within(LATE, waiters).await.expect("some sleep on");
+            assert!(found.iter().all(|(wanted, got)| wanted == got), "{found:?}");
+        });
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn the_same_number_many_times_goes_round() {
+    let _test = begin!();
+    for way in WAYS {
+        run(way, async move {
+            let wired = Wired::new(&events(way, &context()));
+            let mut waiters: Vec<_> = (0..6).map(|_| Box::pin(wired.cq.poll_wr_id(7))).collect();
+            for waiter in &mut waiters {
+                assert!(waiter.as_mut().poll(&mut noop()).is_pending());
+            }
+            // The first, the last and one between go: the others close ranks.
+            for gone in [5, 3, 0] {
+                drop(waiters.remove(gone));
+            }
+            for _ in 0..2 {
+                wired.receive(7);
+                wired.send(7);
+            }
+            let found = within(LATE, join_all(waiters))
+                .await
+                .expect("some sleep on");
+            assert!(
+                found
+                    .iter()
+                    .all(|found| found.as_ref().unwrap().wr_id() == 7)
+            );
+            // One is left, for whoever asks.
+            assert_eq!(wired.any(1).await, [7]);
+        });
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn who_is_dropped_loses_no_completion() {
+    let _test = begin!();
+    for way in WAYS {
+        run(way, async move {
+            let wired = Wired::new(&events(way, &context()));
+            for round in 0..50_u64 {
+                wired.receive(1);
+                let mut waiters = [1, 2].map(|wr_id| Box::pin(wired.cq.poll_wr_id(wr_id)));
+                for waiter in &mut waiters {
+                    assert!(waiter.as_mut().poll(&mut noop()).is_pending());
+                }
+                let mut slots = [const { PollSlot::new() }; 1];
+                let mut any = Box::pin(wired.cq.poll(&mut slots));
+                // Asks for whatever comes; nothing is there yet.
+                assert!(any.as_mut().poll(&mut noop()).is_pending());
+                wired.send(2);
+                if round % 2 == 0 {
+                    // By now it may have been found for them.
+                    within(Duration::from_millis(1), std::future::pending::<()>()).await;
+                }
+                drop(any);
+                drop(waiters);
+                assert_eq!(wired.any(2).await, [1, 2]);
+            }
+        });
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_future_of_one_s_own() {
+    let _test = begin!();
+    for way in WAYS {
+        run(way, async move {
+            let wired = Wired::new(&events(way, &context()));
+            let mut state = CqPollState::default();
+            let mut slots = [const { PollSlot::new() }; 3];
+            let (mut found, mut posted) = (Vec::new(), 0);
+            while found.len() < 60 {
+                let polled = poll_fn(|cx| {
+                    let polled = wired.cq.poll_completions(cx, &mut state, &mut slots);
+                    if polled.is_pending() && posted < 30 {
+                        wired.receive(posted);
+                        wired.send(30 + posted);
+                        posted += 1;
+                    }
+                    polled
+                });
+                let count = within(LATE, polled).await.expect("nothing comes").unwrap();
+                assert!(count > 0);
+                let completions = PollSlot::completions(&slots[..count]);
+                found.extend(completions.iter().map(WorkCompletion::wr_id));
+            }
+            found.sort_unstable();
+            assert!(found.into_iter().eq(0..60));
+        });
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_queue_dropped_with_events_that_nobody_took_does_not_hang() {
+    let _test = begin!();
+    for way in WAYS {
+        run(way, async move {
+            let events = events(way, &context());
+            for round in 0..30_u64 {
+                let wired = Wired::new(&events);
+                wired.receive(1);
+                let mut waiting = Box::pin(wired.cq.poll_wr_id(3));
+                assert!(waiting.as_mut().poll(&mut noop()).is_pending());
+                // Announced, or on its way, or just being taken, when all of it goes.
+                wired.send(2);
+                if round % 3 == 1 {
+                    within(
+                        Duration::from_micros(100 * round),
+                        std::future::pending::<()>(),
+                    )
+                    .await;
+                }
+                drop(waiting);
+                drop(wired);
+            }
+            // What is announced there is told to others as ever.
+            let wired = Wired::new(&events);
+            wired.receive(1);
+            wired.send(2);
+            assert_eq!(wired.any(2).await, [1, 2]);
+        });
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn many_queues_on_one_completion_channel() {
+    let _test = begin!();
+    for way in WAYS {
+        run(way, async move {
+            let events = events(way, &context());
+            let all: Vec<_> = (0..24).map(|_| Wired::new(&events)).collect();
+            let mut waiting: Vec<_> = (0..)
+                .zip(&all)
+                .map(|(at, wired)| Box::pin(wired.cq.poll_wr_id(at)))
+                .collect();
+            for (at, waiter) in (0..).zip(&mut waiting) {
+                all[at].receive(at as u64);
+                assert!(waiter.as_mut().poll(&mut noop()).is_pending());
+            }
+            for wired in all.iter().rev() {
+                wired.send(100);
+            }
+            for (at, found) in (0..).zip(within(LATE, join_all(waiting)).await.unwrap()) {
+                assert_eq!(found.unwrap().wr_id(), at);
+            }
+            for wired in &all {
+                assert_eq!(wired.any(1).await, [100]);
+            }
+        });
+    }
+}
+
+/// For what is polled by hand, and is not to be woken.
+fn noop() -> Context<'static> {
+    Context::from_waker(Waker::noop())
+}

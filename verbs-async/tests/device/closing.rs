@@ -1,0 +1,129 @@
+//! How a channel ends: closed in order, in vain, or dropped in the middle of its work.
+
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use verbs_async::verbs_channel::{BufferPool, DownReason, Refusal, TransportError};
+use verbs_async::{Error, Operation};
+
+use crate::ends::{WAYS, block, narrow_pair, pair, run, within};
+use crate::harness::begin;
+
+/// A moment, and one that nothing takes which ends by itself.
+const SOON: Duration = Duration::from_millis(200);
+const LATE: Duration = Duration::from_secs(10);
+
+/// All of them say that the channel was closed, soon, and give their buffers back.
+async fn all_say_closed(operations: Vec<Operation>) {
+    let ended = within(LATE, join_all(operations)).await;
+    for (result, buffer) in ended.expect("some say nothing") {
+        let closed = matches!(
+            result,
+            Err(Error::Transport(TransportError::Aborted(
+                DownReason::Closed
+            ))) | Err(Error::Refused(Refusal::Down(DownReason::Closed)))
+        );
+        assert!(closed, "{result:?}");
+        assert_eq!(buffer[..], [1; 8]);
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn close_lets_what_was_sent_finish_and_aborts_receives() {
+    let _test = begin!();
+    for way in WAYS {
+        run(way, async move {
+            let (group, left, right) = narrow_pair(way, 4);
+            let pool = BufferPool::new(group.pd(), 8, 128).unwrap();
+            let own = || block(&pool, &[1; 8]);
+            // More than there are places: in flight and in line.
+            let receives: Vec<_> = (0..10).map(|_| left.receive(own())).collect();
+            let sends: Vec<_> = (0..30).map(|_| left.send(own())).collect();
+            let theirs: Vec<_> = (0..30).map(|_| right.receive(own())).collect();
+            within(LATE, left.close()).await.expect("ends").unwrap();
+            for (sent, _) in join_all(sends).await {
+                sent.unwrap();
+            }
+            all_say_closed(receives).await;
+            for (received, _) in join_all(theirs).await {
+                received.unwrap();
+            }
+            right.close().await.unwrap();
+            assert_eq!(pool.available(), pool.capacity());
+        });
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn close_under_a_timeout_ends_though_the_peer_is_silent() {
+    let _test = begin!();
+    for way in WAYS {
+        run(way, async move {
+            let (group, left, right) = narrow_pair(way, 4);
+            let pool = BufferPool::new(group.pd(), 8, 128).unwrap();
+            let own = || block(&pool, &[1; 8]);
+            // No receive is posted, and the card asks for ever.
+            let operations: Vec<_> = (0..12)
+                .flat_map(|_| [left.send(own()), left.receive(own())])
+                .collect();
+            assert!(within(SOON, left.close()).await.is_none());
+            all_say_closed(operations).await;
+            assert_eq!(pool.available(), pool.capacity());
+            // The other end, and the group, are as they were.
+            assert!(!right.is_down());
+            drop(group.prepare().unwrap());
+        });
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_channel_dropped_with_work_in_flight_gives_everything_back() {
+    let _test = begin!();
+    for way in WAYS {
+        run(way, async move {
+            let (group, left, right) = pair(way);
+            let pool = BufferPool::new(group.pd(), 8, 256).unwrap();
+            let own = || block(&pool, &[1; 8]);
+            let operations: Vec<_> = (0..80)
+                .flat_map(|_| [left.send(own()), left.receive(own())])
+                .collect();
+            // Some are awaited by another task when it happens.
+            let waits = std::thread::spawn(move || pollster::block_on(all_say_closed(operations)));
+            within(SOON, std::future::pending::<()>()).await;
+            drop(left);
+            waits.join().unwrap();
+            assert_eq!(pool.available(), pool.capacity());
+            // Those that nobody waits for too.
+            for operation in [right.send(own()), right.receive(own())] {
+                drop(operation);
+            }
+            drop(right);
+            drop(group);
+            assert_eq!(pool.available(), pool.capacity());
+        });
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn operations_outlive_their_channel_and_its_group() {
+    let _test = begin!();
+    for way in WAYS {
+        run(way, async move {
+            let (group, left, right) = pair(way);
+            let pool = BufferPool::new(group.pd(), 8, 16).unwrap();
+            let own = || block(&pool, &[1; 8]);
+            let receives = (0..4).map(|_| right.receive(own())).collect();
+            let lost: Vec<_> = (0..4).map(|_| left.receive(own())).collect();
+            drop((left, right, group));
+            all_say_closed(receives).await;
+            // Nor does it matter in which order.
+            assert_eq!(pool.available(), 12);
+            drop(lost);
+            assert_eq!(pool.available(), pool.capacity());
+        });
+    }
+}

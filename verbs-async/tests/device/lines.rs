@@ -1,0 +1,117 @@
+//! Lines: what has no place in its queue yet waits for one, first come, first served.
+
+use futures_util::future::join;
+use verbs_async::verbs_channel::{BufferPool, Outgoing, OwnedWork, Queue};
+
+use crate::ends::{WAYS, block, glance, narrow_pair, run};
+use crate::harness::begin;
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_thousand_sends_through_four_places_arrive_in_order() {
+    let _test = begin!();
+    for way in WAYS {
+        run(way, async move {
+            let (group, left, right) = narrow_pair(way, 4);
+            assert!(left.credits(Queue::Send) < 32 && right.credits(Queue::Receive) < 32);
+            let pool = BufferPool::new(group.pd(), 4, 2000).unwrap();
+            let number = |at: u32| block(&pool, &at.to_le_bytes());
+            // All of them at once, on both ends.
+            let receives: Vec<_> = (0..1000).map(|_| right.receive(number(0))).collect();
+            let sends: Vec<_> = (0..1000).map(|at| left.send(number(at))).collect();
+            assert_eq!(pool.available(), 0);
+            let sent = async {
+                for (at, send) in (0..).zip(sends) {
+                    let (sent, bytes) = send.await;
+                    sent.unwrap();
+                    assert_eq!(bytes[..], u32::to_le_bytes(at));
+                }
+            };
+            let received = async {
+                for (at, receive) in (0..).zip(receives) {
+                    let (received, bytes) = receive.await;
+                    received.unwrap();
+                    assert_eq!(bytes[..], u32::to_le_bytes(at));
+                }
+            };
+            join(sent, received).await;
+            left.close().await.unwrap();
+            right.close().await.unwrap();
+            assert_eq!(pool.available(), pool.capacity());
+        });
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn what_is_cancelled_in_line_is_not_sent_and_its_buffer_is_back_at_once() {
+    let _test = begin!();
+    for way in WAYS {
+        run(way, async move {
+            let (group, left, right) = narrow_pair(way, 4);
+            let pool = BufferPool::new(group.pd(), 4, 64).unwrap();
+            let number = |at: u32| block(&pool, &at.to_le_bytes());
+            let places = left.credits(Queue::Send);
+            // Nobody receives yet: all places stay taken.
+            let first: Vec<_> = (0..places).map(|at| left.send(number(at))).collect();
+            let mut line: Vec<_> = (places..places + 12)
+                .map(|at| Some(left.send(number(at))))
+                .collect();
+            let taken = pool.available();
+            // Its head, its end and others, some of which have been asked for.
+            for at in [0, 1, 5, 6, 11] {
+                let mut cancelled = line[at].take().unwrap();
+                assert!(at % 2 == 0 || !glance(&mut cancelled));
+                drop(cancelled);
+            }
+            assert_eq!(pool.available(), taken + 5);
+            let left_over = first.into_iter().chain(line.into_iter().flatten());
+            for send in left_over {
+                let receive = right.receive(number(0));
+                let (sent, own) = send.await;
+                sent.unwrap();
+                let (received, bytes) = receive.await;
+                received.unwrap();
+                assert_eq!(bytes[..], own[..]);
+            }
+            left.close().await.unwrap();
+            right.close().await.unwrap();
+            assert_eq!(pool.available(), pool.capacity());
+        });
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_batch_waits_for_all_its_places_and_nobody_passes_it() {
+    let _test = begin!();
+    for way in WAYS {
+        run(way, async move {
+            let (group, left, right) = narrow_pair(way, 4);
+            let pool = BufferPool::new(group.pd(), 4, 64).unwrap();
+            let number = |at: u32| block(&pool, &at.to_le_bytes());
+            let places = left.credits(Queue::Send);
+            let first: Vec<_> = (0..places - 1).map(|at| left.send(number(at))).collect();
+            let works = (places - 1..2 * places - 1)
+                .map(|at| OwnedWork::from(Outgoing::send(number(at))))
+                .collect();
+            let batch = left.batch(works);
+            // There is a place for it, but it is not its turn.
+            let behind = left.send(number(2 * places - 1));
+            assert_eq!(left.credits(Queue::Send), 1);
+            let receives: Vec<_> = (0..2 * places).map(|_| right.receive(number(0))).collect();
+            for send in first {
+                send.await.0.unwrap();
+            }
+            let (ended, works) = batch.await;
+            ended.unwrap();
+            assert_eq!(works.len(), places as usize);
+            behind.await.0.unwrap();
+            for (at, receive) in (0_u32..).zip(receives) {
+                let (received, bytes) = receive.await;
+                received.unwrap();
+                assert_eq!(bytes[..], at.to_le_bytes());
+            }
+        });
+    }
+}

@@ -1,0 +1,188 @@
+//! Runtimes that end, and groups that many of them share.
+
+use std::thread;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use tokio::runtime::{Builder, Runtime};
+use verbs_async::verbs_channel::{BufferPool, Channel, DownReason, Refusal, TransportError};
+use verbs_async::{AsyncGroup, CqEvents, Error, Operation};
+
+use crate::ends::{WAYS, block, events, run, within};
+use crate::harness::{begin, context};
+
+/// What ends by itself has ended by then.
+const LATE: Duration = Duration::from_secs(20);
+
+fn runtime() -> Runtime {
+    Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .unwrap()
+}
+
+/// A group that a runtime watches.
+fn group_in(runtime: &Runtime) -> AsyncGroup {
+    let context = context();
+    let _inside = runtime.enter();
+    let events = CqEvents::create_tokio(&context).unwrap();
+    let pd = context.alloc_pd().unwrap();
+    AsyncGroup::new(Channel::builder(&pd), 16, &events).unwrap()
+}
+
+/// All of them say that nothing is announced any more.
+async fn all_say_unannounced(operations: Vec<Operation>) {
+    let ended = within(LATE, join_all(operations)).await;
+    for (result, buffer) in ended.expect("some say nothing") {
+        let is_told = matches!(
+            result,
+            Err(Error::Transport(TransportError::Aborted(
+                DownReason::Unannounced
+            ))) | Err(Error::Refused(Refusal::Down(DownReason::Unannounced)))
+        );
+        assert!(is_told, "{result:?}");
+        assert_eq!(buffer[..], [1; 8]);
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_runtime_that_ends_under_work_ends_the_work() {
+    let _test = begin!();
+    for armed in [false, true] {
+        let runtime = runtime();
+        let group = group_in(&runtime);
+        let (left, right) = group.loopback().unwrap();
+        let pool = BufferPool::new(group.pd(), 8, 256).unwrap();
+        let own = || block(&pool, &[1; 8]);
+        // Sends that nobody receives, in flight and in line, and receives.
+        let mut operations: Vec<_> = (0..100)
+            .flat_map(|_| [left.send(own()), left.receive(own())])
+            .collect();
+        let inside = armed.then(|| {
+            // Some tasks sleep in the runtime, some elsewhere, when it ends.
+            let there = operations.split_off(100);
+            drop(runtime.spawn(join_all(there)));
+            let here = operations.split_off(50);
+            thread::spawn(move || pollster::block_on(all_say_unannounced(here)))
+        });
+        thread::sleep(Duration::from_millis(100));
+        drop(runtime);
+        pollster::block_on(all_say_unannounced(operations));
+        if let Some(inside) = inside {
+            inside.join().unwrap();
+        }
+        assert_eq!(pool.available(), pool.capacity());
+        // And what comes after that is told so at once.
+        pollster::block_on(all_say_unannounced(vec![right.send(own())]));
+        let closed = pollster::block_on(right.close());
+        assert!(matches!(closed, Err(Error::Down(DownReason::Unannounced))));
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn runtimes_share_a_group() {
+    let _test = begin!();
+    let (watches, another) = (runtime(), runtime());
+    let group = group_in(&watches);
+    let pool = BufferPool::new(group.pd(), 8, 64).unwrap();
+    // Tasks of two runtimes and of none, on channels of their own and on both ends of one.
+    let (left, right) = group.loopback().unwrap();
+    let own = || block(&pool, &[1; 8]);
+    let receiver = {
+        let pool = pool.clone();
+        another.spawn(async move {
+            for at in 0..200_u64 {
+                let (received, bytes) = right.receive(block(&pool, &[0; 8])).await;
+                received.unwrap();
+                assert_eq!(bytes[..], at.to_le_bytes());
+            }
+            right
+        })
+    };
+    let sender = {
+        let pool = pool.clone();
+        watches.spawn(async move {
+            for at in 0..200_u64 {
+                left.send(block(&pool, &at.to_le_bytes())).await.0.unwrap();
+            }
+            left
+        })
+    };
+    let (a, b) = group.loopback().unwrap();
+    let neither = async {
+        for _ in 0..200 {
+            let receive = b.receive(own());
+            a.send(own()).await.0.unwrap();
+            receive.await.0.unwrap();
+        }
+    };
+    pollster::block_on(within(LATE, neither)).expect("it hangs");
+    let left = pollster::block_on(within(LATE, sender)).unwrap().unwrap();
+    let right = pollster::block_on(within(LATE, receiver)).unwrap().unwrap();
+    // One that does not watch may end: it takes nobody along.
+    drop(another);
+    let receive = right.receive(own());
+    pollster::block_on(left.send(own())).0.unwrap();
+    pollster::block_on(within(LATE, receive))
+        .unwrap()
+        .0
+        .unwrap();
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn many_groups_on_one_completion_channel() {
+    let _test = begin!();
+    for way in WAYS {
+        run(way, async move {
+            let context = context();
+            let events = events(way, &context);
+            let pd = context.alloc_pd().unwrap();
+            let groups: Vec<_> = (0..16)
+                .map(|_| AsyncGroup::new(Channel::builder(&pd), 2, &events).unwrap())
+                .collect();
+            drop(events);
+            let pool = BufferPool::new(&pd, 8, 64).unwrap();
+            let pairs: Vec<_> = groups
+                .iter()
+                .map(|group| group.loopback().unwrap())
+                .collect();
+            let mut receives: Vec<_> = pairs
+                .iter()
+                .map(|(_, right)| Some(right.receive(block(&pool, &[0; 8]))))
+                .collect();
+            let mut rounds = Vec::new();
+            for (at, (left, _)) in pairs.iter().enumerate() {
+                let receive = receives[at].take().unwrap();
+                let number = at.to_le_bytes();
+                let pool = &pool;
+                rounds.push(async move {
+                    let sending = left.send(block(pool, &number));
+                    let (received, bytes) = receive.await;
+                    received.unwrap();
+                    assert_eq!(bytes[..], number);
+                    sending.await.0.unwrap();
+                });
+            }
+            within(LATE, join_all(rounds)).await.expect("some hang");
+            // Some go with events on their way; the others do not notice.
+            let mut pairs = pairs.into_iter();
+            for (left, right) in pairs.by_ref().take(8) {
+                let receive = right.receive(block(&pool, &[0; 8]));
+                drop((left.send(block(&pool, &[0; 8])), receive));
+                drop((right, left));
+            }
+            drop(groups);
+            for (left, right) in pairs {
+                let receive = right.receive(block(&pool, &[0; 8]));
+                left.send(block(&pool, b"still")).await.0.unwrap();
+                assert_eq!(&receive.await.1[..5], b"still");
+                drop((left.close().await, right.close().await));
+            }
+            assert_eq!(pool.available(), pool.capacity());
+        });
+    }
+}

@@ -1,0 +1,210 @@
+//! How often the kernel is called: not at all while completions keep coming, and for a sleep to arm
+//! the queue once and to take one event.
+//!
+//! `strace` watches a process of its own, between two calls that nothing else makes.
+
+use std::env;
+use std::fs;
+use std::io::{BufRead as _, BufReader};
+use std::process::{Command, Stdio};
+
+use futures_util::future::join;
+use verbs_async::verbs_channel::BufferPool;
+use verbs_async::{AsyncChannel, Operation};
+
+use crate::ends::{WAYS, Way, alone, block, connect, run};
+use crate::harness::child::{Child, Line, role};
+use crate::harness::{Test, begin, device_name, is_soft, peer_name};
+
+/// Completions that come without a pause.
+const READY: usize = 60;
+
+/// Rounds in which each end sleeps once.
+const ROUNDS: usize = 20;
+
+/// A call that nothing else makes, to be found among others.
+fn mark() {
+    // SAFETY: it asks for a number.
+    unsafe { libc::getpgid(0) };
+}
+
+/// An end of the wire.
+struct End {
+    channel: AsyncChannel,
+    pool: BufferPool,
+}
+
+impl End {
+    fn send(&self) -> Operation {
+        self.channel.send(block(&self.pool, &[1; 8]))
+    }
+
+    fn receive(&self) -> Operation {
+        self.channel.receive(block(&self.pool, &[0; 8]))
+    }
+}
+
+/// Messages that have come before anybody asks, and new receives in their places: on this device
+/// the card gets those through memory.
+async fn keep_coming(here: &End, there: &End) {
+    let mut receives = [(); READY].map(|()| here.receive());
+    for measured in [false, true] {
+        for _ in 0..READY {
+            there.send().await.0.unwrap();
+        }
+        if measured {
+            mark();
+        }
+        for receive in &mut receives {
+            let (received, bytes) = (&mut *receive).await;
+            received.unwrap();
+            assert_eq!(bytes[..], [1; 8]);
+            drop(bytes);
+            *receive = here.receive();
+        }
+    }
+    mark();
+}
+
+async fn sleep_for_each(here: &End, there: &End) {
+    mark();
+    for _ in 0..ROUNDS {
+        let (received, sent) = join(here.receive(), async { there.send().await }).await;
+        received.0.unwrap();
+        sent.0.unwrap();
+    }
+    mark();
+}
+
+/// What the process that is watched does.
+fn be_watched(way: &str, mut line: Line, sleeps: bool) {
+    let found = WAYS.into_iter().find(|each| format!("{each:?}") == way);
+    let way = found.unwrap();
+    run(way, async move {
+        let groups = [device_name(), peer_name()].map(|device| alone(way, &device));
+        let (here, there) = connect(&groups[0], &groups[1]);
+        let [here, there] = [here, there].map(|channel| End {
+            pool: BufferPool::new(channel.pd(), 8, 2 * READY).unwrap(),
+            channel,
+        });
+        line.say(&std::process::id().to_string());
+        line.hear();
+        if sleeps {
+            sleep_for_each(&here, &there).await;
+        } else {
+            keep_coming(&here, &there).await;
+        }
+        line.say("done");
+        line.hear();
+    });
+}
+
+/// What was called between the marks.
+#[derive(Debug)]
+struct Calls {
+    // All calls of the thread that marked.
+    own: Vec<String>,
+    // Of all threads.
+    arms: usize,
+    events: usize,
+}
+
+/// Watches a process that does its part; `None` if that cannot be done here.
+fn watch(test: &Test, way: Way) -> Option<Calls> {
+    if !is_soft() {
+        test.skip("only of soft-RoCE is it known which calls are whose");
+        return None;
+    }
+    let trace = env::temp_dir().join(format!("verbs-async-{}", std::process::id()));
+    let mut child = Child::start(test, &format!("{way:?}"));
+    let watcher = Command::new("strace")
+        .args(["-f", "-y", "-x", "-s", "4", "-o"])
+        .arg(&trace)
+        .args(["-p", &child.line.hear()])
+        .stderr(Stdio::piped())
+        .spawn();
+    let Ok(mut watcher) = watcher else {
+        test.skip("there is no strace");
+        return None;
+    };
+    let mut said = String::new();
+    let mut says = BufReader::new(watcher.stderr.take().unwrap());
+    says.read_line(&mut said).unwrap();
+    assert!(said.contains("attached"), "{said}");
+    child.line.say("go");
+    child.line.hear();
+    child.kill();
+    watcher.wait().unwrap();
+    let text = fs::read_to_string(&trace).unwrap();
+    fs::remove_file(&trace).ok();
+    Some(calls(&text))
+}
+
+/// Reads what strace wrote: `THREAD CALL(…) = RESULT` in each line.
+fn calls(text: &str) -> Calls {
+    let lines: Vec<_> = text
+        .lines()
+        .filter_map(|line| line.split_once(' '))
+        .map(|(thread, call)| (thread, call.trim_start()))
+        .collect();
+    let marks: Vec<_> = (0..lines.len())
+        .filter(|at| lines[*at].1.starts_with("getpgid("))
+        .collect();
+    let [first, last] = marks[..] else {
+        panic!("{} marks", marks.len());
+    };
+    let between = &lines[first + 1..last];
+    let count = |is: fn(&str) -> bool| between.iter().filter(|(_, call)| is(call)).count();
+    let thread = lines[first].0;
+    Calls {
+        own: between
+            .iter()
+            .filter(|(whose, _)| *whose == thread)
+            .map(|(_, call)| (*call).to_owned())
+            .collect(),
+        // What else is written is a doorbell.
+        arms: count(|call| {
+            let req_notify = call.starts_with("ioctl(") || call.contains(r#""\x17\x00"#);
+            req_notify && call.contains("uverbs")
+        }),
+        events: count(|call| call.starts_with("read(") && call.contains("infinibandevent")),
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn there_is_none_while_completions_keep_coming() {
+    if let Some((way, line)) = role() {
+        return be_watched(&way, line, false);
+    }
+    let test = begin!();
+    for way in WAYS {
+        let Some(calls) = watch(&test, way) else {
+            return;
+        };
+        assert!(calls.own.is_empty(), "{way:?}: {calls:#?}");
+        assert_eq!((calls.arms, calls.events), (0, 0), "{way:?}");
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_sleep_arms_once_and_takes_one_event() {
+    if let Some((way, line)) = role() {
+        return be_watched(&way, line, true);
+    }
+    let test = begin!();
+    for way in WAYS {
+        let Some(calls) = watch(&test, way) else {
+            return;
+        };
+        // Each end, in each round.
+        let sleeps = 2 * ROUNDS;
+        let Calls { arms, events, .. } = calls;
+        assert!(arms >= ROUNDS && arms <= sleeps, "{way:?}: {arms} arms");
+        assert!(
+            events >= ROUNDS && events <= arms,
+            "{way:?}: {events} events, {arms} arms"
+        );
+    }
+}

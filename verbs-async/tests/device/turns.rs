@@ -1,0 +1,183 @@
+//! Whose turn it is to drive: nobody who sleeps, stays away or was leaked keeps others from theirs.
+
+use std::os::unix::net::UnixStream;
+use std::thread;
+use std::time::Duration;
+
+use async_io::Async;
+use futures_util::future::join_all;
+use verbs_async::verbs_channel::{BufferPool, Queue};
+use verbs_async::{AsyncChannel, AsyncGroup};
+
+use crate::ends::{WAYS, Way, alone, block, buffer, glance, narrow_pair, pair, run, within};
+use crate::harness::{begin, device_name, peer_name};
+
+/// Rounds of ping-pong, on each notifier.
+const ROUNDS: u32 = 2000;
+
+/// One message at a time: each end sleeps for each, in a race between the completion and the arming.
+async fn rally(channel: &AsyncChannel, group: &AsyncGroup, serves: bool) {
+    let word = || buffer(group.pd(), &[0; 4]);
+    let (mut spare, mut own) = (word(), word());
+    let mut receiving = channel.receive(word());
+    for round in 0..ROUNDS {
+        own[..].copy_from_slice(&round.to_le_bytes());
+        if serves {
+            let (sent, bytes) = channel.send(own).await;
+            sent.unwrap();
+            own = bytes;
+        }
+        let (received, bytes) = receiving.await;
+        received.unwrap();
+        assert_eq!(bytes[..], round.to_le_bytes());
+        receiving = channel.receive(spare);
+        spare = bytes;
+        if !serves {
+            let (sent, bytes) = channel.send(own).await;
+            sent.unwrap();
+            own = bytes;
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn no_wake_up_is_missed_in_thousands_of_rounds() {
+    let _test = begin!();
+    for way in WAYS {
+        let side = move |stream, device: String, serves| async move {
+            let group = alone(way, &device);
+            let stream = Async::<UnixStream>::new(stream).unwrap();
+            let (channel, _) = group.exchange(stream, b"").await.unwrap();
+            rally(&channel, &group, serves).await;
+            // The other side may not know yet that its last message has come.
+            channel
+        };
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let peer = thread::spawn(move || run(way, side(theirs, peer_name(), false)));
+        let channel = run(way, side(ours, device_name(), true));
+        drop((channel, peer.join().unwrap()));
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn tasks_that_are_polled_once_stop_nobody() {
+    let _test = begin!();
+    for way in WAYS {
+        run(way, async move {
+            let (group, left, right) = pair(way);
+            let pd = group.pd();
+            // Each has been the last to arm, and will not drive again.
+            let mut sleepers = Vec::new();
+            for round in 0..20_u8 {
+                let mut sleeper = right.receive(buffer(pd, &[0; 8]));
+                assert!(!glance(&mut sleeper));
+                let mut receiving = right.receive(buffer(pd, &[0; 8]));
+                assert!(!glance(&mut receiving));
+                let mut first = left.send(buffer(pd, &[round; 8]));
+                glance(&mut first);
+                let second = left.send(buffer(pd, &[round; 8]));
+                second.await.0.unwrap();
+                let (received, bytes) = receiving.await;
+                received.unwrap();
+                assert_eq!(bytes[..], [round; 8]);
+                sleepers.push((round, sleeper));
+            }
+            // What they were after is theirs when they come.
+            for (round, sleeper) in sleepers {
+                let (received, bytes) = sleeper.await;
+                received.unwrap();
+                assert_eq!(bytes[..], [round; 8]);
+            }
+        });
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+#[expect(clippy::mem_forget, reason = "is what is tested")]
+fn operations_that_are_leaked_stop_nobody() {
+    let _test = begin!();
+    for way in WAYS {
+        run(way, async move {
+            let (group, left, right) = narrow_pair(way, 4);
+            let pool = BufferPool::new(group.pd(), 8, 64).unwrap();
+            let places = right.credits(Queue::Receive) as usize;
+            // In flight, and in line; polled, and never polled.
+            for at in 0..places + 3 {
+                let mut leaked = right.receive(block(&pool, &[0; 8]));
+                if at % 2 == 0 {
+                    glance(&mut leaked);
+                }
+                std::mem::forget(leaked);
+            }
+            let receiving = right.receive(block(&pool, &[0; 8]));
+            let sends = (0..places + 4).map(|_| left.send(block(&pool, b"abcd")));
+            for (sent, _) in join_all(sends.collect::<Vec<_>>()).await {
+                sent.unwrap();
+            }
+            assert_eq!(&receiving.await.1[..4], b"abcd");
+            left.close().await.unwrap();
+            right.close().await.unwrap();
+            // Those who leaked them have them; nobody else lost any.
+            assert_eq!(pool.available(), 64 - (places + 3));
+        });
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn an_operation_that_timed_out_is_awaited_again() {
+    let _test = begin!();
+    for way in WAYS {
+        run(way, async move {
+            let (group, left, right) = pair(way);
+            let pool = BufferPool::new(group.pd(), 8, 4).unwrap();
+            let soon = Duration::from_millis(50);
+            let mut receiving = right.receive(block(&pool, &[0; 8]));
+            for _ in 0..3 {
+                let timed_out = if way == Way::Tokio {
+                    tokio::time::timeout(soon, &mut receiving).await.is_err()
+                } else {
+                    within(soon, &mut receiving).await.is_none()
+                };
+                assert!(timed_out);
+            }
+            left.send(block(&pool, b"late")).await.0.unwrap();
+            let (received, bytes) = receiving.await;
+            assert_eq!(received.unwrap().byte_len(), 4);
+            assert_eq!(&bytes[..4], b"late");
+        });
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn an_operation_that_timed_out_and_is_dropped_returns_its_block() {
+    let _test = begin!();
+    for way in WAYS {
+        run(way, async move {
+            let (group, left, right) = pair(way);
+            let pool = BufferPool::new(group.pd(), 8, 4).unwrap();
+            let soon = Duration::from_millis(50);
+            let given_up = within(soon, right.receive(block(&pool, &[0; 8]))).await;
+            assert!(given_up.is_none());
+            // The card has it still.
+            assert_eq!(pool.available(), 3);
+            left.send(block(&pool, b"lost")).await.0.unwrap();
+            // It comes back with the message, though nobody waits for anything.
+            let back = async {
+                while pool.available() < 4 {
+                    within(Duration::from_millis(1), std::future::pending::<()>()).await;
+                }
+            };
+            within(Duration::from_secs(20), back)
+                .await
+                .expect("the block is kept");
+            let receiving = right.receive(block(&pool, &[0; 8]));
+            left.send(block(&pool, b"next")).await.0.unwrap();
+            assert_eq!(&receiving.await.1[..4], b"next");
+        });
+    }
+}

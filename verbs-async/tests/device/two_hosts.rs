@@ -1,0 +1,131 @@
+//! Two machines on one wire, each of which runs the same test: `SOFT_ROCE_HOST` says which one
+//! this is, `SOFT_ROCE_PEER` is the other's address.
+
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::time::Duration;
+use std::{env, fs, thread};
+
+use async_io::Async;
+use futures_util::future::join_all;
+use verbs_async::verbs_channel::verbs_core::{AckTimeout, MaxAckRetries, WcStatus};
+use verbs_async::verbs_channel::{BufferPool, Channel, DownReason, TransportError};
+use verbs_async::{AsyncChannel, AsyncGroup, Error};
+
+use crate::ends::{WAYS, Way, block, events, run, within};
+use crate::harness::{PATIENCE, Test, begin, context, until};
+
+/// Any port that is not taken in a machine that runs nothing else.
+const PORT: u16 = 18602;
+
+/// Whether this is the first of two machines, and a stream to the other.
+fn other(test: &Test) -> Option<(bool, TcpStream)> {
+    let set = env::var("SOFT_ROCE_HOST")
+        .ok()
+        .zip(env::var("SOFT_ROCE_PEER").ok());
+    let Some((host, peer)) = set else {
+        test.skip("SOFT_ROCE_HOST and SOFT_ROCE_PEER name no second machine");
+        return None;
+    };
+    let (first, peer) = (host == "1", peer.parse::<Ipv4Addr>().unwrap());
+    if first {
+        let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, PORT)).unwrap();
+        return Some((first, listener.accept().unwrap().0));
+    }
+    // The other machine may still be starting, or be at another test.
+    let mut stream = None;
+    let come = until(3 * PATIENCE, || {
+        thread::sleep(Duration::from_millis(50));
+        stream = TcpStream::connect((peer, PORT)).ok();
+        stream.is_some()
+    });
+    assert!(come, "the other machine does not come");
+    stream.map(|stream| (first, stream))
+}
+
+/// A channel whose card gives up on a dead peer in some seconds: two machines that share a busy
+/// processor may take a tenth of one for a round trip.
+async fn meet(way: Way, stream: TcpStream) -> (AsyncGroup, AsyncChannel) {
+    let context = context();
+    let builder = Channel::builder(&context.alloc_pd().unwrap())
+        .ack_timeout(AckTimeout::new(17).unwrap())
+        .retry_cnt(MaxAckRetries::new(4).unwrap());
+    let group = AsyncGroup::new(builder, 1, &events(way, &context)).unwrap();
+    let stream = Async::new(stream).unwrap();
+    let (channel, _) = group.exchange(stream, b"").await.unwrap();
+    (group, channel)
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn messages_cross_both_ways() {
+    let test = begin!();
+    for way in WAYS {
+        let Some((_, stream)) = other(&test) else {
+            return;
+        };
+        run(way, async move {
+            let (group, channel) = meet(way, stream).await;
+            let pool = BufferPool::new(group.pd(), 5000, 80).unwrap();
+            let receives: Vec<_> = (0..40)
+                .map(|_| channel.receive(block(&pool, &[0; 5000])))
+                .collect();
+            let sends: Vec<_> = (0..40)
+                .map(|at| channel.send(block(&pool, &[at; 5000])))
+                .collect();
+            for (sent, _) in join_all(sends).await {
+                sent.unwrap();
+            }
+            for (at, (received, bytes)) in (0..).zip(join_all(receives).await) {
+                assert_eq!(received.unwrap().byte_len(), 5000);
+                assert_eq!(bytes[..], [at; 5000]);
+            }
+            // Neither goes before the other has all.
+            let last = channel.receive(block(&pool, &[0; 8]));
+            channel.send(block(&pool, &[0; 8])).await.0.unwrap();
+            last.await.0.unwrap();
+            within(Duration::from_millis(500), std::future::pending::<()>()).await;
+        });
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_machine_that_dies_is_given_up_on() {
+    let test = begin!();
+    let Some((first, stream)) = other(&test) else {
+        return;
+    };
+    run(Way::Tokio, async move {
+        let (group, channel) = meet(Way::Tokio, stream).await;
+        let pool = BufferPool::new(group.pd(), 8, 256).unwrap();
+        let own = || block(&pool, &[1; 8]);
+        if !first {
+            let receives: Vec<_> = (0..8).map(|_| channel.receive(own())).collect();
+            for receive in receives {
+                receive.await.0.unwrap();
+            }
+            // At once, without a word to anyone.
+            fs::write("/proc/sysrq-trigger", "o").unwrap();
+            thread::sleep(PATIENCE);
+            panic!("this machine does not die");
+        }
+        let waits = channel.receive(own());
+        // The first eight arrive; the others are on their way when it dies.
+        let sends: Vec<_> = (0..100).map(|_| channel.send(own())).collect();
+        let ended = within(2 * PATIENCE, join_all(sends)).await;
+        let ended = ended.expect("some wait for ever");
+        assert!(ended.iter().take(8).all(|(result, _)| result.is_ok()));
+        let failed = ended.into_iter().map(|(result, _)| result);
+        let mut failed = failed.skip_while(Result::is_ok);
+        let Some(Err(Error::Transport(TransportError::Work(error)))) = failed.next() else {
+            panic!("the card does not say why");
+        };
+        assert_eq!(error.status, WcStatus::RETRY_EXC_ERR);
+        assert!(failed.all(|result| result.is_err()));
+        assert_eq!(channel.down_reason(), Some(DownReason::Work(error)));
+        let ended = within(PATIENCE, waits).await.expect("it waits on");
+        assert!(ended.0.is_err());
+        drop((ended, channel));
+        assert_eq!(pool.available(), pool.capacity());
+    });
+}

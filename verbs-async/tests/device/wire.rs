@@ -1,0 +1,89 @@
+//! Faults of the wire while tasks wait.
+
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use verbs_async::verbs_channel::BufferPool;
+use verbs_async::{AsyncChannel, AsyncGroup, Error};
+
+use crate::ends::{WAYS, Way, alone, block, connect, run, within};
+use crate::harness::{PATIENCE, begin, device_name, peer_name, wire};
+
+/// Both ends, across the wire.
+fn across(way: Way) -> [(AsyncGroup, AsyncChannel); 2] {
+    let (here, there) = (alone(way, &device_name()), alone(way, &peer_name()));
+    let (left, right) = connect(&here, &there);
+    [(here, left), (there, right)]
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_link_that_goes_down_under_work_ends_it() {
+    let test = begin!(alone);
+    let Some([here, _]) = wire::netdevs(&test) else {
+        return;
+    };
+    for way in WAYS {
+        let here = here.clone();
+        run(way, async move {
+            let [(group, left), (_there, right)] = across(way);
+            let pool = BufferPool::new(group.pd(), 8, 256).unwrap();
+            let own = || block(&pool, &[1; 8]);
+            let theirs = BufferPool::new(right.pd(), 8, 256).unwrap();
+            let receive = right.receive(block(&theirs, &[0; 8]));
+            left.send(own()).await.0.unwrap();
+            receive.await.0.unwrap();
+            let waits = left.receive(own());
+            let broken = wire::down(&here);
+            let sends: Vec<_> = (0..80).map(|_| left.send(own())).collect();
+            let ended = within(PATIENCE, join_all(sends)).await;
+            for (result, buffer) in ended.expect("some wait for ever") {
+                let is_told = matches!(result, Err(Error::Transport(_) | Error::Refused(_)));
+                assert!(is_told, "{result:?}");
+                assert_eq!(buffer[..], [1; 8]);
+            }
+            assert!(left.is_down());
+            // The receive too, whom nobody would have told.
+            let (result, buffer) = within(PATIENCE, waits).await.expect("it waits on");
+            assert!(matches!(result, Err(Error::Transport(_))), "{result:?}");
+            drop(buffer);
+            assert!(matches!(left.close().await, Err(Error::Down(_))));
+            assert_eq!(pool.available(), pool.capacity());
+            drop(broken);
+        });
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_wire_that_loses_for_a_while_only_delays() {
+    let test = begin!(alone);
+    let Some([here, _]) = wire::netdevs(&test) else {
+        return;
+    };
+    for way in WAYS {
+        let here = here.clone();
+        run(way, async move {
+            let [(group, left), (_there, right)] = across(way);
+            let pool = BufferPool::new(group.pd(), 8, 64).unwrap();
+            let theirs = BufferPool::new(right.pd(), 8, 64).unwrap();
+            let receives: Vec<_> = (0..32)
+                .map(|_| right.receive(block(&theirs, &[0; 8])))
+                .collect();
+            let broken = wire::netem(&here, &["loss", "100%"]);
+            let sends: Vec<_> = (0..32)
+                .map(|at| left.send(block(&pool, &[at; 8])))
+                .collect();
+            let mut sending = Box::pin(join_all(sends));
+            let in_vain = within(Duration::from_millis(100), &mut sending).await;
+            assert!(in_vain.is_none());
+            drop(broken);
+            let sent = within(PATIENCE, sending).await.expect("they wait on");
+            assert!(sent.into_iter().all(|(sent, _)| sent.is_ok()));
+            for (at, (received, bytes)) in (0..).zip(join_all(receives).await) {
+                received.unwrap();
+                assert_eq!(bytes[..], [at; 8]);
+            }
+        });
+    }
+}
