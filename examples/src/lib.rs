@@ -3,8 +3,11 @@
 mod account;
 mod address;
 mod device;
+pub mod echo;
 mod failure;
 mod frame;
+pub mod kv;
+mod latencies;
 mod listing;
 pub mod names;
 mod options;
@@ -12,6 +15,7 @@ mod output;
 mod pattern;
 mod pieces;
 mod progress;
+pub mod silence;
 mod tcp;
 mod wait;
 
@@ -20,6 +24,7 @@ pub use address::{Address, AddressError};
 pub use device::{check_size, open};
 pub use failure::{Context, Failure, run};
 pub use frame::{Frames, Hello};
+pub use latencies::Latencies;
 pub use listing::Listing;
 pub use options::Common;
 pub use output::{Measured, say};

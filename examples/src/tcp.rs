@@ -56,6 +56,12 @@ impl Listener {
         &self.listener
     }
 
+    /// The socket, for a runtime; it does not block.
+    #[must_use]
+    pub fn into_socket(self) -> TcpListener {
+        self.listener
+    }
+
     /// Waits for a client, at most for `wait`; its silence will be borne for `limit`.
     ///
     /// # Errors

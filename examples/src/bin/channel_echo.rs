@@ -1,11 +1,12 @@
 //! Sends messages to and fro on a channel, in two ways, and checks each of them at both ends.
 
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use clap::{Parser, ValueEnum};
 use examples::{
-    Common, Context as _, Failure, Hello, Listener, Measured, Pattern, Progress, run, say,
+    Common, Context as _, Failure, Hello, Latencies, Listener, Measured, Pattern, Progress, run,
+    say,
 };
 use serde::{Deserialize, Serialize};
 use verbs_channel::verbs_core::{Context, MemoryRegion, MinRnrTimer};
@@ -333,20 +334,15 @@ fn measure(echo: &mut Echo, run: &Run) -> Result<(), Failure> {
         progress.at(index.into());
     }
     drop(progress);
-    let total: Duration = took.iter().sum();
-    took.sort_unstable();
-    let rank = |percent: usize| {
-        let at = (took.len() * percent / 100).min(took.len().saturating_sub(1));
-        took.get(at).map_or(0.0, |took| took.as_secs_f64() * 1e6)
-    };
+    let took = Latencies::new(took);
     let (name, count) = (run.way.name(), run.count);
     say(format_args!(
         "{name:<14}{size:>10}{count:>10}{:>12.1}{:>12.1}{:>12.1}",
-        rank(0),
-        rank(50),
-        rank(99)
+        took.percentile(0),
+        took.percentile(50),
+        took.percentile(99)
     ))?;
-    Measured::new(name, run.size.into(), count.into(), total, true).tell()
+    Measured::new(name, run.size.into(), count.into(), took.total(), true).tell()
 }
 
 fn describe(run: &Run, index: u32) -> String {

@@ -3,12 +3,11 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
+use examples::kv::record::{self, Seen};
+use examples::kv::{HEADER, MAX_KEY, Reply, Request, Values, Welcome};
 use examples::{Common, Context as _, Failure};
 use verbs_channel::verbs_core::{Context, MemoryRegion};
 use verbs_channel::{Channel, PollStrategy, ScopeError};
-
-use crate::protocol::{HEADER, MAX_KEY, Reply, Request, Values, Welcome};
-use crate::record::{self, Seen};
 
 /// A connection to a server.
 #[derive(Debug)]

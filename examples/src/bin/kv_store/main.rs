@@ -2,17 +2,15 @@
 
 mod bench;
 mod client;
-mod protocol;
-mod record;
 mod server;
 mod store;
 
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use examples::kv::load::Load;
 use examples::{Common, Failure, run, say};
 
-use crate::bench::Bench;
 use crate::client::Connection;
 
 /// Store small values on a server, and read them from its memory without its help
@@ -57,7 +55,7 @@ enum Command {
     /// Print all keys
     List,
     /// Let many clients change and read the same values
-    Bench(Bench),
+    Bench(Load),
 }
 
 const EXAMPLES: &str = "\

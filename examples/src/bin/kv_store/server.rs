@@ -7,6 +7,7 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use examples::kv::{HEADER, MAX_KEY, Reply, Request, Values, Welcome};
 use examples::{Context as _, Failure, Listener, say};
 use verbs_channel::verbs_core::{RemoteMemoryRegion, WcOpcode};
 use verbs_channel::{
@@ -15,7 +16,6 @@ use verbs_channel::{
 };
 
 use crate::Options;
-use crate::protocol::{HEADER, MAX_KEY, Reply, Request, Values, Welcome};
 use crate::store::Store;
 
 /// Requests that a client can have under way. Each is answered in the buffer that it came in.
@@ -249,7 +249,7 @@ impl Server<'_> {
             Ok(request) => self.store.answer(&request, buffer.capacity())?,
             Err(bad) => {
                 self.bad += 1;
-                Reply::Refused(format!("the request is bad: {}", bad.0))
+                Reply::Refused(format!("the request is bad: {bad}"))
             }
         };
         let len = reply.encode(&mut buffer);

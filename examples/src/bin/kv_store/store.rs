@@ -5,10 +5,8 @@ use std::ops::Bound;
 use std::sync::atomic::{Ordering, fence};
 
 use examples::Failure;
+use examples::kv::{Reply, Request, record};
 use verbs_channel::verbs_core::{AccessFlags, ProtectionDomain, RemoteMemoryRegion, SharedRegion};
-
-use crate::protocol::{Reply, Request};
-use crate::record;
 
 /// Keys, and their values in memory that clients may read.
 #[derive(Debug)]

@@ -8,17 +8,22 @@
 //! no particular order and not in one moment, so a reader trusts a record only if its version is
 //! even and the checksum, which is of the version too, is right.
 
-use crate::protocol::MAX_KEY;
+use super::protocol::MAX_KEY;
 
 const WORD: usize = 8;
 /// Where the part begins that the version guards.
-pub(crate) const CHECKSUM: usize = WORD;
+pub const CHECKSUM: usize = WORD;
 const LENGTHS: usize = 2 * WORD;
 const HEADER: usize = 3 * WORD;
 
 /// What a reader sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Seen<'a> {
+#[expect(
+    clippy::exhaustive_enums,
+    reason = "a reader knows what to do with each"
+)]
+pub enum Seen<'a> {
+    /// The value.
     Value(&'a [u8]),
     /// It was read while it changed: read again.
     Torn,
@@ -27,19 +32,22 @@ pub(crate) enum Seen<'a> {
 }
 
 /// The length of a slot for values of at most so many bytes.
-pub(crate) const fn slot_len(max_value: usize) -> usize {
+#[must_use]
+pub const fn slot_len(max_value: usize) -> usize {
     (HEADER + MAX_KEY + max_value).next_multiple_of(WORD)
 }
 
 /// The record from its checksum on; no key is an empty slot.
-pub(crate) fn guarded(version: u64, key: &[u8], value: &[u8]) -> Vec<u8> {
+#[must_use]
+pub fn guarded(version: u64, key: &[u8], value: &[u8]) -> Vec<u8> {
     let len = |bytes: &[u8]| u32::try_from(bytes.len()).unwrap_or(u32::MAX).to_be_bytes();
     let rest = [&len(key)[..], &len(value), key, value].concat();
     [&checksum(version, &rest).to_be_bytes()[..], &rest].concat()
 }
 
 /// Looks at what was read of a slot, for this key.
-pub(crate) fn look<'a>(slot: &'a [u8], key: &[u8]) -> Seen<'a> {
+#[must_use]
+pub fn look<'a>(slot: &'a [u8], key: &[u8]) -> Seen<'a> {
     read(slot).map_or(Seen::Torn, |(is, value)| {
         if is == key {
             Seen::Value(value)

@@ -1,41 +1,60 @@
 //! Requests and replies, as bytes: what clients and server send each other.
 
-use examples::{Failure, Hello};
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 use verbs_channel::verbs_core::RemoteMemoryRegion;
 
+use crate::{Failure, Hello};
+
 /// The longest key, in bytes.
-pub(crate) const MAX_KEY: usize = 128;
+pub const MAX_KEY: usize = 128;
 /// What comes before key and value in a request.
-pub(crate) const HEADER: usize = 8;
+pub const HEADER: usize = 8;
 /// What comes before the contents of a reply.
 const REPLY_HEADER: usize = 4;
 
-pub(crate) fn hello() -> Hello {
+fn hello() -> Hello {
     Hello::new("kv_store", 1)
 }
 
 /// What the server says with its endpoint: where the values are. A client says hello only.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Welcome {
-    pub(crate) hello: Hello,
-    pub(crate) values: Option<Values>,
+pub struct Welcome {
+    hello: Hello,
+    values: Option<Values>,
 }
 
 /// The server's values: slots of one length, one after the other.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub(crate) struct Values {
-    pub(crate) region: RemoteMemoryRegion,
-    pub(crate) max_value: u32,
+#[expect(
+    clippy::exhaustive_structs,
+    reason = "the version in the hello says what there is"
+)]
+pub struct Values {
+    /// The memory that they lie in.
+    pub region: RemoteMemoryRegion,
+    /// How long one can be, in bytes.
+    pub max_value: u32,
 }
 
 impl Welcome {
-    pub(crate) fn encode(values: Option<Values>) -> Result<Vec<u8>, Failure> {
+    /// Says hello, and where the values are.
+    ///
+    /// # Errors
+    ///
+    /// None that can be helped: JSON cannot hold it.
+    pub fn encode(values: Option<Values>) -> Result<Vec<u8>, Failure> {
         let hello = hello();
         Ok(serde_json::to_vec(&Self { hello, values })?)
     }
 
-    pub(crate) fn decode(bytes: &[u8]) -> Result<Option<Values>, Failure> {
+    /// Reads what the peer says.
+    ///
+    /// # Errors
+    ///
+    /// It is no `kv_store`, or another version.
+    pub fn decode(bytes: &[u8]) -> Result<Option<Values>, Failure> {
         match serde_json::from_slice(bytes) {
             Ok(Self {
                 hello: theirs,
@@ -51,28 +70,46 @@ impl Welcome {
 
 /// What a client wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Request<'a> {
+#[expect(
+    clippy::exhaustive_enums,
+    reason = "the version in the hello says what there is"
+)]
+pub enum Request<'a> {
+    /// Store a value.
     Put {
+        /// Under this key.
         key: &'a [u8],
+        /// The value.
         value: &'a [u8],
     },
     /// Asks where the value is; the client reads it itself.
     Get {
+        /// Of this key.
         key: &'a [u8],
     },
+    /// Removes a value.
     Delete {
+        /// Of this key.
         key: &'a [u8],
     },
-    /// Asks for the keys behind this one, in their order.
+    /// Asks for the keys, in their order.
     List {
+        /// Those behind this one.
         after: &'a [u8],
     },
+    /// The client leaves.
     Bye,
 }
 
 /// What is wrong with a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Bad(pub(crate) &'static str);
+pub struct Bad(&'static str);
+
+impl fmt::Display for Bad {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0)
+    }
+}
 
 impl<'a> Request<'a> {
     const fn parts(&self) -> (u8, &'a [u8], &'a [u8]) {
@@ -86,7 +123,11 @@ impl<'a> Request<'a> {
     }
 
     /// Writes it to the beginning of `into`; its length.
-    pub(crate) fn encode(&self, into: &mut [u8]) -> Result<usize, Failure> {
+    ///
+    /// # Errors
+    ///
+    /// Its key or its value is too long.
+    pub fn encode(&self, into: &mut [u8]) -> Result<usize, Failure> {
         let (op, key, value) = self.parts();
         let key_len = u8::try_from(key.len())
             .ok()
@@ -112,7 +153,11 @@ impl<'a> Request<'a> {
     }
 
     /// Reads what a client sent, whatever that is.
-    pub(crate) fn decode(bytes: &'a [u8]) -> Result<Self, Bad> {
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with it.
+    pub fn decode(bytes: &'a [u8]) -> Result<Self, Bad> {
         let (header, rest) = bytes
             .split_first_chunk::<HEADER>()
             .ok_or(Bad("it is too short"))?;
@@ -148,31 +193,43 @@ impl<'a> Request<'a> {
 
 /// What the server answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Reply {
+#[expect(
+    clippy::exhaustive_enums,
+    reason = "the version in the hello says what there is"
+)]
+pub enum Reply {
+    /// It is done.
     Done,
     /// The value is in this slot.
     At(u32),
+    /// There is no such key.
     NotFound,
+    /// Keys, in order.
     Keys {
+        /// As many as fit.
         keys: Vec<Vec<u8>>,
+        /// Whether there are others behind them.
         more: bool,
     },
+    /// It is not done, for this reason.
     Refused(String),
 }
 
 impl Reply {
     /// How many bytes a list of keys takes up to the end of this one, beside the header.
-    pub(crate) const fn room_for(key: &[u8]) -> usize {
+    #[must_use]
+    pub const fn room_for(key: &[u8]) -> usize {
         key.len() + 1
     }
 
     /// The bytes of a reply that are not its header, at most, in a message of this length.
-    pub(crate) const fn room_in(message: usize) -> usize {
+    #[must_use]
+    pub const fn room_in(message: usize) -> usize {
         message.saturating_sub(REPLY_HEADER)
     }
 
     /// Writes it to the beginning of `into`, cut to what fits; its length.
-    pub(crate) fn encode(&self, into: &mut [u8]) -> usize {
+    pub fn encode(&self, into: &mut [u8]) -> usize {
         let (status, contents) = match self {
             Self::Done => (0, Vec::new()),
             Self::At(slot) => (1, slot.to_be_bytes().to_vec()),
@@ -195,7 +252,11 @@ impl Reply {
     }
 
     /// Reads what the server sent.
-    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, Failure> {
+    ///
+    /// # Errors
+    ///
+    /// It is no reply.
+    pub fn decode(bytes: &[u8]) -> Result<Self, Failure> {
         let refuse = || Failure::new("the server's reply makes no sense");
         let (header, contents) = bytes
             .split_first_chunk::<REPLY_HEADER>()

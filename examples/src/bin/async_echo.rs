@@ -1,0 +1,118 @@
+//! Sends messages to and fro on async channels, in tokio: many connections, one group.
+
+use std::io;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Instant;
+
+use clap::Parser;
+use examples::echo::{Client, Options, Server};
+use examples::{Context as _, Failure, Listener, run, say};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::{Builder, Runtime};
+use tokio::signal::ctrl_c;
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+use tokio_util::compat::TokioAsyncReadCompatExt as _;
+use verbs_async::CqEvents;
+
+/// Send messages to and fro on async channels in tokio, and check every byte that comes back
+///
+/// All connections share a group: one completion queue, one file descriptor that the runtime
+/// watches, and a task for each connection. The server may be a `smol_echo`, and so may the client.
+#[derive(Debug, Parser)]
+#[command(name = "async_echo", after_help = EXAMPLES)]
+struct Program {
+    #[command(flatten)]
+    echo: Options,
+
+    /// Threads of the runtime
+    #[arg(long, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
+    threads: u16,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  async_echo                                be the server, until Ctrl-C
+  async_echo 192.0.2.1                      be its client
+  async_echo -c 16 -w 8 -s 4096 192.0.2.1   16 connections, 8 messages under way on each
+  async_echo --busy-poll 50 192.0.2.1       poll for 50 microseconds before going to sleep";
+
+fn main() -> ExitCode {
+    run(|program: &Program| {
+        let options = &program.echo;
+        let runtime = runtime(program.threads)?;
+        match options.common.host.clone() {
+            Some(host) => runtime.block_on(client(options, host)),
+            None => runtime.block_on(serve(options)),
+        }
+    })
+}
+
+fn runtime(threads: u16) -> io::Result<Runtime> {
+    let mut builder = if threads == 1 {
+        Builder::new_current_thread()
+    } else {
+        Builder::new_multi_thread()
+    };
+    builder.worker_threads(threads.into()).enable_all().build()
+}
+
+async fn serve(options: &Options) -> Result<(), Failure> {
+    let device = examples::open(options.common.ib_dev.as_deref())?;
+    let events = CqEvents::create_tokio(&device)?;
+    let server = Arc::new(Server::new(options, &device, &events)?);
+    let listener = Listener::bind(options.common.port)?;
+    let (name, port) = (device.device().name(), listener.port());
+    let listener = TcpListener::from_std(listener.into_socket())?;
+    say(format_args!("waiting on {name}, TCP port {port}"))?;
+    let mut clients = JoinSet::new();
+    while !server.is_done() {
+        tokio::select! {
+            came = listener.accept() => {
+                let (stream, _from) = came.context(|| "cannot accept a client")?;
+                let server = Arc::clone(&server);
+                clients.spawn(async move { server.serve(stream.compat(), sleep).await });
+            }
+            Some(ended) = clients.join_next() => ended??,
+            () = sleep(options.common.wait()), if clients.is_empty() => {
+                server.nobody_comes()?;
+                break;
+            }
+            pressed = ctrl_c() => {
+                pressed?;
+                break;
+            }
+        }
+    }
+    server.end();
+    while let Some(ended) = clients.join_next().await {
+        ended??;
+    }
+    server.tell()
+}
+
+async fn client(options: &Options, host: String) -> Result<(), Failure> {
+    let device = examples::open(options.common.ib_dev.as_deref())?;
+    let events = CqEvents::create_tokio(&device)?;
+    let client = Arc::new(Client::new(options, &device, &events)?);
+    let (server, limit) = ((host, options.common.port), options.common.limit());
+    let start = Instant::now();
+    let mut connections = JoinSet::new();
+    for number in 0..options.connections {
+        let (client, server) = (Arc::clone(&client), server.clone());
+        connections.spawn(async move {
+            let (host, port) = &server;
+            let connected = timeout(limit, TcpStream::connect((host.as_str(), *port))).await;
+            let connected = connected.unwrap_or_else(|_late| Err(io::ErrorKind::TimedOut.into()));
+            let stream =
+                connected.context(|| format!("cannot connect to {host} on TCP port {port}"))?;
+            client.run(number, stream.compat(), sleep).await
+        });
+    }
+    let mut took = Vec::new();
+    while let Some(ended) = connections.join_next().await {
+        took.extend(ended??);
+    }
+    client.tell("async_echo", took, start.elapsed())
+}

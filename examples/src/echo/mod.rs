@@ -1,0 +1,169 @@
+//! Echo over async channels, on any runtime: what `async_echo` and `smol_echo` share.
+//!
+//! A runtime brings streams that connect, timers, and whatever drives the futures. The TCP
+//! connection stays open beside the channel: it tells at once when the other side is gone.
+
+mod client;
+mod server;
+
+pub use client::Client;
+pub use server::Server;
+
+use clap::Args;
+use serde::{Deserialize, Serialize};
+use verbs_async::verbs_channel::Channel;
+use verbs_async::verbs_channel::verbs_core::{Context as Device, MinRnrTimer};
+use verbs_async::{AsyncGroup, CqEvents};
+
+use crate::{Common, Context as _, Failure, Hello};
+
+/// The longest message, in bytes.
+const MAX_SIZE: u32 = 64 << 20;
+/// The most messages that a client has under way.
+const MAX_WINDOW: u32 = 64;
+/// The most bytes that a client has under way.
+const MAX_UNDER_WAY: u64 = 256 << 20;
+
+/// What can be asked for.
+#[derive(Args, Clone, Debug)]
+#[non_exhaustive]
+pub struct Options {
+    /// Where the peer is, which device to use, and how long to wait.
+    #[command(flatten)]
+    pub common: Common,
+
+    /// Client: bytes in a message
+    #[arg(short, long, value_name = "BYTES", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_SIZE)))]
+    size: u32,
+
+    /// Client: how many messages go to and fro on each connection
+    #[arg(short = 'n', long, visible_alias = "iters", value_name = "COUNT", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=100_000_000))]
+    count: u32,
+
+    /// Client: messages under way at once on each connection
+    #[arg(short, long, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_WINDOW)))]
+    window: u32,
+
+    /// Client: connections at once
+    #[arg(short, long, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub connections: u32,
+
+    /// Server: clients at once
+    #[arg(long, value_name = "COUNT", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    max_clients: u32,
+
+    /// Server: end when so many clients have come and gone
+    #[arg(long, value_name = "COUNT")]
+    clients: Option<u64>,
+
+    /// Poll for so long before going to sleep: shorter latency, for a processor
+    #[arg(short, long, value_name = "MICROSECONDS", default_value_t = 0)]
+    busy_poll: u64,
+}
+
+/// What each side says with its endpoint; the server asks for nothing.
+#[derive(Debug, Serialize, Deserialize)]
+struct Plan {
+    hello: Hello,
+    asked: Option<Asked>,
+}
+
+/// Messages of this length, so many of them under way at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Asked {
+    size: u32,
+    window: u32,
+}
+
+impl Options {
+    /// A group for so many channels with these options.
+    fn group(
+        &self,
+        device: &Device,
+        events: &CqEvents,
+        channels: u32,
+    ) -> Result<AsyncGroup, Failure> {
+        let pd = device.alloc_pd()?;
+        let builder = Channel::builder(&pd)
+            .maybe_port_num(self.common.ib_port)
+            .maybe_gid_index(self.common.gid_idx)
+            .max_send_wr(MAX_WINDOW)
+            .max_recv_wr(MAX_WINDOW)
+            // A client's first messages may come before the server's receives are posted.
+            .min_rnr_timer(MinRnrTimer::new(1)?);
+        let group = AsyncGroup::new(builder, channels, events)?;
+        group.set_busy_poll(std::time::Duration::from_micros(self.busy_poll));
+        Ok(group)
+    }
+}
+
+impl Plan {
+    fn encode(asked: Option<Asked>) -> Result<Vec<u8>, Failure> {
+        let hello = Hello::new("async_echo", 1);
+        Ok(serde_json::to_vec(&Self { hello, asked })?)
+    }
+
+    /// Reads what the peer says; what no client of ours asks for is an error.
+    fn decode(bytes: &[u8]) -> Result<Option<Asked>, Failure> {
+        let Self { hello, asked } =
+            serde_json::from_slice(bytes).context(|| "the peer is no async_echo or smol_echo")?;
+        if hello != Hello::new("async_echo", 1) {
+            return Err(Failure::new("the peer is another version of async_echo"));
+        }
+        if asked.is_some_and(|asked| asked.check().is_err()) {
+            return Err(Failure::new("the peer asks for more than is possible"));
+        }
+        Ok(asked)
+    }
+}
+
+impl Asked {
+    fn check(self) -> Result<(), Failure> {
+        let Self { size, window } = self;
+        let bytes = u64::from(size) * u64::from(window);
+        let possible = (1..=MAX_SIZE).contains(&size) && (1..=MAX_WINDOW).contains(&window);
+        if possible && bytes <= MAX_UNDER_WAY {
+            return Ok(());
+        }
+        Err(Failure::new(format!(
+            "{window} messages of {size} bytes at once are too many: at most {MAX_UNDER_WAY} bytes are possible"
+        )))
+    }
+
+    /// Length and number of the messages under way.
+    fn numbers(self) -> Result<(usize, usize), Failure> {
+        Ok((usize::try_from(self.size)?, usize::try_from(self.window)?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_no_client_asks_for_is_refused() {
+        let decoded = |size, window| {
+            let asked = Some(Asked { size, window });
+            Plan::decode(&Plan::encode(asked).unwrap()).map(|decoded| decoded == asked)
+        };
+        assert!(decoded(1, 1).unwrap());
+        assert!(decoded(MAX_SIZE, 4).unwrap());
+        for (size, window) in [
+            (0, 1),
+            (1, 0),
+            (MAX_SIZE + 1, 1),
+            (1, MAX_WINDOW + 1),
+            (MAX_SIZE, 5),
+        ] {
+            assert!(decoded(size, window).is_err(), "{size} {window}");
+        }
+        assert_eq!(Plan::decode(&Plan::encode(None).unwrap()).unwrap(), None);
+        for bytes in [&b""[..], b"{}", b"\xff\0", b"[1,2]"] {
+            assert!(Plan::decode(bytes).is_err());
+        }
+        let hello = Hello::new("async_echo", 2);
+        let other = serde_json::to_vec(&Plan { hello, asked: None }).unwrap();
+        let error = Plan::decode(&other).unwrap_err().to_string();
+        assert!(error.contains("another version"), "{error}");
+    }
+}

@@ -1,0 +1,158 @@
+//! The server: sends back what comes, for many clients on one group.
+
+use std::collections::VecDeque;
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use futures_util::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
+use verbs_async::verbs_channel::verbs_core::Context as Device;
+use verbs_async::verbs_channel::{BufferPool, DownReason};
+use verbs_async::{AsyncChannel, AsyncGroup, CqEvents};
+
+use super::{Asked, Options, Plan};
+use crate::silence::{Moved, Parting, beside, first};
+use crate::{Context as _, Failure, say};
+
+/// A server and its clients.
+#[derive(Debug)]
+pub struct Server {
+    options: Options,
+    group: AsyncGroup,
+    came: AtomicU64,
+    gone: AtomicU64,
+    echoed: AtomicU64,
+}
+
+impl Server {
+    /// A server on this device, whose completions are announced on `events`.
+    ///
+    /// # Errors
+    ///
+    /// The device has no room for so many clients.
+    pub fn new(options: &Options, device: &Device, events: &CqEvents) -> Result<Self, Failure> {
+        Ok(Self {
+            options: options.clone(),
+            group: options.group(device, events, options.max_clients)?,
+            came: AtomicU64::new(0),
+            gone: AtomicU64::new(0),
+            echoed: AtomicU64::new(0),
+        })
+    }
+
+    /// Serves the client at the other end of a stream until it leaves, and says what became of it.
+    ///
+    /// # Errors
+    ///
+    /// Nobody reads what it says: a client's own failures are no failure of the server's.
+    pub async fn serve<S: Future>(
+        &self,
+        mut stream: impl AsyncRead + AsyncWrite + Unpin,
+        sleep: impl Fn(Duration) -> S,
+    ) -> Result<(), Failure> {
+        let number = self.came.fetch_add(1, Ordering::Relaxed) + 1;
+        let echoed = Moved::default();
+        let work = self.meet_and_echo(&mut stream, &echoed, &sleep);
+        let silence = async { Err(echoed.silent(self.options.common.limit(), &sleep).await) };
+        let ended = first(work, silence).await;
+        // It may be gone: then it needs to hear nothing.
+        drop(stream.write_all(&Parting::BYE).await);
+        let count = echoed.count();
+        let _before = self.echoed.fetch_add(count, Ordering::Relaxed);
+        let _before = self.gone.fetch_add(1, Ordering::Relaxed);
+        match ended {
+            Ok(()) => say(format_args!(
+                "client {number} left: {count} messages echoed"
+            )),
+            Err(why) => say(format_args!(
+                "client {number} ended after {count} messages: {why}"
+            )),
+        }
+    }
+
+    async fn meet_and_echo<S: Future>(
+        &self,
+        mut stream: impl AsyncRead + AsyncWrite + Unpin,
+        echoed: &Moved,
+        sleep: impl Fn(Duration) -> S,
+    ) -> Result<(), Failure> {
+        let met = self.group.exchange(&mut stream, &Plan::encode(None)?).await;
+        let (channel, theirs) = met.context(|| "cannot connect")?;
+        let asked = Plan::decode(&theirs)?;
+        let asked = asked.ok_or_else(|| Failure::new("the peer is a server, too"))?;
+        let parted = |parting| match parting {
+            Parting::Bye => Ok(()),
+            Parting::Gone => Err(Failure::new("the peer is gone")),
+        };
+        beside(stream, echo(channel, asked, echoed), parted, sleep).await
+    }
+
+    /// Whether all clients that were asked for have come and gone.
+    #[must_use]
+    pub fn is_done(&self) -> bool {
+        let gone = self.gone.load(Ordering::Relaxed);
+        self.options.clients.is_some_and(|all| gone >= all)
+    }
+
+    /// Nobody came for as long as a server waits: a failure, unless somebody had come before.
+    ///
+    /// # Errors
+    ///
+    /// Nobody ever came.
+    pub fn nobody_comes(&self) -> Result<(), Failure> {
+        if self.came.load(Ordering::Relaxed) > 0 {
+            return Ok(());
+        }
+        let wait = self.options.common.wait;
+        Err(Failure::new(format!(
+            "no client came in {wait} s (--wait waits longer)"
+        )))
+    }
+
+    /// Ends what is under way with all clients, which are told so.
+    pub fn end(&self) {
+        self.group.give_up(DownReason::Closed);
+    }
+
+    /// Says what was done.
+    ///
+    /// # Errors
+    ///
+    /// Nobody reads it.
+    pub fn tell(&self) -> Result<(), Failure> {
+        let (came, echoed) = (&self.came, &self.echoed);
+        say(format_args!(
+            "{} clients, {} messages echoed",
+            came.load(Ordering::Relaxed),
+            echoed.load(Ordering::Relaxed)
+        ))
+    }
+}
+
+/// Sends back what comes, in its order, until the channel fails. As many receives are posted as the
+/// client has messages under way; an answer goes out in the buffer that its message came in, and
+/// that of an earlier answer takes its place.
+async fn echo(channel: AsyncChannel, asked: Asked, echoed: &Moved) -> Result<(), Failure> {
+    let (size, window) = asked.numbers()?;
+    let pool = BufferPool::new(channel.pd(), size, 2 * window)?;
+    let channel = Arc::new(channel);
+    let mut incoming = channel.incoming(std::iter::from_fn(|| pool.take()).take(window));
+    let mut answers = VecDeque::with_capacity(window);
+    while let Some(message) = incoming.next().await {
+        let spare = match pool.take() {
+            Some(spare) => spare.into(),
+            None => match answers.pop_front() {
+                Some(oldest) => {
+                    let (sent, spare): (verbs_async::Result<_>, _) = oldest.await;
+                    let _success = sent?;
+                    spare
+                }
+                None => return Err(Failure::new("no buffer is left")),
+            },
+        };
+        answers.push_back(channel.send(message?.replace(spare)));
+        echoed.one();
+    }
+    Err(Failure::new("the channel is closed"))
+}

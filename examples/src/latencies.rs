@@ -1,0 +1,49 @@
+//! How long each of many things took.
+
+use std::time::Duration;
+
+/// How long each of many things took, in order of length.
+#[derive(Clone, Debug)]
+pub struct Latencies {
+    sorted: Vec<Duration>,
+}
+
+impl Latencies {
+    /// In whatever order they are given.
+    #[must_use]
+    pub fn new(mut all: Vec<Duration>) -> Self {
+        all.sort_unstable();
+        Self { sorted: all }
+    }
+
+    /// The one that so many percent of them are shorter than, in microseconds.
+    #[must_use]
+    pub fn percentile(&self, percent: usize) -> f64 {
+        let at = self.sorted.len() * percent / 100;
+        let at = at.min(self.sorted.len().saturating_sub(1));
+        let took = self.sorted.get(at);
+        took.map_or(0.0, |took| took.as_secs_f64() * 1e6)
+    }
+
+    /// All together.
+    #[must_use]
+    pub fn total(&self) -> Duration {
+        self.sorted.iter().sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[expect(clippy::float_cmp, reason = "whole numbers")]
+    fn percentiles_are_of_what_was_given() {
+        let all = (1..=100).rev().map(Duration::from_micros).collect();
+        let all = Latencies::new(all);
+        let ranks = [0, 50, 99, 100].map(|percent| all.percentile(percent).round());
+        assert_eq!(ranks, [1.0, 51.0, 100.0, 100.0]);
+        assert_eq!(all.total(), Duration::from_micros(5050));
+        assert_eq!(Latencies::new(Vec::new()).percentile(50), 0.0);
+    }
+}
