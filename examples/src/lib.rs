@@ -15,6 +15,7 @@ mod output;
 mod pattern;
 mod pieces;
 mod progress;
+mod runtime;
 pub mod silence;
 mod tcp;
 mod wait;
@@ -31,6 +32,7 @@ pub use output::{Measured, say};
 pub use pattern::{Mismatch, Pattern, check};
 pub use pieces::{elements, in_memory};
 pub use progress::Progress;
+pub use runtime::runtime;
 pub use tcp::{Listener, Peer};
 pub use wait::{Patience, Waiter};
 

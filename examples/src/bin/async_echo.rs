@@ -9,7 +9,6 @@ use clap::Parser;
 use examples::echo::{Client, Options, Server};
 use examples::{Context as _, Failure, Listener, run, say};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::runtime::{Builder, Runtime};
 use tokio::signal::ctrl_c;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
@@ -41,21 +40,12 @@ Examples:
 fn main() -> ExitCode {
     run(|program: &Program| {
         let options = &program.echo;
-        let runtime = runtime(program.threads)?;
+        let runtime = examples::runtime(program.threads)?;
         match options.common.host.clone() {
             Some(host) => runtime.block_on(client(options, host)),
             None => runtime.block_on(serve(options)),
         }
     })
-}
-
-fn runtime(threads: u16) -> io::Result<Runtime> {
-    let mut builder = if threads == 1 {
-        Builder::new_current_thread()
-    } else {
-        Builder::new_multi_thread()
-    };
-    builder.worker_threads(threads.into()).enable_all().build()
 }
 
 async fn serve(options: &Options) -> Result<(), Failure> {

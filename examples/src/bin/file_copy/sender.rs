@@ -1,4 +1,7 @@
 //! The sending side: reads blocks into a window of loans, and writes each to its place.
+//!
+//! The file is read into registered memory, which is lent to the card until it has written it, comes
+//! back, and is read into again: nothing is copied on the way.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -7,7 +10,6 @@ use std::path::Path;
 use std::time::Instant;
 
 use examples::{Context as _, Failure, Frames, Measured, Peer, say};
-use verbs_channel::verbs_core::AccessFlags;
 use verbs_channel::{Outgoing, ScopeError};
 
 use crate::digest::Digest;
@@ -94,7 +96,7 @@ fn give(
     let blocks = Blocks::new(offer, from)?;
     let context = examples::open(common.ib_dev.as_deref())?;
     let pd = context.alloc_pd()?;
-    let staging = pd.reg_shared(vec![0_u8; offer.window_len()?], AccessFlags::empty())?;
+    let mut staging = pd.reg_mr(vec![0_u8; offer.window_len()?])?;
     let mut marks = pd.reg_mr(vec![0_u8; MARK * usize::from(offer.window)])?;
     let prepared = options.prepare(&pd, offer.window)?;
     let endpoint = prepared.endpoint();
@@ -106,7 +108,6 @@ fn give(
     let mut channel = prepared.handshake(&endpoint)?;
     let watch = Watch::new(frames, common.limit());
     let bar = bar(offer.size, from);
-    let mut block = vec![0; usize::try_from(offer.block)?];
 
     channel
         .scope(|scope| {
@@ -117,8 +118,11 @@ fn give(
             for mark in marks.take(usize::try_from(posted)?) {
                 credits.push_back(watch.posted(scope.lend_receive(mark))?);
             }
+            let block = usize::try_from(offer.block)?;
+            let mut free = staging.scatter_element(..)?.chunks_mut(block)?;
             // Blocks go out as far ahead of the credits as the window is wide.
             for index in 0..blocks.count() + blocks.window() {
+                let mut returned = None;
                 if let Some(credited) = index.checked_sub(blocks.window()) {
                     let (Some(credit), Some(write)) = (credits.pop_front(), writes.pop_front())
                     else {
@@ -131,21 +135,22 @@ fn give(
                             "credit for block {credited} was due, and {came:?} came"
                         )));
                     }
-                    watch.wait(write)?;
+                    let (_success, block) = watch.wait(write)?;
+                    returned = Some(block);
                     bar.inc(blocks.len(credited)? as u64);
                     if index < blocks.count() {
                         credits.push_back(watch.posted(scope.lend_receive(mark))?);
                     }
                 }
                 if index < blocks.count() {
-                    let (place, len) = (blocks.place(index)?, blocks.len(index)?);
-                    let block = block.get_mut(..len).unwrap_or_default();
-                    file.read_exact(block).context(|| "cannot read on")?;
-                    digest.add(block);
-                    staging.write(place, block)?;
-                    let element = staging.element(place..place + len)?;
-                    let there = window.slice(place as u64..)?;
-                    let write = Outgoing::write(element, there).immediate(Blocks::mark(index));
+                    let block = returned.or_else(|| free.next());
+                    let block = block.ok_or_else(|| Failure::new("no block is left"))?;
+                    // Only the last is shorter.
+                    let (mut block, _rest) = block.split_at_mut(blocks.len(index)?)?;
+                    file.read_exact(&mut block).context(|| "cannot read on")?;
+                    digest.add(&block);
+                    let there = window.slice(blocks.place(index)? as u64..)?;
+                    let write = Outgoing::write(block, there).immediate(Blocks::mark(index));
                     writes.push_back(watch.posted(scope.lend(write))?);
                 }
             }

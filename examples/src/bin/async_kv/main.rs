@@ -1,0 +1,118 @@
+//! An async client of `kv_store`: many tasks on one connection read values at the same time.
+
+mod bench;
+mod connection;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use examples::kv::load::Load;
+use examples::{Common, Failure, run, say};
+use verbs_async::verbs_channel::Channel;
+use verbs_async::{AsyncGroup, CqEvents};
+
+use crate::connection::Connection;
+
+/// Store small values on the server of `kv_store`, and read them from its memory, with async code
+///
+/// Requests are messages, one after the other; values are read with RDMA reads, as many at the same
+/// time as there are tasks. The server is that of `kv_store`.
+#[derive(Debug, Parser)]
+#[command(name = "async_kv", after_help = EXAMPLES)]
+struct Options {
+    #[command(flatten)]
+    common: Common,
+
+    /// Threads of the runtime
+    #[arg(long, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
+    threads: u16,
+
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Store a value under a key
+    Put { key: String, value: String },
+    /// Print the values of keys, which are read at the same time
+    Get {
+        #[arg(required = true)]
+        keys: Vec<String>,
+    },
+    /// Remove a key and its value
+    Delete { key: String },
+    /// Let many tasks change and read the same values
+    Bench {
+        #[command(flatten)]
+        load: Load,
+
+        /// How many tasks share the connection of each client; each does as many operations
+        #[arg(long, value_name = "COUNT", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=256))]
+        tasks: u32,
+    },
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  kv_store                                       be the server
+  async_kv 192.0.2.1 put color blue
+  async_kv 192.0.2.1 get color
+  async_kv 192.0.2.1 bench --clients 4 --tasks 16";
+
+fn main() -> ExitCode {
+    run(|options: &Options| {
+        let host = options.common.host.as_deref();
+        let host = host.ok_or_else(|| Failure::new("which server? (async_kv HOST COMMAND)"))?;
+        examples::runtime(options.threads)?.block_on(async {
+            match &options.command {
+                Command::Bench { load, tasks } => bench::run(options, load, *tasks, host).await,
+                command => once(options, command, host).await,
+            }
+        })
+    })
+}
+
+impl Options {
+    /// A group for so many connections.
+    fn group(&self, connections: u32) -> Result<AsyncGroup, Failure> {
+        let device = examples::open(self.common.ib_dev.as_deref())?;
+        let pd = device.alloc_pd()?;
+        let builder = Channel::builder(&pd)
+            .maybe_port_num(self.common.ib_port)
+            .maybe_gid_index(self.common.gid_idx);
+        let events = CqEvents::create_tokio(&device)?;
+        Ok(AsyncGroup::new(builder, connections, &events)?)
+    }
+}
+
+async fn once(options: &Options, command: &Command, host: &str) -> Result<(), Failure> {
+    let group = options.group(1)?;
+    let connection = Connection::new(&group, &options.common, host).await?;
+    let work = async {
+        let missing = |key: &str| Failure::new(format!("there is no value under {key:?}"));
+        match command {
+            Command::Put { key, value } => connection.put(key.as_bytes(), value.as_bytes()).await,
+            Command::Get { keys } => {
+                let values = keys.iter().map(|key| connection.get(key.as_bytes()));
+                for (key, value) in keys
+                    .iter()
+                    .zip(futures_util::future::join_all(values).await)
+                {
+                    let value = value?.ok_or_else(|| missing(key))?;
+                    say(String::from_utf8_lossy(&value))?;
+                }
+                Ok(())
+            }
+            Command::Delete { key } => {
+                let deleted = connection.delete(key.as_bytes()).await?;
+                deleted.then_some(()).ok_or_else(|| missing(key))
+            }
+            Command::Bench { .. } => Ok(()),
+        }
+    };
+    let done = connection.watched(work).await;
+    // Whatever came of it, the server need not wonder.
+    let left = connection.bye().await;
+    done.and(left)
+}

@@ -1,0 +1,186 @@
+//! The programs on an RDMA device, each with its peer, and what they say when that is killed.
+//!
+//! The device is named by `VERBS_DEVICE`, `VERBS_PEER_DEVICE` is the other end of the wire. Run all
+//! with `cargo xtask soft-roce test`, or on a card with
+//! `VERBS_DEVICE=mlx5_0 cargo test -p examples -- --ignored`.
+#![cfg(test)]
+
+mod program;
+
+use std::fs;
+use std::time::Duration;
+
+use program::{Program, Scratch};
+
+const ASYNC_ECHO: &str = env!("CARGO_BIN_EXE_async_echo");
+const SMOL_ECHO: &str = env!("CARGO_BIN_EXE_smol_echo");
+const KV_STORE: &str = env!("CARGO_BIN_EXE_kv_store");
+const ASYNC_KV: &str = env!("CARGO_BIN_EXE_async_kv");
+const FILE_COPY: &str = env!("CARGO_BIN_EXE_file_copy");
+
+/// Long enough for a run that never ends by itself to be under way.
+const A_WHILE: Duration = Duration::from_millis(1500);
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn echoes_are_served_across_runtimes() {
+    for (server, client) in [(ASYNC_ECHO, SMOL_ECHO), (SMOL_ECHO, ASYNC_ECHO)] {
+        let server = Program::serve(server, &["--clients", "3"]);
+        let client = server.client(client, &["-n", "50", "-c", "3", "-w", "8", "-s", "4096"]);
+        let said = client.succeeds();
+        assert!(said.contains("150 messages of 4096 bytes"), "{said}");
+        let said = server.succeeds();
+        assert!(said.contains("3 clients, 150 messages echoed"), "{said}");
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn an_echo_client_says_that_its_server_is_gone() {
+    for (server, client) in [(ASYNC_ECHO, SMOL_ECHO), (SMOL_ECHO, ASYNC_ECHO)] {
+        let server = Program::serve(server, &[]);
+        let client = server.client(client, &["-n", "10000000"]);
+        server.waits_a_while();
+        server.kill();
+        let why = client.fails();
+        assert!(why.contains("the server is gone"), "{why}");
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn an_echo_server_outlives_its_clients_and_ends_with_ctrl_c() {
+    for (server, client) in [(ASYNC_ECHO, SMOL_ECHO), (SMOL_ECHO, ASYNC_ECHO)] {
+        let server = Program::serve(server, &[]);
+        let doomed = server.client(client, &["-n", "10000000"]);
+        server.waits_a_while();
+        doomed.kill();
+        server.says("the peer is gone");
+        server.client(client, &["-n", "5"]).succeeds();
+        let last = server.client(client, &["-n", "10000000"]);
+        server.waits_a_while();
+        server.interrupt();
+        let said = server.succeeds();
+        assert!(said.contains("3 clients"), "{said}");
+        let why = last.fails();
+        assert!(why.contains("the server ends"), "{why}");
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn who_speaks_something_else_is_told() {
+    let server = Program::serve(ASYNC_ECHO, &["--clients", "1"]);
+    let why = server.client(ASYNC_KV, &["get", "key"]).fails();
+    assert!(
+        why.contains("is no kv_store") || why.contains("another program"),
+        "{why}"
+    );
+    let said = server.succeeds();
+    assert!(said.contains("the peer is"), "{said}");
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn values_are_stored_read_and_deleted() {
+    let server = Program::serve(KV_STORE, &["--clients", "8"]);
+    let kv = |words: &[&str]| server.client(ASYNC_KV, words);
+    kv(&["put", "color", "blue"]).succeeds();
+    kv(&["put", "shape", "round"]).succeeds();
+    assert_eq!(kv(&["get", "color", "shape"]).succeeds(), "blue\nround\n");
+    kv(&["delete", "color"]).succeeds();
+    let why = kv(&["get", "color"]).fails();
+    assert!(why.contains("no value under \"color\""), "{why}");
+    let why = kv(&["put", &"k".repeat(129), ""]).fails();
+    assert!(why.contains("at most 128"), "{why}");
+    let bench = [
+        "bench",
+        "--clients",
+        "2",
+        "--tasks",
+        "8",
+        "-n",
+        "20",
+        "--keys",
+        "3",
+    ];
+    let said = kv(&bench).succeeds();
+    assert!(said.contains("each value checked"), "{said}");
+    let said = server.succeeds();
+    assert!(said.contains("8 clients"), "{said}");
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_kv_client_says_that_its_server_is_gone() {
+    // Whatever each was doing: a server that took a request and died is found out as well.
+    let server = Program::serve(KV_STORE, &[]);
+    let client = server.client(ASYNC_KV, &["bench", "--tasks", "8", "-n", "10000000"]);
+    server.waits_a_while();
+    server.kill();
+    let why = client.fails();
+    assert!(why.contains("the peer is gone"), "{why}");
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn files_of_all_lengths_arrive() {
+    let block = 1 << 16;
+    for len in [0, 1, block - 1, block, block + 1, 9 * block] {
+        let scratch = Scratch::new();
+        let bytes: Vec<u8> = (0..=250).cycle().take(len).collect();
+        fs::write(scratch.path("file"), &bytes).unwrap();
+        let into = scratch.path("into");
+        fs::create_dir(&into).unwrap();
+        let server = Program::serve(FILE_COPY, &["--dir", into.to_str().unwrap()]);
+        let file = scratch.path("file");
+        let client = ["--block", "65536", "--window", "3"];
+        let words = [&client[..], &[file.to_str().unwrap()]].concat();
+        server.client(FILE_COPY, &words).succeeds();
+        server.succeeds();
+        assert_eq!(fs::read(into.join("file")).unwrap(), bytes, "{len}");
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_copy_whose_sender_or_receiver_is_killed_is_resumed() {
+    for kill_the_sender in [true, false] {
+        let scratch = Scratch::new();
+        let (file, into) = (scratch.path("file"), scratch.path("into"));
+        let bytes: Vec<u8> = (0..6_000_000_u32).flat_map(u32::to_le_bytes).collect();
+        fs::write(&file, &bytes).unwrap();
+        fs::create_dir(&into).unwrap();
+        let (file, part) = (file.to_str().unwrap(), into.join(".file.part"));
+        let dir = ["--dir", into.to_str().unwrap()];
+        let server = Program::serve(FILE_COPY, &dir);
+        let client = server.client(FILE_COPY, &["--block", "65536", file]);
+        server.waits_for(|| fs::metadata(&part).is_ok_and(|part| part.len() > 200_000));
+        let why = if kill_the_sender {
+            client.kill();
+            server.fails()
+        } else {
+            server.kill();
+            client.fails()
+        };
+        assert!(
+            why.contains("the peer is gone") && why.contains("--resume"),
+            "{why}"
+        );
+        // What is there stays: it is the beginning of the file.
+        let kept = fs::read(&part).unwrap();
+        assert!(!kept.is_empty() && bytes.starts_with(&kept));
+        // The rest would take long here: it is a shorter file with the same beginning.
+        let short = &bytes[..kept.len() + 100_000];
+        fs::write(file, short).unwrap();
+        let server = Program::serve(FILE_COPY, &dir);
+        let said = server.client(FILE_COPY, &["--resume", file]).succeeds();
+        assert!(
+            said.contains(&format!("resuming at byte {}", kept.len())),
+            "{said}"
+        );
+        assert!(said.contains("100000 bytes sent"), "{said}");
+        server.succeeds();
+        assert_eq!(fs::read(into.join("file")).unwrap(), short);
+    }
+}

@@ -1,0 +1,210 @@
+//! A program that runs, with what it says, and an end to waiting.
+
+use std::env;
+use std::fs;
+use std::io::{BufRead as _, BufReader, Read};
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// No wait lasts longer: whatever is waited for has failed then.
+const LIMIT: Duration = Duration::from_secs(60);
+
+pub(crate) struct Program {
+    name: &'static str,
+    child: Child,
+    out: Heard,
+    err: Heard,
+    // The port it listens on, if it is a server.
+    port: String,
+}
+
+/// What was said so far; whether that is all.
+#[derive(Clone, Default)]
+struct Heard(Arc<Mutex<(String, bool)>>);
+
+impl Heard {
+    fn listen(to: impl Read + Send + 'static) -> Self {
+        let heard = Self::default();
+        let ear = heard.clone();
+        thread::spawn(move || {
+            let mut lines = BufReader::new(to);
+            let mut line = String::new();
+            while lines.read_line(&mut line).is_ok_and(|len| len > 0) {
+                ear.0.lock().unwrap().0.push_str(&line);
+                line.clear();
+            }
+            ear.0.lock().unwrap().1 = true;
+        });
+        heard
+    }
+
+    fn text(&self) -> String {
+        self.0.lock().unwrap().0.clone()
+    }
+
+    fn is_all(&self) -> bool {
+        self.0.lock().unwrap().1
+    }
+}
+
+impl Program {
+    fn start(program: &'static str, words: &[&str], device: &str) -> Self {
+        let mut command = Command::new(program);
+        command
+            .args(words)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        if let Ok(device) = env::var(device) {
+            command.args(["-d", &device]);
+        }
+        let mut child = command.spawn().unwrap();
+        Self {
+            name: program.rsplit('/').next().unwrap(),
+            out: Heard::listen(child.stdout.take().unwrap()),
+            err: Heard::listen(child.stderr.take().unwrap()),
+            child,
+            port: String::new(),
+        }
+    }
+
+    /// Starts a server, on whichever port is free, and waits until it listens.
+    pub(crate) fn serve(program: &'static str, words: &[&str]) -> Self {
+        let words = [&["-p", "0", "--wait", "60"], words].concat();
+        let mut server = Self::start(program, &words, "VERBS_DEVICE");
+        let port = "TCP port ";
+        server.says(port);
+        let said = server.out.text();
+        let (_, after) = said.split_once(port).unwrap();
+        server.port = after.lines().next().unwrap().to_owned();
+        server
+    }
+
+    /// Starts a client of this server.
+    pub(crate) fn client(&self, program: &'static str, words: &[&str]) -> Self {
+        let words = [&["-p", &self.port, "localhost"], words].concat();
+        // A device need not have a peer: it is its own.
+        let device = ["VERBS_PEER_DEVICE", "VERBS_DEVICE"];
+        let device = device.into_iter().find(|name| env::var(name).is_ok());
+        Self::start(program, &words, device.unwrap_or_default())
+    }
+
+    /// Waits until it has said this.
+    pub(crate) fn says(&self, this: &str) {
+        self.waits_for(|| {
+            // In whole lines.
+            let said = self.out.text();
+            let there = said.contains(this);
+            assert!(
+                there || !self.out.is_all(),
+                "{}: {}",
+                self.name,
+                self.err.text()
+            );
+            there
+        });
+    }
+
+    pub(crate) fn waits_for(&self, mut what: impl FnMut() -> bool) {
+        let start = Instant::now();
+        while !what() {
+            let (out, err) = (self.out.text(), self.err.text());
+            assert!(start.elapsed() < LIMIT, "{}: {out}{err}", self.name);
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Lets it, and its clients, be under way.
+    pub(crate) fn waits_a_while(&self) {
+        thread::sleep(super::A_WHILE);
+    }
+
+    pub(crate) fn kill(mut self) {
+        self.child.kill().unwrap();
+        let _status = self.child.wait().unwrap();
+    }
+
+    /// Presses Ctrl-C.
+    pub(crate) fn interrupt(&self) {
+        let pid = self.child.id().to_string();
+        assert!(
+            Command::new("kill")
+                .args(["-INT", &pid])
+                .status()
+                .unwrap()
+                .success()
+        );
+    }
+
+    /// Waits for its end, which is a success: what it said.
+    pub(crate) fn succeeds(mut self) -> String {
+        let status = self.end();
+        let (out, err) = (self.out.text(), self.err.text());
+        assert!(status.success(), "{}: {status}: {out}{err}", self.name);
+        assert_eq!(err, "", "{}", self.name);
+        out
+    }
+
+    /// Waits for its end, which is a failure: the one line that it said why.
+    pub(crate) fn fails(mut self) -> String {
+        let status = self.end();
+        let err = self.err.text();
+        assert_eq!(status.code(), Some(1), "{}: {err}", self.name);
+        assert_eq!(err.lines().count(), 1, "{}: {err}", self.name);
+        assert!(err.starts_with(&format!("{}: ", self.name)), "{err}");
+        err
+    }
+
+    fn end(&mut self) -> ExitStatus {
+        let start = Instant::now();
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                self.waits_for(|| self.out.is_all() && self.err.is_all());
+                return status;
+            }
+            let (out, err) = (self.out.text(), self.err.text());
+            assert!(
+                start.elapsed() < LIMIT,
+                "{} does not end: {out}{err}",
+                self.name
+            );
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        // Most have ended.
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+/// A directory of one's own, which goes when it is dropped.
+pub(crate) struct Scratch(PathBuf);
+
+impl Scratch {
+    pub(crate) fn new() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("verbs-examples-{}-{number}", std::process::id());
+        let path = env::temp_dir().join(name);
+        fs::create_dir(&path).unwrap();
+        Self(path)
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        drop(fs::remove_dir_all(&self.0));
+    }
+}
