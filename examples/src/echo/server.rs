@@ -53,7 +53,7 @@ impl Server {
     ) -> Result<(), Failure> {
         let number = self.came.fetch_add(1, Ordering::Relaxed) + 1;
         let echoed = Moved::default();
-        let work = self.meet_and_echo(&mut stream, &echoed, &sleep);
+        let work = self.meet_and_echo(number, &mut stream, &echoed, &sleep);
         let silence = async { Err(echoed.silent(self.options.common.limit(), &sleep).await) };
         let ended = first(work, silence).await;
         // It may be gone: then it needs to hear nothing.
@@ -73,6 +73,7 @@ impl Server {
 
     async fn meet_and_echo<S: Future>(
         &self,
+        number: u64,
         mut stream: impl AsyncRead + AsyncWrite + Unpin,
         echoed: &Moved,
         sleep: impl Fn(Duration) -> S,
@@ -81,6 +82,7 @@ impl Server {
         let (channel, theirs) = met.context(|| "cannot connect")?;
         let asked = Plan::decode(&theirs)?;
         let asked = asked.ok_or_else(|| Failure::new("the peer is a server, too"))?;
+        say(format_args!("client {number} is here"))?;
         let parted = |parting| match parting {
             Parting::Bye => Ok(()),
             Parting::Gone => Err(Failure::new("the peer is gone")),

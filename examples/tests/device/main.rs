@@ -18,8 +18,8 @@ const KV_STORE: &str = env!("CARGO_BIN_EXE_kv_store");
 const ASYNC_KV: &str = env!("CARGO_BIN_EXE_async_kv");
 const FILE_COPY: &str = env!("CARGO_BIN_EXE_file_copy");
 
-/// Long enough for a run that never ends by itself to be under way.
-const A_WHILE: Duration = Duration::from_millis(1500);
+/// Long enough for a client that is connected to be in the middle of its run.
+const A_WHILE: Duration = Duration::from_millis(300);
 
 #[test]
 #[ignore = "needs an RDMA device"]
@@ -40,7 +40,7 @@ fn an_echo_client_says_that_its_server_is_gone() {
     for (server, client) in [(ASYNC_ECHO, SMOL_ECHO), (SMOL_ECHO, ASYNC_ECHO)] {
         let server = Program::serve(server, &[]);
         let client = server.client(client, &["-n", "10000000"]);
-        server.waits_a_while();
+        server.has(1);
         server.kill();
         let why = client.fails();
         assert!(why.contains("the server is gone"), "{why}");
@@ -53,12 +53,12 @@ fn an_echo_server_outlives_its_clients_and_ends_with_ctrl_c() {
     for (server, client) in [(ASYNC_ECHO, SMOL_ECHO), (SMOL_ECHO, ASYNC_ECHO)] {
         let server = Program::serve(server, &[]);
         let doomed = server.client(client, &["-n", "10000000"]);
-        server.waits_a_while();
+        server.has(1);
         doomed.kill();
         server.says("the peer is gone");
         server.client(client, &["-n", "5"]).succeeds();
         let last = server.client(client, &["-n", "10000000"]);
-        server.waits_a_while();
+        server.has(3);
         server.interrupt();
         let said = server.succeeds();
         assert!(said.contains("3 clients"), "{said}");
@@ -116,7 +116,7 @@ fn a_kv_client_says_that_its_server_is_gone() {
     // Whatever each was doing: a server that took a request and died is found out as well.
     let server = Program::serve(KV_STORE, &[]);
     let client = server.client(ASYNC_KV, &["bench", "--tasks", "8", "-n", "10000000"]);
-    server.waits_a_while();
+    server.has(4);
     server.kill();
     let why = client.fails();
     assert!(why.contains("the peer is gone"), "{why}");

@@ -54,14 +54,15 @@ impl Heard {
 impl Program {
     fn start(program: &'static str, words: &[&str], device: &str) -> Self {
         let mut command = Command::new(program);
+        // Before the words of a subcommand.
+        if let Ok(device) = env::var(device) {
+            command.args(["-d", &device]);
+        }
         command
             .args(words)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
-        if let Ok(device) = env::var(device) {
-            command.args(["-d", &device]);
-        }
         let mut child = command.spawn().unwrap();
         Self {
             name: program.rsplit('/').next().unwrap(),
@@ -118,8 +119,9 @@ impl Program {
         }
     }
 
-    /// Lets it, and its clients, be under way.
-    pub(crate) fn waits_a_while(&self) {
+    /// Waits until the client of this number is under way.
+    pub(crate) fn has(&self, number: u32) {
+        self.says(&format!("client {number} is here"));
         thread::sleep(super::A_WHILE);
     }
 

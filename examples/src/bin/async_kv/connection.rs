@@ -84,7 +84,12 @@ impl Connection {
     ) -> Result<T, Failure> {
         let silence = async { Err(self.moved.silent(self.limit, sleep).await) };
         let death = async { Err(self.death().await) };
-        first(work, first(death, silence)).await
+        let done = first(work, first(death, silence)).await;
+        done.map_err(|why| match self.channel.down_reason() {
+            // What came first: the other tasks only see what followed from it.
+            Some(reason) => Failure::new(format!("the connection is down: {reason}")),
+            None => why,
+        })
     }
 
     /// Ends when the server is dead: probes it while nothing moves.
