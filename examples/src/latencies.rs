@@ -25,6 +25,14 @@ impl Latencies {
         took.map_or(0.0, |took| took.as_secs_f64() * 1e6)
     }
 
+    /// Their average, in microseconds.
+    #[must_use]
+    pub fn mean(&self) -> f64 {
+        #[expect(clippy::cast_precision_loss, reason = "a number of messages")]
+        let count = self.sorted.len().max(1) as f64;
+        self.total().as_secs_f64() * 1e6 / count
+    }
+
     /// All together.
     #[must_use]
     pub fn total(&self) -> Duration {
@@ -43,6 +51,7 @@ mod tests {
         let all = Latencies::new(all);
         let ranks = [0, 50, 99, 100].map(|percent| all.percentile(percent).round());
         assert_eq!(ranks, [1.0, 51.0, 100.0, 100.0]);
+        assert_eq!((all.mean() * 10.0).round(), 505.0);
         assert_eq!(all.total(), Duration::from_micros(5050));
         assert_eq!(Latencies::new(Vec::new()).percentile(50), 0.0);
     }
