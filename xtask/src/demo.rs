@@ -42,18 +42,21 @@ struct Step {
     /// The options of each client; none means that the example runs alone. The server's name comes
     /// last, or where `{host}` stands; `{program}` is the example's file.
     clients: &'static [&'static [&'static str]],
+    /// The example that the clients are, if it is another.
+    peer: Option<&'static str>,
     /// The TCP port that the first end listens on.
     port: u16,
 }
 
 /// What is shown. A later layer adds its own lines here.
-const STEPS: [Step; 9] = [
+const STEPS: [Step; 13] = [
     Step {
         title: "the device",
         program: "devinfo",
         common: &["-d", "{device}"],
         server: &[],
         clients: &[],
+        peer: None,
         port: 0,
     },
     Step {
@@ -62,6 +65,7 @@ const STEPS: [Step; 9] = [
         common: &["-s", "64", "-n", "2000", "-c"],
         server: &[],
         clients: &[&[]],
+        peer: None,
         port: 18515,
     },
     Step {
@@ -70,6 +74,7 @@ const STEPS: [Step; 9] = [
         common: &["-s", "1048576", "-n", "50", "-c"],
         server: &[],
         clients: &[&[]],
+        peer: None,
         port: 18515,
     },
     Step {
@@ -78,6 +83,7 @@ const STEPS: [Step; 9] = [
         common: &["-s", "4096", "-n", "1000", "-c", "-e"],
         server: &[],
         clients: &[&[]],
+        peer: None,
         port: 18515,
     },
     Step {
@@ -86,6 +92,7 @@ const STEPS: [Step; 9] = [
         common: &["-s", "64", "-s", "4096", "-s", "1048576", "-n", "50"],
         server: &[],
         clients: &[&[]],
+        peer: None,
         port: 18515,
     },
     Step {
@@ -94,6 +101,7 @@ const STEPS: [Step; 9] = [
         common: &[],
         server: &[],
         clients: &[&[], &[], &[]],
+        peer: None,
         port: 18515,
     },
     Step {
@@ -102,6 +110,7 @@ const STEPS: [Step; 9] = [
         common: &[],
         server: &[],
         clients: &[&["-s", "64", "-s", "65536", "-n", "200"]],
+        peer: None,
         port: 18515,
     },
     Step {
@@ -110,6 +119,7 @@ const STEPS: [Step; 9] = [
         common: &[],
         server: &["--discard"],
         clients: &[&["{host}", "{program}"]],
+        peer: None,
         port: 18515,
     },
     Step {
@@ -119,6 +129,52 @@ const STEPS: [Step; 9] = [
         // One that fills it, and those of the bench.
         server: &["--clients", "5"],
         clients: &[&["{host}", "bench", "--clients", "4", "-n", "200"]],
+        peer: None,
+        port: 18515,
+    },
+    Step {
+        title: "async channels: tokio to tokio, many connections",
+        program: "async_echo",
+        common: &[],
+        server: &["--clients", "4"],
+        clients: &[&["-c", "4", "-w", "8", "-s", "4096", "-n", "200"]],
+        peer: None,
+        port: 18515,
+    },
+    Step {
+        title: "async channels: smol to tokio",
+        program: "async_echo",
+        common: &[],
+        server: &["--clients", "1"],
+        clients: &[&["-n", "500"]],
+        peer: Some("smol_echo"),
+        port: 18515,
+    },
+    Step {
+        title: "async channels: a store, and tasks that read from its memory",
+        program: "kv_store",
+        common: &[],
+        server: &["--clients", "2"],
+        clients: &[&[
+            "{host}",
+            "bench",
+            "--clients",
+            "2",
+            "--tasks",
+            "8",
+            "-n",
+            "50",
+        ]],
+        peer: Some("async_kv"),
+        port: 18515,
+    },
+    Step {
+        title: "byte streams: HTTP by hyper",
+        program: "http_over_rdma",
+        common: &[],
+        server: &["--clients", "1"],
+        clients: &[&["{host}", "/README.md", "-o", "/dev/null"]],
+        peer: None,
         port: 18515,
     },
 ];
@@ -146,7 +202,9 @@ pub(crate) fn main(args: Vec<OsString>) -> Result<ExitCode, Error> {
     let examples = workspace::examples("release")?;
     let mut jobs = Vec::new();
     for step in &STEPS {
-        jobs.push(step.job(workspace::example(&examples, step.program)?));
+        let server = workspace::example(&examples, step.program)?;
+        let client = workspace::example(&examples, step.peer.unwrap_or(step.program))?;
+        jobs.push(step.job(server, client));
     }
 
     let mut rows = Vec::new();
@@ -170,20 +228,20 @@ pub(crate) fn main(args: Vec<OsString>) -> Result<ExitCode, Error> {
 }
 
 impl Step {
-    fn job(&self, program: &Path) -> Job {
-        let program = program.display().to_string();
-        let words = |more: &[&str]| -> Vec<String> {
-            let words = [&[program.as_str()], more, self.common].concat();
+    fn job(&self, server: &Path, client: &Path) -> Job {
+        let (server, program) = (server.display().to_string(), client.display().to_string());
+        let words = |program: &str, more: &[&str]| -> Vec<String> {
+            let words = [&[program], more, self.common].concat();
             words.into_iter().map(str::to_owned).collect()
         };
         let mut commands = Vec::new();
         if self.clients.is_empty() {
-            commands.push(words(&[]));
+            commands.push(words(&server, &[]));
         } else {
-            commands.push(words(&[&["-d", "{device}"], self.server].concat()));
+            commands.push(words(&server, &[&["-d", "{device}"], self.server].concat()));
         }
         for client in self.clients {
-            let mut client = words(&[&["-d", "{peer}"], *client].concat());
+            let mut client = words(&program, &[&["-d", "{peer}"], *client].concat());
             if !client.iter().any(|word| word == "{host}") {
                 client.push("{host}".into());
             }
@@ -322,7 +380,7 @@ mod tests {
     #[test]
     fn clients_name_the_server_once() {
         for step in STEPS.iter().filter(|step| !step.clients.is_empty()) {
-            let job = step.job(Path::new("p"));
+            let job = step.job(Path::new("p"), Path::new("p"));
             for client in &job.commands[1..] {
                 let hosts = client.iter().filter(|word| *word == "127.0.0.1");
                 assert_eq!(hosts.count(), 1, "{}", step.title);
@@ -335,7 +393,7 @@ mod tests {
     #[test]
     fn both_ends_are_on_different_devices() {
         for step in STEPS.iter().filter(|step| !step.clients.is_empty()) {
-            let job = step.job(Path::new("p"));
+            let job = step.job(Path::new("p"), Path::new("p"));
             assert!(
                 job.commands[0].contains(&"{device}".into()),
                 "{}",
