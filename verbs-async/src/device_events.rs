@@ -5,12 +5,13 @@ use std::fmt;
 use std::future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::task::{Context, Poll, Wake, Waker};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use futures_core::Stream;
 use verbs_channel::verbs_core::{self, AsyncEvent};
 
+use crate::bell::{Look, bell};
 use crate::notifier::ThreadNotifier;
 use crate::{AsyncCq, AsyncGroup, CqNotifier, Error, Result};
 
@@ -71,7 +72,7 @@ impl DeviceEvents {
         let hub = Arc::new_cyclic(|hub: &Weak<Hub>| Hub {
             context: context.clone(),
             notifier: Box::new(notifier),
-            bell: Waker::from(Arc::new(Bell(Weak::clone(hub)))),
+            bell: bell(hub),
             state: Mutex::default(),
         });
         hub.look();
@@ -155,8 +156,7 @@ impl DeviceEvents {
     }
 }
 
-impl Hub {
-    /// Takes what is there, until the notifier has the waker.
+impl Look for Hub {
     fn look(&self) {
         let mut cx = Context::from_waker(&self.bell);
         loop {
@@ -172,7 +172,9 @@ impl Hub {
             }
         }
     }
+}
 
+impl Hub {
     fn take_events(&self) -> Result<()> {
         while let Some(event) = self.context.get_async_event(Some(Duration::ZERO))? {
             // Before it is told: who hears of it finds what it has ended.
@@ -213,21 +215,6 @@ fn wake(mut state: MutexGuard<'_, State>) {
     let waker = state.waker.take();
     drop(state);
     crate::wake::all(waker);
-}
-
-/// The waker that a hub gives its notifier, which the hub owns.
-struct Bell(Weak<Hub>);
-
-impl Wake for Bell {
-    fn wake(self: Arc<Self>) {
-        self.wake_by_ref();
-    }
-
-    fn wake_by_ref(self: &Arc<Self>) {
-        if let Some(hub) = self.0.upgrade() {
-            hub.look();
-        }
-    }
 }
 
 impl Stream for DeviceEvents {

@@ -122,6 +122,7 @@
 //!
 //! [`verbs_channel`] and [`verbs_core`](verbs_channel::verbs_core), and the manual pages they name.
 
+mod bell;
 mod channel;
 mod connect;
 mod cq;

@@ -3,11 +3,12 @@
 use std::fmt;
 use std::io;
 use std::sync::{Arc, Weak};
-use std::task::{Context, Poll, Wake, Waker};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use verbs_channel::verbs_core::{self, CompletionChannel, CompletionQueue};
 
+use crate::bell::{Look, bell};
 use crate::error::{Error, Result};
 use crate::notifier::{CqNotifier, ThreadNotifier};
 use crate::sync::Mutex;
@@ -63,7 +64,7 @@ impl CqEvents {
         let hub = Arc::new_cyclic(|hub: &Weak<Hub>| Hub {
             channel,
             notifier: Box::new(notifier),
-            bell: Waker::from(Arc::new(Bell(Weak::clone(hub)))),
+            bell: bell(hub),
             queues: Mutex::new(Queues::new()),
         });
         // Registers the waker; from here on it is registered again whenever it was woken.
@@ -157,8 +158,7 @@ impl Drop for Subscription {
     }
 }
 
-impl Hub {
-    /// Takes what is there, until the notifier has the waker.
+impl Look for Hub {
     fn look(&self) {
         let mut cx = Context::from_waker(&self.bell);
         loop {
@@ -173,7 +173,9 @@ impl Hub {
             }
         }
     }
+}
 
+impl Hub {
     fn take_events(&self) -> io::Result<()> {
         take_events(
             &self.queues,
@@ -200,21 +202,6 @@ impl Hub {
 
 fn key(cq: &CompletionQueue) -> usize {
     cq.as_ptr().addr()
-}
-
-/// The waker that a hub gives its notifier, which the hub owns.
-struct Bell(Weak<Hub>);
-
-impl Wake for Bell {
-    fn wake(self: Arc<Self>) {
-        self.wake_by_ref();
-    }
-
-    fn wake_by_ref(self: &Arc<Self>) {
-        if let Some(hub) = self.0.upgrade() {
-            hub.look();
-        }
-    }
 }
 
 impl fmt::Debug for CqEvents {
