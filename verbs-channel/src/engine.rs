@@ -80,9 +80,9 @@ impl Engine {
     pub(crate) fn add(&mut self, qp: QueuePair, config: &Config) -> u32 {
         let (send, recv) = (config.max_send_wr, config.max_recv_wr);
         let member = Member::new(qp, send, recv);
-        // The place of one that is gone, with nothing of it left, or a new one.
+        // The place of one that was removed, with nothing of it left, or a new one.
         let gone = |(at, member): &(usize, &Member)| {
-            member.qp().is_none() && !self.slots.has_any(u32::try_from(*at).unwrap_or(u32::MAX))
+            member.is_removed && !self.slots.has_any(u32::try_from(*at).unwrap_or(u32::MAX))
         };
         let gone = self.members.iter().enumerate().find(gone);
         let at = if let Some((at, _)) = gone {

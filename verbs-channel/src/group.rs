@@ -106,7 +106,8 @@ impl ChannelGroup {
     }
 
     /// Closes a channel: what is in flight on it is aborted, and its results can still be taken.
-    /// Its number is given to another channel when they have been. To close it again does nothing.
+    /// Its number is given to another channel when they have been, and not before: one that went
+    /// down by itself keeps it until then. To close it again does nothing.
     ///
     /// # Errors
     ///
@@ -114,6 +115,9 @@ impl ChannelGroup {
     pub fn remove(&mut self, channel: usize) -> Result<()> {
         let at = self.number(channel)?;
         self.engine.destroy(at, DownReason::Closed);
+        if let Some(member) = self.engine.members.get_mut(channel) {
+            member.is_removed = true;
+        }
         Ok(())
     }
 

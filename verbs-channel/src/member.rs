@@ -15,6 +15,8 @@ pub(crate) struct Member {
     // Places in its send queue and its receive queue that are free, and how many there are.
     left: [u32; 2],
     max: [u32; 2],
+    /// Its number is nobody's any more.
+    pub(crate) is_removed: bool,
 }
 
 /// Whether a member takes work.
@@ -32,6 +34,7 @@ impl Member {
             state: State::Up(qp),
             left: max,
             max,
+            is_removed: false,
         }
     }
 

@@ -288,3 +288,18 @@ fn the_end_of_all_channels_takes_no_longer_for_each() {
     }
     assert_eq!(ended, [4; 100]);
 }
+
+#[test]
+fn a_number_is_given_to_another_channel_only_when_it_was_given_back() {
+    let mut group = group(&pd(), 2);
+    group.give_up(WHY);
+    let join = |group: &mut ChannelGroup| {
+        let member = group.prepare().unwrap();
+        let endpoint = member.endpoint();
+        group.join(member.handshake(&endpoint).unwrap()).unwrap()
+    };
+    assert_eq!(join(&mut group), 2);
+    assert_eq!(group.channel(0).unwrap().down_reason(), Some(WHY));
+    group.remove(0).unwrap();
+    assert_eq!(join(&mut group), 0);
+}
