@@ -3,7 +3,7 @@
 use std::future::Future as _;
 use std::io;
 use std::pin::Pin;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Wake as _, ready};
 
 use verbs_channel::verbs_core::{WcOpcode, WorkSuccess};
 use verbs_channel::{Outgoing, OwnedBuffer};
@@ -20,7 +20,9 @@ impl ByteStream {
             return Poll::Ready(Ok(true));
         }
         self.tasks.reader.set(cx.waker());
-        self.drive();
+        if self.drive() {
+            self.tasks.writer.wake_by_ref();
+        }
         if !self.arrived.is_empty() {
             return Poll::Ready(Ok(true));
         }
@@ -67,8 +69,7 @@ impl ByteStream {
             let error = io::Error::new(kind, "the stream was shut down for writing");
             return Poll::Ready(Err(error));
         }
-        self.tasks.writer.set(cx.waker());
-        self.drive();
+        self.drive_to_write(cx);
         if let Some(failure) = self.failure() {
             return Poll::Ready(Err(failure.into()));
         }
@@ -95,8 +96,7 @@ impl ByteStream {
 
     /// Waits until all that was written has arrived.
     pub(super) fn poll_arrived(&mut self, cx: &Context<'_>) -> Poll<io::Result<()>> {
-        self.tasks.writer.set(cx.waker());
-        self.drive();
+        self.drive_to_write(cx);
         if self.data_in_flight == 0 {
             return Poll::Ready(Ok(()));
         }
@@ -129,29 +129,42 @@ impl ByteStream {
         self.send_failure.or(self.receive_failure)
     }
 
-    /// Takes in what has arrived and what has been sent; says what it can after that.
-    ///
-    /// The tasks are woken when there is more: of each queue, the oldest operation has their waker.
-    pub(super) fn drive(&mut self) {
-        self.take_arrivals();
-        self.take_sent();
-        self.give_credit();
+    /// [Drives](Self::drive) for the task that writes.
+    fn drive_to_write(&mut self, cx: &Context<'_>) {
+        self.tasks.writer.set(cx.waker());
+        if self.drive() {
+            self.tasks.reader.wake_by_ref();
+        }
     }
 
-    fn take_arrivals(&mut self) {
+    /// Takes in what has arrived and what has been sent; says what it can after that. Whether there
+    /// was something: nobody else hears of it, so the other task has to be woken.
+    ///
+    /// The tasks are woken when there is more: of each queue, the oldest operation has their waker.
+    pub(super) fn drive(&mut self) -> bool {
+        let has_arrived = self.take_arrivals();
+        let was_sent = self.take_sent();
+        self.give_credit();
+        has_arrived || was_sent
+    }
+
+    fn take_arrivals(&mut self) -> bool {
+        let mut any = false;
         while self.receive_failure.is_none()
             && let Some(receive) = self.receives.front_mut()
         {
             let mut cx = Context::from_waker(&self.tasks.on_arrival);
             let Poll::Ready((result, block)) = Pin::new(receive).poll(&mut cx) else {
-                return;
+                break;
             };
+            any = true;
             drop(self.receives.pop_front());
             match result {
                 Ok(success) => self.take_arrival(success, block),
                 Err(error) => self.receive_failure = Some(error.into()),
             }
         }
+        any
     }
 
     fn take_arrival(&mut self, success: WorkSuccess, mut block: OwnedBuffer) {
@@ -171,15 +184,17 @@ impl ByteStream {
         }
     }
 
-    fn take_sent(&mut self) {
+    fn take_sent(&mut self) -> bool {
+        let mut any = false;
         while let Some((_, send)) = self.sends.front_mut() {
             let mut cx = Context::from_waker(&self.tasks.on_sent);
             let Poll::Ready((result, block)) = Pin::new(send).poll(&mut cx) else {
-                return;
+                break;
             };
             let Some((sent, _)) = self.sends.pop_front() else {
-                return;
+                break;
             };
+            any = true;
             if block.capacity() > 0 {
                 self.free.push(block);
             }
@@ -192,6 +207,7 @@ impl ByteStream {
                 }
             }
         }
+        any
     }
 
     fn give_credit(&mut self) {

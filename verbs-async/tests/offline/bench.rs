@@ -132,6 +132,10 @@ impl Bell {
     pub(crate) fn new() -> Arc<Self> {
         Arc::default()
     }
+
+    pub(crate) fn times(&self) -> usize {
+        self.0.load(Ordering::Relaxed)
+    }
 }
 
 impl<F: Future> Task<F> {
@@ -162,7 +166,7 @@ impl<F: Future> Task<F> {
     }
 
     pub(crate) fn was_woken(&self) -> usize {
-        self.bell.0.load(Ordering::Relaxed)
+        self.bell.times()
     }
 }
 

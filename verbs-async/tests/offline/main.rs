@@ -19,3 +19,4 @@ mod awaited;
 mod bench;
 mod ends;
 mod groups;
+mod streams;
