@@ -329,6 +329,7 @@ impl<R: Ring> State<R> {
             Started::Refused(outcome) => {
                 let key = self.insert(Stage::Done, channel, queue);
                 self.outcomes.put(key, outcome);
+                self.collect_ended();
                 Some(key)
             }
             Started::Full => None,
@@ -344,8 +345,11 @@ impl<R: Ring> State<R> {
         self.join_line(key);
         self.wanted += 1;
         self.channel(channel).unfinished[queue] += 1;
-        // There may be room by now; and if not, what makes room has to be announced.
+        // What makes room has to be announced; and there may be room by now, since what is done and
+        // not filed takes it up as well, from whatever queue it is.
         self.turn(None);
+        self.advance(channel, queue);
+        self.collect_ended();
         key
     }
 
@@ -421,6 +425,15 @@ impl<R: Ring> State<R> {
             }
         }
         false
+    }
+
+    /// Files what a refusal has ended: that of a chain that was posted in part ends all work of its
+    /// channel, and nothing announces that.
+    #[cold]
+    fn collect_ended(&mut self) {
+        if self.ring.has_done() {
+            self.collect(None);
+        }
     }
 
     /// Files what is done under its operation, and posts what waits for its place.
@@ -536,6 +549,7 @@ impl<R: Ring> State<R> {
                 self.finished(channel, queue);
                 // It may have been all that kept the next from its place.
                 self.advance(channel, queue);
+                self.collect_ended();
                 Some((work, None, op.waker))
             }
             Stage::Done => {

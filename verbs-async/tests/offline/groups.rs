@@ -1,6 +1,8 @@
 //! Groups: what ends when the card, the queue or the notifier does.
 
-use verbs_async::verbs_channel::{Channel, DownReason, OwnedBuffer, TransportError};
+use verbs_async::verbs_channel::{
+    Channel, DownReason, Outgoing, OwnedBuffer, OwnedWork, TransportError,
+};
 use verbs_async::{AsyncChannel, AsyncGroup, Error, Operation};
 use verbs_core::ProtectionDomain;
 
@@ -20,10 +22,13 @@ impl Peer {
         let pd = bench.context.alloc_pd().unwrap();
         let builder = Channel::builder(&pd).max_send_wr(2).max_recv_wr(2);
         let group = AsyncGroup::new(builder, 4, &bench.events).unwrap();
-        let member = group.prepare().unwrap();
-        let endpoint = member.endpoint();
-        let channel = group.join(member.handshake(&endpoint).unwrap()).unwrap();
+        let channel = join(&group);
         Self { group, channel, pd }
+    }
+
+    /// One more channel of its group.
+    fn join(&self) -> AsyncChannel {
+        join(&self.group)
     }
 
     fn buffer(&self) -> OwnedBuffer {
@@ -33,6 +38,18 @@ impl Peer {
     fn send(&self) -> Task<Operation> {
         Task::new(self.channel.send(self.buffer()))
     }
+
+    /// A batch that takes all of its places.
+    fn sends(&self) -> Vec<OwnedWork> {
+        let work = || Outgoing::send(self.buffer()).into();
+        std::iter::repeat_with(work).take(2).collect()
+    }
+}
+
+fn join(group: &AsyncGroup) -> AsyncChannel {
+    let member = group.prepare().unwrap();
+    let endpoint = member.endpoint();
+    group.join(member.handshake(&endpoint).unwrap()).unwrap()
 }
 
 /// The `wr_id`s that were posted, in their order.
@@ -159,4 +176,66 @@ fn what_is_abandoned_or_dropped_with_its_channel_comes_to_its_end() {
         drop(group);
     }
     assert_all_is_well();
+}
+
+#[test]
+fn a_channel_that_was_given_up_keeps_its_number_as_long_as_it_lives() {
+    let bench = Bench::new();
+    let peer = Peer::new(&bench);
+    peer.group.give_up(DownReason::Unannounced);
+    let next = peer.join();
+    // What is begun on the one that is down is not posted on the one that came after it.
+    let (result, _) = now(peer.channel.send(peer.buffer()));
+    assert!(matches!(result, Err(Error::Refused(_))));
+    assert!(posted().is_empty());
+    drop(peer.channel);
+    assert!(!next.is_down());
+}
+
+#[test]
+fn results_that_nobody_has_taken_keep_no_other_queue_waiting() {
+    let bench = Bench::new();
+    let peer = Peer::new(&bench);
+    let mut first = peer.send();
+    let mut receives = [(); 2].map(|()| Task::new(peer.channel.receive(peer.buffer())));
+    let ids = posted();
+    // Found by one poll, which is not the first, and after the send nobody looks further.
+    with(|library| library.poll_answer = Some(0));
+    done(ids);
+    assert!(first.ends().0.is_ok());
+    let _more = [(); 2].map(|()| Task::new(peer.channel.receive(peer.buffer())));
+    let mut second = peer.send();
+    done(posted().get(5).copied());
+    assert!(second.ends().0.is_ok(), "it was not posted");
+    assert!(receives.iter_mut().all(|receive| receive.ends().0.is_ok()));
+}
+
+#[test]
+fn a_batch_that_is_posted_in_part_leaves_nobody_on_its_channel_asleep() {
+    let bench = Bench::new();
+    let peer = Peer::new(&bench);
+    let mut receive = Task::new(peer.channel.receive(peer.buffer())).waits();
+    // The first of its two is the card's, which will not say when it is done with that.
+    with(|library| library.refuse_post = Some((1, libc::ENOMEM, true)));
+    let mut batch = Task::new(peer.channel.batch(peer.sends()));
+    assert_eq!(receive.was_woken(), 1);
+    assert!(receive.ends().0.is_err());
+    assert!(batch.ends().0.is_err());
+}
+
+#[test]
+fn what_may_be_posted_once_another_leaves_the_line_leaves_nobody_on_its_channel_asleep() {
+    let bench = Bench::new();
+    let peer = Peer::new(&bench);
+    let mut receive = Task::new(peer.channel.receive(peer.buffer())).waits();
+    let mut first = peer.send();
+    let longer = peer.channel.batch(peer.sends());
+    let mut last = peer.send();
+    // The driver does not say whether the card has it.
+    with(|library| library.refuse_post = Some((0, libc::ENOMEM, false)));
+    drop(longer);
+    assert_eq!(receive.was_woken(), 1);
+    for ended in [receive.ends(), first.ends(), last.ends()] {
+        assert!(ended.0.is_err());
+    }
 }
