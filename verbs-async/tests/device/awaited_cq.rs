@@ -3,9 +3,12 @@
 use std::future::{Future as _, poll_fn};
 use std::pin::pin;
 use std::task::{Context, Waker};
+use std::thread;
 use std::time::Duration;
 
+use futures_util::StreamExt as _;
 use futures_util::future::join_all;
+use futures_util::stream::FuturesUnordered;
 use verbs_async::verbs_channel::verbs_core::{
     PollSlot, QueuePair, ReceiveWorkRequest, SendWorkRequest, Sge, WcOpcode, WorkCompletion,
 };
@@ -268,6 +271,32 @@ fn many_queues_on_one_completion_channel() {
             }
         });
     }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn events_that_come_at_once_are_all_taken() {
+    let _test = begin!();
+    let builder = &mut tokio::runtime::Builder::new_current_thread();
+    let runtime = builder.enable_all().build().unwrap();
+    runtime.block_on(async {
+        let events = CqEvents::create_tokio(&context()).unwrap();
+        let all: Vec<_> = (0..24).map(|_| Wired::new(&events)).collect();
+        // Each is polled once, and then only when it has been woken.
+        let mut waiting: FuturesUnordered<_> =
+            all.iter().map(|wired| wired.cq.poll_wr_id(1)).collect();
+        assert!(waiting.poll_next_unpin(&mut noop()).is_pending());
+        for wired in &all {
+            wired.receive(1);
+            wired.send(2);
+        }
+        // The runtime does not look meanwhile, and is told once of all.
+        thread::sleep(Duration::from_millis(50));
+        let found: Vec<_> = within(LATE, waiting.collect())
+            .await
+            .expect("some sleep on");
+        assert_eq!(found.len(), all.len());
+    });
 }
 
 /// For what is polled by hand, and is not to be woken.

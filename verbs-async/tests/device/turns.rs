@@ -1,5 +1,6 @@
 //! Whose turn it is to drive: nobody who sleeps, stays away or was leaked keeps others from theirs.
 
+use std::future::pending;
 use std::os::unix::net::UnixStream;
 use std::thread;
 use std::time::Duration;
@@ -9,7 +10,9 @@ use futures_util::future::join_all;
 use verbs_async::verbs_channel::{BufferPool, Queue};
 use verbs_async::{AsyncChannel, AsyncGroup};
 
-use crate::ends::{WAYS, Way, alone, block, buffer, glance, narrow_pair, pair, run, within};
+use crate::ends::{
+    WAYS, Way, alone, block, buffer, connect, glance, narrow_pair, pair, run, within,
+};
 use crate::harness::{begin, device_name, peer_name};
 
 /// Rounds of ping-pong, on each notifier.
@@ -96,6 +99,36 @@ fn tasks_that_are_polled_once_stop_nobody() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
+fn who_is_woken_and_stays_away_leaves_the_next_completion_announced() {
+    let _test = begin!();
+    for way in WAYS {
+        run(way, async move {
+            // Nothing else drives the queue there.
+            let (here, there) = (alone(way, &device_name()), alone(way, &peer_name()));
+            let (sender, receiver) = connect(&here, &there);
+            let moment = || within(Duration::from_millis(20), pending::<()>());
+            for round in 0..8_u8 {
+                let mut first = receiver.receive(buffer(there.pd(), &[0; 8]));
+                assert!(!glance(&mut first));
+                let second = receiver.receive(buffer(there.pd(), &[0; 8]));
+                let waits = within(Duration::from_secs(10), second);
+                let waits = thread::spawn(|| pollster::block_on(waits));
+                moment().await;
+                for _ in 0..2 {
+                    let sending = sender.send(buffer(here.pd(), &[round; 8]));
+                    sending.await.0.unwrap();
+                    moment().await;
+                }
+                let (received, bytes) = waits.join().unwrap().expect("it sleeps on");
+                received.unwrap();
+                assert_eq!(bytes[..], [round; 8]);
+            }
+        });
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
 #[expect(clippy::mem_forget, reason = "is what is tested")]
 fn operations_that_are_leaked_stop_nobody() {
     let _test = begin!();
@@ -169,7 +202,7 @@ fn an_operation_that_timed_out_and_is_dropped_returns_its_block() {
             // It comes back with the message, though nobody waits for anything.
             let back = async {
                 while pool.available() < 4 {
-                    within(Duration::from_millis(1), std::future::pending::<()>()).await;
+                    within(Duration::from_millis(1), pending::<()>()).await;
                 }
             };
             within(Duration::from_secs(20), back)
