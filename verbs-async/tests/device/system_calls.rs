@@ -17,10 +17,10 @@ use crate::harness::child::{Child, Line, role};
 use crate::harness::{Test, begin, device_name, is_soft, peer_name};
 
 /// Completions that come without a pause.
-const READY: usize = 60;
+const READY: usize = 40;
 
 /// Rounds in which each end sleeps once.
-const ROUNDS: usize = 20;
+const ROUNDS: usize = 10;
 
 /// A call that nothing else makes, to be found among others.
 fn mark() {
@@ -87,6 +87,7 @@ fn be_watched(way: &str, mut line: Line, sleeps: bool) {
             pool: BufferPool::new(channel.pd(), 8, 2 * READY).unwrap(),
             channel,
         });
+        line.is_slow();
         line.say(&std::process::id().to_string());
         line.hear();
         if sleeps {
@@ -117,6 +118,7 @@ fn watch(test: &Test, way: Way) -> Option<Calls> {
     }
     let trace = env::temp_dir().join(format!("verbs-async-{}", std::process::id()));
     let mut child = Child::start(test, &format!("{way:?}"));
+    child.line.is_slow();
     let watcher = Command::new("strace")
         .args(["-f", "-y", "-x", "-s", "4", "-o"])
         .arg(&trace)
