@@ -10,7 +10,7 @@ use crate::driver::Driver;
 use crate::error::{Error, Result};
 use crate::group::Shared;
 use crate::operation::{Batch, Operation};
-use crate::ring::{Channels, Work};
+use crate::ring::Channels;
 
 /// A connected endpoint for async code.
 ///
@@ -91,15 +91,16 @@ impl AsyncChannel {
 
     /// Begins work with everything that can be said about it: an [`Outgoing`] or an [`Incoming`] of
     /// an [`OwnedBuffer`], or [`OwnedWork`].
+    #[inline(always)]
     pub fn run(&self, work: impl Into<OwnedWork>) -> Operation {
-        let key = self.driver().start(self.at, Work::One(work.into()));
+        let key = self.driver().start(self.at, work.into());
         Operation::new(Arc::clone(&self.shared), key)
     }
 
     /// Begins a batch: one doorbell, one completion, one future for all of it. It waits in line
     /// until there are places for all of it.
     pub fn batch(&self, works: Vec<OwnedWork>) -> Batch {
-        let key = self.driver().start(self.at, Work::Batch(works));
+        let key = self.driver().start(self.at, works);
         Batch::new(Arc::clone(&self.shared), key)
     }
 

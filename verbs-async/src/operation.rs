@@ -7,11 +7,11 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use verbs_channel::verbs_core::WorkSuccess;
-use verbs_channel::{OwnedBuffer, OwnedWork};
+use verbs_channel::{OwnedBuffer, OwnedWork, Ticket};
 
 use crate::error::Result;
 use crate::group::Shared;
-use crate::ring::Outcome;
+use crate::ring::{Channels, Outcome};
 
 /// An operation that has begun: a future of its result and its buffer.
 ///
@@ -63,11 +63,15 @@ impl Batch {
 
 impl Begun {
     #[inline]
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Outcome> {
+    fn poll<T: From<Outcome>>(
+        &mut self,
+        cx: &mut Context<'_>,
+        take: impl FnOnce(&mut Channels, Ticket) -> Poll<T>,
+    ) -> Poll<T> {
         let key = self
             .key
             .expect("an operation that is done is not polled again");
-        let outcome = self.shared.driver.poll_outcome(key, cx);
+        let outcome = self.shared.driver.poll(key, cx, take);
         if outcome.is_ready() {
             self.key = None;
         }
@@ -76,6 +80,7 @@ impl Begun {
 }
 
 impl Drop for Begun {
+    #[inline]
     fn drop(&mut self) {
         if let Some(key) = self.key {
             self.shared.driver.abandon(key);
@@ -92,8 +97,7 @@ impl Future for Operation {
 
     #[inline]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let outcome = self.begun.poll(cx);
-        outcome.map(|outcome| (outcome.result.map_err(Into::into), outcome.buffer))
+        self.begun.poll(cx, Channels::take_one)
     }
 }
 
@@ -102,11 +106,7 @@ impl Future for Batch {
     type Output = (Result<()>, Vec<OwnedWork>);
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let outcome = self.begun.poll(cx);
-        outcome.map(|outcome| {
-            let result = outcome.result.map(drop).map_err(Into::into);
-            (result, outcome.batch)
-        })
+        self.begun.poll(cx, Channels::take_batch)
     }
 }
 

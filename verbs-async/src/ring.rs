@@ -1,6 +1,7 @@
 //! The ring that the driver drives: a group of channels.
 
 use std::mem;
+use std::task::Poll;
 
 use verbs_channel::verbs_core::WorkSuccess;
 use verbs_channel::{
@@ -8,7 +9,8 @@ use verbs_channel::{
     TransportError,
 };
 
-use crate::driver::{Done, Ring, Started};
+use crate::driver::{self, Done, Ring, Started};
+use crate::error::Result;
 use crate::events::Subscription;
 
 /// A group of channels whose completions are announced.
@@ -29,80 +31,122 @@ pub(crate) enum Work {
 /// How it ended, and what it was given.
 #[derive(Debug)]
 pub(crate) struct Outcome {
-    pub(crate) result: Result<WorkSuccess, Failure>,
-    pub(crate) buffer: OwnedBuffer,
-    pub(crate) batch: Vec<OwnedWork>,
-}
-
-/// Work in flight, and on which channel.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct On {
-    channel: usize,
-    ticket: Ticket,
+    result: Result<WorkSuccess, Failure>,
+    buffer: OwnedBuffer,
+    batch: Vec<OwnedWork>,
 }
 
 /// Why it did not succeed.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Failure {
+enum Failure {
     Refused(Refusal),
     Transport(TransportError),
 }
 
-impl Ring for Channels {
-    type Work = Work;
-    type Outcome = Outcome;
-    type Ticket = On;
-
-    #[inline]
-    fn queue(work: &Work) -> usize {
-        let first = match work {
-            Work::One(work) => Some(work),
-            Work::Batch(works) => works.first(),
-        };
-        match first.map(OwnedWork::queue) {
-            Some(Queue::Receive) => 1,
-            _ => 0,
+impl Channels {
+    /// An operation's end, for [`Driver::poll`](crate::driver::Driver::poll).
+    #[inline(never)]
+    pub(crate) fn take_one(&mut self, ticket: Ticket) -> Poll<(Result<WorkSuccess>, OwnedBuffer)> {
+        match self.group.poll_success(ticket) {
+            Some((success, buffer)) => Poll::Ready((Ok(success), buffer)),
+            None => Poll::Pending,
         }
     }
 
-    #[inline]
-    fn start(&mut self, at: usize, work: &mut Work) -> Started<Self> {
-        let started = match (self.group.channel(at), &mut *work) {
-            (Err(_gone), _) => Err(Refusal::Down(DownReason::Closed)),
-            (Ok(mut channel), Work::One(work)) => channel.start_from(work),
-            (Ok(mut channel), Work::Batch(works)) => {
-                let started = channel.start_batch(mem::take(works));
-                started.map_err(|rejected| {
-                    let refusal = rejected.refusal();
-                    *works = rejected.into_given();
-                    refusal
-                })
-            }
-        };
-        match started {
-            Ok(ticket) => Started::Posted(On {
-                channel: at,
-                ticket,
-            }),
-            Err(refusal) => refused(refusal, work),
+    /// A batch's end.
+    #[inline(always)]
+    pub(crate) fn take_batch(&mut self, ticket: Ticket) -> Poll<(Result<()>, Vec<OwnedWork>)> {
+        match self.group.poll(ticket) {
+            Ok(Some(completed)) => Poll::Ready(Outcome::from(completed).into()),
+            _ => Poll::Pending,
         }
     }
+}
 
-    #[inline]
-    fn slot(on: On) -> usize {
-        on.ticket.slot()
+impl driver::Work<Channels> for OwnedWork {
+    #[inline(always)]
+    fn queue(&self) -> usize {
+        Self::queue(self) as usize
     }
 
     #[inline(always)]
-    fn take(&mut self, on: On) -> Option<Outcome> {
-        // The ticket is good: the driver takes each once.
-        let completed = self
-            .group
-            .channel(on.channel)
-            .ok()?
-            .poll(on.ticket)
-            .ok()??;
-        Some(completed.into())
+    fn post(&mut self, ring: &mut Channels, at: usize) -> Started<Channels> {
+        let started = match ring.group.channel(at) {
+            Ok(mut channel) => channel.start_from(self),
+            Err(_gone) => Err(GONE),
+        };
+        match started {
+            Ok(ticket) => Started::Posted(ticket),
+            Err(refusal) if refusal.is_backpressure() => Started::Full,
+            Err(refusal) => refused(refusal, mem::take(self.buffer_mut()), Vec::new()),
+        }
+    }
+}
+
+impl driver::Work<Channels> for Vec<OwnedWork> {
+    fn queue(&self) -> usize {
+        Queue::Send as usize
+    }
+
+    fn post(&mut self, ring: &mut Channels, at: usize) -> Started<Channels> {
+        let given = mem::take(self);
+        let Ok(mut channel) = ring.group.channel(at) else {
+            return refused(GONE, OwnedBuffer::empty(), given);
+        };
+        match channel.start_batch(given) {
+            Ok(ticket) => Started::Posted(ticket),
+            Err(rejected) if rejected.is_backpressure() => {
+                *self = rejected.into_given();
+                Started::Full
+            }
+            Err(rejected) => {
+                let refusal = rejected.refusal();
+                refused(refusal, OwnedBuffer::empty(), rejected.into_given())
+            }
+        }
+    }
+}
+
+impl driver::Work<Channels> for Work {
+    fn queue(&self) -> usize {
+        match self {
+            Self::One(work) => driver::Work::queue(work),
+            Self::Batch(works) => works.queue(),
+        }
+    }
+
+    #[cold]
+    fn post(&mut self, ring: &mut Channels, at: usize) -> Started<Channels> {
+        match self {
+            Self::One(work) => work.post(ring, at),
+            Self::Batch(works) => works.post(ring, at),
+        }
+    }
+}
+
+impl From<OwnedWork> for Work {
+    fn from(work: OwnedWork) -> Self {
+        Self::One(work)
+    }
+}
+
+impl From<Vec<OwnedWork>> for Work {
+    fn from(works: Vec<OwnedWork>) -> Self {
+        Self::Batch(works)
+    }
+}
+
+/// Why nothing is posted on a channel that is not there.
+const GONE: Refusal = Refusal::Down(DownReason::Closed);
+
+impl Ring for Channels {
+    type Work = Work;
+    type Outcome = Outcome;
+    type Ticket = Ticket;
+
+    #[inline]
+    fn slot(ticket: Ticket) -> usize {
+        ticket.slot()
     }
 
     #[inline]
@@ -112,12 +156,9 @@ impl Ring for Channels {
 
     fn next_done(&mut self) -> Option<Done<Self>> {
         let completed = self.group.next_completed()?;
-        let channel = completed.channel;
         let ticket = completed.ticket;
-        Some(Done {
-            ticket: On { channel, ticket },
-            outcome: completed.into(),
-        })
+        let outcome = completed.into();
+        Some(Done { ticket, outcome })
     }
 
     #[cold]
@@ -130,7 +171,6 @@ impl Ring for Channels {
 }
 
 impl From<Completed> for Outcome {
-    #[inline(always)]
     fn from(completed: Completed) -> Self {
         Self {
             result: completed.result.map_err(Failure::Transport),
@@ -140,15 +180,21 @@ impl From<Completed> for Outcome {
     }
 }
 
-#[cold]
-fn refused(refusal: Refusal, work: &mut Work) -> Started<Channels> {
-    if refusal.is_backpressure() {
-        return Started::Full;
+impl From<Outcome> for (Result<WorkSuccess>, OwnedBuffer) {
+    fn from(outcome: Outcome) -> Self {
+        (outcome.result.map_err(Into::into), outcome.buffer)
     }
-    let (buffer, batch) = match work {
-        Work::One(work) => (mem::take(work.buffer_mut()), Vec::new()),
-        Work::Batch(works) => (OwnedBuffer::empty(), mem::take(works)),
-    };
+}
+
+impl From<Outcome> for (Result<()>, Vec<OwnedWork>) {
+    fn from(outcome: Outcome) -> Self {
+        (outcome.result.map(drop).map_err(Into::into), outcome.batch)
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn refused(refusal: Refusal, buffer: OwnedBuffer, batch: Vec<OwnedWork>) -> Started<Channels> {
     Started::Refused(Outcome {
         result: Err(Failure::Refused(refusal)),
         buffer,

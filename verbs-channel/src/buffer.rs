@@ -1,6 +1,7 @@
 //! Owned buffers: registered memory that can be given away.
 
 use std::fmt;
+use std::mem;
 use std::ops::{Deref, DerefMut, Range, RangeBounds};
 
 use verbs_core::{Error as CoreError, MemoryRegion, ScatterElement};
@@ -104,6 +105,14 @@ impl OwnedBuffer {
                 range: self.range,
             }),
         }
+    }
+
+    /// All of it; what is left is empty.
+    #[inline(always)]
+    pub(crate) fn take(&mut self) -> Self {
+        let source = mem::replace(&mut self.source, Source::Nothing);
+        let range = mem::replace(&mut self.range, 0..0);
+        Self { source, range }
     }
 
     /// The range as an element.

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use verbs_core::{
     CompletionChannel, CompletionQueue, PollError, PollSlot, PolledCompletions, ProtectionDomain,
-    QueuePair, ReceiveWorkRequest, WorkCompletion, WorkRequest, WorkSuccess,
+    QueuePair, ReceiveWorkRequest, WcStatus, WorkCompletion, WorkRequest, WorkSuccess,
 };
 
 use crate::builder::Config;
@@ -224,16 +224,20 @@ impl Engine {
         self.poll_and(id, end).map(|(success, ())| success)
     }
 
-    /// The same for an operation that keeps its buffer.
+    /// The same for an operation that keeps what `take` takes.
     #[inline(always)]
-    pub(crate) fn poll_for_kept(&mut self, id: Id) -> Option<(WorkSuccess, u32, Option<Kept>)> {
+    pub(crate) fn poll_for_kept<T>(
+        &mut self,
+        id: Id,
+        take: impl FnOnce(&mut Option<Kept>) -> Option<T>,
+    ) -> Option<(WorkSuccess, u32, T)> {
         let end = |members: &mut [Member], slots: &mut Table| {
-            let (claim, buffer) = slots.take_back_kept(id)?;
+            let (claim, kept) = slots.take_back_kept(id, take)?;
             give_back(members, claim, 1);
-            Some((claim, buffer))
+            Some((claim.member, kept))
         };
-        let (success, (claim, buffer)) = self.poll_and(id, end)?;
-        Some((success, claim.member, buffer))
+        let (success, (member, kept)) = self.poll_and(id, end)?;
+        Some((success, member, kept))
     }
 
     #[inline(always)]
@@ -249,12 +253,13 @@ impl Engine {
                 return None;
             }
         };
-        if let [only] = *found
+        if let [only] = &*found
             && only.wr_id() == id.wr_id()
-            && let Ok(success) = only.result()
+            && only.status() == WcStatus::SUCCESS
             && let Some(ended) = end(&mut self.members, &mut self.slots)
         {
-            return Some((success, ended));
+            // Copied last, to where it goes.
+            return Some((only.result().ok()?, ended));
         }
         file_all(&mut self.members, &mut self.slots, found, true);
         None

@@ -8,14 +8,15 @@ use std::time::Duration;
 
 use verbs_core::{
     CompletionChannel, CompletionQueue, PreparedQueuePair, ProtectionDomain, QueuePair,
-    QueuePairEndpoint,
+    QueuePairEndpoint, WorkSuccess,
 };
 
+use crate::buffer::OwnedBuffer;
 use crate::builder::Config;
 use crate::channel::ChannelMut;
 use crate::engine::Engine;
 use crate::error::{DownReason, Error, Result};
-use crate::owned::Completed;
+use crate::owned::{Completed, Ticket};
 use crate::wait::PollStrategy;
 
 /// Many channels that share one completion queue, one slot table and one poller.
@@ -149,6 +150,24 @@ impl ChannelGroup {
     pub fn channel(&mut self, channel: usize) -> Result<ChannelMut<'_>> {
         let at = self.number(channel)?;
         Ok(ChannelMut::new(&mut self.engine, at))
+    }
+
+    /// The result and the buffer of an operation on any of the channels, if it is done; polls once if
+    /// it is not.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::StaleTicket`] if they were taken before, or the ticket is another group's.
+    #[inline]
+    pub fn poll(&mut self, ticket: Ticket) -> Result<Option<Completed>> {
+        self.engine.poll_ticket(ticket)
+    }
+
+    /// [`poll`](Self::poll) for the rule, and nothing else: the operation is of one buffer, and has
+    /// succeeded; it polls if nothing at all is done. `None` for all others, which `poll` tells apart.
+    #[inline(always)]
+    pub fn poll_success(&mut self, ticket: Ticket) -> Option<(WorkSuccess, OwnedBuffer)> {
+        self.engine.poll_success(ticket)
     }
 
     /// The operation on an owned buffer that has been done for longest, of all channels. If there is

@@ -129,6 +129,7 @@ mod blocking;
 mod buffer;
 mod builder;
 mod channel;
+mod ended;
 mod engine;
 mod error;
 pub mod exchange;

@@ -8,7 +8,7 @@ use verbs_core::{RemoteMemoryRegion, ScatterElement, WorkSuccess};
 use crate::buffer::OwnedBuffer;
 use crate::channel::{Channel, ChannelMut};
 use crate::engine::Engine;
-use crate::error::{Error, Queue, Refusal, Rejected, Result, TransportError};
+use crate::error::{Queue, Refusal, Rejected, Result, TransportError};
 use crate::slots::{Claim, Id, Keeper};
 use crate::work::{Incoming, IncomingSaid, Outgoing, OutgoingSaid};
 
@@ -104,8 +104,8 @@ impl<B: Into<OwnedBuffer>> From<Incoming<B>> for OwnedWork {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[must_use = "a ticket is how the buffer comes back"]
 pub struct Ticket {
-    engine: u64,
-    id: Id,
+    pub(crate) engine: u64,
+    pub(crate) id: Id,
 }
 
 impl Ticket {
@@ -184,7 +184,7 @@ macro_rules! owned_operations {
             /// # Errors
             ///
             /// As [`start`](Self::start), and why.
-            #[inline]
+            #[inline(always)]
             pub fn start_from(&mut self, work: &mut OwnedWork) -> Result<Ticket, Refusal> {
                 let (engine, at) = self.parts();
                 engine.start(at, work)
@@ -357,7 +357,7 @@ owned_operations! {
 
 impl Engine {
     /// Posts work on a buffer, which is moved to its slot.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn start(&mut self, at: u32, work: &mut OwnedWork) -> Result<Ticket, Refusal> {
         let claim = Claim::send(at).kept_by(Keeper::Slot);
         let mut element = work.buffer.element()?;
@@ -377,8 +377,7 @@ impl Engine {
                 unsafe { self.post_receive(claim, &mut element) }
             }
         }?;
-        let buffer = std::mem::take(&mut work.buffer);
-        self.slots.keep(id, Kept::Buffer(buffer));
+        self.slots.keep(id, Kept::Buffer(work.buffer.take()));
         Ok(self.ticket(id))
     }
 
@@ -387,93 +386,6 @@ impl Engine {
         Ticket {
             engine: self.id(),
             id,
-        }
-    }
-
-    /// The result of an operation, if it is done; polls once if it is not.
-    #[inline(always)]
-    pub(crate) fn poll_ticket(&mut self, ticket: Ticket) -> Result<Option<Completed>> {
-        if self.is_done(ticket)? {
-            return Ok(self.take(ticket.id));
-        }
-        if let Some((success, member, kept)) = self.poll_for_kept(ticket.id) {
-            return Ok(Some(Completed::new(ticket, member, Ok(success), kept)));
-        }
-        if !self.is_done(ticket)? {
-            return Ok(None);
-        }
-        Ok(self.take(ticket.id))
-    }
-
-    /// The result of an operation, waited for; `None` if `timeout` passes first.
-    pub(crate) fn wait_ticket(
-        &mut self,
-        ticket: Ticket,
-        timeout: Option<Duration>,
-    ) -> Result<Option<Completed>> {
-        self.is_done(ticket)?;
-        if !self.wait_for(ticket.id, timeout) {
-            return Ok(None);
-        }
-        Ok(self.take(ticket.id))
-    }
-
-    /// The result of the operation that has been done for longest; if there is none, polls until
-    /// there is one or the queue is empty.
-    pub(crate) fn next_ready(&mut self) -> Option<Completed> {
-        while self.slots.first_ready().is_none() {
-            if self.drive() == 0 {
-                break;
-            }
-        }
-        // An empty poll, too, may have ended work: a queue that cannot be polled has.
-        let id = self.slots.first_ready()?;
-        self.take(id)
-    }
-
-    /// The same, waited for; `None` if `timeout` passes first, or if nothing is to come and there is
-    /// none.
-    pub(crate) fn wait_ready(&mut self, timeout: Option<Duration>) -> Option<Completed> {
-        // Nobody starts work meanwhile: without any, a wait would have no end but its timeout.
-        if timeout.is_some() || self.slots.owns_any() {
-            self.wait_until(timeout, |engine| engine.slots.first_ready().is_some());
-        }
-        let id = self.slots.first_ready()?;
-        self.take(id)
-    }
-
-    fn is_done(&self, ticket: Ticket) -> Result<bool> {
-        let ours = (ticket.engine == self.id()).then_some(ticket.id);
-        let done = ours.and_then(|id| self.slots.is_done(id));
-        done.ok_or(Error::StaleTicket)
-    }
-
-    fn take(&mut self, id: Id) -> Option<Completed> {
-        let kept = self.slots.take_buffer(id);
-        let (member, result) = self.slots.release(id)?;
-        Some(Completed::new(self.ticket(id), member, result, kept))
-    }
-}
-
-impl Completed {
-    #[inline(always)]
-    fn new(
-        ticket: Ticket,
-        member: u32,
-        result: Result<WorkSuccess, TransportError>,
-        kept: Option<Kept>,
-    ) -> Self {
-        let (buffer, batch) = match kept {
-            Some(Kept::Buffer(buffer)) => (Some(buffer), Vec::new()),
-            Some(Kept::Batch(works)) => (None, works),
-            None => (None, Vec::new()),
-        };
-        Self {
-            ticket,
-            channel: member as usize,
-            result,
-            buffer,
-            batch,
         }
     }
 }

@@ -18,10 +18,6 @@ impl<T> Beside<T> {
         self.values[key] = Some(value);
     }
 
-    pub(super) fn get(&mut self, key: usize) -> Option<&mut T> {
-        self.values.get_mut(key)?.as_mut()
-    }
-
     pub(super) fn take(&mut self, key: usize) -> Option<T> {
         self.values.get_mut(key)?.take()
     }

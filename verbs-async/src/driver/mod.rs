@@ -34,24 +34,15 @@ mod line;
 
 /// What is driven: a completion queue and what is posted to it.
 pub(crate) trait Ring {
-    /// What to do.
-    type Work;
+    /// What to do: all kinds of it in one.
+    type Work: Work<Self>;
     /// How it ended.
     type Outcome;
     /// Names work that is in flight.
     type Ticket: Copy;
 
-    /// Which of the channel's two queues the work is for.
-    fn queue(work: &Self::Work) -> usize;
-
-    /// Posts work, which is left empty; or as it was, if there is no place for it.
-    fn start(&mut self, channel: usize, work: &mut Self::Work) -> Started<Self>;
-
     /// A number for work that is in flight, which no other has at the time.
     fn slot(ticket: Self::Ticket) -> usize;
-
-    /// The outcome of work that was in flight, if it is done; polls once if it is not.
-    fn take(&mut self, ticket: Self::Ticket) -> Option<Self::Outcome>;
 
     /// Whether [`next_done`](Self::next_done) has something without a poll.
     fn has_done(&self) -> bool;
@@ -61,6 +52,15 @@ pub(crate) trait Ring {
 
     /// Has the next completion announced. If that fails, it gives up: everything is done then.
     fn arm(&mut self);
+}
+
+/// What can be posted to a ring.
+pub(crate) trait Work<R: Ring + ?Sized>: Into<R::Work> {
+    /// Which of the channel's two queues it is for.
+    fn queue(&self) -> usize;
+
+    /// Posts it, and leaves nothing of it; or all of it, if there is no place for it.
+    fn post(&mut self, ring: &mut R, channel: usize) -> Started<R>;
 }
 
 /// What became of work that was to be posted.
@@ -158,38 +158,46 @@ impl<R: Ring> Driver<R> {
     }
 
     /// Posts work, or puts it in line; its operation.
-    #[inline]
-    pub(crate) fn start(&self, channel: usize, mut work: R::Work) -> usize {
+    #[inline(always)]
+    pub(crate) fn start(&self, channel: usize, work: impl Work<R>) -> usize {
         let mut state = self.lock();
-        let key = match state.start(channel, &mut work) {
-            Some(key) => key,
-            None => state.queue(channel, work),
-        };
+        let key = state.start(channel, work);
         self.leave(state);
         key
     }
 
     /// The outcome of an operation, if it is done; else its task is woken when it is.
+    ///
+    /// `take` is tried first if it is in flight: it takes it from the ring if it has ended, and polls
+    /// once at most. It may give up on any: then the outcome comes the other way.
     #[inline]
-    pub(crate) fn poll_outcome(&self, key: usize, cx: &mut Context<'_>) -> Poll<R::Outcome> {
+    pub(crate) fn poll<T: From<R::Outcome>>(
+        &self,
+        key: usize,
+        cx: &mut Context<'_>,
+        take: impl FnOnce(&mut R, R::Ticket) -> Poll<T>,
+    ) -> Poll<T> {
         let mut state = self.lock();
-        match state.take_at_once(key) {
-            Some((outcome, waker)) => {
+        if let Some(ticket) = state.in_flight(key) {
+            let outcome = take(&mut state.ring, ticket);
+            if outcome.is_ready() {
+                let waker = state.taken(key);
                 self.leave(state);
+                // It may hold the last reference to a task.
                 drop(waker);
-                Poll::Ready(outcome)
+                return outcome;
             }
-            None => self.poll_slowly(state, key, cx),
         }
+        self.poll_slowly(state, key, cx)
     }
 
     #[inline(never)]
-    fn poll_slowly<'a>(
+    fn poll_slowly<'a, T: From<R::Outcome>>(
         &'a self,
         mut state: MutexGuard<'a, State<R>>,
         key: usize,
         cx: &mut Context<'_>,
-    ) -> Poll<R::Outcome> {
+    ) -> Poll<T> {
         if !state.is_done(key) && !state.busy_poll.is_zero() {
             state = self.poll_busily(state, key);
         }
@@ -198,7 +206,8 @@ impl<R: Ring> Driver<R> {
         }
         let (outcome, replaced) = if state.is_done(key) {
             let (outcome, op) = state.remove(key);
-            (outcome.map_or(Poll::Pending, Poll::Ready), op.waker)
+            let outcome = outcome.map_or(Poll::Pending, |outcome| Poll::Ready(outcome.into()));
+            (outcome, op.waker)
         } else {
             (Poll::Pending, state.set_waker(key, cx.waker()))
         };
@@ -312,56 +321,62 @@ impl<R: Ring> Driver<R> {
 }
 
 impl<R: Ring> State<R> {
-    /// Posts work, or has it refused; `None` if there is no place for it yet.
-    #[inline]
-    fn start(&mut self, channel: usize, work: &mut R::Work) -> Option<usize> {
-        let queue = R::queue(work);
-        if !self.channel(channel).lines[queue].is_empty() {
-            return None;
-        }
-        match self.ring.start(channel, work) {
-            Started::Posted(ticket) => {
-                let key = self.insert(Stage::InFlight(ticket), channel, queue);
-                self.posted(key, ticket);
-                self.channels[channel].unfinished[queue] += 1;
-                Some(key)
-            }
+    /// Posts work, or puts it in line, or has it refused.
+    #[inline(always)]
+    fn start(&mut self, channel: usize, mut work: impl Work<R>) -> usize {
+        let queue = work.queue();
+        let here = self.channel(channel);
+        here.unfinished[queue] += 1;
+        let started = if here.lines[queue].is_empty() {
+            work.post(&mut self.ring, channel)
+        } else {
+            Started::Full
+        };
+        let stage = match started {
+            Started::Posted(ticket) => Stage::InFlight(ticket),
+            _ => Stage::Done,
+        };
+        let waker = None;
+        let key = self.ops.insert(Op {
+            stage,
+            channel,
+            queue,
+            waker,
+        });
+        match started {
+            Started::Posted(ticket) => self.posted(key, ticket),
+            Started::Full => self.queue(key, work.into()),
             Started::Refused(outcome) => {
-                let key = self.insert(Stage::Done, channel, queue);
-                self.outcomes.put(key, outcome);
+                self.refused(key, outcome);
                 self.collect_ended();
-                Some(key)
             }
-            Started::Full => None,
         }
+        key
     }
 
     /// Puts work in line.
     #[cold]
-    fn queue(&mut self, channel: usize, work: R::Work) -> usize {
-        let queue = R::queue(&work);
-        let key = self.insert(Stage::Done, channel, queue);
+    fn queue(&mut self, key: usize, work: R::Work) {
+        let Op { channel, queue, .. } = self.ops[key];
         self.works.put(key, work);
         self.join_line(key);
         self.wanted += 1;
-        self.channel(channel).unfinished[queue] += 1;
         // What makes room has to be announced; and there may be room by now, since what is done and
         // not filed takes it up as well, from whatever queue it is.
         self.turn(None);
         self.advance(channel, queue);
         self.collect_ended();
-        key
     }
 
-    #[inline]
-    fn insert(&mut self, stage: Stage<R::Ticket>, channel: usize, queue: usize) -> usize {
-        let waker = None;
-        self.ops.insert(Op {
-            stage,
-            channel,
-            queue,
-            waker,
-        })
+    /// Work was not posted and will not be.
+    #[cold]
+    fn refused(&mut self, key: usize, outcome: R::Outcome) {
+        let op = &mut self.ops[key];
+        let (channel, queue) = (op.channel, op.queue);
+        op.stage = Stage::Done;
+        self.wakers.extend(op.waker.take());
+        self.outcomes.put(key, outcome);
+        self.finished(channel, queue);
     }
 
     #[inline]
@@ -380,26 +395,33 @@ impl<R: Ring> State<R> {
         self.by_slot[slot] = key;
     }
 
-    /// The outcome of an operation that is in flight, if it is done, and by one poll at most.
-    ///
-    /// What else that poll may have found is filed. What it has left is announced, if it was armed
-    /// for.
+    /// The ticket of an operation that is in flight.
     #[inline]
-    fn take_at_once(&mut self, key: usize) -> Option<(R::Outcome, Option<Waker>)> {
-        let op = self.ops.get(key)?;
-        let Stage::InFlight(ticket) = op.stage else {
-            return None;
-        };
-        let outcome = self.ring.take(ticket)?;
-        let (channel, queue) = (op.channel, op.queue);
-        let waker = self.ops.remove(key).waker;
+    fn in_flight(&self, key: usize) -> Option<R::Ticket> {
+        match self.ops.get(key)?.stage {
+            Stage::InFlight(ticket) => Some(ticket),
+            _ => None,
+        }
+    }
+
+    /// An operation's outcome has been taken from the ring: the operation's waker.
+    ///
+    /// What else is done there is filed if anybody waits for anything. Else it stays where it is until
+    /// it is asked for.
+    #[inline]
+    fn taken(&mut self, key: usize) -> Option<Waker> {
+        let Op {
+            channel,
+            queue,
+            waker,
+            ..
+        } = self.ops.remove(key);
         self.wanted -= usize::from(waker.is_some());
         self.ended(channel, queue);
-        if self.ring.has_done() {
+        if self.wanted > 0 && self.ring.has_done() {
             self.collect(None);
         }
-        // It may hold the last reference to a task, which is dropped where nothing is locked.
-        Some((outcome, waker))
+        waker
     }
 
     /// Drives: see the module. It may stop early when `own` is done: what is left is announced, if
@@ -459,18 +481,23 @@ impl<R: Ring> State<R> {
     }
 
     /// Something that was in flight is not any more.
-    #[inline]
+    #[inline(always)]
     fn ended(&mut self, channel: usize, queue: usize) {
         self.in_flight -= 1;
-        self.finished(channel, queue);
-        self.advance(channel, queue);
+        let here = self.channel(channel);
+        if here.lines[queue].is_empty() && here.drained.is_none() {
+            here.unfinished[queue] -= 1;
+        } else {
+            self.finished(channel, queue);
+            self.advance(channel, queue);
+        }
     }
 
-    #[inline]
+    #[cold]
     fn finished(&mut self, channel: usize, queue: usize) {
         let here = self.channel(channel);
         here.unfinished[queue] -= 1;
-        if here.unfinished[queue] == 0 && here.drained.is_some() {
+        if here.unfinished[queue] == 0 {
             let drained = self.set_drained(channel, None);
             self.wakers.extend(drained);
         }
@@ -486,7 +513,6 @@ impl<R: Ring> State<R> {
     }
 
     /// Posts from the head of a line, as long as there are places.
-    #[inline]
     fn advance(&mut self, channel: usize, queue: usize) {
         while let Some(key) = self.channel(channel).lines[queue].head() {
             if !self.post_head(key) {
@@ -498,13 +524,12 @@ impl<R: Ring> State<R> {
     /// Posts the head of a line. `false` if there is no place for it yet.
     #[cold]
     fn post_head(&mut self, key: usize) -> bool {
-        let Op { channel, queue, .. } = self.ops[key];
-        let Some(work) = self.works.get(key) else {
+        let Op { channel, .. } = self.ops[key];
+        let Some(mut work) = self.works.take(key) else {
             return false;
         };
-        match self.ring.start(channel, work) {
+        match work.post(&mut self.ring, channel) {
             Started::Posted(ticket) => {
-                drop(self.works.take(key));
                 self.leave_line(key);
                 let op = &mut self.ops[key];
                 op.stage = Stage::InFlight(ticket);
@@ -513,17 +538,15 @@ impl<R: Ring> State<R> {
                 true
             }
             Started::Refused(outcome) => {
-                drop(self.works.take(key));
                 self.leave_line(key);
-                let op = &mut self.ops[key];
-                op.stage = Stage::Done;
                 self.wanted -= 1;
-                self.wakers.extend(op.waker.take());
-                self.outcomes.put(key, outcome);
-                self.finished(channel, queue);
+                self.refused(key, outcome);
                 true
             }
-            Started::Full => false,
+            Started::Full => {
+                self.works.put(key, work);
+                false
+            }
         }
     }
 

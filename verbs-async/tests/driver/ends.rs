@@ -253,6 +253,21 @@ fn an_operation_allocates_nothing_once_the_driver_is_warm() {
 }
 
 #[test]
+fn whoever_finds_what_others_sleep_for_wakes_them() {
+    let bench = Bench::new(4);
+    let keys = [0, 1].map(|id| bench.start(id));
+    let bell = Bell::new();
+    assert!(bench.poll(keys[0], &bell).is_pending());
+    assert!(
+        bench.card.complete(0),
+        "it is announced, and nobody hears of it yet"
+    );
+    assert!(!bench.card.complete(1));
+    assert_eq!(bench.end(keys[1]), Some((1, End::Success)));
+    assert_eq!(bell.rings(), 1);
+}
+
+#[test]
 fn nothing_is_armed_for_what_nobody_waits_for() {
     let bench = Bench::new(8);
     let keys: Vec<_> = (0..8).map(|id| bench.start(id)).collect();

@@ -170,3 +170,19 @@ fn a_batch_at_the_head_gets_its_places_however_many_come() {
     bench.complete([3]);
     assert_eq!(bench.posted(), [0, 1, 2, 3, 100]);
 }
+
+#[test]
+fn what_is_done_and_not_taken_keeps_nothing_from_its_place() {
+    let bench = Bench::new(2);
+    bench.card.lock().numbers = Some(2);
+    let keys = [0, 1].map(|id| bench.start(id));
+    bench.complete([0, 1]);
+    // Its poll finds the other one, too, which nobody asks for.
+    assert_eq!(bench.end(keys[0]), Some((0, End::Success)));
+    bench.start(2);
+    assert_eq!(bench.posted(), [0, 1, 2]);
+    // Nothing of its own channel is in flight, whose end would post it.
+    bench.start_on(1, bench.card.work(3, 0));
+    assert_eq!(bench.posted(), [0, 1, 2, 3]);
+    assert_eq!(bench.end(keys[1]), Some((1, End::Success)));
+}

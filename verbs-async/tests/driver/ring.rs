@@ -6,7 +6,9 @@ use std::mem;
 use std::sync::Arc as Counter;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::driver::{Done, Ring, Started};
+use std::task::Poll;
+
+use crate::driver::{self, Done, Ring, Started};
 use crate::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Work for one of a channel's queues, where it takes up a number of places.
@@ -67,6 +69,9 @@ pub(crate) struct State {
     pub(crate) arming_fails: bool,
     pub(crate) polls: usize,
     pub(crate) armings: usize,
+    // Numbers that all channels share, if there are too few for all places. Work that is done has
+    // its own until its outcome is taken.
+    pub(crate) numbers: Option<usize>,
     // The ids of what was posted, in its order.
     pub(crate) posted: Vec<usize>,
 }
@@ -171,61 +176,61 @@ impl State {
     }
 }
 
-impl Ring for FakeRing {
-    type Work = Work;
-    type Outcome = Outcome;
-    type Ticket = usize;
+impl FakeRing {
+    /// For the driver's `poll`.
+    pub(crate) fn take(&mut self, ticket: usize) -> Poll<Outcome> {
+        let mut state = self.0.lock();
+        state.poll();
+        let mut polled = state.polled.iter();
+        let at = polled.position(|(slot, _)| *slot == ticket);
+        match at.and_then(|at| state.polled.remove(at)) {
+            Some((slot, end)) => Poll::Ready(state.end(slot, end)),
+            None => Poll::Pending,
+        }
+    }
+}
 
-    fn queue(work: &Work) -> usize {
-        work.queue
+impl driver::Work<FakeRing> for Work {
+    fn queue(&self) -> usize {
+        self.queue
     }
 
-    fn start(&mut self, channel: usize, work: &mut Work) -> Started<Self> {
-        let mut state = self.0.lock();
-        let Work {
-            id, queue, places, ..
-        } = *work;
+    fn post(&mut self, ring: &mut FakeRing, channel: usize) -> Started<FakeRing> {
+        let mut state = ring.0.lock();
         if state.down {
-            let buffer = mem::take(&mut work.buffer);
-            let end = End::Refused;
             return Started::Refused(Outcome {
-                id,
-                end,
-                _buffer: buffer,
+                id: self.id,
+                end: End::Refused,
+                _buffer: mem::take(&mut self.buffer),
             });
         }
-        let free = &mut state.free[channel][queue];
-        if *free < places {
+        let numbered = state.in_flight.iter().flatten().count();
+        let is_numbered = state.numbers.is_none_or(|numbers| numbered < numbers);
+        let free = &mut state.free[channel][self.queue];
+        if *free < self.places || !is_numbered {
             return Started::Full;
         }
-        *free -= places;
-        state.posted.push(id);
+        *free -= self.places;
+        state.posted.push(self.id);
         let slot = state.in_flight.iter().position(Option::is_none);
         let slot = slot.unwrap_or_else(|| {
             state.in_flight.push(None);
             state.in_flight.len() - 1
         });
-        let buffer = mem::take(&mut work.buffer);
-        let posted = Work {
-            id,
-            queue,
-            places,
-            buffer,
-        };
+        let buffer = mem::take(&mut self.buffer);
+        let posted = Self { buffer, ..*self };
         state.in_flight[slot] = Some((channel, posted));
         Started::Posted(slot)
     }
+}
+
+impl Ring for FakeRing {
+    type Work = Work;
+    type Outcome = Outcome;
+    type Ticket = usize;
 
     fn slot(ticket: usize) -> usize {
         ticket
-    }
-
-    fn take(&mut self, ticket: usize) -> Option<Outcome> {
-        let mut state = self.0.lock();
-        state.poll();
-        let at = state.polled.iter().position(|(slot, _)| *slot == ticket)?;
-        let (slot, end) = state.polled.remove(at)?;
-        Some(state.end(slot, end))
     }
 
     fn has_done(&self) -> bool {

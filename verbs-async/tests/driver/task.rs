@@ -67,8 +67,8 @@ impl Bench {
     }
 
     pub(crate) fn poll_with(&self, key: usize, waker: &Waker) -> Poll<Outcome> {
-        self.driver
-            .poll_outcome(key, &mut Context::from_waker(waker))
+        let mut cx = Context::from_waker(waker);
+        self.driver.poll(key, &mut cx, FakeRing::take)
     }
 
     /// The outcome's id and end, if it is done.

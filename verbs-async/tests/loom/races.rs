@@ -99,7 +99,7 @@ impl Task {
         match self
             .model
             .driver
-            .poll_outcome(self.key, &mut Context::from_waker(&waker))
+            .poll(self.key, &mut Context::from_waker(&waker), FakeRing::take)
         {
             Poll::Ready(outcome) => {
                 assert_eq!(outcome.id, self.id, "the outcome of another operation");

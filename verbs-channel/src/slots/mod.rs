@@ -21,6 +21,7 @@ use list::{ALL, Links, List, NOWHERE, READY};
 
 mod claim;
 mod forgone;
+mod kept;
 mod list;
 
 /// No slot.
@@ -285,21 +286,6 @@ impl<S: Copy, B> Slots<S, B> {
             self.free(id);
         }
         is_posted
-    }
-
-    /// [`take_back`](Self::take_back) for an operation that keeps its buffer: what it took up, and
-    /// that.
-    #[inline(always)]
-    pub(crate) fn take_back_kept(&mut self, id: Id) -> Option<(Claim, Option<B>)> {
-        let slot = self.slots.get(id.index() as usize)?;
-        if slot.stamp != id.0 || !slot.is_in_flight() {
-            return None;
-        }
-        let claim = slot.claim;
-        let place = self.buffers.get_mut(id.index() as usize);
-        let buffer = place.and_then(Option::take);
-        self.free(id);
-        Some((claim, buffer))
     }
 
     /// A member with an operation in flight whose buffers are lent.

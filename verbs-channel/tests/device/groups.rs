@@ -7,12 +7,12 @@ use verbs_channel::verbs_core::{
     AccessFlags, ProtectionDomain, RemoteMemoryRegion, ScatterElement,
 };
 use verbs_channel::{
-    BufferPool, Channel, ChannelGroup, DownReason, Error, Outgoing, PollStrategy, PreparedChannel,
-    Refusal, TransportError,
+    BufferPool, Channel, ChannelGroup, DownReason, Error, Outgoing, OwnedBuffer, OwnedWork,
+    PollStrategy, PreparedChannel, Refusal, TransportError,
 };
 
 use crate::ends::{SOON, bounded, bytes, here, impatient, pattern, stubborn};
-use crate::harness::{PATIENCE, begin};
+use crate::harness::{PATIENCE, begin, until};
 
 fn group_of(pd: &ProtectionDomain, max_channels: u32) -> ChannelGroup {
     let builder = Channel::builder(pd).max_send_wr(4).max_recv_wr(4);
@@ -335,6 +335,67 @@ fn a_ticket_of_another_group_is_stale() {
             .unwrap()
             .is_none()
     );
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_success_is_polled_for_and_all_else_is_left_to_be_polled() {
+    let _test = begin!();
+    let pd = here();
+    let (mut group, mut other) = (group_of(&pd, 2), group_of(&pd, 2));
+    let (number, mut peer) = join(&mut group, impatient);
+    let start = |group: &mut ChannelGroup, len| {
+        let buffer = pd.reg_mr(vec![0_u8; len]).unwrap();
+        group.channel(number).unwrap().start_receive(buffer)
+    };
+    let [first, second] = [(); 2].map(|()| start(&mut group, 8).unwrap());
+    assert!(group.poll_success(first).is_none());
+    send(&mut peer, vec![1; 8]);
+    send(&mut peer, vec![2; 8]);
+    // The second may be done when the first is looked for, or later.
+    let mut success = |ticket| {
+        let mut found = None;
+        assert!(until(PATIENCE, || {
+            found = group.poll_success(ticket);
+            found.is_some()
+        }));
+        found.unwrap()
+    };
+    for (ticket, byte) in [(second, 2), (first, 1)] {
+        let (success, buffer) = success(ticket);
+        assert_eq!((success.byte_len(), &buffer[..]), (8, &[byte; 8][..]));
+    }
+    assert!(group.poll_success(first).is_none(), "it was taken");
+    assert!(matches!(group.poll(first), Err(Error::StaleTicket)));
+
+    // Another group's, with the same number; a batch; a failure.
+    let theirs = start(&mut group, 8).unwrap();
+    let (stranger, _their_peer) = join(&mut other, impatient);
+    let own = pd.reg_mr(vec![0_u8; 8]).unwrap();
+    let own = other.channel(stranger).unwrap().start_receive(own).unwrap();
+    send(&mut peer, vec![3; 8]);
+    assert!(other.poll_success(theirs).is_none());
+    assert!(other.poll(own).unwrap().is_none(), "it is in flight");
+    assert!(until(PATIENCE, || group.poll_success(theirs).is_some()));
+
+    let works = vec![OwnedWork::from(Outgoing::send(OwnedBuffer::empty()))];
+    let mut channel = group.channel(number).unwrap();
+    let batch = channel.start_batch(works).unwrap();
+    let into = peer.start_receive(OwnedBuffer::empty()).unwrap();
+    assert!(peer.wait(into, Some(PATIENCE)).unwrap().is_some());
+    let mut done = None;
+    assert!(until(PATIENCE, || {
+        assert!(group.poll_success(batch).is_none());
+        done = group.poll(batch).unwrap();
+        done.is_some()
+    }));
+    assert_eq!(done.unwrap().batch.len(), 1);
+
+    let failing = start(&mut group, 8).unwrap();
+    group.give_up(DownReason::Closed);
+    assert!(group.poll_success(failing).is_none());
+    let failed = group.poll(failing).unwrap().unwrap();
+    assert!(failed.result.is_err() && failed.buffer.is_some());
 }
 
 #[test]
