@@ -40,6 +40,8 @@ pub(crate) enum Need {
     Iproute2,
     /// `tc`.
     TrafficControl,
+    /// `strace`.
+    Strace,
     /// `modprobe` and `depmod`.
     Kmod,
     /// The emulator for this machine's own architecture.
@@ -77,6 +79,7 @@ impl Need {
             Self::RdmaTools => on_path(&["ibv_devinfo", "ibv_rc_pingpong"]),
             Self::Iproute2 => on_path(&["ip", "rdma"]),
             Self::TrafficControl => on_path(&["tc"]),
+            Self::Strace => on_path(&["strace"]),
             Self::Kmod => on_path(&["modprobe", "depmod"]),
             Self::Qemu => on_path(&[qemu()]),
             Self::Xz => on_path(&["xz"]),
@@ -150,6 +153,13 @@ impl Need {
                 "iproute2",
                 "iproute-tc",
                 "iproute2",
+            ),
+            Self::Strace => package(
+                "strace",
+                "to count system calls in tests",
+                "strace",
+                "strace",
+                "strace",
             ),
             Self::Kmod => package(
                 "modprobe and depmod",

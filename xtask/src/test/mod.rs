@@ -44,8 +44,13 @@ pub(crate) const BUILD_NEEDS: [Need; 4] = [
     Need::Libclang,
 ];
 
-/// What the device tests need beside soft-RoCE: C's programs, and tools to break links.
-const DEVICE_NEEDS: [Need; 3] = [Need::RdmaTools, Need::Iproute2, Need::TrafficControl];
+/// What the device tests need beside soft-RoCE: C's programs, and tools to break links and count calls.
+const DEVICE_NEEDS: [Need; 4] = [
+    Need::RdmaTools,
+    Need::Iproute2,
+    Need::TrafficControl,
+    Need::Strace,
+];
 
 /// What a run chooses.
 #[derive(Debug)]
