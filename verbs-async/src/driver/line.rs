@@ -1,6 +1,7 @@
 //! Lines: the operations of one queue that wait for a place, first come, first served.
 
-use super::{Op, Ring, Stage, State};
+use super::state::{Op, Stage, State};
+use super::work::Ring;
 
 /// A line, by its two ends: links stand in the operations.
 #[derive(Clone, Copy, Debug, Default)]
