@@ -180,12 +180,15 @@ impl Hub {
             // Before it is told: who hears of it finds what it has ended.
             self.watched().for_each(|watched| watched.happened(event));
             let mut state = self.lock();
-            if state.events.len() == KEPT {
-                let lost = state.events.pop_front();
-                log::warn!("a device event that nobody took is dropped: {lost:?}");
-            }
+            let is_full = state.events.len() == KEPT;
+            let lost = is_full.then(|| state.events.pop_front()).flatten();
             state.events.push_back(event);
             wake(state);
+            if let Some(lost) = lost {
+                crate::wake::say(format_args!(
+                    "a device event that nobody took is dropped: {lost:?}"
+                ));
+            }
         }
         Ok(())
     }

@@ -168,7 +168,9 @@ impl Announced for Shared {
     }
 
     fn unwatched(&self, error: &io::Error) {
-        log::error!("nothing announces completions any more, closing all channels: {error}");
+        crate::wake::say(format_args!(
+            "nothing announces completions any more, closing all channels: {error}"
+        ));
         self.give_up(DownReason::Unannounced);
     }
 }

@@ -164,7 +164,9 @@ impl Ring for Channels {
     #[cold]
     fn arm(&mut self) {
         if let Err(error) = self.subscription.arm() {
-            log::error!("cannot have completions announced, closing all channels: {error}");
+            crate::wake::say(format_args!(
+                "cannot have completions announced, closing all channels: {error}"
+            ));
             self.group.give_up(DownReason::Unannounced);
         }
     }

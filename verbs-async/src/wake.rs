@@ -1,18 +1,32 @@
-//! Waking, where nothing is locked.
+//! Code that is not this crate's, wakers and the log: what panics there goes no further.
 
+use std::fmt;
+use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::Waker;
 
-/// Wakes all of them: one that panics does not leave the others asleep.
+/// Wakes all of them, where nothing is locked: one that panics does not leave the others asleep.
 pub(crate) fn all(wakers: impl IntoIterator<Item = Waker>) {
     let mut panicked = 0_usize;
     for waker in wakers {
-        if catch_unwind(AssertUnwindSafe(|| waker.wake())).is_err() {
-            panicked += 1;
-        }
+        panicked += usize::from(panics(|| waker.wake()));
     }
-    // Last: a logger may panic, too.
     if panicked > 0 {
-        log::error!("wakers of {panicked} tasks panicked");
+        say(format_args!("wakers of {panicked} tasks panicked"));
     }
+}
+
+/// Says it to the log, whose panic would keep what comes next from being done.
+pub(crate) fn say(words: fmt::Arguments<'_>) {
+    let _panicked = panics(|| log::error!("{words}"));
+}
+
+/// Whether it panics; then that ends here.
+pub(crate) fn panics(what: impl FnOnce()) -> bool {
+    let Err(panic) = catch_unwind(AssertUnwindSafe(what)) else {
+        return false;
+    };
+    #[expect(clippy::mem_forget, reason = "dropping it may panic once more")]
+    mem::forget(panic);
+    true
 }

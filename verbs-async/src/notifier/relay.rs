@@ -1,6 +1,5 @@
 //! The one waker that a reactor sees, which passes on to the one that waits.
 
-use std::panic::{self, AssertUnwindSafe};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
@@ -85,7 +84,7 @@ impl Wake for Last {
         if let Some(waker) = self.take() {
             // A waker that panics has said so by now, and the reactor's thread goes on: it has
             // others to wake.
-            drop(panic::catch_unwind(AssertUnwindSafe(|| waker.wake())));
+            let _panicked = crate::wake::panics(|| waker.wake());
         }
     }
 }

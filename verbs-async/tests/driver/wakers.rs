@@ -111,9 +111,16 @@ fn the_last_waker_is_the_one_that_is_woken() {
 #[test]
 fn a_waker_that_panics_leaves_nobody_asleep() {
     struct Panics;
+    /// What its panic leaves behind.
+    struct Bomb;
     impl Wake for Panics {
         fn wake(self: Arc<Self>) {
-            std::panic::resume_unwind(Box::new("a waker's"));
+            std::panic::resume_unwind(Box::new(Bomb));
+        }
+    }
+    impl Drop for Bomb {
+        fn drop(&mut self) {
+            assert!(std::thread::panicking(), "it panics once more");
         }
     }
     let bench = Bench::new(4);

@@ -11,14 +11,14 @@ use crate::library::objects::announce_raw;
 use crate::library::{assert_all_is_well, with};
 
 /// A channel with two places in each queue, in a group of its own.
-struct Peer {
+pub(crate) struct Peer {
     group: AsyncGroup,
     channel: AsyncChannel,
     pd: ProtectionDomain,
 }
 
 impl Peer {
-    fn new(bench: &Bench) -> Self {
+    pub(crate) fn new(bench: &Bench) -> Self {
         let pd = bench.context.alloc_pd().unwrap();
         let builder = Channel::builder(&pd).max_send_wr(2).max_recv_wr(2);
         let group = AsyncGroup::new(builder, 4, &bench.events).unwrap();
@@ -35,7 +35,7 @@ impl Peer {
         self.pd.reg_mr(vec![0_u8; 64]).unwrap().into()
     }
 
-    fn send(&self) -> Task<Operation> {
+    pub(crate) fn send(&self) -> Task<Operation> {
         Task::new(self.channel.send(self.buffer()))
     }
 

@@ -19,4 +19,7 @@ mod awaited;
 mod bench;
 mod ends;
 mod groups;
+#[path = "../../../verbs-channel/tests/offline/log.rs"]
+mod log;
+mod loggers;
 mod streams;
