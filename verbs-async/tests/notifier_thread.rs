@@ -1,10 +1,11 @@
 //! The notifiers' thread begins with the first and ends with the last: a program of its own, since
 //! other tests would keep it.
 #![cfg(test)]
+#![expect(unsafe_code, reason = "forks")]
 
 use std::fs;
 use std::io::{self, Write as _};
-use std::task::{Context, Waker};
+use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -65,7 +66,34 @@ fn it_begins_with_the_first_and_ends_with_the_last() {
         let before = ticks();
         thread::sleep(Duration::from_millis(200));
         assert!(ticks() - before < 10, "it spins");
+        // A child of this process has one, too: what it drops is still watched here.
+        let second = dropped_by_a_child(second);
+        let limit = Instant::now() + Duration::from_secs(30);
+        let mut told = 0;
+        while told < 2 {
+            assert!(Instant::now() < limit, "it is not told any more");
+            if let Poll::Ready(readable) = second.poll_readable(&mut cx) {
+                readable.unwrap();
+                told += 1;
+            }
+        }
         drop(second);
         become_threads(0);
     }
+}
+
+/// A child of a fork drops it, and ends.
+fn dropped_by_a_child(notifier: ThreadNotifier) -> ThreadNotifier {
+    // SAFETY: the child drops what it has, and ends without going on in the test.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        drop(notifier);
+        // SAFETY: nothing is to be done after it.
+        unsafe { libc::_exit(0) }
+    }
+    let mut status = -1;
+    // SAFETY: `status` is room for it.
+    let ended = unsafe { libc::waitpid(child, &raw mut status, 0) };
+    assert_eq!((ended, status), (child, 0));
+    notifier
 }

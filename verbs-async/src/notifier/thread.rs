@@ -85,7 +85,10 @@ impl CqNotifier for ThreadNotifier {
 
 impl Drop for ThreadNotifier {
     fn drop(&mut self) {
-        self.watcher.shared.forget(self.id, &self.entry);
+        // The child of a fork shares the parent's epoll: it would be the parent's that is forgotten.
+        if self.watcher.process == process::id() {
+            self.watcher.shared.forget(self.id, &self.entry);
+        }
     }
 }
 
