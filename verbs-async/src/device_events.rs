@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use futures_core::Stream;
-use verbs_channel::verbs_core::{self, AsyncEvent};
+use verbs_channel::verbs_core::{self, AsyncEvent, EventType};
 
 use crate::bell::{Look, bell};
 use crate::notifier::ThreadNotifier;
@@ -63,6 +63,8 @@ struct State {
     ended: bool,
     waker: Option<Waker>,
     watched: Vec<Weak<dyn Watched>>,
+    // The end of the device, for those who are watched after it.
+    fatal: Option<AsyncEvent>,
 }
 
 impl DeviceEvents {
@@ -126,7 +128,12 @@ impl DeviceEvents {
     fn add(&self, watched: Weak<dyn Watched>) {
         let mut state = self.hub.lock();
         state.watched.retain(|other| other.strong_count() > 0);
-        state.watched.push(watched);
+        let fatal = state.fatal;
+        state.watched.push(Weak::clone(&watched));
+        drop(state);
+        if let (Some(event), Some(watched)) = (fatal, watched.upgrade()) {
+            watched.happened(event);
+        }
     }
 
     /// Waits for the next event. `None` after an error: a device that is gone, or a notifier that
@@ -177,6 +184,9 @@ impl Look for Hub {
 impl Hub {
     fn take_events(&self) -> Result<()> {
         while let Some(event) = self.context.get_async_event(Some(Duration::ZERO))? {
+            if event.event_type() == EventType::DEVICE_FATAL {
+                self.lock().fatal = Some(event);
+            }
             // Before it is told: who hears of it finds what it has ended.
             self.watched().for_each(|watched| watched.happened(event));
             let mut state = self.lock();

@@ -85,7 +85,8 @@ impl AsyncGroup {
     }
 
     /// Has events wait until `cq_count` completions are there, or `cq_period` microseconds have passed
-    /// since the first of them: fewer wake-ups, later. Zero and zero, as it is at first, for at once.
+    /// since the first of them: fewer wake-ups, later. Zero and zero, as it is at first, for at once. With a count and no
+    /// period, the last few of a burst may wait for ever.
     ///
     /// # Errors
     ///

@@ -95,7 +95,9 @@
 //!
 //! # What this crate does not do
 //!
-//! It has no timers: put your runtime's timeout around what may take too long. A reliable connection
+//! It has no timers: put your runtime's timeout around what may take too long. Operations that are
+//! done whenever they are polled never yield: under a flood, yield now and then yourself (with tokio,
+//! by `tokio::task::consume_budget`). A reliable connection
 //! has no keepalive: with only receives posted, a peer that died is not noticed.
 //!
 //! # Features

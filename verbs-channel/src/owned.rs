@@ -326,7 +326,8 @@ macro_rules! owned_operations {
             ///
             /// # Errors
             ///
-            /// [`Error::StaleTicket`] if they were taken before, or the ticket is another channel's.
+            /// [`Error::StaleTicket`](crate::Error::StaleTicket) if they were taken before, or the
+            /// ticket is another channel's.
             #[inline]
             pub fn poll(&mut self, ticket: Ticket) -> Result<Option<Completed>> {
                 self.parts().0.poll_ticket(ticket)

@@ -16,6 +16,7 @@ const ASYNC_ECHO: &str = env!("CARGO_BIN_EXE_async_echo");
 const SMOL_ECHO: &str = env!("CARGO_BIN_EXE_smol_echo");
 const KV_STORE: &str = env!("CARGO_BIN_EXE_kv_store");
 const ASYNC_KV: &str = env!("CARGO_BIN_EXE_async_kv");
+const HTTP: &str = env!("CARGO_BIN_EXE_http_over_rdma");
 const FILE_COPY: &str = env!("CARGO_BIN_EXE_file_copy");
 
 /// Long enough for a client that is connected to be in the middle of its run.
@@ -120,6 +121,31 @@ fn a_kv_client_says_that_its_server_is_gone() {
     server.kill();
     let why = client.fails();
     assert!(why.contains("the peer is gone"), "{why}");
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn pages_are_served_and_sent_back() {
+    let scratch = Scratch::new();
+    let bytes: Vec<u8> = (0..=250).cycle().take(300_000).collect();
+    let (page, copy) = (scratch.path("page"), scratch.path("copy"));
+    fs::write(&page, &bytes).unwrap();
+    let dir = scratch.path("");
+    let server = Program::serve(HTTP, &["--clients", "4", "--dir", dir.to_str().unwrap()]);
+    let http = |words: &[&str]| server.client(HTTP, words);
+    let into = ["-o", copy.to_str().unwrap()];
+    let said = http(&[&["/page"], &into[..]].concat()).succeeds();
+    assert!(said.contains("200 OK"), "{said}");
+    assert!(fs::read(&copy).unwrap() == bytes);
+    let said = http(&["/echo", "--data", "hello"]).succeeds();
+    assert!(said.trim_end().ends_with("\nhello"), "{said}");
+    let upload = ["/echo", "--upload", page.to_str().unwrap()];
+    http(&[&upload[..], &into[..]].concat()).succeeds();
+    assert!(fs::read(&copy).unwrap() == bytes);
+    let why = http(&["/none"]).fails();
+    assert!(why.contains("404"), "{why}");
+    let said = server.succeeds();
+    assert!(said.contains("4 clients"), "{said}");
 }
 
 #[test]

@@ -199,6 +199,20 @@ fn a_device_that_dies_ends_what_waits_on_it() {
 }
 
 #[test]
+fn what_is_watched_after_its_device_has_died_ends_too() {
+    let _shared = share();
+    let (context, ..) = ladder();
+    let mut events = DeviceEvents::create_thread(&context).unwrap();
+    report(&context, IBV_EVENT_DEVICE_FATAL, ibv_async_event::default());
+    assert_eq!(event_type(block_on(events.next())), EventType::DEVICE_FATAL);
+    let (group, _channels, operations) = waiting(&context);
+    events.watch(&group);
+    for operation in operations {
+        ended_by(operation, EventType::DEVICE_FATAL);
+    }
+}
+
+#[test]
 fn a_queue_pair_that_breaks_ends_its_own_channel() {
     let _shared = share();
     let (context, ..) = ladder();
