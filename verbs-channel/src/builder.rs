@@ -90,6 +90,34 @@ pub(crate) struct Config {
     strategy: PollStrategy,
 }
 
+/// `pd.create_channel()`: [`Channel::builder`] where other objects of a protection domain are made.
+///
+/// ```no_run
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use verbs_channel::{CreateChannel as _, verbs_core::Context};
+///
+/// let pd = Context::first_active()?.alloc_pd()?;
+/// let prepared = pd.create_channel().max_send_wr(16).build()?;
+/// # Ok(())
+/// # }
+/// ```
+pub trait CreateChannel: sealed::Sealed {
+    /// Begins a channel on this protection domain.
+    fn create_channel(&self) -> ChannelBuilder<channel_builder::Empty>;
+}
+
+impl CreateChannel for ProtectionDomain {
+    fn create_channel(&self) -> ChannelBuilder<channel_builder::Empty> {
+        Channel::builder(self)
+    }
+}
+
+mod sealed {
+    #[expect(unnameable_types, reason = "seals `CreateChannel`")]
+    pub trait Sealed {}
+    impl Sealed for verbs_core::ProtectionDomain {}
+}
+
 impl<S: channel_builder::IsComplete> ChannelBuilder<S> {
     /// Makes the channel, prepared to be connected.
     ///

@@ -146,7 +146,7 @@ mod wait;
 mod work;
 
 pub use buffer::OwnedBuffer;
-pub use builder::{ChannelBuilder, PreparedChannel, channel_builder};
+pub use builder::{ChannelBuilder, CreateChannel, PreparedChannel, channel_builder};
 pub use channel::{Channel, ChannelMut};
 pub use error::{DownReason, Error, Queue, Refusal, Rejected, Result, ScopeError, TransportError};
 pub use group::{ChannelGroup, ConnectedMember, PreparedMember};

@@ -2,7 +2,9 @@
 
 use verbs_channel::verbs_core::ProtectionDomain;
 use verbs_channel::verbs_core::verbs_sys::{IBV_QPS_ERR, IBV_WC_REM_ACCESS_ERR};
-use verbs_channel::{Channel, ChannelGroup, DownReason, PollStrategy, Queue, TransportError};
+use verbs_channel::{
+    Channel, ChannelGroup, CreateChannel as _, DownReason, PollStrategy, Queue, TransportError,
+};
 
 use crate::card::{
     called, channel, connected, ends, flushes, forget_the_past, pd, posted, refuse, region,
@@ -224,7 +226,10 @@ fn what_announces_completions_is_there_when_it_is_asked_for() {
     let quiet = channel();
     assert!(quiet.completion_channel().is_none());
     assert!(group(&pd, 1).completion_channel().is_none());
-    let builder = || Channel::builder(&pd).strategy(PollStrategy::Notify { after: 0 });
+    let builder = || {
+        pd.create_channel()
+            .strategy(PollStrategy::Notify { after: 0 })
+    };
     let channel = connected(builder().build().unwrap());
     let announcer = channel.completion_channel().unwrap();
     // SAFETY: it is only looked at.
