@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll};
 
 use verbs_channel::verbs_core::{
-    AsyncEvent, CompletionQueue, EventElement, EventType, PollSlot, PolledCompletions,
+    self, AsyncEvent, CompletionQueue, EventElement, EventType, PollSlot, PolledCompletions,
     WorkCompletion,
 };
 
@@ -30,12 +30,11 @@ mod state;
 ///
 /// ```no_run
 /// # async fn example() -> verbs_async::Result<()> {
-/// use verbs_async::{AsyncCq, CqEvents};
+/// use verbs_async::AsyncCq;
 /// use verbs_async::verbs_channel::verbs_core::{Context, PollSlot};
 ///
 /// let context = Context::first_active()?;
-/// let events = CqEvents::create_thread(&context)?;
-/// let cq = AsyncCq::create(&events, 64)?;
+/// let cq = AsyncCq::create_thread(&context, 64)?; // or create_tokio, create_async_io
 /// // … post with a queue pair that was made with `cq.cq()`, then:
 /// let mut slots = [const { PollSlot::new() }; 16];
 /// for completion in cq.poll(&mut slots).await? {
@@ -81,6 +80,38 @@ impl AsyncCq {
             .channel(channel)
             .build()?;
         Self::new(cq, events)
+    }
+
+    /// Creates a queue on a completion channel of its own, watched by the tokio runtime that this is
+    /// called in.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`CqEvents::create_tokio`] and [`CompletionQueue::create`].
+    #[cfg(feature = "tokio")]
+    pub fn create_tokio(context: &verbs_core::Context, min_capacity: u32) -> Result<Self> {
+        Self::create(&CqEvents::create_tokio(context)?, min_capacity)
+    }
+
+    /// Creates a queue on a completion channel of its own, watched by async-io: for smol and any other
+    /// executor.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`CqEvents::create_async_io`] and [`CompletionQueue::create`].
+    #[cfg(feature = "async-io")]
+    pub fn create_async_io(context: &verbs_core::Context, min_capacity: u32) -> Result<Self> {
+        Self::create(&CqEvents::create_async_io(context)?, min_capacity)
+    }
+
+    /// Creates a queue on a completion channel of its own, watched by a thread of this crate's: for
+    /// any executor.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`CqEvents::create_thread`] and [`CompletionQueue::create`].
+    pub fn create_thread(context: &verbs_core::Context, min_capacity: u32) -> Result<Self> {
+        Self::create(&CqEvents::create_thread(context)?, min_capacity)
     }
 
     /// Awaits a queue that was made with the completion channel which `events` watches.

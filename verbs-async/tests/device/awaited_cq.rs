@@ -14,7 +14,7 @@ use verbs_async::verbs_channel::verbs_core::{
 };
 use verbs_async::{AsyncCq, CqEvents, CqPollState};
 
-use crate::ends::{WAYS, events, run, within};
+use crate::ends::{WAYS, Way, events, run, within};
 use crate::harness::{begin, context};
 
 /// What ends by itself has ended by then.
@@ -30,8 +30,21 @@ struct Wired {
 
 impl Wired {
     fn new(events: &CqEvents) -> Self {
-        let pd = events.channel().context().alloc_pd().unwrap();
-        let cq = AsyncCq::create(events, 256).unwrap();
+        Self::on(AsyncCq::create(events, 256).unwrap())
+    }
+
+    /// On a queue whose completion channel nobody else has.
+    fn alone(way: Way) -> Self {
+        let create = match way {
+            Way::Tokio => AsyncCq::create_tokio,
+            Way::AsyncIo => AsyncCq::create_async_io,
+            Way::Thread => AsyncCq::create_thread,
+        };
+        Self::on(create(&context(), 256).unwrap())
+    }
+
+    fn on(cq: AsyncCq) -> Self {
+        let pd = cq.cq().context().alloc_pd().unwrap();
         let prepared = || {
             let builder = QueuePair::builder(&pd, cq.cq(), cq.cq());
             builder.max_send_wr(64).max_recv_wr(64).build().unwrap()
@@ -77,7 +90,7 @@ fn whatever_comes_and_what_was_asked_for() {
     let _test = begin!();
     for way in WAYS {
         run(way, async move {
-            let wired = Wired::new(&events(way, &context()));
+            let wired = Wired::alone(way);
             for round in 0..200 {
                 // Each sleeps first.
                 wired.receive(2 * round);
