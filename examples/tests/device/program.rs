@@ -10,6 +10,8 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process};
+
 /// No wait lasts longer: whatever is waited for has failed then.
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -132,14 +134,7 @@ impl Program {
 
     /// Presses Ctrl-C.
     pub(crate) fn interrupt(&self) {
-        let pid = self.child.id().to_string();
-        assert!(
-            Command::new("kill")
-                .args(["-INT", &pid])
-                .status()
-                .unwrap()
-                .success()
-        );
+        kill_process(Pid::from_child(&self.child), Signal::INT).unwrap();
     }
 
     /// Waits for its end, which is a success: what it said.
