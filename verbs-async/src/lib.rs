@@ -134,6 +134,7 @@ mod error;
 mod events;
 mod group;
 mod incoming;
+mod noted;
 pub mod notifier;
 mod operation;
 mod ring;

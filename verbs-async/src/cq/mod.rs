@@ -3,7 +3,6 @@
 use std::fmt;
 use std::future::{self, Future};
 use std::io;
-use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll};
 
@@ -276,18 +275,9 @@ impl Shared {
     }
 
     /// Unlocks, and wakes whom was noted.
-    fn leave(&self, mut state: MutexGuard<'_, State>) {
-        if state.wakers.is_empty() {
-            return;
-        }
-        let mut wakers = mem::take(&mut state.wakers);
-        drop(state);
-        crate::wake::all(wakers.drain(..));
-        // The room is used again: waking allocates nothing.
-        let mut state = self.lock();
-        if state.wakers.capacity() < wakers.capacity() {
-            wakers.append(&mut state.wakers);
-            mem::swap(&mut state.wakers, &mut wakers);
+    fn leave(&self, state: MutexGuard<'_, State>) {
+        if !state.wakers.is_empty() {
+            crate::noted::wake(state, |state| &mut state.wakers, || self.lock());
         }
     }
 }

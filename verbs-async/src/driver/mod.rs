@@ -19,9 +19,9 @@
 //!
 //! *Invariant:* no waker is woken or dropped, and no notifier called, under the lock.
 
+use std::hint;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
-use std::{hint, mem};
 
 use crate::sync::{Mutex, MutexGuard, PoisonError};
 use state::State;
@@ -199,15 +199,7 @@ impl<R: Ring> Driver<R> {
     }
 
     #[inline(never)]
-    fn wake(&self, mut state: MutexGuard<'_, State<R>>) {
-        let mut wakers = mem::take(&mut state.wakers);
-        drop(state);
-        crate::wake::all(wakers.drain(..));
-        // The room is used again: waking allocates nothing.
-        let mut state = self.lock();
-        if state.wakers.capacity() < wakers.capacity() {
-            wakers.append(&mut state.wakers);
-            mem::swap(&mut state.wakers, &mut wakers);
-        }
+    fn wake(&self, state: MutexGuard<'_, State<R>>) {
+        crate::noted::wake(state, |state| &mut state.wakers, || self.lock());
     }
 }

@@ -10,6 +10,8 @@ mod driver;
 mod ends;
 mod lines;
 mod model;
+#[path = "../../src/noted.rs"]
+mod noted;
 mod ring;
 mod task;
 #[path = "../../src/wake.rs"]

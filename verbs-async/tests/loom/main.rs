@@ -10,6 +10,8 @@
 #[expect(dead_code, reason = "not all of it is raced for")]
 mod driver;
 mod hub;
+#[path = "../../src/noted.rs"]
+mod noted;
 #[path = "../../src/events/queues.rs"]
 mod queues;
 mod races;
