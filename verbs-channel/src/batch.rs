@@ -75,7 +75,7 @@ impl Engine {
                 Said::Receive => return Err(Refusal::ReceiveInBatch),
             }
         }
-        let claim = Claim::send(at).times(count).kept_by(Keeper::Slot);
+        let claim = Claim::send(at).times(count)?.kept_by(Keeper::Slot);
         let requests = requests.get_mut(..count).unwrap_or_default();
         // SAFETY: the slot keeps the buffers until the last is done, and so all are, and leaks them
         // if the queue pair cannot be destroyed; moving a buffer does not move its bytes.
@@ -83,7 +83,7 @@ impl Engine {
     }
 
     /// Posts a chain to a member's send queue, of which only the last request is signalled: one
-    /// doorbell, and one slot for all.
+    /// doorbell, and one slot for all. The claim is for as many.
     ///
     /// # Safety
     ///
@@ -93,11 +93,6 @@ impl Engine {
         claim: Claim,
         requests: &mut [WorkRequest<'_>],
     ) -> Result<Id, Refusal> {
-        if usize::from(claim.credits) < requests.len() {
-            let asked = u32::try_from(requests.len()).unwrap_or(u32::MAX);
-            let max = claim.credits.into();
-            return Err(Refusal::BatchTooLong { asked, max });
-        }
         let Some((qp, id)) = take(&mut self.members, &mut self.slots, claim) else {
             return Err(self.why_not(claim));
         };

@@ -32,7 +32,7 @@ impl Engine {
         mut works: [W; N],
         timeout: Option<Duration>,
     ) -> Result<()> {
-        let claim = Claim::send(at).times(N);
+        let claim = Claim::send(at).times(N)?;
         // SAFETY: as for `run`.
         let id = unsafe { self.post_batch::<W, N>(claim, &mut works) }?;
         self.finish(claim, id, timeout).map(drop)

@@ -140,7 +140,8 @@ impl Engine {
         }
     }
 
-    /// Posts a batch to a member's send queue: one doorbell, and a completion for the last only.
+    /// Posts a batch to a member's send queue: one doorbell, and a completion for the last only. The
+    /// claim is for as many.
     ///
     /// # Safety
     ///
@@ -152,10 +153,6 @@ impl Engine {
         works: &mut [W; N],
     ) -> Result<Id, Refusal> {
         const { assert!(N > 0, "a batch has work in it") };
-        if usize::from(claim.credits) < N {
-            let (asked, max) = (u32::try_from(N).unwrap_or(u32::MAX), claim.credits.into());
-            return Err(Refusal::BatchTooLong { asked, max });
-        }
         let Some((qp, id)) = take(&mut self.members, &mut self.slots, claim) else {
             return Err(self.why_not(claim));
         };

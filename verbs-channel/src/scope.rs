@@ -183,9 +183,11 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
         mut works: [W; N],
     ) -> Result<ScopedPendingWork<'scope, 'env>, Rejected<[W; N]>> {
         let mut engine = self.engine.borrow_mut();
-        let claim = Claim::send(self.at).times(N);
-        // SAFETY: as in `submit`.
-        match unsafe { engine.post_batch::<W, N>(claim, &mut works) } {
+        let posted = Claim::send(self.at).times(N).and_then(|claim| {
+            // SAFETY: as in `submit`.
+            unsafe { engine.post_batch::<W, N>(claim, &mut works) }
+        });
+        match posted {
             Ok(id) => Ok(ScopedPendingWork { scope: self, id }),
             Err(refusal) => Err(Rejected::new(refusal, works)),
         }

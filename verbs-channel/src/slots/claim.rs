@@ -1,6 +1,6 @@
 //! What an operation takes up, and who keeps its buffers.
 
-use crate::error::Queue;
+use crate::error::{Queue, Refusal};
 
 /// Who keeps the buffers of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,11 +81,15 @@ impl Claim {
         Self { keeper, ..self }
     }
 
-    /// The same for a batch of as many.
+    /// The same for a batch of as many, if a claim can be that large.
     #[inline]
-    pub(crate) fn times(self, count: usize) -> Self {
-        // One that holds less than `count` is refused by whoever posts.
-        let credits = u16::try_from(count).unwrap_or(u16::MAX);
-        Self { credits, ..self }
+    pub(crate) fn times(self, count: usize) -> Result<Self, Refusal> {
+        match u16::try_from(count) {
+            Ok(credits) => Ok(Self { credits, ..self }),
+            Err(_) => Err(Refusal::BatchTooLong {
+                asked: u32::try_from(count).unwrap_or(u32::MAX),
+                max: u16::MAX.into(),
+            }),
+        }
     }
 }

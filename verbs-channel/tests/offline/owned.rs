@@ -164,3 +164,16 @@ fn an_empty_buffer_is_an_empty_message() {
     assert!(empty.into_block().is_err());
     assert_eq!(posted().len(), 1);
 }
+
+#[test]
+fn a_batch_longer_than_any_claim_comes_back() {
+    let mut channel = channel();
+    forget_the_past();
+    let work = || OwnedWork::from(Outgoing::send(OwnedBuffer::empty()));
+    let works: Vec<_> = std::iter::repeat_with(work).take(65_536).collect();
+    let rejected = channel.start_batch(works).unwrap_err();
+    let (asked, max) = (65_536, 65_535);
+    assert_eq!(rejected.refusal(), Refusal::BatchTooLong { asked, max });
+    assert_eq!(rejected.into_given().len(), 65_536);
+    assert!(posted().is_empty());
+}
