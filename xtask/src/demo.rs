@@ -172,8 +172,27 @@ const STEPS: [Step; 13] = [
         title: "byte streams: HTTP by hyper",
         program: "http_over_rdma",
         common: &[],
-        server: &["--clients", "1"],
-        clients: &[&["{host}", "/README.md", "-o", "/dev/null"]],
+        server: &["--clients", "2"],
+        clients: &[
+            &[
+                "{host}",
+                "/README.md",
+                "--check",
+                "README.md",
+                "-o",
+                "/dev/null",
+            ],
+            &[
+                "{host}",
+                "/echo",
+                "--upload",
+                "{program}",
+                "--check",
+                "{program}",
+                "-o",
+                "/dev/null",
+            ],
+        ],
         peer: None,
         port: 18515,
     },
@@ -209,12 +228,21 @@ pub(crate) fn main(args: Vec<OsString>) -> Result<ExitCode, Error> {
 
     let mut rows = Vec::new();
     let mut failures = Vec::new();
+    let mut before = 0;
     jobs::run(&jobs, &options, &mut |job, event| match event {
-        Event::Start(name) => println!("--> {name}"),
+        Event::Start(name) => {
+            println!("--> {name}");
+            before = rows.len();
+        }
         Event::Line(line) => match Row::read(line) {
             Some(row) => rows.push(row),
             None => println!("    {line}"),
         },
+        // Two that meet have something to tell.
+        Event::End(Ok(())) if job.commands.len() > 1 && rows.len() == before => {
+            println!("    FAILED: no result");
+            failures.push((format!("{}: no result", job.name), 1));
+        }
         Event::End(Ok(())) => {}
         Event::End(Err((code, why))) => {
             println!("    FAILED: {why}");

@@ -1,8 +1,9 @@
 //! The client: one request, and what comes of it.
 
 use std::io::Write as _;
+use std::time::Instant;
 
-use examples::{Context as _, Failure, Progress, say};
+use examples::{Context as _, Failure, Measured, Progress, say};
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::http1;
@@ -12,6 +13,7 @@ use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
+use crate::expected::Expected;
 use crate::link::{gone, group, meet};
 use crate::{Body, Options, file_body, too_long};
 
@@ -20,6 +22,15 @@ pub(crate) async fn fetch(options: &Options, host: &str) -> Result<(), Failure> 
     let common = &options.common;
     let context = examples::open(common.ib_dev.as_deref())?;
     let request = request(options, host).await?;
+    let expected = match &options.check {
+        Some(path) => Some(Expected::open(path).await?),
+        None => None,
+    };
+    let op = match *request.method() {
+        Method::GET => "http_get",
+        Method::POST => "http_post",
+        _ => "http",
+    };
     let group = group(options, &context, 1)?;
     let address = (host, common.port);
     let where_to = || format!("{host}, TCP port {}", common.port);
@@ -29,14 +40,19 @@ pub(crate) async fn fetch(options: &Options, host: &str) -> Result<(), Failure> 
     let io = meet(options, &group, &mut tcp).await.context(where_to)?;
     let (mut requests, connection) = http1::handshake(io).await?;
     let connection = tokio::spawn(connection);
+    let verified = expected.is_some();
     let asked = async {
+        let start = Instant::now();
         let response = requests.send_request(request).await?;
         let status = response.status();
-        print(options, response).await?;
-        if status.is_client_error() || status.is_server_error() {
+        let is_error = status.is_client_error() || status.is_server_error();
+        // What an error's body says is not what was asked for.
+        let expected = expected.filter(|_| !is_error);
+        let bytes = print(options, response, expected).await?;
+        if is_error {
             return Err(Failure::new(format!("the server says {status}")));
         }
-        Ok(())
+        Measured::new(op, bytes, 1, start.elapsed(), verified).tell()
     };
     let answered = tokio::select! {
         answered = asked => answered,
@@ -75,7 +91,12 @@ fn full(words: impl Into<Bytes>) -> Body {
     Full::new(words.into()).map_err(never).boxed_unsync()
 }
 
-async fn print(options: &Options, response: Response<Incoming>) -> Result<(), Failure> {
+/// Prints an answer, checks its body, and says how long that was.
+async fn print(
+    options: &Options,
+    response: Response<Incoming>,
+    mut expected: Option<Expected>,
+) -> Result<u64, Failure> {
     let (head, mut body) = response.into_parts();
     say(format_args!("{:?} {}", head.version, head.status))?;
     for (name, value) in &head.headers {
@@ -98,6 +119,9 @@ async fn print(options: &Options, response: Response<Incoming>) -> Result<(), Fa
         let Some(bytes) = frame.data_ref() else {
             continue;
         };
+        if let Some(expected) = &mut expected {
+            expected.next(bytes).await?;
+        }
         match (&mut file, &options.output) {
             (Some(file), Some(path)) => file.write_all(bytes).await.context(|| named(path))?,
             _ => std::io::stdout()
@@ -108,6 +132,9 @@ async fn print(options: &Options, response: Response<Incoming>) -> Result<(), Fa
         progress.at(done);
     }
     drop(progress);
+    if let Some(expected) = expected {
+        expected.end().await?;
+    }
     if let (Some(file), Some(path)) = (&mut file, &options.output) {
         file.flush().await.context(|| named(path))?;
         say(format_args!("{done} bytes are in {}", path.display()))?;
@@ -116,7 +143,7 @@ async fn print(options: &Options, response: Response<Incoming>) -> Result<(), Fa
             .flush()
             .context(|| "cannot write to standard output")?;
     }
-    Ok(())
+    Ok(done)
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! HTTP over RDMA: a server of files and a client, by hyper, which knows nothing of RDMA.
 
 mod client;
+mod expected;
 mod link;
 mod patient;
 mod server;
@@ -49,6 +50,10 @@ struct Options {
     /// Client: put the body here
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
+
+    /// Client: fail unless the body is this file, byte by byte
+    #[arg(long, value_name = "FILE")]
+    check: Option<PathBuf>,
 }
 
 const EXAMPLES: &str = "\
@@ -57,7 +62,7 @@ Examples:
   http_over_rdma 192.0.2.1                        what files are there?
   http_over_rdma 192.0.2.1 /image.iso -o my.iso   fetch one
   http_over_rdma 192.0.2.1 /echo --data hello     have something sent back
-  http_over_rdma 192.0.2.1 /echo --upload my.iso -o again.iso";
+  http_over_rdma 192.0.2.1 /echo --upload my.iso -o again.iso --check my.iso";
 
 fn main() -> ExitCode {
     run(|options: &Options| {
