@@ -8,6 +8,7 @@
 mod program;
 
 use std::fs;
+use std::thread;
 use std::time::Duration;
 
 use program::{Program, Scratch};
@@ -125,13 +126,32 @@ fn a_kv_client_says_that_its_server_is_gone() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
+fn a_server_that_dies_between_a_request_and_its_reply_is_missed() {
+    // Of the clients of the one, another has filled the store before.
+    for (client, last) in [(KV_STORE, 3), (ASYNC_KV, 2)] {
+        let server = Program::serve(KV_STORE, &[]);
+        let common = ["--timeout", "3600"];
+        let bench = ["bench", "--clients", "2", "-n", "10000000"];
+        let client = server.client(client, &[&common[..], &bench].concat());
+        server.has(last);
+        // Its card takes requests all the same: soon all clients wait for replies.
+        server.freeze();
+        thread::sleep(A_WHILE);
+        server.kill();
+        let why = client.fails();
+        assert!(why.contains("the peer is gone"), "{why}");
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
 fn pages_are_served_and_sent_back() {
     let scratch = Scratch::new();
     let bytes: Vec<u8> = (0..=250).cycle().take(300_000).collect();
     let (page, copy) = (scratch.path("page"), scratch.path("copy"));
     fs::write(&page, &bytes).unwrap();
     let dir = scratch.path("");
-    let server = Program::serve(HTTP, &["--clients", "4", "--dir", dir.to_str().unwrap()]);
+    let server = Program::serve(HTTP, &["--clients", "5", "--dir", dir.to_str().unwrap()]);
     let http = |words: &[&str]| server.client(HTTP, words);
     let into = ["-o", copy.to_str().unwrap()];
     let said = http(&[&["/page"], &into[..]].concat()).succeeds();
@@ -139,13 +159,16 @@ fn pages_are_served_and_sent_back() {
     assert!(fs::read(&copy).unwrap() == bytes);
     let said = http(&["/echo", "--data", "hello"]).succeeds();
     assert!(said.trim_end().ends_with("\nhello"), "{said}");
-    let upload = ["/echo", "--upload", page.to_str().unwrap()];
+    let page = page.to_str().unwrap();
+    let upload = ["/echo", "--upload", page, "--check", page];
     http(&[&upload[..], &into[..]].concat()).succeeds();
     assert!(fs::read(&copy).unwrap() == bytes);
+    let why = http(&["/echo", "--data", "no", "--check", page]).fails();
+    assert!(why.contains("the body is not"), "{why}");
     let why = http(&["/none"]).fails();
     assert!(why.contains("404"), "{why}");
     let said = server.succeeds();
-    assert!(said.contains("4 clients"), "{said}");
+    assert!(said.contains("5 clients"), "{said}");
 }
 
 #[test]

@@ -132,6 +132,11 @@ impl Program {
         let _status = self.child.wait().unwrap();
     }
 
+    /// Has it do nothing more, until it is killed; what its card does by itself goes on.
+    pub(crate) fn freeze(&self) {
+        kill_process(Pid::from_child(&self.child), Signal::STOP).unwrap();
+    }
+
     /// Presses Ctrl-C.
     pub(crate) fn interrupt(&self) {
         kill_process(Pid::from_child(&self.child), Signal::INT).unwrap();

@@ -6,8 +6,13 @@ use std::time::{Duration, Instant};
 use examples::kv::record::{self, Seen};
 use examples::kv::{HEADER, MAX_KEY, Reply, Request, Values, Welcome};
 use examples::{Common, Context as _, Failure};
-use verbs_channel::verbs_core::{Context, MemoryRegion};
-use verbs_channel::{Channel, PollStrategy, ScopeError};
+use verbs_channel::verbs_core::{
+    Context, GatherElement, MemoryRegion, RemoteMemoryRegion, WorkSuccess,
+};
+use verbs_channel::{Channel, PollStrategy, PollingScope, ScopeError, ScopedPendingWork};
+
+/// How long a reply is waited for before the server is probed.
+const SILENCE: Duration = Duration::from_secs(1);
 
 /// A connection to a server.
 #[derive(Debug)]
@@ -60,6 +65,7 @@ impl Connection {
             channel,
             outbox,
             inbox,
+            limit,
             ..
         } = self;
         let received = channel
@@ -68,7 +74,7 @@ impl Connection {
                 scope
                     .post_send(outbox.gather_element(..len)?)?
                     .spin_poll()?;
-                Ok(receive.spin_poll()?)
+                reply_to(scope, receive, *limit)
             })
             .map_err(ScopeError::<Failure>::flatten);
         let len = usize::try_from(received.context(|| "asking the server")?.byte_len())?;
@@ -162,6 +168,32 @@ impl Connection {
     pub(crate) fn bye(mut self) -> Result<(), Failure> {
         let len = Request::Bye.encode(&mut self.outbox)?;
         Ok(self.channel.send(self.outbox.gather_element(..len)?)?)
+    }
+}
+
+/// Waits for a reply, and probes the server while none comes.
+///
+/// A probe is a write of no bytes, which the server's card answers. Without it a server that died
+/// between a request and its reply would not be missed before the limit.
+fn reply_to<'scope>(
+    scope: &'scope PollingScope<'scope, '_>,
+    mut reply: ScopedPendingWork<'_, '_>,
+    limit: Duration,
+) -> Result<WorkSuccess, Failure> {
+    let start = Instant::now();
+    loop {
+        if let Some(received) = reply.wait_timeout(SILENCE) {
+            return Ok(received?);
+        }
+        if start.elapsed() >= limit {
+            let limit = limit.as_secs();
+            return Err(Failure::new(format!(
+                "the server is stuck: no reply for {limit} s (--timeout waits longer)"
+            )));
+        }
+        let nothing: [GatherElement<'_>; 0] = [];
+        let probe = scope.post_write(nothing, RemoteMemoryRegion::new(0, 0, 0)?)?;
+        let _success = probe.spin_poll().context(|| "the server is gone")?;
     }
 }
 
