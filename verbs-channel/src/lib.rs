@@ -124,6 +124,7 @@
 //!
 //! [`verbs_core`], and the manual pages it names.
 
+mod backing;
 mod batch;
 mod blocking;
 mod buffer;

@@ -169,7 +169,6 @@ macro_rules! owned_operations {
             /// [`Rejected`], with the work: the queue is full, or the channel down;
             /// [`Refusal::RemoteTooShort`]; [`Refusal::Misaligned`] for an atomic whose range is not
             /// of 8 bytes.
-            #[expect(clippy::result_large_err, reason = "the work comes back; a box allocates")]
             pub fn start(
                 &mut self,
                 work: impl Into<OwnedWork>,

@@ -1,18 +1,16 @@
 //! A pool of registered buffers: fixed blocks, taken and returned without a lock.
-#![expect(
-    unsafe_code,
-    reason = "lets blocks outlive the borrow they were made from"
-)]
+#![expect(unsafe_code, reason = "cuts a region into blocks")]
 
 use std::fmt;
 use std::io;
-use std::mem::{self, ManuallyDrop};
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 use crossbeam::queue::ArrayQueue;
 use verbs_core::{MemoryRegion, ProtectionDomain, ScatterElement};
 
+use crate::backing::Backing;
+use crate::buffer::OwnedBuffer;
 use crate::error::{Error, Result};
 
 /// A pool of registered blocks of one size.
@@ -33,20 +31,23 @@ use crate::error::{Error, Result};
 /// ```
 #[derive(Clone)]
 pub struct BufferPool {
-    inner: Arc<Inner>,
+    shared: Arc<Shared>,
 }
 
-struct Inner {
+/// What a pool's clones, and its blocks that are out, share.
+pub(crate) struct Shared {
     // First: these are parts of `region`.
-    free: ArrayQueue<ScatterElement<'static>>,
+    free: ArrayQueue<Box<Backing>>,
     block_len: usize,
     _region: MemoryRegion<Box<[u8]>>,
 }
 
 /// A block of a [`BufferPool`], returned to it when dropped.
+///
+/// It is a pointer, as the [`OwnedBuffer`] that it can become is: to move it costs nothing.
 pub struct PoolBuffer {
-    element: ManuallyDrop<ScatterElement<'static>>,
-    pool: Arc<Inner>,
+    // A block, and all of it.
+    buffer: OwnedBuffer,
 }
 
 impl BufferPool {
@@ -78,55 +79,73 @@ impl BufferPool {
         let free = ArrayQueue::new(count);
         for start in (0..total).step_by(block_len) {
             let block = region.scatter_element(start..start + block_len)?;
-            // SAFETY: the bytes are on the heap and registered as long as `Inner` lives, which each
-            // block that is out keeps; blocks do not overlap, and the region is not used otherwise.
-            let block =
-                unsafe { mem::transmute::<ScatterElement<'_>, ScatterElement<'static>>(block) };
+            // SAFETY: blocks do not overlap, and the region, which is used by nobody else, goes
+            // last of what they share.
+            let block = unsafe { Backing::of_block(block) };
             drop(free.push(block));
         }
-        let inner = Arc::new(Inner {
+        let shared = Arc::new(Shared {
             free,
             block_len,
             _region: region,
         });
-        Ok(Self { inner })
+        Ok(Self { shared })
     }
 
     /// Takes a free block; `None` if all are out. What was in it before is still there.
     #[inline]
     #[must_use]
     pub fn take(&self) -> Option<PoolBuffer> {
-        let element = self.inner.free.pop()?;
-        Some(PoolBuffer {
-            element: ManuallyDrop::new(element),
-            pool: Arc::clone(&self.inner),
-        })
+        let mut block = self.shared.free.pop()?;
+        block.take_out(&self.shared);
+        Some(PoolBuffer::new(OwnedBuffer::new(block)))
     }
 
     /// How many blocks are free at this moment.
     #[must_use]
     pub fn available(&self) -> usize {
-        self.inner.free.len()
+        self.shared.free.len()
     }
 
     /// How many blocks there are.
     #[must_use]
     pub fn capacity(&self) -> usize {
-        self.inner.free.capacity()
+        self.shared.free.capacity()
     }
 
     /// The length of a block, in bytes.
     #[must_use]
     pub fn block_len(&self) -> usize {
-        self.inner.block_len
+        self.shared.block_len
+    }
+}
+
+impl Shared {
+    /// Takes back a block that was taken from here.
+    pub(crate) fn give_back(&self, block: Box<Backing>) {
+        // There is room: each block was in there.
+        drop(self.free.push(block));
     }
 }
 
 impl PoolBuffer {
+    /// A buffer that is a block, and all of it.
+    #[inline]
+    pub(crate) const fn new(buffer: OwnedBuffer) -> Self {
+        Self { buffer }
+    }
+
+    #[inline]
+    pub(crate) fn into_owned(self) -> OwnedBuffer {
+        self.buffer
+    }
+
     /// The block as an element of a request; nobody else has it while this borrow lasts.
     #[inline]
     pub fn element(&mut self) -> ScatterElement<'_> {
-        self.element.reborrow()
+        // A block is made from an element, so it is not too long.
+        let element = self.buffer.element();
+        element.unwrap_or_else(|_too_long| ScatterElement::empty())
     }
 }
 
@@ -134,22 +153,13 @@ impl Deref for PoolBuffer {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        &self.element
+        &self.buffer
     }
 }
 
 impl DerefMut for PoolBuffer {
     fn deref_mut(&mut self) -> &mut [u8] {
-        &mut self.element
-    }
-}
-
-impl Drop for PoolBuffer {
-    fn drop(&mut self) {
-        // SAFETY: the element is not used again.
-        let element = unsafe { ManuallyDrop::take(&mut self.element) };
-        // There is room: it was taken from there.
-        drop(self.pool.free.push(element));
+        &mut self.buffer
     }
 }
 

@@ -82,7 +82,8 @@ fn no_operation_allocates() {
             let tickets: [_; 4] =
                 std::array::from_fn(|_| a.start_write(pool.take().unwrap(), remote).unwrap());
             for ticket in tickets {
-                drop(a.wait(ticket, Some(PATIENCE)).unwrap().unwrap().buffer);
+                let buffer = a.wait(ticket, Some(PATIENCE)).unwrap().unwrap().buffer;
+                drop(buffer.unwrap().into_block().unwrap());
             }
         });
         let batch = |length: usize| -> Vec<OwnedWork> {

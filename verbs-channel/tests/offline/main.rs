@@ -15,6 +15,7 @@
 mod library;
 
 mod batches;
+mod buffers;
 mod card;
 mod driven;
 mod fatal;

@@ -1,0 +1,187 @@
+//! Blocks and owned buffers: whose they are, where they go, and which part of them is posted.
+
+use std::mem;
+use std::thread;
+
+use verbs_channel::{BufferPool, Channel, Outgoing, OwnedBuffer, OwnedWork, PoolBuffer, Refusal};
+
+use crate::card::{called, channel, forget_the_past, pd, region, succeeds};
+use crate::library::{assert_all_is_well, with};
+
+/// Sends a buffer; where the driver saw it, and the buffer.
+fn sent(channel: &mut Channel, buffer: OwnedBuffer) -> (Vec<(u64, u32)>, OwnedBuffer) {
+    forget_the_past();
+    let ticket = channel.start_send(buffer).unwrap();
+    let seen = with(|library| library.posted[0][0].clone());
+    succeeds(seen.wr_id);
+    let ended = channel.poll(ticket).unwrap().unwrap();
+    let list = seen.list.iter().map(|(addr, length, ..)| (*addr, *length));
+    (list.collect(), ended.buffer.unwrap())
+}
+
+fn addr(bytes: &[u8]) -> u64 {
+    bytes.as_ptr().addr() as u64
+}
+
+#[test]
+fn a_block_that_was_given_a_range_is_whole_again() {
+    let mut channel = channel();
+    let pool = BufferPool::new(channel.pd(), 64, 1).unwrap();
+    let mut block = pool.take().unwrap();
+    let start = addr(&block);
+    for range in [8..16, 0..64, 1..64, 0..63, 64..64, 0..0] {
+        let (first, len) = (range.start as u64, u32::try_from(range.len()).unwrap());
+        let mut buffer = OwnedBuffer::from(block);
+        buffer.set_range(range).unwrap();
+        assert_eq!(addr(&buffer), start + first);
+        let (seen, buffer) = sent(&mut channel, buffer);
+        let filled = (len > 0).then_some((start + first, len));
+        assert_eq!(seen, filled.into_iter().collect::<Vec<_>>());
+        assert_eq!((buffer.len(), buffer.capacity()), (len as usize, 64));
+
+        block = buffer.into_block().unwrap();
+        let element = block.element();
+        assert_eq!((element.addr(), element.length()), (start, 64));
+        assert_eq!((addr(&block), block.len()), (start, 64));
+        let (seen, buffer) = sent(&mut channel, block.into());
+        assert_eq!(seen, [(start, 64)]);
+
+        let mut buffer = buffer;
+        buffer.set_range(3..5).unwrap();
+        drop(buffer);
+        block = pool.take().unwrap();
+        assert_eq!((addr(&block), block.len()), (start, 64), "taken anew");
+        assert_eq!(block.element().length(), 64);
+    }
+}
+
+#[test]
+fn blocks_are_dropped_in_other_threads_and_keep_what_is_in_them() {
+    let pool = BufferPool::new(&pd(), 8, 3).unwrap();
+    thread::scope(|threads| {
+        for mark in 1..=3 {
+            let mut block = pool.take().unwrap();
+            let again = pool.clone();
+            threads.spawn(move || {
+                block.fill(mark);
+                let mut buffer = OwnedBuffer::from(block);
+                buffer.set_range(7..).unwrap();
+                drop(buffer);
+                for _ in 0..1000 {
+                    let mut block = OwnedBuffer::from(again.take().unwrap());
+                    assert!(block.iter().all(|byte| *byte == block[0]), "two have it");
+                    block.fill(mark);
+                    block.set_range(..3).unwrap();
+                    drop(block);
+                }
+            });
+        }
+    });
+    assert_eq!(pool.available(), 3);
+    let blocks = [(); 3].map(|()| pool.take().unwrap());
+    let [first, second, third] = blocks.each_ref().map(|block| addr(block));
+    assert!(first != second && second != third && third != first);
+    assert!(blocks.iter().all(|block| block.len() == 8 && block[0] > 0));
+}
+
+#[test]
+fn a_pool_ends_with_its_last_clone_or_block() {
+    let pool = BufferPool::new(&pd(), 64, 3).unwrap();
+    let (mut first, second) = (pool.take().unwrap(), pool.take().unwrap());
+    let elsewhere = pool.clone();
+    let first = thread::spawn(move || {
+        drop((elsewhere, second));
+        first.fill(7);
+        OwnedBuffer::from(first)
+    });
+    drop(pool);
+    let first = first.join().unwrap();
+    assert!(!called("ibv_dereg_mr"));
+    let first = first.into_block().unwrap();
+    assert!(first.len() == 64 && first.iter().all(|byte| *byte == 7));
+    drop(first);
+    assert!(called("ibv_dereg_mr"));
+    assert_all_is_well();
+}
+
+#[test]
+#[expect(clippy::mem_forget, reason = "what is tested")]
+fn a_block_that_is_leaked_keeps_its_pool() {
+    let pool = BufferPool::new(&pd(), 64, 2).unwrap();
+    mem::forget(pool.take().unwrap());
+    mem::forget(OwnedBuffer::from(pool.take().unwrap()));
+    assert!(pool.take().is_none());
+    drop(pool);
+    assert!(!called("ibv_dereg_mr"));
+}
+
+#[test]
+fn a_region_comes_back_as_it_was() {
+    let mut channel = channel();
+    let region = region(&channel);
+    let start = addr(&region);
+    let mut buffer = OwnedBuffer::from(region);
+    buffer.set_range(60..).unwrap();
+    buffer.fill(9);
+    let (seen, buffer) = sent(&mut channel, buffer);
+    assert_eq!(seen, [(start + 60, 4)]);
+    let buffer = buffer.into_block().unwrap_err();
+    let debug = "OwnedBuffer { range: 60..64, capacity: 64 }";
+    assert_eq!((format!("{buffer:?}").as_str(), buffer.len()), (debug, 4));
+    let region = buffer.into_region().unwrap();
+    assert_eq!((addr(&region), region.len()), (start, 64));
+    assert_eq!(region[59..], [0, 9, 9, 9, 9]);
+    drop(OwnedBuffer::from(region));
+    assert!(called("ibv_dereg_mr"));
+
+    let pool = BufferPool::new(channel.pd(), 64, 1).unwrap();
+    let mut block = OwnedBuffer::from(pool.take().unwrap());
+    block.set_range(1..2).unwrap();
+    let block = block.into_region().unwrap_err();
+    assert_eq!((block.len(), block.capacity()), (1, 64), "as it was");
+}
+
+#[test]
+fn a_range_too_long_for_an_element_is_refused_when_it_is_posted() {
+    let mut channel = channel();
+    let most = u32::MAX as usize;
+    // Never touched, so never more than addresses.
+    let region = channel.pd().reg_mr(vec![0_u8; most + 2]).unwrap();
+    let start = addr(&region);
+    let mut buffer = OwnedBuffer::from(region);
+    for range in [0..most + 2, 0..most + 1, 1..most + 2] {
+        let len = range.len() as u64;
+        buffer.set_range(range).unwrap();
+        assert_eq!(buffer.len() as u64, len);
+        forget_the_past();
+        let rejected = channel.start_send(buffer).unwrap_err();
+        assert_eq!(rejected.refusal(), Refusal::ElementTooLong { len });
+        let works = vec![OwnedWork::from(Outgoing::send(rejected.into_given()))];
+        let rejected = channel.start_batch(works).unwrap_err();
+        assert_eq!(rejected.refusal(), Refusal::ElementTooLong { len });
+        buffer = rejected.into_given().remove(0).into_buffer();
+        assert!(with(|library| library.posted.is_empty()));
+    }
+    buffer.set_range(2..).unwrap();
+    let (seen, buffer) = sent(&mut channel, buffer);
+    assert_eq!(seen, [(start + 2, u32::MAX)]);
+    assert_eq!(buffer.into_region().unwrap().len(), most + 2);
+}
+
+#[test]
+fn buffers_are_pointers_that_go_anywhere() {
+    fn goes_anywhere<T: Send + Sync + 'static>() -> usize {
+        size_of::<T>()
+    }
+    assert_eq!(goes_anywhere::<OwnedBuffer>(), size_of::<usize>());
+    assert_eq!(goes_anywhere::<PoolBuffer>(), size_of::<usize>());
+    const NONE: OwnedBuffer = OwnedBuffer::empty();
+    let mut empty = NONE;
+    assert!(empty.set_range(..).is_ok() && empty.set_range(..1).is_err());
+    assert_eq!(
+        format!("{empty:?}"),
+        "OwnedBuffer { range: 0..0, capacity: 0 }"
+    );
+    let empty = empty.into_block().unwrap_err().into_region().unwrap_err();
+    assert_eq!((empty.len(), empty.capacity()), (0, 0));
+}
