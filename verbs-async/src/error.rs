@@ -3,7 +3,7 @@
 use std::io;
 
 use verbs_channel::verbs_core::{self, PollError};
-use verbs_channel::{DownReason, Refusal, TransportError};
+use verbs_channel::{DownReason, JoinError, Refusal, TransportError};
 
 /// `Result` with this crate's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -52,6 +52,12 @@ impl From<verbs_channel::Error> for Error {
             verbs_channel::Error::Transport(error) => Self::Transport(error),
             error => Self::Channel(error),
         }
+    }
+}
+
+impl From<JoinError> for Error {
+    fn from(refused: JoinError) -> Self {
+        verbs_channel::Error::from(refused).into()
     }
 }
 

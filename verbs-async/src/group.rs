@@ -10,7 +10,7 @@ use std::{fmt, task};
 use verbs_channel::ChannelGroup;
 use verbs_channel::channel_builder::IsComplete;
 use verbs_channel::verbs_core::{AsyncEvent, EventElement, EventType, ProtectionDomain};
-use verbs_channel::{ChannelBuilder, ConnectedMember, DownReason, PreparedMember};
+use verbs_channel::{ChannelBuilder, ConnectedMember, DownReason, JoinError, PreparedMember};
 
 use crate::channel::AsyncChannel;
 use crate::device_events::Watched;
@@ -112,8 +112,9 @@ impl AsyncGroup {
     ///
     /// # Errors
     ///
-    /// Those of [`ChannelGroup::join`]: the group is full, or the channel was prepared by another.
-    pub fn join(&self, member: ConnectedMember) -> Result<AsyncChannel> {
+    /// That of [`ChannelGroup::join`], with the channel: the group is full, or the channel was prepared
+    /// by another.
+    pub fn join(&self, member: ConnectedMember) -> Result<AsyncChannel, JoinError> {
         let at = self.shared.driver.with(|ring| ring.group.join(member))?;
         Ok(AsyncChannel::new(Arc::clone(&self.shared), at))
     }

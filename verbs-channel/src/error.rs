@@ -5,6 +5,8 @@ use std::io;
 
 use verbs_core::{EventType, PollError, PostError, WorkError};
 
+use crate::group::ConnectedMember;
+
 /// `Result` with this crate's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -197,6 +199,47 @@ impl<T> fmt::Display for Rejected<T> {
 
 impl<T> std::error::Error for Rejected<T> {}
 
+/// A channel that could not join a group, which is given back, as connected as before.
+///
+/// `?` in a function that returns [`Result`] keeps the [`Error`] and drops the channel: its peer is
+/// cut off then.
+pub struct JoinError {
+    inner: Box<(Error, ConnectedMember)>,
+}
+
+impl JoinError {
+    pub(crate) fn new(error: Error, member: ConnectedMember) -> Self {
+        let inner = Box::new((error, member));
+        Self { inner }
+    }
+
+    /// Why it could not: [`Error::GroupFull`], [`Error::ForeignMember`].
+    #[must_use]
+    pub fn error(&self) -> &Error {
+        &self.inner.0
+    }
+
+    /// The channel, back.
+    #[must_use]
+    pub fn into_given(self) -> ConnectedMember {
+        self.inner.1
+    }
+}
+
+impl fmt::Debug for JoinError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("JoinError").field(self.error()).finish()
+    }
+}
+
+impl fmt::Display for JoinError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self.error(), f)
+    }
+}
+
+impl std::error::Error for JoinError {}
+
 /// Whatever can go wrong with a channel.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -238,6 +281,12 @@ impl Error {
 impl<T> From<Rejected<T>> for Error {
     fn from(rejected: Rejected<T>) -> Self {
         Self::Refused(rejected.refusal)
+    }
+}
+
+impl From<JoinError> for Error {
+    fn from(refused: JoinError) -> Self {
+        refused.inner.0
     }
 }
 

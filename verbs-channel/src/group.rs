@@ -15,7 +15,7 @@ use crate::buffer::OwnedBuffer;
 use crate::builder::Config;
 use crate::channel::ChannelMut;
 use crate::engine::Engine;
-use crate::error::{DownReason, Error, Result};
+use crate::error::{DownReason, Error, JoinError, Result};
 use crate::owned::{Completed, Ticket};
 use crate::wait::PollStrategy;
 
@@ -94,14 +94,14 @@ impl ChannelGroup {
     ///
     /// # Errors
     ///
-    /// [`Error::GroupFull`], [`Error::ForeignMember`].
-    pub fn join(&mut self, member: ConnectedMember) -> Result<usize> {
+    /// [`JoinError`], with the channel: the group is full, or the channel was prepared by another.
+    pub fn join(&mut self, member: ConnectedMember) -> Result<usize, JoinError> {
         if !member.qp.send_cq().is(self.engine.cq()) {
-            return Err(Error::ForeignMember);
+            return Err(JoinError::new(Error::ForeignMember, member));
         }
         let live = self.len() + self.engine.stuck as usize;
         if live >= self.max_channels as usize {
-            return Err(Error::GroupFull(self.max_channels));
+            return Err(JoinError::new(Error::GroupFull(self.max_channels), member));
         }
         Ok(self.engine.add(member.qp, &self.config) as usize)
     }

@@ -149,7 +149,9 @@ mod work;
 pub use buffer::OwnedBuffer;
 pub use builder::{ChannelBuilder, CreateChannel, PreparedChannel, channel_builder};
 pub use channel::{Channel, ChannelMut};
-pub use error::{DownReason, Error, Queue, Refusal, Rejected, Result, ScopeError, TransportError};
+pub use error::{
+    DownReason, Error, JoinError, Queue, Refusal, Rejected, Result, ScopeError, TransportError,
+};
 pub use group::{ChannelGroup, ConnectedMember, PreparedMember};
 pub use list::{GatherList, List, ScatterList};
 pub use owned::{Completed, OwnedWork, Ticket};

@@ -69,7 +69,7 @@ impl AsyncGroup {
         let exchange = Exchange::new(&prepared.endpoint(), private_data).map_err(exchange_error)?;
         // It joins before it says that it is ready: a peer is told if the group is full.
         meet(stream, exchange, |remote| {
-            self.join(prepared.handshake(remote)?)
+            Ok(self.join(prepared.handshake(remote)?)?)
         })
         .await
     }

@@ -3,7 +3,7 @@
 use verbs_async::verbs_channel::{
     Channel, DownReason, Outgoing, OwnedBuffer, OwnedWork, TransportError,
 };
-use verbs_async::{AsyncChannel, AsyncGroup, Error, Operation};
+use verbs_async::{AsyncChannel, AsyncGroup, Error, Operation, verbs_channel};
 use verbs_core::ProtectionDomain;
 
 use crate::bench::{Bench, Task, done, now, system_calls};
@@ -238,4 +238,19 @@ fn what_may_be_posted_once_another_leaves_the_line_leaves_nobody_on_its_channel_
     for ended in [receive.ends(), first.ends(), last.ends()] {
         assert!(ended.0.is_err());
     }
+}
+
+#[test]
+fn a_channel_that_finds_no_room_is_given_back_and_joins_later() {
+    let bench = Bench::new();
+    let peer = Peer::new(&bench);
+    let others = [(); 3].map(|()| peer.join());
+    let member = peer.group.prepare().unwrap();
+    let endpoint = member.endpoint();
+    let full = peer.group.join(member.handshake(&endpoint).unwrap());
+    let full = full.unwrap_err();
+    assert!(matches!(full.error(), verbs_channel::Error::GroupFull(4)));
+    drop(others);
+    let channel = peer.group.join(full.into_given()).unwrap();
+    assert!(channel.down_reason().is_none());
 }

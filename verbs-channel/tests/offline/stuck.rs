@@ -101,7 +101,8 @@ fn a_channel_that_will_not_go_keeps_its_place_in_its_group() {
     group.remove(third).unwrap();
     // Its work may still complete on the queue, which has room for two.
     assert_eq!(group.len(), 1);
-    assert!(matches!(group.join(fourth), Err(Error::GroupFull(2))));
+    let full = group.join(fourth).unwrap_err();
+    assert!(matches!(full.error(), Error::GroupFull(2)));
     assert!(!group.channel(first).unwrap().is_down());
 }
 
