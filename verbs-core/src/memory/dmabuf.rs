@@ -6,7 +6,8 @@ use std::os::fd::{AsRawFd as _, BorrowedFd};
 
 use verbs_sys::{ibv_mr, ibv_reg_dmabuf_mr};
 
-use super::region::{EMPTY, part};
+use super::range::part;
+use super::region::EMPTY;
 use super::{AccessFlags, RemoteMemoryRegion, Sge};
 use crate::handle::Handle;
 use crate::macros::man;

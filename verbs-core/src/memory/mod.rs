@@ -23,6 +23,7 @@ mod access;
 mod buffer;
 mod dmabuf;
 mod element;
+mod range;
 mod raw;
 mod region;
 mod remote;

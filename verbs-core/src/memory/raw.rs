@@ -6,7 +6,8 @@ use std::ptr::NonNull;
 
 use verbs_sys::ibv_mr;
 
-use super::region::{part, reg_mr};
+use super::range::part;
+use super::region::reg_mr;
 use super::{AccessFlags, RemoteMemoryRegion, Sge};
 use crate::handle::Handle;
 use crate::macros::man;

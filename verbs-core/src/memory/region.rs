@@ -6,13 +6,14 @@
 )]
 
 use std::mem::{ManuallyDrop, MaybeUninit};
-use std::ops::{Bound, Deref, DerefMut, RangeBounds};
+use std::ops::{Deref, DerefMut, RangeBounds};
 use std::ptr::NonNull;
 use std::slice::{from_raw_parts, from_raw_parts_mut};
 use std::{fmt, fs};
 
 use verbs_sys::{ibv_mr, ibv_pd, ibv_reg_mr_iova2};
 
+use super::range::part;
 use super::{AccessFlags, Buffer, GatherElement, ScatterElement};
 use crate::handle::Handle;
 use crate::macros::man;
@@ -356,63 +357,4 @@ pub(super) unsafe fn slice<'a>(start: *const u8, length: u32) -> &'a [u8] {
 pub(super) unsafe fn slice_mut<'a>(start: *mut u8, length: u32) -> &'a mut [u8] {
     // SAFETY: the caller says so; `u32` fits `usize` on 64 bits.
     unsafe { from_raw_parts_mut(start, length as usize) }
-}
-
-/// Start and length of a range within `len` bytes.
-pub(super) fn part(len: usize, range: impl RangeBounds<usize>) -> Result<(usize, u32)> {
-    let start = match range.start_bound() {
-        Bound::Included(start) => *start,
-        Bound::Excluded(before) => before.saturating_add(1),
-        Bound::Unbounded => 0,
-    };
-    let end = match range.end_bound() {
-        Bound::Included(last) => last.saturating_add(1),
-        Bound::Excluded(end) => *end,
-        Bound::Unbounded => len,
-    };
-    if start > end || end > len {
-        return Err(Error::OutOfBounds {
-            start: start as u64,
-            end: end as u64,
-            len: len as u64,
-        });
-    }
-    match u32::try_from(end - start) {
-        Ok(part) => Ok((start, part)),
-        Err(_) => Err(Error::Limit {
-            what: "element length",
-            asked: (end - start) as u64,
-            max: Some(u64::from(u32::MAX)),
-        }),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn parts_are_bounded() {
-        assert_eq!(part(10, ..).unwrap(), (0, 10));
-        assert_eq!(part(10, 3..=9).unwrap(), (3, 7));
-        assert_eq!(part(10, 10..).unwrap(), (10, 0));
-        assert_eq!(
-            part(10, 4..11).unwrap_err().to_string(),
-            "bytes 4..11 are not within the region's 10 bytes"
-        );
-        #[expect(clippy::reversed_empty_ranges, reason = "what a caller may get wrong")]
-        let reversed = part(10, 5..4);
-        assert!(reversed.is_err());
-        assert!(part(10, ..=usize::MAX).is_err());
-        assert!(part(10, (Bound::Excluded(usize::MAX), Bound::Unbounded)).is_err());
-    }
-
-    #[test]
-    fn an_element_holds_less_than_4_gib() {
-        let five = 5 << 30;
-        assert!(part(five, ..).is_err());
-        assert_eq!(part(five, (4 << 30)..).unwrap(), (4 << 30, 1 << 30));
-        assert!(part(five, ..(4 << 30)).is_err());
-        assert_eq!(part(five, ..(4 << 30) - 1).unwrap(), (0, u32::MAX));
-    }
 }

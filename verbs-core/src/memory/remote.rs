@@ -1,7 +1,8 @@
 //! Remote regions: memory of the peer, as data.
 
-use std::ops::{Bound, RangeBounds};
+use std::ops::RangeBounds;
 
+use super::range::within;
 use crate::{Error, Result};
 
 /// Memory of the peer that this side may reach: an address, a length and a key.
@@ -69,20 +70,7 @@ impl RemoteMemoryRegion {
     ///
     /// [`Error::OutOfBounds`] past its end.
     pub fn slice(&self, range: impl RangeBounds<u64>) -> Result<Self> {
-        let start = match range.start_bound() {
-            Bound::Included(start) => *start,
-            Bound::Excluded(before) => before.saturating_add(1),
-            Bound::Unbounded => 0,
-        };
-        let end = match range.end_bound() {
-            Bound::Included(last) => last.saturating_add(1),
-            Bound::Excluded(end) => *end,
-            Bound::Unbounded => self.len,
-        };
-        if start > end || end > self.len {
-            let len = self.len;
-            return Err(Error::OutOfBounds { start, end, len });
-        }
+        let (start, end) = within(self.len, range)?;
         Ok(Self {
             addr: self.addr + start,
             len: end - start,

@@ -1,0 +1,68 @@
+//! Parts of memory: what a range of bytes comes to.
+
+use std::ops::{Bound, RangeBounds};
+
+use crate::{Error, Result};
+
+/// Where a range within `len` bytes starts and ends.
+pub(super) fn within(len: u64, range: impl RangeBounds<u64>) -> Result<(u64, u64)> {
+    let start = match range.start_bound() {
+        Bound::Included(start) => *start,
+        Bound::Excluded(before) => before.saturating_add(1),
+        Bound::Unbounded => 0,
+    };
+    let end = match range.end_bound() {
+        Bound::Included(last) => last.saturating_add(1),
+        Bound::Excluded(end) => *end,
+        Bound::Unbounded => len,
+    };
+    if start > end || end > len {
+        return Err(Error::OutOfBounds { start, end, len });
+    }
+    Ok((start, end))
+}
+
+/// Start and length of an element: a range within `len` bytes.
+pub(super) fn part(len: usize, range: impl RangeBounds<usize>) -> Result<(usize, u32)> {
+    let wide = |at: &usize| *at as u64;
+    let range = (range.start_bound().map(wide), range.end_bound().map(wide));
+    let (start, end) = within(len as u64, range)?;
+    match (usize::try_from(start), u32::try_from(end - start)) {
+        (Ok(start), Ok(length)) => Ok((start, length)),
+        _ => Err(Error::Limit {
+            what: "element length",
+            asked: end - start,
+            max: Some(u64::from(u32::MAX)),
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_are_bounded() {
+        assert_eq!(part(10, ..).unwrap(), (0, 10));
+        assert_eq!(part(10, 3..=9).unwrap(), (3, 7));
+        assert_eq!(part(10, 10..).unwrap(), (10, 0));
+        assert_eq!(
+            part(10, 4..11).unwrap_err().to_string(),
+            "bytes 4..11 are not within the region's 10 bytes"
+        );
+        #[expect(clippy::reversed_empty_ranges, reason = "what a caller may get wrong")]
+        let reversed = part(10, 5..4);
+        assert!(reversed.is_err());
+        assert!(part(10, ..=usize::MAX).is_err());
+        assert!(part(10, (Bound::Excluded(usize::MAX), Bound::Unbounded)).is_err());
+    }
+
+    #[test]
+    fn an_element_holds_less_than_4_gib() {
+        let five = 5 << 30;
+        assert!(part(five, ..).is_err());
+        assert_eq!(part(five, (4 << 30)..).unwrap(), (4 << 30, 1 << 30));
+        assert!(part(five, ..(4 << 30)).is_err());
+        assert_eq!(part(five, ..(4 << 30) - 1).unwrap(), (0, u32::MAX));
+    }
+}
