@@ -89,21 +89,7 @@ impl<'l> WorkRequest<'l> {
     /// Links the requests in their order, and returns the first.
     #[inline]
     pub(crate) fn chain(requests: &mut [Self]) -> Option<*mut ibv_send_wr> {
-        let len = requests.len();
-        // Only through this one from here on: it is what C gets.
-        let first = requests.as_mut_ptr().cast::<ibv_send_wr>();
-        for index in 0..len {
-            let next = index + 1;
-            let next = if next < len {
-                first.wrapping_add(next)
-            } else {
-                ptr::null_mut()
-            };
-            let request = first.wrapping_add(index);
-            // SAFETY: it is the request at `index`, and `requests` is borrowed mutably.
-            unsafe { (*request).next = next };
-        }
-        (len > 0).then_some(first)
+        chain(requests, |request, next| request.wr.next = next)
     }
 }
 
@@ -119,6 +105,27 @@ impl fmt::Debug for WorkRequest<'_> {
 }
 
 const _: () = assert!(size_of::<WorkRequest<'static>>() == size_of::<ibv_send_wr>());
+
+/// Links requests in their order, each by `link` to the next as C sees it, and returns the first.
+#[inline]
+fn chain<R, C>(requests: &mut [R], link: impl Fn(&mut R, *mut C)) -> Option<*mut C> {
+    const { assert!(size_of::<R>() == size_of::<C>()) };
+    let len = requests.len();
+    // Only through this one from here on: it is what C gets.
+    let first = requests.as_mut_ptr();
+    for index in 0..len {
+        let next = index + 1;
+        let next = if next < len {
+            first.wrapping_add(next).cast()
+        } else {
+            ptr::null_mut()
+        };
+        // SAFETY: it is the request at `index`, and `requests` is borrowed mutably.
+        let request = unsafe { &mut *first.wrapping_add(index) };
+        link(request, next);
+    }
+    (len > 0).then_some(first.cast())
+}
 
 /// What every kind of request for the send queue has.
 macro_rules! work_request {

@@ -1,5 +1,4 @@
 //! Receives.
-#![expect(unsafe_code, reason = "links requests as C wants them")]
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -7,6 +6,7 @@ use std::ptr;
 
 use verbs_sys::ibv_recv_wr;
 
+use super::chain;
 use crate::memory::{Scatter, compact};
 
 /// A receive: room for one message of the peer's, or for the news of a write with immediate.
@@ -57,21 +57,7 @@ impl<'l> ReceiveWorkRequest<'l> {
     /// Links the requests in their order, and returns the first.
     #[inline]
     pub(crate) fn chain(requests: &mut [Self]) -> Option<*mut ibv_recv_wr> {
-        let len = requests.len();
-        // Only through this one from here on: it is what C gets.
-        let first = requests.as_mut_ptr().cast::<ibv_recv_wr>();
-        for index in 0..len {
-            let next = index + 1;
-            let next = if next < len {
-                first.wrapping_add(next)
-            } else {
-                ptr::null_mut()
-            };
-            let request = first.wrapping_add(index);
-            // SAFETY: it is the request at `index`, and `requests` is borrowed mutably.
-            unsafe { (*request).next = next };
-        }
-        (len > 0).then_some(first)
+        chain(requests, |request, next| request.wr.next = next)
     }
 }
 
