@@ -316,27 +316,21 @@ impl<L: ScatterList> sealed::Sealed for Incoming<L> {
                 Ok(then(request.into()))
             }};
         }
-        let [before] = match (said.op, elements) {
-            (IncomingOp::Read, elements) => {
-                return finish!(ReadWorkRequest::new(elements, remote));
-            }
-            (_, [before]) => [before],
-            (_, several) => {
-                let len = several.len() as u64;
-                let addr = remote.addr();
-                return Err(Refusal::Misaligned { addr, len });
-            }
-        };
-        match said.op {
-            IncomingOp::FetchAndAdd { add } => {
+        match (said.op, elements) {
+            (IncomingOp::Read, elements) => finish!(ReadWorkRequest::new(elements, remote)),
+            (IncomingOp::FetchAndAdd { add }, [before]) => {
                 finish!(AtomicWorkRequest::fetch_and_add(before, remote, add))
             }
-            IncomingOp::CompareAndSwap { compare, swap } => {
+            (IncomingOp::CompareAndSwap { compare, swap }, [before]) => {
                 finish!(AtomicWorkRequest::compare_and_swap(
                     before, remote, compare, swap
                 ))
             }
-            IncomingOp::Read => Err(Refusal::Misaligned { addr: 0, len: 0 }),
+            (_, several) => {
+                let len = several.len() as u64;
+                let addr = remote.addr();
+                Err(Refusal::Misaligned { addr, len })
+            }
         }
     }
 }
