@@ -1,9 +1,10 @@
 //! Batches of work on owned buffers: one doorbell, one completion, one ticket.
 #![expect(unsafe_code, reason = "hands buffers to the card that the slot keeps")]
 
-use std::iter;
+use std::mem::MaybeUninit;
+use std::ptr;
 
-use verbs_core::{GatherElement, ScatterElement, SendWorkRequest, WorkRequest};
+use verbs_core::{ScatterElement, WorkRequest};
 
 use crate::engine::{Engine, take};
 use crate::error::{Refusal, Rejected};
@@ -12,9 +13,11 @@ use crate::slots::{Claim, Id, Keeper};
 use crate::work::sealed::Sealed as _;
 use crate::work::{Incoming, Outgoing};
 
-/// The longest chains that are built on the stack: to make room for one costs as if it were full.
-const SHORT: usize = 8;
+/// The longest chain that is built on the stack.
 const LONG: usize = 32;
+
+/// Where an element, or a request, is built.
+type Place<T> = MaybeUninit<T>;
 
 impl Engine {
     /// Posts a batch, which goes into its slot.
@@ -25,12 +28,15 @@ impl Engine {
     ) -> Result<Ticket, Rejected<Vec<OwnedWork>>> {
         let posted = match works.len() {
             0 => Err(Refusal::EmptyBatch),
-            len if len <= SHORT => self.post_within::<SHORT>(at, &mut works),
-            len if len <= LONG => self.post_within::<LONG>(at, &mut works),
+            len if len <= LONG => {
+                let mut elements = [const { Place::uninit() }; LONG];
+                let mut requests = [const { Place::uninit() }; LONG];
+                self.post_works(at, &mut works, &mut elements, &mut requests)
+            }
             len => {
-                let mut elements: Vec<_> =
-                    iter::repeat_with(ScatterElement::empty).take(len).collect();
-                let mut requests: Vec<_> = iter::repeat_with(nothing).take(len).collect();
+                let (mut elements, mut requests) = (Vec::new(), Vec::new());
+                elements.resize_with(len, Place::uninit);
+                requests.resize_with(len, Place::uninit);
                 self.post_works(at, &mut works, &mut elements, &mut requests)
             }
         };
@@ -43,66 +49,34 @@ impl Engine {
         }
     }
 
-    /// Posts a batch of at most `N`.
-    fn post_within<const N: usize>(
-        &mut self,
-        at: u32,
-        works: &mut [OwnedWork],
-    ) -> Result<Id, Refusal> {
-        let mut elements = [const { ScatterElement::empty() }; N];
-        let mut requests = std::array::from_fn::<_, N, _>(|_| nothing());
-        self.post_works(at, works, &mut elements, &mut requests)
-    }
-
-    /// Posts a batch, in room that is as long or longer.
+    /// Posts a batch to a member's send queue, of which only the last request is signalled: one
+    /// doorbell, and one slot for all. There are as many places, or more.
+    #[inline]
     fn post_works<'a>(
         &mut self,
         at: u32,
         works: &'a mut [OwnedWork],
-        elements: &'a mut [ScatterElement<'a>],
-        requests: &mut [WorkRequest<'a>],
+        elements: &'a mut [Place<ScatterElement<'a>>],
+        requests: &mut [Place<WorkRequest<'a>>],
     ) -> Result<Id, Refusal> {
-        let count = works.len();
-        let rooms = elements.iter_mut().zip(requests.iter_mut());
-        for ((work, (element, request)), left) in works.iter_mut().zip(rooms).zip((0..count).rev())
-        {
-            *element = work.buffer.element()?;
-            let (wr_id, signaled) = (0, left == 0);
-            let place = |made| *request = made;
-            match work.said {
-                Said::Outgoing(said) => Outgoing::request(element, said, wr_id, signaled, place)?,
-                Said::Incoming(said) => Incoming::request(element, said, wr_id, signaled, place)?,
-                Said::Receive => return Err(Refusal::ReceiveInBatch),
-            }
-        }
-        let claim = Claim::send(at).times(count)?.kept_by(Keeper::Slot);
-        let requests = requests.get_mut(..count).unwrap_or_default();
-        // SAFETY: the slot keeps the buffers until the last is done, and so all are, and leaks them
-        // if the queue pair cannot be destroyed; moving a buffer does not move its bytes.
-        unsafe { self.post_chain(claim, requests) }
-    }
-
-    /// Posts a chain to a member's send queue, of which only the last request is signalled: one
-    /// doorbell, and one slot for all. The claim is for as many.
-    ///
-    /// # Safety
-    ///
-    /// - As for [`post`](Self::post).
-    unsafe fn post_chain(
-        &mut self,
-        claim: Claim,
-        requests: &mut [WorkRequest<'_>],
-    ) -> Result<Id, Refusal> {
+        let claim = Claim::send(at).times(works.len())?.kept_by(Keeper::Slot);
         let Some((qp, id)) = take(&mut self.members, &mut self.slots, claim) else {
             return Err(self.why_not(claim));
         };
-        if let Some((last, others)) = requests.split_last_mut() {
-            last.set_wr_id(id.wr_id());
-            for other in others {
-                other.set_wr_id(id.member_wr_id());
-            }
-        }
-        // SAFETY: the caller's promise; when the last of a chain is done, so are the others.
+        let mut places = works.iter_mut().zip(elements).zip(requests.iter_mut());
+        let last = places.next_back();
+        // The last is apart, so that what all others have in common is looked at once.
+        let built = build(places, id.member_wr_id(), false)
+            .and_then(|others| Ok(others + build(last.into_iter(), id.wr_id(), true)?));
+        let built = match built {
+            Ok(built) => requests.get_mut(..built).unwrap_or_default(),
+            Err(refusal) => return Err(self.refused(claim, id, refusal)),
+        };
+        let requests = ptr::from_mut(built) as *mut [WorkRequest<'_>];
+        // SAFETY: as many were written to, from the first on.
+        let requests = unsafe { &mut *requests };
+        // SAFETY: the slot keeps the buffers until the last is done, and so all are, and leaks them
+        // if the queue pair cannot be destroyed; moving a buffer does not move its bytes.
         match unsafe { qp.post(requests) } {
             Ok(()) => Ok(id),
             Err(error) => Err(self.refused(claim, id, Refusal::Post(error))),
@@ -110,7 +84,33 @@ impl Engine {
     }
 }
 
-/// A request in a place where none is yet.
-fn nothing<'a>() -> WorkRequest<'a> {
-    WorkRequest::from(SendWorkRequest::new::<GatherElement<'_>>(&mut []))
+/// Builds requests in the places they are posted from; how many.
+#[inline(always)]
+fn build<'a, 'p>(
+    places: impl Iterator<
+        Item = (
+            (&'a mut OwnedWork, &'a mut Place<ScatterElement<'a>>),
+            &'p mut Place<WorkRequest<'a>>,
+        ),
+    >,
+    wr_id: u64,
+    signaled: bool,
+) -> Result<usize, Refusal>
+where
+    'a: 'p,
+{
+    let mut built = 0;
+    for ((work, element), request) in places {
+        let element = element.write(work.buffer.element()?);
+        let place = |made| {
+            request.write(made);
+        };
+        match work.said {
+            Said::Outgoing(said) => Outgoing::request(element, said, wr_id, signaled, place)?,
+            Said::Incoming(said) => Incoming::request(element, said, wr_id, signaled, place)?,
+            Said::Receive => return Err(Refusal::ReceiveInBatch),
+        }
+        built += 1;
+    }
+    Ok(built)
 }
