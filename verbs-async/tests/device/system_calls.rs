@@ -1,5 +1,5 @@
 //! How often the kernel is called: not at all while completions keep coming, and for a sleep to arm
-//! the queue once and to take one event.
+//! the queue once and to take one event. Who polls busily sleeps only if his time is up.
 //!
 //! `strace` watches a process of its own, between two calls that nothing else makes.
 
@@ -7,12 +7,13 @@ use std::env;
 use std::fs;
 use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use futures_util::future::join;
 use verbs_async::verbs_channel::BufferPool;
 use verbs_async::{AsyncChannel, Operation};
 
-use crate::ends::{WAYS, Way, alone, block, connect, run};
+use crate::ends::{PATIENCE, WAYS, Way, alone, block, buffer, connect, run};
 use crate::harness::child::{Child, Line, role};
 use crate::harness::{Test, begin, device_name, is_soft, peer_name};
 
@@ -21,6 +22,21 @@ const READY: usize = 40;
 
 /// Rounds in which each end sleeps once.
 const ROUNDS: usize = 10;
+
+/// Bytes that take a card a while.
+const LONG: usize = 1 << 20;
+
+/// To be polled busily in vain.
+const A_MOMENT: Duration = Duration::from_millis(2);
+
+/// What the process that is watched does between the marks.
+#[derive(Clone, Copy)]
+enum Part {
+    KeepComing,
+    SleepForEach,
+    PollBusily,
+    PollBusilyInVain,
+}
 
 /// A call that nothing else makes, to be found among others.
 fn mark() {
@@ -76,12 +92,31 @@ async fn sleep_for_each(here: &End, there: &End) {
     mark();
 }
 
+/// Each is done within the time for busy polls, and not at once: it is long.
+async fn poll_busily(here: &End, there: &End) {
+    let long = |end: &End| buffer(end.channel.pd(), &vec![0; LONG]);
+    let (mut to, mut from) = (long(here), long(there));
+    mark();
+    for _ in 0..ROUNDS {
+        let receive = here.channel.receive(to);
+        let send = there.channel.send(from);
+        let (received, sent) = (receive.await, send.await);
+        received.0.unwrap();
+        sent.0.unwrap();
+        (to, from) = (received.1, sent.1);
+    }
+    mark();
+}
+
 /// What the process that is watched does.
-fn be_watched(way: &str, mut line: Line, sleeps: bool) {
+fn be_watched(way: &str, mut line: Line, part: Part) {
     let found = WAYS.into_iter().find(|each| format!("{each:?}") == way);
     let way = found.unwrap();
     run(way, async move {
         let groups = [device_name(), peer_name()].map(|device| alone(way, &device));
+        for group in &groups {
+            group.set_busy_poll(part.busy_poll());
+        }
         let (here, there) = connect(&groups[0], &groups[1]);
         let [here, there] = [here, there].map(|channel| End {
             pool: BufferPool::new(channel.pd(), 8, 2 * READY).unwrap(),
@@ -90,14 +125,34 @@ fn be_watched(way: &str, mut line: Line, sleeps: bool) {
         line.is_slow();
         line.say(&std::process::id().to_string());
         line.hear();
-        if sleeps {
-            sleep_for_each(&here, &there).await;
-        } else {
-            keep_coming(&here, &there).await;
+        let start = Instant::now();
+        match part {
+            Part::KeepComing => keep_coming(&here, &there).await,
+            Part::PollBusily => poll_busily(&here, &there).await,
+            Part::SleepForEach | Part::PollBusilyInVain => sleep_for_each(&here, &there).await,
         }
+        assert!(start.elapsed() >= part.at_least());
         line.say("done");
         line.hear();
     });
+}
+
+impl Part {
+    const fn busy_poll(self) -> Duration {
+        match self {
+            Self::KeepComing | Self::SleepForEach => Duration::ZERO,
+            Self::PollBusily => PATIENCE,
+            Self::PollBusilyInVain => A_MOMENT,
+        }
+    }
+
+    fn at_least(self) -> Duration {
+        match self {
+            // Each receive is asked for before its message is sent.
+            Self::PollBusilyInVain => A_MOMENT * u32::try_from(ROUNDS).unwrap(),
+            _ => Duration::ZERO,
+        }
+    }
 }
 
 /// What was called between the marks.
@@ -177,7 +232,7 @@ fn calls(text: &str) -> Calls {
 #[ignore = "needs an RDMA device"]
 fn there_is_none_while_completions_keep_coming() {
     if let Some((way, line)) = role() {
-        return be_watched(&way, line, false);
+        return be_watched(&way, line, Part::KeepComing);
     }
     let test = begin!();
     for way in WAYS {
@@ -193,11 +248,38 @@ fn there_is_none_while_completions_keep_coming() {
 #[ignore = "needs an RDMA device"]
 fn a_sleep_arms_once_and_takes_one_event() {
     if let Some((way, line)) = role() {
-        return be_watched(&way, line, true);
+        return be_watched(&way, line, Part::SleepForEach);
+    }
+    each_sleep_arms_once_and_takes_one_event(&begin!());
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn what_is_done_within_the_time_for_busy_polls_costs_no_sleep() {
+    if let Some((way, line)) = role() {
+        return be_watched(&way, line, Part::PollBusily);
     }
     let test = begin!();
     for way in WAYS {
         let Some(calls) = watch(&test, way) else {
+            return;
+        };
+        assert_eq!((calls.arms, calls.events), (0, 0), "{way:?}: {calls:#?}");
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn what_is_not_done_within_the_time_for_busy_polls_sleeps_and_ends() {
+    if let Some((way, line)) = role() {
+        return be_watched(&way, line, Part::PollBusilyInVain);
+    }
+    each_sleep_arms_once_and_takes_one_event(&begin!());
+}
+
+fn each_sleep_arms_once_and_takes_one_event(test: &Test) {
+    for way in WAYS {
+        let Some(calls) = watch(test, way) else {
             return;
         };
         // Each end, in each round.
