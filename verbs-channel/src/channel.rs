@@ -52,6 +52,7 @@ impl Channel {
     /// # Ok(())
     /// # }
     /// ```
+    #[doc(alias = "ibv_create_qp")]
     pub fn builder(pd: &ProtectionDomain) -> ChannelBuilder<channel_builder::Empty> {
         Config::of(pd.clone())
     }

@@ -28,6 +28,8 @@ macro_rules! operations {
             ///
             /// [`Error::Refused`] if it was not posted; [`Error::Transport`] if it failed, or was not
             /// done within the channel's timeout: then the channel has been aborted, and is down.
+            #[doc(alias = "ibv_post_send")]
+            #[doc(alias = "IBV_WR_SEND")]
             pub fn send(&mut self, list: impl GatherList) -> Result<()> {
                 self.run(Outgoing::send(list)).map(drop)
             }
@@ -47,6 +49,7 @@ macro_rules! operations {
             /// # Errors
             ///
             /// As [`send`](Self::send).
+            #[doc(alias = "ibv_post_recv")]
             pub fn receive(&mut self, list: impl ScatterList) -> Result<WorkSuccess> {
                 let (engine, at) = self.parts();
                 engine.run_receive(at, list, None)
@@ -72,6 +75,8 @@ macro_rules! operations {
             ///
             /// As [`send`](Self::send); [`Refusal::RemoteTooShort`] if it would reach past the end
             /// of `remote`.
+            #[doc(alias = "ibv_post_send")]
+            #[doc(alias = "IBV_WR_RDMA_WRITE")]
             pub fn write(&mut self, list: impl GatherList, remote: RemoteMemoryRegion) -> Result<()> {
                 self.run(Outgoing::write(list, remote)).map(drop)
             }
@@ -95,6 +100,8 @@ macro_rules! operations {
             /// # Errors
             ///
             /// As [`write`](Self::write).
+            #[doc(alias = "ibv_post_send")]
+            #[doc(alias = "IBV_WR_RDMA_READ")]
             pub fn read(&mut self, list: impl ScatterList, remote: RemoteMemoryRegion) -> Result<()> {
                 self.run(Incoming::read(list, remote)).map(drop)
             }
@@ -119,6 +126,8 @@ macro_rules! operations {
             /// # Errors
             ///
             /// As [`send`](Self::send); [`Refusal::Misaligned`], [`Refusal::RemoteTooShort`].
+            #[doc(alias = "ibv_post_send")]
+            #[doc(alias = "IBV_WR_ATOMIC_CMP_AND_SWP")]
             pub fn compare_swap(
                 &mut self,
                 before: impl ScatterList,
@@ -152,6 +161,8 @@ macro_rules! operations {
             /// # Errors
             ///
             /// As [`compare_swap`](Self::compare_swap).
+            #[doc(alias = "ibv_post_send")]
+            #[doc(alias = "IBV_WR_ATOMIC_FETCH_AND_ADD")]
             pub fn fetch_add(
                 &mut self,
                 before: impl ScatterList,
@@ -182,6 +193,7 @@ macro_rules! operations {
             /// # Errors
             ///
             /// As [`send`](Self::send).
+            #[doc(alias = "ibv_post_send")]
             pub fn run(&mut self, work: impl Work) -> Result<WorkSuccess> {
                 let (engine, at) = self.parts();
                 engine.run(at, work, None)

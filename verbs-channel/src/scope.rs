@@ -106,6 +106,8 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
     /// # Errors
     ///
     /// [`Rejected`], with the list: the queue is full, or the channel down.
+    #[doc(alias = "ibv_post_send")]
+    #[doc(alias = "IBV_WR_SEND")]
     pub fn post_send<L: GatherList + 'scope>(
         &'scope self,
         list: L,
@@ -119,6 +121,8 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
     ///
     /// As [`post_send`](Self::post_send); [`Refusal::RemoteTooShort`] if it would reach past the
     /// end of `remote`.
+    #[doc(alias = "ibv_post_send")]
+    #[doc(alias = "IBV_WR_RDMA_WRITE")]
     pub fn post_write<L: GatherList + 'scope>(
         &'scope self,
         list: L,
@@ -132,6 +136,8 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
     /// # Errors
     ///
     /// As [`post_write`](Self::post_write).
+    #[doc(alias = "ibv_post_send")]
+    #[doc(alias = "IBV_WR_RDMA_READ")]
     pub fn post_read<L: ScatterList + 'scope>(
         &'scope self,
         list: L,
@@ -145,6 +151,7 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
     /// # Errors
     ///
     /// As [`post_send`](Self::post_send).
+    #[doc(alias = "ibv_post_recv")]
     pub fn post_receive<L: ScatterList + 'scope>(
         &'scope self,
         mut list: L,
@@ -160,6 +167,7 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
     /// # Errors
     ///
     /// As [`post_write`](Self::post_write), with the work.
+    #[doc(alias = "ibv_post_send")]
     pub fn post<W: Work + 'scope>(
         &'scope self,
         work: W,
@@ -178,6 +186,7 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
     ///
     /// As [`post`](Self::post), with all of the work; [`Refusal::BatchTooLong`] for more than the
     /// send queue can ever hold.
+    #[doc(alias = "ibv_post_send")]
     pub fn post_batch<W: Work + 'scope, const N: usize>(
         &'scope self,
         mut works: [W; N],
@@ -198,6 +207,7 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
     /// # Errors
     ///
     /// As [`post`](Self::post), with the work.
+    #[doc(alias = "ibv_post_send")]
     pub fn lend<W: Work + 'scope>(
         &'scope self,
         work: W,
@@ -214,6 +224,7 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
     /// # Errors
     ///
     /// As [`post_receive`](Self::post_receive).
+    #[doc(alias = "ibv_post_recv")]
     pub fn lend_receive<L: ScatterList + 'scope>(
         &'scope self,
         mut list: L,

@@ -107,12 +107,14 @@ enum IncomingOp {
 impl<L> Outgoing<L> {
     /// A send: the elements go, in their order, into the receive that the peer posted first.
     #[inline]
+    #[doc(alias = "IBV_WR_SEND")]
     pub const fn send(list: L) -> Self {
         Self::new(list, None)
     }
 
     /// An RDMA write: the elements go, in their order, to where `remote` begins.
     #[inline]
+    #[doc(alias = "IBV_WR_RDMA_WRITE")]
     pub const fn write(list: L, remote: RemoteMemoryRegion) -> Self {
         Self::new(list, Some(remote))
     }
@@ -130,6 +132,8 @@ impl<L> Outgoing<L> {
     /// Gives the peer 32 bits with it; a write uses up a receive of the peer's then.
     #[inline]
     #[doc(alias = "imm_data")]
+    #[doc(alias = "IBV_WR_SEND_WITH_IMM")]
+    #[doc(alias = "IBV_WR_RDMA_WRITE_WITH_IMM")]
     pub const fn immediate(mut self, imm_data: u32) -> Self {
         self.said.imm_data = Some(imm_data);
         self
@@ -163,6 +167,7 @@ impl<L> Outgoing<L> {
 impl<L> Incoming<L> {
     /// An RDMA read: the elements are filled, in their order, from where `remote` begins.
     #[inline]
+    #[doc(alias = "IBV_WR_RDMA_READ")]
     pub const fn read(list: L, remote: RemoteMemoryRegion) -> Self {
         Self::new(list, remote, IncomingOp::Read)
     }
@@ -170,6 +175,7 @@ impl<L> Incoming<L> {
     /// A compare-and-swap of the peer's 8 bytes at `remote`. What they were comes into the list,
     /// one element of 8 bytes.
     #[inline]
+    #[doc(alias = "IBV_WR_ATOMIC_CMP_AND_SWP")]
     pub const fn compare_and_swap(
         list: L,
         remote: RemoteMemoryRegion,
@@ -182,6 +188,7 @@ impl<L> Incoming<L> {
     /// A fetch-and-add on the peer's 8 bytes at `remote`. What they were comes into the list, one
     /// element of 8 bytes.
     #[inline]
+    #[doc(alias = "IBV_WR_ATOMIC_FETCH_AND_ADD")]
     pub const fn fetch_and_add(list: L, remote: RemoteMemoryRegion, add: u64) -> Self {
         Self::new(list, remote, IncomingOp::FetchAndAdd { add })
     }

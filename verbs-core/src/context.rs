@@ -100,7 +100,7 @@ impl Context {
         Ok(None)
     }
 
-    /// The device this is.
+    /// The device that was opened.
     #[must_use]
     pub fn device(&self) -> &Device {
         &self.inner.device

@@ -169,7 +169,7 @@ impl DeviceAttr {
         max_srq_sge: count u32,
         /// P_Keys of a port.
         max_pkeys: plain u16,
-        /// The delay of an acknowledgement, as a code.
+        /// How long this side may take to acknowledge a packet, as a code t: 4.096 µs × 2ᵗ.
         local_ca_ack_delay: plain u8,
         /// Ports.
         phys_port_cnt: plain u8,
@@ -202,7 +202,8 @@ impl DeviceAttrEx {
         (odp.general_caps, transports)
     }
 
-    /// Segmentation by the device: the largest payload in bytes, and the queue pair types.
+    /// Segmentation by the device: the largest payload in bytes, and the queue pair types that can,
+    /// as a mask of `1 << IBV_QPT_*`.
     #[must_use]
     #[doc(alias = "ibv_tso_caps")]
     pub const fn tso_caps(&self) -> (u32, u32) {
@@ -225,17 +226,17 @@ impl DeviceAttrEx {
         completion_timestamp_mask: plain u64,
         /// The frequency of the device's clock, in kHz.
         hca_core_clock: plain u64,
-        /// Capabilities, more than 32.
+        /// Capabilities, `IBV_DEVICE_*`: those of `device_cap_flags`, and above them 32 more.
         device_cap_flags_ex: plain u64,
-        /// Receive work queues.
+        /// Receive work queues (`IBV_WQT_RQ`).
         max_wq_type_rq: plain u32,
-        /// Capabilities of raw packet queue pairs.
+        /// Capabilities of raw packet queue pairs, `IBV_RAW_PACKET_CAP_*`.
         raw_packet_caps: plain u32,
         /// Memory on the device, in bytes.
         max_dm_size: plain u64,
-        /// On-demand paging for XRC.
+        /// What may fault on XRC, `IBV_ODP_SUPPORT_*`; see [`odp_caps`](Self::odp_caps).
         xrc_odp_caps: plain u32,
-        /// Ports, more than 255.
+        /// Ports, on devices that may have more than 255.
         phys_port_cnt_ex: plain u32,
     }
 

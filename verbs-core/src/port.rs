@@ -139,19 +139,21 @@ impl PortAttr {
         sm_lid: plain u16,
         /// How many low bits of the LID select a path.
         lmc: plain u8,
-        /// Virtual lanes, as a code.
+        /// Virtual lanes, as a code: 1 for one, then 2, 4, 8, and 5 for 15.
         max_vl_num: plain u8,
         /// The subnet manager's service level.
         sm_sl: plain u8,
-        /// How long a packet may be under way, as a code.
+        /// How long a packet may be under way, as a code t: 4.096 µs × 2ᵗ.
         subnet_timeout: plain u8,
         /// What the subnet manager initialised.
         init_type_reply: plain u8,
-        /// Lanes, as a code.
+        /// Lanes, as a code: 1 for one, 2 for 4, 4 for 8, 8 for 12, 16 for two.
         active_width: plain u8,
-        /// Speed of a lane, as a code.
+        /// Speed of a lane, as a code: 1 for 2.5 Gbit/s, 2 for 5, 4 and 8 for 10, 16 for 14, 32 for
+        /// 25, 64 for 50, 128 for 100.
         active_speed: plain u8,
-        /// The state of the physical link, as a code.
+        /// The state of the physical link, as a code: 2 while it looks for the other side, 3 if it
+        /// is disabled, 5 when it is up.
         phys_state: plain u8,
         /// Flags of the port, `IBV_QPF_*`.
         flags: plain u8,

@@ -77,7 +77,7 @@ impl WorkCompletion {
         }
     }
 
-    /// What it tells, where it stands; `None` if it failed.
+    /// What it tells, by reference, where [`result`](Self::result) copies; `None` if it failed.
     #[inline]
     #[must_use]
     pub const fn success(&self) -> Option<&WorkSuccess> {

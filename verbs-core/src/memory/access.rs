@@ -12,11 +12,13 @@ bitflags::bitflags! {
     /// What the device, and peers through it, may do with a region or a queue pair.
     ///
     /// Local reads are always permitted.
+    ///
     /// See [`ibv_reg_mr(3)`](https://man7.org/linux/man-pages/man3/ibv_reg_mr.3.html).
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     #[doc(alias = "ibv_access_flags")]
     pub struct AccessFlags: u32 {
-        /// This side's receives, reads and atomics may write here. The remote writes need it too.
+        /// This side's receives, reads and atomics may write here. A region with
+        /// `REMOTE_WRITE` or `REMOTE_ATOMIC` needs it too.
         #[doc(alias = "IBV_ACCESS_LOCAL_WRITE")]
         const LOCAL_WRITE = IBV_ACCESS_LOCAL_WRITE.0;
         /// A peer may write here.
