@@ -25,6 +25,11 @@ mod state;
 /// completion that somebody waits for by its `wr_id` goes to him alone; one that nobody has asked
 /// for yet is kept until somebody does. Whatever is dropped, no completion is lost.
 ///
+/// What nobody asks for stays: at most one completion for each work request that was posted, and it
+/// is looked through by whoever asks for a `wr_id`. So who awaits work requests by their `wr_id` alone
+/// awaits each that completes, unsignalled ones that fail among them, or takes what is left by
+/// [`poll`](Self::poll) now and then.
+///
 /// The queue is armed only when it is empty and somebody waits, and polled again after that.
 ///
 /// ```no_run
@@ -149,6 +154,10 @@ impl AsyncCq {
     }
 
     /// Waits for the completion of one work request, which must not be unsignalled.
+    ///
+    /// If this is dropped before, the completion comes all the same, and is kept: a `wr_id` is free to
+    /// be used again only once its completion was taken. Of several with the same one, the first is
+    /// found first.
     ///
     /// # Errors
     ///

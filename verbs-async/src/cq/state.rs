@@ -15,8 +15,10 @@ use crate::events::Subscription;
 pub(super) struct State {
     cq: CompletionQueue,
     subscription: Subscription,
-    // Polled, and not asked for yet; in their order.
-    pub(super) kept: VecDeque<WorkCompletion>,
+    // Not asked for yet; in their order.
+    pub(super) kept: VecDeque<Polled>,
+    // How many have been polled.
+    polled: u64,
     pub(super) waiters: Slab<Waiter>,
     // The first who waits for a work request; others for the same stand behind.
     by_wr_id: HashMap<u64, usize>,
@@ -27,12 +29,19 @@ pub(super) struct State {
     pub(super) wakers: Vec<Waker>,
 }
 
+/// A completion, and its place among all that were polled.
+#[derive(Clone, Copy)]
+pub(super) struct Polled {
+    place: u64,
+    completion: WorkCompletion,
+}
+
 pub(super) enum Waiter {
     Any(Option<Waker>),
     One {
         wr_id: u64,
         waker: Option<Waker>,
-        found: Option<WorkCompletion>,
+        found: Option<Polled>,
         behind: Option<usize>,
     },
 }
@@ -51,6 +60,7 @@ impl State {
             subscription,
             kept: VecDeque::with_capacity(cq.min_capacity() as usize),
             cq,
+            polled: 0,
             waiters: Slab::new(),
             by_wr_id: HashMap::new(),
             armed: false,
@@ -88,14 +98,16 @@ impl State {
             let Some(completion) = PollSlot::completions(&self.room).get(at).copied() else {
                 break;
             };
-            self.file(completion);
+            let place = self.polled;
+            self.polled += 1;
+            self.file(Polled { place, completion });
         }
         found
     }
 
     /// Gives a completion to who waits for it; else it is kept, and those are woken who take any.
-    fn file(&mut self, completion: WorkCompletion) {
-        if let Some(key) = self.by_wr_id.remove(&completion.wr_id())
+    fn file(&mut self, polled: Polled) {
+        if let Some(key) = self.by_wr_id.remove(&polled.wr_id())
             && let Some(Waiter::One {
                 wr_id,
                 waker,
@@ -103,14 +115,16 @@ impl State {
                 behind,
             }) = self.waiters.get_mut(key)
         {
-            *found = Some(completion);
+            *found = Some(polled);
             self.wakers.extend(waker.take());
             if let Some(behind) = behind.take() {
                 self.by_wr_id.insert(*wr_id, behind);
             }
             return;
         }
-        self.kept.push_back(completion);
+        // Last, unless somebody had it and gives it back.
+        let at = self.kept.partition_point(|kept| kept.place < polled.place);
+        self.kept.insert(at, polled);
         for (_, waiter) in &mut self.waiters {
             if let Waiter::Any(waker) = waiter {
                 self.wakers.extend(waker.take());
@@ -120,8 +134,8 @@ impl State {
 
     pub(super) fn take_kept(&mut self, slots: &mut [PollSlot]) -> usize {
         let count = slots.len().min(self.kept.len());
-        for (slot, completion) in slots.iter_mut().zip(self.kept.drain(..count)) {
-            slot.set(completion);
+        for (slot, polled) in slots.iter_mut().zip(self.kept.drain(..count)) {
+            slot.set(polled.completion);
         }
         count
     }
@@ -210,7 +224,7 @@ impl State {
 
     pub(super) fn take_found(&mut self, key: usize) -> Option<WorkCompletion> {
         match self.waiters.get_mut(key)? {
-            Waiter::One { found, .. } => found.take(),
+            Waiter::One { found, .. } => found.take().map(|polled| polled.completion),
             Waiter::Any(_) => None,
         }
     }
@@ -231,6 +245,12 @@ impl State {
             let (Waiter::Any(waker) | Waiter::One { waker, .. }) = waiter;
             self.wakers.extend(waker.take());
         }
+    }
+}
+
+impl Polled {
+    fn wr_id(&self) -> u64 {
+        self.completion.wr_id()
     }
 }
 

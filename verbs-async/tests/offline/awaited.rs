@@ -106,6 +106,12 @@ fn one_that_is_dropped_gives_back_what_it_had_found() {
     bench.announce([cq.cq()]);
     drop(third);
     assert_eq!(any(&cq, 4), [6], "or to who comes later");
+
+    let fourth = Task::new(cq.poll_wr_id(7)).waits();
+    done([6, 7, 8]);
+    bench.announce([cq.cq()]);
+    drop(fourth);
+    assert_eq!(any(&cq, 4), [6, 7, 8], "in its order");
 }
 
 #[test]

@@ -16,6 +16,7 @@ mod library;
 mod allocations;
 mod announced;
 mod awaited;
+mod awaited_model;
 mod bench;
 mod ends;
 mod groups;
