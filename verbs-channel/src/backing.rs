@@ -52,7 +52,7 @@ impl Backing {
             range: 0..0,
             memory,
         });
-        this.set_all();
+        this.set_range(0..this.capacity());
         this
     }
 
@@ -77,9 +77,13 @@ impl Backing {
         self.range = range;
     }
 
-    /// Sets the range to all of the memory.
+    /// Sets the range to all of the memory, if it is not.
+    #[inline]
     fn set_all(&mut self) {
-        self.set_range(0..self.memory.bytes().len());
+        let all = self.capacity();
+        if self.range.len() != all {
+            self.set_range(0..all);
+        }
     }
 
     pub(crate) fn capacity(&self) -> usize {
@@ -128,14 +132,10 @@ impl Backing {
     /// Gives a block back to its pool; all else ends here.
     #[inline(never)]
     pub(crate) fn release(mut self: Box<Self>) {
-        let Memory::Block { all, pool } = &mut self.memory else {
-            return;
-        };
-        let (all, pool) = (all.len(), pool.take());
-        if self.range.len() != all {
+        if let Memory::Block { pool, .. } = &mut self.memory
+            && let Some(pool) = pool.take()
+        {
             self.set_all();
-        }
-        if let Some(pool) = pool {
             pool.give_back(self);
         }
     }
