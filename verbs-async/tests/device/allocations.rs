@@ -1,60 +1,14 @@
 //! Operations allocate nothing, once their channel is warm: counted in all threads of a process that
 //! does nothing else.
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
-use std::sync::atomic::{AtomicUsize, Ordering};
-
 use verbs_async::AsyncChannel;
 use verbs_async::verbs_channel::BufferPool;
 use verbs_async::verbs_channel::verbs_core::RemoteMemoryRegion;
 
+use crate::counted::{allocations, allocations_of_all};
 use crate::ends::{WAYS, Way, block, given, narrow_pair, run};
 use crate::harness::begin;
 use crate::harness::child::{Child, role};
-
-/// The system's allocator, which counts.
-struct Counting;
-
-static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
-
-thread_local! {
-    static OWN: Cell<usize> = const { Cell::new(0) };
-}
-
-fn count() {
-    OWN.with(|count| count.set(count.get() + 1));
-    ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-}
-
-// SAFETY: the system's allocator does it all.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count();
-        // SAFETY: the caller's promise.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        count();
-        // SAFETY: the caller's promise.
-        unsafe { System.alloc_zeroed(layout) }
-    }
-
-    unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        count();
-        // SAFETY: the caller's promise.
-        unsafe { System.realloc(block, layout, size) }
-    }
-
-    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise.
-        unsafe { System.dealloc(block, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 /// What some rounds of everything allocate, after some others.
 async fn counted_by(way: Way, count: fn() -> usize) -> usize {
@@ -100,22 +54,22 @@ async fn round(
 fn no_operation_allocates() {
     if let Some((way, mut line)) = role() {
         let way = named(&way);
-        let allocations = match way {
+        let count = match way {
             // Its reactor makes a list of whom to wake each time that it has slept: in a thread of
             // its own, if nobody else is in its `block_on`.
-            Way::AsyncIo => pollster::block_on(counted_by(way, || OWN.get())),
-            _ => run(way, counted_by(way, || ALLOCATIONS.load(Ordering::Relaxed))),
+            Way::AsyncIo => pollster::block_on(counted_by(way, allocations)),
+            _ => run(way, counted_by(way, allocations_of_all)),
         };
-        return line.say(&allocations.to_string());
+        return line.say(&count.to_string());
     }
     let test = begin!();
-    let before = ALLOCATIONS.load(Ordering::Relaxed);
+    let before = allocations_of_all();
     drop(std::hint::black_box(vec![1_u8]));
-    assert!(ALLOCATIONS.load(Ordering::Relaxed) > before);
+    assert!(allocations_of_all() > before);
     for way in WAYS {
         let mut child = Child::start(&test, &format!("{way:?}"));
-        let allocations: usize = child.line.hear().parse().unwrap();
-        assert_eq!(allocations, 0, "{way:?}");
+        let count: usize = child.line.hear().parse().unwrap();
+        assert_eq!(count, 0, "{way:?}");
     }
 }
 

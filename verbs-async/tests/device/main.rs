@@ -6,11 +6,10 @@
 //!
 //! What a device cannot do is skipped by name: `SKIPPED test: reason`.
 #![cfg(test)]
-#![expect(
-    unsafe_code,
-    reason = "posts with verbs_core, counts allocations, starts processes"
-)]
+#![expect(unsafe_code, reason = "posts with verbs_core, starts processes")]
 
+#[path = "../../../verbs-core/tests/device/harness/allocations.rs"]
+mod counted;
 mod ends;
 #[path = "../../../verbs-core/tests/device/harness/mod.rs"]
 #[expect(dead_code, reason = "verbs-core's tests use all of it")]

@@ -3,7 +3,7 @@
 
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::time::Duration;
-use std::{env, fs, thread};
+use std::{fs, thread};
 
 use async_io::Async;
 use futures_util::future::join_all;
@@ -19,14 +19,7 @@ const PORT: u16 = 18602;
 
 /// Whether this is the first of two machines, and a stream to the other.
 fn other(test: &Test) -> Option<(bool, TcpStream)> {
-    let set = env::var("SOFT_ROCE_HOST")
-        .ok()
-        .zip(env::var("SOFT_ROCE_PEER").ok());
-    let Some((host, peer)) = set else {
-        test.skip("SOFT_ROCE_HOST and SOFT_ROCE_PEER name no second machine");
-        return None;
-    };
-    let (first, peer) = (host == "1", peer.parse::<Ipv4Addr>().unwrap());
+    let (first, peer) = test.two_hosts()?;
     if first {
         let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, PORT)).unwrap();
         return Some((first, listener.accept().unwrap().0));

@@ -3,6 +3,8 @@
 //! The driver's own files are compiled here, as in the models that loom checks: what races is theirs.
 #![cfg(test)]
 
+#[path = "../../../verbs-core/tests/device/harness/allocations.rs"]
+#[expect(dead_code, reason = "here each thread is counted by itself")]
 mod allocations;
 #[path = "../../src/driver/mod.rs"]
 #[expect(dead_code, reason = "the crate also looks at its ring")]

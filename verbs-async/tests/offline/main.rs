@@ -12,7 +12,8 @@
 #[expect(dead_code, unused_imports, reason = "verbs-core's tests use all of it")]
 mod library;
 
-#[path = "../driver/allocations.rs"]
+#[path = "../../../verbs-core/tests/device/harness/allocations.rs"]
+#[expect(dead_code, reason = "here each thread is counted by itself")]
 mod allocations;
 mod announced;
 mod awaited;

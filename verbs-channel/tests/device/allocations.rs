@@ -1,60 +1,17 @@
 //! Once a channel has been built, no operation allocates.
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
-
 use verbs_channel::verbs_core::{MemoryRegion, RemoteMemoryRegion, ScatterElement};
 use verbs_channel::{BufferPool, Channel, Error, Incoming, Loan, Outgoing, OwnedWork};
 
+use crate::counted::allocations;
 use crate::ends::{filled, given, inside, patient, zeros};
 use crate::harness::{PATIENCE, begin};
 
-/// The system's allocator, which counts by thread.
-struct Counting;
-
-thread_local! {
-    static COUNT: Cell<usize> = const { Cell::new(0) };
-}
-
-fn count() {
-    COUNT.with(|count| count.set(count.get() + 1));
-}
-
-// SAFETY: the system's allocator does it all.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count();
-        // SAFETY: the caller's promise.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        count();
-        // SAFETY: the caller's promise.
-        unsafe { System.alloc_zeroed(layout) }
-    }
-
-    unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        count();
-        // SAFETY: the caller's promise.
-        unsafe { System.realloc(block, layout, size) }
-    }
-
-    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise.
-        unsafe { System.dealloc(block, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
-
 /// Asserts that something allocates nothing in this thread.
 fn without<T>(name: &str, what: impl FnOnce() -> T) -> T {
-    let before = COUNT.with(Cell::get);
+    let before = allocations();
     let result = what();
-    let allocations = COUNT.with(Cell::get) - before;
-    assert_eq!(allocations, 0, "{name}");
+    assert_eq!(allocations() - before, 0, "{name}");
     result
 }
 
@@ -63,7 +20,7 @@ fn without<T>(name: &str, what: impl FnOnce() -> T) -> T {
 fn no_operation_allocates() {
     let _test = begin!();
     let counted = std::hint::black_box(vec![1_u8]);
-    assert!(COUNT.with(Cell::get) > 0, "{counted:?}");
+    assert!(allocations() > 0, "{counted:?}");
     let (mut a, mut b) = inside(patient);
     let (from, mut into) = (filled(&a, 1, 64), zeros(&b, 64));
     let target = given(&b, vec![0_u8; 64]);

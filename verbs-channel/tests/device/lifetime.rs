@@ -1,27 +1,11 @@
 //! How long things live: drops in every order, with work in flight.
 
-use std::any::Any;
-
 use verbs_channel::verbs_core::{AccessFlags, CompletionQueue};
 use verbs_channel::{BufferPool, Channel};
 
 use crate::ends::{bounded, here};
 use crate::harness::begin;
-
-/// Every order of the numbers below `count`.
-fn orders(count: usize) -> Vec<Vec<usize>> {
-    if count == 0 {
-        return vec![Vec::new()];
-    }
-    let with_last = |order: Vec<usize>| {
-        (0..count).map(move |at| {
-            let mut order = order.clone();
-            order.insert(at, count - 1);
-            order
-        })
-    };
-    orders(count - 1).into_iter().flat_map(with_last).collect()
-}
+use crate::harness::drops::{drop_in, orders};
 
 #[test]
 #[ignore = "needs an RDMA device"]
@@ -52,18 +36,18 @@ fn drops_in_every_order_with_work_in_flight() {
         let _ticket = member.start_write(block(), target.remote()).unwrap();
         // SAFETY: it is only dropped.
         let cq: CompletionQueue = unsafe { left.cq() }.clone();
-        let mut objects: Vec<Option<Box<dyn Any>>> = vec![
-            Some(Box::new(pd)),
-            Some(Box::new(cq)),
-            Some(Box::new((left, right))),
-            Some(Box::new(group)),
-            Some(Box::new(pool)),
-            Some(Box::new(target)),
-        ];
         bounded(|| {
-            for index in order {
-                drop(objects[index].take());
-            }
+            drop_in(
+                order,
+                [
+                    Box::new(pd),
+                    Box::new(cq),
+                    Box::new((left, right)),
+                    Box::new(group),
+                    Box::new(pool),
+                    Box::new(target),
+                ],
+            );
         });
     }
 }

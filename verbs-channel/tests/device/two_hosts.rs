@@ -1,7 +1,6 @@
 //! Two machines on one wire, each of which runs the same test: `SOFT_ROCE_HOST` says which one
 //! this is, `SOFT_ROCE_PEER` is the other's address.
 
-use std::env;
 use std::fs;
 use std::net::{Ipv4Addr, TcpListener};
 
@@ -34,14 +33,7 @@ fn resigned(pd: &ProtectionDomain) -> PreparedChannel {
 
 /// Whether this is the first of two machines, and a channel to the other.
 fn other(test: &Test, build: Build, data: &[u8]) -> Option<(bool, Channel, Vec<u8>)> {
-    let set = env::var("SOFT_ROCE_HOST")
-        .ok()
-        .zip(env::var("SOFT_ROCE_PEER").ok());
-    let Some((host, peer)) = set else {
-        test.skip("SOFT_ROCE_HOST and SOFT_ROCE_PEER name no second machine");
-        return None;
-    };
-    let (first, peer) = (host == "1", peer.parse::<Ipv4Addr>().unwrap());
+    let (first, peer) = test.two_hosts()?;
     let prepared = build(&here());
     let patience = 2 * PATIENCE;
     let (channel, theirs) = if first {

@@ -1,6 +1,5 @@
 //! How long things live: drops in every order, forks, and nothing left behind.
 
-use std::any::Any;
 use std::fs;
 
 use verbs_core::{
@@ -9,23 +8,9 @@ use verbs_core::{
 };
 
 use crate::harness::child::{Child, role};
+use crate::harness::drops::{drop_in, orders};
 use crate::harness::pair::{End, Pair, Side, pattern};
 use crate::harness::{begin, context, wait_for};
-
-/// Every order of the numbers below `count`.
-fn orders(count: usize) -> Vec<Vec<usize>> {
-    if count == 0 {
-        return vec![Vec::new()];
-    }
-    let with_last = |order: Vec<usize>| {
-        (0..count).map(move |at| {
-            let mut order = order.clone();
-            order.insert(at, count - 1);
-            order
-        })
-    };
-    orders(count - 1).into_iter().flat_map(with_last).collect()
-}
 
 #[test]
 #[ignore = "needs an RDMA device"]
@@ -43,17 +28,17 @@ fn drops_in_every_order_leave_nothing() {
         let qp = QueuePair::builder(&pd, &cq, &cq).build().unwrap();
         let endpoint = qp.endpoint();
         let qp = qp.handshake(&endpoint).unwrap();
-        let mut objects: Vec<Option<Box<dyn Any>>> = vec![
-            Some(Box::new(context)),
-            Some(Box::new(pd)),
-            Some(Box::new(channel)),
-            Some(Box::new(cq)),
-            Some(Box::new(mr)),
-            Some(Box::new(qp)),
-        ];
-        for index in order {
-            drop(objects[index].take());
-        }
+        drop_in(
+            order,
+            [
+                Box::new(context),
+                Box::new(pd),
+                Box::new(channel),
+                Box::new(cq),
+                Box::new(mr),
+                Box::new(qp),
+            ],
+        );
     }
 }
 

@@ -3,9 +3,8 @@
 use std::time::Duration;
 
 use verbs_core::{
-    AccessFlags, AckTimeout, MaxAckRetries, PreparedQueuePair, QpState, QueuePair,
-    QueuePairEndpoint, ReadWorkRequest, ReceiveWorkRequest, RemoteMemoryRegion, SendWorkRequest,
-    Sge, WcStatus, WriteWorkRequest,
+    AccessFlags, AckTimeout, MaxAckRetries, PreparedQueuePair, QpState, QueuePair, ReadWorkRequest,
+    ReceiveWorkRequest, RemoteMemoryRegion, SendWorkRequest, Sge, WcStatus, WriteWorkRequest,
 };
 
 use crate::harness::child::{Child, Line, role};
@@ -24,18 +23,7 @@ fn prepared(side: &Side) -> PreparedQueuePair {
 
 fn connect(side: Side, line: &mut Line) -> End {
     let prepared = prepared(&side);
-    let numbers = |endpoint: &QueuePairEndpoint| endpoint.to_bytes().map(|byte| byte.to_string());
-    line.say(&numbers(&prepared.endpoint()).join(" "));
-    let theirs: Vec<u8> = line
-        .hear()
-        .split(' ')
-        .map(|number| number.parse().unwrap())
-        .collect();
-    let theirs = QueuePairEndpoint::from_bytes(&theirs).unwrap();
-    let qp = prepared.handshake(&theirs).unwrap();
-    line.say("connected");
-    assert_eq!(line.hear(), "connected");
-    End { qp, side }
+    End::connect(side, prepared, line)
 }
 
 /// The peer: gives a region, posts receives, and does nothing more.

@@ -1,14 +1,13 @@
 //! Two machines on one wire, each of which runs the same test: `SOFT_ROCE_HOST` says which one
 //! this is, `SOFT_ROCE_PEER` is the other's address.
 
-use std::env;
 use std::fs;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::time::Duration;
 
 use verbs_core::{
-    AccessFlags, AckTimeout, MaxAckRetries, QpState, QueuePair, QueuePairEndpoint,
-    ReceiveWorkRequest, RemoteMemoryRegion, SendWorkRequest, WcStatus, WriteWorkRequest,
+    AccessFlags, AckTimeout, MaxAckRetries, QpState, QueuePair, ReceiveWorkRequest,
+    RemoteMemoryRegion, SendWorkRequest, WcStatus, WriteWorkRequest,
 };
 
 use crate::harness::child::Line;
@@ -20,14 +19,7 @@ const PORT: u16 = 18600;
 
 /// Whether this is the first of two machines, and a line to the other.
 fn other(test: &Test) -> Option<(bool, Line)> {
-    let set = env::var("SOFT_ROCE_HOST")
-        .ok()
-        .zip(env::var("SOFT_ROCE_PEER").ok());
-    let Some((host, peer)) = set else {
-        test.skip("SOFT_ROCE_HOST and SOFT_ROCE_PEER name no second machine");
-        return None;
-    };
-    let (first, peer) = (host == "1", peer.parse::<Ipv4Addr>().unwrap());
+    let (first, peer) = test.two_hosts()?;
     let mut stream = None;
     if first {
         let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, PORT)).unwrap();
@@ -55,18 +47,7 @@ fn connect(line: &mut Line) -> End {
         .retry_cnt(MaxAckRetries::new(4).unwrap())
         .build()
         .unwrap();
-    let bytes = prepared.endpoint().to_bytes().map(|byte| byte.to_string());
-    line.say(&bytes.join(" "));
-    let theirs: Vec<u8> = line
-        .hear()
-        .split(' ')
-        .map(|number| number.parse().unwrap())
-        .collect();
-    let theirs = QueuePairEndpoint::from_bytes(&theirs).unwrap();
-    let qp = prepared.handshake(&theirs).unwrap();
-    line.say("connected");
-    assert_eq!(line.hear(), "connected");
-    End { qp, side }
+    End::connect(side, prepared, line)
 }
 
 #[test]

@@ -9,22 +9,8 @@ use verbs_core::{
     QueuePairEndpoint,
 };
 
+use crate::drops::{drop_in, orders};
 use crate::library::{assert_all_is_well, connected, ladder, with};
-
-/// Every order of the numbers below `count`.
-fn orders(count: usize) -> Vec<Vec<usize>> {
-    if count == 0 {
-        return vec![Vec::new()];
-    }
-    let with_last = |order: Vec<usize>| {
-        (0..count).map(move |at| {
-            let mut order = order.clone();
-            order.insert(at, count - 1);
-            order
-        })
-    };
-    orders(count - 1).into_iter().flat_map(with_last).collect()
-}
 
 #[test]
 fn parents_outlive_their_children_in_every_order_of_drops() {
@@ -41,18 +27,18 @@ fn parents_outlive_their_children_in_every_order_of_drops() {
         let qp = QueuePair::builder(&pd, &cq, &plain).build().unwrap();
         let endpoint = qp.endpoint();
         let qp = qp.handshake(&endpoint).unwrap();
-        let mut objects: Vec<Option<Box<dyn std::any::Any>>> = vec![
-            Some(Box::new(context)),
-            Some(Box::new(pd)),
-            Some(Box::new(plain)),
-            Some(Box::new(channel)),
-            Some(Box::new(cq)),
-            Some(Box::new(mr)),
-            Some(Box::new(qp)),
-        ];
-        for index in order {
-            drop(objects[index].take());
-        }
+        drop_in(
+            order,
+            [
+                Box::new(context),
+                Box::new(pd),
+                Box::new(plain),
+                Box::new(channel),
+                Box::new(cq),
+                Box::new(mr),
+                Box::new(qp),
+            ],
+        );
         assert_all_is_well();
     }
 }

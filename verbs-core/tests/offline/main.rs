@@ -13,6 +13,8 @@
 
 mod channel;
 mod device;
+#[path = "../device/harness/drops.rs"]
+mod drops;
 mod endings;
 mod events;
 mod library;

@@ -1,6 +1,7 @@
 //! What every test begins with: the device, a watchdog, and its turn on the wire.
 
 pub(crate) mod child;
+pub(crate) mod drops;
 pub(crate) mod pair;
 pub(crate) mod wire;
 
@@ -8,6 +9,7 @@ use std::cell::RefCell;
 use std::env;
 use std::fmt::Display;
 use std::io::Write as _;
+use std::net::Ipv4Addr;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::thread;
@@ -90,6 +92,19 @@ impl Test {
     /// Says why the test cannot be done here; the caller returns then.
     pub(crate) fn skip(&self, reason: impl Display) {
         println!("SKIPPED {}: {reason}", self.name);
+    }
+
+    /// Whether this is the first of two machines, and the other's address; skips the test where
+    /// there is none.
+    pub(crate) fn two_hosts(&self) -> Option<(bool, Ipv4Addr)> {
+        let set = env::var("SOFT_ROCE_HOST")
+            .ok()
+            .zip(env::var("SOFT_ROCE_PEER").ok());
+        let Some((host, peer)) = set else {
+            self.skip("SOFT_ROCE_HOST and SOFT_ROCE_PEER name no second machine");
+            return None;
+        };
+        Some((host == "1", peer.parse().unwrap()))
     }
 }
 

@@ -2,9 +2,10 @@
 
 use verbs_core::{
     CompletionQueue, Context, Device, PostError, PreparedQueuePair, ProtectionDomain, QueuePair,
-    ReceiveWorkRequest, WcStatus, WorkCompletion, WorkRequest, WorkSuccess,
+    QueuePairEndpoint, ReceiveWorkRequest, WcStatus, WorkCompletion, WorkRequest, WorkSuccess,
 };
 
+use super::child::Line;
 use super::{device_name, peer_name, wait_for};
 
 /// What one end of a connection is made of.
@@ -51,6 +52,22 @@ pub(crate) struct End {
 }
 
 impl End {
+    /// Connects a queue pair of this side to the one at the other end of the line.
+    pub(crate) fn connect(side: Side, prepared: PreparedQueuePair, line: &mut Line) -> Self {
+        let mine = prepared.endpoint().to_bytes().map(|byte| byte.to_string());
+        line.say(&mine.join(" "));
+        let theirs: Vec<u8> = line
+            .hear()
+            .split(' ')
+            .map(|number| number.parse().unwrap())
+            .collect();
+        let theirs = QueuePairEndpoint::from_bytes(&theirs).unwrap();
+        let qp = prepared.handshake(&theirs).unwrap();
+        line.say("connected");
+        assert_eq!(line.hear(), "connected");
+        Self { qp, side }
+    }
+
     pub(crate) fn pd(&self) -> &ProtectionDomain {
         &self.side.pd
     }

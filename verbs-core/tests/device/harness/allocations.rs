@@ -1,0 +1,61 @@
+//! Counts what is asked of the allocator, by each thread and by all.
+//!
+//! A program that has this module counts; the harness itself does not bring it.
+#![expect(unsafe_code, reason = "stands before the system's allocator")]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// The system's allocator, which counts.
+struct Counting;
+
+static ALL: AtomicUsize = AtomicUsize::new(0);
+
+thread_local! {
+    static OWN: Cell<usize> = const { Cell::new(0) };
+}
+
+/// How often this thread has asked so far.
+pub(crate) fn allocations() -> usize {
+    OWN.get()
+}
+
+/// How often all threads have asked so far.
+pub(crate) fn allocations_of_all() -> usize {
+    ALL.load(Ordering::Relaxed)
+}
+
+fn count() {
+    OWN.with(|count| count.set(count.get() + 1));
+    ALL.fetch_add(1, Ordering::Relaxed);
+}
+
+// SAFETY: the system's allocator does it all.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count();
+        // SAFETY: the caller's promise.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        count();
+        // SAFETY: the caller's promise.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        count();
+        // SAFETY: the caller's promise.
+        unsafe { System.realloc(block, layout, size) }
+    }
+
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promise.
+        unsafe { System.dealloc(block, layout) }
+    }
+}
