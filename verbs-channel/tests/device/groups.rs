@@ -7,8 +7,8 @@ use verbs_channel::verbs_core::{
     AccessFlags, ProtectionDomain, RemoteMemoryRegion, ScatterElement,
 };
 use verbs_channel::{
-    BufferPool, Channel, ChannelGroup, DownReason, Error, Outgoing, OwnedBuffer, OwnedWork,
-    PollStrategy, PreparedChannel, Refusal, TransportError,
+    BufferPool, Channel, ChannelGroup, Completed, DownReason, Error, Outgoing, OwnedBuffer,
+    OwnedWork, PollStrategy, PreparedChannel, Refusal, Ticket, TransportError,
 };
 
 use crate::ends::{SOON, bounded, bytes, here, impatient, pattern, stubborn};
@@ -36,6 +36,18 @@ fn patient(pd: &ProtectionDomain) -> PreparedChannel {
     Channel::builder(pd).timeout(PATIENCE).build().unwrap()
 }
 
+/// Starts a receive on a channel of the group.
+fn receive(group: &mut ChannelGroup, number: usize, into: impl Into<OwnedBuffer>) -> Ticket {
+    let mut channel = group.channel(number).unwrap();
+    channel.start_receive(into).unwrap()
+}
+
+/// Waits for an operation of a channel of the group.
+fn wait(group: &mut ChannelGroup, number: usize, ticket: Ticket) -> Completed {
+    let mut channel = group.channel(number).unwrap();
+    channel.wait(ticket, Some(PATIENCE)).unwrap().unwrap()
+}
+
 fn send(channel: &mut Channel, bytes: Vec<u8>) {
     let from = channel.pd().reg_mr(bytes).unwrap();
     channel
@@ -54,11 +66,7 @@ fn sixty_four_channels_on_one_queue() {
     assert_eq!((group.len(), peers.last().unwrap().0), (64, 63));
     for round in 0..3 {
         for (number, _) in &peers {
-            let _ticket = group
-                .channel(*number)
-                .unwrap()
-                .start_receive(pool.take().unwrap())
-                .unwrap();
+            let _ticket = receive(&mut group, *number, pool.take().unwrap());
         }
         for (number, peer) in peers.iter_mut().rev() {
             send(peer, pattern(*number + 64 * round, 64));
@@ -113,11 +121,7 @@ fn no_channel_starves_another() {
     let peers: Vec<_> = (0..8).map(|_| join(&mut group, patient)).collect();
     for (number, _) in &peers {
         for _ in 0..4 {
-            let _ticket = group
-                .channel(*number)
-                .unwrap()
-                .start_receive(pool.take().unwrap())
-                .unwrap();
+            let _ticket = receive(&mut group, *number, pool.take().unwrap());
         }
     }
     // One peer never stops; the others have a few messages each.
@@ -198,11 +202,7 @@ fn a_peer_that_fails_takes_its_own_channel_only() {
     let target = pd.reg_shared(vec![0_u8; 8], AccessFlags::REMOTE).unwrap();
     let remote = target.remote();
     let wrong = RemoteMemoryRegion::new(remote.addr(), 8, remote.rkey() ^ 1);
-    let ticket = group
-        .channel(second)
-        .unwrap()
-        .start_receive(pd.reg_mr(vec![0_u8; 8]).unwrap())
-        .unwrap();
+    let ticket = receive(&mut group, second, pd.reg_mr(vec![0_u8; 8]).unwrap());
     let from = pd.reg_mr(vec![1_u8; 8]).unwrap();
     let mut channel = group.channel(first).unwrap();
     let error = channel
@@ -226,23 +226,14 @@ fn a_deadline_in_a_group_ends_one_channel() {
     let mut group = group_of(&pd, 2);
     let (first, _silent) = join(&mut group, stubborn);
     let (second, mut peer) = join(&mut group, impatient);
-    let ticket = group
-        .channel(second)
-        .unwrap()
-        .start_receive(pd.reg_mr(vec![0_u8; 8]).unwrap())
-        .unwrap();
+    let ticket = receive(&mut group, second, pd.reg_mr(vec![0_u8; 8]).unwrap());
     let from = pd.reg_mr(vec![1_u8; 8]).unwrap();
     let mut channel = group.channel(first).unwrap();
     let sent = bounded(|| channel.send_timeout(from.gather_element(..).unwrap(), SOON));
     assert!(sent.is_err());
     assert_eq!(channel.down_reason(), Some(DownReason::TimedOut));
     send(&mut peer, vec![2; 8]);
-    let done = group
-        .channel(second)
-        .unwrap()
-        .wait(ticket, Some(PATIENCE))
-        .unwrap()
-        .unwrap();
+    let done = wait(&mut group, second, ticket);
     done.result.unwrap();
 }
 
@@ -299,18 +290,9 @@ fn channels_leave_and_others_come() {
         assert_eq!(pool.available(), 64);
         drop(peer);
         let (again, mut peer) = join(&mut group, impatient);
-        let ticket = group
-            .channel(again)
-            .unwrap()
-            .start_receive(pool.take().unwrap())
-            .unwrap();
+        let ticket = receive(&mut group, again, pool.take().unwrap());
         send(&mut peer, pattern(round, 16));
-        let done = group
-            .channel(again)
-            .unwrap()
-            .wait(ticket, Some(PATIENCE))
-            .unwrap()
-            .unwrap();
+        let done = wait(&mut group, again, ticket);
         assert!(done.buffer.unwrap()[..] == pattern(round, 16));
         peers.push((again, peer));
         assert_eq!(group.len(), 4);
@@ -328,14 +310,10 @@ fn a_ticket_of_another_group_is_stale() {
     let (mut group, mut other) = (group_of(&pd, 2), group_of(&pd, 2));
     let (number, _peer) = join(&mut group, impatient);
     let (theirs, _their_peer) = join(&mut other, impatient);
-    let ticket = group
-        .channel(number)
-        .unwrap()
-        .start_receive(pd.reg_mr(vec![0_u8; 8]).unwrap())
-        .unwrap();
+    let ticket = receive(&mut group, number, pd.reg_mr(vec![0_u8; 8]).unwrap());
     // Theirs has the same number, in the other table.
     let own = pd.reg_mr(vec![0_u8; 8]).unwrap();
-    let own = other.channel(theirs).unwrap().start_receive(own).unwrap();
+    let own = receive(&mut other, theirs, own);
     assert_ne!(own, ticket);
     let stale = other.channel(theirs).unwrap().poll(ticket);
     assert!(matches!(stale, Err(Error::StaleTicket)));
@@ -384,7 +362,7 @@ fn a_success_is_polled_for_and_all_else_is_left_to_be_polled() {
     let theirs = start(&mut group, 8).unwrap();
     let (stranger, _their_peer) = join(&mut other, impatient);
     let own = pd.reg_mr(vec![0_u8; 8]).unwrap();
-    let own = other.channel(stranger).unwrap().start_receive(own).unwrap();
+    let own = receive(&mut other, stranger, own);
     send(&mut peer, vec![3; 8]);
     assert!(other.poll_success(theirs).is_none());
     assert!(other.poll(own).unwrap().is_none(), "it is in flight");
@@ -419,11 +397,7 @@ fn a_group_sleeps_until_any_of_its_channels_has_something() {
     let mut group = builder.max_send_wr(4).max_recv_wr(4).group(8).unwrap();
     let mut peers: Vec<_> = (0..8).map(|_| join(&mut group, impatient)).collect();
     for (number, _) in &peers {
-        let _ticket = group
-            .channel(*number)
-            .unwrap()
-            .start_receive(pd.reg_mr(vec![0_u8; 8]).unwrap())
-            .unwrap();
+        let _ticket = receive(&mut group, *number, pd.reg_mr(vec![0_u8; 8]).unwrap());
     }
     thread::scope(|threads| {
         threads.spawn(|| {
