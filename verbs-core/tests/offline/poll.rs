@@ -7,7 +7,7 @@ use verbs_core::verbs_sys::{
 };
 use verbs_core::{Error, ErrorKind, PollSlot, WcOpcode, WcStatus, WorkCompletion};
 
-use crate::library::{assert_all_is_well, ladder, share, with};
+use crate::library::{assert_all_is_well, ladder, lend, with};
 
 fn done(wr_ids: std::ops::Range<u64>) {
     let of = |wr_id| ibv_wc {
@@ -36,10 +36,11 @@ fn completions_come_in_order_and_as_many_as_fit() {
 
 #[test]
 fn a_queue_is_polled_and_dropped_by_any_thread() {
-    let _shared = share();
     let (_, _, cq) = ladder();
     done(0..1);
+    let ours = lend();
     let found = thread::spawn(move || {
+        ours();
         let mut slots = [const { PollSlot::new() }; 2];
         cq.poll(&mut slots).unwrap().len()
     });

@@ -1,6 +1,7 @@
 //! A libibverbs for this program: each thread has devices of its own, which do as they are told.
 //!
-//! A test whose objects go to other threads [shares](share) its thread's with them.
+//! A test whose objects go to other threads has them [use its own](lend); or [shares](share) it with
+//! threads that it does not start itself.
 
 mod data;
 pub(crate) mod objects;
@@ -97,7 +98,14 @@ pub(crate) struct Sharing {
     _turn: MutexGuard<'static, ()>,
 }
 
-/// Lets threads that have used no library use this one's, in one test at a time.
+/// A thread that calls this uses the library of the thread that made it.
+pub(crate) fn lend() -> impl FnOnce() + Send + 'static {
+    let library = own();
+    move || LIBRARY.set(Some(library))
+}
+
+/// Lets threads that have used no library use this one's, in one test at a time: for programs of
+/// which every test does so, since the threads of other tests are such threads too.
 pub(crate) fn share() -> Sharing {
     let turn = SHARING.lock().unwrap_or_else(PoisonError::into_inner);
     *lock(&SHARED) = Some(own());
