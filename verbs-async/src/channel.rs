@@ -93,15 +93,15 @@ impl AsyncChannel {
     /// an [`OwnedBuffer`], or [`OwnedWork`].
     #[inline(always)]
     pub fn run(&self, work: impl Into<OwnedWork>) -> Operation {
-        let key = self.driver().start(self.at, work.into());
-        Operation::new(Arc::clone(&self.shared), key)
+        let begun = self.driver().start(self.at, work.into());
+        Operation::new(Arc::clone(&self.shared), begun)
     }
 
     /// Begins a batch: one doorbell, one completion, one future for all of it. It waits in line
     /// until there are places for all of it.
     pub fn batch(&self, works: Vec<OwnedWork>) -> Batch {
-        let key = self.driver().start(self.at, works);
-        Batch::new(Arc::clone(&self.shared), key)
+        let begun = self.driver().start(self.at, works);
+        Batch::new(Arc::clone(&self.shared), begun)
     }
 
     /// Closes the channel in order: lets what was sent, written and read finish, aborts the
@@ -114,10 +114,10 @@ impl AsyncChannel {
     ///
     /// [`Error::Down`] if the channel had gone down before.
     pub async fn close(self) -> Result<()> {
-        self.shared.drained(self.at, &[0]).await;
+        self.shared.drained(self.at, [true, false]).await;
         let down = self.down_reason();
         self.shut_down();
-        self.shared.drained(self.at, &[0, 1]).await;
+        self.shared.drained(self.at, [true, true]).await;
         down.map_or(Ok(()), |reason| Err(Error::Down(reason)))
     }
 
@@ -125,7 +125,7 @@ impl AsyncChannel {
     /// operations say so, in a moment.
     pub fn shut_down(&self) {
         let at = self.at;
-        self.driver().with(|ring| {
+        self.driver().with(Some(at), |ring| {
             if let Ok(mut channel) = ring.group.channel(at) {
                 channel.shut_down();
             }
@@ -176,7 +176,7 @@ impl Drop for AsyncChannel {
     fn drop(&mut self) {
         let at = self.at;
         // It is there: its number is not given to another while this one lives.
-        let _there = self.driver().with(|ring| ring.group.remove(at));
+        let _there = self.driver().with(Some(at), |ring| ring.group.remove(at));
     }
 }
 

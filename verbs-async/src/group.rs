@@ -115,7 +115,7 @@ impl AsyncGroup {
     /// That of [`ChannelGroup::join`], with the channel: the group is full, or the channel was prepared
     /// by another.
     pub fn join(&self, member: ConnectedMember) -> Result<AsyncChannel, JoinError> {
-        let at = self.shared.driver.with(|ring| ring.group.join(member))?;
+        let at = self.shared.driver.see(|ring| ring.group.join(member))?;
         Ok(AsyncChannel::new(Arc::clone(&self.shared), at))
     }
 
@@ -154,11 +154,11 @@ impl Shared {
     }
 
     fn give_up(&self, reason: DownReason) {
-        self.driver.with(|ring| ring.group.give_up(reason));
+        self.driver.with(None, |ring| ring.group.give_up(reason));
     }
 
     /// Waits until nothing is left in these queues of a channel.
-    pub(crate) async fn drained(&self, at: usize, queues: &[usize]) {
+    pub(crate) async fn drained(&self, at: usize, queues: [bool; 2]) {
         std::future::poll_fn(|cx: &mut task::Context<'_>| self.driver.poll_drained(at, queues, cx))
             .await;
     }
@@ -181,7 +181,7 @@ impl Watched for Shared {
     fn happened(&self, event: AsyncEvent) {
         let reason = DownReason::Event(event.event_type());
         self.driver
-            .with(|ring| match (event.event_type(), event.element()) {
+            .with(None, |ring| match (event.event_type(), event.element()) {
                 (EventType::DEVICE_FATAL, _) => ring.group.give_up(reason),
                 (EventType::CQ_ERR, EventElement::Cq { handle })
                     if handle == ring.subscription.cq().handle() =>

@@ -9,9 +9,10 @@ use std::task::{Context, Poll};
 use verbs_channel::verbs_core::WorkSuccess;
 use verbs_channel::{OwnedBuffer, OwnedWork, Ticket};
 
+use crate::driver::{self, End};
 use crate::error::Result;
 use crate::group::Shared;
-use crate::ring::{Channels, Outcome};
+use crate::ring::Channels;
 
 /// An operation that has begun: a future of its result and its buffer.
 ///
@@ -40,40 +41,40 @@ pub struct Batch {
 struct Begun {
     shared: Arc<Shared>,
     // `None` once the outcome has been taken.
-    key: Option<usize>,
+    at: Option<driver::Begun<Ticket>>,
 }
 
 impl Operation {
-    pub(crate) const fn new(shared: Arc<Shared>, key: usize) -> Self {
-        let key = Some(key);
+    #[inline(always)]
+    pub(crate) const fn new(shared: Arc<Shared>, begun: driver::Begun<Ticket>) -> Self {
         Self {
-            begun: Begun { shared, key },
+            begun: Begun::new(shared, begun),
         }
     }
 }
 
 impl Batch {
-    pub(crate) const fn new(shared: Arc<Shared>, key: usize) -> Self {
-        let key = Some(key);
+    pub(crate) const fn new(shared: Arc<Shared>, begun: driver::Begun<Ticket>) -> Self {
         Self {
-            begun: Begun { shared, key },
+            begun: Begun::new(shared, begun),
         }
     }
 }
 
 impl Begun {
-    #[inline]
-    fn poll<T: From<Outcome>>(
-        &mut self,
-        cx: &mut Context<'_>,
-        take: impl FnOnce(&mut Channels, Ticket) -> Poll<T>,
-    ) -> Poll<T> {
-        let key = self
-            .key
-            .expect("an operation that is done is not polled again");
-        let outcome = self.shared.driver.poll(key, cx, take);
+    #[inline(always)]
+    const fn new(shared: Arc<Shared>, begun: driver::Begun<Ticket>) -> Self {
+        let at = Some(begun);
+        Self { shared, at }
+    }
+
+    #[inline(always)]
+    fn poll<E: End<Channels>>(&mut self, cx: &mut Context<'_>) -> Poll<E> {
+        let at = self.at.as_ref();
+        let at = at.expect("an operation that is done is not polled again");
+        let outcome = self.shared.driver.poll(at, cx);
         if outcome.is_ready() {
-            self.key = None;
+            self.at = None;
         }
         outcome
     }
@@ -82,10 +83,17 @@ impl Begun {
 impl Drop for Begun {
     #[inline]
     fn drop(&mut self) {
-        if let Some(key) = self.key {
-            self.shared.driver.abandon(key);
+        if let Some(at) = self.at.take() {
+            abandon(&self.shared, at);
         }
     }
+}
+
+// Apart, so that what is done is dropped where it is.
+#[cold]
+#[inline(never)]
+fn abandon(shared: &Shared, at: driver::Begun<Ticket>) {
+    shared.driver.abandon(at);
 }
 
 impl Future for Operation {
@@ -97,7 +105,7 @@ impl Future for Operation {
 
     #[inline]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        self.begun.poll(cx, Channels::take_one)
+        self.begun.poll(cx)
     }
 }
 
@@ -106,18 +114,18 @@ impl Future for Batch {
     type Output = (Result<()>, Vec<OwnedWork>);
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        self.begun.poll(cx, Channels::take_batch)
+        self.begun.poll(cx)
     }
 }
 
 impl fmt::Debug for Operation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Operation").field(&self.begun.key).finish()
+        f.debug_tuple("Operation").field(&self.begun.at).finish()
     }
 }
 
 impl fmt::Debug for Batch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Batch").field(&self.begun.key).finish()
+        f.debug_tuple("Batch").field(&self.begun.at).finish()
     }
 }

@@ -1,7 +1,6 @@
 //! The ring that the driver drives: a group of channels.
 
 use std::mem;
-use std::task::Poll;
 
 use verbs_channel::verbs_core::WorkSuccess;
 use verbs_channel::{
@@ -9,7 +8,7 @@ use verbs_channel::{
     TransportError,
 };
 
-use crate::driver::{self, Done, Ring, Started};
+use crate::driver::{self, End, Ring, Started};
 use crate::error::Result;
 use crate::events::Subscription;
 
@@ -44,22 +43,36 @@ enum Failure {
 }
 
 impl Channels {
-    /// An operation's end, for [`Driver::poll`](crate::driver::Driver::poll).
-    #[inline(never)]
-    pub(crate) fn take_one(&mut self, ticket: Ticket) -> Poll<(Result<WorkSuccess>, OwnedBuffer)> {
-        match self.group.poll_success(ticket) {
-            Some((success, buffer)) => Poll::Ready((Ok(success), buffer)),
-            None => Poll::Pending,
+    #[inline(always)]
+    fn start(&mut self, at: usize, work: &mut OwnedWork) -> Result<Ticket, Refusal> {
+        match self.group.channel(at) {
+            Ok(mut channel) => channel.start_from(work),
+            Err(_gone) => Err(GONE),
         }
     }
 
-    /// A batch's end.
-    #[inline(always)]
-    pub(crate) fn take_batch(&mut self, ticket: Ticket) -> Poll<(Result<()>, Vec<OwnedWork>)> {
-        match self.group.poll(ticket) {
-            Ok(Some(completed)) => Poll::Ready(Outcome::from(completed).into()),
-            _ => Poll::Pending,
+    fn start_batch(&mut self, at: usize, works: &mut Vec<OwnedWork>) -> Result<Ticket, Refusal> {
+        let Ok(mut channel) = self.group.channel(at) else {
+            return Err(GONE);
+        };
+        channel.start_batch(mem::take(works)).map_err(|rejected| {
+            let refusal = rejected.refusal();
+            *works = rejected.into_given();
+            refusal
+        })
+    }
+
+    /// Makes room for results, if it is for lack of that and not of places in the queue that nothing
+    /// was posted: those that nobody has taken keep nobody waiting.
+    #[cold]
+    fn make_room(&mut self, at: usize, queue: Queue, places: usize) -> bool {
+        let channel = self.group.channel(at);
+        let credits = channel.map_or(0, |channel| channel.credits(queue));
+        let has_places = places <= credits as usize;
+        if has_places {
+            self.group.reserve(credits);
         }
+        has_places
     }
 }
 
@@ -71,15 +84,14 @@ impl driver::Work<Channels> for OwnedWork {
 
     #[inline(always)]
     fn post(&mut self, ring: &mut Channels, at: usize) -> Started<Channels> {
-        let started = match ring.group.channel(at) {
-            Ok(mut channel) => channel.start_from(self),
-            Err(_gone) => Err(GONE),
-        };
-        match started {
+        match ring.start(at, self) {
             Ok(ticket) => Started::Posted(ticket),
-            Err(refusal) if refusal.is_backpressure() => Started::Full,
-            Err(refusal) => refused(refusal, mem::take(self.buffer_mut()), Vec::new()),
+            Err(refusal) => not_posted(refusal, self, ring, at),
         }
+    }
+
+    fn refused(&mut self, refusal: Refusal) -> Outcome {
+        Outcome::refused(refusal, mem::take(self.buffer_mut()), Vec::new())
     }
 }
 
@@ -89,21 +101,21 @@ impl driver::Work<Channels> for Vec<OwnedWork> {
     }
 
     fn post(&mut self, ring: &mut Channels, at: usize) -> Started<Channels> {
-        let given = mem::take(self);
-        let Ok(mut channel) = ring.group.channel(at) else {
-            return refused(GONE, OwnedBuffer::empty(), given);
-        };
-        match channel.start_batch(given) {
-            Ok(ticket) => Started::Posted(ticket),
-            Err(rejected) if rejected.is_backpressure() => {
-                *self = rejected.into_given();
-                Started::Full
-            }
-            Err(rejected) => {
-                let refusal = rejected.refusal();
-                refused(refusal, OwnedBuffer::empty(), rejected.into_given())
-            }
+        let mut started = ring.start_batch(at, self);
+        if started.is_err_and(|refusal| refusal.is_backpressure())
+            && ring.make_room(at, Queue::Send, self.len())
+        {
+            started = ring.start_batch(at, self);
         }
+        match started {
+            Ok(ticket) => Started::Posted(ticket),
+            Err(refusal) if refusal.is_backpressure() => Started::Full,
+            Err(refusal) => Started::Refused(refusal),
+        }
+    }
+
+    fn refused(&mut self, refusal: Refusal) -> Outcome {
+        Outcome::refused(refusal, OwnedBuffer::empty(), mem::take(self))
     }
 }
 
@@ -120,6 +132,13 @@ impl driver::Work<Channels> for Work {
         match self {
             Self::One(work) => work.post(ring, at),
             Self::Batch(works) => works.post(ring, at),
+        }
+    }
+
+    fn refused(&mut self, refusal: Refusal) -> Outcome {
+        match self {
+            Self::One(work) => work.refused(refusal),
+            Self::Batch(works) => works.refused(refusal),
         }
     }
 }
@@ -143,6 +162,7 @@ impl Ring for Channels {
     type Work = Work;
     type Outcome = Outcome;
     type Ticket = Ticket;
+    type Refusal = Refusal;
 
     #[inline]
     fn slot(ticket: Ticket) -> usize {
@@ -150,15 +170,31 @@ impl Ring for Channels {
     }
 
     #[inline]
-    fn has_done(&self) -> bool {
+    fn channel(ticket: Ticket) -> usize {
+        ticket.channel()
+    }
+
+    #[inline]
+    fn has_ended(&self) -> bool {
         self.group.has_completed()
     }
 
-    fn next_done(&mut self) -> Option<Done<Self>> {
-        let completed = self.group.next_completed()?;
-        let ticket = completed.ticket;
-        let outcome = completed.into();
-        Some(Done { ticket, outcome })
+    fn next_ended(&mut self) -> Option<Ticket> {
+        self.group.next_ticket()
+    }
+
+    fn take(&mut self, ticket: Ticket) -> Option<Outcome> {
+        match self.group.take(ticket) {
+            Ok(completed) => completed.map(Outcome::from),
+            // It has no slot, so nothing would ever end it.
+            Err(_stale) => Some(Outcome::refused(GONE, OwnedBuffer::empty(), Vec::new())),
+        }
+    }
+
+    fn is_idle(&mut self, channel: usize, queue: usize) -> bool {
+        let queue = [Queue::Send, Queue::Receive][queue];
+        let channel = self.group.channel(channel);
+        !channel.is_ok_and(|channel| channel.in_flight(queue) > 0)
     }
 
     #[cold]
@@ -172,6 +208,17 @@ impl Ring for Channels {
     }
 }
 
+impl Outcome {
+    const fn refused(refusal: Refusal, buffer: OwnedBuffer, batch: Vec<OwnedWork>) -> Self {
+        let result = Err(Failure::Refused(refusal));
+        Self {
+            result,
+            buffer,
+            batch,
+        }
+    }
+}
+
 impl From<Completed> for Outcome {
     fn from(completed: Completed) -> Self {
         Self {
@@ -179,6 +226,23 @@ impl From<Completed> for Outcome {
             buffer: completed.buffer.unwrap_or_default(),
             batch: completed.batch,
         }
+    }
+}
+
+/// How an operation ends.
+impl End<Channels> for (Result<WorkSuccess>, OwnedBuffer) {
+    #[inline(always)]
+    fn poll(ring: &mut Channels, ticket: Ticket) -> Option<Self> {
+        let (success, buffer) = ring.group.poll_success(ticket)?;
+        Some((Ok(*success), buffer))
+    }
+}
+
+/// How a batch ends.
+impl End<Channels> for (Result<()>, Vec<OwnedWork>) {
+    fn poll(ring: &mut Channels, ticket: Ticket) -> Option<Self> {
+        let completed = ring.group.poll(ticket).ok()??;
+        Some(Outcome::from(completed).into())
     }
 }
 
@@ -194,14 +258,25 @@ impl From<Outcome> for (Result<()>, Vec<OwnedWork>) {
     }
 }
 
+/// What becomes of work that was refused.
 #[cold]
 #[inline(never)]
-fn refused(refusal: Refusal, buffer: OwnedBuffer, batch: Vec<OwnedWork>) -> Started<Channels> {
-    Started::Refused(Outcome {
-        result: Err(Failure::Refused(refusal)),
-        buffer,
-        batch,
-    })
+fn not_posted(
+    mut refusal: Refusal,
+    work: &mut OwnedWork,
+    ring: &mut Channels,
+    at: usize,
+) -> Started<Channels> {
+    if refusal.is_backpressure() && ring.make_room(at, work.queue(), 1) {
+        match ring.start(at, work) {
+            Ok(ticket) => return Started::Posted(ticket),
+            Err(again) => refusal = again,
+        }
+    }
+    if refusal.is_backpressure() {
+        return Started::Full;
+    }
+    Started::Refused(refusal)
 }
 
 impl From<Failure> for crate::Error {

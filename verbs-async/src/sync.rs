@@ -1,3 +1,3 @@
 //! The locks that the driver is made of: a model checker puts its own in their place.
 
-pub(crate) use std::sync::{Mutex, MutexGuard, PoisonError};
+pub(crate) use parking_lot::{Mutex, MutexGuard};

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use verbs_core::{MemoryRegion, ScatterElement};
 
+use crate::error::{Refusal, Result};
 use crate::pool::Shared;
 
 /// Memory that is given away as one pointer, and posted without a look at what it is.
@@ -56,10 +57,13 @@ impl Backing {
         this
     }
 
-    /// The range as an element; `None` if it is too long to be one.
+    /// The range as an element.
     #[inline(always)]
-    pub(crate) fn element(&mut self) -> Option<ScatterElement<'_>> {
-        self.element.as_mut().map(ScatterElement::reborrow)
+    pub(crate) fn element(&mut self) -> Result<ScatterElement<'_>, Refusal> {
+        match &mut self.element {
+            Some(element) => Ok(element.reborrow()),
+            None => Err(too_long(&self.range)),
+        }
     }
 
     pub(crate) const fn range(&self) -> &Range<usize> {
@@ -167,4 +171,11 @@ impl Memory {
             Self::Region(region) => region.scatter_element(range).ok(),
         }
     }
+}
+
+#[cold]
+#[inline(never)]
+fn too_long(range: &Range<usize>) -> Refusal {
+    let len = range.len() as u64;
+    Refusal::ElementTooLong { len }
 }

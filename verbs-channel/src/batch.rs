@@ -43,7 +43,7 @@ impl Engine {
         match posted {
             Ok(id) => {
                 self.slots.keep(id, Kept::Batch(works));
-                Ok(self.ticket(id))
+                Ok(self.ticket(at, id))
             }
             Err(refusal) => Err(Rejected::new(refusal, works)),
         }

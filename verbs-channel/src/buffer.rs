@@ -106,10 +106,7 @@ impl OwnedBuffer {
     pub(crate) fn element(&mut self) -> Result<ScatterElement<'_>, Refusal> {
         match &mut self.backing {
             None => Ok(ScatterElement::empty()),
-            Some(backing) => {
-                let len = backing.range().len() as u64;
-                backing.element().ok_or(Refusal::ElementTooLong { len })
-            }
+            Some(backing) => backing.element(),
         }
     }
 }

@@ -17,13 +17,10 @@ impl Engine {
         if self.is_done(ticket)? {
             return Ok(self.take(ticket.id));
         }
-        if let Some((success, member, kept)) = self.poll_for_kept(ticket.id, Option::take) {
-            return Ok(Some(Completed::new(
-                ticket,
-                member,
-                Ok(success),
-                Some(kept),
-            )));
+        if let Some(kept) = self.poll_for_kept(ticket.id, Option::take) {
+            let told = self.told().copied();
+            let result = told.ok_or(TransportError::CLOSED);
+            return Ok(Some(Completed::new(ticket, result, Some(kept))));
         }
         if !self.is_done(ticket)? {
             return Ok(None);
@@ -31,23 +28,33 @@ impl Engine {
         Ok(self.take(ticket.id))
     }
 
-    /// The success of an operation on one buffer, if that is what it is; polls once if nothing is
-    /// done.
+    /// The success of an operation on one buffer, if that is what it is; polls once if it is in
+    /// flight.
     #[inline(always)]
-    pub(crate) fn poll_success(&mut self, ticket: Ticket) -> Option<(WorkSuccess, OwnedBuffer)> {
+    pub(crate) fn poll_success(&mut self, ticket: Ticket) -> Option<(&WorkSuccess, OwnedBuffer)> {
+        let id = ticket.id;
         if ticket.engine != self.id() {
             return None;
         }
-        if self.slots.first_ready().is_some() {
-            return self.take_success(ticket.id);
+        if self.slots.in_flight(id).is_some()
+            && let Some(buffer) = self.poll_for_kept(id, Kept::take_buffer)
+        {
+            return Some((self.told()?, buffer));
         }
-        let (success, _, buffer) = self.poll_for_kept(ticket.id, take_buffer)?;
-        Some((success, buffer))
+        self.take_success(id)
     }
 
     #[inline(never)]
-    fn take_success(&mut self, id: Id) -> Option<(WorkSuccess, OwnedBuffer)> {
-        self.slots.release_kept(id, take_buffer)
+    fn take_success(&mut self, id: Id) -> Option<(&WorkSuccess, OwnedBuffer)> {
+        let buffer = Kept::take_buffer(self.slots.succeeded(id)?)?;
+        self.slots.free_done(id);
+        Some((self.slots.told(id)?, buffer))
+    }
+
+    /// The result of an operation, if it is done.
+    pub(crate) fn take_ticket(&mut self, ticket: Ticket) -> Result<Option<Completed>> {
+        let is_done = self.is_done(ticket)?;
+        Ok(is_done.then(|| self.take(ticket.id)).flatten())
     }
 
     /// The result of an operation, waited for; `None` if `timeout` passes first.
@@ -56,24 +63,37 @@ impl Engine {
         ticket: Ticket,
         timeout: Option<Duration>,
     ) -> Result<Option<Completed>> {
-        self.is_done(ticket)?;
+        if let Some(ended) = self.poll_ticket(ticket)? {
+            return Ok(Some(ended));
+        }
         if !self.wait_for(ticket.id, timeout) {
             return Ok(None);
         }
         Ok(self.take(ticket.id))
     }
 
-    /// The result of the operation that has been done for longest; if there is none, polls until
-    /// there is one or the queue is empty.
+    /// The result of the operation that has been done for longest, as [`seek`](Self::seek).
     pub(crate) fn next_ready(&mut self) -> Option<Completed> {
-        while self.slots.first_ready().is_none() {
-            if self.drive() == 0 {
-                break;
-            }
-        }
-        // An empty poll, too, may have ended work: a queue that cannot be polled has.
+        self.seek();
         let id = self.slots.first_ready()?;
         self.take(id)
+    }
+
+    /// Which it is; its result stays, and nobody else is told of it.
+    pub(crate) fn next_ticket(&mut self) -> Option<Ticket> {
+        self.seek();
+        let (id, member) = self.slots.name_ready()?;
+        Some(self.ticket(member, id))
+    }
+
+    /// If nothing is ready, polls until something is or the queue is empty.
+    fn seek(&mut self) {
+        while self.slots.first_ready().is_none() {
+            // An empty poll, too, may have ended work: a queue that cannot be polled has.
+            if self.drive() == 0 {
+                return;
+            }
+        }
     }
 
     /// The same, waited for; `None` if `timeout` passes first, or if nothing is to come and there is
@@ -96,7 +116,7 @@ impl Engine {
     fn take(&mut self, id: Id) -> Option<Completed> {
         let kept = self.slots.take_buffer(id);
         let (member, result) = self.slots.release(id)?;
-        Some(Completed::new(self.ticket(id), member, result, kept))
+        Some(Completed::new(self.ticket(member, id), result, kept))
     }
 }
 
@@ -104,7 +124,6 @@ impl Completed {
     #[inline(always)]
     fn new(
         ticket: Ticket,
-        member: u32,
         result: Result<WorkSuccess, TransportError>,
         kept: Option<Kept>,
     ) -> Self {
@@ -115,22 +134,10 @@ impl Completed {
         };
         Self {
             ticket,
-            channel: member as usize,
+            channel: ticket.channel(),
             result,
             buffer,
             batch,
-        }
-    }
-}
-
-/// Takes what a slot keeps, if it is one buffer.
-#[inline(always)]
-fn take_buffer(place: &mut Option<Kept>) -> Option<OwnedBuffer> {
-    match place.take() {
-        Some(Kept::Buffer(buffer)) => Some(buffer),
-        other => {
-            *place = other;
-            None
         }
     }
 }

@@ -11,12 +11,12 @@
 
 use std::mem::MaybeUninit;
 use std::ptr;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use verbs_core::{
     CompletionChannel, CompletionQueue, PollError, PollSlot, PolledCompletions, ProtectionDomain,
-    QueuePair, ReceiveWorkRequest, WcStatus, WorkCompletion, WorkRequest, WorkSuccess,
+    QueuePair, ReceiveWorkRequest, WorkCompletion, WorkRequest, WorkSuccess,
 };
 
 use crate::builder::Config;
@@ -45,7 +45,7 @@ pub(crate) struct Engine {
     pub(crate) patience: Patience,
     // Queue pairs that could not be destroyed: they may still complete work on the queue.
     pub(crate) stuck: u32,
-    id: u64,
+    id: u32,
     cq: CompletionQueue,
     announcer: Option<CompletionChannel>,
     pd: ProtectionDomain,
@@ -62,7 +62,7 @@ impl Engine {
         announcer: Option<CompletionChannel>,
         patience: Patience,
     ) -> Self {
-        static IDS: AtomicU64 = AtomicU64::new(0);
+        static IDS: AtomicU32 = AtomicU32::new(0);
         Self {
             members: Vec::new(),
             slots: Slots::new(),
@@ -96,7 +96,7 @@ impl Engine {
         u32::try_from(at).unwrap_or(u32::MAX)
     }
 
-    pub(crate) const fn id(&self) -> u64 {
+    pub(crate) const fn id(&self) -> u32 {
         self.id
     }
 
@@ -211,55 +211,72 @@ impl Engine {
     /// Then it has ended, and its slot is free. Else what was found is filed.
     #[inline(always)]
     pub(crate) fn poll_for(&mut self, claim: Claim, id: Id) -> Option<WorkSuccess> {
-        let end = |members: &mut [Member], slots: &mut Table| {
-            let ended = slots.take_back(id);
-            if ended {
-                give_back(members, claim, 1);
-            }
-            ended.then_some(())
-        };
-        self.poll_and(id, end).map(|(success, ())| success)
+        if !self.finds(id) {
+            return None;
+        }
+        if !self.slots.take_back(id) {
+            self.file_found();
+            return None;
+        }
+        give_back(&mut self.members, claim, 1);
+        self.told().copied()
     }
 
-    /// The same for an operation that keeps what `take` takes.
+    /// The same for an operation that keeps what `take` takes: that. What it was told is
+    /// [`told`](Self::told).
     #[inline(always)]
     pub(crate) fn poll_for_kept<T>(
         &mut self,
         id: Id,
         take: impl FnOnce(&mut Option<Kept>) -> Option<T>,
-    ) -> Option<(WorkSuccess, u32, T)> {
-        let end = |members: &mut [Member], slots: &mut Table| {
-            let (claim, kept) = slots.take_back_kept(id, take)?;
-            give_back(members, claim, 1);
-            Some((claim.member, kept))
-        };
-        let (success, (member, kept)) = self.poll_and(id, end)?;
-        Some((success, member, kept))
+    ) -> Option<T> {
+        if !self.finds(id) {
+            return None;
+        }
+        if let Some((claim, place)) = self.slots.in_flight(id)
+            && let Some(kept) = take(place)
+        {
+            self.slots.free(id);
+            give_back(&mut self.members, claim, 1);
+            return Some(kept);
+        }
+        self.file_found();
+        None
     }
 
+    /// Polls once: whether this success is all there is. Else what was found is filed.
     #[inline(always)]
-    fn poll_and<T>(
-        &mut self,
-        id: Id,
-        end: impl FnOnce(&mut [Member], &mut Table) -> Option<T>,
-    ) -> Option<(WorkSuccess, T)> {
+    fn finds(&mut self, id: Id) -> bool {
         let found = match self.cq.poll(&mut self.room) {
             Ok(found) => found,
             Err(error) => {
                 self.not_polled(error);
-                return None;
+                return false;
             }
         };
         if let [only] = &*found
             && only.wr_id() == id.wr_id()
-            && only.status() == WcStatus::SUCCESS
-            && let Some(ended) = end(&mut self.members, &mut self.slots)
+            && only.success().is_some()
         {
-            // Copied last, to where it goes.
-            return Some((only.result().ok()?, ended));
+            return true;
         }
         file_all(&mut self.members, &mut self.slots, found, true);
-        None
+        false
+    }
+
+    /// What the success was told that was [found](Self::finds): it stands there still.
+    #[inline(always)]
+    pub(crate) fn told(&self) -> Option<&WorkSuccess> {
+        let found = PollSlot::completions(&self.room).as_slice();
+        found.first()?.success()
+    }
+
+    /// Files what was [found](Self::finds) after all: it was not what it seemed.
+    #[cold]
+    #[inline(never)]
+    fn file_found(&mut self) {
+        let found = PollSlot::completions(self.room.get(..1).unwrap_or_default());
+        file_all(&mut self.members, &mut self.slots, found, true);
     }
 
     /// Polls once; a queue that cannot be polled ends everything on it.

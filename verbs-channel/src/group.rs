@@ -164,10 +164,20 @@ impl ChannelGroup {
     }
 
     /// [`poll`](Self::poll) for the rule, and nothing else: the operation is of one buffer, and has
-    /// succeeded; it polls if nothing at all is done. `None` for all others, which `poll` tells apart.
+    /// succeeded. `None` for all others, which `poll` tells apart.
     #[inline(always)]
-    pub fn poll_success(&mut self, ticket: Ticket) -> Option<(WorkSuccess, OwnedBuffer)> {
+    pub fn poll_success(&mut self, ticket: Ticket) -> Option<(&WorkSuccess, OwnedBuffer)> {
         self.engine.poll_success(ticket)
+    }
+
+    /// The result and the buffer of an operation on any of the channels, if it is known to be done;
+    /// polls nothing.
+    ///
+    /// # Errors
+    ///
+    /// As [`poll`](Self::poll).
+    pub fn take(&mut self, ticket: Ticket) -> Result<Option<Completed>> {
+        self.engine.take_ticket(ticket)
     }
 
     /// The operation on an owned buffer that has been done for longest, of all channels. If there is
@@ -175,6 +185,22 @@ impl ChannelGroup {
     #[must_use = "the buffer is in it, and whether the operation failed"]
     pub fn next_completed(&mut self) -> Option<Completed> {
         self.engine.next_ready()
+    }
+
+    /// [`next_completed`](Self::next_completed) for layers that tell others what is done: names the
+    /// operation, and leaves its result and buffer where they are, until they are
+    /// [taken](Self::take). It is named once, and `next_completed` passes over it from then on.
+    #[must_use = "it is not named again"]
+    pub fn next_ticket(&mut self) -> Option<Ticket> {
+        self.engine.next_ticket()
+    }
+
+    /// Makes room for so many more results that nobody has taken: an operation has its place in the
+    /// group's table until then, and there are as many places as operations can be in flight. Without
+    /// it, results that stay keep others from being posted, with
+    /// [`Backpressure`](crate::Refusal::Backpressure).
+    pub fn reserve(&mut self, results: u32) {
+        self.engine.slots.grow(results);
     }
 
     /// Whether [`next_completed`](Self::next_completed) has something without a poll.

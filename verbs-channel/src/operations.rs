@@ -305,7 +305,7 @@ macro_rules! operations {
                 let claim = Claim::send(at).kept_by(Keeper::Caller);
                 // SAFETY: the caller's promise.
                 match unsafe { engine.post::<W>(claim, &mut list, said) } {
-                    Ok(id) => Ok(engine.ticket(id)),
+                    Ok(id) => Ok(engine.ticket(at, id)),
                     Err(refusal) => Err(Rejected::new(refusal, W::from_parts(list, said))),
                 }
             }
@@ -328,7 +328,7 @@ macro_rules! operations {
                 let claim = Claim::receive(at).kept_by(Keeper::Caller);
                 // SAFETY: the caller's promise.
                 match unsafe { engine.post_receive(claim, &mut list) } {
-                    Ok(id) => Ok(engine.ticket(id)),
+                    Ok(id) => Ok(engine.ticket(at, id)),
                     Err(refusal) => Err(Rejected::new(refusal, list)),
                 }
             }
@@ -370,6 +370,14 @@ macro_rules! operations {
                 let (engine, at) = self.shared();
                 let member = engine.members.get(at as usize);
                 member.map_or(0, |member| member.credits(queue))
+            }
+
+            /// How many places of this queue are taken by what is in flight.
+            #[must_use]
+            pub fn in_flight(&self, queue: Queue) -> u32 {
+                let (engine, at) = self.shared();
+                let member = engine.members.get(at as usize);
+                member.map_or(0, |member| member.capacity(queue) - member.credits(queue))
             }
 
             /// Whether nothing is in flight.

@@ -104,7 +104,8 @@ impl<B: Into<OwnedBuffer>> From<Incoming<B>> for OwnedWork {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[must_use = "a ticket is how the buffer comes back"]
 pub struct Ticket {
-    pub(crate) engine: u64,
+    pub(crate) engine: u32,
+    pub(crate) channel: u32,
     pub(crate) id: Id,
 }
 
@@ -117,6 +118,12 @@ impl Ticket {
     #[must_use]
     pub const fn slot(&self) -> usize {
         self.id.index() as usize
+    }
+
+    /// Which channel of its group the operation is on; 0 for a channel of its own.
+    #[must_use]
+    pub const fn channel(&self) -> usize {
+        self.channel as usize
     }
 }
 
@@ -146,6 +153,17 @@ pub(crate) enum Kept {
 }
 
 impl Kept {
+    /// Takes what a slot keeps, if it is one buffer.
+    #[inline(always)]
+    pub(crate) fn take_buffer(place: &mut Option<Self>) -> Option<OwnedBuffer> {
+        let Some(Self::Buffer(buffer)) = place else {
+            return None;
+        };
+        let buffer = buffer.take();
+        *place = None;
+        Some(buffer)
+    }
+
     /// Releases nothing of it, ever; how many buffers that is.
     #[expect(clippy::mem_forget, reason = "the card may still touch it")]
     pub(crate) fn leak(self) -> usize {
@@ -378,13 +396,15 @@ impl Engine {
             }
         }?;
         self.slots.keep(id, Kept::Buffer(work.buffer.take()));
-        Ok(self.ticket(id))
+        Ok(self.ticket(at, id))
     }
 
-    /// A ticket for an operation whose buffers an `unsafe` caller keeps.
-    pub(crate) const fn ticket(&self, id: Id) -> Ticket {
+    /// Names an operation of a channel.
+    #[inline]
+    pub(crate) const fn ticket(&self, at: u32, id: Id) -> Ticket {
         Ticket {
             engine: self.id(),
+            channel: at,
             id,
         }
     }

@@ -1,70 +1,124 @@
-//! Lines: the operations of one queue that wait for a place, first come, first served.
+//! Lines: the work of one queue that waits for a place, first come, first served.
 
-use super::state::{Op, Stage, State};
-use super::work::Ring;
+use std::task::Waker;
 
-/// A line, by its two ends: links stand in the operations.
+use super::state::{State, Wait};
+use super::work::{Ring, Started, Work as _};
+
+/// A line, by its two ends: links stand in the work.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Line {
     head: Option<usize>,
     tail: Option<usize>,
 }
 
+/// Work that is in line; or was, and its operation has not looked since.
+pub(super) struct InLine<R: Ring> {
+    pub(super) channel: usize,
+    pub(super) queue: usize,
+    pub(super) stage: Stage<R>,
+    pub(super) waker: Option<Waker>,
+}
+
+/// How far it is.
+pub(super) enum Stage<R: Ring> {
+    Waiting(R::Work, Place),
+    Posted(R::Ticket),
+    /// It was not posted and will not be.
+    Refused(R::Outcome),
+}
+
 /// A place in a line: who stands before and behind.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Place {
     before: Option<usize>,
     behind: Option<usize>,
 }
 
 impl Line {
+    #[inline]
     pub(super) const fn is_empty(&self) -> bool {
         self.head.is_none()
-    }
-
-    pub(super) const fn head(&self) -> Option<usize> {
-        self.head
     }
 }
 
 impl<R: Ring> State<R> {
-    /// Puts an operation at the end of its line.
-    pub(super) fn join_line(&mut self, key: usize) {
-        let line = self.line(key);
-        let before = line.tail.replace(key);
-        if before.is_none() {
-            line.head = Some(key);
+    /// Puts work at the end of its line.
+    pub(super) fn join_line(&mut self, channel: usize, queue: usize, work: R::Work) -> usize {
+        let (before, behind) = (self.line(channel, queue).tail, None);
+        let key = self.in_line.insert(InLine {
+            channel,
+            queue,
+            stage: Stage::Waiting(work, Place { before, behind }),
+            waker: None,
+        });
+        self.wanted += 1;
+        self.line(channel, queue).tail = Some(key);
+        match self.place(before) {
+            Some(before) => before.behind = Some(key),
+            None => self.line(channel, queue).head = Some(key),
         }
-        let behind = None;
-        self.ops[key].stage = Stage::Waiting(Place { before, behind });
-        if let Some(place) = self.place(before) {
-            place.behind = Some(key);
+        key
+    }
+
+    /// Posts from the heads of a channel's lines, as long as there are places.
+    pub(super) fn advance(&mut self, channel: usize) {
+        for queue in 0..2 {
+            while let Some(here) = self.channels.get(channel)
+                && let Some(key) = here.lines[queue].head
+                && self.post_head(key)
+            {}
         }
     }
 
-    /// Closes the gap that an operation leaves.
-    pub(super) fn leave_line(&mut self, key: usize) {
-        let Some(&mut gap) = self.place(Some(key)) else {
-            return;
+    /// Posts the head of a line. `false` if there is no place for it yet.
+    fn post_head(&mut self, key: usize) -> bool {
+        let Some(head) = self.in_line.get_mut(key) else {
+            return false;
         };
+        let (channel, queue) = (head.channel, head.queue);
+        let Stage::Waiting(work, gap) = &mut head.stage else {
+            return false;
+        };
+        let gap = *gap;
+        match work.post(&mut self.ring, channel) {
+            Started::Full => return false,
+            Started::Posted(ticket) => {
+                head.stage = Stage::Posted(ticket);
+                if let Some(waker) = head.waker.take() {
+                    // Nobody has waited for it before.
+                    let _nobody = self.wait(ticket, Wait::Task(waker));
+                }
+            }
+            Started::Refused(refusal) => {
+                head.stage = Stage::Refused(work.refused(refusal));
+                self.wakers.extend(head.waker.take());
+            }
+        }
+        self.leave_line(channel, queue, gap);
+        true
+    }
+
+    /// Closes the gap that work has left.
+    pub(super) fn leave_line(&mut self, channel: usize, queue: usize, gap: Place) {
+        self.wanted -= 1;
         match self.place(gap.before) {
             Some(before) => before.behind = gap.behind,
-            None => self.line(key).head = gap.behind,
+            None => self.line(channel, queue).head = gap.behind,
         }
         match self.place(gap.behind) {
             Some(behind) => behind.before = gap.before,
-            None => self.line(key).tail = gap.before,
+            None => self.line(channel, queue).tail = gap.before,
         }
     }
 
-    fn line(&mut self, key: usize) -> &mut Line {
-        let Op { channel, queue, .. } = self.ops[key];
+    fn line(&mut self, channel: usize, queue: usize) -> &mut Line {
         &mut self.channel(channel).lines[queue]
     }
 
     fn place(&mut self, key: Option<usize>) -> Option<&mut Place> {
-        match &mut self.ops.get_mut(key?)?.stage {
-            Stage::Waiting(place) => Some(place),
+        match &mut self.in_line.get_mut(key?)?.stage {
+            Stage::Waiting(_, place) => Some(place),
             _ => None,
         }
     }

@@ -5,33 +5,36 @@
 //! which comes in through [`Driver::announced`]. Both do the same:
 //!
 //! ```text
-//! poll the queue until it is empty ──► file each completion under its operation; note its waker;
-//!   │                                  post what waits for the places that it left
-//!   ▼ empty, something in flight, not armed
+//! poll the queue until it is empty ──► note the waker of each that has ended, whose outcome stays in
+//!   │                                  its slot; post what waits in line for the places it left
+//!   ▼ empty, somebody waits, not armed
 //! arm, and poll once more
 //!   ▼ empty again: the next completion will be announced
 //! unlock, and wake whom was noted
 //! ```
 //!
-//! *Invariant:* when the lock is free and an operation is in flight whose completion has not been
-//! filed, then the queue is armed, or an announcement is on its way, or nobody has waited for it
-//! yet.
+//! Whose completion is there when it first looks, takes it: as long as nobody waits for anything,
+//! there is nothing else to do, and no table to keep.
 //!
-//! *Invariant:* no waker is woken or dropped, and no notifier called, under the lock.
+//! *Invariant:* when the lock is free and somebody waits, then all that is known to have ended has
+//! been noticed, and the queue is armed or an announcement is on its way.
+//!
+//! *Invariant:* no waker is cloned, woken or dropped, no outcome dropped, and no notifier called,
+//! under the lock.
 
 use std::hint;
-use std::task::{Context, Poll};
+use std::mem;
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use crate::sync::{Mutex, MutexGuard, PoisonError};
+use crate::sync::{Mutex, MutexGuard};
 use state::State;
 
-mod beside;
 mod line;
 mod state;
 mod work;
 
-pub(crate) use work::{Done, Ring, Started, Work};
+pub(crate) use work::{Begun, End, Ring, Started, Work};
 
 /// A ring, and those who wait for it.
 pub(crate) struct Driver<R: Ring> {
@@ -49,59 +52,50 @@ impl<R: Ring> Driver<R> {
         self.lock().busy_poll = busy_poll;
     }
 
-    /// Posts work, or puts it in line; its operation.
+    /// Posts work, or puts it in line; where it is.
     #[inline(always)]
-    pub(crate) fn start(&self, channel: usize, work: impl Work<R>) -> usize {
+    pub(crate) fn start(&self, channel: usize, work: impl Work<R>) -> Begun<R::Ticket> {
         let mut state = self.lock();
-        let key = state.start(channel, work);
+        let begun = state.start(channel, work);
         self.leave(state);
-        key
+        begun
     }
 
-    /// The outcome of an operation, if it is done; else its task is woken when it is.
-    ///
-    /// `take` is tried first if it is in flight: it takes it from the ring if it has ended, and polls
-    /// once at most. It may give up on any: then the outcome comes the other way.
-    #[inline]
-    pub(crate) fn poll<T: From<R::Outcome>>(
+    /// How an operation has ended; if it has not, its task is woken when it does.
+    #[inline(always)]
+    pub(crate) fn poll<E: End<R>>(
         &self,
-        key: usize,
+        begun: &Begun<R::Ticket>,
         cx: &mut Context<'_>,
-        take: impl FnOnce(&mut R, R::Ticket) -> Poll<T>,
-    ) -> Poll<T> {
-        let mut state = self.lock();
-        if let Some(ticket) = state.in_flight(key) {
-            let outcome = take(&mut state.ring, ticket);
-            if outcome.is_ready() {
-                let waker = state.taken(key);
-                self.leave(state);
-                // It may hold the last reference to a task.
-                drop(waker);
-                return outcome;
+    ) -> Poll<E> {
+        if let Begun::Posted(ticket) = *begun {
+            let mut state = self.lock();
+            if let Some(end) = E::poll(&mut state.ring, ticket) {
+                self.leave_taken(state, ticket);
+                return Poll::Ready(end);
             }
+            self.leave(state);
         }
-        self.poll_slowly(state, key, cx)
+        match self.poll_slowly(*begun, cx.waker().clone()) {
+            Some(outcome) => Poll::Ready(outcome.into()),
+            None => Poll::Pending,
+        }
     }
 
     #[inline(never)]
-    fn poll_slowly<'a, T: From<R::Outcome>>(
-        &'a self,
-        mut state: MutexGuard<'a, State<R>>,
-        key: usize,
-        cx: &mut Context<'_>,
-    ) -> Poll<T> {
-        if !state.is_done(key) && !state.busy_poll.is_zero() {
-            state = self.poll_busily(state, key);
+    fn poll_slowly(&self, begun: Begun<R::Ticket>, waker: Waker) -> Option<R::Outcome> {
+        let mut state = self.lock();
+        let mut outcome = state.outcome(begun);
+        if outcome.is_none() && !state.busy_poll.is_zero() {
+            (state, outcome) = self.poll_busily(state, begun);
         }
-        if !state.is_done(key) {
-            state.turn(Some(key));
+        if outcome.is_none() {
+            state.turn(Some(begun));
+            outcome = state.outcome(begun);
         }
-        let (outcome, replaced) = if state.is_done(key) {
-            let (outcome, op) = state.remove(key);
-            let outcome = outcome.map_or(Poll::Pending, |outcome| Poll::Ready(outcome.into()));
-            (outcome, op.waker)
-        } else {
-            (Poll::Pending, state.set_waker(key, cx.waker()))
+        let replaced = match outcome {
+            None => state.set_waker(begun, waker),
+            Some(_) => None,
         };
         self.leave(state);
         drop(replaced);
@@ -111,9 +105,9 @@ impl<R: Ring> Driver<R> {
     /// Nobody wants the operation's outcome any more.
     ///
     /// What is in line is taken out of it. What is in flight stays, with its buffers.
-    pub(crate) fn abandon(&self, key: usize) {
+    pub(crate) fn abandon(&self, begun: Begun<R::Ticket>) {
         let mut state = self.lock();
-        let dropped = state.abandon(key);
+        let dropped = state.abandon(begun);
         self.leave(state);
         drop(dropped);
     }
@@ -126,13 +120,13 @@ impl<R: Ring> Driver<R> {
         self.leave(state);
     }
 
-    /// Does something to the ring itself, and deals with what that changes.
-    pub(crate) fn with<T>(&self, change: impl FnOnce(&mut R) -> T) -> T {
+    /// Does something to the ring that may change what its channels take, of one or of all.
+    pub(crate) fn with<T>(&self, channel: Option<usize>, change: impl FnOnce(&mut R) -> T) -> T {
         let mut state = self.lock();
         let value = change(&mut state.ring);
-        for channel in 0..state.channels.len() {
-            state.advance(channel, 0);
-            state.advance(channel, 1);
+        match channel {
+            Some(channel) => state.changed(channel),
+            None => (0..state.channels()).for_each(|channel| state.changed(channel)),
         }
         state.turn(None);
         self.leave(state);
@@ -148,15 +142,18 @@ impl<R: Ring> Driver<R> {
     pub(crate) fn poll_drained(
         &self,
         channel: usize,
-        queues: &[usize],
+        queues: [bool; 2],
         cx: &mut Context<'_>,
     ) -> Poll<()> {
+        let waker = cx.waker().clone();
         let mut state = self.lock();
-        // Before the turn, which arms for those who sleep only.
-        let replaced = state.set_drained(channel, Some(cx.waker().clone()));
-        state.turn(None);
-        let unfinished = state.channel(channel).unfinished;
-        let (drained, mine) = if queues.iter().all(|queue| unfinished[*queue] == 0) {
+        let mut replaced = None;
+        if !state.is_empty(channel, queues) {
+            // Before the turn, which arms for those who wait only.
+            replaced = state.set_drained(channel, Some((waker, queues)));
+            state.turn(None);
+        }
+        let (drained, mine) = if state.is_empty(channel, queues) {
             (Poll::Ready(()), state.set_drained(channel, None))
         } else {
             (Poll::Pending, None)
@@ -171,13 +168,14 @@ impl<R: Ring> Driver<R> {
     fn poll_busily<'a>(
         &'a self,
         mut state: MutexGuard<'a, State<R>>,
-        key: usize,
-    ) -> MutexGuard<'a, State<R>> {
+        begun: Begun<R::Ticket>,
+    ) -> (MutexGuard<'a, State<R>>, Option<R::Outcome>) {
         let start = Instant::now();
         loop {
-            state.collect(Some(key));
-            if state.is_done(key) || start.elapsed() >= state.busy_poll {
-                return state;
+            state.collect(Some(begun));
+            let outcome = state.outcome(begun);
+            if outcome.is_some() || start.elapsed() >= state.busy_poll {
+                return (state, outcome);
             }
             self.leave(state);
             hint::spin_loop();
@@ -185,21 +183,51 @@ impl<R: Ring> Driver<R> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn lock(&self) -> MutexGuard<'_, State<R>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
-    /// Unlocks, and wakes whom was noted.
-    #[inline]
-    fn leave(&self, state: MutexGuard<'_, State<R>>) {
-        if !state.wakers.is_empty() {
-            self.wake(state);
+    /// Unlocks when an outcome has been taken from a slot.
+    #[inline(always)]
+    fn leave_taken(&self, state: MutexGuard<'_, State<R>>, ticket: R::Ticket) {
+        // Else nobody waited, so nothing is due.
+        if state.wanted > 0 {
+            self.taken(state, ticket);
         }
     }
 
     #[inline(never)]
-    fn wake(&self, state: MutexGuard<'_, State<R>>) {
-        crate::noted::wake(state, |state| &mut state.wakers, || self.lock());
+    fn taken(&self, mut state: MutexGuard<'_, State<R>>, ticket: R::Ticket) {
+        let wait = state.unwait(ticket);
+        state.changed(R::channel(ticket));
+        self.leave(state);
+        drop(wait);
+    }
+
+    /// Unlocks, and does what is due.
+    #[inline(always)]
+    fn leave(&self, state: MutexGuard<'_, State<R>>) {
+        if state.is_due() {
+            self.leave_slowly(state);
+        }
+    }
+
+    #[inline(never)]
+    fn leave_slowly(&self, mut state: MutexGuard<'_, State<R>>) {
+        if state.wanted > 0 {
+            state.notice_all();
+        }
+        let spent = (!state.spent.is_empty()).then(|| mem::take(&mut state.spent));
+        if state.wakers.is_empty() {
+            drop(state);
+        } else {
+            crate::noted::wake(state, |state| &mut state.wakers, || self.lock());
+        }
+        if let Some(mut spent) = spent {
+            let _panicked = crate::wake::panics(|| spent.clear());
+            // The room for them is used again; nothing is in it while nobody has the lock.
+            self.lock().spent = spent;
+        }
     }
 }

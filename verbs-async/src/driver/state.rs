@@ -6,186 +6,108 @@ use std::time::Duration;
 
 use slab::Slab;
 
-use super::beside::Beside;
-use super::line::{Line, Place};
-use super::work::{Done, Ring, Started, Work};
+use super::line::{InLine, Line, Stage};
+use super::work::{Begun, Ring, Started, Work};
 
 /// What stands behind the lock.
 pub(super) struct State<R: Ring> {
     pub(super) ring: R,
-    pub(super) ops: Slab<Op<R::Ticket>>,
-    // Beside the operations, which are moved for each: most have neither.
-    works: Beside<R::Work>,
-    outcomes: Beside<R::Outcome>,
-    // The operation that each of the ring's slots stands for.
-    by_slot: Vec<usize>,
-    pub(super) channels: Vec<Channel>,
-    in_flight: usize,
-    // What has to be announced: sleepers, what is in line, and what is abandoned.
-    wanted: usize,
+    // What has to be announced: who sleeps, what is in line, and what is abandoned in flight.
+    pub(super) wanted: usize,
     pub(super) armed: bool,
+    // By the ring's slots: who waits for what is in flight.
+    waits: Vec<Option<Wait>>,
+    pub(super) in_line: Slab<InLine<R>>,
+    pub(super) channels: Vec<Channel>,
     // How long an operation polls before it goes to sleep.
     pub(super) busy_poll: Duration,
     // To be woken when the lock is free.
     pub(super) wakers: Vec<Waker>,
+    // To be dropped then.
+    pub(super) spent: Vec<R::Outcome>,
 }
 
-/// An operation, until its outcome has been taken.
-pub(super) struct Op<T> {
-    pub(super) stage: Stage<T>,
-    pub(super) channel: usize,
-    pub(super) queue: usize,
-    pub(super) waker: Option<Waker>,
-}
-
-/// How far an operation is.
-#[derive(Clone, Copy)]
-pub(super) enum Stage<T> {
-    /// In line for a place in its queue.
-    Waiting(Place),
-    InFlight(T),
-    /// In flight, and nobody wants to know how it ends.
+/// Who waits for work that is in flight.
+pub(super) enum Wait {
+    Task(Waker),
+    /// Nobody: its outcome is to be dropped.
     Abandoned,
-    Done,
 }
 
-/// A channel: of each of its two queues.
+/// A channel's two lines, and whoever waits until nothing is left in some of its queues.
 #[derive(Default)]
 pub(super) struct Channel {
     pub(super) lines: [Line; 2],
-    // In flight or in line.
-    pub(super) unfinished: [usize; 2],
-    // Waits until nothing is.
-    drained: Option<Waker>,
+    // Of its two queues.
+    drained: Option<(Waker, [bool; 2])>,
 }
 
 impl<R: Ring> State<R> {
-    pub(super) fn new(ring: R) -> Self {
+    pub(super) const fn new(ring: R) -> Self {
         Self {
             ring,
-            ops: Slab::new(),
-            works: Beside::new(),
-            outcomes: Beside::new(),
-            by_slot: Vec::new(),
-            channels: Vec::new(),
-            in_flight: 0,
             wanted: 0,
             armed: false,
+            waits: Vec::new(),
+            in_line: Slab::new(),
+            channels: Vec::new(),
             busy_poll: Duration::ZERO,
             wakers: Vec::new(),
+            spent: Vec::new(),
         }
     }
 
     /// Posts work, or puts it in line, or has it refused.
     #[inline(always)]
-    pub(super) fn start(&mut self, channel: usize, mut work: impl Work<R>) -> usize {
-        let queue = work.queue();
-        let here = self.channel(channel);
-        here.unfinished[queue] += 1;
-        let started = if here.lines[queue].is_empty() {
-            work.post(&mut self.ring, channel)
-        } else {
+    pub(super) fn start<W: Work<R>>(&mut self, channel: usize, mut work: W) -> Begun<R::Ticket> {
+        let started = if self.wanted > 0 && self.has_line(channel, work.queue()) {
             Started::Full
+        } else {
+            work.post(&mut self.ring, channel)
         };
-        let stage = match started {
-            Started::Posted(ticket) => Stage::InFlight(ticket),
-            _ => Stage::Done,
-        };
-        let waker = None;
-        let key = self.ops.insert(Op {
-            stage,
-            channel,
-            queue,
-            waker,
-        });
         match started {
-            Started::Posted(ticket) => self.posted(key, ticket),
-            Started::Full => self.queue(key, work.into()),
-            Started::Refused(outcome) => {
-                self.refused(key, outcome);
-                self.collect_ended();
-            }
+            Started::Posted(ticket) => Begun::Posted(ticket),
+            Started::Full => Begun::InLine(self.queue(channel, work)),
+            Started::Refused(refusal) => Begun::InLine(self.refused(channel, work, refusal)),
         }
+    }
+
+    fn has_line(&self, channel: usize, queue: usize) -> bool {
+        let here = self.channels.get(channel);
+        here.is_some_and(|here| !here.lines[queue].is_empty())
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn queue<W: Work<R>>(&mut self, channel: usize, work: W) -> usize {
+        let key = self.join_line(channel, work.queue(), work.into());
+        // What makes room has to be announced; and it may have ended by now.
+        self.turn(None);
         key
     }
 
-    /// Puts work in line.
     #[cold]
-    fn queue(&mut self, key: usize, work: R::Work) {
-        let Op { channel, queue, .. } = self.ops[key];
-        self.works.put(key, work);
-        self.join_line(key);
-        self.wanted += 1;
-        // What makes room has to be announced; and there may be room by now, since what is done and
-        // not filed takes it up as well, from whatever queue it is.
-        self.turn(None);
-        self.advance(channel, queue);
-        self.collect_ended();
-    }
-
-    /// Work was not posted and will not be.
-    #[cold]
-    fn refused(&mut self, key: usize, outcome: R::Outcome) {
-        let op = &mut self.ops[key];
-        let (channel, queue) = (op.channel, op.queue);
-        op.stage = Stage::Done;
-        self.wakers.extend(op.waker.take());
-        self.outcomes.put(key, outcome);
-        self.finished(channel, queue);
-    }
-
-    #[inline]
-    fn posted(&mut self, key: usize, ticket: R::Ticket) {
-        let slot = R::slot(ticket);
-        match self.by_slot.get_mut(slot) {
-            Some(place) => *place = key,
-            None => self.grow_slots(slot, key),
-        }
-        self.in_flight += 1;
-    }
-
-    #[cold]
-    fn grow_slots(&mut self, slot: usize, key: usize) {
-        self.by_slot.resize(slot + 1, usize::MAX);
-        self.by_slot[slot] = key;
-    }
-
-    /// The ticket of an operation that is in flight.
-    #[inline]
-    pub(super) fn in_flight(&self, key: usize) -> Option<R::Ticket> {
-        match self.ops.get(key)?.stage {
-            Stage::InFlight(ticket) => Some(ticket),
-            _ => None,
-        }
-    }
-
-    /// An operation's outcome has been taken from the ring: the operation's waker.
-    ///
-    /// What else is done there is filed if anybody waits for anything. Else it stays where it is until
-    /// it is asked for.
-    #[inline]
-    pub(super) fn taken(&mut self, key: usize) -> Option<Waker> {
-        let Op {
+    #[inline(never)]
+    fn refused<W: Work<R>>(&mut self, channel: usize, mut work: W, refusal: R::Refusal) -> usize {
+        self.in_line.insert(InLine {
             channel,
-            queue,
-            waker,
-            ..
-        } = self.ops.remove(key);
-        self.wanted -= usize::from(waker.is_some());
-        self.ended(channel, queue);
-        if self.wanted > 0 && self.ring.has_done() {
-            self.collect(None);
-        }
-        waker
+            queue: work.queue(),
+            stage: Stage::Refused(work.refused(refusal)),
+            waker: None,
+        })
     }
 
-    /// Drives: see the module. It may stop early when `own` is done: what is left is announced, if
+    /// Whether something is to be done before the lock is free.
+    #[inline(always)]
+    pub(super) const fn is_due(&self) -> bool {
+        self.wanted | self.wakers.len() | self.spent.len() > 0
+    }
+
+    /// Drives: see the module. It may stop early when `own` has ended: what is left is announced, if
     /// it was armed for.
-    pub(super) fn turn(&mut self, own: Option<usize>) {
-        if self.collect(own) || self.armed || self.in_flight == 0 {
-            return;
-        }
-        if own.is_none() && self.wanted == 0 {
+    pub(super) fn turn(&mut self, own: Option<Begun<R::Ticket>>) {
+        let is_wanted = |state: &Self| own.is_some() || state.wanted > 0;
+        if !is_wanted(self) || self.collect(own) || self.armed || !is_wanted(self) {
             return;
         }
         self.armed = true;
@@ -193,186 +115,168 @@ impl<R: Ring> State<R> {
         self.collect(own);
     }
 
-    /// Polls until the queue is empty, or `own` is done: then it is `true`.
-    pub(super) fn collect(&mut self, own: Option<usize>) -> bool {
-        while let Some(done) = self.ring.next_done() {
-            let key = self.file(done);
-            if key.is_some() && key == own {
+    /// Polls until the queue is empty, or `own` has ended: then it is `true`.
+    pub(super) fn collect(&mut self, own: Option<Begun<R::Ticket>>) -> bool {
+        let own = match own {
+            Some(Begun::Posted(ticket)) => Some(R::slot(ticket)),
+            _ => None,
+        };
+        while let Some(ended) = self.ring.next_ended() {
+            self.notice(ended);
+            if own == Some(R::slot(ended)) {
                 return true;
             }
         }
         false
     }
 
-    /// Files what a refusal has ended: that of a chain that was posted in part ends all work of its
-    /// channel, and nothing announces that.
-    #[cold]
-    fn collect_ended(&mut self) {
-        if self.ring.has_done() {
-            self.collect(None);
+    /// Tells those who wait for it what is known to have ended, without a poll.
+    pub(super) fn notice_all(&mut self) {
+        while self.ring.has_ended() {
+            let Some(ended) = self.ring.next_ended() else {
+                return;
+            };
+            self.notice(ended);
         }
     }
 
-    /// Files what is done under its operation, and posts what waits for its place.
-    fn file(&mut self, done: Done<R>) -> Option<usize> {
-        let key = *self.by_slot.get(R::slot(done.ticket))?;
-        let op = self.ops.get_mut(key)?;
-        let (channel, queue) = (op.channel, op.queue);
-        match op.stage {
-            Stage::InFlight(_) => {
-                op.stage = Stage::Done;
-                self.wanted -= usize::from(op.waker.is_some());
-                self.wakers.extend(op.waker.take());
-                self.outcomes.put(key, done.outcome);
+    /// Tells whoever waits for it that work has ended, and goes on with what waits for its place.
+    fn notice(&mut self, ended: R::Ticket) {
+        match self.unwait(ended) {
+            Some(Wait::Task(waker)) => self.wakers.push(waker),
+            Some(Wait::Abandoned) => {
+                let outcome = self.ring.take(ended);
+                self.spent.extend(outcome);
             }
-            Stage::Abandoned => {
-                self.wanted -= 1;
-                self.ops.remove(key);
-            }
-            Stage::Waiting(_) | Stage::Done => return None,
+            None => {}
         }
-        self.ended(channel, queue);
-        Some(key)
+        self.changed(R::channel(ended));
     }
 
-    /// Something that was in flight is not any more.
-    #[inline(always)]
-    fn ended(&mut self, channel: usize, queue: usize) {
-        self.in_flight -= 1;
-        let here = self.channel(channel);
-        if here.lines[queue].is_empty() && here.drained.is_none() {
-            here.unfinished[queue] -= 1;
-        } else {
-            self.finished(channel, queue);
-            self.advance(channel, queue);
+    /// Something of a channel is not in flight any more, or not in line.
+    pub(super) fn changed(&mut self, channel: usize) {
+        self.advance(channel);
+        let here = self.channels.get(channel);
+        if let Some((_, queues)) = here.and_then(|here| here.drained.as_ref())
+            && self.is_empty(channel, *queues)
+        {
+            let waker = self.set_drained(channel, None);
+            self.wakers.extend(waker);
         }
     }
 
-    #[cold]
-    fn finished(&mut self, channel: usize, queue: usize) {
-        let here = self.channel(channel);
-        here.unfinished[queue] -= 1;
-        if here.unfinished[queue] == 0 {
-            let drained = self.set_drained(channel, None);
-            self.wakers.extend(drained);
+    /// The outcome of an operation, if it is known.
+    pub(super) fn outcome(&mut self, begun: Begun<R::Ticket>) -> Option<R::Outcome> {
+        let key = match begun {
+            Begun::Posted(ticket) => return self.ring.take(ticket),
+            Begun::InLine(key) => key,
+        };
+        let outcome = match self.in_line.get(key)?.stage {
+            Stage::Waiting(..) => return None,
+            Stage::Posted(ticket) => Some(self.ring.take(ticket)?),
+            Stage::Refused(_) => None,
+        };
+        match self.in_line.remove(key).stage {
+            Stage::Refused(outcome) => Some(outcome),
+            _ => outcome,
         }
     }
 
-    /// Has this woken when a queue of the channel is empty. The waker from before is the caller's to
-    /// drop.
-    pub(super) fn set_drained(&mut self, channel: usize, waker: Option<Waker>) -> Option<Waker> {
-        self.wanted += usize::from(waker.is_some());
-        let replaced = mem::replace(&mut self.channel(channel).drained, waker);
-        self.wanted -= usize::from(replaced.is_some());
+    /// Has the operation's task woken when it has ended. What it had before is the caller's to drop.
+    pub(super) fn set_waker(&mut self, begun: Begun<R::Ticket>, waker: Waker) -> Option<Wait> {
+        let ticket = match begun {
+            Begun::Posted(ticket) => ticket,
+            Begun::InLine(key) => match self.in_line.get_mut(key)? {
+                InLine {
+                    stage: Stage::Posted(ticket),
+                    ..
+                } => *ticket,
+                waiting => return waiting.waker.replace(waker).map(Wait::Task),
+            },
+        };
+        self.wait(ticket, Wait::Task(waker))
+    }
+
+    pub(super) fn wait(&mut self, ticket: R::Ticket, wait: Wait) -> Option<Wait> {
+        let slot = R::slot(ticket);
+        if slot >= self.waits.len() {
+            self.waits.resize_with(slot + 1, || None);
+        }
+        let replaced = self.waits[slot].replace(wait);
+        self.wanted += usize::from(replaced.is_none());
         replaced
     }
 
-    /// Posts from the head of a line, as long as there are places.
-    pub(super) fn advance(&mut self, channel: usize, queue: usize) {
-        while let Some(key) = self.channel(channel).lines[queue].head() {
-            if !self.post_head(key) {
-                return;
-            }
-        }
+    pub(super) fn unwait(&mut self, ticket: R::Ticket) -> Option<Wait> {
+        let wait = self.waits.get_mut(R::slot(ticket))?.take()?;
+        self.wanted -= 1;
+        Some(wait)
     }
 
-    /// Posts the head of a line. `false` if there is no place for it yet.
-    #[cold]
-    fn post_head(&mut self, key: usize) -> bool {
-        let Op { channel, .. } = self.ops[key];
-        let Some(mut work) = self.works.take(key) else {
-            return false;
-        };
-        match work.post(&mut self.ring, channel) {
-            Started::Posted(ticket) => {
-                self.leave_line(key);
-                let op = &mut self.ops[key];
-                op.stage = Stage::InFlight(ticket);
-                self.wanted -= usize::from(op.waker.is_none());
-                self.posted(key, ticket);
-                true
-            }
-            Started::Refused(outcome) => {
-                self.leave_line(key);
-                self.wanted -= 1;
-                self.refused(key, outcome);
-                true
-            }
-            Started::Full => {
-                self.works.put(key, work);
-                false
-            }
-        }
-    }
-
-    /// What has to be dropped, where nothing is locked.
+    /// Nobody wants the operation's outcome any more. What has to be dropped, where nothing is
+    /// locked.
     #[must_use]
-    pub(super) fn abandon(&mut self, key: usize) -> Option<Dropped<R>> {
-        let op = self.ops.get_mut(key)?;
-        let (channel, queue) = (op.channel, op.queue);
-        match op.stage {
-            Stage::InFlight(_) => {
-                op.stage = Stage::Abandoned;
-                let waker = op.waker.take();
-                self.wanted += usize::from(waker.is_none());
-                // Its buffers are to come back even if nobody waits for anything.
-                self.turn(None);
-                Some((None, None, waker))
+    pub(super) fn abandon(&mut self, begun: Begun<R::Ticket>) -> Option<Dropped<R>> {
+        let ticket = match begun {
+            Begun::Posted(ticket) => ticket,
+            Begun::InLine(key) => {
+                let op = self.in_line.try_remove(key)?;
+                match op.stage {
+                    Stage::Posted(ticket) => ticket,
+                    Stage::Waiting(work, gap) => {
+                        self.leave_line(op.channel, op.queue, gap);
+                        // It may have been all that kept the next from its place.
+                        self.changed(op.channel);
+                        return Some((Some(work), None, op.waker.map(Wait::Task)));
+                    }
+                    Stage::Refused(outcome) => {
+                        return Some((None, Some(outcome), op.waker.map(Wait::Task)));
+                    }
+                }
             }
-            Stage::Waiting(_) => {
-                self.leave_line(key);
-                self.wanted -= 1;
-                let work = self.works.take(key);
-                let op = self.ops.remove(key);
-                self.finished(channel, queue);
-                // It may have been all that kept the next from its place.
-                self.advance(channel, queue);
-                self.collect_ended();
-                Some((work, None, op.waker))
-            }
-            Stage::Done => {
-                let (outcome, op) = self.remove(key);
-                Some((None, outcome, op.waker))
-            }
-            Stage::Abandoned => None,
+        };
+        let outcome = self.ring.take(ticket);
+        if outcome.is_some() {
+            return Some((None, outcome, self.unwait(ticket)));
         }
+        let waker = self.wait(ticket, Wait::Abandoned);
+        // Its buffers are to come back even if nobody waits for anything.
+        self.turn(None);
+        Some((None, None, waker))
     }
 
-    #[inline]
-    pub(super) fn is_done(&self, key: usize) -> bool {
-        matches!(self.ops.get(key), Some(op) if matches!(op.stage, Stage::Done))
+    /// Has this woken when nothing is left in these queues of a channel. The waker from before is the
+    /// caller's to drop.
+    pub(super) fn set_drained(
+        &mut self,
+        channel: usize,
+        waits: Option<(Waker, [bool; 2])>,
+    ) -> Option<Waker> {
+        self.wanted += usize::from(waits.is_some());
+        let here = &mut self.channel(channel).drained;
+        let (replaced, _) = mem::replace(here, waits)?;
+        self.wanted -= 1;
+        Some(replaced)
     }
 
-    /// Takes out an operation that is done.
-    pub(super) fn remove(&mut self, key: usize) -> (Option<R::Outcome>, Op<R::Ticket>) {
-        (self.outcomes.take(key), self.ops.remove(key))
+    /// Whether nothing is left in these queues of a channel.
+    pub(super) fn is_empty(&mut self, channel: usize, queues: [bool; 2]) -> bool {
+        (0..2).all(|queue| {
+            let is_left = self.has_line(channel, queue) || !self.ring.is_idle(channel, queue);
+            !queues[queue] || !is_left
+        })
     }
 
-    /// Has the operation's task woken when it is done. The waker from before is the caller's to
-    /// drop.
-    pub(super) fn set_waker(&mut self, key: usize, waker: &Waker) -> Option<Waker> {
-        let op = self.ops.get_mut(key)?;
-        match &mut op.waker {
-            Some(old) if old.will_wake(waker) => None,
-            place => {
-                let is_new = place.is_none() && matches!(op.stage, Stage::InFlight(_));
-                self.wanted += usize::from(is_new);
-                place.replace(waker.clone())
-            }
-        }
+    /// How many channels have, or had, anything in line or anybody who waits.
+    pub(super) const fn channels(&self) -> usize {
+        self.channels.len()
     }
 
-    #[inline]
     pub(super) fn channel(&mut self, channel: usize) -> &mut Channel {
         if channel >= self.channels.len() {
-            self.grow_channels(channel);
+            self.channels.resize_with(channel + 1, Channel::default);
         }
         &mut self.channels[channel]
-    }
-
-    #[cold]
-    fn grow_channels(&mut self, channel: usize) {
-        self.channels.resize_with(channel + 1, Channel::default);
     }
 }
 
@@ -380,5 +284,5 @@ impl<R: Ring> State<R> {
 pub(super) type Dropped<R> = (
     Option<<R as Ring>::Work>,
     Option<<R as Ring>::Outcome>,
-    Option<Waker>,
+    Option<Wait>,
 );

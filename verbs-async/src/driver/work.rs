@@ -1,25 +1,46 @@
 //! What the driver asks of a ring and of the work that is posted to it.
 
 /// What is driven: a completion queue and what is posted to it.
+///
+/// Work has a slot of it from its post until its outcome has been taken.
 pub(crate) trait Ring {
     /// What to do: all kinds of it in one.
     type Work: Work<Self>;
     /// How it ended.
     type Outcome;
-    /// Names work that is in flight.
+    /// Names work that has a slot.
     type Ticket: Copy;
+    /// Why work can't be done.
+    type Refusal;
 
-    /// A number for work that is in flight, which no other has at the time.
+    /// The slot: a number that no other work has at the time.
     fn slot(ticket: Self::Ticket) -> usize;
 
-    /// Whether [`next_done`](Self::next_done) has something without a poll.
-    fn has_done(&self) -> bool;
+    /// The channel it was posted on.
+    fn channel(ticket: Self::Ticket) -> usize;
 
-    /// Takes something that is done; polls if it knows of nothing. `None` if the queue is empty.
-    fn next_done(&mut self) -> Option<Done<Self>>;
+    /// Whether [`next_ended`](Self::next_ended) has something without a poll.
+    fn has_ended(&self) -> bool;
 
-    /// Has the next completion announced. If that fails, it gives up: everything is done then.
+    /// Names something that has ended, once; polls if it knows of nothing. `None` if the queue is
+    /// empty.
+    fn next_ended(&mut self) -> Option<Self::Ticket>;
+
+    /// Takes the outcome of work, if it is known to have ended; polls nothing.
+    fn take(&mut self, ticket: Self::Ticket) -> Option<Self::Outcome>;
+
+    /// Whether nothing is in flight in this queue of a channel.
+    fn is_idle(&mut self, channel: usize, queue: usize) -> bool;
+
+    /// Has the next completion announced. If that fails, it gives up: everything has ended then.
     fn arm(&mut self);
+}
+
+/// How an operation ends, as its future tells it.
+pub(crate) trait End<R: Ring>: From<R::Outcome> {
+    /// Takes it from the ring if it is there; polls once at most. It may give up on any, which come as
+    /// the ring's outcomes then.
+    fn poll(ring: &mut R, ticket: R::Ticket) -> Option<Self>;
 }
 
 /// What can be posted to a ring.
@@ -27,22 +48,28 @@ pub(crate) trait Work<R: Ring + ?Sized>: Into<R::Work> {
     /// Which of the channel's two queues it is for.
     fn queue(&self) -> usize;
 
-    /// Posts it, and leaves nothing of it; or all of it, if there is no place for it.
+    /// Posts it, and leaves nothing of it; or all of it.
     fn post(&mut self, ring: &mut R, channel: usize) -> Started<R>;
+
+    /// The outcome of work that was refused, with all of it.
+    fn refused(&mut self, refusal: R::Refusal) -> R::Outcome;
 }
 
 /// What became of work that was to be posted.
 pub(crate) enum Started<R: Ring + ?Sized> {
     /// It is in flight.
     Posted(R::Ticket),
-    /// There is no place for it yet.
+    /// There is no place for it until something else in its queue has ended.
     Full,
     /// It can't be done.
-    Refused(R::Outcome),
+    Refused(R::Refusal),
 }
 
-/// Something that is done.
-pub(crate) struct Done<R: Ring + ?Sized> {
-    pub(crate) ticket: R::Ticket,
-    pub(crate) outcome: R::Outcome,
+/// Where work that has begun is found.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Begun<T> {
+    /// In its slot, in flight or ended.
+    Posted(T),
+    /// In line, or where that says it went.
+    InLine(usize),
 }

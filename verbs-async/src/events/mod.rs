@@ -12,7 +12,7 @@ use crate::bell::{Look, bell};
 use crate::error::{Error, Result};
 use crate::notifier::{CqNotifier, ThreadNotifier};
 use crate::sync::Mutex;
-use queues::{Queues, lock, take_events};
+use queues::{Queues, take_events};
 
 mod queues;
 
@@ -122,7 +122,7 @@ impl CqEvents {
     ///
     /// [`Error::AlreadyAwaited`].
     pub(crate) fn subscribe(&self, cq: &CompletionQueue) -> Result<Subscription> {
-        if !lock(&self.hub.queues).add(key(cq)) {
+        if !self.hub.queues.lock().add(key(cq)) {
             return Err(Error::AlreadyAwaited);
         }
         Ok(Subscription {
@@ -139,13 +139,17 @@ impl Subscription {
 
     /// From now on the listener hears of the queue.
     pub(crate) fn listen(&self, listener: Weak<dyn Announced>) {
-        lock(&self.events.hub.queues).listen(key(&self.cq), listener);
+        self.events
+            .hub
+            .queues
+            .lock()
+            .listen(key(&self.cq), listener);
     }
 
     /// Has the queue's next completion announced.
     pub(crate) fn arm(&self) -> Result<()> {
         // Locked until the queue is armed: whoever arms before a loss is told of it.
-        let mut queues = lock(&self.events.hub.queues);
+        let mut queues = self.events.hub.queues.lock();
         queues.arm(key(&self.cq))?;
         self.cq.req_notify(false)?;
         Ok(())
@@ -154,7 +158,7 @@ impl Subscription {
 
 impl Drop for Subscription {
     fn drop(&mut self) {
-        lock(&self.events.hub.queues).remove(key(&self.cq));
+        self.events.hub.queues.lock().remove(key(&self.cq));
     }
 }
 
@@ -191,7 +195,7 @@ impl Hub {
 
     /// Tells all that nothing will be announced any more.
     fn lose(&self, error: &io::Error) {
-        let listeners = lock(&self.queues).lose(error.kind());
+        let listeners = self.queues.lock().lose(error.kind());
         for listener in listeners {
             if let Some(listener) = listener.upgrade() {
                 listener.unwatched(error);

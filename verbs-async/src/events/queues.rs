@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::io;
 
-use crate::sync::{Mutex, MutexGuard, PoisonError};
+use crate::sync::Mutex;
 
 /// The queues on a completion channel, by their keys, each with a listener.
 pub(crate) struct Queues<L> {
@@ -101,7 +101,7 @@ pub(crate) fn take_events<L: Clone, Q>(
 ) -> io::Result<()> {
     // The queue lives until its event has been dealt with: until then its key is its own.
     while let Some(queue) = next()? {
-        let (listener, left) = lock(queues).had_event(key(&queue));
+        let (listener, left) = queues.lock().had_event(key(&queue));
         if let Some(listener) = listener {
             tell(listener);
         }
@@ -110,8 +110,4 @@ pub(crate) fn take_events<L: Clone, Q>(
         }
     }
     Ok(())
-}
-
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

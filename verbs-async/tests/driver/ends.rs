@@ -76,25 +76,25 @@ fn whoever_waits_until_all_is_drained_is_told_when_it_is() {
     let bell = Bell::new();
     let waker = Waker::from(std::sync::Arc::clone(&bell));
     let mut cx = Context::from_waker(&waker);
-    let mut drained = |queues: &[usize]| bench.driver.poll_drained(0, queues, &mut cx);
-    assert!(drained(&[0, 1]).is_ready(), "nothing has begun");
+    let mut drained = |queues: [bool; 2]| bench.driver.poll_drained(0, queues, &mut cx);
+    assert!(drained([true, true]).is_ready(), "nothing has begun");
     bench.start(0);
     let waits = bench.start(1);
     bench.start_on(0, bench.card.work(2, 1));
     // Another channel's work is not waited for.
     bench.start_on(1, bench.card.work(3, 0));
-    assert!(drained(&[0]).is_pending());
+    assert!(drained([true, false]).is_pending());
     bench.complete([0]);
     assert_eq!(bell.rings(), 0, "the next from the line is in flight");
     bench.driver.abandon(waits);
     assert_eq!(bell.rings(), 0, "what is abandoned is in flight still");
     bench.complete([1]);
     assert_eq!(bell.rings(), 1);
-    assert!(drained(&[0]).is_ready());
-    assert!(drained(&[0, 1]).is_pending());
+    assert!(drained([true, false]).is_ready());
+    assert!(drained([true, true]).is_pending());
     bench.complete([2]);
     assert_eq!(bell.rings(), 2);
-    assert!(drained(&[0, 1]).is_ready());
+    assert!(drained([true, true]).is_ready());
 }
 
 #[test]
@@ -104,16 +104,31 @@ fn whoever_waits_until_all_is_drained_needs_nobody_else_to_wait() {
     let waker = Waker::from(std::sync::Arc::clone(&bell));
     bench.start(0);
     let mut cx = Context::from_waker(&waker);
-    assert!(bench.driver.poll_drained(0, &[0], &mut cx).is_pending());
+    assert!(
+        bench
+            .driver
+            .poll_drained(0, [true, false], &mut cx)
+            .is_pending()
+    );
     bench.complete([0]);
     assert_eq!(bell.rings(), 1);
     // Even if it ended before that.
     bench.start(1);
-    assert!(bench.driver.poll_drained(0, &[0], &mut cx).is_pending());
+    assert!(
+        bench
+            .driver
+            .poll_drained(0, [true, false], &mut cx)
+            .is_pending()
+    );
     bench.complete([1]);
     bench.start(2);
     assert!(!bench.card.complete(2) || bench.card.unseen() == 1);
-    assert!(bench.driver.poll_drained(0, &[0], &mut cx).is_ready());
+    assert!(
+        bench
+            .driver
+            .poll_drained(0, [true, false], &mut cx)
+            .is_ready()
+    );
 }
 
 #[test]
@@ -124,21 +139,46 @@ fn a_line_that_empties_by_being_left_or_refused_is_drained() {
     let mut cx = Context::from_waker(&waker);
     bench.start(0);
     let waits = bench.start(1);
-    assert!(bench.driver.poll_drained(0, &[0], &mut cx).is_pending());
+    assert!(
+        bench
+            .driver
+            .poll_drained(0, [true, false], &mut cx)
+            .is_pending()
+    );
     bench.driver.abandon(waits);
     bench.complete([0]);
     assert_eq!(bell.rings(), 1);
-    assert!(bench.driver.poll_drained(0, &[0], &mut cx).is_ready());
+    assert!(
+        bench
+            .driver
+            .poll_drained(0, [true, false], &mut cx)
+            .is_ready()
+    );
 
     bench.start(0);
     bench.start(1);
-    assert!(bench.driver.poll_drained(0, &[0], &mut cx).is_pending());
-    bench.driver.with(|ring| ring.0.lock().give_up());
+    assert!(
+        bench
+            .driver
+            .poll_drained(0, [true, false], &mut cx)
+            .is_pending()
+    );
+    bench.driver.with(None, |ring| ring.0.lock().give_up());
     assert_eq!(bell.rings(), 2);
-    assert!(bench.driver.poll_drained(0, &[0], &mut cx).is_ready());
+    assert!(
+        bench
+            .driver
+            .poll_drained(0, [true, false], &mut cx)
+            .is_ready()
+    );
     // What is refused at once was never there.
     let refused = bench.start(2);
-    assert!(bench.driver.poll_drained(0, &[0], &mut cx).is_ready());
+    assert!(
+        bench
+            .driver
+            .poll_drained(0, [true, false], &mut cx)
+            .is_ready()
+    );
     assert_eq!(bench.end(refused), Some((2, End::Refused)));
 }
 
@@ -230,11 +270,11 @@ fn an_operation_allocates_nothing_once_the_driver_is_warm() {
     let bell = Waker::from(Bell::new());
     // In flight, in line, woken, abandoned in flight and in line.
     let round = || {
-        let mut keys = [0; 6];
-        for (id, key) in keys.iter_mut().enumerate() {
-            *key = bench.start(id);
-            assert!(bench.poll_with(*key, &bell).is_pending());
-        }
+        let keys = std::array::from_fn::<_, 6, _>(|id| {
+            let key = bench.start(id);
+            assert!(bench.poll_with(key, &bell).is_pending());
+            key
+        });
         bench.driver.abandon(keys[0]);
         bench.driver.abandon(keys[4]);
         for id in [0, 1, 2, 3, 5] {

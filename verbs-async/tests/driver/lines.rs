@@ -1,10 +1,11 @@
 //! Places, and the lines of those who wait for one.
 
-use crate::ring::{End, Work};
+use crate::driver::Begun;
+use crate::ring::{End, Ticket, Work};
 use crate::task::{Bell, Bench};
 
 /// A queue with one place, taken by 0, and so many in its line behind it.
-fn line(behind: usize) -> (Bench, Vec<usize>) {
+fn line(behind: usize) -> (Bench, Vec<Begun<Ticket>>) {
     let bench = Bench::new(1);
     let keys = (0..=behind).map(|id| bench.start(id)).collect();
     (bench, keys)
@@ -138,7 +139,7 @@ fn a_ring_that_goes_down_refuses_all_who_are_in_line() {
     for (key, bell) in keys.iter().zip(&bells) {
         assert!(bench.poll(*key, bell).is_pending());
     }
-    bench.driver.with(|ring| ring.0.lock().give_up());
+    bench.driver.with(None, |ring| ring.0.lock().give_up());
     assert_eq!(bells.each_ref().map(|bell| bell.rings()), [1; 4]);
     for (id, key) in keys.into_iter().enumerate() {
         let end = if id == 0 { End::Aborted } else { End::Refused };
@@ -151,7 +152,9 @@ fn a_ring_that_goes_down_refuses_all_who_are_in_line() {
 #[test]
 fn a_place_that_a_change_of_the_ring_frees_is_given_to_the_line() {
     let (bench, _) = line(2);
-    bench.driver.with(|ring| ring.0.lock().free[0][0] += 1);
+    bench
+        .driver
+        .with(None, |ring| ring.0.lock().free[0][0] += 1);
     assert_eq!(bench.posted(), [0, 1]);
 }
 
@@ -169,20 +172,4 @@ fn a_batch_at_the_head_gets_its_places_however_many_come() {
     }
     bench.complete([3]);
     assert_eq!(bench.posted(), [0, 1, 2, 3, 100]);
-}
-
-#[test]
-fn what_is_done_and_not_taken_keeps_nothing_from_its_place() {
-    let bench = Bench::new(2);
-    bench.card.lock().numbers = Some(2);
-    let keys = [0, 1].map(|id| bench.start(id));
-    bench.complete([0, 1]);
-    // Its poll finds the other one, too, which nobody asks for.
-    assert_eq!(bench.end(keys[0]), Some((0, End::Success)));
-    bench.start(2);
-    assert_eq!(bench.posted(), [0, 1, 2]);
-    // Nothing of its own channel is in flight, whose end would post it.
-    bench.start_on(1, bench.card.work(3, 0));
-    assert_eq!(bench.posted(), [0, 1, 2, 3]);
-    assert_eq!(bench.end(keys[1]), Some((1, End::Success)));
 }

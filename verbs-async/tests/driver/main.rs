@@ -22,5 +22,6 @@ mod wakers;
 
 /// What the driver is made of.
 mod sync {
-    pub(crate) use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+    pub(crate) use parking_lot::{Mutex, MutexGuard};
+    pub(crate) use std::sync::Arc;
 }

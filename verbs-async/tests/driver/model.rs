@@ -6,7 +6,8 @@ use std::task::Poll;
 use proptest::prelude::{Strategy, any};
 use proptest::{collection, prop_oneof, proptest};
 
-use crate::ring::{End, Work};
+use crate::driver::Begun;
+use crate::ring::{End, Ticket, Work};
 use crate::task::{Bell, Bench};
 
 /// Something that happens. Numbers choose among what there is.
@@ -41,7 +42,7 @@ fn step() -> impl Strategy<Value = Step> {
 /// An operation that somebody holds.
 struct Held {
     id: usize,
-    key: usize,
+    key: Begun<Ticket>,
     bell: Arc<Bell>,
     asleep: bool,
 }

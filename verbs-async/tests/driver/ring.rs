@@ -6,10 +6,8 @@ use std::mem;
 use std::sync::Arc as Counter;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use std::task::Poll;
-
-use crate::driver::{self, Done, Ring, Started};
-use crate::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use crate::driver::{self, Ring, Started};
+use crate::sync::{Arc, Mutex, MutexGuard};
 
 /// Work for one of a channel's queues, where it takes up a number of places.
 pub(crate) struct Work {
@@ -58,22 +56,37 @@ pub(crate) struct Card {
 pub(crate) struct State {
     // Of each channel's two queues.
     pub(crate) free: Vec<[usize; 2]>,
-    in_flight: Vec<Option<(usize, Work)>>,
-    // The numbers and ends of what the driver can find, in their order.
-    done: VecDeque<(usize, End)>,
+    places: usize,
+    slots: Vec<Option<Slot>>,
+    // What the driver can find, in its order.
+    done: VecDeque<(Ticket, End)>,
     // What a poll has found, and the driver has not asked for.
-    polled: VecDeque<(usize, End)>,
+    known: VecDeque<Ticket>,
     // One-shot: only what is added after the arming is announced, once.
     armed: bool,
     down: bool,
     pub(crate) arming_fails: bool,
     pub(crate) polls: usize,
     pub(crate) armings: usize,
-    // Numbers that all channels share, if there are too few for all places. Work that is done has
-    // its own until its outcome is taken.
-    pub(crate) numbers: Option<usize>,
     // The ids of what was posted, in its order.
     pub(crate) posted: Vec<usize>,
+}
+
+/// Work from its post until its outcome is taken.
+struct Slot {
+    ticket: Ticket,
+    work: Work,
+    // As the card has it, and as the driver can know it.
+    is_done: bool,
+    end: Option<End>,
+}
+
+/// Names work that has a slot; no other ever has the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Ticket {
+    slot: usize,
+    channel: usize,
+    serial: usize,
 }
 
 /// The driver's side.
@@ -84,6 +97,7 @@ impl Card {
     pub(crate) fn new(channels: usize, places: usize) -> Arc<Self> {
         let state = State {
             free: vec![[places; 2]; channels],
+            places,
             ..State::default()
         };
         let gone = Counter::default();
@@ -111,25 +125,18 @@ impl Card {
     #[must_use]
     pub(crate) fn complete(&self, id: usize) -> bool {
         let mut state = self.lock();
-        let mut slots = state.in_flight.iter();
-        let slot = slots.position(|work| matches!(work, Some((_, work)) if work.id == id));
-        let slot = slot.expect("it is in flight");
-        state.done.push_back((slot, End::Success));
+        let mut slots = state.slots.iter().flatten();
+        let ticket = slots.find(|slot| slot.work.id == id && !slot.is_done);
+        let ticket = ticket.expect("it is in flight").ticket;
+        state.end(ticket, End::Success);
         mem::take(&mut state.armed)
     }
 
     /// Whether this is in flight and has not ended.
     pub(crate) fn has(&self, id: usize) -> bool {
         let state = self.lock();
-        let mut works = state.in_flight.iter().enumerate();
-        works.any(|(slot, work)| {
-            matches!(work, Some((_, work)) if work.id == id)
-                && !state
-                    .done
-                    .iter()
-                    .chain(&state.polled)
-                    .any(|(done, _)| *done == slot)
-        })
+        let mut slots = state.slots.iter().flatten();
+        slots.any(|slot| slot.work.id == id && !slot.is_done)
     }
 
     /// How many of them the driver could find.
@@ -138,55 +145,71 @@ impl Card {
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 
 impl State {
+    fn slot(&mut self, ticket: Ticket) -> &mut Slot {
+        let slot = self.slots[ticket.slot].as_mut();
+        let slot = slot.filter(|slot| slot.ticket == ticket);
+        slot.expect("the driver asks for nothing that was taken")
+    }
+
+    fn end(&mut self, ticket: Ticket, end: End) {
+        self.slot(ticket).is_done = true;
+        self.done.push_back((ticket, end));
+    }
+
     /// As a card's: what is there is there no more.
     fn poll(&mut self) {
         self.polls += 1;
-        self.polled.extend(self.done.drain(..));
+        while let Some((ticket, end)) = self.done.pop_front() {
+            let slot = self.slot(ticket);
+            slot.end = Some(end);
+            let Work { queue, places, .. } = slot.work;
+            self.free[ticket.channel][queue] += places;
+            self.known.push_back(ticket);
+        }
     }
 
-    fn end(&mut self, slot: usize, end: End) -> Outcome {
-        let (channel, work) = self.in_flight[slot].take().expect("it was in flight");
-        self.free[channel][work.queue] += work.places;
-        let Work { id, buffer, .. } = work;
-        Outcome {
+    fn take(&mut self, ticket: Ticket) -> Option<Outcome> {
+        let end = self.slot(ticket).end?;
+        self.known.retain(|known| *known != ticket);
+        let Work { id, buffer, .. } = self.slots[ticket.slot].take()?.work;
+        Some(Outcome {
             id,
             end,
             _buffer: buffer,
-        }
+        })
     }
 
     /// Aborts what is in flight, and refuses what comes.
     pub(crate) fn give_up(&mut self) {
         self.down = true;
-        for slot in 0..self.in_flight.len() {
-            let ended = self
-                .done
-                .iter()
-                .chain(&self.polled)
-                .any(|(done, _)| *done == slot);
-            if self.in_flight[slot].is_some() && !ended {
-                self.done.push_back((slot, End::Aborted));
-            }
-        }
+        let slots = self.slots.iter().flatten();
+        let flying: Vec<_> = slots.filter(|slot| !slot.is_done).collect();
+        let flying: Vec<_> = flying.into_iter().map(|slot| slot.ticket).collect();
+        flying
+            .into_iter()
+            .for_each(|ticket| self.end(ticket, End::Aborted));
     }
 }
 
-impl FakeRing {
-    /// For the driver's `poll`.
-    pub(crate) fn take(&mut self, ticket: usize) -> Poll<Outcome> {
-        let mut state = self.0.lock();
-        state.poll();
-        let mut polled = state.polled.iter();
-        let at = polled.position(|(slot, _)| *slot == ticket);
-        match at.and_then(|at| state.polled.remove(at)) {
-            Some((slot, end)) => Poll::Ready(state.end(slot, end)),
-            None => Poll::Pending,
+impl driver::End<FakeRing> for Outcome {
+    fn poll(ring: &mut FakeRing, ticket: Ticket) -> Option<Self> {
+        let mut state = ring.0.lock();
+        if state.slot(ticket).end.is_none() {
+            state.poll();
         }
+        state.take(ticket)
+    }
+}
+
+impl Drop for FakeRing {
+    fn drop(&mut self) {
+        // What nobody has taken goes with it.
+        self.0.lock().slots.clear();
     }
 }
 
@@ -198,53 +221,80 @@ impl driver::Work<FakeRing> for Work {
     fn post(&mut self, ring: &mut FakeRing, channel: usize) -> Started<FakeRing> {
         let mut state = ring.0.lock();
         if state.down {
-            return Started::Refused(Outcome {
-                id: self.id,
-                end: End::Refused,
-                _buffer: mem::take(&mut self.buffer),
-            });
+            return Started::Refused(());
         }
-        let numbered = state.in_flight.iter().flatten().count();
-        let is_numbered = state.numbers.is_none_or(|numbers| numbered < numbers);
         let free = &mut state.free[channel][self.queue];
-        if *free < self.places || !is_numbered {
+        if *free < self.places {
             return Started::Full;
         }
         *free -= self.places;
         state.posted.push(self.id);
-        let slot = state.in_flight.iter().position(Option::is_none);
+        let slot = state.slots.iter().position(Option::is_none);
         let slot = slot.unwrap_or_else(|| {
-            state.in_flight.push(None);
-            state.in_flight.len() - 1
+            state.slots.push(None);
+            state.slots.len() - 1
         });
+        let serial = SERIALS.fetch_add(1, Ordering::Relaxed);
+        let ticket = Ticket {
+            slot,
+            channel,
+            serial,
+        };
         let buffer = mem::take(&mut self.buffer);
-        let posted = Self { buffer, ..*self };
-        state.in_flight[slot] = Some((channel, posted));
-        Started::Posted(slot)
+        state.slots[slot] = Some(Slot {
+            ticket,
+            work: Self { buffer, ..*self },
+            is_done: false,
+            end: None,
+        });
+        Started::Posted(ticket)
+    }
+
+    fn refused(&mut self, (): ()) -> Outcome {
+        Outcome {
+            id: self.id,
+            end: End::Refused,
+            _buffer: mem::take(&mut self.buffer),
+        }
     }
 }
+
+/// Not one of loom's: a number races with nothing.
+static SERIALS: AtomicUsize = AtomicUsize::new(0);
 
 impl Ring for FakeRing {
     type Work = Work;
     type Outcome = Outcome;
-    type Ticket = usize;
+    type Ticket = Ticket;
+    type Refusal = ();
 
-    fn slot(ticket: usize) -> usize {
-        ticket
+    fn slot(ticket: Ticket) -> usize {
+        ticket.slot
     }
 
-    fn has_done(&self) -> bool {
-        !self.0.lock().polled.is_empty()
+    fn channel(ticket: Ticket) -> usize {
+        ticket.channel
     }
 
-    fn next_done(&mut self) -> Option<Done<Self>> {
+    fn has_ended(&self) -> bool {
+        !self.0.lock().known.is_empty()
+    }
+
+    fn next_ended(&mut self) -> Option<Ticket> {
         let mut state = self.0.lock();
-        if state.polled.is_empty() {
+        if state.known.is_empty() {
             state.poll();
         }
-        let (ticket, end) = state.polled.pop_front()?;
-        let outcome = state.end(ticket, end);
-        Some(Done { ticket, outcome })
+        state.known.pop_front()
+    }
+
+    fn take(&mut self, ticket: Ticket) -> Option<Outcome> {
+        self.0.lock().take(ticket)
+    }
+
+    fn is_idle(&mut self, channel: usize, queue: usize) -> bool {
+        let state = self.0.lock();
+        state.free[channel][queue] == state.places
     }
 
     fn arm(&mut self) {

@@ -7,8 +7,8 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::Duration;
 
-use crate::driver::Driver;
-use crate::ring::{Card, End, FakeRing, Outcome, Work};
+use crate::driver::{Begun, Driver};
+use crate::ring::{Card, End, FakeRing, Outcome, Ticket, Work};
 
 /// Far longer than anything here takes.
 const LONG: Duration = Duration::from_secs(10);
@@ -48,31 +48,31 @@ impl Bench {
     }
 
     /// Begins work in the first queue of the first channel.
-    pub(crate) fn start(&self, id: usize) -> usize {
+    pub(crate) fn start(&self, id: usize) -> Begun<Ticket> {
         self.start_on(0, self.card.work(id, 0))
     }
 
-    pub(crate) fn start_on(&self, channel: usize, work: Work) -> usize {
+    pub(crate) fn start_on(&self, channel: usize, work: Work) -> Begun<Ticket> {
         self.driver.start(channel, work)
     }
 
     /// A batch of so many in the first queue of the first channel.
-    pub(crate) fn start_batch(&self, id: usize, places: usize) -> usize {
+    pub(crate) fn start_batch(&self, id: usize, places: usize) -> Begun<Ticket> {
         let work = self.card.work(id, 0);
         self.start_on(0, Work { places, ..work })
     }
 
-    pub(crate) fn poll(&self, key: usize, bell: &Arc<Bell>) -> Poll<Outcome> {
+    pub(crate) fn poll(&self, key: Begun<Ticket>, bell: &Arc<Bell>) -> Poll<Outcome> {
         self.poll_with(key, &Waker::from(Arc::clone(bell)))
     }
 
-    pub(crate) fn poll_with(&self, key: usize, waker: &Waker) -> Poll<Outcome> {
+    pub(crate) fn poll_with(&self, key: Begun<Ticket>, waker: &Waker) -> Poll<Outcome> {
         let mut cx = Context::from_waker(waker);
-        self.driver.poll(key, &mut cx, FakeRing::take)
+        self.driver.poll(&key, &mut cx)
     }
 
     /// The outcome's id and end, if it is done.
-    pub(crate) fn end(&self, key: usize) -> Option<(usize, End)> {
+    pub(crate) fn end(&self, key: Begun<Ticket>) -> Option<(usize, End)> {
         match self.poll_with(key, Waker::noop()) {
             Poll::Ready(outcome) => Some((outcome.id, outcome.end)),
             Poll::Pending => None,

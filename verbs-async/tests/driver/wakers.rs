@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use std::task::{Context, Wake, Waker};
 
 use crate::driver::Driver;
-use crate::ring::{Card, FakeRing};
+use crate::ring::{Card, FakeRing, Outcome};
 use crate::task::{Bell, Bench, bounded};
 
 /// A waker that comes back to the driver when it is woken, and when it is dropped.
@@ -29,7 +29,7 @@ impl Comes {
         *self.back.lock().unwrap() += 1;
         let key = self.driver.start(1, self.card.work(1000, 1));
         let mut cx = Context::from_waker(Waker::noop());
-        drop(self.driver.poll(key, &mut cx, FakeRing::take));
+        drop(self.driver.poll::<Outcome>(&key, &mut cx));
         self.driver.abandon(key);
         self.driver.announced();
     }
@@ -60,7 +60,12 @@ fn a_waker_that_comes_back_finds_the_lock_free() {
         assert_eq!(*comes.back.lock().unwrap(), 2);
         let mut cx = Context::from_waker(&waker);
         bench.start(2);
-        assert!(bench.driver.poll_drained(0, &[0], &mut cx).is_pending());
+        assert!(
+            bench
+                .driver
+                .poll_drained(0, [true, false], &mut cx)
+                .is_pending()
+        );
         bench.complete([2]);
         assert_eq!(*comes.back.lock().unwrap(), 3);
     });
@@ -85,10 +90,20 @@ fn a_waker_that_comes_back_when_it_is_dropped_finds_the_lock_free() {
             let (_, waker) = Comes::waker(&bench);
             let mut cx = Context::from_waker(&waker);
             drop(waker.clone());
-            assert!(bench.driver.poll_drained(0, &[1], &mut cx).is_pending());
+            assert!(
+                bench
+                    .driver
+                    .poll_drained(0, [false, true], &mut cx)
+                    .is_pending()
+            );
         }
         let mut cx = Context::from_waker(Waker::noop());
-        assert!(bench.driver.poll_drained(0, &[1], &mut cx).is_pending());
+        assert!(
+            bench
+                .driver
+                .poll_drained(0, [false, true], &mut cx)
+                .is_pending()
+        );
     });
 }
 

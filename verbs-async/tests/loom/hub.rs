@@ -5,7 +5,7 @@ use std::io;
 
 use loom::thread;
 
-use crate::queues::{Queues, lock, take_events};
+use crate::queues::{Queues, take_events};
 use crate::races::explore;
 use crate::sync::{Arc, Mutex};
 
@@ -64,7 +64,7 @@ impl Hub {
     /// The card completes something; the notifier's thread wakes the hub if it has to.
     fn complete(&self, key: usize) {
         let wakes = {
-            let mut channel = lock(&self.channel);
+            let mut channel = self.channel.lock();
             channel.done[key] += 1;
             if !std::mem::take(&mut channel.armed[key]) {
                 return;
@@ -82,7 +82,7 @@ impl Hub {
     fn look(&self) {
         while self.is_readable() {
             let next = || {
-                let mut channel = lock(&self.channel);
+                let mut channel = self.channel.lock();
                 channel.looks += 1;
                 Ok::<_, io::Error>(channel.events.pop_front())
             };
@@ -91,20 +91,20 @@ impl Hub {
     }
 
     fn is_readable(&self) -> bool {
-        let mut channel = lock(&self.channel);
+        let mut channel = self.channel.lock();
         channel.waits = !channel.told;
         std::mem::take(&mut channel.told)
     }
 
     fn announced(&self, key: usize) {
-        let mut listener = lock(&self.listeners[key]);
+        let mut listener = self.listeners[key].lock();
         listener.armed = false;
         self.turn(key, &mut listener);
     }
 
     /// Somebody waits: polls, arms, polls once more.
     fn wait(&self, key: usize) {
-        self.turn(key, &mut lock(&self.listeners[key]));
+        self.turn(key, &mut self.listeners[key].lock());
     }
 
     fn turn(&self, key: usize, listener: &mut Listener) {
@@ -114,23 +114,23 @@ impl Hub {
         }
         listener.armed = true;
         {
-            let mut queues = lock(&self.queues);
+            let mut queues = self.queues.lock();
             queues.arm(key).unwrap();
-            lock(&self.channel).armed[key] = true;
+            self.channel.lock().armed[key] = true;
         }
         listener.expects -= self.poll(key);
     }
 
     fn poll(&self, key: usize) -> usize {
-        std::mem::take(&mut lock(&self.channel).done[key])
+        std::mem::take(&mut self.channel.lock().done[key])
     }
 
     /// When all is over, everything was found.
     fn assert_nothing_is_left(&self) {
         for (key, listener) in self.listeners.iter().enumerate() {
-            assert_eq!(lock(listener).expects, 0, "queue {key} was not told");
+            assert_eq!(listener.lock().expects, 0, "queue {key} was not told");
         }
-        assert_eq!(lock(&self.channel).events, [], "an event was left");
+        assert_eq!(self.channel.lock().events, [], "an event was left");
     }
 }
 
@@ -176,9 +176,9 @@ fn a_queue_that_goes_leaves_the_others_what_is_theirs() {
         let gone = {
             let hub = Arc::clone(&hub);
             thread::spawn(move || {
-                lock(&hub.queues).remove(0);
+                hub.queues.lock().remove(0);
                 // To destroy a queue takes its events back.
-                let mut channel = lock(&hub.channel);
+                let mut channel = hub.channel.lock();
                 channel.events.retain(|key| *key != 0);
                 channel.armed[0] = false;
             })
@@ -186,7 +186,7 @@ fn a_queue_that_goes_leaves_the_others_what_is_theirs() {
         hub.complete(1);
         first.join().unwrap();
         gone.join().unwrap();
-        assert_eq!(lock(&hub.listeners[1]).expects, 0);
+        assert_eq!(hub.listeners[1].lock().expects, 0);
     });
 }
 
@@ -197,9 +197,9 @@ fn one_event_is_looked_for_once() {
         hub.wait(0);
         // One that has gone is not waited for.
         hub.wait(1);
-        lock(&hub.queues).remove(1);
+        hub.queues.lock().remove(1);
         hub.complete(0);
-        assert_eq!(lock(&hub.channel).looks, 1);
+        assert_eq!(hub.channel.lock().looks, 1);
     });
 }
 
@@ -209,11 +209,11 @@ fn whoever_arms_while_all_is_lost_is_refused_or_told() {
         let hub = Hub::new(&[1]);
         let loses = {
             let hub = Arc::clone(&hub);
-            thread::spawn(move || lock(&hub.queues).lose(io::ErrorKind::BrokenPipe))
+            thread::spawn(move || hub.queues.lock().lose(io::ErrorKind::BrokenPipe))
         };
-        let armed = lock(&hub.queues).arm(0);
+        let armed = hub.queues.lock().arm(0);
         let told = loses.join().unwrap();
         assert!(armed.is_err() || told == [0]);
-        assert!(lock(&hub.queues).arm(0).is_err(), "nothing comes any more");
+        assert!(hub.queues.lock().arm(0).is_err(), "nothing comes any more");
     });
 }

@@ -21,8 +21,23 @@ mod ring;
 
 /// What the driver is made of, as loom has it.
 mod sync {
-    pub(crate) use loom::sync::{Arc, Mutex, MutexGuard};
-    pub(crate) use std::sync::PoisonError;
+    use std::sync::PoisonError;
+
+    pub(crate) use loom::sync::{Arc, MutexGuard};
+
+    /// As the crate's, which knows no poison.
+    #[derive(Default)]
+    pub(crate) struct Mutex<T>(loom::sync::Mutex<T>);
+
+    impl<T> Mutex<T> {
+        pub(crate) fn new(value: T) -> Self {
+            Self(loom::sync::Mutex::new(value))
+        }
+
+        pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
+            self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        }
+    }
 }
 
 /// Waking; a model's wakers do not panic, and what loom reports is not to be caught.
@@ -31,5 +46,10 @@ mod wake {
 
     pub(crate) fn all(wakers: impl IntoIterator<Item = Waker>) {
         wakers.into_iter().for_each(Waker::wake);
+    }
+
+    pub(crate) fn panics(what: impl FnOnce()) -> bool {
+        what();
+        false
     }
 }

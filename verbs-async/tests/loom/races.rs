@@ -5,8 +5,8 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use loom::thread;
 
-use crate::driver::Driver;
-use crate::ring::{Card, FakeRing, Outcome};
+use crate::driver::{Begun, Driver};
+use crate::ring::{Card, FakeRing, Outcome, Ticket};
 use crate::sync::Arc;
 
 /// Explores every schedule with at most so many preemptions: more find nothing new, and take hours.
@@ -28,7 +28,7 @@ struct Model {
 struct Task {
     model: Model,
     id: usize,
-    key: usize,
+    key: Begun<Ticket>,
     outcome: Option<Outcome>,
     bell: std::sync::Arc<Bell>,
     asleep: bool,
@@ -96,11 +96,9 @@ impl Task {
         // What was heard before this is answered by it.
         self.bell.0.store(false, Ordering::Relaxed);
         let waker = Waker::from(std::sync::Arc::clone(&self.bell));
-        match self
-            .model
-            .driver
-            .poll(self.key, &mut Context::from_waker(&waker), FakeRing::take)
-        {
+        let mut cx = Context::from_waker(&waker);
+        let driver = &self.model.driver;
+        match driver.poll::<Outcome>(&self.key, &mut cx) {
             Poll::Ready(outcome) => {
                 assert_eq!(outcome.id, self.id, "the outcome of another operation");
                 self.outcome = Some(outcome);
@@ -337,12 +335,17 @@ fn whoever_waits_for_the_end_of_all_is_woken() {
         let bell = std::sync::Arc::<Bell>::default();
         let waker = Waker::from(std::sync::Arc::clone(&bell));
         let mut cx = Context::from_waker(&waker);
-        let drained = model.driver.poll_drained(0, &[0, 1], &mut cx);
+        let drained = model.driver.poll_drained(0, [true, true], &mut cx);
         dropped.join().unwrap();
         card.join().unwrap();
         let heard = bell.0.load(Ordering::Relaxed);
         assert!(drained.is_ready() || heard, "the end of all was not told");
-        assert!(model.driver.poll_drained(0, &[0], &mut cx).is_ready());
+        assert!(
+            model
+                .driver
+                .poll_drained(0, [true, false], &mut cx)
+                .is_ready()
+        );
         drop(second);
     });
 }

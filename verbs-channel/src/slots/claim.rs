@@ -11,6 +11,8 @@ pub(crate) enum Keeper {
     Scope,
     /// The slot itself.
     Slot,
+    /// The slot itself, of an operation that is done and was named to whoever takes its result.
+    Named,
     /// An `unsafe` caller.
     Caller,
 }

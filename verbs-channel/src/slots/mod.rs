@@ -11,7 +11,8 @@
 //! One list runs through all slots: first those in use, in the order of their posts, then the free
 //! ones. To take a slot is to move the border by one, and so is to free what was taken last; to free
 //! all that was taken since a [`Mark`] is to move the border there. A second list, `ready`, runs
-//! through the operations that own their buffer and are done, in the order of completion.
+//! through the operations that own their buffer and are done, in the order of completion; to name one
+//! takes it out of that.
 //!
 //! Nothing here allocates after [`Slots::grow`], and nothing is unsafe.
 
@@ -175,7 +176,7 @@ impl<S: Copy, B> Slots<S, B> {
         let kept = match claim.keeper {
             Keeper::Lender => heard,
             Keeper::Scope => false,
-            Keeper::Slot | Keeper::Caller => true,
+            Keeper::Slot | Keeper::Named | Keeper::Caller => true,
         };
         let slots = &mut *self.slots;
         let other = found.iter().position(|completion| {
@@ -269,10 +270,7 @@ impl<S: Copy, B> Slots<S, B> {
             Some(error) => Err(error),
             None => slot.success.ok_or(TransportError::CLOSED),
         };
-        if slot.claim.keeper == Keeper::Slot {
-            self.ready.unlink(&mut self.slots, id.index());
-        }
-        self.free(id);
+        self.free_done(id);
         Some((member, result))
     }
 
@@ -304,7 +302,7 @@ impl<S: Copy, B> Slots<S, B> {
         self.find_in_flight(member, |keeper, buffer| match keeper {
             Keeper::Lender | Keeper::Scope => true,
             Keeper::Slot => buffer.is_none(),
-            Keeper::Caller => false,
+            Keeper::Named | Keeper::Caller => false,
         })
     }
 
@@ -430,7 +428,7 @@ impl<S: Copy, B> Slots<S, B> {
 
     /// Frees a slot that is not in `ready`.
     #[inline(always)]
-    fn free(&mut self, id: Id) {
+    pub(crate) fn free(&mut self, id: Id) {
         let index = id.index();
         let Some(slot) = self.slots.get_mut(index as usize) else {
             return;

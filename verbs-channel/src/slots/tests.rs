@@ -18,6 +18,7 @@ enum Step {
     Complete(usize),
     Succeed(usize),
     Release(usize),
+    Name,
     Abort(u32),
 }
 
@@ -43,6 +44,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         2 => any::<usize>().prop_map(Step::Complete),
         3 => any::<usize>().prop_map(Step::Succeed),
         4 => any::<usize>().prop_map(Step::Release),
+        2 => proptest::strategy::Just(Step::Name),
         1 => (0..2_u32).prop_map(Step::Abort),
     ];
     vec(step, 0..200)
@@ -141,6 +143,17 @@ fn run(steps: Vec<Step>) {
                     *model = Model::Gone;
                 } else {
                     assert!(released.is_none(), "a result was given twice, or too early");
+                }
+            }
+            Step::Name => {
+                let first = slots.first_ready();
+                let named = slots.name_ready();
+                assert_eq!(named.map(|(id, _)| id), first);
+                let op = all.iter_mut().find(|op| Some(op.0) == first);
+                if let Some((_, claim, _)) = op {
+                    assert_eq!(named.map(|(_, member)| member), Some(claim.member));
+                    // It stays, and is not ready any more.
+                    claim.keeper = Keeper::Named;
                 }
             }
             Step::Abort(member) => {

@@ -346,7 +346,8 @@ fn a_success_is_polled_for_and_all_else_is_left_to_be_polled() {
     let mut success = |ticket| {
         let mut found = None;
         assert!(until(PATIENCE, || {
-            found = group.poll_success(ticket);
+            let success = group.poll_success(ticket);
+            found = success.map(|(success, buffer)| (*success, buffer));
             found.is_some()
         }));
         found.unwrap()
