@@ -3,15 +3,20 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use verbs_async::verbs_channel::BufferPool;
+use verbs_async::verbs_channel::verbs_core::{AckTimeout, Device};
+use verbs_async::verbs_channel::{BufferPool, Channel};
 use verbs_async::{AsyncChannel, AsyncGroup, Error};
 
-use crate::ends::{WAYS, Way, alone, block, connect, run, within};
+use crate::ends::{WAYS, Way, block, connect, events, run, within};
 use crate::harness::{PATIENCE, begin, device_name, peer_name, wire};
 
-/// Both ends, across the wire.
-fn across(way: Way) -> [(AsyncGroup, AsyncChannel); 2] {
-    let (here, there) = (alone(way, &device_name()), alone(way, &peer_name()));
+/// Both ends, across the wire; the cards send again after `timeout`, six times.
+fn across(way: Way, timeout: AckTimeout) -> [(AsyncGroup, AsyncChannel); 2] {
+    let [here, there] = [device_name(), peer_name()].map(|device| {
+        let context = Device::by_name(&device).unwrap().open().unwrap();
+        let builder = Channel::builder(&context.alloc_pd().unwrap()).ack_timeout(timeout);
+        AsyncGroup::new(builder, 1, &events(way, &context)).unwrap()
+    });
     let (left, right) = connect(&here, &there);
     [(here, left), (there, right)]
 }
@@ -26,7 +31,7 @@ fn a_link_that_goes_down_under_work_ends_it() {
     for way in WAYS {
         let here = here.clone();
         run(way, async move {
-            let [(group, left), (_there, right)] = across(way);
+            let [(group, left), (_there, right)] = across(way, AckTimeout::default());
             let pool = BufferPool::new(group.pd(), 8, 256).unwrap();
             let own = || block(&pool, &[1; 8]);
             let theirs = BufferPool::new(right.pd(), 8, 256).unwrap();
@@ -61,10 +66,12 @@ fn a_wire_that_loses_for_a_while_only_delays() {
     let Some([here, _]) = wire::netdevs(&test) else {
         return;
     };
+    // Half a second, and so some seconds in all: a busy machine mends the wire late.
+    let patient = AckTimeout::new(17).unwrap();
     for way in WAYS {
         let here = here.clone();
         run(way, async move {
-            let [(group, left), (_there, right)] = across(way);
+            let [(group, left), (_there, right)] = across(way, patient);
             let pool = BufferPool::new(group.pd(), 8, 64).unwrap();
             let theirs = BufferPool::new(right.pd(), 8, 64).unwrap();
             let receives: Vec<_> = (0..32)
@@ -79,7 +86,9 @@ fn a_wire_that_loses_for_a_while_only_delays() {
             assert!(in_vain.is_none());
             drop(broken);
             let sent = within(PATIENCE, sending).await.expect("they wait on");
-            assert!(sent.into_iter().all(|(sent, _)| sent.is_ok()));
+            for (sent, _) in sent {
+                sent.unwrap();
+            }
             for (at, (received, bytes)) in (0..).zip(join_all(receives).await) {
                 received.unwrap();
                 assert_eq!(bytes[..], [at; 8]);
