@@ -1,12 +1,13 @@
 //! The two ends of a connection, and what they work on.
 
+use std::fmt::Debug;
 use std::time::{Duration, Instant};
 
 use verbs_channel::verbs_core::{
     AccessFlags, AckTimeout, Device, MaxAckRetries, MaxRnrRetries, MemoryRegion, MinRnrTimer,
     ProtectionDomain, ScatterElement, SharedRegion, WorkError,
 };
-use verbs_channel::{Channel, DownReason, Error, PreparedChannel, TransportError};
+use verbs_channel::{Channel, DownReason, Error, PreparedChannel, ScopeError, TransportError};
 
 use crate::harness::{PATIENCE, device_name, peer_name};
 
@@ -136,12 +137,25 @@ pub(crate) fn bounded<T>(what: impl FnOnce() -> T) -> T {
 }
 
 /// Asserts that an operation ran into its deadline, and took its channel with it.
-pub(crate) fn assert_timed_out<T: std::fmt::Debug>(result: Result<T, Error>, channel: &Channel) {
+pub(crate) fn assert_timed_out<T: Debug>(result: Result<T, Error>, channel: &Channel) {
     match result.unwrap_err() {
         Error::Transport(error) => assert!(was_ended(&error, DownReason::TimedOut), "{error:?}"),
         other => panic!("{other:?}"),
     }
     assert_eq!(channel.down_reason(), Some(DownReason::TimedOut));
+}
+
+/// Asserts that a scope's work was ended for this reason, and its channel with it.
+pub(crate) fn assert_scope_ended<T: Debug, E: Debug>(
+    ended: Result<T, ScopeError<E>>,
+    channel: &Channel,
+    reason: DownReason,
+) {
+    match ended.unwrap_err() {
+        ScopeError::AutoPollError(error) => assert!(was_ended(&error, reason), "{error:?}"),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(channel.down_reason(), Some(reason));
 }
 
 /// Whether an operation was ended for this reason.

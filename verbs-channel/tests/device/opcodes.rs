@@ -28,11 +28,11 @@ const WAYS: [Way; 7] = [
         name: "scoped",
         out: |channel, work| {
             let ended = channel.scope(|scope| Ok::<_, Error>(scope.post(work)?.spin_poll()?));
-            ended.map(drop).map_err(of_closure)
+            ended.map(drop).map_err(ScopeError::flatten)
         },
         into: |channel, work| {
             let ended = channel.scope(|scope| Ok::<_, Error>(scope.post(work)?.spin_poll()?));
-            ended.map(drop).map_err(of_closure)
+            ended.map(drop).map_err(ScopeError::flatten)
         },
     },
     Way {
@@ -43,11 +43,11 @@ const WAYS: [Way; 7] = [
                 scope.poll();
                 Ok::<_, Error>(())
             });
-            ended.map_err(of_closure)
+            ended.map_err(ScopeError::flatten)
         },
         into: |channel, work| {
             let ended = channel.scope(|scope| scope.post(work).map(drop).map_err(Error::from));
-            ended.map_err(of_closure)
+            ended.map_err(ScopeError::flatten)
         },
     },
     Way {
@@ -61,14 +61,14 @@ const WAYS: [Way; 7] = [
                     }
                 }
             });
-            ended.map(drop).map_err(of_closure)
+            ended.map(drop).map_err(ScopeError::flatten)
         },
         into: |channel, work| {
             let ended = channel.manual_scope(|scope| {
                 let waited = scope.post(work)?.wait_timeout(PATIENCE);
                 Ok::<_, Error>(waited.expect("in time")?)
             });
-            ended.map(drop).map_err(of_closure)
+            ended.map(drop).map_err(ScopeError::flatten)
         },
     },
     Way {
@@ -78,7 +78,7 @@ const WAYS: [Way; 7] = [
                 let (result, _element) = scope.lend(work)?.wait();
                 Ok::<_, Error>(result?)
             });
-            ended.map(drop).map_err(of_closure)
+            ended.map(drop).map_err(ScopeError::flatten)
         },
         into: |channel, work| {
             let ended = channel.scope(|scope| {
@@ -86,7 +86,7 @@ const WAYS: [Way; 7] = [
                 let (result, _element) = loan.expect("in time");
                 Ok::<_, Error>(result?)
             });
-            ended.map(drop).map_err(of_closure)
+            ended.map(drop).map_err(ScopeError::flatten)
         },
     },
     Way {
@@ -95,17 +95,10 @@ const WAYS: [Way; 7] = [
         into: |channel, work| {
             let ended =
                 channel.scope(|scope| Ok::<_, Error>(scope.post_batch([work])?.spin_poll()?));
-            ended.map(drop).map_err(of_closure)
+            ended.map(drop).map_err(ScopeError::flatten)
         },
     },
 ];
-
-fn of_closure(error: ScopeError<Error>) -> Error {
-    match error {
-        ScopeError::ClosureError(error) => error,
-        ScopeError::AutoPollError(error) => error.into(),
-    }
-}
 
 const LEN: usize = 10_000;
 

@@ -10,7 +10,8 @@ use verbs_channel::{
 };
 
 use crate::ends::{
-    SOON, assert_timed_out, bounded, filled, here, impatient, stubborn, there, work_error, zeros,
+    SOON, assert_scope_ended, assert_timed_out, bounded, filled, here, impatient, stubborn, there,
+    work_error, zeros,
 };
 use crate::harness::child::{Child, Line, role};
 use crate::harness::{PATIENCE, Test, begin};
@@ -101,11 +102,7 @@ fn a_scope_of_receives_from_a_dead_peer_ends_by_the_channel_s_deadline() {
             Ok::<_, ()>(())
         })
     });
-    assert!(
-        matches!(ended, Err(ScopeError::AutoPollError(_))),
-        "{ended:?}"
-    );
-    assert_eq!(channel.down_reason(), Some(DownReason::TimedOut));
+    assert_scope_ended(ended, &channel, DownReason::TimedOut);
     into.fill(1);
 }
 

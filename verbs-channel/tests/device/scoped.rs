@@ -7,8 +7,8 @@ use verbs_channel::verbs_core::{ScatterElement, WcStatus};
 use verbs_channel::{DownReason, Error, ScopeError, TransportError};
 
 use crate::ends::{
-    SOON, bounded, bytes, filled, given, impatient, inside, pair, pair_of, pattern, stubborn,
-    was_ended, works, zeros,
+    SOON, assert_scope_ended, bounded, bytes, filled, given, impatient, inside, pair, pair_of,
+    pattern, stubborn, works, zeros,
 };
 use crate::harness::{PATIENCE, begin, until};
 
@@ -210,13 +210,7 @@ fn the_channel_s_deadline_ends_a_scope_that_would_not() {
             Ok::<_, ()>(())
         })
     });
-    match ended.unwrap_err() {
-        ScopeError::AutoPollError(error) => {
-            assert!(was_ended(&error, DownReason::TimedOut), "{error:?}");
-        }
-        other => panic!("{other:?}"),
-    }
-    assert_eq!(a.down_reason(), Some(DownReason::TimedOut));
+    assert_scope_ended(ended, &a, DownReason::TimedOut);
 }
 
 #[test]
@@ -235,13 +229,7 @@ fn a_manual_scope_aborts_what_is_left_and_says_so() {
             Ok::<_, ()>(())
         })
     });
-    match ended.unwrap_err() {
-        ScopeError::AutoPollError(error) => {
-            assert!(was_ended(&error, DownReason::Abandoned), "{error:?}");
-        }
-        other => panic!("{other:?}"),
-    }
-    assert_eq!(a.down_reason(), Some(DownReason::Abandoned));
+    assert_scope_ended(ended, &a, DownReason::Abandoned);
     // What was done, though nobody looked, is not aborted.
     drop(b);
     let (mut a, b) = pair();

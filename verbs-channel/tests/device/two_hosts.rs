@@ -8,10 +8,11 @@ use verbs_channel::verbs_core::{
     AckTimeout, MaxAckRetries, ProtectionDomain, RemoteMemoryRegion, SharedElement, SharedRegion,
     WcStatus,
 };
-use verbs_channel::{Channel, DownReason, Error, PreparedChannel, ScopeError};
+use verbs_channel::{Channel, DownReason, Error, PreparedChannel};
 
 use crate::ends::{
-    SOON, bounded, filled, given, here, patient, pattern, stubborn, was_ended, work_error, zeros,
+    SOON, assert_scope_ended, bounded, filled, given, here, patient, pattern, stubborn, work_error,
+    zeros,
 };
 use crate::harness::{PATIENCE, Test, begin, until};
 
@@ -157,10 +158,6 @@ fn a_machine_that_dies_under_a_card_that_never_gives_up() {
             }
         })
     });
-    let Err(ScopeError::AutoPollError(error)) = ended else {
-        panic!("{ended:?}");
-    };
-    assert!(was_ended(&error, DownReason::TimedOut), "{error:?}");
-    assert_eq!(channel.down_reason(), Some(DownReason::TimedOut));
+    assert_scope_ended(ended, &channel, DownReason::TimedOut);
     into.fill(1);
 }

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use verbs_channel::verbs_core::WcStatus;
-use verbs_channel::{DownReason, Error, ScopeError, TransportError};
+use verbs_channel::{DownReason, Error, TransportError};
 
 use crate::ends::{
-    SOON, assert_timed_out, bounded, bytes, filled, given, impatient, pair_of, pattern, stubborn,
-    was_ended, work_error, works, zeros,
+    SOON, assert_scope_ended, assert_timed_out, bounded, bytes, filled, given, impatient, pair_of,
+    pattern, stubborn, work_error, works, zeros,
 };
 use crate::harness::{PATIENCE, begin, wire};
 
@@ -43,11 +43,7 @@ fn total_loss_and_a_card_that_never_gives_up() {
             Ok::<_, Error>(())
         })
     });
-    let Err(ScopeError::AutoPollError(error)) = ended else {
-        panic!("{ended:?}");
-    };
-    assert!(was_ended(&error, DownReason::TimedOut), "{error:?}");
-    assert_eq!(a.down_reason(), Some(DownReason::TimedOut));
+    assert_scope_ended(ended, &a, DownReason::TimedOut);
     into.fill(1);
 }
 

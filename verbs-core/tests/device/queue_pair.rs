@@ -7,7 +7,7 @@ use verbs_core::{
 };
 
 use crate::harness::begin;
-use crate::harness::pair::{End, Pair, Side};
+use crate::harness::pair::{End, Pair, Side, works};
 
 #[test]
 #[ignore = "needs an RDMA device"]
@@ -154,10 +154,7 @@ fn every_gid_reaches_its_own_device() {
                 .unwrap()
         };
         let pair = Pair::between(Side::here(), Side::here(), build);
-        pair.b.receive(ReceiveWorkRequest::new::<Sge>(&mut []));
-        pair.a.post_one(SendWorkRequest::new::<Sge>(&mut []));
-        pair.a.sent();
-        pair.b.received();
+        works(&pair.a, &pair.b);
     }
 }
 

@@ -5,22 +5,8 @@ use verbs_core::{
     SendWorkRequest, Sge, WcStatus,
 };
 
-use crate::harness::pair::{End, Pair, Side, pattern};
+use crate::harness::pair::{End, Pair, Side, works};
 use crate::harness::{begin, is_soft, wait_for};
-
-/// Moves some bytes, to see that a connection works.
-fn works(a: &End, b: &End) {
-    let from = a.pd().reg_mr(pattern(3, 333)).unwrap();
-    let mut into = b.pd().reg_mr(vec![0_u8; 333]).unwrap();
-    let mut list = [into.scatter_element(..).unwrap()];
-    b.receive(ReceiveWorkRequest::new(&mut list));
-    a.post_one(SendWorkRequest::new(&mut [from
-        .gather_element(..)
-        .unwrap()]));
-    a.sent();
-    b.received();
-    assert!(into[..] == from[..]);
-}
 
 #[test]
 #[ignore = "needs an RDMA device"]

@@ -2,7 +2,8 @@
 
 use verbs_core::{
     CompletionQueue, Context, Device, PostError, PreparedQueuePair, ProtectionDomain, QueuePair,
-    QueuePairEndpoint, ReceiveWorkRequest, WcStatus, WorkCompletion, WorkRequest, WorkSuccess,
+    QueuePairEndpoint, ReceiveWorkRequest, SendWorkRequest, WcStatus, WorkCompletion, WorkRequest,
+    WorkSuccess,
 };
 
 use super::child::Line;
@@ -161,4 +162,17 @@ pub(crate) fn pattern(seed: usize, len: usize) -> Vec<u8> {
         state.to_le_bytes()[3]
     };
     (0..len).map(|_| next()).collect()
+}
+
+/// Some bytes, in more than one packet, cross from one end to the other unharmed.
+pub(crate) fn works(from: &End, to: &End) {
+    let source = from.pd().reg_mr(pattern(1, 20_000)).unwrap();
+    let mut sink = to.pd().reg_mr(vec![0_u8; 20_000]).unwrap();
+    let mut list = [sink.scatter_element(..).unwrap()];
+    to.receive(ReceiveWorkRequest::new(&mut list));
+    let mut list = [source.gather_element(..).unwrap()];
+    from.post_one(SendWorkRequest::new(&mut list));
+    from.sent();
+    to.received();
+    assert!(sink[..] == source[..]);
 }
