@@ -1,19 +1,27 @@
 //! Which device a program uses.
 
-use verbs_core::{Context, Device, Result};
+use verbs_channel::CreateChannel as _;
+use verbs_core::{Context, Device};
 
-use crate::Failure;
+use crate::{Common, Failure};
 
-/// Opens the device of this name, or the first one with an ACTIVE port.
+/// Opens the device that was asked for, or the first one with an ACTIVE port.
 ///
 /// # Errors
 ///
-/// As [`Device::by_name`] and [`Context::first_active`], which say what there is instead.
-pub fn open(name: Option<&str>) -> Result<Context> {
-    match name {
-        Some(name) => Device::by_name(name)?.open(),
-        None => Context::first_active(),
+/// As [`Device::by_name`] and [`Context::first_active`], which say what there is instead; or it has
+/// no such port or GID, which a server would else find out when its first client comes.
+pub fn open(common: &Common) -> Result<Context, Failure> {
+    let context = match &common.ib_dev {
+        Some(name) => Device::by_name(name)?.open()?,
+        None => Context::first_active()?,
+    };
+    if common.ib_port.is_some() || common.gid_idx.is_some() {
+        let pd = context.alloc_pd()?;
+        let channel = pd.create_channel().maybe_port_num(common.ib_port);
+        drop(channel.maybe_gid_index(common.gid_idx).build()?);
     }
+    Ok(context)
 }
 
 /// Checks that a port can send messages of this many bytes.

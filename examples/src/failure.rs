@@ -5,7 +5,7 @@ use std::fmt;
 use std::io::{self, Write as _};
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{Arg, ArgMatches, Command, Parser};
 
 /// Why a program ends: one line, the causes joined by `: `.
 ///
@@ -13,13 +13,26 @@ use clap::Parser;
 #[derive(Debug)]
 pub struct Failure {
     line: String,
+    is_misuse: bool,
 }
 
 impl Failure {
     /// A failure in the program's own words.
     #[must_use]
     pub fn new(line: impl Into<String>) -> Self {
-        Self { line: line.into() }
+        Self {
+            line: line.into(),
+            is_misuse: false,
+        }
+    }
+
+    /// The options make no sense together.
+    #[must_use]
+    pub fn misuse(line: impl Into<String>) -> Self {
+        Self {
+            line: format!("{}; --help shows the options", line.into()),
+            is_misuse: true,
+        }
     }
 }
 
@@ -37,7 +50,7 @@ impl<E: Error> From<E> for Failure {
             line = format!("{line}: {cause}");
             source = cause.source();
         }
-        Self { line }
+        Self::new(line)
     }
 }
 
@@ -54,8 +67,9 @@ pub trait Context<T> {
 impl<T, E: Into<Failure>> Context<T> for Result<T, E> {
     fn context<D: fmt::Display>(self, doing: impl FnOnce() -> D) -> Result<T, Failure> {
         self.map_err(|error| {
-            let failure: Failure = error.into();
-            Failure::new(format!("{}: {}", doing(), failure.line))
+            let Failure { line, is_misuse } = error.into();
+            let line = format!("{}: {line}", doing());
+            Failure { line, is_misuse }
         })
     }
 }
@@ -63,22 +77,32 @@ impl<T, E: Into<Failure>> Context<T> for Result<T, E> {
 /// Reads the options and runs `main`: 0 if it worked, 2 for options that make no sense, else 1; and
 /// then one line on standard error.
 pub fn run<O: Parser>(main: impl FnOnce(&O) -> Result<(), Failure>) -> ExitCode {
-    let name = O::command().get_name().to_owned();
-    let (code, failure) = match O::try_parse() {
-        Ok(options) => match main(&options) {
-            Ok(()) => return ExitCode::SUCCESS,
-            Err(failure) => (1, failure),
-        },
+    let command = with_negative_numbers(O::command());
+    let name = command.get_name().to_owned();
+    let parsed = |matches: ArgMatches| O::from_arg_matches(&matches);
+    let done = match command.try_get_matches().and_then(parsed) {
+        Ok(options) => main(&options),
         // `--help` comes as an error too.
-        Err(help) if !help.use_stderr() => match help.print() {
-            Ok(()) => return ExitCode::SUCCESS,
-            Err(error) => (1, error.into()),
-        },
-        Err(error) => (2, Failure::new(usage(&error.to_string()))),
+        Err(help) if !help.use_stderr() => help.print().map_err(Failure::from),
+        Err(error) => Err(Failure::misuse(usage(&error.to_string()))),
+    };
+    let Err(failure) = done else {
+        return ExitCode::SUCCESS;
     };
     // If standard error is closed too, the exit code is all that is left.
     drop(writeln!(io::stderr(), "{name}: {failure}"));
-    ExitCode::from(code)
+    ExitCode::from(if failure.is_misuse { 2 } else { 1 })
+}
+
+/// Takes `-5` for an option's value, which is then said to be too small, and not for an option.
+fn with_negative_numbers(command: Command) -> Command {
+    let takes_any = |arg: Arg| {
+        let is_option = !arg.is_positional() && arg.get_action().takes_values();
+        arg.allow_negative_numbers(is_option)
+    };
+    command
+        .mut_args(takes_any)
+        .mut_subcommands(with_negative_numbers)
 }
 
 /// What clap says over several lines: the error without the usage.
@@ -87,7 +111,14 @@ fn usage(text: &str) -> String {
     let before_help = before_usage.split("\n\nFor more").next();
     let error = before_help.unwrap_or(before_usage);
     let error = error.strip_prefix("error: ").unwrap_or(error);
-    format!("{}; --help shows the options", one_line(error))
+    // A host's name that begins with a hyphen is nobody's.
+    let error = error.split("\n\n  tip: to pass").next().unwrap_or(error);
+    let error = error.replace("\n\n  tip: ", "; ");
+    let error = error.replace(
+        "invalid digit found in string",
+        "not a whole number from 0 on",
+    );
+    one_line(&error)
 }
 
 fn one_line(text: &str) -> String {
@@ -98,6 +129,7 @@ fn one_line(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clap::CommandFactory as _;
 
     #[derive(Debug)]
     struct Cause(Option<io::Error>);
@@ -135,10 +167,21 @@ mod tests {
             #[arg(long)]
             size: u32,
         }
-        for words in [&["x"][..], &["x", "--size", "-"], &["x", "--siz", "1"]] {
-            let error = Options::try_parse_from(words).err().unwrap().to_string();
-            let line = usage(&error);
-            assert!(!line.contains('\n') && line.contains("--size"), "{line}");
+        for (words, says) in [
+            (&["x"][..], "--size"),
+            (&["x", "--size", "-"], "--size"),
+            (
+                &["x", "--siz", "1"],
+                "; a similar argument exists: '--size'",
+            ),
+            (&["x", "--size", "-5"], "-5 is not in"),
+            (&["x", "--size", "x"], "not a whole number"),
+            (&["x", "--size", "1", "-y"], "'-y' found"),
+        ] {
+            let command = with_negative_numbers(Options::command());
+            let error = command.try_get_matches_from(words).err().unwrap();
+            let line = usage(&error.to_string());
+            assert!(!line.contains('\n') && line.contains(says), "{line}");
             assert!(
                 !line.contains("Usage") && !line.starts_with("error"),
                 "{line}"

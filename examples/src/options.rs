@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use clap::Args;
 
+use crate::tcp::cannot_connect;
+
 /// Where the peer is, which device to use, and how long to wait.
 #[derive(Args, Clone, Debug)]
 #[non_exhaustive]
@@ -41,6 +43,12 @@ impl Common {
     #[must_use]
     pub const fn limit(&self) -> Duration {
         Duration::from_secs(self.timeout)
+    }
+
+    /// What a client says that cannot connect to the server on this host.
+    #[must_use]
+    pub fn cannot_connect(&self, host: &str) -> String {
+        cannot_connect(host, self.port)
     }
 
     /// How long a server waits for a client.

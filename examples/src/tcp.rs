@@ -96,7 +96,7 @@ impl Peer {
     ///
     /// The host is unknown, or nobody listens there.
     pub fn connect(host: &str, port: u16, limit: Duration) -> Result<Self, Failure> {
-        let doing = || format!("cannot connect to {host} on TCP port {port}");
+        let doing = || cannot_connect(host, port);
         let mut refused = io::Error::new(ErrorKind::NotFound, "it has no address");
         for address in (host, port).to_socket_addrs().context(doing)? {
             match TcpStream::connect_timeout(&address, limit) {
@@ -165,6 +165,12 @@ impl Peer {
         Ok(())
     }
 
+    /// The connection, for what exchanges over it by itself.
+    #[must_use]
+    pub const fn stream(&self) -> &TcpStream {
+        &self.stream
+    }
+
     /// How long its silence is borne.
     #[must_use]
     pub const fn limit(&self) -> Duration {
@@ -198,6 +204,11 @@ impl Peer {
             Err(error) => Err(error).context(|| "the peer is gone"),
         }
     }
+}
+
+/// What a client says that cannot connect to its server.
+pub(crate) fn cannot_connect(host: &str, port: u16) -> String {
+    format!("cannot connect to {host:?} on TCP port {port} (is the server started?)")
 }
 
 fn is_for_later(error: &io::Error) -> bool {

@@ -49,7 +49,7 @@ fn main() -> ExitCode {
 }
 
 async fn serve(options: &Options) -> Result<(), Failure> {
-    let device = examples::open(options.common.ib_dev.as_deref())?;
+    let device = examples::open(&options.common)?;
     let events = CqEvents::create_tokio(&device)?;
     let server = Arc::new(Server::new(options, &device, &events)?);
     let listener = Listener::bind(options.common.port)?;
@@ -83,20 +83,18 @@ async fn serve(options: &Options) -> Result<(), Failure> {
 }
 
 async fn client(options: &Options, host: String) -> Result<(), Failure> {
-    let device = examples::open(options.common.ib_dev.as_deref())?;
+    let device = examples::open(&options.common)?;
     let events = CqEvents::create_tokio(&device)?;
     let client = Arc::new(Client::new(options, &device, &events)?);
-    let (server, limit) = ((host, options.common.port), options.common.limit());
     let start = Instant::now();
     let mut connections = JoinSet::new();
     for number in 0..options.connections {
-        let (client, server) = (Arc::clone(&client), server.clone());
+        let (client, common, host) = (Arc::clone(&client), options.common.clone(), host.clone());
         connections.spawn(async move {
-            let (host, port) = &server;
-            let connected = timeout(limit, TcpStream::connect((host.as_str(), *port))).await;
+            let connecting = TcpStream::connect((host.as_str(), common.port));
+            let connected = timeout(common.limit(), connecting).await;
             let connected = connected.unwrap_or_else(|_late| Err(io::ErrorKind::TimedOut.into()));
-            let stream =
-                connected.context(|| format!("cannot connect to {host} on TCP port {port}"))?;
+            let stream = connected.context(|| common.cannot_connect(&host))?;
             client.run(number, stream.compat(), sleep).await
         });
     }

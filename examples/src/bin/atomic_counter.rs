@@ -134,7 +134,7 @@ fn queue_pair<'a>(
 
 fn serve(options: &Options) -> Result<(), Failure> {
     let common = &options.common;
-    let context = examples::open(common.ib_dev.as_deref())?;
+    let context = examples::open(common)?;
     let pd = context.alloc_pd()?;
     let words = pd.reg_shared(vec![0_u64; WORDS], AccessFlags::REMOTE)?;
     let cq = CompletionQueue::create(&context, 1)?;
@@ -142,7 +142,7 @@ fn serve(options: &Options) -> Result<(), Failure> {
     let (device, clients) = (context.device().name(), options.clients);
     say(format_args!(
         "waiting for {clients} clients on {device}, TCP port {}",
-        common.port
+        listener.port()
     ))?;
 
     let mut sessions = Vec::new();
@@ -262,7 +262,7 @@ fn account(
 
 /// Runs one client or several, and waits for all.
 fn clients(options: &Options, host: &str) -> Result<(), Failure> {
-    let context = examples::open(options.common.ib_dev.as_deref())?;
+    let context = examples::open(&options.common)?;
     thread::scope(|scope| {
         let start = |thread| {
             let context = &context;

@@ -267,13 +267,14 @@ fn whole(received: u32, run: &Run) -> Result<(), Failure> {
 
 fn serve(options: &Options) -> Result<(), Failure> {
     let common = &options.common;
-    let context = examples::open(common.ib_dev.as_deref())?;
+    let context = examples::open(common)?;
     let prepared = prepare(options, &context)?;
     let listener = Listener::bind(common.port)?;
     let (device, port) = (context.device().name(), listener.port());
     say(format_args!("waiting on {device}, TCP port {port}"))?;
     let own = Plan::new(Vec::new()).encode()?;
-    let (channel, theirs) = prepared.accept_with(listener.socket(), common.wait(), &own)?;
+    let client = listener.accept(common.wait(), common.limit())?;
+    let (channel, theirs) = prepared.exchange(client.stream(), common.limit(), &own)?;
     let plan = Plan::decode(&theirs)?;
     let mut echo = Echo::new(channel, plan.longest())?;
     let mut echoed = 0_u64;
@@ -298,14 +299,14 @@ fn serve(options: &Options) -> Result<(), Failure> {
 
 fn client(options: &Options, host: &str) -> Result<(), Failure> {
     let common = &options.common;
-    let context = examples::open(common.ib_dev.as_deref())?;
+    let context = examples::open(common)?;
     let plan = options.plan()?;
     let prepared = prepare(options, &context)?;
     let port_num = prepared.endpoint().port_num();
     examples::check_size(&context, port_num, plan.longest().into())?;
     let server = (host, common.port);
     let connected = prepared.connect_with(server, common.limit(), &plan.encode()?);
-    let (channel, theirs) = connected.context(|| format!("{host}, TCP port {}", common.port))?;
+    let (channel, theirs) = connected.context(|| common.cannot_connect(host))?;
     drop(Plan::decode(&theirs)?);
     let mut echo = Echo::new(channel, plan.longest())?;
     say(format_args!(

@@ -81,7 +81,7 @@ fn mtu(text: &str) -> Result<MaximumTransferUnit, &'static str> {
 
 fn pingpong(options: &Options) -> Result<(), Failure> {
     let Options { common, iters, .. } = options;
-    let context = examples::open(common.ib_dev.as_deref())?;
+    let context = examples::open(common)?;
     let pd = context.alloc_pd()?;
     let buffers = Buffers::new(&pd, options)?;
     let (cq, channel) = completions(&context, options)?;
@@ -222,10 +222,10 @@ const STALE: u8 = 0xff;
 impl Buffers {
     fn new(pd: &ProtectionDomain, options: &Options) -> Result<Self, Failure> {
         let (size, page) = (usize::try_from(options.size)?, page_size()?);
-        let room = || vec![STALE; size + page];
+        let room = || examples::memory(STALE, size + page);
         let mut this = Self {
-            send: pd.reg_mr(room())?,
-            receive: pd.reg_shared(room(), AccessFlags::LOCAL_WRITE)?,
+            send: pd.reg_mr(room()?)?,
+            receive: pd.reg_shared(room()?, AccessFlags::LOCAL_WRITE)?,
             size,
             page,
         };

@@ -44,7 +44,7 @@ enum Next {
 }
 
 async fn serve(options: &Options) -> Result<(), Failure> {
-    let device = examples::open(options.common.ib_dev.as_deref())?;
+    let device = examples::open(&options.common)?;
     let events = CqEvents::create_async_io(&device)?;
     let server = Server::new(options, &device, &events)?;
     let listener = Listener::bind(options.common.port)?;
@@ -86,7 +86,7 @@ async fn serve(options: &Options) -> Result<(), Failure> {
 }
 
 async fn client(options: &Options, host: &str) -> Result<(), Failure> {
-    let device = examples::open(options.common.ib_dev.as_deref())?;
+    let device = examples::open(&options.common)?;
     let events = CqEvents::create_async_io(&device)?;
     let client = Client::new(options, &device, &events)?;
     let (port, start) = (options.common.port, Instant::now());
@@ -96,7 +96,7 @@ async fn client(options: &Options, host: &str) -> Result<(), Failure> {
             Err(ErrorKind::TimedOut.into())
         };
         let stream = first(net::TcpStream::connect((host, port)), late).await;
-        let stream = stream.context(|| format!("cannot connect to {host} on TCP port {port}"))?;
+        let stream = stream.context(|| options.common.cannot_connect(host))?;
         client.run(number, stream, Timer::after).await
     };
     let mut connections: FuturesUnordered<_> = (0..options.connections).map(connection).collect();

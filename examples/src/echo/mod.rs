@@ -91,7 +91,8 @@ impl Options {
             .max_recv_wr(MAX_WINDOW)
             // A client's first messages may come before the server's receives are posted.
             .min_rnr_timer(MinRnrTimer::new(1)?);
-        let group = AsyncGroup::new(builder, channels, events)?;
+        let group = AsyncGroup::new(builder, channels, events);
+        let group = group.context(|| format!("cannot have {channels} connections at once"))?;
         group.set_busy_poll(std::time::Duration::from_micros(self.busy_poll));
         Ok(group)
     }

@@ -18,10 +18,71 @@ const SMOL_ECHO: &str = env!("CARGO_BIN_EXE_smol_echo");
 const KV_STORE: &str = env!("CARGO_BIN_EXE_kv_store");
 const ASYNC_KV: &str = env!("CARGO_BIN_EXE_async_kv");
 const HTTP: &str = env!("CARGO_BIN_EXE_http_over_rdma");
+const CHANNEL_ECHO: &str = env!("CARGO_BIN_EXE_channel_echo");
+const ATOMIC_COUNTER: &str = env!("CARGO_BIN_EXE_atomic_counter");
+const READ_WRITE: &str = env!("CARGO_BIN_EXE_rdma_read_write");
+const PINGPONG: &str = env!("CARGO_BIN_EXE_rc_pingpong");
 const FILE_COPY: &str = env!("CARGO_BIN_EXE_file_copy");
 
 /// Long enough for a client that is connected to be in the middle of its run.
 const A_WHILE: Duration = Duration::from_millis(300);
+
+/// All that have a server.
+const SERVERS: [&str; 9] = [
+    PINGPONG,
+    READ_WRITE,
+    ATOMIC_COUNTER,
+    CHANNEL_ECHO,
+    FILE_COPY,
+    KV_STORE,
+    ASYNC_ECHO,
+    SMOL_ECHO,
+    HTTP,
+];
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_server_that_cannot_serve_says_so_at_once() {
+    let taken = Program::serve(ASYNC_ECHO, &[]);
+    for server in SERVERS {
+        let refused = |words: &[&str]| {
+            let words = [&["--wait", "3600"], words].concat();
+            Program::start(server, &words, "VERBS_DEVICE").fails()
+        };
+        let why = refused(&["-i", "200"]);
+        assert!(why.contains("port 200 does not exist"), "{why}");
+        let why = refused(&["-g", "255"]);
+        assert!(why.contains("GID index 255"), "{why}");
+        let why = refused(&["-p", taken.port()]);
+        assert!(why.contains("cannot listen on TCP port"), "{why}");
+        let why = Program::start(server, &["-d", "nobody"], "").fails();
+        assert!(why.contains("no RDMA device is called"), "{why}");
+    }
+    let nowhere = ["--dir", "/nowhere"];
+    for server in [HTTP, FILE_COPY] {
+        let why = Program::start(server, &nowhere, "VERBS_DEVICE").fails();
+        assert!(why.contains("/nowhere"), "{why}");
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_client_without_a_server_says_so_within_its_time() {
+    // Nobody listens there: it was given to somebody who is gone.
+    let gone = Program::serve(ASYNC_ECHO, &[]);
+    let port = gone.port().to_owned();
+    gone.kill();
+    for client in [&SERVERS[..], &[ASYNC_KV]].concat() {
+        let rest: &[&str] = match client {
+            KV_STORE | ASYNC_KV => &["get", "key"],
+            FILE_COPY => &[concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml")],
+            _ => &[],
+        };
+        let words = [&["-p", &port, "--timeout", "2", "localhost"], rest].concat();
+        let why = Program::start(client, &words, "VERBS_DEVICE").fails();
+        assert!(why.contains("is the server started?"), "{why}");
+    }
+}
 
 #[test]
 #[ignore = "needs an RDMA device"]

@@ -54,7 +54,7 @@ impl Heard {
 }
 
 impl Program {
-    fn start(program: &'static str, words: &[&str], device: &str) -> Self {
+    pub(crate) fn start(program: &'static str, words: &[&str], device: &str) -> Self {
         let mut command = Command::new(program);
         // Before the words of a subcommand.
         if let Ok(device) = env::var(device) {
@@ -85,6 +85,11 @@ impl Program {
         let (_, after) = said.split_once(port).unwrap();
         server.port = after.lines().next().unwrap().to_owned();
         server
+    }
+
+    /// The port that this server listens on.
+    pub(crate) fn port(&self) -> &str {
+        &self.port
     }
 
     /// Starts a client of this server.

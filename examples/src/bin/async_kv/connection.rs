@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::future::Future;
-use std::io::ErrorKind;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -53,8 +52,12 @@ impl Connection {
             Ok::<_, Failure>(group.exchange_tokio(stream, &welcome).await?)
         };
         let met = timeout(limit, meet).await;
-        let met = met.unwrap_or_else(|_late| Err(std::io::Error::from(ErrorKind::TimedOut).into()));
-        let (channel, theirs) = met.context(|| format!("{host}, TCP port {port}"))?;
+        let met = met.unwrap_or_else(|_late| {
+            let limit = limit.as_secs();
+            let words = format!("no answer in {limit} s (--timeout waits longer)");
+            Err(Failure::new(words))
+        });
+        let (channel, theirs) = met.context(|| common.cannot_connect(host))?;
         let values = Welcome::decode(&theirs)?;
         let values = values.ok_or_else(|| Failure::new("the peer is no server"))?;
         let max_value = usize::try_from(values.max_value)?;

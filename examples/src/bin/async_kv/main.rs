@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use examples::kv::load::Load;
-use examples::{Common, Failure, run, say};
+use examples::{Common, Context as _, Failure, run, say};
 use verbs_async::verbs_channel::Channel;
 use verbs_async::{AsyncGroup, CqEvents};
 
@@ -28,7 +28,7 @@ struct Options {
     threads: u16,
 
     #[command(subcommand)]
-    command: Command,
+    command: Option<Command>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -63,9 +63,12 @@ Examples:
 fn main() -> ExitCode {
     run(|options: &Options| {
         let host = options.common.host.as_deref();
-        let host = host.ok_or_else(|| Failure::new("which server? (async_kv HOST COMMAND)"))?;
+        let host = host.ok_or_else(|| Failure::misuse("which server? (async_kv HOST COMMAND)"))?;
+        let command = options.command.as_ref();
+        let command = command
+            .ok_or_else(|| Failure::misuse("what is to be done? (put, get, delete, bench)"))?;
         examples::runtime(options.threads)?.block_on(async {
-            match &options.command {
+            match command {
                 Command::Bench { load, tasks } => bench::run(options, load, *tasks, host).await,
                 command => once(options, command, host).await,
             }
@@ -76,13 +79,14 @@ fn main() -> ExitCode {
 impl Options {
     /// A group for so many connections.
     fn group(&self, connections: u32) -> Result<AsyncGroup, Failure> {
-        let device = examples::open(self.common.ib_dev.as_deref())?;
+        let device = examples::open(&self.common)?;
         let pd = device.alloc_pd()?;
         let builder = Channel::builder(&pd)
             .maybe_port_num(self.common.ib_port)
             .maybe_gid_index(self.common.gid_idx);
         let events = CqEvents::create_tokio(&device)?;
-        Ok(AsyncGroup::new(builder, connections, &events)?)
+        let group = AsyncGroup::new(builder, connections, &events);
+        group.context(|| format!("cannot have {connections} connections at once"))
     }
 }
 

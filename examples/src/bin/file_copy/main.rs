@@ -70,7 +70,7 @@ fn main() -> ExitCode {
     run(
         |options: &Options| match (&options.common.host, &options.file) {
             (Some(host), Some(file)) => sender::send(options, host, file),
-            (Some(_), None) => Err(Failure::new("which file? (file_copy HOST FILE)")),
+            (Some(_), None) => Err(Failure::misuse("which file? (file_copy HOST FILE)")),
             (None, _) => receiver::receive(options),
         },
     )

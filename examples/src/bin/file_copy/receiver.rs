@@ -18,7 +18,11 @@ const MARK: usize = 8;
 /// Receives one file.
 pub(crate) fn receive(options: &Options) -> Result<(), Failure> {
     let common = &options.common;
-    let context = examples::open(common.ib_dev.as_deref())?;
+    if !options.dir.is_dir() {
+        let dir = options.dir.display();
+        return Err(Failure::new(format!("{dir} is no directory")));
+    }
+    let context = examples::open(common)?;
     let listener = Listener::bind(common.port)?;
     let (device, port) = (context.device().name(), listener.port());
     say(format_args!("waiting on {device}, TCP port {port}"))?;
@@ -84,7 +88,8 @@ fn take(
     let blocks = Blocks::new(offer, from)?;
 
     let pd = context.alloc_pd()?;
-    let window = pd.reg_shared(vec![0_u8; offer.window_len()?], AccessFlags::REMOTE_WRITE)?;
+    let window = examples::memory(0_u8, offer.window_len()?)?;
+    let window = pd.reg_shared(window, AccessFlags::REMOTE_WRITE)?;
     let mut marks = pd.reg_mr(vec![0_u8; MARK * usize::from(offer.window)])?;
     let prepared = options.prepare(&pd, offer.window)?;
     let ready = Message::Ready {

@@ -94,9 +94,9 @@ fn give(
     let common = &options.common;
     let from = digest.bytes();
     let blocks = Blocks::new(offer, from)?;
-    let context = examples::open(common.ib_dev.as_deref())?;
+    let context = examples::open(common)?;
     let pd = context.alloc_pd()?;
-    let mut staging = pd.reg_mr(vec![0_u8; offer.window_len()?])?;
+    let mut staging = pd.reg_mr(examples::memory(0_u8, offer.window_len()?)?)?;
     let mut marks = pd.reg_mr(vec![0_u8; MARK * usize::from(offer.window)])?;
     let prepared = options.prepare(&pd, offer.window)?;
     let endpoint = prepared.endpoint();

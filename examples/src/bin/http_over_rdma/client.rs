@@ -20,7 +20,7 @@ use crate::{Body, Options, file_body, too_long};
 /// Asks the server, and prints its answer.
 pub(crate) async fn fetch(options: &Options, host: &str) -> Result<(), Failure> {
     let common = &options.common;
-    let context = examples::open(common.ib_dev.as_deref())?;
+    let context = examples::open(common)?;
     let request = request(options, host).await?;
     let expected = match &options.check {
         Some(path) => Some(Expected::open(path).await?),
@@ -33,11 +33,11 @@ pub(crate) async fn fetch(options: &Options, host: &str) -> Result<(), Failure> 
     };
     let group = group(options, &context, 1)?;
     let address = (host, common.port);
-    let where_to = || format!("{host}, TCP port {}", common.port);
+    let doing = || common.cannot_connect(host);
     let connected = timeout(common.limit(), TcpStream::connect(address)).await;
     let connected = connected.map_err(|_over| too_long(options, "to connect"));
-    let mut tcp = connected.context(where_to)?.context(where_to)?;
-    let io = meet(options, &group, &mut tcp).await.context(where_to)?;
+    let mut tcp = connected.context(doing)?.context(doing)?;
+    let io = meet(options, &group, &mut tcp).await.context(doing)?;
     let (mut requests, connection) = http1::handshake(io).await?;
     let connection = tokio::spawn(connection);
     let verified = expected.is_some();
@@ -65,6 +65,12 @@ pub(crate) async fn fetch(options: &Options, host: &str) -> Result<(), Failure> 
 }
 
 async fn request(options: &Options, host: &str) -> Result<Request<Body>, Failure> {
+    if !options.path.starts_with('/') {
+        return Err(Failure::misuse(format!(
+            "the path {:?} does not begin with /",
+            options.path
+        )));
+    }
     let body = match (&options.data, &options.upload) {
         (Some(words), _) => Some(full(words.clone())),
         (None, Some(path)) => {
@@ -173,7 +179,8 @@ mod tests {
     #[tokio::test]
     async fn a_request_that_cannot_be_is_refused() {
         for words in [
-            &["there", "no path"][..],
+            &["there", "/no path"][..],
+            &["there", "nopath"],
             &["there", "-X", "two words"],
             &["there", "/", "--upload", "/nowhere/at all"],
             &["there", "/", "--upload", "/dev/null", "--data", "x"],

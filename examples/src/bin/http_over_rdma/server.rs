@@ -4,7 +4,7 @@ use std::io;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
-use examples::{Context as _, Failure, say};
+use examples::{Context as _, Failure, Listener, say};
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::Incoming;
 use hyper::header::{CONTENT_LENGTH, CONTENT_TYPE};
@@ -26,15 +26,15 @@ const MAX_CLIENTS: u32 = 64;
 pub(crate) async fn serve(options: &Options) -> Result<(), Failure> {
     let common = &options.common;
     let dir = fs::canonicalize(&options.dir).await;
-    let dir: Arc<Path> = dir.context(|| options.dir.display().to_string())?.into();
-    let context = examples::open(common.ib_dev.as_deref())?;
+    let named = || options.dir.display().to_string();
+    let dir: Arc<Path> = dir.context(named)?.into();
+    if !dir.is_dir() {
+        return Err(Failure::new(format!("{} is no directory", named())));
+    }
+    let context = examples::open(common)?;
     let group = group(options, &context, MAX_CLIENTS)?;
-    let listener = TcpListener::bind(("::", common.port)).await;
-    let listener = match listener {
-        // No IPv6 here.
-        Err(_) => TcpListener::bind(("0.0.0.0", common.port)).await?,
-        Ok(listener) => listener,
-    };
+    let listener = Listener::bind(common.port)?.into_socket();
+    let listener = TcpListener::from_std(listener)?;
     say(format_args!(
         "serving {} on {}, TCP port {}",
         dir.display(),

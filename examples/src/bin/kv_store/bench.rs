@@ -11,7 +11,7 @@ use crate::Options;
 use crate::client::Connection;
 
 pub(crate) fn run(options: &Options, load: &Load, host: &str) -> Result<(), Failure> {
-    let context = examples::open(options.common.ib_dev.as_deref())?;
+    let context = examples::open(&options.common)?;
     let first = Connection::new(&options.common, &context, host);
     let mut first = first.context(|| "the first client")?;
     for (key, value) in load.first() {

@@ -40,8 +40,7 @@ impl Connection {
             .build()?;
         let server = (host, common.port);
         let connected = prepared.connect_with(server, common.limit(), &Welcome::encode(None)?);
-        let doing = || format!("{host}, TCP port {}", common.port);
-        let (channel, theirs) = connected.context(doing)?;
+        let (channel, theirs) = connected.context(|| common.cannot_connect(host))?;
         let values = Welcome::decode(&theirs)?;
         let values = values.ok_or_else(|| Failure::new("the peer is no server"))?;
         let max_value = usize::try_from(values.max_value)?;

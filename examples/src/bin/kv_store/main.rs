@@ -69,8 +69,8 @@ fn main() -> ExitCode {
     run(
         |options: &Options| match (&options.common.host, &options.command) {
             (None, None) => server::serve(options),
-            (None, Some(_)) => Err(Failure::new("which server? (kv_store HOST COMMAND)")),
-            (Some(_), None) => Err(Failure::new(
+            (None, Some(_)) => Err(Failure::misuse("which server? (kv_store HOST COMMAND)")),
+            (Some(_), None) => Err(Failure::misuse(
                 "what is to be done? (put, get, delete, list, bench)",
             )),
             (Some(host), Some(Command::Bench(bench))) => bench::run(options, bench, host),
@@ -80,7 +80,7 @@ fn main() -> ExitCode {
 }
 
 fn client(options: &Options, command: &Command, host: &str) -> Result<(), Failure> {
-    let context = examples::open(options.common.ib_dev.as_deref())?;
+    let context = examples::open(&options.common)?;
     let mut connection = Connection::new(&options.common, &context, host)?;
     let missing = |key: &str| Failure::new(format!("there is no value under {key:?}"));
     let done = match command {

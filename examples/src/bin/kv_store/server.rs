@@ -54,7 +54,7 @@ struct Server<'o> {
 /// Serves until all clients that were asked for have come and gone, or none comes any more.
 pub(crate) fn serve(options: &Options) -> Result<(), Failure> {
     let common = &options.common;
-    let context = examples::open(common.ib_dev.as_deref())?;
+    let context = examples::open(common)?;
     let pd = context.alloc_pd()?;
     let max_value = usize::try_from(options.max_value)?;
     let store = Store::new(&pd, options.capacity, max_value)?;

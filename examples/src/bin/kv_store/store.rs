@@ -24,7 +24,7 @@ impl Store {
         max_value: usize,
     ) -> Result<Self, Failure> {
         let words = record::slot_len(max_value) / size_of::<u64>() * usize::try_from(capacity)?;
-        let memory = pd.reg_shared(vec![0_u64; words], AccessFlags::REMOTE_READ)?;
+        let memory = pd.reg_shared(examples::memory(0_u64, words)?, AccessFlags::REMOTE_READ)?;
         Ok(Self {
             slots: BTreeMap::new(),
             free: (0..capacity).rev().collect(),

@@ -32,7 +32,7 @@ pub(crate) struct Client<'o> {
 impl<'o> Client<'o> {
     pub(crate) fn start(options: &'o Options, host: &str) -> Result<Self, Failure> {
         let common = &options.common;
-        let context = examples::open(common.ib_dev.as_deref())?;
+        let context = examples::open(common)?;
         let pd = context.alloc_pd()?;
         let runs = runs(options);
         let area = runs.iter().filter_map(Run::len).max().unwrap_or(0);
@@ -45,7 +45,7 @@ impl<'o> Client<'o> {
         let largest = runs.iter().map(|run| run.size as u64).max();
         let port_num = prepared.endpoint().port_num();
         examples::check_size(&context, port_num, largest.unwrap_or(0))?;
-        let local = pd.reg_mr(vec![STALE; area])?;
+        let local = pd.reg_mr(examples::memory(STALE, area)?)?;
         let peer = Peer::connect(host, common.port, common.limit())?;
         let frames = Frames::greet(peer, &hello())?;
         frames.send(&Needs {

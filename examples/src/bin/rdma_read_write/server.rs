@@ -25,13 +25,13 @@ pub(crate) struct Server<'o> {
 impl<'o> Server<'o> {
     pub(crate) fn start(options: &'o Options) -> Result<Self, Failure> {
         let common = &options.common;
-        let context = examples::open(common.ib_dev.as_deref())?;
+        let context = examples::open(common)?;
         let pd = context.alloc_pd()?;
         let listener = Listener::bind(common.port)?;
         say(format_args!(
             "serving on {}, TCP port {}",
             context.device().name(),
-            common.port
+            listener.port()
         ))?;
         let peer = listener.accept(common.wait(), common.limit())?;
         let frames = Frames::greet(peer, &hello())?;
@@ -43,7 +43,7 @@ impl<'o> Server<'o> {
             )));
         }
         let access = AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_READ;
-        let area = pd.reg_shared(vec![STALE; needs.area + GUARD], access)?;
+        let area = pd.reg_shared(examples::memory(STALE, needs.area + GUARD)?, access)?;
         let cq = CompletionQueue::create(&context, needs.depth.max(1))?;
         let prepared = prepare(&pd, &cq, common, [1, needs.depth], 1, access)?;
         let offer = Offer {

@@ -1,0 +1,92 @@
+//! Options that make no sense: one line says why, and the exit code is 2, with a device or without.
+#![cfg(test)]
+
+use std::process::{Command, Output};
+
+const PROGRAMS: [&str; 11] = [
+    env!("CARGO_BIN_EXE_devinfo"),
+    env!("CARGO_BIN_EXE_rc_pingpong"),
+    env!("CARGO_BIN_EXE_rdma_read_write"),
+    env!("CARGO_BIN_EXE_atomic_counter"),
+    env!("CARGO_BIN_EXE_channel_echo"),
+    env!("CARGO_BIN_EXE_file_copy"),
+    env!("CARGO_BIN_EXE_kv_store"),
+    env!("CARGO_BIN_EXE_async_echo"),
+    env!("CARGO_BIN_EXE_smol_echo"),
+    env!("CARGO_BIN_EXE_async_kv"),
+    env!("CARGO_BIN_EXE_http_over_rdma"),
+];
+
+fn name(program: &str) -> &str {
+    program.rsplit('/').next().unwrap()
+}
+
+fn run(program: &str, words: &[&str]) -> Output {
+    Command::new(program).args(words).output().unwrap()
+}
+
+/// It is refused; the line that says why.
+fn refused(program: &str, words: &[&str]) -> String {
+    let Output { status, stderr, .. } = run(program, words);
+    let said = String::from_utf8(stderr).unwrap();
+    let name = name(program);
+    assert_eq!(status.code(), Some(2), "{name} {words:?}: {said}");
+    assert_eq!(said.lines().count(), 1, "{name} {words:?}: {said}");
+    assert!(said.starts_with(&format!("{name}: ")), "{said}");
+    assert!(said.contains("; --help shows the options"), "{said}");
+    said
+}
+
+#[test]
+fn help_is_no_failure() {
+    for program in PROGRAMS {
+        let Output { status, stdout, .. } = run(program, &["--help"]);
+        assert!(status.success(), "{}", name(program));
+        let said = String::from_utf8(stdout).unwrap();
+        assert!(
+            said.contains("Usage: ") && said.contains("--ib-dev"),
+            "{said}"
+        );
+    }
+}
+
+#[test]
+fn options_that_are_none_are_named() {
+    for program in PROGRAMS {
+        assert!(refused(program, &["--nonsense"]).contains("--nonsense"));
+        assert!(refused(program, &["-d"]).contains("--ib-dev"));
+    }
+}
+
+#[test]
+fn numbers_that_cannot_be_are_named() {
+    // The one that comes first has neither a peer nor a time.
+    for program in &PROGRAMS[1..] {
+        for (option, value) in [
+            ("--port", "65536"),
+            ("--port", "-1"),
+            ("--timeout", "0"),
+            ("--timeout", "-5"),
+            ("--wait", "soon"),
+            ("--ib-port", "0"),
+            ("--gid-idx", "256"),
+        ] {
+            let said = refused(program, &[option, value]);
+            assert!(said.contains(option) && said.contains(value), "{said}");
+            assert!(!said.contains("-- "), "{said}");
+        }
+    }
+}
+
+#[test]
+fn what_is_missing_is_asked_for() {
+    let refused = |program: &str, words: &[&str]| {
+        let program = PROGRAMS.into_iter().find(|it| name(it) == program);
+        refused(program.unwrap(), words)
+    };
+    for program in ["kv_store", "async_kv"] {
+        assert!(refused(program, &["there"]).contains("what is to be done?"));
+    }
+    assert!(refused("async_kv", &[]).contains("which server?"));
+    assert!(refused("file_copy", &["there"]).contains("which file?"));
+}
