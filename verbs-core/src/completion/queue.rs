@@ -171,8 +171,8 @@ impl CompletionQueue {
     }
 
     /// Has events wait until `cq_count` completions are there, or `cq_period` microseconds have passed
-    /// since the first of them: fewer events, later. Zero and zero, as it is at first, for at once. With a count and no
-    /// period, the last few of a burst may wait for ever.
+    /// since the first of them: fewer events, later. Zero for both, the default, announces at once.
+    /// With a count and no period, the last few of a burst may wait for ever.
     ///
     /// The most that the device takes is in
     /// [`cq_mod_caps`](crate::DeviceAttrEx::cq_mod_caps).

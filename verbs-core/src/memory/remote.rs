@@ -8,7 +8,8 @@ use crate::{Error, Result};
 /// Memory of the peer that this side may reach: an address, a length and a key.
 ///
 /// Plain data: the owner makes it with [`SharedRegion::remote`](crate::SharedRegion::remote) and
-/// sends it over by any means; it is not a right that can be taken back, deregistering is.
+/// sends it over by any means. Who has it can reach the memory until the owner deregisters the
+/// region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(
     feature = "serde",

@@ -178,7 +178,7 @@ impl<B: Buffer + 'static> SharedRegion<B> {
         self.registration.mr_ptr()
     }
 
-    /// Takes the right to reach it back from all peers, and gives the buffer back.
+    /// Deregisters, so that no peer can reach it any more, and gives the buffer back.
     ///
     /// # Errors
     ///
