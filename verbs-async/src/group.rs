@@ -10,7 +10,9 @@ use std::{fmt, task};
 use verbs_channel::ChannelGroup;
 use verbs_channel::channel_builder::IsComplete;
 use verbs_channel::verbs_core::{AsyncEvent, EventElement, EventType, ProtectionDomain};
-use verbs_channel::{ChannelBuilder, ConnectedMember, DownReason, JoinError, PreparedMember};
+use verbs_channel::{
+    ChannelBuilder, ConnectedMember, DownReason, JoinError, PreparedMember, Preparer,
+};
 
 use crate::channel::AsyncChannel;
 use crate::device_events::Watched;
@@ -31,6 +33,8 @@ pub struct AsyncGroup {
 /// What the channels of a group share.
 pub(crate) struct Shared {
     pub(crate) driver: Driver<Channels>,
+    // Not behind the driver's lock: to prepare a channel would hold up the others.
+    preparer: Preparer,
     pd: ProtectionDomain,
 }
 
@@ -60,6 +64,7 @@ impl AsyncGroup {
     ) -> Result<Self> {
         let group = builder.group_on(max_channels, events.channel())?;
         let pd = group.pd().clone();
+        let preparer = group.preparer();
         // SAFETY: it is only armed, moderated and told apart, here and in `Subscription`.
         let cq = unsafe { group.cq() }.clone();
         let subscription = events.subscribe(&cq)?;
@@ -71,6 +76,7 @@ impl AsyncGroup {
             };
             Shared {
                 driver: Driver::new(ring),
+                preparer,
                 pd,
             }
         });
@@ -105,7 +111,7 @@ impl AsyncGroup {
     ///
     /// Those of [`ChannelGroup::prepare`].
     pub fn prepare(&self) -> Result<PreparedMember> {
-        Ok(self.shared.driver.see(|ring| ring.group.prepare())?)
+        Ok(self.shared.preparer.prepare()?)
     }
 
     /// Takes in a channel that is connected.

@@ -58,8 +58,8 @@
 //! were one of the tasks, the others would sleep on when it is dropped, leaked, or just not polled
 //! again. Here nobody has that role: whoever is there drives.
 //!
-//! - An operation that is polled and is not done polls the queue. What it finds for others it files,
-//!   and wakes them, and nobody else.
+//! - An operation that is polled and is not done polls the queue. What it finds of others stays with
+//!   the channel until they take it; it wakes those that wait for it, and nobody else.
 //! - If the queue is empty it is armed, and polled once more. The next completion raises an event on
 //!   the completion channel, whose descriptor a [`CqNotifier`] watches. The notifier has one waker,
 //!   always this crate's: when that is woken, it takes the event and polls the queue right there, and

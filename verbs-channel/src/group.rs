@@ -47,8 +47,18 @@ use crate::wait::PollStrategy;
 #[derive(Debug)]
 pub struct ChannelGroup {
     engine: Engine,
-    config: Config,
+    preparer: Preparer,
     max_channels: u32,
+}
+
+/// Prepares channels for a group that goes on meanwhile: to make a queue pair takes a while.
+///
+/// Made by [`ChannelGroup::preparer`]. Cloning is cheap; it keeps the group's completion queue, and
+/// nothing else of it.
+#[derive(Clone, Debug)]
+pub struct Preparer {
+    config: Config,
+    cq: CompletionQueue,
 }
 
 /// A channel of a group that is not connected yet.
@@ -72,10 +82,10 @@ impl ChannelGroup {
         announcer: Option<CompletionChannel>,
         max_channels: u32,
     ) -> Self {
-        let engine = config.engine(cq, announcer);
+        let engine = config.engine(cq.clone(), announcer);
         Self {
             engine,
-            config,
+            preparer: Preparer { config, cq },
             max_channels,
         }
     }
@@ -86,8 +96,13 @@ impl ChannelGroup {
     ///
     /// Those of [`QueuePair::builder`].
     pub fn prepare(&self) -> Result<PreparedMember> {
-        let qp = self.config.queue_pair(self.engine.cq())?;
-        Ok(PreparedMember { qp })
+        self.preparer.prepare()
+    }
+
+    /// What prepares its channels, for another thread.
+    #[must_use]
+    pub fn preparer(&self) -> Preparer {
+        self.preparer.clone()
     }
 
     /// Takes in a channel that is connected; its number in the group from now on.
@@ -103,7 +118,7 @@ impl ChannelGroup {
         if live >= self.max_channels as usize {
             return Err(JoinError::new(Error::GroupFull(self.max_channels), member));
         }
-        Ok(self.engine.add(member.qp, &self.config) as usize)
+        Ok(self.engine.add(member.qp, &self.preparer.config) as usize)
     }
 
     /// Closes a channel: what is in flight on it is aborted, and its results can still be taken.
@@ -269,6 +284,18 @@ impl ChannelGroup {
             (Some(_), Ok(at)) => Ok(at),
             _ => Err(Error::UnknownChannel(channel)),
         }
+    }
+}
+
+impl Preparer {
+    /// Prepares one more channel, which can [join](ChannelGroup::join) its group.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`QueuePair::builder`].
+    pub fn prepare(&self) -> Result<PreparedMember> {
+        let qp = self.config.queue_pair(&self.cq)?;
+        Ok(PreparedMember { qp })
     }
 }
 

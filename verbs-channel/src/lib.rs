@@ -152,7 +152,7 @@ pub use channel::{Channel, ChannelMut};
 pub use error::{
     DownReason, Error, JoinError, Queue, Refusal, Rejected, Result, ScopeError, TransportError,
 };
-pub use group::{ChannelGroup, ConnectedMember, PreparedMember};
+pub use group::{ChannelGroup, ConnectedMember, PreparedMember, Preparer};
 pub use list::{GatherList, List, ScatterList};
 pub use owned::{Completed, OwnedWork, Ticket};
 pub use pool::{BufferPool, PoolBuffer};

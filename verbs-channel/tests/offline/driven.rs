@@ -3,7 +3,8 @@
 use verbs_channel::verbs_core::ProtectionDomain;
 use verbs_channel::verbs_core::verbs_sys::{IBV_QPS_ERR, IBV_WC_REM_ACCESS_ERR};
 use verbs_channel::{
-    Channel, ChannelGroup, CreateChannel as _, DownReason, PollStrategy, Queue, TransportError,
+    Channel, ChannelGroup, CreateChannel as _, DownReason, Error, PollStrategy, Queue,
+    TransportError,
 };
 
 use crate::card::{
@@ -294,6 +295,27 @@ fn an_open_channel_is_found_by_its_queue_pair_s_number() {
     group.remove(1).unwrap();
     assert_eq!(group.channel_of(numbers[1]), None);
     assert_eq!(group.channel_of(numbers[2]), Some(2));
+}
+
+#[test]
+fn what_is_prepared_apart_from_its_group_joins_it_and_no_other() {
+    let pd = pd();
+    let (mut ours, mut other) = (group(&pd, 1), group(&pd, 1));
+    ours.remove(0).unwrap();
+    other.remove(0).unwrap();
+    let preparer = ours.preparer();
+    let prepare = || {
+        let member = preparer.prepare().unwrap();
+        let endpoint = member.endpoint();
+        member.handshake(&endpoint).unwrap()
+    };
+    let refused = other.join(prepare()).unwrap_err();
+    assert!(matches!(refused.error(), Error::ForeignMember));
+    let at = ours.join(refused.into_given()).unwrap();
+    assert!(!ours.channel(at).unwrap().is_down());
+    // It needs the group no more, and keeps the queue.
+    drop(ours);
+    assert!(other.join(prepare()).is_err());
 }
 
 #[test]
