@@ -24,7 +24,7 @@ pub(crate) fn can(test: &Test) -> bool {
 
 fn counter(end: &End, values: &[u64]) -> SharedRegion<Vec<u64>> {
     let access = AccessFlags::REMOTE_ATOMIC | AccessFlags::REMOTE_READ;
-    end.pd().reg_shared(values.to_vec(), access).unwrap()
+    end.given(values.to_vec(), access)
 }
 
 fn before(region: &MemoryRegion<Vec<u64>>) -> u64 {
@@ -130,7 +130,7 @@ fn a_fenced_write_waits_for_the_atomic_before_it() {
 /// Writes what an atomic brings, right behind it.
 pub(crate) fn fenced(pair: &Pair) {
     let access = AccessFlags::REMOTE_ATOMIC | AccessFlags::REMOTE_WRITE;
-    let target = pair.b.pd().reg_shared(vec![3_u64, 0], access).unwrap();
+    let target = pair.b.given(vec![3_u64, 0], access);
     let mut result = pair.a.pd().reg_mr(vec![0_u64]).unwrap();
     let mut element = result.scatter_element(..).unwrap();
     // Sends on what the atomic brings: without the fence it may be sent before it is there.

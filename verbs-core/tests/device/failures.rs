@@ -139,7 +139,7 @@ fn memory_that_was_not_given_is_not_touched() {
     ];
     for Rights { access, right } in cases {
         let pair = impatient();
-        let target = pair.b.pd().reg_shared(vec![7_u64; 8], access).unwrap();
+        let target = pair.b.given(vec![7_u64; 8], access);
         let from = pair.a.pd().reg_mr(vec![0_u8; 64]).unwrap();
         let mut list = [from.gather_element(..).unwrap()];
         let request = WriteWorkRequest::new(&mut list, &right(&target.remote())).unwrap();
@@ -156,11 +156,7 @@ fn reads_and_atomics_need_their_rights_too() {
     let _test = begin!();
     for atomic in [false, true] {
         let pair = impatient();
-        let target = pair
-            .b
-            .pd()
-            .reg_shared(vec![7_u64; 8], AccessFlags::REMOTE_WRITE)
-            .unwrap();
+        let target = pair.b.given(vec![7_u64; 8], AccessFlags::REMOTE_WRITE);
         let mut into = pair.a.pd().reg_mr(vec![1_u8; 8]).unwrap();
         let mut list = [into.scatter_element(..).unwrap()];
         let remote = target.remote().slice(..8).unwrap();
@@ -181,11 +177,7 @@ fn reads_and_atomics_need_their_rights_too() {
 fn a_region_that_was_taken_back_is_closed() {
     let _test = begin!();
     let pair = impatient();
-    let target = pair
-        .b
-        .pd()
-        .reg_shared(vec![7_u8; 8], AccessFlags::REMOTE)
-        .unwrap();
+    let target = pair.b.given(vec![7_u8; 8], AccessFlags::REMOTE);
     let remote = target.remote();
     let from = pair.a.pd().reg_mr(vec![0_u8; 8]).unwrap();
     let mut list = [from.gather_element(..).unwrap()];
@@ -209,11 +201,7 @@ fn a_queue_pair_that_gives_no_access_gives_none() {
             .build()
             .unwrap()
     });
-    let target = pair
-        .b
-        .pd()
-        .reg_shared(vec![7_u8; 8], AccessFlags::REMOTE)
-        .unwrap();
+    let target = pair.b.given(vec![7_u8; 8], AccessFlags::REMOTE);
     let from = pair.a.pd().reg_mr(vec![0_u8; 8]).unwrap();
     let mut list = [from.gather_element(..).unwrap()];
     let request = WriteWorkRequest::new(&mut list, &target.remote()).unwrap();

@@ -198,11 +198,7 @@ fn after_fork_init_a_fork_leaves_registered_memory_alone() {
 fn a_leaked_shared_region_stays_the_peer_s_to_write() {
     let _test = begin!();
     let pair = Pair::new();
-    let region = pair
-        .b
-        .pd()
-        .reg_shared(vec![0_u8; 64], AccessFlags::REMOTE)
-        .unwrap();
+    let region = pair.b.given(vec![0_u8; 64], AccessFlags::REMOTE);
     let remote = region.remote();
     // Whatever safe code does with it, the memory is not given to anyone else.
     let region = std::mem::ManuallyDrop::new(region);

@@ -171,11 +171,7 @@ fn hints_are_accepted() {
     let pair = Pair::new();
     let access = AccessFlags::LOCAL_WRITE | AccessFlags::RELAXED_ORDERING;
     let mut region = pair.a.pd().reg_mr_with(vec![0_u8; 32], access).unwrap();
-    let source = pair
-        .b
-        .pd()
-        .reg_shared(vec![8_u8; 32], AccessFlags::REMOTE_READ)
-        .unwrap();
+    let source = pair.b.given(vec![8_u8; 32], AccessFlags::REMOTE_READ);
     let mut list = [region.scatter_element(..).unwrap()];
     pair.a
         .post_one(ReadWorkRequest::new(&mut list, &source.remote()).unwrap());
@@ -188,11 +184,7 @@ fn hints_are_accepted() {
 fn a_remote_region_is_not_left() {
     let _test = begin!();
     let pair = Pair::new();
-    let shared = pair
-        .b
-        .pd()
-        .reg_shared(vec![0_u8; 16], AccessFlags::REMOTE)
-        .unwrap();
+    let shared = pair.b.given(vec![0_u8; 16], AccessFlags::REMOTE);
     let mut region = pair.a.pd().reg_mr(vec![0_u8; 17]).unwrap();
     let mut list = [region.scatter_element(..).unwrap()];
     let error = ReadWorkRequest::new(&mut list, &shared.remote()).unwrap_err();

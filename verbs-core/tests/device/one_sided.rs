@@ -9,7 +9,7 @@ use crate::harness::{assert_silent, begin};
 
 fn shared(end: &End, bytes: Vec<u8>) -> SharedRegion<Vec<u8>> {
     let access = AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_READ;
-    end.pd().reg_shared(bytes, access).unwrap()
+    end.given(bytes, access)
 }
 
 fn bytes(region: &SharedRegion<Vec<u8>>) -> Vec<u8> {

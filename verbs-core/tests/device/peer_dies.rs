@@ -29,10 +29,7 @@ fn connect(side: Side, line: &mut Line) -> End {
 /// The peer: gives a region, posts receives, and does nothing more.
 fn be_the_peer(mut line: Line) {
     let end = connect(Side::new(&peer_name()), &mut line);
-    let region = end
-        .pd()
-        .reg_shared(vec![5_u8; 1 << 16], AccessFlags::REMOTE)
-        .unwrap();
+    let region = end.given(vec![5_u8; 1 << 16], AccessFlags::REMOTE);
     let remote = region.remote();
     for _ in 0..16 {
         end.receive(ReceiveWorkRequest::new::<Sge>(&mut []));

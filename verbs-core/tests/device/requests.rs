@@ -39,7 +39,7 @@ fn a_chain_of_every_kind_is_done_in_order() {
     for pair in Pair::everywhere() {
         let from = pair.a.pd().reg_mr(pattern(1, 40)).unwrap();
         let access = AccessFlags::REMOTE;
-        let target = pair.b.pd().reg_shared(vec![0_u64; 5], access).unwrap();
+        let target = pair.b.given(vec![0_u64; 5], access);
         let mut back = pair.a.pd().reg_mr(vec![0_u8; 40]).unwrap();
         let mut old = pair.a.pd().reg_mr(vec![0_u64; 2]).unwrap();
         let mut into = pair.b.pd().reg_mr(vec![0_u8; 40]).unwrap();
@@ -113,11 +113,7 @@ fn a_chain_of_every_kind_is_done_in_order() {
 fn an_unsignalled_request_has_no_completion_and_frees_its_place_later() {
     let _test = begin!();
     let pair = Pair::new();
-    let target = pair
-        .b
-        .pd()
-        .reg_shared(vec![0_u8; 64], AccessFlags::REMOTE_WRITE)
-        .unwrap();
+    let target = pair.b.given(vec![0_u8; 64], AccessFlags::REMOTE_WRITE);
     let from = pair.a.pd().reg_mr(pattern(1, 64)).unwrap();
     let write = || {
         let mut list = [from.gather_element(..).unwrap()];
@@ -147,11 +143,7 @@ fn an_unsignalled_request_has_no_completion_and_frees_its_place_later() {
 fn a_full_queue_refuses_and_says_how_many_it_took() {
     let _test = begin!();
     let pair = Pair::new();
-    let target = pair
-        .b
-        .pd()
-        .reg_shared(vec![0_u8; 64], AccessFlags::REMOTE_WRITE)
-        .unwrap();
+    let target = pair.b.given(vec![0_u8; 64], AccessFlags::REMOTE_WRITE);
     let from = pair.a.pd().reg_mr(pattern(1, 64)).unwrap();
     let room = usize::try_from(pair.a.qp.cap().max_send_wr).unwrap();
     // More than any driver rounds up to; unsignalled, so that nothing is given back.
@@ -238,11 +230,7 @@ fn too_many_elements_are_refused_with_the_limit() {
 fn more_reads_than_are_served_at_once_all_finish() {
     let _test = begin!();
     let pair = Pair::new();
-    let source = pair
-        .b
-        .pd()
-        .reg_shared(pattern(3, 60 * 100), AccessFlags::REMOTE_READ)
-        .unwrap();
+    let source = pair.b.given(pattern(3, 60 * 100), AccessFlags::REMOTE_READ);
     let mut into = pair.a.pd().reg_mr(vec![0_u8; 60 * 100]).unwrap();
     let chunks = into.scatter_element(..).unwrap().chunks_mut(100).unwrap();
     let mut lists: Vec<_> = chunks.map(|chunk| [chunk]).collect();

@@ -100,11 +100,7 @@ fn threads_make_and_end_objects_of_one_context() {
 fn a_flag_that_the_peer_writes_is_seen_with_what_was_written_before() {
     let _test = begin!();
     let pair = Pair::new();
-    let target = pair
-        .b
-        .pd()
-        .reg_shared(vec![0_u64; 513], AccessFlags::REMOTE_WRITE)
-        .unwrap();
+    let target = pair.b.given(vec![0_u64; 513], AccessFlags::REMOTE_WRITE);
     let (data, flag) = (target.remote().slice(..4096), target.remote().slice(4096..));
     let (data, flag) = (data.unwrap(), flag.unwrap());
     thread::scope(|scope| {

@@ -84,10 +84,7 @@ fn a_machine_that_dies_is_given_up_on() {
     };
     let end = connect(&mut line);
     if !first {
-        let region = end
-            .pd()
-            .reg_shared(vec![0_u8; 4096], AccessFlags::REMOTE)
-            .unwrap();
+        let region = end.given(vec![0_u8; 4096], AccessFlags::REMOTE);
         let remote = region.remote();
         line.say(&format!(
             "{} {} {}",

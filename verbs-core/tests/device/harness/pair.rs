@@ -1,9 +1,9 @@
 //! The ladder that tests climb: device, PD, queues, and two queue pairs that are connected.
 
 use verbs_core::{
-    CompletionQueue, Context, Device, PostError, PreparedQueuePair, ProtectionDomain, QueuePair,
-    QueuePairEndpoint, ReceiveWorkRequest, SendWorkRequest, WcStatus, WorkCompletion, WorkRequest,
-    WorkSuccess,
+    AccessFlags, Buffer, CompletionQueue, Context, Device, PostError, PreparedQueuePair,
+    ProtectionDomain, QueuePair, QueuePairEndpoint, ReceiveWorkRequest, SendWorkRequest,
+    SharedRegion, WcStatus, WorkCompletion, WorkRequest, WorkSuccess,
 };
 
 use super::child::Line;
@@ -71,6 +71,15 @@ impl End {
 
     pub(crate) fn pd(&self) -> &ProtectionDomain {
         &self.side.pd
+    }
+
+    /// Memory of this end that its peer may use like this.
+    pub(crate) fn given<B: Buffer + 'static>(
+        &self,
+        buffer: B,
+        access: AccessFlags,
+    ) -> SharedRegion<B> {
+        self.pd().reg_shared(buffer, access).unwrap()
     }
 
     /// Posts to the send queue.
