@@ -53,6 +53,7 @@ impl<R: Ring> State<R> {
             waker: None,
         });
         self.wanted += 1;
+        self.lined += 1;
         self.line(channel, queue).tail = Some(key);
         match self.place(before) {
             Some(before) => before.behind = Some(key),
@@ -102,6 +103,7 @@ impl<R: Ring> State<R> {
     /// Closes the gap that work has left.
     pub(super) fn leave_line(&mut self, channel: usize, queue: usize, gap: Place) {
         self.wanted -= 1;
+        self.lined -= 1;
         match self.place(gap.before) {
             Some(before) => before.behind = gap.behind,
             None => self.line(channel, queue).head = gap.behind,

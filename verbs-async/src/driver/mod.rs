@@ -57,7 +57,9 @@ impl<R: Ring> Driver<R> {
     pub(crate) fn start(&self, channel: usize, work: impl Work<R>) -> Begun<R::Ticket> {
         let mut state = self.lock();
         let begun = state.start(channel, work);
-        self.leave(state);
+        if let Begun::InLine(_) = begun {
+            self.leave(state);
+        }
         begun
     }
 

@@ -14,6 +14,8 @@ pub(super) struct State<R: Ring> {
     pub(super) ring: R,
     // What has to be announced: who sleeps, what is in line, and what is abandoned in flight.
     pub(super) wanted: usize,
+    // Of that: what is in line, and who waits until nothing is left.
+    pub(super) lined: usize,
     pub(super) armed: bool,
     // By the ring's slots: who waits for what is in flight.
     waits: Vec<Option<Wait>>,
@@ -47,6 +49,7 @@ impl<R: Ring> State<R> {
         Self {
             ring,
             wanted: 0,
+            lined: 0,
             armed: false,
             waits: Vec::new(),
             in_line: Slab::new(),
@@ -57,10 +60,11 @@ impl<R: Ring> State<R> {
         }
     }
 
-    /// Posts work, or puts it in line, or has it refused.
+    /// Posts work: nothing is due by that. Or puts it in line, or has it refused, and then something
+    /// may be.
     #[inline(always)]
     pub(super) fn start<W: Work<R>>(&mut self, channel: usize, mut work: W) -> Begun<R::Ticket> {
-        let started = if self.wanted > 0 && self.has_line(channel, work.queue()) {
+        let started = if self.lined > 0 && self.has_line(channel, work.queue()) {
             Started::Full
         } else {
             work.post(&mut self.ring, channel)
@@ -77,6 +81,7 @@ impl<R: Ring> State<R> {
         here.is_some_and(|here| !here.lines[queue].is_empty())
     }
 
+    /// Puts work in line.
     #[cold]
     #[inline(never)]
     fn queue<W: Work<R>>(&mut self, channel: usize, work: W) -> usize {
@@ -86,6 +91,7 @@ impl<R: Ring> State<R> {
         key
     }
 
+    /// Keeps the outcome of work that was refused.
     #[cold]
     #[inline(never)]
     fn refused<W: Work<R>>(&mut self, channel: usize, mut work: W, refusal: R::Refusal) -> usize {
@@ -98,9 +104,10 @@ impl<R: Ring> State<R> {
     }
 
     /// Whether something is to be done before the lock is free.
-    #[inline(always)]
-    pub(super) const fn is_due(&self) -> bool {
-        self.wanted | self.wakers.len() | self.spent.len() > 0
+    #[inline]
+    pub(super) fn is_due(&self) -> bool {
+        let is_unnoticed = self.wanted > 0 && self.ring.has_ended();
+        is_unnoticed || !self.wakers.is_empty() || !self.spent.is_empty()
     }
 
     /// Drives: see the module. It may stop early when `own` has ended: what is left is announced, if
@@ -155,6 +162,9 @@ impl<R: Ring> State<R> {
 
     /// Something of a channel is not in flight any more, or not in line.
     pub(super) fn changed(&mut self, channel: usize) {
+        if self.lined == 0 {
+            return;
+        }
         self.advance(channel);
         let here = self.channels.get(channel);
         if let Some((_, queues)) = here.and_then(|here| here.drained.as_ref())
@@ -252,10 +262,13 @@ impl<R: Ring> State<R> {
         channel: usize,
         waits: Option<(Waker, [bool; 2])>,
     ) -> Option<Waker> {
-        self.wanted += usize::from(waits.is_some());
+        let added = usize::from(waits.is_some());
+        self.wanted += added;
+        self.lined += added;
         let here = &mut self.channel(channel).drained;
         let (replaced, _) = mem::replace(here, waits)?;
         self.wanted -= 1;
+        self.lined -= 1;
         Some(replaced)
     }
 
