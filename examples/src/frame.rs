@@ -26,6 +26,22 @@ impl Hello {
             version,
         }
     }
+
+    /// Compares it to the peer's.
+    ///
+    /// # Errors
+    ///
+    /// The peer is another program, or of another version.
+    pub fn meet(&self, theirs: &Self) -> Result<(), Failure> {
+        if theirs == self {
+            return Ok(());
+        }
+        let Self { program, version } = self;
+        Err(Failure::new(format!(
+            "the peer is {:?} version {}, this is {program} version {version}",
+            theirs.program, theirs.version
+        )))
+    }
 }
 
 /// A peer that speaks in messages.
@@ -43,16 +59,11 @@ impl Frames {
     pub fn greet(peer: Peer, hello: &Hello) -> Result<Self, Failure> {
         let this = Self { peer };
         this.send(hello)?;
-        let Hello { program, version } = hello;
+        let program = &hello.program;
         let theirs: Hello = this
             .receive()
             .context(|| format!("the peer does not say hello as {program} does"))?;
-        if theirs != *hello {
-            return Err(Failure::new(format!(
-                "the peer is {} version {}, this is {program} version {version}",
-                theirs.program, theirs.version
-            )));
-        }
+        hello.meet(&theirs)?;
         Ok(this)
     }
 
@@ -145,9 +156,16 @@ mod tests {
     #[test]
     fn another_program_or_version_is_named() {
         let error = greeted(&framed(&hello(2))).unwrap_err().to_string();
-        assert_eq!(error, "the peer is try version 2, this is try version 1");
+        assert_eq!(
+            error,
+            "the peer is \"try\" version 2, this is try version 1"
+        );
         let other = greeted(&framed(&Hello::new("other", 1))).unwrap_err();
-        assert!(other.to_string().starts_with("the peer is other version 1"));
+        assert!(
+            other
+                .to_string()
+                .starts_with("the peer is \"other\" version 1")
+        );
     }
 
     #[test]

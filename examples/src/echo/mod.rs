@@ -108,9 +108,7 @@ impl Plan {
     fn decode(bytes: &[u8]) -> Result<Option<Asked>, Failure> {
         let Self { hello, asked } =
             serde_json::from_slice(bytes).context(|| "the peer is no async_echo or smol_echo")?;
-        if hello != Hello::new("async_echo", 1) {
-            return Err(Failure::new("the peer is another version of async_echo"));
-        }
+        Hello::new("async_echo", 1).meet(&hello)?;
         if asked.is_some_and(|asked| asked.check().is_err()) {
             return Err(Failure::new("the peer asks for more than is possible"));
         }
@@ -165,6 +163,9 @@ mod tests {
         let hello = Hello::new("async_echo", 2);
         let other = serde_json::to_vec(&Plan { hello, asked: None }).unwrap();
         let error = Plan::decode(&other).unwrap_err().to_string();
-        assert!(error.contains("another version"), "{error}");
+        assert!(
+            error.contains("version 2, this is async_echo version 1"),
+            "{error}"
+        );
     }
 }

@@ -44,11 +44,7 @@ pub(crate) async fn meet(
     let (channel, theirs) = met.map_err(|_over| too_long(options, "to connect"))??;
     let theirs: Hello =
         serde_json::from_slice(&theirs).context(|| "the peer is no http_over_rdma")?;
-    if theirs != ours {
-        return Err(Failure::new(
-            "the peer is another version of http_over_rdma",
-        ));
-    }
+    ours.meet(&theirs)?;
     Ok(TokioIo::new(Patient::new(channel.into_stream()?, limit)))
 }
 
