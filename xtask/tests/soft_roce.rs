@@ -84,11 +84,10 @@ fn scratch(name: &str) -> PathBuf {
     dir
 }
 
-/// Starts a job that says so, and waits for it to have said it.
+/// Starts a job, and waits for its script to say that it has `started`.
 fn start(args: &[&str], script: &str) -> Child {
     let mut args = args.to_vec();
-    let script = format!("echo started; {script}");
-    args.extend(["--", "sh", "-c", &script]);
+    args.extend(["--", "sh", "-c", script]);
     let mut child = run(&args).spawn().unwrap();
     let mut first = [0; 8];
     let stdout = child.stdout.as_mut().unwrap();
@@ -201,7 +200,7 @@ fn a_missing_program_is_named() {
 
 #[test]
 fn a_job_ends_when_its_time_is_over() {
-    let child = start(&["--timeout", "10"], "sleep 1000");
+    let child = start(&["--timeout", "10"], "echo started; sleep 1000");
     let (pid, begin) = (child.id(), Instant::now());
     let output = finish(child);
     assert_code(&output, 124);
@@ -226,9 +225,8 @@ fn a_dying_kernel_is_told_and_its_job_not_started_again() {
 fn an_interrupt_reaches_the_job() {
     let child = start(
         &[],
-        "trap 'echo heard; exit 42' INT; while :; do sleep 0.1; done",
+        "trap 'echo heard; exit 42' INT; echo started; while :; do sleep 0.1; done",
     );
-    thread::sleep(Duration::from_millis(500));
     signal(&child, Signal::INT);
     let output = finish(child);
     assert_code(&output, 42);
@@ -237,7 +235,10 @@ fn an_interrupt_reaches_the_job() {
 
 #[test]
 fn a_second_interrupt_stops_the_guest() {
-    let child = start(&[], "trap '' INT; while :; do sleep 0.1; done");
+    let child = start(
+        &[],
+        "trap '' INT; echo started; while :; do sleep 0.1; done",
+    );
     signal(&child, Signal::INT);
     thread::sleep(Duration::from_millis(500));
     signal(&child, Signal::INT);
@@ -248,7 +249,7 @@ fn a_second_interrupt_stops_the_guest() {
 
 #[test]
 fn a_killed_run_leaves_nothing_behind() {
-    let mut child = start(&[], "sleep 1000");
+    let mut child = start(&[], "echo started; sleep 1000");
     let pid = child.id();
     assert_eq!(emulators(pid), 1);
     child.kill().unwrap();

@@ -113,6 +113,24 @@ pub(crate) async fn within<T>(time: Duration, future: impl Future<Output = T>) -
     .await
 }
 
+/// What a future comes to; `then` is done by another thread when it waits.
+pub(crate) async fn once_it_waits<T>(
+    future: impl Future<Output = T>,
+    then: impl FnOnce() + Send + 'static,
+) -> T {
+    let (mut future, mut then) = (pin!(future), Some(then));
+    std::future::poll_fn(|cx| {
+        let polled = future.as_mut().poll(cx);
+        if polled.is_pending()
+            && let Some(then) = then.take()
+        {
+            drop(thread::spawn(then));
+        }
+        polled
+    })
+    .await
+}
+
 /// Polls it once, for a task that is never woken; whether it is done.
 pub(crate) fn glance(operation: &mut Operation) -> bool {
     let mut cx = TaskContext::from_waker(Waker::noop());

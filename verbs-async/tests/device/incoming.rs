@@ -4,14 +4,12 @@ use std::future::Future as _;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
-use std::thread;
-use std::time::Duration;
 
 use futures_util::StreamExt;
 use verbs_async::verbs_channel::{BufferPool, OwnedBuffer, Queue};
 use verbs_async::{AsyncChannel, AsyncGroup, Error, IncomingMessages, Message};
 
-use crate::ends::{WAYS, Way, buffer, pair, run};
+use crate::ends::{WAYS, Way, buffer, once_it_waits, pair, run};
 use crate::harness::begin;
 
 struct Met {
@@ -107,17 +105,12 @@ fn a_message_that_is_dropped_makes_room() {
             met.sends(3).await;
             let first = met.hears(3).await;
             // All are kept: it waits until one is dropped, and then for the message.
-            let dropper = thread::spawn(move || {
-                thread::sleep(Duration::from_millis(50));
-                drop((first, second));
-            });
             let pd = met.group.pd().clone();
             let sending = met
                 .sender
                 .send_with_immediate(buffer(&pd, &4_u32.to_le_bytes()), 4);
-            drop(met.hears(4).await);
+            drop(once_it_waits(met.hears(4), || drop((first, second))).await);
             sending.await.0.unwrap();
-            dropper.join().unwrap();
         });
     }
 }

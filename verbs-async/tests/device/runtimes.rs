@@ -1,5 +1,6 @@
 //! Runtimes that end, and groups that many of them share.
 
+use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use tokio::runtime::{Builder, Runtime};
 use verbs_async::verbs_channel::{BufferPool, Channel, DownReason, Refusal, TransportError};
 use verbs_async::{AsyncGroup, CqEvents, Error, Operation};
 
-use crate::ends::{WAYS, block, events, run, within};
+use crate::ends::{PATIENCE, WAYS, block, events, once_it_waits, run, within};
 use crate::harness::{begin, context};
 
 /// What ends by itself has ended by then.
@@ -62,12 +63,22 @@ fn a_runtime_that_ends_under_work_ends_the_work() {
             .collect();
         let inside = armed.then(|| {
             // Some tasks sleep in the runtime, some elsewhere, when it ends.
-            let there = operations.split_off(100);
-            drop(runtime.spawn(join_all(there)));
-            let here = operations.split_off(50);
-            thread::spawn(move || pollster::block_on(all_say_unannounced(here)))
+            let (waits, waiting) = mpsc::channel();
+            let say = || {
+                let waits = waits.clone();
+                move || waits.send(()).unwrap()
+            };
+            let there = once_it_waits(join_all(operations.split_off(100)), say());
+            drop(runtime.spawn(there));
+            let here = once_it_waits(all_say_unannounced(operations.split_off(50)), say());
+            let inside = thread::spawn(move || pollster::block_on(here));
+            for _ in 0..2 {
+                waiting
+                    .recv_timeout(PATIENCE)
+                    .expect("they wait for nothing");
+            }
+            inside
         });
-        thread::sleep(Duration::from_millis(100));
         drop(runtime);
         pollster::block_on(all_say_unannounced(operations));
         if let Some(inside) = inside {

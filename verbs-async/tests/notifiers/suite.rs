@@ -191,10 +191,14 @@ fn a_waker_may_do_the_work_itself(make: Make) {
     drives.over.store(true, Ordering::Relaxed);
 }
 
-struct Panics;
+#[derive(Default)]
+struct Panics {
+    was_woken: AtomicBool,
+}
 
 impl Wake for Panics {
     fn wake(self: Arc<Self>) {
+        self.was_woken.store(true, Ordering::Relaxed);
         panic!("a waker that panics, as this test wants it");
     }
 }
@@ -203,11 +207,14 @@ fn a_waker_that_panics_stops_nobody(make: Make) {
     let (reader, writer) = pipe();
     for _ in 0..3 {
         let notifier = make(reader.as_fd());
-        let waker = Waker::from(Arc::new(Panics));
+        let panics = Arc::new(Panics::default());
+        let waker = Waker::from(Arc::clone(&panics));
         let polled = notifier.poll_readable(&mut Context::from_waker(&waker));
         assert!(polled.is_pending());
         write(&writer);
-        thread::sleep(Duration::from_millis(20));
+        while !panics.was_woken.load(Ordering::Relaxed) {
+            thread::yield_now();
+        }
         wait_readable(&*notifier).unwrap();
         drain(&reader);
     }

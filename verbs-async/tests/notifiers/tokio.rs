@@ -5,7 +5,6 @@ use std::pin::pin;
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
-use std::time::Duration;
 
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::coop;
@@ -115,12 +114,17 @@ fn a_runtime_of_one_thread_will_do() {
         let runtime = Builder::new_current_thread().enable_io().build().unwrap();
         runtime.block_on(async {
             let notifier = TokioNotifier::new(&reader).unwrap();
-            let writes = thread::spawn(move || {
-                thread::sleep(Duration::from_millis(20));
-                write(&writer);
+            let mut readable = notifier.readable();
+            let mut writer = Some(writer);
+            let waited = poll_fn(|cx| {
+                let polled = readable.as_mut().poll(cx);
+                // It waits: from now on this thread alone can tell it.
+                if let Some(writer) = writer.take() {
+                    thread::spawn(move || write(&writer));
+                }
+                polled
             });
-            notifier.readable().await.unwrap();
-            writes.join().unwrap();
+            waited.await.unwrap();
         });
     });
 }

@@ -1,6 +1,8 @@
 //! The two ends of a connection, and what they work on.
 
 use std::fmt::Debug;
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use verbs_channel::verbs_core::{
@@ -9,12 +11,32 @@ use verbs_channel::verbs_core::{
 };
 use verbs_channel::{Channel, DownReason, Error, PreparedChannel, ScopeError, TransportError};
 
-use crate::harness::{PATIENCE, device_name, peer_name};
+use crate::harness::{PATIENCE, device_name, peer_name, until};
 
 pub(crate) use crate::harness::pair::pattern;
 
 /// A deadline for what must run into it.
 pub(crate) const SOON: Duration = Duration::from_millis(150);
+
+/// A thread that is to go to sleep.
+pub(crate) struct Sleeper(PathBuf);
+
+impl Sleeper {
+    pub(crate) fn this_thread() -> Self {
+        let thread = fs::read_link("/proc/thread-self").unwrap();
+        Self(Path::new("/proc").join(thread).join("stat"))
+    }
+
+    /// Waits until it sleeps.
+    pub(crate) fn sleeps(&self) {
+        let sleeps = || {
+            let stat = fs::read_to_string(&self.0).unwrap();
+            let (_name, state) = stat.rsplit_once(") ").unwrap();
+            state.starts_with('S')
+        };
+        assert!(until(PATIENCE, sleeps), "it does not sleep");
+    }
+}
 
 /// A protection domain on the device under test.
 pub(crate) fn here() -> ProtectionDomain {

@@ -11,7 +11,7 @@ use verbs_channel::{
     OwnedWork, PollStrategy, PreparedChannel, Refusal, Ticket, TransportError,
 };
 
-use crate::ends::{SOON, bounded, bytes, here, impatient, pattern, stubborn};
+use crate::ends::{SOON, Sleeper, bounded, bytes, here, impatient, pattern, stubborn};
 use crate::harness::{PATIENCE, begin, until};
 
 fn group_of(pd: &ProtectionDomain, max_channels: u32) -> ChannelGroup {
@@ -400,10 +400,11 @@ fn a_group_sleeps_until_any_of_its_channels_has_something() {
     for (number, _) in &peers {
         let _ticket = receive(&mut group, *number, pd.reg_mr(vec![0_u8; 8]).unwrap());
     }
+    let waits = Sleeper::this_thread();
     thread::scope(|threads| {
         threads.spawn(|| {
             for (number, peer) in &mut peers {
-                thread::sleep(SOON / 4);
+                waits.sleeps();
                 send(peer, vec![u8::try_from(*number).unwrap(); 8]);
             }
         });

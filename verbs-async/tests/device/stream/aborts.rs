@@ -2,8 +2,7 @@
 
 use std::io;
 use std::net::TcpListener;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use futures_util::future::join;
 use futures_util::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -11,7 +10,7 @@ use verbs_async::verbs_channel::Channel;
 use verbs_async::{AsyncGroup, ByteStream, StreamError};
 
 use super::{a_moment, fill, soon, streams};
-use crate::ends::{WAYS, Way, events, run};
+use crate::ends::{WAYS, Way, events, once_it_waits, run};
 use crate::harness::child::{Child, role};
 use crate::harness::{begin, context};
 
@@ -21,14 +20,6 @@ fn is_reset<T: std::fmt::Debug>(result: io::Result<T>) {
     assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
     let inner = error.get_ref().and_then(|inner| inner.downcast_ref());
     assert_eq!(inner, Some(&StreamError::Reset));
-}
-
-/// Drops it in a moment, elsewhere.
-fn drop_soon(stream: ByteStream) {
-    thread::spawn(move || {
-        thread::sleep(Duration::from_millis(50));
-        drop(stream);
-    });
 }
 
 #[test]
@@ -59,14 +50,15 @@ fn whoever_waits_is_woken_by_a_drop() {
         run(way, async move {
             // A reader that has nothing to say.
             let (_group, left, mut right) = streams(way, (64, 4), (64, 4));
-            drop_soon(left);
-            is_reset(soon(right.read(&mut [0; 8])).await);
+            let mut bytes = [0; 8];
+            let read = once_it_waits(right.read(&mut bytes), || drop(left));
+            is_reset(soon(read).await);
             // A writer without credits, though the other side had ended its own data.
             let (_group, mut left, mut right) = streams(way, (64, 4), (64, 4));
             soon(left.close()).await.unwrap();
             assert!(fill(&mut right).await > 0);
-            drop_soon(left);
-            is_reset(soon(right.write(&[7; 8])).await);
+            let write = once_it_waits(right.write(&[7; 8]), || drop(left));
+            is_reset(soon(write).await);
             assert_eq!(soon(right.read(&mut [0; 8])).await.unwrap(), 0);
         });
     }
