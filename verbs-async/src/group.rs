@@ -180,6 +180,8 @@ impl Announced for Shared {
             "nothing announces completions any more, closing all channels: {error}"
         ));
         self.give_up(DownReason::Unannounced);
+        // Nor is what it was armed for: a channel that joins later is to find that out.
+        self.driver.announced();
     }
 }
 

@@ -198,13 +198,15 @@ impl Ring for Channels {
     }
 
     #[cold]
-    fn arm(&mut self) {
-        if let Err(error) = self.subscription.arm() {
+    fn arm(&mut self) -> bool {
+        let armed = self.subscription.arm();
+        if let Err(error) = &armed {
             crate::wake::say(format_args!(
                 "cannot have completions announced, closing all channels: {error}"
             ));
             self.group.give_up(DownReason::Unannounced);
         }
+        armed.is_ok()
     }
 }
 

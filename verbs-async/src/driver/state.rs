@@ -117,8 +117,7 @@ impl<R: Ring> State<R> {
         if !is_wanted(self) || self.collect(own) || self.armed || !is_wanted(self) {
             return;
         }
-        self.armed = true;
-        self.ring.arm();
+        self.armed = self.ring.arm();
         self.collect(own);
     }
 

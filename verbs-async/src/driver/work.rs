@@ -32,8 +32,9 @@ pub(crate) trait Ring {
     /// Whether nothing is in flight in this queue of a channel.
     fn is_idle(&mut self, channel: usize, queue: usize) -> bool;
 
-    /// Has the next completion announced. If that fails, it gives up: everything has ended then.
-    fn arm(&mut self);
+    /// Has the next completion announced; whether it will be. If not, it gives up: everything has
+    /// ended then.
+    fn arm(&mut self) -> bool;
 }
 
 /// How an operation ends, as its future tells it.

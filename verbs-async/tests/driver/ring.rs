@@ -297,7 +297,7 @@ impl Ring for FakeRing {
         state.free[channel][queue] == state.places
     }
 
-    fn arm(&mut self) {
+    fn arm(&mut self) -> bool {
         let mut state = self.0.lock();
         state.armings += 1;
         if state.arming_fails {
@@ -305,5 +305,6 @@ impl Ring for FakeRing {
         } else {
             state.armed = true;
         }
+        !state.arming_fails
     }
 }

@@ -118,6 +118,34 @@ fn an_arming_that_is_refused_ends_everything() {
 }
 
 #[test]
+fn a_channel_that_joins_when_nothing_is_announced_any_more_ends_at_its_first_wait() {
+    let bench = Bench::new();
+    let peer = Peer::new(&bench);
+    let mut sleeps = peer.send().waits();
+    bench.hand.over();
+    assert!(sleeps.ends().0.is_err());
+    let late = peer.join();
+    let (result, buffer) = Task::new(late.send(peer.buffer())).ends();
+    assert!(result.is_err());
+    assert_eq!(buffer.capacity(), 64);
+}
+
+#[test]
+fn a_channel_that_joins_after_an_arming_that_was_refused_is_announced() {
+    let bench = Bench::new();
+    let peer = Peer::new(&bench);
+    with(|library| library.refuse.push(("ibv_req_notify_cq", libc::EIO)));
+    assert!(peer.send().ends().0.is_err());
+    let (late, before) = (peer.join(), system_calls().0);
+    let mut sleeps = Task::new(late.send(peer.buffer())).waits();
+    assert_eq!(system_calls().0, before + 1);
+    done(posted().last().copied());
+    announce(&bench);
+    assert_eq!(sleeps.was_woken(), 1);
+    assert!(sleeps.ends().0.is_ok());
+}
+
+#[test]
 fn a_queue_that_cannot_be_polled_ends_everything() {
     {
         let bench = Bench::new();
