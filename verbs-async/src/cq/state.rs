@@ -20,6 +20,8 @@ pub(super) struct State {
     // How many have been polled.
     polled: u64,
     pub(super) waiters: Slab<Waiter>,
+    // How many of them take any.
+    take_any: usize,
     // The first who waits for a work request; others for the same stand behind.
     by_wr_id: HashMap<u64, usize>,
     pub(super) armed: bool,
@@ -62,6 +64,7 @@ impl State {
             cq,
             polled: 0,
             waiters: Slab::new(),
+            take_any: 0,
             by_wr_id: HashMap::new(),
             armed: false,
             failed: None,
@@ -125,6 +128,9 @@ impl State {
         // Last, unless somebody had it and gives it back.
         let at = self.kept.partition_point(|kept| kept.place < polled.place);
         self.kept.insert(at, polled);
+        if self.take_any == 0 {
+            return;
+        }
         for (_, waiter) in &mut self.waiters {
             if let Waiter::Any(waker) = waiter {
                 self.wakers.extend(waker.take());
@@ -148,6 +154,7 @@ impl State {
             *found = at.and_then(|at| self.kept.remove(at));
             wanted = found.is_none().then_some(*wr_id);
         }
+        self.take_any += usize::from(matches!(waiter, Waiter::Any(_)));
         let key = self.waiters.insert(waiter);
         if let Some(wr_id) = wanted {
             self.stand_behind(wr_id, key);
@@ -176,6 +183,7 @@ impl State {
     /// is locked.
     pub(super) fn part(&mut self, key: usize) -> Option<Waiter> {
         let mut waiter = self.waiters.try_remove(key)?;
+        self.take_any -= usize::from(matches!(waiter, Waiter::Any(_)));
         if let Waiter::One {
             wr_id,
             found,
