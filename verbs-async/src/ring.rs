@@ -1,6 +1,8 @@
 //! The ring that the driver drives: a group of channels.
 
 use std::mem;
+use std::sync::Arc;
+use std::task::{Wake, Waker};
 
 use verbs_channel::verbs_core::WorkSuccess;
 use verbs_channel::{
@@ -9,7 +11,7 @@ use verbs_channel::{
 };
 
 use crate::driver::{self, End, Ring, Started};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::events::Subscription;
 
 /// A group of channels whose completions are announced.
@@ -198,15 +200,23 @@ impl Ring for Channels {
     }
 
     #[cold]
-    fn arm(&mut self) -> bool {
-        let armed = self.subscription.arm();
-        if let Err(error) = &armed {
-            crate::wake::say(format_args!(
-                "cannot have completions announced, closing all channels: {error}"
-            ));
+    fn arm(&mut self) -> Result<(), Waker> {
+        self.subscription.arm().map_err(|error| {
             self.group.give_up(DownReason::Unannounced);
-        }
-        armed.is_ok()
+            Waker::from(Arc::new(Unarmed(error)))
+        })
+    }
+}
+
+/// Says why nothing is announced, when it is woken.
+struct Unarmed(Error);
+
+impl Wake for Unarmed {
+    fn wake(self: Arc<Self>) {
+        let Self(error) = &*self;
+        crate::wake::say(format_args!(
+            "cannot have completions announced, all channels are closed: {error}"
+        ));
     }
 }
 
@@ -281,7 +291,7 @@ fn not_posted(
     Started::Refused(refusal)
 }
 
-impl From<Failure> for crate::Error {
+impl From<Failure> for Error {
     fn from(failure: Failure) -> Self {
         match failure {
             Failure::Refused(refusal) => Self::Refused(refusal),

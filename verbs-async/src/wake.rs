@@ -21,6 +21,11 @@ pub(crate) fn say(words: fmt::Arguments<'_>) {
     let _panicked = panics(|| log::error!("{words}"));
 }
 
+/// Drops it, where nothing is locked.
+pub(crate) fn let_go<T>(what: T) {
+    let _panicked = panics(|| drop(what));
+}
+
 /// Whether it panics; then that ends here.
 pub(crate) fn panics(what: impl FnOnce()) -> bool {
     let Err(panic) = catch_unwind(AssertUnwindSafe(what)) else {

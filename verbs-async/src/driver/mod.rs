@@ -23,11 +23,11 @@
 //! under the lock.
 
 use std::hint;
-use std::mem;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use crate::sync::{Mutex, MutexGuard};
+use crate::{noted, wake};
 use state::State;
 
 mod line;
@@ -100,7 +100,7 @@ impl<R: Ring> Driver<R> {
             Some(_) => None,
         };
         self.leave(state);
-        drop(replaced);
+        wake::let_go(replaced);
         outcome
     }
 
@@ -111,7 +111,7 @@ impl<R: Ring> Driver<R> {
         let mut state = self.lock();
         let dropped = state.abandon(begun);
         self.leave(state);
-        drop(dropped);
+        wake::let_go(dropped);
     }
 
     /// The ring's completions are announced.
@@ -161,7 +161,8 @@ impl<R: Ring> Driver<R> {
             (Poll::Pending, None)
         };
         self.leave(state);
-        drop((replaced, mine));
+        wake::let_go(replaced);
+        wake::let_go(mine);
         drained
     }
 
@@ -204,7 +205,7 @@ impl<R: Ring> Driver<R> {
         let wait = state.unwait(ticket);
         state.changed(R::channel(ticket));
         self.leave(state);
-        drop(wait);
+        wake::let_go(wait);
     }
 
     /// Unlocks, and does what is due.
@@ -220,16 +221,15 @@ impl<R: Ring> Driver<R> {
         if state.wanted > 0 {
             state.notice_all();
         }
-        let spent = (!state.spent.is_empty()).then(|| mem::take(&mut state.spent));
+        let mut spent = state.spent.pop();
         if state.wakers.is_empty() {
             drop(state);
         } else {
-            crate::noted::wake(state, |state| &mut state.wakers, || self.lock());
+            noted::wake(state, |state| &mut state.wakers, || self.lock());
         }
-        if let Some(mut spent) = spent {
-            let _panicked = crate::wake::panics(|| spent.clear());
-            // The room for them is used again; nothing is in it while nobody has the lock.
-            self.lock().spent = spent;
+        while let Some(outcome) = spent {
+            wake::let_go(outcome);
+            spent = self.lock().spent.pop();
         }
     }
 }

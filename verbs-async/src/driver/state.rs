@@ -117,7 +117,10 @@ impl<R: Ring> State<R> {
         if !is_wanted(self) || self.collect(own) || self.armed || !is_wanted(self) {
             return;
         }
-        self.armed = self.ring.arm();
+        match self.ring.arm() {
+            Ok(()) => self.armed = true,
+            Err(says) => self.wakers.push(says),
+        }
         self.collect(own);
     }
 
@@ -246,7 +249,8 @@ impl<R: Ring> State<R> {
         };
         let outcome = self.ring.take(ticket);
         if outcome.is_some() {
-            return Some((None, outcome, self.unwait(ticket)));
+            // Nobody waits for what is known to have ended.
+            return Some((None, outcome, None));
         }
         let waker = self.wait(ticket, Wait::Abandoned);
         // Its buffers are to come back even if nobody waits for anything.

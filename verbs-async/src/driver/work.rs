@@ -1,5 +1,7 @@
 //! What the driver asks of a ring and of the work that is posted to it.
 
+use std::task::Waker;
+
 /// What is driven: a completion queue and what is posted to it.
 ///
 /// Work has a slot of it from its post until its outcome has been taken.
@@ -32,9 +34,9 @@ pub(crate) trait Ring {
     /// Whether nothing is in flight in this queue of a channel.
     fn is_idle(&mut self, channel: usize, queue: usize) -> bool;
 
-    /// Has the next completion announced; whether it will be. If not, it gives up: everything has
-    /// ended then.
-    fn arm(&mut self) -> bool;
+    /// Has the next completion announced. If that fails, it gives up: everything has ended then, and
+    /// what is woken says so, where nothing is locked.
+    fn arm(&mut self) -> Result<(), Waker>;
 }
 
 /// How an operation ends, as its future tells it.

@@ -5,6 +5,7 @@ use std::mem;
 // Not one of loom's: a count races with nothing.
 use std::sync::Arc as Counter;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::Waker;
 
 use crate::driver::{self, Ring, Started};
 use crate::sync::{Arc, Mutex, MutexGuard};
@@ -297,14 +298,14 @@ impl Ring for FakeRing {
         state.free[channel][queue] == state.places
     }
 
-    fn arm(&mut self) -> bool {
+    fn arm(&mut self) -> Result<(), Waker> {
         let mut state = self.0.lock();
         state.armings += 1;
         if state.arming_fails {
             state.give_up();
-        } else {
-            state.armed = true;
+            return Err(Waker::noop().clone());
         }
-        !state.arming_fails
+        state.armed = true;
+        Ok(())
     }
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::Mutex;
 use std::task::{Context, Wake, Waker};
 
+use crate::allocations::allocations;
 use crate::driver::Driver;
 use crate::ring::{Card, FakeRing, Outcome};
 use crate::task::{Bell, Bench, bounded};
@@ -152,4 +153,39 @@ fn a_waker_that_panics_leaves_nobody_asleep() {
     bench.driver.announced();
     assert_eq!(bells.map(|bell| bell.rings()), [1, 1]);
     assert!(keys.into_iter().all(|key| bench.end(key).is_some()));
+}
+
+#[test]
+fn what_a_waker_does_allocates_nothing_once_the_driver_is_warm() {
+    /// Has another operation slept for and woken.
+    struct Works {
+        card: Arc<Card>,
+        driver: Arc<Driver<FakeRing>>,
+    }
+    impl Wake for Works {
+        fn wake(self: Arc<Self>) {
+            let key = self.driver.start(0, self.card.work(1, 1));
+            let mut cx = Context::from_waker(Waker::noop());
+            assert!(self.driver.poll::<Outcome>(&key, &mut cx).is_pending());
+            assert!(self.card.complete(1));
+            self.driver.announced();
+            assert!(self.driver.poll::<Outcome>(&key, &mut cx).is_ready());
+        }
+    }
+    let bench = Bench::new(1);
+    let waker = Waker::from(Arc::new(Works {
+        card: Arc::clone(&bench.card),
+        driver: Arc::clone(&bench.driver),
+    }));
+    let round = || {
+        let key = bench.start(0);
+        assert!(bench.poll_with(key, &waker).is_pending());
+        bench.complete([0]);
+        assert!(bench.poll_with(key, &waker).is_ready());
+        bench.card.lock().posted.clear();
+    };
+    (0..3).for_each(|_| round());
+    let before = allocations();
+    (0..100).for_each(|_| round());
+    assert_eq!(allocations() - before, 0);
 }

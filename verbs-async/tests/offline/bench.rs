@@ -151,6 +151,10 @@ impl<F: Future> Task<F> {
         self.future.as_mut().poll(&mut Context::from_waker(&waker))
     }
 
+    pub(crate) fn future(&mut self) -> Pin<&mut F> {
+        self.future.as_mut()
+    }
+
     /// Polls it, and it is not done.
     pub(crate) fn waits(mut self) -> Self {
         assert!(self.poll().is_pending());

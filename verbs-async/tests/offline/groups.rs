@@ -53,7 +53,7 @@ fn join(group: &AsyncGroup) -> AsyncChannel {
 }
 
 /// The `wr_id`s that were posted, in their order.
-fn posted() -> Vec<u64> {
+pub(crate) fn posted() -> Vec<u64> {
     with(|library| {
         library
             .posted
@@ -65,7 +65,7 @@ fn posted() -> Vec<u64> {
 }
 
 /// The event of the queue that was made last comes.
-fn announce(bench: &Bench) {
+pub(crate) fn announce(bench: &Bench) {
     let cq = with(|library| library.counts.last().unwrap().0);
     announce_raw(cq);
     bench.hand.readable();

@@ -1,12 +1,14 @@
-//! A logger that panics keeps nobody from hearing what it was told.
+//! Whatever a logger does, everybody hears what he was told, and nobody hangs.
 
+use std::cell::Cell;
 use std::future::Future as _;
+use std::rc::Rc;
 use std::sync::Arc;
-use std::task::{Context, Wake, Waker};
+use std::task::{Context, Poll, Wake, Waker};
 
-use crate::bench::{Bench, Task, done};
+use crate::bench::{Bench, Task, bounded, done};
 use crate::library::with;
-use crate::log::{bombs, lines, listen, panics};
+use crate::log::{bombs, does, lines, listen, panics};
 
 #[test]
 fn every_queue_hears_that_its_notifier_is_over() {
@@ -34,6 +36,34 @@ fn an_arming_that_is_refused_ends_everything() {
     bombs();
     assert!(task.ends().0.is_err());
     assert_eq!(lines().len(), 1);
+}
+
+#[test]
+fn a_logger_that_comes_back_finds_the_lock_free() {
+    bounded(|| {
+        listen();
+        for verb in ["ibv_req_notify_cq", "ibv_get_cq_event"] {
+            let bench = Bench::new();
+            let peer = crate::groups::Peer::new(&bench);
+            let mut task = peer.send();
+            with(|library| library.refuse.push((verb, libc::EIO)));
+            let heard = Rc::new(Cell::new(false));
+            let hears = Rc::clone(&heard);
+            does(move || {
+                drop(peer.send());
+                hears.set(true);
+            });
+            let (ended, _) = match task.poll() {
+                Poll::Ready(ended) => ended,
+                Poll::Pending => {
+                    crate::groups::announce(&bench);
+                    task.ends()
+                }
+            };
+            assert!(ended.is_err());
+            assert!(heard.get(), "{verb}");
+        }
+    });
 }
 
 #[test]

@@ -25,3 +25,4 @@ mod groups;
 mod log;
 mod loggers;
 mod streams;
+mod wakers;

@@ -10,6 +10,7 @@ thread_local! {
     static LINES: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
     static PANICS: Cell<bool> = const { Cell::new(false) };
     static BOMBS: Cell<bool> = const { Cell::new(false) };
+    static DOES: Cell<Option<Box<dyn FnOnce()>>> = const { Cell::new(None) };
 }
 
 struct Lines;
@@ -24,6 +25,9 @@ impl Log for Lines {
         // For whoever looks at this process from outside.
         eprintln!("{line}");
         LINES.with_borrow_mut(|lines| lines.push(line));
+        if let Some(does) = DOES.take() {
+            does();
+        }
         if BOMBS.replace(false) {
             std::panic::panic_any(Bomb);
         }
@@ -59,6 +63,11 @@ pub(crate) fn panics(whether: bool) {
 /// This thread's logger panics once, and what it panics with does so again when it is dropped.
 pub(crate) fn bombs() {
     BOMBS.set(true);
+}
+
+/// This thread's logger does this with its next line.
+pub(crate) fn does(what: impl FnOnce() + 'static) {
+    DOES.set(Some(Box::new(what)));
 }
 
 /// What this thread has said so far.

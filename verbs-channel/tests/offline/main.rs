@@ -20,6 +20,7 @@ mod card;
 mod driven;
 mod fatal;
 mod ladder;
+#[expect(dead_code, reason = "verbs-async's tests use all of it")]
 mod log;
 mod owned;
 mod refused;
