@@ -31,11 +31,15 @@ impl AsyncChannel {
     }
 
     /// Sends the buffer's range.
+    #[doc(alias = "ibv_post_send")]
+    #[doc(alias = "IBV_WR_SEND")]
     pub fn send(&self, buffer: impl Into<OwnedBuffer>) -> Operation {
         self.run(Outgoing::send(buffer))
     }
 
     /// Sends, with 32 bits for the peer's completion.
+    #[doc(alias = "ibv_post_send")]
+    #[doc(alias = "IBV_WR_SEND_WITH_IMM")]
     pub fn send_with_immediate(&self, buffer: impl Into<OwnedBuffer>, imm_data: u32) -> Operation {
         self.run(Outgoing::send(buffer).immediate(imm_data))
     }
@@ -43,16 +47,21 @@ impl AsyncChannel {
     /// Receives a message into the buffer's range: its
     /// [length](verbs_channel::verbs_core::WorkSuccess::byte_len) and immediate data are in the
     /// result.
+    #[doc(alias = "ibv_post_recv")]
     pub fn receive(&self, buffer: impl Into<OwnedBuffer>) -> Operation {
         self.run(OwnedWork::receive(buffer))
     }
 
     /// Writes the buffer's range to where `remote` begins.
+    #[doc(alias = "ibv_post_send")]
+    #[doc(alias = "IBV_WR_RDMA_WRITE")]
     pub fn write(&self, buffer: impl Into<OwnedBuffer>, remote: RemoteMemoryRegion) -> Operation {
         self.run(Outgoing::write(buffer, remote))
     }
 
     /// Writes, with 32 bits for a receive of the peer's.
+    #[doc(alias = "ibv_post_send")]
+    #[doc(alias = "IBV_WR_RDMA_WRITE_WITH_IMM")]
     pub fn write_with_immediate(
         &self,
         buffer: impl Into<OwnedBuffer>,
@@ -63,12 +72,16 @@ impl AsyncChannel {
     }
 
     /// Reads into the buffer's range from where `remote` begins.
+    #[doc(alias = "ibv_post_send")]
+    #[doc(alias = "IBV_WR_RDMA_READ")]
     pub fn read(&self, buffer: impl Into<OwnedBuffer>, remote: RemoteMemoryRegion) -> Operation {
         self.run(Incoming::read(buffer, remote))
     }
 
     /// If the 8 bytes at `remote` are `compare`, they become `swap`. What they were is in the
     /// buffer, whose range has 8 bytes.
+    #[doc(alias = "ibv_post_send")]
+    #[doc(alias = "IBV_WR_ATOMIC_CMP_AND_SWP")]
     pub fn compare_swap(
         &self,
         before: impl Into<OwnedBuffer>,
@@ -80,6 +93,8 @@ impl AsyncChannel {
     }
 
     /// Adds to the 8 bytes at `remote`. What they were is in the buffer, whose range has 8 bytes.
+    #[doc(alias = "ibv_post_send")]
+    #[doc(alias = "IBV_WR_ATOMIC_FETCH_AND_ADD")]
     pub fn fetch_add(
         &self,
         before: impl Into<OwnedBuffer>,
@@ -91,6 +106,8 @@ impl AsyncChannel {
 
     /// Begins work with everything that can be said about it: an [`Outgoing`] or an [`Incoming`] of
     /// an [`OwnedBuffer`], or [`OwnedWork`].
+    #[doc(alias = "ibv_post_send")]
+    #[doc(alias = "ibv_post_recv")]
     #[inline(always)]
     pub fn run(&self, work: impl Into<OwnedWork>) -> Operation {
         let begun = self.driver().start(self.at, work.into());
@@ -99,6 +116,7 @@ impl AsyncChannel {
 
     /// Begins a batch: one doorbell, one completion, one future for all of it. It waits in line
     /// until there are places for all of it.
+    #[doc(alias = "ibv_post_send")]
     pub fn batch(&self, works: Vec<OwnedWork>) -> Batch {
         let begun = self.driver().start(self.at, works);
         Batch::new(Arc::clone(&self.shared), begun)

@@ -213,6 +213,8 @@ macro_rules! owned_operations {
             /// # Errors
             ///
             /// [`Rejected`], with the buffer: the queue is full, or the channel down.
+            #[doc(alias = "ibv_post_send")]
+            #[doc(alias = "IBV_WR_SEND")]
             pub fn start_send(
                 &mut self,
                 buffer: impl Into<OwnedBuffer>,
@@ -225,6 +227,8 @@ macro_rules! owned_operations {
             /// # Errors
             ///
             /// As [`start_send`](Self::start_send).
+            #[doc(alias = "ibv_post_send")]
+            #[doc(alias = "IBV_WR_SEND_WITH_IMM")]
             pub fn start_send_with_immediate(
                 &mut self,
                 buffer: impl Into<OwnedBuffer>,
@@ -239,6 +243,7 @@ macro_rules! owned_operations {
             /// # Errors
             ///
             /// As [`start_send`](Self::start_send).
+            #[doc(alias = "ibv_post_recv")]
             pub fn start_receive(
                 &mut self,
                 buffer: impl Into<OwnedBuffer>,
@@ -251,6 +256,8 @@ macro_rules! owned_operations {
             /// # Errors
             ///
             /// As [`start_send`](Self::start_send); [`Refusal::RemoteTooShort`].
+            #[doc(alias = "ibv_post_send")]
+            #[doc(alias = "IBV_WR_RDMA_WRITE")]
             pub fn start_write(
                 &mut self,
                 buffer: impl Into<OwnedBuffer>,
@@ -264,6 +271,8 @@ macro_rules! owned_operations {
             /// # Errors
             ///
             /// As [`start_write`](Self::start_write).
+            #[doc(alias = "ibv_post_send")]
+            #[doc(alias = "IBV_WR_RDMA_WRITE_WITH_IMM")]
             pub fn start_write_with_immediate(
                 &mut self,
                 buffer: impl Into<OwnedBuffer>,
@@ -279,6 +288,8 @@ macro_rules! owned_operations {
             /// # Errors
             ///
             /// As [`start_write`](Self::start_write).
+            #[doc(alias = "ibv_post_send")]
+            #[doc(alias = "IBV_WR_RDMA_READ")]
             pub fn start_read(
                 &mut self,
                 buffer: impl Into<OwnedBuffer>,
@@ -293,6 +304,8 @@ macro_rules! owned_operations {
             /// # Errors
             ///
             /// As [`start`](Self::start), with the buffer.
+            #[doc(alias = "ibv_post_send")]
+            #[doc(alias = "IBV_WR_ATOMIC_CMP_AND_SWP")]
             pub fn start_compare_swap(
                 &mut self,
                 before: impl Into<OwnedBuffer>,
@@ -310,6 +323,8 @@ macro_rules! owned_operations {
             /// # Errors
             ///
             /// As [`start`](Self::start), with the buffer.
+            #[doc(alias = "ibv_post_send")]
+            #[doc(alias = "IBV_WR_ATOMIC_FETCH_AND_ADD")]
             pub fn start_fetch_add(
                 &mut self,
                 before: impl Into<OwnedBuffer>,
@@ -331,6 +346,7 @@ macro_rules! owned_operations {
             /// As [`start`](Self::start), with all of the work; [`Refusal::BatchTooLong`] for more
             /// than the send queue can ever hold, [`Refusal::EmptyBatch`],
             /// [`Refusal::ReceiveInBatch`].
+            #[doc(alias = "ibv_post_send")]
             pub fn start_batch(
                 &mut self,
                 works: Vec<OwnedWork>,
