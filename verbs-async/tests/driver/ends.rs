@@ -1,6 +1,6 @@
 //! How operations end: each once, to its own task, or to nobody.
 
-use std::task::{Context, Poll, Waker};
+use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use crate::allocations::allocations;
@@ -71,118 +71,6 @@ fn what_is_abandoned_when_it_has_ended_is_freed() {
 }
 
 #[test]
-fn whoever_waits_until_all_is_drained_is_told_when_it_is() {
-    let bench = Bench::new(1);
-    let bell = Bell::new();
-    let waker = Waker::from(std::sync::Arc::clone(&bell));
-    let mut cx = Context::from_waker(&waker);
-    let mut drained = |queues: [bool; 2]| bench.driver.poll_drained(0, queues, &mut cx);
-    assert!(drained([true, true]).is_ready(), "nothing has begun");
-    bench.start(0);
-    let waits = bench.start(1);
-    bench.start_on(0, bench.card.work(2, 1));
-    // Another channel's work is not waited for.
-    bench.start_on(1, bench.card.work(3, 0));
-    assert!(drained([true, false]).is_pending());
-    bench.complete([0]);
-    assert_eq!(bell.rings(), 0, "the next from the line is in flight");
-    bench.driver.abandon(waits);
-    assert_eq!(bell.rings(), 0, "what is abandoned is in flight still");
-    bench.complete([1]);
-    assert_eq!(bell.rings(), 1);
-    assert!(drained([true, false]).is_ready());
-    assert!(drained([true, true]).is_pending());
-    bench.complete([2]);
-    assert_eq!(bell.rings(), 2);
-    assert!(drained([true, true]).is_ready());
-}
-
-#[test]
-fn whoever_waits_until_all_is_drained_needs_nobody_else_to_wait() {
-    let bench = Bench::new(1);
-    let bell = Bell::new();
-    let waker = Waker::from(std::sync::Arc::clone(&bell));
-    bench.start(0);
-    let mut cx = Context::from_waker(&waker);
-    assert!(
-        bench
-            .driver
-            .poll_drained(0, [true, false], &mut cx)
-            .is_pending()
-    );
-    bench.complete([0]);
-    assert_eq!(bell.rings(), 1);
-    // Even if it ended before that.
-    bench.start(1);
-    assert!(
-        bench
-            .driver
-            .poll_drained(0, [true, false], &mut cx)
-            .is_pending()
-    );
-    bench.complete([1]);
-    bench.start(2);
-    assert!(!bench.card.complete(2) || bench.card.unseen() == 1);
-    assert!(
-        bench
-            .driver
-            .poll_drained(0, [true, false], &mut cx)
-            .is_ready()
-    );
-}
-
-#[test]
-fn a_line_that_empties_by_being_left_or_refused_is_drained() {
-    let bench = Bench::new(1);
-    let bell = Bell::new();
-    let waker = Waker::from(std::sync::Arc::clone(&bell));
-    let mut cx = Context::from_waker(&waker);
-    bench.start(0);
-    let waits = bench.start(1);
-    assert!(
-        bench
-            .driver
-            .poll_drained(0, [true, false], &mut cx)
-            .is_pending()
-    );
-    bench.driver.abandon(waits);
-    bench.complete([0]);
-    assert_eq!(bell.rings(), 1);
-    assert!(
-        bench
-            .driver
-            .poll_drained(0, [true, false], &mut cx)
-            .is_ready()
-    );
-
-    bench.start(0);
-    bench.start(1);
-    assert!(
-        bench
-            .driver
-            .poll_drained(0, [true, false], &mut cx)
-            .is_pending()
-    );
-    bench.driver.with(None, |ring| ring.0.lock().give_up());
-    assert_eq!(bell.rings(), 2);
-    assert!(
-        bench
-            .driver
-            .poll_drained(0, [true, false], &mut cx)
-            .is_ready()
-    );
-    // What is refused at once was never there.
-    let refused = bench.start(2);
-    assert!(
-        bench
-            .driver
-            .poll_drained(0, [true, false], &mut cx)
-            .is_ready()
-    );
-    assert_eq!(bench.end(refused), Some((2, End::Refused)));
-}
-
-#[test]
 fn an_arming_that_fails_ends_everything_in_flight() {
     let bench = Bench::new(1);
     bench.card.lock().arming_fails = true;
@@ -219,20 +107,30 @@ fn a_busy_poll_ends_with_the_completion_or_with_its_time() {
 }
 
 #[test]
-fn others_get_in_while_one_polls_busily() {
+fn others_get_in_while_one_polls_busily_and_are_told() {
     bounded(|| {
         let bench = std::sync::Arc::new(Bench::new(4));
+        let (key, sleeps, bell) = (bench.start(0), bench.start(9), Bell::new());
+        assert!(bench.poll(sleeps, &bell).is_pending());
         bench.driver.set_busy_poll(Duration::from_secs(3600));
-        let key = bench.start(0);
-        let other = std::sync::Arc::clone(&bench);
+        let looked = bench.card.lock().polls;
+        let (other, others_bell) = (std::sync::Arc::clone(&bench), std::sync::Arc::clone(&bell));
         let starts = std::thread::spawn(move || {
-            for id in 1..3 {
-                let key = other.start(id);
-                other.driver.abandon(key);
-            }
-            other.complete([2, 0]);
+            let until = |is_so: &dyn Fn() -> bool| {
+                while !is_so() {
+                    std::thread::yield_now();
+                }
+            };
+            until(&|| other.card.lock().polls > looked + 2);
+            let keys = [1, 2].map(|id| other.start(id));
+            keys.into_iter().for_each(|key| other.driver.abandon(key));
+            // Found by the one that polls, which does not keep it to itself.
+            let _raised = other.card.complete(9);
+            let _raised = other.card.complete(2);
+            until(&|| others_bell.rings() == 1 && other.card.gone() == 1);
+            let _raised = other.card.complete(0);
         });
-        assert!(matches!(bench.poll(key, &Bell::new()), Poll::Ready(_)));
+        assert_eq!(bench.end(key), Some((0, End::Success)));
         starts.join().unwrap();
     });
 }
@@ -305,6 +203,44 @@ fn whoever_finds_what_others_sleep_for_wakes_them() {
     assert!(!bench.card.complete(1));
     assert_eq!(bench.end(keys[1]), Some((1, End::Success)));
     assert_eq!(bell.rings(), 1);
+}
+
+#[test]
+fn whoever_looks_from_the_line_wakes_those_whose_end_it_finds() {
+    let bench = Bench::new(1);
+    let bells = [(); 2].map(|()| Bell::new());
+    let keys = [0, 1].map(|id| bench.start(id));
+    assert!(bench.poll(keys[0], &bells[0]).is_pending());
+    assert!(bench.card.complete(0), "nobody hears of it yet");
+    assert!(bench.poll(keys[1], &bells[1]).is_pending());
+    assert_eq!(bells.each_ref().map(|bell| bell.rings()), [1, 0]);
+    // It was posted, and the event that is under way stands for both.
+    assert!(!bench.card.complete(1));
+    bench.driver.announced();
+    assert_eq!(bells.each_ref().map(|bell| bell.rings()), [1, 1]);
+}
+
+#[test]
+fn what_is_known_to_have_ended_costs_no_poll_no_arming_and_no_time() {
+    bounded(|| {
+        let bench = Bench::new(1);
+        // One that went from the line, and one that was refused.
+        let keys = [0, 1].map(|id| bench.start(id));
+        let bell = Bell::new();
+        assert!(bench.poll(keys[1], &bell).is_pending());
+        bench.complete([0, 1]);
+        bench.card.lock().give_up();
+        let refused = bench.start(2);
+        let looked = |bench: &Bench| {
+            let card = bench.card.lock();
+            (card.polls, card.armings)
+        };
+        let before = looked(&bench);
+        bench.driver.set_busy_poll(Duration::from_secs(3600));
+        assert_eq!(bench.end(keys[1]), Some((1, End::Success)));
+        assert_eq!(bench.end(refused), Some((2, End::Refused)));
+        assert_eq!(looked(&bench), before);
+    });
 }
 
 #[test]

@@ -156,6 +156,17 @@ fn a_place_that_a_change_of_the_ring_frees_is_given_to_the_line() {
         .driver
         .with(None, |ring| ring.0.lock().free[0][0] += 1);
     assert_eq!(bench.posted(), [0, 1]);
+    // Known to be of one channel: so its line alone is served, whoever waits in others'.
+    let other = [4, 5].map(|id| bench.start_on(1, bench.card.work(id, 0)));
+    bench.driver.with(Some(0), |ring| {
+        let free = &mut ring.0.lock().free;
+        free[0][0] += 1;
+        free[1][0] += 1;
+    });
+    assert_eq!(bench.posted(), [0, 1, 4, 2]);
+    bench.driver.with(Some(1), |_ring| ());
+    assert_eq!(bench.posted(), [0, 1, 4, 2, 5]);
+    assert!(other.into_iter().all(|key| bench.end(key).is_none()));
 }
 
 #[test]

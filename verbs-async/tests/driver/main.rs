@@ -6,10 +6,12 @@
 #[path = "../../../verbs-core/tests/device/harness/allocations.rs"]
 #[expect(dead_code, reason = "here each thread is counted by itself")]
 mod allocations;
+mod drained;
 #[path = "../../src/driver/mod.rs"]
 #[expect(dead_code, reason = "the crate also looks at its ring")]
 mod driver;
 mod ends;
+mod hooks;
 mod lines;
 mod model;
 #[path = "../../src/noted.rs"]

@@ -37,12 +37,17 @@ pub(crate) enum End {
 #[derive(Default)]
 pub(crate) struct Buffer {
     gone: Option<Counter<AtomicUsize>>,
+    // What whoever made it does then.
+    pub(crate) hook: Option<Box<dyn FnOnce() + Send>>,
 }
 
 impl Drop for Buffer {
     fn drop(&mut self) {
         if let Some(gone) = &self.gone {
             gone.fetch_add(1, Ordering::Relaxed);
+        }
+        if let Some(hook) = self.hook.take() {
+            hook();
         }
     }
 }
@@ -113,7 +118,7 @@ impl Card {
             id,
             queue,
             places: 1,
-            buffer: Buffer { gone },
+            buffer: Buffer { gone, hook: None },
         }
     }
 

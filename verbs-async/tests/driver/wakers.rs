@@ -1,111 +1,222 @@
-//! Wakers that do what wakers may.
+//! Wakers and buffers that do what those of others may: come back to the driver, or panic.
 
-use std::sync::Arc;
-use std::sync::Mutex;
-use std::task::{Context, Wake, Waker};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+use std::task::{Context, Poll, Wake, Waker};
 
 use crate::allocations::allocations;
-use crate::driver::Driver;
-use crate::ring::{Card, FakeRing, Outcome};
+use crate::driver::{Begun, Driver};
+use crate::hooks::{Moment, waker};
+use crate::ring::{Card, End, FakeRing, Outcome, Ticket, Work};
 use crate::task::{Bell, Bench, bounded};
 
-/// A waker that comes back to the driver when it is woken, and when it is dropped.
-struct Comes {
+/// Whatever comes back to the driver when it runs.
+#[derive(Clone)]
+struct Back {
     card: Arc<Card>,
-    driver: Arc<Driver<FakeRing>>,
-    back: Mutex<usize>,
+    driver: Weak<Driver<FakeRing>>,
+    seen: Arc<Mutex<Vec<Moment>>>,
+    gone: Arc<AtomicUsize>,
 }
 
-impl Comes {
-    fn waker(bench: &Bench) -> (Arc<Self>, Waker) {
-        let comes = Arc::new(Self {
+impl Back {
+    fn new(bench: &Bench) -> Self {
+        Self {
             card: Arc::clone(&bench.card),
-            driver: Arc::clone(&bench.driver),
-            back: Mutex::new(0),
-        });
-        (Arc::clone(&comes), Waker::from(comes))
+            driver: Arc::downgrade(&bench.driver),
+            seen: Arc::default(),
+            gone: Arc::default(),
+        }
     }
 
-    fn back(&self) {
-        *self.back.lock().unwrap() += 1;
-        let key = self.driver.start(1, self.card.work(1000, 1));
+    /// Whatever can be done with a driver, which takes its lock.
+    fn comes(&self) {
+        let Some(driver) = self.driver.upgrade() else {
+            return;
+        };
+        let key = driver.start(1, self.card.work(1000, 1));
         let mut cx = Context::from_waker(Waker::noop());
-        drop(self.driver.poll::<Outcome>(&key, &mut cx));
-        self.driver.abandon(key);
-        self.driver.announced();
+        drop(driver.poll::<Outcome>(&key, &mut cx));
+        driver.abandon(key);
+        driver.announced();
+    }
+
+    /// A waker that does so when it is cloned, woken and dropped.
+    fn waker(&self) -> Waker {
+        let back = self.clone();
+        waker(move |moment| {
+            back.seen.lock().unwrap().push(moment);
+            back.comes();
+        })
+    }
+
+    /// What happened to its wakers since this was asked last: clones, wakes, drops.
+    fn seen(&self) -> [usize; 3] {
+        let seen = std::mem::take(&mut *self.seen.lock().unwrap());
+        [Moment::Clone, Moment::Wake, Moment::Drop]
+            .map(|moment| seen.iter().filter(|seen| **seen == moment).count())
+    }
+
+    /// Work whose buffer does so when it is dropped.
+    fn work(&self, id: usize) -> Work {
+        let mut work = self.card.work(id, 0);
+        let back = self.clone();
+        work.buffer.hook = Some(Box::new(move || {
+            back.gone.fetch_add(1, Ordering::Relaxed);
+            back.comes();
+        }));
+        work
+    }
+
+    fn gone(&self) -> usize {
+        self.gone.load(Ordering::Relaxed)
     }
 }
 
-impl Wake for Comes {
-    fn wake(self: Arc<Self>) {
-        self.back();
-    }
-}
-
-impl Drop for Comes {
-    fn drop(&mut self) {
-        self.back();
-    }
+fn poll_drained(bench: &Bench, queues: [bool; 2], waker: &Waker) -> Poll<()> {
+    let mut cx = Context::from_waker(waker);
+    bench.driver.poll_drained(0, queues, &mut cx)
 }
 
 #[test]
 fn a_waker_that_comes_back_finds_the_lock_free() {
     bounded(|| {
         let bench = Bench::new(1);
-        let (comes, waker) = Comes::waker(&bench);
+        let back = Back::new(&bench);
+        let waker = back.waker();
+        let sleeps = |key: Begun<Ticket>| assert!(bench.poll_with(key, &waker).is_pending());
+        // In flight and in line, and replaced there.
         let keys = [0, 1].map(|id| bench.start(id));
-        for key in keys {
-            assert!(bench.poll_with(key, &waker).is_pending());
-        }
+        keys.into_iter().for_each(sleeps);
+        assert_eq!(back.seen(), [2, 0, 0]);
+        keys.into_iter().for_each(sleeps);
+        assert_eq!(back.seen(), [2, 0, 2]);
+        // Woken, also from where it went from the line.
         bench.complete([0, 1]);
-        assert_eq!(*comes.back.lock().unwrap(), 2);
-        let mut cx = Context::from_waker(&waker);
-        bench.start(2);
-        assert!(
-            bench
-                .driver
-                .poll_drained(0, [true, false], &mut cx)
-                .is_pending()
-        );
-        bench.complete([2]);
-        assert_eq!(*comes.back.lock().unwrap(), 3);
+        assert_eq!(back.seen(), [0, 2, 0]);
+        // Not needed: it has ended.
+        assert!(bench.poll_with(keys[1], &waker).is_ready());
+        assert_eq!(back.seen(), [1, 0, 1]);
+        assert!(bench.poll_with(keys[0], &waker).is_ready());
+        assert_eq!(back.seen(), [0, 0, 0]);
+        // It is found before its waker is told.
+        let key = bench.start(2);
+        sleeps(key);
+        let _raised = bench.card.complete(2);
+        assert!(bench.poll_with(key, &waker).is_ready());
+        assert_eq!(back.seen(), [1, 0, 1]);
+        // Abandoned in line, where it went from there, and in flight.
+        let keys = [3, 4, 5].map(|id| bench.start(id));
+        keys.into_iter().for_each(sleeps);
+        bench.complete([3]);
+        assert_eq!(back.seen(), [3, 1, 0]);
+        bench.driver.abandon(keys[2]);
+        bench.driver.abandon(keys[1]);
+        assert_eq!(back.seen(), [0, 0, 2]);
+        bench.complete([4]);
+        let key = bench.start(6);
+        sleeps(key);
+        bench.driver.abandon(key);
+        assert_eq!(back.seen(), [1, 0, 1]);
+        // It was told of its end, or of its refusal, and is abandoned.
+        bench.complete([6]);
+        let keys = [7, 8].map(|id| bench.start(id));
+        keys.into_iter().for_each(sleeps);
+        bench.driver.with(None, |ring| ring.0.lock().give_up());
+        keys.into_iter().for_each(|key| bench.driver.abandon(key));
+        assert_eq!(back.seen(), [2, 2, 0]);
     });
 }
 
 #[test]
-fn a_waker_that_comes_back_when_it_is_dropped_finds_the_lock_free() {
+fn a_waker_that_waits_for_the_end_of_all_and_comes_back_finds_the_lock_free() {
     bounded(|| {
         let bench = Bench::new(1);
-        // The driver has the last of each: it replaces one, one is in flight, one in line.
-        let keys = [0, 1].map(|id| bench.start(id));
-        for key in keys.into_iter().chain(keys) {
-            let (_, waker) = Comes::waker(&bench);
-            assert!(bench.poll_with(key, &waker).is_pending());
-        }
-        keys.into_iter()
-            .rev()
-            .for_each(|key| bench.driver.abandon(key));
+        let back = Back::new(&bench);
+        let waker = back.waker();
+        bench.start(0);
+        assert!(poll_drained(&bench, [true, true], &waker).is_pending());
+        assert_eq!(back.seen(), [1, 0, 0]);
+        assert!(poll_drained(&bench, [true, true], &waker).is_pending());
+        assert_eq!(back.seen(), [1, 0, 1]);
         bench.complete([0]);
-        for _ in 0..2 {
-            bench.start_on(0, bench.card.work(7, 1));
-            let (_, waker) = Comes::waker(&bench);
-            let mut cx = Context::from_waker(&waker);
-            drop(waker.clone());
-            assert!(
-                bench
-                    .driver
-                    .poll_drained(0, [false, true], &mut cx)
-                    .is_pending()
-            );
-        }
-        let mut cx = Context::from_waker(Waker::noop());
-        assert!(
-            bench
-                .driver
-                .poll_drained(0, [false, true], &mut cx)
-                .is_pending()
-        );
+        assert_eq!(back.seen(), [0, 1, 0]);
+        // Not needed, nor what was there before for more.
+        bench.start(1);
+        assert!(poll_drained(&bench, [true, true], &waker).is_pending());
+        assert!(poll_drained(&bench, [false, true], &waker).is_ready());
+        assert_eq!(back.seen(), [2, 0, 2]);
+        bench.complete([1]);
+        assert_eq!(back.seen(), [0, 0, 0]);
     });
+}
+
+#[test]
+fn a_buffer_that_comes_back_finds_the_lock_free() {
+    bounded(|| {
+        let bench = Bench::new(1);
+        let back = Back::new(&bench);
+        let start = |id| bench.start_on(0, back.work(id));
+        // Abandoned in line; in flight, where its end is found for another; and where it has ended.
+        let keys = [0, 1, 2].map(start);
+        bench.driver.abandon(keys[1]);
+        assert_eq!(back.gone(), 1);
+        bench.driver.abandon(keys[0]);
+        assert_eq!(back.gone(), 1, "the card has it");
+        bench.complete([0]);
+        assert_eq!(back.gone(), 2);
+        assert!(bench.poll_with(keys[2], Waker::noop()).is_pending());
+        bench.complete([2]);
+        bench.driver.abandon(keys[2]);
+        assert_eq!(back.gone(), 3);
+        // Refused.
+        let keys = [3, 4].map(start);
+        bench.driver.with(None, |ring| ring.0.lock().give_up());
+        keys.into_iter().for_each(|key| bench.driver.abandon(key));
+        assert_eq!(back.gone(), 5);
+    });
+}
+
+#[test]
+fn a_buffer_that_panics_as_it_goes_stops_nobody_else() {
+    let bench = Bench::new(4);
+    let keys = [0, 1, 2].map(|id| {
+        let mut work = bench.card.work(id, 0);
+        let panics = || std::panic::resume_unwind(Box::new("a buffer's"));
+        work.buffer.hook = (id == 0).then(|| -> Box<dyn FnOnce() + Send> { Box::new(panics) });
+        bench.start_on(0, work)
+    });
+    let bell = Bell::new();
+    assert!(bench.poll(keys[2], &bell).is_pending());
+    bench.driver.abandon(keys[0]);
+    bench.driver.abandon(keys[1]);
+    // What is dropped here is nobody's any more, and whoever is told of it has not done it.
+    for id in [0, 1, 2] {
+        let _raised = bench.card.complete(id);
+    }
+    bench.driver.announced();
+    assert_eq!((bench.card.gone(), bell.rings()), (2, 1));
+    assert_eq!(bench.end(keys[2]), Some((2, End::Success)));
+}
+
+#[test]
+fn a_waker_whose_clone_panics_leaves_nobody_asleep() {
+    let bench = Bench::new(2);
+    let keys = [0, 1].map(|id| bench.start(id));
+    let bell = Bell::new();
+    assert!(bench.poll(keys[0], &bell).is_pending());
+    assert!(bench.card.complete(0), "nobody hears of it yet");
+    let panics = waker(|moment| {
+        if moment == Moment::Clone {
+            std::panic::resume_unwind(Box::new("a clone's"));
+        }
+    });
+    let poll = AssertUnwindSafe(|| bench.poll_with(keys[1], &panics));
+    assert!(catch_unwind(poll).is_err());
+    assert_eq!(bell.rings(), 1, "it has found the other's end");
+    bench.complete([1]);
+    assert!(keys.into_iter().all(|key| bench.end(key).is_some()));
 }
 
 #[test]

@@ -1,0 +1,140 @@
+//! Whoever waits until nothing is left in a channel's queues.
+
+use std::task::{Context, Waker};
+
+use crate::ring::End;
+use crate::task::{Bell, Bench};
+
+#[test]
+fn whoever_waits_until_all_is_drained_is_told_when_it_is() {
+    let bench = Bench::new(1);
+    let bell = Bell::new();
+    let waker = Waker::from(std::sync::Arc::clone(&bell));
+    let mut cx = Context::from_waker(&waker);
+    let mut drained = |queues: [bool; 2]| bench.driver.poll_drained(0, queues, &mut cx);
+    assert!(drained([true, true]).is_ready(), "nothing has begun");
+    assert_eq!(bench.card.lock().armings, 0, "nobody waits");
+    bench.start(0);
+    let waits = bench.start(1);
+    bench.start_on(0, bench.card.work(2, 1));
+    // Another channel's work is not waited for.
+    bench.start_on(1, bench.card.work(3, 0));
+    assert!(drained([true, false]).is_pending());
+    bench.complete([0]);
+    assert_eq!(bell.rings(), 0, "the next from the line is in flight");
+    bench.driver.abandon(waits);
+    assert_eq!(bell.rings(), 0, "what is abandoned is in flight still");
+    bench.complete([1]);
+    assert_eq!(bell.rings(), 1);
+    assert!(drained([true, false]).is_ready());
+    assert!(drained([true, true]).is_pending());
+    bench.complete([2]);
+    assert_eq!(bell.rings(), 2);
+    assert!(drained([true, true]).is_ready());
+}
+
+#[test]
+fn whoever_waits_until_all_is_drained_needs_nobody_else_to_wait() {
+    let bench = Bench::new(1);
+    let bell = Bell::new();
+    let waker = Waker::from(std::sync::Arc::clone(&bell));
+    bench.start(0);
+    let mut cx = Context::from_waker(&waker);
+    assert!(
+        bench
+            .driver
+            .poll_drained(0, [true, false], &mut cx)
+            .is_pending()
+    );
+    bench.complete([0]);
+    assert_eq!(bell.rings(), 1);
+    // Even if it ended before that.
+    bench.start(1);
+    assert!(
+        bench
+            .driver
+            .poll_drained(0, [true, false], &mut cx)
+            .is_pending()
+    );
+    bench.complete([1]);
+    bench.start(2);
+    assert!(!bench.card.complete(2) || bench.card.unseen() == 1);
+    assert!(
+        bench
+            .driver
+            .poll_drained(0, [true, false], &mut cx)
+            .is_ready()
+    );
+}
+
+#[test]
+fn a_line_that_empties_by_being_left_or_refused_is_drained() {
+    let bench = Bench::new(1);
+    let bell = Bell::new();
+    let waker = Waker::from(std::sync::Arc::clone(&bell));
+    let mut cx = Context::from_waker(&waker);
+    bench.start(0);
+    let waits = bench.start(1);
+    assert!(
+        bench
+            .driver
+            .poll_drained(0, [true, false], &mut cx)
+            .is_pending()
+    );
+    bench.driver.abandon(waits);
+    bench.complete([0]);
+    assert_eq!(bell.rings(), 1);
+    assert!(
+        bench
+            .driver
+            .poll_drained(0, [true, false], &mut cx)
+            .is_ready()
+    );
+
+    bench.start(0);
+    bench.start(1);
+    assert!(
+        bench
+            .driver
+            .poll_drained(0, [true, false], &mut cx)
+            .is_pending()
+    );
+    bench.driver.with(None, |ring| ring.0.lock().give_up());
+    assert_eq!(bell.rings(), 2);
+    assert!(
+        bench
+            .driver
+            .poll_drained(0, [true, false], &mut cx)
+            .is_ready()
+    );
+    // What is refused at once was never there.
+    let refused = bench.start(2);
+    assert!(
+        bench
+            .driver
+            .poll_drained(0, [true, false], &mut cx)
+            .is_ready()
+    );
+    assert_eq!(bench.end(refused), Some((2, End::Refused)));
+}
+
+#[test]
+fn whoever_waits_for_the_end_of_all_wakes_those_whose_end_it_finds() {
+    let bench = Bench::new(2);
+    let bells = [(); 2].map(|()| Bell::new());
+    let keys = [0, 1].map(|id| bench.start(id));
+    assert!(bench.poll(keys[0], &bells[0]).is_pending());
+    assert!(bench.card.complete(0), "nobody hears of it yet");
+    let waker = Waker::from(std::sync::Arc::clone(&bells[1]));
+    let mut cx = Context::from_waker(&waker);
+    let queues = [true, false];
+    assert!(bench.driver.poll_drained(0, queues, &mut cx).is_pending());
+    assert_eq!(bells.each_ref().map(|bell| bell.rings()), [1, 0]);
+    // And is told itself if somebody else waits still, elsewhere.
+    let elsewhere = bench.start_on(1, bench.card.work(2, 0));
+    assert!(bench.poll(elsewhere, &bells[0]).is_pending());
+    assert!(!bench.card.complete(1), "one event stands for both");
+    bench.driver.announced();
+    assert_eq!(bells.each_ref().map(|bell| bell.rings()), [1, 1]);
+    assert!(bench.driver.poll_drained(0, queues, &mut cx).is_ready());
+}

@@ -1,0 +1,62 @@
+//! Code that is not the driver's, and does something whenever it runs: a waker's.
+#![expect(
+    unsafe_code,
+    reason = "to see its clones a waker has to be made by hand"
+)]
+
+use std::mem::ManuallyDrop;
+use std::sync::Arc;
+use std::task::{RawWaker, RawWakerVTable, Waker};
+
+/// What happens to a waker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Moment {
+    Clone,
+    Wake,
+    Drop,
+}
+
+/// What is done then.
+type Hook = Box<dyn Fn(Moment) + Send + Sync>;
+
+/// A waker that does this whenever anything happens to it or to one of its clones.
+pub(crate) fn waker(hook: impl Fn(Moment) + Send + Sync + 'static) -> Waker {
+    let hook: Arc<Hook> = Arc::new(Box::new(hook));
+    // SAFETY: the functions keep to the contract, on what `raw` has made.
+    unsafe { Waker::from_raw(raw(hook)) }
+}
+
+fn raw(hook: Arc<Hook>) -> RawWaker {
+    const VTABLE: RawWakerVTable = RawWakerVTable::new(
+        |hook| {
+            // SAFETY: it is a waker's.
+            let hook = ManuallyDrop::new(unsafe { owned(hook) });
+            hook(Moment::Clone);
+            raw(Arc::clone(&hook))
+        },
+        |hook| {
+            // SAFETY: it was a waker's, which is gone.
+            let hook = unsafe { owned(hook) };
+            hook(Moment::Wake);
+        },
+        |hook| {
+            // SAFETY: it is a waker's.
+            let hook = ManuallyDrop::new(unsafe { owned(hook) });
+            hook(Moment::Wake);
+        },
+        |hook| {
+            // SAFETY: it was a waker's, which is gone.
+            let hook = unsafe { owned(hook) };
+            hook(Moment::Drop);
+        },
+    );
+    RawWaker::new(Arc::into_raw(hook).cast(), &VTABLE)
+}
+
+/// # Safety
+///
+/// It is what [`raw`] has made, and given out as the caller's.
+unsafe fn owned(hook: *const ()) -> Arc<Hook> {
+    // SAFETY: the caller's promise.
+    unsafe { Arc::from_raw(hook.cast()) }
+}
