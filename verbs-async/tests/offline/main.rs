@@ -25,4 +25,5 @@ mod groups;
 mod log;
 mod loggers;
 mod streams;
+mod untaken;
 mod wakers;

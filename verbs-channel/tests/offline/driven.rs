@@ -406,3 +406,32 @@ fn a_number_is_given_to_another_channel_only_when_it_was_given_back() {
     group.remove(0).unwrap();
     assert_eq!(join(&mut group), 0);
 }
+
+#[test]
+fn a_number_is_given_to_no_other_channel_as_long_as_results_of_the_first_are_there() {
+    let pd = pd();
+    let mut group = group(&pd, 2);
+    let join = |group: &mut ChannelGroup| {
+        let member = group.prepare().unwrap();
+        let endpoint = member.endpoint();
+        group.join(member.handshake(&endpoint).unwrap()).unwrap()
+    };
+    // After others', which stay.
+    let tickets = [1, 0, 0].map(|number| {
+        let buffer = pd.reg_mr(vec![0_u8; 64]).unwrap();
+        let mut member = group.channel(number).unwrap();
+        member.start_receive(buffer).unwrap()
+    });
+    group.remove(0).unwrap();
+    // One was named and one not.
+    assert_eq!(group.next_ticket(), Some(tickets[1]));
+    for ticket in [tickets[2], tickets[1]] {
+        let next = join(&mut group);
+        assert_eq!(next, 2);
+        group.remove(next).unwrap();
+        let ended = group.poll(ticket).unwrap().unwrap();
+        assert_eq!((ended.channel, ended.result.unwrap_err()), (0, CLOSED));
+    }
+    assert_eq!(join(&mut group), 0);
+    assert!(group.poll(tickets[0]).unwrap().is_none(), "it goes on");
+}

@@ -1,0 +1,161 @@
+//! Results that nobody takes: they keep nobody waiting, on no queue of no channel.
+
+use verbs_async::verbs_channel::OwnedBuffer;
+use verbs_async::{AsyncChannel, Batch, Operation};
+
+use crate::allocations::allocations;
+use crate::bench::{Bench, Task, done};
+use crate::groups::{Peer, announce, posted};
+use crate::library::with;
+
+/// What can be begun.
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    Send,
+    Receive,
+    Batch,
+}
+
+const KINDS: [Kind; 3] = [Kind::Send, Kind::Receive, Kind::Batch];
+
+/// What has begun.
+enum Begun {
+    One(Task<Operation>),
+    Many(Task<Batch>),
+}
+
+impl Kind {
+    /// Begins it, with a place in its queue; a batch has both of them.
+    fn start(self, peer: &Peer, channel: &AsyncChannel) -> Begun {
+        match self {
+            Self::Send => Begun::One(Task::new(channel.send(peer.buffer()))),
+            Self::Receive => Begun::One(Task::new(channel.receive(peer.buffer()))),
+            Self::Batch => Begun::Many(Task::new(channel.batch(peer.sends()))),
+        }
+    }
+
+    /// How many of them its queue has places for.
+    const fn places(self) -> usize {
+        match self {
+            Self::Send | Self::Receive => 2,
+            Self::Batch => 1,
+        }
+    }
+}
+
+impl Begun {
+    /// It has succeeded, and all that it was given is there.
+    fn ends(&mut self) {
+        match self {
+            Self::One(task) => {
+                let (result, buffer) = task.ends();
+                assert!(result.is_ok());
+                assert_eq!(buffer.capacity(), 64);
+            }
+            Self::Many(task) => {
+                let (result, works) = task.ends();
+                assert!(result.is_ok());
+                assert_eq!(works.len(), 2);
+            }
+        }
+    }
+}
+
+/// How many doorbells there were.
+fn posts() -> usize {
+    with(|library| library.posted.len())
+}
+
+/// What was posted last ends, and its task is not told: it has not asked.
+fn ends_unasked(bench: &Bench) {
+    done(posted().last().copied());
+    announce(bench);
+}
+
+#[test]
+fn they_keep_no_other_queue_waiting() {
+    for (untaken, begins) in KINDS
+        .iter()
+        .flat_map(|kind| KINDS.map(|other| (kind, other)))
+    {
+        for elsewhere in [false, true] {
+            let bench = Bench::new();
+            let peer = Peer::new(&bench);
+            let channels = [peer.join(), peer.join()];
+            // All is announced as long as one sleeps.
+            let _sleeps = peer.send().waits();
+            let mut results = Vec::new();
+            let before = posts();
+            for count in 1..40 {
+                results.push(untaken.start(&peer, &channels[0]));
+                assert_eq!(posts(), before + count, "{untaken:?} after its like");
+                ends_unasked(&bench);
+            }
+            let channel = &channels[usize::from(elsewhere)];
+            let before = posts();
+            for place in 1..=begins.places() {
+                results.push(begins.start(&peer, channel));
+                assert_eq!(posts(), before + place, "{begins:?} after {untaken:?}");
+            }
+            // One more is in line, and is posted when there is a place again.
+            let waits = begins.start(&peer, channel);
+            assert_eq!(posts(), before + begins.places());
+            let flying = posted();
+            ends_unasked(&bench);
+            assert_eq!(posts(), before + begins.places() + 1, "{begins:?} in line");
+            results.push(waits);
+            done(flying.get(flying.len() - begins.places()).copied());
+            ends_unasked(&bench);
+            results.iter_mut().for_each(Begun::ends);
+        }
+    }
+}
+
+#[test]
+fn whoever_finds_no_place_makes_no_room() {
+    let bench = Bench::new();
+    let peer = Peer::new(&bench);
+    let _sleeps = peer.send().waits();
+    // In line: one of its two places is taken for ever.
+    let _waits = Task::new(peer.channel.batch(peer.sends()));
+    let mut buffer = peer.buffer();
+    let mut rounds = |count: usize| {
+        let before = allocations();
+        for _ in 0..count {
+            // What ends on its channel has it look for its place anew.
+            let mut receive = Task::new(peer.channel.receive(std::mem::take(&mut buffer)));
+            done(posted().last().copied());
+            announce(&bench);
+            let (result, back): (_, OwnedBuffer) = receive.ends();
+            assert!(result.is_ok());
+            buffer = back;
+            with(|library| {
+                library.posted.clear();
+                library.rooms.clear();
+                library.armed.clear();
+                library.calls.clear();
+            });
+        }
+        allocations() - before
+    };
+    rounds(10);
+    assert_eq!(rounds(2000), 20 * rounds(100), "something grows");
+}
+
+#[test]
+fn those_found_by_the_poll_of_another_keep_no_other_queue_waiting() {
+    let bench = Bench::new();
+    let peer = Peer::new(&bench);
+    let mut first = peer.send();
+    let mut receives = [(); 2].map(|()| Task::new(peer.channel.receive(peer.buffer())));
+    let ids = posted();
+    // Found by one poll, which is not the first, and after the send nobody looks further.
+    with(|library| library.poll_answer = Some(0));
+    done(ids);
+    assert!(first.ends().0.is_ok());
+    let _more = [(); 2].map(|()| Task::new(peer.channel.receive(peer.buffer())));
+    let mut second = peer.send();
+    done(posted().get(5).copied());
+    assert!(second.ends().0.is_ok(), "it was not posted");
+    assert!(receives.iter_mut().all(|receive| receive.ends().0.is_ok()));
+}
