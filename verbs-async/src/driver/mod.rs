@@ -28,7 +28,7 @@ use std::time::{Duration, Instant};
 
 use crate::sync::{Mutex, MutexGuard};
 use crate::{noted, wake};
-use state::State;
+use state::{State, Wait};
 
 mod line;
 mod state;
@@ -97,7 +97,7 @@ impl<R: Ring> Driver<R> {
         }
         let replaced = match outcome {
             None => state.set_waker(begun, waker),
-            Some(_) => None,
+            Some(_) => Some(Wait::Task(waker)),
         };
         self.leave(state);
         wake::let_go(replaced);
@@ -149,12 +149,14 @@ impl<R: Ring> Driver<R> {
     ) -> Poll<()> {
         let waker = cx.waker().clone();
         let mut state = self.lock();
-        let mut replaced = None;
-        if !state.is_empty(channel, queues) {
+        let replaced = if state.is_empty(channel, queues) {
+            Some(waker)
+        } else {
             // Before the turn, which arms for those who wait only.
-            replaced = state.set_drained(channel, Some((waker, queues)));
+            let replaced = state.set_drained(channel, Some((waker, queues)));
             state.turn(None);
-        }
+            replaced
+        };
         let (drained, mine) = if state.is_empty(channel, queues) {
             (Poll::Ready(()), state.set_drained(channel, None))
         } else {

@@ -4,6 +4,7 @@ use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use crate::allocations::allocations;
+use crate::hooks::{Moment, waker};
 use crate::ring::End;
 use crate::task::{Bell, Bench, bounded};
 
@@ -257,6 +258,25 @@ fn nothing_is_armed_for_what_nobody_waits_for() {
         assert_eq!(bench.card.lock().armings, round + 1, "nobody sleeps");
         assert_eq!(bench.end(*key), Some((round, End::Success)));
     }
+    // Nor is anything polled for.
+    let polls = bench.card.lock().polls;
+    bench.driver.announced();
+    assert_eq!(bench.card.lock().polls, polls);
+}
+
+#[test]
+fn nothing_is_armed_for_what_ends_as_it_goes_to_sleep() {
+    let bench = Bench::new(1);
+    let key = bench.start(0);
+    // Between its two looks: before the second its waker is cloned.
+    let card = std::sync::Arc::clone(&bench.card);
+    let ends = waker(move |moment| {
+        if moment == Moment::Clone {
+            assert!(!card.complete(0), "nothing is armed");
+        }
+    });
+    assert!(bench.poll_with(key, &ends).is_ready());
+    assert_eq!(bench.card.lock().armings, 0);
 }
 
 #[test]

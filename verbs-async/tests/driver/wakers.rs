@@ -1,5 +1,6 @@
 //! Wakers and buffers that do what those of others may: come back to the driver, or panic.
 
+use std::mem::ManuallyDrop;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
@@ -198,6 +199,32 @@ fn a_buffer_that_panics_as_it_goes_stops_nobody_else() {
     bench.driver.announced();
     assert_eq!((bench.card.gone(), bell.rings()), (2, 1));
     assert_eq!(bench.end(keys[2]), Some((2, End::Success)));
+}
+
+#[test]
+fn a_waker_that_panics_as_it_is_dropped_costs_no_outcome() {
+    let bench = Bench::new(1);
+    let panics = waker(|moment| {
+        if moment == Moment::Drop {
+            std::panic::resume_unwind(Box::new("a drop's"));
+        }
+    });
+    let panics = ManuallyDrop::new(panics);
+    let poll = |key| bench.poll_with(key, &panics);
+    let keys = [0, 1].map(|id| bench.start(id));
+    for key in keys.into_iter().chain(keys) {
+        assert!(poll(key).is_pending());
+    }
+    assert!(poll_drained(&bench, [true, false], &panics).is_pending());
+    assert!(poll_drained(&bench, [true, true], &panics).is_pending());
+    bench.driver.abandon(keys[0]);
+    bench.complete([0, 1]);
+    // Not needed, each of them.
+    assert!(poll(keys[1]).is_ready());
+    assert!(poll_drained(&bench, [true, true], &panics).is_ready());
+    bench.start(2);
+    assert!(poll_drained(&bench, [true, true], &panics).is_pending());
+    assert!(poll_drained(&bench, [false, true], &panics).is_ready());
 }
 
 #[test]
