@@ -46,7 +46,7 @@ impl Peer {
     }
 }
 
-fn join(group: &AsyncGroup) -> AsyncChannel {
+pub(crate) fn join(group: &AsyncGroup) -> AsyncChannel {
     let member = group.prepare().unwrap();
     let endpoint = member.endpoint();
     group.join(member.handshake(&endpoint).unwrap()).unwrap()

@@ -21,6 +21,7 @@ mod awaited_model;
 mod bench;
 mod ends;
 mod groups;
+mod groups_model;
 #[path = "../../../verbs-channel/tests/offline/log.rs"]
 mod log;
 mod loggers;

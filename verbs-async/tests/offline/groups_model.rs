@@ -1,0 +1,473 @@
+//! Channels of a group, whatever is done to them in whatever order: each operation ends once, with its
+//! own result and buffer, nobody sleeps over what has ended, and no buffer is free that the card has.
+
+use std::collections::BTreeMap;
+use std::mem;
+use std::task::Poll;
+
+use proptest::prelude::{Just, Strategy, any};
+use proptest::{collection, prop_oneof, proptest};
+use verbs_async::verbs_channel::{BufferPool, Channel, Outgoing, OwnedWork, PoolBuffer, Queue};
+use verbs_async::{AsyncChannel, AsyncGroup, Batch, Operation};
+use verbs_core::verbs_sys::{
+    IBV_WC_REM_ACCESS_ERR, IBV_WC_SUCCESS, IBV_WC_WR_FLUSH_ERR, ibv_wc, ibv_wc_status,
+};
+
+use crate::bench::{Bench, Task, bounded};
+use crate::groups::{announce, join};
+use crate::library::{Posted, assert_all_is_well, with};
+
+/// Something that happens. Numbers choose among what there is.
+#[derive(Clone, Debug)]
+enum Step {
+    Join,
+    Leave(usize),
+    Begin(usize, Kind),
+    Poll(usize),
+    Abandon(usize),
+    /// The card ends so many.
+    Complete(usize, usize),
+    Fail(usize),
+    Announce,
+    /// The next post ends at this request; whether C names it.
+    RefusePost(usize, bool),
+    RefuseArming,
+    RefusePoll,
+    /// A completion of nobody's.
+    Stray(u64),
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    Send,
+    Receive,
+    Batch(usize),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let chosen = || any::<usize>();
+    let kind = prop_oneof![
+        3 => Just(Kind::Send),
+        3 => Just(Kind::Receive),
+        2 => (1..5_usize).prop_map(Kind::Batch),
+    ];
+    let step = prop_oneof![
+        2 => Just(Step::Join),
+        1 => chosen().prop_map(Step::Leave),
+        16 => (chosen(), kind).prop_map(|(channel, kind)| Step::Begin(channel, kind)),
+        16 => chosen().prop_map(Step::Poll),
+        3 => chosen().prop_map(Step::Abandon),
+        12 => (chosen(), 1..20_usize).prop_map(|(first, count)| Step::Complete(first, count)),
+        1 => chosen().prop_map(Step::Fail),
+        6 => Just(Step::Announce),
+        1 => (0..2_usize, any::<bool>()).prop_map(|(at, named)| Step::RefusePost(at, named)),
+        1 => Just(Step::RefuseArming),
+        1 => Just(Step::RefusePoll),
+        1 => any::<u64>().prop_map(Step::Stray),
+    ];
+    collection::vec(step, 0..150)
+}
+
+/// What was begun, and what is known of it.
+struct Op {
+    channel: usize,
+    queue: Queue,
+    addrs: Vec<u64>,
+    /// Its future, as long as somebody holds it.
+    held: Option<Held>,
+    /// How often it had been woken when it went to sleep.
+    asleep: Option<usize>,
+    /// What was posted of it.
+    wr_ids: Vec<u64>,
+    end: Option<End>,
+    /// It was taken out of its line.
+    left: bool,
+}
+
+enum Held {
+    One(Task<Operation>),
+    Batch(Task<Batch>),
+}
+
+/// How the card says that it ended.
+#[derive(Clone, Copy, PartialEq)]
+enum End {
+    Success,
+    Failure,
+    /// When its queue pair was gone already.
+    Late,
+}
+
+impl Op {
+    fn places(&self) -> usize {
+        self.addrs.len()
+    }
+
+    fn is_posted(&self) -> bool {
+        self.wr_ids.len() == self.places()
+    }
+
+    fn is_with_the_card(&self) -> bool {
+        self.is_posted() && self.end.is_none()
+    }
+
+    fn rings(&self) -> usize {
+        match &self.held {
+            Some(Held::One(task)) => task.was_woken(),
+            Some(Held::Batch(task)) => task.was_woken(),
+            None => 0,
+        }
+    }
+}
+
+const CHANNELS: u32 = 3;
+const BLOCKS: usize = 40;
+
+struct World {
+    ops: BTreeMap<u32, Op>,
+    channels: Vec<Option<AsyncChannel>>,
+    group: AsyncGroup,
+    pool: BufferPool,
+    begun: u32,
+    // Armings that are spent, and an event that is not told.
+    armings: usize,
+    event: bool,
+    // An arming is to be.
+    refused: bool,
+    // A poll was refused.
+    unsure: bool,
+    bench: Bench,
+}
+
+impl World {
+    fn new() -> Self {
+        with(|library| {
+            library.done.clear();
+            library.posted.clear();
+            library.refuse.clear();
+            library.refuse_post = None;
+            library.poll_answer = None;
+        });
+        let bench = Bench::new();
+        let pd = bench.context.alloc_pd().unwrap();
+        let pool = BufferPool::new(&pd, 8, BLOCKS).unwrap();
+        let builder = Channel::builder(&pd).max_send_wr(3).max_recv_wr(2);
+        let group = AsyncGroup::new(builder, CHANNELS, &bench.events).unwrap();
+        let mut world = Self {
+            ops: BTreeMap::new(),
+            channels: Vec::new(),
+            group,
+            pool,
+            begun: 0,
+            armings: with(|library| library.armed.len()),
+            event: false,
+            refused: false,
+            unsure: false,
+            bench,
+        };
+        world.apply(&Step::Join);
+        world
+    }
+
+    fn apply(&mut self, step: &Step) {
+        let chosen = |number: usize, of: usize| (of > 0).then(|| number % of);
+        match *step {
+            Step::Join => {
+                let there = self.channels.iter().flatten();
+                let open = there.filter(|channel| channel.endpoint().is_some());
+                if open.count() < CHANNELS as usize {
+                    self.channels.push(Some(join(&self.group)));
+                }
+            }
+            Step::Leave(number) => {
+                if let Some(at) = chosen(number, self.channels.len()) {
+                    self.channels[at] = None;
+                }
+            }
+            Step::Begin(number, kind) => {
+                if let Some(at) = chosen(number, self.channels.len()) {
+                    self.begin(at, kind);
+                }
+            }
+            Step::Poll(number) => {
+                let held = self.held();
+                if let Some(at) = chosen(number, held.len()) {
+                    self.poll(held[at]);
+                }
+            }
+            Step::Abandon(number) => {
+                let held = self.held();
+                if let Some(at) = chosen(number, held.len()) {
+                    let op = self.op(held[at]);
+                    op.held = None;
+                    op.asleep = None;
+                    // Dropping it may post others, but not itself.
+                    op.left = !op.is_posted();
+                }
+            }
+            Step::Complete(first, count) => {
+                let flying = self.flying();
+                if let Some(at) = chosen(first, flying.len()) {
+                    let some = flying.iter().cycle().skip(at).take(count.min(flying.len()));
+                    self.end(some.map(|id| (*id, true)));
+                }
+            }
+            Step::Fail(number) => {
+                let flying = self.flying();
+                if let Some(at) = chosen(number, flying.len()) {
+                    self.end([(flying[at], false)]);
+                }
+            }
+            Step::Announce => {
+                if mem::take(&mut self.event) {
+                    announce(&self.bench);
+                }
+            }
+            Step::RefusePost(at, named) => {
+                with(|library| library.refuse_post = Some((at, libc::ENOMEM, named)));
+            }
+            Step::RefuseArming => {
+                let refused = ("ibv_req_notify_cq", libc::EIO);
+                with(|library| library.refuse = vec![refused]);
+                self.refused = true;
+            }
+            Step::RefusePoll => {
+                self.unsure = true;
+                with(|library| library.poll_answer = Some(-2));
+            }
+            Step::Stray(wr_id) => self.complete([(wr_id, IBV_WC_SUCCESS, 0)]),
+        }
+        self.learn();
+        self.check();
+    }
+
+    fn op(&mut self, id: u32) -> &mut Op {
+        self.ops.get_mut(&id).unwrap()
+    }
+
+    fn held(&self) -> Vec<u32> {
+        let held = self.ops.iter().filter(|(_, op)| op.held.is_some());
+        held.map(|(id, _)| *id).collect()
+    }
+
+    /// What the card has not ended, were it of a queue pair that is gone.
+    fn flying(&self) -> Vec<u32> {
+        let flying = self.ops.iter().filter(|(_, op)| op.is_with_the_card());
+        flying.map(|(id, _)| *id).collect()
+    }
+
+    fn has_queue_pair(&self, channel: usize) -> bool {
+        let channel = self.channels[channel].as_ref();
+        channel.is_some_and(|channel| channel.endpoint().is_some())
+    }
+
+    fn block(&self) -> Option<(u64, PoolBuffer)> {
+        let block = self.pool.take()?;
+        let addr = block.as_ptr().addr() as u64;
+        for op in self.ops.values().filter(|op| op.addrs.contains(&addr)) {
+            let is_free = !op.is_with_the_card() || !self.has_queue_pair(op.channel);
+            assert!(is_free, "the card has it");
+        }
+        Some((addr, block))
+    }
+
+    fn begin(&mut self, channel: usize, kind: Kind) {
+        let count = if let Kind::Batch(count) = kind {
+            count
+        } else {
+            1
+        };
+        let blocks: Vec<_> = std::iter::from_fn(|| self.block()).take(count).collect();
+        if blocks.len() < count {
+            return;
+        }
+        let (addrs, mut blocks): (Vec<_>, Vec<_>) = blocks.into_iter().unzip();
+        let Some(at) = &self.channels[channel] else {
+            return;
+        };
+        let held = match kind {
+            Kind::Batch(_) => {
+                let works = blocks.into_iter().map(|block| Outgoing::send(block).into());
+                Held::Batch(Task::new(at.batch(works.collect::<Vec<OwnedWork>>())))
+            }
+            Kind::Send => Held::One(Task::new(at.send(blocks.remove(0)))),
+            Kind::Receive => Held::One(Task::new(at.receive(blocks.remove(0)))),
+        };
+        let queue = match kind {
+            Kind::Receive => Queue::Receive,
+            _ => Queue::Send,
+        };
+        let op = Op {
+            channel,
+            queue,
+            addrs,
+            held: Some(held),
+            asleep: None,
+            wr_ids: Vec::new(),
+            end: None,
+            left: false,
+        };
+        self.begun += 1;
+        self.ops.insert(self.begun, op);
+    }
+
+    /// What was posted since it was last asked, and which armings were refused.
+    fn learn(&mut self) {
+        if self.refused && with(|library| library.refuse.is_empty()) {
+            // It announces nothing.
+            (self.refused, self.armings) = (false, self.armings + 1);
+        }
+        for requests in with(|library| mem::take(&mut library.posted)) {
+            for Posted { wr_id, list, .. } in requests {
+                // The last that was given this block has it.
+                let mut ops = self.ops.values_mut().rev();
+                let op = ops.find(|op| op.addrs.contains(&list[0].0)).unwrap();
+                assert!(!op.left, "nobody wants it any more");
+                op.wr_ids.push(wr_id);
+                assert!(op.wr_ids.len() <= op.places(), "it was posted twice");
+            }
+        }
+    }
+
+    /// The card ends these, well or not.
+    fn end(&mut self, ids: impl IntoIterator<Item = (u32, bool)>) {
+        for (id, is_well) in ids {
+            let has_queue_pair = self.has_queue_pair(self.ops[&id].channel);
+            let op = self.op(id);
+            op.end = Some(match (has_queue_pair, is_well) {
+                (false, _) => End::Late,
+                (true, true) => End::Success,
+                (true, false) => End::Failure,
+            });
+            let (last, others) = op.wr_ids.split_last().unwrap();
+            let (last, mut done) = (*last, Vec::new());
+            if is_well {
+                done.push((last, IBV_WC_SUCCESS, id));
+            } else {
+                let mut status = IBV_WC_REM_ACCESS_ERR;
+                for wr_id in others.iter().chain([&last]) {
+                    done.push((*wr_id, mem::replace(&mut status, IBV_WC_WR_FLUSH_ERR), id));
+                }
+            }
+            self.complete(done);
+        }
+    }
+
+    fn complete(&mut self, done: impl IntoIterator<Item = (u64, ibv_wc_status, u32)>) {
+        let done = done.into_iter().map(|(wr_id, status, byte_len)| ibv_wc {
+            wr_id,
+            status,
+            byte_len,
+            ..Default::default()
+        });
+        with(|library| library.done.extend(done));
+        let armings = with(|library| library.armed.len());
+        self.event |= mem::replace(&mut self.armings, armings) < armings;
+    }
+
+    fn poll(&mut self, id: u32) {
+        let op = self.op(id);
+        let (result, addrs) = match op.held.as_mut().unwrap() {
+            Held::One(task) => match task.poll() {
+                Poll::Ready((result, buffer)) => (
+                    result.map(|success| Some(success.byte_len())),
+                    vec![buffer.as_ptr().addr() as u64],
+                ),
+                Poll::Pending => return op.asleep = Some(op.rings()),
+            },
+            Held::Batch(task) => match task.poll() {
+                Poll::Ready((result, works)) => {
+                    let works = works.iter();
+                    let addrs = works.map(|work| work.buffer().as_ptr().addr() as u64);
+                    (result.map(|()| None), addrs.collect())
+                }
+                Poll::Pending => return op.asleep = Some(op.rings()),
+            },
+        };
+        self.learn();
+        let has_queue_pair = self.has_queue_pair(self.ops[&id].channel);
+        let is_unsure = self.unsure;
+        let op = self.op(id);
+        (op.held, op.asleep) = (None, None);
+        assert_eq!(addrs, op.addrs, "another's buffer");
+        match (&result, op.end) {
+            (Ok(told), Some(End::Success)) => assert!(told.is_none_or(|told| told == id)),
+            (Err(_), Some(End::Failure | End::Late)) => {}
+            (Err(_), None) => assert!(!has_queue_pair || !op.is_posted(), "the card has it"),
+            // A queue that cannot be polled does not say so.
+            (Err(_), Some(End::Success)) if is_unsure => {}
+            (Ok(_), _) => panic!("{id} has not succeeded"),
+            (Err(error), _) => panic!("{id} has succeeded: {error:?}"),
+        }
+        op.left = !op.is_posted();
+    }
+
+    fn check(&self) {
+        let mut has_line = vec![[false; 2]; self.channels.len()];
+        for (id, op) in &self.ops {
+            let channel = self.channels[op.channel].as_ref();
+            let is_down = channel.is_none_or(AsyncChannel::is_down);
+            let has_queue_pair = self.has_queue_pair(op.channel);
+            let is_in_line = op.held.is_some() && !op.is_posted() && !op.left && !is_down;
+            if let Some(channel) = channel
+                && is_in_line
+                && !mem::replace(&mut has_line[op.channel][op.queue as usize], true)
+            {
+                // The first; if it has not looked it may have been refused.
+                let sleeps = op.asleep == Some(op.rings());
+                let has_places = channel.credits(op.queue) as usize >= op.places();
+                assert!(!sleeps || !has_places, "{id} could be posted");
+            }
+            let has_ended = match op.end {
+                Some(_) => !self.event,
+                None => !has_queue_pair || (!op.is_posted() && is_down),
+            };
+            if let Some(rings) = op.asleep
+                && has_ended
+            {
+                assert!(op.rings() > rings, "{id} sleeps over its end");
+            }
+        }
+    }
+
+    /// The card ends everything, and everybody looks.
+    fn settle(&mut self) {
+        self.refused = false;
+        with(|library| {
+            library.refuse.clear();
+            library.refuse_post = None;
+        });
+        for _ in 0..BLOCKS {
+            self.apply(&Step::Announce);
+            while !self.flying().is_empty() {
+                self.apply(&Step::Complete(0, BLOCKS));
+                self.apply(&Step::Announce);
+            }
+            for id in self.held() {
+                self.poll(id);
+                self.learn();
+                self.check();
+            }
+        }
+        assert!(self.held().is_empty(), "they never end");
+        for channel in self.channels.iter().flatten() {
+            let idle = [Queue::Send, Queue::Receive].map(|queue| channel.credits(queue));
+            assert!(idle == [3, 2]);
+        }
+        // What nobody wanted is back, too, once somebody has looked.
+        assert_eq!(self.pool.available(), BLOCKS);
+    }
+}
+
+proptest! {
+    #[test]
+    fn each_ends_once_with_its_own_and_nobody_sleeps_over_it(steps in steps()) {
+        bounded(|| {
+            let mut world = World::new();
+            steps.iter().for_each(|step| world.apply(step));
+            world.settle();
+            drop(world);
+            assert_all_is_well();
+        });
+    }
+}
