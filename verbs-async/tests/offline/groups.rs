@@ -92,6 +92,9 @@ fn a_notifier_that_is_over_ends_everything_with_its_buffer() {
             let (result, buffer) = now(peer.channel.send(peer.buffer()));
             assert!(matches!(result, Err(Error::Refused(_))));
             assert_eq!(buffer.capacity(), 64);
+            let (result, works) = now(peer.channel.batch(peer.sends()));
+            assert!(matches!(result, Err(Error::Refused(_))));
+            assert_eq!(works.len(), 2);
         }
         // One that is made now ends at its first wait.
         let late = Peer::new(&bench);

@@ -19,6 +19,7 @@ mod announced;
 mod awaited;
 mod awaited_model;
 mod bench;
+mod closing;
 mod ends;
 mod groups;
 mod groups_model;

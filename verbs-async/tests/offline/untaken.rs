@@ -1,7 +1,7 @@
 //! Results that nobody takes: they keep nobody waiting, on no queue of no channel.
 
 use verbs_async::verbs_channel::OwnedBuffer;
-use verbs_async::{AsyncChannel, Batch, Operation};
+use verbs_async::{AsyncChannel, Batch, Error, Operation};
 
 use crate::allocations::allocations;
 use crate::bench::{Bench, Task, done};
@@ -74,6 +74,7 @@ fn ends_unasked(bench: &Bench) {
 
 #[test]
 fn they_keep_no_other_queue_waiting() {
+    let others = [Kind::Send, Kind::Receive];
     for (untaken, begins) in KINDS
         .iter()
         .flat_map(|kind| KINDS.map(|other| (kind, other)))
@@ -82,8 +83,9 @@ fn they_keep_no_other_queue_waiting() {
             let bench = Bench::new();
             let peer = Peer::new(&bench);
             let channels = [peer.join(), peer.join()];
-            // All is announced as long as one sleeps.
-            let _sleeps = peer.send().waits();
+            // All is announced as long as one sleeps; and here no place is free.
+            let _sleeps = [(); 2].map(|()| peer.send().waits());
+            let _here = [(); 2].map(|()| Kind::Receive.start(&peer, &peer.channel));
             let mut results = Vec::new();
             let before = posts();
             for count in 1..40 {
@@ -92,6 +94,9 @@ fn they_keep_no_other_queue_waiting() {
                 ends_unasked(&bench);
             }
             let channel = &channels[usize::from(elsewhere)];
+            // Nor has its other queue any.
+            let other = others[usize::from(!matches!(begins, Kind::Receive))];
+            let _there = [(); 2].map(|()| other.start(&peer, channel));
             let before = posts();
             for place in 1..=begins.places() {
                 results.push(begins.start(&peer, channel));
@@ -107,6 +112,32 @@ fn they_keep_no_other_queue_waiting() {
             done(flying.get(flying.len() - begins.places()).copied());
             ends_unasked(&bench);
             results.iter_mut().for_each(Begun::ends);
+        }
+    }
+}
+
+#[test]
+fn what_gets_a_place_by_the_room_that_is_made_for_it_may_be_refused_still() {
+    for begins in KINDS {
+        let bench = Bench::new();
+        let peer = Peer::new(&bench);
+        let other = peer.join();
+        let _sleeps = peer.send().waits();
+        let _untaken: Vec<_> = std::iter::repeat_with(|| {
+            let untaken = Kind::Send.start(&peer, &peer.channel);
+            ends_unasked(&bench);
+            untaken
+        })
+        .take(7)
+        .collect();
+        with(|library| library.refuse_post = Some((0, libc::EINVAL, true)));
+        match begins.start(&peer, &other) {
+            Begun::One(mut task) => assert!(matches!(task.ends().0, Err(Error::Refused(_)))),
+            Begun::Many(mut task) => {
+                let (result, works) = task.ends();
+                assert!(matches!(result, Err(Error::Refused(_))));
+                assert_eq!(works.len(), 2);
+            }
         }
     }
 }

@@ -17,7 +17,7 @@ const CLOSED: TransportError = TransportError::Aborted(DownReason::Closed);
 const WHY: DownReason = DownReason::Device(libc::ENODEV);
 
 /// A group of as many channels, with four places in each queue.
-fn group(pd: &ProtectionDomain, channels: u32) -> ChannelGroup {
+pub(crate) fn group(pd: &ProtectionDomain, channels: u32) -> ChannelGroup {
     let builder = Channel::builder(pd).max_send_wr(4).max_recv_wr(4);
     let mut group = builder.group(channels).unwrap();
     for number in 0..channels as usize {
@@ -31,7 +31,7 @@ fn group(pd: &ProtectionDomain, channels: u32) -> ChannelGroup {
 }
 
 /// How many polls there were.
-fn polls() -> usize {
+pub(crate) fn polls() -> usize {
     with(|library| library.rooms.len())
 }
 
@@ -167,82 +167,6 @@ fn giving_up_ends_everything_at_once() {
         assert_eq!(ended.result.unwrap_err(), TransportError::Aborted(WHY));
         assert!(ended.buffer.is_some());
     }
-}
-
-#[test]
-fn what_is_named_stays_until_it_is_taken_and_is_named_once() {
-    let pd = pd();
-    let mut group = group(&pd, 2);
-    let tickets = [0, 1, 0, 1].map(|number| {
-        let buffer = pd.reg_mr(vec![0_u8; 64]).unwrap();
-        let mut member = group.channel(number).unwrap();
-        let ticket = member.start_receive(buffer).unwrap();
-        assert_eq!(ticket.channel(), number);
-        ticket
-    });
-    assert!(group.take(tickets[0]).unwrap().is_none(), "it is in flight");
-    assert_eq!(polls(), 0, "to take is not to poll");
-    posted().into_iter().for_each(succeeds);
-    assert_eq!(group.next_ticket(), Some(tickets[0]));
-    assert_eq!(group.next_ticket(), Some(tickets[1]));
-    // What was named is passed over, and there is nothing more to find.
-    assert_eq!(group.next_completed().unwrap().ticket, tickets[2]);
-    assert_eq!(group.next_ticket(), Some(tickets[3]));
-    assert!(!group.has_completed());
-    assert!(group.next_ticket().is_none() && group.next_completed().is_none());
-    for ticket in [tickets[3], tickets[0], tickets[1]] {
-        let taken = group.take(ticket).unwrap().unwrap();
-        assert!(taken.ticket == ticket && taken.result.is_ok() && taken.buffer.is_some());
-        assert!(group.take(ticket).is_err(), "it was taken");
-    }
-}
-
-#[test]
-fn results_that_nobody_takes_have_room_if_there_is_a_reserve() {
-    let pd = pd();
-    let mut group = group(&pd, 1);
-    let start = |group: &mut ChannelGroup, queue| {
-        let buffer = pd.reg_mr(vec![0_u8; 64]).unwrap();
-        let mut member = group.channel(0).unwrap();
-        if queue == Queue::Send {
-            member.start_send(buffer)
-        } else {
-            member.start_receive(buffer)
-        }
-    };
-    for _ in 0..4 {
-        let _kept = start(&mut group, Queue::Send).unwrap();
-    }
-    posted().into_iter().for_each(succeeds);
-    while group.next_ticket().is_some() {}
-    for queue in [Queue::Receive; 4] {
-        let _in_flight = start(&mut group, queue).unwrap();
-    }
-    // The queue has places, but the table has none.
-    let member = group.channel(0).unwrap();
-    assert_eq!(
-        (member.in_flight(Queue::Send), member.credits(Queue::Send)),
-        (0, 4)
-    );
-    assert_eq!(
-        (
-            member.in_flight(Queue::Receive),
-            member.credits(Queue::Receive)
-        ),
-        (4, 0)
-    );
-    assert!(
-        start(&mut group, Queue::Send)
-            .unwrap_err()
-            .is_backpressure()
-    );
-    group.reserve(1);
-    let _ticket = start(&mut group, Queue::Send).unwrap();
-    assert!(
-        start(&mut group, Queue::Send)
-            .unwrap_err()
-            .is_backpressure()
-    );
 }
 
 #[test]
@@ -405,33 +329,4 @@ fn a_number_is_given_to_another_channel_only_when_it_was_given_back() {
     assert_eq!(group.channel(0).unwrap().down_reason(), Some(WHY));
     group.remove(0).unwrap();
     assert_eq!(join(&mut group), 0);
-}
-
-#[test]
-fn a_number_is_given_to_no_other_channel_as_long_as_results_of_the_first_are_there() {
-    let pd = pd();
-    let mut group = group(&pd, 2);
-    let join = |group: &mut ChannelGroup| {
-        let member = group.prepare().unwrap();
-        let endpoint = member.endpoint();
-        group.join(member.handshake(&endpoint).unwrap()).unwrap()
-    };
-    // After others', which stay.
-    let tickets = [1, 0, 0].map(|number| {
-        let buffer = pd.reg_mr(vec![0_u8; 64]).unwrap();
-        let mut member = group.channel(number).unwrap();
-        member.start_receive(buffer).unwrap()
-    });
-    group.remove(0).unwrap();
-    // One was named and one not.
-    assert_eq!(group.next_ticket(), Some(tickets[1]));
-    for ticket in [tickets[2], tickets[1]] {
-        let next = join(&mut group);
-        assert_eq!(next, 2);
-        group.remove(next).unwrap();
-        let ended = group.poll(ticket).unwrap().unwrap();
-        assert_eq!((ended.channel, ended.result.unwrap_err()), (0, CLOSED));
-    }
-    assert_eq!(join(&mut group), 0);
-    assert!(group.poll(tickets[0]).unwrap().is_none(), "it goes on");
 }

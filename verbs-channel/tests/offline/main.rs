@@ -24,5 +24,6 @@ mod ladder;
 mod log;
 mod owned;
 mod refused;
+mod results;
 mod stuck;
 mod waits;

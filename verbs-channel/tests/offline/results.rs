@@ -1,0 +1,154 @@
+//! Results that stay in a group until they are taken: whose they are, and what they take up.
+
+use verbs_channel::verbs_core::verbs_sys::IBV_WC_REM_ACCESS_ERR;
+use verbs_channel::{ChannelGroup, DownReason, Queue, TransportError};
+
+use crate::card::{ends, forget_the_past, pd, posted, succeeds};
+use crate::driven::{group, polls};
+
+const CLOSED: TransportError = TransportError::Aborted(DownReason::Closed);
+
+#[test]
+fn what_is_named_stays_until_it_is_taken_and_is_named_once() {
+    let pd = pd();
+    let mut group = group(&pd, 2);
+    let tickets = [0, 1, 0, 1].map(|number| {
+        let buffer = pd.reg_mr(vec![0_u8; 64]).unwrap();
+        let mut member = group.channel(number).unwrap();
+        let ticket = member.start_receive(buffer).unwrap();
+        assert_eq!(ticket.channel(), number);
+        ticket
+    });
+    assert!(group.take(tickets[0]).unwrap().is_none(), "it is in flight");
+    assert_eq!(polls(), 0, "to take is not to poll");
+    posted().into_iter().for_each(succeeds);
+    assert_eq!(group.next_ticket(), Some(tickets[0]));
+    assert_eq!(group.next_ticket(), Some(tickets[1]));
+    // What was named is passed over, and there is nothing more to find.
+    assert_eq!(group.next_completed().unwrap().ticket, tickets[2]);
+    assert_eq!(group.next_ticket(), Some(tickets[3]));
+    assert!(!group.has_completed());
+    assert!(group.next_ticket().is_none() && group.next_completed().is_none());
+    for ticket in [tickets[3], tickets[0], tickets[1]] {
+        let taken = group.take(ticket).unwrap().unwrap();
+        assert!(taken.ticket == ticket && taken.result.is_ok() && taken.buffer.is_some());
+        assert!(group.take(ticket).is_err(), "it was taken");
+    }
+}
+
+#[test]
+fn results_that_nobody_takes_have_room_if_there_is_a_reserve() {
+    let pd = pd();
+    let mut group = group(&pd, 1);
+    let start = |group: &mut ChannelGroup, queue| {
+        let buffer = pd.reg_mr(vec![0_u8; 64]).unwrap();
+        let mut member = group.channel(0).unwrap();
+        if queue == Queue::Send {
+            member.start_send(buffer)
+        } else {
+            member.start_receive(buffer)
+        }
+    };
+    for _ in 0..4 {
+        let _kept = start(&mut group, Queue::Send).unwrap();
+    }
+    posted().into_iter().for_each(succeeds);
+    while group.next_ticket().is_some() {}
+    for queue in [Queue::Receive; 4] {
+        let _in_flight = start(&mut group, queue).unwrap();
+    }
+    // The queue has places, but the table has none.
+    let member = group.channel(0).unwrap();
+    assert_eq!(
+        (member.in_flight(Queue::Send), member.credits(Queue::Send)),
+        (0, 4)
+    );
+    assert_eq!(
+        (
+            member.in_flight(Queue::Receive),
+            member.credits(Queue::Receive)
+        ),
+        (4, 0)
+    );
+    assert!(
+        start(&mut group, Queue::Send)
+            .unwrap_err()
+            .is_backpressure()
+    );
+    group.reserve(1);
+    let _ticket = start(&mut group, Queue::Send).unwrap();
+    assert!(
+        start(&mut group, Queue::Send)
+            .unwrap_err()
+            .is_backpressure()
+    );
+}
+
+#[test]
+fn a_number_is_given_to_no_other_channel_as_long_as_results_of_the_first_are_there() {
+    let pd = pd();
+    let mut group = group(&pd, 2);
+    let join = |group: &mut ChannelGroup| {
+        let member = group.prepare().unwrap();
+        let endpoint = member.endpoint();
+        group.join(member.handshake(&endpoint).unwrap()).unwrap()
+    };
+    // After others', which stay.
+    let tickets = [1, 0, 0].map(|number| {
+        let buffer = pd.reg_mr(vec![0_u8; 64]).unwrap();
+        let mut member = group.channel(number).unwrap();
+        member.start_receive(buffer).unwrap()
+    });
+    group.remove(0).unwrap();
+    // One was named and one not.
+    assert_eq!(group.next_ticket(), Some(tickets[1]));
+    for ticket in [tickets[2], tickets[1]] {
+        let next = join(&mut group);
+        assert_eq!(next, 2);
+        group.remove(next).unwrap();
+        let ended = group.poll(ticket).unwrap().unwrap();
+        assert_eq!((ended.channel, ended.result.unwrap_err()), (0, CLOSED));
+    }
+    assert_eq!(join(&mut group), 0);
+    assert!(group.poll(tickets[0]).unwrap().is_none(), "it goes on");
+}
+
+#[test]
+fn a_success_is_given_once_and_for_its_own_ticket_alone() {
+    let pd = pd();
+    let mut group = group(&pd, 1);
+    let start = |group: &mut ChannelGroup| {
+        forget_the_past();
+        let buffer = pd.reg_mr(vec![0_u8; 64]).unwrap();
+        let mut member = group.channel(0).unwrap();
+        let ticket = member.start_receive(buffer).unwrap();
+        (ticket, posted()[0])
+    };
+    let (first, first_id) = start(&mut group);
+    succeeds(first_id);
+    assert!(group.poll_success(first).is_some());
+    assert!(group.poll_success(first).is_none(), "it was taken");
+    // Its slot is another's, and a card says what it has said before.
+    let (second, second_id) = start(&mut group);
+    assert_eq!(first.slot(), second.slot());
+    succeeds(first_id);
+    assert!(group.poll_success(first).is_none(), "it is in flight");
+    succeeds(second_id);
+    assert_eq!(group.next_ticket(), Some(second));
+    assert!(group.poll_success(first).is_none(), "it is another's");
+    // Known to be done it costs no poll, and gives its place back no second time.
+    succeeds(second_id);
+    let before = polls();
+    assert!(group.poll_success(second).is_some());
+    assert_eq!(polls(), before);
+    assert!(group.next_completed().is_none());
+    assert_eq!(group.channel(0).unwrap().credits(Queue::Receive), 4);
+    // A failure is none, whatever was told of the slot before; nor is another group's.
+    let (third, third_id) = start(&mut group);
+    let mut others = crate::driven::group(&pd, 1);
+    assert!(others.poll_success(third).is_none());
+    ends(third_id, IBV_WC_REM_ACCESS_ERR);
+    assert!(group.poll_success(third).is_none());
+    let failed = group.poll(third).unwrap().unwrap();
+    assert!(failed.result.is_err() && failed.buffer.is_some());
+}
