@@ -211,21 +211,23 @@ impl Shared {
             // He waited for another queue: to leave that takes its lock, so not under this one's.
             *waiting = None;
         }
+        // Whoever's waker it is, what it does as it is cloned is not done under the lock.
+        let waker = cx.waker().clone();
         let mut state = self.lock();
         if state.kept.is_empty() {
             state.turn(|state| !state.kept.is_empty());
         }
         let found = state.take_kept(slots);
-        let (ended, replaced) = match state.failed {
-            _ if found > 0 || slots.is_empty() => (Poll::Ready(Ok(found)), None),
-            Some(failure) => (Poll::Ready(Err(failure.into())), None),
+        let (ended, spare) = match state.failed {
+            _ if found > 0 || slots.is_empty() => (Poll::Ready(Ok(found)), Some(waker)),
+            Some(failure) => (Poll::Ready(Err(failure.into())), Some(waker)),
             None => {
                 let key = self.place(&mut state, waiting, || Waiter::Any(None));
-                (Poll::Pending, state.set_waker(key, cx.waker()))
+                (Poll::Pending, state.set_waker(key, waker))
             }
         };
         self.leave(state);
-        drop(replaced);
+        crate::wake::let_go(spare);
         if ended.is_ready() {
             *waiting = None;
         }
@@ -238,6 +240,7 @@ impl Shared {
         wr_id: u64,
         waiting: &mut Option<Waiting>,
     ) -> Poll<Result<WorkCompletion>> {
+        let waker = cx.waker().clone();
         let mut state = self.lock();
         let key = self.place(&mut state, waiting, || Waiter::One {
             wr_id,
@@ -248,13 +251,13 @@ impl Shared {
         if !state.has_found(key) {
             state.turn(|state| state.has_found(key));
         }
-        let (ended, replaced) = match (state.take_found(key), state.failed) {
-            (Some(found), _) => (Poll::Ready(Ok(found)), None),
-            (None, Some(failure)) => (Poll::Ready(Err(failure.into())), None),
-            (None, None) => (Poll::Pending, state.set_waker(key, cx.waker())),
+        let (ended, spare) = match (state.take_found(key), state.failed) {
+            (Some(found), _) => (Poll::Ready(Ok(found)), Some(waker)),
+            (None, Some(failure)) => (Poll::Ready(Err(failure.into())), Some(waker)),
+            (None, None) => (Poll::Pending, state.set_waker(key, waker)),
         };
         self.leave(state);
-        drop(replaced);
+        crate::wake::let_go(spare);
         if ended.is_ready() {
             *waiting = None;
         }
@@ -327,7 +330,7 @@ impl Drop for Waiting {
         let mut state = self.shared.lock();
         let gone = state.part(self.key);
         self.shared.leave(state);
-        drop(gone);
+        crate::wake::let_go(gone);
     }
 }
 

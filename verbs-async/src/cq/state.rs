@@ -238,11 +238,10 @@ impl State {
     }
 
     /// The waker from before is the caller's to drop.
-    pub(super) fn set_waker(&mut self, key: usize, new: &Waker) -> Option<Waker> {
-        let (Waiter::Any(waker) | Waiter::One { waker, .. }) = self.waiters.get_mut(key)?;
-        match waker {
-            Some(old) if old.will_wake(new) => None,
-            _ => waker.replace(new.clone()),
+    pub(super) fn set_waker(&mut self, key: usize, new: Waker) -> Option<Waker> {
+        match self.waiters.get_mut(key) {
+            Some(Waiter::Any(waker) | Waiter::One { waker, .. }) => waker.replace(new),
+            None => Some(new),
         }
     }
 

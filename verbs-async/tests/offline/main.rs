@@ -23,6 +23,8 @@ mod closing;
 mod ends;
 mod groups;
 mod groups_model;
+#[path = "../driver/hooks.rs"]
+mod hooks;
 #[path = "../../../verbs-channel/tests/offline/log.rs"]
 mod log;
 mod loggers;

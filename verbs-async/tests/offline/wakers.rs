@@ -1,12 +1,16 @@
-//! Wakers that panic when they are dropped: nothing is lost by it, and nobody else stays asleep.
+//! Wakers that panic when they are dropped, or come back: nothing is lost by it, nothing hangs, and
+//! nobody else stays asleep.
 
 use std::future::Future;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Context, Wake, Waker};
 
-use crate::bench::{Bench, Task, done};
+use verbs_async::verbs_channel::verbs_core::PollSlot;
+
+use crate::bench::{Bench, Task, bounded, done, now};
 use crate::groups::{Peer, announce, posted};
+use crate::hooks::waker;
 
 /// Panics when the last of its clones is dropped, unless it was woken by that.
 #[derive(Default)]
@@ -63,4 +67,47 @@ fn what_is_abandoned_or_polled_anew_is_so_though_its_last_waker_panics() {
         leaves_a_bomb(task);
     }
     drop(tasks);
+}
+
+#[test]
+fn a_waker_that_comes_back_finds_an_awaited_queue_s_lock_free() {
+    bounded(|| {
+        let bench = Bench::new();
+        let cq = Arc::new(bench.cq());
+        let moments = Arc::new(AtomicUsize::new(0));
+        let (again, happened) = (Arc::clone(&cq), Arc::clone(&moments));
+        let comes = waker(move |_| {
+            happened.fetch_add(1, Ordering::Relaxed);
+            let mut slots = [PollSlot::new()];
+            drop(Task::new(again.poll_wr_id(7)).waits());
+            drop(Task::new(again.poll(&mut slots)).waits());
+        });
+        let mut cx = Context::from_waker(&comes);
+        let mut slots = [PollSlot::new()];
+        {
+            let mut any = Box::pin(cq.poll(&mut slots));
+            let mut one = Box::pin(cq.poll_wr_id(1));
+            for _ in 0..2 {
+                assert!(any.as_mut().poll(&mut cx).is_pending());
+                assert!(one.as_mut().poll(&mut cx).is_pending());
+            }
+        }
+        // Each of four was cloned, and dropped.
+        assert_eq!(moments.load(Ordering::Relaxed), 8);
+    });
+}
+
+#[test]
+fn an_awaited_queue_s_waiter_goes_though_its_waker_panics() {
+    let bench = Bench::new();
+    let cq = bench.cq();
+    let mut slots = [PollSlot::new()];
+    let (mut any, mut one) = (Task::new(cq.poll(&mut slots)), Task::new(cq.poll_wr_id(1)));
+    for _ in 0..2 {
+        leaves_a_bomb(&mut any);
+        leaves_a_bomb(&mut one);
+    }
+    drop((any, one));
+    done([1]);
+    assert_eq!(now(cq.poll_wr_id(1)).unwrap().wr_id(), 1);
 }
