@@ -1,7 +1,7 @@
 //! Results that stay in a group until they are taken: whose they are, and what they take up.
 
 use verbs_channel::verbs_core::verbs_sys::IBV_WC_REM_ACCESS_ERR;
-use verbs_channel::{ChannelGroup, DownReason, Queue, TransportError};
+use verbs_channel::{ChannelGroup, DownReason, Error, Queue, TransportError};
 
 use crate::card::{ends, forget_the_past, pd, posted, succeeds};
 use crate::driven::{group, polls};
@@ -143,12 +143,40 @@ fn a_success_is_given_once_and_for_its_own_ticket_alone() {
     assert_eq!(polls(), before);
     assert!(group.next_completed().is_none());
     assert_eq!(group.channel(0).unwrap().credits(Queue::Receive), 4);
-    // A failure is none, whatever was told of the slot before; nor is another group's.
+    // A failure is none, whatever was told of the slot before.
     let (third, third_id) = start(&mut group);
-    let mut others = crate::driven::group(&pd, 1);
-    assert!(others.poll_success(third).is_none());
     ends(third_id, IBV_WC_REM_ACCESS_ERR);
     assert!(group.poll_success(third).is_none());
     let failed = group.poll(third).unwrap().unwrap();
     assert!(failed.result.is_err() && failed.buffer.is_some());
+}
+
+#[test]
+fn a_ticket_is_good_in_its_own_group_alone() {
+    let pd = pd();
+    // The first of each: of the same slot, with the same number.
+    let [ours, others] = [(); 2].map(|()| {
+        let mut group = group(&pd, 1);
+        let buffer = pd.reg_mr(vec![0_u8; 64]).unwrap();
+        let mut member = group.channel(0).unwrap();
+        let ticket = member.start_receive(buffer).unwrap();
+        (group, ticket)
+    });
+    let ((mut ours, ticket), (mut others, theirs)) = (ours, others);
+    assert_ne!(ticket, theirs);
+    let refuses = |group: &mut ChannelGroup, ticket| {
+        assert!(matches!(group.poll(ticket), Err(Error::StaleTicket)));
+        assert!(matches!(group.take(ticket), Err(Error::StaleTicket)));
+        assert!(group.poll_success(ticket).is_none());
+    };
+    refuses(&mut others, ticket);
+    succeeds(posted()[0]);
+    assert_eq!(others.next_ticket(), Some(theirs));
+    refuses(&mut others, ticket);
+    refuses(&mut ours, theirs);
+    // What is known to be done costs no poll.
+    let before = polls();
+    assert!(others.poll(theirs).unwrap().is_some());
+    assert_eq!(polls(), before);
+    assert!(ours.poll(ticket).unwrap().is_none(), "it goes on");
 }
