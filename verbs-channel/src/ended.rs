@@ -36,19 +36,26 @@ impl Engine {
         if ticket.engine != self.id() {
             return None;
         }
-        if self.slots.in_flight(id).is_some()
-            && let Some(buffer) = self.poll_for_kept(id, Kept::take_buffer)
-        {
-            return Some((self.told()?, buffer));
+        if self.slots.in_flight(id).is_none() {
+            return self.take_success(id);
         }
-        self.take_success(id)
+        match self.poll_for_kept(id, Kept::take_buffer) {
+            Some(buffer) => Some((self.told()?, buffer)),
+            None => self.take_later(id),
+        }
     }
 
-    #[inline(never)]
+    #[inline(always)]
     fn take_success(&mut self, id: Id) -> Option<(&WorkSuccess, OwnedBuffer)> {
         let buffer = Kept::take_buffer(self.slots.succeeded(id)?)?;
         self.slots.free_done(id);
         Some((self.slots.told(id)?, buffer))
+    }
+
+    // Apart, so that what was done before the poll has the short way for itself.
+    #[inline(never)]
+    fn take_later(&mut self, id: Id) -> Option<(&WorkSuccess, OwnedBuffer)> {
+        self.take_success(id)
     }
 
     /// The result of an operation, if it is done.

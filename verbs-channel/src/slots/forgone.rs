@@ -23,7 +23,7 @@ impl<S: Copy, B> Slots<S, B> {
         };
         while let Some(slot) = self.in_use(index) {
             let (id, next) = (slot.id(), slot.links[ALL].next);
-            let is_over = !slot.is_in_flight() && slot.failure.is_none();
+            let is_over = !slot.is_in_flight() && slot.failure().is_none();
             if is_over && slot.claim.keeper == Keeper::Scope {
                 self.free(id);
             }

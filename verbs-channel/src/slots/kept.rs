@@ -1,46 +1,56 @@
 //! Operations that keep their buffers, and give them back as they end.
 
-use super::{Claim, Id, Keeper, Slots};
+use super::{ALL, Claim, GENERATION, Id, Keeper, Slots};
 
 impl<S: Copy, B> Slots<S, B> {
     /// What an operation that is in flight took up, and where it keeps its buffers. Once they are taken
     /// its slot is to be [freed](Self::free).
     #[inline(always)]
     pub(crate) fn in_flight(&mut self, id: Id) -> Option<(Claim, &mut Option<B>)> {
-        let slot = self.slots.get(id.index() as usize)?;
+        let slot = self.slots.get_mut(id.index() as usize)?;
         if slot.stamp != id.0 || !slot.is_in_flight() {
             return None;
         }
-        let place = self.buffers.get_mut(id.index() as usize)?;
-        Some((slot.claim, place))
+        Some((slot.claim, &mut slot.buffer))
     }
 
     /// Where an operation that has succeeded keeps its buffers. Once they are taken its slot is to be
     /// [freed](Self::free_done).
     #[inline(always)]
     pub(crate) fn succeeded(&mut self, id: Id) -> Option<&mut Option<B>> {
-        let slot = self.slots.get(id.index() as usize)?;
-        if slot.stamp != id.0 || slot.is_in_flight() || slot.failure.is_some() {
+        let slot = self.slots.get_mut(id.index() as usize)?;
+        if slot.stamp != id.0 || slot.is_in_flight() {
             return None;
         }
-        slot.success.as_ref()?;
-        self.buffers.get_mut(id.index() as usize)
+        matches!(slot.outcome, Some(Ok(_))).then_some(&mut slot.buffer)
     }
 
     /// Frees the slot of an operation that is done. What it was [told](Self::told) is still there.
+    // All in one place: a call on the way would cost as much as the rest.
     #[inline(always)]
     pub(crate) fn free_done(&mut self, id: Id) {
-        let slot = self.slots.get(id.index() as usize);
-        if slot.is_some_and(|slot| slot.claim.keeper == Keeper::Slot) {
-            self.ready.unlink(&mut self.slots, id.index());
+        let index = id.index();
+        let slots = &mut *self.slots;
+        let Some(slot) = slots.get_mut(index as usize) else {
+            return;
+        };
+        slot.stamp = id.0.wrapping_add(GENERATION);
+        let is_newest = slot.links[ALL].next == self.free;
+        if slot.claim.keeper == Keeper::Slot {
+            self.ready.unlink(slots, index);
         }
-        self.free(id);
+        if !is_newest {
+            self.all.unlink(slots, index);
+            self.all.insert(slots, index, self.free);
+        }
+        self.free = index;
     }
 
     /// What an operation was told that has succeeded, until another gets its slot.
     #[inline]
     pub(crate) fn told(&self, id: Id) -> Option<&S> {
-        self.slots.get(id.index() as usize)?.success.as_ref()
+        let slot = self.slots.get(id.index() as usize)?;
+        slot.outcome.as_ref()?.as_ref().ok()
     }
 
     /// Names the operation that has been done for longest of those that were not named yet, and whose

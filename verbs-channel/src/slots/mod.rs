@@ -21,6 +21,7 @@ pub(crate) use claim::{Claim, Keeper};
 use list::{ALL, Links, List, NOWHERE, READY};
 
 mod claim;
+mod filed;
 mod forgone;
 mod kept;
 mod list;
@@ -67,26 +68,26 @@ pub(crate) struct Mark {
     last: u32,
 }
 
-/// A slot, `S` being what a success tells.
+/// A slot, `S` being what a success tells and `B` a buffer: two cache lines, as the channels have it.
 #[derive(Debug)]
-struct Slot<S> {
+#[repr(align(64))]
+struct Slot<S, B> {
     /// The `wr_id` of its operation, with a mark if a request of it has failed.
     stamp: u64,
     /// Without credits once the operation is done, and in a free slot.
     claim: Claim,
     links: [Links; 2],
-    /// What the success told, if somebody may ask.
-    success: Option<S>,
-    /// How it failed, or a request of its batch has.
-    failure: Option<TransportError>,
+    /// What the success told, if somebody may ask; or how it failed, or a request of its batch has.
+    /// A free slot may have a success here, and no failure.
+    outcome: Option<Result<S, TransportError>>,
+    /// What it keeps for its operation.
+    buffer: Option<B>,
 }
 
 /// The table: `S` is what a success tells, `B` a buffer.
 #[derive(Debug)]
 pub(crate) struct Slots<S, B> {
-    slots: Vec<Slot<S>>,
-    // Beside the slots, and as long: most operations own none.
-    buffers: Vec<Option<B>>,
+    slots: Vec<Slot<S, B>>,
     // The border: the first free slot of `all`.
     free: u32,
     all: List<ALL>,
@@ -98,7 +99,6 @@ impl<S: Copy, B> Slots<S, B> {
     pub(crate) const fn new() -> Self {
         Self {
             slots: Vec::new(),
-            buffers: Vec::new(),
             free: NONE,
             all: List::new(),
             ready: List::new(),
@@ -116,11 +116,10 @@ impl<S: Copy, B> Slots<S, B> {
                 stamp: u64::from(index),
                 claim: Claim::NOTHING,
                 links: [NOWHERE; 2],
-                success: None,
-                failure: None,
+                outcome: None,
+                buffer: None,
             });
-            self.buffers.push(None);
-            self.all.insert(&mut self.slots, index, NONE);
+            self.all.push(&mut self.slots, index);
             if self.free == NONE {
                 self.free = index;
             }
@@ -140,8 +139,8 @@ impl<S: Copy, B> Slots<S, B> {
     /// Gives an operation its buffer to keep.
     #[inline]
     pub(crate) fn keep(&mut self, id: Id, buffer: B) {
-        if let Some(place) = self.buffers.get_mut(id.index() as usize) {
-            *place = Some(buffer);
+        if let Some(slot) = self.slots.get_mut(id.index() as usize) {
+            slot.buffer = Some(buffer);
         }
     }
 
@@ -151,7 +150,7 @@ impl<S: Copy, B> Slots<S, B> {
         if self.is_done(id) != Some(true) {
             return None;
         }
-        self.buffers.get_mut(id.index() as usize)?.take()
+        self.slots.get_mut(id.index() as usize)?.buffer.take()
     }
 
     /// Files successes from the front of `found`, those of operations that take up the same: what
@@ -173,35 +172,20 @@ impl<S: Copy, B> Slots<S, B> {
         if claim.credits == 0 {
             return None;
         }
-        let kept = match claim.keeper {
+        let is_heard = match claim.keeper {
             Keeper::Lender => heard,
             Keeper::Scope => false,
             Keeper::Slot | Keeper::Named | Keeper::Caller => true,
         };
-        let slots = &mut *self.slots;
-        let other = found.iter().position(|completion| {
-            let wr_id = wr_id(completion);
-            if let Some(slot) = slots.get_mut(Id(wr_id).index() as usize)
-                && slot.stamp == wr_id
-                && slot.claim == claim
-                && let Some(success) = success(completion)
-            {
-                if kept {
-                    slot.success = Some(*success);
-                }
-                slot.claim.credits = 0;
-                return false;
-            }
-            true
-        });
-        let (run, rest) = found.split_at_checked(other.unwrap_or(found.len()))?;
-        if claim.keeper == Keeper::Slot {
-            for completion in run {
-                self.ready
-                    .insert(&mut self.slots, Id(wr_id(completion)).index(), NONE);
-            }
-        }
-        (!run.is_empty()).then_some((claim, run.len(), rest))
+        let count = if claim.keeper == Keeper::Slot {
+            self.file::<true, true, _>(found, claim, wr_id, success)
+        } else if is_heard {
+            self.file::<true, false, _>(found, claim, wr_id, success)
+        } else {
+            self.file::<false, false, _>(found, claim, wr_id, success)
+        };
+        let (run, rest) = found.split_at_checked(count)?;
+        (!run.is_empty()).then_some((claim, count, rest))
     }
 
     /// A work request has succeeded: if it ends its operation, what that took up. An operation of
@@ -216,7 +200,7 @@ impl<S: Copy, B> Slots<S, B> {
         }
         let slot = self.slots.get_mut(id.index() as usize)?;
         if slot.stamp == wr_id {
-            slot.success = Some(success);
+            slot.outcome = Some(Ok(success));
         }
         self.end(id)
     }
@@ -232,7 +216,9 @@ impl<S: Copy, B> Slots<S, B> {
         }
         let slot = self.slots.get_mut(id.index() as usize)?;
         // The first failure of a batch is the batch's.
-        slot.failure.get_or_insert(error);
+        if slot.failure().is_none() {
+            slot.outcome = Some(Err(error));
+        }
         if wr_id & MEMBER != 0 {
             slot.stamp = id.0 | MEMBER;
             return None;
@@ -247,7 +233,7 @@ impl<S: Copy, B> Slots<S, B> {
         let claim = slot.claim;
         slot.claim.credits = 0;
         if claim.keeper == Keeper::Slot {
-            self.ready.insert(&mut self.slots, id.index(), NONE);
+            self.ready.push(&mut self.slots, id.index());
         }
         Some(claim)
     }
@@ -266,10 +252,7 @@ impl<S: Copy, B> Slots<S, B> {
             return None;
         }
         let member = slot.claim.member;
-        let result = match slot.failure.take() {
-            Some(error) => Err(error),
-            None => slot.success.ok_or(TransportError::CLOSED),
-        };
+        let result = slot.outcome.take().unwrap_or(Err(TransportError::CLOSED));
         self.free_done(id);
         Some((member, result))
     }
@@ -288,7 +271,7 @@ impl<S: Copy, B> Slots<S, B> {
 
     /// A member with an operation in flight whose buffers are lent.
     pub(crate) fn borrower(&self) -> Option<u32> {
-        let is_one = |slot: &&Slot<S>| {
+        let is_one = |slot: &&Slot<S, B>| {
             let is_lent = matches!(slot.claim.keeper, Keeper::Lender | Keeper::Scope);
             is_lent && slot.is_in_flight()
         };
@@ -311,11 +294,11 @@ impl<S: Copy, B> Slots<S, B> {
         member: u32,
         is_one: impl Fn(Keeper, &Option<B>) -> bool,
     ) -> Option<Id> {
-        let mut both = self.slots.iter().zip(&self.buffers);
-        let found = both.find(|(slot, buffer)| {
-            slot.is_in_flight_of(member) && is_one(slot.claim.keeper, buffer)
-        });
-        found.map(|(slot, _)| slot.id())
+        let found = self
+            .slots
+            .iter()
+            .find(|slot| slot.is_in_flight_of(member) && is_one(slot.claim.keeper, &slot.buffer));
+        found.map(Slot::id)
     }
 
     /// Whether any operation of this member has a slot.
@@ -345,8 +328,11 @@ impl<S: Copy, B> Slots<S, B> {
     /// Now.
     #[inline]
     pub(crate) fn mark(&self) -> Mark {
-        let first_free = self.slots.get(self.free as usize);
-        let last = first_free.map_or(self.all.tail, |slot| slot.links[ALL].prev);
+        let last = match self.slots.get(self.free as usize) {
+            _ if self.free == self.all.head => NONE,
+            Some(first_free) => first_free.links[ALL].prev,
+            None => self.all.last(),
+        };
         Mark { last }
     }
 
@@ -382,7 +368,7 @@ impl<S: Copy, B> Slots<S, B> {
 
     /// How the operation has failed, or a request of it.
     pub(crate) fn failure(&self, id: Id) -> Option<TransportError> {
-        self.find(id)?.failure
+        self.find(id)?.failure()
     }
 
     /// Whether the operation is in flight in the send queue: it ends by itself, or never.
@@ -399,21 +385,22 @@ impl<S: Copy, B> Slots<S, B> {
 
     /// Takes out the buffers of a member's operations that are in flight.
     pub(crate) fn buffers_in_flight(&mut self, member: u32) -> impl Iterator<Item = B> {
-        let both = self.slots.iter().zip(&mut self.buffers);
-        both.filter(move |(slot, _)| slot.is_in_flight_of(member))
-            .filter_map(|(_, buffer)| buffer.take())
+        let slots = self.slots.iter_mut();
+        slots
+            .filter(move |slot| slot.is_in_flight_of(member))
+            .filter_map(|slot| slot.buffer.take())
     }
 
     /// The slot of an operation that has one.
     #[inline]
-    fn find(&self, id: Id) -> Option<&Slot<S>> {
+    fn find(&self, id: Id) -> Option<&Slot<S, B>> {
         let slot = self.slots.get(id.index() as usize)?;
         matches!(slot.stamp ^ id.0, 0 | MEMBER).then_some(slot)
     }
 
     /// The slot, if it is not free.
     #[inline]
-    fn in_use(&self, index: u32) -> Option<&Slot<S>> {
+    fn in_use(&self, index: u32) -> Option<&Slot<S, B>> {
         if index == self.free {
             return None;
         }
@@ -437,14 +424,20 @@ impl<S: Copy, B> Slots<S, B> {
         slot.stamp = id.0.wrapping_add(GENERATION);
         slot.claim.credits = 0;
         if slot.links[ALL].next != self.free {
-            self.all.unlink(&mut self.slots, index);
-            self.all.insert(&mut self.slots, index, self.free);
+            self.move_to_border(index);
         }
         self.free = index;
     }
+
+    // Apart: most are freed in one step, since they were taken last.
+    #[inline(never)]
+    fn move_to_border(&mut self, index: u32) {
+        self.all.unlink(&mut self.slots, index);
+        self.all.insert(&mut self.slots, index, self.free);
+    }
 }
 
-impl<S> Slot<S> {
+impl<S, B> Slot<S, B> {
     #[inline]
     const fn id(&self) -> Id {
         Id(self.stamp & !MEMBER)
@@ -453,6 +446,14 @@ impl<S> Slot<S> {
     #[inline]
     const fn is_in_flight(&self) -> bool {
         self.claim.credits > 0
+    }
+
+    #[inline]
+    const fn failure(&self) -> Option<TransportError> {
+        match self.outcome {
+            Some(Err(error)) => Some(error),
+            _ => None,
+        }
     }
 
     const fn is_in_flight_of(&self, member: u32) -> bool {

@@ -17,6 +17,7 @@ enum Step {
     FailMember(usize),
     Complete(usize),
     Succeed(usize),
+    SucceedAll,
     Release(usize),
     Name,
     Abort(u32),
@@ -43,6 +44,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => any::<usize>().prop_map(Step::FailMember),
         2 => any::<usize>().prop_map(Step::Complete),
         3 => any::<usize>().prop_map(Step::Succeed),
+        1 => proptest::strategy::Just(Step::SucceedAll),
         4 => any::<usize>().prop_map(Step::Release),
         2 => proptest::strategy::Just(Step::Name),
         1 => (0..2_u32).prop_map(Step::Abort),
@@ -76,6 +78,7 @@ fn complete<B>(slots: &mut Slots<(), B>, wr_id: u64) -> bool {
 fn run(steps: Vec<Step>) {
     let mut slots = table::<usize>(CAPACITY);
     let mut all: Vec<(Id, Claim, Model)> = Vec::new();
+    let mut ready: Vec<Id> = Vec::new();
     for step in steps {
         let pick = |number: usize| (!all.is_empty()).then(|| number % all.len());
         match step {
@@ -131,6 +134,22 @@ fn run(steps: Vec<Step>) {
                     assert_eq!((at_once, after_a_look), (false, None), "it ended twice");
                 }
             }
+            Step::SucceedAll => {
+                let is_posted = |model| model == Model::Posted { failed: false };
+                let posted = all.iter().filter(|op| is_posted(op.2));
+                let found: Vec<u64> = posted.map(|op| op.0.wr_id()).collect();
+                let mut left = &found[..];
+                while let Some((claim, count, rest)) =
+                    slots.complete(left, true, |wr_id| *wr_id, |_| Some(&()))
+                {
+                    for (_, of, model) in all.iter_mut().filter(|op| is_posted(op.2)).take(count) {
+                        assert_eq!(*of, claim);
+                        *model = Model::Done(Ok(()));
+                    }
+                    left = rest;
+                }
+                assert!(left.is_empty());
+            }
             Step::Release(number) => {
                 let Some(number) = pick(number) else { continue };
                 let (id, claim, model) = &mut all[number];
@@ -174,6 +193,19 @@ fn run(steps: Vec<Step>) {
                 assert_eq!(ended, 0);
             }
         }
+        let is_ready = |(_, claim, model): &(Id, Claim, Model)| {
+            claim.keeper == Keeper::Slot && matches!(model, Model::Done(_))
+        };
+        ready.retain(|id| all.iter().any(|op| op.0 == *id && is_ready(op)));
+        // If they are more than one, they ended in the order of their posts.
+        let new = all.iter().filter(|op| is_ready(op)).map(|op| op.0);
+        let new: Vec<Id> = new.filter(|id| !ready.contains(id)).collect();
+        ready.extend(new);
+        assert_eq!(
+            slots.first_ready(),
+            ready.first().copied(),
+            "not the first done"
+        );
         check(&slots, &all);
     }
 }
@@ -187,17 +219,15 @@ fn check(slots: &Slots<(), usize>, all: &[(Id, Claim, Model)]) {
         };
         assert_eq!(slots.is_done(*id), done);
     }
-    let ready = |(_, claim, model): &&(Id, Claim, Model)| {
-        claim.keeper == Keeper::Slot && matches!(model, Model::Done(_))
-    };
     let in_use = all.iter().filter(|op| op.2 != Model::Gone).map(|op| op.0);
     let first = slots.first_since(Mark { last: NONE });
     let listed = std::iter::successors(first, |id| slots.after(*id));
     assert!(listed.eq(in_use), "not in the order of their posts");
-    let first_ready = slots.first_ready();
-    let is_one = |id| all.iter().filter(ready).any(|op| op.0 == id);
-    assert_eq!(first_ready.is_some(), all.iter().any(|op| ready(&op)));
-    assert!(first_ready.is_none_or(is_one));
+    assert_eq!(
+        slots.first_since(slots.mark()),
+        None,
+        "from before the mark"
+    );
 }
 
 proptest! {
