@@ -203,9 +203,7 @@ impl Window {
             state.posted.push_back(receive);
             let waiting = state.waiting.take();
             drop(state);
-            if let Some(waiting) = waiting {
-                waiting.wake();
-            }
+            crate::wake::all(waiting);
         }
     }
 
@@ -219,7 +217,7 @@ impl Window {
             None => state.waiting.replace(waker),
         };
         drop(state);
-        drop(replaced);
+        crate::wake::let_go(replaced);
         first
     }
 

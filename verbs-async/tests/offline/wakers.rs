@@ -10,7 +10,7 @@ use verbs_async::verbs_channel::verbs_core::PollSlot;
 
 use crate::bench::{Bench, Task, bounded, done, now};
 use crate::groups::{Peer, announce, posted};
-use crate::hooks::waker;
+use crate::hooks::{Moment, waker};
 
 /// Panics when the last of its clones is dropped, unless it was woken by that.
 #[derive(Default)]
@@ -110,4 +110,27 @@ fn an_awaited_queue_s_waiter_goes_though_its_waker_panics() {
     drop((any, one));
     done([1]);
     assert_eq!(now(cq.poll_wr_id(1)).unwrap().wr_id(), 1);
+}
+
+#[test]
+fn a_message_s_buffer_is_posted_again_though_the_waker_panics() {
+    let bench = Bench::new();
+    let peer = Peer::new(&bench);
+    let buffers = [peer.buffer(), peer.buffer()];
+    let channel = Arc::new(peer.channel);
+    let mut incoming = channel.incoming(buffers);
+    done(posted());
+    let kept = [(); 2].map(|()| now(incoming.next()).unwrap().unwrap());
+    let panics = waker(|moment| {
+        if moment == Moment::Wake {
+            std::panic::resume_unwind(Box::new("a waker's"));
+        }
+    });
+    let mut next = Box::pin(incoming.next());
+    let polled = next.as_mut().poll(&mut Context::from_waker(&panics));
+    assert!(polled.is_pending(), "all are kept");
+    drop(kept);
+    assert_eq!(posted().len(), 4);
+    done(posted().get(2).copied());
+    assert!(now(next).unwrap().is_ok());
 }
