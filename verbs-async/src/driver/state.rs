@@ -126,10 +126,7 @@ impl<R: Ring> State<R> {
 
     /// Polls until the queue is empty, or `own` has ended: then it is `true`.
     pub(super) fn collect(&mut self, own: Option<Begun<R::Ticket>>) -> bool {
-        let own = match own {
-            Some(Begun::Posted(ticket)) => Some(R::slot(ticket)),
-            _ => None,
-        };
+        let own = own.and_then(|own| self.posted(own)).map(R::slot);
         while let Some(ended) = self.ring.next_ended() {
             self.notice(ended);
             if own == Some(R::slot(ended)) {
@@ -137,6 +134,17 @@ impl<R: Ring> State<R> {
             }
         }
         false
+    }
+
+    /// Names the operation's work, if it was posted.
+    fn posted(&self, begun: Begun<R::Ticket>) -> Option<R::Ticket> {
+        match begun {
+            Begun::Posted(ticket) => Some(ticket),
+            Begun::InLine(key) => match self.in_line.get(key)?.stage {
+                Stage::Posted(ticket) => Some(ticket),
+                _ => None,
+            },
+        }
     }
 
     /// Tells those who wait for it what is known to have ended, without a poll.

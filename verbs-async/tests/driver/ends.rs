@@ -277,6 +277,13 @@ fn nothing_is_armed_for_what_ends_as_it_goes_to_sleep() {
     });
     assert!(bench.poll_with(key, &ends).is_ready());
     assert_eq!(bench.card.lock().armings, 0);
+    // Nor for one that went from the line, and has ended unseen.
+    let keys = [1, 2].map(|id| bench.start(id));
+    bench.complete([1]);
+    let armings = bench.card.lock().armings;
+    assert!(!bench.card.complete(2), "nobody waits");
+    assert_eq!(bench.end(keys[1]), Some((2, End::Success)));
+    assert_eq!(bench.card.lock().armings, armings);
 }
 
 #[test]

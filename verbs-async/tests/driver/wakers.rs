@@ -263,6 +263,24 @@ fn the_last_waker_is_the_one_that_is_woken() {
 }
 
 #[test]
+fn however_many_sleep_all_are_woken() {
+    for count in [15, 16, 17, 32, 100] {
+        let bench = Bench::new(count);
+        let keys: Vec<_> = (0..count).map(|id| bench.start(id)).collect();
+        let bells: Vec<_> = keys.iter().map(|_key| Bell::new()).collect();
+        for (key, bell) in keys.iter().zip(&bells) {
+            assert!(bench.poll(*key, bell).is_pending());
+        }
+        for id in 0..count {
+            let _raised = bench.card.complete(id);
+        }
+        bench.driver.announced();
+        assert!(bells.iter().all(|bell| bell.rings() == 1), "of {count}");
+        assert!(keys.into_iter().all(|key| bench.end(key).is_some()));
+    }
+}
+
+#[test]
 fn a_waker_that_panics_leaves_nobody_asleep() {
     struct Panics;
     /// What its panic leaves behind.
