@@ -146,7 +146,9 @@ pub struct Completed {
 }
 
 /// What a slot keeps.
+// With a tag of its own: one that hides in the vector's capacity takes longer to look at.
 #[derive(Debug)]
+#[repr(u8)]
 pub(crate) enum Kept {
     Buffer(OwnedBuffer),
     Batch(Vec<OwnedWork>),
