@@ -22,6 +22,7 @@ mod fatal;
 mod ladder;
 #[expect(dead_code, reason = "verbs-async's tests use all of it")]
 mod log;
+mod mixed;
 mod owned;
 mod refused;
 mod results;

@@ -1,0 +1,342 @@
+//! Owned work and scopes on the same channels, whatever is done in whatever order: each result comes
+//! once, to its own, and a scope takes none but those of its own work.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use proptest::prelude::{Just, Strategy, any};
+use proptest::{collection, prop_oneof, proptest};
+use verbs_channel::verbs_core::verbs_sys::{
+    IBV_WC_REM_ACCESS_ERR, IBV_WC_SUCCESS, ibv_wc, ibv_wc_status,
+};
+use verbs_channel::verbs_core::{MemoryRegion, ProtectionDomain};
+use verbs_channel::{Channel, ChannelGroup, Error, Queue, Ticket};
+
+use crate::card::{bounded, pd};
+use crate::library::with;
+
+/// Something that happens. Numbers choose among what there is.
+#[derive(Clone, Debug)]
+enum Step {
+    Start(usize, Queue),
+    Complete(usize),
+    Fail(usize),
+    Poll(usize),
+    PollSuccess(usize),
+    Take(usize),
+    NextTicket,
+    NextCompleted,
+    Scope(usize, Vec<Lent>, bool),
+    Reserve,
+}
+
+/// What is done with work in a scope, and how it ends, if it does by itself.
+#[derive(Clone, Debug)]
+struct Lent {
+    ends: Option<bool>,
+    polls: bool,
+    leaves: bool,
+    // Owned work ends beside it.
+    beside: Option<usize>,
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let chosen = || any::<usize>();
+    let queue = prop_oneof![Just(Queue::Send), Just(Queue::Receive)];
+    let ends = prop_oneof![20 => Just(Some(true)), 1 => Just(Some(false)), 1 => Just(None)];
+    let beside = proptest::option::of(chosen());
+    let lent =
+        (ends, any::<bool>(), any::<bool>(), beside).prop_map(|(ends, polls, leaves, beside)| {
+            Lent {
+                ends,
+                polls,
+                leaves,
+                beside,
+            }
+        });
+    let step = prop_oneof![
+        10 => (0..2_usize, queue).prop_map(|(member, queue)| Step::Start(member, queue)),
+        8 => chosen().prop_map(Step::Complete),
+        1 => chosen().prop_map(Step::Fail),
+        3 => chosen().prop_map(Step::Poll),
+        3 => chosen().prop_map(Step::PollSuccess),
+        3 => chosen().prop_map(Step::Take),
+        3 => Just(Step::NextTicket),
+        3 => Just(Step::NextCompleted),
+        4 => (0..2_usize, collection::vec(lent, 0..6), proptest::bool::weighted(0.9))
+            .prop_map(|(member, lent, is_well)| Step::Scope(member, lent, is_well)),
+        1 => Just(Step::Reserve),
+    ];
+    collection::vec(step, 0..120)
+}
+
+/// An operation on an owned buffer whose result has not been taken.
+struct Op {
+    ticket: Ticket,
+    wr_id: u64,
+    number: u32,
+    addr: usize,
+    // Whether it succeeded, once it has ended.
+    end: Option<bool>,
+}
+
+struct World {
+    pd: ProtectionDomain,
+    group: ChannelGroup,
+    lent: MemoryRegion<Vec<u8>>,
+    ops: Vec<Op>,
+    taken: VecDeque<Ticket>,
+    named: Vec<Ticket>,
+    numbers: u32,
+}
+
+const SHORT: Duration = Duration::from_millis(1);
+
+impl World {
+    fn new() -> Self {
+        with(|library| {
+            library.done.clear();
+            library.posted.clear();
+        });
+        let pd = pd();
+        let builder = Channel::builder(&pd).max_send_wr(3).max_recv_wr(2);
+        let mut group = builder
+            .timeout(SHORT)
+            .drain_timeout(SHORT)
+            .group(2)
+            .unwrap();
+        for _ in 0..2 {
+            let member = group.prepare().unwrap();
+            let endpoint = member.endpoint();
+            group.join(member.handshake(&endpoint).unwrap()).unwrap();
+        }
+        Self {
+            lent: pd.reg_mr(vec![0_u8; 8]).unwrap(),
+            pd,
+            group,
+            ops: Vec::new(),
+            taken: VecDeque::new(),
+            named: Vec::new(),
+            numbers: 0,
+        }
+    }
+
+    fn apply(&mut self, step: &Step) {
+        let count = self.ops.len();
+        let chosen = |number: usize| (count > 0).then(|| number % count);
+        match step {
+            Step::Start(member, queue) => self.start(*member, *queue),
+            Step::Complete(number) => self.end(*number, true),
+            Step::Fail(number) => self.end(*number, false),
+            Step::Poll(number) | Step::Take(number) | Step::PollSuccess(number) => {
+                let Some(at) = chosen(*number) else { return };
+                let ticket = self.ops[at].ticket;
+                let (taken, polls) = match step {
+                    Step::Poll(_) => (self.group.poll(ticket).unwrap(), true),
+                    Step::Take(_) => (self.group.take(ticket).unwrap(), false),
+                    _ => {
+                        let told = self.group.poll_success(ticket);
+                        let told = told.map(|(told, buffer)| (told.byte_len(), buffer));
+                        if let Some((told, buffer)) = told {
+                            self.taken(ticket, Some(told), buffer.as_ptr().addr());
+                        } else {
+                            self.learn();
+                            let end = self.ops[at].end;
+                            assert!(end != Some(true), "it has succeeded");
+                        }
+                        return;
+                    }
+                };
+                match taken {
+                    Some(ended) => {
+                        let told = ended.result.ok().map(|told| told.byte_len());
+                        assert_eq!(ended.ticket, ticket);
+                        let buffer = ended.buffer.unwrap();
+                        self.taken(ticket, told, buffer.as_ptr().addr());
+                    }
+                    None => assert!(!polls || self.ops[at].end.is_none(), "it has ended"),
+                }
+            }
+            Step::NextTicket => match self.group.next_ticket() {
+                Some(ticket) => {
+                    assert!(!self.named.contains(&ticket), "named twice");
+                    self.named.push(ticket);
+                    self.learn();
+                    let mut ops = self.ops.iter();
+                    let op = ops.find(|op| op.ticket == ticket).unwrap();
+                    assert!(op.end.is_some());
+                }
+                None => self.none_is_ready(),
+            },
+            Step::NextCompleted => match self.group.next_completed() {
+                Some(ended) => {
+                    assert!(!self.named.contains(&ended.ticket), "it was named");
+                    let told = ended.result.ok().map(|told| told.byte_len());
+                    let buffer = ended.buffer.unwrap();
+                    self.taken(ended.ticket, told, buffer.as_ptr().addr());
+                }
+                None => self.none_is_ready(),
+            },
+            Step::Scope(member, lent, is_well) => self.scope(*member, lent, *is_well),
+            Step::Reserve => self.group.reserve(1),
+        }
+        self.learn();
+        // What was taken is nobody's.
+        for ticket in self.taken.iter().rev().take(3) {
+            assert!(matches!(self.group.take(*ticket), Err(Error::StaleTicket)));
+        }
+    }
+
+    fn none_is_ready(&mut self) {
+        self.learn();
+        let mut ops = self.ops.iter();
+        let is_ready = |op: &Op| op.end.is_some() && !self.named.contains(&op.ticket);
+        assert!(!ops.any(is_ready), "it has ended");
+    }
+
+    /// What is in flight on a queue pair that is gone has ended.
+    fn learn(&mut self) {
+        for op in &mut self.ops {
+            let member = self.group.channel(op.ticket.channel()).unwrap();
+            if member.endpoint().is_none() {
+                op.end.get_or_insert(false);
+            }
+        }
+    }
+
+    fn start(&mut self, member: usize, queue: Queue) {
+        let buffer = self.pd.reg_mr(vec![0_u8; 8]).unwrap();
+        let addr = buffer.as_ptr().addr();
+        let mut channel = self.group.channel(member).unwrap();
+        let has_credits = channel.credits(queue) > 0;
+        let started = match queue {
+            Queue::Send => channel.start_send(buffer),
+            _ => channel.start_receive(buffer),
+        };
+        match started {
+            Ok(ticket) => {
+                assert!(has_credits);
+                let wr_id = self.posted();
+                self.numbers += 1;
+                let number = self.numbers;
+                assert!(self.ops.iter().all(|op| op.ticket.slot() != ticket.slot()));
+                self.ops.push(Op {
+                    ticket,
+                    wr_id,
+                    number,
+                    addr,
+                    end: None,
+                });
+            }
+            Err(rejected) if rejected.is_backpressure() => {
+                assert!(!has_credits || self.ops.len() >= 10, "a slot was lost");
+            }
+            Err(_) => assert!(channel.is_down()),
+        }
+    }
+
+    fn posted(&self) -> u64 {
+        with(|library| library.posted.pop().unwrap()[0].wr_id)
+    }
+
+    fn end(&mut self, number: usize, is_well: bool) {
+        let flying = self.ops.iter_mut().filter(|op| op.end.is_none());
+        let mut flying: Vec<_> = flying.collect();
+        if !flying.is_empty() {
+            let at = number % flying.len();
+            let op = &mut flying[at];
+            op.end = Some(is_well);
+            done(op.wr_id, status(is_well), op.number);
+        }
+    }
+
+    fn taken(&mut self, ticket: Ticket, told: Option<u32>, addr: usize) {
+        self.learn();
+        let at = self.ops.iter().position(|op| op.ticket == ticket);
+        let op = self.ops.swap_remove(at.expect("it comes once"));
+        assert_eq!(told, op.end.expect("it has ended").then_some(op.number));
+        assert_eq!(addr, op.addr, "another's buffer");
+        self.taken.push_back(ticket);
+    }
+
+    fn scope(&mut self, member: usize, lent: &[Lent], is_well: bool) {
+        let mut channel = self.group.channel(member).unwrap();
+        let (ops, numbers) = (&mut self.ops, &mut self.numbers);
+        let region = &self.lent;
+        let mut posted = Vec::new();
+        let result = channel.scope(|scope| {
+            for how in lent {
+                let Ok(mut work) = scope.post_send(region.gather_element(..).unwrap()) else {
+                    continue;
+                };
+                let wr_id = with(|library| library.posted.pop().unwrap()[0].wr_id);
+                *numbers += 1;
+                if let Some(at) = how.beside
+                    && let Some(op) = ops.iter_mut().filter(|op| op.end.is_none()).nth(at % 3)
+                {
+                    op.end = Some(true);
+                    done(op.wr_id, IBV_WC_SUCCESS, op.number);
+                }
+                posted.push(how.ends);
+                if let Some(is_well) = how.ends {
+                    done(wr_id, status(is_well), *numbers);
+                }
+                if how.polls {
+                    let told = work.poll().map(Result::ok);
+                    let told = told.map(|told| told.map(|told| told.byte_len()));
+                    assert_eq!(told, how.ends.map(|is_well| is_well.then_some(*numbers)));
+                }
+                if how.leaves {
+                    work.leave();
+                }
+            }
+            is_well.then_some(()).ok_or(())
+        });
+        let all_well = posted.iter().all(|end| *end == Some(true));
+        assert!(result.is_err() || posted.iter().all(Option::is_some));
+        assert!(result.is_ok() || !is_well || !all_well, "{result:?}");
+    }
+}
+
+fn status(is_well: bool) -> ibv_wc_status {
+    if is_well {
+        IBV_WC_SUCCESS
+    } else {
+        IBV_WC_REM_ACCESS_ERR
+    }
+}
+
+fn done(wr_id: u64, status: ibv_wc_status, byte_len: u32) {
+    let done = ibv_wc {
+        wr_id,
+        status,
+        byte_len,
+        ..Default::default()
+    };
+    with(|library| library.done.push_back(done));
+}
+
+proptest! {
+    #[test]
+    fn each_result_comes_once_to_its_own_and_no_slot_is_lost(steps in steps()) {
+        bounded(|| {
+            let mut world = World::new();
+            steps.iter().for_each(|step| world.apply(step));
+            while !world.ops.is_empty() {
+                world.end(0, true);
+                if world.ops.iter().all(|op| world.named.contains(&op.ticket)) {
+                    world.apply(&Step::Poll(0));
+                } else {
+                    world.apply(&Step::NextCompleted);
+                }
+            }
+            for member in 0..2 {
+                let channel = world.group.channel(member).unwrap();
+                assert!(channel.is_idle());
+                for queue in [Queue::Send, Queue::Send, Queue::Send, Queue::Receive, Queue::Receive] {
+                    world.start(member, queue);
+                }
+            }
+        });
+    }
+}
