@@ -287,6 +287,25 @@ fn nothing_is_armed_for_what_ends_as_it_goes_to_sleep() {
 }
 
 #[test]
+fn what_ends_just_before_the_arming_is_found() {
+    let bench = Bench::new(4);
+    let keys = [0, 1, 2].map(|id| bench.start(id));
+    bench.card.lock().before_arming = Some(0);
+    assert_eq!(bench.end(keys[0]), Some((0, End::Success)));
+    // Another's, as well; and what nobody wants.
+    bench.driver.announced();
+    let bells = [(); 2].map(|()| Bell::new());
+    assert!(bench.poll(keys[1], &bells[0]).is_pending());
+    bench.card.lock().before_arming = Some(1);
+    bench.driver.announced();
+    assert_eq!(bells[0].rings(), 1);
+    bench.card.lock().before_arming = Some(2);
+    bench.driver.abandon(keys[2]);
+    bench.driver.announced();
+    assert_eq!(bench.card.gone(), 2);
+}
+
+#[test]
 fn what_others_wait_for_is_armed_for_again() {
     let bench = Bench::new(8);
     let keys = [0, 1].map(|id| bench.start(id));

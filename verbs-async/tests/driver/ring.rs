@@ -72,6 +72,8 @@ pub(crate) struct State {
     armed: bool,
     down: bool,
     pub(crate) arming_fails: bool,
+    // What ends just before the next arming, unannounced.
+    pub(crate) before_arming: Option<usize>,
     pub(crate) polls: usize,
     pub(crate) armings: usize,
     // The ids of what was posted, in its order.
@@ -131,10 +133,7 @@ impl Card {
     #[must_use]
     pub(crate) fn complete(&self, id: usize) -> bool {
         let mut state = self.lock();
-        let mut slots = state.slots.iter().flatten();
-        let ticket = slots.find(|slot| slot.work.id == id && !slot.is_done);
-        let ticket = ticket.expect("it is in flight").ticket;
-        state.end(ticket, End::Success);
+        state.succeed(id);
         mem::take(&mut state.armed)
     }
 
@@ -160,6 +159,13 @@ impl State {
         let slot = self.slots[ticket.slot].as_mut();
         let slot = slot.filter(|slot| slot.ticket == ticket);
         slot.expect("the driver asks for nothing that was taken")
+    }
+
+    fn succeed(&mut self, id: usize) {
+        let mut slots = self.slots.iter().flatten();
+        let ticket = slots.find(|slot| slot.work.id == id && !slot.is_done);
+        let ticket = ticket.expect("it is in flight").ticket;
+        self.end(ticket, End::Success);
     }
 
     fn end(&mut self, ticket: Ticket, end: End) {
@@ -306,6 +312,9 @@ impl Ring for FakeRing {
     fn arm(&mut self) -> Result<(), Waker> {
         let mut state = self.0.lock();
         state.armings += 1;
+        if let Some(id) = state.before_arming.take() {
+            state.succeed(id);
+        }
         if state.arming_fails {
             state.give_up();
             return Err(Waker::noop().clone());
