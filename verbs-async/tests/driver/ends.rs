@@ -194,16 +194,20 @@ fn an_operation_allocates_nothing_once_the_driver_is_warm() {
 #[test]
 fn whoever_finds_what_others_sleep_for_wakes_them() {
     let bench = Bench::new(4);
-    let keys = [0, 1].map(|id| bench.start(id));
-    let bell = Bell::new();
-    assert!(bench.poll(keys[0], &bell).is_pending());
+    let keys = [0, 1, 2, 3].map(|id| bench.start(id));
+    let bells = [(); 3].map(|()| Bell::new());
+    for (key, bell) in keys.iter().zip(&bells) {
+        assert!(bench.poll(*key, bell).is_pending());
+    }
     assert!(
         bench.card.complete(0),
         "it is announced, and nobody hears of it yet"
     );
-    assert!(!bench.card.complete(1));
-    assert_eq!(bench.end(keys[1]), Some((1, End::Success)));
-    assert_eq!(bell.rings(), 1);
+    for id in 1..4 {
+        assert!(!bench.card.complete(id));
+    }
+    assert_eq!(bench.end(keys[3]), Some((3, End::Success)));
+    assert_eq!(bells.map(|bell| bell.rings()), [1; 3]);
 }
 
 #[test]
