@@ -138,3 +138,21 @@ fn whoever_waits_for_the_end_of_all_wakes_those_whose_end_it_finds() {
     assert_eq!(bells.each_ref().map(|bell| bell.rings()), [1, 1]);
     assert!(bench.driver.poll_drained(0, queues, &mut cx).is_ready());
 }
+
+#[test]
+fn a_line_that_is_refused_when_the_last_in_flight_has_failed_is_drained() {
+    let bench = Bench::new(1);
+    let bell = Bell::new();
+    let waker = Waker::from(std::sync::Arc::clone(&bell));
+    let mut cx = Context::from_waker(&waker);
+    let queues = [true, false];
+    bench.start(0);
+    let waits = bench.start(1);
+    assert!(bench.driver.poll_drained(0, queues, &mut cx).is_pending());
+    // The card says so, and nobody else.
+    bench.card.lock().give_up();
+    bench.driver.announced();
+    assert_eq!(bell.rings(), 1);
+    assert!(bench.driver.poll_drained(0, queues, &mut cx).is_ready());
+    assert_eq!(bench.end(waits), Some((1, End::Refused)));
+}
