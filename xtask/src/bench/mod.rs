@@ -178,7 +178,7 @@ const OPERATIONS: [Operation; 17] = [
         what: "async: 16 sends in flight",
         c: "sep16",
         ours: Ours::Async,
-        budget: Budget::Most(4800.0),
+        budget: Budget::None,
     },
     Operation {
         name: "async_batch16",
