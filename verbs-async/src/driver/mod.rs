@@ -197,7 +197,7 @@ impl<R: Ring> Driver<R> {
     #[inline(always)]
     fn leave_taken(&self, state: MutexGuard<'_, State<R>>, ticket: R::Ticket) {
         // Else nobody waited, so nothing is due.
-        if state.wanted > 0 {
+        if state.wanted > 0 && state.matters(ticket) {
             self.taken(state, ticket);
         }
     }

@@ -103,6 +103,13 @@ impl<R: Ring> State<R> {
         })
     }
 
+    /// Whether anything is to be done since the outcome of this work was taken.
+    #[inline]
+    pub(super) fn matters(&self, ticket: R::Ticket) -> bool {
+        let waits = self.waits.get(R::slot(ticket));
+        self.lined > 0 || waits.is_some_and(Option::is_some) || self.is_due()
+    }
+
     /// Whether something is to be done before the lock is free.
     #[inline]
     pub(super) fn is_due(&self) -> bool {
