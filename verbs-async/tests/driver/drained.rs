@@ -155,4 +155,8 @@ fn a_line_that_is_refused_when_the_last_in_flight_has_failed_is_drained() {
     assert_eq!(bell.rings(), 1);
     assert!(bench.driver.poll_drained(0, queues, &mut cx).is_ready());
     assert_eq!(bench.end(waits), Some((1, End::Refused)));
+    // Whoever was told waits no more: nothing is armed for it.
+    let armings = bench.card.lock().armings;
+    bench.driver.announced();
+    assert_eq!(bench.card.lock().armings, armings);
 }
