@@ -62,7 +62,8 @@ impl AsyncGroup {
         max_channels: u32,
         events: &CqEvents,
     ) -> Result<Self> {
-        let group = builder.group_on(max_channels, events.channel())?;
+        let mut group = builder.group_on(max_channels, events.channel())?;
+        group.hold_leaks();
         let pd = group.pd().clone();
         let preparer = group.preparer();
         // SAFETY: it is only armed, moderated and told apart, here and in `Subscription`.

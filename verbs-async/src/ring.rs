@@ -6,7 +6,7 @@ use std::task::{Wake, Waker};
 
 use verbs_channel::verbs_core::WorkSuccess;
 use verbs_channel::{
-    ChannelGroup, Completed, DownReason, OwnedBuffer, OwnedWork, Queue, Refusal, Ticket,
+    ChannelGroup, Completed, DownReason, Leak, OwnedBuffer, OwnedWork, Queue, Refusal, Ticket,
     TransportError,
 };
 
@@ -199,24 +199,39 @@ impl Ring for Channels {
         !channel.is_ok_and(|channel| channel.in_flight(queue) > 0)
     }
 
+    #[inline]
+    fn has_words(&self) -> bool {
+        self.group.has_leaks()
+    }
+
+    fn next_words(&mut self) -> Option<Waker> {
+        let leak = self.group.next_leak()?;
+        Some(Waker::from(Arc::new(Words::Leak(leak))))
+    }
+
     #[cold]
     fn arm(&mut self) -> Result<(), Waker> {
         self.subscription.arm().map_err(|error| {
             self.group.give_up(DownReason::Unannounced);
-            Waker::from(Arc::new(Unarmed(error)))
+            Waker::from(Arc::new(Words::Unarmed(error)))
         })
     }
 }
 
-/// Says why nothing is announced, when it is woken.
-struct Unarmed(Error);
+/// What is said when it is woken.
+enum Words {
+    Unarmed(Error),
+    Leak(Leak),
+}
 
-impl Wake for Unarmed {
+impl Wake for Words {
     fn wake(self: Arc<Self>) {
-        let Self(error) = &*self;
-        crate::wake::say(format_args!(
-            "cannot have completions announced, all channels are closed: {error}"
-        ));
+        match &*self {
+            Self::Unarmed(error) => crate::wake::say(format_args!(
+                "cannot have completions announced, all channels are closed: {error}"
+            )),
+            Self::Leak(leak) => crate::wake::say(format_args!("{leak}")),
+        }
     }
 }
 

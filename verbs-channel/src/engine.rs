@@ -25,6 +25,7 @@ use crate::list::ScatterList;
 use crate::member::Member;
 use crate::owned::Kept;
 use crate::slots::{Claim, Id, Slots};
+use crate::teardown::Leak;
 use crate::wait::{Pause, Paused, PollStrategy};
 use crate::work::Work;
 
@@ -45,6 +46,8 @@ pub(crate) struct Engine {
     pub(crate) patience: Patience,
     // Queue pairs that could not be destroyed: they may still complete work on the queue.
     pub(crate) stuck: u32,
+    // What of that nobody has said yet, if it is not said at once.
+    pub(crate) leaks: Option<Vec<Leak>>,
     id: u32,
     cq: CompletionQueue,
     announcer: Option<CompletionChannel>,
@@ -68,6 +71,7 @@ impl Engine {
             slots: Slots::new(),
             patience,
             stuck: 0,
+            leaks: None,
             id: IDS.fetch_add(1, Ordering::Relaxed),
             cq,
             announcer,

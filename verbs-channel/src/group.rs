@@ -17,6 +17,7 @@ use crate::channel::ChannelMut;
 use crate::engine::Engine;
 use crate::error::{DownReason, Error, JoinError, Result};
 use crate::owned::{Completed, Ticket};
+use crate::teardown::Leak;
 use crate::wait::PollStrategy;
 
 /// Many channels that share one completion queue, one slot table and one poller.
@@ -142,6 +143,28 @@ impl ChannelGroup {
     /// down for this reason.
     pub fn give_up(&mut self, reason: DownReason) {
         self.engine.destroy_all(reason);
+    }
+
+    /// Has [`next_leak`](Self::next_leak) tell what would be logged, under a lock of the caller's
+    /// perhaps: that buffers had to be leaked. Whoever calls this says it, where nothing is locked.
+    pub fn hold_leaks(&mut self) {
+        self.engine.leaks.get_or_insert_default();
+    }
+
+    /// Buffers that had to be leaked, if that is [held](Self::hold_leaks) and was not told yet.
+    #[must_use = "nobody else says it"]
+    pub fn next_leak(&mut self) -> Option<Leak> {
+        self.engine.leaks.as_mut()?.pop()
+    }
+
+    /// Whether [`next_leak`](Self::next_leak) has something.
+    #[must_use]
+    #[inline]
+    pub fn has_leaks(&self) -> bool {
+        self.engine
+            .leaks
+            .as_ref()
+            .is_some_and(|held| !held.is_empty())
     }
 
     /// How long operations on borrowed buffers wait before their channel is aborted; `None` for ever.

@@ -157,6 +157,7 @@ pub use list::{GatherList, List, ScatterList};
 pub use owned::{Completed, OwnedWork, Ticket};
 pub use pool::{BufferPool, PoolBuffer};
 pub use scope::{Loan, PollingScope, ScopedPendingWork};
+pub use teardown::Leak;
 pub use wait::PollStrategy;
 pub use work::{Incoming, Outgoing, Work};
 

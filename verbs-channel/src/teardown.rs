@@ -84,7 +84,7 @@ impl Engine {
             .give_up(reason)
             .map_or(Ok(()), verbs_core::QueuePair::close);
         if let Err(error) = destroyed {
-            self.stuck(at, &error);
+            self.stuck(at, error);
         }
     }
 
@@ -116,7 +116,7 @@ impl Engine {
     }
 
     /// The last step: the driver will not let go of a queue pair.
-    fn stuck(&mut self, at: u32, error: &Error) {
+    fn stuck(&mut self, at: u32, error: Error) {
         if self.slots.borrowed_in_flight(at).is_some() {
             say(format_args!(
                 "cannot take borrowed buffers back from the card ({error}): aborting, since it may \
@@ -125,14 +125,12 @@ impl Engine {
             std::process::abort();
         }
         self.stuck += 1;
-        let leaked = self
-            .slots
-            .buffers_in_flight(at)
-            .map(Kept::leak)
-            .sum::<usize>();
-        say(format_args!(
-            "leaked {leaked} buffers that the card may still touch: {error}"
-        ));
+        let buffers = self.slots.buffers_in_flight(at).map(Kept::leak).sum();
+        let leak = Leak { buffers, error };
+        match &mut self.leaks {
+            Some(held) => held.push(leak),
+            None => say(format_args!("{leak}")),
+        }
     }
 
     /// A scope ends well: waits for all of its work, up to the channel's timeout. The first failure
@@ -216,6 +214,23 @@ impl Engine {
     }
 }
 
+/// Buffers that had to be leaked, since the driver did not let go of their queue pair.
+#[derive(Debug)]
+pub struct Leak {
+    buffers: usize,
+    error: Error,
+}
+
+impl fmt::Display for Leak {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { buffers, error } = self;
+        write!(
+            f,
+            "leaked {buffers} buffers that the card may still touch: {error}"
+        )
+    }
+}
+
 /// Says it to the log. A logger that panics ends no borrow: the panic stops here.
 fn say(words: fmt::Arguments<'_>) {
     let said = catch_unwind(AssertUnwindSafe(|| log::error!("{words}")));
@@ -254,5 +269,8 @@ impl Drop for Engine {
     /// Destroys the queue pairs, and then releases the buffers. Nothing waits for a peer.
     fn drop(&mut self) {
         self.destroy_all(DownReason::Closed);
+        for leak in self.leaks.iter_mut().flatten() {
+            say(format_args!("{leak}"));
+        }
     }
 }

@@ -111,7 +111,12 @@ impl<R: Ring> Driver<R> {
         let mut state = self.lock();
         let dropped = state.abandon(begun);
         self.leave(state);
-        wake::let_go(dropped);
+        // One by one: two that panic at once would end the process.
+        if let Some((work, outcome, wait)) = dropped {
+            wake::let_go(work);
+            wake::let_go(outcome);
+            wake::let_go(wait);
+        }
     }
 
     /// The ring's completions are announced.
@@ -222,6 +227,9 @@ impl<R: Ring> Driver<R> {
     fn leave_slowly(&self, mut state: MutexGuard<'_, State<R>>) {
         if state.wanted > 0 {
             state.notice_all();
+        }
+        while let Some(words) = state.ring.next_words() {
+            state.wakers.push(words);
         }
         let mut spent = state.spent.pop();
         if state.wakers.is_empty() {

@@ -114,7 +114,8 @@ impl<R: Ring> State<R> {
     #[inline]
     pub(super) fn is_due(&self) -> bool {
         let is_unnoticed = self.wanted > 0 && self.ring.has_ended();
-        is_unnoticed || !self.wakers.is_empty() || !self.spent.is_empty()
+        let is_noted = !self.wakers.is_empty() || !self.spent.is_empty();
+        is_unnoticed || is_noted || self.ring.has_words()
     }
 
     /// Drives: see the module. It may stop early when `own` has ended: what is left is announced, if

@@ -34,6 +34,12 @@ pub(crate) trait Ring {
     /// Whether nothing is in flight in this queue of a channel.
     fn is_idle(&mut self, channel: usize, queue: usize) -> bool;
 
+    /// Whether [`next_words`](Self::next_words) has something.
+    fn has_words(&self) -> bool;
+
+    /// Something to be said where nothing is locked: what is woken says it.
+    fn next_words(&mut self) -> Option<Waker>;
+
     /// Has the next completion announced. If that fails, it gives up: everything has ended then, and
     /// what is woken says so, where nothing is locked.
     fn arm(&mut self) -> Result<(), Waker>;

@@ -309,6 +309,14 @@ impl Ring for FakeRing {
         state.free[channel][queue] == state.places
     }
 
+    fn has_words(&self) -> bool {
+        false
+    }
+
+    fn next_words(&mut self) -> Option<Waker> {
+        None
+    }
+
     fn arm(&mut self) -> Result<(), Waker> {
         let mut state = self.0.lock();
         state.armings += 1;

@@ -67,6 +67,27 @@ fn a_logger_that_comes_back_finds_the_lock_free() {
 }
 
 #[test]
+fn a_logger_that_comes_back_when_a_queue_pair_will_not_go_finds_the_lock_free() {
+    bounded(|| {
+        listen();
+        let bench = Bench::new();
+        let peer = crate::groups::Peer::new(&bench);
+        let other = peer.join();
+        let _flying = other.send(peer.buffer());
+        with(|library| library.refuse.push(("ibv_destroy_qp", libc::EBUSY)));
+        let heard = Rc::new(Cell::new(0));
+        let hears = Rc::clone(&heard);
+        does(move || {
+            drop(peer.send());
+            hears.set(hears.get() + 1);
+        });
+        drop(other);
+        assert_eq!(heard.get(), 1, "it is said, and once");
+        assert!(lines()[0].contains("leaked 1 buffers"), "{:?}", lines());
+    });
+}
+
+#[test]
 fn events_are_heard_after_a_waker_and_the_logger_have_panicked() {
     struct Panics;
     impl Wake for Panics {
