@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::future;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -13,6 +13,7 @@ use verbs_channel::verbs_core::{self, AsyncEvent, EventType};
 
 use crate::bell::{Look, bell};
 use crate::notifier::ThreadNotifier;
+use crate::sync::{Mutex, MutexGuard};
 use crate::{AsyncCq, AsyncGroup, CqNotifier, Error, Result};
 
 /// The events of a device, one after the other (`ibv_get_async_event`).
@@ -126,7 +127,7 @@ impl DeviceEvents {
     }
 
     fn add(&self, watched: Weak<dyn Watched>) {
-        let mut state = self.hub.lock();
+        let mut state = self.hub.state.lock();
         state.watched.retain(|other| other.strong_count() > 0);
         let fatal = state.fatal;
         state.watched.push(Weak::clone(&watched));
@@ -146,7 +147,7 @@ impl DeviceEvents {
 
     /// What [`next`](Self::next) does, by hand.
     pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<AsyncEvent>>> {
-        let mut state = self.hub.lock();
+        let mut state = self.hub.state.lock();
         if let Some(event) = state.events.pop_front() {
             return Poll::Ready(Some(Ok(event)));
         }
@@ -185,11 +186,11 @@ impl Hub {
     fn take_events(&self) -> Result<()> {
         while let Some(event) = self.context.get_async_event(Some(Duration::ZERO))? {
             if event.event_type() == EventType::DEVICE_FATAL {
-                self.lock().fatal = Some(event);
+                self.state.lock().fatal = Some(event);
             }
             // Before it is told: who hears of it finds what it has ended.
             self.watched().for_each(|watched| watched.happened(event));
-            let mut state = self.lock();
+            let mut state = self.state.lock();
             let is_full = state.events.len() == KEPT;
             let lost = is_full.then(|| state.events.pop_front()).flatten();
             state.events.push_back(event);
@@ -205,21 +206,17 @@ impl Hub {
 
     /// Those who are still there, called with nothing locked.
     fn watched(&self) -> impl Iterator<Item = Arc<dyn Watched>> {
-        let watched = self.lock().watched.clone();
+        let watched = self.state.lock().watched.clone();
         watched.into_iter().filter_map(|watched| watched.upgrade())
     }
 
     fn end(&self, error: Error) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if !state.ended {
             state.ended = true;
             state.error = Some(error);
         }
         wake(state);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -6,7 +6,7 @@ use std::future::{Future as _, poll_fn};
 use std::mem;
 use std::ops::Deref;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use futures_core::Stream;
@@ -16,6 +16,7 @@ use verbs_channel::verbs_core::{WcOpcode, WorkSuccess};
 use crate::channel::AsyncChannel;
 use crate::error::Result;
 use crate::operation::Operation;
+use crate::sync::Mutex;
 
 /// The messages that come in on a channel, in the order of their arrival.
 ///
@@ -180,7 +181,7 @@ impl Window {
     /// Posts what has come back.
     fn post(&self) {
         loop {
-            let mut state = self.lock();
+            let mut state = self.state.lock();
             if state.posting {
                 return;
             }
@@ -198,7 +199,7 @@ impl Window {
             // All of a buffer is always in it.
             drop(buffer.set_range(..));
             let receive = self.channel.receive(buffer);
-            let mut state = self.lock();
+            let mut state = self.state.lock();
             state.posting = false;
             state.posted.push_back(receive);
             let waiting = state.waiting.take();
@@ -210,7 +211,7 @@ impl Window {
     /// Takes the first that is posted; without one, the waker is woken when there is.
     fn take_first(&self, waker: &Waker) -> Option<Operation> {
         let waker = waker.clone();
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let first = state.posted.pop_front();
         let replaced = match first {
             Some(_) => Some(waker),
@@ -223,12 +224,8 @@ impl Window {
 
     /// Posts nothing any more, and abandons what is.
     fn close(&self) {
-        self.lock().closed = true;
+        self.state.lock().closed = true;
         self.post();
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -243,7 +240,7 @@ impl Deref for Message {
 impl Drop for Message {
     fn drop(&mut self) {
         let buffer = mem::take(&mut self.buffer);
-        self.window.lock().back.push(buffer);
+        self.window.state.lock().back.push(buffer);
         self.window.post();
     }
 }

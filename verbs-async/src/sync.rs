@@ -1,3 +1,3 @@
-//! The locks that the driver is made of: a model checker puts its own in their place.
+//! The locks of this crate, which know no poison: a model checker puts its own in their place.
 
 pub(crate) use parking_lot::{Mutex, MutexGuard};

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::future::{self, Future};
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
 
 use verbs_channel::verbs_core::{
@@ -14,6 +14,7 @@ use verbs_channel::verbs_core::{
 use crate::device_events::Watched;
 use crate::error::{Error, Result};
 use crate::events::{Announced, CqEvents};
+use crate::sync::{Mutex, MutexGuard};
 use state::{Failure, State, Waiter};
 
 mod state;
@@ -213,7 +214,7 @@ impl Shared {
         }
         // Whoever's waker it is, what it does as it is cloned is not done under the lock.
         let waker = cx.waker().clone();
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if state.kept.is_empty() {
             state.turn(|state| !state.kept.is_empty());
         }
@@ -241,7 +242,7 @@ impl Shared {
         waiting: &mut Option<Waiting>,
     ) -> Poll<Result<WorkCompletion>> {
         let waker = cx.waker().clone();
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let key = self.place(&mut state, waiting, || Waiter::One {
             wr_id,
             waker: None,
@@ -282,21 +283,17 @@ impl Shared {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Unlocks, and wakes whom was noted.
     fn leave(&self, state: MutexGuard<'_, State>) {
         if !state.wakers.is_empty() {
-            crate::noted::wake(state, |state| &mut state.wakers, || self.lock());
+            crate::noted::wake(state, |state| &mut state.wakers, || self.state.lock());
         }
     }
 }
 
 impl Announced for Shared {
     fn announced(&self) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.armed = false;
         // Whoever has been woken, or comes later, polls first.
         state.turn(|state| state.waiters.iter().all(|(_, waiter)| !waiter.sleeps()));
@@ -304,7 +301,7 @@ impl Announced for Shared {
     }
 
     fn unwatched(&self, error: &io::Error) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.fail(Failure::Io(error.kind()));
         self.leave(state);
     }
@@ -318,7 +315,7 @@ impl Watched for Shared {
             _ => false,
         };
         if has_ended {
-            let mut state = self.lock();
+            let mut state = self.state.lock();
             state.fail(Failure::Event(event.event_type()));
             self.leave(state);
         }
@@ -327,7 +324,7 @@ impl Watched for Shared {
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        let mut state = self.shared.lock();
+        let mut state = self.shared.state.lock();
         let gone = state.part(self.key);
         self.shared.leave(state);
         crate::wake::let_go(gone);

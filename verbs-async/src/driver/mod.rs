@@ -49,13 +49,13 @@ impl<R: Ring> Driver<R> {
     }
 
     pub(crate) fn set_busy_poll(&self, busy_poll: Duration) {
-        self.lock().busy_poll = busy_poll;
+        self.state.lock().busy_poll = busy_poll;
     }
 
     /// Posts work, or puts it in line; where it is.
     #[inline(always)]
     pub(crate) fn start(&self, channel: usize, work: impl Work<R>) -> Begun<R::Ticket> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let begun = state.start(channel, work);
         if let Begun::InLine(_) = begun {
             self.leave(state);
@@ -71,7 +71,7 @@ impl<R: Ring> Driver<R> {
         cx: &mut Context<'_>,
     ) -> Poll<E> {
         if let Begun::Posted(ticket) = *begun {
-            let mut state = self.lock();
+            let mut state = self.state.lock();
             if let Some(end) = E::poll(&mut state.ring, ticket) {
                 self.leave_taken(state, ticket);
                 return Poll::Ready(end);
@@ -86,7 +86,7 @@ impl<R: Ring> Driver<R> {
 
     #[inline(never)]
     fn poll_slowly(&self, begun: Begun<R::Ticket>, waker: Waker) -> Option<R::Outcome> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let mut outcome = state.outcome(begun);
         if outcome.is_none() && !state.busy_poll.is_zero() {
             (state, outcome) = self.poll_busily(state, begun);
@@ -108,7 +108,7 @@ impl<R: Ring> Driver<R> {
     ///
     /// What is in line is taken out of it. What is in flight stays, with its buffers.
     pub(crate) fn abandon(&self, begun: Begun<R::Ticket>) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let dropped = state.abandon(begun);
         self.leave(state);
         // One by one: two that panic at once would end the process.
@@ -121,7 +121,7 @@ impl<R: Ring> Driver<R> {
 
     /// The ring's completions are announced.
     pub(crate) fn announced(&self) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.armed = false;
         state.turn(None);
         self.leave(state);
@@ -129,7 +129,7 @@ impl<R: Ring> Driver<R> {
 
     /// Does something to the ring that may change what its channels take, of one or of all.
     pub(crate) fn with<T>(&self, channel: Option<usize>, change: impl FnOnce(&mut R) -> T) -> T {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let value = change(&mut state.ring);
         match channel {
             Some(channel) => state.changed(channel),
@@ -140,9 +140,9 @@ impl<R: Ring> Driver<R> {
         value
     }
 
-    /// Looks at the ring, and changes nothing.
+    /// Looks at the ring, or does to it what ends nothing and makes no room.
     pub(crate) fn see<T>(&self, look: impl FnOnce(&mut R) -> T) -> T {
-        look(&mut self.lock().ring)
+        look(&mut self.state.lock().ring)
     }
 
     /// Waits until nothing is left in these queues of a channel. One task can wait for each channel.
@@ -153,7 +153,7 @@ impl<R: Ring> Driver<R> {
         cx: &mut Context<'_>,
     ) -> Poll<()> {
         let waker = cx.waker().clone();
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let replaced = if state.is_empty(channel, queues) {
             Some(waker)
         } else {
@@ -189,13 +189,8 @@ impl<R: Ring> Driver<R> {
             }
             self.leave(state);
             hint::spin_loop();
-            state = self.lock();
+            state = self.state.lock();
         }
-    }
-
-    #[inline(always)]
-    fn lock(&self) -> MutexGuard<'_, State<R>> {
-        self.state.lock()
     }
 
     /// Unlocks when an outcome has been taken from a slot.
@@ -235,11 +230,11 @@ impl<R: Ring> Driver<R> {
         if state.wakers.is_empty() {
             drop(state);
         } else {
-            noted::wake(state, |state| &mut state.wakers, || self.lock());
+            noted::wake(state, |state| &mut state.wakers, || self.state.lock());
         }
         while let Some(outcome) = spent {
             wake::let_go(outcome);
-            spent = self.lock().spent.pop();
+            spent = self.state.lock().spent.pop();
         }
     }
 }

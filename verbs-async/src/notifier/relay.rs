@@ -1,8 +1,10 @@
 //! The one waker that a reactor sees, which passes on to the one that waits.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
+
+use crate::sync::Mutex;
 
 /// Stands between a reactor and the wakers of its callers.
 ///
@@ -56,20 +58,16 @@ impl Relay {
 impl Last {
     fn register(&self, waker: &Waker) {
         let same = |last: &Waker| last.will_wake(waker);
-        if self.lock().as_ref().is_some_and(same) {
+        if self.waker.lock().as_ref().is_some_and(same) {
             return;
         }
         let waker = waker.clone();
-        let replaced = self.lock().replace(waker);
+        let replaced = self.waker.lock().replace(waker);
         drop(replaced);
     }
 
     fn take(&self) -> Option<Waker> {
-        self.lock().take()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Option<Waker>> {
-        self.waker.lock().unwrap_or_else(PoisonError::into_inner)
+        self.waker.lock().take()
     }
 }
 

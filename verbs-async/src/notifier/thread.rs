@@ -10,7 +10,7 @@ use std::io::{self, PipeReader, PipeWriter};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
 use std::{process, thread};
 
@@ -19,6 +19,7 @@ use rustix::io::Errno;
 
 use super::CqNotifier;
 use super::relay::Relay;
+use crate::sync::Mutex;
 
 /// Tells by a thread that all notifiers of this kind share; needs no runtime.
 ///
@@ -58,7 +59,7 @@ impl CqNotifier for ThreadNotifier {
         let Self { id, entry, watcher } = self;
         entry.relay.poll(cx, |_| {
             // Held while the event is asked for, so that what comes of it is noted afterwards.
-            let mut interest = lock(&entry.interest);
+            let mut interest = entry.interest.lock();
             match *interest {
                 Interest::Asked => Poll::Pending,
                 Interest::Told => {
@@ -114,7 +115,7 @@ enum Interest {
 
 impl Entry {
     fn tell(&self, news: Interest) {
-        *lock(&self.interest) = news;
+        *self.interest.lock() = news;
         self.relay.wake();
     }
 }
@@ -133,10 +134,10 @@ static WATCHER: Mutex<Weak<Watcher>> = Mutex::new(Weak::new());
 impl Watcher {
     /// The one that runs, or a new one.
     fn current() -> io::Result<Arc<Self>> {
-        let mut current = lock(&WATCHER);
+        let mut current = WATCHER.lock();
         if let Some(watcher) = current.upgrade() {
             // The child of a fork has its parent's memory, but not its threads.
-            if watcher.process == process::id() && lock(&watcher.shared.entries).is_some() {
+            if watcher.process == process::id() && watcher.shared.entries.lock().is_some() {
                 return Ok(watcher);
             }
         }
@@ -185,7 +186,7 @@ const CLOSED: u64 = 0;
 
 impl Shared {
     fn register(&self, entry: &Arc<Entry>) -> io::Result<u64> {
-        let mut entries = lock(&self.entries);
+        let mut entries = self.entries.lock();
         let entries = entries.as_mut().ok_or_else(over)?;
         let id = entries.id + 1;
         let data = EventData::new_u64(id);
@@ -203,7 +204,9 @@ impl Shared {
     }
 
     fn forget(&self, id: u64, entry: &Entry) {
-        let known = lock(&self.entries)
+        let known = self
+            .entries
+            .lock()
             .as_mut()
             .and_then(|entries| entries.by_id.remove(&id));
         // The descriptor is a duplicate: closing it alone would leave it watched.
@@ -214,7 +217,7 @@ impl Shared {
     }
 
     fn find(&self, id: u64) -> Option<Arc<Entry>> {
-        let entries = lock(&self.entries);
+        let entries = self.entries.lock();
         entries.as_ref()?.by_id.get(&id).map(Arc::clone)
     }
 }
@@ -250,7 +253,7 @@ struct Ended<'a>(&'a Shared);
 
 impl Drop for Ended<'_> {
     fn drop(&mut self) {
-        let entries = lock(&self.0.entries).take();
+        let entries = self.0.entries.lock().take();
         for entry in entries
             .into_iter()
             .flat_map(|left| left.by_id.into_values())
@@ -262,10 +265,6 @@ impl Drop for Ended<'_> {
 
 fn over() -> io::Error {
     io::Error::other("the notifiers' thread has ended")
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -2,8 +2,10 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Wake, Waker};
+
+use crate::sync::Mutex;
 
 /// A future that is polled by whoever wakes it, and lives as long as somebody may.
 struct Lingering(Mutex<State>);
@@ -26,12 +28,6 @@ pub(super) fn linger(future: impl Future<Output = ()> + Send + 'static) {
     Arc::new(Lingering(Mutex::new(state))).wake();
 }
 
-impl Lingering {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 impl Wake for Lingering {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
@@ -40,7 +36,7 @@ impl Wake for Lingering {
     fn wake_by_ref(self: &Arc<Self>) {
         let waker = Waker::from(Arc::clone(self));
         loop {
-            let mut state = self.lock();
+            let mut state = self.0.lock();
             if state.polled {
                 state.again = true;
                 return;
@@ -53,7 +49,7 @@ impl Wake for Lingering {
             drop(state);
             // Nothing is locked: it may be woken in here, or drop what wakes others.
             let polled = future.as_mut().poll(&mut Context::from_waker(&waker));
-            let mut state = self.lock();
+            let mut state = self.0.lock();
             state.polled = false;
             if polled.is_ready() {
                 drop(state);
@@ -115,7 +111,7 @@ mod tests {
         linger(async move {
             let mut first = true;
             std::future::poll_fn(|cx| {
-                *woken.lock().unwrap() = Some(cx.waker().clone());
+                *woken.lock() = Some(cx.waker().clone());
                 if std::mem::take(&mut first) {
                     Poll::Pending
                 } else {
@@ -126,7 +122,7 @@ mod tests {
             drop((alive, ends));
         });
         assert!(weak.upgrade().is_some());
-        let waker: Option<Waker> = kept.lock().unwrap().take();
+        let waker: Option<Waker> = kept.lock().take();
         waker.unwrap().wake();
         assert!(weak.upgrade().is_none());
     }

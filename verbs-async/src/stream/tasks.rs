@@ -1,7 +1,9 @@
 //! Who waits for a stream: one task that reads, and one that writes.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::task::{Wake, Waker};
+
+use crate::sync::Mutex;
 
 /// A task that waits, woken once each time.
 #[derive(Debug, Default)]
@@ -44,12 +46,8 @@ impl Tasks {
 impl Waiting {
     pub(super) fn set(&self, waker: &Waker) {
         let waker = Some(waker.clone());
-        let replaced = std::mem::replace(&mut *self.lock(), waker);
+        let replaced = std::mem::replace(&mut *self.0.lock(), waker);
         drop(replaced);
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, Option<Waker>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -59,7 +57,7 @@ impl Wake for Waiting {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        let waker = self.lock().take();
+        let waker = self.0.lock().take();
         if let Some(waker) = waker {
             waker.wake();
         }
@@ -73,7 +71,7 @@ impl Wake for Both {
 
     fn wake_by_ref(self: &Arc<Self>) {
         // One that panics does not leave the other asleep.
-        let wakers = [&self.reader, &self.writer].map(|task| task.lock().take());
+        let wakers = [&self.reader, &self.writer].map(|task| task.0.lock().take());
         crate::wake::all(wakers.into_iter().flatten());
     }
 }

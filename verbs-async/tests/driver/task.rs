@@ -71,6 +71,14 @@ impl Bench {
         self.driver.poll(&key, &mut cx)
     }
 
+    /// Whether nothing is left in the first channel's first queue; else this is told when that is so.
+    pub(crate) fn is_drained(&self, bell: &Arc<Bell>) -> bool {
+        let waker = Waker::from(Arc::clone(bell));
+        let mut cx = Context::from_waker(&waker);
+        let drained = self.driver.poll_drained(0, [true, false], &mut cx);
+        drained.is_ready()
+    }
+
     /// The outcome's id and end, if it is done.
     pub(crate) fn end(&self, key: Begun<Ticket>) -> Option<(usize, End)> {
         match self.poll_with(key, Waker::noop()) {
