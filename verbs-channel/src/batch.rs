@@ -16,9 +16,6 @@ use crate::work::{Incoming, Outgoing};
 /// The longest chain that is built on the stack.
 const LONG: usize = 32;
 
-/// Where an element, or a request, is built.
-type Place<T> = MaybeUninit<T>;
-
 impl Engine {
     /// Posts a batch, which goes into its slot.
     pub(crate) fn start_batch(
@@ -29,14 +26,14 @@ impl Engine {
         let posted = match works.len() {
             0 => Err(Refusal::EmptyBatch),
             len if len <= LONG => {
-                let mut elements = [const { Place::uninit() }; LONG];
-                let mut requests = [const { Place::uninit() }; LONG];
+                let mut elements = [const { MaybeUninit::uninit() }; LONG];
+                let mut requests = [const { MaybeUninit::uninit() }; LONG];
                 self.post_works(at, &mut works, &mut elements, &mut requests)
             }
             len => {
                 let (mut elements, mut requests) = (Vec::new(), Vec::new());
-                elements.resize_with(len, Place::uninit);
-                requests.resize_with(len, Place::uninit);
+                elements.resize_with(len, MaybeUninit::uninit);
+                requests.resize_with(len, MaybeUninit::uninit);
                 self.post_works(at, &mut works, &mut elements, &mut requests)
             }
         };
@@ -56,8 +53,8 @@ impl Engine {
         &mut self,
         at: u32,
         works: &'a mut [OwnedWork],
-        elements: &'a mut [Place<ScatterElement<'a>>],
-        requests: &mut [Place<WorkRequest<'a>>],
+        elements: &'a mut [MaybeUninit<ScatterElement<'a>>],
+        requests: &mut [MaybeUninit<WorkRequest<'a>>],
     ) -> Result<Id, Refusal> {
         let claim = Claim::send(at).times(works.len())?.kept_by(Keeper::Slot);
         let Some((qp, id)) = take(&mut self.members, &mut self.slots, claim) else {
@@ -89,8 +86,8 @@ impl Engine {
 fn build<'a, 'p>(
     places: impl Iterator<
         Item = (
-            (&'a mut OwnedWork, &'a mut Place<ScatterElement<'a>>),
-            &'p mut Place<WorkRequest<'a>>,
+            (&'a mut OwnedWork, &'a mut MaybeUninit<ScatterElement<'a>>),
+            &'p mut MaybeUninit<WorkRequest<'a>>,
         ),
     >,
     wr_id: u64,
