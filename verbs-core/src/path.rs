@@ -117,6 +117,7 @@ pub(crate) struct LocalPath {
     pub(crate) lid: u16,
     pub(crate) gid: Option<GidEntry>,
     pub(crate) active_mtu: MaximumTransferUnit,
+    pub(crate) max_msg_sz: u32,
 }
 
 impl LocalPath {
@@ -150,6 +151,7 @@ impl LocalPath {
             lid: port.lid(),
             gid,
             active_mtu: port.active_mtu().unwrap_or(MaximumTransferUnit::Mtu1024),
+            max_msg_sz: longest_message(port.max_msg_sz()),
         })
     }
 
@@ -167,6 +169,15 @@ fn best(context: &Context, port_num: u8) -> Result<GidEntry> {
         .filter(|entry| entry.gid_index() <= u8::MAX.into());
     let best = usable.min_by_key(GidEntry::rank);
     best.ok_or(Error::NoGid { port: port_num })
+}
+
+/// A port's limit, which a driver may leave out; no transport has messages above 2 GiB.
+fn longest_message(max_msg_sz: u32) -> u32 {
+    const MAX: u32 = 1 << 31;
+    match max_msg_sz {
+        0 => MAX,
+        max => max.min(MAX),
+    }
 }
 
 fn no_active_port(context: &Context) -> Error {

@@ -213,7 +213,8 @@ pub struct QpCap {
     pub max_send_sge: u32,
     /// Elements in a receive.
     pub max_recv_sge: u32,
-    /// Bytes that can be posted [`inline`](crate::SendWorkRequest::inline).
+    /// The most bytes that one request can post [`inline`](crate::SendWorkRequest::inline), in all
+    /// of its elements together: what was granted, which may be more than was asked for.
     pub max_inline_data: u32,
 }
 

@@ -57,6 +57,7 @@ pub struct PreparedQueuePair {
 #[doc(alias = "ibv_qp")]
 pub struct QueuePair {
     qp: Qp,
+    max_msg_sz: u32,
     local: QueuePairEndpoint,
     remote: QueuePairEndpoint,
 }
@@ -93,6 +94,7 @@ impl PreparedQueuePair {
         match self.connect(&local, remote) {
             Ok(()) => Ok(QueuePair {
                 qp: self.qp,
+                max_msg_sz: self.path.max_msg_sz,
                 local,
                 remote: *remote,
             }),
@@ -107,6 +109,12 @@ impl PreparedQueuePair {
                 Err(Refused::new(error, self))
             }
         }
+    }
+
+    /// The longest message in bytes: see [`QueuePair::max_msg_sz`].
+    #[must_use]
+    pub const fn max_msg_sz(&self) -> u32 {
+        self.path.max_msg_sz
     }
 
     fn connect(&self, local: &QueuePairEndpoint, remote: &QueuePairEndpoint) -> Result<()> {
@@ -170,6 +178,17 @@ impl QueuePair {
     #[must_use]
     pub fn max_rd_atomic(&self) -> u8 {
         negotiated_depth(&self.local, &self.remote)
+    }
+
+    /// The longest message that its port carries, in bytes: the limit on the total of one send,
+    /// write or read.
+    ///
+    /// Asked for when the queue pair is prepared; 2 GiB, the limit of the transport, where the
+    /// driver gives none. Drivers do not check it: see [`post`](Self::post).
+    #[inline]
+    #[must_use]
+    pub const fn max_msg_sz(&self) -> u32 {
+        self.max_msg_sz
     }
 
     /// Bytes in a packet: the smaller of both ends' MTU.

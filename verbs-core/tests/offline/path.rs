@@ -186,3 +186,32 @@ fn a_second_port_has_a_table_of_its_own() {
         "fe80::9"
     );
 }
+
+#[test]
+fn the_longest_message_is_the_limit_of_the_port_that_was_chosen() {
+    let port = |max_msg_sz| {
+        let mut port = Port::infiniband(17);
+        port.attr.max_msg_sz = max_msg_sz;
+        port
+    };
+    // A driver that gives none, or more than a transport has (siw gives all ones).
+    for (given, max) in [
+        (1 << 20, 1 << 20),
+        (0, 1 << 31),
+        (u32::MAX, 1 << 31),
+        (1 << 31, 1 << 31),
+    ] {
+        ports(&[down(port(77)), port(given)]);
+        let (_, pd, cq) = ladder();
+        let prepared = QueuePair::builder(&pd, &cq, &cq).build().unwrap();
+        assert_eq!(prepared.max_msg_sz(), max);
+        let endpoint = prepared.endpoint();
+        let qp = prepared.handshake(&endpoint).unwrap();
+        let asked = with(|library| library.calls.len());
+        assert_eq!(qp.max_msg_sz(), max);
+        assert_eq!(with(|library| library.calls.len()), asked, "it is cached");
+        // It is asked for anew when the queue pair is prepared anew.
+        ports(&[down(port(77)), port(4096)]);
+        assert_eq!(qp.reset().unwrap().max_msg_sz(), 4096);
+    }
+}

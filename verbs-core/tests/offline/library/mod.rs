@@ -241,6 +241,7 @@ impl Port {
                 state: IBV_PORT_ACTIVE,
                 max_mtu: IBV_MTU_4096,
                 active_mtu: IBV_MTU_1024,
+                max_msg_sz: 1 << 30,
                 gid_tbl_len: 16,
                 pkey_tbl_len: 2,
                 link_layer: u8::try_from(IBV_LINK_LAYER_ETHERNET).unwrap(),
