@@ -69,7 +69,7 @@ struct State {
 }
 
 impl DeviceEvents {
-    /// Takes the events of `context`, whose [`async_fd`](verbs_core::Context::async_fd) `notifier`
+    /// Takes the events of `context`, whose [`poll_fd`](verbs_core::Context::poll_fd) `notifier`
     /// watches.
     pub fn new(context: &verbs_core::Context, notifier: impl CqNotifier + 'static) -> Self {
         let hub = Arc::new_cyclic(|hub: &Weak<Hub>| Hub {
@@ -89,7 +89,7 @@ impl DeviceEvents {
     /// Those of [`TokioNotifier::new`](crate::notifier::TokioNotifier::new).
     #[cfg(feature = "tokio")]
     pub fn create_tokio(context: &verbs_core::Context) -> Result<Self> {
-        let notifier = crate::notifier::TokioNotifier::new(context.async_fd())?;
+        let notifier = crate::notifier::TokioNotifier::new(context.poll_fd()?)?;
         Ok(Self::new(context, notifier))
     }
 
@@ -100,7 +100,7 @@ impl DeviceEvents {
     /// The errno.
     #[cfg(feature = "async-io")]
     pub fn create_async_io(context: &verbs_core::Context) -> Result<Self> {
-        let notifier = crate::notifier::AsyncIoNotifier::new(context.async_fd())?;
+        let notifier = crate::notifier::AsyncIoNotifier::new(context.poll_fd()?)?;
         Ok(Self::new(context, notifier))
     }
 
@@ -110,7 +110,7 @@ impl DeviceEvents {
     ///
     /// The errno, if the thread can't be started.
     pub fn create_thread(context: &verbs_core::Context) -> Result<Self> {
-        let notifier = ThreadNotifier::new(context.async_fd())?;
+        let notifier = ThreadNotifier::new(context.poll_fd()?)?;
         Ok(Self::new(context, notifier))
     }
 

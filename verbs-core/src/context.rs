@@ -8,9 +8,10 @@ use std::{fmt, io};
 
 use verbs_sys::{ibv_context, ibv_fork_init, ibv_open_device};
 
+use crate::fd::{self, PollFd};
 use crate::handle::Handle;
 use crate::macros::man;
-use crate::{Device, Error, PortState, Result, fd, ret};
+use crate::{Device, Error, PortState, Result, ret};
 
 /// An opened device: where everything else is made from.
 ///
@@ -25,6 +26,7 @@ pub struct Context {
 
 struct Inner {
     context: Handle<ibv_context>,
+    poll_fd: PollFd,
     device: Device,
 }
 
@@ -53,6 +55,7 @@ impl Device {
             inner: Arc::new(Inner {
                 // SAFETY: it is new, and has a reference to the device of its own.
                 context: unsafe { Handle::new(context) },
+                poll_fd: PollFd::default(),
                 device: self.clone(),
             }),
         };
@@ -114,12 +117,25 @@ impl Context {
         u32::try_from(vectors).unwrap_or(0)
     }
 
-    /// The descriptor that is readable when a device event is there, non-blocking.
+    /// A descriptor that is readable while a device event is there, or when the device is gone: to
+    /// wait on with `poll(2)`, `epoll(7)`, or an async runtime. The first call makes it.
     ///
-    /// For waiting only. Who reads from it takes an event that will never be acknowledged, and
-    /// destroying what it is about waits for that for ever.
-    #[must_use]
-    pub fn async_fd(&self) -> BorrowedFd<'_> {
+    /// It is not the context's own `async_fd`, but an `epoll(7)` set with that one in it: a
+    /// `read(2)` of it fails with `EINVAL`. Only [`get_async_event`](Self::get_async_event) takes
+    /// events, since each one must be acknowledged. It can be duplicated, and watched for levels or
+    /// for edges: each event is a new edge.
+    ///
+    /// # Errors
+    ///
+    /// The errno, such as `EMFILE`, in the first call only.
+    #[doc(alias = "async_fd")]
+    pub fn poll_fd(&self) -> Result<BorrowedFd<'_>> {
+        self.inner.poll_fd.of(self.async_fd())
+    }
+
+    /// The context's own descriptor. Who reads it takes an event that is never acknowledged, and
+    /// destroying what that event is about then blocks for ever: it stays in this crate.
+    pub(crate) fn async_fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the handle keeps the context, and the field is not changed.
         let fd = unsafe { (*self.as_ptr()).async_fd };
         // SAFETY: the context keeps it open, and is borrowed.

@@ -211,6 +211,13 @@ pub enum Error {
         object: &'static str,
     },
 
+    /// The object that this names has been destroyed.
+    #[error("{object} has been destroyed")]
+    Destroyed {
+        /// The object.
+        object: &'static str,
+    },
+
     /// A post was refused.
     #[error(transparent)]
     Post(#[from] crate::PostError),
@@ -309,7 +316,8 @@ impl Error {
             | Self::PortNotActive { .. }
             | Self::UnknownPort { .. }
             | Self::EmptyGid { .. }
-            | Self::NoGid { .. } => ErrorKind::NotFound,
+            | Self::NoGid { .. }
+            | Self::Destroyed { .. } => ErrorKind::NotFound,
             Self::Limit { .. } | Self::Memlock { .. } => ErrorKind::Limit,
             Self::OutOfRange { .. }
             | Self::OutOfBounds { .. }

@@ -1,10 +1,56 @@
 //! Waiting on descriptors, with a bound.
-#![expect(unsafe_code, reason = "calls fcntl(2) and poll(2)")]
+#![expect(unsafe_code, reason = "calls fcntl(2), poll(2) and epoll(7)")]
 
-use std::os::fd::{AsRawFd as _, BorrowedFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use crate::{Result, ret};
+
+/// A descriptor to wait on in the place of one that nobody else may read: an `epoll(7)` set with
+/// that one in it.
+///
+/// It is readable when the other is, `read(2)` of it fails, and it can be duplicated and watched by
+/// `poll(2)` or by another `epoll` set. Whoever has it can't take the other out of the set: that
+/// takes the other's own number.
+#[derive(Debug, Default)]
+pub(crate) struct PollFd {
+    made: OnceLock<OwnedFd>,
+}
+
+impl PollFd {
+    /// The descriptor for `fd`, always the same one; made by the first call.
+    pub(crate) fn of(&self, fd: BorrowedFd<'_>) -> Result<BorrowedFd<'_>> {
+        if let Some(made) = self.made.get() {
+            return Ok(made.as_fd());
+        }
+        // If two threads come at once, one of the two sets is closed again.
+        let made = epoll_of(fd)?;
+        Ok(self.made.get_or_init(|| made).as_fd())
+    }
+}
+
+fn epoll_of(fd: BorrowedFd<'_>) -> Result<OwnedFd> {
+    // SAFETY: the call has no memory arguments.
+    let epoll = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
+    if epoll < 0 {
+        return Err(ret::from_errno("epoll_create1", ret::last_errno()));
+    }
+    // SAFETY: it is new, and nobody else has its number.
+    let epoll = unsafe { OwnedFd::from_raw_fd(epoll) };
+    // Level-triggered: what is there stays there for all who wait, even if one of them calls
+    // epoll_wait(2) on a duplicate of the set. Each new event wakes those who watch the set, so
+    // they may watch it for edges.
+    let mut event = libc::epoll_event {
+        events: libc::EPOLLIN.cast_unsigned(),
+        u64: 0,
+    };
+    let add = libc::EPOLL_CTL_ADD;
+    // SAFETY: both descriptors are open, and `event` is a local that is only read.
+    let ret = unsafe { libc::epoll_ctl(epoll.as_raw_fd(), add, fd.as_raw_fd(), &raw mut event) };
+    ret::minus_one("epoll_ctl", ret)?;
+    Ok(epoll)
+}
 
 /// Makes reads return `EAGAIN` instead of waiting.
 pub(crate) fn set_nonblocking(fd: BorrowedFd<'_>) -> Result<()> {
@@ -61,7 +107,6 @@ pub(crate) fn deadline(timeout: Option<Duration>) -> Option<Instant> {
 mod tests {
     use super::*;
     use std::io::Write as _;
-    use std::os::fd::AsFd as _;
 
     #[test]
     fn a_wait_ends_at_its_deadline() {
@@ -89,6 +134,28 @@ mod tests {
         set_nonblocking(reader.as_fd()).unwrap();
         let error = reader.read(&mut [0]).unwrap_err();
         assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock);
+    }
+
+    #[test]
+    fn a_poll_descriptor_is_readable_and_cannot_be_read() {
+        use std::io::Read as _;
+        let (mut reader, mut writer) = std::io::pipe().unwrap();
+        let poll_fd = PollFd::default();
+        let soon = || deadline(Some(Duration::ZERO));
+        let readable = |fd| wait_readable(fd, soon()).unwrap();
+        let first = poll_fd.of(reader.as_fd()).unwrap();
+        assert!(!readable(first));
+        writer.write_all(b"x").unwrap();
+        // The reader's number, whoever asks, and always the same descriptor.
+        let again = poll_fd.of(reader.as_fd()).unwrap();
+        assert_eq!(first.as_raw_fd(), again.as_raw_fd());
+        assert!(readable(again));
+        let clone = first.try_clone_to_owned().unwrap();
+        let error = std::fs::File::from(clone).read(&mut [0; 8]).unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::InvalidInput);
+        assert!(readable(first));
+        reader.read_exact(&mut [0]).unwrap();
+        assert!(!readable(first));
     }
 
     #[test]

@@ -108,8 +108,8 @@ mod ret;
 mod work_request;
 
 pub use completion::{
-    CompletionChannel, CompletionQueue, CompletionQueueBuilder, Completions, PollError, PollSlot,
-    PolledCompletions, WcOpcode, WcStatus, WorkCompletion, WorkError, WorkSuccess,
+    CompletionChannel, CompletionQueue, CompletionQueueBuilder, Completions, CqEvent, PollError,
+    PollSlot, PolledCompletions, WcOpcode, WcStatus, WorkCompletion, WorkError, WorkSuccess,
 };
 pub use context::{Context, fork_init};
 pub use device::{Device, Guid, NodeType, ParseGuidError, TransportType};

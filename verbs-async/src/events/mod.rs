@@ -44,7 +44,7 @@ struct Hub {
     notifier: Box<dyn CqNotifier>,
     // The one that the notifier gets: always the same, so nothing is allocated or replaced.
     bell: Waker,
-    // By their addresses.
+    // By their handles.
     queues: Mutex<Queues<Weak<dyn Announced>>>,
 }
 
@@ -56,7 +56,8 @@ pub(crate) struct Subscription {
 }
 
 impl CqEvents {
-    /// Watches a completion channel with a notifier, which must be one of that channel's descriptor.
+    /// Watches a completion channel with a notifier, which must be one of that channel's
+    /// [`poll_fd`](CompletionChannel::poll_fd).
     ///
     /// Nobody else may take events from the channel after that.
     #[must_use]
@@ -83,7 +84,7 @@ impl CqEvents {
     #[cfg(feature = "tokio")]
     pub fn create_tokio(context: &verbs_core::Context) -> Result<Self> {
         let channel = CompletionChannel::create(context)?;
-        let notifier = crate::notifier::TokioNotifier::new(&channel)?;
+        let notifier = crate::notifier::TokioNotifier::new(channel.poll_fd()?)?;
         Ok(Self::new(channel, notifier))
     }
 
@@ -95,7 +96,7 @@ impl CqEvents {
     #[cfg(feature = "async-io")]
     pub fn create_async_io(context: &verbs_core::Context) -> Result<Self> {
         let channel = CompletionChannel::create(context)?;
-        let notifier = crate::notifier::AsyncIoNotifier::new(&channel)?;
+        let notifier = crate::notifier::AsyncIoNotifier::new(channel.poll_fd()?)?;
         Ok(Self::new(channel, notifier))
     }
 
@@ -106,7 +107,7 @@ impl CqEvents {
     /// Those of [`CompletionChannel::create`]; the errno, if the thread can't be started.
     pub fn create_thread(context: &verbs_core::Context) -> Result<Self> {
         let channel = CompletionChannel::create(context)?;
-        let notifier = ThreadNotifier::new(&channel)?;
+        let notifier = ThreadNotifier::new(channel.poll_fd()?)?;
         Ok(Self::new(channel, notifier))
     }
 
@@ -184,7 +185,7 @@ impl Hub {
         take_events(
             &self.queues,
             || Ok(self.channel.get_cq_event(Some(Duration::ZERO))?),
-            key,
+            |event| event.handle() as usize,
             |listener| {
                 if let Some(listener) = listener.upgrade() {
                     listener.announced();
@@ -205,7 +206,7 @@ impl Hub {
 }
 
 fn key(cq: &CompletionQueue) -> usize {
-    cq.as_ptr().addr()
+    cq.handle() as usize
 }
 
 impl fmt::Debug for CqEvents {

@@ -99,7 +99,8 @@ pub(crate) fn take_events<L: Clone, Q>(
     key: impl Fn(&Q) -> usize,
     tell: impl Fn(L),
 ) -> io::Result<()> {
-    // The queue lives until its event has been dealt with: until then its key is its own.
+    // A queue may end before its event is dealt with, and a later one have its key: that one is told
+    // once for nothing, and its own event is told by the notifier once more.
     while let Some(queue) = next()? {
         let (listener, left) = queues.lock().had_event(key(&queue));
         if let Some(listener) = listener {

@@ -107,6 +107,29 @@ fn whatever_comes_and_what_was_asked_for() {
     }
 }
 
+/// A runtime watches the channel's poll descriptor for edges, or for one event at a time: each event
+/// must be a new one there, however soon it follows the one before.
+#[test]
+#[ignore = "needs an RDMA device"]
+fn each_of_thousands_of_events_wakes_the_task_that_sleeps() {
+    let _test = begin!();
+    for way in WAYS {
+        run(way, async move {
+            let wired = Wired::alone(way);
+            for round in 0..2000 {
+                wired.receive(2 * round);
+                let mut received = pin!(wired.cq.poll_wr_id(2 * round));
+                assert!(received.as_mut().poll(&mut noop()).is_pending());
+                wired.send(2 * round + 1);
+                let completion = within(LATE, received).await;
+                let completion = completion.unwrap_or_else(|| panic!("{way:?}: round {round}"));
+                completion.unwrap().result().unwrap();
+                assert_eq!(wired.any(1).await, [2 * round + 1]);
+            }
+        });
+    }
+}
+
 #[test]
 #[ignore = "needs an RDMA device"]
 fn each_of_many_tasks_gets_its_own() {

@@ -9,7 +9,7 @@
 //! event of a queue that is going away.
 #![expect(unsafe_code, reason = "owns an `ibv_comp_channel`")]
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsRawFd as _, BorrowedFd};
 use std::ptr;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -22,11 +22,12 @@ use verbs_sys::{
 
 use super::CompletionQueue;
 use super::queue::WeakQueue;
+use crate::fd::{self, PollFd};
 use crate::handle::Handle;
 use crate::macros::man;
-use crate::{Context, Error, ErrorKind, Result, fd, ret};
+use crate::{Context, Error, ErrorKind, Result, ret};
 
-/// A completion channel: a descriptor that becomes readable when a completion arrives.
+/// A completion channel: it has an event when a completion arrives in a queue that was armed.
 ///
 /// Any number of queues can share one. Cloning is cheap and shares the channel. Arm a queue with
 /// [`req_notify`](CompletionQueue::req_notify), poll it once more, and wait here.
@@ -41,11 +42,11 @@ use crate::{Context, Error, ErrorKind, Result, fd, ret};
 /// let mut slots = [const { PollSlot::new() }; 16];
 /// cq.req_notify(false)?;
 /// while cq.poll(&mut slots)?.is_empty() {
-///     let Some(ready) = channel.get_cq_event(Some(Duration::from_secs(1)))? else {
+///     let Some(event) = channel.get_cq_event(Some(Duration::from_secs(1)))? else {
 ///         println!("still nothing");
 ///         continue;
 ///     };
-///     ready.req_notify(false)?;
+///     event.req_notify(false)?;
 /// }
 /// # Ok(())
 /// # }
@@ -60,6 +61,7 @@ pub struct CompletionChannel {
 struct Inner {
     channel: Handle<ibv_comp_channel>,
     taking: Mutex<()>,
+    poll_fd: PollFd,
     context: Context,
 }
 
@@ -79,19 +81,21 @@ impl CompletionChannel {
                 // SAFETY: it is new.
                 channel: unsafe { Handle::new(channel) },
                 taking: Mutex::new(()),
+                poll_fd: PollFd::default(),
                 context: context.clone(),
             }),
         };
         // Waiting is done by poll(2), with a bound; reading must never block.
-        fd::set_nonblocking(channel.as_fd())?;
+        fd::set_nonblocking(channel.raw_fd())?;
         Ok(channel)
     }
 
-    /// Waits for an event and returns the queue that had it; `None` if `timeout` passes first.
-    /// Without a timeout it waits for ever.
+    /// Waits for an event and takes it; `None` if `timeout` passes first. Without a timeout it waits
+    /// for ever.
     ///
-    /// It may be any queue of the channel. One event may stand for many completions, or for some
-    /// that have been polled already: arm that queue again, then poll it until it is empty.
+    /// It may be of any queue of the channel, and it is not that queue: an owner of the queue polls
+    /// it. One event may stand for many completions, or for some that have been polled already: arm
+    /// the queue again, then poll it until it is empty.
     ///
     /// # Errors
     ///
@@ -99,20 +103,36 @@ impl CompletionChannel {
     #[doc = man!("ibv_get_cq_event")]
     #[doc(alias = "ibv_get_cq_event")]
     #[doc(alias = "ibv_ack_cq_events")]
-    pub fn get_cq_event(&self, timeout: Option<Duration>) -> Result<Option<CompletionQueue>> {
+    pub fn get_cq_event(&self, timeout: Option<Duration>) -> Result<Option<CqEvent>> {
         let deadline = fd::deadline(timeout);
         loop {
             match self.take_event() {
-                Ok(Some(queue)) => return Ok(Some(queue)),
+                Ok(Some(event)) => return Ok(Some(event)),
                 // The queue is being destroyed, look for another event.
                 Ok(None) => continue,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
                 Err(error) => return Err(error),
             }
-            if !fd::wait_readable(self.as_fd(), deadline)? {
+            if !fd::wait_readable(self.raw_fd(), deadline)? {
                 return Ok(None);
             }
         }
+    }
+
+    /// A descriptor that is readable while an event is there, or when the device is gone: to wait on
+    /// with `poll(2)`, `epoll(7)`, or an async runtime. The first call makes it.
+    ///
+    /// It is not the channel's own descriptor, but an `epoll(7)` set with that one in it: a
+    /// `read(2)` of it fails with `EINVAL`. Only [`get_cq_event`](Self::get_cq_event) takes events,
+    /// since each one must be counted and acknowledged. It can be duplicated, and watched for levels
+    /// or for edges: each event is a new edge.
+    ///
+    /// # Errors
+    ///
+    /// The errno, such as `EMFILE`, in the first call only.
+    #[doc(alias = "ibv_comp_channel")]
+    pub fn poll_fd(&self) -> Result<BorrowedFd<'_>> {
+        self.inner.poll_fd.of(self.raw_fd())
     }
 
     /// The device context it belongs to.
@@ -150,7 +170,16 @@ impl CompletionChannel {
         closed
     }
 
-    fn take_event(&self) -> Result<Option<CompletionQueue>> {
+    /// The channel's own descriptor. Who reads it takes an event that is never acknowledged, and
+    /// destroying that event's queue then blocks for ever: it stays in this file.
+    fn raw_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the channel is alive, and the field is not changed.
+        let fd = unsafe { (*self.as_ptr()).fd };
+        // SAFETY: the channel keeps it open, and is borrowed.
+        unsafe { BorrowedFd::borrow_raw(fd) }
+    }
+
+    fn take_event(&self) -> Result<Option<CqEvent>> {
         let mut cq: *mut ibv_cq = ptr::null_mut();
         let mut cq_context = ptr::null_mut();
         let _taking = self.taking();
@@ -169,7 +198,15 @@ impl CompletionChannel {
         if unacked >= ACK_BATCH {
             events.acknowledge(cq);
         }
-        Ok(events.queue.get().and_then(WeakQueue::upgrade))
+        let Some(queue) = events.queue.get().filter(|queue| queue.is_alive()) else {
+            return Ok(None);
+        };
+        // SAFETY: the queue is alive, as above, and the field is not changed.
+        let handle = unsafe { (*cq).handle };
+        Ok(Some(CqEvent {
+            queue: queue.clone(),
+            handle,
+        }))
     }
 
     fn taking(&self) -> MutexGuard<'_, ()> {
@@ -178,24 +215,64 @@ impl CompletionChannel {
     }
 }
 
-impl AsFd for CompletionChannel {
-    /// The descriptor, non-blocking: readable when an event is there.
-    ///
-    /// For waiting only. Who reads from it takes an event that will never be acknowledged, and
-    /// destroying its queue waits for that for ever.
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: the channel is alive, and the field is not changed.
-        let fd = unsafe { (*self.as_ptr()).fd };
-        // SAFETY: the channel keeps it open, and is borrowed.
-        unsafe { BorrowedFd::borrow_raw(fd) }
-    }
-}
-
 impl fmt::Debug for CompletionChannel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("CompletionChannel")
-            .field(&self.as_fd())
+            .field(&self.raw_fd().as_raw_fd())
             .finish()
+    }
+}
+
+/// An event that was taken from a [`CompletionChannel`]: it names a completion queue that may have
+/// completions, and is not that queue.
+///
+/// It can be kept, cloned and sent to other threads. It keeps nothing alive: if its queue is
+/// destroyed meanwhile, [`is`](Self::is) is `false` for every queue, later ones included, and
+/// [`req_notify`](Self::req_notify) is an error. The event has been counted already; dropping the
+/// token does nothing.
+#[derive(Clone)]
+#[must_use = "an event is taken once: arm its queue again, and poll it"]
+pub struct CqEvent {
+    queue: WeakQueue,
+    handle: u32,
+}
+
+impl CqEvent {
+    /// Whether it is an event of this queue.
+    #[must_use]
+    pub fn is(&self, cq: &CompletionQueue) -> bool {
+        self.queue.is(cq)
+    }
+
+    /// The kernel's number for its queue, the same as [`CompletionQueue::handle`]. A queue that is
+    /// made after this one was destroyed may have the same number.
+    #[must_use]
+    pub const fn handle(&self) -> u32 {
+        self.handle
+    }
+
+    /// Arms its queue again: [`CompletionQueue::req_notify`] for whoever does not have the queue.
+    ///
+    /// While this runs it counts as a clone of the queue: [`CompletionQueue::close`] of another
+    /// thread may find it [in use](Error::InUse).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Destroyed`] if the queue has been destroyed, and then nothing was armed; else as
+    /// [`CompletionQueue::req_notify`].
+    #[doc(alias = "ibv_req_notify_cq")]
+    pub fn req_notify(&self, solicited_only: bool) -> Result<()> {
+        let object = "the completion queue of this event";
+        let queue = self.queue.upgrade().ok_or(Error::Destroyed { object })?;
+        queue.req_notify(solicited_only)
+    }
+}
+
+impl fmt::Debug for CqEvent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CqEvent")
+            .field("handle", &self.handle)
+            .finish_non_exhaustive()
     }
 }
 

@@ -5,7 +5,7 @@ mod poll;
 mod queue;
 mod work_completion;
 
-pub use channel::CompletionChannel;
+pub use channel::{CompletionChannel, CqEvent};
 pub use poll::{Completions, PollError, PollSlot, PolledCompletions};
 pub use queue::{CompletionQueue, CompletionQueueBuilder};
 pub use work_completion::{WcOpcode, WcStatus, WorkCompletion, WorkError, WorkSuccess};

@@ -132,9 +132,20 @@ impl CompletionQueue {
 }
 
 /// A queue, if it is still there.
+#[derive(Clone)]
 pub(super) struct WeakQueue(Weak<Inner>);
 
 impl WeakQueue {
+    pub(super) fn is_alive(&self) -> bool {
+        self.0.strong_count() > 0
+    }
+
+    /// Whether it is this queue. No later queue can be taken for it: its address is not used again
+    /// while `self` is there.
+    pub(super) fn is(&self, cq: &CompletionQueue) -> bool {
+        ptr::eq(self.0.as_ptr(), Arc::as_ptr(&cq.inner))
+    }
+
     pub(super) fn upgrade(&self) -> Option<CompletionQueue> {
         let inner = self.0.upgrade()?;
         let ptr = inner.ptr;

@@ -1,10 +1,15 @@
 //! Completion channels: which queue an event is of, and that each is acknowledged exactly once.
 
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::os::fd::BorrowedFd;
+use std::thread;
 use std::time::{Duration, Instant};
 
+use verbs_core::verbs_sys::{IBV_EVENT_PORT_ERR, ibv_async_event, ibv_async_event__bindgen_ty_1};
 use verbs_core::{CompletionChannel, CompletionQueue, Error, ErrorKind};
 
-use crate::library::{announce, assert_all_is_well, ladder, with};
+use crate::library::{announce, assert_all_is_well, ladder, lend, report, with};
 
 const SOON: Option<Duration> = Some(Duration::from_millis(20));
 
@@ -44,7 +49,7 @@ fn an_event_is_counted_for_its_own_queue() {
     }
     let mut counts = [0; 5];
     while let Some(ready) = channel.get_cq_event(SOON).unwrap() {
-        counts[queues.iter().position(|cq| cq.is(&ready)).unwrap()] += 1;
+        counts[queues.iter().position(|cq| ready.is(cq)).unwrap()] += 1;
     }
     assert_eq!(counts, [1, 2, 3, 4, 5]);
     drop((channel, context, queues));
@@ -147,4 +152,93 @@ fn arming_passes_on_what_is_to_wake() {
     // A few drivers give a negative errno here too.
     with(|library| library.refuse.push(("ibv_req_notify_cq", -libc::EBUSY)));
     assert_eq!(cq.req_notify(false).unwrap_err().kind(), ErrorKind::InUse);
+}
+
+#[test]
+fn an_event_arms_its_own_queue_from_any_thread() {
+    let (context, ..) = ladder();
+    let channel = CompletionChannel::create(&context).unwrap();
+    let (one, other) = (on(&channel), on(&channel));
+    announce(&other);
+    let event = channel.get_cq_event(SOON).unwrap().unwrap();
+    assert_eq!(event.handle(), other.handle());
+    assert!(event.is(&other) && !event.is(&one));
+    let lent = lend();
+    let arming = thread::spawn(move || {
+        lent();
+        event.req_notify(true)
+    });
+    arming.join().unwrap().unwrap();
+    assert_eq!(with(|library| library.armed.clone()), [1]);
+    drop((one, other, channel, context));
+    assert_all_is_well();
+}
+
+#[test]
+fn an_event_that_is_kept_keeps_nothing_alive_and_names_no_later_queue() {
+    let (context, ..) = ladder();
+    let channel = CompletionChannel::create(&context).unwrap();
+    let cq = on(&channel);
+    announce(&cq);
+    let event = channel.get_cq_event(SOON).unwrap().unwrap();
+    let clone = event.clone();
+    cq.close().unwrap();
+    // One of these would have the address, were it free.
+    let later: Vec<_> = (0..100).map(|_| on(&channel)).collect();
+    assert!(!later.iter().any(|cq| event.is(cq) || clone.is(cq)));
+    let error = event.req_notify(false).unwrap_err();
+    assert!(matches!(error, Error::Destroyed { .. }), "{error}");
+    assert_eq!(error.kind(), ErrorKind::NotFound);
+    assert_eq!(with(|library| library.armed.clone()), [0; 0]);
+    drop(later);
+    channel.close().unwrap();
+    drop(context);
+    assert_all_is_well();
+    assert!(clone.req_notify(false).is_err());
+}
+
+/// A `read(2)` of a duplicate, as safe code can do it.
+fn read_from(descriptor: BorrowedFd<'_>) -> io::Error {
+    let mut file = File::from(descriptor.try_clone_to_owned().unwrap());
+    file.read(&mut [0; 64]).unwrap_err()
+}
+
+#[test]
+fn reading_a_channel_s_descriptor_takes_no_event() {
+    let (context, ..) = ladder();
+    let channel = CompletionChannel::create(&context).unwrap();
+    let cq = on(&channel);
+    announce(&cq);
+    let error = read_from(channel.poll_fd().unwrap());
+    assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
+    assert!(channel.get_cq_event(SOON).unwrap().unwrap().is(&cq));
+    // Every event that was taken was acknowledged, or this would be wrong.
+    cq.close().unwrap();
+    channel.close().unwrap();
+    drop(context);
+    assert_all_is_well();
+}
+
+#[test]
+fn reading_a_context_s_descriptor_takes_no_device_event() {
+    let (context, ..) = ladder();
+    let event = ibv_async_event {
+        element: ibv_async_event__bindgen_ty_1 { port_num: 1 },
+        ..Default::default()
+    };
+    report(&context, IBV_EVENT_PORT_ERR, event);
+    let error = read_from(context.poll_fd().unwrap());
+    assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
+    assert!(context.get_async_event(SOON).unwrap().is_some());
+    assert_eq!(with(|library| library.async_acks), 1);
+}
+
+#[test]
+fn a_poll_descriptor_is_made_once() {
+    use std::os::fd::AsRawFd as _;
+    let (context, ..) = ladder();
+    let channel = CompletionChannel::create(&context).unwrap();
+    let first = channel.poll_fd().unwrap().as_raw_fd();
+    assert_eq!(channel.clone().poll_fd().unwrap().as_raw_fd(), first);
+    assert_ne!(context.poll_fd().unwrap().as_raw_fd(), first);
 }

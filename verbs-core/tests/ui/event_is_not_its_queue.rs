@@ -1,0 +1,13 @@
+//! An event that was taken names a queue, and can't poll or resize it.
+
+use verbs_core::{CompletionChannel, PollSlot};
+
+fn main() -> verbs_core::Result<()> {
+    let context = verbs_core::Context::first_active()?;
+    let channel = CompletionChannel::create(&context)?;
+    let event = channel.get_cq_event(None)?.unwrap();
+    let mut slots = [const { PollSlot::new() }; 4];
+    event.poll(&mut slots)?;
+    event.resize(1)?;
+    Ok(())
+}
