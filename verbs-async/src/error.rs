@@ -38,8 +38,11 @@ pub enum Error {
     #[error(transparent)]
     Poll(#[from] PollError),
     /// The notifier, or a stream it was to connect over, failed.
-    #[error("cannot wait for the device: {0}")]
+    #[error("cannot wait for the device")]
     Io(#[from] io::Error),
+    /// No thread can be started for a call that blocks, such as a handshake, and none runs.
+    #[error("cannot start a thread for a call that blocks")]
+    Thread(#[source] io::Error),
     /// The layer below was not set up.
     #[error(transparent)]
     Channel(verbs_channel::Error),
@@ -74,6 +77,7 @@ impl From<Error> for io::Error {
             Error::Refused(refusal) => return verbs_channel::Error::Refused(refusal).into(),
             Error::Transport(error) => return verbs_channel::Error::Transport(error).into(),
             Error::Channel(error) => return error.into(),
+            Error::Thread(ref source) => source.kind(),
             Error::Down(_) | Error::Poll(_) => io::ErrorKind::ConnectionAborted,
             Error::Unannounced | Error::ForeignChannel | Error::AlreadyAwaited => {
                 io::ErrorKind::InvalidInput

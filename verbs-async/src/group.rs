@@ -9,15 +9,18 @@ use std::{fmt, task};
 #[expect(unused_imports, reason = "named in documentation")]
 use verbs_channel::ChannelGroup;
 use verbs_channel::channel_builder::IsComplete;
-use verbs_channel::verbs_core::{AsyncEvent, EventElement, EventType, ProtectionDomain};
+use verbs_channel::verbs_core::{
+    AsyncEvent, EventElement, EventType, ProtectionDomain, QueuePairEndpoint,
+};
 use verbs_channel::{
     ChannelBuilder, ConnectedMember, DownReason, JoinError, PreparedMember, Preparer,
 };
 
+use crate::blocking;
 use crate::channel::AsyncChannel;
 use crate::device_events::Watched;
 use crate::driver::Driver;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::events::{Announced, CqEvents};
 use crate::ring::Channels;
 
@@ -106,7 +109,7 @@ impl AsyncGroup {
         Ok(self.shared.driver.see(moderated)?)
     }
 
-    /// Prepares one more channel, to be connected and to [join](Self::join).
+    /// Prepares one more channel, to be connected by a [`handshake`](Self::handshake).
     ///
     /// # Errors
     ///
@@ -124,6 +127,36 @@ impl AsyncGroup {
     pub fn join(&self, member: ConnectedMember) -> Result<AsyncChannel, JoinError> {
         let at = self.shared.driver.see(|ring| ring.group.join(member))?;
         Ok(AsyncChannel::new(Arc::clone(&self.shared), at))
+    }
+
+    /// Connects a prepared channel to its peer's endpoint, and takes it in. The peer must do the same
+    /// with this one's.
+    ///
+    /// [`PreparedMember::handshake`] blocks while the kernel resolves the peer's address: on RoCE for
+    /// about a second if the peer does not answer. So it runs on a helper thread, of which there are
+    /// up to 64: if as many handshakes wait for peers that do not answer, the next is queued. Dropping
+    /// the future gives up the channel.
+    ///
+    /// # Errors
+    ///
+    /// Those of the handshake and of [`join`](Self::join); [`Error::Thread`].
+    #[doc(alias = "ibv_modify_qp")]
+    pub async fn handshake(
+        &self,
+        member: PreparedMember,
+        remote: &QueuePairEndpoint,
+    ) -> Result<AsyncChannel> {
+        let remote = *remote;
+        let connected = blocking::run(move || member.handshake(&remote)).await;
+        let connected = connected.map_err(Error::Thread)??;
+        Ok(self.join(connected)?)
+    }
+
+    /// [`prepare`](Self::prepare), on a helper thread.
+    pub(crate) async fn prepare_elsewhere(&self) -> Result<PreparedMember> {
+        let preparer = self.shared.preparer.clone();
+        let prepared = blocking::run(move || preparer.prepare()).await;
+        Ok(prepared.map_err(Error::Thread)??)
     }
 
     /// Two channels of the group that are connected to each other: for tests and first steps.

@@ -71,6 +71,12 @@
 //! Operations are posted when they are begun, in the order of their calls. What finds no place in its
 //! queue waits in line: whoever drives posts it, first come, first served.
 //!
+//! # Calls that block
+//!
+//! The kernel resolves a peer's address within the handshake: on RoCE that takes about a second if
+//! the peer does not answer. So handshakes run on helper threads of this crate's own, started when
+//! they are needed, up to 64; beyond that they are queued.
+//!
 //! # Cancelling
 //!
 //! | dropped | what becomes of it |
@@ -125,6 +131,7 @@
 //! [`verbs_channel`] and [`verbs_core`](verbs_channel::verbs_core), and the manual pages they name.
 
 mod bell;
+mod blocking;
 mod channel;
 mod connect;
 mod cq;

@@ -7,7 +7,7 @@ mod adapter;
 #[cfg(test)]
 mod tests;
 
-use std::future::poll_fn;
+use std::future::{Future, poll_fn};
 #[cfg(any(feature = "tokio", feature = "async-io"))]
 use std::io;
 #[cfg(any(feature = "tokio", feature = "async-io"))]
@@ -58,7 +58,7 @@ impl AsyncGroup {
         mut stream: impl AsyncRead + AsyncWrite + Unpin,
         private_data: &[u8],
     ) -> Result<(AsyncChannel, Vec<u8>)> {
-        let prepared = match self.prepare() {
+        let prepared = match self.prepare_elsewhere().await {
             Ok(prepared) => prepared,
             Err(error) => {
                 // As far as it can be told: the error that counts is this side's own.
@@ -68,10 +68,8 @@ impl AsyncGroup {
         };
         let exchange = Exchange::new(&prepared.endpoint(), private_data).map_err(exchange_error)?;
         // It joins before it says that it is ready: a peer is told if the group is full.
-        meet(stream, exchange, |remote| {
-            Ok(self.join(prepared.handshake(remote)?)?)
-        })
-        .await
+        let handshake = |remote| async move { self.handshake(prepared, &remote).await };
+        meet(stream, exchange, handshake).await
     }
 
     /// Connects over TCP to a peer that accepts, in a tokio runtime, with private data as in
@@ -183,14 +181,14 @@ impl AsyncGroup {
 
 /// Runs an exchange, with the handshake in its middle, over a stream; what the handshake came to,
 /// and the peer's private data.
-async fn meet<C>(
+async fn meet<C, H: Future<Output = Result<C>>>(
     mut stream: impl AsyncRead + AsyncWrite + Unpin,
     mut exchange: Exchange,
-    handshake: impl FnOnce(&QueuePairEndpoint) -> Result<C>,
+    handshake: impl FnOnce(QueuePairEndpoint) -> H,
 ) -> Result<(C, Vec<u8>)> {
     let peer = run(&mut stream, &mut exchange).await;
     let peer = peer.map_err(exchange_error)?;
-    let connected = handshake(&peer.endpoint);
+    let connected = handshake(peer.endpoint).await;
     match &connected {
         Ok(_) => exchange.ready(),
         Err(error) => exchange.refuse(error),

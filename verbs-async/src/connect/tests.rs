@@ -1,6 +1,6 @@
 //! Tests of connecting that need no device: the handshake is made up, the peers are real.
 
-use std::future::Future;
+use std::future::{Future, ready};
 use std::io::{self, Read as _, Write as _};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::pin::{Pin, pin};
@@ -118,7 +118,7 @@ fn of(way: Way, theirs: Vec<u8>, hangs_up: bool) -> (ExchangeError, Vec<u8>) {
         told
     });
     let failed = way.run(async move {
-        let met = meet(way.stream(ours), begin(2, b""), |_remote| Ok(()));
+        let met = meet(way.stream(ours), begin(2, b""), |_remote| ready(Ok(())));
         met.await.unwrap_err()
     });
     (exchange(failed), peer.join().unwrap())
@@ -145,7 +145,7 @@ fn both_ends_meet_and_keep_their_streams() {
         let side = |way: Way, stream: TcpStream, qp_num| async move {
             let kept = stream.try_clone().unwrap();
             let mut stream = way.stream(stream);
-            let handshake = |remote: &QueuePairEndpoint| Ok(remote.qp_num());
+            let handshake = |remote: QueuePairEndpoint| ready(Ok(remote.qp_num()));
             let private_data = [u8::try_from(qp_num).unwrap(); 1024];
             let met = meet(&mut stream, begin(qp_num, &private_data), handshake).await;
             kept.set_nonblocking(false).unwrap();
@@ -212,13 +212,13 @@ fn a_handshake_that_failed_is_told() {
         let peer = thread::spawn(move || {
             way.run(async move {
                 let failed = meet(way.stream(theirs), begin(3, b""), |_| {
-                    Err::<(), _>(verbs_channel::Error::GroupFull(4).into())
+                    ready(Err::<(), _>(verbs_channel::Error::GroupFull(4).into()))
                 });
                 failed.await.unwrap_err()
             })
         });
         let error = way.run(async move {
-            let met = meet(way.stream(ours), begin(2, b""), |_remote| Ok(()));
+            let met = meet(way.stream(ours), begin(2, b""), |_remote| ready(Ok(())));
             met.await.unwrap_err()
         });
         match exchange(error) {
@@ -241,7 +241,7 @@ fn a_silent_peer_is_left_by_dropping_the_future() {
     for way in WAYS {
         let (ours, mut peer) = connection();
         let met = way.run(async move {
-            let met = meet(way.stream(ours), begin(2, b""), |_remote| Ok(()));
+            let met = meet(way.stream(ours), begin(2, b""), |_remote| ready(Ok(())));
             within(SOON, met).await
         });
         assert!(met.is_none());
@@ -312,7 +312,7 @@ fn a_stream_with_a_buffer_is_flushed() {
                 is_broken: false,
                 stream: way.stream(stream),
             };
-            let met = meet(stream, begin(qp_num, b"data"), |_remote| Ok(()));
+            let met = meet(stream, begin(qp_num, b"data"), |_remote| ready(Ok(())));
             within(LONG / 2, met).await.expect("it waits for ever")
         };
         let peer = thread::spawn(move || way.run(side(theirs, 3)));
@@ -331,7 +331,7 @@ fn a_stream_that_cannot_be_flushed_is_not_waited_for() {
                 is_broken: true,
                 stream: way.stream(ours),
             };
-            let met = meet(stream, begin(2, b""), |_remote| Ok(()));
+            let met = meet(stream, begin(2, b""), |_remote| ready(Ok(())));
             within(LONG / 2, met).await.expect("it waits for ever")
         });
         let ExchangeError::Tcp { source, .. } = exchange(failed.unwrap_err()) else {

@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use verbs_core::verbs_sys::{
     IBV_ATOMIC_HCA, IBV_LINK_LAYER_ETHERNET, IBV_LINK_LAYER_INFINIBAND, IBV_MTU_1024, IBV_MTU_4096,
     IBV_PORT_ACTIVE, ibv_async_event, ibv_comp_channel, ibv_cq, ibv_device_attr, ibv_gid,
-    ibv_gid_entry, ibv_port_attr, ibv_qp_attr, ibv_wc,
+    ibv_gid_entry, ibv_port_attr, ibv_qp_attr, ibv_qp_state, ibv_wc,
 };
 use verbs_core::{
     CompletionQueue, Context, Device, Gid, PreparedQueuePair, ProtectionDomain, QueuePair,
@@ -42,6 +42,9 @@ pub(crate) struct Library {
     pub(crate) poll_answer: Option<c_int>,
     /// Completions for polls to find.
     pub(crate) done: VecDeque<ibv_wc>,
+    /// Called with nothing locked before a queue pair is modified, with the state asked for, or
+    /// destroyed: such a call takes as long as this does.
+    pub(crate) before: Option<Hook>,
 
     /// Each doorbell's requests.
     pub(crate) posted: Vec<Vec<Posted>>,
@@ -73,6 +76,9 @@ pub(crate) struct Port {
     pub(crate) gids: Vec<ibv_gid_entry>,
     pub(crate) pkeys: Vec<u16>,
 }
+
+/// What is done when a verb is called.
+pub(crate) type Hook = Arc<dyn Fn(&'static str, Option<ibv_qp_state>) + Send + Sync>;
 
 struct Live {
     address: usize,
@@ -126,6 +132,13 @@ pub(crate) fn with<T>(told: impl FnOnce(&mut Library) -> T) -> T {
     told(&mut library)
 }
 
+/// Calls [`Library::before`].
+fn before(verb: &'static str, state: Option<ibv_qp_state>) {
+    if let Some(hook) = with(|library| library.before.clone()) {
+        hook(verb, state);
+    }
+}
+
 /// This thread's, made if it has none.
 fn own() -> Arc<Mutex<Library>> {
     LIBRARY.with_borrow_mut(|library| {
@@ -167,6 +180,7 @@ impl Library {
             refuse_post: None,
             poll_answer: None,
             done: VecDeque::new(),
+            before: None,
             posted: Vec::new(),
             rooms: Vec::new(),
             armed: Vec::new(),

@@ -13,7 +13,7 @@ use verbs_core::{CompletionQueue, Context};
 
 use super::data::{free, poll_cq, post_recv, post_send, req_notify_cq};
 use super::queries::{answer, fail, minus_one, query_port};
-use super::{Library, with};
+use super::{Library, before, with};
 
 fn made<T>(
     verb: &'static str,
@@ -290,10 +290,14 @@ unsafe extern "C" fn ibv_create_qp(pd: *mut ibv_pd, init: *mut ibv_qp_init_attr)
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_int) -> c_int {
+    // SAFETY: the caller's struct.
+    let attr = unsafe { *attr };
+    let mask = mask.cast_unsigned();
+    before(
+        "ibv_modify_qp",
+        (mask & IBV_QP_STATE.0 != 0).then_some(attr.qp_state),
+    );
     answer(|library| {
-        // SAFETY: the caller's struct.
-        let attr = unsafe { *attr };
-        let mask = mask.cast_unsigned();
         library.modified.push((attr, mask));
         library.called("ibv_modify_qp")?;
         if mask & IBV_QP_STATE.0 == 0 {
@@ -338,6 +342,7 @@ unsafe extern "C" fn ibv_query_qp(
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
+    before("ibv_destroy_qp", None);
     // SAFETY: the caller has it from `ibv_create_qp`.
     unsafe { end("ibv_destroy_qp", qp) }
 }

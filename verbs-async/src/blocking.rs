@@ -1,0 +1,399 @@
+//! Calls that the kernel may keep for long, made on helper threads instead of on an executor's.
+//!
+//! On RoCE the kernel resolves a peer's address while the queue pair is moved to RTR, and the call
+//! returns only when the peer has answered, or after about a second. The address is the peer's
+//! choice. So such calls run on threads of this crate's own, which need no runtime: a thread is
+//! started when none is idle, up to [`MAX_THREADS`], and ends when it was idle for [`IDLE`]. Beyond
+//! that calls are queued, first come, first served: 64 peers that do not answer at once delay the
+//! next by one address resolution.
+
+use std::any::Any;
+use std::collections::VecDeque;
+use std::future::Future;
+use std::io;
+use std::mem;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+use std::{process, thread};
+
+use parking_lot::Condvar;
+
+use crate::sync::Mutex;
+use crate::wake;
+
+/// How many calls can block at the same time.
+const MAX_THREADS: usize = 64;
+
+/// How long a thread waits for another call before it ends.
+const IDLE: Duration = Duration::from_secs(5);
+
+/// Makes a call on a helper thread; the future is ready when it has returned.
+///
+/// If the future is dropped before, a call that has not begun is not made, and the result of one that
+/// has is dropped on the helper thread. A panic of the call is continued in the task that waits.
+pub(crate) fn run<T: Send + 'static>(call: impl FnOnce() -> T + Send + 'static) -> Call<T> {
+    run_on(&POOL, call)
+}
+
+fn run_on<T: Send + 'static>(
+    pool: &'static Pool,
+    call: impl FnOnce() -> T + Send + 'static,
+) -> Call<T> {
+    let state = Arc::new(Mutex::new(State::Running(None)));
+    let shared = Arc::clone(&state);
+    let submitted = pool.submit(Box::new(move || make(&shared, call)));
+    let refused = submitted.err().map(|(error, job)| {
+        // It holds what the call was to work on.
+        drop(job);
+        error
+    });
+    Call {
+        state,
+        refused,
+        pool,
+    }
+}
+
+/// A call that a helper thread makes.
+#[must_use = "dropping it abandons the call"]
+pub(crate) struct Call<T: Send + 'static> {
+    state: Arc<Mutex<State<T>>>,
+    refused: Option<io::Error>,
+    pool: &'static Pool,
+}
+
+enum State<T> {
+    Running(Option<Waker>),
+    Returned(Result<T, Box<dyn Any + Send>>),
+    /// The result was taken, or nobody will.
+    Over,
+}
+
+/// Makes the call, unless it was abandoned.
+fn make<T>(state: &Mutex<State<T>>, call: impl FnOnce() -> T) {
+    if matches!(*state.lock(), State::Over) {
+        wake::let_go(call);
+        return;
+    }
+    let returned = catch_unwind(AssertUnwindSafe(call));
+    let mut locked = state.lock();
+    let waker = match &mut *locked {
+        State::Running(waker) => waker.take(),
+        State::Returned(_) | State::Over => {
+            drop(locked);
+            wake::let_go(returned);
+            return;
+        }
+    };
+    *locked = State::Returned(returned);
+    drop(locked);
+    wake::all(waker);
+}
+
+impl<T: Send + 'static> Future for Call<T> {
+    /// What the call returned.
+    ///
+    /// # Errors
+    ///
+    /// No thread can be started, and none runs.
+    type Output = io::Result<T>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        if let Some(error) = self.refused.take() {
+            return Poll::Ready(Err(error));
+        }
+        let new = cx.waker().clone();
+        let mut state = self.state.lock();
+        if let State::Running(waker) = &mut *state {
+            let replaced = waker.replace(new);
+            drop(state);
+            wake::let_go(replaced);
+            return Poll::Pending;
+        }
+        let returned = mem::replace(&mut *state, State::Over);
+        drop(state);
+        wake::let_go(new);
+        match returned {
+            State::Returned(Ok(value)) => Poll::Ready(Ok(value)),
+            State::Returned(Err(panic)) => resume_unwind(panic),
+            State::Running(_) | State::Over => Poll::Ready(Err(io::Error::other(
+                "the outcome of a call was taken before",
+            ))),
+        }
+    }
+}
+
+impl<T: Send + 'static> Drop for Call<T> {
+    fn drop(&mut self) {
+        let left = mem::replace(&mut *self.state.lock(), State::Over);
+        match left {
+            State::Returned(returned) => {
+                // To drop it may block as well. Without a thread it has to be done here.
+                let job: Job = Box::new(move || wake::let_go(returned));
+                if let Err((_error, job)) = self.pool.submit(job) {
+                    job();
+                }
+            }
+            State::Running(waker) => wake::let_go(waker),
+            State::Over => {}
+        }
+    }
+}
+
+type Job = Box<dyn FnOnce() + Send>;
+
+static POOL: Pool = Pool::new(MAX_THREADS, start);
+
+fn start(pool: &'static Pool) -> io::Result<()> {
+    let thread = thread::Builder::new().name("verbs-blocking".to_owned());
+    thread.spawn(|| pool.work()).map(drop)
+}
+
+/// Threads, and what they have to do.
+struct Pool {
+    max_threads: usize,
+    start: fn(&'static Self) -> io::Result<()>,
+    state: Mutex<PoolState>,
+    submitted: Condvar,
+}
+
+struct PoolState {
+    // Whose threads they are: the child of a fork has its parent's memory, but not its threads.
+    process: u32,
+    jobs: VecDeque<Job>,
+    threads: usize,
+    // Of them, those that wait for a job.
+    idle: usize,
+}
+
+impl Pool {
+    const fn new(max_threads: usize, start: fn(&'static Self) -> io::Result<()>) -> Self {
+        Self {
+            max_threads,
+            start,
+            state: Mutex::new(PoolState {
+                process: 0,
+                jobs: VecDeque::new(),
+                threads: 0,
+                idle: 0,
+            }),
+            submitted: Condvar::new(),
+        }
+    }
+
+    /// Has the job done by one of the threads.
+    fn submit(&'static self, job: Job) -> Result<(), (io::Error, Job)> {
+        let mut state = self.state.lock();
+        if state.process != process::id() {
+            state.process = process::id();
+            // What the parent's jobs hold is the parent's.
+            mem::take(&mut state.jobs).into_iter().for_each(mem::forget);
+            (state.threads, state.idle) = (0, 0);
+        }
+        state.jobs.push_back(job);
+        if state.jobs.len() <= state.idle {
+            self.submitted.notify_one();
+            return Ok(());
+        }
+        if state.threads == self.max_threads {
+            return Ok(());
+        }
+        match (self.start)(self) {
+            Ok(()) => state.threads += 1,
+            // One of those that run will do it.
+            Err(_) if state.threads > 0 => {}
+            Err(error) => {
+                if let Some(job) = state.jobs.pop_back() {
+                    return Err((error, job));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn work(&self) {
+        let mut state = self.state.lock();
+        loop {
+            if let Some(job) = state.jobs.pop_front() {
+                drop(state);
+                job();
+                state = self.state.lock();
+                continue;
+            }
+            state.idle += 1;
+            let waited = self.submitted.wait_for(&mut state, IDLE);
+            state.idle -= 1;
+            if waited.timed_out() && state.jobs.is_empty() {
+                state.threads -= 1;
+                return;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{self, Receiver, Sender};
+    use std::task::Wake;
+    use std::thread::ThreadId;
+
+    use super::*;
+
+    /// Only what hangs takes so long.
+    const LONG: Duration = Duration::from_secs(20);
+
+    /// A pool of the test's own, so that the calls of others are not counted.
+    fn pool(max_threads: usize) -> &'static Pool {
+        Box::leak(Box::new(Pool::new(max_threads, start)))
+    }
+
+    struct Bell(Sender<()>);
+
+    impl Wake for Bell {
+        fn wake(self: Arc<Self>) {
+            self.0.send(()).ok();
+        }
+    }
+
+    fn block_on<T: Send>(mut call: Call<T>) -> io::Result<T> {
+        let (rings, woken) = mpsc::channel();
+        let waker = Waker::from(Arc::new(Bell(rings)));
+        loop {
+            let mut cx = Context::from_waker(&waker);
+            if let Poll::Ready(returned) = Pin::new(&mut call).poll(&mut cx) {
+                return returned;
+            }
+            woken.recv_timeout(LONG).expect("it hangs");
+        }
+    }
+
+    /// A call that says when it has begun, and returns when it is released.
+    fn blocked(pool: &'static Pool) -> (Call<()>, Receiver<()>, Sender<()>) {
+        let (begins, begun) = mpsc::channel();
+        let (release, released) = mpsc::channel();
+        let call = run_on(pool, move || {
+            begins.send(()).unwrap();
+            released.recv_timeout(LONG).expect("it is never released");
+        });
+        (call, begun, release)
+    }
+
+    /// Reports the thread that drops it.
+    struct Dropped(Sender<ThreadId>);
+
+    impl Drop for Dropped {
+        fn drop(&mut self) {
+            self.0.send(thread::current().id()).ok();
+        }
+    }
+
+    #[test]
+    fn a_call_that_blocks_delays_no_other_until_all_threads_are_taken() {
+        let pool = pool(8);
+        let (calls, released): (Vec<_>, Vec<_>) = (0..7)
+            .map(|_| {
+                let (call, begun, release) = blocked(pool);
+                begun.recv_timeout(LONG).expect("it never begins");
+                (call, release)
+            })
+            .unzip();
+        assert_eq!(block_on(run_on(pool, || 8)).unwrap(), 8);
+        let (last, begun, release) = blocked(pool);
+        begun.recv_timeout(LONG).expect("it never begins");
+        let (queued, queued_begun, queued_release) = blocked(pool);
+        assert_eq!(pool.state.lock().threads, 8);
+        release.send(()).unwrap();
+        queued_begun.recv_timeout(LONG).expect("it never begins");
+        queued_release.send(()).unwrap();
+        for release in released {
+            release.send(()).unwrap();
+        }
+        for call in calls.into_iter().chain([last, queued]) {
+            block_on(call).unwrap();
+        }
+        assert_eq!(pool.state.lock().threads, 8);
+    }
+
+    #[test]
+    fn one_thread_after_the_other_serves_calls_that_do_not_overlap() {
+        let pool = pool(8);
+        for _ in 0..100 {
+            block_on(run_on(pool, || ())).unwrap();
+            // Until it waits for the next.
+            while pool.state.lock().idle == 0 {
+                thread::yield_now();
+            }
+        }
+        assert_eq!(pool.state.lock().threads, 1);
+    }
+
+    #[test]
+    fn what_an_abandoned_call_returns_is_dropped_on_the_helper_thread() {
+        let pool = pool(1);
+        let (drops, dropped) = mpsc::channel();
+        let helper = block_on(run_on(pool, || thread::current().id())).unwrap();
+        // While it runs.
+        let (begins, begun) = mpsc::channel();
+        let (release, released) = mpsc::channel::<()>();
+        let result = Dropped(drops.clone());
+        let call = run_on(pool, move || {
+            begins.send(()).unwrap();
+            released.recv_timeout(LONG).ok();
+            result
+        });
+        begun.recv_timeout(LONG).unwrap();
+        drop(call);
+        release.send(()).unwrap();
+        assert_eq!(dropped.recv_timeout(LONG).unwrap(), helper);
+        // When it has returned.
+        let result = Dropped(drops);
+        let call = run_on(pool, move || result);
+        while !matches!(*call.state.lock(), State::Returned(_)) {
+            thread::yield_now();
+        }
+        drop(call);
+        assert_eq!(dropped.recv_timeout(LONG).unwrap(), helper);
+    }
+
+    #[test]
+    fn a_call_that_was_abandoned_before_it_began_is_not_made() {
+        let pool = pool(1);
+        let (first, begun, release) = blocked(pool);
+        begun.recv_timeout(LONG).unwrap();
+        let (drops, dropped) = mpsc::channel();
+        let argument = Dropped(drops);
+        drop(run_on(pool, move || {
+            let _argument = &argument;
+            panic!("it is made");
+        }));
+        assert!(dropped.try_recv().is_err());
+        release.send(()).unwrap();
+        dropped.recv_timeout(LONG).unwrap();
+        block_on(first).unwrap();
+    }
+
+    #[test]
+    fn a_panic_is_continued_where_the_call_is_awaited_and_the_thread_goes_on() {
+        let pool = pool(1);
+        let panics = run_on(pool, || -> () { resume_unwind(Box::new("the call's")) });
+        let caught = catch_unwind(AssertUnwindSafe(|| block_on(panics)));
+        let panic = caught.map(io::Result::unwrap).unwrap_err();
+        assert_eq!(panic.downcast_ref(), Some(&"the call's"));
+        assert_eq!(block_on(run_on(pool, || 1)).unwrap(), 1);
+        assert_eq!(pool.state.lock().threads, 1);
+    }
+    #[test]
+    fn without_a_thread_a_call_fails_and_what_it_was_given_is_dropped() {
+        let refuses = |_: &'static Pool| Err(io::ErrorKind::WouldBlock.into());
+        let pool: &'static Pool = Box::leak(Box::new(Pool::new(8, refuses)));
+        let (drops, dropped) = mpsc::channel();
+        let argument = Dropped(drops);
+        let error = block_on(run_on(pool, move || drop(argument))).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+        dropped.try_recv().unwrap();
+        assert!(pool.state.lock().jobs.is_empty());
+    }
+}

@@ -1,0 +1,80 @@
+//! Handshakes that block, since their peers do not answer.
+
+use verbs_async::{AsyncChannel, AsyncGroup, Result};
+
+use crate::gate::{Gate, block_on, events, group, wait_for_the_end};
+use crate::library::{assert_all_is_well, share};
+
+/// Connects two channels of a group to each other, each by an exchange.
+async fn pair(group: AsyncGroup) -> Result<[AsyncChannel; 2]> {
+    let (left, right) = tokio::io::duplex(4096);
+    let (left, right) = tokio::join!(
+        group.exchange_tokio(left, b""),
+        group.exchange_tokio(right, b"")
+    );
+    Ok([left?.0, right?.0])
+}
+
+#[test]
+fn handshakes_that_block_keep_neither_the_executor_nor_good_peers() {
+    let _shared = share();
+    block_on(async {
+        let group = group(&events(), 20);
+        // Both ends of eight pairs.
+        let gate = Gate::handshakes(16);
+        let blocked: Vec<_> = (0..8).map(|_| tokio::spawn(pair(group.clone()))).collect();
+        while gate.held() < 16 {
+            tokio::task::yield_now().await;
+        }
+        pair(group.clone()).await.unwrap();
+        assert!(blocked.iter().all(|pair| !pair.is_finished()));
+        gate.release();
+        for pair in blocked {
+            pair.await.unwrap().unwrap();
+        }
+    });
+    wait_for_the_end();
+    assert_all_is_well();
+}
+
+#[test]
+fn a_handshake_that_is_abandoned_while_it_blocks_leaves_nothing_behind() {
+    let _shared = share();
+    block_on(async {
+        let group = group(&events(), 2);
+        let gate = Gate::handshakes(2);
+        let blocked = tokio::spawn(pair(group.clone()));
+        while gate.held() < 2 {
+            tokio::task::yield_now().await;
+        }
+        blocked.abort();
+        assert!(blocked.await.unwrap_err().is_cancelled());
+        gate.release();
+        // Both places are free.
+        pair(group).await.unwrap();
+    });
+    wait_for_the_end();
+    assert_all_is_well();
+}
+
+#[test]
+fn a_handshake_by_hand_blocks_on_a_helper_thread() {
+    let _shared = share();
+    block_on(async {
+        let group = group(&events(), 2);
+        let member = group.prepare().unwrap();
+        let endpoint = member.endpoint();
+        let gate = Gate::handshakes(1);
+        let joining = {
+            let group = group.clone();
+            tokio::spawn(async move { group.handshake(member, &endpoint).await })
+        };
+        while gate.held() < 1 {
+            tokio::task::yield_now().await;
+        }
+        gate.release();
+        assert!(!joining.await.unwrap().unwrap().is_down());
+    });
+    wait_for_the_end();
+    assert_all_is_well();
+}
