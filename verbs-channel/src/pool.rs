@@ -57,7 +57,7 @@ impl BufferPool {
     ///
     /// Those of [`ProtectionDomain::reg_mr`]: no bytes, or too many for `ulimit -l`;
     /// [`verbs_core::Error::Limit`] for more than there can be at all, and
-    /// [`verbs_core::Error::Verb`] of `malloc` for more memory than there is.
+    /// [`verbs_core::Error::Registration`] for more memory than there is.
     pub fn new(pd: &ProtectionDomain, block_len: usize, count: usize) -> Result<Self> {
         let total = block_len.saturating_mul(count);
         if isize::try_from(total).is_err() {
@@ -69,8 +69,8 @@ impl BufferPool {
         }
         let mut memory = Vec::new();
         if memory.try_reserve_exact(total).is_err() {
-            return Err(Error::Core(verbs_core::Error::Verb {
-                verb: "malloc",
+            return Err(Error::Core(verbs_core::Error::Registration {
+                len: total as u64,
                 source: io::ErrorKind::OutOfMemory.into(),
             }));
         }

@@ -174,6 +174,15 @@ pub enum Error {
         source: io::Error,
     },
 
+    /// Memory could not be registered.
+    #[error("registering {len} bytes of memory failed")]
+    Registration {
+        /// Bytes to register.
+        len: u64,
+        /// The provider's errno; `ENOMEM` if there is not enough memory to pin.
+        source: io::Error,
+    },
+
     /// Remote access was asked for a region whose bytes the program can borrow.
     #[error("a peer may only reach a SharedRegion: register it with reg_shared")]
     RemoteAccess,
@@ -308,7 +317,9 @@ impl Error {
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {
-            Self::Verb { source, .. } | Self::DeviceNode { source, .. } => kind_of(source),
+            Self::Verb { source, .. }
+            | Self::DeviceNode { source, .. }
+            | Self::Registration { source, .. } => kind_of(source),
             Self::Unsupported { .. } => ErrorKind::Unsupported,
             Self::NoDevice { .. }
             | Self::UnknownDevice { .. }
@@ -356,6 +367,7 @@ impl Error {
             Self::Verb { source, .. }
             | Self::DeviceNode { source, .. }
             | Self::Memlock { source, .. }
+            | Self::Registration { source, .. }
             | Self::Transition { source, .. } => source.raw_os_error(),
             Self::Unsupported { .. } => Some(libc::EOPNOTSUPP),
             Self::Post(error) => error.errno(),

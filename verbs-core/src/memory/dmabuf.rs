@@ -7,7 +7,7 @@ use std::os::fd::{AsRawFd as _, BorrowedFd};
 use verbs_sys::{ibv_mr, ibv_reg_dmabuf_mr};
 
 use super::range::part;
-use super::region::EMPTY;
+use super::region::{EMPTY, with_length};
 use super::{AccessFlags, RemoteMemoryRegion, Sge};
 use crate::handle::Handle;
 use crate::macros::man;
@@ -58,7 +58,7 @@ impl ProtectionDomain {
         let (pd, fd, flags) = (self.as_ptr(), fd.as_raw_fd(), access.as_int());
         // SAFETY: the PD and the fd are alive; the kernel keeps the dmabuf from here on.
         let mr = unsafe { ibv_reg_dmabuf_mr(pd, offset, len, iova, fd, flags) };
-        let mr = ret::non_null("ibv_reg_dmabuf_mr", mr)?;
+        let mr = ret::non_null("ibv_reg_dmabuf_mr", mr).map_err(|error| with_length(error, len))?;
         Ok(DmabufRegion {
             // SAFETY: it is new, and the PD is kept next to it.
             mr: unsafe { Handle::new(mr) },

@@ -9,7 +9,7 @@ use std::mem::{ManuallyDrop, MaybeUninit};
 use std::ops::{Deref, DerefMut, RangeBounds};
 use std::ptr::NonNull;
 use std::slice::{from_raw_parts, from_raw_parts_mut};
-use std::{fmt, fs};
+use std::{fmt, fs, io};
 
 use verbs_sys::{ibv_mr, ibv_pd, ibv_reg_mr_iova2};
 
@@ -48,7 +48,7 @@ impl ProtectionDomain {
     /// # Errors
     ///
     /// [`Error::Memlock`] when `ulimit -l` is too low, [`Error::OutOfRange`] for an empty buffer,
-    /// else the provider's errno. The buffer comes back in each case.
+    /// else [`Error::Registration`] with the provider's errno. The buffer comes back in each case.
     #[doc(alias = "ibv_reg_mr")]
     #[doc(alias = "ibv_reg_mr_iova2")]
     pub fn reg_mr<B: Buffer>(&self, buffer: B) -> Result<MemoryRegion<B>, Refused<B>> {
@@ -161,7 +161,7 @@ impl<B: Buffer> fmt::Debug for MemoryRegion<B> {
 pub(super) struct Registration<B: Buffer> {
     mr: ManuallyDrop<Handle<ibv_mr>>,
     // Not a plain `B`: a `Box` or a `&mut` that is moved claims to be the only way to its bytes,
-    // and the device has another.
+    // and `ptr` and the device are others.
     buffer: MaybeUninit<B>,
     ptr: NonNull<u8>,
     len: usize,
@@ -174,14 +174,22 @@ pub(super) struct Registration<B: Buffer> {
 impl<B: Buffer> Registration<B> {
     pub(super) fn new(
         pd: &ProtectionDomain,
-        mut buffer: B,
+        buffer: B,
         access: AccessFlags,
     ) -> Result<Self, Refused<B>> {
-        let bytes = buffer.bytes();
+        // The buffer moves first, and its address is taken after: moving a `Box` or a `&mut` ends
+        // every pointer that was taken before. In a `MaybeUninit` it moves without that.
+        let mut buffer = MaybeUninit::new(buffer);
+        // SAFETY: it was initialised on the line above.
+        let bytes = unsafe { buffer.assume_init_mut() }.bytes();
         // SAFETY: `Buffer` says so.
         let mr = match unsafe { reg_mr(pd, bytes, access) } {
             Ok(mr) => mr,
-            Err(error) => return Err(Refused::new(error, buffer)),
+            Err(error) => {
+                // SAFETY: it is still initialised, and no device knows it.
+                let buffer = unsafe { buffer.assume_init() };
+                return Err(Refused::new(error, buffer));
+            }
         };
         // SAFETY: the handle keeps the `ibv_mr`.
         let ibv_mr { lkey, rkey, .. } = unsafe { &*mr.as_ptr() };
@@ -189,7 +197,7 @@ impl<B: Buffer> Registration<B> {
             lkey: *lkey,
             rkey: *rkey,
             mr: ManuallyDrop::new(mr),
-            buffer: MaybeUninit::new(buffer),
+            buffer,
             ptr: bytes.cast(),
             len: bytes.len(),
             pd: pd.clone(),
@@ -303,24 +311,34 @@ pub(super) const EMPTY: Error = Error::OutOfRange {
     max: u64::MAX,
 };
 
-/// Says so when the locked-memory limit is what stopped a registration.
-pub(super) fn explain(error: Error, len: usize) -> Error {
-    let Error::Verb { source, verb } = error else {
-        return error;
-    };
-    let limit = memlock_limit();
-    match (source.raw_os_error(), limit) {
-        (Some(libc::ENOMEM | libc::EPERM), Some(limit)) if !has_cap_ipc_lock() => Error::Memlock {
-            len: len as u64,
-            limit,
-            source,
+/// Names the locked-memory limit if that is what stopped a registration.
+fn explain(error: Error, len: usize) -> Error {
+    match with_length(error, len) {
+        Error::Registration { len, source } => match memlock_limit(&source) {
+            Some(limit) => Error::Memlock { len, limit, source },
+            None => Error::Registration { len, source },
         },
-        _ => Error::Verb { verb, source },
+        error => error,
     }
 }
 
-/// `RLIMIT_MEMLOCK` in bytes; `None` if there is no limit.
-fn memlock_limit() -> Option<u64> {
+/// A registration's error, with how many bytes it was of.
+pub(super) fn with_length(error: Error, len: usize) -> Error {
+    match error {
+        Error::Verb { source, .. } => Error::Registration {
+            len: len as u64,
+            source,
+        },
+        error => error,
+    }
+}
+
+/// `RLIMIT_MEMLOCK` in bytes, if the kernel refused because of it; `None` if there is no limit.
+fn memlock_limit(refused: &io::Error) -> Option<u64> {
+    let of_limit = matches!(refused.raw_os_error(), Some(libc::ENOMEM | libc::EPERM));
+    if !of_limit || has_cap_ipc_lock() {
+        return None;
+    }
     let mut limit = libc::rlimit {
         rlim_cur: 0,
         rlim_max: 0,

@@ -1,6 +1,6 @@
 //! Registration: which memory, with which rights, and why not.
 
-use verbs_core::{AccessFlags, Error, ErrorKind};
+use verbs_core::{AccessFlags, Buffer, Error, ErrorKind, MemoryRegion, SharedRegion};
 
 use crate::library::{assert_all_is_well, ladder, with};
 
@@ -37,12 +37,92 @@ fn a_refused_registration_gives_the_buffer_back() {
     let (context, pd, cq) = ladder();
     with(|library| library.refuse.push(("ibv_reg_mr", libc::EFAULT)));
     let refused = pd.reg_mr(vec![5_u8; 16]).unwrap_err();
+    assert_eq!(refused.to_string(), "registering 16 bytes of memory failed");
     assert_eq!(
         (refused.error().errno(), refused.into_given()),
         (Some(libc::EFAULT), vec![5; 16])
     );
     drop((context, pd, cq));
     assert_all_is_well();
+}
+
+/// Moves a value as callers do: into a function, into a box, and out again.
+#[inline(never)]
+fn moved<T>(value: T) -> T {
+    *std::hint::black_box(Box::new(value))
+}
+
+/// Writes through every way there is to the bytes of a region that is moved in between. Natively
+/// this can't fail; Miri sees a pointer that was taken before its owner was moved.
+fn reached_in_every_way<B: Buffer>(region: MemoryRegion<B>) -> B {
+    let mut region = moved(region);
+    region[0] = 1;
+    let region = moved(region);
+    assert_eq!(region[..2], [1, 0]);
+    assert_eq!(region.gather_element(..).unwrap()[..2], [1, 0]);
+    let mut region = moved(region);
+    let (mut first, mut second) = region
+        .scatter_element(..2)
+        .unwrap()
+        .split_at_mut(1)
+        .unwrap();
+    second[0] = 2;
+    first[0] = 3;
+    assert_eq!(region[..2], [3, 2]);
+    moved(region).dereg().unwrap()
+}
+
+fn shared_in_every_way<B: Buffer + 'static>(region: SharedRegion<B>) -> B {
+    let region = moved(region);
+    region.write(0, &[3, 2]).unwrap();
+    let region = moved(region);
+    let mut bytes = [0; 2];
+    region.read(0, &mut bytes).unwrap();
+    assert_eq!(bytes, [3, 2]);
+    // SAFETY: it is the second byte, which nothing borrows.
+    unsafe { region.as_ptr().add(1).write(2) };
+    moved(region).dereg().unwrap()
+}
+
+#[test]
+fn a_buffer_is_reached_after_its_region_has_moved() {
+    let (_, pd, _) = ladder();
+    let refused = || with(|library| library.refuse.push(("ibv_reg_mr", libc::EFAULT)));
+    macro_rules! buffers {
+        ($($buffer:expr),* $(,)?) => {$({
+            let buffer = reached_in_every_way(pd.reg_mr($buffer).unwrap());
+            assert_eq!(buffer[..2], [3, 2]);
+            // One that is given back is whole too.
+            refused();
+            let back = pd.reg_mr(buffer).unwrap_err().into_given();
+            assert_eq!(back[..2], [3, 2]);
+            drop(pd.reg_mr(back).unwrap());
+        })*};
+    }
+    buffers![
+        vec![0_u8; 8],
+        vec![0_u8; 8].into_boxed_slice(),
+        Box::new([0_u8; 8])
+    ];
+    let (mut array, mut slice) = ([0_u8; 8], [0_u8; 8]);
+    buffers![&mut array, &mut slice[..]];
+    assert_eq!(
+        (array[..2].to_vec(), slice[..2].to_vec()),
+        (vec![3, 2], vec![3, 2])
+    );
+    let shared = |buffer| {
+        let region = pd.reg_shared(buffer, AccessFlags::REMOTE_WRITE);
+        shared_in_every_way(region.unwrap())
+    };
+    let bytes: Box<[u8]> = shared(vec![0; 8].into_boxed_slice());
+    assert_eq!(bytes[..2], [3, 2]);
+    let mut words = [0_u32; 4];
+    let region = pd.reg_mr(&mut words[..]).unwrap();
+    assert_eq!(
+        reached_in_every_way(region)[0],
+        u32::from_ne_bytes([3, 2, 0, 0])
+    );
+    assert_eq!(words[0], u32::from_ne_bytes([3, 2, 0, 0]));
 }
 
 #[test]
