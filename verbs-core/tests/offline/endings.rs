@@ -16,7 +16,9 @@ use crate::library::{assert_all_is_well, connected, ladder, with};
 fn parents_outlive_their_children_in_every_order_of_drops() {
     let orders = orders(7);
     assert_eq!(orders.len(), 5040);
-    for order in orders {
+    // Under Miri there is time for some of them.
+    let step = if cfg!(miri) { 631 } else { 1 };
+    for order in orders.into_iter().step_by(step) {
         let (context, pd, plain) = ladder();
         let channel = CompletionChannel::create(&context).unwrap();
         let cq = CompletionQueue::builder(&context, 8)

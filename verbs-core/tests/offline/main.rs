@@ -17,7 +17,11 @@ mod device;
 mod drops;
 mod endings;
 mod events;
-#[expect(dead_code, reason = "verbs-async's tests use the rest of it")]
+#[expect(
+    dead_code,
+    unused_imports,
+    reason = "other crates' tests use the rest of it"
+)]
 mod library;
 mod memory;
 mod modify;

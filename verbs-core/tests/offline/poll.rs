@@ -151,6 +151,7 @@ fn a_receive_tells_its_length_and_the_peer_s_number() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "100 GiB of addresses")]
 fn more_slots_than_c_can_count_are_asked_for_in_part() {
     let (_, _, cq) = ladder();
     done(0..1);

@@ -21,10 +21,12 @@ pub(crate) struct Posted {
     pub(crate) rkey: u32,
     pub(crate) compare_add: u64,
     pub(crate) swap: u64,
+    /// What was read of the bytes to send.
+    pub(crate) sent: Vec<u8>,
 }
 
 pub(super) unsafe extern "C" fn post_send(
-    _qp: *mut ibv_qp,
+    qp: *mut ibv_qp,
     head: *mut ibv_send_wr,
     bad_wr: *mut *mut ibv_send_wr,
 ) -> c_int {
@@ -32,12 +34,13 @@ pub(super) unsafe extern "C" fn post_send(
     // SAFETY: the caller posts a chain of living requests that ends.
     unsafe {
         post(
+            (qp, true),
             head,
             bad_wr,
             |wr| (*wr).next,
             |wr| {
                 let wr = &*wr;
-                let atomic = is_atomic(wr.opcode.0).then_some(wr.wr.atomic);
+                let atomic = is_atomic(wr.opcode.0).then(|| wr.wr.atomic);
                 Posted {
                     wr_id: wr.wr_id,
                     opcode: wr.opcode.0,
@@ -48,6 +51,7 @@ pub(super) unsafe extern "C" fn post_send(
                     rkey: atomic.map_or(wr.wr.rdma.rkey, |atomic| atomic.rkey),
                     compare_add: atomic.map_or(0, |atomic| atomic.compare_add),
                     swap: atomic.map_or(0, |atomic| atomic.swap),
+                    sent: Vec::new(),
                 }
             },
         )
@@ -55,13 +59,14 @@ pub(super) unsafe extern "C" fn post_send(
 }
 
 pub(super) unsafe extern "C" fn post_recv(
-    _qp: *mut ibv_qp,
+    qp: *mut ibv_qp,
     head: *mut ibv_recv_wr,
     bad_wr: *mut *mut ibv_recv_wr,
 ) -> c_int {
     // SAFETY: the caller posts a chain of living requests that ends.
     unsafe {
         post(
+            (qp, false),
             head,
             bad_wr,
             |wr| (*wr).next,
@@ -77,8 +82,10 @@ pub(super) unsafe extern "C" fn post_recv(
 /// No test posts as many requests at once.
 const LONGEST: usize = 1000;
 
-/// One doorbell: takes requests up to the one that is to be refused.
+/// One doorbell: takes requests up to the one that is to be refused; the place after the last one
+/// refuses a chain of which everything was taken.
 unsafe fn post<W>(
+    (qp, is_send): (*mut ibv_qp, bool),
     head: *mut W,
     bad_wr: *mut *mut W,
     next: unsafe fn(*mut W) -> *mut W,
@@ -86,22 +93,28 @@ unsafe fn post<W>(
 ) -> c_int {
     let refusal = with(|library| library.refuse_post.take());
     let (mut requests, mut wr, mut answer) = (Vec::new(), head, 0);
-    while !wr.is_null() {
+    loop {
         if let Some((at, ret, named)) = refusal
             && at == requests.len()
         {
             answer = ret;
             if named {
+                let other = with(|library| library.bad_wr.take());
                 // SAFETY: the caller has room for it.
-                unsafe { *bad_wr = wr };
+                unsafe { *bad_wr = other.map_or(wr, ptr::without_provenance_mut) };
             }
+            break;
+        }
+        if wr.is_null() {
             break;
         }
         if requests.len() == LONGEST {
             with(|library| library.wrong.push("a chain that does not end".into()));
             break;
         }
-        requests.push(seen(wr));
+        let mut request = seen(wr);
+        with(|library| library.accepted(qp, is_send, &mut request));
+        requests.push(request);
         // SAFETY: it is alive, as the whole chain is.
         wr = unsafe { next(wr) };
     }
@@ -125,7 +138,11 @@ pub(super) unsafe extern "C" fn poll_cq(_cq: *mut ibv_cq, room: c_int, wc: *mut 
         }
         let room = usize::try_from(room).unwrap_or(0);
         let count = room.min(library.done.len());
-        for (index, done) in library.done.drain(..count).enumerate() {
+        for index in 0..count {
+            let Some(done) = library.done.pop_front() else {
+                break;
+            };
+            library.completed(&done);
             // SAFETY: the caller has room for that many.
             unsafe { wc.add(index).write(done) };
         }

@@ -4,6 +4,9 @@
 //! threads that it does not start itself.
 
 mod data;
+mod memory;
+#[cfg(miri)]
+mod miri;
 pub(crate) mod objects;
 mod queries;
 
@@ -22,6 +25,7 @@ use verbs_core::{
 };
 
 pub(crate) use data::Posted;
+pub(crate) use memory::{posted_operations, touch_posted};
 pub(crate) use objects::{announce, report};
 
 /// What a thread's library is told, and what it saw.
@@ -38,6 +42,8 @@ pub(crate) struct Library {
     pub(crate) closed_state: Option<(u32, c_int)>,
     /// Where the next post ends: the request's place, what is returned, and whether C names it.
     pub(crate) refuse_post: Option<(usize, c_int, bool)>,
+    /// What a post that fails names instead of the request.
+    pub(crate) bad_wr: Option<usize>,
     /// What the next poll returns instead of a count.
     pub(crate) poll_answer: Option<c_int>,
     /// Completions for polls to find.
@@ -45,6 +51,9 @@ pub(crate) struct Library {
     /// Called with nothing locked before a queue pair is modified, with the state asked for, or
     /// destroyed: such a call takes as long as this does.
     pub(crate) before: Option<Hook>,
+    /// The bytes that a successful request writes, by its `wr_id` and their place; what is there
+    /// stays there without it.
+    pub(crate) contents: Option<fn(u64, usize) -> u8>,
 
     /// Each doorbell's requests.
     pub(crate) posted: Vec<Vec<Posted>>,
@@ -64,6 +73,8 @@ pub(crate) struct Library {
     pub(crate) wrong: Vec<String>,
 
     live: Vec<Live>,
+    regions: Vec<memory::Region>,
+    operations: Vec<memory::Operation>,
     cq_events: VecDeque<(*mut ibv_comp_channel, *mut ibv_cq)>,
     async_events: VecDeque<ibv_async_event>,
     numbers: u32,
@@ -178,9 +189,11 @@ impl Library {
             refuse: Vec::new(),
             closed_state: None,
             refuse_post: None,
+            bad_wr: None,
             poll_answer: None,
             done: VecDeque::new(),
             before: None,
+            contents: None,
             posted: Vec::new(),
             rooms: Vec::new(),
             armed: Vec::new(),
@@ -189,6 +202,8 @@ impl Library {
             async_acks: 0,
             wrong: Vec::new(),
             live: Vec::new(),
+            regions: Vec::new(),
+            operations: Vec::new(),
             cq_events: VecDeque::new(),
             async_events: VecDeque::new(),
             counts: Vec::new(),

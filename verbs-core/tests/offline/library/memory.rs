@@ -1,0 +1,213 @@
+//! The device's side of memory: it reads what is sent, and writes what is received.
+//!
+//! A request's bytes are touched when it is posted and when its completion is polled, and whenever
+//! [`touch_posted`] is called; through the addresses that were posted, as a device reaches them. A
+//! buffer that is freed, moved or borrowed too early is found by Miri, AddressSanitizer and
+//! valgrind. Bytes under keys that this library did not hand out are left alone.
+
+use std::mem::MaybeUninit;
+use std::ptr;
+
+use verbs_core::verbs_sys::{IBV_WC_SUCCESS, ibv_mr, ibv_qp, ibv_wc};
+
+use super::data::Posted;
+use super::{Library, with};
+
+/// Memory that is registered.
+pub(super) struct Region {
+    mr: usize,
+    lkey: u32,
+    start: u64,
+    length: u64,
+}
+
+/// A request that was posted, until its completion is polled or its queue pair goes.
+pub(super) struct Operation {
+    qp: usize,
+    wr_id: u64,
+    is_send: bool,
+    is_signaled: bool,
+    /// Whether the device writes to the bytes; it reads them otherwise.
+    writes: bool,
+    /// Address and length of each part.
+    parts: Vec<(u64, usize)>,
+    /// What was read of the parts at the post.
+    sent: Vec<u8>,
+}
+
+const SIGNALED: u32 = 2;
+const INLINE: u32 = 8;
+/// RDMA read, compare and swap, fetch and add.
+const WRITE_LOCALLY: [u32; 3] = [4, 5, 6];
+
+/// Of longer elements only as much is touched at either end.
+const END: usize = 4096;
+
+impl Library {
+    pub(super) fn registered(&mut self, mr: *mut ibv_mr) {
+        // SAFETY: the caller just made it.
+        let mr_ref = unsafe { &*mr };
+        self.regions.push(Region {
+            mr: mr.addr(),
+            lkey: mr_ref.lkey,
+            start: mr_ref.addr.expose_provenance() as u64,
+            length: mr_ref.length as u64,
+        });
+    }
+
+    pub(super) fn deregistered(&mut self, mr: *mut ibv_mr) {
+        self.regions.retain(|region| region.mr != mr.addr());
+    }
+
+    /// A request was accepted. Bytes that are sent are read now.
+    pub(super) fn accepted(&mut self, qp: *mut ibv_qp, is_send: bool, posted: &mut Posted) {
+        let mut parts = Vec::new();
+        for (addr, length, lkey) in &posted.list {
+            let Some(region) = self.regions.iter().find(|region| region.lkey == *lkey) else {
+                continue;
+            };
+            let offset = addr.wrapping_sub(region.start);
+            let length = u64::from(*length);
+            if offset
+                .checked_add(length)
+                .is_some_and(|end| end <= region.length)
+            {
+                parts.extend(ends(*addr, length));
+            } else {
+                let wrong = format!("{length} bytes at {addr:#x} are not in their region");
+                self.wrong.push(wrong);
+            }
+        }
+        let writes = !is_send || WRITE_LOCALLY.contains(&posted.opcode);
+        if !writes {
+            posted.sent = read(&parts);
+        }
+        if posted.send_flags & INLINE != 0 {
+            // These were copied; the device reads them no more.
+            parts.clear();
+        }
+        self.operations.push(Operation {
+            qp: qp.addr(),
+            wr_id: posted.wr_id,
+            is_send,
+            is_signaled: posted.send_flags & SIGNALED != 0,
+            writes,
+            sent: match parts[..] {
+                [] => Vec::new(),
+                _ => posted.sent.clone(),
+            },
+            parts,
+        });
+    }
+
+    /// A completion is polled: received bytes are there, and the device touches them no more.
+    pub(super) fn completed(&mut self, done: &ibv_wc) {
+        let found = self
+            .operations
+            .iter()
+            .position(|operation| operation.wr_id == done.wr_id);
+        let Some(index) = found else {
+            return;
+        };
+        let operation = self.operations.remove(index);
+        if operation.is_send {
+            // It stands for all before it that have no completion of their own.
+            let silent = self.operations.extract_if(..index, |earlier| {
+                earlier.qp == operation.qp && earlier.is_send && !earlier.is_signaled
+            });
+            let wrong: Vec<_> = silent.filter_map(|silent| silent.touch()).collect();
+            self.wrong.extend(wrong);
+        }
+        self.wrong.extend(operation.touch());
+        if let Some(contents) = self.contents
+            && operation.writes
+            && done.status == IBV_WC_SUCCESS
+        {
+            let all: usize = operation.parts.iter().map(|(_, length)| length).sum();
+            let length = match operation.is_send {
+                true => all,
+                false => all.min(done.byte_len as usize),
+            };
+            write(
+                &operation.parts,
+                (0..length).map(|at| contents(done.wr_id, at)),
+            );
+        }
+    }
+
+    /// A queue pair is gone or starts anew: the device forgets what was posted to it.
+    pub(super) fn forgotten(&mut self, qp: *mut ibv_qp) {
+        self.operations
+            .retain(|operation| operation.qp != qp.addr());
+    }
+}
+
+/// The device touches all that is posted now, as it may at any moment.
+pub(crate) fn touch_posted() {
+    with(|library| {
+        let wrong: Vec<_> = library
+            .operations
+            .iter()
+            .filter_map(Operation::touch)
+            .collect();
+        library.wrong.extend(wrong);
+    });
+}
+
+/// How many requests the device may touch the bytes of.
+pub(crate) fn posted_operations() -> usize {
+    with(|library| library.operations.len())
+}
+
+impl Operation {
+    /// Reads or writes the bytes; what is written is what was there. Returns what is wrong.
+    fn touch(&self) -> Option<String> {
+        if self.writes {
+            for (addr, length) in &self.parts {
+                for at in 0..*length {
+                    let byte = address(*addr).wrapping_add(at).cast::<MaybeUninit<u8>>();
+                    // SAFETY: what is under test: posted memory can be written to until its
+                    // completion was polled.
+                    unsafe { byte.write_volatile(byte.read_volatile()) };
+                }
+            }
+            return None;
+        }
+        let changed = read(&self.parts) != self.sent;
+        changed.then(|| format!("the bytes of {:#x} changed while it was posted", self.wr_id))
+    }
+}
+
+/// The parts of an element that are touched: all of it, or both ends.
+fn ends(addr: u64, length: u64) -> impl Iterator<Item = (u64, usize)> {
+    let end = END as u64;
+    let parts = if length <= 2 * end {
+        [(addr, length), (addr, 0)]
+    } else {
+        [(addr, end), (addr + length - end, end)]
+    };
+    let parts = parts.into_iter().filter(|(_, length)| *length > 0);
+    parts.map(|(addr, length)| (addr, usize::try_from(length).unwrap()))
+}
+
+fn read(parts: &[(u64, usize)]) -> Vec<u8> {
+    let bytes = parts
+        .iter()
+        .flat_map(|(addr, length)| (0..*length).map(|at| address(*addr).wrapping_add(at)));
+    // SAFETY: what is under test: posted memory can be read until its completion was polled.
+    bytes.map(|byte| unsafe { byte.read_volatile() }).collect()
+}
+
+fn write(parts: &[(u64, usize)], from: impl Iterator<Item = u8>) {
+    let bytes = parts
+        .iter()
+        .flat_map(|(addr, length)| (0..*length).map(|at| address(*addr).wrapping_add(at)));
+    for (to, byte) in bytes.zip(from) {
+        // SAFETY: as in `Operation::touch`.
+        unsafe { to.write_volatile(byte) };
+    }
+}
+
+fn address(addr: u64) -> *mut u8 {
+    ptr::with_exposed_provenance_mut(usize::try_from(addr).unwrap())
+}
