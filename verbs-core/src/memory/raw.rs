@@ -37,8 +37,11 @@ impl ProtectionDomain {
     ///   the region was dropped and nothing logged; if the driver refuses to deregister, for ever.
     ///   Memory that is unmapped and mapped anew at the same address is not what the card sees.
     /// - Unless `access` is empty, the memory may be written to.
-    /// - If `access` lets a peer in, nothing in this program relies on what the memory holds for as
-    ///   long.
+    /// - If `access` lets a peer in: no `&mut` to the memory is live for as long, no `&` either if the
+    ///   peer may write, and nothing in this program relies on what the memory holds.
+    ///
+    /// What this side's own requests do with the memory is part of the contract of each post, see
+    /// [`QueuePair::post`](crate::QueuePair::post).
     #[doc(alias = "ibv_reg_mr")]
     pub unsafe fn register_raw(
         &self,

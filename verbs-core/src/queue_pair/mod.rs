@@ -174,7 +174,9 @@ impl QueuePair {
     /// Reads and atomics that may be under way at once: the smaller of what this side asks for and
     /// the peer serves.
     ///
-    /// If it is 0, a read or an atomic never completes: the card waits for ever to begin it.
+    /// If it is 0, a read or an atomic never completes: the device waits for ever to begin it, and no
+    /// timeout or retry count ends that wait. The peer's endpoint decides, so check it before you
+    /// post one.
     #[must_use]
     pub fn max_rd_atomic(&self) -> u8 {
         negotiated_depth(&self.local, &self.remote)

@@ -25,26 +25,46 @@ impl QueuePair {
     ///
     /// # Errors
     ///
-    /// [`PostError`], which tells how many requests the card owns all the same: those before the
-    /// one that was refused.
+    /// [`PostError`]: a request was refused. The requests before it are posted all the same, and
+    /// where the driver names none, all of them may be: see [`PostError::posted`].
     ///
     /// # Safety
     ///
-    /// For each request, from now until its completion has been polled, or that of a later
-    /// signalled request of this send queue, or the queue pair has been destroyed or reset:
+    /// A request *holds* its memory from this call until its own completion is polled, or the
+    /// completion of a later signalled request of this send queue, or until the queue pair is
+    /// destroyed (`Ok` from [`close`](Self::close)) or reset. An [`inline`](SendWorkRequest::inline)
+    /// request holds its memory during this call only.
     ///
-    /// - what its elements name stays registered and allocated;
-    /// - nobody writes to what it sends from, and nobody touches what it reads into, other than
-    ///   memory of a region that peers may reach.
+    /// For each request that is posted, after an error for the first
+    /// [`posted`](PostError::posted) of them:
     ///
-    /// And the completion queue is the caller's to complete on: a layer that keeps buffers until it
-    /// polls their `wr_id`, as verbs-channel does, must never poll it from somebody else's request.
+    /// - Its memory stays allocated, and registered under the `lkey` of its element, while the
+    ///   request holds it.
+    /// - If it sends or writes: no code writes to its memory while the request holds it, and no
+    ///   `&mut` to it is live.
+    /// - If it reads or is an atomic: no code reads or writes the memory of its elements while the
+    ///   request holds it, and no `&` or `&mut` to it is live.
+    /// - The two rules above hold for every kind of region, a [`RawRegion`](crate::RawRegion) too,
+    ///   but for memory of a [`SharedRegion`](crate::SharedRegion), which only its own functions,
+    ///   peers and raw pointers reach.
+    /// - Its elements have at most [`max_msg_sz`](Self::max_msg_sz) bytes together.
+    /// - If it is inline: its elements have at most
+    ///   [`max_inline_data`](crate::QpCap::max_inline_data) of [`cap`](Self::cap) bytes together.
+    ///   Sum them in 64 bits: drivers sum in 32, and a sum that wraps overwrites memory.
+    /// - If it is inline: this processor can read its memory at the address in each element. A
+    ///   [`DmabufRegion`](crate::DmabufRegion) has no such address.
+    /// - If it is inline: nothing writes to its memory during this call, no peer either. So it sends
+    ///   no [`SharedElement`](crate::SharedElement) that a peer or another thread may write to.
     ///
-    /// A queue pair that the driver refuses to destroy is not destroyed: see
-    /// [`close`](Self::close).
+    /// For the queue pair:
     ///
-    /// Requests that are [`inline`](SendWorkRequest::inline) are copied: for them it need hold only
-    /// during the call. So it is for the lists of elements, always.
+    /// - No other thread moves it to [`RESET`](crate::QpState::RESET), by [`modify`](Self::modify) or
+    ///   by other means, during this call.
+    /// - Its completion queue is polled by the caller. A layer that finds its buffers by the `wr_id`
+    ///   of a completion, as verbs-channel does, would take this request's `wr_id` for one of its
+    ///   own.
+    ///
+    /// The list of elements itself is copied: it is free when this returns.
     #[doc = man!("ibv_post_send")]
     #[doc(alias = "ibv_post_send")]
     #[inline]
@@ -101,6 +121,9 @@ impl QueuePair {
 
     /// Posts RDMA reads: [`post`](Self::post) for one kind.
     ///
+    /// With a [`max_rd_atomic`](Self::max_rd_atomic) of 0, which the peer can bring about, a read
+    /// never completes, and no timeout or retry count ends it: check that first.
+    ///
     /// # Errors
     ///
     /// As [`post`](Self::post).
@@ -117,6 +140,9 @@ impl QueuePair {
     }
 
     /// Posts atomics: [`post`](Self::post) for one kind.
+    ///
+    /// With a [`max_rd_atomic`](Self::max_rd_atomic) of 0, which the peer can bring about, an atomic
+    /// never completes, and no timeout or retry count ends it: check that first.
     ///
     /// # Errors
     ///
@@ -148,19 +174,30 @@ macro_rules! receives {
             ///
             /// # Errors
             ///
-            /// [`PostError`], which tells how many receives the card owns all the same: those
-            /// before the one that was refused.
+            /// [`PostError`]: a receive was refused. The receives before it are posted all the same,
+            /// and where the driver names none, all of them may be: see [`PostError::posted`].
             ///
             /// # Safety
             ///
-            /// For each receive, from now until its completion has been polled, or the queue pair
-            /// has been destroyed or reset:
+            /// A receive *holds* its memory from this call until its own completion is polled, or
+            /// until the queue pair is destroyed (`Ok` from [`close`](Self::close)) or reset.
             ///
-            /// - what its elements name stays registered and allocated;
-            /// - nobody touches it, other than memory of a region that peers may reach.
+            /// For each receive that is posted, after an error for the first
+            /// [`posted`](PostError::posted) of them:
             ///
-            /// And the completion queue is the caller's to complete on, as for
-            /// [`QueuePair::post`].
+            /// - Its memory stays allocated, and registered under the `lkey` of its element, while the
+            ///   receive holds it.
+            /// - No code reads or writes its memory while the receive holds it, and no `&` or `&mut`
+            ///   to it is live. This holds for every kind of region, a
+            ///   [`RawRegion`](crate::RawRegion) too, but for memory of a
+            ///   [`SharedRegion`](crate::SharedRegion), which only its own functions, peers and raw
+            ///   pointers reach.
+            ///
+            /// For the queue pair:
+            ///
+            /// - No other thread moves it to [`RESET`](crate::QpState::RESET), by
+            ///   [`modify`](Self::modify) or by other means, during this call.
+            /// - Its completion queue is polled by the caller, as for [`QueuePair::post`].
             #[doc = man!("ibv_post_recv")]
             #[doc(alias = "ibv_post_recv")]
             #[inline]
@@ -259,8 +296,7 @@ fn reason(ret: i32, count: u64, max_sge: u32, max_wr: u32) -> (u64, u32, Reason)
 
 /// A post that was refused, from one of its requests on.
 ///
-/// The requests before that one are the card's: see [`posted`](Self::posted). Where a driver does
-/// not say which one it refused, all of them may be.
+/// The requests before that one are posted: see [`posted`](Self::posted).
 // Two words: a result that comes back in registers costs the good path nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PostError {
@@ -302,8 +338,11 @@ impl PostError {
         }
     }
 
-    /// How many of the requests, from the first on, the card owns, or may own. Their completions may
-    /// come.
+    /// How many of the requests, from the first on, the device has or may have. Their completions
+    /// may come, and until then they hold their memory.
+    ///
+    /// All of them, if the driver named none as refused (it left `bad_wr` NULL): soft-RoCE queues the
+    /// requests first, and can fail after that.
     #[must_use]
     #[doc(alias = "bad_wr")]
     pub const fn posted(&self) -> usize {

@@ -14,8 +14,10 @@ use crate::{Error, Result};
 
 /// An atomic on 8 bytes of the peer's memory; what was there before comes back.
 ///
-/// Numbers are in each machine's own byte order: compare and add make sense between machines of the
-/// same one.
+/// Numbers are in each machine's own byte order: both hosts must have the same endianness.
+///
+/// It never completes on a queue pair whose
+/// [`max_rd_atomic`](crate::QueuePair::max_rd_atomic) is 0.
 #[repr(transparent)]
 #[doc(alias = "ibv_send_wr")]
 #[doc(alias = "IBV_WR_ATOMIC_CMP_AND_SWP")]

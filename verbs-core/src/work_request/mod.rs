@@ -208,8 +208,12 @@ macro_rules! carries_data {
             }
 
             /// Copies the bytes into the request while it is posted: no `lkey` is needed, and the
-            /// buffer is free at once. At most
-            /// [`max_inline_data`](crate::QpCap::max_inline_data) bytes.
+            /// buffer is free at once.
+            ///
+            /// All of its elements together have at most
+            /// [`max_inline_data`](crate::QpCap::max_inline_data) bytes, in memory that this
+            /// processor can read and that nothing writes to meanwhile: drivers do not check it, see
+            /// [`QueuePair::post`](crate::QueuePair::post).
             #[inline]
             #[must_use]
             #[doc(alias = "IBV_SEND_INLINE")]

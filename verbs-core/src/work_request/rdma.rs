@@ -19,6 +19,9 @@ pub struct WriteWorkRequest<'l> {
 }
 
 /// An RDMA read: bytes of the peer's memory come into its elements.
+///
+/// It never completes on a queue pair whose
+/// [`max_rd_atomic`](crate::QueuePair::max_rd_atomic) is 0.
 #[repr(transparent)]
 #[doc(alias = "ibv_send_wr")]
 #[doc(alias = "IBV_WR_RDMA_READ")]
