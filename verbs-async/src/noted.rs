@@ -1,29 +1,80 @@
-//! Those who were noted under a lock, to be woken when it is free.
+//! What is deferred under a lock until it is free: tasks to wake, and what is to be dropped.
 
 use std::task::Waker;
 
-/// Unlocks, and wakes those who were noted under the lock.
+/// Tasks to wake once the lock is free.
+pub(crate) struct Noted {
+    wakers: Vec<Waker>,
+    // Somebody wakes them: what is noted meanwhile is theirs to wake.
+    is_waking: bool,
+}
+
+impl Noted {
+    pub(crate) const fn new() -> Self {
+        Self {
+            wakers: Vec::new(),
+            is_waking: false,
+        }
+    }
+
+    pub(crate) fn push(&mut self, waker: Waker) {
+        self.wakers.push(waker);
+    }
+
+    pub(crate) fn extend(&mut self, wakers: impl IntoIterator<Item = Waker>) {
+        self.wakers.extend(wakers);
+    }
+
+    /// Whether something is noted that nobody wakes yet.
+    #[inline]
+    pub(crate) const fn is_due(&self) -> bool {
+        !self.wakers.is_empty() && !self.is_waking
+    }
+
+    /// Whether somebody wakes what is noted, and drops what is spent.
+    #[inline]
+    pub(crate) const fn is_waking(&self) -> bool {
+        self.is_waking
+    }
+}
+
+/// Unlocks, and wakes the tasks that were noted under the lock; drops what is spent when there are
+/// none left.
+///
+/// Those who are woken may come back here at once, in place, and note others. They leave them to the
+/// first, which goes on until nothing is left: so nothing recurses, however many are woken.
 ///
 /// If they are many it is some at a time: so the room for them stays where it is, and waking
 /// allocates nothing, whatever those who are woken do meanwhile.
-pub(crate) fn wake<G>(
+pub(crate) fn wake<G, T>(
     mut state: G,
-    wakers_of: impl Fn(&mut G) -> &mut Vec<Waker>,
+    noted_in: impl Fn(&mut G) -> &mut Noted,
+    spent_in: impl Fn(&mut G) -> Option<T>,
     lock: impl Fn() -> G,
 ) {
+    if noted_in(&mut state).is_waking {
+        return;
+    }
     loop {
-        let noted = wakers_of(&mut state);
+        let noted = noted_in(&mut state);
         let mut some = [const { None }; AT_ONCE];
-        let count = noted.len().min(AT_ONCE);
-        for (place, waker) in some.iter_mut().zip(noted.drain(..count)) {
+        let count = noted.wakers.len().min(AT_ONCE);
+        for (place, waker) in some.iter_mut().zip(noted.wakers.drain(..count)) {
             *place = Some(waker);
         }
-        let is_all = noted.is_empty();
-        drop(state);
-        crate::wake::all(some.into_iter().flatten());
-        if is_all {
+        noted.is_waking = true;
+        let spent = if count == 0 {
+            spent_in(&mut state)
+        } else {
+            None
+        };
+        if count == 0 && spent.is_none() {
+            noted_in(&mut state).is_waking = false;
             return;
         }
+        drop(state);
+        crate::wake::all(some.into_iter().flatten());
+        crate::wake::let_go(spent);
         state = lock();
     }
 }

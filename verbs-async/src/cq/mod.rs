@@ -285,8 +285,13 @@ impl Shared {
 
     /// Unlocks, and wakes whom was noted.
     fn leave(&self, state: MutexGuard<'_, State>) {
-        if !state.wakers.is_empty() {
-            crate::noted::wake(state, |state| &mut state.wakers, || self.state.lock());
+        if state.noted.is_due() {
+            crate::noted::wake(
+                state,
+                |state| &mut state.noted,
+                |_| None::<()>,
+                || self.state.lock(),
+            );
         }
     }
 }

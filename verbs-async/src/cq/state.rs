@@ -10,6 +10,7 @@ use verbs_channel::verbs_core::{CompletionQueue, EventType, PollError, PollSlot,
 
 use crate::error::Error;
 use crate::events::Subscription;
+use crate::noted::Noted;
 
 /// What stands behind a queue's lock.
 pub(super) struct State {
@@ -28,7 +29,7 @@ pub(super) struct State {
     pub(super) failed: Option<Failure>,
     room: [PollSlot; ROOM],
     // To be woken when the lock is free.
-    pub(super) wakers: Vec<Waker>,
+    pub(super) noted: Noted,
 }
 
 /// A completion, and its place among all that were polled.
@@ -69,7 +70,7 @@ impl State {
             armed: false,
             failed: None,
             room: [const { PollSlot::new() }; ROOM],
-            wakers: Vec::new(),
+            noted: Noted::new(),
         }
     }
 
@@ -119,7 +120,7 @@ impl State {
             }) = self.waiters.get_mut(key)
         {
             *found = Some(polled);
-            self.wakers.extend(waker.take());
+            self.noted.extend(waker.take());
             if let Some(behind) = behind.take() {
                 self.by_wr_id.insert(*wr_id, behind);
             }
@@ -133,7 +134,7 @@ impl State {
         }
         for (_, waiter) in &mut self.waiters {
             if let Waiter::Any(waker) = waiter {
-                self.wakers.extend(waker.take());
+                self.noted.extend(waker.take());
             }
         }
     }
@@ -250,7 +251,7 @@ impl State {
         self.failed.get_or_insert(failure);
         for (_, waiter) in &mut self.waiters {
             let (Waiter::Any(waker) | Waiter::One { waker, .. }) = waiter;
-            self.wakers.extend(waker.take());
+            self.noted.extend(waker.take());
         }
     }
 }

@@ -93,7 +93,7 @@ impl<R: Ring> State<R> {
             }
             Started::Refused(refusal) => {
                 head.stage = Stage::Refused(work.refused(refusal));
-                self.wakers.extend(head.waker.take());
+                self.noted.extend(head.waker.take());
             }
         }
         self.leave_line(channel, queue, gap);

@@ -19,6 +19,9 @@
 //! *Invariant:* when the lock is free and somebody waits, then all that is known to have ended has
 //! been noticed, and the queue is armed or an announcement is on its way.
 //!
+//! *Invariant:* a task that is woken may drive in place, and find others: it leaves them to whoever
+//! has woken it. So nothing recurses, and a waker that does long work delays others.
+//!
 //! *Invariant:* no waker is cloned, woken or dropped, no outcome dropped, and no notifier called,
 //! under the lock.
 
@@ -109,14 +112,8 @@ impl<R: Ring> Driver<R> {
     /// What is in line is taken out of it. What is in flight stays, with its buffers.
     pub(crate) fn abandon(&self, begun: Begun<R::Ticket>) {
         let mut state = self.state.lock();
-        let dropped = state.abandon(begun);
+        state.abandon(begun);
         self.leave(state);
-        // One by one: two that panic at once would end the process.
-        if let Some((work, outcome, wait)) = dropped {
-            wake::let_go(work);
-            wake::let_go(outcome);
-            wake::let_go(wait);
-        }
     }
 
     /// The ring's completions are announced.
@@ -224,17 +221,13 @@ impl<R: Ring> Driver<R> {
             state.notice_all();
         }
         while let Some(words) = state.ring.next_words() {
-            state.wakers.push(words);
+            state.noted.push(words);
         }
-        let mut spent = state.spent.pop();
-        if state.wakers.is_empty() {
-            drop(state);
-        } else {
-            noted::wake(state, |state| &mut state.wakers, || self.state.lock());
-        }
-        while let Some(outcome) = spent {
-            wake::let_go(outcome);
-            spent = self.state.lock().spent.pop();
-        }
+        noted::wake(
+            state,
+            |state| &mut state.noted,
+            |state| state.spent.pop(),
+            || self.state.lock(),
+        );
     }
 }

@@ -8,6 +8,7 @@ use slab::Slab;
 
 use super::line::{InLine, Line, Stage};
 use super::work::{Begun, Ring, Started, Work};
+use crate::noted::Noted;
 
 /// What stands behind the lock.
 pub(super) struct State<R: Ring> {
@@ -24,9 +25,9 @@ pub(super) struct State<R: Ring> {
     // How long an operation polls before it goes to sleep.
     pub(super) busy_poll: Duration,
     // To be woken when the lock is free.
-    pub(super) wakers: Vec<Waker>,
-    // To be dropped then.
-    pub(super) spent: Vec<R::Outcome>,
+    pub(super) noted: Noted,
+    // To be dropped then, one by one: two that panic at once would end the process.
+    pub(super) spent: Vec<Spent<R>>,
 }
 
 /// Who waits for work that is in flight.
@@ -55,7 +56,7 @@ impl<R: Ring> State<R> {
             in_line: Slab::new(),
             channels: Vec::new(),
             busy_poll: Duration::ZERO,
-            wakers: Vec::new(),
+            noted: Noted::new(),
             spent: Vec::new(),
         }
     }
@@ -114,7 +115,8 @@ impl<R: Ring> State<R> {
     #[inline]
     pub(super) fn is_due(&self) -> bool {
         let is_unnoticed = self.wanted > 0 && self.ring.has_ended();
-        let is_noted = !self.wakers.is_empty() || !self.spent.is_empty();
+        let is_spent = !self.spent.is_empty() && !self.noted.is_waking();
+        let is_noted = self.noted.is_due() || is_spent;
         is_unnoticed || is_noted || self.ring.has_words()
     }
 
@@ -127,7 +129,7 @@ impl<R: Ring> State<R> {
         }
         match self.ring.arm() {
             Ok(()) => self.armed = true,
-            Err(says) => self.wakers.push(says),
+            Err(says) => self.noted.push(says),
         }
         self.collect(own);
     }
@@ -168,10 +170,10 @@ impl<R: Ring> State<R> {
     /// Tells whoever waits for it that work has ended, and goes on with what waits for its place.
     fn notice(&mut self, ended: R::Ticket) {
         match self.unwait(ended) {
-            Some(Wait::Task(waker)) => self.wakers.push(waker),
+            Some(Wait::Task(waker)) => self.noted.push(waker),
             Some(Wait::Abandoned) => {
                 let outcome = self.ring.take(ended);
-                self.spent.extend(outcome);
+                self.spent.extend(outcome.map(Spent::Outcome));
             }
             None => {}
         }
@@ -189,7 +191,7 @@ impl<R: Ring> State<R> {
             && self.is_empty(channel, *queues)
         {
             let waker = self.set_drained(channel, None);
-            self.wakers.extend(waker);
+            self.noted.extend(waker);
         }
     }
 
@@ -241,37 +243,42 @@ impl<R: Ring> State<R> {
         Some(wait)
     }
 
-    /// Nobody wants the operation's outcome any more. What has to be dropped, where nothing is
-    /// locked.
-    #[must_use]
-    pub(super) fn abandon(&mut self, begun: Begun<R::Ticket>) -> Option<Dropped<R>> {
+    /// Nobody wants the operation's outcome any more.
+    pub(super) fn abandon(&mut self, begun: Begun<R::Ticket>) {
         let ticket = match begun {
             Begun::Posted(ticket) => ticket,
             Begun::InLine(key) => {
-                let op = self.in_line.try_remove(key)?;
+                let Some(op) = self.in_line.try_remove(key) else {
+                    return;
+                };
+                let waker = op.waker.map(Wait::Task);
                 match op.stage {
                     Stage::Posted(ticket) => ticket,
                     Stage::Waiting(work, gap) => {
                         self.leave_line(op.channel, op.queue, gap);
                         // It may have been all that kept the next from its place.
                         self.changed(op.channel);
-                        return Some((Some(work), None, op.waker.map(Wait::Task)));
+                        self.spent.push(Spent::Work(work));
+                        self.spent.extend(waker.map(Spent::Wait));
+                        return;
                     }
                     Stage::Refused(outcome) => {
-                        return Some((None, Some(outcome), op.waker.map(Wait::Task)));
+                        self.spent.push(Spent::Outcome(outcome));
+                        self.spent.extend(waker.map(Spent::Wait));
+                        return;
                     }
                 }
             }
         };
-        let outcome = self.ring.take(ticket);
-        if outcome.is_some() {
+        if let Some(outcome) = self.ring.take(ticket) {
             // Nobody waits for what is known to have ended.
-            return Some((None, outcome, None));
+            self.spent.push(Spent::Outcome(outcome));
+            return;
         }
-        let waker = self.wait(ticket, Wait::Abandoned);
+        let replaced = self.wait(ticket, Wait::Abandoned);
+        self.spent.extend(replaced.map(Spent::Wait));
         // Its buffers are to come back even if nobody waits for anything.
         self.turn(None);
-        Some((None, None, waker))
     }
 
     /// Has this woken when nothing is left in these queues of a channel. The waker from before is the
@@ -312,9 +319,10 @@ impl<R: Ring> State<R> {
     }
 }
 
-/// What an operation leaves behind.
-pub(super) type Dropped<R> = (
-    Option<<R as Ring>::Work>,
-    Option<<R as Ring>::Outcome>,
-    Option<Wait>,
-);
+/// What is to be dropped where nothing is locked.
+#[expect(dead_code, reason = "it is dropped, and not looked at")]
+pub(super) enum Spent<R: Ring> {
+    Work(R::Work),
+    Outcome(R::Outcome),
+    Wait(Wait),
+}

@@ -64,6 +64,7 @@ pub(crate) struct State {
     pub(crate) free: Vec<[usize; 2]>,
     places: usize,
     slots: Vec<Option<Slot>>,
+    vacant: Vec<usize>,
     // What the driver can find, in its order.
     done: VecDeque<(Ticket, End)>,
     // What a poll has found, and the driver has not asked for.
@@ -189,6 +190,7 @@ impl State {
         let end = self.slot(ticket).end?;
         self.known.retain(|known| *known != ticket);
         let Work { id, buffer, .. } = self.slots[ticket.slot].take()?.work;
+        self.vacant.push(ticket.slot);
         Some(Outcome {
             id,
             end,
@@ -241,8 +243,7 @@ impl driver::Work<FakeRing> for Work {
         }
         *free -= self.places;
         state.posted.push(self.id);
-        let slot = state.slots.iter().position(Option::is_none);
-        let slot = slot.unwrap_or_else(|| {
+        let slot = state.vacant.pop().unwrap_or_else(|| {
             state.slots.push(None);
             state.slots.len() - 1
         });

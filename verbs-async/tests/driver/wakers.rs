@@ -281,6 +281,76 @@ fn however_many_sleep_all_are_woken() {
 }
 
 #[test]
+fn wakers_that_poll_in_place_need_no_stack_however_many_are_woken() {
+    /// Polls its operation where it is woken, and then abandons another, whose outcome is there.
+    struct InPlace {
+        driver: Arc<Driver<FakeRing>>,
+        keys: [Begun<Ticket>; 2],
+        done: Arc<AtomicUsize>,
+    }
+    impl Wake for InPlace {
+        fn wake(self: Arc<Self>) {
+            let [own, other] = self.keys;
+            let mut cx = Context::from_waker(Waker::noop());
+            if self.driver.poll::<Outcome>(&own, &mut cx).is_ready() {
+                self.done.fetch_add(1, Ordering::Relaxed);
+            }
+            self.driver.abandon(other);
+        }
+    }
+    const COUNT: usize = 60_000;
+    let run = || {
+        let bench = Bench::new(2 * COUNT);
+        let done = Arc::<AtomicUsize>::default();
+        for id in 0..COUNT {
+            let keys = [2 * id, 2 * id + 1].map(|id| bench.start(id));
+            let waker = Waker::from(Arc::new(InPlace {
+                driver: Arc::clone(&bench.driver),
+                keys,
+                done: Arc::clone(&done),
+            }));
+            assert!(bench.poll_with(keys[0], &waker).is_pending());
+        }
+        bench.driver.with(None, |ring| ring.0.lock().give_up());
+        assert_eq!(done.load(Ordering::Relaxed), COUNT);
+        assert_eq!(bench.card.gone(), 2 * COUNT);
+    };
+    let thread = std::thread::Builder::new().stack_size(2 << 20).spawn(run);
+    thread.unwrap().join().unwrap();
+}
+
+#[test]
+fn buffers_that_abandon_others_as_they_go_need_no_stack_however_many_they_are() {
+    const COUNT: usize = 60_000;
+    let run = || {
+        let bench = Bench::new(COUNT);
+        // Each abandons the next, which has ended, when its own buffer goes.
+        let mut next = None;
+        let mut first = None;
+        for id in 0..COUNT {
+            let mut work = bench.card.work(id, 0);
+            if let Some(next) = next.take() {
+                let driver = Arc::downgrade(&bench.driver);
+                work.buffer.hook = Some(Box::new(move || {
+                    if let Some(driver) = driver.upgrade() {
+                        driver.abandon(next);
+                    }
+                }));
+            }
+            let key = bench.start_on(0, work);
+            first = Some(key);
+            next = Some(key);
+        }
+        bench.driver.abandon(first.unwrap());
+        bench.driver.with(None, |ring| ring.0.lock().give_up());
+        bench.driver.announced();
+        assert_eq!(bench.card.gone(), COUNT);
+    };
+    let thread = std::thread::Builder::new().stack_size(2 << 20).spawn(run);
+    thread.unwrap().join().unwrap();
+}
+
+#[test]
 fn a_waker_that_panics_leaves_nobody_asleep() {
     struct Panics;
     /// What its panic leaves behind.

@@ -1,7 +1,8 @@
 //! Awaited queues: to whom completions go, and what is kept for whom.
 
-use std::future::Future as _;
-use std::pin::pin;
+use std::future::Future;
+use std::pin::{Pin, pin};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 
@@ -288,4 +289,50 @@ fn a_wait_allocates_nothing_once_the_queue_is_warm() {
     let before = allocations();
     (1..100).for_each(round);
     assert_eq!(allocations() - before, 0);
+}
+
+#[test]
+fn wakers_that_poll_a_queue_in_place_need_no_stack_however_many_are_woken() {
+    /// Polls its future where it is woken.
+    struct InPlace {
+        future: Mutex<Option<Waits>>,
+        done: Arc<AtomicUsize>,
+    }
+    type Waits = Pin<Box<dyn Future<Output = verbs_async::Result<WorkCompletion>> + Send>>;
+    impl Wake for InPlace {
+        fn wake(self: Arc<Self>) {
+            let future = self.future.lock().unwrap().take();
+            let mut future = future.expect("it is woken once");
+            let mut cx = Context::from_waker(Waker::noop());
+            if future.as_mut().poll(&mut cx).is_ready() {
+                self.done.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+    const COUNT: usize = 60_000;
+    let run = || {
+        let bench = Bench::new();
+        let cq = bench.cq();
+        let finished = Arc::<AtomicUsize>::default();
+        for wr_id in 0..COUNT {
+            let mut future: Waits = Box::pin(cq.poll_wr_id(wr_id as u64));
+            let waiter = Arc::new(InPlace {
+                future: Mutex::default(),
+                done: Arc::clone(&finished),
+            });
+            let waker = Waker::from(Arc::clone(&waiter));
+            assert!(
+                future
+                    .as_mut()
+                    .poll(&mut Context::from_waker(&waker))
+                    .is_pending()
+            );
+            *waiter.future.lock().unwrap() = Some(future);
+        }
+        done(0..COUNT as u64);
+        bench.announce([cq.cq()]);
+        assert_eq!(finished.load(Ordering::Relaxed), COUNT);
+    };
+    let thread = std::thread::Builder::new().stack_size(2 << 20).spawn(run);
+    thread.unwrap().join().unwrap();
 }
