@@ -39,7 +39,9 @@ bitflags::bitflags! {
         /// The memory is backed by huge pages.
         #[doc(alias = "IBV_ACCESS_HUGETLB")]
         const HUGETLB = IBV_ACCESS_HUGETLB.0;
-        /// The device may reorder its writes; faster on some hosts, a hint elsewhere.
+        /// The device may write the bytes of a message, and of several, in any order; faster on
+        /// some hosts, a hint elsewhere. They are in place when the completion that announces them,
+        /// or a later one, has been polled, and not before: a flag in the memory announces nothing.
         #[doc(alias = "IBV_ACCESS_RELAXED_ORDERING")]
         const RELAXED_ORDERING = IBV_ACCESS_RELAXED_ORDERING.0;
 

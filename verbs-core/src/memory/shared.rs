@@ -17,8 +17,28 @@ use crate::{Error, ProtectionDomain, Refused, Result};
 /// It owns its buffer. Since the peer may write at any moment, no `&[u8]` to it exists: bytes are
 /// copied in and out, or reached through atomics. Leaking the region leaks the buffer too.
 ///
-/// What one [`read`](Self::read) or [`write`](Self::write) copies is not one moment of a buffer
-/// that the peer writes to meanwhile: agree on a flag or a message first.
+/// # What threads and peers see of each other
+///
+/// - Any number of threads may [`read`](Self::read), [`write`](Self::write) and use
+///   [`atomic_u64`](Self::atomic_u64) at once. Each byte is always reached in the same way: through
+///   the aligned 8 bytes that it is in, as one atomic, or alone where these are not all in the
+///   region.
+/// - A copy is made of such atomics, with relaxed ordering. So an aligned word is never torn between
+///   threads of this program, and a longer copy is not one moment of the buffer.
+/// - What a peer wrote is there once a completion that follows it has been polled: of a later message,
+///   or of a write with immediate, on the same queue pair. This holds always, and it is the only
+///   order that the verbs promise.
+/// - A flag in memory, which a peer writes last and this side loads with
+///   [`Acquire`](Ordering::Acquire), is no such completion. It works with devices and hosts that
+///   write to memory in order, which most do, and it does not work for a region with
+///   [`RELAXED_ORDERING`](AccessFlags::RELAXED_ORDERING): there the flag may arrive before the data.
+///
+/// # Cost
+///
+/// A copy is one load or one store for each aligned 8 bytes. At each end that covers a part of such a
+/// word, [`write`](Self::write) is a compare-and-swap of the word, which a peer that writes to the
+/// other part delays. Bytes at the edges of a region that is not aligned are copied one by one, 14 at
+/// most.
 #[doc = man!("ibv_reg_mr")]
 #[doc(alias = "ibv_mr")]
 pub struct SharedRegion<B: Buffer + 'static> {
@@ -119,8 +139,9 @@ impl<B: Buffer + 'static> SharedRegion<B> {
 
     /// The 8 bytes at `offset` as an atomic number, in this machine's byte order.
     ///
-    /// The target of a peer's atomics, or a flag that its write sets: load it with
-    /// [`Acquire`](Ordering::Acquire) and what the peer wrote before is visible after.
+    /// The target of a peer's atomics, or a number that the threads of this program share. As a flag
+    /// that a peer's write sets, it says nothing about what that peer wrote before unless the
+    /// device writes in order: see [the type](Self#what-threads-and-peers-see-of-each-other).
     ///
     /// Whether a *local* atomic is atomic towards the card too is told by
     /// [`DeviceAttr::atomic_cap`](crate::DeviceAttr::atomic_cap).
@@ -201,30 +222,24 @@ impl<B: Buffer + 'static> SharedRegion<B> {
     }
 
     /// The memory at `at`, and how many of the next `left` bytes are in it; `None` for none.
-    ///
-    /// A byte is always reached in the same way, since atomics of different sizes must not meet: as
-    /// a part of its aligned word, or by itself where that word is not within the region.
     #[inline]
     fn cell(&self, at: *mut u8, left: usize) -> Option<Cell<'_>> {
         if left == 0 {
             return None;
         }
-        let first = self.as_ptr();
-        let start = at.addr() % WORD;
-        let word = at.wrapping_sub(start);
-        let end = first.addr() + self.len();
-        if word.addr() < first.addr() || word.addr() + WORD > end {
+        let Some(start) = place_in_word(self.as_ptr().addr(), self.len(), at.addr()) else {
             // SAFETY: `at` is within the region, which lives as long as this borrow, and nobody
-            // borrows its bytes.
+            // borrows its bytes. Every access to this byte is of this size.
             let byte = unsafe { AtomicU8::from_ptr(at) };
             return Some(Cell {
                 memory: Memory::Byte(byte),
                 start: 0,
                 len: 1,
             });
-        }
+        };
+        let word = at.wrapping_sub(start).cast();
         // SAFETY: the word is aligned and within the region; else as above.
-        let memory = Memory::Word(unsafe { AtomicU64::from_ptr(word.cast()) });
+        let memory = Memory::Word(unsafe { AtomicU64::from_ptr(word) });
         let len = left.min(WORD - start);
         Some(Cell { memory, start, len })
     }
@@ -242,6 +257,23 @@ enum Memory<'a> {
     Word(&'a AtomicU64),
 }
 
+/// Where in its aligned word the byte at address `at` is; `None` if that word is not all within the
+/// `len` bytes from `first` on, of which the byte is one.
+///
+/// It depends on nothing else, so a byte is always reached in the same way: atomics of different
+/// sizes that meet in the same bytes are undefined.
+#[inline]
+const fn place_in_word(first: usize, len: usize, at: usize) -> Option<usize> {
+    let start = at % WORD;
+    let word = at - start;
+    // No overflow: memory ends before the last address.
+    if word >= first && word + WORD <= first + len {
+        Some(start)
+    } else {
+        None
+    }
+}
+
 impl<B: Buffer + 'static> fmt::Debug for SharedRegion<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.registration.debug(f, "SharedRegion")
@@ -249,3 +281,24 @@ impl<B: Buffer + 'static> fmt::Debug for SharedRegion<B> {
 }
 
 const WORD: usize = size_of::<u64>();
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_byte_is_reached_through_its_word_where_that_is_within_the_region() {
+        for first in 64..64 + WORD {
+            for len in 1..4 * WORD {
+                let within = first..first + len;
+                for at in within.clone() {
+                    let mut word = (at / WORD * WORD)..(at / WORD * WORD + WORD);
+                    let whole = word.all(|byte| within.contains(&byte));
+                    let place = whole.then_some(at % WORD);
+                    let found = place_in_word(first, len, at);
+                    assert_eq!(found, place, "byte {at} of {within:?}");
+                }
+            }
+        }
+    }
+}

@@ -1,5 +1,9 @@
 //! Registration: which memory, with which rights, and why not.
 
+use std::ptr::NonNull;
+use std::sync::atomic::Ordering;
+use std::thread;
+
 use verbs_core::{AccessFlags, Buffer, Error, ErrorKind, MemoryRegion, SharedRegion};
 
 use crate::library::{assert_all_is_well, ladder, with};
@@ -180,6 +184,82 @@ fn shared_bytes_are_copied_within_their_region() {
     assert!(shared.read(100, &mut []).is_ok());
 }
 
+/// A buffer that begins and ends within a word.
+struct Unaligned(Box<[u64]>);
+
+// SAFETY: the box stays where it is and owns its bytes, and the part is always the same.
+unsafe impl Buffer for Unaligned {
+    fn bytes(&mut self) -> NonNull<[u8]> {
+        let bytes = self.0.bytes().cast::<u8>();
+        // SAFETY: the box has at least 3 words.
+        NonNull::slice_from_raw_parts(unsafe { bytes.add(3) }, 8 * self.0.len() - 8)
+    }
+}
+
+/// Threads that copy bytes in and out, while another loads and adds words. Each word that a copy
+/// covers whole is copied as one; and under Miri, atomics of different sizes that meet are found.
+#[test]
+fn copies_of_bytes_and_atomics_of_words_meet_in_a_region() {
+    const ROUNDS: u8 = if cfg!(miri) { 4 } else { 200 };
+    let (_, pd, _) = ladder();
+    let buffer = Unaligned(vec![0; 4].into_boxed_slice());
+    let shared = pd.reg_shared(buffer, AccessFlags::REMOTE).unwrap();
+    // Bytes 5 to 12 and 13 to 20 are words; 0 to 4 and 21 to 23 are parts of two more.
+    assert_eq!((shared.len(), shared.as_ptr().align_offset(8)), (24, 5));
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            for round in 0..ROUNDS {
+                shared.write(5, &[round; 8]).unwrap();
+                // Of every kind of piece, and over all of them.
+                for (offset, len) in [(0, 5), (3, 4), (6, 3), (10, 6), (21, 3), (0, 24)] {
+                    shared.write(offset, &[round; 24][..len]).unwrap();
+                }
+            }
+        });
+        scope.spawn(|| {
+            for _ in 0..ROUNDS {
+                let mut bytes = [0; 24];
+                shared.read(0, &mut bytes).unwrap();
+                shared.read(2, &mut bytes[..9]).unwrap();
+            }
+        });
+        let word = shared.atomic_u64(13).unwrap();
+        for _ in 0..ROUNDS {
+            word.fetch_or(0, Ordering::Relaxed);
+            word.load(Ordering::Acquire);
+        }
+    });
+    let mut bytes = [0; 24];
+    shared.read(0, &mut bytes).unwrap();
+    assert_eq!(bytes, [ROUNDS - 1; 24]);
+    // What is around the region is as it was.
+    let Unaligned(words) = shared.dereg().unwrap();
+    let around = (words[0].to_ne_bytes(), words[3].to_ne_bytes());
+    assert_eq!((&around.0[..3], &around.1[3..]), (&[0; 3][..], &[0; 5][..]));
+}
+
+#[test]
+fn a_word_that_is_copied_is_never_torn() {
+    const ROUNDS: usize = if cfg!(miri) { 20 } else { 20_000 };
+    let (_, pd, _) = ladder();
+    let shared = pd.reg_shared(vec![0_u64], AccessFlags::REMOTE).unwrap();
+    thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            for round in 0..ROUNDS {
+                let byte = if round % 2 == 0 { 0xff } else { 0 };
+                shared.write(0, &[byte; 8]).unwrap();
+            }
+        });
+        while !writer.is_finished() {
+            let word = shared.atomic_u64(0).unwrap().load(Ordering::Relaxed);
+            assert!([0, u64::MAX].contains(&word), "{word:#x}");
+            let mut bytes = [0; 8];
+            shared.read(0, &mut bytes).unwrap();
+            assert!([[0; 8], [0xff; 8]].contains(&bytes), "{bytes:?}");
+        }
+    });
+}
+
 #[test]
 fn an_atomic_is_aligned_and_within() {
     let (_, pd, _) = ladder();
@@ -189,7 +269,7 @@ fn an_atomic_is_aligned_and_within() {
     shared
         .atomic_u64(8)
         .unwrap()
-        .store(0x0102, std::sync::atomic::Ordering::Relaxed);
+        .store(0x0102, Ordering::Relaxed);
     let mut bytes = [0; 8];
     shared.read(8, &mut bytes).unwrap();
     assert_eq!(u64::from_ne_bytes(bytes), 0x0102);
