@@ -97,6 +97,7 @@ mod event;
 mod fd;
 mod gid;
 mod handle;
+mod logged;
 mod macros;
 mod memory;
 mod path;

@@ -17,7 +17,7 @@ use super::range::part;
 use super::{AccessFlags, Buffer, GatherElement, ScatterElement};
 use crate::handle::Handle;
 use crate::macros::man;
-use crate::{Error, ProtectionDomain, Refused, Result, ret};
+use crate::{Error, ProtectionDomain, Refused, Result, logged, ret};
 
 /// A memory region (MR) that only this program and its own work requests touch.
 ///
@@ -264,9 +264,9 @@ impl<B: Buffer> Drop for Registration<B> {
         if let Err(error) = mr.close() {
             let len = self.len;
             let error = error.chain();
-            log::error!(
-                "leaked a memory region and its {len} bytes, which the card may still reach: {error}"
-            );
+            logged::error(format_args!(
+                "leaked a memory region and its {len} bytes, which the device may still reach: {error}"
+            ));
             return;
         }
         // SAFETY: it was initialised by `new`, and nothing reaches the bytes any more.

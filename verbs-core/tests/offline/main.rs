@@ -23,6 +23,7 @@ mod events;
     reason = "other crates' tests use the rest of it"
 )]
 mod library;
+mod logger;
 mod memory;
 mod modify;
 mod path;

@@ -1,0 +1,17 @@
+//! What a `Drop` tells the log, whose panic must go no further.
+
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// Logs an error.
+///
+/// A logger is the program's own code, and it may panic. That panic ends here: one that escapes from
+/// a `Drop` while another panic unwinds aborts the process, and one that escapes at any other time
+/// leaves the caller in the middle of what it ends. The panic hook has reported it by then.
+pub(crate) fn error(line: fmt::Arguments<'_>) {
+    let logged = catch_unwind(AssertUnwindSafe(|| log::error!("{line}")));
+    if let Err(panic) = logged {
+        #[expect(clippy::mem_forget, reason = "dropping it may panic once more")]
+        std::mem::forget(panic);
+    }
+}
