@@ -1,5 +1,6 @@
 //! Making channels: every knob and its default, and what is prepared but not connected.
 
+use std::io;
 use std::net::{TcpListener, TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
@@ -12,8 +13,9 @@ use verbs_core::{
 use crate::channel::Channel;
 use crate::engine::{Engine, Patience};
 use crate::error::Result;
-use crate::exchange::{Exchange, tcp};
+use crate::exchange::{Exchange, ExchangeError, tcp};
 use crate::group::{ChannelGroup, ConnectedMember, PreparedMember};
+use crate::peer::PeerTimeout;
 use crate::wait::PollStrategy;
 
 /// What a channel is made with, kept to make it anew.
@@ -85,6 +87,14 @@ pub(crate) struct Config {
     /// of an aborted channel are waited for; 1 s unless set.
     #[builder(default = Duration::from_secs(1))]
     drain_timeout: Duration,
+    /// How soon it is noticed that the peer's host has died: 10 s unless set. It is TCP that finds
+    /// that out, in whole seconds, so in no less than 2. `None` watches no peer at all: one that
+    /// closes its end, or whose process ends, is not noticed either.
+    #[builder(
+        default,
+        with = |timeout: impl Into<Option<Duration>>| PeerTimeout(timeout.into())
+    )]
+    pub(crate) peer_timeout: PeerTimeout,
     /// What to do between polls that find nothing; spin, then yield, unless set.
     #[builder(default)]
     strategy: PollStrategy,
@@ -230,6 +240,7 @@ impl Config {
             strategy: self.strategy,
             timeout: self.timeout,
             drain_timeout: self.drain_timeout,
+            peer_timeout: self.peer_timeout.0,
         };
         Engine::new(self.pd.clone(), cq, announcer, patience)
     }
@@ -309,7 +320,8 @@ macro_rules! over_tcp {
                 let deadline = tcp::deadline(timeout);
                 let exchange = Exchange::new(&self.endpoint(), private_data)?;
                 let stream = tcp::connect(peer, deadline)?;
-                tcp::meet(&stream, deadline, exchange, |remote| self.handshake(remote))
+                let met = tcp::meet(&stream, deadline, exchange, |remote| self.handshake(remote));
+                watched(met, Ok(stream))
             }
 
             /// Connects over TCP to the next peer that [`connect`](Self::connect)s, within
@@ -339,15 +351,18 @@ macro_rules! over_tcp {
                 let deadline = tcp::deadline(timeout);
                 let exchange = Exchange::new(&self.endpoint(), private_data)?;
                 let stream = tcp::accept(listener, deadline)?;
-                tcp::meet(&stream, deadline, exchange, |remote| self.handshake(remote))
+                let met = tcp::meet(&stream, deadline, exchange, |remote| self.handshake(remote));
+                watched(met, Ok(stream))
             }
 
             /// Connects to the peer at the other end of a TCP connection, which does the same,
             /// within `timeout`. The peer's private data comes back.
             ///
-            /// The connection stays the caller's: to notice a peer that died (keepalive), or to
-            /// talk on. It is left blocking, its timeouts as they were, and is shut down if the
-            /// peers do not agree.
+            /// The connection stays the caller's, to talk on, and is shut down if the peers do not
+            /// agree. It is left blocking, its timeouts as they were. The channel watches the peer by
+            /// a duplicate, and sets keepalive: so do not shut it down, not even half, before the
+            /// channel is done with, and drop it then. The peer notices that this side has left when
+            /// both the channel and the connection are closed.
             ///
             /// # Errors
             ///
@@ -360,10 +375,39 @@ macro_rules! over_tcp {
             ) -> Result<($connected, Vec<u8>)> {
                 let deadline = tcp::deadline(timeout);
                 let exchange = Exchange::new(&self.endpoint(), private_data)?;
-                tcp::meet(stream, deadline, exchange, |remote| self.handshake(remote))
+                let met = tcp::meet(stream, deadline, exchange, |remote| self.handshake(remote));
+                watched(met, stream.try_clone())
             }
         }
     };
+}
+
+/// Gives a channel the connection over which it has met its peer.
+fn watched<C: WatchPeer>(
+    met: Result<(C, Vec<u8>)>,
+    stream: io::Result<TcpStream>,
+) -> Result<(C, Vec<u8>)> {
+    let (mut connected, private_data) = met?;
+    let stream = stream.map_err(ExchangeError::not_watched)?;
+    connected.watch(stream)?;
+    Ok((connected, private_data))
+}
+
+/// What can watch its peer.
+trait WatchPeer {
+    fn watch(&mut self, stream: TcpStream) -> Result<()>;
+}
+
+impl WatchPeer for Channel {
+    fn watch(&mut self, stream: TcpStream) -> Result<()> {
+        self.watch_peer(stream)
+    }
+}
+
+impl WatchPeer for ConnectedMember {
+    fn watch(&mut self, stream: TcpStream) -> Result<()> {
+        self.watch_peer(stream)
+    }
 }
 
 over_tcp!(PreparedChannel => Channel);

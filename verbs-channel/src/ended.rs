@@ -23,6 +23,7 @@ impl Engine {
             return Ok(Some(Completed::new(ticket, result, Some(kept))));
         }
         if !self.is_done(ticket)? {
+            self.glance_at_peers();
             return Ok(None);
         }
         Ok(self.take(ticket.id))
@@ -98,6 +99,7 @@ impl Engine {
         while self.slots.first_ready().is_none() {
             // An empty poll, too, may have ended work: a queue that cannot be polled has.
             if self.drive() == 0 {
+                self.glance_at_peers();
                 return;
             }
         }

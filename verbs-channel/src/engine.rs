@@ -24,6 +24,7 @@ use crate::error::{DownReason, Refusal, TransportError};
 use crate::list::ScatterList;
 use crate::member::Member;
 use crate::owned::Kept;
+use crate::peer::Peers;
 use crate::slots::{Claim, Id, Slots};
 use crate::teardown::Leak;
 use crate::wait::{Pause, Paused, PollStrategy};
@@ -35,6 +36,7 @@ pub(crate) struct Patience {
     pub(crate) strategy: PollStrategy,
     pub(crate) timeout: Option<Duration>,
     pub(crate) drain_timeout: Duration,
+    pub(crate) peer_timeout: Option<Duration>,
 }
 
 /// A completion queue, its queue pairs, and what is in flight on them.
@@ -44,6 +46,7 @@ pub(crate) struct Engine {
     pub(crate) members: Vec<Member>,
     pub(crate) slots: Table,
     pub(crate) patience: Patience,
+    pub(crate) peers: Peers,
     // Queue pairs that could not be destroyed: they may still complete work on the queue.
     pub(crate) stuck: u32,
     // What of that nobody has said yet, if it is not said at once.
@@ -70,6 +73,7 @@ impl Engine {
             members: Vec::new(),
             slots: Slots::new(),
             patience,
+            peers: Peers::default(),
             stuck: 0,
             leaks: None,
             id: IDS.fetch_add(1, Ordering::Relaxed),
@@ -322,6 +326,7 @@ impl Engine {
 
     #[cold]
     fn pause(&mut self, pause: &mut Pause) -> bool {
+        self.glance_at_peers();
         match pause.after_empty(&self.cq, self.announcer.as_ref()) {
             Ok(Paused::Poll) => true,
             Ok(Paused::Probe) => {

@@ -56,6 +56,13 @@ pub enum DownReason {
     /// The device said so, by an event.
     #[error("the device reports {0:?}")]
     Event(EventType),
+    /// The peer has closed the connection, or its process has ended. Everything that it had sent by
+    /// then has been delivered.
+    #[error("the peer closed the connection")]
+    PeerClosed,
+    /// The peer's host does not answer any more: it died, or the network between is down.
+    #[error("the peer's host does not answer any more")]
+    PeerLost,
     /// Nothing announces its completions any more.
     #[error("nothing announces its completions any more")]
     Unannounced,
@@ -301,6 +308,15 @@ impl From<Error> for io::Error {
         let kind = match error {
             Error::Core(core) => return core.into(),
             Error::Refused(refusal) if refusal.is_backpressure() => io::ErrorKind::WouldBlock,
+            // As TCP has it.
+            Error::Refused(Refusal::Down(DownReason::PeerClosed))
+            | Error::Transport(TransportError::Aborted(DownReason::PeerClosed)) => {
+                io::ErrorKind::ConnectionReset
+            }
+            Error::Refused(Refusal::Down(DownReason::PeerLost))
+            | Error::Transport(TransportError::Aborted(DownReason::PeerLost)) => {
+                io::ErrorKind::TimedOut
+            }
             Error::Refused(Refusal::Down(_)) | Error::Transport(TransportError::Work(_)) => {
                 io::ErrorKind::ConnectionAborted
             }

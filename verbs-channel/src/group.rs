@@ -4,6 +4,8 @@
     reason = "hands the contract of the queue on to the caller"
 )]
 
+use std::io;
+use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use verbs_core::{
@@ -16,7 +18,9 @@ use crate::builder::Config;
 use crate::channel::ChannelMut;
 use crate::engine::Engine;
 use crate::error::{DownReason, Error, JoinError, Result};
+use crate::exchange::ExchangeError;
 use crate::owned::{Completed, Ticket};
+use crate::peer::{Link, Peer};
 use crate::teardown::Leak;
 use crate::wait::PollStrategy;
 
@@ -68,12 +72,15 @@ pub struct Preparer {
 #[derive(Debug)]
 pub struct PreparedMember {
     qp: PreparedQueuePair,
+    peer_timeout: Option<Duration>,
 }
 
 /// A channel of a group that is connected, and can [join](ChannelGroup::join).
 #[derive(Debug)]
 pub struct ConnectedMember {
     qp: QueuePair,
+    peer_timeout: Option<Duration>,
+    link: Option<Link>,
 }
 
 impl ChannelGroup {
@@ -111,7 +118,7 @@ impl ChannelGroup {
     /// # Errors
     ///
     /// [`JoinError`], with the channel: the group is full, or the channel was prepared by another.
-    pub fn join(&mut self, member: ConnectedMember) -> Result<usize, JoinError> {
+    pub fn join(&mut self, mut member: ConnectedMember) -> Result<usize, JoinError> {
         if !member.qp.send_cq().is(self.engine.cq()) {
             return Err(JoinError::new(Error::ForeignMember, member));
         }
@@ -119,7 +126,22 @@ impl ChannelGroup {
         if live >= self.max_channels as usize {
             return Err(JoinError::new(Error::GroupFull(self.max_channels), member));
         }
-        Ok(self.engine.add(member.qp, &self.preparer.config) as usize)
+        let peer = match member.link.take() {
+            None => Peer::default(),
+            Some(link) => match self.engine.peers.watch(link) {
+                Ok(peer) => peer,
+                Err((error, link)) => {
+                    member.link = Some(link);
+                    let error = ExchangeError::not_watched(error).into();
+                    return Err(JoinError::new(error, member));
+                }
+            },
+        };
+        let at = self.engine.add(member.qp, &self.preparer.config) as usize;
+        if let Some(member) = self.engine.members.get_mut(at) {
+            member.peer = peer;
+        }
+        Ok(at)
     }
 
     /// Closes a channel: what is in flight on it is aborted, and its results can still be taken.
@@ -165,6 +187,24 @@ impl ChannelGroup {
             .leaks
             .as_ref()
             .is_some_and(|held| !held.is_empty())
+    }
+
+    /// A descriptor for layers that wait in their own way: readable when
+    /// [`look_at_peers`](Self::look_at_peers) has something to do. From then on the group's own waits
+    /// and polls do not look at the peers.
+    ///
+    /// # Errors
+    ///
+    /// `EMFILE` and the like.
+    pub fn peers_descriptor(&mut self) -> io::Result<OwnedFd> {
+        self.engine.peers_descriptor()
+    }
+
+    /// Takes those channels down whose peer has left, when everything that it sent is delivered. It
+    /// waits for nothing: what cannot be done yet makes the
+    /// [descriptor](Self::peers_descriptor) readable again.
+    pub fn look_at_peers(&mut self) {
+        self.engine.look_at_peers();
     }
 
     /// How long operations on borrowed buffers wait before their channel is aborted; `None` for ever.
@@ -318,7 +358,8 @@ impl Preparer {
     /// Those of [`QueuePair::builder`].
     pub fn prepare(&self) -> Result<PreparedMember> {
         let qp = self.config.queue_pair(&self.cq)?;
-        Ok(PreparedMember { qp })
+        let peer_timeout = self.config.peer_timeout.0;
+        Ok(PreparedMember { qp, peer_timeout })
     }
 }
 
@@ -336,6 +377,24 @@ impl PreparedMember {
     /// Those of [`PreparedQueuePair::handshake`].
     pub fn handshake(self, remote: &QueuePairEndpoint) -> Result<ConnectedMember> {
         let qp = self.qp.handshake(remote)?;
-        Ok(ConnectedMember { qp })
+        Ok(ConnectedMember {
+            qp,
+            peer_timeout: self.peer_timeout,
+            link: None,
+        })
+    }
+}
+
+impl ConnectedMember {
+    /// Has the group watch the peer by this descriptor: as
+    /// [`Channel::watch_peer`](crate::Channel::watch_peer).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Exchange`] if keepalive cannot be set on it.
+    pub fn watch_peer(&mut self, descriptor: impl Into<OwnedFd>) -> Result<()> {
+        let link = Link::new(descriptor.into(), self.peer_timeout);
+        self.link = Some(link.map_err(ExchangeError::not_watched)?);
+        Ok(())
     }
 }

@@ -94,8 +94,25 @@
 //!
 //! A channel on which something failed or was aborted is *down*: it says
 //! [why](Channel::down_reason), refuses work, and [`reset`](Channel::reset) prepares a new one like
-//! it. A reliable connection has no keepalive: with only receives posted, a peer that died is not
-//! noticed, so give those a timeout.
+//! it.
+//!
+//! # When the peer leaves
+//!
+//! A reliable connection has no keepalive, so a channel gives it one: it keeps the TCP connection
+//! over which the peers met. When the peer closes its channel, when its process ends in any way, or
+//! when its host dies, then the channel goes down with [`DownReason::PeerClosed`] or
+//! [`DownReason::PeerLost`], after everything that the peer sent has been delivered. Whatever waits
+//! or polls notices it: an end within some milliseconds (within 100 if it
+//! [sleeps](PollStrategy::Notify)), the death of a host within the channel's
+//! [`peer_timeout`](ChannelBuilder::peer_timeout), 10 s unless set.
+//!
+//! - To leave in order, wait for what you have sent, and drop the channel: the peer gets all of it.
+//! - A peer that is idle, however long, is alive: its host answers TCP's probes.
+//! - Something between the hosts that closes one direction of the TCP connection, or forgets it when
+//!   it is idle, takes the channel down, although RDMA may still work: TCP's probes, a few in each
+//!   `peer_timeout`, keep most firewalls from forgetting. `peer_timeout(None)` watches no peer.
+//! - After a [handshake](PreparedChannel::handshake) by hand, give the channel a descriptor to
+//!   [watch the peer by](Channel::watch_peer); else no peer is watched, and receives need a timeout.
 //!
 //! # What this crate does not do
 //!
@@ -139,6 +156,7 @@ mod list;
 mod member;
 mod operations;
 mod owned;
+mod peer;
 mod pool;
 mod scope;
 mod slots;

@@ -6,6 +6,7 @@ use verbs_core::{QueuePair, WcStatus, WorkError};
 
 use crate::engine::Table;
 use crate::error::{DownReason, Queue, TransportError};
+use crate::peer::Peer;
 use crate::slots::{Claim, Id};
 
 /// A queue pair and its accounts.
@@ -17,6 +18,8 @@ pub(crate) struct Member {
     max: [u32; 2],
     /// Its number is nobody's any more.
     pub(crate) is_removed: bool,
+    /// Its peer, by what shows that peer's end.
+    pub(crate) peer: Peer,
 }
 
 /// Whether a member takes work.
@@ -28,13 +31,14 @@ enum State {
 }
 
 impl Member {
-    pub(crate) const fn new(qp: QueuePair, max_send_wr: u32, max_recv_wr: u32) -> Self {
+    pub(crate) fn new(qp: QueuePair, max_send_wr: u32, max_recv_wr: u32) -> Self {
         let max = [max_send_wr, max_recv_wr];
         Self {
             state: State::Up(qp),
             left: max,
             max,
             is_removed: false,
+            peer: Peer::default(),
         }
     }
 
@@ -114,6 +118,7 @@ impl Member {
 
     /// A failed request has taken its queue pair to ERROR; or it is flushed since this side did.
     pub(crate) fn failed(&mut self, error: WorkError) -> TransportError {
+        self.peer.let_go();
         match self.go_down(DownReason::Work(error)) {
             DownReason::Work(_) => TransportError::Work(error),
             reason if error.status == WcStatus::WR_FLUSH_ERR => TransportError::Aborted(reason),

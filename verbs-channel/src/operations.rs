@@ -1,6 +1,8 @@
 //! Everything that can be done on a channel, whether it is one of its own or one of a group.
 #![expect(unsafe_code, reason = "hands the contract of a post on to the caller")]
 
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use verbs_core::{
@@ -12,9 +14,11 @@ use crate::channel::{Channel, ChannelMut};
 use crate::error::{DownReason, Queue, Rejected, Result, ScopeError};
 #[expect(unused_imports, reason = "named in documentation")]
 use crate::error::{Error, Refusal};
+use crate::exchange::ExchangeError;
 use crate::list::{GatherList, ScatterList};
 use crate::member::Member;
 use crate::owned::Ticket;
+use crate::peer::Link;
 use crate::scope::{self, PollingScope};
 use crate::slots::{Claim, Keeper};
 use crate::work::{Incoming, Outgoing, Work};
@@ -385,6 +389,38 @@ macro_rules! operations {
             pub fn is_idle(&self) -> bool {
                 let (engine, at) = self.shared();
                 engine.members.get(at as usize).is_none_or(Member::is_idle)
+            }
+
+            /// Watches the peer by this descriptor from now on: when it ends, the peer has left, and
+            /// the channel goes down. For handshakes by hand; those over TCP do it by themselves.
+            ///
+            /// It is a socket whose other end the peer keeps as long as its channel (TCP, Unix), or an
+            /// end of a pipe. The channel owns it: when it goes down or is dropped, it closes it, and
+            /// so the peer notices in the same way. Nothing is read from it. A half-closed socket
+            /// (`shutdown(2)`) counts as an end. On TCP, keepalive is set as the channel's
+            /// `peer_timeout` says; if that is `None`, the descriptor is kept and not watched.
+            ///
+            /// What the peer sent before its end is delivered first. Then the channel is
+            /// [down](Self::down_reason), with [`DownReason::PeerClosed`] or
+            /// [`DownReason::PeerLost`]. It is noticed by whatever waits or polls.
+            ///
+            /// # Errors
+            ///
+            /// [`Error::Exchange`] if the descriptor cannot be watched: one of a regular file, or too
+            /// many are open.
+            pub fn watch_peer(&mut self, descriptor: impl Into<OwnedFd>) -> Result<()> {
+                let (engine, at) = self.parts();
+                let link = Link::new(descriptor.into(), engine.patience.peer_timeout);
+                let watched = link.and_then(|link| engine.watch_peer(at, link));
+                Ok(watched.map_err(ExchangeError::not_watched)?)
+            }
+
+            /// The peer's address, if the channel was connected over TCP or has been given a TCP
+            /// socket to [watch the peer by](Self::watch_peer). It stays when the channel is down.
+            #[must_use]
+            pub fn peer_addr(&self) -> Option<SocketAddr> {
+                let (engine, at) = self.shared();
+                engine.members.get(at as usize)?.peer.address()
             }
 
             /// Whether it takes no more work.

@@ -239,7 +239,12 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
     ///
     /// Handles poll by themselves; this is for a loop that looks at none of them.
     pub fn poll(&self) -> usize {
-        self.engine.borrow_mut().drive()
+        let mut engine = self.engine.borrow_mut();
+        let count = engine.drive();
+        if count == 0 {
+            engine.glance_at_peers();
+        }
+        count
     }
 
     #[inline(always)]
@@ -274,8 +279,8 @@ impl ScopedPendingWork<'_, '_> {
     #[must_use = "a failure that is taken here is not reported by the scope"]
     pub fn poll(&mut self) -> Option<Result<WorkSuccess, TransportError>> {
         let mut engine = self.scope.engine.borrow_mut();
-        if engine.slots.is_done(self.id) == Some(false) {
-            engine.drive();
+        if engine.slots.is_done(self.id) == Some(false) && engine.drive() == 0 {
+            engine.glance_at_peers();
         }
         engine.slots.release(self.id).map(|(_, result)| result)
     }

@@ -57,7 +57,9 @@ impl Engine {
             return false;
         };
         member.go_down(reason);
-        member.qp().is_some_and(|qp| qp.to_error().is_ok())
+        let flushes = member.qp().is_some_and(|qp| qp.to_error().is_ok());
+        member.peer.let_go();
+        flushes
     }
 
     /// Takes the ladder from its third step.
@@ -83,6 +85,7 @@ impl Engine {
         let destroyed = member
             .give_up(reason)
             .map_or(Ok(()), verbs_core::QueuePair::close);
+        member.peer.let_go();
         if let Err(error) = destroyed {
             self.stuck(at, error);
         }

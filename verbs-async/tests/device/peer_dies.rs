@@ -44,6 +44,7 @@ fn remote(words: &[u8]) -> RemoteMemoryRegion {
 async fn meet(way: Way, stream: TcpStream) -> (AsyncGroup, AsyncChannel, RemoteMemoryRegion) {
     let context = context();
     let builder = Channel::builder(&context.alloc_pd().unwrap())
+        .peer_timeout(None)
         .ack_timeout(AckTimeout::new(12).unwrap())
         .retry_cnt(MaxAckRetries::new(3).unwrap());
     let group = AsyncGroup::new(builder, 1, &events(way, &context)).unwrap();
@@ -76,7 +77,7 @@ fn receives_alone_wait_as_long_as_they_are_waited_for() {
             let mut receiving = channel.receive(block(&pool, &[1; 8]));
             let another = channel.receive(block(&pool, &[1; 8]));
             child.kill();
-            // A reliable connection has no keepalive: nobody notices.
+            // A reliable connection has no keepalive, and the peer is not watched.
             assert!(within(SOON, &mut receiving).await.is_none());
             assert!(!channel.is_down());
             drop(another);

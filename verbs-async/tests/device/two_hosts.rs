@@ -40,6 +40,7 @@ fn other(test: &Test) -> Option<(bool, TcpStream)> {
 async fn meet(way: Way, stream: TcpStream) -> (AsyncGroup, AsyncChannel) {
     let context = context();
     let builder = Channel::builder(&context.alloc_pd().unwrap())
+        .peer_timeout(None)
         .ack_timeout(AckTimeout::new(17).unwrap())
         .retry_cnt(MaxAckRetries::new(4).unwrap());
     let group = AsyncGroup::new(builder, 1, &events(way, &context)).unwrap();

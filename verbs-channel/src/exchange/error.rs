@@ -79,6 +79,11 @@ pub enum ExchangeError {
 }
 
 impl ExchangeError {
+    pub(crate) fn not_watched(source: io::Error) -> Self {
+        let what = "watch the connection to";
+        Self::Tcp { what, source }
+    }
+
     pub(crate) fn kind(&self) -> io::ErrorKind {
         match self {
             Self::Tcp { source, .. } => source.kind(),

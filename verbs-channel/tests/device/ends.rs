@@ -88,20 +88,23 @@ pub(crate) fn patient(pd: &ProtectionDomain) -> PreparedChannel {
         .unwrap()
 }
 
-/// A channel whose card gives up on a dead peer in about 100 ms.
+/// A channel whose card gives up on a dead peer in about 100 ms, and that does not watch it.
 pub(crate) fn impatient(pd: &ProtectionDomain) -> PreparedChannel {
     Channel::builder(pd)
         .timeout(PATIENCE)
+        .peer_timeout(None)
         .ack_timeout(AckTimeout::new(12).unwrap())
         .retry_cnt(MaxAckRetries::new(3).unwrap())
         .build()
         .unwrap()
 }
 
-/// A channel whose card never gives up: neither on a dead peer, nor on one without a receive.
+/// A channel whose card never gives up: neither on a dead peer, which it does not watch, nor on one
+/// without a receive.
 pub(crate) fn stubborn(pd: &ProtectionDomain) -> PreparedChannel {
     Channel::builder(pd)
         .timeout(PATIENCE)
+        .peer_timeout(None)
         .drain_timeout(SOON)
         .ack_timeout(AckTimeout::new(12).unwrap())
         .retry_cnt(MaxAckRetries::new(7).unwrap())

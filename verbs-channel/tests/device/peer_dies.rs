@@ -70,7 +70,7 @@ fn with_only_receives_posted_a_deadline_ends_it() {
     let (mut child, mut channel, _) = meet(&test, impatient);
     let owned = channel.start_receive(filled(&channel, 1, 64)).unwrap();
     child.kill();
-    // A reliable connection has no keepalive: nobody notices.
+    // A reliable connection has no keepalive, and the peer is not watched.
     assert!(channel.wait(owned, Some(2 * SOON)).unwrap().is_none());
     assert!(!channel.is_down());
     let mut into = zeros(&channel, 64);

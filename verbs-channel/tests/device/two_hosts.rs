@@ -21,11 +21,12 @@ const PORT: u16 = 18601;
 
 type Build = fn(&ProtectionDomain) -> PreparedChannel;
 
-/// A channel whose card gives up on a dead peer in some seconds: two machines that share a busy
+/// A channel whose card gives up on a dead peer in some seconds, and that does not watch it: two machines that share a busy
 /// processor may take a tenth of one for a round trip.
 fn resigned(pd: &ProtectionDomain) -> PreparedChannel {
     Channel::builder(pd)
         .timeout(PATIENCE)
+        .peer_timeout(None)
         .ack_timeout(AckTimeout::new(17).unwrap())
         .retry_cnt(MaxAckRetries::new(4).unwrap())
         .build()

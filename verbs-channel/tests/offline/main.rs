@@ -24,6 +24,7 @@ mod ladder;
 mod log;
 mod mixed;
 mod owned;
+mod peers;
 mod refused;
 mod results;
 mod stuck;

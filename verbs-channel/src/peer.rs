@@ -1,0 +1,547 @@
+//! Peers: how the end of one is noticed.
+//!
+//! A reliable connection has no keepalive: with nothing in flight towards it, a device never finds
+//! out that its peer is gone. So a channel keeps a descriptor that does, the socket over which the
+//! peers met, or one that the user hands over. Nothing is read from it: what counts is that the
+//! system reports its end, which it does when the peer closes its own, when its process ends, and,
+//! by TCP's keepalive, when its host dies.
+//!
+//! ```text
+//! in flight ── a wait finds the completion queue empty, some milliseconds after it last looked
+//!   ▼
+//! epoll set of all descriptors of the engine ── none has ended ──► wait on
+//!   │ one has
+//!   ▼
+//! poll until the queue is empty: what the peer sent is delivered ─► wait for what this side sent,
+//!   │                                                              for GRACE at most
+//!   ▼
+//! flush: queue pair to ERROR; the channel is down ── not flushed within drain_timeout ──► destroy
+//! ```
+//!
+//! No step waits by itself. The set is one descriptor, which a layer above can wait for.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::io::Errno;
+use rustix::net::{self, SocketType, sockopt};
+use rustix::time::{
+    ClockId, Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, clock_gettime,
+    timerfd_create, timerfd_settime,
+};
+
+use crate::engine::Engine;
+use crate::error::{DownReason, Queue};
+
+/// How soon a host that died is noticed; `None` if no peer is watched.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PeerTimeout(pub(crate) Option<Duration>);
+
+impl Default for PeerTimeout {
+    fn default() -> Self {
+        Self(Some(Duration::from_secs(10)))
+    }
+}
+
+/// How often waits, and polls that find nothing, look at the peers. A look is a system call.
+const LOOK: Duration = Duration::from_millis(10);
+
+/// How long what was sent to a peer that has left may still take to complete. A peer that received
+/// something and left at once has acknowledged it, and the acknowledgement may be slower than the
+/// end of its socket.
+const GRACE: Duration = Duration::from_millis(20);
+
+/// What shows the end of a peer, before it belongs to a channel.
+#[derive(Debug)]
+pub(crate) struct Link {
+    descriptor: OwnedFd,
+    address: Option<SocketAddr>,
+    is_watched: bool,
+}
+
+impl Link {
+    /// Takes a descriptor, and has TCP find out within `timeout` if the peer's host dies. Without
+    /// one it is kept open, and no more.
+    pub(crate) fn new(descriptor: OwnedFd, timeout: Option<Duration>) -> io::Result<Self> {
+        let address = net::getpeername(&descriptor).ok().flatten();
+        let address = address.and_then(|address| SocketAddr::try_from(address).ok());
+        let is_stream = sockopt::socket_type(&descriptor) == Ok(SocketType::STREAM);
+        if let Some(timeout) = timeout
+            && address.is_some()
+            && is_stream
+        {
+            keep_alive(&descriptor, timeout)?;
+        }
+        Ok(Self {
+            descriptor,
+            address,
+            is_watched: timeout.is_some(),
+        })
+    }
+}
+
+/// Has TCP probe a silent peer, and give up on it within `timeout`, as far as whole seconds allow.
+fn keep_alive(socket: &OwnedFd, timeout: Duration) -> io::Result<()> {
+    let probes = Probes::within(timeout);
+    sockopt::set_tcp_keepidle(socket, probes.interval)?;
+    sockopt::set_tcp_keepintvl(socket, probes.interval)?;
+    sockopt::set_tcp_keepcnt(socket, probes.count)?;
+    sockopt::set_tcp_user_timeout(socket, probes.user_timeout)?;
+    Ok(sockopt::set_socket_keepalive(socket, true)?)
+}
+
+/// When TCP probes and gives up.
+#[derive(Debug, PartialEq, Eq)]
+struct Probes {
+    /// Between probes, and before the first.
+    interval: Duration,
+    count: u32,
+    /// Milliseconds of silence after which the next probe is not sent, or unacknowledged bytes are
+    /// not sent again.
+    user_timeout: u32,
+}
+
+impl Probes {
+    fn within(timeout: Duration) -> Self {
+        // The silence is noticed when the next probe is due: one interval before the end. TCP takes
+        // whole seconds, and at most 32767.
+        let interval = (timeout.as_secs() / 5).clamp(1, 32767);
+        let silence = timeout.saturating_sub(Duration::from_secs(interval));
+        let silence = silence.clamp(Duration::from_secs(1), Duration::from_secs(1 << 20));
+        let count = silence.as_secs().div_ceil(interval);
+        Self {
+            interval: Duration::from_secs(interval),
+            count: u32::try_from(count).unwrap_or(u32::MAX).clamp(1, 127),
+            user_timeout: u32::try_from(silence.as_millis()).unwrap_or(u32::MAX),
+        }
+    }
+}
+
+/// A member's peer.
+#[derive(Debug, Default)]
+pub(crate) struct Peer {
+    address: Option<SocketAddr>,
+    // Of its descriptor, in the set; 0 without one.
+    token: u64,
+    kept: Option<Kept>,
+}
+
+impl Peer {
+    pub(crate) const fn address(&self) -> Option<SocketAddr> {
+        self.address
+    }
+
+    /// What ended its descriptor, if it is this one.
+    fn end(&self, at: u32, token: u64) -> Option<(u32, DownReason)> {
+        let kept = self.kept.as_ref().filter(|_| self.token == token)?;
+        Some((at, end_of(&kept.descriptor)))
+    }
+
+    /// Closes the descriptor, by which the peer notices that this side is down.
+    pub(crate) fn let_go(&mut self) {
+        self.kept = None;
+    }
+}
+
+/// A descriptor that is kept open, and watched if it has a set.
+#[derive(Debug)]
+struct Kept {
+    descriptor: OwnedFd,
+    set: Option<Arc<OwnedFd>>,
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        if let Some(set) = &self.set {
+            // The user may have a duplicate: then closing this one would leave it in the set. It is
+            // in there, and if it were not there would be nothing to do.
+            let _not_in_it = epoll::delete(set, &self.descriptor);
+        }
+    }
+}
+
+/// The peers of an engine's members.
+#[derive(Debug, Default)]
+pub(crate) struct Peers {
+    // Made with the first that is watched; each that is watched has a clone.
+    set: Option<Arc<OwnedFd>>,
+    // Makes the set readable when something is to be done for one that has left. With it, nobody
+    // looks who was not woken by the set.
+    timer: Option<OwnedFd>,
+    last_token: u64,
+    // By the coarse clock.
+    next_look: Duration,
+    leaving: Vec<Leaving>,
+}
+
+/// A member whose peer has left, while something is still in flight on it.
+#[derive(Clone, Copy, Debug)]
+struct Leaving {
+    at: u32,
+    token: u64,
+    stage: Stage,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Stage {
+    /// It goes down for this reason when what it sent has completed, then at the latest.
+    Sending(DownReason, Instant),
+    /// It is down, and its queue pair is destroyed then.
+    Flushing(Instant),
+}
+
+impl Stage {
+    const fn deadline(&self) -> Instant {
+        match self {
+            Self::Sending(_, deadline) | Self::Flushing(deadline) => *deadline,
+        }
+    }
+}
+
+impl Peers {
+    /// Watches a peer, for a member that is to have it.
+    ///
+    /// # Errors
+    ///
+    /// Those of epoll, with what was given.
+    pub(crate) fn watch(&mut self, link: Link) -> Result<Peer, (io::Error, Link)> {
+        self.last_token += 1;
+        let token = self.last_token;
+        let set = if link.is_watched {
+            match self.add(&link.descriptor, token) {
+                Ok(set) => Some(set),
+                Err(error) => return Err((error, link)),
+            }
+        } else {
+            None
+        };
+        let descriptor = link.descriptor;
+        Ok(Peer {
+            address: link.address,
+            token,
+            kept: Some(Kept { descriptor, set }),
+        })
+    }
+
+    fn add(&mut self, descriptor: &OwnedFd, token: u64) -> io::Result<Arc<OwnedFd>> {
+        let set = Arc::clone(self.set()?);
+        let end = EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR;
+        let once = end | EventFlags::ONESHOT;
+        epoll::add(&set, descriptor, EventData::new_u64(token), once)?;
+        // Room for all that are watched, so that to note their ends allocates nothing.
+        self.leaving.reserve(Arc::strong_count(&set));
+        Ok(set)
+    }
+
+    fn set(&mut self) -> io::Result<&Arc<OwnedFd>> {
+        let set = match self.set.take() {
+            Some(set) => set,
+            None => Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?),
+        };
+        Ok(self.set.insert(set))
+    }
+
+    /// A duplicate of the set, which is readable whenever [`Engine::look_at_peers`] has something to
+    /// do. From then on nobody else looks.
+    fn announce(&mut self) -> io::Result<OwnedFd> {
+        let set = Arc::clone(self.set()?);
+        if self.timer.is_none() {
+            let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
+            let timer = timerfd_create(TimerfdClockId::Monotonic, flags)?;
+            epoll::add(&set, &timer, EventData::new_u64(TIMER), EventFlags::IN)?;
+            self.timer = Some(timer);
+        }
+        set.try_clone()
+    }
+
+    /// Whether it is time to look.
+    #[inline]
+    fn is_due(&mut self) -> bool {
+        match &self.set {
+            Some(set) if self.timer.is_none() => {
+                let is_watching = Arc::strong_count(set) > 1;
+                !self.leaving.is_empty() || (is_watching && self.is_time())
+            }
+            _ => false,
+        }
+    }
+
+    fn is_time(&mut self) -> bool {
+        // It is some milliseconds behind, and costs a fraction of a poll.
+        let now = clock_gettime(ClockId::MonotonicCoarse);
+        let now = Duration::try_from(now).unwrap_or_default();
+        let is_time = now >= self.next_look;
+        if is_time {
+            self.next_look = now + LOOK;
+        }
+        is_time
+    }
+
+    /// Has the set readable when the next of those that leave is due.
+    fn set_timer(&self) {
+        let deadlines = self.leaving.iter().map(|leaving| leaving.stage.deadline());
+        let (Some(timer), Some(next)) = (&self.timer, deadlines.min()) else {
+            return;
+        };
+        // Zero would be never.
+        let left = next.saturating_duration_since(Instant::now());
+        let left = left.max(Duration::from_micros(1));
+        let at = Itimerspec {
+            it_value: Timespec::try_from(left).unwrap_or_default(),
+            ..NEVER
+        };
+        // It fails for a time that is none, and this is one.
+        drop(timerfd_settime(timer, TimerfdTimerFlags::empty(), &at));
+    }
+}
+
+/// The timer's token; no peer has it.
+const TIMER: u64 = u64::MAX;
+
+/// A timer that is not set.
+const NEVER: Itimerspec = Itimerspec {
+    it_interval: Timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    },
+    it_value: Timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    },
+};
+
+impl Engine {
+    /// Gives a member what shows its peer's end.
+    pub(crate) fn watch_peer(&mut self, at: u32, link: Link) -> io::Result<()> {
+        let Some(member) = self.members.get_mut(at as usize) else {
+            return Ok(());
+        };
+        // The one before goes first: it may be the same connection.
+        member.peer = Peer::default();
+        member.peer = self.peers.watch(link).map_err(|(error, _)| error)?;
+        if member.down().is_some() {
+            member.peer.let_go();
+        }
+        Ok(())
+    }
+
+    /// A descriptor that is readable when [`look_at_peers`](Self::look_at_peers) has something to
+    /// do.
+    pub(crate) fn peers_descriptor(&mut self) -> io::Result<OwnedFd> {
+        self.peers.announce()
+    }
+
+    /// Where a poll found nothing: looks at the peers now and then.
+    #[inline]
+    pub(crate) fn glance_at_peers(&mut self) {
+        if self.peers.is_due() {
+            self.look_at_peers();
+        }
+    }
+
+    /// Looks at the peers, and takes those channels down whose peer has left. Waits for nothing.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn look_at_peers(&mut self) {
+        self.see_who_left();
+        if self.peers.leaving.is_empty() {
+            return;
+        }
+        // What they have sent is in the queue, if it was delivered at all.
+        for _ in 0..=self.cq().min_capacity() {
+            if self.drive() == 0 {
+                break;
+            }
+        }
+        let now = Instant::now();
+        let mut next = 0;
+        while let Some(leaving) = self.peers.leaving.get(next).copied() {
+            match self.leave(leaving, now) {
+                Some(stage) => {
+                    if let Some(leaving) = self.peers.leaving.get_mut(next) {
+                        leaving.stage = stage;
+                    }
+                    next += 1;
+                }
+                None => drop(self.peers.leaving.swap_remove(next)),
+            }
+        }
+        self.peers.set_timer();
+    }
+
+    fn see_who_left(&mut self) {
+        let Some(set) = self.peers.set.clone() else {
+            return;
+        };
+        let mut events = [const { MaybeUninit::uninit() }; 16];
+        loop {
+            let seen = match epoll::wait(&set, &mut events, Some(&Timespec::default())) {
+                Ok((seen, _)) => seen,
+                Err(Errno::INTR) => continue,
+                // Of a set that is one, with room for events: there is no other error.
+                Err(_) => return,
+            };
+            if seen.is_empty() {
+                return;
+            }
+            for event in seen {
+                match event.data.u64() {
+                    TIMER => self.stop_timer(),
+                    token => self.has_left(token),
+                }
+            }
+        }
+    }
+
+    /// It is set anew if it is still needed.
+    fn stop_timer(&self) {
+        if let Some(timer) = &self.peers.timer {
+            drop(timerfd_settime(timer, TimerfdTimerFlags::empty(), &NEVER));
+        }
+    }
+
+    fn has_left(&mut self, token: u64) {
+        let mut members = (0..).zip(&self.members);
+        // One that is down has let go of its descriptor.
+        let Some((at, reason)) = members.find_map(|(at, member)| member.peer.end(at, token)) else {
+            return;
+        };
+        let stage = Stage::Sending(reason, Instant::now() + GRACE);
+        self.peers.leaving.push(Leaving { at, token, stage });
+    }
+
+    /// Goes on with a member whose peer has left; what is next, if it is not over.
+    fn leave(&mut self, leaving: Leaving, now: Instant) -> Option<Stage> {
+        let Leaving { at, token, stage } = leaving;
+        let is_over = now >= stage.deadline();
+        let drain_timeout = self.patience.drain_timeout;
+        let member = self.members.get(at as usize)?;
+        if member.peer.token != token {
+            return None;
+        }
+        match stage {
+            // It went down for another reason, and ends by that.
+            Stage::Sending(..) if member.down().is_some() => None,
+            Stage::Sending(reason, _) => {
+                let is_sending = member.credits(Queue::Send) < member.capacity(Queue::Send);
+                if is_sending && !is_over {
+                    return Some(stage);
+                }
+                self.shut_down(at, reason);
+                Some(Stage::Flushing(now + drain_timeout))
+            }
+            Stage::Flushing(_) if member.is_idle() => None,
+            Stage::Flushing(_) if !is_over => Some(stage),
+            Stage::Flushing(_) => {
+                self.destroy(at, DownReason::PeerClosed);
+                None
+            }
+        }
+    }
+}
+
+/// What ended a descriptor.
+fn end_of(descriptor: &OwnedFd) -> DownReason {
+    match sockopt::socket_error(descriptor) {
+        Ok(Err(Errno::CONNRESET | Errno::PIPE | Errno::CONNABORTED)) => DownReason::PeerClosed,
+        // ETIMEDOUT, EHOSTUNREACH and others of the network's.
+        Ok(Err(_)) => DownReason::PeerLost,
+        // An end in order; or no socket, which has no errors.
+        Ok(Ok(())) | Err(_) => DownReason::PeerClosed,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, TcpStream};
+
+    use rustix::net::{AddressFamily, SocketFlags};
+
+    use super::*;
+
+    #[test]
+    fn a_host_that_dies_is_noticed_within_the_timeout() {
+        for (timeout, interval, silence, count) in [
+            (0, 1, 1000, 1),
+            (1, 1, 1000, 1),
+            (2, 1, 1000, 1),
+            (3, 1, 2000, 2),
+            (10, 2, 8000, 4),
+            (60, 12, 48_000, 4),
+            (86_400, 17_280, 69_120_000, 4),
+        ] {
+            let probes = Probes::within(Duration::from_secs(timeout));
+            let expected = Probes {
+                interval: Duration::from_secs(interval),
+                count,
+                user_timeout: silence,
+            };
+            assert_eq!(probes, expected, "{timeout} s");
+        }
+        let probes = Probes::within(Duration::MAX);
+        assert_eq!(probes.interval.as_secs(), 32767);
+    }
+
+    #[test]
+    fn tcp_is_asked_to_find_out() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let address = listener.local_addr().unwrap();
+        for (timeout, is_set) in [(None, false), (Some(Duration::from_secs(10)), true)] {
+            let stream = TcpStream::connect(address).unwrap();
+            let link = Link::new(stream.into(), timeout).unwrap();
+            assert_eq!(link.address, Some(address));
+            let socket = &link.descriptor;
+            assert_eq!(sockopt::socket_keepalive(socket), Ok(is_set));
+            if is_set {
+                let interval = Duration::from_secs(2);
+                assert_eq!(sockopt::tcp_keepidle(socket), Ok(interval));
+                assert_eq!(sockopt::tcp_keepintvl(socket), Ok(interval));
+                assert_eq!(sockopt::tcp_user_timeout(socket), Ok(8000));
+            }
+        }
+    }
+
+    #[test]
+    fn an_error_of_the_network_is_a_peer_that_is_lost() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        drop(listener);
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let socket = net::socket_with(AddressFamily::INET, SocketType::STREAM, flags, None);
+        let socket = socket.unwrap();
+        let nobody = SocketAddrV4::new(Ipv4Addr::LOCALHOST, port);
+        net::connect(&socket, &nobody).unwrap_err();
+        let mut peers = Peers::default();
+        let link = Link::new(socket, None).unwrap();
+        let watched = Link {
+            is_watched: true,
+            ..link
+        };
+        let peer = peers.watch(watched).unwrap();
+        let mut events = [const { MaybeUninit::uninit() }; 1];
+        let (seen, _) = epoll::wait(peers.set().unwrap(), &mut events, None).unwrap();
+        let token = seen[0].data.u64();
+        assert_eq!(peer.end(3, token), Some((3, DownReason::PeerLost)));
+        assert_eq!(peer.end(3, token + 1), None);
+    }
+
+    #[test]
+    fn a_layer_above_is_woken_for_what_could_not_be_done_at_once() {
+        let mut peers = Peers::default();
+        let descriptor = peers.announce().unwrap();
+        let stage = Stage::Flushing(Instant::now() + Duration::from_millis(1));
+        let (at, token) = (0, 1);
+        peers.leaving.push(Leaving { at, token, stage });
+        peers.set_timer();
+        let mut events = [const { MaybeUninit::uninit() }; 1];
+        let (seen, _) = epoll::wait(&descriptor, &mut events, None).unwrap();
+        assert_eq!(seen[0].data.u64(), TIMER);
+        assert!(!peers.is_due(), "nobody looks who was not woken");
+    }
+}

@@ -1,0 +1,452 @@
+//! Peers that leave: noticed by whatever waits or polls, after what they sent, and in bounded time.
+
+use std::io::{self, Read, Write as _};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use verbs_channel::verbs_core::MemoryRegion;
+use verbs_channel::{
+    Channel, ChannelGroup, DownReason, Error, Refusal, ScopeError, TransportError,
+};
+
+use crate::card::{
+    DRAIN, bounded, called, channel, connected, flushes, forget_the_past, pd, posted, region,
+    succeeds,
+};
+
+const CLOSED: DownReason = DownReason::PeerClosed;
+const ENDED: TransportError = TransportError::Aborted(CLOSED);
+
+/// Far longer than a test takes.
+const LONG: Duration = Duration::from_secs(60);
+
+/// A channel, and the peer's end of its connection.
+fn watched() -> (Channel, UnixStream) {
+    let mut channel = channel();
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    channel.watch_peer(ours).unwrap();
+    (channel, theirs)
+}
+
+/// Whether the other end of a connection is closed.
+fn has_ended(mut theirs: impl Read) -> bool {
+    match theirs.read(&mut [0]) {
+        Ok(0) => true,
+        Ok(_) => panic!("something was sent"),
+        Err(error) => {
+            assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+            false
+        }
+    }
+}
+
+/// A group of channels that are connected to themselves.
+fn group(channels: u32) -> (ChannelGroup, Vec<UnixStream>) {
+    let mut group = Channel::builder(&pd())
+        .max_send_wr(4)
+        .max_recv_wr(4)
+        .drain_timeout(DRAIN)
+        .group(channels)
+        .unwrap();
+    let mut theirs = Vec::new();
+    for _ in 0..channels {
+        theirs.push(join(&mut group).1);
+    }
+    (group, theirs)
+}
+
+fn join(group: &mut ChannelGroup) -> (UnixStream, UnixStream) {
+    let member = group.prepare().unwrap();
+    let endpoint = member.endpoint();
+    let mut member = member.handshake(&endpoint).unwrap();
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    member.watch_peer(ours.try_clone().unwrap()).unwrap();
+    let _number = group.join(member).unwrap();
+    forget_the_past();
+    (ours, theirs)
+}
+
+#[test]
+fn a_receive_ends_when_the_peer_has_left() {
+    let (mut channel, theirs) = watched();
+    let mut into = region(&channel);
+    drop(theirs);
+    let ended = bounded(|| channel.receive_timeout(into.scatter_element(..).unwrap(), LONG));
+    assert!(matches!(ended, Err(Error::Transport(ENDED))), "{ended:?}");
+    assert_eq!(channel.down_reason(), Some(CLOSED));
+    let rejected = channel.receive(into.scatter_element(..).unwrap());
+    assert!(
+        matches!(rejected, Err(Error::Refused(Refusal::Down(CLOSED)))),
+        "{rejected:?}"
+    );
+    let kind = io::Error::from(rejected.unwrap_err()).kind();
+    assert_eq!(kind, io::ErrorKind::ConnectionReset);
+}
+
+#[test]
+fn a_wait_without_a_timeout_ends() {
+    let (mut channel, theirs) = watched();
+    let mut into = region(&channel);
+    drop(theirs);
+    let ended = bounded(|| channel.receive(into.scatter_element(..).unwrap()));
+    assert!(matches!(ended, Err(Error::Transport(ENDED))), "{ended:?}");
+}
+
+#[test]
+fn a_peer_that_leaves_during_a_wait_is_noticed() {
+    let (mut channel, theirs) = watched();
+    let mut into = region(&channel);
+    let leaving = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(50));
+        drop(theirs);
+    });
+    let ended = bounded(|| channel.receive(into.scatter_element(..).unwrap()));
+    assert!(matches!(ended, Err(Error::Transport(ENDED))), "{ended:?}");
+    leaving.join().unwrap();
+}
+
+/// Ways to wait for an operation, or only to poll, without any timeout.
+type Way = fn(&mut Channel, MemoryRegion<Vec<u8>>) -> TransportError;
+
+const WAYS: [(&str, Way); 9] = [
+    ("wait", |channel, into| {
+        let ticket = channel.start_receive(into).unwrap();
+        let ended = channel.wait(ticket, None).unwrap().unwrap();
+        assert!(ended.buffer.is_some());
+        ended.result.unwrap_err()
+    }),
+    ("wait_completed", |channel, into| {
+        let _ticket = channel.start_receive(into).unwrap();
+        channel.wait_completed(None).unwrap().result.unwrap_err()
+    }),
+    ("poll", |channel, into| {
+        let ticket = channel.start_receive(into).unwrap();
+        loop {
+            if let Some(ended) = channel.poll(ticket).unwrap() {
+                return ended.result.unwrap_err();
+            }
+        }
+    }),
+    ("next_completed", |channel, into| {
+        let _ticket = channel.start_receive(into).unwrap();
+        loop {
+            if let Some(ended) = channel.next_completed() {
+                return ended.result.unwrap_err();
+            }
+        }
+    }),
+    ("a scope's end", |channel, mut into| {
+        let ended = channel.scope(|scope| {
+            drop(
+                scope
+                    .post_receive(into.scatter_element(..).unwrap())
+                    .unwrap(),
+            );
+            Ok::<_, ()>(())
+        });
+        match ended {
+            Err(ScopeError::AutoPollError(error)) => error,
+            other => panic!("{other:?}"),
+        }
+    }),
+    ("spin_poll", |channel, mut into| {
+        let ended = channel.scope(|scope| {
+            let work = scope.post_receive(into.scatter_element(..).unwrap());
+            Ok::<_, ()>(work.unwrap().spin_poll().unwrap_err())
+        });
+        ended.unwrap()
+    }),
+    ("wait_timeout", |channel, mut into| {
+        let ended = channel.scope(|scope| {
+            let work = scope.post_receive(into.scatter_element(..).unwrap());
+            Ok::<_, ()>(work.unwrap().wait_timeout(LONG).unwrap().unwrap_err())
+        });
+        ended.unwrap()
+    }),
+    ("a handle's poll", |channel, mut into| {
+        let ended = channel.scope(|scope| {
+            let work = scope.post_receive(into.scatter_element(..).unwrap());
+            let mut work = work.unwrap();
+            loop {
+                if let Some(result) = work.poll() {
+                    return Ok::<_, ()>(result.unwrap_err());
+                }
+            }
+        });
+        ended.unwrap()
+    }),
+    ("a scope's poll", |channel, mut into| {
+        let ended = channel.scope(|scope| {
+            let work = scope.post_receive(into.scatter_element(..).unwrap());
+            let mut work = work.unwrap();
+            // Until the queue pair is moved to ERROR, and then some.
+            while !called("ibv_modify_qp") {
+                let _count = scope.poll();
+            }
+            flushes(posted()[0]);
+            while scope.poll() == 0 {}
+            Ok::<_, ()>(work.poll().unwrap().unwrap_err())
+        });
+        ended.unwrap()
+    }),
+];
+
+#[test]
+fn whatever_waits_or_polls_notices_it() {
+    for (name, way) in WAYS {
+        let (mut channel, theirs) = watched();
+        let into = region(&channel);
+        drop(theirs);
+        let error = bounded(|| way(&mut channel, into));
+        assert_eq!(error, ENDED, "{name}");
+        assert_eq!(channel.down_reason(), Some(CLOSED), "{name}");
+    }
+}
+
+#[test]
+fn what_the_peer_sent_is_delivered_first() {
+    let (mut channel, theirs) = watched();
+    for _ in 0..4 {
+        let _ticket = channel.start_receive(region(&channel)).unwrap();
+    }
+    let ids = posted();
+    // More than the first poll finds.
+    ids[..3].iter().copied().for_each(succeeds);
+    drop(theirs);
+    let ended = bounded(|| [(); 4].map(|()| channel.wait_completed(None).unwrap().result));
+    let [first, second, third, last] = ended;
+    first.and(second).and(third).unwrap();
+    assert_eq!(last.unwrap_err(), ENDED);
+}
+
+#[test]
+fn what_arrives_while_the_channel_goes_down_is_delivered() {
+    let (mut channel, theirs) = watched();
+    let tickets = [(); 4].map(|()| channel.start_receive(region(&channel)).unwrap());
+    drop(theirs);
+    // The first poll finds nothing, and the end of the peer is seen.
+    assert!(channel.next_completed().is_none());
+    assert_eq!(channel.down_reason(), Some(CLOSED));
+    posted().into_iter().for_each(succeeds);
+    for ticket in tickets {
+        let ended = bounded(|| channel.wait(ticket, None)).unwrap().unwrap();
+        ended.result.unwrap();
+    }
+}
+
+#[test]
+fn what_is_on_its_way_to_the_peer_may_still_complete() {
+    let (mut channel, theirs) = watched();
+    let receive = channel.start_receive(region(&channel)).unwrap();
+    let send = channel.start_send(region(&channel)).unwrap();
+    drop(theirs);
+    // The end is seen here.
+    assert!(channel.next_completed().is_none());
+    assert!(!called("ibv_modify_qp"), "the send is not waited for");
+    succeeds(posted()[1]);
+    let sent = bounded(|| channel.wait(send, None)).unwrap().unwrap();
+    sent.result.unwrap();
+    let received = bounded(|| channel.wait(receive, None)).unwrap().unwrap();
+    assert_eq!(received.result.unwrap_err(), ENDED);
+}
+
+#[test]
+fn what_does_not_complete_any_more_is_aborted() {
+    let (mut channel, theirs) = watched();
+    drop(theirs);
+    let from = region(&channel);
+    let ended = bounded(|| channel.send(from.gather_element(..).unwrap()));
+    assert!(matches!(ended, Err(Error::Transport(ENDED))), "{ended:?}");
+}
+
+#[test]
+fn with_nothing_in_flight_the_channel_goes_down_all_the_same() {
+    let (mut channel, theirs) = watched();
+    drop(theirs);
+    assert!(bounded(|| channel.wait_completed(Some(Duration::from_millis(1)))).is_none());
+    assert_eq!(channel.down_reason(), Some(CLOSED));
+}
+
+#[test]
+fn in_a_group_the_others_go_on() {
+    let (mut group, mut theirs) = group(3);
+    let numbers = [0, 1, 2];
+    for number in numbers {
+        let into = group.pd().reg_mr(vec![0_u8; 64]).unwrap();
+        let mut channel = group.channel(number).unwrap();
+        let _ticket = channel.start_receive(into).unwrap();
+    }
+    let ids = posted();
+    drop(theirs.remove(1));
+    let ended = bounded(|| group.wait_completed(None)).unwrap();
+    assert_eq!(ended.channel, 1);
+    assert_eq!(ended.result.unwrap_err(), ENDED);
+    for number in [0, 2] {
+        assert!(!group.channel(number).unwrap().is_down());
+        succeeds(ids[number]);
+        let ended = bounded(|| group.wait_completed(None)).unwrap();
+        assert_eq!(ended.channel, number);
+        ended.result.unwrap();
+    }
+    assert_eq!(group.len(), 2);
+}
+
+#[test]
+fn all_peers_of_a_group_may_leave_at_once() {
+    let (mut group, theirs) = group(40);
+    for number in 0..40 {
+        let into = group.pd().reg_mr(vec![0_u8; 64]).unwrap();
+        let mut channel = group.channel(number).unwrap();
+        let _ticket = channel.start_receive(into).unwrap();
+    }
+    drop(theirs);
+    for _ in 0..40 {
+        let ended = bounded(|| group.wait_completed(None)).unwrap();
+        assert_eq!(ended.result.unwrap_err(), ENDED);
+    }
+    assert!(bounded(|| group.wait_completed(None)).is_none());
+}
+
+#[test]
+fn a_connection_of_the_users_own_is_forgotten_with_its_channel() {
+    let builder = Channel::builder(&pd()).drain_timeout(DRAIN);
+    let mut group = builder.group(1).unwrap();
+    let (_kept, theirs) = join(&mut group);
+    group.remove(0).unwrap();
+    let (_others, _their_others) = join(&mut group);
+    // The user has a duplicate of the first connection, and its end is nobody's any more.
+    drop(theirs);
+    assert!(bounded(|| group.wait_completed(Some(2 * DRAIN))).is_none());
+    assert!(!group.channel(0).unwrap().is_down());
+}
+
+/// A way for a channel to end; what is left of it.
+type End = fn(Channel) -> Option<Channel>;
+
+const ENDS: [(&str, End); 5] = [
+    ("dropped", |channel| {
+        drop(channel);
+        None
+    }),
+    ("aborted", |mut channel| {
+        channel.abort();
+        Some(channel)
+    }),
+    ("shut down", |mut channel| {
+        channel.shut_down();
+        Some(channel)
+    }),
+    ("reset", |mut channel| {
+        drop(channel.reset().unwrap());
+        Some(channel)
+    }),
+    ("failed", |mut channel| {
+        let _ticket = channel.start_receive(region(&channel)).unwrap();
+        flushes(posted()[0]);
+        assert!(channel.next_completed().unwrap().result.is_err());
+        Some(channel)
+    }),
+];
+
+#[test]
+fn the_peer_notices_when_this_side_goes_down() {
+    for (name, end) in ENDS {
+        let (channel, theirs) = watched();
+        theirs.set_nonblocking(true).unwrap();
+        assert!(!has_ended(&theirs), "{name}: not before it ends");
+        let left = end(channel);
+        assert!(has_ended(&theirs), "{name}");
+        drop(left);
+    }
+}
+
+#[test]
+fn a_peer_that_is_not_to_be_watched_is_not() {
+    let prepared = Channel::builder(&pd()).drain_timeout(DRAIN);
+    let mut channel = connected(prepared.peer_timeout(None).build().unwrap());
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    channel.watch_peer(ours).unwrap();
+    theirs.set_nonblocking(true).unwrap();
+    // It's there to be noticed by the peer.
+    assert!(!has_ended(&theirs));
+    drop(theirs);
+    let mut into = region(&channel);
+    let ended = channel.receive_timeout(into.scatter_element(..).unwrap(), DRAIN);
+    let reason = DownReason::TimedOut;
+    assert!(
+        matches!(ended, Err(Error::Transport(TransportError::Aborted(r))) if r == reason),
+        "{ended:?}"
+    );
+}
+
+#[test]
+fn a_pipe_and_a_half_closed_socket_end_as_well() {
+    let (reader, writer) = io::pipe().unwrap();
+    let mut reads = channel();
+    reads.watch_peer(reader).unwrap();
+    let mut writes = channel();
+    let (other_reader, other_writer) = io::pipe().unwrap();
+    writes.watch_peer(other_writer).unwrap();
+    let (mut half, theirs) = watched();
+    drop((writer, other_reader));
+    theirs.shutdown(std::net::Shutdown::Write).unwrap();
+    for channel in [&mut reads, &mut writes, &mut half] {
+        assert!(bounded(|| channel.wait_completed(Some(Duration::ZERO))).is_none());
+        assert_eq!(channel.down_reason(), Some(CLOSED));
+    }
+}
+
+#[test]
+fn what_cannot_be_watched_is_an_error() {
+    let mut channel = channel();
+    let file = std::fs::File::open("/proc/self/exe").unwrap();
+    let error = channel.watch_peer(file).unwrap_err();
+    assert_eq!(
+        io::Error::from(error).kind(),
+        io::ErrorKind::PermissionDenied
+    );
+    assert!(!channel.is_down());
+}
+
+fn tcp() -> (TcpStream, TcpStream, SocketAddr) {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let address = listener.local_addr().unwrap();
+    let ours = TcpStream::connect(address).unwrap();
+    let (theirs, _) = listener.accept().unwrap();
+    (ours, theirs, address)
+}
+
+#[test]
+fn over_tcp_the_address_is_known_and_bytes_are_left_alone() {
+    let mut channel = channel();
+    assert_eq!(channel.peer_addr(), None);
+    let (ours, mut theirs, address) = tcp();
+    let mut duplicate = ours.try_clone().unwrap();
+    channel.watch_peer(ours).unwrap();
+    assert_eq!(channel.peer_addr(), Some(address));
+    theirs.write_all(b"unread").unwrap();
+    let nothing = channel.wait_completed(Some(Duration::from_millis(30)));
+    assert!(nothing.is_none());
+    assert!(!channel.is_down(), "bytes are no end");
+    drop(theirs);
+    assert!(bounded(|| channel.wait_completed(Some(Duration::from_millis(30)))).is_none());
+    assert_eq!(channel.down_reason(), Some(CLOSED));
+    let mut bytes = Vec::new();
+    duplicate.read_to_end(&mut bytes).unwrap();
+    assert_eq!(bytes, b"unread");
+    assert_eq!(channel.peer_addr(), Some(address), "it is still known");
+}
+
+#[test]
+fn a_reset_connection_is_a_peer_that_closed() {
+    let mut channel = channel();
+    let (mut ours, theirs, _) = tcp();
+    ours.write_all(b"never read").unwrap();
+    channel.watch_peer(ours).unwrap();
+    // Closed with bytes unread, as when a process is killed: that resets the connection.
+    drop(theirs);
+    let mut into = region(&channel);
+    let ended = bounded(|| channel.receive(into.scatter_element(..).unwrap()));
+    assert!(matches!(ended, Err(Error::Transport(ENDED))), "{ended:?}");
+}
