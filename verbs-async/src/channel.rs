@@ -1,6 +1,8 @@
 //! Channels: what can be begun on one connection.
 
 use std::fmt;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use verbs_channel::verbs_core::{ProtectionDomain, QueuePairEndpoint, RemoteMemoryRegion};
@@ -148,6 +150,28 @@ impl AsyncChannel {
                 channel.shut_down();
             }
         });
+    }
+
+    /// Watches the peer by this descriptor from now on: as
+    /// [`Channel::watch_peer`](verbs_channel::Channel::watch_peer). For handshakes by hand; those
+    /// over TCP do it by themselves.
+    ///
+    /// # Errors
+    ///
+    /// The descriptor cannot be watched: one of a regular file, or too many are open.
+    pub fn watch_peer(&self, descriptor: impl Into<OwnedFd>) -> Result<()> {
+        let descriptor = descriptor.into();
+        let watched = |ring: &mut Channels| ring.group.channel(self.at)?.watch_peer(descriptor);
+        self.driver().see(watched)?;
+        self.shared.watch_peers();
+        Ok(())
+    }
+
+    /// The peer's address, if the channel was connected over TCP. It stays when the channel is down.
+    #[must_use]
+    pub fn peer_addr(&self) -> Option<SocketAddr> {
+        self.driver()
+            .see(|ring| ring.group.channel(self.at).ok()?.peer_addr())
     }
 
     /// Whether it takes no more work.

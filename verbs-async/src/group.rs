@@ -2,7 +2,8 @@
 #![expect(unsafe_code, reason = "keeps the contract of a group's queue")]
 
 use std::io;
-use std::sync::{Arc, Weak};
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 use std::{fmt, task};
 
@@ -22,6 +23,7 @@ use crate::device_events::Watched;
 use crate::driver::Driver;
 use crate::error::{Error, Result};
 use crate::events::{Announced, CqEvents};
+use crate::peers::{PeerEvents, Peers};
 use crate::ring::Channels;
 
 /// Async channels that share a completion queue, a completion channel and a notifier.
@@ -39,6 +41,9 @@ pub(crate) struct Shared {
     // Not behind the driver's lock: to prepare a channel would hold up the others.
     preparer: Preparer,
     pd: ProtectionDomain,
+    events: CqEvents,
+    // Made with the first channel whose peer is watched.
+    peers: OnceLock<Arc<PeerEvents<Self>>>,
 }
 
 impl AsyncGroup {
@@ -82,6 +87,8 @@ impl AsyncGroup {
                 driver: Driver::new(ring),
                 preparer,
                 pd,
+                events: events.clone(),
+                peers: OnceLock::new(),
             }
         });
         Ok(Self { shared })
@@ -125,7 +132,11 @@ impl AsyncGroup {
     /// That of [`ChannelGroup::join`], with the channel: the group is full, or the channel was prepared
     /// by another.
     pub fn join(&self, member: ConnectedMember) -> Result<AsyncChannel, JoinError> {
+        let is_watched = member.is_watched();
         let at = self.shared.driver.see(|ring| ring.group.join(member))?;
+        if is_watched {
+            self.shared.watch_peers();
+        }
         Ok(AsyncChannel::new(Arc::clone(&self.shared), at))
     }
 
@@ -146,9 +157,21 @@ impl AsyncGroup {
         member: PreparedMember,
         remote: &QueuePairEndpoint,
     ) -> Result<AsyncChannel> {
-        let remote = *remote;
+        self.handshake_watched(member, *remote, None).await
+    }
+
+    /// [`handshake`](Self::handshake), and watches the peer by this descriptor if there is one.
+    pub(crate) async fn handshake_watched(
+        &self,
+        member: PreparedMember,
+        remote: QueuePairEndpoint,
+        descriptor: Option<OwnedFd>,
+    ) -> Result<AsyncChannel> {
         let connected = blocking::run(move || member.handshake(&remote)).await;
-        let connected = connected.map_err(Error::Thread)??;
+        let mut connected = connected.map_err(Error::Thread)??;
+        if let Some(descriptor) = descriptor {
+            connected.watch_peer(descriptor)?;
+        }
         Ok(self.join(connected)?)
     }
 
@@ -193,6 +216,26 @@ impl Shared {
         &self.pd
     }
 
+    /// Has channels taken down whose peer leaves, if that is not so yet. If it cannot be, the log says
+    /// so.
+    pub(crate) fn watch_peers(self: &Arc<Self>) {
+        if self.peers.get().is_some() {
+            return;
+        }
+        let descriptor = self.driver.see(|ring| ring.group.peers_descriptor());
+        let notifier = descriptor.and_then(|set| self.events.another_notifier(set));
+        match notifier {
+            Ok(notifier) => {
+                let made = PeerEvents::watch(notifier, &Arc::downgrade(self));
+                // Another thread may have been faster; two notice no less than one.
+                drop(self.peers.set(made));
+            }
+            Err(error) => crate::wake::say(format_args!(
+                "peers that leave will not be noticed: {error}"
+            )),
+        }
+    }
+
     fn give_up(&self, reason: DownReason) {
         self.driver.with(None, |ring| ring.group.give_up(reason));
     }
@@ -201,6 +244,12 @@ impl Shared {
     pub(crate) async fn drained(&self, at: usize, queues: [bool; 2]) {
         std::future::poll_fn(|cx: &mut task::Context<'_>| self.driver.poll_drained(at, queues, cx))
             .await;
+    }
+}
+
+impl Peers for Shared {
+    fn look_at_peers(&self) {
+        self.driver.with(None, |ring| ring.group.look_at_peers());
     }
 }
 

@@ -144,6 +144,7 @@ mod incoming;
 mod noted;
 pub mod notifier;
 mod operation;
+mod peers;
 mod ring;
 mod stream;
 mod sync;

@@ -397,4 +397,10 @@ impl ConnectedMember {
         self.link = Some(link.map_err(ExchangeError::not_watched)?);
         Ok(())
     }
+
+    /// Whether its peer is watched once it has joined.
+    #[must_use]
+    pub fn is_watched(&self) -> bool {
+        self.link.as_ref().is_some_and(Link::is_watched)
+    }
 }

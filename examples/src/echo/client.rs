@@ -73,7 +73,7 @@ impl Client {
         sleep: impl Fn(Duration) -> S,
     ) -> Result<Vec<Duration>, Failure> {
         let own = Plan::encode(Some(self.asked))?;
-        let met = self.group.exchange(&mut stream, &own).await;
+        let met = self.group.exchange_unwatched(&mut stream, &own).await;
         let (channel, theirs) = met.context(|| "cannot connect")?;
         if Plan::decode(&theirs)?.is_some() {
             return Err(Failure::new("the peer is no server"));

@@ -78,7 +78,10 @@ impl Server {
         echoed: &Moved,
         sleep: impl Fn(Duration) -> S,
     ) -> Result<(), Failure> {
-        let met = self.group.exchange(&mut stream, &Plan::encode(None)?).await;
+        let met = self
+            .group
+            .exchange_unwatched(&mut stream, &Plan::encode(None)?)
+            .await;
         let (channel, theirs) = met.context(|| "cannot connect")?;
         let asked = Plan::decode(&theirs)?;
         let asked = asked.ok_or_else(|| Failure::new("the peer is a server, too"))?;

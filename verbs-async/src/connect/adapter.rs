@@ -1,6 +1,7 @@
 //! Streams of tokio's kind, as streams of the other kind.
 
 use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
@@ -8,6 +9,12 @@ use futures_io::{AsyncRead, AsyncWrite};
 
 /// A stream of tokio's kind, as one of the other kind.
 pub(super) struct Tokio<S>(pub(super) S);
+
+impl<S: AsFd> AsFd for Tokio<S> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
 
 impl<S: tokio::io::AsyncRead + Unpin> AsyncRead for Tokio<S> {
     fn poll_read(

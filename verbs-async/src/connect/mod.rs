@@ -8,10 +8,10 @@ mod adapter;
 mod tests;
 
 use std::future::{Future, poll_fn};
-#[cfg(any(feature = "tokio", feature = "async-io"))]
 use std::io;
 #[cfg(any(feature = "tokio", feature = "async-io"))]
 use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
 use std::pin::Pin;
 
 use futures_io::{AsyncRead, AsyncWrite};
@@ -26,9 +26,12 @@ impl AsyncGroup {
     /// Connects one more channel to the peer at the other end of a stream, which does the same, and
     /// gives the peer up to [`MAX_PRIVATE_DATA`] bytes with it. The peer's come back.
     ///
-    /// The peer need not be async: [`PreparedChannel::connect`] and its like speak the same. To keep
-    /// the stream, to notice a peer that died or to talk on, give `&mut` of it. If the peers do not
-    /// agree, or the future is dropped, such a stream is good for nothing but to be closed.
+    /// The peer need not be async: [`PreparedChannel::connect`] and its like speak the same.
+    ///
+    /// The channel [watches the peer](AsyncChannel::watch_peer) by a duplicate of the stream's
+    /// descriptor. To talk on over the stream give `&mut` of it, and drop it with the channel: the
+    /// peer notices that this side has left when both are closed. If the peers do not agree, or the
+    /// future is dropped, such a stream is good for nothing but to be closed.
     ///
     /// It waits for the peer as long as it takes: set a deadline with your runtime's timeout.
     /// Dropping the future gives up the channel, and the stream that it was given.
@@ -55,8 +58,36 @@ impl AsyncGroup {
     /// [`PreparedChannel::connect`]: verbs_channel::PreparedChannel::connect
     pub async fn exchange(
         &self,
+        stream: impl AsyncRead + AsyncWrite + Unpin + AsFd,
+        private_data: &[u8],
+    ) -> Result<(AsyncChannel, Vec<u8>)> {
+        let descriptor = stream.as_fd().try_clone_to_owned();
+        let descriptor = descriptor.map_err(|error| tcp("watch the connection to", error))?;
+        self.meet_over(stream, private_data, Some(descriptor)).await
+    }
+
+    /// [`exchange`](Self::exchange) over a stream that has no descriptor, such as an encrypted one.
+    ///
+    /// The peer is not watched. Give `&mut` of the stream and keep it as long as the channel: a peer
+    /// that watches this side by the stream takes its end for this side's. Or give the channel a
+    /// descriptor to [watch the peer by](AsyncChannel::watch_peer).
+    ///
+    /// # Errors
+    ///
+    /// As [`exchange`](Self::exchange).
+    pub async fn exchange_unwatched(
+        &self,
+        stream: impl AsyncRead + AsyncWrite + Unpin,
+        private_data: &[u8],
+    ) -> Result<(AsyncChannel, Vec<u8>)> {
+        self.meet_over(stream, private_data, None).await
+    }
+
+    async fn meet_over(
+        &self,
         mut stream: impl AsyncRead + AsyncWrite + Unpin,
         private_data: &[u8],
+        descriptor: Option<OwnedFd>,
     ) -> Result<(AsyncChannel, Vec<u8>)> {
         let prepared = match self.prepare_elsewhere().await {
             Ok(prepared) => prepared,
@@ -68,7 +99,8 @@ impl AsyncGroup {
         };
         let exchange = Exchange::new(&prepared.endpoint(), private_data).map_err(exchange_error)?;
         // It joins before it says that it is ready: a peer is told if the group is full.
-        let handshake = |remote| async move { self.handshake(prepared, &remote).await };
+        let handshake =
+            |remote| async move { self.handshake_watched(prepared, remote, descriptor).await };
         meet(stream, exchange, handshake).await
     }
 
@@ -126,7 +158,7 @@ impl AsyncGroup {
     #[cfg(feature = "tokio")]
     pub async fn exchange_tokio(
         &self,
-        stream: impl tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin,
+        stream: impl tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + AsFd,
         private_data: &[u8],
     ) -> Result<(AsyncChannel, Vec<u8>)> {
         self.exchange(adapter::Tokio(stream), private_data).await
@@ -223,7 +255,6 @@ fn exchange_error(error: ExchangeError) -> Error {
     verbs_channel::Error::from(error).into()
 }
 
-#[cfg(any(feature = "tokio", feature = "async-io"))]
 fn tcp(what: &'static str, source: io::Error) -> Error {
     exchange_error(ExchangeError::Tcp { what, source })
 }

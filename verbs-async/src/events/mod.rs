@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -115,6 +116,11 @@ impl CqEvents {
     #[must_use]
     pub fn channel(&self) -> &CompletionChannel {
         &self.hub.channel
+    }
+
+    /// A notifier of the same kind, for another descriptor.
+    pub(crate) fn another_notifier(&self, descriptor: OwnedFd) -> io::Result<Box<dyn CqNotifier>> {
+        self.hub.notifier.another(descriptor)
     }
 
     /// Takes in a queue, which is one of the channel's.

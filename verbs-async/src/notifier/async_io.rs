@@ -53,4 +53,8 @@ impl CqNotifier for AsyncIoNotifier {
     fn readable(&self) -> Pin<Box<dyn Future<Output = io::Result<()>> + Send + '_>> {
         Box::pin(self.registered.readable())
     }
+
+    fn another(&self, descriptor: OwnedFd) -> io::Result<Box<dyn CqNotifier>> {
+        Ok(Box::new(Self::new(descriptor)?))
+    }
 }

@@ -99,6 +99,7 @@ mod tokio;
 
 use std::future::{self, Future};
 use std::io;
+use std::os::fd::OwnedFd;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
@@ -137,6 +138,18 @@ pub trait CqNotifier: Send + Sync {
     fn readable(&self) -> Pin<Box<dyn Future<Output = io::Result<()>> + Send + '_>> {
         Box::pin(future::poll_fn(|cx| self.poll_readable(cx)))
     }
+
+    /// Another notifier, if possible of the same kind, for this descriptor: a group watches its peers
+    /// by one, beside that of its completions.
+    ///
+    /// As this trait provides it, it is a [`ThreadNotifier`].
+    ///
+    /// # Errors
+    ///
+    /// Those of making one.
+    fn another(&self, descriptor: OwnedFd) -> io::Result<Box<dyn CqNotifier>> {
+        Ok(Box::new(ThreadNotifier::new(descriptor)?))
+    }
 }
 
 impl<N: CqNotifier + ?Sized> CqNotifier for Box<N> {
@@ -146,5 +159,9 @@ impl<N: CqNotifier + ?Sized> CqNotifier for Box<N> {
 
     fn readable(&self) -> Pin<Box<dyn Future<Output = io::Result<()>> + Send + '_>> {
         (**self).readable()
+    }
+
+    fn another(&self, descriptor: OwnedFd) -> io::Result<Box<dyn CqNotifier>> {
+        (**self).another(descriptor)
     }
 }

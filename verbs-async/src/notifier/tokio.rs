@@ -81,4 +81,8 @@ impl CqNotifier for TokioNotifier {
             future::poll_fn(|cx| own.poll_readable(cx)).await
         })
     }
+
+    fn another(&self, descriptor: OwnedFd) -> io::Result<Box<dyn CqNotifier>> {
+        Ok(Box::new(Self::within(self.runtime.clone(), &descriptor)?))
+    }
 }

@@ -7,7 +7,7 @@ use crate::library::{assert_all_is_well, share};
 
 /// Connects two channels of a group to each other, each by an exchange.
 async fn pair(group: AsyncGroup) -> Result<[AsyncChannel; 2]> {
-    let (left, right) = tokio::io::duplex(4096);
+    let (left, right) = tokio::net::UnixStream::pair().unwrap();
     let (left, right) = tokio::join!(
         group.exchange_tokio(left, b""),
         group.exchange_tokio(right, b"")

@@ -30,7 +30,6 @@ use std::time::{Duration, Instant};
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
-use rustix::net::{self, SocketType, sockopt};
 use rustix::time::{
     ClockId, Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, clock_gettime,
     timerfd_create, timerfd_settime,
@@ -38,16 +37,10 @@ use rustix::time::{
 
 use crate::engine::Engine;
 use crate::error::{DownReason, Queue};
+use link::end_of;
+pub(crate) use link::{Link, PeerTimeout};
 
-/// How soon a host that died is noticed; `None` if no peer is watched.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct PeerTimeout(pub(crate) Option<Duration>);
-
-impl Default for PeerTimeout {
-    fn default() -> Self {
-        Self(Some(Duration::from_secs(10)))
-    }
-}
+mod link;
 
 /// How often waits, and polls that find nothing, look at the peers. A look is a system call.
 const LOOK: Duration = Duration::from_millis(10);
@@ -56,72 +49,6 @@ const LOOK: Duration = Duration::from_millis(10);
 /// something and left at once has acknowledged it, and the acknowledgement may be slower than the
 /// end of its socket.
 const GRACE: Duration = Duration::from_millis(20);
-
-/// What shows the end of a peer, before it belongs to a channel.
-#[derive(Debug)]
-pub(crate) struct Link {
-    descriptor: OwnedFd,
-    address: Option<SocketAddr>,
-    is_watched: bool,
-}
-
-impl Link {
-    /// Takes a descriptor, and has TCP find out within `timeout` if the peer's host dies. Without
-    /// one it is kept open, and no more.
-    pub(crate) fn new(descriptor: OwnedFd, timeout: Option<Duration>) -> io::Result<Self> {
-        let address = net::getpeername(&descriptor).ok().flatten();
-        let address = address.and_then(|address| SocketAddr::try_from(address).ok());
-        let is_stream = sockopt::socket_type(&descriptor) == Ok(SocketType::STREAM);
-        if let Some(timeout) = timeout
-            && address.is_some()
-            && is_stream
-        {
-            keep_alive(&descriptor, timeout)?;
-        }
-        Ok(Self {
-            descriptor,
-            address,
-            is_watched: timeout.is_some(),
-        })
-    }
-}
-
-/// Has TCP probe a silent peer, and give up on it within `timeout`, as far as whole seconds allow.
-fn keep_alive(socket: &OwnedFd, timeout: Duration) -> io::Result<()> {
-    let probes = Probes::within(timeout);
-    sockopt::set_tcp_keepidle(socket, probes.interval)?;
-    sockopt::set_tcp_keepintvl(socket, probes.interval)?;
-    sockopt::set_tcp_keepcnt(socket, probes.count)?;
-    sockopt::set_tcp_user_timeout(socket, probes.user_timeout)?;
-    Ok(sockopt::set_socket_keepalive(socket, true)?)
-}
-
-/// When TCP probes and gives up.
-#[derive(Debug, PartialEq, Eq)]
-struct Probes {
-    /// Between probes, and before the first.
-    interval: Duration,
-    count: u32,
-    /// Milliseconds of silence after which the next probe is not sent, or unacknowledged bytes are
-    /// not sent again.
-    user_timeout: u32,
-}
-
-impl Probes {
-    fn within(timeout: Duration) -> Self {
-        // The silence is noticed when the next probe is due: one interval before the end. TCP takes
-        // whole seconds, and at most 32767.
-        let interval = (timeout.as_secs() / 5).clamp(1, 32767);
-        let silence = timeout.saturating_sub(Duration::from_secs(interval));
-        let silence = silence.clamp(Duration::from_secs(1), Duration::from_secs(1 << 20));
-        let count = silence.as_secs().div_ceil(interval);
-        Self {
-            interval: Duration::from_secs(interval),
-            count: u32::try_from(count).unwrap_or(u32::MAX).clamp(1, 127),
-            user_timeout: u32::try_from(silence.as_millis()).unwrap_or(u32::MAX),
-        }
-    }
-}
 
 /// A member's peer.
 #[derive(Debug, Default)]
@@ -213,7 +140,7 @@ impl Peers {
     pub(crate) fn watch(&mut self, link: Link) -> Result<Peer, (io::Error, Link)> {
         self.last_token += 1;
         let token = self.last_token;
-        let set = if link.is_watched {
+        let set = if link.is_watched() {
             match self.add(&link.descriptor, token) {
                 Ok(set) => Some(set),
                 Err(error) => return Err((error, link)),
@@ -446,66 +373,13 @@ impl Engine {
     }
 }
 
-/// What ended a descriptor.
-fn end_of(descriptor: &OwnedFd) -> DownReason {
-    match sockopt::socket_error(descriptor) {
-        Ok(Err(Errno::CONNRESET | Errno::PIPE | Errno::CONNABORTED)) => DownReason::PeerClosed,
-        // ETIMEDOUT, EHOSTUNREACH and others of the network's.
-        Ok(Err(_)) => DownReason::PeerLost,
-        // An end in order; or no socket, which has no errors.
-        Ok(Ok(())) | Err(_) => DownReason::PeerClosed,
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, TcpStream};
+    use std::net::{Ipv4Addr, SocketAddrV4, TcpListener};
 
-    use rustix::net::{AddressFamily, SocketFlags};
+    use rustix::net::{self, AddressFamily, SocketFlags, SocketType};
 
     use super::*;
-
-    #[test]
-    fn a_host_that_dies_is_noticed_within_the_timeout() {
-        for (timeout, interval, silence, count) in [
-            (0, 1, 1000, 1),
-            (1, 1, 1000, 1),
-            (2, 1, 1000, 1),
-            (3, 1, 2000, 2),
-            (10, 2, 8000, 4),
-            (60, 12, 48_000, 4),
-            (86_400, 17_280, 69_120_000, 4),
-        ] {
-            let probes = Probes::within(Duration::from_secs(timeout));
-            let expected = Probes {
-                interval: Duration::from_secs(interval),
-                count,
-                user_timeout: silence,
-            };
-            assert_eq!(probes, expected, "{timeout} s");
-        }
-        let probes = Probes::within(Duration::MAX);
-        assert_eq!(probes.interval.as_secs(), 32767);
-    }
-
-    #[test]
-    fn tcp_is_asked_to_find_out() {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        let address = listener.local_addr().unwrap();
-        for (timeout, is_set) in [(None, false), (Some(Duration::from_secs(10)), true)] {
-            let stream = TcpStream::connect(address).unwrap();
-            let link = Link::new(stream.into(), timeout).unwrap();
-            assert_eq!(link.address, Some(address));
-            let socket = &link.descriptor;
-            assert_eq!(sockopt::socket_keepalive(socket), Ok(is_set));
-            if is_set {
-                let interval = Duration::from_secs(2);
-                assert_eq!(sockopt::tcp_keepidle(socket), Ok(interval));
-                assert_eq!(sockopt::tcp_keepintvl(socket), Ok(interval));
-                assert_eq!(sockopt::tcp_user_timeout(socket), Ok(8000));
-            }
-        }
-    }
 
     #[test]
     fn an_error_of_the_network_is_a_peer_that_is_lost() {
@@ -518,12 +392,9 @@ mod tests {
         let nobody = SocketAddrV4::new(Ipv4Addr::LOCALHOST, port);
         net::connect(&socket, &nobody).unwrap_err();
         let mut peers = Peers::default();
-        let link = Link::new(socket, None).unwrap();
-        let watched = Link {
-            is_watched: true,
-            ..link
-        };
-        let peer = peers.watch(watched).unwrap();
+        // It is not connected, so it has no peer's address, and no keepalive.
+        let link = Link::new(socket, Some(Duration::ZERO)).unwrap();
+        let peer = peers.watch(link).unwrap();
         let mut events = [const { MaybeUninit::uninit() }; 1];
         let (seen, _) = epoll::wait(peers.set().unwrap(), &mut events, None).unwrap();
         let token = seen[0].data.u64();
