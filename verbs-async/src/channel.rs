@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use verbs_channel::verbs_core::{ProtectionDomain, QueuePairEndpoint, RemoteMemoryRegion};
-use verbs_channel::{DownReason, Incoming, Outgoing, OwnedBuffer, OwnedWork, Queue};
+use verbs_channel::{ChannelId, DownReason, Incoming, Outgoing, OwnedBuffer, OwnedWork, Queue};
 
 use crate::driver::Driver;
 use crate::error::{Error, Result};
@@ -24,11 +24,11 @@ use crate::ring::Channels;
 /// say so. [`close`](Self::close) lets it finish first.
 pub struct AsyncChannel {
     shared: Arc<Shared>,
-    at: usize,
+    at: ChannelId,
 }
 
 impl AsyncChannel {
-    pub(crate) const fn new(shared: Arc<Shared>, at: usize) -> Self {
+    pub(crate) const fn new(shared: Arc<Shared>, at: ChannelId) -> Self {
         Self { shared, at }
     }
 

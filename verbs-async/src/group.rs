@@ -14,7 +14,7 @@ use verbs_channel::verbs_core::{
     AsyncEvent, EventElement, EventType, ProtectionDomain, QueuePairEndpoint,
 };
 use verbs_channel::{
-    ChannelBuilder, ConnectedMember, DownReason, JoinError, PreparedMember, Preparer,
+    ChannelBuilder, ChannelId, ConnectedMember, DownReason, JoinError, PreparedMember, Preparer,
 };
 
 use crate::blocking;
@@ -241,7 +241,7 @@ impl Shared {
     }
 
     /// Waits until nothing is left in these queues of a channel.
-    pub(crate) async fn drained(&self, at: usize, queues: [bool; 2]) {
+    pub(crate) async fn drained(&self, at: ChannelId, queues: [bool; 2]) {
         std::future::poll_fn(|cx: &mut task::Context<'_>| self.driver.poll_drained(at, queues, cx))
             .await;
     }

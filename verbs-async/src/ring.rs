@@ -6,8 +6,8 @@ use std::task::{Wake, Waker};
 
 use verbs_channel::verbs_core::WorkSuccess;
 use verbs_channel::{
-    ChannelGroup, Completed, DownReason, Leak, OwnedBuffer, OwnedWork, Queue, Refusal, Ticket,
-    TransportError,
+    ChannelGroup, ChannelId, Completed, DownReason, Leak, OwnedBuffer, OwnedWork, Queue, Refusal,
+    Ticket, TransportError,
 };
 
 use crate::driver::{self, End, Ring, Started};
@@ -46,14 +46,18 @@ enum Failure {
 
 impl Channels {
     #[inline(always)]
-    fn start(&mut self, at: usize, work: &mut OwnedWork) -> Result<Ticket, Refusal> {
+    fn start(&mut self, at: ChannelId, work: &mut OwnedWork) -> Result<Ticket, Refusal> {
         match self.group.channel(at) {
             Ok(mut channel) => channel.start_from(work),
             Err(_gone) => Err(GONE),
         }
     }
 
-    fn start_batch(&mut self, at: usize, works: &mut Vec<OwnedWork>) -> Result<Ticket, Refusal> {
+    fn start_batch(
+        &mut self,
+        at: ChannelId,
+        works: &mut Vec<OwnedWork>,
+    ) -> Result<Ticket, Refusal> {
         let Ok(mut channel) = self.group.channel(at) else {
             return Err(GONE);
         };
@@ -65,16 +69,16 @@ impl Channels {
     }
 
     /// Makes room for results, if it is for lack of that and not of places in the queue that nothing
-    /// was posted: those that nobody has taken keep nobody waiting.
+    /// was posted: those that were not taken delay no operation.
     #[cold]
-    fn make_room(&mut self, at: usize, queue: Queue, places: usize) -> bool {
+    fn make_room(&mut self, at: ChannelId, queue: Queue, refusal: Refusal) -> bool {
+        if refusal != Refusal::Untaken {
+            return false;
+        }
         let channel = self.group.channel(at);
         let credits = channel.map_or(0, |channel| channel.credits(queue));
-        let has_places = places <= credits as usize;
-        if has_places {
-            self.group.reserve(credits);
-        }
-        has_places
+        let more = credits.min(ChannelGroup::MAX_RESERVE);
+        self.group.reserve(at, more).is_ok()
     }
 }
 
@@ -85,7 +89,7 @@ impl driver::Work<Channels> for OwnedWork {
     }
 
     #[inline(always)]
-    fn post(&mut self, ring: &mut Channels, at: usize) -> Started<Channels> {
+    fn post(&mut self, ring: &mut Channels, at: ChannelId) -> Started<Channels> {
         match ring.start(at, self) {
             Ok(ticket) => Started::Posted(ticket),
             Err(refusal) => not_posted(refusal, self, ring, at),
@@ -102,10 +106,10 @@ impl driver::Work<Channels> for Vec<OwnedWork> {
         Queue::Send as usize
     }
 
-    fn post(&mut self, ring: &mut Channels, at: usize) -> Started<Channels> {
+    fn post(&mut self, ring: &mut Channels, at: ChannelId) -> Started<Channels> {
         let mut started = ring.start_batch(at, self);
-        if started.is_err_and(|refusal| refusal.is_backpressure())
-            && ring.make_room(at, Queue::Send, self.len())
+        if let Err(refusal) = started
+            && ring.make_room(at, Queue::Send, refusal)
         {
             started = ring.start_batch(at, self);
         }
@@ -130,7 +134,7 @@ impl driver::Work<Channels> for Work {
     }
 
     #[cold]
-    fn post(&mut self, ring: &mut Channels, at: usize) -> Started<Channels> {
+    fn post(&mut self, ring: &mut Channels, at: ChannelId) -> Started<Channels> {
         match self {
             Self::One(work) => work.post(ring, at),
             Self::Batch(works) => works.post(ring, at),
@@ -165,6 +169,7 @@ impl Ring for Channels {
     type Outcome = Outcome;
     type Ticket = Ticket;
     type Refusal = Refusal;
+    type Channel = ChannelId;
 
     #[inline]
     fn slot(ticket: Ticket) -> usize {
@@ -172,8 +177,13 @@ impl Ring for Channels {
     }
 
     #[inline]
-    fn channel(ticket: Ticket) -> usize {
+    fn channel(ticket: Ticket) -> ChannelId {
         ticket.channel()
+    }
+
+    #[inline]
+    fn index(channel: ChannelId) -> usize {
+        channel.index()
     }
 
     #[inline]
@@ -193,7 +203,7 @@ impl Ring for Channels {
         }
     }
 
-    fn is_idle(&mut self, channel: usize, queue: usize) -> bool {
+    fn is_idle(&mut self, channel: ChannelId, queue: usize) -> bool {
         let queue = [Queue::Send, Queue::Receive][queue];
         let channel = self.group.channel(channel);
         !channel.is_ok_and(|channel| channel.in_flight(queue) > 0)
@@ -292,9 +302,9 @@ fn not_posted(
     mut refusal: Refusal,
     work: &mut OwnedWork,
     ring: &mut Channels,
-    at: usize,
+    at: ChannelId,
 ) -> Started<Channels> {
-    if refusal.is_backpressure() && ring.make_room(at, work.queue(), 1) {
+    if ring.make_room(at, work.queue(), refusal) {
         match ring.start(at, work) {
             Ok(ticket) => return Started::Posted(ticket),
             Err(again) => refusal = again,

@@ -10,7 +10,8 @@ use std::process;
 
 use verbs_channel::verbs_core::{Context, GatherElement, MemoryRegion, ProtectionDomain};
 use verbs_channel::{
-    BufferPool, Channel, ChannelGroup, Outgoing, OwnedBuffer, OwnedWork, PoolBuffer, ScopeError,
+    BufferPool, Channel, ChannelGroup, ChannelId, Outgoing, OwnedBuffer, OwnedWork, PoolBuffer,
+    ScopeError,
 };
 
 const MESSAGE: usize = 64;
@@ -117,9 +118,10 @@ fn group_of(channels: u32, pd: &ProtectionDomain, block: Option<PoolBuffer>, cou
 
 #[inline(never)]
 fn group_sends(group: &mut ChannelGroup, mut buffer: Option<OwnedBuffer>, count: u64) {
-    let mut numbers = (0..group.len()).cycle();
+    let channels: Vec<ChannelId> = group.channels().collect();
+    let mut channels = channels.iter().cycle();
     for _ in 0..count {
-        let at = numbers.next().unwrap_or_default();
+        let Some(&at) = channels.next() else { return };
         let given = buffer.take().unwrap_or_default();
         let _found_below = check(check(group.channel(at)).start_send(given));
         buffer = group.next_completed().and_then(|ended| ended.buffer);

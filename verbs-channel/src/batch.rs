@@ -8,6 +8,7 @@ use verbs_core::{ScatterElement, WorkRequest};
 
 use crate::engine::{Engine, take};
 use crate::error::{Refusal, Rejected};
+use crate::gate::Limits;
 use crate::owned::{Kept, OwnedWork, Said, Ticket};
 use crate::slots::{Claim, Id, Keeper};
 use crate::work::sealed::Sealed as _;
@@ -42,7 +43,10 @@ impl Engine {
                 self.slots.keep(id, Kept::Batch(works));
                 Ok(self.ticket(at, id))
             }
-            Err(refusal) => Err(Rejected::new(refusal, works)),
+            Err(refusal) => match self.end_half_posted(at, refusal, Kept::Batch(works)) {
+                Some(Kept::Batch(works)) => Err(Rejected::new(refusal, works)),
+                _ => Err(Rejected::new(refusal, Vec::new())),
+            },
         }
     }
 
@@ -57,14 +61,14 @@ impl Engine {
         requests: &mut [MaybeUninit<WorkRequest<'a>>],
     ) -> Result<Id, Refusal> {
         let claim = Claim::send(at).times(works.len())?.kept_by(Keeper::Slot);
-        let Some((qp, id)) = take(&mut self.members, &mut self.slots, claim) else {
+        let Some((qp, limits, id)) = take(&mut self.members, &mut self.slots, claim) else {
             return Err(self.why_not(claim));
         };
         let mut places = works.iter_mut().zip(elements).zip(requests.iter_mut());
         let last = places.next_back();
         // The last is apart, so that what all others have in common is looked at once.
-        let built = build(places, id.member_wr_id(), false)
-            .and_then(|others| Ok(others + build(last.into_iter(), id.wr_id(), true)?));
+        let built = build(places, limits, id.member_wr_id(), false)
+            .and_then(|others| Ok(others + build(last.into_iter(), limits, id.wr_id(), true)?));
         let built = match built {
             Ok(built) => requests.get_mut(..built).unwrap_or_default(),
             Err(refusal) => return Err(self.refused(claim, id, refusal)),
@@ -90,6 +94,7 @@ fn build<'a, 'p>(
             &'p mut MaybeUninit<WorkRequest<'a>>,
         ),
     >,
+    limits: &Limits,
     wr_id: u64,
     signaled: bool,
 ) -> Result<usize, Refusal>
@@ -103,8 +108,12 @@ where
             request.write(made);
         };
         match work.said {
-            Said::Outgoing(said) => Outgoing::request(element, said, wr_id, signaled, place)?,
-            Said::Incoming(said) => Incoming::request(element, said, wr_id, signaled, place)?,
+            Said::Outgoing(said) => {
+                Outgoing::request(element, said, limits, wr_id, signaled, place)?
+            }
+            Said::Incoming(said) => {
+                Incoming::request(element, said, limits, wr_id, signaled, place)?
+            }
             Said::Receive => return Err(Refusal::ReceiveInBatch),
         }
         built += 1;

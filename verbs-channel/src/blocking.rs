@@ -56,18 +56,18 @@ impl Engine {
         // Most are done by now, or after a poll or two.
         match self.poll_for(claim, id) {
             Some(success) => Ok(success),
-            None => self.finish_slowly(id, timeout),
+            None => self.finish_slowly(claim.member, id, timeout),
         }
     }
 
     #[inline(never)]
-    fn finish_slowly(&mut self, id: Id, timeout: Option<Duration>) -> Result<WorkSuccess> {
+    fn finish_slowly(&mut self, at: u32, id: Id, timeout: Option<Duration>) -> Result<WorkSuccess> {
         if !self.wait_for(id, timeout.or(self.patience.timeout)) {
-            self.abort_scoped(DownReason::TimedOut);
+            self.abort_borrowed(at, DownReason::TimedOut);
         }
-        match self.slots.release(id) {
-            Some((_, Ok(success))) => Ok(success),
-            Some((_, Err(error))) => Err(Error::Transport(error)),
+        match self.release(at, id) {
+            Some(Ok(success)) => Ok(success),
+            Some(Err(error)) => Err(Error::Transport(error)),
             None => Err(Error::Transport(TransportError::CLOSED)),
         }
     }

@@ -8,14 +8,13 @@ use crate::buffer::OwnedBuffer;
 use crate::engine::Engine;
 use crate::error::{Error, Result, TransportError};
 use crate::owned::{Completed, Kept, Ticket};
-use crate::slots::Id;
 
 impl Engine {
     /// The result of an operation, if it is done; polls once if it is not.
     #[inline(always)]
     pub(crate) fn poll_ticket(&mut self, ticket: Ticket) -> Result<Option<Completed>> {
         if self.is_done(ticket)? {
-            return Ok(self.take(ticket.id));
+            return Ok(self.take(ticket));
         }
         if let Some(kept) = self.poll_for_kept(ticket.id, Option::take) {
             let told = self.told().copied();
@@ -26,7 +25,16 @@ impl Engine {
             self.glance_at_peers();
             return Ok(None);
         }
-        Ok(self.take(ticket.id))
+        Ok(self.take(ticket))
+    }
+
+    /// [`poll_ticket`](Self::poll_ticket) for a ticket of this member.
+    #[inline(always)]
+    pub(crate) fn poll_ticket_of(&mut self, at: u32, ticket: Ticket) -> Result<Option<Completed>> {
+        if ticket.channel.at() != at {
+            return Err(Error::StaleTicket);
+        }
+        self.poll_ticket(ticket)
     }
 
     /// The success of an operation on one buffer, if that is what it is; polls once if it is in
@@ -34,57 +42,63 @@ impl Engine {
     #[inline(always)]
     pub(crate) fn poll_success(&mut self, ticket: Ticket) -> Option<(&WorkSuccess, OwnedBuffer)> {
         let id = ticket.id;
-        if ticket.engine != self.id() {
-            return None;
-        }
+        self.place(ticket.channel)?;
         if self.slots.in_flight(id).is_none() {
-            return self.take_success(id);
+            return self.take_success(ticket);
         }
         match self.poll_for_kept(id, Kept::take_buffer) {
             Some(buffer) => Some((self.told()?, buffer)),
-            None => self.take_later(id),
+            None => self.take_later(ticket),
         }
     }
 
     #[inline(always)]
-    fn take_success(&mut self, id: Id) -> Option<(&WorkSuccess, OwnedBuffer)> {
+    fn take_success(&mut self, ticket: Ticket) -> Option<(&WorkSuccess, OwnedBuffer)> {
+        let id = ticket.id;
+        let member = self.members.get_mut(ticket.channel.index())?;
         let buffer = Kept::take_buffer(self.slots.succeeded(id)?)?;
-        self.slots.free_done(id);
+        self.slots.free_done(&mut member.slots, id);
         Some((self.slots.told(id)?, buffer))
     }
 
     // Apart, so that what was done before the poll has the short way for itself.
     #[inline(never)]
-    fn take_later(&mut self, id: Id) -> Option<(&WorkSuccess, OwnedBuffer)> {
-        self.take_success(id)
+    fn take_later(&mut self, ticket: Ticket) -> Option<(&WorkSuccess, OwnedBuffer)> {
+        self.take_success(ticket)
     }
 
     /// The result of an operation, if it is done.
     pub(crate) fn take_ticket(&mut self, ticket: Ticket) -> Result<Option<Completed>> {
         let is_done = self.is_done(ticket)?;
-        Ok(is_done.then(|| self.take(ticket.id)).flatten())
+        Ok(is_done.then(|| self.take(ticket)).flatten())
     }
 
-    /// The result of an operation, waited for; `None` if `timeout` passes first.
-    pub(crate) fn wait_ticket(
+    /// The result of an operation of this member, waited for; `None` if `timeout` passes first.
+    pub(crate) fn wait_ticket_of(
         &mut self,
+        at: u32,
         ticket: Ticket,
         timeout: Option<Duration>,
     ) -> Result<Option<Completed>> {
-        if let Some(ended) = self.poll_ticket(ticket)? {
+        if let Some(ended) = self.poll_ticket_of(at, ticket)? {
             return Ok(Some(ended));
         }
         if !self.wait_for(ticket.id, timeout) {
             return Ok(None);
         }
-        Ok(self.take(ticket.id))
+        Ok(self.take(ticket))
     }
 
     /// The result of the operation that has been done for longest, as [`seek`](Self::seek).
     pub(crate) fn next_ready(&mut self) -> Option<Completed> {
         self.seek();
+        self.take_ready()
+    }
+
+    fn take_ready(&mut self) -> Option<Completed> {
         let id = self.slots.first_ready()?;
-        self.take(id)
+        let (at, _) = self.slots.owner(id.wr_id())?;
+        self.take(self.ticket(at, id))
     }
 
     /// Which it is; its result stays, and nobody else is told of it.
@@ -108,24 +122,31 @@ impl Engine {
     /// The same, waited for; `None` if `timeout` passes first, or if nothing is to come and there is
     /// none.
     pub(crate) fn wait_ready(&mut self, timeout: Option<Duration>) -> Option<Completed> {
+        self.seek();
         // Nobody starts work meanwhile: without any, a wait would have no end but its timeout.
-        if timeout.is_some() || self.slots.owns_any() {
+        if self.slots.first_ready().is_none() && (timeout.is_some() || self.owns_any()) {
             self.wait_until(timeout, |engine| engine.slots.first_ready().is_some());
         }
-        let id = self.slots.first_ready()?;
-        self.take(id)
+        self.take_ready()
     }
 
+    fn owns_any(&self) -> bool {
+        let mut members = self.members.iter();
+        members.any(|member| self.slots.owns_any(&member.slots))
+    }
+
+    #[inline(always)]
     fn is_done(&self, ticket: Ticket) -> Result<bool> {
-        let ours = (ticket.engine == self.id()).then_some(ticket.id);
-        let done = ours.and_then(|id| self.slots.is_done(id));
+        let done = self
+            .place(ticket.channel)
+            .and_then(|_| self.slots.is_done(ticket.id));
         done.ok_or(Error::StaleTicket)
     }
 
-    fn take(&mut self, id: Id) -> Option<Completed> {
-        let kept = self.slots.take_buffer(id);
-        let (member, result) = self.slots.release(id)?;
-        Some(Completed::new(self.ticket(member, id), result, kept))
+    fn take(&mut self, ticket: Ticket) -> Option<Completed> {
+        let kept = self.slots.take_buffer(ticket.id);
+        let result = self.release(ticket.channel.at(), ticket.id)?;
+        Some(Completed::new(ticket, result, kept))
     }
 }
 

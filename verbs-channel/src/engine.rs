@@ -9,23 +9,25 @@
     reason = "hands buffers to the card, and knows when it gets them back"
 )]
 
+use std::collections::VecDeque;
 use std::mem::MaybeUninit;
 use std::ptr;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use verbs_core::{
     CompletionChannel, CompletionQueue, PollError, PollSlot, PolledCompletions, ProtectionDomain,
-    QueuePair, ReceiveWorkRequest, WorkCompletion, WorkRequest, WorkSuccess,
+    QpState, QueuePair, ReceiveWorkRequest, WorkCompletion, WorkRequest, WorkSuccess,
 };
 
 use crate::builder::Config;
+use crate::channel_id::ChannelId;
 use crate::error::{DownReason, Refusal, TransportError};
+use crate::gate::Limits;
 use crate::list::ScatterList;
 use crate::member::Member;
 use crate::owned::Kept;
 use crate::peer::Peers;
-use crate::slots::{Claim, Id, Slots};
+use crate::slots::{Claim, Id, Keeper, Mark, SlotList, Slots};
 use crate::teardown::Leak;
 use crate::wait::{Pause, Paused, PollStrategy};
 use crate::work::Work;
@@ -51,9 +53,16 @@ pub(crate) struct Engine {
     pub(crate) stuck: u32,
     // What of that nobody has said yet, if it is not said at once.
     pub(crate) leaks: Option<Vec<Leak>>,
-    id: u32,
+    // Places of members that were removed, some of which may still have results.
+    removed: VecDeque<u32>,
+    // An operation of which the device may have a part, and which does not have its buffers yet.
+    pub(crate) half_posted: Option<Id>,
+    // Members whose queue pair has not been destroyed.
+    pub(crate) open: u32,
     cq: CompletionQueue,
     announcer: Option<CompletionChannel>,
+    // The next completion raises an event, or has raised one that no wait has taken.
+    is_armed: bool,
     pd: ProtectionDomain,
     // Made once: to make it costs more than a poll.
     room: [PollSlot; POLL_ROOM],
@@ -68,7 +77,6 @@ impl Engine {
         announcer: Option<CompletionChannel>,
         patience: Patience,
     ) -> Self {
-        static IDS: AtomicU32 = AtomicU32::new(0);
         Self {
             members: Vec::new(),
             slots: Slots::new(),
@@ -76,36 +84,72 @@ impl Engine {
             peers: Peers::default(),
             stuck: 0,
             leaks: None,
-            id: IDS.fetch_add(1, Ordering::Relaxed),
+            removed: VecDeque::new(),
+            half_posted: None,
+            open: 0,
             cq,
             announcer,
+            is_armed: false,
             pd,
             room: [const { PollSlot::new() }; POLL_ROOM],
         }
     }
 
-    /// Takes in a queue pair; its number here. What its queues were asked to hold are the credits.
-    pub(crate) fn add(&mut self, qp: QueuePair, config: &Config) -> u32 {
+    /// Takes in a queue pair; what it is called here. What its queues were asked to hold are the
+    /// credits.
+    pub(crate) fn add(&mut self, qp: QueuePair, config: &Config) -> ChannelId {
         let (send, recv) = (config.max_send_wr, config.max_recv_wr);
-        let member = Member::new(qp, send, recv);
-        // The place of one that was removed, with nothing of it left, or a new one.
-        let gone = |(at, member): &(usize, &Member)| {
-            member.is_removed && !self.slots.has_any(u32::try_from(*at).unwrap_or(u32::MAX))
-        };
-        let gone = self.members.iter().enumerate().find(gone);
-        let at = if let Some((at, _)) = gone {
-            self.members[at] = member;
-            at
-        } else {
-            self.slots.grow(send.saturating_add(recv));
-            self.members.push(member);
-            self.members.len() - 1
-        };
-        u32::try_from(at).unwrap_or(u32::MAX)
+        self.open += 1;
+        if let Some(at) = self.vacant()
+            && let Some(place) = self.members.get_mut(at as usize)
+        {
+            let id = ChannelId::new(at);
+            let slots = std::mem::replace(&mut place.slots, SlotList::new());
+            *place = Member::new(id, slots, qp, send, recv);
+            return id;
+        }
+        let id = ChannelId::new(u32::try_from(self.members.len()).unwrap_or(u32::MAX));
+        let mut slots = SlotList::new();
+        self.slots.grow(&mut slots, send.saturating_add(recv));
+        self.members.push(Member::new(id, slots, qp, send, recv));
+        id
     }
 
-    pub(crate) const fn id(&self) -> u32 {
-        self.id
+    /// The place of a member that was removed, and of which nothing is left.
+    fn vacant(&mut self) -> Option<u32> {
+        // A few, not all: many may have results that nobody takes.
+        for _ in 0..self.removed.len().min(4) {
+            let at = self.removed.pop_front()?;
+            let member = self.members.get(at as usize)?;
+            if !member.slots.has_any() {
+                return Some(at);
+            }
+            self.removed.push_back(at);
+        }
+        None
+    }
+
+    /// Adds slots to a member's.
+    pub(crate) fn reserve(&mut self, at: u32, results: u32) {
+        if let Some(member) = self.members.get_mut(at as usize) {
+            self.slots.grow(&mut member.slots, results);
+        }
+    }
+
+    /// A member's place is another's once its results have been taken.
+    pub(crate) fn remove(&mut self, at: u32) {
+        if let Some(member) = self.members.get_mut(at as usize)
+            && !std::mem::replace(&mut member.is_removed, true)
+        {
+            self.removed.push_back(at);
+        }
+    }
+
+    /// The place of the member with this id, if it is one of this engine's.
+    #[inline(always)]
+    pub(crate) fn place(&self, id: ChannelId) -> Option<u32> {
+        let member = self.members.get(id.index())?;
+        (member.id == id).then_some(id.at())
     }
 
     pub(crate) const fn pd(&self) -> &ProtectionDomain {
@@ -133,12 +177,12 @@ impl Engine {
         list: &mut W::List,
         said: W::Said,
     ) -> Result<Id, Refusal> {
-        let Some((qp, id)) = take(&mut self.members, &mut self.slots, claim) else {
+        let Some((qp, limits, id)) = take(&mut self.members, &mut self.slots, claim) else {
             return Err(self.why_not(claim));
         };
         // SAFETY: the caller's promise: the slot is done when the completion is polled, or the queue
         // pair destroyed.
-        let posted = W::request(list, said, id.wr_id(), true, |request| unsafe {
+        let posted = W::request(list, said, limits, id.wr_id(), true, |request| unsafe {
             qp.post(&mut [request])
         });
         match posted {
@@ -161,15 +205,15 @@ impl Engine {
         works: &mut [W; N],
     ) -> Result<Id, Refusal> {
         const { assert!(N > 0, "a batch has work in it") };
-        let Some((qp, id)) = take(&mut self.members, &mut self.slots, claim) else {
+        let Some((qp, limits, id)) = take(&mut self.members, &mut self.slots, claim) else {
             return Err(self.why_not(claim));
         };
         let mut requests = [const { MaybeUninit::<WorkRequest<'_>>::uninit() }; N];
         let mut places = requests.iter_mut().zip(works.iter_mut());
         // The last is apart, so that what all others have in common is looked at once.
         let last = places.next_back();
-        let built = build(places, id.member_wr_id(), false)
-            .and_then(|()| build(last.into_iter(), id.wr_id(), true));
+        let built = build(places, limits, id.member_wr_id(), false)
+            .and_then(|()| build(last.into_iter(), limits, id.wr_id(), true));
         if let Err(refusal) = built {
             return Err(self.refused(claim, id, refusal));
         }
@@ -195,9 +239,12 @@ impl Engine {
         claim: Claim,
         list: &mut L,
     ) -> Result<Id, Refusal> {
-        let Some((qp, id)) = take(&mut self.members, &mut self.slots, claim) else {
+        let Some((qp, limits, id)) = take(&mut self.members, &mut self.slots, claim) else {
             return Err(self.why_not(claim));
         };
+        if let Err(refusal) = limits.check_receive(list) {
+            return Err(self.refused(claim, id, refusal));
+        }
         let request = ReceiveWorkRequest::new(list.elements()).wr_id(id.wr_id());
         // SAFETY: the caller's promise, as for `post`.
         match unsafe { qp.post_receive(&mut [request]) } {
@@ -222,12 +269,14 @@ impl Engine {
         if !self.finds(id) {
             return None;
         }
-        if !self.slots.take_back(id) {
-            self.file_found();
-            return None;
+        if let Some(member) = self.members.get_mut(claim.member as usize)
+            && self.slots.take_back(&mut member.slots, id)
+        {
+            member.give_back(claim, 1);
+            return self.told().copied();
         }
-        give_back(&mut self.members, claim, 1);
-        self.told().copied()
+        self.file_found();
+        None
     }
 
     /// The same for an operation that keeps what `take` takes: that. What it was told is
@@ -244,8 +293,10 @@ impl Engine {
         if let Some((claim, place)) = self.slots.in_flight(id)
             && let Some(kept) = take(place)
         {
-            self.slots.free(id);
-            give_back(&mut self.members, claim, 1);
+            if let Some(member) = self.members.get_mut(claim.member as usize) {
+                self.slots.free(&mut member.slots, id);
+                member.give_back(claim, 1);
+            }
             return Some(kept);
         }
         self.file_found();
@@ -327,7 +378,8 @@ impl Engine {
     #[cold]
     fn pause(&mut self, pause: &mut Pause) -> bool {
         self.glance_at_peers();
-        match pause.after_empty(&self.cq, self.announcer.as_ref()) {
+        let announcer = self.announcer.as_ref();
+        match pause.after_empty(&self.cq, announcer, &mut self.is_armed) {
             Ok(Paused::Poll) => true,
             Ok(Paused::Probe) => {
                 self.probe();
@@ -341,33 +393,52 @@ impl Engine {
         }
     }
 
-    /// Ends the members whose device does not answer any more: their completions will not come.
+    /// Ends the members whose completions will not come any more: the device does not answer; or the
+    /// queue pair is in ERROR, and what is posted on it has not been flushed for the drain timeout.
     fn probe(&mut self) {
-        let mut closed = false;
+        let now = Instant::now();
+        let mut closed = Vec::new();
         for at in 0..self.members.len() {
-            let Some(member) = self.members.get(at) else {
+            let Some(member) = self.members.get_mut(at) else {
                 break;
             };
             let answer = match member.qp() {
-                Some(qp) if !member.is_idle() => qp.query().map(|_attr| ()),
-                _ => Ok(()),
+                Some(qp) if !member.is_idle() => qp.query(),
+                _ => {
+                    member.in_error_since = None;
+                    continue;
+                }
             };
-            if let Err(error) = answer {
-                let reason = DownReason::Device(error.errno().unwrap_or(0));
-                self.close(u32::try_from(at).unwrap_or(u32::MAX), reason);
-                closed = true;
-            }
+            let reason = match answer {
+                Err(error) => DownReason::Device(error.errno().unwrap_or(0)),
+                Ok(attr) if attr.qp_state() != QpState::ERR => {
+                    member.in_error_since = None;
+                    continue;
+                }
+                Ok(_) => {
+                    let since = *member.in_error_since.get_or_insert(now);
+                    if now.saturating_duration_since(since) < self.patience.drain_timeout {
+                        continue;
+                    }
+                    DownReason::Unflushed
+                }
+            };
+            let at = u32::try_from(at).unwrap_or(u32::MAX);
+            self.close(at, reason);
+            closed.push(at);
         }
-        if closed {
-            self.end_what_is_closed();
+        if !closed.is_empty() {
+            self.dispatch_left();
+        }
+        for at in closed {
+            self.end_closed(at);
         }
     }
 
-    /// Why an operation got no slot and no credits. The next may get a slot that nobody needs.
+    /// Why an operation got no slot and no credits.
     #[cold]
     #[inline(never)]
     pub(crate) fn why_not(&mut self, claim: Claim) -> Refusal {
-        self.slots.reclaim();
         let Some(member) = self.members.get(claim.member as usize) else {
             return Refusal::Down(DownReason::Closed);
         };
@@ -378,7 +449,10 @@ impl Engine {
                 asked: claim.credits.into(),
                 max,
             },
-            None => Refusal::Backpressure(claim.queue),
+            None if member.credits(claim.queue) < u32::from(claim.credits) => {
+                Refusal::Backpressure(claim.queue)
+            }
+            None => Refusal::Untaken,
         }
     }
 
@@ -390,16 +464,51 @@ impl Engine {
     #[inline(never)]
     pub(crate) fn refused(&mut self, claim: Claim, id: Id, refusal: Refusal) -> Refusal {
         match refusal {
+            // Whoever has the buffers ends it: see `end_half_posted`.
+            Refusal::Post(error) if error.posted() > 0 && claim.keeper == Keeper::Slot => {
+                self.half_posted = Some(id);
+            }
             Refusal::Post(error) if error.posted() > 0 => {
                 self.destroy(claim.member, DownReason::Post(error));
-                let _aborted = self.slots.release(id);
+                let _aborted = self.release(claim.member, id);
             }
-            _ => {
-                let _was_posted = self.slots.take_back(id);
-                self.ended(claim);
-            }
+            _ => self.not_posted(claim, id),
         }
         refusal
+    }
+
+    /// Takes back what an operation took up of which the card has nothing.
+    fn not_posted(&mut self, claim: Claim, id: Id) {
+        if let Some(member) = self.members.get_mut(claim.member as usize) {
+            let _was_posted = self.slots.take_back(&mut member.slots, id);
+            member.give_back(claim, 1);
+        }
+    }
+
+    /// The end of a member's list of slots in use.
+    #[inline]
+    pub(crate) fn mark(&self, at: u32) -> Mark {
+        let member = self.members.get(at as usize);
+        member.map_or(Mark::NONE, |member| self.slots.mark(&member.slots))
+    }
+
+    /// The handle of a member's operation was dropped.
+    #[inline]
+    pub(crate) fn detach(&mut self, at: u32, id: Id) {
+        if let Some(member) = self.members.get_mut(at as usize) {
+            self.slots.detach(&mut member.slots, id);
+        }
+    }
+
+    /// Takes the result of a member's operation that is done, and frees its slot.
+    #[inline(always)]
+    pub(crate) fn release(
+        &mut self,
+        at: u32,
+        id: Id,
+    ) -> Option<Result<WorkSuccess, TransportError>> {
+        let member = self.members.get_mut(at as usize)?;
+        self.slots.release(&mut member.slots, id)
     }
 
     /// Gives back the credits of an operation that has ended.
@@ -412,6 +521,7 @@ impl Engine {
 #[inline(always)]
 fn build<'l, 'p, W: Work + 'l>(
     places: impl Iterator<Item = (&'p mut MaybeUninit<WorkRequest<'l>>, &'l mut W)>,
+    limits: &Limits,
     wr_id: u64,
     signaled: bool,
 ) -> Result<(), Refusal>
@@ -420,7 +530,7 @@ where
 {
     for (place, work) in places {
         let (list, said) = work.parts();
-        W::request(list, said, wr_id, signaled, |request| {
+        W::request(list, said, limits, wr_id, signaled, |request| {
             place.write(request);
         })?;
     }
@@ -433,7 +543,7 @@ pub(crate) fn take<'m>(
     members: &'m mut [Member],
     slots: &mut Table,
     claim: Claim,
-) -> Option<(&'m QueuePair, Id)> {
+) -> Option<(&'m QueuePair, &'m Limits, Id)> {
     members.get_mut(claim.member as usize)?.take(slots, claim)
 }
 
@@ -472,10 +582,11 @@ fn file(members: &mut [Member], slots: &mut Table, completion: &WorkCompletion) 
         Ok(success) => slots.succeed(completion.wr_id(), success),
         Err(error) => {
             let wr_id = error.wr_id;
-            let member = slots.member(wr_id);
-            let member = member.and_then(|at| members.get_mut(at as usize));
-            let error = member.map_or(TransportError::Work(error), |member| member.failed(error));
-            slots.fail(wr_id, error)
+            // A number that belongs to nobody ends nothing.
+            slots.owner(wr_id).and_then(|(at, queue)| {
+                let member = members.get_mut(at as usize)?;
+                slots.fail(wr_id, member.failed(queue, error))
+            })
         }
     };
     if let Some(claim) = ended {

@@ -5,6 +5,7 @@ use std::io;
 
 use verbs_core::{EventType, PollError, PostError, WorkError};
 
+use crate::channel_id::ChannelId;
 use crate::group::ConnectedMember;
 
 /// `Result` with this crate's [`Error`].
@@ -14,36 +15,62 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TransportError {
-    /// The card says that it failed.
-    #[error(transparent)]
-    Work(#[from] WorkError),
-    /// It was given up before the card had an answer. The card touches its buffers no more.
-    #[error("aborted: {0}")]
-    Aborted(DownReason),
+    /// The device reports that it failed.
+    #[error("{}", failed(*queue))]
+    Work {
+        /// The queue that it was posted to.
+        queue: Queue,
+        /// How it failed.
+        #[source]
+        error: WorkError,
+    },
+    /// It ended with its channel, for this reason. The device does not touch its buffers any more.
+    #[error("the operation was aborted")]
+    Aborted(#[source] DownReason),
+    /// The driver refused even to destroy the queue pair: **the device may still touch the
+    /// buffers**, for as long as the process lives. Owned buffers have been leaked.
+    #[error("the driver refused to destroy the queue pair: the device may still touch the buffers")]
+    Stuck,
     /// Its result has been taken before.
     #[error("the result has been taken before")]
     Taken,
 }
 
 impl TransportError {
-    /// For an operation that nobody can say anything about any more.
+    /// For an operation whose outcome is unknown: the channel is gone.
     pub(crate) const CLOSED: Self = Self::Aborted(DownReason::Closed);
+}
+
+/// What has failed, as far as its queue tells.
+const fn failed(queue: Queue) -> &'static str {
+    match queue {
+        Queue::Send => "a send, write, read or atomic failed",
+        Queue::Receive => "a receive failed",
+    }
 }
 
 /// Why a channel is down: it takes no more work until it is
 /// [`reset`](crate::Channel::reset).
+///
+/// It is the first reason there was: what failed after that is a consequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DownReason {
     /// A work request failed, and took the queue pair to ERROR.
-    #[error("{0}")]
-    Work(WorkError),
+    #[error("{}", failed(*queue))]
+    Work {
+        /// The queue that it was posted to.
+        queue: Queue,
+        /// How it failed.
+        #[source]
+        error: WorkError,
+    },
     /// The completion queue cannot be polled.
-    #[error("{0}")]
-    Poll(PollError),
-    /// A post was refused half-way.
-    #[error("{0}")]
-    Post(PostError),
+    #[error("the completion queue cannot be polled")]
+    Poll(#[source] PollError),
+    /// A post failed half-way: the driver had taken some of its requests.
+    #[error("the driver took a part of a post and refused the rest")]
+    Post(#[source] PostError),
     /// An operation on borrowed buffers was not done by its deadline.
     #[error("an operation was not done by its deadline")]
     TimedOut,
@@ -53,7 +80,11 @@ pub enum DownReason {
     /// The device does not answer (its errno).
     #[error("the device does not answer (errno {0})")]
     Device(i32),
-    /// The device said so, by an event.
+    /// The queue pair is in ERROR, and what was posted on it was not flushed within the channel's
+    /// drain timeout: the device or the completion queue has failed.
+    #[error("the queue pair is in IBV_QPS_ERR, and its requests were not flushed in time")]
+    Unflushed,
+    /// The device reports a fatal event.
     #[error("the device reports {0:?}")]
     Event(EventType),
     /// The peer has closed the connection, or its process has ended. Everything that it had sent by
@@ -76,8 +107,12 @@ pub enum DownReason {
 #[non_exhaustive]
 pub enum Refusal {
     /// The queue is full of work that is not done: wait for some of it, and try again.
-    #[error("the {0} queue is full: wait for some of its work first")]
+    #[error("the {0} queue is full: wait for some of its operations first")]
     Backpressure(Queue),
+    /// There is room in the queue, but none for one more result: too many operations have completed
+    /// whose results were not taken. Take some of them; to wait for completions does not help.
+    #[error("too many results were not taken: take some of them first")]
+    Untaken,
     /// There is more in one batch than the queue can ever hold.
     #[error("{asked} work requests in one batch exceed the channel's {max}")]
     BatchTooLong {
@@ -93,8 +128,46 @@ pub enum Refusal {
     #[error("a receive in a batch: start it on its own")]
     ReceiveInBatch,
     /// The channel is down.
-    #[error("the channel is down: {0}")]
-    Down(DownReason),
+    #[error("the channel is down")]
+    Down(#[source] DownReason),
+    /// The message is longer than the port can send.
+    #[error("a message of {len} bytes exceeds the port's max_msg_sz {max}: send it in parts")]
+    MessageTooLong {
+        /// Its length in bytes.
+        len: u64,
+        /// The longest message that the port can send, in bytes.
+        max: u32,
+    },
+    /// The elements of a receive hold more bytes than a message can have.
+    #[error("{len} bytes in one receive; at most {max} are possible", max = u32::MAX)]
+    ReceiveTooLong {
+        /// Bytes in the elements.
+        len: u64,
+    },
+    /// There is more to send inline than the queue pair was made for.
+    #[error("{len} bytes inline exceed the channel's max_inline_data {max}")]
+    InlineTooLong {
+        /// Bytes in the elements.
+        len: u64,
+        /// What the driver granted, in bytes.
+        max: u32,
+    },
+    /// Memory that a peer may reach, or that other threads write to, is not sent inline: the
+    /// processor would copy it while it changes.
+    #[error("an element of a shared region cannot be sent inline")]
+    SharedInline,
+    /// There are more elements than the queue pair was made for.
+    #[error("{count} elements in one request exceed the channel's {max}")]
+    TooManyElements {
+        /// Elements that are not empty.
+        count: usize,
+        /// What the driver granted.
+        max: u32,
+    },
+    /// The peer serves no reads and no atomics, or this side was made to ask for none: one that is
+    /// posted would never complete.
+    #[error("the peers agreed on max_rd_atomic 0: no read and no atomic can be begun")]
+    NoReads,
     /// The local elements hold more bytes than the remote region.
     #[error("{local} local bytes do not fit the remote region's {remote} bytes")]
     RemoteTooShort {
@@ -144,7 +217,7 @@ impl fmt::Display for Queue {
 }
 
 impl Refusal {
-    /// Whether the same will work once some work is done.
+    /// Whether the same will work once operations that are in flight have completed.
     #[must_use]
     pub const fn is_backpressure(&self) -> bool {
         matches!(self, Self::Backpressure(_))
@@ -204,7 +277,11 @@ impl<T> fmt::Display for Rejected<T> {
     }
 }
 
-impl<T> std::error::Error for Rejected<T> {}
+impl<T> std::error::Error for Rejected<T> {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        std::error::Error::source(&self.refusal)
+    }
+}
 
 /// A channel that could not join a group, which is given back, as connected as before.
 ///
@@ -245,7 +322,11 @@ impl fmt::Display for JoinError {
     }
 }
 
-impl std::error::Error for JoinError {}
+impl std::error::Error for JoinError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        std::error::Error::source(self.error())
+    }
+}
 
 /// Whatever can go wrong with a channel.
 #[derive(Debug, thiserror::Error)]
@@ -263,9 +344,9 @@ pub enum Error {
     /// A member that was prepared by another group.
     #[error("the channel was prepared by another group")]
     ForeignMember,
-    /// A channel's number that is not in the group.
+    /// The id is of a channel that was removed, or of another group's.
     #[error("there is no channel {0} in this group")]
-    UnknownChannel(usize),
+    UnknownChannel(ChannelId),
     /// The group has as many channels as it was made for, with those that the driver would not let go.
     #[error("the group is full: it was made for {0} channels")]
     GroupFull(u32),
@@ -317,7 +398,7 @@ impl From<Error> for io::Error {
             | Error::Transport(TransportError::Aborted(DownReason::PeerLost)) => {
                 io::ErrorKind::TimedOut
             }
-            Error::Refused(Refusal::Down(_)) | Error::Transport(TransportError::Work(_)) => {
+            Error::Refused(Refusal::Down(_)) | Error::Transport(TransportError::Work { .. }) => {
                 io::ErrorKind::ConnectionAborted
             }
             Error::Transport(TransportError::Taken) => io::ErrorKind::InvalidInput,
@@ -344,10 +425,10 @@ impl From<Error> for io::Error {
 )]
 pub enum ScopeError<E> {
     /// The closure returned this error.
-    #[error("{0}")]
+    #[error("the closure of a scope failed")]
     ClosureError(#[source] E),
     /// Work whose result the closure did not take has failed.
-    #[error("work that was left to the scope failed: {0}")]
+    #[error("an operation that was left to the scope did not succeed")]
     AutoPollError(#[source] TransportError),
 }
 

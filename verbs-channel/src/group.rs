@@ -16,6 +16,7 @@ use verbs_core::{
 use crate::buffer::OwnedBuffer;
 use crate::builder::Config;
 use crate::channel::ChannelMut;
+use crate::channel_id::ChannelId;
 use crate::engine::Engine;
 use crate::error::{DownReason, Error, JoinError, Result};
 use crate::exchange::ExchangeError;
@@ -83,6 +84,38 @@ pub struct ConnectedMember {
     link: Option<Link>,
 }
 
+/// The queue pair of a channel that is being closed, taken out of its group.
+///
+/// Made by [`ChannelGroup::start_close`]. What was in flight ends only when it has been
+/// [destroyed](Self::destroy) and [given back](ChannelGroup::finish_close): if it is dropped instead,
+/// the group leaks those buffers when it goes, and logs that.
+#[derive(Debug)]
+#[must_use = "what is in flight ends when this was destroyed and given back"]
+pub struct Closing {
+    channel: ChannelId,
+    // `None` if there was none any more.
+    qp: Option<QueuePair>,
+}
+
+/// What became of a queue pair: for [`ChannelGroup::finish_close`].
+#[derive(Debug)]
+#[must_use = "what is in flight ends when this is given back"]
+pub struct Closed {
+    channel: ChannelId,
+    destroyed: Option<verbs_core::Result<()>>,
+}
+
+impl Closing {
+    /// Destroys the queue pair. The kernel may take a while for that.
+    #[doc(alias = "ibv_destroy_qp")]
+    pub fn destroy(self) -> Closed {
+        Closed {
+            channel: self.channel,
+            destroyed: self.qp.map(QueuePair::close),
+        }
+    }
+}
+
 impl ChannelGroup {
     pub(crate) fn new(
         config: Config,
@@ -113,12 +146,12 @@ impl ChannelGroup {
         self.preparer.clone()
     }
 
-    /// Takes in a channel that is connected; its number in the group from now on.
+    /// Takes in a channel that is connected; what it is called in the group from now on.
     ///
     /// # Errors
     ///
     /// [`JoinError`], with the channel: the group is full, or the channel was prepared by another.
-    pub fn join(&mut self, mut member: ConnectedMember) -> Result<usize, JoinError> {
+    pub fn join(&mut self, mut member: ConnectedMember) -> Result<ChannelId, JoinError> {
         if !member.qp.send_cq().is(self.engine.cq()) {
             return Err(JoinError::new(Error::ForeignMember, member));
         }
@@ -137,27 +170,54 @@ impl ChannelGroup {
                 }
             },
         };
-        let at = self.engine.add(member.qp, &self.preparer.config) as usize;
-        if let Some(member) = self.engine.members.get_mut(at) {
+        let id = self.engine.add(member.qp, &self.preparer.config);
+        if let Some(member) = self.engine.members.get_mut(id.index()) {
             member.peer = peer;
         }
-        Ok(at)
+        Ok(id)
     }
 
-    /// Closes a channel: what is in flight on it is aborted, and its results can still be taken.
-    /// Its number is given to another channel when they have been, and not before: one that went
-    /// down by itself keeps it until then. To close it again does nothing.
+    /// Closes a channel: what is in flight on it is aborted, and its results can still be taken. Its
+    /// place is given to another channel when they have been. To close it again does nothing.
     ///
     /// # Errors
     ///
     /// [`Error::UnknownChannel`].
-    pub fn remove(&mut self, channel: usize) -> Result<()> {
-        let at = self.number(channel)?;
+    pub fn remove(&mut self, channel: ChannelId) -> Result<()> {
+        let at = self.place(channel)?;
         self.engine.destroy(at, DownReason::Closed);
-        if let Some(member) = self.engine.members.get_mut(channel) {
-            member.is_removed = true;
-        }
+        self.engine.remove(at);
         Ok(())
+    }
+
+    /// The first half of [`remove`](Self::remove), for layers that keep the group behind a lock: the
+    /// channel is down for this reason, unless it was before, and its queue pair is taken out, to be
+    /// [destroyed](Closing::destroy) where nothing is locked. What is in flight ends in
+    /// [`finish_close`](Self::finish_close).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::UnknownChannel`].
+    pub fn start_close(&mut self, channel: ChannelId, reason: DownReason) -> Result<Closing> {
+        let at = self.place(channel)?;
+        let qp = self.engine.take_qp(at, reason);
+        Ok(Closing { channel, qp })
+    }
+
+    /// The second half: everything that was in flight on the channel has ended. If `is_removed`, its
+    /// place is given to another channel when its results have been taken.
+    pub fn finish_close(&mut self, closed: Closed, is_removed: bool) {
+        let Ok(at) = self.place(closed.channel) else {
+            return;
+        };
+        if let Some(destroyed) = closed.destroyed {
+            self.engine.closed(at, destroyed);
+            self.engine.dispatch_left();
+            self.engine.end_closed(at);
+        }
+        if is_removed {
+            self.engine.remove(at);
+        }
     }
 
     /// Gives all channels up at once: their queue pairs are destroyed, and everything in flight has
@@ -225,8 +285,8 @@ impl ChannelGroup {
     ///
     /// [`Error::UnknownChannel`].
     #[inline]
-    pub fn channel(&mut self, channel: usize) -> Result<ChannelMut<'_>> {
-        let at = self.number(channel)?;
+    pub fn channel(&mut self, channel: ChannelId) -> Result<ChannelMut<'_>> {
+        let at = self.place(channel)?;
         Ok(ChannelMut::new(&mut self.engine, at))
     }
 
@@ -273,13 +333,29 @@ impl ChannelGroup {
         self.engine.next_ticket()
     }
 
-    /// Makes room for so many more results that nobody has taken: an operation has its place in the
-    /// group's table until then, and there are as many places as operations can be in flight. Without
-    /// it, results that stay keep others from being posted, with
-    /// [`Backpressure`](crate::Refusal::Backpressure).
-    pub fn reserve(&mut self, results: u32) {
-        self.engine.slots.grow(results);
+    /// Makes room for so many more results of a channel that nobody has taken: an operation has its
+    /// slot until then, and there are as many as operations can be in flight. Without it, results that
+    /// stay keep others from being posted, with [`Untaken`](crate::Refusal::Untaken).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::UnknownChannel`]; [`verbs_core::Error::Limit`] for more than
+    /// [`MAX_RESERVE`](Self::MAX_RESERVE) at once.
+    pub fn reserve(&mut self, channel: ChannelId, results: u32) -> Result<()> {
+        let at = self.place(channel)?;
+        if results > Self::MAX_RESERVE {
+            return Err(Error::Core(verbs_core::Error::Limit {
+                what: "results",
+                asked: results.into(),
+                max: Some(Self::MAX_RESERVE.into()),
+            }));
+        }
+        self.engine.reserve(at, results);
+        Ok(())
     }
+
+    /// The most results that can be [reserved](Self::reserve) at once: 128 bytes each.
+    pub const MAX_RESERVE: u32 = 1 << 20;
 
     /// Whether [`next_completed`](Self::next_completed) has something without a poll.
     #[must_use]
@@ -297,17 +373,24 @@ impl ChannelGroup {
     /// The open channel whose queue pair has this number: whom a device event is about. It looks at
     /// all of them.
     #[must_use]
-    pub fn channel_of(&self, qp_num: u32) -> Option<usize> {
+    pub fn channel_of(&self, qp_num: u32) -> Option<ChannelId> {
         let is_it = |qp: &QueuePair| qp.qp_num() == qp_num;
         let mut members = self.engine.members.iter();
-        members.position(|member| member.qp().is_some_and(is_it))
+        let member = members.find(|member| member.qp().is_some_and(is_it))?;
+        Some(member.id)
+    }
+
+    /// The channels that are open.
+    pub fn channels(&self) -> impl Iterator<Item = ChannelId> {
+        let members = self.engine.members.iter();
+        let open = members.filter(|member| member.qp().is_some());
+        open.map(|member| member.id)
     }
 
     /// How many channels are open.
     #[must_use]
-    pub fn len(&self) -> usize {
-        let members = self.engine.members.iter();
-        members.filter(|member| member.qp().is_some()).count()
+    pub const fn len(&self) -> usize {
+        self.engine.open as usize
     }
 
     /// Whether no channel is open.
@@ -342,11 +425,9 @@ impl ChannelGroup {
     }
 
     #[inline]
-    fn number(&self, channel: usize) -> Result<u32> {
-        match (self.engine.members.get(channel), u32::try_from(channel)) {
-            (Some(_), Ok(at)) => Ok(at),
-            _ => Err(Error::UnknownChannel(channel)),
-        }
+    fn place(&self, channel: ChannelId) -> Result<u32> {
+        let place = self.engine.place(channel);
+        place.ok_or(Error::UnknownChannel(channel))
     }
 }
 

@@ -147,10 +147,12 @@ mod blocking;
 mod buffer;
 mod builder;
 mod channel;
+mod channel_id;
 mod ended;
 mod engine;
 mod error;
 pub mod exchange;
+mod gate;
 mod group;
 mod list;
 mod member;
@@ -167,10 +169,11 @@ mod work;
 pub use buffer::OwnedBuffer;
 pub use builder::{ChannelBuilder, CreateChannel, PreparedChannel, channel_builder};
 pub use channel::{Channel, ChannelMut};
+pub use channel_id::ChannelId;
 pub use error::{
     DownReason, Error, JoinError, Queue, Refusal, Rejected, Result, ScopeError, TransportError,
 };
-pub use group::{ChannelGroup, ConnectedMember, PreparedMember, Preparer};
+pub use group::{ChannelGroup, Closed, Closing, ConnectedMember, PreparedMember, Preparer};
 pub use list::{GatherList, List, ScatterList};
 pub use owned::{Completed, OwnedWork, Ticket};
 pub use pool::{BufferPool, PoolBuffer};

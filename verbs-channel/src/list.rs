@@ -10,8 +10,20 @@ pub trait List: sealed::Sealed {
     /// The kind of element.
     type Element: Element;
 
+    /// Whether others than this program's own requests may write to the memory meanwhile.
+    #[doc(hidden)]
+    const IS_SHARED: bool;
+
     #[doc(hidden)]
     fn elements(&mut self) -> &mut [Self::Element];
+
+    /// The length of all elements, in bytes.
+    #[doc(hidden)]
+    fn total_len(&self) -> u64;
+
+    /// How many elements are not empty.
+    #[doc(hidden)]
+    fn count(&self) -> usize;
 }
 
 /// Elements to send from.
@@ -29,37 +41,59 @@ mod sealed {
 }
 
 macro_rules! lists {
-    ($($element:ident)*) => {$(
+    ($($element:ident $is_shared:literal)*) => {$(
         impl sealed::Sealed for $element<'_> {}
         impl List for $element<'_> {
             type Element = Self;
+            const IS_SHARED: bool = $is_shared;
 
             #[inline]
             fn elements(&mut self) -> &mut [Self] {
                 std::slice::from_mut(self)
             }
+
+            #[inline(always)]
+            fn total_len(&self) -> u64 {
+                self.length().into()
+            }
+
+            fn count(&self) -> usize {
+                usize::from(self.length() > 0)
+            }
         }
 
         impl<const N: usize> sealed::Sealed for [$element<'_>; N] {}
         impl<'a, const N: usize> List for [$element<'a>; N] {
-            type Element = $element<'a>;
-
-            #[inline]
-            fn elements(&mut self) -> &mut [$element<'a>] {
-                self
-            }
+            several!($element<'a>, $is_shared);
         }
 
         impl sealed::Sealed for Vec<$element<'_>> {}
         impl<'a> List for Vec<$element<'a>> {
-            type Element = $element<'a>;
-
-            #[inline]
-            fn elements(&mut self) -> &mut [$element<'a>] {
-                self
-            }
+            several!($element<'a>, $is_shared);
         }
     )*};
 }
 
-lists! { GatherElement ScatterElement SharedElement }
+macro_rules! several {
+    ($element:ty, $is_shared:literal) => {
+        type Element = $element;
+        const IS_SHARED: bool = $is_shared;
+
+        #[inline]
+        fn elements(&mut self) -> &mut [$element] {
+            self
+        }
+
+        #[inline(always)]
+        fn total_len(&self) -> u64 {
+            self.iter().map(|element| u64::from(element.length())).sum()
+        }
+
+        fn count(&self) -> usize {
+            let full = self.iter().filter(|element| element.length() > 0);
+            full.count()
+        }
+    };
+}
+
+lists! { GatherElement false ScatterElement false SharedElement true }

@@ -1,13 +1,16 @@
 //! A member of an engine: its queue pair, whether that takes work, and its credits.
 
 use std::mem;
+use std::time::Instant;
 
 use verbs_core::{QueuePair, WcStatus, WorkError};
 
+use crate::channel_id::ChannelId;
 use crate::engine::Table;
 use crate::error::{DownReason, Queue, TransportError};
+use crate::gate::Limits;
 use crate::peer::Peer;
-use crate::slots::{Claim, Id};
+use crate::slots::{Claim, Id, SlotList};
 
 /// A queue pair and its accounts.
 #[derive(Debug)]
@@ -16,8 +19,15 @@ pub(crate) struct Member {
     // Places in its send queue and its receive queue that are free, and how many there are.
     left: [u32; 2],
     max: [u32; 2],
-    /// Its number is nobody's any more.
+    limits: Limits,
+    /// Its slots.
+    pub(crate) slots: SlotList,
+    /// What it is called.
+    pub(crate) id: ChannelId,
+    /// Its place is another's as soon as it has no slots any more.
     pub(crate) is_removed: bool,
+    /// Since when its queue pair has been found in ERROR, with requests that are not flushed.
+    pub(crate) in_error_since: Option<Instant>,
     /// Its peer, by what shows that peer's end.
     pub(crate) peer: Peer,
 }
@@ -26,25 +36,51 @@ pub(crate) struct Member {
 #[derive(Debug)]
 enum State {
     Up(QueuePair),
-    /// Without the queue pair when it has been destroyed.
-    Down(Option<QueuePair>, DownReason),
+    /// It takes no more.
+    Down(Rest, DownReason),
+}
+
+/// What is left of a queue pair that is down.
+#[derive(Debug)]
+enum Rest {
+    QueuePair(QueuePair),
+    /// It is somewhere else, to be destroyed: what is in flight on it is the device's still.
+    Closing,
+    /// The driver refused to destroy it, for this reason unless it was reported: what was in flight
+    /// on it is the device's for good.
+    Stuck(Option<verbs_core::Error>),
+    Gone,
 }
 
 impl Member {
-    pub(crate) fn new(qp: QueuePair, max_send_wr: u32, max_recv_wr: u32) -> Self {
+    pub(crate) fn new(
+        id: ChannelId,
+        slots: SlotList,
+        qp: QueuePair,
+        max_send_wr: u32,
+        max_recv_wr: u32,
+    ) -> Self {
         let max = [max_send_wr, max_recv_wr];
         Self {
+            limits: Limits::of(&qp),
             state: State::Up(qp),
             left: max,
             max,
+            slots,
+            id,
             is_removed: false,
+            in_error_since: None,
             peer: Peer::default(),
         }
     }
 
     /// Takes credits and a slot, if it is up and there are as many.
     #[inline(always)]
-    pub(crate) fn take(&mut self, slots: &mut Table, claim: Claim) -> Option<(&QueuePair, Id)> {
+    pub(crate) fn take(
+        &mut self,
+        slots: &mut Table,
+        claim: Claim,
+    ) -> Option<(&QueuePair, &Limits, Id)> {
         let State::Up(qp) = &self.state else {
             return None;
         };
@@ -53,8 +89,12 @@ impl Member {
         // Taken before it is known that they may be: the subtraction tells if not.
         let too_few;
         (*left, too_few) = left.overflowing_sub(credits);
-        if !too_few && let Some(id) = slots.take(claim) {
-            return Some((qp, id));
+        if !too_few {
+            let own = &mut self.slots;
+            let id = slots.take(own, claim);
+            if let Some(id) = id.or_else(|| take_detached(slots, own, claim)) {
+                return Some((qp, &self.limits, id));
+            }
         }
         put_back(left, credits);
         None
@@ -72,11 +112,11 @@ impl Member {
         self.max[queue as usize]
     }
 
-    /// Its queue pair, unless it has been destroyed.
+    /// Its queue pair, unless it has been destroyed, or is about to be.
     pub(crate) const fn qp(&self) -> Option<&QueuePair> {
         match &self.state {
-            State::Up(qp) => Some(qp),
-            State::Down(qp, _) => qp.as_ref(),
+            State::Up(qp) | State::Down(Rest::QueuePair(qp), _) => Some(qp),
+            State::Down(..) => None,
         }
     }
 
@@ -89,19 +129,58 @@ impl Member {
         }
     }
 
-    /// It takes no more work from now on; why, which is what was said first.
+    /// It takes no more work from now on; why, which is the first reason there was.
     pub(crate) fn go_down(&mut self, reason: DownReason) -> DownReason {
         let reason = self.down().unwrap_or(reason);
-        self.state = State::Down(self.give_up(reason), reason);
+        // As it was, if it has no queue pair any more.
+        if let Some(qp) = self.take_qp(reason) {
+            self.state = State::Down(Rest::QueuePair(qp), reason);
+        }
         reason
     }
 
-    /// [`go_down`](Self::go_down), and its queue pair, to be destroyed.
-    pub(crate) fn give_up(&mut self, reason: DownReason) -> Option<QueuePair> {
+    /// [`go_down`](Self::go_down), and its queue pair, to be destroyed: [`closed`](Self::closed)
+    /// says how that went.
+    pub(crate) fn take_qp(&mut self, reason: DownReason) -> Option<QueuePair> {
         let reason = self.down().unwrap_or(reason);
-        match mem::replace(&mut self.state, State::Down(None, reason)) {
-            State::Up(qp) => Some(qp),
-            State::Down(qp, _) => qp,
+        match mem::replace(&mut self.state, State::Down(Rest::Closing, reason)) {
+            State::Up(qp) | State::Down(Rest::QueuePair(qp), _) => Some(qp),
+            other @ State::Down(..) => {
+                self.state = other;
+                None
+            }
+        }
+    }
+
+    /// Its queue pair has been destroyed, or is stuck.
+    pub(crate) fn closed(&mut self, destroyed: verbs_core::Result<()>) {
+        if let State::Down(rest @ Rest::Closing, _) = &mut self.state {
+            *rest = match destroyed {
+                Ok(()) => Rest::Gone,
+                Err(error) => Rest::Stuck(Some(error)),
+            };
+        }
+    }
+
+    /// Why its queue pair is stuck, if it is; the first time this is asked.
+    pub(crate) fn stuck_because(&mut self) -> Option<verbs_core::Error> {
+        match &mut self.state {
+            State::Down(Rest::Stuck(error), _) => error.take(),
+            _ => None,
+        }
+    }
+
+    /// Whether its queue pair is somewhere else, to be destroyed.
+    pub(crate) const fn is_closing(&self) -> bool {
+        matches!(self.state, State::Down(Rest::Closing, _))
+    }
+
+    /// How an operation ends whose completion will not come, now that the queue pair is closed.
+    pub(crate) fn unanswered(&self) -> TransportError {
+        match self.state {
+            State::Down(Rest::Stuck(_), _) => TransportError::Stuck,
+            State::Down(_, reason) => TransportError::Aborted(reason),
+            State::Up(_) => TransportError::CLOSED,
         }
     }
 
@@ -116,15 +195,26 @@ impl Member {
         self.left[queue as usize]
     }
 
-    /// A failed request has taken its queue pair to ERROR; or it is flushed since this side did.
-    pub(crate) fn failed(&mut self, error: WorkError) -> TransportError {
+    /// A failed request has taken its queue pair to ERROR; or it is flushed since this side did, or
+    /// since another failed before.
+    pub(crate) fn failed(&mut self, queue: Queue, error: WorkError) -> TransportError {
         self.peer.let_go();
-        match self.go_down(DownReason::Work(error)) {
-            DownReason::Work(_) => TransportError::Work(error),
-            reason if error.status == WcStatus::WR_FLUSH_ERR => TransportError::Aborted(reason),
-            _ => TransportError::Work(error),
+        let first = self.down();
+        self.go_down(DownReason::Work { queue, error });
+        match first {
+            Some(reason) if error.status == WcStatus::WR_FLUSH_ERR => {
+                TransportError::Aborted(reason)
+            }
+            _ => TransportError::Work { queue, error },
         }
     }
+}
+
+// Apart: as long as there are free slots, none of these is needed.
+#[cold]
+#[inline(never)]
+fn take_detached(slots: &mut Table, own: &mut SlotList, claim: Claim) -> Option<Id> {
+    slots.free_detached(own).then(|| slots.take(own, claim))?
 }
 
 // Apart, so that the good way has the credits in memory only.

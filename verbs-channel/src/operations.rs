@@ -296,13 +296,16 @@ macro_rules! operations {
             ///
             /// # Safety
             ///
-            /// From now until the result has been taken, or the channel has been dropped:
+            /// From now until the result has been taken, and is not
+            /// [`Stuck`](crate::TransportError::Stuck):
             ///
             /// - what the work names stays registered and allocated;
-            /// - nobody writes to what it sends from, and nobody touches what it reads into.
+            /// - nothing writes to what it sends from, and nothing touches what it reads into.
             ///
-            /// If the driver refuses to destroy a queue pair, the log says so, and the card may
-            /// still touch the buffers after that.
+            /// A channel that is dropped, forgotten or removed before the result was taken never
+            /// gives the memory back, nor does one whose result is `Stuck`: it stays the device's
+            /// until the process ends. [`abort`](Self::abort) ends what is in flight, so that the
+            /// result can be taken.
             pub unsafe fn post_unpolled<W: Work>(&mut self, work: W) -> Result<Ticket, Rejected<W>> {
                 let (engine, at) = self.parts();
                 let (mut list, said) = work.into_parts();

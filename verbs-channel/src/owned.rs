@@ -7,8 +7,9 @@ use verbs_core::{RemoteMemoryRegion, ScatterElement, WorkSuccess};
 
 use crate::buffer::OwnedBuffer;
 use crate::channel::{Channel, ChannelMut};
+use crate::channel_id::ChannelId;
 use crate::engine::Engine;
-use crate::error::{Queue, Refusal, Rejected, Result, TransportError};
+use crate::error::{DownReason, Queue, Refusal, Rejected, Result, TransportError};
 use crate::slots::{Claim, Id, Keeper};
 use crate::work::{Incoming, IncomingSaid, Outgoing, OutgoingSaid};
 
@@ -104,8 +105,7 @@ impl<B: Into<OwnedBuffer>> From<Incoming<B>> for OwnedWork {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[must_use = "a ticket is how the buffer comes back"]
 pub struct Ticket {
-    pub(crate) engine: u32,
-    pub(crate) channel: u32,
+    pub(crate) channel: ChannelId,
     pub(crate) id: Id,
 }
 
@@ -113,17 +113,20 @@ impl Ticket {
     /// The number of its slot: for a table of the caller's own, beside the channel's.
     ///
     /// It is below the number of operations that can be in flight in both queues, of all channels of
-    /// a group, and of those that were removed with results left. Once the result has been taken,
-    /// another operation gets it.
+    /// a group, and of those that were removed with results left; [`reserve`] adds to that. Once the
+    /// result has been taken, another operation gets it.
+    ///
+    /// [`reserve`]: crate::ChannelGroup::reserve
     #[must_use]
     pub const fn slot(&self) -> usize {
         self.id.index() as usize
     }
 
-    /// Which channel of its group the operation is on; 0 for a channel of its own.
+    /// The channel that the operation is on.
     #[must_use]
-    pub const fn channel(&self) -> usize {
-        self.channel as usize
+    #[inline]
+    pub const fn channel(&self) -> ChannelId {
+        self.channel
     }
 }
 
@@ -133,14 +136,14 @@ impl Ticket {
 pub struct Completed {
     /// Which operation it was.
     pub ticket: Ticket,
-    /// Which channel of its group it was on; 0 for a channel of its own.
-    pub channel: usize,
+    /// The channel that it was on.
+    pub channel: ChannelId,
     /// How it ended. A receive's length is its
     /// [`byte_len`](verbs_core::WorkSuccess::byte_len).
     pub result: Result<WorkSuccess, TransportError>,
-    /// The buffer, back; `None` if the card could not be made to let go of it, and for a batch.
+    /// The buffer, back; `None` if the result is [`Stuck`](TransportError::Stuck), and for a batch.
     pub buffer: Option<OwnedBuffer>,
-    /// A batch, back as it was started; empty if the card could not be made to let go of it, and
+    /// A batch, back as it was started; empty if the result is [`Stuck`](TransportError::Stuck), and
     /// for everything else.
     pub batch: Vec<OwnedWork>,
 }
@@ -188,7 +191,8 @@ macro_rules! owned_operations {
             ///
             /// [`Rejected`], with the work: the queue is full, or the channel down;
             /// [`Refusal::RemoteTooShort`]; [`Refusal::Misaligned`] for an atomic whose range is not
-            /// of 8 bytes.
+            /// of 8 bytes. Its buffer is empty in one case: the driver took a part of the work, and
+            /// refused to destroy the queue pair, so that the buffer had to be leaked.
             pub fn start(
                 &mut self,
                 work: impl Into<OwnedWork>,
@@ -365,7 +369,8 @@ macro_rules! owned_operations {
             /// ticket is another channel's.
             #[inline]
             pub fn poll(&mut self, ticket: Ticket) -> Result<Option<Completed>> {
-                self.parts().0.poll_ticket(ticket)
+                let (engine, at) = self.parts();
+                engine.poll_ticket_of(at, ticket)
             }
 
             /// The result and the buffer of an operation, waited for; `None` if `timeout` passes
@@ -380,7 +385,8 @@ macro_rules! owned_operations {
                 ticket: Ticket,
                 timeout: Option<Duration>,
             ) -> Result<Option<Completed>> {
-                self.parts().0.wait_ticket(ticket, timeout)
+                let (engine, at) = self.parts();
+                engine.wait_ticket_of(at, ticket, timeout)
             }
         }
     )*};
@@ -397,7 +403,7 @@ impl Engine {
     pub(crate) fn start(&mut self, at: u32, work: &mut OwnedWork) -> Result<Ticket, Refusal> {
         let claim = Claim::send(at).kept_by(Keeper::Slot);
         let mut element = work.buffer.element()?;
-        let id = match work.said {
+        let posted = match work.said {
             Said::Outgoing(said) => {
                 // SAFETY: the slot keeps the buffer until it is done, and leaks it if the queue pair
                 // cannot be destroyed; moving the buffer does not move its bytes.
@@ -412,19 +418,50 @@ impl Engine {
                 // SAFETY: as above.
                 unsafe { self.post_receive(claim, &mut element) }
             }
-        }?;
-        self.slots.keep(id, Kept::Buffer(work.buffer.take()));
-        Ok(self.ticket(at, id))
+        };
+        match posted {
+            Ok(id) => {
+                self.slots.keep(id, Kept::Buffer(work.buffer.take()));
+                Ok(self.ticket(at, id))
+            }
+            Err(refusal) => Err(self.not_started(at, refusal, work)),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn not_started(&mut self, at: u32, refusal: Refusal, work: &mut OwnedWork) -> Refusal {
+        let kept = Kept::Buffer(work.buffer.take());
+        if let Some(Kept::Buffer(buffer)) = self.end_half_posted(at, refusal, kept) {
+            work.buffer = buffer;
+        }
+        refusal
+    }
+
+    /// Ends an operation of which the device may have a part, and that was to own its buffers:
+    /// destroys the queue pair, and gives them back; or leaks them, if the driver refuses that.
+    pub(crate) fn end_half_posted(
+        &mut self,
+        at: u32,
+        refusal: Refusal,
+        kept: Kept,
+    ) -> Option<Kept> {
+        let (Some(id), Refusal::Post(error)) = (self.half_posted.take(), refusal) else {
+            return Some(kept);
+        };
+        self.slots.keep(id, kept);
+        self.destroy(at, DownReason::Post(error));
+        let kept = self.slots.take_buffer(id);
+        let _aborted = self.release(at, id);
+        kept
     }
 
     /// Names an operation of a channel.
     #[inline]
-    pub(crate) const fn ticket(&self, at: u32, id: Id) -> Ticket {
-        Ticket {
-            engine: self.id(),
-            channel: at,
-            id,
-        }
+    pub(crate) fn ticket(&self, at: u32, id: Id) -> Ticket {
+        let member = self.members.get(at as usize);
+        let channel = member.map_or(ChannelId::NONE, |member| member.id);
+        Ticket { channel, id }
     }
 }
 

@@ -4,9 +4,10 @@
     reason = "a scope keeps borrows until the card is done with them"
 )]
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::marker::PhantomData;
+use std::mem::ManuallyDrop;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Duration;
 
@@ -16,6 +17,7 @@ use crate::engine::Engine;
 use crate::error::{DownReason, Refusal, Rejected, ScopeError, TransportError};
 use crate::list::{GatherList, ScatterList};
 use crate::slots::{Claim, Id, Mark};
+use crate::teardown::Leftover;
 use crate::work::{Incoming, Outgoing, Work};
 
 /// Where work on borrowed buffers is posted: see [`Channel::scope`](crate::Channel::scope).
@@ -25,17 +27,17 @@ use crate::work::{Incoming, Outgoing, Work};
 pub struct PollingScope<'scope, 'env: 'scope> {
     engine: RefCell<&'env mut Engine>,
     at: u32,
+    leftover: Cell<Leftover>,
     // As in `std::thread::Scope`: neither lifetime may be shortened or lengthened.
     scope: PhantomData<&'scope mut &'scope ()>,
     env: PhantomData<&'env mut &'env ()>,
 }
 
-/// Work that was posted in a scope. Its result can be polled here; if it is not, the scope waits
-/// for it.
+/// Work that was posted in a scope. Its result can be taken here.
 ///
-/// Until its result is taken, or the scope ends, there is room kept for it; but not if it is
-/// [left](Self::leave) to the scope.
-#[must_use = "the scope waits for it, and reports its failure as the scope's own; `leave` says so"]
+/// Dropping it detaches the operation: the scope waits for it, and reports its failure as the scope's
+/// own. A detached operation takes up no room once it has succeeded, so a scope can post more than
+/// fits in the queues at once.
 pub struct ScopedPendingWork<'scope, 'env> {
     scope: &'scope PollingScope<'scope, 'env>,
     id: Id,
@@ -63,8 +65,8 @@ pub(crate) fn manual_scope<'env, T, E>(
     at: u32,
     closure: impl for<'scope> FnOnce(&'scope PollingScope<'scope, 'env>) -> Result<T, E>,
 ) -> Result<T, ScopeError<E>> {
-    run(engine, at, closure, |engine, _, since| {
-        engine.cut_scope(since)
+    run(engine, at, closure, |engine, at, since, _| {
+        engine.cut_scope(at, since)
     })
 }
 
@@ -72,12 +74,13 @@ fn run<'env, T, E>(
     engine: &'env mut Engine,
     at: u32,
     closure: impl for<'scope> FnOnce(&'scope PollingScope<'scope, 'env>) -> Result<T, E>,
-    finish: impl FnOnce(&mut Engine, u32, Mark) -> Result<(), TransportError>,
+    finish: impl FnOnce(&mut Engine, u32, Mark, Leftover) -> Result<(), TransportError>,
 ) -> Result<T, ScopeError<E>> {
-    let since = engine.slots.mark();
+    let since = engine.mark(at);
     let scope = PollingScope {
         engine: RefCell::new(engine),
         at,
+        leftover: Cell::new(Leftover::Awaited),
         scope: PhantomData,
         env: PhantomData,
     };
@@ -85,16 +88,16 @@ fn run<'env, T, E>(
     let ended = catch_unwind(AssertUnwindSafe(|| closure(&scope)));
     let mut engine = scope.engine.borrow_mut();
     match ended {
-        Ok(Ok(value)) => match finish(&mut engine, at, since) {
+        Ok(Ok(value)) => match finish(&mut engine, at, since, scope.leftover.get()) {
             Ok(()) => Ok(value),
             Err(error) => Err(ScopeError::AutoPollError(error)),
         },
         Ok(Err(error)) => {
-            engine.abandon_scope(since);
+            engine.abandon_scope(at, since);
             Err(ScopeError::ClosureError(error))
         }
         Err(panic) => {
-            engine.abandon_scope(since);
+            engine.abandon_scope(at, since);
             resume_unwind(panic)
         }
     }
@@ -105,14 +108,16 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
     ///
     /// # Errors
     ///
-    /// [`Rejected`], with the list: the queue is full, or the channel down.
+    /// [`Refusal`]: the queue is full, or the channel down. [`try_post`](Self::try_post) gives the
+    /// elements back as well.
     #[doc(alias = "ibv_post_send")]
     #[doc(alias = "IBV_WR_SEND")]
+    #[inline(always)]
     pub fn post_send<L: GatherList + 'scope>(
         &'scope self,
         list: L,
-    ) -> Result<ScopedPendingWork<'scope, 'env>, Rejected<L>> {
-        self.post(Outgoing::send(list)).map_err(given)
+    ) -> Result<ScopedPendingWork<'scope, 'env>, Refusal> {
+        self.post(Outgoing::send(list))
     }
 
     /// Posts an RDMA write to where `remote` begins.
@@ -127,23 +132,23 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
         &'scope self,
         list: L,
         remote: RemoteMemoryRegion,
-    ) -> Result<ScopedPendingWork<'scope, 'env>, Rejected<L>> {
-        self.post(Outgoing::write(list, remote)).map_err(given)
+    ) -> Result<ScopedPendingWork<'scope, 'env>, Refusal> {
+        self.post(Outgoing::write(list, remote))
     }
 
     /// Posts an RDMA read from where `remote` begins.
     ///
     /// # Errors
     ///
-    /// As [`post_write`](Self::post_write).
+    /// As [`post_write`](Self::post_write); [`Refusal::NoReads`].
     #[doc(alias = "ibv_post_send")]
     #[doc(alias = "IBV_WR_RDMA_READ")]
     pub fn post_read<L: ScatterList + 'scope>(
         &'scope self,
         list: L,
         remote: RemoteMemoryRegion,
-    ) -> Result<ScopedPendingWork<'scope, 'env>, Rejected<L>> {
-        self.post(Incoming::read(list, remote)).map_err(given)
+    ) -> Result<ScopedPendingWork<'scope, 'env>, Refusal> {
+        self.post(Incoming::read(list, remote))
     }
 
     /// Posts a receive.
@@ -155,20 +160,49 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
     pub fn post_receive<L: ScatterList + 'scope>(
         &'scope self,
         mut list: L,
-    ) -> Result<ScopedPendingWork<'scope, 'env>, Rejected<L>> {
-        match self.receive(&mut list) {
-            Ok(work) => Ok(work),
-            Err(refusal) => Err(Rejected::new(refusal, list)),
-        }
+    ) -> Result<ScopedPendingWork<'scope, 'env>, Refusal> {
+        self.receive(&mut list)
     }
 
-    /// Posts work with everything that can be said about it: an [`Outgoing`] or an [`Incoming`].
+    /// Posts work with all its options: an [`Outgoing`] or an [`Incoming`].
     ///
     /// # Errors
     ///
-    /// As [`post_write`](Self::post_write), with the work.
+    /// As [`post_write`](Self::post_write).
     #[doc(alias = "ibv_post_send")]
+    #[inline(always)]
     pub fn post<W: Work + 'scope>(
+        &'scope self,
+        work: W,
+    ) -> Result<ScopedPendingWork<'scope, 'env>, Refusal> {
+        let (mut list, said) = work.into_parts();
+        self.submit::<W>(&mut list, said)
+    }
+
+    /// Posts a batch: one doorbell, one completion, one handle for all of it. The first failure in
+    /// it is the batch's.
+    ///
+    /// # Errors
+    ///
+    /// As [`post`](Self::post); [`Refusal::BatchTooLong`] for more than the send queue can ever hold.
+    #[doc(alias = "ibv_post_send")]
+    pub fn post_batch<W: Work + 'scope, const N: usize>(
+        &'scope self,
+        mut works: [W; N],
+    ) -> Result<ScopedPendingWork<'scope, 'env>, Refusal> {
+        self.submit_batch(&mut works)
+    }
+
+    /// [`post`](Self::post), which gives the work back if it is not posted.
+    ///
+    /// The error borrows what the work borrows: to pass it on with `?`, take its
+    /// [`refusal`](Rejected::refusal).
+    ///
+    /// # Errors
+    ///
+    /// As [`post`](Self::post), with the work.
+    #[doc(alias = "ibv_post_send")]
+    pub fn try_post<W: Work + 'scope>(
         &'scope self,
         work: W,
     ) -> Result<ScopedPendingWork<'scope, 'env>, Rejected<W>> {
@@ -179,25 +213,34 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
         }
     }
 
-    /// Posts a batch: one doorbell, one completion, one handle for all of it. The first failure in
-    /// it is the batch's.
+    /// [`post_receive`](Self::post_receive), which gives the elements back if it is not posted.
     ///
     /// # Errors
     ///
-    /// As [`post`](Self::post), with all of the work; [`Refusal::BatchTooLong`] for more than the
-    /// send queue can ever hold.
+    /// As [`post_receive`](Self::post_receive), with the elements.
+    #[doc(alias = "ibv_post_recv")]
+    pub fn try_post_receive<L: ScatterList + 'scope>(
+        &'scope self,
+        mut list: L,
+    ) -> Result<ScopedPendingWork<'scope, 'env>, Rejected<L>> {
+        match self.receive(&mut list) {
+            Ok(pending) => Ok(pending),
+            Err(refusal) => Err(Rejected::new(refusal, list)),
+        }
+    }
+
+    /// [`post_batch`](Self::post_batch), which gives the work back if it is not posted.
+    ///
+    /// # Errors
+    ///
+    /// As [`post_batch`](Self::post_batch), with all of the work.
     #[doc(alias = "ibv_post_send")]
-    pub fn post_batch<W: Work + 'scope, const N: usize>(
+    pub fn try_post_batch<W: Work + 'scope, const N: usize>(
         &'scope self,
         mut works: [W; N],
     ) -> Result<ScopedPendingWork<'scope, 'env>, Rejected<[W; N]>> {
-        let mut engine = self.engine.borrow_mut();
-        let posted = Claim::send(self.at).times(N).and_then(|claim| {
-            // SAFETY: as in `submit`.
-            unsafe { engine.post_batch::<W, N>(claim, &mut works) }
-        });
-        match posted {
-            Ok(id) => Ok(ScopedPendingWork { scope: self, id }),
+        match self.submit_batch(&mut works) {
+            Ok(pending) => Ok(pending),
             Err(refusal) => Err(Rejected::new(refusal, works)),
         }
     }
@@ -206,17 +249,15 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
     ///
     /// # Errors
     ///
-    /// As [`post`](Self::post), with the work.
+    /// As [`post`](Self::post).
     #[doc(alias = "ibv_post_send")]
     pub fn lend<W: Work + 'scope>(
         &'scope self,
         work: W,
-    ) -> Result<Loan<'scope, 'env, W::List>, Rejected<W>> {
+    ) -> Result<Loan<'scope, 'env, W::List>, Refusal> {
         let (mut list, said) = work.into_parts();
-        match self.submit::<W>(&mut list, said) {
-            Ok(work) => Ok(Loan { work, list }),
-            Err(refusal) => Err(Rejected::new(refusal, W::from_parts(list, said))),
-        }
+        let work = self.submit::<W>(&mut list, said)?;
+        Ok(Loan { work, list })
     }
 
     /// Posts a receive, and gives its elements back when it is done, inside the scope.
@@ -228,11 +269,53 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
     pub fn lend_receive<L: ScatterList + 'scope>(
         &'scope self,
         mut list: L,
+    ) -> Result<Loan<'scope, 'env, L>, Refusal> {
+        let work = self.receive(&mut list)?;
+        Ok(Loan { work, list })
+    }
+
+    /// [`lend`](Self::lend), which gives the work back if it is not posted.
+    ///
+    /// # Errors
+    ///
+    /// As [`lend`](Self::lend), with the work.
+    #[doc(alias = "ibv_post_send")]
+    pub fn try_lend<W: Work + 'scope>(
+        &'scope self,
+        work: W,
+    ) -> Result<Loan<'scope, 'env, W::List>, Rejected<W>> {
+        let (mut list, said) = work.into_parts();
+        match self.submit::<W>(&mut list, said) {
+            Ok(work) => Ok(Loan { work, list }),
+            Err(refusal) => Err(Rejected::new(refusal, W::from_parts(list, said))),
+        }
+    }
+
+    /// [`lend_receive`](Self::lend_receive), which gives the elements back if it is not posted.
+    ///
+    /// # Errors
+    ///
+    /// As [`lend_receive`](Self::lend_receive), with the elements.
+    #[doc(alias = "ibv_post_recv")]
+    pub fn try_lend_receive<L: ScatterList + 'scope>(
+        &'scope self,
+        mut list: L,
     ) -> Result<Loan<'scope, 'env, L>, Rejected<L>> {
         match self.receive(&mut list) {
             Ok(work) => Ok(Loan { work, list }),
             Err(refusal) => Err(Rejected::new(refusal, list)),
         }
+    }
+
+    /// Lets the scope end with receives left over: when the closure has returned `Ok`, everything in
+    /// the send queue is waited for as usual, and receives that are still in flight are not. The
+    /// connection is closed instead, at once, since a device gives posted receives back in no other
+    /// way; that is no error.
+    ///
+    /// For the end of a stream of messages, whose reader always has a few more receives posted than
+    /// messages come. If no receive is left over, the channel stays connected.
+    pub fn close_with_receives_left(&self) {
+        self.leftover.set(Leftover::Closed);
     }
 
     /// Polls the completion queue once: how many completions were there.
@@ -262,6 +345,18 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
     }
 
     #[inline(always)]
+    fn submit_batch<W: Work + 'scope, const N: usize>(
+        &'scope self,
+        works: &mut [W; N],
+    ) -> Result<ScopedPendingWork<'scope, 'env>, Refusal> {
+        let mut engine = self.engine.borrow_mut();
+        let claim = Claim::send(self.at).times(N)?;
+        // SAFETY: as in `submit`.
+        let id = unsafe { engine.post_batch::<W, N>(claim, works) }?;
+        Ok(ScopedPendingWork { scope: self, id })
+    }
+
+    #[inline(always)]
     fn receive<L: ScatterList + 'scope>(
         &'scope self,
         list: &mut L,
@@ -282,7 +377,7 @@ impl ScopedPendingWork<'_, '_> {
         if engine.slots.is_done(self.id) == Some(false) && engine.drive() == 0 {
             engine.glance_at_peers();
         }
-        engine.slots.release(self.id).map(|(_, result)| result)
+        engine.release(self.scope.at, self.id)
     }
 
     /// Waits for the result, up to the channel's timeout.
@@ -292,21 +387,15 @@ impl ScopedPendingWork<'_, '_> {
     /// [`TransportError`]: the work failed; or the timeout passed, and the channel was aborted.
     #[inline]
     pub fn spin_poll(self) -> Result<WorkSuccess, TransportError> {
-        let mut engine = self.scope.engine.borrow_mut();
+        // Its result is taken here.
+        let this = ManuallyDrop::new(self);
+        let mut engine = this.scope.engine.borrow_mut();
         let timeout = engine.patience.timeout;
-        if !engine.wait_for(self.id, timeout) {
-            engine.abort_scoped(DownReason::TimedOut);
+        if !engine.wait_for(this.id, timeout) {
+            engine.abort_borrowed(this.scope.at, DownReason::TimedOut);
         }
-        let taken = engine.slots.release(self.id);
-        taken.map_or(Err(TransportError::Taken), |(_, result)| result)
-    }
-
-    /// Leaves it to the scope for good: its result cannot be taken, and takes up no room once it is
-    /// there. For scopes with more work than fits in the queues at once.
-    ///
-    /// A failure is the scope's own, as that of a handle that was dropped.
-    pub fn leave(self) {
-        self.scope.engine.borrow_mut().slots.forgo(self.id);
+        let taken = engine.release(this.scope.at, this.id);
+        taken.unwrap_or(Err(TransportError::Taken))
     }
 
     /// Waits for the result; `None` if `timeout` passes first, and after it was taken. The work goes
@@ -321,7 +410,17 @@ impl ScopedPendingWork<'_, '_> {
         if !engine.wait_for(self.id, Some(timeout)) {
             return None;
         }
-        engine.slots.release(self.id).map(|(_, result)| result)
+        engine.release(self.scope.at, self.id)
+    }
+}
+
+impl Drop for ScopedPendingWork<'_, '_> {
+    #[inline]
+    fn drop(&mut self) {
+        // It is borrowed only while one of its own calls runs.
+        if let Ok(mut engine) = self.scope.engine.try_borrow_mut() {
+            engine.detach(self.scope.at, self.id);
+        }
     }
 }
 
@@ -376,11 +475,4 @@ impl<L: fmt::Debug> fmt::Debug for Loan<'_, '_, L> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Loan").field(&self.list).finish()
     }
-}
-
-/// What was refused, without what was said about it.
-#[cold]
-fn given<W: Work>(rejected: Rejected<W>) -> Rejected<W::List> {
-    let refusal = rejected.refusal();
-    Rejected::new(refusal, rejected.into_given().into_parts().0)
 }

@@ -10,20 +10,21 @@
 //! destroy the queue pair ── the card touches its buffers no more ──► aborted
 //!   │ even that is refused
 //!   ▼
-//! buffers that are owned are leaked, and the log says so;
-//! with buffers that are borrowed in the card's hands the process aborts
+//! owned buffers are leaked, and the log says so ───────────────────► stuck
+//! with borrowed buffers in flight the process is aborted
 //! ```
 //!
 //! A borrow is released only at the end of the ladder.
 
 use std::fmt;
+use std::io::{self, Write as _};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
-use verbs_core::Error;
+use verbs_core::{Error, QueuePair};
 
 use crate::engine::Engine;
-use crate::error::{DownReason, TransportError};
+use crate::error::{DownReason, Queue, TransportError};
 use crate::member::Member;
 use crate::owned::Kept;
 use crate::slots::{Id, Mark};
@@ -65,81 +66,130 @@ impl Engine {
     /// Takes the ladder from its third step.
     pub(crate) fn destroy(&mut self, at: u32, reason: DownReason) {
         self.close(at, reason);
-        self.end_what_is_closed();
+        self.dispatch_left();
+        self.end_closed(at);
     }
 
     /// [`destroy`](Self::destroy) for every member.
     pub(crate) fn destroy_all(&mut self, reason: DownReason) {
-        for at in 0..self.members.len() {
-            self.close(u32::try_from(at).unwrap_or(u32::MAX), reason);
+        let all = 0..u32::try_from(self.members.len()).unwrap_or(u32::MAX);
+        for at in all.clone() {
+            self.close(at, reason);
         }
-        self.end_what_is_closed();
+        self.dispatch_left();
+        for at in all {
+            self.end_closed(at);
+        }
     }
 
     /// Destroys a queue pair: the card touches its buffers no more. Its work is
-    /// [ended](Self::end_what_is_closed) after that.
+    /// [ended](Self::end_closed) after that.
     pub(crate) fn close(&mut self, at: u32, reason: DownReason) {
-        let Some(member) = self.members.get_mut(at as usize) else {
-            return;
-        };
-        let destroyed = member
-            .give_up(reason)
-            .map_or(Ok(()), verbs_core::QueuePair::close);
-        member.peer.let_go();
-        if let Err(error) = destroyed {
-            self.stuck(at, error);
+        if let Some(qp) = self.take_qp(at, reason) {
+            let destroyed = qp.close();
+            self.closed(at, destroyed);
         }
     }
 
-    /// Ends all work whose queue pair is gone, in one go however many they are.
-    pub(crate) fn end_what_is_closed(&mut self) {
-        // Some drivers leave completions of a queue pair that is gone: they say how work really
-        // ended, and take up room that the next one counts on.
+    /// The first half of [`close`](Self::close): the queue pair, to be destroyed.
+    pub(crate) fn take_qp(&mut self, at: u32, reason: DownReason) -> Option<QueuePair> {
+        let member = self.members.get_mut(at as usize)?;
+        let qp = member.take_qp(reason);
+        member.peer.let_go();
+        qp
+    }
+
+    /// The second half: a member's queue pair has been destroyed, or not.
+    pub(crate) fn closed(&mut self, at: u32, destroyed: verbs_core::Result<()>) {
+        if let Some(member) = self.members.get_mut(at as usize)
+            && member.is_closing()
+        {
+            self.open -= 1;
+            self.stuck += u32::from(destroyed.is_err());
+            member.closed(destroyed);
+        }
+    }
+
+    /// Dispatches what is in the completion queue.
+    ///
+    /// Some drivers leave completions of a queue pair that is gone: they say how work really ended,
+    /// and take up room that the next one counts on.
+    pub(crate) fn dispatch_left(&mut self) {
         let room = self.cq().min_capacity();
         for _ in 0..=room {
             if !matches!(self.poll(true), Ok(1..)) {
                 break;
             }
         }
-        let mut next = self.slots.first();
+    }
+
+    /// Ends all work that is in flight on a member, if its queue pair is gone.
+    pub(crate) fn end_closed(&mut self, at: u32) {
+        let Some(member) = self.members.get_mut(at as usize) else {
+            return;
+        };
+        if member.qp().is_some() || member.is_closing() {
+            return;
+        }
+        if let Some(error) = member.stuck_because() {
+            self.leak(at, error);
+        }
+        let Some(member) = self.members.get(at as usize) else {
+            return;
+        };
+        let unanswered = member.unanswered();
+        let mut next = self.slots.first(&member.slots);
         while let Some(id) = next {
-            next = self.slots.after(id);
-            let member = self.slots.member(id.wr_id());
-            let member = member.and_then(|at| self.members.get(at as usize));
-            let Some(member) = member.filter(|member| member.qp().is_none()) else {
-                continue;
-            };
-            let aborted = member
-                .down()
-                .map_or(TransportError::CLOSED, TransportError::Aborted);
-            if let Some(claim) = self.slots.fail(id.wr_id(), aborted) {
+            let member = self.members.get(at as usize);
+            next = member.and_then(|member| self.slots.after(&member.slots, id));
+            if let Some(claim) = self.slots.fail(id.wr_id(), unanswered) {
                 self.ended(claim);
             }
         }
     }
 
     /// The last step: the driver will not let go of a queue pair.
-    fn stuck(&mut self, at: u32, error: Error) {
-        if self.slots.borrowed_in_flight(at).is_some() {
-            say(format_args!(
+    fn leak(&mut self, at: u32, error: Error) {
+        let Some(member) = self.members.get(at as usize) else {
+            return;
+        };
+        if self.slots.has_borrowed_in_flight(&member.slots) {
+            log_error(format_args!(
                 "cannot take borrowed buffers back from the card ({error}): aborting, since it may \
                  still write to them"
             ));
+            // The log may go nowhere.
+            let line = format_args!(
+                "verbs-channel: cannot take borrowed buffers back from the card ({error}): aborting \
+                 the process, since the card may still write to them\n"
+            );
+            // There is nothing left to do if that fails.
+            drop(io::stderr().lock().write_fmt(line));
             std::process::abort();
         }
-        self.stuck += 1;
-        let buffers = self.slots.buffers_in_flight(at).map(Kept::leak).sum();
+        let mut buffers = 0;
+        let mut next = self.slots.first(&member.slots);
+        while let Some(id) = next {
+            next = self.slots.after(&member.slots, id);
+            let kept = self.slots.take_buffer_in_flight(id);
+            buffers += kept.map_or(0, Kept::leak);
+        }
         let leak = Leak { buffers, error };
         match &mut self.leaks {
             Some(held) => held.push(leak),
-            None => say(format_args!("{leak}")),
+            None => log_error(format_args!("{leak}")),
         }
     }
 
     /// A scope ends well: waits for all of its work, up to the channel's timeout. The first failure
     /// among the results that nobody took is the scope's.
     #[inline]
-    pub(crate) fn finish_scope(&mut self, at: u32, since: Mark) -> Result<(), TransportError> {
+    pub(crate) fn finish_scope(
+        &mut self,
+        at: u32,
+        since: Mark,
+        leftover: Leftover,
+    ) -> Result<(), TransportError> {
         // Nothing is in flight, and nothing has failed.
         let is_well = |engine: &Self| {
             let member = engine.members.get(at as usize);
@@ -148,47 +198,69 @@ impl Engine {
         if !is_well(self) {
             self.drive_unheard();
         }
-        if is_well(self) {
-            self.slots.release_since(since);
+        if is_well(self)
+            && let Some(member) = self.members.get_mut(at as usize)
+        {
+            self.slots.release_since(&mut member.slots, since);
             return Ok(());
         }
-        self.finish_scope_slowly(since)
+        self.finish_scope_slowly(at, since, leftover)
     }
 
     #[inline(never)]
-    fn finish_scope_slowly(&mut self, since: Mark) -> Result<(), TransportError> {
+    fn finish_scope_slowly(
+        &mut self,
+        at: u32,
+        since: Mark,
+        leftover: Leftover,
+    ) -> Result<(), TransportError> {
         let mut deadline = Deadline::new(self.patience.timeout);
-        let mut next = self.slots.first_since(since);
+        let mut next = self.first_since(at, since);
         while let Some(id) = next {
-            if !self.wait_for(id, deadline.left()) {
-                self.abort_scoped(DownReason::TimedOut);
+            let is_left = leftover == Leftover::Closed
+                && self.slots.queue_in_flight(id) == Some(Queue::Receive);
+            if !is_left && !self.wait_for(id, deadline.left()) {
+                self.abort_borrowed(at, DownReason::TimedOut);
             }
-            next = self.slots.after(id);
+            next = self.after(at, id);
         }
-        self.take_scoped(since)
+        // The receives that were left over, if any.
+        self.abort_borrowed(at, DownReason::Closed);
+        self.take_scoped(at, since, leftover)
     }
 
     /// A scope ends whose closure was to take all results: what it left is aborted.
-    pub(crate) fn cut_scope(&mut self, since: Mark) -> Result<(), TransportError> {
+    pub(crate) fn cut_scope(&mut self, at: u32, since: Mark) -> Result<(), TransportError> {
         self.drive();
-        self.abort_scoped(DownReason::Abandoned);
-        self.take_scoped(since)
+        self.abort_borrowed(at, DownReason::Abandoned);
+        self.take_scoped(at, since, Leftover::Awaited)
     }
 
     /// A scope ends badly: what is left gets the drain timeout, receives alone get none.
     #[cold]
-    pub(crate) fn abandon_scope(&mut self, since: Mark) {
+    pub(crate) fn abandon_scope(&mut self, at: u32, since: Mark) {
         let mut deadline = Deadline::new(Some(self.patience.drain_timeout));
-        let mut next = self.slots.first_since(since);
+        let mut next = self.first_since(at, since);
         while let Some(id) = next {
-            if self.slots.is_outgoing(id) && !self.wait_for(id, deadline.left()) {
+            let is_outgoing = self.slots.queue_in_flight(id) == Some(Queue::Send);
+            if is_outgoing && !self.wait_for(id, deadline.left()) {
                 break;
             }
-            next = self.slots.after(id);
+            next = self.after(at, id);
         }
-        self.abort_scoped(DownReason::Abandoned);
-        // Nobody is left to hear of failures; the channel itself says that it is down.
-        let _nobody_listens = self.take_scoped(since);
+        self.abort_borrowed(at, DownReason::Abandoned);
+        // The closure's own failure is reported; the channel itself says that it is down.
+        let _reported_by_down_reason = self.take_scoped(at, since, Leftover::Awaited);
+    }
+
+    fn first_since(&self, at: u32, since: Mark) -> Option<Id> {
+        let member = self.members.get(at as usize)?;
+        self.slots.first_since(&member.slots, since)
+    }
+
+    fn after(&self, at: u32, id: Id) -> Option<Id> {
+        let member = self.members.get(at as usize)?;
+        self.slots.after(&member.slots, id)
     }
 
     /// Waits for one operation.
@@ -197,24 +269,47 @@ impl Engine {
         self.wait_until(timeout, |engine| engine.slots.is_done(id) != Some(false))
     }
 
-    /// Aborts every member that has borrowed buffers in flight.
-    pub(crate) fn abort_scoped(&mut self, reason: DownReason) {
-        while let Some(at) = self.slots.borrower() {
+    /// Aborts a member if it has borrowed buffers in flight.
+    pub(crate) fn abort_borrowed(&mut self, at: u32, reason: DownReason) {
+        let member = self.members.get(at as usize);
+        if member.is_some_and(|member| self.slots.has_borrowed_in_flight(&member.slots)) {
             self.abort(at, reason);
         }
     }
 
     /// Takes the results that nobody took, all of which are there; the first failure among them.
-    fn take_scoped(&mut self, since: Mark) -> Result<(), TransportError> {
+    fn take_scoped(
+        &mut self,
+        at: u32,
+        since: Mark,
+        leftover: Leftover,
+    ) -> Result<(), TransportError> {
+        self.slots.end_detached();
         let mut failure = None;
-        while let Some(id) = self.slots.first_since(since) {
-            failure = failure.or_else(|| self.slots.failure(id));
-            if self.slots.release(id).is_none() {
+        while let Some(id) = self.first_since(at, since) {
+            let ended = self.slots.failure(id);
+            // A receive that ends with its connection has not failed, if that is what was asked for.
+            let is_left = leftover == Leftover::Closed
+                && matches!(ended, Some(TransportError::Aborted(_)))
+                && matches!(self.slots.owner(id.wr_id()), Some((_, Queue::Receive)));
+            if !is_left {
+                failure = failure.or(ended);
+            }
+            if self.release(at, id).is_none() {
                 break;
             }
         }
         failure.map_or(Ok(()), Err)
     }
+}
+
+/// What becomes of receives that are in flight when a scope ends well.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Leftover {
+    /// They are waited for.
+    Awaited,
+    /// The connection is closed.
+    Closed,
 }
 
 /// Buffers that had to be leaked, since the driver did not let go of their queue pair.
@@ -234,10 +329,10 @@ impl fmt::Display for Leak {
     }
 }
 
-/// Says it to the log. A logger that panics ends no borrow: the panic stops here.
-fn say(words: fmt::Arguments<'_>) {
-    let said = catch_unwind(AssertUnwindSafe(|| log::error!("{words}")));
-    if let Err(panic) = said {
+/// Writes to the log. A logger that panics ends no borrow: the panic stops here.
+fn log_error(line: fmt::Arguments<'_>) {
+    let logged = catch_unwind(AssertUnwindSafe(|| log::error!("{line}")));
+    if let Err(panic) = logged {
         #[expect(clippy::mem_forget, reason = "dropping it may panic once more")]
         std::mem::forget(panic);
     }
@@ -271,9 +366,15 @@ impl Deadline {
 impl Drop for Engine {
     /// Destroys the queue pairs, and then releases the buffers. Nothing waits for a peer.
     fn drop(&mut self) {
+        for at in 0..u32::try_from(self.members.len()).unwrap_or(u32::MAX) {
+            // What was to be destroyed elsewhere, and was not before the group went: nothing tells
+            // when the card is done with its buffers.
+            let object = "the queue pair";
+            self.closed(at, Err(Error::InUse { object }));
+        }
         self.destroy_all(DownReason::Closed);
         for leak in self.leaks.iter_mut().flatten() {
-            say(format_args!("{leak}"));
+            log_error(format_args!("{leak}"));
         }
     }
 }

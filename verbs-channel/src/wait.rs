@@ -33,7 +33,6 @@ pub(crate) struct Pause {
     timeout: Option<Duration>,
     backoff: Backoff,
     empty: u32,
-    armed: bool,
     // Read at the first empty poll: a wait that finds its completion at once looks at no clock.
     clock: Option<Clock>,
 }
@@ -62,16 +61,17 @@ impl Pause {
             timeout,
             backoff: Backoff::new(),
             empty: 0,
-            armed: false,
             clock: None,
         }
     }
 
-    /// After a poll that found nothing.
+    /// After a poll that found nothing. `is_armed` is kept from one wait to the next: an event that a
+    /// wait did not need is the next one's, and no second one is asked for.
     pub(crate) fn after_empty(
         &mut self,
         cq: &CompletionQueue,
         channel: Option<&CompletionChannel>,
+        is_armed: &mut bool,
     ) -> verbs_core::Result<Paused> {
         // Around, not up to the top: there a spin would never look at the clock again.
         self.empty = self.empty.wrapping_add(1);
@@ -99,13 +99,15 @@ impl Pause {
         match (self.strategy, channel) {
             (PollStrategy::Notify { after }, Some(channel)) if self.empty > after => {
                 // Arm, poll once more, and sleep only if that poll is empty too.
-                self.armed = !self.armed;
-                if self.armed {
-                    cq.req_notify(false)?;
-                } else {
+                if *is_armed {
                     let until = clock.deadline.unwrap_or(clock.next_probe);
                     let sleep = until.min(clock.next_probe).saturating_duration_since(now);
+                    // Without an event it is armed anew: somebody else may have taken the event.
+                    *is_armed = false;
                     channel.get_cq_event(Some(sleep))?;
+                } else {
+                    cq.req_notify(false)?;
+                    *is_armed = true;
                 }
             }
             _ => self.backoff.snooze(),

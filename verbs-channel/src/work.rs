@@ -7,6 +7,7 @@ use verbs_core::{
 };
 
 use crate::error::Refusal;
+use crate::gate::Limits;
 use crate::list::{GatherList, ScatterList};
 
 /// Work for the send queue: [`Outgoing`] or [`Incoming`].
@@ -19,6 +20,7 @@ pub(crate) mod sealed {
     use verbs_core::WorkRequest;
 
     use crate::error::Refusal;
+    use crate::gate::Limits;
 
     #[expect(unnameable_types, reason = "seals `Work`")]
     pub trait Sealed: Sized {
@@ -36,10 +38,11 @@ pub(crate) mod sealed {
         /// The same, for a batch, whose work stays where it is.
         fn parts(&mut self) -> (&mut Self::List, Self::Said);
 
-        /// Makes the request, and hands it on: one that is returned is copied.
+        /// Checks and makes the request, and hands it on: one that is returned is copied.
         fn request<'l, R>(
             list: &'l mut Self::List,
             said: Self::Said,
+            limits: &Limits,
             wr_id: u64,
             signaled: bool,
             then: impl FnOnce(WorkRequest<'l>) -> R,
@@ -139,7 +142,8 @@ impl<L> Outgoing<L> {
         self
     }
 
-    /// Copies the bytes while it is posted; at most the channel's `max_inline_data`.
+    /// Copies the bytes while it is posted; at most the channel's `max_inline_data`, and not from a
+    /// [`SharedElement`](verbs_core::SharedElement).
     #[inline]
     #[doc(alias = "IBV_SEND_INLINE")]
     pub const fn inline(mut self) -> Self {
@@ -232,10 +236,12 @@ impl<L: GatherList> sealed::Sealed for Outgoing<L> {
     fn request<'l, R>(
         list: &'l mut L,
         said: OutgoingSaid,
+        limits: &Limits,
         wr_id: u64,
         signaled: bool,
         then: impl FnOnce(WorkRequest<'l>) -> R,
     ) -> Result<R, Refusal> {
+        limits.check_outgoing(list, said.flags & IBV_SEND_INLINE.0 != 0)?;
         let elements = list.elements();
         // Handed on from each arm: where they meet, the request would be copied.
         match &said.remote {
@@ -304,10 +310,12 @@ impl<L: ScatterList> sealed::Sealed for Incoming<L> {
     fn request<'l, R>(
         list: &'l mut L,
         said: IncomingSaid,
+        limits: &Limits,
         wr_id: u64,
         signaled: bool,
         then: impl FnOnce(WorkRequest<'l>) -> R,
     ) -> Result<R, Refusal> {
+        limits.check_incoming(list)?;
         let (elements, remote) = (list.elements(), &said.remote);
         macro_rules! finish {
             ($request:expr) => {{

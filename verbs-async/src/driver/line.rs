@@ -14,7 +14,7 @@ pub(super) struct Line {
 
 /// Work that is in line; or was, and its operation has not looked since.
 pub(super) struct InLine<R: Ring> {
-    pub(super) channel: usize,
+    pub(super) channel: R::Channel,
     pub(super) queue: usize,
     pub(super) stage: Stage<R>,
     pub(super) waker: Option<Waker>,
@@ -44,8 +44,9 @@ impl Line {
 
 impl<R: Ring> State<R> {
     /// Puts work at the end of its line.
-    pub(super) fn join_line(&mut self, channel: usize, queue: usize, work: R::Work) -> usize {
-        let (before, behind) = (self.line(channel, queue).tail, None);
+    pub(super) fn join_line(&mut self, channel: R::Channel, queue: usize, work: R::Work) -> usize {
+        let index = R::index(channel);
+        let (before, behind) = (self.line(index, queue).tail, None);
         let key = self.in_line.insert(InLine {
             channel,
             queue,
@@ -54,18 +55,18 @@ impl<R: Ring> State<R> {
         });
         self.wanted += 1;
         self.lined += 1;
-        self.line(channel, queue).tail = Some(key);
+        self.line(index, queue).tail = Some(key);
         match self.place(before) {
             Some(before) => before.behind = Some(key),
-            None => self.line(channel, queue).head = Some(key),
+            None => self.line(index, queue).head = Some(key),
         }
         key
     }
 
     /// Posts from the heads of a channel's lines, as long as there are places.
-    pub(super) fn advance(&mut self, channel: usize) {
+    pub(super) fn advance(&mut self, index: usize) {
         for queue in 0..2 {
-            while let Some(here) = self.channels.get(channel)
+            while let Some(here) = self.channels.get(index)
                 && let Some(key) = here.lines[queue].head
                 && self.post_head(key)
             {}
@@ -96,26 +97,26 @@ impl<R: Ring> State<R> {
                 self.noted.extend(head.waker.take());
             }
         }
-        self.leave_line(channel, queue, gap);
+        self.leave_line(R::index(channel), queue, gap);
         true
     }
 
     /// Closes the gap that work has left.
-    pub(super) fn leave_line(&mut self, channel: usize, queue: usize, gap: Place) {
+    pub(super) fn leave_line(&mut self, index: usize, queue: usize, gap: Place) {
         self.wanted -= 1;
         self.lined -= 1;
         match self.place(gap.before) {
             Some(before) => before.behind = gap.behind,
-            None => self.line(channel, queue).head = gap.behind,
+            None => self.line(index, queue).head = gap.behind,
         }
         match self.place(gap.behind) {
             Some(behind) => behind.before = gap.before,
-            None => self.line(channel, queue).tail = gap.before,
+            None => self.line(index, queue).tail = gap.before,
         }
     }
 
-    fn line(&mut self, channel: usize, queue: usize) -> &mut Line {
-        &mut self.channel(channel).lines[queue]
+    fn line(&mut self, index: usize, queue: usize) -> &mut Line {
+        &mut self.channel(index).lines[queue]
     }
 
     fn place(&mut self, key: Option<usize>) -> Option<&mut Place> {

@@ -57,7 +57,7 @@ impl<R: Ring> Driver<R> {
 
     /// Posts work, or puts it in line; where it is.
     #[inline(always)]
-    pub(crate) fn start(&self, channel: usize, work: impl Work<R>) -> Begun<R::Ticket> {
+    pub(crate) fn start(&self, channel: R::Channel, work: impl Work<R>) -> Begun<R::Ticket> {
         let mut state = self.state.lock();
         let begun = state.start(channel, work);
         if let Begun::InLine(_) = begun {
@@ -125,12 +125,16 @@ impl<R: Ring> Driver<R> {
     }
 
     /// Does something to the ring that may change what its channels take, of one or of all.
-    pub(crate) fn with<T>(&self, channel: Option<usize>, change: impl FnOnce(&mut R) -> T) -> T {
+    pub(crate) fn with<T>(
+        &self,
+        channel: Option<R::Channel>,
+        change: impl FnOnce(&mut R) -> T,
+    ) -> T {
         let mut state = self.state.lock();
         let value = change(&mut state.ring);
         match channel {
-            Some(channel) => state.changed(channel),
-            None => (0..state.channels()).for_each(|channel| state.changed(channel)),
+            Some(channel) => state.changed(R::index(channel)),
+            None => (0..state.channels()).for_each(|index| state.changed(index)),
         }
         state.turn(None);
         self.leave(state);
@@ -145,7 +149,7 @@ impl<R: Ring> Driver<R> {
     /// Waits until nothing is left in these queues of a channel. One task can wait for each channel.
     pub(crate) fn poll_drained(
         &self,
-        channel: usize,
+        channel: R::Channel,
         queues: [bool; 2],
         cx: &mut Context<'_>,
     ) -> Poll<()> {
@@ -155,12 +159,12 @@ impl<R: Ring> Driver<R> {
             Some(waker)
         } else {
             // Before the turn, which arms for those who wait only.
-            let replaced = state.set_drained(channel, Some((waker, queues)));
+            let replaced = state.set_drained(R::index(channel), Some((waker, channel, queues)));
             state.turn(None);
             replaced
         };
         let (drained, mine) = if state.is_empty(channel, queues) {
-            (Poll::Ready(()), state.set_drained(channel, None))
+            (Poll::Ready(()), state.set_drained(R::index(channel), None))
         } else {
             (Poll::Pending, None)
         };
@@ -202,7 +206,7 @@ impl<R: Ring> Driver<R> {
     #[inline(never)]
     fn taken(&self, mut state: MutexGuard<'_, State<R>>, ticket: R::Ticket) {
         let wait = state.unwait(ticket);
-        state.changed(R::channel(ticket));
+        state.changed(R::index(R::channel(ticket)));
         self.leave(state);
         wake::let_go(wait);
     }

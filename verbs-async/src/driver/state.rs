@@ -21,7 +21,7 @@ pub(super) struct State<R: Ring> {
     // By the ring's slots: who waits for what is in flight.
     waits: Vec<Option<Wait>>,
     pub(super) in_line: Slab<InLine<R>>,
-    pub(super) channels: Vec<Channel>,
+    pub(super) channels: Vec<Channel<R>>,
     // How long an operation polls before it goes to sleep.
     pub(super) busy_poll: Duration,
     // To be woken when the lock is free.
@@ -38,12 +38,14 @@ pub(super) enum Wait {
 }
 
 /// A channel's two lines, and whoever waits until nothing is left in some of its queues.
-#[derive(Default)]
-pub(super) struct Channel {
+pub(super) struct Channel<R: Ring> {
     pub(super) lines: [Line; 2],
     // Of its two queues.
-    drained: Option<(Waker, [bool; 2])>,
+    drained: Option<Drained<R>>,
 }
+
+/// Who waits until nothing is left, on which channel, and in which of its queues.
+pub(super) type Drained<R> = (Waker, <R as Ring>::Channel, [bool; 2]);
 
 impl<R: Ring> State<R> {
     pub(super) const fn new(ring: R) -> Self {
@@ -64,8 +66,12 @@ impl<R: Ring> State<R> {
     /// Posts work: nothing is due by that. Or puts it in line, or has it refused, and then something
     /// may be.
     #[inline(always)]
-    pub(super) fn start<W: Work<R>>(&mut self, channel: usize, mut work: W) -> Begun<R::Ticket> {
-        let started = if self.lined > 0 && self.has_line(channel, work.queue()) {
+    pub(super) fn start<W: Work<R>>(
+        &mut self,
+        channel: R::Channel,
+        mut work: W,
+    ) -> Begun<R::Ticket> {
+        let started = if self.lined > 0 && self.has_line(R::index(channel), work.queue()) {
             Started::Full
         } else {
             work.post(&mut self.ring, channel)
@@ -77,15 +83,15 @@ impl<R: Ring> State<R> {
         }
     }
 
-    fn has_line(&self, channel: usize, queue: usize) -> bool {
-        let here = self.channels.get(channel);
+    fn has_line(&self, index: usize, queue: usize) -> bool {
+        let here = self.channels.get(index);
         here.is_some_and(|here| !here.lines[queue].is_empty())
     }
 
     /// Puts work in line.
     #[cold]
     #[inline(never)]
-    fn queue<W: Work<R>>(&mut self, channel: usize, work: W) -> usize {
+    fn queue<W: Work<R>>(&mut self, channel: R::Channel, work: W) -> usize {
         let key = self.join_line(channel, work.queue(), work.into());
         // What makes room has to be announced; and it may have ended by now.
         self.turn(None);
@@ -95,7 +101,12 @@ impl<R: Ring> State<R> {
     /// Keeps the outcome of work that was refused.
     #[cold]
     #[inline(never)]
-    fn refused<W: Work<R>>(&mut self, channel: usize, mut work: W, refusal: R::Refusal) -> usize {
+    fn refused<W: Work<R>>(
+        &mut self,
+        channel: R::Channel,
+        mut work: W,
+        refusal: R::Refusal,
+    ) -> usize {
         self.in_line.insert(InLine {
             channel,
             queue: work.queue(),
@@ -177,20 +188,20 @@ impl<R: Ring> State<R> {
             }
             None => {}
         }
-        self.changed(R::channel(ended));
+        self.changed(R::index(R::channel(ended)));
     }
 
     /// Something of a channel is not in flight any more, or not in line.
-    pub(super) fn changed(&mut self, channel: usize) {
+    pub(super) fn changed(&mut self, index: usize) {
         if self.lined == 0 {
             return;
         }
-        self.advance(channel);
-        let here = self.channels.get(channel);
-        if let Some((_, queues)) = here.and_then(|here| here.drained.as_ref())
-            && self.is_empty(channel, *queues)
+        self.advance(index);
+        let here = self.channels.get(index);
+        if let Some((_, channel, queues)) = here.and_then(|here| here.drained.as_ref())
+            && self.is_empty(*channel, *queues)
         {
-            let waker = self.set_drained(channel, None);
+            let waker = self.set_drained(index, None);
             self.noted.extend(waker);
         }
     }
@@ -255,9 +266,10 @@ impl<R: Ring> State<R> {
                 match op.stage {
                     Stage::Posted(ticket) => ticket,
                     Stage::Waiting(work, gap) => {
-                        self.leave_line(op.channel, op.queue, gap);
+                        let index = R::index(op.channel);
+                        self.leave_line(index, op.queue, gap);
                         // It may have been all that kept the next from its place.
-                        self.changed(op.channel);
+                        self.changed(index);
                         self.spent.push(Spent::Work(work));
                         self.spent.extend(waker.map(Spent::Wait));
                         return;
@@ -283,25 +295,22 @@ impl<R: Ring> State<R> {
 
     /// Has this woken when nothing is left in these queues of a channel. The waker from before is the
     /// caller's to drop.
-    pub(super) fn set_drained(
-        &mut self,
-        channel: usize,
-        waits: Option<(Waker, [bool; 2])>,
-    ) -> Option<Waker> {
+    pub(super) fn set_drained(&mut self, index: usize, waits: Option<Drained<R>>) -> Option<Waker> {
         let added = usize::from(waits.is_some());
         self.wanted += added;
         self.lined += added;
-        let here = &mut self.channel(channel).drained;
-        let (replaced, _) = mem::replace(here, waits)?;
+        let here = &mut self.channel(index).drained;
+        let (replaced, ..) = mem::replace(here, waits)?;
         self.wanted -= 1;
         self.lined -= 1;
         Some(replaced)
     }
 
     /// Whether nothing is left in these queues of a channel.
-    pub(super) fn is_empty(&mut self, channel: usize, queues: [bool; 2]) -> bool {
+    pub(super) fn is_empty(&mut self, channel: R::Channel, queues: [bool; 2]) -> bool {
         (0..2).all(|queue| {
-            let is_left = self.has_line(channel, queue) || !self.ring.is_idle(channel, queue);
+            let is_left =
+                self.has_line(R::index(channel), queue) || !self.ring.is_idle(channel, queue);
             !queues[queue] || !is_left
         })
     }
@@ -311,11 +320,14 @@ impl<R: Ring> State<R> {
         self.channels.len()
     }
 
-    pub(super) fn channel(&mut self, channel: usize) -> &mut Channel {
-        if channel >= self.channels.len() {
-            self.channels.resize_with(channel + 1, Channel::default);
+    pub(super) fn channel(&mut self, index: usize) -> &mut Channel<R> {
+        if index >= self.channels.len() {
+            self.channels.resize_with(index + 1, || Channel {
+                lines: [Line::default(); 2],
+                drained: None,
+            });
         }
-        &mut self.channels[channel]
+        &mut self.channels[index]
     }
 }
 

@@ -14,12 +14,17 @@ pub(crate) trait Ring {
     type Ticket: Copy;
     /// Why work can't be done.
     type Refusal;
+    /// Names a channel.
+    type Channel: Copy;
 
     /// The slot: a number that no other work has at the time.
     fn slot(ticket: Self::Ticket) -> usize;
 
     /// The channel it was posted on.
-    fn channel(ticket: Self::Ticket) -> usize;
+    fn channel(ticket: Self::Ticket) -> Self::Channel;
+
+    /// The place of a channel in a table: a number that no other channel has at the time.
+    fn index(channel: Self::Channel) -> usize;
 
     /// Whether [`next_ended`](Self::next_ended) has something without a poll.
     fn has_ended(&self) -> bool;
@@ -32,7 +37,7 @@ pub(crate) trait Ring {
     fn take(&mut self, ticket: Self::Ticket) -> Option<Self::Outcome>;
 
     /// Whether nothing is in flight in this queue of a channel.
-    fn is_idle(&mut self, channel: usize, queue: usize) -> bool;
+    fn is_idle(&mut self, channel: Self::Channel, queue: usize) -> bool;
 
     /// Whether [`next_words`](Self::next_words) has something.
     fn has_words(&self) -> bool;
@@ -58,7 +63,7 @@ pub(crate) trait Work<R: Ring + ?Sized>: Into<R::Work> {
     fn queue(&self) -> usize;
 
     /// Posts it, and leaves nothing of it; or all of it.
-    fn post(&mut self, ring: &mut R, channel: usize) -> Started<R>;
+    fn post(&mut self, ring: &mut R, channel: R::Channel) -> Started<R>;
 
     /// The outcome of work that was refused, with all of it.
     fn refused(&mut self, refusal: R::Refusal) -> R::Outcome;

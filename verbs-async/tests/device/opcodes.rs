@@ -201,14 +201,14 @@ fn what_the_peer_refuses_takes_the_channel_down() {
             // That region is gone.
             let waits = left.receive(buffer(pd, &[2; 8]));
             let (result, own) = left.write(buffer(pd, &[1; 8]), key).await;
-            let Err(Error::Transport(TransportError::Work(error))) = result else {
+            let Err(Error::Transport(TransportError::Work { queue, error })) = result else {
                 panic!("{result:?}");
             };
             if is_soft() {
                 assert_eq!(error.status, WcStatus::REM_ACCESS_ERR);
             }
             assert_eq!(&own[..], [1; 8]);
-            assert_eq!(left.down_reason(), Some(DownReason::Work(error)));
+            assert_eq!(left.down_reason(), Some(DownReason::Work { queue, error }));
             // What was in flight says so, and what comes after is refused.
             let (result, own) = waits.await;
             assert!(matches!(result, Err(Error::Transport(_))), "{result:?}");

@@ -128,17 +128,20 @@ fn with_work_posted_the_card_gives_up_by_itself() {
             for (result, buffer) in ended.expect("some wait for ever") {
                 assert_eq!(buffer.len(), 64);
                 match result {
-                    Err(Error::Transport(TransportError::Work(error))) => {
-                        first.get_or_insert(error);
+                    Err(Error::Transport(TransportError::Work { queue, error })) => {
+                        first.get_or_insert((queue, error));
                     }
                     Err(Error::Transport(TransportError::Aborted(_))) => (),
                     Err(Error::Refused(Refusal::Down(_))) => (),
                     other => panic!("{other:?}"),
                 }
             }
-            let error = first.expect("the card says why");
+            let (queue, error) = first.expect("the card says why");
             assert_eq!(error.status, WcStatus::RETRY_EXC_ERR);
-            assert_eq!(channel.down_reason(), Some(DownReason::Work(error)));
+            assert_eq!(
+                channel.down_reason(),
+                Some(DownReason::Work { queue, error })
+            );
             // The receive ends with the others.
             let (result, _) = within(PATIENCE, receiving).await.expect("it waits on");
             assert!(matches!(result, Err(Error::Transport(_))), "{result:?}");

@@ -111,12 +111,16 @@ fn a_machine_that_dies_is_given_up_on() {
         assert!(ended.iter().take(8).all(|(result, _)| result.is_ok()));
         let failed = ended.into_iter().map(|(result, _)| result);
         let mut failed = failed.skip_while(Result::is_ok);
-        let Some(Err(Error::Transport(TransportError::Work(error)))) = failed.next() else {
+        let Some(Err(Error::Transport(TransportError::Work { queue, error }))) = failed.next()
+        else {
             panic!("the card does not say why");
         };
         assert_eq!(error.status, WcStatus::RETRY_EXC_ERR);
         assert!(failed.all(|result| result.is_err()));
-        assert_eq!(channel.down_reason(), Some(DownReason::Work(error)));
+        assert_eq!(
+            channel.down_reason(),
+            Some(DownReason::Work { queue, error })
+        );
         let ended = within(PATIENCE, waits).await.expect("it waits on");
         assert!(ended.0.is_err());
         drop((ended, channel));

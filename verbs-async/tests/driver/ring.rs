@@ -280,6 +280,7 @@ impl Ring for FakeRing {
     type Outcome = Outcome;
     type Ticket = Ticket;
     type Refusal = ();
+    type Channel = usize;
 
     fn slot(ticket: Ticket) -> usize {
         ticket.slot
@@ -287,6 +288,10 @@ impl Ring for FakeRing {
 
     fn channel(ticket: Ticket) -> usize {
         ticket.channel
+    }
+
+    fn index(channel: usize) -> usize {
+        channel
     }
 
     fn has_ended(&self) -> bool {

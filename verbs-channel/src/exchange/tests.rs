@@ -327,14 +327,14 @@ fn over_tcp_the_stream_is_given_back_as_it_was() {
 fn over_tcp_the_peer_learns_why_a_handshake_failed() {
     let error = against(
         |stream| {
-            let failed = Err(Error::UnknownChannel(77));
+            let failed = Err(Error::GroupFull(77));
             let error = meet(&stream, SECOND, failed).unwrap_err();
             // This side has its own error, not what it told.
-            assert!(matches!(error, Error::UnknownChannel(77)), "{error}");
+            assert!(matches!(error, Error::GroupFull(77)), "{error}");
         },
         SECOND,
     );
-    let words = Error::UnknownChannel(77).to_string();
+    let words = Error::GroupFull(77).to_string();
     assert_eq!(error.to_string(), format!("the peer refuses: {words:?}"));
 }
 

@@ -7,8 +7,8 @@ use crate::error::{Queue, Refusal};
 pub(crate) enum Keeper {
     /// Whoever lent them: the operation must end before the scope or the blocking call does.
     Lender,
-    /// The same, of a scope in which nobody will take the result.
-    Scope,
+    /// The same, of an operation of a scope whose handle was dropped: nobody will take the result.
+    Detached,
     /// The slot itself.
     Slot,
     /// The slot itself, of an operation that is done and was named to whoever takes its result.

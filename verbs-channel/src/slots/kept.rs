@@ -1,6 +1,6 @@
 //! Operations that keep their buffers, and give them back as they end.
 
-use super::{ALL, Claim, GENERATION, Id, Keeper, Slots};
+use super::{ALL, Claim, GENERATION, Id, Keeper, SlotList, Slots};
 
 impl<S: Copy, B> Slots<S, B> {
     /// What an operation that is in flight took up, and where it keeps its buffers. Once they are taken
@@ -28,22 +28,22 @@ impl<S: Copy, B> Slots<S, B> {
     /// Frees the slot of an operation that is done. What it was [told](Self::told) is still there.
     // All in one place: a call on the way would cost as much as the rest.
     #[inline(always)]
-    pub(crate) fn free_done(&mut self, id: Id) {
+    pub(crate) fn free_done(&mut self, own: &mut SlotList, id: Id) {
         let index = id.index();
         let slots = &mut *self.slots;
         let Some(slot) = slots.get_mut(index as usize) else {
             return;
         };
         slot.stamp = id.0.wrapping_add(GENERATION);
-        let is_newest = slot.links[ALL].next == self.free;
+        let is_newest = slot.links[ALL].next == own.free;
         if slot.claim.keeper == Keeper::Slot {
             self.ready.unlink(slots, index);
         }
         if !is_newest {
-            self.all.unlink(slots, index);
-            self.all.insert(slots, index, self.free);
+            own.all.unlink(slots, index);
+            own.all.insert(slots, index, own.free);
         }
-        self.free = index;
+        own.free = index;
     }
 
     /// What an operation was told that has succeeded, until another gets its slot.

@@ -8,21 +8,26 @@
 //! free ── take ──► posted ── complete, fail ──► done ── release ──► free
 //! ```
 //!
-//! One list runs through all slots: first those in use, in the order of their posts, then the free
-//! ones. To take a slot is to move the border by one, and so is to free what was taken last; to free
-//! all that was taken since a [`Mark`] is to move the border there. A second list, `ready`, runs
-//! through the operations that own their buffer and are done, in the order of completion; to name one
-//! takes it out of that.
+//! Each channel has slots of its own, in a [`SlotList`]: first those in use, in the order of their
+//! posts, then the free ones. To take a slot is to move the border by one, and so is to free what was
+//! taken last; to free all that was taken since a [`Mark`] is to move the border there. So what one
+//! channel does costs the same however much the others have in flight.
+//!
+//! Two more lists run through slots of all channels, by a second pair of links: `ready`, of the
+//! completed operations that own their buffer, in the order of completion; and `detached`, of the
+//! operations of a scope that have succeeded and whose handles were dropped: their slots are free as
+//! soon as one is needed.
 //!
 //! Nothing here allocates after [`Slots::grow`], and nothing is unsafe.
 
 use crate::error::{Queue, TransportError};
 pub(crate) use claim::{Claim, Keeper};
+use filed::file;
 use list::{ALL, Links, List, NOWHERE, READY};
 
 mod claim;
+mod detached;
 mod filed;
-mod forgone;
 mod kept;
 mod list;
 
@@ -36,7 +41,11 @@ const MEMBER: u64 = 1 << 28;
 /// One generation in a stamp.
 const GENERATION: u64 = 1 << 29;
 
-/// A slot's number and generation: names one operation, for ever.
+/// A slot's number and generation: names one operation.
+///
+/// A generation has 35 bits: a slot's number comes back with the same one after 34 thousand million
+/// operations in that slot. An `Id` that old could be taken for another operation's, of which it
+/// could take the outcome; memory is safe all the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Id(u64);
 
@@ -61,11 +70,16 @@ impl Id {
     }
 }
 
-/// A moment: what was in use then.
+/// A position in a channel's list of slots in use.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Mark {
-    /// The last slot that was in use.
+    /// The slot before it.
     last: u32,
+}
+
+impl Mark {
+    /// The beginning of the list.
+    pub(crate) const NONE: Self = Self { last: NONE };
 }
 
 /// A slot, `S` being what a success tells and `B` a buffer: two cache lines, as the channels have it.
@@ -84,14 +98,35 @@ struct Slot<S, B> {
     buffer: Option<B>,
 }
 
+/// The slots of one channel.
+#[derive(Debug)]
+pub(crate) struct SlotList {
+    // The border: the first free slot of `all`.
+    free: u32,
+    all: List<ALL>,
+}
+
+impl SlotList {
+    pub(crate) const fn new() -> Self {
+        Self {
+            free: NONE,
+            all: List::new(),
+        }
+    }
+
+    /// Whether any operation of the channel has a slot.
+    pub(crate) const fn has_any(&self) -> bool {
+        self.all.head != self.free
+    }
+}
+
 /// The table: `S` is what a success tells, `B` a buffer.
 #[derive(Debug)]
 pub(crate) struct Slots<S, B> {
     slots: Vec<Slot<S, B>>,
-    // The border: the first free slot of `all`.
-    free: u32,
-    all: List<ALL>,
     ready: List<READY>,
+    // Of the one scope that can be open.
+    detached: List<READY>,
 }
 
 impl<S: Copy, B> Slots<S, B> {
@@ -99,14 +134,13 @@ impl<S: Copy, B> Slots<S, B> {
     pub(crate) const fn new() -> Self {
         Self {
             slots: Vec::new(),
-            free: NONE,
-            all: List::new(),
             ready: List::new(),
+            detached: List::new(),
         }
     }
 
-    /// Adds free slots; what is in flight stays.
-    pub(crate) fn grow(&mut self, more: u32) {
+    /// Adds free slots to a channel's; what is in flight stays.
+    pub(crate) fn grow(&mut self, own: &mut SlotList, more: u32) {
         for _ in 0..more {
             let index = match u32::try_from(self.slots.len()) {
                 Ok(index) if u64::from(index) < MEMBER => index,
@@ -119,18 +153,18 @@ impl<S: Copy, B> Slots<S, B> {
                 outcome: None,
                 buffer: None,
             });
-            self.all.push(&mut self.slots, index);
-            if self.free == NONE {
-                self.free = index;
+            own.all.push(&mut self.slots, index);
+            if own.free == NONE {
+                own.free = index;
             }
         }
     }
 
-    /// Takes a free slot; `None` if there is none.
+    /// Takes a free slot of the channel's; `None` if there is none.
     #[inline(always)]
-    pub(crate) fn take(&mut self, claim: Claim) -> Option<Id> {
-        let slot = self.slots.get_mut(self.free as usize)?;
-        self.free = slot.links[ALL].next;
+    pub(crate) fn take(&mut self, own: &mut SlotList, claim: Claim) -> Option<Id> {
+        let slot = self.slots.get_mut(own.free as usize)?;
+        own.free = slot.links[ALL].next;
         slot.stamp = slot.stamp.wrapping_add(GENERATION);
         slot.claim = claim;
         Some(Id(slot.stamp))
@@ -144,7 +178,7 @@ impl<S: Copy, B> Slots<S, B> {
         }
     }
 
-    /// Takes the buffer of an operation that is done.
+    /// Takes the buffer of an operation that has completed.
     #[inline]
     pub(crate) fn take_buffer(&mut self, id: Id) -> Option<B> {
         if self.is_done(id) != Some(true) {
@@ -172,17 +206,19 @@ impl<S: Copy, B> Slots<S, B> {
         if claim.credits == 0 {
             return None;
         }
-        let is_heard = match claim.keeper {
-            Keeper::Lender => heard,
-            Keeper::Scope => false,
-            Keeper::Slot | Keeper::Named | Keeper::Caller => true,
-        };
-        let count = if claim.keeper == Keeper::Slot {
-            self.file::<true, true, _>(found, claim, wr_id, success)
-        } else if is_heard {
-            self.file::<true, false, _>(found, claim, wr_id, success)
-        } else {
-            self.file::<false, false, _>(found, claim, wr_id, success)
+        let (slots, ready) = (&mut *self.slots, &mut self.ready);
+        let count = match claim.keeper {
+            Keeper::Slot => file::<true, true, _, _, _>(slots, ready, found, claim, wr_id, success),
+            Keeper::Detached => {
+                let detached = &mut self.detached;
+                file::<false, true, _, _, _>(slots, detached, found, claim, wr_id, success)
+            }
+            Keeper::Lender if !heard => {
+                file::<false, false, _, _, _>(slots, ready, found, claim, wr_id, success)
+            }
+            Keeper::Lender | Keeper::Named | Keeper::Caller => {
+                file::<true, false, _, _, _>(slots, ready, found, claim, wr_id, success)
+            }
         };
         let (run, rest) = found.split_at_checked(count)?;
         (!run.is_empty()).then_some((claim, count, rest))
@@ -231,9 +267,13 @@ impl<S: Copy, B> Slots<S, B> {
         let slot = self.slots.get_mut(id.index() as usize)?;
         slot.stamp = id.0;
         let claim = slot.claim;
+        let has_failed = slot.failure().is_some();
         slot.claim.credits = 0;
-        if claim.keeper == Keeper::Slot {
-            self.ready.push(&mut self.slots, id.index());
+        match claim.keeper {
+            Keeper::Slot => self.ready.push(&mut self.slots, id.index()),
+            // A failure stays, for the scope to find.
+            Keeper::Detached if !has_failed => self.detached.push(&mut self.slots, id.index()),
+            _ => {}
         }
         Some(claim)
     }
@@ -244,120 +284,96 @@ impl<S: Copy, B> Slots<S, B> {
         Some(!self.find(id)?.is_in_flight())
     }
 
-    /// Takes the result of an operation that is done, and frees its slot; whose it was.
+    /// Takes the result of an operation of this channel that is done, and frees its slot.
     #[inline(always)]
-    pub(crate) fn release(&mut self, id: Id) -> Option<(u32, Result<S, TransportError>)> {
+    pub(crate) fn release(
+        &mut self,
+        own: &mut SlotList,
+        id: Id,
+    ) -> Option<Result<S, TransportError>> {
         let slot = self.slots.get_mut(id.index() as usize)?;
         if slot.stamp != id.0 || slot.is_in_flight() {
             return None;
         }
-        let member = slot.claim.member;
         let result = slot.outcome.take().unwrap_or(Err(TransportError::CLOSED));
-        self.free_done(id);
-        Some((member, result))
+        self.free_done(own, id);
+        Some(result)
     }
 
     /// Takes back the slot of an operation that is in flight, and that nobody else knows of: it was
     /// not posted; or it has succeeded, and its result needs no place. Whether it was so.
     #[inline(always)]
-    pub(crate) fn take_back(&mut self, id: Id) -> bool {
+    pub(crate) fn take_back(&mut self, own: &mut SlotList, id: Id) -> bool {
         let slot = self.slots.get(id.index() as usize);
         let is_posted = slot.is_some_and(|slot| slot.stamp == id.0 && slot.is_in_flight());
         if is_posted {
-            self.free(id);
+            self.free(own, id);
         }
         is_posted
     }
 
-    /// A member with an operation in flight whose buffers are lent.
-    pub(crate) fn borrower(&self) -> Option<u32> {
-        let is_one = |slot: &&Slot<S, B>| {
-            let is_lent = matches!(slot.claim.keeper, Keeper::Lender | Keeper::Scope);
-            is_lent && slot.is_in_flight()
-        };
-        Some(self.slots.iter().find(is_one)?.claim.member)
-    }
-
-    /// An operation of this member that is in flight, and whose buffers safe code will have back.
-    ///
-    /// That of a scope or a call; and one that is to own its buffer, and does not have it yet.
-    pub(crate) fn borrowed_in_flight(&self, member: u32) -> Option<Id> {
-        self.find_in_flight(member, |keeper, buffer| match keeper {
-            Keeper::Lender | Keeper::Scope => true,
-            Keeper::Slot => buffer.is_none(),
+    /// Whether buffers that safe code will have back are in flight on a channel: those of a scope or
+    /// a call; and those of an operation that is to own its buffer, and does not have it yet.
+    pub(crate) fn has_borrowed_in_flight(&self, own: &SlotList) -> bool {
+        self.in_flight_of(own).any(|slot| match slot.claim.keeper {
+            Keeper::Lender | Keeper::Detached => true,
+            Keeper::Slot => slot.buffer.is_none(),
             Keeper::Named | Keeper::Caller => false,
         })
     }
 
-    fn find_in_flight(
-        &self,
-        member: u32,
-        is_one: impl Fn(Keeper, &Option<B>) -> bool,
-    ) -> Option<Id> {
-        let found = self
-            .slots
-            .iter()
-            .find(|slot| slot.is_in_flight_of(member) && is_one(slot.claim.keeper, &slot.buffer));
-        found.map(Slot::id)
+    /// Whether any operation of a channel that owns its buffer has a slot.
+    pub(crate) fn owns_any(&self, own: &SlotList) -> bool {
+        let mut slots = self.slots_of(own);
+        slots.any(|slot| slot.claim.keeper == Keeper::Slot)
     }
 
-    /// Whether any operation of this member has a slot.
-    pub(crate) fn has_any(&self, member: u32) -> bool {
-        let mut index = self.all.head;
-        while let Some(slot) = self.in_use(index) {
-            if slot.claim.member == member {
-                return true;
-            }
-            index = slot.links[ALL].next;
-        }
-        false
+    fn in_flight_of(&self, own: &SlotList) -> impl Iterator<Item = &Slot<S, B>> {
+        self.slots_of(own).filter(|slot| slot.is_in_flight())
     }
 
-    /// Whether any operation that owns its buffer has a slot.
-    pub(crate) fn owns_any(&self) -> bool {
-        let mut index = self.all.head;
-        while let Some(slot) = self.in_use(index) {
-            if slot.claim.keeper == Keeper::Slot {
-                return true;
-            }
-            index = slot.links[ALL].next;
-        }
-        false
+    /// The slots of a channel that are in use, the oldest first.
+    fn slots_of(&self, own: &SlotList) -> impl Iterator<Item = &Slot<S, B>> {
+        let border = own.free;
+        let first = self.in_use(border, own.all.head);
+        std::iter::successors(first, move |slot| self.in_use(border, slot.links[ALL].next))
     }
 
-    /// Now.
+    /// The end of a channel's list of slots in use.
     #[inline]
-    pub(crate) fn mark(&self) -> Mark {
-        let last = match self.slots.get(self.free as usize) {
-            _ if self.free == self.all.head => NONE,
+    pub(crate) fn mark(&self, own: &SlotList) -> Mark {
+        let last = match self.slots.get(own.free as usize) {
+            _ if own.free == own.all.head => NONE,
             Some(first_free) => first_free.links[ALL].prev,
-            None => self.all.last(),
+            None => own.all.last(),
         };
         Mark { last }
     }
 
-    /// The oldest operation since then whose result has not been taken. It holds as long as nothing
-    /// from before is released.
+    /// The oldest operation since the mark whose result has not been taken. It holds as long as
+    /// nothing from before is released.
     #[inline]
-    pub(crate) fn first_since(&self, mark: Mark) -> Option<Id> {
-        self.in_use(self.index_since(mark)).map(Slot::id)
+    pub(crate) fn first_since(&self, own: &SlotList, mark: Mark) -> Option<Id> {
+        let index = self.index_since(own, mark);
+        self.in_use(own.free, index).map(Slot::id)
     }
 
-    /// The oldest operation whose result has not been taken.
-    pub(crate) fn first(&self) -> Option<Id> {
-        self.in_use(self.all.head).map(Slot::id)
+    /// The oldest operation of a channel whose result has not been taken.
+    pub(crate) fn first(&self, own: &SlotList) -> Option<Id> {
+        self.in_use(own.free, own.all.head).map(Slot::id)
     }
 
-    /// The operation after this one.
-    pub(crate) fn after(&self, id: Id) -> Option<Id> {
+    /// The operation after this one, on its channel.
+    pub(crate) fn after(&self, own: &SlotList, id: Id) -> Option<Id> {
         let slot = self.slots.get(id.index() as usize)?;
-        self.in_use(slot.links[ALL].next).map(Slot::id)
+        self.in_use(own.free, slot.links[ALL].next).map(Slot::id)
     }
 
-    /// Frees the slots of all operations since then, which have succeeded.
+    /// Frees the slots of all operations since the mark, which have succeeded.
     #[inline]
-    pub(crate) fn release_since(&mut self, mark: Mark) {
-        self.free = self.index_since(mark);
+    pub(crate) fn release_since(&mut self, own: &mut SlotList, mark: Mark) {
+        own.free = self.index_since(own, mark);
+        self.detached = List::new();
     }
 
     /// The operation that owns its buffer and has been done for longest.
@@ -371,24 +387,24 @@ impl<S: Copy, B> Slots<S, B> {
         self.find(id)?.failure()
     }
 
-    /// Whether the operation is in flight in the send queue: it ends by itself, or never.
-    pub(crate) fn is_outgoing(&self, id: Id) -> bool {
-        let slot = self.find(id).filter(|slot| slot.is_in_flight());
-        slot.is_some_and(|slot| slot.claim.queue == Queue::Send)
+    /// The queue in which the operation is in flight. What is in the send queue ends by itself, or
+    /// never; a receive waits for the peer.
+    pub(crate) fn queue_in_flight(&self, id: Id) -> Option<Queue> {
+        let slot = self.find(id).filter(|slot| slot.is_in_flight())?;
+        Some(slot.claim.queue)
     }
 
-    /// Whose a completion is.
-    pub(crate) fn member(&self, wr_id: u64) -> Option<u32> {
-        let slot = self.find(Id(wr_id & !MEMBER))?;
-        Some(slot.claim.member)
+    /// The channel that a completion belongs to, and the queue.
+    pub(crate) fn owner(&self, wr_id: u64) -> Option<(u32, Queue)> {
+        let Claim { member, queue, .. } = self.find(Id(wr_id & !MEMBER))?.claim;
+        Some((member, queue))
     }
 
-    /// Takes out the buffers of a member's operations that are in flight.
-    pub(crate) fn buffers_in_flight(&mut self, member: u32) -> impl Iterator<Item = B> {
-        let slots = self.slots.iter_mut();
-        slots
-            .filter(move |slot| slot.is_in_flight_of(member))
-            .filter_map(|slot| slot.buffer.take())
+    /// Takes the buffer of an operation that is in flight.
+    pub(crate) fn take_buffer_in_flight(&mut self, id: Id) -> Option<B> {
+        let slot = self.slots.get_mut(id.index() as usize)?;
+        let is_its = slot.id() == id && slot.is_in_flight();
+        is_its.then(|| slot.buffer.take()).flatten()
     }
 
     /// The slot of an operation that has one.
@@ -398,24 +414,24 @@ impl<S: Copy, B> Slots<S, B> {
         matches!(slot.stamp ^ id.0, 0 | MEMBER).then_some(slot)
     }
 
-    /// The slot, if it is not free.
+    /// The slot, if it is before the border.
     #[inline]
-    fn in_use(&self, index: u32) -> Option<&Slot<S, B>> {
-        if index == self.free {
+    fn in_use(&self, border: u32, index: u32) -> Option<&Slot<S, B>> {
+        if index == border {
             return None;
         }
         self.slots.get(index as usize)
     }
 
     #[inline]
-    fn index_since(&self, mark: Mark) -> u32 {
+    fn index_since(&self, own: &SlotList, mark: Mark) -> u32 {
         let last = self.slots.get(mark.last as usize);
-        last.map_or(self.all.head, |slot| slot.links[ALL].next)
+        last.map_or(own.all.head, |slot| slot.links[ALL].next)
     }
 
-    /// Frees a slot that is not in `ready`.
+    /// Frees a slot that is in no other list.
     #[inline(always)]
-    pub(crate) fn free(&mut self, id: Id) {
+    pub(crate) fn free(&mut self, own: &mut SlotList, id: Id) {
         let index = id.index();
         let Some(slot) = self.slots.get_mut(index as usize) else {
             return;
@@ -423,17 +439,17 @@ impl<S: Copy, B> Slots<S, B> {
         // Nobody's: the generation after this one is never given out.
         slot.stamp = id.0.wrapping_add(GENERATION);
         slot.claim.credits = 0;
-        if slot.links[ALL].next != self.free {
-            self.move_to_border(index);
+        if slot.links[ALL].next != own.free {
+            self.move_to_border(own, index);
         }
-        self.free = index;
+        own.free = index;
     }
 
     // Apart: most are freed in one step, since they were taken last.
     #[inline(never)]
-    fn move_to_border(&mut self, index: u32) {
-        self.all.unlink(&mut self.slots, index);
-        self.all.insert(&mut self.slots, index, self.free);
+    fn move_to_border(&mut self, own: &mut SlotList, index: u32) {
+        own.all.unlink(&mut self.slots, index);
+        own.all.insert(&mut self.slots, index, own.free);
     }
 }
 
@@ -454,10 +470,6 @@ impl<S, B> Slot<S, B> {
             Some(Err(error)) => Some(error),
             _ => None,
         }
-    }
-
-    const fn is_in_flight_of(&self, member: u32) -> bool {
-        self.is_in_flight() && self.claim.member == member
     }
 }
 

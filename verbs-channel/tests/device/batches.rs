@@ -2,13 +2,12 @@
 
 use verbs_channel::verbs_core::{GatherElement, MemoryRegion, RemoteMemoryRegion, WcStatus};
 use verbs_channel::{
-    BufferPool, Channel, DownReason, Error, Incoming, Outgoing, OwnedWork, Queue, Refusal,
-    ScopeError,
+    BufferPool, Channel, Error, Incoming, Outgoing, OwnedWork, Queue, Refusal, ScopeError,
 };
 
 use crate::ends::{
-    SOON, assert_timed_out, bounded, bytes, filled, given, inside, pair, pair_of, pattern,
-    stubborn, work_error, works, zeros,
+    SOON, assert_timed_out, bounded, bytes, failed_send, filled, given, inside, pair, pair_of,
+    pattern, stubborn, work_error, works, zeros,
 };
 use crate::harness::{PATIENCE, begin};
 
@@ -115,7 +114,7 @@ fn the_first_failure_in_a_batch_is_the_batch_s() {
         };
         let error = work_error(&Error::Transport(error));
         assert_eq!(error.status, WcStatus::REM_ACCESS_ERR, "number {bad}");
-        assert_eq!(a.down_reason(), Some(DownReason::Work(error)));
+        assert_eq!(a.down_reason(), Some(failed_send(error)));
         let written = bytes(&target);
         assert!(written[..bad * 100] == pattern(1, 800)[..bad * 100]);
         assert!(
@@ -142,7 +141,7 @@ fn a_batch_takes_as_many_places_as_it_has_work() {
     for _ in 0..100 {
         let ended = a.scope(|scope| {
             let first = scope.post_batch(eight(&from, target.remote()))?;
-            let second = scope.post_batch(eight(&from, target.remote()));
+            let second = scope.try_post_batch(eight(&from, target.remote()));
             let rejected = second.unwrap_err();
             assert!(rejected.is_backpressure());
             first.spin_poll()?;

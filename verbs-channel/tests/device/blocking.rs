@@ -7,8 +7,8 @@ use verbs_channel::verbs_core::{RemoteMemoryRegion, ScatterElement, WcStatus};
 use verbs_channel::{Channel, DownReason, Error, Outgoing, Refusal};
 
 use crate::ends::{
-    SOON, assert_timed_out, between, bounded, bytes, filled, given, here, impatient, inside, pair,
-    pair_of, patient, pattern, stubborn, there, work_error, works, zeros,
+    SOON, assert_timed_out, between, bounded, bytes, failed_send, filled, given, here, impatient,
+    inside, pair, pair_of, patient, pattern, stubborn, there, work_error, works, zeros,
 };
 use crate::harness::{PATIENCE, begin};
 
@@ -199,7 +199,7 @@ fn what_the_card_refuses_is_the_call_s_error_and_takes_the_channel_down() {
         .unwrap_err();
     let error = work_error(&error);
     assert_eq!(error.status, WcStatus::REM_ACCESS_ERR);
-    assert_eq!(a.down_reason(), Some(DownReason::Work(error)));
+    assert_eq!(a.down_reason(), Some(failed_send(error)));
     assert!(a.is_down() && !b.is_down());
     assert_eq!(bytes(&target), [0; 64]);
 }

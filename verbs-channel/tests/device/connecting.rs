@@ -300,11 +300,11 @@ fn members_of_a_group_connect_the_same_way() {
                 .unwrap();
         }
         for (mut peer, number) in peers.join().unwrap().into_iter().zip(numbers) {
-            let from = filled(&peer, number, 8);
+            let from = filled(&peer, number.index(), 8);
             peer.send(from.gather_element(..).unwrap()).unwrap();
             let done = group.wait_completed(Some(PATIENCE)).unwrap();
             assert_eq!(done.channel, number);
-            assert!(done.buffer.unwrap()[..] == pattern(number, 8));
+            assert!(done.buffer.unwrap()[..] == pattern(number.index(), 8));
         }
     });
 }

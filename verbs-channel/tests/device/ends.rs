@@ -9,7 +9,9 @@ use verbs_channel::verbs_core::{
     AccessFlags, AckTimeout, Device, MaxAckRetries, MaxRnrRetries, MemoryRegion, MinRnrTimer,
     ProtectionDomain, ScatterElement, SharedRegion, WorkError,
 };
-use verbs_channel::{Channel, DownReason, Error, PreparedChannel, ScopeError, TransportError};
+use verbs_channel::{
+    Channel, DownReason, Error, PreparedChannel, Queue, ScopeError, TransportError,
+};
 
 use crate::harness::{PATIENCE, device_name, peer_name, until};
 
@@ -188,10 +190,23 @@ pub(crate) fn was_ended(error: &TransportError, reason: DownReason) -> bool {
     *error == TransportError::Aborted(reason)
 }
 
+/// Why a channel is down whose send, write, read or atomic failed so.
+pub(crate) const fn failed_send(error: WorkError) -> DownReason {
+    let queue = Queue::Send;
+    DownReason::Work { queue, error }
+}
+
+/// An error's words, with those of its causes.
+pub(crate) fn words(error: &(dyn std::error::Error + 'static)) -> String {
+    let causes = std::iter::successors(Some(error), |error| (**error).source());
+    let words: Vec<_> = causes.map(ToString::to_string).collect();
+    words.join(": ")
+}
+
 /// What a failed operation's card said.
 pub(crate) fn work_error(error: &Error) -> WorkError {
     match error {
-        Error::Transport(TransportError::Work(error)) => *error,
+        Error::Transport(TransportError::Work { error, .. }) => *error,
         other => panic!("no work error: {other:?}"),
     }
 }

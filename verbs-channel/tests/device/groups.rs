@@ -7,8 +7,8 @@ use verbs_channel::verbs_core::{
     AccessFlags, ProtectionDomain, RemoteMemoryRegion, ScatterElement,
 };
 use verbs_channel::{
-    BufferPool, Channel, ChannelGroup, Completed, DownReason, Error, Outgoing, OwnedBuffer,
-    OwnedWork, PollStrategy, PreparedChannel, Refusal, Ticket, TransportError,
+    BufferPool, Channel, ChannelGroup, ChannelId, Completed, DownReason, Error, Outgoing,
+    OwnedBuffer, OwnedWork, PollStrategy, PreparedChannel, Queue, Refusal, Ticket, TransportError,
 };
 
 use crate::ends::{SOON, Sleeper, bounded, bytes, here, impatient, pattern, stubborn};
@@ -23,7 +23,7 @@ fn group_of(pd: &ProtectionDomain, max_channels: u32) -> ChannelGroup {
 fn join(
     group: &mut ChannelGroup,
     peer: fn(&ProtectionDomain) -> PreparedChannel,
-) -> (usize, Channel) {
+) -> (ChannelId, Channel) {
     let pd = group.pd().clone();
     let (member, peer) = (group.prepare().unwrap(), peer(&pd));
     let (to_member, to_peer) = (member.endpoint(), peer.endpoint());
@@ -37,13 +37,13 @@ fn patient(pd: &ProtectionDomain) -> PreparedChannel {
 }
 
 /// Starts a receive on a channel of the group.
-fn receive(group: &mut ChannelGroup, number: usize, into: impl Into<OwnedBuffer>) -> Ticket {
+fn receive(group: &mut ChannelGroup, number: ChannelId, into: impl Into<OwnedBuffer>) -> Ticket {
     let mut channel = group.channel(number).unwrap();
     channel.start_receive(into).unwrap()
 }
 
 /// Waits for an operation of a channel of the group.
-fn wait(group: &mut ChannelGroup, number: usize, ticket: Ticket) -> Completed {
+fn wait(group: &mut ChannelGroup, number: ChannelId, ticket: Ticket) -> Completed {
     let mut channel = group.channel(number).unwrap();
     channel.wait(ticket, Some(PATIENCE)).unwrap().unwrap()
 }
@@ -63,20 +63,21 @@ fn sixty_four_channels_on_one_queue() {
     let mut group = group_of(&pd, 64);
     let pool = BufferPool::new(&pd, 64, 64 * 4).unwrap();
     let mut peers: Vec<_> = (0..64).map(|_| join(&mut group, impatient)).collect();
-    assert_eq!((group.len(), peers.last().unwrap().0), (64, 63));
+    let last = peers.last().unwrap().0;
+    assert_eq!((group.len(), last.index()), (64, 63));
     for round in 0..3 {
         for (number, _) in &peers {
             let _ticket = receive(&mut group, *number, pool.take().unwrap());
         }
         for (number, peer) in peers.iter_mut().rev() {
-            send(peer, pattern(*number + 64 * round, 64));
+            send(peer, pattern(number.index() + 64 * round, 64));
         }
         // In the order of completion, which is that of the sends.
-        for number in (0..64).rev() {
+        for (number, _) in peers.iter().rev() {
             let completed = group.wait_completed(Some(PATIENCE)).unwrap();
-            assert_eq!(completed.channel, number);
+            assert_eq!(completed.channel, *number);
             completed.result.unwrap();
-            assert!(completed.buffer.unwrap()[..] == pattern(number + 64 * round, 64));
+            assert!(completed.buffer.unwrap()[..] == pattern(number.index() + 64 * round, 64));
         }
     }
     assert_eq!(pool.available(), 64 * 4);
@@ -128,7 +129,7 @@ fn no_channel_starves_another() {
     let counts = thread::scope(|threads| {
         for (number, mut peer) in peers {
             threads.spawn(move || {
-                for _ in 0..if number == 0 { 200 } else { 10 } {
+                for _ in 0..if number.index() == 0 { 200 } else { 10 } {
                     send(&mut peer, vec![0_u8; 8]);
                 }
             });
@@ -137,7 +138,7 @@ fn no_channel_starves_another() {
         for _ in 0..200 + 7 * 10 {
             let completed = group.wait_completed(Some(PATIENCE)).unwrap();
             completed.result.unwrap();
-            *counts.entry(completed.channel).or_insert(0) += 1;
+            *counts.entry(completed.channel.index()).or_insert(0) += 1;
             let mut channel = group.channel(completed.channel).unwrap();
             let _ticket = channel.start_receive(completed.buffer.unwrap()).unwrap();
         }
@@ -153,7 +154,7 @@ fn a_member_does_all_that_a_channel_does() {
     let _test = begin!();
     let pd = here();
     let mut group = group_of(&pd, 3);
-    let (_, _other) = join(&mut group, impatient);
+    let (other, _other_peer) = join(&mut group, impatient);
     let (number, mut peer) = join(&mut group, impatient);
     let source = pd.reg_shared(pattern(1, 100), AccessFlags::REMOTE).unwrap();
     let mut into = pd.reg_mr(vec![0_u8; 100]).unwrap();
@@ -186,7 +187,7 @@ fn a_member_does_all_that_a_channel_does() {
     assert!(ended.is_err());
     assert_eq!(member.down_reason(), Some(DownReason::Abandoned));
     // One that is down takes no other with it.
-    assert!(!group.channel(0).unwrap().is_down());
+    assert!(!group.channel(other).unwrap().is_down());
     let wait = bounded(|| group.wait_completed(Some(SOON)));
     assert!(wait.is_none());
 }
@@ -208,7 +209,14 @@ fn a_peer_that_fails_takes_its_own_channel_only() {
     let error = channel
         .write(from.gather_element(..).unwrap(), wrong.unwrap())
         .unwrap_err();
-    assert!(matches!(error, Error::Transport(TransportError::Work(_))));
+    let failed = matches!(
+        error,
+        Error::Transport(TransportError::Work {
+            queue: Queue::Send,
+            ..
+        })
+    );
+    assert!(failed, "{error:?}");
     assert!(channel.is_down());
     send(&mut second_peer, vec![2; 8]);
     let mut channel = group.channel(second).unwrap();
@@ -237,6 +245,13 @@ fn a_deadline_in_a_group_ends_one_channel() {
     done.result.unwrap();
 }
 
+fn assert_unknown(group: &mut ChannelGroup, id: ChannelId) {
+    let named = group.channel(id).unwrap_err();
+    assert!(matches!(named, Error::UnknownChannel(of) if of == id));
+    let removed = group.remove(id).unwrap_err();
+    assert!(matches!(removed, Error::UnknownChannel(of) if of == id));
+}
+
 #[test]
 #[ignore = "needs an RDMA device"]
 fn channels_leave_and_others_come() {
@@ -245,10 +260,10 @@ fn channels_leave_and_others_come() {
     let mut group = group_of(&pd, 4);
     let pool = BufferPool::new(&pd, 16, 64).unwrap();
     assert!(group.is_empty());
-    assert!(matches!(
-        group.channel(0).unwrap_err(),
-        Error::UnknownChannel(0)
-    ));
+    // Nothing of it is left: its id names nothing from now on, whoever gets its place.
+    let (gone, _) = join(&mut group, impatient);
+    group.remove(gone).unwrap();
+    assert_unknown(&mut group, gone);
     let mut peers: Vec<_> = (0..4).map(|_| join(&mut group, impatient)).collect();
     for round in 0..30 {
         let (number, peer) = peers.remove(round % 4);
@@ -278,9 +293,9 @@ fn channels_leave_and_others_come() {
                 );
             }
         } else {
-            // Its number stays taken until its results are: another number is given.
+            // Its place stays taken until its results are: another place is given.
             let (other, other_peer) = join(&mut group, impatient);
-            assert_ne!(other, number);
+            assert_ne!(other.index(), number.index());
             for _ in tickets {
                 assert_eq!(group.next_completed().unwrap().channel, number);
             }
@@ -288,6 +303,7 @@ fn channels_leave_and_others_come() {
             drop(other_peer);
         }
         assert_eq!(pool.available(), 64);
+        assert_unknown(&mut group, number);
         drop(peer);
         let (again, mut peer) = join(&mut group, impatient);
         let ticket = receive(&mut group, again, pool.take().unwrap());
@@ -297,9 +313,14 @@ fn channels_leave_and_others_come() {
         peers.push((again, peer));
         assert_eq!(group.len(), 4);
     }
-    // Thirty of them left, and the numbers did not run away.
-    assert!(peers.iter().all(|(number, _)| *number < 6), "{peers:?}");
-    assert!(matches!(group.remove(77), Err(Error::UnknownChannel(77))));
+    // Thirty of them left, and the places did not run away.
+    let mut places = peers.iter().map(|(number, _)| number.index());
+    assert!(places.all(|place| place < 6), "{peers:?}");
+    assert_unknown(&mut group, gone);
+    let mut other = group_of(&pd, 1);
+    let (stranger, _) = join(&mut other, impatient);
+    assert_unknown(&mut group, stranger);
+    assert_eq!(group.len(), 4);
 }
 
 #[test]
@@ -311,7 +332,8 @@ fn a_ticket_of_another_group_is_stale() {
     let (number, _peer) = join(&mut group, impatient);
     let (theirs, _their_peer) = join(&mut other, impatient);
     let ticket = receive(&mut group, number, pd.reg_mr(vec![0_u8; 8]).unwrap());
-    // Theirs has the same number, in the other table.
+    // Theirs has the same place, in the other table.
+    assert_eq!(theirs.index(), number.index());
     let own = pd.reg_mr(vec![0_u8; 8]).unwrap();
     let own = receive(&mut other, theirs, own);
     assert_ne!(own, ticket);
@@ -359,7 +381,7 @@ fn a_success_is_polled_for_and_all_else_is_left_to_be_polled() {
     assert!(group.poll_success(first).is_none(), "it was taken");
     assert!(matches!(group.poll(first), Err(Error::StaleTicket)));
 
-    // Another group's, with the same number; a batch; a failure.
+    // Another group's, at the same place; a batch; a failure.
     let theirs = start(&mut group, 8).unwrap();
     let (stranger, _their_peer) = join(&mut other, impatient);
     let own = pd.reg_mr(vec![0_u8; 8]).unwrap();
@@ -405,7 +427,7 @@ fn a_group_sleeps_until_any_of_its_channels_has_something() {
         threads.spawn(|| {
             for (number, peer) in &mut peers {
                 waits.sleeps();
-                send(peer, vec![u8::try_from(*number).unwrap(); 8]);
+                send(peer, vec![u8::try_from(number.index()).unwrap(); 8]);
             }
         });
         for number in 0..8_u8 {
@@ -436,7 +458,7 @@ fn a_group_is_given_up_at_once_with_all_that_is_in_flight() {
     let mut buffers = [0; 3];
     while let Some(ended) = group.next_completed() {
         assert_eq!(ended.result.unwrap_err(), TransportError::Aborted(reason));
-        buffers[ended.channel] += usize::from(ended.buffer.is_some()) + ended.batch.len();
+        buffers[ended.channel.index()] += usize::from(ended.buffer.is_some()) + ended.batch.len();
     }
     assert_eq!((buffers, pool.available()), ([2; 3], 6));
     for (number, _) in &peers {

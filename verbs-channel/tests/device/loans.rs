@@ -146,7 +146,7 @@ fn a_loan_that_is_refused_gives_its_work_back() {
     let mut into = zeros(&a, 64);
     let ended = a.scope(|scope| {
         let work = Incoming::read(into.scatter_element(..)?, target.remote());
-        let rejected = scope.lend(work).unwrap_err();
+        let rejected = scope.try_lend(work).unwrap_err();
         assert!(
             rejected.to_string().contains("64 local bytes"),
             "{rejected}"

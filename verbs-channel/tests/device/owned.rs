@@ -20,7 +20,8 @@ fn done(channel: &mut Channel, ticket: Ticket) -> (u32, Option<u32>, OwnedBuffer
         .wait(ticket, Some(PATIENCE))
         .unwrap()
         .expect("in time");
-    assert_eq!((completed.ticket, completed.channel), (ticket, 0));
+    assert_eq!(completed.ticket, ticket);
+    assert_eq!(completed.channel, ticket.channel());
     let success = completed.result.unwrap();
     (
         success.byte_len(),
@@ -277,18 +278,22 @@ fn a_failure_comes_with_its_buffer() {
     drop(b);
     let send = a.start_send(filled(&a, 1, 64)).unwrap();
     let failed = bounded(|| a.wait(send, Some(PATIENCE))).unwrap().unwrap();
-    let Err(TransportError::Work(error)) = failed.result else {
+    let Err(TransportError::Work { queue, error }) = failed.result else {
         panic!("{failed:?}");
     };
+    let down = DownReason::Work { queue, error };
+    assert_eq!(queue, Queue::Send);
     assert_eq!(error.status, WcStatus::RETRY_EXC_ERR);
     assert!(failed.buffer.unwrap()[..] == pattern(1, 64));
-    // What else was posted is flushed.
+    // What else was posted is flushed, and ends for the same reason.
     let flushed = bounded(|| a.wait(receive, Some(PATIENCE)))
         .unwrap()
         .unwrap();
-    assert!(flushed.result.is_err() && flushed.buffer.is_some());
+    let error = flushed.result.unwrap_err();
+    assert!(was_ended(&error, down), "{error:?}");
+    assert!(flushed.buffer.is_some());
     let rejected = a.start_send(filled(&a, 2, 64)).unwrap_err();
-    assert_eq!(rejected.refusal(), Refusal::Down(DownReason::Work(error)));
+    assert_eq!(rejected.refusal(), Refusal::Down(down));
     assert!(rejected.into_given()[..] == pattern(2, 64));
 }
 

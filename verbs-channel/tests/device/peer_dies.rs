@@ -10,8 +10,8 @@ use verbs_channel::{
 };
 
 use crate::ends::{
-    SOON, assert_scope_ended, assert_timed_out, bounded, filled, here, impatient, stubborn, there,
-    work_error, zeros,
+    SOON, assert_scope_ended, assert_timed_out, bounded, failed_send, filled, here, impatient,
+    stubborn, there, work_error, zeros,
 };
 use crate::harness::child::{Child, Line, role};
 use crate::harness::{PATIENCE, Test, begin};
@@ -130,7 +130,7 @@ fn with_work_posted_the_card_gives_up_by_itself() {
         });
         let error = work_error(&result.unwrap_err());
         assert_eq!(error.status, WcStatus::RETRY_EXC_ERR, "{kind}");
-        assert_eq!(channel.down_reason(), Some(DownReason::Work(error)));
+        assert_eq!(channel.down_reason(), Some(failed_send(error)));
     }
 }
 
@@ -194,14 +194,14 @@ fn in_the_middle_of_a_long_write() {
             Ok::<_, Error>(())
         });
         match ended.unwrap_err() {
-            ScopeError::ClosureError(Error::Transport(TransportError::Work(error))) => {
+            ScopeError::ClosureError(Error::Transport(TransportError::Work { error, .. })) => {
                 let reasons = [
                     WcStatus::RETRY_EXC_ERR,
                     WcStatus::REM_ACCESS_ERR,
                     WcStatus::REM_OP_ERR,
                 ];
                 assert!(reasons.contains(&error.status), "{error}");
-                assert_eq!(channel.down_reason(), Some(DownReason::Work(error)));
+                assert_eq!(channel.down_reason(), Some(failed_send(error)));
             }
             ScopeError::ClosureError(Error::Transport(TransportError::Aborted(reason))) => {
                 assert_eq!(reason, DownReason::TimedOut);

@@ -4,7 +4,7 @@ use std::thread;
 use std::time::Duration;
 
 use verbs_channel::verbs_core::{ScatterElement, WcStatus};
-use verbs_channel::{DownReason, Error, ScopeError, TransportError};
+use verbs_channel::{DownReason, Error, Queue, ScopeError, TransportError};
 
 use crate::ends::{
     SOON, assert_scope_ended, bounded, bytes, filled, given, impatient, inside, pair, pair_of,
@@ -165,13 +165,14 @@ fn a_failure_that_nobody_took_is_the_scope_s() {
         })
     });
     match ended.unwrap_err() {
-        ScopeError::AutoPollError(TransportError::Work(error)) => {
+        ScopeError::AutoPollError(TransportError::Work { queue, error }) => {
             assert_eq!(
                 error.status,
                 WcStatus::RETRY_EXC_ERR,
                 "the first, not its flush"
             );
-            assert_eq!(a.down_reason(), Some(DownReason::Work(error)));
+            assert_eq!(a.down_reason(), Some(DownReason::Work { queue, error }));
+            assert_eq!(queue, Queue::Send);
         }
         other => panic!("{other:?}"),
     }
@@ -318,7 +319,7 @@ fn what_is_refused_comes_back() {
     let mut kept: Option<ScatterElement<'_>> = None;
     let element = into.scatter_element(..).unwrap();
     let ended = a.scope(|scope| {
-        let rejected = scope.post_receive(element).unwrap_err();
+        let rejected = scope.try_post_receive(element).unwrap_err();
         assert!(!rejected.is_backpressure());
         kept = Some(rejected.into_given());
         Ok::<_, ()>(())

@@ -11,8 +11,8 @@ use verbs_channel::verbs_core::{
 use verbs_channel::{Channel, DownReason, Error, PreparedChannel};
 
 use crate::ends::{
-    SOON, assert_scope_ended, bounded, filled, given, here, patient, pattern, stubborn, work_error,
-    zeros,
+    SOON, assert_scope_ended, bounded, failed_send, filled, given, here, patient, pattern,
+    stubborn, work_error, zeros,
 };
 use crate::harness::{PATIENCE, Test, begin, until};
 
@@ -132,7 +132,7 @@ fn a_machine_that_dies_is_given_up_on() {
     assert!(ended, "writes to a dead machine succeed");
     let error = work_error(&error.unwrap());
     assert_eq!(error.status, WcStatus::RETRY_EXC_ERR);
-    assert_eq!(channel.down_reason(), Some(DownReason::Work(error)));
+    assert_eq!(channel.down_reason(), Some(failed_send(error)));
 }
 
 #[test]

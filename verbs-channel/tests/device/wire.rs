@@ -102,7 +102,7 @@ fn a_link_that_goes_down_under_work() {
             bounded(|| a.write_timeout(from.gather_element(..).unwrap(), target.remote(), timeout));
         // The card notices, or the deadline does.
         match error.unwrap_err() {
-            Error::Transport(TransportError::Work(error)) => {
+            Error::Transport(TransportError::Work { error, .. }) => {
                 assert_ne!(error.status, WcStatus::SUCCESS);
             }
             Error::Transport(TransportError::Aborted(reason)) => {

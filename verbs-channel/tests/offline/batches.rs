@@ -106,12 +106,18 @@ fn a_batch_that_fails_in_its_middle_ends_when_its_last_is_flushed() {
     assert_eq!((pool.available(), channel.is_idle()), (0, false));
     flushes(numbers[3]);
     let ended = channel.next_completed().unwrap();
-    let TransportError::Work(error) = ended.result.unwrap_err() else {
+    let TransportError::Work { error, .. } = ended.result.unwrap_err() else {
         panic!("no work error");
     };
     assert_eq!(error.status, WcStatus::REM_ACCESS_ERR);
     assert_eq!((ended.ticket, ended.batch.len()), (ticket, 4));
-    assert_eq!(channel.down_reason(), Some(DownReason::Work(error)));
+    assert_eq!(
+        channel.down_reason(),
+        Some(DownReason::Work {
+            queue: Queue::Send,
+            error
+        })
+    );
     assert!(channel.is_idle());
 }
 

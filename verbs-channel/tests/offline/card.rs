@@ -31,6 +31,7 @@ pub(crate) fn channel() -> Channel {
         Channel::builder(&pd())
             .max_send_wr(4)
             .max_recv_wr(4)
+            .max_inline_data(64)
             .drain_timeout(DRAIN)
             .build()
             .unwrap(),

@@ -3,7 +3,7 @@
 use verbs_channel::verbs_core::ProtectionDomain;
 use verbs_channel::verbs_core::verbs_sys::{IBV_QPS_ERR, IBV_WC_REM_ACCESS_ERR};
 use verbs_channel::{
-    Channel, ChannelGroup, CreateChannel as _, DownReason, Error, PollStrategy, Queue,
+    Channel, ChannelGroup, ChannelId, CreateChannel as _, DownReason, Error, PollStrategy, Queue,
     TransportError,
 };
 
@@ -24,7 +24,7 @@ pub(crate) fn group(pd: &ProtectionDomain, channels: u32) -> ChannelGroup {
         let member = group.prepare().unwrap();
         let endpoint = member.endpoint();
         let member = member.handshake(&endpoint).unwrap();
-        assert_eq!(group.join(member).unwrap(), number);
+        assert_eq!(group.join(member).unwrap().index(), number);
     }
     forget_the_past();
     group
@@ -173,24 +173,25 @@ fn giving_up_ends_everything_at_once() {
 fn a_group_is_given_up_with_all_its_channels() {
     let pd = pd();
     let mut group = group(&pd, 3);
+    let ids: Vec<ChannelId> = group.channels().collect();
     for number in 0..3 {
         let buffer = pd.reg_mr(vec![0_u8; 64]).unwrap();
-        let mut member = group.channel(number).unwrap();
+        let mut member = group.channel(ids[number]).unwrap();
         let _ticket = member.start_receive(buffer).unwrap();
     }
     // One is down already, and knows why.
     ends(posted()[1], IBV_WC_REM_ACCESS_ERR);
-    assert_eq!(group.next_completed().unwrap().channel, 1);
-    let work = group.channel(1).unwrap().down_reason().unwrap();
+    assert_eq!(group.next_completed().unwrap().channel, ids[1]);
+    let work = group.channel(ids[1]).unwrap().down_reason().unwrap();
     group.give_up(WHY);
     for (number, reason) in [(0, WHY), (1, work), (2, WHY)] {
-        let member = group.channel(number).unwrap();
+        let member = group.channel(ids[number]).unwrap();
         assert_eq!(member.down_reason(), Some(reason));
         assert!(member.is_idle());
     }
     for number in [0, 2] {
         let ended = group.next_completed().unwrap();
-        assert_eq!(ended.channel, number);
+        assert_eq!(ended.channel, ids[number]);
         assert_eq!(ended.result.unwrap_err(), TransportError::Aborted(WHY));
         assert!(ended.buffer.is_some());
     }
@@ -200,33 +201,37 @@ fn a_group_is_given_up_with_all_its_channels() {
 #[test]
 fn one_channel_of_a_group_is_given_up_alone() {
     let mut group = group(&pd(), 2);
-    group.channel(0).unwrap().give_up(WHY);
-    assert_eq!(group.channel(0).unwrap().down_reason(), Some(WHY));
-    assert!(!group.channel(1).unwrap().is_down());
+    let ids: Vec<ChannelId> = group.channels().collect();
+    group.channel(ids[0]).unwrap().give_up(WHY);
+    assert_eq!(group.channel(ids[0]).unwrap().down_reason(), Some(WHY));
+    assert!(!group.channel(ids[1]).unwrap().is_down());
 }
 
 #[test]
 fn an_open_channel_is_found_by_its_queue_pair_s_number() {
     let mut group = group(&pd(), 3);
+    let ids: Vec<ChannelId> = group.channels().collect();
     let numbers = [0, 1, 2].map(|number| {
-        let member = group.channel(number).unwrap();
+        let member = group.channel(ids[number]).unwrap();
         member.endpoint().unwrap().qp_num()
     });
     for (number, qp_num) in numbers.into_iter().enumerate() {
-        assert_eq!(group.channel_of(qp_num), Some(number));
+        assert_eq!(group.channel_of(qp_num), Some(ids[number]));
     }
     assert_eq!(group.channel_of(0), None);
-    group.remove(1).unwrap();
+    group.remove(ids[1]).unwrap();
     assert_eq!(group.channel_of(numbers[1]), None);
-    assert_eq!(group.channel_of(numbers[2]), Some(2));
+    assert_eq!(group.channel_of(numbers[2]), Some(ids[2]));
 }
 
 #[test]
 fn what_is_prepared_apart_from_its_group_joins_it_and_no_other() {
     let pd = pd();
     let (mut ours, mut other) = (group(&pd, 1), group(&pd, 1));
-    ours.remove(0).unwrap();
-    other.remove(0).unwrap();
+    for group in [&mut ours, &mut other] {
+        let only = group.channels().next().unwrap();
+        group.remove(only).unwrap();
+    }
     let preparer = ours.preparer();
     let prepare = || {
         let member = preparer.prepare().unwrap();
@@ -274,9 +279,10 @@ fn a_device_that_dies_ends_all_channels_in_one_go() {
         let member = group.prepare().unwrap();
         let endpoint = member.endpoint();
         let member = member.handshake(&endpoint).unwrap();
-        assert_eq!(group.join(member).unwrap(), number);
+        assert_eq!(group.join(member).unwrap().index(), number);
         let region = pd.reg_mr(vec![0_u8; 8]).unwrap();
-        let mut channel = group.channel(number).unwrap();
+        let at = group.channels().last().unwrap();
+        let mut channel = group.channel(at).unwrap();
         let _ticket = channel.start_receive(region).unwrap();
     }
     refuse("ibv_query_qp", 200);
@@ -291,27 +297,28 @@ fn a_device_that_dies_ends_all_channels_in_one_go() {
 fn the_end_of_all_channels_takes_no_longer_for_each() {
     let pd = pd();
     let mut group = group(&pd, 100);
+    let ids: Vec<ChannelId> = group.channels().collect();
     for number in 0..100 {
         for _ in 0..4 {
             let region = pd.reg_mr(vec![0_u8; 8]).unwrap();
-            let mut channel = group.channel(number).unwrap();
+            let mut channel = group.channel(ids[number]).unwrap();
             let _ticket = channel.start_receive(region).unwrap();
         }
     }
-    group.channel(7).unwrap().shut_down();
-    group.remove(9).unwrap();
+    group.channel(ids[7]).unwrap().shut_down();
+    group.remove(ids[9]).unwrap();
     let before = polls();
     group.give_up(WHY);
     assert_eq!(polls() - before, 1, "they share a queue, which is empty");
     let mut ended = [0; 100];
     while let Some(completed) = group.next_completed() {
-        let why = match completed.channel {
+        let why = match completed.channel.index() {
             7 | 9 => CLOSED,
             _ => TransportError::Aborted(WHY),
         };
         assert_eq!(completed.result.unwrap_err(), why);
         assert!(completed.buffer.is_some());
-        ended[completed.channel] += 1;
+        ended[completed.channel.index()] += 1;
     }
     assert_eq!(ended, [4; 100]);
 }
@@ -319,14 +326,21 @@ fn the_end_of_all_channels_takes_no_longer_for_each() {
 #[test]
 fn a_number_is_given_to_another_channel_only_when_it_was_given_back() {
     let mut group = group(&pd(), 2);
+    let ids: Vec<ChannelId> = group.channels().collect();
     group.give_up(WHY);
     let join = |group: &mut ChannelGroup| {
         let member = group.prepare().unwrap();
         let endpoint = member.endpoint();
         group.join(member.handshake(&endpoint).unwrap()).unwrap()
     };
-    assert_eq!(join(&mut group), 2);
-    assert_eq!(group.channel(0).unwrap().down_reason(), Some(WHY));
-    group.remove(0).unwrap();
-    assert_eq!(join(&mut group), 0);
+    assert_eq!(join(&mut group).index(), 2);
+    assert_eq!(group.channel(ids[0]).unwrap().down_reason(), Some(WHY));
+    group.remove(ids[0]).unwrap();
+    let next = join(&mut group);
+    assert_eq!((next.index(), next == ids[0]), (0, false));
+    // What it was called before names it no more.
+    assert!(matches!(
+        group.channel(ids[0]),
+        Err(Error::UnknownChannel(_))
+    ));
 }

@@ -152,28 +152,24 @@ fn all_channels_of_a_group_with_work_end() {
         .max_recv_wr(4)
         .group(3)
         .unwrap();
-    for _ in 0..3 {
+    let ids = [(); 3].map(|()| {
         let member = group.prepare().unwrap();
         let endpoint = member.endpoint();
-        group.join(member.handshake(&endpoint).unwrap()).unwrap();
-    }
-    for number in 0..2 {
+        group.join(member.handshake(&endpoint).unwrap()).unwrap()
+    });
+    for id in &ids[..2] {
         let region = pd.reg_mr(vec![0_u8; 64]).unwrap();
-        let _ticket = group
-            .channel(number)
-            .unwrap()
-            .start_receive(region)
-            .unwrap();
+        let _ticket = group.channel(*id).unwrap().start_receive(region).unwrap();
     }
     forget_the_past();
     dies();
-    for number in 0..2 {
+    for id in &ids[..2] {
         let ended = bounded(|| group.wait_completed(None)).unwrap();
-        assert_eq!((ended.channel, ended.result.unwrap_err()), (number, ENDED));
+        assert_eq!((ended.channel, ended.result.unwrap_err()), (*id, ENDED));
         assert!(ended.buffer.is_some());
     }
     // Of the third nobody wanted anything: it was not asked.
-    assert!(!group.channel(2).unwrap().is_down());
+    assert!(!group.channel(ids[2]).unwrap().is_down());
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use verbs_channel::verbs_core::WcStatus;
 use verbs_channel::verbs_core::verbs_sys::{IBV_QPS_ERR, IBV_WC_REM_ACCESS_ERR, IBV_WC_SUCCESS};
-use verbs_channel::{DownReason, Error, Outgoing, ScopeError, TransportError};
+use verbs_channel::{DownReason, Error, Outgoing, Queue, ScopeError, TransportError};
 
 use crate::card::{
     DRAIN, bounded, called, calls, channel, ends, flushes, posted, refuse, region, succeeds,
@@ -192,11 +192,17 @@ fn a_batch_that_fails_in_its_middle_ends_when_its_last_is_flushed() {
         flushes(numbers[3]);
         Ok::<_, ()>(batch.poll().unwrap().unwrap_err())
     });
-    let TransportError::Work(error) = ended.unwrap() else {
+    let TransportError::Work { error, .. } = ended.unwrap() else {
         panic!("no work error");
     };
     assert_eq!(error.status, WcStatus::REM_ACCESS_ERR);
-    assert_eq!(channel.down_reason(), Some(DownReason::Work(error)));
+    assert_eq!(
+        channel.down_reason(),
+        Some(DownReason::Work {
+            queue: Queue::Send,
+            error
+        })
+    );
 }
 
 #[test]
@@ -210,9 +216,9 @@ fn work_that_is_left_to_its_scope_takes_up_no_room_once_it_is_done() {
         // Far more than there are slots.
         for round in 0..100 {
             crate::card::forget_the_past();
-            scope.post_send(element).unwrap().leave();
+            drop(scope.post_send(element).unwrap());
             if round % 2 == 0 {
-                scope.post_send(element).unwrap().leave();
+                drop(scope.post_send(element).unwrap());
             }
             posted().into_iter().for_each(succeeds);
             assert!(scope.poll() > 0);
@@ -253,7 +259,7 @@ fn work_that_is_left_to_its_scope_fails_with_it() {
     let ended = channel.scope(|scope| {
         let element = from.gather_element(..).unwrap();
         for _ in 0..4 {
-            scope.post_send(element).unwrap().leave();
+            drop(scope.post_send(element).unwrap());
         }
         let numbers = posted();
         succeeds(numbers[0]);
@@ -265,7 +271,7 @@ fn work_that_is_left_to_its_scope_fails_with_it() {
         flushes(numbers[3]);
         Ok::<_, ()>(())
     });
-    let Err(ScopeError::AutoPollError(TransportError::Work(error))) = ended else {
+    let Err(ScopeError::AutoPollError(TransportError::Work { error, .. })) = ended else {
         panic!("{ended:?}");
     };
     assert_eq!(error.status, WcStatus::REM_ACCESS_ERR);

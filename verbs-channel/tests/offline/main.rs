@@ -19,6 +19,7 @@ mod buffers;
 mod card;
 mod driven;
 mod fatal;
+mod gate;
 mod ladder;
 #[expect(dead_code, reason = "verbs-async's tests use all of it")]
 mod log;
@@ -27,5 +28,6 @@ mod owned;
 mod peers;
 mod refused;
 mod results;
+mod scopes;
 mod stuck;
 mod waits;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use verbs_channel::verbs_core::MemoryRegion;
 use verbs_channel::{
-    Channel, ChannelGroup, DownReason, Error, Refusal, ScopeError, TransportError,
+    Channel, ChannelGroup, ChannelId, DownReason, Error, Refusal, ScopeError, TransportError,
 };
 
 use crate::card::{
@@ -271,22 +271,22 @@ fn with_nothing_in_flight_the_channel_goes_down_all_the_same() {
 #[test]
 fn in_a_group_the_others_go_on() {
     let (mut group, mut theirs) = group(3);
-    let numbers = [0, 1, 2];
-    for number in numbers {
+    let channels: Vec<ChannelId> = group.channels().collect();
+    for id in &channels {
         let into = group.pd().reg_mr(vec![0_u8; 64]).unwrap();
-        let mut channel = group.channel(number).unwrap();
+        let mut channel = group.channel(*id).unwrap();
         let _ticket = channel.start_receive(into).unwrap();
     }
     let ids = posted();
     drop(theirs.remove(1));
     let ended = bounded(|| group.wait_completed(None)).unwrap();
-    assert_eq!(ended.channel, 1);
+    assert_eq!(ended.channel, channels[1]);
     assert_eq!(ended.result.unwrap_err(), ENDED);
     for number in [0, 2] {
-        assert!(!group.channel(number).unwrap().is_down());
+        assert!(!group.channel(channels[number]).unwrap().is_down());
         succeeds(ids[number]);
         let ended = bounded(|| group.wait_completed(None)).unwrap();
-        assert_eq!(ended.channel, number);
+        assert_eq!(ended.channel, channels[number]);
         ended.result.unwrap();
     }
     assert_eq!(group.len(), 2);
@@ -295,9 +295,10 @@ fn in_a_group_the_others_go_on() {
 #[test]
 fn all_peers_of_a_group_may_leave_at_once() {
     let (mut group, theirs) = group(40);
-    for number in 0..40 {
+    let channels: Vec<ChannelId> = group.channels().collect();
+    for id in channels {
         let into = group.pd().reg_mr(vec![0_u8; 64]).unwrap();
-        let mut channel = group.channel(number).unwrap();
+        let mut channel = group.channel(id).unwrap();
         let _ticket = channel.start_receive(into).unwrap();
     }
     drop(theirs);
@@ -313,12 +314,14 @@ fn a_connection_of_the_users_own_is_forgotten_with_its_channel() {
     let builder = Channel::builder(&pd()).drain_timeout(DRAIN);
     let mut group = builder.group(1).unwrap();
     let (_kept, theirs) = join(&mut group);
-    group.remove(0).unwrap();
+    let first = group.channels().next().unwrap();
+    group.remove(first).unwrap();
     let (_others, _their_others) = join(&mut group);
     // The user has a duplicate of the first connection, and its end is nobody's any more.
     drop(theirs);
     assert!(bounded(|| group.wait_completed(Some(2 * DRAIN))).is_none());
-    assert!(!group.channel(0).unwrap().is_down());
+    let second = group.channels().next().unwrap();
+    assert!(!group.channel(second).unwrap().is_down());
 }
 
 /// A way for a channel to end; what is left of it.

@@ -1,7 +1,7 @@
 //! Results that stay in a group until they are taken: whose they are, and what they take up.
 
 use verbs_channel::verbs_core::verbs_sys::IBV_WC_REM_ACCESS_ERR;
-use verbs_channel::{ChannelGroup, DownReason, Error, Queue, TransportError};
+use verbs_channel::{ChannelGroup, ChannelId, DownReason, Error, Queue, Refusal, TransportError};
 
 use crate::card::{ends, forget_the_past, pd, posted, succeeds};
 use crate::driven::{group, polls};
@@ -12,11 +12,12 @@ const CLOSED: TransportError = TransportError::Aborted(DownReason::Closed);
 fn what_is_named_stays_until_it_is_taken_and_is_named_once() {
     let pd = pd();
     let mut group = group(&pd, 2);
+    let ids: Vec<ChannelId> = group.channels().collect();
     let tickets = [0, 1, 0, 1].map(|number| {
         let buffer = pd.reg_mr(vec![0_u8; 64]).unwrap();
-        let mut member = group.channel(number).unwrap();
+        let mut member = group.channel(ids[number]).unwrap();
         let ticket = member.start_receive(buffer).unwrap();
-        assert_eq!(ticket.channel(), number);
+        assert_eq!(ticket.channel(), ids[number]);
         ticket
     });
     assert!(group.take(tickets[0]).unwrap().is_none(), "it is in flight");
@@ -40,9 +41,10 @@ fn what_is_named_stays_until_it_is_taken_and_is_named_once() {
 fn results_that_nobody_takes_have_room_if_there_is_a_reserve() {
     let pd = pd();
     let mut group = group(&pd, 1);
+    let ids: Vec<ChannelId> = group.channels().collect();
     let start = |group: &mut ChannelGroup, queue| {
         let buffer = pd.reg_mr(vec![0_u8; 64]).unwrap();
-        let mut member = group.channel(0).unwrap();
+        let mut member = group.channel(ids[0]).unwrap();
         if queue == Queue::Send {
             member.start_send(buffer)
         } else {
@@ -58,7 +60,7 @@ fn results_that_nobody_takes_have_room_if_there_is_a_reserve() {
         let _in_flight = start(&mut group, queue).unwrap();
     }
     // The queue has places, but the table has none.
-    let member = group.channel(0).unwrap();
+    let member = group.channel(ids[0]).unwrap();
     assert_eq!(
         (member.in_flight(Queue::Send), member.credits(Queue::Send)),
         (0, 4)
@@ -70,24 +72,22 @@ fn results_that_nobody_takes_have_room_if_there_is_a_reserve() {
         ),
         (4, 0)
     );
-    assert!(
-        start(&mut group, Queue::Send)
-            .unwrap_err()
-            .is_backpressure()
-    );
-    group.reserve(1);
+    let rejected = start(&mut group, Queue::Send).unwrap_err();
+    assert_eq!(rejected.refusal(), Refusal::Untaken);
+    assert!(!rejected.is_backpressure(), "nothing will complete");
+    group.reserve(ids[0], 1).unwrap();
     let _ticket = start(&mut group, Queue::Send).unwrap();
-    assert!(
-        start(&mut group, Queue::Send)
-            .unwrap_err()
-            .is_backpressure()
-    );
+    let rejected = start(&mut group, Queue::Send).unwrap_err();
+    assert_eq!(rejected.refusal(), Refusal::Untaken);
+    let too_many = group.reserve(ids[0], ChannelGroup::MAX_RESERVE + 1);
+    assert!(matches!(too_many, Err(Error::Core(_))), "{too_many:?}");
 }
 
 #[test]
 fn a_number_is_given_to_no_other_channel_as_long_as_results_of_the_first_are_there() {
     let pd = pd();
     let mut group = group(&pd, 2);
+    let ids: Vec<ChannelId> = group.channels().collect();
     let join = |group: &mut ChannelGroup| {
         let member = group.prepare().unwrap();
         let endpoint = member.endpoint();
@@ -96,20 +96,20 @@ fn a_number_is_given_to_no_other_channel_as_long_as_results_of_the_first_are_the
     // After others', which stay.
     let tickets = [1, 0, 0].map(|number| {
         let buffer = pd.reg_mr(vec![0_u8; 64]).unwrap();
-        let mut member = group.channel(number).unwrap();
+        let mut member = group.channel(ids[number]).unwrap();
         member.start_receive(buffer).unwrap()
     });
-    group.remove(0).unwrap();
+    group.remove(ids[0]).unwrap();
     // One was named and one not.
     assert_eq!(group.next_ticket(), Some(tickets[1]));
     for ticket in [tickets[2], tickets[1]] {
         let next = join(&mut group);
-        assert_eq!(next, 2);
+        assert_eq!(next.index(), 2);
         group.remove(next).unwrap();
         let ended = group.poll(ticket).unwrap().unwrap();
-        assert_eq!((ended.channel, ended.result.unwrap_err()), (0, CLOSED));
+        assert_eq!((ended.channel, ended.result.unwrap_err()), (ids[0], CLOSED));
     }
-    assert_eq!(join(&mut group), 0);
+    assert_eq!(join(&mut group).index(), 0);
     assert!(group.poll(tickets[0]).unwrap().is_none(), "it goes on");
 }
 
@@ -117,10 +117,11 @@ fn a_number_is_given_to_no_other_channel_as_long_as_results_of_the_first_are_the
 fn a_success_is_given_once_and_for_its_own_ticket_alone() {
     let pd = pd();
     let mut group = group(&pd, 1);
+    let ids: Vec<ChannelId> = group.channels().collect();
     let start = |group: &mut ChannelGroup| {
         forget_the_past();
         let buffer = pd.reg_mr(vec![0_u8; 64]).unwrap();
-        let mut member = group.channel(0).unwrap();
+        let mut member = group.channel(ids[0]).unwrap();
         let ticket = member.start_receive(buffer).unwrap();
         (ticket, posted()[0])
     };
@@ -142,7 +143,7 @@ fn a_success_is_given_once_and_for_its_own_ticket_alone() {
     assert!(group.poll_success(second).is_some());
     assert_eq!(polls(), before);
     assert!(group.next_completed().is_none());
-    assert_eq!(group.channel(0).unwrap().credits(Queue::Receive), 4);
+    assert_eq!(group.channel(ids[0]).unwrap().credits(Queue::Receive), 4);
     // A failure is none, whatever was told of the slot before.
     let (third, third_id) = start(&mut group);
     ends(third_id, IBV_WC_REM_ACCESS_ERR);
@@ -157,8 +158,9 @@ fn a_ticket_is_good_in_its_own_group_alone() {
     // The first of each: of the same slot, with the same number.
     let [ours, others] = [(); 2].map(|()| {
         let mut group = group(&pd, 1);
+        let ids: Vec<ChannelId> = group.channels().collect();
         let buffer = pd.reg_mr(vec![0_u8; 64]).unwrap();
-        let mut member = group.channel(0).unwrap();
+        let mut member = group.channel(ids[0]).unwrap();
         let ticket = member.start_receive(buffer).unwrap();
         (group, ticket)
     });

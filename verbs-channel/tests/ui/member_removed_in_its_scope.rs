@@ -1,12 +1,12 @@
 //! A channel of a group stays in it as long as its scope.
 
-use verbs_channel::ChannelGroup;
 use verbs_channel::verbs_core::MemoryRegion;
+use verbs_channel::{ChannelGroup, ChannelId};
 
-fn broken(group: &mut ChannelGroup, region: MemoryRegion<Vec<u8>>) {
-    let ended = group.channel(0).unwrap().scope(|scope| {
+fn broken(group: &mut ChannelGroup, member: ChannelId, region: MemoryRegion<Vec<u8>>) {
+    let ended = group.channel(member).unwrap().scope(|scope| {
         let work = scope.post_send(region.gather_element(..).unwrap());
-        group.remove(0).unwrap();
+        group.remove(member).unwrap();
         drop(work);
         Ok::<_, ()>(())
     });

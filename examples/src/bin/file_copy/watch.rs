@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use examples::{Failure, Frames};
 use verbs_channel::verbs_core::WorkSuccess;
-use verbs_channel::{Loan, Rejected};
+use verbs_channel::{Loan, Refusal};
 
 use crate::protocol::{hear, out_of_order};
 
@@ -45,8 +45,8 @@ impl<'a> Watch<'a> {
     }
 
     /// What was posted; if it was refused, the peer may tell why better than the channel.
-    pub(crate) fn posted<T, L>(&self, posted: Result<T, Rejected<L>>) -> Result<T, Failure> {
-        posted.or_else(|rejected| self.look().and(Err(rejected.into())))
+    pub(crate) fn posted<T>(&self, posted: Result<T, Refusal>) -> Result<T, Failure> {
+        posted.or_else(|refusal| self.look().and(Err(refusal.into())))
     }
 
     /// Nothing but a failure is to be said while blocks move.

@@ -11,8 +11,8 @@ use examples::kv::{HEADER, MAX_KEY, Reply, Request, Values, Welcome};
 use examples::{Context as _, Failure, Listener, say};
 use verbs_channel::verbs_core::{RemoteMemoryRegion, WcOpcode};
 use verbs_channel::{
-    BufferPool, Channel, ChannelGroup, Completed, ConnectedMember, OwnedBuffer, PollStrategy,
-    exchange,
+    BufferPool, Channel, ChannelGroup, ChannelId, Completed, ConnectedMember, OwnedBuffer,
+    PollStrategy, exchange,
 };
 
 use crate::Options;
@@ -43,7 +43,7 @@ struct Server<'o> {
     pool: BufferPool,
     store: Store,
     // By their number in the group.
-    clients: HashMap<usize, Client>,
+    clients: HashMap<ChannelId, Client>,
     joined: Receiver<Joined>,
     joining: (Sender<Joined>, u32),
     came: u64,
@@ -197,7 +197,7 @@ impl Server<'_> {
     }
 
     /// Posts a receive for a client's next request.
-    fn listen(&mut self, at: usize, mut buffer: OwnedBuffer) -> Result<(), Failure> {
+    fn listen(&mut self, at: ChannelId, mut buffer: OwnedBuffer) -> Result<(), Failure> {
         buffer.set_range(..)?;
         match self.group.channel(at)?.start_receive(buffer) {
             Ok(_ticket) => Ok(()),
@@ -241,7 +241,7 @@ impl Server<'_> {
     }
 
     /// Answers a request in the buffer that it came in.
-    fn answer(&mut self, at: usize, mut buffer: OwnedBuffer, len: u32) -> Result<(), Failure> {
+    fn answer(&mut self, at: ChannelId, mut buffer: OwnedBuffer, len: u32) -> Result<(), Failure> {
         self.requests += 1;
         let request = Request::decode(buffer.get(..usize::try_from(len)?).unwrap_or_default());
         let reply = match request {
@@ -263,7 +263,7 @@ impl Server<'_> {
     }
 
     /// Notes that a client's card has something to take.
-    fn sent(&mut self, at: usize, sent: Result<(), String>) -> Result<(), Failure> {
+    fn sent(&mut self, at: ChannelId, sent: Result<(), String>) -> Result<(), Failure> {
         match (sent, self.clients.get_mut(&at)) {
             (Ok(()), Some(client)) => {
                 if client.sending == 0 {
@@ -311,7 +311,7 @@ impl Server<'_> {
 
     /// Parts with a client. Its buffers come back as completions, and its place is given to another
     /// when they have.
-    fn part(&mut self, at: usize, how: &str) -> Result<(), Failure> {
+    fn part(&mut self, at: ChannelId, how: &str) -> Result<(), Failure> {
         let Some(client) = self.clients.remove(&at) else {
             return Ok(());
         };

@@ -1,0 +1,291 @@
+//! Scopes: handles that are dropped, receives that are left over, and `?`.
+
+use std::error::Error as StdError;
+
+use verbs_channel::verbs_core::WcStatus;
+use verbs_channel::verbs_core::verbs_sys::{IBV_QPS_ERR, IBV_WC_RETRY_EXC_ERR};
+use verbs_channel::{
+    Channel, DownReason, Error, Outgoing, Queue, Refusal, ScopeError, TransportError,
+};
+
+use crate::card::{
+    bounded, called, channel, ends, flushes, forget_the_past, posted, region, succeeds,
+};
+use crate::library::with;
+
+/// The device completes everything that is posted.
+fn all_succeeds() {
+    posted().into_iter().for_each(succeeds);
+    with(|library| library.posted.clear());
+}
+
+#[test]
+fn a_loop_that_polls_until_there_is_room_ends_when_handles_are_dropped() {
+    let mut channel = channel();
+    let (from, mut into) = (region(&channel), region(&channel));
+    bounded(|| {
+        let ended = channel.scope(|scope| {
+            let mut into = into.scatter_element(..).unwrap();
+            for number in 0..100 {
+                // Both queues are full most of the time.
+                if number % 10 == 0 {
+                    let (part, rest) = into.split_at_mut(1).unwrap();
+                    into = rest;
+                    let mut part = Some(part);
+                    while let Some(element) = part.take() {
+                        match scope.try_post_receive(element) {
+                            Ok(handle) => drop(handle),
+                            Err(rejected) => {
+                                assert!(rejected.is_backpressure(), "{rejected}");
+                                part = Some(rejected.into_given());
+                                all_succeeds();
+                                scope.poll();
+                            }
+                        }
+                    }
+                }
+                let element = from.gather_element(..).unwrap();
+                while let Err(refusal) = scope.post_send(element).map(drop) {
+                    assert!(refusal.is_backpressure(), "{refusal}");
+                    all_succeeds();
+                    scope.poll();
+                }
+            }
+            all_succeeds();
+            Ok::<_, Error>(())
+        });
+        ended.unwrap();
+    });
+    assert!(channel.is_idle() && !channel.is_down());
+}
+
+#[test]
+fn a_handle_that_is_dropped_when_its_operation_is_done_gives_its_slot_back() {
+    let mut channel = channel();
+    let from = region(&channel);
+    let ended = channel.scope(|scope| {
+        // More than there are slots.
+        for _ in 0..20 {
+            let handle = scope.post_send(from.gather_element(..).unwrap())?;
+            all_succeeds();
+            assert_eq!(scope.poll(), 1);
+            drop(handle);
+        }
+        Ok::<_, Error>(())
+    });
+    ended.unwrap();
+}
+
+#[test]
+fn too_many_handles_whose_results_were_not_taken_are_not_backpressure() {
+    let mut channel = channel();
+    let from = region(&channel);
+    let ended = channel.scope(|scope| {
+        let element = from.gather_element(..).unwrap();
+        let mut handles = Vec::new();
+        for _ in 0..8 {
+            handles.push(scope.post_send(element)?);
+            all_succeeds();
+            scope.poll();
+        }
+        let rejected = scope.try_post(Outgoing::send(element)).unwrap_err();
+        assert_eq!(rejected.refusal(), Refusal::Untaken);
+        assert!(!rejected.is_backpressure(), "to poll would not help");
+        handles.pop().unwrap().spin_poll()?;
+        scope.post_send(element)?;
+        all_succeeds();
+        Ok::<_, Error>(())
+    });
+    ended.unwrap();
+}
+
+#[test]
+fn a_failure_whose_handle_was_dropped_is_the_scope_s() {
+    let mut channel = channel();
+    let from = region(&channel);
+    let ended = channel.scope(|scope| {
+        drop(scope.post_send(from.gather_element(..).unwrap())?);
+        ends(posted()[0], IBV_WC_RETRY_EXC_ERR);
+        Ok::<_, Error>(())
+    });
+    let Err(ScopeError::AutoPollError(TransportError::Work { queue, error })) = ended else {
+        panic!("{ended:?}");
+    };
+    assert_eq!(
+        (queue, error.status),
+        (Queue::Send, WcStatus::RETRY_EXC_ERR)
+    );
+}
+
+#[test]
+fn a_scope_may_end_with_receives_left_over_if_it_says_so() {
+    let mut channel = channel();
+    let (mut first, mut second, from) = (region(&channel), region(&channel), region(&channel));
+    let ended = bounded(|| {
+        channel.scope(|scope| {
+            scope.close_with_receives_left();
+            let message = scope.post_receive(first.scatter_element(..).unwrap())?;
+            scope.post_receive(second.scatter_element(..).unwrap())?;
+            succeeds(posted()[0]);
+            message.spin_poll()?;
+            // What is sent is waited for, as in any scope.
+            scope.post_send(from.gather_element(..).unwrap())?;
+            succeeds(posted()[2]);
+            Ok::<_, Error>(())
+        })
+    });
+    ended.unwrap();
+    assert_eq!(channel.down_reason(), Some(DownReason::Closed));
+    let states = with(|library| {
+        let states = library.modified.iter().map(|(attr, _)| attr.qp_state);
+        states.collect::<Vec<_>>()
+    });
+    assert_eq!(states, [IBV_QPS_ERR]);
+    // This device flushes nothing.
+    assert!(called("ibv_destroy_qp"));
+}
+
+#[test]
+fn a_send_that_fails_is_an_error_of_a_scope_with_receives_left_over() {
+    let mut channel = channel();
+    let (mut into, from) = (region(&channel), region(&channel));
+    let ended = bounded(|| {
+        channel.scope(|scope| {
+            scope.close_with_receives_left();
+            scope.post_receive(into.scatter_element(..).unwrap())?;
+            scope.post_send(from.gather_element(..).unwrap())?;
+            ends(posted()[1], IBV_WC_RETRY_EXC_ERR);
+            flushes(posted()[0]);
+            Ok::<_, Error>(())
+        })
+    });
+    let Err(ScopeError::AutoPollError(TransportError::Work { error, .. })) = ended else {
+        panic!("{ended:?}");
+    };
+    assert_eq!(error.status, WcStatus::RETRY_EXC_ERR);
+}
+
+#[test]
+fn a_scope_whose_receives_all_came_stays_connected() {
+    let mut channel = channel();
+    let mut into = region(&channel);
+    let ended = channel.scope(|scope| {
+        scope.close_with_receives_left();
+        scope.post_receive(into.scatter_element(..).unwrap())?;
+        succeeds(posted()[0]);
+        Ok::<_, Error>(())
+    });
+    ended.unwrap();
+    assert!(!channel.is_down());
+}
+
+#[test]
+fn later_errors_have_the_first_failure_as_their_source() {
+    let mut channel = channel();
+    let (first, second) = (
+        channel.start_send(region(&channel)).unwrap(),
+        channel.start_receive(region(&channel)).unwrap(),
+    );
+    ends(posted()[0], IBV_WC_RETRY_EXC_ERR);
+    flushes(posted()[1]);
+    let failed = channel.wait(first, None).unwrap().unwrap();
+    let failed = failed.result.unwrap_err();
+    let TransportError::Work { queue, error } = failed else {
+        panic!("{failed:?}");
+    };
+    let reason = DownReason::Work { queue, error };
+    assert_eq!(channel.down_reason(), Some(reason));
+    let flushed = channel.wait(second, None).unwrap().unwrap();
+    let flushed = flushed.result.unwrap_err();
+    assert_eq!(flushed, TransportError::Aborted(reason));
+    let from = region(&channel);
+    let refused = channel.send(from.gather_element(..).unwrap()).unwrap_err();
+    let lates: [&dyn StdError; 2] = [&flushed, &refused];
+    for late in lates {
+        let mut chain = vec![late.to_string()];
+        let mut next = late.source();
+        while let Some(cause) = next {
+            chain.push(cause.to_string());
+            next = cause.source();
+        }
+        assert_eq!(chain.last(), Some(&error.to_string()), "{chain:?}");
+        assert!(chain[0].contains("aborted") || chain[0].contains("down"));
+    }
+}
+
+/// `?` in a scope, with errors that must not borrow.
+mod question_mark {
+    use super::*;
+
+    /// As programs have them that bring no error type.
+    fn boxed(channel: &mut Channel) -> Result<u32, Box<dyn StdError>> {
+        let mut into = region(channel);
+        let from = region(channel);
+        channel
+            .scope(|scope| {
+                let receive = scope.post_receive(into.scatter_element(..)?)?;
+                scope.post_send(from.gather_element(..)?)?;
+                let loan = scope.lend(Outgoing::send(from.gather_element(..)?))?;
+                scope.post_batch([Outgoing::send(from.gather_element(..)?); 2])?;
+                all_succeeds();
+                loan.wait().0?;
+                Ok(receive.spin_poll()?.byte_len())
+            })
+            .map_err(ScopeError::flatten)
+    }
+
+    fn sendable(channel: &mut Channel) -> Result<(), Box<dyn StdError + Send + Sync>> {
+        let from = region(channel);
+        channel
+            .scope(|scope| {
+                scope.post_send(from.gather_element(..)?)?.spin_poll()?;
+                Ok(())
+            })
+            .map_err(ScopeError::flatten)
+    }
+
+    fn anyhow(channel: &mut Channel) -> anyhow::Result<()> {
+        let mut into = region(channel);
+        channel
+            .scope(|scope| {
+                let loan = scope.lend_receive(into.scatter_element(..)?)?;
+                all_succeeds();
+                loan.wait().0?;
+                Ok(())
+            })
+            .map_err(ScopeError::flatten)
+    }
+
+    #[test]
+    fn works_with_every_usual_kind_of_error() {
+        let mut channel = channel();
+        boxed(&mut channel).unwrap();
+        anyhow(&mut channel).unwrap();
+        channel.give_up(DownReason::TimedOut);
+        forget_the_past();
+        let refused = boxed(&mut channel).unwrap_err();
+        assert_eq!(
+            refused.downcast_ref(),
+            Some(&Refusal::Down(DownReason::TimedOut))
+        );
+        assert!(sendable(&mut channel).is_err() && anyhow(&mut channel).is_err());
+    }
+}
+
+#[test]
+fn a_scope_that_fails_gives_what_was_sent_the_drain_timeout() {
+    let mut channel = channel();
+    let from = region(&channel);
+    let ended: Result<(), _> = bounded(|| {
+        channel.scope(|scope| {
+            scope.post_send(from.gather_element(..).unwrap())?;
+            succeeds(posted()[0]);
+            Err(Error::StaleTicket)
+        })
+    });
+    assert!(matches!(
+        ended,
+        Err(ScopeError::ClosureError(Error::StaleTicket))
+    ));
+    assert!(!channel.is_down(), "it was done in time");
+}
