@@ -90,6 +90,12 @@ impl AhAttr {
         &self.attr
     }
 
+    /// The destination's GID and the index of this side's, if packets have a GRH.
+    pub(crate) fn gids(&self) -> Option<(Gid, u8)> {
+        let grh = &self.attr.grh;
+        (self.attr.is_global != 0).then(|| (Gid::from_raw(grh.dgid), grh.sgid_index))
+    }
+
     pub(crate) const fn from_raw(attr: ibv_ah_attr) -> Self {
         Self { attr }
     }

@@ -142,6 +142,11 @@ pub struct PollError {
 }
 
 impl PollError {
+    #[cfg(test)]
+    pub(crate) const fn from_code(code: i32) -> Self {
+        Self { code }
+    }
+
     /// The driver's own code; negative, and not an errno.
     #[must_use]
     pub const fn code(&self) -> i32 {

@@ -24,11 +24,17 @@ pub struct WorkSuccess {
     wc: ibv_wc,
 }
 
-/// A work request that failed. Its `Display` says what it means and what to do.
+/// A work request that failed. Its `Display` gives the status, what it means and what to do.
+///
+/// What the request was, a send or a receive, is not in a failed completion: whoever posted it knows
+/// that by its `wr_id`.
 ///
 /// The queue pair is in ERROR from then on: what else was posted is flushed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("work request {wr_id} on QP {qp_num:#x} failed: {status} (vendor code {vendor_err:#x})")]
+#[error(
+    "{status:?} on QP {qp_num:#x}: {} (vendor code {vendor_err:#x}, wr_id {wr_id})",
+    status.advice()
+)]
 #[non_exhaustive]
 pub struct WorkError {
     /// How it failed.
@@ -191,7 +197,9 @@ open_enum! {
     SUCCESS = IBV_WC_SUCCESS "IBV_WC_SUCCESS",
     /// A local buffer is too short for the message: post larger receives.
     LOC_LEN_ERR = IBV_WC_LOC_LEN_ERR "IBV_WC_LOC_LEN_ERR",
-    /// This side's queue pair could not do it: check the request and its buffers.
+    /// This side's queue pair could not do it: check the request and its buffers. For a receive, the
+    /// message may be longer than its buffers (soft-RoCE gives this for
+    /// [`LOC_LEN_ERR`](Self::LOC_LEN_ERR)).
     LOC_QP_OP_ERR = IBV_WC_LOC_QP_OP_ERR "IBV_WC_LOC_QP_OP_ERR",
     /// This side's end-to-end context could not do it (RD only).
     LOC_EEC_OP_ERR = IBV_WC_LOC_EEC_OP_ERR "IBV_WC_LOC_EEC_OP_ERR",
@@ -211,7 +219,9 @@ open_enum! {
     REM_ACCESS_ERR = IBV_WC_REM_ACCESS_ERR "IBV_WC_REM_ACCESS_ERR",
     /// The peer could not do it: look at the peer's own completion.
     REM_OP_ERR = IBV_WC_REM_OP_ERR "IBV_WC_REM_OP_ERR",
-    /// No answer after all retries: the peer is gone, the link down, or the address wrong.
+    /// No answer after all retries: the peer is gone or has no receive posted (soft-RoCE gives this
+    /// for [`RNR_RETRY_EXC_ERR`](Self::RNR_RETRY_EXC_ERR)), the link is down, or the address is
+    /// wrong.
     RETRY_EXC_ERR = IBV_WC_RETRY_EXC_ERR "IBV_WC_RETRY_EXC_ERR",
     /// The peer had no receive posted, after all retries: post receives before the peer sends.
     RNR_RETRY_EXC_ERR = IBV_WC_RNR_RETRY_EXC_ERR "IBV_WC_RNR_RETRY_EXC_ERR",
@@ -245,7 +255,7 @@ impl WcStatus {
                 "a local buffer is too short for the message: post larger receives"
             }
             Self::LOC_QP_OP_ERR => {
-                "this side's queue pair could not do it: check the request and its buffers"
+                "this side's queue pair could not do it: check the request and its buffers, and for a receive whether the message is longer"
             }
             Self::LOC_PROT_ERR => {
                 "a local buffer is not registered in this protection domain: check lkey and PD"
@@ -266,7 +276,7 @@ impl WcStatus {
             }
             Self::REM_OP_ERR => "the peer could not do it: look at the peer's own completion",
             Self::RETRY_EXC_ERR => {
-                "no answer after all retries: the peer is gone, the link is down or the address is wrong"
+                "no answer after all retries: the peer is gone or has no receive posted, the link is down or the address is wrong"
             }
             Self::RNR_RETRY_EXC_ERR => {
                 "the peer had no receive posted after all retries: post receives before the peer sends"
@@ -379,9 +389,17 @@ mod tests {
         assert_eq!(error.status, WcStatus::RNR_RETRY_EXC_ERR);
         assert_eq!(
             error.to_string(),
-            "work request 3 on QP 0x11 failed: IBV_WC_RNR_RETRY_EXC_ERR: the peer had no receive \
-             posted after all retries: post receives before the peer sends (vendor code 0x87)"
+            "IBV_WC_RNR_RETRY_EXC_ERR on QP 0x11: the peer had no receive posted after all retries: \
+             post receives before the peer sends (vendor code 0x87, wr_id 3)"
         );
+        // What soft-RoCE gives where others have a status of its own.
+        let longer = WcStatus::LOC_QP_OP_ERR.to_string();
+        assert!(
+            longer.contains("for a receive whether the message is longer"),
+            "{longer}"
+        );
+        let no_receive = WcStatus::RETRY_EXC_ERR.to_string();
+        assert!(no_receive.contains("has no receive posted"), "{no_receive}");
     }
 
     #[test]

@@ -24,7 +24,7 @@ pub use endpoint::{ENDPOINT_VERSION, QueuePairEndpoint, QueuePairEndpointBuilder
 pub use post::PostError;
 pub use state::{QpAttrMask, QpState};
 
-use crate::error::EndpointError;
+use crate::error::{EndpointError, GidPath, is_unreachable};
 use crate::handle::Handle;
 use crate::macros::man;
 use crate::path::{AhAttr, LocalPath};
@@ -85,9 +85,10 @@ impl PreparedQueuePair {
     ///
     /// # Errors
     ///
-    /// [`Error::Endpoint`] if this side's port needs an address that the peer did not give, else
-    /// the errno: `ENETUNREACH` and `ETIMEDOUT` say that there is no way to the peer's GID. The
-    /// queue pair comes back, prepared as before; receives that were posted may be gone.
+    /// [`Error::Endpoint`] if this side's port needs an address that the peer did not give,
+    /// [`Error::Transition`], which names both GIDs, if there is no path to the peer's or one of the
+    /// values was rejected; else the errno. The queue pair comes back, prepared as before; receives
+    /// that were posted may be gone.
     #[doc(alias = "ibv_modify_qp")]
     pub fn handshake(self, remote: &QueuePairEndpoint) -> Result<QueuePair, Refused<Self>> {
         let local = self.endpoint();
@@ -278,8 +279,8 @@ macro_rules! in_each_state {
             ///
             /// # Errors
             ///
-            /// [`Error::Transition`], which names the attributes that were missing or not allowed;
-            /// else the errno.
+            /// [`Error::Transition`], which names the attributes that were missing or not allowed, or
+            /// the GIDs between which there is no path; else the errno.
             #[doc = man!("ibv_modify_qp")]
             #[doc(alias = "ibv_modify_qp")]
             pub fn modify(&self, attr: &QpAttr) -> Result<()> {
@@ -352,13 +353,18 @@ impl Qp {
         refused.map_err(|error| self.explain(error, attr))
     }
 
-    /// Says which attributes were wrong, if that is what `EINVAL` meant.
+    /// Names the attributes that were wrong, if that is what `EINVAL` meant, and the ends of the path,
+    /// if there is one.
     fn explain(&self, error: Error, attr: &QpAttr) -> Error {
-        let (Some(libc::EINVAL), Ok(from)) = (error.errno(), self.state()) else {
+        let Error::Verb { verb, source } = error else {
             return error;
         };
-        let Error::Verb { source, .. } = error else {
-            return error;
+        let path = self.gid_path(attr);
+        let of_path = path.is_some() && is_unreachable(&source);
+        let of_attributes = source.raw_os_error() == Some(libc::EINVAL);
+        let from = match self.state() {
+            Ok(from) if of_path || of_attributes => from,
+            _ => return Error::Verb { verb, source },
         };
         let changes = attr.mask().contains(QpAttrMask::STATE);
         let to = if changes { attr.qp_state() } else { from };
@@ -368,8 +374,25 @@ impl Qp {
             to,
             missing,
             extra,
+            path,
             source,
         }
+    }
+
+    /// The GIDs between which the attributes have a path.
+    fn gid_path(&self, attr: &QpAttr) -> Option<GidPath> {
+        let path = attr.ah_attr();
+        if !attr.mask().contains(QpAttrMask::AV) {
+            return None;
+        }
+        let (remote, sgid_index) = path.gids()?;
+        let port_num = path.as_raw().port_num;
+        let local = self.pd.context().query_gid(port_num, sgid_index.into());
+        Some(GidPath {
+            local: local.ok().map(|entry| entry.gid()),
+            sgid_index,
+            remote,
+        })
     }
 
     fn state(&self) -> Result<QpState> {

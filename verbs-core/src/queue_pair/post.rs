@@ -338,6 +338,22 @@ impl PostError {
         }
     }
 
+    #[cfg(test)]
+    pub(crate) fn one_of_each_reason() -> [Self; 4] {
+        let of = |reason| Self::new(Queue::Send, 1, libc::EINVAL, (3, 2, reason));
+        // Exhaustive: a reason that is new does not compile until it is listed here.
+        match Reason::Full {
+            Reason::Full | Reason::Inline | Reason::Elements | Reason::Unknown => {}
+        }
+        [
+            Reason::Full,
+            Reason::Inline,
+            Reason::Elements,
+            Reason::Unknown,
+        ]
+        .map(of)
+    }
+
     /// How many of the requests, from the first on, the device has or may have. Their completions
     /// may come, and until then they hold their memory.
     ///

@@ -265,7 +265,16 @@ fn a_handshake_that_fails_gives_the_queue_pair_back() {
     // A card may find out later that there is no way.
     let qa = match qa.handshake(&nowhere) {
         Ok(connected) => connected.reset().unwrap(),
-        Err(refused) => refused.into_given(),
+        Err(refused) => {
+            let words = refused.to_string();
+            let (here, there) = (ea.gid().unwrap(), "2001:db8:dead::1");
+            let path = format!(
+                "GID {here} (index {}) to the peer's GID {there}",
+                ea.gid_index()
+            );
+            assert!(words.ends_with(&path), "{words}");
+            refused.into_given()
+        }
     };
     assert_eq!(qa.query().unwrap().qp_state(), QpState::INIT);
     let (ea, qa) = (qa.endpoint(), qa.handshake(&eb).unwrap());

@@ -1,11 +1,13 @@
 //! Changes of a queue pair: what C is told, and what a refusal means.
 
+use std::net::Ipv6Addr;
+
 use verbs_core::{
-    AckTimeout, Error, MaxAckRetries, MaxRnrRetries, MaximumTransferUnit, MinRnrTimer,
-    PacketSequenceNumber, QpAttr, QpAttrMask, QpState, QueuePair,
+    AckTimeout, Error, ErrorKind, MaxAckRetries, MaxRnrRetries, MaximumTransferUnit, MinRnrTimer,
+    PacketSequenceNumber, QpAttr, QpAttrMask, QpState, QueuePair, QueuePairEndpoint,
 };
 
-use crate::library::{connected, ladder, prepared, with};
+use crate::library::{Port, connected, ladder, prepared, with};
 
 #[test]
 fn a_refusal_names_what_was_missing_and_what_was_too_much() {
@@ -65,13 +67,66 @@ fn a_wrong_value_is_not_blamed_on_the_attributes() {
         .modify(&QpAttr::new().with_min_rnr_timer(MinRnrTimer::MAX))
         .unwrap_err();
     assert!(
-        error.to_string().ends_with("a value in them does not"),
+        error
+            .to_string()
+            .ends_with("the attribute set is valid, so one of the values was rejected"),
         "{error}"
     );
     with(|library| library.refuse.push(("ibv_modify_qp", libc::ENOMEM)));
     let error = qp
         .modify(&QpAttr::new().with_min_rnr_timer(MinRnrTimer::MAX))
         .unwrap_err();
+    assert_eq!(error.to_string(), "ibv_modify_qp failed");
+}
+
+#[test]
+fn a_handshake_without_a_path_names_both_gids() {
+    let cases = [
+        (
+            libc::EINVAL,
+            "the attribute set is valid, so one of the values was rejected: check that there is a path",
+        ),
+        (libc::ETIMEDOUT, "there is no path"),
+        (libc::ENETUNREACH, "there is no path"),
+        (libc::EHOSTUNREACH, "there is no path"),
+    ];
+    for (errno, why) in cases {
+        let qp = prepared();
+        let remote = QueuePairEndpoint::builder(5, PacketSequenceNumber::MAX)
+            .gid("::ffff:10.0.0.9".parse::<Ipv6Addr>().unwrap().into())
+            .build()
+            .unwrap();
+        with(|library| library.closed_state = Some((2, errno)));
+        let refused = qp.handshake(&remote).unwrap_err();
+        let error = refused.error();
+        assert_eq!(
+            error.to_string(),
+            format!(
+                "IBV_QPS_INIT to IBV_QPS_RTR was refused: {why} from this side's GID \
+                 ::ffff:10.0.0.1 (index 1) to the peer's GID ::ffff:10.0.0.9"
+            )
+        );
+        assert_eq!(error.errno(), Some(errno));
+        assert_eq!(
+            error.kind() == ErrorKind::InvalidInput,
+            errno == libc::EINVAL
+        );
+        // This side's address may be what went away.
+        with(|library| library.ports[0].gids.clear());
+        let error = refused.into_given().handshake(&remote).unwrap_err();
+        assert!(
+            error.to_string().ends_with(
+                "from this side's GID index 1, which is empty, to the peer's GID ::ffff:10.0.0.9"
+            ),
+            "{error}"
+        );
+        with(|library| library.ports[0] = Port::roce(&["fe80::1", "::ffff:10.0.0.1"]));
+    }
+    // Trouble of another kind is not blamed on the path.
+    let qp = prepared();
+    let endpoint = qp.endpoint();
+    with(|library| library.closed_state = Some((2, libc::ENOMEM)));
+    let error = qp.handshake(&endpoint).unwrap_err();
     assert_eq!(error.to_string(), "ibv_modify_qp failed");
 }
 
@@ -160,7 +215,7 @@ fn defaults_are_as_documented() {
 fn both_ends_decide_on_what_both_can() {
     let mine = prepared();
     let psn = PacketSequenceNumber::new(9).unwrap();
-    let theirs = verbs_core::QueuePairEndpoint::builder(0x77, psn)
+    let theirs = QueuePairEndpoint::builder(0x77, psn)
         .gid(verbs_core::Gid::new([3; 16]))
         .path_mtu(MaximumTransferUnit::Mtu256)
         .max_rd_atomic(1)

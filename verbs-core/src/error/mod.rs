@@ -1,10 +1,14 @@
 //! What can go wrong, in words.
 
+mod endpoint;
+
 use std::path::PathBuf;
 use std::{fmt, io};
 
-use crate::PortState;
+pub use endpoint::EndpointError;
+
 use crate::queue_pair::{QpAttrMask, QpState};
+use crate::{Gid, PortState};
 
 /// `Result` with this crate's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -191,8 +195,8 @@ pub enum Error {
     #[error("the peer's endpoint is not usable")]
     Endpoint(#[from] EndpointError),
 
-    /// A state change with the wrong attributes.
-    #[error("{from:?} to {to:?} was refused: {}", Bits { missing: *missing, extra: *extra })]
+    /// A state change was refused: for its attributes, or since there is no path to the peer.
+    #[error("{from:?} to {to:?} was refused: {}", Why { missing: *missing, extra: *extra, path, source })]
     Transition {
         /// The state before.
         from: QpState,
@@ -202,7 +206,9 @@ pub enum Error {
         missing: QpAttrMask,
         /// Attributes that were given and that this transition does not allow.
         extra: QpAttrMask,
-        /// The errno.
+        /// Between which GIDs the path was, if the attributes have one with GIDs.
+        path: Option<GidPath>,
+        /// The errno: `EINVAL`, or that there is no path to the peer's GID.
         source: io::Error,
     },
 
@@ -240,48 +246,32 @@ pub enum Error {
     Work(#[from] crate::WorkError),
 }
 
-/// Why the endpoint that a peer sent cannot be used.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+/// The GIDs between which a path was to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum EndpointError {
-    /// The peer speaks another version of this format.
-    #[error(
-        "endpoint version {version} is unknown, this library speaks {}",
-        crate::queue_pair::ENDPOINT_VERSION
-    )]
-    Version {
-        /// The peer's version.
-        version: u32,
-    },
-    /// A number that cannot be.
-    #[error("{what} {value} is impossible: {min} to {max} are valid")]
-    Number {
-        /// C's name of the field.
-        what: &'static str,
-        /// The value.
-        value: u64,
-        /// The smallest valid value.
-        min: u64,
-        /// The largest valid value.
-        max: u64,
-    },
-    /// Neither a LID nor a GID that a port can have: nothing to send packets to.
-    #[error("it has neither a LID nor a GID that one port can have")]
-    NoAddress,
-    /// This side's port needs a GID and the peer gave none.
-    #[error("this side's port is addressed by GID and the peer gave none")]
-    NoGid,
-    /// This side's port is addressed by LID and the peer gave none.
-    #[error("this side's port is addressed by LID and the peer gave none")]
-    NoLid,
-    /// The bytes end too early, or go on after the end.
-    #[error("it is {len} bytes long, not {expected}")]
-    Length {
-        /// The length received.
-        len: usize,
-        /// The length of this version.
-        expected: usize,
-    },
+pub struct GidPath {
+    /// This side's GID; `None` if its index is empty by now.
+    pub local: Option<Gid>,
+    /// Its index.
+    pub sgid_index: u8,
+    /// The peer's GID.
+    pub remote: Gid,
+}
+
+impl fmt::Display for GidPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (index, remote) = (self.sgid_index, self.remote);
+        match self.local {
+            Some(local) => write!(
+                f,
+                "this side's GID {local} (index {index}) to the peer's GID {remote}"
+            ),
+            None => write!(
+                f,
+                "this side's GID index {index}, which is empty, to the peer's GID {remote}"
+            ),
+        }
+    }
 }
 
 /// What kind of trouble an [`Error`] is, for callers that match.
@@ -319,7 +309,8 @@ impl Error {
         match self {
             Self::Verb { source, .. }
             | Self::DeviceNode { source, .. }
-            | Self::Registration { source, .. } => kind_of(source),
+            | Self::Registration { source, .. }
+            | Self::Transition { source, .. } => kind_of(source),
             Self::Unsupported { .. } => ErrorKind::Unsupported,
             Self::NoDevice { .. }
             | Self::UnknownDevice { .. }
@@ -335,7 +326,6 @@ impl Error {
             | Self::RemoteTooShort { .. }
             | Self::Misaligned { .. }
             | Self::RemoteAccess
-            | Self::Transition { .. }
             | Self::ForeignContext { .. } => ErrorKind::InvalidInput,
             Self::Endpoint(_) => ErrorKind::InvalidPeer,
             Self::InUse { .. } => ErrorKind::InUse,
@@ -345,16 +335,18 @@ impl Error {
         }
     }
 
-    /// The error and its source, in one line.
+    /// The error and its sources, in one line.
     pub(crate) fn chain(&self) -> impl fmt::Display + '_ {
         struct Chain<'a>(&'a Error);
         impl fmt::Display for Chain<'_> {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 fmt::Display::fmt(self.0, f)?;
-                match std::error::Error::source(self.0) {
-                    Some(source) => write!(f, ": {source}"),
-                    None => Ok(()),
+                let mut source = std::error::Error::source(self.0);
+                while let Some(error) = source {
+                    write!(f, ": {error}")?;
+                    source = error.source();
                 }
+                Ok(())
             }
         }
         Chain(self)
@@ -439,53 +431,54 @@ impl fmt::Display for Limit {
     }
 }
 
-struct Bits {
+/// Why a state change was refused.
+struct Why<'a> {
     missing: QpAttrMask,
     extra: QpAttrMask,
+    path: &'a Option<GidPath>,
+    source: &'a io::Error,
 }
 
-impl fmt::Display for Bits {
+impl fmt::Display for Why<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.extra.contains(QpAttrMask::STATE) {
             return f.write_str("there is no such change of state");
         }
         match (self.missing.is_empty(), self.extra.is_empty()) {
-            (true, true) => f.write_str("the attributes fit, so a value in them does not"),
-            (false, true) => write!(f, "missing {}", self.missing),
-            (true, false) => write!(f, "not allowed {}", self.extra),
-            (false, false) => write!(f, "missing {}, not allowed {}", self.missing, self.extra),
+            (false, true) => return write!(f, "missing {}", self.missing),
+            (true, false) => return write!(f, "not allowed {}", self.extra),
+            (false, false) => {
+                return write!(f, "missing {}, not allowed {}", self.missing, self.extra);
+            }
+            (true, true) => {}
+        }
+        match (self.path, self.source.raw_os_error()) {
+            (None, _) => {
+                f.write_str("the attribute set is valid, so one of the values was rejected")
+            }
+            (Some(path), Some(libc::EINVAL)) => write!(
+                f,
+                "the attribute set is valid, so one of the values was rejected: check that there is a path from {path}"
+            ),
+            (Some(path), _) => write!(f, "there is no path from {path}"),
         }
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn errors_name_the_limit() {
-        let error = Error::Limit {
-            what: "max_send_wr",
-            asked: 100_000,
-            max: Some(16_384),
-        };
-        assert_eq!(
-            error.to_string(),
-            "max_send_wr 100000 exceeds this device's 16384"
-        );
-        assert_eq!(error.kind(), ErrorKind::Limit);
-    }
-
-    #[test]
-    fn io_error_keeps_kind_and_words() {
-        let io = io::Error::from(Error::UnknownDevice {
-            wanted: "name \"x\"".into(),
-            available: vec!["rxe0".into(), "rxe1".into()],
-        });
-        assert_eq!(io.kind(), io::ErrorKind::NotFound);
-        assert_eq!(
-            io.to_string(),
-            "no RDMA device name \"x\"; there is rxe0, rxe1"
-        );
-    }
+/// Whether it says that the peer's address can't be reached.
+pub(crate) fn is_unreachable(error: &io::Error) -> bool {
+    matches!(
+        error.raw_os_error(),
+        Some(
+            libc::ETIMEDOUT
+                | libc::ENETUNREACH
+                | libc::EHOSTUNREACH
+                | libc::ENETDOWN
+                | libc::EHOSTDOWN
+                | libc::EADDRNOTAVAIL
+        )
+    )
 }
+
+#[cfg(test)]
+mod tests;

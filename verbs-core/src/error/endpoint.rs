@@ -1,0 +1,45 @@
+//! What can be wrong with a peer's endpoint.
+
+/// Why the endpoint that a peer sent cannot be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum EndpointError {
+    /// The peer speaks another version of this format.
+    #[error(
+        "endpoint version {version} is unknown, this library speaks {}",
+        crate::queue_pair::ENDPOINT_VERSION
+    )]
+    Version {
+        /// The peer's version.
+        version: u32,
+    },
+    /// A number that cannot be.
+    #[error("{what} {value} is impossible: {min} to {max} are valid")]
+    Number {
+        /// C's name of the field.
+        what: &'static str,
+        /// The value.
+        value: u64,
+        /// The smallest valid value.
+        min: u64,
+        /// The largest valid value.
+        max: u64,
+    },
+    /// Neither a LID nor a GID that a port can have: nothing to send packets to.
+    #[error("the endpoint has neither a LID nor a GID that one port can have")]
+    NoAddress,
+    /// This side's port needs a GID and the peer gave none.
+    #[error("this side's port is addressed by GID and the peer gave none")]
+    NoGid,
+    /// This side's port is addressed by LID and the peer gave none.
+    #[error("this side's port is addressed by LID and the peer gave none")]
+    NoLid,
+    /// The bytes end too early, or go on after the end.
+    #[error("an endpoint is {expected} bytes long, not {len}")]
+    Length {
+        /// The length received.
+        len: usize,
+        /// The length of this version.
+        expected: usize,
+    },
+}

@@ -1,0 +1,226 @@
+//! What errors print, alone and with their sources.
+
+#[path = "../../tests/offline/chains.rs"]
+mod chains;
+
+use super::*;
+use crate::{PollError, PostError, Refused, WcStatus, WorkError};
+use chains::{assert_repeats_nothing, parts};
+
+#[test]
+fn errors_name_the_limit() {
+    let error = Error::Limit {
+        what: "max_send_wr",
+        asked: 100_000,
+        max: Some(16_384),
+    };
+    assert_eq!(
+        error.to_string(),
+        "max_send_wr 100000 exceeds this device's 16384"
+    );
+    assert_eq!(error.kind(), ErrorKind::Limit);
+}
+
+#[test]
+fn io_error_keeps_kind_and_words() {
+    let io = io::Error::from(Error::UnknownDevice {
+        wanted: "name \"x\"".into(),
+        available: vec!["rxe0".into(), "rxe1".into()],
+    });
+    assert_eq!(io.kind(), io::ErrorKind::NotFound);
+    assert_eq!(
+        io.to_string(),
+        "no RDMA device name \"x\"; there is rxe0, rxe1"
+    );
+}
+
+/// One of each variant, and more where it prints in several ways.
+fn all() -> Vec<Error> {
+    let source = || io::Error::other("the cause");
+    let path = |local| GidPath {
+        local,
+        sgid_index: 3,
+        remote: Gid::new([2; 16]),
+    };
+    let transition = |missing, extra, path, source| Error::Transition {
+        from: QpState::INIT,
+        to: QpState::RTR,
+        missing,
+        extra,
+        path,
+        source,
+    };
+    let none = QpAttrMask::empty();
+    let invalid = || crate::ret::io_error(libc::EINVAL);
+    let endpoint = [
+        EndpointError::Version { version: 7 },
+        EndpointError::Number {
+            what: "qp_num",
+            value: 1,
+            min: 2,
+            max: 9,
+        },
+        EndpointError::NoAddress,
+        EndpointError::NoGid,
+        EndpointError::NoLid,
+        EndpointError::Length {
+            len: 3,
+            expected: 36,
+        },
+    ];
+    let mut all = vec![
+        Error::Verb {
+            verb: "ibv_reg_mr",
+            source: source(),
+        },
+        Error::Unsupported { verb: "ibv_reg_mr" },
+        Error::NoDevice { kernel: Vec::new() },
+        Error::NoDevice {
+            kernel: vec!["rxe0".into()],
+        },
+        Error::UnknownDevice {
+            wanted: "is called \"x\"".into(),
+            available: vec!["rxe0".into()],
+        },
+        Error::DeviceNode {
+            path: "/dev/infiniband/uverbs0".into(),
+            source: source(),
+        },
+        Error::NoActivePort {
+            device: "rxe0".into(),
+        },
+        Error::PortNotActive {
+            port: 1,
+            state: PortState::DOWN,
+        },
+        Error::UnknownPort {
+            port: 3,
+            device: "rxe0".into(),
+            ports: 1,
+        },
+        Error::EmptyGid {
+            port: 1,
+            index: 3,
+            filled: vec![0],
+        },
+        Error::NoGid { port: 1 },
+        Error::Limit {
+            what: "cqe",
+            asked: 2,
+            max: Some(1),
+        },
+        Error::Limit {
+            what: "cqe",
+            asked: 2,
+            max: None,
+        },
+        Error::OutOfRange {
+            what: "sl",
+            value: 17,
+            min: 0,
+            max: 15,
+        },
+        Error::OutOfBounds {
+            start: 1,
+            end: 2,
+            len: 1,
+        },
+        Error::RemoteTooShort {
+            local: 2,
+            remote: 1,
+        },
+        Error::Misaligned { addr: 1, len: 8 },
+        Error::Memlock {
+            len: 2,
+            limit: 1,
+            source: source(),
+        },
+        Error::Registration {
+            len: 2,
+            source: source(),
+        },
+        Error::RemoteAccess,
+        transition(QpAttrMask::AV, none, None, invalid()),
+        transition(none, QpAttrMask::AV, None, invalid()),
+        transition(QpAttrMask::AV, QpAttrMask::PORT, None, invalid()),
+        transition(none, QpAttrMask::STATE, None, invalid()),
+        transition(none, none, None, invalid()),
+        transition(none, none, Some(path(None)), invalid()),
+        transition(none, none, Some(path(Some(Gid::new([1; 16])))), source()),
+        Error::ForeignContext { child: "the CQ" },
+        Error::InUse { object: "the CQ" },
+        Error::Destroyed { object: "the CQ" },
+        Error::Poll(PollError::from_code(-2)),
+        Error::Work(WorkError {
+            status: WcStatus::RETRY_EXC_ERR,
+            vendor_err: 1,
+            wr_id: 2,
+            qp_num: 3,
+        }),
+    ];
+    all.extend(PostError::one_of_each_reason().map(Error::Post));
+    all.extend(endpoint.map(Error::Endpoint));
+    all
+}
+
+/// A number for each variant: one that is new does not compile until it is listed here.
+fn variant(error: &Error) -> usize {
+    match error {
+        Error::Verb { .. } => 0,
+        Error::Unsupported { .. } => 1,
+        Error::NoDevice { .. } => 2,
+        Error::UnknownDevice { .. } => 3,
+        Error::DeviceNode { .. } => 4,
+        Error::NoActivePort { .. } => 5,
+        Error::PortNotActive { .. } => 6,
+        Error::UnknownPort { .. } => 7,
+        Error::EmptyGid { .. } => 8,
+        Error::NoGid { .. } => 9,
+        Error::Limit { .. } => 10,
+        Error::OutOfRange { .. } => 11,
+        Error::OutOfBounds { .. } => 12,
+        Error::RemoteTooShort { .. } => 13,
+        Error::Misaligned { .. } => 14,
+        Error::Memlock { .. } => 15,
+        Error::Registration { .. } => 16,
+        Error::RemoteAccess => 17,
+        Error::Transition { .. } => 18,
+        Error::ForeignContext { .. } => 19,
+        Error::InUse { .. } => 20,
+        Error::Destroyed { .. } => 21,
+        Error::Post(_) => 22,
+        Error::Poll(_) => 23,
+        Error::Work(_) => 24,
+        Error::Endpoint(error) => match error {
+            EndpointError::Version { .. } => 25,
+            EndpointError::Number { .. } => 26,
+            EndpointError::NoAddress => 27,
+            EndpointError::NoGid => 28,
+            EndpointError::NoLid => 29,
+            EndpointError::Length { .. } => 30,
+        },
+    }
+}
+
+#[test]
+fn no_error_repeats_its_source() {
+    let mut variants: Vec<_> = all().iter().map(variant).collect();
+    variants.dedup();
+    variants.sort_unstable();
+    variants.dedup();
+    assert_eq!(variants, (0..=30).collect::<Vec<_>>());
+    for error in all() {
+        let alone = parts(&error);
+        assert_repeats_nothing(&error);
+        if let Error::Endpoint(error) = &error {
+            assert_repeats_nothing(error);
+        }
+        assert_eq!(error.chain().to_string(), alone.join(": "));
+        // Nor does what it becomes on its way up.
+        let refused = Refused::new(error, ());
+        assert_eq!(parts(&refused), alone);
+        let io = io::Error::from(Error::from(refused));
+        assert_eq!(parts(&io), alone);
+    }
+    assert_repeats_nothing(&crate::ParseGuidError);
+}
