@@ -77,6 +77,14 @@
 //! the peer does not answer. So handshakes run on helper threads of this crate's own, started when
 //! they are needed, up to 64; beyond that they are queued.
 //!
+//! # Turns
+//!
+//! A task whose operations are always done when they are polled would keep its executor from its
+//! timers and other tasks. So after 64 that were ready on a thread the next poll is [`Pending`], and
+//! wakes its task at once: on any executor, and without one. Whoever polls by hand polls again.
+//!
+//! [`Pending`]: std::task::Poll::Pending
+//!
 //! # Cancelling
 //!
 //! | dropped | what becomes of it |
@@ -101,9 +109,7 @@
 //!
 //! # What this crate does not do
 //!
-//! It has no timers: put your runtime's timeout around what may take too long. Operations that are
-//! done whenever they are polled never yield: under a flood, yield now and then yourself (with tokio,
-//! by `tokio::task::consume_budget`). A reliable connection
+//! It has no timers: put your runtime's timeout around what may take too long. A reliable connection
 //! has no keepalive: with only receives posted, a peer that died is not noticed.
 //!
 //! # Features
@@ -134,6 +140,7 @@ mod bell;
 mod blocking;
 mod channel;
 mod connect;
+mod coop;
 mod cq;
 mod device_events;
 mod driver;

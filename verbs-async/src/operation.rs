@@ -9,6 +9,7 @@ use std::task::{Context, Poll};
 use verbs_channel::verbs_core::WorkSuccess;
 use verbs_channel::{OwnedBuffer, OwnedWork, Ticket};
 
+use crate::coop;
 use crate::driver::{self, End};
 use crate::error::Result;
 use crate::group::Shared;
@@ -18,7 +19,8 @@ use crate::ring::Channels;
 ///
 /// It was posted when it was made, or stands in line for a place in its queue; to await it is only
 /// to learn how it ended. It may be polled from any task, put down and polled again: with a timeout
-/// around `&mut operation` it can be waited for anew when that has passed.
+/// around `&mut operation` it can be waited for anew when that has passed. After 64 operations of a
+/// thread that were ready at once, one is not, and wakes its task: others have a turn then.
 ///
 /// Dropping it abandons the operation, not the memory: while the card may touch the buffer the
 /// channel keeps it, and returns it to its pool, or frees it, at the completion. What is still in
@@ -72,9 +74,13 @@ impl Begun {
     fn poll<E: End<Channels>>(&mut self, cx: &mut Context<'_>) -> Poll<E> {
         let at = self.at.as_ref();
         let at = at.expect("an operation that is done is not polled again");
+        if coop::is_over(cx) {
+            return Poll::Pending;
+        }
         let outcome = self.shared.driver.poll(at, cx);
         if outcome.is_ready() {
             self.at = None;
+            coop::spend();
         }
         outcome
     }

@@ -11,6 +11,7 @@ use verbs_channel::verbs_core::{
     WorkCompletion,
 };
 
+use crate::coop;
 use crate::device_events::Watched;
 use crate::error::{Error, Result};
 use crate::events::{Announced, CqEvents};
@@ -206,6 +207,9 @@ impl Shared {
         waiting: &mut Option<Waiting>,
         slots: &mut [PollSlot],
     ) -> Poll<Result<usize>> {
+        if coop::is_over(cx) {
+            return Poll::Pending;
+        }
         if let Some(here) = waiting
             && !Arc::ptr_eq(&here.shared, self)
         {
@@ -230,6 +234,7 @@ impl Shared {
         self.leave(state);
         crate::wake::let_go(spare);
         if ended.is_ready() {
+            coop::spend();
             *waiting = None;
         }
         ended
@@ -241,6 +246,9 @@ impl Shared {
         wr_id: u64,
         waiting: &mut Option<Waiting>,
     ) -> Poll<Result<WorkCompletion>> {
+        if coop::is_over(cx) {
+            return Poll::Pending;
+        }
         let waker = cx.waker().clone();
         let mut state = self.state.lock();
         let key = self.place(&mut state, waiting, || Waiter::One {
@@ -260,6 +268,7 @@ impl Shared {
         self.leave(state);
         crate::wake::let_go(spare);
         if ended.is_ready() {
+            coop::spend();
             *waiting = None;
         }
         ended

@@ -162,6 +162,8 @@ impl World {
                     let _told = self.open.remove(at.expect("none comes twice"));
                 }
             }
+            // It gave others a turn.
+            Poll::Pending if bell.times() > 0 => self.wait(what),
             Poll::Pending => self.waiters.push(Waiter { what, bell }),
         }
     }

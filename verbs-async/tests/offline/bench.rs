@@ -146,9 +146,18 @@ impl<F: Future> Task<F> {
         }
     }
 
+    /// Polls it, and again if it gave others a turn: nobody else has a use for one here.
     pub(crate) fn poll(&mut self) -> Poll<F::Output> {
         let waker = Waker::from(Arc::clone(&self.bell));
-        self.future.as_mut().poll(&mut Context::from_waker(&waker))
+        let mut cx = Context::from_waker(&waker);
+        loop {
+            let before = self.bell.times();
+            let polled = self.future.as_mut().poll(&mut cx);
+            if polled.is_ready() || self.bell.times() == before {
+                return polled;
+            }
+            self.bell.0.store(before, Ordering::Relaxed);
+        }
     }
 
     pub(crate) fn future(&mut self) -> Pin<&mut F> {
@@ -176,10 +185,15 @@ impl<F: Future> Task<F> {
 
 /// What is there at once; panics if it is not.
 pub(crate) fn now<T>(future: impl Future<Output = T>) -> T {
-    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(output) => output,
-        Poll::Pending => panic!("it is not there"),
+    let mut future = pin!(future);
+    // The first may give others a turn.
+    for _ in 0..2 {
+        let mut cx = Context::from_waker(Waker::noop());
+        if let Poll::Ready(output) = future.as_mut().poll(&mut cx) {
+            return output;
+        }
     }
+    panic!("it is not there")
 }
 
 /// Runs what must end by itself, on this thread, whose library it is; if it does not, the process

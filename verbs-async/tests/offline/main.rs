@@ -29,5 +29,6 @@ mod hooks;
 mod log;
 mod loggers;
 mod streams;
+mod turns;
 mod untaken;
 mod wakers;

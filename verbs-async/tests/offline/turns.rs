@@ -1,0 +1,122 @@
+//! A task whose operations are always done leaves others their turns: on tokio, on async-io, and
+//! where there is no runtime.
+
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::task::Poll;
+use std::time::Duration;
+
+use verbs_core::PollSlot;
+
+use crate::bench::{Bench, bounded, done};
+use crate::groups::Peer;
+use crate::library::with;
+
+const TICK: Duration = Duration::from_millis(1);
+
+/// Sends for ever; each send is done when it is first polled.
+async fn floods(peer: &Peer) {
+    let mut buffer = peer.buffer();
+    loop {
+        let send = peer.channel.send(buffer);
+        done(with(|library| {
+            library.calls.clear();
+            std::mem::take(&mut library.posted)
+                .concat()
+                .last()
+                .map(|posted| posted.wr_id)
+        }));
+        let (sent, back) = send.await;
+        sent.unwrap();
+        buffer = back;
+    }
+}
+
+/// Drives both; the end is that of the second.
+async fn until<T>(endless: impl Future<Output = ()>, other: impl Future<Output = T>) -> T {
+    let (mut endless, mut other) = (pin!(endless), pin!(other));
+    poll_fn(|cx| {
+        assert!(endless.as_mut().poll(cx).is_pending());
+        other.as_mut().poll(cx)
+    })
+    .await
+}
+
+/// Is there when it has been polled so often.
+async fn polled(mut times: u32) {
+    poll_fn(|_cx| {
+        times -= 1;
+        if times == 0 {
+            Poll::Ready(())
+        } else {
+            Poll::Pending
+        }
+    })
+    .await;
+}
+
+#[test]
+fn timers_of_a_tokio_thread_tick_while_a_task_floods() {
+    bounded(|| {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .build()
+            .unwrap();
+        let bench = Bench::new();
+        let peer = Peer::new(&bench);
+        let tasks = tokio::task::LocalSet::new();
+        runtime.block_on(tasks.run_until(async {
+            let flood = tokio::task::spawn_local(async move { floods(&peer).await });
+            for _ in 0..3 {
+                tokio::time::sleep(TICK).await;
+            }
+            flood.abort();
+            assert!(flood.await.unwrap_err().is_cancelled());
+        }));
+    });
+}
+
+#[test]
+fn timers_of_async_io_tick_while_a_task_floods() {
+    bounded(|| {
+        let bench = Bench::new();
+        let peer = Peer::new(&bench);
+        async_io::block_on(until(floods(&peer), async {
+            for _ in 0..3 {
+                async_io::Timer::after(TICK).await;
+            }
+        }));
+    });
+}
+
+#[test]
+fn others_have_their_turns_without_a_runtime_while_a_task_floods() {
+    bounded(|| {
+        let bench = Bench::new();
+        let peer = Peer::new(&bench);
+        pollster::block_on(until(floods(&peer), polled(100)));
+    });
+}
+
+#[test]
+fn others_have_their_turns_while_a_task_floods_a_queue_that_it_awaits() {
+    bounded(|| {
+        let bench = Bench::new();
+        let cq = bench.cq();
+        let any = async {
+            let mut slots = [PollSlot::new()];
+            loop {
+                done([1]);
+                assert_eq!(cq.poll(&mut slots).await.unwrap().len(), 1);
+            }
+        };
+        pollster::block_on(until(any, polled(100)));
+        let one = async {
+            loop {
+                done([7]);
+                cq.poll_wr_id(7).await.unwrap();
+            }
+        };
+        pollster::block_on(until(one, polled(100)));
+    });
+}
