@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use async_io::Async;
 use futures_util::future::join_all;
+use futures_util::{AsyncReadExt as _, AsyncWriteExt as _};
 use verbs_async::verbs_channel::verbs_core::{
     AccessFlags, AckTimeout, Device, MaxAckRetries, RemoteMemoryRegion, WcStatus,
 };
@@ -38,6 +39,165 @@ fn remote(words: &[u8]) -> RemoteMemoryRegion {
     let number = |bytes: &[u8]| u64::from_be_bytes(bytes.try_into().unwrap());
     let rkey = u32::try_from(number(&words[8..])).unwrap();
     RemoteMemoryRegion::new(number(&words[..8]), 64, rkey).unwrap()
+}
+
+/// A channel that watches its peer.
+async fn watch(way: Way, stream: TcpStream) -> (AsyncGroup, AsyncChannel) {
+    let context = context();
+    let builder = Channel::builder(&context.alloc_pd().unwrap());
+    let group = AsyncGroup::new(builder, 1, &events(way, &context)).unwrap();
+    let stream = Async::new(stream).unwrap();
+    let (channel, _) = group.exchange(stream, b"").await.unwrap();
+    (group, channel)
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn receives_end_when_the_peer_is_killed() {
+    if let Some((port, line)) = role() {
+        return be_the_peer(&port, line);
+    }
+    let test = begin!();
+    for way in WAYS {
+        let (mut child, stream) = start(&test);
+        run(way, async move {
+            let (group, channel) = watch(way, stream).await;
+            child.line.hear();
+            let pool = BufferPool::new(group.pd(), 8, 4).unwrap();
+            let receiving = channel.receive(block(&pool, &[1; 8]));
+            assert!(!channel.is_down());
+            child.kill();
+            let ended = within(PATIENCE, receiving).await;
+            let (result, own) = ended.expect("it waits on");
+            assert!(
+                matches!(
+                    result,
+                    Err(Error::Transport(TransportError::Aborted(
+                        DownReason::PeerClosed
+                    )))
+                ),
+                "{result:?}"
+            );
+            drop(own);
+            assert_eq!(channel.down_reason(), Some(DownReason::PeerClosed));
+            let (result, own) = channel.send(block(&pool, &[1; 8])).await;
+            assert!(
+                matches!(
+                    result,
+                    Err(Error::Refused(Refusal::Down(DownReason::PeerClosed)))
+                ),
+                "{result:?}"
+            );
+            drop(own);
+            assert_eq!(pool.available(), pool.capacity());
+        });
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_channel_goes_down_when_its_peer_is_killed_though_nobody_waits() {
+    if let Some((port, line)) = role() {
+        return be_the_peer(&port, line);
+    }
+    let test = begin!();
+    for way in WAYS {
+        let (mut child, stream) = start(&test);
+        run(way, async move {
+            let (_group, channel) = watch(way, stream).await;
+            child.line.hear();
+            child.kill();
+            let is_down = async {
+                while !channel.is_down() {
+                    within(Duration::from_millis(5), std::future::pending::<()>()).await;
+                }
+            };
+            within(PATIENCE, is_down).await.expect("it stays up");
+            assert_eq!(channel.down_reason(), Some(DownReason::PeerClosed));
+        });
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn all_that_a_peer_sent_before_it_left_is_received() {
+    const MESSAGES: u8 = 40;
+    let _test = begin!();
+    for way in WAYS {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let address = listener.local_addr().unwrap();
+        let peer = std::thread::spawn(move || {
+            let context = Device::by_name(&peer_name()).unwrap().open().unwrap();
+            let pd = context.alloc_pd().unwrap();
+            let prepared = Channel::builder(&pd).build().unwrap();
+            let mut channel = prepared.connect(address, PATIENCE).unwrap();
+            for at in 0..MESSAGES {
+                let from = pd.reg_mr(vec![at; 8]).unwrap();
+                channel.send(from.gather_element(..).unwrap()).unwrap();
+            }
+        });
+        let stream = listener.accept().unwrap().0;
+        run(way, async move {
+            let (group, channel) = watch(way, stream).await;
+            let pool = BufferPool::new(group.pd(), 8, 64).unwrap();
+            let receives: Vec<_> = (0..=MESSAGES)
+                .map(|_| channel.receive(block(&pool, &[0; 8])))
+                .collect();
+            let ended = within(PATIENCE, join_all(receives)).await;
+            let mut ended = ended.expect("some wait for ever");
+            let (last, _) = ended.pop().unwrap();
+            assert!(
+                matches!(
+                    last,
+                    Err(Error::Transport(TransportError::Aborted(
+                        DownReason::PeerClosed
+                    )))
+                ),
+                "{last:?}"
+            );
+            for (at, (result, bytes)) in (0..).zip(ended) {
+                result.unwrap();
+                assert_eq!(bytes[..], [at; 8]);
+            }
+        });
+        peer.join().unwrap();
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_stream_reads_what_arrived_and_then_that_the_peer_has_left() {
+    if let Some((port, mut line)) = role() {
+        pollster::block_on(async {
+            let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port.parse().unwrap()));
+            let (_group, channel) = watch(Way::Thread, stream.unwrap()).await;
+            let mut stream = channel.into_stream().unwrap();
+            stream.write_all(b"last words").await.unwrap();
+            stream.flush().await.unwrap();
+            line.say("here");
+            line.is_slow();
+            line.hear();
+        });
+        return;
+    }
+    let test = begin!();
+    for way in WAYS {
+        let (mut child, stream) = start(&test);
+        run(way, async move {
+            let (_group, channel) = watch(way, stream).await;
+            let mut stream = channel.into_stream().unwrap();
+            child.line.hear();
+            child.kill();
+            let mut bytes = Vec::new();
+            let read = within(PATIENCE, stream.read_to_end(&mut bytes)).await;
+            let error = read.expect("it waits on").unwrap_err();
+            assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset, "{error}");
+            assert_eq!(bytes, b"last words");
+            let written = within(PATIENCE, stream.write_all(b"too late")).await;
+            let error = written.expect("it waits on").unwrap_err();
+            assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset, "{error}");
+        });
+    }
 }
 
 /// A channel whose card gives up on a dead peer in some 100 ms, and the peer's memory.

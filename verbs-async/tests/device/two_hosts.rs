@@ -84,6 +84,41 @@ fn messages_cross_both_ways() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
+fn a_machine_that_dies_ends_a_receive_that_waits_for_it() {
+    let test = begin!();
+    let Some((first, stream)) = other(&test) else {
+        return;
+    };
+    run(Way::Tokio, async move {
+        let context = context();
+        let bound = Duration::from_secs(3);
+        let builder = Channel::builder(&context.alloc_pd().unwrap()).peer_timeout(bound);
+        let group = AsyncGroup::new(builder, 1, &events(Way::Tokio, &context)).unwrap();
+        let stream = Async::new(stream).unwrap();
+        let (channel, _) = group.exchange(stream, b"").await.unwrap();
+        let pool = BufferPool::new(group.pd(), 8, 4).unwrap();
+        if !first {
+            channel.receive(block(&pool, &[0; 8])).await.0.unwrap();
+            // At once, without a word to anyone.
+            fs::write("/proc/sysrq-trigger", "o").unwrap();
+            thread::sleep(PATIENCE);
+            panic!("this machine does not die");
+        }
+        let waits = channel.receive(block(&pool, &[0; 8]));
+        channel.send(block(&pool, &[1; 8])).await.0.unwrap();
+        // Nothing is sent to it any more: only its silence shows that it is dead.
+        let (result, _) = within(PATIENCE, waits).await.expect("it waits on");
+        let reason = DownReason::PeerLost;
+        assert!(
+            matches!(result, Err(Error::Transport(TransportError::Aborted(r))) if r == reason),
+            "{result:?}"
+        );
+        assert_eq!(channel.down_reason(), Some(reason));
+    });
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
 fn a_machine_that_dies_is_given_up_on() {
     let test = begin!();
     let Some((first, stream)) = other(&test) else {

@@ -122,9 +122,15 @@ fn over_a_connection_of_ones_own() {
         let (mut a, data) = ours.join().unwrap();
         assert!(data.is_empty());
         works(&mut a, &mut b, 1000);
-        let mut more = String::new();
-        stream.read_to_string(&mut more).unwrap();
-        assert_eq!(more, "and more");
+        let mut more = [0; 8];
+        stream.read_exact(&mut more).unwrap();
+        assert_eq!(&more, b"and more");
+        // The other side has dropped its stream, which its channel keeps open. When that goes, too,
+        // this side's does.
+        drop(a);
+        assert_eq!(bounded(|| stream.read(&mut more)).unwrap(), 0);
+        assert!(bounded(|| b.wait_completed(Some(SOON))).is_none());
+        assert!(b.is_down());
     });
     let (left, _right) = (
         TcpStream::connect(address).unwrap(),

@@ -24,6 +24,7 @@ mod connecting;
 mod endings;
 mod forgotten;
 mod groups;
+mod leaving;
 mod lifetime;
 mod loans;
 mod opcodes;

@@ -3,12 +3,13 @@
 
 use std::fs;
 use std::net::{Ipv4Addr, TcpListener};
+use std::time::Duration;
 
 use verbs_channel::verbs_core::{
     AckTimeout, MaxAckRetries, ProtectionDomain, RemoteMemoryRegion, SharedElement, SharedRegion,
     WcStatus,
 };
-use verbs_channel::{Channel, DownReason, Error, PreparedChannel};
+use verbs_channel::{Channel, DownReason, Error, PreparedChannel, TransportError};
 
 use crate::ends::{
     SOON, assert_scope_ended, bounded, failed_send, filled, given, here, patient, pattern,
@@ -133,6 +134,32 @@ fn a_machine_that_dies_is_given_up_on() {
     let error = work_error(&error.unwrap());
     assert_eq!(error.status, WcStatus::RETRY_EXC_ERR);
     assert_eq!(channel.down_reason(), Some(failed_send(error)));
+}
+
+/// A channel that gives a dead host's receive up in 3 s, and nothing else in its place.
+fn watching(pd: &ProtectionDomain) -> PreparedChannel {
+    let bound = Duration::from_secs(3);
+    Channel::builder(pd).peer_timeout(bound).build().unwrap()
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_machine_that_dies_ends_a_receive_that_waits_for_it() {
+    let test = begin!();
+    let Some((mut channel, _)) = until_it_dies(&test, watching) else {
+        return;
+    };
+    let die = filled(&channel, 1, 1);
+    channel.send(die.gather_element(..).unwrap()).unwrap();
+    // Nothing is sent to it: only its silence shows that it is dead.
+    let mut into = zeros(&channel, 64);
+    let ended = bounded(|| channel.receive(into.scatter_element(..).unwrap()));
+    let reason = DownReason::PeerLost;
+    assert!(
+        matches!(ended, Err(Error::Transport(TransportError::Aborted(r))) if r == reason),
+        "{ended:?}"
+    );
+    assert_eq!(channel.down_reason(), Some(reason));
 }
 
 #[test]

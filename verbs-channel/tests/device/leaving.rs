@@ -1,0 +1,337 @@
+//! Peers that leave: after everything that they sent, whatever waits on this side ends.
+
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::thread;
+use std::time::Duration;
+
+use verbs_channel::verbs_core::MemoryRegion;
+use verbs_channel::{
+    Channel, DownReason, Error, PollStrategy, Refusal, ScopeError, TransportError,
+};
+
+use crate::ends::{SOON, bounded, filled, here, patient, pattern, there, works, zeros};
+use crate::harness::child::{Child, Line, role};
+use crate::harness::{PATIENCE, Test, begin};
+
+const ENDED: TransportError = TransportError::Aborted(DownReason::PeerClosed);
+
+fn listener() -> (TcpListener, SocketAddr) {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let address = listener.local_addr().unwrap();
+    (listener, address)
+}
+
+/// A channel without any deadline, and its peer's, which `peer` has.
+fn beside<T>(
+    strategy: PollStrategy,
+    test: impl FnOnce(Channel, &mut dyn FnMut()) -> T,
+    peer: impl FnOnce(Channel) + Send,
+) -> T {
+    let (listener, address) = listener();
+    thread::scope(|threads| {
+        let peer = threads.spawn(move || {
+            let prepared = patient(&there());
+            peer(prepared.connect(address, PATIENCE).unwrap());
+        });
+        let prepared = Channel::builder(&here()).strategy(strategy).build();
+        let channel = prepared.unwrap().accept(&listener, PATIENCE).unwrap();
+        let mut peer = Some(peer);
+        let mut has_left = || peer.take().unwrap().join().unwrap();
+        test(channel, &mut has_left)
+    })
+}
+
+const STRATEGIES: [PollStrategy; 3] = [
+    PollStrategy::Spin,
+    PollStrategy::SpinThenYield,
+    PollStrategy::Notify { after: 10 },
+];
+
+/// A way to wait for a receive that is not going to end otherwise.
+type Way = fn(&mut Channel, MemoryRegion<Vec<u8>>) -> TransportError;
+
+const WAYS: [(&str, Way); 7] = [
+    ("receive", |channel, mut into| {
+        match channel.receive(into.scatter_element(..).unwrap()) {
+            Err(Error::Transport(error)) => error,
+            other => panic!("{other:?}"),
+        }
+    }),
+    ("receive_timeout", |channel, mut into| {
+        match channel.receive_timeout(into.scatter_element(..).unwrap(), 10 * PATIENCE) {
+            Err(Error::Transport(error)) => error,
+            other => panic!("{other:?}"),
+        }
+    }),
+    ("a scope's end", |channel, mut into| {
+        let ended = channel.scope(|scope| {
+            drop(
+                scope
+                    .post_receive(into.scatter_element(..).unwrap())
+                    .unwrap(),
+            );
+            Ok::<_, ()>(())
+        });
+        match ended {
+            Err(ScopeError::AutoPollError(error)) => error,
+            other => panic!("{other:?}"),
+        }
+    }),
+    ("spin_poll", |channel, mut into| {
+        let ended = channel.scope(|scope| {
+            let work = scope.post_receive(into.scatter_element(..).unwrap());
+            Ok::<_, ()>(work.unwrap().spin_poll().unwrap_err())
+        });
+        ended.unwrap()
+    }),
+    ("wait", |channel, into| {
+        let ticket = channel.start_receive(into).unwrap();
+        let ended = channel.wait(ticket, None).unwrap().unwrap();
+        assert!(ended.buffer.is_some());
+        ended.result.unwrap_err()
+    }),
+    ("wait_completed", |channel, into| {
+        let _ticket = channel.start_receive(into).unwrap();
+        channel.wait_completed(None).unwrap().result.unwrap_err()
+    }),
+    ("next_completed", |channel, into| {
+        let _ticket = channel.start_receive(into).unwrap();
+        loop {
+            if let Some(ended) = channel.next_completed() {
+                return ended.result.unwrap_err();
+            }
+        }
+    }),
+];
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn whatever_waits_ends_when_the_peer_drops_its_channel() {
+    let _test = begin!();
+    for strategy in STRATEGIES {
+        for (name, way) in WAYS {
+            let wait = |mut channel: Channel, _: &mut dyn FnMut()| {
+                let into = zeros(&channel, 64);
+                let error = bounded(|| way(&mut channel, into));
+                assert_eq!(error, ENDED, "{name}, {strategy:?}");
+                assert_eq!(channel.down_reason(), Some(DownReason::PeerClosed));
+                let mut into = zeros(&channel, 64);
+                let rejected = channel.receive(into.scatter_element(..).unwrap());
+                let is_down = matches!(
+                    rejected,
+                    Err(Error::Refused(Refusal::Down(DownReason::PeerClosed)))
+                );
+                assert!(is_down, "{rejected:?}");
+            };
+            beside(strategy, wait, drop);
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn all_that_a_peer_sent_before_it_left_is_received() {
+    const MESSAGES: usize = 40;
+    let _test = begin!();
+    for strategy in STRATEGIES {
+        for has_left_before in [false, true] {
+            let receive = |mut channel: Channel, has_left: &mut dyn FnMut()| {
+                for _ in 0..MESSAGES + 1 {
+                    let _ticket = channel.start_receive(zeros(&channel, 5000)).unwrap();
+                }
+                if has_left_before {
+                    // Nothing is polled before all has arrived, and the peer is gone.
+                    has_left();
+                }
+                for seed in 0..MESSAGES {
+                    let ended = bounded(|| channel.wait_completed(None)).unwrap();
+                    assert_eq!(ended.result.unwrap().byte_len(), 5000, "{seed}");
+                    assert!(ended.buffer.unwrap()[..] == pattern(seed, 5000));
+                }
+                let ended = bounded(|| channel.wait_completed(None)).unwrap();
+                assert_eq!(ended.result.unwrap_err(), ENDED);
+            };
+            beside(strategy, receive, |mut channel| {
+                for seed in 0..MESSAGES {
+                    let from = filled(&channel, seed, 5000);
+                    channel.send(from.gather_element(..).unwrap()).unwrap();
+                }
+            });
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_message_that_the_peer_took_before_it_left_was_sent() {
+    let _test = begin!();
+    for _ in 0..20 {
+        let send = |mut channel: Channel, _: &mut dyn FnMut()| {
+            let from = filled(&channel, 1, 1000);
+            bounded(|| channel.send(from.gather_element(..).unwrap())).unwrap();
+        };
+        beside(PollStrategy::default(), send, |mut channel| {
+            let mut into = zeros(&channel, 1000);
+            channel.receive(into.scatter_element(..).unwrap()).unwrap();
+        });
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_peer_that_takes_nothing_and_leaves_ends_a_send() {
+    let _test = begin!();
+    let send = |mut channel: Channel, _: &mut dyn FnMut()| {
+        let from = filled(&channel, 1, 1000);
+        // Without a receive it is tried for ever.
+        let ended = bounded(|| channel.send(from.gather_element(..).unwrap()));
+        assert!(matches!(ended, Err(Error::Transport(_))), "{ended:?}");
+        assert!(channel.is_down());
+    };
+    beside(PollStrategy::default(), send, |channel| {
+        thread::sleep(SOON);
+        drop(channel);
+    });
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_server_ends_with_its_eight_clients() {
+    const CLIENTS: u8 = 8;
+    let _test = begin!();
+    let (listener, address) = listener();
+    let pd = here();
+    let mut group = Channel::builder(&pd).group(CLIENTS.into()).unwrap();
+    thread::scope(|threads| {
+        for client in 0..CLIENTS {
+            threads.spawn(move || {
+                let mut channel = patient(&there()).connect(address, PATIENCE).unwrap();
+                let from = channel.pd().reg_mr(vec![client; 8]).unwrap();
+                for _ in 0..=client {
+                    channel.send(from.gather_element(..).unwrap()).unwrap();
+                }
+            });
+        }
+        for _ in 0..CLIENTS {
+            let member = group.prepare().unwrap();
+            let member = member.accept(&listener, PATIENCE).unwrap();
+            let at = group.join(member).unwrap();
+            let mut channel = group.channel(at).unwrap();
+            assert!(channel.peer_addr().is_some());
+            // Software that finds none posted may give up on the client.
+            for _ in 0..=CLIENTS {
+                let into = pd.reg_mr(vec![0_u8; 8]).unwrap();
+                let _ticket = channel.start_receive(into).unwrap();
+            }
+        }
+        let mut served = [0_u8; CLIENTS as usize];
+        bounded(|| {
+            // Until no client is left, without a word of the clients' about it.
+            while let Some(ended) = group.wait_completed(None) {
+                if let Err(error) = ended.result {
+                    assert_eq!(error, ENDED);
+                    continue;
+                }
+                served[usize::from(ended.buffer.unwrap()[0])] += 1;
+            }
+        });
+        assert_eq!(served, [1, 2, 3, 4, 5, 6, 7, 8]);
+        assert!(group.wait_completed(Some(Duration::ZERO)).is_none());
+    });
+}
+
+/// The peer: connects, and does nothing more until it is killed.
+fn be_the_peer(port: &str, mut line: Line) {
+    let address = (Ipv4Addr::LOCALHOST, port.parse().unwrap());
+    let channel = patient(&there()).connect(address, PATIENCE).unwrap();
+    line.say("here");
+    line.is_slow();
+    line.hear();
+    drop(channel);
+}
+
+/// A peer in a process of its own, and a channel to it.
+fn meet(test: &Test) -> (Child, Channel) {
+    let (listener, address) = listener();
+    let mut child = Child::start(test, &address.port().to_string());
+    let prepared = Channel::builder(&here()).build().unwrap();
+    let channel = prepared.accept(&listener, PATIENCE).unwrap();
+    child.line.hear();
+    (child, channel)
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn whatever_waits_ends_when_the_peer_s_process_is_killed() {
+    if let Some((port, line)) = role() {
+        return be_the_peer(&port, line);
+    }
+    let test = begin!();
+    for (name, way) in WAYS {
+        let (mut child, mut channel) = meet(&test);
+        let into = zeros(&channel, 64);
+        thread::scope(|threads| {
+            threads.spawn(move || {
+                thread::sleep(SOON / 3);
+                child.kill();
+            });
+            let error = bounded(|| way(&mut channel, into));
+            assert_eq!(error, ENDED, "{name}");
+        });
+        assert_eq!(
+            channel.down_reason(),
+            Some(DownReason::PeerClosed),
+            "{name}"
+        );
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_killed_peer_takes_only_its_own_channel_down() {
+    if let Some((port, line)) = role() {
+        return be_the_peer(&port, line);
+    }
+    let test = begin!();
+    let (listener, address) = listener();
+    let pd = here();
+    let mut group = Channel::builder(&pd).group(2).unwrap();
+    let mut children = [(); 2].map(|()| {
+        let mut child = Child::start(&test, &address.port().to_string());
+        let member = group.prepare().unwrap();
+        let member = member.accept(&listener, PATIENCE).unwrap();
+        child.line.hear();
+        let at = group.join(member).unwrap();
+        let mut channel = group.channel(at).unwrap();
+        let into = pd.reg_mr(vec![0_u8; 8]).unwrap();
+        let _ticket = channel.start_receive(into).unwrap();
+        (child, at)
+    });
+    for alive in [true, false] {
+        let (child, at) = &mut children[usize::from(alive)];
+        child.kill();
+        let ended = bounded(|| group.wait_completed(None)).unwrap();
+        assert_eq!(ended.channel, *at);
+        assert_eq!(ended.result.unwrap_err(), ENDED);
+        let other = children[usize::from(!alive)].1;
+        assert_eq!(group.channel(other).unwrap().is_down(), !alive);
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn an_idle_peer_is_alive_however_long() {
+    let _test = begin!();
+    let bound = Duration::from_secs(2);
+    let (listener, address) = listener();
+    let prepare = |pd: &_| Channel::builder(pd).peer_timeout(bound).build().unwrap();
+    thread::scope(|threads| {
+        let peer = threads.spawn(|| prepare(&there()).connect(address, PATIENCE).unwrap());
+        let mut a = prepare(&here()).accept(&listener, PATIENCE).unwrap();
+        let mut b = peer.join().unwrap();
+        assert!(a.wait_completed(Some(3 * bound)).is_none());
+        assert!(b.wait_completed(Some(Duration::from_millis(20))).is_none());
+        assert!(!a.is_down() && !b.is_down());
+        works(&mut a, &mut b, 1000);
+    });
+}
