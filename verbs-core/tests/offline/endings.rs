@@ -14,11 +14,13 @@ use crate::library::{assert_all_is_well, connected, ladder, with};
 
 #[test]
 fn parents_outlive_their_children_in_every_order_of_drops() {
-    let orders = orders(7);
-    assert_eq!(orders.len(), 5040);
-    // Under Miri there is time for some of them.
-    let step = if cfg!(miri) { 631 } else { 1 };
-    for order in orders.into_iter().step_by(step) {
+    // Under Miri there is time for a few of them.
+    let (orders, count) = match cfg!(miri) {
+        true => (vec![(0..7).collect(), (0..7).rev().collect()], 2),
+        false => (orders(7), 5040),
+    };
+    assert_eq!(orders.len(), count);
+    for order in orders {
         let (context, pd, plain) = ladder();
         let channel = CompletionChannel::create(&context).unwrap();
         let cq = CompletionQueue::builder(&context, 8)
