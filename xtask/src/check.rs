@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use crate::args::Args;
+use crate::checkers;
 use crate::error::Error;
 use crate::packages;
 use crate::test::report::Report;
@@ -19,7 +20,8 @@ Usage: cargo xtask check [OPTION]
   --no-install    fail if packages are missing, and say how to install them";
 
 const CI_HELP: &str = "\
-What continuous integration runs: `cargo xtask test`, and `cargo deny` where it is installed.
+What continuous integration runs: `cargo xtask test`; `cargo deny` where it is installed; and, where
+there is a nightly toolchain, `cargo xtask miri` and `cargo xtask sanitize`.
 
 Usage: cargo xtask ci [OPTION…]
 
@@ -51,6 +53,8 @@ pub(crate) fn ci(args: Vec<OsString>) -> Result<ExitCode, Error> {
     let mut report = Report::default();
     offline::deny(&mut report)?;
     test::run(&mut report, &choice)?;
+    checkers::miri::all(&mut report, None)?;
+    checkers::sanitize::all(&mut report)?;
     println!("{}", report.summary());
     Ok(ExitCode::from(report.exit_code()))
 }

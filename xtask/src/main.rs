@@ -12,6 +12,7 @@ use std::process::ExitCode;
 mod args;
 mod bench;
 mod check;
+mod checkers;
 mod demo;
 mod error;
 mod jobs;
@@ -34,7 +35,7 @@ struct Command {
 }
 
 /// All of them, in the order of the help page.
-const COMMANDS: [Command; 7] = [
+const COMMANDS: [Command; 9] = [
     Command {
         name: "demo",
         what: "the main job: two processes move bytes over soft-RoCE and verify them",
@@ -59,6 +60,16 @@ const COMMANDS: [Command; 7] = [
         name: "tidy",
         what: "the project's own rules, those that clippy can't see",
         main: tidy::main,
+    },
+    Command {
+        name: "miri",
+        what: "tests under Miri, with Stacked and Tree Borrows",
+        main: checkers::miri::main,
+    },
+    Command {
+        name: "sanitize",
+        what: "tests under ThreadSanitizer and AddressSanitizer",
+        main: checkers::sanitize::main,
     },
     Command {
         name: "bench",

@@ -11,6 +11,8 @@
     reason = "the library's objects live as long as the test, which alone has them"
 )]
 
+#[cfg(miri)]
+mod caught;
 mod channel;
 mod device;
 #[path = "../device/harness/drops.rs"]

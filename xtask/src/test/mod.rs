@@ -10,6 +10,7 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use crate::args::Args;
+use crate::checkers::miri;
 use crate::error::Error;
 use crate::jobs;
 use crate::packages::{self, Need};
@@ -21,7 +22,8 @@ Runs everything that proves the project.
 
 Usage: cargo xtask test [OPTION…] [FILTER]
 
-First what runs anywhere: formatting, the project's rules, lints, unit tests, doctests, docs.
+First what runs anywhere: formatting, the project's rules, lints, unit tests, doctests, docs, and
+a few minutes of Miri where it is installed.
 Then, on soft-RoCE: the tests that need an RDMA device, those that need two machines, our
 rc_pingpong against C's, and the tests of soft-RoCE itself.
 
@@ -140,6 +142,7 @@ pub(crate) fn run(report: &mut Report, choice: &Choice) -> Result<(), Error> {
         }
         offline::tests(report, filter, !choice.device)?;
         if filter.is_none() {
+            miri::quick(report)?;
             offline::docs(report)?;
         }
     }

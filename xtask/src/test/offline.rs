@@ -97,7 +97,7 @@ pub(super) fn libtest(
 }
 
 /// Counts what test programs printed; `name` is what ran them.
-pub(super) fn count(report: &mut Report, name: &str, tally: &Tally, code: u8) {
+pub(crate) fn count(report: &mut Report, name: &str, tally: &Tally, code: u8) {
     report.pass(tally.passed.saturating_sub(tally.skipped.len()));
     for skipped in &tally.skipped {
         report.skip(skipped.clone());

@@ -1,0 +1,188 @@
+//! `cargo xtask miri`: unit, offline and driver tests under Miri, which sees undefined behaviour.
+
+use std::ffi::OsString;
+use std::process::{Command, ExitCode};
+use std::time::Duration;
+
+use super::{LeftOut, has, has_source, nightly, tests};
+use crate::args::Args;
+use crate::error::Error;
+use crate::process;
+use crate::test::report::Report;
+
+const HELP: &str = "\
+Runs unit, offline and driver tests of verbs-core, verbs-channel and verbs-async under Miri, once
+with Stacked Borrows and once with Tree Borrows. The device of these tests reads what is sent and
+writes what is received, so a buffer that is freed, moved or borrowed too early is found.
+
+Usage: cargo xtask miri [OPTION…] [FILTER]
+
+  FILTER          only tests whose name contains it
+  --quick         a part that takes a few minutes, with Stacked Borrows only
+
+Needs a nightly toolchain: rustup toolchain install nightly --component miri,rust-src";
+
+/// A model of who may use a pointer when.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Model {
+    Stacked,
+    Tree,
+}
+
+/// Some test programs of a package.
+struct Programs {
+    args: &'static [&'static str],
+    left_out: &'static [LeftOut],
+    /// What the quick part runs of them.
+    quick: &'static [&'static str],
+}
+
+const SLOW: &str = "too slow under Miri";
+
+const PROGRAMS: [Programs; 3] = [
+    Programs {
+        args: &["--package=verbs-core", "--lib", "--test=offline"],
+        left_out: &[],
+        quick: &["memory::", "post::", "receive::"],
+    },
+    Programs {
+        args: &["--package=verbs-channel", "--lib", "--test=offline"],
+        left_out: &[
+            ("exchange::tests", "Miri has no poll(2) and no SO_RCVTIMEO"),
+            ("exchange::tcp", "Miri has no poll(2) and no SO_RCVTIMEO"),
+            ("a_refusal_of_any_length_is_read", SLOW),
+        ],
+        quick: &["owned::", "slots::tests::a_", "buffers::a_"],
+    },
+    Programs {
+        args: &[
+            "--package=verbs-async",
+            "--lib",
+            "--test=offline",
+            "--test=driver",
+        ],
+        left_out: &[],
+        quick: &[],
+    },
+];
+
+/// Tests that break a promise on purpose, in verbs-core's offline tests.
+const CAUGHT: [&str; 3] = [
+    "caught::a_buffer_is_freed_while_it_is_posted",
+    "caught::a_buffer_is_borrowed_while_it_is_posted",
+    "caught::a_box_is_moved_after_its_address_was_taken",
+];
+
+/// Runs the subcommand.
+pub(crate) fn main(args: Vec<OsString>) -> Result<ExitCode, Error> {
+    let mut args = Args::new(HELP, args)?;
+    if args.help() {
+        return Ok(ExitCode::SUCCESS);
+    }
+    let is_quick = args.flag("--quick");
+    let filter = args.positional();
+    args.finish()?;
+    let mut report = Report::default();
+    match is_quick {
+        true => quick(&mut report)?,
+        false => all(&mut report, filter.as_deref())?,
+    }
+    println!("{}", report.summary());
+    Ok(ExitCode::from(report.exit_code()))
+}
+
+/// All that can run under Miri, under both models.
+pub(crate) fn all(report: &mut Report, filter: Option<&str>) -> Result<(), Error> {
+    if !is_here(report) {
+        return Ok(());
+    }
+    for model in [Model::Stacked, Model::Tree] {
+        caught(report, model)?;
+        for programs in &PROGRAMS {
+            let filters: Vec<&str> = filter.into_iter().collect();
+            run(report, model, programs, &filters)?;
+        }
+    }
+    Ok(())
+}
+
+/// A part of it that takes a few minutes.
+pub(crate) fn quick(report: &mut Report) -> Result<(), Error> {
+    if !is_here(report) {
+        return Ok(());
+    }
+    caught(report, Model::Stacked)?;
+    for programs in PROGRAMS
+        .iter()
+        .filter(|programs| !programs.quick.is_empty())
+    {
+        run(report, Model::Stacked, programs, programs.quick)?;
+    }
+    Ok(())
+}
+
+/// Whether there is a nightly toolchain with Miri; that there is none is counted.
+fn is_here(report: &mut Report) -> bool {
+    let is_here = has(&["miri", "--version"]) && has_source();
+    if !is_here {
+        report.skip(
+            "Miri: not installed here (rustup toolchain install nightly --component miri,rust-src)",
+        );
+    }
+    is_here
+}
+
+fn run(
+    report: &mut Report,
+    model: Model,
+    programs: &Programs,
+    filters: &[&str],
+) -> Result<(), Error> {
+    let mut command = miri(model);
+    command.args(programs.args);
+    let title = format!("{}: {}", model.title(), programs.args[0]);
+    tests(report, &title, command, (filters, programs.left_out))
+}
+
+/// What breaks a promise is found: else all the rest proves nothing.
+fn caught(report: &mut Report, model: Model) -> Result<(), Error> {
+    for test in CAUGHT {
+        let step = Report::start(test);
+        let mut command = miri(model);
+        command.args(["--package=verbs-core", "--test=offline", "--"]);
+        command.args(["--ignored", "--exact", test]);
+        let limit = Duration::from_secs(30 * 60);
+        let quiet = process::quietly(&mut command, test, limit)?;
+        if quiet.output.contains("Undefined Behavior") {
+            report.pass(1);
+            step.end("caught, as it has to be");
+        } else {
+            println!("{}", process::tail(&quiet.output, 30));
+            report.fail(format!("{}: {test} is not caught", model.title()), 1);
+            step.end("FAILED");
+        }
+    }
+    Ok(())
+}
+
+fn miri(model: Model) -> Command {
+    let mut command = nightly(&["miri", "test"]);
+    // Addresses go to the device as integers; time, files and the environment are the host's; what
+    // a device may still reach is leaked on purpose.
+    let mut flags =
+        String::from("-Zmiri-permissive-provenance -Zmiri-disable-isolation -Zmiri-ignore-leaks");
+    if model == Model::Tree {
+        flags.push_str(" -Zmiri-tree-borrows");
+    }
+    command.env("MIRIFLAGS", flags);
+    command
+}
+
+impl Model {
+    const fn title(self) -> &'static str {
+        match self {
+            Self::Stacked => "Miri, Stacked Borrows",
+            Self::Tree => "Miri, Tree Borrows",
+        }
+    }
+}

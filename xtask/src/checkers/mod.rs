@@ -1,0 +1,97 @@
+//! Checkers that need a nightly toolchain: Miri, and LLVM's sanitizers.
+
+pub(crate) mod miri;
+pub(crate) mod sanitize;
+
+use std::process::Command;
+use std::time::Duration;
+
+use crate::error::Error;
+use crate::process::{display, succeeds};
+use crate::stream::{self, Limits, Text};
+use crate::test::libtest::Tally;
+use crate::test::offline::count;
+use crate::test::report::Report;
+use crate::workspace;
+
+/// Interpreted tests are slow, and the standard library is built first.
+const LIMITS: Limits = Limits {
+    total: Duration::from_secs(60 * 60),
+    silence: Duration::from_secs(15 * 60),
+};
+
+/// Tests that a checker cannot run: a part of their names, and why.
+type LeftOut = (&'static str, &'static str);
+
+/// The nightly toolchain's cargo, in the workspace's folder, without the flags meant for another.
+fn nightly(args: &[&str]) -> Command {
+    let mut command = Command::new("rustup");
+    command
+        .args(["run", "nightly", "cargo"])
+        .args(args)
+        .current_dir(workspace::root());
+    for flags in ["CARGO", "RUSTFLAGS", "RUSTDOCFLAGS", "RUSTC_WRAPPER"] {
+        command.env_remove(flags);
+    }
+    // Random sequences of operations: fewer of them.
+    command.env("PROPTEST_CASES", "4");
+    command
+}
+
+/// Whether the nightly toolchain has the standard library's source, which is built for a checker.
+fn has_source() -> bool {
+    let mut sysroot = Command::new("rustup");
+    sysroot.args(["run", "nightly", "rustc", "--print", "sysroot"]);
+    let Ok(output) = sysroot.output() else {
+        return false;
+    };
+    let sysroot = String::from_utf8_lossy(&output.stdout);
+    let library = "lib/rustlib/src/rust/library/Cargo.lock";
+    std::path::Path::new(sysroot.trim()).join(library).is_file()
+}
+
+/// Runs the test programs of `command`, whose arguments end before `--`, as one step.
+fn tests(
+    report: &mut Report,
+    title: &str,
+    mut command: Command,
+    (filters, left_out): (&[&str], &[LeftOut]),
+) -> Result<(), Error> {
+    let step = Report::start(title);
+    command.arg("--").args(["--test-threads=1"]).args(filters);
+    for (name, _) in left_out {
+        command.args(["--skip", name]);
+    }
+    let mut tally = Tally::default();
+    let end = stream::run(&mut command, LIMITS, |text| {
+        if let Text::Line(line) = text {
+            let shown = tally.line(line);
+            if shown && !(line.starts_with("test ") && line.ends_with(" ... ok")) {
+                println!("{line}");
+            }
+        }
+    })?;
+    let failure = end.failure();
+    let code = failure.as_ref().map_or(1, |(_, code)| *code);
+    count(report, title, &tally, code);
+    for ignored in &tally.ignored {
+        report.skip(format!("{title}: {ignored}"));
+    }
+    for (name, reason) in left_out {
+        report.skip(format!("{title}: {name}: {reason}"));
+    }
+    step.end(if failure.is_none() { "ok" } else { "FAILED" });
+    if let Some((why, code)) = failure.filter(|_| tally.failed == 0) {
+        let place = tally.place();
+        report.fail(
+            format!("{title}: {why}{place}: `{}`", display(&command)),
+            code,
+        );
+    }
+    Ok(())
+}
+
+/// Whether `cargo +nightly ARGS` succeeds.
+fn has(args: &[&str]) -> bool {
+    succeeds(&mut nightly(args))
+}

@@ -1,0 +1,118 @@
+//! `cargo xtask sanitize`: offline, driver and notifier tests under the sanitizers for threads and
+//! addresses.
+
+use std::env::consts::ARCH;
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use super::{LeftOut, has_source, nightly, tests};
+use crate::args::Args;
+use crate::error::Error;
+use crate::test::report::Report;
+use crate::workspace;
+
+const HELP: &str = "\
+Runs the offline, driver and notifier tests under ThreadSanitizer, which sees data races, and
+AddressSanitizer, which sees memory that is used after its end. False reports are suppressed by
+name in xtask/src/checkers/thread-suppressions.txt.
+
+Usage: cargo xtask sanitize [OPTION…] [FILTER]
+
+  FILTER          only tests whose name contains it
+  --thread        only ThreadSanitizer
+  --address       only AddressSanitizer
+
+Needs a nightly toolchain: rustup toolchain install nightly --component rust-src";
+
+const PROGRAMS: [&[&str]; 3] = [
+    &["--package=verbs-core", "--test=offline"],
+    &["--package=verbs-channel", "--test=offline"],
+    &[
+        "--package=verbs-async",
+        "--test=offline",
+        "--test=driver",
+        "--test=notifiers",
+        "--test=notifier_thread",
+        "--test=device_events",
+    ],
+];
+
+/// A sanitizer of LLVM's.
+struct Sanitizer {
+    name: &'static str,
+    title: &'static str,
+    left_out: &'static [LeftOut],
+}
+
+const THREAD: Sanitizer = Sanitizer {
+    name: "thread",
+    title: "ThreadSanitizer",
+    left_out: &[("more_slots_than_c_can_count", "100 GiB of addresses")],
+};
+
+const ADDRESS: Sanitizer = Sanitizer {
+    name: "address",
+    title: "AddressSanitizer",
+    left_out: &[],
+};
+
+/// Runs the subcommand.
+pub(crate) fn main(args: Vec<OsString>) -> Result<ExitCode, Error> {
+    let mut args = Args::new(HELP, args)?;
+    if args.help() {
+        return Ok(ExitCode::SUCCESS);
+    }
+    let (thread, address) = (args.flag("--thread"), args.flag("--address"));
+    let filter = args.positional();
+    args.finish()?;
+    let mut report = Report::default();
+    let both = thread == address;
+    let chosen = [(both || thread, THREAD), (both || address, ADDRESS)];
+    for (_, sanitizer) in chosen.iter().filter(|(is_chosen, _)| *is_chosen) {
+        run(&mut report, sanitizer, filter.as_deref())?;
+    }
+    println!("{}", report.summary());
+    Ok(ExitCode::from(report.exit_code()))
+}
+
+/// Both sanitizers.
+pub(crate) fn all(report: &mut Report) -> Result<(), Error> {
+    run(report, &THREAD, None)?;
+    run(report, &ADDRESS, None)
+}
+
+fn run(report: &mut Report, sanitizer: &Sanitizer, filter: Option<&str>) -> Result<(), Error> {
+    let Sanitizer {
+        name,
+        title,
+        left_out,
+    } = *sanitizer;
+    if !has_source() {
+        report.skip(format!(
+            "{title}: no nightly toolchain with its source here (rustup toolchain install nightly \
+             --component rust-src)"
+        ));
+        return Ok(());
+    }
+    let suppressions = workspace::root().join("xtask/src/checkers/thread-suppressions.txt");
+    let target = format!("{ARCH}-unknown-linux-gnu");
+    for programs in PROGRAMS {
+        let mut command = nightly(&["test", "-Zbuild-std", "--no-fail-fast"]);
+        command
+            .args(["--target", &target])
+            .args(programs)
+            // A folder of its own: its flags are those of no other build.
+            .args(["--target-dir", &format!("target/sanitize-{name}")])
+            .env("RUSTFLAGS", format!("-Zsanitizer={name}"))
+            .env(
+                "TSAN_OPTIONS",
+                format!("suppressions={}", suppressions.display()),
+            )
+            // What a device may still reach is leaked on purpose.
+            .env("ASAN_OPTIONS", "detect_leaks=0");
+        let title = format!("{title}: {}", programs[0]);
+        let filters: Vec<&str> = filter.into_iter().collect();
+        tests(report, &title, command, (&filters, left_out))?;
+    }
+    Ok(())
+}
