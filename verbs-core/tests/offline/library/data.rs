@@ -40,7 +40,11 @@ pub(super) unsafe extern "C" fn post_send(
             |wr| (*wr).next,
             |wr| {
                 let wr = &*wr;
-                let atomic = is_atomic(wr.opcode.0).then(|| wr.wr.atomic);
+                // Read only where it was written: it is a union.
+                let atomic = match is_atomic(wr.opcode.0) {
+                    true => Some(wr.wr.atomic),
+                    false => None,
+                };
                 Posted {
                     wr_id: wr.wr_id,
                     opcode: wr.opcode.0,

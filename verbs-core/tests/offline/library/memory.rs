@@ -2,7 +2,7 @@
 //!
 //! A request's bytes are touched when it is posted and when its completion is polled, and whenever
 //! [`touch_posted`] is called; through the addresses that were posted, as a device reaches them. A
-//! buffer that is freed, moved or borrowed too early is found by Miri, AddressSanitizer and
+//! buffer that is freed, moved or borrowed too early is found by Miri, `AddressSanitizer` and
 //! valgrind. Bytes under keys that this library did not hand out are left alone.
 
 use std::mem::MaybeUninit;
