@@ -32,8 +32,8 @@ pub enum Error {
     #[error("the completion queue is awaited already")]
     AlreadyAwaited,
     /// The channel is down.
-    #[error("the channel is down: {0}")]
-    Down(DownReason),
+    #[error("the channel is down")]
+    Down(#[source] DownReason),
     /// The completion queue cannot be polled.
     #[error(transparent)]
     Poll(#[from] PollError),

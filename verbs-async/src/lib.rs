@@ -145,6 +145,8 @@ mod cq;
 mod device_events;
 mod driver;
 mod error;
+#[cfg(test)]
+mod error_chains;
 mod events;
 mod group;
 mod incoming;

@@ -151,6 +151,8 @@ mod channel_id;
 mod ended;
 mod engine;
 mod error;
+#[cfg(test)]
+mod error_chains;
 pub mod exchange;
 mod gate;
 mod group;

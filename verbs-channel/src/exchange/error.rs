@@ -71,7 +71,7 @@ pub enum ExchangeError {
     #[error("{0} bytes of private data; at most {MAX_PRIVATE_DATA} are possible")]
     PrivateData(usize),
     /// The peer's endpoint is impossible.
-    #[error("the peer's endpoint is not usable: {0}")]
+    #[error("the peer's endpoint is not usable")]
     Endpoint(#[from] EndpointError),
     /// The exchange has ended before: in an error, or because this side refused the peer.
     #[error("the exchange is over")]

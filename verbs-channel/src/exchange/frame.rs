@@ -31,7 +31,8 @@ pub(super) fn ready() -> Vec<u8> {
     frame(READY, &[])
 }
 
-/// An error and its causes, as far as they fit.
+/// An error and its causes, each once, as far as they fit. An application's error may print its
+/// causes by itself.
 pub(super) fn refused(code: RefusalCode, why: &dyn Error) -> Vec<u8> {
     let code = code.as_raw().to_be_bytes();
     let mut words = why.to_string();
@@ -39,7 +40,10 @@ pub(super) fn refused(code: RefusalCode, why: &dyn Error) -> Vec<u8> {
     while let Some(error) = cause
         && words.len() < MAX_REFUSAL
     {
-        words = format!("{words}: {error}");
+        let clause = error.to_string();
+        if !words.contains(&clause) {
+            words = format!("{words}: {clause}");
+        }
         cause = error.source();
     }
     let room = MAX_REFUSAL - code.len();
@@ -131,6 +135,29 @@ mod tests {
         assert_eq!(words("no"), "no");
         assert_eq!(words(&"x".repeat(1000)), "x".repeat(254));
         assert_eq!(words(&"€".repeat(1000)), "€".repeat(84));
+    }
+
+    #[test]
+    fn a_refusal_has_each_cause_once() {
+        /// As many applications' errors do, it prints its source and has it too.
+        #[derive(Debug, thiserror::Error)]
+        #[error("no place: {0}")]
+        struct Repeats(#[source] verbs_core::EndpointError);
+
+        let shown = |why: &dyn Error| {
+            let frame = refused(RefusalCode::HANDSHAKE, why);
+            refusal(&frame[HEADER..]).to_string()
+        };
+        let cause = "this side's port is addressed by LID and the peer gave none";
+        assert_eq!(
+            shown(&Repeats(verbs_core::EndpointError::NoLid)),
+            format!("the peer refuses: \"no place: {cause}\"")
+        );
+        let own = ExchangeError::Endpoint(verbs_core::EndpointError::NoLid);
+        assert_eq!(
+            shown(&own),
+            format!("the peer refuses: \"the peer's endpoint is not usable: {cause}\"")
+        );
     }
 
     #[test]

@@ -142,9 +142,11 @@ pub struct PollError {
 }
 
 impl PollError {
-    #[cfg(test)]
-    pub(crate) const fn from_code(code: i32) -> Self {
-        Self { code }
+    /// For the tests of this crate and of those above.
+    #[doc(hidden)]
+    #[must_use]
+    pub const fn example() -> Self {
+        Self { code: -2 }
     }
 
     /// The driver's own code; negative, and not an errno.

@@ -47,6 +47,20 @@ pub struct WorkError {
     pub qp_num: u32,
 }
 
+impl WorkError {
+    /// For the tests of this crate and of those above.
+    #[doc(hidden)]
+    #[must_use]
+    pub const fn example() -> Self {
+        Self {
+            status: WcStatus::RETRY_EXC_ERR,
+            vendor_err: 0x81,
+            wr_id: 2,
+            qp_num: 3,
+        }
+    }
+}
+
 impl WorkCompletion {
     /// Which work request it was: the number given at its post.
     #[inline]

@@ -4,7 +4,7 @@
 mod chains;
 
 use super::*;
-use crate::{PollError, PostError, Refused, WcStatus, WorkError};
+use crate::{PollError, PostError, Refused, WorkError};
 use chains::{assert_repeats_nothing, parts};
 
 #[test]
@@ -150,15 +150,10 @@ fn all() -> Vec<Error> {
         Error::ForeignContext { child: "the CQ" },
         Error::InUse { object: "the CQ" },
         Error::Destroyed { object: "the CQ" },
-        Error::Poll(PollError::from_code(-2)),
-        Error::Work(WorkError {
-            status: WcStatus::RETRY_EXC_ERR,
-            vendor_err: 1,
-            wr_id: 2,
-            qp_num: 3,
-        }),
+        Error::Poll(PollError::example()),
+        Error::Work(WorkError::example()),
     ];
-    all.extend(PostError::one_of_each_reason().map(Error::Post));
+    all.extend(PostError::examples().map(Error::Post));
     all.extend(endpoint.map(Error::Endpoint));
     all
 }

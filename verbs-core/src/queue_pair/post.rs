@@ -338,8 +338,10 @@ impl PostError {
         }
     }
 
-    #[cfg(test)]
-    pub(crate) fn one_of_each_reason() -> [Self; 4] {
+    /// One of each reason, for the tests of this crate and of those above.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn examples() -> [Self; 4] {
         let of = |reason| Self::new(Queue::Send, 1, libc::EINVAL, (3, 2, reason));
         // Exhaustive: a reason that is new does not compile until it is listed here.
         match Reason::Full {

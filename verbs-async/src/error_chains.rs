@@ -1,0 +1,110 @@
+//! What errors print, alone and with their sources: no part of a chain repeats another.
+//!
+//! A variant that is new does not compile here until it is listed.
+
+#[path = "../../verbs-core/tests/offline/chains.rs"]
+mod chains;
+
+use std::io;
+
+use verbs_channel::verbs_core::{self, PollError, WorkError};
+use verbs_channel::{DownReason, Queue, Refusal, TransportError};
+
+use crate::Error;
+use crate::stream::StreamError;
+use chains::{assert_repeats_nothing, parts};
+
+const DOWN: DownReason = DownReason::Work {
+    queue: Queue::Receive,
+    error: WorkError::example(),
+};
+
+fn errors() -> Vec<Error> {
+    let cause = || io::Error::other("the cause");
+    let core = verbs_core::Error::Verb {
+        verb: "ibv_create_cq",
+        source: cause(),
+    };
+    vec![
+        Error::Refused(Refusal::Down(DOWN)),
+        Error::Transport(TransportError::Aborted(DOWN)),
+        Error::Unannounced,
+        Error::ForeignChannel,
+        Error::AlreadyAwaited,
+        Error::Down(DOWN),
+        Error::Poll(PollError::example()),
+        Error::Io(cause()),
+        Error::Thread(cause()),
+        Error::Channel(verbs_channel::Error::Core(core)),
+    ]
+}
+
+const fn of_error(error: &Error) -> usize {
+    match error {
+        Error::Refused(_) => 0,
+        Error::Transport(_) => 1,
+        Error::Unannounced => 2,
+        Error::ForeignChannel => 3,
+        Error::AlreadyAwaited => 4,
+        Error::Down(_) => 5,
+        Error::Poll(_) => 6,
+        Error::Io(_) => 7,
+        Error::Thread(_) => 8,
+        Error::Channel(_) => 9,
+    }
+}
+
+fn stream_errors() -> Vec<StreamError> {
+    vec![
+        StreamError::Reset,
+        StreamError::NotAStream,
+        StreamError::Version(7),
+        StreamError::Settings {
+            block_len: 1,
+            depth: 2,
+        },
+        StreamError::Protocol("a message without a byte"),
+    ]
+}
+
+const fn of_stream(error: &StreamError) -> usize {
+    match error {
+        StreamError::Reset => 0,
+        StreamError::NotAStream => 1,
+        StreamError::Version(_) => 2,
+        StreamError::Settings { .. } => 3,
+        StreamError::Protocol(_) => 4,
+    }
+}
+
+#[test]
+fn no_error_repeats_its_source() {
+    let mut variants: Vec<_> = errors().iter().map(of_error).collect();
+    variants.sort_unstable();
+    assert_eq!(variants, (0..=9).collect::<Vec<_>>());
+    for error in errors() {
+        let alone = parts(&error);
+        assert_repeats_nothing(&error);
+        // Nor does what it becomes on its way up; an `io::Error` stays what it was.
+        let io = io::Error::from(error);
+        assert!(alone.ends_with(&parts(&io)), "{io:?}");
+    }
+    let mut variants: Vec<_> = stream_errors().iter().map(of_stream).collect();
+    variants.sort_unstable();
+    assert_eq!(variants, (0..=4).collect::<Vec<_>>());
+    for error in stream_errors() {
+        let alone = parts(&error);
+        assert_repeats_nothing(&error);
+        assert_eq!(parts(&io::Error::from(error)), alone);
+    }
+}
+
+#[test]
+fn a_channel_that_is_down_has_the_reason_and_its_cause_as_sources() {
+    let parts = parts(&Error::Down(DOWN));
+    assert_eq!(parts[..2], ["the channel is down", "a receive failed"]);
+    assert!(
+        parts[2].starts_with("IBV_WC_RETRY_EXC_ERR on QP 0x3"),
+        "{parts:?}"
+    );
+}

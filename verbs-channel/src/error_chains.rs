@@ -1,0 +1,234 @@
+//! What errors print, alone and with their sources: no part of a chain repeats another.
+//!
+//! A variant that is new does not compile here until it is listed.
+
+#[path = "../../verbs-core/tests/offline/chains.rs"]
+mod chains;
+
+use std::io;
+
+use verbs_core::{EndpointError, EventType, PollError, PostError, WorkError};
+
+use crate::channel_id::ChannelId;
+use crate::exchange::{ExchangeError, RefusalCode};
+use crate::{DownReason, Error, Queue, Refusal, Rejected, ScopeError, TransportError};
+use chains::{assert_repeats_nothing, parts};
+
+fn reasons() -> Vec<DownReason> {
+    let mut all = vec![
+        DownReason::Work {
+            queue: Queue::Send,
+            error: WorkError::example(),
+        },
+        DownReason::Work {
+            queue: Queue::Receive,
+            error: WorkError::example(),
+        },
+        DownReason::Poll(PollError::example()),
+        DownReason::TimedOut,
+        DownReason::Abandoned,
+        DownReason::Device(5),
+        DownReason::Unflushed,
+        DownReason::Event(EventType::QP_FATAL),
+        DownReason::PeerClosed,
+        DownReason::PeerLost,
+        DownReason::Unannounced,
+        DownReason::Closed,
+    ];
+    all.extend(PostError::examples().map(DownReason::Post));
+    all
+}
+
+const fn of_reason(reason: &DownReason) -> usize {
+    match reason {
+        DownReason::Work { .. } => 0,
+        DownReason::Poll(_) => 1,
+        DownReason::Post(_) => 2,
+        DownReason::TimedOut => 3,
+        DownReason::Abandoned => 4,
+        DownReason::Device(_) => 5,
+        DownReason::Unflushed => 6,
+        DownReason::Event(_) => 7,
+        DownReason::PeerClosed => 8,
+        DownReason::PeerLost => 9,
+        DownReason::Unannounced => 10,
+        DownReason::Closed => 11,
+    }
+}
+
+fn transport_errors() -> Vec<TransportError> {
+    let mut all = vec![
+        TransportError::Work {
+            queue: Queue::Send,
+            error: WorkError::example(),
+        },
+        TransportError::Stuck,
+        TransportError::Taken,
+    ];
+    all.extend(reasons().into_iter().map(TransportError::Aborted));
+    all
+}
+
+const fn of_transport(error: &TransportError) -> usize {
+    match error {
+        TransportError::Work { .. } => 0,
+        TransportError::Aborted(_) => 1,
+        TransportError::Stuck => 2,
+        TransportError::Taken => 3,
+    }
+}
+
+fn refusals() -> Vec<Refusal> {
+    let (len, max, count) = (10, 9, 10);
+    let mut all = vec![
+        Refusal::Backpressure(Queue::Send),
+        Refusal::Untaken,
+        Refusal::BatchTooLong { asked: 10, max },
+        Refusal::EmptyBatch,
+        Refusal::ReceiveInBatch,
+        Refusal::MessageTooLong { len, max },
+        Refusal::ReceiveTooLong { len },
+        Refusal::InlineTooLong { len, max },
+        Refusal::SharedInline,
+        Refusal::TooManyElements { count, max },
+        Refusal::NoReads,
+        Refusal::RemoteTooShort {
+            local: 2,
+            remote: 1,
+        },
+        Refusal::ElementTooLong { len },
+        Refusal::Misaligned { addr: 1, len },
+    ];
+    all.extend(PostError::examples().map(Refusal::Post));
+    all.extend(reasons().into_iter().map(Refusal::Down));
+    all
+}
+
+const fn of_refusal(refusal: &Refusal) -> usize {
+    match refusal {
+        Refusal::Backpressure(_) => 0,
+        Refusal::Untaken => 1,
+        Refusal::BatchTooLong { .. } => 2,
+        Refusal::EmptyBatch => 3,
+        Refusal::ReceiveInBatch => 4,
+        Refusal::MessageTooLong { .. } => 5,
+        Refusal::ReceiveTooLong { .. } => 6,
+        Refusal::InlineTooLong { .. } => 7,
+        Refusal::SharedInline => 8,
+        Refusal::TooManyElements { .. } => 9,
+        Refusal::NoReads => 10,
+        Refusal::RemoteTooShort { .. } => 11,
+        Refusal::ElementTooLong { .. } => 12,
+        Refusal::Misaligned { .. } => 13,
+        Refusal::Post(_) => 14,
+        Refusal::Down(_) => 15,
+    }
+}
+
+fn exchange_errors() -> Vec<ExchangeError> {
+    vec![
+        ExchangeError::Tcp {
+            what: "connect to",
+            source: io::Error::other("the cause"),
+        },
+        ExchangeError::NoAddress,
+        ExchangeError::TimedOut { what: "answer" },
+        ExchangeError::HungUp {
+            got: 1,
+            expected: 2,
+        },
+        ExchangeError::Refused {
+            code: RefusalCode::HANDSHAKE,
+            words: "no room: the group is full".into(),
+        },
+        ExchangeError::NotOurs(*b"HTTP"),
+        ExchangeError::Version(7),
+        ExchangeError::Kind {
+            got: 1,
+            expected: 2,
+        },
+        ExchangeError::TooLong { len: 2, max: 1 },
+        ExchangeError::PrivateData(1000),
+        ExchangeError::Endpoint(EndpointError::NoAddress),
+        ExchangeError::Over,
+    ]
+}
+
+const fn of_exchange(error: &ExchangeError) -> usize {
+    match error {
+        ExchangeError::Tcp { .. } => 0,
+        ExchangeError::NoAddress => 1,
+        ExchangeError::TimedOut { .. } => 2,
+        ExchangeError::HungUp { .. } => 3,
+        ExchangeError::Refused { .. } => 4,
+        ExchangeError::NotOurs(_) => 5,
+        ExchangeError::Version(_) => 6,
+        ExchangeError::Kind { .. } => 7,
+        ExchangeError::TooLong { .. } => 8,
+        ExchangeError::PrivateData(_) => 9,
+        ExchangeError::Endpoint(_) => 10,
+        ExchangeError::Over => 11,
+    }
+}
+
+fn errors() -> Vec<Error> {
+    let endpoint = verbs_core::Error::Endpoint(EndpointError::NoLid);
+    let mut all = vec![
+        Error::StaleTicket,
+        Error::ForeignMember,
+        Error::UnknownChannel(ChannelId::NONE),
+        Error::GroupFull(3),
+        Error::Core(endpoint),
+    ];
+    all.extend(refusals().into_iter().map(Error::Refused));
+    all.extend(transport_errors().into_iter().map(Error::Transport));
+    all.extend(exchange_errors().into_iter().map(Error::Exchange));
+    all
+}
+
+const fn of_error(error: &Error) -> usize {
+    match error {
+        Error::StaleTicket => 0,
+        Error::ForeignMember => 1,
+        Error::UnknownChannel(_) => 2,
+        Error::GroupFull(_) => 3,
+        Error::Core(_) => 4,
+        Error::Refused(_) => 5,
+        Error::Transport(_) => 6,
+        Error::Exchange(_) => 7,
+    }
+}
+
+/// One of each variant is there, and none repeats its source.
+fn check<E: std::error::Error + 'static>(all: &[E], variant: impl Fn(&E) -> usize, count: usize) {
+    let mut variants: Vec<_> = all.iter().map(variant).collect();
+    variants.sort_unstable();
+    variants.dedup();
+    assert_eq!(variants, (0..count).collect::<Vec<_>>());
+    for error in all {
+        assert_repeats_nothing(error);
+    }
+}
+
+#[test]
+fn no_error_repeats_its_source() {
+    check(&reasons(), of_reason, 12);
+    check(&transport_errors(), of_transport, 4);
+    check(&refusals(), of_refusal, 16);
+    check(&exchange_errors(), of_exchange, 12);
+    check(&errors(), of_error, 8);
+    for refusal in refusals() {
+        assert_eq!(parts(&Rejected::new(refusal, ())), parts(&refusal));
+    }
+    for error in transport_errors() {
+        assert_repeats_nothing(&ScopeError::<Error>::AutoPollError(error));
+    }
+    for error in errors() {
+        let alone = parts(&error);
+        let scope = ScopeError::ClosureError(error);
+        assert_repeats_nothing(&scope);
+        // Nor does what it becomes on its way up.
+        let io = io::Error::from(Error::from(scope));
+        assert_eq!(parts(&io), alone);
+    }
+}
