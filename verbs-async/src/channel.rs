@@ -216,9 +216,7 @@ impl AsyncChannel {
 
 impl Drop for AsyncChannel {
     fn drop(&mut self) {
-        let at = self.at;
-        // It is there: its number is not given to another while this one lives.
-        let _there = self.driver().with(Some(at), |ring| ring.group.remove(at));
+        self.shared.end(self.at, DownReason::Closed, true);
     }
 }
 

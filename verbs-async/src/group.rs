@@ -14,7 +14,8 @@ use verbs_channel::verbs_core::{
     AsyncEvent, EventElement, EventType, ProtectionDomain, QueuePairEndpoint,
 };
 use verbs_channel::{
-    ChannelBuilder, ChannelId, ConnectedMember, DownReason, JoinError, PreparedMember, Preparer,
+    ChannelBuilder, ChannelId, Closing, ConnectedMember, DownReason, JoinError, PreparedMember,
+    Preparer,
 };
 
 use crate::blocking;
@@ -236,8 +237,31 @@ impl Shared {
         }
     }
 
+    /// Destroys a channel's queue pair, with nothing locked, and ends what was in flight on it.
+    pub(crate) fn end(&self, at: ChannelId, reason: DownReason, is_removed: bool) {
+        let closing = self.driver.see(|ring| ring.group.start_close(at, reason));
+        // One that is gone has ended before.
+        let Ok(closing) = closing else { return };
+        let closed = closing.destroy();
+        let finish = |ring: &mut Channels| ring.group.finish_close(closed, is_removed);
+        self.driver.with(Some(at), finish);
+    }
+
+    /// [`end`](Self::end) for all channels that are open.
     fn give_up(&self, reason: DownReason) {
-        self.driver.with(None, |ring| ring.group.give_up(reason));
+        let closing = self.driver.see(|ring| {
+            let open: Vec<_> = ring.group.channels().collect();
+            let closing = open
+                .into_iter()
+                .filter_map(|at| ring.group.start_close(at, reason).ok());
+            closing.collect::<Vec<_>>()
+        });
+        let closed: Vec<_> = closing.into_iter().map(Closing::destroy).collect();
+        self.driver.with(None, |ring| {
+            for closed in closed {
+                ring.group.finish_close(closed, false);
+            }
+        });
     }
 
     /// Waits until nothing is left in these queues of a channel.
@@ -271,22 +295,20 @@ impl Announced for Shared {
 impl Watched for Shared {
     fn happened(&self, event: AsyncEvent) {
         let reason = DownReason::Event(event.event_type());
-        self.driver
-            .with(None, |ring| match (event.event_type(), event.element()) {
-                (EventType::DEVICE_FATAL, _) => ring.group.give_up(reason),
-                (EventType::CQ_ERR, EventElement::Cq { handle })
-                    if handle == ring.subscription.cq().handle() =>
-                {
-                    ring.group.give_up(reason);
+        match (event.event_type(), event.element()) {
+            (EventType::DEVICE_FATAL, _) => self.give_up(reason),
+            (EventType::CQ_ERR, EventElement::Cq { handle }) => {
+                if self.driver.see(|ring| ring.subscription.cq().handle()) == handle {
+                    self.give_up(reason);
                 }
-                (EventType::QP_FATAL, EventElement::Qp { qp_num }) => {
-                    let at = ring.group.channel_of(qp_num);
-                    if let Some(Ok(mut channel)) = at.map(|at| ring.group.channel(at)) {
-                        channel.give_up(reason);
-                    }
+            }
+            (EventType::QP_FATAL, EventElement::Qp { qp_num }) => {
+                if let Some(at) = self.driver.see(|ring| ring.group.channel_of(qp_num)) {
+                    self.end(at, reason, false);
                 }
-                _ => {}
-            });
+            }
+            _ => {}
+        }
     }
 }
 

@@ -1,10 +1,17 @@
 //! Channels that are closed in order.
 
-use verbs_channel::verbs_core::verbs_sys::{IBV_WC_WR_FLUSH_ERR, ibv_wc};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::bench::{Bench, Task, done};
+use verbs_async::DeviceEvents;
+use verbs_channel::DownReason;
+use verbs_channel::verbs_core::verbs_sys::{
+    IBV_EVENT_QP_FATAL, IBV_WC_WR_FLUSH_ERR, ibv_async_event, ibv_qp, ibv_wc,
+};
+
+use crate::bench::{Bench, Hand, Task, bounded, done, now};
 use crate::groups::{Peer, announce, posted};
-use crate::library::{assert_all_is_well, with};
+use crate::library::{assert_all_is_well, report, with};
 
 #[test]
 fn what_is_sent_is_waited_for_and_receives_are_aborted() {
@@ -53,4 +60,60 @@ fn what_is_received_alone_is_not_waited_for() {
     assert_eq!(receive.was_woken(), 1);
     let mut receive = receive;
     assert!(receive.ends().0.is_err());
+}
+
+/// Whenever a queue pair is destroyed, this sends on the channel, and waits for it.
+fn sends_while_others_are_destroyed(peer: &Arc<Peer>) -> Arc<AtomicUsize> {
+    let destroyed = Arc::<AtomicUsize>::default();
+    let (peer, count) = (Arc::downgrade(peer), Arc::clone(&destroyed));
+    let before = move |verb: &str, _state| {
+        // Not as it is destroyed itself.
+        let Some(peer) = peer.upgrade().filter(|_| verb == "ibv_destroy_qp") else {
+            return;
+        };
+        count.fetch_add(1, Ordering::Relaxed);
+        let before = posted().len();
+        let mut send = peer.send();
+        done(posted().get(before).copied());
+        // If all are given up, so is this; that it has an outcome is what counts.
+        drop(send.ends());
+    };
+    with(|library| library.before = Some(Arc::new(before)));
+    destroyed
+}
+
+#[test]
+fn a_queue_pair_is_destroyed_while_the_others_of_its_group_go_on() {
+    bounded(|| {
+        let bench = Bench::new();
+        let hand = Hand::default();
+        let events = DeviceEvents::new(&bench.context, hand.clone());
+        let peer = Arc::new(Peer::new(&bench));
+        let destroyed = sends_while_others_are_destroyed(&peer);
+        let seen = || destroyed.load(Ordering::Relaxed);
+        // Dropped, with something in flight.
+        let other = peer.join();
+        let mut receive = Task::new(other.receive(peer.buffer())).waits();
+        drop(other);
+        assert_eq!((seen(), receive.was_woken()), (1, 1));
+        assert!(receive.ends().0.is_err());
+        // Closed.
+        now(peer.join().close()).unwrap();
+        assert_eq!(seen(), 2);
+        // Broken.
+        events.watch(peer.group());
+        let other = peer.join();
+        let mut qp = ibv_qp {
+            qp_num: other.endpoint().unwrap().qp_num(),
+            ..Default::default()
+        };
+        let mut event = ibv_async_event::default();
+        event.element.qp = &raw mut qp;
+        report(&bench.context, IBV_EVENT_QP_FATAL, event);
+        hand.readable();
+        assert_eq!((seen(), other.is_down()), (3, true));
+        // All of them.
+        peer.group().give_up(DownReason::Unannounced);
+        assert_eq!((seen(), peer.channel.is_down()), (4, true));
+    });
 }

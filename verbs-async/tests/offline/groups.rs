@@ -31,6 +31,10 @@ impl Peer {
         join(&self.group)
     }
 
+    pub(crate) const fn group(&self) -> &AsyncGroup {
+        &self.group
+    }
+
     pub(crate) fn buffer(&self) -> OwnedBuffer {
         self.pd.reg_mr(vec![0_u8; 64]).unwrap().into()
     }
