@@ -297,10 +297,10 @@ impl Watched for Shared {
         let reason = DownReason::Event(event.event_type());
         match (event.event_type(), event.element()) {
             (EventType::DEVICE_FATAL, _) => self.give_up(reason),
-            (EventType::CQ_ERR, EventElement::Cq { handle }) => {
-                if self.driver.see(|ring| ring.subscription.cq().handle()) == handle {
-                    self.give_up(reason);
-                }
+            (EventType::CQ_ERR, EventElement::Cq { handle })
+                if handle == self.driver.see(|ring| ring.subscription.cq().handle()) =>
+            {
+                self.give_up(reason);
             }
             (EventType::QP_FATAL, EventElement::Qp { qp_num }) => {
                 if let Some(at) = self.driver.see(|ring| ring.group.channel_of(qp_num)) {
