@@ -11,7 +11,7 @@ use std::{fmt, task};
 use verbs_channel::ChannelGroup;
 use verbs_channel::channel_builder::IsComplete;
 use verbs_channel::verbs_core::{
-    AsyncEvent, EventElement, EventType, ProtectionDomain, QueuePairEndpoint,
+    AsyncEvent, ErrorChain, EventElement, EventType, ProtectionDomain, QueuePairEndpoint,
 };
 use verbs_channel::{
     ChannelBuilder, ChannelId, Closing, ConnectedMember, DownReason, JoinError, PreparedMember,
@@ -232,7 +232,8 @@ impl Shared {
                 drop(self.peers.set(made));
             }
             Err(error) => crate::wake::say(format_args!(
-                "peers that leave will not be noticed: {error}"
+                "peers that leave will not be noticed: {}",
+                ErrorChain::new(&error)
             )),
         }
     }
@@ -284,7 +285,8 @@ impl Announced for Shared {
 
     fn unwatched(&self, error: &io::Error) {
         crate::wake::say(format_args!(
-            "nothing announces completions any more, closing all channels: {error}"
+            "nothing announces completions any more, closing all channels: {}",
+            ErrorChain::new(error)
         ));
         self.give_up(DownReason::Unannounced);
         // Nor is what it was armed for: a channel that joins later is to find that out.

@@ -4,6 +4,8 @@ use std::io;
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Waker};
 
+use verbs_channel::verbs_core::ErrorChain;
+
 use crate::bell::{Look, bell};
 use crate::notifier::CqNotifier;
 
@@ -37,7 +39,8 @@ impl<P: Peers> PeerEvents<P> {
 
     fn lose(error: &io::Error) {
         crate::wake::say(format_args!(
-            "peers that leave are not noticed any more: {error}"
+            "peers that leave are not noticed any more: {}",
+            ErrorChain::new(error)
         ));
     }
 }

@@ -4,7 +4,7 @@ use std::mem;
 use std::sync::Arc;
 use std::task::{Wake, Waker};
 
-use verbs_channel::verbs_core::WorkSuccess;
+use verbs_channel::verbs_core::{ErrorChain, WorkSuccess};
 use verbs_channel::{
     ChannelGroup, ChannelId, Completed, DownReason, Leak, OwnedBuffer, OwnedWork, Queue, Refusal,
     Ticket, TransportError,
@@ -238,7 +238,8 @@ impl Wake for Words {
     fn wake(self: Arc<Self>) {
         match &*self {
             Self::Unarmed(error) => crate::wake::say(format_args!(
-                "cannot have completions announced, all channels are closed: {error}"
+                "cannot have completions announced, all channels are closed: {}",
+                ErrorChain::new(error)
             )),
             Self::Leak(leak) => crate::wake::say(format_args!("{leak}")),
         }

@@ -21,7 +21,7 @@ use std::io::{self, Write as _};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
-use verbs_core::{Error, QueuePair};
+use verbs_core::{Error, ErrorChain, QueuePair};
 
 use crate::engine::Engine;
 use crate::error::{DownReason, Queue, TransportError};
@@ -154,6 +154,7 @@ impl Engine {
             return;
         };
         if self.slots.has_borrowed_in_flight(&member.slots) {
+            let error = ErrorChain::new(&error);
             log_error(format_args!(
                 "cannot take borrowed buffers back from the card ({error}): aborting, since it may \
                  still write to them"
@@ -322,6 +323,7 @@ pub struct Leak {
 impl fmt::Display for Leak {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { buffers, error } = self;
+        let error = ErrorChain::new(error);
         write!(
             f,
             "leaked {buffers} buffers that the card may still touch: {error}"

@@ -23,7 +23,7 @@ use verbs_sys::{
     ibv_destroy_comp_channel, ibv_destroy_cq, ibv_destroy_qp, ibv_mr, ibv_pd, ibv_qp,
 };
 
-use crate::{Result, logged, ret};
+use crate::{ErrorChain, Result, logged, ret};
 
 /// A C object that one verb destroys.
 ///
@@ -80,7 +80,11 @@ impl<T: Object> Drop for Handle<T> {
         // SAFETY: `new` got a living object, `close` does not come here, so this is its end.
         let result = unsafe { T::destroy(self.ptr.as_ptr()) };
         if let Err(error) = result {
-            logged::error(format_args!("leaked a {}: {}", T::NAME, error.chain()));
+            logged::error(format_args!(
+                "leaked a {}: {}",
+                T::NAME,
+                ErrorChain::new(&error)
+            ));
         }
     }
 }

@@ -115,7 +115,7 @@ pub use completion::{
 pub use context::{Context, fork_init};
 pub use device::{Device, Guid, NodeType, ParseGuidError, TransportType};
 pub use device_attr::{AtomicCap, DeviceAttr, DeviceAttrEx};
-pub use error::{EndpointError, Error, ErrorKind, GidPath, Result};
+pub use error::{EndpointError, Error, ErrorChain, ErrorKind, GidPath, Result};
 pub use event::{AsyncEvent, EventElement, EventType};
 pub use gid::{Gid, GidEntry, GidType};
 pub use memory::{

@@ -16,7 +16,7 @@ use super::CompletionChannel;
 use super::channel::Events;
 use crate::handle::Handle;
 use crate::macros::man;
-use crate::{Context, Error, Result, logged, ret};
+use crate::{Context, Error, ErrorChain, Result, logged, ret};
 
 /// A completion queue (CQ): where the card reports the work requests that are done.
 ///
@@ -305,7 +305,10 @@ impl Inner {
 impl Drop for Inner {
     fn drop(&mut self) {
         if let Err(error) = self.destroy() {
-            logged::error(format_args!("leaked a completion queue: {}", error.chain()));
+            logged::error(format_args!(
+                "leaked a completion queue: {}",
+                ErrorChain::new(&error)
+            ));
         }
     }
 }

@@ -1,10 +1,12 @@
 //! What can go wrong, in words.
 
+mod chain;
 mod endpoint;
 
 use std::path::PathBuf;
 use std::{fmt, io};
 
+pub use chain::ErrorChain;
 pub use endpoint::EndpointError;
 
 use crate::queue_pair::{QpAttrMask, QpState};
@@ -333,23 +335,6 @@ impl Error {
             Self::Poll(_) => ErrorKind::Other,
             Self::Work(_) => ErrorKind::Work,
         }
-    }
-
-    /// The error and its sources, in one line.
-    pub(crate) fn chain(&self) -> impl fmt::Display + '_ {
-        struct Chain<'a>(&'a Error);
-        impl fmt::Display for Chain<'_> {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                fmt::Display::fmt(self.0, f)?;
-                let mut source = std::error::Error::source(self.0);
-                while let Some(error) = source {
-                    write!(f, ": {error}")?;
-                    source = error.source();
-                }
-                Ok(())
-            }
-        }
-        Chain(self)
     }
 
     /// The errno behind it, where there is one.

@@ -210,7 +210,7 @@ fn no_error_repeats_its_source() {
         if let Error::Endpoint(error) = &error {
             assert_repeats_nothing(error);
         }
-        assert_eq!(error.chain().to_string(), alone.join(": "));
+        assert_eq!(ErrorChain::new(&error).to_string(), alone.join(": "));
         // Nor does what it becomes on its way up.
         let refused = Refused::new(error, ());
         assert_eq!(parts(&refused), alone);

@@ -17,7 +17,7 @@ use super::range::part;
 use super::{AccessFlags, Buffer, GatherElement, ScatterElement};
 use crate::handle::Handle;
 use crate::macros::man;
-use crate::{Error, ProtectionDomain, Refused, Result, logged, ret};
+use crate::{Error, ErrorChain, ProtectionDomain, Refused, Result, logged, ret};
 
 /// A memory region (MR) that only this program and its own work requests touch.
 ///
@@ -263,7 +263,7 @@ impl<B: Buffer> Drop for Registration<B> {
         let mr = unsafe { ManuallyDrop::take(&mut self.mr) };
         if let Err(error) = mr.close() {
             let len = self.len;
-            let error = error.chain();
+            let error = ErrorChain::new(&error);
             logged::error(format_args!(
                 "leaked a memory region and its {len} bytes, which the device may still reach: {error}"
             ));

@@ -28,7 +28,7 @@ use crate::error::{EndpointError, GidPath, is_unreachable};
 use crate::handle::Handle;
 use crate::macros::man;
 use crate::path::{AhAttr, LocalPath};
-use crate::{CompletionQueue, Error, ProtectionDomain, Refused, Result, logged, ret};
+use crate::{CompletionQueue, Error, ErrorChain, ProtectionDomain, Refused, Result, logged, ret};
 use builder::Config;
 
 /// A queue pair (QP) that is not connected yet: in `INIT`.
@@ -104,7 +104,7 @@ impl PreparedQueuePair {
                 if self.qp.state().is_ok_and(|state| state != QpState::INIT) {
                     let back = self.qp.prepare(&self.path);
                     if let Err(error) = back {
-                        let (qp, error) = (&self.qp, error.chain());
+                        let (qp, error) = (&self.qp, ErrorChain::new(&error));
                         logged::error(format_args!("cannot prepare {qp:?} again: {error}"));
                     }
                 }

@@ -90,7 +90,10 @@ impl Connection {
         let done = first(work, first(death, silence)).await;
         done.map_err(|why| match self.channel.down_reason() {
             // What came first: the other tasks only see what followed from it.
-            Some(reason) => Failure::new(format!("the connection is down: {reason}")),
+            Some(reason) => {
+                let reason = Failure::from(reason);
+                Failure::new(format!("the connection is down: {reason}"))
+            }
             None => why,
         })
     }

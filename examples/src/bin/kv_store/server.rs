@@ -222,7 +222,10 @@ impl Server<'_> {
         };
         let success = match result {
             Ok(success) => success,
-            Err(error) => return self.part(at, &format!("is gone: {error}")),
+            Err(error) => {
+                let why = Failure::from(error);
+                return self.part(at, &format!("is gone: {why}"));
+            }
         };
         client.heard = Instant::now();
         client.since = client.heard;
@@ -258,7 +261,7 @@ impl Server<'_> {
         self.sent(
             at,
             sent.map(drop)
-                .map_err(|rejected| rejected.refusal().to_string()),
+                .map_err(|rejected| Failure::from(rejected.refusal()).to_string()),
         )
     }
 
@@ -303,7 +306,7 @@ impl Server<'_> {
             self.sent(
                 at,
                 sent.map(drop)
-                    .map_err(|rejected| rejected.refusal().to_string()),
+                    .map_err(|rejected| Failure::from(rejected.refusal()).to_string()),
             )?;
         }
         Ok(())
