@@ -12,7 +12,7 @@ use verbs_core::{
 
 use crate::channel::Channel;
 use crate::engine::{Engine, Patience};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::exchange::{Exchange, ExchangeError, tcp};
 use crate::group::{ChannelGroup, ConnectedMember, PreparedMember};
 use crate::peer::PeerTimeout;
@@ -388,8 +388,17 @@ fn watched<C: WatchPeer>(
     stream: io::Result<TcpStream>,
 ) -> Result<(C, Vec<u8>)> {
     let (mut connected, private_data) = met?;
-    let stream = stream.map_err(ExchangeError::not_watched)?;
-    connected.watch(stream)?;
+    let peer = stream
+        .as_ref()
+        .ok()
+        .and_then(|stream| stream.peer_addr().ok());
+    let watched = stream
+        .map_err(|error| ExchangeError::not_watched(error).into())
+        .and_then(|stream| connected.watch(stream));
+    watched.map_err(|error| match error {
+        Error::Exchange(failure) => Error::Exchange(failure.with_peer(peer)),
+        error => error,
+    })?;
     Ok((connected, private_data))
 }
 

@@ -6,6 +6,7 @@ use std::io;
 use verbs_core::{EventType, PollError, PostError, WorkError};
 
 use crate::channel_id::ChannelId;
+use crate::exchange::{ExchangeError, ExchangeFailure};
 use crate::group::ConnectedMember;
 
 /// `Result` with this crate's [`Error`].
@@ -352,7 +353,7 @@ pub enum Error {
     GroupFull(u32),
     /// The peers could not agree.
     #[error(transparent)]
-    Exchange(#[from] crate::exchange::ExchangeError),
+    Exchange(#[from] ExchangeFailure),
     /// Something was not set up.
     #[error(transparent)]
     Core(#[from] verbs_core::Error),
@@ -369,6 +370,12 @@ impl Error {
 impl<T> From<Rejected<T>> for Error {
     fn from(rejected: Rejected<T>) -> Self {
         Self::Refused(rejected.refusal)
+    }
+}
+
+impl From<ExchangeError> for Error {
+    fn from(error: ExchangeError) -> Self {
+        Self::Exchange(error.into())
     }
 }
 
@@ -411,7 +418,7 @@ impl From<Error> for io::Error {
             | Error::UnknownChannel(_)
             | Error::ForeignMember => io::ErrorKind::InvalidInput,
             Error::GroupFull(_) => io::ErrorKind::QuotaExceeded,
-            Error::Exchange(ref exchange) => exchange.kind(),
+            Error::Exchange(ref failure) => failure.error.kind(),
         };
         Self::new(kind, error)
     }

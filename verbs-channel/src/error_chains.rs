@@ -132,7 +132,10 @@ fn exchange_errors() -> Vec<ExchangeError> {
             source: io::Error::other("the cause"),
         },
         ExchangeError::NoAddress,
-        ExchangeError::TimedOut { what: "answer" },
+        ExchangeError::TimedOut {
+            what: "answer",
+            after: None,
+        },
         ExchangeError::HungUp {
             got: 1,
             expected: 2,
@@ -182,7 +185,7 @@ fn errors() -> Vec<Error> {
     ];
     all.extend(refusals().into_iter().map(Error::Refused));
     all.extend(transport_errors().into_iter().map(Error::Transport));
-    all.extend(exchange_errors().into_iter().map(Error::Exchange));
+    all.extend(exchange_errors().into_iter().map(Error::from));
     all
 }
 

@@ -94,16 +94,17 @@ impl Engine {
     /// The first half of [`close`](Self::close): the queue pair, to be destroyed.
     pub(crate) fn take_qp(&mut self, at: u32, reason: DownReason) -> Option<QueuePair> {
         let member = self.members.get_mut(at as usize)?;
-        let qp = member.take_qp(reason);
-        member.peer.let_go();
-        qp
+        member.take_qp(reason)
     }
 
     /// The second half: a member's queue pair has been destroyed, or not.
     pub(crate) fn closed(&mut self, at: u32, destroyed: verbs_core::Result<()>) {
-        if let Some(member) = self.members.get_mut(at as usize)
-            && member.is_closing()
-        {
+        let Some(member) = self.members.get_mut(at as usize) else {
+            return;
+        };
+        // After the queue pair: by then it has acknowledged what it received.
+        member.peer.let_go();
+        if member.is_closing() {
             self.open -= 1;
             self.stuck += u32::from(destroyed.is_err());
             member.closed(destroyed);

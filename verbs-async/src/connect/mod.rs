@@ -9,8 +9,7 @@ mod tests;
 
 use std::future::{Future, poll_fn};
 use std::io;
-#[cfg(any(feature = "tokio", feature = "async-io"))]
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::pin::Pin;
 
@@ -63,7 +62,13 @@ impl AsyncGroup {
     ) -> Result<(AsyncChannel, Vec<u8>)> {
         let descriptor = stream.as_fd().try_clone_to_owned();
         let descriptor = descriptor.map_err(|error| tcp("watch the connection to", error))?;
-        self.meet_over(stream, private_data, Some(descriptor)).await
+        // Of any kind of socket: only the address is asked for.
+        let socket = TcpStream::from(descriptor);
+        let peer = socket.peer_addr().ok();
+        let met = self
+            .meet_over(stream, private_data, Some(socket.into()))
+            .await;
+        met.map_err(|error| named(error, peer))
     }
 
     /// [`exchange`](Self::exchange) over a stream that has no descriptor, such as an encrypted one.
@@ -179,9 +184,15 @@ impl AsyncGroup {
         peer: impl Into<SocketAddr>,
         private_data: &[u8],
     ) -> Result<(AsyncChannel, Vec<u8>)> {
-        let stream = async_io::Async::<std::net::TcpStream>::connect(peer).await;
-        let stream = stream.map_err(|error| tcp("connect to", error))?;
-        another(stream.get_ref().local_addr(), stream.get_ref().peer_addr())?;
+        let peer = peer.into();
+        let stream = async_io::Async::<TcpStream>::connect(peer).await;
+        let stream = stream
+            .map_err(|error| tcp("connect to", error))
+            .and_then(|stream| {
+                another(stream.get_ref().local_addr(), stream.get_ref().peer_addr())?;
+                Ok(stream)
+            })
+            .map_err(|error| named(error, Some(peer)))?;
         // Without it it's only slower.
         drop(stream.get_ref().set_nodelay(true));
         self.exchange(stream, private_data).await
@@ -253,6 +264,16 @@ async fn run(
 
 fn exchange_error(error: ExchangeError) -> Error {
     verbs_channel::Error::from(error).into()
+}
+
+/// Names the peer in an error of an exchange with it.
+fn named(error: Error, peer: Option<SocketAddr>) -> Error {
+    match error {
+        Error::Channel(verbs_channel::Error::Exchange(failure)) => {
+            Error::Channel(failure.with_peer(peer).into())
+        }
+        error => error,
+    }
 }
 
 fn tcp(what: &'static str, source: io::Error) -> Error {

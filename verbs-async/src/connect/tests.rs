@@ -126,7 +126,7 @@ fn of(way: Way, theirs: Vec<u8>, hangs_up: bool) -> (ExchangeError, Vec<u8>) {
 
 fn exchange(error: Error) -> ExchangeError {
     match error {
-        Error::Channel(verbs_channel::Error::Exchange(error)) => error,
+        Error::Channel(verbs_channel::Error::Exchange(failure)) => failure.error,
         other => panic!("{other}"),
     }
 }

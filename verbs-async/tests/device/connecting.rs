@@ -89,7 +89,7 @@ fn echo(mut channel: Channel) {
 
 fn exchange(error: Error) -> ExchangeError {
     match error {
-        Error::Channel(verbs_channel::Error::Exchange(error)) => error,
+        Error::Channel(verbs_channel::Error::Exchange(failure)) => failure.error,
         other => panic!("{other}"),
     }
 }
@@ -221,10 +221,13 @@ fn a_full_group_tells_the_peer() {
             let refused = blocking().connect(address, PATIENCE).map(drop);
             echo(channel);
             match refused.unwrap_err() {
-                verbs_channel::Error::Exchange(ExchangeError::Refused { code, words }) => {
-                    assert_eq!(code, RefusalCode::HANDSHAKE);
-                    assert!(words.contains("the group is full"), "{words}");
-                }
+                verbs_channel::Error::Exchange(failure) => match failure.error {
+                    ExchangeError::Refused { code, words } => {
+                        assert_eq!(code, RefusalCode::HANDSHAKE);
+                        assert!(words.contains("the group is full"), "{words}");
+                    }
+                    other => panic!("{other}"),
+                },
                 other => panic!("{other}"),
             }
         });

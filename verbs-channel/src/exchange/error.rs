@@ -1,6 +1,8 @@
 //! Why two peers could not agree, and what one tells the other of it.
 
-use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+use std::{fmt, io};
 
 use verbs_core::EndpointError;
 
@@ -8,11 +10,12 @@ use super::MAX_PRIVATE_DATA;
 use super::frame::VERSION;
 
 /// Why two peers could not agree.
+///
+/// What is written about "the peer" names its address in an [`ExchangeFailure`].
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ExchangeError {
     /// TCP failed.
-    #[error("cannot {what} the peer")]
     Tcp {
         /// What was tried.
         what: &'static str,
@@ -20,16 +23,15 @@ pub enum ExchangeError {
         source: io::Error,
     },
     /// The address stands for no host.
-    #[error("the peer's address stands for no host")]
     NoAddress,
     /// The deadline passed.
-    #[error("the peer did not {what} in time")]
     TimedOut {
-        /// What it did not do.
+        /// What the peer did not do.
         what: &'static str,
+        /// How long it was waited for, if that is known.
+        after: Option<Duration>,
     },
     /// The peer closed the connection.
-    #[error("the peer hung up after {got} of {expected} bytes of a frame: it failed, or went away")]
     HungUp {
         /// Bytes that came.
         got: usize,
@@ -37,8 +39,6 @@ pub enum ExchangeError {
         expected: usize,
     },
     /// The peer refuses this side, and said why before it hung up.
-    // As `Debug` writes it, so that nothing of a peer's reaches a terminal as it came.
-    #[error("the peer refuses: {words:?}")]
     Refused {
         /// What kind of reason it has.
         code: RefusalCode,
@@ -46,13 +46,10 @@ pub enum ExchangeError {
         words: String,
     },
     /// What the peer sent is no frame of this protocol.
-    #[error("the peer speaks another protocol (it began with {0:02x?})")]
     NotOurs([u8; 4]),
     /// The peer speaks another version of this protocol.
-    #[error("the peer speaks version {0} of this protocol, this side {VERSION}")]
     Version(u16),
     /// A frame came that has no business here.
-    #[error("the peer sent a frame of kind {got} where {expected} was due")]
     Kind {
         /// What came.
         got: u16,
@@ -60,7 +57,6 @@ pub enum ExchangeError {
         expected: u16,
     },
     /// A frame is longer than any of its kind can be.
-    #[error("the peer sent a frame of {len} bytes; at most {max} are possible")]
     TooLong {
         /// Its length without the header.
         len: usize,
@@ -68,20 +64,113 @@ pub enum ExchangeError {
         max: usize,
     },
     /// This side's private data is too long.
-    #[error("{0} bytes of private data; at most {MAX_PRIVATE_DATA} are possible")]
     PrivateData(usize),
     /// The peer's endpoint is impossible.
-    #[error("the peer's endpoint is not usable")]
     Endpoint(#[from] EndpointError),
     /// The exchange has ended before: in an error, or because this side refused the peer.
-    #[error("the exchange is over")]
     Over,
+}
+
+impl fmt::Display for ExchangeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.write(f, &"the peer")
+    }
+}
+
+/// Why no channel was connected, and to which peer.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct ExchangeFailure {
+    /// The peer's address, where it is known.
+    pub peer: Option<SocketAddr>,
+    /// Why.
+    pub error: ExchangeError,
+}
+
+impl ExchangeFailure {
+    /// An error of an exchange with this peer.
+    #[must_use]
+    pub const fn new(peer: Option<SocketAddr>, error: ExchangeError) -> Self {
+        Self { peer, error }
+    }
+
+    /// The same, of this peer unless it names one already.
+    #[must_use]
+    pub fn with_peer(self, peer: Option<SocketAddr>) -> Self {
+        let peer = self.peer.or(peer);
+        Self { peer, ..self }
+    }
+}
+
+impl From<ExchangeError> for ExchangeFailure {
+    fn from(error: ExchangeError) -> Self {
+        Self::new(None, error)
+    }
+}
+
+impl fmt::Display for ExchangeFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.peer {
+            Some(peer) => self.error.write(f, peer),
+            None => fmt::Display::fmt(&self.error, f),
+        }
+    }
+}
+
+impl std::error::Error for ExchangeFailure {
+    // The error is in the text already.
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.error.source()
+    }
 }
 
 impl ExchangeError {
     pub(crate) fn not_watched(source: io::Error) -> Self {
         let what = "watch the connection to";
         Self::Tcp { what, source }
+    }
+
+    /// Writes what happened, of this peer.
+    fn write(&self, f: &mut fmt::Formatter<'_>, peer: &dyn fmt::Display) -> fmt::Result {
+        match self {
+            Self::Tcp { what, .. } => write!(f, "cannot {what} {peer}"),
+            Self::NoAddress => write!(f, "the peer's name has no address"),
+            Self::TimedOut { what, after } => {
+                write!(f, "{peer} did not {what} ")?;
+                match after {
+                    Some(after) => write!(f, "within {}", Seconds(*after)),
+                    None => f.write_str("in time"),
+                }
+            }
+            Self::HungUp { got, expected } => write!(
+                f,
+                "{peer} hung up after {got} of {expected} bytes of a frame: it failed, or went away"
+            ),
+            // As `Debug` writes it, so that nothing of a peer's reaches a terminal as it came.
+            Self::Refused { words, .. } => write!(f, "{peer} refuses: {words:?}"),
+            Self::NotOurs(magic) => write!(
+                f,
+                "{peer} speaks another protocol (it began with {magic:02x?})"
+            ),
+            Self::Version(version) => write!(
+                f,
+                "{peer} speaks version {version} of this protocol, this side {VERSION}"
+            ),
+            Self::Kind { got, expected } => write!(
+                f,
+                "{peer} sent a frame of kind {got} where {expected} was due"
+            ),
+            Self::TooLong { len, max } => write!(
+                f,
+                "{peer} sent a frame of {len} bytes; at most {max} are possible"
+            ),
+            Self::PrivateData(len) => write!(
+                f,
+                "{len} bytes of private data; at most {MAX_PRIVATE_DATA} are possible"
+            ),
+            Self::Endpoint(_) => write!(f, "{peer} sent an endpoint that is not usable"),
+            Self::Over => f.write_str("the exchange is over"),
+        }
     }
 
     pub(crate) fn kind(&self) -> io::ErrorKind {
@@ -112,6 +201,21 @@ impl ExchangeError {
     }
 }
 
+/// A duration as people write it.
+struct Seconds(Duration);
+
+impl fmt::Display for Seconds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0 < Duration::from_secs(1) {
+            write!(f, "{} ms", self.0.as_millis())
+        } else if self.0.subsec_millis() == 0 {
+            write!(f, "{} s", self.0.as_secs())
+        } else {
+            write!(f, "{:.1} s", self.0.as_secs_f64())
+        }
+    }
+}
+
 /// The kind of reason for which a side refuses its peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RefusalCode(pub(super) u16);
@@ -131,5 +235,65 @@ impl RefusalCode {
     #[must_use]
     pub const fn as_raw(self) -> u16 {
         self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn failure(error: ExchangeError) -> ExchangeFailure {
+        let peer = SocketAddr::from(([10, 0, 0, 1], 7471));
+        ExchangeFailure::from(error).with_peer(Some(peer))
+    }
+
+    #[test]
+    fn the_peer_and_the_time_waited_are_named() {
+        let what = "answer";
+        for (after, text) in [
+            (Some(1000), "10.0.0.1:7471 did not answer within 1 s"),
+            (Some(1500), "10.0.0.1:7471 did not answer within 1.5 s"),
+            (Some(20), "10.0.0.1:7471 did not answer within 20 ms"),
+            (None, "10.0.0.1:7471 did not answer in time"),
+        ] {
+            let after = after.map(Duration::from_millis);
+            let failure = failure(ExchangeError::TimedOut { what, after });
+            assert_eq!(failure.to_string(), text);
+        }
+        let error = ExchangeError::Version(9);
+        assert_eq!(
+            error.to_string(),
+            "the peer speaks version 9 of this protocol, this side 1"
+        );
+        assert_eq!(
+            failure(error).to_string(),
+            "10.0.0.1:7471 speaks version 9 of this protocol, this side 1"
+        );
+    }
+
+    #[test]
+    fn no_cause_is_told_twice() {
+        let refused = || io::Error::from(io::ErrorKind::ConnectionRefused);
+        let length = verbs_core::QueuePairEndpoint::from_bytes(b"abc").unwrap_err();
+        let (what, source) = ("connect to", refused());
+        for (error, causes) in [
+            (
+                ExchangeError::Tcp { what, source },
+                ["cannot connect to 10.0.0.1:7471", &refused().to_string()],
+            ),
+            (
+                ExchangeError::Endpoint(length),
+                [
+                    "10.0.0.1:7471 sent an endpoint that is not usable",
+                    &length.to_string(),
+                ],
+            ),
+        ] {
+            let error = crate::Error::from(failure(error));
+            let first: &(dyn std::error::Error + 'static) = &error;
+            let chain = std::iter::successors(Some(first), |error| (*error).source());
+            let chain: Vec<_> = chain.map(ToString::to_string).collect();
+            assert_eq!(chain, causes);
+        }
     }
 }

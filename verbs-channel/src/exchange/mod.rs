@@ -32,7 +32,7 @@ use std::time::Duration;
 
 use verbs_core::QueuePairEndpoint;
 
-pub use error::{ExchangeError, RefusalCode};
+pub use error::{ExchangeError, ExchangeFailure, RefusalCode};
 use frame::{ENDPOINT, HEADER, READY, REFUSED};
 
 /// The most private data that a peer can give with its endpoint, in bytes.
@@ -219,7 +219,10 @@ impl Exchange {
             Err(error) => match error.kind() {
                 io::ErrorKind::ConnectionReset => self.hung_up(),
                 io::ErrorKind::TimedOut => {
-                    self.ended = Some(ExchangeError::TimedOut { what: "write" });
+                    self.ended = Some(ExchangeError::TimedOut {
+                        what: "write",
+                        after: None,
+                    });
                 }
                 _ => {
                     self.ended = Some(ExchangeError::Tcp {
@@ -273,7 +276,10 @@ impl Exchange {
                 self.said = READY;
                 self.unsaid = Some(error);
             }
-            io::ErrorKind::TimedOut => self.ended = Some(ExchangeError::TimedOut { what: "read" }),
+            io::ErrorKind::TimedOut => {
+                let (what, after) = ("read", None);
+                self.ended = Some(ExchangeError::TimedOut { what, after });
+            }
             _ => self.ended = Some(error),
         }
     }

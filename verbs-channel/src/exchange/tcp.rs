@@ -1,34 +1,46 @@
 //! What carries an exchange: a blocking TCP connection, with one deadline for all of it.
 
 use std::io::{self, Read as _, Write as _};
-use std::net::{Shutdown, TcpListener, TcpStream, ToSocketAddrs};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use verbs_core::QueuePairEndpoint;
 
-use super::{Exchange, ExchangeError, Peer, Step};
+use super::{Exchange, ExchangeError, ExchangeFailure, Peer, Step};
 use crate::error::Result;
 
 /// Connects to the first of the peer's addresses that answers. While one of them refuses, since the
 /// peer does not listen yet, all are tried again until the deadline.
 pub(crate) fn connect(
     peer: impl ToSocketAddrs,
-    deadline: Instant,
-) -> Result<TcpStream, ExchangeError> {
-    let what = "connect to";
-    let tcp = |source: io::Error| match source.kind() {
-        io::ErrorKind::TimedOut => ExchangeError::TimedOut { what: "answer" },
-        _ => ExchangeError::Tcp { what, source },
+    deadline: Deadline,
+) -> Result<TcpStream, ExchangeFailure> {
+    let late = || ExchangeError::TimedOut {
+        what: "answer",
+        after: Some(deadline.timeout),
     };
-    let addresses: Vec<_> = peer.to_socket_addrs().map_err(tcp)?.collect();
+    let failure = |(address, source): (SocketAddr, io::Error)| {
+        let what = "connect to";
+        let error = match source.kind() {
+            io::ErrorKind::TimedOut => late(),
+            _ => ExchangeError::Tcp { what, source },
+        };
+        ExchangeFailure::new(Some(address), error)
+    };
+    let addresses = peer.to_socket_addrs().map_err(|source| {
+        let what = "look up the address of";
+        ExchangeError::Tcp { what, source }
+    })?;
+    let addresses: Vec<_> = addresses.collect();
     let mut last = None;
     loop {
         let mut refused = false;
         for (address, untried) in addresses.iter().zip((1..=addresses.len()).rev()) {
-            let Some(left) = left(deadline) else {
-                return Err(last.map_or(ExchangeError::TimedOut { what: "answer" }, tcp));
+            let Some(left) = deadline.left() else {
+                let untried = || ExchangeFailure::new(Some(*address), late());
+                return Err(last.map_or_else(untried, failure));
             };
             // One that does not answer leaves time for the others.
             let share = left / u32::try_from(untried).unwrap_or(u32::MAX);
@@ -36,20 +48,20 @@ pub(crate) fn connect(
                 Ok(stream) if !is_to_itself(&stream) => return Ok(stream),
                 Ok(_) => {
                     refused = true;
-                    last = Some(io::ErrorKind::ConnectionRefused.into());
+                    last = Some((*address, io::ErrorKind::ConnectionRefused.into()));
                 }
                 Err(error) => {
                     refused |= error.kind() == io::ErrorKind::ConnectionRefused;
-                    last = Some(error);
+                    last = Some((*address, error));
                 }
             }
         }
         match last.take() {
-            None => return Err(ExchangeError::NoAddress),
-            Some(error) if !refused => return Err(tcp(error)),
+            None => return Err(ExchangeError::NoAddress.into()),
+            Some(error) if !refused => return Err(failure(error)),
             error => last = error,
         }
-        thread::sleep(RETRY.min(left(deadline).unwrap_or_default()));
+        thread::sleep(RETRY.min(deadline.left().unwrap_or_default()));
     }
 }
 
@@ -65,7 +77,7 @@ fn is_to_itself(stream: &TcpStream) -> bool {
 /// Accepts one connection. The listener blocks afterwards.
 pub(crate) fn accept(
     listener: &TcpListener,
-    deadline: Instant,
+    deadline: Deadline,
 ) -> Result<TcpStream, ExchangeError> {
     let what = "accept";
     let tcp = |source| ExchangeError::Tcp { what, source };
@@ -79,9 +91,14 @@ pub(crate) fn accept(
                 _ => return Err(tcp(error)),
             },
         }
-        match left(deadline) {
+        match deadline.left() {
             Some(left) => thread::sleep(RETRY.min(left)),
-            None => return Err(ExchangeError::TimedOut { what: "connect" }),
+            None => {
+                return Err(ExchangeError::TimedOut {
+                    what: "connect",
+                    after: Some(deadline.timeout),
+                });
+            }
         }
     }
 }
@@ -102,20 +119,22 @@ fn accept_now(listener: &TcpListener) -> io::Result<TcpStream> {
 /// the exchange fails: the peer must not wait for what does not come.
 pub(crate) fn meet<C>(
     stream: &TcpStream,
-    deadline: Instant,
+    deadline: Deadline,
     exchange: Exchange,
     handshake: impl FnOnce(&QueuePairEndpoint) -> Result<C>,
 ) -> Result<(C, Vec<u8>)> {
-    let tcp = |source| ExchangeError::Tcp {
-        what: "set up the connection to",
-        source,
+    // Once the peer has hung up, it is not known any more.
+    let peer = stream.peer_addr().ok();
+    let tcp = |source| {
+        let what = "set up the connection to";
+        ExchangeFailure::new(peer, ExchangeError::Tcp { what, source })
     };
     let before = Settings::of(stream).map_err(tcp)?;
     let prepared = stream
         .set_nonblocking(false)
         .and_then(|()| stream.set_nodelay(true));
     prepared.map_err(tcp)?;
-    let agreed = agree(stream, deadline, exchange, handshake).and_then(|agreed| {
+    let agreed = agree(stream, peer, deadline, exchange, handshake).and_then(|agreed| {
         before.restore(stream).map_err(tcp)?;
         Ok(agreed)
     });
@@ -129,11 +148,22 @@ pub(crate) fn meet<C>(
 
 fn agree<C>(
     stream: &TcpStream,
-    deadline: Instant,
+    address: Option<SocketAddr>,
+    deadline: Deadline,
     mut exchange: Exchange,
     handshake: impl FnOnce(&QueuePairEndpoint) -> Result<C>,
 ) -> Result<(C, Vec<u8>)> {
-    let peer = run(stream, deadline, &mut exchange)?;
+    let failure = |error| {
+        let error = match error {
+            ExchangeError::TimedOut { what, after: None } => ExchangeError::TimedOut {
+                what,
+                after: Some(deadline.timeout),
+            },
+            error => error,
+        };
+        ExchangeFailure::new(address, error)
+    };
+    let peer = run(stream, deadline, &mut exchange).map_err(failure)?;
     let connected = handshake(&peer.endpoint);
     match &connected {
         Ok(_) => exchange.ready(),
@@ -142,18 +172,20 @@ fn agree<C>(
     let agreed = run(stream, deadline, &mut exchange);
     // The handshake's own error says more than that the exchange is over.
     let connected = connected?;
-    agreed?;
+    agreed.map_err(failure)?;
     Ok((connected, peer.private_data))
 }
 
 fn run(
     mut stream: &TcpStream,
-    deadline: Instant,
+    deadline: Deadline,
     exchange: &mut Exchange,
 ) -> Result<Peer, ExchangeError> {
     loop {
         let step = exchange.step()?;
-        let left = left(deadline).ok_or_else(|| io::ErrorKind::TimedOut.into());
+        let left = deadline
+            .left()
+            .ok_or_else(|| io::ErrorKind::TimedOut.into());
         // At its timeout a socket answers `WouldBlock`: the loop looks at the clock again.
         let moved = match step {
             Step::Write(bytes) => left
@@ -200,21 +232,31 @@ const SHORTEST: Duration = Duration::from_millis(1);
 /// The longest that anything is waited for: what a deadline that cannot be computed stands for.
 const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
 
-pub(crate) fn deadline(timeout: Duration) -> Instant {
-    let now = Instant::now();
-    now.checked_add(timeout).unwrap_or(now + LONGEST)
+/// When something is to be over, and how long that was from its beginning.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Deadline {
+    at: Instant,
+    timeout: Duration,
 }
 
-/// The time that is left, if there is some.
-fn left(deadline: Instant) -> Option<Duration> {
-    let left = deadline.saturating_duration_since(Instant::now());
-    (!left.is_zero()).then_some(left)
+pub(crate) fn deadline(timeout: Duration) -> Deadline {
+    let now = Instant::now();
+    let at = now.checked_add(timeout).unwrap_or(now + LONGEST);
+    Deadline { at, timeout }
+}
+
+impl Deadline {
+    /// The time that is left, if there is some.
+    fn left(self) -> Option<Duration> {
+        let left = self.at.saturating_duration_since(Instant::now());
+        (!left.is_zero()).then_some(left)
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::net::{Ipv4Addr, SocketAddr};
+    use std::net::Ipv4Addr;
     use std::sync::mpsc;
 
     const SECOND: Duration = Duration::from_secs(1);
@@ -236,8 +278,12 @@ mod tests {
         assert_eq!(stream.peer_addr().unwrap(), address);
         // Alone, it is not tried again.
         let start = Instant::now();
-        let error = connect(not_allowed, deadline(3 * SECOND)).unwrap_err();
-        assert!(matches!(error, ExchangeError::Tcp { .. }), "{error:?}");
+        let failure = connect(not_allowed, deadline(3 * SECOND)).unwrap_err();
+        assert!(
+            matches!(failure.error, ExchangeError::Tcp { .. }),
+            "{failure:?}"
+        );
+        assert_eq!(failure.to_string(), "cannot connect to 255.255.255.255:7");
         assert!(start.elapsed() < SECOND);
     }
 

@@ -187,7 +187,7 @@ fn an_impossible_endpoint_is_refused() {
         assert!(matches!(error, ExchangeError::Endpoint(_)), "{error}");
         let (code, words) = told.unwrap();
         assert_eq!(code, RefusalCode::ENDPOINT);
-        assert!(words.contains("endpoint is not usable"), "{words}");
+        assert!(words.contains("endpoint that is not usable"), "{words}");
     }
 }
 
@@ -293,7 +293,10 @@ fn against(peer: impl FnOnce(TcpStream) + Send, timeout: Duration) -> ExchangeEr
         threads.spawn(|| peer(TcpStream::connect(address).unwrap()));
         let stream = tcp::accept(&listener, tcp::deadline(SECOND)).unwrap();
         match meet(&stream, timeout, Ok(())).unwrap_err() {
-            Error::Exchange(error) => error,
+            Error::Exchange(failure) => {
+                assert!(failure.peer.is_some(), "{failure}");
+                failure.error
+            }
             other => panic!("{other}"),
         }
     })
@@ -357,7 +360,13 @@ fn a_silent_peer_is_not_waited_for_longer_than_asked() {
     let start = Instant::now();
     let error = against(|mut peer| drop(io::copy(&mut peer, &mut io::sink())), SOON);
     assert!(
-        matches!(error, ExchangeError::TimedOut { what: "write" }),
+        matches!(
+            error,
+            ExchangeError::TimedOut {
+                what: "write",
+                after: Some(SOON)
+            }
+        ),
         "{error}"
     );
     assert!(start.elapsed() < SECOND);
@@ -385,15 +394,18 @@ fn a_peer_of_one_byte_at_a_time_gets_no_more_time_for_it() {
 fn nobody_comes() {
     let (listener, _) = listener();
     let error = tcp::accept(&listener, tcp::deadline(SOON)).unwrap_err();
-    assert!(matches!(error, ExchangeError::TimedOut { what: "connect" }));
+    assert_eq!(error.to_string(), "the peer did not connect within 50 ms");
 }
 
 #[test]
 fn nobody_listens() {
     let (listener, address) = listener();
     drop(listener);
-    let error = tcp::connect(address, tcp::deadline(SOON)).unwrap_err();
+    let failure = tcp::connect(address, tcp::deadline(SOON)).unwrap_err();
+    let error = &failure.error;
     assert!(matches!(error, ExchangeError::Tcp { .. }), "{error}");
+    assert_eq!(failure.to_string(), format!("cannot connect to {address}"));
+    assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);
 }
 
 #[test]

@@ -142,7 +142,7 @@ fn over_a_connection_of_ones_own() {
 
 fn of_exchange<T: std::fmt::Debug>(result: Result<T, Error>) -> ExchangeError {
     match result.unwrap_err() {
-        Error::Exchange(error) => error,
+        Error::Exchange(failure) => failure.error,
         other => panic!("{other}"),
     }
 }
