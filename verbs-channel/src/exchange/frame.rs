@@ -156,7 +156,7 @@ mod tests {
         let own = ExchangeError::Endpoint(verbs_core::EndpointError::NoLid);
         assert_eq!(
             shown(&own),
-            format!("the peer refuses: \"the peer's endpoint is not usable: {cause}\"")
+            format!("the peer refuses: \"the peer sent an endpoint that is not usable: {cause}\"")
         );
     }
 
