@@ -1,9 +1,11 @@
 //! Channels: what can be begun on one connection.
 
 use std::fmt;
+use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
 use verbs_channel::verbs_core::{ProtectionDomain, QueuePairEndpoint, RemoteMemoryRegion};
 use verbs_channel::{ChannelId, DownReason, Incoming, Outgoing, OwnedBuffer, OwnedWork, Queue};
@@ -17,7 +19,7 @@ use crate::ring::Channels;
 /// A connected endpoint for async code.
 ///
 /// Each call begins an operation at once: it is posted, or gets in line for a place in its queue,
-/// first come, first served. The [`Operation`] that comes back is a future of the result and the
+/// first come, first served, or is rejected if [too many](Self::ready) are in line. The [`Operation`] that comes back is a future of the result and the
 /// buffer. Any number can be in flight; what was begun on one channel is posted in that order.
 ///
 /// Dropping the channel closes it without waiting: what is in flight is aborted, and its operations
@@ -25,11 +27,30 @@ use crate::ring::Channels;
 pub struct AsyncChannel {
     shared: Arc<Shared>,
     at: ChannelId,
+    // How much can be in line for each queue.
+    backlog: usize,
+}
+
+/// Waits in [`AsyncChannel::ready`], until it is dropped.
+struct ForRoom<'a> {
+    channel: &'a AsyncChannel,
+    queue: Queue,
+    key: Option<usize>,
 }
 
 impl AsyncChannel {
-    pub(crate) const fn new(shared: Arc<Shared>, at: ChannelId) -> Self {
-        Self { shared, at }
+    pub(crate) const fn new(shared: Arc<Shared>, at: ChannelId, backlog: usize) -> Self {
+        Self {
+            shared,
+            at,
+            backlog,
+        }
+    }
+
+    /// Lets everything wait that is begun: for layers that have a bound of their own.
+    pub(crate) const fn unbounded(mut self) -> Self {
+        self.backlog = usize::MAX;
+        self
     }
 
     /// Sends the buffer's range.
@@ -112,7 +133,7 @@ impl AsyncChannel {
     #[doc(alias = "ibv_post_recv")]
     #[inline(always)]
     pub fn run(&self, work: impl Into<OwnedWork>) -> Operation {
-        let begun = self.driver().start(self.at, work.into());
+        let begun = self.driver().start(self.at, work.into(), self.backlog);
         Operation::new(Arc::clone(&self.shared), begun)
     }
 
@@ -120,8 +141,53 @@ impl AsyncChannel {
     /// until there are places for all of it.
     #[doc(alias = "ibv_post_send")]
     pub fn batch(&self, works: Vec<OwnedWork>) -> Batch {
-        let begun = self.driver().start(self.at, works);
+        let begun = self.driver().start(self.at, works, self.backlog);
         Batch::new(Arc::clone(&self.shared), begun)
+    }
+
+    /// A receive that waits in the backlog however much is there: its buffer exists already.
+    pub(crate) fn receive_unbounded(&self, buffer: OwnedBuffer) -> Operation {
+        let work = OwnedWork::receive(buffer);
+        let begun = self.driver().start(self.at, work, usize::MAX);
+        Operation::new(Arc::clone(&self.shared), begun)
+    }
+
+    /// Waits until there is room in a queue's backlog for what is begun next.
+    ///
+    /// What finds no place in its queue waits in the backlog, whose length is
+    /// [bounded](crate::AsyncGroup::set_backlog). What is begun beyond that is rejected: its outcome is
+    /// [`Refusal::Backpressure`](verbs_channel::Refusal::Backpressure), with the buffer
+    /// ([`Error::is_backpressure`]). Whoever begins operations without awaiting them waits here first:
+    ///
+    /// ```no_run
+    /// # use verbs_async::{AsyncChannel, Operation, Result};
+    /// # use verbs_async::verbs_channel::{OwnedBuffer, Queue};
+    /// # async fn example(channel: AsyncChannel, outgoing: Vec<OwnedBuffer>) -> Result<()> {
+    /// let mut sends = Vec::new();
+    /// for buffer in outgoing {
+    ///     channel.ready(Queue::Send).await?;
+    ///     sends.push(channel.send(buffer));
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// One that had to wait is woken when half of the backlog is gone. Room is not reserved: of many
+    /// tasks that find it, some may find none any more. Dropping the future changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Down`]: the channel takes no more operations.
+    pub async fn ready(&self, queue: Queue) -> Result<()> {
+        let mut waits = ForRoom {
+            channel: self,
+            queue,
+            key: None,
+        };
+        poll_fn(|cx| waits.poll(cx)).await;
+        drop(waits);
+        self.down_reason()
+            .map_or(Ok(()), |reason| Err(Error::Down(reason)))
     }
 
     /// Closes the channel in order: lets what was sent, written and read finish, aborts the
@@ -187,7 +253,8 @@ impl AsyncChannel {
             .see(|ring| ring.group.channel(self.at).ok()?.down_reason())
     }
 
-    /// How many more operations this queue has places for; what is begun beyond that gets in line.
+    /// How many more operations this queue has places for; what is begun beyond that gets in line, up
+    /// to a [bound](Self::ready).
     #[must_use]
     pub fn credits(&self, queue: Queue) -> u32 {
         self.driver().see(|ring| {
@@ -211,6 +278,23 @@ impl AsyncChannel {
 
     fn driver(&self) -> &Driver<Channels> {
         &self.shared.driver
+    }
+}
+
+impl ForRoom<'_> {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let AsyncChannel { at, backlog, .. } = *self.channel;
+        let driver = self.channel.driver();
+        driver.poll_room(at, self.queue as usize, backlog, &mut self.key, cx)
+    }
+}
+
+impl Drop for ForRoom<'_> {
+    fn drop(&mut self) {
+        if let Some(key) = self.key {
+            let driver = self.channel.driver();
+            driver.forget_room(self.channel.at, self.queue as usize, key);
+        }
     }
 }
 

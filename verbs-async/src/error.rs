@@ -48,6 +48,15 @@ pub enum Error {
     Channel(verbs_channel::Error),
 }
 
+impl Error {
+    /// Whether the operation was rejected since too many wait for a place in its queue, and the same
+    /// will work once there is [room](crate::AsyncChannel::ready).
+    #[must_use]
+    pub const fn is_backpressure(&self) -> bool {
+        matches!(self, Self::Refused(refusal) if refusal.is_backpressure())
+    }
+}
+
 impl From<verbs_channel::Error> for Error {
     fn from(error: verbs_channel::Error) -> Self {
         match error {

@@ -3,6 +3,7 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 use std::{fmt, task};
@@ -38,6 +39,8 @@ pub struct AsyncGroup {
 
 /// What the channels of a group share.
 pub(crate) struct Shared {
+    // Of channels that join.
+    backlog: AtomicUsize,
     pub(crate) driver: Driver<Channels>,
     // Not behind the driver's lock: to prepare a channel would hold up the others.
     preparer: Preparer,
@@ -85,6 +88,7 @@ impl AsyncGroup {
                 group,
             };
             Shared {
+                backlog: AtomicUsize::new(BACKLOG),
                 driver: Driver::new(ring),
                 preparer,
                 pd,
@@ -100,6 +104,14 @@ impl AsyncGroup {
     /// set.
     pub fn set_busy_poll(&self, busy_poll: Duration) {
         self.shared.driver.set_busy_poll(busy_poll);
+    }
+
+    /// Lets so many operations wait in the backlog of each queue, of channels that join after this:
+    /// 1,024 unless set, and 1 at least. What is begun beyond that is rejected: see
+    /// [`AsyncChannel::ready`].
+    pub fn set_backlog(&self, operations: usize) {
+        let operations = operations.max(1);
+        self.shared.backlog.store(operations, Ordering::Relaxed);
     }
 
     /// Has events wait until `cq_count` completions are there, or `cq_period` microseconds have passed
@@ -138,7 +150,8 @@ impl AsyncGroup {
         if is_watched {
             self.shared.watch_peers();
         }
-        Ok(AsyncChannel::new(Arc::clone(&self.shared), at))
+        let backlog = self.shared.backlog.load(Ordering::Relaxed);
+        Ok(AsyncChannel::new(Arc::clone(&self.shared), at, backlog))
     }
 
     /// Connects a prepared channel to its peer's endpoint, and takes it in. The peer must do the same
@@ -313,6 +326,9 @@ impl Watched for Shared {
         }
     }
 }
+
+/// How many operations wait for a place in each queue unless it is set.
+const BACKLOG: usize = 1024;
 
 impl fmt::Debug for AsyncGroup {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -198,7 +198,7 @@ impl Window {
             drop(state);
             // All of a buffer is always in it.
             drop(buffer.set_range(..));
-            let receive = self.channel.receive(buffer);
+            let receive = self.channel.receive_unbounded(buffer);
             let mut state = self.state.lock();
             state.posting = false;
             state.posted.push_back(receive);

@@ -69,7 +69,8 @@
 //! A group can [poll for a while](AsyncGroup::set_busy_poll) before it arms.
 //!
 //! Operations are posted when they are begun, in the order of their calls. What finds no place in its
-//! queue waits in line: whoever drives posts it, first come, first served.
+//! queue waits in line: whoever drives posts it, first come, first served. The line is
+//! [bounded](AsyncChannel::ready).
 //!
 //! # Calls that block
 //!

@@ -203,6 +203,10 @@ impl Ring for Channels {
         }
     }
 
+    fn full(queue: usize) -> Refusal {
+        Refusal::Backpressure([Queue::Send, Queue::Receive][queue])
+    }
+
     fn is_idle(&mut self, channel: ChannelId, queue: usize) -> bool {
         let queue = [Queue::Send, Queue::Receive][queue];
         let channel = self.group.channel(channel);

@@ -2,14 +2,28 @@
 
 use std::task::Waker;
 
+use slab::Slab;
+
 use super::state::{State, Wait};
 use super::work::{Ring, Started, Work as _};
 
 /// A line, by its two ends: links stand in the work.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Debug, Default)]
 pub(super) struct Line {
     head: Option<usize>,
     tail: Option<usize>,
+    len: usize,
+    room: Room,
+}
+
+/// Those who wait until less is in line.
+#[derive(Debug, Default)]
+struct Room {
+    // `None` for one that was woken and has not looked since.
+    waiters: Slab<Option<Waker>>,
+    sleeping: usize,
+    // How long the line is when they are woken.
+    wakes_at: usize,
 }
 
 /// Work that is in line; or was, and its operation has not looked since.
@@ -40,6 +54,36 @@ impl Line {
     pub(super) const fn is_empty(&self) -> bool {
         self.head.is_none()
     }
+
+    /// How much is in line.
+    pub(super) const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Has the task woken when there is room; the waker from before is the caller's to drop.
+    ///
+    /// That is when half of the backlog is gone, so that many who wait are not woken for each place.
+    pub(super) fn wait_for_room(
+        &mut self,
+        key: &mut Option<usize>,
+        backlog: usize,
+        waker: Waker,
+    ) -> Option<Waker> {
+        let room = &mut self.room;
+        room.wakes_at = backlog / 2;
+        let key = *key.get_or_insert_with(|| room.waiters.insert(None));
+        let waiter = room.waiters.get_mut(key)?;
+        let replaced = waiter.replace(waker);
+        room.sleeping += usize::from(replaced.is_none());
+        replaced
+    }
+
+    /// One of them waits no more; its waker is the caller's to drop.
+    pub(super) fn forget_room(&mut self, key: usize) -> Option<Waker> {
+        let waker = self.room.waiters.try_remove(key)?;
+        self.room.sleeping -= usize::from(waker.is_some());
+        waker
+    }
 }
 
 impl<R: Ring> State<R> {
@@ -55,7 +99,9 @@ impl<R: Ring> State<R> {
         });
         self.wanted += 1;
         self.lined += 1;
-        self.line(index, queue).tail = Some(key);
+        let line = self.line(index, queue);
+        line.tail = Some(key);
+        line.len += 1;
         match self.place(before) {
             Some(before) => before.behind = Some(key),
             None => self.line(index, queue).head = Some(key),
@@ -113,9 +159,22 @@ impl<R: Ring> State<R> {
             Some(behind) => behind.before = gap.before,
             None => self.line(index, queue).tail = gap.before,
         }
+        let Self {
+            channels, noted, ..
+        } = self;
+        let Some(here) = channels.get_mut(index) else {
+            return;
+        };
+        let line = &mut here.lines[queue];
+        line.len -= 1;
+        if line.room.sleeping > 0 && line.len <= line.room.wakes_at {
+            line.room.sleeping = 0;
+            let waiters = line.room.waiters.iter_mut();
+            noted.extend(waiters.filter_map(|(_, waiter)| waiter.take()));
+        }
     }
 
-    fn line(&mut self, index: usize, queue: usize) -> &mut Line {
+    pub(super) fn line(&mut self, index: usize, queue: usize) -> &mut Line {
         &mut self.channel(index).lines[queue]
     }
 

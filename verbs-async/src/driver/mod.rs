@@ -55,11 +55,16 @@ impl<R: Ring> Driver<R> {
         self.state.lock().busy_poll = busy_poll;
     }
 
-    /// Posts work, or puts it in line; where it is.
+    /// Posts work, or puts it in line behind less than `backlog` others, or refuses it; where it is.
     #[inline(always)]
-    pub(crate) fn start(&self, channel: R::Channel, work: impl Work<R>) -> Begun<R::Ticket> {
+    pub(crate) fn start(
+        &self,
+        channel: R::Channel,
+        work: impl Work<R>,
+        backlog: usize,
+    ) -> Begun<R::Ticket> {
         let mut state = self.state.lock();
-        let begun = state.start(channel, work);
+        let begun = state.start(channel, work, backlog);
         if let Begun::InLine(_) = begun {
             self.leave(state);
         }
@@ -144,6 +149,37 @@ impl<R: Ring> Driver<R> {
     /// Looks at the ring, or does to it what ends nothing and makes no room.
     pub(crate) fn see<T>(&self, look: impl FnOnce(&mut R) -> T) -> T {
         look(&mut self.state.lock().ring)
+    }
+
+    /// Waits until less than `backlog` is in line for a channel's queue. Who waits has a key, and
+    /// [leaves](Self::forget_room) with it.
+    pub(crate) fn poll_room(
+        &self,
+        channel: R::Channel,
+        queue: usize,
+        backlog: usize,
+        key: &mut Option<usize>,
+        cx: &mut Context<'_>,
+    ) -> Poll<()> {
+        let waker = cx.waker().clone();
+        let mut state = self.state.lock();
+        let line = state.line(R::index(channel), queue);
+        let (polled, replaced) = if line.len() < backlog {
+            (Poll::Ready(()), Some(waker))
+        } else {
+            (Poll::Pending, line.wait_for_room(key, backlog, waker))
+        };
+        self.leave(state);
+        wake::let_go(replaced);
+        polled
+    }
+
+    /// Whoever has this key waits for room no more.
+    pub(crate) fn forget_room(&self, channel: R::Channel, queue: usize, key: usize) {
+        let mut state = self.state.lock();
+        let waker = state.line(R::index(channel), queue).forget_room(key);
+        self.leave(state);
+        wake::let_go(waker);
     }
 
     /// Waits until nothing is left in these queues of a channel. One task can wait for each channel.

@@ -70,6 +70,7 @@ impl<R: Ring> State<R> {
         &mut self,
         channel: R::Channel,
         mut work: W,
+        backlog: usize,
     ) -> Begun<R::Ticket> {
         let started = if self.lined > 0 && self.has_line(R::index(channel), work.queue()) {
             Started::Full
@@ -78,7 +79,7 @@ impl<R: Ring> State<R> {
         };
         match started {
             Started::Posted(ticket) => Begun::Posted(ticket),
-            Started::Full => Begun::InLine(self.queue(channel, work)),
+            Started::Full => Begun::InLine(self.queue(channel, work, backlog)),
             Started::Refused(refusal) => Begun::InLine(self.refused(channel, work, refusal)),
         }
     }
@@ -88,10 +89,14 @@ impl<R: Ring> State<R> {
         here.is_some_and(|here| !here.lines[queue].is_empty())
     }
 
-    /// Puts work in line.
+    /// Puts work in line, unless as much is there already.
     #[cold]
     #[inline(never)]
-    fn queue<W: Work<R>>(&mut self, channel: R::Channel, work: W) -> usize {
+    fn queue<W: Work<R>>(&mut self, channel: R::Channel, work: W, backlog: usize) -> usize {
+        let queue = work.queue();
+        if self.line(R::index(channel), queue).len() >= backlog {
+            return self.refused(channel, work, R::full(queue));
+        }
         let key = self.join_line(channel, work.queue(), work.into());
         // What makes room has to be announced; and it may have ended by now.
         self.turn(None);
@@ -323,7 +328,7 @@ impl<R: Ring> State<R> {
     pub(super) fn channel(&mut self, index: usize) -> &mut Channel<R> {
         if index >= self.channels.len() {
             self.channels.resize_with(index + 1, || Channel {
-                lines: [Line::default(); 2],
+                lines: [Line::default(), Line::default()],
                 drained: None,
             });
         }

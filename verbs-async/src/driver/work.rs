@@ -36,6 +36,9 @@ pub(crate) trait Ring {
     /// Takes the outcome of work, if it is known to have ended; polls nothing.
     fn take(&mut self, ticket: Self::Ticket) -> Option<Self::Outcome>;
 
+    /// Why nothing more waits for a place in this queue.
+    fn full(queue: usize) -> Self::Refusal;
+
     /// Whether nothing is in flight in this queue of a channel.
     fn is_idle(&mut self, channel: Self::Channel, queue: usize) -> bool;
 

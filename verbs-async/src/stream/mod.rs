@@ -169,7 +169,7 @@ impl AsyncChannel {
         let receives = self.credits(Queue::Receive).saturating_sub(SPARE.into());
         let depth = in_range("depth", depth.into(), 1, receives)?;
         let depth = u16::try_from(depth).unwrap_or(u16::MAX);
-        ByteStream::new(self, Settings { block_len, depth })
+        ByteStream::new(self.unbounded(), Settings { block_len, depth })
     }
 }
 

@@ -6,6 +6,7 @@
 #[path = "../../../verbs-core/tests/device/harness/allocations.rs"]
 #[expect(dead_code, reason = "here each thread is counted by itself")]
 mod allocations;
+mod backlog;
 mod drained;
 #[path = "../../src/driver/mod.rs"]
 #[expect(dead_code, reason = "the crate also looks at its ring")]

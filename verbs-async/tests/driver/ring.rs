@@ -310,6 +310,8 @@ impl Ring for FakeRing {
         self.0.lock().take(ticket)
     }
 
+    fn full(_queue: usize) {}
+
     fn is_idle(&mut self, channel: usize, queue: usize) -> bool {
         let state = self.0.lock();
         state.free[channel][queue] == state.places

@@ -53,7 +53,7 @@ impl Bench {
     }
 
     pub(crate) fn start_on(&self, channel: usize, work: Work) -> Begun<Ticket> {
-        self.driver.start(channel, work)
+        self.driver.start(channel, work, usize::MAX)
     }
 
     /// A batch of so many in the first queue of the first channel.

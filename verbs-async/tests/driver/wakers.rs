@@ -36,7 +36,7 @@ impl Back {
         let Some(driver) = self.driver.upgrade() else {
             return;
         };
-        let key = driver.start(1, self.card.work(1000, 1));
+        let key = driver.start(1, self.card.work(1000, 1), usize::MAX);
         let mut cx = Context::from_waker(Waker::noop());
         drop(driver.poll::<Outcome>(&key, &mut cx));
         driver.abandon(key);
@@ -390,7 +390,7 @@ fn what_a_waker_does_allocates_nothing_once_the_driver_is_warm() {
     }
     impl Wake for Works {
         fn wake(self: Arc<Self>) {
-            let key = self.driver.start(0, self.card.work(1, 1));
+            let key = self.driver.start(0, self.card.work(1, 1), usize::MAX);
             let mut cx = Context::from_waker(Waker::noop());
             assert!(self.driver.poll::<Outcome>(&key, &mut cx).is_pending());
             assert!(self.card.complete(1));

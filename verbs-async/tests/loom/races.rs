@@ -62,7 +62,7 @@ impl Model {
         Task {
             model: self.clone(),
             id,
-            key: self.driver.start(0, self.card.work(id, 0)),
+            key: self.driver.start(0, self.card.work(id, 0), usize::MAX),
             outcome: None,
             bell: std::sync::Arc::default(),
             asleep: false,

@@ -1,7 +1,9 @@
 //! Groups: what ends when the card, the queue or the notifier does.
 
+use std::sync::Arc;
+
 use verbs_async::verbs_channel::{
-    Channel, DownReason, Outgoing, OwnedBuffer, OwnedWork, TransportError,
+    Channel, DownReason, Outgoing, OwnedBuffer, OwnedWork, Queue, TransportError,
 };
 use verbs_async::{AsyncChannel, AsyncGroup, Error, Operation, verbs_channel};
 use verbs_core::ProtectionDomain;
@@ -270,4 +272,58 @@ fn a_channel_that_finds_no_room_is_given_back_and_joins_later() {
     drop(others);
     let channel = peer.group.join(full.into_given()).unwrap();
     assert!(channel.down_reason().is_none());
+}
+
+#[test]
+fn what_is_begun_beyond_the_backlog_is_rejected_with_its_buffer_until_there_is_room() {
+    let bench = Bench::new();
+    let peer = Peer::new(&bench);
+    peer.group.set_backlog(2);
+    let channel = peer.join();
+    let send = || Task::new(channel.send(peer.buffer()));
+    now(channel.ready(Queue::Send)).unwrap();
+    // Two places, and two in line.
+    let mut sends = [send(), send(), send(), send()];
+    let (rejected, buffer) = send().ends();
+    assert!(rejected.is_err_and(|error| error.is_backpressure()));
+    assert_eq!(buffer.capacity(), 64);
+    let (rejected, works) = now(channel.batch(peer.sends()));
+    assert!(rejected.is_err_and(|error| error.is_backpressure()));
+    assert_eq!(works.len(), 2);
+    now(channel.ready(Queue::Receive)).unwrap();
+    {
+        let mut ready = Task::new(channel.ready(Queue::Send)).waits();
+        drop(Task::new(channel.ready(Queue::Send)).waits());
+        done(posted().first().copied());
+        announce(&bench);
+        assert_eq!(ready.was_woken(), 1);
+        ready.ends().unwrap();
+    }
+    let mut last = send();
+    // The first was done above.
+    for is_done in [1, 0, 0, 0] {
+        done(posted().into_iter().skip(is_done));
+        with(|library| library.posted.clear());
+        announce(&bench);
+    }
+    for send in sends.iter_mut().chain([&mut last]) {
+        assert!(send.ends().0.is_ok());
+    }
+    // One that is down is not ready.
+    channel.shut_down();
+    let down = now(channel.ready(Queue::Send));
+    assert!(matches!(down, Err(Error::Down(DownReason::Closed))));
+}
+
+#[test]
+fn more_buffers_than_the_backlog_are_all_posted_for_incoming_messages() {
+    let bench = Bench::new();
+    let peer = Peer::new(&bench);
+    peer.group.set_backlog(1);
+    let channel = Arc::new(peer.join());
+    let mut incoming = channel.incoming([(); 5].map(|()| peer.buffer()));
+    for round in 0..5 {
+        done(posted().get(round).copied());
+        drop(now(incoming.next()).unwrap().unwrap());
+    }
 }

@@ -1,0 +1,137 @@
+//! The backlog: how much waits in it, and who waits for room.
+
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use crate::driver::Begun;
+use crate::hooks::waker;
+use crate::ring::{End, Ticket};
+use crate::task::{Bell, Bench, bounded};
+
+/// The longest backlog in these tests.
+const BACKLOG: usize = 4;
+
+/// Begins work in the first queue of the first channel.
+fn start(bench: &Bench, id: usize) -> Begun<Ticket> {
+    let work = bench.card.work(id, 0);
+    bench.driver.start(0, work, BACKLOG)
+}
+
+/// Somebody who waits for room in that queue.
+#[derive(Default)]
+struct Waits {
+    key: Option<usize>,
+    bell: Arc<Bell>,
+}
+
+impl Waits {
+    fn poll(&mut self, bench: &Bench) -> Poll<()> {
+        self.poll_with(bench, &Waker::from(Arc::clone(&self.bell)))
+    }
+
+    fn poll_with(&mut self, bench: &Bench, waker: &Waker) -> Poll<()> {
+        let mut cx = Context::from_waker(waker);
+        bench
+            .driver
+            .poll_room(0, 0, BACKLOG, &mut self.key, &mut cx)
+    }
+
+    fn leaves(&self, bench: &Bench) {
+        if let Some(key) = self.key {
+            bench.driver.forget_room(0, 0, key);
+        }
+    }
+}
+
+#[test]
+fn what_is_begun_beyond_the_backlog_is_refused_at_once_with_its_buffer() {
+    let bench = Bench::new(1);
+    let keys: Vec<_> = (0..6).map(|id| start(&bench, id)).collect();
+    assert_eq!(bench.end(keys[5]), Some((5, End::Refused)));
+    assert_eq!(bench.card.gone(), 1);
+    // The other queue has room of its own.
+    let other = bench.driver.start(0, bench.card.work(6, 1), BACKLOG);
+    assert_eq!(bench.posted(), [0, 6]);
+    // One place is one place.
+    bench.complete([0]);
+    assert_eq!(bench.end(keys[0]), Some((0, End::Success)));
+    assert_eq!(bench.posted(), [0, 6, 1]);
+    let last = [7, 8].map(|id| start(&bench, id));
+    assert_eq!(bench.end(last[1]), Some((8, End::Refused)));
+    for id in [1, 2, 3, 4, 7, 6] {
+        bench.complete([id]);
+        bench.driver.announced();
+    }
+    let left = keys[1..5].iter().chain([&other, &last[0]]);
+    assert!(left.copied().all(|key| bench.end(key).is_some()));
+}
+
+#[test]
+fn all_who_wait_for_room_are_woken_when_half_of_the_backlog_is_gone() {
+    let bench = Bench::new(1);
+    let mut waits = [(); 3].map(|()| Waits::default());
+    assert!(waits[0].poll(&bench).is_ready());
+    let keys: Vec<_> = (0..5).map(|id| start(&bench, id)).collect();
+    for waiter in &mut waits {
+        // Twice, as a task may.
+        assert!(waiter.poll(&bench).is_pending());
+        assert!(waiter.poll(&bench).is_pending());
+    }
+    waits[2].leaves(&bench);
+    bench.complete([0]);
+    assert_eq!(waits.each_ref().map(|waiter| waiter.bell.rings()), [0; 3]);
+    bench.complete([1]);
+    assert_eq!(
+        waits.each_ref().map(|waiter| waiter.bell.rings()),
+        [1, 1, 0]
+    );
+    bench.complete([2]);
+    assert_eq!(waits[0].bell.rings(), 1, "it is woken once");
+    assert!(waits[0].poll(&bench).is_ready());
+    // The other finds it full again.
+    let more: Vec<_> = (5..8).map(|id| start(&bench, id)).collect();
+    assert!(waits[1].poll(&bench).is_pending());
+    waits[0].leaves(&bench);
+    bench.driver.abandon(more[0]);
+    bench.driver.abandon(more[1]);
+    assert_eq!(waits[1].bell.rings(), 2, "what is abandoned makes room");
+    waits[1].leaves(&bench);
+    drop(keys);
+}
+
+#[test]
+fn who_waits_for_room_is_woken_when_the_channel_goes_down() {
+    let bench = Bench::new(1);
+    for id in 0..5 {
+        start(&bench, id);
+    }
+    let mut waits = Waits::default();
+    assert!(waits.poll(&bench).is_pending());
+    bench.driver.with(Some(0), |ring| ring.0.lock().give_up());
+    assert_eq!(waits.bell.rings(), 1);
+    assert!(waits.poll(&bench).is_ready());
+}
+
+#[test]
+fn a_waker_that_comes_back_while_its_task_waits_for_room_finds_the_lock_free() {
+    bounded(|| {
+        let bench = Bench::new(1);
+        let driver = Arc::downgrade(&bench.driver);
+        let comes = waker(move |_| {
+            if let Some(driver) = driver.upgrade() {
+                driver.announced();
+            }
+        });
+        let keys: Vec<_> = (0..5).map(|id| start(&bench, id)).collect();
+        let mut waits = [(); 2].map(|()| Waits::default());
+        for waiter in &mut waits {
+            assert!(waiter.poll_with(&bench, &comes).is_pending());
+            assert!(waiter.poll_with(&bench, &comes).is_pending());
+        }
+        waits[0].leaves(&bench);
+        bench.complete([0, 1, 2]);
+        assert!(waits[1].poll_with(&bench, &comes).is_ready());
+        waits[1].leaves(&bench);
+        drop(keys);
+    });
+}
