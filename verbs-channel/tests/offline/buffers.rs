@@ -1,6 +1,7 @@
 //! Blocks and owned buffers: whose they are, where they go, and which part of them is posted.
 
 use std::mem;
+use std::ops::Bound;
 use std::thread;
 
 use verbs_channel::{BufferPool, Channel, Outgoing, OwnedBuffer, OwnedWork, PoolBuffer, Refusal};
@@ -199,4 +200,26 @@ fn buffers_are_pointers_that_go_anywhere() {
     );
     let empty = empty.into_block().unwrap_err().into_region().unwrap_err();
     assert_eq!((empty.len(), empty.capacity()), (0, 0));
+}
+
+#[test]
+fn a_range_is_what_its_bounds_say() {
+    let channel = channel();
+    let mut buffer = OwnedBuffer::from(region(&channel));
+    let start = addr(&buffer);
+    let mut set = |bounds: (Bound<usize>, Bound<usize>)| {
+        let is_set = buffer.set_range(bounds).is_ok();
+        is_set.then(|| (addr(&buffer) - start, buffer.len()))
+    };
+    let (included, excluded, none) = (Bound::Included, Bound::Excluded, Bound::Unbounded);
+    assert_eq!(set((included(2), included(5))), Some((2, 4)));
+    assert_eq!(set((included(2), excluded(5))), Some((2, 3)));
+    assert_eq!(set((excluded(2), included(2))), Some((3, 0)));
+    assert_eq!(set((excluded(2), none)), Some((3, 61)));
+    assert_eq!(set((none, included(0))), Some((0, 1)));
+    assert_eq!(set((none, included(63))), Some((0, 64)));
+    assert_eq!(set((none, included(64))), None);
+    assert_eq!(set((none, included(usize::MAX))), None);
+    assert_eq!(set((excluded(usize::MAX), none)), None);
+    assert_eq!(set((none, none)), Some((0, 64)));
 }

@@ -19,6 +19,7 @@ mod buffers;
 mod card;
 mod driven;
 mod fatal;
+mod fuzz;
 mod gate;
 mod ladder;
 #[expect(dead_code, reason = "verbs-async's tests use all of it")]

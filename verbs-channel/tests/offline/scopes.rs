@@ -3,7 +3,9 @@
 use std::error::Error as StdError;
 
 use verbs_channel::verbs_core::WcStatus;
-use verbs_channel::verbs_core::verbs_sys::{IBV_QPS_ERR, IBV_WC_RETRY_EXC_ERR};
+use verbs_channel::verbs_core::verbs_sys::{
+    IBV_QPS_ERR, IBV_WC_RETRY_EXC_ERR, IBV_WC_SUCCESS, ibv_wc,
+};
 use verbs_channel::{
     Channel, DownReason, Error, Outgoing, Queue, Refusal, ScopeError, TransportError,
 };
@@ -288,4 +290,23 @@ fn a_scope_that_fails_gives_what_was_sent_the_drain_timeout() {
         Err(ScopeError::ClosureError(Error::StaleTicket))
     ));
     assert!(!channel.is_down(), "it was done in time");
+}
+
+#[test]
+fn a_scope_that_fails_gives_its_sends_time_to_complete() {
+    let mut channel = channel();
+    let from = region(&channel);
+    let ended = channel.scope(|scope| {
+        drop(scope.post_send(from.gather_element(..).unwrap()).unwrap());
+        let done = ibv_wc {
+            wr_id: posted()[0],
+            status: IBV_WC_SUCCESS,
+            ..Default::default()
+        };
+        with(|library| library.done_later = Some((5, done)));
+        Err::<(), _>("on purpose")
+    });
+    assert!(matches!(ended, Err(ScopeError::ClosureError("on purpose"))));
+    assert!(!called("ibv_modify_qp") && !called("ibv_destroy_qp"));
+    assert!(channel.is_idle() && !channel.is_down());
 }

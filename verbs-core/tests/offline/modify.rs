@@ -257,3 +257,12 @@ fn reset_prepares_again_with_another_packet_number() {
     qp.to_error().unwrap();
     assert_eq!(qp.query().unwrap().qp_state(), QpState::ERR);
 }
+
+#[test]
+fn a_query_says_whether_the_send_queue_still_drains() {
+    let qp = connected();
+    for is_draining in [true, false] {
+        with(|library| library.sq_draining = is_draining);
+        assert_eq!(qp.query().unwrap().sq_draining(), is_draining);
+    }
+}

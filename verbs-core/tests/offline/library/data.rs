@@ -11,6 +11,8 @@ use super::with;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Posted {
     pub(crate) wr_id: u64,
+    pub(crate) qp_num: u32,
+    pub(crate) is_send: bool,
     pub(crate) opcode: u32,
     pub(crate) send_flags: u32,
     /// Address, length and key of each element.
@@ -47,6 +49,8 @@ pub(super) unsafe extern "C" fn post_send(
                 };
                 Posted {
                     wr_id: wr.wr_id,
+                    qp_num: 0,
+                    is_send: true,
                     opcode: wr.opcode.0,
                     send_flags: wr.send_flags,
                     list: list(wr.sg_list, wr.num_sge),
@@ -117,6 +121,8 @@ unsafe fn post<W>(
             break;
         }
         let mut request = seen(wr);
+        // SAFETY: the caller has it from `ibv_create_qp`.
+        request.qp_num = unsafe { (*qp).qp_num };
         with(|library| library.accepted(qp, is_send, &mut request));
         requests.push(request);
         // SAFETY: it is alive, as the whole chain is.
@@ -139,6 +145,15 @@ pub(super) unsafe extern "C" fn poll_cq(_cq: *mut ibv_cq, room: c_int, wc: *mut 
         library.rooms.push(room);
         if let Some(answer) = library.poll_answer.take() {
             return answer;
+        }
+        match &mut library.done_later {
+            Some((0, done)) => {
+                let done = *done;
+                library.done.push_back(done);
+                library.done_later = None;
+            }
+            Some((polls, _)) => *polls -= 1,
+            None => {}
         }
         let room = usize::try_from(room).unwrap_or(0);
         let count = room.min(library.done.len());

@@ -135,8 +135,16 @@ impl Library {
         }
     }
 
-    /// A queue pair is gone or starts anew: the device forgets what was posted to it.
+    /// A queue pair is gone or starts anew: the device forgets what was posted to it. What has
+    /// completed before is polled later, but its bytes are there.
     pub(super) fn forgotten(&mut self, qp: *mut ibv_qp) {
+        for at in 0..self.done.len() {
+            let done = self.done[at];
+            let mut operations = self.operations.iter();
+            if operations.any(|op| (op.qp, op.wr_id) == (qp.addr(), done.wr_id)) {
+                self.completed(&done);
+            }
+        }
         self.operations
             .retain(|operation| operation.qp != qp.addr());
     }
@@ -154,9 +162,19 @@ pub(crate) fn touch_posted() {
     });
 }
 
-/// How many requests the device may touch the bytes of.
-pub(crate) fn posted_operations() -> usize {
-    with(|library| library.operations.len())
+/// Whether the device has a request of this `wr_id`.
+pub(crate) fn is_in_flight(wr_id: u64) -> bool {
+    with(|library| library.operations.iter().any(|op| op.wr_id == wr_id))
+}
+
+/// Whether the device may touch one of these bytes.
+pub(crate) fn is_posted(bytes: &[u8]) -> bool {
+    let ours = bytes.as_ptr_range();
+    let ours = ours.start.addr() as u64..ours.end.addr() as u64;
+    with(|library| {
+        let mut parts = library.operations.iter().flat_map(|op| &op.parts);
+        parts.any(|(addr, length)| *addr < ours.end && ours.start < addr + *length as u64)
+    })
 }
 
 impl Operation {

@@ -25,7 +25,7 @@ use verbs_core::{
 };
 
 pub(crate) use data::Posted;
-pub(crate) use memory::{posted_operations, touch_posted};
+pub(crate) use memory::{is_in_flight, is_posted, touch_posted};
 pub(crate) use objects::{announce, report};
 
 /// What a thread's library is told, and what it saw.
@@ -48,6 +48,10 @@ pub(crate) struct Library {
     pub(crate) poll_answer: Option<c_int>,
     /// Completions for polls to find.
     pub(crate) done: VecDeque<ibv_wc>,
+    /// A completion that is there for the poll after so many that found nothing of it.
+    pub(crate) done_later: Option<(usize, ibv_wc)>,
+    /// Whether send queues drain, as a query says.
+    pub(crate) sq_draining: bool,
     /// Called with nothing locked before a queue pair is modified, with the state asked for, or
     /// destroyed: such a call takes as long as this does.
     pub(crate) before: Option<Hook>,
@@ -192,6 +196,8 @@ impl Library {
             bad_wr: None,
             poll_answer: None,
             done: VecDeque::new(),
+            done_later: None,
+            sq_draining: false,
             before: None,
             contents: None,
             posted: Vec::new(),

@@ -344,6 +344,7 @@ unsafe extern "C" fn ibv_query_qp(
         unsafe {
             *attr = ibv_qp_attr::default();
             (*attr).qp_state = (*qp).state;
+            (*attr).sq_draining = u8::from(library.sq_draining);
             (*attr).cap = ibv_qp_cap::default();
             *init = ibv_qp_init_attr::default();
         }

@@ -1,0 +1,588 @@
+//! Random safe programs on a device with faults: owned and borrowed buffers, drops, forgets and
+//! panics. Nothing hangs, each buffer comes back once and is not the device's any more, each
+//! operation ends once, and the bytes are those that were sent and received.
+//!
+//! A failure prints the seed of its program. `FUZZ_SEED=N` runs that program alone, `FUZZ_ROUNDS=N`
+//! runs as many programs from there on.
+
+#![expect(
+    clippy::mem_forget,
+    reason = "what is forgotten must not be the device's to write to"
+)]
+
+use std::env;
+use std::mem;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::thread;
+use std::time::Duration;
+
+use verbs_channel::verbs_core::verbs_sys::{
+    IBV_WC_REM_ACCESS_ERR, IBV_WC_SUCCESS, IBV_WC_WR_FLUSH_ERR, ibv_wc, ibv_wc_status,
+};
+use verbs_channel::verbs_core::{MemoryRegion, ProtectionDomain, RemoteMemoryRegion};
+use verbs_channel::{
+    BufferPool, Channel, ChannelGroup, ChannelId, Completed, CreateChannel as _, DownReason,
+    Incoming, Outgoing, OwnedBuffer, OwnedWork, PollStrategy, Ticket, TransportError,
+};
+
+use crate::card::{bounded, pd};
+use crate::library::{assert_all_is_well, is_in_flight, is_posted, touch_posted, with};
+
+#[test]
+fn safe_programs_on_a_device_with_faults() {
+    let number = |name| {
+        env::var(name)
+            .ok()
+            .and_then(|text| text.parse::<u64>().ok())
+    };
+    let seed = number("FUZZ_SEED");
+    let rounds = match (number("FUZZ_ROUNDS"), seed) {
+        (Some(rounds), _) => rounds,
+        (None, Some(_)) => 1,
+        (None, None) if cfg!(miri) => 4,
+        (None, None) => 250,
+    };
+    let first = seed.unwrap_or(0);
+    for seed in first..first + rounds {
+        // A thread has a library of its own.
+        let program = thread::Builder::new().name(format!("FUZZ_SEED={seed}"));
+        let program = program.spawn(move || bounded(|| run(seed))).unwrap();
+        assert!(
+            program.join().is_ok(),
+            "failed: replay it with FUZZ_SEED={seed}"
+        );
+    }
+}
+
+/// One program.
+fn run(seed: u64) {
+    with(|library| library.contents = Some(received));
+    let mut world = World::new(Random(seed));
+    for _ in 0..world.random.below(if cfg!(miri) { 40 } else { 120 }) {
+        world.step();
+        with(|library| assert_eq!(library.wrong, [""; 0]));
+    }
+    world.end();
+}
+
+/// The byte that a device writes.
+fn received(wr_id: u64, at: usize) -> u8 {
+    let [a, b, .., c] = wr_id.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes();
+    a ^ b ^ c ^ at.to_le_bytes()[0]
+}
+
+/// A generator of numbers (`SplitMix64`).
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn below(&mut self, count: usize) -> usize {
+        usize::try_from(self.next() % count as u64).unwrap()
+    }
+
+    fn one_in(&mut self, count: usize) -> bool {
+        self.below(count) == 0
+    }
+}
+
+/// What the device has not completed.
+struct Posted {
+    wr_id: u64,
+    qp_num: u32,
+    is_send: bool,
+    is_signaled: bool,
+    length: u32,
+}
+
+#[derive(Default)]
+struct Card {
+    posted: Vec<Posted>,
+}
+
+impl Card {
+    /// Takes note of what was posted, and whether it is the bytes that the caller sent.
+    fn see(&mut self) {
+        let posted = with(|library| mem::take(&mut library.posted));
+        for posted in posted.into_iter().flatten() {
+            let mark = posted.sent.first().copied();
+            assert!(
+                posted.sent.iter().all(|byte| Some(*byte) == mark),
+                "other bytes"
+            );
+            self.posted.push(Posted {
+                wr_id: posted.wr_id,
+                qp_num: posted.qp_num,
+                is_send: posted.is_send,
+                is_signaled: !posted.is_send || posted.send_flags & 2 != 0,
+                length: posted.list.iter().map(|(_, length, _)| length).sum(),
+            });
+        }
+        // Nothing completes any more on a queue pair that is gone; what has completed is polled.
+        self.posted.retain(|posted| is_in_flight(posted.wr_id));
+    }
+
+    /// Something completes: the first of its queue. After a failure, the rest is flushed.
+    fn complete(&mut self, random: &mut Random) {
+        self.see();
+        if self.posted.is_empty() {
+            return;
+        }
+        let any = &self.posted[random.below(self.posted.len())];
+        let (qp_num, is_send) = (any.qp_num, any.is_send);
+        let is_next = |posted: &Posted| (posted.qp_num, posted.is_send) == (qp_num, is_send);
+        let fails = random.one_in(12);
+        while let Some(at) = self.posted.iter().position(is_next) {
+            let done = self.posted.remove(at);
+            if done.is_signaled || fails {
+                let status = if fails {
+                    IBV_WC_REM_ACCESS_ERR
+                } else {
+                    IBV_WC_SUCCESS
+                };
+                finish(&done, status);
+                break;
+            }
+        }
+        if fails && !random.one_in(4) {
+            self.flush(qp_num);
+        }
+    }
+
+    fn flush(&mut self, qp_num: u32) {
+        for flushed in self.posted.extract_if(.., |posted| posted.qp_num == qp_num) {
+            finish(&flushed, IBV_WC_WR_FLUSH_ERR);
+        }
+    }
+}
+
+fn finish(posted: &Posted, status: ibv_wc_status) {
+    let done = ibv_wc {
+        wr_id: posted.wr_id,
+        qp_num: posted.qp_num,
+        status,
+        byte_len: posted.length,
+        ..Default::default()
+    };
+    with(|library| library.done.push_back(done));
+}
+
+/// An operation on owned buffers whose result has not been taken.
+struct Operation {
+    ticket: Ticket,
+    wr_id: u64,
+    writes: bool,
+    /// Address, length and first byte of each of its buffers.
+    buffers: Vec<(usize, usize, u8)>,
+}
+
+struct World {
+    random: Random,
+    card: Card,
+    pd: ProtectionDomain,
+    pool: BufferPool,
+    group: ChannelGroup,
+    ids: Vec<ChannelId>,
+    operations: Vec<Operation>,
+    marks: u8,
+    leaks: bool,
+}
+
+const SHORT: Duration = Duration::from_millis(1);
+
+impl World {
+    fn new(mut random: Random) -> Self {
+        let pd = pd();
+        let after = random.below(3);
+        let strategy = match random.below(3) {
+            0 => PollStrategy::Spin,
+            1 => PollStrategy::Notify {
+                after: u32::try_from(after).unwrap(),
+            },
+            _ => PollStrategy::default(),
+        };
+        let builder = pd.create_channel().max_send_wr(3).max_recv_wr(2);
+        let builder = builder
+            .timeout(SHORT)
+            .drain_timeout(SHORT)
+            .strategy(strategy);
+        let mut world = Self {
+            random,
+            card: Card::default(),
+            pool: BufferPool::new(&pd, 24, 4).unwrap(),
+            group: builder.group(3).unwrap(),
+            pd,
+            ids: Vec::new(),
+            operations: Vec::new(),
+            marks: 0,
+            leaks: false,
+        };
+        (0..2).for_each(|_| world.join());
+        world
+    }
+
+    fn join(&mut self) {
+        let Ok(member) = self.group.prepare() else {
+            return;
+        };
+        let endpoint = member.endpoint();
+        let Ok(member) = member.handshake(&endpoint) else {
+            return;
+        };
+        if let Ok(id) = self.group.join(member) {
+            self.ids.push(id);
+        }
+    }
+
+    fn id(&mut self) -> Option<ChannelId> {
+        let count = self.ids.len();
+        (count > 0).then(|| self.ids[self.random.below(count)])
+    }
+
+    fn mark(&mut self) -> u8 {
+        self.marks = self.marks.wrapping_add(1);
+        self.marks
+    }
+
+    fn step(&mut self) {
+        match self.random.below(24) {
+            0..6 => self.start(),
+            6..11 => self.card.complete(&mut self.random),
+            11..15 => self.take(),
+            15 => self.scope(),
+            16 => self.block(),
+            17 => self.batch(),
+            18 => self.close(),
+            19 => self.refuse(),
+            20 => self.late(),
+            _ => touch_posted(),
+        }
+        self.card.see();
+    }
+
+    fn buffer(&mut self) -> OwnedBuffer {
+        let mark = self.mark();
+        let mut buffer = match self.pool.take() {
+            Some(block) if self.random.one_in(2) => OwnedBuffer::from(block),
+            _ => OwnedBuffer::from(self.pd.reg_mr(vec![0_u8; 24]).unwrap()),
+        };
+        let start = self.random.below(8);
+        let end = 16 + self.random.below(9);
+        buffer.set_range(start..end).unwrap();
+        buffer.fill(mark);
+        assert!(!is_posted(&buffer), "a buffer that was given away");
+        buffer
+    }
+
+    fn work(&mut self) -> (OwnedWork, bool) {
+        let buffer = self.buffer();
+        let remote = RemoteMemoryRegion::new(0x1000, 64, 77).unwrap();
+        match self.random.below(6) {
+            0 | 1 => (Outgoing::send(buffer).into(), false),
+            2 => (Outgoing::write(buffer, remote).into(), false),
+            3 => (Incoming::read(buffer, remote).into(), true),
+            _ => (OwnedWork::receive(buffer), true),
+        }
+    }
+
+    fn start(&mut self) {
+        let Some(id) = self.id() else { return };
+        let (work, writes) = self.work();
+        let buffers = vec![facts(work.buffer())];
+        let mut channel = self.group.channel(id).unwrap();
+        self.card.see();
+        match channel.start(work) {
+            Ok(ticket) => self.started(ticket, buffers, writes),
+            Err(rejected) => self.is_ours(rejected.into_given().buffer(), &buffers[0]),
+        }
+    }
+
+    fn batch(&mut self) {
+        let Some(id) = self.id() else { return };
+        let count = 1 + self.random.below(3);
+        let works: Vec<OwnedWork> = (0..count)
+            .map(|_| Outgoing::send(self.buffer()).into())
+            .collect();
+        let buffers: Vec<_> = works.iter().map(|work| facts(work.buffer())).collect();
+        let mut channel = self.group.channel(id).unwrap();
+        self.card.see();
+        match channel.start_batch(works) {
+            Ok(ticket) => self.started(ticket, buffers, false),
+            Err(rejected) => {
+                let works = rejected.into_given();
+                assert!(works.len() == count || self.leaks, "work is lost");
+                for (work, facts) in works.iter().zip(&buffers) {
+                    self.is_ours(work.buffer(), facts);
+                }
+            }
+        }
+    }
+
+    fn started(&mut self, ticket: Ticket, buffers: Vec<(usize, usize, u8)>, writes: bool) {
+        let wr_id = with(|library| {
+            let last = library.posted.last().and_then(|chain| chain.last());
+            last.map_or(0, |posted| posted.wr_id)
+        });
+        self.operations.push(Operation {
+            ticket,
+            wr_id,
+            writes,
+            buffers,
+        });
+    }
+
+    /// A buffer came back as it was. An empty one was leaked: a part of its request was posted, and
+    /// the queue pair could not be destroyed.
+    fn is_ours(&self, buffer: &OwnedBuffer, expected: &(usize, usize, u8)) {
+        if buffer.capacity() == 0 {
+            assert!(self.leaks, "a buffer is lost");
+            return;
+        }
+        assert!(!is_posted(buffer), "the device may still touch it");
+        assert_eq!(&facts(buffer), expected);
+        assert!(buffer.iter().all(|byte| *byte == expected.2), "other bytes");
+    }
+
+    fn take(&mut self) {
+        let count = self.operations.len();
+        let chosen = (count > 0).then(|| self.operations[self.random.below(count)].ticket);
+        let taken = match (self.random.below(5), chosen) {
+            (0, Some(ticket)) => self.group.poll(ticket).unwrap(),
+            (1, Some(ticket)) => self.group.take(ticket).unwrap(),
+            (2, _) => self.group.wait_completed(Some(SHORT)),
+            (3, _) => self
+                .group
+                .next_ticket()
+                .and_then(|ticket| self.group.take(ticket).unwrap()),
+            _ => self.group.next_completed(),
+        };
+        if let Some(completed) = taken {
+            self.taken(completed);
+        }
+    }
+
+    fn taken(&mut self, completed: Completed) {
+        let mut operations = self.operations.iter();
+        let at = operations.position(|op| op.ticket == completed.ticket);
+        let operation = self.operations.swap_remove(at.expect("it ends once"));
+        if matches!(completed.result, Err(TransportError::Stuck)) {
+            assert!(completed.buffer.is_none() && completed.batch.is_empty());
+            self.leaks = true;
+            return;
+        }
+        let mut buffers: Vec<OwnedBuffer> = completed.buffer.into_iter().collect();
+        buffers.extend(completed.batch.into_iter().map(OwnedWork::into_buffer));
+        assert_eq!(buffers.len(), operation.buffers.len());
+        for (buffer, expected) in buffers.iter().zip(&operation.buffers) {
+            if !operation.writes {
+                self.is_ours(buffer, expected);
+                continue;
+            }
+            assert!(!is_posted(buffer), "the device may still touch it");
+            let (address, length, _) = *expected;
+            assert_eq!((buffer.as_ptr().addr(), buffer.len()), (address, length));
+            if completed.result.is_ok() {
+                let wr_id = operation.wr_id;
+                let bytes: Vec<u8> = (0..length).map(|at| received(wr_id, at)).collect();
+                assert_eq!(buffer[..], bytes, "other bytes than the device wrote");
+            }
+        }
+        if self.random.one_in(8) {
+            self.leaks = true;
+            mem::forget(buffers);
+        }
+    }
+
+    /// Several operations on borrowed buffers; their handles are dropped, forgotten or waited for,
+    /// and the scope ends well, with an error or with a panic.
+    fn scope(&mut self) {
+        let Some(id) = self.id() else { return };
+        let mark = self.mark();
+        let mut from = region(&self.pd, mark);
+        let mut into = region(&self.pd, 0);
+        let Self {
+            random,
+            card,
+            group,
+            ..
+        } = self;
+        // A queue pair that cannot be destroyed here aborts the process, as it is documented.
+        with(|library| library.refuse.retain(|(verb, _)| *verb != "ibv_destroy_qp"));
+        let mut channel = group.channel(id).unwrap();
+        let ended = catch_unwind(AssertUnwindSafe(|| {
+            let mut parts = into.scatter_element(..).unwrap().chunks_mut(16).unwrap();
+            channel.scope(|scope| {
+                let mut kept = Vec::new();
+                for _ in 0..random.below(6) {
+                    let handle = match (random.below(2), parts.next()) {
+                        (0, Some(part)) => scope.post_receive(part),
+                        _ => scope.post_send(from.gather_element(..).unwrap()),
+                    };
+                    if random.one_in(2) {
+                        card.complete(random);
+                    }
+                    touch_posted();
+                    let Ok(mut handle) = handle else { continue };
+                    match random.below(6) {
+                        0 => drop(handle),
+                        1 => mem::forget(handle),
+                        2 => drop(handle.poll()),
+                        3 => drop(handle.spin_poll()),
+                        _ => kept.push(handle),
+                    }
+                }
+                match random.below(6) {
+                    0 => resume_unwind(Box::new("on purpose")),
+                    1 => return Err(()),
+                    _ => {}
+                }
+                while card.posted.len() > 1 && !random.one_in(6) {
+                    card.complete(random);
+                }
+                Ok(())
+            })
+        }));
+        drop(ended);
+        for ours in [&mut from, &mut into] {
+            assert!(!is_posted(ours), "borrowed still");
+            ours.fill(7);
+        }
+    }
+
+    /// A blocking call, which ends in time.
+    fn block(&mut self) {
+        let Some(id) = self.id() else { return };
+        let mark = self.mark();
+        let mut ours = region(&self.pd, mark);
+        with(|library| library.refuse.retain(|(verb, _)| *verb != "ibv_destroy_qp"));
+        let mut channel = self.group.channel(id).unwrap();
+        let ended = match self.random.below(2) {
+            0 => channel.send(ours.gather_element(..).unwrap()),
+            _ => channel.receive(ours.scatter_element(..).unwrap()).map(drop),
+        };
+        drop(ended);
+        assert!(!is_posted(&ours), "borrowed still");
+        ours.fill(7);
+    }
+
+    /// A channel ends, and perhaps another takes its place.
+    fn close(&mut self) {
+        let Some(id) = self.id() else { return };
+        if self.random.one_in(3) {
+            self.refuse();
+        }
+        match self.random.below(4) {
+            0 => self.group.channel(id).unwrap().shut_down(),
+            1 => self.group.channel(id).unwrap().give_up(DownReason::Closed),
+            2 => self.group.channel(id).unwrap().abort(),
+            _ => {
+                self.group.remove(id).unwrap();
+                self.ids.retain(|other| *other != id);
+            }
+        }
+        if self.ids.len() < 2 || self.random.one_in(2) {
+            self.join();
+        }
+    }
+
+    /// A fault that some call will meet.
+    fn refuse(&mut self) {
+        let errno = [libc::EIO, -libc::ENOMEM, libc::EINVAL][self.random.below(3)];
+        let is_named = self.random.one_in(2);
+        let at = self.random.below(3);
+        match self.random.below(6) {
+            0 => with(|library| library.poll_answer = Some(-2)),
+            1 => with(|library| library.refuse_post = Some((at, errno, is_named))),
+            2 => with(|library| {
+                library.refuse_post = Some((at, errno, true));
+                library.bad_wr = Some(0xdead_0000);
+            }),
+            3 => with(|library| library.refuse.push(("ibv_modify_qp", libc::EIO))),
+            4 => {
+                self.leaks = true;
+                with(|library| library.refuse.push(("ibv_dereg_mr", libc::EBUSY)));
+            }
+            _ => {
+                self.leaks = true;
+                with(|library| library.refuse.push(("ibv_destroy_qp", libc::EBUSY)));
+            }
+        }
+    }
+
+    /// Completions that nothing waits for: of queue pairs that are gone, and of none.
+    fn late(&mut self) {
+        let wr_id = self.random.next();
+        let qp_num = 0;
+        let (is_send, is_signaled, length) = (true, true, 8);
+        let none = Posted {
+            wr_id,
+            qp_num,
+            is_send,
+            is_signaled,
+            length,
+        };
+        finish(&none, IBV_WC_SUCCESS);
+        self.card.complete(&mut self.random);
+    }
+
+    /// Everything ends, and comes back.
+    fn end(mut self) {
+        if self.random.one_in(10) {
+            // Nothing is given back, and nothing is freed.
+            mem::forget(self.group);
+            touch_posted();
+            return;
+        }
+        self.group.give_up(DownReason::Closed);
+        while let Some(completed) = self.group.next_completed() {
+            self.taken(completed);
+        }
+        // Some were named already.
+        for ticket in self
+            .operations
+            .iter()
+            .map(|op| op.ticket)
+            .collect::<Vec<_>>()
+        {
+            let completed = self.group.take(ticket).unwrap();
+            self.taken(completed.expect("everything has ended"));
+        }
+        touch_posted();
+        let Self { leaks, .. } = self;
+        drop(self);
+        touch_posted();
+        if leaks {
+            // What was leaked keeps its parents, which cannot be destroyed then.
+            with(|library| {
+                let is_wrong = |wrong: &String| !wrong.contains("before its child's end");
+                assert!(!library.wrong.iter().any(is_wrong), "{:?}", library.wrong);
+            });
+        } else {
+            assert_all_is_well();
+        }
+    }
+}
+
+fn facts(buffer: &OwnedBuffer) -> (usize, usize, u8) {
+    (buffer.as_ptr().addr(), buffer.len(), buffer[0])
+}
+
+fn region(pd: &ProtectionDomain, mark: u8) -> MemoryRegion<Vec<u8>> {
+    pd.reg_mr(vec![mark; 64]).unwrap()
+}
+
+/// A channel alone: it is dropped or forgotten in the middle of what it does.
+#[test]
+fn a_channel_that_is_forgotten_gives_nothing_back() {
+    let pd = pd();
+    let prepared = Channel::builder(&pd).max_recv_wr(2).build().unwrap();
+    let mut channel = crate::card::connected(prepared);
+    let _ticket = channel.start_receive(region(&pd, 0)).unwrap();
+    mem::forget(channel);
+    touch_posted();
+}
