@@ -1,5 +1,6 @@
 //! Code that is not this crate's, wakers and the log: what panics there goes no further.
 
+use std::cell::Cell;
 use std::fmt;
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -13,6 +14,36 @@ pub(crate) fn all(wakers: impl IntoIterator<Item = Waker>) {
     }
     if panicked > 0 {
         say(format_args!("wakers of {panicked} tasks panicked"));
+    }
+}
+
+thread_local! {
+    static HELD: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Until this is dropped, drivers wake nobody on this thread: what is due stays with the driver.
+///
+/// For code that uses a driver under a lock of its own. After unlocking it calls the driver's
+/// `settle`.
+#[must_use]
+pub(crate) struct Held {
+    before: bool,
+}
+
+/// Holds wake-ups back on this thread.
+pub(crate) fn hold() -> Held {
+    let before = HELD.replace(true);
+    Held { before }
+}
+
+/// Whether wake-ups are held back on this thread.
+pub(crate) fn are_held() -> bool {
+    HELD.get()
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        HELD.set(self.before);
     }
 }
 

@@ -151,6 +151,7 @@ impl<R: Ring> Driver<R> {
         look(&mut self.state.lock().ring)
     }
 
+<<<<<<< HEAD
     /// Waits until less than `backlog` is in line for a channel's queue. Who waits has a key, and
     /// [leaves](Self::forget_room) with it.
     pub(crate) fn poll_room(
@@ -180,6 +181,12 @@ impl<R: Ring> Driver<R> {
         let waker = state.line(R::index(channel), queue).forget_room(key);
         self.leave(state);
         wake::let_go(waker);
+=======
+    /// Does what became due while this thread [held](wake::hold) wake-ups back.
+    pub(crate) fn settle(&self) {
+        let state = self.state.lock();
+        self.leave(state);
+>>>>>>> d30408f (wip stream)
     }
 
     /// Waits until nothing is left in these queues of a channel. One task can wait for each channel.
@@ -257,6 +264,10 @@ impl<R: Ring> Driver<R> {
 
     #[inline(never)]
     fn leave_slowly(&self, mut state: MutexGuard<'_, State<R>>) {
+        if wake::are_held() {
+            // It stays due: whoever unlocks next does it, and this thread in `settle`.
+            return;
+        }
         if state.wanted > 0 {
             state.notice_all();
         }

@@ -20,6 +20,7 @@ mod noted;
 mod ring;
 mod task;
 #[path = "../../src/wake.rs"]
+#[expect(dead_code, reason = "nobody holds wake-ups back here")]
 mod wake;
 mod wakers;
 
