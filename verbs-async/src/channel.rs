@@ -276,6 +276,10 @@ impl AsyncChannel {
             .see(|ring| ring.group.channel(self.at).ok()?.endpoint().copied())
     }
 
+    pub(crate) const fn group(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
     fn driver(&self) -> &Driver<Channels> {
         &self.shared.driver
     }

@@ -170,7 +170,7 @@ pub use incoming::{IncomingMessages, Message};
 #[doc(inline)]
 pub use notifier::CqNotifier;
 pub use operation::{Batch, Operation};
-pub use stream::{ByteStream, StreamError};
+pub use stream::{ByteStream, OwnedReadHalf, OwnedWriteHalf, ReuniteError, StreamError};
 pub use verbs_channel;
 
 /// The README's example is compiled with the doctests.

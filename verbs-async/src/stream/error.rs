@@ -15,19 +15,19 @@ use crate::Error;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StreamError {
-    /// It dropped its stream without a shutdown: whatever it had still to say is not said. An
-    /// [`io::ErrorKind::ConnectionReset`].
-    #[error("the peer dropped its stream without a shutdown")]
+    /// It dropped its stream without reading all that was sent to it, or aborted it; or it has
+    /// dropped its stream and something more is written. An [`io::ErrorKind::ConnectionReset`].
+    #[error("the peer has dropped its stream")]
     Reset,
-    /// Its first message is none of this protocol's: it uses the channel for something else. An
+    /// Its first message is not one of this protocol: it uses the channel for something else. An
     /// [`io::ErrorKind::InvalidData`], as all that follow.
-    #[error("the peer's end of the channel is no byte stream")]
+    #[error("the peer's end of the channel is not a byte stream")]
     NotAStream,
-    /// It speaks another version of the protocol.
-    #[error("the peer speaks version {0} of the stream's protocol, this side version {VERSION}")]
+    /// It uses another version of the protocol.
+    #[error("the peer uses version {0} of the stream's protocol, this side version {VERSION}")]
     Version(u32),
-    /// Its settings make no sense.
-    #[error("the peer claims to have {depth} blocks of {block_len} bytes")]
+    /// Its settings are invalid.
+    #[error("the peer announces {depth} blocks of {block_len} bytes")]
     Settings {
         /// Bytes in a block.
         block_len: u32,

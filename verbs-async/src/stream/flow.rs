@@ -1,193 +1,461 @@
-//! What goes on in a stream: what arrives, what was sent, and who waits for which.
+//! What goes on in a stream: its operations, and what both halves share.
 
+use std::collections::VecDeque;
+use std::fmt;
 use std::future::Future as _;
 use std::io;
+use std::mem;
+use std::ops::Range;
 use std::pin::Pin;
-use std::task::{Context, Poll, Wake as _, ready};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::{Duration, Instant};
 
 use verbs_channel::verbs_core::{WcOpcode, WorkSuccess};
-use verbs_channel::{Outgoing, OwnedBuffer};
+use verbs_channel::{Outgoing, OwnedBuffer, Queue};
 
+use super::SPARE;
 use super::error::{Failure, StreamError};
-use super::protocol::Heard;
+use super::keeper::{self, Kept};
+use super::machine::{self, Block, Machine, Send, Sent};
+use super::protocol::Protocol;
+use super::tasks::{Event, Half, Tasks};
 use super::wire::Settings;
-use super::{ByteStream, Sent};
+use crate::channel::AsyncChannel;
+use crate::group;
+use crate::operation::Operation;
+use crate::sync::Mutex;
+use crate::wake;
 
-impl ByteStream {
-    /// Waits until there is something to read: `true`, or `false` at the end.
-    pub(super) fn poll_readable(&mut self, cx: &Context<'_>) -> Poll<io::Result<bool>> {
-        if !self.arrived.is_empty() {
-            return Poll::Ready(Ok(true));
-        }
-        self.tasks.reader.set(cx.waker());
-        if self.drive() {
-            self.tasks.writer.wake_by_ref();
-        }
-        if !self.arrived.is_empty() {
-            return Poll::Ready(Ok(true));
-        }
-        if self.protocol.fin_was_heard() {
-            return Poll::Ready(Ok(false));
-        }
-        match (self.receive_failure, self.send_failure) {
-            (None, _) => Poll::Pending,
-            // What took the channel down is not the receives, which are only flushed then.
-            (Some(Failure::Transport(_)), Some(first)) => Poll::Ready(Err(first.into())),
-            (Some(failure), _) => Poll::Ready(Err(failure.into())),
-        }
+/// Bytes for the reader.
+pub(super) type Segment = machine::Segment<OwnedBuffer>;
+
+/// What the halves of a stream share; what is left of it lingers when they are dropped.
+pub(super) struct Shared {
+    state: Mutex<State>,
+    pub(super) tasks: Tasks,
+    group: Arc<group::Shared>,
+}
+
+/// Which only the lock's holder has. No waker is woken, cloned or dropped under it.
+pub(super) struct State {
+    machine: Machine<OwnedBuffer>,
+    /// `None` once the stream has ended.
+    channel: Option<AsyncChannel>,
+    /// Posted, in that order.
+    receives: VecDeque<Operation>,
+    /// In flight, in that order.
+    sends: VecDeque<(Sent, Operation)>,
+    /// Why nothing can be received any more, and why nothing can be sent.
+    receive_failure: Option<Failure>,
+    send_failure: Option<Failure>,
+    on_arrival: Waker,
+    on_sent: Waker,
+    /// What is to be sent waits for what is in flight.
+    is_urgent: Arc<AtomicBool>,
+    linger: Duration,
+    /// Names what lingers.
+    lingers: Option<keeper::Key>,
+    is_read: bool,
+    is_written: bool,
+}
+
+/// What is left of a stream that has ended: dropped where nothing is locked.
+type Remains = (
+    Option<AsyncChannel>,
+    VecDeque<Operation>,
+    VecDeque<(Sent, Operation)>,
+);
+
+impl Shared {
+    pub(super) fn new(
+        channel: AsyncChannel,
+        ours: Settings,
+        blocks: Vec<OwnedBuffer>,
+    ) -> Arc<Self> {
+        let is_urgent = Arc::<AtomicBool>::default();
+        let shared = Arc::new_cyclic(|shared| Self {
+            group: Arc::clone(channel.group()),
+            tasks: Tasks::new(Arc::clone(&is_urgent)),
+            state: Mutex::new(State::new(channel, ours, blocks, is_urgent, shared)),
+        });
+        // From here on it is known when something arrives.
+        shared.run(State::drive);
+        shared
     }
 
-    /// What has arrived and can be read at once, without what comes in the next message.
-    pub(super) fn unread(&self) -> &[u8] {
-        let first = self.arrived.front().map_or(&[][..], |block| block);
-        first.get(self.read..).unwrap_or_default()
+    /// Does something to the state; then wakes, where nothing is locked, those of other operations
+    /// that were found to be done.
+    pub(super) fn run<T>(&self, what: impl FnOnce(&mut State) -> T) -> T {
+        let held = wake::hold();
+        let mut state = self.state.lock();
+        let value = what(&mut state);
+        drop(state);
+        drop(held);
+        self.group.driver.settle();
+        value
     }
 
-    /// So much of it has been read.
-    pub(super) fn consume(&mut self, count: usize) {
-        let left = self.unread().len();
-        self.read += count.min(left);
-        if count < left || left == 0 {
-            return;
-        }
-        self.read = 0;
-        if let Some(block) = self.arrived.pop_front() {
-            self.post(block);
-            self.protocol.consumed();
-            self.give_credit();
-        }
-    }
-
-    /// Waits until something can be written, and writes as much as `fill` puts into a message.
-    pub(super) fn poll_write_with(
-        &mut self,
+    /// Polls for the task of one half.
+    pub(super) fn poll<T>(
+        &self,
+        half: Half,
         cx: &Context<'_>,
+        what: impl FnOnce(&mut State) -> Poll<T>,
+    ) -> Poll<T> {
+        self.tasks.begin(half, cx.waker());
+        let (polled, mut found) = self.run(|state| {
+            let polled = what(state);
+            (polled, state.found())
+        });
+        // What concerns the half itself is in what it returns.
+        found[half as usize] = false;
+        self.tasks.found(found);
+        let ready = polled.is_ready().then_some(half);
+        self.tasks.end(ready, Some(cx.waker()));
+        polled
+    }
+
+    /// The next bytes for the reader, without waiting; those that it is done with come back.
+    pub(super) fn next(&self, read: Option<Segment>, waker: Option<&Waker>) -> Option<Segment> {
+        self.tasks.enter();
+        let next = self.run(|state| state.next(read));
+        self.tasks.end(None, waker);
+        next
+    }
+
+    /// Drives it for nobody's poll.
+    pub(super) fn drive(self: &Arc<Self>) {
+        let (found, ended) = self.run(|state| {
+            state.drive();
+            (state.found(), state.take_if_over())
+        });
+        self.tasks.found(found);
+        self.bury(ended);
+    }
+
+    /// A half is dropped; with the second the stream is.
+    pub(super) fn let_go(self: &Arc<Self>, half: Half, unread: bool) {
+        self.tasks.forget(half);
+        let (found, ended) = self.run(|state| {
+            match half {
+                Half::Read => {
+                    state.is_read = false;
+                    state.machine.discard(unread);
+                }
+                Half::Write => {
+                    state.is_written = false;
+                    state.machine.want_fin();
+                }
+            }
+            if !state.is_read && !state.is_written {
+                state.machine.drop_stream();
+            }
+            state.drive();
+            let mut ended = state.take_if_over();
+            if !state.is_read && !state.is_written && state.channel.is_some() {
+                ended = self.linger(state);
+            }
+            (state.found(), ended)
+        });
+        self.tasks.found(found);
+        self.bury(ended);
+    }
+
+    /// Has the keeper drive what was dropped, for as long as it lingers.
+    fn linger(self: &Arc<Self>, state: &mut State) -> Option<Remains> {
+        if state.linger > Duration::ZERO {
+            let kept: Arc<dyn Kept> = Arc::<Self>::clone(self);
+            let now = Instant::now();
+            let until = now.checked_add(state.linger);
+            let until = until.unwrap_or_else(|| now + FOREVER);
+            state.lingers = keeper::linger(kept, until);
+        }
+        if state.lingers.is_some() {
+            return None;
+        }
+        state.send_reset();
+        Some(state.take())
+    }
+
+    /// Ends it at once; the peer learns of it if that can be had without waiting.
+    pub(super) fn abort(&self) {
+        let remains = self.run(|state| {
+            state.send_reset();
+            state.take()
+        });
+        drop(remains);
+    }
+
+    /// Whether nothing can be sent any more.
+    pub(super) fn is_down(&self) -> bool {
+        self.tasks.enter();
+        let (is_down, found) = self.run(|state| {
+            state.drive();
+            (state.is_down(), state.found())
+        });
+        self.tasks.found(found);
+        self.tasks.end(None, None);
+        is_down
+    }
+
+    fn bury(&self, ended: Option<Remains>) {
+        if let Some(ended) = ended {
+            let lingered = self.run(|state| state.lingers.take());
+            drop(ended);
+            lingered.map(keeper::release);
+        }
+    }
+}
+
+impl Kept for Shared {
+    fn drive(self: Arc<Self>) {
+        self.tasks.kicked();
+        Self::drive(&self);
+    }
+
+    fn expire(self: Arc<Self>) {
+        self.abort();
+    }
+}
+
+/// Wakes the tasks of a stream.
+struct Signal {
+    stream: Weak<Shared>,
+    event: Event,
+}
+
+impl Wake for Signal {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        let Some(stream) = self.stream.upgrade() else {
+            return;
+        };
+        if let Some(at) = stream.tasks.happened(self.event) {
+            let stream: Weak<Shared> = Weak::clone(&self.stream);
+            keeper::drive(stream, at);
+        }
+    }
+}
+
+impl State {
+    fn new(
+        channel: AsyncChannel,
+        ours: Settings,
+        mut blocks: Vec<OwnedBuffer>,
+        is_urgent: Arc<AtomicBool>,
+        stream: &Weak<Shared>,
+    ) -> Self {
+        let signal = |event| {
+            let stream = Weak::clone(stream);
+            Waker::from(Arc::new(Signal { stream, event }))
+        };
+        // Whatever is sent has a place in the queue: nothing stands in line.
+        let max_sends = channel.credits(Queue::Send).max(1);
+        let max_sends = usize::try_from(max_sends).unwrap_or(usize::MAX);
+        let receives = usize::from(ours.depth) + usize::from(SPARE);
+        let to_receive = blocks.split_off(blocks.len().saturating_sub(receives));
+        let hello = blocks.pop();
+        let mut machine = Machine::new(ours, blocks, max_sends);
+        machine.to_post().extend(to_receive);
+        let mut state = Self {
+            machine,
+            channel: Some(channel),
+            receives: VecDeque::with_capacity(receives),
+            sends: VecDeque::with_capacity(max_sends.min(2 * receives)),
+            receive_failure: None,
+            send_failure: None,
+            on_arrival: signal(Event::Arrival),
+            on_sent: signal(Event::Sent),
+            is_urgent,
+            linger: LINGER,
+            lingers: None,
+            is_read: true,
+            is_written: true,
+        };
+        state.post();
+        state.send_hello(hello, ours);
+        state
+    }
+
+    /// Takes in what has arrived and what has been sent, and sends what it can after that.
+    ///
+    /// The tasks are woken when there is more: of each queue, the oldest operation has their waker.
+    pub(super) fn drive(&mut self) {
+        self.take_arrivals();
+        self.take_sent();
+        self.send_all();
+    }
+
+    /// The next bytes for the reader; those that it is done with come back.
+    fn next(&mut self, read: Option<Segment>) -> Option<Segment> {
+        if let Some(read) = read {
+            self.give_back(read);
+            self.send_all();
+        }
+        self.machine.next_segment()
+    }
+
+    /// The reader is done with these.
+    pub(super) fn give_back(&mut self, read: Segment) {
+        self.machine.give_back(read);
+        self.post();
+    }
+
+    /// Waits until there is something to read; `None` at the end.
+    pub(super) fn poll_next(&mut self) -> Poll<io::Result<Option<Segment>>> {
+        let mut next = self.machine.next_segment();
+        if next.is_none() {
+            self.drive();
+            next = self.machine.next_segment();
+        }
+        if next.is_some() || self.machine.protocol().fin_was_received() {
+            return Poll::Ready(Ok(next));
+        }
+        match self.receive_failure.and(self.failure()) {
+            Some(failure) => Poll::Ready(Err(failure.into())),
+            None => Poll::Pending,
+        }
+    }
+
+    /// Waits until something can be written, and writes as much as `fill` puts into a block.
+    pub(super) fn poll_write(
+        &mut self,
         fill: impl FnOnce(&mut [u8]) -> usize,
     ) -> Poll<io::Result<usize>> {
-        if self.protocol.fin_was_sent() {
+        if self.machine.fin_is_wanted() {
             let kind = io::ErrorKind::BrokenPipe;
             let error = io::Error::new(kind, "the stream was shut down for writing");
             return Poll::Ready(Err(error));
         }
-        self.drive_to_write(cx);
+        self.drive();
         if let Some(failure) = self.failure() {
             return Poll::Ready(Err(failure.into()));
         }
-        let room = self.protocol.room();
-        if room == 0 {
-            return Poll::Pending;
-        }
-        let Some(mut block) = self.free.pop() else {
+        let Some(filled) = self.machine.write(fill) else {
             return Poll::Pending;
         };
-        let room = room.min(block.capacity());
-        set_len(&mut block, room);
-        let filled = fill(&mut block).min(room);
-        if filled == 0 {
-            self.free.push(block);
-            return Poll::Ready(Ok(0));
-        }
-        set_len(&mut block, filled);
-        let imm_data = self.protocol.data();
-        self.data_in_flight += 1;
-        self.send(Sent::Data, block, imm_data);
+        self.send_all();
         Poll::Ready(Ok(filled))
     }
 
     /// Waits until all that was written has arrived.
-    pub(super) fn poll_arrived(&mut self, cx: &Context<'_>) -> Poll<io::Result<()>> {
-        self.drive_to_write(cx);
-        if self.data_in_flight == 0 {
+    pub(super) fn poll_flush(&mut self) -> Poll<io::Result<()>> {
+        self.machine.push();
+        self.drive();
+        if self.machine.has_arrived() {
             return Poll::Ready(Ok(()));
         }
         match self.failure() {
+            // Its reader has had all of it.
+            Some(_) if self.machine.is_seen() == Some(true) => Poll::Ready(Ok(())),
             Some(failure) => Poll::Ready(Err(failure.into())),
             None => Poll::Pending,
         }
     }
 
-    /// Says that nothing more will be written, and waits until that has arrived.
-    pub(super) fn poll_end(&mut self, cx: &Context<'_>) -> Poll<io::Result<()>> {
-        if !self.protocol.fin_was_sent() && self.failure().is_none() {
-            let imm_data = self.protocol.fin();
-            self.send(Sent::Fin, OwnedBuffer::empty(), imm_data);
-        }
-        let arrived = ready!(self.poll_arrived(cx));
-        if self.fin_arrived {
-            return Poll::Ready(Ok(()));
-        }
-        match self.failure() {
-            // A peer that has read everything, or will, and has said its own end, may be gone.
-            Some(_) if arrived.is_ok() && self.protocol.fin_was_heard() => Poll::Ready(Ok(())),
-            Some(failure) => Poll::Ready(Err(failure.into())),
-            None => Poll::Pending,
+    /// Ends the data, and waits until the peer's stream has confirmed that.
+    pub(super) fn poll_end(&mut self) -> Poll<io::Result<()>> {
+        self.machine.want_fin();
+        self.drive();
+        let failure = self.failure();
+        match (failure, self.machine.is_seen()) {
+            (Some(Failure::Peer(StreamError::Reset)), Some(true))
+                if self.machine.protocol().peer_has_closed() =>
+            {
+                Poll::Ready(Ok(()))
+            }
+            (Some(Failure::Peer(error)), _) => Poll::Ready(Err(error.into())),
+            (_, Some(true)) => Poll::Ready(Ok(())),
+            (_, Some(false)) => Poll::Ready(Err(StreamError::Reset.into())),
+            (Some(failure), None) => Poll::Ready(Err(failure.into())),
+            (None, None) => Poll::Pending,
         }
     }
 
     /// Why nothing can be written any more.
     pub(super) fn failure(&self) -> Option<Failure> {
-        self.send_failure.or(self.receive_failure)
-    }
-
-    /// [Drives](Self::drive) for the task that writes.
-    fn drive_to_write(&mut self, cx: &Context<'_>) {
-        self.tasks.writer.set(cx.waker());
-        if self.drive() {
-            self.tasks.reader.wake_by_ref();
+        if self.machine.protocol().peer_has_closed() {
+            return Some(Failure::Peer(StreamError::Reset));
+        }
+        match (self.receive_failure, self.send_failure) {
+            (Some(peer @ Failure::Peer(_)), _) => Some(peer),
+            // What took the channel down is not the receives, which are only flushed then.
+            (_, Some(first)) => Some(first),
+            (received, None) => received,
         }
     }
 
-    /// Takes in what has arrived and what has been sent; says what it can after that. Whether there
-    /// was something: nobody else hears of it, so the other task has to be woken.
-    ///
-    /// The tasks are woken when there is more: of each queue, the oldest operation has their waker.
-    pub(super) fn drive(&mut self) -> bool {
-        let has_arrived = self.take_arrivals();
-        let was_sent = self.take_sent();
-        self.give_credit();
-        has_arrived || was_sent
+    fn is_down(&self) -> bool {
+        let is_down = self.channel.as_ref().is_none_or(AsyncChannel::is_down);
+        is_down || self.failure().is_some()
     }
 
-    fn take_arrivals(&mut self) -> bool {
-        let mut any = false;
+    pub(super) const fn set_linger(&mut self, linger: Duration) {
+        self.linger = linger;
+    }
+
+    /// What the reader's and the writer's task may wait for was found.
+    fn found(&mut self) -> [bool; 2] {
+        self.machine.take_changed()
+    }
+
+    fn take_if_over(&mut self) -> Option<Remains> {
+        let is_dropped = !self.is_read && !self.is_written;
+        let is_over = is_dropped && (self.machine.is_over() || self.failure().is_some());
+        (is_over && self.channel.is_some()).then(|| self.take())
+    }
+
+    fn take(&mut self) -> Remains {
+        let (receives, sends) = (mem::take(&mut self.receives), mem::take(&mut self.sends));
+        (self.channel.take(), receives, sends)
+    }
+
+    fn take_arrivals(&mut self) {
         while self.receive_failure.is_none()
             && let Some(receive) = self.receives.front_mut()
         {
-            let mut cx = Context::from_waker(&self.tasks.on_arrival);
+            let mut cx = Context::from_waker(&self.on_arrival);
             let Poll::Ready((result, block)) = Pin::new(receive).poll(&mut cx) else {
                 break;
             };
-            any = true;
             drop(self.receives.pop_front());
-            match result {
+            let arrived = match result {
                 Ok(success) => self.take_arrival(success, block),
-                Err(error) => self.receive_failure = Some(error.into()),
+                Err(error) => Err(error.into()),
+            };
+            if let Err(failure) = arrived {
+                self.receive_failure = Some(failure);
+                self.machine.fail();
             }
         }
-        any
+        self.post();
     }
 
-    fn take_arrival(&mut self, success: WorkSuccess, mut block: OwnedBuffer) {
-        set_len(
-            &mut block,
-            success.byte_len().try_into().unwrap_or(usize::MAX),
-        );
-        let heard = if success.opcode() == WcOpcode::RECV {
-            self.protocol.hear(success.imm_data(), &block)
+    fn take_arrival(
+        &mut self,
+        success: WorkSuccess,
+        mut block: OwnedBuffer,
+    ) -> Result<(), Failure> {
+        let len = success.byte_len().try_into().unwrap_or(usize::MAX);
+        Block::set_range(&mut block, 0..len);
+        let received = if success.opcode() == WcOpcode::RECV {
+            self.machine.receive(success.imm_data(), block)
         } else {
             Err(StreamError::Protocol("a write in place of a message"))
         };
-        match heard {
-            Ok(Heard::Data) => self.arrived.push_back(block),
-            Ok(Heard::Nothing) => self.post(block),
-            Err(error) => self.receive_failure = Some(Failure::Peer(error)),
-        }
+        received.map_err(Failure::Peer)
     }
 
+    /// Whether there was something.
     fn take_sent(&mut self) -> bool {
         let mut any = false;
         while let Some((_, send)) = self.sends.front_mut() {
-            let mut cx = Context::from_waker(&self.tasks.on_sent);
+            let mut cx = Context::from_waker(&self.on_sent);
             let Poll::Ready((result, block)) = Pin::new(send).poll(&mut cx) else {
                 break;
             };
@@ -195,14 +463,11 @@ impl ByteStream {
                 break;
             };
             any = true;
-            if block.capacity() > 0 {
-                self.free.push(block);
-            }
-            match (result, sent) {
-                (Ok(_), Sent::Data) => self.data_in_flight -= 1,
-                (Ok(_), Sent::Fin) => self.fin_arrived = true,
-                (Ok(_), Sent::Other) => {}
-                (Err(error), _) => {
+            let block = (block.capacity() > 0).then_some(block);
+            match result {
+                Ok(_) => self.machine.sent(sent, block),
+                Err(error) => {
+                    self.machine.not_sent(block);
                     self.send_failure.get_or_insert_with(|| error.into());
                 }
             }
@@ -210,40 +475,92 @@ impl ByteStream {
         any
     }
 
-    fn give_credit(&mut self) {
-        if self.failure().is_none()
-            && let Some(imm_data) = self.protocol.credit()
-        {
-            self.send(Sent::Other, OwnedBuffer::empty(), imm_data);
+    /// Sends whatever may be sent.
+    fn send_all(&mut self) {
+        loop {
+            while self.failure().is_none()
+                && let Some(send) = self.machine.next_send()
+            {
+                self.send(send);
+            }
+            let waits = self.failure().is_none() && self.machine.waits_for_sends();
+            self.is_urgent.store(waits, Ordering::Relaxed);
+            // What was sent just now has no waker yet, or is done by now.
+            if !waits || !self.take_sent() {
+                return;
+            }
         }
     }
 
-    pub(super) fn say_hello(&mut self, ours: Settings) {
-        let Some(mut block) = self.free.pop() else {
+    fn send_hello(&mut self, block: Option<OwnedBuffer>, ours: Settings) {
+        let Some(mut block) = block else {
             return;
         };
         let hello = ours.encode();
-        set_len(&mut block, hello.len());
+        Block::set_range(&mut block, 0..hello.len());
         block.copy_from_slice(&hello);
-        let imm_data = self.protocol.hello();
-        self.send(Sent::Other, block, imm_data);
+        self.send(Send {
+            what: Sent::Other,
+            imm_data: Protocol::hello(),
+            block: Some(block),
+        });
     }
 
-    fn send(&mut self, what: Sent, block: OwnedBuffer, imm_data: u32) {
-        let send = self.channel.run(Outgoing::send(block).immediate(imm_data));
-        self.sends.push_back((what, send));
+    /// The stream is aborted.
+    fn send_reset(&mut self) {
+        if self.failure().is_none()
+            && let Some(reset) = self.machine.reset()
+        {
+            self.send(reset);
+        }
     }
 
-    pub(super) fn post(&mut self, mut block: OwnedBuffer) {
-        let capacity = block.capacity();
-        set_len(&mut block, capacity);
-        self.receives.push_back(self.channel.receive(block));
+    fn send(&mut self, send: Send<OwnedBuffer>) {
+        if let Some(channel) = &self.channel {
+            let block = send.block.unwrap_or_default();
+            let request = Outgoing::send(block).immediate(send.imm_data);
+            self.sends.push_back((send.what, channel.run(request)));
+        }
+    }
+
+    /// Posts the receives of blocks that are free again.
+    fn post(&mut self) {
+        if let Some(channel) = &self.channel {
+            for mut block in self.machine.to_post().drain(..) {
+                let capacity = block.capacity();
+                Block::set_range(&mut block, 0..capacity);
+                self.receives.push_back(channel.receive(block));
+            }
+        }
     }
 }
 
-/// Lets the range be the first so many bytes, or all if there are fewer.
-fn set_len(block: &mut OwnedBuffer, len: usize) {
-    let end = len.min(block.capacity());
-    // It is not past the end.
-    drop(block.set_range(..end));
+impl Block for OwnedBuffer {
+    fn capacity(&self) -> usize {
+        Self::capacity(self)
+    }
+
+    fn set_range(&mut self, range: Range<usize>) {
+        let end = range.end.min(Self::capacity(self));
+        // It is not past the end.
+        drop(Self::set_range(self, range.start.min(end)..end));
+    }
 }
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut debug = f.debug_struct("Stream");
+        if let Some(state) = self.state.try_lock() {
+            debug
+                .field("channel", &state.channel)
+                .field("protocol", state.machine.protocol());
+        }
+        debug.finish_non_exhaustive()
+    }
+}
+
+/// So long what was dropped lingers, unless set.
+const LINGER: Duration = Duration::from_secs(10);
+
+/// What nobody lives to see the end of.
+const FOREVER: Duration = Duration::from_secs(60 * 60 * 24 * 365);

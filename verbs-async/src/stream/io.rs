@@ -5,40 +5,64 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use super::ByteStream;
+use super::half::{OwnedReadHalf, OwnedWriteHalf, ReadSide, WriteSide};
 
-impl ByteStream {
-    /// Reads what has arrived, until `take` takes no more.
-    fn poll_read_with(
+impl ReadSide {
+    fn poll_read_slices(
         &mut self,
         cx: &Context<'_>,
-        mut take: impl FnMut(&[u8]) -> usize,
+        into: &mut [IoSliceMut<'_>],
     ) -> Poll<io::Result<usize>> {
-        if !ready!(self.poll_readable(cx))? {
+        let mut into = into.iter_mut().filter(|slice| !slice.is_empty());
+        let Some(slice) = into.next() else {
             return Poll::Ready(Ok(0));
-        }
-        let mut read = 0;
-        loop {
-            let taken = take(self.unread());
-            if taken == 0 {
-                return Poll::Ready(Ok(read));
+        };
+        let mut rest: &mut [u8] = slice;
+        self.poll_read_with(cx, |unread| {
+            if rest.is_empty()
+                && let Some(slice) = into.next()
+            {
+                rest = slice;
             }
-            self.consume(taken);
-            read += taken;
-        }
+            let len = copy(unread, rest);
+            rest = std::mem::take(&mut rest).get_mut(len..).unwrap_or_default();
+            len
+        })
     }
 
-    fn poll_write_slice(&mut self, cx: &Context<'_>, from: &[u8]) -> Poll<io::Result<usize>> {
+    #[cfg(feature = "tokio")]
+    fn poll_read_buf(
+        &mut self,
+        cx: &Context<'_>,
+        into: &mut tokio::io::ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if into.remaining() == 0 {
+            return Poll::Ready(Ok(()));
+        }
+        let read = self.poll_read_with(cx, |unread| {
+            let len = unread.len().min(into.remaining());
+            into.put_slice(unread.get(..len).unwrap_or_default());
+            len
+        });
+        read.map_ok(|_| ())
+    }
+
+    fn poll_fill(&mut self, cx: &Context<'_>) -> Poll<io::Result<&[u8]>> {
+        // At the end there is nothing unread.
+        let _more = ready!(self.poll_readable(cx))?;
+        Poll::Ready(Ok(self.unread()))
+    }
+}
+
+impl WriteSide {
+    fn poll_write_slice(&self, cx: &Context<'_>, from: &[u8]) -> Poll<io::Result<usize>> {
         if from.is_empty() {
             return Poll::Ready(Ok(0));
         }
         self.poll_write_with(cx, |room| copy(from, room))
     }
 
-    fn poll_write_slices(
-        &mut self,
-        cx: &Context<'_>,
-        from: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
+    fn poll_write_slices(&self, cx: &Context<'_>, from: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
         if from.iter().all(|slice| slice.is_empty()) {
             return Poll::Ready(Ok(0));
         }
@@ -59,134 +83,130 @@ fn copy(from: &[u8], to: &mut [u8]) -> usize {
     len
 }
 
-impl futures_io::AsyncRead for ByteStream {
-    fn poll_read(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut [u8],
-    ) -> Poll<io::Result<usize>> {
-        self.poll_read_vectored(cx, &mut [IoSliceMut::new(buf)])
-    }
-
-    fn poll_read_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bufs: &mut [IoSliceMut<'_>],
-    ) -> Poll<io::Result<usize>> {
-        let mut bufs = bufs.iter_mut().filter(|buf| !buf.is_empty());
-        let Some(buf) = bufs.next() else {
-            return Poll::Ready(Ok(0));
-        };
-        let mut rest: &mut [u8] = buf;
-        self.poll_read_with(cx, |unread| {
-            if rest.is_empty()
-                && let Some(buf) = bufs.next()
-            {
-                rest = buf;
+/// What reads, by a field that is a [`ReadSide`].
+macro_rules! reads {
+    ($type:ty, $side:ident) => {
+        impl futures_io::AsyncRead for $type {
+            fn poll_read(
+                mut self: Pin<&mut Self>,
+                cx: &mut Context<'_>,
+                buf: &mut [u8],
+            ) -> Poll<io::Result<usize>> {
+                self.$side.poll_read_slices(cx, &mut [IoSliceMut::new(buf)])
             }
-            let len = copy(unread, rest);
-            rest = std::mem::take(&mut rest).get_mut(len..).unwrap_or_default();
-            len
-        })
-    }
-}
 
-impl futures_io::AsyncBufRead for ByteStream {
-    fn poll_fill_buf(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<&[u8]>> {
-        let stream = self.get_mut();
-        // At the end there is nothing unread.
-        let _more = ready!(stream.poll_readable(cx))?;
-        Poll::Ready(Ok(stream.unread()))
-    }
-
-    fn consume(mut self: Pin<&mut Self>, amt: usize) {
-        Self::consume(&mut self, amt);
-    }
-}
-
-impl futures_io::AsyncWrite for ByteStream {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        self.poll_write_slice(cx, buf)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bufs: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        self.poll_write_slices(cx, bufs)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.poll_arrived(cx)
-    }
-
-    fn poll_close(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.poll_end(cx)
-    }
-}
-
-#[cfg(feature = "tokio")]
-impl tokio::io::AsyncRead for ByteStream {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut tokio::io::ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        if buf.remaining() == 0 {
-            return Poll::Ready(Ok(()));
+            fn poll_read_vectored(
+                mut self: Pin<&mut Self>,
+                cx: &mut Context<'_>,
+                bufs: &mut [IoSliceMut<'_>],
+            ) -> Poll<io::Result<usize>> {
+                self.$side.poll_read_slices(cx, bufs)
+            }
         }
-        let read = self.poll_read_with(cx, |unread| {
-            let len = unread.len().min(buf.remaining());
-            buf.put_slice(unread.get(..len).unwrap_or_default());
-            len
-        });
-        read.map_ok(|_| ())
-    }
+
+        impl futures_io::AsyncBufRead for $type {
+            fn poll_fill_buf(
+                self: Pin<&mut Self>,
+                cx: &mut Context<'_>,
+            ) -> Poll<io::Result<&[u8]>> {
+                self.get_mut().$side.poll_fill(cx)
+            }
+
+            fn consume(mut self: Pin<&mut Self>, amt: usize) {
+                self.$side.consume(amt, None);
+            }
+        }
+
+        #[cfg(feature = "tokio")]
+        impl tokio::io::AsyncRead for $type {
+            fn poll_read(
+                mut self: Pin<&mut Self>,
+                cx: &mut Context<'_>,
+                buf: &mut tokio::io::ReadBuf<'_>,
+            ) -> Poll<io::Result<()>> {
+                self.$side.poll_read_buf(cx, buf)
+            }
+        }
+
+        #[cfg(feature = "tokio")]
+        impl tokio::io::AsyncBufRead for $type {
+            fn poll_fill_buf(
+                self: Pin<&mut Self>,
+                cx: &mut Context<'_>,
+            ) -> Poll<io::Result<&[u8]>> {
+                self.get_mut().$side.poll_fill(cx)
+            }
+
+            fn consume(mut self: Pin<&mut Self>, amt: usize) {
+                self.$side.consume(amt, None);
+            }
+        }
+    };
 }
 
-#[cfg(feature = "tokio")]
-impl tokio::io::AsyncBufRead for ByteStream {
-    fn poll_fill_buf(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<&[u8]>> {
-        futures_io::AsyncBufRead::poll_fill_buf(self, cx)
-    }
+/// What writes, by a field that is a [`WriteSide`].
+macro_rules! writes {
+    ($type:ty, $side:ident) => {
+        impl futures_io::AsyncWrite for $type {
+            fn poll_write(
+                self: Pin<&mut Self>,
+                cx: &mut Context<'_>,
+                buf: &[u8],
+            ) -> Poll<io::Result<usize>> {
+                self.$side.poll_write_slice(cx, buf)
+            }
 
-    fn consume(mut self: Pin<&mut Self>, amt: usize) {
-        Self::consume(&mut self, amt);
-    }
+            fn poll_write_vectored(
+                self: Pin<&mut Self>,
+                cx: &mut Context<'_>,
+                bufs: &[IoSlice<'_>],
+            ) -> Poll<io::Result<usize>> {
+                self.$side.poll_write_slices(cx, bufs)
+            }
+
+            fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+                self.$side.poll_flush(cx)
+            }
+
+            fn poll_close(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+                self.$side.poll_end(cx)
+            }
+        }
+
+        #[cfg(feature = "tokio")]
+        impl tokio::io::AsyncWrite for $type {
+            fn poll_write(
+                self: Pin<&mut Self>,
+                cx: &mut Context<'_>,
+                buf: &[u8],
+            ) -> Poll<io::Result<usize>> {
+                self.$side.poll_write_slice(cx, buf)
+            }
+
+            fn poll_write_vectored(
+                self: Pin<&mut Self>,
+                cx: &mut Context<'_>,
+                bufs: &[IoSlice<'_>],
+            ) -> Poll<io::Result<usize>> {
+                self.$side.poll_write_slices(cx, bufs)
+            }
+
+            fn is_write_vectored(&self) -> bool {
+                true
+            }
+
+            fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+                self.$side.poll_flush(cx)
+            }
+
+            fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+                self.$side.poll_end(cx)
+            }
+        }
+    };
 }
 
-#[cfg(feature = "tokio")]
-impl tokio::io::AsyncWrite for ByteStream {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        self.poll_write_slice(cx, buf)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bufs: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        self.poll_write_slices(cx, bufs)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        true
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.poll_arrived(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.poll_end(cx)
-    }
-}
+reads!(ByteStream, read);
+writes!(ByteStream, write);
+reads!(OwnedReadHalf, side);
+writes!(OwnedWriteHalf, side);

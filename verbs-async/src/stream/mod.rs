@@ -2,90 +2,127 @@
 //!
 //! # The protocol
 //!
-//! A side has `depth` blocks to send from, and posts `depth + 3` receives, all before it sends
-//! anything. Each message has an immediate, which says what it is; see `wire.rs` for the bits.
+//! A side has `depth + 1` blocks to send from, and posts `depth + 4` receives, all before it sends
+//! anything. The immediate of each message says what it is; see `wire.rs` for the bits.
 //!
 //! ```text
-//! HELLO    magic, version, block length, depth         the first message of each side
-//! DATA     at most as many bytes as the shorter block
-//! CREDIT   nothing                                     when no data goes that way
-//! FIN      nothing                                     after the last data
-//! RESET    nothing                                     the stream was dropped before its end
+//! HELLO     magic, version, block length, depth   the first message of each side
+//! DATA      at most as many bytes as the shorter block
+//! CREDIT    nothing                               when no data goes that way
+//! FIN       nothing                               after the last data
+//! FIN_SEEN  nothing                               answers a FIN: all before it was, or can be, read
+//! FIN_LOST  nothing                               answers a FIN: some of it was not read, nor will be
+//! CLOSE     nothing                               the stream was dropped, and all that came was read
+//! RESET     nothing                               the stream was dropped, and not all of it was
 //! ```
 //!
-//! A data message costs a credit. A side begins with as many as the peer's hello says, and gets one
-//! back for each message that the peer's reader has consumed and whose block is posted again. What
-//! is to be given back goes with whatever is sent next, and in a CREDIT once it is half of the depth.
+//! **Credits.** A DATA message costs a credit, which is one posted receive of the peer's. A side
+//! begins with as many as the peer's HELLO announces, and gets one back for each DATA message whose
+//! block is posted again. What is to be given back goes with whatever is sent next, and in a CREDIT
+//! once it is half of the depth.
 //!
-//! HELLO, CREDIT, FIN and RESET cost none: three receives are kept for them. FIN and RESET are said
-//! once. A HELLO or CREDIT is said only when the peer has confirmed the one before, by a bit of
-//! whatever it said after it had heard that. So a message always finds a receive.
+//! **Small messages.** A block is posted again when its message has been read. If more than half of
+//! the depth are held by the reader, a message of at most half a block is copied into memory of its
+//! own, and its block posted again at once. There is room for a quarter of `depth * block_len` bytes
+//! of them. So the window is counted in bytes: if messages are short it holds that quarter (72 KiB as
+//! [`AsyncChannel::into_stream`] makes it), however short; if they are long it holds half of the
+//! depth times half a block, or more.
 //!
-//! *Nobody waits for ever.* Let A wait for a credit, while B has half of its depth to give back. If B
-//! may say CREDIT, it does. If not, its last HELLO or CREDIT is unconfirmed. Either it's on its way,
-//! and brings A a credit; or A has heard it, got at least one credit by it, and used that up, as it
-//! waits: so A has sent data since, which confirms it, and B will hear that, since a message always
-//! finds a receive. That both write at the same time, and neither reads, is the users' own: each may
-//! wait then for the other to read, as with TCP.
+//! **Joining.** What is written is sent at once if fewer than 4 DATA messages are in flight. Else, or
+//! without a credit, it is joined with what is written next, in the blocks to send from. It is sent
+//! when the block is full, when less is in flight, or when the task flushes.
+//!
+//! **A message always finds a receive.** HELLO, CREDIT, FIN, its answer, CLOSE and RESET cost no
+//! credit: four receives are kept for them. Of CLOSE and RESET there is one, and nothing after it. FIN
+//! and its answer are sent once. A HELLO or CREDIT is sent only when the peer has confirmed the one
+//! before, by a bit of whatever it sends after it has received that.
+//!
+//! **Neither side waits forever.** Let A wait for a credit, while B's reader holds at most half of
+//! the depth: it has read the rest, or copied it. Then B has at least half of the depth to give
+//! back. If B may send a CREDIT, it does. If not, its last HELLO or CREDIT is unconfirmed. Either that
+//! is on its way, and brings A a credit. Or A has received it, got at least one credit by it, and used
+//! that up, as it waits: so A has sent DATA since, which confirms it, and B will receive that, since a
+//! message always finds a receive. B does all this whenever a message arrives, even if none of its
+//! tasks polls the stream: then the keeper (`keeper.rs`) drives it, milliseconds later. So A waits
+//! only while B's reader holds more than half of the depth, which is a full window: as with TCP, it
+//! waits for B to read.
+//!
+//! What a flush waits for is that data arrives, for which that holds. What a shutdown waits for is
+//! that, and the answer to its FIN, which costs no credit.
+//!
+//! **The end.** A stream that was dropped sends what was written, as credits come, and then CLOSE, or
+//! RESET if something was not read. When that has arrived it is destroyed. CLOSE gives back all
+//! credits of what was read, so the peer knows whether it sent anything that was not.
 
 mod error;
 mod flow;
+mod half;
 mod io;
-mod linger;
+mod keeper;
+mod machine;
 mod protocol;
 mod tasks;
 #[cfg(test)]
 mod tests;
 mod wire;
 
-use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use verbs_channel::verbs_core::Error as CoreError;
 use verbs_channel::{BufferPool, OwnedBuffer, Queue};
 
 use crate::channel::AsyncChannel;
 use crate::error::Result;
-use crate::operation::Operation;
-use error::Failure;
 pub use error::StreamError;
-use protocol::Protocol;
-use tasks::Tasks;
+use flow::Shared;
+pub use half::{OwnedReadHalf, OwnedWriteHalf, ReuniteError};
+use half::{ReadSide, WriteSide};
 use wire::{HELLO_LEN, Settings};
 
-/// Bytes in a block, unless said otherwise.
+/// Bytes in a block, unless set.
 const BLOCK_LEN: usize = 16 << 10;
-/// Messages on their way, unless said otherwise.
+/// DATA messages in flight or unread, unless set.
 const DEPTH: u16 = 16;
-/// Receives beside those for data: for a hello or credits, for a FIN, and for a RESET.
-const SPARE: u16 = 3;
+/// Receives beside those for DATA: for HELLO or CREDIT, FIN, its answer, and CLOSE or RESET.
+const SPARE: u16 = 4;
 
 /// A channel as a stream of bytes: what reads and writes TCP reads and writes this.
 ///
 /// Made by [`AsyncChannel::into_stream`], at both ends of the channel. It implements [`AsyncRead`],
 /// [`AsyncWrite`] and [`AsyncBufRead`] of futures-io, and tokio's with feature `tokio`. One task can
-/// read while another writes, by the `split` of either.
+/// read while another writes, by [`into_split`](Self::into_split).
 ///
-/// - **Writing** copies into a registered block and sends that at once; nothing is held back to be
-///   joined with what follows, so put a `BufWriter` around it for many small writes. It waits while
-///   all blocks are on their way, or while the peer's reader is `depth` messages behind.
+/// - **Writing** copies into a registered block. A lone write is sent at once; small ones that follow
+///   while it is in flight are joined. It waits while all blocks are full, which is when the peer's
+///   reader is behind: as [`into_stream`](AsyncChannel::into_stream) makes it, at least 64 KiB can be
+///   written, in writes of any size, before anybody has to read.
 /// - **Flushing** waits until all that was written has arrived in the peer's memory. Its reader may
-///   not have seen it.
-/// - **Shutting down** (or closing) says that nothing more will be written, and waits until that has
-///   arrived: the peer reads what was written, and then the end. The other direction goes on.
-/// - **Dropping** it before both sides have shut down is an abort: the peer reads what has arrived,
-///   and then [`StreamError::Reset`], never an end. It's said without waiting: the channel stays,
-///   unseen, until that has arrived or the transport gives up on the peer, so for one that lives and
-///   posts no receive as long as the channel's `rnr_retry` says. After both have shut down, it's
-///   just closed.
+///   not have seen it. If more was written than the peer has room for, it waits for its reader.
+/// - **Shutting down** (or closing) ends the data, and waits until the peer's stream has confirmed
+///   that. `Ok` means that every byte written has been read, or can be, followed by the end; the peer
+///   had not dropped its reading half before the end arrived there. If it had, and had not read
+///   everything, that is [`StreamError::Reset`]. The other direction goes on. The peer's task need not
+///   poll its stream for this, but what runs its notifier has to run.
+/// - **Dropping** it does not wait. As with TCP, what was written is still sent, and then the end. If
+///   the peer had sent something that was not read, or does so afterwards, the peer gets
+///   [`StreamError::Reset`] after what was written. In no case does it read an end before the last
+///   byte that was written. This is done in the background, in this process: one that is to end
+///   awaits a shutdown before.
 ///
-/// A failure of the transport is an error of whatever is written or flushed next, and of reads after
-/// all that has arrived. A peer that dies, without a word, is noticed by the transport only when
-/// something is sent to it: a stream that only reads waits for ever then. Whoever must know asks the
-/// peer now and then, or sets a timeout.
+/// What was dropped keeps its channel, and its place in the group, until it has sent what it has to,
+/// but no longer than [`set_linger`](Self::set_linger) allows. [`abort`](Self::abort) waits for
+/// nothing.
 ///
-/// Its memory is `2 * depth + 3` blocks, registered when it is made; nothing is allocated later.
+/// Of a peer that has dropped its stream, what it had written can be read, and then the end or
+/// [`StreamError::Reset`]. Writing to it fails.
+///
+/// A failure of the transport is an error of what is written or flushed next, and of reads after
+/// all that has arrived.
+///
+/// Its memory is `2 * depth + 5` blocks, registered when it is made, and a quarter of `depth` blocks
+/// for small messages; nothing is allocated later.
 ///
 /// [`AsyncRead`]: futures_io::AsyncRead
 /// [`AsyncWrite`]: futures_io::AsyncWrite
@@ -110,36 +147,15 @@ const SPARE: u16 = 3;
 /// # }
 /// ```
 pub struct ByteStream {
-    channel: Arc<AsyncChannel>,
-    protocol: Protocol,
-    tasks: Tasks,
-    /// Posted, in that order.
-    receives: VecDeque<Operation>,
-    /// Arrived and not read to the end, in that order; how much of the first has been.
-    arrived: VecDeque<OwnedBuffer>,
-    read: usize,
-    /// On their way, in that order.
-    sends: VecDeque<(Sent, Operation)>,
-    /// To send from.
-    free: Vec<OwnedBuffer>,
-    /// What was written and has not arrived, in messages.
-    data_in_flight: usize,
-    fin_arrived: bool,
-    /// Why nothing can be received any more, and why nothing can be sent.
-    receive_failure: Option<Failure>,
-    send_failure: Option<Failure>,
-}
-
-/// What is on its way.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Sent {
-    Data,
-    Fin,
-    Other,
+    // Its halves are dropped in this order.
+    read: ReadSide,
+    write: WriteSide,
 }
 
 impl AsyncChannel {
     /// Makes it a stream of bytes, with 16 blocks of 16 KiB each way. The peer does the same.
+    ///
+    /// At least 64 KiB of small writes are accepted before anybody has to read.
     ///
     /// # Errors
     ///
@@ -149,15 +165,15 @@ impl AsyncChannel {
     }
 
     /// Makes it a stream of bytes, with `depth` blocks of `block_len` bytes each way. The peer's may
-    /// be others: a message is as long as the shorter block at most, and as many are on their way
-    /// as the sender has blocks and the receiver's reader has room for.
+    /// be others: a message is as long as the shorter block at most, and as many are in flight as
+    /// the sender has blocks and the receiver has room for.
     ///
     /// Nothing else may have been begun on the channel, by either side.
     ///
     /// # Errors
     ///
     /// [`OutOfRange`](CoreError::OutOfRange) for blocks below 20 bytes or longer than the port's
-    /// longest message, and for a depth of 0 or one whose `depth + 3` receives exceed the channel's
+    /// longest message, and for a depth of 0 or one whose `depth + 4` receives exceed the channel's
     /// `max_recv_wr`; those of [`BufferPool::new`]. The channel is closed then.
     pub fn into_stream_with(self, block_len: usize, depth: u16) -> Result<ByteStream> {
         let context = self.pd().context();
@@ -176,61 +192,47 @@ impl AsyncChannel {
 impl ByteStream {
     fn new(channel: AsyncChannel, ours: Settings) -> Result<Self> {
         let block_len = usize::try_from(ours.block_len).unwrap_or(usize::MAX);
-        let depth = usize::from(ours.depth);
-        let receives = depth + usize::from(SPARE);
-        let pool = BufferPool::new(channel.pd(), block_len, depth + receives)?;
-        let mut blocks: Vec<OwnedBuffer> = std::iter::from_fn(|| pool.take())
-            .map(OwnedBuffer::from)
-            .collect();
-        let to_receive = blocks.split_off(depth);
-        let mut stream = Self {
-            channel: Arc::new(channel),
-            protocol: Protocol::new(ours),
-            tasks: Tasks::new(),
-            receives: VecDeque::with_capacity(receives),
-            arrived: VecDeque::with_capacity(receives),
-            read: 0,
-            // Data from each block, a FIN, and some credits between.
-            sends: VecDeque::with_capacity(depth + receives),
-            free: blocks,
-            data_in_flight: 0,
-            fin_arrived: false,
-            receive_failure: None,
-            send_failure: None,
-        };
-        for block in to_receive {
-            stream.post(block);
-        }
-        stream.say_hello(ours);
-        Ok(stream)
+        // To send from, for the HELLO, and to receive into.
+        let count = 2 * usize::from(ours.depth) + usize::from(SPARE) + 1;
+        let pool = BufferPool::new(channel.pd(), block_len, count)?;
+        let blocks = std::iter::from_fn(|| pool.take()).map(OwnedBuffer::from);
+        let shared = Shared::new(channel, ours, blocks.collect());
+        Ok(Self {
+            read: ReadSide::new(Arc::clone(&shared)),
+            write: WriteSide { shared },
+        })
     }
-}
 
-impl Drop for ByteStream {
-    fn drop(&mut self) {
-        // What came meanwhile may be the peer's end of it.
-        self.drive();
-        let is_over = self.fin_arrived && self.protocol.fin_was_heard();
-        if is_over || self.failure().is_some() {
-            return;
-        }
-        let imm_data = self.protocol.reset();
-        let channel = Arc::clone(&self.channel);
-        let told = channel.send_with_immediate(OwnedBuffer::empty(), imm_data);
-        linger::linger(async move {
-            // Whatever became of it, there is nothing more to do.
-            let _told = told.await;
-            drop(channel);
-        });
+    /// Ends it at once: what was written and has not arrived is lost, and the place in the group is
+    /// free when this returns.
+    ///
+    /// The peer gets [`StreamError::Reset`] if that can be had without waiting; else it notices as it
+    /// would if this process had died.
+    pub fn abort(self) {
+        self.write.shared.abort();
+    }
+
+    /// Lets it linger so long when it is dropped, at most; 10 seconds unless set.
+    ///
+    /// What was written and has not arrived by then is lost, and the peer reads an error. With zero,
+    /// dropping it is an [`abort`](Self::abort).
+    pub fn set_linger(&self, linger: Duration) {
+        self.write.shared.run(|state| state.set_linger(linger));
+    }
+
+    /// Whether nothing can be written any more: the transport has failed, or the peer has dropped
+    /// its stream. What has arrived can still be read.
+    #[must_use]
+    pub fn is_down(&self) -> bool {
+        self.write.shared.is_down()
     }
 }
 
 impl fmt::Debug for ByteStream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ByteStream")
-            .field("channel", &self.channel)
-            .field("protocol", &self.protocol)
-            .finish_non_exhaustive()
+        f.debug_tuple("ByteStream")
+            .field(&self.write.shared)
+            .finish()
     }
 }
 

@@ -1,8 +1,8 @@
-//! What may be said and what may be heard: the protocol, without what carries it.
+//! The rules of the protocol: which message may be sent, and what a received one means.
 //!
-//! See the module above for what it promises and why. *Invariant*, of each direction: the data
-//! messages that the sender may still send, those on their way, those that the reader has not
-//! consumed, and those whose blocks are posted again without the sender being told, are `depth`.
+//! See the module above for what it promises and why. *Invariant*, of each direction: the DATA
+//! messages that the sender may still send, those in flight, those whose blocks the reader holds, and
+//! those whose blocks are posted again without the sender's knowledge, are `depth`.
 
 use super::error::StreamError;
 use super::wire::{Header, Kind, Settings};
@@ -11,102 +11,138 @@ use super::wire::{Header, Kind, Settings};
 #[derive(Debug)]
 pub(super) struct Protocol {
     ours: Settings,
-    /// From the peer's hello.
+    /// From the peer's HELLO.
     theirs: Option<Settings>,
-    /// Data messages that may be sent.
+    /// DATA messages that may be sent.
     credits: u16,
-    /// The peer has not said yet that it heard our last hello or credit message.
-    unheard: bool,
-    /// We have not said yet that we heard the peer's.
-    owes_heard: bool,
-    /// Data messages that came and are not consumed.
+    /// The peer has not confirmed our last HELLO or CREDIT.
+    unconfirmed: bool,
+    /// We have not confirmed the peer's.
+    confirmation_due: bool,
+    /// DATA messages whose blocks the reader holds.
     held: u16,
-    /// Data messages that were consumed, and the peer does not know.
+    /// DATA messages whose blocks are posted again, which the peer does not know.
     owed: u16,
-    /// There will be no more data: from here, and from there.
     fin_sent: bool,
-    fin_heard: bool,
+    /// Whether the peer's reader has, or can have, all that was sent before our FIN.
+    fin_seen: Option<bool>,
+    fin_received: bool,
+    /// The peer's FIN is to be answered.
+    answer_due: bool,
+    /// Nobody reads any more: DATA is discarded.
+    discards: bool,
+    /// DATA was discarded.
+    lost: bool,
+    /// CLOSE or RESET was sent: nothing may follow.
+    is_closed: bool,
+    /// CLOSE was received: the peer receives nothing any more.
+    peer_closed: bool,
 }
 
-/// What came.
+/// What a received message is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Heard {
-    /// Bytes for the reader.
+pub(super) enum Received {
+    /// Bytes for the reader, which holds the block until [`Protocol::consumed`].
     Data,
-    /// Something that is dealt with: its block can be posted again.
-    Nothing,
+    /// It is dealt with: its block can be posted again.
+    Control,
 }
 
 impl Protocol {
-    /// Begins with a hello, which is to be sent.
+    /// Begins with a HELLO, which is to be sent.
     pub(super) const fn new(ours: Settings) -> Self {
         Self {
             ours,
             theirs: None,
             credits: 0,
-            unheard: true,
-            owes_heard: false,
+            unconfirmed: true,
+            confirmation_due: false,
             held: 0,
             owed: 0,
             fin_sent: false,
-            fin_heard: false,
+            fin_seen: None,
+            fin_received: false,
+            answer_due: false,
+            discards: false,
+            lost: false,
+            is_closed: false,
+            peer_closed: false,
         }
     }
 
-    pub(super) fn hello(&self) -> u32 {
-        let (kind, heard, credits) = (Kind::Hello, false, 0);
+    pub(super) fn hello() -> u32 {
+        let (kind, confirms, credits) = (Kind::Hello, false, 0);
         Header {
             kind,
-            heard,
+            confirms,
             credits,
         }
         .encode()
     }
 
     /// Takes in a message.
-    pub(super) fn hear(
+    pub(super) fn receive(
         &mut self,
         imm_data: Option<u32>,
         payload: &[u8],
-    ) -> Result<Heard, StreamError> {
+    ) -> Result<Received, StreamError> {
         let header = imm_data.and_then(Header::decode);
         let Some(theirs) = self.theirs else {
-            return self.hear_hello(header, payload);
+            return self.receive_hello(header, payload);
         };
         let header = header.ok_or(StreamError::Protocol("a message of no known kind"))?;
-        if header.heard && !std::mem::take(&mut self.unheard) {
-            return Err(StreamError::Protocol("it heard what was not said"));
+        if self.peer_closed {
+            return Err(StreamError::Protocol("a message after its last"));
+        }
+        if header.confirms && !std::mem::take(&mut self.unconfirmed) {
+            return Err(StreamError::Protocol("it confirmed what was not sent"));
         }
         if header.credits > theirs.depth - self.credits {
             return Err(StreamError::Protocol("more credits than it has receives"));
         }
         self.credits += header.credits;
         if header.kind == Kind::Data {
-            return self.hear_data(payload);
+            return self.receive_data(payload);
         }
         if !payload.is_empty() {
             return Err(StreamError::Protocol("bytes in a message that has none"));
         }
         match header.kind {
-            Kind::Credit if self.owes_heard || header.credits == 0 => {
+            Kind::Credit if self.confirmation_due || header.credits == 0 => {
                 return Err(StreamError::Protocol("credits out of turn"));
             }
-            Kind::Credit => self.owes_heard = true,
-            Kind::Fin if self.fin_heard => {
+            Kind::Credit => self.confirmation_due = true,
+            Kind::Fin if self.fin_received => {
                 return Err(StreamError::Protocol("a second end of its data"));
             }
-            Kind::Fin => self.fin_heard = true,
+            Kind::Fin => {
+                self.fin_received = true;
+                self.answer_due = true;
+            }
+            Kind::FinSeen | Kind::FinLost if !self.fin_sent || self.fin_seen.is_some() => {
+                return Err(StreamError::Protocol("an answer to what was not sent"));
+            }
+            Kind::FinSeen => self.fin_seen = Some(true),
+            Kind::FinLost => self.fin_seen = Some(false),
+            Kind::Close => {
+                self.fin_received = true;
+                self.peer_closed = true;
+            }
             Kind::Reset => return Err(StreamError::Reset),
             Kind::Hello | Kind::Data => return Err(StreamError::Protocol("a second hello")),
         }
-        Ok(Heard::Nothing)
+        Ok(Received::Control)
     }
 
-    fn hear_hello(&mut self, header: Option<Header>, payload: &[u8]) -> Result<Heard, StreamError> {
+    fn receive_hello(
+        &mut self,
+        header: Option<Header>,
+        payload: &[u8],
+    ) -> Result<Received, StreamError> {
         match header {
             Some(Header {
                 kind: Kind::Hello,
-                heard: false,
+                confirms: false,
                 credits: 0,
             }) => {}
             _ => return Err(StreamError::NotAStream),
@@ -114,80 +150,152 @@ impl Protocol {
         let theirs = Settings::decode(payload)?;
         self.theirs = Some(theirs);
         self.credits = theirs.depth;
-        self.owes_heard = true;
-        Ok(Heard::Nothing)
+        self.confirmation_due = true;
+        Ok(Received::Control)
     }
 
-    fn hear_data(&mut self, payload: &[u8]) -> Result<Heard, StreamError> {
+    fn receive_data(&mut self, payload: &[u8]) -> Result<Received, StreamError> {
         if payload.is_empty() {
             return Err(StreamError::Protocol("data without bytes"));
         }
-        if self.fin_heard {
+        if self.fin_received {
             return Err(StreamError::Protocol("data after its end"));
         }
         if self.held + self.owed >= self.ours.depth {
             return Err(StreamError::Protocol("more data than it has credits for"));
         }
         self.held += 1;
-        Ok(Heard::Data)
+        if self.discards {
+            self.lost = true;
+            self.consumed();
+            return Ok(Received::Control);
+        }
+        Ok(Received::Data)
     }
 
-    /// The reader is done with a data message, and its block is posted again.
+    /// The reader is done with the block of a DATA message, which is posted again.
     pub(super) const fn consumed(&mut self) {
         self.held -= 1;
         self.owed += 1;
     }
 
-    /// How long a data message can be now; 0 if none can be sent.
-    pub(super) fn room(&self) -> usize {
-        match self.theirs {
-            Some(theirs) if self.credits > 0 && !self.fin_sent => {
-                let len = theirs.block_len.min(self.ours.block_len);
-                usize::try_from(len).unwrap_or(usize::MAX)
-            }
-            _ => 0,
-        }
+    /// Nobody reads any more; whether something had arrived and was not read.
+    pub(super) const fn discard(&mut self, unread: bool) {
+        self.discards = true;
+        self.lost |= unread;
     }
 
-    /// A data message is sent, where there is [room](Self::room) for one.
+    /// Whether short messages are to be copied, so that their blocks can be posted again.
+    pub(super) const fn is_short_of_blocks(&self) -> bool {
+        self.held > self.ours.depth / 2
+    }
+
+    /// The longest DATA message; `None` before the peer's HELLO.
+    pub(super) fn max_len(&self) -> Option<usize> {
+        let len = self.theirs?.block_len.min(self.ours.block_len);
+        Some(usize::try_from(len).unwrap_or(usize::MAX))
+    }
+
+    /// Whether a DATA message may be sent.
+    pub(super) const fn may_send_data(&self) -> bool {
+        self.credits > 0 && !self.fin_sent && !self.is_closed && !self.peer_closed
+    }
+
+    /// A DATA message is sent, which [may](Self::may_send_data) be.
     pub(super) fn data(&mut self) -> u32 {
         self.credits -= 1;
-        self.say(Kind::Data)
+        self.header(Kind::Data)
     }
 
-    /// A credit message, if one is to be sent: half of the blocks are owed.
-    pub(super) fn credit(&mut self) -> Option<u32> {
-        if self.unheard || self.fin_heard || self.owed < self.ours.depth.div_ceil(2) {
+    /// A message without data that is due: the answer to a FIN, or credits when they are half of
+    /// the depth.
+    pub(super) fn control(&mut self) -> Option<u32> {
+        if self.is_closed || self.peer_closed {
             return None;
         }
-        self.unheard = true;
-        Some(self.say(Kind::Credit))
+        if std::mem::take(&mut self.answer_due) {
+            let kind = if self.lost {
+                Kind::FinLost
+            } else {
+                Kind::FinSeen
+            };
+            return Some(self.header(kind));
+        }
+        if self.unconfirmed || self.fin_received || self.owed < self.ours.depth.div_ceil(2) {
+            return None;
+        }
+        self.unconfirmed = true;
+        Some(self.header(Kind::Credit))
     }
 
-    /// The end of the data, once.
-    pub(super) fn fin(&mut self) -> u32 {
+    /// The end of the data, once; `None` if the peer would not receive it.
+    pub(super) fn fin(&mut self) -> Option<u32> {
+        if self.fin_sent || self.is_closed || self.peer_closed {
+            return None;
+        }
         self.fin_sent = true;
-        self.say(Kind::Fin)
+        Some(self.header(Kind::Fin))
     }
 
-    /// The stream is dropped. Nothing can be said after it.
-    pub(super) fn reset(&mut self) -> u32 {
-        self.say(Kind::Reset)
+    /// The stream was dropped: the last message; `None` if there is nothing to tell the peer.
+    pub(super) fn close(&mut self) -> Option<u32> {
+        if self.is_closed || self.peer_closed || self.is_ended() {
+            return None;
+        }
+        let kind = if self.lost { Kind::Reset } else { Kind::Close };
+        Some(self.last(kind))
+    }
+
+    /// The stream was aborted: the last message.
+    pub(super) fn reset(&mut self) -> Option<u32> {
+        let is_told = self.is_closed || self.peer_closed;
+        (!is_told).then(|| self.last(Kind::Reset))
+    }
+
+    fn last(&mut self, kind: Kind) -> u32 {
+        let last = self.header(kind);
+        self.is_closed = true;
+        last
     }
 
     pub(super) const fn fin_was_sent(&self) -> bool {
         self.fin_sent
     }
 
-    pub(super) const fn fin_was_heard(&self) -> bool {
-        self.fin_heard
+    /// Whether all of the peer's data have been received.
+    pub(super) const fn fin_was_received(&self) -> bool {
+        self.fin_received
     }
 
-    /// Whatever is said takes what is owed with it.
-    fn say(&mut self, kind: Kind) -> u32 {
+    /// Whether each side has its end confirmed.
+    const fn is_ended(&self) -> bool {
+        matches!(self.fin_seen, Some(true)) && self.fin_received && !self.answer_due
+    }
+
+    /// Whether the peer has dropped its stream.
+    pub(super) const fn peer_has_closed(&self) -> bool {
+        self.peer_closed
+    }
+
+    /// Whether the peer's reader has had, or can have, all that was sent; `None` as long as that is
+    /// not known.
+    pub(super) fn is_seen(&self) -> Option<bool> {
+        if self.peer_closed && self.fin_seen.is_none() {
+            // It has given back what it has read. Of what it has not, it would have sent RESET, or
+            // the credit is missing here.
+            return Some(
+                self.theirs
+                    .is_none_or(|theirs| theirs.depth == self.credits),
+            );
+        }
+        self.fin_seen
+    }
+
+    /// The immediate of a message, which carries all that is owed.
+    fn header(&mut self, kind: Kind) -> u32 {
         let header = Header {
             kind,
-            heard: std::mem::take(&mut self.owes_heard),
+            confirms: std::mem::take(&mut self.confirmation_due),
             credits: std::mem::take(&mut self.owed),
         };
         header.encode()

@@ -1,105 +1,210 @@
 //! Two ends in memory, in every order that there can be; and a peer that lies.
 
 use std::collections::VecDeque;
+use std::ops::{Deref, DerefMut, Range};
 
 use proptest::prelude::{ProptestConfig, Strategy, any, prop, proptest};
 use proptest::{prop_assert, prop_assert_eq};
 
 use super::SPARE;
 use super::error::StreamError;
-use super::protocol::{Heard, Protocol};
+use super::machine::{Block, Machine, Segment, Sent};
+use super::protocol::{Protocol, Received};
 use super::wire::{Header, Kind, Settings};
 
-/// One side: what the stream does with its protocol, with memory in place of a card.
+/// A block of plain memory.
+#[derive(Debug)]
+struct Plain(Vec<u8>, Range<usize>);
+
+impl Plain {
+    fn new(settings: Settings) -> Self {
+        Self(vec![0; settings.block_len.try_into().unwrap()], 0..0)
+    }
+}
+
+impl Deref for Plain {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.0[self.1.clone()]
+    }
+}
+
+impl DerefMut for Plain {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        &mut self.0[self.1.clone()]
+    }
+}
+
+impl Block for Plain {
+    fn capacity(&self) -> usize {
+        self.0.len()
+    }
+
+    fn set_range(&mut self, range: Range<usize>) {
+        assert!(range.end <= self.0.len());
+        self.1 = range;
+    }
+}
+
+/// One side: what the stream does with its machine, with memory in place of a device.
 struct End {
-    protocol: Protocol,
-    /// Receives that are posted.
-    posted: u16,
-    /// Messages on the wire, and those of the other side that have taken a receive.
-    sent: VecDeque<(u32, Vec<u8>)>,
-    came: VecDeque<(u32, Vec<u8>)>,
-    unread: VecDeque<Vec<u8>>,
-    block_len: usize,
+    machine: Machine<Plain>,
+    posted: VecDeque<Plain>,
+    /// On the wire; in flight until it has taken a receive, and then a completion.
+    wire: VecDeque<(u32, Sent, Option<Plain>)>,
+    sent: VecDeque<(Sent, Option<Plain>)>,
+    /// Received and not processed.
+    came: VecDeque<(u32, Plain)>,
     to_write: VecDeque<u8>,
     read: Vec<u8>,
+    error: Option<StreamError>,
+    /// Sends and how many DATA messages.
+    data_messages: usize,
 }
 
 impl End {
-    fn new(settings: Settings, to_write: &[u8]) -> Self {
-        let protocol = Protocol::new(settings);
-        let hello = (protocol.hello(), settings.encode().to_vec());
+    fn new(settings: Settings, max_sends: usize, to_write: &[u8]) -> Self {
+        let free = (0..settings.depth).map(|_| Plain::new(settings)).collect();
+        let mut hello = Plain::new(settings);
+        hello.set_range(0..settings.encode().len());
+        hello.copy_from_slice(&settings.encode());
         Self {
-            protocol,
-            // Here nobody says RESET.
-            posted: settings.depth + SPARE - 1,
-            sent: [hello].into(),
+            machine: Machine::new(settings, free, max_sends),
+            posted: (0..settings.depth + SPARE)
+                .map(|_| Plain::new(settings))
+                .collect(),
+            wire: [(Protocol::hello(), Sent::Other, Some(hello))].into(),
+            sent: VecDeque::new(),
             came: VecDeque::new(),
-            unread: VecDeque::new(),
-            block_len: settings.block_len.try_into().unwrap(),
             to_write: to_write.iter().copied().collect(),
             read: Vec::new(),
+            error: None,
+            data_messages: 0,
         }
     }
 
-    /// Sends as much as fits, or the end; whether it did something.
+    /// Writes so many bytes at most; whether it did something.
     fn write(&mut self, at_most: usize) -> bool {
-        if self.to_write.is_empty() && !self.protocol.fin_was_sent() {
-            let fin = self.protocol.fin();
-            self.sent.push_back((fin, Vec::new()));
-            return true;
-        }
-        let len = self.protocol.room().min(at_most).min(self.to_write.len());
-        if len == 0 {
+        let bytes = self.to_write.make_contiguous();
+        let wanted = bytes.len().min(at_most);
+        if wanted == 0 || self.error.is_some() {
             return false;
         }
-        let bytes = self.to_write.drain(..len).collect();
-        self.sent.push_back((self.protocol.data(), bytes));
+        let wrote = self.machine.write(|room| {
+            let len = room.len().min(wanted);
+            room[..len].copy_from_slice(&bytes[..len]);
+            len
+        });
+        let count = wrote.unwrap_or(0);
+        self.to_write.drain(..count);
+        self.send();
+        count > 0
+    }
+
+    /// Ends the data when all is written.
+    fn end(&mut self) -> bool {
+        if !self.to_write.is_empty() || self.machine.fin_is_wanted() {
+            return false;
+        }
+        self.machine.want_fin();
+        self.send();
         true
     }
 
     fn read(&mut self) -> bool {
-        let Some(bytes) = self.unread.pop_front() else {
+        let Some(segment) = self.machine.next_segment() else {
             return false;
         };
-        self.read.extend(bytes);
-        self.posted += 1;
-        self.protocol.consumed();
-        self.give_credit();
+        self.read.extend(segment.bytes());
+        self.machine.give_back(segment);
+        self.post();
+        self.send();
         true
     }
 
-    /// Everything on the wire comes, and the first message that came is heard.
-    fn hear(&mut self, from: &mut Self) -> bool {
-        for (imm_data, bytes) in from.sent.drain(..) {
-            assert!(self.posted > 0, "a message found no receive");
-            assert!(bytes.len() <= self.block_len, "a message is too long");
-            self.posted -= 1;
-            self.came.push_back((imm_data, bytes));
+    /// Everything on the wire comes, and the first message that came is processed.
+    fn receive(&mut self, from: &mut Self) -> bool {
+        for (imm_data, sent, block) in from.wire.drain(..) {
+            let mut into = self.posted.pop_front().expect("a message found no receive");
+            let bytes = block.as_deref().unwrap_or_default();
+            assert!(bytes.len() <= into.capacity(), "a message is too long");
+            into.set_range(0..bytes.len());
+            into.copy_from_slice(bytes);
+            self.came.push_back((imm_data, into));
+            from.sent.push_back((sent, block));
         }
-        let Some((imm_data, bytes)) = self.came.pop_front() else {
+        let Some((imm_data, block)) = self.came.pop_front() else {
             return false;
         };
-        match self.protocol.hear(Some(imm_data), &bytes).unwrap() {
-            Heard::Data => self.unread.push_back(bytes),
-            Heard::Nothing => self.posted += 1,
+        if self.error.is_some() {
+            return true;
         }
-        self.give_credit();
+        self.error = self.machine.receive(Some(imm_data), block).err();
+        self.post();
+        self.send();
         true
     }
 
-    fn give_credit(&mut self) {
-        if let Some(credit) = self.protocol.credit() {
-            self.sent.push_back((credit, Vec::new()));
+    /// The oldest of its sends is found to be done.
+    fn complete(&mut self) -> bool {
+        let Some((sent, block)) = self.sent.pop_front() else {
+            return false;
+        };
+        self.machine.sent(sent, block);
+        self.send();
+        true
+    }
+
+    fn post(&mut self) {
+        self.posted.extend(self.machine.to_post().drain(..));
+    }
+
+    fn send(&mut self) {
+        while self.error.is_none()
+            && let Some(send) = self.machine.next_send()
+        {
+            self.data_messages += usize::from(send.block.is_some());
+            self.wire.push_back((send.imm_data, send.what, send.block));
         }
+    }
+
+    fn drop_stream(&mut self) {
+        self.machine.discard(false);
+        self.machine.drop_stream();
+        self.post();
+        self.send();
     }
 
     fn is_done(&self) -> bool {
-        self.to_write.is_empty() && self.protocol.fin_was_sent() && self.protocol.fin_was_heard()
+        let is_ended = self.machine.protocol().fin_was_received();
+        self.to_write.is_empty() && self.machine.is_seen() == Some(true) && is_ended
+    }
+}
+
+/// Both do what these say, until neither can do more.
+fn settle(left: &mut End, right: &mut End, can: impl Fn(&mut End) -> bool) {
+    loop {
+        let moved = [
+            left.receive(right),
+            right.receive(left),
+            left.complete(),
+            right.complete(),
+            can(left),
+            can(right),
+        ];
+        if !moved.contains(&true) {
+            return;
+        }
     }
 }
 
 fn settings() -> impl Strategy<Value = Settings> {
     (20_u32..100, 1_u16..6).prop_map(|(block_len, depth)| Settings { block_len, depth })
+}
+
+fn bytes() -> impl Strategy<Value = Vec<u8>> {
+    prop::collection::vec(any::<u8>(), 0..600)
 }
 
 proptest! {
@@ -109,63 +214,266 @@ proptest! {
     /// both at a halt.
     #[test]
     fn all_arrives_in_any_order_of_things(
-        left in settings(),
-        right in settings(),
-        to_right in prop::collection::vec(any::<u8>(), 0..600),
-        to_left in prop::collection::vec(any::<u8>(), 0..600),
-        steps in prop::collection::vec((0..6_u8, 1..60_usize), 0..400),
+        left in (settings(), 1..6_usize, bytes()),
+        right in (settings(), 1..6_usize, bytes()),
+        steps in prop::collection::vec((0..8_u8, 1..60_usize), 0..400),
     ) {
-        let (mut left, mut right) = (End::new(left, &to_right), End::new(right, &to_left));
+        let (to_right, to_left) = (left.2.clone(), right.2.clone());
+        let mut left = End::new(left.0, left.1, &left.2);
+        let mut right = End::new(right.0, right.1, &right.2);
         for (what, at_most) in steps {
             let _did = match what {
                 0 => left.write(at_most),
                 1 => right.write(at_most),
                 2 => left.read(),
                 3 => right.read(),
-                4 => left.hear(&mut right),
-                _ => right.hear(&mut left),
+                4 => left.receive(&mut right),
+                5 => right.receive(&mut left),
+                6 => left.complete(),
+                _ => right.complete(),
             };
         }
-        // From here on everybody does what he can.
-        let mut moves = true;
-        while moves {
-            let moved = [
-                left.write(usize::MAX),
-                right.write(usize::MAX),
-                left.hear(&mut right),
-                right.hear(&mut left),
-                left.read(),
-                right.read(),
-            ];
-            moves = moved.contains(&true);
-        }
+        settle(&mut left, &mut right, |end| {
+            let wrote = end.write(usize::MAX) || end.end();
+            end.read() || wrote
+        });
         prop_assert!(left.is_done() && right.is_done(), "they wait for each other");
         prop_assert_eq!(left.read, to_left);
         prop_assert_eq!(right.read, to_right);
     }
 
-    /// Nothing that a peer can say makes it panic.
+    /// A stream that is dropped at any point: its peer reads all that was written and then the end,
+    /// or an error after the first of it; and its shutdown succeeds only if all that it wrote was
+    /// read.
+    #[test]
+    fn a_dropped_stream_never_ends_before_its_last_byte(
+        left in (settings(), 1..6_usize, bytes()),
+        right in (settings(), 1..6_usize, bytes()),
+        steps in prop::collection::vec((0..8_u8, 1..60_usize), 0..200),
+        is_ended in any::<bool>(),
+    ) {
+        let to_left = right.2.clone();
+        let to_right = left.2.clone();
+        let mut left = End::new(left.0, left.1, &left.2);
+        let mut right = End::new(right.0, right.1, &right.2);
+        for (what, at_most) in steps {
+            let _did = match what {
+                0 => left.write(at_most),
+                1 => right.write(at_most),
+                2 => left.read(),
+                3 => right.read(),
+                4 => left.receive(&mut right),
+                5 => right.receive(&mut left),
+                6 => left.complete(),
+                _ => right.complete(),
+            };
+        }
+        if is_ended {
+            let _ended = left.end();
+        }
+        let written = to_right.len() - left.to_write.len();
+        left.to_write.clear();
+        left.drop_stream();
+        settle(&mut left, &mut right, |end| {
+            // The one that was dropped does nothing any more.
+            let _wrote = end.write(usize::MAX);
+            let ended = end.end();
+            end.read() || ended
+        });
+        prop_assert_eq!(&right.read[..], &to_right[..right.read.len()]);
+        let is_read = left.read.len() == to_left.len();
+        match right.error {
+            None => {
+                prop_assert!(right.machine.protocol().fin_was_received(), "it waits for ever");
+                prop_assert_eq!(right.read.len(), written);
+            }
+            Some(error) => {
+                prop_assert_eq!(error, StreamError::Reset);
+                prop_assert!(!is_read, "a reset although all was read");
+            }
+        }
+        if right.error.is_none() {
+            prop_assert_eq!(right.machine.is_seen() == Some(true), is_read);
+        }
+        prop_assert!(left.machine.is_over() || right.error.is_some());
+    }
+
+    /// Nothing that a peer can send makes it panic.
     #[test]
     fn any_peer_is_borne(
         ours in settings(),
         messages in prop::collection::vec((any::<Option<u32>>(), 0..3_usize), 0..50),
-        likely in prop::collection::vec((1..7_u32, 0..3_u32, any::<bool>()), 0..50),
+        likely in prop::collection::vec((1..10_u32, 0..3_u32, any::<bool>()), 0..50),
     ) {
         let mut protocol = Protocol::new(ours);
-        let _hello = protocol.hear(Some(protocol.hello()), &ours.encode());
-        let likely = likely.into_iter().map(|(kind, credits, heard)| {
-            (Some(kind << 28 | u32::from(heard) << 16 | credits), (kind == 2).into())
+        let _hello = protocol.receive(Some(Protocol::hello()), &ours.encode());
+        let likely = likely.into_iter().map(|(kind, credits, confirms)| {
+            (Some(kind << 28 | u32::from(confirms) << 16 | credits), (kind == 2).into())
         });
         for (imm_data, len) in likely.chain(messages) {
-            if protocol.hear(imm_data, &vec![1; len]) == Ok(Heard::Data) {
+            if protocol.receive(imm_data, &vec![1; len]) == Ok(Received::Data) {
                 protocol.consumed();
             }
-            if protocol.room() > 0 {
+            if protocol.may_send_data() {
                 let _sent = protocol.data();
             }
-            let _credit = protocol.credit();
+            let _control = protocol.control();
         }
     }
+}
+
+/// As a stream is made unless set.
+const DEFAULT: Settings = Settings {
+    block_len: 16 << 10,
+    depth: 16,
+};
+
+#[test]
+fn both_write_64_kib_in_single_bytes_before_anybody_reads() {
+    const TOTAL: usize = 64 << 10;
+    let mut left = End::new(DEFAULT, 64, &[1; TOTAL]);
+    let mut right = End::new(DEFAULT, 64, &[2; TOTAL]);
+    settle(&mut left, &mut right, |end| end.write(1));
+    assert_eq!((left.to_write.len(), right.to_write.len()), (0, 0));
+    // It has arrived, too: a flush waits for no reader.
+    assert!(left.machine.has_arrived() && right.machine.has_arrived());
+    settle(&mut left, &mut right, End::read);
+    assert_eq!((left.read.len(), right.read.len()), (TOTAL, TOTAL));
+}
+
+/// Each write arrives before the next is done: nothing can be joined at the writer.
+#[test]
+fn the_window_is_counted_in_bytes_whatever_the_length_of_messages() {
+    for len in [1, 100, 5000, 8 << 10, 9000, 16 << 10] {
+        let mut left = End::new(DEFAULT, 64, &[1; 80 << 10]);
+        let mut right = End::new(DEFAULT, 64, &[]);
+        settle(&mut left, &mut right, |_| false);
+        let mut flushed = 0;
+        while flushed < 64 << 10 {
+            let before = left.to_write.len();
+            assert!(left.write(len));
+            settle(&mut left, &mut right, |_| false);
+            assert!(left.machine.has_arrived(), "{flushed} bytes, {len} each");
+            flushed += before - left.to_write.len();
+        }
+    }
+}
+
+#[test]
+fn a_lone_write_is_sent_at_once_and_what_follows_is_joined() {
+    let mut left = End::new(DEFAULT, 64, &[1; 1000]);
+    let mut right = End::new(DEFAULT, 64, &[]);
+    settle(&mut left, &mut right, |_| false);
+    assert!(left.write(1));
+    assert_eq!(left.wire.len(), 1);
+    while left.write(1) {}
+    assert_eq!(left.data_messages, 4, "the others wait for these");
+    settle(&mut left, &mut right, |_| false);
+    assert_eq!(left.data_messages, 5);
+    settle(&mut left, &mut right, End::read);
+    assert_eq!(right.read.len(), 1000);
+}
+
+#[test]
+fn a_flush_sends_what_was_joined() {
+    let mut left = End::new(DEFAULT, 64, &[1; 10]);
+    let mut right = End::new(DEFAULT, 64, &[]);
+    settle(&mut left, &mut right, |_| false);
+    while left.write(1) {}
+    left.machine.push();
+    left.send();
+    assert_eq!(left.data_messages, 5);
+}
+
+/// Long messages are read where they arrived, and so are short ones while blocks are there.
+#[test]
+fn messages_are_copied_only_when_blocks_run_short() {
+    let is_copied = |len, count| {
+        let mut left = End::new(DEFAULT, 64, &vec![1; len * count]);
+        let mut right = End::new(DEFAULT, 64, &[]);
+        settle(&mut left, &mut right, |_| false);
+        for _ in 0..count {
+            assert!(left.write(len));
+            settle(&mut left, &mut right, |_| false);
+        }
+        let mut copied = 0;
+        while let Some(segment) = right.machine.next_segment() {
+            copied += usize::from(matches!(segment, Segment::Copied(_)));
+            right.machine.give_back(segment);
+        }
+        copied
+    };
+    assert_eq!(is_copied(64, 8), 0);
+    assert_eq!(is_copied(64, 9), 1);
+    assert_eq!(is_copied(16 << 10, 16), 0);
+}
+
+/// Written before the peer's shorter blocks are known.
+#[test]
+fn a_block_is_sent_in_pieces_where_the_peers_are_shorter() {
+    let (block_len, depth) = (20, 2);
+    let bytes: Vec<u8> = (0..200).collect();
+    let mut left = End::new(DEFAULT, 64, &bytes);
+    assert!(left.write(150));
+    assert!(left.write(50));
+    let mut right = End::new(Settings { block_len, depth }, 64, &[]);
+    assert!(left.end());
+    settle(&mut left, &mut right, End::read);
+    assert_eq!(right.read, bytes);
+    assert_eq!(left.machine.is_seen(), Some(true));
+}
+
+/// Two sides that have written 3 bytes each, which are read by `reads`.
+fn written(reads: impl Fn(&mut End, &mut End)) -> (End, End) {
+    let mut left = End::new(DEFAULT, 64, b"abc");
+    let mut right = End::new(DEFAULT, 64, b"xyz");
+    assert!(left.write(3) && right.write(3));
+    settle(&mut left, &mut right, |_| false);
+    reads(&mut left, &mut right);
+    (left, right)
+}
+
+#[test]
+fn a_shutdown_is_not_confirmed_by_a_peer_that_was_dropped_without_reading() {
+    let (mut left, mut right) = written(|_, _| {});
+    right.drop_stream();
+    assert!(left.end());
+    settle(&mut left, &mut right, |_| false);
+    assert_eq!(left.error, Some(StreamError::Reset));
+    // Nor if the data comes after the drop.
+    let (mut left, mut right) = written(|left, right| {
+        assert!(left.read() && right.read());
+    });
+    right.drop_stream();
+    left.to_write.extend(b"more");
+    assert!(left.write(4) && left.end());
+    settle(&mut left, &mut right, |_| false);
+    assert_eq!((left.error, left.machine.is_seen()), (None, Some(false)));
+}
+
+#[test]
+fn a_shutdown_is_confirmed_by_a_peer_that_was_dropped_after_reading_all() {
+    let (mut left, mut right) = written(|_, right| assert!(right.read()));
+    right.drop_stream();
+    assert!(left.end());
+    settle(&mut left, &mut right, End::read);
+    assert_eq!((left.error, left.machine.is_seen()), (None, Some(true)));
+    assert_eq!(left.read, b"xyz");
+}
+
+#[test]
+fn a_reader_that_is_gone_does_not_hold_up_the_peer() {
+    let mut left = End::new(DEFAULT, 64, &[1; 1 << 20]);
+    let mut right = End::new(DEFAULT, 64, b"");
+    right.machine.discard(false);
+    settle(&mut left, &mut right, |end| {
+        end.write(usize::MAX) || end.end()
+    });
+    assert_eq!(
+        (left.to_write.len(), left.machine.is_seen()),
+        (0, Some(false))
+    );
+    assert_eq!(left.error, None, "it can read on");
 }
 
 const OURS: Settings = Settings {
@@ -177,25 +485,24 @@ const THEIRS: Settings = Settings {
     depth: 3,
 };
 
-/// A side that has heard the peer's hello.
+/// A side that has received the peer's HELLO.
 fn met() -> Protocol {
     let mut protocol = Protocol::new(OURS);
-    let hello = Protocol::new(THEIRS).hello();
-    let heard = protocol.hear(Some(hello), &THEIRS.encode());
-    assert_eq!(heard, Ok(Heard::Nothing));
+    let received = protocol.receive(Some(Protocol::hello()), &THEIRS.encode());
+    assert_eq!(received, Ok(Received::Control));
     protocol
 }
 
-fn says(kind: Kind, heard: bool, credits: u16) -> Option<u32> {
+fn message(kind: Kind, confirms: bool, credits: u16) -> Option<u32> {
     let header = Header {
         kind,
-        heard,
+        confirms,
         credits,
     };
     Some(header.encode())
 }
 
-fn is_broken(result: Result<Heard, StreamError>, words: &str) {
+fn is_broken(result: Result<Received, StreamError>, words: &str) {
     match result {
         Err(StreamError::Protocol(why)) => assert_eq!(why, words),
         other => panic!("{other:?}, not {words}"),
@@ -204,117 +511,151 @@ fn is_broken(result: Result<Heard, StreamError>, words: &str) {
 
 #[test]
 fn a_message_is_as_long_as_the_shorter_block() {
-    assert_eq!(Protocol::new(OURS).room(), 0, "before the peer's hello");
-    assert_eq!(met().room(), 32);
+    assert_eq!(
+        Protocol::new(OURS).max_len(),
+        None,
+        "before the peer's HELLO"
+    );
+    assert!(!Protocol::new(OURS).may_send_data());
+    assert_eq!(met().max_len(), Some(32));
 }
 
 #[test]
-fn whoever_says_something_else_first_is_no_stream() {
+fn a_peer_with_another_first_message_is_no_stream() {
     for imm_data in [
         None,
         Some(7),
-        says(Kind::Data, false, 0),
-        says(Kind::Hello, true, 0),
-        says(Kind::Hello, false, 1),
+        message(Kind::Data, false, 0),
+        message(Kind::Hello, true, 0),
+        message(Kind::Hello, false, 1),
     ] {
-        let heard = Protocol::new(OURS).hear(imm_data, &THEIRS.encode());
-        assert_eq!(heard, Err(StreamError::NotAStream), "{imm_data:?}");
+        let received = Protocol::new(OURS).receive(imm_data, &THEIRS.encode());
+        assert_eq!(received, Err(StreamError::NotAStream), "{imm_data:?}");
     }
 }
 
 #[test]
-fn what_is_no_message_is_refused() {
-    is_broken(met().hear(None, b"x"), "a message of no known kind");
+fn what_is_no_message_is_rejected() {
+    is_broken(met().receive(None, b"x"), "a message of no known kind");
     is_broken(
-        met().hear(Some(0x7000_0000), b"x"),
+        met().receive(Some(0x9000_0000), b"x"),
         "a message of no known kind",
     );
-    let hello = says(Kind::Hello, true, 0);
-    is_broken(met().hear(hello, b""), "a second hello");
+    let hello = message(Kind::Hello, true, 0);
+    is_broken(met().receive(hello, b""), "a second hello");
     is_broken(
-        met().hear(says(Kind::Data, false, 0), b""),
+        met().receive(message(Kind::Data, false, 0), b""),
         "data without bytes",
     );
-    let fin = says(Kind::Fin, false, 0);
-    is_broken(met().hear(fin, b"x"), "bytes in a message that has none");
+    let fin = message(Kind::Fin, false, 0);
+    is_broken(met().receive(fin, b"x"), "bytes in a message that has none");
 }
 
 #[test]
-fn credits_that_cannot_be_are_refused() {
+fn credits_that_cannot_be_are_rejected() {
     let mut protocol = met();
-    let one = says(Kind::Data, false, 1);
+    let one = message(Kind::Data, false, 1);
     is_broken(
-        protocol.hear(one, b"x"),
+        protocol.receive(one, b"x"),
         "more credits than it has receives",
     );
     for _ in 0..2 {
         let _data = protocol.data();
     }
-    assert_eq!(protocol.hear(one, b"x"), Ok(Heard::Data));
-    let two = says(Kind::Data, false, 2);
+    assert_eq!(protocol.receive(one, b"x"), Ok(Received::Data));
+    let two = message(Kind::Data, false, 2);
     is_broken(
-        protocol.hear(two, b"x"),
+        protocol.receive(two, b"x"),
         "more credits than it has receives",
     );
 }
 
 #[test]
-fn more_data_than_there_are_credits_is_refused() {
+fn more_data_than_there_are_credits_is_rejected() {
     let mut protocol = met();
-    let data = says(Kind::Data, false, 0);
-    assert_eq!(protocol.hear(data, b"x"), Ok(Heard::Data));
-    assert_eq!(protocol.hear(data, b"x"), Ok(Heard::Data));
-    // It's not told that this one was consumed.
+    let data = message(Kind::Data, false, 0);
+    assert_eq!(protocol.receive(data, b"x"), Ok(Received::Data));
+    assert_eq!(protocol.receive(data, b"x"), Ok(Received::Data));
+    // The peer does not know yet that this one was consumed.
     protocol.consumed();
     is_broken(
-        protocol.hear(data, b"x"),
+        protocol.receive(data, b"x"),
         "more data than it has credits for",
     );
 }
 
 #[test]
-fn credits_out_of_turn_are_refused() {
+fn credits_out_of_turn_are_rejected() {
     let mut protocol = met();
     let _data = (protocol.data(), protocol.data());
     is_broken(
-        protocol.hear(says(Kind::Credit, true, 0), b""),
+        protocol.receive(message(Kind::Credit, true, 0), b""),
         "credits out of turn",
     );
     let mut protocol = met();
     let _data = (protocol.data(), protocol.data());
-    let one = says(Kind::Credit, false, 1);
-    assert_eq!(protocol.hear(one, b""), Ok(Heard::Nothing));
-    is_broken(protocol.hear(one, b""), "credits out of turn");
+    let one = message(Kind::Credit, false, 1);
+    assert_eq!(protocol.receive(one, b""), Ok(Received::Control));
+    is_broken(protocol.receive(one, b""), "credits out of turn");
 }
 
 #[test]
-fn to_hear_what_was_not_said_is_refused() {
+fn a_confirmation_or_answer_of_what_was_not_sent_is_rejected() {
     let mut protocol = met();
-    let data = says(Kind::Data, true, 0);
-    assert_eq!(protocol.hear(data, b"x"), Ok(Heard::Data));
-    is_broken(protocol.hear(data, b"x"), "it heard what was not said");
+    let data = message(Kind::Data, true, 0);
+    assert_eq!(protocol.receive(data, b"x"), Ok(Received::Data));
+    is_broken(
+        protocol.receive(data, b"x"),
+        "it confirmed what was not sent",
+    );
+    for kind in [Kind::FinSeen, Kind::FinLost] {
+        let mut protocol = met();
+        let answer = message(kind, false, 0);
+        is_broken(
+            protocol.receive(answer, b""),
+            "an answer to what was not sent",
+        );
+        let mut protocol = met();
+        assert!(protocol.fin().is_some());
+        assert_eq!(protocol.receive(answer, b""), Ok(Received::Control));
+        is_broken(
+            protocol.receive(answer, b""),
+            "an answer to what was not sent",
+        );
+    }
 }
 
 #[test]
 fn the_end_is_the_end() {
-    let fin = says(Kind::Fin, false, 0);
+    let fin = message(Kind::Fin, false, 0);
     let mut protocol = met();
-    assert_eq!(protocol.hear(fin, b""), Ok(Heard::Nothing));
-    is_broken(protocol.hear(fin, b""), "a second end of its data");
+    assert_eq!(protocol.receive(fin, b""), Ok(Received::Control));
+    is_broken(protocol.receive(fin, b""), "a second end of its data");
     let mut protocol = met();
-    assert_eq!(protocol.hear(fin, b""), Ok(Heard::Nothing));
+    assert_eq!(protocol.receive(fin, b""), Ok(Received::Control));
     is_broken(
-        protocol.hear(says(Kind::Data, false, 0), b"x"),
+        protocol.receive(message(Kind::Data, false, 0), b"x"),
         "data after its end",
     );
-    let reset = protocol.hear(says(Kind::Reset, false, 0), b"");
+    let reset = protocol.receive(message(Kind::Reset, false, 0), b"");
     assert_eq!(reset, Err(StreamError::Reset));
+    let mut protocol = met();
+    let close = message(Kind::Close, false, 0);
+    assert_eq!(protocol.receive(close, b""), Ok(Received::Control));
+    is_broken(protocol.receive(close, b""), "a message after its last");
+    assert!(protocol.fin_was_received() && !protocol.may_send_data());
+    assert_eq!(
+        (protocol.control(), protocol.fin(), protocol.close()),
+        (None, None, None)
+    );
 }
 
 #[test]
 fn a_stream_goes_wherever_a_task_goes() {
     const fn is_free<T: Send + Sync + Unpin + 'static>() {}
     is_free::<super::ByteStream>();
+    is_free::<super::OwnedReadHalf>();
+    is_free::<super::OwnedWriteHalf>();
     is_free::<crate::IncomingMessages>();
     is_free::<crate::Message>();
 }

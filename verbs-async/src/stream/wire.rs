@@ -1,11 +1,11 @@
-//! What is said: the immediate that each message has, and the hello.
+//! The wire format: the immediate that each message has, and the HELLO.
 
 use super::error::StreamError;
 
 /// The version of the protocol.
 pub(super) const VERSION: u32 = 1;
 
-/// Bytes in a hello.
+/// Bytes in a HELLO.
 pub(super) const HELLO_LEN: usize = 20;
 
 const MAGIC: [u8; 8] = *b"VRBSTRM\n";
@@ -14,38 +14,44 @@ const MAGIC: [u8; 8] = *b"VRBSTRM\n";
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// The first one: the sender's settings.
-    Hello = 1,
+    Hello,
     /// Bytes of the stream.
-    Data = 2,
+    Data,
     /// Credits, when there are no bytes to carry them.
-    Credit = 3,
+    Credit,
     /// There are no more bytes.
-    Fin = 4,
-    /// The stream was dropped.
-    Reset = 5,
+    Fin,
+    /// The receiver of a FIN has it, and its reader has had or can have all bytes before it.
+    FinSeen,
+    /// The receiver of a FIN has it, but its reader is gone and has not had all bytes.
+    FinLost,
+    /// The stream was dropped after all that had arrived was read. The last message.
+    Close,
+    /// The stream was dropped, and bytes were not read. The last message.
+    Reset,
 }
 
-/// What the immediate of a message says: kind, 4 bits; 11 bits of 0; whether a hello or credits have
-/// been heard, 1 bit; credits, 16 bits.
+/// The immediate of a message: kind, 4 bits; 11 bits of 0; whether a HELLO or CREDIT is confirmed,
+/// 1 bit; credits, 16 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Header {
     pub(super) kind: Kind,
-    /// The last hello or credit message of the other side has been heard.
-    pub(super) heard: bool,
+    /// The last HELLO or CREDIT of the other side was received.
+    pub(super) confirms: bool,
     /// So many receives have been posted again.
     pub(super) credits: u16,
 }
 
-/// What one side has.
+/// What one side has, as its HELLO announces it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Settings {
     /// The longest message that it can receive.
     pub(super) block_len: u32,
-    /// How many messages with data it can receive before it has given credit for more.
+    /// How many DATA messages it can receive before it has given credit for more.
     pub(super) depth: u16,
 }
 
-const HEARD: u32 = 1 << 16;
+const CONFIRMS: u32 = 1 << 16;
 
 impl Header {
     pub(super) fn encode(self) -> u32 {
@@ -54,10 +60,13 @@ impl Header {
             Kind::Data => 2,
             Kind::Credit => 3,
             Kind::Fin => 4,
-            Kind::Reset => 5,
+            Kind::FinSeen => 5,
+            Kind::FinLost => 6,
+            Kind::Close => 7,
+            Kind::Reset => 8,
         };
-        let heard = if self.heard { HEARD } else { 0 };
-        kind << 28 | heard | u32::from(self.credits)
+        let confirms = if self.confirms { CONFIRMS } else { 0 };
+        kind << 28 | confirms | u32::from(self.credits)
     }
 
     pub(super) fn decode(imm_data: u32) -> Option<Self> {
@@ -67,12 +76,15 @@ impl Header {
             2 => Kind::Data,
             3 => Kind::Credit,
             4 => Kind::Fin,
-            5 => Kind::Reset,
+            5 => Kind::FinSeen,
+            6 => Kind::FinLost,
+            7 => Kind::Close,
+            8 => Kind::Reset,
             _ => return None,
         };
         let header = Self {
             kind,
-            heard: imm_data & HEARD != 0,
+            confirms: imm_data & CONFIRMS != 0,
             credits: u16::from_be_bytes([high, low]),
         };
         // The rest is 0.
@@ -91,7 +103,7 @@ impl Settings {
         hello
     }
 
-    /// Reads a hello. One of a later version may be longer.
+    /// Reads a HELLO. One of a later version may be longer.
     pub(super) fn decode(hello: &[u8]) -> Result<Self, StreamError> {
         let fields = hello.strip_prefix(&MAGIC).ok_or(StreamError::NotAStream)?;
         let mut fields = fields.chunks_exact(4).map(|field| match *field {
@@ -125,13 +137,16 @@ mod tests {
             Kind::Data,
             Kind::Credit,
             Kind::Fin,
+            Kind::FinSeen,
+            Kind::FinLost,
+            Kind::Close,
             Kind::Reset,
         ] {
-            for heard in [false, true] {
+            for confirms in [false, true] {
                 for credits in [0, 1, 0x1234, u16::MAX] {
                     let header = Header {
                         kind,
-                        heard,
+                        confirms,
                         credits,
                     };
                     assert_eq!(Header::decode(header.encode()), Some(header));
@@ -141,8 +156,8 @@ mod tests {
     }
 
     #[test]
-    fn unknown_kinds_and_bits_are_refused() {
-        for bits in [0, 0x6000_0000, 0xf000_0000, 0x2002_0000, 0x2800_0000] {
+    fn unknown_kinds_and_bits_are_rejected() {
+        for bits in [0, 0x9000_0000, 0xf000_0000, 0x2002_0000, 0x2800_0000] {
             assert_eq!(Header::decode(bits), None, "{bits:#x}");
         }
     }
@@ -157,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn other_hellos_are_refused_and_say_why() {
+    fn other_hellos_are_rejected_with_the_reason() {
         let (block_len, depth) = (64, 1);
         let good = Settings { block_len, depth }.encode();
         for other in [&b""[..], b"GET / HTTP/1.1\r\n", &good[..19], &good[..8]] {

@@ -42,7 +42,7 @@ impl Met {
         sent.unwrap();
     }
 
-    /// The hello of a peer with 2 blocks of 32 bytes.
+    /// The HELLO of a peer with 2 blocks of 32 bytes.
     async fn says_hello(&self) {
         let hello = [&b"VRBSTRM\n"[..], &[0, 0, 0, 1, 0, 0, 0, 32, 0, 0, 0, 2]];
         self.says(HELLO, &hello.concat()).await;

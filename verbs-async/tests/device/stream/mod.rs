@@ -1,6 +1,7 @@
 //! Byte streams: bytes in order, whatever both sides do at once.
 
 mod aborts;
+mod endings;
 mod lies;
 mod users;
 
@@ -172,8 +173,9 @@ fn a_slow_reader_stops_the_writer() {
     for way in WAYS {
         run(way, async move {
             let (_group, mut left, mut right) = streams(way, (200, 8), (100, 5));
-            // So many blocks of the reader's.
-            assert_eq!(fill(&mut left).await, 5 * 100);
+            let written = fill(&mut left).await;
+            // The reader's blocks, and the writer's own; those are shorter for the reader's sake.
+            assert!((500..=500 + 9 * 200).contains(&written), "{written}");
             let mut bytes = [0; 1000];
             assert_eq!(soon(right.read(&mut bytes[..50])).await.unwrap(), 50);
             assert_eq!(fill(&mut left).await, 0, "the first block is not read yet");
@@ -295,7 +297,7 @@ fn channel_of(pd: &ProtectionDomain, max_recv_wr: u32) -> AsyncChannel {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn settings_that_cannot_be_are_refused() {
+fn settings_that_cannot_be_are_rejected() {
     let _test = begin!();
     let pd = context().alloc_pd().unwrap();
     let port = channel_of(&pd, 16).endpoint().unwrap().port_num();
@@ -303,7 +305,7 @@ fn settings_that_cannot_be_are_refused() {
     let of = |block_len, depth| limits(channel_of(&pd, 16).into_stream_with(block_len, depth));
     assert_eq!(of(19, 1), Some(("block_len", 20, longest.into())));
     assert_eq!(of(usize::MAX, 1), Some(("block_len", 20, longest.into())));
-    assert_eq!(of(20, 0), Some(("depth", 1, 13)));
-    assert_eq!(of(20, 14), Some(("depth", 1, 13)));
-    assert_eq!(of(20, 13), None);
+    assert_eq!(of(20, 0), Some(("depth", 1, 12)));
+    assert_eq!(of(20, 13), Some(("depth", 1, 12)));
+    assert_eq!(of(20, 12), None);
 }

@@ -1,0 +1,382 @@
+//! A stream without a device: its blocks, what waits to be sent, and what waits to be read.
+//!
+//! The owner sends what [`next_send`](Machine::next_send) returns, posts what
+//! [`to_post`](Machine::to_post) has, and reports what was received and sent. That is all of the
+//! stream that is not a device or a task, so tests run two of these against each other.
+
+use std::collections::VecDeque;
+use std::mem;
+use std::ops::{DerefMut, Range};
+
+use super::error::StreamError;
+use super::protocol::{Protocol, Received};
+use super::wire::Settings;
+
+/// Memory that can be sent from, or received into.
+pub(super) trait Block: DerefMut<Target = [u8]> {
+    /// The length of all of it.
+    fn capacity(&self) -> usize;
+
+    /// Lets the slice be this part of it.
+    fn set_range(&mut self, range: Range<usize>);
+}
+
+/// One side of a stream.
+#[derive(Debug)]
+pub(super) struct Machine<B> {
+    protocol: Protocol,
+    /// Received and not taken by the reader, in that order.
+    arrived: VecDeque<Segment<B>>,
+    /// Short messages are copied into these, each as long as the longest of them.
+    chunks: Vec<Vec<u8>>,
+    chunk_len: usize,
+    /// Blocks whose receives are to be posted.
+    to_post: Vec<B>,
+    /// Blocks to send from.
+    free: Vec<B>,
+    /// Written and not sent, in that order. Only the last may be written to.
+    unsent: VecDeque<Unsent<B>>,
+    /// Sends in flight, and how many there may be.
+    sends: usize,
+    max_sends: usize,
+    /// DATA messages among them.
+    data_in_flight: usize,
+    /// One of them is a block of which there is more to send.
+    is_split: bool,
+    /// All that is written is to be sent as soon as there are credits.
+    push: bool,
+    /// Nothing more will be written.
+    fin_wanted: bool,
+    /// Nobody writes or reads any more.
+    is_dropped: bool,
+    /// What a task may wait for has happened: the reader's, the writer's.
+    changed: [bool; 2],
+}
+
+/// Bytes for the reader: a message, or the bytes of short ones.
+#[derive(Debug)]
+pub(super) enum Segment<B> {
+    Block(B),
+    Copied(Vec<u8>),
+}
+
+/// A block that is written to, or to be sent.
+#[derive(Debug)]
+struct Unsent<B> {
+    block: B,
+    start: usize,
+    end: usize,
+}
+
+/// A message to be sent.
+#[derive(Debug)]
+pub(super) struct Send<B> {
+    pub(super) what: Sent,
+    pub(super) imm_data: u32,
+    /// `None` for no bytes.
+    pub(super) block: Option<B>,
+}
+
+/// What was sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sent {
+    /// Bytes; what is left of the block is to be sent after them.
+    Data {
+        start: usize,
+        end: usize,
+    },
+    Other,
+}
+
+impl<B: Block> Machine<B> {
+    /// One that sends from these blocks, with at most so many sends in flight; its HELLO was sent.
+    pub(super) fn new(ours: Settings, free: Vec<B>, max_sends: usize) -> Self {
+        let depth = usize::from(ours.depth);
+        let block_len = usize::try_from(ours.block_len).unwrap_or(usize::MAX);
+        let (count, chunk_len) = (depth / 2 + 1, block_len.div_ceil(2));
+        let chunks = std::iter::repeat_with(|| Vec::with_capacity(chunk_len));
+        Self {
+            protocol: Protocol::new(ours),
+            arrived: VecDeque::with_capacity(depth + count),
+            chunks: chunks.take(count).collect(),
+            chunk_len,
+            to_post: Vec::with_capacity(depth + 1),
+            unsent: VecDeque::with_capacity(free.capacity()),
+            free,
+            sends: 1,
+            max_sends,
+            data_in_flight: 0,
+            is_split: false,
+            push: false,
+            fin_wanted: false,
+            is_dropped: false,
+            changed: [false; 2],
+        }
+    }
+
+    /// Takes in a message that was received into a block whose range it is.
+    pub(super) fn receive(&mut self, imm_data: Option<u32>, block: B) -> Result<(), StreamError> {
+        let received = self.protocol.receive(imm_data, &block);
+        // Credits come with any message.
+        self.changed = [true; 2];
+        match received? {
+            Received::Control => self.to_post.push(block),
+            Received::Data if self.protocol.is_short_of_blocks() && self.copy(&block) => {
+                self.to_post.push(block);
+                self.protocol.consumed();
+            }
+            Received::Data => self.arrived.push_back(Segment::Block(block)),
+        }
+        Ok(())
+    }
+
+    /// Copies a short message behind what has arrived, if there is room for it.
+    fn copy(&mut self, mut bytes: &[u8]) -> bool {
+        let room_of = |chunk: &Vec<u8>| chunk.capacity() - chunk.len();
+        let begun = match self.arrived.back() {
+            Some(Segment::Copied(chunk)) => room_of(chunk),
+            _ => 0,
+        };
+        let room = begun + self.chunks.iter().map(room_of).sum::<usize>();
+        if bytes.len() > self.chunk_len.min(room) {
+            return false;
+        }
+        loop {
+            if let Some(Segment::Copied(chunk)) = self.arrived.back_mut() {
+                let (fits, rest) = bytes.split_at(bytes.len().min(room_of(chunk)));
+                chunk.extend_from_slice(fits);
+                bytes = rest;
+            }
+            if bytes.is_empty() {
+                return true;
+            }
+            let next = self.chunks.pop().unwrap_or_default();
+            self.arrived.push_back(Segment::Copied(next));
+        }
+    }
+
+    /// The next bytes for the reader, which gives them [back](Self::give_back).
+    pub(super) fn next_segment(&mut self) -> Option<Segment<B>> {
+        self.arrived.pop_front()
+    }
+
+    /// The reader is done with these.
+    pub(super) fn give_back(&mut self, segment: Segment<B>) {
+        match segment {
+            Segment::Block(block) => {
+                self.to_post.push(block);
+                self.protocol.consumed();
+            }
+            Segment::Copied(mut chunk) => {
+                chunk.clear();
+                self.chunks.push(chunk);
+            }
+        }
+    }
+
+    /// Nobody reads any more; whether the reader has left something of what it had taken.
+    pub(super) fn discard(&mut self, unread: bool) {
+        self.protocol.discard(unread || !self.arrived.is_empty());
+        while let Some(segment) = self.arrived.pop_front() {
+            self.give_back(segment);
+        }
+    }
+
+    /// Lets `fill` write into the room that there is; how much it wrote. `None` if there is none.
+    pub(super) fn write(&mut self, fill: impl FnOnce(&mut [u8]) -> usize) -> Option<usize> {
+        let max_len = self.protocol.max_len().unwrap_or(usize::MAX);
+        let room_in = |last: &Unsent<B>| {
+            let len = last.end - last.start;
+            (max_len.saturating_sub(len)).min(last.block.capacity() - last.end)
+        };
+        if self.unsent.back().is_none_or(|last| room_in(last) == 0) {
+            let block = self.free.pop()?;
+            let (start, end) = (0, 0);
+            self.unsent.push_back(Unsent { block, start, end });
+        }
+        let last = self.unsent.back_mut()?;
+        let room = room_in(last);
+        last.block.set_range(last.end..last.end + room);
+        let filled = fill(&mut last.block).min(room);
+        last.end += filled;
+        if last.end == last.start {
+            let last = self.unsent.pop_back()?;
+            self.free.push(last.block);
+        }
+        Some(filled)
+    }
+
+    /// All that is written is to be sent as soon as there are credits.
+    pub(super) fn push(&mut self) {
+        self.push = !self.unsent.is_empty();
+    }
+
+    /// Nothing more will be written: a FIN follows what was.
+    pub(super) fn want_fin(&mut self) {
+        self.fin_wanted = true;
+        self.push();
+    }
+
+    /// Nobody writes or reads any more: what was written is sent, and then that.
+    pub(super) fn drop_stream(&mut self) {
+        self.is_dropped = true;
+        self.push();
+    }
+
+    /// The next message to be sent, if one may be.
+    pub(super) fn next_send(&mut self) -> Option<Send<B>> {
+        if self.sends >= self.max_sends {
+            return None;
+        }
+        let send = self.next_control().or_else(|| self.next_data())?;
+        self.sends += 1;
+        Some(send)
+    }
+
+    fn next_control(&mut self) -> Option<Send<B>> {
+        let mut next = self.protocol.control();
+        if next.is_none() && self.unsent.is_empty() && !self.is_split {
+            if self.is_dropped {
+                next = self.protocol.close();
+            } else if self.fin_wanted {
+                next = self.protocol.fin();
+            }
+        }
+        let (what, block) = (Sent::Other, None);
+        next.map(|imm_data| Send {
+            what,
+            imm_data,
+            block,
+        })
+    }
+
+    fn next_data(&mut self) -> Option<Send<B>> {
+        let first = self.unsent.front()?;
+        let max_len = self.protocol.max_len()?;
+        let is_full = self.unsent.len() > 1 || first.end - first.start >= max_len;
+        let may_join = !is_full && !self.push && self.data_in_flight >= self.lone_sends();
+        if may_join || self.is_split || !self.protocol.may_send_data() {
+            return None;
+        }
+        let Unsent {
+            mut block,
+            start,
+            end,
+        } = self.unsent.pop_front()?;
+        let sent = end.min(start.saturating_add(max_len));
+        block.set_range(start..sent);
+        self.is_split = sent < end;
+        self.data_in_flight += 1;
+        self.push &= !self.unsent.is_empty() || self.is_split;
+        Some(Send {
+            what: Sent::Data { start: sent, end },
+            imm_data: self.protocol.data(),
+            block: Some(block),
+        })
+    }
+
+    /// As long as so many messages are in flight, what is written is joined.
+    fn lone_sends(&self) -> usize {
+        self.max_sends.min(LONE_SENDS)
+    }
+
+    /// A message has arrived; the block comes back.
+    pub(super) fn sent(&mut self, what: Sent, block: Option<B>) {
+        self.sends -= 1;
+        self.changed[1] = true;
+        if let Sent::Data { start, end } = what {
+            self.data_in_flight -= 1;
+            if start < end
+                && let Some(block) = block
+            {
+                self.is_split = false;
+                self.unsent.push_front(Unsent { block, start, end });
+                return;
+            }
+        }
+        self.free.extend(block);
+    }
+
+    /// The last message of a stream that is aborted, if the peer can have it.
+    pub(super) fn reset(&mut self) -> Option<Send<B>> {
+        if self.sends >= self.max_sends {
+            return None;
+        }
+        let imm_data = self.protocol.reset()?;
+        self.sends += 1;
+        let (what, block) = (Sent::Other, None);
+        Some(Send {
+            what,
+            imm_data,
+            block,
+        })
+    }
+
+    /// A message has not arrived, nor will what follows: its data stays in flight.
+    pub(super) fn not_sent(&mut self, block: Option<B>) {
+        self.sends -= 1;
+        self.free.extend(block);
+        self.fail();
+    }
+
+    /// The stream has failed, which both tasks may wait for.
+    pub(super) const fn fail(&mut self) {
+        self.changed = [true; 2];
+    }
+
+    /// Blocks whose receives are to be posted.
+    pub(super) const fn to_post(&mut self) -> &mut Vec<B> {
+        &mut self.to_post
+    }
+
+    /// Whether nothing that was written is still to be sent, or in flight.
+    pub(super) fn has_arrived(&self) -> bool {
+        self.unsent.is_empty() && self.data_in_flight == 0
+    }
+
+    /// Whether the peer's reader has had, or can have, all that was written and then its end; `None`
+    /// as long as that is not known.
+    pub(super) fn is_seen(&self) -> Option<bool> {
+        let is_seen = self.protocol.is_seen()?;
+        Some(is_seen && self.unsent.is_empty() && !self.is_split)
+    }
+
+    /// Whether something has to be sent that waits for a send in flight.
+    pub(super) fn waits_for_sends(&self) -> bool {
+        let has_data = !self.unsent.is_empty() && self.protocol.may_send_data();
+        let has_end = self.fin_wanted && !self.protocol.fin_was_sent();
+        self.is_dropped || has_data || has_end || self.sends >= self.max_sends
+    }
+
+    /// Whether a stream that was dropped has nothing more to send, and nothing in flight.
+    pub(super) fn is_over(&self) -> bool {
+        let is_idle = self.unsent.is_empty() && self.sends == 0;
+        self.is_dropped && (self.protocol.peer_has_closed() || is_idle)
+    }
+
+    pub(super) const fn fin_is_wanted(&self) -> bool {
+        self.fin_wanted
+    }
+
+    pub(super) const fn protocol(&self) -> &Protocol {
+        &self.protocol
+    }
+
+    /// Whether what the reader's and the writer's task may wait for has happened since this was
+    /// last asked.
+    pub(super) fn take_changed(&mut self) -> [bool; 2] {
+        mem::take(&mut self.changed)
+    }
+}
+
+impl<B: Block> Segment<B> {
+    pub(super) fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Block(block) => block,
+            Self::Copied(chunk) => chunk,
+        }
+    }
+}
+
+/// A write is sent at once if fewer DATA messages are in flight; else it is joined with the next.
+const LONE_SENDS: usize = 4;

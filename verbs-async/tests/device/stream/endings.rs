@@ -1,0 +1,271 @@
+//! What TCP does and a message queue does not: windows of bytes, ends that are certain, drops that
+//! lose nothing, and peers that take part in nothing.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use futures_util::future::join;
+use futures_util::{AsyncReadExt as _, AsyncWriteExt as _};
+use verbs_async::verbs_channel::Channel;
+use verbs_async::{AsyncChannel, AsyncGroup, ByteStream, ReuniteError};
+
+use super::{BYTES, a_moment, soon, streams};
+use crate::ends::{WAYS, Way, connect, events, narrow_pair, run};
+use crate::harness::{begin, context};
+
+const DEFAULT: (usize, u16) = (16 << 10, 16);
+
+/// Writes bytes, so many at once, has them arrive, and reads as many.
+async fn exchange(mut stream: ByteStream, count: usize, at_once: usize) -> ByteStream {
+    for bytes in BYTES[..count].chunks(at_once) {
+        stream.write_all(bytes).await.unwrap();
+    }
+    stream.flush().await.unwrap();
+    let mut bytes = vec![0; count];
+    stream.read_exact(&mut bytes).await.unwrap();
+    assert!(bytes == BYTES[..count]);
+    stream
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn both_sides_write_small_and_flush_before_either_reads() {
+    let _test = begin!();
+    for way in WAYS {
+        for (count, at_once) in [(17, 1), (64 << 10, 16)] {
+            run(way, async move {
+                let (_group, left, right) = streams(way, DEFAULT, DEFAULT);
+                let (left, right) = (
+                    exchange(left, count, at_once),
+                    exchange(right, count, at_once),
+                );
+                soon(join(left, right)).await;
+            });
+        }
+    }
+}
+
+/// The peer's task does something else all the time.
+#[test]
+#[ignore = "needs an RDMA device"]
+fn small_writes_arrive_and_the_end_is_confirmed_though_the_peer_polls_nothing() {
+    let _test = begin!();
+    for way in WAYS {
+        run(way, async move {
+            let (_group, mut left, mut right) = streams(way, DEFAULT, DEFAULT);
+            // It has begun to read, and been put down.
+            assert!(super::poll_once(right.read(&mut [0; 8])).is_pending());
+            for _ in 0..100 {
+                soon(left.write_all(b"x")).await.unwrap();
+                soon(left.flush()).await.unwrap();
+            }
+            soon(left.close()).await.unwrap();
+            let mut bytes = Vec::new();
+            soon(right.read_to_end(&mut bytes)).await.unwrap();
+            assert_eq!(bytes, [b'x'; 100]);
+        });
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_drop_loses_nothing_however_short_the_queue_is() {
+    let _test = begin!();
+    for way in WAYS {
+        for shut in [false, true] {
+            run(way, async move {
+                let (_group, left, right) = narrow_pair(way, 8);
+                let mut left = left.into_stream_with(300, 4).unwrap();
+                let mut right = right.into_stream_with(300, 4).unwrap();
+                soon(left.write_all(&BYTES[..1500])).await.unwrap();
+                if shut {
+                    // It was not waited for.
+                    assert!(super::poll_once(left.close()).is_pending());
+                }
+                drop(left);
+                let mut bytes = Vec::new();
+                soon(right.read_to_end(&mut bytes)).await.unwrap();
+                assert!(bytes == BYTES[..1500], "{} bytes", bytes.len());
+            });
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_shutdown_fails_if_the_peer_was_dropped_before_it_read_all() {
+    let _test = begin!();
+    for way in WAYS {
+        run(way, async move {
+            // Before anything came, and after.
+            for waits in [false, true] {
+                let (_group, mut left, right) = streams(way, DEFAULT, DEFAULT);
+                soon(left.write_all(b"read this")).await.unwrap();
+                if waits {
+                    soon(left.flush()).await.unwrap();
+                }
+                drop(right);
+                let error = soon(left.close()).await.unwrap_err();
+                assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
+            }
+            // It was dropped, and then something was written.
+            let (_group, mut left, right) = streams(way, DEFAULT, DEFAULT);
+            drop(right);
+            let wrote = soon(left.write_all(b"read this")).await;
+            let error = wrote.and(soon(left.close()).await).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
+        });
+    }
+}
+
+/// A group of `count` streams whose peers post no receive.
+fn unheard(way: Way, count: u32) -> (AsyncGroup, Vec<AsyncChannel>, Vec<ByteStream>) {
+    let pd = context().alloc_pd().unwrap();
+    let events = events(way, pd.context());
+    let [group, peers] =
+        [(); 2].map(|()| AsyncGroup::new(Channel::builder(&pd), count, &events).unwrap());
+    let pairs = (0..count).map(|_| connect(&group, &peers));
+    let (here, there): (Vec<_>, Vec<_>) = pairs.unzip();
+    let streams = here.into_iter().map(|here| here.into_stream().unwrap());
+    let streams = streams.collect();
+    (group, there, streams)
+}
+
+/// Waits until the group has room for so many.
+async fn has_room(group: &AsyncGroup, count: u32, within: Duration) {
+    let pd = context().alloc_pd().unwrap();
+    let peers = AsyncGroup::new(
+        Channel::builder(&pd),
+        count,
+        &events(Way::Thread, pd.context()),
+    );
+    let (peers, start) = (peers.unwrap(), Instant::now());
+    let mut joined = Vec::new();
+    while joined.len() < count as usize {
+        let member = group.prepare().unwrap();
+        let peer = peers.prepare().unwrap();
+        match group.join(member.handshake(&peer.endpoint()).unwrap()) {
+            Ok(channel) => joined.push(channel),
+            Err(full) => {
+                assert!(start.elapsed() < within, "{full}");
+                a_moment().await;
+            }
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn peers_that_post_no_receive_hold_no_place_for_long() {
+    let _test = begin!();
+    for (way, linger) in [
+        (Way::Tokio, Some(Duration::from_millis(300))),
+        (Way::Thread, None),
+    ] {
+        run(way, async move {
+            let (group, _peers, streams) = unheard(way, 4);
+            for mut stream in streams {
+                if let Some(linger) = linger {
+                    stream.set_linger(linger);
+                }
+                soon(stream.write_all(b"in vain")).await.unwrap();
+            }
+            // As long as a stream lingers unless set, and some more.
+            has_room(&group, 4, Duration::from_secs(25)).await;
+        });
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_shutdown_that_was_given_up_does_not_hold_the_place() {
+    let _test = begin!();
+    run(Way::Tokio, async {
+        let (group, _peers, streams) = unheard(Way::Tokio, 2);
+        for mut stream in streams {
+            stream.set_linger(Duration::from_millis(300));
+            stream.write_all(b"in vain").await.unwrap();
+            let short = Duration::from_millis(20);
+            assert!(tokio::time::timeout(short, stream.flush()).await.is_err());
+            assert!(tokio::time::timeout(short, stream.close()).await.is_err());
+        }
+        has_room(&group, 2, Duration::from_secs(20)).await;
+    });
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn an_abort_frees_the_place_at_once() {
+    let _test = begin!();
+    for way in WAYS {
+        run(way, async move {
+            let (group, _peers, streams) = unheard(way, 2);
+            for stream in streams {
+                stream.abort();
+            }
+            has_room(&group, 2, Duration::ZERO).await;
+            let (group, _peers, streams) = unheard(way, 2);
+            for stream in streams {
+                stream.set_linger(Duration::ZERO);
+            }
+            has_room(&group, 2, Duration::ZERO).await;
+        });
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn halves_of_its_own_read_write_and_come_together_again() {
+    let _test = begin!();
+    for way in WAYS {
+        run(way, async move {
+            let (_group, left, right) = streams(way, (512, 2), (512, 2));
+            let (mut from_right, mut to_right) = left.into_split();
+            let (mut from_left, mut to_left) = right.into_split();
+            let (mut there, mut here) = (vec![0; 5000], vec![0; 5000]);
+            let all = join(
+                join(
+                    to_right.write_all(&BYTES[..5000]),
+                    to_left.write_all(&BYTES[..5000]),
+                ),
+                join(
+                    from_left.read_exact(&mut there),
+                    from_right.read_exact(&mut here),
+                ),
+            );
+            let ((one, other), (a, b)) = soon(all).await;
+            one.and(other).and(a).and(b).unwrap();
+            assert!(here == there && here == BYTES[..5000]);
+            let ReuniteError(from_left, to_right) = from_left.reunite(to_right).unwrap_err();
+            let mut left = from_right.reunite(to_right).unwrap();
+            // A writing half that is dropped ends the data, and the other half goes on.
+            drop(to_left);
+            assert_eq!(soon(left.read(&mut here)).await.unwrap(), 0);
+            soon(left.write_all(b"still there")).await.unwrap();
+            soon(left.close()).await.unwrap();
+            let mut text = String::new();
+            let mut from_left = from_left;
+            soon(from_left.read_to_string(&mut text)).await.unwrap();
+            assert_eq!(text, "still there");
+        });
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_reading_half_that_was_dropped_does_not_hold_up_the_peer() {
+    let _test = begin!();
+    for way in WAYS {
+        run(way, async move {
+            let (_group, left, mut right) = streams(way, (512, 2), (512, 2));
+            let (from_right, mut to_right) = left.into_split();
+            drop(from_right);
+            soon(right.write_all(&BYTES[..100_000])).await.unwrap();
+            soon(to_right.write_all(b"go on")).await.unwrap();
+            let mut bytes = [0; 5];
+            soon(right.read_exact(&mut bytes)).await.unwrap();
+            let error = soon(right.close()).await.unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
+        });
+    }
+}
