@@ -151,7 +151,6 @@ impl<R: Ring> Driver<R> {
         look(&mut self.state.lock().ring)
     }
 
-<<<<<<< HEAD
     /// Waits until less than `backlog` is in line for a channel's queue. Who waits has a key, and
     /// [leaves](Self::forget_room) with it.
     pub(crate) fn poll_room(
@@ -181,12 +180,12 @@ impl<R: Ring> Driver<R> {
         let waker = state.line(R::index(channel), queue).forget_room(key);
         self.leave(state);
         wake::let_go(waker);
-=======
+    }
+
     /// Does what became due while this thread [held](wake::hold) wake-ups back.
     pub(crate) fn settle(&self) {
         let state = self.state.lock();
         self.leave(state);
->>>>>>> d30408f (wip stream)
     }
 
     /// Waits until nothing is left in these queues of a channel. One task can wait for each channel.
