@@ -29,7 +29,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         return Ok(());
     };
     let pd = verbs_core::Context::first_active()?.alloc_pd()?;
-    let events = CqEvents::new(CompletionChannel::create(pd.context())?, Never);
+    let events = CqEvents::new(CompletionChannel::create(pd.context())?, Never)?;
     let group = AsyncGroup::new(Channel::builder(&pd), 2, &events)?;
     let (channel, _peer) = group.loopback()?;
     let mut buffers = Vec::new();

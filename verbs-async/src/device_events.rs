@@ -14,6 +14,7 @@ use verbs_channel::verbs_core::{self, AsyncEvent, EventType};
 use crate::bell::{Look, bell};
 use crate::notifier::ThreadNotifier;
 use crate::sync::{Mutex, MutexGuard};
+use crate::watched::Watch;
 use crate::{AsyncCq, AsyncGroup, CqNotifier, Error, Result};
 
 /// The events of a device, one after the other (`ibv_get_async_event`).
@@ -22,7 +23,7 @@ use crate::{AsyncCq, AsyncGroup, CqNotifier, Error, Result};
 /// not. So what [`watch`](Self::watch) and [`watch_cq`](Self::watch_cq) name fails at once when the
 /// device, its queue or its queue pair breaks, whatever other tasks do.
 ///
-/// Each event is taken once: one such stream per context. Events that nobody takes from it are kept,
+/// Each event is taken once: one such stream per context, a second is an error. Events that nobody takes from it are kept,
 /// the last 64 of them.
 ///
 /// ```no_run
@@ -49,6 +50,8 @@ pub(crate) trait Watched: Send + Sync {
 }
 
 struct Hub {
+    // First: see there.
+    _watch: Watch,
     context: verbs_core::Context,
     notifier: Box<dyn CqNotifier>,
     bell: Waker,
@@ -71,15 +74,21 @@ struct State {
 impl DeviceEvents {
     /// Takes the events of `context`, whose [`poll_fd`](verbs_core::Context::poll_fd) `notifier`
     /// watches.
-    pub fn new(context: &verbs_core::Context, notifier: impl CqNotifier + 'static) -> Self {
+    ///
+    /// # Errors
+    ///
+    /// [`Error::AlreadyWatched`]: they are taken already.
+    pub fn new(context: &verbs_core::Context, notifier: impl CqNotifier + 'static) -> Result<Self> {
+        let watch = Watch::new(context.as_ptr())?;
         let hub = Arc::new_cyclic(|hub: &Weak<Hub>| Hub {
+            _watch: watch,
             context: context.clone(),
             notifier: Box::new(notifier),
             bell: bell(hub),
             state: Mutex::default(),
         });
         hub.look();
-        Self { hub }
+        Ok(Self { hub })
     }
 
     /// Takes the events of `context`, watched by the tokio runtime that this is called in.
@@ -90,7 +99,7 @@ impl DeviceEvents {
     #[cfg(feature = "tokio")]
     pub fn create_tokio(context: &verbs_core::Context) -> Result<Self> {
         let notifier = crate::notifier::TokioNotifier::new(context.poll_fd()?)?;
-        Ok(Self::new(context, notifier))
+        Self::new(context, notifier)
     }
 
     /// Takes the events of `context`, watched by async-io: for smol and any other executor.
@@ -101,7 +110,7 @@ impl DeviceEvents {
     #[cfg(feature = "async-io")]
     pub fn create_async_io(context: &verbs_core::Context) -> Result<Self> {
         let notifier = crate::notifier::AsyncIoNotifier::new(context.poll_fd()?)?;
-        Ok(Self::new(context, notifier))
+        Self::new(context, notifier)
     }
 
     /// Takes the events of `context`, watched by a thread of this crate's: for any executor.
@@ -111,7 +120,7 @@ impl DeviceEvents {
     /// The errno, if the thread can't be started.
     pub fn create_thread(context: &verbs_core::Context) -> Result<Self> {
         let notifier = ThreadNotifier::new(context.poll_fd()?)?;
-        Ok(Self::new(context, notifier))
+        Self::new(context, notifier)
     }
 
     /// When the device breaks, or the group's queue, or a queue pair of one of its channels without
@@ -147,20 +156,21 @@ impl DeviceEvents {
 
     /// What [`next`](Self::next) does, by hand.
     pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<AsyncEvent>>> {
+        // What a waker does as it is cloned or dropped is not done under the lock.
+        let waker = cx.waker().clone();
         let mut state = self.hub.state.lock();
-        if let Some(event) = state.events.pop_front() {
-            return Poll::Ready(Some(Ok(event)));
-        }
-        if let Some(error) = state.error.take() {
-            return Poll::Ready(Some(Err(error)));
-        }
-        if state.ended {
-            return Poll::Ready(None);
-        }
-        let replaced = state.waker.replace(cx.waker().clone());
+        let (polled, spare) = if let Some(event) = state.events.pop_front() {
+            (Poll::Ready(Some(Ok(event))), Some(waker))
+        } else if let Some(error) = state.error.take() {
+            (Poll::Ready(Some(Err(error))), Some(waker))
+        } else if state.ended {
+            (Poll::Ready(None), Some(waker))
+        } else {
+            (Poll::Pending, state.waker.replace(waker))
+        };
         drop(state);
-        drop(replaced);
-        Poll::Pending
+        crate::wake::let_go(spare);
+        polled
     }
 }
 

@@ -31,6 +31,10 @@ pub enum Error {
     /// it.
     #[error("the completion queue is awaited already")]
     AlreadyAwaited,
+    /// Somebody watches the completion channel, or the device's events, already, and would miss what
+    /// another takes. Clones of [`CqEvents`](crate::CqEvents) share it.
+    #[error("the completion channel, or the device's events, are watched already")]
+    AlreadyWatched,
     /// The channel is down.
     #[error("the channel is down")]
     Down(#[source] DownReason),
@@ -88,9 +92,10 @@ impl From<Error> for io::Error {
             Error::Channel(error) => return error.into(),
             Error::Thread(ref source) => source.kind(),
             Error::Down(_) | Error::Poll(_) => io::ErrorKind::ConnectionAborted,
-            Error::Unannounced | Error::ForeignChannel | Error::AlreadyAwaited => {
-                io::ErrorKind::InvalidInput
-            }
+            Error::Unannounced
+            | Error::ForeignChannel
+            | Error::AlreadyAwaited
+            | Error::AlreadyWatched => io::ErrorKind::InvalidInput,
         };
         Self::new(kind, error)
     }

@@ -36,6 +36,7 @@ fn errors() -> Vec<Error> {
         Error::Io(cause()),
         Error::Thread(cause()),
         Error::Channel(verbs_channel::Error::Core(core)),
+        Error::AlreadyWatched,
     ]
 }
 
@@ -51,6 +52,7 @@ const fn of_error(error: &Error) -> usize {
         Error::Io(_) => 7,
         Error::Thread(_) => 8,
         Error::Channel(_) => 9,
+        Error::AlreadyWatched => 10,
     }
 }
 
@@ -81,7 +83,7 @@ const fn of_stream(error: &StreamError) -> usize {
 fn no_error_repeats_its_source() {
     let mut variants: Vec<_> = errors().iter().map(of_error).collect();
     variants.sort_unstable();
-    assert_eq!(variants, (0..=9).collect::<Vec<_>>());
+    assert_eq!(variants, (0..=10).collect::<Vec<_>>());
     for error in errors() {
         let alone = parts(&error);
         assert_repeats_nothing(&error);

@@ -159,6 +159,7 @@ mod ring;
 mod stream;
 mod sync;
 mod wake;
+mod watched;
 
 pub use channel::AsyncChannel;
 pub use cq::{AsyncCq, CqPollState};

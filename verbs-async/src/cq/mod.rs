@@ -255,6 +255,7 @@ impl Shared {
             wr_id,
             waker: None,
             found: None,
+            before: None,
             behind: None,
         });
         if !state.has_found(key) {

@@ -23,8 +23,8 @@ pub(super) struct State {
     pub(super) waiters: Slab<Waiter>,
     // How many of them take any.
     take_any: usize,
-    // The first who waits for a work request; others for the same stand behind.
-    by_wr_id: HashMap<u64, usize>,
+    // Those who wait for a work request, in their order.
+    by_wr_id: HashMap<u64, Line>,
     pub(super) armed: bool,
     pub(super) failed: Option<Failure>,
     room: [PollSlot; ROOM],
@@ -45,8 +45,17 @@ pub(super) enum Waiter {
         wr_id: u64,
         waker: Option<Waker>,
         found: Option<Polled>,
+        // Who stands before and behind, while it waits.
+        before: Option<usize>,
         behind: Option<usize>,
     },
+}
+
+/// Those who wait for the same, by the first and the last.
+#[derive(Clone, Copy)]
+struct Line {
+    first: usize,
+    last: usize,
 }
 
 /// Why nothing comes any more.
@@ -111,18 +120,11 @@ impl State {
 
     /// Gives a completion to who waits for it; else it is kept, and those are woken who take any.
     fn file(&mut self, polled: Polled) {
-        if let Some(key) = self.by_wr_id.remove(&polled.wr_id())
-            && let Some(Waiter::One {
-                wr_id,
-                waker,
-                found,
-                behind,
-            }) = self.waiters.get_mut(key)
-        {
-            *found = Some(polled);
-            self.noted.extend(waker.take());
-            if let Some(behind) = behind.take() {
-                self.by_wr_id.insert(*wr_id, behind);
+        if let Some(Line { first, .. }) = self.by_wr_id.get(&polled.wr_id()).copied() {
+            self.leave_line(polled.wr_id(), first);
+            if let Some(Waiter::One { waker, found, .. }) = self.waiters.get_mut(first) {
+                *found = Some(polled);
+                self.noted.extend(waker.take());
             }
             return;
         }
@@ -165,18 +167,49 @@ impl State {
 
     /// Puts somebody at the end of those who wait for the same.
     fn stand_behind(&mut self, wr_id: u64, key: usize) {
-        let Some(mut last) = self.by_wr_id.get(&wr_id).copied() else {
-            self.by_wr_id.insert(wr_id, key);
+        let line = self.by_wr_id.entry(wr_id).or_insert(Line {
+            first: key,
+            last: key,
+        });
+        let last = std::mem::replace(&mut line.last, key);
+        if last == key {
+            return;
+        }
+        if let Some(Waiter::One { behind, .. }) = self.waiters.get_mut(last) {
+            *behind = Some(key);
+        }
+        if let Some(Waiter::One { before, .. }) = self.waiters.get_mut(key) {
+            *before = Some(last);
+        }
+    }
+
+    /// Takes somebody out from among those who wait for the same.
+    fn leave_line(&mut self, wr_id: u64, key: usize) {
+        if let Some(Waiter::One { before, behind, .. }) = self.waiters.get_mut(key) {
+            let gap = (before.take(), behind.take());
+            self.close_gap(wr_id, key, gap);
+        }
+    }
+
+    /// Closes the gap that somebody has left between these two.
+    fn close_gap(&mut self, wr_id: u64, key: usize, gap: (Option<usize>, Option<usize>)) {
+        let (left, right) = gap;
+        if let Some(Waiter::One { behind, .. }) = left.and_then(|left| self.waiters.get_mut(left)) {
+            *behind = right;
+        }
+        let right_one = right.and_then(|right| self.waiters.get_mut(right));
+        if let Some(Waiter::One { before, .. }) = right_one {
+            *before = left;
+        }
+        let Some(line) = self.by_wr_id.get_mut(&wr_id) else {
             return;
         };
-        while let Some(Waiter::One { behind, .. }) = self.waiters.get_mut(last) {
-            match behind {
-                Some(next) => last = *next,
-                None => {
-                    *behind = Some(key);
-                    return;
-                }
-            }
+        match gap {
+            // Alone, or not there any more: it was found.
+            (None, None) if line.first == key => drop(self.by_wr_id.remove(&wr_id)),
+            (None, Some(right)) => line.first = right,
+            (Some(left), None) => line.last = left,
+            _ => {}
         }
     }
 
@@ -188,40 +221,18 @@ impl State {
         if let Waiter::One {
             wr_id,
             found,
+            before,
             behind,
             ..
         } = &mut waiter
         {
-            let (wr_id, behind) = (*wr_id, behind.take());
+            let (wr_id, gap) = (*wr_id, (before.take(), behind.take()));
             match found.take() {
                 Some(found) => self.file(found),
-                None => self.close_gap(wr_id, key, behind),
+                None => self.close_gap(wr_id, key, gap),
             }
         }
         Some(waiter)
-    }
-
-    fn close_gap(&mut self, wr_id: u64, key: usize, next: Option<usize>) {
-        let Some(mut at) = self.by_wr_id.get(&wr_id).copied() else {
-            return;
-        };
-        if at == key {
-            match next {
-                Some(next) => self.by_wr_id.insert(wr_id, next),
-                None => self.by_wr_id.remove(&wr_id),
-            };
-            return;
-        }
-        while let Some(Waiter::One { behind, .. }) = self.waiters.get_mut(at) {
-            match *behind {
-                Some(gone) if gone == key => {
-                    *behind = next;
-                    return;
-                }
-                Some(next) => at = next,
-                None => return,
-            }
-        }
     }
 
     pub(super) fn has_found(&self, key: usize) -> bool {

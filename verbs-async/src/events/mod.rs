@@ -13,6 +13,7 @@ use crate::bell::{Look, bell};
 use crate::error::{Error, Result};
 use crate::notifier::{CqNotifier, ThreadNotifier};
 use crate::sync::Mutex;
+use crate::watched::Watch;
 use queues::{Queues, take_events};
 
 mod queues;
@@ -41,6 +42,8 @@ pub(crate) trait Announced: Send + Sync {
 }
 
 struct Hub {
+    // First: see there.
+    _watch: Watch,
     channel: CompletionChannel,
     notifier: Box<dyn CqNotifier>,
     // The one that the notifier gets: always the same, so nothing is allocated or replaced.
@@ -61,9 +64,14 @@ impl CqEvents {
     /// [`poll_fd`](CompletionChannel::poll_fd).
     ///
     /// Nobody else may take events from the channel after that.
-    #[must_use]
-    pub fn new(channel: CompletionChannel, notifier: impl CqNotifier + 'static) -> Self {
+    ///
+    /// # Errors
+    ///
+    /// [`Error::AlreadyWatched`]: the channel, or a clone of it, is watched.
+    pub fn new(channel: CompletionChannel, notifier: impl CqNotifier + 'static) -> Result<Self> {
+        let watch = Watch::new(channel.as_ptr())?;
         let hub = Arc::new_cyclic(|hub: &Weak<Hub>| Hub {
+            _watch: watch,
             channel,
             notifier: Box::new(notifier),
             bell: bell(hub),
@@ -71,7 +79,7 @@ impl CqEvents {
         });
         // Registers the waker; from here on it is registered again whenever it was woken.
         hub.look();
-        Self { hub }
+        Ok(Self { hub })
     }
 
     /// Creates a completion channel, watched by the tokio runtime that this is called in.
@@ -86,7 +94,7 @@ impl CqEvents {
     pub fn create_tokio(context: &verbs_core::Context) -> Result<Self> {
         let channel = CompletionChannel::create(context)?;
         let notifier = crate::notifier::TokioNotifier::new(channel.poll_fd()?)?;
-        Ok(Self::new(channel, notifier))
+        Self::new(channel, notifier)
     }
 
     /// Creates a completion channel, watched by async-io: for smol and any other executor.
@@ -98,7 +106,7 @@ impl CqEvents {
     pub fn create_async_io(context: &verbs_core::Context) -> Result<Self> {
         let channel = CompletionChannel::create(context)?;
         let notifier = crate::notifier::AsyncIoNotifier::new(channel.poll_fd()?)?;
-        Ok(Self::new(channel, notifier))
+        Self::new(channel, notifier)
     }
 
     /// Creates a completion channel, watched by a thread of this crate's: for any executor.
@@ -109,7 +117,7 @@ impl CqEvents {
     pub fn create_thread(context: &verbs_core::Context) -> Result<Self> {
         let channel = CompletionChannel::create(context)?;
         let notifier = ThreadNotifier::new(channel.poll_fd()?)?;
-        Ok(Self::new(channel, notifier))
+        Self::new(channel, notifier)
     }
 
     /// The completion channel: queues that are to be announced are made with it.

@@ -1,6 +1,6 @@
 //! Many queues on one completion channel.
 
-use verbs_async::{AsyncCq, CqEvents, Error};
+use verbs_async::{AsyncCq, CqEvents, DeviceEvents, Error};
 use verbs_core::{CompletionChannel, CompletionQueue};
 
 use crate::bench::{Bench, Hand, Task, done, system_calls};
@@ -106,7 +106,7 @@ fn a_queue_that_is_announced_elsewhere_or_nowhere_is_refused() {
     let refused = AsyncCq::new(quiet, &bench.events);
     assert!(matches!(refused, Err(Error::Unannounced)));
     let channel = CompletionChannel::create(&bench.context).unwrap();
-    let elsewhere = CqEvents::new(channel, Hand::default());
+    let elsewhere = CqEvents::new(channel, Hand::default()).unwrap();
     let refused = AsyncCq::new(queue(&bench), &elsewhere);
     assert!(matches!(refused, Err(Error::ForeignChannel)));
 }
@@ -121,4 +121,23 @@ fn a_readiness_without_an_event_wakes_nobody() {
     done([1]);
     bench.announce([cq.cq()]);
     assert!(task.ends().is_ok());
+}
+
+#[test]
+fn a_completion_channel_or_a_device_that_is_watched_is_not_watched_by_another() {
+    let bench = Bench::new();
+    let again = || CqEvents::new(bench.events.channel().clone(), Hand::default());
+    assert!(matches!(again(), Err(Error::AlreadyWatched)));
+    let device = || DeviceEvents::new(&bench.context, Hand::default());
+    let events = device().unwrap();
+    assert!(matches!(device(), Err(Error::AlreadyWatched)));
+    // Until nobody watches any more.
+    drop(events);
+    device().unwrap();
+    let channel = bench.events.channel().clone();
+    let clone = bench.events.clone();
+    drop(bench.events);
+    CqEvents::new(channel.clone(), Hand::default()).unwrap_err();
+    drop(clone);
+    CqEvents::new(channel, Hand::default()).unwrap();
 }

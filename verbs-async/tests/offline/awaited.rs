@@ -334,3 +334,46 @@ fn wakers_that_poll_a_queue_in_place_need_no_stack_however_many_are_woken() {
     let thread = std::thread::Builder::new().stack_size(2 << 20).spawn(run);
     thread.unwrap().join().unwrap();
 }
+
+#[test]
+fn many_who_wait_for_the_same_cost_each_other_nothing() {
+    bounded(|| {
+        let bench = Bench::new();
+        let cq = bench.cq();
+        let wait = || Some(Task::new(cq.poll_wr_id(5)).waits());
+        // Each step of a walk along all of them would be taken ten thousand million times.
+        let mut tasks: Vec<_> = (0..100_000).map(|_| wait()).collect();
+        // The last go first, then those in the middle.
+        tasks.truncate(1000);
+        for at in (1..999).rev() {
+            tasks[at] = None;
+        }
+        for at in [0, 999] {
+            done([5]);
+            bench.announce([cq.cq()]);
+            let mut task = tasks[at].take().unwrap();
+            assert_eq!(task.was_woken(), 1);
+            assert_eq!(task.ends().unwrap().wr_id(), 5);
+        }
+        // Nobody is left, and what comes is kept.
+        done([5]);
+        bench.announce([cq.cq()]);
+        assert_eq!(any(&cq, 1), [5]);
+    });
+}
+
+#[test]
+fn one_that_was_found_goes_and_leaves_those_who_wait_for_the_same() {
+    let bench = Bench::new();
+    let cq = bench.cq();
+    let mut first = Task::new(cq.poll_wr_id(5)).waits();
+    let mut second = Task::new(cq.poll_wr_id(5)).waits();
+    done([5]);
+    bench.announce([cq.cq()]);
+    assert!(first.ends().is_ok());
+    drop(first);
+    done([5]);
+    bench.announce([cq.cq()]);
+    assert_eq!(second.was_woken(), 1);
+    assert!(second.ends().is_ok());
+}

@@ -74,7 +74,7 @@ impl Bench {
         let context = Device::by_name("fake0").unwrap().open().unwrap();
         let hand = Hand::default();
         let channel = CompletionChannel::create(&context).unwrap();
-        let events = CqEvents::new(channel, hand.clone());
+        let events = CqEvents::new(channel, hand.clone()).unwrap();
         Self {
             context,
             events,

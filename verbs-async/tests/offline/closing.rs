@@ -87,7 +87,7 @@ fn a_queue_pair_is_destroyed_while_the_others_of_its_group_go_on() {
     bounded(|| {
         let bench = Bench::new();
         let hand = Hand::default();
-        let events = DeviceEvents::new(&bench.context, hand.clone());
+        let events = DeviceEvents::new(&bench.context, hand.clone()).unwrap();
         let peer = Arc::new(Peer::new(&bench));
         let destroyed = sends_while_others_are_destroyed(&peer);
         let seen = || destroyed.load(Ordering::Relaxed);

@@ -4,13 +4,16 @@
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::task::{Context, Wake, Waker};
+use std::task::{Context, Poll, Wake, Waker};
 
+use verbs_async::DeviceEvents;
 use verbs_async::verbs_channel::verbs_core::PollSlot;
+use verbs_async::verbs_channel::verbs_core::verbs_sys::{IBV_EVENT_PORT_ACTIVE, ibv_async_event};
 
-use crate::bench::{Bench, Task, bounded, done, now};
+use crate::bench::{Bench, Hand, Task, bounded, done, now};
 use crate::groups::{Peer, announce, posted};
 use crate::hooks::{Moment, waker};
+use crate::library::report;
 
 /// Panics when the last of its clones is dropped, unless it was woken by that.
 #[derive(Default)]
@@ -133,4 +136,27 @@ fn a_message_s_buffer_is_posted_again_though_the_waker_panics() {
     assert_eq!(posted().len(), 4);
     done(posted().get(2).copied());
     assert!(now(next).unwrap().is_ok());
+}
+
+#[test]
+fn a_waker_that_comes_back_finds_the_lock_of_device_events_free() {
+    bounded(|| {
+        let bench = Bench::new();
+        let hand = Hand::default();
+        let mut events = DeviceEvents::new(&bench.context, hand.clone()).unwrap();
+        let context = bench.context.clone();
+        // To take an event needs the lock.
+        let comes = waker(move |_| {
+            let mut event = ibv_async_event::default();
+            event.element.port_num = 1;
+            report(&context, IBV_EVENT_PORT_ACTIVE, event);
+            hand.readable();
+        });
+        let mut cx = Context::from_waker(&comes);
+        // As it is cloned, and as the clone is dropped.
+        for _ in 0..3 {
+            let event = events.poll_next(&mut cx);
+            assert!(matches!(event, Poll::Ready(Some(Ok(_)))));
+        }
+    });
 }
