@@ -9,7 +9,7 @@
 )]
 
 #[path = "../../../verbs-core/tests/offline/library/mod.rs"]
-#[expect(dead_code, unused_imports, reason = "verbs-core's tests use all of it")]
+#[expect(dead_code, reason = "verbs-core's tests use all of it")]
 mod library;
 
 #[path = "../../../verbs-core/tests/device/harness/allocations.rs"]
@@ -21,6 +21,10 @@ mod awaited_model;
 mod bench;
 mod closing;
 mod ends;
+#[path = "../../../verbs-channel/tests/offline/faulty.rs"]
+#[expect(dead_code, reason = "verbs-channel's tests use all of it")]
+mod faulty;
+mod fuzz;
 mod groups;
 mod groups_model;
 #[path = "../driver/hooks.rs"]

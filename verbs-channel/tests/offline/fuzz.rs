@@ -1,24 +1,16 @@
 //! Random safe programs on a device with faults: owned and borrowed buffers, drops, forgets and
 //! panics. Nothing hangs, each buffer comes back once and is not the device's any more, each
 //! operation ends once, and the bytes are those that were sent and received.
-//!
-//! A failure prints the seed of its program. `FUZZ_SEED=N` runs that program alone, `FUZZ_ROUNDS=N`
-//! runs as many programs from there on.
 
 #![expect(
     clippy::mem_forget,
     reason = "what is forgotten must not be the device's to write to"
 )]
 
-use std::env;
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::thread;
 use std::time::Duration;
 
-use verbs_channel::verbs_core::verbs_sys::{
-    IBV_WC_REM_ACCESS_ERR, IBV_WC_SUCCESS, IBV_WC_WR_FLUSH_ERR, ibv_wc, ibv_wc_status,
-};
 use verbs_channel::verbs_core::{MemoryRegion, ProtectionDomain, RemoteMemoryRegion};
 use verbs_channel::{
     BufferPool, Channel, ChannelGroup, ChannelId, Completed, CreateChannel as _, DownReason,
@@ -26,32 +18,12 @@ use verbs_channel::{
 };
 
 use crate::card::{bounded, pd};
-use crate::library::{assert_all_is_well, is_in_flight, is_posted, touch_posted, with};
+use crate::faulty::{Card, Random, fault, programs, stray_completion};
+use crate::library::{assert_all_is_well, is_posted, touch_posted, with};
 
 #[test]
 fn safe_programs_on_a_device_with_faults() {
-    let number = |name| {
-        env::var(name)
-            .ok()
-            .and_then(|text| text.parse::<u64>().ok())
-    };
-    let seed = number("FUZZ_SEED");
-    let rounds = match (number("FUZZ_ROUNDS"), seed) {
-        (Some(rounds), _) => rounds,
-        (None, Some(_)) => 1,
-        (None, None) if cfg!(miri) => 4,
-        (None, None) => 250,
-    };
-    let first = seed.unwrap_or(0);
-    for seed in first..first + rounds {
-        // A thread has a library of its own.
-        let program = thread::Builder::new().name(format!("FUZZ_SEED={seed}"));
-        let program = program.spawn(move || bounded(|| run(seed))).unwrap();
-        assert!(
-            program.join().is_ok(),
-            "failed: replay it with FUZZ_SEED={seed}"
-        );
-    }
+    programs(250, |seed| bounded(|| run(seed)));
 }
 
 /// One program.
@@ -69,107 +41,6 @@ fn run(seed: u64) {
 fn received(wr_id: u64, at: usize) -> u8 {
     let [a, b, .., c] = wr_id.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes();
     a ^ b ^ c ^ at.to_le_bytes()[0]
-}
-
-/// A generator of numbers (`SplitMix64`).
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, count: usize) -> usize {
-        usize::try_from(self.next() % count as u64).unwrap()
-    }
-
-    fn one_in(&mut self, count: usize) -> bool {
-        self.below(count) == 0
-    }
-}
-
-/// What the device has not completed.
-struct Posted {
-    wr_id: u64,
-    qp_num: u32,
-    is_send: bool,
-    is_signaled: bool,
-    length: u32,
-}
-
-#[derive(Default)]
-struct Card {
-    posted: Vec<Posted>,
-}
-
-impl Card {
-    /// Takes note of what was posted, and whether it is the bytes that the caller sent.
-    fn see(&mut self) {
-        let posted = with(|library| mem::take(&mut library.posted));
-        for posted in posted.into_iter().flatten() {
-            let mark = posted.sent.first().copied();
-            assert!(
-                posted.sent.iter().all(|byte| Some(*byte) == mark),
-                "other bytes"
-            );
-            self.posted.push(Posted {
-                wr_id: posted.wr_id,
-                qp_num: posted.qp_num,
-                is_send: posted.is_send,
-                is_signaled: !posted.is_send || posted.send_flags & 2 != 0,
-                length: posted.list.iter().map(|(_, length, _)| length).sum(),
-            });
-        }
-        // Nothing completes any more on a queue pair that is gone; what has completed is polled.
-        self.posted.retain(|posted| is_in_flight(posted.wr_id));
-    }
-
-    /// Something completes: the first of its queue. After a failure, the rest is flushed.
-    fn complete(&mut self, random: &mut Random) {
-        self.see();
-        if self.posted.is_empty() {
-            return;
-        }
-        let any = &self.posted[random.below(self.posted.len())];
-        let (qp_num, is_send) = (any.qp_num, any.is_send);
-        let is_next = |posted: &Posted| (posted.qp_num, posted.is_send) == (qp_num, is_send);
-        let fails = random.one_in(12);
-        while let Some(at) = self.posted.iter().position(is_next) {
-            let done = self.posted.remove(at);
-            if done.is_signaled || fails {
-                let status = if fails {
-                    IBV_WC_REM_ACCESS_ERR
-                } else {
-                    IBV_WC_SUCCESS
-                };
-                finish(&done, status);
-                break;
-            }
-        }
-        if fails && !random.one_in(4) {
-            self.flush(qp_num);
-        }
-    }
-
-    fn flush(&mut self, qp_num: u32) {
-        for flushed in self.posted.extract_if(.., |posted| posted.qp_num == qp_num) {
-            finish(&flushed, IBV_WC_WR_FLUSH_ERR);
-        }
-    }
-}
-
-fn finish(posted: &Posted, status: ibv_wc_status) {
-    let done = ibv_wc {
-        wr_id: posted.wr_id,
-        qp_num: posted.qp_num,
-        status,
-        byte_len: posted.length,
-        ..Default::default()
-    };
-    with(|library| library.done.push_back(done));
 }
 
 /// An operation on owned buffers whose result has not been taken.
@@ -258,8 +129,8 @@ impl World {
             16 => self.block(),
             17 => self.batch(),
             18 => self.close(),
-            19 => self.refuse(),
-            20 => self.late(),
+            19 => self.leaks |= fault(&mut self.random),
+            20 => stray_completion(&mut self.random),
             _ => touch_posted(),
         }
         self.card.see();
@@ -441,7 +312,7 @@ impl World {
                     1 => return Err(()),
                     _ => {}
                 }
-                while card.posted.len() > 1 && !random.one_in(6) {
+                while !card.is_idle() && !random.one_in(6) {
                     card.complete(random);
                 }
                 Ok(())
@@ -474,7 +345,7 @@ impl World {
     fn close(&mut self) {
         let Some(id) = self.id() else { return };
         if self.random.one_in(3) {
-            self.refuse();
+            self.leaks |= fault(&mut self.random);
         }
         match self.random.below(4) {
             0 => self.group.channel(id).unwrap().shut_down(),
@@ -488,46 +359,6 @@ impl World {
         if self.ids.len() < 2 || self.random.one_in(2) {
             self.join();
         }
-    }
-
-    /// A fault that some call will meet.
-    fn refuse(&mut self) {
-        let errno = [libc::EIO, -libc::ENOMEM, libc::EINVAL][self.random.below(3)];
-        let is_named = self.random.one_in(2);
-        let at = self.random.below(3);
-        match self.random.below(6) {
-            0 => with(|library| library.poll_answer = Some(-2)),
-            1 => with(|library| library.refuse_post = Some((at, errno, is_named))),
-            2 => with(|library| {
-                library.refuse_post = Some((at, errno, true));
-                library.bad_wr = Some(0xdead_0000);
-            }),
-            3 => with(|library| library.refuse.push(("ibv_modify_qp", libc::EIO))),
-            4 => {
-                self.leaks = true;
-                with(|library| library.refuse.push(("ibv_dereg_mr", libc::EBUSY)));
-            }
-            _ => {
-                self.leaks = true;
-                with(|library| library.refuse.push(("ibv_destroy_qp", libc::EBUSY)));
-            }
-        }
-    }
-
-    /// Completions that nothing waits for: of queue pairs that are gone, and of none.
-    fn late(&mut self) {
-        let wr_id = self.random.next();
-        let qp_num = 0;
-        let (is_send, is_signaled, length) = (true, true, 8);
-        let none = Posted {
-            wr_id,
-            qp_num,
-            is_send,
-            is_signaled,
-            length,
-        };
-        finish(&none, IBV_WC_SUCCESS);
-        self.card.complete(&mut self.random);
     }
 
     /// Everything ends, and comes back.

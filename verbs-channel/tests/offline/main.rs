@@ -19,6 +19,7 @@ mod buffers;
 mod card;
 mod driven;
 mod fatal;
+mod faulty;
 mod fuzz;
 mod gate;
 mod ladder;

@@ -1,0 +1,180 @@
+//! What the random programs share: numbers from a seed, a device that completes what was posted, and
+//! its faults.
+//!
+//! A failure prints the seed of its program. `FUZZ_SEED=N` runs that program alone, `FUZZ_ROUNDS=N`
+//! runs as many programs from there on.
+
+use std::{env, mem, thread};
+
+use verbs_channel::verbs_core::verbs_sys::{
+    IBV_WC_REM_ACCESS_ERR, IBV_WC_SUCCESS, IBV_WC_WR_FLUSH_ERR, ibv_wc, ibv_wc_status,
+};
+
+use crate::library::{is_in_flight, with};
+
+/// Runs programs, `count` of them if the environment does not ask for others.
+pub(crate) fn programs(count: u64, run: fn(u64)) {
+    let number = |name| {
+        env::var(name)
+            .ok()
+            .and_then(|text| text.parse::<u64>().ok())
+    };
+    let seed = number("FUZZ_SEED");
+    let rounds = match (number("FUZZ_ROUNDS"), seed) {
+        (Some(rounds), _) => rounds,
+        (None, Some(_)) => 1,
+        (None, None) if cfg!(miri) => 4,
+        (None, None) => count,
+    };
+    let first = seed.unwrap_or(0);
+    for seed in first..first + rounds {
+        // A thread has a library of its own.
+        let program = thread::Builder::new().name(format!("FUZZ_SEED={seed}"));
+        let program = program.spawn(move || run(seed)).unwrap();
+        let ended = program.join();
+        assert!(ended.is_ok(), "failed: replay it with FUZZ_SEED={seed}");
+    }
+}
+
+/// A generator of numbers (`SplitMix64`).
+pub(crate) struct Random(pub(crate) u64);
+
+impl Random {
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    pub(crate) fn below(&mut self, count: usize) -> usize {
+        usize::try_from(self.next() % count as u64).unwrap()
+    }
+
+    pub(crate) fn one_in(&mut self, count: usize) -> bool {
+        self.below(count) == 0
+    }
+}
+
+/// What the device has not completed.
+struct Posted {
+    wr_id: u64,
+    qp_num: u32,
+    is_send: bool,
+    is_signaled: bool,
+    length: u32,
+}
+
+/// The device: it completes what was posted.
+#[derive(Default)]
+pub(crate) struct Card {
+    posted: Vec<Posted>,
+}
+
+impl Card {
+    /// Takes note of what was posted, and whether it is the bytes that the caller sent.
+    pub(crate) fn see(&mut self) {
+        let posted = with(|library| mem::take(&mut library.posted));
+        for posted in posted.into_iter().flatten() {
+            let mark = posted.sent.first().copied();
+            assert!(
+                posted.sent.iter().all(|byte| Some(*byte) == mark),
+                "other bytes"
+            );
+            self.posted.push(Posted {
+                wr_id: posted.wr_id,
+                qp_num: posted.qp_num,
+                is_send: posted.is_send,
+                is_signaled: !posted.is_send || posted.send_flags & 2 != 0,
+                length: posted.list.iter().map(|(_, length, _)| length).sum(),
+            });
+        }
+        // Nothing completes any more on a queue pair that is gone; what has completed is polled.
+        self.posted.retain(|posted| is_in_flight(posted.wr_id));
+    }
+
+    /// Something completes: the first of its queue. After a failure, the rest is flushed.
+    pub(crate) fn complete(&mut self, random: &mut Random) {
+        self.see();
+        if self.posted.is_empty() {
+            return;
+        }
+        let any = &self.posted[random.below(self.posted.len())];
+        let (qp_num, is_send) = (any.qp_num, any.is_send);
+        let is_next = |posted: &Posted| (posted.qp_num, posted.is_send) == (qp_num, is_send);
+        let fails = random.one_in(12);
+        while let Some(at) = self.posted.iter().position(is_next) {
+            let done = self.posted.remove(at);
+            if done.is_signaled || fails {
+                let status = if fails {
+                    IBV_WC_REM_ACCESS_ERR
+                } else {
+                    IBV_WC_SUCCESS
+                };
+                finish(&done, status);
+                break;
+            }
+        }
+        if fails && !random.one_in(4) {
+            self.flush(qp_num);
+        }
+    }
+
+    /// Whether nothing is in flight.
+    pub(crate) fn is_idle(&mut self) -> bool {
+        self.see();
+        self.posted.is_empty()
+    }
+
+    fn flush(&mut self, qp_num: u32) {
+        for flushed in self.posted.extract_if(.., |posted| posted.qp_num == qp_num) {
+            finish(&flushed, IBV_WC_WR_FLUSH_ERR);
+        }
+    }
+}
+
+fn finish(posted: &Posted, status: ibv_wc_status) {
+    let done = ibv_wc {
+        wr_id: posted.wr_id,
+        qp_num: posted.qp_num,
+        status,
+        byte_len: posted.length,
+        ..Default::default()
+    };
+    with(|library| library.done.push_back(done));
+}
+
+/// A fault that some call will meet; whether something may be leaked for it.
+pub(crate) fn fault(random: &mut Random) -> bool {
+    let errno = [libc::EIO, -libc::ENOMEM, libc::EINVAL][random.below(3)];
+    let is_named = random.one_in(2);
+    let at = random.below(3);
+    match random.below(6) {
+        0 => with(|library| library.poll_answer = Some(-2)),
+        1 => with(|library| library.refuse_post = Some((at, errno, is_named))),
+        2 => with(|library| {
+            library.refuse_post = Some((at, errno, true));
+            library.bad_wr = Some(0xdead_0000);
+        }),
+        3 => with(|library| library.refuse.push(("ibv_modify_qp", libc::EIO))),
+        4 => {
+            with(|library| library.refuse.push(("ibv_dereg_mr", libc::EBUSY)));
+            return true;
+        }
+        _ => {
+            with(|library| library.refuse.push(("ibv_destroy_qp", libc::EBUSY)));
+            return true;
+        }
+    }
+    false
+}
+
+/// A completion that nothing waits for.
+pub(crate) fn stray_completion(random: &mut Random) {
+    let done = ibv_wc {
+        wr_id: random.next(),
+        status: IBV_WC_SUCCESS,
+        ..Default::default()
+    };
+    with(|library| library.done.push_back(done));
+}
