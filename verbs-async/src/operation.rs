@@ -55,6 +55,16 @@ impl Operation {
     }
 }
 
+impl Operation {
+    /// Polls it for a stream, which counts what it is itself polled for.
+    pub(crate) fn poll_uncounted(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<(Result<WorkSuccess>, OwnedBuffer)> {
+        self.begun.poll_uncounted(cx)
+    }
+}
+
 impl Batch {
     pub(crate) const fn new(shared: Arc<Shared>, begun: driver::Begun<Ticket>) -> Self {
         Self {
@@ -72,15 +82,23 @@ impl Begun {
 
     #[inline(always)]
     fn poll<E: End<Channels>>(&mut self, cx: &mut Context<'_>) -> Poll<E> {
-        let at = self.at.as_ref();
-        let at = at.expect("an operation that is done is not polled again");
         if coop::is_over(cx) {
             return Poll::Pending;
         }
+        let outcome = self.poll_uncounted(cx);
+        if outcome.is_ready() {
+            coop::spend();
+        }
+        outcome
+    }
+
+    #[inline(always)]
+    fn poll_uncounted<E: End<Channels>>(&mut self, cx: &mut Context<'_>) -> Poll<E> {
+        let at = self.at.as_ref();
+        let at = at.expect("an operation that is done is not polled again");
         let outcome = self.shared.driver.poll(at, cx);
         if outcome.is_ready() {
             self.at = None;
-            coop::spend();
         }
         outcome
     }

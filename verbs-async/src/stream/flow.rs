@@ -1,44 +1,31 @@
-//! What goes on in a stream: its operations, and what both halves share.
+//! What goes on in a stream: its operations, and what comes of them.
 
 use std::collections::VecDeque;
-use std::fmt;
-use std::future::Future as _;
 use std::io;
 use std::mem;
 use std::ops::Range;
-use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Weak};
-use std::task::{Context, Poll, Wake, Waker};
-use std::time::{Duration, Instant};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use verbs_channel::verbs_core::{WcOpcode, WorkSuccess};
 use verbs_channel::{Outgoing, OwnedBuffer, Queue};
 
 use super::SPARE;
 use super::error::{Failure, StreamError};
-use super::keeper::{self, Kept};
+use super::keeper;
 use super::machine::{self, Block, Machine, Send, Sent};
 use super::protocol::Protocol;
-use super::tasks::{Event, Half, Tasks};
+use super::tasks::{Event, Half};
 use super::wire::Settings;
 use crate::channel::AsyncChannel;
-use crate::group;
 use crate::operation::Operation;
-use crate::sync::Mutex;
-use crate::wake;
 
 /// Bytes for the reader.
 pub(super) type Segment = machine::Segment<OwnedBuffer>;
 
-/// What the halves of a stream share; what is left of it lingers when they are dropped.
-pub(super) struct Shared {
-    state: Mutex<State>,
-    pub(super) tasks: Tasks,
-    group: Arc<group::Shared>,
-}
-
-/// Which only the lock's holder has. No waker is woken, cloned or dropped under it.
+/// What only the holder of the lock has. No waker is woken, cloned or dropped under it.
 pub(super) struct State {
     machine: Machine<OwnedBuffer>,
     /// `None` once the stream has ended.
@@ -54,206 +41,28 @@ pub(super) struct State {
     on_sent: Waker,
     /// What is to be sent waits for what is in flight.
     is_urgent: Arc<AtomicBool>,
-    linger: Duration,
+    pub(super) linger: Duration,
     /// Names what lingers.
-    lingers: Option<keeper::Key>,
+    pub(super) lingers: Option<keeper::Key>,
     is_read: bool,
     is_written: bool,
 }
 
 /// What is left of a stream that has ended: dropped where nothing is locked.
-type Remains = (
+pub(super) type Remains = (
     Option<AsyncChannel>,
     VecDeque<Operation>,
     VecDeque<(Sent, Operation)>,
 );
 
-impl Shared {
-    pub(super) fn new(
-        channel: AsyncChannel,
-        ours: Settings,
-        blocks: Vec<OwnedBuffer>,
-    ) -> Arc<Self> {
-        let is_urgent = Arc::<AtomicBool>::default();
-        let shared = Arc::new_cyclic(|shared| Self {
-            group: Arc::clone(channel.group()),
-            tasks: Tasks::new(Arc::clone(&is_urgent)),
-            state: Mutex::new(State::new(channel, ours, blocks, is_urgent, shared)),
-        });
-        // From here on it is known when something arrives.
-        shared.run(State::drive);
-        shared
-    }
-
-    /// Does something to the state; then wakes, where nothing is locked, those of other operations
-    /// that were found to be done.
-    pub(super) fn run<T>(&self, what: impl FnOnce(&mut State) -> T) -> T {
-        let held = wake::hold();
-        let mut state = self.state.lock();
-        let value = what(&mut state);
-        drop(state);
-        drop(held);
-        self.group.driver.settle();
-        value
-    }
-
-    /// Polls for the task of one half.
-    pub(super) fn poll<T>(
-        &self,
-        half: Half,
-        cx: &Context<'_>,
-        what: impl FnOnce(&mut State) -> Poll<T>,
-    ) -> Poll<T> {
-        self.tasks.begin(half, cx.waker());
-        let (polled, mut found) = self.run(|state| {
-            let polled = what(state);
-            (polled, state.found())
-        });
-        // What concerns the half itself is in what it returns.
-        found[half as usize] = false;
-        self.tasks.found(found);
-        let ready = polled.is_ready().then_some(half);
-        self.tasks.end(ready, Some(cx.waker()));
-        polled
-    }
-
-    /// The next bytes for the reader, without waiting; those that it is done with come back.
-    pub(super) fn next(&self, read: Option<Segment>, waker: Option<&Waker>) -> Option<Segment> {
-        self.tasks.enter();
-        let next = self.run(|state| state.next(read));
-        self.tasks.end(None, waker);
-        next
-    }
-
-    /// Drives it for nobody's poll.
-    pub(super) fn drive(self: &Arc<Self>) {
-        let (found, ended) = self.run(|state| {
-            state.drive();
-            (state.found(), state.take_if_over())
-        });
-        self.tasks.found(found);
-        self.bury(ended);
-    }
-
-    /// A half is dropped; with the second the stream is.
-    pub(super) fn let_go(self: &Arc<Self>, half: Half, unread: bool) {
-        self.tasks.forget(half);
-        let (found, ended) = self.run(|state| {
-            match half {
-                Half::Read => {
-                    state.is_read = false;
-                    state.machine.discard(unread);
-                }
-                Half::Write => {
-                    state.is_written = false;
-                    state.machine.want_fin();
-                }
-            }
-            if !state.is_read && !state.is_written {
-                state.machine.drop_stream();
-            }
-            state.drive();
-            let mut ended = state.take_if_over();
-            if !state.is_read && !state.is_written && state.channel.is_some() {
-                ended = self.linger(state);
-            }
-            (state.found(), ended)
-        });
-        self.tasks.found(found);
-        self.bury(ended);
-    }
-
-    /// Has the keeper drive what was dropped, for as long as it lingers.
-    fn linger(self: &Arc<Self>, state: &mut State) -> Option<Remains> {
-        if state.linger > Duration::ZERO {
-            let kept: Arc<dyn Kept> = Arc::<Self>::clone(self);
-            let now = Instant::now();
-            let until = now.checked_add(state.linger);
-            let until = until.unwrap_or_else(|| now + FOREVER);
-            state.lingers = keeper::linger(kept, until);
-        }
-        if state.lingers.is_some() {
-            return None;
-        }
-        state.send_reset();
-        Some(state.take())
-    }
-
-    /// Ends it at once; the peer learns of it if that can be had without waiting.
-    pub(super) fn abort(&self) {
-        let remains = self.run(|state| {
-            state.send_reset();
-            state.take()
-        });
-        drop(remains);
-    }
-
-    /// Whether nothing can be sent any more.
-    pub(super) fn is_down(&self) -> bool {
-        self.tasks.enter();
-        let (is_down, found) = self.run(|state| {
-            state.drive();
-            (state.is_down(), state.found())
-        });
-        self.tasks.found(found);
-        self.tasks.end(None, None);
-        is_down
-    }
-
-    fn bury(&self, ended: Option<Remains>) {
-        if let Some(ended) = ended {
-            let lingered = self.run(|state| state.lingers.take());
-            drop(ended);
-            lingered.map(keeper::release);
-        }
-    }
-}
-
-impl Kept for Shared {
-    fn drive(self: Arc<Self>) {
-        self.tasks.kicked();
-        Self::drive(&self);
-    }
-
-    fn expire(self: Arc<Self>) {
-        self.abort();
-    }
-}
-
-/// Wakes the tasks of a stream.
-struct Signal {
-    stream: Weak<Shared>,
-    event: Event,
-}
-
-impl Wake for Signal {
-    fn wake(self: Arc<Self>) {
-        self.wake_by_ref();
-    }
-
-    fn wake_by_ref(self: &Arc<Self>) {
-        let Some(stream) = self.stream.upgrade() else {
-            return;
-        };
-        if let Some(at) = stream.tasks.happened(self.event) {
-            let stream: Weak<Shared> = Weak::clone(&self.stream);
-            keeper::drive(stream, at);
-        }
-    }
-}
-
 impl State {
-    fn new(
+    pub(super) fn new(
         channel: AsyncChannel,
         ours: Settings,
         mut blocks: Vec<OwnedBuffer>,
         is_urgent: Arc<AtomicBool>,
-        stream: &Weak<Shared>,
+        signal: impl Fn(Event) -> Waker,
     ) -> Self {
-        let signal = |event| {
-            let stream = Weak::clone(stream);
-            Waker::from(Arc::new(Signal { stream, event }))
-        };
         // Whatever is sent has a place in the queue: nothing stands in line.
         let max_sends = channel.credits(Queue::Send).max(1);
         let max_sends = usize::try_from(max_sends).unwrap_or(usize::MAX);
@@ -261,7 +70,7 @@ impl State {
         let to_receive = blocks.split_off(blocks.len().saturating_sub(receives));
         let hello = blocks.pop();
         let mut machine = Machine::new(ours, blocks, max_sends);
-        machine.to_post().extend(to_receive);
+        machine.unposted().extend(to_receive);
         let mut state = Self {
             machine,
             channel: Some(channel),
@@ -292,7 +101,7 @@ impl State {
     }
 
     /// The next bytes for the reader; those that it is done with come back.
-    fn next(&mut self, read: Option<Segment>) -> Option<Segment> {
+    pub(super) fn next(&mut self, read: Option<Segment>) -> Option<Segment> {
         if let Some(read) = read {
             self.give_back(read);
             self.send_all();
@@ -316,7 +125,7 @@ impl State {
         if next.is_some() || self.machine.protocol().fin_was_received() {
             return Poll::Ready(Ok(next));
         }
-        match self.receive_failure.and(self.failure()) {
+        match self.receive_failure.and_then(|_| self.failure()) {
             Some(failure) => Poll::Ready(Err(failure.into())),
             None => Poll::Pending,
         }
@@ -377,8 +186,16 @@ impl State {
         }
     }
 
+    pub(super) const fn channel(&self) -> Option<&AsyncChannel> {
+        self.channel.as_ref()
+    }
+
+    pub(super) const fn protocol(&self) -> &Protocol {
+        self.machine.protocol()
+    }
+
     /// Why nothing can be written any more.
-    pub(super) fn failure(&self) -> Option<Failure> {
+    fn failure(&self) -> Option<Failure> {
         if self.machine.protocol().peer_has_closed() {
             return Some(Failure::Peer(StreamError::Reset));
         }
@@ -390,27 +207,48 @@ impl State {
         }
     }
 
-    fn is_down(&self) -> bool {
+    pub(super) fn is_down(&self) -> bool {
         let is_down = self.channel.as_ref().is_none_or(AsyncChannel::is_down);
         is_down || self.failure().is_some()
     }
 
-    pub(super) const fn set_linger(&mut self, linger: Duration) {
-        self.linger = linger;
+    /// Whether both halves were dropped, and something is left of the stream.
+    pub(super) const fn is_dropped(&self) -> bool {
+        !self.is_read && !self.is_written && self.channel.is_some()
+    }
+
+    /// A half is dropped, the reading one perhaps with unread bytes; of an undivided stream that one
+    /// is followed by the other.
+    pub(super) fn let_go(&mut self, half: Half, unread: bool, is_undivided: bool) {
+        match half {
+            Half::Read => {
+                self.is_read = false;
+                self.machine.discard(unread);
+            }
+            Half::Write => {
+                self.is_written = false;
+                self.machine.want_fin();
+            }
+        }
+        if self.is_dropped() {
+            self.machine.drop_stream();
+        }
+        if half == Half::Write || !is_undivided {
+            self.drive();
+        }
     }
 
     /// What the reader's and the writer's task may wait for was found.
-    fn found(&mut self) -> [bool; 2] {
+    pub(super) fn found(&mut self) -> [bool; 2] {
         self.machine.take_changed()
     }
 
-    fn take_if_over(&mut self) -> Option<Remains> {
-        let is_dropped = !self.is_read && !self.is_written;
-        let is_over = is_dropped && (self.machine.is_over() || self.failure().is_some());
-        (is_over && self.channel.is_some()).then(|| self.take())
+    pub(super) fn take_if_over(&mut self) -> Option<Remains> {
+        let is_over = self.machine.is_over() || self.failure().is_some();
+        (self.is_dropped() && is_over).then(|| self.take())
     }
 
-    fn take(&mut self) -> Remains {
+    pub(super) fn take(&mut self) -> Remains {
         let (receives, sends) = (mem::take(&mut self.receives), mem::take(&mut self.sends));
         (self.channel.take(), receives, sends)
     }
@@ -420,7 +258,7 @@ impl State {
             && let Some(receive) = self.receives.front_mut()
         {
             let mut cx = Context::from_waker(&self.on_arrival);
-            let Poll::Ready((result, block)) = Pin::new(receive).poll(&mut cx) else {
+            let Poll::Ready((result, block)) = receive.poll_uncounted(&mut cx) else {
                 break;
             };
             drop(self.receives.pop_front());
@@ -456,7 +294,7 @@ impl State {
         let mut any = false;
         while let Some((_, send)) = self.sends.front_mut() {
             let mut cx = Context::from_waker(&self.on_sent);
-            let Poll::Ready((result, block)) = Pin::new(send).poll(&mut cx) else {
+            let Poll::Ready((result, block)) = send.poll_uncounted(&mut cx) else {
                 break;
             };
             let Some((sent, _)) = self.sends.pop_front() else {
@@ -507,7 +345,7 @@ impl State {
     }
 
     /// The stream is aborted.
-    fn send_reset(&mut self) {
+    pub(super) fn send_reset(&mut self) {
         if self.failure().is_none()
             && let Some(reset) = self.machine.reset()
         {
@@ -526,7 +364,7 @@ impl State {
     /// Posts the receives of blocks that are free again.
     fn post(&mut self) {
         if let Some(channel) = &self.channel {
-            for mut block in self.machine.to_post().drain(..) {
+            for mut block in self.machine.unposted().drain(..) {
                 let capacity = block.capacity();
                 Block::set_range(&mut block, 0..capacity);
                 self.receives.push_back(channel.receive(block));
@@ -547,20 +385,5 @@ impl Block for OwnedBuffer {
     }
 }
 
-impl fmt::Debug for Shared {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut debug = f.debug_struct("Stream");
-        if let Some(state) = self.state.try_lock() {
-            debug
-                .field("channel", &state.channel)
-                .field("protocol", state.machine.protocol());
-        }
-        debug.finish_non_exhaustive()
-    }
-}
-
 /// So long what was dropped lingers, unless set.
 const LINGER: Duration = Duration::from_secs(10);
-
-/// What nobody lives to see the end of.
-const FOREVER: Duration = Duration::from_secs(60 * 60 * 24 * 365);

@@ -2,12 +2,15 @@
 
 use std::fmt;
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
 
 use super::ByteStream;
-use super::flow::{Segment, Shared};
+use super::flow::{Segment, State};
+use super::shared::Shared;
 use super::tasks::Half;
+use crate::coop;
 
 /// The reading half of a [`ByteStream`], made by [`ByteStream::into_split`].
 ///
@@ -57,6 +60,12 @@ impl ByteStream {
 }
 
 impl OwnedReadHalf {
+    /// The peer's address, as [`ByteStream::peer_addr`].
+    #[must_use]
+    pub fn peer_addr(&self) -> Option<SocketAddr> {
+        self.side.shared.peer_addr()
+    }
+
     /// Puts both halves together again.
     ///
     /// # Errors
@@ -73,6 +82,12 @@ impl OwnedReadHalf {
 }
 
 impl OwnedWriteHalf {
+    /// The peer's address, as [`ByteStream::peer_addr`].
+    #[must_use]
+    pub fn peer_addr(&self) -> Option<SocketAddr> {
+        self.side.shared.peer_addr()
+    }
+
     /// Puts both halves together again.
     ///
     /// # Errors
@@ -101,13 +116,15 @@ impl ReadSide {
 
     /// Waits until there is something to read: `true`, or `false` at the end.
     pub(super) fn poll_readable(&mut self, cx: &Context<'_>) -> Poll<io::Result<bool>> {
-        if !self.unread().is_empty() {
-            return Poll::Ready(Ok(true));
-        }
-        let next = (self.shared).poll(Half::Read, cx, |state| state.poll_next());
-        self.current = ready!(next)?;
-        self.read = 0;
-        Poll::Ready(Ok(self.current.is_some()))
+        in_turn(cx, || {
+            if !self.unread().is_empty() {
+                return Poll::Ready(Ok(true));
+            }
+            let next = (self.shared).poll(Half::Read, cx, State::poll_next);
+            self.current = ready!(next)?;
+            self.read = 0;
+            Poll::Ready(Ok(self.current.is_some()))
+        })
     }
 
     /// So much has been read, by a task with this waker.
@@ -149,15 +166,19 @@ impl WriteSide {
         cx: &Context<'_>,
         fill: impl FnOnce(&mut [u8]) -> usize,
     ) -> Poll<io::Result<usize>> {
-        (self.shared).poll(Half::Write, cx, |state| state.poll_write(fill))
+        in_turn(cx, || {
+            (self.shared).poll(Half::Write, cx, |state| state.poll_write(fill))
+        })
     }
 
     pub(super) fn poll_flush(&self, cx: &Context<'_>) -> Poll<io::Result<()>> {
-        (self.shared).poll(Half::Write, cx, |state| state.poll_flush())
+        in_turn(cx, || {
+            (self.shared).poll(Half::Write, cx, State::poll_flush)
+        })
     }
 
     pub(super) fn poll_end(&self, cx: &Context<'_>) -> Poll<io::Result<()>> {
-        (self.shared).poll(Half::Write, cx, |state| state.poll_end())
+        in_turn(cx, || (self.shared).poll(Half::Write, cx, State::poll_end))
     }
 }
 
@@ -175,6 +196,18 @@ impl Drop for WriteSide {
     fn drop(&mut self) {
         self.shared.let_go(Half::Write, false);
     }
+}
+
+/// Polls, unless it is the turn of other tasks.
+fn in_turn<T>(cx: &Context<'_>, poll: impl FnOnce() -> Poll<T>) -> Poll<T> {
+    if coop::is_over(cx) {
+        return Poll::Pending;
+    }
+    let polled = poll();
+    if polled.is_ready() {
+        coop::spend();
+    }
+    polled
 }
 
 impl fmt::Debug for OwnedReadHalf {

@@ -86,7 +86,8 @@ fn submit<T>(add: impl FnOnce(&mut Jobs) -> T) -> Option<T> {
         if jobs.process != 0 {
             // The child of a fork has its parent's memory, but not its threads. The jobs are the
             // parent's, and so is what they would end.
-            mem::forget((mem::take(&mut jobs.now), mem::take(&mut jobs.later)));
+            mem::take(&mut jobs.now).into_iter().for_each(mem::forget);
+            mem::take(&mut jobs.later).into_iter().for_each(mem::forget);
         }
         jobs.process = 0;
         if let Err(error) = start() {

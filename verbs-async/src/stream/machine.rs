@@ -1,7 +1,7 @@
 //! A stream without a device: its blocks, what waits to be sent, and what waits to be read.
 //!
 //! The owner sends what [`next_send`](Machine::next_send) returns, posts what
-//! [`to_post`](Machine::to_post) has, and reports what was received and sent. That is all of the
+//! [`unposted`](Machine::unposted) has, and reports what was received and sent. That is all of the
 //! stream that is not a device or a task, so tests run two of these against each other.
 
 use std::collections::VecDeque;
@@ -31,7 +31,7 @@ pub(super) struct Machine<B> {
     chunks: Vec<Vec<u8>>,
     chunk_len: usize,
     /// Blocks whose receives are to be posted.
-    to_post: Vec<B>,
+    unposted: Vec<B>,
     /// Blocks to send from.
     free: Vec<B>,
     /// Written and not sent, in that order. Only the last may be written to.
@@ -100,7 +100,7 @@ impl<B: Block> Machine<B> {
             arrived: VecDeque::with_capacity(depth + count),
             chunks: chunks.take(count).collect(),
             chunk_len,
-            to_post: Vec::with_capacity(depth + 1),
+            unposted: Vec::with_capacity(depth + 1),
             unsent: VecDeque::with_capacity(free.capacity()),
             free,
             sends: 1,
@@ -120,9 +120,9 @@ impl<B: Block> Machine<B> {
         // Credits come with any message.
         self.changed = [true; 2];
         match received? {
-            Received::Control => self.to_post.push(block),
+            Received::Control => self.unposted.push(block),
             Received::Data if self.protocol.is_short_of_blocks() && self.copy(&block) => {
-                self.to_post.push(block);
+                self.unposted.push(block);
                 self.protocol.consumed();
             }
             Received::Data => self.arrived.push_back(Segment::Block(block)),
@@ -164,7 +164,7 @@ impl<B: Block> Machine<B> {
     pub(super) fn give_back(&mut self, segment: Segment<B>) {
         match segment {
             Segment::Block(block) => {
-                self.to_post.push(block);
+                self.unposted.push(block);
                 self.protocol.consumed();
             }
             Segment::Copied(mut chunk) => {
@@ -234,13 +234,15 @@ impl<B: Block> Machine<B> {
     }
 
     fn next_control(&mut self) -> Option<Send<B>> {
-        let mut next = self.protocol.control();
-        if next.is_none() && self.unsent.is_empty() && !self.is_split {
-            if self.is_dropped {
-                next = self.protocol.close();
-            } else if self.fin_wanted {
-                next = self.protocol.fin();
-            }
+        let is_all_sent = self.unsent.is_empty() && !self.is_split;
+        // Nothing is sent before the last message that could as well be missing.
+        let mut next = None;
+        if is_all_sent && self.is_dropped {
+            next = self.protocol.close();
+        }
+        next = next.or_else(|| self.protocol.control());
+        if is_all_sent && self.fin_wanted && !self.is_dropped {
+            next = next.or_else(|| self.protocol.fin());
         }
         let (what, block) = (Sent::Other, None);
         next.map(|imm_data| Send {
@@ -325,8 +327,8 @@ impl<B: Block> Machine<B> {
     }
 
     /// Blocks whose receives are to be posted.
-    pub(super) const fn to_post(&mut self) -> &mut Vec<B> {
-        &mut self.to_post
+    pub(super) const fn unposted(&mut self) -> &mut Vec<B> {
+        &mut self.unposted
     }
 
     /// Whether nothing that was written is still to be sent, or in flight.

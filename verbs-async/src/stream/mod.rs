@@ -61,12 +61,14 @@ mod io;
 mod keeper;
 mod machine;
 mod protocol;
+mod shared;
 mod tasks;
 #[cfg(test)]
 mod tests;
 mod wire;
 
 use std::fmt;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -76,9 +78,9 @@ use verbs_channel::{BufferPool, OwnedBuffer, Queue};
 use crate::channel::AsyncChannel;
 use crate::error::Result;
 pub use error::StreamError;
-use flow::Shared;
 pub use half::{OwnedReadHalf, OwnedWriteHalf, ReuniteError};
 use half::{ReadSide, WriteSide};
+use shared::Shared;
 use wire::{HELLO_LEN, Settings};
 
 /// Bytes in a block, unless set.
@@ -217,7 +219,13 @@ impl ByteStream {
     /// What was written and has not arrived by then is lost, and the peer reads an error. With zero,
     /// dropping it is an [`abort`](Self::abort).
     pub fn set_linger(&self, linger: Duration) {
-        self.write.shared.run(|state| state.set_linger(linger));
+        self.write.shared.run(|state| state.linger = linger);
+    }
+
+    /// The peer's address, if the channel was connected over TCP. It stays when the stream is down.
+    #[must_use]
+    pub fn peer_addr(&self) -> Option<SocketAddr> {
+        self.write.shared.peer_addr()
     }
 
     /// Whether nothing can be written any more: the transport has failed, or the peer has dropped

@@ -72,6 +72,10 @@ impl Tasks {
         self.is_undivided.store(is_undivided, Ordering::Relaxed);
     }
 
+    pub(super) fn is_undivided(&self) -> bool {
+        self.is_undivided.load(Ordering::Relaxed)
+    }
+
     /// A poll begins, whose task is woken when something happens from now on.
     pub(super) fn begin(&self, half: Half, waker: &Waker) {
         if self.waits(
@@ -93,7 +97,7 @@ impl Tasks {
         mut replace: Option<Waker>,
     ) -> bool {
         let mut inner = self.inner.lock();
-        inner.is_polled = self.is_undivided.load(Ordering::Relaxed);
+        inner.is_polled = self.is_undivided();
         let slot = &mut inner.slots[half as usize];
         slot.waits = true;
         if replace.is_some() {
@@ -107,7 +111,7 @@ impl Tasks {
 
     /// Something is done for a task that does not wait, until [`end`](Self::end).
     pub(super) fn enter(&self) {
-        self.inner.lock().is_polled = self.is_undivided.load(Ordering::Relaxed);
+        self.inner.lock().is_polled = self.is_undivided();
     }
 
     /// A poll ends, of a task with this waker; if it is ready, the half's task does not wait.

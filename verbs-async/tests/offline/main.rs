@@ -32,7 +32,6 @@ mod hooks;
 #[path = "../../../verbs-channel/tests/offline/log.rs"]
 mod log;
 mod loggers;
-mod streams;
 mod turns;
 mod untaken;
 mod wakers;

@@ -1,0 +1,209 @@
+//! A peer that breaks the rules of the protocol.
+
+use proptest::prelude::{ProptestConfig, any, prop, proptest};
+
+use super::settings;
+use crate::stream::error::StreamError;
+use crate::stream::protocol::{Protocol, Received};
+use crate::stream::wire::{Header, Kind, Settings};
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1_000))]
+
+    /// Nothing that a peer can send makes it panic.
+    #[test]
+    fn any_peer_is_borne(
+        ours in settings(),
+        messages in prop::collection::vec((any::<Option<u32>>(), 0..3_usize), 0..50),
+        likely in prop::collection::vec((1..10_u32, 0..3_u32, any::<bool>()), 0..50),
+    ) {
+        let mut protocol = Protocol::new(ours);
+        let _hello = protocol.receive(Some(Protocol::hello()), &ours.encode());
+        let likely = likely.into_iter().map(|(kind, credits, confirms)| {
+            (Some(kind << 28 | u32::from(confirms) << 16 | credits), (kind == 2).into())
+        });
+        for (imm_data, len) in likely.chain(messages) {
+            if protocol.receive(imm_data, &vec![1; len]) == Ok(Received::Data) {
+                protocol.consumed();
+            }
+            if protocol.may_send_data() {
+                let _sent = protocol.data();
+            }
+            let _control = protocol.control();
+        }
+    }
+}
+
+const OURS: Settings = Settings {
+    block_len: 64,
+    depth: 2,
+};
+const THEIRS: Settings = Settings {
+    block_len: 32,
+    depth: 3,
+};
+
+/// A side that has received the peer's HELLO.
+fn met() -> Protocol {
+    let mut protocol = Protocol::new(OURS);
+    let received = protocol.receive(Some(Protocol::hello()), &THEIRS.encode());
+    assert_eq!(received, Ok(Received::Control));
+    protocol
+}
+
+fn message(kind: Kind, confirms: bool, credits: u16) -> Option<u32> {
+    let header = Header {
+        kind,
+        confirms,
+        credits,
+    };
+    Some(header.encode())
+}
+
+fn is_broken(result: Result<Received, StreamError>, words: &str) {
+    match result {
+        Err(StreamError::Protocol(why)) => assert_eq!(why, words),
+        other => panic!("{other:?}, not {words}"),
+    }
+}
+
+#[test]
+fn a_message_is_as_long_as_the_shorter_block() {
+    assert_eq!(
+        Protocol::new(OURS).max_len(),
+        None,
+        "before the peer's HELLO"
+    );
+    assert!(!Protocol::new(OURS).may_send_data());
+    assert_eq!(met().max_len(), Some(32));
+}
+
+#[test]
+fn a_peer_with_another_first_message_is_no_stream() {
+    for imm_data in [
+        None,
+        Some(7),
+        message(Kind::Data, false, 0),
+        message(Kind::Hello, true, 0),
+        message(Kind::Hello, false, 1),
+    ] {
+        let received = Protocol::new(OURS).receive(imm_data, &THEIRS.encode());
+        assert_eq!(received, Err(StreamError::NotAStream), "{imm_data:?}");
+    }
+}
+
+#[test]
+fn what_is_no_message_is_rejected() {
+    is_broken(met().receive(None, b"x"), "a message of no known kind");
+    is_broken(
+        met().receive(Some(0x9000_0000), b"x"),
+        "a message of no known kind",
+    );
+    let hello = message(Kind::Hello, true, 0);
+    is_broken(met().receive(hello, b""), "a second hello");
+    is_broken(
+        met().receive(message(Kind::Data, false, 0), b""),
+        "data without bytes",
+    );
+    let fin = message(Kind::Fin, false, 0);
+    is_broken(met().receive(fin, b"x"), "bytes in a message that has none");
+}
+
+#[test]
+fn credits_that_cannot_be_are_rejected() {
+    let mut protocol = met();
+    let one = message(Kind::Data, false, 1);
+    is_broken(
+        protocol.receive(one, b"x"),
+        "more credits than it has receives",
+    );
+    for _ in 0..2 {
+        let _data = protocol.data();
+    }
+    assert_eq!(protocol.receive(one, b"x"), Ok(Received::Data));
+    let two = message(Kind::Data, false, 2);
+    is_broken(
+        protocol.receive(two, b"x"),
+        "more credits than it has receives",
+    );
+}
+
+#[test]
+fn more_data_than_there_are_credits_is_rejected() {
+    let mut protocol = met();
+    let data = message(Kind::Data, false, 0);
+    assert_eq!(protocol.receive(data, b"x"), Ok(Received::Data));
+    assert_eq!(protocol.receive(data, b"x"), Ok(Received::Data));
+    // The peer does not know yet that this one was consumed.
+    protocol.consumed();
+    is_broken(
+        protocol.receive(data, b"x"),
+        "more data than it has credits for",
+    );
+}
+
+#[test]
+fn credits_out_of_turn_are_rejected() {
+    let mut protocol = met();
+    let _data = (protocol.data(), protocol.data());
+    is_broken(
+        protocol.receive(message(Kind::Credit, true, 0), b""),
+        "credits out of turn",
+    );
+    let mut protocol = met();
+    let _data = (protocol.data(), protocol.data());
+    let one = message(Kind::Credit, false, 1);
+    assert_eq!(protocol.receive(one, b""), Ok(Received::Control));
+    is_broken(protocol.receive(one, b""), "credits out of turn");
+}
+
+#[test]
+fn a_confirmation_or_answer_of_what_was_not_sent_is_rejected() {
+    let mut protocol = met();
+    let data = message(Kind::Data, true, 0);
+    assert_eq!(protocol.receive(data, b"x"), Ok(Received::Data));
+    is_broken(
+        protocol.receive(data, b"x"),
+        "it confirmed what was not sent",
+    );
+    for kind in [Kind::FinSeen, Kind::FinLost] {
+        let mut protocol = met();
+        let answer = message(kind, false, 0);
+        is_broken(
+            protocol.receive(answer, b""),
+            "an answer to what was not sent",
+        );
+        let mut protocol = met();
+        assert!(protocol.fin().is_some());
+        assert_eq!(protocol.receive(answer, b""), Ok(Received::Control));
+        is_broken(
+            protocol.receive(answer, b""),
+            "an answer to what was not sent",
+        );
+    }
+}
+
+#[test]
+fn the_end_is_the_end() {
+    let fin = message(Kind::Fin, false, 0);
+    let mut protocol = met();
+    assert_eq!(protocol.receive(fin, b""), Ok(Received::Control));
+    is_broken(protocol.receive(fin, b""), "a second end of its data");
+    let mut protocol = met();
+    assert_eq!(protocol.receive(fin, b""), Ok(Received::Control));
+    is_broken(
+        protocol.receive(message(Kind::Data, false, 0), b"x"),
+        "data after its end",
+    );
+    let reset = protocol.receive(message(Kind::Reset, false, 0), b"");
+    assert_eq!(reset, Err(StreamError::Reset));
+    let mut protocol = met();
+    let close = message(Kind::Close, false, 0);
+    assert_eq!(protocol.receive(close, b""), Ok(Received::Control));
+    is_broken(protocol.receive(close, b""), "a message after its last");
+    assert!(protocol.fin_was_received() && !protocol.may_send_data());
+    assert_eq!(
+        (protocol.control(), protocol.fin(), protocol.close()),
+        (None, None, None)
+    );
+}

@@ -1,0 +1,360 @@
+//! Streams: which task is woken, from where, and how a stream that was dropped ends.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::mpsc::{self, Sender};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, ThreadId};
+use std::time::{Duration, Instant};
+
+use futures_util::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use verbs_async::{AsyncGroup, ByteStream};
+use verbs_channel::Channel;
+use verbs_core::verbs_sys::{__be32, IBV_WC_RECV, IBV_WC_SUCCESS, IBV_WC_WITH_IMM, ibv_wc};
+
+use crate::bench::{Bell, Bench, bounded, done};
+use crate::library::objects::announce_raw;
+use crate::library::{Posted, Sharing, share, with};
+
+const HELLO: u32 = 1 << 28;
+const DATA: u32 = 2 << 28;
+/// One, and a confirmation of the HELLO.
+const CREDIT: u32 = 3 << 28 | 1 << 16 | 1;
+
+/// Receives that a stream with a depth of 1 posts first; its HELLO is the request after them.
+const RECEIVES: usize = 5;
+
+/// A stream that has received its peer's HELLO, with a block of 64 bytes there and here.
+///
+/// Its library is the keeper's, too, until the first of the pair is dropped; the keeper must have
+/// nothing more to do then, so the stream does not linger.
+fn met(bench: &Bench) -> (Sharing, ByteStream) {
+    let sharing = share();
+    let mut stream = made(bench);
+    stream.set_linger(Duration::ZERO);
+    let hello = [&b"VRBSTRM\n"[..], &[0, 0, 0, 1, 0, 0, 0, 64, 0, 0, 0, 1]].concat();
+    arrive(0, HELLO, &hello);
+    // And this side's own has arrived there.
+    done([posted(RECEIVES).wr_id]);
+    assert!(read(&mut stream, &Bell::new()).is_pending());
+    (sharing, stream)
+}
+
+fn made(bench: &Bench) -> ByteStream {
+    let pd = bench.context.alloc_pd().unwrap();
+    with(|library| library.ports[0].attr.max_msg_sz = 1 << 20);
+    let builder = Channel::builder(&pd).max_recv_wr(5);
+    let group = AsyncGroup::new(builder, 1, &bench.events).unwrap();
+    let member = group.prepare().unwrap();
+    let endpoint = member.endpoint();
+    let channel = group.join(member.handshake(&endpoint).unwrap()).unwrap();
+    channel.into_stream_with(64, 1).unwrap()
+}
+
+/// The request that was posted at this place among all.
+fn posted(at: usize) -> Posted {
+    with(|library| library.posted.iter().flatten().nth(at).unwrap().clone())
+}
+
+/// The immediates of all sends, without their credits.
+fn sends() -> Vec<u32> {
+    let is_send = |posted: &&Posted| posted.opcode != 0;
+    with(|library| {
+        let sends = library.posted.iter().flatten().filter(is_send);
+        sends
+            .map(|posted| u32::from_be_bytes(posted.imm_data) >> 28)
+            .collect()
+    })
+}
+
+/// A message comes into the receive that was posted at this place.
+fn arrive(at: usize, imm_data: u32, bytes: &[u8]) {
+    let receive = posted(at);
+    let into = std::ptr::with_exposed_provenance_mut(receive.list[0].0.try_into().unwrap());
+    // SAFETY: the stream has given it this memory, which is longer.
+    unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), into, bytes.len()) };
+    let mut arrived = ibv_wc {
+        wr_id: receive.wr_id,
+        status: IBV_WC_SUCCESS,
+        opcode: IBV_WC_RECV,
+        byte_len: bytes.len().try_into().unwrap(),
+        wc_flags: IBV_WC_WITH_IMM.0,
+        ..Default::default()
+    };
+    arrived.__bindgen_anon_1.imm_data = __be32(imm_data.to_be());
+    with(|library| library.done.push_back(arrived));
+}
+
+fn read(mut from: impl AsyncRead + Unpin, bell: &Arc<Bell>) -> Poll<std::io::Result<usize>> {
+    let waker = Waker::from(Arc::clone(bell));
+    Pin::new(&mut from).poll_read(&mut Context::from_waker(&waker), &mut [0; 8])
+}
+
+fn write(
+    mut to: impl AsyncWrite + Unpin,
+    bytes: &[u8],
+    bell: &Arc<Bell>,
+) -> Poll<std::io::Result<usize>> {
+    let waker = Waker::from(Arc::clone(bell));
+    Pin::new(&mut to).poll_write(&mut Context::from_waker(&waker), bytes)
+}
+
+fn flush(mut to: impl AsyncWrite + Unpin, bell: &Arc<Bell>) -> Poll<std::io::Result<()>> {
+    let waker = Waker::from(Arc::clone(bell));
+    Pin::new(&mut to).poll_flush(&mut Context::from_waker(&waker))
+}
+
+#[test]
+fn what_the_writing_half_finds_wakes_the_reading_half() {
+    let bench = Bench::new();
+    let (_sharing, stream) = met(&bench);
+    let (mut from, mut to) = stream.into_split();
+    let (reader, writer) = (Bell::new(), Bell::new());
+    assert!(read(&mut from, &reader).is_pending());
+    arrive(1, DATA, b"x");
+    assert!(flush(&mut to, &writer).is_ready());
+    assert_eq!(reader.times(), 1);
+    assert!(read(&mut from, &reader).is_ready());
+    // What is not there wakes nobody.
+    assert!(read(&mut from, &reader).is_pending());
+    assert!(flush(&mut to, &writer).is_ready());
+    assert_eq!((reader.times(), writer.times()), (1, 0));
+}
+
+#[test]
+fn what_the_reading_half_finds_wakes_the_writing_half() {
+    let bench = Bench::new();
+    let (_sharing, stream) = met(&bench);
+    let (mut from, mut to) = stream.into_split();
+    let (reader, writer) = (Bell::new(), Bell::new());
+    // One is sent, and one waits for a credit.
+    assert!(write(&mut to, &[1; 64], &writer).is_ready());
+    assert!(write(&mut to, &[2; 64], &writer).is_ready());
+    assert!(write(&mut to, &[3; 64], &writer).is_pending());
+    arrive(1, CREDIT, b"");
+    assert!(read(&mut from, &reader).is_pending());
+    assert_eq!(writer.times(), 1);
+    // Both of its blocks are in flight.
+    assert_eq!(sends(), [1, 2, 2]);
+    assert!(write(&mut to, &[3; 64], &writer).is_pending());
+    let first = with(|library| {
+        library
+            .posted
+            .iter()
+            .flatten()
+            .rfind(|post| post.opcode != 0)
+            .cloned()
+    });
+    done([first.unwrap().wr_id]);
+    assert!(flush(&mut to, &writer).is_pending());
+}
+
+/// A task whose waker polls it in place; on other threads it sends word to the test's.
+struct InPlace<F> {
+    future: Mutex<Option<Pin<Box<F>>>>,
+    is_polled: Mutex<(bool, bool)>,
+    home: ThreadId,
+    elsewhere: Sender<()>,
+}
+
+impl<F: Future<Output = ()> + Send + 'static> InPlace<F> {
+    fn new(future: F, elsewhere: Sender<()>) -> Arc<Self> {
+        Arc::new(Self {
+            future: Mutex::new(Some(Box::pin(future))),
+            is_polled: Mutex::new((false, false)),
+            home: thread::current().id(),
+            elsewhere,
+        })
+    }
+
+    fn is_done(&self) -> bool {
+        self.future.lock().unwrap().is_none()
+    }
+}
+
+impl<F: Future<Output = ()> + Send + 'static> Wake for InPlace<F> {
+    fn wake(self: Arc<Self>) {
+        if thread::current().id() != self.home {
+            self.elsewhere.send(()).unwrap();
+            return;
+        }
+        {
+            let mut is_polled = self.is_polled.lock().unwrap();
+            if is_polled.0 {
+                is_polled.1 = true;
+                return;
+            }
+            is_polled.0 = true;
+        }
+        loop {
+            let waker = Waker::from(Arc::clone(&self));
+            let mut cx = Context::from_waker(&waker);
+            let mut future = self.future.lock().unwrap();
+            if let Some(running) = &mut *future
+                && running.as_mut().poll(&mut cx).is_ready()
+            {
+                *future = None;
+            }
+            drop(future);
+            let mut is_polled = self.is_polled.lock().unwrap();
+            if !std::mem::take(&mut is_polled.1) {
+                is_polled.0 = false;
+                return;
+            }
+        }
+    }
+}
+
+/// `tokio::io::split` polls either half under a lock of its own, which is not recursive.
+#[test]
+fn a_waker_that_polls_in_place_does_not_deadlock_in_a_split_of_others() {
+    let bench = Bench::new();
+    let (_sharing, stream) = met(&bench);
+    bounded(move || {
+        let (mut from, mut to) = tokio::io::split(stream);
+        let (elsewhere, woken) = mpsc::channel();
+        let writer = InPlace::new(
+            async move {
+                to.write_all(&[1; 3 * 64]).await.unwrap();
+            },
+            elsewhere.clone(),
+        );
+        Arc::clone(&writer).wake();
+        assert!(!writer.is_done());
+        let reader = InPlace::new(
+            async move {
+                from.read_exact(&mut [0; 1]).await.unwrap();
+            },
+            elsewhere,
+        );
+        // Its poll finds a credit, and a message of which the peer's is one.
+        arrive(1, CREDIT, b"");
+        let in_flight = with(|library| library.posted.iter().flatten().last().cloned());
+        done([in_flight.unwrap().wr_id]);
+        Arc::clone(&reader).wake();
+        // It is not woken within that poll.
+        woken.recv_timeout(LONG).unwrap();
+        Arc::clone(&writer).wake();
+        assert!(writer.is_done());
+        assert!(!reader.is_done());
+    });
+}
+
+/// The halves that are polled by one task wake it where it is polled.
+#[test]
+fn a_task_that_polls_both_halves_is_woken_at_once() {
+    let bench = Bench::new();
+    let (_sharing, mut stream) = met(&bench);
+    let task = Bell::new();
+    assert!(write(&mut stream, &[1; 64], &task).is_ready());
+    assert!(write(&mut stream, &[2; 64], &task).is_ready());
+    assert!(write(&mut stream, &[3; 64], &task).is_pending());
+    arrive(1, CREDIT, b"");
+    assert!(read(&mut stream, &task).is_pending());
+    assert_eq!(task.times(), 1);
+}
+
+/// Waits until all that the stream had is gone; on which thread its queue pair was destroyed.
+fn destroyed(what: impl FnOnce()) -> ThreadId {
+    let (destroys, destroyed) = mpsc::channel();
+    let destroys = Mutex::new(destroys);
+    with(|library| {
+        library.calls.clear();
+        library.before = Some(Arc::new(move |verb, _| {
+            if verb == "ibv_destroy_qp" {
+                let destroys = destroys.lock().unwrap();
+                destroys.send(thread::current().id()).ok();
+            }
+        }));
+    });
+    what();
+    let ended_by = destroyed.recv_timeout(LONG).unwrap();
+    // Its protection domain goes last.
+    let start = Instant::now();
+    while !with(|library| library.calls.contains(&"ibv_dealloc_pd")) {
+        assert!(start.elapsed() < LONG, "something of it is left");
+        thread::sleep(Duration::from_millis(1));
+    }
+    ended_by
+}
+
+/// Longer than anything here takes.
+const LONG: Duration = Duration::from_secs(20);
+
+/// The queue has something, and the notifier reports it.
+fn announce(bench: &Bench) {
+    let cq = with(|library| library.counts.last().unwrap().0);
+    announce_raw(cq);
+    bench.hand.readable();
+}
+
+/// Nothing completes: the peer posts no receive.
+#[test]
+fn a_dropped_stream_lingers_as_long_as_it_was_set_to() {
+    let bench = Bench::new();
+    let _sharing = share();
+    let stream = made(&bench);
+    stream.set_linger(Duration::from_millis(50));
+    let ended_by = destroyed(|| drop(stream));
+    assert_ne!(ended_by, thread::current().id());
+    let stream = made(&bench);
+    stream.set_linger(Duration::ZERO);
+    assert_eq!(destroyed(|| drop(stream)), thread::current().id());
+}
+
+#[test]
+fn an_aborted_stream_is_gone_when_that_returns() {
+    let bench = Bench::new();
+    let _sharing = share();
+    let stream = made(&bench);
+    assert_eq!(destroyed(|| stream.abort()), thread::current().id());
+    assert_eq!(sends(), [1, 8], "a HELLO and a RESET");
+}
+
+/// The notifier's waker, which finds the last completion, does not end the stream in place.
+#[test]
+fn a_stream_that_lingers_is_driven_by_the_keeper_alone() {
+    let bench = Bench::new();
+    let (_sharing, mut stream) = met(&bench);
+    stream.set_linger(LONG);
+    assert!(write(&mut stream, b"still sent", &Bell::new()).is_ready());
+    drop(stream);
+    // The data is on its way, with the end behind it.
+    assert_eq!(sends(), [1, 2, 7]);
+    let ids = with(|library| {
+        let sends = library.posted.iter().flatten();
+        let sends = sends.filter(|posted| posted.opcode != 0);
+        sends.map(|posted| posted.wr_id).collect::<Vec<_>>()
+    });
+    let ended_by = destroyed(|| {
+        done(ids[1..].iter().copied());
+        announce(&bench);
+    });
+    assert_ne!(ended_by, thread::current().id());
+}
+
+#[test]
+fn a_task_that_never_waits_for_its_stream_gives_others_their_turns() {
+    let bench = Bench::new();
+    let (_sharing, mut stream) = met(&bench);
+    let task = Bell::new();
+    let turns = (0..1000).filter(|_| flush(&mut stream, &task).is_pending());
+    let turns = turns.count();
+    assert!(turns > 3, "{turns}");
+    assert_eq!(task.times(), turns, "it is woken at once");
+    // Of what has arrived, one byte at a time.
+    arrive(1, DATA, &[7; 64]);
+    let mut left = 64;
+    let mut turns = 0;
+    while left > 0 {
+        let waker = Waker::from(Arc::clone(&task));
+        let mut cx = Context::from_waker(&waker);
+        match AsyncRead::poll_read(Pin::new(&mut stream), &mut cx, &mut [0]) {
+            Poll::Ready(read) => left -= read.unwrap(),
+            Poll::Pending => turns += 1,
+        }
+    }
+    assert!(turns > 0);
+}
