@@ -267,4 +267,17 @@ mod tests {
         assert_eq!(attr.path_mtu(), Some(MaximumTransferUnit::Mtu2048));
         assert_eq!(attr.as_raw().qp_state, verbs_sys::IBV_QPS_RTS);
     }
+
+    #[test]
+    fn a_send_queue_drains_as_long_as_c_has_it_so() {
+        let draining = |sq_draining| {
+            let attr = ibv_qp_attr {
+                sq_draining,
+                ..Default::default()
+            };
+            QpAttr::from_raw(attr, QpAttrMask::KNOWN).sq_draining()
+        };
+        assert_eq!([0, 1, 0xff].map(draining), [false, true, true]);
+        assert!(!QpAttr::new().sq_draining());
+    }
 }
