@@ -2,11 +2,14 @@
 
 use std::time::Duration;
 
+use verbs_channel::verbs_core::verbs_sys::IBV_QPS_ERR;
 use verbs_channel::{
     Channel, DownReason, Error, Outgoing, PollStrategy, Refusal, ScopeError, TransportError,
 };
 
-use crate::card::{bounded, called, channel, connected, forget_the_past, pd, refuse, region};
+use crate::card::{
+    DRAIN, bounded, called, channel, connected, forget_the_past, pd, refuse, region,
+};
 use crate::library::with;
 
 /// From now on the device does not answer.
@@ -198,4 +201,32 @@ fn a_queue_that_cannot_be_polled_ends_at_once() {
         TransportError::Aborted(DownReason::Poll(poll))
     );
     assert!(ended.buffer.is_some());
+}
+
+#[test]
+fn a_queue_pair_in_error_that_flushes_nothing_is_not_waited_for() {
+    let strategies = [
+        PollStrategy::Spin,
+        PollStrategy::SpinThenYield,
+        PollStrategy::Notify { after: 0 },
+    ];
+    for strategy in strategies {
+        let builder = Channel::builder(&pd()).strategy(strategy);
+        let mut channel = connected(builder.drain_timeout(DRAIN).build().unwrap());
+        let owned = channel.start_send(region(&channel)).unwrap();
+        let mut into = region(&channel);
+        with(|library| library.qp_state = Some(IBV_QPS_ERR));
+        let error = bounded(|| channel.receive(into.scatter_element(..).unwrap())).unwrap_err();
+        let ended = TransportError::Aborted(DownReason::Unflushed);
+        assert!(
+            matches!(error, Error::Transport(error) if error == ended),
+            "{error:?}"
+        );
+        assert_eq!(channel.down_reason(), Some(DownReason::Unflushed));
+        assert!(called("ibv_destroy_qp"));
+        let completed = bounded(|| channel.wait(owned, None)).unwrap().unwrap();
+        assert_eq!(completed.result.unwrap_err(), ended);
+        assert!(completed.buffer.is_some());
+        with(|library| library.qp_state = None);
+    }
 }

@@ -1,10 +1,15 @@
 //! Results that stay in a group until they are taken: whose they are, and what they take up.
 
-use verbs_channel::verbs_core::verbs_sys::IBV_WC_REM_ACCESS_ERR;
-use verbs_channel::{ChannelGroup, ChannelId, DownReason, Error, Queue, Refusal, TransportError};
+use std::time::Duration;
 
-use crate::card::{ends, forget_the_past, pd, posted, succeeds};
+use verbs_channel::verbs_core::verbs_sys::IBV_WC_REM_ACCESS_ERR;
+use verbs_channel::{
+    ChannelGroup, ChannelId, Closing, DownReason, Error, Queue, Refusal, Ticket, TransportError,
+};
+
+use crate::card::{called, ends, forget_the_past, pd, posted, refuse, succeeds};
 use crate::driven::{group, polls};
+use crate::library::lend;
 
 const CLOSED: TransportError = TransportError::Aborted(DownReason::Closed);
 
@@ -181,4 +186,109 @@ fn a_ticket_is_good_in_its_own_group_alone() {
     assert!(others.poll(theirs).unwrap().is_some());
     assert_eq!(polls(), before);
     assert!(ours.poll(ticket).unwrap().is_none(), "it goes on");
+}
+
+#[test]
+fn one_channel_of_a_group_does_not_take_another_s_results() {
+    let pd = pd();
+    let mut group = group(&pd, 2);
+    let ids: Vec<ChannelId> = group.channels().collect();
+    let buffer = pd.reg_mr(vec![0_u8; 64]).unwrap();
+    let ticket = group
+        .channel(ids[1])
+        .unwrap()
+        .start_receive(buffer)
+        .unwrap();
+    succeeds(posted()[0]);
+    let mut first = group.channel(ids[0]).unwrap();
+    assert!(matches!(first.poll(ticket), Err(Error::StaleTicket)));
+    let waited = first.wait(ticket, Some(Duration::ZERO));
+    assert!(matches!(waited, Err(Error::StaleTicket)));
+    let mut second = group.channel(ids[1]).unwrap();
+    assert!(second.poll(ticket).unwrap().unwrap().result.is_ok());
+}
+
+#[test]
+fn the_id_of_a_channel_that_is_gone_names_no_other() {
+    let pd = pd();
+    let mut group = group(&pd, 1);
+    let ids: Vec<ChannelId> = group.channels().collect();
+    group.remove(ids[0]).unwrap();
+    let member = group.prepare().unwrap();
+    let endpoint = member.endpoint();
+    let next = group.join(member.handshake(&endpoint).unwrap()).unwrap();
+    assert_eq!(next.index(), ids[0].index(), "it has the place");
+    let gone = |error: Error| matches!(error, Error::UnknownChannel(id) if id == ids[0]);
+    assert!(gone(group.channel(ids[0]).map(drop).unwrap_err()));
+    assert!(gone(group.remove(ids[0]).unwrap_err()));
+    assert!(gone(group.reserve(ids[0], 1).unwrap_err()));
+    let closing = group.start_close(ids[0], DownReason::Closed);
+    assert!(gone(closing.map(drop).unwrap_err()));
+    assert!(!group.channel(next).unwrap().is_down());
+}
+
+/// A channel with a receive in flight, whose queue pair is taken out to be destroyed.
+fn closing(group: &mut ChannelGroup) -> (Closing, Ticket) {
+    let id = group.channels().next().unwrap();
+    let buffer = group.pd().reg_mr(vec![0_u8; 64]).unwrap();
+    let ticket = group.channel(id).unwrap().start_receive(buffer).unwrap();
+    let closing = group.start_close(id, DownReason::TimedOut).unwrap();
+    (closing, ticket)
+}
+
+#[test]
+fn what_is_in_flight_ends_when_its_queue_pair_was_destroyed_elsewhere() {
+    let pd = pd();
+    let mut group = group(&pd, 2);
+    let (closing, ticket) = closing(&mut group);
+    let id = ticket.channel();
+    assert!(!called("ibv_destroy_qp"));
+    let channel = group.channel(id).unwrap();
+    assert_eq!(channel.down_reason(), Some(DownReason::TimedOut));
+    assert!(!channel.is_idle(), "the card has its buffer");
+    assert!(group.next_completed().is_none());
+    // A second one finds nothing to destroy, and ends nothing.
+    let again = group.start_close(id, DownReason::Closed).unwrap();
+    group.finish_close(again.destroy(), false);
+    assert!(!group.channel(id).unwrap().is_idle());
+    let closed = std::thread::scope(|scope| {
+        let library = lend();
+        let destroyer = scope.spawn(move || {
+            library();
+            closing.destroy()
+        });
+        destroyer.join().unwrap()
+    });
+    assert!(called("ibv_destroy_qp"));
+    assert!(!group.channel(id).unwrap().is_idle());
+    group.finish_close(closed, true);
+    let ended = group.next_completed().unwrap();
+    assert_eq!(ended.ticket, ticket);
+    let aborted = TransportError::Aborted(DownReason::TimedOut);
+    assert_eq!(ended.result.unwrap_err(), aborted);
+    assert!(ended.buffer.is_some());
+    assert_eq!(group.len(), 1);
+}
+
+#[test]
+fn buffers_of_a_queue_pair_that_was_not_given_back_are_leaked() {
+    let pd = pd();
+    let mut group = group(&pd, 1);
+    let (closing, _ticket) = closing(&mut group);
+    drop(group);
+    assert!(!called("ibv_dereg_mr"), "the card may write to it");
+    drop(closing);
+    assert!(called("ibv_destroy_qp") && !called("ibv_dereg_mr"));
+}
+
+#[test]
+fn a_queue_pair_that_is_stuck_elsewhere_is_stuck() {
+    let pd = pd();
+    let mut group = group(&pd, 1);
+    let (closing, ticket) = closing(&mut group);
+    refuse("ibv_destroy_qp", 1);
+    group.finish_close(closing.destroy(), true);
+    let ended = group.poll(ticket).unwrap().unwrap();
+    assert_eq!(ended.result.unwrap_err(), TransportError::Stuck);
+    assert!(ended.buffer.is_none());
 }

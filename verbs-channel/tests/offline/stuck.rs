@@ -7,9 +7,11 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use verbs_channel::{BufferPool, Channel, Error, Outgoing, TransportError};
+use verbs_channel::{
+    BufferPool, Channel, DownReason, Error, Outgoing, OwnedWork, Refusal, TransportError,
+};
 
-use crate::card::{called, channel, pd, refuse, region};
+use crate::card::{called, channel, pd, posted, refuse, region, succeeds};
 use crate::library::with;
 use crate::log::{bombs, lines, listen, panics};
 
@@ -101,6 +103,89 @@ fn a_channel_that_will_not_go_keeps_its_place_in_its_group() {
     let full = group.join(fourth).unwrap_err();
     assert!(matches!(full.error(), Error::GroupFull(2)));
     assert!(!group.channel(first).unwrap().is_down());
+}
+
+#[test]
+fn what_an_unsafe_caller_posted_is_stuck_and_not_aborted() {
+    listen();
+    let mut channel = channel();
+    let mut into = region(&channel);
+    let element = into.scatter_element(..).unwrap();
+    // SAFETY: `into` is forgotten below, as the outcome asks for.
+    let ticket = unsafe { channel.post_receive_unpolled(element) }.unwrap();
+    refuse("ibv_modify_qp", 1);
+    refuse("ibv_destroy_qp", 1);
+    channel.abort();
+    let ended = channel.poll(ticket).unwrap().unwrap();
+    assert_eq!(ended.result.unwrap_err(), TransportError::Stuck);
+    let _the_device_s = std::mem::ManuallyDrop::new(into);
+}
+
+#[test]
+fn what_completed_before_its_queue_pair_got_stuck_is_a_success() {
+    listen();
+    let mut channel = channel();
+    let pool = BufferPool::new(channel.pd(), 64, 1).unwrap();
+    let ticket = channel.start_send(pool.take().unwrap()).unwrap();
+    succeeds(posted()[0]);
+    refuse("ibv_destroy_qp", 1);
+    channel.give_up(DownReason::Closed);
+    let ended = channel.poll(ticket).unwrap().unwrap();
+    assert!(ended.result.is_ok() && ended.buffer.is_some());
+    drop(ended.buffer);
+    assert_eq!(pool.available(), 1);
+}
+
+#[test]
+fn owned_work_refused_half_way_on_a_queue_pair_that_will_not_go_is_leaked() {
+    listen();
+    let mut channel = channel();
+    let pool = BufferPool::new(channel.pd(), 64, 3).unwrap();
+    refuse("ibv_destroy_qp", 1);
+    // The driver fails, and does not say which request it means: it may have taken all of them.
+    with(|library| library.refuse_post = Some((0, libc::EIO, false)));
+    let rejected = channel.start_send(pool.take().unwrap()).unwrap_err();
+    assert!(matches!(rejected.refusal(), Refusal::Post(_)));
+    assert_eq!(rejected.into_given().capacity(), 0, "it is the card's");
+    assert_eq!(pool.available(), 2);
+    assert!(channel.is_down() && channel.is_idle());
+    let works = vec![OwnedWork::from(Outgoing::send(pool.take().unwrap()))];
+    let rejected = channel.start_batch(works).unwrap_err();
+    assert_eq!(rejected.into_given().len(), 1, "nothing of it was posted");
+    drop(channel);
+    assert_eq!(pool.available(), 2);
+    let lines = lines();
+    let leaked = |line: &&String| line.starts_with("ERROR: leaked 1 buffers");
+    assert_eq!(lines.iter().filter(leaked).count(), 1, "{lines:?}");
+}
+
+#[test]
+fn a_batch_refused_half_way_on_a_queue_pair_that_goes_comes_back() {
+    let mut channel = channel();
+    let pool = BufferPool::new(channel.pd(), 64, 2).unwrap();
+    let work = || OwnedWork::from(Outgoing::send(pool.take().unwrap()));
+    with(|library| library.refuse_post = Some((1, libc::EIO, true)));
+    let rejected = channel.start_batch(vec![work(), work()]).unwrap_err();
+    assert!(called("ibv_destroy_qp"));
+    assert_eq!(rejected.into_given().len(), 2);
+    assert_eq!(pool.available(), 2);
+}
+
+#[test]
+fn without_a_logger_stderr_says_why_the_process_is_aborted() {
+    let what = "a call";
+    if env::var(ROLE).is_ok() {
+        let (_, borrow) = BORROWS.iter().find(|(name, _)| *name == what).unwrap();
+        borrow();
+        std::process::exit(3);
+    }
+    let name = "stuck::without_a_logger_stderr_says_why_the_process_is_aborted";
+    let output = again(name, what);
+    let words = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.signal(), Some(libc::SIGABRT), "{words}");
+    assert!(!words.contains("ERROR: "), "there is a logger: {words}");
+    let line = "verbs-channel: cannot take borrowed buffers back";
+    assert!(words.contains(line), "{words}");
 }
 
 /// Ways to have borrowed buffers in the card's hands when it will not let go.

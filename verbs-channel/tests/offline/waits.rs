@@ -1,8 +1,14 @@
 //! Waits without a deadline, that end all the same.
 
-use verbs_channel::Channel;
+use std::time::Duration;
 
-use crate::card::{bounded, channel, flushes, pd, posted, region, succeeds};
+use verbs_channel::verbs_core::verbs_sys::ibv_wc;
+use verbs_channel::{Channel, PollStrategy};
+
+use crate::card::{
+    bounded, channel, connected, flushes, forget_the_past, pd, posted, region, succeeds,
+};
+use crate::library::with;
 
 #[test]
 fn for_nothing() {
@@ -42,4 +48,26 @@ fn for_work_of_an_unsafe_caller_which_it_does_not_find() {
     bounded(|| assert!(channel.wait_completed(None).is_none()));
     channel.poll(ticket).unwrap().unwrap().result.unwrap();
     drop(channel);
+}
+
+#[test]
+fn that_end_early_leave_one_event_and_not_one_each() {
+    let strategy = PollStrategy::Notify { after: 0 };
+    let mut channel = connected(Channel::builder(&pd()).strategy(strategy).build().unwrap());
+    let announcer = channel.completion_channel().unwrap().clone();
+    for _ in 0..100 {
+        forget_the_past();
+        let ticket = channel.start_receive(region(&channel)).unwrap();
+        // It arrives when the wait has armed the queue, and the poll after that finds it; or, if the
+        // queue is armed still, by an event that is there already.
+        let done = ibv_wc {
+            wr_id: posted()[0],
+            ..Default::default()
+        };
+        with(|library| library.when_armed.push_back(done));
+        assert!(bounded(|| channel.wait(ticket, None)).unwrap().is_some());
+    }
+    let now = Some(Duration::ZERO);
+    let left = std::iter::from_fn(|| announcer.get_cq_event(now).unwrap());
+    assert!(left.count() <= 1);
 }

@@ -52,6 +52,10 @@ pub(crate) struct Library {
     pub(crate) done_later: Option<(usize, ibv_wc)>,
     /// Whether send queues drain, as a query says.
     pub(crate) sq_draining: bool,
+    /// Completions of which each arming of a queue brings one, and its event.
+    pub(crate) when_armed: VecDeque<ibv_wc>,
+    /// The state that every queue pair says it is in, whatever it was moved to.
+    pub(crate) qp_state: Option<ibv_qp_state>,
     /// Called with nothing locked before a queue pair is modified, with the state asked for, or
     /// destroyed: such a call takes as long as this does.
     pub(crate) before: Option<Hook>,
@@ -198,6 +202,8 @@ impl Library {
             done: VecDeque::new(),
             done_later: None,
             sq_draining: false,
+            when_armed: VecDeque::new(),
+            qp_state: None,
             before: None,
             contents: None,
             posted: Vec::new(),
