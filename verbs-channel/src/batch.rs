@@ -6,11 +6,11 @@ use std::ptr;
 
 use verbs_core::{ScatterElement, WorkRequest};
 
-use crate::engine::{Engine, take};
+use crate::engine::{Engine, GONE};
 use crate::error::{Refusal, Rejected};
 use crate::gate::Limits;
 use crate::owned::{Kept, OwnedWork, Said, Ticket};
-use crate::slots::{Claim, Id, Keeper};
+use crate::slots::{Claim, Keeper};
 use crate::work::sealed::Sealed as _;
 use crate::work::{Incoming, Outgoing};
 
@@ -39,9 +39,9 @@ impl Engine {
             }
         };
         match posted {
-            Ok(id) => {
-                self.slots.keep(id, Kept::Batch(works));
-                Ok(self.ticket(at, id))
+            Ok(ticket) => {
+                self.slots.keep(ticket.id, Kept::Batch(works));
+                Ok(ticket)
             }
             Err(refusal) => match self.end_half_posted(at, refusal, Kept::Batch(works)) {
                 Some(Kept::Batch(works)) => Err(Rejected::new(refusal, works)),
@@ -59,16 +59,20 @@ impl Engine {
         works: &'a mut [OwnedWork],
         elements: &'a mut [MaybeUninit<ScatterElement<'a>>],
         requests: &mut [MaybeUninit<WorkRequest<'a>>],
-    ) -> Result<Id, Refusal> {
+    ) -> Result<Ticket, Refusal> {
         let claim = Claim::send(at).times(works.len())?.kept_by(Keeper::Slot);
-        let Some((qp, limits, id)) = take(&mut self.members, &mut self.slots, claim) else {
+        let Some(member) = self.members.get_mut(at as usize) else {
+            return Err(GONE);
+        };
+        let (channel, limits) = (member.id, member.limits);
+        let Some((qp, id)) = member.take(&mut self.slots, claim) else {
             return Err(self.why_not(claim));
         };
         let mut places = works.iter_mut().zip(elements).zip(requests.iter_mut());
         let last = places.next_back();
         // The last is apart, so that what all others have in common is looked at once.
-        let built = build(places, limits, id.member_wr_id(), false)
-            .and_then(|others| Ok(others + build(last.into_iter(), limits, id.wr_id(), true)?));
+        let built = build(places, &limits, id.member_wr_id(), false)
+            .and_then(|others| Ok(others + build(last.into_iter(), &limits, id.wr_id(), true)?));
         let built = match built {
             Ok(built) => requests.get_mut(..built).unwrap_or_default(),
             Err(refusal) => return Err(self.refused(claim, id, refusal)),
@@ -79,7 +83,7 @@ impl Engine {
         // SAFETY: the slot keeps the buffers until the last is done, and so all are, and leaks them
         // if the queue pair cannot be destroyed; moving a buffer does not move its bytes.
         match unsafe { qp.post(requests) } {
-            Ok(()) => Ok(id),
+            Ok(()) => Ok(Ticket { channel, id }),
             Err(error) => Err(self.refused(claim, id, Refusal::Post(error))),
         }
     }
@@ -109,10 +113,16 @@ where
         };
         match work.said {
             Said::Outgoing(said) => {
-                Outgoing::request(element, said, limits, wr_id, signaled, place)?
+                if !Outgoing::passes(element, said, limits) {
+                    Outgoing::check(element, said, limits)?;
+                }
+                Outgoing::request(element, said, wr_id, signaled, place)?;
             }
             Said::Incoming(said) => {
-                Incoming::request(element, said, limits, wr_id, signaled, place)?
+                if !Incoming::passes(element, said, limits) {
+                    Incoming::check(element, said, limits)?;
+                }
+                Incoming::request(element, said, wr_id, signaled, place)?;
             }
             Said::Receive => return Err(Refusal::ReceiveInBatch),
         }

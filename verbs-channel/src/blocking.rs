@@ -22,8 +22,8 @@ impl Engine {
         let (mut list, said) = work.into_parts();
         // SAFETY: `list` and what it borrows live until this returns, and `finish` returns only when
         // the card is done with it.
-        let id = unsafe { self.post::<W>(Claim::send(at), &mut list, said) }?;
-        self.finish(Claim::send(at), id, timeout)
+        let posted = unsafe { self.post::<W>(Claim::send(at), &mut list, said) }?;
+        self.finish(Claim::send(at), posted.id, timeout)
     }
 
     pub(crate) fn run_batch<W: Work, const N: usize>(
@@ -34,8 +34,8 @@ impl Engine {
     ) -> Result<()> {
         let claim = Claim::send(at).times(N)?;
         // SAFETY: as for `run`.
-        let id = unsafe { self.post_batch::<W, N>(claim, &mut works) }?;
-        self.finish(claim, id, timeout).map(drop)
+        let posted = unsafe { self.post_batch::<W, N>(claim, &mut works) }?;
+        self.finish(claim, posted.id, timeout).map(drop)
     }
 
     pub(crate) fn run_receive<L: ScatterList>(
@@ -45,8 +45,8 @@ impl Engine {
         timeout: Option<Duration>,
     ) -> Result<WorkSuccess> {
         // SAFETY: as for `run`.
-        let id = unsafe { self.post_receive(Claim::receive(at), &mut list) }?;
-        self.finish(Claim::receive(at), id, timeout)
+        let posted = unsafe { self.post_receive(Claim::receive(at), &mut list) }?;
+        self.finish(Claim::receive(at), posted.id, timeout)
     }
 
     /// Waits for an operation on borrowed buffers, and aborts it if its time is up: `timeout`, or

@@ -13,28 +13,31 @@ impl Engine {
     /// The result of an operation, if it is done; polls once if it is not.
     #[inline(always)]
     pub(crate) fn poll_ticket(&mut self, ticket: Ticket) -> Result<Option<Completed>> {
-        if self.is_done(ticket)? {
-            return Ok(self.take(ticket));
+        self.poll_ticket_of(ticket.channel.at(), ticket)
+    }
+
+    /// [`poll_ticket`](Self::poll_ticket) for a ticket of this member.
+    #[inline(always)]
+    pub(crate) fn poll_ticket_of(&mut self, at: u32, ticket: Ticket) -> Result<Option<Completed>> {
+        let member = self.members.get(at as usize);
+        if member.is_none_or(|member| member.id != ticket.channel) {
+            return Err(Error::StaleTicket);
+        }
+        match self.slots.is_done(ticket.id) {
+            Some(false) => {}
+            Some(true) => return Ok(self.take(ticket)),
+            None => return Err(Error::StaleTicket),
         }
         if let Some(kept) = self.poll_for_kept(ticket.id, Option::take) {
             let told = self.told().copied();
             let result = told.ok_or(TransportError::CLOSED);
             return Ok(Some(Completed::new(ticket, result, Some(kept))));
         }
-        if !self.is_done(ticket)? {
+        if self.slots.is_done(ticket.id) != Some(true) {
             self.glance_at_peers();
             return Ok(None);
         }
         Ok(self.take(ticket))
-    }
-
-    /// [`poll_ticket`](Self::poll_ticket) for a ticket of this member.
-    #[inline(always)]
-    pub(crate) fn poll_ticket_of(&mut self, at: u32, ticket: Ticket) -> Result<Option<Completed>> {
-        if ticket.channel.at() != at {
-            return Err(Error::StaleTicket);
-        }
-        self.poll_ticket(ticket)
     }
 
     /// The success of an operation on one buffer, if that is what it is; polls once if it is in

@@ -25,7 +25,7 @@ use crate::error::{DownReason, Refusal, TransportError};
 use crate::gate::Limits;
 use crate::list::ScatterList;
 use crate::member::Member;
-use crate::owned::Kept;
+use crate::owned::{Kept, Ticket};
 use crate::peer::Peers;
 use crate::slots::{Claim, Id, Keeper, Mark, SlotList, Slots};
 use crate::teardown::Leak;
@@ -176,17 +176,24 @@ impl Engine {
         claim: Claim,
         list: &mut W::List,
         said: W::Said,
-    ) -> Result<Id, Refusal> {
-        let Some((qp, limits, id)) = take(&mut self.members, &mut self.slots, claim) else {
+    ) -> Result<Ticket, Refusal> {
+        let Some(member) = self.members.get_mut(claim.member as usize) else {
+            return Err(GONE);
+        };
+        if !W::passes(list, said, &member.limits) {
+            W::check(list, said, &member.limits)?;
+        }
+        let channel = member.id;
+        let Some((qp, id)) = member.take(&mut self.slots, claim) else {
             return Err(self.why_not(claim));
         };
         // SAFETY: the caller's promise: the slot is done when the completion is polled, or the queue
         // pair destroyed.
-        let posted = W::request(list, said, limits, id.wr_id(), true, |request| unsafe {
+        let posted = W::request(list, said, id.wr_id(), true, |request| unsafe {
             qp.post(&mut [request])
         });
         match posted {
-            Ok(Ok(())) => Ok(id),
+            Ok(Ok(())) => Ok(Ticket { channel, id }),
             Ok(Err(error)) => Err(self.refused(claim, id, Refusal::Post(error))),
             Err(refusal) => Err(self.refused(claim, id, refusal)),
         }
@@ -203,17 +210,30 @@ impl Engine {
         &mut self,
         claim: Claim,
         works: &mut [W; N],
-    ) -> Result<Id, Refusal> {
+    ) -> Result<Ticket, Refusal> {
         const { assert!(N > 0, "a batch has work in it") };
-        let Some((qp, limits, id)) = take(&mut self.members, &mut self.slots, claim) else {
+        let Some(member) = self.members.get_mut(claim.member as usize) else {
+            return Err(GONE);
+        };
+        // All of it, before any is built: among that it would cost twice as much.
+        let mut all_pass = true;
+        for work in works.iter_mut() {
+            let (list, said) = work.parts();
+            all_pass &= W::passes(list, said, &member.limits);
+        }
+        if !all_pass {
+            check_all(works, &member.limits)?;
+        }
+        let channel = member.id;
+        let Some((qp, id)) = member.take(&mut self.slots, claim) else {
             return Err(self.why_not(claim));
         };
         let mut requests = [const { MaybeUninit::<WorkRequest<'_>>::uninit() }; N];
         let mut places = requests.iter_mut().zip(works.iter_mut());
         // The last is apart, so that what all others have in common is looked at once.
         let last = places.next_back();
-        let built = build(places, limits, id.member_wr_id(), false)
-            .and_then(|()| build(last.into_iter(), limits, id.wr_id(), true));
+        let built = build(places, id.member_wr_id(), false)
+            .and_then(|()| build(last.into_iter(), id.wr_id(), true));
         if let Err(refusal) = built {
             return Err(self.refused(claim, id, refusal));
         }
@@ -222,7 +242,7 @@ impl Engine {
         let requests = unsafe { &mut *requests };
         // SAFETY: the caller's promise; when the last of a chain is done, so are the others.
         match unsafe { qp.post(requests) } {
-            Ok(()) => Ok(id),
+            Ok(()) => Ok(Ticket { channel, id }),
             Err(error) => Err(self.refused(claim, id, Refusal::Post(error))),
         }
     }
@@ -238,17 +258,19 @@ impl Engine {
         &mut self,
         claim: Claim,
         list: &mut L,
-    ) -> Result<Id, Refusal> {
-        let Some((qp, limits, id)) = take(&mut self.members, &mut self.slots, claim) else {
+    ) -> Result<Ticket, Refusal> {
+        let Some(member) = self.members.get_mut(claim.member as usize) else {
+            return Err(GONE);
+        };
+        member.limits.check_receive(list)?;
+        let channel = member.id;
+        let Some((qp, id)) = member.take(&mut self.slots, claim) else {
             return Err(self.why_not(claim));
         };
-        if let Err(refusal) = limits.check_receive(list) {
-            return Err(self.refused(claim, id, refusal));
-        }
         let request = ReceiveWorkRequest::new(list.elements()).wr_id(id.wr_id());
         // SAFETY: the caller's promise, as for `post`.
         match unsafe { qp.post_receive(&mut [request]) } {
-            Ok(()) => Ok(id),
+            Ok(()) => Ok(Ticket { channel, id }),
             Err(error) => Err(self.refused(claim, id, Refusal::Post(error))),
         }
     }
@@ -269,14 +291,13 @@ impl Engine {
         if !self.finds(id) {
             return None;
         }
-        if let Some(member) = self.members.get_mut(claim.member as usize)
-            && self.slots.take_back(&mut member.slots, id)
-        {
-            member.give_back(claim, 1);
-            return self.told().copied();
+        let member = self.members.get_mut(claim.member as usize)?;
+        if !self.slots.take_back(&mut member.slots, id) {
+            self.file_found();
+            return None;
         }
-        self.file_found();
-        None
+        member.give_back(claim, 1);
+        self.told().copied()
     }
 
     /// The same for an operation that keeps what `take` takes: that. What it was told is
@@ -440,7 +461,7 @@ impl Engine {
     #[inline(never)]
     pub(crate) fn why_not(&mut self, claim: Claim) -> Refusal {
         let Some(member) = self.members.get(claim.member as usize) else {
-            return Refusal::Down(DownReason::Closed);
+            return GONE;
         };
         let max = member.capacity(claim.queue);
         match member.down() {
@@ -495,8 +516,10 @@ impl Engine {
     /// The handle of a member's operation was dropped.
     #[inline]
     pub(crate) fn detach(&mut self, at: u32, id: Id) {
-        if let Some(member) = self.members.get_mut(at as usize) {
-            self.slots.detach(&mut member.slots, id);
+        if !self.slots.detach(id)
+            && let Some(member) = self.members.get_mut(at as usize)
+        {
+            self.slots.detach_done(&mut member.slots, id);
         }
     }
 
@@ -517,11 +540,20 @@ impl Engine {
     }
 }
 
+/// Why a batch does not pass the gate, if it does not.
+#[cold]
+#[inline(never)]
+fn check_all<W: Work>(works: &mut [W], limits: &Limits) -> Result<(), Refusal> {
+    works.iter_mut().try_for_each(|work| {
+        let (list, said) = work.parts();
+        W::check(list, said, limits)
+    })
+}
+
 /// Builds requests in the places they are posted from.
 #[inline(always)]
 fn build<'l, 'p, W: Work + 'l>(
     places: impl Iterator<Item = (&'p mut MaybeUninit<WorkRequest<'l>>, &'l mut W)>,
-    limits: &Limits,
     wr_id: u64,
     signaled: bool,
 ) -> Result<(), Refusal>
@@ -530,22 +562,15 @@ where
 {
     for (place, work) in places {
         let (list, said) = work.parts();
-        W::request(list, said, limits, wr_id, signaled, |request| {
+        W::request(list, said, wr_id, signaled, |request| {
             place.write(request);
         })?;
     }
     Ok(())
 }
 
-/// Takes a slot and credits, if the member is up and has them.
-#[inline(always)]
-pub(crate) fn take<'m>(
-    members: &'m mut [Member],
-    slots: &mut Table,
-    claim: Claim,
-) -> Option<(&'m QueuePair, &'m Limits, Id)> {
-    members.get_mut(claim.member as usize)?.take(slots, claim)
-}
+/// Nothing is posted on a member that is not there.
+pub(crate) const GONE: Refusal = Refusal::Down(DownReason::Closed);
 
 /// Gives back the credits of as many operations that took up the same.
 #[inline(always)]

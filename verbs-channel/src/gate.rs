@@ -32,39 +32,68 @@ impl Limits {
         }
     }
 
-    /// Checks a send or a write.
+    /// Whether a send or a write passes.
     #[inline(always)]
+    pub(crate) fn admits_outgoing<L: List>(&self, list: &mut L, is_inline: bool) -> bool {
+        let len = list.total_len();
+        let is_too_long = len > self.max_msg_sz.into();
+        let is_not_inline = is_inline && (L::IS_SHARED || len > self.max_inline_data.into());
+        // Without a branch of its own for each: batches look at many.
+        !(is_too_long | is_not_inline | has_many(list, self.max_send_sge))
+    }
+
+    /// Why a send or a write does not pass, if it does not.
+    #[cold]
+    #[inline(never)]
     pub(crate) fn check_outgoing<L: List>(
         &self,
         list: &mut L,
         is_inline: bool,
     ) -> Result<(), Refusal> {
         let len = list.total_len();
-        if len > self.max_msg_sz.into() {
-            return Err(too_long(len, self.max_msg_sz));
+        let max = self.max_msg_sz;
+        if len > max.into() {
+            return Err(Refusal::MessageTooLong { len, max });
         }
-        if is_inline && (L::IS_SHARED || len > self.max_inline_data.into()) {
-            return Err(not_inline::<L>(len, self.max_inline_data));
+        let max = self.max_inline_data;
+        if is_inline && L::IS_SHARED {
+            return Err(Refusal::SharedInline);
+        }
+        if is_inline && len > max.into() {
+            return Err(Refusal::InlineTooLong { len, max });
         }
         check_count(list, self.max_send_sge)
     }
 
-    /// Checks a read or an atomic.
+    /// Whether a read or an atomic passes.
     #[inline(always)]
+    pub(crate) fn admits_incoming<L: List>(&self, list: &mut L) -> bool {
+        let is_too_long = list.total_len() > self.max_msg_sz.into();
+        !((self.max_rd_atomic == 0) | is_too_long | has_many(list, self.max_send_sge))
+    }
+
+    /// Why a read or an atomic does not pass, if it does not.
+    #[cold]
+    #[inline(never)]
     pub(crate) fn check_incoming<L: List>(&self, list: &mut L) -> Result<(), Refusal> {
         if self.max_rd_atomic == 0 {
             return Err(Refusal::NoReads);
         }
-        let len = list.total_len();
-        if len > self.max_msg_sz.into() {
-            return Err(too_long(len, self.max_msg_sz));
-        }
-        check_count(list, self.max_send_sge)
+        self.check_outgoing(list, false)
     }
 
     /// Checks a receive. It may have room for more than the port can send, but not for 4 GiB.
     #[inline(always)]
     pub(crate) fn check_receive<L: List>(&self, list: &mut L) -> Result<(), Refusal> {
+        if list.total_len() > u32::MAX.into() || has_many(list, self.max_recv_sge) {
+            return self.refuse_receive(list);
+        }
+        Ok(())
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn refuse_receive<L: List>(&self, list: &mut L) -> Result<(), Refusal> {
         let len = list.total_len();
         if len > u32::MAX.into() {
             return Err(Refusal::ReceiveTooLong { len });
@@ -73,37 +102,19 @@ impl Limits {
     }
 }
 
-/// Checks the number of elements. One is always possible.
+/// Whether a list is longer than a request can be, with its empty elements. One element is always
+/// possible.
 #[inline(always)]
-fn check_count<L: List>(list: &mut L, max: u32) -> Result<(), Refusal> {
+fn has_many<L: List>(list: &mut L, max: u32) -> bool {
     let count = list.elements().len();
-    if count > 1 && count > max as usize {
-        return many(list.count(), max);
-    }
-    Ok(())
+    count > 1 && count > max as usize
 }
 
-#[cold]
-#[inline(never)]
-fn many(count: usize, max: u32) -> Result<(), Refusal> {
-    // Empty ones are left out.
-    if count > max as usize {
+/// Checks the number of elements. Empty ones are left out.
+fn check_count<L: List>(list: &L, max: u32) -> Result<(), Refusal> {
+    let count = list.count();
+    if count > 1 && count > max as usize {
         return Err(Refusal::TooManyElements { count, max });
     }
     Ok(())
-}
-
-#[cold]
-#[inline(never)]
-const fn too_long(len: u64, max: u32) -> Refusal {
-    Refusal::MessageTooLong { len, max }
-}
-
-#[cold]
-#[inline(never)]
-fn not_inline<L: List>(len: u64, max: u32) -> Refusal {
-    if L::IS_SHARED {
-        return Refusal::SharedInline;
-    }
-    Refusal::InlineTooLong { len, max }
 }

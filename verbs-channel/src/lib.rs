@@ -65,8 +65,8 @@
 //! # The life of a work request
 //!
 //! ```text
-//!             no slot, or no credit: Rejected, with what was given (is_backpressure)
-//!               ▲
+//!             no slot, no credit, or not what the queue pair takes: rejected, before the driver
+//!               ▲                                                     sees it; nothing is lost
 //! your buffer ──┴─► slot taken ──► posted ──► card ──► completion ──► slot done ──► result taken
 //!                   (wr_id = its number     │                          │             by its handle, its
 //!                    and generation)        │ deadline, failure        │             ticket, or the end
@@ -74,9 +74,14 @@
 //!                                        aborted (see below) ──────────┘             the slot is free
 //! ```
 //!
+//! Before the driver sees a request, its length is checked against the port's `max_msg_sz` and the
+//! granted `max_inline_data`, with its elements and its remote range: drivers' own checks count in 32
+//! bits. What is rejected says why ([`Refusal`]), and whether it will work once something in flight
+//! has completed ([`is_backpressure`](Refusal::is_backpressure)).
+//!
 //! # How things end
 //!
-//! An operation ends in exactly one of three ways: success, a work error, an abort.
+//! An operation ends in exactly one of four ways: success, a work error, aborted, or stuck.
 //!
 //! ```text
 //! wait for the completion ── in time ──────────────────────────────► success, or a work error
@@ -88,13 +93,15 @@
 //! destroy the queue pair ── the card touches its buffers no more ──► aborted
 //!   │ even that is refused
 //!   ▼
-//! owned buffers are leaked, and the log says so;
-//! with borrowed buffers in the card's hands the process aborts
+//! owned buffers are leaked, and the log says so ───────────────────► stuck
+//! with borrowed buffers in flight the process is aborted
 //! ```
 //!
+//! Only after [`Stuck`](TransportError::Stuck) may the device still touch the buffers.
+//!
 //! A channel on which something failed or was aborted is *down*: it says
-//! [why](Channel::down_reason), refuses work, and [`reset`](Channel::reset) prepares a new one like
-//! it.
+//! [why](Channel::down_reason), which is the first failure there was and the `source()` of every later
+//! error; it refuses work, and [`reset`](Channel::reset) prepares a new one like it.
 //!
 //! # When the peer leaves
 //!

@@ -19,7 +19,8 @@ pub(crate) struct Member {
     // Places in its send queue and its receive queue that are free, and how many there are.
     left: [u32; 2],
     max: [u32; 2],
-    limits: Limits,
+    /// What its queue pair takes.
+    pub(crate) limits: Limits,
     /// Its slots.
     pub(crate) slots: SlotList,
     /// What it is called.
@@ -76,11 +77,7 @@ impl Member {
 
     /// Takes credits and a slot, if it is up and there are as many.
     #[inline(always)]
-    pub(crate) fn take(
-        &mut self,
-        slots: &mut Table,
-        claim: Claim,
-    ) -> Option<(&QueuePair, &Limits, Id)> {
+    pub(crate) fn take(&mut self, slots: &mut Table, claim: Claim) -> Option<(&QueuePair, Id)> {
         let State::Up(qp) = &self.state else {
             return None;
         };
@@ -89,15 +86,15 @@ impl Member {
         // Taken before it is known that they may be: the subtraction tells if not.
         let too_few;
         (*left, too_few) = left.overflowing_sub(credits);
-        if !too_few {
-            let own = &mut self.slots;
-            let id = slots.take(own, claim);
-            if let Some(id) = id.or_else(|| take_detached(slots, own, claim)) {
-                return Some((qp, &self.limits, id));
-            }
+        if too_few {
+            put_back(left, credits);
+            return None;
         }
-        put_back(left, credits);
-        None
+        let id = match slots.take(&mut self.slots, claim) {
+            Some(id) => id,
+            None => take_detached(slots, &mut self.slots, left, claim)?,
+        };
+        Some((qp, id))
     }
 
     /// Gives back the credits of as many operations that took up the same.
@@ -213,8 +210,18 @@ impl Member {
 // Apart: as long as there are free slots, none of these is needed.
 #[cold]
 #[inline(never)]
-fn take_detached(slots: &mut Table, own: &mut SlotList, claim: Claim) -> Option<Id> {
-    slots.free_detached(own).then(|| slots.take(own, claim))?
+fn take_detached(
+    slots: &mut Table,
+    own: &mut SlotList,
+    left: &mut u32,
+    claim: Claim,
+) -> Option<Id> {
+    let is_free = slots.free_detached(own);
+    let id = is_free.then(|| slots.take(own, claim)).flatten();
+    if id.is_none() {
+        put_back(left, claim.credits.into());
+    }
+    id
 }
 
 // Apart, so that the good way has the credits in memory only.

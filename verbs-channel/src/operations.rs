@@ -229,7 +229,8 @@ macro_rules! operations {
             /// borrows its buffers until it ends, and it ends when the card is done with all of them.
             ///
             /// - If the closure returns, the scope waits for what is left, up to the channel's
-            ///   timeout.
+            ///   timeout; but for receives, if it was told to
+            ///   [close with receives left](PollingScope::close_with_receives_left).
             /// - If it returns an error, or panics, what is left gets the drain timeout; receives
             ///   alone get none. What is not done by then is aborted, and the channel is down.
             ///
@@ -241,7 +242,7 @@ macro_rules! operations {
             /// # Examples
             ///
             /// `?` makes an [`Error`](crate::Error) of both. For an error that any other becomes,
-            /// such as `Box<dyn Error>`, [`ScopeError::flatten`] does.
+            /// such as `Box<dyn Error>` or anyhow's, [`ScopeError::flatten`] does.
             ///
             /// ```no_run
             /// # use std::error::Error;
@@ -257,9 +258,12 @@ macro_rules! operations {
             ///     Ok(())
             /// }
             ///
-            /// fn number(channel: &mut Channel) -> Result<u32, Box<dyn Error + Send + Sync>> {
+            /// fn number(channel: &mut Channel, of: GatherElement<'_>) -> Result<u32, Box<dyn Error>> {
             ///     channel
-            ///         .scope(|_scope| Ok("7".parse()?))
+            ///         .scope(|scope| {
+            ///             scope.post_send(of)?;
+            ///             Ok("7".parse()?)
+            ///         })
             ///         .map_err(ScopeError::flatten)
             /// }
             /// ```
@@ -312,7 +316,7 @@ macro_rules! operations {
                 let claim = Claim::send(at).kept_by(Keeper::Caller);
                 // SAFETY: the caller's promise.
                 match unsafe { engine.post::<W>(claim, &mut list, said) } {
-                    Ok(id) => Ok(engine.ticket(at, id)),
+                    Ok(ticket) => Ok(ticket),
                     Err(refusal) => Err(Rejected::new(refusal, W::from_parts(list, said))),
                 }
             }
@@ -335,7 +339,7 @@ macro_rules! operations {
                 let claim = Claim::receive(at).kept_by(Keeper::Caller);
                 // SAFETY: the caller's promise.
                 match unsafe { engine.post_receive(claim, &mut list) } {
-                    Ok(id) => Ok(engine.ticket(at, id)),
+                    Ok(ticket) => Ok(ticket),
                     Err(refusal) => Err(Rejected::new(refusal, list)),
                 }
             }

@@ -420,22 +420,28 @@ impl Engine {
             }
         };
         match posted {
-            Ok(id) => {
-                self.slots.keep(id, Kept::Buffer(work.buffer.take()));
-                Ok(self.ticket(at, id))
+            Ok(ticket) => {
+                let buffer = work.buffer.take();
+                self.slots.keep(ticket.id, Kept::Buffer(buffer));
+                Ok(ticket)
             }
-            Err(refusal) => Err(self.not_started(at, refusal, work)),
+            Err(refusal) => {
+                if self.half_posted.is_some() {
+                    work.buffer = self.not_started(at, refusal, work.buffer.take());
+                }
+                Err(refusal)
+            }
         }
     }
 
+    // Of the buffer alone: work that something points to would have to be in memory.
     #[cold]
     #[inline(never)]
-    fn not_started(&mut self, at: u32, refusal: Refusal, work: &mut OwnedWork) -> Refusal {
-        let kept = Kept::Buffer(work.buffer.take());
-        if let Some(Kept::Buffer(buffer)) = self.end_half_posted(at, refusal, kept) {
-            work.buffer = buffer;
+    fn not_started(&mut self, at: u32, refusal: Refusal, buffer: OwnedBuffer) -> OwnedBuffer {
+        match self.end_half_posted(at, refusal, Kept::Buffer(buffer)) {
+            Some(Kept::Buffer(buffer)) => buffer,
+            _ => OwnedBuffer::empty(),
         }
-        refusal
     }
 
     /// Ends an operation of which the device may have a part, and that was to own its buffers:

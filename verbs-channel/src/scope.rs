@@ -340,8 +340,11 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
         // SAFETY: the elements borrow their memory for `'scope`, and `scope` ends that only when
         // the operation is done, even if the closure fails. Nobody else has a scatter element: it
         // was moved here, and `Loan` gives it back only when the operation is done.
-        let id = unsafe { engine.post::<W>(Claim::send(self.at), list, said) }?;
-        Ok(ScopedPendingWork { scope: self, id })
+        let posted = unsafe { engine.post::<W>(Claim::send(self.at), list, said) }?;
+        Ok(ScopedPendingWork {
+            scope: self,
+            id: posted.id,
+        })
     }
 
     #[inline(always)]
@@ -352,8 +355,11 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
         let mut engine = self.engine.borrow_mut();
         let claim = Claim::send(self.at).times(N)?;
         // SAFETY: as in `submit`.
-        let id = unsafe { engine.post_batch::<W, N>(claim, works) }?;
-        Ok(ScopedPendingWork { scope: self, id })
+        let posted = unsafe { engine.post_batch::<W, N>(claim, works) }?;
+        Ok(ScopedPendingWork {
+            scope: self,
+            id: posted.id,
+        })
     }
 
     #[inline(always)]
@@ -363,8 +369,11 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
     ) -> Result<ScopedPendingWork<'scope, 'env>, Refusal> {
         let mut engine = self.engine.borrow_mut();
         // SAFETY: as in `submit`.
-        let id = unsafe { engine.post_receive(Claim::receive(self.at), list) }?;
-        Ok(ScopedPendingWork { scope: self, id })
+        let posted = unsafe { engine.post_receive(Claim::receive(self.at), list) }?;
+        Ok(ScopedPendingWork {
+            scope: self,
+            id: posted.id,
+        })
     }
 }
 

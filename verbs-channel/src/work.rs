@@ -38,11 +38,16 @@ pub(crate) mod sealed {
         /// The same, for a batch, whose work stays where it is.
         fn parts(&mut self) -> (&mut Self::List, Self::Said);
 
-        /// Checks and makes the request, and hands it on: one that is returned is copied.
+        /// Whether a queue pair takes it.
+        fn passes(list: &mut Self::List, said: Self::Said, limits: &Limits) -> bool;
+
+        /// Why a queue pair does not take it, if it does not.
+        fn check(list: &mut Self::List, said: Self::Said, limits: &Limits) -> Result<(), Refusal>;
+
+        /// Makes the request, and hands it on: one that is returned is copied.
         fn request<'l, R>(
             list: &'l mut Self::List,
             said: Self::Said,
-            limits: &Limits,
             wr_id: u64,
             signaled: bool,
             then: impl FnOnce(WorkRequest<'l>) -> R,
@@ -166,6 +171,12 @@ impl<L> Outgoing<L> {
         self.said.flags |= IBV_SEND_SOLICITED.0;
         self
     }
+
+    /// The elements or the buffer, back: of work that was rejected.
+    #[must_use]
+    pub fn into_list(self) -> L {
+        self.list
+    }
 }
 
 impl<L> Incoming<L> {
@@ -211,6 +222,12 @@ impl<L> Incoming<L> {
         self.said.fence = true;
         self
     }
+
+    /// The elements or the buffer, back: of work that was rejected.
+    #[must_use]
+    pub fn into_list(self) -> L {
+        self.list
+    }
 }
 
 impl<L: GatherList> sealed::Sealed for Outgoing<L> {
@@ -233,15 +250,23 @@ impl<L: GatherList> sealed::Sealed for Outgoing<L> {
     }
 
     #[inline(always)]
+    fn passes(list: &mut L, said: OutgoingSaid, limits: &Limits) -> bool {
+        limits.admits_outgoing(list, said.flags & IBV_SEND_INLINE.0 != 0)
+    }
+
+    #[cold]
+    fn check(list: &mut L, said: OutgoingSaid, limits: &Limits) -> Result<(), Refusal> {
+        limits.check_outgoing(list, said.flags & IBV_SEND_INLINE.0 != 0)
+    }
+
+    #[inline(always)]
     fn request<'l, R>(
         list: &'l mut L,
         said: OutgoingSaid,
-        limits: &Limits,
         wr_id: u64,
         signaled: bool,
         then: impl FnOnce(WorkRequest<'l>) -> R,
     ) -> Result<R, Refusal> {
-        limits.check_outgoing(list, said.flags & IBV_SEND_INLINE.0 != 0)?;
         let elements = list.elements();
         // Handed on from each arm: where they meet, the request would be copied.
         match &said.remote {
@@ -307,15 +332,23 @@ impl<L: ScatterList> sealed::Sealed for Incoming<L> {
     }
 
     #[inline(always)]
+    fn passes(list: &mut L, _said: IncomingSaid, limits: &Limits) -> bool {
+        limits.admits_incoming(list)
+    }
+
+    #[cold]
+    fn check(list: &mut L, _said: IncomingSaid, limits: &Limits) -> Result<(), Refusal> {
+        limits.check_incoming(list)
+    }
+
+    #[inline(always)]
     fn request<'l, R>(
         list: &'l mut L,
         said: IncomingSaid,
-        limits: &Limits,
         wr_id: u64,
         signaled: bool,
         then: impl FnOnce(WorkRequest<'l>) -> R,
     ) -> Result<R, Refusal> {
-        limits.check_incoming(list)?;
         let (elements, remote) = (list.elements(), &said.remote);
         macro_rules! finish {
             ($request:expr) => {{

@@ -5,17 +5,24 @@ use super::{Id, Keeper, SlotList, Slots};
 impl<S: Copy, B> Slots<S, B> {
     /// The handle of an operation was dropped: its slot is free when it has succeeded. A failure
     /// stays, for the scope to find.
-    #[inline]
-    pub(crate) fn detach(&mut self, own: &mut SlotList, id: Id) {
-        let Some(slot) = self.slots.get_mut(id.index() as usize) else {
-            return;
-        };
-        if slot.id() != id {
-            return;
+    ///
+    /// `false` if it has completed: see [`detach_done`](Self::detach_done).
+    #[inline(always)]
+    pub(crate) fn detach(&mut self, id: Id) -> bool {
+        match self.slots.get_mut(id.index() as usize) {
+            Some(slot) if slot.is_in_flight() && slot.id() == id => {
+                slot.claim.keeper = Keeper::Detached;
+                true
+            }
+            _ => false,
         }
-        if slot.is_in_flight() {
-            slot.claim.keeper = Keeper::Detached;
-        } else if slot.failure().is_none() {
+    }
+
+    /// The handle of an operation was dropped that has completed, or whose result was taken: a slot
+    /// that it still has is free, unless it failed.
+    #[inline(never)]
+    pub(crate) fn detach_done(&mut self, own: &mut SlotList, id: Id) {
+        if self.is_done(id) == Some(true) && self.failure(id).is_none() {
             self.free(own, id);
         }
     }

@@ -91,7 +91,9 @@ impl<B> Table<B> {
 
     fn detach(&mut self, id: Id) {
         let owner = self.owner(id);
-        self.slots.detach(&mut self.own[owner], id);
+        if !self.slots.detach(id) {
+            self.slots.detach_done(&mut self.own[owner], id);
+        }
     }
 
     fn mark(&self) -> Mark {

@@ -260,11 +260,15 @@ fn channels_leave_and_others_come() {
     let mut group = group_of(&pd, 4);
     let pool = BufferPool::new(&pd, 16, 64).unwrap();
     assert!(group.is_empty());
-    // Nothing of it is left: its id names nothing from now on, whoever gets its place.
+    let mut other_group = group_of(&pd, 1);
+    let (stranger, _stranger_peer) = join(&mut other_group, impatient);
+    assert_unknown(&mut group, stranger);
+    // Nothing of it is left, and another gets its place.
     let (gone, _) = join(&mut group, impatient);
     group.remove(gone).unwrap();
-    assert_unknown(&mut group, gone);
     let mut peers: Vec<_> = (0..4).map(|_| join(&mut group, impatient)).collect();
+    assert_eq!(peers[0].0.index(), gone.index());
+    assert_unknown(&mut group, gone);
     for round in 0..30 {
         let (number, peer) = peers.remove(round % 4);
         let mut channel = group.channel(number).unwrap();
@@ -303,7 +307,6 @@ fn channels_leave_and_others_come() {
             drop(other_peer);
         }
         assert_eq!(pool.available(), 64);
-        assert_unknown(&mut group, number);
         drop(peer);
         let (again, mut peer) = join(&mut group, impatient);
         let ticket = receive(&mut group, again, pool.take().unwrap());
@@ -317,8 +320,6 @@ fn channels_leave_and_others_come() {
     let mut places = peers.iter().map(|(number, _)| number.index());
     assert!(places.all(|place| place < 6), "{peers:?}");
     assert_unknown(&mut group, gone);
-    let mut other = group_of(&pd, 1);
-    let (stranger, _) = join(&mut other, impatient);
     assert_unknown(&mut group, stranger);
     assert_eq!(group.len(), 4);
 }
