@@ -174,9 +174,9 @@ fn a_group_is_given_up_with_all_its_channels() {
     let pd = pd();
     let mut group = group(&pd, 3);
     let ids: Vec<ChannelId> = group.channels().collect();
-    for number in 0..3 {
+    for id in &ids {
         let buffer = pd.reg_mr(vec![0_u8; 64]).unwrap();
-        let mut member = group.channel(ids[number]).unwrap();
+        let mut member = group.channel(*id).unwrap();
         let _ticket = member.start_receive(buffer).unwrap();
     }
     // One is down already, and knows why.
@@ -298,10 +298,10 @@ fn the_end_of_all_channels_takes_no_longer_for_each() {
     let pd = pd();
     let mut group = group(&pd, 100);
     let ids: Vec<ChannelId> = group.channels().collect();
-    for number in 0..100 {
+    for id in &ids {
         for _ in 0..4 {
             let region = pd.reg_mr(vec![0_u8; 8]).unwrap();
-            let mut channel = group.channel(ids[number]).unwrap();
+            let mut channel = group.channel(*id).unwrap();
             let _ticket = channel.start_receive(region).unwrap();
         }
     }
