@@ -198,10 +198,12 @@ impl AsyncChannel {
     ///
     /// # Errors
     ///
-    /// [`Error::Down`] if the channel had gone down before.
+    /// [`Error::Down`] if the channel had gone down before, or goes down while it waits. That the
+    /// peer has closed first is no error: what was not done by then has ended in one.
     pub async fn close(self) -> Result<()> {
+        let is_left = self.down_reason() == Some(DownReason::PeerClosed);
         self.shared.drained(self.at, [true, false]).await;
-        let down = self.down_reason();
+        let down = self.down_reason().filter(|_| !is_left);
         self.shut_down();
         self.shared.drained(self.at, [true, true]).await;
         down.map_or(Ok(()), |reason| Err(Error::Down(reason)))

@@ -3,6 +3,7 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
@@ -196,7 +197,8 @@ impl AsyncGroup {
         Ok(prepared.map_err(Error::Thread)??)
     }
 
-    /// Two channels of the group that are connected to each other: for tests and first steps.
+    /// Two channels of the group that are connected to each other: for tests and first steps. Each
+    /// watches the other, as two that have met over TCP do.
     ///
     /// # Errors
     ///
@@ -205,7 +207,11 @@ impl AsyncGroup {
         let (left, right) = (self.prepare()?, self.prepare()?);
         let (to_left, to_right) = (left.endpoint(), right.endpoint());
         let (left, right) = (left.handshake(&to_right)?, right.handshake(&to_left)?);
-        Ok((self.join(left)?, self.join(right)?))
+        let (left, right) = (self.join(left)?, self.join(right)?);
+        let (to_right, to_left) = UnixStream::pair()?;
+        left.watch_peer(to_right)?;
+        right.watch_peer(to_left)?;
+        Ok((left, right))
     }
 
     /// Ends all channels at once: what is in flight is aborted, and they are down for this reason.

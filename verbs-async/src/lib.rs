@@ -103,6 +103,15 @@
 //!
 //! A future that is leaked keeps its buffer's place, and hinders nobody.
 //!
+//! # When the peer leaves
+//!
+//! A channel that was connected over TCP keeps that connection, and has it
+//! [watched](AsyncChannel::watch_peer) by a second notifier. When the peer closes its channel, when
+//! its process ends or its host dies, the channel goes down, whether or not a task waits: with
+//! [`DownReason::PeerClosed`](verbs_channel::DownReason::PeerClosed) or
+//! [`PeerLost`](verbs_channel::DownReason::PeerLost), after everything that the peer sent has been
+//! delivered. The details are [verbs_channel's](verbs_channel#when-the-peer-leaves).
+//!
 //! # One more runtime
 //!
 //! tokio, async-io (smol and others) and a thread of this crate's own are there. To write a
@@ -110,8 +119,7 @@
 //!
 //! # What this crate does not do
 //!
-//! It has no timers: put your runtime's timeout around what may take too long. A reliable connection
-//! has no keepalive: with only receives posted, a peer that died is not noticed.
+//! It has no timers: put your runtime's timeout around what may take too long.
 //!
 //! # Features
 //!

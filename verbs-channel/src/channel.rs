@@ -1,5 +1,6 @@
 //! Channels: one connected endpoint, and all that can be done on it.
 
+use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use verbs_core::ProtectionDomain;
@@ -7,6 +8,7 @@ use verbs_core::ProtectionDomain;
 use crate::builder::{ChannelBuilder, Config, PreparedChannel, channel_builder};
 use crate::engine::Engine;
 use crate::error::{DownReason, Result};
+use crate::exchange::ExchangeError;
 use crate::owned::Completed;
 #[expect(unused_imports, reason = "named in documentation")]
 use crate::scope::PollingScope;
@@ -57,7 +59,8 @@ impl Channel {
         Config::of(pd.clone())
     }
 
-    /// A connected pair within this process, with default settings: for tests and first steps.
+    /// A connected pair within this process, with default settings: for tests and first steps. Each
+    /// watches the other, as two that have met over TCP do.
     ///
     /// # Errors
     ///
@@ -66,7 +69,11 @@ impl Channel {
         let left = Self::builder(pd).build()?;
         let right = Self::builder(pd).build()?;
         let (to_left, to_right) = (left.endpoint(), right.endpoint());
-        Ok((left.handshake(&to_right)?, right.handshake(&to_left)?))
+        let (mut left, mut right) = (left.handshake(&to_right)?, right.handshake(&to_left)?);
+        let (to_right, to_left) = UnixStream::pair().map_err(ExchangeError::not_watched)?;
+        left.watch_peer(to_right)?;
+        right.watch_peer(to_left)?;
+        Ok((left, right))
     }
 
     /// Prepares a channel with the same settings, to be connected anew. This one is closed by it:

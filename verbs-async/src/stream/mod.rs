@@ -121,7 +121,10 @@ const SPARE: u16 = 4;
 /// [`StreamError::Reset`]. Writing to it fails.
 ///
 /// A failure of the transport is an error of what is written or flushed next, and of reads after
-/// all that has arrived.
+/// all that has arrived. A peer that dies is noticed if the channel
+/// [watches its peer](AsyncChannel::watch_peer), as one that was connected over TCP does: an
+/// [`io::ErrorKind::ConnectionReset`](std::io::ErrorKind::ConnectionReset) if its process has ended,
+/// an [`io::ErrorKind::TimedOut`](std::io::ErrorKind::TimedOut) if its host does not answer.
 ///
 /// Its memory is `2 * depth + 5` blocks, registered when it is made, and a quarter of `depth` blocks
 /// for small messages; nothing is allocated later.

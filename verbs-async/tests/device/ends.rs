@@ -66,11 +66,13 @@ pub(crate) fn events(way: Way, context: &Context) -> CqEvents {
     }
 }
 
-/// A group of two channels, connected to each other.
+/// A group of two channels, connected to each other, that do not watch each other: what one does at
+/// its end is all that happens to the other.
 pub(crate) fn pair(way: Way) -> (AsyncGroup, AsyncChannel, AsyncChannel) {
     let pd = harness::context().alloc_pd().unwrap();
     let events = events(way, pd.context());
-    let group = AsyncGroup::new(Channel::builder(&pd), 16, &events).unwrap();
+    let builder = Channel::builder(&pd).peer_timeout(None);
+    let group = AsyncGroup::new(builder, 16, &events).unwrap();
     let (left, right) = group.loopback().unwrap();
     (group, left, right)
 }
@@ -81,6 +83,7 @@ pub(crate) fn narrow_pair(way: Way, places: u32) -> (AsyncGroup, AsyncChannel, A
     let pd = harness::context().alloc_pd().unwrap();
     let events = events(way, pd.context());
     let builder = Channel::builder(&pd)
+        .peer_timeout(None)
         .max_send_wr(places)
         .max_recv_wr(places);
     let group = AsyncGroup::new(builder, 2, &events).unwrap();
