@@ -98,6 +98,7 @@
 //! | [`IncomingMessages::next`], [`DeviceEvents::next`], [`AsyncCq::poll`] | nothing is lost: the next call gets it |
 //! | [`AsyncCq::poll_wr_id`] | the completion is kept for whoever asks |
 //! | connecting and accepting | the channel and the stream are given up |
+//! | [`Listener::accept`](AsyncGroup::listen_tokio), [`AsyncChannel::ready`] | nothing is lost: the next call goes on |
 //! | [`AsyncChannel::close`] | the channel is dropped |
 //! | an [`AsyncChannel`] | its queue pair is destroyed; what was in flight ends as aborted, and its operations say so |
 //!
@@ -119,7 +120,7 @@
 //!
 //! # What this crate does not do
 //!
-//! It has no timers: put your runtime's timeout around what may take too long.
+//! Operations have no timers: put your runtime's timeout around what may take too long.
 //!
 //! # Features
 //!
@@ -170,6 +171,8 @@ mod wake;
 mod watched;
 
 pub use channel::AsyncChannel;
+#[cfg(any(feature = "tokio", feature = "async-io"))]
+pub use connect::{Arrival, Listener};
 pub use cq::{AsyncCq, CqPollState};
 pub use device_events::DeviceEvents;
 pub use error::{Error, Result};

@@ -4,22 +4,38 @@
 
 #[cfg(feature = "tokio")]
 mod adapter;
+#[cfg(any(feature = "tokio", feature = "async-io"))]
+mod listener;
 #[cfg(test)]
 mod tests;
+#[cfg(any(feature = "tokio", feature = "async-io"))]
+mod time;
 
 use std::future::{Future, poll_fn};
 use std::io;
+#[cfg(feature = "async-io")]
+use std::net::ToSocketAddrs;
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::pin::Pin;
+#[cfg(any(feature = "tokio", feature = "async-io"))]
+use std::sync::Arc;
+#[cfg(any(feature = "tokio", feature = "async-io"))]
+use std::time::Duration;
 
 use futures_io::{AsyncRead, AsyncWrite};
 use verbs_channel::exchange::{Exchange, ExchangeError, Peer, Step};
 use verbs_channel::verbs_core::QueuePairEndpoint;
 
+#[cfg(feature = "async-io")]
+use crate::blocking;
 use crate::channel::AsyncChannel;
 use crate::error::{Error, Result};
 use crate::group::AsyncGroup;
+#[cfg(any(feature = "tokio", feature = "async-io"))]
+pub use listener::{Arrival, Listener};
+#[cfg(any(feature = "tokio", feature = "async-io"))]
+use time::Deadline;
 
 impl AsyncGroup {
     /// Connects one more channel to the peer at the other end of a stream, which does the same, and
@@ -112,7 +128,8 @@ impl AsyncGroup {
     /// Connects over TCP to a peer that accepts, in a tokio runtime, with private data as in
     /// [`exchange`](Self::exchange).
     ///
-    /// A peer that does not listen yet is an error, and not tried again. Set a deadline with
+    /// A peer that does not listen yet is an error, and not tried again:
+    /// [`connect_tokio_within`](Self::connect_tokio_within) does. Set a deadline with
     /// `tokio::time::timeout`: dropping the future closes everything.
     ///
     /// # Errors
@@ -132,12 +149,60 @@ impl AsyncGroup {
         self.exchange_tokio(stream, private_data).await
     }
 
+    /// [`connect_tokio`](Self::connect_tokio) with a deadline for all of it: while the peer does not
+    /// listen yet, all of its addresses are tried again.
+    ///
+    /// # Errors
+    ///
+    /// As [`exchange`](Self::exchange), and [`ExchangeError::TimedOut`]; a runtime without timers.
+    #[cfg(feature = "tokio")]
+    pub async fn connect_tokio_within(
+        &self,
+        peer: impl tokio::net::ToSocketAddrs,
+        private_data: &[u8],
+        timeout: Duration,
+    ) -> Result<(AsyncChannel, Vec<u8>)> {
+        let deadline = Deadline::after(timeout, time::tokio);
+        let resolved = deadline.share(1, tokio::net::lookup_host(peer)).await?;
+        let resolved = resolved.ok_or_else(|| deadline.is_late())?;
+        let addresses: Vec<_> = resolved
+            .map_err(|error| tcp("resolve the address of", error))?
+            .collect();
+        let connect = |address| async move {
+            let stream = tokio::net::TcpStream::connect(address).await;
+            let stream = stream.map_err(|error| tcp("connect to", error))?;
+            another(stream.local_addr(), stream.peer_addr())?;
+            // Without it it's only slower.
+            drop(stream.set_nodelay(true));
+            Ok(adapter::Tokio(stream))
+        };
+        let (stream, address) = time::reach(&addresses, deadline, connect).await?;
+        let met = self.exchange(stream, private_data);
+        deadline.bound(address, met).await
+    }
+
+    /// Accepts many peers over TCP at once, in a tokio runtime that has timers.
+    #[cfg(feature = "tokio")]
+    #[must_use]
+    pub fn listen_tokio(&self, listener: tokio::net::TcpListener) -> Listener {
+        let listener = Arc::new(listener);
+        Listener::new(self.clone(), time::tokio, move || {
+            let listener = Arc::clone(&listener);
+            Box::pin(async move {
+                let (stream, peer) = listener.accept().await?;
+                // Without it it's only slower.
+                drop(stream.set_nodelay(true));
+                let stream = adapter::Tokio(stream);
+                Ok((over(stream), peer))
+            })
+        })
+    }
+
     /// Connects over TCP to the next peer that connects, in a tokio runtime, with private data as in
     /// [`exchange`](Self::exchange).
     ///
     /// Dropping the future closes the connection of a peer that has come. A server for whom one
-    /// slow peer must not keep out the next accepts by itself, and spawns
-    /// [`exchange_tokio`](Self::exchange_tokio) in a timeout.
+    /// slow peer must not keep out the next [listens](Self::listen_tokio).
     ///
     /// # Errors
     ///
@@ -172,8 +237,9 @@ impl AsyncGroup {
     /// Connects over TCP to a peer that accepts, by async-io: in smol and any other executor. Private
     /// data are as in [`exchange`](Self::exchange).
     ///
-    /// A peer that does not listen yet is an error, and not tried again. Set a deadline with a
-    /// timer: dropping the future closes everything.
+    /// A name is resolved on a helper thread. A peer that does not listen yet is an error, and not
+    /// tried again: [`connect_async_io_within`](Self::connect_async_io_within) does. Set a deadline
+    /// with a timer: dropping the future closes everything.
     ///
     /// # Errors
     ///
@@ -181,29 +247,61 @@ impl AsyncGroup {
     #[cfg(feature = "async-io")]
     pub async fn connect_async_io(
         &self,
-        peer: impl Into<SocketAddr>,
+        peer: impl ToSocketAddrs + Send + 'static,
         private_data: &[u8],
     ) -> Result<(AsyncChannel, Vec<u8>)> {
-        let peer = peer.into();
-        let stream = async_io::Async::<TcpStream>::connect(peer).await;
-        let stream = stream
-            .map_err(|error| tcp("connect to", error))
-            .and_then(|stream| {
-                another(stream.get_ref().local_addr(), stream.get_ref().peer_addr())?;
-                Ok(stream)
+        let mut last = exchange_error(ExchangeError::NoAddress);
+        for address in resolve(peer).await? {
+            match connect_by_async_io(address).await {
+                Ok(stream) => return self.exchange(stream, private_data).await,
+                Err(error) => last = named(error, Some(address)),
+            }
+        }
+        Err(last)
+    }
+
+    /// [`connect_async_io`](Self::connect_async_io) with a deadline for all of it: while the peer does
+    /// not listen yet, all of its addresses are tried again.
+    ///
+    /// # Errors
+    ///
+    /// As [`exchange`](Self::exchange), and [`ExchangeError::TimedOut`].
+    #[cfg(feature = "async-io")]
+    pub async fn connect_async_io_within(
+        &self,
+        peer: impl ToSocketAddrs + Send + 'static,
+        private_data: &[u8],
+        timeout: Duration,
+    ) -> Result<(AsyncChannel, Vec<u8>)> {
+        let deadline = Deadline::after(timeout, time::async_io);
+        let resolved = deadline.share(1, resolve(peer)).await?;
+        let addresses = resolved.ok_or_else(|| deadline.is_late())??;
+        let (stream, address) = time::reach(&addresses, deadline, connect_by_async_io).await?;
+        let met = self.exchange(stream, private_data);
+        deadline.bound(address, met).await
+    }
+
+    /// Accepts many peers over TCP at once, by async-io: in smol and any other executor.
+    #[cfg(feature = "async-io")]
+    #[must_use]
+    pub fn listen_async_io(&self, listener: async_io::Async<std::net::TcpListener>) -> Listener {
+        let listener = Arc::new(listener);
+        Listener::new(self.clone(), time::async_io, move || {
+            let listener = Arc::clone(&listener);
+            Box::pin(async move {
+                let (stream, peer) = listener.accept().await?;
+                // Without it it's only slower.
+                drop(stream.get_ref().set_nodelay(true));
+                Ok((over(stream), peer))
             })
-            .map_err(|error| named(error, Some(peer)))?;
-        // Without it it's only slower.
-        drop(stream.get_ref().set_nodelay(true));
-        self.exchange(stream, private_data).await
+        })
     }
 
     /// Connects over TCP to the next peer that connects, by async-io: in smol and any other
     /// executor. Private data are as in [`exchange`](Self::exchange).
     ///
     /// Dropping the future closes the connection of a peer that has come. A server for whom one
-    /// slow peer must not keep out the next accepts by itself, and spawns
-    /// [`exchange`](Self::exchange) in a timeout.
+    /// slow peer must not keep out the next [listens](Self::listen_async_io).
     ///
     /// # Errors
     ///
@@ -220,6 +318,34 @@ impl AsyncGroup {
         drop(stream.get_ref().set_nodelay(true));
         self.exchange(stream, private_data).await
     }
+}
+
+/// What a listener does with a stream.
+#[cfg(any(feature = "tokio", feature = "async-io"))]
+fn over(
+    stream: impl AsyncRead + AsyncWrite + Unpin + AsFd + Send + 'static,
+) -> Box<dyn FnOnce(AsyncGroup, Arc<[u8]>) -> listener::Meeting + Send> {
+    Box::new(move |group, private_data| {
+        Box::pin(async move { group.exchange(stream, &private_data).await })
+    })
+}
+
+/// The addresses of a name, which are asked for on a helper thread.
+#[cfg(feature = "async-io")]
+async fn resolve(peer: impl ToSocketAddrs + Send + 'static) -> Result<Vec<SocketAddr>> {
+    let resolved = blocking::run(move || peer.to_socket_addrs().map(Iterator::collect)).await;
+    let resolved = resolved.map_err(Error::Thread)?;
+    resolved.map_err(|error| tcp("resolve the address of", error))
+}
+
+#[cfg(feature = "async-io")]
+async fn connect_by_async_io(address: SocketAddr) -> Result<async_io::Async<TcpStream>> {
+    let stream = async_io::Async::<TcpStream>::connect(address).await;
+    let stream = stream.map_err(|error| tcp("connect to", error))?;
+    another(stream.get_ref().local_addr(), stream.get_ref().peer_addr())?;
+    // Without it it's only slower.
+    drop(stream.get_ref().set_nodelay(true));
+    Ok(stream)
 }
 
 /// Runs an exchange, with the handshake in its middle, over a stream; what the handshake came to,

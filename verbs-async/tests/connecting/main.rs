@@ -14,3 +14,4 @@ mod handshakes;
 #[path = "../../../verbs-core/tests/offline/library/mod.rs"]
 #[expect(dead_code, unused_imports, reason = "verbs-core's tests use all of it")]
 mod library;
+mod listeners;

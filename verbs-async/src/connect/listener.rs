@@ -1,0 +1,217 @@
+//! Listeners: many peers that connect at once, of whom none keeps out another.
+
+use std::fmt;
+use std::future::{Future, poll_fn};
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use super::tcp;
+use super::time::{Deadline, Start};
+use crate::channel::AsyncChannel;
+use crate::error::Result;
+use crate::group::AsyncGroup;
+use crate::sync::Mutex;
+
+/// Accepts peers over TCP, and makes each a channel of a group.
+///
+/// Made by [`AsyncGroup::listen_tokio`] and [`AsyncGroup::listen_async_io`]. Many exchanges and
+/// handshakes are under way at once, each with a deadline of its own: a peer that is slow or silent
+/// keeps out nobody until as many as [`max_handshakes`](Self::max_handshakes) are. Those who come
+/// then wait in TCP's backlog.
+///
+/// All of it goes on while somebody waits in [`accept`](Self::accept), and rests else: spawn a task
+/// for each channel, and come back.
+///
+/// # Examples
+///
+/// ```no_run
+/// # #[cfg(feature = "tokio")]
+/// # async fn example(group: verbs_async::AsyncGroup) -> Result<(), Box<dyn std::error::Error>> {
+/// use std::time::Duration;
+///
+/// let listener = tokio::net::TcpListener::bind("0.0.0.0:7471").await?;
+/// let mut listener = group.listen_tokio(listener).handshake_timeout(Duration::from_secs(2));
+/// loop {
+///     let arrival = listener.accept().await?;
+///     match arrival.outcome {
+///         Ok((channel, private_data)) => {
+///             tokio::spawn(async move { drop((channel, private_data)) });
+///         }
+///         Err(error) => eprintln!("{}: {error}", arrival.peer),
+///     }
+/// }
+/// # }
+/// ```
+pub struct Listener {
+    timeout: Duration,
+    max_handshakes: usize,
+    state: Mutex<State>,
+}
+
+/// A peer that has connected to a [`Listener`], and what became of it.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Arrival {
+    /// Its address.
+    pub peer: SocketAddr,
+    /// Its channel and its private data; or why there is none, which concerns nobody else.
+    pub outcome: Result<(AsyncChannel, Vec<u8>)>,
+}
+
+/// What makes a connection a channel of the group, with these private data; and its peer.
+pub(super) type Connection = (
+    Box<dyn FnOnce(AsyncGroup, Arc<[u8]>) -> Meeting + Send>,
+    SocketAddr,
+);
+
+/// The next of them.
+pub(super) type Accepting = Pin<Box<dyn Future<Output = io::Result<Connection>> + Send>>;
+
+/// The exchange with one peer.
+pub(super) type Meeting = Pin<Box<dyn Future<Output = Result<(AsyncChannel, Vec<u8>)>> + Send>>;
+
+// Only `accept` looks at it, and nobody else meanwhile: the lock makes it `Sync`.
+struct State {
+    group: AsyncGroup,
+    private_data: Arc<[u8]>,
+    accept: Box<dyn Fn() -> Accepting + Send>,
+    start: Start,
+    accepting: Option<Accepting>,
+    handshakes: Vec<Pin<Box<dyn Future<Output = Arrival> + Send>>>,
+}
+
+impl Listener {
+    pub(super) fn new(
+        group: AsyncGroup,
+        start: Start,
+        accept: impl Fn() -> Accepting + Send + 'static,
+    ) -> Self {
+        let state = State {
+            group,
+            private_data: Arc::default(),
+            accept: Box::new(accept),
+            start,
+            accepting: None,
+            handshakes: Vec::new(),
+        };
+        Self {
+            timeout: TIMEOUT,
+            max_handshakes: MAX_HANDSHAKES,
+            state: Mutex::new(state),
+        }
+    }
+
+    /// Gives each peer these bytes: none unless set.
+    #[must_use]
+    pub fn private_data(mut self, private_data: &[u8]) -> Self {
+        self.state.get_mut().private_data = private_data.into();
+        self
+    }
+
+    /// Gives each peer so long, from its connection to its channel: 10 seconds unless set.
+    #[must_use]
+    pub const fn handshake_timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
+    }
+
+    /// Lets so many peers be connected but not met yet: 256 unless set, and 1 at least. Each of them
+    /// has a queue pair.
+    #[must_use]
+    pub fn max_handshakes(mut self, peers: usize) -> Self {
+        self.max_handshakes = peers.max(1);
+        self
+    }
+
+    /// The next peer that was met, or has failed.
+    ///
+    /// Dropping the future loses nobody.
+    ///
+    /// # Errors
+    ///
+    /// This side cannot accept, such as for lack of descriptors (`EMFILE`): it may be tried again. What
+    /// concerns one peer alone is in its [`Arrival`].
+    pub async fn accept(&mut self) -> Result<Arrival> {
+        poll_fn(|cx| self.poll_accept(cx)).await
+    }
+
+    /// [`accept`](Self::accept) for a future of your own.
+    ///
+    /// # Errors
+    ///
+    /// As [`accept`](Self::accept).
+    pub fn poll_accept(&mut self, cx: &mut Context<'_>) -> Poll<Result<Arrival>> {
+        let (timeout, max_handshakes) = (self.timeout, self.max_handshakes);
+        let state = self.state.get_mut();
+        if let Some(arrival) = state.poll_handshakes(cx, 0) {
+            return Poll::Ready(Ok(arrival));
+        }
+        while state.handshakes.len() < max_handshakes {
+            let accepting = state.accepting.get_or_insert_with(|| (state.accept)());
+            let Poll::Ready(accepted) = accepting.as_mut().poll(cx) else {
+                return Poll::Pending;
+            };
+            state.accepting = None;
+            match accepted {
+                Ok(connection) => state.meet(connection, timeout),
+                Err(error) if is_the_peer_s(&error) => continue,
+                Err(error) => return Poll::Ready(Err(tcp("accept", error))),
+            }
+            if let Some(arrival) = state.poll_handshakes(cx, state.handshakes.len() - 1) {
+                return Poll::Ready(Ok(arrival));
+            }
+        }
+        Poll::Pending
+    }
+}
+
+impl State {
+    fn meet(&mut self, (meet, peer): Connection, timeout: Duration) {
+        let deadline = Deadline::after(timeout, self.start);
+        let met = meet(self.group.clone(), Arc::clone(&self.private_data));
+        self.handshakes.push(Box::pin(async move {
+            let outcome = deadline.bound(peer, met).await;
+            Arrival { peer, outcome }
+        }));
+    }
+
+    /// The first from this place on that has ended.
+    fn poll_handshakes(&mut self, cx: &mut Context<'_>, from: usize) -> Option<Arrival> {
+        for at in from..self.handshakes.len() {
+            if let Poll::Ready(arrival) = self.handshakes[at].as_mut().poll(cx) {
+                drop(self.handshakes.swap_remove(at));
+                return Some(arrival);
+            }
+        }
+        None
+    }
+}
+
+/// Whether it is the end of one connection, and not of accepting.
+fn is_the_peer_s(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::ConnectionAborted
+            | io::ErrorKind::ConnectionReset
+            | io::ErrorKind::Interrupted
+    )
+}
+
+/// How long a peer is given unless it is set.
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How many peers are met at once unless it is set.
+const MAX_HANDSHAKES: usize = 256;
+
+impl fmt::Debug for Listener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Listener")
+            .field("timeout", &self.timeout)
+            .field("max_handshakes", &self.max_handshakes)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,158 @@
+//! Deadlines of connecting, by the timers of either runtime.
+
+use std::future::{Future, poll_fn};
+use std::io;
+use std::net::SocketAddr;
+use std::pin::{Pin, pin};
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use verbs_channel::exchange::ExchangeError;
+
+use super::{exchange_error, named};
+use crate::error::{Error, Result};
+
+/// A timer of a runtime's.
+pub(super) type Sleep = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// What starts one.
+pub(super) type Start = fn(Duration) -> io::Result<Sleep>;
+
+/// tokio's timers.
+#[cfg(feature = "tokio")]
+pub(super) fn tokio(time: Duration) -> io::Result<Sleep> {
+    // There is no way to ask whether the runtime has them, and it panics if it has not.
+    let sleep = std::panic::catch_unwind(|| tokio::time::sleep(time));
+    let none =
+        |_panic| io::Error::other("this tokio runtime has no timers, see Builder::enable_time");
+    Ok(Box::pin(sleep.map_err(none)?))
+}
+
+/// Those of async-io.
+#[cfg(feature = "async-io")]
+pub(super) fn async_io(time: Duration) -> io::Result<Sleep> {
+    let timer = async_io::Timer::after(time);
+    Ok(Box::pin(async move {
+        timer.await;
+    }))
+}
+
+/// A deadline, and how long it was when it was set.
+#[derive(Clone, Copy)]
+pub(super) struct Deadline {
+    start: Start,
+    timeout: Duration,
+    // `None` beyond the clock.
+    at: Option<Instant>,
+}
+
+impl Deadline {
+    pub(super) fn after(timeout: Duration, start: Start) -> Self {
+        Self {
+            start,
+            timeout,
+            at: Instant::now().checked_add(timeout),
+        }
+    }
+
+    /// The time that is left, if there is some.
+    pub(super) fn left(&self) -> Option<Duration> {
+        let Some(at) = self.at else {
+            return Some(LONGEST);
+        };
+        let left = at.saturating_duration_since(Instant::now());
+        (!left.is_zero()).then_some(left)
+    }
+
+    /// Sleeps so long, but not beyond the deadline.
+    pub(super) async fn sleep(&self, time: Duration) -> Result<()> {
+        let time = time.min(self.left().unwrap_or_default());
+        (self.start)(time)?.await;
+        Ok(())
+    }
+
+    /// What a future comes to, if it does so within this share of what is left.
+    pub(super) async fn share<T>(
+        &self,
+        of: usize,
+        future: impl Future<Output = T>,
+    ) -> Result<Option<T>> {
+        let left = self.left().unwrap_or_default();
+        let mut sleep = (self.start)(left / u32::try_from(of).unwrap_or(u32::MAX).max(1))?;
+        let mut future = pin!(future);
+        let ended = poll_fn(|cx| match future.as_mut().poll(cx) {
+            Poll::Ready(value) => Poll::Ready(Some(value)),
+            Poll::Pending => sleep.as_mut().poll(cx).map(|()| None),
+        });
+        Ok(ended.await)
+    }
+
+    /// What a peer comes to, by the deadline.
+    pub(super) async fn bound<T>(
+        &self,
+        peer: SocketAddr,
+        future: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
+        let met = self.share(1, future).await?;
+        met.unwrap_or_else(|| Err(self.is_late()))
+            .map_err(|error| named(error, Some(peer)))
+    }
+
+    /// The peer did not answer by the deadline.
+    pub(super) fn is_late(&self) -> Error {
+        exchange_error(ExchangeError::TimedOut {
+            what: "answer",
+            after: Some(self.timeout),
+        })
+    }
+}
+
+/// Connects to the first of these addresses that answers. While one of them refuses, since the peer
+/// does not listen yet, all are tried again until the deadline.
+pub(super) async fn reach<S, C: Future<Output = Result<S>>>(
+    addresses: &[SocketAddr],
+    deadline: Deadline,
+    connect: impl Fn(SocketAddr) -> C,
+) -> Result<(S, SocketAddr)> {
+    let mut last = exchange_error(ExchangeError::NoAddress);
+    let mut was_refused = false;
+    loop {
+        let mut refused = false;
+        for (address, untried) in addresses.iter().zip((1..=addresses.len()).rev()) {
+            // One that does not answer leaves time for the others.
+            let error = match deadline.share(untried, connect(*address)).await? {
+                Some(Ok(stream)) => return Ok((stream, *address)),
+                Some(Err(error)) => {
+                    refused |= is_refusal(&error);
+                    was_refused |= refused;
+                    error
+                }
+                // That nobody listens says more than that there was no time left to try again.
+                None if was_refused => continue,
+                None => deadline.is_late(),
+            };
+            last = named(error, Some(*address));
+        }
+        if !refused || deadline.left().is_none() {
+            return Err(last);
+        }
+        deadline.sleep(RETRY).await?;
+    }
+}
+
+/// Whether nobody listens where it was tried.
+fn is_refusal(error: &Error) -> bool {
+    let Error::Channel(verbs_channel::Error::Exchange(failure)) = error else {
+        return false;
+    };
+    match &failure.error {
+        ExchangeError::Tcp { source, .. } => source.kind() == io::ErrorKind::ConnectionRefused,
+        _ => false,
+    }
+}
+
+/// Between two tries.
+const RETRY: Duration = Duration::from_millis(10);
+
+/// What a deadline beyond the clock stands for.
+const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);

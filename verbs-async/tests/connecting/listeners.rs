@@ -1,0 +1,239 @@
+//! Listeners and those who connect to them: nobody keeps out another, and all is bounded.
+
+use std::io::Write as _;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::time::Duration;
+
+use async_io::Async;
+use verbs_async::verbs_channel::exchange::ExchangeError;
+use verbs_async::verbs_channel::{self};
+use verbs_async::{AsyncChannel, AsyncGroup, Error, Listener, Result};
+
+use crate::gate::{Gate, LONG, block_on, events, group, wait_for_the_end};
+use crate::library::{assert_all_is_well, share};
+
+#[derive(Clone, Copy, Debug)]
+enum Way {
+    Tokio,
+    AsyncIo,
+}
+
+const WAYS: [Way; 2] = [Way::Tokio, Way::AsyncIo];
+
+impl Way {
+    fn listen(self, group: &AsyncGroup, listener: TcpListener) -> Listener {
+        listener.set_nonblocking(true).unwrap();
+        match self {
+            Self::Tokio => group.listen_tokio(tokio::net::TcpListener::from_std(listener).unwrap()),
+            Self::AsyncIo => group.listen_async_io(Async::new_nonblocking(listener).unwrap()),
+        }
+    }
+
+    async fn connect(
+        self,
+        group: AsyncGroup,
+        peer: String,
+        timeout: Duration,
+    ) -> Result<(AsyncChannel, Vec<u8>)> {
+        match self {
+            Self::Tokio => group.connect_tokio_within(peer, b"guest", timeout).await,
+            Self::AsyncIo => group.connect_async_io_within(peer, b"guest", timeout).await,
+        }
+    }
+}
+
+fn bind() -> (TcpListener, SocketAddr) {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let address = listener.local_addr().unwrap();
+    (listener, address)
+}
+
+/// Runs this on both runtimes' sockets, and looks that nothing is left.
+fn on_both<F: Future<Output = ()>>(test: impl Fn(Way) -> F) {
+    let _shared = share();
+    for way in WAYS {
+        block_on(test(way));
+    }
+    wait_for_the_end();
+    assert_all_is_well();
+}
+
+fn failure(error: &Error) -> &ExchangeError {
+    match error {
+        Error::Channel(verbs_channel::Error::Exchange(failure)) => &failure.error,
+        other => panic!("{other}"),
+    }
+}
+
+#[test]
+fn silent_peers_and_handshakes_that_block_keep_out_nobody() {
+    on_both(|way| async move {
+        let group = group(&events(), 16);
+        let (listener, address) = bind();
+        let mut listener = way
+            .listen(&group, listener)
+            .handshake_timeout(LONG)
+            .private_data(b"host");
+        let silent = [(); 5].map(|()| TcpStream::connect(address).unwrap());
+        // Both ends of two peers.
+        let gate = Gate::handshakes(4);
+        let connect = || tokio::spawn(way.connect(group.clone(), address.to_string(), LONG));
+        let blocked = [connect(), connect()];
+        let mut accepted = Vec::new();
+        {
+            // Until the handshakes block: nobody has come by then.
+            let mut accept = std::pin::pin!(listener.accept());
+            while gate.held() < 4 {
+                tokio::select! {
+                    biased;
+                    arrival = &mut accept => panic!("{arrival:?}"),
+                    () = tokio::task::yield_now() => {}
+                }
+            }
+        }
+        let good = connect();
+        let arrival = listener.accept().await.unwrap();
+        let (channel, data) = arrival.outcome.unwrap();
+        assert_eq!((&data[..], channel.is_down()), (&b"guest"[..], false));
+        accepted.push(channel);
+        assert_eq!(good.await.unwrap().unwrap().1, b"host");
+        assert!(blocked.iter().all(|peer| !peer.is_finished()));
+        gate.release();
+        for peer in blocked {
+            accepted.push(listener.accept().await.unwrap().outcome.unwrap().0);
+            drop(peer.await.unwrap().unwrap());
+        }
+        drop((silent, accepted));
+    });
+}
+
+#[test]
+fn each_peer_has_a_deadline_and_those_who_wait_for_its_place_come_after() {
+    on_both(|way| async move {
+        let group = group(&events(), 4);
+        let (listener, address) = bind();
+        let timeout = Duration::from_secs(1);
+        let mut listener = way
+            .listen(&group, listener)
+            .handshake_timeout(timeout)
+            .max_handshakes(1);
+        let silent = TcpStream::connect(address).unwrap();
+        let peer = silent.local_addr().unwrap();
+        let arrival = {
+            let mut accept = std::pin::pin!(listener.accept());
+            // It has the place before the other comes.
+            tokio::select! {
+                biased;
+                arrival = &mut accept => panic!("{arrival:?}"),
+                () = tokio::time::sleep(timeout / 10) => {}
+            }
+            accept.await.unwrap()
+        };
+        assert_eq!(arrival.peer, peer);
+        let late = arrival.outcome.unwrap_err();
+        let ExchangeError::TimedOut { after, .. } = failure(&late) else {
+            panic!("{late}");
+        };
+        assert_eq!(*after, Some(timeout));
+        assert!(late.to_string().contains(&peer.to_string()), "{late}");
+        let good = tokio::spawn(way.connect(group.clone(), address.to_string(), LONG));
+        let met = listener.accept().await.unwrap().outcome.unwrap();
+        good.await.unwrap().unwrap();
+        drop((met, silent));
+    });
+}
+
+#[test]
+fn what_is_wrong_with_one_peer_is_that_peer_s_alone() {
+    on_both(|way| async move {
+        // One pair, and no more.
+        let group = group(&events(), 2);
+        let (listener, address) = bind();
+        let mut listener = way.listen(&group, listener);
+        let mut stranger = TcpStream::connect(address).unwrap();
+        stranger.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
+        let arrival = listener.accept().await.unwrap();
+        assert_eq!(arrival.peer, stranger.local_addr().unwrap());
+        let error = arrival.outcome.unwrap_err();
+        assert!(
+            matches!(failure(&error), ExchangeError::NotOurs(_)),
+            "{error}"
+        );
+        let connect = || tokio::spawn(way.connect(group.clone(), address.to_string(), LONG));
+        let good = connect();
+        let _met = listener.accept().await.unwrap().outcome.unwrap();
+        let _good = good.await.unwrap().unwrap();
+        let refused = connect();
+        listener.accept().await.unwrap().outcome.unwrap_err();
+        refused.await.unwrap().unwrap_err();
+    });
+}
+
+#[test]
+fn a_peer_that_does_not_listen_yet_is_tried_again_by_its_name() {
+    on_both(|way| async move {
+        let group = group(&events(), 2);
+        let (listener, address) = bind();
+        drop(listener);
+        let name = format!("localhost:{}", address.port());
+        let connecting = tokio::spawn(way.connect(group.clone(), name, LONG));
+        // It is refused meanwhile.
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        assert!(!connecting.is_finished());
+        let mut listener = way.listen(&group, TcpListener::bind(address).unwrap());
+        let _met = listener.accept().await.unwrap().outcome.unwrap();
+        let _channel = connecting.await.unwrap().unwrap();
+    });
+}
+
+#[test]
+fn connecting_ends_at_its_deadline_and_names_the_peer() {
+    on_both(|way| async move {
+        let group = group(&events(), 2);
+        let (listener, address) = bind();
+        let timeout = Duration::from_millis(100);
+        // Nobody accepts.
+        let silent = way
+            .connect(group.clone(), address.to_string(), timeout)
+            .await;
+        let error = silent.unwrap_err();
+        assert!(
+            matches!(failure(&error), ExchangeError::TimedOut { .. }),
+            "{error}"
+        );
+        assert!(error.to_string().contains(&address.to_string()), "{error}");
+        drop(listener);
+        // Nobody listens.
+        let refused = way
+            .connect(group.clone(), address.to_string(), timeout)
+            .await;
+        let error = refused.unwrap_err();
+        assert!(
+            matches!(failure(&error), ExchangeError::Tcp { .. }),
+            "{error}"
+        );
+        assert!(error.to_string().contains(&address.to_string()), "{error}");
+        let nowhere = way
+            .connect(group.clone(), "not a name".to_owned(), LONG)
+            .await;
+        nowhere.unwrap_err();
+    });
+}
+
+#[test]
+fn a_tokio_runtime_without_timers_is_an_error() {
+    let _shared = share();
+    let group = group(&events(), 2);
+    let (listener, address) = bind();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_io()
+        .build()
+        .unwrap();
+    let error = runtime.block_on(async {
+        let connected = group.connect_tokio_within(address, b"", LONG);
+        connected.await.unwrap_err()
+    });
+    assert!(matches!(error, Error::Io(_)), "{error}");
+    drop((listener, group));
+    assert_all_is_well();
+}
