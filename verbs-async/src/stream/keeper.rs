@@ -27,14 +27,17 @@ pub(super) trait Kept: Send + Sync + 'static {
 /// Names what lingers.
 pub(super) type Key = (Instant, u64);
 
-/// Has it driven by the keeper at this time, if it is there by then.
-pub(super) fn drive(kept: Weak<dyn Kept>, at: Instant) {
-    submit(|jobs| jobs.insert(at, Job::Drive(kept)));
+/// Has it driven by the keeper at this time, if it is there by then; whether there is a keeper.
+pub(super) fn drive(kept: Weak<dyn Kept>, at: Instant) -> bool {
+    submit(|jobs| jobs.insert(at, Job::Drive(kept))).is_some()
 }
 
 /// Has a task woken by the keeper, where the caller may hold what the task wants.
 pub(super) fn wake(waker: Waker) {
-    submit(|jobs| jobs.now.push_back(Job::Wake(waker)));
+    let mut waker = Some(waker);
+    submit(|jobs| jobs.now.extend(waker.take().map(Job::Wake)));
+    // Without a keeper that is the lesser evil.
+    wake::all(waker);
 }
 
 /// Keeps it until its time is up, or it is [released](release).

@@ -83,7 +83,8 @@ impl Shared {
     /// The next bytes for the reader, without waiting; those that it is done with come back.
     pub(super) fn next(&self, read: Option<Segment>, waker: Option<&Waker>) -> Option<Segment> {
         self.tasks.enter();
-        let next = self.run(|state| state.next(read));
+        let (next, found) = self.run(|state| (state.next(read), state.found()));
+        self.tasks.found(found);
         self.tasks.end(None, waker);
         next
     }
@@ -98,35 +99,44 @@ impl Shared {
         self.bury(ended);
     }
 
-    /// A half is dropped; with the second the stream is.
+    /// A half is dropped; with the second the stream is, and lingers if it is not over.
     pub(super) fn let_go(self: &Arc<Self>, half: Half, unread: bool) {
         self.tasks.forget(half);
-        let (found, ended) = self.run(|state| {
+        let (found, ended, linger) = self.run(|state| {
             state.let_go(half, unread, self.tasks.is_undivided());
-            let mut ended = state.take_if_over();
-            if state.is_dropped() {
-                ended = self.linger(state);
-            }
-            (state.found(), ended)
+            let ended = state.take_if_over();
+            (
+                state.found(),
+                ended,
+                state.is_dropped().then_some(state.linger),
+            )
         });
         self.tasks.found(found);
         self.bury(ended);
+        match linger {
+            None => {}
+            Some(Duration::ZERO) => self.abort(),
+            Some(linger) => self.linger(linger),
+        }
     }
 
-    /// Has the keeper drive what was dropped, for as long as it lingers.
-    fn linger(self: &Arc<Self>, state: &mut State) -> Option<Remains> {
-        if state.linger > Duration::ZERO {
-            let kept: Arc<dyn Kept> = Arc::<Self>::clone(self);
-            let now = Instant::now();
-            let until = now.checked_add(state.linger);
-            let until = until.unwrap_or_else(|| now + FOREVER);
-            state.lingers = keeper::linger(kept, until);
+    /// Has the keeper drive what was dropped, for so long at most.
+    fn linger(self: &Arc<Self>, linger: Duration) {
+        let kept: Arc<dyn Kept> = Arc::<Self>::clone(self);
+        let now = Instant::now();
+        let until = now.checked_add(linger).unwrap_or_else(|| now + FOREVER);
+        let Some(key) = keeper::linger(kept, until) else {
+            self.abort();
+            return;
+        };
+        // It may be over by now.
+        let is_left = self.run(|state| {
+            state.lingers = Some(key);
+            state.is_dropped()
+        });
+        if !is_left {
+            keeper::release(key);
         }
-        if state.lingers.is_some() {
-            return None;
-        }
-        state.send_reset();
-        Some(state.take())
     }
 
     /// Ends it at once; the peer learns of it if that can be had without waiting.
@@ -192,8 +202,10 @@ impl Wake for Signal {
             return;
         };
         if let Some(at) = stream.tasks.happened(self.event) {
-            let stream: Weak<Shared> = Weak::clone(&self.stream);
-            keeper::drive(stream, at);
+            let weak: Weak<Shared> = Weak::clone(&self.stream);
+            if !keeper::drive(weak, at) {
+                stream.tasks.kicked();
+            }
         }
     }
 }
