@@ -17,7 +17,7 @@ use crate::workspace;
 /// Interpreted tests are slow, and the standard library is built first.
 const LIMITS: Limits = Limits {
     total: Duration::from_secs(60 * 60),
-    silence: Duration::from_secs(15 * 60),
+    silence: Duration::from_secs(45 * 60),
 };
 
 /// Tests that a checker cannot run: a part of their names, and why.
