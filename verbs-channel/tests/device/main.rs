@@ -23,6 +23,7 @@ mod capacity;
 mod connecting;
 mod endings;
 mod forgotten;
+mod gate;
 mod groups;
 mod leaving;
 mod lifetime;

@@ -328,3 +328,42 @@ fn what_is_refused_comes_back() {
     kept.unwrap()[0] = 9;
     assert_eq!(into[0], 9);
 }
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_reader_with_a_window_of_receives_ends_with_the_stream() {
+    const MESSAGES: usize = 20;
+    let _test = begin!();
+    let (mut a, mut b) = pair();
+    let from = filled(&a, 1, MESSAGES * 100);
+    let mut into = zeros(&b, (MESSAGES + 4) * 100);
+    let sender = thread::scope(|threads| {
+        let sender = threads.spawn(|| {
+            a.scope(|scope| {
+                for message in from.gather_element(..)?.chunks(100)? {
+                    scope.post_send(message)?.spin_poll()?;
+                }
+                Ok::<_, Error>(())
+            })
+        });
+        // Four receives more than messages come, as a reader has that keeps a window posted.
+        let read = bounded(|| {
+            b.scope(|scope| {
+                scope.close_with_receives_left();
+                let mut receives = Vec::new();
+                for chunk in into.scatter_element(..)?.chunks_mut(100)? {
+                    receives.push(scope.post_receive(chunk)?);
+                }
+                for receive in receives.drain(..MESSAGES) {
+                    receive.spin_poll()?;
+                }
+                Ok::<_, Error>(())
+            })
+        });
+        read.unwrap();
+        sender.join().unwrap()
+    });
+    sender.unwrap();
+    assert!(into[..MESSAGES * 100] == from[..]);
+    assert_eq!(b.down_reason(), Some(DownReason::Closed));
+}

@@ -1,0 +1,78 @@
+//! Messages that no device may be given, on a device: nothing of them is sent, and the channel works.
+
+use verbs_channel::verbs_core::{GatherElement, MemoryRegion};
+use verbs_channel::{Channel, Error, Outgoing, Refusal};
+
+use crate::ends::{given, pair_of, works};
+use crate::harness::{PATIENCE, begin};
+
+/// As a list of 32 it is 4 GiB long, which a driver that counts in 32 bits takes for 0 bytes.
+const LONG: usize = 128 << 20;
+
+fn list(region: &MemoryRegion<Vec<u8>>) -> Vec<GatherElement<'_>> {
+    vec![region.gather_element(..).unwrap(); 32]
+}
+
+fn too_long(ended: Result<(), Error>) {
+    let Err(Error::Refused(Refusal::MessageTooLong { len, max })) = ended else {
+        panic!("{ended:?}");
+    };
+    assert_eq!(len, 4 << 30);
+    assert!(max > 0);
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_list_of_4_gib_is_rejected_whole() {
+    let _test = begin!();
+    let (mut a, mut b) = pair_of(|pd| {
+        Channel::builder(pd)
+            .max_send_sge(32)
+            .max_inline_data(64)
+            .timeout(PATIENCE)
+            .build()
+            .unwrap()
+    });
+    let from = a.pd().reg_mr(vec![0_u8; LONG]).unwrap();
+    let there = given(&b, vec![1; 64]);
+    too_long(a.send(list(&from)));
+    too_long(a.write(list(&from), there.remote()));
+    too_long(a.run(Outgoing::send(list(&from)).inline()).map(drop));
+    let batch = [Outgoing::send(list(&from)).inline()];
+    too_long(a.run_batch(batch));
+    let ended = a.scope(|scope| {
+        let refusal = scope.post_send(list(&from)).unwrap_err();
+        assert!(matches!(refusal, Refusal::MessageTooLong { .. }));
+        Ok::<_, Error>(())
+    });
+    ended.unwrap();
+    works(&mut a, &mut b, 64);
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn what_is_inline_may_be_as_long_as_was_granted_and_no_longer() {
+    let _test = begin!();
+    let (mut a, mut b) = pair_of(|pd| {
+        let builder = Channel::builder(pd).max_inline_data(64);
+        builder.timeout(PATIENCE).build().unwrap()
+    });
+    // A driver may grant more than it was asked for.
+    let from = a.pd().reg_mr(vec![7_u8; 1 << 20]).unwrap();
+    let whole = Outgoing::send(from.gather_element(..).unwrap()).inline();
+    let Err(Error::Refused(Refusal::InlineTooLong { max, .. })) = a.run(whole) else {
+        panic!("it was posted");
+    };
+    assert!(max >= 64);
+    let granted = max as usize;
+    let mut into = b.pd().reg_mr(vec![0_u8; 1 << 20]).unwrap();
+    let ended = b.scope(|theirs| {
+        let receive = theirs.post_receive(into.scatter_element(..)?)?;
+        let most = Outgoing::send(from.gather_element(..granted)?).inline();
+        a.run(most)?;
+        Ok::<_, Error>(receive.spin_poll()?.byte_len())
+    });
+    assert_eq!(ended.unwrap() as usize, granted);
+    assert!(into[..granted] == from[..granted]);
+    works(&mut a, &mut b, 64);
+}
