@@ -158,15 +158,20 @@ fn waiting(context: &verbs_core::Context) -> (AsyncGroup, [AsyncChannel; 2], [Op
     let pd = context.alloc_pd().unwrap();
     let events = CqEvents::create_thread(context).unwrap();
     let group = AsyncGroup::new(Channel::builder(&pd), 2, &events).unwrap();
-    let (left, right) = group.loopback().unwrap();
+    // Each is its own peer: what ends one of them is nothing to the other.
+    let channels = [(); 2].map(|()| {
+        let member = group.prepare().unwrap();
+        let endpoint = member.endpoint();
+        group.join(member.handshake(&endpoint).unwrap()).unwrap()
+    });
     let receive = |channel: &AsyncChannel| {
         let mut operation = channel.receive(pd.reg_mr(vec![0; 8]).unwrap());
         let mut cx = Context::from_waker(Waker::noop());
         assert!(pin!(&mut operation).poll(&mut cx).is_pending());
         operation
     };
-    let operations = [receive(&left), receive(&right)];
-    (group, [left, right], operations)
+    let operations = channels.each_ref().map(receive);
+    (group, channels, operations)
 }
 
 fn ended_by(operation: Operation, event: EventType) {
