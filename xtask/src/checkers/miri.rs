@@ -58,6 +58,11 @@ const PROGRAMS: [Programs; 3] = [
             ("the_end_of_all_channels_takes_no_longer", SLOW),
             ("each_result_comes_once_to_its_own", SLOW),
             ("a_batch_longer_than_any_claim_comes_back", SLOW),
+            (
+                "a_pool_of_more_than_there_is",
+                "Miri ends where memory does",
+            ),
+            ("stuck::", "Miri starts no other process"),
         ],
         quick: &["owned::", "slots::tests::a_", "buffers::a_", "fuzz::"],
     },
