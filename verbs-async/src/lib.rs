@@ -111,7 +111,7 @@
 //! its process ends or its host dies, the channel goes down, whether or not a task waits: with
 //! [`DownReason::PeerClosed`](verbs_channel::DownReason::PeerClosed) or
 //! [`PeerLost`](verbs_channel::DownReason::PeerLost), after everything that the peer sent has been
-//! delivered. The details are [verbs_channel's](verbs_channel#when-the-peer-leaves).
+//! delivered. See [`verbs_channel`](verbs_channel#when-the-peer-leaves).
 //!
 //! # One more runtime
 //!
