@@ -140,7 +140,8 @@
 //! # Resource cleanup
 //!
 //! Dropping waits for nobody. A channel's queue pair is destroyed first, and what its operations own is
-//! released after. If the driver refuses even that, the buffers are leaked and the log says so.
+//! released after. If the driver refuses even that, the buffers are leaked and the log says so. A
+//! [`ByteStream`] still sends what was written to it, in the background, for a bounded time.
 //!
 //! # Further reading
 //!
