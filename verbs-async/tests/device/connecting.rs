@@ -2,7 +2,7 @@
 
 use std::future::Future;
 use std::io::Read as _;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::pin::{Pin, pin};
 use std::task::Poll;
 use std::thread;
@@ -306,4 +306,44 @@ fn over_any_stream() {
         ExchangeError::HungUp { .. } | ExchangeError::Tcp { .. }
     );
     assert!(is_gone);
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_listener_meets_many_peers_and_a_silent_one_keeps_out_nobody() {
+    const PEERS: u32 = 4;
+    let _test = begin!();
+    for way in RUNTIMES {
+        let (listener, address) = listener();
+        let silent = TcpStream::connect(address).unwrap();
+        let peers: Vec<_> = (0..PEERS)
+            .map(|_| {
+                thread::spawn(move || {
+                    let connected = blocking().connect_with(address, PATIENCE, b"theirs");
+                    let (channel, data) = connected.unwrap();
+                    assert_eq!(data, b"ours");
+                    echo(channel);
+                })
+            })
+            .collect();
+        run(way, async move {
+            let group = group(way, PEERS);
+            listener.set_nonblocking(true).unwrap();
+            let listening = if way == Way::Tokio {
+                group.listen_tokio(tokio::net::TcpListener::from_std(listener).unwrap())
+            } else {
+                group.listen_async_io(Async::new_nonblocking(listener).unwrap())
+            };
+            let mut listening = listening.private_data(b"ours").handshake_timeout(PATIENCE);
+            for _ in 0..PEERS {
+                let (channel, data) = listening.accept().await.unwrap().outcome.unwrap();
+                assert_eq!(data, b"theirs");
+                echoed(&group, &channel).await;
+            }
+        });
+        for peer in peers {
+            peer.join().unwrap();
+        }
+        drop(silent);
+    }
 }
