@@ -264,7 +264,8 @@ impl Shared {
         let Ok(closing) = closing else { return };
         let closed = closing.destroy();
         let finish = |ring: &mut Channels| ring.group.finish_close(closed, is_removed);
-        self.driver.with(Some(at), finish);
+        // It is of this group.
+        let _finished = self.driver.with(Some(at), finish);
     }
 
     /// [`end`](Self::end) for all channels that are open.
@@ -279,7 +280,8 @@ impl Shared {
         let closed: Vec<_> = closing.into_iter().map(Closing::destroy).collect();
         self.driver.with(None, |ring| {
             for closed in closed {
-                ring.group.finish_close(closed, false);
+                // It is of this group.
+                let _finished = ring.group.finish_close(closed, false);
             }
         });
     }

@@ -9,6 +9,7 @@ use crate::engine::Engine;
 use crate::error::{DownReason, Error, Result, TransportError};
 use crate::list::ScatterList;
 use crate::slots::{Claim, Id};
+use crate::teardown::unwinding_aborts;
 use crate::work::Work;
 
 impl Engine {
@@ -20,10 +21,12 @@ impl Engine {
         timeout: Option<Duration>,
     ) -> Result<WorkSuccess> {
         let (mut list, said) = work.into_parts();
-        // SAFETY: `list` and what it borrows live until this returns, and `finish` returns only when
-        // the card is done with it.
-        let posted = unsafe { self.post::<W>(Claim::send(at), &mut list, said) }?;
-        self.finish(Claim::send(at), posted.id, timeout)
+        unwinding_aborts(|| {
+            // SAFETY: `list` and what it borrows live until this returns, and `finish` returns only when
+            // the card is done with it.
+            let posted = unsafe { self.post::<W>(Claim::send(at), &mut list, said) }?;
+            self.finish(Claim::send(at), posted.id, timeout)
+        })
     }
 
     pub(crate) fn run_batch<W: Work, const N: usize>(
@@ -33,9 +36,11 @@ impl Engine {
         timeout: Option<Duration>,
     ) -> Result<()> {
         let claim = Claim::send(at).times(N)?;
-        // SAFETY: as for `run`.
-        let posted = unsafe { self.post_batch::<W, N>(claim, &mut works) }?;
-        self.finish(claim, posted.id, timeout).map(drop)
+        unwinding_aborts(|| {
+            // SAFETY: as for `run`.
+            let posted = unsafe { self.post_batch::<W, N>(claim, &mut works) }?;
+            self.finish(claim, posted.id, timeout).map(drop)
+        })
     }
 
     pub(crate) fn run_receive<L: ScatterList>(
@@ -44,9 +49,11 @@ impl Engine {
         mut list: L,
         timeout: Option<Duration>,
     ) -> Result<WorkSuccess> {
-        // SAFETY: as for `run`.
-        let posted = unsafe { self.post_receive(Claim::receive(at), &mut list) }?;
-        self.finish(Claim::receive(at), posted.id, timeout)
+        unwinding_aborts(|| {
+            // SAFETY: as for `run`.
+            let posted = unsafe { self.post_receive(Claim::receive(at), &mut list) }?;
+            self.finish(Claim::receive(at), posted.id, timeout)
+        })
     }
 
     /// Waits for an operation on borrowed buffers, and aborts it if its time is up: `timeout`, or

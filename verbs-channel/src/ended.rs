@@ -5,7 +5,7 @@ use std::time::Duration;
 use verbs_core::WorkSuccess;
 
 use crate::buffer::OwnedBuffer;
-use crate::engine::Engine;
+use crate::engine::{Engine, MAX_POLLS};
 use crate::error::{Error, Result, TransportError};
 use crate::owned::{Completed, Kept, Ticket};
 
@@ -113,9 +113,11 @@ impl Engine {
 
     /// If nothing is ready, polls until something is or the queue is empty.
     fn seek(&mut self) {
+        let mut polls = 0;
         while self.slots.first_ready().is_none() {
+            polls += 1;
             // An empty poll, too, may have ended work: a queue that cannot be polled has.
-            if self.drive() == 0 {
+            if self.drive() == 0 || polls == MAX_POLLS {
                 self.glance_at_peers();
                 return;
             }

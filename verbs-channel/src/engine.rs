@@ -61,6 +61,8 @@ pub(crate) struct Engine {
     pub(crate) open: u32,
     cq: CompletionQueue,
     announcer: Option<CompletionChannel>,
+    // The member that was probed last.
+    probed: usize,
     // The next completion raises an event, or has raised one that no wait has taken.
     is_armed: bool,
     pd: ProtectionDomain,
@@ -89,6 +91,7 @@ impl Engine {
             open: 0,
             cq,
             announcer,
+            probed: 0,
             is_armed: false,
             pd,
             room: [const { PollSlot::new() }; POLL_ROOM],
@@ -115,13 +118,14 @@ impl Engine {
         id
     }
 
-    /// The place of a member that was removed, and of which nothing is left.
+    /// The place of a member that was removed, and of which nothing is left: no result, and no queue
+    /// pair that is being destroyed elsewhere.
     fn vacant(&mut self) -> Option<u32> {
         // A few, not all: many may have results that nobody takes.
         for _ in 0..self.removed.len().min(4) {
             let at = self.removed.pop_front()?;
             let member = self.members.get(at as usize)?;
-            if !member.slots.has_any() {
+            if !member.slots.has_any() && !member.is_closing() {
                 return Some(at);
             }
             self.removed.push_back(at);
@@ -388,8 +392,12 @@ impl Engine {
         done: impl Fn(&Self) -> bool,
     ) -> bool {
         let mut pause = Pause::new(self.patience.strategy, timeout);
+        let mut polls: u32 = 0;
         while !done(self) {
-            if self.drive() == 0 && !self.pause(&mut pause) {
+            polls = polls.wrapping_add(1);
+            // A driver that never runs out of completions does not stop the clock.
+            let is_long = polls % LOOK_AFTER == 0;
+            if (self.drive() == 0 || is_long) && !self.pause(&mut pause) {
                 return done(self);
             }
         }
@@ -416,12 +424,20 @@ impl Engine {
 
     /// Ends the members whose completions will not come any more: the device does not answer; or the
     /// queue pair is in ERROR, and what is posted on it has not been flushed for the drain timeout.
+    ///
+    /// A query may be slow, so it asks a few of many members at a time, and the rest only when one got
+    /// no answer.
     fn probe(&mut self) {
         let now = Instant::now();
-        let mut closed = Vec::new();
-        for at in 0..self.members.len() {
-            let Some(member) = self.members.get_mut(at) else {
+        let count = self.members.len();
+        let (mut queries, mut is_gone, mut closed) = (0, false, false);
+        for _ in 0..count {
+            if queries >= PROBES && !is_gone {
                 break;
+            }
+            self.probed = (self.probed + 1) % count.max(1);
+            let Some(member) = self.members.get_mut(self.probed) else {
+                continue;
             };
             let answer = match member.qp() {
                 Some(qp) if !member.is_idle() => qp.query(),
@@ -430,8 +446,12 @@ impl Engine {
                     continue;
                 }
             };
+            queries += 1;
             let reason = match answer {
-                Err(error) => DownReason::Device(error.errno().unwrap_or(0)),
+                Err(error) => {
+                    is_gone = true;
+                    DownReason::Device(error.errno().unwrap_or(0))
+                }
                 Ok(attr) if attr.qp_state() != QpState::ERR => {
                     member.in_error_since = None;
                     continue;
@@ -444,15 +464,14 @@ impl Engine {
                     DownReason::Unflushed
                 }
             };
-            let at = u32::try_from(at).unwrap_or(u32::MAX);
-            self.close(at, reason);
-            closed.push(at);
+            self.close(u32::try_from(self.probed).unwrap_or(u32::MAX), reason);
+            closed = true;
         }
-        if !closed.is_empty() {
+        if closed {
             self.dispatch_left();
-        }
-        for at in closed {
-            self.end_closed(at);
+            for at in 0..u32::try_from(count).unwrap_or(u32::MAX) {
+                self.end_closed(at);
+            }
         }
     }
 
@@ -486,7 +505,9 @@ impl Engine {
     pub(crate) fn refused(&mut self, claim: Claim, id: Id, refusal: Refusal) -> Refusal {
         match refusal {
             // Whoever has the buffers ends it: see `end_half_posted`.
-            Refusal::Post(error) if error.posted() > 0 && claim.keeper == Keeper::Slot => {
+            Refusal::Post(error)
+                if error.posted() > 0 && matches!(claim.keeper, Keeper::Slot | Keeper::Caller) =>
+            {
                 self.half_posted = Some(id);
             }
             Refusal::Post(error) if error.posted() > 0 => {
@@ -506,9 +527,10 @@ impl Engine {
         }
     }
 
-    /// The end of a member's list of slots in use.
+    /// Where a scope begins: the end of a member's list of slots in use.
     #[inline]
-    pub(crate) fn mark(&self, at: u32) -> Mark {
+    pub(crate) fn begin_scope(&mut self, at: u32) -> Mark {
+        self.slots.end_detached();
         let member = self.members.get(at as usize);
         member.map_or(Mark::NONE, |member| self.slots.mark(&member.slots))
     }
@@ -618,6 +640,15 @@ fn file(members: &mut [Member], slots: &mut Table, completion: &WorkCompletion) 
         give_back(members, claim, 1);
     }
 }
+
+/// Members that are asked at a time whether their queue pairs still answer.
+const PROBES: u32 = 16;
+
+/// Polls that find something before a wait looks at the clock all the same.
+const LOOK_AFTER: u32 = 1 << 12;
+
+/// Polls that find something before a search ends: more than any queue needs to be emptied.
+pub(crate) const MAX_POLLS: u32 = 1 << 18;
 
 /// Completions to take at once.
 const POLL_ROOM: usize = 16;

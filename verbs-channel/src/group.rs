@@ -87,8 +87,9 @@ pub struct ConnectedMember {
 /// The queue pair of a channel that is being closed, taken out of its group.
 ///
 /// Made by [`ChannelGroup::start_close`]. What was in flight ends only when it has been
-/// [destroyed](Self::destroy) and [given back](ChannelGroup::finish_close): if it is dropped instead,
-/// the group leaks those buffers when it goes, and logs that.
+/// [destroyed](Self::destroy) and [given back](ChannelGroup::finish_close). If it is dropped instead,
+/// the operations in flight have no end, the channel keeps its place in the group, and the group
+/// leaks those buffers when it goes, and logs that.
 #[derive(Debug)]
 #[must_use = "what is in flight ends when this was destroyed and given back"]
 pub struct Closing {
@@ -206,9 +207,13 @@ impl ChannelGroup {
 
     /// The second half: everything that was in flight on the channel has ended. If `is_removed`, its
     /// place is given to another channel when its results have been taken.
-    pub fn finish_close(&mut self, closed: Closed, is_removed: bool) {
+    ///
+    /// # Errors
+    ///
+    /// What was given, if the channel is another group's: give it to that.
+    pub fn finish_close(&mut self, closed: Closed, is_removed: bool) -> Result<(), Closed> {
         let Ok(at) = self.place(closed.channel) else {
-            return;
+            return Err(closed);
         };
         if let Some(destroyed) = closed.destroyed {
             self.engine.closed(at, destroyed);
@@ -218,6 +223,7 @@ impl ChannelGroup {
         if is_removed {
             self.engine.remove(at);
         }
+        Ok(())
     }
 
     /// Gives all channels up at once: their queue pairs are destroyed, and everything in flight has

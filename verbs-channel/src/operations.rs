@@ -296,7 +296,9 @@ macro_rules! operations {
             ///
             /// # Errors
             ///
-            /// As [`start_write`](Self::start_write), with the work.
+            /// As [`start_write`](Self::start_write), with the work. If the driver has failed and may
+            /// have taken the work all the same, that is no rejection: the channel is down, and the
+            /// ticket's result says whether the device is done with the memory.
             ///
             /// # Safety
             ///
@@ -317,7 +319,10 @@ macro_rules! operations {
                 // SAFETY: the caller's promise.
                 match unsafe { engine.post::<W>(claim, &mut list, said) } {
                     Ok(ticket) => Ok(ticket),
-                    Err(refusal) => Err(Rejected::new(refusal, W::from_parts(list, said))),
+                    Err(refusal) => match engine.end_half_unpolled(at, refusal) {
+                        Some(ticket) => Ok(ticket),
+                        None => Err(Rejected::new(refusal, W::from_parts(list, said))),
+                    },
                 }
             }
 
@@ -340,7 +345,10 @@ macro_rules! operations {
                 // SAFETY: the caller's promise.
                 match unsafe { engine.post_receive(claim, &mut list) } {
                     Ok(ticket) => Ok(ticket),
-                    Err(refusal) => Err(Rejected::new(refusal, list)),
+                    Err(refusal) => match engine.end_half_unpolled(at, refusal) {
+                        Some(ticket) => Ok(ticket),
+                        None => Err(Rejected::new(refusal, list)),
+                    },
                 }
             }
 

@@ -462,6 +462,18 @@ impl Engine {
         kept
     }
 
+    /// Ends an operation of which the device may have a part, and whose buffers the caller keeps:
+    /// destroys the queue pair. Its outcome tells whether the device is done with them.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn end_half_unpolled(&mut self, at: u32, refusal: Refusal) -> Option<Ticket> {
+        let (Some(id), Refusal::Post(error)) = (self.half_posted.take(), refusal) else {
+            return None;
+        };
+        self.destroy(at, DownReason::Post(error));
+        Some(self.ticket(at, id))
+    }
+
     /// Names an operation of a channel.
     #[inline]
     pub(crate) fn ticket(&self, at: u32, id: Id) -> Ticket {

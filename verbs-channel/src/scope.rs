@@ -17,7 +17,7 @@ use crate::engine::Engine;
 use crate::error::{DownReason, Refusal, Rejected, ScopeError, TransportError};
 use crate::list::{GatherList, ScatterList};
 use crate::slots::{Claim, Id, Mark};
-use crate::teardown::Leftover;
+use crate::teardown::{Leftover, unwinding_aborts};
 use crate::work::{Incoming, Outgoing, Work};
 
 /// Where work on borrowed buffers is posted: see [`Channel::scope`](crate::Channel::scope).
@@ -76,7 +76,7 @@ fn run<'env, T, E>(
     closure: impl for<'scope> FnOnce(&'scope PollingScope<'scope, 'env>) -> Result<T, E>,
     finish: impl FnOnce(&mut Engine, u32, Mark, Leftover) -> Result<(), TransportError>,
 ) -> Result<T, ScopeError<E>> {
-    let since = engine.mark(at);
+    let since = engine.begin_scope(at);
     let scope = PollingScope {
         engine: RefCell::new(engine),
         at,
@@ -88,16 +88,19 @@ fn run<'env, T, E>(
     let ended = catch_unwind(AssertUnwindSafe(|| closure(&scope)));
     let mut engine = scope.engine.borrow_mut();
     match ended {
-        Ok(Ok(value)) => match finish(&mut engine, at, since, scope.leftover.get()) {
-            Ok(()) => Ok(value),
-            Err(error) => Err(ScopeError::AutoPollError(error)),
-        },
+        Ok(Ok(value)) => {
+            let leftover = scope.leftover.get();
+            match unwinding_aborts(|| finish(&mut engine, at, since, leftover)) {
+                Ok(()) => Ok(value),
+                Err(error) => Err(ScopeError::AutoPollError(error)),
+            }
+        }
         Ok(Err(error)) => {
-            engine.abandon_scope(at, since);
+            unwinding_aborts(|| engine.abandon_scope(at, since));
             Err(ScopeError::ClosureError(error))
         }
         Err(panic) => {
-            engine.abandon_scope(at, since);
+            unwinding_aborts(|| engine.abandon_scope(at, since));
             resume_unwind(panic)
         }
     }
@@ -386,7 +389,12 @@ impl ScopedPendingWork<'_, '_> {
         if engine.slots.is_done(self.id) == Some(false) && engine.drive() == 0 {
             engine.glance_at_peers();
         }
-        engine.release(self.scope.at, self.id)
+        let taken = engine.release(self.scope.at, self.id);
+        if taken.is_some() {
+            // It names nothing from now on, however often its slot is used again.
+            self.id = Id::NONE;
+        }
+        taken
     }
 
     /// Waits for the result, up to the channel's timeout.
@@ -419,7 +427,12 @@ impl ScopedPendingWork<'_, '_> {
         if !engine.wait_for(self.id, Some(timeout)) {
             return None;
         }
-        engine.release(self.scope.at, self.id)
+        let taken = engine.release(self.scope.at, self.id);
+        if taken.is_some() {
+            // It names nothing from now on, however often its slot is used again.
+            self.id = Id::NONE;
+        }
+        taken
     }
 }
 

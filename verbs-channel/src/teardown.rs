@@ -17,7 +17,7 @@
 //! A borrow is released only at the end of the ladder.
 
 use std::fmt;
-use std::io::{self, Write as _};
+use std::mem::ManuallyDrop;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
@@ -156,17 +156,14 @@ impl Engine {
         };
         if self.slots.has_borrowed_in_flight(&member.slots) {
             let error = ErrorChain::new(&error);
-            log_error(format_args!(
-                "cannot take borrowed buffers back from the card ({error}): aborting, since it may \
-                 still write to them"
+            let what = format!("cannot take borrowed buffers back from the card ({error})");
+            // First, and past the lock of `std`: the log may go nowhere, or wait.
+            abort_line(format_args!(
+                "{what}: aborting the process, since the card may still write to them"
             ));
-            // The log may go nowhere.
-            let line = format_args!(
-                "verbs-channel: cannot take borrowed buffers back from the card ({error}): aborting \
-                 the process, since the card may still write to them\n"
-            );
-            // There is nothing left to do if that fails.
-            drop(io::stderr().lock().write_fmt(line));
+            log_error(format_args!(
+                "{what}: aborting, since it may still write to them"
+            ));
             std::process::abort();
         }
         let mut buffers = 0;
@@ -329,6 +326,35 @@ impl fmt::Display for Leak {
             f,
             "leaked {buffers} buffers that the card may still touch: {error}"
         )
+    }
+}
+
+/// Says on stderr why the process is about to be aborted.
+fn abort_line(why: fmt::Arguments<'_>) {
+    let line = format!("verbs-channel: {why}\n");
+    // There is nothing left to do if that fails.
+    let _written = rustix::io::write(rustix::stdio::stderr(), line.as_bytes());
+}
+
+/// Runs what ends operations on borrowed buffers. No code here panics; if it did, to unwind would
+/// give the buffers back while the card has them, so the process is aborted.
+#[inline(always)]
+pub(crate) fn unwinding_aborts<T>(ends: impl FnOnce() -> T) -> T {
+    let guard = AbortOnDrop;
+    let ended = ends();
+    let _finished = ManuallyDrop::new(guard);
+    ended
+}
+
+struct AbortOnDrop;
+
+impl Drop for AbortOnDrop {
+    #[cold]
+    fn drop(&mut self) {
+        abort_line(format_args!(
+            "a panic while borrowed buffers were in flight: aborting the process"
+        ));
+        std::process::abort();
     }
 }
 

@@ -39,7 +39,8 @@ pub(crate) struct Pause {
 
 struct Clock {
     deadline: Option<Instant>,
-    next_probe: Instant,
+    // `None` right after a probe, which may take long itself.
+    next_probe: Option<Instant>,
 }
 
 /// What a pause ended with.
@@ -80,7 +81,7 @@ impl Pause {
             let now = Instant::now();
             Clock {
                 deadline: timeout.and_then(|timeout| now.checked_add(timeout)),
-                next_probe: now + PROBE,
+                next_probe: None,
             }
         });
         let spins = matches!(self.strategy, PollStrategy::Spin);
@@ -92,16 +93,17 @@ impl Pause {
         if clock.deadline.is_some_and(|deadline| now >= deadline) {
             return Ok(Paused::TimedOut);
         }
-        if now >= clock.next_probe {
-            clock.next_probe = now + PROBE;
+        let next_probe = *clock.next_probe.get_or_insert(now + PROBE);
+        if now >= next_probe {
+            clock.next_probe = None;
             return Ok(Paused::Probe);
         }
         match (self.strategy, channel) {
             (PollStrategy::Notify { after }, Some(channel)) if self.empty > after => {
                 // Arm, poll once more, and sleep only if that poll is empty too.
                 if *is_armed {
-                    let until = clock.deadline.unwrap_or(clock.next_probe);
-                    let sleep = until.min(clock.next_probe).saturating_duration_since(now);
+                    let until = clock.deadline.unwrap_or(next_probe);
+                    let sleep = until.min(next_probe).saturating_duration_since(now);
                     // Without an event it is armed anew: somebody else may have taken the event.
                     *is_armed = false;
                     channel.get_cq_event(Some(sleep))?;

@@ -228,6 +228,12 @@ impl Peers {
     }
 }
 
+/// A time after another; far away for one that no clock has.
+fn after(now: Instant, timeout: Duration) -> Instant {
+    const FAR: Duration = Duration::from_secs(365 * 24 * 3600);
+    now.checked_add(timeout).unwrap_or(now + FAR)
+}
+
 /// The timer's token; no peer has it.
 const TIMER: u64 = u64::MAX;
 
@@ -249,12 +255,13 @@ impl Engine {
         let Some(member) = self.members.get_mut(at as usize) else {
             return Ok(());
         };
+        // One that is down needs none; and what still ends on it goes by the one that it had.
+        if member.down().is_some() {
+            return Ok(());
+        }
         // The one before goes first: it may be the same connection.
         member.peer = Peer::default();
         member.peer = self.peers.watch(link).map_err(|(error, _)| error)?;
-        if member.down().is_some() {
-            member.peer.let_go();
-        }
         Ok(())
     }
 
@@ -307,7 +314,8 @@ impl Engine {
             return;
         };
         let mut events = [const { MaybeUninit::uninit() }; 16];
-        loop {
+        // As often as there can be something: the set is not ours alone if it was handed out.
+        for _ in 0..=self.members.len() {
             let seen = match epoll::wait(&set, &mut events, Some(&Timespec::default())) {
                 Ok((seen, _)) => seen,
                 Err(Errno::INTR) => continue,
@@ -361,7 +369,7 @@ impl Engine {
                     return Some(stage);
                 }
                 self.shut_down(at, reason);
-                Some(Stage::Flushing(now + drain_timeout))
+                Some(Stage::Flushing(after(now, drain_timeout)))
             }
             Stage::Flushing(_) if member.is_idle() => None,
             Stage::Flushing(_) if !is_over => Some(stage),

@@ -43,13 +43,17 @@ const GENERATION: u64 = 1 << 29;
 
 /// A slot's number and generation: names one operation.
 ///
-/// A generation has 35 bits: a slot's number comes back with the same one after 34 thousand million
-/// operations in that slot. An `Id` that old could be taken for another operation's, of which it
-/// could take the outcome; memory is safe all the same.
+/// A generation has 35 bits, and an operation uses two of them up: an `Id` comes again after 17
+/// thousand million operations in one slot. One that old could be taken for another operation's, of
+/// which it could take the outcome. So a handle forgets its `Id` when its outcome is taken; a ticket,
+/// which can be kept, reaches nothing but an outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Id(u64);
 
 impl Id {
+    /// Names no operation: its slot is past the end of every table.
+    pub(crate) const NONE: Self = Self(u64::MAX);
+
     /// The `wr_id` of the operation's last, or only, work request.
     #[inline]
     pub(crate) const fn wr_id(self) -> u64 {

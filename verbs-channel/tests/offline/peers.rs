@@ -453,3 +453,45 @@ fn a_reset_connection_is_a_peer_that_closed() {
     let ended = bounded(|| channel.receive(into.scatter_element(..).unwrap()));
     assert!(matches!(ended, Err(Error::Transport(ENDED))), "{ended:?}");
 }
+
+#[test]
+fn a_drain_timeout_without_end_ends_with_the_flushes() {
+    let builder = Channel::builder(&pd()).max_send_wr(4).max_recv_wr(4);
+    let mut channel = connected(builder.drain_timeout(Duration::MAX).build().unwrap());
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    channel.watch_peer(ours).unwrap();
+    let ticket = channel.start_receive(region(&channel)).unwrap();
+    drop(theirs);
+    bounded(|| {
+        while !channel.is_down() {
+            assert!(channel.poll(ticket).unwrap().is_none());
+        }
+    });
+    // However late they come.
+    flushes(posted()[0]);
+    let ended = bounded(|| channel.wait(ticket, None)).unwrap().unwrap();
+    assert_eq!(ended.result.unwrap_err(), ENDED);
+}
+
+#[test]
+fn another_descriptor_for_a_channel_that_is_down_delays_no_end() {
+    let (mut channel, theirs) = watched();
+    let ticket = channel.start_receive(region(&channel)).unwrap();
+    drop(theirs);
+    bounded(|| {
+        while !channel.is_down() {
+            assert!(channel.poll(ticket).unwrap().is_none());
+        }
+    });
+    let (ours, _others) = UnixStream::pair().unwrap();
+    channel.watch_peer(ours).unwrap();
+    // Nothing is flushed: the queue pair is destroyed after the drain timeout.
+    let ended = bounded(|| {
+        loop {
+            if let Some(ended) = channel.poll(ticket).unwrap() {
+                return ended;
+            }
+        }
+    });
+    assert_eq!(ended.result.unwrap_err(), ENDED);
+}

@@ -249,7 +249,7 @@ fn what_is_in_flight_ends_when_its_queue_pair_was_destroyed_elsewhere() {
     assert!(group.next_completed().is_none());
     // A second one finds nothing to destroy, and ends nothing.
     let again = group.start_close(id, DownReason::Closed).unwrap();
-    group.finish_close(again.destroy(), false);
+    group.finish_close(again.destroy(), false).unwrap();
     assert!(!group.channel(id).unwrap().is_idle());
     let closed = std::thread::scope(|scope| {
         let library = lend();
@@ -261,7 +261,7 @@ fn what_is_in_flight_ends_when_its_queue_pair_was_destroyed_elsewhere() {
     });
     assert!(called("ibv_destroy_qp"));
     assert!(!group.channel(id).unwrap().is_idle());
-    group.finish_close(closed, true);
+    group.finish_close(closed, true).unwrap();
     let ended = group.next_completed().unwrap();
     assert_eq!(ended.ticket, ticket);
     let aborted = TransportError::Aborted(DownReason::TimedOut);
@@ -287,8 +287,42 @@ fn a_queue_pair_that_is_stuck_elsewhere_is_stuck() {
     let mut group = group(&pd, 1);
     let (closing, ticket) = closing(&mut group);
     refuse("ibv_destroy_qp", 1);
-    group.finish_close(closing.destroy(), true);
+    group.finish_close(closing.destroy(), true).unwrap();
     let ended = group.poll(ticket).unwrap().unwrap();
     assert_eq!(ended.result.unwrap_err(), TransportError::Stuck);
     assert!(ended.buffer.is_none());
+}
+
+#[test]
+fn a_place_is_not_given_away_while_its_queue_pair_is_being_destroyed() {
+    let pd = pd();
+    let mut group = group(&pd, 1);
+    let id = group.channels().next().unwrap();
+    for _ in 0..3 {
+        let id = group.channels().next().unwrap_or(id);
+        let first = group.start_close(id, DownReason::Closed).unwrap();
+        // Closed twice at once, as a fatal event and a drop do it.
+        let second = group.start_close(id, DownReason::Closed).unwrap();
+        group.finish_close(second.destroy(), true).unwrap();
+        let member = group.prepare().unwrap();
+        let endpoint = member.endpoint();
+        let member = member.handshake(&endpoint).unwrap();
+        assert!(group.join(member).is_err(), "its queue pair is there still");
+        group.finish_close(first.destroy(), true).unwrap();
+        assert_eq!(group.len(), 0);
+        let member = group.prepare().unwrap();
+        let endpoint = member.endpoint();
+        group.join(member.handshake(&endpoint).unwrap()).unwrap();
+        assert_eq!((group.len(), group.channels().count()), (1, 1));
+    }
+}
+
+#[test]
+fn what_another_group_is_to_finish_comes_back() {
+    let pd = pd();
+    let (mut ours, mut other) = (group(&pd, 1), group(&pd, 1));
+    let (closing, ticket) = closing(&mut ours);
+    let closed = other.finish_close(closing.destroy(), true).unwrap_err();
+    ours.finish_close(closed, true).unwrap();
+    assert!(ours.poll(ticket).unwrap().is_some());
 }

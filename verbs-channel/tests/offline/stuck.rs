@@ -160,6 +160,27 @@ fn owned_work_refused_half_way_on_a_queue_pair_that_will_not_go_is_leaked() {
 }
 
 #[test]
+fn what_an_unsafe_caller_posted_half_way_ends_by_its_ticket() {
+    listen();
+    for is_stuck in [false, true] {
+        let mut channel = channel();
+        let from = region(&channel);
+        with(|library| library.refuse_post = Some((0, libc::EIO, false)));
+        if is_stuck {
+            refuse("ibv_destroy_qp", 1);
+        }
+        let send = Outgoing::send(from.gather_element(..).unwrap());
+        // SAFETY: the memory stays, as the outcome may ask for.
+        let ticket = unsafe { channel.post_unpolled(send) }.unwrap();
+        let ended = channel.poll(ticket).unwrap().unwrap();
+        let error = ended.result.unwrap_err();
+        assert_eq!(error == TransportError::Stuck, is_stuck, "{error:?}");
+        assert!(matches!(channel.down_reason(), Some(DownReason::Post(_))));
+        let _the_device_s = std::mem::ManuallyDrop::new(from);
+    }
+}
+
+#[test]
 fn a_batch_refused_half_way_on_a_queue_pair_that_goes_comes_back() {
     let mut channel = channel();
     let pool = BufferPool::new(channel.pd(), 64, 2).unwrap();

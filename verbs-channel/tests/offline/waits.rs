@@ -71,3 +71,16 @@ fn that_end_early_leave_one_event_and_not_one_each() {
     let left = std::iter::from_fn(|| announcer.get_cq_event(now).unwrap());
     assert!(left.count() <= 1);
 }
+
+#[test]
+#[cfg_attr(miri, ignore = "polls some 270,000 times")]
+fn are_bounded_though_completions_of_others_never_end() {
+    let mut channel = channel();
+    let ticket = channel.start_receive(region(&channel)).unwrap();
+    with(|library| library.endless = Some(0xdead_beef));
+    let waited = bounded(|| channel.wait(ticket, Some(Duration::from_millis(1))));
+    assert!(waited.unwrap().is_none());
+    assert!(bounded(|| channel.next_completed()).is_none());
+    with(|library| library.endless = None);
+    channel.abort();
+}

@@ -155,6 +155,14 @@ pub(super) unsafe extern "C" fn poll_cq(_cq: *mut ibv_cq, room: c_int, wc: *mut 
             Some((polls, _)) => *polls -= 1,
             None => {}
         }
+        if let Some(wr_id) = library.endless {
+            let again = ibv_wc {
+                wr_id,
+                ..Default::default()
+            };
+            library.done.push_back(again);
+            library.rooms.clear();
+        }
         let room = usize::try_from(room).unwrap_or(0);
         let count = room.min(library.done.len());
         for index in 0..count {

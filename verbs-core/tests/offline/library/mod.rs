@@ -52,6 +52,8 @@ pub(crate) struct Library {
     pub(crate) done_later: Option<(usize, ibv_wc)>,
     /// Whether send queues drain, as a query says.
     pub(crate) sq_draining: bool,
+    /// The `wr_id` of a completion that each poll finds.
+    pub(crate) endless: Option<u64>,
     /// Completions of which each arming of a queue brings one, and its event.
     pub(crate) when_armed: VecDeque<ibv_wc>,
     /// The state that every queue pair says it is in, whatever it was moved to.
@@ -202,6 +204,7 @@ impl Library {
             done: VecDeque::new(),
             done_later: None,
             sq_draining: false,
+            endless: None,
             when_armed: VecDeque::new(),
             qp_state: None,
             before: None,
