@@ -12,24 +12,22 @@
 use std::collections::VecDeque;
 use std::mem::MaybeUninit;
 use std::ptr;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use verbs_core::{
     CompletionChannel, CompletionQueue, PollError, PollSlot, PolledCompletions, ProtectionDomain,
-    QpState, QueuePair, ReceiveWorkRequest, WorkCompletion, WorkRequest, WorkSuccess,
+    ReceiveWorkRequest, WorkCompletion, WorkRequest, WorkSuccess,
 };
 
-use crate::builder::Config;
-use crate::channel_id::ChannelId;
 use crate::error::{DownReason, Refusal, TransportError};
 use crate::gate::Limits;
 use crate::list::ScatterList;
 use crate::member::Member;
 use crate::owned::{Kept, Ticket};
 use crate::peer::Peers;
-use crate::slots::{Claim, Id, Keeper, Mark, SlotList, Slots};
+use crate::slots::{Claim, Id, Keeper, Mark, Slots};
 use crate::teardown::Leak;
-use crate::wait::{Pause, Paused, PollStrategy};
+use crate::wait::PollStrategy;
 use crate::work::Work;
 
 /// What waits and how long: settable at any time.
@@ -54,17 +52,17 @@ pub(crate) struct Engine {
     // What of that nobody has said yet, if it is not said at once.
     pub(crate) leaks: Option<Vec<Leak>>,
     // Places of members that were removed, some of which may still have results.
-    removed: VecDeque<u32>,
+    pub(crate) removed: VecDeque<u32>,
     // An operation of which the device may have a part, and which does not have its buffers yet.
     pub(crate) half_posted: Option<Id>,
     // Members whose queue pair has not been destroyed.
     pub(crate) open: u32,
-    cq: CompletionQueue,
-    announcer: Option<CompletionChannel>,
+    pub(crate) cq: CompletionQueue,
+    pub(crate) announcer: Option<CompletionChannel>,
     // The member that was probed last.
-    probed: usize,
+    pub(crate) probed: usize,
     // The next completion raises an event, or has raised one that no wait has taken.
-    is_armed: bool,
+    pub(crate) is_armed: bool,
     pd: ProtectionDomain,
     // Made once: to make it costs more than a poll.
     room: [PollSlot; POLL_ROOM],
@@ -96,64 +94,6 @@ impl Engine {
             pd,
             room: [const { PollSlot::new() }; POLL_ROOM],
         }
-    }
-
-    /// Takes in a queue pair; what it is called here. What its queues were asked to hold are the
-    /// credits.
-    pub(crate) fn add(&mut self, qp: QueuePair, config: &Config) -> ChannelId {
-        let (send, recv) = (config.max_send_wr, config.max_recv_wr);
-        self.open += 1;
-        if let Some(at) = self.vacant()
-            && let Some(place) = self.members.get_mut(at as usize)
-        {
-            let id = ChannelId::new(at);
-            let slots = std::mem::replace(&mut place.slots, SlotList::new());
-            *place = Member::new(id, slots, qp, send, recv);
-            return id;
-        }
-        let id = ChannelId::new(u32::try_from(self.members.len()).unwrap_or(u32::MAX));
-        let mut slots = SlotList::new();
-        self.slots.grow(&mut slots, send.saturating_add(recv));
-        self.members.push(Member::new(id, slots, qp, send, recv));
-        id
-    }
-
-    /// The place of a member that was removed, and of which nothing is left: no result, and no queue
-    /// pair that is being destroyed elsewhere.
-    fn vacant(&mut self) -> Option<u32> {
-        // A few, not all: many may have results that nobody takes.
-        for _ in 0..self.removed.len().min(4) {
-            let at = self.removed.pop_front()?;
-            let member = self.members.get(at as usize)?;
-            if !member.slots.has_any() && !member.is_closing() {
-                return Some(at);
-            }
-            self.removed.push_back(at);
-        }
-        None
-    }
-
-    /// Adds slots to a member's.
-    pub(crate) fn reserve(&mut self, at: u32, results: u32) {
-        if let Some(member) = self.members.get_mut(at as usize) {
-            self.slots.grow(&mut member.slots, results);
-        }
-    }
-
-    /// A member's place is another's once its results have been taken.
-    pub(crate) fn remove(&mut self, at: u32) {
-        if let Some(member) = self.members.get_mut(at as usize)
-            && !std::mem::replace(&mut member.is_removed, true)
-        {
-            self.removed.push_back(at);
-        }
-    }
-
-    /// The place of the member with this id, if it is one of this engine's.
-    #[inline(always)]
-    pub(crate) fn place(&self, id: ChannelId) -> Option<u32> {
-        let member = self.members.get(id.index())?;
-        (member.id == id).then_some(id.at())
     }
 
     pub(crate) const fn pd(&self) -> &ProtectionDomain {
@@ -384,97 +324,6 @@ impl Engine {
         0
     }
 
-    /// Waits until `done` says so; `false` if `timeout` passes first. It ends in bounded time if the
-    /// device is gone.
-    pub(crate) fn wait_until(
-        &mut self,
-        timeout: Option<Duration>,
-        done: impl Fn(&Self) -> bool,
-    ) -> bool {
-        let mut pause = Pause::new(self.patience.strategy, timeout);
-        let mut polls: u32 = 0;
-        while !done(self) {
-            polls = polls.wrapping_add(1);
-            // A driver that never runs out of completions does not stop the clock.
-            let is_long = polls % LOOK_AFTER == 0;
-            if (self.drive() == 0 || is_long) && !self.pause(&mut pause) {
-                return done(self);
-            }
-        }
-        true
-    }
-
-    #[cold]
-    fn pause(&mut self, pause: &mut Pause) -> bool {
-        self.glance_at_peers();
-        let announcer = self.announcer.as_ref();
-        match pause.after_empty(&self.cq, announcer, &mut self.is_armed) {
-            Ok(Paused::Poll) => true,
-            Ok(Paused::Probe) => {
-                self.probe();
-                true
-            }
-            Ok(Paused::TimedOut) => false,
-            Err(error) => {
-                self.destroy_all(DownReason::Device(error.errno().unwrap_or(0)));
-                true
-            }
-        }
-    }
-
-    /// Ends the members whose completions will not come any more: the device does not answer; or the
-    /// queue pair is in ERROR, and what is posted on it has not been flushed for the drain timeout.
-    ///
-    /// A query may be slow, so it asks a few of many members at a time, and the rest only when one got
-    /// no answer.
-    fn probe(&mut self) {
-        let now = Instant::now();
-        let count = self.members.len();
-        let (mut queries, mut is_gone, mut closed) = (0, false, false);
-        for _ in 0..count {
-            if queries >= PROBES && !is_gone {
-                break;
-            }
-            self.probed = (self.probed + 1) % count.max(1);
-            let Some(member) = self.members.get_mut(self.probed) else {
-                continue;
-            };
-            let answer = match member.qp() {
-                Some(qp) if !member.is_idle() => qp.query(),
-                _ => {
-                    member.in_error_since = None;
-                    continue;
-                }
-            };
-            queries += 1;
-            let reason = match answer {
-                Err(error) => {
-                    is_gone = true;
-                    DownReason::Device(error.errno().unwrap_or(0))
-                }
-                Ok(attr) if attr.qp_state() != QpState::ERR => {
-                    member.in_error_since = None;
-                    continue;
-                }
-                Ok(_) => {
-                    let since = *member.in_error_since.get_or_insert(now);
-                    if now.saturating_duration_since(since) < self.patience.drain_timeout {
-                        continue;
-                    }
-                    DownReason::Unflushed
-                }
-            };
-            self.close(u32::try_from(self.probed).unwrap_or(u32::MAX), reason);
-            closed = true;
-        }
-        if closed {
-            self.dispatch_left();
-            for at in 0..u32::try_from(count).unwrap_or(u32::MAX) {
-                self.end_closed(at);
-            }
-        }
-    }
-
     /// Why an operation got no slot and no credits.
     #[cold]
     #[inline(never)]
@@ -640,12 +489,6 @@ fn file(members: &mut [Member], slots: &mut Table, completion: &WorkCompletion) 
         give_back(members, claim, 1);
     }
 }
-
-/// Members that are asked at a time whether their queue pairs still answer.
-const PROBES: u32 = 16;
-
-/// Polls that find something before a wait looks at the clock all the same.
-const LOOK_AFTER: u32 = 1 << 12;
 
 /// Polls that find something before a search ends: more than any queue needs to be emptied.
 pub(crate) const MAX_POLLS: u32 = 1 << 18;

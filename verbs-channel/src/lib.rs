@@ -168,11 +168,13 @@ mod member;
 mod operations;
 mod owned;
 mod peer;
+mod places;
 mod pool;
 mod scope;
 mod slots;
 mod teardown;
 mod wait;
+mod waiting;
 mod work;
 
 pub use buffer::OwnedBuffer;

@@ -45,3 +45,68 @@ impl<S: Copy, B> Slots<S, B> {
         self.detached = super::List::new();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{TIMED_OUT, Table, claim, complete, table};
+    use super::*;
+
+    #[test]
+    fn a_detached_success_gives_its_slot_when_there_is_no_other() {
+        let mut table = table::<()>(3);
+        let before = table.take(claim(0, Keeper::Caller)).unwrap();
+        let mark = table.mark();
+        let [first, second] = [0; 2].map(|_| table.take(claim(0, Keeper::Lender)).unwrap());
+        let free_detached = |table: &mut Table<()>| table.slots.free_detached(&mut table.own[0]);
+        table.detach(first);
+        table.detach(second);
+        assert!(!free_detached(&mut table), "in flight");
+        assert!(table.take(claim(0, Keeper::Lender)).is_none());
+        assert!(table.slots.has_borrowed_in_flight(&table.own[0]));
+        assert!(complete(&mut table, second.wr_id()));
+        assert!(free_detached(&mut table));
+        assert!(!free_detached(&mut table), "once");
+        assert_eq!(table.slots.is_done(second), None);
+        let third = table.take(claim(0, Keeper::Lender)).unwrap();
+        // It is the old one's slot and not the old one: what comes late changes nothing.
+        table.detach(second);
+        assert!(complete(&mut table, third.wr_id()));
+        assert!(!free_detached(&mut table), "its result may be taken");
+        // One that has succeeded when its handle is dropped is free at once.
+        table.detach(third);
+        assert_eq!(table.slots.is_done(third), None);
+        // A failure stays.
+        assert!(table.slots.fail(first.wr_id(), TIMED_OUT).is_some());
+        assert!(!free_detached(&mut table));
+        assert_eq!(table.slots.failure(first), Some(TIMED_OUT));
+        assert_eq!(table.first_since(mark), Some(first));
+        assert!(!table.slots.has_borrowed_in_flight(&table.own[0]));
+        table.release_since(mark);
+        assert_eq!(table.slots.is_done(before), Some(false));
+        assert_eq!(table.first_since(table.mark()), None);
+    }
+
+    #[test]
+    fn detached_successes_of_a_scope_that_has_ended_are_nobody_s() {
+        let mut table = table::<()>(2);
+        let mark = table.mark();
+        for late in [false, true] {
+            let id = table.take(claim(0, Keeper::Lender)).unwrap();
+            table.detach(id);
+            // By a batch's way too, in which a closer look is needed.
+            if late {
+                assert!(table.slots.succeed(id.wr_id(), ()).is_some());
+            } else {
+                assert!(complete(&mut table, id.wr_id()));
+            }
+        }
+        table.release_since(mark);
+        let owned = [0; 2].map(|_| table.take(claim(0, Keeper::Slot)).unwrap());
+        assert!(!table.slots.free_detached(&mut table.own[0]));
+        assert!(
+            owned
+                .iter()
+                .all(|id| table.slots.is_done(*id) == Some(false))
+        );
+    }
+}

@@ -7,7 +7,7 @@ use proptest::{collection::vec, proptest};
 
 const CAPACITY: u32 = 5;
 const ABORTED: TransportError = TransportError::Aborted(DownReason::Closed);
-const TIMED_OUT: TransportError = TransportError::Aborted(DownReason::TimedOut);
+pub(super) const TIMED_OUT: TransportError = TransportError::Aborted(DownReason::TimedOut);
 
 /// What can happen to a table. Numbers choose among the operations there have ever been.
 #[derive(Clone, Copy, Debug)]
@@ -53,12 +53,12 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 /// A table, and the slots of two channels.
-struct Table<B> {
-    slots: Slots<(), B>,
-    own: [SlotList; 2],
+pub(super) struct Table<B> {
+    pub(super) slots: Slots<(), B>,
+    pub(super) own: [SlotList; 2],
 }
 
-fn table<B>(capacity: u32) -> Table<B> {
+pub(super) fn table<B>(capacity: u32) -> Table<B> {
     let mut slots = Slots::new();
     let own = [(); 2].map(|()| {
         let mut own = SlotList::new();
@@ -69,51 +69,51 @@ fn table<B>(capacity: u32) -> Table<B> {
 }
 
 impl<B> Table<B> {
-    fn take(&mut self, claim: Claim) -> Option<Id> {
+    pub(super) fn take(&mut self, claim: Claim) -> Option<Id> {
         self.slots.take(&mut self.own[claim.member as usize], claim)
     }
 
     /// Whose an operation is, as far as a caller of the table knows: it says which list is meant.
-    fn owner(&self, id: Id) -> usize {
+    pub(super) fn owner(&self, id: Id) -> usize {
         let owner = self.slots.owner(id.wr_id());
         owner.map_or(0, |(member, _)| member as usize)
     }
 
-    fn take_back(&mut self, id: Id) -> bool {
+    pub(super) fn take_back(&mut self, id: Id) -> bool {
         let owner = self.owner(id);
         self.slots.take_back(&mut self.own[owner], id)
     }
 
-    fn release(&mut self, id: Id) -> Option<Result<(), TransportError>> {
+    pub(super) fn release(&mut self, id: Id) -> Option<Result<(), TransportError>> {
         let owner = self.owner(id);
         self.slots.release(&mut self.own[owner], id)
     }
 
-    fn detach(&mut self, id: Id) {
+    pub(super) fn detach(&mut self, id: Id) {
         let owner = self.owner(id);
         if !self.slots.detach(id) {
             self.slots.detach_done(&mut self.own[owner], id);
         }
     }
 
-    fn mark(&self) -> Mark {
+    pub(super) fn mark(&self) -> Mark {
         self.slots.mark(&self.own[0])
     }
 
-    fn first_since(&self, mark: Mark) -> Option<Id> {
+    pub(super) fn first_since(&self, mark: Mark) -> Option<Id> {
         self.slots.first_since(&self.own[0], mark)
     }
 
-    fn after(&self, id: Id) -> Option<Id> {
+    pub(super) fn after(&self, id: Id) -> Option<Id> {
         self.slots.after(&self.own[self.owner(id)], id)
     }
 
-    fn release_since(&mut self, mark: Mark) {
+    pub(super) fn release_since(&mut self, mark: Mark) {
         self.slots.release_since(&mut self.own[0], mark);
     }
 }
 
-fn claim(member: u32, keeper: Keeper) -> Claim {
+pub(super) fn claim(member: u32, keeper: Keeper) -> Claim {
     Claim {
         member,
         queue: Queue::Send,
@@ -123,7 +123,7 @@ fn claim(member: u32, keeper: Keeper) -> Claim {
 }
 
 /// Files a completion that is a success.
-fn complete<B>(table: &mut Table<B>, wr_id: u64) -> bool {
+pub(super) fn complete<B>(table: &mut Table<B>, wr_id: u64) -> bool {
     let found = [wr_id];
     let filed = table
         .slots
@@ -379,65 +379,6 @@ fn a_batch_with_a_failure_fails_even_if_its_last_request_succeeds() {
     assert!(table.slots.succeed(id.wr_id(), ()).is_some());
     assert_eq!(table.release(id).unwrap(), Err(ABORTED));
     assert_eq!(table.slots.succeed(id.wr_id(), ()), None);
-}
-
-#[test]
-fn a_detached_success_gives_its_slot_when_there_is_no_other() {
-    let mut table = table::<()>(3);
-    let before = table.take(claim(0, Keeper::Caller)).unwrap();
-    let mark = table.mark();
-    let [first, second] = [0; 2].map(|_| table.take(claim(0, Keeper::Lender)).unwrap());
-    let free_detached = |table: &mut Table<()>| table.slots.free_detached(&mut table.own[0]);
-    table.detach(first);
-    table.detach(second);
-    assert!(!free_detached(&mut table), "in flight");
-    assert!(table.take(claim(0, Keeper::Lender)).is_none());
-    assert!(table.slots.has_borrowed_in_flight(&table.own[0]));
-    assert!(complete(&mut table, second.wr_id()));
-    assert!(free_detached(&mut table));
-    assert!(!free_detached(&mut table), "once");
-    assert_eq!(table.slots.is_done(second), None);
-    let third = table.take(claim(0, Keeper::Lender)).unwrap();
-    // It is the old one's slot and not the old one: what comes late changes nothing.
-    table.detach(second);
-    assert!(complete(&mut table, third.wr_id()));
-    assert!(!free_detached(&mut table), "its result may be taken");
-    // One that has succeeded when its handle is dropped is free at once.
-    table.detach(third);
-    assert_eq!(table.slots.is_done(third), None);
-    // A failure stays.
-    assert!(table.slots.fail(first.wr_id(), TIMED_OUT).is_some());
-    assert!(!free_detached(&mut table));
-    assert_eq!(table.slots.failure(first), Some(TIMED_OUT));
-    assert_eq!(table.first_since(mark), Some(first));
-    assert!(!table.slots.has_borrowed_in_flight(&table.own[0]));
-    table.release_since(mark);
-    assert_eq!(table.slots.is_done(before), Some(false));
-    assert_eq!(table.first_since(table.mark()), None);
-}
-
-#[test]
-fn detached_successes_of_a_scope_that_has_ended_are_nobody_s() {
-    let mut table = table::<()>(2);
-    let mark = table.mark();
-    for late in [false, true] {
-        let id = table.take(claim(0, Keeper::Lender)).unwrap();
-        table.detach(id);
-        // By a batch's way too, in which a closer look is needed.
-        if late {
-            assert!(table.slots.succeed(id.wr_id(), ()).is_some());
-        } else {
-            assert!(complete(&mut table, id.wr_id()));
-        }
-    }
-    table.release_since(mark);
-    let owned = [0; 2].map(|_| table.take(claim(0, Keeper::Slot)).unwrap());
-    assert!(!table.slots.free_detached(&mut table.own[0]));
-    assert!(
-        owned
-            .iter()
-            .all(|id| table.slots.is_done(*id) == Some(false))
-    );
 }
 
 #[test]

@@ -1,0 +1,71 @@
+//! Members come and go: each has a place in its engine, and an id that names nothing else.
+
+use std::mem;
+
+use verbs_core::QueuePair;
+
+use crate::builder::Config;
+use crate::channel_id::ChannelId;
+use crate::engine::Engine;
+use crate::member::Member;
+use crate::slots::SlotList;
+
+impl Engine {
+    /// Takes in a queue pair; what it is called here. What its queues were asked to hold are the
+    /// credits.
+    pub(crate) fn add(&mut self, qp: QueuePair, config: &Config) -> ChannelId {
+        let (send, recv) = (config.max_send_wr, config.max_recv_wr);
+        self.open += 1;
+        if let Some(at) = self.vacant()
+            && let Some(place) = self.members.get_mut(at as usize)
+        {
+            let id = ChannelId::new(at);
+            let slots = mem::replace(&mut place.slots, SlotList::new());
+            *place = Member::new(id, slots, qp, send, recv);
+            return id;
+        }
+        let id = ChannelId::new(u32::try_from(self.members.len()).unwrap_or(u32::MAX));
+        let mut slots = SlotList::new();
+        self.slots.grow(&mut slots, send.saturating_add(recv));
+        self.members.push(Member::new(id, slots, qp, send, recv));
+        id
+    }
+
+    /// The place of a member that was removed, and of which nothing is left: no result, and no queue
+    /// pair that is being destroyed elsewhere.
+    fn vacant(&mut self) -> Option<u32> {
+        // A few, not all: many may have results that nobody takes.
+        for _ in 0..self.removed.len().min(4) {
+            let at = self.removed.pop_front()?;
+            let member = self.members.get(at as usize)?;
+            if !member.slots.has_any() && !member.is_closing() {
+                return Some(at);
+            }
+            self.removed.push_back(at);
+        }
+        None
+    }
+
+    /// Adds slots to a member's.
+    pub(crate) fn reserve(&mut self, at: u32, results: u32) {
+        if let Some(member) = self.members.get_mut(at as usize) {
+            self.slots.grow(&mut member.slots, results);
+        }
+    }
+
+    /// A member's place is another's once its results have been taken.
+    pub(crate) fn remove(&mut self, at: u32) {
+        if let Some(member) = self.members.get_mut(at as usize)
+            && !mem::replace(&mut member.is_removed, true)
+        {
+            self.removed.push_back(at);
+        }
+    }
+
+    /// The place of the member with this id, if it is one of this engine's.
+    #[inline(always)]
+    pub(crate) fn place(&self, id: ChannelId) -> Option<u32> {
+        let member = self.members.get(id.index())?;
+        (member.id == id).then_some(id.at())
+    }
+}
