@@ -61,7 +61,7 @@ impl Operation {
         &mut self,
         cx: &mut Context<'_>,
     ) -> Poll<(Result<WorkSuccess>, OwnedBuffer)> {
-        self.begun.poll_uncounted(cx)
+        self.begun.poll::<false, _>(cx)
     }
 }
 
@@ -80,25 +80,21 @@ impl Begun {
         Self { shared, at }
     }
 
+    /// Polls it, and counts that for its task if it is the task's own.
+    // In one place: an outcome that passes through two functions is copied twice.
     #[inline(always)]
-    fn poll<E: End<Channels>>(&mut self, cx: &mut Context<'_>) -> Poll<E> {
-        if coop::is_over(cx) {
+    fn poll<const IS_COUNTED: bool, E: End<Channels>>(&mut self, cx: &mut Context<'_>) -> Poll<E> {
+        if IS_COUNTED && coop::is_over(cx) {
             return Poll::Pending;
         }
-        let outcome = self.poll_uncounted(cx);
-        if outcome.is_ready() {
-            coop::spend();
-        }
-        outcome
-    }
-
-    #[inline(always)]
-    fn poll_uncounted<E: End<Channels>>(&mut self, cx: &mut Context<'_>) -> Poll<E> {
         let at = self.at.as_ref();
         let at = at.expect("an operation that is done is not polled again");
         let outcome = self.shared.driver.poll(at, cx);
         if outcome.is_ready() {
             self.at = None;
+            if IS_COUNTED {
+                coop::spend();
+            }
         }
         outcome
     }
@@ -129,7 +125,7 @@ impl Future for Operation {
 
     #[inline]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        self.begun.poll(cx)
+        self.begun.poll::<true, _>(cx)
     }
 }
 
@@ -138,7 +134,7 @@ impl Future for Batch {
     type Output = (Result<()>, Vec<OwnedWork>);
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        self.begun.poll(cx)
+        self.begun.poll::<true, _>(cx)
     }
 }
 

@@ -396,7 +396,7 @@ fn watched<C: WatchPeer>(
         .map_err(|error| ExchangeError::not_watched(error).into())
         .and_then(|stream| connected.watch(stream));
     watched.map_err(|error| match error {
-        Error::Exchange(failure) => Error::Exchange(failure.with_peer(peer)),
+        Error::Exchange(failure) => failure.with_peer(peer).into(),
         error => error,
     })?;
     Ok((connected, private_data))

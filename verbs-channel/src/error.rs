@@ -353,7 +353,8 @@ pub enum Error {
     GroupFull(u32),
     /// The peers could not agree.
     #[error(transparent)]
-    Exchange(#[from] ExchangeFailure),
+    // In a box: results of operations are copied, and most are no such error.
+    Exchange(Box<ExchangeFailure>),
     /// Something was not set up.
     #[error(transparent)]
     Core(#[from] verbs_core::Error),
@@ -367,6 +368,12 @@ impl Error {
     }
 }
 
+impl From<ExchangeFailure> for Error {
+    fn from(failure: ExchangeFailure) -> Self {
+        Self::Exchange(Box::new(failure))
+    }
+}
+
 impl<T> From<Rejected<T>> for Error {
     fn from(rejected: Rejected<T>) -> Self {
         Self::Refused(rejected.refusal)
@@ -375,7 +382,7 @@ impl<T> From<Rejected<T>> for Error {
 
 impl From<ExchangeError> for Error {
     fn from(error: ExchangeError) -> Self {
-        Self::Exchange(error.into())
+        ExchangeFailure::from(error).into()
     }
 }
 

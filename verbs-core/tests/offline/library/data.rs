@@ -178,22 +178,17 @@ pub(super) unsafe extern "C" fn poll_cq(_cq: *mut ibv_cq, room: c_int, wc: *mut 
 }
 
 pub(super) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
-    with(|library| {
+    let (refused, arrives) = with(|library| {
         library.armed.push(solicited_only);
-        library.called("ibv_req_notify_cq").err().unwrap_or(0)
-    })
-    .max(arrives_when_armed(cq))
-}
-
-/// What arrives just after a queue was armed: it is found by the poll that follows, and raises an
-/// event.
-fn arrives_when_armed(cq: *mut ibv_cq) -> c_int {
-    let arrives = with(|library| library.when_armed.pop_front());
+        let refused = library.called("ibv_req_notify_cq").err();
+        (refused, library.when_armed.pop_front())
+    });
+    // Just after it was armed: the poll that follows finds it, and it raises an event.
     if let Some(done) = arrives {
         with(|library| library.done.push_back(done));
         super::objects::announce_raw(cq);
     }
-    0
+    refused.unwrap_or(0)
 }
 
 /// Ends a C object that `Box` made.
