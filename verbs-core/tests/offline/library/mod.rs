@@ -14,6 +14,8 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::ffi::c_int;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use verbs_core::verbs_sys::{
     IBV_ATOMIC_HCA, IBV_LINK_LAYER_ETHERNET, IBV_LINK_LAYER_INFINIBAND, IBV_MTU_1024, IBV_MTU_4096,
@@ -140,10 +142,20 @@ pub(crate) fn share() -> Sharing {
 }
 
 impl Drop for Sharing {
+    /// A thread that has no library may be the last to let go of something of this one's, a moment
+    /// after the test has: in the next test's library it would be nobody's.
     fn drop(&mut self) {
+        let library = own();
+        let start = Instant::now();
+        while !lock(&library).live.is_empty() && start.elapsed() < A_MOMENT {
+            thread::yield_now();
+        }
         *lock(&SHARED) = None;
     }
 }
+
+/// What a test leaks is not waited for much longer.
+const A_MOMENT: Duration = Duration::from_secs(1);
 
 /// Tells the library something, or asks it.
 pub(crate) fn with<T>(told: impl FnOnce(&mut Library) -> T) -> T {
