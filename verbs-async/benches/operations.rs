@@ -30,7 +30,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     };
     let pd = verbs_core::Context::first_active()?.alloc_pd()?;
     let events = CqEvents::new(CompletionChannel::create(pd.context())?, Never)?;
-    let group = AsyncGroup::new(Channel::builder(&pd), 2, &events)?;
+    // No peers are watched: the thread that would do that counts for nothing here.
+    let builder = Channel::builder(&pd).peer_timeout(None);
+    let group = AsyncGroup::new(builder, 2, &events)?;
     let (channel, _peer) = group.loopback()?;
     let mut buffers = Vec::new();
     for _ in 0..BATCH {
