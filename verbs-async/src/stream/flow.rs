@@ -93,7 +93,8 @@ impl State {
 
     /// Takes in what has arrived and what has been sent, and sends what it can after that.
     ///
-    /// The tasks are woken when there is more: of each queue, the oldest operation has their waker.
+    /// The tasks are woken when more arrives: the oldest receive has their waker. A task that sleeps
+    /// until something was sent calls [`watch_sends`](Self::watch_sends) before.
     pub(super) fn drive(&mut self) {
         self.take_arrivals();
         self.take_sent();
@@ -142,6 +143,9 @@ impl State {
             return Poll::Ready(Err(error));
         }
         self.drive();
+        if !self.machine.has_room() {
+            self.watch_sends();
+        }
         if let Some(failure) = self.failure() {
             return Poll::Ready(Err(failure.into()));
         }
@@ -156,6 +160,9 @@ impl State {
     pub(super) fn poll_flush(&mut self) -> Poll<io::Result<()>> {
         self.machine.push();
         self.drive();
+        if !self.machine.has_arrived() {
+            self.watch_sends();
+        }
         if self.machine.has_arrived() {
             return Poll::Ready(Ok(()));
         }
@@ -171,6 +178,7 @@ impl State {
     pub(super) fn poll_end(&mut self) -> Poll<io::Result<()>> {
         self.machine.want_fin();
         self.drive();
+        self.watch_sends();
         let failure = self.failure();
         match (failure, self.machine.is_seen()) {
             (Some(Failure::Peer(StreamError::Reset)), Some(true))
@@ -311,6 +319,14 @@ impl State {
             }
         }
         any
+    }
+
+    /// Before a task sleeps until something was sent: the oldest send has the waker. What
+    /// [`send_all`](Self::send_all) sent when nothing was in flight has none yet, or is done by now.
+    fn watch_sends(&mut self) {
+        while self.take_sent() {
+            self.send_all();
+        }
     }
 
     /// Sends whatever may be sent.

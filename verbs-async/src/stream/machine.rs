@@ -184,11 +184,8 @@ impl<B: Block> Machine<B> {
 
     /// Lets `fill` write into the room that there is; how much it wrote. `None` if there is none.
     pub(super) fn write(&mut self, fill: impl FnOnce(&mut [u8]) -> usize) -> Option<usize> {
-        let max_len = self.protocol.max_len().unwrap_or(usize::MAX);
-        let room_in = |last: &Unsent<B>| {
-            let len = last.end - last.start;
-            (max_len.saturating_sub(len)).min(last.block.capacity() - last.end)
-        };
+        let max_len = self.max_len();
+        let room_in = |last: &Unsent<B>| room_in(last, max_len);
         if self.unsent.back().is_none_or(|last| room_in(last) == 0) {
             let block = self.free.pop()?;
             let (start, end) = (0, 0);
@@ -204,6 +201,16 @@ impl<B: Block> Machine<B> {
             self.free.push(last.block);
         }
         Some(filled)
+    }
+
+    /// Whether there is room to write into.
+    pub(super) fn has_room(&self) -> bool {
+        let last = self.unsent.back();
+        last.is_some_and(|last| room_in(last, self.max_len()) > 0) || !self.free.is_empty()
+    }
+
+    fn max_len(&self) -> usize {
+        self.protocol.max_len().unwrap_or(usize::MAX)
     }
 
     /// All that is written is to be sent as soon as there are credits.
@@ -345,7 +352,8 @@ impl<B: Block> Machine<B> {
 
     /// Whether something has to be sent that waits for a send in flight.
     pub(super) fn waits_for_sends(&self) -> bool {
-        let has_data = !self.unsent.is_empty() && self.protocol.may_send_data();
+        // The rest of a block that is sent in pieces waits for the piece before it.
+        let has_data = (!self.unsent.is_empty() || self.is_split) && self.protocol.may_send_data();
         let has_end = self.fin_wanted && !self.protocol.fin_was_sent();
         self.is_dropped || has_data || has_end || self.sends >= self.max_sends
     }
@@ -382,3 +390,9 @@ impl<B: Block> Segment<B> {
 
 /// A write is sent at once if fewer DATA messages are in flight; else it is joined with the next.
 const LONE_SENDS: usize = 4;
+
+/// The room for more in a block that is written to.
+fn room_in<B: Block>(last: &Unsent<B>, max_len: usize) -> usize {
+    let len = last.end - last.start;
+    (max_len.saturating_sub(len)).min(last.block.capacity() - last.end)
+}
