@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use verbs_channel::verbs_core::verbs_sys::IBV_WC_REM_ACCESS_ERR;
 use verbs_channel::{
-    ChannelGroup, ChannelId, Closing, DownReason, Error, Queue, Refusal, Ticket, TransportError,
+    Channel, ChannelGroup, ChannelId, Closing, DownReason, Error, Queue, Refusal, Ticket,
+    TransportError,
 };
 
 use crate::card::{called, ends, forget_the_past, pd, posted, refuse, succeeds};
@@ -296,23 +297,22 @@ fn a_queue_pair_that_is_stuck_elsewhere_is_stuck() {
 #[test]
 fn a_place_is_not_given_away_while_its_queue_pair_is_being_destroyed() {
     let pd = pd();
-    let mut group = group(&pd, 1);
-    let id = group.channels().next().unwrap();
-    for _ in 0..3 {
-        let id = group.channels().next().unwrap_or(id);
+    let mut group = Channel::builder(&pd).group(3).unwrap();
+    let join = |group: &mut ChannelGroup| {
+        let member = group.prepare().unwrap();
+        let endpoint = member.endpoint();
+        group.join(member.handshake(&endpoint).unwrap()).unwrap()
+    };
+    join(&mut group);
+    for _ in 0..5 {
+        let id = group.channels().next().unwrap();
         let first = group.start_close(id, DownReason::Closed).unwrap();
         // Closed twice at once, as a fatal event and a drop do it.
         let second = group.start_close(id, DownReason::Closed).unwrap();
         group.finish_close(second.destroy(), true).unwrap();
-        let member = group.prepare().unwrap();
-        let endpoint = member.endpoint();
-        let member = member.handshake(&endpoint).unwrap();
-        assert!(group.join(member).is_err(), "its queue pair is there still");
+        let next = join(&mut group);
+        assert_ne!(next.index(), id.index(), "its queue pair is there still");
         group.finish_close(first.destroy(), true).unwrap();
-        assert_eq!(group.len(), 0);
-        let member = group.prepare().unwrap();
-        let endpoint = member.endpoint();
-        group.join(member.handshake(&endpoint).unwrap()).unwrap();
         assert_eq!((group.len(), group.channels().count()), (1, 1));
     }
 }
