@@ -1,8 +1,10 @@
 //! The async loops, for `cargo xtask bench` to count instructions in: the work of their twins in
 //! `verbs-core`'s benches, on a stand-in for libibverbs that completes every request at once.
 //!
-//! `operations OPERATION COUNT` runs one of them. So each operation is done when it is first polled:
-//! what is counted is what async costs, not what a runtime does.
+//! `operations OPERATION COUNT` runs one of them, half of it in one function, and half in another with
+//! another error type: what is inlined only as long as it has a single caller is not counted as cheap.
+//! Each operation is done when it is first polled: what is counted is what async costs, not what a
+//! runtime does.
 #![expect(clippy::print_stderr, reason = "a program: it says why it failed")]
 
 use std::error::Error;
@@ -38,51 +40,74 @@ fn main() -> Result<(), Box<dyn Error>> {
     for _ in 0..BATCH {
         buffers.push(OwnedBuffer::from(pd.reg_mr(vec![0; MESSAGE])?));
     }
-    let count = count.parse()?;
+    let count: u64 = count.parse()?;
+    let half = count / 2;
+    /// Runs a loop with each of two error types.
+    macro_rules! both {
+        ($operation:ident($things:expr)) => {{
+            $operation::<verbs_async::Error>(&channel, $things, half)?;
+            $operation::<Box<dyn Error>>(&channel, $things, half)?;
+        }};
+    }
     match operation.as_str() {
-        "async_send1" => send1(&channel, buffers, count),
-        "async_sep16" => sep16(&channel, buffers, count),
-        "async_batch16" => batch16(&channel, buffers, count),
+        "async_send1" => both!(send1(&mut buffers)),
+        "async_sep16" => both!(sep16(&mut buffers)),
+        "async_batch16" => {
+            let works = buffers.into_iter().map(Outgoing::send);
+            let mut works: Vec<OwnedWork> = works.map(Into::into).collect();
+            both!(batch16(&mut works));
+        }
         other => fail(&format!("there is no operation `{other}`")),
     }
     Ok(())
 }
 
 #[inline(never)]
-fn send1(channel: &AsyncChannel, buffers: Vec<OwnedBuffer>, count: u64) {
-    let mut buffers = buffers.into_iter();
-    let Some(mut buffer) = buffers.next() else {
-        return;
-    };
+fn send1<E: From<verbs_async::Error>>(
+    channel: &AsyncChannel,
+    buffers: &mut Vec<OwnedBuffer>,
+    count: u64,
+) -> Result<(), E> {
+    let mut buffer = buffers.pop().unwrap_or_default();
     for _ in 0..count {
         let (sent, back) = at_once(&mut channel.send(buffer));
-        check(sent);
+        sent?;
         buffer = back;
     }
+    buffers.push(buffer);
+    Ok(())
 }
 
 #[inline(never)]
-fn sep16(channel: &AsyncChannel, mut buffers: Vec<OwnedBuffer>, count: u64) {
+fn sep16<E: From<verbs_async::Error>>(
+    channel: &AsyncChannel,
+    buffers: &mut Vec<OwnedBuffer>,
+    count: u64,
+) -> Result<(), E> {
     let mut operations = Vec::with_capacity(BATCH);
     for _ in 0..count {
         operations.extend(buffers.drain(..).map(|buffer| channel.send(buffer)));
         for mut operation in operations.drain(..) {
             let (sent, back) = at_once(&mut operation);
-            check(sent);
+            sent?;
             buffers.push(back);
         }
     }
+    Ok(())
 }
 
 #[inline(never)]
-fn batch16(channel: &AsyncChannel, buffers: Vec<OwnedBuffer>, count: u64) {
-    let works = buffers.into_iter().map(Outgoing::send);
-    let mut works: Vec<OwnedWork> = works.map(Into::into).collect();
+fn batch16<E: From<verbs_async::Error>>(
+    channel: &AsyncChannel,
+    works: &mut Vec<OwnedWork>,
+    count: u64,
+) -> Result<(), E> {
     for _ in 0..count {
-        let (sent, back) = at_once(&mut channel.batch(works));
-        check(sent);
-        works = back;
+        let (sent, back) = at_once(&mut channel.batch(std::mem::take(works)));
+        sent?;
+        *works = back;
     }
+    Ok(())
 }
 
 /// The outcome of an operation that is done when it is polled, or after others had a turn.
@@ -113,12 +138,6 @@ impl CqNotifier for Never {
     fn poll_readable(&self, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Pending
     }
-}
-
-/// The value, or the end of the program.
-#[inline(always)]
-fn check<T, E: Display>(result: Result<T, E>) -> T {
-    result.unwrap_or_else(|error| fail(&error))
 }
 
 #[cold]

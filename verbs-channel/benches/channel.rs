@@ -1,7 +1,9 @@
 //! The channel's loops, for `cargo xtask bench` to count instructions in: the work of their twins in
 //! `verbs-core`'s benches, on a stand-in for libibverbs that completes every request at once.
 //!
-//! `channel OPERATION COUNT` runs one of them.
+//! `channel OPERATION COUNT` runs one of them. Half of it runs in one function, and half in another
+//! with another error type: what is inlined only as long as it has a single caller is not counted
+//! as cheap.
 #![expect(clippy::print_stderr, reason = "a program: it says why it failed")]
 
 use std::error::Error;
@@ -11,7 +13,7 @@ use std::process;
 use verbs_channel::verbs_core::{Context, GatherElement, MemoryRegion, ProtectionDomain};
 use verbs_channel::{
     BufferPool, Channel, ChannelGroup, ChannelId, Outgoing, OwnedBuffer, OwnedWork, PoolBuffer,
-    ScopeError,
+    Refusal, ScopeError, TransportError,
 };
 
 const MESSAGE: usize = 64;
@@ -28,110 +30,190 @@ fn main() -> Result<(), Box<dyn Error>> {
     let region = pd.reg_mr(vec![0; BATCH * MESSAGE])?;
     let mut channel = Channel::loopback(&pd)?.0;
     let pool = BufferPool::new(&pd, MESSAGE, BATCH)?;
-    let count = count.parse()?;
+    let count: u64 = count.parse()?;
+    let half = count / 2;
+    /// Runs a loop with each of two error types.
+    macro_rules! both {
+        ($operation:ident($($argument:expr),*)) => {{
+            $operation::<verbs_channel::Error>($($argument),*)?;
+            $operation::<Box<dyn Error>>($($argument),*)?;
+        }};
+    }
     match operation.as_str() {
-        "channel_send1" => send1(&mut channel, &region, count),
-        "channel_scope16" => scope16(&mut channel, &region, count),
-        "channel_batch16" => batch16(&mut channel, &region, count),
-        "channel_owned1" => owned1(&mut channel, pool.take(), count),
+        "channel_send1" => both!(send1(&mut channel, &region, half)),
+        "channel_scope16" => both!(scope16(&mut channel, &region, half)),
+        "channel_handles16" => both!(handles16(&mut channel, &region, half)),
+        "channel_batch16" => both!(batch16(&mut channel, &region, half)),
+        "channel_owned1" => both!(owned1(&mut channel, pool.take(), half)),
+        "channel_pooled1" => both!(pooled1(&mut channel, &pool, half)),
         "channel_owned16" => {
-            let blocks = std::iter::from_fn(|| pool.take()).map(Outgoing::send);
-            owned16(&mut channel, blocks.map(OwnedWork::from).collect(), count);
+            let mut works = std::iter::from_fn(|| pool.take())
+                .map(|block| OwnedWork::from(Outgoing::send(block)))
+                .collect();
+            both!(owned16(&mut channel, &mut works, half));
         }
-        "group1" => group_of(1, &pd, pool.take(), count),
-        "group4096" => group_of(4096, &pd, pool.take(), count),
+        "group1" => both!(group_sends(&mut group_of(1, &pd)?, pool.take(), half)),
+        "group4096" => both!(group_sends(&mut group_of(4096, &pd)?, pool.take(), half)),
         other => fail(&format!("there is no operation `{other}`")),
     }
     Ok(())
 }
 
 /// The messages of a batch, one after the other in the region.
-fn messages(region: &MemoryRegion<Vec<u8>>) -> [GatherElement<'_>; BATCH] {
-    let mut messages = [check(region.gather_element(..MESSAGE)); BATCH];
+fn messages(region: &MemoryRegion<Vec<u8>>) -> verbs_channel::Result<[GatherElement<'_>; BATCH]> {
+    let mut messages = [region.gather_element(..MESSAGE)?; BATCH];
     for (index, message) in messages.iter_mut().enumerate() {
         let start = index * MESSAGE;
-        *message = check(region.gather_element(start..start + MESSAGE));
+        *message = region.gather_element(start..start + MESSAGE)?;
     }
-    messages
+    Ok(messages)
+}
+
+/// What a loop's errors become.
+trait Failure: From<verbs_channel::Error> + From<Refusal> + From<TransportError> {}
+
+impl<E: From<verbs_channel::Error> + From<Refusal> + From<TransportError>> Failure for E {}
+
+#[inline(never)]
+fn send1<E: Failure>(
+    channel: &mut Channel,
+    region: &MemoryRegion<Vec<u8>>,
+    count: u64,
+) -> Result<(), E> {
+    let [message, ..] = messages(region)?;
+    for _ in 0..count {
+        channel.send(message)?;
+    }
+    Ok(())
 }
 
 #[inline(never)]
-fn send1(channel: &mut Channel, region: &MemoryRegion<Vec<u8>>, count: u64) {
-    let message = check(region.gather_element(..MESSAGE));
+fn scope16<E: Failure>(
+    channel: &mut Channel,
+    region: &MemoryRegion<Vec<u8>>,
+    count: u64,
+) -> Result<(), E> {
+    let messages = messages(region)?;
     for _ in 0..count {
-        check(channel.send(message));
-    }
-}
-
-#[inline(never)]
-fn scope16(channel: &mut Channel, region: &MemoryRegion<Vec<u8>>, count: u64) {
-    let messages = messages(region);
-    for _ in 0..count {
-        let sent: Result<(), ScopeError<verbs_channel::Error>> = channel.scope(|scope| {
+        let sent: Result<(), ScopeError<E>> = channel.scope(|scope| {
             for &message in &messages {
                 let _left_to_the_scope = scope.post_send(message)?;
             }
             Ok(())
         });
-        check(sent);
+        sent.map_err(ScopeError::flatten)?;
     }
+    Ok(())
 }
 
 #[inline(never)]
-fn batch16(channel: &mut Channel, region: &MemoryRegion<Vec<u8>>, count: u64) {
-    let messages = messages(region);
+fn handles16<E: Failure>(
+    channel: &mut Channel,
+    region: &MemoryRegion<Vec<u8>>,
+    count: u64,
+) -> Result<(), E> {
+    let messages = messages(region)?;
     for _ in 0..count {
-        check(channel.run_batch(messages.map(Outgoing::send)));
+        let sent: Result<(), ScopeError<E>> = channel.scope(|scope| {
+            let mut handles = [const { None }; BATCH];
+            for (handle, &message) in handles.iter_mut().zip(&messages) {
+                *handle = Some(scope.post_send(message)?);
+            }
+            for handle in handles.iter_mut().flatten() {
+                while handle.poll().transpose()?.is_none() {}
+            }
+            Ok(())
+        });
+        sent.map_err(ScopeError::flatten)?;
     }
+    Ok(())
 }
 
 #[inline(never)]
-fn owned1(channel: &mut Channel, block: Option<PoolBuffer>, count: u64) {
+fn batch16<E: Failure>(
+    channel: &mut Channel,
+    region: &MemoryRegion<Vec<u8>>,
+    count: u64,
+) -> Result<(), E> {
+    let messages = messages(region)?;
+    for _ in 0..count {
+        channel.run_batch(messages.map(Outgoing::send))?;
+    }
+    Ok(())
+}
+
+#[inline(never)]
+fn owned1<E: Failure>(
+    channel: &mut Channel,
+    block: Option<PoolBuffer>,
+    count: u64,
+) -> Result<(), E> {
     let mut buffer = block.map(OwnedBuffer::from);
     for _ in 0..count {
         let given = buffer.take().unwrap_or_default();
-        let ticket = check(channel.start_send(given));
-        let ended = check(channel.wait(ticket, None));
+        let ticket = channel.start_send(given).map_err(|sent| sent.refusal())?;
+        let ended = channel.wait(ticket, None)?;
         buffer = ended.and_then(|ended| ended.buffer);
     }
+    Ok(())
 }
 
 #[inline(never)]
-fn owned16(channel: &mut Channel, mut works: Vec<OwnedWork>, count: u64) {
+fn pooled1<E: Failure>(channel: &mut Channel, pool: &BufferPool, count: u64) -> Result<(), E> {
     for _ in 0..count {
-        let ticket = check(channel.start_batch(works));
-        works = check(channel.wait(ticket, None)).map_or_else(Vec::new, |ended| ended.batch);
+        let Some(block) = pool.take() else { break };
+        let ticket = channel.start_send(block).map_err(|sent| sent.refusal())?;
+        if let Some(ended) = channel.wait(ticket, None)? {
+            ended.result?;
+        }
     }
+    Ok(())
 }
 
-/// One send after the other, each on the next channel of as many that share a queue.
-fn group_of(channels: u32, pd: &ProtectionDomain, block: Option<PoolBuffer>, count: u64) {
+#[inline(never)]
+fn owned16<E: Failure>(
+    channel: &mut Channel,
+    works: &mut Vec<OwnedWork>,
+    count: u64,
+) -> Result<(), E> {
+    for _ in 0..count {
+        let given = std::mem::take(works);
+        let ticket = channel.start_batch(given).map_err(|sent| sent.refusal())?;
+        *works = channel
+            .wait(ticket, None)?
+            .map_or_else(Vec::new, |ended| ended.batch);
+    }
+    Ok(())
+}
+
+/// A group of as many channels that share a queue.
+fn group_of(channels: u32, pd: &ProtectionDomain) -> Result<ChannelGroup, Box<dyn Error>> {
     let builder = Channel::builder(pd).max_send_wr(4).max_recv_wr(4);
-    let mut group = check(builder.group(channels));
+    let mut group = builder.group(channels)?;
     for _ in 0..channels {
-        let member = check(group.prepare());
+        let member = group.prepare()?;
         let itself = member.endpoint();
-        check(group.join(check(member.handshake(&itself))));
+        group.join(member.handshake(&itself)?)?;
     }
-    group_sends(&mut group, block.map(OwnedBuffer::from), count);
+    Ok(group)
 }
 
+/// One send after the other, each on the next channel.
 #[inline(never)]
-fn group_sends(group: &mut ChannelGroup, mut buffer: Option<OwnedBuffer>, count: u64) {
+fn group_sends<E: Failure>(
+    group: &mut ChannelGroup,
+    block: Option<PoolBuffer>,
+    count: u64,
+) -> Result<(), E> {
+    let mut buffer = block.map(OwnedBuffer::from);
     let channels: Vec<ChannelId> = group.channels().collect();
-    let mut channels = channels.iter().cycle();
-    for _ in 0..count {
-        let Some(&at) = channels.next() else { return };
+    for &at in channels.iter().cycle().take(usize::try_from(count).unwrap_or(usize::MAX)) {
         let given = buffer.take().unwrap_or_default();
-        let _found_below = check(check(group.channel(at)).start_send(given));
+        let sent = group.channel(at)?.start_send(given);
+        let _found_below = sent.map_err(|sent| sent.refusal())?;
         buffer = group.next_completed().and_then(|ended| ended.buffer);
     }
-}
-
-/// The value, or the end of the program.
-#[inline(always)]
-fn check<T, E: Display>(result: Result<T, E>) -> T {
-    result.unwrap_or_else(|error| fail(&error))
+    Ok(())
 }
 
 #[cold]

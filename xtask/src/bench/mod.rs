@@ -67,7 +67,7 @@ impl Ours {
 }
 
 /// All of them, in the order of the table.
-const OPERATIONS: [Operation; 17] = [
+const OPERATIONS: [Operation; 19] = [
     Operation {
         name: "send1",
         what: "post a send, poll its completion",
@@ -132,6 +132,13 @@ const OPERATIONS: [Operation; 17] = [
         budget: Budget::Most(1300.0),
     },
     Operation {
+        name: "channel_handles16",
+        what: "channel: the same, each polled by its handle",
+        c: "sep16",
+        ours: Ours::Channel,
+        budget: Budget::Most(2000.0),
+    },
+    Operation {
         name: "channel_batch16",
         what: "channel: a batch of 16 sends",
         c: "batch16",
@@ -144,6 +151,13 @@ const OPERATIONS: [Operation; 17] = [
         c: "send1",
         ours: Ours::Channel,
         budget: Budget::None,
+    },
+    Operation {
+        name: "channel_pooled1",
+        what: "channel: a block from the pool, dropped back",
+        c: "send1",
+        ours: Ours::Channel,
+        budget: Budget::Most(280.0),
     },
     Operation {
         name: "channel_owned16",
