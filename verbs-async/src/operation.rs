@@ -4,7 +4,7 @@ use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use verbs_channel::verbs_core::WorkSuccess;
 use verbs_channel::{OwnedBuffer, OwnedWork, Ticket};
@@ -89,14 +89,30 @@ impl Begun {
         }
         let at = self.at.as_ref();
         let at = at.expect("an operation that is done is not polled again");
-        let outcome = self.shared.driver.poll(at, cx);
-        if outcome.is_ready() {
+        if let Some(taken) = self.shared.driver.take::<E>(at) {
             self.at = None;
             if IS_COUNTED {
                 coop::spend();
             }
+            return Poll::Ready(taken.into());
         }
-        outcome
+        self.poll_slowly::<IS_COUNTED, E>(cx)
+    }
+
+    #[inline(never)]
+    fn poll_slowly<const IS_COUNTED: bool, E: End<Channels>>(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<E> {
+        let Some(at) = &self.at else {
+            return Poll::Pending;
+        };
+        let outcome = ready!(self.shared.driver.wait(at, cx));
+        self.at = None;
+        if IS_COUNTED {
+            coop::spend();
+        }
+        Poll::Ready(outcome.into())
     }
 }
 

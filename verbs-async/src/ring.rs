@@ -47,10 +47,7 @@ enum Failure {
 impl Channels {
     #[inline(always)]
     fn start(&mut self, at: ChannelId, work: &mut OwnedWork) -> Result<Ticket, Refusal> {
-        match self.group.channel(at) {
-            Ok(mut channel) => channel.start_from(work),
-            Err(_gone) => Err(GONE),
-        }
+        self.group.start_from(at, work)
     }
 
     fn start_batch(
@@ -266,25 +263,42 @@ impl From<Completed> for Outcome {
         Self {
             result: completed.result.map_err(Failure::Transport),
             buffer: completed.buffer.unwrap_or_default(),
-            batch: completed.batch,
+            batch: completed.batch.unwrap_or_default(),
         }
+    }
+}
+
+/// An operation that has succeeded.
+pub(crate) struct Succeeded {
+    success: WorkSuccess,
+    buffer: OwnedBuffer,
+}
+
+impl From<Succeeded> for (Result<WorkSuccess>, OwnedBuffer) {
+    #[inline(always)]
+    fn from(Succeeded { success, buffer }: Succeeded) -> Self {
+        (Ok(success), buffer)
     }
 }
 
 /// How an operation ends.
 impl End<Channels> for (Result<WorkSuccess>, OwnedBuffer) {
+    type Taken = Succeeded;
+
     #[inline(always)]
-    fn poll(ring: &mut Channels, ticket: Ticket) -> Option<Self> {
-        let (success, buffer) = ring.group.poll_success(ticket)?;
-        Some((Ok(*success), buffer))
+    fn poll(ring: &mut Channels, ticket: Ticket) -> Option<Succeeded> {
+        let (&success, buffer) = ring.group.poll_success(ticket)?;
+        Some(Succeeded { success, buffer })
     }
 }
 
 /// How a batch ends.
 impl End<Channels> for (Result<()>, Vec<OwnedWork>) {
-    fn poll(ring: &mut Channels, ticket: Ticket) -> Option<Self> {
+    type Taken = Outcome;
+
+    fn poll(ring: &mut Channels, ticket: Ticket) -> Option<Outcome> {
         let completed = ring.group.poll(ticket).ok()??;
-        Some(Outcome::from(completed).into())
+        Some(Outcome::from(completed))
     }
 }
 

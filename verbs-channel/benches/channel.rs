@@ -181,7 +181,8 @@ fn owned16<E: Failure>(
         let ticket = channel.start_batch(given).map_err(|sent| sent.refusal())?;
         *works = channel
             .wait(ticket, None)?
-            .map_or_else(Vec::new, |ended| ended.batch);
+            .and_then(|ended| ended.batch)
+            .unwrap_or_default();
     }
     Ok(())
 }
@@ -207,7 +208,11 @@ fn group_sends<E: Failure>(
 ) -> Result<(), E> {
     let mut buffer = block.map(OwnedBuffer::from);
     let channels: Vec<ChannelId> = group.channels().collect();
-    for &at in channels.iter().cycle().take(usize::try_from(count).unwrap_or(usize::MAX)) {
+    for &at in channels
+        .iter()
+        .cycle()
+        .take(usize::try_from(count).unwrap_or(usize::MAX))
+    {
         let given = buffer.take().unwrap_or_default();
         let sent = group.channel(at)?.start_send(given);
         let _found_below = sent.map_err(|sent| sent.refusal())?;

@@ -8,9 +8,9 @@ use verbs_core::{ScatterElement, WorkRequest};
 
 use crate::engine::{Engine, GONE};
 use crate::error::{Refusal, Rejected};
-use crate::gate::Limits;
+use crate::gate::{Limits, Needs};
 use crate::owned::{Kept, OwnedWork, Said, Ticket};
-use crate::slots::{Claim, Keeper};
+use crate::slots::{BufferOwner, Reservation};
 use crate::work::sealed::Sealed as _;
 use crate::work::{Incoming, Outgoing};
 
@@ -60,22 +60,24 @@ impl Engine {
         elements: &'a mut [MaybeUninit<ScatterElement<'a>>],
         requests: &mut [MaybeUninit<WorkRequest<'a>>],
     ) -> Result<Ticket, Refusal> {
-        let claim = Claim::send(at).times(works.len())?.kept_by(Keeper::Slot);
+        let reservation = Reservation::send(at)
+            .times(works.len())?
+            .owned_by(BufferOwner::Slot);
         let Some(member) = self.members.get_mut(at as usize) else {
             return Err(GONE);
         };
-        let (channel, limits) = (member.id, member.limits);
-        let Some((qp, id)) = member.take(&mut self.slots, claim) else {
-            return Err(self.why_not(claim));
+        let channel = member.id;
+        let Some((qp, limits, id)) = member.take(&mut self.slots, reservation) else {
+            return Err(self.why_not(reservation));
         };
         let mut places = works.iter_mut().zip(elements).zip(requests.iter_mut());
         let last = places.next_back();
         // The last is apart, so that what all others have in common is looked at once.
-        let built = build(places, &limits, id.member_wr_id(), false)
-            .and_then(|others| Ok(others + build(last.into_iter(), &limits, id.wr_id(), true)?));
+        let built = build(places, limits, id.member_wr_id(), false)
+            .and_then(|others| Ok(others + build(last.into_iter(), limits, id.wr_id(), true)?));
         let built = match built {
             Ok(built) => requests.get_mut(..built).unwrap_or_default(),
-            Err(refusal) => return Err(self.refused(claim, id, refusal)),
+            Err(refusal) => return Err(self.refused(reservation, id, refusal)),
         };
         let requests = ptr::from_mut(built) as *mut [WorkRequest<'_>];
         // SAFETY: as many were written to, from the first on.
@@ -84,7 +86,7 @@ impl Engine {
         // if the queue pair cannot be destroyed; moving a buffer does not move its bytes.
         match unsafe { qp.post(requests) } {
             Ok(()) => Ok(Ticket { channel, id }),
-            Err(error) => Err(self.refused(claim, id, Refusal::Post(error))),
+            Err(error) => Err(self.refused(reservation, id, Refusal::Post(error))),
         }
     }
 }
@@ -113,15 +115,15 @@ where
         };
         match work.said {
             Said::Outgoing(said) => {
-                if !Outgoing::passes(element, said, limits) {
-                    Outgoing::check(element, said, limits)?;
-                }
+                let mut needs = Needs::default();
+                Outgoing::add_needs(element, said, &mut needs);
+                limits.check(&needs)?;
                 Outgoing::request(element, said, wr_id, signaled, place)?;
             }
             Said::Incoming(said) => {
-                if !Incoming::passes(element, said, limits) {
-                    Incoming::check(element, said, limits)?;
-                }
+                let mut needs = Needs::default();
+                Incoming::add_needs(element, said, &mut needs);
+                limits.check(&needs)?;
                 Incoming::request(element, said, wr_id, signaled, place)?;
             }
             Said::Receive => return Err(Refusal::ReceiveInBatch),

@@ -8,11 +8,33 @@ use verbs_core::WorkSuccess;
 use crate::engine::Engine;
 use crate::error::{DownReason, Error, Result, TransportError};
 use crate::list::ScatterList;
-use crate::slots::{Claim, Id};
-use crate::teardown::unwinding_aborts;
+use crate::slots::{Id, Reservation};
+use crate::teardown::AbortOnUnwind;
 use crate::work::Work;
 
 impl Engine {
+    /// Posts a request and waits for it. What it tells is the [last success](Self::last_success) if
+    /// this returns `Ok(None)`.
+    #[inline(always)]
+    fn run_to_end<W: Work>(
+        &mut self,
+        at: u32,
+        work: W,
+        timeout: Option<Duration>,
+    ) -> Result<Option<WorkSuccess>> {
+        let (mut list, said) = work.into_parts();
+        let guard = AbortOnUnwind;
+        // SAFETY: `list` and what it borrows live until this returns, and `finish` returns only when
+        // the device is done with it; if this panics, the process ends.
+        let posted = unsafe { self.post::<W>(Reservation::send(at), &mut list, said) };
+        let ended = match posted {
+            Ok(posted) => self.finish(Reservation::send(at), posted.id, timeout),
+            Err(refusal) => Err(refusal.into()),
+        };
+        guard.defuse();
+        ended
+    }
+
     #[inline(always)]
     pub(crate) fn run<W: Work>(
         &mut self,
@@ -20,51 +42,73 @@ impl Engine {
         work: W,
         timeout: Option<Duration>,
     ) -> Result<WorkSuccess> {
-        let (mut list, said) = work.into_parts();
-        unwinding_aborts(|| {
-            // SAFETY: `list` and what it borrows live until this returns, and `finish` returns only when
-            // the card is done with it.
-            let posted = unsafe { self.post::<W>(Claim::send(at), &mut list, said) }?;
-            self.finish(Claim::send(at), posted.id, timeout)
-        })
+        let ended = self.run_to_end(at, work, timeout)?;
+        self.success(ended)
     }
 
+    /// [`run`](Self::run) without a copy of what the success tells.
+    #[inline(always)]
+    pub(crate) fn run_blocking<W: Work>(
+        &mut self,
+        at: u32,
+        work: W,
+        timeout: Option<Duration>,
+    ) -> Result<()> {
+        self.run_to_end(at, work, timeout).map(drop)
+    }
+
+    #[inline(always)]
     pub(crate) fn run_batch<W: Work, const N: usize>(
         &mut self,
         at: u32,
         mut works: [W; N],
         timeout: Option<Duration>,
     ) -> Result<()> {
-        let claim = Claim::send(at).times(N)?;
-        unwinding_aborts(|| {
-            // SAFETY: as for `run`.
-            let posted = unsafe { self.post_batch::<W, N>(claim, &mut works) }?;
-            self.finish(claim, posted.id, timeout).map(drop)
-        })
+        let reservation = Reservation::send(at).times(N)?;
+        let guard = AbortOnUnwind;
+        // SAFETY: as for `run_to_end`.
+        let posted = unsafe { self.post_batch::<W, N>(reservation, &mut works) };
+        let ended = match posted {
+            Ok(posted) => self.finish(reservation, posted.id, timeout).map(drop),
+            Err(refusal) => Err(refusal.into()),
+        };
+        guard.defuse();
+        ended
     }
 
+    #[inline(always)]
     pub(crate) fn run_receive<L: ScatterList>(
         &mut self,
         at: u32,
         mut list: L,
         timeout: Option<Duration>,
     ) -> Result<WorkSuccess> {
-        unwinding_aborts(|| {
-            // SAFETY: as for `run`.
-            let posted = unsafe { self.post_receive(Claim::receive(at), &mut list) }?;
-            self.finish(Claim::receive(at), posted.id, timeout)
-        })
+        let guard = AbortOnUnwind;
+        // SAFETY: as for `run_to_end`.
+        let posted = unsafe { self.post_receive(Reservation::receive(at), &mut list) };
+        let ended = match posted {
+            Ok(posted) => self.finish(Reservation::receive(at), posted.id, timeout),
+            Err(refusal) => Err(refusal.into()),
+        };
+        guard.defuse();
+        self.success(ended?)
     }
 
     /// Waits for an operation on borrowed buffers, and aborts it if its time is up: `timeout`, or
-    /// the channel's own.
+    /// the channel's own. `None` is the [last success](Self::last_success).
     #[inline(always)]
-    fn finish(&mut self, claim: Claim, id: Id, timeout: Option<Duration>) -> Result<WorkSuccess> {
+    fn finish(
+        &mut self,
+        reservation: Reservation,
+        id: Id,
+        timeout: Option<Duration>,
+    ) -> Result<Option<WorkSuccess>> {
         // Most are done by now, or after a poll or two.
-        match self.poll_for(claim, id) {
-            Some(success) => Ok(success),
-            None => self.finish_slowly(claim.member, id, timeout),
+        if self.poll_for(reservation, id) {
+            return Ok(None);
         }
+        self.finish_slowly(reservation.member, id, timeout)
+            .map(Some)
     }
 
     #[inline(never)]
@@ -77,5 +121,16 @@ impl Engine {
             Some(Err(error)) => Err(Error::Transport(error)),
             None => Err(Error::Transport(TransportError::CLOSED)),
         }
+    }
+
+    #[inline(always)]
+    fn success(&self, ended: Option<WorkSuccess>) -> Result<WorkSuccess> {
+        let success = match &ended {
+            Some(success) => Some(success),
+            None => self.last_success(),
+        };
+        success
+            .copied()
+            .ok_or(Error::Transport(TransportError::CLOSED))
     }
 }

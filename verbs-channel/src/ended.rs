@@ -19,25 +19,66 @@ impl Engine {
     /// [`poll_ticket`](Self::poll_ticket) for a ticket of this member.
     #[inline(always)]
     pub(crate) fn poll_ticket_of(&mut self, at: u32, ticket: Ticket) -> Result<Option<Completed>> {
-        let member = self.members.get(at as usize);
-        if member.is_none_or(|member| member.id != ticket.channel) {
-            return Err(Error::StaleTicket);
+        match self.poll_in_flight(at, ticket) {
+            Some(completed) => Ok(Some(completed)),
+            None => self.poll_slowly(at, ticket),
         }
-        match self.slots.is_done(ticket.id) {
-            Some(false) => {}
-            Some(true) => return Ok(self.take(ticket)),
-            None => return Err(Error::StaleTicket),
+    }
+
+    /// The result of an operation of this member, waited for; `None` if `timeout` passes first.
+    #[inline(always)]
+    pub(crate) fn wait_ticket_of(
+        &mut self,
+        at: u32,
+        ticket: Ticket,
+        timeout: Option<Duration>,
+    ) -> Result<Option<Completed>> {
+        match self.poll_in_flight(at, ticket) {
+            Some(completed) => Ok(Some(completed)),
+            None => self.wait_slowly(at, ticket, timeout),
         }
-        if let Some(kept) = self.poll_for_kept(ticket.id, Option::take) {
-            let told = self.told().copied();
-            let result = told.ok_or(TransportError::CLOSED);
-            return Ok(Some(Completed::new(ticket, result, Some(kept))));
+    }
+
+    /// Polls once for an operation that is in flight: its result, if that is a success and
+    /// all there is.
+    #[inline(always)]
+    fn poll_in_flight(&mut self, at: u32, ticket: Ticket) -> Option<Completed> {
+        let member = self.members.get(at as usize)?;
+        if member.id != ticket.channel || !self.slots.is_in_flight(ticket.id) {
+            return None;
         }
-        if self.slots.is_done(ticket.id) != Some(true) {
+        let kept = self.poll_for_owned(at, ticket.id, Option::take)?;
+        let success = self.last_success()?;
+        Some(Completed::new(ticket, Ok(*success), Some(kept)))
+    }
+
+    /// The result of an operation, if it is done; polls once if it is not.
+    #[inline(never)]
+    fn poll_slowly(&mut self, at: u32, ticket: Ticket) -> Result<Option<Completed>> {
+        if !self.is_done_on(at, ticket)? && self.drive() == 0 {
             self.glance_at_peers();
+        }
+        Ok(self.take(ticket))
+    }
+
+    #[inline(never)]
+    fn wait_slowly(
+        &mut self,
+        at: u32,
+        ticket: Ticket,
+        timeout: Option<Duration>,
+    ) -> Result<Option<Completed>> {
+        if !self.is_done_on(at, ticket)? && !self.wait_for(ticket.id, timeout) {
             return Ok(None);
         }
         Ok(self.take(ticket))
+    }
+
+    fn is_done_on(&self, at: u32, ticket: Ticket) -> Result<bool> {
+        match self.members.get(at as usize) {
+            Some(member) if member.id == ticket.channel => self.is_done(ticket),
+            _ => Err(Error::StaleTicket),
+        }
     }
 
     /// The success of an operation on one buffer, if that is what it is; polls once if it is in
@@ -45,12 +86,12 @@ impl Engine {
     #[inline(always)]
     pub(crate) fn poll_success(&mut self, ticket: Ticket) -> Option<(&WorkSuccess, OwnedBuffer)> {
         let id = ticket.id;
-        self.place(ticket.channel)?;
-        if self.slots.in_flight(id).is_none() {
+        let at = self.place(ticket.channel)?;
+        if !self.slots.is_in_flight(id) {
             return self.take_success(ticket);
         }
-        match self.poll_for_kept(id, Kept::take_buffer) {
-            Some(buffer) => Some((self.told()?, buffer)),
+        match self.poll_for_owned(at, id, Kept::take_buffer) {
+            Some(buffer) => Some((self.last_success()?, buffer)),
             None => self.take_later(ticket),
         }
     }
@@ -60,8 +101,8 @@ impl Engine {
         let id = ticket.id;
         let member = self.members.get_mut(ticket.channel.index())?;
         let buffer = Kept::take_buffer(self.slots.succeeded(id)?)?;
-        self.slots.free_done(&mut member.slots, id);
-        Some((self.slots.told(id)?, buffer))
+        self.slots.free_completed(&mut member.slots, id);
+        Some((self.slots.last_success(id)?, buffer))
     }
 
     // Apart, so that what was done before the poll has the short way for itself.
@@ -74,22 +115,6 @@ impl Engine {
     pub(crate) fn take_ticket(&mut self, ticket: Ticket) -> Result<Option<Completed>> {
         let is_done = self.is_done(ticket)?;
         Ok(is_done.then(|| self.take(ticket)).flatten())
-    }
-
-    /// The result of an operation of this member, waited for; `None` if `timeout` passes first.
-    pub(crate) fn wait_ticket_of(
-        &mut self,
-        at: u32,
-        ticket: Ticket,
-        timeout: Option<Duration>,
-    ) -> Result<Option<Completed>> {
-        if let Some(ended) = self.poll_ticket_of(at, ticket)? {
-            return Ok(Some(ended));
-        }
-        if !self.wait_for(ticket.id, timeout) {
-            return Ok(None);
-        }
-        Ok(self.take(ticket))
     }
 
     /// The result of the operation that has been done for longest, as [`seek`](Self::seek).
@@ -107,7 +132,7 @@ impl Engine {
     /// Which it is; its result stays, and nobody else is told of it.
     pub(crate) fn next_ticket(&mut self) -> Option<Ticket> {
         self.seek();
-        let (id, member) = self.slots.name_ready()?;
+        let (id, member) = self.slots.claim_ready()?;
         Some(self.ticket(member, id))
     }
 
@@ -163,9 +188,9 @@ impl Completed {
         kept: Option<Kept>,
     ) -> Self {
         let (buffer, batch) = match kept {
-            Some(Kept::Buffer(buffer)) => (Some(buffer), Vec::new()),
-            Some(Kept::Batch(works)) => (None, works),
-            None => (None, Vec::new()),
+            Some(Kept::Buffer(buffer)) => (Some(buffer), None),
+            Some(Kept::Batch(works)) => (None, Some(works)),
+            None => (None, None),
         };
         Self {
             ticket,

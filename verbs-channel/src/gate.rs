@@ -11,13 +11,47 @@ use crate::list::List;
 
 /// What a queue pair takes.
 #[derive(Clone, Copy, Debug)]
-#[expect(unnameable_types, reason = "is named in a sealed trait")]
-pub struct Limits {
+pub(crate) struct Limits {
     max_msg_sz: u32,
     max_inline_data: u32,
     max_send_sge: u32,
     max_recv_sge: u32,
     max_rd_atomic: u8,
+}
+
+/// What requests for the send queue need, of one or more of them.
+///
+/// Of more than one, numbers are the bitwise or of theirs: no less than the greatest, and cheaper. So
+/// requests that pass together pass; those that do not are to be checked one by one.
+#[derive(Clone, Copy, Debug, Default)]
+#[expect(unnameable_types, reason = "is named in a sealed trait")]
+pub struct Needs {
+    /// The length of the message, in bytes.
+    len: u64,
+    /// Elements that are not empty.
+    elements: usize,
+    is_inline: bool,
+    /// Others may write to the memory meanwhile.
+    is_shared: bool,
+    is_read: bool,
+}
+
+impl Needs {
+    /// Adds a send or a write.
+    #[inline(always)]
+    pub(crate) fn add_outgoing<L: List>(&mut self, list: &L, is_inline: bool) {
+        self.len |= list.total_len();
+        self.elements |= list.count();
+        self.is_inline |= is_inline;
+        self.is_shared |= L::IS_SHARED;
+    }
+
+    /// Adds a read or an atomic.
+    #[inline(always)]
+    pub(crate) fn add_incoming<L: List>(&mut self, list: &L) {
+        self.add_outgoing(list, false);
+        self.is_read = true;
+    }
 }
 
 impl Limits {
@@ -32,89 +66,72 @@ impl Limits {
         }
     }
 
-    /// Whether a send or a write passes.
+    /// Whether requests for the send queue pass that need this.
     #[inline(always)]
-    pub(crate) fn admits_outgoing<L: List>(&self, list: &mut L, is_inline: bool) -> bool {
-        let len = list.total_len();
+    pub(crate) fn admit(&self, needs: &Needs) -> bool {
+        let Needs {
+            len,
+            elements,
+            is_inline,
+            is_shared,
+            is_read,
+        } = *needs;
         let is_too_long = len > self.max_msg_sz.into();
-        let is_not_inline = is_inline && (L::IS_SHARED || len > self.max_inline_data.into());
-        // Without a branch of its own for each: batches look at many.
-        !(is_too_long | is_not_inline | has_many(list, self.max_send_sge))
+        let is_not_inline = is_inline && (is_shared || len > self.max_inline_data.into());
+        let are_many = are_too_many(elements, self.max_send_sge);
+        let is_no_read = is_read && self.max_rd_atomic == 0;
+        !(is_too_long || is_not_inline || are_many || is_no_read)
     }
 
-    /// Why a send or a write does not pass, if it does not.
+    /// Checks one request for the send queue, which needs this.
+    #[inline(always)]
+    pub(crate) fn check(&self, needs: &Needs) -> Result<(), Refusal> {
+        if self.admit(needs) {
+            return Ok(());
+        }
+        Err(self.refusal(*needs))
+    }
+
+    /// Why a request that needs this does not pass.
     #[cold]
     #[inline(never)]
-    pub(crate) fn check_outgoing<L: List>(
-        &self,
-        list: &mut L,
-        is_inline: bool,
-    ) -> Result<(), Refusal> {
-        let len = list.total_len();
+    fn refusal(&self, needs: Needs) -> Refusal {
+        let len = needs.len;
+        if needs.is_read && self.max_rd_atomic == 0 {
+            return Refusal::NoReads;
+        }
         let max = self.max_msg_sz;
         if len > max.into() {
-            return Err(Refusal::MessageTooLong { len, max });
+            return Refusal::MessageTooLong { len, max };
+        }
+        if needs.is_inline && needs.is_shared {
+            return Refusal::SharedInline;
         }
         let max = self.max_inline_data;
-        if is_inline && L::IS_SHARED {
-            return Err(Refusal::SharedInline);
+        if needs.is_inline && len > max.into() {
+            return Refusal::InlineTooLong { len, max };
         }
-        if is_inline && len > max.into() {
-            return Err(Refusal::InlineTooLong { len, max });
-        }
-        check_count(list, self.max_send_sge)
-    }
-
-    /// Whether a read or an atomic passes.
-    #[inline(always)]
-    pub(crate) fn admits_incoming<L: List>(&self, list: &mut L) -> bool {
-        let is_too_long = list.total_len() > self.max_msg_sz.into();
-        !((self.max_rd_atomic == 0) | is_too_long | has_many(list, self.max_send_sge))
-    }
-
-    /// Why a read or an atomic does not pass, if it does not.
-    #[cold]
-    #[inline(never)]
-    pub(crate) fn check_incoming<L: List>(&self, list: &mut L) -> Result<(), Refusal> {
-        if self.max_rd_atomic == 0 {
-            return Err(Refusal::NoReads);
-        }
-        self.check_outgoing(list, false)
+        let (count, max) = (needs.elements, self.max_send_sge);
+        Refusal::TooManyElements { count, max }
     }
 
     /// Checks a receive. It may have room for more than the port can send, but not for 4 GiB.
     #[inline(always)]
-    pub(crate) fn check_receive<L: List>(&self, list: &mut L) -> Result<(), Refusal> {
-        if list.total_len() > u32::MAX.into() || has_many(list, self.max_recv_sge) {
-            return self.refuse_receive(list);
-        }
-        Ok(())
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn refuse_receive<L: List>(&self, list: &mut L) -> Result<(), Refusal> {
-        let len = list.total_len();
+    pub(crate) fn check_receive<L: List>(&self, list: &L) -> Result<(), Refusal> {
+        let (len, count) = (list.total_len(), list.count());
+        let max = self.max_recv_sge;
         if len > u32::MAX.into() {
             return Err(Refusal::ReceiveTooLong { len });
         }
-        check_count(list, self.max_recv_sge)
+        if are_too_many(count, max) {
+            return Err(Refusal::TooManyElements { count, max });
+        }
+        Ok(())
     }
 }
 
-/// Whether a list is longer than a request can be, with its empty elements. One element is always
-/// possible.
+/// Whether a request has more elements than a queue pair takes. One is always possible.
 #[inline(always)]
-fn has_many<L: List>(list: &mut L, max: u32) -> bool {
-    let count = list.elements().len();
+const fn are_too_many(count: usize, max: u32) -> bool {
     count > 1 && count > max as usize
-}
-
-/// Checks the number of elements. Empty ones are left out.
-fn check_count<L: List>(list: &L, max: u32) -> Result<(), Refusal> {
-    let count = list.count();
-    if count > 1 && count > max as usize {
-        return Err(Refusal::TooManyElements { count, max });
-    }
-    Ok(())
 }

@@ -21,7 +21,7 @@ pub trait List: sealed::Sealed {
     #[doc(hidden)]
     fn total_len(&self) -> u64;
 
-    /// How many elements are not empty.
+    /// How many elements are not empty, or one.
     #[doc(hidden)]
     fn count(&self) -> usize;
 }
@@ -57,8 +57,9 @@ macro_rules! lists {
                 self.length().into()
             }
 
+            #[inline(always)]
             fn count(&self) -> usize {
-                usize::from(self.length() > 0)
+                1
             }
         }
 
@@ -89,6 +90,7 @@ macro_rules! several {
             self.iter().map(|element| u64::from(element.length())).sum()
         }
 
+        #[inline(always)]
         fn count(&self) -> usize {
             let full = self.iter().filter(|element| element.length() > 0);
             full.count()

@@ -10,7 +10,7 @@ use crate::engine::Table;
 use crate::error::{DownReason, Queue, TransportError};
 use crate::gate::Limits;
 use crate::peer::Peer;
-use crate::slots::{Claim, Id, SlotList};
+use crate::slots::{Id, Reservation, SlotList};
 
 /// A queue pair and its accounts.
 #[derive(Debug)]
@@ -75,14 +75,18 @@ impl Member {
         }
     }
 
-    /// Takes credits and a slot, if it is up and there are as many.
+    /// Takes credits and a slot, if it is up and there are as many; what its queue pair takes, too.
     #[inline(always)]
-    pub(crate) fn take(&mut self, slots: &mut Table, claim: Claim) -> Option<(&QueuePair, Id)> {
+    pub(crate) fn take(
+        &mut self,
+        slots: &mut Table,
+        reservation: Reservation,
+    ) -> Option<(&QueuePair, &Limits, Id)> {
         let State::Up(qp) = &self.state else {
             return None;
         };
-        let left = &mut self.left[claim.queue as usize];
-        let credits = u32::from(claim.credits);
+        let left = &mut self.left[reservation.queue as usize];
+        let credits = u32::from(reservation.credits);
         // Taken before it is known that they may be: the subtraction tells if not.
         let too_few;
         (*left, too_few) = left.overflowing_sub(credits);
@@ -90,18 +94,18 @@ impl Member {
             put_back(left, credits);
             return None;
         }
-        let id = match slots.take(&mut self.slots, claim) {
-            Some(id) => id,
-            None => take_detached(slots, &mut self.slots, left, claim)?,
+        let Some(id) = slots.take(&mut self.slots, reservation) else {
+            put_back(left, credits);
+            return None;
         };
-        Some((qp, id))
+        Some((qp, &self.limits, id))
     }
 
     /// Gives back the credits of as many operations that took up the same.
     #[inline(always)]
-    pub(crate) fn give_back(&mut self, claim: Claim, times: usize) {
+    pub(crate) fn give_back(&mut self, reservation: Reservation, times: usize) {
         let times = u32::try_from(times).unwrap_or(u32::MAX);
-        self.left[claim.queue as usize] += u32::from(claim.credits) * times;
+        self.left[reservation.queue as usize] += u32::from(reservation.credits) * times;
     }
 
     /// How many places there are in one of its queues.
@@ -205,23 +209,6 @@ impl Member {
             _ => TransportError::Work { queue, error },
         }
     }
-}
-
-// Apart: as long as there are free slots, none of these is needed.
-#[cold]
-#[inline(never)]
-fn take_detached(
-    slots: &mut Table,
-    own: &mut SlotList,
-    left: &mut u32,
-    claim: Claim,
-) -> Option<Id> {
-    let is_free = slots.free_detached(own);
-    let id = is_free.then(|| slots.take(own, claim)).flatten();
-    if id.is_none() {
-        put_back(left, claim.credits.into());
-    }
-    id
 }
 
 // Apart, so that the good way has the credits in memory only.

@@ -20,7 +20,7 @@ use crate::member::Member;
 use crate::owned::Ticket;
 use crate::peer::Link;
 use crate::scope::{self, PollingScope};
-use crate::slots::{Claim, Keeper};
+use crate::slots::{BufferOwner, Reservation};
 use crate::work::{Incoming, Outgoing, Work};
 
 macro_rules! operations {
@@ -35,7 +35,7 @@ macro_rules! operations {
             #[doc(alias = "ibv_post_send")]
             #[doc(alias = "IBV_WR_SEND")]
             pub fn send(&mut self, list: impl GatherList) -> Result<()> {
-                self.run(Outgoing::send(list)).map(drop)
+                self.complete(Outgoing::send(list), None)
             }
 
             /// [`send`](Self::send) with a timeout of its own.
@@ -44,7 +44,7 @@ macro_rules! operations {
             ///
             /// As [`send`](Self::send).
             pub fn send_timeout(&mut self, list: impl GatherList, timeout: Duration) -> Result<()> {
-                self.run_timeout(Outgoing::send(list), timeout).map(drop)
+                self.complete(Outgoing::send(list), Some(timeout))
             }
 
             /// Receives, and waits for the peer's message: its
@@ -82,7 +82,7 @@ macro_rules! operations {
             #[doc(alias = "ibv_post_send")]
             #[doc(alias = "IBV_WR_RDMA_WRITE")]
             pub fn write(&mut self, list: impl GatherList, remote: RemoteMemoryRegion) -> Result<()> {
-                self.run(Outgoing::write(list, remote)).map(drop)
+                self.complete(Outgoing::write(list, remote), None)
             }
 
             /// [`write`](Self::write) with a timeout of its own.
@@ -96,7 +96,7 @@ macro_rules! operations {
                 remote: RemoteMemoryRegion,
                 timeout: Duration,
             ) -> Result<()> {
-                self.run_timeout(Outgoing::write(list, remote), timeout).map(drop)
+                self.complete(Outgoing::write(list, remote), Some(timeout))
             }
 
             /// Reads from where `remote` begins, and waits until the bytes are here.
@@ -107,7 +107,7 @@ macro_rules! operations {
             #[doc(alias = "ibv_post_send")]
             #[doc(alias = "IBV_WR_RDMA_READ")]
             pub fn read(&mut self, list: impl ScatterList, remote: RemoteMemoryRegion) -> Result<()> {
-                self.run(Incoming::read(list, remote)).map(drop)
+                self.complete(Incoming::read(list, remote), None)
             }
 
             /// [`read`](Self::read) with a timeout of its own.
@@ -121,7 +121,7 @@ macro_rules! operations {
                 remote: RemoteMemoryRegion,
                 timeout: Duration,
             ) -> Result<()> {
-                self.run_timeout(Incoming::read(list, remote), timeout).map(drop)
+                self.complete(Incoming::read(list, remote), Some(timeout))
             }
 
             /// If the 8 bytes at `remote` are `compare`, they become `swap`. What they were is in
@@ -139,7 +139,7 @@ macro_rules! operations {
                 compare: u64,
                 swap: u64,
             ) -> Result<()> {
-                self.run(Incoming::compare_and_swap(before, remote, compare, swap)).map(drop)
+                self.complete(Incoming::compare_and_swap(before, remote, compare, swap), None)
             }
 
             /// [`compare_swap`](Self::compare_swap) with a timeout of its own.
@@ -156,7 +156,7 @@ macro_rules! operations {
                 timeout: Duration,
             ) -> Result<()> {
                 let work = Incoming::compare_and_swap(before, remote, compare, swap);
-                self.run_timeout(work, timeout).map(drop)
+                self.complete(work, Some(timeout))
             }
 
             /// Adds to the 8 bytes at `remote`. What they were is in the list, one element of 8
@@ -173,7 +173,7 @@ macro_rules! operations {
                 remote: RemoteMemoryRegion,
                 add: u64,
             ) -> Result<()> {
-                self.run(Incoming::fetch_and_add(before, remote, add)).map(drop)
+                self.complete(Incoming::fetch_and_add(before, remote, add), None)
             }
 
             /// [`fetch_add`](Self::fetch_add) with a timeout of its own.
@@ -188,7 +188,13 @@ macro_rules! operations {
                 add: u64,
                 timeout: Duration,
             ) -> Result<()> {
-                self.run_timeout(Incoming::fetch_and_add(before, remote, add), timeout).map(drop)
+                self.complete(Incoming::fetch_and_add(before, remote, add), Some(timeout))
+            }
+
+            #[inline(always)]
+            fn complete(&mut self, work: impl Work, timeout: Option<Duration>) -> Result<()> {
+                let (engine, at) = self.parts();
+                engine.run_blocking(at, work, timeout)
             }
 
             /// Runs work with everything that can be said about it, an [`Outgoing`] or an
@@ -315,9 +321,9 @@ macro_rules! operations {
             pub unsafe fn post_unpolled<W: Work>(&mut self, work: W) -> Result<Ticket, Rejected<W>> {
                 let (engine, at) = self.parts();
                 let (mut list, said) = work.into_parts();
-                let claim = Claim::send(at).kept_by(Keeper::Caller);
+                let reservation = Reservation::send(at).owned_by(BufferOwner::Caller);
                 // SAFETY: the caller's promise.
-                match unsafe { engine.post::<W>(claim, &mut list, said) } {
+                match unsafe { engine.post::<W>(reservation, &mut list, said) } {
                     Ok(ticket) => Ok(ticket),
                     Err(refusal) => match engine.end_half_unpolled(at, refusal) {
                         Some(ticket) => Ok(ticket),
@@ -341,9 +347,9 @@ macro_rules! operations {
                 mut list: L,
             ) -> Result<Ticket, Rejected<L>> {
                 let (engine, at) = self.parts();
-                let claim = Claim::receive(at).kept_by(Keeper::Caller);
+                let reservation = Reservation::receive(at).owned_by(BufferOwner::Caller);
                 // SAFETY: the caller's promise.
-                match unsafe { engine.post_receive(claim, &mut list) } {
+                match unsafe { engine.post_receive(reservation, &mut list) } {
                     Ok(ticket) => Ok(ticket),
                     Err(refusal) => match engine.end_half_unpolled(at, refusal) {
                         Some(ticket) => Ok(ticket),

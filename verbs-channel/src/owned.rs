@@ -10,7 +10,7 @@ use crate::channel::{Channel, ChannelMut};
 use crate::channel_id::ChannelId;
 use crate::engine::Engine;
 use crate::error::{DownReason, Queue, Refusal, Rejected, Result, TransportError};
-use crate::slots::{Claim, Id, Keeper};
+use crate::slots::{BufferOwner, Id, Reservation};
 use crate::work::{Incoming, IncomingSaid, Outgoing, OutgoingSaid};
 
 /// Work on a buffer that the channel owns meanwhile: the buffer, and all that is said about it.
@@ -143,9 +143,9 @@ pub struct Completed {
     pub result: Result<WorkSuccess, TransportError>,
     /// The buffer, back; `None` if the result is [`Stuck`](TransportError::Stuck), and for a batch.
     pub buffer: Option<OwnedBuffer>,
-    /// A batch, back as it was started; empty if the result is [`Stuck`](TransportError::Stuck), and
+    /// A batch, back as it was started; `None` if the result is [`Stuck`](TransportError::Stuck), and
     /// for everything else.
-    pub batch: Vec<OwnedWork>,
+    pub batch: Option<Vec<OwnedWork>>,
 }
 
 /// What a slot keeps.
@@ -401,22 +401,26 @@ impl Engine {
     /// Posts work on a buffer, which is moved to its slot.
     #[inline(always)]
     pub(crate) fn start(&mut self, at: u32, work: &mut OwnedWork) -> Result<Ticket, Refusal> {
-        let claim = Claim::send(at).kept_by(Keeper::Slot);
+        let reservation = Reservation::send(at).owned_by(BufferOwner::Slot);
         let mut element = work.buffer.element()?;
         let posted = match work.said {
             Said::Outgoing(said) => {
                 // SAFETY: the slot keeps the buffer until it is done, and leaks it if the queue pair
                 // cannot be destroyed; moving the buffer does not move its bytes.
-                unsafe { self.post::<Outgoing<ScatterElement<'_>>>(claim, &mut element, said) }
+                unsafe {
+                    self.post::<Outgoing<ScatterElement<'_>>>(reservation, &mut element, said)
+                }
             }
             Said::Incoming(said) => {
                 // SAFETY: as above.
-                unsafe { self.post::<Incoming<ScatterElement<'_>>>(claim, &mut element, said) }
+                unsafe {
+                    self.post::<Incoming<ScatterElement<'_>>>(reservation, &mut element, said)
+                }
             }
             Said::Receive => {
-                let claim = Claim::receive(at).kept_by(Keeper::Slot);
+                let reservation = Reservation::receive(at).owned_by(BufferOwner::Slot);
                 // SAFETY: as above.
-                unsafe { self.post_receive(claim, &mut element) }
+                unsafe { self.post_receive(reservation, &mut element) }
             }
         };
         match posted {

@@ -38,7 +38,7 @@ impl Engine {
         for _ in 0..self.removed.len().min(4) {
             let at = self.removed.pop_front()?;
             let member = self.members.get(at as usize)?;
-            if !member.slots.has_any() && !member.is_closing() {
+            if self.slots.first(&member.slots).is_none() && !member.is_closing() {
                 return Some(at);
             }
             self.removed.push_back(at);

@@ -7,17 +7,17 @@
 use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::marker::PhantomData;
-use std::mem::ManuallyDrop;
+use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Duration;
 
 use verbs_core::{RemoteMemoryRegion, WorkSuccess};
 
 use crate::engine::Engine;
-use crate::error::{DownReason, Refusal, Rejected, ScopeError, TransportError};
+use crate::error::{Refusal, Rejected, ScopeError, TransportError};
 use crate::list::{GatherList, ScatterList};
-use crate::slots::{Claim, Id, Mark};
-use crate::teardown::{Leftover, unwinding_aborts};
+use crate::slots::{Id, Reservation};
+use crate::teardown::{AbortOnUnwind, Leftover, ScopeEnd};
 use crate::work::{Incoming, Outgoing, Work};
 
 /// Where work on borrowed buffers is posted: see [`Channel::scope`](crate::Channel::scope).
@@ -27,7 +27,9 @@ use crate::work::{Incoming, Outgoing, Work};
 pub struct PollingScope<'scope, 'env: 'scope> {
     engine: RefCell<&'env mut Engine>,
     at: u32,
-    leftover: Cell<Leftover>,
+    // Handles that have neither been dropped nor used up.
+    handles: Cell<usize>,
+    receives: Cell<Leftover>,
     // As in `std::thread::Scope`: neither lifetime may be shortened or lengthened.
     scope: PhantomData<&'scope mut &'scope ()>,
     env: PhantomData<&'env mut &'env ()>,
@@ -51,6 +53,7 @@ pub struct Loan<'scope, 'env, L> {
 }
 
 /// Runs a scope that waits for what its closure leaves.
+#[inline]
 pub(crate) fn scope<'env, T, E>(
     engine: &'env mut Engine,
     at: u32,
@@ -65,45 +68,50 @@ pub(crate) fn manual_scope<'env, T, E>(
     at: u32,
     closure: impl for<'scope> FnOnce(&'scope PollingScope<'scope, 'env>) -> Result<T, E>,
 ) -> Result<T, ScopeError<E>> {
-    run(engine, at, closure, |engine, at, since, _| {
-        engine.cut_scope(at, since)
-    })
+    run(engine, at, closure, |engine, at, _end| engine.cut_scope(at))
 }
 
+#[inline(always)]
 fn run<'env, T, E>(
     engine: &'env mut Engine,
     at: u32,
     closure: impl for<'scope> FnOnce(&'scope PollingScope<'scope, 'env>) -> Result<T, E>,
-    finish: impl FnOnce(&mut Engine, u32, Mark, Leftover) -> Result<(), TransportError>,
+    finish: impl FnOnce(&mut Engine, u32, ScopeEnd) -> Result<(), TransportError>,
 ) -> Result<T, ScopeError<E>> {
-    let since = engine.begin_scope(at);
+    let began_idle = engine.is_idle(at);
     let scope = PollingScope {
         engine: RefCell::new(engine),
         at,
-        leftover: Cell::new(Leftover::Awaited),
+        handles: Cell::new(0),
+        receives: Cell::new(Leftover::Awaited),
         scope: PhantomData,
         env: PhantomData,
     };
     // Whatever happens in the closure, the borrows that were posted end below, and nowhere else.
     let ended = catch_unwind(AssertUnwindSafe(|| closure(&scope)));
     let mut engine = scope.engine.borrow_mut();
-    match ended {
+    let guard = AbortOnUnwind;
+    let ended = match ended {
         Ok(Ok(value)) => {
-            let leftover = scope.leftover.get();
-            match unwinding_aborts(|| finish(&mut engine, at, since, leftover)) {
-                Ok(()) => Ok(value),
-                Err(error) => Err(ScopeError::AutoPollError(error)),
-            }
+            let end = ScopeEnd {
+                began_idle,
+                forgot_handles: scope.handles.get() > 0,
+                receives: scope.receives.get(),
+            };
+            let finished = finish(&mut engine, at, end);
+            Ok(finished.map(|()| value).map_err(ScopeError::AutoPollError))
         }
         Ok(Err(error)) => {
-            unwinding_aborts(|| engine.abandon_scope(at, since));
-            Err(ScopeError::ClosureError(error))
+            engine.abandon_scope(at);
+            Ok(Err(ScopeError::ClosureError(error)))
         }
         Err(panic) => {
-            unwinding_aborts(|| engine.abandon_scope(at, since));
-            resume_unwind(panic)
+            engine.abandon_scope(at);
+            Err(panic)
         }
-    }
+    };
+    guard.defuse();
+    ended.unwrap_or_else(|panic| resume_unwind(panic))
 }
 
 impl<'scope, 'env> PollingScope<'scope, 'env> {
@@ -318,7 +326,7 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
     /// For the end of a stream of messages, whose reader always has a few more receives posted than
     /// messages come. If no receive is left over, the channel stays connected.
     pub fn close_with_receives_left(&self) {
-        self.leftover.set(Leftover::Closed);
+        self.receives.set(Leftover::Closed);
     }
 
     /// Polls the completion queue once: how many completions were there.
@@ -334,6 +342,12 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
     }
 
     #[inline(always)]
+    fn handle(&'scope self, id: Id) -> ScopedPendingWork<'scope, 'env> {
+        self.handles.set(self.handles.get() + 1);
+        ScopedPendingWork { scope: self, id }
+    }
+
+    #[inline(always)]
     fn submit<W: Work + 'scope>(
         &'scope self,
         list: &mut W::List,
@@ -343,11 +357,8 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
         // SAFETY: the elements borrow their memory for `'scope`, and `scope` ends that only when
         // the operation is done, even if the closure fails. Nobody else has a scatter element: it
         // was moved here, and `Loan` gives it back only when the operation is done.
-        let posted = unsafe { engine.post::<W>(Claim::send(self.at), list, said) }?;
-        Ok(ScopedPendingWork {
-            scope: self,
-            id: posted.id,
-        })
+        let posted = unsafe { engine.post::<W>(Reservation::send(self.at), list, said) }?;
+        Ok(self.handle(posted.id))
     }
 
     #[inline(always)]
@@ -356,13 +367,10 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
         works: &mut [W; N],
     ) -> Result<ScopedPendingWork<'scope, 'env>, Refusal> {
         let mut engine = self.engine.borrow_mut();
-        let claim = Claim::send(self.at).times(N)?;
+        let reservation = Reservation::send(self.at).times(N)?;
         // SAFETY: as in `submit`.
-        let posted = unsafe { engine.post_batch::<W, N>(claim, works) }?;
-        Ok(ScopedPendingWork {
-            scope: self,
-            id: posted.id,
-        })
+        let posted = unsafe { engine.post_batch::<W, N>(reservation, works) }?;
+        Ok(self.handle(posted.id))
     }
 
     #[inline(always)]
@@ -372,26 +380,22 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
     ) -> Result<ScopedPendingWork<'scope, 'env>, Refusal> {
         let mut engine = self.engine.borrow_mut();
         // SAFETY: as in `submit`.
-        let posted = unsafe { engine.post_receive(Claim::receive(self.at), list) }?;
-        Ok(ScopedPendingWork {
-            scope: self,
-            id: posted.id,
-        })
+        let posted = unsafe { engine.post_receive(Reservation::receive(self.at), list) }?;
+        Ok(self.handle(posted.id))
     }
 }
 
 impl ScopedPendingWork<'_, '_> {
     /// The result, if it is there; polls once. `None` while it is not, and after it was taken.
-    #[inline]
+    #[inline(always)]
     #[must_use = "a failure that is taken here is not reported by the scope"]
     pub fn poll(&mut self) -> Option<Result<WorkSuccess, TransportError>> {
         let mut engine = self.scope.engine.borrow_mut();
-        if engine.slots.is_done(self.id) == Some(false) && engine.drive() == 0 {
-            engine.glance_at_peers();
-        }
-        let taken = engine.release(self.scope.at, self.id);
+        let at = self.scope.at;
+        let taken = engine.take_borrowed(at, self.id);
+        let taken = taken.or_else(|| engine.poll_borrowed(at, self.id));
         if taken.is_some() {
-            // It names nothing from now on, however often its slot is used again.
+            // It identifies nothing from now on, however often its slot is used again.
             self.id = Id::NONE;
         }
         taken
@@ -402,17 +406,13 @@ impl ScopedPendingWork<'_, '_> {
     /// # Errors
     ///
     /// [`TransportError`]: the work failed; or the timeout passed, and the channel was aborted.
-    #[inline]
-    pub fn spin_poll(self) -> Result<WorkSuccess, TransportError> {
-        // Its result is taken here.
-        let this = ManuallyDrop::new(self);
-        let mut engine = this.scope.engine.borrow_mut();
-        let timeout = engine.patience.timeout;
-        if !engine.wait_for(this.id, timeout) {
-            engine.abort_borrowed(this.scope.at, DownReason::TimedOut);
-        }
-        let taken = engine.release(this.scope.at, this.id);
-        taken.unwrap_or(Err(TransportError::Taken))
+    #[inline(always)]
+    pub fn spin_poll(mut self) -> Result<WorkSuccess, TransportError> {
+        // Its outcome is taken here.
+        let (at, id) = (self.scope.at, mem::replace(&mut self.id, Id::NONE));
+        let mut engine = self.scope.engine.borrow_mut();
+        let taken = engine.take_borrowed(at, id);
+        taken.unwrap_or_else(|| engine.wait_borrowed(at, id))
     }
 
     /// Waits for the result; `None` if `timeout` passes first, and after it was taken. The work goes
@@ -429,7 +429,6 @@ impl ScopedPendingWork<'_, '_> {
         }
         let taken = engine.release(self.scope.at, self.id);
         if taken.is_some() {
-            // It names nothing from now on, however often its slot is used again.
             self.id = Id::NONE;
         }
         taken
@@ -439,6 +438,7 @@ impl ScopedPendingWork<'_, '_> {
 impl Drop for ScopedPendingWork<'_, '_> {
     #[inline]
     fn drop(&mut self) {
+        self.scope.handles.set(self.scope.handles.get() - 1);
         // It is borrowed only while one of its own calls runs.
         if let Ok(mut engine) = self.scope.engine.try_borrow_mut() {
             engine.detach(self.scope.at, self.id);

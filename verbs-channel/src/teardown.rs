@@ -21,23 +21,20 @@ use std::mem::ManuallyDrop;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
-use verbs_core::{Error, ErrorChain, QueuePair};
+use verbs_core::{Error, ErrorChain, QueuePair, WorkSuccess};
 
 use crate::engine::Engine;
 use crate::error::{DownReason, Queue, TransportError};
 use crate::member::Member;
 use crate::owned::Kept;
-use crate::slots::{Id, Mark};
+use crate::slots::Id;
 
 impl Engine {
     /// Takes the ladder from its second step, for everything that is in flight on a member.
     pub(crate) fn abort(&mut self, at: u32, reason: DownReason) {
         if self.flush(at, reason) {
-            let is_idle = |engine: &Self| {
-                let member = engine.members.get(at as usize);
-                member.is_none_or(Member::is_idle)
-            };
-            if self.wait_until(Some(self.patience.drain_timeout), is_idle) {
+            let drain_timeout = Some(self.patience.drain_timeout);
+            if self.wait_until(drain_timeout, |engine| engine.is_idle(at)) {
                 return;
             }
         }
@@ -141,11 +138,8 @@ impl Engine {
         let unanswered = member.unanswered();
         let mut next = self.slots.first(&member.slots);
         while let Some(id) = next {
-            let member = self.members.get(at as usize);
-            next = member.and_then(|member| self.slots.after(&member.slots, id));
-            if let Some(claim) = self.slots.fail(id.wr_id(), unanswered) {
-                self.ended(claim);
-            }
+            self.fail(at, id, unanswered);
+            next = self.slots.after(id);
         }
     }
 
@@ -169,7 +163,7 @@ impl Engine {
         let mut buffers = 0;
         let mut next = self.slots.first(&member.slots);
         while let Some(id) = next {
-            next = self.slots.after(&member.slots, id);
+            next = self.slots.after(id);
             let kept = self.slots.take_buffer_in_flight(id);
             buffers += kept.map_or(0, Kept::leak);
         }
@@ -180,92 +174,107 @@ impl Engine {
         }
     }
 
-    /// A scope ends well: waits for all of its work, up to the channel's timeout. The first failure
-    /// among the results that nobody took is the scope's.
+    /// A scope ends well: waits for its operations, up to the channel's timeout. The first failure
+    /// among those whose outcome was not taken is the scope's.
     #[inline]
-    pub(crate) fn finish_scope(
-        &mut self,
-        at: u32,
-        since: Mark,
-        leftover: Leftover,
-    ) -> Result<(), TransportError> {
-        // Nothing is in flight, and nothing has failed.
-        let is_well = |engine: &Self| {
-            let member = engine.members.get(at as usize);
-            member.is_some_and(|member| member.is_idle() && member.down().is_none())
-        };
-        if !is_well(self) {
-            self.drive_unheard();
+    pub(crate) fn finish_scope(&mut self, at: u32, end: ScopeEnd) -> Result<(), TransportError> {
+        if !self.is_well(at) {
+            self.drive_discarding();
         }
-        if is_well(self)
-            && let Some(member) = self.members.get_mut(at as usize)
-        {
-            self.slots.release_since(&mut member.slots, since);
+        if !end.forgot_handles && self.is_well(at) {
             return Ok(());
         }
-        self.finish_scope_slowly(at, since, leftover)
+        self.finish_scope_slowly(at, end)
+    }
+
+    /// Nothing is in flight on a member, and nothing has failed.
+    #[inline]
+    fn is_well(&self, at: u32) -> bool {
+        let member = self.members.get(at as usize);
+        member.is_some_and(|member| member.is_idle() && member.down().is_none())
     }
 
     #[inline(never)]
-    fn finish_scope_slowly(
-        &mut self,
-        at: u32,
-        since: Mark,
-        leftover: Leftover,
-    ) -> Result<(), TransportError> {
+    fn finish_scope_slowly(&mut self, at: u32, end: ScopeEnd) -> Result<(), TransportError> {
         let mut deadline = Deadline::new(self.patience.timeout);
-        let mut next = self.first_since(at, since);
+        if end.began_idle && end.receives == Leftover::Awaited {
+            // All that is in flight is the scope's.
+            let has_ended = |engine: &Self| {
+                let member = engine.members.get(at as usize);
+                member.is_none_or(|member| member.is_idle() || member.down().is_some())
+            };
+            self.wait_until(deadline.left(), has_ended);
+            if !end.forgot_handles && self.is_well(at) {
+                return Ok(());
+            }
+        }
+        let mut next = self.first(at);
         while let Some(id) = next {
-            let is_left = leftover == Leftover::Closed
-                && self.slots.queue_in_flight(id) == Some(Queue::Receive);
-            if !is_left && !self.wait_for(id, deadline.left()) {
+            let is_awaited = match self.slots.borrowed_in_flight(id) {
+                Some(Queue::Receive) => end.receives == Leftover::Awaited,
+                Some(Queue::Send) => true,
+                None => false,
+            };
+            if is_awaited && !self.wait_for(id, deadline.left()) {
                 self.abort_borrowed(at, DownReason::TimedOut);
             }
-            next = self.after(at, id);
+            next = self.slots.after(id);
         }
         // The receives that were left over, if any.
         self.abort_borrowed(at, DownReason::Closed);
-        self.take_scoped(at, since, leftover)
+        self.end_scope(at, end.receives)
     }
 
-    /// A scope ends whose closure was to take all results: what it left is aborted.
-    pub(crate) fn cut_scope(&mut self, at: u32, since: Mark) -> Result<(), TransportError> {
+    /// A scope ends whose closure was to take all outcomes: what it left is aborted.
+    pub(crate) fn cut_scope(&mut self, at: u32) -> Result<(), TransportError> {
         self.drive();
         self.abort_borrowed(at, DownReason::Abandoned);
-        self.take_scoped(at, since, Leftover::Awaited)
+        self.end_scope(at, Leftover::Awaited)
     }
 
     /// A scope ends badly: what is left gets the drain timeout, receives alone get none.
     #[cold]
-    pub(crate) fn abandon_scope(&mut self, at: u32, since: Mark) {
+    pub(crate) fn abandon_scope(&mut self, at: u32) {
         let mut deadline = Deadline::new(Some(self.patience.drain_timeout));
-        let mut next = self.first_since(at, since);
+        let mut next = self.first(at);
         while let Some(id) = next {
-            let is_outgoing = self.slots.queue_in_flight(id) == Some(Queue::Send);
+            let is_outgoing = self.slots.borrowed_in_flight(id) == Some(Queue::Send);
             if is_outgoing && !self.wait_for(id, deadline.left()) {
                 break;
             }
-            next = self.after(at, id);
+            next = self.slots.after(id);
         }
         self.abort_borrowed(at, DownReason::Abandoned);
         // The closure's own failure is reported; the channel itself says that it is down.
-        let _reported_by_down_reason = self.take_scoped(at, since, Leftover::Awaited);
+        let _reported_by_down_reason = self.end_scope(at, Leftover::Awaited);
     }
 
-    fn first_since(&self, at: u32, since: Mark) -> Option<Id> {
+    fn first(&self, at: u32) -> Option<Id> {
         let member = self.members.get(at as usize)?;
-        self.slots.first_since(&member.slots, since)
-    }
-
-    fn after(&self, at: u32, id: Id) -> Option<Id> {
-        let member = self.members.get(at as usize)?;
-        self.slots.after(&member.slots, id)
+        self.slots.first(&member.slots)
     }
 
     /// Waits for one operation.
     #[inline]
     pub(crate) fn wait_for(&mut self, id: Id, timeout: Option<Duration>) -> bool {
         self.wait_until(timeout, |engine| engine.slots.is_done(id) != Some(false))
+    }
+
+    /// Waits for an operation of a scope, up to the channel's timeout, and takes its outcome.
+    #[inline(never)]
+    pub(crate) fn wait_borrowed(&mut self, at: u32, id: Id) -> Result<WorkSuccess, TransportError> {
+        if !self.wait_for(id, self.patience.timeout) {
+            self.abort_borrowed(at, DownReason::TimedOut);
+        }
+        let taken = self.take_borrowed(at, id);
+        taken.unwrap_or(Err(TransportError::Taken))
+    }
+
+    /// Whether nothing is in flight on a member.
+    #[inline]
+    pub(crate) fn is_idle(&self, at: u32) -> bool {
+        let member = self.members.get(at as usize);
+        member.is_none_or(Member::is_idle)
     }
 
     /// Aborts a member if it has borrowed buffers in flight.
@@ -276,30 +285,42 @@ impl Engine {
         }
     }
 
-    /// Takes the results that nobody took, all of which are there; the first failure among them.
-    fn take_scoped(
-        &mut self,
-        at: u32,
-        since: Mark,
-        leftover: Leftover,
-    ) -> Result<(), TransportError> {
-        self.slots.end_detached();
-        let mut failure = None;
-        while let Some(id) = self.first_since(at, since) {
-            let ended = self.slots.failure(id);
+    /// Takes the outcomes that were not taken, all of which are there; the first failure among them.
+    fn end_scope(&mut self, at: u32, receives: Leftover) -> Result<(), TransportError> {
+        let mut first: Option<(TransportError, u32)> = None;
+        let mut next = self.first(at);
+        while let Some(id) = next {
+            next = self.slots.after(id);
+            let Some(queue) = self.slots.borrowed(id) else {
+                continue;
+            };
             // A receive that ends with its connection has not failed, if that is what was asked for.
-            let is_left = leftover == Leftover::Closed
-                && matches!(ended, Some(TransportError::Aborted(_)))
-                && matches!(self.slots.owner(id.wr_id()), Some((_, Queue::Receive)));
-            if !is_left {
-                failure = failure.or(ended);
+            let is_left = |error| {
+                receives == Leftover::Closed
+                    && queue == Queue::Receive
+                    && matches!(error, TransportError::Aborted(_))
+            };
+            if let Some((error, when)) = self.slots.failure(id)
+                && !is_left(error)
+                && first.is_none_or(|(_, earliest)| when < earliest)
+            {
+                first = Some((error, when));
             }
-            if self.release(at, id).is_none() {
-                break;
-            }
+            let _taken = self.release(at, id);
         }
-        failure.map_or(Ok(()), Err)
+        first.map_or(Ok(()), |(error, _)| Err(error))
     }
+}
+
+/// How a scope ends well.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ScopeEnd {
+    /// Nothing was in flight when it began.
+    pub(crate) began_idle: bool,
+    /// Handles were forgotten, so that completed operations may have their slots still.
+    pub(crate) forgot_handles: bool,
+    /// What becomes of its receives.
+    pub(crate) receives: Leftover,
 }
 
 /// What becomes of receives that are in flight when a scope ends well.
@@ -336,19 +357,19 @@ fn abort_line(why: fmt::Arguments<'_>) {
     let _written = rustix::io::write(rustix::stdio::stderr(), line.as_bytes());
 }
 
-/// Runs what ends operations on borrowed buffers. No code here panics; if it did, to unwind would
-/// give the buffers back while the card has them, so the process is aborted.
-#[inline(always)]
-pub(crate) fn unwinding_aborts<T>(ends: impl FnOnce() -> T) -> T {
-    let guard = AbortOnDrop;
-    let ended = ends();
-    let _finished = ManuallyDrop::new(guard);
-    ended
+/// Alive while operations on borrowed buffers are ended. No code there panics; if it did, to unwind
+/// would give the buffers back while the device has them, so the process is aborted.
+pub(crate) struct AbortOnUnwind;
+
+impl AbortOnUnwind {
+    /// All of them have ended.
+    #[inline(always)]
+    pub(crate) const fn defuse(self) {
+        let _finished = ManuallyDrop::new(self);
+    }
 }
 
-struct AbortOnDrop;
-
-impl Drop for AbortOnDrop {
+impl Drop for AbortOnUnwind {
     #[cold]
     fn drop(&mut self) {
         abort_line(format_args!(

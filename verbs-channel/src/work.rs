@@ -7,7 +7,7 @@ use verbs_core::{
 };
 
 use crate::error::Refusal;
-use crate::gate::Limits;
+use crate::gate::Needs;
 use crate::list::{GatherList, ScatterList};
 
 /// Work for the send queue: [`Outgoing`] or [`Incoming`].
@@ -20,7 +20,7 @@ pub(crate) mod sealed {
     use verbs_core::WorkRequest;
 
     use crate::error::Refusal;
-    use crate::gate::Limits;
+    use crate::gate::Needs;
 
     #[expect(unnameable_types, reason = "seals `Work`")]
     pub trait Sealed: Sized {
@@ -38,11 +38,8 @@ pub(crate) mod sealed {
         /// The same, for a batch, whose work stays where it is.
         fn parts(&mut self) -> (&mut Self::List, Self::Said);
 
-        /// Whether a queue pair takes it.
-        fn passes(list: &mut Self::List, said: Self::Said, limits: &Limits) -> bool;
-
-        /// Why a queue pair does not take it, if it does not.
-        fn check(list: &mut Self::List, said: Self::Said, limits: &Limits) -> Result<(), Refusal>;
+        /// Adds what it needs of a queue pair.
+        fn add_needs(list: &Self::List, said: Self::Said, needs: &mut Needs);
 
         /// Makes the request, and hands it on: one that is returned is copied.
         fn request<'l, R>(
@@ -250,13 +247,8 @@ impl<L: GatherList> sealed::Sealed for Outgoing<L> {
     }
 
     #[inline(always)]
-    fn passes(list: &mut L, said: OutgoingSaid, limits: &Limits) -> bool {
-        limits.admits_outgoing(list, said.flags & IBV_SEND_INLINE.0 != 0)
-    }
-
-    #[cold]
-    fn check(list: &mut L, said: OutgoingSaid, limits: &Limits) -> Result<(), Refusal> {
-        limits.check_outgoing(list, said.flags & IBV_SEND_INLINE.0 != 0)
+    fn add_needs(list: &L, said: OutgoingSaid, needs: &mut Needs) {
+        needs.add_outgoing(list, said.flags & IBV_SEND_INLINE.0 != 0);
     }
 
     #[inline(always)]
@@ -332,13 +324,8 @@ impl<L: ScatterList> sealed::Sealed for Incoming<L> {
     }
 
     #[inline(always)]
-    fn passes(list: &mut L, _said: IncomingSaid, limits: &Limits) -> bool {
-        limits.admits_incoming(list)
-    }
-
-    #[cold]
-    fn check(list: &mut L, _said: IncomingSaid, limits: &Limits) -> Result<(), Refusal> {
-        limits.check_incoming(list)
+    fn add_needs(list: &L, _said: IncomingSaid, needs: &mut Needs) {
+        needs.add_incoming(list);
     }
 
     #[inline(always)]

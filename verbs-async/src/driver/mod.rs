@@ -26,7 +26,7 @@
 //! under the lock.
 
 use std::hint;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use crate::sync::{Mutex, MutexGuard};
@@ -71,29 +71,27 @@ impl<R: Ring> Driver<R> {
         begun
     }
 
-    /// How an operation has ended; if it has not, its task is woken when it does.
+    /// Takes the end of an operation, if it is there; polls once at most.
     #[inline(always)]
-    pub(crate) fn poll<E: End<R>>(
-        &self,
-        begun: &Begun<R::Ticket>,
-        cx: &mut Context<'_>,
-    ) -> Poll<E> {
-        if let Begun::Posted(ticket) = *begun {
-            let mut state = self.state.lock();
-            if let Some(end) = E::poll(&mut state.ring, ticket) {
-                self.leave_taken(state, ticket);
-                return Poll::Ready(end);
-            }
+    pub(crate) fn take<E: End<R>>(&self, begun: &Begun<R::Ticket>) -> Option<E::Taken> {
+        let Begun::Posted(ticket) = *begun else {
+            return None;
+        };
+        let mut state = self.state.lock();
+        let taken = E::poll(&mut state.ring, ticket);
+        if taken.is_some() {
+            self.leave_taken(state, ticket);
+        } else {
             self.leave(state);
         }
-        match self.poll_slowly(*begun, cx.waker().clone()) {
-            Some(outcome) => Poll::Ready(outcome.into()),
-            None => Poll::Pending,
-        }
+        taken
     }
 
+    /// How an operation has ended whose end was not there to [take](Self::take); its task is woken when
+    /// it is.
     #[inline(never)]
-    fn poll_slowly(&self, begun: Begun<R::Ticket>, waker: Waker) -> Option<R::Outcome> {
+    pub(crate) fn wait(&self, begun: &Begun<R::Ticket>, cx: &mut Context<'_>) -> Poll<R::Outcome> {
+        let (begun, waker) = (*begun, cx.waker().clone());
         let mut state = self.state.lock();
         let mut outcome = state.outcome(begun);
         if outcome.is_none() && !state.busy_poll.is_zero() {
@@ -109,7 +107,7 @@ impl<R: Ring> Driver<R> {
         };
         self.leave(state);
         wake::let_go(replaced);
-        outcome
+        outcome.map_or(Poll::Pending, Poll::Ready)
     }
 
     /// Nobody wants the operation's outcome any more.

@@ -55,9 +55,12 @@ pub(crate) trait Ring {
 
 /// How an operation ends, as its future tells it.
 pub(crate) trait End<R: Ring>: From<R::Outcome> {
+    /// An end as it comes from the ring: less to move than `Self`.
+    type Taken: Into<Self>;
+
     /// Takes it from the ring if it is there; polls once at most. It may give up on any, which come as
     /// the ring's outcomes then.
-    fn poll(ring: &mut R, ticket: R::Ticket) -> Option<Self>;
+    fn poll(ring: &mut R, ticket: R::Ticket) -> Option<Self::Taken>;
 }
 
 /// What can be posted to a ring.

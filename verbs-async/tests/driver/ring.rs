@@ -5,9 +5,9 @@ use std::mem;
 // Not one of loom's: a count races with nothing.
 use std::sync::Arc as Counter;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::task::Waker;
+use std::task::{Context, Poll, Waker};
 
-use crate::driver::{self, Ring, Started};
+use crate::driver::{self, Begun, Driver, Ring, Started};
 use crate::sync::{Arc, Mutex, MutexGuard};
 
 /// Work for one of a channel's queues, where it takes up a number of places.
@@ -211,12 +211,26 @@ impl State {
 }
 
 impl driver::End<FakeRing> for Outcome {
+    type Taken = Self;
+
     fn poll(ring: &mut FakeRing, ticket: Ticket) -> Option<Self> {
         let mut state = ring.0.lock();
         if state.slot(ticket).end.is_none() {
             state.poll();
         }
         state.take(ticket)
+    }
+}
+
+/// Polls an operation as its future does.
+pub(crate) fn poll(
+    driver: &Driver<FakeRing>,
+    key: &Begun<Ticket>,
+    cx: &mut Context<'_>,
+) -> Poll<Outcome> {
+    match driver.take::<Outcome>(key) {
+        Some(outcome) => Poll::Ready(outcome),
+        None => driver.wait(key, cx),
     }
 }
 

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use crate::driver::{Begun, Driver};
-use crate::ring::{Card, End, FakeRing, Outcome, Ticket, Work};
+use crate::ring::{Card, End, FakeRing, Outcome, Ticket, Work, poll};
 
 /// Far longer than anything here takes.
 const LONG: Duration = Duration::from_secs(10);
@@ -68,7 +68,7 @@ impl Bench {
 
     pub(crate) fn poll_with(&self, key: Begun<Ticket>, waker: &Waker) -> Poll<Outcome> {
         let mut cx = Context::from_waker(waker);
-        self.driver.poll(&key, &mut cx)
+        poll(&self.driver, &key, &mut cx)
     }
 
     /// Whether nothing is left in the first channel's first queue; else this is told when that is so.

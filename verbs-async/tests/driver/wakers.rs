@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use crate::allocations::allocations;
 use crate::driver::{Begun, Driver};
 use crate::hooks::{Moment, waker};
-use crate::ring::{Card, End, FakeRing, Outcome, Ticket, Work};
+use crate::ring::{Card, End, FakeRing, Ticket, Work, poll};
 use crate::task::{Bell, Bench, bounded};
 
 /// Whatever comes back to the driver when it runs.
@@ -38,7 +38,7 @@ impl Back {
         };
         let key = driver.start(1, self.card.work(1000, 1), usize::MAX);
         let mut cx = Context::from_waker(Waker::noop());
-        drop(driver.poll::<Outcome>(&key, &mut cx));
+        drop(poll(&driver, &key, &mut cx));
         driver.abandon(key);
         driver.announced();
     }
@@ -292,7 +292,7 @@ fn wakers_that_poll_in_place_need_no_stack_however_many_are_woken() {
         fn wake(self: Arc<Self>) {
             let [own, other] = self.keys;
             let mut cx = Context::from_waker(Waker::noop());
-            if self.driver.poll::<Outcome>(&own, &mut cx).is_ready() {
+            if poll(&self.driver, &own, &mut cx).is_ready() {
                 self.done.fetch_add(1, Ordering::Relaxed);
             }
             self.driver.abandon(other);
@@ -392,10 +392,10 @@ fn what_a_waker_does_allocates_nothing_once_the_driver_is_warm() {
         fn wake(self: Arc<Self>) {
             let key = self.driver.start(0, self.card.work(1, 1), usize::MAX);
             let mut cx = Context::from_waker(Waker::noop());
-            assert!(self.driver.poll::<Outcome>(&key, &mut cx).is_pending());
+            assert!(poll(&self.driver, &key, &mut cx).is_pending());
             assert!(self.card.complete(1));
             self.driver.announced();
-            assert!(self.driver.poll::<Outcome>(&key, &mut cx).is_ready());
+            assert!(poll(&self.driver, &key, &mut cx).is_ready());
         }
     }
     let bench = Bench::new(1);

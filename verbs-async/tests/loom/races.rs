@@ -6,7 +6,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use loom::thread;
 
 use crate::driver::{Begun, Driver};
-use crate::ring::{Card, FakeRing, Outcome, Ticket};
+use crate::ring::{Card, FakeRing, Outcome, Ticket, poll};
 use crate::sync::Arc;
 
 /// Explores every schedule with at most so many preemptions: more find nothing new, and take hours.
@@ -98,7 +98,7 @@ impl Task {
         let waker = Waker::from(std::sync::Arc::clone(&self.bell));
         let mut cx = Context::from_waker(&waker);
         let driver = &self.model.driver;
-        match driver.poll::<Outcome>(&self.key, &mut cx) {
+        match poll(driver, &self.key, &mut cx) {
             Poll::Ready(outcome) => {
                 assert_eq!(outcome.id, self.id, "the outcome of another operation");
                 self.outcome = Some(outcome);

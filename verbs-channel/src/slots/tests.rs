@@ -12,7 +12,7 @@ pub(super) const TIMED_OUT: TransportError = TransportError::Aborted(DownReason:
 /// What can happen to a table. Numbers choose among the operations there have ever been.
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    Take(u32, Keeper),
+    Take(u32, BufferOwner),
     Cancel(usize),
     FailMember(usize),
     Complete(usize),
@@ -31,15 +31,15 @@ enum Model {
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
-    let keeper = || {
+    let owner = || {
         prop_oneof![
-            proptest::strategy::Just(Keeper::Lender),
-            proptest::strategy::Just(Keeper::Slot),
-            proptest::strategy::Just(Keeper::Caller),
+            proptest::strategy::Just(BufferOwner::Borrowed),
+            proptest::strategy::Just(BufferOwner::Slot),
+            proptest::strategy::Just(BufferOwner::Caller),
         ]
     };
     let step = prop_oneof![
-        4 => (0..2_u32, keeper()).prop_map(|(member, keeper)| Step::Take(member, keeper)),
+        4 => (0..2_u32, owner()).prop_map(|(member, owner)| Step::Take(member, owner)),
         1 => any::<usize>().prop_map(Step::Cancel),
         1 => any::<usize>().prop_map(Step::FailMember),
         2 => any::<usize>().prop_map(Step::Complete),
@@ -69,8 +69,9 @@ pub(super) fn table<B>(capacity: u32) -> Table<B> {
 }
 
 impl<B> Table<B> {
-    pub(super) fn take(&mut self, claim: Claim) -> Option<Id> {
-        self.slots.take(&mut self.own[claim.member as usize], claim)
+    pub(super) fn take(&mut self, reservation: Reservation) -> Option<Id> {
+        self.slots
+            .take(&mut self.own[reservation.member as usize], reservation)
     }
 
     /// Whose an operation is, as far as a caller of the table knows: it says which list is meant.
@@ -91,66 +92,71 @@ impl<B> Table<B> {
 
     pub(super) fn detach(&mut self, id: Id) {
         let owner = self.owner(id);
-        if !self.slots.detach(id) {
-            self.slots.detach_done(&mut self.own[owner], id);
-        }
+        self.slots.detach(&mut self.own[owner], id);
     }
 
-    pub(super) fn mark(&self) -> Mark {
-        self.slots.mark(&self.own[0])
+    pub(super) fn fail(&mut self, wr_id: u64, error: TransportError) -> Option<Reservation> {
+        let owner = self.owner(Id(wr_id & !MEMBER));
+        self.slots.fail(&mut self.own[owner], wr_id, error)
     }
 
-    pub(super) fn first_since(&self, mark: Mark) -> Option<Id> {
-        self.slots.first_since(&self.own[0], mark)
+    pub(super) fn succeed(&mut self, wr_id: u64) -> Option<Reservation> {
+        let owner = self.owner(Id(wr_id & !MEMBER));
+        self.slots.succeed(&mut self.own[owner], wr_id, ())
     }
 
-    pub(super) fn after(&self, id: Id) -> Option<Id> {
-        self.slots.after(&self.own[self.owner(id)], id)
-    }
-
-    pub(super) fn release_since(&mut self, mark: Mark) {
-        self.slots.release_since(&mut self.own[0], mark);
+    /// Dispatches the successes at the front of what was found; what is left, unless that is all.
+    pub(super) fn dispatch<'c>(
+        &mut self,
+        found: &'c [u64],
+        keep_results: bool,
+        success: impl Fn(&u64) -> Option<&()>,
+    ) -> Option<(Reservation, usize, &'c [u64])> {
+        let reservation = self.slots.reservation(*found.first()?)?;
+        let own = &mut self.own[reservation.member as usize];
+        let slots = &mut self.slots;
+        let count =
+            slots.dispatch_successes(own, reservation, found, keep_results, |id| *id, success);
+        (count > 0).then(|| (reservation, count, &found[count..]))
     }
 }
 
-pub(super) fn claim(member: u32, keeper: Keeper) -> Claim {
-    Claim {
+pub(super) fn reservation(member: u32, owner: BufferOwner) -> Reservation {
+    Reservation {
         member,
         queue: Queue::Send,
         credits: 1,
-        keeper,
+        owner,
     }
 }
 
-/// Files a completion that is a success.
+/// Dispatches a completion that is a success.
 pub(super) fn complete<B>(table: &mut Table<B>, wr_id: u64) -> bool {
     let found = [wr_id];
-    let filed = table
-        .slots
-        .complete(&found, true, |wr_id| *wr_id, |_| Some(&()));
-    filed.is_some_and(|(_, count, rest)| count == 1 && rest.is_empty())
+    let dispatched = table.dispatch(&found, true, |_| Some(&()));
+    dispatched.is_some_and(|(_, count, _)| count == 1)
 }
 
 /// Runs steps on a table and on a list of all operations there have ever been.
 fn run(steps: Vec<Step>) {
     let mut table = table::<usize>(CAPACITY);
-    let mut all: Vec<(Id, Claim, Model)> = Vec::new();
+    let mut all: Vec<(Id, Reservation, Model)> = Vec::new();
     let mut ready: Vec<Id> = Vec::new();
     for step in steps {
         let pick = |number: usize| (!all.is_empty()).then(|| number % all.len());
         match step {
-            Step::Take(member, keeper) => {
-                let live = all
-                    .iter()
-                    .filter(|(_, claim, model)| claim.member == member && *model != Model::Gone);
+            Step::Take(member, owner) => {
+                let live = all.iter().filter(|(_, reservation, model)| {
+                    reservation.member == member && *model != Model::Gone
+                });
                 let full = live.count() == CAPACITY as usize;
-                let claim = claim(member, keeper);
-                let id = table.take(claim);
+                let reservation = reservation(member, owner);
+                let id = table.take(reservation);
                 assert_eq!(id.is_none(), full, "a slot was lost, or given twice");
                 if let Some(id) = id {
                     assert!(all.iter().all(|(old, ..)| *old != id), "an id came twice");
                     table.slots.keep(id, all.len());
-                    all.push((id, claim, Model::Posted { failed: false }));
+                    all.push((id, reservation, Model::Posted { failed: false }));
                 }
             }
             Step::Cancel(number) => {
@@ -165,17 +171,17 @@ fn run(steps: Vec<Step>) {
             Step::FailMember(number) => {
                 let Some(number) = pick(number) else { continue };
                 let (id, _, model) = &mut all[number];
-                assert_eq!(table.slots.fail(id.member_wr_id(), ABORTED), None);
+                assert_eq!(table.fail(id.member_wr_id(), ABORTED), None);
                 if let Model::Posted { failed } = model {
                     *failed = true;
                 }
             }
             Step::Complete(number) => {
                 let Some(number) = pick(number) else { continue };
-                let (id, claim, model) = &mut all[number];
-                let ended = table.slots.fail(id.wr_id(), TIMED_OUT);
+                let (id, reservation, model) = &mut all[number];
+                let ended = table.fail(id.wr_id(), TIMED_OUT);
                 if let Model::Posted { failed } = *model {
-                    assert_eq!(ended, Some(*claim));
+                    assert_eq!(ended, Some(*reservation));
                     *model = Model::Done(Err(if failed { ABORTED } else { TIMED_OUT }));
                 } else {
                     assert_eq!(ended, None, "an operation ended twice");
@@ -183,11 +189,14 @@ fn run(steps: Vec<Step>) {
             }
             Step::Succeed(number) => {
                 let Some(number) = pick(number) else { continue };
-                let (id, claim, model) = &mut all[number];
+                let (id, reservation, model) = &mut all[number];
                 let at_once = complete(&mut table, id.wr_id());
-                let after_a_look = table.slots.succeed(id.wr_id(), ());
+                let after_a_look = table.succeed(id.wr_id());
                 if let Model::Posted { failed } = *model {
-                    assert_eq!((at_once, after_a_look), (!failed, failed.then_some(*claim)));
+                    assert_eq!(
+                        (at_once, after_a_look),
+                        (!failed, failed.then_some(*reservation))
+                    );
                     *model = Model::Done(if failed { Err(ABORTED) } else { Ok(()) });
                 } else {
                     assert_eq!((at_once, after_a_look), (false, None), "it ended twice");
@@ -198,13 +207,11 @@ fn run(steps: Vec<Step>) {
                 let posted = all.iter().filter(|op| is_posted(op.2));
                 let found: Vec<u64> = posted.map(|op| op.0.wr_id()).collect();
                 let mut left = &found[..];
-                while let Some((claim, count, rest)) =
-                    table
-                        .slots
-                        .complete(left, true, |wr_id| *wr_id, |_| Some(&()))
+                while let Some((reservation, count, rest)) =
+                    table.dispatch(left, true, |_| Some(&()))
                 {
                     for (_, of, model) in all.iter_mut().filter(|op| is_posted(op.2)).take(count) {
-                        assert_eq!(*of, claim);
+                        assert_eq!(*of, reservation);
                         *model = Model::Done(Ok(()));
                     }
                     left = rest;
@@ -226,25 +233,25 @@ fn run(steps: Vec<Step>) {
             }
             Step::Name => {
                 let first = table.slots.first_ready();
-                let named = table.slots.name_ready();
+                let named = table.slots.claim_ready();
                 assert_eq!(named.map(|(id, _)| id), first);
                 let op = all.iter_mut().find(|op| Some(op.0) == first);
-                if let Some((_, claim, _)) = op {
-                    assert_eq!(named.map(|(_, member)| member), Some(claim.member));
+                if let Some((_, reservation, _)) = op {
+                    assert_eq!(named.map(|(_, member)| member), Some(reservation.member));
                     // It stays, and is not ready any more.
-                    claim.keeper = Keeper::Named;
+                    reservation.owner = BufferOwner::Claimed;
                 }
             }
             Step::Abort(member) => {
                 let mut ended = 0;
                 let mut next = table.slots.first(&table.own[member as usize]);
                 while let Some(id) = next {
-                    next = table.after(id);
+                    next = table.slots.after(id);
                     assert_eq!(table.owner(id), member as usize);
-                    ended += i32::from(table.slots.fail(id.wr_id(), ABORTED).is_some());
+                    ended += i32::from(table.fail(id.wr_id(), ABORTED).is_some());
                 }
-                for (_, claim, model) in &mut all {
-                    if let (true, Model::Posted { .. }) = (claim.member == member, *model) {
+                for (_, reservation, model) in &mut all {
+                    if let (true, Model::Posted { .. }) = (reservation.member == member, *model) {
                         *model = Model::Done(Err(ABORTED));
                         ended -= 1;
                     }
@@ -252,13 +259,16 @@ fn run(steps: Vec<Step>) {
                 assert_eq!(ended, 0);
             }
         }
-        let is_ready = |(_, claim, model): &(Id, Claim, Model)| {
-            claim.keeper == Keeper::Slot && matches!(model, Model::Done(_))
+        let is_ready = |(_, reservation, model): &(Id, Reservation, Model)| {
+            reservation.owner == BufferOwner::Slot && matches!(model, Model::Done(_))
         };
         ready.retain(|id| all.iter().any(|op| op.0 == *id && is_ready(op)));
-        // If they are more than one, they ended in the order of their posts.
+        // If they are more than one, they ended in the order of their posts, or of their slots.
         let new = all.iter().filter(|op| is_ready(op)).map(|op| op.0);
-        let new: Vec<Id> = new.filter(|id| !ready.contains(id)).collect();
+        let mut new: Vec<Id> = new.filter(|id| !ready.contains(id)).collect();
+        if matches!(step, Step::Abort(_)) {
+            new.sort_by_key(|id| id.index());
+        }
         ready.extend(new);
         assert_eq!(
             table.slots.first_ready(),
@@ -269,7 +279,7 @@ fn run(steps: Vec<Step>) {
     }
 }
 
-fn check(table: &Table<usize>, all: &[(Id, Claim, Model)]) {
+fn check(table: &Table<usize>, all: &[(Id, Reservation, Model)]) {
     for (id, _, model) in all {
         let done = match model {
             Model::Posted { .. } => Some(false),
@@ -282,15 +292,13 @@ fn check(table: &Table<usize>, all: &[(Id, Claim, Model)]) {
         let in_use = all
             .iter()
             .filter(|op| op.1.member == member && op.2 != Model::Gone);
-        let first = table.slots.first_since(own, Mark::NONE);
-        let listed = std::iter::successors(first, |id| table.after(*id));
-        assert!(
-            listed.eq(in_use.map(|op| op.0)),
-            "not in the order of their posts"
-        );
-        let since = table.slots.first_since(own, table.slots.mark(own));
-        assert_eq!(since, None, "from before the mark");
-        assert_eq!(own.has_any(), first.is_some());
+        let first = table.slots.first(own);
+        let mut listed: Vec<Id> =
+            std::iter::successors(first, |id| table.slots.after(*id)).collect();
+        let mut in_use: Vec<Id> = in_use.map(|op| op.0).collect();
+        in_use.sort_by_key(|id| id.index());
+        listed.sort_by_key(|id| id.index());
+        assert_eq!(listed, in_use);
     }
 }
 
@@ -305,7 +313,7 @@ proptest! {
 fn results_are_ready_in_the_order_of_completion() {
     let mut table = table::<()>(3);
     let ids: Vec<Id> = (0..3)
-        .map(|_| table.take(claim(0, Keeper::Slot)).unwrap())
+        .map(|_| table.take(reservation(0, BufferOwner::Slot)).unwrap())
         .collect();
     for index in [2, 0, 1] {
         assert!(complete(&mut table, ids[index].wr_id()));
@@ -321,86 +329,90 @@ fn results_are_ready_in_the_order_of_completion() {
 fn a_completion_of_nobody_is_ignored() {
     let mut table = table::<()>(1);
     assert!(!complete(&mut table, 77));
-    let id = table.take(claim(0, Keeper::Slot)).unwrap();
+    let id = table.take(reservation(0, BufferOwner::Slot)).unwrap();
     let stale = id.wr_id() ^ GENERATION;
     assert!(!complete(&mut table, stale));
     assert_eq!(table.slots.is_done(id), Some(false));
 }
 
 #[test]
-fn what_is_in_use_since_a_mark_is_freed_at_once() {
-    let mut table = table::<()>(4);
-    let take = |table: &mut Table<()>, keeper| table.take(claim(0, keeper)).unwrap();
-    let owned = take(&mut table, Keeper::Slot);
-    let mark = table.mark();
-    assert_eq!(table.first_since(mark), None);
-    let mut all = Vec::new();
-    for round in 0..3 {
-        let [first, second] = [(); 2].map(|()| take(&mut table, Keeper::Lender));
-        assert!(
-            !all.contains(&first) && !all.contains(&second),
-            "an id came twice"
-        );
-        all.extend([first, second]);
-        for id in [first, second] {
-            assert!(complete(&mut table, id.wr_id()));
-        }
-        // Out of order, and in order.
-        let (gone, stays) = if round == 1 {
-            (second, first)
-        } else {
-            (first, second)
-        };
-        assert!(table.release(gone).is_some());
-        let third = take(&mut table, Keeper::Lender);
-        assert!(!all.contains(&third), "an id came twice");
-        all.push(third);
-        assert!(complete(&mut table, third.wr_id()));
-        assert_eq!(table.first_since(mark), Some(stays));
-        assert_eq!(table.after(stays), Some(third));
-        table.release_since(mark);
-        assert_eq!(table.first_since(mark), None);
-        assert_eq!(table.slots.is_done(owned), Some(false));
-        assert!(table.own[0].has_any());
+fn a_detached_operation_frees_its_slot_when_it_succeeds() {
+    let mut table = table::<()>(3);
+    let take = |table: &mut Table<()>| table.take(reservation(0, BufferOwner::Borrowed));
+    let before = table.take(reservation(0, BufferOwner::Caller)).unwrap();
+    let [first, second] = [0; 2].map(|_| take(&mut table).unwrap());
+    table.detach(first);
+    table.detach(second);
+    assert!(take(&mut table).is_none(), "both are in flight");
+    assert!(table.slots.has_borrowed_in_flight(&table.own[0]));
+    assert!(complete(&mut table, second.wr_id()));
+    assert_eq!(table.slots.is_done(second), None);
+    let third = take(&mut table).expect("the slot is free");
+    assert!(take(&mut table).is_none(), "and it is one");
+    // One that has succeeded when it is detached is free at once.
+    assert!(complete(&mut table, third.wr_id()));
+    assert!(take(&mut table).is_none(), "its outcome may be taken");
+    table.detach(third);
+    assert_eq!(table.slots.is_done(third), None);
+    // A failure stays.
+    assert!(table.fail(first.wr_id(), TIMED_OUT).is_some());
+    assert_eq!(table.slots.is_done(first), Some(true));
+    assert_eq!(table.slots.failure(first), Some((TIMED_OUT, 0)));
+    assert!(!table.slots.has_borrowed_in_flight(&table.own[0]));
+    assert_eq!(table.slots.is_done(before), Some(false));
+}
+
+#[test]
+fn a_detached_batch_that_succeeds_after_a_closer_look_frees_its_slot() {
+    let mut table = table::<()>(1);
+    let id = table.take(reservation(0, BufferOwner::Borrowed)).unwrap();
+    table.detach(id);
+    assert!(table.succeed(id.wr_id()).is_some());
+    assert_eq!(table.slots.is_done(id), None);
+    assert!(table.take(reservation(0, BufferOwner::Slot)).is_some());
+}
+
+#[test]
+fn failures_are_counted_in_their_order() {
+    let mut table = table::<()>(3);
+    let ids = [0; 3].map(|_| table.take(reservation(0, BufferOwner::Borrowed)).unwrap());
+    for index in [2, 0, 1] {
+        assert!(table.fail(ids[index].wr_id(), ABORTED).is_some());
     }
-    // All others can be taken again, and none of them twice.
-    let ids: Vec<Id> = (0..3).map(|_| take(&mut table, Keeper::Slot)).collect();
-    assert_eq!(table.take(claim(0, Keeper::Slot)), None);
-    assert!(ids.iter().all(|id| id.index() != owned.index()));
+    let order = ids.map(|id| table.slots.failure(id).unwrap().1);
+    assert_eq!(order, [1, 2, 0]);
 }
 
 #[test]
 fn a_batch_with_a_failure_fails_even_if_its_last_request_succeeds() {
     let mut table = table::<()>(1);
-    let id = table.take(claim(0, Keeper::Lender)).unwrap();
-    assert_eq!(table.slots.fail(id.member_wr_id(), ABORTED), None);
+    let id = table.take(reservation(0, BufferOwner::Borrowed)).unwrap();
+    assert_eq!(table.fail(id.member_wr_id(), ABORTED), None);
     assert_eq!(table.slots.is_done(id), Some(false));
     assert!(!complete(&mut table, id.wr_id()));
-    assert!(table.slots.succeed(id.wr_id(), ()).is_some());
+    assert!(table.succeed(id.wr_id()).is_some());
     assert_eq!(table.release(id).unwrap(), Err(ABORTED));
-    assert_eq!(table.slots.succeed(id.wr_id(), ()), None);
+    assert_eq!(table.succeed(id.wr_id()), None);
 }
 
 #[test]
 fn successes_are_filed_together_as_long_as_they_took_up_the_same() {
     let mut table = table::<()>(6);
-    let claims = [0, 0, 1, 1, 0].map(|member| claim(member, Keeper::Slot));
-    let ids = claims.map(|claim| table.take(claim).unwrap());
+    let claims = [0, 0, 1, 1, 0].map(|member| reservation(member, BufferOwner::Slot));
+    let ids = claims.map(|reservation| table.take(reservation).unwrap());
     let nobody = ids[4].wr_id() ^ GENERATION;
     let found: Vec<u64> = ids.iter().map(|id| id.wr_id()).chain([nobody]).collect();
     let mut left = &found[..];
     let mut runs = Vec::new();
     let failed = ids[3].wr_id();
-    while let Some((claim, count, rest)) =
-        table
-            .slots
-            .complete(left, true, |id| *id, |id| (*id != failed).then_some(&()))
+    while let Some((reservation, count, rest)) =
+        table.dispatch(left, true, |id| (*id != failed).then_some(&()))
     {
-        runs.push((claim.member, count));
+        runs.push((reservation.member, count));
         left = rest;
     }
     assert_eq!(runs, [(0, 2), (1, 1)], "up to the one that has failed");
-    assert!(table.slots.fail(left[0], ABORTED).is_some());
+    assert!(table.fail(left[0], ABORTED).is_some());
     assert!(complete(&mut table, left[1]));
     assert!(!complete(&mut table, left[2]), "nobody's");
     for (index, id) in ids.iter().enumerate() {
@@ -412,39 +424,28 @@ fn successes_are_filed_together_as_long_as_they_took_up_the_same() {
 #[test]
 fn a_request_that_is_not_the_last_of_its_batch_ends_nothing() {
     let mut table = table::<()>(1);
-    let id = table.take(claim(0, Keeper::Lender)).unwrap();
+    let id = table.take(reservation(0, BufferOwner::Borrowed)).unwrap();
     for _ in 0..2 {
         assert!(!complete(&mut table, id.member_wr_id()));
-        assert_eq!(table.slots.succeed(id.member_wr_id(), ()), None);
+        assert_eq!(table.succeed(id.member_wr_id()), None);
         assert_eq!(table.slots.is_done(id), Some(false));
-        assert_eq!(table.slots.fail(id.member_wr_id(), ABORTED), None);
+        assert_eq!(table.fail(id.member_wr_id(), ABORTED), None);
     }
 }
 
 #[test]
-fn what_an_earlier_operation_of_the_slot_was_told_is_not_told_again() {
+fn an_operation_does_not_have_the_outcome_of_an_earlier_one_of_its_slot() {
     let mut table = table::<()>(1);
-    let mark = table.mark();
-    let failed = table.take(claim(0, Keeper::Lender)).unwrap();
-    assert!(table.slots.fail(failed.wr_id(), ABORTED).is_some());
+    let failed = table.take(reservation(0, BufferOwner::Borrowed)).unwrap();
+    assert!(table.fail(failed.wr_id(), ABORTED).is_some());
     assert_eq!(table.release(failed).unwrap(), Err(ABORTED));
-    let id = table.take(claim(0, Keeper::Lender)).unwrap();
+    let id = table.take(reservation(0, BufferOwner::Borrowed)).unwrap();
     assert_eq!(table.slots.failure(id), None);
     let found = [id.wr_id()];
-    let unheard = table
-        .slots
-        .complete(&found, false, |wr_id| *wr_id, |_| Some(&()));
-    assert!(unheard.is_some());
-    assert_eq!(
-        (table.slots.is_done(id), table.slots.failure(id)),
-        (Some(true), None)
-    );
-    table.release_since(mark);
-    let id = table.take(claim(0, Keeper::Caller)).unwrap();
+    assert!(table.dispatch(&found, false, |_| Some(&())).is_some());
+    assert_eq!(table.slots.is_done(id), None, "its slot is free");
+    let id = table.take(reservation(0, BufferOwner::Caller)).unwrap();
     let found = [id.wr_id()];
-    let kept = table
-        .slots
-        .complete(&found, false, |wr_id| *wr_id, |_| Some(&()));
-    assert!(kept.is_some());
+    assert!(table.dispatch(&found, false, |_| Some(&())).is_some());
     assert_eq!(table.release(id).unwrap(), Ok(()));
 }

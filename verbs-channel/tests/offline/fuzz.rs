@@ -242,12 +242,18 @@ impl World {
         let at = operations.position(|op| op.ticket == completed.ticket);
         let operation = self.operations.swap_remove(at.expect("it ends once"));
         if matches!(completed.result, Err(TransportError::Stuck)) {
-            assert!(completed.buffer.is_none() && completed.batch.is_empty());
+            assert!(completed.buffer.is_none() && completed.batch.is_none());
             self.leaks = true;
             return;
         }
         let mut buffers: Vec<OwnedBuffer> = completed.buffer.into_iter().collect();
-        buffers.extend(completed.batch.into_iter().map(OwnedWork::into_buffer));
+        buffers.extend(
+            completed
+                .batch
+                .into_iter()
+                .flatten()
+                .map(OwnedWork::into_buffer),
+        );
         assert_eq!(buffers.len(), operation.buffers.len());
         for (buffer, expected) in buffers.iter().zip(&operation.buffers) {
             if !operation.writes {

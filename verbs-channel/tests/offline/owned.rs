@@ -25,7 +25,7 @@ fn run(channel: &mut Channel, work: impl Into<OwnedWork>) -> (Posted, OwnedBuffe
     succeeds(seen.wr_id);
     let ended = channel.poll(ticket).unwrap().unwrap();
     ended.result.unwrap();
-    assert!(ended.batch.is_empty());
+    assert!(ended.batch.is_none());
     (seen, ended.buffer.unwrap())
 }
 

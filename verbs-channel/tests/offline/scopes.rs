@@ -1,6 +1,7 @@
 //! Scopes: handles that are dropped, receives that are left over, and `?`.
 
 use std::error::Error as StdError;
+use std::mem::ManuallyDrop;
 
 use verbs_channel::verbs_core::WcStatus;
 use verbs_channel::verbs_core::verbs_sys::{
@@ -76,6 +77,50 @@ fn a_handle_that_is_dropped_when_its_operation_is_done_gives_its_slot_back() {
         Ok::<_, Error>(())
     });
     ended.unwrap();
+}
+
+#[test]
+fn forgotten_handles_hold_their_slots_no_longer_than_the_scope() {
+    let mut channel = channel();
+    let from = region(&channel);
+    // More, in all, than there are slots; completed before the scope ends, and as it ends.
+    for completes_first in [true, false].repeat(10) {
+        let ended = channel.scope(|scope| {
+            let _forgotten = ManuallyDrop::new(scope.post_send(from.gather_element(..).unwrap())?);
+            all_succeeds();
+            if completes_first {
+                assert_eq!(scope.poll(), 1);
+            }
+            Ok::<_, Error>(())
+        });
+        ended.unwrap();
+    }
+    assert!(channel.is_idle());
+}
+
+#[test]
+fn a_scope_reports_the_failure_that_came_first() {
+    let mut channel = channel();
+    let (from, mut into) = (region(&channel), region(&channel));
+    let ended = channel.scope(|scope| {
+        // Its slot is the first one.
+        scope.post_receive(into.scatter_element(..).unwrap())?;
+        scope.post_send(from.gather_element(..).unwrap())?;
+        let [receive, send] = posted()[..] else {
+            panic!("two are posted");
+        };
+        ends(send, IBV_WC_RETRY_EXC_ERR);
+        flushes(receive);
+        Ok::<_, Error>(())
+    });
+    let ScopeError::AutoPollError(TransportError::Work { queue, error }) = ended.unwrap_err()
+    else {
+        panic!("an operation has failed");
+    };
+    assert_eq!(
+        (queue, error.status),
+        (Queue::Send, WcStatus::RETRY_EXC_ERR)
+    );
 }
 
 #[test]

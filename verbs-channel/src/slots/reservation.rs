@@ -1,52 +1,59 @@
-//! What an operation takes up, and who keeps its buffers.
+//! What an operation holds while it is in flight, and where its buffers belong.
 
 use crate::error::{Queue, Refusal};
 
-/// Who keeps the buffers of an operation.
+/// Where the buffers of an operation belong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Keeper {
-    /// Whoever lent them: the operation must end before the scope or the blocking call does.
-    Lender,
-    /// The same, of an operation of a scope whose handle was dropped: nobody will take the result.
+pub(crate) enum BufferOwner {
+    /// To the caller of a scope or of a blocking call, which ends only after the operation.
+    Borrowed,
+    /// The same, of an operation of a scope whose handle was dropped: its outcome is not taken.
     Detached,
-    /// The slot itself.
+    /// To the slot.
     Slot,
-    /// The slot itself, of an operation that is done and was named to whoever takes its result.
-    Named,
-    /// An `unsafe` caller.
+    /// To the slot, of a completed operation whose ticket was given out: it is not ready any more.
+    Claimed,
+    /// To an `unsafe` caller.
     Caller,
 }
 
-/// What an operation takes up while it is in flight.
+impl BufferOwner {
+    /// Whether a borrow ends with the operation.
+    pub(crate) const fn is_borrowed(self) -> bool {
+        matches!(self, Self::Borrowed | Self::Detached)
+    }
+}
+
+/// What an operation holds while it is in flight.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
-pub(crate) struct Claim {
+pub(crate) struct Reservation {
     /// Places in its queue.
     pub(crate) credits: u16,
-    /// Which queue it is in.
+    /// The queue that it is in.
     pub(crate) queue: Queue,
-    /// Who keeps its buffers.
-    pub(crate) keeper: Keeper,
-    /// Whose it is.
+    /// Where its buffers belong.
+    pub(crate) owner: BufferOwner,
+    /// The channel that it is on.
     pub(crate) member: u32,
 }
 
-impl PartialEq for Claim {
+impl PartialEq for Reservation {
     #[inline]
     fn eq(&self, other: &Self) -> bool {
         self.word() == other.word()
     }
 }
 
-impl Eq for Claim {}
+impl Eq for Reservation {}
 
-impl Claim {
+impl Reservation {
     /// All of it in one word, as it stands in memory: derived, equality would look at each field.
     #[inline]
     const fn word(self) -> u64 {
         self.credits as u64
             | (self.queue as u64) << 16
-            | (self.keeper as u64) << 24
+            | (self.owner as u64) << 24
             | (self.member as u64) << 32
     }
 
@@ -56,18 +63,18 @@ impl Claim {
         ..Self::send(0)
     };
 
-    /// Of one work request for the send queue, whose buffers are lent.
+    /// For one work request in the send queue, with borrowed buffers.
     #[inline]
     pub(crate) const fn send(member: u32) -> Self {
         Self {
             member,
             credits: 1,
             queue: Queue::Send,
-            keeper: Keeper::Lender,
+            owner: BufferOwner::Borrowed,
         }
     }
 
-    /// Of a receive, whose buffers are lent.
+    /// For a receive, with borrowed buffers.
     #[inline]
     pub(crate) const fn receive(member: u32) -> Self {
         let queue = Queue::Receive;
@@ -77,13 +84,13 @@ impl Claim {
         }
     }
 
-    /// The same for buffers of another keeper.
+    /// The same for buffers that belong elsewhere.
     #[inline]
-    pub(crate) const fn kept_by(self, keeper: Keeper) -> Self {
-        Self { keeper, ..self }
+    pub(crate) const fn owned_by(self, owner: BufferOwner) -> Self {
+        Self { owner, ..self }
     }
 
-    /// The same for a batch of as many, if a claim can be that large.
+    /// The same for a batch of as many, if a reservation can be that large.
     #[inline]
     pub(crate) fn times(self, count: usize) -> Result<Self, Refusal> {
         match u16::try_from(count) {

@@ -1,0 +1,177 @@
+//! Polls: completions reach their operations.
+
+use verbs_core::{PollError, PollSlot, PolledCompletions, WorkCompletion, WorkSuccess};
+
+use super::{Engine, Table};
+use crate::error::DownReason;
+use crate::member::Member;
+use crate::owned::Kept;
+use crate::slots::{Id, Reservation};
+
+impl Engine {
+    /// Polls once, and dispatches the completions; how many they were. The results of operations on
+    /// borrowed buffers are kept if `keep_results` says so.
+    #[inline(always)]
+    pub(crate) fn poll(&mut self, keep_results: bool) -> Result<usize, PollError> {
+        let found = self.cq.poll(&mut self.room)?;
+        dispatch(&mut self.members, &mut self.slots, found, keep_results);
+        Ok(found.len())
+    }
+
+    /// Polls once for an operation on borrowed buffers: whether its success is all there is. Then it
+    /// has ended, and its slot is free. Else what was found is dispatched.
+    #[inline(always)]
+    pub(crate) fn poll_for(&mut self, reservation: Reservation, id: Id) -> bool {
+        if !self.poll_finds_only(id) {
+            return false;
+        }
+        if let Some(member) = self.members.get_mut(reservation.member as usize)
+            && self.slots.take_back(&mut member.slots, id)
+        {
+            member.give_back(reservation, 1);
+            return true;
+        }
+        self.dispatch_first();
+        false
+    }
+
+    /// The same for an operation of this member that is in flight, and that owns what `take` takes:
+    /// that.
+    #[inline(always)]
+    pub(crate) fn poll_for_owned<T>(
+        &mut self,
+        at: u32,
+        id: Id,
+        take: impl FnOnce(&mut Option<Kept>) -> Option<T>,
+    ) -> Option<T> {
+        if !self.poll_finds_only(id) {
+            return None;
+        }
+        if let Some(member) = self.members.get_mut(at as usize)
+            && let Some((kept, reservation)) = self.slots.end_owned(&mut member.slots, id, take)
+        {
+            member.give_back(reservation, 1);
+            return Some(kept);
+        }
+        self.dispatch_first();
+        None
+    }
+
+    /// Polls once: whether a success of this operation is all there is. Then it is the
+    /// [last success](Self::last_success); else what was found is dispatched.
+    #[inline(always)]
+    fn poll_finds_only(&mut self, id: Id) -> bool {
+        let found = match self.cq.poll(&mut self.room) {
+            Ok(found) => found,
+            Err(error) => {
+                self.not_polled(error);
+                return false;
+            }
+        };
+        if let [only] = found.as_slice()
+            && only.wr_id() == id.wr_id()
+            && only.success().is_some()
+        {
+            return true;
+        }
+        if !found.is_empty() {
+            dispatch(&mut self.members, &mut self.slots, found, true);
+        }
+        false
+    }
+
+    /// The success that the last poll for an operation has found.
+    #[inline(always)]
+    pub(crate) fn last_success(&self) -> Option<&WorkSuccess> {
+        let found = PollSlot::completions(&self.room).as_slice();
+        found.first()?.success()
+    }
+
+    /// Dispatches the [last success](Self::last_success) after all: it needs a closer look.
+    #[cold]
+    #[inline(never)]
+    fn dispatch_first(&mut self) {
+        let found = PollSlot::completions(self.room.get(..1).unwrap_or_default());
+        dispatch(&mut self.members, &mut self.slots, found, true);
+    }
+
+    /// Polls once; a queue that cannot be polled ends everything on it.
+    #[inline(always)]
+    pub(crate) fn drive(&mut self) -> usize {
+        self.poll(true)
+            .unwrap_or_else(|error| self.not_polled(error))
+    }
+
+    /// The same at the end of a scope: the results of its operations cannot be taken any more.
+    #[inline(always)]
+    pub(crate) fn drive_discarding(&mut self) -> usize {
+        self.poll(false)
+            .unwrap_or_else(|error| self.not_polled(error))
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn not_polled(&mut self, error: PollError) -> usize {
+        self.destroy_all(DownReason::Poll(error));
+        0
+    }
+}
+
+/// Dispatches what a poll found.
+// In a place of its own: inlined it has too few registers.
+#[inline(never)]
+fn dispatch(
+    members: &mut [Member],
+    slots: &mut Table,
+    found: PolledCompletions<'_>,
+    keep_results: bool,
+) {
+    let mut left = found.as_slice();
+    while let Some((first, rest)) = left.split_first() {
+        let mut count = 0;
+        if let Some(reservation) = slots.reservation(first.wr_id())
+            && let Some(member) = members.get_mut(reservation.member as usize)
+        {
+            count = slots.dispatch_successes(
+                &mut member.slots,
+                reservation,
+                left,
+                keep_results,
+                WorkCompletion::wr_id,
+                WorkCompletion::success,
+            );
+            member.give_back(reservation, count);
+        }
+        left = match left.get(count..) {
+            Some(left) if count > 0 => left,
+            _ => {
+                dispatch_one(members, slots, first);
+                rest
+            }
+        };
+    }
+}
+
+/// Dispatches a completion that is not just the success of an operation.
+#[cold]
+#[inline(never)]
+fn dispatch_one(members: &mut [Member], slots: &mut Table, completion: &WorkCompletion) {
+    let wr_id = completion.wr_id();
+    // An unknown number ends nothing.
+    let Some((at, queue)) = slots.owner(wr_id) else {
+        return;
+    };
+    let Some(member) = members.get_mut(at as usize) else {
+        return;
+    };
+    let ended = match completion.result() {
+        Ok(success) => slots.succeed(&mut member.slots, wr_id, success),
+        Err(error) => {
+            let failure = member.failed(queue, error);
+            slots.fail(&mut member.slots, wr_id, failure)
+        }
+    };
+    if let Some(reservation) = ended {
+        member.give_back(reservation, 1);
+    }
+}

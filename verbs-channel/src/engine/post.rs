@@ -1,0 +1,220 @@
+//! Posts: a reservation, the gate, and the driver.
+#![expect(unsafe_code, reason = "hands buffers to the device")]
+
+use std::mem::MaybeUninit;
+use std::ptr;
+
+use verbs_core::{ReceiveWorkRequest, WorkRequest};
+
+use super::Engine;
+use crate::error::{DownReason, Refusal};
+use crate::gate::{Limits, Needs};
+use crate::list::ScatterList;
+use crate::owned::Ticket;
+use crate::slots::{BufferOwner, Id, Reservation};
+use crate::work::Work;
+
+impl Engine {
+    /// Posts work to a member's send queue, with a completion.
+    ///
+    /// # Safety
+    ///
+    /// - The buffers that the work names stay as [`QueuePair::post`] wants them until the slot is
+    ///   done.
+    #[inline(always)]
+    pub(crate) unsafe fn post<W: Work>(
+        &mut self,
+        reservation: Reservation,
+        list: &mut W::List,
+        said: W::Said,
+    ) -> Result<Ticket, Refusal> {
+        let Some(member) = self.members.get_mut(reservation.member as usize) else {
+            return Err(GONE);
+        };
+        let mut needs = Needs::default();
+        W::add_needs(list, said, &mut needs);
+        member.limits.check(&needs)?;
+        let channel = member.id;
+        let Some((qp, _, id)) = member.take(&mut self.slots, reservation) else {
+            return Err(self.why_not(reservation));
+        };
+        // SAFETY: the caller's promise: the slot is done when the completion is polled, or the queue
+        // pair destroyed.
+        let posted = W::request(list, said, id.wr_id(), true, |request| unsafe {
+            qp.post(&mut [request])
+        });
+        match posted {
+            Ok(Ok(())) => Ok(Ticket { channel, id }),
+            Ok(Err(error)) => Err(self.refused(reservation, id, Refusal::Post(error))),
+            Err(refusal) => Err(self.refused(reservation, id, refusal)),
+        }
+    }
+
+    /// Posts a batch to a member's send queue: one doorbell, and a completion for the last only. The
+    /// reservation is for as many.
+    ///
+    /// # Safety
+    ///
+    /// - As for [`post`](Self::post).
+    #[inline]
+    pub(crate) unsafe fn post_batch<W: Work, const N: usize>(
+        &mut self,
+        reservation: Reservation,
+        works: &mut [W; N],
+    ) -> Result<Ticket, Refusal> {
+        const { assert!(N > 0, "a batch has work in it") };
+        let Some(member) = self.members.get_mut(reservation.member as usize) else {
+            return Err(GONE);
+        };
+        // All of it, before any is built: among that it would cost twice as much.
+        let mut needs = Needs::default();
+        for work in works.iter_mut() {
+            let (list, said) = work.parts();
+            W::add_needs(list, said, &mut needs);
+        }
+        if !member.limits.admit(&needs) {
+            check_each(works, &member.limits)?;
+        }
+        let channel = member.id;
+        let Some((qp, _, id)) = member.take(&mut self.slots, reservation) else {
+            return Err(self.why_not(reservation));
+        };
+        let mut requests = [const { MaybeUninit::<WorkRequest<'_>>::uninit() }; N];
+        let mut places = requests.iter_mut().zip(works.iter_mut());
+        // The last is apart, so that what all others have in common is looked at once.
+        let last = places.next_back();
+        let built = build(places, id.member_wr_id(), false)
+            .and_then(|()| build(last.into_iter(), id.wr_id(), true));
+        if let Err(refusal) = built {
+            return Err(self.refused(reservation, id, refusal));
+        }
+        let requests = ptr::from_mut(&mut requests).cast::<[WorkRequest<'_>; N]>();
+        // SAFETY: the loop has written to every place.
+        let requests = unsafe { &mut *requests };
+        // SAFETY: the caller's promise; when the last of a chain is done, so are the others.
+        match unsafe { qp.post(requests) } {
+            Ok(()) => Ok(Ticket { channel, id }),
+            Err(error) => Err(self.refused(reservation, id, Refusal::Post(error))),
+        }
+    }
+
+    /// Posts a receive to a member's receive queue.
+    ///
+    /// # Safety
+    ///
+    /// - The buffers that the list names stay as [`QueuePair::post_receive`] wants them until the
+    ///   slot is done.
+    #[inline(always)]
+    pub(crate) unsafe fn post_receive<L: ScatterList>(
+        &mut self,
+        reservation: Reservation,
+        list: &mut L,
+    ) -> Result<Ticket, Refusal> {
+        let Some(member) = self.members.get_mut(reservation.member as usize) else {
+            return Err(GONE);
+        };
+        member.limits.check_receive(list)?;
+        let channel = member.id;
+        let Some((qp, _, id)) = member.take(&mut self.slots, reservation) else {
+            return Err(self.why_not(reservation));
+        };
+        let request = ReceiveWorkRequest::new(list.elements()).wr_id(id.wr_id());
+        // SAFETY: the caller's promise, as for `post`.
+        match unsafe { qp.post_receive(&mut [request]) } {
+            Ok(()) => Ok(Ticket { channel, id }),
+            Err(error) => Err(self.refused(reservation, id, Refusal::Post(error))),
+        }
+    }
+
+    /// Why an operation got no slot and no credits.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn why_not(&mut self, reservation: Reservation) -> Refusal {
+        let Some(member) = self.members.get(reservation.member as usize) else {
+            return GONE;
+        };
+        let max = member.capacity(reservation.queue);
+        match member.down() {
+            Some(reason) => Refusal::Down(reason),
+            None if u32::from(reservation.credits) > max => Refusal::BatchTooLong {
+                asked: reservation.credits.into(),
+                max,
+            },
+            None if member.credits(reservation.queue) < u32::from(reservation.credits) => {
+                Refusal::Backpressure(reservation.queue)
+            }
+            None => Refusal::Untaken,
+        }
+    }
+
+    /// Takes back what a refused operation took up.
+    ///
+    /// If the card has, or may have, a part of it, it will not say when it is done with that: then
+    /// only destroying the queue pair makes the buffers safe to give back.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn refused(
+        &mut self,
+        reservation: Reservation,
+        id: Id,
+        refusal: Refusal,
+    ) -> Refusal {
+        match refusal {
+            // Whoever has the buffers ends it: see `end_half_posted`.
+            Refusal::Post(error)
+                if error.posted() > 0
+                    && matches!(reservation.owner, BufferOwner::Slot | BufferOwner::Caller) =>
+            {
+                self.half_posted = Some(id);
+            }
+            Refusal::Post(error) if error.posted() > 0 => {
+                self.destroy(reservation.member, DownReason::Post(error));
+                let _aborted = self.release(reservation.member, id);
+            }
+            _ => self.not_posted(reservation, id),
+        }
+        refusal
+    }
+
+    /// Takes back what an operation took up of which the card has nothing.
+    fn not_posted(&mut self, reservation: Reservation, id: Id) {
+        if let Some(member) = self.members.get_mut(reservation.member as usize) {
+            let _was_posted = self.slots.take_back(&mut member.slots, id);
+            member.give_back(reservation, 1);
+        }
+    }
+}
+
+/// Checks the requests of a batch one by one.
+#[cold]
+#[inline(never)]
+fn check_each<W: Work>(works: &mut [W], limits: &Limits) -> Result<(), Refusal> {
+    works.iter_mut().try_for_each(|work| {
+        let (list, said) = work.parts();
+        let mut needs = Needs::default();
+        W::add_needs(list, said, &mut needs);
+        limits.check(&needs)
+    })
+}
+
+/// Builds requests in the places they are posted from.
+#[inline(always)]
+fn build<'l, 'p, W: Work + 'l>(
+    places: impl Iterator<Item = (&'p mut MaybeUninit<WorkRequest<'l>>, &'l mut W)>,
+    wr_id: u64,
+    signaled: bool,
+) -> Result<(), Refusal>
+where
+    'l: 'p,
+{
+    for (place, work) in places {
+        let (list, said) = work.parts();
+        W::request(list, said, wr_id, signaled, |request| {
+            place.write(request);
+        })?;
+    }
+    Ok(())
+}
+
+/// Nothing is posted on a member that is not there.
+pub(crate) const GONE: Refusal = Refusal::Down(DownReason::Closed);

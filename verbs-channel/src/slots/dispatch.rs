@@ -1,0 +1,167 @@
+//! Dispatch: completions reach their slots, as many at once as have the same reservation.
+
+use super::ready::ReadyList;
+use super::{BufferOwner, Id, MEMBER, Reservation, Slot, SlotList, Slots};
+use crate::error::TransportError;
+
+/// What becomes of an operation that succeeds: its slot is free; or its result is kept; and it is
+/// ready as well.
+const FREE: u8 = 0;
+const KEEP: u8 = 1;
+const READY: u8 = 2;
+
+impl<S: Copy, B> Slots<S, B> {
+    /// The reservation of the operation that this `wr_id` may belong to, if that is in flight.
+    #[inline(always)]
+    pub(crate) fn reservation(&self, wr_id: u64) -> Option<Reservation> {
+        let slot = self.slots.get(Id(wr_id).index() as usize)?;
+        slot.is_in_flight().then_some(slot.reservation)
+    }
+
+    /// Dispatches the successes at the front of `found` whose operations have this reservation, on the
+    /// channel with these slots; how many they were. Results that cannot be taken are not kept: those
+    /// of detached operations, and, if `keep_results` is false, of all borrowed ones.
+    ///
+    /// It stops at what is no success, at an unknown number, and at a batch of which a request has
+    /// failed: see [`succeed`](Self::succeed).
+    #[inline(always)]
+    pub(crate) fn dispatch_successes<C>(
+        &mut self,
+        own: &mut SlotList,
+        reservation: Reservation,
+        found: &[C],
+        keep_results: bool,
+        wr_id: impl Fn(&C) -> u64,
+        success: impl Fn(&C) -> Option<&S>,
+    ) -> usize {
+        let slots = &mut *self.slots;
+        let ready = &mut self.ready;
+        match reservation.owner {
+            BufferOwner::Slot => {
+                dispatch::<READY, _, _, _>(slots, own, ready, reservation, found, wr_id, success)
+            }
+            BufferOwner::Borrowed if keep_results => {
+                dispatch::<KEEP, _, _, _>(slots, own, ready, reservation, found, wr_id, success)
+            }
+            BufferOwner::Borrowed | BufferOwner::Detached => {
+                dispatch::<FREE, _, _, _>(slots, own, ready, reservation, found, wr_id, success)
+            }
+            BufferOwner::Claimed | BufferOwner::Caller => {
+                dispatch::<KEEP, _, _, _>(slots, own, ready, reservation, found, wr_id, success)
+            }
+        }
+    }
+
+    /// Records that a work request has succeeded: the reservation of its operation, if that completes
+    /// by it. An operation of which another request has failed before has that outcome.
+    ///
+    /// `None` for an unknown number, too.
+    #[cold]
+    pub(crate) fn succeed(
+        &mut self,
+        own: &mut SlotList,
+        wr_id: u64,
+        success: S,
+    ) -> Option<Reservation> {
+        let id = Id(wr_id);
+        if self.is_done(id)? {
+            return None;
+        }
+        let slot = self.slots.get_mut(id.index() as usize)?;
+        if slot.stamp == wr_id {
+            slot.outcome = Some(Ok(success));
+        }
+        self.end(own, id)
+    }
+
+    /// Records that a work request has failed: the reservation of its operation, if that completes by
+    /// it. The first failure of a batch is the batch's.
+    ///
+    /// `None` for a request of a batch that goes on, and for an unknown number.
+    #[cold]
+    pub(crate) fn fail(
+        &mut self,
+        own: &mut SlotList,
+        wr_id: u64,
+        error: TransportError,
+    ) -> Option<Reservation> {
+        let id = Id(wr_id & !MEMBER);
+        if self.is_done(id) != Some(false) {
+            return None;
+        }
+        let slot = self.slots.get_mut(id.index() as usize)?;
+        if slot.failure().is_none() {
+            slot.outcome = Some(Err(error));
+            slot.failed_at = self.failures;
+            self.failures = self.failures.wrapping_add(1);
+        }
+        if wr_id & MEMBER != 0 {
+            slot.stamp = id.0 | MEMBER;
+            return None;
+        }
+        self.end(own, id)
+    }
+
+    /// Ends an operation that is in flight, and has an outcome.
+    fn end(&mut self, own: &mut SlotList, id: Id) -> Option<Reservation> {
+        let slot = self.slots.get_mut(id.index() as usize)?;
+        slot.stamp = id.0;
+        let reservation = slot.reservation;
+        let has_failed = slot.failure().is_some();
+        slot.reservation.credits = 0;
+        match reservation.owner {
+            BufferOwner::Slot => self.ready.push(&mut self.slots, id.index()),
+            // A failure stays, for the scope to report.
+            BufferOwner::Detached if !has_failed => slot.free(&mut own.free, id),
+            _ => {}
+        }
+        Some(reservation)
+    }
+}
+
+/// Dispatches the successes at the front of `found`; how many.
+#[inline(always)]
+fn dispatch<const THEN: u8, S: Copy, B, C>(
+    slots: &mut [Slot<S, B>],
+    own: &mut SlotList,
+    ready: &mut ReadyList,
+    reservation: Reservation,
+    found: &[C],
+    wr_id: impl Fn(&C) -> u64,
+    success: impl Fn(&C) -> Option<&S>,
+) -> usize {
+    let mut last = ready.last();
+    let mut top = own.free;
+    let other = found.iter().position(|completion| {
+        let wr_id = wr_id(completion);
+        let id = Id(wr_id);
+        if let Some(slot) = slots.get_mut(id.index() as usize)
+            && slot.stamp == wr_id
+            && slot.reservation == reservation
+            && let Some(success) = success(completion)
+        {
+            if THEN == FREE {
+                slot.free(&mut top, id);
+                return false;
+            }
+            slot.outcome = Some(Ok(*success));
+            slot.reservation.credits = 0;
+            if THEN == READY {
+                slot.prev = last;
+                match slots.get_mut(last as usize) {
+                    Some(before) => before.next = id.index(),
+                    None => ready.head = id.index(),
+                }
+                last = id.index();
+            }
+            return false;
+        }
+        true
+    });
+    match THEN {
+        FREE => own.free = top,
+        READY => ready.end(slots, last),
+        _ => {}
+    }
+    other.unwrap_or(found.len())
+}

@@ -1,0 +1,143 @@
+//! Outcomes: taken once, and the slot is free.
+
+use super::{BufferOwner, Id, Reservation, Slot, SlotList, Slots};
+use crate::error::TransportError;
+
+impl<S: Copy, B> Slots<S, B> {
+    /// Takes the outcome of an operation of this channel that has completed, and frees its slot.
+    #[inline(always)]
+    pub(crate) fn release(
+        &mut self,
+        own: &mut SlotList,
+        id: Id,
+    ) -> Option<Result<S, TransportError>> {
+        let result = self.find_completed(id)?.take_outcome();
+        self.free_completed(own, id);
+        Some(result)
+    }
+
+    /// [`release`](Self::release) for an operation that does not own its buffer.
+    #[inline(always)]
+    pub(crate) fn take_borrowed(
+        &mut self,
+        own: &mut SlotList,
+        id: Id,
+    ) -> Option<Result<S, TransportError>> {
+        let slot = self.find_completed(id)?;
+        let result = slot.take_outcome();
+        slot.free(&mut own.free, id);
+        Some(result)
+    }
+
+    #[inline(always)]
+    fn find_completed(&mut self, id: Id) -> Option<&mut Slot<S, B>> {
+        let slot = self.slots.get_mut(id.index() as usize)?;
+        (slot.stamp == id.0 && !slot.is_in_flight()).then_some(slot)
+    }
+
+    /// Ends an operation of this channel that is in flight, and has succeeded, if it owns what `take`
+    /// takes: that, and its reservation. Its slot is free.
+    #[inline(always)]
+    pub(crate) fn end_owned<T>(
+        &mut self,
+        own: &mut SlotList,
+        id: Id,
+        take: impl FnOnce(&mut Option<B>) -> Option<T>,
+    ) -> Option<(T, Reservation)> {
+        let slot = self.slots.get_mut(id.index() as usize)?;
+        debug_assert!(slot.id() == id && slot.is_in_flight(), "it is in flight");
+        // With a mark if a request of its batch has failed.
+        if slot.stamp != id.0 {
+            return None;
+        }
+        let taken = take(&mut slot.buffer)?;
+        let reservation = slot.reservation;
+        slot.free(&mut own.free, id);
+        Some((taken, reservation))
+    }
+
+    /// The place of the buffer of an operation that has succeeded. Once it is taken the slot is to be
+    /// [freed](Self::free_completed).
+    #[inline(always)]
+    pub(crate) fn succeeded(&mut self, id: Id) -> Option<&mut Option<B>> {
+        let slot = self.find_completed(id)?;
+        matches!(slot.outcome, Some(Ok(_))).then_some(&mut slot.buffer)
+    }
+
+    /// Frees the slot of an operation that has completed. Its [success](Self::last_success) is still
+    /// there.
+    #[inline(always)]
+    pub(crate) fn free_completed(&mut self, own: &mut SlotList, id: Id) {
+        let slots = &mut *self.slots;
+        let Some(slot) = slots.get_mut(id.index() as usize) else {
+            return;
+        };
+        if slot.reservation.owner == BufferOwner::Slot {
+            self.ready.unlink(slots, id.index());
+        }
+        self.free(own, id);
+    }
+
+    /// The success of the operation that had this slot last.
+    #[inline]
+    pub(crate) fn last_success(&self, id: Id) -> Option<&S> {
+        let slot = self.slots.get(id.index() as usize)?;
+        slot.outcome.as_ref()?.as_ref().ok()
+    }
+
+    /// Takes the buffer of an operation that has completed.
+    #[inline]
+    pub(crate) fn take_buffer(&mut self, id: Id) -> Option<B> {
+        if self.is_done(id) != Some(true) {
+            return None;
+        }
+        self.slots.get_mut(id.index() as usize)?.buffer.take()
+    }
+
+    /// Takes the buffer of an operation that is in flight.
+    pub(crate) fn take_buffer_in_flight(&mut self, id: Id) -> Option<B> {
+        let slot = self.slots.get_mut(id.index() as usize)?;
+        let is_its = slot.id() == id && slot.is_in_flight();
+        is_its.then(|| slot.buffer.take()).flatten()
+    }
+
+    /// The failure of the operation, or of a request of it, and when that was, counted in failures.
+    pub(crate) fn failure(&self, id: Id) -> Option<(TransportError, u32)> {
+        let slot = self.find(id)?;
+        Some((slot.failure()?, slot.failed_at))
+    }
+
+    /// The operation that owns its buffer and completed first, of those that are ready.
+    #[inline]
+    pub(crate) fn first_ready(&self) -> Option<Id> {
+        self.slots.get(self.ready.head as usize).map(Slot::id)
+    }
+
+    /// Claims the [first ready](Self::first_ready) operation, of which channel that is too. It is not
+    /// ready any more; its outcome can still be taken.
+    pub(crate) fn claim_ready(&mut self) -> Option<(Id, u32)> {
+        let index = self.ready.head;
+        let slot = self.slots.get_mut(index as usize)?;
+        slot.reservation.owner = BufferOwner::Claimed;
+        let claimed = (slot.id(), slot.reservation.member);
+        self.ready.unlink(&mut self.slots, index);
+        Some(claimed)
+    }
+}
+
+impl<S: Copy, B> Slot<S, B> {
+    /// Its outcome; a failure does not stay.
+    #[inline(always)]
+    fn take_outcome(&mut self) -> Result<S, TransportError> {
+        if let Some(Ok(success)) = self.outcome {
+            return Ok(success);
+        }
+        self.take_failure()
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn take_failure(&mut self) -> Result<S, TransportError> {
+        self.outcome.take().unwrap_or(Err(TransportError::CLOSED))
+    }
+}
