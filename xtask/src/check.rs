@@ -8,7 +8,7 @@ use crate::checkers;
 use crate::error::Error;
 use crate::packages;
 use crate::test::report::Report;
-use crate::test::{self, BUILD_NEEDS, Choice, offline};
+use crate::test::{self, Choice, offline};
 
 const CHECK_HELP: &str = "\
 The quick look before a commit: formatting, the project's rules, lints. Without clippy, whether
@@ -35,7 +35,7 @@ pub(crate) fn check(args: Vec<OsString>) -> Result<ExitCode, Error> {
     }
     let policy = args.policy()?;
     args.finish()?;
-    packages::ensure(&BUILD_NEEDS, policy)?;
+    packages::ensure(&packages::BUILD, policy)?;
     let mut report = Report::default();
     offline::checks(&mut report)?;
     offline::compiles(&mut report)?;

@@ -11,9 +11,7 @@ use crate::args::Args;
 use crate::error::Error;
 use crate::jobs::{self, Event, Job};
 use crate::packages;
-use crate::soft_roce::{self, Options};
 use crate::stream::Limits;
-use crate::test::BUILD_NEEDS;
 use crate::workspace;
 
 const HELP: &str = "\
@@ -208,13 +206,9 @@ pub(crate) fn main(args: Vec<OsString>) -> Result<ExitCode, Error> {
         return Ok(ExitCode::SUCCESS);
     }
     let policy = args.policy()?;
-    let options = Options {
-        way: jobs::way(&mut args)?,
-        install: policy,
-        ..Options::default()
-    };
+    let options = jobs::options(&mut args, policy)?;
     args.finish()?;
-    let needs = [&BUILD_NEEDS[..], &soft_roce::needs(&options)].concat();
+    let needs = [&packages::BUILD[..], &soft_roce::needs(&options)].concat();
     packages::ensure(&needs, policy)?;
 
     println!("building the examples");

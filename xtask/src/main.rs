@@ -14,16 +14,13 @@ mod bench;
 mod check;
 mod checkers;
 mod demo;
-mod error;
 mod jobs;
-mod json;
 mod packages;
-mod process;
-mod soft_roce;
-mod stream;
 mod test;
 mod tidy;
 mod workspace;
+
+use soft_roce::{error, process, stream};
 
 use error::Error;
 
@@ -49,7 +46,7 @@ const COMMANDS: [Command; 9] = [
     Command {
         name: "soft-roce",
         what: "RDMA devices without RDMA hardware: up, down, status, test, run, shell",
-        main: soft_roce::main,
+        main: soft_roce_as_here,
     },
     Command {
         name: "check",
@@ -84,7 +81,7 @@ const COMMANDS: [Command; 9] = [
 ];
 
 fn main() -> ExitCode {
-    soft_roce::agent_if_init();
+    soft_roce::start();
     let mut args = env::args_os().skip(1);
     let command = args.next();
     let result = dispatch(command, args.collect());
@@ -117,6 +114,18 @@ fn dispatch(command: Option<OsString>, args: Vec<OsString>) -> Result<ExitCode, 
             help()
         ))),
     }
+}
+
+/// As `cargo soft-roce` has it, but that `test` is this workspace's own.
+fn soft_roce_as_here(mut args: Vec<OsString>) -> Result<ExitCode, Error> {
+    if args.first().is_some_and(|arg| arg == "test") {
+        let options = soft_roce::cli::options(args.split_off(1))?;
+        if let Some(options) = options {
+            process::end_children_when_told_to_end()?;
+            return test::device(options);
+        }
+    }
+    soft_roce::cli::main("cargo xtask soft-roce", args)
 }
 
 fn help() -> String {

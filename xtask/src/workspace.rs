@@ -1,13 +1,15 @@
 //! The workspace that this task runner belongs to: where it is, its files, and its cargo.
 
+use std::collections::HashMap;
 use std::env;
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use tinyjson::JsonValue;
+
 use crate::error::{Context as _, Error};
-use crate::json::Json;
 use crate::process::output;
 
 /// The folder of the workspace's `Cargo.toml`.
@@ -24,26 +26,13 @@ pub(crate) fn cargo(args: &[&str]) -> Command {
     command
 }
 
-/// This program's own file.
-pub(crate) fn own_exe() -> Result<PathBuf, Error> {
-    let exe = env::current_exe().context(|| "cannot find this program's own file")?;
-    // A rebuild replaces the file; the new one at the old place is as good.
-    let name = exe.to_string_lossy();
-    Ok(match name.strip_suffix(" (deleted)") {
-        Some(name) => PathBuf::from(name),
-        None => exe,
-    })
-}
-
 /// A folder below cargo's target folder for what this program makes.
 pub(crate) fn scratch_dir() -> Result<PathBuf, Error> {
     let metadata = output(&mut cargo(&["metadata", "--format-version=1", "--no-deps"]))?;
-    let metadata = Json::parse(&metadata);
-    let target = metadata
-        .as_ref()
-        .and_then(|json| json.get("target_directory")?.as_str());
+    let target = metadata.parse().ok();
+    let target = target.and_then(|json| text(&json, &["target_directory"]).map(str::to_owned));
     let target = target.ok_or_else(|| Error::new("`cargo metadata` names no target folder"))?;
-    let dir = Path::new(target).join("xtask");
+    let dir = Path::new(&target).join("xtask");
     fs::create_dir_all(&dir).context(|| format!("cannot make the folder {}", dir.display()))?;
     Ok(dir)
 }
@@ -96,29 +85,36 @@ pub(crate) fn example<'a>(examples: &'a [Artifact], name: &str) -> Result<&'a Pa
 
 /// The program that one of cargo's JSON messages tells of.
 fn artifact(line: &str) -> Option<Artifact> {
-    let json = Json::parse(line)?;
-    if json.get("reason")?.as_str()? != "compiler-artifact" {
+    let json: JsonValue = line.parse().ok()?;
+    if text(&json, &["reason"])? != "compiler-artifact" {
         return None;
     }
-    let executable = PathBuf::from(json.get("executable")?.as_str()?);
-    let manifest = Path::new(json.get("manifest_path")?.as_str()?);
+    let executable = PathBuf::from(text(&json, &["executable"])?);
+    let manifest = Path::new(text(&json, &["manifest_path"])?);
     let dir = manifest.parent()?.to_path_buf();
-    let (package, version) = name_and_version(json.get("package_id")?.as_str()?, &dir)?;
-    let target = json.get("target")?;
+    let (package, version) = name_and_version(text(&json, &["package_id"])?, &dir)?;
+    let kinds: &Vec<JsonValue> = at(&json, &["target", "kind"])?.get()?;
     Some(Artifact {
         package,
         version,
         dir,
-        target: target.get("name")?.as_str()?.to_owned(),
-        kind: target
-            .get("kind")?
-            .as_array()?
-            .first()?
-            .as_str()?
-            .to_owned(),
-        is_test: json.get("profile")?.get("test")? == &Json::Bool(true),
+        target: text(&json, &["target", "name"])?.to_owned(),
+        kind: text(kinds.first()?, &[])?.to_owned(),
+        is_test: at(&json, &["profile", "test"])?.get() == Some(&true),
         executable,
     })
+}
+
+/// What is in nested objects under these keys.
+fn at<'a>(json: &'a JsonValue, keys: &[&str]) -> Option<&'a JsonValue> {
+    keys.iter().try_fold(json, |json, key| {
+        let object: &HashMap<String, JsonValue> = json.get()?;
+        object.get(*key)
+    })
+}
+
+fn text<'a>(json: &'a JsonValue, keys: &[&str]) -> Option<&'a str> {
+    at(json, keys)?.get::<String>().map(String::as_str)
 }
 
 /// Reads `path+file:///dir/verbs-core#0.1.0` or, where the folder is not called like the

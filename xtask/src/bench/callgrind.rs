@@ -39,7 +39,7 @@ pub(super) fn count(
     let label = format!("counting {operation}");
     let quiet = quietly(&mut command, &label, LIMIT)?;
     if !quiet.success() {
-        return Err(quiet.error(&command, LIMIT));
+        return Err(quiet.error(&command));
     }
     let profile = fs::read_to_string(&file);
     let profile = profile.context(|| format!("cannot read {}", file.display()))?;

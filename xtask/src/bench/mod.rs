@@ -9,9 +9,8 @@ use std::process::{Command, ExitCode};
 
 use crate::args::Args;
 use crate::error::{Context as _, Error};
-use crate::packages::{self, Need};
+use crate::packages;
 use crate::process;
-use crate::test::BUILD_NEEDS;
 use crate::workspace;
 use callgrind::Counts;
 
@@ -215,7 +214,10 @@ pub(crate) fn main(args: Vec<OsString>) -> Result<ExitCode, Error> {
     }
     let policy = args.policy()?;
     args.finish()?;
-    packages::ensure(&[&BUILD_NEEDS[..], &[Need::Valgrind]].concat(), policy)?;
+    packages::ensure(
+        &[&packages::BUILD[..], &[packages::VALGRIND]].concat(),
+        policy,
+    )?;
 
     let dir = workspace::scratch_dir()?.join("bench");
     fs::create_dir_all(&dir).context(|| format!("cannot make the folder {}", dir.display()))?;

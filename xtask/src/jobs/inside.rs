@@ -2,16 +2,17 @@
 //! that has them.
 
 use std::env;
-use std::fs;
-use std::io::{self, Write as _};
+use std::fs::{self, File};
+use std::io::{self, Read as _, Seek as _, Write as _};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use super::plan::{self, Job};
 use super::{END, OWN_LINE, START};
 use crate::error::{Context as _, Error};
-use crate::process::{self, Scratch, exit_code, kill_tree};
+use crate::process::{self, exit_code, kill_tree};
 use crate::stream::{self, Text};
 use crate::test::libtest::starting;
 
@@ -72,7 +73,7 @@ fn run_one(job: &Job, argv: &[String]) -> Result<Option<(String, u8)>, Error> {
             running = text.to_owned();
             tell(text);
         }
-        Text::Partial(_) => {}
+        _ => {}
     })?;
     said?;
     Ok(end.failure())
@@ -244,6 +245,46 @@ impl Drop for Part {
             // It was killed: this returns at once, and nobody is left to tell of a failure.
             drop(self.child.wait());
         }
+    }
+}
+
+/// A temporary file that nobody else sees: it has no name once it is open.
+#[derive(Debug)]
+struct Scratch {
+    file: File,
+}
+
+impl Scratch {
+    fn new() -> Result<Self, Error> {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let nanos = UNIX_EPOCH.elapsed().map_or(0, |now| now.as_nanos());
+        let name = format!("xtask-{}-{count}-{nanos}", std::process::id());
+        let path = env::temp_dir().join(name);
+        let what = || format!("cannot make the temporary file {}", path.display());
+        let file = File::options()
+            .read(true)
+            .append(true)
+            .create_new(true)
+            .open(&path)
+            .context(what)?;
+        fs::remove_file(&path).context(what)?;
+        Ok(Self { file })
+    }
+
+    /// The same file once more, for a child to write to.
+    fn handle(&self) -> Result<File, Error> {
+        let handle = self.file.try_clone();
+        handle.context(|| "cannot share a temporary file")
+    }
+
+    /// All that was written.
+    fn text(&mut self) -> Result<String, Error> {
+        let what = || "cannot read a child's output back";
+        let mut bytes = Vec::new();
+        self.file.rewind().context(what)?;
+        self.file.read_to_end(&mut bytes).context(what)?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 }
 

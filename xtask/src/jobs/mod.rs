@@ -4,10 +4,11 @@
 mod inside;
 mod plan;
 
-use std::ffi::OsString;
 use std::fs;
 use std::process::Command;
 use std::time::Duration;
+
+use soft_roce::{Options, Way};
 
 pub(crate) use inside::main as run_inside;
 pub(crate) use plan::Job;
@@ -15,7 +16,6 @@ pub(crate) use plan::Job;
 use crate::args::Args;
 use crate::error::{Context as _, Error};
 use crate::packages::Policy;
-use crate::soft_roce::{Accel, Options, Way};
 use crate::stream::{self, Limits, Text};
 use crate::workspace;
 
@@ -30,44 +30,18 @@ const END: &str = "##end ";
 const OWN_LINE: &str = "RESULT ";
 
 /// Takes `--native` and `--guest` from the command line.
-pub(crate) fn way(args: &mut Args) -> Result<Way, Error> {
-    match (args.flag("--native"), args.flag("--guest")) {
-        (true, true) => Err(args.usage("`--native` and `--guest` contradict each other")),
-        (true, false) => Ok(Way::Native),
-        (false, true) => Ok(Way::Guest),
-        (false, false) => Ok(Way::Auto),
-    }
-}
-
-/// `options` as `cargo xtask soft-roce` takes them.
-fn flags(options: &Options) -> Vec<OsString> {
-    let mut flags = match options.way {
-        Way::Auto => vec![],
-        Way::Native => vec!["--native".into()],
-        Way::Guest => vec!["--guest".into()],
+pub(crate) fn options(args: &mut Args, install: Policy) -> Result<Options, Error> {
+    let mut options = Options::default();
+    options.install = install;
+    options.way = match (args.flag("--native"), args.flag("--guest")) {
+        (true, true) => {
+            return Err(args.usage("`--native` and `--guest` contradict each other"));
+        }
+        (true, false) => Way::Native,
+        (false, true) => Way::Guest,
+        (false, false) => Way::Auto,
     };
-    flags.extend(match options.install {
-        Policy::Ask => None,
-        Policy::Yes => Some("--yes".into()),
-        Policy::No => Some("--no-install".into()),
-    });
-    let accel = match options.accel {
-        Accel::Auto => "auto",
-        Accel::Kvm => "kvm",
-        Accel::Tcg => "tcg",
-    };
-    flags.push(format!("--accel={accel}").into());
-    flags.push(format!("--hosts={}", options.hosts).into());
-    flags.push(format!("--memory={}", options.memory_mib).into());
-    flags.extend(options.cpus.map(|cpus| format!("--cpus={cpus}").into()));
-    flags.extend(
-        options
-            .kernel
-            .as_ref()
-            .map(|kernel| format!("--kernel={kernel}").into()),
-    );
-    flags.extend(["--results".into(), options.results.clone().into_os_string()]);
-    flags
+    Ok(options)
 }
 
 /// What is heard of the jobs while they run.
@@ -90,7 +64,7 @@ pub(crate) fn run(
     options: &Options,
     sink: &mut dyn FnMut(&Job, Event<'_>),
 ) -> Result<(), Error> {
-    let own = workspace::own_exe()?;
+    let own = soft_roce::own_exe()?;
     let file = workspace::scratch_dir()?.join("jobs");
     let text = plan::write(jobs)?;
     fs::write(&file, text).context(|| format!("cannot write {}", file.display()))?;
@@ -100,9 +74,10 @@ pub(crate) fn run(
     let silence = jobs.iter().map(|job| job.limits.silence).max();
     let silence = silence.unwrap_or_default() + AROUND;
 
+    let mut inner = options.clone();
+    inner.timeout = Some(total);
     let mut command = Command::new(&own);
-    command.args(["soft-roce", "run"]).args(flags(options));
-    command.arg(format!("--timeout={}", total.as_secs()));
+    command.args(["soft-roce", "run"]).args(inner.to_args());
     command
         .arg("--")
         .arg(&own)

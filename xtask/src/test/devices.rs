@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use soft_roce::{Options, Way};
+
 use super::libtest::Tally;
 use super::offline::count;
 use super::report::Report;
 use crate::error::Error;
 use crate::jobs::{self, Event, Job};
 use crate::process;
-use crate::soft_roce::{Options, Way};
 use crate::stream::Limits;
 use crate::workspace::{self, Artifact};
 
@@ -99,6 +100,7 @@ fn programs(filter: Option<&str>) -> Result<Vec<Program>, Error> {
         "test",
         "--workspace",
         "--exclude=xtask",
+        "--exclude=cargo-soft-roce",
         "--all-features",
         "--no-run",
         "--message-format=json-render-diagnostics",
@@ -153,10 +155,8 @@ fn one_host(report: &mut Report, options: &Options, programs: &[Program]) -> Res
 
 /// Runs each test for two machines in a run of its own.
 fn two_hosts(report: &mut Report, options: &Options, programs: &[Program]) -> Result<(), Error> {
-    let options = Options {
-        hosts: 2,
-        ..options.clone()
-    };
+    let mut options = options.clone();
+    options.hosts = 2;
     for program in programs {
         let (double, _): (Vec<&str>, Vec<&str>) = split(&program.tests);
         for test in double {

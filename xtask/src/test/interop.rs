@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
+use soft_roce::Options;
+
 use super::report::Report;
 use crate::error::Error;
 use crate::jobs::{self, Event, Job};
-use crate::soft_roce::Options;
 use crate::stream::Limits;
 use crate::workspace;
 

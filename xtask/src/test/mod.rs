@@ -9,12 +9,13 @@ pub(crate) mod report;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
+use soft_roce::{Options, Way};
+
 use crate::args::Args;
 use crate::checkers::miri;
 use crate::error::Error;
 use crate::jobs;
-use crate::packages::{self, Need};
-use crate::soft_roce::{self, Options, Way};
+use crate::packages;
 use report::Report;
 
 const HELP: &str = "\
@@ -38,22 +39,6 @@ rc_pingpong against C's, and the tests of soft-RoCE itself.
 To run the device tests on real hardware:
   VERBS_DEVICE=mlx5_0 cargo test -- --ignored";
 
-/// What building the workspace needs.
-pub(crate) const BUILD_NEEDS: [Need; 4] = [
-    Need::CCompiler,
-    Need::PkgConfig,
-    Need::Libibverbs,
-    Need::Libclang,
-];
-
-/// What the device tests need beside soft-RoCE: C's programs, and tools to break links and count calls.
-const DEVICE_NEEDS: [Need; 4] = [
-    Need::RdmaTools,
-    Need::Iproute2,
-    Need::TrafficControl,
-    Need::Strace,
-];
-
 /// What a run chooses.
 #[derive(Debug)]
 pub(crate) struct Choice {
@@ -76,12 +61,12 @@ pub(crate) fn main(args: Vec<OsString>) -> Result<ExitCode, Error> {
 }
 
 /// `cargo xtask soft-roce test`: only what needs a device, as `options` say.
-pub(crate) fn device(options: &Options) -> Result<ExitCode, Error> {
+pub(crate) fn device(options: Options) -> Result<ExitCode, Error> {
     let choice = Choice {
         offline: false,
         device: true,
         filter: None,
-        options: options.clone(),
+        options,
     };
     let mut report = Report::default();
     run(&mut report, &choice)?;
@@ -96,11 +81,8 @@ impl Choice {
     }
 
     pub(crate) fn from_args(mut args: Args) -> Result<Self, Error> {
-        let options = Options {
-            install: args.policy()?,
-            way: jobs::way(&mut args)?,
-            ..Options::default()
-        };
+        let policy = args.policy()?;
+        let options = jobs::options(&mut args, policy)?;
         let (offline, device) = (args.flag("--offline"), args.flag("--device"));
         if offline && device {
             return Err(args.usage("`--offline` and `--device` leave nothing to run"));
@@ -119,17 +101,14 @@ impl Choice {
 /// Runs what `choice` says and counts it.
 pub(crate) fn run(report: &mut Report, choice: &Choice) -> Result<(), Error> {
     let policy = choice.options.install;
-    let mut needs = BUILD_NEEDS.to_vec();
+    let mut needs = packages::BUILD.to_vec();
     if choice.device {
-        needs.extend(DEVICE_NEEDS);
+        needs.extend(packages::DEVICE_TESTS);
         needs.extend(soft_roce::needs(&choice.options));
         if choice.has_guests() {
             // Two hosts are two virtual machines, wherever the other tests run.
-            let hosts = 2;
-            let two = Options {
-                hosts,
-                ..choice.options.clone()
-            };
+            let mut two = choice.options.clone();
+            two.hosts = 2;
             needs.extend(soft_roce::needs(&two));
         }
     }
@@ -151,9 +130,9 @@ pub(crate) fn run(report: &mut Report, choice: &Choice) -> Result<(), Error> {
         interop::tests(report, &choice.options, filter)?;
         if choice.has_guests() {
             let args = [
-                "--package=xtask",
+                "--package=cargo-soft-roce",
                 "--features=guest-tests",
-                "--test=soft_roce",
+                "--test=guest",
             ];
             offline::libtest(report, "soft-RoCE's own tests", &args, filter, false)?;
         } else {

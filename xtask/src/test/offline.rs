@@ -50,11 +50,22 @@ pub(super) fn tests(
     filter: Option<&str>,
     counts_ignored: bool,
 ) -> Result<(), Error> {
-    // The task runner by itself: its features are for tests of minutes.
-    let others = ["--workspace", "--exclude=xtask", "--all-features"];
+    let others = [
+        "--workspace",
+        "--exclude=xtask",
+        "--exclude=cargo-soft-roce",
+        "--all-features",
+    ];
     libtest(report, "cargo test", &others, filter, counts_ignored)?;
-    let own = ["--package=xtask"];
-    libtest(report, "cargo test -p xtask", &own, filter, counts_ignored)
+    // These by themselves: a feature of theirs is for tests of minutes.
+    let own = ["--package=xtask", "--package=cargo-soft-roce"];
+    libtest(
+        report,
+        "cargo test of the tools",
+        &own,
+        filter,
+        counts_ignored,
+    )
 }
 
 /// Runs `cargo test` with `args` as one step, and counts its tests.

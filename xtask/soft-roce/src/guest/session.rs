@@ -1,0 +1,360 @@
+//! The host's side of a job: carries its input and output, and ends it when it must end.
+
+use std::io::{self, IsTerminal as _, Read as _, Stdin, Write};
+use std::os::fd::{AsFd as _, BorrowedFd};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::fstat;
+use rustix::process::getpgrp;
+use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetpgrp, tcgetwinsize, tcsetattr};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGWINCH};
+
+use crate::error::{Context as _, Error};
+
+use super::boot::Guest;
+use super::frame::{Frame, Job, Kind, PIECE, encode, size_bytes};
+use crate::say;
+use crate::signals::Signals;
+use crate::{Options, TIMED_OUT};
+
+/// A guest that ended without saying how its job did.
+const CRASHED: u8 = 125;
+
+/// An illegal instruction, 128 + SIGILL.
+const ILLEGAL: i32 = 132;
+
+/// Pieces of input that may be under way to a job that does not read yet.
+const INPUT_AHEAD: usize = 8;
+
+/// Runs one job in each guest; the first one's exit status is the result.
+pub(super) fn run(options: &Options, guests: Vec<Guest>, jobs: Vec<Job>) -> Result<i32, Error> {
+    let caught = [SIGINT, SIGTERM, SIGHUP, SIGWINCH];
+    let signals = options.attached.then(|| Signals::catch(&caught));
+    let signals = signals.transpose()?;
+    let _raw = options.terminal.then(RawTerminal::set).transpose()?;
+    let takes_input = jobs.first().is_some_and(|job| job.stdin);
+    let lines = guests.iter().map(|guest| Line {
+        pending: Vec::new(),
+        over: false,
+        unfinished: Vec::new(),
+        host: guest.host,
+    });
+    let mut session = Session {
+        lines: lines.collect(),
+        guests,
+        input: takes_input.then(|| Input {
+            stdin: io::stdin(),
+            ahead: 0,
+        }),
+        signals,
+        interrupts: 0,
+        deadline: options.timeout.map(|limit| (Instant::now() + limit, limit)),
+    };
+    for (guest, job) in session.guests.iter().zip(&jobs) {
+        let nonblocking = guest.port.set_nonblocking(true);
+        nonblocking.context(|| "cannot prepare the guest's port")?;
+        session.lines[usize::from(guest.host - 1)].pending = encode(Kind::Job, &job.encode());
+    }
+    let code = session.carry()?;
+    if code == ILLEGAL && session.guests.iter().any(|guest| guest.emulated) {
+        say(
+            "the job died of an illegal instruction: was it built with target-cpu=native? The \
+             emulated processor lacks some of this machine's instructions (AVX-512): build \
+             without it, or for x86-64-v3",
+        );
+    }
+    Ok(code)
+}
+
+/// Whether this process' standard output and error are one file, so that their order matters.
+pub(super) fn outputs_are_one() -> bool {
+    let of = |fd: BorrowedFd<'_>| fstat(fd).map(|stat| (stat.st_dev, stat.st_ino, stat.st_rdev));
+    match (of(io::stdout().as_fd()), of(io::stderr().as_fd())) {
+        (Ok(out), Ok(err)) => out == err,
+        _ => false,
+    }
+}
+
+/// The size of the terminal on standard input.
+pub(super) fn terminal_size() -> Option<(u16, u16)> {
+    let size = tcgetwinsize(io::stdin()).ok()?;
+    Some((size.ws_row.max(1), size.ws_col.max(1)))
+}
+
+/// Our terminal, passing every key on as it is, until this is dropped.
+struct RawTerminal {
+    before: Termios,
+}
+
+impl RawTerminal {
+    fn set() -> Result<Self, Error> {
+        let what = || "cannot prepare the terminal";
+        let before = tcgetattr(io::stdin()).context(what)?;
+        let mut raw = before.clone();
+        raw.make_raw();
+        tcsetattr(io::stdin(), OptionalActions::Now, &raw).context(what)?;
+        Ok(Self { before })
+    }
+}
+
+impl Drop for RawTerminal {
+    fn drop(&mut self) {
+        // A terminal that has gone needs no mode.
+        let _ = tcsetattr(io::stdin(), OptionalActions::Now, &self.before);
+    }
+}
+
+struct Session {
+    guests: Vec<Guest>,
+    lines: Vec<Line>,
+    input: Option<Input>,
+    signals: Option<Signals>,
+    interrupts: u32,
+    deadline: Option<(Instant, Duration)>,
+}
+
+/// What concerns one guest.
+struct Line {
+    host: u8,
+    /// What is still to be sent.
+    pending: Vec<u8>,
+    /// Whether it has ended.
+    over: bool,
+    /// The last line of a second host's output, until it is whole.
+    unfinished: Vec<u8>,
+}
+
+/// Standard input, on its way to the first guest.
+struct Input {
+    stdin: Stdin,
+    ahead: usize,
+}
+
+impl Session {
+    fn carry(&mut self) -> Result<i32, Error> {
+        loop {
+            self.wait()?;
+            if let Some(code) = self.obey_signals() {
+                return Ok(code);
+            }
+            self.read_input()?;
+            for index in 0..self.guests.len() {
+                self.send_pending(index);
+                if let Some(code) = self.receive(index)? {
+                    return Ok(code);
+                }
+            }
+            if let Some((deadline, limit)) = self.deadline
+                && Instant::now() >= deadline
+            {
+                say(&format!(
+                    "the job did not end in {} s (--timeout): stopped",
+                    limit.as_secs_f64()
+                ));
+                return Ok(TIMED_OUT);
+            }
+        }
+    }
+
+    /// Waits until there is something to do.
+    fn wait(&self) -> Result<(), Error> {
+        let limit = self.deadline.map(|(deadline, _)| {
+            let left = deadline.saturating_duration_since(Instant::now());
+            // Rounded up, so that the time is over when this returns.
+            left + Duration::from_millis(1)
+        });
+        let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
+        let mut fds = Vec::new();
+        if let Some(signals) = &self.signals {
+            fds.push(PollFd::new(signals.pipe(), PollFlags::IN));
+        }
+        for (guest, line) in self.guests.iter().zip(&self.lines) {
+            let both = PollFlags::IN | PollFlags::OUT;
+            let idle = line.pending.is_empty();
+            if !line.over {
+                fds.push(PollFd::new(
+                    &guest.port,
+                    if idle { PollFlags::IN } else { both },
+                ));
+            }
+        }
+        if let Some(input) = self.input.as_ref().filter(|input| input.wanted()) {
+            fds.push(PollFd::new(&input.stdin, PollFlags::IN));
+        }
+        match poll(&mut fds, limit.as_ref()) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(errno) => Err(errno).context(|| "cannot wait for the guest"),
+        }
+    }
+
+    /// Passes signals on to the jobs; the second one that would end us ends all.
+    fn obey_signals(&mut self) -> Option<i32> {
+        let came = self.signals.as_mut().map(Signals::pending);
+        for signal in came.unwrap_or_default() {
+            if signal == SIGWINCH {
+                if let Some(size) = terminal_size() {
+                    self.send_all(Kind::Resize, &size_bytes(size));
+                }
+                continue;
+            }
+            self.interrupts += 1;
+            if self.interrupts > 1 {
+                say("stopped");
+                return Some(128 + signal);
+            }
+            say("passing the signal on to the job (once more to stop the guest)");
+            self.send_all(Kind::Signal, &signal.to_le_bytes());
+        }
+        None
+    }
+
+    fn send_all(&mut self, kind: Kind, bytes: &[u8]) {
+        for line in &mut self.lines {
+            line.pending.extend(encode(kind, bytes));
+        }
+    }
+
+    fn read_input(&mut self) -> Result<(), Error> {
+        let Some(input) = self.input.as_mut().filter(|input| input.wanted()) else {
+            return Ok(());
+        };
+        if !input.readable() {
+            return Ok(());
+        }
+        let mut buffer = vec![0; PIECE];
+        // Locked, standard input reads ahead into a buffer that `poll` knows nothing of.
+        let read = rustix::io::read(&input.stdin, &mut buffer);
+        let count = read.context(|| "cannot read the standard input")?;
+        input.ahead += 1;
+        let frame = encode(Kind::Stdin, &buffer[..count]);
+        if count == 0 {
+            self.input = None;
+        }
+        self.lines[0].pending.extend(frame);
+        Ok(())
+    }
+
+    fn send_pending(&mut self, index: usize) {
+        let line = &mut self.lines[index];
+        while !line.pending.is_empty() {
+            match (&self.guests[index].port).write(&line.pending) {
+                Ok(count) => drop(line.pending.drain(..count)),
+                // That the guest has gone shows when it is read from.
+                Err(_) => break,
+            }
+        }
+    }
+
+    /// Takes what a guest says; the exit code, if that ends the run.
+    fn receive(&mut self, index: usize) -> Result<Option<i32>, Error> {
+        if self.lines[index].over {
+            return Ok(None);
+        }
+        let mut buffer = vec![0; 2 * PIECE];
+        let gone = match self.guests[index].port.read(&mut buffer) {
+            Ok(count) => {
+                self.guests[index].decoder.push(&buffer[..count]);
+                count == 0
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => false,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => false,
+            Err(_) => true,
+        };
+        while let Some(frame) = self.guests[index].decoder.next().map_err(Error::new)? {
+            if let Some(code) = self.take(index, &frame)? {
+                return Ok(Some(code));
+            }
+        }
+        if !gone {
+            return Ok(None);
+        }
+        self.lines[index].over = true;
+        if index > 0 {
+            self.lines[index].finish_line()?;
+            say(&format!("host {} has gone", self.lines[index].host));
+            return Ok(None);
+        }
+        let console = self.guests[index].console();
+        Err(Error::new(format!(
+            "the guest died before the job ended; its console:\n{console}"
+        ))
+        .with_code(CRASHED))
+    }
+
+    fn take(&mut self, index: usize, frame: &Frame) -> Result<Option<i32>, Error> {
+        match frame.kind {
+            Kind::Stdout if index == 0 => show(&mut io::stdout(), &frame.bytes)?,
+            Kind::Stderr if index == 0 => show(&mut io::stderr(), &frame.bytes)?,
+            Kind::Stdout | Kind::Stderr => self.lines[index].show(&frame.bytes)?,
+            Kind::Taken => {
+                if let Some(input) = &mut self.input {
+                    input.ahead = input.ahead.saturating_sub(1);
+                }
+            }
+            Kind::Exit if index == 0 => return Ok(Some(frame.number().unwrap_or(1))),
+            Kind::Exit => {
+                self.lines[index].finish_line()?;
+                self.lines[index].over = true;
+                let (host, code) = (self.lines[index].host, frame.number().unwrap_or(1));
+                say(&format!("host {host} ended with exit code {code}"));
+            }
+            Kind::Failed => return Err(frame.failure()),
+            Kind::Ready | Kind::Job | Kind::Stdin | Kind::Signal | Kind::Resize => {}
+        }
+        Ok(None)
+    }
+}
+
+impl Line {
+    /// Shows whole lines of a second host's output, each with its name.
+    fn show(&mut self, bytes: &[u8]) -> Result<(), Error> {
+        for piece in bytes.split_inclusive(|&byte| byte == b'\n') {
+            self.unfinished.extend_from_slice(piece);
+            if piece.ends_with(b"\n") {
+                self.finish_line()?;
+            }
+        }
+        Ok(())
+    }
+
+    fn finish_line(&mut self) -> Result<(), Error> {
+        if self.unfinished.is_empty() {
+            return Ok(());
+        }
+        let name = format!("[host {}] ", self.host);
+        let end: &[u8] = match self.unfinished.last() {
+            Some(b'\n') => b"",
+            _ => b"\n",
+        };
+        let line = [name.as_bytes(), &self.unfinished, end].concat();
+        self.unfinished.clear();
+        show(&mut io::stderr(), &line)
+    }
+}
+
+impl Input {
+    /// Whether to read more. Reading a terminal in the background would stop this process.
+    fn wanted(&self) -> bool {
+        let foreground = || tcgetpgrp(&self.stdin).is_ok_and(|foreground| foreground == getpgrp());
+        self.ahead < INPUT_AHEAD && (!self.stdin.is_terminal() || foreground())
+    }
+
+    fn readable(&self) -> bool {
+        let mut fds = [PollFd::new(&self.stdin, PollFlags::IN)];
+        poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
+    }
+}
+
+/// Writes output as it comes. A reader that has gone ends the run, as it would on a pipe.
+fn show(to: &mut impl Write, bytes: &[u8]) -> Result<(), Error> {
+    let written = to.write_all(bytes).and_then(|()| to.flush());
+    written.map_err(|error| {
+        let error_code = if error.kind() == io::ErrorKind::BrokenPipe {
+            141
+        } else {
+            1
+        };
+        Error::new(format!("cannot write the job's output: {error}")).with_code(error_code)
+    })
+}

@@ -1,0 +1,277 @@
+//! Kernels from Debian's and Ubuntu's packages, fetched by apt, which checks their signatures,
+//! without root and without a change of the system.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use crate::error::{Context as _, Error};
+use crate::process;
+
+use super::cache;
+use super::fetch::{LIMIT, download};
+
+/// What a kernel may be spread over; what else it depends on is for the boot of real machines.
+const PARTS: [&str; 4] = [
+    "linux-image-",
+    "linux-binary-",
+    "linux-modules-",
+    "linux-base-",
+];
+
+/// Flavours that lack modules, or are no kernels.
+const UNFIT: [&str; 6] = ["cloud", "-rt-", "dbg", "unsigned", "virtual", "kvm"];
+
+/// A kernel that apt knows of.
+#[derive(Debug)]
+pub(super) struct Apt {
+    lists: Lists,
+    packages: Vec<Package>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Package {
+    name: String,
+    version: String,
+    depends: Vec<String>,
+}
+
+/// Whose package lists are used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Lists {
+    /// The system's.
+    System,
+    /// Our own, in the cache: the system's may be missing, or name what is gone.
+    Own,
+}
+
+impl Apt {
+    /// The newest kernel that `wanted` names: a package, or the start of a version.
+    pub(super) fn find(wanted: Option<&str>) -> Result<Self, Error> {
+        match Self::find_in(Lists::System, wanted) {
+            Ok(found) => Ok(found),
+            Err(_not_listed) => {
+                update()?;
+                Self::find_in(Lists::Own, wanted)
+            }
+        }
+    }
+
+    /// The kernel's own package and its version.
+    pub(super) fn version(&self) -> String {
+        let is_image = |package: &&Package| package.name.starts_with("linux-image-");
+        // The first may be a package that only names the second.
+        let image = self.packages.iter().rfind(is_image);
+        image.map_or_else(String::new, |package| {
+            format!("{}_{}", package.name, package.version)
+        })
+    }
+
+    /// Downloads its packages; says which version that is in the end.
+    pub(super) fn download(&self, dir: &Path) -> Result<String, Error> {
+        if self.download_by(self.lists, dir).is_ok() {
+            return Ok(self.version());
+        }
+        // A superseded kernel is gone from the mirrors: newer lists name the newer one.
+        update()?;
+        let name = self.packages.first().map(|package| package.name.as_str());
+        let newer = Self::find_in(Lists::Own, name)?;
+        newer.download_by(Lists::Own, dir)?;
+        Ok(newer.version())
+    }
+
+    fn download_by(&self, lists: Lists, dir: &Path) -> Result<(), Error> {
+        let names = self.packages.iter().map(|package| package.name.as_str());
+        let mut get = apt(lists, "apt-get")?;
+        download(get.arg("download").args(names).current_dir(dir))
+    }
+
+    fn find_in(lists: Lists, wanted: Option<&str>) -> Result<Self, Error> {
+        let name = match wanted {
+            Some(name) if name.starts_with("linux-") => name.to_owned(),
+            Some(version) => by_version(lists, version)?,
+            None => default_name()?,
+        };
+        let mut packages = Vec::new();
+        let mut queue = vec![name];
+        let mut seen = BTreeSet::new();
+        while let Some(name) = queue.pop() {
+            if seen.insert(name.clone()) {
+                let package = show(lists, &name)?;
+                queue.extend(package.depends.iter().filter(|name| is_part(name)).cloned());
+                packages.push(package);
+            }
+        }
+        Ok(Self { lists, packages })
+    }
+}
+
+fn is_part(name: &str) -> bool {
+    PARTS.iter().any(|part| name.starts_with(part))
+}
+
+fn default_name() -> Result<String, Error> {
+    let release = fs::read_to_string("/etc/os-release").unwrap_or_default();
+    if release.lines().any(|line| line == "ID=ubuntu") {
+        return Ok("linux-image-generic".to_owned());
+    }
+    let mut dpkg = Command::new("dpkg");
+    let architecture = process::output(dpkg.arg("--print-architecture"))?;
+    Ok(format!("linux-image-{}", architecture.trim()))
+}
+
+fn by_version(lists: Lists, version: &str) -> Result<String, Error> {
+    let mut list = apt(lists, "apt-cache")?;
+    let names = process::output(list.args(["pkgnames", "linux-image-"]))?;
+    let found = newest(names.lines(), version);
+    found.map(str::to_owned).ok_or_else(|| {
+        Error::new(format!(
+            "apt knows of no kernel {version}: is the part of the distribution that has it \
+             (such as backports) among apt's sources?"
+        ))
+    })
+}
+
+/// The kernel with the highest number among those whose version starts with `version`.
+fn newest<'a>(names: impl Iterator<Item = &'a str>, version: &str) -> Option<&'a str> {
+    let fits = |name: &&str| {
+        let rest = name.strip_prefix("linux-image-");
+        let rest = rest.and_then(|rest| rest.strip_prefix(version));
+        let whole = rest.is_some_and(|rest| !rest.starts_with(|c: char| c.is_ascii_digit()));
+        whole && !UNFIT.iter().any(|flavour| name.contains(flavour))
+    };
+    names.filter(fits).max_by_key(|name| numbers(name))
+}
+
+fn numbers(name: &str) -> Vec<u64> {
+    let digits = name.split(|c: char| !c.is_ascii_digit());
+    digits.filter_map(|digits| digits.parse().ok()).collect()
+}
+
+fn show(lists: Lists, name: &str) -> Result<Package, Error> {
+    let mut cache = apt(lists, "apt-cache")?;
+    cache.args(["show", "--no-all-versions", name]);
+    let quiet = process::quietly(&mut cache, "looking for a kernel", LIMIT)?;
+    let package = quiet.success().then(|| parse(&quiet.output)).flatten();
+    package.ok_or_else(|| {
+        Error::new(format!(
+            "apt knows of no package {name}: see --kernel, or run `apt-get update`"
+        ))
+    })
+}
+
+/// The package that a stanza of `apt-cache show` describes.
+fn parse(stanza: &str) -> Option<Package> {
+    let field = |name: &str| {
+        let lines = stanza.lines();
+        let mut values = lines.filter_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
+        values.next()
+    };
+    let depends = field("Depends").unwrap_or_default().split(',');
+    let depends = depends.filter_map(|alternatives| {
+        // Of `a (>= 1) | b` the first is enough: a kernel's own parts have no alternatives.
+        let name = alternatives.split_whitespace().next()?;
+        Some(name.split(':').next().unwrap_or(name).to_owned())
+    });
+    Some(Package {
+        name: field("Package")?.to_owned(),
+        version: field("Version")?.to_owned(),
+        depends: depends.collect(),
+    })
+}
+
+/// Fetches package lists of our own, for the sources that the system has.
+fn update() -> Result<(), Error> {
+    let mut update = apt(Lists::Own, "apt-get")?;
+    update.arg("update");
+    // One source that cannot be reached fails the whole command; what is missing shows later.
+    process::quietly(&mut update, "fetching package lists", LIMIT)?;
+    Ok(())
+}
+
+/// An apt command that asks nothing and changes nothing of the system.
+fn apt(lists: Lists, program: &str) -> Result<Command, Error> {
+    let mut command = Command::new(program);
+    command
+        .env("LC_ALL", "C")
+        .env("DEBIAN_FRONTEND", "noninteractive");
+    // Without this, root's downloads are made by a user who cannot write to the cache.
+    let mut options = vec![
+        "APT::Sandbox::User=root".to_owned(),
+        "Acquire::Retries=2".to_owned(),
+        "Acquire::http::Timeout=30".to_owned(),
+        "Acquire::https::Timeout=30".to_owned(),
+    ];
+    if lists == Lists::Own {
+        let own = cache()?.join("apt");
+        for dir in ["lists/partial", "cache/archives/partial"] {
+            let dir = own.join(dir);
+            let made = fs::create_dir_all(&dir);
+            made.context(|| format!("cannot make the folder {}", dir.display()))?;
+        }
+        let own = own.display();
+        options.extend([
+            format!("Dir::State::lists={own}/lists"),
+            format!("Dir::Cache={own}/cache"),
+        ]);
+    }
+    for option in options {
+        command.args(["-o", &option]);
+    }
+    Ok(command)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{is_part, newest, parse};
+
+    #[test]
+    fn a_stanza_is_read() {
+        let package = parse(
+            "Package: linux-image-6.1.0-56-amd64\nVersion: 6.1.192-2\n\
+             Depends: kmod, linux-base (>= 4.3~), initramfs-tools (>= 0.120) | dracut, \
+             linux-modules-6.1.0-56-amd64:amd64 (= 6.1.192-2)\nDescription: Depends: x\n",
+        );
+        let package = package.unwrap();
+        assert_eq!(package.version, "6.1.192-2");
+        let names = [
+            "kmod",
+            "linux-base",
+            "initramfs-tools",
+            "linux-modules-6.1.0-56-amd64",
+        ];
+        assert_eq!(package.depends, names);
+        assert_eq!(parse("N: nothing found"), None);
+    }
+
+    #[test]
+    fn only_the_kernels_own_parts_are_fetched() {
+        for name in [
+            "linux-image-6.1.0-56-amd64",
+            "linux-modules-extra-6.8.0-50-generic",
+        ] {
+            assert!(is_part(name), "{name}");
+        }
+        for name in ["linux-base", "linux-firmware", "kmod"] {
+            assert!(!is_part(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn the_newest_fit_kernel_of_a_version_is_chosen() {
+        let names = [
+            "linux-image-6.1.0-9-amd64",
+            "linux-image-6.1.0-56-amd64",
+            "linux-image-6.1.0-57-cloud-amd64",
+            "linux-image-6.1.0-58-rt-amd64",
+            "linux-image-6.1.0-59-amd64-dbg",
+            "linux-image-6.12.95+deb12-amd64",
+            "linux-image-amd64",
+        ];
+        let newest = |version| newest(names.into_iter(), version);
+        assert_eq!(newest("6.1"), Some("linux-image-6.1.0-56-amd64"));
+        assert_eq!(newest("6.12"), Some("linux-image-6.12.95+deb12-amd64"));
+        assert_eq!(newest("7"), None);
+    }
+}

@@ -1,0 +1,261 @@
+//! Where a guest's kernel comes from: this machine's own, if it can serve, else a package of the
+//! distribution, fetched without being installed.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use crate::error::{Context as _, Error};
+use crate::process;
+
+use super::apt::Apt;
+use super::modules::Tree;
+
+/// How long a download may take.
+pub(super) const LIMIT: Duration = Duration::from_secs(15 * 60);
+
+/// The parts of a kernel package that a guest, or a test in it, may use.
+const PARTS: [&str; 18] = [
+    "*/vmlinuz*",
+    "*/modules.builtin*",
+    "*/modules.order",
+    "*/kernel/drivers/virtio/*",
+    "*/kernel/drivers/char/virtio_console.ko*",
+    "*/kernel/drivers/infiniband/*",
+    "*/kernel/drivers/net/veth.ko*",
+    "*/kernel/drivers/net/dummy.ko*",
+    "*/kernel/drivers/net/virtio_net.ko*",
+    "*/kernel/drivers/net/net_failover.ko*",
+    "*/kernel/net/core/*",
+    "*/kernel/net/9p/*",
+    "*/kernel/net/sched/*",
+    "*/kernel/net/ipv[46]/*",
+    "*/kernel/fs/*",
+    "*/kernel/crypto/*",
+    "*/kernel/lib/*",
+    "*/kernel/arch/*/crypto/*",
+];
+
+/// A kernel that could be fetched.
+#[derive(Debug)]
+pub(super) enum Source {
+    /// The one that this machine runs.
+    Own(Unpacked),
+    /// Debian's and Ubuntu's packages.
+    Apt(Apt),
+    /// Fedora's packages.
+    Dnf(Vec<String>),
+    /// Arch's package.
+    Pacman(String),
+}
+
+/// A kernel as files.
+#[derive(Clone, Debug)]
+pub(super) struct Unpacked {
+    pub(super) image: PathBuf,
+    pub(super) modules: PathBuf,
+    pub(super) release: String,
+    /// What it was fetched as; may be newer than what was found first.
+    pub(super) version: String,
+    /// Whether these files are ours to keep.
+    pub(super) is_copy: bool,
+}
+
+/// The kernel that `wanted` names, else the best one.
+pub(super) fn find(wanted: Option<&str>) -> Result<Source, Error> {
+    if wanted.is_none()
+        && let Some(own) = own_kernel()
+    {
+        return Ok(Source::Own(own));
+    }
+    let has = |name| process::which(name).is_some();
+    if has("apt-get") && has("dpkg-deb") {
+        Ok(Source::Apt(Apt::find(wanted)?))
+    } else if has("dnf") {
+        let version = wanted
+            .map(|version| format!("-{version}"))
+            .unwrap_or_default();
+        let parts = ["core", "modules-core", "modules", "modules-extra"];
+        let names = parts.map(|part| format!("kernel-{part}{version}"));
+        Ok(Source::Dnf(names.to_vec()))
+    } else if has("pacman") {
+        Ok(Source::Pacman(wanted.unwrap_or("linux").to_owned()))
+    } else {
+        Err(Error::new(
+            "no kernel for the guest: this machine's own cannot serve (its image cannot be read, \
+             or it lacks a module), and there is neither apt, dnf nor pacman to fetch one",
+        ))
+    }
+}
+
+impl Source {
+    /// What this is, exactly.
+    pub(super) fn version(&self) -> String {
+        match self {
+            Self::Own(own) => own.version.clone(),
+            Self::Apt(apt) => apt.version(),
+            Self::Dnf(names) => names.first().cloned().unwrap_or_default(),
+            Self::Pacman(name) => format!("arch-{name}"),
+        }
+    }
+
+    /// Downloads and unpacks it below `dir`.
+    pub(super) fn fetch(&self, dir: &Path) -> Result<Unpacked, Error> {
+        if let Self::Own(own) = self {
+            return Ok(own.clone());
+        }
+        let (packages, tree) = (dir.join("packages"), dir.join("tree"));
+        for dir in [&packages, &tree] {
+            let made = fs::create_dir_all(dir);
+            made.context(|| format!("cannot make the folder {}", dir.display()))?;
+        }
+        let mut version = self.version();
+        match self {
+            Self::Own(_) => {}
+            Self::Apt(apt) => version = apt.download(&packages)?,
+            Self::Dnf(names) => {
+                let mut dnf = Command::new("dnf");
+                dnf.args(["download", "--assumeyes", "--destdir"])
+                    .arg(&packages);
+                download(dnf.arg("--arch").arg(std::env::consts::ARCH).args(names))?;
+            }
+            Self::Pacman(name) => {
+                let mut pacman = Command::new("pacman");
+                pacman
+                    .args(["-Sw", "--noconfirm", "--cachedir"])
+                    .arg(&packages);
+                download(pacman.arg(name))?;
+            }
+        }
+        let what = || format!("cannot read the folder {}", packages.display());
+        for entry in fs::read_dir(&packages).context(what)? {
+            unpack(&entry.context(what)?.path(), &tree)?;
+        }
+        unpacked(&tree, version)
+    }
+}
+
+/// Runs a download with its output kept back.
+pub(super) fn download(command: &mut Command) -> Result<(), Error> {
+    let label = "fetching a kernel for the guest";
+    let quiet = process::quietly(command, label, LIMIT)?;
+    if quiet.success() {
+        return Ok(());
+    }
+    Err(quiet.error(command))
+}
+
+/// Unpacks what is needed of one package.
+fn unpack(package: &Path, tree: &Path) -> Result<(), Error> {
+    let name = package.file_name().unwrap_or_default().to_string_lossy();
+    let mut tar = Command::new("tar");
+    tar.args(["--extract", "--wildcards", "--no-anchored", "--directory"]);
+    tar.arg(tree).args(["--exclude", "*.sig"]);
+    if name.ends_with(".deb") {
+        let mut dpkg = Command::new("dpkg-deb");
+        dpkg.arg("--fsys-tarfile").arg(package);
+        pipe(&mut dpkg, tar.args(PARTS))
+    } else if name.ends_with(".rpm") {
+        let mut rpm = Command::new("rpm2cpio");
+        rpm.arg(package);
+        let mut cpio = Command::new("cpio");
+        cpio.args(["--extract", "--make-directories", "--quiet"]);
+        pipe(&mut rpm, cpio.args(PARTS).current_dir(tree))
+    } else if name.contains(".pkg.tar") && !name.ends_with(".sig") {
+        let mut cat = Command::new("cat");
+        let packed = if name.ends_with(".zst") {
+            "--zstd"
+        } else {
+            "--xz"
+        };
+        pipe(cat.arg(package), tar.arg(packed).args(PARTS))
+    } else {
+        Ok(())
+    }
+}
+
+/// Runs `from | to`.
+fn pipe(from: &mut Command, to: &mut Command) -> Result<(), Error> {
+    let start = |command: &Command| format!("cannot start `{}`", process::display(command));
+    from.stdin(Stdio::null()).stdout(Stdio::piped());
+    let mut source = from.spawn().context(|| start(from))?;
+    let stdout = source.stdout.take().map_or_else(Stdio::null, Stdio::from);
+    let (complaints, stderr) = io::pipe().context(|| start(to))?;
+    to.env("LC_ALL", "C")
+        .stdin(stdout)
+        .stdout(Stdio::null())
+        .stderr(stderr);
+    let sink = to.spawn().context(|| start(to));
+    // The pipes end with the children's ends of them, so that ours must go.
+    to.stdin(Stdio::null()).stderr(Stdio::null());
+    let what = || format!("cannot wait for `{}`", process::display(to));
+    let quiet = process::collect(&mut sink?, complaints, "unpacking", LIMIT).context(what)?;
+    if !quiet.success() && !only_unmatched(&quiet.output) {
+        return Err(quiet.error(to));
+    }
+    match process::wait(&mut source, LIMIT).context(|| start(from))? {
+        Some(status) if status.success() || only_unmatched(&quiet.output) => Ok(()),
+        _ => Err(Error::new(format!("`{}` failed", process::display(from)))),
+    }
+}
+
+/// Whether tar complains only of patterns that match nothing. That is no failure: a kernel may be
+/// in several packages, and what is missing in the end is found out by looking for it.
+fn only_unmatched(complaints: &str) -> bool {
+    let mut lines = complaints.lines();
+    let harmless = |line: &str| line.contains(": Not found in ") || line.contains("Exiting with ");
+    !complaints.is_empty() && lines.all(harmless)
+}
+
+/// Finds the kernel in an unpacked tree.
+fn unpacked(tree: &Path, version: String) -> Result<Unpacked, Error> {
+    let nothing = |what: &str| Error::new(format!("there is no {what} in the kernel's package"));
+    let trees = ["lib/modules", "usr/lib/modules"].map(|dir| tree.join(dir));
+    let releases = trees.iter().flat_map(|dir| entries(dir));
+    let modules = releases.into_iter().find(|dir| dir.join("kernel").is_dir());
+    let modules = modules.ok_or_else(|| nothing("folder of modules"))?;
+    let release = modules.file_name().unwrap_or_default();
+    let release = release.to_string_lossy().into_owned();
+    // Newer packages of Debian have the image in one package and the modules in another.
+    let beside = trees.iter().map(|dir| dir.join(&release).join("vmlinuz"));
+    let boot = tree.join("boot").join(format!("vmlinuz-{release}"));
+    let image = beside.chain([boot]).find(|file| file.is_file());
+    Ok(Unpacked {
+        image: image.ok_or_else(|| nothing("image"))?,
+        modules,
+        release,
+        version,
+        is_copy: true,
+    })
+}
+
+/// This machine's own kernel, if its files can be read and have all that a guest needs.
+fn own_kernel() -> Option<Unpacked> {
+    let uname = rustix::system::uname();
+    let release = uname.release().to_str().ok()?.to_owned();
+    let modules = Path::new("/lib/modules").join(&release);
+    let images = [
+        modules.join("vmlinuz"),
+        PathBuf::from(format!("/boot/vmlinuz-{release}")),
+    ];
+    let image = images
+        .into_iter()
+        .find(|file| fs::File::open(file).is_ok())?;
+    let complete = Tree::read(&modules).is_ok_and(|tree| tree.missing().is_empty());
+    complete.then_some(Unpacked {
+        image,
+        modules,
+        version: format!("own-{release}"),
+        release,
+        is_copy: false,
+    })
+}
+
+fn entries(dir: &Path) -> Vec<PathBuf> {
+    let listed = fs::read_dir(dir).into_iter().flatten();
+    listed
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .collect()
+}

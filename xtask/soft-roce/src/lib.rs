@@ -1,0 +1,257 @@
+//! An RDMA device on a machine without RDMA hardware, for tests and programs of any crate.
+//!
+//! Soft-RoCE (`rdma_rxe`) is the kernel's RDMA over ordinary Ethernet. Where this machine's kernel
+//! has it, it is used natively. Elsewhere a command runs in a guest: a virtual machine on a stock
+//! kernel of the distribution that starts in two seconds, needs no root, and sees this machine's
+//! files, read-only, so that what was built here runs there.
+//!
+//! The program `cargo-soft-roce` is this library's [`cli::main`]; its README is the user's guide.
+//! Task runners call the library:
+//!
+//! ```no_run
+//! use soft_roce::{Command, Error, Options};
+//!
+//! fn main() -> Result<(), Error> {
+//!     soft_roce::start();
+//!     let options = Options::default();
+//!     soft_roce::packages::ensure(&soft_roce::needs(&options), options.install)?;
+//!     let code = soft_roce::run(&options, &Command::here(["ibv_devices"])?)?;
+//!     assert_eq!(code, 0);
+//!     Ok(())
+//! }
+//! ```
+//!
+//! # What this crate does not do
+//!
+//! It measures nothing: message rates under emulation are those of an emulated kernel. It runs on
+//! Linux, on x86-64 and arm64, and knows the package managers of Debian, Ubuntu, Fedora and Arch.
+//!
+//! # What the command finds
+//!
+//! Two devices, `rxe0` and `rxe1`, on two network links that are each other's other end. Their names
+//! are in `VERBS_DEVICE`, `VERBS_PEER_DEVICE`, `VERBS_NETDEV` and `VERBS_PEER_NETDEV`; `SOFT_ROCE` is
+//! `native` or `guest`, and `SOFT_ROCE_RESULTS` is a folder whose files outlive a guest.
+
+use std::env;
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use error::Context as _;
+use packages::{Need, Policy};
+
+mod cargo;
+pub mod cli;
+mod elf;
+pub mod error;
+mod guest;
+mod helper;
+mod kernel;
+mod native;
+mod netlink;
+pub mod packages;
+pub mod process;
+mod signals;
+mod status;
+pub mod stream;
+mod wire;
+
+pub use error::Error;
+pub use guest::qemu::Accel;
+pub use helper::{own_exe, start};
+
+/// Where the RDMA device is to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Way {
+    /// Natively if that works here, else in a guest.
+    Auto,
+    /// On this machine's own kernel.
+    Native,
+    /// In a virtual machine.
+    Guest,
+}
+
+/// How to run something.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Options {
+    /// Where the device is to be.
+    pub way: Way,
+    /// The command's time limit; `None` is none. 20 minutes unless set.
+    pub timeout: Option<Duration>,
+    /// 1, or 2 guests on one wire, each with one device.
+    pub hosts: u8,
+    /// What to do about missing packages.
+    pub install: Policy,
+    /// The guest's kernel: a package, or the start of a version; the distribution's unless set.
+    pub kernel: Option<String>,
+    /// How the guest's instructions are run.
+    pub accel: Accel,
+    /// The guest's memory.
+    pub memory_mib: u32,
+    /// The guest's processors; 2 unless set.
+    pub cpus: Option<u32>,
+    /// The one folder that a guest can write to, at the same path. Unless set, `soft-roce/results`
+    /// in the target folder of the crate in the current folder.
+    pub results: Option<PathBuf>,
+    /// Whether the job gets our standard input and our signals, as if it ran in our place.
+    pub(crate) attached: bool,
+    /// Whether the job gets a terminal, which is then ours.
+    pub(crate) terminal: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            way: Way::Auto,
+            timeout: Some(Duration::from_secs(20 * 60)),
+            hosts: 1,
+            install: Policy::Ask,
+            kernel: None,
+            accel: Accel::Auto,
+            memory_mib: 1024,
+            cpus: None,
+            results: None,
+            attached: false,
+            terminal: false,
+        }
+    }
+}
+
+impl Options {
+    /// The words that [`cli::main`] takes for these options.
+    #[must_use]
+    pub fn to_args(&self) -> Vec<OsString> {
+        let way = match self.way {
+            Way::Auto => None,
+            Way::Native => Some("--native".into()),
+            Way::Guest => Some("--guest".into()),
+        };
+        let install = match self.install {
+            Policy::Ask => None,
+            Policy::Yes => Some("--yes".into()),
+            Policy::No => Some("--no-install".into()),
+        };
+        let seconds = self.timeout.map_or(0.0, |limit| limit.as_secs_f64());
+        let fixed = [
+            format!("--accel={}", self.accel.name()),
+            format!("--hosts={}", self.hosts),
+            format!("--memory={}", self.memory_mib),
+            format!("--timeout={seconds}"),
+        ];
+        let cpus = self.cpus.map(|cpus| format!("--cpus={cpus}"));
+        let kernel = self.kernel.as_ref().map(|name| format!("--kernel={name}"));
+        let words = fixed.into_iter().chain(cpus).chain(kernel);
+        let mut args: Vec<OsString> = words.map(OsString::from).collect();
+        args.extend(way.into_iter().chain(install));
+        if let Some(dir) = &self.results {
+            args.extend(["--results".into(), dir.into()]);
+        }
+        args
+    }
+}
+
+/// What to run.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Command {
+    /// The program and its arguments.
+    pub argv: Vec<OsString>,
+    /// The folder that it runs in.
+    pub dir: PathBuf,
+    /// Set in addition to this process' own environment.
+    pub env: Vec<(OsString, OsString)>,
+}
+
+impl Command {
+    /// A command in the current folder.
+    ///
+    /// # Errors
+    ///
+    /// If the current folder is gone.
+    pub fn here(argv: impl IntoIterator<Item = impl Into<OsString>>) -> Result<Self, Error> {
+        Ok(Self {
+            argv: argv.into_iter().map(Into::into).collect(),
+            dir: env::current_dir().context(|| "cannot find the current folder")?,
+            env: Vec::new(),
+        })
+    }
+}
+
+/// What a run ends with whose time is over, as `timeout` has it.
+pub(crate) const TIMED_OUT: i32 = 124;
+
+/// Runs `command` where an RDMA device is, with its output shown as it comes.
+///
+/// Returns its exit status, 128 + the signal that killed it, or 124 if its time was over.
+///
+/// # Errors
+///
+/// If there is no way to have a device here, and if the guest fails; the message says what to do.
+pub fn run(options: &Options, command: &Command) -> Result<i32, Error> {
+    match choose(options.way, options.hosts) {
+        Way::Native => native::run(options, command),
+        _ => guest::run(options, command),
+    }
+}
+
+/// What [`run`] needs of the system, to be installed before anything else is done.
+#[must_use]
+pub fn needs(options: &Options) -> Vec<Need> {
+    match choose(options.way, options.hosts) {
+        Way::Native => vec![packages::RDMA_PROVIDERS, packages::KMOD],
+        // The stock kernels of most distributions are packed with xz.
+        _ => [&guest::NEEDS[..], &[packages::XZ]].concat(),
+    }
+}
+
+/// The way to go: natively if that works without a question, else a guest.
+fn choose(way: Way, hosts: u8) -> Way {
+    match way {
+        Way::Auto if hosts > 1 => Way::Guest,
+        Way::Auto => match native::possible() {
+            Ok(native::Root::Already | native::Root::Sudo) => Way::Native,
+            Ok(native::Root::SudoAsking) | Err(_) => Way::Guest,
+        },
+        asked => asked,
+    }
+}
+
+/// A message of ours, told from the job's own output.
+#[expect(clippy::print_stderr, reason = "it is for the person at the terminal")]
+fn say(text: &str) {
+    eprintln!("soft-roce: {text}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Accel, Options, Policy, Way, cli};
+    use std::time::Duration;
+
+    #[test]
+    fn options_are_read_as_they_were_written() {
+        let options = Options {
+            way: Way::Guest,
+            timeout: Some(Duration::from_millis(1500)),
+            hosts: 2,
+            install: Policy::No,
+            kernel: Some("6.12".into()),
+            accel: Accel::Tcg,
+            memory_mib: 300,
+            cpus: Some(3),
+            results: Some("/a b".into()),
+            ..Options::default()
+        };
+        for options in [
+            options,
+            Options {
+                timeout: None,
+                ..Options::default()
+            },
+        ] {
+            let read = cli::options(options.to_args()).unwrap().unwrap();
+            assert_eq!(format!("{read:?}"), format!("{options:?}"));
+        }
+    }
+}

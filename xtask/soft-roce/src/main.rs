@@ -1,0 +1,18 @@
+//! `cargo soft-roce`: runs tests and programs where RDMA devices are.
+#![expect(clippy::print_stderr, reason = "a program for people: it prints")]
+
+use std::env;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    soft_roce::start();
+    let mut args: Vec<_> = env::args_os().skip(1).collect();
+    // As `cargo soft-roce …`, cargo passes its own first word on.
+    if args.first().is_some_and(|arg| arg == "soft-roce") {
+        args.remove(0);
+    }
+    soft_roce::cli::main("cargo soft-roce", args).unwrap_or_else(|error| {
+        eprintln!("error: {error}");
+        error.exit_code()
+    })
+}

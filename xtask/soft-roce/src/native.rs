@@ -1,0 +1,385 @@
+//! Soft-RoCE on this machine's own kernel: its module, and a wire that no packet leaves.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io::{self, IsTerminal as _};
+use std::os::unix::process::CommandExt as _;
+use std::path::Path;
+use std::process::{self, Child, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Resource, Rlimit, Signal, geteuid, getrlimit, setrlimit};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+
+use crate::error::{Context as _, Error};
+use crate::packages::{self, Policy};
+use crate::process::{exit_code, quietly, run as run_shown, succeeds, which};
+
+use crate::signals::Signals;
+use crate::{Command, Options, TIMED_OUT, cargo, helper, say, wire};
+
+/// That this exists says that `up` loaded the module, so that `down` unloads it.
+const LOADED: &str = "/run/cargo-soft-roce-loaded";
+
+const MODULE: &str = "rdma_rxe";
+
+/// How long loading a module may take.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// How this process becomes root.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Root {
+    Already,
+    /// By sudo without a password.
+    Sudo,
+    /// By sudo that asks for one.
+    SudoAsking,
+}
+
+/// Whether soft-RoCE can be had natively, as whom; else why not and what would help.
+pub(crate) fn possible() -> Result<Root, String> {
+    let root = root();
+    if wire::is_up() {
+        return root.or(Ok(Root::Already));
+    }
+    module_exists()?;
+    root
+}
+
+/// Makes the devices, unless they are there; says what it does.
+pub(crate) fn up(policy: Policy) -> Result<(), Error> {
+    packages::ensure(&[packages::RDMA_PROVIDERS], policy)?;
+    if wire::is_up() {
+        return Ok(());
+    }
+    let root = possible().map_err(|why| {
+        Error::new(format!(
+            "soft-RoCE cannot be had natively: {why}; use --guest"
+        ))
+    })?;
+    packages::ensure(&[packages::KMOD], policy)?;
+    if root != Root::Already {
+        say("making the devices needs root: using sudo");
+        return as_root(root, "up");
+    }
+    let loaded = Path::new("/sys/module").join(MODULE).exists();
+    if !loaded {
+        load(MODULE)?;
+        fs::write(LOADED, "").context(|| format!("cannot write {LOADED}"))?;
+    }
+    // The connection manager's node; only its users miss it.
+    if which("modprobe")
+        .is_some_and(|modprobe| !succeeds(process::Command::new(modprobe).args(["-q", "rdma_ucm"])))
+    {
+        say("there is no module rdma_ucm here: programs that use librdmacm will not work");
+    }
+    wire::make_pair(wire::NATIVE_ADDRESSES)?;
+    check_nodes()
+}
+
+/// Removes what [`up`] made; the names of what was there.
+pub(crate) fn down() -> Result<Vec<&'static str>, Error> {
+    let there = wire::netdev_of(wire::DEVICES[0]).as_deref() == Some(wire::NETDEVS[0])
+        || wire::NETDEVS
+            .iter()
+            .any(|name| Path::new("/sys/class/net").join(name).exists())
+        || Path::new(LOADED).exists();
+    if !there {
+        return Ok(Vec::new());
+    }
+    match root().map_err(Error::new)? {
+        Root::Already => {}
+        root => {
+            as_root(root, "down")?;
+            return Ok(vec!["everything"]);
+        }
+    }
+    let mut removed = wire::remove_pair()?;
+    if Path::new(LOADED).exists() {
+        let modprobe = which("modprobe").unwrap_or_else(|| "modprobe".into());
+        let mut unload = process::Command::new(modprobe);
+        unload.args(["-r", MODULE]);
+        let quiet = quietly(&mut unload, "unloading rdma_rxe", LIMIT)?;
+        if !quiet.success() {
+            return Err(quiet.error(&unload));
+        }
+        fs::remove_file(LOADED).context(|| format!("cannot remove {LOADED}"))?;
+        removed.push(MODULE);
+    }
+    Ok(removed)
+}
+
+/// Runs `command` on this machine.
+pub(crate) fn run(options: &Options, command: &Command) -> Result<i32, Error> {
+    if options.hosts > 1 {
+        return Err(Error::usage("--hosts 2 needs guests: leave --native out"));
+    }
+    up(options.install)?;
+    lift_memlock();
+    let results = cargo::results_dir(options)?;
+    let Some((program, args)) = command.argv.split_first() else {
+        return Err(Error::usage("there is no program to run"));
+    };
+    let mut child = process::Command::new(program);
+    child
+        .args(args)
+        .current_dir(&command.dir)
+        .envs(command.env.iter().cloned());
+    child
+        .env("SOFT_ROCE", "native")
+        .env("SOFT_ROCE_RESULTS", results);
+    child
+        .env("VERBS_DEVICE", wire::DEVICES[0])
+        .env("VERBS_PEER_DEVICE", wire::DEVICES[1]);
+    child
+        .env("VERBS_NETDEV", wire::NETDEVS[0])
+        .env("VERBS_PEER_NETDEV", wire::NETDEVS[1]);
+    if !options.attached {
+        child.stdin(Stdio::null());
+    }
+    // On a terminal it stays in our process group, so that it may read and gets the Ctrl-C.
+    let own_group = !(options.attached && io::stdin().is_terminal());
+    if own_group {
+        child.process_group(0);
+    }
+    let signals = options
+        .attached
+        .then(|| Signals::catch(&[SIGINT, SIGTERM, SIGHUP]));
+    let signals = signals.transpose()?;
+    let started = child.spawn().map_err(|error| {
+        let code = helper::not_started(&error);
+        Error::new(format!("cannot run `{}`: {error}", program.display())).with_code(code)
+    })?;
+    wait(started, options.timeout, signals, own_group)
+}
+
+fn wait(
+    mut child: Child,
+    limit: Option<Duration>,
+    mut signals: Option<Signals>,
+    own_group: bool,
+) -> Result<i32, Error> {
+    let deadline = limit.map(|limit| (Instant::now() + limit, limit));
+    let pid = Pid::from_child(&child);
+    let tell = |signal: Signal| match own_group {
+        true => rustix::process::kill_process_group(pid, signal),
+        false => rustix::process::kill_process(pid, signal),
+    };
+    let mut told = 0;
+    loop {
+        if let Some(status) = child.try_wait().context(|| "cannot wait for the job")? {
+            return Ok(i32::from(exit_code(status)));
+        }
+        for signal in signals.iter_mut().flat_map(Signals::pending) {
+            told += 1;
+            // The terminal sent it to the whole group, the job included.
+            let has_it = !own_group && signal == SIGINT;
+            let passed = if told > 1 {
+                Some(Signal::KILL)
+            } else {
+                Signal::from_named_raw(signal)
+            };
+            if let Some(signal) = passed.filter(|_| told > 1 || !has_it) {
+                let _ = tell(signal);
+            }
+        }
+        if let Some((deadline, limit)) = deadline
+            && Instant::now() >= deadline
+        {
+            let _ = tell(Signal::KILL);
+            drop(child.wait());
+            let limit = limit.as_secs_f64();
+            say(&format!(
+                "the job did not end in {limit} s (--timeout): stopped"
+            ));
+            return Ok(TIMED_OUT);
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Registered memory counts against this limit, except root's.
+fn lift_memlock() {
+    let infinite = Rlimit {
+        current: None,
+        maximum: None,
+    };
+    let limit = getrlimit(Resource::Memlock);
+    if limit.current.is_none() || setrlimit(Resource::Memlock, infinite).is_ok() {
+        return;
+    }
+    let own = process::id().to_string();
+    let mut raise = process::Command::new("sudo");
+    raise.args([
+        "-n",
+        "prlimit",
+        "--memlock=unlimited:unlimited",
+        "--pid",
+        &own,
+    ]);
+    if !succeeds(&mut raise) {
+        let kib = limit.current.unwrap_or(0) / 1024;
+        say(&format!(
+            "memory that can be registered is limited to {kib} KiB (ulimit -l): raise it in \
+             /etc/security/limits.conf, or run as root"
+        ));
+    }
+}
+
+fn as_root(root: Root, what: &str) -> Result<(), Error> {
+    let mut sudo = process::Command::new("sudo");
+    if root == Root::Sudo {
+        sudo.arg("-n");
+    }
+    run_shown(sudo.arg(helper::own_exe()?).args([helper::NATIVE, what]))
+}
+
+/// The part that root does: `up` or `down`.
+pub(crate) fn as_asked(args: &[OsString]) -> Result<(), Error> {
+    match args {
+        [what] if what == "up" => up(Policy::No),
+        [what] if what == "down" => down().map(|_removed| ()),
+        _ => Err(Error::usage("up or down?")),
+    }
+}
+
+fn root() -> Result<Root, String> {
+    if geteuid().is_root() {
+        return is_real_root().map(|()| Root::Already);
+    }
+    if succeeds(process::Command::new("sudo").args(["-n", "true"])) {
+        Ok(Root::Sudo)
+    } else if io::stdin().is_terminal() && which("sudo").is_some() {
+        Ok(Root::SudoAsking)
+    } else {
+        Err(
+            "making RDMA devices needs root: there is no sudo without a password here, and no \
+             terminal to ask for one"
+                .to_owned(),
+        )
+    }
+}
+
+/// A container's root may lack what it takes.
+fn is_real_root() -> Result<(), String> {
+    const CAP_NET_ADMIN: u32 = 12;
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let effective = effective.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok());
+    let map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+    let initial = map.split_whitespace().eq(["0", "0", "4294967295"]);
+    if effective.is_some_and(|mask| mask & (1 << CAP_NET_ADMIN) == 0) || !initial {
+        return Err(
+            "this root is a container's (no CAP_NET_ADMIN in the initial user namespace)"
+                .to_owned(),
+        );
+    }
+    Ok(())
+}
+
+/// Whether the running kernel has the module, loaded or to be loaded.
+fn module_exists() -> Result<(), String> {
+    if Path::new("/sys/module").join(MODULE).exists() {
+        return Ok(());
+    }
+    let uname = rustix::system::uname();
+    let release = uname.release().to_string_lossy();
+    if !Path::new("/proc/modules").exists() {
+        return Err(format!(
+            "the kernel {release} has no {MODULE}, and loads no modules"
+        ));
+    }
+    let dir = Path::new("/lib/modules").join(&*release);
+    let listed = ["modules.dep", "modules.builtin"].iter().any(|list| {
+        let list = fs::read_to_string(dir.join(list)).unwrap_or_default();
+        list.lines().any(|line| line.contains("/rdma_rxe.ko"))
+    });
+    if listed {
+        return Ok(());
+    }
+    Err(format!(
+        "the kernel {release} has no module {MODULE} in {} (on Ubuntu it is in the package \
+         linux-modules-extra-{release}, on Debian in kernels that are not cloud kernels)",
+        dir.display()
+    ))
+}
+
+fn load(module: &str) -> Result<(), Error> {
+    let program = which("modprobe").unwrap_or_else(|| "modprobe".into());
+    let mut modprobe = process::Command::new(program);
+    modprobe.arg(module);
+    let quiet = quietly(&mut modprobe, "loading the kernel module", LIMIT)?;
+    if quiet.success() {
+        return Ok(());
+    }
+    let text = quiet.output.trim();
+    Err(Error::new(format!(
+        "cannot load the kernel module {module}: {text}{}",
+        load_hint(text)
+    )))
+}
+
+/// What helps against what `modprobe` said.
+fn load_hint(text: &str) -> &'static str {
+    if text.contains("not found") {
+        ": install the package with this kernel's modules (linux-modules-extra-… on Ubuntu, \
+         linux-image-amd64 instead of a cloud kernel on Debian), or use --guest"
+    } else if text.contains("Operation not permitted") {
+        ": this needs root (CAP_SYS_MODULE): use sudo, or --guest"
+    } else if text.contains("Key was rejected") {
+        ": Secure Boot refuses unsigned modules: use --guest"
+    } else {
+        ": use --guest"
+    }
+}
+
+/// Without its node in /dev a device is in nobody's list.
+fn check_nodes() -> Result<(), Error> {
+    let deadline = Instant::now() + Duration::from_secs(5);
+    let missing = || {
+        let dir = fs::read_dir("/sys/class/infiniband_verbs")
+            .into_iter()
+            .flatten();
+        let mut names = dir.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+        names.find(|name| {
+            name.starts_with("uverbs") && !Path::new("/dev/infiniband").join(name).exists()
+        })
+    };
+    while let Some(name) = missing() {
+        if Instant::now() > deadline {
+            return Err(Error::new(format!(
+                "/dev/infiniband/{name} does not exist: udev makes it, and in a container \
+                 `--device /dev/infiniband/{name}` passes it on"
+            )));
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::load_hint;
+
+    #[test]
+    fn every_way_to_fail_has_a_hint() {
+        for (said, hint) in [
+            (
+                "modprobe: FATAL: Module rdma_rxe not found in directory /lib/modules/6",
+                "extra",
+            ),
+            (
+                "could not insert 'rdma_rxe': Operation not permitted",
+                "sudo",
+            ),
+            (
+                "could not insert 'rdma_rxe': Key was rejected by service",
+                "Secure Boot",
+            ),
+            ("anything else", "--guest"),
+        ] {
+            assert!(load_hint(said).contains(hint), "{said}");
+        }
+    }
+}

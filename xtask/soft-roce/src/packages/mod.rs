@@ -1,0 +1,171 @@
+//! What is needed from the system: is it there, and how does this distribution call it.
+
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::error::Error;
+use crate::process::which;
+
+mod install;
+
+/// What to do about a missing package.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Policy {
+    /// Ask on a terminal; without one, install when no password is needed.
+    Ask,
+    /// Install.
+    Yes,
+    /// Print the command and fail.
+    No,
+}
+
+/// Something that the system has to offer.
+#[derive(Clone, Copy, Debug)]
+pub struct Need {
+    pub(crate) what: &'static str,
+    why: &'static str,
+    packages: [&'static str; 3],
+    is_met: fn() -> bool,
+}
+
+impl Need {
+    /// Something called `what`, needed for the reason `why`; the names of its packages with apt, dnf
+    /// and pacman; and how to see whether the system has it, by trying rather than by asking the
+    /// package manager.
+    #[must_use]
+    pub const fn new(
+        what: &'static str,
+        why: &'static str,
+        packages: [&'static str; 3],
+        is_met: fn() -> bool,
+    ) -> Self {
+        Self {
+            what,
+            why,
+            packages,
+            is_met,
+        }
+    }
+
+    /// Whether the system has it now.
+    #[must_use]
+    pub fn is_met(self) -> bool {
+        (self.is_met)()
+    }
+}
+
+/// The user space driver of `rdma_rxe`.
+pub const RDMA_PROVIDERS: Need = Need::new(
+    "the user space driver of soft-RoCE (librxe)",
+    "to open a soft-RoCE device",
+    ["ibverbs-providers", "libibverbs", "rdma-core"],
+    has_rxe_provider,
+);
+
+/// `modprobe` and `depmod`.
+pub const KMOD: Need = Need::new(
+    "modprobe and depmod",
+    "to load rdma_rxe",
+    ["kmod", "kmod", "kmod"],
+    || which("modprobe").is_some() && which("depmod").is_some(),
+);
+
+/// The emulator for this machine's own architecture.
+pub const QEMU: Need = Need::new(
+    "QEMU",
+    "to run soft-RoCE in a virtual machine",
+    if cfg!(target_arch = "aarch64") {
+        [
+            "qemu-system-arm",
+            "qemu-system-aarch64-core",
+            "qemu-system-aarch64",
+        ]
+    } else {
+        ["qemu-system-x86", "qemu-system-x86-core", "qemu-system-x86"]
+    },
+    || which(qemu()).is_some(),
+);
+
+/// `xz`.
+pub const XZ: Need = Need::new(
+    "xz",
+    "to unpack the virtual machine's kernel",
+    ["xz-utils", "xz", "xz"],
+    || which("xz").is_some(),
+);
+
+/// `zstd`.
+pub const ZSTD: Need = Need::new(
+    "zstd",
+    "to unpack the virtual machine's kernel",
+    ["zstd", "zstd", "zstd"],
+    || which("zstd").is_some(),
+);
+
+/// Makes sure that every one of `needs` is met, by installing what is missing as `policy` allows.
+///
+/// Says what is missing and why before it asks or installs, and looks again afterwards.
+///
+/// # Errors
+///
+/// If something is missing and may not or cannot be installed; the message says how to.
+pub fn ensure(needs: &[Need], policy: Policy) -> Result<(), Error> {
+    let mut missing: Vec<Need> = Vec::new();
+    for need in needs {
+        if missing.iter().all(|known| known.what != need.what) && !need.is_met() {
+            missing.push(*need);
+        }
+    }
+    if missing.is_empty() {
+        return Ok(());
+    }
+    install::install(&missing, policy)
+}
+
+/// The name of the emulator for this machine's architecture.
+pub(crate) const fn qemu() -> &'static str {
+    if cfg!(target_arch = "aarch64") {
+        "qemu-system-aarch64"
+    } else {
+        "qemu-system-x86_64"
+    }
+}
+
+fn has_rxe_provider() -> bool {
+    let is_rxe = |file: PathBuf| {
+        let name = file.file_name().unwrap_or_default().to_string_lossy();
+        name.starts_with("librxe-rdmav")
+    };
+    library_dirs().any(|dir| entries(&dir.join("libibverbs")).any(is_rxe))
+}
+
+/// Where shared libraries are on Debian, Fedora, Arch and by hand.
+pub fn library_dirs() -> impl Iterator<Item = PathBuf> {
+    let multiarch = format!("/usr/lib/{}-linux-gnu", env::consts::ARCH);
+    let fixed = [
+        multiarch.as_str(),
+        "/usr/lib64",
+        "/usr/lib",
+        "/usr/local/lib",
+        "/usr/local/lib64",
+    ];
+    fixed.map(PathBuf::from).into_iter()
+}
+
+/// What is in a folder; nothing, if it cannot be read.
+pub fn entries(dir: &Path) -> impl Iterator<Item = PathBuf> + use<> {
+    let listed = fs::read_dir(dir).into_iter().flatten();
+    listed.filter_map(|entry| Some(entry.ok()?.path()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::qemu;
+
+    #[test]
+    fn the_emulator_is_the_one_for_this_machine() {
+        assert!(qemu().ends_with(std::env::consts::ARCH));
+    }
+}

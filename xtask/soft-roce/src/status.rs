@@ -1,0 +1,114 @@
+//! What this machine offers for soft-RoCE, and what is missing.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use crate::packages;
+use crate::process::{output, which};
+
+use crate::guest::qemu;
+use crate::{Way, cargo, choose, guest, kernel, native, wire};
+
+/// All of it, as text; `name` is what this program is called.
+pub(crate) fn report(name: &str) -> String {
+    let native = native::possible();
+    let why = match &native {
+        Ok(native::Root::Already) => "native: yes".to_owned(),
+        Ok(native::Root::Sudo) => "native: yes, with sudo".to_owned(),
+        Ok(native::Root::SudoAsking) => {
+            "native: yes, with --native: sudo asks for a password".to_owned()
+        }
+        Err(why) => format!("native: no: {why}"),
+    };
+    let chosen = match choose(Way::Auto, 1) {
+        Way::Native => "this machine's kernel, natively (--guest: a guest all the same)",
+        _ => "a guest, since native needs more (below)",
+    };
+    let missing = guest::NEEDS.iter().filter(|need| !need.is_met());
+    let missing: Vec<&str> = missing.map(|need| need.what).collect();
+    let guest = match missing.is_empty() {
+        true => format!("guest: yes: {}", emulator()),
+        false => format!(
+            "guest: after `{name} up --guest`, which installs what is missing: {}",
+            missing.join(", ")
+        ),
+    };
+    let kernels = kernel::cached();
+    let listed = kernels
+        .iter()
+        .map(|(request, version)| format!("{version} ({request})"));
+    let listed = listed.collect::<Vec<_>>().join(", ");
+    let cache = kernel::cache().map_or_else(|e| e.to_string(), |dir| dir.display().to_string());
+    let kernels = match kernels.is_empty() {
+        true => "none yet, the first run fetches one".to_owned(),
+        false => listed,
+    };
+    let results = cargo::dir().map(|dir| dir.join("results").display().to_string());
+    let lines = [
+        format!("`test` and `run` use {chosen}"),
+        why,
+        guest,
+        format!("RDMA devices here: {}", devices()),
+        format!("guest kernels in {cache}: {kernels}"),
+        format!(
+            "results in {}",
+            results.unwrap_or_else(|error| error.to_string())
+        ),
+    ];
+    lines.join("\n")
+}
+
+fn emulator() -> String {
+    let how = match qemu::kvm_works() {
+        true => "KVM".to_owned(),
+        false => format!("emulation ({})", why_no_kvm()),
+    };
+    let version = output(Command::new(packages::qemu()).arg("--version")).unwrap_or_default();
+    let version = version.lines().next().unwrap_or_default().to_owned();
+    format!("{version}, by {how}")
+}
+
+fn why_no_kvm() -> &'static str {
+    if !Path::new("/dev/kvm").exists() {
+        "there is no /dev/kvm"
+    } else if fs::File::options()
+        .read(true)
+        .write(true)
+        .open("/dev/kvm")
+        .is_err()
+    {
+        "/dev/kvm cannot be opened: is this user in the group kvm?"
+    } else {
+        "/dev/kvm has no hardware behind it"
+    }
+}
+
+fn devices() -> String {
+    let entries = fs::read_dir("/sys/class/infiniband").into_iter().flatten();
+    let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    let mut described: Vec<String> = names.map(|name| describe(&name)).collect();
+    described.sort();
+    if described.is_empty() {
+        return "none".to_owned();
+    }
+    if which("ibv_devinfo").is_some() && !packages::RDMA_PROVIDERS.is_met() {
+        described
+            .push("(programs see none of them without the package ibverbs-providers)".to_owned());
+    }
+    described.join(", ")
+}
+
+fn describe(name: &str) -> String {
+    let state = fs::read_to_string(format!("/sys/class/infiniband/{name}/ports/1/state"));
+    let state = state.unwrap_or_default();
+    // "4: ACTIVE"
+    let state = state
+        .trim()
+        .rsplit(' ')
+        .next()
+        .unwrap_or_default()
+        .to_owned();
+    let netdev = wire::netdev_of(name).unwrap_or_else(|| "no link".to_owned());
+    format!("{name} ({state}, {netdev})")
+}

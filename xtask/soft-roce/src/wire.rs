@@ -1,0 +1,256 @@
+//! The wire: two network links that are each other's other end, and an rxe device on each.
+//!
+//! Packets between the two devices really cross it, so that a test can lose, delay or cut them.
+//! Nothing else is on it, and no packet leaves the machine.
+
+use std::fs;
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+
+use crate::error::Error;
+
+use crate::netlink::{self, Veth};
+
+/// The RDMA devices, in the order of their ends.
+pub(crate) const DEVICES: [&str; 2] = ["rxe0", "rxe1"];
+
+/// The network links below them.
+pub(crate) const NETDEVS: [&str; 2] = ["veth-rxe0", "veth-rxe1"];
+
+/// The one link of a guest that has a second host as its peer.
+pub(crate) const HOSTS_NETDEV: &str = "eth0";
+
+/// Room for RDMA's largest MTU, 4096 bytes, with its headers.
+pub(crate) const MTU: u32 = 4200;
+
+/// The addresses in a guest, of its two devices or of the two hosts.
+pub(crate) const GUEST_ADDRESSES: [Ipv4Addr; 2] =
+    [Ipv4Addr::new(10, 10, 0, 1), Ipv4Addr::new(10, 10, 0, 2)];
+
+/// The addresses natively: set aside for documentation (RFC 5737), so nobody's network has them.
+pub(crate) const NATIVE_ADDRESSES: [Ipv4Addr; 2] =
+    [Ipv4Addr::new(192, 0, 2, 1), Ipv4Addr::new(192, 0, 2, 2)];
+
+/// `/30`: the two addresses and no more.
+const PREFIX: u8 = 30;
+
+/// A device's GIDs appear a moment after the device.
+const GIDS: Duration = Duration::from_secs(10);
+
+/// Makes the whole wire, or what is missing of it.
+pub(crate) fn make_pair(addresses: [Ipv4Addr; 2]) -> Result<(), Error> {
+    for (device, netdev) in DEVICES.into_iter().zip(NETDEVS) {
+        if let Some(other) = netdev_of(device).filter(|other| other != netdev) {
+            return Err(Error::new(format!(
+                "the RDMA device {device} exists already, on the network link {other}: use it \
+                 as it is, with VERBS_DEVICE={device}, or remove it, with `rdma link delete {device}`"
+            )));
+        }
+    }
+    if !NETDEVS.iter().all(|name| link_exists(name)) {
+        let ends = [veth(0), veth(1)];
+        let made = netlink::add_veth(ends, MTU);
+        made.map_err(|errno| refused("make the network link veth-rxe0", errno))?;
+    }
+    for (index, address) in addresses.into_iter().enumerate() {
+        let name = NETDEVS[index];
+        allow_local(name);
+        attach(name, DEVICES[index], address, Some(MTU))?;
+    }
+    for device in DEVICES {
+        wait_for_gids(device)?;
+    }
+    Ok(())
+}
+
+/// Makes one device, on a link whose other end is another host.
+pub(crate) fn make_single(address: Ipv4Addr) -> Result<(), Error> {
+    attach(HOSTS_NETDEV, DEVICES[0], address, Some(MTU))?;
+    wait_for_gids(DEVICES[0])
+}
+
+/// Removes the wire and its devices; says what was there.
+pub(crate) fn remove_pair() -> Result<Vec<&'static str>, Error> {
+    let mut removed = Vec::new();
+    for (device, netdev) in DEVICES.into_iter().zip(NETDEVS) {
+        if netdev_of(device).as_deref() == Some(netdev) {
+            // The kernel would wait for them, without a bound and deaf to signals.
+            let holders = holders(device);
+            if !holders.is_empty() {
+                return Err(Error::new(format!(
+                    "cannot remove the RDMA device {device}: it is in use by {}; end that first",
+                    holders.join(", ")
+                )));
+            }
+            let gone = netlink::delete_rdma(device);
+            gone.map_err(|errno| refused(&format!("remove the RDMA device {device}"), errno))?;
+            removed.push(device);
+        }
+    }
+    if link_exists(NETDEVS[0]) {
+        let gone = netlink::delete_link(NETDEVS[0]);
+        gone.map_err(|errno| refused("remove the network link veth-rxe0", errno))?;
+        removed.extend(NETDEVS);
+    }
+    Ok(removed)
+}
+
+/// Whether both devices are there, on the links they belong on.
+pub(crate) fn is_up() -> bool {
+    let pairs = DEVICES.into_iter().zip(NETDEVS);
+    pairs.into_iter().all(|(device, netdev)| {
+        netdev_of(device).as_deref() == Some(netdev) && gids(device).len() >= 2
+    })
+}
+
+/// The network link below an RDMA device.
+pub(crate) fn netdev_of(device: &str) -> Option<String> {
+    let file = format!("/sys/class/infiniband/{device}/ports/1/gid_attrs/ndevs/0");
+    // It cannot be read while the table's first entry is empty; rxe names its link here too.
+    let parent = format!("/sys/class/infiniband/{device}/parent");
+    let text = fs::read_to_string(file).or_else(|_empty| fs::read_to_string(parent));
+    Some(text.ok()?.trim().to_owned())
+}
+
+fn veth(index: usize) -> Veth {
+    // Locally administered, and the same at each start: so are the link-local GIDs.
+    let last = if index == 0 { 1 } else { 2 };
+    Veth {
+        name: NETDEVS[index],
+        mac: [0x02, 0, 0, 0, 0, last],
+    }
+}
+
+/// Lets a link take packets from an address that is this machine's own: both ends are.
+fn allow_local(name: &str) {
+    // A system that forbids it loses the IPv4 path between the two devices only.
+    for (family, key, value) in [
+        ("ipv4", "accept_local", "1"),
+        ("ipv4", "rp_filter", "0"),
+        ("ipv6", "accept_dad", "0"),
+    ] {
+        let file = format!("/proc/sys/net/{family}/conf/{name}/{key}");
+        drop(fs::write(file, value));
+    }
+}
+
+fn attach(netdev: &str, device: &str, address: Ipv4Addr, mtu: Option<u32>) -> Result<(), Error> {
+    let existing = |result: Result<(), Errno>| match result {
+        Err(Errno::EXIST) => Ok(()),
+        other => other,
+    };
+    netlink::set_up(netdev, mtu).map_err(|errno| refused(&format!("set {netdev} up"), errno))?;
+    existing(netlink::add_address(netdev, address, PREFIX))
+        .map_err(|errno| refused(&format!("give {netdev} the address {address}"), errno))?;
+    if netdev_of(device).is_some() {
+        return Ok(());
+    }
+    existing(netlink::add_rxe(device, netdev))
+        .map_err(|errno| refused(&format!("make the RDMA device {device} on {netdev}"), errno))
+}
+
+fn wait_for_gids(device: &str) -> Result<(), Error> {
+    let deadline = Instant::now() + GIDS;
+    while gids(device).len() < 2 {
+        if Instant::now() > deadline {
+            return Err(Error::new(format!(
+                "the RDMA device {device} got no IPv4 GID in {} s; it has: {}",
+                GIDS.as_secs(),
+                gids(device).join(", ")
+            )));
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+    Ok(())
+}
+
+/// The processes that have a device open, as far as this user may see.
+fn holders(device: &str) -> Vec<String> {
+    let nodes = entries(Path::new("/sys/class/infiniband_verbs"));
+    let node = nodes.into_iter().find(|node| {
+        fs::read_to_string(node.join("ibdev")).is_ok_and(|name| name.trim() == device)
+    });
+    let node = node.and_then(|node| Some(Path::new("/dev/infiniband").join(node.file_name()?)));
+    let Some(node) = node else {
+        return Vec::new();
+    };
+    let mut holders = Vec::new();
+    for process in entries(Path::new("/proc")) {
+        let files = entries(&process.join("fd"));
+        if files
+            .iter()
+            .any(|file| fs::read_link(file).is_ok_and(|target| target == node))
+        {
+            let name = fs::read_to_string(process.join("comm")).unwrap_or_default();
+            let pid = process.file_name().unwrap_or_default().to_string_lossy();
+            holders.push(format!("{} (pid {pid})", name.trim()));
+        }
+    }
+    holders
+}
+
+fn entries(dir: &Path) -> Vec<PathBuf> {
+    let listed = fs::read_dir(dir).into_iter().flatten();
+    listed
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .collect()
+}
+
+/// The GIDs of a device's port that are not empty.
+pub(crate) fn gids(device: &str) -> Vec<String> {
+    let dir = format!("/sys/class/infiniband/{device}/ports/1/gids");
+    let read = |index: usize| fs::read_to_string(format!("{dir}/{index}")).ok();
+    let all = (0..8).filter_map(read).map(|gid| gid.trim().to_owned());
+    all.filter(|gid| gid.chars().any(|c| !"0:".contains(c)))
+        .collect()
+}
+
+fn link_exists(name: &str) -> bool {
+    Path::new("/sys/class/net").join(name).exists()
+}
+
+/// What the kernel refused, why, and what to do.
+fn refused(what: &str, errno: Errno) -> Error {
+    let hint = match errno {
+        Errno::PERM | Errno::ACCESS => {
+            ": this needs root (CAP_NET_ADMIN in the initial user namespace): use sudo, or --guest"
+        }
+        Errno::INVAL => {
+            ": the kernel module rdma_rxe is not loaded, or this kernel has none: see `soft-roce status`, or use --guest"
+        }
+        Errno::PROTONOSUPPORT => ": this kernel has no RDMA: use --guest",
+        Errno::OPNOTSUPP => ": this kernel cannot make such a link: use --guest",
+        Errno::NODEV => ": there is no such device",
+        Errno::NFILE => ": a device of this name exists on another link: see `rdma link`",
+        Errno::AGAIN => ": the kernel did not answer in 10 s: see `dmesg`",
+        _ => "",
+    };
+    let why = std::io::Error::from(errno);
+    Error::new(format!("cannot {what}: {why}{hint}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Errno, gids, netdev_of, refused};
+
+    #[test]
+    fn a_refusal_says_what_to_do() {
+        let text = refused("make the RDMA device rxe0", Errno::PERM).to_string();
+        assert!(
+            text.starts_with("cannot make the RDMA device rxe0: "),
+            "{text}"
+        );
+        assert!(text.contains("sudo"), "{text}");
+        assert!(refused("x", Errno::AGAIN).to_string().contains("dmesg"));
+    }
+
+    #[test]
+    fn a_device_that_is_not_there_has_nothing() {
+        assert_eq!(netdev_of("no-such-device"), None);
+        assert!(gids("no-such-device").is_empty());
+    }
+}
