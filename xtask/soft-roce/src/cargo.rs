@@ -16,6 +16,14 @@ pub(crate) fn cargo() -> Command {
     Command::new(env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo")))
 }
 
+/// The target triple that this cargo builds for unless it is told another.
+pub(crate) fn host() -> Result<String, Error> {
+    let version = crate::process::output(cargo().arg("-vV"))?;
+    let host = version.lines().find_map(|line| line.strip_prefix("host: "));
+    let host = host.ok_or_else(|| Error::new("`cargo -vV` names no host"))?;
+    Ok(host.to_owned())
+}
+
 /// The one folder that a guest can write to; it exists.
 pub(crate) fn results_dir(options: &Options) -> Result<PathBuf, Error> {
     let dir = match &options.results {

@@ -1,7 +1,7 @@
 //! The command line of `cargo soft-roce`.
 
 use std::env;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::{self, IsTerminal as _};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -12,14 +12,19 @@ use lexopt::{Parser, ValueExt};
 use crate::error::Error;
 use crate::kernel::{self, Freshness};
 use crate::packages::{self, Policy};
-use crate::{Accel, Command, Options, Way, choose, guest, native, run, say, signals, status, wire};
+use crate::{
+    Accel, Command, Options, Way, choose, guest, native, run, say, signals, status, test, wire,
+};
 
 const HELP: &str = "\
-RDMA devices for any program, on a machine without RDMA hardware: natively
+RDMA devices for tests and programs of any crate, on a machine without RDMA hardware: natively
 where the kernel offers rdma_rxe, else in a guest, a virtual machine that runs what was built here.
 
 Usage: cargo soft-roce COMMAND [OPTION…]
 
+  test [ARG…] [-- TEST_ARG…]
+                   build the tests of the crate in this folder, as `cargo test ARG…` does, and run
+                   them where the devices are, with TEST_ARG…, such as `-- --ignored`
   run [--] CMD…    run a command where the devices are; its exit code is this one's
   shell            a shell where the devices are
   status           what `test` and `run` would use on this machine and why, and what is missing
@@ -63,8 +68,10 @@ struct Request {
     options: Options,
     timeout: Option<Option<Duration>>,
     cache: bool,
-    /// The command of `run`.
+    /// The command of `run`, the arguments for cargo of `test`.
     args: Vec<OsString>,
+    /// The arguments for test programs.
+    test_args: Vec<OsString>,
 }
 
 /// Does what `args` ask for: the whole program but its name, which is `name` in messages.
@@ -94,6 +101,11 @@ pub fn main(name: &str, args: Vec<OsString>) -> Result<ExitCode, Error> {
             "run what? Try `{name} run -- ibv_devices`"
         ))),
         "run" => attached(options, request.args),
+        "test" => Ok(exit_code(test::run(
+            &options,
+            &request.args,
+            &request.test_args,
+        )?)),
         _ => shell(name, options),
     }
 }
@@ -221,6 +233,17 @@ fn parse(mut args: Vec<OsString>) -> Result<Option<Request>, Error> {
                 request.args.extend(parser.raw_args().map_err(usage)?);
                 request.args.append(&mut after);
             }
+            Value(word) if request.command == "test" => request.args.push(word),
+            Long(name) if request.command == "test" => {
+                let name = OsString::from(format!("--{name}"));
+                let value = parser.optional_value();
+                request.args.push(joined(name, OsStr::new("="), value));
+            }
+            Short(letter) if request.command == "test" => {
+                let name = OsString::from(format!("-{letter}"));
+                let value = parser.optional_value();
+                request.args.push(joined(name, OsStr::new(""), value));
+            }
             other => return Err(usage(other.unexpected())),
         }
     }
@@ -228,6 +251,7 @@ fn parse(mut args: Vec<OsString>) -> Result<Option<Request>, Error> {
     match request.command.as_str() {
         "" | "help" => return Ok(None),
         "run" if request.args.is_empty() => request.args = after,
+        "test" => request.test_args = after,
         "run" | "up" | "down" | "status" | "shell" if after.is_empty() => {}
         "up" | "down" | "status" | "shell" => {
             return Err(Error::usage(format!(
@@ -246,6 +270,15 @@ fn parse(mut args: Vec<OsString>) -> Result<Option<Request>, Error> {
 
 fn usage(error: lexopt::Error) -> Error {
     Error::usage(format!("{error} (--help says more)"))
+}
+
+/// An option of cargo's, as it was.
+fn joined(mut name: OsString, between: &OsStr, value: Option<OsString>) -> OsString {
+    if let Some(value) = value {
+        name.push(between);
+        name.push(value);
+    }
+    name
 }
 
 fn text(parser: &mut Parser) -> Result<String, Error> {
@@ -319,6 +352,15 @@ mod tests {
         let marked = request("--hosts=2 run -- --odd -- x");
         assert_eq!(marked.options.hosts, 2);
         assert_eq!(marked.args, ["--odd", "--", "x"]);
+    }
+
+    #[test]
+    fn options_of_cargo_stay_as_they_were() {
+        let line = "--guest test -p a --timeout 9 --test=b -vq -j4 c --yes -- --ignored --guest";
+        let request = request(line);
+        assert_eq!(request.args, ["-p", "a", "--test=b", "-vq", "-j4", "c"]);
+        assert_eq!(request.test_args, ["--ignored", "--guest"]);
+        assert_eq!(request.timeout, Some(Some(Duration::from_secs(9))));
     }
 
     #[test]

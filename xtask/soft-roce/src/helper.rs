@@ -11,7 +11,7 @@ use rustix::process::{Signal, getppid, ioctl_tiocsctty, set_parent_process_death
 
 use crate::error::{Context as _, Error};
 use crate::guest::agent;
-use crate::native;
+use crate::{native, test};
 
 /// `PROGRAM ARG…`: becomes the program, as the leader of the terminal on stdin.
 pub(crate) const TERMINAL: &str = "--soft-roce-on-terminal";
@@ -22,6 +22,12 @@ pub(crate) const DETACHED: &str = "--soft-roce-detached";
 
 /// `up` or `down`: makes or removes the native devices, as root.
 pub(crate) const NATIVE: &str = "--soft-roce-native";
+
+/// `FILE PROGRAM ARG…`: notes in the file what cargo would run, instead of running it.
+pub(crate) const NOTE: &str = "--soft-roce-note";
+
+/// `FILE SECONDS FAIL_FAST`: runs the test programs in the file, where the devices are.
+pub(crate) const TESTS: &str = "--soft-roce-tests";
 
 /// Makes this process what the library started it for, if it did.
 ///
@@ -43,6 +49,8 @@ pub fn start() {
         Some(TERMINAL) => on_terminal(&args),
         Some(DETACHED) => detached(&args),
         Some(NATIVE) => native::as_asked(&args).map(|()| 0),
+        Some(NOTE) => test::note(&args).map(|()| 0),
+        Some(TESTS) => test::inside(&args),
         _ => return,
     };
     let code = result.unwrap_or_else(|error| {

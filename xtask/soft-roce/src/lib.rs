@@ -54,6 +54,7 @@ pub mod process;
 mod signals;
 mod status;
 pub mod stream;
+mod test;
 mod wire;
 
 pub use error::Error;
@@ -223,6 +224,11 @@ fn choose(way: Way, hosts: u8) -> Way {
 fn say(text: &str) {
     eprintln!("soft-roce: {text}");
 }
+
+/// The README's example is compiled with the doctests.
+#[doc = include_str!("../README.md")]
+#[cfg(doctest)]
+struct Readme;
 
 #[cfg(test)]
 mod tests {

@@ -6,6 +6,8 @@
     reason = "what fails here fails the test"
 )]
 
+mod foreign;
+
 use std::fs;
 use std::io::{Read, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
