@@ -8,22 +8,18 @@ use crate::packages;
 use crate::process::{output, which};
 
 use crate::guest::qemu;
-use crate::{Way, cargo, choose, guest, kernel, native, wire};
+use crate::{cargo, guest, kernel, native, wire};
 
 /// All of it, as text; `name` is what this program is called.
 pub(crate) fn report(name: &str) -> String {
-    let native = native::possible();
-    let why = match &native {
-        Ok(native::Root::Already) => "native: yes".to_owned(),
-        Ok(native::Root::Sudo) => "native: yes, with sudo".to_owned(),
-        Ok(native::Root::SudoAsking) => {
-            "native: yes, with --native: sudo asks for a password".to_owned()
-        }
-        Err(why) => format!("native: no: {why}"),
-    };
-    let chosen = match choose(Way::Auto, 1) {
-        Way::Native => "this machine's kernel, natively (--guest: a guest all the same)",
-        _ => "a guest, since native needs more (below)",
+    let (chosen, native) = match native::possible() {
+        Ok(native::Root::Already) => ("natively: this kernel has it".to_owned(), "yes"),
+        Ok(native::Root::Sudo) => ("natively: this kernel has it".to_owned(), "yes, with sudo"),
+        Ok(native::Root::SudoAsking) => (
+            "in a guest: sudo would ask for a password".to_owned(),
+            "yes, with --native: sudo asks for a password",
+        ),
+        Err(why) => (format!("in a guest: {why}"), "no"),
     };
     let missing = guest::NEEDS.iter().filter(|need| !need.is_met());
     let missing: Vec<&str> = missing.map(|need| need.what).collect();
@@ -46,8 +42,8 @@ pub(crate) fn report(name: &str) -> String {
     };
     let results = cargo::dir().map(|dir| dir.join("results").display().to_string());
     let lines = [
-        format!("`test` and `run` use {chosen}"),
-        why,
+        format!("`test` and `run` are {chosen}"),
+        format!("native: {native}"),
         guest,
         format!("RDMA devices here: {}", devices()),
         format!("guest kernels in {cache}: {kernels}"),

@@ -100,6 +100,6 @@ fn status_says_what_would_be_used() {
     let output = there(&mut soft_roce("status"));
     assert_code(&output, 0);
     let out = text(&output.stdout);
-    assert!(out.starts_with("`test` and `run` use "), "{out}");
+    assert!(out.starts_with("`test` and `run` are "), "{out}");
     assert!(out.contains("foreign/soft-roce/results"), "{out}");
 }
