@@ -25,9 +25,6 @@ Usage: cargo xtask tidy [OPTION]
 The rules, by the names that exceptions use:
   first-line  a Rust file's first line is a `//!` sentence
   length      no Rust file is longer than 500 lines
-  glob        no glob imports
-  ignore      an ignored test has a reason
-  unsafe      a file with unsafe code opens with #![expect(unsafe_code, reason = \"…\")]
   alias       a verb that verbs-core calls is the `doc(alias)` of some item
   machine     no path of one machine, no issue by its number
   links       links between the project's files lead somewhere
