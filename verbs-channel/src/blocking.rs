@@ -61,13 +61,13 @@ impl Engine {
     pub(crate) fn run_batch<W: Work, const N: usize>(
         &mut self,
         at: u32,
-        mut works: [W; N],
+        works: &mut [W; N],
         timeout: Option<Duration>,
     ) -> Result<()> {
         let reservation = Reservation::send(at).times(N)?;
         let guard = AbortOnUnwind;
-        // SAFETY: as for `run_to_end`.
-        let posted = unsafe { self.post_batch::<W, N>(reservation, &mut works) };
+        // SAFETY: as for `run_to_end`: what `works` borrow lives until this returns.
+        let posted = unsafe { self.post_batch::<W, N>(reservation, works) };
         let ended = match posted {
             Ok(posted) => self.finish(reservation, posted.id, timeout).map(drop),
             Err(refusal) => Err(refusal.into()),

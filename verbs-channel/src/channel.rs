@@ -24,17 +24,82 @@ use crate::wait::PollStrategy;
 /// [`down_reason`](Self::down_reason) says why. [`reset`](Self::reset) prepares a new one like it.
 ///
 /// Dropping it waits for nobody: the queue pair is destroyed, and then what it owns is released.
+///
+/// A channel of a [`ChannelGroup`](crate::ChannelGroup) does all of this, too: `H` is what holds the
+/// engine that drives it, [`Owned`] by the channel itself unless it says otherwise, or [`InGroup`].
 #[derive(Debug)]
-pub struct Channel {
+pub struct Channel<H: Hold = Owned> {
+    holder: H,
+}
+
+/// Holds the engine of a channel of its own.
+#[derive(Debug)]
+pub struct Owned {
     engine: Engine,
     config: Config,
 }
 
-/// A channel of a [`ChannelGroup`](crate::ChannelGroup): everything that a [`Channel`] can do.
+/// Borrows the engine of a group for one of its channels: see
+/// [`ChannelGroup::channel`](crate::ChannelGroup::channel).
 #[derive(Debug)]
-pub struct ChannelMut<'g> {
+pub struct InGroup<'g> {
     engine: &'g mut Engine,
     at: u32,
+}
+
+/// What holds the engine of a [`Channel`]: [`Owned`] or [`InGroup`].
+pub trait Hold: sealed::Hold {}
+
+impl Hold for Owned {}
+impl Hold for InGroup<'_> {}
+
+mod sealed {
+    use crate::engine::Engine;
+
+    #[expect(unnameable_types, reason = "seals `Hold`")]
+    pub trait Hold {
+        /// The engine, and the channel's place in it.
+        fn shared(&self) -> (&Engine, u32);
+
+        /// The same, to post and poll.
+        fn parts(&mut self) -> (&mut Engine, u32);
+    }
+}
+
+impl sealed::Hold for Owned {
+    #[inline(always)]
+    fn shared(&self) -> (&Engine, u32) {
+        (&self.engine, 0)
+    }
+
+    #[inline(always)]
+    fn parts(&mut self) -> (&mut Engine, u32) {
+        (&mut self.engine, 0)
+    }
+}
+
+impl sealed::Hold for InGroup<'_> {
+    #[inline(always)]
+    fn shared(&self) -> (&Engine, u32) {
+        (self.engine, self.at)
+    }
+
+    #[inline(always)]
+    fn parts(&mut self) -> (&mut Engine, u32) {
+        (self.engine, self.at)
+    }
+}
+
+impl<H: Hold> Channel<H> {
+    #[inline(always)]
+    pub(crate) fn shared(&self) -> (&Engine, u32) {
+        self.holder.shared()
+    }
+
+    #[inline(always)]
+    pub(crate) fn parts(&mut self) -> (&mut Engine, u32) {
+        self.holder.parts()
+    }
 }
 
 impl Channel {
@@ -83,62 +148,46 @@ impl Channel {
     ///
     /// Those of [`ChannelBuilder::build`].
     pub fn reset(&mut self) -> Result<PreparedChannel> {
-        self.engine.destroy_all(DownReason::Closed);
-        let (cq, announcer) = self.config.queue(1)?;
-        self.config.clone().prepare(cq, announcer)
+        self.holder.engine.destroy_all(DownReason::Closed);
+        let (cq, announcer) = self.holder.config.queue(1)?;
+        self.holder.config.clone().prepare(cq, announcer)
     }
 
     /// How long operations on borrowed buffers wait before the channel is aborted; `None` for ever.
     pub fn set_timeout(&mut self, timeout: Option<Duration>) {
-        self.engine.patience.timeout = timeout;
+        self.holder.engine.patience.timeout = timeout;
     }
 
     /// What to do between polls that find nothing. To sleep
     /// ([`PollStrategy::Notify`]), the channel must have been made with that strategy; else it
     /// yields.
     pub fn set_strategy(&mut self, strategy: PollStrategy) {
-        self.engine.patience.strategy = strategy;
+        self.holder.engine.patience.strategy = strategy;
     }
 
-    pub(crate) const fn new(engine: Engine, config: Config) -> Self {
-        Self { engine, config }
-    }
-
-    pub(crate) const fn parts(&mut self) -> (&mut Engine, u32) {
-        (&mut self.engine, 0)
-    }
-
-    pub(crate) const fn shared(&self) -> (&Engine, u32) {
-        (&self.engine, 0)
-    }
-}
-
-impl<'g> ChannelMut<'g> {
-    pub(crate) const fn new(engine: &'g mut Engine, at: u32) -> Self {
-        Self { engine, at }
-    }
-
-    pub(crate) const fn parts(&mut self) -> (&mut Engine, u32) {
-        (self.engine, self.at)
-    }
-
-    pub(crate) const fn shared(&self) -> (&Engine, u32) {
-        (self.engine, self.at)
-    }
-}
-
-impl Channel {
     /// The operation on an owned buffer that has been done for longest. If there is none it polls:
     /// `None` means that none is done, and that the completion queue was found empty.
     #[must_use = "the buffer is in it, and whether the operation failed"]
     pub fn next_completed(&mut self) -> Option<Completed> {
-        self.engine.next_ready()
+        self.holder.engine.next_ready()
     }
 
     /// The same, waited for; `None` if `timeout` passes first. Without a timeout it waits until
     /// something is done, and returns `None` at once if no owned buffer is left here.
     #[must_use = "the buffer is in it, and whether the operation failed"]
     pub fn wait_completed(&mut self, timeout: Option<Duration>) -> Option<Completed> {
-        self.engine.wait_ready(timeout)
+        self.holder.engine.wait_ready(timeout)
+    }
+
+    pub(crate) const fn new(engine: Engine, config: Config) -> Self {
+        let holder = Owned { engine, config };
+        Self { holder }
+    }
+}
+
+impl<'g> Channel<InGroup<'g>> {
+    pub(crate) const fn in_group(engine: &'g mut Engine, at: u32) -> Self {
+        let holder = InGroup { engine, at };
+        Self { holder }
     }
 }

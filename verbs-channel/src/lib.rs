@@ -179,7 +179,7 @@ mod work;
 
 pub use buffer::OwnedBuffer;
 pub use builder::{ChannelBuilder, CreateChannel, PreparedChannel, channel_builder};
-pub use channel::{Channel, ChannelMut};
+pub use channel::{Channel, Hold, InGroup, Owned};
 pub use channel_id::ChannelId;
 pub use error::{
     DownReason, Error, JoinError, Queue, Refusal, Rejected, Result, ScopeError, TransportError,

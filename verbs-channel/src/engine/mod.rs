@@ -33,7 +33,8 @@ pub(crate) struct Patience {
 
 /// A completion queue, its queue pairs, and what is in flight on them.
 #[derive(Debug)]
-pub(crate) struct Engine {
+#[expect(unnameable_types, reason = "is named in a sealed trait")]
+pub struct Engine {
     // First: no queue pair may outlive what `slots` keeps for it.
     pub(crate) members: Vec<Member>,
     pub(crate) slots: Table,

@@ -15,7 +15,7 @@ use verbs_core::{
 
 use crate::buffer::OwnedBuffer;
 use crate::builder::Config;
-use crate::channel::ChannelMut;
+use crate::channel::{Channel, InGroup};
 use crate::channel_id::ChannelId;
 use crate::engine::{Engine, GONE};
 use crate::error::{DownReason, Error, JoinError, Refusal, Result};
@@ -226,9 +226,9 @@ impl ChannelGroup {
     ///
     /// [`Error::UnknownChannel`].
     #[inline]
-    pub fn channel(&mut self, channel: ChannelId) -> Result<ChannelMut<'_>> {
+    pub fn channel(&mut self, channel: ChannelId) -> Result<Channel<InGroup<'_>>> {
         let at = self.place(channel)?;
-        Ok(ChannelMut::new(&mut self.engine, at))
+        Ok(Channel::in_group(&mut self.engine, at))
     }
 
     /// [`Channel::start_from`](crate::Channel::start_from) on one of the channels.
