@@ -47,7 +47,7 @@ impl ChannelGroup {
     ///
     /// # Errors
     ///
-    /// [`Error::UnknownChannel`].
+    /// [`Error::UnknownChannel`](crate::Error::UnknownChannel).
     pub fn start_close(&mut self, channel: ChannelId, reason: DownReason) -> Result<Closing> {
         let at = self.place(channel)?;
         let qp = self.engine.take_qp(at, reason);
