@@ -4,8 +4,10 @@
 //! A failure prints the seed of its program. `FUZZ_SEED=N` runs that program alone, `FUZZ_ROUNDS=N`
 //! runs as many programs from there on.
 
+use std::collections::HashMap;
 use std::{env, mem, thread};
 
+use verbs_channel::TransportError;
 use verbs_channel::verbs_core::verbs_sys::{
     IBV_WC_REM_ACCESS_ERR, IBV_WC_SUCCESS, IBV_WC_WR_FLUSH_ERR, ibv_wc, ibv_wc_status,
 };
@@ -69,6 +71,8 @@ struct Posted {
 #[derive(Default)]
 pub(crate) struct Card {
     posted: Vec<Posted>,
+    /// The status of each completion, by its `wr_id`.
+    statuses: HashMap<u64, ibv_wc_status>,
 }
 
 impl Card {
@@ -111,7 +115,7 @@ impl Card {
                 } else {
                     IBV_WC_SUCCESS
                 };
-                finish(&done, status);
+                self.finish(&done, status);
                 break;
             }
         }
@@ -126,22 +130,76 @@ impl Card {
         self.posted.is_empty()
     }
 
-    fn flush(&mut self, qp_num: u32) {
-        for flushed in self.posted.extract_if(.., |posted| posted.qp_num == qp_num) {
-            finish(&flushed, IBV_WC_WR_FLUSH_ERR);
+    /// Everything that is in flight succeeds.
+    pub(crate) fn complete_all(&mut self) {
+        self.see();
+        for done in mem::take(&mut self.posted) {
+            if done.is_signaled {
+                self.finish(&done, IBV_WC_SUCCESS);
+            }
         }
+    }
+
+    /// Asserts that an operation ended as its requests did. One that was aborted may have completed
+    /// on the device, if the queue could not be polled any more.
+    pub(crate) fn assert_agrees<T>(&self, wr_ids: &[u64], result: &Result<T, TransportError>) {
+        let statuses = || wr_ids.iter().filter_map(|wr_id| self.statuses.get(wr_id));
+        let has_failed = statuses().any(|status| *status != IBV_WC_SUCCESS);
+        match result {
+            Ok(_) => assert!(self.has_succeeded(wr_ids), "it did not succeed"),
+            Err(TransportError::Work { .. }) => assert!(has_failed, "it did not fail"),
+            Err(_) => {}
+        }
+    }
+
+    /// Whether a request has completed.
+    pub(crate) fn has_completed(&self, wr_id: Option<u64>) -> bool {
+        wr_id.is_some_and(|wr_id| self.statuses.contains_key(&wr_id))
+    }
+
+    /// Whether the last of these requests has succeeded, and none before it has failed.
+    pub(crate) fn has_succeeded(&self, wr_ids: &[u64]) -> bool {
+        let statuses = || wr_ids.iter().filter_map(|wr_id| self.statuses.get(wr_id));
+        let is_complete = self.has_completed(wr_ids.last().copied());
+        is_complete && statuses().all(|status| *status == IBV_WC_SUCCESS)
+    }
+
+    fn flush(&mut self, qp_num: u32) {
+        let flushed = self.posted.extract_if(.., |posted| posted.qp_num == qp_num);
+        for flushed in flushed.collect::<Vec<_>>() {
+            self.finish(&flushed, IBV_WC_WR_FLUSH_ERR);
+        }
+    }
+
+    fn finish(&mut self, posted: &Posted, status: ibv_wc_status) {
+        let done = ibv_wc {
+            wr_id: posted.wr_id,
+            qp_num: posted.qp_num,
+            status,
+            byte_len: posted.length,
+            ..Default::default()
+        };
+        self.statuses.insert(posted.wr_id, status);
+        with(|library| library.done.push_back(done));
     }
 }
 
-fn finish(posted: &Posted, status: ibv_wc_status) {
-    let done = ibv_wc {
-        wr_id: posted.wr_id,
-        qp_num: posted.qp_num,
-        status,
-        byte_len: posted.length,
-        ..Default::default()
-    };
-    with(|library| library.done.push_back(done));
+/// No fault is left for a call to meet.
+pub(crate) fn no_more_faults() {
+    with(|library| {
+        library.refuse.clear();
+        library.refuse_post = None;
+        library.bad_wr = None;
+        library.poll_answer = None;
+    });
+}
+
+/// The `wr_id`s of the requests that were posted last.
+pub(crate) fn last_posted() -> Vec<u64> {
+    with(|library| {
+        let last = library.posted.last().into_iter().flatten();
+        last.map(|posted| posted.wr_id).collect()
+    })
 }
 
 /// A fault that some call will meet; whether something may be leaked for it.

@@ -112,26 +112,34 @@ impl Library {
         let operation = self.operations.remove(index);
         if operation.is_send {
             // It stands for all before it that have no completion of their own.
-            let silent = self.operations.extract_if(..index, |earlier| {
-                earlier.qp == operation.qp && earlier.is_send && !earlier.is_signaled
-            });
-            let wrong: Vec<_> = silent.filter_map(|silent| silent.touch()).collect();
-            self.wrong.extend(wrong);
+            let silent: Vec<_> = self
+                .operations
+                .extract_if(..index, |earlier| {
+                    earlier.qp == operation.qp && earlier.is_send && !earlier.is_signaled
+                })
+                .collect();
+            let is_success = done.status == IBV_WC_SUCCESS;
+            silent
+                .iter()
+                .for_each(|silent| self.touched_last(silent, is_success, usize::MAX));
         }
+        let length = match operation.is_send {
+            true => usize::MAX,
+            false => done.byte_len as usize,
+        };
+        self.touched_last(&operation, done.status == IBV_WC_SUCCESS, length);
+    }
+
+    /// The device is done with a request's memory; if it succeeded, as many bytes at most are there.
+    fn touched_last(&mut self, operation: &Operation, is_success: bool, length: usize) {
         self.wrong.extend(operation.touch());
         if let Some(contents) = self.contents
             && operation.writes
-            && done.status == IBV_WC_SUCCESS
+            && is_success
         {
             let all: usize = operation.parts.iter().map(|(_, length)| length).sum();
-            let length = match operation.is_send {
-                true => all,
-                false => all.min(done.byte_len as usize),
-            };
-            write(
-                &operation.parts,
-                (0..length).map(|at| contents(done.wr_id, at)),
-            );
+            let bytes = (0..all.min(length)).map(|at| contents(operation.wr_id, at));
+            write(&operation.parts, bytes);
         }
     }
 

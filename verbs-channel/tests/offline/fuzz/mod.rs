@@ -7,19 +7,21 @@
     reason = "what is forgotten must not be the device's to write to"
 )]
 
+mod scopes;
+
 use std::mem;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Duration;
 
-use verbs_channel::verbs_core::{MemoryRegion, ProtectionDomain, RemoteMemoryRegion};
+use verbs_channel::verbs_core::{MemoryRegion, ProtectionDomain};
 use verbs_channel::{
     BufferPool, Channel, ChannelGroup, ChannelId, Completed, CreateChannel as _, DownReason,
     Incoming, Outgoing, OwnedBuffer, OwnedWork, PollStrategy, Ticket, TransportError,
 };
 
 use crate::card::{bounded, pd};
-use crate::faulty::{Card, Random, fault, programs, stray_completion};
-use crate::library::{assert_all_is_well, is_posted, touch_posted, with};
+use crate::faulty::{Card, Random, fault, last_posted, no_more_faults, programs, stray_completion};
+use crate::library::{assert_all_is_well, is_in_flight, is_posted, touch_posted, with};
+use scopes::{assert_written, remote, spare_queue_pairs};
 
 #[test]
 fn safe_programs_on_a_device_with_faults() {
@@ -46,11 +48,12 @@ fn received(wr_id: u64, at: usize) -> u8 {
 /// An operation on owned buffers whose result has not been taken.
 struct Operation {
     ticket: Ticket,
-    wr_id: u64,
-    writes: bool,
-    /// Address, length and first byte of each of its buffers.
-    buffers: Vec<(usize, usize, u8)>,
+    wr_ids: Vec<u64>,
+    /// Address, length and first byte of each of its buffers, and whether the device writes to it.
+    buffers: Vec<(Facts, bool)>,
 }
+
+type Facts = (usize, usize, u8);
 
 struct World {
     random: Random,
@@ -121,16 +124,17 @@ impl World {
     }
 
     fn step(&mut self) {
-        match self.random.below(24) {
+        match self.random.below(26) {
             0..6 => self.start(),
             6..11 => self.card.complete(&mut self.random),
             11..15 => self.take(),
-            15 => self.scope(),
+            15 | 24 => self.scope(),
             16 => self.block(),
             17 => self.batch(),
             18 => self.close(),
             19 => self.leaks |= fault(&mut self.random),
             20 => stray_completion(&mut self.random),
+            25 => self.replace_down(),
             _ => touch_posted(),
         }
         self.card.see();
@@ -152,7 +156,7 @@ impl World {
 
     fn work(&mut self) -> (OwnedWork, bool) {
         let buffer = self.buffer();
-        let remote = RemoteMemoryRegion::new(0x1000, 64, 77).unwrap();
+        let remote = remote();
         match self.random.below(6) {
             0 | 1 => (Outgoing::send(buffer).into(), false),
             2 => (Outgoing::write(buffer, remote).into(), false),
@@ -164,52 +168,55 @@ impl World {
     fn start(&mut self) {
         let Some(id) = self.id() else { return };
         let (work, writes) = self.work();
-        let buffers = vec![facts(work.buffer())];
+        let buffers = vec![(facts(work.buffer()), writes)];
         let mut channel = self.group.channel(id).unwrap();
         self.card.see();
         match channel.start(work) {
-            Ok(ticket) => self.started(ticket, buffers, writes),
-            Err(rejected) => self.is_ours(rejected.into_given().buffer(), &buffers[0]),
+            Ok(ticket) => self.started(ticket, buffers),
+            Err(rejected) => self.is_ours(rejected.into_given().buffer(), &buffers[0].0),
         }
     }
 
     fn batch(&mut self) {
         let Some(id) = self.id() else { return };
         let count = 1 + self.random.below(3);
-        let works: Vec<OwnedWork> = (0..count)
-            .map(|_| Outgoing::send(self.buffer()).into())
-            .collect();
-        let buffers: Vec<_> = works.iter().map(|work| facts(work.buffer())).collect();
+        let (works, buffers): (Vec<OwnedWork>, Vec<_>) = (0..count)
+            .map(|_| {
+                let buffer = self.buffer();
+                let (work, writes): (OwnedWork, _) = match self.random.below(4) {
+                    0 => (Incoming::read(buffer, remote()).into(), true),
+                    1 => (Outgoing::write(buffer, remote()).into(), false),
+                    _ => (Outgoing::send(buffer).into(), false),
+                };
+                let facts = (facts(work.buffer()), writes);
+                (work, facts)
+            })
+            .unzip();
         let mut channel = self.group.channel(id).unwrap();
         self.card.see();
         match channel.start_batch(works) {
-            Ok(ticket) => self.started(ticket, buffers, false),
+            Ok(ticket) => self.started(ticket, buffers),
             Err(rejected) => {
                 let works = rejected.into_given();
                 assert!(works.len() == count || self.leaks, "work is lost");
-                for (work, facts) in works.iter().zip(&buffers) {
+                for (work, (facts, _)) in works.iter().zip(&buffers) {
                     self.is_ours(work.buffer(), facts);
                 }
             }
         }
     }
 
-    fn started(&mut self, ticket: Ticket, buffers: Vec<(usize, usize, u8)>, writes: bool) {
-        let wr_id = with(|library| {
-            let last = library.posted.last().and_then(|chain| chain.last());
-            last.map_or(0, |posted| posted.wr_id)
-        });
+    fn started(&mut self, ticket: Ticket, buffers: Vec<(Facts, bool)>) {
         self.operations.push(Operation {
             ticket,
-            wr_id,
-            writes,
+            wr_ids: last_posted(),
             buffers,
         });
     }
 
     /// A buffer came back as it was. An empty one was leaked: a part of its request was posted, and
     /// the queue pair could not be destroyed.
-    fn is_ours(&self, buffer: &OwnedBuffer, expected: &(usize, usize, u8)) {
+    fn is_ours(&self, buffer: &OwnedBuffer, expected: &Facts) {
         if buffer.capacity() == 0 {
             assert!(self.leaks, "a buffer is lost");
             return;
@@ -255,8 +262,15 @@ impl World {
                 .map(OwnedWork::into_buffer),
         );
         assert_eq!(buffers.len(), operation.buffers.len());
-        for (buffer, expected) in buffers.iter().zip(&operation.buffers) {
-            if !operation.writes {
+        let wr_ids = &operation.wr_ids;
+        self.card.assert_agrees(wr_ids, &completed.result);
+        assert!(
+            !wr_ids.iter().any(|wr_id| is_in_flight(*wr_id)),
+            "in flight"
+        );
+        for (at, (buffer, (expected, writes))) in buffers.iter().zip(&operation.buffers).enumerate()
+        {
+            if !writes {
                 self.is_ours(buffer, expected);
                 continue;
             }
@@ -264,9 +278,7 @@ impl World {
             let (address, length, _) = *expected;
             assert_eq!((buffer.as_ptr().addr(), buffer.len()), (address, length));
             if completed.result.is_ok() {
-                let wr_id = operation.wr_id;
-                let bytes: Vec<u8> = (0..length).map(|at| received(wr_id, at)).collect();
-                assert_eq!(buffer[..], bytes, "other bytes than the device wrote");
+                assert_written(buffer, wr_ids[at]);
             }
         }
         if self.random.one_in(8) {
@@ -275,68 +287,12 @@ impl World {
         }
     }
 
-    /// Several operations on borrowed buffers; their handles are dropped, forgotten or waited for,
-    /// and the scope ends well, with an error or with a panic.
-    fn scope(&mut self) {
-        let Some(id) = self.id() else { return };
-        let mark = self.mark();
-        let mut from = region(&self.pd, mark);
-        let mut into = region(&self.pd, 0);
-        let Self {
-            random,
-            card,
-            group,
-            ..
-        } = self;
-        // A queue pair that cannot be destroyed here aborts the process, as it is documented.
-        with(|library| library.refuse.retain(|(verb, _)| *verb != "ibv_destroy_qp"));
-        let mut channel = group.channel(id).unwrap();
-        let ended = catch_unwind(AssertUnwindSafe(|| {
-            let mut parts = into.scatter_element(..).unwrap().chunks_mut(16).unwrap();
-            channel.scope(|scope| {
-                let mut kept = Vec::new();
-                for _ in 0..random.below(6) {
-                    let handle = match (random.below(2), parts.next()) {
-                        (0, Some(part)) => scope.post_receive(part),
-                        _ => scope.post_send(from.gather_element(..).unwrap()),
-                    };
-                    if random.one_in(2) {
-                        card.complete(random);
-                    }
-                    touch_posted();
-                    let Ok(mut handle) = handle else { continue };
-                    match random.below(6) {
-                        0 => drop(handle),
-                        1 => mem::forget(handle),
-                        2 => drop(handle.poll()),
-                        3 => drop(handle.spin_poll()),
-                        _ => kept.push(handle),
-                    }
-                }
-                match random.below(6) {
-                    0 => resume_unwind(Box::new("on purpose")),
-                    1 => return Err(()),
-                    _ => {}
-                }
-                while !card.is_idle() && !random.one_in(6) {
-                    card.complete(random);
-                }
-                Ok(())
-            })
-        }));
-        drop(ended);
-        for ours in [&mut from, &mut into] {
-            assert!(!is_posted(ours), "borrowed still");
-            ours.fill(7);
-        }
-    }
-
     /// A blocking call, which ends in time.
     fn block(&mut self) {
         let Some(id) = self.id() else { return };
         let mark = self.mark();
         let mut ours = region(&self.pd, mark);
-        with(|library| library.refuse.retain(|(verb, _)| *verb != "ibv_destroy_qp"));
+        spare_queue_pairs();
         let mut channel = self.group.channel(id).unwrap();
         let ended = match self.random.below(2) {
             0 => channel.send(ours.gather_element(..).unwrap()),
@@ -367,6 +323,37 @@ impl World {
         }
     }
 
+    /// Others take the place of channels that are down.
+    fn replace_down(&mut self) {
+        for id in self.ids.clone() {
+            if self.group.channel(id).unwrap().is_down() {
+                self.group.remove(id).unwrap();
+                self.ids.retain(|other| *other != id);
+                self.join();
+            }
+        }
+    }
+
+    /// On channels that are not down nothing is missing once the device has completed it.
+    fn all_completes(&mut self) {
+        no_more_faults();
+        self.card.complete_all();
+        while let Some(completed) = self.group.next_completed() {
+            self.taken(completed);
+        }
+        // Failures of before may have taken channels down.
+        for at in (0..self.operations.len()).rev() {
+            let ticket = self.operations[at].ticket;
+            let channel = self.group.channel(ticket.channel());
+            if channel.is_ok_and(|channel| !channel.is_down()) {
+                let completed = self.group.poll(ticket).unwrap();
+                let completed = completed.expect("a completion is lost");
+                assert!(completed.result.is_ok(), "{:?}", completed.result);
+                self.taken(completed);
+            }
+        }
+    }
+
     /// Everything ends, and comes back.
     fn end(mut self) {
         if self.random.one_in(10) {
@@ -374,6 +361,9 @@ impl World {
             mem::forget(self.group);
             touch_posted();
             return;
+        }
+        if self.random.one_in(2) {
+            self.all_completes();
         }
         self.group.give_up(DownReason::Closed);
         while let Some(completed) = self.group.next_completed() {
@@ -405,7 +395,7 @@ impl World {
     }
 }
 
-fn facts(buffer: &OwnedBuffer) -> (usize, usize, u8) {
+fn facts(buffer: &OwnedBuffer) -> Facts {
     (buffer.as_ptr().addr(), buffer.len(), buffer[0])
 }
 
