@@ -1,6 +1,7 @@
-//! Random safe programs of futures on a device with faults: operations are awaited, dropped and
-//! forgotten, channels and groups close under them. Nothing is lost: each future that is kept ends
-//! once, with its buffer, which is not the device's any more, and with the right bytes in it.
+//! Random safe programs of futures on a device with faults: operations and batches are awaited,
+//! dropped and forgotten, channels and groups close under them. Nothing is lost: each future that is
+//! kept ends once, with its buffers, which are not the device's any more, and with the right bytes in
+//! them; and is woken for it.
 #![expect(
     clippy::mem_forget,
     reason = "what is forgotten must not be the device's to write to"
@@ -13,11 +14,13 @@ use std::time::Duration;
 use verbs_async::verbs_channel::{
     Channel, DownReason, Incoming, Outgoing, OwnedBuffer, OwnedWork, TransportError,
 };
-use verbs_async::{AsyncChannel, AsyncGroup, Error, Operation};
+use verbs_async::{AsyncChannel, AsyncGroup, Batch, Error, Operation};
 use verbs_core::{ProtectionDomain, RemoteMemoryRegion};
 
 use crate::bench::{Bench, Task, bounded};
-use crate::faulty::{Card, Random, fault, programs, stray_completion};
+use crate::faulty::{
+    Card, Random, assert_written, fault, no_more_faults, programs, received, stray_completion,
+};
 use crate::groups::announce;
 use crate::library::{is_posted, touch_posted, with};
 
@@ -27,7 +30,7 @@ fn safe_programs_of_futures_on_a_device_with_faults() {
 }
 
 fn run(seed: u64) {
-    with(|library| library.contents = Some(|_, at| received(at)));
+    with(|library| library.contents = Some(received));
     let mut world = World::new(Random(seed));
     for _ in 0..world.random.below(if cfg!(miri) { 40 } else { 120 }) {
         world.step();
@@ -36,18 +39,59 @@ fn run(seed: u64) {
     world.end();
 }
 
-/// The byte that a device writes.
-fn received(at: usize) -> u8 {
-    0xa5 ^ at.to_le_bytes()[0]
+/// A future that was not ready yet, and what its buffers were.
+struct Held {
+    begun: Begun,
+    /// How often it had been woken when it was polled.
+    woken: usize,
+    /// The number of its channel.
+    channel: u64,
+    buffers: Vec<Given>,
 }
 
-/// An operation whose future was not ready yet, and what its buffer was.
-struct Held {
-    task: Task<Operation>,
+enum Begun {
+    Operation(Task<Operation>),
+    Batch(Task<Batch>),
+}
+
+struct Given {
     writes: bool,
     address: usize,
     length: usize,
     mark: u8,
+}
+
+impl Begun {
+    fn poll(&mut self) -> Poll<(Result<(), Error>, Vec<OwnedBuffer>)> {
+        match self {
+            Self::Operation(task) => task.poll().map(|(result, buffer)| {
+                let buffers = vec![buffer];
+                (result.map(drop), buffers)
+            }),
+            Self::Batch(task) => task.poll().map(|(result, works)| {
+                let buffers = works.into_iter().map(OwnedWork::into_buffer);
+                (result, buffers.collect())
+            }),
+        }
+    }
+
+    fn was_woken(&self) -> usize {
+        match self {
+            Self::Operation(task) => task.was_woken(),
+            Self::Batch(task) => task.was_woken(),
+        }
+    }
+}
+
+impl Held {
+    const fn new(begun: Begun, channel: u64, buffers: Vec<Given>) -> Self {
+        Self {
+            begun,
+            woken: 0,
+            channel,
+            buffers,
+        }
+    }
 }
 
 struct World {
@@ -55,7 +99,8 @@ struct World {
     card: Card,
     pd: ProtectionDomain,
     group: AsyncGroup,
-    channels: Vec<AsyncChannel>,
+    channels: Vec<(u64, AsyncChannel)>,
+    joined: u64,
     held: Vec<Held>,
     marks: u8,
     leaks: bool,
@@ -76,6 +121,7 @@ impl World {
             group: AsyncGroup::new(builder, 3, &bench.events).unwrap(),
             pd,
             channels: Vec::new(),
+            joined: 0,
             held: Vec::new(),
             marks: 0,
             leaks: false,
@@ -93,13 +139,16 @@ impl World {
         if let Ok(member) = member.handshake(&endpoint)
             && let Ok(channel) = self.group.join(member)
         {
-            self.channels.push(channel);
+            self.joined += 1;
+            self.channels.push((self.joined, channel));
         }
     }
 
     fn step(&mut self) {
-        match self.random.below(24) {
+        match self.random.below(28) {
             0..6 => self.start(),
+            24..27 => self.batch(),
+            27 => self.replace_down(),
             6..11 => self.card.complete(&mut self.random),
             11..15 => self.poll(),
             15 => drop(self.chosen()),
@@ -116,10 +165,7 @@ impl World {
         self.card.see();
     }
 
-    fn start(&mut self) {
-        if self.channels.is_empty() {
-            return;
-        }
+    fn work(&mut self, may_receive: bool) -> (OwnedWork, Given) {
         self.marks = self.marks.wrapping_add(1);
         let mark = self.marks;
         let mut buffer = OwnedBuffer::from(self.pd.reg_mr(vec![mark; 24]).unwrap());
@@ -131,17 +177,45 @@ impl World {
         let (work, writes): (OwnedWork, bool) = match self.random.below(6) {
             0 | 1 => (Outgoing::send(buffer).into(), false),
             2 => (Outgoing::write(buffer, remote).into(), false),
-            3 => (Incoming::read(buffer, remote).into(), true),
-            _ => (OwnedWork::receive(buffer), true),
+            3.. if may_receive => (OwnedWork::receive(buffer), true),
+            _ => (Incoming::read(buffer, remote).into(), true),
         };
-        let channel = &self.channels[self.random.below(self.channels.len())];
-        self.held.push(Held {
-            task: Task::new(channel.run(work)),
+        let given = Given {
             writes,
             address,
             length,
             mark,
-        });
+        };
+        (work, given)
+    }
+
+    fn start(&mut self) {
+        if self.channels.is_empty() {
+            return;
+        }
+        let may_receive = self.random.one_in(2);
+        let (work, given) = self.work(may_receive);
+        let (number, channel) = &self.channels[self.random.below(self.channels.len())];
+        let begun = Begun::Operation(Task::new(channel.run(work)));
+        let buffers = vec![given];
+        self.held.push(Held::new(begun, *number, buffers));
+    }
+
+    /// A batch, which may be empty, have a receive in it, or be longer than the send queue.
+    fn batch(&mut self) {
+        if self.channels.is_empty() {
+            return;
+        }
+        let count = match self.random.below(12) {
+            0 => 0,
+            1 => 4,
+            _ => 1 + self.random.below(3),
+        };
+        let may_receive = self.random.one_in(12);
+        let (works, buffers) = (0..count).map(|_| self.work(may_receive)).unzip();
+        let (number, channel) = &self.channels[self.random.below(self.channels.len())];
+        let begun = Begun::Batch(Task::new(channel.batch(works)));
+        self.held.push(Held::new(begun, *number, buffers));
     }
 
     fn chosen(&mut self) -> Option<Held> {
@@ -153,22 +227,48 @@ impl World {
         let Some(mut held) = self.chosen() else {
             return;
         };
-        match held.task.poll() {
-            Poll::Pending => self.held.push(held),
-            Poll::Ready((result, buffer)) => {
-                let is_stuck = matches!(result, Err(Error::Transport(TransportError::Stuck)));
-                if is_stuck || buffer.capacity() == 0 {
-                    assert!(self.leaks && buffer.capacity() == 0, "a buffer is lost");
-                    return;
-                }
-                assert!(!is_posted(&buffer), "the device may still touch it");
-                let facts = (buffer.as_ptr().addr(), buffer.len());
-                assert_eq!(facts, (held.address, held.length), "another's buffer");
-                if !held.writes {
-                    assert!(buffer.iter().all(|byte| *byte == held.mark), "other bytes");
-                } else if result.is_ok() {
-                    assert!(buffer.iter().copied().eq((0..held.length).map(received)));
-                }
+        match held.begun.poll() {
+            Poll::Pending => {
+                held.woken = held.begun.was_woken();
+                self.held.push(held);
+            }
+            Poll::Ready((result, buffers)) => self.ended(&held, &result, &buffers),
+        }
+    }
+
+    fn ended(&mut self, held: &Held, result: &Result<(), Error>, buffers: &[OwnedBuffer]) {
+        self.card.see();
+        let is_stuck = matches!(result, Err(Error::Transport(TransportError::Stuck)));
+        if is_stuck {
+            assert!(self.leaks, "the queue pair was destroyed");
+            assert!(buffers.iter().all(|buffer| buffer.capacity() == 0));
+            return;
+        }
+        let all = held.buffers.len();
+        // A part of a batch was posted, and the queue pair could not be destroyed.
+        let is_leaked = buffers.len() < all || buffers.iter().any(|buffer| buffer.capacity() == 0);
+        if is_leaked {
+            assert!(self.leaks && result.is_err(), "a buffer is lost");
+            return;
+        }
+        assert_eq!(buffers.len(), all);
+        let wr_ids = held.buffers.iter();
+        let wr_ids = wr_ids.filter_map(|given| self.card.posted_at(given.address));
+        let wr_ids: Vec<u64> = wr_ids.collect();
+        match result {
+            Ok(()) => self.card.assert_agrees(&wr_ids, &Ok(())),
+            Err(Error::Transport(error)) => self.card.assert_agrees::<()>(&wr_ids, &Err(*error)),
+            // It was not posted.
+            Err(_) => {}
+        }
+        for (at, (buffer, given)) in buffers.iter().zip(&held.buffers).enumerate() {
+            assert!(!is_posted(buffer), "the device may still touch it");
+            let facts = (buffer.as_ptr().addr(), buffer.len());
+            assert_eq!(facts, (given.address, given.length), "another's buffer");
+            if !given.writes {
+                assert!(buffer.iter().all(|byte| *byte == given.mark), "other bytes");
+            } else if result.is_ok() {
+                assert_written(buffer, wr_ids[at]);
             }
         }
     }
@@ -178,13 +278,72 @@ impl World {
         if !self.channels.is_empty() {
             let at = self.random.below(self.channels.len());
             match self.random.below(4) {
-                0 => self.channels[at].shut_down(),
+                0 => self.channels[at].1.shut_down(),
                 1 => self.group.give_up(DownReason::Closed),
                 _ => drop(self.channels.swap_remove(at)),
             }
         }
         if self.channels.len() < 2 || self.random.one_in(2) {
             self.join();
+        }
+    }
+
+    /// Others take the place of channels that are down.
+    fn replace_down(&mut self) {
+        self.channels.retain(|(_, channel)| !channel.is_down());
+        while self.channels.len() < 2 {
+            let before = self.channels.len();
+            self.join();
+            if self.channels.len() == before {
+                return;
+            }
+        }
+    }
+
+    /// On channels that are not down each future succeeds once the device has completed it, although
+    /// those that were polled are polled again only when they are woken.
+    fn all_succeeds(&mut self) {
+        no_more_faults();
+        for _ in 0..self.held.len() {
+            let mut held = self.held.remove(0);
+            match held.begun.poll() {
+                Poll::Pending => {
+                    held.woken = held.begun.was_woken();
+                    self.held.push(held);
+                }
+                Poll::Ready((result, buffers)) => self.ended(&held, &result, &buffers),
+            }
+        }
+        announce(&self.bench);
+        let up = self
+            .channels
+            .iter()
+            .filter(|(_, channel)| !channel.is_down());
+        let up: Vec<u64> = up.map(|(number, _)| *number).collect();
+        let mut rounds = 0;
+        while self.held.iter().any(|held| up.contains(&held.channel)) {
+            self.card.complete_all();
+            if !with(|library| mem::take(&mut library.armed)).is_empty() {
+                announce(&self.bench);
+            }
+            let is_woken = |held: &Held| held.begun.was_woken() > held.woken;
+            while let Some(at) = self.held.iter().position(is_woken) {
+                let mut held = self.held.swap_remove(at);
+                match held.begun.poll() {
+                    Poll::Pending => {
+                        held.woken = held.begun.was_woken();
+                        self.held.push(held);
+                    }
+                    Poll::Ready((result, buffers)) => {
+                        let is_refused = matches!(result, Err(Error::Refused(_)));
+                        let is_up = up.contains(&held.channel);
+                        assert!(!is_up || is_refused || result.is_ok(), "{result:?}");
+                        self.ended(&held, &result, &buffers);
+                    }
+                }
+            }
+            rounds += 1;
+            assert!(rounds < 1000, "a completion or a wake-up is lost");
         }
     }
 
@@ -195,6 +354,9 @@ impl World {
             mem::forget((self.group, self.channels, self.held));
             touch_posted();
             return;
+        }
+        if self.random.one_in(2) {
+            self.all_succeeds();
         }
         with(|library| library.refuse.clear());
         self.channels.clear();

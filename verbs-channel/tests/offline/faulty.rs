@@ -73,6 +73,8 @@ pub(crate) struct Card {
     posted: Vec<Posted>,
     /// The status of each completion, by its `wr_id`.
     statuses: HashMap<u64, ibv_wc_status>,
+    /// The `wr_id` of the last request for each address.
+    addresses: HashMap<u64, u64>,
 }
 
 impl Card {
@@ -85,6 +87,8 @@ impl Card {
                 posted.sent.iter().all(|byte| Some(*byte) == mark),
                 "other bytes"
             );
+            let addresses = posted.list.iter().map(|(addr, ..)| (*addr, posted.wr_id));
+            self.addresses.extend(addresses);
             self.posted.push(Posted {
                 wr_id: posted.wr_id,
                 qp_num: posted.qp_num,
@@ -152,6 +156,11 @@ impl Card {
         }
     }
 
+    /// The last request whose first byte was here.
+    pub(crate) fn posted_at(&self, address: usize) -> Option<u64> {
+        self.addresses.get(&(address as u64)).copied()
+    }
+
     /// Whether a request has completed.
     pub(crate) fn has_completed(&self, wr_id: Option<u64>) -> bool {
         wr_id.is_some_and(|wr_id| self.statuses.contains_key(&wr_id))
@@ -184,6 +193,20 @@ impl Card {
     }
 }
 
+/// The byte that the device writes at this place.
+pub(crate) fn received(wr_id: u64, at: usize) -> u8 {
+    let [a, b, .., c] = wr_id.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes();
+    a ^ b ^ c ^ at.to_le_bytes()[0]
+}
+
+pub(crate) fn assert_written(bytes: &[u8], wr_id: u64) {
+    let expected = (0..bytes.len()).map(|at| received(wr_id, at));
+    assert!(
+        bytes.iter().copied().eq(expected),
+        "other bytes than the device wrote"
+    );
+}
+
 /// No fault is left for a call to meet.
 pub(crate) fn no_more_faults() {
     with(|library| {
@@ -207,7 +230,7 @@ pub(crate) fn fault(random: &mut Random) -> bool {
     let errno = [libc::EIO, -libc::ENOMEM, libc::EINVAL][random.below(3)];
     let is_named = random.one_in(2);
     let at = random.below(3);
-    match random.below(6) {
+    match random.below(8) {
         0 => with(|library| library.poll_answer = Some(-2)),
         1 => with(|library| library.refuse_post = Some((at, errno, is_named))),
         2 => with(|library| {
@@ -215,7 +238,9 @@ pub(crate) fn fault(random: &mut Random) -> bool {
             library.bad_wr = Some(0xdead_0000);
         }),
         3 => with(|library| library.refuse.push(("ibv_modify_qp", libc::EIO))),
-        4 => {
+        4 => with(|library| library.refuse.push(("ibv_req_notify_cq", libc::EIO))),
+        5 => with(|library| library.refuse.push(("ibv_create_qp", libc::ENOMEM))),
+        6 => {
             with(|library| library.refuse.push(("ibv_dereg_mr", libc::EBUSY)));
             return true;
         }

@@ -19,9 +19,11 @@ use verbs_channel::{
 };
 
 use crate::card::{bounded, pd};
-use crate::faulty::{Card, Random, fault, last_posted, no_more_faults, programs, stray_completion};
+use crate::faulty::{
+    Card, Random, assert_written, fault, no_more_faults, programs, received, stray_completion,
+};
 use crate::library::{assert_all_is_well, is_in_flight, is_posted, touch_posted, with};
-use scopes::{assert_written, remote, spare_queue_pairs};
+use scopes::{remote, spare_queue_pairs};
 
 #[test]
 fn safe_programs_on_a_device_with_faults() {
@@ -37,12 +39,6 @@ fn run(seed: u64) {
         with(|library| assert_eq!(library.wrong, [""; 0]));
     }
     world.end();
-}
-
-/// The byte that a device writes.
-fn received(wr_id: u64, at: usize) -> u8 {
-    let [a, b, .., c] = wr_id.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes();
-    a ^ b ^ c ^ at.to_le_bytes()[0]
 }
 
 /// An operation on owned buffers whose result has not been taken.
@@ -207,9 +203,13 @@ impl World {
     }
 
     fn started(&mut self, ticket: Ticket, buffers: Vec<(Facts, bool)>) {
+        self.card.see();
+        let addresses = buffers.iter().map(|((address, ..), _)| *address);
         self.operations.push(Operation {
             ticket,
-            wr_ids: last_posted(),
+            wr_ids: addresses
+                .filter_map(|address| self.card.posted_at(address))
+                .collect(),
             buffers,
         });
     }

@@ -10,8 +10,8 @@ use verbs_channel::{
     Incoming, Loan, Outgoing, PollingScope, Refusal, ScopedPendingWork, TransportError,
 };
 
-use super::{SHORT, World, received, region};
-use crate::faulty::{Card, Random, fault, last_posted};
+use super::{SHORT, World, region};
+use crate::faulty::{Card, Random, assert_written, fault, last_posted};
 use crate::library::{is_posted, touch_posted, with};
 
 /// An operation on borrowed buffers.
@@ -447,14 +447,6 @@ pub(super) fn remote() -> RemoteMemoryRegion {
 
 fn place(part: &ScatterElement<'_>) -> (u64, usize) {
     (part.addr(), part.len())
-}
-
-pub(super) fn assert_written(bytes: &[u8], wr_id: u64) {
-    let expected = (0..bytes.len()).map(|at| received(wr_id, at));
-    assert!(
-        bytes.iter().copied().eq(expected),
-        "other bytes than the device wrote"
-    );
 }
 
 fn any<T>(of: &mut Vec<T>, random: &mut Random) -> Option<T> {
