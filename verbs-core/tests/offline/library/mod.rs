@@ -89,6 +89,8 @@ pub(crate) struct Library {
     operations: Vec<memory::Operation>,
     cq_events: VecDeque<(*mut ibv_comp_channel, *mut ibv_cq)>,
     async_events: VecDeque<ibv_async_event>,
+    /// Those of contexts and completion channels.
+    descriptors: Vec<c_int>,
     numbers: u32,
 }
 
@@ -233,6 +235,7 @@ impl Library {
             operations: Vec::new(),
             cq_events: VecDeque::new(),
             async_events: VecDeque::new(),
+            descriptors: Vec::new(),
             counts: Vec::new(),
             numbers: 0x10,
         }

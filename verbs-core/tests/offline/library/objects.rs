@@ -44,7 +44,7 @@ unsafe fn end<T>(verb: &'static str, object: *mut T) -> c_int {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context {
-    let vctx = made("ibv_open_device", &[], |_| {
+    let vctx = made("ibv_open_device", &[], |library| {
         let mut vctx = verbs_context {
             sz: size_of::<verbs_context>(),
             query_port: Some(query_port),
@@ -54,7 +54,7 @@ unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_contex
         context.device = device;
         context.abi_compat = ptr::without_provenance_mut(usize::MAX);
         context.num_comp_vectors = 3;
-        context.async_fd = eventfd();
+        context.async_fd = library.eventfd();
         context.ops.post_send = Some(post_send);
         context.ops.post_recv = Some(post_recv);
         context.ops.poll_cq = Some(poll_cq);
@@ -82,8 +82,7 @@ unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
     // SAFETY: as above.
     match unsafe { ended("ibv_close_device", outer(context)) } {
         Ok(()) => {
-            // SAFETY: it was the context's.
-            unsafe { libc::close(fd) };
+            with(|library| library.close(fd));
             0
         }
         Err(errno) => fail(errno, -1),
@@ -139,10 +138,11 @@ unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_create_comp_channel(context: *mut ibv_context) -> *mut ibv_comp_channel {
-    made("ibv_create_comp_channel", &[outer(context).addr()], |_| {
+    let parents = [outer(context).addr()];
+    made("ibv_create_comp_channel", &parents, |library| {
         Ok(ibv_comp_channel {
             context,
-            fd: eventfd(),
+            fd: library.eventfd(),
             refcnt: 0,
         })
     })
@@ -155,8 +155,7 @@ unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) ->
     // SAFETY: as above.
     let code = unsafe { end("ibv_destroy_comp_channel", channel) };
     if code == 0 {
-        // SAFETY: it was the channel's.
-        unsafe { libc::close(fd) };
+        with(|library| library.close(fd));
     }
     code
 }
@@ -392,15 +391,35 @@ unsafe extern "C" fn ibv_ack_async_event(_event: *mut ibv_async_event) {
     with(|library| library.async_acks += 1);
 }
 
-/// Each event is taken by one read: it is a semaphore. Miri knows no such eventfds, nor does it let a
-/// descriptor's flags be read or changed.
-fn eventfd() -> c_int {
-    let flags = match cfg!(miri) {
-        true => libc::EFD_NONBLOCK,
-        false => libc::EFD_SEMAPHORE,
-    };
-    // SAFETY: no memory is involved.
-    unsafe { libc::eventfd(0, flags | libc::EFD_CLOEXEC) }
+impl Library {
+    /// Each event is taken by one read: it is a semaphore. Miri knows no such eventfds, nor does it
+    /// let a descriptor's flags be read or changed.
+    fn eventfd(&mut self) -> c_int {
+        let flags = match cfg!(miri) {
+            true => libc::EFD_NONBLOCK,
+            false => libc::EFD_SEMAPHORE,
+        };
+        // SAFETY: no memory is involved.
+        let fd = unsafe { libc::eventfd(0, flags | libc::EFD_CLOEXEC) };
+        assert!(fd >= 0, "no more descriptors");
+        self.descriptors.push(fd);
+        fd
+    }
+
+    fn close(&mut self, fd: c_int) {
+        self.descriptors.retain(|open| *open != fd);
+        // SAFETY: it was of an object that is gone.
+        unsafe { libc::close(fd) };
+    }
+}
+
+impl Drop for Library {
+    /// Objects that were leaked leave no descriptors open: a process has few of them.
+    fn drop(&mut self) {
+        while let Some(fd) = self.descriptors.last() {
+            self.close(*fd);
+        }
+    }
 }
 
 fn signal(fd: c_int) {
