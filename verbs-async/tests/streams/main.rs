@@ -16,4 +16,8 @@ mod library;
 #[path = "../offline/bench.rs"]
 #[expect(dead_code, reason = "the offline tests use all of it")]
 mod bench;
+#[path = "../../../verbs-channel/tests/offline/faulty.rs"]
+#[expect(dead_code, reason = "verbs-channel's tests use all of it")]
+mod faulty;
+mod fuzz;
 mod streams;

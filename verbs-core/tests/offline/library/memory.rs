@@ -170,6 +170,18 @@ pub(crate) fn touch_posted() {
     });
 }
 
+/// The device writes a message to where this receive says.
+pub(crate) fn deliver(wr_id: u64, message: &[u8]) {
+    with(|library| {
+        let mut operations = library.operations.iter();
+        let receive = operations.find(|op| op.wr_id == wr_id && op.writes);
+        let receive = receive.expect("it is posted");
+        let room: usize = receive.parts.iter().map(|(_, length)| length).sum();
+        assert!(message.len() <= room, "a message is too long");
+        write(&receive.parts, message.iter().copied());
+    });
+}
+
 /// Whether the device has a request of this `wr_id`.
 pub(crate) fn is_in_flight(wr_id: u64) -> bool {
     with(|library| library.operations.iter().any(|op| op.wr_id == wr_id))

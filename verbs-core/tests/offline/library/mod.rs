@@ -4,7 +4,7 @@
 //! threads that it does not start itself.
 
 mod data;
-mod memory;
+pub(crate) mod memory;
 #[cfg(miri)]
 mod miri;
 pub(crate) mod objects;
@@ -184,6 +184,11 @@ fn own() -> Arc<Mutex<Library>> {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Whether there is something that this verb made.
+pub(crate) fn is_alive(verb: &str) -> bool {
+    with(|library| library.live.iter().any(|live| live.verb == verb))
 }
 
 /// Asserts that everything made was ended, in an order that C permits.
