@@ -16,7 +16,7 @@ use verbs_core::verbs_sys::{__be32, IBV_WC_RECV, IBV_WC_SUCCESS, IBV_WC_WITH_IMM
 
 use crate::bench::{Bell, Bench, bounded, done};
 use crate::library::objects::announce_raw;
-use crate::library::{Posted, Sharing, share, with};
+use crate::library::{Posted, share, with};
 
 const HELLO: u32 = 1 << 28;
 const DATA: u32 = 2 << 28;
@@ -28,10 +28,9 @@ const RECEIVES: usize = 5;
 
 /// A stream that has received its peer's HELLO, with a block of 64 bytes there and here.
 ///
-/// Its library is the keeper's, too, until the first of the pair is dropped; the keeper must have
-/// nothing more to do then, so the stream does not linger.
-fn met(bench: &Bench) -> (Sharing, ByteStream) {
-    let sharing = share();
+/// Whoever calls this shares the library first, with the keeper, and until all else is dropped; the
+/// keeper must have nothing more to do then, so the stream does not linger.
+fn met(bench: &Bench) -> ByteStream {
     let mut stream = made(bench);
     stream.set_linger(Duration::ZERO);
     let hello = [&b"VRBSTRM\n"[..], &[0, 0, 0, 1, 0, 0, 0, 64, 0, 0, 0, 1]].concat();
@@ -39,7 +38,7 @@ fn met(bench: &Bench) -> (Sharing, ByteStream) {
     // And this side's own has arrived there.
     done([posted(RECEIVES).wr_id]);
     assert!(read(&mut stream, &Bell::new()).is_pending());
-    (sharing, stream)
+    stream
 }
 
 fn made(bench: &Bench) -> ByteStream {
@@ -108,8 +107,9 @@ fn flush(mut to: impl AsyncWrite + Unpin, bell: &Arc<Bell>) -> Poll<std::io::Res
 
 #[test]
 fn what_the_writing_half_finds_wakes_the_reading_half() {
+    let _sharing = share();
     let bench = Bench::new();
-    let (_sharing, stream) = met(&bench);
+    let stream = met(&bench);
     let (mut from, mut to) = stream.into_split();
     let (reader, writer) = (Bell::new(), Bell::new());
     assert!(read(&mut from, &reader).is_pending());
@@ -125,8 +125,9 @@ fn what_the_writing_half_finds_wakes_the_reading_half() {
 
 #[test]
 fn what_the_reading_half_finds_wakes_the_writing_half() {
+    let _sharing = share();
     let bench = Bench::new();
-    let (_sharing, stream) = met(&bench);
+    let stream = met(&bench);
     let (mut from, mut to) = stream.into_split();
     let (reader, writer) = (Bell::new(), Bell::new());
     // One is sent, and one waits for a credit.
@@ -210,8 +211,9 @@ impl<F: Future<Output = ()> + Send + 'static> Wake for InPlace<F> {
 /// `tokio::io::split` polls either half under a lock of its own, which is not recursive.
 #[test]
 fn a_waker_that_polls_in_place_does_not_deadlock_in_a_split_of_others() {
+    let _sharing = share();
     let bench = Bench::new();
-    let (_sharing, stream) = met(&bench);
+    let stream = met(&bench);
     bounded(move || {
         let (mut from, mut to) = tokio::io::split(stream);
         let (elsewhere, woken) = mpsc::channel();
@@ -245,8 +247,9 @@ fn a_waker_that_polls_in_place_does_not_deadlock_in_a_split_of_others() {
 /// The halves that are polled by one task wake it where it is polled.
 #[test]
 fn a_task_that_polls_both_halves_is_woken_at_once() {
+    let _sharing = share();
     let bench = Bench::new();
-    let (_sharing, mut stream) = met(&bench);
+    let mut stream = met(&bench);
     let task = Bell::new();
     assert!(write(&mut stream, &[1; 64], &task).is_ready());
     assert!(write(&mut stream, &[2; 64], &task).is_ready());
@@ -293,8 +296,8 @@ fn announce(bench: &Bench) {
 /// Nothing completes: the peer posts no receive.
 #[test]
 fn a_dropped_stream_lingers_as_long_as_it_was_set_to() {
-    let bench = Bench::new();
     let _sharing = share();
+    let bench = Bench::new();
     let stream = made(&bench);
     stream.set_linger(Duration::from_millis(50));
     let ended_by = destroyed(|| drop(stream));
@@ -306,8 +309,8 @@ fn a_dropped_stream_lingers_as_long_as_it_was_set_to() {
 
 #[test]
 fn an_aborted_stream_is_gone_when_that_returns() {
-    let bench = Bench::new();
     let _sharing = share();
+    let bench = Bench::new();
     let stream = made(&bench);
     assert_eq!(destroyed(|| stream.abort()), thread::current().id());
     assert_eq!(sends(), [1, 8], "a HELLO and a RESET");
@@ -316,8 +319,9 @@ fn an_aborted_stream_is_gone_when_that_returns() {
 /// The notifier's waker, which finds the last completion, does not end the stream in place.
 #[test]
 fn a_stream_that_lingers_is_driven_by_the_keeper_alone() {
+    let _sharing = share();
     let bench = Bench::new();
-    let (_sharing, mut stream) = met(&bench);
+    let mut stream = met(&bench);
     stream.set_linger(LONG);
     assert!(write(&mut stream, b"still sent", &Bell::new()).is_ready());
     drop(stream);
@@ -337,8 +341,9 @@ fn a_stream_that_lingers_is_driven_by_the_keeper_alone() {
 
 #[test]
 fn a_task_that_never_waits_for_its_stream_gives_others_their_turns() {
+    let _sharing = share();
     let bench = Bench::new();
-    let (_sharing, mut stream) = met(&bench);
+    let mut stream = met(&bench);
     let task = Bell::new();
     let turns = (0..1000).filter(|_| flush(&mut stream, &task).is_pending());
     let turns = turns.count();
