@@ -65,7 +65,7 @@ fn parent(pid: u32) -> Option<u32> {
 static ENDING: AtomicBool = AtomicBool::new(false);
 
 /// Goes no further once this process has been told to end: a child that was ended with it is no
-/// failure to report, and nothing new is to begin. It ends within [`GRACE`].
+/// failure to report, and nothing new is to begin. It ends within seconds.
 pub fn stop_here_if_ending() {
     while ENDING.load(Ordering::Relaxed) {
         thread::sleep(POLL);
