@@ -25,6 +25,7 @@ mod ends;
 #[expect(dead_code, reason = "verbs-channel's tests use all of it")]
 mod faulty;
 mod fuzz;
+mod gate;
 mod groups;
 mod groups_model;
 #[path = "../driver/hooks.rs"]

@@ -1,211 +1,69 @@
-//! What is checked before the driver gets a request: lengths in 64 bits, and what was granted.
+//! What is checked before the driver gets a request, in each way to post one: lengths in 64 bits,
+//! and what was granted.
+//!
+//! The library refuses what a queue pair was not granted before it touches any memory, so a check
+//! that is missing fails a test at once.
+
+use std::time::Duration;
 
 use verbs_channel::verbs_core::{
-    AccessFlags, GatherElement, MemoryRegion, QueuePairEndpoint, RemoteMemoryRegion, ScatterElement,
+    AccessFlags, GatherElement, MemoryRegion, ProtectionDomain, QueuePairEndpoint,
+    RemoteMemoryRegion, SharedElement, SharedRegion,
 };
 use verbs_channel::{
-    Channel, Error, Incoming, Outgoing, OwnedBuffer, OwnedWork, Refusal, Ticket, TransportError,
+    BufferPool, Channel, Error, Incoming, Outgoing, OwnedBuffer, OwnedWork, PreparedChannel,
+    Refusal, Rejected, ScatterList, Work,
 };
 
-use crate::card::{channel, connected, forget_the_past, pd, region};
+use crate::card::{connected, forget_the_past, pd};
 use crate::library::with;
 
 /// As a list of 32 it is 4 GiB long: 0 bytes, for those who count in 32 bits.
 const LONG: usize = 128 << 20;
 const TOTAL: u64 = 4 << 30;
-/// Of this library's ports.
+/// Of this library's ports, unless a test changes it.
 const MAX_MSG_SZ: u32 = 1 << 30;
+const MAX_SEND_SGE: usize = 3;
+const MAX_RECV_SGE: usize = 2;
+const MAX_INLINE: usize = 64;
 
 const TOO_LONG: Refusal = Refusal::MessageTooLong {
     len: TOTAL,
     max: MAX_MSG_SZ,
 };
 
-/// Never touched, so never more than addresses.
-fn long(channel: &Channel) -> MemoryRegion<Vec<u8>> {
-    channel.pd().reg_mr(vec![0_u8; LONG]).unwrap()
-}
-
-fn list(region: &MemoryRegion<Vec<u8>>) -> Vec<GatherElement<'_>> {
-    vec![region.gather_element(..).unwrap(); 32]
-}
+/// Refuses with this, or posts.
+type Expected = Option<Refusal>;
 
 fn remote() -> RemoteMemoryRegion {
     RemoteMemoryRegion::new(0x1000, 1 << 40, 7).unwrap()
 }
 
+/// A channel that waits for nothing: what it posts ends at once, and is aborted.
+fn prepared(pd: &ProtectionDomain, max_send_sge: u32, max_recv_sge: u32) -> PreparedChannel {
+    let builder = Channel::builder(pd).max_send_wr(4).max_recv_wr(4);
+    let sized = builder
+        .max_send_sge(max_send_sge)
+        .max_recv_sge(max_recv_sge);
+    let hasty = sized.timeout(Duration::ZERO).drain_timeout(Duration::ZERO);
+    let inline = u32::try_from(MAX_INLINE).unwrap();
+    hasty.max_inline_data(inline).build().unwrap()
+}
+
+fn narrow(pd: &ProtectionDomain) -> Channel {
+    let [send, recv] = [MAX_SEND_SGE, MAX_RECV_SGE].map(|max| u32::try_from(max).unwrap());
+    connected(prepared(pd, send, recv))
+}
+
 /// A channel whose requests can have as many elements as any here has.
-fn wide() -> Channel {
-    let builder = Channel::builder(&pd()).max_send_sge(32).max_recv_sge(32);
+fn wide(pd: &ProtectionDomain) -> Channel {
     with(|library| library.attr.max_sge = 32);
-    let sized = builder.max_send_wr(4).max_recv_wr(4);
-    connected(sized.max_inline_data(64).build().unwrap())
+    connected(prepared(pd, 32, 32))
 }
 
-fn refusal(error: Error) -> Refusal {
-    match error {
-        Error::Refused(refusal) => refusal,
-        other => panic!("{other}"),
-    }
-}
-
-/// The channel is as it was, and the driver saw nothing.
-fn nothing_was_posted(channel: &Channel) {
-    assert!(with(|library| library.posted.is_empty()));
-    assert!(channel.is_idle() && !channel.is_down());
-}
-
-#[test]
-fn a_list_of_4_gib_is_not_0_bytes_long_in_a_call() {
-    let mut channel = wide();
-    let from = long(&channel);
-    let sends = [
-        (Outgoing::send(list(&from)), TOO_LONG),
-        (Outgoing::send(list(&from)).inline(), TOO_LONG),
-        (Outgoing::write(list(&from), remote()), TOO_LONG),
-        (Outgoing::write(list(&from), remote()).inline(), TOO_LONG),
-    ];
-    for (send, why) in sends {
-        assert_eq!(refusal(channel.run(send).unwrap_err()), why);
-        nothing_was_posted(&channel);
-    }
-    let batch = [Outgoing::send(list(&from)), Outgoing::send(Vec::new())];
-    assert_eq!(refusal(channel.run_batch(batch).unwrap_err()), TOO_LONG);
-    nothing_was_posted(&channel);
-}
-
-#[test]
-fn what_is_inline_is_no_longer_than_what_was_granted() {
-    let mut channel = wide();
-    let from = region(&channel);
-    let more = channel.pd().reg_mr(vec![0_u8; 65]).unwrap();
-    let (fits, too_long) = (
-        from.gather_element(..).unwrap(),
-        more.gather_element(..).unwrap(),
-    );
-    let why = Refusal::InlineTooLong { len: 65, max: 64 };
-    let inline = |element| Outgoing::send(element).inline();
-    assert_eq!(refusal(channel.run(inline(too_long)).unwrap_err()), why);
-    let together = Outgoing::write([fits, more.gather_element(..1).unwrap()], remote());
-    assert_eq!(refusal(channel.run(together.inline()).unwrap_err()), why);
-    let batch = [inline(fits), inline(too_long)];
-    assert_eq!(refusal(channel.run_batch(batch).unwrap_err()), why);
-    let owned = OwnedBuffer::from(channel.pd().reg_mr(vec![0_u8; 65]).unwrap());
-    let rejected = channel.start(Outgoing::send(owned).inline()).unwrap_err();
-    assert_eq!(rejected.refusal(), why);
-    let works = vec![rejected.into_given()];
-    let rejected = channel.start_batch(works).unwrap_err();
-    assert_eq!(rejected.refusal(), why);
-    assert_eq!(rejected.into_given()[0].buffer().len(), 65, "it comes back");
-    nothing_was_posted(&channel);
-    // SAFETY: nothing is posted, or the channel goes before `from` does.
-    let posted = unsafe { channel.post_unpolled(inline(fits)) };
-    let _ticket = posted.unwrap();
-    assert_eq!(with(|library| library.posted.len()), 1);
-    drop(channel);
-}
-
-#[test]
-fn a_list_of_4_gib_is_not_0_bytes_long_in_a_scope_nor_below_it() {
-    let mut channel = wide();
-    let from = long(&channel);
-    let ended: Result<(), _> = channel.scope(|scope| {
-        assert_eq!(scope.post_send(list(&from)).unwrap_err(), TOO_LONG);
-        let write = Outgoing::write(list(&from), remote());
-        let rejected = scope.try_post(write).unwrap_err();
-        assert_eq!(rejected.refusal(), TOO_LONG);
-        let rejected = scope.try_lend(rejected.into_given().inline()).unwrap_err();
-        assert_eq!(rejected.refusal(), TOO_LONG);
-        let short = vec![from.gather_element(..65).unwrap(); 2];
-        let inline = Outgoing::send(short).inline();
-        let batch = scope.try_post_batch([Outgoing::send(Vec::new()), inline]);
-        let why = Refusal::InlineTooLong { len: 130, max: 64 };
-        assert_eq!(batch.unwrap_err().refusal(), why);
-        Ok::<_, Error>(())
-    });
-    ended.unwrap();
-    nothing_was_posted(&channel);
-    // SAFETY: nothing is posted.
-    let rejected = unsafe { channel.post_unpolled(Outgoing::send(list(&from))) };
-    assert_eq!(rejected.unwrap_err().refusal(), TOO_LONG);
-    nothing_was_posted(&channel);
-}
-
-#[test]
-fn what_comes_in_is_checked_too() {
-    let mut channel = wide();
-    let mut into = long(&channel);
-    let whole = into.scatter_element(..).unwrap();
-    let parts: Vec<_> = whole.chunks_mut(LONG / 8).unwrap().take(4).collect();
-    let region = channel.pd();
-    let region = region.reg_shared(vec![0_u8; LONG], AccessFlags::LOCAL_WRITE);
-    let region = region.unwrap();
-    let shared = vec![region.element(..).unwrap(); 32];
-    let read = Incoming::read(shared.clone(), remote());
-    assert_eq!(refusal(channel.run(read).unwrap_err()), TOO_LONG);
-    let error = channel.receive(shared).unwrap_err();
-    assert_eq!(refusal(error), Refusal::ReceiveTooLong { len: TOTAL });
-    nothing_was_posted(&channel);
-    // A receive may have room for more than the port can send.
-    let ticket = unsafe_receive(&mut channel, parts);
-    assert_eq!(with(|library| library.posted.len()), 1);
-    channel.abort();
-    let ended = channel.poll(ticket).unwrap().unwrap();
-    assert!(matches!(
-        ended.result.unwrap_err(),
-        TransportError::Aborted(_)
-    ));
-}
-
-/// Posts a receive whose memory outlives the channel's work.
-fn unsafe_receive(channel: &mut Channel, list: Vec<ScatterElement<'_>>) -> Ticket {
-    // SAFETY: the only caller takes the result before the memory goes.
-    unsafe { channel.post_receive_unpolled(list) }.unwrap()
-}
-
-#[test]
-fn more_elements_than_were_granted_are_not_posted_and_empty_ones_do_not_count() {
-    let mut channel = channel();
-    let from = region(&channel);
-    let (full, empty) = (
-        from.gather_element(..1).unwrap(),
-        from.gather_element(..0).unwrap(),
-    );
-    let granted = 4;
-    let why = Refusal::TooManyElements {
-        count: granted + 1,
-        max: 4,
-    };
-    let error = channel.send(vec![full; granted + 1]).unwrap_err();
-    assert_eq!(refusal(error), why);
-    nothing_was_posted(&channel);
-    let mut mixed = vec![full; granted];
-    mixed.extend([empty; 10]);
-    channel.set_timeout(Some(std::time::Duration::ZERO));
-    let error = channel.send(mixed).unwrap_err();
-    assert!(matches!(error, Error::Transport(_)), "it was posted");
-}
-
-#[test]
-fn memory_that_others_write_to_is_not_sent_inline() {
-    let mut channel = channel();
-    let shared = channel
-        .pd()
-        .reg_shared(vec![0_u8; 64], AccessFlags::LOCAL_WRITE)
-        .unwrap();
-    let element = shared.element(..8).unwrap();
-    let error = channel.run(Outgoing::send(element).inline()).unwrap_err();
-    assert_eq!(refusal(error), Refusal::SharedInline);
-    let batch = [Outgoing::write([element; 2], remote()).inline()];
-    let error = channel.run_batch(batch).unwrap_err();
-    assert_eq!(refusal(error), Refusal::SharedInline);
-    nothing_was_posted(&channel);
-}
-
-#[test]
-fn a_read_that_could_never_begin_is_not_posted() {
-    let pd = pd();
-    let prepared = Channel::builder(&pd).build().unwrap();
+/// A channel whose peer serves no reads.
+fn without_reads(pd: &ProtectionDomain) -> Channel {
+    let prepared = prepared(pd, 3, 2);
     let ours = prepared.endpoint();
     let serves_none = QueuePairEndpoint::builder(ours.qp_num(), ours.psn())
         .port_num(ours.port_num())
@@ -214,24 +72,393 @@ fn a_read_that_could_never_begin_is_not_posted() {
         .max_dest_rd_atomic(0)
         .build()
         .unwrap();
-    let mut channel = prepared.handshake(&serves_none).unwrap();
+    let channel = prepared.handshake(&serves_none).unwrap();
     forget_the_past();
-    let mut into = region(&channel);
-    let error = channel.read(into.scatter_element(..).unwrap(), remote());
-    assert_eq!(refusal(error.unwrap_err()), Refusal::NoReads);
-    let before = into.scatter_element(..8).unwrap();
-    let error = channel.fetch_add(before, remote(), 1).unwrap_err();
-    assert_eq!(refusal(error), Refusal::NoReads);
-    let owned = region(&channel);
-    let rejected = channel.start_read(owned, remote()).unwrap_err();
-    assert_eq!(rejected.refusal(), Refusal::NoReads);
-    let works = vec![OwnedWork::from(Incoming::read(
-        rejected.into_given(),
-        remote(),
-    ))];
-    let rejected = channel.start_batch(works).unwrap_err();
-    assert_eq!(rejected.refusal(), Refusal::NoReads);
-    nothing_was_posted(&channel);
+    channel
+}
+
+fn memory(pd: &ProtectionDomain, len: usize) -> MemoryRegion<Vec<u8>> {
+    pd.reg_mr(vec![0_u8; len]).unwrap()
+}
+
+fn shared(pd: &ProtectionDomain, len: usize) -> SharedRegion<Vec<u8>> {
+    let access = AccessFlags::LOCAL_WRITE;
+    pd.reg_shared(vec![0_u8; len], access).unwrap()
+}
+
+/// So many elements of the same memory.
+fn gather(from: &MemoryRegion<Vec<u8>>, len: usize, count: usize) -> Vec<GatherElement<'_>> {
+    vec![from.gather_element(..len).unwrap(); count]
+}
+
+fn elements(of: &SharedRegion<Vec<u8>>, len: usize, count: usize) -> Vec<SharedElement<'_>> {
+    vec![of.element(..len).unwrap(); count]
+}
+
+/// Why a call or a scope refused something, if it did: what was posted has been aborted.
+fn refusal<T>(ended: Result<T, Error>) -> Expected {
+    match ended {
+        Err(Error::Refused(refusal)) => Some(refusal),
+        Ok(_) | Err(Error::Transport(_)) => None,
+        Err(other) => panic!("{other}"),
+    }
+}
+
+fn rejected<T, G>(posted: Result<T, Rejected<G>>) -> Expected {
+    posted.err().map(|rejected| rejected.refusal())
+}
+
+/// A way to post something, and its name.
+type Way<'a> = (&'static str, &'a dyn Fn(&mut Channel) -> Expected);
+
+/// Runs each way on a channel of its own, and looks at what the driver saw.
+fn in_each_way(make: &dyn Fn() -> Channel, expected: Expected, ways: &[Way<'_>]) {
+    for (way, post) in ways {
+        let mut channel = make();
+        let found = post(&mut channel);
+        let wrong = with(|library| std::mem::take(&mut library.wrong));
+        assert_eq!(wrong, [""; 0], "{way}: the driver got it");
+        assert_eq!(found, expected, "{way}");
+        let posted = with(|library| library.posted.concat().len());
+        if expected.is_some() {
+            assert_eq!(posted, 0, "{way}: the driver got something");
+            assert!(channel.is_idle() && !channel.is_down(), "{way}");
+        } else {
+            assert!(posted > 0, "{way}: nothing was posted");
+        }
+    }
+}
+
+/// Each way to post work on borrowed elements; in a batch beside two that fit.
+fn borrowed<W: Work + Clone>(
+    make: &dyn Fn() -> Channel,
+    (work, fits): (&W, &W),
+    expected: Expected,
+) {
+    let work = || work.clone();
+    let batch = |at: usize| {
+        let place = |index| if index == at { work() } else { fits.clone() };
+        [place(0), place(1), place(2)]
+    };
+    in_each_way(
+        make,
+        expected,
+        &[
+            ("run", &|channel| refusal(channel.run(work()))),
+            ("run_batch, first", &|channel| {
+                refusal(channel.run_batch(batch(0)))
+            }),
+            ("run_batch, in the middle", &|channel| {
+                refusal(channel.run_batch(batch(1)))
+            }),
+            ("run_batch, last", &|channel| {
+                refusal(channel.run_batch(batch(2)))
+            }),
+            ("post", &|channel| {
+                let mut found = None;
+                let _aborted = channel.scope(|scope| {
+                    found = scope.post(work()).err();
+                    Ok::<_, ()>(())
+                });
+                found
+            }),
+            ("try_post", &|channel| {
+                let mut found = None;
+                let _aborted = channel.scope(|scope| {
+                    found = rejected(scope.try_post(work()));
+                    Ok::<_, ()>(())
+                });
+                found
+            }),
+            ("lend", &|channel| {
+                let mut found = None;
+                let _aborted = channel.scope(|scope| {
+                    found = scope.lend(work()).err();
+                    Ok::<_, ()>(())
+                });
+                found
+            }),
+            ("try_lend", &|channel| {
+                let mut found = None;
+                let _aborted = channel.scope(|scope| {
+                    found = rejected(scope.try_lend(work()));
+                    Ok::<_, ()>(())
+                });
+                found
+            }),
+            ("post_batch", &|channel| {
+                let mut found = None;
+                let _aborted = channel.manual_scope(|scope| {
+                    found = scope.post_batch(batch(1)).err();
+                    Ok::<_, ()>(())
+                });
+                found
+            }),
+            ("try_post_batch", &|channel| {
+                let mut found = None;
+                let _aborted = channel.scope(|scope| {
+                    found = rejected(scope.try_post_batch(batch(2)));
+                    Ok::<_, ()>(())
+                });
+                found
+            }),
+            ("post_unpolled", &|channel| {
+                // SAFETY: the memory outlives the channel.
+                rejected(unsafe { channel.post_unpolled(work()) })
+            }),
+        ],
+    );
+}
+
+/// Each way to post a receive.
+fn receives<L: ScatterList + Clone>(make: &dyn Fn() -> Channel, list: &L, expected: Expected) {
+    let list = || list.clone();
+    in_each_way(
+        make,
+        expected,
+        &[
+            ("receive", &|channel| refusal(channel.receive(list()))),
+            ("post_receive", &|channel| {
+                let mut found = None;
+                let _aborted = channel.scope(|scope| {
+                    found = scope.post_receive(list()).err();
+                    Ok::<_, ()>(())
+                });
+                found
+            }),
+            ("try_post_receive", &|channel| {
+                let mut found = None;
+                let _aborted = channel.scope(|scope| {
+                    found = rejected(scope.try_post_receive(list()));
+                    Ok::<_, ()>(())
+                });
+                found
+            }),
+            ("lend_receive", &|channel| {
+                let mut found = None;
+                let _aborted = channel.scope(|scope| {
+                    found = scope.lend_receive(list()).err();
+                    Ok::<_, ()>(())
+                });
+                found
+            }),
+            ("try_lend_receive", &|channel| {
+                let mut found = None;
+                let _aborted = channel.scope(|scope| {
+                    found = rejected(scope.try_lend_receive(list()));
+                    Ok::<_, ()>(())
+                });
+                found
+            }),
+            ("post_receive_unpolled", &|channel| {
+                // SAFETY: the memory outlives the channel.
+                rejected(unsafe { channel.post_receive_unpolled(list()) })
+            }),
+        ],
+    );
+}
+
+/// Each way to start work on an owned buffer of so many bytes, a vector or a block of a pool; in a
+/// batch beside two that fit.
+fn owned(
+    make: &dyn Fn() -> Channel,
+    len: usize,
+    work: &dyn Fn(OwnedBuffer) -> OwnedWork,
+    expected: Expected,
+) {
+    let of_region = |channel: &Channel, len| OwnedBuffer::from(memory(channel.pd(), len));
+    let of_pool = |channel: &Channel, len| {
+        let pool = BufferPool::new(channel.pd(), len, 1).unwrap();
+        OwnedBuffer::from(pool.take().unwrap())
+    };
+    let batch = |channel: &mut Channel, at: usize, count: usize| {
+        let fits = || Outgoing::send(of_region(channel, 8)).into();
+        let mut works: Vec<OwnedWork> = std::iter::repeat_with(fits).take(count).collect();
+        works[at] = work(of_region(channel, len));
+        let posted = channel.start_batch(works).map_err(|rejected| {
+            let refusal = rejected.refusal();
+            let works = rejected.into_given();
+            assert_eq!(works.len(), count, "all of it comes back");
+            assert_eq!(works[at].buffer().len(), len);
+            refusal
+        });
+        posted.err()
+    };
+    in_each_way(
+        make,
+        expected,
+        &[
+            ("start", &|channel| {
+                let work = work(of_region(channel, len));
+                rejected(channel.start(work))
+            }),
+            ("start, of a block", &|channel| {
+                let work = work(of_pool(channel, len));
+                rejected(channel.start(work))
+            }),
+            ("start_from", &|channel| {
+                let mut work = work(of_region(channel, len));
+                let found = channel.start_from(&mut work).err();
+                let left = if found.is_some() { len } else { 0 };
+                assert_eq!(work.buffer().len(), left, "it stays if it is refused");
+                found
+            }),
+            ("start_batch, of one", &|channel| batch(channel, 0, 1)),
+            ("start_batch, first", &|channel| batch(channel, 0, 3)),
+            ("start_batch, in the middle", &|channel| {
+                batch(channel, 1, 3)
+            }),
+            ("start_batch, last", &|channel| batch(channel, 2, 3)),
+        ],
+    );
+}
+
+#[test]
+fn a_list_of_4_gib_is_not_0_bytes_long() {
+    let pd = pd();
+    let make = || wide(&pd);
+    let (from, into) = (memory(&pd, LONG), shared(&pd, LONG));
+    let long = || gather(&from, LONG, 32);
+    let short = Outgoing::send(Vec::new());
+    for work in [
+        Outgoing::send(long()),
+        Outgoing::send(long()).inline(),
+        Outgoing::write(long(), remote()),
+        Outgoing::write(long(), remote()).inline(),
+    ] {
+        borrowed(&make, (&work, &short), Some(TOO_LONG));
+    }
+    let read = Incoming::read(elements(&into, LONG, 32), remote());
+    let short = Incoming::read(elements(&into, 8, 1), remote());
+    borrowed(&make, (&read, &short), Some(TOO_LONG));
+    let why = Refusal::ReceiveTooLong { len: TOTAL };
+    receives(&make, &elements(&into, LONG, 32), Some(why));
+    // A receive may have room for more than the port can send, and for all that can be counted.
+    let mut most = elements(&into, LONG, 31);
+    most.push(into.element(..LONG - 1).unwrap());
+    receives(&make, &most, None);
+}
+
+#[test]
+fn a_message_is_no_longer_than_the_port_sends() {
+    with(|library| library.ports[0].attr.max_msg_sz = 128);
+    let pd = pd();
+    let make = || narrow(&pd);
+    let (from, into) = (memory(&pd, 129), shared(&pd, 129));
+    for (len, why) in [
+        (128, None),
+        (129, Some(Refusal::MessageTooLong { len: 129, max: 128 })),
+    ] {
+        let one = gather(&from, len, 1);
+        let mut two = gather(&from, len - 64, 1);
+        two.push(from.gather_element(..64).unwrap());
+        let short = Outgoing::send(Vec::new());
+        for list in [one, two] {
+            borrowed(&make, (&Outgoing::send(list.clone()), &short), why);
+            borrowed(&make, (&Outgoing::write(list, remote()), &short), why);
+        }
+        let short = Incoming::read(elements(&into, 8, 1), remote());
+        let read = Incoming::read(elements(&into, len, 1), remote());
+        borrowed(&make, (&read, &short), why);
+        receives(&make, &elements(&into, len, 1), None);
+        owned(&make, len, &|buffer| Outgoing::send(buffer).into(), why);
+        let write = |buffer| Outgoing::write(buffer, remote()).into();
+        owned(&make, len, &write, why);
+        let read = |buffer| Incoming::read(buffer, remote()).into();
+        owned(&make, len, &read, why);
+    }
+}
+
+#[test]
+fn what_is_inline_is_no_longer_than_what_was_granted() {
+    let pd = pd();
+    let make = || narrow(&pd);
+    let from = memory(&pd, 65);
+    let short = Outgoing::send(gather(&from, 8, 1)).inline();
+    let max = 64;
+    for (len, why) in [
+        (MAX_INLINE, None),
+        (65, Some(Refusal::InlineTooLong { len: 65, max })),
+    ] {
+        let one = gather(&from, len, 1);
+        let two = [gather(&from, len - 1, 1), gather(&from, 1, 1)].concat();
+        for list in [one, two] {
+            let send = Outgoing::send(list.clone()).inline();
+            borrowed(&make, (&send, &short), why);
+            let write = Outgoing::write(list, remote()).inline();
+            borrowed(&make, (&write, &short), why);
+        }
+        let send = |buffer| Outgoing::send(buffer).inline().into();
+        owned(&make, len, &send, why);
+    }
+    // In all of its elements together, each of which would fit.
+    let send = Outgoing::send(gather(&from, 64, 3)).inline();
+    let why = Refusal::InlineTooLong { len: 192, max };
+    borrowed(&make, (&send, &short), Some(why));
+}
+
+#[test]
+fn memory_that_others_write_to_is_not_sent_inline() {
+    let pd = pd();
+    let make = || narrow(&pd);
+    let from = shared(&pd, 64);
+    let inline = |len, count| Outgoing::send(elements(&from, len, count)).inline();
+    let fits = Outgoing::send(elements(&from, 8, 1));
+    let why = Some(Refusal::SharedInline);
+    borrowed(&make, (&inline(8, 1), &fits), why);
+    borrowed(&make, (&inline(8, 2), &fits), why);
+    let write = Outgoing::write(elements(&from, 64, 1), remote()).inline();
+    borrowed(&make, (&write, &fits), why);
+    borrowed(&make, (&fits, &fits), None);
+}
+
+#[test]
+fn more_elements_than_were_granted_are_not_posted_and_empty_ones_do_not_count() {
+    let pd = pd();
+    let make = || narrow(&pd);
+    let (from, into) = (memory(&pd, 64), shared(&pd, 64));
+    let too_many = |count: usize, granted: usize| {
+        let max = u32::try_from(granted).unwrap();
+        let refusal = Refusal::TooManyElements { count, max };
+        (count > granted).then_some(refusal)
+    };
+    let short = Outgoing::send(Vec::new());
+    for count in [MAX_SEND_SGE, MAX_SEND_SGE + 1] {
+        let why = too_many(count, MAX_SEND_SGE);
+        let mut list = gather(&from, 1, count);
+        borrowed(&make, (&Outgoing::send(list.clone()), &short), why);
+        list.extend(gather(&from, 0, 10));
+        borrowed(&make, (&Outgoing::write(list, remote()), &short), why);
+        let mut list = elements(&into, 1, count);
+        list.extend(elements(&into, 0, 10));
+        let short = Incoming::read(elements(&into, 8, 1), remote());
+        borrowed(&make, (&Incoming::read(list, remote()), &short), why);
+    }
+    for count in [MAX_RECV_SGE, MAX_RECV_SGE + 1] {
+        let why = too_many(count, MAX_RECV_SGE);
+        let mut list = elements(&into, 1, count);
+        receives(&make, &list, why);
+        list.extend(elements(&into, 0, 10));
+        receives(&make, &list, why);
+    }
+}
+
+#[test]
+fn a_read_that_could_never_begin_is_not_posted() {
+    let pd = pd();
+    let make = || without_reads(&pd);
+    let into = shared(&pd, 64);
+    let why = Some(Refusal::NoReads);
+    let read = Incoming::read(elements(&into, 64, 1), remote());
+    borrowed(&make, (&read, &read), why);
+    let add = Incoming::fetch_and_add(elements(&into, 8, 1), remote(), 1);
+    borrowed(&make, (&add, &add), why);
+    let read = |buffer| Incoming::read(buffer, remote()).into();
+    owned(&make, 64, &read, why);
+    let swap = |buffer| Incoming::compare_and_swap(buffer, remote(), 1, 2).into();
+    owned(&make, 8, &swap, why);
     // Writes and sends go.
-    let _ticket = channel.start_write(region(&channel), remote()).unwrap();
+    let write = |buffer| Outgoing::write(buffer, remote()).into();
+    owned(&make, 64, &write, None);
+    receives(&make, &elements(&into, 64, 1), None);
 }

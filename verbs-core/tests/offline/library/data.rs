@@ -123,6 +123,12 @@ unsafe fn post<W>(
         let mut request = seen(wr);
         // SAFETY: the caller has it from `ibv_create_qp`.
         request.qp_num = unsafe { (*qp).qp_num };
+        if with(|library| library.exceeds(qp, is_send, &request)) {
+            answer = libc::EINVAL;
+            // SAFETY: the caller has room for it.
+            unsafe { *bad_wr = wr };
+            break;
+        }
         with(|library| library.accepted(qp, is_send, &mut request));
         requests.push(request);
         // SAFETY: it is alive, as the whole chain is.

@@ -4,6 +4,7 @@
 //! threads that it does not start itself.
 
 mod data;
+mod limits;
 pub(crate) mod memory;
 #[cfg(miri)]
 mod miri;
@@ -87,6 +88,7 @@ pub(crate) struct Library {
     live: Vec<Live>,
     regions: Vec<memory::Region>,
     operations: Vec<memory::Operation>,
+    limits: Vec<limits::Limits>,
     cq_events: VecDeque<(*mut ibv_comp_channel, *mut ibv_cq)>,
     async_events: VecDeque<ibv_async_event>,
     /// Those of contexts and completion channels.
@@ -238,6 +240,7 @@ impl Library {
             live: Vec::new(),
             regions: Vec::new(),
             operations: Vec::new(),
+            limits: Vec::new(),
             cq_events: VecDeque::new(),
             async_events: VecDeque::new(),
             descriptors: Vec::new(),
@@ -353,6 +356,8 @@ pub(crate) fn prepared() -> PreparedQueuePair {
     let (_, pd, cq) = ladder();
     QueuePair::builder(&pd, &cq, &cq)
         .max_inline_data(64)
+        .max_send_sge(2)
+        .max_recv_sge(2)
         .build()
         .unwrap()
 }

@@ -279,7 +279,7 @@ unsafe extern "C" fn ibv_create_qp(pd: *mut ibv_pd, init: *mut ibv_qp_init_attr)
     let parents = [pd.addr(), init.send_cq.addr(), init.recv_cq.addr()];
     // SAFETY: the caller has it from `ibv_alloc_pd`.
     let context = unsafe { (*pd).context };
-    made("ibv_create_qp", &parents, |library| {
+    let qp = made("ibv_create_qp", &parents, |library| {
         if init.cap.max_inline_data > 512 {
             return Err(libc::EINVAL);
         }
@@ -292,7 +292,11 @@ unsafe extern "C" fn ibv_create_qp(pd: *mut ibv_pd, init: *mut ibv_qp_init_attr)
             state: IBV_QPS_RESET,
             ..Default::default()
         })
-    })
+    });
+    if !qp.is_null() {
+        with(|library| library.granted(qp, init.cap));
+    }
+    qp
 }
 
 #[unsafe(no_mangle)]
@@ -315,6 +319,7 @@ unsafe extern "C" fn ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask
         {
             return Err(errno);
         }
+        library.changed(qp, &attr, mask);
         // SAFETY: the caller has it from `ibv_create_qp`.
         unsafe { (*qp).state = attr.qp_state };
         if attr.qp_state == IBV_QPS_RESET {
@@ -357,7 +362,10 @@ unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
     // SAFETY: the caller has it from `ibv_create_qp`.
     let code = unsafe { end("ibv_destroy_qp", qp) };
     if code == 0 {
-        with(|library| library.forgotten(qp));
+        with(|library| {
+            library.forgotten(qp);
+            library.revoked(qp);
+        });
     }
     code
 }

@@ -1,0 +1,175 @@
+//! What is checked before the driver gets a request holds for futures and batches of them, posted at
+//! once or out of the backlog: a request beyond what was granted comes back with its buffers.
+
+use verbs_async::verbs_channel::{
+    BufferPool, Channel, Incoming, Outgoing, OwnedBuffer, OwnedWork, Refusal,
+};
+use verbs_async::{AsyncChannel, AsyncGroup, Error};
+use verbs_core::{ProtectionDomain, QueuePairEndpoint, RemoteMemoryRegion};
+
+use crate::bench::{Bench, Task, done};
+use crate::groups::{announce, posted};
+use crate::library::with;
+
+/// What the test library grants here.
+const MAX_MSG_SZ: usize = 128;
+const MAX_INLINE: usize = 64;
+
+/// A channel with two places in each queue; it cannot read if its peer serves no reads.
+struct Gated {
+    _group: AsyncGroup,
+    channel: AsyncChannel,
+    pd: ProtectionDomain,
+}
+
+impl Gated {
+    fn new(bench: &Bench, max_rd_atomic: u8) -> Self {
+        with(|library| library.ports[0].attr.max_msg_sz = 128);
+        let pd = bench.context.alloc_pd().unwrap();
+        let builder = Channel::builder(&pd).max_send_wr(2).max_recv_wr(2);
+        let group = AsyncGroup::new(builder.max_inline_data(64), 1, &bench.events).unwrap();
+        let member = group.prepare().unwrap();
+        let ours = member.endpoint();
+        let peer = QueuePairEndpoint::builder(ours.qp_num(), ours.psn())
+            .port_num(ours.port_num())
+            .path_mtu(ours.path_mtu())
+            .maybe_gid(ours.gid())
+            .max_dest_rd_atomic(max_rd_atomic)
+            .build()
+            .unwrap();
+        let channel = group.join(member.handshake(&peer).unwrap()).unwrap();
+        Self {
+            _group: group,
+            channel,
+            pd,
+        }
+    }
+
+    fn buffer(&self, len: usize) -> OwnedBuffer {
+        self.pd.reg_mr(vec![0_u8; len]).unwrap().into()
+    }
+
+    fn send(&self) -> OwnedWork {
+        Outgoing::send(self.buffer(8)).into()
+    }
+}
+
+fn remote() -> RemoteMemoryRegion {
+    RemoteMemoryRegion::new(0x1000, 1 << 40, 7).unwrap()
+}
+
+type Work = fn(OwnedBuffer) -> OwnedWork;
+
+const SEND: Work = |buffer| Outgoing::send(buffer).into();
+const INLINE: Work = |buffer| Outgoing::send(buffer).inline().into();
+const WRITE: Work = |buffer| Outgoing::write(buffer, remote()).into();
+const READ: Work = |buffer| Incoming::read(buffer, remote()).into();
+const ADD: Work = |buffer| Incoming::fetch_and_add(buffer, remote(), 1).into();
+
+/// Each kind of work, as long as it may be, and why it is refused if it is longer.
+const CASES: [(Work, usize, Refusal); 4] = [
+    (SEND, MAX_MSG_SZ, TOO_LONG),
+    (WRITE, MAX_MSG_SZ, TOO_LONG),
+    (READ, MAX_MSG_SZ, TOO_LONG),
+    (
+        INLINE,
+        MAX_INLINE,
+        Refusal::InlineTooLong { len: 65, max: 64 },
+    ),
+];
+const TOO_LONG: Refusal = Refusal::MessageTooLong { len: 129, max: 128 };
+
+#[track_caller]
+fn refused<T>(result: Result<T, Error>, why: Refusal) {
+    let wrong = with(|library| std::mem::take(&mut library.wrong));
+    assert_eq!(wrong, [""; 0], "the driver got it");
+    match result {
+        Err(Error::Refused(found)) => assert_eq!(found, why),
+        Err(other) => panic!("{other}"),
+        Ok(_) => panic!("it was posted"),
+    }
+}
+
+#[test]
+fn what_is_longer_than_may_be_posted_comes_back_at_once() {
+    let bench = Bench::new();
+    let gated = Gated::new(&bench, 1);
+    let pool = BufferPool::new(&gated.pd, MAX_MSG_SZ + 1, 1).unwrap();
+    for (work, most, why) in CASES {
+        let (result, buffer) = Task::new(gated.channel.run(work(gated.buffer(most + 1)))).ends();
+        refused(result, why);
+        assert_eq!(buffer.len(), most + 1);
+        let mut block = OwnedBuffer::from(pool.take().unwrap());
+        block.set_range(..=most).unwrap();
+        let (result, buffer) = Task::new(gated.channel.run(work(block))).ends();
+        refused(result, why);
+        assert_eq!((buffer.len(), pool.available()), (most + 1, 0));
+        for at in [0, 1] {
+            let mut works = vec![gated.send(), gated.send()];
+            works[at] = work(gated.buffer(most + 1));
+            let (result, works) = Task::new(gated.channel.batch(works)).ends();
+            refused(result, why);
+            assert_eq!(works[at].buffer().len(), most + 1);
+        }
+        assert_eq!(posted(), [0; 0]);
+        // And what is as long as it may be is posted.
+        let mut sent = Task::new(gated.channel.run(work(gated.buffer(most)))).waits();
+        done(posted());
+        sent.ends().0.unwrap();
+        with(|library| library.posted.clear());
+        let works = vec![gated.send(), work(gated.buffer(most))];
+        let mut sent = Task::new(gated.channel.batch(works)).waits();
+        done(posted().last().copied());
+        sent.ends().0.unwrap();
+        with(|library| library.posted.clear());
+    }
+}
+
+#[test]
+fn what_waited_for_a_place_is_checked_when_there_is_one() {
+    let bench = Bench::new();
+    let gated = Gated::new(&bench, 1);
+    for (work, most, why) in CASES {
+        let run = |work| Task::new(gated.channel.run(work));
+        // Two places, and one that waits for a place: what follows waits behind it, unchecked.
+        let sends = [gated.send(), gated.send(), gated.send()];
+        let mut sent = sends.map(|send| run(send).waits());
+        let mut one = run(work(gated.buffer(most + 1))).waits();
+        let works = vec![gated.send(), work(gated.buffer(most + 1))];
+        let mut batch = Task::new(gated.channel.batch(works)).waits();
+        done(posted());
+        announce(&bench);
+        for sent in &mut sent[..2] {
+            sent.ends().0.unwrap();
+        }
+        let (result, buffer) = one.ends();
+        refused(result, why);
+        assert_eq!(buffer.len(), most + 1);
+        // The batch waits for two places.
+        assert_eq!(posted().len(), 3, "nothing else was posted");
+        done(posted().last().copied());
+        announce(&bench);
+        sent[2].ends().0.unwrap();
+        let (result, works) = batch.ends();
+        refused(result, why);
+        assert_eq!(works.len(), 2);
+        assert_eq!(posted().len(), 3, "nothing more was posted");
+        with(|library| library.posted.clear());
+    }
+}
+
+#[test]
+fn a_read_that_could_never_begin_comes_back() {
+    let bench = Bench::new();
+    let gated = Gated::new(&bench, 0);
+    for work in [READ, ADD] {
+        let (result, buffer) = Task::new(gated.channel.run(work(gated.buffer(8)))).ends();
+        refused(result, Refusal::NoReads);
+        assert_eq!(buffer.len(), 8);
+        let works = vec![gated.send(), work(gated.buffer(8))];
+        let (result, works) = Task::new(gated.channel.batch(works)).ends();
+        refused(result, Refusal::NoReads);
+        assert_eq!(works.len(), 2);
+    }
+    assert_eq!(posted(), [0; 0]);
+}

@@ -1,0 +1,96 @@
+//! What each queue pair was granted: a request beyond that is refused before its bytes are touched.
+//!
+//! Drivers need not do so: what they do with such a request is undefined. So it is noted as a broken
+//! rule of C's, too, in [`Library::wrong`].
+
+use verbs_core::verbs_sys::{
+    IBV_QP_MAX_QP_RD_ATOMIC, IBV_QP_PORT, ibv_qp, ibv_qp_attr, ibv_qp_cap,
+};
+
+use super::Library;
+use super::data::Posted;
+
+/// What a queue pair takes.
+pub(super) struct Limits {
+    qp: usize,
+    cap: ibv_qp_cap,
+    max_msg_sz: u32,
+    max_rd_atomic: u8,
+}
+
+const INLINE: u32 = 8;
+/// RDMA read, compare and swap, fetch and add.
+const READ_REMOTELY: [u32; 3] = [4, 5, 6];
+
+impl Library {
+    /// A queue pair was made.
+    pub(super) fn granted(&mut self, qp: *mut ibv_qp, cap: ibv_qp_cap) {
+        self.limits.push(Limits {
+            qp: qp.addr(),
+            cap,
+            max_msg_sz: u32::MAX,
+            max_rd_atomic: 0,
+        });
+    }
+
+    /// A queue pair was modified.
+    pub(super) fn changed(&mut self, qp: *mut ibv_qp, attr: &ibv_qp_attr, mask: u32) {
+        let port = usize::from(attr.port_num).checked_sub(1);
+        let port = port.and_then(|index| self.ports.get(index));
+        let max_msg_sz = port.map(|port| port.attr.max_msg_sz);
+        let mut limits = self.limits.iter_mut();
+        let Some(limits) = limits.find(|limits| limits.qp == qp.addr()) else {
+            return;
+        };
+        if mask & IBV_QP_PORT.0 != 0
+            && let Some(max_msg_sz) = max_msg_sz
+        {
+            limits.max_msg_sz = max_msg_sz;
+        }
+        if mask & IBV_QP_MAX_QP_RD_ATOMIC.0 != 0 {
+            limits.max_rd_atomic = attr.max_rd_atomic;
+        }
+    }
+
+    /// A queue pair is gone.
+    pub(super) fn revoked(&mut self, qp: *mut ibv_qp) {
+        self.limits.retain(|limits| limits.qp != qp.addr());
+    }
+
+    /// Whether a request is more than its queue pair takes.
+    pub(super) fn exceeds(&mut self, qp: *mut ibv_qp, is_send: bool, posted: &Posted) -> bool {
+        let mut limits = self.limits.iter();
+        let Some(limits) = limits.find(|limits| limits.qp == qp.addr()) else {
+            return false;
+        };
+        let len: u64 = posted.list.iter().map(|(_, len, _)| u64::from(*len)).sum();
+        let max_len = match is_send {
+            true => limits.max_msg_sz,
+            // There may be room for more than comes.
+            false => u32::MAX,
+        };
+        let max_inline = match posted.send_flags & INLINE {
+            0 => u32::MAX,
+            _ => limits.cap.max_inline_data,
+        };
+        let max_sge = match is_send {
+            true => limits.cap.max_send_sge,
+            false => limits.cap.max_recv_sge,
+        };
+        let elements = posted.list.len() as u64;
+        let reads = is_send && READ_REMOTELY.contains(&posted.opcode);
+        let wrong = if len > max_len.into() {
+            format!("{len} bytes, and at most {max_len} fit in a message")
+        } else if len > max_inline.into() {
+            format!("{len} bytes inline, and {max_inline} were granted")
+        } else if elements > max_sge.into() {
+            format!("{elements} elements, and {max_sge} were granted")
+        } else if reads && limits.max_rd_atomic == 0 {
+            "a read or an atomic, with a max_rd_atomic of 0".into()
+        } else {
+            return false;
+        };
+        self.wrong.push(format!("a request was posted of {wrong}"));
+        true
+    }
+}
