@@ -1,6 +1,7 @@
 //! Calls that block until they are released, and a watchdog over the tests that release them.
 
 use std::future::Future;
+use std::io::Write as _;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
@@ -105,7 +106,9 @@ pub(crate) fn block_on<T>(future: impl Future<Output = T>) -> T {
     let name = thread::current().name().unwrap_or_default().to_owned();
     thread::spawn(move || {
         if waits.recv_timeout(LONG) == Err(RecvTimeoutError::Timeout) {
-            eprintln!("\nFAILED {name}: it hangs, {LONG:?} were not enough");
+            // Past the harness, which keeps what a test prints until it has ended.
+            let line = format!("\nFAILED {name}: it hangs, {LONG:?} were not enough\n");
+            drop(std::io::stderr().write_all(line.as_bytes()));
             std::process::abort();
         }
     });

@@ -99,8 +99,11 @@ fn silent_peers_and_handshakes_that_block_keep_out_nobody() {
         assert_eq!(good.await.unwrap().unwrap().1, b"host");
         assert!(blocked.iter().all(|peer| !peer.is_finished()));
         gate.release();
-        for peer in blocked {
+        // Their exchanges go on while somebody accepts, so the peers are awaited after that.
+        for _ in &blocked {
             accepted.push(listener.accept().await.unwrap().outcome.unwrap().0);
+        }
+        for peer in blocked {
             drop(peer.await.unwrap().unwrap());
         }
         drop((silent, accepted));

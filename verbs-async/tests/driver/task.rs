@@ -1,5 +1,6 @@
 //! Tasks that tests poll by hand, on a driver of their own.
 
+use std::io::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -108,7 +109,9 @@ pub(crate) fn bounded<T>(what: impl FnOnce() -> T) -> T {
     let name = thread::current().name().unwrap_or_default().to_owned();
     thread::spawn(move || {
         if waits.recv_timeout(LONG) == Err(RecvTimeoutError::Timeout) {
-            eprintln!("\nFAILED {name}: it hangs, {LONG:?} were not enough");
+            // Past the harness, which keeps what a test prints until it has ended.
+            let line = format!("\nFAILED {name}: it hangs, {LONG:?} were not enough\n");
+            drop(std::io::stderr().write_all(line.as_bytes()));
             std::process::abort();
         }
     });

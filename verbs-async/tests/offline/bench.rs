@@ -1,7 +1,7 @@
 //! What these tests stand on: a device, a notifier that is told by hand, tasks that are polled so.
 
 use std::future::Future;
-use std::io;
+use std::io::{self, Write as _};
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -203,7 +203,9 @@ pub(crate) fn bounded<T>(what: impl FnOnce() -> T) -> T {
     let name = thread::current().name().unwrap_or_default().to_owned();
     thread::spawn(move || {
         if waits.recv_timeout(LONG) == Err(RecvTimeoutError::Timeout) {
-            eprintln!("\nFAILED {name}: it hangs, {LONG:?} were not enough");
+            // Past the harness, which keeps what a test prints until it has ended.
+            let line = format!("\nFAILED {name}: it hangs, {LONG:?} were not enough\n");
+            drop(io::stderr().write_all(line.as_bytes()));
             std::process::abort();
         }
     });
