@@ -39,3 +39,18 @@ fn yield_now(cx: &Context<'_>) {
     LEFT.set(TURN);
     cx.waker().wake_by_ref();
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_ready_after_the_last_of_a_turn_does_not_prolong_it() {
+        LEFT.set(1);
+        spend();
+        // By a task that is polled within a waker, and looked before.
+        spend();
+        assert!(is_over(&Context::from_waker(std::task::Waker::noop())));
+        assert!(!is_over(&Context::from_waker(std::task::Waker::noop())));
+    }
+}

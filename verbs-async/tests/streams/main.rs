@@ -13,6 +13,7 @@
 #[expect(dead_code, unused_imports, reason = "verbs-core's tests use all of it")]
 mod library;
 
+mod asleep;
 #[path = "../offline/bench.rs"]
 #[expect(dead_code, reason = "the offline tests use all of it")]
 mod bench;

@@ -18,38 +18,46 @@ use crate::bench::{Bell, Bench, bounded, done};
 use crate::library::objects::announce_raw;
 use crate::library::{Posted, share, with};
 
-const HELLO: u32 = 1 << 28;
+pub(crate) const HELLO: u32 = 1 << 28;
 const DATA: u32 = 2 << 28;
 /// One, and a confirmation of the HELLO.
-const CREDIT: u32 = 3 << 28 | 1 << 16 | 1;
+pub(crate) const CREDIT: u32 = 3 << 28 | 1 << 16 | 1;
 
-/// Receives that a stream with a depth of 1 posts first; its HELLO is the request after them.
-const RECEIVES: usize = 5;
+/// Receives that a stream posts first, beside one for each of its blocks; its HELLO is the request
+/// after them.
+const SPARE: usize = 4;
 
 /// A stream that has received its peer's HELLO, with a block of 64 bytes there and here.
 ///
 /// Whoever calls this shares the library first, with the keeper, and until all else is dropped; the
 /// keeper must have nothing more to do then, so the stream does not linger.
-fn met(bench: &Bench) -> ByteStream {
-    let mut stream = made(bench);
+pub(crate) fn met(bench: &Bench) -> ByteStream {
+    let mut stream = made(bench, 1);
     stream.set_linger(Duration::ZERO);
-    let hello = [&b"VRBSTRM\n"[..], &[0, 0, 0, 1, 0, 0, 0, 64, 0, 0, 0, 1]].concat();
-    arrive(0, HELLO, &hello);
+    arrive(0, HELLO, &hello(64, 1));
     // And this side's own has arrived there.
-    done([posted(RECEIVES).wr_id]);
+    done([posted(1 + SPARE).wr_id]);
     assert!(read(&mut stream, &Bell::new()).is_pending());
     stream
 }
 
-fn made(bench: &Bench) -> ByteStream {
+/// What the peer says first: how long its blocks are, and how many it has.
+pub(crate) fn hello(block_len: u8, depth: u8) -> Vec<u8> {
+    let settings = [0, 0, 0, 1, 0, 0, 0, block_len, 0, 0, 0, depth];
+    [&b"VRBSTRM\n"[..], &settings].concat()
+}
+
+/// A stream with so many blocks of 64 bytes, which has sent its HELLO.
+pub(crate) fn made(bench: &Bench, depth: u16) -> ByteStream {
     let pd = bench.context.alloc_pd().unwrap();
     with(|library| library.ports[0].attr.max_msg_sz = 1 << 20);
-    let builder = Channel::builder(&pd).max_recv_wr(5);
+    let receives = u32::from(depth) + u32::try_from(SPARE).unwrap();
+    let builder = Channel::builder(&pd).max_recv_wr(receives);
     let group = AsyncGroup::new(builder, 1, &bench.events).unwrap();
     let member = group.prepare().unwrap();
     let endpoint = member.endpoint();
     let channel = group.join(member.handshake(&endpoint).unwrap()).unwrap();
-    channel.into_stream_with(64, 1).unwrap()
+    channel.into_stream_with(64, depth).unwrap()
 }
 
 /// The request that was posted at this place among all.
@@ -58,7 +66,7 @@ fn posted(at: usize) -> Posted {
 }
 
 /// The immediates of all sends, without their credits.
-fn sends() -> Vec<u32> {
+pub(crate) fn sends() -> Vec<u32> {
     let is_send = |posted: &&Posted| posted.opcode != 0;
     with(|library| {
         let sends = library.posted.iter().flatten().filter(is_send);
@@ -69,7 +77,7 @@ fn sends() -> Vec<u32> {
 }
 
 /// A message comes into the receive that was posted at this place.
-fn arrive(at: usize, imm_data: u32, bytes: &[u8]) {
+pub(crate) fn arrive(at: usize, imm_data: u32, bytes: &[u8]) {
     let receive = posted(at);
     let into = std::ptr::with_exposed_provenance_mut(receive.list[0].0.try_into().unwrap());
     // SAFETY: the stream has given it this memory, which is longer.
@@ -86,12 +94,15 @@ fn arrive(at: usize, imm_data: u32, bytes: &[u8]) {
     with(|library| library.done.push_back(arrived));
 }
 
-fn read(mut from: impl AsyncRead + Unpin, bell: &Arc<Bell>) -> Poll<std::io::Result<usize>> {
+pub(crate) fn read(
+    mut from: impl AsyncRead + Unpin,
+    bell: &Arc<Bell>,
+) -> Poll<std::io::Result<usize>> {
     let waker = Waker::from(Arc::clone(bell));
     Pin::new(&mut from).poll_read(&mut Context::from_waker(&waker), &mut [0; 8])
 }
 
-fn write(
+pub(crate) fn write(
     mut to: impl AsyncWrite + Unpin,
     bytes: &[u8],
     bell: &Arc<Bell>,
@@ -100,7 +111,10 @@ fn write(
     Pin::new(&mut to).poll_write(&mut Context::from_waker(&waker), bytes)
 }
 
-fn flush(mut to: impl AsyncWrite + Unpin, bell: &Arc<Bell>) -> Poll<std::io::Result<()>> {
+pub(crate) fn flush(
+    mut to: impl AsyncWrite + Unpin,
+    bell: &Arc<Bell>,
+) -> Poll<std::io::Result<()>> {
     let waker = Waker::from(Arc::clone(bell));
     Pin::new(&mut to).poll_flush(&mut Context::from_waker(&waker))
 }
@@ -287,7 +301,7 @@ fn destroyed(what: impl FnOnce()) -> ThreadId {
 const LONG: Duration = Duration::from_secs(20);
 
 /// The queue has something, and the notifier reports it.
-fn announce(bench: &Bench) {
+pub(crate) fn announce(bench: &Bench) {
     let cq = with(|library| library.counts.last().unwrap().0);
     announce_raw(cq);
     bench.hand.readable();
@@ -298,11 +312,11 @@ fn announce(bench: &Bench) {
 fn a_dropped_stream_lingers_as_long_as_it_was_set_to() {
     let _sharing = share();
     let bench = Bench::new();
-    let stream = made(&bench);
+    let stream = made(&bench, 1);
     stream.set_linger(Duration::from_millis(50));
     let ended_by = destroyed(|| drop(stream));
     assert_ne!(ended_by, thread::current().id());
-    let stream = made(&bench);
+    let stream = made(&bench, 1);
     stream.set_linger(Duration::ZERO);
     assert_eq!(destroyed(|| drop(stream)), thread::current().id());
 }
@@ -311,7 +325,7 @@ fn a_dropped_stream_lingers_as_long_as_it_was_set_to() {
 fn an_aborted_stream_is_gone_when_that_returns() {
     let _sharing = share();
     let bench = Bench::new();
-    let stream = made(&bench);
+    let stream = made(&bench, 1);
     assert_eq!(destroyed(|| stream.abort()), thread::current().id());
     assert_eq!(sends(), [1, 8], "a HELLO and a RESET");
 }

@@ -1,0 +1,87 @@
+//! Tasks that sleep until something was sent: woken by that alone, although their own poll sent it.
+//!
+//! Nothing else happens that would have the stream driven: no message arrives, and the keeper has no
+//! reason to look.
+
+use std::time::Duration;
+
+use crate::bench::{Bell, Bench, done};
+use crate::library::{share, with};
+use crate::streams::{
+    CREDIT, HELLO, announce, arrive, flush, hello, made, met, read, sends, write,
+};
+
+/// What was sent so far, and has not completed, completes.
+fn all_is_sent() {
+    let sent = with(|library| {
+        let posted = library.posted.iter().flatten();
+        let sends = posted.filter(|posted| posted.opcode != 0);
+        sends.map(|posted| posted.wr_id).collect::<Vec<_>>()
+    });
+    // A completion that was there before is nobody's.
+    done(sent);
+}
+
+#[test]
+fn a_flush_that_sends_the_rest_itself_is_woken_when_that_has_arrived() {
+    let _sharing = share();
+    let bench = Bench::new();
+    let mut stream = met(&bench);
+    let task = Bell::new();
+    assert!(write(&mut stream, &[1; 64], &task).is_ready());
+    all_is_sent();
+    // There is no credit for this, and then there is.
+    assert!(write(&mut stream, &[2; 64], &task).is_ready());
+    assert_eq!(sends(), [1, 2]);
+    arrive(1, CREDIT, b"");
+    assert!(flush(&mut stream, &task).is_pending());
+    assert_eq!(sends(), [1, 2, 2]);
+    assert_eq!(task.times(), 0);
+    all_is_sent();
+    announce(&bench);
+    assert_eq!(task.times(), 1, "it sleeps on");
+    assert!(flush(&mut stream, &task).is_ready());
+}
+
+#[test]
+fn a_write_that_sends_what_is_before_it_is_woken_when_that_has_arrived() {
+    let _sharing = share();
+    let bench = Bench::new();
+    let mut stream = met(&bench);
+    let task = Bell::new();
+    // One for which there is a credit, and then as many as there are blocks.
+    assert!(write(&mut stream, &[1; 64], &task).is_ready());
+    all_is_sent();
+    assert!(write(&mut stream, &[2; 64], &task).is_ready());
+    assert!(write(&mut stream, &[3; 64], &task).is_ready());
+    assert_eq!(sends(), [1, 2]);
+    arrive(1, CREDIT, b"");
+    assert!(write(&mut stream, &[4; 64], &task).is_pending());
+    assert_eq!(sends(), [1, 2, 2]);
+    assert_eq!(task.times(), 0);
+    all_is_sent();
+    announce(&bench);
+    assert_eq!(task.times(), 1, "it sleeps on");
+    assert!(write(&mut stream, &[4; 64], &task).is_ready());
+}
+
+#[test]
+fn a_block_longer_than_the_peer_s_is_sent_whole_though_its_task_only_reads() {
+    let _sharing = share();
+    let bench = Bench::new();
+    let mut stream = made(&bench, 8);
+    stream.set_linger(Duration::ZERO);
+    let task = Bell::new();
+    all_is_sent();
+    // Before anything is known of the peer's blocks, which are shorter.
+    assert!(write(&mut stream, &[7; 64], &task).is_ready());
+    arrive(0, HELLO, &hello(32, 8));
+    assert!(read(&mut stream, &task).is_pending());
+    assert_eq!(sends(), [1, 2], "the first half");
+    assert_eq!(task.times(), 0);
+    all_is_sent();
+    announce(&bench);
+    assert_eq!(task.times(), 1, "nobody sends the rest");
+    assert!(read(&mut stream, &task).is_pending());
+    assert_eq!(sends(), [1, 2, 2]);
+}
