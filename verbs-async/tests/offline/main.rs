@@ -33,6 +33,7 @@ mod hooks;
 #[path = "../../../verbs-channel/tests/offline/log.rs"]
 mod log;
 mod loggers;
+mod peers;
 mod turns;
 mod untaken;
 mod wakers;

@@ -1,0 +1,186 @@
+//! Peers that leave: their channels go down when the descriptor that shows it is reported readable,
+//! by a second notifier, though nobody waits.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use verbs_async::verbs_channel::{Channel, DownReason, OwnedBuffer, TransportError};
+use verbs_async::{AsyncChannel, AsyncGroup, CqEvents, CqNotifier, Error};
+use verbs_core::{CompletionChannel, Device, ProtectionDomain};
+
+use crate::bench::{Hand, Task, done, now};
+use crate::groups::{join, posted};
+use crate::library::with;
+use crate::log::{lines, listen};
+
+const LEFT: DownReason = DownReason::PeerClosed;
+
+/// Far longer than anything here takes.
+const LONG: Duration = Duration::from_secs(5);
+
+/// A notifier by hand, which makes another by hand for the descriptor of the peers.
+#[derive(Clone, Default)]
+struct Both {
+    completions: Hand,
+    peers: Arc<Mutex<Vec<(OwnedFd, Hand)>>>,
+}
+
+impl CqNotifier for Both {
+    fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.completions.poll_readable(cx)
+    }
+
+    fn another(&self, descriptor: OwnedFd) -> io::Result<Box<dyn CqNotifier>> {
+        let hand = Hand::default();
+        let mut peers = self.peers.lock().unwrap();
+        peers.push((descriptor, hand.clone()));
+        Ok(Box::new(hand))
+    }
+}
+
+impl Both {
+    /// Whether the peers' descriptor gets readable within this time; its notifier says so then.
+    fn turn(&self, within: Duration) -> bool {
+        let hand = {
+            let peers = self.peers.lock().unwrap();
+            let [(descriptor, hand)] = &peers[..] else {
+                panic!("{} notifiers for peers", peers.len());
+            };
+            let mut asked = [PollFd::new(descriptor, PollFlags::IN)];
+            let within = Timespec::try_from(within).unwrap();
+            if poll(&mut asked, Some(&within)).unwrap() == 0 {
+                return false;
+            }
+            hand.clone()
+        };
+        hand.readable();
+        true
+    }
+}
+
+/// A group whose queue pairs have 50 ms to flush, on a device whose completions nobody announces.
+fn group() -> (Both, AsyncGroup, ProtectionDomain) {
+    let context = Device::by_name("fake0").unwrap().open().unwrap();
+    let both = Both::default();
+    let channel = CompletionChannel::create(&context).unwrap();
+    let events = CqEvents::new(channel, both.clone()).unwrap();
+    let pd = context.alloc_pd().unwrap();
+    let builder = Channel::builder(&pd).max_send_wr(2).max_recv_wr(2);
+    let hasty = builder.drain_timeout(Duration::from_millis(50));
+    let group = AsyncGroup::new(hasty, 4, &events).unwrap();
+    (both, group, pd)
+}
+
+fn watched(group: &AsyncGroup) -> (AsyncChannel, UnixStream) {
+    let channel = join(group);
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    channel.watch_peer(ours).unwrap();
+    (channel, theirs)
+}
+
+fn buffer(pd: &ProtectionDomain) -> OwnedBuffer {
+    pd.reg_mr(vec![0_u8; 64]).unwrap().into()
+}
+
+#[test]
+fn a_channel_goes_down_when_its_peer_has_left_though_nobody_waits() {
+    let (both, group, _pd) = group();
+    let (first, theirs) = watched(&group);
+    let (second, others) = watched(&group);
+    assert!(!both.turn(Duration::ZERO), "all are there");
+    drop(theirs);
+    assert!(both.turn(LONG));
+    assert_eq!(
+        (first.down_reason(), second.down_reason()),
+        (Some(LEFT), None)
+    );
+    assert!(!both.turn(Duration::ZERO), "an end is reported once");
+    // The next is noticed as well, and one that joins later.
+    drop(others);
+    assert!(both.turn(LONG));
+    assert_eq!(second.down_reason(), Some(LEFT));
+    let (third, theirs) = watched(&group);
+    drop(theirs);
+    assert!(both.turn(LONG));
+    assert_eq!(third.down_reason(), Some(LEFT));
+    // To close one whose peer has left is no error.
+    now(third.close()).unwrap();
+}
+
+#[test]
+fn a_member_that_was_watched_before_it_joined_is_watched_in_its_group() {
+    let (both, group, _pd) = group();
+    let member = group.prepare().unwrap();
+    let endpoint = member.endpoint();
+    let mut member = member.handshake(&endpoint).unwrap();
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    member.watch_peer(ours).unwrap();
+    let channel = group.join(member).unwrap();
+    drop(theirs);
+    assert!(both.turn(LONG));
+    assert_eq!(channel.down_reason(), Some(LEFT));
+}
+
+#[test]
+fn what_is_in_flight_ends_by_the_descriptor_alone_in_bounded_time() {
+    let (both, group, pd) = group();
+    let (channel, theirs) = watched(&group);
+    let mut received = Task::new(channel.receive(buffer(&pd))).waits();
+    let mut sent = Task::new(channel.send(buffer(&pd))).waits();
+    drop(theirs);
+    assert!(both.turn(LONG));
+    // What was sent may still complete; then the queue pair may still flush. Each has a bound, and
+    // the descriptor gets readable when that has passed.
+    for verb in ["ibv_modify_qp", "ibv_destroy_qp"] {
+        with(|library| library.calls.clear());
+        assert!(both.turn(LONG), "nothing is done about what is in flight");
+        assert!(with(|library| library.calls.contains(&verb)), "{verb}");
+        assert_eq!(channel.down_reason(), Some(LEFT));
+    }
+    for task in [&mut received, &mut sent] {
+        assert_eq!(task.was_woken(), 1);
+        let (result, buffer) = task.ends();
+        let ended = matches!(result, Err(Error::Transport(TransportError::Aborted(LEFT))));
+        assert!(ended, "{result:?}");
+        assert_eq!(buffer.len(), 64);
+    }
+    assert!(!both.turn(Duration::ZERO), "there is nothing more to do");
+}
+
+#[test]
+fn what_has_completed_before_is_found_first() {
+    let (both, group, pd) = group();
+    let (channel, theirs) = watched(&group);
+    let mut received = Task::new(channel.receive(buffer(&pd))).waits();
+    let mut sent = Task::new(channel.send(buffer(&pd))).waits();
+    done(posted());
+    drop(theirs);
+    assert!(both.turn(LONG));
+    assert_eq!(
+        channel.down_reason(),
+        Some(LEFT),
+        "nothing was left to wait for"
+    );
+    for task in [&mut received, &mut sent] {
+        assert_eq!(task.was_woken(), 1);
+        task.ends().0.unwrap();
+    }
+}
+
+#[test]
+fn a_notifier_that_is_over_is_a_line_in_the_log() {
+    listen();
+    let (both, group, _pd) = group();
+    let (channel, _theirs) = watched(&group);
+    let hand = both.peers.lock().unwrap()[0].1.clone();
+    hand.over();
+    let lines = lines();
+    let said = |line: &String| line.contains("peers that leave are not noticed any more");
+    assert!(lines.iter().any(said), "{lines:?}");
+    assert!(!channel.is_down());
+}
