@@ -428,3 +428,40 @@ impl Drop for Engine {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::ExitStatusExt as _;
+    use std::process::Command;
+    use std::{env, process};
+
+    use super::*;
+
+    const ROLE: &str = "VERBS_TEST_ROLE";
+
+    #[test]
+    fn a_panic_before_borrowed_operations_have_ended_aborts_the_process() {
+        if env::var(ROLE).is_ok() {
+            let unwound = catch_unwind(|| {
+                let _ends = AbortOnUnwind;
+                panic!("on purpose");
+            });
+            // Nobody may come here: whoever does has the buffers back.
+            process::exit(if unwound.is_ok() { 2 } else { 3 });
+        }
+        AbortOnUnwind.defuse();
+        let name = "a_panic_before_borrowed_operations_have_ended_aborts_the_process";
+        let output = Command::new(env::current_exe().unwrap())
+            .args(["--exact", &format!("teardown::tests::{name}")])
+            .args(["--nocapture", "--test-threads=1"])
+            .env(ROLE, "unwinds")
+            .env("RUST_BACKTRACE", "0")
+            .output()
+            .unwrap();
+        let words = String::from_utf8_lossy(&output.stderr);
+        let signal = output.status.signal();
+        assert_eq!(signal, Some(libc::SIGABRT), "{:?}: {words}", output.status);
+        let line = "verbs-channel: a panic while borrowed buffers were in flight: aborting";
+        assert!(words.contains(line), "{words}");
+    }
+}

@@ -144,6 +144,7 @@ mod tests {
                 let interval = Duration::from_secs(2);
                 assert_eq!(sockopt::tcp_keepidle(socket), Ok(interval));
                 assert_eq!(sockopt::tcp_keepintvl(socket), Ok(interval));
+                assert_eq!(sockopt::tcp_keepcnt(socket), Ok(4));
                 assert_eq!(sockopt::tcp_user_timeout(socket), Ok(8000));
             }
         }

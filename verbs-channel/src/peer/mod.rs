@@ -384,6 +384,7 @@ impl Engine {
 #[cfg(test)]
 mod tests {
     use std::net::{Ipv4Addr, SocketAddrV4, TcpListener};
+    use std::os::unix::net::UnixStream;
 
     use rustix::net::{self, AddressFamily, SocketFlags, SocketType};
 
@@ -418,9 +419,61 @@ mod tests {
         let (at, token) = (0, 1);
         peers.leaving.push(Leaving { at, token, stage });
         peers.set_timer();
-        let mut events = [const { MaybeUninit::uninit() }; 1];
-        let (seen, _) = epoll::wait(&descriptor, &mut events, None).unwrap();
-        assert_eq!(seen[0].data.u64(), TIMER);
+        assert_eq!(seen(&descriptor, LONG), [TIMER]);
         assert!(!peers.is_due(), "nobody looks who was not woken");
+    }
+
+    /// Far longer than anything here takes.
+    const LONG: Timespec = Timespec {
+        tv_sec: 5,
+        tv_nsec: 0,
+    };
+
+    /// The tokens of what the set reports within this time.
+    fn seen(set: &OwnedFd, within: Timespec) -> Vec<u64> {
+        let mut events = [const { MaybeUninit::uninit() }; 4];
+        let (seen, _) = epoll::wait(set, &mut events, Some(&within)).unwrap();
+        seen.iter().map(|event| event.data.u64()).collect()
+    }
+
+    fn watched(peers: &mut Peers) -> (Peer, OwnedFd, UnixStream) {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let duplicate = ours.try_clone().unwrap();
+        let link = Link::new(ours.into(), Some(Duration::ZERO)).unwrap();
+        (peers.watch(link).unwrap(), duplicate.into(), theirs)
+    }
+
+    #[test]
+    fn an_end_is_reported_once_and_not_after_its_descriptor_was_let_go() {
+        let mut peers = Peers::default();
+        let (first, _duplicate, theirs) = watched(&mut peers);
+        let (second, _other_duplicate, others) = watched(&mut peers);
+        let set = peers.set.clone().unwrap();
+        drop(theirs);
+        assert_eq!(seen(&set, LONG), [first.token]);
+        assert_eq!(seen(&set, Timespec::default()), [0; 0]);
+        // The user's duplicate is open still, and would be reported.
+        drop(second);
+        drop(others);
+        assert_eq!(seen(&set, Timespec::default()), [0; 0]);
+    }
+
+    #[test]
+    fn a_look_is_due_now_and_then_and_only_as_long_as_somebody_is_watched() {
+        let mut peers = Peers::default();
+        assert!(!peers.is_due(), "there is no set");
+        let (peer, _duplicate, _theirs) = watched(&mut peers);
+        assert!(peers.is_due());
+        // Far in the future: the clock need not be waited for.
+        peers.next_look += Duration::from_secs(1000);
+        assert!(!peers.is_due(), "it is too soon");
+        let (at, token) = (0, peer.token);
+        let stage = Stage::Flushing(Instant::now());
+        peers.leaving.push(Leaving { at, token, stage });
+        assert!(peers.is_due(), "one is about to leave");
+        peers.leaving.clear();
+        drop(peer);
+        peers.next_look = Duration::ZERO;
+        assert!(!peers.is_due(), "nobody is watched");
     }
 }

@@ -1,14 +1,15 @@
 //! A device that is gone: it takes what is posted, completes nothing, and answers no question.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use verbs_channel::verbs_core::verbs_sys::IBV_QPS_ERR;
 use verbs_channel::{
-    Channel, DownReason, Error, Outgoing, PollStrategy, Refusal, ScopeError, TransportError,
+    Channel, ChannelGroup, ChannelId, DownReason, Error, Outgoing, PollStrategy, Refusal,
+    ScopeError, TransportError,
 };
 
 use crate::card::{
-    DRAIN, bounded, called, channel, connected, forget_the_past, pd, refuse, region,
+    DRAIN, bounded, called, calls, channel, connected, forget_the_past, pd, refuse, region,
 };
 use crate::library::with;
 
@@ -188,7 +189,7 @@ fn a_queue_that_cannot_be_polled_ends_at_once() {
     assert_eq!(channel.down_reason(), Some(DownReason::Poll(poll)));
     // No flushes are waited for on a queue that cannot be polled: the queue pair goes first.
     assert_eq!(
-        crate::card::calls()
+        calls()
             .iter()
             .filter(|verb| **verb == "ibv_destroy_qp")
             .count(),
@@ -229,4 +230,89 @@ fn a_queue_pair_in_error_that_flushes_nothing_is_not_waited_for() {
         assert!(completed.buffer.is_some());
         with(|library| library.qp_state = None);
     }
+}
+
+/// A group of so many channels, on each of which a receive is in flight.
+fn receiving(count: u32, drain_timeout: Duration) -> (ChannelGroup, Vec<ChannelId>) {
+    let pd = pd();
+    let builder = Channel::builder(&pd).max_send_wr(1).max_recv_wr(1);
+    let builder = builder.drain_timeout(drain_timeout);
+    let mut group = builder.group(count).unwrap();
+    for _ in 0..count {
+        let member = group.prepare().unwrap();
+        let endpoint = member.endpoint();
+        let id = group.join(member.handshake(&endpoint).unwrap()).unwrap();
+        let region = pd.reg_mr(vec![0_u8; 8]).unwrap();
+        let _ticket = group.channel(id).unwrap().start_receive(region).unwrap();
+    }
+    forget_the_past();
+    let ids = group.channels().collect();
+    (group, ids)
+}
+
+fn queries() -> u32 {
+    let queries = calls().into_iter().filter(|call| *call == "ibv_query_qp");
+    u32::try_from(queries.count()).unwrap()
+}
+
+/// How often a wait asks queue pairs how they are, and how many of them at a time.
+const PROBE: Duration = Duration::from_millis(100);
+const PROBES: u32 = 16;
+
+#[test]
+fn every_channel_of_a_group_is_asked_in_its_turn_and_few_at_a_time() {
+    let (mut group, ids) = receiving(40, DRAIN);
+    let start = Instant::now();
+    // None of the first that are asked, and its flush never comes.
+    let last = *ids.last().unwrap();
+    group.channel(last).unwrap().shut_down();
+    let ended = group.wait_completed(Some(Duration::from_secs(5)));
+    let rounds = start.elapsed().as_millis() / PROBE.as_millis();
+    let ended = ended.expect("it was never asked");
+    assert_eq!(ended.channel, last);
+    assert!(called("ibv_destroy_qp"));
+    let asked = queries();
+    assert!(
+        u128::from(asked) <= u128::from(PROBES) * (rounds + 1),
+        "{asked} in {rounds}"
+    );
+    for id in &ids[..39] {
+        assert!(!group.channel(*id).unwrap().is_down());
+    }
+}
+
+#[test]
+fn all_are_asked_at_once_when_one_gets_no_answer() {
+    let (mut group, ids) = receiving(40, DRAIN);
+    refuse("ibv_query_qp", 40);
+    let ended = bounded(|| group.wait_completed(None)).unwrap();
+    assert_eq!(ended.result.unwrap_err(), ENDED);
+    for id in ids {
+        assert_eq!(group.channel(id).unwrap().down_reason(), Some(DEAD));
+    }
+    assert_eq!(queries(), 40);
+}
+
+#[test]
+fn a_queue_pair_in_error_has_the_drain_timeout_each_time_to_flush() {
+    let drain_timeout = 4 * PROBE;
+    let (mut group, _ids) = receiving(1, drain_timeout);
+    // One probe, or none on a machine that is busy.
+    let mut probed = |state| {
+        with(|library| library.qp_state = state);
+        let waited = group.wait_completed(Some(PROBE + PROBE / 2));
+        assert!(
+            waited.is_none() && !called("ibv_destroy_qp"),
+            "it was not waited for"
+        );
+    };
+    probed(Some(IBV_QPS_ERR));
+    probed(Some(IBV_QPS_ERR));
+    // It works again, for longer than it would have had.
+    let start = Instant::now();
+    while start.elapsed() < drain_timeout {
+        probed(None);
+    }
+    probed(Some(IBV_QPS_ERR));
+    with(|library| library.qp_state = None);
 }

@@ -22,6 +22,7 @@ mod fatal;
 mod faulty;
 mod fuzz;
 mod gate;
+mod glances;
 mod ladder;
 #[expect(dead_code, reason = "verbs-async's tests use all of it")]
 mod log;

@@ -15,14 +15,14 @@ use crate::card::{
     succeeds,
 };
 
-const CLOSED: DownReason = DownReason::PeerClosed;
-const ENDED: TransportError = TransportError::Aborted(CLOSED);
+pub(crate) const CLOSED: DownReason = DownReason::PeerClosed;
+pub(crate) const ENDED: TransportError = TransportError::Aborted(CLOSED);
 
 /// Far longer than a test takes.
-const LONG: Duration = Duration::from_secs(60);
+pub(crate) const LONG: Duration = Duration::from_secs(60);
 
 /// A channel, and the peer's end of its connection.
-fn watched() -> (Channel, UnixStream) {
+pub(crate) fn watched() -> (Channel, UnixStream) {
     let mut channel = channel();
     let (ours, theirs) = UnixStream::pair().unwrap();
     channel.watch_peer(ours).unwrap();
@@ -412,7 +412,7 @@ fn what_cannot_be_watched_is_an_error() {
     assert!(!channel.is_down());
 }
 
-fn tcp() -> (TcpStream, TcpStream, SocketAddr) {
+pub(crate) fn tcp() -> (TcpStream, TcpStream, SocketAddr) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let address = listener.local_addr().unwrap();
     let ours = TcpStream::connect(address).unwrap();
@@ -452,25 +452,6 @@ fn a_reset_connection_is_a_peer_that_closed() {
     let mut into = region(&channel);
     let ended = bounded(|| channel.receive(into.scatter_element(..).unwrap()));
     assert!(matches!(ended, Err(Error::Transport(ENDED))), "{ended:?}");
-}
-
-#[test]
-fn a_drain_timeout_without_end_ends_with_the_flushes() {
-    let builder = Channel::builder(&pd()).max_send_wr(4).max_recv_wr(4);
-    let mut channel = connected(builder.drain_timeout(Duration::MAX).build().unwrap());
-    let (ours, theirs) = UnixStream::pair().unwrap();
-    channel.watch_peer(ours).unwrap();
-    let ticket = channel.start_receive(region(&channel)).unwrap();
-    drop(theirs);
-    bounded(|| {
-        while !channel.is_down() {
-            assert!(channel.poll(ticket).unwrap().is_none());
-        }
-    });
-    // However late they come.
-    flushes(posted()[0]);
-    let ended = bounded(|| channel.wait(ticket, None)).unwrap().unwrap();
-    assert_eq!(ended.result.unwrap_err(), ENDED);
 }
 
 #[test]
