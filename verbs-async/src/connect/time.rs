@@ -156,3 +156,70 @@ const RETRY: Duration = Duration::from_millis(10);
 
 /// What a deadline beyond the clock stands for.
 const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
+
+#[cfg(test)]
+mod tests {
+    use std::cell::{Cell, RefCell};
+    use std::future::{pending, ready};
+    use std::net::Ipv4Addr;
+
+    use super::*;
+    use crate::connect::tcp;
+
+    thread_local! {
+        static TIMERS: RefCell<Vec<Duration>> = const { RefCell::new(Vec::new()) };
+    }
+
+    /// Timers that have run out as soon as they are made.
+    fn at_once(time: Duration) -> io::Result<Sleep> {
+        TIMERS.with_borrow_mut(|timers| timers.push(time));
+        Ok(Box::pin(ready(())))
+    }
+
+    fn timers() -> Vec<Duration> {
+        TIMERS.take()
+    }
+
+    const HOUR: Duration = Duration::from_secs(3600);
+
+    #[test]
+    fn no_timer_is_for_longer_than_what_is_left() {
+        let deadline = Deadline::after(HOUR, at_once);
+        pollster::block_on(deadline.sleep(2 * HOUR)).unwrap();
+        let shared = pollster::block_on(deadline.share(4, pending::<()>()));
+        assert!(shared.unwrap().is_none());
+        let timers = timers();
+        assert!(timers[0] <= HOUR && timers[1] <= HOUR / 4, "{timers:?}");
+    }
+
+    /// Reaches out to two addresses, of which the first fails so; how often each was tried.
+    fn tries(kind: io::ErrorKind, tries_of_second: usize) -> (Result<SocketAddr>, [usize; 2]) {
+        let addresses = [1, 2].map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
+        let tried = [const { Cell::new(0) }; 2];
+        let connect = |address: SocketAddr| {
+            let at = usize::from(address.port() - 1);
+            tried[at].set(tried[at].get() + 1);
+            let is_there = at == 1 && tried[at].get() == tries_of_second;
+            let failure = || tcp("connect to", kind.into());
+            ready(is_there.then_some(()).ok_or_else(failure))
+        };
+        let deadline = Deadline::after(HOUR, at_once);
+        let reached = pollster::block_on(reach(&addresses, deadline, connect));
+        (
+            reached.map(|((), address)| address),
+            tried.map(Cell::into_inner),
+        )
+    }
+
+    #[test]
+    fn only_a_peer_that_does_not_listen_yet_is_tried_again_after_a_pause() {
+        let (reached, tried) = tries(io::ErrorKind::ConnectionRefused, 3);
+        assert_eq!((reached.unwrap().port(), tried), (2, [3, 3]));
+        let pauses = timers().into_iter().filter(|timer| *timer == RETRY);
+        assert_eq!(pauses.count(), 2);
+        let (reached, tried) = tries(io::ErrorKind::HostUnreachable, 3);
+        assert!(reached.is_err());
+        assert_eq!(tried, [1, 1]);
+        assert!(!timers().contains(&RETRY));
+    }
+}
