@@ -218,6 +218,9 @@ impl fmt::Display for Queue {
 }
 
 impl Refusal {
+    /// Of a channel that is not there.
+    pub(crate) const GONE: Self = Self::Down(DownReason::Closed);
+
     /// Whether the same will work once operations that are in flight have completed.
     #[must_use]
     pub const fn is_backpressure(&self) -> bool {

@@ -148,50 +148,30 @@
 //!
 //! [`verbs_core`], and the manual pages it names.
 
-mod backing;
-mod batch;
-mod blocking;
 mod buffer;
-mod builder;
 mod channel;
 mod channel_id;
-mod ended;
+mod config;
+mod connect;
 mod engine;
 mod error;
 #[cfg(test)]
 mod error_chains;
 pub mod exchange;
-mod gate;
 mod group;
-mod list;
-mod member;
-mod operations;
-mod owned;
-mod peer;
-mod places;
-mod pool;
-mod scope;
-mod slots;
-mod teardown;
-mod wait;
-mod waiting;
-mod work;
+mod request;
 
-pub use buffer::OwnedBuffer;
-pub use builder::{ChannelBuilder, CreateChannel, PreparedChannel, channel_builder};
-pub use channel::{Channel, Hold, InGroup, Owned};
+pub use buffer::{BufferPool, OwnedBuffer, PoolBuffer};
+pub use channel::{Channel, Hold, InGroup, Loan, Owned, PollingScope, ScopedPendingWork};
 pub use channel_id::ChannelId;
+pub use config::{ChannelBuilder, PollStrategy, channel_builder};
+pub use connect::{CreateChannel, PreparedChannel, refuse};
+pub use engine::{Completed, Leak, Ticket};
 pub use error::{
     DownReason, Error, JoinError, Queue, Refusal, Rejected, Result, ScopeError, TransportError,
 };
 pub use group::{ChannelGroup, Closed, Closing, ConnectedMember, PreparedMember, Preparer};
-pub use list::{GatherList, List, ScatterList};
-pub use owned::{Completed, OwnedWork, Ticket};
-pub use pool::{BufferPool, PoolBuffer};
-pub use scope::{Loan, PollingScope, ScopedPendingWork};
-pub use teardown::Leak;
-pub use wait::PollStrategy;
-pub use work::{Incoming, Outgoing, Work};
+pub use request::{GatherList, Incoming, List, Outgoing, OwnedWork, ScatterList, Work};
 
 pub use verbs_core;
 

@@ -6,30 +6,36 @@
 //! queue can overrun.
 
 use std::collections::VecDeque;
-use std::time::Duration;
 
 use verbs_core::{CompletionChannel, CompletionQueue, PollSlot, ProtectionDomain, WorkSuccess};
 
+use crate::config::WaitConfig;
 use crate::error::TransportError;
-use crate::member::Member;
-use crate::owned::Kept;
-use crate::peer::Peers;
-use crate::slots::{Id, Slots};
-use crate::teardown::Leak;
-use crate::wait::PollStrategy;
-pub(crate) use post::GONE;
+pub use leak::Leak;
+use member::Member;
+use peer::Peers;
+pub(crate) use peer::{Link, Peer};
+use slots::{Id, Slots};
+use ticket::Kept;
+pub use ticket::{Completed, Ticket};
 
+mod batch;
+mod blocking;
+pub(crate) mod gate;
+mod leak;
+pub(crate) mod member;
+mod outcome;
+mod owned;
+mod pause;
+mod peer;
+mod peers;
+mod places;
 mod poll;
 mod post;
-
-/// What waits and how long: settable at any time.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Patience {
-    pub(crate) strategy: PollStrategy,
-    pub(crate) timeout: Option<Duration>,
-    pub(crate) drain_timeout: Duration,
-    pub(crate) peer_timeout: Option<Duration>,
-}
+pub(crate) mod slots;
+pub(crate) mod teardown;
+mod ticket;
+mod waiting;
 
 /// A completion queue, its queue pairs, and what is in flight on them.
 #[derive(Debug)]
@@ -37,8 +43,8 @@ pub(crate) struct Patience {
 pub struct Engine {
     // First: no queue pair may outlive what `slots` keeps for it.
     pub(crate) members: Vec<Member>,
-    pub(crate) slots: Table,
-    pub(crate) patience: Patience,
+    pub(crate) slots: Slots<WorkSuccess, Kept>,
+    pub(crate) waits: WaitConfig,
     pub(crate) peers: Peers,
     // Queue pairs that could not be destroyed: they may still complete work on the queue.
     pub(crate) stuck: u32,
@@ -61,19 +67,17 @@ pub struct Engine {
     room: [PollSlot; POLL_ROOM],
 }
 
-pub(crate) type Table = Slots<WorkSuccess, Kept>;
-
 impl Engine {
     pub(crate) fn new(
         pd: ProtectionDomain,
         cq: CompletionQueue,
         announcer: Option<CompletionChannel>,
-        patience: Patience,
+        waits: WaitConfig,
     ) -> Self {
         Self {
             members: Vec::new(),
             slots: Slots::new(),
-            patience,
+            waits,
             peers: Peers::default(),
             stuck: 0,
             leaks: None,

@@ -2,11 +2,11 @@
 
 use verbs_core::{PollError, PollSlot, PolledCompletions, WorkCompletion, WorkSuccess};
 
-use super::{Engine, Table};
+use super::Engine;
+use super::member::Member;
+use super::slots::{Id, Reservation, Slots};
+use crate::engine::Kept;
 use crate::error::DownReason;
-use crate::member::Member;
-use crate::owned::Kept;
-use crate::slots::{Id, Reservation};
 
 impl Engine {
     /// Polls once, and dispatches the completions; how many they were. The results of operations on
@@ -122,7 +122,7 @@ impl Engine {
 #[inline(never)]
 fn dispatch(
     members: &mut [Member],
-    slots: &mut Table,
+    slots: &mut Slots<WorkSuccess, Kept>,
     found: PolledCompletions<'_>,
     keep_results: bool,
 ) {
@@ -155,7 +155,11 @@ fn dispatch(
 /// Dispatches a completion that is not just the success of an operation.
 #[cold]
 #[inline(never)]
-fn dispatch_one(members: &mut [Member], slots: &mut Table, completion: &WorkCompletion) {
+fn dispatch_one(
+    members: &mut [Member],
+    slots: &mut Slots<WorkSuccess, Kept>,
+    completion: &WorkCompletion,
+) {
     let wr_id = completion.wr_id();
     // An unknown number ends nothing.
     let Some((at, queue)) = slots.owner(wr_id) else {

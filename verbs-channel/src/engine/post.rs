@@ -7,12 +7,11 @@ use std::ptr;
 use verbs_core::{ReceiveWorkRequest, WorkRequest};
 
 use super::Engine;
+use super::gate::Limits;
+use super::slots::{BufferOwner, Id, Reservation};
+use crate::engine::Ticket;
 use crate::error::{DownReason, Refusal};
-use crate::gate::{Limits, Needs};
-use crate::list::ScatterList;
-use crate::owned::Ticket;
-use crate::slots::{BufferOwner, Id, Reservation};
-use crate::work::Work;
+use crate::request::{Needs, ScatterList, Work};
 
 impl Engine {
     /// Posts work to a member's send queue, with a completion.
@@ -29,7 +28,7 @@ impl Engine {
         said: W::Said,
     ) -> Result<Ticket, Refusal> {
         let Some(member) = self.members.get_mut(reservation.member as usize) else {
-            return Err(GONE);
+            return Err(Refusal::GONE);
         };
         let mut needs = Needs::default();
         W::add_needs(list, said, &mut needs);
@@ -64,7 +63,7 @@ impl Engine {
     ) -> Result<Ticket, Refusal> {
         const { assert!(N > 0, "a batch has work in it") };
         let Some(member) = self.members.get_mut(reservation.member as usize) else {
-            return Err(GONE);
+            return Err(Refusal::GONE);
         };
         // All of it, before any is built: among that it would cost twice as much.
         let mut needs = Needs::default();
@@ -111,7 +110,7 @@ impl Engine {
         list: &mut L,
     ) -> Result<Ticket, Refusal> {
         let Some(member) = self.members.get_mut(reservation.member as usize) else {
-            return Err(GONE);
+            return Err(Refusal::GONE);
         };
         member.limits.check_receive(list)?;
         let channel = member.id;
@@ -131,7 +130,7 @@ impl Engine {
     #[inline(never)]
     pub(crate) fn why_not(&mut self, reservation: Reservation) -> Refusal {
         let Some(member) = self.members.get(reservation.member as usize) else {
-            return GONE;
+            return Refusal::GONE;
         };
         let max = member.capacity(reservation.queue);
         match member.down() {
@@ -215,6 +214,3 @@ where
     }
     Ok(())
 }
-
-/// Nothing is posted on a member that is not there.
-pub(crate) const GONE: Refusal = Refusal::Down(DownReason::Closed);

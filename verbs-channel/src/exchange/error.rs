@@ -6,8 +6,7 @@ use std::{fmt, io};
 
 use verbs_core::EndpointError;
 
-use super::MAX_PRIVATE_DATA;
-use super::frame::VERSION;
+use super::limits::{MAX_PRIVATE_DATA, VERSION};
 
 /// Why two peers could not agree.
 ///

@@ -5,9 +5,9 @@ use std::error::Error;
 use verbs_core::QueuePairEndpoint;
 
 use super::error::{ExchangeError, RefusalCode};
+use super::limits::VERSION;
 use super::{MAX_PRIVATE_DATA, Peer};
 
-pub(super) const VERSION: u16 = 1;
 /// Bytes before the payload.
 pub(super) const HEADER: usize = 12;
 

@@ -21,33 +21,18 @@
 
 mod error;
 mod frame;
-pub(crate) mod tcp;
+mod limits;
 #[cfg(test)]
 mod tests;
 
 use std::io;
 use std::mem;
-use std::net::TcpStream;
-use std::time::Duration;
 
 use verbs_core::QueuePairEndpoint;
 
 pub use error::{ExchangeError, ExchangeFailure, RefusalCode};
 use frame::{ENDPOINT, HEADER, READY, REFUSED};
-
-/// The most private data that a peer can give with its endpoint, in bytes.
-pub const MAX_PRIVATE_DATA: usize = 1024;
-
-/// Tells a peer at the other end of a TCP connection why no channel is connected to it, and ends
-/// the connection: for a server that is full, or does not know the peer.
-///
-/// It waits for nothing longer than `timeout`. A peer that cannot be told sees the end alone.
-pub fn refuse(stream: &TcpStream, timeout: Duration, why: &(dyn std::error::Error + 'static)) {
-    let exchange = Exchange::refusing(why);
-    let over = tcp::meet(stream, tcp::deadline(timeout), exchange, |_peer| Ok(()));
-    // An exchange that refuses comes to nothing else than its end.
-    drop(over);
-}
+pub use limits::MAX_PRIVATE_DATA;
 
 /// One side of an exchange of endpoints, over whatever stream its user has.
 ///

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use verbs_core::{PacketSequenceNumber, QueuePairEndpoint};
 
-use super::{Exchange, ExchangeError, MAX_PRIVATE_DATA, Peer, RefusalCode, Step, tcp};
+use super::{Exchange, ExchangeError, MAX_PRIVATE_DATA, Peer, RefusalCode, Step};
+use crate::connect::{refuse, tcp};
 use crate::error::{Error, Result};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -411,14 +412,14 @@ fn nobody_listens() {
 #[test]
 fn who_is_not_wanted_is_told_why_and_sees_the_end() {
     let why = io::Error::other("no room");
-    let error = against(|stream| super::refuse(&stream, SECOND, &why), SECOND);
+    let error = against(|stream| refuse(&stream, SECOND, &why), SECOND);
     assert_eq!(error.to_string(), "the peer refuses: \"no room\"");
     // One that says nothing, and hears everything.
     let (listener, address) = listener();
     let mut peer = TcpStream::connect(address).unwrap();
     peer.set_read_timeout(Some(5 * SECOND)).unwrap();
     let stream = listener.accept().unwrap().0;
-    super::refuse(&stream, SECOND, &why);
+    refuse(&stream, SECOND, &why);
     let mut told = Vec::new();
     peer.read_to_end(&mut told).unwrap();
     assert_eq!(told, frame(1, REFUSED, 9, b"\0\x04no room"));

@@ -2,7 +2,7 @@
 
 use verbs_core::QueuePair;
 
-use super::ChannelGroup;
+use super::channel_group::ChannelGroup;
 use crate::channel_id::ChannelId;
 use crate::error::{DownReason, Result};
 

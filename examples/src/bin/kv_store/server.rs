@@ -12,7 +12,7 @@ use examples::{Context as _, Failure, Listener, say};
 use verbs_channel::verbs_core::{RemoteMemoryRegion, WcOpcode};
 use verbs_channel::{
     BufferPool, Channel, ChannelGroup, ChannelId, Completed, ConnectedMember, OwnedBuffer,
-    PollStrategy, exchange,
+    PollStrategy,
 };
 
 use crate::Options;
@@ -139,7 +139,7 @@ impl Server<'_> {
                 self.connect(stream)?;
             } else {
                 let full = io::Error::other("the server has as many clients as it may");
-                exchange::refuse(&stream, TICK, &full);
+                verbs_channel::refuse(&stream, TICK, &full);
             }
         }
         while let Ok((number, connected)) = self.joined.try_recv() {

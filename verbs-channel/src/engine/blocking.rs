@@ -5,12 +5,11 @@ use std::time::Duration;
 
 use verbs_core::WorkSuccess;
 
+use super::slots::{Id, Reservation};
+use super::teardown::AbortOnUnwind;
 use crate::engine::Engine;
 use crate::error::{DownReason, Error, Result, TransportError};
-use crate::list::ScatterList;
-use crate::slots::{Id, Reservation};
-use crate::teardown::AbortOnUnwind;
-use crate::work::Work;
+use crate::request::{ScatterList, Work};
 
 impl Engine {
     /// Posts a request and waits for it. What it tells is the [last success](Self::last_success) if
@@ -113,7 +112,7 @@ impl Engine {
 
     #[inline(never)]
     fn finish_slowly(&mut self, at: u32, id: Id, timeout: Option<Duration>) -> Result<WorkSuccess> {
-        if !self.wait_for(id, timeout.or(self.patience.timeout)) {
+        if !self.wait_for(id, timeout.or(self.waits.timeout)) {
             self.abort_borrowed(at, DownReason::TimedOut);
         }
         match self.release(at, id) {

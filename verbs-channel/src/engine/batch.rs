@@ -6,13 +6,13 @@ use std::ptr;
 
 use verbs_core::{ScatterElement, WorkRequest};
 
-use crate::engine::{Engine, GONE};
+use super::gate::Limits;
+use super::slots::{BufferOwner, Reservation};
+use super::ticket::{Kept, Ticket};
+use crate::engine::Engine;
 use crate::error::{Refusal, Rejected};
-use crate::gate::{Limits, Needs};
-use crate::owned::{Kept, OwnedWork, Said, Ticket};
-use crate::slots::{BufferOwner, Reservation};
-use crate::work::sealed::Sealed as _;
-use crate::work::{Incoming, Outgoing};
+use crate::request::sealed::Sealed as _;
+use crate::request::{Incoming, Needs, Outgoing, OwnedWork, Said};
 
 /// The longest chain that is built on the stack.
 const LONG: usize = 32;
@@ -64,7 +64,7 @@ impl Engine {
             .times(works.len())?
             .owned_by(BufferOwner::Slot);
         let Some(member) = self.members.get_mut(at as usize) else {
-            return Err(GONE);
+            return Err(Refusal::GONE);
         };
         let channel = member.id;
         let Some((qp, limits, id)) = member.take(&mut self.slots, reservation) else {

@@ -10,16 +10,6 @@ use rustix::net::{self, SocketType, sockopt};
 
 use crate::error::DownReason;
 
-/// How soon a host that died is noticed; `None` if no peer is watched.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct PeerTimeout(pub(crate) Option<Duration>);
-
-impl Default for PeerTimeout {
-    fn default() -> Self {
-        Self(Some(Duration::from_secs(10)))
-    }
-}
-
 /// What shows the end of a peer, before it belongs to a channel.
 #[derive(Debug)]
 pub(crate) struct Link {

@@ -7,10 +7,10 @@ use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 use crossbeam::queue::ArrayQueue;
-use verbs_core::{MemoryRegion, ProtectionDomain, ScatterElement};
+use verbs_core::{ProtectionDomain, ScatterElement};
 
-use crate::backing::Backing;
-use crate::buffer::OwnedBuffer;
+use super::backing::{Backing, Shared};
+use super::owned::OwnedBuffer;
 use crate::error::{Error, Result};
 
 /// A pool of registered blocks of one size.
@@ -32,14 +32,6 @@ use crate::error::{Error, Result};
 #[derive(Clone)]
 pub struct BufferPool {
     shared: Arc<Shared>,
-}
-
-/// What a pool's clones, and its blocks that are out, share.
-pub(crate) struct Shared {
-    // First: these are parts of `region`.
-    free: ArrayQueue<Box<Backing>>,
-    block_len: usize,
-    _region: MemoryRegion<Box<[u8]>>,
 }
 
 /// A block of a [`BufferPool`], returned to it when dropped.
@@ -120,14 +112,6 @@ impl BufferPool {
     }
 }
 
-impl Shared {
-    /// Takes back a block that was taken from here.
-    pub(crate) fn give_back(&self, block: Box<Backing>) {
-        // There is room: each block was in there.
-        drop(self.free.push(block));
-    }
-}
-
 impl PoolBuffer {
     /// A buffer that is a block, and all of it.
     #[inline]
@@ -146,6 +130,27 @@ impl PoolBuffer {
         // A block is made from an element, so it is not too long.
         let element = self.buffer.element();
         element.unwrap_or_else(|_too_long| ScatterElement::empty())
+    }
+}
+
+impl OwnedBuffer {
+    /// The block, if it is one.
+    ///
+    /// # Errors
+    ///
+    /// The buffer, if it is something else.
+    pub fn into_block(mut self) -> Result<PoolBuffer, Self> {
+        if self.make_whole_block() {
+            return Ok(PoolBuffer::new(self));
+        }
+        Err(self)
+    }
+}
+
+impl From<PoolBuffer> for OwnedBuffer {
+    #[inline]
+    fn from(block: PoolBuffer) -> Self {
+        block.into_owned()
     }
 }
 

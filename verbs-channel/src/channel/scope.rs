@@ -14,11 +14,10 @@ use std::time::Duration;
 use verbs_core::{RemoteMemoryRegion, WorkSuccess};
 
 use crate::engine::Engine;
+use crate::engine::slots::{Id, Reservation};
+use crate::engine::teardown::{AbortOnUnwind, Leftover, ScopeEnd};
 use crate::error::{Refusal, Rejected, ScopeError, TransportError};
-use crate::list::{GatherList, ScatterList};
-use crate::slots::{Id, Reservation};
-use crate::teardown::{AbortOnUnwind, Leftover, ScopeEnd};
-use crate::work::{Incoming, Outgoing, Work};
+use crate::request::{GatherList, Incoming, Outgoing, ScatterList, Work};
 
 /// Where work on borrowed buffers is posted: see [`Channel::scope`](crate::Channel::scope).
 ///

@@ -21,7 +21,6 @@
 //! No step waits by itself. The set is one descriptor, which a layer above can wait for.
 
 use std::io;
-use std::mem::MaybeUninit;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -29,16 +28,14 @@ use std::time::{Duration, Instant};
 
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
-use rustix::io::Errno;
 use rustix::time::{
     ClockId, Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, clock_gettime,
     timerfd_create, timerfd_settime,
 };
 
-use crate::engine::Engine;
-use crate::error::{DownReason, Queue};
+use crate::error::DownReason;
+pub(crate) use link::Link;
 use link::end_of;
-pub(crate) use link::{Link, PeerTimeout};
 
 mod link;
 
@@ -48,14 +45,14 @@ const LOOK: Duration = Duration::from_millis(10);
 /// How long what was sent to a peer that has left may still take to complete. A peer that received
 /// something and left at once has acknowledged it, and the acknowledgement may be slower than the
 /// end of its socket.
-const GRACE: Duration = Duration::from_millis(20);
+pub(super) const GRACE: Duration = Duration::from_millis(20);
 
 /// A member's peer.
 #[derive(Debug, Default)]
 pub(crate) struct Peer {
     address: Option<SocketAddr>,
     // Of its descriptor, in the set; 0 without one.
-    token: u64,
+    pub(super) token: u64,
     kept: Option<Kept>,
 }
 
@@ -65,7 +62,7 @@ impl Peer {
     }
 
     /// What ended its descriptor, if it is this one.
-    fn end(&self, at: u32, token: u64) -> Option<(u32, DownReason)> {
+    pub(super) fn end(&self, at: u32, token: u64) -> Option<(u32, DownReason)> {
         let kept = self.kept.as_ref().filter(|_| self.token == token)?;
         Some((at, end_of(&kept.descriptor)))
     }
@@ -97,26 +94,26 @@ impl Drop for Kept {
 #[derive(Debug, Default)]
 pub(crate) struct Peers {
     // Made with the first that is watched; each that is watched has a clone.
-    set: Option<Arc<OwnedFd>>,
+    pub(super) set: Option<Arc<OwnedFd>>,
     // Makes the set readable when something is to be done for one that has left. With it, nobody
     // looks who was not woken by the set.
-    timer: Option<OwnedFd>,
+    pub(super) timer: Option<OwnedFd>,
     last_token: u64,
     // By the coarse clock.
     next_look: Duration,
-    leaving: Vec<Leaving>,
+    pub(super) leaving: Vec<Leaving>,
 }
 
 /// A member whose peer has left, while something is still in flight on it.
 #[derive(Clone, Copy, Debug)]
-struct Leaving {
-    at: u32,
-    token: u64,
-    stage: Stage,
+pub(super) struct Leaving {
+    pub(super) at: u32,
+    pub(super) token: u64,
+    pub(super) stage: Stage,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Stage {
+pub(super) enum Stage {
     /// It goes down for this reason when what it sent has completed, then at the latest.
     Sending(DownReason, Instant),
     /// It is down, and its queue pair is destroyed then.
@@ -124,7 +121,7 @@ enum Stage {
 }
 
 impl Stage {
-    const fn deadline(&self) -> Instant {
+    pub(super) const fn deadline(&self) -> Instant {
         match self {
             Self::Sending(_, deadline) | Self::Flushing(deadline) => *deadline,
         }
@@ -176,7 +173,7 @@ impl Peers {
 
     /// A duplicate of the set, which is readable whenever [`Engine::look_at_peers`] has something to
     /// do. From then on nobody else looks.
-    fn announce(&mut self) -> io::Result<OwnedFd> {
+    pub(super) fn announce(&mut self) -> io::Result<OwnedFd> {
         let set = Arc::clone(self.set()?);
         if self.timer.is_none() {
             let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
@@ -189,7 +186,7 @@ impl Peers {
 
     /// Whether it is time to look.
     #[inline]
-    fn is_due(&mut self) -> bool {
+    pub(super) fn is_due(&mut self) -> bool {
         match &self.set {
             Some(set) if self.timer.is_none() => {
                 let is_watching = Arc::strong_count(set) > 1;
@@ -211,7 +208,7 @@ impl Peers {
     }
 
     /// Has the set readable when the next of those that leave is due.
-    fn set_timer(&self) {
+    pub(super) fn set_timer(&self) {
         let deadlines = self.leaving.iter().map(|leaving| leaving.stage.deadline());
         let (Some(timer), Some(next)) = (&self.timer, deadlines.min()) else {
             return;
@@ -229,16 +226,16 @@ impl Peers {
 }
 
 /// A time after another; far away for one that no clock has.
-fn after(now: Instant, timeout: Duration) -> Instant {
+pub(super) fn after(now: Instant, timeout: Duration) -> Instant {
     const FAR: Duration = Duration::from_secs(365 * 24 * 3600);
     now.checked_add(timeout).unwrap_or(now + FAR)
 }
 
 /// The timer's token; no peer has it.
-const TIMER: u64 = u64::MAX;
+pub(super) const TIMER: u64 = u64::MAX;
 
 /// A timer that is not set.
-const NEVER: Itimerspec = Itimerspec {
+pub(super) const NEVER: Itimerspec = Itimerspec {
     it_interval: Timespec {
         tv_sec: 0,
         tv_nsec: 0,
@@ -249,140 +246,9 @@ const NEVER: Itimerspec = Itimerspec {
     },
 };
 
-impl Engine {
-    /// Gives a member what shows its peer's end.
-    pub(crate) fn watch_peer(&mut self, at: u32, link: Link) -> io::Result<()> {
-        let Some(member) = self.members.get_mut(at as usize) else {
-            return Ok(());
-        };
-        // One that is down needs none; and what still ends on it goes by the one that it had.
-        if member.down().is_some() {
-            return Ok(());
-        }
-        // The one before goes first: it may be the same connection.
-        member.peer = Peer::default();
-        member.peer = self.peers.watch(link).map_err(|(error, _)| error)?;
-        Ok(())
-    }
-
-    /// A descriptor that is readable when [`look_at_peers`](Self::look_at_peers) has something to
-    /// do.
-    pub(crate) fn peers_descriptor(&mut self) -> io::Result<OwnedFd> {
-        self.peers.announce()
-    }
-
-    /// Where a poll found nothing: looks at the peers now and then.
-    #[inline]
-    pub(crate) fn glance_at_peers(&mut self) {
-        if self.peers.is_due() {
-            self.look_at_peers();
-        }
-    }
-
-    /// Looks at the peers, and takes those channels down whose peer has left. Waits for nothing.
-    #[cold]
-    #[inline(never)]
-    pub(crate) fn look_at_peers(&mut self) {
-        self.see_who_left();
-        if self.peers.leaving.is_empty() {
-            return;
-        }
-        // What they have sent is in the queue, if it was delivered at all.
-        for _ in 0..=self.cq().min_capacity() {
-            if self.drive() == 0 {
-                break;
-            }
-        }
-        let now = Instant::now();
-        let mut next = 0;
-        while let Some(leaving) = self.peers.leaving.get(next).copied() {
-            match self.leave(leaving, now) {
-                Some(stage) => {
-                    if let Some(leaving) = self.peers.leaving.get_mut(next) {
-                        leaving.stage = stage;
-                    }
-                    next += 1;
-                }
-                None => drop(self.peers.leaving.swap_remove(next)),
-            }
-        }
-        self.peers.set_timer();
-    }
-
-    fn see_who_left(&mut self) {
-        let Some(set) = self.peers.set.clone() else {
-            return;
-        };
-        let mut events = [const { MaybeUninit::uninit() }; 16];
-        // As often as there can be something: the set is not ours alone if it was handed out.
-        for _ in 0..=self.members.len() {
-            let seen = match epoll::wait(&set, &mut events, Some(&Timespec::default())) {
-                Ok((seen, _)) => seen,
-                Err(Errno::INTR) => continue,
-                // Of a set that is one, with room for events: there is no other error.
-                Err(_) => return,
-            };
-            if seen.is_empty() {
-                return;
-            }
-            for event in seen {
-                match event.data.u64() {
-                    TIMER => self.stop_timer(),
-                    token => self.has_left(token),
-                }
-            }
-        }
-    }
-
-    /// It is set anew if it is still needed.
-    fn stop_timer(&self) {
-        if let Some(timer) = &self.peers.timer {
-            drop(timerfd_settime(timer, TimerfdTimerFlags::empty(), &NEVER));
-        }
-    }
-
-    fn has_left(&mut self, token: u64) {
-        let mut members = (0..).zip(&self.members);
-        // One that is down has let go of its descriptor.
-        let Some((at, reason)) = members.find_map(|(at, member)| member.peer.end(at, token)) else {
-            return;
-        };
-        let stage = Stage::Sending(reason, Instant::now() + GRACE);
-        self.peers.leaving.push(Leaving { at, token, stage });
-    }
-
-    /// Goes on with a member whose peer has left; what is next, if it is not over.
-    fn leave(&mut self, leaving: Leaving, now: Instant) -> Option<Stage> {
-        let Leaving { at, token, stage } = leaving;
-        let is_over = now >= stage.deadline();
-        let drain_timeout = self.patience.drain_timeout;
-        let member = self.members.get(at as usize)?;
-        if member.peer.token != token {
-            return None;
-        }
-        match stage {
-            // It went down for another reason, and ends by that.
-            Stage::Sending(..) if member.down().is_some() => None,
-            Stage::Sending(reason, _) => {
-                let is_sending = member.credits(Queue::Send) < member.capacity(Queue::Send);
-                if is_sending && !is_over {
-                    return Some(stage);
-                }
-                self.shut_down(at, reason);
-                Some(Stage::Flushing(after(now, drain_timeout)))
-            }
-            Stage::Flushing(_) if member.is_idle() => None,
-            Stage::Flushing(_) if !is_over => Some(stage),
-            Stage::Flushing(_) => {
-                self.destroy(at, DownReason::PeerClosed);
-                None
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::mem::MaybeUninit;
     use std::net::{Ipv4Addr, SocketAddrV4, TcpListener};
     use std::os::unix::net::UnixStream;
 

@@ -6,9 +6,8 @@ use std::ops::{Bound, Deref, DerefMut, RangeBounds};
 
 use verbs_core::{Error as CoreError, MemoryRegion, ScatterElement};
 
-use crate::backing::Backing;
+use super::backing::Backing;
 use crate::error::{Error, Refusal, Result};
-use crate::pool::PoolBuffer;
 
 /// A registered buffer that a channel can own while the card uses it: a block of a
 /// [`BufferPool`](crate::BufferPool), or a registered vector.
@@ -82,17 +81,10 @@ impl OwnedBuffer {
         backing.into_region().map_err(Self::new)
     }
 
-    /// The block, if it is one.
-    ///
-    /// # Errors
-    ///
-    /// The buffer, if it is something else.
-    pub fn into_block(mut self) -> Result<PoolBuffer, Self> {
+    /// Sets the range to all of it if it is a block of a pool; whether it is.
+    pub(super) fn make_whole_block(&mut self) -> bool {
         let backing = self.backing.as_mut();
-        if backing.is_some_and(|backing| backing.make_whole_block()) {
-            return Ok(PoolBuffer::new(self));
-        }
-        Err(self)
+        backing.is_some_and(|backing| backing.make_whole_block())
     }
 
     /// All of it; what is left is empty.
@@ -117,13 +109,6 @@ impl Drop for OwnedBuffer {
         if let Some(backing) = self.backing.take() {
             backing.release();
         }
-    }
-}
-
-impl From<PoolBuffer> for OwnedBuffer {
-    #[inline]
-    fn from(block: PoolBuffer) -> Self {
-        block.into_owned()
     }
 }
 

@@ -6,9 +6,9 @@ use verbs_core::{
     WriteWorkRequest,
 };
 
+use super::list::{GatherList, ScatterList};
+use super::needs::Needs;
 use crate::error::Refusal;
-use crate::gate::Needs;
-use crate::list::{GatherList, ScatterList};
 
 /// Work for the send queue: [`Outgoing`] or [`Incoming`].
 pub trait Work: sealed::Sealed {}
@@ -19,8 +19,8 @@ impl<L: ScatterList> Work for Incoming<L> {}
 pub(crate) mod sealed {
     use verbs_core::WorkRequest;
 
+    use super::super::needs::Needs;
     use crate::error::Refusal;
-    use crate::gate::Needs;
 
     #[expect(unnameable_types, reason = "seals `Work`")]
     pub trait Sealed: Sized {

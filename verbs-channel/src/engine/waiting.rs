@@ -4,9 +4,9 @@ use std::time::{Duration, Instant};
 
 use verbs_core::QpState;
 
+use super::pause::{Pause, Paused};
 use crate::engine::Engine;
 use crate::error::DownReason;
-use crate::wait::{Pause, Paused};
 
 impl Engine {
     /// Waits until `done` says so; `false` if `timeout` passes first. It ends in bounded time if the
@@ -16,7 +16,7 @@ impl Engine {
         timeout: Option<Duration>,
         done: impl Fn(&Self) -> bool,
     ) -> bool {
-        let mut pause = Pause::new(self.patience.strategy, timeout);
+        let mut pause = Pause::new(self.waits.strategy, timeout);
         let mut polls: u32 = 0;
         while !done(self) {
             polls = polls.wrapping_add(1);
@@ -83,7 +83,7 @@ impl Engine {
                 }
                 Ok(_) => {
                     let since = *member.in_error_since.get_or_insert(now);
-                    if now.saturating_duration_since(since) < self.patience.drain_timeout {
+                    if now.saturating_duration_since(since) < self.waits.drain_timeout {
                         continue;
                     }
                     DownReason::Unflushed

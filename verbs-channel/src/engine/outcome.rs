@@ -5,9 +5,8 @@ use std::time::Duration;
 use verbs_core::WorkSuccess;
 
 use crate::buffer::OwnedBuffer;
-use crate::engine::{Engine, MAX_POLLS};
+use crate::engine::{Completed, Engine, Kept, MAX_POLLS, Ticket};
 use crate::error::{Error, Result, TransportError};
-use crate::owned::{Completed, Kept, Ticket};
 
 impl Engine {
     /// The result of an operation, if it is done; polls once if it is not.

@@ -5,12 +5,11 @@ use std::time::Instant;
 
 use verbs_core::{QueuePair, WcStatus, WorkError};
 
+use super::gate::Limits;
+use super::peer::Peer;
+use super::slots::{Id, Reservation, SlotList, Slots};
 use crate::channel_id::ChannelId;
-use crate::engine::Table;
 use crate::error::{DownReason, Queue, TransportError};
-use crate::gate::Limits;
-use crate::peer::Peer;
-use crate::slots::{Id, Reservation, SlotList};
 
 /// A queue pair and its accounts.
 #[derive(Debug)]
@@ -77,9 +76,9 @@ impl Member {
 
     /// Takes credits and a slot, if it is up and there are as many; what its queue pair takes, too.
     #[inline(always)]
-    pub(crate) fn take(
+    pub(crate) fn take<S: Copy, B>(
         &mut self,
-        slots: &mut Table,
+        slots: &mut Slots<S, B>,
         reservation: Reservation,
     ) -> Option<(&QueuePair, &Limits, Id)> {
         let State::Up(qp) = &self.state else {

@@ -5,21 +5,7 @@ use std::time::{Duration, Instant};
 use crossbeam::utils::Backoff;
 use verbs_core::{CompletionChannel, CompletionQueue};
 
-/// What to do between polls that find nothing.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum PollStrategy {
-    /// Spin: the shortest latency, for a thread with a core of its own.
-    Spin,
-    /// Spin for some microseconds, then yield the processor between polls.
-    #[default]
-    SpinThenYield,
-    /// Spin for this many polls, then sleep until the completion channel announces something.
-    Notify {
-        /// Empty polls before the first sleep.
-        after: u32,
-    },
-}
+use crate::config::PollStrategy;
 
 /// How often a wait looks whether the device still answers, and the longest sleep.
 const PROBE: Duration = Duration::from_millis(100);

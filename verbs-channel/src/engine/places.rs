@@ -4,17 +4,15 @@ use std::mem;
 
 use verbs_core::QueuePair;
 
-use crate::builder::Config;
+use super::member::Member;
+use super::slots::SlotList;
 use crate::channel_id::ChannelId;
 use crate::engine::Engine;
-use crate::member::Member;
-use crate::slots::SlotList;
 
 impl Engine {
-    /// Takes in a queue pair; what it is called here. What its queues were asked to hold are the
-    /// credits.
-    pub(crate) fn add(&mut self, qp: QueuePair, config: &Config) -> ChannelId {
-        let (send, recv) = (config.max_send_wr, config.max_recv_wr);
+    /// Takes in a queue pair; what it is called here. What its send queue and
+    /// its receive queue were asked to hold are the credits.
+    pub(crate) fn add(&mut self, qp: QueuePair, [send, recv]: [u32; 2]) -> ChannelId {
         self.open += 1;
         if let Some(at) = self.vacant()
             && let Some(place) = self.members.get_mut(at as usize)

@@ -5,10 +5,10 @@ use std::mem;
 use std::ops::Range;
 use std::sync::Arc;
 
+use crossbeam::queue::ArrayQueue;
 use verbs_core::{MemoryRegion, ScatterElement};
 
 use crate::error::{Refusal, Result};
-use crate::pool::Shared;
 
 /// Memory that is given away as one pointer, and posted without a look at what it is.
 ///
@@ -19,6 +19,14 @@ pub(crate) struct Backing {
     element: Option<ScatterElement<'static>>,
     range: Range<usize>,
     memory: Memory,
+}
+
+/// What a pool's clones, and its blocks that are out, share.
+pub(crate) struct Shared {
+    // First: these are parts of `region`.
+    pub(super) free: ArrayQueue<Box<Backing>>,
+    pub(super) block_len: usize,
+    pub(super) _region: MemoryRegion<Box<[u8]>>,
 }
 
 enum Memory {
@@ -142,6 +150,14 @@ impl Backing {
             self.set_all();
             pool.give_back(self);
         }
+    }
+}
+
+impl Shared {
+    /// Takes back a block that was taken from here.
+    pub(crate) fn give_back(&self, block: Box<Backing>) {
+        // There is room: each block was in there.
+        drop(self.free.push(block));
     }
 }
 

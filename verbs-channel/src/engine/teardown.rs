@@ -23,17 +23,18 @@ use std::time::{Duration, Instant};
 
 use verbs_core::{Error, ErrorChain, QueuePair, WorkSuccess};
 
-use crate::engine::Engine;
+use super::Engine;
+use super::leak::Leak;
+use super::member::Member;
+use super::slots::Id;
+use crate::engine::Kept;
 use crate::error::{DownReason, Queue, TransportError};
-use crate::member::Member;
-use crate::owned::Kept;
-use crate::slots::Id;
 
 impl Engine {
     /// Takes the ladder from its second step, for everything that is in flight on a member.
     pub(crate) fn abort(&mut self, at: u32, reason: DownReason) {
         if self.flush(at, reason) {
-            let drain_timeout = Some(self.patience.drain_timeout);
+            let drain_timeout = Some(self.waits.drain_timeout);
             if self.wait_until(drain_timeout, |engine| engine.is_idle(at)) {
                 return;
             }
@@ -196,7 +197,7 @@ impl Engine {
 
     #[inline(never)]
     fn finish_scope_slowly(&mut self, at: u32, end: ScopeEnd) -> Result<(), TransportError> {
-        let mut deadline = Deadline::new(self.patience.timeout);
+        let mut deadline = Deadline::new(self.waits.timeout);
         if end.began_idle && end.receives == Leftover::Awaited {
             // All that is in flight is the scope's.
             let has_ended = |engine: &Self| {
@@ -235,7 +236,7 @@ impl Engine {
     /// A scope ends badly: what is left gets the drain timeout, receives alone get none.
     #[cold]
     pub(crate) fn abandon_scope(&mut self, at: u32) {
-        let mut deadline = Deadline::new(Some(self.patience.drain_timeout));
+        let mut deadline = Deadline::new(Some(self.waits.drain_timeout));
         let mut next = self.first(at);
         while let Some(id) = next {
             let is_outgoing = self.slots.borrowed_in_flight(id) == Some(Queue::Send);
@@ -263,7 +264,7 @@ impl Engine {
     /// Waits for an operation of a scope, up to the channel's timeout, and takes its outcome.
     #[inline(never)]
     pub(crate) fn wait_borrowed(&mut self, at: u32, id: Id) -> Result<WorkSuccess, TransportError> {
-        if !self.wait_for(id, self.patience.timeout) {
+        if !self.wait_for(id, self.waits.timeout) {
             self.abort_borrowed(at, DownReason::TimedOut);
         }
         let taken = self.take_borrowed(at, id);
@@ -330,24 +331,6 @@ pub(crate) enum Leftover {
     Awaited,
     /// The connection is closed.
     Closed,
-}
-
-/// Buffers that had to be leaked, since the driver did not let go of their queue pair.
-#[derive(Debug)]
-pub struct Leak {
-    buffers: usize,
-    error: Error,
-}
-
-impl fmt::Display for Leak {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { buffers, error } = self;
-        let error = ErrorChain::new(error);
-        write!(
-            f,
-            "leaked {buffers} buffers that the card may still touch: {error}"
-        )
-    }
 }
 
 /// Says on stderr why the process is about to be aborted.

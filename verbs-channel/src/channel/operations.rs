@@ -10,18 +10,17 @@ use verbs_core::{
     WorkSuccess,
 };
 
+use crate::channel::scope::{self, PollingScope};
 use crate::channel::{Channel, Hold};
+use crate::engine::member::Member;
+use crate::engine::slots::{BufferOwner, Reservation};
+use crate::engine::{Link, Ticket};
 use crate::error::{DownReason, Queue, Rejected, Result, ScopeError};
 #[expect(unused_imports, reason = "named in documentation")]
 use crate::error::{Error, Refusal};
 use crate::exchange::ExchangeError;
-use crate::list::{GatherList, ScatterList};
-use crate::member::Member;
-use crate::owned::Ticket;
-use crate::peer::Link;
-use crate::scope::{self, PollingScope};
-use crate::slots::{BufferOwner, Reservation};
-use crate::work::{Incoming, Outgoing, Work};
+use crate::request::{GatherList, ScatterList};
+use crate::request::{Incoming, Outgoing, Work};
 
 impl<H: Hold> Channel<H> {
     /// Sends, and waits until the peer's card has it.
@@ -432,7 +431,7 @@ impl<H: Hold> Channel<H> {
     /// many are open.
     pub fn watch_peer(&mut self, descriptor: impl Into<OwnedFd>) -> Result<()> {
         let (engine, at) = self.parts();
-        let link = Link::new(descriptor.into(), engine.patience.peer_timeout);
+        let link = Link::new(descriptor.into(), engine.waits.peer_timeout);
         let watched = link.and_then(|link| engine.watch_peer(at, link));
         Ok(watched.map_err(ExchangeError::not_watched)?)
     }

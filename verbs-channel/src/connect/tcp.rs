@@ -8,8 +8,19 @@ use std::time::{Duration, Instant};
 
 use verbs_core::QueuePairEndpoint;
 
-use super::{Exchange, ExchangeError, ExchangeFailure, Peer, Step};
 use crate::error::Result;
+use crate::exchange::{Exchange, ExchangeError, ExchangeFailure, Peer, Step};
+
+/// Tells a peer at the other end of a TCP connection why no channel is connected to it, and ends
+/// the connection: for a server that is full, or does not know the peer.
+///
+/// It waits for nothing longer than `timeout`. A peer that cannot be told sees the end alone.
+pub fn refuse(stream: &TcpStream, timeout: Duration, why: &(dyn std::error::Error + 'static)) {
+    let exchange = Exchange::refusing(why);
+    let over = meet(stream, deadline(timeout), exchange, |_peer| Ok(()));
+    // An exchange that refuses comes to nothing else than its end.
+    drop(over);
+}
 
 /// Connects to the first of the peer's addresses that answers. While one of them refuses, since the
 /// peer does not listen yet, all are tried again until the deadline.

@@ -1,0 +1,194 @@
+//! What channels are made with: every knob and its default.
+
+use std::time::Duration;
+
+use verbs_core::{
+    AccessFlags, AckTimeout, CompletionChannel, CompletionQueue, MaxAckRetries, MaxRnrRetries,
+    MaximumTransferUnit, MinRnrTimer, PreparedQueuePair, ProtectionDomain, QueuePair,
+};
+
+use crate::error::Result;
+
+/// What to do between polls that find nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PollStrategy {
+    /// Spin: the shortest latency, for a thread with a core of its own.
+    Spin,
+    /// Spin for some microseconds, then yield the processor between polls.
+    #[default]
+    SpinThenYield,
+    /// Spin for this many polls, then sleep until the completion channel announces something.
+    Notify {
+        /// Empty polls before the first sleep.
+        after: u32,
+    },
+}
+
+/// What waits and how long: settable at any time.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct WaitConfig {
+    pub(crate) strategy: PollStrategy,
+    pub(crate) timeout: Option<Duration>,
+    pub(crate) drain_timeout: Duration,
+    pub(crate) peer_timeout: Option<Duration>,
+}
+
+/// How soon a host that died is noticed; `None` if no peer is watched.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PeerTimeout(pub(crate) Option<Duration>);
+
+impl Default for PeerTimeout {
+    fn default() -> Self {
+        Self(Some(Duration::from_secs(10)))
+    }
+}
+
+/// What a channel is made with, kept to make it anew.
+#[derive(Clone, Debug, bon::Builder)]
+#[builder(
+    start_fn(name = of, vis = "pub(crate)"),
+    finish_fn(name = into_config, vis = "pub(crate)"),
+    state_mod(name = channel_builder, vis = "pub"),
+    builder_type(
+        name = ChannelBuilder,
+        vis = "pub",
+        doc {
+            /// What is set so far, from [`Channel::builder`](crate::Channel::builder): every knob of a channel.
+        }
+    )
+)]
+pub(crate) struct Config {
+    #[builder(start_fn)]
+    pub(crate) pd: ProtectionDomain,
+    /// Sends, writes, reads and atomics in flight at once; 64 unless set.
+    #[builder(default = 64)]
+    pub(crate) max_send_wr: u32,
+    /// Receives in flight at once; 64 unless set.
+    #[builder(default = 64)]
+    pub(crate) max_recv_wr: u32,
+    /// Elements in a send, write or read; 4 unless set.
+    #[builder(default = 4)]
+    max_send_sge: u32,
+    /// Elements in a receive; 4 unless set.
+    #[builder(default = 4)]
+    max_recv_sge: u32,
+    /// Bytes that can be posted inline; 0 unless set.
+    #[builder(default)]
+    max_inline_data: u32,
+    /// The port; the first ACTIVE one unless set.
+    port_num: Option<u8>,
+    /// The index of this side's GID (C: `sgid_index`); the best one unless set.
+    gid_index: Option<u8>,
+    /// The index of the P_Key in the port's table; 0 unless set.
+    #[builder(default)]
+    pkey_index: u16,
+    /// What the peer may do, given the key of a region that permits it; everything the device can
+    /// unless set.
+    qp_access_flags: Option<AccessFlags>,
+    /// The path MTU; the smaller of both ports' active MTU unless set.
+    path_mtu: Option<MaximumTransferUnit>,
+    /// How long the peer waits when no receive is posted here; code 12, 0.64 ms, unless set.
+    #[builder(default)]
+    min_rnr_timer: MinRnrTimer,
+    /// How long the card waits for an acknowledgement (C: `timeout`); code 14, 67 ms, unless set.
+    #[builder(default)]
+    ack_timeout: AckTimeout,
+    /// The card's retries when nothing is acknowledged; 6 unless set.
+    #[builder(default)]
+    retry_cnt: MaxAckRetries,
+    /// The card's retries when the peer has no receive posted; 7, for ever, unless set.
+    #[builder(default)]
+    rnr_retry: MaxRnrRetries,
+    /// The service level, 0 to 15; 0 unless set.
+    #[builder(default)]
+    sl: u8,
+    /// The GRH's traffic class; 0 unless set.
+    #[builder(default)]
+    traffic_class: u8,
+    /// How long operations on borrowed buffers, and the end of a scope, wait before the channel is
+    /// aborted; for ever unless set.
+    timeout: Option<Duration>,
+    /// How long a scope that failed waits for what is left of its work, and how long the flushes
+    /// of an aborted channel are waited for; 1 s unless set.
+    #[builder(default = Duration::from_secs(1))]
+    drain_timeout: Duration,
+    /// How soon it is noticed that the peer's host has died: 10 s unless set. It is TCP that finds
+    /// that out, in whole seconds, so in no less than 2. `None` watches no peer at all: one that
+    /// closes its end, or whose process ends, is not noticed either.
+    #[builder(
+        default,
+        with = |timeout: impl Into<Option<Duration>>| PeerTimeout(timeout.into())
+    )]
+    pub(crate) peer_timeout: PeerTimeout,
+    /// What to do between polls that find nothing; spin, then yield, unless set.
+    #[builder(default)]
+    strategy: PollStrategy,
+}
+
+impl Config {
+    /// A completion queue with room for all that can be in flight on so many channels, and what
+    /// announces its completions if the strategy sleeps.
+    pub(crate) fn queue(
+        &self,
+        channels: u32,
+    ) -> Result<(CompletionQueue, Option<CompletionChannel>)> {
+        let context = self.pd.context();
+        let announcer = match self.strategy {
+            PollStrategy::Notify { .. } => Some(CompletionChannel::create(context)?),
+            PollStrategy::Spin | PollStrategy::SpinThenYield => None,
+        };
+        let cq = self.queue_on(channels, announcer.as_ref())?;
+        Ok((cq, announcer))
+    }
+
+    pub(crate) fn queue_on(
+        &self,
+        channels: u32,
+        announcer: Option<&CompletionChannel>,
+    ) -> Result<CompletionQueue> {
+        let each = self.max_send_wr.saturating_add(self.max_recv_wr).max(1);
+        let cq = CompletionQueue::builder(self.pd.context(), each.saturating_mul(channels))
+            .maybe_channel(announcer)
+            .build()?;
+        Ok(cq)
+    }
+
+    /// A queue pair on a completion queue, prepared.
+    pub(crate) fn queue_pair(&self, cq: &CompletionQueue) -> Result<PreparedQueuePair> {
+        let prepared = QueuePair::builder(&self.pd, cq, cq)
+            .max_send_wr(self.max_send_wr)
+            .max_recv_wr(self.max_recv_wr)
+            .max_send_sge(self.max_send_sge)
+            .max_recv_sge(self.max_recv_sge)
+            .max_inline_data(self.max_inline_data)
+            .maybe_port_num(self.port_num)
+            .maybe_gid_index(self.gid_index)
+            .pkey_index(self.pkey_index)
+            .maybe_qp_access_flags(self.qp_access_flags)
+            .maybe_path_mtu(self.path_mtu)
+            .min_rnr_timer(self.min_rnr_timer)
+            .timeout(self.ack_timeout)
+            .retry_cnt(self.retry_cnt)
+            .rnr_retry(self.rnr_retry)
+            .sl(self.sl)
+            .traffic_class(self.traffic_class)
+            .build()?;
+        Ok(prepared)
+    }
+
+    /// What its send queues and receive queues hold.
+    pub(crate) const fn capacities(&self) -> [u32; 2] {
+        [self.max_send_wr, self.max_recv_wr]
+    }
+
+    /// How its channels wait.
+    pub(crate) const fn waits(&self) -> WaitConfig {
+        WaitConfig {
+            strategy: self.strategy,
+            timeout: self.timeout,
+            drain_timeout: self.drain_timeout,
+            peer_timeout: self.peer_timeout.0,
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! Tickets, and what comes back for them.
+
+use verbs_core::WorkSuccess;
+
+use super::slots::Id;
+use crate::buffer::OwnedBuffer;
+use crate::channel_id::ChannelId;
+use crate::error::{Result, TransportError};
+use crate::request::OwnedWork;
+
+/// Names an operation on an owned buffer. Its result can be taken once, in any order.
+///
+/// Losing a ticket loses nothing:
+/// [`next_completed`](crate::Channel::next_completed) finds what is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[must_use = "a ticket is how the buffer comes back"]
+pub struct Ticket {
+    pub(crate) channel: ChannelId,
+    pub(crate) id: Id,
+}
+
+impl Ticket {
+    /// The number of its slot: for a table of the caller's own, beside the channel's.
+    ///
+    /// It is below the number of operations that can be in flight in both queues, of all channels of
+    /// a group, and of those that were removed with results left; [`reserve`] adds to that. Once the
+    /// result has been taken, another operation gets it.
+    ///
+    /// [`reserve`]: crate::ChannelGroup::reserve
+    #[must_use]
+    pub const fn slot(&self) -> usize {
+        self.id.index() as usize
+    }
+
+    /// The channel that the operation is on.
+    #[must_use]
+    #[inline]
+    pub const fn channel(&self) -> ChannelId {
+        self.channel
+    }
+}
+
+/// An operation on an owned buffer that has ended.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Completed {
+    /// Which operation it was.
+    pub ticket: Ticket,
+    /// The channel that it was on.
+    pub channel: ChannelId,
+    /// How it ended. A receive's length is its
+    /// [`byte_len`](verbs_core::WorkSuccess::byte_len).
+    pub result: Result<WorkSuccess, TransportError>,
+    /// The buffer, back; `None` if the result is [`Stuck`](TransportError::Stuck), and for a batch.
+    pub buffer: Option<OwnedBuffer>,
+    /// A batch, back as it was started; `None` if the result is [`Stuck`](TransportError::Stuck), and
+    /// for everything else.
+    pub batch: Option<Vec<OwnedWork>>,
+}
+
+/// What a slot keeps.
+// With a tag of its own: one that hides in the vector's capacity takes longer to look at.
+#[derive(Debug)]
+#[repr(u8)]
+pub(crate) enum Kept {
+    Buffer(OwnedBuffer),
+    Batch(Vec<OwnedWork>),
+}
+
+impl Kept {
+    /// Takes what a slot keeps, if it is one buffer.
+    #[inline(always)]
+    pub(crate) fn take_buffer(place: &mut Option<Self>) -> Option<OwnedBuffer> {
+        let Some(Self::Buffer(buffer)) = place else {
+            return None;
+        };
+        let buffer = buffer.take();
+        *place = None;
+        Some(buffer)
+    }
+
+    /// Releases nothing of it, ever; how many buffers that is.
+    #[expect(clippy::mem_forget, reason = "the card may still touch it")]
+    pub(crate) fn leak(self) -> usize {
+        let count = match &self {
+            Self::Buffer(_) => 1,
+            Self::Batch(works) => works.len(),
+        };
+        std::mem::forget(self);
+        count
+    }
+}

@@ -1,0 +1,13 @@
+//! Requests: what can be asked for, before it is posted.
+
+mod list;
+mod needs;
+mod owned;
+mod work;
+
+pub use list::{GatherList, List, ScatterList};
+pub(crate) use needs::Needs;
+pub use owned::OwnedWork;
+pub(crate) use owned::Said;
+pub(crate) use work::sealed;
+pub use work::{Incoming, Outgoing, Work};
