@@ -433,9 +433,10 @@ mod tests {
             process::exit(if unwound.is_ok() { 2 } else { 3 });
         }
         AbortOnUnwind.defuse();
+        let (_crate, module) = module_path!().split_once("::").unwrap();
         let name = "a_panic_before_borrowed_operations_have_ended_aborts_the_process";
         let output = Command::new(env::current_exe().unwrap())
-            .args(["--exact", &format!("teardown::tests::{name}")])
+            .args(["--exact", &format!("{module}::{name}")])
             .args(["--nocapture", "--test-threads=1"])
             .env(ROLE, "unwinds")
             .env("RUST_BACKTRACE", "0")
