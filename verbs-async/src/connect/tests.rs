@@ -139,6 +139,7 @@ fn refused_with(told: &[u8]) -> &[u8] {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "Miri has no timeouts of sockets")]
 fn both_ends_meet_and_keep_their_streams() {
     for (here, there) in [(Way::Tokio, Way::AsyncIo), (Way::AsyncIo, Way::Tokio)] {
         let (ours, theirs) = connection();
@@ -162,6 +163,7 @@ fn both_ends_meet_and_keep_their_streams() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "Miri has no timeouts of sockets")]
 fn a_peer_that_hangs_up_is_told_from_one_that_speaks_something_else() {
     for way in WAYS {
         let (error, _) = of(way, frame(1, 1, 36, &[0; 5]), true);
@@ -183,6 +185,7 @@ fn a_peer_that_hangs_up_is_told_from_one_that_speaks_something_else() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "Miri has no timeouts of sockets")]
 fn a_peer_is_told_why_it_is_refused_and_sees_the_end() {
     for way in WAYS {
         let (error, told) = of(way, frame(9, 1, 0, b""), false);
@@ -198,6 +201,7 @@ fn a_peer_is_told_why_it_is_refused_and_sees_the_end() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "Miri has no timeouts of sockets")]
 fn a_peer_that_refuses_is_quoted() {
     for way in WAYS {
         let (error, _) = of(way, frame(1, 3, 6, b"\0\x04full"), true);
@@ -206,6 +210,7 @@ fn a_peer_that_refuses_is_quoted() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "Miri has no timeouts of sockets")]
 fn a_handshake_that_failed_is_told() {
     for way in WAYS {
         let (ours, theirs) = connection();
@@ -237,6 +242,7 @@ fn a_handshake_that_failed_is_told() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "Miri has no timeouts of sockets")]
 fn a_silent_peer_is_left_by_dropping_the_future() {
     for way in WAYS {
         let (ours, mut peer) = connection();
@@ -303,6 +309,7 @@ impl AsyncWrite for Buffered {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "Miri has no timeouts of sockets")]
 fn a_stream_with_a_buffer_is_flushed() {
     for way in WAYS {
         let (ours, theirs) = connection();
@@ -322,6 +329,7 @@ fn a_stream_with_a_buffer_is_flushed() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "Miri has no timeouts of sockets")]
 fn a_stream_that_cannot_be_flushed_is_not_waited_for() {
     for way in WAYS {
         let (ours, _theirs) = connection();

@@ -298,7 +298,7 @@ fn wakers_that_poll_in_place_need_no_stack_however_many_are_woken() {
             self.driver.abandon(other);
         }
     }
-    const COUNT: usize = 60_000;
+    const COUNT: usize = if cfg!(miri) { 100 } else { 60_000 };
     let run = || {
         let bench = Bench::new(2 * COUNT);
         let done = Arc::<AtomicUsize>::default();
@@ -321,7 +321,7 @@ fn wakers_that_poll_in_place_need_no_stack_however_many_are_woken() {
 
 #[test]
 fn buffers_that_abandon_others_as_they_go_need_no_stack_however_many_they_are() {
-    const COUNT: usize = 60_000;
+    const COUNT: usize = if cfg!(miri) { 100 } else { 60_000 };
     let run = || {
         let bench = Bench::new(COUNT);
         // Each abandons the next, which has ended, when its own buffer goes.
@@ -412,6 +412,6 @@ fn what_a_waker_does_allocates_nothing_once_the_driver_is_warm() {
     };
     (0..3).for_each(|_| round());
     let before = allocations();
-    (0..100).for_each(|_| round());
+    (0..if cfg!(miri) { 5 } else { 100 }).for_each(|_| round());
     assert_eq!(allocations() - before, 0);
 }

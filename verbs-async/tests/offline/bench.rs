@@ -215,4 +215,4 @@ pub(crate) fn bounded<T>(what: impl FnOnce() -> T) -> T {
 }
 
 /// Far longer than anything here takes.
-const LONG: Duration = Duration::from_secs(if cfg!(miri) { 600 } else { 10 });
+const LONG: Duration = Duration::from_secs(if cfg!(miri) { 600 } else { 60 });

@@ -14,6 +14,8 @@ use crate::library::with;
 
 const TICK: Duration = Duration::from_millis(1);
 
+const TURNS: u32 = if cfg!(miri) { 3 } else { 100 };
+
 /// Sends for ever; each send is done when it is first polled.
 async fn floods(peer: &Peer) {
     let mut buffer = peer.buffer();
@@ -77,6 +79,7 @@ fn timers_of_a_tokio_thread_tick_while_a_task_floods() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "Miri has no timerfd")]
 fn timers_of_async_io_tick_while_a_task_floods() {
     bounded(|| {
         let bench = Bench::new();
@@ -94,7 +97,7 @@ fn others_have_their_turns_without_a_runtime_while_a_task_floods() {
     bounded(|| {
         let bench = Bench::new();
         let peer = Peer::new(&bench);
-        pollster::block_on(until(floods(&peer), polled(100)));
+        pollster::block_on(until(floods(&peer), polled(TURNS)));
     });
 }
 
@@ -110,13 +113,13 @@ fn others_have_their_turns_while_a_task_floods_a_queue_that_it_awaits() {
                 assert_eq!(cq.poll(&mut slots).await.unwrap().len(), 1);
             }
         };
-        pollster::block_on(until(any, polled(100)));
+        pollster::block_on(until(any, polled(TURNS)));
         let one = async {
             loop {
                 done([7]);
                 cq.poll_wr_id(7).await.unwrap();
             }
         };
-        pollster::block_on(until(one, polled(100)));
+        pollster::block_on(until(one, polled(TURNS)));
     });
 }

@@ -279,6 +279,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "Miri has no poll(2)")]
     fn an_address_that_cannot_be_reached_leaves_the_others() {
         let (_listener, address) = listener();
         // Nobody connects to all hosts at once; documentation's addresses are nobody's.
@@ -299,6 +300,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "connects up to 100,000 times")]
     fn who_meets_itself_has_not_met_its_peer() {
         let (listener, address) = listener();
         let stream = TcpStream::connect(address).unwrap();

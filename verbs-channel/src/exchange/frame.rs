@@ -185,7 +185,7 @@ mod tests {
 
     #[test]
     fn a_refusal_of_any_length_is_read() {
-        for len in 0..=MAX_REFUSAL {
+        for len in (0..=MAX_REFUSAL).step_by(if cfg!(miri) { 97 } else { 1 }) {
             let payload = vec![0xff; len];
             assert!(matches!(refusal(&payload), ExchangeError::Refused { .. }));
         }

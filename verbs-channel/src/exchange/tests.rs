@@ -304,6 +304,7 @@ fn against(peer: impl FnOnce(TcpStream) + Send, timeout: Duration) -> ExchangeEr
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "Miri has no poll(2)")]
 fn over_tcp_the_stream_is_given_back_as_it_was() {
     let (listener, address) = listener();
     thread::scope(|threads| {
@@ -328,6 +329,7 @@ fn over_tcp_the_stream_is_given_back_as_it_was() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "Miri has no timeouts of sockets")]
 fn over_tcp_the_peer_learns_why_a_handshake_failed() {
     let error = against(
         |stream| {
@@ -343,6 +345,7 @@ fn over_tcp_the_peer_learns_why_a_handshake_failed() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "Miri has no timeouts of sockets")]
 fn a_failed_exchange_hangs_up_though_the_stream_is_kept() {
     let (listener, address) = listener();
     let stream = TcpStream::connect(address).unwrap();
@@ -357,6 +360,7 @@ fn a_failed_exchange_hangs_up_though_the_stream_is_kept() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "Miri has no timeouts of sockets")]
 fn a_silent_peer_is_not_waited_for_longer_than_asked() {
     let start = Instant::now();
     let error = against(|mut peer| drop(io::copy(&mut peer, &mut io::sink())), SOON);
@@ -374,6 +378,7 @@ fn a_silent_peer_is_not_waited_for_longer_than_asked() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "Miri has no timeouts of sockets")]
 fn a_peer_of_one_byte_at_a_time_gets_no_more_time_for_it() {
     let start = Instant::now();
     let error = against(
@@ -399,6 +404,7 @@ fn nobody_comes() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "Miri has no poll(2)")]
 fn nobody_listens() {
     let (listener, address) = listener();
     drop(listener);
@@ -410,6 +416,7 @@ fn nobody_listens() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "Miri has no timeouts of sockets")]
 fn who_is_not_wanted_is_told_why_and_sees_the_end() {
     let why = io::Error::other("no room");
     let error = against(|stream| refuse(&stream, SECOND, &why), SECOND);

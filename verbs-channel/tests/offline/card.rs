@@ -14,7 +14,7 @@ use verbs_channel::{Channel, PreparedChannel};
 use crate::library::with;
 
 /// Far longer than anything here takes, far shorter than for ever.
-const LONG: Duration = Duration::from_secs(if cfg!(miri) { 600 } else { 10 });
+const LONG: Duration = Duration::from_secs(if cfg!(miri) { 600 } else { 60 });
 
 /// How long a channel of these tests waits for flushes.
 pub(crate) const DRAIN: Duration = Duration::from_millis(50);

@@ -9,7 +9,8 @@ use verbs_channel::{Channel, DownReason, PreparedChannel};
 use crate::card::{
     DRAIN, bounded, called, calls, connected, flushes, pd, posted, region, succeeds,
 };
-use crate::peers::{CLOSED, ENDED, LONG, tcp, watched};
+use crate::peers::{CLOSED, ENDED, LONG, watched};
+use crate::peers_over_tcp::tcp;
 
 /// Longer than what was sent to a peer that has left is waited for.
 const GRACE: Duration = Duration::from_millis(40);

@@ -29,6 +29,7 @@ mod log;
 mod mixed;
 mod owned;
 mod peers;
+mod peers_over_tcp;
 mod refused;
 mod results;
 mod scopes;

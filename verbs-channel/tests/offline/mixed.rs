@@ -68,7 +68,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
             .prop_map(|(member, lent, is_well)| Step::Scope(member, lent, is_well)),
         1 => (0..2_usize).prop_map(Step::Reserve),
     ];
-    collection::vec(step, 0..120)
+    collection::vec(step, 0..if cfg!(miri) { 40 } else { 120 })
 }
 
 /// An operation on an owned buffer whose result has not been taken.

@@ -59,6 +59,7 @@ fn what_is_refused_half_way_is_taken_back_from_the_card_first() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "Miri ends where memory does")]
 fn a_pool_of_more_than_there_is() {
     let pd = pd();
     let kind = |block_len, count| match BufferPool::new(&pd, block_len, count) {

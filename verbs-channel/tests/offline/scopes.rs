@@ -2,6 +2,7 @@
 
 use std::error::Error as StdError;
 use std::mem::ManuallyDrop;
+use std::time::Duration;
 
 use verbs_channel::verbs_core::WcStatus;
 use verbs_channel::verbs_core::verbs_sys::{
@@ -12,7 +13,8 @@ use verbs_channel::{
 };
 
 use crate::card::{
-    bounded, called, channel, ends, flushes, forget_the_past, posted, region, succeeds,
+    bounded, called, channel, connected, ends, flushes, forget_the_past, pd, posted, region,
+    succeeds,
 };
 use crate::library::with;
 
@@ -339,7 +341,10 @@ fn a_scope_that_fails_gives_what_was_sent_the_drain_timeout() {
 
 #[test]
 fn a_scope_that_fails_gives_its_sends_time_to_complete() {
-    let mut channel = channel();
+    // Long enough for five polls, wherever they run.
+    let drain = Duration::from_secs(10);
+    let prepared = Channel::builder(&pd()).drain_timeout(drain).build();
+    let mut channel = connected(prepared.unwrap());
     let from = region(&channel);
     let ended = channel.scope(|scope| {
         drop(scope.post_send(from.gather_element(..).unwrap()).unwrap());

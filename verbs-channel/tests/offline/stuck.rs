@@ -193,6 +193,7 @@ fn a_batch_refused_half_way_on_a_queue_pair_that_goes_comes_back() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "Miri starts no other process")]
 fn without_a_logger_stderr_says_why_the_process_is_aborted() {
     let what = "a call";
     if env::var(ROLE).is_ok() {
@@ -287,6 +288,7 @@ const BORROWS: [(&str, fn()); 8] = [
 ];
 
 #[test]
+#[cfg_attr(miri, ignore = "Miri starts no other process")]
 fn with_borrowed_buffers_the_process_aborts() {
     if let Ok(role) = env::var(ROLE) {
         listen();

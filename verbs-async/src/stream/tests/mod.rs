@@ -303,13 +303,16 @@ proptest! {
 
 /// As a stream is made unless set.
 const DEFAULT: Settings = Settings {
-    block_len: 16 << 10,
+    block_len: if cfg!(miri) { 128 } else { 16 << 10 },
     depth: 16,
 };
 
+/// A sixteenth of a block: fewer bytes where they are interpreted.
+const KIB: usize = if cfg!(miri) { 8 } else { 1024 };
+
 #[test]
 fn both_write_64_kib_in_single_bytes_before_anybody_reads() {
-    const TOTAL: usize = 64 << 10;
+    const TOTAL: usize = 64 * KIB;
     let mut left = End::new(DEFAULT, 64, &[1; TOTAL]);
     let mut right = End::new(DEFAULT, 64, &[2; TOTAL]);
     settle(&mut left, &mut right, |end| end.write(1));
@@ -323,12 +326,12 @@ fn both_write_64_kib_in_single_bytes_before_anybody_reads() {
 /// Each write arrives before the next is done: nothing can be joined at the writer.
 #[test]
 fn the_window_is_counted_in_bytes_whatever_the_length_of_messages() {
-    for len in [1, 100, 5000, 8 << 10, 9000, 16 << 10] {
-        let mut left = End::new(DEFAULT, 64, &[1; 80 << 10]);
+    for len in [1, 100, 5 * KIB, 8 * KIB, 9 * KIB, 16 * KIB] {
+        let mut left = End::new(DEFAULT, 64, &[1; 80 * KIB]);
         let mut right = End::new(DEFAULT, 64, &[]);
         settle(&mut left, &mut right, |_| false);
         let mut flushed = 0;
-        while flushed < 64 << 10 {
+        while flushed < 64 * KIB {
             let before = left.to_write.len();
             assert!(left.write(len));
             settle(&mut left, &mut right, |_| false);
@@ -340,7 +343,7 @@ fn the_window_is_counted_in_bytes_whatever_the_length_of_messages() {
 
 #[test]
 fn a_lone_write_is_sent_at_once_and_what_follows_is_joined() {
-    let mut left = End::new(DEFAULT, 64, &[1; 1000]);
+    let mut left = End::new(DEFAULT, 64, &[1; 100]);
     let mut right = End::new(DEFAULT, 64, &[]);
     settle(&mut left, &mut right, |_| false);
     assert!(left.write(1));
@@ -350,7 +353,7 @@ fn a_lone_write_is_sent_at_once_and_what_follows_is_joined() {
     settle(&mut left, &mut right, |_| false);
     assert_eq!(left.data_messages, 5);
     settle(&mut left, &mut right, End::read);
-    assert_eq!(right.read.len(), 1000);
+    assert_eq!(right.read.len(), 100);
 }
 
 #[test]
@@ -384,17 +387,17 @@ fn messages_are_copied_only_when_blocks_run_short() {
     };
     assert_eq!(is_copied(64, 8), 0);
     assert_eq!(is_copied(64, 9), 1);
-    assert_eq!(is_copied(16 << 10, 16), 0);
+    assert_eq!(is_copied(16 * KIB, 16), 0);
 }
 
 /// Written before the peer's shorter blocks are known.
 #[test]
 fn a_block_is_sent_in_pieces_where_the_peers_are_shorter() {
     let (block_len, depth) = (20, 2);
-    let bytes: Vec<u8> = (0..200).collect();
+    let bytes: Vec<u8> = (0..120).collect();
     let mut left = End::new(DEFAULT, 64, &bytes);
-    assert!(left.write(150));
-    assert!(left.write(50));
+    assert!(left.write(80));
+    assert!(left.write(40));
     let mut right = End::new(Settings { block_len, depth }, 64, &[]);
     assert!(left.end());
     settle(&mut left, &mut right, End::read);
@@ -442,7 +445,7 @@ fn a_shutdown_is_confirmed_by_a_peer_that_was_dropped_after_reading_all() {
 
 #[test]
 fn a_reader_that_is_gone_does_not_hold_up_the_peer() {
-    let mut left = End::new(DEFAULT, 64, &[1; 1 << 20]);
+    let mut left = End::new(DEFAULT, 64, &[1; 1024 * KIB]);
     let mut right = End::new(DEFAULT, 64, b"");
     right.machine.discard(false);
     settle(&mut left, &mut right, |end| {

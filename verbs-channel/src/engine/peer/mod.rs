@@ -257,6 +257,7 @@ mod tests {
     use super::*;
 
     #[test]
+    #[cfg_attr(miri, ignore = "Miri reads no options of sockets")]
     fn an_error_of_the_network_is_a_peer_that_is_lost() {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -278,6 +279,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "Miri has no timerfd")]
     fn a_layer_above_is_woken_for_what_could_not_be_done_at_once() {
         let mut peers = Peers::default();
         let descriptor = peers.announce().unwrap();

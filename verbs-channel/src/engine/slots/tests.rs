@@ -49,7 +49,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         2 => proptest::strategy::Just(Step::Name),
         1 => (0..2_u32).prop_map(Step::Abort),
     ];
-    vec(step, 0..200)
+    vec(step, 0..if cfg!(miri) { 50 } else { 200 })
 }
 
 /// A table, and the slots of two channels.

@@ -1,0 +1,56 @@
+//! Peers that leave, over TCP: their addresses, and what is left of the connection.
+
+use std::io::{Read as _, Write as _};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::time::Duration;
+
+use verbs_channel::{DownReason, Error, TransportError};
+
+use crate::card::{bounded, channel, region};
+
+const CLOSED: DownReason = DownReason::PeerClosed;
+const ENDED: TransportError = TransportError::Aborted(CLOSED);
+
+pub(crate) fn tcp() -> (TcpStream, TcpStream, SocketAddr) {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let address = listener.local_addr().unwrap();
+    let ours = TcpStream::connect(address).unwrap();
+    let (theirs, _) = listener.accept().unwrap();
+    (ours, theirs, address)
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "Miri reads no options of sockets")]
+fn over_tcp_the_address_is_known_and_bytes_are_left_alone() {
+    let mut channel = channel();
+    assert_eq!(channel.peer_addr(), None);
+    let (ours, mut theirs, address) = tcp();
+    let mut duplicate = ours.try_clone().unwrap();
+    channel.watch_peer(ours).unwrap();
+    assert_eq!(channel.peer_addr(), Some(address));
+    theirs.write_all(b"unread").unwrap();
+    let nothing = channel.wait_completed(Some(Duration::from_millis(30)));
+    assert!(nothing.is_none());
+    assert!(!channel.is_down(), "bytes are no end");
+    drop(theirs);
+    assert!(bounded(|| channel.wait_completed(Some(Duration::from_millis(30)))).is_none());
+    assert_eq!(channel.down_reason(), Some(CLOSED));
+    let mut bytes = Vec::new();
+    duplicate.read_to_end(&mut bytes).unwrap();
+    assert_eq!(bytes, b"unread");
+    assert_eq!(channel.peer_addr(), Some(address), "it is still known");
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "Miri reads no options of sockets")]
+fn a_reset_connection_is_a_peer_that_closed() {
+    let mut channel = channel();
+    let (mut ours, theirs, _) = tcp();
+    ours.write_all(b"never read").unwrap();
+    channel.watch_peer(ours).unwrap();
+    // Closed with bytes unread, as when a process is killed: that resets the connection.
+    drop(theirs);
+    let mut into = region(&channel);
+    let ended = bounded(|| channel.receive(into.scatter_element(..).unwrap()));
+    assert!(matches!(ended, Err(Error::Transport(ENDED))), "{ended:?}");
+}
