@@ -29,6 +29,9 @@ impl Tally {
         } else if line == "failures:" || line.starts_with("test result: ") {
             self.in_successes = false;
         }
+        if line.starts_with("running ") && (line.ends_with(" test") || line.ends_with(" tests")) {
+            self.broke_off();
+        }
         let skipped = line.strip_prefix("SKIPPED ");
         if let Some(skipped) = skipped {
             self.skipped.push(skipped.to_owned());
@@ -36,6 +39,14 @@ impl Tally {
             self.test(test);
         }
         skipped.is_some() || !(self.in_successes || starting(line).is_some())
+    }
+
+    /// The next program begins: a test that has not ended never will.
+    fn broke_off(&mut self) {
+        if let Some(test) = self.running.take() {
+            self.failed += 1;
+            self.failures.push(format!("{test}: its program broke off"));
+        }
     }
 
     /// Where a test program broke off, for a message: `, in the test NAME`, or nothing.
@@ -124,6 +135,22 @@ test result: FAILED. 2 passed; 1 failed; 1 ignored; 0 measured; 0 filtered out; 
         assert_eq!(starting("test a::hangs ... o"), None);
         tally.line("test a::hangs ... ok");
         assert_eq!(tally.place(), "");
+    }
+
+    #[test]
+    fn a_program_that_breaks_off_before_another_has_failed() {
+        let mut tally = Tally::default();
+        for line in [
+            "running 2 tests",
+            "test a::hangs ... ",
+            "running 1 test",
+            "test b ... ok",
+        ] {
+            tally.line(line);
+        }
+        tally.line("test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured");
+        assert_eq!(tally.failures, ["a::hangs: its program broke off"]);
+        assert_eq!((tally.passed, tally.failed), (1, 1));
     }
 
     #[test]
