@@ -6,7 +6,7 @@ use std::task::{Wake, Waker};
 /// What looks when its notifier says so.
 pub(crate) trait Look: Send + Sync + 'static {
     /// Takes what is there, until the notifier has the waker.
-    fn look(&self);
+    fn on_readable(&self);
 }
 
 /// A waker at which this looks, while it is there.

@@ -75,7 +75,7 @@ enum State<T> {
 /// Makes the call, unless it was abandoned.
 fn make<T>(state: &Mutex<State<T>>, call: impl FnOnce() -> T) {
     if matches!(*state.lock(), State::Over) {
-        wake::let_go(call);
+        wake::drop_guarded(call);
         return;
     }
     let returned = catch_unwind(AssertUnwindSafe(call));
@@ -84,13 +84,13 @@ fn make<T>(state: &Mutex<State<T>>, call: impl FnOnce() -> T) {
         State::Running(waker) => waker.take(),
         State::Returned(_) | State::Over => {
             drop(locked);
-            wake::let_go(returned);
+            wake::drop_guarded(returned);
             return;
         }
     };
     *locked = State::Returned(returned);
     drop(locked);
-    wake::all(waker);
+    wake::wake_all(waker);
 }
 
 impl<T: Send + 'static> Future for Call<T> {
@@ -110,12 +110,12 @@ impl<T: Send + 'static> Future for Call<T> {
         if let State::Running(waker) = &mut *state {
             let replaced = waker.replace(new);
             drop(state);
-            wake::let_go(replaced);
+            wake::drop_guarded(replaced);
             return Poll::Pending;
         }
         let returned = mem::replace(&mut *state, State::Over);
         drop(state);
-        wake::let_go(new);
+        wake::drop_guarded(new);
         match returned {
             State::Returned(Ok(value)) => Poll::Ready(Ok(value)),
             State::Returned(Err(panic)) => resume_unwind(panic),
@@ -132,12 +132,12 @@ impl<T: Send + 'static> Drop for Call<T> {
         match left {
             State::Returned(returned) => {
                 // To drop it may block as well. Without a thread it has to be done here.
-                let job: Job = Box::new(move || wake::let_go(returned));
+                let job: Job = Box::new(move || wake::drop_guarded(returned));
                 if let Err((_error, job)) = self.pool.submit(job) {
                     job();
                 }
             }
-            State::Running(waker) => wake::let_go(waker),
+            State::Running(waker) => wake::drop_guarded(waker),
             State::Over => {}
         }
     }

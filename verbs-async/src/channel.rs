@@ -12,9 +12,9 @@ use verbs_channel::{ChannelId, DownReason, Incoming, Outgoing, OwnedBuffer, Owne
 
 use crate::driver::Driver;
 use crate::error::{Error, Result};
-use crate::group::Shared;
-use crate::operation::{Batch, Operation};
+use crate::operation::Operation;
 use crate::ring::Channels;
+use crate::shared::Shared;
 
 /// A connected endpoint for async code.
 ///
@@ -140,9 +140,9 @@ impl AsyncChannel {
     /// Begins a batch: one doorbell, one completion, one future for all of it. It waits in line
     /// until there are places for all of it.
     #[doc(alias = "ibv_post_send")]
-    pub fn batch(&self, works: Vec<OwnedWork>) -> Batch {
+    pub fn batch(&self, works: Vec<OwnedWork>) -> Operation<Vec<OwnedWork>> {
         let begun = self.driver().start(self.at, works, self.backlog);
-        Batch::new(Arc::clone(&self.shared), begun)
+        Operation::new(Arc::clone(&self.shared), begun)
     }
 
     /// A receive that waits in the backlog however much is there: its buffer exists already.
@@ -230,7 +230,7 @@ impl AsyncChannel {
     pub fn watch_peer(&self, descriptor: impl Into<OwnedFd>) -> Result<()> {
         let descriptor = descriptor.into();
         let watched = |ring: &mut Channels| ring.group.channel(self.at)?.watch_peer(descriptor);
-        self.driver().see(watched)?;
+        self.driver().with_ring(watched)?;
         self.shared.watch_peers();
         Ok(())
     }
@@ -239,7 +239,7 @@ impl AsyncChannel {
     #[must_use]
     pub fn peer_addr(&self) -> Option<SocketAddr> {
         self.driver()
-            .see(|ring| ring.group.channel(self.at).ok()?.peer_addr())
+            .with_ring(|ring| ring.group.channel(self.at).ok()?.peer_addr())
     }
 
     /// Whether it takes no more work.
@@ -252,14 +252,14 @@ impl AsyncChannel {
     #[must_use]
     pub fn down_reason(&self) -> Option<DownReason> {
         self.driver()
-            .see(|ring| ring.group.channel(self.at).ok()?.down_reason())
+            .with_ring(|ring| ring.group.channel(self.at).ok()?.down_reason())
     }
 
     /// How many more operations this queue has places for; what is begun beyond that gets in line, up
     /// to a [bound](Self::ready).
     #[must_use]
     pub fn credits(&self, queue: Queue) -> u32 {
-        self.driver().see(|ring| {
+        self.driver().with_ring(|ring| {
             let channel = ring.group.channel(self.at);
             channel.map_or(0, |channel| channel.credits(queue))
         })
@@ -275,7 +275,7 @@ impl AsyncChannel {
     #[must_use]
     pub fn endpoint(&self) -> Option<QueuePairEndpoint> {
         self.driver()
-            .see(|ring| ring.group.channel(self.at).ok()?.endpoint().copied())
+            .with_ring(|ring| ring.group.channel(self.at).ok()?.endpoint().copied())
     }
 
     pub(crate) const fn group(&self) -> &Arc<Shared> {

@@ -11,9 +11,9 @@ use std::time::Duration;
 use futures_core::Stream;
 use verbs_channel::verbs_core::{self, AsyncEvent, EventType};
 
-use crate::bell::{Look, bell};
 use crate::notifier::ThreadNotifier;
 use crate::sync::{Mutex, MutexGuard};
+use crate::wake::{OnReadable, self_waker};
 use crate::watched::Watch;
 use crate::{AsyncCq, AsyncGroup, CqNotifier, Error, Result};
 
@@ -84,10 +84,10 @@ impl DeviceEvents {
             _watch: watch,
             context: context.clone(),
             notifier: Box::new(notifier),
-            bell: bell(hub),
+            bell: self_waker(hub),
             state: Mutex::default(),
         });
-        hub.look();
+        hub.on_readable();
         Ok(Self { hub })
     }
 
@@ -169,13 +169,13 @@ impl DeviceEvents {
             (Poll::Pending, state.waker.replace(waker))
         };
         drop(state);
-        crate::wake::let_go(spare);
+        crate::wake::drop_guarded(spare);
         polled
     }
 }
 
-impl Look for Hub {
-    fn look(&self) {
+impl OnReadable for Hub {
+    fn on_readable(&self) {
         let mut cx = Context::from_waker(&self.bell);
         loop {
             let taken = self.take_events();
@@ -206,7 +206,7 @@ impl Hub {
             state.events.push_back(event);
             wake(state);
             if let Some(lost) = lost {
-                crate::wake::say(format_args!(
+                crate::wake::log_error(format_args!(
                     "a device event that nobody took is dropped: {lost:?}"
                 ));
             }
@@ -234,7 +234,7 @@ impl Hub {
 fn wake(mut state: MutexGuard<'_, State>) {
     let waker = state.waker.take();
     drop(state);
-    crate::wake::all(waker);
+    crate::wake::wake_all(waker);
 }
 
 impl Stream for DeviceEvents {

@@ -204,7 +204,7 @@ impl Window {
             state.posted.push_back(receive);
             let waiting = state.waiting.take();
             drop(state);
-            crate::wake::all(waiting);
+            crate::wake::wake_all(waiting);
         }
     }
 
@@ -218,7 +218,7 @@ impl Window {
             None => state.waiting.replace(waker),
         };
         drop(state);
-        crate::wake::let_go(replaced);
+        crate::wake::drop_guarded(replaced);
         first
     }
 

@@ -147,12 +147,12 @@
 //!
 //! [`verbs_channel`] and [`verbs_core`](verbs_channel::verbs_core), and the manual pages they name.
 
-mod bell;
 mod blocking;
 mod channel;
 mod connect;
 mod coop;
 mod cq;
+mod deferred;
 mod device_events;
 mod driver;
 mod error;
@@ -161,11 +161,11 @@ mod error_chains;
 mod events;
 mod group;
 mod incoming;
-mod noted;
 pub mod notifier;
 mod operation;
 mod peers;
 mod ring;
+mod shared;
 mod stream;
 mod sync;
 mod wake;
@@ -182,7 +182,7 @@ pub use group::AsyncGroup;
 pub use incoming::{IncomingMessages, Message};
 #[doc(inline)]
 pub use notifier::CqNotifier;
-pub use operation::{Batch, Operation};
+pub use operation::{Given, Operation};
 pub use stream::{ByteStream, OwnedReadHalf, OwnedWriteHalf, ReuniteError, StreamError};
 pub use verbs_channel;
 

@@ -3,13 +3,13 @@
 use std::task::Waker;
 
 /// Tasks to wake once the lock is free.
-pub(crate) struct Noted {
+pub(crate) struct Deferred {
     wakers: Vec<Waker>,
     // Somebody wakes them: what is noted meanwhile is theirs to wake.
     is_waking: bool,
 }
 
-impl Noted {
+impl Deferred {
     pub(crate) const fn new() -> Self {
         Self {
             wakers: Vec::new(),
@@ -31,7 +31,7 @@ impl Noted {
         !self.wakers.is_empty() && !self.is_waking
     }
 
-    /// Whether somebody wakes what is noted, and drops what is spent.
+    /// Whether somebody wakes what is deferred, and drops what is spent.
     #[inline]
     pub(crate) const fn is_waking(&self) -> bool {
         self.is_waking
@@ -48,33 +48,33 @@ impl Noted {
 /// allocates nothing, whatever those who are woken do meanwhile.
 pub(crate) fn wake<G, T>(
     mut state: G,
-    noted_in: impl Fn(&mut G) -> &mut Noted,
+    deferred_in: impl Fn(&mut G) -> &mut Deferred,
     spent_in: impl Fn(&mut G) -> Option<T>,
     lock: impl Fn() -> G,
 ) {
-    if noted_in(&mut state).is_waking {
+    if deferred_in(&mut state).is_waking {
         return;
     }
     loop {
-        let noted = noted_in(&mut state);
+        let noted = deferred_in(&mut state);
         let mut some = [const { None }; AT_ONCE];
-        let count = noted.wakers.len().min(AT_ONCE);
-        for (place, waker) in some.iter_mut().zip(noted.wakers.drain(..count)) {
+        let count = deferred.wakers.len().min(AT_ONCE);
+        for (place, waker) in some.iter_mut().zip(deferred.wakers.drain(..count)) {
             *place = Some(waker);
         }
-        noted.is_waking = true;
+        deferred.is_waking = true;
         let spent = if count == 0 {
             spent_in(&mut state)
         } else {
             None
         };
         if count == 0 && spent.is_none() {
-            noted_in(&mut state).is_waking = false;
+            deferred_in(&mut state).is_waking = false;
             return;
         }
         drop(state);
-        crate::wake::all(some.into_iter().flatten());
-        crate::wake::let_go(spent);
+        crate::wake::wake_all(some.into_iter().flatten());
+        crate::wake::drop_guarded(spent);
         state = lock();
     }
 }

@@ -6,8 +6,8 @@ use std::task::{Context, Poll, Waker};
 
 use verbs_channel::verbs_core::ErrorChain;
 
-use crate::bell::{Look, bell};
 use crate::notifier::CqNotifier;
+use crate::wake::{OnReadable, self_waker};
 
 /// What has peers to look at.
 pub(crate) trait Peers: Send + Sync + 'static {
@@ -29,24 +29,24 @@ impl<P: Peers> PeerEvents<P> {
     pub(crate) fn watch(notifier: Box<dyn CqNotifier>, peers: &Weak<P>) -> Arc<Self> {
         let watching = Arc::new_cyclic(|watching: &Weak<Self>| Self {
             notifier,
-            bell: bell(watching),
+            bell: self_waker(watching),
             peers: Weak::clone(peers),
         });
         // Registers the waker; from here on it is registered again whenever it was woken.
-        watching.look();
+        watching.on_readable();
         watching
     }
 
     fn lose(error: &io::Error) {
-        crate::wake::say(format_args!(
+        crate::wake::log_error(format_args!(
             "peers that leave are not noticed any more: {}",
             ErrorChain::new(error)
         ));
     }
 }
 
-impl<P: Peers> Look for PeerEvents<P> {
-    fn look(&self) {
+impl<P: Peers> OnReadable for PeerEvents<P> {
+    fn on_readable(&self) {
         let mut cx = Context::from_waker(&self.bell);
         loop {
             match self.notifier.poll_readable(&mut cx) {

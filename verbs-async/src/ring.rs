@@ -1,15 +1,14 @@
 //! The ring that the driver drives: a group of channels.
 
 use std::mem;
-use std::sync::Arc;
-use std::task::{Wake, Waker};
 
 use verbs_channel::verbs_core::{ErrorChain, WorkSuccess};
 use verbs_channel::{
-    ChannelGroup, ChannelId, Completed, DownReason, Leak, OwnedBuffer, OwnedWork, Queue, Refusal,
-    Ticket, TransportError,
+    ChannelGroup, ChannelId, Completed, DownReason, OwnedBuffer, OwnedWork, Queue, Refusal, Ticket,
+    TransportError,
 };
 
+use crate::deferred::LogLine;
 use crate::driver::{self, End, Ring, Started};
 use crate::error::{Error, Result};
 use crate::events::Subscription;
@@ -184,11 +183,11 @@ impl Ring for Channels {
     }
 
     #[inline]
-    fn has_ended(&self) -> bool {
+    fn has_completed(&self) -> bool {
         self.group.has_completed()
     }
 
-    fn next_ended(&mut self) -> Option<Ticket> {
+    fn next_completed(&mut self) -> Option<Ticket> {
         self.group.next_ticket()
     }
 
@@ -211,39 +210,25 @@ impl Ring for Channels {
     }
 
     #[inline]
-    fn has_words(&self) -> bool {
+    fn has_log_lines(&self) -> bool {
         self.group.has_leaks()
     }
 
-    fn next_words(&mut self) -> Option<Waker> {
+    fn next_log_line(&mut self) -> Option<LogLine> {
         let leak = self.group.next_leak()?;
-        Some(Waker::from(Arc::new(Words::Leak(leak))))
+        Some(Box::new(leak))
     }
 
     #[cold]
-    fn arm(&mut self) -> Result<(), Waker> {
+    fn arm(&mut self) -> Result<(), LogLine> {
         self.subscription.arm().map_err(|error| {
             self.group.give_up(DownReason::Unannounced);
-            Waker::from(Arc::new(Words::Unarmed(error)))
+            let error = ErrorChain::new(&error);
+            let line: LogLine = Box::new(format!(
+                "cannot arm the completion queue, so all channels are closed: {error}"
+            ));
+            line
         })
-    }
-}
-
-/// What is said when it is woken.
-enum Words {
-    Unarmed(Error),
-    Leak(Leak),
-}
-
-impl Wake for Words {
-    fn wake(self: Arc<Self>) {
-        match &*self {
-            Self::Unarmed(error) => crate::wake::say(format_args!(
-                "cannot have completions announced, all channels are closed: {}",
-                ErrorChain::new(error)
-            )),
-            Self::Leak(leak) => crate::wake::say(format_args!("{leak}")),
-        }
     }
 }
 

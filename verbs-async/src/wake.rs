@@ -1,19 +1,21 @@
-//! Code that is not this crate's, wakers and the log: what panics there goes no further.
+//! Wakers, drops and log lines: all of it happens where nothing is locked, and a panic there goes no
+//! further.
 
 use std::cell::Cell;
 use std::fmt;
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::task::Waker;
+use std::sync::{Arc, Weak};
+use std::task::{Wake, Waker};
 
 /// Wakes all of them, where nothing is locked: one that panics does not leave the others asleep.
-pub(crate) fn all(wakers: impl IntoIterator<Item = Waker>) {
+pub(crate) fn wake_all(wakers: impl IntoIterator<Item = Waker>) {
     let mut panicked = 0_usize;
     for waker in wakers {
         panicked += usize::from(panics(|| waker.wake()));
     }
     if panicked > 0 {
-        say(format_args!("wakers of {panicked} tasks panicked"));
+        log_error(format_args!("wakers of {panicked} tasks panicked"));
     }
 }
 
@@ -47,13 +49,13 @@ impl Drop for Held {
     }
 }
 
-/// Says it to the log, whose panic would keep what comes next from being done.
-pub(crate) fn say(words: fmt::Arguments<'_>) {
-    let _panicked = panics(|| log::error!("{words}"));
+/// Writes to the log, as an error. A panic of the logger stops here.
+pub(crate) fn log_error(line: fmt::Arguments<'_>) {
+    let _panicked = panics(|| log::error!("{line}"));
 }
 
-/// Drops it, where nothing is locked.
-pub(crate) fn let_go<T>(what: T) {
+/// Drops a value. A panic of its drop stops here.
+pub(crate) fn drop_guarded<T>(what: T) {
     let _panicked = panics(|| drop(what));
 }
 
@@ -65,4 +67,29 @@ pub(crate) fn panics(what: impl FnOnce()) -> bool {
     #[expect(clippy::mem_forget, reason = "dropping it may panic once more")]
     mem::forget(panic);
     true
+}
+
+/// What acts when its notifier reports that a descriptor is readable.
+pub(crate) trait OnReadable: Send + Sync + 'static {
+    /// Takes what is there, until the notifier has the waker.
+    fn on_readable(&self);
+}
+
+/// A waker that calls [`on_readable`](OnReadable::on_readable) of this, while it is there.
+pub(crate) fn self_waker<T: OnReadable>(target: &Weak<T>) -> Waker {
+    Waker::from(Arc::new(SelfWaker(Weak::clone(target))))
+}
+
+struct SelfWaker<T>(Weak<T>);
+
+impl<T: OnReadable> Wake for SelfWaker<T> {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        if let Some(target) = self.0.upgrade() {
+            target.on_readable();
+        }
+    }
 }

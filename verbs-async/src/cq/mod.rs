@@ -232,7 +232,7 @@ impl Shared {
             }
         };
         self.leave(state);
-        crate::wake::let_go(spare);
+        crate::wake::drop_guarded(spare);
         if ended.is_ready() {
             coop::spend();
             *waiting = None;
@@ -267,7 +267,7 @@ impl Shared {
             (None, None) => (Poll::Pending, state.set_waker(key, waker)),
         };
         self.leave(state);
-        crate::wake::let_go(spare);
+        crate::wake::drop_guarded(spare);
         if ended.is_ready() {
             coop::spend();
             *waiting = None;
@@ -293,12 +293,12 @@ impl Shared {
         }
     }
 
-    /// Unlocks, and wakes whom was noted.
+    /// Unlocks, and wakes whom was deferred.
     fn leave(&self, state: MutexGuard<'_, State>) {
-        if state.noted.is_due() {
-            crate::noted::wake(
+        if state.deferred.is_due() {
+            crate::deferred::wake_after_unlock(
                 state,
-                |state| &mut state.noted,
+                |state| &mut state.deferred,
                 |_| None::<()>,
                 || self.state.lock(),
             );
@@ -342,7 +342,7 @@ impl Drop for Waiting {
         let mut state = self.shared.state.lock();
         let gone = state.part(self.key);
         self.shared.leave(state);
-        crate::wake::let_go(gone);
+        crate::wake::drop_guarded(gone);
     }
 }
 

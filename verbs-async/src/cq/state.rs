@@ -8,9 +8,9 @@ use slab::Slab;
 use verbs_channel::DownReason;
 use verbs_channel::verbs_core::{CompletionQueue, EventType, PollError, PollSlot, WorkCompletion};
 
+use crate::deferred::Deferred;
 use crate::error::Error;
 use crate::events::Subscription;
-use crate::noted::Noted;
 
 /// What stands behind a queue's lock.
 pub(super) struct State {
@@ -29,7 +29,7 @@ pub(super) struct State {
     pub(super) failed: Option<Failure>,
     room: [PollSlot; ROOM],
     // To be woken when the lock is free.
-    pub(super) noted: Noted,
+    pub(super) deferred: Deferred,
 }
 
 /// A completion, and its place among all that were polled.
@@ -79,7 +79,7 @@ impl State {
             armed: false,
             failed: None,
             room: [const { PollSlot::new() }; ROOM],
-            noted: Noted::new(),
+            deferred: Deferred::new(),
         }
     }
 
@@ -124,7 +124,7 @@ impl State {
             self.leave_line(polled.wr_id(), first);
             if let Some(Waiter::One { waker, found, .. }) = self.waiters.get_mut(first) {
                 *found = Some(polled);
-                self.noted.extend(waker.take());
+                self.deferred.extend(waker.take());
             }
             return;
         }
@@ -136,7 +136,7 @@ impl State {
         }
         for (_, waiter) in &mut self.waiters {
             if let Waiter::Any(waker) = waiter {
-                self.noted.extend(waker.take());
+                self.deferred.extend(waker.take());
             }
         }
     }
@@ -262,7 +262,7 @@ impl State {
         self.failed.get_or_insert(failure);
         for (_, waiter) in &mut self.waiters {
             let (Waiter::Any(waker) | Waiter::One { waker, .. }) = waiter;
-            self.noted.extend(waker.take());
+            self.deferred.extend(waker.take());
         }
     }
 }

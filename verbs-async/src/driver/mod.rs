@@ -1,43 +1,44 @@
-//! The driver: which operations wait for what, and who is woken.
+//! The driver: which operations wait for what, and which tasks are woken.
 //!
-//! There is no task that drives and could fall asleep, be leaked or never be polled again: whoever
-//! is here drives. That is each operation that is polled and not done, and the notifier's waker,
-//! which comes in through [`Driver::announced`]. Both do the same:
+//! No task has the role of the driver, so none can fall asleep in it, be leaked with it, or keep it
+//! without being polled. Each operation that is polled and has not completed drives, and so does the
+//! notifier's waker, by [`Driver::announced`]. Both do the same:
 //!
 //! ```text
-//! poll the queue until it is empty ──► note the waker of each that has ended, whose outcome stays in
-//!   │                                  its slot; post what waits in line for the places it left
-//!   ▼ empty, somebody waits, not armed
+//! poll the queue until it is empty ──► defer the waker of each operation that has completed, whose
+//!   │                                  outcome stays in its slot; post from the backlogs
+//!   ▼ empty, some task waits, not armed
 //! arm, and poll once more
-//!   ▼ empty again: the next completion will be announced
-//! unlock, and wake whom was noted
+//!   ▼ empty again: the next completion raises an event
+//! unlock, and wake
 //! ```
 //!
-//! Whose completion is there when it first looks, takes it: as long as nobody waits for anything,
+//! An operation whose completion is there when it is first polled takes it: as long as no task waits,
 //! there is nothing else to do, and no table to keep.
 //!
-//! *Invariant:* when the lock is free and somebody waits, then all that is known to have ended has
-//! been noticed, and the queue is armed or an announcement is on its way.
+//! *Invariant:* when the lock is free and some task waits, then all known completions have been
+//! dispatched, and the queue is armed or an event is on its way.
 //!
-//! *Invariant:* a task that is woken may drive in place, and find others: it leaves them to whoever
-//! has woken it. So nothing recurses, and a waker that does long work delays others.
+//! *Invariant:* a task that is woken may drive in place, and find more to wake: it leaves them to the
+//! thread that has woken it. So nothing recurses, and a waker that does long work delays others.
 //!
-//! *Invariant:* no waker is cloned, woken or dropped, no outcome dropped, and no notifier called,
-//! under the lock.
+//! *Invariant:* no waker is cloned, woken or dropped, no outcome dropped, nothing logged, and no
+//! notifier called, under the lock.
 
 use std::hint;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use crate::sync::{Mutex, MutexGuard};
-use crate::{noted, wake};
+use crate::{deferred, wake};
 use state::{State, Wait};
 
-mod line;
+mod backlog;
+mod queueing;
 mod state;
 mod work;
 
-pub(crate) use work::{Begun, End, Ring, Started, Work};
+pub(crate) use work::{End, Ring, Started, Submission, Work};
 
 /// A ring, and those who wait for it.
 pub(crate) struct Driver<R: Ring> {
@@ -62,27 +63,27 @@ impl<R: Ring> Driver<R> {
         channel: R::Channel,
         work: impl Work<R>,
         backlog: usize,
-    ) -> Begun<R::Ticket> {
+    ) -> Submission<R::Ticket> {
         let mut state = self.state.lock();
-        let begun = state.start(channel, work, backlog);
-        if let Begun::InLine(_) = begun {
-            self.leave(state);
+        let submission = state.start(channel, work, backlog);
+        if let Submission::Queued(_) = submission {
+            self.unlock(state);
         }
-        begun
+        submission
     }
 
     /// Takes the end of an operation, if it is there; polls once at most.
     #[inline(always)]
-    pub(crate) fn take<E: End<R>>(&self, begun: &Begun<R::Ticket>) -> Option<E::Taken> {
-        let Begun::Posted(ticket) = *begun else {
+    pub(crate) fn take<E: End<R>>(&self, submission: &Submission<R::Ticket>) -> Option<E::Taken> {
+        let Submission::Posted(ticket) = *submission else {
             return None;
         };
         let mut state = self.state.lock();
         let taken = E::poll(&mut state.ring, ticket);
         if taken.is_some() {
-            self.leave_taken(state, ticket);
+            self.unlock_after_take(state, ticket);
         } else {
-            self.leave(state);
+            self.unlock(state);
         }
         taken
     }
@@ -90,41 +91,45 @@ impl<R: Ring> Driver<R> {
     /// How an operation has ended whose end was not there to [take](Self::take); its task is woken when
     /// it is.
     #[inline(never)]
-    pub(crate) fn wait(&self, begun: &Begun<R::Ticket>, cx: &mut Context<'_>) -> Poll<R::Outcome> {
-        let (begun, waker) = (*begun, cx.waker().clone());
+    pub(crate) fn wait(
+        &self,
+        submission: &Submission<R::Ticket>,
+        cx: &mut Context<'_>,
+    ) -> Poll<R::Outcome> {
+        let (submission, waker) = (*submission, cx.waker().clone());
         let mut state = self.state.lock();
-        let mut outcome = state.outcome(begun);
+        let mut outcome = state.outcome(submission);
         if outcome.is_none() && !state.busy_poll.is_zero() {
-            (state, outcome) = self.poll_busily(state, begun);
+            (state, outcome) = self.poll_busily(state, submission);
         }
         if outcome.is_none() {
-            state.turn(Some(begun));
-            outcome = state.outcome(begun);
+            state.drive(Some(submission));
+            outcome = state.outcome(submission);
         }
         let replaced = match outcome {
-            None => state.set_waker(begun, waker),
+            None => state.set_waker(submission, waker),
             Some(_) => Some(Wait::Task(waker)),
         };
-        self.leave(state);
-        wake::let_go(replaced);
+        self.unlock(state);
+        wake::drop_guarded(replaced);
         outcome.map_or(Poll::Pending, Poll::Ready)
     }
 
     /// Nobody wants the operation's outcome any more.
     ///
     /// What is in line is taken out of it. What is in flight stays, with its buffers.
-    pub(crate) fn abandon(&self, begun: Begun<R::Ticket>) {
+    pub(crate) fn abandon(&self, submission: Submission<R::Ticket>) {
         let mut state = self.state.lock();
-        state.abandon(begun);
-        self.leave(state);
+        state.abandon(submission);
+        self.unlock(state);
     }
 
     /// The ring's completions are announced.
     pub(crate) fn announced(&self) {
         let mut state = self.state.lock();
         state.armed = false;
-        state.turn(None);
-        self.leave(state);
+        state.drive(None);
+        self.unlock(state);
     }
 
     /// Does something to the ring that may change what its channels take, of one or of all.
@@ -136,16 +141,16 @@ impl<R: Ring> Driver<R> {
         let mut state = self.state.lock();
         let value = change(&mut state.ring);
         match channel {
-            Some(channel) => state.changed(R::index(channel)),
-            None => (0..state.channels()).for_each(|index| state.changed(index)),
+            Some(channel) => state.capacity_freed(R::index(channel)),
+            None => (0..state.channels()).for_each(|index| state.capacity_freed(index)),
         }
-        state.turn(None);
-        self.leave(state);
+        state.drive(None);
+        self.unlock(state);
         value
     }
 
     /// Looks at the ring, or does to it what ends nothing and makes no room.
-    pub(crate) fn see<T>(&self, look: impl FnOnce(&mut R) -> T) -> T {
+    pub(crate) fn with_ring<T>(&self, look: impl FnOnce(&mut R) -> T) -> T {
         look(&mut self.state.lock().ring)
     }
 
@@ -161,29 +166,29 @@ impl<R: Ring> Driver<R> {
     ) -> Poll<()> {
         let waker = cx.waker().clone();
         let mut state = self.state.lock();
-        let line = state.line(R::index(channel), queue);
+        let line = state.backlog_of(R::index(channel), queue);
         let (polled, replaced) = if line.len() < backlog {
             (Poll::Ready(()), Some(waker))
         } else {
             (Poll::Pending, line.wait_for_room(key, backlog, waker))
         };
-        self.leave(state);
-        wake::let_go(replaced);
+        self.unlock(state);
+        wake::drop_guarded(replaced);
         polled
     }
 
     /// Whoever has this key waits for room no more.
     pub(crate) fn forget_room(&self, channel: R::Channel, queue: usize, key: usize) {
         let mut state = self.state.lock();
-        let waker = state.line(R::index(channel), queue).forget_room(key);
-        self.leave(state);
-        wake::let_go(waker);
+        let waker = state.backlog_of(R::index(channel), queue).forget_room(key);
+        self.unlock(state);
+        wake::drop_guarded(waker);
     }
 
     /// Does what became due while this thread [held](wake::hold) wake-ups back.
     pub(crate) fn settle(&self) {
         let state = self.state.lock();
-        self.leave(state);
+        self.unlock(state);
     }
 
     /// Waits until nothing is left in these queues of a channel. One task can wait for each channel.
@@ -200,7 +205,7 @@ impl<R: Ring> Driver<R> {
         } else {
             // Before the turn, which arms for those who wait only.
             let replaced = state.set_drained(R::index(channel), Some((waker, channel, queues)));
-            state.turn(None);
+            state.drive(None);
             replaced
         };
         let (drained, mine) = if state.is_empty(channel, queues) {
@@ -208,9 +213,9 @@ impl<R: Ring> Driver<R> {
         } else {
             (Poll::Pending, None)
         };
-        self.leave(state);
-        wake::let_go(replaced);
-        wake::let_go(mine);
+        self.unlock(state);
+        wake::drop_guarded(replaced);
+        wake::drop_guarded(mine);
         drained
     }
 
@@ -219,16 +224,16 @@ impl<R: Ring> Driver<R> {
     fn poll_busily<'a>(
         &'a self,
         mut state: MutexGuard<'a, State<R>>,
-        begun: Begun<R::Ticket>,
+        submission: Submission<R::Ticket>,
     ) -> (MutexGuard<'a, State<R>>, Option<R::Outcome>) {
         let start = Instant::now();
         loop {
-            state.collect(Some(begun));
-            let outcome = state.outcome(begun);
+            state.dispatch_until(Some(submission));
+            let outcome = state.outcome(submission);
             if outcome.is_some() || start.elapsed() >= state.busy_poll {
                 return (state, outcome);
             }
-            self.leave(state);
+            self.unlock(state);
             hint::spin_loop();
             state = self.state.lock();
         }
@@ -236,45 +241,45 @@ impl<R: Ring> Driver<R> {
 
     /// Unlocks when an outcome has been taken from a slot.
     #[inline(always)]
-    fn leave_taken(&self, state: MutexGuard<'_, State<R>>, ticket: R::Ticket) {
+    fn unlock_after_take(&self, state: MutexGuard<'_, State<R>>, ticket: R::Ticket) {
         // Else nobody waited, so nothing is due.
-        if state.wanted > 0 && state.matters(ticket) {
-            self.taken(state, ticket);
+        if state.waiters > 0 && state.matters(ticket) {
+            self.finish_take(state, ticket);
         }
     }
 
     #[inline(never)]
-    fn taken(&self, mut state: MutexGuard<'_, State<R>>, ticket: R::Ticket) {
-        let wait = state.unwait(ticket);
-        state.changed(R::index(R::channel(ticket)));
-        self.leave(state);
-        wake::let_go(wait);
+    fn finish_take(&self, mut state: MutexGuard<'_, State<R>>, ticket: R::Ticket) {
+        let wait = state.stop_waiting(ticket);
+        state.capacity_freed(R::index(R::channel(ticket)));
+        self.unlock(state);
+        wake::drop_guarded(wait);
     }
 
     /// Unlocks, and does what is due.
     #[inline(always)]
-    fn leave(&self, state: MutexGuard<'_, State<R>>) {
+    fn unlock(&self, state: MutexGuard<'_, State<R>>) {
         if state.is_due() {
-            self.leave_slowly(state);
+            self.unlock_and_wake(state);
         }
     }
 
     #[inline(never)]
-    fn leave_slowly(&self, mut state: MutexGuard<'_, State<R>>) {
+    fn unlock_and_wake(&self, mut state: MutexGuard<'_, State<R>>) {
         if wake::are_held() {
             // It stays due: whoever unlocks next does it, and this thread in `settle`.
             return;
         }
-        if state.wanted > 0 {
-            state.notice_all();
+        if state.waiters > 0 {
+            state.dispatch_known();
         }
-        while let Some(words) = state.ring.next_words() {
-            state.noted.push(words);
+        while let Some(line) = state.ring.next_log_line() {
+            state.deferred.log(line);
         }
-        noted::wake(
+        deferred::wake_after_unlock(
             state,
-            |state| &mut state.noted,
-            |state| state.spent.pop(),
+            |state| &mut state.deferred,
+            |state| state.garbage.pop(),
             || self.state.lock(),
         );
     }

@@ -1,6 +1,6 @@
 //! What the driver asks of a ring and of the work that is posted to it.
 
-use std::task::Waker;
+use crate::deferred::LogLine;
 
 /// What is driven: a completion queue and what is posted to it.
 ///
@@ -26,12 +26,12 @@ pub(crate) trait Ring {
     /// The place of a channel in a table: a number that no other channel has at the time.
     fn index(channel: Self::Channel) -> usize;
 
-    /// Whether [`next_ended`](Self::next_ended) has something without a poll.
-    fn has_ended(&self) -> bool;
+    /// Whether [`next_completed`](Self::next_completed) has something without a poll.
+    fn has_completed(&self) -> bool;
 
     /// Names something that has ended, once; polls if it knows of nothing. `None` if the queue is
     /// empty.
-    fn next_ended(&mut self) -> Option<Self::Ticket>;
+    fn next_completed(&mut self) -> Option<Self::Ticket>;
 
     /// Takes the outcome of work, if it is known to have ended; polls nothing.
     fn take(&mut self, ticket: Self::Ticket) -> Option<Self::Outcome>;
@@ -42,15 +42,15 @@ pub(crate) trait Ring {
     /// Whether nothing is in flight in this queue of a channel.
     fn is_idle(&mut self, channel: Self::Channel, queue: usize) -> bool;
 
-    /// Whether [`next_words`](Self::next_words) has something.
-    fn has_words(&self) -> bool;
+    /// Whether [`next_log_line`](Self::next_log_line) has something.
+    fn has_log_lines(&self) -> bool;
 
-    /// Something to be said where nothing is locked: what is woken says it.
-    fn next_words(&mut self) -> Option<Waker>;
+    /// A line for the log, to be written where nothing is locked.
+    fn next_log_line(&mut self) -> Option<LogLine>;
 
-    /// Has the next completion announced. If that fails, it gives up: everything has ended then, and
-    /// what is woken says so, where nothing is locked.
-    fn arm(&mut self) -> Result<(), Waker>;
+    /// Arms the queue: the next completion raises an event. If that fails, all operations are aborted,
+    /// and this is to be logged where nothing is locked.
+    fn arm(&mut self) -> Result<(), LogLine>;
 }
 
 /// How an operation ends, as its future tells it.
@@ -85,11 +85,11 @@ pub(crate) enum Started<R: Ring + ?Sized> {
     Refused(R::Refusal),
 }
 
-/// Where work that has begun is found.
+/// Where work that has submission is found.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Begun<T> {
+pub(crate) enum Submission<T> {
     /// In its slot, in flight or ended.
     Posted(T),
     /// In line, or where that says it went.
-    InLine(usize),
+    Queued(usize),
 }

@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use verbs_channel::verbs_core::{self, CompletionChannel, CompletionQueue};
 
-use crate::bell::{Look, bell};
 use crate::error::{Error, Result};
 use crate::notifier::{CqNotifier, ThreadNotifier};
 use crate::sync::Mutex;
+use crate::wake::{OnReadable, self_waker};
 use crate::watched::Watch;
 use queues::{Queues, take_events};
 
@@ -74,11 +74,11 @@ impl CqEvents {
             _watch: watch,
             channel,
             notifier: Box::new(notifier),
-            bell: bell(hub),
+            bell: self_waker(hub),
             queues: Mutex::new(Queues::new()),
         });
         // Registers the waker; from here on it is registered again whenever it was woken.
-        hub.look();
+        hub.on_readable();
         Ok(Self { hub })
     }
 
@@ -177,8 +177,8 @@ impl Drop for Subscription {
     }
 }
 
-impl Look for Hub {
-    fn look(&self) {
+impl OnReadable for Hub {
+    fn on_readable(&self) {
         let mut cx = Context::from_waker(&self.bell);
         loop {
             let taken = match self.notifier.poll_readable(&mut cx) {

@@ -5,7 +5,6 @@ use std::io;
 use verbs_channel::Refusal;
 use verbs_channel::TransportError;
 
-use super::wire::VERSION;
 use crate::Error;
 
 /// What the peer of a [`ByteStream`](super::ByteStream) did that ends it: the inside of the
@@ -77,3 +76,6 @@ impl From<Failure> for io::Error {
         }
     }
 }
+
+/// The version of the protocol.
+pub(super) const VERSION: u32 = 1;

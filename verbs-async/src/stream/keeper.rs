@@ -37,7 +37,7 @@ pub(super) fn wake(waker: Waker) {
     let mut waker = Some(waker);
     submit(|jobs| jobs.now.extend(waker.take().map(Job::Wake)));
     // Without a keeper that is the lesser evil.
-    wake::all(waker);
+    wake::wake_all(waker);
 }
 
 /// Keeps it until its time is up, or it is [released](release).
@@ -95,7 +95,7 @@ fn submit<T>(add: impl FnOnce(&mut Jobs) -> T) -> Option<T> {
         jobs.process = 0;
         if let Err(error) = start() {
             drop(jobs);
-            wake::say(format_args!("no thread for streams can be had: {error}"));
+            wake::log_error(format_args!("no thread for streams can be had: {error}"));
             return None;
         }
         jobs.process = process;

@@ -14,7 +14,6 @@ use super::keeper::{self, Kept};
 use super::tasks::{Event, Half, Tasks};
 use super::wire::Settings;
 use crate::channel::AsyncChannel;
-use crate::group;
 use crate::sync::Mutex;
 use crate::wake;
 
@@ -22,7 +21,7 @@ use crate::wake;
 pub(super) struct Shared {
     state: Mutex<State>,
     pub(super) tasks: Tasks,
-    group: Arc<group::Shared>,
+    group: Arc<crate::shared::Shared>,
     peer_addr: Option<SocketAddr>,
 }
 

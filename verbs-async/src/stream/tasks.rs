@@ -105,7 +105,7 @@ impl Tasks {
         }
         let is_known = is_known(slot.waker.as_ref());
         drop(inner);
-        wake::let_go(replace);
+        wake::drop_guarded(replace);
         is_known
     }
 
@@ -132,7 +132,7 @@ impl Tasks {
         drop(inner);
         for due in due.into_iter().flatten() {
             if waker.is_some_and(|waker| due.will_wake(waker)) {
-                wake::all([due]);
+                wake::wake_all([due]);
             } else {
                 keeper::wake(due);
             }
@@ -142,7 +142,7 @@ impl Tasks {
     /// A half is gone: nobody waits for it.
     pub(super) fn forget(&self, half: Half) {
         let slot = std::mem::take(&mut self.inner.lock().slots[half as usize]);
-        wake::let_go(slot);
+        wake::drop_guarded(slot);
     }
 
     /// Something was found that these may wait for.
@@ -150,7 +150,7 @@ impl Tasks {
         let mut inner = self.inner.lock();
         let (wakers, _) = inner.wake(halves);
         drop(inner);
-        wake::all(wakers.into_iter().flatten());
+        wake::wake_all(wakers.into_iter().flatten());
     }
 
     /// Something has happened to the stream, which the first to be woken finds. When the keeper is
@@ -174,7 +174,7 @@ impl Tasks {
             }
         }
         drop(inner);
-        wake::all(wakers.into_iter().flatten());
+        wake::wake_all(wakers.into_iter().flatten());
         kick
     }
 

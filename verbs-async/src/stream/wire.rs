@@ -1,9 +1,6 @@
 //! The wire format: the immediate that each message has, and the HELLO.
 
-use super::error::StreamError;
-
-/// The version of the protocol.
-pub(super) const VERSION: u32 = 1;
+use super::error::{StreamError, VERSION};
 
 /// Bytes in a HELLO.
 pub(super) const HELLO_LEN: usize = 20;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use crate::driver::Begun;
+use crate::driver::Submission;
 use crate::hooks::waker;
 use crate::ring::{End, Ticket};
 use crate::task::{Bell, Bench, bounded};
@@ -12,7 +12,7 @@ use crate::task::{Bell, Bench, bounded};
 const BACKLOG: usize = 4;
 
 /// Begins work in the first queue of the first channel.
-fn start(bench: &Bench, id: usize) -> Begun<Ticket> {
+fn start(bench: &Bench, id: usize) -> Submission<Ticket> {
     let work = bench.card.work(id, 0);
     bench.driver.start(0, work, BACKLOG)
 }

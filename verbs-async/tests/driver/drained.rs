@@ -12,7 +12,7 @@ fn whoever_waits_until_all_is_drained_is_told_when_it_is() {
     let waker = Waker::from(std::sync::Arc::clone(&bell));
     let mut cx = Context::from_waker(&waker);
     let mut drained = |queues: [bool; 2]| bench.driver.poll_drained(0, queues, &mut cx);
-    assert!(drained([true, true]).is_ready(), "nothing has begun");
+    assert!(drained([true, true]).is_ready(), "nothing has submission");
     assert_eq!(bench.card.lock().armings, 0, "nobody waits");
     bench.start(0);
     let waits = bench.start(1);

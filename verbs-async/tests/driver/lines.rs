@@ -1,11 +1,11 @@
 //! Places, and the lines of those who wait for one.
 
-use crate::driver::Begun;
+use crate::driver::Submission;
 use crate::ring::{End, Ticket, Work};
 use crate::task::{Bell, Bench};
 
 /// A queue with one place, taken by 0, and so many in its line behind it.
-fn line(behind: usize) -> (Bench, Vec<Begun<Ticket>>) {
+fn backlog_of(behind: usize) -> (Bench, Vec<Submission<Ticket>>) {
     let bench = Bench::new(1);
     let keys = (0..=behind).map(|id| bench.start(id)).collect();
     (bench, keys)
@@ -21,7 +21,7 @@ fn run(bench: &Bench) -> Vec<usize> {
 
 #[test]
 fn a_line_is_first_come_first_served() {
-    let (bench, keys) = line(4);
+    let (bench, keys) = backlog_of(4);
     assert_eq!(bench.posted(), [0]);
     assert_eq!(run(&bench), [0, 1, 2, 3, 4]);
     for (id, key) in keys.into_iter().enumerate() {
@@ -46,7 +46,7 @@ fn nobody_who_comes_later_goes_before() {
 
 #[test]
 fn one_in_line_blocks_no_other_queue_and_no_other_channel() {
-    let (bench, _) = line(1);
+    let (bench, _) = backlog_of(1);
     bench.start_on(0, bench.card.work(10, 1));
     bench.start_on(1, bench.card.work(11, 0));
     bench.start_on(1, bench.card.work(12, 1));
@@ -82,7 +82,7 @@ fn one_that_leaves_the_line_leaves_no_gap() {
         vec![2, 1],
         vec![2, 3, 1],
     ] {
-        let (bench, keys) = line(3);
+        let (bench, keys) = backlog_of(3);
         for id in &leaves {
             bench.driver.abandon(keys[*id]);
         }
@@ -111,7 +111,7 @@ fn one_that_leaves_the_head_may_have_been_in_the_way() {
 
 #[test]
 fn one_in_line_is_posted_without_being_polled_and_woken_once_when_it_ends() {
-    let (bench, keys) = line(1);
+    let (bench, keys) = backlog_of(1);
     let bell = Bell::new();
     assert!(bench.poll(keys[1], &bell).is_pending());
     bench.complete([0]);
@@ -133,7 +133,7 @@ fn a_place_that_became_free_unseen_is_found_by_who_joins_the_line() {
 
 #[test]
 fn a_ring_that_goes_down_refuses_all_who_are_in_line() {
-    let (bench, keys) = line(3);
+    let (bench, keys) = backlog_of(3);
     let other = bench.start_on(1, bench.card.work(9, 1));
     let bells = [(); 4].map(|()| Bell::new());
     for (key, bell) in keys.iter().zip(&bells) {
@@ -151,7 +151,7 @@ fn a_ring_that_goes_down_refuses_all_who_are_in_line() {
 
 #[test]
 fn a_place_that_a_change_of_the_ring_frees_is_given_to_the_line() {
-    let (bench, _) = line(2);
+    let (bench, _) = backlog_of(2);
     bench
         .driver
         .with(None, |ring| ring.0.lock().free[0][0] += 1);

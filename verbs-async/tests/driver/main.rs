@@ -7,6 +7,8 @@
 #[expect(dead_code, reason = "here each thread is counted by itself")]
 mod allocations;
 mod backlog;
+#[path = "../../src/deferred.rs"]
+mod deferred;
 mod drained;
 #[path = "../../src/driver/mod.rs"]
 #[expect(dead_code, reason = "the crate also looks at its ring")]
@@ -15,8 +17,6 @@ mod ends;
 mod hooks;
 mod lines;
 mod model;
-#[path = "../../src/noted.rs"]
-mod noted;
 mod ring;
 mod task;
 #[path = "../../src/wake.rs"]

@@ -6,7 +6,7 @@ use std::task::Poll;
 use proptest::prelude::{Strategy, any};
 use proptest::{collection, prop_oneof, proptest};
 
-use crate::driver::Begun;
+use crate::driver::Submission;
 use crate::ring::{End, Ticket, Work};
 use crate::task::{Bell, Bench};
 
@@ -42,7 +42,7 @@ fn step() -> impl Strategy<Value = Step> {
 /// An operation that somebody holds.
 struct Held {
     id: usize,
-    key: Begun<Ticket>,
+    key: Submission<Ticket>,
     bell: Arc<Bell>,
     asleep: bool,
 }
@@ -51,7 +51,7 @@ struct World {
     bench: Bench,
     held: Vec<Held>,
     // Queue by queue, who began in which order and was not abandoned in line.
-    begun: Vec<(usize, usize, usize)>,
+    submission: Vec<(usize, usize, usize)>,
     started: usize,
     forgotten: usize,
     events: usize,
@@ -62,7 +62,7 @@ impl World {
         Self {
             bench: Bench::new(3),
             held: Vec::new(),
-            begun: Vec::new(),
+            submission: Vec::new(),
             started: 0,
             forgotten: 0,
             events: 0,
@@ -86,7 +86,7 @@ impl World {
                 if let Some(at) = chosen(number, self.held.len()) {
                     let held = self.held.swap_remove(at);
                     if !self.bench.posted().contains(&held.id) {
-                        self.begun.retain(|(.., id)| *id != held.id);
+                        self.submission.retain(|(.., id)| *id != held.id);
                     }
                     self.bench.driver.abandon(held.key);
                 }
@@ -122,7 +122,7 @@ impl World {
         self.started += 1;
         let work = self.bench.card.work(id, queue);
         let key = self.bench.start_on(channel, Work { places, ..work });
-        self.begun.push((channel, queue, id));
+        self.submission.push((channel, queue, id));
         let bell = Bell::new();
         let asleep = false;
         self.held.push(Held {
@@ -149,7 +149,7 @@ impl World {
         // Those of one queue were posted in the order in which they began.
         let posted = self.bench.posted();
         for queue in [(0, 0), (0, 1), (1, 0), (1, 1)] {
-            let of_queue = self.begun.iter().filter(|(c, q, _)| (*c, *q) == queue);
+            let of_queue = self.submission.iter().filter(|(c, q, _)| (*c, *q) == queue);
             let began: Vec<_> = of_queue.map(|(.., id)| *id).collect();
             let went: Vec<_> = posted
                 .iter()

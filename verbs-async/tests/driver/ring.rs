@@ -5,9 +5,10 @@ use std::mem;
 // Not one of loom's: a count races with nothing.
 use std::sync::Arc as Counter;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 
-use crate::driver::{self, Begun, Driver, Ring, Started};
+use crate::deferred::LogLine;
+use crate::driver::{self, Driver, Ring, Started, Submission};
 use crate::sync::{Arc, Mutex, MutexGuard};
 
 /// Work for one of a channel's queues, where it takes up a number of places.
@@ -225,7 +226,7 @@ impl driver::End<FakeRing> for Outcome {
 /// Polls an operation as its future does.
 pub(crate) fn poll(
     driver: &Driver<FakeRing>,
-    key: &Begun<Ticket>,
+    key: &Submission<Ticket>,
     cx: &mut Context<'_>,
 ) -> Poll<Outcome> {
     match driver.take::<Outcome>(key) {
@@ -308,11 +309,11 @@ impl Ring for FakeRing {
         channel
     }
 
-    fn has_ended(&self) -> bool {
+    fn has_completed(&self) -> bool {
         !self.0.lock().known.is_empty()
     }
 
-    fn next_ended(&mut self) -> Option<Ticket> {
+    fn next_completed(&mut self) -> Option<Ticket> {
         let mut state = self.0.lock();
         if state.known.is_empty() {
             state.poll();
@@ -331,15 +332,15 @@ impl Ring for FakeRing {
         state.free[channel][queue] == state.places
     }
 
-    fn has_words(&self) -> bool {
+    fn has_log_lines(&self) -> bool {
         false
     }
 
-    fn next_words(&mut self) -> Option<Waker> {
+    fn next_log_line(&mut self) -> Option<LogLine> {
         None
     }
 
-    fn arm(&mut self) -> Result<(), Waker> {
+    fn arm(&mut self) -> Result<(), LogLine> {
         let mut state = self.0.lock();
         state.armings += 1;
         if let Some(id) = state.before_arming.take() {
@@ -347,7 +348,7 @@ impl Ring for FakeRing {
         }
         if state.arming_fails {
             state.give_up();
-            return Err(Waker::noop().clone());
+            return Err(Box::new("the queue cannot be armed"));
         }
         state.armed = true;
         Ok(())

@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::Duration;
 
-use crate::driver::{Begun, Driver};
+use crate::driver::{Driver, Submission};
 use crate::ring::{Card, End, FakeRing, Outcome, Ticket, Work, poll};
 
 /// Far longer than anything here takes.
@@ -49,25 +49,25 @@ impl Bench {
     }
 
     /// Begins work in the first queue of the first channel.
-    pub(crate) fn start(&self, id: usize) -> Begun<Ticket> {
+    pub(crate) fn start(&self, id: usize) -> Submission<Ticket> {
         self.start_on(0, self.card.work(id, 0))
     }
 
-    pub(crate) fn start_on(&self, channel: usize, work: Work) -> Begun<Ticket> {
+    pub(crate) fn start_on(&self, channel: usize, work: Work) -> Submission<Ticket> {
         self.driver.start(channel, work, usize::MAX)
     }
 
     /// A batch of so many in the first queue of the first channel.
-    pub(crate) fn start_batch(&self, id: usize, places: usize) -> Begun<Ticket> {
+    pub(crate) fn start_batch(&self, id: usize, places: usize) -> Submission<Ticket> {
         let work = self.card.work(id, 0);
         self.start_on(0, Work { places, ..work })
     }
 
-    pub(crate) fn poll(&self, key: Begun<Ticket>, bell: &Arc<Bell>) -> Poll<Outcome> {
+    pub(crate) fn poll(&self, key: Submission<Ticket>, bell: &Arc<Bell>) -> Poll<Outcome> {
         self.poll_with(key, &Waker::from(Arc::clone(bell)))
     }
 
-    pub(crate) fn poll_with(&self, key: Begun<Ticket>, waker: &Waker) -> Poll<Outcome> {
+    pub(crate) fn poll_with(&self, key: Submission<Ticket>, waker: &Waker) -> Poll<Outcome> {
         let mut cx = Context::from_waker(waker);
         poll(&self.driver, &key, &mut cx)
     }
@@ -81,7 +81,7 @@ impl Bench {
     }
 
     /// The outcome's id and end, if it is done.
-    pub(crate) fn end(&self, key: Begun<Ticket>) -> Option<(usize, End)> {
+    pub(crate) fn end(&self, key: Submission<Ticket>) -> Option<(usize, End)> {
         match self.poll_with(key, Waker::noop()) {
             Poll::Ready(outcome) => Some((outcome.id, outcome.end)),
             Poll::Pending => None,

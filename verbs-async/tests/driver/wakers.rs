@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 
 use crate::allocations::allocations;
-use crate::driver::{Begun, Driver};
+use crate::driver::{Driver, Submission};
 use crate::hooks::{Moment, waker};
 use crate::ring::{Card, End, FakeRing, Ticket, Work, poll};
 use crate::task::{Bell, Bench, bounded};
@@ -86,7 +86,7 @@ fn a_waker_that_comes_back_finds_the_lock_free() {
         let bench = Bench::new(1);
         let back = Back::new(&bench);
         let waker = back.waker();
-        let sleeps = |key: Begun<Ticket>| assert!(bench.poll_with(key, &waker).is_pending());
+        let sleeps = |key: Submission<Ticket>| assert!(bench.poll_with(key, &waker).is_pending());
         // In flight and in line, and replaced there.
         let keys = [0, 1].map(|id| bench.start(id));
         keys.into_iter().for_each(sleeps);
@@ -285,7 +285,7 @@ fn wakers_that_poll_in_place_need_no_stack_however_many_are_woken() {
     /// Polls its operation where it is woken, and then abandons another, whose outcome is there.
     struct InPlace {
         driver: Arc<Driver<FakeRing>>,
-        keys: [Begun<Ticket>; 2],
+        keys: [Submission<Ticket>; 2],
         done: Arc<AtomicUsize>,
     }
     impl Wake for InPlace {

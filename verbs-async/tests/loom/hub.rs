@@ -57,7 +57,7 @@ impl Hub {
             }),
             listeners: expected.iter().map(listener).map(Mutex::new).collect(),
         });
-        hub.look();
+        hub.on_readable();
         hub
     }
 
@@ -74,12 +74,12 @@ impl Hub {
             std::mem::take(&mut channel.waits)
         };
         if wakes {
-            self.look();
+            self.on_readable();
         }
     }
 
     /// As the crate's hub: takes events until the notifier has the waker.
-    fn look(&self) {
+    fn on_readable(&self) {
         while self.is_readable() {
             let next = || {
                 let mut channel = self.channel.lock();
@@ -99,15 +99,15 @@ impl Hub {
     fn announced(&self, key: usize) {
         let mut listener = self.listeners[key].lock();
         listener.armed = false;
-        self.turn(key, &mut listener);
+        self.drive(key, &mut listener);
     }
 
     /// Somebody waits: polls, arms, polls once more.
     fn wait(&self, key: usize) {
-        self.turn(key, &mut self.listeners[key].lock());
+        self.drive(key, &mut self.listeners[key].lock());
     }
 
-    fn turn(&self, key: usize, listener: &mut Listener) {
+    fn drive(&self, key: usize, listener: &mut Listener) {
         listener.expects -= self.poll(key);
         if listener.armed || listener.expects == 0 {
             return;

@@ -6,12 +6,12 @@
 //! woken.
 #![cfg(test)]
 
+#[path = "../../src/deferred.rs"]
+mod deferred;
 #[path = "../../src/driver/mod.rs"]
 #[expect(dead_code, reason = "not all of it is raced for")]
 mod driver;
 mod hub;
-#[path = "../../src/noted.rs"]
-mod noted;
 #[path = "../../src/events/queues.rs"]
 mod queues;
 mod races;
@@ -44,15 +44,17 @@ mod sync {
 mod wake {
     use std::task::Waker;
 
-    pub(crate) fn all(wakers: impl IntoIterator<Item = Waker>) {
+    pub(crate) fn wake_all(wakers: impl IntoIterator<Item = Waker>) {
         wakers.into_iter().for_each(Waker::wake);
     }
+
+    pub(crate) const fn log_error(_line: std::fmt::Arguments<'_>) {}
 
     pub(crate) const fn are_held() -> bool {
         false
     }
 
-    pub(crate) fn let_go<T>(what: T) {
+    pub(crate) fn drop_guarded<T>(what: T) {
         drop(what);
     }
 }

@@ -5,7 +5,7 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use loom::thread;
 
-use crate::driver::{Begun, Driver};
+use crate::driver::{Driver, Submission};
 use crate::ring::{Card, FakeRing, Outcome, Ticket, poll};
 use crate::sync::Arc;
 
@@ -28,7 +28,7 @@ struct Model {
 struct Task {
     model: Model,
     id: usize,
-    key: Begun<Ticket>,
+    key: Submission<Ticket>,
     outcome: Option<Outcome>,
     bell: std::sync::Arc<Bell>,
     asleep: bool,

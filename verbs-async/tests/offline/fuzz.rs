@@ -14,7 +14,7 @@ use std::time::Duration;
 use verbs_async::verbs_channel::{
     Channel, DownReason, Incoming, Outgoing, OwnedBuffer, OwnedWork, TransportError,
 };
-use verbs_async::{AsyncChannel, AsyncGroup, Batch, Error, Operation};
+use verbs_async::{AsyncChannel, AsyncGroup, Error, Operation};
 use verbs_core::{ProtectionDomain, RemoteMemoryRegion};
 
 use crate::bench::{Bench, Task, bounded};
@@ -51,7 +51,7 @@ struct Held {
 
 enum Begun {
     Operation(Task<Operation>),
-    Batch(Task<Batch>),
+    Batch(Task<Operation<Vec<OwnedWork>>>),
 }
 
 struct Given {

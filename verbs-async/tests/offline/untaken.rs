@@ -1,7 +1,7 @@
 //! Results that nobody takes: they keep nobody waiting, on no queue of no channel.
 
-use verbs_async::verbs_channel::OwnedBuffer;
-use verbs_async::{AsyncChannel, Batch, Error, Operation};
+use verbs_async::verbs_channel::{OwnedBuffer, OwnedWork};
+use verbs_async::{AsyncChannel, Error, Operation};
 
 use crate::allocations::allocations;
 use crate::bench::{Bench, Task, done};
@@ -21,7 +21,7 @@ const KINDS: [Kind; 3] = [Kind::Send, Kind::Receive, Kind::Batch];
 /// What has begun.
 enum Begun {
     One(Task<Operation>),
-    Many(Task<Batch>),
+    Many(Task<Operation<Vec<OwnedWork>>>),
 }
 
 impl Kind {

@@ -8,7 +8,7 @@ use std::task::Poll;
 use proptest::prelude::any;
 use proptest::proptest;
 use verbs_async::verbs_channel::{BufferPool, Channel, Outgoing, OwnedWork, PoolBuffer, Queue};
-use verbs_async::{AsyncChannel, AsyncGroup, Batch, Operation};
+use verbs_async::{AsyncChannel, AsyncGroup, Operation};
 use verbs_core::verbs_sys::{
     IBV_WC_REM_ACCESS_ERR, IBV_WC_SUCCESS, IBV_WC_WR_FLUSH_ERR, ibv_wc, ibv_wc_status,
 };
@@ -40,7 +40,7 @@ struct Op {
 
 enum Held {
     One(Task<Operation>),
-    Batch(Task<Batch>),
+    Batch(Task<Operation<Vec<OwnedWork>>>),
 }
 
 /// How the card says that it ended.
