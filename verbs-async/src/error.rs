@@ -3,7 +3,7 @@
 use std::io;
 
 use verbs_channel::verbs_core::{self, PollError};
-use verbs_channel::{DownReason, JoinError, Refusal, TransportError};
+use verbs_channel::{DownReason, Refusal, Rejected, TransportError};
 
 /// `Result` with this crate's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -71,9 +71,9 @@ impl From<verbs_channel::Error> for Error {
     }
 }
 
-impl From<JoinError> for Error {
-    fn from(refused: JoinError) -> Self {
-        verbs_channel::Error::from(refused).into()
+impl<T, E: Into<Self>> From<Rejected<T, E>> for Error {
+    fn from(rejected: Rejected<T, E>) -> Self {
+        rejected.into_error().into()
     }
 }
 

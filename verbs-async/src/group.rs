@@ -12,7 +12,7 @@ use std::time::Duration;
 use verbs_channel::ChannelGroup;
 use verbs_channel::channel_builder::IsComplete;
 use verbs_channel::verbs_core::{ProtectionDomain, QueuePairEndpoint};
-use verbs_channel::{ChannelBuilder, ConnectedMember, DownReason, JoinError, PreparedMember};
+use verbs_channel::{ChannelBuilder, ConnectedMember, DownReason, PreparedMember, Rejected};
 
 use crate::blocking;
 use crate::channel::AsyncChannel;
@@ -126,7 +126,11 @@ impl AsyncGroup {
     ///
     /// That of [`ChannelGroup::join`], with the channel: the group is full, or the channel was prepared
     /// by another.
-    pub fn join(&self, member: ConnectedMember) -> Result<AsyncChannel, JoinError> {
+    #[expect(clippy::result_large_err, reason = "gives back the channel")]
+    pub fn join(
+        &self,
+        member: ConnectedMember,
+    ) -> Result<AsyncChannel, Rejected<ConnectedMember, verbs_channel::Error>> {
         let is_watched = member.is_watched();
         let at = self
             .shared

@@ -58,7 +58,7 @@ impl Channels {
             return Err(GONE);
         };
         channel.start_batch(mem::take(works)).map_err(|rejected| {
-            let refusal = rejected.refusal();
+            let refusal = *rejected.error();
             *works = rejected.into_given();
             refusal
         })

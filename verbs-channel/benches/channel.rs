@@ -151,7 +151,7 @@ fn owned1<E: Failure>(
     let mut buffer = block.map(OwnedBuffer::from);
     for _ in 0..count {
         let given = buffer.take().unwrap_or_default();
-        let ticket = channel.start_send(given).map_err(|sent| sent.refusal())?;
+        let ticket = channel.start_send(given).map_err(|sent| *sent.error())?;
         let ended = channel.wait(ticket, None)?;
         buffer = ended.and_then(|ended| ended.buffer);
     }
@@ -162,7 +162,7 @@ fn owned1<E: Failure>(
 fn pooled1<E: Failure>(channel: &mut Channel, pool: &BufferPool, count: u64) -> Result<(), E> {
     for _ in 0..count {
         let Some(block) = pool.take() else { break };
-        let ticket = channel.start_send(block).map_err(|sent| sent.refusal())?;
+        let ticket = channel.start_send(block).map_err(|sent| *sent.error())?;
         if let Some(ended) = channel.wait(ticket, None)? {
             ended.result?;
         }
@@ -178,7 +178,7 @@ fn owned16<E: Failure>(
 ) -> Result<(), E> {
     for _ in 0..count {
         let given = std::mem::take(works);
-        let ticket = channel.start_batch(given).map_err(|sent| sent.refusal())?;
+        let ticket = channel.start_batch(given).map_err(|sent| *sent.error())?;
         *works = channel
             .wait(ticket, None)?
             .and_then(|ended| ended.batch)
@@ -215,7 +215,7 @@ fn group_sends<E: Failure>(
     {
         let given = buffer.take().unwrap_or_default();
         let sent = group.channel(at)?.start_send(given);
-        let _found_below = sent.map_err(|sent| sent.refusal())?;
+        let _found_below = sent.map_err(|sent| *sent.error())?;
         buffer = group.next_completed().and_then(|ended| ended.buffer);
     }
     Ok(())

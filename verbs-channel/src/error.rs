@@ -3,11 +3,10 @@
 use std::fmt;
 use std::io;
 
-use verbs_core::{EventType, PollError, PostError, WorkError};
+use verbs_core::{EventType, PollError, PostError, Rejected, WorkError};
 
 use crate::channel_id::ChannelId;
 use crate::exchange::{ExchangeError, ExchangeFailure};
-use crate::group::ConnectedMember;
 
 /// `Result` with this crate's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -239,99 +238,6 @@ impl Refusal {
     }
 }
 
-/// An operation that was refused, and what it was given: nothing is lost.
-pub struct Rejected<T> {
-    refusal: Refusal,
-    given: T,
-}
-
-impl<T> Rejected<T> {
-    pub(crate) const fn new(refusal: Refusal, given: T) -> Self {
-        Self { refusal, given }
-    }
-
-    /// Why it was refused.
-    #[must_use]
-    pub const fn refusal(&self) -> Refusal {
-        self.refusal
-    }
-
-    /// Whether the same will work once some work is done.
-    #[must_use]
-    pub const fn is_backpressure(&self) -> bool {
-        self.refusal.is_backpressure()
-    }
-
-    /// What was given, back.
-    #[must_use]
-    pub fn into_given(self) -> T {
-        self.given
-    }
-}
-
-impl<T> fmt::Debug for Rejected<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Rejected").field(&self.refusal).finish()
-    }
-}
-
-impl<T> fmt::Display for Rejected<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(&self.refusal, f)
-    }
-}
-
-impl<T> std::error::Error for Rejected<T> {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        std::error::Error::source(&self.refusal)
-    }
-}
-
-/// A channel that could not join a group, which is given back, as connected as before.
-///
-/// `?` in a function that returns [`Result`] keeps the [`Error`] and drops the channel: its peer is
-/// cut off then.
-pub struct JoinError {
-    inner: Box<(Error, ConnectedMember)>,
-}
-
-impl JoinError {
-    pub(crate) fn new(error: Error, member: ConnectedMember) -> Self {
-        let inner = Box::new((error, member));
-        Self { inner }
-    }
-
-    /// Why it could not: [`Error::GroupFull`], [`Error::ForeignMember`].
-    #[must_use]
-    pub fn error(&self) -> &Error {
-        &self.inner.0
-    }
-
-    /// The channel, back.
-    #[must_use]
-    pub fn into_given(self) -> ConnectedMember {
-        self.inner.1
-    }
-}
-
-impl fmt::Debug for JoinError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("JoinError").field(self.error()).finish()
-    }
-}
-
-impl fmt::Display for JoinError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self.error(), f)
-    }
-}
-
-impl std::error::Error for JoinError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        std::error::Error::source(self.error())
-    }
-}
-
 /// Whatever can go wrong with a channel.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -377,9 +283,15 @@ impl From<ExchangeFailure> for Error {
     }
 }
 
-impl<T> From<Rejected<T>> for Error {
-    fn from(rejected: Rejected<T>) -> Self {
-        Self::Refused(rejected.refusal)
+impl<T> From<Rejected<T, Refusal>> for Error {
+    fn from(rejected: Rejected<T, Refusal>) -> Self {
+        Self::Refused(rejected.into_error())
+    }
+}
+
+impl<T> From<Rejected<T, Self>> for Error {
+    fn from(rejected: Rejected<T, Self>) -> Self {
+        rejected.into_error()
     }
 }
 
@@ -389,15 +301,9 @@ impl From<ExchangeError> for Error {
     }
 }
 
-impl From<JoinError> for Error {
-    fn from(refused: JoinError) -> Self {
-        refused.inner.0
-    }
-}
-
-impl<T> From<verbs_core::Refused<T>> for Error {
-    fn from(refused: verbs_core::Refused<T>) -> Self {
-        Self::Core(refused.into())
+impl<T> From<Rejected<T>> for Error {
+    fn from(rejected: Rejected<T>) -> Self {
+        Self::Core(rejected.into_error())
     }
 }
 

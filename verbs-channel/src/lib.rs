@@ -167,13 +167,12 @@ pub use channel_id::ChannelId;
 pub use config::{ChannelBuilder, PollStrategy, channel_builder};
 pub use connect::{CreateChannel, PreparedChannel, refuse};
 pub use engine::{Completed, Leak, Ticket};
-pub use error::{
-    DownReason, Error, JoinError, Queue, Refusal, Rejected, Result, ScopeError, TransportError,
-};
+pub use error::{DownReason, Error, Queue, Refusal, Result, ScopeError, TransportError};
 pub use group::{ChannelGroup, Closed, Closing, ConnectedMember, PreparedMember, Preparer};
 pub use request::{GatherList, Incoming, List, Outgoing, OwnedWork, ScatterList, Work};
 
 pub use verbs_core;
+pub use verbs_core::Rejected;
 
 /// The README's example is compiled with the doctests.
 #[doc = include_str!("../README.md")]

@@ -104,7 +104,7 @@ mod path;
 mod port;
 mod protection_domain;
 mod queue_pair;
-mod refused;
+mod rejected;
 mod ret;
 mod work_request;
 
@@ -130,7 +130,7 @@ pub use queue_pair::{
     MinRnrTimer, PacketSequenceNumber, PostError, PreparedQueuePair, QpAttr, QpAttrMask, QpCap,
     QpState, QueuePair, QueuePairBuilder, QueuePairEndpoint, QueuePairEndpointBuilder,
 };
-pub use refused::Refused;
+pub use rejected::Rejected;
 pub use work_request::{
     AtomicWorkRequest, ReadWorkRequest, ReceiveWorkRequest, SendWorkRequest, WorkRequest,
     WriteWorkRequest,

@@ -6,8 +6,8 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use verbs_core::{
-    CompletionChannel, CompletionQueue, ProtectionDomain, QueuePairEndpoint, RemoteMemoryRegion,
-    WorkSuccess,
+    CompletionChannel, CompletionQueue, ProtectionDomain, QueuePairEndpoint, Rejected,
+    RemoteMemoryRegion, WorkSuccess,
 };
 
 use crate::channel::scope::{self, PollingScope};
@@ -15,7 +15,7 @@ use crate::channel::{Channel, Hold};
 use crate::engine::member::Member;
 use crate::engine::slots::{BufferOwner, Reservation};
 use crate::engine::{Link, Ticket};
-use crate::error::{DownReason, Queue, Rejected, Result, ScopeError};
+use crate::error::{DownReason, Queue, Result, ScopeError};
 #[expect(unused_imports, reason = "named in documentation")]
 use crate::error::{Error, Refusal};
 use crate::exchange::ExchangeError;
@@ -318,7 +318,10 @@ impl<H: Hold> Channel<H> {
     /// gives the memory back, nor does one whose result is `Stuck`: it stays the device's
     /// until the process ends. [`abort`](Self::abort) ends what is in flight, so that the
     /// result can be taken.
-    pub unsafe fn post_unpolled<W: Work>(&mut self, work: W) -> Result<Ticket, Rejected<W>> {
+    pub unsafe fn post_unpolled<W: Work>(
+        &mut self,
+        work: W,
+    ) -> Result<Ticket, Rejected<W, Refusal>> {
         let (engine, at) = self.parts();
         let (mut list, said) = work.into_parts();
         let reservation = Reservation::send(at).owned_by(BufferOwner::Caller);
@@ -345,7 +348,7 @@ impl<H: Hold> Channel<H> {
     pub unsafe fn post_receive_unpolled<L: ScatterList>(
         &mut self,
         mut list: L,
-    ) -> Result<Ticket, Rejected<L>> {
+    ) -> Result<Ticket, Rejected<L, Refusal>> {
         let (engine, at) = self.parts();
         let reservation = Reservation::receive(at).owned_by(BufferOwner::Caller);
         // SAFETY: the caller's promise.

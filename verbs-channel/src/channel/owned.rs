@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use verbs_core::RemoteMemoryRegion;
+use verbs_core::{Rejected, RemoteMemoryRegion};
 
 use super::{Channel, Hold};
 use crate::buffer::OwnedBuffer;
 use crate::engine::{Completed, Ticket};
-use crate::error::{Refusal, Rejected, Result};
+use crate::error::{Refusal, Result};
 use crate::request::{Incoming, Outgoing, OwnedWork};
 
 impl<H: Hold> Channel<H> {
@@ -20,7 +20,10 @@ impl<H: Hold> Channel<H> {
     /// [`Refusal::RemoteTooShort`]; [`Refusal::Misaligned`] for an atomic whose range is not
     /// of 8 bytes. Its buffer is empty in one case: the driver took a part of the work, and
     /// refused to destroy the queue pair, so that the buffer had to be leaked.
-    pub fn start(&mut self, work: impl Into<OwnedWork>) -> Result<Ticket, Rejected<OwnedWork>> {
+    pub fn start(
+        &mut self,
+        work: impl Into<OwnedWork>,
+    ) -> Result<Ticket, Rejected<OwnedWork, Refusal>> {
         let mut work = work.into();
         self.start_from(&mut work)
             .map_err(|refusal| Rejected::new(refusal, work))
@@ -49,7 +52,7 @@ impl<H: Hold> Channel<H> {
     pub fn start_send(
         &mut self,
         buffer: impl Into<OwnedBuffer>,
-    ) -> Result<Ticket, Rejected<OwnedBuffer>> {
+    ) -> Result<Ticket, Rejected<OwnedBuffer, Refusal>> {
         self.start(Outgoing::send(buffer)).map_err(buffer_of)
     }
 
@@ -64,7 +67,7 @@ impl<H: Hold> Channel<H> {
         &mut self,
         buffer: impl Into<OwnedBuffer>,
         imm_data: u32,
-    ) -> Result<Ticket, Rejected<OwnedBuffer>> {
+    ) -> Result<Ticket, Rejected<OwnedBuffer, Refusal>> {
         let work = Outgoing::send(buffer).immediate(imm_data);
         self.start(work).map_err(buffer_of)
     }
@@ -78,7 +81,7 @@ impl<H: Hold> Channel<H> {
     pub fn start_receive(
         &mut self,
         buffer: impl Into<OwnedBuffer>,
-    ) -> Result<Ticket, Rejected<OwnedBuffer>> {
+    ) -> Result<Ticket, Rejected<OwnedBuffer, Refusal>> {
         self.start(OwnedWork::receive(buffer)).map_err(buffer_of)
     }
 
@@ -93,7 +96,7 @@ impl<H: Hold> Channel<H> {
         &mut self,
         buffer: impl Into<OwnedBuffer>,
         remote: RemoteMemoryRegion,
-    ) -> Result<Ticket, Rejected<OwnedBuffer>> {
+    ) -> Result<Ticket, Rejected<OwnedBuffer, Refusal>> {
         self.start(Outgoing::write(buffer, remote))
             .map_err(buffer_of)
     }
@@ -110,7 +113,7 @@ impl<H: Hold> Channel<H> {
         buffer: impl Into<OwnedBuffer>,
         remote: RemoteMemoryRegion,
         imm_data: u32,
-    ) -> Result<Ticket, Rejected<OwnedBuffer>> {
+    ) -> Result<Ticket, Rejected<OwnedBuffer, Refusal>> {
         let work = Outgoing::write(buffer, remote).immediate(imm_data);
         self.start(work).map_err(buffer_of)
     }
@@ -126,7 +129,7 @@ impl<H: Hold> Channel<H> {
         &mut self,
         buffer: impl Into<OwnedBuffer>,
         remote: RemoteMemoryRegion,
-    ) -> Result<Ticket, Rejected<OwnedBuffer>> {
+    ) -> Result<Ticket, Rejected<OwnedBuffer, Refusal>> {
         self.start(Incoming::read(buffer, remote))
             .map_err(buffer_of)
     }
@@ -145,7 +148,7 @@ impl<H: Hold> Channel<H> {
         remote: RemoteMemoryRegion,
         compare: u64,
         swap: u64,
-    ) -> Result<Ticket, Rejected<OwnedBuffer>> {
+    ) -> Result<Ticket, Rejected<OwnedBuffer, Refusal>> {
         let work = Incoming::compare_and_swap(before, remote, compare, swap);
         self.start(work).map_err(buffer_of)
     }
@@ -163,7 +166,7 @@ impl<H: Hold> Channel<H> {
         before: impl Into<OwnedBuffer>,
         remote: RemoteMemoryRegion,
         add: u64,
-    ) -> Result<Ticket, Rejected<OwnedBuffer>> {
+    ) -> Result<Ticket, Rejected<OwnedBuffer, Refusal>> {
         self.start(Incoming::fetch_and_add(before, remote, add))
             .map_err(buffer_of)
     }
@@ -184,7 +187,7 @@ impl<H: Hold> Channel<H> {
     pub fn start_batch(
         &mut self,
         works: Vec<OwnedWork>,
-    ) -> Result<Ticket, Rejected<Vec<OwnedWork>>> {
+    ) -> Result<Ticket, Rejected<Vec<OwnedWork>, Refusal>> {
         let (engine, at) = self.parts();
         engine.start_batch(at, works)
     }
@@ -216,7 +219,7 @@ impl<H: Hold> Channel<H> {
 
 /// What was refused, without what was said about it.
 #[cold]
-fn buffer_of(rejected: Rejected<OwnedWork>) -> Rejected<OwnedBuffer> {
-    let refusal = rejected.refusal();
+fn buffer_of(rejected: Rejected<OwnedWork, Refusal>) -> Rejected<OwnedBuffer, Refusal> {
+    let refusal = *rejected.error();
     Rejected::new(refusal, rejected.into_given().buffer)
 }

@@ -11,12 +11,12 @@ use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Duration;
 
-use verbs_core::{RemoteMemoryRegion, WorkSuccess};
+use verbs_core::{Rejected, RemoteMemoryRegion, WorkSuccess};
 
 use crate::engine::Engine;
 use crate::engine::slots::{Id, Reservation};
 use crate::engine::teardown::{AbortOnUnwind, Leftover, ScopeEnd};
-use crate::error::{Refusal, Rejected, ScopeError, TransportError};
+use crate::error::{Refusal, ScopeError, TransportError};
 use crate::request::{GatherList, Incoming, Outgoing, ScatterList, Work};
 
 /// Where work on borrowed buffers is posted: see [`Channel::scope`](crate::Channel::scope).
@@ -206,7 +206,7 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
     /// [`post`](Self::post), which gives the work back if it is not posted.
     ///
     /// The error borrows what the work borrows: to pass it on with `?`, take its
-    /// [`refusal`](Rejected::refusal).
+    /// [`error`](Rejected::error).
     ///
     /// # Errors
     ///
@@ -215,7 +215,7 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
     pub fn try_post<W: Work + 'scope>(
         &'scope self,
         work: W,
-    ) -> Result<ScopedPendingWork<'scope, 'env>, Rejected<W>> {
+    ) -> Result<ScopedPendingWork<'scope, 'env>, Rejected<W, Refusal>> {
         let (mut list, said) = work.into_parts();
         match self.submit::<W>(&mut list, said) {
             Ok(pending) => Ok(pending),
@@ -232,7 +232,7 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
     pub fn try_post_receive<L: ScatterList + 'scope>(
         &'scope self,
         mut list: L,
-    ) -> Result<ScopedPendingWork<'scope, 'env>, Rejected<L>> {
+    ) -> Result<ScopedPendingWork<'scope, 'env>, Rejected<L, Refusal>> {
         match self.receive(&mut list) {
             Ok(pending) => Ok(pending),
             Err(refusal) => Err(Rejected::new(refusal, list)),
@@ -248,7 +248,7 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
     pub fn try_post_batch<W: Work + 'scope, const N: usize>(
         &'scope self,
         mut works: [W; N],
-    ) -> Result<ScopedPendingWork<'scope, 'env>, Rejected<[W; N]>> {
+    ) -> Result<ScopedPendingWork<'scope, 'env>, Rejected<[W; N], Refusal>> {
         match self.submit_batch(&mut works) {
             Ok(pending) => Ok(pending),
             Err(refusal) => Err(Rejected::new(refusal, works)),
@@ -293,7 +293,7 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
     pub fn try_lend<W: Work + 'scope>(
         &'scope self,
         work: W,
-    ) -> Result<Loan<'scope, 'env, W::List>, Rejected<W>> {
+    ) -> Result<Loan<'scope, 'env, W::List>, Rejected<W, Refusal>> {
         let (mut list, said) = work.into_parts();
         match self.submit::<W>(&mut list, said) {
             Ok(work) => Ok(Loan { work, list }),
@@ -310,7 +310,7 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
     pub fn try_lend_receive<L: ScatterList + 'scope>(
         &'scope self,
         mut list: L,
-    ) -> Result<Loan<'scope, 'env, L>, Rejected<L>> {
+    ) -> Result<Loan<'scope, 'env, L>, Rejected<L, Refusal>> {
         match self.receive(&mut list) {
             Ok(work) => Ok(Loan { work, list }),
             Err(refusal) => Err(Rejected::new(refusal, list)),

@@ -4,13 +4,13 @@
 use std::mem::MaybeUninit;
 use std::ptr;
 
-use verbs_core::{ScatterElement, WorkRequest};
+use verbs_core::{Rejected, ScatterElement, WorkRequest};
 
 use super::gate::Limits;
 use super::slots::{BufferOwner, Reservation};
 use super::ticket::{Kept, Ticket};
 use crate::engine::Engine;
-use crate::error::{Refusal, Rejected};
+use crate::error::Refusal;
 use crate::request::sealed::Sealed as _;
 use crate::request::{Incoming, Needs, Outgoing, OwnedWork, Said};
 
@@ -23,7 +23,7 @@ impl Engine {
         &mut self,
         at: u32,
         mut works: Vec<OwnedWork>,
-    ) -> Result<Ticket, Rejected<Vec<OwnedWork>>> {
+    ) -> Result<Ticket, Rejected<Vec<OwnedWork>, Refusal>> {
         let posted = match works.len() {
             0 => Err(Refusal::EmptyBatch),
             len if len <= LONG => {

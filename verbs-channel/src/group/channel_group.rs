@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use verbs_core::{
     CompletionChannel, CompletionQueue, PreparedQueuePair, ProtectionDomain, QueuePair,
-    QueuePairEndpoint, WorkSuccess,
+    QueuePairEndpoint, Rejected, WorkSuccess,
 };
 
 use crate::buffer::OwnedBuffer;
@@ -18,7 +18,7 @@ use crate::channel::{Channel, InGroup};
 use crate::channel_id::ChannelId;
 use crate::config::{ChannelBuilder, Config, PollStrategy, channel_builder};
 use crate::engine::{Completed, Engine, Leak, Link, Peer, Ticket};
-use crate::error::{DownReason, Error, JoinError, Refusal, Result};
+use crate::error::{DownReason, Error, Refusal, Result};
 use crate::exchange::ExchangeError;
 use crate::request::OwnedWork;
 
@@ -115,14 +115,18 @@ impl ChannelGroup {
     ///
     /// # Errors
     ///
-    /// [`JoinError`], with the channel: the group is full, or the channel was prepared by another.
-    pub fn join(&mut self, mut member: ConnectedMember) -> Result<ChannelId, JoinError> {
+    /// [`Rejected`], with the channel: the group is full, or the channel was prepared by another.
+    #[expect(clippy::result_large_err, reason = "gives back the channel")]
+    pub fn join(
+        &mut self,
+        mut member: ConnectedMember,
+    ) -> Result<ChannelId, Rejected<ConnectedMember, Error>> {
         if !member.qp.send_cq().is(self.engine.cq()) {
-            return Err(JoinError::new(Error::ForeignMember, member));
+            return Err(Rejected::new(Error::ForeignMember, member));
         }
         let live = self.len() + self.engine.stuck as usize;
         if live >= self.max_channels as usize {
-            return Err(JoinError::new(Error::GroupFull(self.max_channels), member));
+            return Err(Rejected::new(Error::GroupFull(self.max_channels), member));
         }
         let peer = match member.link.take() {
             None => Peer::default(),
@@ -131,7 +135,7 @@ impl ChannelGroup {
                 Err((error, link)) => {
                     member.link = Some(link);
                     let error = ExchangeError::not_watched(error).into();
-                    return Err(JoinError::new(error, member));
+                    return Err(Rejected::new(error, member));
                 }
             },
         };

@@ -143,7 +143,7 @@ fn a_batch_takes_as_many_places_as_it_has_work() {
             let first = scope.post_batch(eight(&from, target.remote()))?;
             let second = scope.try_post_batch(eight(&from, target.remote()));
             let rejected = second.unwrap_err();
-            assert!(rejected.is_backpressure());
+            assert!(rejected.error().is_backpressure());
             first.spin_poll()?;
             let again = scope.post_batch(rejected.into_given())?;
             again.spin_poll()?;

@@ -49,7 +49,7 @@ fn the_send_queue_filled_to_the_last_place_again_and_again() {
             );
             let write = Outgoing::write(element, target.remote());
             let rejected = scope.try_post(write).unwrap_err();
-            assert!(rejected.is_backpressure());
+            assert!(rejected.error().is_backpressure());
             for work in posted {
                 work.spin_poll()?;
             }
@@ -114,7 +114,7 @@ fn results_that_nobody_takes_hold_their_places() {
         let rejected = loop {
             match a.start_write(pool.take().unwrap(), target.remote()) {
                 Ok(ticket) => tickets.push(ticket),
-                Err(rejected) if rejected.is_backpressure() => {
+                Err(rejected) if rejected.error().is_backpressure() => {
                     // What is done gives its place in the queue back, and keeps its buffer.
                     drop(rejected);
                     a.scope(|scope| Ok::<_, ()>(scope.poll())).unwrap();
@@ -122,7 +122,7 @@ fn results_that_nobody_takes_hold_their_places() {
                 Err(rejected) => break rejected,
             }
         };
-        assert_eq!(rejected.refusal(), Refusal::Untaken);
+        assert_eq!(*rejected.error(), Refusal::Untaken);
         drop(rejected);
         assert_eq!(tickets.len(), SENDS + RECEIVES);
         assert_eq!(pool.available(), 64 - tickets.len());
@@ -152,7 +152,7 @@ fn much_more_work_than_fits_goes_through() {
                     Ok(pending) => break pending,
                     Err(rejected) => {
                         // There is no room in the queue, or none for one more result.
-                        let refusal = rejected.refusal();
+                        let refusal = *rejected.error();
                         let is_full = matches!(
                             refusal,
                             Refusal::Backpressure(Queue::Send) | Refusal::Untaken
@@ -229,7 +229,7 @@ fn work_whose_handle_was_dropped_holds_no_place_once_it_is_done() {
                     true
                 }
                 Err(rejected) => {
-                    assert!(rejected.is_backpressure(), "{rejected}");
+                    assert!(rejected.error().is_backpressure(), "{rejected}");
                     work = rejected.into_given();
                     scope.poll();
                     false

@@ -281,7 +281,7 @@ fn channels_leave_and_others_come() {
         let mut channel = group.channel(number).unwrap();
         assert_eq!(channel.down_reason(), Some(DownReason::Closed));
         let rejected = channel.start_receive(pool.take().unwrap()).unwrap_err();
-        assert_eq!(rejected.refusal(), Refusal::Down(DownReason::Closed));
+        assert_eq!(*rejected.error(), Refusal::Down(DownReason::Closed));
         drop(rejected);
         if round % 2 == 0 {
             for ticket in tickets {

@@ -95,7 +95,7 @@ fn atomics_work_on_owned_buffers() {
     assert!(before[..16] == pattern(1, 64)[..16] && before[24..] == pattern(1, 64)[24..]);
     let rejected = a.start_fetch_add(before, remote, 5).unwrap_err();
     assert!(matches!(
-        rejected.refusal(),
+        *rejected.error(),
         Refusal::Misaligned { len: 64, .. }
     ));
     assert_eq!(value(&bytes(&number)), 100);
@@ -293,7 +293,7 @@ fn a_failure_comes_with_its_buffer() {
     assert!(was_ended(&error, down), "{error:?}");
     assert!(flushed.buffer.is_some());
     let rejected = a.start_send(filled(&a, 2, 64)).unwrap_err();
-    assert_eq!(rejected.refusal(), Refusal::Down(down));
+    assert_eq!(*rejected.error(), Refusal::Down(down));
     assert!(rejected.into_given()[..] == pattern(2, 64));
 }
 

@@ -320,7 +320,7 @@ fn what_is_refused_comes_back() {
     let element = into.scatter_element(..).unwrap();
     let ended = a.scope(|scope| {
         let rejected = scope.try_post_receive(element).unwrap_err();
-        assert!(!rejected.is_backpressure());
+        assert!(!rejected.error().is_backpressure());
         kept = Some(rejected.into_given());
         Ok::<_, ()>(())
     });

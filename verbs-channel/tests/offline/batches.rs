@@ -184,13 +184,13 @@ fn batches_that_cannot_be_are_refused_with_all_of_their_work() {
         let mut works = sends(&pool, 2);
         works.push(last(&pool));
         let rejected = channel.start_batch(works).unwrap_err();
-        assert!(!rejected.is_backpressure(), "{rejected}");
+        assert!(!rejected.error().is_backpressure(), "{rejected}");
         assert_eq!(rejected.into_given().len(), 3);
         assert_eq!(pool.available(), 8);
     }
     let refusal = |works, channel: &mut Channel| {
         let rejected = channel.start_batch(works).unwrap_err();
-        rejected.refusal()
+        *rejected.error()
     };
     let works = vec![receive(&pool)];
     assert_eq!(refusal(works, &mut channel), Refusal::ReceiveInBatch);
@@ -217,7 +217,7 @@ fn a_batch_that_is_posted_half_way_is_taken_back_from_the_card_first() {
     let pool = BufferPool::new(channel.pd(), 64, 4).unwrap();
     with(|library| library.refuse_post = Some((2, libc::ENOMEM, true)));
     let rejected = channel.start_batch(sends(&pool, 4)).unwrap_err();
-    let Refusal::Post(error) = rejected.refusal() else {
+    let Refusal::Post(error) = *rejected.error() else {
         panic!("{rejected}");
     };
     assert_eq!((error.posted(), rejected.into_given().len()), (2, 4));

@@ -156,10 +156,10 @@ fn a_range_too_long_for_an_element_is_refused_when_it_is_posted() {
         assert_eq!(buffer.len() as u64, len);
         forget_the_past();
         let rejected = channel.start_send(buffer).unwrap_err();
-        assert_eq!(rejected.refusal(), Refusal::ElementTooLong { len });
+        assert_eq!(*rejected.error(), Refusal::ElementTooLong { len });
         let works = vec![OwnedWork::from(Outgoing::send(rejected.into_given()))];
         let rejected = channel.start_batch(works).unwrap_err();
-        assert_eq!(rejected.refusal(), Refusal::ElementTooLong { len });
+        assert_eq!(*rejected.error(), Refusal::ElementTooLong { len });
         buffer = rejected.into_given().remove(0).into_buffer();
         assert!(with(|library| library.posted.is_empty()));
     }
@@ -170,7 +170,7 @@ fn a_range_too_long_for_an_element_is_refused_when_it_is_posted() {
         len: u32::MAX.into(),
         max: 1 << 30,
     };
-    assert_eq!(rejected.refusal(), too_long);
+    assert_eq!(*rejected.error(), too_long);
     forget_the_past();
     let ticket = channel.start_receive(rejected.into_given()).unwrap();
     let (seen, wr_id) = with(|library| {

@@ -104,8 +104,8 @@ fn refusal<T>(ended: Result<T, Error>) -> Expected {
     }
 }
 
-fn rejected<T, G>(posted: Result<T, Rejected<G>>) -> Expected {
-    posted.err().map(|rejected| rejected.refusal())
+fn rejected<T, G>(posted: Result<T, Rejected<G, Refusal>>) -> Expected {
+    posted.err().map(|rejected| *rejected.error())
 }
 
 /// A way to post something, and its name.
@@ -276,7 +276,7 @@ fn owned(
         let mut works: Vec<OwnedWork> = std::iter::repeat_with(fits).take(count).collect();
         works[at] = work(of_region(channel, len));
         let posted = channel.start_batch(works).map_err(|rejected| {
-            let refusal = rejected.refusal();
+            let refusal = *rejected.error();
             let works = rejected.into_given();
             assert_eq!(works.len(), count, "all of it comes back");
             assert_eq!(works[at].buffer().len(), len);

@@ -231,8 +231,8 @@ impl World {
                     end: None,
                 });
             }
-            Err(rejected) if rejected.is_backpressure() => assert!(!has_credits),
-            Err(rejected) if rejected.refusal() == Refusal::Untaken => {
+            Err(rejected) if rejected.error().is_backpressure() => assert!(!has_credits),
+            Err(rejected) if *rejected.error() == Refusal::Untaken => {
                 let id = self.ids[member];
                 let its = self.ops.iter().filter(|op| op.ticket.channel() == id);
                 assert!(has_credits && its.count() >= 5, "a slot was lost");

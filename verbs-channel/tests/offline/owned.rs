@@ -67,7 +67,7 @@ fn everything_that_is_said_reaches_the_driver() {
 
 #[test]
 fn the_shorthands_say_the_same() {
-    type Start = fn(&mut Channel, OwnedBuffer) -> Result<Ticket, Rejected<OwnedBuffer>>;
+    type Start = fn(&mut Channel, OwnedBuffer) -> Result<Ticket, Rejected<OwnedBuffer, Refusal>>;
     type Work = fn(OwnedBuffer) -> OwnedWork;
     let same: [(Start, Work); 8] = [
         (Channel::start_send, |b| Outgoing::send(b).into()),
@@ -117,7 +117,7 @@ fn work_that_is_refused_comes_back_with_all_that_was_said() {
     let mut channel = channel();
     let atomic = Incoming::fetch_and_add(region(&channel), remote(), 5).fence();
     let rejected = channel.start(atomic).unwrap_err();
-    let Refusal::Misaligned { addr, len } = rejected.refusal() else {
+    let Refusal::Misaligned { addr, len } = *rejected.error() else {
         panic!("{rejected}");
     };
     assert_eq!((addr, len), (0x1000, 64));
@@ -131,7 +131,7 @@ fn work_that_is_refused_comes_back_with_all_that_was_said() {
 
     let short = remote().slice(..63).unwrap();
     let rejected = channel.start_read(region(&channel), short).unwrap_err();
-    assert!(matches!(rejected.refusal(), Refusal::RemoteTooShort { .. }));
+    assert!(matches!(*rejected.error(), Refusal::RemoteTooShort { .. }));
     assert_eq!(rejected.into_given().len(), 64);
     let work = OwnedWork::receive(region(&channel));
     assert_eq!(work.into_buffer().into_region().unwrap().len(), 64);
@@ -157,7 +157,7 @@ fn an_empty_buffer_is_an_empty_message() {
     empty.fill(1);
     let rejected = channel.start_fetch_add(empty, remote(), 1).unwrap_err();
     assert!(matches!(
-        rejected.refusal(),
+        *rejected.error(),
         Refusal::Misaligned { len: 0, .. }
     ));
     let empty = rejected.into_given().into_region().unwrap_err();
@@ -173,7 +173,7 @@ fn a_batch_longer_than_any_claim_comes_back() {
     let works: Vec<_> = std::iter::repeat_with(work).take(65_536).collect();
     let rejected = channel.start_batch(works).unwrap_err();
     let (asked, max) = (65_536, 65_535);
-    assert_eq!(rejected.refusal(), Refusal::BatchTooLong { asked, max });
+    assert_eq!(*rejected.error(), Refusal::BatchTooLong { asked, max });
     assert_eq!(rejected.into_given().len(), 65_536);
     assert!(posted().is_empty());
 }

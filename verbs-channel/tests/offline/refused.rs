@@ -19,13 +19,16 @@ fn what_is_refused_whole_comes_back_and_can_be_posted_again() {
     for _ in 0..100 {
         refuse_at(0);
         let rejected = channel.start_send(buffer.take().unwrap()).unwrap_err();
-        let Refusal::Post(error) = rejected.refusal() else {
+        let Refusal::Post(error) = *rejected.error() else {
             panic!("{rejected}");
         };
-        assert_eq!((error.posted(), rejected.is_backpressure()), (0, false));
+        assert_eq!(
+            (error.posted(), rejected.error().is_backpressure()),
+            (0, false)
+        );
         refuse_at(0);
         let rejected = channel.start_receive(rejected.into_given()).unwrap_err();
-        assert!(matches!(rejected.refusal(), Refusal::Post(_)));
+        assert!(matches!(*rejected.error(), Refusal::Post(_)));
         buffer = Some(rejected.into_given().into_region().unwrap());
         refuse_at(0);
         let element = buffer.as_ref().unwrap().gather_element(..).unwrap();

@@ -79,12 +79,12 @@ fn results_that_nobody_takes_have_room_if_there_is_a_reserve() {
         (4, 0)
     );
     let rejected = start(&mut group, Queue::Send).unwrap_err();
-    assert_eq!(rejected.refusal(), Refusal::Untaken);
-    assert!(!rejected.is_backpressure(), "nothing will complete");
+    assert_eq!(*rejected.error(), Refusal::Untaken);
+    assert!(!rejected.error().is_backpressure(), "nothing will complete");
     group.reserve(ids[0], 1).unwrap();
     let _ticket = start(&mut group, Queue::Send).unwrap();
     let rejected = start(&mut group, Queue::Send).unwrap_err();
-    assert_eq!(rejected.refusal(), Refusal::Untaken);
+    assert_eq!(*rejected.error(), Refusal::Untaken);
     let too_many = group.reserve(ids[0], ChannelGroup::MAX_RESERVE + 1);
     assert!(matches!(too_many, Err(Error::Core(_))), "{too_many:?}");
 }

@@ -41,7 +41,7 @@ fn a_loop_that_polls_until_there_is_room_ends_when_handles_are_dropped() {
                         match scope.try_post_receive(element) {
                             Ok(handle) => drop(handle),
                             Err(rejected) => {
-                                assert!(rejected.is_backpressure(), "{rejected}");
+                                assert!(rejected.error().is_backpressure(), "{rejected}");
                                 part = Some(rejected.into_given());
                                 all_succeeds();
                                 scope.poll();
@@ -138,8 +138,11 @@ fn too_many_handles_whose_results_were_not_taken_are_not_backpressure() {
             scope.poll();
         }
         let rejected = scope.try_post(Outgoing::send(element)).unwrap_err();
-        assert_eq!(rejected.refusal(), Refusal::Untaken);
-        assert!(!rejected.is_backpressure(), "to poll would not help");
+        assert_eq!(*rejected.error(), Refusal::Untaken);
+        assert!(
+            !rejected.error().is_backpressure(),
+            "to poll would not help"
+        );
         handles.pop().unwrap().spin_poll()?;
         scope.post_send(element)?;
         all_succeeds();

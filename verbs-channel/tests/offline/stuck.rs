@@ -145,7 +145,7 @@ fn owned_work_refused_half_way_on_a_queue_pair_that_will_not_go_is_leaked() {
     // The driver fails, and does not say which request it means: it may have taken all of them.
     with(|library| library.refuse_post = Some((0, libc::EIO, false)));
     let rejected = channel.start_send(pool.take().unwrap()).unwrap_err();
-    assert!(matches!(rejected.refusal(), Refusal::Post(_)));
+    assert!(matches!(*rejected.error(), Refusal::Post(_)));
     assert_eq!(rejected.into_given().capacity(), 0, "it is the card's");
     assert_eq!(pool.available(), 2);
     assert!(channel.is_down() && channel.is_idle());

@@ -4,7 +4,7 @@
 mod chains;
 
 use super::*;
-use crate::{PollError, PostError, Refused, WorkError};
+use crate::{PollError, PostError, Rejected, WorkError};
 use chains::{assert_repeats_nothing, parts};
 
 #[test]
@@ -212,7 +212,7 @@ fn no_error_repeats_its_source() {
         }
         assert_eq!(ErrorChain::new(&error).to_string(), alone.join(": "));
         // Nor does what it becomes on its way up.
-        let refused = Refused::new(error, ());
+        let refused = Rejected::new(error, ());
         assert_eq!(parts(&refused), alone);
         let io = io::Error::from(Error::from(refused));
         assert_eq!(parts(&io), alone);

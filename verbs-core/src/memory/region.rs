@@ -17,7 +17,7 @@ use super::range::part;
 use super::{AccessFlags, Buffer, GatherElement, ScatterElement};
 use crate::handle::Handle;
 use crate::macros::man;
-use crate::{Error, ErrorChain, ProtectionDomain, Refused, Result, logged, ret};
+use crate::{Error, ErrorChain, ProtectionDomain, Rejected, Result, logged, ret};
 
 /// A memory region (MR) that only this program and its own work requests touch.
 ///
@@ -51,7 +51,7 @@ impl ProtectionDomain {
     /// else [`Error::Registration`] with the provider's errno. The buffer comes back in each case.
     #[doc(alias = "ibv_reg_mr")]
     #[doc(alias = "ibv_reg_mr_iova2")]
-    pub fn reg_mr<B: Buffer>(&self, buffer: B) -> Result<MemoryRegion<B>, Refused<B>> {
+    pub fn reg_mr<B: Buffer>(&self, buffer: B) -> Result<MemoryRegion<B>, Rejected<B>> {
         self.reg_mr_with(buffer, AccessFlags::LOCAL_WRITE)
     }
 
@@ -66,10 +66,10 @@ impl ProtectionDomain {
         &self,
         buffer: B,
         access: AccessFlags,
-    ) -> Result<MemoryRegion<B>, Refused<B>> {
+    ) -> Result<MemoryRegion<B>, Rejected<B>> {
         // Not a list of what is forbidden: newer flags may let peers in too, as a memory window does.
         if !AccessFlags::PRIVATE.contains(access) {
-            return Err(Refused::new(Error::RemoteAccess, buffer));
+            return Err(Rejected::new(Error::RemoteAccess, buffer));
         }
         let registration = Registration::new(self, buffer, access)?;
         Ok(MemoryRegion { registration })
@@ -176,7 +176,7 @@ impl<B: Buffer> Registration<B> {
         pd: &ProtectionDomain,
         buffer: B,
         access: AccessFlags,
-    ) -> Result<Self, Refused<B>> {
+    ) -> Result<Self, Rejected<B>> {
         // The buffer moves first, and its address is taken after: moving a `Box` or a `&mut` ends
         // every pointer that was taken before. In a `MaybeUninit` it moves without that.
         let mut buffer = MaybeUninit::new(buffer);
@@ -188,7 +188,7 @@ impl<B: Buffer> Registration<B> {
             Err(error) => {
                 // SAFETY: it is still initialised, and no device knows it.
                 let buffer = unsafe { buffer.assume_init() };
-                return Err(Refused::new(error, buffer));
+                return Err(Rejected::new(error, buffer));
             }
         };
         // SAFETY: the handle keeps the `ibv_mr`.

@@ -10,7 +10,7 @@ use verbs_sys::ibv_mr;
 use super::region::Registration;
 use super::{AccessFlags, Buffer, RemoteMemoryRegion, SharedElement};
 use crate::macros::man;
-use crate::{Error, ProtectionDomain, Refused, Result};
+use crate::{Error, ProtectionDomain, Rejected, Result};
 
 /// A memory region (MR) that a peer may read, write or run atomics on.
 ///
@@ -59,7 +59,7 @@ impl ProtectionDomain {
         &self,
         buffer: B,
         access: AccessFlags,
-    ) -> Result<SharedRegion<B>, Refused<B>> {
+    ) -> Result<SharedRegion<B>, Rejected<B>> {
         let registration = Registration::new(self, buffer, access | AccessFlags::LOCAL_WRITE)?;
         Ok(SharedRegion { registration })
     }

@@ -28,7 +28,7 @@ use crate::error::{EndpointError, GidPath, is_unreachable};
 use crate::handle::Handle;
 use crate::macros::man;
 use crate::path::{AhAttr, LocalPath};
-use crate::{CompletionQueue, Error, ErrorChain, ProtectionDomain, Refused, Result, logged, ret};
+use crate::{CompletionQueue, Error, ErrorChain, ProtectionDomain, Rejected, Result, logged, ret};
 use builder::Config;
 
 /// A queue pair (QP) that is not connected yet: in `INIT`.
@@ -90,7 +90,8 @@ impl PreparedQueuePair {
     /// values was rejected; else the errno. The queue pair comes back, prepared as before; receives
     /// that were posted may be gone.
     #[doc(alias = "ibv_modify_qp")]
-    pub fn handshake(self, remote: &QueuePairEndpoint) -> Result<QueuePair, Refused<Self>> {
+    #[expect(clippy::result_large_err, reason = "gives back what it was called on")]
+    pub fn handshake(self, remote: &QueuePairEndpoint) -> Result<QueuePair, Rejected<Self>> {
         let local = self.endpoint();
         match self.connect(&local, remote) {
             Ok(()) => Ok(QueuePair {
@@ -108,7 +109,7 @@ impl PreparedQueuePair {
                         logged::error(format_args!("cannot prepare {qp:?} again: {error}"));
                     }
                 }
-                Err(Refused::new(error, self))
+                Err(Rejected::new(error, self))
             }
         }
     }
@@ -224,7 +225,8 @@ impl QueuePair {
     /// [`Error::NoActivePort`] and its likes if the port went away, else the errno. The queue pair
     /// comes back.
     #[doc(alias = "IBV_QPS_RESET")]
-    pub fn reset(self) -> Result<PreparedQueuePair, Refused<Self>> {
+    #[expect(clippy::result_large_err, reason = "gives back what it was called on")]
+    pub fn reset(self) -> Result<PreparedQueuePair, Rejected<Self>> {
         let again = || {
             let path = self.qp.config.path(self.pd().context())?;
             self.qp.prepare(&path)?;
@@ -236,7 +238,7 @@ impl QueuePair {
                 qp: self.qp,
                 path,
             }),
-            Err(error) => Err(Refused::new(error, self)),
+            Err(error) => Err(Rejected::new(error, self)),
         }
     }
 }

@@ -261,7 +261,7 @@ impl Server<'_> {
         self.sent(
             at,
             sent.map(drop)
-                .map_err(|rejected| Failure::from(rejected.refusal()).to_string()),
+                .map_err(|rejected| Failure::from(*rejected.error()).to_string()),
         )
     }
 
@@ -306,7 +306,7 @@ impl Server<'_> {
             self.sent(
                 at,
                 sent.map(drop)
-                    .map_err(|rejected| Failure::from(rejected.refusal()).to_string()),
+                    .map_err(|rejected| Failure::from(*rejected.error()).to_string()),
             )?;
         }
         Ok(())

@@ -1,0 +1,88 @@
+//! What was rejected, and what was given with it.
+
+use std::fmt;
+
+use crate::Error;
+
+/// An error, and the value that was given: nothing is lost.
+///
+/// `?` in a function whose error is made from `E` keeps the error and drops the value.
+#[derive(Clone, Copy)]
+pub struct Rejected<T, E = Error> {
+    error: E,
+    given: T,
+}
+
+impl<T, E> Rejected<T, E> {
+    /// For layers that reject values themselves.
+    #[inline]
+    pub const fn new(error: E, given: T) -> Self {
+        Self { error, given }
+    }
+
+    /// Why the value was rejected.
+    #[inline]
+    #[must_use]
+    pub const fn error(&self) -> &E {
+        &self.error
+    }
+
+    /// The value.
+    #[inline]
+    #[must_use]
+    pub fn into_given(self) -> T {
+        self.given
+    }
+
+    /// The error, without the value.
+    #[inline]
+    #[must_use]
+    pub fn into_error(self) -> E {
+        self.error
+    }
+
+    /// The error and the value.
+    #[inline]
+    #[must_use]
+    pub fn into_parts(self) -> (E, T) {
+        (self.error, self.given)
+    }
+}
+
+impl<T, E: fmt::Debug> fmt::Debug for Rejected<T, E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Rejected").field(&self.error).finish()
+    }
+}
+
+impl<T, E: fmt::Display> fmt::Display for Rejected<T, E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error.fmt(f)
+    }
+}
+
+impl<T, E: std::error::Error> std::error::Error for Rejected<T, E> {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.error.source()
+    }
+}
+
+impl<T> From<Rejected<T>> for Error {
+    fn from(rejected: Rejected<T>) -> Self {
+        rejected.error
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_value_and_the_error_come_back() {
+        let rejected = Rejected::new(Error::RemoteAccess, vec![1, 2]);
+        assert_eq!(rejected.to_string(), Error::RemoteAccess.to_string());
+        let (error, given) = rejected.into_parts();
+        assert!(matches!(error, Error::RemoteAccess));
+        assert_eq!(given, [1, 2]);
+    }
+}
