@@ -13,7 +13,7 @@ use verbs_sys::{
     ibv_get_device_list, ibv_get_device_name,
 };
 
-use crate::macros::{man, open_enum};
+use crate::macros::{man, open_enum, serde_by_name};
 use crate::{Error, Result, ret};
 
 /// An RDMA device (HCA, RNIC), not yet opened.
@@ -239,6 +239,12 @@ impl Guid {
     pub(crate) const fn from_be(guid: verbs_sys::__be64) -> Self {
         Self(guid.0.to_ne_bytes())
     }
+
+    /// As C's field, which is in network byte order.
+    #[cfg(feature = "serde")]
+    pub(crate) const fn to_be(self) -> verbs_sys::__be64 {
+        verbs_sys::__be64(u64::from_ne_bytes(self.0))
+    }
 }
 
 impl fmt::Display for Guid {
@@ -256,6 +262,8 @@ impl fmt::Debug for Guid {
         fmt::Display::fmt(self, f)
     }
 }
+
+serde_by_name!(Guid, [u8; 8], |guid| (true, guid.0), Self);
 
 /// A text that is no GUID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -302,17 +310,17 @@ open_enum! {
     /// What a device speaks.
     TransportType(i32), "ibv_transport_type";
     /// The kernel does not tell.
-    UNKNOWN = IBV_TRANSPORT_UNKNOWN "IBV_TRANSPORT_UNKNOWN",
+    UNKNOWN = IBV_TRANSPORT_UNKNOWN "IBV_TRANSPORT_UNKNOWN" "unknown",
     /// InfiniBand's transport: InfiniBand itself and RoCE.
-    IB = IBV_TRANSPORT_IB "IBV_TRANSPORT_IB",
+    IB = IBV_TRANSPORT_IB "IBV_TRANSPORT_IB" "InfiniBand",
     /// iWARP, over TCP.
-    IWARP = IBV_TRANSPORT_IWARP "IBV_TRANSPORT_IWARP",
+    IWARP = IBV_TRANSPORT_IWARP "IBV_TRANSPORT_IWARP" "iWARP",
     /// Cisco's usNIC.
-    USNIC = IBV_TRANSPORT_USNIC "IBV_TRANSPORT_USNIC",
+    USNIC = IBV_TRANSPORT_USNIC "IBV_TRANSPORT_USNIC" "usNIC",
     /// Cisco's usNIC over UDP.
-    USNIC_UDP = IBV_TRANSPORT_USNIC_UDP "IBV_TRANSPORT_USNIC_UDP",
+    USNIC_UDP = IBV_TRANSPORT_USNIC_UDP "IBV_TRANSPORT_USNIC_UDP" "usNIC UDP",
     /// Something else.
-    UNSPECIFIED = IBV_TRANSPORT_UNSPECIFIED "IBV_TRANSPORT_UNSPECIFIED",
+    UNSPECIFIED = IBV_TRANSPORT_UNSPECIFIED "IBV_TRANSPORT_UNSPECIFIED" "unspecified",
 }
 
 #[cfg(test)]

@@ -2,12 +2,16 @@
 #![expect(unsafe_code, reason = "lets C fill in `ibv_device_attr`")]
 
 use std::ffi::CStr;
+#[cfg(feature = "serde")]
+use std::ffi::c_char;
 use std::fmt;
 
+#[cfg(feature = "serde")]
+use verbs_sys::ibv_atomic_cap;
 use verbs_sys::{ibv_device_attr, ibv_device_attr_ex, ibv_query_device, ibv_query_device_ex};
 
 use crate::device::Guid;
-use crate::macros::{getters, man, open_enum};
+use crate::macros::{getters, man, open_enum, serde_getters};
 use crate::{Context, Error, Result, ret};
 
 /// What a device is and where its limits are.
@@ -100,86 +104,93 @@ impl DeviceAttr {
         AtomicCap::from_raw(self.attr.atomic_cap.0)
     }
 
-    getters! {
-        /// The largest region that can be registered, in bytes.
-        max_mr_size: plain u64,
-        /// Page sizes that can be registered, as a mask.
-        page_size_cap: plain u64,
-        /// The vendor, an IEEE OUI.
-        vendor_id: plain u32,
-        /// The vendor's number for this device.
-        vendor_part_id: plain u32,
-        /// The hardware's version.
-        hw_ver: plain u32,
-        /// Queue pairs.
-        max_qp: count u32,
-        /// Work requests in a send or a receive queue.
-        max_qp_wr: count u32,
-        /// Capabilities, `IBV_DEVICE_*`.
-        device_cap_flags: plain u32,
-        /// Elements in a work request.
-        max_sge: count u32,
-        /// Elements in a read, for devices that differ there.
-        max_sge_rd: count u32,
-        /// Completion queues.
-        max_cq: count u32,
-        /// Entries in a completion queue.
-        max_cqe: count u32,
-        /// Memory regions.
-        max_mr: count u32,
-        /// Protection domains.
-        max_pd: count u32,
-        /// Reads and atomics that a queue pair serves at once.
-        max_qp_rd_atom: count u32,
-        /// The same for an end-to-end context.
-        max_ee_rd_atom: count u32,
-        /// Reads and atomics that the device serves at once.
-        max_res_rd_atom: count u32,
-        /// Reads and atomics that a queue pair has under way at once.
-        max_qp_init_rd_atom: count u32,
-        /// The same for an end-to-end context.
-        max_ee_init_rd_atom: count u32,
-        /// End-to-end contexts.
-        max_ee: count u32,
-        /// Reliable datagram domains.
-        max_rdd: count u32,
-        /// Memory windows.
-        max_mw: count u32,
-        /// Raw IPv6 queue pairs.
-        max_raw_ipv6_qp: count u32,
-        /// Raw Ethertype queue pairs.
-        max_raw_ethy_qp: count u32,
-        /// Multicast groups.
-        max_mcast_grp: count u32,
-        /// Queue pairs in a multicast group.
-        max_mcast_qp_attach: count u32,
-        /// Queue pairs in multicast groups, in all.
-        max_total_mcast_qp_attach: count u32,
-        /// Address handles.
-        max_ah: count u32,
-        /// Fast memory regions.
-        max_fmr: count u32,
-        /// Maps of a fast memory region before it must be unmapped.
-        max_map_per_fmr: count u32,
-        /// Shared receive queues.
-        max_srq: count u32,
-        /// Work requests in a shared receive queue.
-        max_srq_wr: count u32,
-        /// Elements in a receive of a shared receive queue.
-        max_srq_sge: count u32,
-        /// P_Keys of a port.
-        max_pkeys: plain u16,
-        /// How long this side may take to acknowledge a packet, as a code t: 4.096 µs × 2ᵗ.
-        local_ca_ack_delay: plain u8,
-        /// Ports.
-        phys_port_cnt: plain u8,
-    }
-
     /// C's struct.
     #[must_use]
     pub const fn as_raw(&self) -> &ibv_device_attr {
         &self.attr
     }
+}
+
+serde_getters! {
+    DeviceAttr, ibv_device_attr;
+    {
+        fw_ver: String, |attr, fw_ver| attr.fw_ver = c_string(&fw_ver);
+        node_guid: Guid, |attr, guid| attr.node_guid = guid.to_be();
+        sys_image_guid: Guid, |attr, guid| attr.sys_image_guid = guid.to_be();
+        atomic_cap: AtomicCap, |attr, cap| attr.atomic_cap = ibv_atomic_cap(cap.as_raw());
+    }
+    /// The largest region that can be registered, in bytes.
+    max_mr_size: plain u64,
+    /// Page sizes that can be registered, as a mask.
+    page_size_cap: plain u64,
+    /// The vendor, an IEEE OUI.
+    vendor_id: plain u32,
+    /// The vendor's number for this device.
+    vendor_part_id: plain u32,
+    /// The hardware's version.
+    hw_ver: plain u32,
+    /// Queue pairs.
+    max_qp: count u32,
+    /// Work requests in a send or a receive queue.
+    max_qp_wr: count u32,
+    /// Capabilities, `IBV_DEVICE_*`.
+    device_cap_flags: plain u32,
+    /// Elements in a work request.
+    max_sge: count u32,
+    /// Elements in a read, for devices that differ there.
+    max_sge_rd: count u32,
+    /// Completion queues.
+    max_cq: count u32,
+    /// Entries in a completion queue.
+    max_cqe: count u32,
+    /// Memory regions.
+    max_mr: count u32,
+    /// Protection domains.
+    max_pd: count u32,
+    /// Reads and atomics that a queue pair serves at once.
+    max_qp_rd_atom: count u32,
+    /// The same for an end-to-end context.
+    max_ee_rd_atom: count u32,
+    /// Reads and atomics that the device serves at once.
+    max_res_rd_atom: count u32,
+    /// Reads and atomics that a queue pair has under way at once.
+    max_qp_init_rd_atom: count u32,
+    /// The same for an end-to-end context.
+    max_ee_init_rd_atom: count u32,
+    /// End-to-end contexts.
+    max_ee: count u32,
+    /// Reliable datagram domains.
+    max_rdd: count u32,
+    /// Memory windows.
+    max_mw: count u32,
+    /// Raw IPv6 queue pairs.
+    max_raw_ipv6_qp: count u32,
+    /// Raw Ethertype queue pairs.
+    max_raw_ethy_qp: count u32,
+    /// Multicast groups.
+    max_mcast_grp: count u32,
+    /// Queue pairs in a multicast group.
+    max_mcast_qp_attach: count u32,
+    /// Queue pairs in multicast groups, in all.
+    max_total_mcast_qp_attach: count u32,
+    /// Address handles.
+    max_ah: count u32,
+    /// Fast memory regions.
+    max_fmr: count u32,
+    /// Maps of a fast memory region before it must be unmapped.
+    max_map_per_fmr: count u32,
+    /// Shared receive queues.
+    max_srq: count u32,
+    /// Work requests in a shared receive queue.
+    max_srq_wr: count u32,
+    /// Elements in a receive of a shared receive queue.
+    max_srq_sge: count u32,
+    /// P_Keys of a port.
+    max_pkeys: plain u16,
+    /// How long this side may take to acknowledge a packet, as a code t: 4.096 µs × 2ᵗ.
+    local_ca_ack_delay: plain u8,
+    /// Ports.
+    phys_port_cnt: plain u8,
 }
 
 impl DeviceAttrEx {
@@ -281,6 +292,17 @@ open_enum! {
     GLOB = IBV_ATOMIC_GLOB "IBV_ATOMIC_GLOB",
 }
 
+/// A text as C's array of characters, which ends with a zero.
+#[cfg(feature = "serde")]
+fn c_string<const N: usize>(text: &str) -> [c_char; N] {
+    let mut array = [0; N];
+    let room = array.iter_mut().take(N.saturating_sub(1));
+    for (to, from) in room.zip(text.bytes().take_while(|byte| *byte != 0)) {
+        *to = c_char::from_ne_bytes([from]);
+    }
+    array
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -295,6 +317,28 @@ mod tests {
         let attr = DeviceAttr { attr };
         assert_eq!((attr.max_qp(), attr.max_qp_wr()), (0, 16));
         assert_eq!(attr.fw_ver(), "");
+    }
+
+    #[cfg(feature = "serde")]
+    #[test]
+    fn attributes_are_serde_data() {
+        let attr = ibv_device_attr {
+            fw_ver: c_string("1.2.3"),
+            node_guid: Guid::new([1, 2, 3, 4, 5, 6, 7, 8]).to_be(),
+            max_mr_size: u64::MAX,
+            max_qp: 7,
+            atomic_cap: verbs_sys::IBV_ATOMIC_HCA,
+            phys_port_cnt: 2,
+            ..Default::default()
+        };
+        let attr = DeviceAttr { attr };
+        let json = serde_json::to_string(&attr).unwrap();
+        let start = r#"{"fw_ver":"1.2.3","node_guid":"0102:0304:0506:0708","#;
+        assert!(json.starts_with(start), "{json}");
+        assert!(json.contains(r#""atomic_cap":"HCA""#), "{json}");
+        let back: DeviceAttr = serde_json::from_str(&json).unwrap();
+        assert_eq!(serde_json::to_string(&back).unwrap(), json);
+        assert_eq!((back.max_mr_size(), back.max_qp()), (u64::MAX, 7));
     }
 
     #[test]

@@ -3,7 +3,8 @@
 
 use std::ffi::{CStr, c_char};
 use std::fmt;
-use std::net::Ipv6Addr;
+use std::net::{AddrParseError, Ipv6Addr};
+use std::str::FromStr;
 
 use verbs_sys::{ibv_gid, ibv_gid_entry, ibv_query_gid_table};
 
@@ -11,8 +12,20 @@ use crate::macros::{man, open_enum};
 use crate::{Context, Error, Result, ret};
 
 /// A global identifier (GID): 128 bits that look like an IPv6 address, and on RoCE are one.
+///
+/// It prints and parses as an IPv6 address:
+///
+/// ```
+/// let gid: verbs_core::Gid = "fe80::5054:ff:fe12:3456".parse()?;
+/// assert!(gid.is_link_local());
+/// # Ok::<(), std::net::AddrParseError>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(from = "Ipv6Addr", into = "Ipv6Addr")
+)]
 #[doc(alias = "ibv_gid")]
 pub struct Gid([u8; 16]);
 
@@ -75,8 +88,17 @@ impl fmt::Debug for Gid {
     }
 }
 
+impl FromStr for Gid {
+    type Err = AddrParseError;
+
+    fn from_str(text: &str) -> Result<Self, AddrParseError> {
+        text.parse().map(|address: Ipv6Addr| address.into())
+    }
+}
+
 /// An entry of a port's GID table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[doc(alias = "ibv_gid_entry")]
 pub struct GidEntry {
     gid: Gid,
@@ -199,9 +221,9 @@ open_enum! {
     /// InfiniBand.
     IB = IBV_GID_TYPE_IB "IBV_GID_TYPE_IB",
     /// RoCE v1: Ethernet frames, within one broadcast domain.
-    ROCE_V1 = IBV_GID_TYPE_ROCE_V1 "IBV_GID_TYPE_ROCE_V1",
+    ROCE_V1 = IBV_GID_TYPE_ROCE_V1 "IBV_GID_TYPE_ROCE_V1" "RoCE v1",
     /// RoCE v2: UDP, routable.
-    ROCE_V2 = IBV_GID_TYPE_ROCE_V2 "IBV_GID_TYPE_ROCE_V2",
+    ROCE_V2 = IBV_GID_TYPE_ROCE_V2 "IBV_GID_TYPE_ROCE_V2" "RoCE v2",
 }
 
 #[cfg(test)]
@@ -211,7 +233,7 @@ mod tests {
 
     fn entry(address: &str, gid_type: GidType, gid_index: u32) -> GidEntry {
         GidEntry {
-            gid: address.parse::<Ipv6Addr>().unwrap().into(),
+            gid: address.parse().unwrap(),
             gid_index,
             port_num: 1,
             gid_type,
@@ -226,6 +248,25 @@ mod tests {
         assert!(!gid.is_link_local());
         assert!(Gid::new([0; 16]).is_zero());
         assert!(entry("fe80::1", GidType::ROCE_V2, 0).gid().is_link_local());
+    }
+
+    #[test]
+    fn gids_parse_in_c_s_long_form_too() {
+        let gid: Gid = "fe80:0000:0000:0000:0000:00ff:fe00:0001".parse().unwrap();
+        assert_eq!(gid.to_string().parse(), Ok(gid));
+        assert!("10.0.0.1".parse::<Gid>().is_err());
+    }
+
+    #[cfg(feature = "serde")]
+    #[test]
+    fn a_table_is_serde_data() {
+        let entry = entry("fe80::1", GidType::ROCE_V2, 1);
+        let json = serde_json::to_string(&entry).unwrap();
+        assert_eq!(
+            json,
+            r#"{"gid":"fe80::1","gid_index":1,"port_num":1,"gid_type":"RoCE v2","ndev_ifindex":0}"#
+        );
+        assert_eq!(serde_json::from_str::<GidEntry>(&json).unwrap(), entry);
     }
 
     #[test]

@@ -59,8 +59,10 @@
 //!
 //! # Features
 //!
-//! - `serde`: `Serialize` and `Deserialize` for what peers tell each other: [`QueuePairEndpoint`],
-//!   [`RemoteMemoryRegion`], [`Gid`]. What comes in is checked.
+//! - `serde`: `Serialize` and `Deserialize` for what peers exchange ([`QueuePairEndpoint`],
+//!   [`RemoteMemoryRegion`]), for attributes ([`DeviceAttr`], [`PortAttr`], [`GidEntry`]) and for the
+//!   types that mirror C enums. What is deserialized is checked. In human-readable formats the enums,
+//!   [`AccessFlags`], [`Gid`] and [`Guid`] are text, as their `Display` prints it.
 //!
 //! # Requirements
 //!
@@ -100,6 +102,8 @@ mod handle;
 mod logged;
 mod macros;
 mod memory;
+mod mtu;
+mod names;
 mod path;
 mod port;
 mod protection_domain;
@@ -122,13 +126,15 @@ pub use memory::{
     AccessFlags, Buffer, Chunks, DmabufRegion, Element, Gather, GatherElement, MemoryRegion,
     RawRegion, RemoteMemoryRegion, Scatter, ScatterElement, Sge, SharedElement, SharedRegion,
 };
+pub use mtu::MaximumTransferUnit;
+pub use names::ParseNameError;
 pub use path::AhAttr;
-pub use port::{LinkLayer, PortAttr, PortState};
+pub use port::{LinkLayer, LinkSpeed, LinkWidth, PhysState, PortAttr, PortState};
 pub use protection_domain::ProtectionDomain;
 pub use queue_pair::{
-    AckTimeout, ENDPOINT_VERSION, MaxAckRetries, MaxRnrRetries, MaximumTransferUnit, MigState,
-    MinRnrTimer, PacketSequenceNumber, PostError, PreparedQueuePair, QpAttr, QpAttrMask, QpCap,
-    QpState, QueuePair, QueuePairBuilder, QueuePairEndpoint, QueuePairEndpointBuilder,
+    AckTimeout, ENDPOINT_VERSION, MaxAckRetries, MaxRnrRetries, MigState, MinRnrTimer,
+    PacketSequenceNumber, PostError, PreparedQueuePair, QpAttr, QpAttrMask, QpCap, QpState,
+    QueuePair, QueuePairBuilder, QueuePairEndpoint, QueuePairEndpointBuilder,
 };
 pub use rejected::Rejected;
 pub use work_request::{

@@ -14,11 +14,13 @@ macro_rules! man {
 }
 
 /// A C enumeration that may grow: a number with names.
+///
+/// `Display` prints the constant's name, or the text that stands behind C's name.
 macro_rules! open_enum {
     (
         $(#[$attr:meta])*
         $name:ident($repr:ident), $c:literal;
-        $($(#[$const_attr:meta])* $constant:ident = $c_constant:ident $c_name:literal,)*
+        $($(#[$const_attr:meta])* $constant:ident = $code:tt $c_name:literal $($text:literal)?,)*
     ) => {
         $(#[$attr])*
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -30,8 +32,17 @@ macro_rules! open_enum {
             $(
                 $(#[$const_attr])*
                 #[doc(alias = $c_name)]
-                pub const $constant: Self = Self(verbs_sys::$c_constant.0);
+                pub const $constant: Self = Self($crate::macros::code!($code));
             )*
+
+            const NAMES: &'static $crate::names::Names<$repr> = &[$((
+                Self::$constant.0,
+                [
+                    $crate::macros::text!($constant $($text)?),
+                    stringify!($constant),
+                    $c_name,
+                ],
+            ),)*];
 
             /// The value for C's number. Numbers from newer libraries are kept.
             #[must_use]
@@ -55,12 +66,73 @@ macro_rules! open_enum {
             }
         }
 
+        impl std::fmt::Display for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                $crate::names::print(Self::NAMES, self.0, f)
+            }
+        }
+
+        impl std::str::FromStr for $name {
+            type Err = $crate::names::ParseNameError;
+
+            fn from_str(text: &str) -> Result<Self, Self::Err> {
+                const TEXTS: &[&str] = &[$($crate::macros::text!($constant $($text)?),)*];
+                let code = $crate::names::parse(Self::NAMES, text);
+                code.map(Self)
+                    .ok_or($crate::names::ParseNameError::new(TEXTS))
+            }
+        }
+
+        $crate::macros::serde_by_name!($name, $repr, |value| (value.name().is_some(), value.0), Self);
+
         impl std::fmt::Debug for $name {
             fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 match self.name() {
                     Some(name) => f.write_str(name),
                     None => write!(f, concat!($c, "({})"), self.0),
                 }
+            }
+        }
+    };
+}
+
+/// The number of a constant of verbs-sys, or a number.
+macro_rules! code {
+    ($code:literal) => {
+        $code
+    };
+    ($c_constant:ident) => {
+        verbs_sys::$c_constant.0
+    };
+}
+
+/// What is printed for a constant: its name, unless there is a text of its own.
+macro_rules! text {
+    ($constant:ident) => {
+        stringify!($constant)
+    };
+    ($constant:ident $text:literal) => {
+        $text
+    };
+}
+
+/// Serde of a type that is text for people, if it has a name, and a code for programs.
+macro_rules! serde_by_name {
+    ($name:ident, $code:ty, |$value:ident| $named_and_code:expr, $from_code:expr) => {
+        #[cfg(feature = "serde")]
+        impl serde::Serialize for $name {
+            fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                let $value = self;
+                let (named, code): (bool, $code) = $named_and_code;
+                $crate::names::serde::serialize(self, named, code, serializer)
+            }
+        }
+
+        #[cfg(feature = "serde")]
+        impl<'de> serde::Deserialize<'de> for $name {
+            fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                let from_code: fn($code) -> Self = $from_code;
+                $crate::names::serde::deserialize(from_code, deserializer)
             }
         }
     };
@@ -114,7 +186,7 @@ macro_rules! getters {
         $(#[$attr])*
         #[must_use]
         pub const fn $name(&self) -> $as {
-            getters!(@$kind self.attr.$name)
+            $crate::macros::getters!(@$kind self.attr.$name)
         }
     )*};
     // A number that C declares signed and that is never negative.
@@ -124,6 +196,60 @@ macro_rules! getters {
     (@plain $field:expr) => {
         $field
     };
+    (@to_c count $value:expr) => {
+        i32::try_from($value).unwrap_or(i32::MAX)
+    };
+    (@to_c plain $value:expr) => {
+        $value
+    };
 }
 
-pub(crate) use {bounded, getters, man, open_enum};
+/// [`getters`] of a struct that is serde data: with its fields that are not plain numbers, their
+/// types, and how they are written to C's struct.
+macro_rules! serde_getters {
+    (
+        $name:ident, $c:ident;
+        { $($typed:ident: $type:ty, |$attr:ident, $value:ident| $write:expr;)* }
+        $($(#[$doc:meta])* $field:ident: $kind:ident $as:tt,)*
+    ) => {
+        impl $name {
+            $crate::macros::getters! { $($(#[$doc])* $field: $kind $as,)* }
+        }
+
+        #[cfg(feature = "serde")]
+        const _: () = {
+            #[derive(serde::Serialize, serde::Deserialize)]
+            struct Fields {
+                $($typed: $type,)*
+                $(#[serde(default)] $field: $as,)*
+            }
+
+            impl serde::Serialize for $name {
+                fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                    let fields = Fields {
+                        $($typed: self.$typed(),)*
+                        $($field: self.$field(),)*
+                    };
+                    fields.serialize(serializer)
+                }
+            }
+
+            impl<'de> serde::Deserialize<'de> for $name {
+                fn deserialize<D: serde::Deserializer<'de>>(
+                    deserializer: D,
+                ) -> Result<Self, D::Error> {
+                    let fields = Fields::deserialize(deserializer)?;
+                    let mut attr = $c::default();
+                    $({
+                        let ($attr, $value) = (&mut attr, fields.$typed);
+                        $write;
+                    })*
+                    $(attr.$field = $crate::macros::getters!(@to_c $kind fields.$field);)*
+                    Ok(Self { attr })
+                }
+            }
+        };
+    };
+}
+
+pub(crate) use {bounded, code, getters, man, open_enum, serde_by_name, serde_getters, text};

@@ -4,7 +4,7 @@ use std::fmt;
 
 use verbs_sys::{ibv_ah_attr, ibv_global_route};
 
-use crate::queue_pair::MaximumTransferUnit;
+use crate::mtu::MaximumTransferUnit;
 use crate::{Context, Error, Gid, GidEntry, PortState, Result};
 
 /// An address vector: where packets go, and how.

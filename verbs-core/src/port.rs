@@ -7,9 +7,11 @@ use std::ops::RangeInclusive;
 use verbs_sys::{
     __be16, IBV_QPF_GRH_REQUIRED, ibv_get_pkey_index, ibv_port_attr, ibv_query_pkey, ibv_query_port,
 };
+#[cfg(feature = "serde")]
+use verbs_sys::{ibv_mtu, ibv_port_state};
 
-use crate::macros::{getters, man, open_enum};
-use crate::queue_pair::MaximumTransferUnit;
+use crate::macros::{man, open_enum, serde_getters};
+use crate::mtu::MaximumTransferUnit;
 use crate::{Context, Error, Result, ret};
 
 /// What a port is and can do.
@@ -118,45 +120,33 @@ impl PortAttr {
         self.attr.link_layer == LinkLayer::ETHERNET.as_raw() || flags & GRH != 0
     }
 
-    getters! {
-        /// Entries in the GID table, holes included.
-        gid_tbl_len: count u32,
-        /// Capabilities, `IBV_PORT_*_SUP`.
-        port_cap_flags: plain u32,
-        /// More capabilities, `IBV_PORT_*_SUP` of the second word.
-        port_cap_flags2: plain u16,
-        /// The longest message, in bytes.
-        max_msg_sz: plain u32,
-        /// Packets dropped for their P_Key.
-        bad_pkey_cntr: plain u32,
-        /// Packets dropped for their Q_Key.
-        qkey_viol_cntr: plain u32,
-        /// Entries in the P_Key table.
-        pkey_tbl_len: plain u16,
-        /// The local identifier (LID); 0 on Ethernet.
-        lid: plain u16,
-        /// The subnet manager's LID.
-        sm_lid: plain u16,
-        /// How many low bits of the LID select a path.
-        lmc: plain u8,
-        /// Virtual lanes, as a code: 1 for one, then 2, 4, 8, and 5 for 15.
-        max_vl_num: plain u8,
-        /// The subnet manager's service level.
-        sm_sl: plain u8,
-        /// How long a packet may be under way, as a code t: 4.096 µs × 2ᵗ.
-        subnet_timeout: plain u8,
-        /// What the subnet manager initialised.
-        init_type_reply: plain u8,
-        /// Lanes, as a code: 1 for one, 2 for 4, 4 for 8, 8 for 12, 16 for two.
-        active_width: plain u8,
-        /// Speed of a lane, as a code: 1 for 2.5 Gbit/s, 2 for 5, 4 and 8 for 10, 16 for 14, 32 for
-        /// 25, 64 for 50, 128 for 100.
-        active_speed: plain u8,
-        /// The state of the physical link, as a code: 2 while it looks for the other side, 3 if it
-        /// is disabled, 5 when it is up.
-        phys_state: plain u8,
-        /// Flags of the port, `IBV_QPF_*`.
-        flags: plain u8,
+    /// How many lanes the link has.
+    #[must_use]
+    pub const fn active_width(&self) -> LinkWidth {
+        LinkWidth::from_raw(self.attr.active_width)
+    }
+
+    /// How fast each lane is.
+    #[must_use]
+    pub const fn active_speed(&self) -> LinkSpeed {
+        LinkSpeed::from_raw(self.attr.active_speed)
+    }
+
+    /// How fast the link is, all lanes together, in Mbit/s; `None` for a code that this crate does
+    /// not know.
+    #[must_use]
+    pub fn active_rate(&self) -> Option<u32> {
+        let (lanes, speed) = (
+            self.active_width().lanes()?,
+            self.active_speed().mbit_per_s()?,
+        );
+        Some(lanes * speed)
+    }
+
+    /// The state of the physical link.
+    #[must_use]
+    pub const fn phys_state(&self) -> PhysState {
+        PhysState::from_raw(self.attr.phys_state)
     }
 
     /// C's struct.
@@ -164,6 +154,49 @@ impl PortAttr {
     pub const fn as_raw(&self) -> &ibv_port_attr {
         &self.attr
     }
+}
+
+serde_getters! {
+    PortAttr, ibv_port_attr;
+    {
+        state: PortState, |attr, state| attr.state = ibv_port_state(state.as_raw());
+        max_mtu: Option<MaximumTransferUnit>, |attr, mtu| attr.max_mtu = raw_mtu(mtu);
+        active_mtu: Option<MaximumTransferUnit>, |attr, mtu| attr.active_mtu = raw_mtu(mtu);
+        link_layer: LinkLayer, |attr, layer| attr.link_layer = layer.as_raw();
+        active_width: LinkWidth, |attr, width| attr.active_width = width.as_raw();
+        active_speed: LinkSpeed, |attr, speed| attr.active_speed = speed.as_raw();
+        phys_state: PhysState, |attr, state| attr.phys_state = state.as_raw();
+    }
+    /// Entries in the GID table, holes included.
+    gid_tbl_len: count u32,
+    /// Capabilities, `IBV_PORT_*_SUP`.
+    port_cap_flags: plain u32,
+    /// More capabilities, `IBV_PORT_*_SUP` of the second word.
+    port_cap_flags2: plain u16,
+    /// The longest message, in bytes.
+    max_msg_sz: plain u32,
+    /// Packets dropped for their P_Key.
+    bad_pkey_cntr: plain u32,
+    /// Packets dropped for their Q_Key.
+    qkey_viol_cntr: plain u32,
+    /// Entries in the P_Key table.
+    pkey_tbl_len: plain u16,
+    /// The local identifier (LID); 0 on Ethernet.
+    lid: plain u16,
+    /// The subnet manager's LID.
+    sm_lid: plain u16,
+    /// How many low bits of the LID select a path.
+    lmc: plain u8,
+    /// Virtual lanes, as a code: 1 for one, then 2, 4, 8, and 5 for 15.
+    max_vl_num: plain u8,
+    /// The subnet manager's service level.
+    sm_sl: plain u8,
+    /// How long a packet may be under way, as a code t: 4.096 µs × 2ᵗ.
+    subnet_timeout: plain u8,
+    /// What the subnet manager initialised.
+    init_type_reply: plain u8,
+    /// Flags of the port, `IBV_QPF_*`.
+    flags: plain u8,
 }
 
 impl fmt::Debug for PortAttr {
@@ -196,50 +229,110 @@ open_enum! {
     ACTIVE_DEFER = IBV_PORT_ACTIVE_DEFER "IBV_PORT_ACTIVE_DEFER",
 }
 
-/// What a port's link is made of.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-#[doc(alias = "link_layer")]
-pub struct LinkLayer(u8);
-
-impl LinkLayer {
-    /// The driver does not tell; treat it as InfiniBand.
-    #[doc(alias = "IBV_LINK_LAYER_UNSPECIFIED")]
-    pub const UNSPECIFIED: Self = Self(0);
+open_enum! {
+    /// What a port's link is made of.
+    LinkLayer(u8), "link_layer";
+    /// The driver does not report it. Treat it as InfiniBand.
+    UNSPECIFIED = 0 "IBV_LINK_LAYER_UNSPECIFIED" "Unspecified",
     /// InfiniBand: addressed by LID, within a subnet.
-    #[doc(alias = "IBV_LINK_LAYER_INFINIBAND")]
-    pub const INFINIBAND: Self = Self(1);
+    INFINIBAND = 1 "IBV_LINK_LAYER_INFINIBAND" "InfiniBand",
     /// Ethernet: RoCE, addressed by GID.
-    #[doc(alias = "IBV_LINK_LAYER_ETHERNET")]
-    pub const ETHERNET: Self = Self(2);
-
-    /// The value for C's number.
-    #[must_use]
-    pub const fn from_raw(raw: u8) -> Self {
-        Self(raw)
-    }
-
-    /// C's number.
-    #[must_use]
-    pub const fn as_raw(self) -> u8 {
-        self.0
-    }
+    ETHERNET = 2 "IBV_LINK_LAYER_ETHERNET" "Ethernet",
 }
 
-impl fmt::Display for LinkLayer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match *self {
-            Self::UNSPECIFIED => f.write_str("Unspecified"),
-            Self::INFINIBAND => f.write_str("InfiniBand"),
-            Self::ETHERNET => f.write_str("Ethernet"),
-            Self(other) => write!(f, "Unknown ({other})"),
+open_enum! {
+    /// How many lanes a link has.
+    LinkWidth(u8), "active_width";
+    /// One lane.
+    X1 = 1 "IB_WIDTH_1X" "1X",
+    /// Two lanes.
+    X2 = 16 "IB_WIDTH_2X" "2X",
+    /// Four lanes.
+    X4 = 2 "IB_WIDTH_4X" "4X",
+    /// Eight lanes.
+    X8 = 4 "IB_WIDTH_8X" "8X",
+    /// Twelve lanes.
+    X12 = 8 "IB_WIDTH_12X" "12X",
+}
+
+impl LinkWidth {
+    /// The number of lanes; `None` for a code that this crate does not know.
+    #[must_use]
+    pub const fn lanes(self) -> Option<u32> {
+        match self {
+            Self::X1 => Some(1),
+            Self::X2 => Some(2),
+            Self::X4 => Some(4),
+            Self::X8 => Some(8),
+            Self::X12 => Some(12),
+            _ => None,
         }
     }
 }
 
-impl fmt::Debug for LinkLayer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
+open_enum! {
+    /// The speed of a lane.
+    ///
+    /// Ethernet devices report the code of the nearest InfiniBand speed.
+    LinkSpeed(u8), "active_speed";
+    /// Single data rate: 2.5 Gbit/s.
+    SDR = 1 "IB_SPEED_SDR" "2.5 Gbps",
+    /// Double data rate: 5 Gbit/s.
+    DDR = 2 "IB_SPEED_DDR" "5.0 Gbps",
+    /// Quad data rate: 10 Gbit/s.
+    QDR = 4 "IB_SPEED_QDR" "10.0 Gbps",
+    /// Fourteen data rate at 10 Gbit/s.
+    FDR10 = 8 "IB_SPEED_FDR10" "10.0 Gbps",
+    /// Fourteen data rate: 14 Gbit/s.
+    FDR = 16 "IB_SPEED_FDR" "14.0 Gbps",
+    /// Enhanced data rate: 25 Gbit/s.
+    EDR = 32 "IB_SPEED_EDR" "25.0 Gbps",
+    /// High data rate: 50 Gbit/s.
+    HDR = 64 "IB_SPEED_HDR" "50.0 Gbps",
+    /// Next data rate: 100 Gbit/s.
+    NDR = 128 "IB_SPEED_NDR" "100.0 Gbps",
+}
+
+impl LinkSpeed {
+    /// The speed in Mbit/s; `None` for a code that this crate does not know.
+    #[must_use]
+    pub const fn mbit_per_s(self) -> Option<u32> {
+        match self {
+            Self::SDR => Some(2_500),
+            Self::DDR => Some(5_000),
+            Self::QDR | Self::FDR10 => Some(10_000),
+            Self::FDR => Some(14_000),
+            Self::EDR => Some(25_000),
+            Self::HDR => Some(50_000),
+            Self::NDR => Some(100_000),
+            _ => None,
+        }
     }
+}
+
+open_enum! {
+    /// The state of a port's physical link.
+    PhysState(u8), "phys_state";
+    /// Asleep, until the other end of the link is found.
+    SLEEP = 1 "IB_PORT_PHYS_STATE_SLEEP",
+    /// Looking for the other end of the link.
+    POLLING = 2 "IB_PORT_PHYS_STATE_POLLING",
+    /// Disabled by its owner.
+    DISABLED = 3 "IB_PORT_PHYS_STATE_DISABLED",
+    /// Configuring the link with the other end.
+    PORT_CONFIGURATION_TRAINING = 4 "IB_PORT_PHYS_STATE_PORT_CONFIGURATION_TRAINING",
+    /// Up.
+    LINK_UP = 5 "IB_PORT_PHYS_STATE_LINK_UP",
+    /// Recovering from errors on the link.
+    LINK_ERROR_RECOVERY = 6 "IB_PORT_PHYS_STATE_LINK_ERROR_RECOVERY",
+    /// Under test.
+    PHY_TEST = 7 "IB_PORT_PHYS_STATE_PHY_TEST",
+}
+
+/// C's code of an MTU; 0 for none.
+#[cfg(feature = "serde")]
+fn raw_mtu(mtu: Option<MaximumTransferUnit>) -> ibv_mtu {
+    ibv_mtu(mtu.map_or(0, MaximumTransferUnit::as_raw))
 }
 
 #[cfg(test)]
@@ -254,6 +347,42 @@ mod tests {
             verbs_sys::IBV_LINK_LAYER_ETHERNET,
         ];
         assert_eq!(c, [0, 1, 2]);
+    }
+
+    #[test]
+    fn a_link_is_as_fast_as_its_lanes_together() {
+        let attr = ibv_port_attr {
+            active_width: 2,
+            active_speed: 32,
+            ..Default::default()
+        };
+        assert_eq!(PortAttr { attr }.active_rate(), Some(100_000));
+        let attr = ibv_port_attr::default();
+        assert_eq!(PortAttr { attr }.active_rate(), None);
+    }
+
+    #[cfg(feature = "serde")]
+    #[test]
+    fn attributes_are_serde_data() {
+        let attr = ibv_port_attr {
+            state: verbs_sys::IBV_PORT_ACTIVE,
+            max_mtu: ibv_mtu(5),
+            active_mtu: ibv_mtu(9),
+            link_layer: 2,
+            active_width: 2,
+            active_speed: 3,
+            phys_state: 5,
+            gid_tbl_len: 8,
+            lid: 4,
+            ..Default::default()
+        };
+        let attr = PortAttr { attr };
+        let json = serde_json::to_string(&attr).unwrap();
+        let start = r#"{"state":"ACTIVE","max_mtu":4096,"active_mtu":null,"link_layer":"Ethernet","active_width":"4X","active_speed":3,"phys_state":"LINK_UP","gid_tbl_len":8,"#;
+        assert!(json.starts_with(start), "{json}");
+        let back: PortAttr = serde_json::from_str(&json).unwrap();
+        assert_eq!(serde_json::to_string(&back).unwrap(), json);
+        assert_eq!((back.gid_tbl_len(), back.lid()), (8, 4));
     }
 
     #[test]

@@ -107,7 +107,11 @@ fn entry(list: &mut Listing, label: &str, value: impl std::fmt::Display) {
 
 fn identity(list: &mut Listing, device: &Device, attr: &DeviceAttr) {
     let transport = device.transport_type();
-    let (name, code) = (names::transport(transport), transport.as_raw());
+    let told = transport
+        .name()
+        .filter(|_| transport != TransportType::UNKNOWN);
+    let name = names::known(told.map(|_| transport), "invalid transport");
+    let code = transport.as_raw();
     entry(list, "transport", format_args!("{name} ({code})"));
     if !attr.fw_ver().is_empty() {
         entry(list, "fw_ver", attr.fw_ver());
@@ -156,7 +160,11 @@ fn limits(list: &mut Listing, attr: &DeviceAttr) {
     entry(list, "max_qp_init_rd_atom", attr.max_qp_init_rd_atom());
     entry(list, "max_ee_init_rd_atom", attr.max_ee_init_rd_atom());
     let cap = attr.atomic_cap();
-    let (name, code) = (names::atomic_cap(cap), cap.as_raw());
+    let name = cap.name().map(|_| format!("ATOMIC_{cap}"));
+    let (name, code) = (
+        names::known(name, "invalid atomic capability"),
+        cap.as_raw(),
+    );
     entry(list, "atomic_cap", format_args!("{name} ({code})"));
     entry(list, "max_ee", attr.max_ee());
     entry(list, "max_rdd", attr.max_rdd());
@@ -295,10 +303,16 @@ fn port_entry(list: &mut Listing, label: &str, value: impl std::fmt::Display) {
 
 fn link(list: &mut Listing, port: &PortAttr) {
     let raw = port.as_raw();
-    let (state, code) = (names::port_state(port.state()), port.state().as_raw());
-    port_entry(list, "state", format_args!("{state} ({code})"));
-    for (label, code) in [("max_mtu", raw.max_mtu.0), ("active_mtu", raw.active_mtu.0)] {
-        port_entry(list, label, format_args!("{} ({code})", names::mtu(code)));
+    let (state, code) = (port.state(), port.state().as_raw());
+    let name = state.name().map(|_| format!("PORT_{state}"));
+    let name = names::known(name, "invalid state");
+    port_entry(list, "state", format_args!("{name} ({code})"));
+    for (label, mtu, code) in [
+        ("max_mtu", port.max_mtu(), raw.max_mtu.0),
+        ("active_mtu", port.active_mtu(), raw.active_mtu.0),
+    ] {
+        let mtu = names::known(mtu, "invalid MTU");
+        port_entry(list, label, format_args!("{mtu} ({code})"));
     }
     port_entry(list, "sm_lid", port.sm_lid());
     port_entry(list, "port_lid", port.lid());
@@ -332,25 +346,16 @@ fn details(list: &mut Listing, device: &Device, port: &PortAttr) {
     port_entry(list, "gid_tbl_len", port.gid_tbl_len());
     port_entry(list, "subnet_timeout", port.subnet_timeout());
     port_entry(list, "init_type_reply", port.init_type_reply());
-    let code = port.active_width();
-    port_entry(
-        list,
-        "active_width",
-        format_args!("{}X ({code})", names::width(code)),
-    );
-    let code = port.active_speed();
-    port_entry(
-        list,
-        "active_speed",
-        format_args!("{} ({code})", names::speed(code)),
-    );
+    let (width, speed) = (port.active_width(), port.active_speed());
+    let (lanes, code) = (names::known(width.lanes(), "invalid width"), width.as_raw());
+    port_entry(list, "active_width", format_args!("{lanes}X ({code})"));
+    let name = names::known(speed.name().map(|_| speed), "invalid speed");
+    let code = speed.as_raw();
+    port_entry(list, "active_speed", format_args!("{name} ({code})"));
     if device.transport_type() == TransportType::IB {
-        let code = port.phys_state();
-        port_entry(
-            list,
-            "phys_state",
-            format_args!("{} ({code})", names::phys_state(code)),
-        );
+        let (state, code) = (port.phys_state(), port.phys_state().as_raw());
+        let name = names::phys_state(state);
+        port_entry(list, "phys_state", format_args!("{name} ({code})"));
     }
 }
 
@@ -359,7 +364,9 @@ fn gids(list: &mut Listing, context: &Context, port_num: u8, port: &PortAttr) ->
     for entry in context.gid_table(port_num)? {
         let mut value = names::gid(entry.gid(), entry.gid_type());
         if port.link_layer() == LinkLayer::ETHERNET {
-            value = format!("{value}, {}", names::gid_type(entry.gid_type()));
+            let gid_type = entry.gid_type();
+            let name = names::known(gid_type.name().map(|_| gid_type), "Invalid gid type");
+            value = format!("{value}, {name}");
         }
         if let Some(netdev) = entry.netdev() {
             value = format!("{value}, {netdev}");

@@ -204,8 +204,7 @@ impl fmt::Debug for WorkSuccess {
 }
 
 open_enum! {
-    /// How a work request ended. `Display` says what to do about it.
-    #[doc(alias = "ibv_wc_status_str")]
+    /// How a work request ended. [`advice`](Self::advice) says what to do about it.
     WcStatus(u32), "ibv_wc_status";
     /// It worked.
     SUCCESS = IBV_WC_SUCCESS "IBV_WC_SUCCESS",
@@ -262,7 +261,10 @@ open_enum! {
 }
 
 impl WcStatus {
-    const fn advice(self) -> &'static str {
+    /// What the status means and what to do about it, in one clause.
+    #[must_use]
+    #[doc(alias = "ibv_wc_status_str")]
+    pub const fn advice(self) -> &'static str {
         match self {
             Self::SUCCESS => "success",
             Self::LOC_LEN_ERR => {
@@ -303,12 +305,6 @@ impl WcStatus {
             }
             _ => "see the device's documentation",
         }
-    }
-}
-
-impl fmt::Display for WcStatus {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{self:?}: {}", self.advice())
     }
 }
 
@@ -407,12 +403,12 @@ mod tests {
              post receives before the peer sends (vendor code 0x87, wr_id 3)"
         );
         // What soft-RoCE gives where others have a status of its own.
-        let longer = WcStatus::LOC_QP_OP_ERR.to_string();
+        let longer = WcStatus::LOC_QP_OP_ERR.advice();
         assert!(
             longer.contains("for a receive whether the message is longer"),
             "{longer}"
         );
-        let no_receive = WcStatus::RETRY_EXC_ERR.to_string();
+        let no_receive = WcStatus::RETRY_EXC_ERR.advice();
         assert!(no_receive.contains("has no receive posted"), "{no_receive}");
     }
 

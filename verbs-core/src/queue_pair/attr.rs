@@ -4,13 +4,11 @@ use std::fmt;
 
 use verbs_sys::{ibv_mig_state, ibv_mtu, ibv_qp_attr, ibv_qp_cap, ibv_qp_state};
 
-use super::config::{
-    AckTimeout, MaxAckRetries, MaxRnrRetries, MaximumTransferUnit, MinRnrTimer,
-    PacketSequenceNumber,
-};
+use super::config::{AckTimeout, MaxAckRetries, MaxRnrRetries, MinRnrTimer, PacketSequenceNumber};
 use super::state::{QpAttrMask, QpState};
 use crate::macros::{man, open_enum};
 use crate::memory::AccessFlags;
+use crate::mtu::MaximumTransferUnit;
 use crate::path::AhAttr;
 
 /// Attributes of a queue pair, and which of them are meant.

@@ -6,13 +6,11 @@ use std::ptr;
 
 use verbs_sys::{IBV_QPT_RC, ibv_create_qp, ibv_qp_init_attr};
 
-use super::config::{
-    AckTimeout, MaxAckRetries, MaxRnrRetries, MaximumTransferUnit, MinRnrTimer,
-    PacketSequenceNumber,
-};
+use super::config::{AckTimeout, MaxAckRetries, MaxRnrRetries, MinRnrTimer, PacketSequenceNumber};
 use super::{PreparedQueuePair, Qp, QpCap, QueuePair};
 use crate::handle::Handle;
 use crate::memory::AccessFlags;
+use crate::mtu::MaximumTransferUnit;
 use crate::path::LocalPath;
 use crate::{
     AtomicCap, CompletionQueue, Context, DeviceAttr, Error, ProtectionDomain, Result, ret,

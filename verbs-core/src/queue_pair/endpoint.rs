@@ -1,9 +1,10 @@
 //! Endpoints: what two queue pairs must know of each other, as data.
 
 use super::builder::Config;
-use super::config::{MaximumTransferUnit, PacketSequenceNumber};
+use super::config::PacketSequenceNumber;
 use crate::Gid;
 use crate::error::EndpointError;
+use crate::mtu::MaximumTransferUnit;
 use crate::path::LocalPath;
 
 /// The version of the endpoint's formats.

@@ -16,10 +16,7 @@ use verbs_sys::{ibv_modify_qp, ibv_qp, ibv_qp_init_attr, ibv_query_qp};
 
 pub use attr::{MigState, QpAttr, QpCap};
 pub use builder::QueuePairBuilder;
-pub use config::{
-    AckTimeout, MaxAckRetries, MaxRnrRetries, MaximumTransferUnit, MinRnrTimer,
-    PacketSequenceNumber,
-};
+pub use config::{AckTimeout, MaxAckRetries, MaxRnrRetries, MinRnrTimer, PacketSequenceNumber};
 pub use endpoint::{ENDPOINT_VERSION, QueuePairEndpoint, QueuePairEndpointBuilder};
 pub use post::PostError;
 pub use state::{QpAttrMask, QpState};
@@ -27,6 +24,7 @@ pub use state::{QpAttrMask, QpState};
 use crate::error::{EndpointError, GidPath, is_unreachable};
 use crate::handle::Handle;
 use crate::macros::man;
+use crate::mtu::MaximumTransferUnit;
 use crate::path::{AhAttr, LocalPath};
 use crate::{CompletionQueue, Error, ErrorChain, ProtectionDomain, Rejected, Result, logged, ret};
 use builder::Config;
