@@ -12,7 +12,7 @@ use std::time::Duration;
 use verbs_channel::ChannelGroup;
 use verbs_channel::channel_builder::IsComplete;
 use verbs_channel::verbs_core::{ProtectionDomain, QueuePairEndpoint};
-use verbs_channel::{ChannelBuilder, ConnectedMember, DownReason, PreparedMember, Rejected};
+use verbs_channel::{ChannelBuilder, ConnectedMember, DownReason, PreparedChannel, Rejected};
 
 use crate::blocking;
 use crate::channel::AsyncChannel;
@@ -116,7 +116,7 @@ impl AsyncGroup {
     /// # Errors
     ///
     /// Those of [`ChannelGroup::prepare`].
-    pub fn prepare(&self) -> Result<PreparedMember> {
+    pub fn prepare(&self) -> Result<PreparedChannel<ConnectedMember>> {
         Ok(self.shared.preparer.prepare()?)
     }
 
@@ -146,7 +146,7 @@ impl AsyncGroup {
     /// Connects a prepared channel to its peer's endpoint, and takes it in. The peer must do the same
     /// with this one's.
     ///
-    /// [`PreparedMember::handshake`] blocks while the kernel resolves the peer's address: on RoCE for
+    /// [`PreparedChannel::handshake`] blocks while the kernel resolves the peer's address: on RoCE for
     /// about a second if the peer does not answer. So it runs on a helper thread, of which there are
     /// up to 64: if as many handshakes wait for peers that do not answer, the next is queued. Dropping
     /// the future gives up the channel.
@@ -157,7 +157,7 @@ impl AsyncGroup {
     #[doc(alias = "ibv_modify_qp")]
     pub async fn handshake(
         &self,
-        member: PreparedMember,
+        member: PreparedChannel<ConnectedMember>,
         remote: &QueuePairEndpoint,
     ) -> Result<AsyncChannel> {
         self.handshake_watched(member, *remote, None).await
@@ -166,7 +166,7 @@ impl AsyncGroup {
     /// [`handshake`](Self::handshake), and watches the peer by this descriptor if there is one.
     pub(crate) async fn handshake_watched(
         &self,
-        member: PreparedMember,
+        member: PreparedChannel<ConnectedMember>,
         remote: QueuePairEndpoint,
         descriptor: Option<OwnedFd>,
     ) -> Result<AsyncChannel> {
@@ -179,7 +179,7 @@ impl AsyncGroup {
     }
 
     /// [`prepare`](Self::prepare), on a helper thread.
-    pub(crate) async fn prepare_elsewhere(&self) -> Result<PreparedMember> {
+    pub(crate) async fn prepare_elsewhere(&self) -> Result<PreparedChannel<ConnectedMember>> {
         let preparer = self.shared.preparer.clone();
         let prepared = blocking::run(move || preparer.prepare()).await;
         Ok(prepared.map_err(Error::Thread)??)

@@ -165,10 +165,10 @@ pub use buffer::{BufferPool, OwnedBuffer, PoolBuffer};
 pub use channel::{Channel, Hold, InGroup, Loan, Owned, PollingScope, ScopedPendingWork};
 pub use channel_id::ChannelId;
 pub use config::{ChannelBuilder, PollStrategy, channel_builder};
-pub use connect::{CreateChannel, PreparedChannel, refuse};
+pub use connect::{Connected, CreateChannel, PreparedChannel, refuse};
 pub use engine::{Completed, Leak, Ticket};
 pub use error::{DownReason, Error, Queue, Refusal, Result, ScopeError, TransportError};
-pub use group::{ChannelGroup, Closed, Closing, ConnectedMember, PreparedMember, Preparer};
+pub use group::{ChannelGroup, Closed, Closing, ConnectedMember, Preparer};
 pub use request::{GatherList, Incoming, List, Outgoing, OwnedWork, ScatterList, Work};
 
 pub use verbs_core;

@@ -35,15 +35,6 @@ impl<H: Hold> Channel<H> {
         self.complete(Outgoing::send(list), None)
     }
 
-    /// [`send`](Self::send) with a timeout of its own.
-    ///
-    /// # Errors
-    ///
-    /// As [`send`](Self::send).
-    pub fn send_timeout(&mut self, list: impl GatherList, timeout: Duration) -> Result<()> {
-        self.complete(Outgoing::send(list), Some(timeout))
-    }
-
     /// Receives, and waits for the peer's message: its
     /// [length](WorkSuccess::byte_len) and [immediate data](WorkSuccess::imm_data) come back.
     ///
@@ -82,20 +73,6 @@ impl<H: Hold> Channel<H> {
         self.complete(Outgoing::write(list, remote), None)
     }
 
-    /// [`write`](Self::write) with a timeout of its own.
-    ///
-    /// # Errors
-    ///
-    /// As [`write`](Self::write).
-    pub fn write_timeout(
-        &mut self,
-        list: impl GatherList,
-        remote: RemoteMemoryRegion,
-        timeout: Duration,
-    ) -> Result<()> {
-        self.complete(Outgoing::write(list, remote), Some(timeout))
-    }
-
     /// Reads from where `remote` begins, and waits until the bytes are here.
     ///
     /// # Errors
@@ -105,20 +82,6 @@ impl<H: Hold> Channel<H> {
     #[doc(alias = "IBV_WR_RDMA_READ")]
     pub fn read(&mut self, list: impl ScatterList, remote: RemoteMemoryRegion) -> Result<()> {
         self.complete(Incoming::read(list, remote), None)
-    }
-
-    /// [`read`](Self::read) with a timeout of its own.
-    ///
-    /// # Errors
-    ///
-    /// As [`write`](Self::write).
-    pub fn read_timeout(
-        &mut self,
-        list: impl ScatterList,
-        remote: RemoteMemoryRegion,
-        timeout: Duration,
-    ) -> Result<()> {
-        self.complete(Incoming::read(list, remote), Some(timeout))
     }
 
     /// If the 8 bytes at `remote` are `compare`, they become `swap`. What they were is in
@@ -142,23 +105,6 @@ impl<H: Hold> Channel<H> {
         )
     }
 
-    /// [`compare_swap`](Self::compare_swap) with a timeout of its own.
-    ///
-    /// # Errors
-    ///
-    /// As [`compare_swap`](Self::compare_swap).
-    pub fn compare_swap_timeout(
-        &mut self,
-        before: impl ScatterList,
-        remote: RemoteMemoryRegion,
-        compare: u64,
-        swap: u64,
-        timeout: Duration,
-    ) -> Result<()> {
-        let work = Incoming::compare_and_swap(before, remote, compare, swap);
-        self.complete(work, Some(timeout))
-    }
-
     /// Adds to the 8 bytes at `remote`. What they were is in the list, one element of 8
     /// bytes, when this returns.
     ///
@@ -174,21 +120,6 @@ impl<H: Hold> Channel<H> {
         add: u64,
     ) -> Result<()> {
         self.complete(Incoming::fetch_and_add(before, remote, add), None)
-    }
-
-    /// [`fetch_add`](Self::fetch_add) with a timeout of its own.
-    ///
-    /// # Errors
-    ///
-    /// As [`compare_swap`](Self::compare_swap).
-    pub fn fetch_add_timeout(
-        &mut self,
-        before: impl ScatterList,
-        remote: RemoteMemoryRegion,
-        add: u64,
-        timeout: Duration,
-    ) -> Result<()> {
-        self.complete(Incoming::fetch_and_add(before, remote, add), Some(timeout))
     }
 
     #[inline(always)]

@@ -5,18 +5,19 @@
 )]
 
 use std::io;
+use std::net::TcpStream;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use verbs_core::{
-    CompletionChannel, CompletionQueue, PreparedQueuePair, ProtectionDomain, QueuePair,
-    QueuePairEndpoint, Rejected, WorkSuccess,
+    CompletionChannel, CompletionQueue, ProtectionDomain, QueuePair, Rejected, WorkSuccess,
 };
 
 use crate::buffer::OwnedBuffer;
 use crate::channel::{Channel, InGroup};
 use crate::channel_id::ChannelId;
 use crate::config::{ChannelBuilder, Config, PollStrategy, channel_builder};
+use crate::connect::{Connected, PreparedChannel, sealed};
 use crate::engine::{Completed, Engine, Leak, Link, Peer, Ticket};
 use crate::error::{DownReason, Error, Refusal, Result};
 use crate::exchange::ExchangeError;
@@ -64,15 +65,6 @@ pub struct Preparer {
     cq: CompletionQueue,
 }
 
-/// A channel of a group that is not connected yet.
-///
-/// It does not borrow the group, so it can be connected by another thread while the group goes on.
-#[derive(Debug)]
-pub struct PreparedMember {
-    qp: PreparedQueuePair,
-    peer_timeout: Option<Duration>,
-}
-
 /// A channel of a group that is connected, and can [join](ChannelGroup::join).
 #[derive(Debug)]
 pub struct ConnectedMember {
@@ -101,7 +93,7 @@ impl ChannelGroup {
     /// # Errors
     ///
     /// Those of [`QueuePair::builder`].
-    pub fn prepare(&self) -> Result<PreparedMember> {
+    pub fn prepare(&self) -> Result<PreparedChannel<ConnectedMember>> {
         self.preparer.prepare()
     }
 
@@ -421,32 +413,29 @@ impl Preparer {
     /// # Errors
     ///
     /// Those of [`QueuePair::builder`].
-    pub fn prepare(&self) -> Result<PreparedMember> {
+    pub fn prepare(&self) -> Result<PreparedChannel<ConnectedMember>> {
         let qp = self.config.queue_pair(&self.cq)?;
         let peer_timeout = self.config.peer_timeout.0;
-        Ok(PreparedMember { qp, peer_timeout })
+        Ok(PreparedChannel::new(qp, peer_timeout))
     }
 }
 
-impl PreparedMember {
-    /// What the peer must know to connect.
-    #[must_use]
-    pub fn endpoint(&self) -> QueuePairEndpoint {
-        self.qp.endpoint()
+impl Connected for ConnectedMember {}
+
+impl sealed::Connected for ConnectedMember {
+    // The peer timeout.
+    type Rest = Option<Duration>;
+
+    fn assemble(qp: QueuePair, peer_timeout: Option<Duration>) -> Self {
+        Self {
+            qp,
+            peer_timeout,
+            link: None,
+        }
     }
 
-    /// Connects to the peer's endpoint. The peer must do the same with this one's.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`PreparedQueuePair::handshake`].
-    pub fn handshake(self, remote: &QueuePairEndpoint) -> Result<ConnectedMember> {
-        let qp = self.qp.handshake(remote)?;
-        Ok(ConnectedMember {
-            qp,
-            peer_timeout: self.peer_timeout,
-            link: None,
-        })
+    fn watch(&mut self, stream: TcpStream) -> Result<()> {
+        self.watch_peer(stream)
     }
 }
 

@@ -3,5 +3,5 @@
 mod channel_group;
 mod closing;
 
-pub use channel_group::{ChannelGroup, ConnectedMember, PreparedMember, Preparer};
+pub use channel_group::{ChannelGroup, ConnectedMember, Preparer};
 pub use closing::{Closed, Closing};

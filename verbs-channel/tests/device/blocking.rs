@@ -4,7 +4,7 @@ use std::thread;
 use std::time::Duration;
 
 use verbs_channel::verbs_core::{RemoteMemoryRegion, ScatterElement, WcStatus};
-use verbs_channel::{Channel, DownReason, Error, Outgoing, Refusal};
+use verbs_channel::{Channel, DownReason, Error, Incoming, Outgoing, Refusal};
 
 use crate::ends::{
     SOON, assert_timed_out, between, bounded, bytes, failed_send, filled, given, here, impatient,
@@ -26,11 +26,17 @@ fn each_call_and_its_form_with_a_timeout() {
         .unwrap();
     assert!(back[..] == from[..]);
     target.write(0, &pattern(4, 5000)).unwrap();
-    a.read_timeout(back.scatter_element(..).unwrap(), target.remote(), PATIENCE)
-        .unwrap();
+    a.run_timeout(
+        Incoming::read(back.scatter_element(..).unwrap(), target.remote()),
+        PATIENCE,
+    )
+    .unwrap();
     assert!(back[..] == pattern(4, 5000));
-    a.write_timeout(from.gather_element(..).unwrap(), target.remote(), PATIENCE)
-        .unwrap();
+    a.run_timeout(
+        Outgoing::write(from.gather_element(..).unwrap(), target.remote()),
+        PATIENCE,
+    )
+    .unwrap();
     assert!(bytes(&target) == pattern(3, 5000));
 
     let number = given(&b, 5_u64.to_ne_bytes().to_vec());
@@ -38,10 +44,8 @@ fn each_call_and_its_form_with_a_timeout() {
     a.fetch_add(before.scatter_element(..).unwrap(), number.remote(), 1)
         .unwrap();
     assert_eq!(before[..], 5_u64.to_ne_bytes());
-    a.fetch_add_timeout(
-        before.scatter_element(..).unwrap(),
-        number.remote(),
-        1,
+    a.run_timeout(
+        Incoming::fetch_and_add(before.scatter_element(..).unwrap(), number.remote(), 1),
         PATIENCE,
     )
     .unwrap();
@@ -49,11 +53,8 @@ fn each_call_and_its_form_with_a_timeout() {
     a.compare_swap(before.scatter_element(..).unwrap(), number.remote(), 7, 1)
         .unwrap();
     assert_eq!(before[..], 7_u64.to_ne_bytes());
-    a.compare_swap_timeout(
-        before.scatter_element(..).unwrap(),
-        number.remote(),
-        1,
-        9,
+    a.run_timeout(
+        Incoming::compare_and_swap(before.scatter_element(..).unwrap(), number.remote(), 1, 9),
         PATIENCE,
     )
     .unwrap();
@@ -70,8 +71,11 @@ fn each_call_and_its_form_with_a_timeout() {
             [first.byte_len(), second.unwrap().byte_len()]
         });
         a.send(from.gather_element(..1000).unwrap()).unwrap();
-        a.send_timeout(from.gather_element(1000..).unwrap(), PATIENCE)
-            .unwrap();
+        a.run_timeout(
+            Outgoing::send(from.gather_element(1000..).unwrap()),
+            PATIENCE,
+        )
+        .unwrap();
         receiver.join().unwrap()
     });
     assert_eq!(received, [1000, 4000]);
@@ -119,7 +123,8 @@ fn a_deadline_ends_a_send_to_a_peer_that_never_posts_a_receive() {
     for timeout in [Duration::ZERO, Duration::from_nanos(1), SOON] {
         let (mut a, b) = inside(stubborn);
         let from = filled(&a, 1, 64);
-        let result = bounded(|| a.send_timeout(from.gather_element(..).unwrap(), timeout));
+        let result =
+            bounded(|| a.run_timeout(Outgoing::send(from.gather_element(..).unwrap()), timeout));
         assert_timed_out(result, &a);
         drop(b);
     }

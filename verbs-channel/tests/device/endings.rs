@@ -4,7 +4,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::{Duration, Instant};
 
 use verbs_channel::verbs_core::{RemoteMemoryRegion, ScatterElement};
-use verbs_channel::{BufferPool, Channel, DownReason, PollingScope, ScopeError, TransportError};
+use verbs_channel::{
+    BufferPool, Channel, DownReason, Outgoing, PollingScope, ScopeError, TransportError,
+};
 
 use crate::ends::{
     SOON, between, bounded, bytes, filled, given, here, inside, pair, pair_of, pattern, stubborn,
@@ -289,7 +291,7 @@ fn a_channel_that_failed_is_reset_and_works() {
     let (mut a, b) = inside(stubborn);
     let from = filled(&a, 1, 64);
     let error = a
-        .send_timeout(from.gather_element(..).unwrap(), SOON)
+        .run_timeout(Outgoing::send(from.gather_element(..).unwrap()), SOON)
         .unwrap_err();
     drop((error, b));
     let to_be_a = a.reset().unwrap();

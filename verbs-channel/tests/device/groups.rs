@@ -51,7 +51,7 @@ fn wait(group: &mut ChannelGroup, number: ChannelId, ticket: Ticket) -> Complete
 fn send(channel: &mut Channel, bytes: Vec<u8>) {
     let from = channel.pd().reg_mr(bytes).unwrap();
     channel
-        .send_timeout(from.gather_element(..).unwrap(), PATIENCE)
+        .run_timeout(Outgoing::send(from.gather_element(..).unwrap()), PATIENCE)
         .unwrap();
 }
 
@@ -237,7 +237,8 @@ fn a_deadline_in_a_group_ends_one_channel() {
     let ticket = receive(&mut group, second, pd.reg_mr(vec![0_u8; 8]).unwrap());
     let from = pd.reg_mr(vec![1_u8; 8]).unwrap();
     let mut channel = group.channel(first).unwrap();
-    let sent = bounded(|| channel.send_timeout(from.gather_element(..).unwrap(), SOON));
+    let sent =
+        bounded(|| channel.run_timeout(Outgoing::send(from.gather_element(..).unwrap()), SOON));
     assert!(sent.is_err());
     assert_eq!(channel.down_reason(), Some(DownReason::TimedOut));
     send(&mut peer, vec![2; 8]);

@@ -144,8 +144,12 @@ fn a_card_that_never_gives_up_is_ended_by_the_deadline() {
     let (mut child, mut channel, remote) = meet(&test, stubborn);
     child.kill();
     let from = filled(&channel, 1, 64);
-    let result =
-        bounded(|| channel.write_timeout(from.gather_element(..).unwrap(), remote, 2 * SOON));
+    let result = bounded(|| {
+        channel.run_timeout(
+            Outgoing::write(from.gather_element(..).unwrap(), remote),
+            2 * SOON,
+        )
+    });
     assert_timed_out(result, &channel);
     // And in a scope whose closure fails, by the drain timeout.
     let (mut child, mut channel, remote) = meet(&test, stubborn);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use verbs_channel::verbs_core::WcStatus;
-use verbs_channel::{DownReason, Error, TransportError};
+use verbs_channel::{DownReason, Error, Outgoing, TransportError};
 
 use crate::ends::{
     SOON, assert_scope_ended, assert_timed_out, bounded, bytes, filled, given, impatient, pair_of,
@@ -23,8 +23,12 @@ fn total_loss_and_a_card_that_never_gives_up() {
     let target = given(&b, vec![0_u8; 5000]);
     let from = filled(&a, 1, 5000);
     let broken = wire::netem(&here, &["loss", "100%"]);
-    let result =
-        bounded(|| a.write_timeout(from.gather_element(..).unwrap(), target.remote(), 2 * SOON));
+    let result = bounded(|| {
+        a.run_timeout(
+            Outgoing::write(from.gather_element(..).unwrap(), target.remote()),
+            2 * SOON,
+        )
+    });
     assert_timed_out(result, &a);
     // In a scope, with all kinds under way.
     drop(broken);
@@ -98,8 +102,12 @@ fn a_link_that_goes_down_under_work() {
         let broken = wire::down(netdev);
         let from = filled(&a, 1, 5000);
         let timeout = Duration::from_secs(1);
-        let error =
-            bounded(|| a.write_timeout(from.gather_element(..).unwrap(), target.remote(), timeout));
+        let error = bounded(|| {
+            a.run_timeout(
+                Outgoing::write(from.gather_element(..).unwrap(), target.remote()),
+                timeout,
+            )
+        });
         // The card notices, or the deadline does.
         match error.unwrap_err() {
             Error::Transport(TransportError::Work { error, .. }) => {

@@ -47,7 +47,9 @@ fn every_blocking_call_ends_without_a_deadline() {
         |channel| {
             let from = region(channel);
             let patience = Duration::from_secs(1000);
-            channel.send_timeout(from.gather_element(..).unwrap(), patience)
+            channel
+                .run_timeout(Outgoing::send(from.gather_element(..).unwrap()), patience)
+                .map(drop)
         },
     ];
     for call in calls {

@@ -28,7 +28,8 @@ fn a_deadline_moves_the_queue_pair_to_error_then_destroys_it() {
     let from = region(&channel);
     let start = std::time::Instant::now();
     let deadline = Duration::from_millis(20);
-    let error = bounded(|| channel.send_timeout(from.gather_element(..).unwrap(), deadline));
+    let error =
+        bounded(|| channel.run_timeout(Outgoing::send(from.gather_element(..).unwrap()), deadline));
     // No flush comes: the deadline and the drain timeout pass.
     assert!(start.elapsed() >= deadline + DRAIN);
     let timed_out = TransportError::Aborted(DownReason::TimedOut);
