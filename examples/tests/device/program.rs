@@ -79,11 +79,7 @@ impl Program {
     pub(crate) fn serve(program: &'static str, words: &[&str]) -> Self {
         let words = [&["-p", "0", "--wait", "60"], words].concat();
         let mut server = Self::start(program, &words, "VERBS_DEVICE");
-        let port = "TCP port ";
-        server.says(port);
-        let said = server.out.text();
-        let (_, after) = said.split_once(port).unwrap();
-        server.port = after.lines().next().unwrap().to_owned();
+        server.port = server.says_after("TCP port ");
         server
     }
 
@@ -115,6 +111,14 @@ impl Program {
             );
             there
         });
+    }
+
+    /// Waits until it has said this; the rest of that line.
+    pub(crate) fn says_after(&self, this: &str) -> String {
+        self.says(this);
+        let said = self.out.text();
+        let (_, after) = said.split_once(this).unwrap();
+        after.lines().next().unwrap().to_owned()
     }
 
     pub(crate) fn waits_for(&self, mut what: impl FnMut() -> bool) {

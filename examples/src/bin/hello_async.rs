@@ -1,0 +1,56 @@
+//! One message in async code: an operation is a future of its result and its buffer.
+//!
+//! The buffer moves into the operation and comes back with the outcome. So a future can be dropped
+//! at any point: the channel keeps the buffer until the device is done with it. This lesson runs
+//! in tokio; smol and other runtimes differ in one line, the one that makes `CqEvents`.
+#![expect(clippy::print_stdout, reason = "a lesson prints what it did")]
+
+use std::error::Error;
+use std::time::Duration;
+
+use tokio::time::timeout;
+use verbs_async::verbs_channel::{
+    BufferPool, Channel, OwnedBuffer,
+    verbs_core::{Context, ErrorChain},
+};
+use verbs_async::{AsyncGroup, CqEvents};
+
+#[tokio::main]
+async fn main() -> Result<(), String> {
+    // In one line: the error and its causes.
+    run()
+        .await
+        .map_err(|error| ErrorChain::new(&*error).to_string())
+}
+
+async fn run() -> Result<(), Box<dyn Error>> {
+    let pd = Context::first_active()?.alloc_pd()?;
+    // Completions are announced on a descriptor, which the runtime watches.
+    let events = CqEvents::create_tokio(pd.context())?;
+    // Channels are made in groups; this one is for two, the ends of a connection within a process.
+    let group = AsyncGroup::new(Channel::builder(&pd), 2, &events)?;
+    let (left, right) = group.loopback()?;
+
+    // Registered memory in blocks of 4 KiB; a block that is dropped is free again.
+    let pool = BufferPool::new(&pd, 4096, 2)?;
+    let inbox = pool.take().ok_or("the pool is empty")?;
+    let mut outbox = OwnedBuffer::from(pool.take().ok_or("the pool is empty")?);
+    // Only these bytes of the block are sent.
+    outbox.set_range(..5)?;
+    outbox.copy_from_slice(b"hello");
+
+    // Both operations begin here, in this order, whether or not anybody awaits them.
+    let receive = right.receive(inbox);
+    let send = left.send(outbox);
+    // An operation has no timer of its own: use the runtime's.
+    let (sent, _outbox) = timeout(Duration::from_secs(5), send).await?;
+    sent?;
+    let (received, inbox) = timeout(Duration::from_secs(5), receive).await?;
+    let len = received?.byte_len() as usize;
+
+    assert_eq!(&inbox[..len], b"hello");
+    println!("received {:?}", String::from_utf8_lossy(&inbox[..len]));
+    // Waits until the device is done with everything; to drop a channel waits for nothing.
+    left.close().await?;
+    Ok(())
+}

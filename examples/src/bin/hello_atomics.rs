@@ -1,0 +1,78 @@
+//! A counter in a peer's memory that many add to, and an election: atomic operations.
+//!
+//! The device that owns the memory adds to 8 bytes, or compares and swaps them, in one step that no
+//! other client's operation can come between. Each returns what the 8 bytes were before.
+#![expect(clippy::print_stdout, reason = "a lesson prints what it did")]
+
+use std::error::Error;
+use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::Duration;
+
+use verbs_channel::Channel;
+use verbs_channel::verbs_core::{AccessFlags, Context, ErrorChain, RemoteMemoryRegion};
+
+type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
+const CLIENTS: u64 = 2;
+const ADDITIONS: u64 = 100;
+
+fn main() -> std::result::Result<(), String> {
+    // In one line: the error and its causes.
+    run().map_err(|error| ErrorChain::new(&*error).to_string())
+}
+
+fn run() -> Result<()> {
+    let pd = Context::first_active()?.alloc_pd()?;
+    // Two numbers, in this machine's byte order: the counter, and who has been elected.
+    let numbers = pd.reg_shared(vec![0_u64; 2], AccessFlags::REMOTE_ATOMIC)?;
+    let (counter, elected) = (numbers.remote().slice(..8)?, numbers.remote().slice(8..)?);
+
+    // Each client has a channel of its own. The owner's ends only have to be there.
+    let mut owners = Vec::new();
+    let mut clients = Vec::new();
+    for id in 1..=CLIENTS {
+        let (mut channel, owner) = Channel::loopback(&pd)?;
+        channel.set_timeout(Some(Duration::from_secs(10)));
+        owners.push(owner);
+        clients.push(thread::spawn(move || {
+            client(id, &mut channel, counter, elected)
+        }));
+    }
+    let mut fetched = Vec::new();
+    let mut winners = Vec::new();
+    for (client, id) in clients.into_iter().zip(1..) {
+        let (values, won) = client.join().map_err(|_panic| "a client panicked")??;
+        fetched.extend(values);
+        winners.extend(won.then_some(id));
+    }
+
+    // No addition was lost: each value was fetched by one client, once.
+    fetched.sort_unstable();
+    assert!(fetched.into_iter().eq(0..CLIENTS * ADDITIONS));
+    let sum = numbers.atomic_u64(0)?.load(Ordering::Acquire);
+    assert_eq!(sum, CLIENTS * ADDITIONS);
+    // One client was the first, and all agree on which.
+    assert_eq!(winners, [numbers.atomic_u64(8)?.load(Ordering::Acquire)]);
+    println!("client {} was elected", winners[0]);
+    println!("{CLIENTS} clients counted to {sum}");
+    Ok(())
+}
+
+/// What it fetched from the counter, and whether it was elected.
+fn client(
+    id: u64,
+    channel: &mut Channel,
+    counter: RemoteMemoryRegion,
+    elected: RemoteMemoryRegion,
+) -> Result<(Vec<u64>, bool)> {
+    // What the number was before comes into a buffer of this side.
+    let mut before = channel.pd().reg_mr(vec![0_u8; 8])?;
+    let mut fetched = Vec::new();
+    for _ in 0..ADDITIONS {
+        channel.fetch_add(before.scatter_element(..)?, counter, 1)?;
+        fetched.push(u64::from_ne_bytes(before[..].try_into()?));
+    }
+    // Becomes `id` if it is 0: if nobody else was elected before.
+    channel.compare_swap(before.scatter_element(..)?, elected, 0, id)?;
+    Ok((fetched, u64::from_ne_bytes(before[..].try_into()?) == 0))
+}

@@ -1,0 +1,62 @@
+//! The lessons on an RDMA device: each succeeds, and its last line says what it did.
+
+use crate::program::Program;
+
+const LESSONS: [(&str, &str); 11] = [
+    (env!("CARGO_BIN_EXE_hello_core"), "received \"hello\""),
+    (
+        env!("CARGO_BIN_EXE_hello_channel"),
+        "received \"how are you?\"",
+    ),
+    (env!("CARGO_BIN_EXE_hello_async"), "received \"hello\""),
+    (
+        env!("CARGO_BIN_EXE_hello_scope"),
+        "received 3 messages in one scope",
+    ),
+    (
+        env!("CARGO_BIN_EXE_hello_loans"),
+        "100 blocks of 1024 bytes were written through two elements",
+    ),
+    (
+        env!("CARGO_BIN_EXE_hello_owned"),
+        "all 6 buffers are back in the pool",
+    ),
+    (
+        env!("CARGO_BIN_EXE_hello_group"),
+        "3 clients got their answers from one queue",
+    ),
+    (
+        env!("CARGO_BIN_EXE_hello_write"),
+        "a note at 100: \"here I was\"",
+    ),
+    (
+        env!("CARGO_BIN_EXE_hello_atomics"),
+        "2 clients counted to 200",
+    ),
+    (env!("CARGO_BIN_EXE_hello_events"), "received \"hello\""),
+    (
+        env!("CARGO_BIN_EXE_hello_stream"),
+        "1000000 bytes went there and back",
+    ),
+];
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn each_lesson_succeeds_and_says_what_it_did() {
+    for (lesson, last) in LESSONS {
+        let said = Program::start(lesson, &[], "").succeeds();
+        assert_eq!(said.lines().last(), Some(last), "{lesson}");
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn the_lesson_for_two_hosts_runs_in_two_processes() {
+    const LESSON: &str = env!("CARGO_BIN_EXE_hello_two_hosts");
+    let listener = Program::start(LESSON, &["listen", "0"], "");
+    let peer = format!("localhost:{}", listener.says_after("listening on port "));
+    let said = Program::start(LESSON, &["connect", &peer], "").succeeds();
+    assert_eq!(said.lines().last(), Some("answer: IS ANYBODY THERE?"));
+    let said = listener.succeeds();
+    assert_eq!(said.lines().last(), Some("answered"));
+}

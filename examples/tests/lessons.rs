@@ -1,0 +1,67 @@
+//! What makes a lesson one: short, of one file, without helpers, in the README and in the tests.
+#![cfg(test)]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+const PACKAGE: &str = env!("CARGO_MANIFEST_DIR");
+
+/// What a lesson may depend on: these crates, and a runtime.
+const CRATES: [&str; 5] = ["std", "verbs_core", "verbs_channel", "verbs_async", "tokio"];
+
+/// The name and the text of each lesson.
+fn lessons() -> Vec<(String, String)> {
+    let files = fs::read_dir(Path::new(PACKAGE).join("src/bin")).unwrap();
+    let paths = files.map(|file| file.unwrap().path());
+    let lesson = |path: PathBuf| {
+        let name = path.file_stem()?.to_str()?.to_owned();
+        name.starts_with("hello_")
+            .then(|| (name, fs::read_to_string(path).unwrap()))
+    };
+    let lessons: Vec<_> = paths.filter_map(lesson).collect();
+    assert!(lessons.len() >= 12, "{} lessons", lessons.len());
+    lessons
+}
+
+#[test]
+fn a_lesson_has_at_most_eighty_lines() {
+    for (name, text) in lessons() {
+        let lines = text.lines().count();
+        assert!(lines <= 80, "{name} has {lines} lines");
+    }
+}
+
+#[test]
+fn a_lesson_uses_nothing_but_the_crates() {
+    for (name, text) in lessons() {
+        assert!(!text.contains("examples::"), "{name} shares a helper");
+        assert!(!text.contains("\nmod "), "{name} is more than one file");
+        for used in text.lines().filter_map(|line| line.strip_prefix("use ")) {
+            let from = used.split("::").next().unwrap();
+            assert!(CRATES.contains(&from), "{name} uses {from}");
+        }
+    }
+}
+
+#[test]
+fn each_lesson_is_in_the_readme_and_runs_in_the_device_tests() {
+    let read = |path: &str| fs::read_to_string(Path::new(PACKAGE).join(path)).unwrap();
+    let (readme, tests) = (read("README.md"), read("tests/device/lessons.rs"));
+    for (name, _) in lessons() {
+        let row = format!("| [`{name}`](src/bin/{name}.rs) | ");
+        assert!(readme.contains(&row), "{name} is not in the README");
+        let program = format!("CARGO_BIN_EXE_{name}\"");
+        assert!(tests.contains(&program), "{name} is not run");
+    }
+}
+
+#[test]
+fn a_lesson_that_fails_says_why_in_one_line() {
+    let mut lesson = Command::new(env!("CARGO_BIN_EXE_hello_two_hosts"));
+    let output = lesson.output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(said.lines().count(), 1, "{said}");
+    assert!(said.contains("usage: hello_two_hosts"), "{said}");
+}
