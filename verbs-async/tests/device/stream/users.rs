@@ -1,6 +1,7 @@
 //! Those who use it as they use TCP: tokio's split, codecs, hyper.
 
 use std::convert::Infallible;
+use std::io;
 use std::time::Duration;
 
 use futures_util::{SinkExt, StreamExt as _};
@@ -128,7 +129,16 @@ fn http_is_spoken_over_it() {
 /// Sends the body of each request back.
 async fn echo(mut connection: h2::server::Connection<ByteStream, Bytes>) {
     while let Some(accepted) = connection.accept().await {
-        let (request, mut respond) = accepted.unwrap();
+        let (request, mut respond) = match accepted {
+            Ok(accepted) => accepted,
+            // A client that has had its answers leaves without reading the last frames about its
+            // windows: that is a reset, as with TCP, and comes before or after its GOAWAY is read.
+            Err(error) => {
+                let kind = error.into_io().map(|error| error.kind());
+                assert_eq!(kind, Some(io::ErrorKind::ConnectionReset));
+                return;
+            }
+        };
         tokio::spawn(async move {
             let mut answer = respond.send_response(Response::new(()), false).unwrap();
             let mut body = request.into_body();
