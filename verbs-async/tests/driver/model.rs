@@ -200,7 +200,7 @@ impl World {
 proptest! {
     #[test]
     fn nothing_is_lost_nothing_comes_twice_and_nobody_sleeps_for_ever(
-        steps in collection::vec(step(), 0..if cfg!(miri) { 40 } else { 120 })
+        steps in collection::vec(step(), 0..if cfg!(miri) { 20 } else { 120 })
     ) {
         let mut world = World::new();
         steps.iter().for_each(|step| world.apply(step));

@@ -198,7 +198,7 @@ fn number(completion: &WorkCompletion) -> u32 {
 proptest! {
     #[test]
     fn no_completion_is_lost_or_comes_twice_and_nobody_sleeps_over_one(
-        steps in collection::vec(step(), 0..if cfg!(miri) { 30 } else { 60 })
+        steps in collection::vec(step(), 0..if cfg!(miri) { 15 } else { 60 })
     ) {
         bounded(|| {
             let mut world = World::new();

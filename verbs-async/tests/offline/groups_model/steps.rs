@@ -53,5 +53,5 @@ pub(super) fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => Just(Step::RefusePoll),
         1 => any::<u64>().prop_map(Step::Stray),
     ];
-    collection::vec(step, 0..if cfg!(miri) { 40 } else { 150 })
+    collection::vec(step, 0..if cfg!(miri) { 12 } else { 150 })
 }

@@ -159,7 +159,7 @@ impl Drop for Sharing {
 }
 
 /// What a test leaks is not waited for much longer.
-const A_MOMENT: Duration = Duration::from_secs(1);
+const A_MOMENT: Duration = Duration::from_secs(if cfg!(miri) { 20 } else { 1 });
 
 /// Tells the library something, or asks it.
 pub(crate) fn with<T>(told: impl FnOnce(&mut Library) -> T) -> T {
