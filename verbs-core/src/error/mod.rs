@@ -197,6 +197,15 @@ pub enum Error {
     #[error("the peer's endpoint is not usable")]
     Endpoint(#[from] EndpointError),
 
+    /// The bytes that a peer sent as its remote region end too early, or go on after the end.
+    #[error("a remote region is {expected} bytes long, not {len}")]
+    RemoteLength {
+        /// The length received.
+        len: usize,
+        /// The length of a remote region.
+        expected: usize,
+    },
+
     /// A state change was refused: for its attributes, or since there is no path to the peer.
     #[error("{from:?} to {to:?} was refused: {}", Why { missing: *missing, extra: *extra, path, source })]
     Transition {
@@ -329,7 +338,7 @@ impl Error {
             | Self::Misaligned { .. }
             | Self::RemoteAccess
             | Self::ForeignContext { .. } => ErrorKind::InvalidInput,
-            Self::Endpoint(_) => ErrorKind::InvalidPeer,
+            Self::Endpoint(_) | Self::RemoteLength { .. } => ErrorKind::InvalidPeer,
             Self::InUse { .. } => ErrorKind::InUse,
             Self::Post(error) => error.kind(),
             Self::Poll(_) => ErrorKind::Other,

@@ -140,6 +140,10 @@ fn all() -> Vec<Error> {
             source: source(),
         },
         Error::RemoteAccess,
+        Error::RemoteLength {
+            len: 3,
+            expected: 20,
+        },
         transition(QpAttrMask::AV, none, None, invalid()),
         transition(none, QpAttrMask::AV, None, invalid()),
         transition(QpAttrMask::AV, QpAttrMask::PORT, None, invalid()),
@@ -194,6 +198,7 @@ fn variant(error: &Error) -> usize {
             EndpointError::NoLid => 29,
             EndpointError::Length { .. } => 30,
         },
+        Error::RemoteLength { .. } => 31,
     }
 }
 
@@ -203,7 +208,7 @@ fn no_error_repeats_its_source() {
     variants.dedup();
     variants.sort_unstable();
     variants.dedup();
-    assert_eq!(variants, (0..=30).collect::<Vec<_>>());
+    assert_eq!(variants, (0..=31).collect::<Vec<_>>());
     for error in all() {
         let alone = parts(&error);
         assert_repeats_nothing(&error);

@@ -8,8 +8,8 @@ use crate::{Error, Result};
 /// Memory of the peer that this side may reach: an address, a length and a key.
 ///
 /// Plain data: the owner makes it with [`SharedRegion::remote`](crate::SharedRegion::remote) and
-/// sends it over by any means. Who has it can reach the memory until the owner deregisters the
-/// region.
+/// sends it to the peer by any means: as [`to_bytes`](Self::to_bytes), or as serde data (feature
+/// `serde`). Whoever has it can reach the memory until the owner deregisters the region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(
     feature = "serde",
@@ -63,6 +63,52 @@ impl RemoteMemoryRegion {
     #[must_use]
     pub const fn rkey(&self) -> u32 {
         self.rkey
+    }
+
+    /// The length of [`to_bytes`](Self::to_bytes), in bytes.
+    pub const BYTES: usize = 20;
+
+    /// The region as bytes: the address (8 bytes), the length (8 bytes) and the key (4 bytes), each
+    /// with its most significant byte first.
+    ///
+    /// The format carries no version and does not change.
+    ///
+    /// ```
+    /// use verbs_core::RemoteMemoryRegion;
+    ///
+    /// let region = RemoteMemoryRegion::new(0x1000, 4096, 7)?;
+    /// let bytes: [u8; RemoteMemoryRegion::BYTES] = region.to_bytes();
+    /// assert_eq!(RemoteMemoryRegion::from_bytes(&bytes)?, region);
+    /// # Ok::<(), verbs_core::Error>(())
+    /// ```
+    #[must_use]
+    pub fn to_bytes(&self) -> [u8; Self::BYTES] {
+        let mut bytes = [0; Self::BYTES];
+        bytes[..8].copy_from_slice(&self.addr.to_be_bytes());
+        bytes[8..16].copy_from_slice(&self.len.to_be_bytes());
+        bytes[16..].copy_from_slice(&self.rkey.to_be_bytes());
+        bytes
+    }
+
+    /// Reads what [`to_bytes`](Self::to_bytes) wrote.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::RemoteLength`] unless there are [`BYTES`](Self::BYTES) bytes, and as
+    /// [`new`](Self::new).
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
+        let length = Error::RemoteLength {
+            len: bytes.len(),
+            expected: Self::BYTES,
+        };
+        let Ok(bytes) = <&[u8; Self::BYTES]>::try_from(bytes) else {
+            return Err(length);
+        };
+        let [a, b, c, d, e, f, g, h, rest @ ..] = *bytes;
+        let addr = u64::from_be_bytes([a, b, c, d, e, f, g, h]);
+        let [a, b, c, d, e, f, g, h, rkey @ ..] = rest;
+        let len = u64::from_be_bytes([a, b, c, d, e, f, g, h]);
+        Self::new(addr, len, u32::from_be_bytes(rkey))
     }
 
     /// A part of it.
@@ -125,6 +171,28 @@ mod tests {
     fn the_last_address_is_the_end() {
         assert!(RemoteMemoryRegion::new(u64::MAX, 0, 0).is_ok());
         assert!(RemoteMemoryRegion::new(u64::MAX, 1, 0).is_err());
+    }
+
+    #[test]
+    fn bytes_come_back() {
+        let region = RemoteMemoryRegion::new(0x0102_0304_0506_0708, 0x0a0b, 0xc0d0_e0f0).unwrap();
+        let bytes = region.to_bytes();
+        assert_eq!(
+            bytes,
+            [1, 2, 3, 4, 5, 6, 7, 8, 0, 0, 0, 0, 0, 0, 10, 11, 0xc0, 0xd0, 0xe0, 0xf0]
+        );
+        assert_eq!(RemoteMemoryRegion::from_bytes(&bytes).unwrap(), region);
+    }
+
+    #[test]
+    fn bytes_are_checked() {
+        for len in [0, 19, 21] {
+            let error = RemoteMemoryRegion::from_bytes(&vec![0; len]).unwrap_err();
+            assert_eq!(error.kind(), crate::ErrorKind::InvalidPeer);
+            let text = format!("a remote region is 20 bytes long, not {len}");
+            assert_eq!(error.to_string(), text);
+        }
+        assert!(RemoteMemoryRegion::from_bytes(&[0xff; 20]).is_err());
     }
 
     #[cfg(feature = "serde")]
