@@ -6,7 +6,6 @@
 
 use std::ops::Deref as _;
 use std::process::ExitCode;
-use std::slice;
 use std::time::{Duration, Instant};
 
 use clap::Parser;
@@ -178,10 +177,10 @@ fn address(peer: &Peer) -> Result<Address, Failure> {
 fn receive(
     element: &mut SharedElement<'_>,
     count: u32,
-    mut post: impl FnMut(&mut [ReceiveWorkRequest<'_>]) -> Result<(), PostError>,
+    mut post: impl FnMut(&mut ReceiveWorkRequest<'_>) -> Result<(), PostError>,
 ) -> Result<(), PostError> {
-    let mut request = ReceiveWorkRequest::new(slice::from_mut(element)).wr_id(RECEIVE);
-    (0..count).try_for_each(|_| post(slice::from_mut(&mut request)))
+    let mut request = ReceiveWorkRequest::new(element).wr_id(RECEIVE);
+    (0..count).try_for_each(|_| post(&mut request))
 }
 
 /// C's output.
@@ -378,13 +377,13 @@ impl Game<'_> {
 
     fn send(&mut self) -> Result<(), Failure> {
         let mut element = self.buffers.send()?;
-        let mut request = SendWorkRequest::new(slice::from_mut(&mut element)).wr_id(SEND);
+        let mut request = SendWorkRequest::new(&mut element).wr_id(SEND);
         if self.qp.cap().max_inline_data >= self.options.size {
             request = request.inline();
         }
         // SAFETY: `self` borrows `buffers` for longer than it has the queue pair, so nobody writes
         // to the send buffer.
-        unsafe { self.qp.post_send(slice::from_mut(&mut request)) }?;
+        unsafe { self.qp.post_send(&mut request) }?;
         self.underway = SEND | RECEIVE;
         Ok(())
     }

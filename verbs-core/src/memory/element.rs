@@ -174,6 +174,13 @@ macro_rules! element {
             }
         }
 
+        impl $(<$lifetime>)? AsMut<[Self]> for $element $(<$lifetime>)? {
+            #[inline]
+            fn as_mut(&mut self) -> &mut [Self] {
+                std::slice::from_mut(self)
+            }
+        }
+
         impl $(<$lifetime>)? fmt::Debug for $element $(<$lifetime>)? {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 let ibv_sge { addr, length, lkey } = self.sge;

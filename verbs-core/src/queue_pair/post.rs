@@ -1,7 +1,7 @@
-//! Posting: the half of the data path that takes work requests to the card.
+//! Posting: the half of the data path that takes work requests to the device.
 //!
 //! Nothing here allocates, locks, logs or formats, except to say why a post was refused.
-#![expect(unsafe_code, reason = "hands work requests to the card")]
+#![expect(unsafe_code, reason = "hands work requests to the device")]
 
 use std::fmt;
 use std::ptr;
@@ -17,26 +17,22 @@ use crate::work_request::{
 use crate::{ErrorKind, error, ret};
 
 impl QueuePair {
-    /// Posts work requests to the send queue: of one kind or of several, as a chain with one
-    /// doorbell. They are carried out in order.
+    /// Posts work requests of any kind to the send queue: one request, or the requests of an array,
+    /// slice or vector as a chain with one doorbell.
     ///
-    /// It returns at once. Each signalled request has a completion on the
-    /// [`send_cq`](Self::send_cq) when it is done.
-    ///
-    /// # Errors
-    ///
-    /// [`PostError`]: a request was refused. The requests before it are posted all the same, and
-    /// where the driver names none, all of them may be: see [`PostError::posted`].
+    /// The device carries them out in order. This function returns at once. Each signalled request
+    /// produces a completion on the [`send_cq`](Self::send_cq) when it is done. The list of elements is
+    /// copied, so it can be reused when this returns.
     ///
     /// # Safety
     ///
     /// A request *holds* its memory from this call until its own completion is polled, or the
     /// completion of a later signalled request of this send queue, or until the queue pair is
-    /// destroyed (`Ok` from [`close`](Self::close)) or reset. An [`inline`](SendWorkRequest::inline)
-    /// request holds its memory during this call only.
+    /// destroyed ([`close`](Self::close) returns `Ok`) or reset. An
+    /// [`inline`](SendWorkRequest::inline) request holds its memory during this call only.
     ///
-    /// For each request that is posted, after an error for the first
-    /// [`posted`](PostError::posted) of them:
+    /// For each request that is posted (after an error, the first [`posted`](PostError::posted) of
+    /// them):
     ///
     /// - Its memory stays allocated, and registered under the `lkey` of its element, while the
     ///   request holds it.
@@ -44,31 +40,38 @@ impl QueuePair {
     ///   `&mut` to it is live.
     /// - If it reads or is an atomic: no code reads or writes the memory of its elements while the
     ///   request holds it, and no `&` or `&mut` to it is live.
-    /// - The two rules above hold for every kind of region, a [`RawRegion`](crate::RawRegion) too,
-    ///   but for memory of a [`SharedRegion`](crate::SharedRegion), which only its own functions,
-    ///   peers and raw pointers reach.
+    /// - The two rules above hold for every kind of region, including a
+    ///   [`RawRegion`](crate::RawRegion). The exception is a [`SharedRegion`](crate::SharedRegion):
+    ///   only its own functions, peers and raw pointers reach its memory.
     /// - Its elements have at most [`max_msg_sz`](Self::max_msg_sz) bytes together.
     /// - If it is inline: its elements have at most
-    ///   [`max_inline_data`](crate::QpCap::max_inline_data) of [`cap`](Self::cap) bytes together.
-    ///   Sum them in 64 bits: drivers sum in 32, and a sum that wraps overwrites memory.
+    ///   [`max_inline_data`](crate::QpCap::max_inline_data) bytes together, as granted in
+    ///   [`cap`](Self::cap). Add up the lengths in 64 bits: drivers use 32 bits, and a sum that wraps
+    ///   overwrites memory.
     /// - If it is inline: this processor can read its memory at the address in each element. A
     ///   [`DmabufRegion`](crate::DmabufRegion) has no such address.
-    /// - If it is inline: nothing writes to its memory during this call, no peer either. So it sends
-    ///   no [`SharedElement`](crate::SharedElement) that a peer or another thread may write to.
+    /// - If it is inline: no thread and no peer writes to its memory during this call. This rules out
+    ///   a [`SharedElement`](crate::SharedElement) that a peer or another thread may write to.
     ///
     /// For the queue pair:
     ///
-    /// - No other thread moves it to [`RESET`](crate::QpState::RESET), by [`modify`](Self::modify) or
-    ///   by other means, during this call.
-    /// - Its completion queue is polled by the caller. A layer that finds its buffers by the `wr_id`
-    ///   of a completion, as verbs-channel does, would take this request's `wr_id` for one of its
-    ///   own.
+    /// - During this call no other thread moves it to [`RESET`](crate::QpState::RESET), by
+    ///   [`modify`](Self::modify) or by other means.
+    /// - Its completion queue does not belong to a higher layer, such as verbs-channel: that layer
+    ///   would mistake this request's `wr_id` for one of its own.
     ///
-    /// The list of elements itself is copied: it is free when this returns.
+    /// # Errors
+    ///
+    /// [`PostError`] if a request was rejected. The requests before it are posted. If the driver does
+    /// not name the rejected request, all of them may be posted: see [`PostError::posted`].
     #[doc = man!("ibv_post_send")]
     #[doc(alias = "ibv_post_send")]
     #[inline]
-    pub unsafe fn post(&self, requests: &mut [WorkRequest<'_>]) -> Result<(), PostError> {
+    pub unsafe fn post<'l>(
+        &self,
+        requests: &mut (impl AsMut<[WorkRequest<'l>]> + ?Sized),
+    ) -> Result<(), PostError> {
+        let requests = requests.as_mut();
         let Some(head) = WorkRequest::chain(requests) else {
             return Ok(());
         };
@@ -84,127 +87,136 @@ impl QueuePair {
 
     /// Posts sends: [`post`](Self::post) for one kind.
     ///
-    /// # Errors
+    /// # Safety
     ///
     /// As [`post`](Self::post).
     ///
-    /// # Safety
+    /// # Errors
     ///
     /// As [`post`](Self::post).
     #[doc(alias = "ibv_post_send")]
     #[doc(alias = "IBV_WR_SEND")]
     #[inline]
-    pub unsafe fn post_send(&self, requests: &mut [SendWorkRequest<'_>]) -> Result<(), PostError> {
+    pub unsafe fn post_send<'l>(
+        &self,
+        requests: &mut (impl AsMut<[SendWorkRequest<'l>]> + ?Sized),
+    ) -> Result<(), PostError> {
         // SAFETY: the caller's promise.
-        unsafe { self.post(SendWorkRequest::as_any(requests)) }
+        unsafe { self.post(SendWorkRequest::as_any(requests.as_mut())) }
     }
 
     /// Posts RDMA writes: [`post`](Self::post) for one kind.
     ///
-    /// # Errors
+    /// # Safety
     ///
     /// As [`post`](Self::post).
     ///
-    /// # Safety
+    /// # Errors
     ///
     /// As [`post`](Self::post).
     #[doc(alias = "ibv_post_send")]
     #[doc(alias = "IBV_WR_RDMA_WRITE")]
     #[inline]
-    pub unsafe fn post_write(
+    pub unsafe fn post_write<'l>(
         &self,
-        requests: &mut [WriteWorkRequest<'_>],
+        requests: &mut (impl AsMut<[WriteWorkRequest<'l>]> + ?Sized),
     ) -> Result<(), PostError> {
         // SAFETY: the caller's promise.
-        unsafe { self.post(WriteWorkRequest::as_any(requests)) }
+        unsafe { self.post(WriteWorkRequest::as_any(requests.as_mut())) }
     }
 
     /// Posts RDMA reads: [`post`](Self::post) for one kind.
     ///
-    /// With a [`max_rd_atomic`](Self::max_rd_atomic) of 0, which the peer can bring about, a read
-    /// never completes, and no timeout or retry count ends it: check that first.
+    /// Check [`max_rd_atomic`](Self::max_rd_atomic) first. If it is 0, which the peer can bring
+    /// about, a read never completes, and no timeout or retry count ends it.
     ///
-    /// # Errors
+    /// # Safety
     ///
     /// As [`post`](Self::post).
     ///
-    /// # Safety
+    /// # Errors
     ///
     /// As [`post`](Self::post).
     #[doc(alias = "ibv_post_send")]
     #[doc(alias = "IBV_WR_RDMA_READ")]
     #[inline]
-    pub unsafe fn post_read(&self, requests: &mut [ReadWorkRequest<'_>]) -> Result<(), PostError> {
+    pub unsafe fn post_read<'l>(
+        &self,
+        requests: &mut (impl AsMut<[ReadWorkRequest<'l>]> + ?Sized),
+    ) -> Result<(), PostError> {
         // SAFETY: the caller's promise.
-        unsafe { self.post(ReadWorkRequest::as_any(requests)) }
+        unsafe { self.post(ReadWorkRequest::as_any(requests.as_mut())) }
     }
 
     /// Posts atomics: [`post`](Self::post) for one kind.
     ///
-    /// With a [`max_rd_atomic`](Self::max_rd_atomic) of 0, which the peer can bring about, an atomic
-    /// never completes, and no timeout or retry count ends it: check that first.
+    /// Check [`max_rd_atomic`](Self::max_rd_atomic) first. If it is 0, which the peer can bring
+    /// about, an atomic never completes, and no timeout or retry count ends it.
     ///
-    /// # Errors
+    /// # Safety
     ///
     /// As [`post`](Self::post).
     ///
-    /// # Safety
+    /// # Errors
     ///
     /// As [`post`](Self::post).
     #[doc(alias = "ibv_post_send")]
     #[doc(alias = "IBV_WR_ATOMIC_CMP_AND_SWP")]
     #[doc(alias = "IBV_WR_ATOMIC_FETCH_AND_ADD")]
     #[inline]
-    pub unsafe fn post_atomic(
+    pub unsafe fn post_atomic<'l>(
         &self,
-        requests: &mut [AtomicWorkRequest<'_>],
+        requests: &mut (impl AsMut<[AtomicWorkRequest<'l>]> + ?Sized),
     ) -> Result<(), PostError> {
         // SAFETY: the caller's promise.
-        unsafe { self.post(AtomicWorkRequest::as_any(requests)) }
+        unsafe { self.post(AtomicWorkRequest::as_any(requests.as_mut())) }
     }
 }
 
 macro_rules! receives {
     ($($qp:ident)*) => {$(
         impl $qp {
-            /// Posts receives: one, or many as a chain with one doorbell.
+            /// Posts one receive, or the receives of an array, slice or vector as a chain with one
+            /// doorbell.
             ///
-            /// It returns at once. Each has a completion on the [`recv_cq`](Self::recv_cq) when the
-            /// peer's message is in its buffers.
-            ///
-            /// # Errors
-            ///
-            /// [`PostError`]: a receive was refused. The receives before it are posted all the same,
-            /// and where the driver names none, all of them may be: see [`PostError::posted`].
+            /// It returns at once. Each receive produces a completion on the
+            /// [`recv_cq`](Self::recv_cq) when the peer's message is in its buffers.
             ///
             /// # Safety
             ///
             /// A receive *holds* its memory from this call until its own completion is polled, or
-            /// until the queue pair is destroyed (`Ok` from [`close`](Self::close)) or reset.
+            /// until the queue pair is destroyed ([`close`](Self::close) returns `Ok`) or reset.
             ///
-            /// For each receive that is posted, after an error for the first
-            /// [`posted`](PostError::posted) of them:
+            /// For each receive that is posted (after an error, the first
+            /// [`posted`](PostError::posted) of them):
             ///
             /// - Its memory stays allocated, and registered under the `lkey` of its element, while the
             ///   receive holds it.
             /// - No code reads or writes its memory while the receive holds it, and no `&` or `&mut`
-            ///   to it is live. This holds for every kind of region, a
-            ///   [`RawRegion`](crate::RawRegion) too, but for memory of a
-            ///   [`SharedRegion`](crate::SharedRegion), which only its own functions, peers and raw
-            ///   pointers reach.
+            ///   to it is live. This holds for every kind of region, including a
+            ///   [`RawRegion`](crate::RawRegion). The exception is a
+            ///   [`SharedRegion`](crate::SharedRegion): only its own functions, peers and raw
+            ///   pointers reach its memory.
             ///
             /// For the queue pair:
             ///
-            /// - No other thread moves it to [`RESET`](crate::QpState::RESET), by
-            ///   [`modify`](Self::modify) or by other means, during this call.
-            /// - Its completion queue is polled by the caller, as for [`QueuePair::post`].
+            /// - During this call no other thread moves it to [`RESET`](crate::QpState::RESET), by
+            ///   [`modify`](Self::modify) or by other means.
+            /// - Its completion queue does not belong to a higher layer, as for [`QueuePair::post`].
+            ///
+            /// # Errors
+            ///
+            /// [`PostError`] if a receive was rejected. The receives before it are posted. If the
+            /// driver does not name the rejected receive, all of them may be posted: see
+            /// [`PostError::posted`].
             #[doc = man!("ibv_post_recv")]
             #[doc(alias = "ibv_post_recv")]
             #[inline]
-            pub unsafe fn post_receive(
+            pub unsafe fn post_receive<'l>(
                 &self,
-                requests: &mut [ReceiveWorkRequest<'_>],
+                requests: &mut (impl AsMut<[ReceiveWorkRequest<'l>]> + ?Sized),
             ) -> Result<(), PostError> {
+                let requests = requests.as_mut();
                 let Some(head) = ReceiveWorkRequest::chain(requests) else {
                     return Ok(());
                 };
@@ -271,7 +283,7 @@ fn accepted<C>(ret: i32, bad: *mut C) -> bool {
     ret.cast_unsigned() as usize | bad.addr() == 0
 }
 
-/// Where in the chain the request is that C calls bad: the card owns as many, those before it.
+/// Where in the chain the request is that C calls bad: the device owns as many, those before it.
 ///
 /// A driver that fails and names no request has not said what it took. soft-RoCE fills its queue
 /// first and rings the doorbell then: if that fails, all of them are in the queue. So all it is.
@@ -294,7 +306,7 @@ fn reason(ret: i32, count: u64, max_sge: u32, max_wr: u32) -> (u64, u32, Reason)
     }
 }
 
-/// A post that was refused, from one of its requests on.
+/// A post that was rejected, from one of its requests on.
 ///
 /// The requests before that one are posted: see [`posted`](Self::posted).
 // Two words: a result that comes back in registers costs the good path nothing.
@@ -356,18 +368,18 @@ impl PostError {
         .map(of)
     }
 
-    /// How many of the requests, from the first on, the device has or may have. Their completions
-    /// may come, and until then they hold their memory.
+    /// How many of the requests, from the first on, the device has or may have. They may complete,
+    /// and they hold their memory until then.
     ///
-    /// All of them, if the driver named none as refused (it left `bad_wr` NULL): soft-RoCE queues the
-    /// requests first, and can fail after that.
+    /// This is all of them if the driver did not name a rejected request (it left `bad_wr` null):
+    /// soft-RoCE queues the requests first, and can fail after that.
     #[must_use]
     #[doc(alias = "bad_wr")]
     pub const fn posted(&self) -> usize {
         self.posted as usize
     }
 
-    /// Whether the queue was full: poll completions, and post again what is left.
+    /// Whether the queue was full. If so, poll completions and post the remaining requests again.
     #[must_use]
     pub const fn is_full(&self) -> bool {
         matches!(self.reason, Reason::Full)

@@ -8,8 +8,8 @@
 //! ```
 //! use verbs_core::{SendWorkRequest, Sge};
 //!
-//! let mut list = [Sge::new(0x1000, 64, 7)];
-//! let mut request = SendWorkRequest::new(&mut list).solicited();
+//! let mut element = Sge::new(0x1000, 64, 7);
+//! let mut request = SendWorkRequest::new(&mut element).solicited();
 //! for wr_id in 0..3 {
 //!     request.set_wr_id(wr_id);
 //!     // post it, poll its completion
@@ -24,7 +24,7 @@ mod send;
 
 use std::fmt;
 use std::marker::PhantomData;
-use std::ptr;
+use std::{ptr, slice};
 
 use verbs_sys::{
     IBV_SEND_FENCE, IBV_SEND_INLINE, IBV_SEND_SIGNALED, IBV_SEND_SOLICITED, ibv_send_wr,
@@ -90,6 +90,13 @@ impl<'l> WorkRequest<'l> {
     #[inline]
     pub(crate) fn chain(requests: &mut [Self]) -> Option<*mut ibv_send_wr> {
         chain(requests, |request, next| request.wr.next = next)
+    }
+}
+
+impl AsMut<[Self]> for WorkRequest<'_> {
+    #[inline]
+    fn as_mut(&mut self) -> &mut [Self] {
+        slice::from_mut(self)
     }
 }
 
@@ -180,6 +187,13 @@ macro_rules! work_request {
             #[inline]
             fn from(request: $request<'l>) -> Self {
                 request.any
+            }
+        }
+
+        impl AsMut<[Self]> for $request<'_> {
+            #[inline]
+            fn as_mut(&mut self) -> &mut [Self] {
+                std::slice::from_mut(self)
             }
         }
 

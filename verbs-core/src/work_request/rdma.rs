@@ -30,16 +30,20 @@ pub struct ReadWorkRequest<'l> {
 }
 
 impl<'l> WriteWorkRequest<'l> {
-    /// A signalled write of these elements, in their order, to where `remote` begins.
+    /// A signalled write of one element, or of the elements of an array, slice or vector in their
+    /// order, to the start of `remote`.
     ///
-    /// Empty elements are moved to the end of the list, and left out.
+    /// Empty elements are moved to the end of the list and are not sent.
     ///
     /// # Errors
     ///
     /// [`Error::RemoteTooShort`] if they would reach past the end of `remote`.
     #[inline]
-    pub fn new<E: Gather>(elements: &'l mut [E], remote: &RemoteMemoryRegion) -> Result<Self> {
-        let any = WorkRequest::new(IBV_WR_RDMA_WRITE, elements);
+    pub fn new<E: Gather + 'l>(
+        elements: &'l mut (impl AsMut<[E]> + ?Sized),
+        remote: &RemoteMemoryRegion,
+    ) -> Result<Self> {
+        let any = WorkRequest::new(IBV_WR_RDMA_WRITE, elements.as_mut());
         Ok(Self {
             any: towards(any, remote)?,
         })
@@ -47,16 +51,20 @@ impl<'l> WriteWorkRequest<'l> {
 }
 
 impl<'l> ReadWorkRequest<'l> {
-    /// A signalled read of as many bytes as the elements have, from where `remote` begins.
+    /// A signalled read into one element, or into the elements of an array, slice or vector in their
+    /// order, from the start of `remote`. It reads as many bytes as the elements have.
     ///
-    /// Empty elements are moved to the end of the list, and left out.
+    /// Empty elements are moved to the end of the list and receive nothing.
     ///
     /// # Errors
     ///
     /// [`Error::RemoteTooShort`] if they would reach past the end of `remote`.
     #[inline]
-    pub fn new<E: Scatter>(elements: &'l mut [E], remote: &RemoteMemoryRegion) -> Result<Self> {
-        let any = WorkRequest::new(IBV_WR_RDMA_READ, elements);
+    pub fn new<E: Scatter + 'l>(
+        elements: &'l mut (impl AsMut<[E]> + ?Sized),
+        remote: &RemoteMemoryRegion,
+    ) -> Result<Self> {
+        let any = WorkRequest::new(IBV_WR_RDMA_READ, elements.as_mut());
         Ok(Self {
             any: towards(any, remote)?,
         })

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::marker::PhantomData;
-use std::ptr;
+use std::{ptr, slice};
 
 use verbs_sys::ibv_recv_wr;
 
@@ -18,19 +18,34 @@ pub struct ReceiveWorkRequest<'l> {
 }
 
 impl<'l> ReceiveWorkRequest<'l> {
-    /// A receive into these elements, in their order.
+    /// A receive into one element, or into the elements of an array, slice or vector in their order.
     ///
-    /// Empty elements are moved to the end of the list, and left out.
+    /// Empty elements are moved to the end of the list and receive nothing.
     #[inline]
     #[must_use]
-    pub fn new<E: Scatter>(elements: &'l mut [E]) -> Self {
-        let (sg_list, count) = compact(elements);
+    pub fn new<E: Scatter + 'l>(elements: &'l mut (impl AsMut<[E]> + ?Sized)) -> Self {
+        let (sg_list, count) = compact(elements.as_mut());
         Self {
             wr: ibv_recv_wr {
                 wr_id: 0,
                 next: ptr::null_mut(),
                 sg_list,
                 num_sge: i32::try_from(count).unwrap_or(i32::MAX),
+            },
+            list: PhantomData,
+        }
+    }
+
+    /// A receive with no room: for an empty message, or for a write with immediate.
+    #[inline]
+    #[must_use]
+    pub const fn empty() -> Self {
+        Self {
+            wr: ibv_recv_wr {
+                wr_id: 0,
+                next: ptr::null_mut(),
+                sg_list: ptr::null_mut(),
+                num_sge: 0,
             },
             list: PhantomData,
         }
@@ -58,6 +73,13 @@ impl<'l> ReceiveWorkRequest<'l> {
     #[inline]
     pub(crate) fn chain(requests: &mut [Self]) -> Option<*mut ibv_recv_wr> {
         chain(requests, |request, next| request.wr.next = next)
+    }
+}
+
+impl AsMut<[Self]> for ReceiveWorkRequest<'_> {
+    #[inline]
+    fn as_mut(&mut self) -> &mut [Self] {
+        slice::from_mut(self)
     }
 }
 

@@ -4,7 +4,7 @@
 use verbs_sys::IBV_WR_SEND;
 
 use super::{WorkRequest, carries_data, work_request};
-use crate::memory::Gather;
+use crate::memory::{Gather, Sge};
 
 /// A send: its bytes go into the receive that the peer has posted first.
 #[repr(transparent)]
@@ -16,15 +16,23 @@ pub struct SendWorkRequest<'l> {
 }
 
 impl<'l> SendWorkRequest<'l> {
-    /// A signalled send of these elements, in their order.
+    /// A signalled send of one element, or of the elements of an array, slice or vector in their
+    /// order.
     ///
-    /// Empty elements are moved to the end of the list, and left out.
+    /// Empty elements are moved to the end of the list and are not sent.
     #[inline]
     #[must_use]
-    pub fn new<E: Gather>(elements: &'l mut [E]) -> Self {
+    pub fn new<E: Gather + 'l>(elements: &'l mut (impl AsMut<[E]> + ?Sized)) -> Self {
         Self {
-            any: WorkRequest::new(IBV_WR_SEND, elements),
+            any: WorkRequest::new(IBV_WR_SEND, elements.as_mut()),
         }
+    }
+
+    /// A signalled send of an empty message.
+    #[inline]
+    #[must_use]
+    pub fn empty() -> Self {
+        Self::new::<Sge>(&mut [])
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use verbs_core::{
     CompletionChannel, CompletionQueue, Error, PollSlot, QueuePair, ReceiveWorkRequest,
-    SendWorkRequest, Sge, WcStatus,
+    SendWorkRequest, WcStatus,
 };
 
 use crate::harness::pair::Side;
@@ -22,8 +22,8 @@ fn looped(side: &Side, cq: &CompletionQueue) -> QueuePair {
 /// Sends an empty message to itself: two completions.
 fn send(qp: &QueuePair, solicited: bool) {
     // SAFETY: it names no memory.
-    unsafe { qp.post_receive(&mut [ReceiveWorkRequest::new::<Sge>(&mut [])]) }.unwrap();
-    let request = SendWorkRequest::new::<Sge>(&mut []);
+    unsafe { qp.post_receive(&mut [ReceiveWorkRequest::empty()]) }.unwrap();
+    let request = SendWorkRequest::empty();
     let request = if solicited {
         request.solicited()
     } else {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use verbs_core::{
     CompletionQueue, Error, ErrorKind, EventElement, EventType, PollSlot, QueuePair,
-    ReceiveWorkRequest, SendWorkRequest, Sge, WorkCompletion, WorkRequest,
+    ReceiveWorkRequest, SendWorkRequest, WorkCompletion, WorkRequest,
 };
 
 use crate::harness::pair::{Pair, Side};
@@ -95,11 +95,11 @@ fn a_queue_is_resized_under_load_and_loses_nothing() {
         });
         for round in 0..rounds {
             for _ in 0..4 {
-                pair.b.receive(ReceiveWorkRequest::new::<Sge>(&mut []));
+                pair.b.receive(ReceiveWorkRequest::empty());
             }
             let mut chain: [WorkRequest<'_>; 4] = std::array::from_fn(|index| {
                 let wr_id = round * 4 + u64::try_from(index).unwrap();
-                SendWorkRequest::new::<Sge>(&mut []).wr_id(wr_id).into()
+                SendWorkRequest::empty().wr_id(wr_id).into()
             });
             pair.a.post(&mut chain).unwrap();
             let sent = wait_for(&cq, 4);
@@ -123,8 +123,8 @@ fn completions_stay_in_a_queue_that_is_resized() {
     let pair = Pair::new();
     let cq = &pair.a.side.send_cq;
     for _ in 0..10 {
-        pair.b.receive(ReceiveWorkRequest::new::<Sge>(&mut []));
-        pair.a.post_one(SendWorkRequest::new::<Sge>(&mut []));
+        pair.b.receive(ReceiveWorkRequest::empty());
+        pair.a.post_one(SendWorkRequest::empty());
     }
     wait_for(&pair.b.side.recv_cq, 10);
     // The last is acknowledged at least.
@@ -153,14 +153,10 @@ fn a_queue_that_overruns_reports_it() {
     if count > 60 {
         return test.skip("the driver's smallest queue is too large to overrun");
     }
-    let mut receives: Vec<_> = (0..count)
-        .map(|_| ReceiveWorkRequest::new::<Sge>(&mut []))
-        .collect();
+    let mut receives: Vec<_> = (0..count).map(|_| ReceiveWorkRequest::empty()).collect();
     // SAFETY: they name no memory.
     unsafe { qb.post_receive(&mut receives) }.unwrap();
-    let mut sends: Vec<_> = (0..count)
-        .map(|_| SendWorkRequest::new::<Sge>(&mut []))
-        .collect();
+    let mut sends: Vec<_> = (0..count).map(|_| SendWorkRequest::empty()).collect();
     // SAFETY: as above.
     unsafe { qa.post_send(&mut sends) }.unwrap();
     let mut reported = None;
@@ -192,9 +188,9 @@ fn when_a_queue_pair_is_gone_no_more_completions_of_it_come() {
     for _ in 0..10 {
         let Pair { a, b } = Pair::new();
         for wr_id in 0..30 {
-            a.receive(ReceiveWorkRequest::new::<Sge>(&mut []).wr_id(wr_id));
-            b.receive(ReceiveWorkRequest::new::<Sge>(&mut []));
-            a.post_one(SendWorkRequest::new::<Sge>(&mut []).wr_id(wr_id));
+            a.receive(ReceiveWorkRequest::empty().wr_id(wr_id));
+            b.receive(ReceiveWorkRequest::empty());
+            a.post_one(SendWorkRequest::empty().wr_id(wr_id));
         }
         let number = a.qp.qp_num();
         a.qp.close().unwrap();

@@ -145,6 +145,6 @@ fn an_endpoint_of_nobody_connects_and_is_given_up_on() {
         qp: prepared.handshake(&nobody).unwrap(),
         side,
     };
-    end.post_one(SendWorkRequest::new::<verbs_core::Sge>(&mut []));
+    end.post_one(SendWorkRequest::empty());
     assert_eq!(end.send_status(), WcStatus::RETRY_EXC_ERR);
 }

@@ -2,9 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use verbs_core::{
-    EventElement, EventType, QpAttr, QpState, ReceiveWorkRequest, SendWorkRequest, Sge,
-};
+use verbs_core::{EventElement, EventType, QpAttr, QpState, ReceiveWorkRequest, SendWorkRequest};
 
 use crate::harness::pair::Pair;
 use crate::harness::{PATIENCE, begin, context};
@@ -61,8 +59,8 @@ fn a_drained_send_queue_is_announced() {
         .qp
         .modify(&QpAttr::new().with_qp_state(QpState::RTS))
         .unwrap();
-    pair.b.receive(ReceiveWorkRequest::new::<Sge>(&mut []));
-    pair.a.post_one(SendWorkRequest::new::<Sge>(&mut []));
+    pair.b.receive(ReceiveWorkRequest::empty());
+    pair.a.post_one(SendWorkRequest::empty());
     pair.a.sent();
     pair.a.qp.close().unwrap();
 }

@@ -29,10 +29,7 @@ fn impatient() -> Pair {
 
 /// Posts one request, which must fail like this, and be followed by a flush.
 fn fails<'l>(end: &End, request: impl Into<WorkRequest<'l>>, statuses: &[WcStatus]) {
-    let mut chain = [
-        request.into(),
-        SendWorkRequest::new::<Sge>(&mut []).wr_id(99).into(),
-    ];
+    let mut chain = [request.into(), SendWorkRequest::empty().wr_id(99).into()];
     chain[0].set_wr_id(11);
     end.post(&mut chain).unwrap();
     let done = end.sends(2);
@@ -58,7 +55,7 @@ fn without_a_receive_retries_end_with_rnr() {
                 .build()
                 .unwrap()
         });
-        let request = SendWorkRequest::new::<Sge>(&mut []);
+        let request = SendWorkRequest::empty();
         fails(&pair.a, request, &[WcStatus::RNR_RETRY_EXC_ERR]);
         assert_eq!(
             pair.b.qp.query().unwrap().qp_state(),
@@ -80,7 +77,7 @@ fn without_a_receive_and_without_a_bound_only_the_caller_ends_it() {
             .build()
             .unwrap()
     });
-    pair.a.post_one(SendWorkRequest::new::<Sge>(&mut []));
+    pair.a.post_one(SendWorkRequest::empty());
     std::thread::sleep(Duration::from_millis(300));
     assert_silent(&pair.a.side.send_cq);
     pair.a.qp.to_error().unwrap();
@@ -97,9 +94,9 @@ fn a_receive_posted_late_is_in_time() {
             .build()
             .unwrap()
     });
-    pair.a.post_one(SendWorkRequest::new::<Sge>(&mut []));
+    pair.a.post_one(SendWorkRequest::empty());
     std::thread::sleep(Duration::from_millis(20));
-    pair.b.receive(ReceiveWorkRequest::new::<Sge>(&mut []));
+    pair.b.receive(ReceiveWorkRequest::empty());
     pair.b.received();
     pair.a.sent();
 }
@@ -245,7 +242,7 @@ const LOCAL: [WcStatus; 3] = [
 fn a_local_element_that_is_not_registered_fails_here() {
     let _test = begin!();
     let pair = impatient();
-    pair.b.receive(ReceiveWorkRequest::new::<Sge>(&mut []));
+    pair.b.receive(ReceiveWorkRequest::empty());
     let bytes = [0_u8; 8];
     let mut list = [Sge::new(
         bytes.as_ptr().expose_provenance() as u64,
@@ -260,7 +257,7 @@ fn a_local_element_that_is_not_registered_fails_here() {
 fn a_region_of_another_protection_domain_fails_here() {
     let _test = begin!();
     let pair = impatient();
-    pair.b.receive(ReceiveWorkRequest::new::<Sge>(&mut []));
+    pair.b.receive(ReceiveWorkRequest::empty());
     let foreign = pair
         .a
         .side
@@ -279,11 +276,7 @@ fn a_peer_whose_queue_pair_is_gone_is_given_up() {
     let _test = begin!();
     let Pair { a, b } = impatient();
     b.qp.close().unwrap();
-    fails(
-        &a,
-        SendWorkRequest::new::<Sge>(&mut []),
-        &[WcStatus::RETRY_EXC_ERR],
-    );
+    fails(&a, SendWorkRequest::empty(), &[WcStatus::RETRY_EXC_ERR]);
 }
 
 #[test]
@@ -292,11 +285,7 @@ fn a_peer_whose_queue_pair_was_reset_is_given_up() {
     let _test = begin!();
     let Pair { a, b } = impatient();
     let _prepared = b.qp.reset().unwrap();
-    fails(
-        &a,
-        SendWorkRequest::new::<Sge>(&mut []),
-        &[WcStatus::RETRY_EXC_ERR],
-    );
+    fails(&a, SendWorkRequest::empty(), &[WcStatus::RETRY_EXC_ERR]);
 }
 
 #[test]
@@ -305,12 +294,11 @@ fn what_was_posted_behind_a_failure_is_flushed_in_order() {
     let _test = begin!();
     let pair = impatient();
     for wr_id in 0..5 {
-        pair.a
-            .receive(ReceiveWorkRequest::new::<Sge>(&mut []).wr_id(wr_id));
+        pair.a.receive(ReceiveWorkRequest::empty().wr_id(wr_id));
     }
     let mut chain: [WorkRequest<'_>; 8] = std::array::from_fn(|index| {
         let wr_id = u64::try_from(index).unwrap();
-        SendWorkRequest::new::<Sge>(&mut []).wr_id(wr_id).into()
+        SendWorkRequest::empty().wr_id(wr_id).into()
     });
     pair.a.post(&mut chain).unwrap();
     let sent = pair.a.sends(8);

@@ -4,7 +4,7 @@ use std::fs;
 
 use verbs_core::{
     AccessFlags, CompletionChannel, CompletionQueue, QueuePair, ReceiveWorkRequest,
-    SendWorkRequest, Sge, WriteWorkRequest, fork_init,
+    SendWorkRequest, WriteWorkRequest, fork_init,
 };
 
 use crate::harness::child::{Child, role};
@@ -234,9 +234,9 @@ fn a_connection_outlives_every_other_handle() {
     };
     let (a, b) = (keep(a), keep(b));
     // SAFETY: it names no memory.
-    unsafe { b.post_receive(&mut [ReceiveWorkRequest::new::<Sge>(&mut [])]) }.unwrap();
+    unsafe { b.post_receive(&mut [ReceiveWorkRequest::empty()]) }.unwrap();
     // SAFETY: as above.
-    unsafe { a.post_send(&mut [SendWorkRequest::new::<Sge>(&mut [])]) }.unwrap();
+    unsafe { a.post_send(&mut [SendWorkRequest::empty()]) }.unwrap();
     assert!(wait_for(b.recv_cq(), 1)[0].result().is_ok());
     assert!(wait_for(a.send_cq(), 1)[0].result().is_ok());
 }

@@ -123,7 +123,7 @@ fn an_empty_write_and_an_empty_read_succeed() {
                 .post_one(ReadWorkRequest::new(&mut list, &place).unwrap());
             assert_eq!(pair.a.sent().opcode(), WcOpcode::RDMA_READ);
         }
-        pair.b.receive(ReceiveWorkRequest::new::<Sge>(&mut []));
+        pair.b.receive(ReceiveWorkRequest::empty());
         let request = WriteWorkRequest::new::<Sge>(&mut [], &nowhere).unwrap();
         pair.a.post_one(request.immediate(3));
         assert_eq!(pair.b.received().imm_data(), Some(3));

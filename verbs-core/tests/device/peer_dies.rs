@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use verbs_core::{
     AccessFlags, AckTimeout, MaxAckRetries, PreparedQueuePair, QpState, QueuePair, ReadWorkRequest,
-    ReceiveWorkRequest, RemoteMemoryRegion, SendWorkRequest, Sge, WcStatus, WriteWorkRequest,
+    ReceiveWorkRequest, RemoteMemoryRegion, SendWorkRequest, WcStatus, WriteWorkRequest,
 };
 
 use crate::harness::child::{Child, Line, role};
@@ -32,7 +32,7 @@ fn be_the_peer(mut line: Line) {
     let region = end.given(vec![5_u8; 1 << 16], AccessFlags::REMOTE);
     let remote = region.remote();
     for _ in 0..16 {
-        end.receive(ReceiveWorkRequest::new::<Sge>(&mut []));
+        end.receive(ReceiveWorkRequest::empty());
     }
     line.say(&format!(
         "{} {} {}",
@@ -77,7 +77,7 @@ fn each_kind_of_request_to_a_dead_peer_ends() {
         child.kill();
         let mut list = [region.scatter_element(..).unwrap()];
         match kind {
-            "send" => end.post_one(SendWorkRequest::new::<Sge>(&mut [])),
+            "send" => end.post_one(SendWorkRequest::empty()),
             "read" => end.post_one(ReadWorkRequest::new(&mut list, &remote).unwrap()),
             _ => {
                 let mut from = [list[0].as_gather()];
@@ -155,7 +155,7 @@ fn who_only_receives_learns_nothing_and_can_still_end() {
     let test = begin!();
     let mut child = Child::start(&test, "peer");
     let (end, _) = meet(&mut child);
-    end.receive(ReceiveWorkRequest::new::<Sge>(&mut []));
+    end.receive(ReceiveWorkRequest::empty());
     child.kill();
     // RC has no sign of life: a bound of one's own is needed.
     std::thread::sleep(Duration::from_millis(300));

@@ -3,7 +3,7 @@
 use verbs_core::{
     AccessFlags, AckTimeout, Error, ErrorKind, Gid, LinkLayer, MaxAckRetries, MaxRnrRetries,
     MaximumTransferUnit, MinRnrTimer, PacketSequenceNumber, QpState, QueuePair, QueuePairEndpoint,
-    ReceiveWorkRequest, SendWorkRequest, Sge,
+    ReceiveWorkRequest, SendWorkRequest,
 };
 
 use crate::harness::begin;
@@ -280,8 +280,8 @@ fn a_handshake_that_fails_gives_the_queue_pair_back() {
     let (ea, qa) = (qa.endpoint(), qa.handshake(&eb).unwrap());
     let qb = qb.handshake(&ea).unwrap();
     let (a, b) = (End { qp: qa, side: a }, End { qp: qb, side: b });
-    b.receive(ReceiveWorkRequest::new::<Sge>(&mut []));
-    a.post_one(SendWorkRequest::new::<Sge>(&mut []));
+    b.receive(ReceiveWorkRequest::empty());
+    a.post_one(SendWorkRequest::empty());
     a.sent();
     b.received();
 }
@@ -323,8 +323,8 @@ fn every_request_is_signalled_if_that_was_asked_for() {
             .build()
             .unwrap()
     });
-    pair.b.receive(ReceiveWorkRequest::new::<Sge>(&mut []));
+    pair.b.receive(ReceiveWorkRequest::empty());
     pair.a
-        .post_one(SendWorkRequest::new::<Sge>(&mut []).unsignaled().wr_id(5));
+        .post_one(SendWorkRequest::empty().unsignaled().wr_id(5));
     assert_eq!(pair.a.sent().wr_id(), 5);
 }

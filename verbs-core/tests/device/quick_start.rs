@@ -20,14 +20,14 @@ pub(crate) fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     let hello = pd.reg_mr(b"hello".to_vec())?;
     let mut inbox = pd.reg_mr(vec![0_u8; 64])?;
-    let mut into = [inbox.scatter_element(..)?];
-    let mut from = [hello.gather_element(..)?];
+    let mut room = inbox.scatter_element(..)?;
+    let mut message = hello.gather_element(..)?;
 
-    // SAFETY: nobody touches `inbox`, and nobody writes to `hello`, until both completions have
-    // been polled; both regions are dropped after that.
-    unsafe { right.post_receive(&mut [ReceiveWorkRequest::new(&mut into).wr_id(1)])? };
-    // SAFETY: as above.
-    unsafe { left.post_send(&mut [SendWorkRequest::new(&mut from).wr_id(2)])? };
+    // SAFETY: nothing touches `inbox` until its completion has been polled, and it is dropped later.
+    unsafe { right.post_receive(&mut ReceiveWorkRequest::new(&mut room).wr_id(1))? };
+    // SAFETY: nothing writes to `hello` until its completion has been polled, and it is dropped
+    // later.
+    unsafe { left.post_send(&mut SendWorkRequest::new(&mut message).wr_id(2))? };
 
     let mut slots = [const { PollSlot::new() }; 4];
     let deadline = Instant::now() + Duration::from_secs(5);

@@ -5,7 +5,7 @@ use std::thread;
 
 use verbs_core::{
     AccessFlags, CompletionChannel, CompletionQueue, Context, MemoryRegion, PollSlot,
-    PreparedQueuePair, ProtectionDomain, QueuePair, ReceiveWorkRequest, SendWorkRequest, Sge,
+    PreparedQueuePair, ProtectionDomain, QueuePair, ReceiveWorkRequest, SendWorkRequest,
     SharedRegion, WcStatus, WriteWorkRequest,
 };
 
@@ -55,8 +55,8 @@ fn four_threads_post_on_one_queue_pair_while_two_poll() {
                     };
                     // No more than the queues have room for.
                     assert!(until(PATIENCE, || ticket < done() + 32), "request {ticket}");
-                    pair.b.receive(ReceiveWorkRequest::new::<Sge>(&mut []));
-                    pair.a.post_one(SendWorkRequest::new::<Sge>(&mut []));
+                    pair.b.receive(ReceiveWorkRequest::empty());
+                    pair.a.post_one(SendWorkRequest::empty());
                 }
             });
         }

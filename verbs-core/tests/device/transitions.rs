@@ -2,7 +2,7 @@
 
 use verbs_core::{
     AckTimeout, Error, MinRnrTimer, QpAttr, QpAttrMask, QpState, ReceiveWorkRequest,
-    SendWorkRequest, Sge, WcStatus,
+    SendWorkRequest, WcStatus,
 };
 
 use crate::harness::pair::{End, Pair, Side, works};
@@ -32,10 +32,9 @@ fn in_error_everything_posted_is_flushed() {
     }
     assert_eq!(pair.a.qp.query().unwrap().qp_state(), QpState::ERR);
     // What is posted from now on is flushed too, unsignalled or not.
+    pair.a.post_one(SendWorkRequest::empty().wr_id(77));
     pair.a
-        .post_one(SendWorkRequest::new::<Sge>(&mut []).wr_id(77));
-    pair.a
-        .post_one(SendWorkRequest::new::<Sge>(&mut []).unsignaled().wr_id(78));
+        .post_one(SendWorkRequest::empty().unsignaled().wr_id(78));
     for wr_id in [77, 78] {
         let done = wait_for(&pair.a.side.send_cq, 1)[0];
         assert_eq!(
@@ -45,7 +44,7 @@ fn in_error_everything_posted_is_flushed() {
     }
     // Soft-RoCE takes no notice of receives that come this late.
     if !is_soft() {
-        pair.a.receive(ReceiveWorkRequest::new::<Sge>(&mut []));
+        pair.a.receive(ReceiveWorkRequest::empty());
         assert_eq!(pair.a.receive_status(), WcStatus::WR_FLUSH_ERR);
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use verbs_core::{
     AckTimeout, Context, EventElement, EventType, MaxAckRetries, PortState, QpState, QueuePair,
-    ReceiveWorkRequest, SendWorkRequest, Sge, WcStatus,
+    ReceiveWorkRequest, SendWorkRequest, WcStatus,
 };
 
 use crate::atomics;
@@ -24,7 +24,7 @@ fn impatient() -> Pair {
 
 /// A send fails in a way that a broken link explains.
 fn cannot_send(end: &End) {
-    end.post_one(SendWorkRequest::new::<Sge>(&mut []));
+    end.post_one(SendWorkRequest::empty());
     let statuses = [
         WcStatus::RETRY_EXC_ERR,
         WcStatus::LOC_QP_OP_ERR,
@@ -135,9 +135,9 @@ fn a_loss_that_ends_in_time_is_not_noticed() {
             .unwrap()
     });
     works(&pair.a, &pair.b);
-    pair.b.receive(ReceiveWorkRequest::new::<Sge>(&mut []));
+    pair.b.receive(ReceiveWorkRequest::empty());
     let broken = wire::netem(&here, &["loss", "100%"]);
-    pair.a.post_one(SendWorkRequest::new::<Sge>(&mut []));
+    pair.a.post_one(SendWorkRequest::empty());
     std::thread::sleep(Duration::from_millis(300));
     assert_silent(&pair.a.side.send_cq);
     broken.change(&["loss", "0%"]);

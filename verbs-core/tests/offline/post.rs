@@ -111,7 +111,7 @@ fn empty_elements_are_left_out() {
     let mut chain = [
         SendWorkRequest::new(&mut mixed),
         SendWorkRequest::new(&mut empty),
-        SendWorkRequest::new::<Sge>(&mut []),
+        SendWorkRequest::empty(),
     ];
     // SAFETY: the library touches no buffer.
     unsafe { qp.post_send(&mut chain) }.unwrap();

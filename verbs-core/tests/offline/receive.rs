@@ -1,6 +1,6 @@
 //! Posting receives: what the driver sees.
 
-use verbs_core::{ReceiveWorkRequest, Sge};
+use verbs_core::{ReceiveWorkRequest, SendWorkRequest, Sge};
 
 use crate::library::{connected, prepared, with};
 
@@ -32,6 +32,38 @@ fn many_receives_ring_once_and_keep_their_order() {
             (5, vec![(0x10, 1, 1)]),
             (6, vec![(0x20, 2, 2)]),
             (7, vec![])
+        ]
+    );
+}
+
+#[test]
+fn one_request_of_one_element_needs_no_list() {
+    let qp = connected();
+    let mut room = Sge::new(0x10, 1, 2);
+    let mut message = Sge::new(0x20, 3, 4);
+    // SAFETY: the library touches no buffer.
+    unsafe { qp.post_receive(&mut ReceiveWorkRequest::new(&mut room).wr_id(1)) }.unwrap();
+    // SAFETY: as above.
+    unsafe { qp.post_receive(&mut ReceiveWorkRequest::empty().wr_id(2)) }.unwrap();
+    // SAFETY: as above.
+    unsafe { qp.post_send(&mut SendWorkRequest::new(&mut message).wr_id(3)) }.unwrap();
+    let mut many = vec![message; 2];
+    // SAFETY: as above.
+    unsafe { qp.post_send(&mut vec![SendWorkRequest::new(&mut many).wr_id(4)]) }.unwrap();
+    let posted = with(|library| std::mem::take(&mut library.posted));
+    let seen: Vec<_> = posted
+        .iter()
+        .flatten()
+        .map(|wr| (wr.wr_id, wr.list.clone()))
+        .collect();
+    let message = (0x20, 3, 4);
+    assert_eq!(
+        seen,
+        [
+            (1, vec![(0x10, 1, 2)]),
+            (2, vec![]),
+            (3, vec![message]),
+            (4, vec![message; 2])
         ]
     );
 }

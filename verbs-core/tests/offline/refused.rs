@@ -10,20 +10,14 @@ use crate::library::{connected, prepared, with};
 
 fn send(qp: &QueuePair, count: usize) -> Result<(), PostError> {
     let mut lists = vec![[Sge::new(0x1000, 8, 1)]; count];
-    let mut chain: Vec<_> = lists
-        .iter_mut()
-        .map(|list| SendWorkRequest::new(list))
-        .collect();
+    let mut chain: Vec<_> = lists.iter_mut().map(SendWorkRequest::new).collect();
     // SAFETY: the library touches no buffer.
     unsafe { qp.post_send(&mut chain) }
 }
 
 fn receive(qp: &QueuePair, count: usize) -> Result<(), PostError> {
     let mut lists = vec![[Sge::new(0x1000, 8, 1)]; count];
-    let mut chain: Vec<_> = lists
-        .iter_mut()
-        .map(|list| ReceiveWorkRequest::new(list))
-        .collect();
+    let mut chain: Vec<_> = lists.iter_mut().map(ReceiveWorkRequest::new).collect();
     // SAFETY: the library touches no buffer.
     unsafe { qp.post_receive(&mut chain) }
 }
