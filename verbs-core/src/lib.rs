@@ -123,7 +123,7 @@ pub use error::{EndpointError, Error, ErrorChain, ErrorKind, GidPath, Result};
 pub use event::{AsyncEvent, EventElement, EventType};
 pub use gid::{Gid, GidEntry, GidType};
 pub use memory::{
-    AccessFlags, Buffer, Chunks, DmabufRegion, Element, Gather, GatherElement, MemoryRegion,
+    AccessFlags, Buffer, Chunks, DmabufRegion, Element, Gather, GatherElement, MemoryRegion, Plain,
     RawRegion, RemoteMemoryRegion, Scatter, ScatterElement, Sge, SharedElement, SharedRegion,
 };
 pub use mtu::MaximumTransferUnit;

@@ -3,7 +3,6 @@
 
 use std::mem;
 use std::process::ExitCode;
-use std::slice;
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -384,40 +383,39 @@ struct Hand<'a> {
 impl Hand<'_> {
     fn fetch_and_add(&mut self, at: u64, add: u64) -> Result<u64, Failure> {
         let word = self.word(at)?;
-        let mut into = self.local.scatter_element(..WORD)?;
+        let mut into = self.local.scatter_element(..1)?;
         let mut request = AtomicWorkRequest::fetch_and_add(&mut into, &word, add)?;
         // SAFETY: `into` borrows `local` until the completion has been polled.
-        unsafe { self.qp.post_atomic(slice::from_mut(&mut request)) }?;
+        unsafe { self.qp.post_atomic(&mut request) }?;
         self.waiter.wait(1, |_success| Ok(()))?;
-        number(&into)
+        Ok(self.local[0])
     }
 
     fn compare_and_swap(&mut self, at: u64, compare: u64, swap: u64) -> Result<u64, Failure> {
         let word = self.word(at)?;
-        let mut into = self.local.scatter_element(..WORD)?;
+        let mut into = self.local.scatter_element(..1)?;
         let mut request = AtomicWorkRequest::compare_and_swap(&mut into, &word, compare, swap)?;
         // SAFETY: `into` borrows `local` until the completion has been polled.
-        unsafe { self.qp.post_atomic(slice::from_mut(&mut request)) }?;
+        unsafe { self.qp.post_atomic(&mut request) }?;
         self.waiter.wait(1, |_success| Ok(()))?;
-        number(&into)
+        Ok(self.local[0])
     }
 
     fn read(&mut self, at: u64) -> Result<u64, Failure> {
         let word = self.word(at)?;
-        let mut into = [self.local.scatter_element(..WORD)?];
+        let mut into = self.local.scatter_element(..1)?;
         let mut request = ReadWorkRequest::new(&mut into, &word)?;
         // SAFETY: `into` borrows `local` until the completion has been polled.
-        unsafe { self.qp.post_read(slice::from_mut(&mut request)) }?;
+        unsafe { self.qp.post_read(&mut request) }?;
         self.waiter.wait(1, |_success| Ok(()))?;
-        number(&into[0])
+        Ok(self.local[0])
     }
 
     /// Writes, and then gives the lock back: the card does it in this order, with one doorbell.
     fn write_and_unlock(&mut self, at: u64, value: u64) -> Result<(), Failure> {
         let (word, lock) = (self.word(at)?, self.word(LOCK)?);
+        self.local[1] = value;
         let (mut into, mut from) = self.local.scatter_element(..)?.split_at_mut(WORD)?;
-        from.copy_from_slice(&value.to_ne_bytes());
-        let mut from = [from.into_gather()];
         let write = WriteWorkRequest::new(&mut from, &word)?.unsignaled();
         let unlock = AtomicWorkRequest::compare_and_swap(&mut into, &lock, self.number, FREE)?;
         let mut chain: [WorkRequest<'_>; 2] = [write.into(), unlock.into()];
@@ -425,7 +423,7 @@ impl Hand<'_> {
         // has been polled.
         unsafe { self.qp.post(&mut chain) }?;
         self.waiter.wait(1, |_success| Ok(()))?;
-        match number(&into)? {
+        match self.local[0] {
             holder if holder == self.number => Ok(()),
             other => Err(Failure::new(format!(
                 "the lock of client {} was taken by client {other}",
@@ -456,8 +454,4 @@ impl Hand<'_> {
         }
         Err(Failure::new("the lock cannot be had"))
     }
-}
-
-fn number(bytes: &[u8]) -> Result<u64, Failure> {
-    Ok(u64::from_ne_bytes(bytes.try_into()?))
 }

@@ -1,70 +1,128 @@
 //! What can be registered: owners and borrowers of stable bytes.
-#![expect(unsafe_code, reason = "the contract of memory a card may write")]
+#![expect(unsafe_code, reason = "the contract of memory a device may write")]
 
 use std::ptr::NonNull;
 
-/// Bytes that stay where they are, whatever happens to the value that holds them.
+/// A type of which a device may write any bytes: an integer, a floating-point number, or an array of
+/// them.
 ///
-/// Implemented for vectors, boxed slices and arrays, and mutable borrows of bytes.
+/// Implement it for structs of your own that are registered as they are, such as headers:
+///
+/// ```
+/// use verbs_core::Plain;
+///
+/// #[derive(Clone, Copy)]
+/// #[repr(C)]
+/// struct Header {
+///     sequence: u64,
+///     len: u32,
+///     kind: u32,
+/// }
+///
+/// // SAFETY: `repr(C)`, all fields are plain, and there is no padding between or behind them.
+/// unsafe impl Plain for Header {}
+/// ```
 ///
 /// # Safety
 ///
-/// - `bytes` returns the same initialised memory each time, valid for reads and writes.
-/// - The memory stays valid, and at its address, until the value is dropped, wherever the value is
-///   moved to.
-/// - While the value lives, nobody reaches the memory but through it.
-/// - Any bytes may be written there.
-pub unsafe trait Buffer {
-    /// The memory.
-    fn bytes(&mut self) -> NonNull<[u8]>;
-}
+/// - The type has no padding.
+/// - Each pattern of bits is a valid value. There are no references, `bool`s, `char`s or enums in it.
+/// - It has no interior mutability.
+#[diagnostic::on_unimplemented(
+    message = "a device cannot write values of type `{Self}`",
+    label = "not an integer, a floating-point number or an array of them",
+    note = "registered memory holds numbers (`u8` to `u128`, `i8` to `i128`, `f32`, `f64`), arrays of them, or structs for which you implement `Plain`"
+)]
+pub unsafe trait Plain: Copy + 'static {}
 
-/// The bytes of a slice of plain numbers.
-fn bytes_of<T>(slice: &mut [T]) -> NonNull<[u8]> {
-    let len = size_of_val(slice);
-    NonNull::slice_from_raw_parts(NonNull::from(slice).cast(), len)
-}
-
-macro_rules! buffers {
+macro_rules! plain {
     ($($number:ty)*) => {$(
-        // SAFETY: a vector's elements live on the heap, and the vector owns them.
-        unsafe impl Buffer for Vec<$number> {
-            fn bytes(&mut self) -> NonNull<[u8]> {
-                bytes_of(self.as_mut_slice())
-            }
-        }
-
-        // SAFETY: the box owns its slice on the heap.
-        unsafe impl Buffer for Box<[$number]> {
-            fn bytes(&mut self) -> NonNull<[u8]> {
-                bytes_of(self)
-            }
-        }
-
-        // SAFETY: the box owns its array on the heap.
-        unsafe impl<const N: usize> Buffer for Box<[$number; N]> {
-            fn bytes(&mut self) -> NonNull<[u8]> {
-                bytes_of(self.as_mut_slice())
-            }
-        }
-
-        // SAFETY: a mutable borrow is exclusive while it lives, and does not move what it borrows.
-        unsafe impl Buffer for &mut [$number] {
-            fn bytes(&mut self) -> NonNull<[u8]> {
-                bytes_of(self)
-            }
-        }
-
-        // SAFETY: as for a borrowed slice.
-        unsafe impl<const N: usize> Buffer for &mut [$number; N] {
-            fn bytes(&mut self) -> NonNull<[u8]> {
-                bytes_of(self.as_mut_slice())
-            }
-        }
+        // SAFETY: a number has no padding, and each pattern of its bits is a value.
+        unsafe impl Plain for $number {}
     )*};
 }
 
-buffers! { u8 u16 u32 u64 }
+plain! { u8 u16 u32 u64 u128 usize i8 i16 i32 i64 i128 isize f32 f64 }
+
+// SAFETY: an array's items have no padding between them, and each is plain.
+unsafe impl<T: Plain, const N: usize> Plain for [T; N] {}
+
+/// Memory that stays where it is, whatever happens to the value that holds it.
+///
+/// Implemented for vectors, boxed slices, boxed arrays, and mutable borrows of slices and arrays, of
+/// numbers of any [`Plain`] type.
+///
+/// # Safety
+///
+/// - `items` returns the same initialised memory each time, aligned and valid for reads and writes.
+/// - The memory stays valid, and at its address, until the value is dropped, wherever the value is
+///   moved to.
+/// - While the value lives, nobody reaches the memory but through it.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be registered as a memory region",
+    label = "not a buffer of numbers",
+    note = "register a `Vec<T>`, `Box<[T]>`, `Box<[T; N]>`, `&mut [T]` or `&mut [T; N]` of numbers; memory of other kinds is registered with `register_raw`"
+)]
+pub unsafe trait Buffer {
+    /// The type of the numbers in it.
+    type Item: Plain;
+
+    /// The memory.
+    fn items(&mut self) -> NonNull<[Self::Item]>;
+}
+
+// SAFETY: a vector's elements live on the heap, and the vector owns them.
+unsafe impl<T: Plain> Buffer for Vec<T> {
+    type Item = T;
+
+    fn items(&mut self) -> NonNull<[T]> {
+        NonNull::from(self.as_mut_slice())
+    }
+}
+
+// SAFETY: the box owns its slice on the heap.
+unsafe impl<T: Plain> Buffer for Box<[T]> {
+    type Item = T;
+
+    fn items(&mut self) -> NonNull<[T]> {
+        NonNull::from(&mut **self)
+    }
+}
+
+// SAFETY: the box owns its array on the heap.
+unsafe impl<T: Plain, const N: usize> Buffer for Box<[T; N]> {
+    type Item = T;
+
+    fn items(&mut self) -> NonNull<[T]> {
+        NonNull::from(self.as_mut_slice())
+    }
+}
+
+// SAFETY: a mutable borrow is exclusive while it lives, and does not move what it borrows.
+unsafe impl<T: Plain> Buffer for &mut [T] {
+    type Item = T;
+
+    fn items(&mut self) -> NonNull<[T]> {
+        NonNull::from(&mut **self)
+    }
+}
+
+// SAFETY: as for a borrowed slice.
+unsafe impl<T: Plain, const N: usize> Buffer for &mut [T; N] {
+    type Item = T;
+
+    fn items(&mut self) -> NonNull<[T]> {
+        NonNull::from(self.as_mut_slice())
+    }
+}
+
+/// The bytes of a buffer.
+pub(super) fn bytes<B: Buffer>(buffer: &mut B) -> NonNull<[u8]> {
+    let items = buffer.items();
+    // No overflow: memory is shorter than that.
+    let len = items.len() * size_of::<B::Item>();
+    NonNull::slice_from_raw_parts(items.cast(), len)
+}
 
 #[cfg(test)]
 mod tests {
@@ -72,15 +130,18 @@ mod tests {
 
     #[test]
     fn length_is_in_bytes() {
-        assert_eq!(vec![0_u64; 3].bytes().len(), 24);
-        assert_eq!((&mut [0_u32; 5]).bytes().len(), 20);
+        assert_eq!(bytes(&mut vec![0_u64; 3]).len(), 24);
+        assert_eq!(bytes(&mut vec![0.0_f32; 3].into_boxed_slice()).len(), 12);
+        assert_eq!(bytes(&mut Box::new([[0_i16; 2]; 3])).len(), 12);
+        assert_eq!(bytes(&mut &mut [0_u32; 5]).len(), 20);
+        assert_eq!(bytes(&mut &mut [0.0_f64; 5][..]).len(), 40);
     }
 
     #[test]
     fn bytes_stay_when_the_owner_moves() {
         let mut vec = vec![7_u8; 64];
-        let before = vec.bytes();
+        let before = vec.items();
         let mut moved = std::hint::black_box(vec);
-        assert_eq!(before, moved.bytes());
+        assert_eq!(before, moved.items());
     }
 }

@@ -31,7 +31,7 @@ mod shared;
 mod unowned;
 
 pub use access::AccessFlags;
-pub use buffer::Buffer;
+pub use buffer::{Buffer, Plain};
 pub use dmabuf::DmabufRegion;
 pub use element::{
     Chunks, Element, Gather, GatherElement, Scatter, ScatterElement, Sge, SharedElement,

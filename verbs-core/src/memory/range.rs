@@ -22,6 +22,27 @@ pub(super) fn within(len: u64, range: impl RangeBounds<u64>) -> Result<(u64, u64
     Ok((start, end))
 }
 
+/// Start and length of an element in bytes: a range of items of `size` bytes each, within `len`
+/// bytes.
+pub(super) fn part_of_items(
+    len: usize,
+    size: usize,
+    range: impl RangeBounds<usize>,
+) -> Result<(usize, u32)> {
+    let start = match range.start_bound() {
+        Bound::Included(start) => *start,
+        Bound::Excluded(before) => before.saturating_add(1),
+        Bound::Unbounded => 0,
+    };
+    let end = match range.end_bound() {
+        Bound::Included(last) => Some(last.saturating_add(1)),
+        Bound::Excluded(end) => Some(*end),
+        Bound::Unbounded => None,
+    };
+    let end = end.map_or(len, |end| end.saturating_mul(size));
+    part(len, start.saturating_mul(size)..end)
+}
+
 /// Start and length of an element: a range within `len` bytes.
 pub(super) fn part(len: usize, range: impl RangeBounds<usize>) -> Result<(usize, u32)> {
     let wide = |at: &usize| *at as u64;
@@ -40,6 +61,20 @@ pub(super) fn part(len: usize, range: impl RangeBounds<usize>) -> Result<(usize,
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn parts_of_items_are_bounded_in_bytes() {
+        assert_eq!(part_of_items(32, 8, ..).unwrap(), (0, 32));
+        assert_eq!(part_of_items(32, 8, 1..3).unwrap(), (8, 16));
+        assert_eq!(part_of_items(32, 8, 3..=3).unwrap(), (24, 8));
+        assert_eq!(part_of_items(32, 8, 4..).unwrap(), (32, 0));
+        assert_eq!(
+            part_of_items(32, 8, 4..5).unwrap_err().to_string(),
+            "bytes 32..40 are not within the region's 32 bytes"
+        );
+        assert!(part_of_items(32, 8, ..=usize::MAX).is_err());
+        assert!(part_of_items(32, 8, 5..).is_err());
+    }
 
     #[test]
     fn parts_are_bounded() {

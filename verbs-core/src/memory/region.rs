@@ -13,7 +13,8 @@ use std::{fmt, fs, io};
 
 use verbs_sys::{ibv_mr, ibv_pd, ibv_reg_mr_iova2};
 
-use super::range::part;
+use super::buffer::bytes;
+use super::range::{part, part_of_items};
 use super::{AccessFlags, Buffer, GatherElement, ScatterElement};
 use crate::handle::Handle;
 use crate::macros::man;
@@ -21,10 +22,12 @@ use crate::{Error, ErrorChain, ProtectionDomain, Rejected, Result, logged, ret};
 
 /// A memory region (MR) that only this program and its own work requests touch.
 ///
-/// It owns its buffer, or borrows it mutably, and derefs to the bytes. Peers cannot reach it: for
+/// It owns its buffer, or borrows it mutably, and derefs to a slice of the buffer's numbers: `[u8]`
+/// for a `Vec<u8>`, `[f32]` for a `Vec<f32>`. [`as_bytes`](Self::as_bytes) and
+/// [`as_bytes_mut`](Self::as_bytes_mut) give the bytes, whatever the type. Peers cannot reach it: for
 /// that there is [`SharedRegion`](crate::SharedRegion).
 ///
-/// Dropping it deregisters first and releases the buffer then.
+/// Dropping it deregisters the memory, and releases the buffer afterwards.
 ///
 /// ```no_run
 /// # fn main() -> verbs_core::Result<()> {
@@ -33,6 +36,11 @@ use crate::{Error, ErrorChain, ProtectionDomain, Rejected, Result, logged, ret};
 /// region[..5].copy_from_slice(b"hello");
 /// let hello = region.gather_element(..5)?;
 /// assert_eq!(&hello[..], b"hello");
+///
+/// let mut samples = pd.reg_mr(vec![0.0_f32; 1024])?;
+/// samples[0] = 0.5;
+/// let four_samples = samples.gather_element(..4)?;
+/// assert_eq!(four_samples.length(), 16);
 /// # Ok(())
 /// # }
 /// ```
@@ -77,19 +85,21 @@ impl ProtectionDomain {
 }
 
 impl<B: Buffer> MemoryRegion<B> {
-    /// A part of the region to send from.
+    /// A part of the region to send from. The range counts numbers, as in indexing: bytes for a
+    /// `Vec<u8>`.
     ///
     /// # Errors
     ///
     /// [`Error::OutOfBounds`] past the end, [`Error::Limit`] from 4 GiB on.
     pub fn gather_element(&self, range: impl RangeBounds<usize>) -> Result<GatherElement<'_>> {
-        let (start, len) = self.registration.part(range)?;
-        // SAFETY: `part` is within the buffer, which `self` keeps; the borrow of `self` keeps Rust
+        let (start, len) = self.registration.part_of_items(range)?;
+        // SAFETY: the part is within the buffer, which `self` keeps; the borrow of `self` keeps Rust
         // from writing to it, and only a `ScatterElement` lets the device write.
         Ok(unsafe { GatherElement::new(start, len, self.lkey()) })
     }
 
-    /// A part of the region to receive or read into. Split it to have several.
+    /// A part of the region to receive or read into. The range counts numbers, as in indexing. To
+    /// have several parts at once, split the element.
     ///
     /// # Errors
     ///
@@ -98,9 +108,26 @@ impl<B: Buffer> MemoryRegion<B> {
         &mut self,
         range: impl RangeBounds<usize>,
     ) -> Result<ScatterElement<'_>> {
-        let (start, len) = self.registration.part(range)?;
-        // SAFETY: `part` is within the buffer, which `self` keeps and which is borrowed mutably.
+        let (start, len) = self.registration.part_of_items(range)?;
+        // SAFETY: the part is within the buffer, which `self` keeps and which is borrowed mutably.
         Ok(unsafe { ScatterElement::new(start, len, self.lkey()) })
+    }
+
+    /// The region's bytes.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
+        let Registration { ptr, len, .. } = self.registration;
+        // SAFETY: as for `deref`; a `Plain` number has no padding, so its bytes are initialised.
+        unsafe { from_raw_parts(ptr.as_ptr(), len) }
+    }
+
+    /// The region's bytes, to write to.
+    #[must_use]
+    pub fn as_bytes_mut(&mut self) -> &mut [u8] {
+        let Registration { ptr, len, .. } = self.registration;
+        // SAFETY: as for `as_bytes`, and `self` is borrowed mutably; any bytes are valid numbers of a
+        // `Plain` type.
+        unsafe { from_raw_parts_mut(ptr.as_ptr(), len) }
     }
 
     /// The key that work requests name this region by.
@@ -133,21 +160,22 @@ impl<B: Buffer> MemoryRegion<B> {
 }
 
 impl<B: Buffer> Deref for MemoryRegion<B> {
-    type Target = [u8];
+    type Target = [B::Item];
 
-    fn deref(&self) -> &[u8] {
-        let Registration { ptr, len, .. } = self.registration;
-        // SAFETY: `Buffer` keeps the memory valid; peers have no access, and who posts a request
-        // that writes here promised to let no slice live meanwhile.
-        unsafe { from_raw_parts(ptr.as_ptr(), len) }
+    fn deref(&self) -> &[B::Item] {
+        let (first, count) = self.registration.items();
+        // SAFETY: `Buffer` keeps the memory valid, and the items are `Plain`, so whatever the device
+        // wrote is valid. Peers have no access, and whoever posts a request that writes here promised
+        // that no slice is live meanwhile.
+        unsafe { from_raw_parts(first.as_ptr(), count) }
     }
 }
 
 impl<B: Buffer> DerefMut for MemoryRegion<B> {
-    fn deref_mut(&mut self) -> &mut [u8] {
-        let Registration { ptr, len, .. } = self.registration;
+    fn deref_mut(&mut self) -> &mut [B::Item] {
+        let (first, count) = self.registration.items();
         // SAFETY: as for `deref`, and `self` is borrowed mutably.
-        unsafe { from_raw_parts_mut(ptr.as_ptr(), len) }
+        unsafe { from_raw_parts_mut(first.as_ptr(), count) }
     }
 }
 
@@ -181,7 +209,7 @@ impl<B: Buffer> Registration<B> {
         // every pointer that was taken before. In a `MaybeUninit` it moves without that.
         let mut buffer = MaybeUninit::new(buffer);
         // SAFETY: it was initialised on the line above.
-        let bytes = unsafe { buffer.assume_init_mut() }.bytes();
+        let bytes = bytes(unsafe { buffer.assume_init_mut() });
         // SAFETY: `Buffer` says so.
         let mr = match unsafe { reg_mr(pd, bytes, access) } {
             Ok(mr) => mr,
@@ -221,6 +249,20 @@ impl<B: Buffer> Registration<B> {
         let (start, len) = part(self.len, range)?;
         // SAFETY: `part` checked that `start` is within the buffer or one past its end.
         Ok((unsafe { self.ptr.add(start) }, len))
+    }
+
+    /// A range of the buffer's items.
+    fn part_of_items(&self, range: impl RangeBounds<usize>) -> Result<(NonNull<u8>, u32)> {
+        let (start, len) = part_of_items(self.len, size_of::<B::Item>(), range)?;
+        // SAFETY: it was checked that `start` is within the buffer or one past its end.
+        Ok((unsafe { self.ptr.add(start) }, len))
+    }
+
+    /// The first item, and how many there are.
+    fn items(&self) -> (NonNull<B::Item>, usize) {
+        // Items without a size have no bytes, and are not registered.
+        let count = self.len.checked_div(size_of::<B::Item>());
+        (self.ptr.cast(), count.unwrap_or(0))
     }
 
     pub(super) const fn lkey(&self) -> u32 {

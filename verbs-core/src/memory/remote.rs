@@ -179,7 +179,9 @@ mod tests {
         let bytes = region.to_bytes();
         assert_eq!(
             bytes,
-            [1, 2, 3, 4, 5, 6, 7, 8, 0, 0, 0, 0, 0, 0, 10, 11, 0xc0, 0xd0, 0xe0, 0xf0]
+            [
+                1, 2, 3, 4, 5, 6, 7, 8, 0, 0, 0, 0, 0, 0, 10, 11, 0xc0, 0xd0, 0xe0, 0xf0
+            ]
         );
         assert_eq!(RemoteMemoryRegion::from_bytes(&bytes).unwrap(), region);
     }

@@ -28,7 +28,7 @@ fn counter(end: &End, values: &[u64]) -> SharedRegion<Vec<u64>> {
 }
 
 fn before(region: &MemoryRegion<Vec<u64>>) -> u64 {
-    u64::from_ne_bytes(region[..8].try_into().unwrap())
+    region[0]
 }
 
 #[test]

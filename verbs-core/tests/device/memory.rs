@@ -28,7 +28,7 @@ fn arrives<B: Buffer>(pair: &Pair, from: &[u8], into: B) {
         .unwrap()]));
     pair.a.sent();
     pair.b.received();
-    assert!(region[..] == *from);
+    assert!(region.as_bytes() == from);
 }
 
 #[test]
@@ -41,6 +41,9 @@ fn every_kind_of_buffer_is_filled() {
     arrives(&pair, &from, vec![0_u64; 8]);
     arrives(&pair, &from, vec![0_u32; 16].into_boxed_slice());
     arrives(&pair, &from, Box::new([0_u16; 32]));
+    arrives(&pair, &from, vec![0.0_f32; 16]);
+    arrives(&pair, &from, &mut [0.0_f64; 8]);
+    arrives(&pair, &from, vec![[0_i32; 4]; 4].into_boxed_slice());
     let mut array = [0_u8; 64];
     arrives(&pair, &from, &mut array);
     assert_eq!(array[..], from);

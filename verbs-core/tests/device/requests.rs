@@ -45,7 +45,7 @@ fn a_chain_of_every_kind_is_done_in_order() {
         let mut into = pair.b.pd().reg_mr(vec![0_u8; 40]).unwrap();
         let mut list = [into.scatter_element(..).unwrap()];
         pair.b.receive(ReceiveWorkRequest::new(&mut list));
-        pair.b.receive(ReceiveWorkRequest::new::<Sge>(&mut []));
+        pair.b.receive(ReceiveWorkRequest::empty());
         let element = || [from.gather_element(..).unwrap()];
         let (mut a, mut b, mut c) = (element(), element(), element());
         let mut sink = [back.scatter_element(..).unwrap()];
@@ -97,8 +97,7 @@ fn a_chain_of_every_kind_is_done_in_order() {
         assert!(done.iter().map(WorkCompletion::wr_id).eq(0..6));
         assert_eq!(pair.b.received().opcode(), WcOpcode::RECV);
         assert_eq!(pair.b.received().imm_data(), Some(8));
-        assert_eq!(old[..8], was.to_ne_bytes());
-        assert_eq!(old[8..], was.wrapping_add(1).to_ne_bytes());
+        assert_eq!(old[..], [was, was.wrapping_add(1)]);
         // The read saw what the swap left.
         assert_eq!(
             (&back[..8], &back[8..]),
@@ -168,10 +167,7 @@ fn a_full_queue_refuses_and_says_how_many_it_took() {
     // As many receives as it has room for, too.
     let room = usize::try_from(pair.b.qp.cap().max_recv_wr).unwrap();
     let mut lists = vec![[Sge::new(0, 0, 0)]; 4 * room];
-    let mut chain: Vec<_> = lists
-        .iter_mut()
-        .map(|list| ReceiveWorkRequest::new(list))
-        .collect();
+    let mut chain: Vec<_> = lists.iter_mut().map(ReceiveWorkRequest::new).collect();
     // SAFETY: they name no memory.
     let error = unsafe { pair.b.qp.post_receive(&mut chain) }.unwrap_err();
     assert!(error.is_full() && error.posted() >= room, "{error:?}");

@@ -120,7 +120,9 @@ struct Watched {
 
 // SAFETY: the bytes are the box's, which owns them.
 unsafe impl Buffer for Watched {
-    fn bytes(&mut self) -> NonNull<[u8]> {
+    type Item = u8;
+
+    fn items(&mut self) -> NonNull<[u8]> {
         NonNull::from(&mut *self.bytes)
     }
 }

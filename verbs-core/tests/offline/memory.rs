@@ -60,19 +60,17 @@ fn moved<T>(value: T) -> T {
 /// this can't fail; Miri sees a pointer that was taken before its owner was moved.
 fn reached_in_every_way<B: Buffer>(region: MemoryRegion<B>) -> B {
     let mut region = moved(region);
-    region[0] = 1;
+    region.as_bytes_mut()[0] = 1;
     let region = moved(region);
-    assert_eq!(region[..2], [1, 0]);
+    assert_eq!(region.as_bytes()[..2], [1, 0]);
+    assert_eq!(size_of_val(&region[..]), region.as_bytes().len());
     assert_eq!(region.gather_element(..).unwrap()[..2], [1, 0]);
     let mut region = moved(region);
-    let (mut first, mut second) = region
-        .scatter_element(..2)
-        .unwrap()
-        .split_at_mut(1)
-        .unwrap();
+    let whole = region.scatter_element(..).unwrap();
+    let (mut first, mut second) = whole.split_at_mut(1).unwrap();
     second[0] = 2;
     first[0] = 3;
-    assert_eq!(region[..2], [3, 2]);
+    assert_eq!(region.as_bytes()[..2], [3, 2]);
     moved(region).dereg().unwrap()
 }
 
@@ -189,8 +187,10 @@ struct Unaligned(Box<[u64]>);
 
 // SAFETY: the box stays where it is and owns its bytes, and the part is always the same.
 unsafe impl Buffer for Unaligned {
-    fn bytes(&mut self) -> NonNull<[u8]> {
-        let bytes = self.0.bytes().cast::<u8>();
+    type Item = u8;
+
+    fn items(&mut self) -> NonNull<[u8]> {
+        let bytes = self.0.items().cast::<u8>();
         // SAFETY: the box has at least 3 words.
         NonNull::slice_from_raw_parts(unsafe { bytes.add(3) }, 8 * self.0.len() - 8)
     }

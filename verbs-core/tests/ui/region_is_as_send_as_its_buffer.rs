@@ -8,7 +8,9 @@ use verbs_core::{Buffer, MemoryRegion};
 struct Local(Box<[u8]>, Rc<()>);
 
 unsafe impl Buffer for Local {
-    fn bytes(&mut self) -> NonNull<[u8]> {
+    type Item = u8;
+
+    fn items(&mut self) -> NonNull<[u8]> {
         NonNull::from(&mut *self.0)
     }
 }
