@@ -1,4 +1,4 @@
-//! Channels: what can be begun on one connection.
+//! Channels: the operations of one connection.
 
 use std::fmt;
 use std::future::poll_fn;
@@ -18,20 +18,22 @@ use crate::shared::Shared;
 
 /// A connected endpoint for async code.
 ///
-/// Each call begins an operation at once: it is posted, or gets in line for a place in its queue,
-/// first come, first served, or is rejected if [too many](Self::ready) are in line. The [`Operation`] that comes back is a future of the result and the
-/// buffer. Any number can be in flight; what was begun on one channel is posted in that order.
+/// Each call begins an operation at once and returns an [`Operation`], a future of the outcome and
+/// the buffer. The operation is posted. If its queue is full, it waits in the queue's backlog,
+/// first come, first served. If the [backlog](Self::ready) is full too, it is rejected. Any number
+/// of operations can be in flight. Operations of one queue are posted in the order in which they
+/// were begun.
 ///
-/// Dropping the channel closes it without waiting: what is in flight is aborted, and its operations
-/// say so. [`close`](Self::close) lets it finish first.
+/// Dropping the channel closes it without waiting, and aborts the operations in flight.
+/// [`close`](Self::close) lets them finish first.
 pub struct AsyncChannel {
     shared: Arc<Shared>,
     at: ChannelId,
-    // How much can be in line for each queue.
+    // The longest backlog of each queue.
     backlog: usize,
 }
 
-/// Waits in [`AsyncChannel::ready`], until it is dropped.
+/// Waits in [`AsyncChannel::ready`] until it is dropped.
 struct ForRoom<'a> {
     channel: &'a AsyncChannel,
     queue: Queue,
@@ -47,42 +49,45 @@ impl AsyncChannel {
         }
     }
 
-    /// Lets everything wait that is begun: for layers that have a bound of their own.
+    /// Removes the bound of the backlog: for layers that have a bound of their own.
     pub(crate) const fn unbounded(mut self) -> Self {
         self.backlog = usize::MAX;
         self
     }
 
-    /// Sends the buffer's range.
+    /// Sends the bytes in the buffer's range.
     #[doc(alias = "ibv_post_send")]
     #[doc(alias = "IBV_WR_SEND")]
     pub fn send(&self, buffer: impl Into<OwnedBuffer>) -> Operation {
         self.run(Outgoing::send(buffer))
     }
 
-    /// Sends, with 32 bits for the peer's completion.
+    /// Sends the bytes in the buffer's range with 32 bits of immediate data, which are in the
+    /// peer's completion.
     #[doc(alias = "ibv_post_send")]
     #[doc(alias = "IBV_WR_SEND_WITH_IMM")]
     pub fn send_with_immediate(&self, buffer: impl Into<OwnedBuffer>, imm_data: u32) -> Operation {
         self.run(Outgoing::send(buffer).immediate(imm_data))
     }
 
-    /// Receives a message into the buffer's range: its
-    /// [length](verbs_channel::verbs_core::WorkSuccess::byte_len) and immediate data are in the
-    /// result.
+    /// Receives a message into the buffer's range.
+    ///
+    /// The result has the message's [length](verbs_channel::verbs_core::WorkSuccess::byte_len) and
+    /// immediate data.
     #[doc(alias = "ibv_post_recv")]
     pub fn receive(&self, buffer: impl Into<OwnedBuffer>) -> Operation {
         self.run(OwnedWork::receive(buffer))
     }
 
-    /// Writes the buffer's range to where `remote` begins.
+    /// Writes the buffer's range to the start of `remote`.
     #[doc(alias = "ibv_post_send")]
     #[doc(alias = "IBV_WR_RDMA_WRITE")]
     pub fn write(&self, buffer: impl Into<OwnedBuffer>, remote: RemoteMemoryRegion) -> Operation {
         self.run(Outgoing::write(buffer, remote))
     }
 
-    /// Writes, with 32 bits for a receive of the peer's.
+    /// Writes the buffer's range to the start of `remote`, with 32 bits of immediate data, which
+    /// complete a receive of the peer.
     #[doc(alias = "ibv_post_send")]
     #[doc(alias = "IBV_WR_RDMA_WRITE_WITH_IMM")]
     pub fn write_with_immediate(
@@ -94,15 +99,16 @@ impl AsyncChannel {
         self.run(Outgoing::write(buffer, remote).immediate(imm_data))
     }
 
-    /// Reads into the buffer's range from where `remote` begins.
+    /// Reads from the start of `remote` into the buffer's range.
     #[doc(alias = "ibv_post_send")]
     #[doc(alias = "IBV_WR_RDMA_READ")]
     pub fn read(&self, buffer: impl Into<OwnedBuffer>, remote: RemoteMemoryRegion) -> Operation {
         self.run(Incoming::read(buffer, remote))
     }
 
-    /// If the 8 bytes at `remote` are `compare`, they become `swap`. What they were is in the
-    /// buffer, whose range has 8 bytes.
+    /// Replaces the 8 bytes at `remote` by `swap` if they are equal to `compare`.
+    ///
+    /// Their previous value is written to the buffer, whose range must have 8 bytes.
     #[doc(alias = "ibv_post_send")]
     #[doc(alias = "IBV_WR_ATOMIC_CMP_AND_SWP")]
     pub fn compare_swap(
@@ -115,7 +121,9 @@ impl AsyncChannel {
         self.run(Incoming::compare_and_swap(before, remote, compare, swap))
     }
 
-    /// Adds to the 8 bytes at `remote`. What they were is in the buffer, whose range has 8 bytes.
+    /// Adds `add` to the 8 bytes at `remote`.
+    ///
+    /// Their previous value is written to the buffer, whose range must have 8 bytes.
     #[doc(alias = "ibv_post_send")]
     #[doc(alias = "IBV_WR_ATOMIC_FETCH_AND_ADD")]
     pub fn fetch_add(
@@ -127,8 +135,8 @@ impl AsyncChannel {
         self.run(Incoming::fetch_and_add(before, remote, add))
     }
 
-    /// Begins work with everything that can be said about it: an [`Outgoing`] or an [`Incoming`] of
-    /// an [`OwnedBuffer`], or [`OwnedWork`].
+    /// Begins a fully specified request: an [`Outgoing`] or an [`Incoming`] of an [`OwnedBuffer`],
+    /// or [`OwnedWork`].
     #[doc(alias = "ibv_post_send")]
     #[doc(alias = "ibv_post_recv")]
     #[inline(always)]
@@ -137,27 +145,29 @@ impl AsyncChannel {
         Operation::new(Arc::clone(&self.shared), begun)
     }
 
-    /// Begins a batch: one doorbell, one completion, one future for all of it. It waits in line
-    /// until there are places for all of it.
+    /// Begins a batch: one doorbell, one completion and one future for all requests.
+    ///
+    /// It waits in the backlog until there is room for all of them.
     #[doc(alias = "ibv_post_send")]
     pub fn batch(&self, works: Vec<OwnedWork>) -> Operation<Vec<OwnedWork>> {
         let begun = self.driver().start(self.at, works, self.backlog);
         Operation::new(Arc::clone(&self.shared), begun)
     }
 
-    /// A receive that waits in the backlog however much is there: its buffer exists already.
+    /// A receive that is queued however long the backlog is: its buffer exists already.
     pub(crate) fn receive_unbounded(&self, buffer: OwnedBuffer) -> Operation {
         let work = OwnedWork::receive(buffer);
         let begun = self.driver().start(self.at, work, usize::MAX);
         Operation::new(Arc::clone(&self.shared), begun)
     }
 
-    /// Waits until there is room in a queue's backlog for what is begun next.
+    /// Waits until the backlog of a queue has room for another operation.
     ///
-    /// What finds no place in its queue waits in the backlog, whose length is
-    /// [bounded](crate::AsyncGroup::set_backlog). What is begun beyond that is rejected: its outcome is
-    /// [`Refusal::Backpressure`](verbs_channel::Refusal::Backpressure), with the buffer
-    /// ([`Error::is_backpressure`]). Whoever begins operations without awaiting them waits here first:
+    /// An operation that finds its queue full waits in the backlog, whose length is
+    /// [bounded](crate::AsyncGroup::set_backlog). An operation beyond that is rejected with
+    /// [`Refusal::Backpressure`](verbs_channel::Refusal::Backpressure), and its buffer is returned
+    /// ([`Error::is_backpressure`]). Code that begins operations without awaiting them calls this
+    /// first:
     ///
     /// ```no_run
     /// # use verbs_async::{AsyncChannel, Operation, Result};
@@ -172,8 +182,9 @@ impl AsyncChannel {
     /// # }
     /// ```
     ///
-    /// One that had to wait is woken when half of the backlog is gone. Room is not reserved: of many
-    /// tasks that find it, some may find none any more. Dropping the future changes nothing.
+    /// A task that had to wait is woken when half of the backlog has been posted. Room is not
+    /// reserved: if several tasks find room, one may take what another found. Dropping the future
+    /// has no effect.
     ///
     /// # Errors
     ///
@@ -190,16 +201,17 @@ impl AsyncChannel {
             .map_or(Ok(()), |reason| Err(Error::Down(reason)))
     }
 
-    /// Closes the channel in order: lets what was sent, written and read finish, aborts the
-    /// receives, and waits until the card is done with all buffers.
+    /// Closes the channel in order: lets sends, writes, reads and atomics finish, aborts the
+    /// receives, and waits until the device has released all buffers.
     ///
-    /// A peer that never posts a receive is waited for: put a timeout of your runtime's around it.
-    /// Dropping the future drops the channel, which waits for nothing.
+    /// This waits as long as the peer posts no receive for a send: put a timeout of your runtime
+    /// around it. Dropping the future drops the channel, which does not wait.
     ///
     /// # Errors
     ///
-    /// [`Error::Down`] if the channel had gone down before, or goes down while it waits. That the
-    /// peer has closed first is no error: what was not done by then has ended in one.
+    /// [`Error::Down`] if the channel was down before, or goes down while this waits. A peer that
+    /// closed its channel before this call is not an error here: operations that it cut off have
+    /// failed themselves.
     pub async fn close(self) -> Result<()> {
         let is_left = self.down_reason() == Some(DownReason::PeerClosed);
         self.shared.drained(self.at, [true, false]).await;
@@ -209,8 +221,10 @@ impl AsyncChannel {
         down.map_or(Ok(()), |reason| Err(Error::Down(reason)))
     }
 
-    /// Gives the channel up: what is in flight is aborted, what is in line is refused. Their
-    /// operations say so, in a moment.
+    /// Takes the channel down without waiting: operations in flight are aborted, and those in the
+    /// backlog are rejected.
+    ///
+    /// Their outcomes follow when their completions are flushed.
     pub fn shut_down(&self) {
         let at = self.at;
         self.driver().with(Some(at), |ring| {
@@ -220,13 +234,14 @@ impl AsyncChannel {
         });
     }
 
-    /// Watches the peer by this descriptor from now on: as
-    /// [`Channel::watch_peer`](verbs_channel::Channel::watch_peer). For handshakes by hand; those
-    /// over TCP do it by themselves.
+    /// Watches the peer by this descriptor from now on, as
+    /// [`Channel::watch_peer`](verbs_channel::Channel::watch_peer) does.
+    ///
+    /// This is for handshakes by hand. Those over TCP do it themselves.
     ///
     /// # Errors
     ///
-    /// The descriptor cannot be watched: one of a regular file, or too many are open.
+    /// The descriptor cannot be watched: it is a regular file, or too many descriptors are open.
     pub fn watch_peer(&self, descriptor: impl Into<OwnedFd>) -> Result<()> {
         let descriptor = descriptor.into();
         let watched = |ring: &mut Channels| ring.group.channel(self.at)?.watch_peer(descriptor);
@@ -235,28 +250,30 @@ impl AsyncChannel {
         Ok(())
     }
 
-    /// The peer's address, if the channel was connected over TCP. It stays when the channel is down.
+    /// The peer's address, if the channel was connected over TCP.
+    ///
+    /// It is also available after the channel has gone down.
     #[must_use]
     pub fn peer_addr(&self) -> Option<SocketAddr> {
         self.driver()
             .with_ring(|ring| ring.group.channel(self.at).ok()?.peer_addr())
     }
 
-    /// Whether it takes no more work.
+    /// Whether the channel takes no more operations.
     #[must_use]
     pub fn is_down(&self) -> bool {
         self.down_reason().is_some()
     }
 
-    /// Why it takes no more work, if it does not.
+    /// Why the channel takes no more operations; `None` while it is up.
     #[must_use]
     pub fn down_reason(&self) -> Option<DownReason> {
         self.driver()
             .with_ring(|ring| ring.group.channel(self.at).ok()?.down_reason())
     }
 
-    /// How many more operations this queue has places for; what is begun beyond that gets in line, up
-    /// to a [bound](Self::ready).
+    /// The number of operations that this queue has room for. Operations beyond that wait in the
+    /// backlog, up to its [bound](Self::ready).
     #[must_use]
     pub fn credits(&self, queue: Queue) -> u32 {
         self.driver().with_ring(|ring| {
@@ -265,13 +282,14 @@ impl AsyncChannel {
         })
     }
 
-    /// The protection domain whose regions it works on.
+    /// The protection domain of the channel: buffers must be registered in it.
     #[must_use]
     pub fn pd(&self) -> &ProtectionDomain {
         self.shared.pd()
     }
 
-    /// What the peer knows of this side; `None` once the queue pair has been destroyed.
+    /// The endpoint of this side, as given to the peer; `None` once the queue pair has been
+    /// destroyed.
     #[must_use]
     pub fn endpoint(&self) -> Option<QueuePairEndpoint> {
         self.driver()

@@ -1,4 +1,4 @@
-//! Device events, awaited: what happens to ports, queue pairs and the device itself.
+//! Device events, awaited: changes of ports, queue pairs and the device itself.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -19,12 +19,13 @@ use crate::{AsyncCq, AsyncGroup, CqNotifier, Error, Result};
 
 /// The events of a device, one after the other (`ibv_get_async_event`).
 ///
-/// A [`Stream`] too. They are taken when the notifier tells of them, whether anybody waits here or
-/// not. So what [`watch`](Self::watch) and [`watch_cq`](Self::watch_cq) name fails at once when the
-/// device, its queue or its queue pair breaks, whatever other tasks do.
+/// It is a [`Stream`], too. Events are taken from the device when they arrive, whether or not a
+/// task waits here. So a group or queue that was passed to [`watch`](Self::watch) or
+/// [`watch_cq`](Self::watch_cq) fails at once when its device, queue or queue pair fails.
 ///
-/// Each event is taken once: one such stream per context, a second is an error. Events that nobody takes from it are kept,
-/// the last 64 of them.
+/// Each event is taken once, so a context can have one such stream. A second is an error. Up to 64
+/// events are kept until [`next`](Self::next) takes them. Beyond that the oldest is dropped and
+/// logged.
 ///
 /// ```no_run
 /// # async fn example(group: verbs_async::AsyncGroup) -> verbs_async::Result<()> {
@@ -43,14 +44,14 @@ pub struct DeviceEvents {
     hub: Arc<Hub>,
 }
 
-/// Somebody who ends when a device, or a part of it, does.
+/// A group or queue that fails when a device, or a part of it, does.
 pub(crate) trait Watched: Send + Sync {
-    /// This has happened to the device, or to something on it.
+    /// Handles an event of the device, or of something on it.
     fn happened(&self, event: AsyncEvent);
 }
 
 struct Hub {
-    // First: see there.
+    // First, so that it is dropped before the object: see `Watch::new`.
     _watch: Watch,
     context: verbs_core::Context,
     notifier: Box<dyn CqNotifier>,
@@ -60,24 +61,24 @@ struct Hub {
 
 #[derive(Default)]
 struct State {
-    // What nobody has taken.
+    // Not taken yet.
     events: VecDeque<AsyncEvent>,
-    // Why no more come, once; and that none do.
+    // Why there are no more events, until it is taken; and whether there are no more.
     error: Option<Error>,
     ended: bool,
     waker: Option<Waker>,
     watched: Vec<Weak<dyn Watched>>,
-    // The end of the device, for those who are watched after it.
+    // The fatal event, for what is watched after it.
     fatal: Option<AsyncEvent>,
 }
 
 impl DeviceEvents {
-    /// Takes the events of `context`, whose [`poll_fd`](verbs_core::Context::poll_fd) `notifier`
-    /// watches.
+    /// Takes the events of `context`. `notifier` must watch its
+    /// [`poll_fd`](verbs_core::Context::poll_fd).
     ///
     /// # Errors
     ///
-    /// [`Error::AlreadyWatched`]: they are taken already.
+    /// [`Error::AlreadyWatched`]: the events of the context are taken already.
     pub fn new(context: &verbs_core::Context, notifier: impl CqNotifier + 'static) -> Result<Self> {
         let watch = Watch::new(context.as_ptr())?;
         let hub = Arc::new_cyclic(|hub: &Weak<Hub>| Hub {
@@ -91,7 +92,7 @@ impl DeviceEvents {
         Ok(Self { hub })
     }
 
-    /// Takes the events of `context`, watched by the tokio runtime that this is called in.
+    /// Takes the events of `context` with a notifier of the current tokio runtime.
     ///
     /// # Errors
     ///
@@ -102,7 +103,7 @@ impl DeviceEvents {
         Self::new(context, notifier)
     }
 
-    /// Takes the events of `context`, watched by async-io: for smol and any other executor.
+    /// Takes the events of `context` with a notifier of async-io, for smol and any other executor.
     ///
     /// # Errors
     ///
@@ -113,24 +114,25 @@ impl DeviceEvents {
         Self::new(context, notifier)
     }
 
-    /// Takes the events of `context`, watched by a thread of this crate's: for any executor.
+    /// Takes the events of `context` with a thread of this crate, for any executor.
     ///
     /// # Errors
     ///
-    /// The errno, if the thread can't be started.
+    /// The errno, if the thread cannot be started.
     pub fn create_thread(context: &verbs_core::Context) -> Result<Self> {
         let notifier = ThreadNotifier::new(context.poll_fd()?)?;
         Self::new(context, notifier)
     }
 
-    /// When the device breaks, or the group's queue, or a queue pair of one of its channels without
-    /// a completion that says so, then those channels go down with
-    /// [`DownReason::Event`](verbs_channel::DownReason::Event), and their operations end.
+    /// Takes the channels of a group down when their device, completion queue or queue pair fails.
+    ///
+    /// The reason is [`DownReason::Event`](verbs_channel::DownReason::Event), and the operations in
+    /// flight end. Without this, a failure that raises an event but no completion may go unnoticed.
     pub fn watch(&self, group: &AsyncGroup) {
         self.add(group.watched());
     }
 
-    /// When the device breaks, or the queue, then whoever waits for its completions gets an error.
+    /// Fails the tasks that wait on this queue, when the queue or its device fails.
     pub fn watch_cq(&self, cq: &AsyncCq) {
         self.add(cq.watched());
     }
@@ -146,17 +148,17 @@ impl DeviceEvents {
         }
     }
 
-    /// Waits for the next event. `None` after an error: a device that is gone, or a notifier that
-    /// no longer watches it, has no more.
+    /// Waits for the next event. `None` after an error: the device is gone, or the notifier has
+    /// failed.
     ///
     /// Dropping the future loses no event.
     pub async fn next(&mut self) -> Option<Result<AsyncEvent>> {
         future::poll_fn(|cx| self.poll_next(cx)).await
     }
 
-    /// What [`next`](Self::next) does, by hand.
+    /// [`next`](Self::next) for a future of your own.
     pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<AsyncEvent>>> {
-        // What a waker does as it is cloned or dropped is not done under the lock.
+        // A waker is not cloned or dropped under the lock: that runs foreign code.
         let waker = cx.waker().clone();
         let mut state = self.hub.state.lock();
         let (polled, spare) = if let Some(event) = state.events.pop_front() {
@@ -198,7 +200,7 @@ impl Hub {
             if event.event_type() == EventType::DEVICE_FATAL {
                 self.state.lock().fatal = Some(event);
             }
-            // Before it is told: who hears of it finds what it has ended.
+            // Before the event is queued: a task that gets it finds the channels down.
             self.watched().for_each(|watched| watched.happened(event));
             let mut state = self.state.lock();
             let is_full = state.events.len() == KEPT;
@@ -207,14 +209,14 @@ impl Hub {
             wake(state);
             if let Some(lost) = lost {
                 crate::wake::log_error(format_args!(
-                    "a device event that nobody took is dropped: {lost:?}"
+                    "too many device events wait to be taken, dropping the oldest: {lost:?}"
                 ));
             }
         }
         Ok(())
     }
 
-    /// Those who are still there, called with nothing locked.
+    /// What is watched and still exists; the lock is not held while they are used.
     fn watched(&self) -> impl Iterator<Item = Arc<dyn Watched>> {
         let watched = self.state.lock().watched.clone();
         watched.into_iter().filter_map(|watched| watched.upgrade())
@@ -230,7 +232,7 @@ impl Hub {
     }
 }
 
-/// Unlocks, and wakes who waits.
+/// Unlocks, and wakes the waiter.
 fn wake(mut state: MutexGuard<'_, State>) {
     let waker = state.waker.take();
     drop(state);
@@ -253,5 +255,5 @@ impl fmt::Debug for DeviceEvents {
     }
 }
 
-/// How many events are kept that nobody takes.
+/// The most events that are kept until they are taken.
 const KEPT: usize = 64;

@@ -1,4 +1,4 @@
-//! What can go wrong.
+//! The error type of this crate.
 
 use std::io;
 
@@ -8,53 +8,55 @@ use verbs_channel::{DownReason, Refusal, Rejected, TransportError};
 /// `Result` with this crate's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Whatever can go wrong with async channels and queues.
+/// An error of an async channel, group or queue.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// An operation was not posted.
+    /// The operation was rejected: it was not posted.
     #[error(transparent)]
     Refused(#[from] Refusal),
-    /// An operation was posted and did not succeed.
+    /// The operation was posted and failed, or was aborted.
     #[error(transparent)]
     Transport(#[from] TransportError),
-    /// The completion queue was made without a completion channel, so nothing announces its
-    /// completions. Make the group with
-    /// [`PollStrategy::Notify`](verbs_channel::PollStrategy::Notify), the queue with
+    /// The completion queue was created without a completion channel, so no event announces its
+    /// completions. Create a group with
+    /// [`PollStrategy::Notify`](verbs_channel::PollStrategy::Notify), and a queue with
     /// [`channel`](verbs_channel::verbs_core::CompletionQueue::channel).
-    #[error("the completion queue has no completion channel: nothing announces its completions")]
-    Unannounced,
-    /// The completion queue was made with another completion channel than the one that is watched.
-    #[error("the completion queue announces its completions on another completion channel")]
+    #[error("the completion queue was created without a completion channel")]
+    NoCompletionChannel,
+    /// The completion queue was created with another completion channel than the one of these
+    /// events.
+    #[error("the completion queue belongs to another completion channel")]
     ForeignChannel,
-    /// Somebody awaits the completion queue already. Clones of an [`AsyncCq`](crate::AsyncCq) share
-    /// it.
+    /// The completion queue is awaited already. Clones of one [`AsyncCq`](crate::AsyncCq) share it.
     #[error("the completion queue is awaited already")]
     AlreadyAwaited,
-    /// Somebody watches the completion channel, or the device's events, already, and would miss what
-    /// another takes. Clones of [`CqEvents`](crate::CqEvents) share it.
-    #[error("the completion channel, or the device's events, are watched already")]
+    /// The events of the completion channel, or of the device, are taken already. Two watchers
+    /// would take events from each other. Clones of one [`CqEvents`](crate::CqEvents) share a
+    /// completion channel.
+    #[error("the completion channel or the device is watched already")]
     AlreadyWatched,
-    /// The channel is down.
+    /// The channel is down, for this reason.
     #[error("the channel is down")]
     Down(#[source] DownReason),
     /// The completion queue cannot be polled.
     #[error(transparent)]
     Poll(#[from] PollError),
-    /// The notifier, or a stream it was to connect over, failed.
+    /// The notifier failed, or the stream to connect over did.
     #[error("cannot wait for the device")]
     Io(#[from] io::Error),
-    /// No thread can be started for a call that blocks, such as a handshake, and none runs.
-    #[error("cannot start a thread for a call that blocks")]
+    /// No helper thread could be started for a call that blocks, such as a handshake, and none is
+    /// running.
+    #[error("cannot start a helper thread for a call that blocks")]
     Thread(#[source] io::Error),
-    /// The layer below was not set up.
+    /// An error of the layer below, such as in creating a group or connecting.
     #[error(transparent)]
     Channel(verbs_channel::Error),
 }
 
 impl Error {
-    /// Whether the operation was rejected since too many wait for a place in its queue, and the same
-    /// will work once there is [room](crate::AsyncChannel::ready).
+    /// Whether the operation was rejected because the backlog of its queue is full. The same
+    /// operation can succeed once there is [room](crate::AsyncChannel::ready).
     #[must_use]
     pub const fn is_backpressure(&self) -> bool {
         matches!(self, Self::Refused(refusal) if refusal.is_backpressure())
@@ -92,7 +94,7 @@ impl From<Error> for io::Error {
             Error::Channel(error) => return error.into(),
             Error::Thread(ref source) => source.kind(),
             Error::Down(_) | Error::Poll(_) => io::ErrorKind::ConnectionAborted,
-            Error::Unannounced
+            Error::NoCompletionChannel
             | Error::ForeignChannel
             | Error::AlreadyAwaited
             | Error::AlreadyWatched => io::ErrorKind::InvalidInput,

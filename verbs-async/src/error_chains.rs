@@ -28,7 +28,7 @@ fn errors() -> Vec<Error> {
     vec![
         Error::Refused(Refusal::Down(DOWN)),
         Error::Transport(TransportError::Aborted(DOWN)),
-        Error::Unannounced,
+        Error::NoCompletionChannel,
         Error::ForeignChannel,
         Error::AlreadyAwaited,
         Error::Down(DOWN),
@@ -44,7 +44,7 @@ const fn of_error(error: &Error) -> usize {
     match error {
         Error::Refused(_) => 0,
         Error::Transport(_) => 1,
-        Error::Unannounced => 2,
+        Error::NoCompletionChannel => 2,
         Error::ForeignChannel => 3,
         Error::AlreadyAwaited => 4,
         Error::Down(_) => 5,

@@ -1,5 +1,8 @@
-//! Groups: async channels that share a completion queue, and what drives them.
-#![expect(unsafe_code, reason = "keeps the contract of a group's queue")]
+//! Groups: async channels that share a completion queue.
+#![expect(
+    unsafe_code,
+    reason = "takes a clone of the completion queue of a group"
+)]
 
 use std::fmt;
 use std::os::fd::OwnedFd;
@@ -25,16 +28,16 @@ use crate::shared::Shared;
 
 /// Async channels that share a completion queue, a completion channel and a notifier.
 ///
-/// Cloning is cheap and shares the group, which lives as long as the last clone or the last of its
-/// channels. One channel is a group of one.
+/// Cloning is cheap and shares the group. It lives as long as the last clone or the last channel.
+/// For a single channel, make a group of one.
 #[derive(Clone)]
 pub struct AsyncGroup {
     shared: Arc<Shared>,
 }
 
 impl AsyncGroup {
-    /// Makes a group of at most `max_channels` such channels, announced on a completion channel that
-    /// is watched already. Others may share it.
+    /// Creates a group of at most `max_channels` channels, whose completions are announced on the
+    /// completion channel of `events`. Other groups and queues may share it.
     ///
     /// ```no_run
     /// # fn main() -> verbs_async::Result<()> {
@@ -60,7 +63,7 @@ impl AsyncGroup {
         group.hold_leaks();
         let pd = group.pd().clone();
         let preparer = group.preparer();
-        // SAFETY: it is only armed, moderated and told apart, here and in `Subscription`.
+        // SAFETY: the clone is only armed, moderated and compared, here and in `Subscription`.
         let cq = unsafe { group.cq() }.clone();
         let subscription = events.subscribe(&cq)?;
         let shared = Arc::new_cyclic(|shared: &Weak<Shared>| {
@@ -81,28 +84,33 @@ impl AsyncGroup {
         Ok(Self { shared })
     }
 
-    /// An operation that is not done when it is polled, polls for up to so long before it goes to
-    /// sleep: shorter latency, for tasks that have a core of their own. Zero, for not at all, unless
-    /// set.
+    /// Sets how long an operation polls the queue before its task sleeps.
+    ///
+    /// This lowers the latency of tasks that have a core of their own. The default is zero: no busy
+    /// polling.
     pub fn set_busy_poll(&self, busy_poll: Duration) {
         self.shared.driver.set_busy_poll(busy_poll);
     }
 
-    /// Lets so many operations wait in the backlog of each queue, of channels that join after this:
-    /// 1,024 unless set, and 1 at least. What is begun beyond that is rejected: see
+    /// Sets how many operations can wait in the backlog of each queue, for channels that join after
+    /// this call.
+    ///
+    /// The default is 1,024 and the minimum 1. Operations beyond that are rejected: see
     /// [`AsyncChannel::ready`].
     pub fn set_backlog(&self, operations: usize) {
         let operations = operations.max(1);
         self.shared.backlog.store(operations, Ordering::Relaxed);
     }
 
-    /// Has events wait until `cq_count` completions are there, or `cq_period` microseconds have passed
-    /// since the first of them: fewer wake-ups, later. Zero and zero, as it is at first, for at once. With a count and no
-    /// period, the last few of a burst may wait for ever.
+    /// Delays events until `cq_count` completions have arrived, or `cq_period` microseconds have
+    /// passed since the first of them.
+    ///
+    /// This makes for fewer but later wake-ups. With both zero, the default, there is no delay.
+    /// With a count and no period, the last few completions of a burst may be delayed forever.
     ///
     /// # Errors
     ///
-    /// Those of [`CompletionQueue::moderate`]: most devices of software have none.
+    /// Those of [`CompletionQueue::moderate`]: most software devices do not support it.
     ///
     /// [`CompletionQueue::moderate`]: verbs_channel::verbs_core::CompletionQueue::moderate
     #[doc(alias = "ibv_modify_cq")]
@@ -111,7 +119,7 @@ impl AsyncGroup {
         Ok(self.shared.driver.with_ring(moderated)?)
     }
 
-    /// Prepares one more channel, to be connected by a [`handshake`](Self::handshake).
+    /// Prepares another channel, to be connected by a [`handshake`](Self::handshake).
     ///
     /// # Errors
     ///
@@ -120,12 +128,12 @@ impl AsyncGroup {
         Ok(self.shared.preparer.prepare()?)
     }
 
-    /// Takes in a channel that is connected.
+    /// Adds a connected channel to the group.
     ///
     /// # Errors
     ///
-    /// That of [`ChannelGroup::join`], with the channel: the group is full, or the channel was prepared
-    /// by another.
+    /// That of [`ChannelGroup::join`], with the channel: the group is full, or the channel was
+    /// prepared by another group.
     #[expect(clippy::result_large_err, reason = "gives back the channel")]
     pub fn join(
         &self,
@@ -143,13 +151,13 @@ impl AsyncGroup {
         Ok(AsyncChannel::new(Arc::clone(&self.shared), at, backlog))
     }
 
-    /// Connects a prepared channel to its peer's endpoint, and takes it in. The peer must do the same
-    /// with this one's.
+    /// Connects a prepared channel to its peer's endpoint, and adds it to the group. The peer must
+    /// do the same with the endpoint of this one.
     ///
-    /// [`PreparedChannel::handshake`] blocks while the kernel resolves the peer's address: on RoCE for
-    /// about a second if the peer does not answer. So it runs on a helper thread, of which there are
-    /// up to 64: if as many handshakes wait for peers that do not answer, the next is queued. Dropping
-    /// the future gives up the channel.
+    /// [`PreparedChannel::handshake`] blocks while the kernel resolves the peer's address: on RoCE
+    /// for about a second if the peer does not answer. So it runs on one of up to 64 helper
+    /// threads. If all of them wait for peers that do not answer, the next handshake is queued.
+    /// Dropping the future drops the channel.
     ///
     /// # Errors
     ///
@@ -163,7 +171,7 @@ impl AsyncGroup {
         self.handshake_watched(member, *remote, None).await
     }
 
-    /// [`handshake`](Self::handshake), and watches the peer by this descriptor if there is one.
+    /// [`handshake`](Self::handshake), and watches the peer by the descriptor if there is one.
     pub(crate) async fn handshake_watched(
         &self,
         member: PreparedChannel<ConnectedMember>,
@@ -185,8 +193,10 @@ impl AsyncGroup {
         Ok(prepared.map_err(Error::Thread)??)
     }
 
-    /// Two channels of the group that are connected to each other: for tests and first steps. Each
-    /// watches the other, as two that have met over TCP do.
+    /// Creates two channels of the group that are connected to each other: for tests and first
+    /// steps.
+    ///
+    /// Each watches the other, like channels that are connected over TCP.
     ///
     /// # Errors
     ///
@@ -202,7 +212,8 @@ impl AsyncGroup {
         Ok((left, right))
     }
 
-    /// Ends all channels at once: what is in flight is aborted, and they are down for this reason.
+    /// Takes all channels down at once, for this reason: destroys their queue pairs, and aborts the
+    /// operations in flight.
     pub fn give_up(&self, reason: DownReason) {
         self.shared.give_up(reason);
     }
@@ -212,14 +223,14 @@ impl AsyncGroup {
         shared
     }
 
-    /// The protection domain whose regions the channels work on.
+    /// The protection domain of the channels: buffers must be registered in it.
     #[must_use]
     pub fn pd(&self) -> &ProtectionDomain {
         &self.shared.pd
     }
 }
 
-/// How many operations wait for a place in each queue unless it is set.
+/// The default length of the backlog of each queue.
 const BACKLOG: usize = 1024;
 
 impl fmt::Debug for AsyncGroup {

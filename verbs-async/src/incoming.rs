@@ -18,15 +18,15 @@ use crate::error::Result;
 use crate::operation::Operation;
 use crate::sync::Mutex;
 
-/// The messages that come in on a channel, in the order of their arrival.
+/// The messages that arrive on a channel, in the order of their arrival.
 ///
-/// Made by [`AsyncChannel::incoming`]. A window of receives is posted: as many messages as that can
-/// come before anybody asks for them. The buffer of each is posted again when its [`Message`] is
-/// dropped. To stop asking loses nothing, so [`next`](Self::next) can be cancelled: what comes is
-/// there the next time.
+/// Created by [`AsyncChannel::incoming`]. A window of receives stays posted: that many messages can
+/// arrive before any task asks for them. The buffer of a [`Message`] is posted again when the
+/// message is dropped. [`next`](Self::next) can be cancelled: a message that arrives meanwhile is
+/// returned by the next call.
 ///
 /// It ends after the first failure, as a channel does. Dropping it abandons the receives: messages
-/// that come in them are lost.
+/// that arrive in them are lost.
 ///
 /// # Examples
 ///
@@ -47,12 +47,12 @@ use crate::sync::Mutex;
 /// ```
 pub struct IncomingMessages {
     window: Arc<Window>,
-    // The first of those that are posted, while it is waited for.
+    // The oldest posted receive, while it is awaited.
     first: Option<Operation>,
     ended: bool,
 }
 
-/// A message that came in: its bytes, as a slice. When it is dropped its buffer is posted again.
+/// A received message: its bytes, as a slice. When it is dropped, its buffer is posted again.
 pub struct Message {
     window: Arc<Window>,
     success: WorkSuccess,
@@ -65,38 +65,39 @@ struct Window {
 }
 
 struct State {
-    // In the order in which they were posted, so in which they are done.
+    // In the order in which they were posted, which is that of their completions.
     posted: VecDeque<Operation>,
-    // To be posted.
-    back: Vec<OwnedBuffer>,
-    // Somebody posts: one at a time, since the order matters, and with nothing locked.
+    // To be posted again.
+    unposted: Vec<OwnedBuffer>,
+    // A thread posts: one at a time, since the order matters, and without the lock.
     posting: bool,
-    // Nothing is to be posted any more.
+    // No more receives are posted.
     closed: bool,
-    // Waits until something is posted.
-    waiting: Option<Waker>,
+    // Woken when a receive is posted.
+    waiter: Option<Waker>,
 }
 
 impl AsyncChannel {
-    /// Posts a receive into all of each of these buffers; the messages that come in them.
+    /// Posts a receive into the whole of each of these buffers, and returns the messages that
+    /// arrive in them.
     ///
-    /// Nobody else may receive on the channel meanwhile: messages would be missing here. More
-    /// buffers than the channel's `max_recv_wr` wait in line.
+    /// Nothing else may receive on the channel meanwhile: its messages would be missing here. If
+    /// there are more buffers than the channel's `max_recv_wr`, the rest wait in the backlog.
     ///
-    /// The channel lives as long as they do: to [`close`](Self::close) it, drop them first and take
-    /// it out of its `Arc`. [`shut_down`](Self::shut_down) ends them.
+    /// The messages keep the channel alive. To [`close`](Self::close) it, drop them first and take
+    /// the channel out of its `Arc`. [`shut_down`](Self::shut_down) ends them.
     pub fn incoming<B: Into<OwnedBuffer>>(
         self: &Arc<Self>,
         buffers: impl IntoIterator<Item = B>,
     ) -> IncomingMessages {
-        let back: Vec<_> = buffers.into_iter().map(Into::into).collect();
-        let ended = back.is_empty();
+        let unposted: Vec<_> = buffers.into_iter().map(Into::into).collect();
+        let ended = unposted.is_empty();
         let state = State {
-            posted: VecDeque::with_capacity(back.len()),
-            back,
+            posted: VecDeque::with_capacity(unposted.len()),
+            unposted,
             posting: false,
             closed: false,
-            waiting: None,
+            waiter: None,
         };
         let window = Arc::new(Window {
             channel: Arc::clone(self),
@@ -113,14 +114,14 @@ impl AsyncChannel {
 }
 
 impl IncomingMessages {
-    /// The next message; `None` after a failure. Without buffers there is none.
+    /// Waits for the next message. `None` after a failure, and if there are no buffers.
     ///
-    /// While all messages are kept, it waits until one is dropped.
+    /// While all buffers are held by messages, it waits until one of them is dropped.
     ///
     /// # Errors
     ///
-    /// Those of the receive: the message was longer than its buffer, the peer is gone, the channel
-    /// is down. No message comes after that.
+    /// Those of the receive: the message was longer than its buffer, the peer has gone, or the
+    /// channel is down. No message comes after that.
     pub async fn next(&mut self) -> Option<Result<Message>> {
         poll_fn(|cx| self.poll_next(cx)).await
     }
@@ -141,7 +142,7 @@ impl IncomingMessages {
         self.first = None;
         let message = result.and_then(|success| {
             let len = usize::try_from(success.byte_len()).unwrap_or(usize::MAX);
-            // A write with an immediate has a length, and none of its bytes here.
+            // The bytes of a write with immediate are not in this buffer.
             let len = if success.opcode() == WcOpcode::RECV {
                 len
             } else {
@@ -163,14 +164,15 @@ impl IncomingMessages {
 }
 
 impl Message {
-    /// What its completion says: the immediate, and whether it is a message or the notice of a
-    /// write.
+    /// The completion of the receive: the immediate data, and whether it is a message or the
+    /// notification of a write with immediate.
     #[must_use]
     pub const fn success(&self) -> &WorkSuccess {
         &self.success
     }
 
-    /// Takes the message's buffer away; another is posted in its place. Its range is the message.
+    /// Takes the buffer out of the message, and posts `with` in its place. The buffer's range is
+    /// the message.
     #[must_use]
     pub fn replace(mut self, with: impl Into<OwnedBuffer>) -> OwnedBuffer {
         mem::replace(&mut self.buffer, with.into())
@@ -178,7 +180,7 @@ impl Message {
 }
 
 impl Window {
-    /// Posts what has come back.
+    /// Posts the buffers that have come back.
     fn post(&self) {
         loop {
             let mut state = self.state.lock();
@@ -186,43 +188,43 @@ impl Window {
                 return;
             }
             if state.closed {
-                let dropped = (mem::take(&mut state.posted), mem::take(&mut state.back));
+                let dropped = (mem::take(&mut state.posted), mem::take(&mut state.unposted));
                 drop(state);
                 drop(dropped);
                 return;
             }
-            let Some(mut buffer) = state.back.pop() else {
+            let Some(mut buffer) = state.unposted.pop() else {
                 return;
             };
             state.posting = true;
             drop(state);
-            // All of a buffer is always in it.
+            // The full range always fits.
             drop(buffer.set_range(..));
             let receive = self.channel.receive_unbounded(buffer);
             let mut state = self.state.lock();
             state.posting = false;
             state.posted.push_back(receive);
-            let waiting = state.waiting.take();
+            let waiter = state.waiter.take();
             drop(state);
-            crate::wake::wake_all(waiting);
+            crate::wake::wake_all(waiter);
         }
     }
 
-    /// Takes the first that is posted; without one, the waker is woken when there is.
+    /// Takes the oldest posted receive. If there is none, the waker is woken when there is one.
     fn take_first(&self, waker: &Waker) -> Option<Operation> {
         let waker = waker.clone();
         let mut state = self.state.lock();
         let first = state.posted.pop_front();
         let replaced = match first {
             Some(_) => Some(waker),
-            None => state.waiting.replace(waker),
+            None => state.waiter.replace(waker),
         };
         drop(state);
         crate::wake::drop_guarded(replaced);
         first
     }
 
-    /// Posts nothing any more, and abandons what is.
+    /// Posts no more receives, and abandons those that are posted.
     fn close(&self) {
         self.state.lock().closed = true;
         self.post();
@@ -240,7 +242,7 @@ impl Deref for Message {
 impl Drop for Message {
     fn drop(&mut self) {
         let buffer = mem::take(&mut self.buffer);
-        self.window.state.lock().back.push(buffer);
+        self.window.state.lock().unposted.push(buffer);
         self.window.post();
     }
 }

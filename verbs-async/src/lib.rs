@@ -1,14 +1,15 @@
-//! Async RDMA on any runtime: operations that are futures, and can be dropped at any point.
+//! Async RDMA on any runtime: operations are futures and can be dropped at any point.
 //!
-//! An [`AsyncChannel`] is a reliable connection on which any number of tasks send, receive, write and
-//! read at once, with buffers that they give away and get back; an [`AsyncCq`] awaits the completions
-//! of those who post by themselves. Idle costs nothing, and while completions keep coming there is no
-//! system call. To spin instead of sleeping use [`verbs_channel`], the layer below.
+//! An [`AsyncChannel`] is a reliable connection. Any number of tasks send, receive, write and read
+//! on it at once. An operation takes its buffer by value, and returns it with the outcome. An
+//! [`AsyncCq`] awaits the completions of requests that you post yourself. An idle channel uses no
+//! CPU time, and while completions keep arriving no system calls are made. To spin instead of
+//! sleeping, use [`verbs_channel`], the layer below.
 //!
 //! ```text
 //! Context ── CqEvents (completion channel + CqNotifier) ──┬─► AsyncGroup ── connect, accept ──► AsyncChannel
 //!    │                                                    └─► AsyncCq                              │
-//!    └────── DeviceEvents ── watch ──► fatal events end what waits                                 │
+//!    └────── DeviceEvents ── watch ──► fatal events fail operations                                │
 //!                                                                                                  │
 //!            BufferPool ── take ──► OwnedBuffer ── send, receive, write, read … ──► Operation ◄────┤
 //!                                        ▲                                             │           │
@@ -16,18 +17,18 @@
 //!                                                     IncomingMessages, ByteStream ◄───────────────┘
 //! ```
 //!
-//! *Invariant:* dependencies point down only: this crate knows [`verbs_channel`], which it re-exports
-//! whole.
+//! *Invariant:* dependencies point down only. This crate depends on [`verbs_channel`], and
+//! re-exports it.
 //!
-//! *Invariant:* dropping a future at any await point loses no other operation's completion, frees no
-//! buffer that the card may touch, and leaves no task asleep.
+//! *Invariant:* dropping a future at any await point loses no other operation's completion, frees
+//! no buffer that the device may access, and leaves no task asleep.
 //!
-//! *Invariant:* nothing here blocks on the network, and nothing that fails is silent.
+//! *Invariant:* no call here blocks on the network, and no failure is silent.
 //!
 //! # Quick start
 //!
-//! Two ends in one process, with no runtime at all; in real life each is in its own, and they
-//! [connect](AsyncGroup::exchange) over TCP.
+//! This example has both ends in one process and needs no runtime. Usually each end is in its own
+//! process, and they [connect](AsyncGroup::exchange) over TCP.
 //!
 //! ```no_run
 //! use verbs_async::verbs_channel::{BufferPool, Channel, verbs_core::Context};
@@ -52,82 +53,85 @@
 //! }
 //! ```
 //!
-//! # Who drives, and why
+//! # Who polls the completion queue
 //!
-//! Somebody has to poll the completion queue, and tell tasks whose completions were found. If that
-//! were one of the tasks, the others would sleep on when it is dropped, leaked, or just not polled
-//! again. Here nobody has that role: whoever is there drives.
+//! Some task has to poll the completion queue and wake the tasks whose operations completed. If
+//! that were one fixed task, the others would sleep on when it is dropped, leaked or not polled
+//! again. Here no task is special: any operation that is polled drives the queue.
 //!
-//! - An operation that is polled and is not done polls the queue. What it finds of others stays with
-//!   the channel until they take it; it wakes those that wait for it, and nobody else.
-//! - If the queue is empty it is armed, and polled once more. The next completion raises an event on
-//!   the completion channel, whose descriptor a [`CqNotifier`] watches. The notifier has one waker,
-//!   always this crate's: when that is woken, it takes the event and polls the queue right there, and
-//!   wakes the tasks whose completions it found.
+//! - Polling an operation that has not completed polls the queue. The outcomes of other operations
+//!   stay in the channel until their futures take them, and the tasks that await them are woken. No
+//!   other task is.
+//! - If the queue is empty, it is armed and polled once more. The next completion raises an event
+//!   on the completion channel, whose descriptor a [`CqNotifier`] watches. The notifier always has
+//!   the same waker, one of this crate. When it is woken, it takes the event, polls the queue, and
+//!   wakes the tasks whose operations completed.
 //!
-//! So per sleep there is one arming and one event, and none while completions are found by polling.
-//! A group can [poll for a while](AsyncGroup::set_busy_poll) before it arms.
+//! So each sleep costs one arming and one event. While polling finds completions, there are
+//! neither. A group can [poll for a while](AsyncGroup::set_busy_poll) before it arms.
 //!
-//! Operations are posted when they are begun, in the order of their calls. What finds no place in its
-//! queue waits in line: whoever drives posts it, first come, first served. The line is
-//! [bounded](AsyncChannel::ready).
+//! The call that begins an operation posts it. If its queue is full, the operation waits in the
+//! backlog of that queue, and is posted when there is room, first come, first served. The backlog
+//! is [bounded](AsyncChannel::ready).
 //!
 //! # Calls that block
 //!
-//! The kernel resolves a peer's address within the handshake: on RoCE that takes about a second if
-//! the peer does not answer. So handshakes run on helper threads of this crate's own, started when
-//! they are needed, up to 64; beyond that they are queued.
+//! The handshake of a connection includes a call in which the kernel resolves the peer's address.
+//! On RoCE it takes about a second if the peer does not answer. So handshakes run on helper threads
+//! of this crate. They are started when needed, up to 64; further handshakes are queued.
 //!
-//! # Turns
+//! # Cooperative scheduling
 //!
-//! A task whose operations are always done when they are polled would keep its executor from its
-//! timers and other tasks. So after 64 that were ready on a thread the next poll is [`Pending`], and
-//! wakes its task at once: on any executor, and without one. Whoever polls by hand polls again.
+//! A task whose operations are always ready would keep its executor from running timers and other
+//! tasks. So after every 64 polls on a thread that were ready, the next poll is [`Pending`] and
+//! wakes its task at once. This works on any executor, and without one: code that polls by hand
+//! polls again.
 //!
 //! [`Pending`]: std::task::Poll::Pending
 //!
 //! # Cancelling
 //!
-//! | dropped | what becomes of it |
+//! | dropped | effect |
 //! |---|---|
-//! | an [`Operation`] in line | it is not posted; its buffer is dropped: back to its pool, or deregistered and freed |
-//! | an [`Operation`] in flight | it goes on; the channel keeps its buffer until its completion, and drops it then |
-//! | … a receive among them | takes a message all the same, and the message is lost: keep the operation, or use [`IncomingMessages`] |
-//! | … that is done | its outcome and buffer are dropped |
-//! | a timeout around `&mut operation` | nothing: await the operation again, or drop it |
-//! | [`IncomingMessages::next`], [`DeviceEvents::next`], [`AsyncCq::poll`] | nothing is lost: the next call gets it |
-//! | [`AsyncCq::poll_wr_id`] | the completion is kept for whoever asks |
-//! | connecting and accepting | the channel and the stream are given up |
-//! | [`Listener::accept`](AsyncGroup::listen_tokio), [`AsyncChannel::ready`] | nothing is lost: the next call goes on |
-//! | [`AsyncChannel::close`] | the channel is dropped |
-//! | an [`AsyncChannel`] | its queue pair is destroyed; what was in flight ends as aborted, and its operations say so |
+//! | an [`Operation`] in the backlog | It is not posted. Its buffer is dropped: it returns to its pool, or is deregistered and freed. |
+//! | an [`Operation`] in flight | It continues. The channel keeps its buffer until its completion, and drops it then. |
+//! | a receive in flight | As above, and the message that it receives is lost. Keep the operation, or use [`IncomingMessages`]. |
+//! | a completed [`Operation`] | Its outcome and its buffer are dropped. |
+//! | a timeout around `&mut operation` | The operation is not affected: await it again, or drop it. |
+//! | [`IncomingMessages::next`], [`DeviceEvents::next`], [`AsyncCq::poll`] | Nothing is lost: the next call returns it. |
+//! | [`AsyncCq::poll_wr_id`] | The completion is kept for the next call that asks for it. |
+//! | connecting or accepting | The channel and the stream are dropped. |
+//! | [`Listener::accept`](AsyncGroup::listen_tokio), [`AsyncChannel::ready`] | Nothing is lost: the next call continues. |
+//! | [`AsyncChannel::close`] | The channel is dropped. |
+//! | an [`AsyncChannel`] | Its queue pair is destroyed, and its operations in flight are aborted. |
 //!
-//! A future that is leaked keeps its buffer's place, and hinders nobody.
+//! A future that is leaked keeps its buffer and its slot. It delays no other operation.
 //!
 //! # When the peer leaves
 //!
-//! A channel that was connected over TCP keeps that connection, and has it
-//! [watched](AsyncChannel::watch_peer) by a second notifier. When the peer closes its channel, when
-//! its process ends or its host dies, the channel goes down, whether or not a task waits: with
-//! [`DownReason::PeerClosed`](verbs_channel::DownReason::PeerClosed) or
-//! [`PeerLost`](verbs_channel::DownReason::PeerLost), after everything that the peer sent has been
-//! delivered. See [`verbs_channel`](verbs_channel#when-the-peer-leaves).
+//! A channel that was connected over TCP keeps that connection, and
+//! [watches](AsyncChannel::watch_peer) it with a second notifier. The channel goes down when the
+//! peer closes its channel, its process ends or its host dies, whether or not a task waits. The
+//! reason is [`DownReason::PeerClosed`](verbs_channel::DownReason::PeerClosed) or
+//! [`PeerLost`](verbs_channel::DownReason::PeerLost). Everything that the peer sent is delivered
+//! first. See [`verbs_channel`](verbs_channel#when-the-peer-leaves).
 //!
-//! # One more runtime
+//! # Other runtimes
 //!
-//! tokio, async-io (smol and others) and a thread of this crate's own are there. To write a
-//! [`CqNotifier`] for another takes some thirty lines: see [`notifier`].
+//! There are notifiers for tokio, for async-io (smol and others), and for programs without a
+//! runtime, which use a thread of this crate. A [`CqNotifier`] for another runtime takes about
+//! thirty lines: see [`notifier`].
 //!
 //! # What this crate does not do
 //!
-//! Operations have no timers: put your runtime's timeout around what may take too long.
+//! Operations have no timeouts: use your runtime's timeout around them.
 //!
 //! # Features
 //!
-//! - `tokio`: its notifier, connecting over its TCP, and its traits for [`ByteStream`].
+//! - `tokio`: its notifier, connecting over its TCP, and its I/O traits for [`ByteStream`].
 //! - `async-io`: its notifier, and connecting over its TCP.
 //!
-//! None is on by default; they mix.
+//! Neither is on by default. Both can be on at the same time.
 //!
 //! # Requirements
 //!
@@ -135,13 +139,15 @@
 //!
 //! # Thread safety
 //!
-//! Everything is `Send` and `Sync`: any task on any thread may use a channel, and await an operation.
+//! All types are `Send` and `Sync`: any task on any thread may use a channel, and await an
+//! operation.
 //!
 //! # Resource cleanup
 //!
-//! Dropping waits for nobody. A channel's queue pair is destroyed first, and what its operations own is
-//! released after. If the driver refuses even that, the buffers are leaked and the log says so. A
-//! [`ByteStream`] still sends what was written to it, in the background, for a bounded time.
+//! No drop waits for completions. Dropping a channel destroys its queue pair first, and then
+//! releases what its operations own. If the driver refuses to destroy the queue pair, the buffers
+//! are leaked and an error is logged. A [`ByteStream`] that was dropped still sends what was
+//! written to it, in the background, for a limited time.
 //!
 //! # Further reading
 //!

@@ -1,4 +1,4 @@
-//! Operations: what has been begun, and how it ends.
+//! Operations: futures of requests that were posted or queued.
 
 use std::fmt;
 use std::future::Future;
@@ -17,19 +17,18 @@ use crate::shared::Shared;
 
 /// An operation that has been posted or queued: a future of its outcome.
 ///
-/// It resolves to the result and what the operation was given: a buffer, or the requests of a
+/// It resolves to the result and to what was given to it: a buffer, or the requests of a
 /// [batch](crate::AsyncChannel::batch).
 ///
-/// The operation was posted when this was made, or is in the backlog of its queue; to await it only
-/// brings the outcome. It may be polled from any task, and dropped from a `select` and polled again:
-/// with a timeout around `&mut operation` it can be awaited anew when the timeout has passed. After 64
-/// operations of a thread that were ready at once, the next is pending once and wakes its task, so
-/// that other tasks run.
+/// The operation is posted, or in the backlog of its queue, when this value is created. Awaiting it
+/// only takes the outcome. Any task may poll it. After a timeout around `&mut operation`, or a
+/// `select` that chose another branch, it can be awaited again. After every 64 polls on a thread
+/// that were ready, the next is pending once and wakes its task, so that other tasks run.
 ///
-/// Dropping it abandons the operation, not the memory: while the device may touch the buffer, the
-/// channel keeps it; the completion returns it to its pool, or frees it. An operation that is still in
-/// the backlog is not posted. The message that an abandoned receive takes is lost: to keep it, keep
-/// the operation.
+/// Dropping it abandons the operation. While the device may access the buffer, the channel keeps
+/// it. After the completion the buffer returns to its pool, or is freed. An operation in the
+/// backlog is not posted. A receive in flight still receives a message, which is lost: to keep the
+/// message, keep the operation.
 #[must_use = "dropping an operation abandons it"]
 pub struct Operation<T: Given = OwnedBuffer> {
     shared: Arc<Shared>,
@@ -38,7 +37,7 @@ pub struct Operation<T: Given = OwnedBuffer> {
     given: PhantomData<fn() -> T>,
 }
 
-/// What an [`Operation`] was given: one buffer, or the requests of a batch.
+/// What an [`Operation`] was given and returns: one buffer, or the requests of a batch.
 pub trait Given: sealed::Given {}
 
 impl Given for OwnedBuffer {}
@@ -51,7 +50,7 @@ mod sealed {
     #[expect(unnameable_types, reason = "seals `Given`")]
     #[expect(private_bounds, reason = "the crate's alone")]
     pub trait Given {
-        /// How an operation ends, and what it was given.
+        /// The result, and what was given.
         type Outcome: End<Channels>;
     }
 }
@@ -74,20 +73,20 @@ impl<T: Given> Operation<T> {
         }
     }
 
-    /// Polls it for a stream, which counts what it is itself polled for.
+    /// Polls for a stream, which does its own counting for cooperative scheduling.
     pub(crate) fn poll_uncounted(&mut self, cx: &mut Context<'_>) -> Poll<T::Outcome> {
         self.poll_outcome::<false>(cx)
     }
 
-    /// Polls it, and counts that for its task if it is the task's own.
-    // In one place: an outcome that passes through two functions is copied twice.
+    /// Polls, and counts the poll for cooperative scheduling if `IS_COUNTED`.
+    // One function: an outcome that passes through two functions is copied twice.
     #[inline(always)]
     fn poll_outcome<const IS_COUNTED: bool>(&mut self, cx: &mut Context<'_>) -> Poll<T::Outcome> {
         if IS_COUNTED && coop::is_over(cx) {
             return Poll::Pending;
         }
         let at = self.at.as_ref();
-        let at = at.expect("an operation that is done is not polled again");
+        let at = at.expect("an operation is not polled again after it was ready");
         if let Some(taken) = self.shared.driver.take::<T::Outcome>(at) {
             self.at = None;
             if IS_COUNTED {
@@ -121,7 +120,7 @@ impl<T: Given> Drop for Operation<T> {
     }
 }
 
-// Apart, so that what is done is dropped where it is.
+// A function of its own, so that dropping a completed operation stays inline.
 #[cold]
 #[inline(never)]
 fn abandon(shared: &Shared, at: Submission<Ticket>) {
@@ -129,12 +128,11 @@ fn abandon(shared: &Shared, at: Submission<Ticket>) {
 }
 
 impl<T: Given> Future for Operation<T> {
-    /// How it ended, and what it was given: the buffer, `(Result<WorkSuccess>, OwnedBuffer)`; or the
-    /// requests of a batch, `(Result<()>, Vec<OwnedWork>)`, and the first failure in it is the
-    /// batch's.
+    /// The result and what was given: `(Result<WorkSuccess>, OwnedBuffer)`, or
+    /// `(Result<()>, Vec<OwnedWork>)` for a batch. The result of a batch is its first failure.
     ///
-    /// The buffer is empty, with a capacity of 0, and so is the list of requests, in one case: the
-    /// driver refused to destroy the queue pair, and so to take the buffer from the device.
+    /// In one case the buffer is empty with a capacity of 0, and the list of requests is empty: the
+    /// driver refused to destroy the queue pair, so the device may still access the buffer.
     type Output = T::Outcome;
 
     #[inline]

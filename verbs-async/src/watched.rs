@@ -1,4 +1,4 @@
-//! What is watched already: each completion channel, and each device's events, by one only.
+//! Which completion channels and devices are watched: each has one watcher at most.
 
 use std::collections::BTreeSet;
 
@@ -8,12 +8,13 @@ use crate::sync::Mutex;
 /// The addresses of the objects that are watched.
 static WATCHED: Mutex<BTreeSet<usize>> = Mutex::new(BTreeSet::new());
 
-/// Something that nobody else watches until this is dropped.
+/// The exclusive right to watch an object, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Watch(usize);
 
 impl Watch {
-    /// Whoever has it goes before its object does: the address is another's then.
+    /// Its owner must drop it before the object: after that, the address may be that of another
+    /// object.
     ///
     /// # Errors
     ///

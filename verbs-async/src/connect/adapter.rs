@@ -1,4 +1,4 @@
-//! Streams of tokio's kind, as streams of the other kind.
+//! An adapter from the I/O traits of tokio to those of futures-io.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 
 use futures_io::{AsyncRead, AsyncWrite};
 
-/// A stream of tokio's kind, as one of the other kind.
+/// A stream with tokio's traits, as one with those of futures-io.
 pub(super) struct Tokio<S>(pub(super) S);
 
 impl<S: AsFd> AsFd for Tokio<S> {

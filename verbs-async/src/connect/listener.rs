@@ -1,4 +1,4 @@
-//! Listeners: many peers that connect at once, of whom none keeps out another.
+//! Listeners: many peers connect concurrently, and a slow peer does not delay the others.
 
 use std::fmt;
 use std::future::{Future, poll_fn};
@@ -16,15 +16,15 @@ use crate::error::Result;
 use crate::group::AsyncGroup;
 use crate::sync::Mutex;
 
-/// Accepts peers over TCP, and makes each a channel of a group.
+/// Accepts peers over TCP, and connects a channel of a group to each.
 ///
-/// Made by [`AsyncGroup::listen_tokio`] and [`AsyncGroup::listen_async_io`]. Many exchanges and
-/// handshakes are under way at once, each with a deadline of its own: a peer that is slow or silent
-/// keeps out nobody until as many as [`max_handshakes`](Self::max_handshakes) are. Those who come
-/// then wait in TCP's backlog.
+/// Created by [`AsyncGroup::listen_tokio`] and [`AsyncGroup::listen_async_io`]. Many exchanges and
+/// handshakes run concurrently, each with its own timeout. So a slow or silent peer delays no
+/// other, until [`max_handshakes`](Self::max_handshakes) are in progress. Further peers wait in
+/// TCP's backlog.
 ///
-/// All of it goes on while somebody waits in [`accept`](Self::accept), and rests else: spawn a task
-/// for each channel, and come back.
+/// All of this makes progress only while a task waits in [`accept`](Self::accept). So spawn a task
+/// for each channel, and call `accept` again.
 ///
 /// # Examples
 ///
@@ -52,29 +52,29 @@ pub struct Listener {
     state: Mutex<State>,
 }
 
-/// A peer that has connected to a [`Listener`], and what became of it.
+/// A peer that has connected to a [`Listener`], and the outcome.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Arrival {
-    /// Its address.
+    /// The peer's address.
     pub peer: SocketAddr,
-    /// Its channel and its private data; or why there is none, which concerns nobody else.
+    /// The channel and the peer's private data, or the error. The error concerns this peer only.
     pub outcome: Result<(AsyncChannel, Vec<u8>)>,
 }
 
-/// What makes a connection a channel of the group, with these private data; and its peer.
+/// An accepted connection: the function that runs its exchange, and the peer's address.
 pub(super) type Connection = (
     Box<dyn FnOnce(AsyncGroup, Arc<[u8]>) -> Meeting + Send>,
     SocketAddr,
 );
 
-/// The next of them.
+/// The future of the next connection.
 pub(super) type Accepting = Pin<Box<dyn Future<Output = io::Result<Connection>> + Send>>;
 
 /// The exchange with one peer.
 pub(super) type Meeting = Pin<Box<dyn Future<Output = Result<(AsyncChannel, Vec<u8>)>> + Send>>;
 
-// Only `accept` looks at it, and nobody else meanwhile: the lock makes it `Sync`.
+// Only `poll_accept` uses it, by `&mut`. The lock is there to make it `Sync`.
 struct State {
     group: AsyncGroup,
     private_data: Arc<[u8]>,
@@ -105,36 +105,38 @@ impl Listener {
         }
     }
 
-    /// Gives each peer these bytes: none unless set.
+    /// Sets the private data that each peer is sent. The default is none.
     #[must_use]
     pub fn private_data(mut self, private_data: &[u8]) -> Self {
         self.state.get_mut().private_data = private_data.into();
         self
     }
 
-    /// Gives each peer so long, from its connection to its channel: 10 seconds unless set.
+    /// Sets the timeout of each peer, from its TCP connection to its channel. The default is 10
+    /// seconds.
     #[must_use]
     pub const fn handshake_timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
     }
 
-    /// Lets so many peers be connected but not met yet: 256 unless set, and 1 at least. Each of them
-    /// has a queue pair.
+    /// Sets how many handshakes can be in progress. The default is 256 and the minimum 1.
+    ///
+    /// Each of them has a queue pair.
     #[must_use]
     pub fn max_handshakes(mut self, peers: usize) -> Self {
         self.max_handshakes = peers.max(1);
         self
     }
 
-    /// The next peer that was met, or has failed.
+    /// Waits for the next peer whose handshake has completed or failed.
     ///
-    /// Dropping the future loses nobody.
+    /// Dropping the future loses no peer.
     ///
     /// # Errors
     ///
-    /// This side cannot accept, such as for lack of descriptors (`EMFILE`): it may be tried again. What
-    /// concerns one peer alone is in its [`Arrival`].
+    /// This side cannot accept, for example because there are no descriptors left (`EMFILE`). The
+    /// call can be repeated. An error of one peer is in its [`Arrival`].
     pub async fn accept(&mut self) -> Result<Arrival> {
         poll_fn(|cx| self.poll_accept(cx)).await
     }
@@ -158,7 +160,7 @@ impl Listener {
             state.accepting = None;
             match accepted {
                 Ok(connection) => state.meet(connection, timeout),
-                Err(error) if is_the_peer_s(&error) => continue,
+                Err(error) if is_of_one_connection(&error) => continue,
                 Err(error) => return Poll::Ready(Err(tcp("accept", error))),
             }
             if let Some(arrival) = state.poll_handshakes(cx, state.handshakes.len() - 1) {
@@ -179,7 +181,7 @@ impl State {
         }));
     }
 
-    /// The first from this place on that has ended.
+    /// The first handshake, from this index on, that has completed.
     fn poll_handshakes(&mut self, cx: &mut Context<'_>, from: usize) -> Option<Arrival> {
         for at in from..self.handshakes.len() {
             if let Poll::Ready(arrival) = self.handshakes[at].as_mut().poll(cx) {
@@ -191,8 +193,8 @@ impl State {
     }
 }
 
-/// Whether it is the end of one connection, and not of accepting.
-fn is_the_peer_s(error: &io::Error) -> bool {
+/// Whether the error concerns one connection only, and accepting can continue.
+fn is_of_one_connection(error: &io::Error) -> bool {
     matches!(
         error.kind(),
         io::ErrorKind::ConnectionAborted
@@ -201,10 +203,10 @@ fn is_the_peer_s(error: &io::Error) -> bool {
     )
 }
 
-/// How long a peer is given unless it is set.
+/// The default timeout of a handshake.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How many peers are met at once unless it is set.
+/// The default number of handshakes in progress.
 const MAX_HANDSHAKES: usize = 256;
 
 impl fmt::Debug for Listener {

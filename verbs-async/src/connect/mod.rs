@@ -1,6 +1,6 @@
-//! Connecting: how a channel of a group meets its peer, over any runtime's TCP or any stream.
+//! Connecting: exchanges of endpoints and handshakes, over any runtime's TCP or any stream.
 //!
-//! What is said is that of [`verbs_channel::exchange`], so either end can be async.
+//! The protocol is that of [`verbs_channel::exchange`], so either side can be blocking.
 
 #[cfg(feature = "tokio")]
 mod adapter;
@@ -38,18 +38,20 @@ pub use listener::{Arrival, Listener};
 use time::Deadline;
 
 impl AsyncGroup {
-    /// Connects one more channel to the peer at the other end of a stream, which does the same, and
-    /// gives the peer up to [`MAX_PRIVATE_DATA`] bytes with it. The peer's come back.
+    /// Connects a new channel to the peer at the other end of a stream, which does the same.
     ///
-    /// The peer need not be async: [`PreparedChannel::connect`] and its like speak the same.
+    /// Each side sends the other up to [`MAX_PRIVATE_DATA`] bytes. Returns the channel and the
+    /// peer's bytes.
     ///
-    /// The channel [watches the peer](AsyncChannel::watch_peer) by a duplicate of the stream's
-    /// descriptor. To talk on over the stream give `&mut` of it, and drop it with the channel: the
-    /// peer notices that this side has left when both are closed. If the peers do not agree, or the
-    /// future is dropped, such a stream is good for nothing but to be closed.
+    /// The peer need not be async: [`PreparedChannel::connect`] and its like use the same protocol.
     ///
-    /// It waits for the peer as long as it takes: set a deadline with your runtime's timeout.
-    /// Dropping the future gives up the channel, and the stream that it was given.
+    /// The channel [watches the peer](AsyncChannel::watch_peer) with a duplicate of the stream's
+    /// descriptor. To use the stream afterwards, pass `&mut` of it, and drop it together with the
+    /// channel: the peer notices that this side has left only when both are closed. If the exchange
+    /// fails, or the future is dropped, close such a stream.
+    ///
+    /// There is no timeout: put that of your runtime around it. Dropping the future drops the
+    /// channel and the stream.
     ///
     /// ```no_run
     /// # use std::net::TcpStream;
@@ -57,17 +59,17 @@ impl AsyncGroup {
     /// # #[cfg(feature = "async-io")]
     /// async fn meet(group: &AsyncGroup) -> verbs_async::Result<AsyncChannel> {
     ///     let stream = async_io::Async::<TcpStream>::connect(([192, 0, 2, 1], 7471)).await?;
-    ///     let (channel, theirs) = group.exchange(stream, b"hello").await?;
-    ///     println!("the peer says {theirs:?}");
+    ///     let (channel, private_data) = group.exchange(stream, b"hello").await?;
+    ///     println!("the peer sent {private_data:?}");
     ///     Ok(channel)
     /// }
     /// ```
     ///
     /// # Errors
     ///
-    /// [`Error::Channel`] with an [`ExchangeError`] says what the peer did wrong: refused (and why),
-    /// hung up, speaks something else. With any other it is this side that could not connect, or
-    /// [join](Self::join), which the peer is told.
+    /// [`Error::Channel`] with an [`ExchangeError`]: the peer rejected the connection (with its
+    /// reason), closed the stream, or uses another protocol. With any other error this side could
+    /// not connect or [join](Self::join), and the peer is sent the reason.
     ///
     /// [`MAX_PRIVATE_DATA`]: verbs_channel::exchange::MAX_PRIVATE_DATA
     /// [`PreparedChannel::connect`]: verbs_channel::PreparedChannel::connect
@@ -78,20 +80,20 @@ impl AsyncGroup {
     ) -> Result<(AsyncChannel, Vec<u8>)> {
         let descriptor = stream.as_fd().try_clone_to_owned();
         let descriptor = descriptor.map_err(|error| tcp("watch the connection to", error))?;
-        // Of any kind of socket: only the address is asked for.
+        // The socket may be of any kind: only its address is used.
         let socket = TcpStream::from(descriptor);
         let peer = socket.peer_addr().ok();
         let met = self
             .meet_over(stream, private_data, Some(socket.into()))
             .await;
-        met.map_err(|error| named(error, peer))
+        met.map_err(|error| with_peer(error, peer))
     }
 
     /// [`exchange`](Self::exchange) over a stream that has no descriptor, such as an encrypted one.
     ///
-    /// The peer is not watched. Give `&mut` of the stream and keep it as long as the channel: a peer
-    /// that watches this side by the stream takes its end for this side's. Or give the channel a
-    /// descriptor to [watch the peer by](AsyncChannel::watch_peer).
+    /// The peer is not watched. If the peer watches this side, it takes the end of the stream for
+    /// the end of this side: pass `&mut` of the stream and keep it as long as the channel. To watch
+    /// the peer, pass a descriptor to [`watch_peer`](AsyncChannel::watch_peer).
     ///
     /// # Errors
     ///
@@ -113,23 +115,23 @@ impl AsyncGroup {
         let prepared = match self.prepare_elsewhere().await {
             Ok(prepared) => prepared,
             Err(error) => {
-                // As far as it can be told: the error that counts is this side's own.
+                // Best effort: this side's own error is the one to return.
                 drop(run(&mut stream, &mut Exchange::refusing(&error)).await);
                 return Err(error);
             }
         };
         let exchange = Exchange::new(&prepared.endpoint(), private_data).map_err(exchange_error)?;
-        // It joins before it says that it is ready: a peer is told if the group is full.
+        // The channel joins before READY is sent: the peer is sent the error if the group is full.
         let handshake =
             |remote| async move { self.handshake_watched(prepared, remote, descriptor).await };
         meet(stream, exchange, handshake).await
     }
 
-    /// Connects over TCP to a peer that accepts, in a tokio runtime, with private data as in
+    /// Connects over TCP to a peer that accepts, in a tokio runtime. The private data are those of
     /// [`exchange`](Self::exchange).
     ///
-    /// A peer that does not listen yet is an error, and not tried again:
-    /// [`connect_tokio_within`](Self::connect_tokio_within) does. Set a deadline with
+    /// It fails if the peer does not listen yet:
+    /// [`connect_tokio_within`](Self::connect_tokio_within) retries. For a deadline use
     /// `tokio::time::timeout`: dropping the future closes everything.
     ///
     /// # Errors
@@ -143,18 +145,20 @@ impl AsyncGroup {
     ) -> Result<(AsyncChannel, Vec<u8>)> {
         let stream = tokio::net::TcpStream::connect(peer).await;
         let stream = stream.map_err(|error| tcp("connect to", error))?;
-        another(stream.local_addr(), stream.peer_addr())?;
-        // Without it it's only slower.
+        reject_self_connect(stream.local_addr(), stream.peer_addr())?;
+        // Without it the exchange is only slower.
         drop(stream.set_nodelay(true));
         self.exchange_tokio(stream, private_data).await
     }
 
-    /// [`connect_tokio`](Self::connect_tokio) with a deadline for all of it: while the peer does not
-    /// listen yet, all of its addresses are tried again.
+    /// [`connect_tokio`](Self::connect_tokio) with a timeout for the whole connection.
+    ///
+    /// While the peer does not listen yet, all of its addresses are tried again.
     ///
     /// # Errors
     ///
-    /// As [`exchange`](Self::exchange), and [`ExchangeError::TimedOut`]; a runtime without timers.
+    /// As [`exchange`](Self::exchange), and [`ExchangeError::TimedOut`]; the runtime's timers are
+    /// not enabled.
     #[cfg(feature = "tokio")]
     pub async fn connect_tokio_within(
         &self,
@@ -164,15 +168,15 @@ impl AsyncGroup {
     ) -> Result<(AsyncChannel, Vec<u8>)> {
         let deadline = Deadline::after(timeout, time::tokio);
         let resolved = deadline.share(1, tokio::net::lookup_host(peer)).await?;
-        let resolved = resolved.ok_or_else(|| deadline.is_late())?;
+        let resolved = resolved.ok_or_else(|| deadline.timed_out())?;
         let addresses: Vec<_> = resolved
             .map_err(|error| tcp("resolve the address of", error))?
             .collect();
         let connect = |address| async move {
             let stream = tokio::net::TcpStream::connect(address).await;
             let stream = stream.map_err(|error| tcp("connect to", error))?;
-            another(stream.local_addr(), stream.peer_addr())?;
-            // Without it it's only slower.
+            reject_self_connect(stream.local_addr(), stream.peer_addr())?;
+            // Without it the exchange is only slower.
             drop(stream.set_nodelay(true));
             Ok(adapter::Tokio(stream))
         };
@@ -181,7 +185,7 @@ impl AsyncGroup {
         deadline.bound(address, met).await
     }
 
-    /// Accepts many peers over TCP at once, in a tokio runtime that has timers.
+    /// Accepts many peers over TCP concurrently, in a tokio runtime that has timers.
     #[cfg(feature = "tokio")]
     #[must_use]
     pub fn listen_tokio(&self, listener: tokio::net::TcpListener) -> Listener {
@@ -190,7 +194,7 @@ impl AsyncGroup {
             let listener = Arc::clone(&listener);
             Box::pin(async move {
                 let (stream, peer) = listener.accept().await?;
-                // Without it it's only slower.
+                // Without it the exchange is only slower.
                 drop(stream.set_nodelay(true));
                 let stream = adapter::Tokio(stream);
                 Ok((over(stream), peer))
@@ -198,11 +202,11 @@ impl AsyncGroup {
         })
     }
 
-    /// Connects over TCP to the next peer that connects, in a tokio runtime, with private data as in
-    /// [`exchange`](Self::exchange).
+    /// Accepts one peer over TCP and connects a channel to it, in a tokio runtime. The private data
+    /// are those of [`exchange`](Self::exchange).
     ///
-    /// Dropping the future closes the connection of a peer that has come. A server for whom one
-    /// slow peer must not keep out the next [listens](Self::listen_tokio).
+    /// Dropping the future closes the connection of a peer that was accepted. While this waits for
+    /// a slow peer, no other is accepted: servers use [`listen_tokio`](Self::listen_tokio).
     ///
     /// # Errors
     ///
@@ -215,12 +219,12 @@ impl AsyncGroup {
     ) -> Result<(AsyncChannel, Vec<u8>)> {
         let accepted = listener.accept().await;
         let (stream, _) = accepted.map_err(|error| tcp("accept", error))?;
-        // Without it it's only slower.
+        // Without it the exchange is only slower.
         drop(stream.set_nodelay(true));
         self.exchange_tokio(stream, private_data).await
     }
 
-    /// [`exchange`](Self::exchange) over a stream of tokio's kind.
+    /// [`exchange`](Self::exchange) over a stream with tokio's traits.
     ///
     /// # Errors
     ///
@@ -234,12 +238,12 @@ impl AsyncGroup {
         self.exchange(adapter::Tokio(stream), private_data).await
     }
 
-    /// Connects over TCP to a peer that accepts, by async-io: in smol and any other executor. Private
-    /// data are as in [`exchange`](Self::exchange).
+    /// Connects over TCP to a peer that accepts, by async-io, in smol and any other executor. The
+    /// private data are those of [`exchange`](Self::exchange).
     ///
-    /// A name is resolved on a helper thread. A peer that does not listen yet is an error, and not
-    /// tried again: [`connect_async_io_within`](Self::connect_async_io_within) does. Set a deadline
-    /// with a timer: dropping the future closes everything.
+    /// A name is resolved on a helper thread. It fails if the peer does not listen yet:
+    /// [`connect_async_io_within`](Self::connect_async_io_within) retries. For a deadline use a
+    /// timer: dropping the future closes everything.
     ///
     /// # Errors
     ///
@@ -254,14 +258,15 @@ impl AsyncGroup {
         for address in resolve(peer).await? {
             match connect_by_async_io(address).await {
                 Ok(stream) => return self.exchange(stream, private_data).await,
-                Err(error) => last = named(error, Some(address)),
+                Err(error) => last = with_peer(error, Some(address)),
             }
         }
         Err(last)
     }
 
-    /// [`connect_async_io`](Self::connect_async_io) with a deadline for all of it: while the peer does
-    /// not listen yet, all of its addresses are tried again.
+    /// [`connect_async_io`](Self::connect_async_io) with a timeout for the whole connection.
+    ///
+    /// While the peer does not listen yet, all of its addresses are tried again.
     ///
     /// # Errors
     ///
@@ -275,13 +280,13 @@ impl AsyncGroup {
     ) -> Result<(AsyncChannel, Vec<u8>)> {
         let deadline = Deadline::after(timeout, time::async_io);
         let resolved = deadline.share(1, resolve(peer)).await?;
-        let addresses = resolved.ok_or_else(|| deadline.is_late())??;
+        let addresses = resolved.ok_or_else(|| deadline.timed_out())??;
         let (stream, address) = time::reach(&addresses, deadline, connect_by_async_io).await?;
         let met = self.exchange(stream, private_data);
         deadline.bound(address, met).await
     }
 
-    /// Accepts many peers over TCP at once, by async-io: in smol and any other executor.
+    /// Accepts many peers over TCP concurrently, by async-io, in smol and any other executor.
     #[cfg(feature = "async-io")]
     #[must_use]
     pub fn listen_async_io(&self, listener: async_io::Async<std::net::TcpListener>) -> Listener {
@@ -290,18 +295,18 @@ impl AsyncGroup {
             let listener = Arc::clone(&listener);
             Box::pin(async move {
                 let (stream, peer) = listener.accept().await?;
-                // Without it it's only slower.
+                // Without it the exchange is only slower.
                 drop(stream.get_ref().set_nodelay(true));
                 Ok((over(stream), peer))
             })
         })
     }
 
-    /// Connects over TCP to the next peer that connects, by async-io: in smol and any other
-    /// executor. Private data are as in [`exchange`](Self::exchange).
+    /// Accepts one peer over TCP and connects a channel to it, by async-io, in smol and any other
+    /// executor. The private data are those of [`exchange`](Self::exchange).
     ///
-    /// Dropping the future closes the connection of a peer that has come. A server for whom one
-    /// slow peer must not keep out the next [listens](Self::listen_async_io).
+    /// Dropping the future closes the connection of a peer that was accepted. While this waits for
+    /// a slow peer, no other is accepted: servers use [`listen_async_io`](Self::listen_async_io).
     ///
     /// # Errors
     ///
@@ -314,13 +319,13 @@ impl AsyncGroup {
     ) -> Result<(AsyncChannel, Vec<u8>)> {
         let accepted = listener.accept().await;
         let (stream, _) = accepted.map_err(|error| tcp("accept", error))?;
-        // Without it it's only slower.
+        // Without it the exchange is only slower.
         drop(stream.get_ref().set_nodelay(true));
         self.exchange(stream, private_data).await
     }
 }
 
-/// What a listener does with a stream.
+/// The exchange over a stream that a listener has accepted.
 #[cfg(any(feature = "tokio", feature = "async-io"))]
 fn over(
     stream: impl AsyncRead + AsyncWrite + Unpin + AsFd + Send + 'static,
@@ -330,7 +335,7 @@ fn over(
     })
 }
 
-/// The addresses of a name, which are asked for on a helper thread.
+/// The addresses of a name, resolved on a helper thread.
 #[cfg(feature = "async-io")]
 async fn resolve(peer: impl ToSocketAddrs + Send + 'static) -> Result<Vec<SocketAddr>> {
     let resolved = blocking::run(move || peer.to_socket_addrs().map(Iterator::collect)).await;
@@ -342,14 +347,14 @@ async fn resolve(peer: impl ToSocketAddrs + Send + 'static) -> Result<Vec<Socket
 async fn connect_by_async_io(address: SocketAddr) -> Result<async_io::Async<TcpStream>> {
     let stream = async_io::Async::<TcpStream>::connect(address).await;
     let stream = stream.map_err(|error| tcp("connect to", error))?;
-    another(stream.get_ref().local_addr(), stream.get_ref().peer_addr())?;
-    // Without it it's only slower.
+    reject_self_connect(stream.get_ref().local_addr(), stream.get_ref().peer_addr())?;
+    // Without it the exchange is only slower.
     drop(stream.get_ref().set_nodelay(true));
     Ok(stream)
 }
 
-/// Runs an exchange, with the handshake in its middle, over a stream; what the handshake came to,
-/// and the peer's private data.
+/// Runs an exchange over a stream, with the handshake in its middle. Returns the handshake's
+/// outcome and the peer's private data.
 async fn meet<C, H: Future<Output = Result<C>>>(
     mut stream: impl AsyncRead + AsyncWrite + Unpin,
     mut exchange: Exchange,
@@ -363,7 +368,7 @@ async fn meet<C, H: Future<Output = Result<C>>>(
         Err(error) => exchange.refuse(error),
     }
     let agreed = run(&mut stream, &mut exchange).await;
-    // The handshake's own error says more than that the exchange is over.
+    // The handshake's own error is more specific than that of the exchange.
     let connected = connected?;
     agreed.map_err(exchange_error)?;
     Ok((connected, peer.private_data))
@@ -377,7 +382,7 @@ async fn run(
         let moved = match exchange.step()? {
             Step::Write(bytes) => {
                 let written = poll_fn(|cx| Pin::new(&mut *stream).poll_write(cx, bytes)).await;
-                // Before the peer's answer is waited for.
+                // The peer's answer is read next, so a buffering stream has to be flushed.
                 let flushed = poll_fn(|cx| Pin::new(&mut *stream).poll_flush(cx)).await;
                 written.and_then(|count| flushed.map(|()| count))
             }
@@ -392,8 +397,8 @@ fn exchange_error(error: ExchangeError) -> Error {
     verbs_channel::Error::from(error).into()
 }
 
-/// Names the peer in an error of an exchange with it.
-fn named(error: Error, peer: Option<SocketAddr>) -> Error {
+/// Adds the peer's address to an error of an exchange.
+fn with_peer(error: Error, peer: Option<SocketAddr>) -> Error {
     match error {
         Error::Channel(verbs_channel::Error::Exchange(failure)) => {
             Error::Channel(failure.with_peer(peer).into())
@@ -406,10 +411,12 @@ fn tcp(what: &'static str, source: io::Error) -> Error {
     exchange_error(ExchangeError::Tcp { what, source })
 }
 
-/// Who connects to a port of this machine on which nobody listens may be given that very port for
-/// its own end, and meet itself: that is nobody, too.
+/// Rejects a connection to itself.
+///
+/// A connection to a local port on which no process listens may be assigned that very port for its own
+/// end, and then connects to itself (a TCP self-connect).
 #[cfg(any(feature = "tokio", feature = "async-io"))]
-fn another(local: io::Result<SocketAddr>, peer: io::Result<SocketAddr>) -> Result<()> {
+fn reject_self_connect(local: io::Result<SocketAddr>, peer: io::Result<SocketAddr>) -> Result<()> {
     match (local, peer) {
         (Ok(local), Ok(peer)) if local == peer => {
             Err(tcp("connect to", io::ErrorKind::ConnectionRefused.into()))

@@ -15,7 +15,7 @@ use verbs_channel::exchange::{Exchange, ExchangeError, RefusalCode};
 use verbs_channel::verbs_core::{PacketSequenceNumber, QueuePairEndpoint};
 
 use super::adapter::Tokio;
-use super::{another, meet};
+use super::{meet, reject_self_connect};
 use crate::error::{Error, Result};
 use crate::group::AsyncGroup;
 
@@ -352,8 +352,9 @@ fn a_stream_that_cannot_be_flushed_is_not_waited_for() {
 #[test]
 fn who_meets_itself_meets_nobody() {
     let (here, there) = (([127, 0, 0, 1], 7).into(), ([127, 0, 0, 1], 8).into());
-    another(Ok(here), Ok(there)).unwrap();
-    let ExchangeError::Tcp { source, .. } = exchange(another(Ok(here), Ok(here)).unwrap_err())
+    reject_self_connect(Ok(here), Ok(there)).unwrap();
+    let ExchangeError::Tcp { source, .. } =
+        exchange(reject_self_connect(Ok(here), Ok(here)).unwrap_err())
     else {
         panic!("no error of TCP's");
     };

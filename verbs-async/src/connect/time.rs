@@ -1,4 +1,4 @@
-//! Deadlines of connecting, by the timers of either runtime.
+//! Deadlines of connecting, with the timers of either runtime.
 
 use std::future::{Future, poll_fn};
 use std::io;
@@ -9,26 +9,27 @@ use std::time::{Duration, Instant};
 
 use verbs_channel::exchange::ExchangeError;
 
-use super::{exchange_error, named};
+use super::{exchange_error, with_peer};
 use crate::error::{Error, Result};
 
-/// A timer of a runtime's.
+/// A timer of a runtime.
 pub(super) type Sleep = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// What starts one.
+/// Starts a timer.
 pub(super) type Start = fn(Duration) -> io::Result<Sleep>;
 
-/// tokio's timers.
+/// Starts a timer of tokio.
 #[cfg(feature = "tokio")]
 pub(super) fn tokio(time: Duration) -> io::Result<Sleep> {
-    // There is no way to ask whether the runtime has them, and it panics if it has not.
+    // There is no way to query whether timers are enabled, and tokio panics if they are not.
     let sleep = std::panic::catch_unwind(|| tokio::time::sleep(time));
-    let none =
-        |_panic| io::Error::other("this tokio runtime has no timers, see Builder::enable_time");
+    let none = |_panic| {
+        io::Error::other("timers are not enabled in this tokio runtime, see Builder::enable_time")
+    };
     Ok(Box::pin(sleep.map_err(none)?))
 }
 
-/// Those of async-io.
+/// Starts a timer of async-io.
 #[cfg(feature = "async-io")]
 pub(super) fn async_io(time: Duration) -> io::Result<Sleep> {
     let timer = async_io::Timer::after(time);
@@ -37,12 +38,12 @@ pub(super) fn async_io(time: Duration) -> io::Result<Sleep> {
     }))
 }
 
-/// A deadline, and how long it was when it was set.
+/// A deadline, and the timeout from which it was computed.
 #[derive(Clone, Copy)]
 pub(super) struct Deadline {
     start: Start,
     timeout: Duration,
-    // `None` beyond the clock.
+    // `None` if it is beyond the range of the clock.
     at: Option<Instant>,
 }
 
@@ -55,7 +56,7 @@ impl Deadline {
         }
     }
 
-    /// The time that is left, if there is some.
+    /// The time left until the deadline; `None` if it has passed.
     pub(super) fn left(&self) -> Option<Duration> {
         let Some(at) = self.at else {
             return Some(LONGEST);
@@ -64,14 +65,14 @@ impl Deadline {
         (!left.is_zero()).then_some(left)
     }
 
-    /// Sleeps so long, but not beyond the deadline.
+    /// Sleeps for `time`, but not beyond the deadline.
     pub(super) async fn sleep(&self, time: Duration) -> Result<()> {
         let time = time.min(self.left().unwrap_or_default());
         (self.start)(time)?.await;
         Ok(())
     }
 
-    /// What a future comes to, if it does so within this share of what is left.
+    /// The output of a future, or `None` if it takes longer than one `of`-th of the time left.
     pub(super) async fn share<T>(
         &self,
         of: usize,
@@ -87,19 +88,20 @@ impl Deadline {
         Ok(ended.await)
     }
 
-    /// What a peer comes to, by the deadline.
+    /// The output of a future that serves a peer, or an error if it takes longer than the time
+    /// left.
     pub(super) async fn bound<T>(
         &self,
         peer: SocketAddr,
         future: impl Future<Output = Result<T>>,
     ) -> Result<T> {
         let met = self.share(1, future).await?;
-        met.unwrap_or_else(|| Err(self.is_late()))
-            .map_err(|error| named(error, Some(peer)))
+        met.unwrap_or_else(|| Err(self.timed_out()))
+            .map_err(|error| with_peer(error, Some(peer)))
     }
 
-    /// The peer did not answer by the deadline.
-    pub(super) fn is_late(&self) -> Error {
+    /// The error of a peer that did not answer in time.
+    pub(super) fn timed_out(&self) -> Error {
         exchange_error(ExchangeError::TimedOut {
             what: "answer",
             after: Some(self.timeout),
@@ -107,8 +109,8 @@ impl Deadline {
     }
 }
 
-/// Connects to the first of these addresses that answers. While one of them refuses, since the peer
-/// does not listen yet, all are tried again until the deadline.
+/// Connects to the first of these addresses that answers. If one of them refuses the connection, as
+/// the peer does not listen yet, all are tried again until the deadline.
 pub(super) async fn reach<S, C: Future<Output = Result<S>>>(
     addresses: &[SocketAddr],
     deadline: Deadline,
@@ -119,7 +121,7 @@ pub(super) async fn reach<S, C: Future<Output = Result<S>>>(
     loop {
         let mut refused = false;
         for (address, untried) in addresses.iter().zip((1..=addresses.len()).rev()) {
-            // One that does not answer leaves time for the others.
+            // An address that does not answer leaves time for the others.
             let error = match deadline.share(untried, connect(*address)).await? {
                 Some(Ok(stream)) => return Ok((stream, *address)),
                 Some(Err(error)) => {
@@ -127,11 +129,11 @@ pub(super) async fn reach<S, C: Future<Output = Result<S>>>(
                     was_refused |= refused;
                     error
                 }
-                // That nobody listens says more than that there was no time left to try again.
+                // The refusal is more specific than the timeout of a retry.
                 None if was_refused => continue,
-                None => deadline.is_late(),
+                None => deadline.timed_out(),
             };
-            last = named(error, Some(*address));
+            last = with_peer(error, Some(*address));
         }
         if !refused || deadline.left().is_none() {
             return Err(last);
@@ -140,7 +142,7 @@ pub(super) async fn reach<S, C: Future<Output = Result<S>>>(
     }
 }
 
-/// Whether nobody listens where it was tried.
+/// Whether the connection was refused: no process listens there.
 fn is_refusal(error: &Error) -> bool {
     let Error::Channel(verbs_channel::Error::Exchange(failure)) = error else {
         return false;
@@ -151,10 +153,10 @@ fn is_refusal(error: &Error) -> bool {
     }
 }
 
-/// Between two tries.
+/// The pause between two attempts.
 const RETRY: Duration = Duration::from_millis(10);
 
-/// What a deadline beyond the clock stands for.
+/// The time left for a deadline beyond the range of the clock.
 const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Completion queues: awaited by whoever posts with `verbs_core` alone.
+//! Completion queues, awaited by code that posts with `verbs_core`.
 
 use std::fmt;
 use std::future::{self, Future};
@@ -22,17 +22,17 @@ mod state;
 
 /// A completion queue whose completions are awaited.
 ///
-/// Cloning is cheap and shares the queue. Any number of tasks can wait at once: some for whatever
-/// comes ([`poll`](Self::poll)), some for one work request ([`poll_wr_id`](Self::poll_wr_id)). A
-/// completion that somebody waits for by its `wr_id` goes to him alone; one that nobody has asked
-/// for yet is kept until somebody does. Whatever is dropped, no completion is lost.
+/// Cloning is cheap and shares the queue. Any number of tasks can wait at once: for any completion
+/// ([`poll`](Self::poll)), or for that of one work request ([`poll_wr_id`](Self::poll_wr_id)). If a
+/// task waits for a completion by its `wr_id`, it is delivered to that task only. A completion that
+/// no task has asked for is kept. Dropping a future loses no completion.
 ///
-/// What nobody asks for stays: at most one completion for each work request that was posted, and it
-/// is looked through by whoever asks for a `wr_id`. So who awaits work requests by their `wr_id` alone
-/// awaits each that completes, unsignalled ones that fail among them, or takes what is left by
-/// [`poll`](Self::poll) now and then.
+/// A kept completion takes memory until it is taken, and each new wait for a `wr_id` searches all
+/// that are kept. There is at most one for each work request that was posted. So code that only
+/// waits by `wr_id` has to await every work request that completes, including unsignaled ones that
+/// fail, or call [`poll`](Self::poll) from time to time.
 ///
-/// The queue is armed only when it is empty and somebody waits, and polled again after that.
+/// The queue is armed only if it is empty and a task waits. It is polled again after that.
 ///
 /// ```no_run
 /// # async fn example() -> verbs_async::Result<()> {
@@ -54,9 +54,9 @@ pub struct AsyncCq {
     shared: Arc<Shared>,
 }
 
-/// Who waits in [`AsyncCq::poll_completions`], from one call to the next.
+/// The state of a wait in [`AsyncCq::poll_completions`], from one call to the next.
 ///
-/// One for each task that waits.
+/// Each task that waits needs its own.
 #[derive(Default)]
 pub struct CqPollState {
     waiting: Option<Waiting>,
@@ -67,15 +67,15 @@ struct Shared {
     cq: CompletionQueue,
 }
 
-/// A place among those who wait, given up when it is dropped.
+/// A registered waiter, removed on drop.
 struct Waiting {
     shared: Arc<Shared>,
     key: usize,
 }
 
 impl AsyncCq {
-    /// Creates a queue with room for at least `min_capacity` completions, announced on a completion
-    /// channel that is watched.
+    /// Creates a queue with room for at least `min_capacity` completions, on the completion channel
+    /// of `events`.
     ///
     /// # Errors
     ///
@@ -88,8 +88,8 @@ impl AsyncCq {
         Self::new(cq, events)
     }
 
-    /// Creates a queue on a completion channel of its own, watched by the tokio runtime that this is
-    /// called in.
+    /// Creates a queue on a completion channel of its own, with a notifier of the current tokio
+    /// runtime.
     ///
     /// # Errors
     ///
@@ -99,8 +99,8 @@ impl AsyncCq {
         Self::create(&CqEvents::create_tokio(context)?, min_capacity)
     }
 
-    /// Creates a queue on a completion channel of its own, watched by async-io: for smol and any other
-    /// executor.
+    /// Creates a queue on a completion channel of its own, with a notifier of async-io, for smol
+    /// and any other executor.
     ///
     /// # Errors
     ///
@@ -110,8 +110,8 @@ impl AsyncCq {
         Self::create(&CqEvents::create_async_io(context)?, min_capacity)
     }
 
-    /// Creates a queue on a completion channel of its own, watched by a thread of this crate's: for
-    /// any executor.
+    /// Creates a queue on a completion channel of its own, with a thread of this crate, for any
+    /// executor.
     ///
     /// # Errors
     ///
@@ -120,15 +120,15 @@ impl AsyncCq {
         Self::create(&CqEvents::create_thread(context)?, min_capacity)
     }
 
-    /// Awaits a queue that was made with the completion channel which `events` watches.
+    /// Awaits a queue that was created with the completion channel of `events`.
     ///
-    /// Nobody else may poll it from now on.
+    /// Nothing else may poll the queue from now on.
     ///
     /// # Errors
     ///
-    /// [`Error::Unannounced`], [`Error::ForeignChannel`], [`Error::AlreadyAwaited`].
+    /// [`Error::NoCompletionChannel`], [`Error::ForeignChannel`], [`Error::AlreadyAwaited`].
     pub fn new(cq: CompletionQueue, events: &CqEvents) -> Result<Self> {
-        let channel = cq.channel().ok_or(Error::Unannounced)?;
+        let channel = cq.channel().ok_or(Error::NoCompletionChannel)?;
         if channel.as_ptr() != events.channel().as_ptr() {
             return Err(Error::ForeignChannel);
         }
@@ -142,12 +142,14 @@ impl AsyncCq {
         Ok(Self { shared })
     }
 
-    /// Waits for completions that nobody awaits by their `wr_id`: as many as are there and fit, at
-    /// least one unless `slots` is empty.
+    /// Waits for completions that no task awaits by their `wr_id`.
+    ///
+    /// Returns as many as are available and fit, and at least one unless `slots` is empty.
     ///
     /// # Errors
     ///
-    /// The queue cannot be polled, or is not announced any more: then nothing will come.
+    /// The queue cannot be polled, its device has failed, or the notifier has failed. No more
+    /// completions are delivered then.
     pub async fn poll<'a>(&self, slots: &'a mut [PollSlot]) -> Result<PolledCompletions<'a>> {
         let mut state = CqPollState::default();
         let found = future::poll_fn(|cx| self.poll_completions(cx, &mut state, slots)).await?;
@@ -155,15 +157,15 @@ impl AsyncCq {
         Ok(PollSlot::completions(filled))
     }
 
-    /// Waits for the completion of one work request, which must not be unsignalled.
+    /// Waits for the completion of one work request, which must be signaled.
     ///
-    /// If this is dropped before, the completion comes all the same, and is kept: a `wr_id` is free to
-    /// be used again only once its completion was taken. Of several with the same one, the first is
-    /// found first.
+    /// If the future is dropped, the completion is kept. So a `wr_id` may be used again only after
+    /// its completion was taken. If several work requests have the same `wr_id`, their completions
+    /// are delivered in the order in which they arrive.
     ///
     /// # Errors
     ///
-    /// As [`poll`](Self::poll). That the work request itself has failed is in its completion.
+    /// As [`poll`](Self::poll). If the work request itself failed, its completion has the status.
     pub fn poll_wr_id(
         &self,
         wr_id: u64,
@@ -173,8 +175,9 @@ impl AsyncCq {
         future::poll_fn(move |cx| shared.poll_one(cx, wr_id, &mut waiting))
     }
 
-    /// [`poll`](Self::poll) for a future of your own: the number of slots that were filled. See
-    /// [`PollSlot::completions`].
+    /// [`poll`](Self::poll) for a future of your own: the number of slots that were filled.
+    ///
+    /// [`PollSlot::completions`] returns the completions in them.
     ///
     /// # Errors
     ///
@@ -213,10 +216,11 @@ impl Shared {
         if let Some(here) = waiting
             && !Arc::ptr_eq(&here.shared, self)
         {
-            // He waited for another queue: to leave that takes its lock, so not under this one's.
+            // It waited for another queue. Deregistering takes that queue's lock, so it is done
+            // before this one's is taken.
             *waiting = None;
         }
-        // Whoever's waker it is, what it does as it is cloned is not done under the lock.
+        // A waker is not cloned under the lock: that runs foreign code.
         let waker = cx.waker().clone();
         let mut state = self.state.lock();
         if state.kept.is_empty() {
@@ -275,7 +279,7 @@ impl Shared {
         ended
     }
 
-    /// The place of somebody who waits: the one he has, or a new one.
+    /// The key of the waiter: the one it has, or a new one.
     fn place(
         self: &Arc<Self>,
         state: &mut State,
@@ -293,7 +297,7 @@ impl Shared {
         }
     }
 
-    /// Unlocks, and wakes whom was deferred.
+    /// Unlocks, and wakes the tasks whose wake-ups were deferred.
     fn leave(&self, state: MutexGuard<'_, State>) {
         if state.deferred.is_due() {
             crate::deferred::wake_after_unlock(
@@ -310,7 +314,8 @@ impl Announced for Shared {
     fn announced(&self) {
         let mut state = self.state.lock();
         state.armed = false;
-        // Whoever has been woken, or comes later, polls first.
+        // A task that has been woken, or comes later, polls first: only sleeping ones need the queue
+        // armed.
         state.turn(|state| state.waiters.iter().all(|(_, waiter)| !waiter.sleeps()));
         self.leave(state);
     }

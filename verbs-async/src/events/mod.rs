@@ -1,4 +1,4 @@
-//! Where completions are announced: a completion channel, its notifier, and the queues on it.
+//! Events of completion queues: a completion channel, its notifier, and the queues on it.
 
 use std::fmt;
 use std::io;
@@ -18,41 +18,41 @@ use queues::{Queues, take_events};
 
 mod queues;
 
-/// A completion channel and what tells that it is readable, for one completion queue or for many.
+/// A completion channel and the notifier that watches it, for one completion queue or many.
 ///
-/// Cloning is cheap and shares both. The notifier's waker is always registered: when it is woken,
-/// the events are taken right there, and the queues that had one are polled. So no task has to be
-/// awake for another one's completion.
+/// Cloning is cheap and shares both. The notifier always has the same waker. When it is woken, it
+/// takes the events and polls the queues that had one. So no other task has to be awake for a
+/// completion.
 ///
 /// ```text
-/// card ──► completion channel (fd) ──► notifier ──► events taken ──► queue polled ──► tasks woken
+/// device ──► completion channel (fd) ──► notifier ──► events taken ──► queue polled ──► tasks woken
 /// ```
 #[derive(Clone)]
 pub struct CqEvents {
     hub: Arc<Hub>,
 }
 
-/// Somebody whose queue is announced.
+/// The user of a completion queue, which is called when the queue has an event.
 pub(crate) trait Announced: Send + Sync {
-    /// There may be something in the queue, and the next completion will not be announced.
+    /// The queue had an event: it may have completions, and is not armed any more.
     fn announced(&self);
 
-    /// Nothing will be announced any more.
+    /// The notifier has failed: there will be no more events.
     fn unwatched(&self, error: &io::Error);
 }
 
 struct Hub {
-    // First: see there.
+    // First, so that it is dropped before the object: see `Watch::new`.
     _watch: Watch,
     channel: CompletionChannel,
     notifier: Box<dyn CqNotifier>,
-    // The one that the notifier gets: always the same, so nothing is allocated or replaced.
+    // The waker for the notifier: always the same, so nothing is allocated or replaced.
     bell: Waker,
-    // By their handles.
+    // By the handles of the queues.
     queues: Mutex<Queues<Weak<dyn Announced>>>,
 }
 
-/// A queue's place among those that are announced.
+/// The registration of a queue, removed on drop.
 #[derive(Debug)]
 pub(crate) struct Subscription {
     events: CqEvents,
@@ -60,14 +60,14 @@ pub(crate) struct Subscription {
 }
 
 impl CqEvents {
-    /// Watches a completion channel with a notifier, which must be one of that channel's
+    /// Watches a completion channel with a notifier, which must watch that channel's
     /// [`poll_fd`](CompletionChannel::poll_fd).
     ///
-    /// Nobody else may take events from the channel after that.
+    /// Nothing else may take events from the channel after that.
     ///
     /// # Errors
     ///
-    /// [`Error::AlreadyWatched`]: the channel, or a clone of it, is watched.
+    /// [`Error::AlreadyWatched`]: the channel, or a clone of it, is watched already.
     pub fn new(channel: CompletionChannel, notifier: impl CqNotifier + 'static) -> Result<Self> {
         let watch = Watch::new(channel.as_ptr())?;
         let hub = Arc::new_cyclic(|hub: &Weak<Hub>| Hub {
@@ -77,17 +77,17 @@ impl CqEvents {
             bell: self_waker(hub),
             queues: Mutex::new(Queues::new()),
         });
-        // Registers the waker; from here on it is registered again whenever it was woken.
+        // Registers the waker. After this it registers itself again whenever it is woken.
         hub.on_readable();
         Ok(Self { hub })
     }
 
-    /// Creates a completion channel, watched by the tokio runtime that this is called in.
+    /// Creates a completion channel with a notifier of the current tokio runtime.
     ///
     /// # Errors
     ///
-    /// Those of [`CompletionChannel::create`] and [`TokioNotifier::new`]: outside a runtime, or in
-    /// one whose I/O is not enabled.
+    /// Those of [`CompletionChannel::create`] and [`TokioNotifier::new`]: there is no current
+    /// runtime, or its I/O is not enabled.
     ///
     /// [`TokioNotifier::new`]: crate::notifier::TokioNotifier::new
     #[cfg(feature = "tokio")]
@@ -97,7 +97,7 @@ impl CqEvents {
         Self::new(channel, notifier)
     }
 
-    /// Creates a completion channel, watched by async-io: for smol and any other executor.
+    /// Creates a completion channel with a notifier of async-io, for smol and any other executor.
     ///
     /// # Errors
     ///
@@ -109,18 +109,18 @@ impl CqEvents {
         Self::new(channel, notifier)
     }
 
-    /// Creates a completion channel, watched by a thread of this crate's: for any executor.
+    /// Creates a completion channel with a thread of this crate, for any executor.
     ///
     /// # Errors
     ///
-    /// Those of [`CompletionChannel::create`]; the errno, if the thread can't be started.
+    /// Those of [`CompletionChannel::create`]; the errno, if the thread cannot be started.
     pub fn create_thread(context: &verbs_core::Context) -> Result<Self> {
         let channel = CompletionChannel::create(context)?;
         let notifier = ThreadNotifier::new(channel.poll_fd()?)?;
         Self::new(channel, notifier)
     }
 
-    /// The completion channel: queues that are to be announced are made with it.
+    /// The completion channel. Create queues with it to await their completions.
     #[must_use]
     pub fn channel(&self) -> &CompletionChannel {
         &self.hub.channel
@@ -131,7 +131,7 @@ impl CqEvents {
         self.hub.notifier.another(descriptor)
     }
 
-    /// Takes in a queue, which is one of the channel's.
+    /// Registers a queue of the channel.
     ///
     /// # Errors
     ///
@@ -152,7 +152,7 @@ impl Subscription {
         &self.cq
     }
 
-    /// From now on the listener hears of the queue.
+    /// Sets the listener that is called for the events of the queue.
     pub(crate) fn listen(&self, listener: Weak<dyn Announced>) {
         self.events
             .hub
@@ -161,9 +161,9 @@ impl Subscription {
             .listen(key(&self.cq), listener);
     }
 
-    /// Has the queue's next completion announced.
+    /// Arms the queue: its next completion raises an event.
     pub(crate) fn arm(&self) -> Result<()> {
-        // Locked until the queue is armed: whoever arms before a loss is told of it.
+        // Locked until the queue is armed: if the notifier fails after that, `lose` calls its listener.
         let mut queues = self.events.hub.queues.lock();
         queues.arm(key(&self.cq))?;
         self.cq.req_notify(false)?;
@@ -208,7 +208,7 @@ impl Hub {
         )
     }
 
-    /// Tells all that nothing will be announced any more.
+    /// The notifier has failed: calls all listeners.
     fn lose(&self, error: &io::Error) {
         let listeners = self.queues.lock().lose(error.kind());
         for listener in listeners {

@@ -1,21 +1,21 @@
-//! Which queues await an event: whom to tell, and how many events to look for.
+//! The queues of a completion channel: their listeners, and how many events to expect.
 
 use std::collections::HashMap;
 use std::io;
 
 use crate::sync::Mutex;
 
-/// The queues on a completion channel, by their keys, each with a listener.
+/// The queues of a completion channel by their keys, each with a listener.
 pub(crate) struct Queues<L> {
     entries: HashMap<usize, Entry<L>>,
-    // How many of them are.
+    // How many entries are armed.
     armed: usize,
-    // Why nothing is announced any more.
+    // Why there are no more events.
     lost: Option<io::ErrorKind>,
 }
 
 struct Entry<L> {
-    // None until it listens.
+    // `None` until it is set.
     listener: Option<L>,
     armed: bool,
 }
@@ -29,7 +29,7 @@ impl<L: Clone> Queues<L> {
         }
     }
 
-    /// Takes a queue in. `false` if it is here already.
+    /// Registers a queue. `false` if it is registered already.
     #[must_use]
     pub(crate) fn add(&mut self, key: usize) -> bool {
         let known = self.entries.contains_key(&key);
@@ -40,7 +40,7 @@ impl<L: Clone> Queues<L> {
         !known
     }
 
-    /// Says who is to hear of a queue's events.
+    /// Sets the listener of a queue.
     pub(crate) fn listen(&mut self, key: usize, listener: L) {
         if let Some(entry) = self.entries.get_mut(&key) {
             entry.listener = Some(listener);
@@ -54,8 +54,8 @@ impl<L: Clone> Queues<L> {
         }
     }
 
-    /// Notes that a queue is going to be armed: before it is, so that its event does not come to one
-    /// that awaits none.
+    /// Records that a queue is about to be armed. This is done first, so that its event does not
+    /// find it unarmed.
     pub(crate) fn arm(&mut self, key: usize) -> io::Result<()> {
         if let Some(kind) = self.lost {
             return Err(kind.into());
@@ -69,14 +69,14 @@ impl<L: Clone> Queues<L> {
         Ok(())
     }
 
-    /// Notes that nothing will be announced any more; all who are to hear of it.
+    /// Records that there are no more events; returns all listeners.
     pub(crate) fn lose(&mut self, kind: io::ErrorKind) -> Vec<L> {
         self.lost = Some(kind);
         let entries = self.entries.values();
         entries.filter_map(|entry| entry.listener.clone()).collect()
     }
 
-    /// Who hears of a queue's event, and how many others are still armed.
+    /// Records an event; returns the listener of its queue, and how many queues are still armed.
     fn had_event(&mut self, key: usize) -> (Option<L>, usize) {
         let Some(entry) = self.entries.get_mut(&key) else {
             return (None, self.armed);
@@ -91,20 +91,20 @@ impl<L: Clone> Queues<L> {
 
 /// Takes as many events as queues are armed, or all there are.
 ///
-/// An armed queue has one event, so looking for more would be a system call for nothing. What comes
-/// for one that is armed meanwhile is told by the notifier once more.
+/// An armed queue raises one event, so looking for more would be a wasted system call. If a queue
+/// is armed meanwhile, the notifier reports its event again.
 pub(crate) fn take_events<L: Clone, Q>(
     queues: &Mutex<Queues<L>>,
     next: impl Fn() -> io::Result<Option<Q>>,
     key: impl Fn(&Q) -> usize,
-    tell: impl Fn(L),
+    dispatch: impl Fn(L),
 ) -> io::Result<()> {
-    // A queue may end before its event is dealt with, and a later one have its key: that one is told
-    // once for nothing, and its own event is told by the notifier once more.
+    // A queue may be removed before its event is taken, and a later one may have its key. That one's
+    // listener is called once too often, and the notifier reports its own event again.
     while let Some(queue) = next()? {
         let (listener, left) = queues.lock().had_event(key(&queue));
         if let Some(listener) = listener {
-            tell(listener);
+            dispatch(listener);
         }
         if left == 0 {
             break;

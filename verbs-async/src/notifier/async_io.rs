@@ -1,4 +1,4 @@
-//! Readiness by async-io.
+//! A notifier of async-io.
 
 use std::future::Future;
 use std::io;
@@ -11,11 +11,11 @@ use async_io::Async;
 use super::CqNotifier;
 use super::relay::Relay;
 
-/// Tells by async-io's reactor, whatever the executor: smol, another, or none (feature
+/// A notifier that uses async-io's reactor, with any executor: smol, another, or none (feature
 /// `async-io`).
 #[derive(Debug)]
 pub struct AsyncIoNotifier {
-    // Goes before the relay that it wakes.
+    // Dropped before the relay that it wakes.
     registered: Async<OwnedFd>,
     relay: Relay,
 }
@@ -29,7 +29,7 @@ impl AsyncIoNotifier {
     pub fn new(descriptor: impl AsFd) -> io::Result<Self> {
         let descriptor = descriptor.as_fd().try_clone_to_owned()?;
         Ok(Self {
-            // It is only waited for here: whether reading blocks is the reader's business.
+            // This only waits for readiness. Whether reads block does not matter.
             registered: Async::new_nonblocking(descriptor)?,
             relay: Relay::new(),
         })
@@ -38,13 +38,13 @@ impl AsyncIoNotifier {
 
 impl CqNotifier for AsyncIoNotifier {
     fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // What counts is that the reactor woke the relay. Its own word is not enough: it takes an
-        // event for an old one if it was asleep already when it was asked, which can go on and on.
+        // Only a wake-up of the relay counts. The result of the reactor's `poll_readable` alone is not
+        // enough: it ignores an event of a sleep that had begun before the call, possibly every time.
         self.relay.poll(cx, |cx| {
             if self.relay.was_woken() {
                 return Poll::Ready(Ok(()));
             }
-            // That of a wake-up is used up, and it is asked anew: what is there is told at once.
+            // This consumes old readiness and registers again: present readiness wakes at once.
             while self.registered.poll_readable(cx)?.is_ready() {}
             Poll::Pending
         })

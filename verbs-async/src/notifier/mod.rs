@@ -1,28 +1,31 @@
-//! What tells that a descriptor is readable: the one thing that async code needs of a runtime.
+//! Notifiers: they report that a descriptor is readable, the one thing that async code needs of a
+//! runtime.
 //!
 //! | notifier | needs | wakes from |
 //! |---|---|---|
-//! | [`TokioNotifier`] (feature `tokio`) | to be made inside a tokio runtime that has I/O enabled | that runtime |
-//! | [`AsyncIoNotifier`] (feature `async-io`) | nothing: smol and any other executor will do | async-io's reactor |
-//! | [`ThreadNotifier`] | nothing at all | a thread that all of them share |
+//! | [`TokioNotifier`] (feature `tokio`) | to be created in a tokio runtime that has I/O enabled | that runtime |
+//! | [`AsyncIoNotifier`] (feature `async-io`) | nothing: it works with smol and any other executor | async-io's reactor |
+//! | [`ThreadNotifier`] | nothing | a thread that all notifiers of this kind share |
 //!
-//! # One more
+//! # Writing a notifier
 //!
-//! A notifier of your own, for an event loop that is none of these, does all of this:
+//! A notifier for another event loop has to keep these rules:
 //!
-//! - It owns its descriptor, by a duplicate (`try_clone_to_owned`) or by what keeps it open. A
-//!   duplicate is as readable as the original.
-//! - `Ready(Ok(()))` says that the descriptor may be readable, and that this has been noted as told
-//!   *before* the call returns. Whoever then reads until nothing is left misses nothing: what comes
-//!   after the return is told again. Ready without anything there is allowed.
-//! - `Pending` says that the waker of the last call is going to be woken: when the descriptor becomes
-//!   readable, or is already, or when nobody watches it any more. One waker is enough.
-//! - Once nobody watches any more, every call returns an error; none panics, none is pending.
-//! - It wakes with no lock held that `poll_readable` takes. A waker may call `poll_readable`, on the
-//!   same notifier, from within `wake`; so `poll_readable` itself wakes nobody.
+//! - It owns its descriptor: a duplicate (`try_clone_to_owned`), or a handle that keeps the
+//!   original open. A duplicate is readable when the original is.
+//! - `Ready(Ok(()))` means that the descriptor may be readable. The notifier must reset its own
+//!   readiness *before* it returns that. Then a caller that reads until nothing is left misses
+//!   nothing: what arrives after the return is reported again. It may be ready although there is
+//!   nothing to read.
+//! - `Pending` means that the waker of the last call will be woken: when the descriptor becomes
+//!   readable, if it is readable already, or if the notifier fails. It has to keep one waker only.
+//! - After it has failed, such as by the end of its event loop, every call returns an error. None
+//!   panics or is pending.
+//! - While it wakes, it holds no lock that `poll_readable` takes. A waker may call `poll_readable`
+//!   on the same notifier from within `wake`, so `poll_readable` itself wakes no waker.
 //!
-//! This one is for a program that turns a loop by hand. It looks anew at each call, so it has
-//! nothing to note:
+//! This example is for a program with a loop of its own. It asks the kernel at each call, so it has
+//! no readiness to reset:
 //!
 //! ```
 //! use std::os::fd::{AsFd, OwnedFd};
@@ -35,7 +38,7 @@
 //!
 //! struct OwnLoop {
 //!     descriptor: OwnedFd,
-//!     waker: Mutex<Option<Waker>>, // a loop that can end has a word for that here
+//!     waker: Mutex<Option<Waker>>, // a loop that can end stores that here, too
 //! }
 //!
 //! impl OwnLoop {
@@ -50,7 +53,7 @@
 //!         } else {
 //!             None
 //!         };
-//!         waker.into_iter().for_each(Waker::wake); // the lock is free again
+//!         waker.into_iter().for_each(Waker::wake); // the lock is released
 //!         Ok(())
 //!     }
 //! }
@@ -109,28 +112,29 @@ pub use self::thread::ThreadNotifier;
 #[cfg(feature = "tokio")]
 pub use self::tokio::TokioNotifier;
 
-/// Tells when a descriptor is readable, such as that of a
+/// Reports when a descriptor is readable, such as that of a
 /// [`CompletionChannel`](verbs_channel::verbs_core::CompletionChannel).
 ///
-/// What an implementation promises is a list in the [module's documentation](self).
+/// The [module's documentation](self) lists the rules for implementations.
 pub trait CqNotifier: Send + Sync {
-    /// Ready once the descriptor may have become readable since this was last ready; else the last
-    /// caller's waker is woken when it does.
+    /// Ready if the descriptor may have become readable since this was last ready. If not, the
+    /// waker of the last call is woken when it does.
     ///
-    /// One place waits: two tasks that call this in turn take it from each other. The waker is kept
-    /// until it is woken or another comes, so one that keeps the notifier keeps both that long.
+    /// There is room for one waker: if two tasks call this, the last call replaces the other's
+    /// waker. The waker is kept until it is woken or replaced. So a waker that owns the notifier
+    /// keeps both alive that long.
     ///
     /// # Errors
     ///
-    /// When nobody watches the descriptor any more, such as a runtime that was shut down: now and
-    /// from then on.
+    /// The notifier has failed, for example because its runtime was shut down. All later calls
+    /// fail, too.
     fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
 
     /// Waits until the descriptor may be readable.
     ///
-    /// As this trait provides it, it waits in the place of [`poll_readable`](Self::poll_readable):
-    /// only one of them, and only one such future, can wait at a time. Those of this crate's
-    /// notifiers have a place of their own each, at the price of a registration per call.
+    /// The provided method calls [`poll_readable`](Self::poll_readable), and so uses its one waker:
+    /// only one such future, or one caller of `poll_readable`, can wait at a time. The notifiers of
+    /// this crate have no such limit, but each call registers the descriptor once more.
     ///
     /// # Errors
     ///
@@ -139,14 +143,14 @@ pub trait CqNotifier: Send + Sync {
         Box::pin(future::poll_fn(|cx| self.poll_readable(cx)))
     }
 
-    /// Another notifier, if possible of the same kind, for this descriptor: a group watches its peers
-    /// by one, beside that of its completions.
+    /// Creates another notifier for this descriptor, of the same kind if possible.
     ///
-    /// As this trait provides it, it is a [`ThreadNotifier`].
+    /// A group watches its peers with one, in addition to that of its completions. The provided
+    /// method creates a [`ThreadNotifier`].
     ///
     /// # Errors
     ///
-    /// Those of making one.
+    /// Those of creating one.
     fn another(&self, descriptor: OwnedFd) -> io::Result<Box<dyn CqNotifier>> {
         Ok(Box::new(ThreadNotifier::new(descriptor)?))
     }

@@ -1,4 +1,4 @@
-//! The one waker that a reactor sees, which passes on to the one that waits.
+//! A relay: the one waker that a reactor gets, which wakes the waker of the last caller.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,9 +8,9 @@ use crate::sync::Mutex;
 
 /// Stands between a reactor and the wakers of its callers.
 ///
-/// Reactors clone, drop and (async-io) wake the waker that a call replaces with their locks held,
-/// and such a waker may call them again. This one is always the same, so they replace nothing, and
-/// it runs nobody's code with a lock held.
+/// Reactors clone, drop and (async-io) wake the replaced waker of a call with their locks held, and
+/// such a waker may call them again. The relay's waker is always the same, so reactors replace
+/// nothing, and no foreign code runs with a lock of a reactor held.
 #[derive(Debug)]
 pub(super) struct Relay {
     last: Arc<Last>,
@@ -30,26 +30,26 @@ impl Relay {
         Self { last, waker }
     }
 
-    /// Polls `source`, which is to wake this relay, for the caller whose context `cx` is.
+    /// Polls `source`, which registers the relay's waker, for the caller with the context `cx`.
     pub(super) fn poll<T>(
         &self,
         cx: &Context<'_>,
         source: impl FnOnce(&mut Context<'_>) -> Poll<T>,
     ) -> Poll<T> {
-        // First, so that a wake-up between the two finds it.
+        // First, so that a wake-up during the poll finds the waker.
         self.last.register(cx.waker());
-        // It stays if this is ready: by now it may be that of a call on another thread.
+        // The waker stays registered if this is ready: it may be that of a later call by now.
         source(&mut Context::from_waker(&self.waker))
     }
 
-    /// Whether the reactor has woken it since this was last asked. To be asked within
-    /// [`poll`](Self::poll): whoever does not learn it here is woken.
+    /// Whether the reactor has woken the relay since the last call. To be called within
+    /// [`poll`](Self::poll): a wake-up after this call wakes the caller's waker.
     #[cfg(feature = "async-io")]
     pub(super) fn was_woken(&self) -> bool {
         self.last.woken.swap(false, Ordering::Relaxed)
     }
 
-    /// Wakes who waits, if anybody does.
+    /// Wakes the registered waker, if there is one.
     pub(super) fn wake(&self) {
         self.waker.wake_by_ref();
     }
@@ -77,11 +77,11 @@ impl Wake for Last {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        // Before the lock is taken: a call that registers after that finds it.
+        // Before the waker is taken: a call that registers later finds the flag set.
         self.woken.store(true, Ordering::Relaxed);
         if let Some(waker) = self.take() {
-            // A waker that panics has said so by now, and the reactor's thread goes on: it has
-            // others to wake.
+            // The panic hook has reported a panic. The reactor's thread continues, as it has other
+            // wakers to wake.
             let _panicked = crate::wake::panics(|| waker.wake());
         }
     }

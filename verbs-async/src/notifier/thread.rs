@@ -1,8 +1,8 @@
-//! Readiness by a thread of our own, for programs without a runtime.
+//! A notifier that uses a thread, for programs without a runtime.
 //!
-//! One thread serves all notifiers: it begins with the first and ends with the last. It sleeps in
-//! `epoll_wait(2)`, where a descriptor is watched for one event at a time and only while somebody
-//! waits for it: one that is readable and that nobody reads costs nothing.
+//! One thread serves all notifiers. It starts with the first and ends with the last. It sleeps in
+//! `epoll_wait(2)`, where a descriptor is watched for one event at a time, and only while a waker
+//! is registered for it. A readable descriptor that is not read costs nothing.
 
 use std::collections::HashMap;
 use std::future::{self, Future};
@@ -21,10 +21,10 @@ use super::CqNotifier;
 use super::relay::Relay;
 use crate::sync::Mutex;
 
-/// Tells by a thread that all notifiers of this kind share; needs no runtime.
+/// A notifier that uses a thread, which all notifiers of this kind share. It needs no runtime.
 ///
-/// The thread runs as long as there is such a notifier. It runs the wakers that it wakes: one that
-/// does work, and does not just say that there is some, holds up the others.
+/// The thread runs as long as there is such a notifier. It runs the code of the wakers that it
+/// wakes: a waker that does work instead of scheduling it delays the other wakers.
 #[derive(Debug)]
 pub struct ThreadNotifier {
     id: u64,
@@ -37,7 +37,7 @@ impl ThreadNotifier {
     ///
     /// # Errors
     ///
-    /// `EMFILE` and the like; `EAGAIN` if no thread can be had.
+    /// `EMFILE` and the like; `EAGAIN` if the thread cannot be started.
     pub fn new(descriptor: impl AsFd) -> io::Result<Self> {
         Self::watched_by(Watcher::current()?, &descriptor)
     }
@@ -58,20 +58,20 @@ impl CqNotifier for ThreadNotifier {
     fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let Self { id, entry, watcher } = self;
         entry.relay.poll(cx, |_| {
-            // Held while the event is asked for, so that what comes of it is noted afterwards.
+            // Held while the descriptor is armed, so that its event is recorded after that.
             let mut interest = entry.interest.lock();
             match *interest {
-                Interest::Asked => Poll::Pending,
-                Interest::Told => {
+                Interest::Armed => Poll::Pending,
+                Interest::Ready => {
                     *interest = Interest::None;
                     Poll::Ready(Ok(()))
                 }
                 Interest::None => {
-                    watcher.shared.ask(*id, entry)?;
-                    *interest = Interest::Asked;
+                    watcher.shared.arm(*id, entry)?;
+                    *interest = Interest::Armed;
                     Poll::Pending
                 }
-                Interest::Over => Poll::Ready(Err(over())),
+                Interest::Failed => Poll::Ready(Err(ended())),
             }
         })
     }
@@ -86,9 +86,9 @@ impl CqNotifier for ThreadNotifier {
 
 impl Drop for ThreadNotifier {
     fn drop(&mut self) {
-        // The child of a fork shares the parent's epoll: it would be the parent's that is forgotten.
+        // The child of a fork shares the parent's epoll set, and would deregister the parent's descriptor.
         if self.watcher.process == process::id() {
-            self.watcher.shared.forget(self.id, &self.entry);
+            self.watcher.shared.deregister(self.id, &self.entry);
         }
     }
 }
@@ -103,36 +103,36 @@ struct Entry {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Interest {
-    /// Nobody waits.
+    /// No waker is registered.
     None,
-    /// The thread watches it, for one event.
-    Asked,
+    /// The thread watches the descriptor, for one event.
+    Armed,
     /// The event came.
-    Told,
-    /// There is no thread any more.
-    Over,
+    Ready,
+    /// The thread has ended.
+    Failed,
 }
 
 impl Entry {
-    fn tell(&self, news: Interest) {
-        *self.interest.lock() = news;
+    fn set(&self, interest: Interest) {
+        *self.interest.lock() = interest;
         self.relay.wake();
     }
 }
 
-/// The thread, as its notifiers hold it.
+/// The thread, as seen by its notifiers.
 #[derive(Debug)]
 struct Watcher {
     shared: Arc<Shared>,
     process: u32,
-    // The thread ends when this is closed, which the last notifier does.
+    // The thread ends when this is closed: when the last notifier is dropped.
     _open: PipeWriter,
 }
 
 static WATCHER: Mutex<Weak<Watcher>> = Mutex::new(Weak::new());
 
 impl Watcher {
-    /// The one that runs, or a new one.
+    /// The running thread, or a new one.
     fn current() -> io::Result<Arc<Self>> {
         let mut current = WATCHER.lock();
         if let Some(watcher) = current.upgrade() {
@@ -152,7 +152,7 @@ impl Watcher {
             epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
             entries: Mutex::new(Some(Entries::default())),
         });
-        // That the other end was closed is told without being asked for.
+        // No flags are needed: `EPOLLHUP` is always reported.
         let data = EventData::new_u64(CLOSED);
         epoll::add(&shared.epoll, &reader, data, EventFlags::empty())?;
         let watched = Arc::clone(&shared);
@@ -170,13 +170,13 @@ impl Watcher {
 #[derive(Debug)]
 struct Shared {
     epoll: OwnedFd,
-    // None once the thread has ended.
+    // `None` once the thread has ended.
     entries: Mutex<Option<Entries>>,
 }
 
 #[derive(Debug, Default)]
 struct Entries {
-    // Of the last that was registered.
+    // The last id that was given out.
     id: u64,
     by_id: HashMap<u64, Arc<Entry>>,
 }
@@ -187,31 +187,31 @@ const CLOSED: u64 = 0;
 impl Shared {
     fn register(&self, entry: &Arc<Entry>) -> io::Result<u64> {
         let mut entries = self.entries.lock();
-        let entries = entries.as_mut().ok_or_else(over)?;
+        let entries = entries.as_mut().ok_or_else(ended)?;
         let id = entries.id + 1;
         let data = EventData::new_u64(id);
-        // Even then a hang-up is told, but once at most.
+        // Without flags a hang-up is still reported, but once at most.
         epoll::add(&self.epoll, &entry.descriptor, data, EventFlags::ONESHOT)?;
         entries.id = id;
         entries.by_id.insert(id, Arc::clone(entry));
         Ok(id)
     }
 
-    fn ask(&self, id: u64, entry: &Entry) -> io::Result<()> {
+    fn arm(&self, id: u64, entry: &Entry) -> io::Result<()> {
         let data = EventData::new_u64(id);
         let once = EventFlags::IN | EventFlags::ONESHOT;
         Ok(epoll::modify(&self.epoll, &entry.descriptor, data, once)?)
     }
 
-    fn forget(&self, id: u64, entry: &Entry) {
+    fn deregister(&self, id: u64, entry: &Entry) {
         let known = self
             .entries
             .lock()
             .as_mut()
             .and_then(|entries| entries.by_id.remove(&id));
-        // The descriptor is a duplicate: closing it alone would leave it watched.
+        // The descriptor is a duplicate: closing it alone would leave it in the epoll set.
         if let Err(error) = epoll::delete(&self.epoll, &entry.descriptor) {
-            log::error!("a descriptor is still watched: {error}");
+            log::error!("cannot remove a descriptor from an epoll set: {error}");
         }
         drop(known);
     }
@@ -226,21 +226,21 @@ fn watch(shared: &Shared, _closed: &PipeReader) {
     let _ended = Ended(shared);
     let mut events = [const { MaybeUninit::uninit() }; 64];
     loop {
-        let told = match epoll::wait(&shared.epoll, &mut events, None) {
-            Ok((told, _)) => told,
+        let events = match epoll::wait(&shared.epoll, &mut events, None) {
+            Ok((events, _)) => events,
             Err(Errno::INTR) => continue,
             Err(error) => {
-                log::error!("the notifiers' thread cannot wait: {error}");
+                log::error!("the notifier thread fails, since it cannot wait for events: {error}");
                 return;
             }
         };
-        for event in told {
+        for event in events {
             match event.data.u64() {
                 CLOSED => return,
-                // One that was dropped meanwhile is told nothing.
+                // `None` if the notifier was dropped meanwhile.
                 id => {
                     if let Some(entry) = shared.find(id) {
-                        entry.tell(Interest::Told);
+                        entry.set(Interest::Ready);
                     }
                 }
             }
@@ -248,7 +248,7 @@ fn watch(shared: &Shared, _closed: &PipeReader) {
     }
 }
 
-/// Tells who still waits that the thread has ended.
+/// Reports to all waiters, on drop, that the thread has ended.
 struct Ended<'a>(&'a Shared);
 
 impl Drop for Ended<'_> {
@@ -258,13 +258,13 @@ impl Drop for Ended<'_> {
             .into_iter()
             .flat_map(|left| left.by_id.into_values())
         {
-            entry.tell(Interest::Over);
+            entry.set(Interest::Failed);
         }
     }
 }
 
-fn over() -> io::Error {
-    io::Error::other("the notifiers' thread has ended")
+fn ended() -> io::Error {
+    io::Error::other("the notifier thread has ended")
 }
 
 #[cfg(test)]
@@ -285,7 +285,7 @@ mod tests {
 
     #[test]
     #[cfg_attr(miri, ignore = "Miri has no level-triggered epoll sets")]
-    fn who_waits_when_the_thread_ends_is_told() {
+    fn waiters_get_an_error_when_the_thread_ends() {
         let (reader, _writer) = io::pipe().unwrap();
         let watcher = Arc::new(Watcher::start().unwrap());
         let notifier = ThreadNotifier::watched_by(Arc::clone(&watcher), &reader).unwrap();

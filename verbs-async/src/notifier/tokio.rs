@@ -1,4 +1,4 @@
-//! Readiness by tokio.
+//! A notifier of tokio.
 #![expect(unsafe_code, reason = "registers a descriptor with tokio")]
 
 use std::future::{self, Future};
@@ -16,25 +16,25 @@ use tokio::task::coop;
 use super::CqNotifier;
 use super::relay::Relay;
 
-/// Tells by a tokio runtime, the one that it was made in (feature `tokio`).
+/// A notifier that uses the tokio runtime in which it was created (feature `tokio`).
 ///
-/// Any task may wait on it, on any executor; it is that runtime that watches the descriptor, as
-/// long as it runs. A current-thread runtime watches only while somebody is in its `block_on`.
+/// Any task on any executor may wait on it. It reports readiness as long as that runtime runs. A
+/// current-thread runtime only does so while a thread is in its `block_on`.
 #[derive(Debug)]
 pub struct TokioNotifier {
-    // Goes before the relay that it wakes.
+    // Dropped before the relay that it wakes.
     registered: AsyncFd<OwnedFd>,
     relay: Relay,
     runtime: Handle,
 }
 
 impl TokioNotifier {
-    /// Watches a duplicate of `descriptor`, by the runtime that this is called in.
+    /// Watches a duplicate of `descriptor` with the current tokio runtime.
     ///
     /// # Errors
     ///
-    /// Outside a runtime, and in one that has no I/O (`Builder::enable_io`) or is being shut down;
-    /// `EMFILE` and the like.
+    /// There is no current runtime, its I/O is not enabled (`Builder::enable_io`), or it is being
+    /// shut down; `EMFILE` and the like.
     pub fn new(descriptor: impl AsFd) -> io::Result<Self> {
         let runtime = Handle::try_current().map_err(io::Error::other)?;
         Self::within(runtime, &descriptor)
@@ -43,7 +43,7 @@ impl TokioNotifier {
     fn within(runtime: Handle, descriptor: &impl AsFd) -> io::Result<Self> {
         let descriptor = descriptor.as_fd().try_clone_to_owned()?;
         let entered = runtime.enter();
-        // There is no way to ask whether it has I/O, and it panics if it has not.
+        // There is no way to query whether I/O is enabled, and tokio panics if it is not.
         let registered = panic::catch_unwind(move || {
             // SAFETY: an `OwnedFd` is open and always the same until it is dropped, which here the
             // `AsyncFd` alone can do.
@@ -51,7 +51,7 @@ impl TokioNotifier {
         });
         drop(entered);
         let registered = registered.map_err(|_panic| {
-            io::Error::other("this tokio runtime has no I/O, see Builder::enable_io")
+            io::Error::other("I/O is not enabled in this tokio runtime, see Builder::enable_io")
         })?;
         Ok(Self {
             registered: registered.map_err(io::Error::from)?,
@@ -63,8 +63,8 @@ impl TokioNotifier {
 
 impl CqNotifier for TokioNotifier {
     fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // A task that has used up its turn would be woken from in here, and could call again from
-        // within that wake-up, and so on without end: so this is not counted.
+        // Unconstrained: tokio would wake a task whose budget is spent from in here. The task could call
+        // this again from within that wake-up, and so on without end.
         self.relay.poll(cx, |cx| {
             let readable = future::poll_fn(|cx| {
                 let mut readable = ready!(self.registered.poll_read_ready(cx))?;

@@ -1,4 +1,4 @@
-//! Why a stream ends that was not shut down.
+//! The errors of streams.
 
 use std::io;
 
@@ -7,38 +7,39 @@ use verbs_channel::TransportError;
 
 use crate::Error;
 
-/// What the peer of a [`ByteStream`](super::ByteStream) did that ends it: the inside of the
-/// [`io::Error`] that reads and writes return.
+/// What a peer did to end a [`ByteStream`](super::ByteStream).
 ///
-/// That the transport failed is an [`Error`] in its place.
+/// It is inside the [`io::Error`] that reads and writes return. If the transport fails, an
+/// [`Error`] is inside instead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StreamError {
-    /// It dropped its stream without reading all that was sent to it, or aborted it; or it has
-    /// dropped its stream and something more is written. An [`io::ErrorKind::ConnectionReset`].
+    /// The peer dropped its stream without reading everything that was sent to it, or aborted it;
+    /// or it dropped its stream, and this side writes. The kind is
+    /// [`io::ErrorKind::ConnectionReset`].
     #[error("the peer has dropped its stream")]
     Reset,
-    /// Its first message is not one of this protocol: it uses the channel for something else. An
-    /// [`io::ErrorKind::InvalidData`], as all that follow.
-    #[error("the peer's end of the channel is not a byte stream")]
+    /// The peer's first message is not one of this protocol: it uses the channel for something
+    /// else. The kind of this error and of those below is [`io::ErrorKind::InvalidData`].
+    #[error("the peer does not use the channel as a byte stream")]
     NotAStream,
-    /// It uses another version of the protocol.
-    #[error("the peer uses version {0} of the stream's protocol, this side version {VERSION}")]
+    /// The peer uses another version of the protocol.
+    #[error("the peer uses version {0} of the stream protocol, this side version {VERSION}")]
     Version(u32),
-    /// Its settings are invalid.
-    #[error("the peer announces {depth} blocks of {block_len} bytes")]
+    /// The peer's settings are invalid.
+    #[error("the peer announces invalid settings: {depth} blocks of {block_len} bytes")]
     Settings {
-        /// Bytes in a block.
+        /// The length of its blocks in bytes.
         block_len: u32,
-        /// Blocks.
+        /// The number of its blocks.
         depth: u32,
     },
-    /// It broke the protocol.
-    #[error("the peer broke the stream's protocol: {0}")]
+    /// The peer violated the protocol.
+    #[error("the peer violated the stream protocol: {0}")]
     Protocol(&'static str),
 }
 
-/// Why one direction of a stream has failed: told again to whoever asks again.
+/// Why one direction of a stream has failed. It is returned by each later call, too.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Failure {
     Peer(StreamError),
@@ -61,7 +62,7 @@ impl From<Error> for Failure {
         match error {
             Error::Refused(refusal) => Self::Refused(refusal),
             Error::Transport(error) => Self::Transport(error),
-            // An operation ends in no other way.
+            // Operations have no other errors.
             _ => Self::Refused(Refusal::Down(verbs_channel::DownReason::Closed)),
         }
     }

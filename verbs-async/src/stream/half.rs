@@ -1,4 +1,4 @@
-//! The halves of a stream: each for a task of its own.
+//! The halves of a stream, for two tasks.
 
 use std::fmt;
 use std::io;
@@ -12,45 +12,45 @@ use super::shared::Shared;
 use super::tasks::Half;
 use crate::coop;
 
-/// The reading half of a [`ByteStream`], made by [`ByteStream::into_split`].
+/// The reading half of a [`ByteStream`], created by [`ByteStream::into_split`].
 ///
-/// Dropping it while the other half lives discards what arrives from then on: the peer is not held
-/// up, and learns at its shutdown that bytes were not read.
+/// If it is dropped before the other half, data that arrive from then on are discarded. The peer
+/// can continue to write, and its shutdown fails, since not all bytes were read.
 pub struct OwnedReadHalf {
     pub(super) side: ReadSide,
 }
 
-/// The writing half of a [`ByteStream`], made by [`ByteStream::into_split`].
+/// The writing half of a [`ByteStream`], created by [`ByteStream::into_split`].
 ///
-/// Dropping it ends the data, as a shutdown does that is not waited for.
+/// Dropping it ends the data, as a shutdown does, without waiting for the peer.
 pub struct OwnedWriteHalf {
     pub(super) side: WriteSide,
 }
 
-/// That two halves are of different streams: both come back.
+/// The halves belong to different streams. Both are returned in it.
 #[derive(Debug, thiserror::Error)]
 #[error("the halves are of different streams")]
-#[expect(clippy::exhaustive_structs, reason = "it is what was given")]
+#[expect(clippy::exhaustive_structs, reason = "it only returns the arguments")]
 pub struct ReuniteError(pub OwnedReadHalf, pub OwnedWriteHalf);
 
-/// What reads.
+/// The reading side of a stream.
 pub(super) struct ReadSide {
     pub(super) shared: Arc<Shared>,
-    /// What is being read, and how much of it has been.
+    /// The segment that is being read, and how many of its bytes have been read.
     current: Option<Segment>,
     read: usize,
 }
 
-/// What writes.
+/// The writing side of a stream.
 pub(super) struct WriteSide {
     pub(super) shared: Arc<Shared>,
 }
 
 impl ByteStream {
-    /// Splits it in two, for two tasks.
+    /// Splits the stream into two halves, for two tasks.
     ///
-    /// Better than a split that others make, such as `tokio::io::split`: each half is polled without
-    /// a lock of the other's, and is woken directly.
+    /// This is better than a generic split such as `tokio::io::split`: the halves share no lock of
+    /// the caller's while they are polled, and their tasks are woken directly.
     #[must_use]
     pub fn into_split(self) -> (OwnedReadHalf, OwnedWriteHalf) {
         self.read.shared.tasks.set_undivided(false);
@@ -60,17 +60,17 @@ impl ByteStream {
 }
 
 impl OwnedReadHalf {
-    /// The peer's address, as [`ByteStream::peer_addr`].
+    /// The peer's address: see [`ByteStream::peer_addr`].
     #[must_use]
     pub fn peer_addr(&self) -> Option<SocketAddr> {
         self.side.shared.peer_addr()
     }
 
-    /// Puts both halves together again.
+    /// Joins both halves into the stream again.
     ///
     /// # Errors
     ///
-    /// [`ReuniteError`] if they are of different streams.
+    /// [`ReuniteError`] if they belong to different streams.
     pub fn reunite(self, other: OwnedWriteHalf) -> Result<ByteStream, ReuniteError> {
         if !Arc::ptr_eq(&self.side.shared, &other.side.shared) {
             return Err(ReuniteError(self, other));
@@ -82,17 +82,17 @@ impl OwnedReadHalf {
 }
 
 impl OwnedWriteHalf {
-    /// The peer's address, as [`ByteStream::peer_addr`].
+    /// The peer's address: see [`ByteStream::peer_addr`].
     #[must_use]
     pub fn peer_addr(&self) -> Option<SocketAddr> {
         self.side.shared.peer_addr()
     }
 
-    /// Puts both halves together again.
+    /// Joins both halves into the stream again.
     ///
     /// # Errors
     ///
-    /// [`ReuniteError`] if they are of different streams.
+    /// [`ReuniteError`] if they belong to different streams.
     pub fn reunite(self, other: OwnedReadHalf) -> Result<ByteStream, ReuniteError> {
         other.reunite(self)
     }
@@ -108,15 +108,15 @@ impl ReadSide {
         }
     }
 
-    /// What can be read at once, without what comes in the next message.
+    /// The bytes that can be read at once: those left in the current segment.
     pub(super) fn unread(&self) -> &[u8] {
         let current = self.current.as_ref().map_or(&[][..], Segment::bytes);
         current.get(self.read..).unwrap_or_default()
     }
 
-    /// Waits until there is something to read: `true`, or `false` at the end.
+    /// Waits until there is something to read. `false` at the end of the data.
     pub(super) fn poll_readable(&mut self, cx: &Context<'_>) -> Poll<io::Result<bool>> {
-        in_turn(cx, || {
+        poll_counted(cx, || {
             if !self.unread().is_empty() {
                 return Poll::Ready(Ok(true));
             }
@@ -127,7 +127,7 @@ impl ReadSide {
         })
     }
 
-    /// So much has been read, by a task with this waker.
+    /// Records that `count` bytes were read, by a task with this waker.
     pub(super) fn consume(&mut self, count: usize, waker: Option<&Waker>) {
         let left = self.unread().len();
         self.read += count.min(left);
@@ -139,7 +139,7 @@ impl ReadSide {
         self.current = self.shared.next(read, waker);
     }
 
-    /// Reads what has arrived, until `take` takes no more.
+    /// Reads the bytes that have arrived, until `take` takes no more.
     pub(super) fn poll_read_with(
         &mut self,
         cx: &Context<'_>,
@@ -166,19 +166,19 @@ impl WriteSide {
         cx: &Context<'_>,
         fill: impl FnOnce(&mut [u8]) -> usize,
     ) -> Poll<io::Result<usize>> {
-        in_turn(cx, || {
+        poll_counted(cx, || {
             (self.shared).poll(Half::Write, cx, |state| state.poll_write(fill))
         })
     }
 
     pub(super) fn poll_flush(&self, cx: &Context<'_>) -> Poll<io::Result<()>> {
-        in_turn(cx, || {
+        poll_counted(cx, || {
             (self.shared).poll(Half::Write, cx, State::poll_flush)
         })
     }
 
     pub(super) fn poll_end(&self, cx: &Context<'_>) -> Poll<io::Result<()>> {
-        in_turn(cx, || (self.shared).poll(Half::Write, cx, State::poll_end))
+        poll_counted(cx, || (self.shared).poll(Half::Write, cx, State::poll_end))
     }
 }
 
@@ -198,8 +198,8 @@ impl Drop for WriteSide {
     }
 }
 
-/// Polls, unless it is the turn of other tasks.
-fn in_turn<T>(cx: &Context<'_>, poll: impl FnOnce() -> Poll<T>) -> Poll<T> {
+/// Polls, unless other tasks have to run first: see `coop`.
+fn poll_counted<T>(cx: &Context<'_>, poll: impl FnOnce() -> Poll<T>) -> Poll<T> {
     if coop::is_over(cx) {
         return Poll::Pending;
     }

@@ -1,4 +1,4 @@
-//! The traits that others read and write with.
+//! The I/O traits of futures-io and tokio.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::pin::Pin;
@@ -48,7 +48,7 @@ impl ReadSide {
     }
 
     fn poll_fill(&mut self, cx: &Context<'_>) -> Poll<io::Result<&[u8]>> {
-        // At the end there is nothing unread.
+        // At the end of the data `unread` is empty.
         let _more = ready!(self.poll_readable(cx))?;
         Poll::Ready(Ok(self.unread()))
     }
@@ -76,14 +76,14 @@ impl WriteSide {
     }
 }
 
-/// Copies what fits; how much that is.
+/// Copies as many bytes as fit, and returns their number.
 fn copy(from: &[u8], to: &mut [u8]) -> usize {
     let len = from.len().min(to.len());
     to[..len].copy_from_slice(&from[..len]);
     len
 }
 
-/// What reads, by a field that is a [`ReadSide`].
+/// Implements the reading traits with a field that is a [`ReadSide`].
 macro_rules! reads {
     ($type:ty, $side:ident) => {
         impl futures_io::AsyncRead for $type {
@@ -144,7 +144,7 @@ macro_rules! reads {
     };
 }
 
-/// What writes, by a field that is a [`WriteSide`].
+/// Implements the writing traits with a field that is a [`WriteSide`].
 macro_rules! writes {
     ($type:ty, $side:ident) => {
         impl futures_io::AsyncWrite for $type {

@@ -83,51 +83,52 @@ use half::{ReadSide, WriteSide};
 use shared::Shared;
 use wire::{HELLO_LEN, Settings};
 
-/// Bytes in a block, unless set.
+/// The default length of a block in bytes.
 const BLOCK_LEN: usize = 16 << 10;
-/// DATA messages in flight or unread, unless set.
+/// The default number of DATA messages that can be in flight or unread.
 const DEPTH: u16 = 16;
-/// Receives beside those for DATA: for HELLO or CREDIT, FIN, its answer, and CLOSE or RESET.
+/// Receives in addition to those for DATA: for HELLO or CREDIT, FIN, its answer, and CLOSE or
+/// RESET.
 const SPARE: u16 = 4;
 
-/// A channel as a stream of bytes: what reads and writes TCP reads and writes this.
+/// A channel as a stream of bytes, with the behavior of a TCP connection.
 ///
-/// Made by [`AsyncChannel::into_stream`], at both ends of the channel. It implements [`AsyncRead`],
-/// [`AsyncWrite`] and [`AsyncBufRead`] of futures-io, and tokio's with feature `tokio`. One task can
-/// read while another writes, by [`into_split`](Self::into_split).
+/// Created by [`AsyncChannel::into_stream`], on both sides of the channel. It implements
+/// [`AsyncRead`], [`AsyncWrite`] and [`AsyncBufRead`] of futures-io, and those of tokio with the
+/// feature `tokio`. One task can read while another writes: see [`into_split`](Self::into_split).
 ///
-/// - **Writing** copies into a registered block. A lone write is sent at once; small ones that follow
-///   while it is in flight are joined. It waits while all blocks are full, which is when the peer's
-///   reader is behind: as [`into_stream`](AsyncChannel::into_stream) makes it, at least 64 KiB can be
-///   written, in writes of any size, before anybody has to read.
-/// - **Flushing** waits until all that was written has arrived in the peer's memory. Its reader may
-///   not have seen it. If more was written than the peer has room for, it waits for its reader.
+/// - **Writing** copies into a registered block. A single write is sent at once. Small writes that
+///   follow while messages are in flight are joined. A write waits while all blocks are full,
+///   because the peer's reader is behind. As [`into_stream`](AsyncChannel::into_stream) creates it,
+///   the stream accepts at least 64 KiB, in writes of any size, before the peer has to read.
+/// - **Flushing** waits until everything written has arrived in the peer's memory. The peer's
+///   reader may not have read it. If more was written than the peer has room for, flushing waits
+///   for the reader.
 /// - **Shutting down** (or closing) ends the data, and waits until the peer's stream has confirmed
-///   that. `Ok` means that every byte written has been read, or can be, followed by the end; the peer
-///   had not dropped its reading half before the end arrived there. If it had, and had not read
-///   everything, that is [`StreamError::Reset`]. The other direction goes on. The peer's task need not
-///   poll its stream for this, but what runs its notifier has to run.
-/// - **Dropping** it does not wait. As with TCP, what was written is still sent, and then the end. If
-///   the peer had sent something that was not read, or does so afterwards, the peer gets
-///   [`StreamError::Reset`] after what was written. In no case does it read an end before the last
-///   byte that was written. This is done in the background, in this process: one that is to end
-///   awaits a shutdown before.
+///   the end. `Ok` means that the peer has read every byte and the end, or still can. It fails with
+///   [`StreamError::Reset`] if the peer had dropped its reading half before the end arrived,
+///   without having read everything. The other direction stays open. The peer's task need not poll
+///   its stream for this, but its notifier has to run.
+/// - **Dropping** does not wait. As with TCP, what was written is still sent, followed by the end.
+///   If data from the peer were not read, or arrive later, the peer gets [`StreamError::Reset`]
+///   after what was written. The peer never reads an end before the last byte that was written.
+///   This happens in the background of this process: await a shutdown before the process exits.
 ///
-/// What was dropped keeps its channel, and its place in the group, until it has sent what it has to,
-/// but no longer than [`set_linger`](Self::set_linger) allows. [`abort`](Self::abort) waits for
-/// nothing.
+/// After a drop, the channel and its place in the group are kept until everything is sent, but no
+/// longer than [`set_linger`](Self::set_linger) allows. [`abort`](Self::abort) does not wait.
 ///
-/// Of a peer that has dropped its stream, what it had written can be read, and then the end or
-/// [`StreamError::Reset`]. Writing to it fails.
+/// After the peer has dropped its stream, everything it had written can be read, followed by the
+/// end or [`StreamError::Reset`]. Writing fails.
 ///
-/// A failure of the transport is an error of what is written or flushed next, and of reads after
-/// all that has arrived. A peer that dies is noticed if the channel
-/// [watches its peer](AsyncChannel::watch_peer), as one that was connected over TCP does: an
-/// [`io::ErrorKind::ConnectionReset`](std::io::ErrorKind::ConnectionReset) if its process has ended,
-/// an [`io::ErrorKind::TimedOut`](std::io::ErrorKind::TimedOut) if its host does not answer.
+/// If the transport fails, the next write or flush returns the error. Reads return it after all
+/// data that have arrived. If the channel [watches its peer](AsyncChannel::watch_peer), as one
+/// connected over TCP does, it detects that the peer has died. The error is an
+/// [`io::ErrorKind::ConnectionReset`](std::io::ErrorKind::ConnectionReset) if the peer's process
+/// has ended, and an [`io::ErrorKind::TimedOut`](std::io::ErrorKind::TimedOut) if its host does not
+/// answer.
 ///
-/// Its memory is `2 * depth + 5` blocks, registered when it is made, and a quarter of `depth` blocks
-/// for small messages; nothing is allocated later.
+/// A stream registers `2 * depth + 5` blocks when it is created, and has memory of a quarter of
+/// `depth` blocks for small messages. It allocates nothing later.
 ///
 /// [`AsyncRead`]: futures_io::AsyncRead
 /// [`AsyncWrite`]: futures_io::AsyncWrite
@@ -152,15 +153,16 @@ const SPARE: u16 = 4;
 /// # }
 /// ```
 pub struct ByteStream {
-    // Its halves are dropped in this order.
+    // Dropped in this order: `Shared::let_go` relies on it.
     read: ReadSide,
     write: WriteSide,
 }
 
 impl AsyncChannel {
-    /// Makes it a stream of bytes, with 16 blocks of 16 KiB each way. The peer does the same.
+    /// Turns the channel into a byte stream with 16 blocks of 16 KiB in each direction. The peer
+    /// must do so, too.
     ///
-    /// At least 64 KiB of small writes are accepted before anybody has to read.
+    /// The stream accepts at least 64 KiB of small writes before the peer has to read.
     ///
     /// # Errors
     ///
@@ -169,17 +171,19 @@ impl AsyncChannel {
         self.into_stream_with(BLOCK_LEN, DEPTH)
     }
 
-    /// Makes it a stream of bytes, with `depth` blocks of `block_len` bytes each way. The peer's may
-    /// be others: a message is as long as the shorter block at most, and as many are in flight as
-    /// the sender has blocks and the receiver has room for.
+    /// Turns the channel into a byte stream with `depth` blocks of `block_len` bytes in each
+    /// direction.
     ///
-    /// Nothing else may have been begun on the channel, by either side.
+    /// The peer may use other values. A message is at most as long as the shorter block. The number
+    /// of messages in flight is limited by the sender's blocks and the receiver's `depth`.
+    ///
+    /// No operation may have been begun on the channel before, by either side.
     ///
     /// # Errors
     ///
-    /// [`OutOfRange`](CoreError::OutOfRange) for blocks below 20 bytes or longer than the port's
-    /// longest message, and for a depth of 0 or one whose `depth + 4` receives exceed the channel's
-    /// `max_recv_wr`; those of [`BufferPool::new`]. The channel is closed then.
+    /// [`OutOfRange`](CoreError::OutOfRange): a block is shorter than 20 bytes or longer than the
+    /// longest message of the port, `depth` is 0, or `depth + 4` receives exceed the channel's
+    /// `max_recv_wr`. Those of [`BufferPool::new`]. The channel is closed on an error.
     pub fn into_stream_with(self, block_len: usize, depth: u16) -> Result<ByteStream> {
         let context = self.pd().context();
         let max_len = match self.endpoint() {
@@ -197,7 +201,7 @@ impl AsyncChannel {
 impl ByteStream {
     fn new(channel: AsyncChannel, ours: Settings) -> Result<Self> {
         let block_len = usize::try_from(ours.block_len).unwrap_or(usize::MAX);
-        // To send from, for the HELLO, and to receive into.
+        // Blocks to send from, one for the HELLO, and blocks to receive into.
         let count = 2 * usize::from(ours.depth) + usize::from(SPARE) + 1;
         let pool = BufferPool::new(channel.pd(), block_len, count)?;
         let blocks = std::iter::from_fn(|| pool.take()).map(OwnedBuffer::from);
@@ -208,31 +212,35 @@ impl ByteStream {
         })
     }
 
-    /// Ends it at once: what was written and has not arrived is lost, and the place in the group is
-    /// free when this returns.
+    /// Ends the stream at once. What was written and has not arrived is lost. When this returns,
+    /// its place in the group is free.
     ///
-    /// The peer gets [`StreamError::Reset`] if that can be had without waiting; else it notices as it
-    /// would if this process had died.
+    /// The peer gets [`StreamError::Reset`] if that can be sent without waiting. If not, it notices
+    /// the end as if this process had died.
     pub fn abort(self) {
         self.write.shared.abort();
     }
 
-    /// Lets it linger so long when it is dropped, at most; 10 seconds unless set.
+    /// Sets how long the stream may linger after it is dropped. The default is 10 seconds.
     ///
-    /// What was written and has not arrived by then is lost, and the peer reads an error. With zero,
-    /// dropping it is an [`abort`](Self::abort).
+    /// What has not arrived by then is lost, and the peer reads an error. With zero, a drop is an
+    /// [`abort`](Self::abort).
     pub fn set_linger(&self, linger: Duration) {
         self.write.shared.run(|state| state.linger = linger);
     }
 
-    /// The peer's address, if the channel was connected over TCP. It stays when the stream is down.
+    /// The peer's address, if the channel was connected over TCP.
+    ///
+    /// It is also available after the stream has gone down.
     #[must_use]
     pub fn peer_addr(&self) -> Option<SocketAddr> {
         self.write.shared.peer_addr()
     }
 
-    /// Whether nothing can be written any more: the transport has failed, or the peer has dropped
-    /// its stream. What has arrived can still be read.
+    /// Whether nothing more can be written: the transport has failed, or the peer has dropped its
+    /// stream.
+    ///
+    /// Data that have arrived can still be read.
     #[must_use]
     pub fn is_down(&self) -> bool {
         self.write.shared.is_down()

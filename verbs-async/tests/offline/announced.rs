@@ -104,7 +104,7 @@ fn a_queue_that_is_announced_elsewhere_or_nowhere_is_refused() {
     let bench = Bench::new();
     let quiet = CompletionQueue::create(&bench.context, 16).unwrap();
     let refused = AsyncCq::new(quiet, &bench.events);
-    assert!(matches!(refused, Err(Error::Unannounced)));
+    assert!(matches!(refused, Err(Error::NoCompletionChannel)));
     let channel = CompletionChannel::create(&bench.context).unwrap();
     let elsewhere = CqEvents::new(channel, Hand::default()).unwrap();
     let refused = AsyncCq::new(queue(&bench), &elsewhere);
