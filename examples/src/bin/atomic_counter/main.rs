@@ -1,5 +1,8 @@
 //! Many clients on one counter: fetch-and-add, and a lock by compare-and-swap, all accounted for.
-#![expect(unsafe_code, reason = "posts work requests")]
+//!
+//! Read first: `fetch_and_add` and `write_and_unlock` in `hand.rs`.
+
+mod hand;
 
 use std::mem;
 use std::process::ExitCode;
@@ -14,10 +17,11 @@ use examples::{
 };
 use serde::{Deserialize, Serialize};
 use verbs_core::{
-    AccessFlags, AtomicWorkRequest, CompletionQueue, Context, MemoryRegion, ProtectionDomain,
-    QueuePair, QueuePairEndpoint, ReadWorkRequest, RemoteMemoryRegion, SharedRegion, WorkRequest,
-    WriteWorkRequest,
+    AccessFlags, CompletionQueue, Context, ProtectionDomain, QueuePair, QueuePairEndpoint,
+    RemoteMemoryRegion, SharedRegion,
 };
+
+use crate::hand::{COUNTER, FREE, Hand, LOCK, LOCKED, WORDS};
 
 /// Let many clients count on one counter by RDMA atomics, and account for every single step
 ///
@@ -94,16 +98,6 @@ struct Right;
 /// Values in a part: far below what a message may have.
 const PART: usize = 10_000;
 const PART_EVERY: Duration = Duration::from_secs(1);
-
-/// Where the server's words are.
-const COUNTER: u64 = 0;
-const LOCK: u64 = 8;
-const LOCKED: u64 = 16;
-const WORDS: usize = 3;
-const WORD: usize = size_of::<u64>();
-
-/// The lock's value when nobody has it; else the number of who has.
-const FREE: u64 = 0;
 
 fn main() -> ExitCode {
     run(|options: &Options| match &options.common.host {
@@ -366,92 +360,5 @@ impl Diary<'_> {
         let fetched = mem::take(&mut self.fetched);
         self.sent = Instant::now();
         self.frames.send(&Part { fetched, end })
-    }
-}
-
-/// A client's reach to the server's words.
-struct Hand<'a> {
-    // First, so that it is destroyed before `local`.
-    qp: QueuePair,
-    waiter: Waiter<'a>,
-    /// A word that answers come to, and one to write from.
-    local: MemoryRegion<Vec<u64>>,
-    words: RemoteMemoryRegion,
-    number: u64,
-}
-
-impl Hand<'_> {
-    fn fetch_and_add(&mut self, at: u64, add: u64) -> Result<u64, Failure> {
-        let word = self.word(at)?;
-        let mut into = self.local.scatter_element(..1)?;
-        let mut request = AtomicWorkRequest::fetch_and_add(&mut into, &word, add)?;
-        // SAFETY: `into` borrows `local` until the completion has been polled.
-        unsafe { self.qp.post_atomic(&mut request) }?;
-        self.waiter.wait(1, |_success| Ok(()))?;
-        Ok(self.local[0])
-    }
-
-    fn compare_and_swap(&mut self, at: u64, compare: u64, swap: u64) -> Result<u64, Failure> {
-        let word = self.word(at)?;
-        let mut into = self.local.scatter_element(..1)?;
-        let mut request = AtomicWorkRequest::compare_and_swap(&mut into, &word, compare, swap)?;
-        // SAFETY: `into` borrows `local` until the completion has been polled.
-        unsafe { self.qp.post_atomic(&mut request) }?;
-        self.waiter.wait(1, |_success| Ok(()))?;
-        Ok(self.local[0])
-    }
-
-    fn read(&mut self, at: u64) -> Result<u64, Failure> {
-        let word = self.word(at)?;
-        let mut into = self.local.scatter_element(..1)?;
-        let mut request = ReadWorkRequest::new(&mut into, &word)?;
-        // SAFETY: `into` borrows `local` until the completion has been polled.
-        unsafe { self.qp.post_read(&mut request) }?;
-        self.waiter.wait(1, |_success| Ok(()))?;
-        Ok(self.local[0])
-    }
-
-    /// Writes, and then gives the lock back: the card does it in this order, with one doorbell.
-    fn write_and_unlock(&mut self, at: u64, value: u64) -> Result<(), Failure> {
-        let (word, lock) = (self.word(at)?, self.word(LOCK)?);
-        self.local[1] = value;
-        let (mut into, mut from) = self.local.scatter_element(..)?.split_at_mut(WORD)?;
-        let write = WriteWorkRequest::new(&mut from, &word)?.unsignaled();
-        let unlock = AtomicWorkRequest::compare_and_swap(&mut into, &lock, self.number, FREE)?;
-        let mut chain: [WorkRequest<'_>; 2] = [write.into(), unlock.into()];
-        // SAFETY: `from` and `into` borrow `local` until the completion of the chain's last request
-        // has been polled.
-        unsafe { self.qp.post(&mut chain) }?;
-        self.waiter.wait(1, |_success| Ok(()))?;
-        match self.local[0] {
-            holder if holder == self.number => Ok(()),
-            other => Err(Failure::new(format!(
-                "the lock of client {} was taken by client {other}",
-                self.number
-            ))),
-        }
-    }
-
-    fn word(&self, at: u64) -> Result<RemoteMemoryRegion, Failure> {
-        Ok(self.words.slice(at..at + WORD as u64)?)
-    }
-
-    /// Takes the lock, and returns how often it had to be asked for.
-    fn lock(&mut self, limit: Duration) -> Result<u64, Failure> {
-        let start = Instant::now();
-        for tries in 1.. {
-            let holder = self.compare_and_swap(LOCK, FREE, self.number)?;
-            if holder == FREE {
-                return Ok(tries);
-            }
-            if start.elapsed() > limit {
-                let limit = limit.as_secs();
-                return Err(Failure::new(format!(
-                    "client {holder} has had the lock for {limit} s"
-                )));
-            }
-            thread::yield_now();
-        }
-        Err(Failure::new("the lock cannot be had"))
     }
 }
