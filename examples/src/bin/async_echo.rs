@@ -1,4 +1,6 @@
 //! Sends messages to and fro on async channels, in tokio: many connections, one group.
+//!
+//! Read first: `send` in `../echo/client.rs`, and `echo` in `../echo/server.rs`.
 
 use std::io;
 use std::process::ExitCode;

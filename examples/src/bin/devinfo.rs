@@ -1,4 +1,6 @@
 //! Lists RDMA devices with their attributes, ports and GIDs, as `ibv_devinfo` does.
+//!
+//! Read first: `show`, which opens a device and asks for its attributes, ports and GIDs.
 
 use std::fs;
 use std::process::ExitCode;

@@ -1,4 +1,6 @@
 //! Sends messages to and fro on async channels, in smol: no tokio is needed.
+//!
+//! Read first: `send` in `../echo/client.rs`, and `echo` in `../echo/server.rs`.
 
 use std::io::ErrorKind;
 use std::net::{TcpListener, TcpStream};

@@ -1,4 +1,6 @@
 //! An async client of `kv_store`: many tasks on one connection read values at the same time.
+//!
+//! Read first: `ask` and `get` in `connection.rs`: a message and its reply, and a read.
 
 mod bench;
 mod connection;

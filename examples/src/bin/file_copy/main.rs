@@ -1,4 +1,6 @@
 //! Copies a file over RDMA writes, checks it at both ends, and goes on where an earlier copy broke.
+//!
+//! Read first: `give` in `sender.rs`: a window of loans, each written, credited and filled again.
 
 mod digest;
 mod partial;

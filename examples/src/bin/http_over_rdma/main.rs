@@ -1,4 +1,6 @@
 //! HTTP over RDMA: a server of files and a client, by hyper, which knows nothing of RDMA.
+//!
+//! Read first: `meet` in `link.rs`: a channel becomes a stream that hyper can use.
 
 mod client;
 mod expected;

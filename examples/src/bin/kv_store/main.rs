@@ -1,4 +1,6 @@
 //! A key-value store: requests by messages, values read from the server's memory without its help.
+//!
+//! Read first: `get` and `read` in `client.rs`; then `run` and `take` in `server.rs`.
 
 mod bench;
 mod client;

@@ -1,4 +1,6 @@
 //! Moves bytes one-sidedly and with immediates between two processes, and checks each at both ends.
+//!
+//! Read first: `transfer` and `post` in `client.rs`.
 
 mod client;
 mod protocol;
