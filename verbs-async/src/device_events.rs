@@ -14,7 +14,7 @@ use verbs_channel::verbs_core::{self, AsyncEvent, EventType};
 use crate::notifier::ThreadNotifier;
 use crate::sync::{Mutex, MutexGuard};
 use crate::wake::{OnReadable, self_waker};
-use crate::watched::Watch;
+use crate::watched::{Watch, Watched};
 use crate::{AsyncCq, AsyncGroup, CqNotifier, Error, Result};
 
 /// The events of a device, one after the other (`ibv_get_async_event`).
@@ -42,12 +42,6 @@ use crate::{AsyncCq, AsyncGroup, CqNotifier, Error, Result};
 #[doc(alias = "ibv_get_async_event")]
 pub struct DeviceEvents {
     hub: Arc<Hub>,
-}
-
-/// A group or queue that fails when a device, or a part of it, does.
-pub(crate) trait Watched: Send + Sync {
-    /// Handles an event of the device, or of something on it.
-    fn happened(&self, event: AsyncEvent);
 }
 
 struct Hub {

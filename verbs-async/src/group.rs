@@ -19,12 +19,12 @@ use verbs_channel::{ChannelBuilder, ConnectedMember, DownReason, PreparedChannel
 
 use crate::blocking;
 use crate::channel::AsyncChannel;
-use crate::device_events::Watched;
 use crate::driver::Driver;
 use crate::error::{Error, Result};
 use crate::events::CqEvents;
 use crate::ring::Channels;
 use crate::shared::Shared;
+use crate::watched::Watched;
 
 /// Async channels that share a completion queue, a completion channel and a notifier.
 ///

@@ -10,11 +10,11 @@ use verbs_channel::verbs_core::{
 };
 use verbs_channel::{ChannelId, Closing, DownReason, Preparer};
 
-use crate::device_events::Watched;
 use crate::driver::Driver;
 use crate::events::{Announced, CqEvents};
 use crate::peers::{PeerEvents, Peers};
 use crate::ring::Channels;
+use crate::watched::Watched;
 
 /// What the channels of a group share.
 pub(crate) struct Shared {

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use verbs_channel::verbs_core::AsyncEvent;
+
 use crate::error::{Error, Result};
 use crate::sync::Mutex;
 
@@ -33,4 +35,10 @@ impl Drop for Watch {
     fn drop(&mut self) {
         WATCHED.lock().remove(&self.0);
     }
+}
+
+/// A group or queue that fails when a device, or a part of it, does.
+pub(crate) trait Watched: Send + Sync {
+    /// Handles an event of the device, or of something on it.
+    fn happened(&self, event: AsyncEvent);
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use super::tcp;
+use super::failure::tcp;
 use super::time::{Deadline, Start};
 use crate::channel::AsyncChannel;
 use crate::error::Result;

@@ -4,6 +4,7 @@
 
 #[cfg(feature = "tokio")]
 mod adapter;
+mod failure;
 #[cfg(any(feature = "tokio", feature = "async-io"))]
 mod listener;
 #[cfg(test)]
@@ -32,6 +33,7 @@ use crate::blocking;
 use crate::channel::AsyncChannel;
 use crate::error::{Error, Result};
 use crate::group::AsyncGroup;
+use failure::{exchange_error, tcp, with_peer};
 #[cfg(any(feature = "tokio", feature = "async-io"))]
 pub use listener::{Arrival, Listener};
 #[cfg(any(feature = "tokio", feature = "async-io"))]
@@ -391,24 +393,6 @@ async fn run(
         };
         exchange.moved(moved);
     }
-}
-
-fn exchange_error(error: ExchangeError) -> Error {
-    verbs_channel::Error::from(error).into()
-}
-
-/// Adds the peer's address to an error of an exchange.
-fn with_peer(error: Error, peer: Option<SocketAddr>) -> Error {
-    match error {
-        Error::Channel(verbs_channel::Error::Exchange(failure)) => {
-            Error::Channel(failure.with_peer(peer).into())
-        }
-        error => error,
-    }
-}
-
-fn tcp(what: &'static str, source: io::Error) -> Error {
-    exchange_error(ExchangeError::Tcp { what, source })
 }
 
 /// Rejects a connection to itself.

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use verbs_channel::exchange::ExchangeError;
 
-use super::{exchange_error, with_peer};
+use super::failure::{exchange_error, with_peer};
 use crate::error::{Error, Result};
 
 /// A timer of a runtime.
@@ -166,7 +166,7 @@ mod tests {
     use std::net::Ipv4Addr;
 
     use super::*;
-    use crate::connect::tcp;
+    use crate::connect::failure::tcp;
 
     thread_local! {
         static TIMERS: RefCell<Vec<Duration>> = const { RefCell::new(Vec::new()) };

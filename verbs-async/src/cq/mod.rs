@@ -12,10 +12,10 @@ use verbs_channel::verbs_core::{
 };
 
 use crate::coop;
-use crate::device_events::Watched;
 use crate::error::{Error, Result};
 use crate::events::{Announced, CqEvents};
 use crate::sync::{Mutex, MutexGuard};
+use crate::watched::Watched;
 use state::{Failure, State, Waiter};
 
 mod state;

@@ -12,13 +12,12 @@ use std::time::Duration;
 use verbs_channel::verbs_core::{WcOpcode, WorkSuccess};
 use verbs_channel::{Outgoing, OwnedBuffer, Queue};
 
-use super::SPARE;
 use super::error::{Failure, StreamError};
 use super::keeper;
 use super::machine::{self, Block, Machine, Send, Sent};
 use super::protocol::Protocol;
 use super::tasks::{Event, Half};
-use super::wire::Settings;
+use super::wire::{SPARE, Settings};
 use crate::channel::AsyncChannel;
 use crate::operation::Operation;
 

@@ -53,6 +53,7 @@
 //! **The end.** A stream that was dropped sends what was written, as credits come, and then CLOSE, or
 //! RESET if something was not read. When that has arrived it is destroyed. CLOSE gives back all
 //! credits of what was read, so the peer knows whether it sent anything that was not.
+// tidy: allow(circle): a stream is split into its halves, and made of them again
 
 mod error;
 mod flow;
@@ -81,15 +82,12 @@ pub use error::StreamError;
 pub use half::{OwnedReadHalf, OwnedWriteHalf, ReuniteError};
 use half::{ReadSide, WriteSide};
 use shared::Shared;
-use wire::{HELLO_LEN, Settings};
+use wire::{HELLO_LEN, SPARE, Settings};
 
 /// The default length of a block in bytes.
 const BLOCK_LEN: usize = 16 << 10;
 /// The default number of DATA messages that can be in flight or unread.
 const DEPTH: u16 = 16;
-/// Receives in addition to those for DATA: for HELLO or CREDIT, FIN, its answer, and CLOSE or
-/// RESET.
-const SPARE: u16 = 4;
 
 /// A channel as a stream of bytes, with the behavior of a TCP connection.
 ///

@@ -123,6 +123,10 @@ impl Settings {
     }
 }
 
+/// Receives in addition to those for DATA: for HELLO or CREDIT, FIN, its answer, and CLOSE or
+/// RESET.
+pub(super) const SPARE: u16 = 4;
+
 #[cfg(test)]
 mod tests {
     use super::*;

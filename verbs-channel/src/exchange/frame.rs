@@ -5,8 +5,7 @@ use std::error::Error;
 use verbs_core::QueuePairEndpoint;
 
 use super::error::{ExchangeError, RefusalCode};
-use super::limits::VERSION;
-use super::{MAX_PRIVATE_DATA, Peer};
+use super::limits::{MAX_PRIVATE_DATA, VERSION};
 
 /// Bytes before the payload.
 pub(super) const HEADER: usize = 12;
@@ -91,6 +90,16 @@ pub(super) fn header(bytes: &[u8; HEADER], due: u16) -> Result<(u16, usize), Exc
         return Err(ExchangeError::TooLong { len, max });
     }
     Ok((kind, len))
+}
+
+/// What a peer sends about itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Peer {
+    /// What to connect the queue pair to.
+    pub endpoint: QueuePairEndpoint,
+    /// At most [`MAX_PRIVATE_DATA`] bytes: trust nothing in them.
+    pub private_data: Vec<u8>,
 }
 
 /// Reads the payload of an endpoint's frame.

@@ -31,6 +31,7 @@ use std::mem;
 use verbs_core::QueuePairEndpoint;
 
 pub use error::{ExchangeError, ExchangeFailure, RefusalCode};
+pub use frame::Peer;
 use frame::{ENDPOINT, HEADER, READY, REFUSED};
 pub use limits::MAX_PRIVATE_DATA;
 
@@ -95,16 +96,6 @@ pub struct Exchange {
     unsaid: Option<ExchangeError>,
     /// How it ended; told when all is written.
     ended: Option<ExchangeError>,
-}
-
-/// What a peer said of itself.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Peer {
-    /// What to connect the queue pair to.
-    pub endpoint: QueuePairEndpoint,
-    /// At most [`MAX_PRIVATE_DATA`] bytes: trust nothing in them.
-    pub private_data: Vec<u8>,
 }
 
 /// What an [`Exchange`] needs next.

@@ -121,7 +121,7 @@ const OPERATIONS: [Operation; 19] = [
         what: "channel: a blocking send",
         c: "send1",
         ours: Ours::Channel,
-        budget: Budget::Most(120.0),
+        budget: Budget::Most(95.0),
     },
     Operation {
         name: "channel_scope16",

@@ -1,5 +1,6 @@
 //! `cargo xtask tidy`: the project's own rules, those that clippy can't see.
 
+mod imports;
 mod ledger;
 mod prose;
 mod rust;
@@ -25,12 +26,13 @@ Usage: cargo xtask tidy [OPTION]
 The rules, by the names that exceptions use:
   first-line  a Rust file's first line is a `//!` sentence
   length      no Rust file is longer than 500 lines
+  circle      no files of a library import one another in a circle
   alias       a verb that verbs-core calls is the `doc(alias)` of some item
   machine     no path of one machine, no issue by its number
   links       links between the project's files lead somewhere
   commands    every `cargo xtask` command in the docs exists; the README has the two main ones
 
-An exception is a comment on the line or the one above (for `length`: anywhere in the file):
+An exception is a comment on the line or the one above (for `length` and `circle`: anywhere in the file):
   // tidy: allow(RULE): REASON";
 
 /// The text files that the rules are for.
@@ -80,6 +82,7 @@ pub(crate) fn complaints() -> Result<Vec<String>, Error> {
         found.extend(findings.into_iter().map(|finding| (source, finding)));
     }
     found.extend(rust::aliases(&sources));
+    found.extend(imports::circles(&sources));
     let mut complaints = Vec::new();
     if !sources
         .iter()

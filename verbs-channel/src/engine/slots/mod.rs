@@ -16,80 +16,17 @@
 //!
 //! Nothing here allocates after [`Slots::grow`], and nothing is unsafe.
 
-use crate::error::{Queue, TransportError};
+use crate::error::Queue;
 use ready::ReadyList;
 pub(crate) use reservation::{BufferOwner, Reservation};
+pub(crate) use slot::Id;
+use slot::{GENERATION, MEMBER, NONE, Slot};
 
 mod dispatch;
 mod outcome;
 mod ready;
 mod reservation;
-
-/// No slot.
-const NONE: u32 = u32::MAX;
-
-/// Marks the `wr_id` of a request that is not the last of its batch; and the stamp of a slot, if
-/// such a request has failed.
-const MEMBER: u64 = 1 << 28;
-
-/// One generation in a stamp. A free slot has an even one, a slot in use an odd one.
-const GENERATION: u64 = 1 << 29;
-
-/// A slot's index and generation: identifies one operation.
-///
-/// A generation has 35 bits, and an operation uses two of them up: an `Id` comes again after 17
-/// thousand million operations in one slot. One that old could be taken for another operation's, of
-/// which it could take the outcome. So a handle forgets its `Id` when its outcome is taken; a ticket,
-/// which can be kept, reaches nothing but an outcome.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Id(u64);
-
-impl Id {
-    /// Identifies no operation: its slot is past the end of every table.
-    pub(crate) const NONE: Self = Self(u64::MAX);
-
-    /// The `wr_id` of the operation's last, or only, work request.
-    #[inline]
-    pub(crate) const fn wr_id(self) -> u64 {
-        self.0
-    }
-
-    /// The `wr_id` of the batch's other work requests, which complete only if they fail.
-    #[inline]
-    pub(crate) const fn member_wr_id(self) -> u64 {
-        self.0 | MEMBER
-    }
-
-    /// Its slot.
-    #[inline]
-    pub(crate) const fn index(self) -> u32 {
-        // With a mark it is past the end of every table.
-        (self.0 & (GENERATION - 1)) as u32
-    }
-}
-
-/// A slot, `S` being a success and `B` a buffer: two cache lines, as the channels have it.
-#[derive(Debug)]
-#[repr(align(64))]
-struct Slot<S, B> {
-    /// The `wr_id` of its operation, with a mark if a request of it has failed.
-    stamp: u64,
-    /// Without credits once the operation has completed, and in a free slot.
-    reservation: Reservation,
-    /// The next free slot of the channel, or the next ready one.
-    next: u32,
-    /// The ready slot before it.
-    prev: u32,
-    /// The next of all slots of the channel; never changes.
-    sibling: u32,
-    /// When its operation failed, counted in failures.
-    failed_at: u32,
-    /// The success, if it may be taken; or the failure, of the operation or of a request of its batch.
-    /// A free slot may have a success here, and no failure.
-    outcome: Option<Result<S, TransportError>>,
-    /// The buffer that the operation owns.
-    buffer: Option<B>,
-}
+mod slot;
 
 /// The slots of one channel.
 #[derive(Debug)]
@@ -282,39 +219,6 @@ impl<S: Copy, B> Slots<S, B> {
     fn find(&self, id: Id) -> Option<&Slot<S, B>> {
         let slot = self.slots.get(id.index() as usize)?;
         (slot.stamp & !MEMBER == id.0).then_some(slot)
-    }
-}
-
-impl<S, B> Slot<S, B> {
-    #[inline]
-    const fn id(&self) -> Id {
-        Id(self.stamp & !MEMBER)
-    }
-
-    #[inline]
-    const fn is_in_flight(&self) -> bool {
-        self.reservation.credits > 0
-    }
-
-    const fn is_in_use(&self) -> bool {
-        self.stamp & GENERATION != 0
-    }
-
-    #[inline]
-    const fn failure(&self) -> Option<TransportError> {
-        match self.outcome {
-            Some(Err(error)) => Some(error),
-            _ => None,
-        }
-    }
-
-    /// Frees it, and makes it the top of its channel's stack of free slots.
-    #[inline(always)]
-    const fn free(&mut self, top: &mut u32, id: Id) {
-        self.stamp = id.0.wrapping_add(GENERATION);
-        self.reservation.credits = 0;
-        self.next = *top;
-        *top = id.index();
     }
 }
 

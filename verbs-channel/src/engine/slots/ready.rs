@@ -1,6 +1,6 @@
 //! The list of completed operations that own their buffers, by links that stand in the slots.
 
-use super::{NONE, Slot};
+use super::slot::{NONE, Slot};
 
 /// A doubly linked list through slots.
 ///

@@ -1,7 +1,7 @@
 //! The slot table against a simple model of it.
 
 use super::*;
-use crate::error::DownReason;
+use crate::error::{DownReason, TransportError};
 use proptest::prelude::{Strategy, any, prop_oneof};
 use proptest::{collection::vec, proptest};
 

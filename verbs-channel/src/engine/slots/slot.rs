@@ -1,0 +1,103 @@
+//! One slot, and what identifies an operation.
+
+use super::reservation::Reservation;
+use crate::error::TransportError;
+
+/// No slot.
+pub(super) const NONE: u32 = u32::MAX;
+
+/// Marks the `wr_id` of a request that is not the last of its batch; and the stamp of a slot, if
+/// such a request has failed.
+pub(super) const MEMBER: u64 = 1 << 28;
+
+/// One generation in a stamp. A free slot has an even one, a slot in use an odd one.
+pub(super) const GENERATION: u64 = 1 << 29;
+
+/// A slot's index and generation: identifies one operation.
+///
+/// A generation has 35 bits, and an operation uses two of them up: an `Id` comes again after 17
+/// thousand million operations in one slot. One that old could be taken for another operation's, of
+/// which it could take the outcome. So a handle forgets its `Id` when its outcome is taken; a ticket,
+/// which can be kept, reaches nothing but an outcome.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Id(pub(super) u64);
+
+impl Id {
+    /// Identifies no operation: its slot is past the end of every table.
+    pub(crate) const NONE: Self = Self(u64::MAX);
+
+    /// The `wr_id` of the operation's last, or only, work request.
+    #[inline]
+    pub(crate) const fn wr_id(self) -> u64 {
+        self.0
+    }
+
+    /// The `wr_id` of the batch's other work requests, which complete only if they fail.
+    #[inline]
+    pub(crate) const fn member_wr_id(self) -> u64 {
+        self.0 | MEMBER
+    }
+
+    /// Its slot.
+    #[inline]
+    pub(crate) const fn index(self) -> u32 {
+        // With a mark it is past the end of every table.
+        (self.0 & (GENERATION - 1)) as u32
+    }
+}
+
+/// A slot, `S` being a success and `B` a buffer: two cache lines, as the channels have it.
+#[derive(Debug)]
+#[repr(align(64))]
+pub(super) struct Slot<S, B> {
+    /// The `wr_id` of its operation, with a mark if a request of it has failed.
+    pub(super) stamp: u64,
+    /// Without credits once the operation has completed, and in a free slot.
+    pub(super) reservation: Reservation,
+    /// The next free slot of the channel, or the next ready one.
+    pub(super) next: u32,
+    /// The ready slot before it.
+    pub(super) prev: u32,
+    /// The next of all slots of the channel; never changes.
+    pub(super) sibling: u32,
+    /// When its operation failed, counted in failures.
+    pub(super) failed_at: u32,
+    /// The success, if it may be taken; or the failure, of the operation or of a request of its batch.
+    /// A free slot may have a success here, and no failure.
+    pub(super) outcome: Option<Result<S, TransportError>>,
+    /// The buffer that the operation owns.
+    pub(super) buffer: Option<B>,
+}
+
+impl<S, B> Slot<S, B> {
+    #[inline]
+    pub(super) const fn id(&self) -> Id {
+        Id(self.stamp & !MEMBER)
+    }
+
+    #[inline]
+    pub(super) const fn is_in_flight(&self) -> bool {
+        self.reservation.credits > 0
+    }
+
+    pub(super) const fn is_in_use(&self) -> bool {
+        self.stamp & GENERATION != 0
+    }
+
+    #[inline]
+    pub(super) const fn failure(&self) -> Option<TransportError> {
+        match self.outcome {
+            Some(Err(error)) => Some(error),
+            _ => None,
+        }
+    }
+
+    /// Frees it, and makes it the top of its channel's stack of free slots.
+    #[inline(always)]
+    pub(super) const fn free(&mut self, top: &mut u32, id: Id) {
+        self.stamp = id.0.wrapping_add(GENERATION);
+        self.reservation.credits = 0;
+        self.next = *top;
+        *top = id.index();
+    }
+}
