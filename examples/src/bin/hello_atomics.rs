@@ -12,18 +12,17 @@ use std::time::Duration;
 use verbs_channel::Channel;
 use verbs_channel::verbs_core::{AccessFlags, Context, ErrorChain, RemoteMemoryRegion};
 
-type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 const CLIENTS: u64 = 2;
 const ADDITIONS: u64 = 100;
 
-fn main() -> std::result::Result<(), String> {
+fn main() -> Result<(), String> {
     // In one line: the error and its causes.
     run().map_err(|error| ErrorChain::new(&*error).to_string())
 }
 
-fn run() -> Result<()> {
+fn run() -> Result<(), Box<dyn Error>> {
     let pd = Context::first_active()?.alloc_pd()?;
-    // Two numbers, in this machine's byte order: the counter, and who has been elected.
+    // Two numbers: the counter, and who has been elected.
     let numbers = pd.reg_shared(vec![0_u64; 2], AccessFlags::REMOTE_ATOMIC)?;
     let (counter, elected) = (numbers.remote().slice(..8)?, numbers.remote().slice(8..)?);
 
@@ -64,15 +63,15 @@ fn client(
     channel: &mut Channel,
     counter: RemoteMemoryRegion,
     elected: RemoteMemoryRegion,
-) -> Result<(Vec<u64>, bool)> {
+) -> verbs_channel::Result<(Vec<u64>, bool)> {
     // What the number was before comes into a buffer of this side.
-    let mut before = channel.pd().reg_mr(vec![0_u8; 8])?;
+    let mut before = channel.pd().reg_mr(vec![0_u64])?;
     let mut fetched = Vec::new();
     for _ in 0..ADDITIONS {
         channel.fetch_add(before.scatter_element(..)?, counter, 1)?;
-        fetched.push(u64::from_ne_bytes(before[..].try_into()?));
+        fetched.push(before[0]);
     }
     // Becomes `id` if it is 0: if nobody else was elected before.
     channel.compare_swap(before.scatter_element(..)?, elected, 0, id)?;
-    Ok((fetched, u64::from_ne_bytes(before[..].try_into()?) == 0))
+    Ok((fetched, before[0] == 0))
 }

@@ -32,8 +32,8 @@ fn run() -> Result<(), Box<dyn Error>> {
     // registered before the queue pairs are made, so dropped after them, however this ends.
     let hello = pd.reg_mr(b"hello".to_vec())?;
     let mut inbox = pd.reg_mr(vec![0_u8; 64])?;
-    let mut into = [inbox.scatter_element(..)?];
-    let mut from = [hello.gather_element(..)?];
+    let mut into = inbox.scatter_element(..)?;
+    let mut from = hello.gather_element(..)?;
 
     // Two ends. Between two hosts each program has one, and the endpoints travel as bytes.
     let left = QueuePair::builder(&pd, &cq, &cq).build()?;
@@ -44,9 +44,9 @@ fn run() -> Result<(), Box<dyn Error>> {
 
     // The receive comes first: a message needs a buffer that waits for it.
     // SAFETY: nothing touches `inbox` until this request has completed or `right` is destroyed.
-    unsafe { right.post_receive(&mut [ReceiveWorkRequest::new(&mut into).wr_id(RECEIVE)])? };
+    unsafe { right.post_receive(&mut ReceiveWorkRequest::new(&mut into).wr_id(RECEIVE))? };
     // SAFETY: nothing writes to `hello` until this request has completed or `left` is destroyed.
-    unsafe { left.post_send(&mut [SendWorkRequest::new(&mut from).wr_id(SEND)])? };
+    unsafe { left.post_send(&mut SendWorkRequest::new(&mut from).wr_id(SEND))? };
 
     let mut slots = [const { PollSlot::new() }; 4];
     let mut received = None;

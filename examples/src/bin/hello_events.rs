@@ -32,8 +32,8 @@ fn run() -> Result<(), Box<dyn Error>> {
     // Registered before the queue pairs are made, so dropped after them, however this ends.
     let hello = pd.reg_mr(b"hello".to_vec())?;
     let mut inbox = pd.reg_mr(vec![0_u8; 64])?;
-    let mut into = [inbox.scatter_element(..)?];
-    let mut from = [hello.gather_element(..)?];
+    let mut into = inbox.scatter_element(..)?;
+    let mut from = hello.gather_element(..)?;
 
     let left = QueuePair::builder(&pd, &cq, &cq).build()?;
     let right = QueuePair::builder(&pd, &cq, &cq).build()?;
@@ -42,12 +42,12 @@ fn run() -> Result<(), Box<dyn Error>> {
     let right = right.handshake(&left_endpoint)?;
 
     // SAFETY: nothing touches `inbox` until this request has completed or `right` is destroyed.
-    unsafe { right.post_receive(&mut [ReceiveWorkRequest::new(&mut into)])? };
+    unsafe { right.post_receive(&mut ReceiveWorkRequest::new(&mut into))? };
     let sender = || {
         // The message comes late: meanwhile there is nothing to poll for.
         thread::sleep(Duration::from_millis(200));
         // SAFETY: nothing writes to `hello` until this request has completed or `left` is destroyed.
-        unsafe { left.post_send(&mut [SendWorkRequest::new(&mut from)]) }
+        unsafe { left.post_send(&mut SendWorkRequest::new(&mut from)) }
     };
     let (mut outstanding, mut sleeps) = (2, 0);
     thread::scope(|threads| -> Result<(), Box<dyn Error>> {

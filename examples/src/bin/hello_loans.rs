@@ -44,7 +44,7 @@ fn run() -> Result<(), Box<dyn Error>> {
             loans.push_back(scope.lend(Outgoing::write(element, place))?);
         }
         while let Some(loan) = loans.pop_front() {
-            // Waits for the older one. It can be written to now, while the other is in flight.
+            // Waits for the older loan. Its element can be filled now, while the other is in flight.
             let (result, mut element) = loan.wait();
             result?;
             if let Some(block) = blocks.next() {

@@ -44,17 +44,17 @@ async fn run() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Sends back what comes until the peer's end, and then ends as well.
+/// Sends back what comes in until the peer shuts its side down, and then shuts this one down.
 async fn echo(stream: ByteStream) -> io::Result<()> {
-    let (mut read, mut write) = io::split(stream);
+    let (mut read, mut write) = stream.into_split();
     io::copy(&mut read, &mut write).await?;
-    // Waits until the peer is sure to see the end; a stream that is dropped sends in the background.
+    // Waits until the peer has confirmed the end. A stream that is dropped does not wait.
     write.shutdown().await
 }
 
 async fn ask(stream: ByteStream, question: &[u8]) -> io::Result<Vec<u8>> {
-    // Halves of its own, so that one task can write while another reads.
-    let (mut read, mut write) = io::split(stream);
+    // Owned halves: one task can write while another reads.
+    let (mut read, mut write) = stream.into_split();
     let mut answer = Vec::new();
     let write = async {
         write.write_all(question).await?;

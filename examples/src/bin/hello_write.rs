@@ -1,14 +1,16 @@
-//! A write into the peer's memory, and 32 bits that tell it so: one-sided write with immediate.
+//! A write into the peer's memory, and 32 bits that announce it: one-sided write with immediate.
 //!
 //! The peer registers memory for others to write to and gives away its address and key. From then
-//! on writes need nothing of it, and it notices nothing; a write with an immediate uses up one of its
-//! receives, whose completion says that the bytes are there.
+//! on its processor has no part in a write, and is not informed of it. A write with an immediate
+//! uses up one of its receives as well, whose completion means that the bytes are there.
 #![expect(clippy::print_stdout, reason = "a lesson prints what it did")]
 
 use std::error::Error;
 use std::time::Duration;
 
-use verbs_channel::verbs_core::{AccessFlags, Context, ErrorChain, ScatterElement};
+use verbs_channel::verbs_core::{
+    AccessFlags, Context, ErrorChain, RemoteMemoryRegion, ScatterElement,
+};
 use verbs_channel::{Channel, Outgoing};
 
 fn main() -> Result<(), String> {
@@ -24,15 +26,17 @@ fn run() -> Result<(), Box<dyn Error>> {
 
     // The peer may write to it at any moment, so it has no `&[u8]`: bytes are copied out and in.
     let board = pd.reg_shared(vec![0_u8; 4096], AccessFlags::REMOTE_WRITE)?;
-    // Address, length and key. Between two hosts they travel in a message; with feature `serde` of
-    // verbs-core they can be serialised.
-    let remote = board.remote();
+    // Address, length and key, as bytes that can be sent to the peer by any means.
+    let address = board.remote().to_bytes();
+
+    // On the other side.
+    let remote = RemoteMemoryRegion::from_bytes(&address)?;
 
     let note = pd.reg_mr(b"here I was".to_vec())?;
     let notice = right.scope(|scope| {
         // The receive needs no buffer: the bytes go to `board`, and the immediate to the completion.
         let notice = scope.post_receive(ScatterElement::empty())?;
-        // A plain write first. The peer notices nothing of it.
+        // A plain write first, which has no completion at the peer.
         left.write(note.gather_element(..4)?, remote.slice(100..)?)?;
         // What was written before an immediate, on the same channel, is there when it arrives.
         let rest = Outgoing::write(note.gather_element(4..)?, remote.slice(104..)?);
