@@ -244,9 +244,13 @@ impl AsyncChannel {
     /// The descriptor cannot be watched: it is a regular file, or too many descriptors are open.
     pub fn watch_peer(&self, descriptor: impl Into<OwnedFd>) -> Result<()> {
         let descriptor = descriptor.into();
-        let watched = |ring: &mut Channels| ring.group.channel(self.at)?.watch_peer(descriptor);
-        self.driver().with_ring(watched)?;
-        self.shared.watch_peers();
+        let watch = |ring: &mut Channels| {
+            ring.group.channel(self.at)?.watch_peer(descriptor)?;
+            Ok::<_, verbs_channel::Error>(ring.group.peer_timeout().is_some())
+        };
+        if self.driver().with_ring(watch)? {
+            self.shared.watch_peers();
+        }
         Ok(())
     }
 

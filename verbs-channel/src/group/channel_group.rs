@@ -200,6 +200,12 @@ impl ChannelGroup {
         self.engine.look_at_peers();
     }
 
+    /// How soon it is noticed that a peer's host has died; `None` if no peers are watched.
+    #[must_use]
+    pub const fn peer_timeout(&self) -> Option<Duration> {
+        self.engine.waits.peer_timeout
+    }
+
     /// How long operations on borrowed buffers wait before their channel is aborted; `None` for ever.
     /// It holds for all channels.
     pub fn set_timeout(&mut self, timeout: Option<Duration>) {
