@@ -1,11 +1,11 @@
-//! Calls that the kernel may keep for long, made on helper threads instead of on an executor's.
+//! Calls that may block in the kernel, made on helper threads.
 //!
-//! On RoCE the kernel resolves a peer's address while the queue pair is moved to RTR, and the call
-//! returns only when the peer has answered, or after about a second. The address is the peer's
-//! choice. So such calls run on threads of this crate's own, which need no runtime: a thread is
-//! started when none is idle, up to [`MAX_THREADS`], and ends when it was idle for [`IDLE`]. Beyond
-//! that calls are queued, first come, first served: 64 peers that do not answer at once delay the
-//! next by one address resolution.
+//! On RoCE the kernel resolves a peer's address while the queue pair is moved to RTR. The call
+//! returns only when the peer has answered, or after about a second. The address is chosen by the
+//! peer. So such calls run on threads of this crate, which need no runtime. A thread is started
+//! when none is idle, up to [`MAX_THREADS`], and ends after it was idle for [`IDLE`]. Further calls
+//! are queued, first come, first served: 64 concurrent peers that do not answer delay the next call
+//! by one address resolution.
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -30,10 +30,10 @@ const MAX_THREADS: usize = 64;
 /// How long a thread waits for another call before it ends.
 const IDLE: Duration = Duration::from_secs(5);
 
-/// Makes a call on a helper thread; the future is ready when it has returned.
+/// Makes a call on a helper thread. The future is ready when the call has returned.
 ///
-/// If the future is dropped before, a call that has not begun is not made, and the result of one that
-/// has is dropped on the helper thread. A panic of the call is continued in the task that waits.
+/// If the future is dropped earlier, a call that has not begun is not made, and the result of one
+/// that has is dropped on the helper thread. A panic of the call resumes in the awaiting task.
 pub(crate) fn run<T: Send + 'static>(call: impl FnOnce() -> T + Send + 'static) -> Call<T> {
     run_on(&POOL, call)
 }
@@ -46,7 +46,7 @@ fn run_on<T: Send + 'static>(
     let shared = Arc::clone(&state);
     let submitted = pool.submit(Box::new(move || make(&shared, call)));
     let refused = submitted.err().map(|(error, job)| {
-        // It holds what the call was to work on.
+        // Drops the arguments of the call.
         drop(job);
         error
     });
@@ -57,7 +57,7 @@ fn run_on<T: Send + 'static>(
     }
 }
 
-/// A call that a helper thread makes.
+/// A call on a helper thread.
 #[must_use = "dropping it abandons the call"]
 pub(crate) struct Call<T: Send + 'static> {
     state: Arc<Mutex<State<T>>>,
@@ -68,7 +68,7 @@ pub(crate) struct Call<T: Send + 'static> {
 enum State<T> {
     Running(Option<Waker>),
     Returned(Result<T, Box<dyn Any + Send>>),
-    /// The result was taken, or nobody will.
+    /// The result was taken, or the call was abandoned.
     Over,
 }
 
@@ -120,7 +120,7 @@ impl<T: Send + 'static> Future for Call<T> {
             State::Returned(Ok(value)) => Poll::Ready(Ok(value)),
             State::Returned(Err(panic)) => resume_unwind(panic),
             State::Running(_) | State::Over => Poll::Ready(Err(io::Error::other(
-                "the outcome of a call was taken before",
+                "the result of a call was taken already",
             ))),
         }
     }
@@ -131,7 +131,7 @@ impl<T: Send + 'static> Drop for Call<T> {
         let left = mem::replace(&mut *self.state.lock(), State::Over);
         match left {
             State::Returned(returned) => {
-                // To drop it may block as well. Without a thread it has to be done here.
+                // Dropping it may block, too. If there is no thread, it is dropped here.
                 let job: Job = Box::new(move || wake::drop_guarded(returned));
                 if let Err((_error, job)) = self.pool.submit(job) {
                     job();
@@ -152,7 +152,7 @@ fn start(pool: &'static Pool) -> io::Result<()> {
     thread.spawn(|| pool.work()).map(drop)
 }
 
-/// Threads, and what they have to do.
+/// The helper threads and their jobs.
 struct Pool {
     max_threads: usize,
     start: fn(&'static Self) -> io::Result<()>,
@@ -161,11 +161,11 @@ struct Pool {
 }
 
 struct PoolState {
-    // Whose threads they are: the child of a fork has its parent's memory, but not its threads.
+    // The owner of the threads: the child of a fork has its parent's memory, but not its threads.
     process: u32,
     jobs: VecDeque<Job>,
     threads: usize,
-    // Of them, those that wait for a job.
+    // How many of them wait for a job.
     idle: usize,
 }
 
@@ -184,12 +184,12 @@ impl Pool {
         }
     }
 
-    /// Has the job done by one of the threads.
+    /// Runs the job on one of the threads.
     fn submit(&'static self, job: Job) -> Result<(), (io::Error, Job)> {
         let mut state = self.state.lock();
         if state.process != process::id() {
             state.process = process::id();
-            // What the parent's jobs hold is the parent's.
+            // The parent's jobs belong to the parent: they are not dropped here.
             mem::take(&mut state.jobs).into_iter().for_each(mem::forget);
             (state.threads, state.idle) = (0, 0);
         }
@@ -203,7 +203,7 @@ impl Pool {
         }
         match (self.start)(self) {
             Ok(()) => state.threads += 1,
-            // One of those that run will do it.
+            // One of the running threads will take the job.
             Err(_) if state.threads > 0 => {}
             Err(error) => {
                 if let Some(job) = state.jobs.pop_back() {
@@ -270,7 +270,7 @@ mod tests {
         }
     }
 
-    /// A call that says when it has begun, and returns when it is released.
+    /// A call that reports when it has begun, and returns when it is released.
     fn blocked(pool: &'static Pool) -> (Call<()>, Receiver<()>, Sender<()>) {
         let (begins, begun) = mpsc::channel();
         let (release, released) = mpsc::channel();

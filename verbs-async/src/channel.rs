@@ -10,7 +10,7 @@ use std::task::{Context, Poll};
 use verbs_channel::verbs_core::{ProtectionDomain, QueuePairEndpoint, RemoteMemoryRegion};
 use verbs_channel::{ChannelId, DownReason, Incoming, Outgoing, OwnedBuffer, OwnedWork, Queue};
 
-use crate::driver::Driver;
+use crate::driver::{Driver, QUEUES};
 use crate::error::{Error, Result};
 use crate::operation::Operation;
 use crate::ring::Channels;
@@ -34,7 +34,7 @@ pub struct AsyncChannel {
 }
 
 /// Waits in [`AsyncChannel::ready`] until it is dropped.
-struct ForRoom<'a> {
+struct RoomWait<'a> {
     channel: &'a AsyncChannel,
     queue: Queue,
     key: Option<usize>,
@@ -140,25 +140,25 @@ impl AsyncChannel {
     #[doc(alias = "ibv_post_send")]
     #[doc(alias = "ibv_post_recv")]
     #[inline(always)]
-    pub fn run(&self, work: impl Into<OwnedWork>) -> Operation {
-        let begun = self.driver().start(self.at, work.into(), self.backlog);
-        Operation::new(Arc::clone(&self.shared), begun)
+    pub fn run(&self, request: impl Into<OwnedWork>) -> Operation {
+        let submission = self.driver().start(self.at, request.into(), self.backlog);
+        Operation::new(Arc::clone(&self.shared), submission)
     }
 
     /// Begins a batch: one doorbell, one completion and one future for all requests.
     ///
     /// It waits in the backlog until there is room for all of them.
     #[doc(alias = "ibv_post_send")]
-    pub fn batch(&self, works: Vec<OwnedWork>) -> Operation<Vec<OwnedWork>> {
-        let begun = self.driver().start(self.at, works, self.backlog);
-        Operation::new(Arc::clone(&self.shared), begun)
+    pub fn batch(&self, requests: Vec<OwnedWork>) -> Operation<Vec<OwnedWork>> {
+        let submission = self.driver().start(self.at, requests, self.backlog);
+        Operation::new(Arc::clone(&self.shared), submission)
     }
 
     /// A receive that is queued however long the backlog is: its buffer exists already.
     pub(crate) fn receive_unbounded(&self, buffer: OwnedBuffer) -> Operation {
-        let work = OwnedWork::receive(buffer);
-        let begun = self.driver().start(self.at, work, usize::MAX);
-        Operation::new(Arc::clone(&self.shared), begun)
+        let request = OwnedWork::receive(buffer);
+        let submission = self.driver().start(self.at, request, usize::MAX);
+        Operation::new(Arc::clone(&self.shared), submission)
     }
 
     /// Waits until the backlog of a queue has room for another operation.
@@ -190,7 +190,7 @@ impl AsyncChannel {
     ///
     /// [`Error::Down`]: the channel takes no more operations.
     pub async fn ready(&self, queue: Queue) -> Result<()> {
-        let mut waits = ForRoom {
+        let mut waits = RoomWait {
             channel: self,
             queue,
             key: None,
@@ -213,11 +213,11 @@ impl AsyncChannel {
     /// closed its channel before this call is not an error here: operations that it cut off have
     /// failed themselves.
     pub async fn close(self) -> Result<()> {
-        let is_left = self.down_reason() == Some(DownReason::PeerClosed);
-        self.shared.drained(self.at, [true, false]).await;
-        let down = self.down_reason().filter(|_| !is_left);
+        let peer_closed = self.down_reason() == Some(DownReason::PeerClosed);
+        self.shared.drained(self.at, &[Queue::Send]).await;
+        let down = self.down_reason().filter(|_| !peer_closed);
         self.shut_down();
-        self.shared.drained(self.at, [true, true]).await;
+        self.shared.drained(self.at, &QUEUES).await;
         down.map_or(Ok(()), |reason| Err(Error::Down(reason)))
     }
 
@@ -309,19 +309,19 @@ impl AsyncChannel {
     }
 }
 
-impl ForRoom<'_> {
+impl RoomWait<'_> {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let AsyncChannel { at, backlog, .. } = *self.channel;
         let driver = self.channel.driver();
-        driver.poll_room(at, self.queue as usize, backlog, &mut self.key, cx)
+        driver.poll_room(at, self.queue, backlog, &mut self.key, cx)
     }
 }
 
-impl Drop for ForRoom<'_> {
+impl Drop for RoomWait<'_> {
     fn drop(&mut self) {
         if let Some(key) = self.key {
             let driver = self.channel.driver();
-            driver.forget_room(self.channel.at, self.queue as usize, key);
+            driver.cancel_room(self.channel.at, self.queue, key);
         }
     }
 }

@@ -1,42 +1,42 @@
-//! Turns: a task whose operations are always done gives others a turn now and then.
+//! Cooperative scheduling: a task whose operations are always ready yields from time to time.
 //!
-//! An executor polls a task until it is not ready, and only then runs its timers and other tasks. So
-//! what is ready is counted, and after [`TURN`] of them on a thread the next poll is not ready,
-//! whatever it would have found, and wakes its task at once. No runtime is needed for that, and no
-//! other operation is delayed. That the count is the thread's, and not a task's, costs a task that has
-//! just begun one poll.
+//! An executor polls a task until it is pending, and only then runs its timers and other tasks. So
+//! polls that are ready are counted. After [`BUDGET`] of them on a thread, the next poll is
+//! pending, whatever it would have found, and wakes its task at once. This needs no runtime, and
+//! delays no other operation. The count is per thread, not per task, so a task may have to yield at
+//! its first poll: that costs one extra poll.
 
 use std::cell::Cell;
 use std::task::Context;
 
-/// How many operations are ready until others have a turn: some ten microseconds.
-const TURN: u32 = 64;
+/// How many polls may be ready before a yield: some ten microseconds.
+const BUDGET: u32 = 64;
 
 thread_local! {
-    static LEFT: Cell<u32> = const { Cell::new(TURN) };
+    static BUDGET_LEFT: Cell<u32> = const { Cell::new(BUDGET) };
 }
 
-/// Whether it is the turn of others: then the task is woken, to be polled again.
+/// Whether the task has to yield. If so, it is woken, to be polled again.
 #[inline(always)]
-pub(crate) fn is_over(cx: &Context<'_>) -> bool {
-    let is_over = LEFT.get() == 0;
-    if is_over {
+pub(crate) fn must_yield(cx: &Context<'_>) -> bool {
+    let must_yield = BUDGET_LEFT.get() == 0;
+    if must_yield {
         yield_now(cx);
     }
-    is_over
+    must_yield
 }
 
-/// Counts something that was ready.
+/// Counts a poll that was ready.
 #[inline(always)]
-pub(crate) fn spend() {
-    // A waker that polls in place may have spent the last one meanwhile.
-    LEFT.set(LEFT.get().saturating_sub(1));
+pub(crate) fn count_ready() {
+    // A waker that polls in place may have used up the budget meanwhile.
+    BUDGET_LEFT.set(BUDGET_LEFT.get().saturating_sub(1));
 }
 
 #[cold]
 #[inline(never)]
 fn yield_now(cx: &Context<'_>) {
-    LEFT.set(TURN);
+    BUDGET_LEFT.set(BUDGET);
     cx.waker().wake_by_ref();
 }
 
@@ -45,12 +45,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_ready_after_the_last_of_a_turn_does_not_prolong_it() {
-        LEFT.set(1);
-        spend();
-        // By a task that is polled within a waker, and looked before.
-        spend();
-        assert!(is_over(&Context::from_waker(std::task::Waker::noop())));
-        assert!(!is_over(&Context::from_waker(std::task::Waker::noop())));
+    fn ready_polls_beyond_the_budget_do_not_prolong_it() {
+        BUDGET_LEFT.set(1);
+        count_ready();
+        // By a task that is polled within a waker, after its own check.
+        count_ready();
+        assert!(must_yield(&Context::from_waker(std::task::Waker::noop())));
+        assert!(!must_yield(&Context::from_waker(std::task::Waker::noop())));
     }
 }

@@ -1,24 +1,24 @@
-//! What is deferred under a lock until it is free.
+//! Deferred actions: wake-ups and log lines that wait until a lock is free.
 
 use std::fmt;
 use std::task::Waker;
 
 use crate::wake::{drop_guarded, log_error, wake_all};
 
-/// What is deferred under a lock until it is free: tasks to wake, and lines for the log.
+/// Actions that are deferred until the lock is free: tasks to wake, and lines for the log.
 pub(crate) struct Deferred {
     actions: Vec<Action>,
-    // A thread carries them out: it carries out what is added meanwhile, too.
+    // A thread runs the actions: it also runs those that are added meanwhile.
     is_waking: bool,
 }
 
-/// One of them.
+/// A deferred action.
 enum Action {
     Wake(Waker),
     Log(LogLine),
 }
 
-/// A line for the log, written when it is displayed.
+/// A line for the log, formatted when it is written.
 pub(crate) type LogLine = Box<dyn fmt::Display + Send>;
 
 impl Deferred {
@@ -41,27 +41,26 @@ impl Deferred {
         self.actions.push(Action::Log(line));
     }
 
-    /// Whether there is something that no thread carries out yet.
+    /// Whether there are actions that no thread is running.
     #[inline]
     pub(crate) const fn is_due(&self) -> bool {
         !self.actions.is_empty() && !self.is_waking
     }
 
-    /// Whether a thread carries out what is deferred, and drops the garbage.
+    /// Whether a thread runs the actions, and drops the garbage.
     #[inline]
     pub(crate) const fn is_waking(&self) -> bool {
         self.is_waking
     }
 }
 
-/// Unlocks, and carries out what was deferred under the lock; then drops the garbage.
+/// Unlocks, and runs the deferred actions. Then drops the garbage.
 ///
-/// A task that is woken may come back here at once, in place, and defer more. That is left to the
-/// first thread, which goes on until nothing is left: so nothing recurses, however many tasks are
+/// A task that is woken may come back here in place, and defer more. Those actions are left to the
+/// first thread, which continues until there are none. So nothing recurses, however many tasks are
 /// woken.
 ///
-/// Many are woken some at a time: so the room for them stays where it is, and waking allocates
-/// nothing, whatever those tasks do meanwhile.
+/// Actions are run in batches. So their vector keeps its capacity, and waking allocates nothing.
 pub(crate) fn wake_after_unlock<G, T>(
     mut state: G,
     deferred_in: impl Fn(&mut G) -> &mut Deferred,
@@ -73,9 +72,9 @@ pub(crate) fn wake_after_unlock<G, T>(
     }
     loop {
         let deferred = deferred_in(&mut state);
-        let mut some = [const { None }; AT_ONCE];
-        let count = deferred.actions.len().min(AT_ONCE);
-        for (place, action) in some.iter_mut().zip(deferred.actions.drain(..count)) {
+        let mut batch = [const { None }; BATCH];
+        let count = deferred.actions.len().min(BATCH);
+        for (place, action) in batch.iter_mut().zip(deferred.actions.drain(..count)) {
             *place = Some(action);
         }
         deferred.is_waking = true;
@@ -89,7 +88,7 @@ pub(crate) fn wake_after_unlock<G, T>(
             return;
         }
         drop(state);
-        let wakers = some
+        let wakers = batch
             .into_iter()
             .flatten()
             .filter_map(|action| match action {
@@ -105,5 +104,5 @@ pub(crate) fn wake_after_unlock<G, T>(
     }
 }
 
-/// Actions that are carried out before the lock is taken again.
-const AT_ONCE: usize = 16;
+/// How many actions are run before the lock is taken again.
+const BATCH: usize = 16;

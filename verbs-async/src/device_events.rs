@@ -14,7 +14,7 @@ use verbs_channel::verbs_core::{self, AsyncEvent, EventType};
 use crate::notifier::ThreadNotifier;
 use crate::sync::{Mutex, MutexGuard};
 use crate::wake::{OnReadable, self_waker};
-use crate::watched::{Watch, Watched};
+use crate::watched::{Watch, DeviceListener};
 use crate::{AsyncCq, AsyncGroup, CqNotifier, Error, Result};
 
 /// The events of a device, one after the other (`ibv_get_async_event`).
@@ -41,15 +41,15 @@ use crate::{AsyncCq, AsyncGroup, CqNotifier, Error, Result};
 /// ```
 #[doc(alias = "ibv_get_async_event")]
 pub struct DeviceEvents {
-    hub: Arc<Hub>,
+    inner: Arc<Inner>,
 }
 
-struct Hub {
+struct Inner {
     // First, so that it is dropped before the object: see `Watch::new`.
     _watch: Watch,
     context: verbs_core::Context,
     notifier: Box<dyn CqNotifier>,
-    bell: Waker,
+    notifier_waker: Waker,
     state: Mutex<State>,
 }
 
@@ -61,7 +61,7 @@ struct State {
     error: Option<Error>,
     ended: bool,
     waker: Option<Waker>,
-    watched: Vec<Weak<dyn Watched>>,
+    listeners: Vec<Weak<dyn DeviceListener>>,
     // The fatal event, for what is watched after it.
     fatal: Option<AsyncEvent>,
 }
@@ -75,15 +75,15 @@ impl DeviceEvents {
     /// [`Error::AlreadyWatched`]: the events of the context are taken already.
     pub fn new(context: &verbs_core::Context, notifier: impl CqNotifier + 'static) -> Result<Self> {
         let watch = Watch::new(context.as_ptr())?;
-        let hub = Arc::new_cyclic(|hub: &Weak<Hub>| Hub {
+        let inner = Arc::new_cyclic(|inner: &Weak<Inner>| Inner {
             _watch: watch,
             context: context.clone(),
             notifier: Box::new(notifier),
-            bell: self_waker(hub),
+            notifier_waker: self_waker(inner),
             state: Mutex::default(),
         });
-        hub.on_readable();
-        Ok(Self { hub })
+        inner.on_readable();
+        Ok(Self { inner })
     }
 
     /// Takes the events of `context` with a notifier of the current tokio runtime.
@@ -123,22 +123,22 @@ impl DeviceEvents {
     /// The reason is [`DownReason::Event`](verbs_channel::DownReason::Event), and the operations in
     /// flight end. Without this, a failure that raises an event but no completion may go unnoticed.
     pub fn watch(&self, group: &AsyncGroup) {
-        self.add(group.watched());
+        self.add(group.device_listener());
     }
 
     /// Fails the tasks that wait on this queue, when the queue or its device fails.
     pub fn watch_cq(&self, cq: &AsyncCq) {
-        self.add(cq.watched());
+        self.add(cq.device_listener());
     }
 
-    fn add(&self, watched: Weak<dyn Watched>) {
-        let mut state = self.hub.state.lock();
-        state.watched.retain(|other| other.strong_count() > 0);
+    fn add(&self, listener: Weak<dyn DeviceListener>) {
+        let mut state = self.inner.state.lock();
+        state.listeners.retain(|other| other.strong_count() > 0);
         let fatal = state.fatal;
-        state.watched.push(Weak::clone(&watched));
+        state.listeners.push(Weak::clone(&listener));
         drop(state);
-        if let (Some(event), Some(watched)) = (fatal, watched.upgrade()) {
-            watched.happened(event);
+        if let (Some(event), Some(listener)) = (fatal, listener.upgrade()) {
+            listener.on_device_event(event);
         }
     }
 
@@ -154,7 +154,7 @@ impl DeviceEvents {
     pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<AsyncEvent>>> {
         // A waker is not cloned or dropped under the lock: that runs foreign code.
         let waker = cx.waker().clone();
-        let mut state = self.hub.state.lock();
+        let mut state = self.inner.state.lock();
         let (polled, spare) = if let Some(event) = state.events.pop_front() {
             (Poll::Ready(Some(Ok(event))), Some(waker))
         } else if let Some(error) = state.error.take() {
@@ -170,9 +170,9 @@ impl DeviceEvents {
     }
 }
 
-impl OnReadable for Hub {
+impl OnReadable for Inner {
     fn on_readable(&self) {
-        let mut cx = Context::from_waker(&self.bell);
+        let mut cx = Context::from_waker(&self.notifier_waker);
         loop {
             let taken = self.take_events();
             let readable = match taken {
@@ -188,16 +188,17 @@ impl OnReadable for Hub {
     }
 }
 
-impl Hub {
+impl Inner {
     fn take_events(&self) -> Result<()> {
         while let Some(event) = self.context.get_async_event(Some(Duration::ZERO))? {
             if event.event_type() == EventType::DEVICE_FATAL {
                 self.state.lock().fatal = Some(event);
             }
             // Before the event is queued: a task that gets it finds the channels down.
-            self.watched().for_each(|watched| watched.happened(event));
+            self.listeners()
+                .for_each(|listener| listener.on_device_event(event));
             let mut state = self.state.lock();
-            let is_full = state.events.len() == KEPT;
+            let is_full = state.events.len() == MAX_UNTAKEN;
             let lost = is_full.then(|| state.events.pop_front()).flatten();
             state.events.push_back(event);
             wake(state);
@@ -211,9 +212,11 @@ impl Hub {
     }
 
     /// What is watched and still exists; the lock is not held while they are used.
-    fn watched(&self) -> impl Iterator<Item = Arc<dyn Watched>> {
-        let watched = self.state.lock().watched.clone();
-        watched.into_iter().filter_map(|watched| watched.upgrade())
+    fn listeners(&self) -> impl Iterator<Item = Arc<dyn DeviceListener>> {
+        let listeners = self.state.lock().listeners.clone();
+        listeners
+            .into_iter()
+            .filter_map(|listener| listener.upgrade())
     }
 
     fn end(&self, error: Error) {
@@ -244,10 +247,10 @@ impl Stream for DeviceEvents {
 impl fmt::Debug for DeviceEvents {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("DeviceEvents")
-            .field("context", &self.hub.context)
+            .field("context", &self.inner.context)
             .finish_non_exhaustive()
     }
 }
 
 /// The most events that are kept until they are taken.
-const KEPT: usize = 64;
+const MAX_UNTAKEN: usize = 64;

@@ -65,7 +65,7 @@ fn stream_errors() -> Vec<StreamError> {
             block_len: 1,
             depth: 2,
         },
-        StreamError::Protocol("a message without a byte"),
+        StreamError::Protocol("a DATA message without bytes"),
     ]
 }
 

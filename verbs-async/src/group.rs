@@ -24,7 +24,7 @@ use crate::error::{Error, Result};
 use crate::events::CqEvents;
 use crate::ring::Channels;
 use crate::shared::Shared;
-use crate::watched::Watched;
+use crate::watched::DeviceListener;
 
 /// Async channels that share a completion queue, a completion channel and a notifier.
 ///
@@ -218,7 +218,7 @@ impl AsyncGroup {
         self.shared.give_up(reason);
     }
 
-    pub(crate) fn watched(&self) -> Weak<dyn Watched> {
+    pub(crate) fn device_listener(&self) -> Weak<dyn DeviceListener> {
         let shared: Weak<Shared> = Arc::downgrade(&self.shared);
         shared
     }

@@ -82,7 +82,7 @@ impl<T: Given> Operation<T> {
     // One function: an outcome that passes through two functions is copied twice.
     #[inline(always)]
     fn poll_outcome<const IS_COUNTED: bool>(&mut self, cx: &mut Context<'_>) -> Poll<T::Outcome> {
-        if IS_COUNTED && coop::is_over(cx) {
+        if IS_COUNTED && coop::must_yield(cx) {
             return Poll::Pending;
         }
         let at = self.at.as_ref();
@@ -90,7 +90,7 @@ impl<T: Given> Operation<T> {
         if let Some(taken) = self.shared.driver.take::<T::Outcome>(at) {
             self.at = None;
             if IS_COUNTED {
-                coop::spend();
+                coop::count_ready();
             }
             return Poll::Ready(taken.into());
         }
@@ -105,7 +105,7 @@ impl<T: Given> Operation<T> {
         let outcome = ready!(self.shared.driver.wait(at, cx));
         self.at = None;
         if IS_COUNTED {
-            coop::spend();
+            coop::count_ready();
         }
         Poll::Ready(outcome.into())
     }

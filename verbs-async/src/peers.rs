@@ -1,4 +1,4 @@
-//! Peers that leave: what wakes the driver, so that it takes their channels down.
+//! Peers that leave: the notifier that makes their channels go down.
 
 use std::io;
 use std::sync::{Arc, Weak};
@@ -9,19 +9,19 @@ use verbs_channel::verbs_core::ErrorChain;
 use crate::notifier::CqNotifier;
 use crate::wake::{OnReadable, self_waker};
 
-/// What has peers to look at.
+/// The channels whose peers are watched.
 pub(crate) trait Peers: Send + Sync + 'static {
-    /// Looks at them: some may have left.
-    fn look_at_peers(&self);
+    /// Checks which peers have left.
+    fn check_peers(&self);
 }
 
 /// Watches the descriptor that is readable when peers have left.
 ///
-/// It is a notifier of its own beside that of the completion channel, whose waker is always
-/// registered: a peer that leaves is noticed whether or not a task waits.
+/// Its notifier is separate from that of the completion channel, and its waker is always
+/// registered. So a peer that leaves is noticed whether or not a task waits.
 pub(crate) struct PeerEvents<P> {
     notifier: Box<dyn CqNotifier>,
-    bell: Waker,
+    waker: Waker,
     peers: Weak<P>,
 }
 
@@ -29,17 +29,17 @@ impl<P: Peers> PeerEvents<P> {
     pub(crate) fn watch(notifier: Box<dyn CqNotifier>, peers: &Weak<P>) -> Arc<Self> {
         let watching = Arc::new_cyclic(|watching: &Weak<Self>| Self {
             notifier,
-            bell: self_waker(watching),
+            waker: self_waker(watching),
             peers: Weak::clone(peers),
         });
-        // Registers the waker; from here on it is registered again whenever it was woken.
+        // Registers the waker. After this it registers itself again whenever it is woken.
         watching.on_readable();
         watching
     }
 
-    fn lose(error: &io::Error) {
+    fn log_failure(error: &io::Error) {
         crate::wake::log_error(format_args!(
-            "peers that leave are not noticed any more: {}",
+            "peers that leave are no longer noticed: {}",
             ErrorChain::new(error)
         ));
     }
@@ -47,18 +47,18 @@ impl<P: Peers> PeerEvents<P> {
 
 impl<P: Peers> OnReadable for PeerEvents<P> {
     fn on_readable(&self) {
-        let mut cx = Context::from_waker(&self.bell);
+        let mut cx = Context::from_waker(&self.waker);
         loop {
             match self.notifier.poll_readable(&mut cx) {
                 Poll::Pending => return,
                 Poll::Ready(Ok(())) => {}
-                Poll::Ready(Err(error)) => return Self::lose(&error),
+                Poll::Ready(Err(error)) => return Self::log_failure(&error),
             }
-            // Without it nothing makes the descriptor readable, nor reads from it.
+            // The group is gone, and no descriptor is watched any more.
             let Some(peers) = self.peers.upgrade() else {
                 return;
             };
-            peers.look_at_peers();
+            peers.check_peers();
         }
     }
 }

@@ -13,22 +13,22 @@ use crate::driver::{self, End, Ring, Started};
 use crate::error::{Error, Result};
 use crate::events::Subscription;
 
-/// A group of channels whose completions are announced.
+/// A group of channels, and the registration for its events.
 #[derive(Debug)]
 pub(crate) struct Channels {
-    // First: what is announced ends before the queue does.
+    // First: the registration is dropped before the queue.
     pub(crate) subscription: Subscription,
     pub(crate) group: ChannelGroup,
 }
 
-/// What to do: one thing or a batch.
+/// A request or a batch.
 #[derive(Debug)]
-pub(crate) enum Work {
+pub(crate) enum Request {
     One(OwnedWork),
     Batch(Vec<OwnedWork>),
 }
 
-/// How it ended, and what it was given.
+/// The result, and what was given to the operation.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     result: Result<WorkSuccess, Failure>,
@@ -36,36 +36,38 @@ pub(crate) struct Outcome {
     batch: Vec<OwnedWork>,
 }
 
-/// Why it did not succeed.
+/// Why an operation has failed.
 #[derive(Clone, Copy, Debug)]
 enum Failure {
-    Refused(Refusal),
+    Rejected(Refusal),
     Transport(TransportError),
 }
 
 impl Channels {
     #[inline(always)]
-    fn start(&mut self, at: ChannelId, work: &mut OwnedWork) -> Result<Ticket, Refusal> {
-        self.group.start_from(at, work)
+    fn start(&mut self, at: ChannelId, request: &mut OwnedWork) -> Result<Ticket, Refusal> {
+        self.group.start_from(at, request)
     }
 
     fn start_batch(
         &mut self,
         at: ChannelId,
-        works: &mut Vec<OwnedWork>,
+        requests: &mut Vec<OwnedWork>,
     ) -> Result<Ticket, Refusal> {
         let Ok(mut channel) = self.group.channel(at) else {
-            return Err(GONE);
+            return Err(CLOSED);
         };
-        channel.start_batch(mem::take(works)).map_err(|rejected| {
-            let refusal = *rejected.error();
-            *works = rejected.into_given();
-            refusal
-        })
+        channel
+            .start_batch(mem::take(requests))
+            .map_err(|rejected| {
+                let refusal = *rejected.error();
+                *requests = rejected.into_given();
+                refusal
+            })
     }
 
-    /// Makes room for results, if it is for lack of that and not of places in the queue that nothing
-    /// was posted: those that were not taken delay no operation.
+    /// Reserves more slots, if the request was rejected for lack of them. So outcomes that are not
+    /// taken delay no operation.
     #[cold]
     fn make_room(&mut self, at: ChannelId, queue: Queue, refusal: Refusal) -> bool {
         if refusal != Refusal::Untaken {
@@ -78,10 +80,10 @@ impl Channels {
     }
 }
 
-impl driver::Work<Channels> for OwnedWork {
+impl driver::Request<Channels> for OwnedWork {
     #[inline(always)]
-    fn queue(&self) -> usize {
-        Self::queue(self) as usize
+    fn queue(&self) -> Queue {
+        Self::queue(self)
     }
 
     #[inline(always)]
@@ -92,14 +94,14 @@ impl driver::Work<Channels> for OwnedWork {
         }
     }
 
-    fn refused(&mut self, refusal: Refusal) -> Outcome {
-        Outcome::refused(refusal, mem::take(self.buffer_mut()), Vec::new())
+    fn rejected(&mut self, refusal: Refusal) -> Outcome {
+        Outcome::rejected(refusal, mem::take(self.buffer_mut()), Vec::new())
     }
 }
 
-impl driver::Work<Channels> for Vec<OwnedWork> {
-    fn queue(&self) -> usize {
-        Queue::Send as usize
+impl driver::Request<Channels> for Vec<OwnedWork> {
+    fn queue(&self) -> Queue {
+        Queue::Send
     }
 
     fn post(&mut self, ring: &mut Channels, at: ChannelId) -> Started<Channels> {
@@ -112,56 +114,56 @@ impl driver::Work<Channels> for Vec<OwnedWork> {
         match started {
             Ok(ticket) => Started::Posted(ticket),
             Err(refusal) if refusal.is_backpressure() => Started::Full,
-            Err(refusal) => Started::Refused(refusal),
+            Err(refusal) => Started::Rejected(refusal),
         }
     }
 
-    fn refused(&mut self, refusal: Refusal) -> Outcome {
-        Outcome::refused(refusal, OwnedBuffer::empty(), mem::take(self))
+    fn rejected(&mut self, refusal: Refusal) -> Outcome {
+        Outcome::rejected(refusal, OwnedBuffer::empty(), mem::take(self))
     }
 }
 
-impl driver::Work<Channels> for Work {
-    fn queue(&self) -> usize {
+impl driver::Request<Channels> for Request {
+    fn queue(&self) -> Queue {
         match self {
-            Self::One(work) => driver::Work::queue(work),
-            Self::Batch(works) => works.queue(),
+            Self::One(request) => driver::Request::queue(request),
+            Self::Batch(requests) => requests.queue(),
         }
     }
 
     #[cold]
     fn post(&mut self, ring: &mut Channels, at: ChannelId) -> Started<Channels> {
         match self {
-            Self::One(work) => work.post(ring, at),
-            Self::Batch(works) => works.post(ring, at),
+            Self::One(request) => request.post(ring, at),
+            Self::Batch(requests) => requests.post(ring, at),
         }
     }
 
-    fn refused(&mut self, refusal: Refusal) -> Outcome {
+    fn rejected(&mut self, refusal: Refusal) -> Outcome {
         match self {
-            Self::One(work) => work.refused(refusal),
-            Self::Batch(works) => works.refused(refusal),
+            Self::One(request) => request.rejected(refusal),
+            Self::Batch(requests) => requests.rejected(refusal),
         }
     }
 }
 
-impl From<OwnedWork> for Work {
-    fn from(work: OwnedWork) -> Self {
-        Self::One(work)
+impl From<OwnedWork> for Request {
+    fn from(request: OwnedWork) -> Self {
+        Self::One(request)
     }
 }
 
-impl From<Vec<OwnedWork>> for Work {
-    fn from(works: Vec<OwnedWork>) -> Self {
-        Self::Batch(works)
+impl From<Vec<OwnedWork>> for Request {
+    fn from(requests: Vec<OwnedWork>) -> Self {
+        Self::Batch(requests)
     }
 }
 
-/// Why nothing is posted on a channel that is not there.
-const GONE: Refusal = Refusal::Down(DownReason::Closed);
+/// The rejection by a channel that is closed.
+const CLOSED: Refusal = Refusal::Down(DownReason::Closed);
 
 impl Ring for Channels {
-    type Work = Work;
+    type Request = Request;
     type Outcome = Outcome;
     type Ticket = Ticket;
     type Refusal = Refusal;
@@ -194,17 +196,16 @@ impl Ring for Channels {
     fn take(&mut self, ticket: Ticket) -> Option<Outcome> {
         match self.group.take(ticket) {
             Ok(completed) => completed.map(Outcome::from),
-            // It has no slot, so nothing would ever end it.
-            Err(_stale) => Some(Outcome::refused(GONE, OwnedBuffer::empty(), Vec::new())),
+            // It has no slot, so it would never complete.
+            Err(_stale) => Some(Outcome::rejected(CLOSED, OwnedBuffer::empty(), Vec::new())),
         }
     }
 
-    fn full(queue: usize) -> Refusal {
-        Refusal::Backpressure([Queue::Send, Queue::Receive][queue])
+    fn full(queue: Queue) -> Refusal {
+        Refusal::Backpressure(queue)
     }
 
-    fn is_idle(&mut self, channel: ChannelId, queue: usize) -> bool {
-        let queue = [Queue::Send, Queue::Receive][queue];
+    fn is_idle(&mut self, channel: ChannelId, queue: Queue) -> bool {
         let channel = self.group.channel(channel);
         !channel.is_ok_and(|channel| channel.in_flight(queue) > 0)
     }
@@ -225,7 +226,7 @@ impl Ring for Channels {
             self.group.give_up(DownReason::Unannounced);
             let error = ErrorChain::new(&error);
             let line: LogLine = Box::new(format!(
-                "cannot arm the completion queue, so all channels are closed: {error}"
+                "cannot arm the completion queue, taking all channels down: {error}"
             ));
             line
         })
@@ -233,8 +234,8 @@ impl Ring for Channels {
 }
 
 impl Outcome {
-    const fn refused(refusal: Refusal, buffer: OwnedBuffer, batch: Vec<OwnedWork>) -> Self {
-        let result = Err(Failure::Refused(refusal));
+    const fn rejected(refusal: Refusal, buffer: OwnedBuffer, batch: Vec<OwnedWork>) -> Self {
+        let result = Err(Failure::Rejected(refusal));
         Self {
             result,
             buffer,
@@ -253,7 +254,7 @@ impl From<Completed> for Outcome {
     }
 }
 
-/// An operation that has succeeded.
+/// An operation that has succeeded, with its buffer.
 pub(crate) struct Succeeded {
     success: WorkSuccess,
     buffer: OwnedBuffer,
@@ -266,7 +267,7 @@ impl From<Succeeded> for (Result<WorkSuccess>, OwnedBuffer) {
     }
 }
 
-/// How an operation ends.
+/// The output of an operation.
 impl End<Channels> for (Result<WorkSuccess>, OwnedBuffer) {
     type Taken = Succeeded;
 
@@ -277,7 +278,7 @@ impl End<Channels> for (Result<WorkSuccess>, OwnedBuffer) {
     }
 }
 
-/// How a batch ends.
+/// The output of a batch.
 impl End<Channels> for (Result<()>, Vec<OwnedWork>) {
     type Taken = Outcome;
 
@@ -299,17 +300,17 @@ impl From<Outcome> for (Result<()>, Vec<OwnedWork>) {
     }
 }
 
-/// What becomes of work that was refused.
+/// Handles a request that was not posted: tries again with more slots, queues or rejects it.
 #[cold]
 #[inline(never)]
 fn not_posted(
     mut refusal: Refusal,
-    work: &mut OwnedWork,
+    request: &mut OwnedWork,
     ring: &mut Channels,
     at: ChannelId,
 ) -> Started<Channels> {
-    if ring.make_room(at, work.queue(), refusal) {
-        match ring.start(at, work) {
+    if ring.make_room(at, request.queue(), refusal) {
+        match ring.start(at, request) {
             Ok(ticket) => return Started::Posted(ticket),
             Err(again) => refusal = again,
         }
@@ -317,13 +318,13 @@ fn not_posted(
     if refusal.is_backpressure() {
         return Started::Full;
     }
-    Started::Refused(refusal)
+    Started::Rejected(refusal)
 }
 
 impl From<Failure> for Error {
     fn from(failure: Failure) -> Self {
         match failure {
-            Failure::Refused(refusal) => Self::Refused(refusal),
+            Failure::Rejected(refusal) => Self::Refused(refusal),
             Failure::Transport(error) => Self::Transport(error),
         }
     }

@@ -8,24 +8,24 @@ use std::task;
 use verbs_channel::verbs_core::{
     AsyncEvent, ErrorChain, EventElement, EventType, ProtectionDomain,
 };
-use verbs_channel::{ChannelId, Closing, DownReason, Preparer};
+use verbs_channel::{ChannelId, Closing, DownReason, Preparer, Queue};
 
 use crate::driver::Driver;
-use crate::events::{Announced, CqEvents};
+use crate::events::{CqEvents, CqListener};
 use crate::peers::{PeerEvents, Peers};
 use crate::ring::Channels;
-use crate::watched::Watched;
+use crate::watched::DeviceListener;
 
 /// What the channels of a group share.
 pub(crate) struct Shared {
-    // Of channels that join.
+    // The backlog of channels that join.
     pub(crate) backlog: AtomicUsize,
     pub(crate) driver: Driver<Channels>,
-    // Not behind the driver's lock: to prepare a channel would hold up the others.
+    // Not behind the driver's lock: preparing a channel would delay the others.
     pub(crate) preparer: Preparer,
     pub(crate) pd: ProtectionDomain,
     pub(crate) events: CqEvents,
-    // Made with the first channel whose peer is watched.
+    // Created with the first channel whose peer is watched.
     pub(crate) peers: OnceLock<Arc<PeerEvents<Self>>>,
 }
 
@@ -34,8 +34,7 @@ impl Shared {
         &self.pd
     }
 
-    /// Has channels taken down whose peer leaves, if that is not so yet. If it cannot be, the log says
-    /// so.
+    /// Starts to watch the peers of channels, unless they are watched already. An error is logged.
     pub(crate) fn watch_peers(self: &Arc<Self>) {
         if self.peers.get().is_some() {
             return;
@@ -45,7 +44,7 @@ impl Shared {
         match notifier {
             Ok(notifier) => {
                 let made = PeerEvents::watch(notifier, &Arc::downgrade(self));
-                // Another thread may have been faster; two notice no less than one.
+                // Another thread may have been faster. Then this one is dropped.
                 drop(self.peers.set(made));
             }
             Err(error) => crate::wake::log_error(format_args!(
@@ -55,16 +54,16 @@ impl Shared {
         }
     }
 
-    /// Destroys a channel's queue pair, with nothing locked, and ends what was in flight on it.
+    /// Destroys a channel's queue pair, without a lock, and aborts its operations in flight.
     pub(crate) fn end(&self, at: ChannelId, reason: DownReason, is_removed: bool) {
         let closing = self
             .driver
             .with_ring(|ring| ring.group.start_close(at, reason));
-        // One that is gone has ended before.
+        // The channel may have been closed before.
         let Ok(closing) = closing else { return };
         let closed = closing.destroy();
         let finish = |ring: &mut Channels| ring.group.finish_close(closed, is_removed);
-        // It is of this group.
+        // It belongs to this group, so this does not fail.
         let _finished = self.driver.with(Some(at), finish);
     }
 
@@ -80,43 +79,44 @@ impl Shared {
         let closed: Vec<_> = closing.into_iter().map(Closing::destroy).collect();
         self.driver.with(None, |ring| {
             for closed in closed {
-                // It is of this group.
+                // It belongs to this group, so this does not fail.
                 let _finished = ring.group.finish_close(closed, false);
             }
         });
     }
 
-    /// Waits until nothing is left in these queues of a channel.
-    pub(crate) async fn drained(&self, at: ChannelId, queues: [bool; 2]) {
+    /// Waits until these queues of a channel and their backlogs are empty.
+    pub(crate) async fn drained(&self, at: ChannelId, queues: &'static [Queue]) {
         std::future::poll_fn(|cx: &mut task::Context<'_>| self.driver.poll_drained(at, queues, cx))
             .await;
     }
 }
 
 impl Peers for Shared {
-    fn look_at_peers(&self) {
+    fn check_peers(&self) {
         self.driver.with(None, |ring| ring.group.look_at_peers());
     }
 }
 
-impl Announced for Shared {
-    fn announced(&self) {
-        self.driver.announced();
+impl CqListener for Shared {
+    fn on_event(&self) {
+        self.driver.on_event();
     }
 
-    fn unwatched(&self, error: &io::Error) {
+    fn on_notifier_failed(&self, error: &io::Error) {
         crate::wake::log_error(format_args!(
-            "nothing announces completions any more, closing all channels: {}",
+            "the notifier has failed, taking all channels down: {}",
             ErrorChain::new(error)
         ));
         self.give_up(DownReason::Unannounced);
-        // Nor is what it was armed for: a channel that joins later is to find that out.
-        self.driver.announced();
+        // The queue is not armed any more: so arming fails for a channel that joins later, and it goes
+        // down, too.
+        self.driver.on_event();
     }
 }
 
-impl Watched for Shared {
-    fn happened(&self, event: AsyncEvent) {
+impl DeviceListener for Shared {
+    fn on_device_event(&self, event: AsyncEvent) {
         let reason = DownReason::Event(event.event_type());
         match (event.event_type(), event.element()) {
             (EventType::DEVICE_FATAL, _) => self.give_up(reason),

@@ -1,3 +1,3 @@
-//! The locks of this crate, which know no poison: a model checker puts its own in their place.
+//! The locks of this crate, without poisoning: loom tests replace them by their own.
 
 pub(crate) use parking_lot::{Mutex, MutexGuard};

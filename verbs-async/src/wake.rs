@@ -1,5 +1,4 @@
-//! Wakers, drops and log lines: all of it happens where nothing is locked, and a panic there goes no
-//! further.
+//! Wakers, drops and log lines: all of it happens without a lock, and panics are contained.
 
 use std::cell::Cell;
 use std::fmt;
@@ -8,14 +7,14 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Weak};
 use std::task::{Wake, Waker};
 
-/// Wakes all of them, where nothing is locked: one that panics does not leave the others asleep.
+/// Wakes all of them, without a lock. A waker that panics does not stop the others.
 pub(crate) fn wake_all(wakers: impl IntoIterator<Item = Waker>) {
     let mut panicked = 0_usize;
     for waker in wakers {
         panicked += usize::from(panics(|| waker.wake()));
     }
     if panicked > 0 {
-        log_error(format_args!("wakers of {panicked} tasks panicked"));
+        log_error(format_args!("the wakers of {panicked} tasks panicked"));
     }
 }
 
@@ -23,10 +22,10 @@ thread_local! {
     static HELD: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Until this is dropped, drivers wake nobody on this thread: what is due stays with the driver.
+/// Until this is dropped, drivers wake no task on this thread: the actions stay due.
 ///
-/// For code that uses a driver under a lock of its own. After unlocking it calls the driver's
-/// `settle`.
+/// For code that uses a driver under a lock of its own. It calls the driver's `settle` after
+/// unlocking.
 #[must_use]
 pub(crate) struct Held {
     before: bool,
@@ -49,33 +48,33 @@ impl Drop for Held {
     }
 }
 
-/// Writes to the log, as an error. A panic of the logger stops here.
+/// Logs an error. A panic of the logger is contained.
 pub(crate) fn log_error(line: fmt::Arguments<'_>) {
     let _panicked = panics(|| log::error!("{line}"));
 }
 
-/// Drops a value. A panic of its drop stops here.
+/// Drops a value. A panic of its drop is contained.
 pub(crate) fn drop_guarded<T>(what: T) {
     let _panicked = panics(|| drop(what));
 }
 
-/// Whether it panics; then that ends here.
+/// Calls a function. Returns whether it panicked, and contains the panic.
 pub(crate) fn panics(what: impl FnOnce()) -> bool {
     let Err(panic) = catch_unwind(AssertUnwindSafe(what)) else {
         return false;
     };
-    #[expect(clippy::mem_forget, reason = "dropping it may panic once more")]
+    #[expect(clippy::mem_forget, reason = "dropping it may panic again")]
     mem::forget(panic);
     true
 }
 
-/// What acts when its notifier reports that a descriptor is readable.
+/// An owner of a notifier, called when its descriptor is readable.
 pub(crate) trait OnReadable: Send + Sync + 'static {
-    /// Takes what is there, until the notifier has the waker.
+    /// Reads until the notifier is pending, and so has the waker again.
     fn on_readable(&self);
 }
 
-/// A waker that calls [`on_readable`](OnReadable::on_readable) of this, while it is there.
+/// A waker that calls [`on_readable`](OnReadable::on_readable) of `target`, while it exists.
 pub(crate) fn self_waker<T: OnReadable>(target: &Weak<T>) -> Waker {
     Waker::from(Arc::new(SelfWaker(Weak::clone(target))))
 }

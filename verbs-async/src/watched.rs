@@ -38,7 +38,7 @@ impl Drop for Watch {
 }
 
 /// A group or queue that fails when a device, or a part of it, does.
-pub(crate) trait Watched: Send + Sync {
+pub(crate) trait DeviceListener: Send + Sync {
     /// Handles an event of the device, or of something on it.
-    fn happened(&self, event: AsyncEvent);
+    fn on_device_event(&self, event: AsyncEvent);
 }

@@ -1,4 +1,4 @@
-//! Tests of connecting that need no device: the handshake is made up, the peers are real.
+//! Tests of connecting without a device: the handshakes are fake, the TCP connections are real.
 
 use std::future::{Future, ready};
 use std::io::{self, Read as _, Write as _};
@@ -20,7 +20,7 @@ use crate::error::{Error, Result};
 use crate::group::AsyncGroup;
 
 const SOON: Duration = Duration::from_millis(50);
-/// Only what hangs takes so long.
+/// A timeout that only a hang reaches.
 const LONG: Duration = Duration::from_secs(20);
 
 #[derive(Clone, Copy, Debug)]
@@ -72,7 +72,7 @@ impl Way {
     }
 }
 
-/// What a future comes to, unless it takes longer.
+/// The output of a future, unless it takes longer.
 async fn within<T>(time: Duration, future: impl Future<Output = T>) -> Option<T> {
     let (mut future, mut timer) = (pin!(future), Timer::after(time));
     std::future::poll_fn(|cx| match future.as_mut().poll(cx) {
@@ -104,7 +104,7 @@ fn connection() -> (TcpStream, TcpStream) {
     (left, right)
 }
 
-/// What our side says of a peer that says this and hangs up, or waits for us to; what it told it.
+/// The error of our side when a peer sends `theirs`, and then hangs up or waits; and what the peer received.
 fn of(way: Way, theirs: Vec<u8>, hangs_up: bool) -> (ExchangeError, Vec<u8>) {
     let (ours, mut peer) = connection();
     let peer = thread::spawn(move || {
@@ -112,10 +112,10 @@ fn of(way: Way, theirs: Vec<u8>, hangs_up: bool) -> (ExchangeError, Vec<u8>) {
         if hangs_up {
             peer.shutdown(std::net::Shutdown::Write).unwrap();
         }
-        let mut told = Vec::new();
-        // Ours may end before it has read all.
-        drop(peer.read_to_end(&mut told));
-        told
+        let mut received = Vec::new();
+        // Our side may close before it has read everything.
+        drop(peer.read_to_end(&mut received));
+        received
     });
     let failed = way.run(async move {
         let met = meet(way.stream(ours), begin(2, b""), |_remote| ready(Ok(())));
@@ -132,8 +132,8 @@ fn exchange(error: Error) -> ExchangeError {
 }
 
 /// The code of the refusal that follows our endpoint.
-fn refused_with(told: &[u8]) -> &[u8] {
-    let after = &told[12 + QueuePairEndpoint::BYTES..];
+fn refused_with(received: &[u8]) -> &[u8] {
+    let after = &received[12 + QueuePairEndpoint::BYTES..];
     assert_eq!(&after[..8], b"VRBC\0\x01\0\x03");
     &after[12..14]
 }
@@ -175,12 +175,12 @@ fn a_peer_that_hangs_up_is_told_from_one_that_speaks_something_else() {
             }
         );
         assert!(is_cut, "{error}");
-        let (error, told) = of(way, b"BAD\n".to_vec(), false);
+        let (error, received) = of(way, b"BAD\n".to_vec(), false);
         assert!(
             matches!(error, ExchangeError::NotOurs(magic) if &magic == b"BAD\n"),
             "{error}"
         );
-        assert_eq!(told.len(), 12 + QueuePairEndpoint::BYTES);
+        assert_eq!(received.len(), 12 + QueuePairEndpoint::BYTES);
     }
 }
 
@@ -188,15 +188,15 @@ fn a_peer_that_hangs_up_is_told_from_one_that_speaks_something_else() {
 #[cfg_attr(miri, ignore = "Miri has no timeouts of sockets")]
 fn a_peer_is_told_why_it_is_refused_and_sees_the_end() {
     for way in WAYS {
-        let (error, told) = of(way, frame(9, 1, 0, b""), false);
+        let (error, received) = of(way, frame(9, 1, 0, b""), false);
         assert!(matches!(error, ExchangeError::Version(9)), "{error}");
-        assert_eq!(refused_with(&told), [0, 1]);
-        let (error, told) = of(way, frame(1, 1, u32::MAX, b""), false);
+        assert_eq!(refused_with(&received), [0, 1]);
+        let (error, received) = of(way, frame(1, 1, u32::MAX, b""), false);
         assert!(matches!(error, ExchangeError::TooLong { .. }), "{error}");
-        assert_eq!(refused_with(&told), [0, 2]);
-        let (error, told) = of(way, frame(1, 1, 36, &[0xff; 36]), false);
+        assert_eq!(refused_with(&received), [0, 2]);
+        let (error, received) = of(way, frame(1, 1, 36, &[0xff; 36]), false);
         assert!(matches!(error, ExchangeError::Endpoint(_)), "{error}");
-        assert_eq!(refused_with(&told), [0, 3]);
+        assert_eq!(refused_with(&received), [0, 3]);
     }
 }
 
@@ -251,13 +251,13 @@ fn a_silent_peer_is_left_by_dropping_the_future() {
             within(SOON, met).await
         });
         assert!(met.is_none());
-        let mut told = Vec::new();
-        peer.read_to_end(&mut told).unwrap();
-        assert_eq!(told.len(), 12 + QueuePairEndpoint::BYTES);
+        let mut received = Vec::new();
+        peer.read_to_end(&mut received).unwrap();
+        assert_eq!(received.len(), 12 + QueuePairEndpoint::BYTES);
     }
 }
 
-/// A stream that gives one byte at a time and keeps what is written until it is flushed.
+/// A stream that reads one byte at a time and buffers writes until it is flushed.
 struct Buffered {
     kept: Vec<u8>,
     is_broken: bool,
@@ -292,7 +292,7 @@ impl AsyncWrite for Buffered {
             stream,
         } = self.get_mut();
         if *is_broken {
-            return Poll::Ready(Err(io::Error::other("it leaks")));
+            return Poll::Ready(Err(io::Error::other("cannot flush")));
         }
         while !kept.is_empty() {
             match Pin::new(&mut *stream).poll_write(cx, kept) {
@@ -320,7 +320,7 @@ fn a_stream_with_a_buffer_is_flushed() {
                 stream: way.stream(stream),
             };
             let met = meet(stream, begin(qp_num, b"data"), |_remote| ready(Ok(())));
-            within(LONG / 2, met).await.expect("it waits for ever")
+            within(LONG / 2, met).await.expect("it waits forever")
         };
         let peer = thread::spawn(move || way.run(side(theirs, 3)));
         assert_eq!(way.run(side(ours, 2)).unwrap().1, b"data");
@@ -340,12 +340,12 @@ fn a_stream_that_cannot_be_flushed_is_not_waited_for() {
                 stream: way.stream(ours),
             };
             let met = meet(stream, begin(2, b""), |_remote| ready(Ok(())));
-            within(LONG / 2, met).await.expect("it waits for ever")
+            within(LONG / 2, met).await.expect("it waits forever")
         });
         let ExchangeError::Tcp { source, .. } = exchange(failed.unwrap_err()) else {
             panic!("no error of the stream's");
         };
-        assert_eq!(source.to_string(), "it leaks");
+        assert_eq!(source.to_string(), "cannot flush");
     }
 }
 
@@ -361,7 +361,7 @@ fn who_meets_itself_meets_nobody() {
     assert_eq!(source.kind(), io::ErrorKind::ConnectionRefused);
 }
 
-/// What connects can be spawned.
+/// The futures of connecting can be spawned.
 #[expect(dead_code, reason = "it need only compile")]
 fn futures_are_send(
     group: &'static AsyncGroup,

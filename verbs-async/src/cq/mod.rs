@@ -13,9 +13,9 @@ use verbs_channel::verbs_core::{
 
 use crate::coop;
 use crate::error::{Error, Result};
-use crate::events::{Announced, CqEvents};
+use crate::events::{CqEvents, CqListener};
 use crate::sync::{Mutex, MutexGuard};
-use crate::watched::Watched;
+use crate::watched::DeviceListener;
 use state::{Failure, State, Waiter};
 
 mod state;
@@ -59,7 +59,7 @@ pub struct AsyncCq {
 /// Each task that waits needs its own.
 #[derive(Default)]
 pub struct CqPollState {
-    waiting: Option<Waiting>,
+    registration: Option<Registration>,
 }
 
 struct Shared {
@@ -68,7 +68,7 @@ struct Shared {
 }
 
 /// A registered waiter, removed on drop.
-struct Waiting {
+struct Registration {
     shared: Arc<Shared>,
     key: usize,
 }
@@ -171,8 +171,8 @@ impl AsyncCq {
         wr_id: u64,
     ) -> impl Future<Output = Result<WorkCompletion>> + Send + use<> {
         let shared = Arc::clone(&self.shared);
-        let mut waiting = None;
-        future::poll_fn(move |cx| shared.poll_one(cx, wr_id, &mut waiting))
+        let mut registration = None;
+        future::poll_fn(move |cx| shared.poll_one(cx, wr_id, &mut registration))
     }
 
     /// [`poll`](Self::poll) for a future of your own: the number of slots that were filled.
@@ -188,10 +188,10 @@ impl AsyncCq {
         state: &mut CqPollState,
         slots: &mut [PollSlot],
     ) -> Poll<Result<usize>> {
-        self.shared.poll_any(cx, &mut state.waiting, slots)
+        self.shared.poll_any(cx, &mut state.registration, slots)
     }
 
-    pub(crate) fn watched(&self) -> Weak<dyn Watched> {
+    pub(crate) fn device_listener(&self) -> Weak<dyn DeviceListener> {
         let shared: Weak<Shared> = Arc::downgrade(&self.shared);
         shared
     }
@@ -207,98 +207,98 @@ impl Shared {
     fn poll_any(
         self: &Arc<Self>,
         cx: &mut Context<'_>,
-        waiting: &mut Option<Waiting>,
+        registration: &mut Option<Registration>,
         slots: &mut [PollSlot],
     ) -> Poll<Result<usize>> {
-        if coop::is_over(cx) {
+        if coop::must_yield(cx) {
             return Poll::Pending;
         }
-        if let Some(here) = waiting
+        if let Some(here) = registration
             && !Arc::ptr_eq(&here.shared, self)
         {
             // It waited for another queue. Deregistering takes that queue's lock, so it is done
             // before this one's is taken.
-            *waiting = None;
+            *registration = None;
         }
         // A waker is not cloned under the lock: that runs foreign code.
         let waker = cx.waker().clone();
         let mut state = self.state.lock();
         if state.kept.is_empty() {
-            state.turn(|state| !state.kept.is_empty());
+            state.drive(|state| !state.kept.is_empty());
         }
         let found = state.take_kept(slots);
-        let (ended, spare) = match state.failed {
+        let (polled, spare) = match state.failed {
             _ if found > 0 || slots.is_empty() => (Poll::Ready(Ok(found)), Some(waker)),
             Some(failure) => (Poll::Ready(Err(failure.into())), Some(waker)),
             None => {
-                let key = self.place(&mut state, waiting, || Waiter::Any(None));
+                let key = self.register(&mut state, registration, || Waiter::Any(None));
                 (Poll::Pending, state.set_waker(key, waker))
             }
         };
-        self.leave(state);
+        self.unlock_and_wake(state);
         crate::wake::drop_guarded(spare);
-        if ended.is_ready() {
-            coop::spend();
-            *waiting = None;
+        if polled.is_ready() {
+            coop::count_ready();
+            *registration = None;
         }
-        ended
+        polled
     }
 
     fn poll_one(
         self: &Arc<Self>,
         cx: &mut Context<'_>,
         wr_id: u64,
-        waiting: &mut Option<Waiting>,
+        registration: &mut Option<Registration>,
     ) -> Poll<Result<WorkCompletion>> {
-        if coop::is_over(cx) {
+        if coop::must_yield(cx) {
             return Poll::Pending;
         }
         let waker = cx.waker().clone();
         let mut state = self.state.lock();
-        let key = self.place(&mut state, waiting, || Waiter::One {
+        let key = self.register(&mut state, registration, || Waiter::One {
             wr_id,
             waker: None,
             found: None,
-            before: None,
-            behind: None,
+            prev: None,
+            next: None,
         });
         if !state.has_found(key) {
-            state.turn(|state| state.has_found(key));
+            state.drive(|state| state.has_found(key));
         }
-        let (ended, spare) = match (state.take_found(key), state.failed) {
+        let (polled, spare) = match (state.take_found(key), state.failed) {
             (Some(found), _) => (Poll::Ready(Ok(found)), Some(waker)),
             (None, Some(failure)) => (Poll::Ready(Err(failure.into())), Some(waker)),
             (None, None) => (Poll::Pending, state.set_waker(key, waker)),
         };
-        self.leave(state);
+        self.unlock_and_wake(state);
         crate::wake::drop_guarded(spare);
-        if ended.is_ready() {
-            coop::spend();
-            *waiting = None;
+        if polled.is_ready() {
+            coop::count_ready();
+            *registration = None;
         }
-        ended
+        polled
     }
 
     /// The key of the waiter: the one it has, or a new one.
-    fn place(
+    fn register(
         self: &Arc<Self>,
         state: &mut State,
-        waiting: &mut Option<Waiting>,
+        registration: &mut Option<Registration>,
         waiter: impl FnOnce() -> Waiter,
     ) -> usize {
-        match waiting {
+        match registration {
             Some(here) => here.key,
             None => {
-                let key = state.join(waiter());
+                let key = state.add_waiter(waiter());
                 let shared = Arc::clone(self);
-                *waiting = Some(Waiting { shared, key });
+                *registration = Some(Registration { shared, key });
                 key
             }
         }
     }
 
     /// Unlocks, and wakes the tasks whose wake-ups were deferred.
-    fn leave(&self, state: MutexGuard<'_, State>) {
+    fn unlock_and_wake(&self, state: MutexGuard<'_, State>) {
         if state.deferred.is_due() {
             crate::deferred::wake_after_unlock(
                 state,
@@ -310,44 +310,49 @@ impl Shared {
     }
 }
 
-impl Announced for Shared {
-    fn announced(&self) {
+impl CqListener for Shared {
+    fn on_event(&self) {
         let mut state = self.state.lock();
         state.armed = false;
         // A task that has been woken, or comes later, polls first: only sleeping ones need the queue
         // armed.
-        state.turn(|state| state.waiters.iter().all(|(_, waiter)| !waiter.sleeps()));
-        self.leave(state);
+        state.drive(|state| {
+            state
+                .waiters
+                .iter()
+                .all(|(_, waiter)| !waiter.is_sleeping())
+        });
+        self.unlock_and_wake(state);
     }
 
-    fn unwatched(&self, error: &io::Error) {
+    fn on_notifier_failed(&self, error: &io::Error) {
         let mut state = self.state.lock();
         state.fail(Failure::Io(error.kind()));
-        self.leave(state);
+        self.unlock_and_wake(state);
     }
 }
 
-impl Watched for Shared {
-    fn happened(&self, event: AsyncEvent) {
-        let has_ended = match (event.event_type(), event.element()) {
+impl DeviceListener for Shared {
+    fn on_device_event(&self, event: AsyncEvent) {
+        let has_failed = match (event.event_type(), event.element()) {
             (EventType::DEVICE_FATAL, _) => true,
             (EventType::CQ_ERR, EventElement::Cq { handle }) => handle == self.cq.handle(),
             _ => false,
         };
-        if has_ended {
+        if has_failed {
             let mut state = self.state.lock();
             state.fail(Failure::Event(event.event_type()));
-            self.leave(state);
+            self.unlock_and_wake(state);
         }
     }
 }
 
-impl Drop for Waiting {
+impl Drop for Registration {
     fn drop(&mut self) {
         let mut state = self.shared.state.lock();
-        let gone = state.part(self.key);
-        self.shared.leave(state);
-        crate::wake::drop_guarded(gone);
+        let removed = state.remove_waiter(self.key);
+        self.shared.unlock_and_wake(state);
+        crate::wake::drop_guarded(removed);
     }
 }
 
@@ -359,9 +364,9 @@ impl fmt::Debug for AsyncCq {
 
 impl fmt::Debug for CqPollState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let waits = self.waiting.is_some();
+        let is_waiting = self.registration.is_some();
         f.debug_struct("CqPollState")
-            .field("waits", &waits)
+            .field("is_waiting", &is_waiting)
             .finish()
     }
 }

@@ -1,4 +1,4 @@
-//! Who waits for what, and what is kept for those who have not asked yet.
+//! The waiters of a queue, and the completions that no task has asked for yet.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -12,30 +12,30 @@ use crate::deferred::Deferred;
 use crate::error::Error;
 use crate::events::Subscription;
 
-/// What stands behind a queue's lock.
+/// The state behind the lock of a queue.
 pub(super) struct State {
     cq: CompletionQueue,
     subscription: Subscription,
-    // Not asked for yet; in their order.
+    // Not taken yet, in the order of their polls.
     pub(super) kept: VecDeque<Polled>,
-    // How many have been polled.
+    // How many completions have been polled.
     polled: u64,
     pub(super) waiters: Slab<Waiter>,
-    // How many of them take any.
+    // How many waiters take any completion.
     take_any: usize,
-    // Those who wait for a work request, in their order.
-    by_wr_id: HashMap<u64, Line>,
+    // The waiters for each `wr_id`, in the order of their calls.
+    by_wr_id: HashMap<u64, WaiterList>,
     pub(super) armed: bool,
     pub(super) failed: Option<Failure>,
-    room: [PollSlot; ROOM],
-    // To be woken when the lock is free.
+    slots: [PollSlot; POLL_BATCH],
+    // Wake-ups for when the lock is free.
     pub(super) deferred: Deferred,
 }
 
-/// A completion, and its place among all that were polled.
+/// A completion, and its index among all that were polled.
 #[derive(Clone, Copy)]
 pub(super) struct Polled {
-    place: u64,
+    index: u64,
     completion: WorkCompletion,
 }
 
@@ -45,20 +45,20 @@ pub(super) enum Waiter {
         wr_id: u64,
         waker: Option<Waker>,
         found: Option<Polled>,
-        // Who stands before and behind, while it waits.
-        before: Option<usize>,
-        behind: Option<usize>,
+        // The neighbours in the list, while it waits.
+        prev: Option<usize>,
+        next: Option<usize>,
     },
 }
 
-/// Those who wait for the same, by the first and the last.
+/// The ends of the list of waiters for one `wr_id`.
 #[derive(Clone, Copy)]
-struct Line {
+struct WaiterList {
     first: usize,
     last: usize,
 }
 
-/// Why nothing comes any more.
+/// Why there are no more completions.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Failure {
     Io(io::ErrorKind),
@@ -78,13 +78,13 @@ impl State {
             by_wr_id: HashMap::new(),
             armed: false,
             failed: None,
-            room: [const { PollSlot::new() }; ROOM],
+            slots: [const { PollSlot::new() }; POLL_BATCH],
             deferred: Deferred::new(),
         }
     }
 
-    /// Polls until the queue is empty; if that was not enough, arms it and does so once more.
-    pub(super) fn turn(&mut self, is_enough: impl Fn(&Self) -> bool) {
+    /// Polls until the queue is empty. If that was not enough, arms it and polls once more.
+    pub(super) fn drive(&mut self, is_enough: impl Fn(&Self) -> bool) {
         loop {
             while self.poll() > 0 {}
             if is_enough(self) || self.armed || self.failed.is_some() {
@@ -98,9 +98,9 @@ impl State {
         }
     }
 
-    /// Polls once, and files what is found.
+    /// Polls once, and dispatches the completions.
     fn poll(&mut self) -> usize {
-        let found = match self.cq.poll(&mut self.room) {
+        let found = match self.cq.poll(&mut self.slots) {
             Ok(found) => found.len(),
             Err(error) => {
                 self.fail(Failure::Poll(error));
@@ -108,28 +108,29 @@ impl State {
             }
         };
         for at in 0..found {
-            let Some(completion) = PollSlot::completions(&self.room).get(at).copied() else {
+            let Some(completion) = PollSlot::completions(&self.slots).get(at).copied() else {
                 break;
             };
-            let place = self.polled;
+            let index = self.polled;
             self.polled += 1;
-            self.file(Polled { place, completion });
+            self.dispatch(Polled { index, completion });
         }
         found
     }
 
-    /// Gives a completion to who waits for it; else it is kept, and those are woken who take any.
-    fn file(&mut self, polled: Polled) {
-        if let Some(Line { first, .. }) = self.by_wr_id.get(&polled.wr_id()).copied() {
-            self.leave_line(polled.wr_id(), first);
+    /// Delivers a completion to its waiter. If there is none, keeps it and wakes the waiters for
+    /// any.
+    fn dispatch(&mut self, polled: Polled) {
+        if let Some(WaiterList { first, .. }) = self.by_wr_id.get(&polled.wr_id()).copied() {
+            self.unlink(polled.wr_id(), first);
             if let Some(Waiter::One { waker, found, .. }) = self.waiters.get_mut(first) {
                 *found = Some(polled);
                 self.deferred.extend(waker.take());
             }
             return;
         }
-        // Last, unless somebody had it and gives it back.
-        let at = self.kept.partition_point(|kept| kept.place < polled.place);
+        // At the end, unless a waiter that was dropped returns it.
+        let at = self.kept.partition_point(|kept| kept.index < polled.index);
         self.kept.insert(at, polled);
         if self.take_any == 0 {
             return;
@@ -149,8 +150,8 @@ impl State {
         count
     }
 
-    /// Takes in somebody who waits. What is kept for him he gets at once.
-    pub(super) fn join(&mut self, mut waiter: Waiter) -> usize {
+    /// Adds a waiter. A kept completion that it waits for is delivered at once.
+    pub(super) fn add_waiter(&mut self, mut waiter: Waiter) -> usize {
         let mut wanted = None;
         if let Waiter::One { wr_id, found, .. } = &mut waiter {
             let at = self.kept.iter().position(|kept| kept.wr_id() == *wr_id);
@@ -160,76 +161,76 @@ impl State {
         self.take_any += usize::from(matches!(waiter, Waiter::Any(_)));
         let key = self.waiters.insert(waiter);
         if let Some(wr_id) = wanted {
-            self.stand_behind(wr_id, key);
+            self.append(wr_id, key);
         }
         key
     }
 
-    /// Puts somebody at the end of those who wait for the same.
-    fn stand_behind(&mut self, wr_id: u64, key: usize) {
-        let line = self.by_wr_id.entry(wr_id).or_insert(Line {
+    /// Appends a waiter to the list of its `wr_id`.
+    fn append(&mut self, wr_id: u64, key: usize) {
+        let list = self.by_wr_id.entry(wr_id).or_insert(WaiterList {
             first: key,
             last: key,
         });
-        let last = std::mem::replace(&mut line.last, key);
+        let last = std::mem::replace(&mut list.last, key);
         if last == key {
             return;
         }
-        if let Some(Waiter::One { behind, .. }) = self.waiters.get_mut(last) {
-            *behind = Some(key);
+        if let Some(Waiter::One { next, .. }) = self.waiters.get_mut(last) {
+            *next = Some(key);
         }
-        if let Some(Waiter::One { before, .. }) = self.waiters.get_mut(key) {
-            *before = Some(last);
-        }
-    }
-
-    /// Takes somebody out from among those who wait for the same.
-    fn leave_line(&mut self, wr_id: u64, key: usize) {
-        if let Some(Waiter::One { before, behind, .. }) = self.waiters.get_mut(key) {
-            let gap = (before.take(), behind.take());
-            self.close_gap(wr_id, key, gap);
+        if let Some(Waiter::One { prev, .. }) = self.waiters.get_mut(key) {
+            *prev = Some(last);
         }
     }
 
-    /// Closes the gap that somebody has left between these two.
-    fn close_gap(&mut self, wr_id: u64, key: usize, gap: (Option<usize>, Option<usize>)) {
-        let (left, right) = gap;
-        if let Some(Waiter::One { behind, .. }) = left.and_then(|left| self.waiters.get_mut(left)) {
-            *behind = right;
+    /// Removes a waiter from the list of its `wr_id`.
+    fn unlink(&mut self, wr_id: u64, key: usize) {
+        if let Some(Waiter::One { prev, next, .. }) = self.waiters.get_mut(key) {
+            let links = (prev.take(), next.take());
+            self.relink(wr_id, key, links);
+        }
+    }
+
+    /// Links the former neighbours of a removed waiter.
+    fn relink(&mut self, wr_id: u64, key: usize, links: (Option<usize>, Option<usize>)) {
+        let (left, right) = links;
+        if let Some(Waiter::One { next, .. }) = left.and_then(|left| self.waiters.get_mut(left)) {
+            *next = right;
         }
         let right_one = right.and_then(|right| self.waiters.get_mut(right));
-        if let Some(Waiter::One { before, .. }) = right_one {
-            *before = left;
+        if let Some(Waiter::One { prev, .. }) = right_one {
+            *prev = left;
         }
-        let Some(line) = self.by_wr_id.get_mut(&wr_id) else {
+        let Some(list) = self.by_wr_id.get_mut(&wr_id) else {
             return;
         };
-        match gap {
-            // Alone, or not there any more: it was found.
-            (None, None) if line.first == key => drop(self.by_wr_id.remove(&wr_id)),
-            (None, Some(right)) => line.first = right,
-            (Some(left), None) => line.last = left,
+        match links {
+            // The only one in the list. A waiter that has its completion is not in it.
+            (None, None) if list.first == key => drop(self.by_wr_id.remove(&wr_id)),
+            (None, Some(right)) => list.first = right,
+            (Some(left), None) => list.last = left,
             _ => {}
         }
     }
 
-    /// Lets somebody go, and gives back what he has not taken. What has to be dropped, where nothing
-    /// is locked.
-    pub(super) fn part(&mut self, key: usize) -> Option<Waiter> {
+    /// Removes a waiter, and dispatches its completion anew if it has not been taken. Returns the
+    /// waiter, to be dropped without the lock.
+    pub(super) fn remove_waiter(&mut self, key: usize) -> Option<Waiter> {
         let mut waiter = self.waiters.try_remove(key)?;
         self.take_any -= usize::from(matches!(waiter, Waiter::Any(_)));
         if let Waiter::One {
             wr_id,
             found,
-            before,
-            behind,
+            prev,
+            next,
             ..
         } = &mut waiter
         {
-            let (wr_id, gap) = (*wr_id, (before.take(), behind.take()));
+            let (wr_id, links) = (*wr_id, (prev.take(), next.take()));
             match found.take() {
-                Some(found) => self.file(found),
-                None => self.close_gap(wr_id, key, gap),
+                Some(found) => self.dispatch(found),
+                None => self.relink(wr_id, key, links),
             }
         }
         Some(waiter)
@@ -249,7 +250,7 @@ impl State {
         }
     }
 
-    /// The waker from before is the caller's to drop.
+    /// Sets the waker. Returns the previous one, for the caller to drop.
     pub(super) fn set_waker(&mut self, key: usize, new: Waker) -> Option<Waker> {
         match self.waiters.get_mut(key) {
             Some(Waiter::Any(waker) | Waiter::One { waker, .. }) => waker.replace(new),
@@ -257,7 +258,7 @@ impl State {
         }
     }
 
-    /// Nothing comes any more: all are told.
+    /// Records that there are no more completions, and wakes all waiters.
     pub(super) fn fail(&mut self, failure: Failure) {
         self.failed.get_or_insert(failure);
         for (_, waiter) in &mut self.waiters {
@@ -274,7 +275,7 @@ impl Polled {
 }
 
 impl Waiter {
-    pub(super) const fn sleeps(&self) -> bool {
+    pub(super) const fn is_sleeping(&self) -> bool {
         let (Self::Any(waker) | Self::One { waker, .. }) = self;
         waker.is_some()
     }
@@ -290,5 +291,5 @@ impl From<Failure> for Error {
     }
 }
 
-/// Completions to take at once.
-const ROOM: usize = 16;
+/// The most completions that are polled at once.
+const POLL_BATCH: usize = 16;

@@ -3,49 +3,52 @@
 use std::task::Waker;
 
 use slab::Slab;
+use verbs_channel::Queue;
 
-use super::work::Ring;
+use super::ring::Ring;
 
-/// A backlog, by its two ends: the links are in its operations.
+/// The two ends of a backlog. The links are in its operations.
 #[derive(Debug, Default)]
 pub(super) struct Backlog {
     pub(super) head: Option<usize>,
     pub(super) tail: Option<usize>,
     pub(super) len: usize,
-    pub(super) room: Room,
+    pub(super) room: RoomWaiters,
 }
 
-/// The tasks that wait until less is queued.
+/// The tasks that wait until the backlog is shorter.
 #[derive(Debug, Default)]
-pub(super) struct Room {
-    // `None` for one that was woken and has not polled since.
+pub(super) struct RoomWaiters {
+    // `None` after it was woken, until it polls again.
     pub(super) waiters: Slab<Option<Waker>>,
     pub(super) sleeping: usize,
     // The length of the backlog at which they are woken.
     pub(super) wakes_at: usize,
 }
 
-/// An operation that is queued; or was, and has not been polled since.
+/// An operation that was queued, and whose outcome has not been taken.
 pub(super) struct Queued<R: Ring> {
     pub(super) channel: R::Channel,
-    pub(super) queue: usize,
+    pub(super) queue: Queue,
     pub(super) stage: Stage<R>,
     pub(super) waker: Option<Waker>,
 }
 
-/// How far it has come.
+/// The stage of a queued operation.
 pub(super) enum Stage<R: Ring> {
-    Waiting(R::Work, Place),
+    /// It is in the backlog.
+    Waiting(R::Request, Links),
+    /// It was posted from the backlog.
     Posted(R::Ticket),
-    /// It was not posted and will not be.
-    Refused(R::Outcome),
+    /// It was not posted, and will not be.
+    Rejected(R::Outcome),
 }
 
-/// A place in a backlog: the neighbours.
+/// The neighbours in a backlog.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
-    pub(super) before: Option<usize>,
-    pub(super) behind: Option<usize>,
+pub(super) struct Links {
+    pub(super) prev: Option<usize>,
+    pub(super) next: Option<usize>,
 }
 
 impl Backlog {
@@ -59,10 +62,11 @@ impl Backlog {
         self.len
     }
 
-    /// Has the task woken when there is room; the waker from before is the caller's to drop.
+    /// Wakes the task when there is room. Returns the previous waker, for the caller to drop.
     ///
-    /// That is when half of the backlog is gone, so that many waiters are not woken for each place.
-    pub(super) fn wait_for_room(
+    /// Waiters are woken when half of the backlog has been posted, so that not all of them are
+    /// woken for each operation that is posted.
+    pub(super) fn add_room_waiter(
         &mut self,
         key: &mut Option<usize>,
         backlog: usize,
@@ -77,8 +81,8 @@ impl Backlog {
         replaced
     }
 
-    /// Stops waiting for room; the waker is the caller's to drop.
-    pub(super) fn forget_room(&mut self, key: usize) -> Option<Waker> {
+    /// Stops waiting for room. Returns the waker, for the caller to drop.
+    pub(super) fn cancel_room(&mut self, key: usize) -> Option<Waker> {
         let waker = self.room.waiters.try_remove(key)?;
         self.room.sleeping -= usize::from(waker.is_some());
         waker

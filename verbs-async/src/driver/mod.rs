@@ -1,33 +1,36 @@
-//! The driver: which operations wait for what, and which tasks are woken.
+//! The driver: which operations wait, and which tasks are woken.
 //!
-//! No task has the role of the driver, so none can fall asleep in it, be leaked with it, or keep it
-//! without being polled. Each operation that is polled and has not completed drives, and so does the
-//! notifier's waker, by [`Driver::announced`]. Both do the same:
+//! No task has the role of the driver. So none can sleep in it, be leaked with it, or keep it
+//! without being polled. Each poll of an operation that has not completed drives, and so does the
+//! notifier's waker, by [`Driver::on_event`]. Both do the same:
 //!
 //! ```text
-//! poll the queue until it is empty ──► defer the waker of each operation that has completed, whose
-//!   │                                  outcome stays in its slot; post from the backlogs
+//! poll the queue until it is empty ──► defer the waker of each completed operation, whose outcome
+//!   │                                  stays in its slot; post from the backlogs
 //!   ▼ empty, some task waits, not armed
 //! arm, and poll once more
 //!   ▼ empty again: the next completion raises an event
 //! unlock, and wake
 //! ```
 //!
-//! An operation whose completion is there when it is first polled takes it: as long as no task waits,
-//! there is nothing else to do, and no table to keep.
+//! If the completion of an operation is there when it is first polled, the poll takes it. While no
+//! task waits, there is nothing else to do.
 //!
-//! *Invariant:* when the lock is free and some task waits, then all known completions have been
+//! *Invariant:* while the lock is free and some task waits, all polled completions have been
 //! dispatched, and the queue is armed or an event is on its way.
 //!
-//! *Invariant:* a task that is woken may drive in place, and find more to wake: it leaves them to the
-//! thread that has woken it. So nothing recurses, and a waker that does long work delays others.
+//! *Invariant:* a task that is woken may drive in place, and find more tasks to wake. It leaves
+//! them to the thread that has woken it. So nothing recurses, and a waker that does long work
+//! delays others.
 //!
-//! *Invariant:* no waker is cloned, woken or dropped, no outcome dropped, nothing logged, and no
-//! notifier called, under the lock.
+//! *Invariant:* under the lock, no waker is cloned, woken or dropped, no outcome is dropped,
+//! nothing is logged, and no notifier is called.
 
 use std::hint;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
+
+use verbs_channel::Queue;
 
 use crate::sync::{Mutex, MutexGuard};
 use crate::{deferred, wake};
@@ -35,12 +38,12 @@ use state::{State, Wait};
 
 mod backlog;
 mod queueing;
+mod ring;
 mod state;
-mod work;
 
-pub(crate) use work::{End, Ring, Started, Submission, Work};
+pub(crate) use ring::{End, QUEUES, Request, Ring, Started, Submission};
 
-/// A ring, and those who wait for it.
+/// A ring, and the tasks that wait for it.
 pub(crate) struct Driver<R: Ring> {
     state: Mutex<State<R>>,
 }
@@ -56,23 +59,24 @@ impl<R: Ring> Driver<R> {
         self.state.lock().busy_poll = busy_poll;
     }
 
-    /// Posts work, or puts it in line behind less than `backlog` others, or refuses it; where it is.
+    /// Posts a request, queues it if the backlog is shorter than `backlog`, or rejects it. Returns
+    /// where to find the operation.
     #[inline(always)]
     pub(crate) fn start(
         &self,
         channel: R::Channel,
-        work: impl Work<R>,
+        request: impl Request<R>,
         backlog: usize,
     ) -> Submission<R::Ticket> {
         let mut state = self.state.lock();
-        let submission = state.start(channel, work, backlog);
+        let submission = state.start(channel, request, backlog);
         if let Submission::Queued(_) = submission {
             self.unlock(state);
         }
         submission
     }
 
-    /// Takes the end of an operation, if it is there; polls once at most.
+    /// Takes the output of an operation if it has completed. Polls once at most.
     #[inline(always)]
     pub(crate) fn take<E: End<R>>(&self, submission: &Submission<R::Ticket>) -> Option<E::Taken> {
         let Submission::Posted(ticket) = *submission else {
@@ -88,8 +92,8 @@ impl<R: Ring> Driver<R> {
         taken
     }
 
-    /// How an operation has ended whose end was not there to [take](Self::take); its task is woken when
-    /// it is.
+    /// The outcome of an operation that [`take`](Self::take) did not return. Its task is woken when
+    /// it has completed.
     #[inline(never)]
     pub(crate) fn wait(
         &self,
@@ -115,24 +119,24 @@ impl<R: Ring> Driver<R> {
         outcome.map_or(Poll::Pending, Poll::Ready)
     }
 
-    /// Nobody wants the operation's outcome any more.
+    /// Abandons an operation: no task will take its outcome.
     ///
-    /// What is in line is taken out of it. What is in flight stays, with its buffers.
+    /// A queued operation is removed from the backlog. One in flight stays there, with its buffers.
     pub(crate) fn abandon(&self, submission: Submission<R::Ticket>) {
         let mut state = self.state.lock();
         state.abandon(submission);
         self.unlock(state);
     }
 
-    /// The ring's completions are announced.
-    pub(crate) fn announced(&self) {
+    /// The ring's queue had an event, and is not armed any more.
+    pub(crate) fn on_event(&self) {
         let mut state = self.state.lock();
         state.armed = false;
         state.drive(None);
         self.unlock(state);
     }
 
-    /// Does something to the ring that may change what its channels take, of one or of all.
+    /// Changes the ring in a way that may free capacity of one channel, or of all.
     pub(crate) fn with<T>(
         &self,
         channel: Option<R::Channel>,
@@ -141,61 +145,63 @@ impl<R: Ring> Driver<R> {
         let mut state = self.state.lock();
         let value = change(&mut state.ring);
         match channel {
-            Some(channel) => state.capacity_freed(R::index(channel)),
-            None => (0..state.channels()).for_each(|index| state.capacity_freed(index)),
+            Some(channel) => state.on_capacity_freed(R::index(channel)),
+            None => (0..state.channels()).for_each(|index| state.on_capacity_freed(index)),
         }
         state.drive(None);
         self.unlock(state);
         value
     }
 
-    /// Looks at the ring, or does to it what ends nothing and makes no room.
-    pub(crate) fn with_ring<T>(&self, look: impl FnOnce(&mut R) -> T) -> T {
-        look(&mut self.state.lock().ring)
+    /// Uses the ring without freeing capacity or completing operations.
+    pub(crate) fn with_ring<T>(&self, f: impl FnOnce(&mut R) -> T) -> T {
+        f(&mut self.state.lock().ring)
     }
 
-    /// Waits until less than `backlog` is in line for a channel's queue. Who waits has a key, and
-    /// [leaves](Self::forget_room) with it.
+    /// Waits until the backlog of a channel's queue is shorter than `backlog`.
+    ///
+    /// A task that waits has a key, to be passed to [`cancel_room`](Self::cancel_room).
     pub(crate) fn poll_room(
         &self,
         channel: R::Channel,
-        queue: usize,
+        queue: Queue,
         backlog: usize,
         key: &mut Option<usize>,
         cx: &mut Context<'_>,
     ) -> Poll<()> {
         let waker = cx.waker().clone();
         let mut state = self.state.lock();
-        let line = state.backlog_of(R::index(channel), queue);
-        let (polled, replaced) = if line.len() < backlog {
+        let queued = state.backlog_of(R::index(channel), queue);
+        let (polled, replaced) = if queued.len() < backlog {
             (Poll::Ready(()), Some(waker))
         } else {
-            (Poll::Pending, line.wait_for_room(key, backlog, waker))
+            (Poll::Pending, queued.add_room_waiter(key, backlog, waker))
         };
         self.unlock(state);
         wake::drop_guarded(replaced);
         polled
     }
 
-    /// Whoever has this key waits for room no more.
-    pub(crate) fn forget_room(&self, channel: R::Channel, queue: usize, key: usize) {
+    /// Stops the wait for room that has this key.
+    pub(crate) fn cancel_room(&self, channel: R::Channel, queue: Queue, key: usize) {
         let mut state = self.state.lock();
-        let waker = state.backlog_of(R::index(channel), queue).forget_room(key);
+        let waker = state.backlog_of(R::index(channel), queue).cancel_room(key);
         self.unlock(state);
         wake::drop_guarded(waker);
     }
 
-    /// Does what became due while this thread [held](wake::hold) wake-ups back.
+    /// Does what became due while wake-ups were [held back](wake::hold) on this thread.
     pub(crate) fn settle(&self) {
         let state = self.state.lock();
         self.unlock(state);
     }
 
-    /// Waits until nothing is left in these queues of a channel. One task can wait for each channel.
+    /// Waits until these queues of a channel and their backlogs are empty. One task per channel can
+    /// wait.
     pub(crate) fn poll_drained(
         &self,
         channel: R::Channel,
-        queues: [bool; 2],
+        queues: &'static [Queue],
         cx: &mut Context<'_>,
     ) -> Poll<()> {
         let waker = cx.waker().clone();
@@ -203,23 +209,28 @@ impl<R: Ring> Driver<R> {
         let replaced = if state.is_empty(channel, queues) {
             Some(waker)
         } else {
-            // Before the turn, which arms for those who wait only.
-            let replaced = state.set_drained(R::index(channel), Some((waker, channel, queues)));
+            // Before driving, which arms the queue only if a task waits.
+            let replaced =
+                state.set_drain_waiter(R::index(channel), Some((waker, channel, queues)));
             state.drive(None);
             replaced
         };
-        let (drained, mine) = if state.is_empty(channel, queues) {
-            (Poll::Ready(()), state.set_drained(R::index(channel), None))
+        let (drained, own) = if state.is_empty(channel, queues) {
+            (
+                Poll::Ready(()),
+                state.set_drain_waiter(R::index(channel), None),
+            )
         } else {
             (Poll::Pending, None)
         };
         self.unlock(state);
         wake::drop_guarded(replaced);
-        wake::drop_guarded(mine);
+        wake::drop_guarded(own);
         drained
     }
 
-    /// Polls for a while before anything is armed. Others can get the lock in between.
+    /// Polls for the busy-poll time before the queue is armed. Other threads can take the lock in
+    /// between.
     #[cold]
     fn poll_busily<'a>(
         &'a self,
@@ -239,11 +250,11 @@ impl<R: Ring> Driver<R> {
         }
     }
 
-    /// Unlocks when an outcome has been taken from a slot.
+    /// Unlocks after an outcome was taken from a slot.
     #[inline(always)]
     fn unlock_after_take(&self, state: MutexGuard<'_, State<R>>, ticket: R::Ticket) {
-        // Else nobody waited, so nothing is due.
-        if state.waiters > 0 && state.matters(ticket) {
+        // If no task waited, nothing is due.
+        if state.waiters > 0 && state.is_due_after_take(ticket) {
             self.finish_take(state, ticket);
         }
     }
@@ -251,12 +262,12 @@ impl<R: Ring> Driver<R> {
     #[inline(never)]
     fn finish_take(&self, mut state: MutexGuard<'_, State<R>>, ticket: R::Ticket) {
         let wait = state.stop_waiting(ticket);
-        state.capacity_freed(R::index(R::channel(ticket)));
+        state.on_capacity_freed(R::index(R::channel(ticket)));
         self.unlock(state);
         wake::drop_guarded(wait);
     }
 
-    /// Unlocks, and does what is due.
+    /// Unlocks after doing what is due.
     #[inline(always)]
     fn unlock(&self, state: MutexGuard<'_, State<R>>) {
         if state.is_due() {
@@ -267,11 +278,11 @@ impl<R: Ring> Driver<R> {
     #[inline(never)]
     fn unlock_and_wake(&self, mut state: MutexGuard<'_, State<R>>) {
         if wake::are_held() {
-            // It stays due: whoever unlocks next does it, and this thread in `settle`.
+            // It stays due: the next thread that unlocks does it, or this one in `settle`.
             return;
         }
         if state.waiters > 0 {
-            state.dispatch_known();
+            state.dispatch_polled();
         }
         while let Some(line) = state.ring.next_log_line() {
             state.deferred.log(line);

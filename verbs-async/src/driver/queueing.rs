@@ -1,37 +1,44 @@
-//! Queueing: what finds no room waits in a backlog, and is posted when there is.
+//! Queueing: a request for a full queue waits in the backlog, and is posted when there is room.
 
-use super::backlog::{Backlog, Place, Queued, Stage};
+use verbs_channel::Queue;
+
+use super::backlog::{Backlog, Links, Queued, Stage};
+use super::ring::{QUEUES, Request as _, Ring, Started};
 use super::state::{State, Wait};
-use super::work::{Ring, Started, Work as _};
 
 impl<R: Ring> State<R> {
-    /// Puts work at the end of its backlog.
-    pub(super) fn enqueue(&mut self, channel: R::Channel, queue: usize, work: R::Work) -> usize {
+    /// Appends a request to its backlog.
+    pub(super) fn enqueue(
+        &mut self,
+        channel: R::Channel,
+        queue: Queue,
+        request: R::Request,
+    ) -> usize {
         let index = R::index(channel);
-        let (before, behind) = (self.backlog_of(index, queue).tail, None);
+        let (prev, next) = (self.backlog_of(index, queue).tail, None);
         let key = self.queued.insert(Queued {
             channel,
             queue,
-            stage: Stage::Waiting(work, Place { before, behind }),
+            stage: Stage::Waiting(request, Links { prev, next }),
             waker: None,
         });
         self.waiters += 1;
         self.queued_or_draining += 1;
-        let line = self.backlog_of(index, queue);
-        line.tail = Some(key);
-        line.len += 1;
-        match self.place(before) {
-            Some(before) => before.behind = Some(key),
+        let backlog = self.backlog_of(index, queue);
+        backlog.tail = Some(key);
+        backlog.len += 1;
+        match self.links(prev) {
+            Some(prev) => prev.next = Some(key),
             None => self.backlog_of(index, queue).head = Some(key),
         }
         key
     }
 
-    /// Posts from the heads of a channel's backlogs, as long as there is room.
+    /// Posts from the heads of a channel's backlogs while there is room.
     pub(super) fn advance(&mut self, index: usize) {
-        for queue in 0..2 {
+        for queue in QUEUES {
             while let Some(here) = self.channels.get(index)
-                && let Some(key) = here.backlogs[queue].head
+                && let Some(key) = here.backlogs[queue as usize].head
                 && self.post_head(key)
             {}
         }
@@ -43,39 +50,39 @@ impl<R: Ring> State<R> {
             return false;
         };
         let (channel, queue) = (head.channel, head.queue);
-        let Stage::Waiting(work, gap) = &mut head.stage else {
+        let Stage::Waiting(request, links) = &mut head.stage else {
             return false;
         };
-        let gap = *gap;
-        match work.post(&mut self.ring, channel) {
+        let links = *links;
+        match request.post(&mut self.ring, channel) {
             Started::Full => return false,
             Started::Posted(ticket) => {
                 head.stage = Stage::Posted(ticket);
                 if let Some(waker) = head.waker.take() {
-                    // Nothing has waited for it before.
+                    // The slot is new, so no waker is replaced.
                     let _none = self.wait(ticket, Wait::Task(waker));
                 }
             }
-            Started::Refused(refusal) => {
-                head.stage = Stage::Refused(work.refused(refusal));
+            Started::Rejected(refusal) => {
+                head.stage = Stage::Rejected(request.rejected(refusal));
                 self.deferred.extend(head.waker.take());
             }
         }
-        self.dequeue(R::index(channel), queue, gap);
+        self.dequeue(R::index(channel), queue, links);
         true
     }
 
-    /// Closes the gap that an operation has left.
-    pub(super) fn dequeue(&mut self, index: usize, queue: usize, gap: Place) {
+    /// Unlinks an operation from its backlog, and wakes the tasks that wait for room.
+    pub(super) fn dequeue(&mut self, index: usize, queue: Queue, links: Links) {
         self.waiters -= 1;
         self.queued_or_draining -= 1;
-        match self.place(gap.before) {
-            Some(before) => before.behind = gap.behind,
-            None => self.backlog_of(index, queue).head = gap.behind,
+        match self.links(links.prev) {
+            Some(prev) => prev.next = links.next,
+            None => self.backlog_of(index, queue).head = links.next,
         }
-        match self.place(gap.behind) {
-            Some(behind) => behind.before = gap.before,
-            None => self.backlog_of(index, queue).tail = gap.before,
+        match self.links(links.next) {
+            Some(next) => next.prev = links.prev,
+            None => self.backlog_of(index, queue).tail = links.prev,
         }
         let Self {
             channels, deferred, ..
@@ -83,22 +90,22 @@ impl<R: Ring> State<R> {
         let Some(here) = channels.get_mut(index) else {
             return;
         };
-        let line = &mut here.backlogs[queue];
-        line.len -= 1;
-        if line.room.sleeping > 0 && line.len <= line.room.wakes_at {
-            line.room.sleeping = 0;
-            let waiters = line.room.waiters.iter_mut();
+        let backlog = &mut here.backlogs[queue as usize];
+        backlog.len -= 1;
+        if backlog.room.sleeping > 0 && backlog.len <= backlog.room.wakes_at {
+            backlog.room.sleeping = 0;
+            let waiters = backlog.room.waiters.iter_mut();
             deferred.extend(waiters.filter_map(|(_, waiter)| waiter.take()));
         }
     }
 
-    pub(super) fn backlog_of(&mut self, index: usize, queue: usize) -> &mut Backlog {
-        &mut self.channel(index).backlogs[queue]
+    pub(super) fn backlog_of(&mut self, index: usize, queue: Queue) -> &mut Backlog {
+        &mut self.channel(index).backlogs[queue as usize]
     }
 
-    fn place(&mut self, key: Option<usize>) -> Option<&mut Place> {
+    fn links(&mut self, key: Option<usize>) -> Option<&mut Links> {
         match &mut self.queued.get_mut(key?)?.stage {
-            Stage::Waiting(_, place) => Some(place),
+            Stage::Waiting(_, links) => Some(links),
             _ => None,
         }
     }

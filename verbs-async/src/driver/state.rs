@@ -1,51 +1,51 @@
-//! The state of a driver, which only its lock's holder has.
+//! The state of a driver, behind its lock.
 
 use std::mem;
 use std::task::Waker;
 use std::time::Duration;
 
 use slab::Slab;
+use verbs_channel::Queue;
 
 use super::backlog::{Backlog, Queued, Stage};
-use super::work::{Ring, Started, Submission, Work};
+use super::ring::{Request, Ring, Started, Submission};
 use crate::deferred::Deferred;
 
-/// What stands behind the lock.
+/// The state behind the lock.
 pub(super) struct State<R: Ring> {
     pub(super) ring: R,
-    // What has to be announced: who sleeps, what is in line, and what is abandoned in flight.
+    // How many need an event: sleeping tasks, queued operations, and abandoned ones in flight.
     pub(super) waiters: usize,
-    // Of that: what is in line, and who waits until nothing is left.
+    // Of those: queued operations, and tasks that wait until a channel is drained.
     pub(super) queued_or_draining: usize,
     pub(super) armed: bool,
-    // By the ring's slots: who waits for what is in flight.
+    // By the ring's slots: who waits for the operation.
     waits: Vec<Option<Wait>>,
     pub(super) queued: Slab<Queued<R>>,
     pub(super) channels: Vec<Channel<R>>,
-    // How long an operation polls before it goes to sleep.
+    // How long an operation polls before its task sleeps.
     pub(super) busy_poll: Duration,
-    // To be woken when the lock is free.
+    // Wake-ups and log lines for when the lock is free.
     pub(super) deferred: Deferred,
-    // To be dropped then, one by one: two that panic at once would end the process.
+    // Dropped then, one by one: two panics at once would abort the process.
     pub(super) garbage: Vec<Garbage<R>>,
 }
 
-/// Who waits for work that is in flight.
+/// Who waits for an operation in flight.
 pub(super) enum Wait {
     Task(Waker),
-    /// Nobody: its outcome is to be dropped.
+    /// No task: its outcome is to be dropped.
     Abandoned,
 }
 
-/// A channel's two lines, and whoever waits until nothing is left in some of its queues.
+/// The backlogs of a channel, and the task that waits until its queues are drained.
 pub(super) struct Channel<R: Ring> {
     pub(super) backlogs: [Backlog; 2],
-    // Of its two queues.
-    drained: Option<Drained<R>>,
+    drain_waiter: Option<DrainWaiter<R>>,
 }
 
-/// Who waits until nothing is left, on which channel, and in which of its queues.
-pub(super) type Drained<R> = (Waker, <R as Ring>::Channel, [bool; 2]);
+/// The waker of a task that waits until these queues of this channel are drained.
+pub(super) type DrainWaiter<R> = (Waker, <R as Ring>::Channel, &'static [Queue]);
 
 impl<R: Ring> State<R> {
     pub(super) const fn new(ring: R) -> Self {
@@ -63,82 +63,84 @@ impl<R: Ring> State<R> {
         }
     }
 
-    /// Posts work: nothing is due by that. Or puts it in line, or has it refused, and then something
-    /// may be.
+    /// Posts, queues or rejects a request. If it is posted, nothing becomes due by that.
     #[inline(always)]
-    pub(super) fn start<W: Work<R>>(
+    pub(super) fn start<W: Request<R>>(
         &mut self,
         channel: R::Channel,
-        mut work: W,
+        mut request: W,
         backlog: usize,
     ) -> Submission<R::Ticket> {
-        let started =
-            if self.queued_or_draining > 0 && self.has_backlog(R::index(channel), work.queue()) {
-                Started::Full
-            } else {
-                work.post(&mut self.ring, channel)
-            };
+        let started = if self.queued_or_draining > 0
+            && self.has_backlog(R::index(channel), request.queue())
+        {
+            Started::Full
+        } else {
+            request.post(&mut self.ring, channel)
+        };
         match started {
             Started::Posted(ticket) => Submission::Posted(ticket),
-            Started::Full => Submission::Queued(self.queue(channel, work, backlog)),
-            Started::Refused(refusal) => Submission::Queued(self.refused(channel, work, refusal)),
+            Started::Full => Submission::Queued(self.queue(channel, request, backlog)),
+            Started::Rejected(refusal) => {
+                Submission::Queued(self.rejected(channel, request, refusal))
+            }
         }
     }
 
-    fn has_backlog(&self, index: usize, queue: usize) -> bool {
+    fn has_backlog(&self, index: usize, queue: Queue) -> bool {
         let here = self.channels.get(index);
-        here.is_some_and(|here| !here.backlogs[queue].is_empty())
+        here.is_some_and(|here| !here.backlogs[queue as usize].is_empty())
     }
 
-    /// Puts work in line, unless as much is there already.
+    /// Appends a request to its backlog, or rejects it if the backlog is full.
     #[cold]
     #[inline(never)]
-    fn queue<W: Work<R>>(&mut self, channel: R::Channel, work: W, backlog: usize) -> usize {
-        let queue = work.queue();
+    fn queue<W: Request<R>>(&mut self, channel: R::Channel, request: W, backlog: usize) -> usize {
+        let queue = request.queue();
         if self.backlog_of(R::index(channel), queue).len() >= backlog {
-            return self.refused(channel, work, R::full(queue));
+            return self.rejected(channel, request, R::full(queue));
         }
-        let key = self.enqueue(channel, work.queue(), work.into());
-        // What makes room has to be announced; and it may have ended by now.
+        let key = self.enqueue(channel, request.queue(), request.into());
+        // The queue has to be armed for the completion that makes room, which may be there already.
         self.drive(None);
         key
     }
 
-    /// Keeps the outcome of work that was refused.
+    /// Keeps the outcome of a rejected request.
     #[cold]
     #[inline(never)]
-    fn refused<W: Work<R>>(
+    fn rejected<W: Request<R>>(
         &mut self,
         channel: R::Channel,
-        mut work: W,
+        mut request: W,
         refusal: R::Refusal,
     ) -> usize {
         self.queued.insert(Queued {
             channel,
-            queue: work.queue(),
-            stage: Stage::Refused(work.refused(refusal)),
+            queue: request.queue(),
+            stage: Stage::Rejected(request.rejected(refusal)),
             waker: None,
         })
     }
 
-    /// Whether anything is to be done since the outcome of this work was taken.
+    /// Whether there is something to do now that the outcome of this operation was taken.
     #[inline]
-    pub(super) fn matters(&self, ticket: R::Ticket) -> bool {
+    pub(super) fn is_due_after_take(&self, ticket: R::Ticket) -> bool {
         let waits = self.waits.get(R::slot(ticket));
         self.queued_or_draining > 0 || waits.is_some_and(Option::is_some) || self.is_due()
     }
 
-    /// Whether something is to be done before the lock is free.
+    /// Whether there is something to do before the lock is free.
     #[inline]
     pub(super) fn is_due(&self) -> bool {
-        let is_unnoticed = self.waiters > 0 && self.ring.has_completed();
-        let is_spent = !self.garbage.is_empty() && !self.deferred.is_waking();
-        let is_noted = self.deferred.is_due() || is_spent;
-        is_unnoticed || is_noted || self.ring.has_log_lines()
+        let has_undispatched = self.waiters > 0 && self.ring.has_completed();
+        let has_garbage = !self.garbage.is_empty() && !self.deferred.is_waking();
+        let has_deferred = self.deferred.is_due() || has_garbage;
+        has_undispatched || has_deferred || self.ring.has_log_lines()
     }
 
-    /// Drives: see the module. It may stop early when `own` has ended: what is left is announced, if
-    /// it was armed for.
+    /// Drives: see the module. It may return early when `own` has completed. If the queue was armed
+    /// for others, an event announces what is left.
     pub(super) fn drive(&mut self, own: Option<Submission<R::Ticket>>) {
         let has_waiters = |state: &Self| own.is_some() || state.waiters > 0;
         if !has_waiters(self) || self.dispatch_until(own) || self.armed || !has_waiters(self) {
@@ -151,19 +153,19 @@ impl<R: Ring> State<R> {
         self.dispatch_until(own);
     }
 
-    /// Polls until the queue is empty, or `own` has ended: then it is `true`.
+    /// Polls until the queue is empty, or until `own` has completed, which returns `true`.
     pub(super) fn dispatch_until(&mut self, own: Option<Submission<R::Ticket>>) -> bool {
         let own = own.and_then(|own| self.posted(own)).map(R::slot);
-        while let Some(ended) = self.ring.next_completed() {
-            self.dispatch(ended);
-            if own == Some(R::slot(ended)) {
+        while let Some(completed) = self.ring.next_completed() {
+            self.dispatch(completed);
+            if own == Some(R::slot(completed)) {
                 return true;
             }
         }
         false
     }
 
-    /// Names the operation's work, if it was posted.
+    /// The ticket of an operation, if it was posted.
     fn posted(&self, submission: Submission<R::Ticket>) -> Option<R::Ticket> {
         match submission {
             Submission::Posted(ticket) => Some(ticket),
@@ -174,45 +176,45 @@ impl<R: Ring> State<R> {
         }
     }
 
-    /// Tells those who wait for it what is known to have ended, without a poll.
-    pub(super) fn dispatch_known(&mut self) {
+    /// Dispatches what has been polled already, without another poll.
+    pub(super) fn dispatch_polled(&mut self) {
         while self.ring.has_completed() {
-            let Some(ended) = self.ring.next_completed() else {
+            let Some(completed) = self.ring.next_completed() else {
                 return;
             };
-            self.dispatch(ended);
+            self.dispatch(completed);
         }
     }
 
-    /// Tells whoever waits for it that work has ended, and goes on with what waits for its place.
-    fn dispatch(&mut self, ended: R::Ticket) {
-        match self.stop_waiting(ended) {
+    /// Wakes the task that waits for a completed operation, and posts what waits for its room.
+    fn dispatch(&mut self, completed: R::Ticket) {
+        match self.stop_waiting(completed) {
             Some(Wait::Task(waker)) => self.deferred.wake(waker),
             Some(Wait::Abandoned) => {
-                let outcome = self.ring.take(ended);
+                let outcome = self.ring.take(completed);
                 self.garbage.extend(outcome.map(Garbage::Outcome));
             }
             None => {}
         }
-        self.capacity_freed(R::index(R::channel(ended)));
+        self.on_capacity_freed(R::index(R::channel(completed)));
     }
 
-    /// Something of a channel is not in flight any more, or not in line.
-    pub(super) fn capacity_freed(&mut self, index: usize) {
+    /// An operation of the channel has left its queue or its backlog.
+    pub(super) fn on_capacity_freed(&mut self, index: usize) {
         if self.queued_or_draining == 0 {
             return;
         }
         self.advance(index);
         let here = self.channels.get(index);
-        if let Some((_, channel, queues)) = here.and_then(|here| here.drained.as_ref())
-            && self.is_empty(*channel, *queues)
+        if let Some(&(_, channel, queues)) = here.and_then(|here| here.drain_waiter.as_ref())
+            && self.is_empty(channel, queues)
         {
-            let waker = self.set_drained(index, None);
+            let waker = self.set_drain_waiter(index, None);
             self.deferred.extend(waker);
         }
     }
 
-    /// The outcome of an operation, if it is known.
+    /// Takes the outcome of an operation, if it is known.
     pub(super) fn outcome(&mut self, submission: Submission<R::Ticket>) -> Option<R::Outcome> {
         let key = match submission {
             Submission::Posted(ticket) => return self.ring.take(ticket),
@@ -221,15 +223,16 @@ impl<R: Ring> State<R> {
         let outcome = match self.queued.get(key)?.stage {
             Stage::Waiting(..) => return None,
             Stage::Posted(ticket) => Some(self.ring.take(ticket)?),
-            Stage::Refused(_) => None,
+            Stage::Rejected(_) => None,
         };
         match self.queued.remove(key).stage {
-            Stage::Refused(outcome) => Some(outcome),
+            Stage::Rejected(outcome) => Some(outcome),
             _ => outcome,
         }
     }
 
-    /// Has the operation's task woken when it has ended. What it had before is the caller's to drop.
+    /// Wakes the task when the operation has completed. Returns what was replaced, for the caller
+    /// to drop.
     pub(super) fn set_waker(
         &mut self,
         submission: Submission<R::Ticket>,
@@ -264,7 +267,7 @@ impl<R: Ring> State<R> {
         Some(wait)
     }
 
-    /// Nobody wants the operation's outcome any more.
+    /// Abandons an operation: no task will take its outcome.
     pub(super) fn abandon(&mut self, submission: Submission<R::Ticket>) {
         let ticket = match submission {
             Submission::Posted(ticket) => ticket,
@@ -275,16 +278,16 @@ impl<R: Ring> State<R> {
                 let waker = op.waker.map(Wait::Task);
                 match op.stage {
                     Stage::Posted(ticket) => ticket,
-                    Stage::Waiting(work, gap) => {
+                    Stage::Waiting(request, links) => {
                         let index = R::index(op.channel);
-                        self.dequeue(index, op.queue, gap);
-                        // It may have been all that kept the next from its place.
-                        self.capacity_freed(index);
-                        self.garbage.push(Garbage::Work(work));
+                        self.dequeue(index, op.queue, links);
+                        // It may have been the head, and the next may have room.
+                        self.on_capacity_freed(index);
+                        self.garbage.push(Garbage::Request(request));
                         self.garbage.extend(waker.map(Garbage::Wait));
                         return;
                     }
-                    Stage::Refused(outcome) => {
+                    Stage::Rejected(outcome) => {
                         self.garbage.push(Garbage::Outcome(outcome));
                         self.garbage.extend(waker.map(Garbage::Wait));
                         return;
@@ -293,39 +296,41 @@ impl<R: Ring> State<R> {
             }
         };
         if let Some(outcome) = self.ring.take(ticket) {
-            // Nobody waits for what is known to have ended.
+            // It has been dispatched, so no task waits for it.
             self.garbage.push(Garbage::Outcome(outcome));
             return;
         }
         let replaced = self.wait(ticket, Wait::Abandoned);
         self.garbage.extend(replaced.map(Garbage::Wait));
-        // Its buffers are to come back even if nobody waits for anything.
+        // Its buffers are returned even if no task waits for anything.
         self.drive(None);
     }
 
-    /// Has this woken when nothing is left in these queues of a channel. The waker from before is the
-    /// caller's to drop.
-    pub(super) fn set_drained(&mut self, index: usize, waits: Option<Drained<R>>) -> Option<Waker> {
+    /// Wakes the task when these queues of the channel are drained. Returns the previous waker, for
+    /// the caller to drop.
+    pub(super) fn set_drain_waiter(
+        &mut self,
+        index: usize,
+        waits: Option<DrainWaiter<R>>,
+    ) -> Option<Waker> {
         let added = usize::from(waits.is_some());
         self.waiters += added;
         self.queued_or_draining += added;
-        let here = &mut self.channel(index).drained;
+        let here = &mut self.channel(index).drain_waiter;
         let (replaced, ..) = mem::replace(here, waits)?;
         self.waiters -= 1;
         self.queued_or_draining -= 1;
         Some(replaced)
     }
 
-    /// Whether nothing is left in these queues of a channel.
-    pub(super) fn is_empty(&mut self, channel: R::Channel, queues: [bool; 2]) -> bool {
-        (0..2).all(|queue| {
-            let is_left =
-                self.has_backlog(R::index(channel), queue) || !self.ring.is_idle(channel, queue);
-            !queues[queue] || !is_left
+    /// Whether these queues of a channel and their backlogs are empty.
+    pub(super) fn is_empty(&mut self, channel: R::Channel, queues: &[Queue]) -> bool {
+        queues.iter().all(|&queue| {
+            !self.has_backlog(R::index(channel), queue) && self.ring.is_idle(channel, queue)
         })
     }
 
-    /// How many channels have, or had, anything in line or anybody who waits.
+    /// The length of the table of channels.
     pub(super) const fn channels(&self) -> usize {
         self.channels.len()
     }
@@ -334,17 +339,17 @@ impl<R: Ring> State<R> {
         if index >= self.channels.len() {
             self.channels.resize_with(index + 1, || Channel {
                 backlogs: [Backlog::default(), Backlog::default()],
-                drained: None,
+                drain_waiter: None,
             });
         }
         &mut self.channels[index]
     }
 }
 
-/// What is to be dropped where nothing is locked.
-#[expect(dead_code, reason = "it is dropped, and not looked at")]
+/// What is to be dropped without the lock.
+#[expect(dead_code, reason = "only dropped")]
 pub(super) enum Garbage<R: Ring> {
-    Work(R::Work),
+    Request(R::Request),
     Outcome(R::Outcome),
     Wait(Wait),
 }

@@ -29,27 +29,27 @@ mod queues;
 /// ```
 #[derive(Clone)]
 pub struct CqEvents {
-    hub: Arc<Hub>,
+    inner: Arc<Inner>,
 }
 
 /// The user of a completion queue, which is called when the queue has an event.
-pub(crate) trait Announced: Send + Sync {
+pub(crate) trait CqListener: Send + Sync {
     /// The queue had an event: it may have completions, and is not armed any more.
-    fn announced(&self);
+    fn on_event(&self);
 
     /// The notifier has failed: there will be no more events.
-    fn unwatched(&self, error: &io::Error);
+    fn on_notifier_failed(&self, error: &io::Error);
 }
 
-struct Hub {
+struct Inner {
     // First, so that it is dropped before the object: see `Watch::new`.
     _watch: Watch,
     channel: CompletionChannel,
     notifier: Box<dyn CqNotifier>,
     // The waker for the notifier: always the same, so nothing is allocated or replaced.
-    bell: Waker,
+    notifier_waker: Waker,
     // By the handles of the queues.
-    queues: Mutex<Queues<Weak<dyn Announced>>>,
+    queues: Mutex<Queues<Weak<dyn CqListener>>>,
 }
 
 /// The registration of a queue, removed on drop.
@@ -70,16 +70,16 @@ impl CqEvents {
     /// [`Error::AlreadyWatched`]: the channel, or a clone of it, is watched already.
     pub fn new(channel: CompletionChannel, notifier: impl CqNotifier + 'static) -> Result<Self> {
         let watch = Watch::new(channel.as_ptr())?;
-        let hub = Arc::new_cyclic(|hub: &Weak<Hub>| Hub {
+        let inner = Arc::new_cyclic(|inner: &Weak<Inner>| Inner {
             _watch: watch,
             channel,
             notifier: Box::new(notifier),
-            bell: self_waker(hub),
+            notifier_waker: self_waker(inner),
             queues: Mutex::new(Queues::new()),
         });
         // Registers the waker. After this it registers itself again whenever it is woken.
-        hub.on_readable();
-        Ok(Self { hub })
+        inner.on_readable();
+        Ok(Self { inner })
     }
 
     /// Creates a completion channel with a notifier of the current tokio runtime.
@@ -123,12 +123,12 @@ impl CqEvents {
     /// The completion channel. Create queues with it to await their completions.
     #[must_use]
     pub fn channel(&self) -> &CompletionChannel {
-        &self.hub.channel
+        &self.inner.channel
     }
 
     /// A notifier of the same kind, for another descriptor.
     pub(crate) fn another_notifier(&self, descriptor: OwnedFd) -> io::Result<Box<dyn CqNotifier>> {
-        self.hub.notifier.another(descriptor)
+        self.inner.notifier.another(descriptor)
     }
 
     /// Registers a queue of the channel.
@@ -137,7 +137,7 @@ impl CqEvents {
     ///
     /// [`Error::AlreadyAwaited`].
     pub(crate) fn subscribe(&self, cq: &CompletionQueue) -> Result<Subscription> {
-        if !self.hub.queues.lock().add(key(cq)) {
+        if !self.inner.queues.lock().add(key(cq)) {
             return Err(Error::AlreadyAwaited);
         }
         Ok(Subscription {
@@ -153,9 +153,9 @@ impl Subscription {
     }
 
     /// Sets the listener that is called for the events of the queue.
-    pub(crate) fn listen(&self, listener: Weak<dyn Announced>) {
+    pub(crate) fn listen(&self, listener: Weak<dyn CqListener>) {
         self.events
-            .hub
+            .inner
             .queues
             .lock()
             .listen(key(&self.cq), listener);
@@ -163,8 +163,8 @@ impl Subscription {
 
     /// Arms the queue: its next completion raises an event.
     pub(crate) fn arm(&self) -> Result<()> {
-        // Locked until the queue is armed: if the notifier fails after that, `lose` calls its listener.
-        let mut queues = self.events.hub.queues.lock();
+        // Locked until the queue is armed: if the notifier fails after that, `fail` calls its listener.
+        let mut queues = self.events.inner.queues.lock();
         queues.arm(key(&self.cq))?;
         self.cq.req_notify(false)?;
         Ok(())
@@ -173,13 +173,13 @@ impl Subscription {
 
 impl Drop for Subscription {
     fn drop(&mut self) {
-        self.events.hub.queues.lock().remove(key(&self.cq));
+        self.events.inner.queues.lock().remove(key(&self.cq));
     }
 }
 
-impl OnReadable for Hub {
+impl OnReadable for Inner {
     fn on_readable(&self) {
-        let mut cx = Context::from_waker(&self.bell);
+        let mut cx = Context::from_waker(&self.notifier_waker);
         loop {
             let taken = match self.notifier.poll_readable(&mut cx) {
                 Poll::Pending => return,
@@ -187,14 +187,14 @@ impl OnReadable for Hub {
                 Poll::Ready(Err(error)) => Err(error),
             };
             if let Err(error) = taken {
-                self.lose(&error);
+                self.fail(&error);
                 return;
             }
         }
     }
 }
 
-impl Hub {
+impl Inner {
     fn take_events(&self) -> io::Result<()> {
         take_events(
             &self.queues,
@@ -202,18 +202,18 @@ impl Hub {
             |event| event.handle() as usize,
             |listener| {
                 if let Some(listener) = listener.upgrade() {
-                    listener.announced();
+                    listener.on_event();
                 }
             },
         )
     }
 
     /// The notifier has failed: calls all listeners.
-    fn lose(&self, error: &io::Error) {
-        let listeners = self.queues.lock().lose(error.kind());
+    fn fail(&self, error: &io::Error) {
+        let listeners = self.queues.lock().fail(error.kind());
         for listener in listeners {
             if let Some(listener) = listener.upgrade() {
-                listener.unwatched(error);
+                listener.on_notifier_failed(error);
             }
         }
     }
@@ -225,6 +225,8 @@ fn key(cq: &CompletionQueue) -> usize {
 
 impl fmt::Debug for CqEvents {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("CqEvents").field(&self.hub.channel).finish()
+        f.debug_tuple("CqEvents")
+            .field(&self.inner.channel)
+            .finish()
     }
 }

@@ -11,7 +11,7 @@ pub(crate) struct Queues<L> {
     // How many entries are armed.
     armed: usize,
     // Why there are no more events.
-    lost: Option<io::ErrorKind>,
+    failed: Option<io::ErrorKind>,
 }
 
 struct Entry<L> {
@@ -25,7 +25,7 @@ impl<L: Clone> Queues<L> {
         Self {
             entries: HashMap::new(),
             armed: 0,
-            lost: None,
+            failed: None,
         }
     }
 
@@ -57,7 +57,7 @@ impl<L: Clone> Queues<L> {
     /// Records that a queue is about to be armed. This is done first, so that its event does not
     /// find it unarmed.
     pub(crate) fn arm(&mut self, key: usize) -> io::Result<()> {
-        if let Some(kind) = self.lost {
+        if let Some(kind) = self.failed {
             return Err(kind.into());
         }
         if let Some(entry) = self.entries.get_mut(&key)
@@ -70,14 +70,14 @@ impl<L: Clone> Queues<L> {
     }
 
     /// Records that there are no more events; returns all listeners.
-    pub(crate) fn lose(&mut self, kind: io::ErrorKind) -> Vec<L> {
-        self.lost = Some(kind);
+    pub(crate) fn fail(&mut self, kind: io::ErrorKind) -> Vec<L> {
+        self.failed = Some(kind);
         let entries = self.entries.values();
         entries.filter_map(|entry| entry.listener.clone()).collect()
     }
 
     /// Records an event; returns the listener of its queue, and how many queues are still armed.
-    fn had_event(&mut self, key: usize) -> (Option<L>, usize) {
+    fn take_event(&mut self, key: usize) -> (Option<L>, usize) {
         let Some(entry) = self.entries.get_mut(&key) else {
             return (None, self.armed);
         };
@@ -102,7 +102,7 @@ pub(crate) fn take_events<L: Clone, Q>(
     // A queue may be removed before its event is taken, and a later one may have its key. That one's
     // listener is called once too often, and the notifier reports its own event again.
     while let Some(queue) = next()? {
-        let (listener, left) = queues.lock().had_event(key(&queue));
+        let (listener, left) = queues.lock().take_event(key(&queue));
         if let Some(listener) = listener {
             dispatch(listener);
         }

@@ -1,4 +1,4 @@
-//! What goes on in a stream: its operations, and what comes of them.
+//! The operations of a stream, and how their outcomes change it.
 
 use std::collections::VecDeque;
 use std::io;
@@ -12,8 +12,8 @@ use std::time::Duration;
 use verbs_channel::verbs_core::{WcOpcode, WorkSuccess};
 use verbs_channel::{Outgoing, OwnedBuffer, Queue};
 
+use super::background;
 use super::error::{Failure, StreamError};
-use super::keeper;
 use super::machine::{self, Block, Machine, Send, Sent};
 use super::protocol::Protocol;
 use super::tasks::{Event, Half};
@@ -24,30 +24,30 @@ use crate::operation::Operation;
 /// Bytes for the reader.
 pub(super) type Segment = machine::Segment<OwnedBuffer>;
 
-/// What only the holder of the lock has. No waker is woken, cloned or dropped under it.
+/// The state behind the lock. No waker is woken, cloned or dropped under it.
 pub(super) struct State {
     machine: Machine<OwnedBuffer>,
     /// `None` once the stream has ended.
     channel: Option<AsyncChannel>,
-    /// Posted, in that order.
+    /// Posted, in this order.
     receives: VecDeque<Operation>,
-    /// In flight, in that order.
+    /// In flight, in this order.
     sends: VecDeque<(Sent, Operation)>,
-    /// Why nothing can be received any more, and why nothing can be sent.
+    /// Why nothing more can be received, and why nothing more can be sent.
     receive_failure: Option<Failure>,
     send_failure: Option<Failure>,
     on_arrival: Waker,
     on_sent: Waker,
-    /// What is to be sent waits for what is in flight.
+    /// What is to be sent waits for operations in flight.
     is_urgent: Arc<AtomicBool>,
     pub(super) linger: Duration,
-    /// Names what lingers.
-    pub(super) lingers: Option<keeper::Key>,
-    is_read: bool,
-    is_written: bool,
+    /// Identifies the stream while it lingers.
+    pub(super) linger_key: Option<background::Key>,
+    has_reader: bool,
+    has_writer: bool,
 }
 
-/// What is left of a stream that has ended: dropped where nothing is locked.
+/// What is left of a stream that has ended, to be dropped without the lock.
 pub(super) type Remains = (
     Option<AsyncChannel>,
     VecDeque<Operation>,
@@ -62,7 +62,7 @@ impl State {
         is_urgent: Arc<AtomicBool>,
         signal: impl Fn(Event) -> Waker,
     ) -> Self {
-        // Whatever is sent has a place in the queue: nothing stands in line.
+        // Each send has room in the queue: none waits in the backlog.
         let max_sends = channel.credits(Queue::Send).max(1);
         let max_sends = usize::try_from(max_sends).unwrap_or(usize::MAX);
         let receives = usize::from(ours.depth) + usize::from(SPARE);
@@ -81,41 +81,41 @@ impl State {
             on_sent: signal(Event::Sent),
             is_urgent,
             linger: LINGER,
-            lingers: None,
-            is_read: true,
-            is_written: true,
+            linger_key: None,
+            has_reader: true,
+            has_writer: true,
         };
         state.post();
         state.send_hello(hello, ours);
         state
     }
 
-    /// Takes in what has arrived and what has been sent, and sends what it can after that.
+    /// Handles arrivals and completed sends, then sends what it can.
     ///
-    /// The tasks are woken when more arrives: the oldest receive has their waker. A task that sleeps
-    /// until something was sent calls [`watch_sends`](Self::watch_sends) before.
+    /// The tasks are woken when more arrives: the oldest receive has their waker. Before a task
+    /// sleeps until a send has completed, it calls [`watch_sends`](Self::watch_sends).
     pub(super) fn drive(&mut self) {
         self.take_arrivals();
         self.take_sent();
         self.send_all();
     }
 
-    /// The next bytes for the reader; those that it is done with come back.
-    pub(super) fn next(&mut self, read: Option<Segment>) -> Option<Segment> {
+    /// The next bytes for the reader. Takes back those that it has read.
+    pub(super) fn next_segment(&mut self, read: Option<Segment>) -> Option<Segment> {
         if let Some(read) = read {
-            self.give_back(read);
+            self.recycle(read);
             self.send_all();
         }
         self.machine.next_segment()
     }
 
-    /// The reader is done with these.
-    pub(super) fn give_back(&mut self, read: Segment) {
-        self.machine.give_back(read);
+    /// Takes back bytes that the reader has read.
+    pub(super) fn recycle(&mut self, read: Segment) {
+        self.machine.recycle(read);
         self.post();
     }
 
-    /// Waits until there is something to read; `None` at the end.
+    /// Waits until there is something to read. `None` at the end of the data.
     pub(super) fn poll_next(&mut self) -> Poll<io::Result<Option<Segment>>> {
         let mut next = self.machine.next_segment();
         if next.is_none() {
@@ -136,7 +136,7 @@ impl State {
         &mut self,
         fill: impl FnOnce(&mut [u8]) -> usize,
     ) -> Poll<io::Result<usize>> {
-        if self.machine.fin_is_wanted() {
+        if self.machine.fin_is_requested() {
             let kind = io::ErrorKind::BrokenPipe;
             let error = io::Error::new(kind, "the stream was shut down for writing");
             return Poll::Ready(Err(error));
@@ -155,7 +155,7 @@ impl State {
         Poll::Ready(Ok(filled))
     }
 
-    /// Waits until all that was written has arrived.
+    /// Waits until everything written has arrived.
     pub(super) fn poll_flush(&mut self) -> Poll<io::Result<()>> {
         self.machine.push();
         self.drive();
@@ -166,7 +166,7 @@ impl State {
             return Poll::Ready(Ok(()));
         }
         match self.failure() {
-            // Its reader has had all of it.
+            // The peer's reader has read all of it.
             Some(_) if self.machine.is_seen() == Some(true) => Poll::Ready(Ok(())),
             Some(failure) => Poll::Ready(Err(failure.into())),
             None => Poll::Pending,
@@ -175,7 +175,7 @@ impl State {
 
     /// Ends the data, and waits until the peer's stream has confirmed that.
     pub(super) fn poll_end(&mut self) -> Poll<io::Result<()>> {
-        self.machine.want_fin();
+        self.machine.request_fin();
         self.drive();
         self.watch_sends();
         let failure = self.failure();
@@ -201,14 +201,14 @@ impl State {
         self.machine.protocol()
     }
 
-    /// Why nothing can be written any more.
+    /// Why nothing more can be written.
     fn failure(&self) -> Option<Failure> {
         if self.machine.protocol().peer_has_closed() {
             return Some(Failure::Peer(StreamError::Reset));
         }
         match (self.receive_failure, self.send_failure) {
             (Some(peer @ Failure::Peer(_)), _) => Some(peer),
-            // What took the channel down is not the receives, which are only flushed then.
+            // Receives are only flushed when the channel goes down: the send has the cause.
             (_, Some(first)) => Some(first),
             (received, None) => received,
         }
@@ -219,22 +219,22 @@ impl State {
         is_down || self.failure().is_some()
     }
 
-    /// Whether both halves were dropped, and something is left of the stream.
+    /// Whether both halves were dropped, and the stream has not ended.
     pub(super) const fn is_dropped(&self) -> bool {
-        !self.is_read && !self.is_written && self.channel.is_some()
+        !self.has_reader && !self.has_writer && self.channel.is_some()
     }
 
-    /// A half is dropped, the reading one perhaps with unread bytes; of an undivided stream that one
-    /// is followed by the other.
-    pub(super) fn let_go(&mut self, half: Half, unread: bool, is_undivided: bool) {
+    /// Drops a half; the reading half possibly with unread bytes. If the stream is undivided, the
+    /// reading half is dropped first, and the writing half follows.
+    pub(super) fn drop_half(&mut self, half: Half, unread: bool, is_undivided: bool) {
         match half {
             Half::Read => {
-                self.is_read = false;
+                self.has_reader = false;
                 self.machine.discard(unread);
             }
             Half::Write => {
-                self.is_written = false;
-                self.machine.want_fin();
+                self.has_writer = false;
+                self.machine.request_fin();
             }
         }
         if self.is_dropped() {
@@ -245,8 +245,8 @@ impl State {
         }
     }
 
-    /// What the reader's and the writer's task may wait for was found.
-    pub(super) fn found(&mut self) -> [bool; 2] {
+    /// Whether something happened that the reader's and the writer's task may wait for.
+    pub(super) fn take_changed(&mut self) -> [bool; 2] {
         self.machine.take_changed()
     }
 
@@ -291,12 +291,12 @@ impl State {
         let received = if success.opcode() == WcOpcode::RECV {
             self.machine.receive(success.imm_data(), block)
         } else {
-            Err(StreamError::Protocol("a write in place of a message"))
+            Err(StreamError::Protocol("an RDMA write with immediate"))
         };
         received.map_err(Failure::Peer)
     }
 
-    /// Whether there was something.
+    /// Handles completed sends. Whether there were any.
     fn take_sent(&mut self) -> bool {
         let mut any = false;
         while let Some((_, send)) = self.sends.front_mut() {
@@ -320,15 +320,16 @@ impl State {
         any
     }
 
-    /// Before a task sleeps until something was sent: the oldest send has the waker. What
-    /// [`send_all`](Self::send_all) sent when nothing was in flight has none yet, or is done by now.
+    /// Handles completed sends until the oldest send has the waker, before a task sleeps until a
+    /// send has completed. A send that [`send_all`](Self::send_all) posted when none was in flight
+    /// has no waker yet, or has completed.
     fn watch_sends(&mut self) {
         while self.take_sent() {
             self.send_all();
         }
     }
 
-    /// Sends whatever may be sent.
+    /// Sends everything that may be sent.
     fn send_all(&mut self) {
         loop {
             while self.failure().is_none()
@@ -338,7 +339,7 @@ impl State {
             }
             let waits = self.failure().is_none() && self.machine.waits_for_sends();
             self.is_urgent.store(waits, Ordering::Relaxed);
-            // What was sent just now has no waker yet, or is done by now.
+            // A send that was just posted has no waker yet, or has completed.
             if !waits || !self.take_sent() {
                 return;
             }
@@ -359,7 +360,7 @@ impl State {
         });
     }
 
-    /// The stream is aborted.
+    /// Sends a RESET, as the stream is aborted.
     pub(super) fn send_reset(&mut self) {
         if self.failure().is_none()
             && let Some(reset) = self.machine.reset()
@@ -376,7 +377,7 @@ impl State {
         }
     }
 
-    /// Posts the receives of blocks that are free again.
+    /// Posts the receives of free blocks.
     fn post(&mut self) {
         if let Some(channel) = &self.channel {
             for mut block in self.machine.unposted().drain(..) {
@@ -395,10 +396,10 @@ impl Block for OwnedBuffer {
 
     fn set_range(&mut self, range: Range<usize>) {
         let end = range.end.min(Self::capacity(self));
-        // It is not past the end.
+        // It is within the capacity, so this does not fail.
         drop(Self::set_range(self, range.start.min(end)..end));
     }
 }
 
-/// So long what was dropped lingers, unless set.
+/// The default linger time.
 const LINGER: Duration = Duration::from_secs(10);

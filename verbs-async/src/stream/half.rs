@@ -136,7 +136,7 @@ impl ReadSide {
         }
         self.read = 0;
         let read = self.current.take();
-        self.current = self.shared.next(read, waker);
+        self.current = self.shared.next_segment(read, waker);
     }
 
     /// Reads the bytes that have arrived, until `take` takes no more.
@@ -186,26 +186,26 @@ impl Drop for ReadSide {
     fn drop(&mut self) {
         let is_unread = !self.unread().is_empty();
         if let Some(current) = self.current.take() {
-            self.shared.run(|state| state.give_back(current));
+            self.shared.run(|state| state.recycle(current));
         }
-        self.shared.let_go(Half::Read, is_unread);
+        self.shared.drop_half(Half::Read, is_unread);
     }
 }
 
 impl Drop for WriteSide {
     fn drop(&mut self) {
-        self.shared.let_go(Half::Write, false);
+        self.shared.drop_half(Half::Write, false);
     }
 }
 
 /// Polls, unless other tasks have to run first: see `coop`.
 fn poll_counted<T>(cx: &Context<'_>, poll: impl FnOnce() -> Poll<T>) -> Poll<T> {
-    if coop::is_over(cx) {
+    if coop::must_yield(cx) {
         return Poll::Pending;
     }
     let polled = poll();
     if polled.is_ready() {
-        coop::spend();
+        coop::count_ready();
     }
     polled
 }

@@ -1,8 +1,9 @@
-//! A stream without a device: its blocks, what waits to be sent, and what waits to be read.
+//! The state of a stream without its device: its blocks, what waits to be sent, and what waits to
+//! be read.
 //!
-//! The owner sends what [`next_send`](Machine::next_send) returns, posts what
-//! [`unposted`](Machine::unposted) has, and reports what was received and sent. That is all of the
-//! stream that is not a device or a task, so tests run two of these against each other.
+//! The owner sends what [`next_send`](Machine::next_send) returns, posts the blocks in
+//! [`unposted`](Machine::unposted), and reports what was received and sent. This is everything of a
+//! stream except the device and the tasks, so tests run two of these against each other.
 
 use std::collections::VecDeque;
 use std::mem;
@@ -14,10 +15,10 @@ use super::wire::Settings;
 
 /// Memory that can be sent from, or received into.
 pub(super) trait Block: DerefMut<Target = [u8]> {
-    /// The length of all of it.
+    /// The length of the whole block.
     fn capacity(&self) -> usize;
 
-    /// Lets the slice be this part of it.
+    /// Makes the slice this part of the block.
     fn set_range(&mut self, range: Range<usize>);
 }
 
@@ -25,7 +26,7 @@ pub(super) trait Block: DerefMut<Target = [u8]> {
 #[derive(Debug)]
 pub(super) struct Machine<B> {
     protocol: Protocol,
-    /// Received and not taken by the reader, in that order.
+    /// Received and not taken by the reader, in this order.
     arrived: VecDeque<Segment<B>>,
     /// Short messages are copied into these, each as long as the longest of them.
     chunks: Vec<Vec<u8>>,
@@ -34,22 +35,22 @@ pub(super) struct Machine<B> {
     unposted: Vec<B>,
     /// Blocks to send from.
     free: Vec<B>,
-    /// Written and not sent, in that order. Only the last may be written to.
+    /// Written and not sent, in this order. Only the last may be written to.
     unsent: VecDeque<Unsent<B>>,
     /// Sends in flight, and how many there may be.
     sends: usize,
     max_sends: usize,
     /// DATA messages among them.
     data_in_flight: usize,
-    /// One of them is a block of which there is more to send.
+    /// A part of a block is in flight, and the rest is to be sent.
     is_split: bool,
-    /// All that is written is to be sent as soon as there are credits.
+    /// Everything written is to be sent as soon as there are credits.
     push: bool,
     /// Nothing more will be written.
-    fin_wanted: bool,
-    /// Nobody writes or reads any more.
+    fin_requested: bool,
+    /// Both halves were dropped.
     is_dropped: bool,
-    /// What a task may wait for has happened: the reader's, the writer's.
+    /// Whether something happened that the reader's and the writer's task may wait for.
     changed: [bool; 2],
 }
 
@@ -80,7 +81,7 @@ pub(super) struct Send<B> {
 /// What was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sent {
-    /// Bytes; what is left of the block is to be sent after them.
+    /// Data. The rest of the block, from `start` to `end`, is to be sent after it.
     Data {
         start: usize,
         end: usize,
@@ -89,7 +90,7 @@ pub(super) enum Sent {
 }
 
 impl<B: Block> Machine<B> {
-    /// One that sends from these blocks, with at most so many sends in flight; its HELLO was sent.
+    /// A machine that sends from these blocks, with a limit of sends in flight. Its HELLO was sent.
     pub(super) fn new(ours: Settings, free: Vec<B>, max_sends: usize) -> Self {
         let depth = usize::from(ours.depth);
         let block_len = usize::try_from(ours.block_len).unwrap_or(usize::MAX);
@@ -108,13 +109,13 @@ impl<B: Block> Machine<B> {
             data_in_flight: 0,
             is_split: false,
             push: false,
-            fin_wanted: false,
+            fin_requested: false,
             is_dropped: false,
             changed: [false; 2],
         }
     }
 
-    /// Takes in a message that was received into a block whose range it is.
+    /// Handles a message, which is the range of the block.
     pub(super) fn receive(&mut self, imm_data: Option<u32>, block: B) -> Result<(), StreamError> {
         let received = self.protocol.receive(imm_data, &block);
         // Credits come with any message.
@@ -130,7 +131,7 @@ impl<B: Block> Machine<B> {
         Ok(())
     }
 
-    /// Copies a short message behind what has arrived, if there is room for it.
+    /// Copies a short message to the end of what has arrived, if there is room for it.
     fn copy(&mut self, mut bytes: &[u8]) -> bool {
         let room_of = |chunk: &Vec<u8>| chunk.capacity() - chunk.len();
         let begun = match self.arrived.back() {
@@ -155,13 +156,13 @@ impl<B: Block> Machine<B> {
         }
     }
 
-    /// The next bytes for the reader, which gives them [back](Self::give_back).
+    /// The next bytes for the reader, which [returns](Self::recycle) them.
     pub(super) fn next_segment(&mut self) -> Option<Segment<B>> {
         self.arrived.pop_front()
     }
 
-    /// The reader is done with these.
-    pub(super) fn give_back(&mut self, segment: Segment<B>) {
+    /// Takes back bytes that the reader has read.
+    pub(super) fn recycle(&mut self, segment: Segment<B>) {
         match segment {
             Segment::Block(block) => {
                 self.unposted.push(block);
@@ -174,15 +175,16 @@ impl<B: Block> Machine<B> {
         }
     }
 
-    /// Nobody reads any more; whether the reader has left something of what it had taken.
+    /// The reader is dropped. `unread`: whether it had bytes that it has not read.
     pub(super) fn discard(&mut self, unread: bool) {
         self.protocol.discard(unread || !self.arrived.is_empty());
         while let Some(segment) = self.arrived.pop_front() {
-            self.give_back(segment);
+            self.recycle(segment);
         }
     }
 
-    /// Lets `fill` write into the room that there is; how much it wrote. `None` if there is none.
+    /// Lets `fill` write into the free room. Returns how much it wrote, or `None` if there is no
+    /// room.
     pub(super) fn write(&mut self, fill: impl FnOnce(&mut [u8]) -> usize) -> Option<usize> {
         let max_len = self.max_len();
         let room_in = |last: &Unsent<B>| room_in(last, max_len);
@@ -213,24 +215,24 @@ impl<B: Block> Machine<B> {
         self.protocol.max_len().unwrap_or(usize::MAX)
     }
 
-    /// All that is written is to be sent as soon as there are credits.
+    /// Sends everything written as soon as there are credits.
     pub(super) fn push(&mut self) {
         self.push = !self.unsent.is_empty();
     }
 
-    /// Nothing more will be written: a FIN follows what was.
-    pub(super) fn want_fin(&mut self) {
-        self.fin_wanted = true;
+    /// Ends the data: a FIN follows what was written.
+    pub(super) fn request_fin(&mut self) {
+        self.fin_requested = true;
         self.push();
     }
 
-    /// Nobody writes or reads any more: what was written is sent, and then that.
+    /// Both halves are dropped: a CLOSE or RESET follows what was written.
     pub(super) fn drop_stream(&mut self) {
         self.is_dropped = true;
         self.push();
     }
 
-    /// The next message to be sent, if one may be.
+    /// The next message to send, if one may be sent.
     pub(super) fn next_send(&mut self) -> Option<Send<B>> {
         if self.sends >= self.max_sends {
             return None;
@@ -242,13 +244,13 @@ impl<B: Block> Machine<B> {
 
     fn next_control(&mut self) -> Option<Send<B>> {
         let is_all_sent = self.unsent.is_empty() && !self.is_split;
-        // Nothing is sent before the last message that could as well be missing.
+        // Before the last message, only what the peer needs is sent.
         let mut next = None;
         if is_all_sent && self.is_dropped {
             next = self.protocol.close();
         }
         next = next.or_else(|| self.protocol.control());
-        if is_all_sent && self.fin_wanted && !self.is_dropped {
+        if is_all_sent && self.fin_requested && !self.is_dropped {
             next = next.or_else(|| self.protocol.fin());
         }
         let (what, block) = (Sent::Other, None);
@@ -284,12 +286,12 @@ impl<B: Block> Machine<B> {
         })
     }
 
-    /// As long as so many messages are in flight, what is written is joined.
+    /// The number of DATA messages in flight from which on writes are joined.
     fn lone_sends(&self) -> usize {
         self.max_sends.min(LONE_SENDS)
     }
 
-    /// A message has arrived; the block comes back.
+    /// A message has arrived. Takes back its block.
     pub(super) fn sent(&mut self, what: Sent, block: Option<B>) {
         self.sends -= 1;
         self.changed[1] = true;
@@ -306,7 +308,7 @@ impl<B: Block> Machine<B> {
         self.free.extend(block);
     }
 
-    /// The last message of a stream that is aborted, if the peer can have it.
+    /// The last message of a stream that is aborted, if it can be sent.
     pub(super) fn reset(&mut self) -> Option<Send<B>> {
         if self.sends >= self.max_sends {
             return None;
@@ -321,14 +323,14 @@ impl<B: Block> Machine<B> {
         })
     }
 
-    /// A message has not arrived, nor will what follows: its data stays in flight.
+    /// A message has not arrived, and those after it will not. Its data count as in flight.
     pub(super) fn not_sent(&mut self, block: Option<B>) {
         self.sends -= 1;
         self.free.extend(block);
         self.fail();
     }
 
-    /// The stream has failed, which both tasks may wait for.
+    /// The stream has failed: both tasks may wait for that.
     pub(super) const fn fail(&mut self) {
         self.changed = [true; 2];
     }
@@ -338,23 +340,23 @@ impl<B: Block> Machine<B> {
         &mut self.unposted
     }
 
-    /// Whether nothing that was written is still to be sent, or in flight.
+    /// Whether everything written has been sent and has arrived.
     pub(super) fn has_arrived(&self) -> bool {
         self.unsent.is_empty() && self.data_in_flight == 0
     }
 
-    /// Whether the peer's reader has had, or can have, all that was written and then its end; `None`
-    /// as long as that is not known.
+    /// Whether the peer's reader has read, or can read, everything written and the end. `None`
+    /// while that is not known.
     pub(super) fn is_seen(&self) -> Option<bool> {
         let is_seen = self.protocol.is_seen()?;
         Some(is_seen && self.unsent.is_empty() && !self.is_split)
     }
 
-    /// Whether something has to be sent that waits for a send in flight.
+    /// Whether something to be sent waits for a send in flight.
     pub(super) fn waits_for_sends(&self) -> bool {
         // The rest of a block that is sent in pieces waits for the piece before it.
         let has_data = (!self.unsent.is_empty() || self.is_split) && self.protocol.may_send_data();
-        let has_end = self.fin_wanted && !self.protocol.fin_was_sent();
+        let has_end = self.fin_requested && !self.protocol.fin_was_sent();
         self.is_dropped || has_data || has_end || self.sends >= self.max_sends
     }
 
@@ -364,16 +366,16 @@ impl<B: Block> Machine<B> {
         self.is_dropped && (self.protocol.peer_has_closed() || is_idle)
     }
 
-    pub(super) const fn fin_is_wanted(&self) -> bool {
-        self.fin_wanted
+    pub(super) const fn fin_is_requested(&self) -> bool {
+        self.fin_requested
     }
 
     pub(super) const fn protocol(&self) -> &Protocol {
         &self.protocol
     }
 
-    /// Whether what the reader's and the writer's task may wait for has happened since this was
-    /// last asked.
+    /// Whether something happened, since the last call, that the reader's and the writer's task may
+    /// wait for.
     pub(super) fn take_changed(&mut self) -> [bool; 2] {
         mem::take(&mut self.changed)
     }
@@ -388,10 +390,11 @@ impl<B: Block> Segment<B> {
     }
 }
 
-/// A write is sent at once if fewer DATA messages are in flight; else it is joined with the next.
+/// A write is sent at once while fewer DATA messages than this are in flight. Otherwise it is
+/// joined with the next.
 const LONE_SENDS: usize = 4;
 
-/// The room for more in a block that is written to.
+/// The room in a block that is written to.
 fn room_in<B: Block>(last: &Unsent<B>, max_len: usize) -> usize {
     let len = last.end - last.start;
     (max_len.saturating_sub(len)).min(last.block.capacity() - last.end)

@@ -1,65 +1,66 @@
-//! Byte streams: a channel that is read and written as a TCP connection is.
+//! Byte streams: channels with the behavior of a TCP connection.
 //!
 //! # The protocol
 //!
-//! A side has `depth + 1` blocks to send from, and posts `depth + 4` receives, all before it sends
-//! anything. The immediate of each message says what it is; see `wire.rs` for the bits.
+//! A side has `depth + 1` blocks to send from. It posts `depth + 4` receives before it sends
+//! anything. The immediate of each message has its kind: see `wire.rs` for the bits.
 //!
 //! ```text
 //! HELLO     magic, version, block length, depth   the first message of each side
 //! DATA      at most as many bytes as the shorter block
 //! CREDIT    nothing                               when no data goes that way
 //! FIN       nothing                               after the last data
-//! FIN_SEEN  nothing                               answers a FIN: all before it was, or can be, read
-//! FIN_LOST  nothing                               answers a FIN: some of it was not read, nor will be
-//! CLOSE     nothing                               the stream was dropped, and all that came was read
-//! RESET     nothing                               the stream was dropped, and not all of it was
+//! FIN_SEEN  nothing                               answers a FIN: everything before it was, or can be, read
+//! FIN_LOST  nothing                               answers a FIN: some of it was not, and will not be, read
+//! CLOSE     nothing                               the stream was dropped after everything was read
+//! RESET     nothing                               the stream was dropped before that, or aborted
 //! ```
 //!
-//! **Credits.** A DATA message costs a credit, which is one posted receive of the peer's. A side
-//! begins with as many as the peer's HELLO announces, and gets one back for each DATA message whose
-//! block is posted again. What is to be given back goes with whatever is sent next, and in a CREDIT
-//! once it is half of the depth.
+//! **Credits.** A DATA message costs a credit, which stands for one posted receive of the peer. A
+//! side starts with as many credits as the depth in the peer's HELLO. It gets one back for each
+//! DATA message whose block is posted again. Credits are returned with the next message of any
+//! kind. When half of the depth is owed, a CREDIT returns them.
 //!
-//! **Small messages.** A block is posted again when its message has been read. If more than half of
-//! the depth are held by the reader, a message of at most half a block is copied into memory of its
-//! own, and its block posted again at once. There is room for a quarter of `depth * block_len` bytes
-//! of them. So the window is counted in bytes: if messages are short it holds that quarter (72 KiB as
-//! [`AsyncChannel::into_stream`] makes it), however short; if they are long it holds half of the
-//! depth times half a block, or more.
+//! **Small messages.** A block is posted again when its message has been read. If the reader holds
+//! more than half of the depth, a message of at most half a block is copied into separate memory,
+//! and its block is posted again at once. This memory has room for a quarter of `depth * block_len`
+//! bytes. So the window is counted in bytes. With short messages it holds that quarter (72 KiB as
+//! [`AsyncChannel::into_stream`] creates it), however short they are. With long messages it holds
+//! at least half of the depth times half a block.
 //!
-//! **Joining.** What is written is sent at once if fewer than 4 DATA messages are in flight. Else, or
-//! without a credit, it is joined with what is written next, in the blocks to send from. It is sent
-//! when the block is full, when less is in flight, or when the task flushes.
+//! **Joining.** A write is sent at once if fewer than 4 DATA messages are in flight and there is a
+//! credit. Otherwise it is joined with the following writes, in the blocks to send from. A block is
+//! sent when it is full, when fewer messages are in flight, or when the task flushes.
 //!
 //! **A message always finds a receive.** HELLO, CREDIT, FIN, its answer, CLOSE and RESET cost no
-//! credit: four receives are kept for them. Of CLOSE and RESET there is one, and nothing after it. FIN
-//! and its answer are sent once. A HELLO or CREDIT is sent only when the peer has confirmed the one
-//! before, by a bit of whatever it sends after it has received that.
+//! credit: four receives are reserved for them. There is one CLOSE or RESET, and it is the last
+//! message. FIN and its answer are sent once. A HELLO or CREDIT is sent only after the peer has
+//! confirmed the one before, by a bit of any message that it sends after receiving it.
 //!
 //! **Neither side waits forever.** Let A wait for a credit, while B's reader holds at most half of
-//! the depth: it has read the rest, or copied it. Then B has at least half of the depth to give
-//! back. If B may send a CREDIT, it does. If not, its last HELLO or CREDIT is unconfirmed. Either that
-//! is on its way, and brings A a credit. Or A has received it, got at least one credit by it, and used
-//! that up, as it waits: so A has sent DATA since, which confirms it, and B will receive that, since a
-//! message always finds a receive. B does all this whenever a message arrives, even if none of its
-//! tasks polls the stream: then the keeper (`keeper.rs`) drives it, milliseconds later. So A waits
-//! only while B's reader holds more than half of the depth, which is a full window: as with TCP, it
-//! waits for B to read.
+//! the depth: it has read the rest, or it was copied. Then B owes at least half of the depth. If B
+//! may send a CREDIT, it does. If not, its last HELLO or CREDIT is unconfirmed. Either that message
+//! is on its way, and brings A a credit. Or A has received it, got at least one credit, and has
+//! used it, as A waits. So A has sent DATA since, which confirms the message. B will receive that
+//! DATA, as a message always finds a receive. B does all this whenever a message arrives, even if
+//! none of its tasks polls the stream: then the background thread (`background.rs`) drives it,
+//! milliseconds later. So A waits only while B's reader holds more than half of the depth, which is
+//! a full window: as with TCP, A waits for B to read.
 //!
-//! What a flush waits for is that data arrives, for which that holds. What a shutdown waits for is
-//! that, and the answer to its FIN, which costs no credit.
+//! A flush waits for data to arrive, so the same holds. A shutdown waits for that, and for the
+//! answer to its FIN, which costs no credit.
 //!
-//! **The end.** A stream that was dropped sends what was written, as credits come, and then CLOSE, or
-//! RESET if something was not read. When that has arrived it is destroyed. CLOSE gives back all
-//! credits of what was read, so the peer knows whether it sent anything that was not.
+//! **The end.** A stream that was dropped sends what was written, as credits come. Then it sends a
+//! CLOSE, or a RESET if something was not read. When that has arrived, the stream is destroyed.
+//! CLOSE returns all credits of what was read, so the peer can tell whether it sent anything that
+//! was not.
 // tidy: allow(circle): a stream is split into its halves, and made of them again
 
+mod background;
 mod error;
 mod flow;
 mod half;
 mod io;
-mod keeper;
 mod machine;
 mod protocol;
 mod shared;
@@ -151,7 +152,7 @@ const DEPTH: u16 = 16;
 /// # }
 /// ```
 pub struct ByteStream {
-    // Dropped in this order: `Shared::let_go` relies on it.
+    // Dropped in this order: `State::drop_half` relies on it.
     read: ReadSide,
     write: WriteSide,
 }

@@ -1,8 +1,8 @@
 //! The rules of the protocol: which message may be sent, and what a received one means.
 //!
-//! See the module above for what it promises and why. *Invariant*, of each direction: the DATA
-//! messages that the sender may still send, those in flight, those whose blocks the reader holds, and
-//! those whose blocks are posted again without the sender's knowledge, are `depth`.
+//! The module above explains them. *Invariant* of each direction: these add up to `depth`: the DATA
+//! messages that the sender has credits for, those in flight, those whose blocks the reader holds,
+//! and those whose blocks are posted again but not yet credited to the sender.
 
 use super::error::StreamError;
 use super::wire::{Header, Kind, Settings};
@@ -15,41 +15,41 @@ pub(super) struct Protocol {
     theirs: Option<Settings>,
     /// DATA messages that may be sent.
     credits: u16,
-    /// The peer has not confirmed our last HELLO or CREDIT.
+    /// The peer has not confirmed the last HELLO or CREDIT of this side.
     unconfirmed: bool,
-    /// We have not confirmed the peer's.
+    /// This side has not confirmed that of the peer.
     confirmation_due: bool,
     /// DATA messages whose blocks the reader holds.
     held: u16,
-    /// DATA messages whose blocks are posted again, which the peer does not know.
+    /// DATA messages whose blocks are posted again, and not yet credited to the peer.
     owed: u16,
     fin_sent: bool,
-    /// Whether the peer's reader has, or can have, all that was sent before our FIN.
+    /// Whether the peer's reader has read, or can read, everything before the FIN.
     fin_seen: Option<bool>,
     fin_received: bool,
-    /// The peer's FIN is to be answered.
+    /// The peer's FIN has to be answered.
     answer_due: bool,
-    /// Nobody reads any more: DATA is discarded.
+    /// The reader was dropped: DATA is discarded.
     discards: bool,
     /// DATA was discarded.
     lost: bool,
     /// CLOSE or RESET was sent: nothing may follow.
     is_closed: bool,
-    /// CLOSE was received: the peer receives nothing any more.
+    /// CLOSE was received: the peer receives nothing more.
     peer_closed: bool,
 }
 
-/// What a received message is.
+/// The kind of a received message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Received {
     /// Bytes for the reader, which holds the block until [`Protocol::consumed`].
     Data,
-    /// It is dealt with: its block can be posted again.
+    /// It has been handled: its block can be posted again.
     Control,
 }
 
 impl Protocol {
-    /// Begins with a HELLO, which is to be sent.
+    /// A new stream, whose HELLO is to be sent.
     pub(super) const fn new(ours: Settings) -> Self {
         Self {
             ours,
@@ -80,7 +80,7 @@ impl Protocol {
         .encode()
     }
 
-    /// Takes in a message.
+    /// Handles a message.
     pub(super) fn receive(
         &mut self,
         imm_data: Option<u32>,
@@ -90,37 +90,41 @@ impl Protocol {
         let Some(theirs) = self.theirs else {
             return self.receive_hello(header, payload);
         };
-        let header = header.ok_or(StreamError::Protocol("a message of no known kind"))?;
+        let header = header.ok_or(StreamError::Protocol("a message of an unknown kind"))?;
         if self.peer_closed {
-            return Err(StreamError::Protocol("a message after its last"));
+            return Err(StreamError::Protocol("a message after CLOSE"));
         }
         if header.confirms && !std::mem::take(&mut self.unconfirmed) {
-            return Err(StreamError::Protocol("it confirmed what was not sent"));
+            return Err(StreamError::Protocol(
+                "a confirmation of a message that was not sent",
+            ));
         }
         if header.credits > theirs.depth - self.credits {
-            return Err(StreamError::Protocol("more credits than it has receives"));
+            return Err(StreamError::Protocol("more credits than its depth"));
         }
         self.credits += header.credits;
         if header.kind == Kind::Data {
             return self.receive_data(payload);
         }
         if !payload.is_empty() {
-            return Err(StreamError::Protocol("bytes in a message that has none"));
+            return Err(StreamError::Protocol("bytes in a message without data"));
         }
         match header.kind {
             Kind::Credit if self.confirmation_due || header.credits == 0 => {
-                return Err(StreamError::Protocol("credits out of turn"));
+                return Err(StreamError::Protocol("an unexpected CREDIT"));
             }
             Kind::Credit => self.confirmation_due = true,
             Kind::Fin if self.fin_received => {
-                return Err(StreamError::Protocol("a second end of its data"));
+                return Err(StreamError::Protocol("a second FIN"));
             }
             Kind::Fin => {
                 self.fin_received = true;
                 self.answer_due = true;
             }
             Kind::FinSeen | Kind::FinLost if !self.fin_sent || self.fin_seen.is_some() => {
-                return Err(StreamError::Protocol("an answer to what was not sent"));
+                return Err(StreamError::Protocol(
+                    "an answer to a FIN that was not sent",
+                ));
             }
             Kind::FinSeen => self.fin_seen = Some(true),
             Kind::FinLost => self.fin_seen = Some(false),
@@ -129,7 +133,7 @@ impl Protocol {
                 self.peer_closed = true;
             }
             Kind::Reset => return Err(StreamError::Reset),
-            Kind::Hello | Kind::Data => return Err(StreamError::Protocol("a second hello")),
+            Kind::Hello | Kind::Data => return Err(StreamError::Protocol("a second HELLO")),
         }
         Ok(Received::Control)
     }
@@ -156,10 +160,10 @@ impl Protocol {
 
     fn receive_data(&mut self, payload: &[u8]) -> Result<Received, StreamError> {
         if payload.is_empty() {
-            return Err(StreamError::Protocol("data without bytes"));
+            return Err(StreamError::Protocol("a DATA message without bytes"));
         }
         if self.fin_received {
-            return Err(StreamError::Protocol("data after its end"));
+            return Err(StreamError::Protocol("data after the end"));
         }
         if self.held + self.owed >= self.ours.depth {
             return Err(StreamError::Protocol("more data than it has credits for"));
@@ -173,19 +177,19 @@ impl Protocol {
         Ok(Received::Data)
     }
 
-    /// The reader is done with the block of a DATA message, which is posted again.
+    /// The reader has read a DATA message, and its block is posted again.
     pub(super) const fn consumed(&mut self) {
         self.held -= 1;
         self.owed += 1;
     }
 
-    /// Nobody reads any more; whether something had arrived and was not read.
+    /// The reader is dropped. `unread`: whether something had arrived and was not read.
     pub(super) const fn discard(&mut self, unread: bool) {
         self.discards = true;
         self.lost |= unread;
     }
 
-    /// Whether short messages are to be copied, so that their blocks can be posted again.
+    /// Whether short messages should be copied, so that their blocks can be posted again.
     pub(super) const fn is_short_of_blocks(&self) -> bool {
         self.held > self.ours.depth / 2
     }
@@ -201,14 +205,14 @@ impl Protocol {
         self.credits > 0 && !self.fin_sent && !self.is_closed && !self.peer_closed
     }
 
-    /// A DATA message is sent, which [may](Self::may_send_data) be.
+    /// The header of a DATA message, which [may](Self::may_send_data) be sent.
     pub(super) fn data(&mut self) -> u32 {
         self.credits -= 1;
         self.header(Kind::Data)
     }
 
-    /// A message without data that is due: the answer to a FIN, or credits when they are half of
-    /// the depth.
+    /// A message without data that is due: the answer to a FIN, or a CREDIT once the credits owed
+    /// are half of the depth.
     pub(super) fn control(&mut self) -> Option<u32> {
         if self.is_closed || self.peer_closed {
             return None;
@@ -228,7 +232,7 @@ impl Protocol {
         Some(self.header(Kind::Credit))
     }
 
-    /// The end of the data, once; `None` if the peer would not receive it.
+    /// A FIN, once. `None` if the peer would not receive it.
     pub(super) fn fin(&mut self) -> Option<u32> {
         if self.fin_sent || self.is_closed || self.peer_closed {
             return None;
@@ -237,7 +241,7 @@ impl Protocol {
         Some(self.header(Kind::Fin))
     }
 
-    /// The stream was dropped: the last message; `None` if there is nothing to tell the peer.
+    /// The last message of a dropped stream. `None` if the peer needs none.
     pub(super) fn close(&mut self) -> Option<u32> {
         if self.is_closed || self.peer_closed || self.is_ended() {
             return None;
@@ -246,10 +250,10 @@ impl Protocol {
         Some(self.last(kind))
     }
 
-    /// The stream was aborted: the last message.
+    /// The last message of an aborted stream.
     pub(super) fn reset(&mut self) -> Option<u32> {
-        let is_told = self.is_closed || self.peer_closed;
-        (!is_told).then(|| self.last(Kind::Reset))
+        let was_closed = self.is_closed || self.peer_closed;
+        (!was_closed).then(|| self.last(Kind::Reset))
     }
 
     fn last(&mut self, kind: Kind) -> u32 {
@@ -262,12 +266,12 @@ impl Protocol {
         self.fin_sent
     }
 
-    /// Whether all of the peer's data have been received.
+    /// Whether all data of the peer have been received.
     pub(super) const fn fin_was_received(&self) -> bool {
         self.fin_received
     }
 
-    /// Whether each side has its end confirmed.
+    /// Whether each side has confirmed the end of the other.
     const fn is_ended(&self) -> bool {
         matches!(self.fin_seen, Some(true)) && self.fin_received && !self.answer_due
     }
@@ -277,12 +281,12 @@ impl Protocol {
         self.peer_closed
     }
 
-    /// Whether the peer's reader has had, or can have, all that was sent; `None` as long as that is
-    /// not known.
+    /// Whether the peer's reader has read, or can read, everything sent. `None` while that is not
+    /// known.
     pub(super) fn is_seen(&self) -> Option<bool> {
         if self.peer_closed && self.fin_seen.is_none() {
-            // It has given back what it has read. Of what it has not, it would have sent RESET, or
-            // the credit is missing here.
+            // CLOSE returned the credits of everything that was read. If data were not read, either it
+            // would have been a RESET, or credits are missing.
             return Some(
                 self.theirs
                     .is_none_or(|theirs| theirs.depth == self.credits),
@@ -291,7 +295,7 @@ impl Protocol {
         self.fin_seen
     }
 
-    /// The immediate of a message, which carries all that is owed.
+    /// The immediate of a message, with all credits owed.
     fn header(&mut self, kind: Kind) -> u32 {
         let header = Header {
             kind,

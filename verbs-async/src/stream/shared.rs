@@ -1,4 +1,4 @@
-//! What the halves of a stream share: its state behind a lock, and who drives it.
+//! What the halves of a stream share: its state behind a lock, and how it is driven.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -9,15 +9,15 @@ use std::time::{Duration, Instant};
 
 use verbs_channel::OwnedBuffer;
 
+use super::background::{self, BackgroundStream};
 use super::flow::{Remains, Segment, State};
-use super::keeper::{self, Kept};
 use super::tasks::{Event, Half, Tasks};
 use super::wire::Settings;
 use crate::channel::AsyncChannel;
 use crate::sync::Mutex;
 use crate::wake;
 
-/// What the halves of a stream share; what is left of it lingers when they are dropped.
+/// The state that the halves of a stream share. It lingers after both are dropped.
 pub(super) struct Shared {
     state: Mutex<State>,
     pub(super) tasks: Tasks,
@@ -42,17 +42,17 @@ impl Shared {
                 Waker::from(Arc::new(Signal { stream, event }))
             })),
         });
-        // From here on it is known when something arrives.
+        // From here on the oldest receive has a waker.
         shared.run(State::drive);
         shared
     }
 
-    /// Does something to the state; then wakes, where nothing is locked, those of other operations
-    /// that were found to be done.
-    pub(super) fn run<T>(&self, what: impl FnOnce(&mut State) -> T) -> T {
+    /// Uses the state. Then wakes, without the lock, tasks of other operations that were found
+    /// completed.
+    pub(super) fn run<T>(&self, f: impl FnOnce(&mut State) -> T) -> T {
         let held = wake::hold();
         let mut state = self.state.lock();
-        let value = what(&mut state);
+        let value = f(&mut state);
         drop(state);
         drop(held);
         self.group.driver.settle();
@@ -64,54 +64,58 @@ impl Shared {
         &self,
         half: Half,
         cx: &Context<'_>,
-        what: impl FnOnce(&mut State) -> Poll<T>,
+        f: impl FnOnce(&mut State) -> Poll<T>,
     ) -> Poll<T> {
-        self.tasks.begin(half, cx.waker());
-        let (polled, mut found) = self.run(|state| {
-            let polled = what(state);
-            (polled, state.found())
+        self.tasks.begin_poll(half, cx.waker());
+        let (polled, mut changed) = self.run(|state| {
+            let polled = f(state);
+            (polled, state.take_changed())
         });
-        // What concerns the half itself is in what it returns.
-        found[half as usize] = false;
-        self.tasks.found(found);
+        // This task itself gets the returned value.
+        changed[half as usize] = false;
+        self.tasks.wake(changed);
         let ready = polled.is_ready().then_some(half);
-        self.tasks.end(ready, Some(cx.waker()));
+        self.tasks.end_poll(ready, Some(cx.waker()));
         polled
     }
 
-    /// The next bytes for the reader, without waiting; those that it is done with come back.
-    pub(super) fn next(&self, read: Option<Segment>, waker: Option<&Waker>) -> Option<Segment> {
-        self.tasks.enter();
-        let (next, found) = self.run(|state| (state.next(read), state.found()));
-        self.tasks.found(found);
-        self.tasks.end(None, waker);
+    /// The next bytes for the reader, without waiting. Takes back those that it has read.
+    pub(super) fn next_segment(
+        &self,
+        read: Option<Segment>,
+        waker: Option<&Waker>,
+    ) -> Option<Segment> {
+        self.tasks.begin_call();
+        let (next, changed) = self.run(|state| (state.next_segment(read), state.take_changed()));
+        self.tasks.wake(changed);
+        self.tasks.end_poll(None, waker);
         next
     }
 
-    /// Drives it for nobody's poll.
+    /// Drives the stream without a task's poll.
     pub(super) fn drive(self: &Arc<Self>) {
-        let (found, ended) = self.run(|state| {
+        let (changed, remains) = self.run(|state| {
             state.drive();
-            (state.found(), state.take_if_over())
+            (state.take_changed(), state.take_if_over())
         });
-        self.tasks.found(found);
-        self.bury(ended);
+        self.tasks.wake(changed);
+        self.finish(remains);
     }
 
-    /// A half is dropped; with the second the stream is, and lingers if it is not over.
-    pub(super) fn let_go(self: &Arc<Self>, half: Half, unread: bool) {
-        self.tasks.forget(half);
-        let (found, ended, linger) = self.run(|state| {
-            state.let_go(half, unread, self.tasks.is_undivided());
-            let ended = state.take_if_over();
+    /// Drops a half. After the second, the stream lingers if it has something to send.
+    pub(super) fn drop_half(self: &Arc<Self>, half: Half, unread: bool) {
+        self.tasks.remove(half);
+        let (changed, remains, linger) = self.run(|state| {
+            state.drop_half(half, unread, self.tasks.is_undivided());
+            let remains = state.take_if_over();
             (
-                state.found(),
-                ended,
+                state.take_changed(),
+                remains,
                 state.is_dropped().then_some(state.linger),
             )
         });
-        self.tasks.found(found);
-        self.bury(ended);
+        self.tasks.wake(changed);
+        self.finish(remains);
         match linger {
             None => {}
             Some(Duration::ZERO) => self.abort(),
@@ -119,26 +123,26 @@ impl Shared {
         }
     }
 
-    /// Has the keeper drive what was dropped, for so long at most.
+    /// Lets the background thread drive the dropped stream, for this time at most.
     fn linger(self: &Arc<Self>, linger: Duration) {
-        let kept: Arc<dyn Kept> = Arc::<Self>::clone(self);
+        let stream: Arc<dyn BackgroundStream> = Arc::<Self>::clone(self);
         let now = Instant::now();
         let until = now.checked_add(linger).unwrap_or_else(|| now + FOREVER);
-        let Some(key) = keeper::linger(kept, until) else {
+        let Some(key) = background::linger(stream, until) else {
             self.abort();
             return;
         };
-        // It may be over by now.
+        // It may have ended by now.
         let is_left = self.run(|state| {
-            state.lingers = Some(key);
+            state.linger_key = Some(key);
             state.is_dropped()
         });
         if !is_left {
-            keeper::release(key);
+            background::release(key);
         }
     }
 
-    /// Ends it at once; the peer learns of it if that can be had without waiting.
+    /// Ends the stream at once. The peer gets a RESET if that can be sent without waiting.
     pub(super) fn abort(&self) {
         let remains = self.run(|state| {
             state.send_reset();
@@ -151,32 +155,32 @@ impl Shared {
         self.peer_addr
     }
 
-    /// Whether nothing can be sent any more.
+    /// Whether nothing more can be sent.
     pub(super) fn is_down(&self) -> bool {
-        self.tasks.enter();
-        let (is_down, found) = self.run(|state| {
+        self.tasks.begin_call();
+        let (is_down, changed) = self.run(|state| {
             state.drive();
-            (state.is_down(), state.found())
+            (state.is_down(), state.take_changed())
         });
-        self.tasks.found(found);
-        self.tasks.end(None, None);
+        self.tasks.wake(changed);
+        self.tasks.end_poll(None, None);
         is_down
     }
 
-    fn bury(&self, ended: Option<Remains>) {
-        if let Some(ended) = ended {
-            let lingered = self.run(|state| state.lingers.take());
-            drop(ended);
-            if let Some(lingered) = lingered {
-                keeper::release(lingered);
+    fn finish(&self, remains: Option<Remains>) {
+        if let Some(remains) = remains {
+            let key = self.run(|state| state.linger_key.take());
+            drop(remains);
+            if let Some(key) = key {
+                background::release(key);
             }
         }
     }
 }
 
-impl Kept for Shared {
+impl BackgroundStream for Shared {
     fn drive(self: Arc<Self>) {
-        self.tasks.kicked();
+        self.tasks.background_drive_begins();
         Self::drive(&self);
     }
 
@@ -185,7 +189,7 @@ impl Kept for Shared {
     }
 }
 
-/// Wakes the tasks of a stream.
+/// The waker of a stream's operations.
 struct Signal {
     stream: Weak<Shared>,
     event: Event,
@@ -200,10 +204,10 @@ impl Wake for Signal {
         let Some(stream) = self.stream.upgrade() else {
             return;
         };
-        if let Some(at) = stream.tasks.happened(self.event) {
+        if let Some(at) = stream.tasks.on_event(self.event) {
             let weak: Weak<Shared> = Weak::clone(&self.stream);
-            if !keeper::drive(weak, at) {
-                stream.tasks.kicked();
+            if !background::drive(weak, at) {
+                stream.tasks.background_drive_begins();
             }
         }
     }
@@ -221,5 +225,5 @@ impl fmt::Debug for Shared {
     }
 }
 
-/// What nobody lives to see the end of.
+/// A linger time beyond the range of the clock.
 const FOREVER: Duration = Duration::from_secs(60 * 60 * 24 * 365);

@@ -1,16 +1,16 @@
-//! The two tasks of a stream, one that reads and one that writes, and who wakes them.
+//! The two tasks of a stream, one that reads and one that writes, and how they are woken.
 //!
-//! A task that polls one half may find what the other half's task waits for. That task is woken when
-//! nothing of ours is locked. If the stream is undivided there may be a lock of the caller's, as in
-//! `tokio::io::split`, which the other task takes when it is polled, and a waker may poll in place:
-//! so the keeper wakes it, unless both are one task.
+//! A task that polls one half may find what the other half's task waits for. That task is woken
+//! without a lock of this crate. If the stream is undivided, the caller may hold a lock of its own,
+//! as in `tokio::io::split`. The other task takes that lock when it is polled, and a waker may poll
+//! in place. So the background thread wakes it, unless both are the same task.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use super::keeper;
+use super::background;
 use crate::sync::Mutex;
 use crate::wake;
 
@@ -21,20 +21,20 @@ pub(super) enum Half {
     Write = 1,
 }
 
-/// What happens to the operations of a stream.
+/// An event of the operations of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Event {
     Arrival,
     Sent,
 }
 
-/// Who waits for a stream.
+/// The tasks that wait for a stream.
 #[derive(Debug)]
 pub(super) struct Tasks {
     inner: Mutex<Inner>,
-    /// Its halves are polled by calls on the whole.
+    /// The stream is not split: both halves are polled by calls on the whole.
     is_undivided: AtomicBool,
-    /// What is to be sent waits for what is in flight.
+    /// What is to be sent waits for operations in flight.
     is_urgent: Arc<AtomicBool>,
 }
 
@@ -43,21 +43,21 @@ struct Inner {
     slots: [Slot; 2],
     /// The undivided stream is being polled.
     is_polled: bool,
-    /// When the keeper is going to drive the stream.
-    kick: Option<Instant>,
+    /// When the background thread will drive the stream.
+    drive_at: Option<Instant>,
 }
 
 #[derive(Debug, Default)]
 struct Slot {
-    /// Kept when nobody waits: the next to wait may be the same.
+    /// Kept when no task waits: the next to wait may be the same.
     waker: Option<Waker>,
     waits: bool,
-    /// It is to be woken when the poll in progress ends.
+    /// It is woken when the poll in progress ends.
     is_due: bool,
 }
 
 impl Tasks {
-    /// Those of a stream that says in `is_urgent` whether what is to be sent waits for what is in
+    /// The tasks of a stream that sets `is_urgent` when what is to be sent waits for operations in
     /// flight.
     pub(super) fn new(is_urgent: Arc<AtomicBool>) -> Self {
         Self {
@@ -76,21 +76,21 @@ impl Tasks {
         self.is_undivided.load(Ordering::Relaxed)
     }
 
-    /// A poll begins, whose task is woken when something happens from now on.
-    pub(super) fn begin(&self, half: Half, waker: &Waker) {
-        if self.waits(
+    /// Begins a poll. Its task is woken when something happens from now on.
+    pub(super) fn begin_poll(&self, half: Half, waker: &Waker) {
+        if self.register(
             half,
             |known| known.is_some_and(|known| known.will_wake(waker)),
             None,
         ) {
             return;
         }
-        // A waker is not cloned or dropped under a lock: that is code of others.
+        // A waker is not cloned or dropped under the lock: that runs foreign code.
         let waker = waker.clone();
-        self.waits(half, |_| true, Some(waker));
+        self.register(half, |_| true, Some(waker));
     }
 
-    fn waits(
+    fn register(
         &self,
         half: Half,
         is_known: impl FnOnce(Option<&Waker>) -> bool,
@@ -109,13 +109,13 @@ impl Tasks {
         is_known
     }
 
-    /// Something is done for a task that does not wait, until [`end`](Self::end).
-    pub(super) fn enter(&self) {
+    /// Begins a call of a task that does not wait, which lasts until [`end_poll`](Self::end_poll).
+    pub(super) fn begin_call(&self) {
         self.inner.lock().is_polled = self.is_undivided();
     }
 
-    /// A poll ends, of a task with this waker; if it is ready, the half's task does not wait.
-    pub(super) fn end(&self, ready: Option<Half>, waker: Option<&Waker>) {
+    /// Ends a poll of a task with this waker. If it is ready, the half's task does not wait.
+    pub(super) fn end_poll(&self, ready: Option<Half>, waker: Option<&Waker>) {
         let mut inner = self.inner.lock();
         inner.is_polled = false;
         if let Some(half) = ready {
@@ -134,33 +134,33 @@ impl Tasks {
             if waker.is_some_and(|waker| due.will_wake(waker)) {
                 wake::wake_all([due]);
             } else {
-                keeper::wake(due);
+                background::wake(due);
             }
         }
     }
 
-    /// A half is gone: nobody waits for it.
-    pub(super) fn forget(&self, half: Half) {
+    /// Removes a half that was dropped: no task waits for it.
+    pub(super) fn remove(&self, half: Half) {
         let slot = std::mem::take(&mut self.inner.lock().slots[half as usize]);
         wake::drop_guarded(slot);
     }
 
-    /// Something was found that these may wait for.
-    pub(super) fn found(&self, halves: [bool; 2]) {
+    /// Wakes the tasks of these halves.
+    pub(super) fn wake(&self, halves: [bool; 2]) {
         let mut inner = self.inner.lock();
-        let (wakers, _) = inner.wake(halves);
+        let (wakers, _) = inner.take_wakers(halves);
         drop(inner);
         wake::wake_all(wakers.into_iter().flatten());
     }
 
-    /// Something has happened to the stream, which the first to be woken finds. When the keeper is
-    /// to drive it, in case that nobody else does.
-    pub(super) fn happened(&self, event: Event) -> Option<Instant> {
+    /// Handles an event, which the first task to be woken finds. Returns when the background thread
+    /// is to drive the stream, in case no task does.
+    pub(super) fn on_event(&self, event: Event) -> Option<Instant> {
         let is_urgent = self.is_urgent.load(Ordering::Relaxed);
         let is_arrival = event == Event::Arrival;
         let mut inner = self.inner.lock();
-        let (wakers, any) = inner.wake([is_arrival || is_urgent, true]);
-        let mut kick = None;
+        let (wakers, any) = inner.take_wakers([is_arrival || is_urgent, true]);
+        let mut drive_at = None;
         if is_arrival || is_urgent {
             let delay = match any {
                 true => LATER,
@@ -168,26 +168,26 @@ impl Tasks {
                 false => SOON,
             };
             let at = Instant::now() + delay;
-            if inner.kick.is_none_or(|coming| at < coming) {
-                kick = Some(at);
-                inner.kick = kick;
+            if inner.drive_at.is_none_or(|coming| at < coming) {
+                drive_at = Some(at);
+                inner.drive_at = drive_at;
             }
         }
         drop(inner);
         wake::wake_all(wakers.into_iter().flatten());
-        kick
+        drive_at
     }
 
-    /// The keeper drives it now.
-    pub(super) fn kicked(&self) {
-        self.inner.lock().kick = None;
+    /// The background thread begins to drive the stream.
+    pub(super) fn background_drive_begins(&self) {
+        self.inner.lock().drive_at = None;
     }
 }
 
 impl Inner {
-    /// The wakers of those halves that wait, or will when the poll in progress ends; whether there
-    /// are any.
-    fn wake(&mut self, halves: [bool; 2]) -> ([Option<Waker>; 2], bool) {
+    /// The wakers of those halves that wait, or will when the poll in progress ends; and whether
+    /// there are any.
+    fn take_wakers(&mut self, halves: [bool; 2]) -> ([Option<Waker>; 2], bool) {
         let (mut wakers, mut any) = ([None, None], false);
         for ((slot, waker), wanted) in self.slots.iter_mut().zip(&mut wakers).zip(halves) {
             if !wanted || !(slot.waits || slot.is_due) {
@@ -205,9 +205,9 @@ impl Inner {
     }
 }
 
-/// A stream whose messages no task waits for is driven by the keeper so much later, for the peer's
-/// sake: a task that is busy with what it has read will often do so before.
+/// The delay after which the background thread drives a stream for which no task waits. A task that
+/// is busy with the data it has read often does so earlier.
 const SOON: Duration = Duration::from_millis(2);
 
-/// And one whose tasks were woken, after so long: the future that waited may have been dropped.
+/// The same for a stream whose tasks were woken: the future that waited may have been dropped.
 const LATER: Duration = Duration::from_millis(100);

@@ -1,4 +1,4 @@
-//! The wire format: the immediate that each message has, and the HELLO.
+//! The wire format: the immediate of each message, and the HELLO.
 
 use super::error::{StreamError, VERSION};
 
@@ -7,7 +7,7 @@ pub(super) const HELLO_LEN: usize = 20;
 
 const MAGIC: [u8; 8] = *b"VRBSTRM\n";
 
-/// What a message is.
+/// The kind of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// The first one: the sender's settings.
@@ -16,35 +16,35 @@ pub(super) enum Kind {
     Data,
     /// Credits, when there are no bytes to carry them.
     Credit,
-    /// There are no more bytes.
+    /// The end of the data.
     Fin,
-    /// The receiver of a FIN has it, and its reader has had or can have all bytes before it.
+    /// The answer to a FIN: the reader has read, or can read, all bytes before it.
     FinSeen,
-    /// The receiver of a FIN has it, but its reader is gone and has not had all bytes.
+    /// The answer to a FIN: the reader was dropped and has not read all bytes.
     FinLost,
-    /// The stream was dropped after all that had arrived was read. The last message.
+    /// The stream was dropped after everything that had arrived was read. The last message.
     Close,
-    /// The stream was dropped, and bytes were not read. The last message.
+    /// The stream was dropped before everything was read, or aborted. The last message.
     Reset,
 }
 
-/// The immediate of a message: kind, 4 bits; 11 bits of 0; whether a HELLO or CREDIT is confirmed,
+/// The immediate of a message: kind, 4 bits; 11 zero bits; whether a HELLO or CREDIT is confirmed,
 /// 1 bit; credits, 16 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Header {
     pub(super) kind: Kind,
     /// The last HELLO or CREDIT of the other side was received.
     pub(super) confirms: bool,
-    /// So many receives have been posted again.
+    /// How many receives have been posted again.
     pub(super) credits: u16,
 }
 
-/// What one side has, as its HELLO announces it.
+/// The settings of a side, as in its HELLO.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Settings {
     /// The longest message that it can receive.
     pub(super) block_len: u32,
-    /// How many DATA messages it can receive before it has given credit for more.
+    /// How many DATA messages it can receive before it returns credits.
     pub(super) depth: u16,
 }
 
@@ -84,7 +84,7 @@ impl Header {
             confirms: imm_data & CONFIRMS != 0,
             credits: u16::from_be_bytes([high, low]),
         };
-        // The rest is 0.
+        // The other bits must be 0.
         (header.encode() == imm_data).then_some(header)
     }
 }
@@ -100,7 +100,7 @@ impl Settings {
         hello
     }
 
-    /// Reads a HELLO. One of a later version may be longer.
+    /// Parses a HELLO. One of a later version may be longer.
     pub(super) fn decode(hello: &[u8]) -> Result<Self, StreamError> {
         let fields = hello.strip_prefix(&MAGIC).ok_or(StreamError::NotAStream)?;
         let mut fields = fields.chunks_exact(4).map(|field| match *field {

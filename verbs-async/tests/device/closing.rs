@@ -64,7 +64,7 @@ fn close_under_a_timeout_ends_though_the_peer_is_silent() {
             let (group, left, right) = narrow_pair(way, 4);
             let pool = BufferPool::new(group.pd(), 8, 128).unwrap();
             let own = || block(&pool, &[1; 8]);
-            // No receive is posted, and the card asks for ever.
+            // No receive is posted, and the card asks forever.
             let operations: Vec<_> = (0..12)
                 .flat_map(|_| [left.send(own()), left.receive(own())])
                 .collect();

@@ -144,7 +144,7 @@ fn all_that_a_peer_sent_before_it_left_is_received() {
                 .map(|_| channel.receive(block(&pool, &[0; 8])))
                 .collect();
             let ended = within(PATIENCE, join_all(receives)).await;
-            let mut ended = ended.expect("some wait for ever");
+            let mut ended = ended.expect("some wait forever");
             let (last, _) = ended.pop().unwrap();
             assert!(
                 matches!(
@@ -285,7 +285,7 @@ fn with_work_posted_the_card_gives_up_by_itself() {
                 .collect();
             let ended = within(PATIENCE, join_all(operations)).await;
             let mut first = None;
-            for (result, buffer) in ended.expect("some wait for ever") {
+            for (result, buffer) in ended.expect("some wait forever") {
                 assert_eq!(buffer.len(), 64);
                 match result {
                     Err(Error::Transport(TransportError::Work { queue, error })) => {

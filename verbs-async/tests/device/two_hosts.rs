@@ -142,7 +142,7 @@ fn a_machine_that_dies_is_given_up_on() {
         // The first eight arrive; the others are on their way when it dies.
         let sends: Vec<_> = (0..100).map(|_| channel.send(own())).collect();
         let ended = within(2 * PATIENCE, join_all(sends)).await;
-        let ended = ended.expect("some wait for ever");
+        let ended = ended.expect("some wait forever");
         assert!(ended.iter().take(8).all(|(result, _)| result.is_ok()));
         let failed = ended.into_iter().map(|(result, _)| result);
         let mut failed = failed.skip_while(Result::is_ok);

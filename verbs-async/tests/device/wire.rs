@@ -42,7 +42,7 @@ fn a_link_that_goes_down_under_work_ends_it() {
             let broken = wire::down(&here);
             let sends: Vec<_> = (0..80).map(|_| left.send(own())).collect();
             let ended = within(PATIENCE, join_all(sends)).await;
-            for (result, buffer) in ended.expect("some wait for ever") {
+            for (result, buffer) in ended.expect("some wait forever") {
                 let is_told = matches!(result, Err(Error::Transport(_) | Error::Refused(_)));
                 assert!(is_told, "{result:?}");
                 assert_eq!(buffer[..], [1; 8]);

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
+use verbs_channel::Queue;
 
 use crate::driver::Submission;
 use crate::hooks::waker;
@@ -13,8 +14,8 @@ const BACKLOG: usize = 4;
 
 /// Begins work in the first queue of the first channel.
 fn start(bench: &Bench, id: usize) -> Submission<Ticket> {
-    let work = bench.card.work(id, 0);
-    bench.driver.start(0, work, BACKLOG)
+    let request = bench.card.request(id, 0);
+    bench.driver.start(0, request, BACKLOG)
 }
 
 /// Somebody who waits for room in that queue.
@@ -33,12 +34,12 @@ impl Waits {
         let mut cx = Context::from_waker(waker);
         bench
             .driver
-            .poll_room(0, 0, BACKLOG, &mut self.key, &mut cx)
+            .poll_room(0, Queue::Send, BACKLOG, &mut self.key, &mut cx)
     }
 
     fn leaves(&self, bench: &Bench) {
         if let Some(key) = self.key {
-            bench.driver.forget_room(0, 0, key);
+            bench.driver.cancel_room(0, Queue::Send, key);
         }
     }
 }
@@ -47,20 +48,20 @@ impl Waits {
 fn what_is_begun_beyond_the_backlog_is_refused_at_once_with_its_buffer() {
     let bench = Bench::new(1);
     let keys: Vec<_> = (0..6).map(|id| start(&bench, id)).collect();
-    assert_eq!(bench.end(keys[5]), Some((5, End::Refused)));
+    assert_eq!(bench.end(keys[5]), Some((5, End::Rejected)));
     assert_eq!(bench.card.gone(), 1);
     // The other queue has room of its own.
-    let other = bench.driver.start(0, bench.card.work(6, 1), BACKLOG);
+    let other = bench.driver.start(0, bench.card.request(6, 1), BACKLOG);
     assert_eq!(bench.posted(), [0, 6]);
     // One place is one place.
     bench.complete([0]);
     assert_eq!(bench.end(keys[0]), Some((0, End::Success)));
     assert_eq!(bench.posted(), [0, 6, 1]);
     let last = [7, 8].map(|id| start(&bench, id));
-    assert_eq!(bench.end(last[1]), Some((8, End::Refused)));
+    assert_eq!(bench.end(last[1]), Some((8, End::Rejected)));
     for id in [1, 2, 3, 4, 7, 6] {
         bench.complete([id]);
-        bench.driver.announced();
+        bench.driver.on_event();
     }
     let left = keys[1..5].iter().chain([&other, &last[0]]);
     assert!(left.copied().all(|key| bench.end(key).is_some()));
@@ -119,7 +120,7 @@ fn a_waker_that_comes_back_while_its_task_waits_for_room_finds_the_lock_free() {
         let driver = Arc::downgrade(&bench.driver);
         let comes = waker(move |_| {
             if let Some(driver) = driver.upgrade() {
-                driver.announced();
+                driver.on_event();
             }
         });
         let keys: Vec<_> = (0..5).map(|id| start(&bench, id)).collect();

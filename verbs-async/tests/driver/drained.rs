@@ -1,7 +1,9 @@
 //! Whoever waits until nothing is left in a channel's queues.
 
 use std::task::{Context, Waker};
+use verbs_channel::Queue;
 
+use crate::driver::QUEUES;
 use crate::ring::End;
 use crate::task::{Bell, Bench};
 
@@ -11,26 +13,26 @@ fn whoever_waits_until_all_is_drained_is_told_when_it_is() {
     let bell = Bell::new();
     let waker = Waker::from(std::sync::Arc::clone(&bell));
     let mut cx = Context::from_waker(&waker);
-    let mut drained = |queues: [bool; 2]| bench.driver.poll_drained(0, queues, &mut cx);
-    assert!(drained([true, true]).is_ready(), "nothing has submission");
+    let mut drained = |queues: &'static [Queue]| bench.driver.poll_drained(0, queues, &mut cx);
+    assert!(drained(&QUEUES).is_ready(), "nothing has submission");
     assert_eq!(bench.card.lock().armings, 0, "nobody waits");
     bench.start(0);
     let waits = bench.start(1);
-    bench.start_on(0, bench.card.work(2, 1));
+    bench.start_on(0, bench.card.request(2, 1));
     // Another channel's work is not waited for.
-    bench.start_on(1, bench.card.work(3, 0));
-    assert!(drained([true, false]).is_pending());
+    bench.start_on(1, bench.card.request(3, 0));
+    assert!(drained(&[Queue::Send]).is_pending());
     bench.complete([0]);
     assert_eq!(bell.rings(), 0, "the next from the line is in flight");
     bench.driver.abandon(waits);
     assert_eq!(bell.rings(), 0, "what is abandoned is in flight still");
     bench.complete([1]);
     assert_eq!(bell.rings(), 1);
-    assert!(drained([true, false]).is_ready());
-    assert!(drained([true, true]).is_pending());
+    assert!(drained(&[Queue::Send]).is_ready());
+    assert!(drained(&QUEUES).is_pending());
     bench.complete([2]);
     assert_eq!(bell.rings(), 2);
-    assert!(drained([true, true]).is_ready());
+    assert!(drained(&QUEUES).is_ready());
 }
 
 #[test]
@@ -71,7 +73,7 @@ fn a_line_that_empties_by_being_left_or_refused_is_drained() {
     // What is refused at once was never there.
     let refused = bench.start(2);
     assert!(bench.is_drained(&bell));
-    assert_eq!(bench.end(refused), Some((2, End::Refused)));
+    assert_eq!(bench.end(refused), Some((2, End::Rejected)));
 }
 
 #[test]
@@ -84,10 +86,10 @@ fn whoever_waits_for_the_end_of_all_wakes_those_whose_end_it_finds() {
     assert!(!bench.is_drained(&bells[1]));
     assert_eq!(bells.each_ref().map(|bell| bell.rings()), [1, 0]);
     // And is told itself if somebody else waits still, elsewhere.
-    let elsewhere = bench.start_on(1, bench.card.work(2, 0));
+    let elsewhere = bench.start_on(1, bench.card.request(2, 0));
     assert!(bench.poll(elsewhere, &bells[0]).is_pending());
     assert!(!bench.card.complete(1), "one event stands for both");
-    bench.driver.announced();
+    bench.driver.on_event();
     assert_eq!(bells.each_ref().map(|bell| bell.rings()), [1, 1]);
     assert!(bench.is_drained(&bells[1]));
 }
@@ -101,12 +103,12 @@ fn a_line_that_is_refused_when_the_last_in_flight_has_failed_is_drained() {
     assert!(!bench.is_drained(&bell));
     // The card says so, and nobody else.
     bench.card.lock().give_up();
-    bench.driver.announced();
+    bench.driver.on_event();
     assert_eq!(bell.rings(), 1);
     assert!(bench.is_drained(&bell));
-    assert_eq!(bench.end(waits), Some((1, End::Refused)));
+    assert_eq!(bench.end(waits), Some((1, End::Rejected)));
     // Whoever was told waits no more: nothing is armed for it.
     let armings = bench.card.lock().armings;
-    bench.driver.announced();
+    bench.driver.on_event();
     assert_eq!(bench.card.lock().armings, armings);
 }

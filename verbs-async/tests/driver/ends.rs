@@ -34,7 +34,7 @@ fn a_number_that_is_used_again_gives_no_outcome_to_another() {
             let waits = bench.start(100 + id);
             bench.driver.abandon(waits);
             bench.complete([id]);
-            bench.driver.announced();
+            bench.driver.on_event();
             key
         })
         .collect();
@@ -77,7 +77,7 @@ fn an_arming_that_fails_ends_everything_in_flight() {
     bench.card.lock().arming_fails = true;
     let keys = [0, 1].map(|id| bench.start(id));
     assert_eq!(bench.end(keys[0]), Some((0, End::Aborted)));
-    assert_eq!(bench.end(keys[1]), Some((1, End::Refused)));
+    assert_eq!(bench.end(keys[1]), Some((1, End::Rejected)));
 }
 
 #[test]
@@ -150,7 +150,7 @@ fn the_queue_is_armed_once_for_a_sleep_and_not_while_completions_come() {
         assert_eq!(bench.card.lock().armings, round);
         assert!(bench.card.complete(100 + round));
         assert!(!bench.card.complete(round), "one event stands for both");
-        bench.driver.announced();
+        bench.driver.on_event();
         assert_eq!(bell.rings(), 1);
         assert!(bench.end(key).is_some() && bench.end(other).is_some());
     }
@@ -178,7 +178,7 @@ fn an_operation_allocates_nothing_once_the_driver_is_warm() {
         bench.driver.abandon(keys[4]);
         for id in [0, 1, 2, 3, 5] {
             let _raised = bench.card.complete(id);
-            bench.driver.announced();
+            bench.driver.on_event();
         }
         for key in [1, 2, 3, 5] {
             assert!(bench.poll_with(keys[key], &bell).is_ready());
@@ -221,7 +221,7 @@ fn whoever_looks_from_the_line_wakes_those_whose_end_it_finds() {
     assert_eq!(bells.each_ref().map(|bell| bell.rings()), [1, 0]);
     // It was posted, and the event that is under way stands for both.
     assert!(!bench.card.complete(1));
-    bench.driver.announced();
+    bench.driver.on_event();
     assert_eq!(bells.each_ref().map(|bell| bell.rings()), [1, 1]);
 }
 
@@ -243,7 +243,7 @@ fn what_is_known_to_have_ended_costs_no_poll_no_arming_and_no_time() {
         let before = looked(&bench);
         bench.driver.set_busy_poll(Duration::from_secs(3600));
         assert_eq!(bench.end(keys[1]), Some((1, End::Success)));
-        assert_eq!(bench.end(refused), Some((2, End::Refused)));
+        assert_eq!(bench.end(refused), Some((2, End::Rejected)));
         assert_eq!(looked(&bench), before);
     });
 }
@@ -264,7 +264,7 @@ fn nothing_is_armed_for_what_nobody_waits_for() {
     }
     // Nor is anything polled for.
     let polls = bench.card.lock().polls;
-    bench.driver.announced();
+    bench.driver.on_event();
     assert_eq!(bench.card.lock().polls, polls);
 }
 
@@ -297,15 +297,15 @@ fn what_ends_just_before_the_arming_is_found() {
     bench.card.lock().before_arming = Some(0);
     assert_eq!(bench.end(keys[0]), Some((0, End::Success)));
     // Another's, as well; and what nobody wants.
-    bench.driver.announced();
+    bench.driver.on_event();
     let bells = [(); 2].map(|()| Bell::new());
     assert!(bench.poll(keys[1], &bells[0]).is_pending());
     bench.card.lock().before_arming = Some(1);
-    bench.driver.announced();
+    bench.driver.on_event();
     assert_eq!(bells[0].rings(), 1);
     bench.card.lock().before_arming = Some(2);
     bench.driver.abandon(keys[2]);
-    bench.driver.announced();
+    bench.driver.on_event();
     assert_eq!(bench.card.gone(), 2);
 }
 

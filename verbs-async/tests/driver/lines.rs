@@ -1,7 +1,7 @@
 //! Places, and the lines of those who wait for one.
 
 use crate::driver::Submission;
-use crate::ring::{End, Ticket, Work};
+use crate::ring::{End, Request, Ticket};
 use crate::task::{Bell, Bench};
 
 /// A queue with one place, taken by 0, and so many in its line behind it.
@@ -47,9 +47,9 @@ fn nobody_who_comes_later_goes_before() {
 #[test]
 fn one_in_line_blocks_no_other_queue_and_no_other_channel() {
     let (bench, _) = backlog_of(1);
-    bench.start_on(0, bench.card.work(10, 1));
-    bench.start_on(1, bench.card.work(11, 0));
-    bench.start_on(1, bench.card.work(12, 1));
+    bench.start_on(0, bench.card.request(10, 1));
+    bench.start_on(1, bench.card.request(11, 0));
+    bench.start_on(1, bench.card.request(12, 1));
     assert_eq!(bench.posted(), [0, 10, 11, 12]);
     // Nor does what ends there let one through here.
     bench.complete([10, 11, 12]);
@@ -64,7 +64,7 @@ fn lines_of_different_queues_are_served_each_by_its_own() {
         .into_iter()
         .enumerate()
     {
-        bench.start_on(channel, bench.card.work(id, queue));
+        bench.start_on(channel, bench.card.request(id, queue));
     }
     assert_eq!(bench.posted(), [0, 1, 2, 3]);
     bench.complete([2, 0, 3, 1]);
@@ -134,7 +134,7 @@ fn a_place_that_became_free_unseen_is_found_by_who_joins_the_line() {
 #[test]
 fn a_ring_that_goes_down_refuses_all_who_are_in_line() {
     let (bench, keys) = backlog_of(3);
-    let other = bench.start_on(1, bench.card.work(9, 1));
+    let other = bench.start_on(1, bench.card.request(9, 1));
     let bells = [(); 4].map(|()| Bell::new());
     for (key, bell) in keys.iter().zip(&bells) {
         assert!(bench.poll(*key, bell).is_pending());
@@ -142,7 +142,7 @@ fn a_ring_that_goes_down_refuses_all_who_are_in_line() {
     bench.driver.with(None, |ring| ring.0.lock().give_up());
     assert_eq!(bells.each_ref().map(|bell| bell.rings()), [1; 4]);
     for (id, key) in keys.into_iter().enumerate() {
-        let end = if id == 0 { End::Aborted } else { End::Refused };
+        let end = if id == 0 { End::Aborted } else { End::Rejected };
         assert_eq!(bench.end(key), Some((id, end)));
     }
     assert_eq!(bench.end(other), Some((9, End::Aborted)));
@@ -157,7 +157,7 @@ fn a_place_that_a_change_of_the_ring_frees_is_given_to_the_line() {
         .with(None, |ring| ring.0.lock().free[0][0] += 1);
     assert_eq!(bench.posted(), [0, 1]);
     // Known to be of one channel: so its line alone is served, whoever waits in others'.
-    let other = [4, 5].map(|id| bench.start_on(1, bench.card.work(id, 0)));
+    let other = [4, 5].map(|id| bench.start_on(1, bench.card.request(id, 0)));
     bench.driver.with(Some(0), |ring| {
         let free = &mut ring.0.lock().free;
         free[0][0] += 1;
@@ -178,8 +178,14 @@ fn a_batch_at_the_head_gets_its_places_however_many_come() {
     bench.start_batch(100, 4);
     for id in 0..3 {
         bench.complete([id]);
-        let work = bench.card.work(200 + id, 0);
-        bench.start_on(0, Work { places: 1, ..work });
+        let request = bench.card.request(200 + id, 0);
+        bench.start_on(
+            0,
+            Request {
+                places: 1,
+                ..request
+            },
+        );
     }
     bench.complete([3]);
     assert_eq!(bench.posted(), [0, 1, 2, 3, 100]);

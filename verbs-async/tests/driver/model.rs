@@ -1,4 +1,4 @@
-//! Whatever is done in whatever order: nothing is lost, nothing comes twice, nobody sleeps for ever.
+//! Whatever is done in whatever order: nothing is lost, nothing comes twice, nobody sleeps forever.
 
 use std::sync::Arc;
 use std::task::Poll;
@@ -7,7 +7,7 @@ use proptest::prelude::{Strategy, any};
 use proptest::{collection, prop_oneof, proptest};
 
 use crate::driver::Submission;
-use crate::ring::{End, Ticket, Work};
+use crate::ring::{End, Request, Ticket};
 use crate::task::{Bell, Bench};
 
 /// Something that happens. Numbers choose among what there is.
@@ -110,7 +110,7 @@ impl World {
             Step::Announce => {
                 if self.events > 0 {
                     self.events -= 1;
-                    self.bench.driver.announced();
+                    self.bench.driver.on_event();
                 }
             }
         }
@@ -120,8 +120,8 @@ impl World {
     fn start(&mut self, channel: usize, queue: usize, places: usize) {
         let id = self.started;
         self.started += 1;
-        let work = self.bench.card.work(id, queue);
-        let key = self.bench.start_on(channel, Work { places, ..work });
+        let request = self.bench.card.request(id, queue);
+        let key = self.bench.start_on(channel, Request { places, ..request });
         self.submission.push((channel, queue, id));
         let bell = Bell::new();
         let asleep = false;
@@ -208,7 +208,7 @@ proptest! {
         // Those whose outcomes were leaked are all that is missing.
         let gone = world.bench.card.gone();
         assert!(gone <= world.started && gone + world.forgotten >= world.started);
-        world.bench.driver.announced();
+        world.bench.driver.on_event();
         drop(world.bench.driver);
         assert_eq!(world.bench.card.gone(), world.started);
     }

@@ -7,12 +7,14 @@ use std::sync::Arc as Counter;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 
+use verbs_channel::Queue;
+
 use crate::deferred::LogLine;
-use crate::driver::{self, Driver, Ring, Started, Submission};
+use crate::driver::{self, Driver, QUEUES, Ring, Started, Submission};
 use crate::sync::{Arc, Mutex, MutexGuard};
 
 /// Work for one of a channel's queues, where it takes up a number of places.
-pub(crate) struct Work {
+pub(crate) struct Request {
     pub(crate) id: usize,
     pub(crate) queue: usize,
     pub(crate) places: usize,
@@ -31,7 +33,7 @@ pub(crate) struct Outcome {
 pub(crate) enum End {
     Success,
     Aborted,
-    Refused,
+    Rejected,
 }
 
 /// Memory that is missed when it is gone; or none.
@@ -85,7 +87,7 @@ pub(crate) struct State {
 /// Work from its post until its outcome is taken.
 struct Slot {
     ticket: Ticket,
-    work: Work,
+    request: Request,
     // As the card has it, and as the driver can know it.
     is_done: bool,
     end: Option<End>,
@@ -116,9 +118,9 @@ impl Card {
     }
 
     /// Work that takes one place.
-    pub(crate) fn work(&self, id: usize, queue: usize) -> Work {
+    pub(crate) fn request(&self, id: usize, queue: usize) -> Request {
         let gone = Some(Counter::clone(&self.gone));
-        Work {
+        Request {
             id,
             queue,
             places: 1,
@@ -143,7 +145,7 @@ impl Card {
     pub(crate) fn has(&self, id: usize) -> bool {
         let state = self.lock();
         let mut slots = state.slots.iter().flatten();
-        slots.any(|slot| slot.work.id == id && !slot.is_done)
+        slots.any(|slot| slot.request.id == id && !slot.is_done)
     }
 
     /// How many of them the driver could find.
@@ -165,7 +167,7 @@ impl State {
 
     fn succeed(&mut self, id: usize) {
         let mut slots = self.slots.iter().flatten();
-        let ticket = slots.find(|slot| slot.work.id == id && !slot.is_done);
+        let ticket = slots.find(|slot| slot.request.id == id && !slot.is_done);
         let ticket = ticket.expect("it is in flight").ticket;
         self.end(ticket, End::Success);
     }
@@ -181,7 +183,7 @@ impl State {
         while let Some((ticket, end)) = self.done.pop_front() {
             let slot = self.slot(ticket);
             slot.end = Some(end);
-            let Work { queue, places, .. } = slot.work;
+            let Request { queue, places, .. } = slot.request;
             self.free[ticket.channel][queue] += places;
             self.known.push_back(ticket);
         }
@@ -190,7 +192,7 @@ impl State {
     fn take(&mut self, ticket: Ticket) -> Option<Outcome> {
         let end = self.slot(ticket).end?;
         self.known.retain(|known| *known != ticket);
-        let Work { id, buffer, .. } = self.slots[ticket.slot].take()?.work;
+        let Request { id, buffer, .. } = self.slots[ticket.slot].take()?.request;
         self.vacant.push(ticket.slot);
         Some(Outcome {
             id,
@@ -242,15 +244,15 @@ impl Drop for FakeRing {
     }
 }
 
-impl driver::Work<FakeRing> for Work {
-    fn queue(&self) -> usize {
-        self.queue
+impl driver::Request<FakeRing> for Request {
+    fn queue(&self) -> Queue {
+        QUEUES[self.queue]
     }
 
     fn post(&mut self, ring: &mut FakeRing, channel: usize) -> Started<FakeRing> {
         let mut state = ring.0.lock();
         if state.down {
-            return Started::Refused(());
+            return Started::Rejected(());
         }
         let free = &mut state.free[channel][self.queue];
         if *free < self.places {
@@ -271,17 +273,17 @@ impl driver::Work<FakeRing> for Work {
         let buffer = mem::take(&mut self.buffer);
         state.slots[slot] = Some(Slot {
             ticket,
-            work: Self { buffer, ..*self },
+            request: Self { buffer, ..*self },
             is_done: false,
             end: None,
         });
         Started::Posted(ticket)
     }
 
-    fn refused(&mut self, (): ()) -> Outcome {
+    fn rejected(&mut self, (): ()) -> Outcome {
         Outcome {
             id: self.id,
-            end: End::Refused,
+            end: End::Rejected,
             _buffer: mem::take(&mut self.buffer),
         }
     }
@@ -291,7 +293,7 @@ impl driver::Work<FakeRing> for Work {
 static SERIALS: AtomicUsize = AtomicUsize::new(0);
 
 impl Ring for FakeRing {
-    type Work = Work;
+    type Request = Request;
     type Outcome = Outcome;
     type Ticket = Ticket;
     type Refusal = ();
@@ -325,11 +327,11 @@ impl Ring for FakeRing {
         self.0.lock().take(ticket)
     }
 
-    fn full(_queue: usize) {}
+    fn full(_queue: Queue) {}
 
-    fn is_idle(&mut self, channel: usize, queue: usize) -> bool {
+    fn is_idle(&mut self, channel: usize, queue: Queue) -> bool {
         let state = self.0.lock();
-        state.free[channel][queue] == state.places
+        state.free[channel][queue as usize] == state.places
     }
 
     fn has_log_lines(&self) -> bool {

@@ -7,9 +7,10 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::Duration;
+use verbs_channel::Queue;
 
 use crate::driver::{Driver, Submission};
-use crate::ring::{Card, End, FakeRing, Outcome, Ticket, Work, poll};
+use crate::ring::{Card, End, FakeRing, Outcome, Request, Ticket, poll};
 
 /// Far longer than anything here takes.
 const LONG: Duration = Duration::from_secs(10);
@@ -50,17 +51,17 @@ impl Bench {
 
     /// Begins work in the first queue of the first channel.
     pub(crate) fn start(&self, id: usize) -> Submission<Ticket> {
-        self.start_on(0, self.card.work(id, 0))
+        self.start_on(0, self.card.request(id, 0))
     }
 
-    pub(crate) fn start_on(&self, channel: usize, work: Work) -> Submission<Ticket> {
-        self.driver.start(channel, work, usize::MAX)
+    pub(crate) fn start_on(&self, channel: usize, request: Request) -> Submission<Ticket> {
+        self.driver.start(channel, request, usize::MAX)
     }
 
     /// A batch of so many in the first queue of the first channel.
     pub(crate) fn start_batch(&self, id: usize, places: usize) -> Submission<Ticket> {
-        let work = self.card.work(id, 0);
-        self.start_on(0, Work { places, ..work })
+        let request = self.card.request(id, 0);
+        self.start_on(0, Request { places, ..request })
     }
 
     pub(crate) fn poll(&self, key: Submission<Ticket>, bell: &Arc<Bell>) -> Poll<Outcome> {
@@ -76,7 +77,7 @@ impl Bench {
     pub(crate) fn is_drained(&self, bell: &Arc<Bell>) -> bool {
         let waker = Waker::from(Arc::clone(bell));
         let mut cx = Context::from_waker(&waker);
-        let drained = self.driver.poll_drained(0, [true, false], &mut cx);
+        let drained = self.driver.poll_drained(0, &[Queue::Send], &mut cx);
         drained.is_ready()
     }
 
@@ -92,7 +93,7 @@ impl Bench {
     pub(crate) fn complete(&self, ids: impl IntoIterator<Item = usize>) {
         for id in ids {
             if self.card.complete(id) {
-                self.driver.announced();
+                self.driver.on_event();
             }
         }
     }

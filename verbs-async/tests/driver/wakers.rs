@@ -5,11 +5,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::task::{Context, Poll, Wake, Waker};
+use verbs_channel::Queue;
 
 use crate::allocations::allocations;
+use crate::driver::QUEUES;
 use crate::driver::{Driver, Submission};
 use crate::hooks::{Moment, waker};
-use crate::ring::{Card, End, FakeRing, Ticket, Work, poll};
+use crate::ring::{Card, End, FakeRing, Request, Ticket, poll};
 use crate::task::{Bell, Bench, bounded};
 
 /// Whatever comes back to the driver when it runs.
@@ -36,11 +38,11 @@ impl Back {
         let Some(driver) = self.driver.upgrade() else {
             return;
         };
-        let key = driver.start(1, self.card.work(1000, 1), usize::MAX);
+        let key = driver.start(1, self.card.request(1000, 1), usize::MAX);
         let mut cx = Context::from_waker(Waker::noop());
         drop(poll(&driver, &key, &mut cx));
         driver.abandon(key);
-        driver.announced();
+        driver.on_event();
     }
 
     /// A waker that does so when it is cloned, woken and dropped.
@@ -60,14 +62,14 @@ impl Back {
     }
 
     /// Work whose buffer does so when it is dropped.
-    fn work(&self, id: usize) -> Work {
-        let mut work = self.card.work(id, 0);
+    fn request(&self, id: usize) -> Request {
+        let mut request = self.card.request(id, 0);
         let back = self.clone();
-        work.buffer.hook = Some(Box::new(move || {
+        request.buffer.hook = Some(Box::new(move || {
             back.gone.fetch_add(1, Ordering::Relaxed);
             back.comes();
         }));
-        work
+        request
     }
 
     fn gone(&self) -> usize {
@@ -75,7 +77,7 @@ impl Back {
     }
 }
 
-fn poll_drained(bench: &Bench, queues: [bool; 2], waker: &Waker) -> Poll<()> {
+fn poll_drained(bench: &Bench, queues: &'static [Queue], waker: &Waker) -> Poll<()> {
     let mut cx = Context::from_waker(waker);
     bench.driver.poll_drained(0, queues, &mut cx)
 }
@@ -137,16 +139,16 @@ fn a_waker_that_waits_for_the_end_of_all_and_comes_back_finds_the_lock_free() {
         let back = Back::new(&bench);
         let waker = back.waker();
         bench.start(0);
-        assert!(poll_drained(&bench, [true, true], &waker).is_pending());
+        assert!(poll_drained(&bench, &QUEUES, &waker).is_pending());
         assert_eq!(back.seen(), [1, 0, 0]);
-        assert!(poll_drained(&bench, [true, true], &waker).is_pending());
+        assert!(poll_drained(&bench, &QUEUES, &waker).is_pending());
         assert_eq!(back.seen(), [1, 0, 1]);
         bench.complete([0]);
         assert_eq!(back.seen(), [0, 1, 0]);
         // Not needed, nor what was there before for more.
         bench.start(1);
-        assert!(poll_drained(&bench, [true, true], &waker).is_pending());
-        assert!(poll_drained(&bench, [false, true], &waker).is_ready());
+        assert!(poll_drained(&bench, &QUEUES, &waker).is_pending());
+        assert!(poll_drained(&bench, &[Queue::Receive], &waker).is_ready());
         assert_eq!(back.seen(), [2, 0, 2]);
         bench.complete([1]);
         assert_eq!(back.seen(), [0, 0, 0]);
@@ -158,7 +160,7 @@ fn a_buffer_that_comes_back_finds_the_lock_free() {
     bounded(|| {
         let bench = Bench::new(1);
         let back = Back::new(&bench);
-        let start = |id| bench.start_on(0, back.work(id));
+        let start = |id| bench.start_on(0, back.request(id));
         // Abandoned in line; in flight, where its end is found for another; and where it has ended.
         let keys = [0, 1, 2].map(start);
         bench.driver.abandon(keys[1]);
@@ -183,10 +185,10 @@ fn a_buffer_that_comes_back_finds_the_lock_free() {
 fn a_buffer_that_panics_as_it_goes_stops_nobody_else() {
     let bench = Bench::new(4);
     let keys = [0, 1, 2].map(|id| {
-        let mut work = bench.card.work(id, 0);
+        let mut request = bench.card.request(id, 0);
         let panics = || std::panic::resume_unwind(Box::new("a buffer's"));
-        work.buffer.hook = (id == 0).then(|| -> Box<dyn FnOnce() + Send> { Box::new(panics) });
-        bench.start_on(0, work)
+        request.buffer.hook = (id == 0).then(|| -> Box<dyn FnOnce() + Send> { Box::new(panics) });
+        bench.start_on(0, request)
     });
     let bell = Bell::new();
     assert!(bench.poll(keys[2], &bell).is_pending());
@@ -196,7 +198,7 @@ fn a_buffer_that_panics_as_it_goes_stops_nobody_else() {
     for id in [0, 1, 2] {
         let _raised = bench.card.complete(id);
     }
-    bench.driver.announced();
+    bench.driver.on_event();
     assert_eq!((bench.card.gone(), bell.rings()), (2, 1));
     assert_eq!(bench.end(keys[2]), Some((2, End::Success)));
 }
@@ -215,16 +217,16 @@ fn a_waker_that_panics_as_it_is_dropped_costs_no_outcome() {
     for key in keys.into_iter().chain(keys) {
         assert!(poll(key).is_pending());
     }
-    assert!(poll_drained(&bench, [true, false], &panics).is_pending());
-    assert!(poll_drained(&bench, [true, true], &panics).is_pending());
+    assert!(poll_drained(&bench, &[Queue::Send], &panics).is_pending());
+    assert!(poll_drained(&bench, &QUEUES, &panics).is_pending());
     bench.driver.abandon(keys[0]);
     bench.complete([0, 1]);
     // Not needed, each of them.
     assert!(poll(keys[1]).is_ready());
-    assert!(poll_drained(&bench, [true, true], &panics).is_ready());
+    assert!(poll_drained(&bench, &QUEUES, &panics).is_ready());
     bench.start(2);
-    assert!(poll_drained(&bench, [true, true], &panics).is_pending());
-    assert!(poll_drained(&bench, [false, true], &panics).is_ready());
+    assert!(poll_drained(&bench, &QUEUES, &panics).is_pending());
+    assert!(poll_drained(&bench, &[Queue::Receive], &panics).is_ready());
 }
 
 #[test]
@@ -274,7 +276,7 @@ fn however_many_sleep_all_are_woken() {
         for id in 0..count {
             let _raised = bench.card.complete(id);
         }
-        bench.driver.announced();
+        bench.driver.on_event();
         assert!(bells.iter().all(|bell| bell.rings() == 1), "of {count}");
         assert!(keys.into_iter().all(|key| bench.end(key).is_some()));
     }
@@ -328,22 +330,22 @@ fn buffers_that_abandon_others_as_they_go_need_no_stack_however_many_they_are() 
         let mut next = None;
         let mut first = None;
         for id in 0..COUNT {
-            let mut work = bench.card.work(id, 0);
+            let mut request = bench.card.request(id, 0);
             if let Some(next) = next.take() {
                 let driver = Arc::downgrade(&bench.driver);
-                work.buffer.hook = Some(Box::new(move || {
+                request.buffer.hook = Some(Box::new(move || {
                     if let Some(driver) = driver.upgrade() {
                         driver.abandon(next);
                     }
                 }));
             }
-            let key = bench.start_on(0, work);
+            let key = bench.start_on(0, request);
             first = Some(key);
             next = Some(key);
         }
         bench.driver.abandon(first.unwrap());
         bench.driver.with(None, |ring| ring.0.lock().give_up());
-        bench.driver.announced();
+        bench.driver.on_event();
         assert_eq!(bench.card.gone(), COUNT);
     };
     let thread = std::thread::Builder::new().stack_size(2 << 20).spawn(run);
@@ -376,7 +378,7 @@ fn a_waker_that_panics_leaves_nobody_asleep() {
     for id in [1, 0, 2] {
         let _raised = bench.card.complete(id);
     }
-    bench.driver.announced();
+    bench.driver.on_event();
     assert_eq!(bells.map(|bell| bell.rings()), [1, 1]);
     assert!(keys.into_iter().all(|key| bench.end(key).is_some()));
 }
@@ -390,11 +392,11 @@ fn what_a_waker_does_allocates_nothing_once_the_driver_is_warm() {
     }
     impl Wake for Works {
         fn wake(self: Arc<Self>) {
-            let key = self.driver.start(0, self.card.work(1, 1), usize::MAX);
+            let key = self.driver.start(0, self.card.request(1, 1), usize::MAX);
             let mut cx = Context::from_waker(Waker::noop());
             assert!(poll(&self.driver, &key, &mut cx).is_pending());
             assert!(self.card.complete(1));
-            self.driver.announced();
+            self.driver.on_event();
             assert!(poll(&self.driver, &key, &mut cx).is_ready());
         }
     }

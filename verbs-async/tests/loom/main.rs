@@ -11,7 +11,7 @@ mod deferred;
 #[path = "../../src/driver/mod.rs"]
 #[expect(dead_code, reason = "not all of it is raced for")]
 mod driver;
-mod hub;
+mod events;
 #[path = "../../src/events/queues.rs"]
 mod queues;
 mod races;

@@ -2,9 +2,11 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
+use verbs_channel::Queue;
 
 use loom::thread;
 
+use crate::driver::QUEUES;
 use crate::driver::{Driver, Submission};
 use crate::ring::{Card, FakeRing, Outcome, Ticket, poll};
 use crate::sync::Arc;
@@ -62,7 +64,7 @@ impl Model {
         Task {
             model: self.clone(),
             id,
-            key: self.driver.start(0, self.card.work(id, 0), usize::MAX),
+            key: self.driver.start(0, self.card.request(id, 0), usize::MAX),
             outcome: None,
             bell: std::sync::Arc::default(),
             asleep: false,
@@ -75,10 +77,10 @@ impl Model {
         for id in ids {
             events += usize::from(self.card.complete(*id));
             if matches!(delivery, Delivery::AtOnce) {
-                (0..std::mem::take(&mut events)).for_each(|_| self.driver.announced());
+                (0..std::mem::take(&mut events)).for_each(|_| self.driver.on_event());
             }
         }
-        (0..events).for_each(|_| self.driver.announced());
+        (0..events).for_each(|_| self.driver.on_event());
     }
 
     /// As a thread.
@@ -123,7 +125,7 @@ impl Task {
             let heard = task.bell.0.load(Ordering::Relaxed);
             assert!(
                 !task.asleep || heard,
-                "operation {} sleeps for ever",
+                "operation {} sleeps forever",
                 task.id
             );
         }
@@ -335,7 +337,7 @@ fn whoever_waits_for_the_end_of_all_is_woken() {
         let bell = std::sync::Arc::<Bell>::default();
         let waker = Waker::from(std::sync::Arc::clone(&bell));
         let mut cx = Context::from_waker(&waker);
-        let drained = model.driver.poll_drained(0, [true, true], &mut cx);
+        let drained = model.driver.poll_drained(0, &QUEUES, &mut cx);
         dropped.join().unwrap();
         card.join().unwrap();
         let heard = bell.0.load(Ordering::Relaxed);
@@ -343,7 +345,7 @@ fn whoever_waits_for_the_end_of_all_is_woken() {
         assert!(
             model
                 .driver
-                .poll_drained(0, [true, false], &mut cx)
+                .poll_drained(0, &[Queue::Send], &mut cx)
                 .is_ready()
         );
         drop(second);

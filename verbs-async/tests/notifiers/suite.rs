@@ -157,7 +157,7 @@ impl Drives {
             readable.unwrap();
             *self.taken.lock().unwrap() += drain(&self.reader);
             self.bell.wake_by_ref();
-            // Then the pipe is closed, and readable for ever.
+            // Then the pipe is closed, and readable forever.
             if self.over.load(Ordering::Relaxed) {
                 return;
             }

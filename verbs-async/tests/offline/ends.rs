@@ -37,7 +37,7 @@ fn a_notifier_that_is_over_ends_every_wait_of_every_queue() {
         assert_eq!((any.was_woken(), one.was_woken()), (1, 1));
         assert!(matches!(any.ends(), Err(Error::Io(_))));
         assert!(matches!(one.ends(), Err(Error::Io(_))));
-        // A queue that is made after it, or was not awaited then, does not wait for ever either.
+        // A queue that is made after it, or was not awaited then, does not wait forever either.
         let late = bench.cq();
         assert!(matches!(now(late.poll_wr_id(1)), Err(Error::Io(_))));
     }

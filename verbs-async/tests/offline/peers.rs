@@ -185,7 +185,7 @@ fn a_notifier_that_is_over_is_a_line_in_the_log() {
     let hand = both.peers.lock().unwrap()[0].1.clone();
     hand.over();
     let lines = lines();
-    let said = |line: &String| line.contains("peers that leave are not noticed any more");
+    let said = |line: &String| line.contains("peers that leave are no longer noticed");
     assert!(lines.iter().any(said), "{lines:?}");
     assert!(!channel.is_down());
 }

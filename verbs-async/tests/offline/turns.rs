@@ -16,7 +16,7 @@ const TICK: Duration = Duration::from_millis(1);
 
 const TURNS: u32 = if cfg!(miri) { 3 } else { 100 };
 
-/// Sends for ever; each send is done when it is first polled.
+/// Sends forever; each send is done when it is first polled.
 async fn floods(peer: &Peer) {
     let mut buffer = peer.buffer();
     loop {

@@ -147,7 +147,7 @@ fn whoever_finds_no_place_makes_no_room() {
     let bench = Bench::new();
     let peer = Peer::new(&bench);
     let _sleeps = peer.send().waits();
-    // In line: one of its two places is taken for ever.
+    // In line: one of its two places is taken forever.
     let _waits = Task::new(peer.channel.batch(peer.sends()));
     let mut buffer = peer.buffer();
     let mut rounds = |count: usize| {

@@ -1,6 +1,6 @@
 //! Tasks that sleep until something was sent: woken by that alone, although their own poll sent it.
 //!
-//! Nothing else happens that would have the stream driven: no message arrives, and the keeper has no
+//! Nothing else happens that would have the stream driven: no message arrives, and the background thread has no
 //! reason to look.
 
 use std::time::Duration;

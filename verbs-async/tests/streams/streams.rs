@@ -29,7 +29,7 @@ const SPARE: usize = 4;
 
 /// A stream that has received its peer's HELLO, with a block of 64 bytes there and here.
 ///
-/// Whoever calls this shares the library first, with the keeper, and until all else is dropped; the
+/// Whoever calls this shares the library first, with the background thread, and until all else is dropped; the
 /// keeper must have nothing more to do then, so the stream does not linger.
 pub(crate) fn met(bench: &Bench) -> ByteStream {
     let mut stream = made(bench, 1);
@@ -260,7 +260,10 @@ fn a_waker_that_polls_in_place_does_not_deadlock_in_a_split_of_others() {
 
 /// The halves that are polled by one task wake it where it is polled.
 #[test]
-#[cfg_attr(miri, ignore = "interpreted, it takes longer than the keeper waits")]
+#[cfg_attr(
+    miri,
+    ignore = "interpreted, it takes longer than the background thread waits"
+)]
 fn a_task_that_polls_both_halves_is_woken_at_once() {
     let _sharing = share();
     let bench = Bench::new();

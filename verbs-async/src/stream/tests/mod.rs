@@ -106,10 +106,10 @@ impl End {
 
     /// Ends the data when all is written.
     fn end(&mut self) -> bool {
-        if !self.to_write.is_empty() || self.machine.fin_is_wanted() {
+        if !self.to_write.is_empty() || self.machine.fin_is_requested() {
             return false;
         }
-        self.machine.want_fin();
+        self.machine.request_fin();
         self.send();
         true
     }
@@ -119,7 +119,7 @@ impl End {
             return false;
         };
         self.read.extend(segment.bytes());
-        self.machine.give_back(segment);
+        self.machine.recycle(segment);
         self.post();
         self.send();
         true
@@ -286,7 +286,7 @@ proptest! {
         let is_read = left.read.len() == to_left.len();
         match right.error {
             None => {
-                prop_assert!(right.machine.protocol().fin_was_received(), "it waits for ever");
+                prop_assert!(right.machine.protocol().fin_was_received(), "it waits forever");
                 prop_assert_eq!(right.read.len(), written);
             }
             Some(error) => {
@@ -381,7 +381,7 @@ fn messages_are_copied_only_when_blocks_run_short() {
         let mut copied = 0;
         while let Some(segment) = right.machine.next_segment() {
             copied += usize::from(matches!(segment, Segment::Copied(_)));
-            right.machine.give_back(segment);
+            right.machine.recycle(segment);
         }
         copied
     };

@@ -94,38 +94,32 @@ fn a_peer_with_another_first_message_is_no_stream() {
 
 #[test]
 fn what_is_no_message_is_rejected() {
-    is_broken(met().receive(None, b"x"), "a message of no known kind");
+    is_broken(met().receive(None, b"x"), "a message of an unknown kind");
     is_broken(
         met().receive(Some(0x9000_0000), b"x"),
-        "a message of no known kind",
+        "a message of an unknown kind",
     );
     let hello = message(Kind::Hello, true, 0);
-    is_broken(met().receive(hello, b""), "a second hello");
+    is_broken(met().receive(hello, b""), "a second HELLO");
     is_broken(
         met().receive(message(Kind::Data, false, 0), b""),
-        "data without bytes",
+        "a DATA message without bytes",
     );
     let fin = message(Kind::Fin, false, 0);
-    is_broken(met().receive(fin, b"x"), "bytes in a message that has none");
+    is_broken(met().receive(fin, b"x"), "bytes in a message without data");
 }
 
 #[test]
 fn credits_that_cannot_be_are_rejected() {
     let mut protocol = met();
     let one = message(Kind::Data, false, 1);
-    is_broken(
-        protocol.receive(one, b"x"),
-        "more credits than it has receives",
-    );
+    is_broken(protocol.receive(one, b"x"), "more credits than its depth");
     for _ in 0..2 {
         let _data = protocol.data();
     }
     assert_eq!(protocol.receive(one, b"x"), Ok(Received::Data));
     let two = message(Kind::Data, false, 2);
-    is_broken(
-        protocol.receive(two, b"x"),
-        "more credits than it has receives",
-    );
+    is_broken(protocol.receive(two, b"x"), "more credits than its depth");
 }
 
 #[test]
@@ -148,13 +142,13 @@ fn credits_out_of_turn_are_rejected() {
     let _data = (protocol.data(), protocol.data());
     is_broken(
         protocol.receive(message(Kind::Credit, true, 0), b""),
-        "credits out of turn",
+        "an unexpected CREDIT",
     );
     let mut protocol = met();
     let _data = (protocol.data(), protocol.data());
     let one = message(Kind::Credit, false, 1);
     assert_eq!(protocol.receive(one, b""), Ok(Received::Control));
-    is_broken(protocol.receive(one, b""), "credits out of turn");
+    is_broken(protocol.receive(one, b""), "an unexpected CREDIT");
 }
 
 #[test]
@@ -164,21 +158,21 @@ fn a_confirmation_or_answer_of_what_was_not_sent_is_rejected() {
     assert_eq!(protocol.receive(data, b"x"), Ok(Received::Data));
     is_broken(
         protocol.receive(data, b"x"),
-        "it confirmed what was not sent",
+        "a confirmation of a message that was not sent",
     );
     for kind in [Kind::FinSeen, Kind::FinLost] {
         let mut protocol = met();
         let answer = message(kind, false, 0);
         is_broken(
             protocol.receive(answer, b""),
-            "an answer to what was not sent",
+            "an answer to a FIN that was not sent",
         );
         let mut protocol = met();
         assert!(protocol.fin().is_some());
         assert_eq!(protocol.receive(answer, b""), Ok(Received::Control));
         is_broken(
             protocol.receive(answer, b""),
-            "an answer to what was not sent",
+            "an answer to a FIN that was not sent",
         );
     }
 }
@@ -188,19 +182,19 @@ fn the_end_is_the_end() {
     let fin = message(Kind::Fin, false, 0);
     let mut protocol = met();
     assert_eq!(protocol.receive(fin, b""), Ok(Received::Control));
-    is_broken(protocol.receive(fin, b""), "a second end of its data");
+    is_broken(protocol.receive(fin, b""), "a second FIN");
     let mut protocol = met();
     assert_eq!(protocol.receive(fin, b""), Ok(Received::Control));
     is_broken(
         protocol.receive(message(Kind::Data, false, 0), b"x"),
-        "data after its end",
+        "data after the end",
     );
     let reset = protocol.receive(message(Kind::Reset, false, 0), b"");
     assert_eq!(reset, Err(StreamError::Reset));
     let mut protocol = met();
     let close = message(Kind::Close, false, 0);
     assert_eq!(protocol.receive(close, b""), Ok(Received::Control));
-    is_broken(protocol.receive(close, b""), "a message after its last");
+    is_broken(protocol.receive(close, b""), "a message after CLOSE");
     assert!(protocol.fin_was_received() && !protocol.may_send_data());
     assert_eq!(
         (protocol.control(), protocol.fin(), protocol.close()),

@@ -88,7 +88,7 @@ fn what_came_before_a_lie_is_read() {
         let StreamError::Protocol(why) = met.ends().await else {
             panic!("another error");
         };
-        assert_eq!(why, "more credits than it has receives");
+        assert_eq!(why, "more credits than its depth");
     });
 }
 
@@ -105,7 +105,7 @@ fn a_write_is_no_message() {
         let StreamError::Protocol(why) = met.ends().await else {
             panic!("another error");
         };
-        assert_eq!(why, "a write in place of a message");
+        assert_eq!(why, "an RDMA write with immediate");
     });
 }
 

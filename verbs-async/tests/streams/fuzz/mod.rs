@@ -27,7 +27,7 @@ fn safe_programs_of_streams_on_a_device_with_faults() {
     programs(250, |seed| bounded(|| run(seed)));
 }
 
-/// One program. Its library is the keeper's, too.
+/// One program. Its library is the background thread's, too.
 fn run(seed: u64) {
     let sharing = share();
     let mut world = World::new(Random(seed));
@@ -406,7 +406,7 @@ impl World {
                 let _any = [self.wire.fail(0), self.wire.fail(1)];
             }
             if !moved {
-                // The keeper does something in a while.
+                // The background thread does something in a while.
                 thread::sleep(Duration::from_millis(1));
             }
         }

@@ -1,7 +1,8 @@
-//! The keeper: a thread that drives streams which no task drives, and ends them in time.
+//! The background thread: drives streams that no task drives, and ends streams that linger too
+//! long.
 //!
-//! It begins with the first job and ends when there has been none for a while. It needs no runtime:
-//! a stream that was dropped has none to rely on.
+//! It starts with the first job and ends when there has been none for a while. It needs no runtime,
+//! since a stream that was dropped cannot rely on one.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::mem;
@@ -15,50 +16,52 @@ use parking_lot::Condvar;
 use crate::sync::Mutex;
 use crate::wake;
 
-/// What the keeper keeps.
-pub(super) trait Kept: Send + Sync + 'static {
-    /// It is to be driven.
+/// A stream, as seen by the background thread.
+pub(super) trait BackgroundStream: Send + Sync + 'static {
+    /// Drives the stream.
     fn drive(self: Arc<Self>);
 
-    /// Its time is up.
+    /// Ends the stream: it has lingered too long.
     fn expire(self: Arc<Self>);
 }
 
-/// Names what lingers.
+/// Identifies a stream that lingers.
 pub(super) type Key = (Instant, u64);
 
-/// Has it driven by the keeper at this time, if it is there by then; whether there is a keeper.
-pub(super) fn drive(kept: Weak<dyn Kept>, at: Instant) -> bool {
-    submit(|jobs| jobs.insert(at, Job::Drive(kept))).is_some()
+/// Drives the stream on the background thread at this time, if it still exists. Returns whether
+/// there is such a thread.
+pub(super) fn drive(stream: Weak<dyn BackgroundStream>, at: Instant) -> bool {
+    submit(|jobs| jobs.insert(at, Job::Drive(stream))).is_some()
 }
 
-/// Has a task woken by the keeper, where the caller may hold what the task wants.
+/// Wakes a task on the background thread, as the caller may hold a lock that the task takes.
 pub(super) fn wake(waker: Waker) {
     let mut waker = Some(waker);
     submit(|jobs| jobs.now.extend(waker.take().map(Job::Wake)));
-    // Without a keeper that is the lesser evil.
+    // Without the thread it is woken here: that is better than never.
     wake::wake_all(waker);
 }
 
-/// Keeps it until its time is up, or it is [released](release).
-pub(super) fn linger(kept: Arc<dyn Kept>, until: Instant) -> Option<Key> {
-    submit(|jobs| jobs.insert(until, Job::Expire(kept)))
+/// Keeps the stream until it has lingered long enough, or is [released](release). `None` if there
+/// is no thread.
+pub(super) fn linger(stream: Arc<dyn BackgroundStream>, until: Instant) -> Option<Key> {
+    submit(|jobs| jobs.insert(until, Job::Expire(stream)))
 }
 
-/// What has ended before its time.
+/// Releases a stream that ended before its time.
 pub(super) fn release(key: Key) {
-    // Dropped where nothing is locked.
-    let released = KEEPER.jobs.lock().later.remove(&key);
+    // Dropped without the lock.
+    let released = BACKGROUND.jobs.lock().later.remove(&key);
     drop(released);
 }
 
 enum Job {
-    Drive(Weak<dyn Kept>),
+    Drive(Weak<dyn BackgroundStream>),
     Wake(Waker),
-    Expire(Arc<dyn Kept>),
+    Expire(Arc<dyn BackgroundStream>),
 }
 
-struct Keeper {
+struct Background {
     jobs: Mutex<Jobs>,
     changed: Condvar,
 }
@@ -71,7 +74,7 @@ struct Jobs {
     process: u32,
 }
 
-static KEEPER: Keeper = Keeper {
+static BACKGROUND: Background = Background {
     jobs: Mutex::new(Jobs {
         now: VecDeque::new(),
         later: BTreeMap::new(),
@@ -81,54 +84,56 @@ static KEEPER: Keeper = Keeper {
     changed: Condvar::new(),
 };
 
-/// Adds a job, for a thread that is there; `None` if there is none and none can be had.
+/// Adds a job. `None` if there is no thread and none can be started.
 fn submit<T>(add: impl FnOnce(&mut Jobs) -> T) -> Option<T> {
-    let mut jobs = KEEPER.jobs.lock();
+    let mut jobs = BACKGROUND.jobs.lock();
     let process = process::id();
     if jobs.process != process {
         if jobs.process != 0 {
-            // The child of a fork has its parent's memory, but not its threads. The jobs are the
-            // parent's, and so is what they would end.
+            // The child of a fork has its parent's memory, but not its threads. The jobs, and the
+            // streams in them, belong to the parent.
             mem::take(&mut jobs.now).into_iter().for_each(mem::forget);
             mem::take(&mut jobs.later).into_iter().for_each(mem::forget);
         }
         jobs.process = 0;
         if let Err(error) = start() {
             drop(jobs);
-            wake::log_error(format_args!("no thread for streams can be had: {error}"));
+            wake::log_error(format_args!(
+                "cannot start the background thread of streams: {error}"
+            ));
             return None;
         }
         jobs.process = process;
     }
     let added = add(&mut jobs);
     drop(jobs);
-    KEEPER.changed.notify_one();
+    BACKGROUND.changed.notify_one();
     Some(added)
 }
 
 fn start() -> io::Result<()> {
     let thread = thread::Builder::new().name("verbs-streams".to_owned());
-    thread.spawn(keep).map(drop)
+    thread.spawn(run).map(drop)
 }
 
-fn keep() {
-    let mut jobs = KEEPER.jobs.lock();
+fn run() {
+    let mut jobs = BACKGROUND.jobs.lock();
     loop {
         if let Some(job) = jobs.next(Instant::now()) {
             drop(jobs);
-            // What panics there goes no further.
+            // Panics are contained.
             let _panicked = wake::panics(|| job.run());
-            jobs = KEEPER.jobs.lock();
+            jobs = BACKGROUND.jobs.lock();
             continue;
         }
         let idle_for = match jobs.later.keys().next() {
             Some(&(at, _)) => {
-                KEEPER.changed.wait_until(&mut jobs, at);
+                BACKGROUND.changed.wait_until(&mut jobs, at);
                 continue;
             }
             None => IDLE,
         };
-        let is_idle = KEEPER.changed.wait_for(&mut jobs, idle_for).timed_out();
+        let is_idle = BACKGROUND.changed.wait_for(&mut jobs, idle_for).timed_out();
         if is_idle && jobs.now.is_empty() && jobs.later.is_empty() {
             jobs.process = 0;
             return;
@@ -136,7 +141,7 @@ fn keep() {
     }
 }
 
-/// So long it waits for the next job before it ends.
+/// How long the thread waits for the next job before it ends.
 const IDLE: Duration = Duration::from_secs(5);
 
 impl Jobs {
@@ -159,13 +164,13 @@ impl Jobs {
 impl Job {
     fn run(self) {
         match self {
-            Self::Drive(kept) => {
-                if let Some(kept) = kept.upgrade() {
-                    kept.drive();
+            Self::Drive(stream) => {
+                if let Some(stream) = stream.upgrade() {
+                    stream.drive();
                 }
             }
             Self::Wake(waker) => waker.wake(),
-            Self::Expire(kept) => kept.expire(),
+            Self::Expire(stream) => stream.expire(),
         }
     }
 }

@@ -209,7 +209,7 @@ fn whoever_arms_while_all_is_lost_is_refused_or_told() {
         let hub = Hub::new(&[1]);
         let loses = {
             let hub = Arc::clone(&hub);
-            thread::spawn(move || hub.queues.lock().lose(io::ErrorKind::BrokenPipe))
+            thread::spawn(move || hub.queues.lock().fail(io::ErrorKind::BrokenPipe))
         };
         let armed = hub.queues.lock().arm(0);
         let told = loses.join().unwrap();

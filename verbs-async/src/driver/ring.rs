@@ -1,0 +1,100 @@
+//! What the driver needs of a ring, and of the requests that are posted to it.
+
+use verbs_channel::Queue;
+
+use crate::deferred::LogLine;
+
+/// What is driven: a completion queue and the operations on it.
+///
+/// An operation has a slot from its post until its outcome is taken.
+pub(crate) trait Ring {
+    /// Any kind of request.
+    type Request: Request<Self>;
+    /// The outcome of an operation.
+    type Outcome;
+    /// Identifies an operation that has a slot.
+    type Ticket: Copy;
+    /// Why a request is rejected.
+    type Refusal;
+    /// Identifies a channel.
+    type Channel: Copy;
+
+    /// The slot of an operation: a number that is unique among operations that have a slot.
+    fn slot(ticket: Self::Ticket) -> usize;
+
+    /// The channel of an operation.
+    fn channel(ticket: Self::Ticket) -> Self::Channel;
+
+    /// The index of a channel in a table: a number that is unique among open channels.
+    fn index(channel: Self::Channel) -> usize;
+
+    /// Whether [`next_completed`](Self::next_completed) returns an operation without a poll.
+    fn has_completed(&self) -> bool;
+
+    /// Returns each completed operation once. Polls if no more are known. `None` if the queue is
+    /// empty.
+    fn next_completed(&mut self) -> Option<Self::Ticket>;
+
+    /// Takes the outcome of an operation if it is known to have completed. Does not poll.
+    fn take(&mut self, ticket: Self::Ticket) -> Option<Self::Outcome>;
+
+    /// Why a request is rejected whose backlog is full.
+    fn full(queue: Queue) -> Self::Refusal;
+
+    /// Whether nothing is in flight in this queue of a channel.
+    fn is_idle(&mut self, channel: Self::Channel, queue: Queue) -> bool;
+
+    /// Whether [`next_log_line`](Self::next_log_line) returns a line.
+    fn has_log_lines(&self) -> bool;
+
+    /// The next line for the log, to be written without the lock.
+    fn next_log_line(&mut self) -> Option<LogLine>;
+
+    /// Arms the queue: the next completion raises an event. If that fails, all operations are
+    /// aborted. The error is to be logged without the lock.
+    fn arm(&mut self) -> Result<(), LogLine>;
+}
+
+/// The output of an operation's future.
+pub(crate) trait End<R: Ring>: From<R::Outcome> {
+    /// The output as the ring returns it, with less to move than `Self`.
+    type Taken: Into<Self>;
+
+    /// Takes the output if the operation has completed. Polls once at most. It may return `None`
+    /// for any operation, whose outcome is then taken by [`Ring::take`].
+    fn poll(ring: &mut R, ticket: R::Ticket) -> Option<Self::Taken>;
+}
+
+/// A request that can be posted to a ring.
+pub(crate) trait Request<R: Ring + ?Sized>: Into<R::Request> {
+    /// The queue of the channel that it is for.
+    fn queue(&self) -> Queue;
+
+    /// Posts the request. Takes its contents if it is posted, and leaves all of them if not.
+    fn post(&mut self, ring: &mut R, channel: R::Channel) -> Started<R>;
+
+    /// The outcome of a rejected request, with its contents.
+    fn rejected(&mut self, refusal: R::Refusal) -> R::Outcome;
+}
+
+/// The result of posting a request.
+pub(crate) enum Started<R: Ring + ?Sized> {
+    /// It is in flight.
+    Posted(R::Ticket),
+    /// There is no room until another operation of its queue completes.
+    Full,
+    /// It cannot be posted.
+    Rejected(R::Refusal),
+}
+
+/// Where to find an operation.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Submission<T> {
+    /// In its slot: in flight or completed.
+    Posted(T),
+    /// In the driver's table: in the backlog, or posted from it, or rejected.
+    Queued(usize),
+}
+
+/// The queues of a channel.
+pub(crate) const QUEUES: [Queue; 2] = [Queue::Send, Queue::Receive];
