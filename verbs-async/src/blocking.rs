@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_that_blocks_delays_no_other_until_all_threads_are_taken() {
+    fn blocked_call_delays_no_other_until_all_threads_are_busy() {
         let pool = pool(8);
         let (calls, released): (Vec<_>, Vec<_>) = (0..7)
             .map(|_| {
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn one_thread_after_the_other_serves_calls_that_do_not_overlap() {
+    fn calls_that_do_not_overlap_share_one_thread() {
         let pool = pool(8);
         for _ in 0..100 {
             block_on(run_on(pool, || ())).unwrap();
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_abandoned_call_returns_is_dropped_on_the_helper_thread() {
+    fn result_of_an_abandoned_call_is_dropped_on_the_helper_thread() {
         let pool = pool(1);
         let (drops, dropped) = mpsc::channel();
         let helper = block_on(run_on(pool, || thread::current().id())).unwrap();
@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_that_was_abandoned_before_it_began_is_not_made() {
+    fn call_abandoned_before_it_began_is_not_made() {
         let pool = pool(1);
         let (first, begun, release) = blocked(pool);
         begun.recv_timeout(LONG).unwrap();
@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_is_continued_where_the_call_is_awaited_and_the_thread_goes_on() {
+    fn panic_resumes_in_the_awaiting_task_and_the_thread_continues() {
         let pool = pool(1);
         let panics = run_on(pool, || -> () { resume_unwind(Box::new("the call's")) });
         let caught = catch_unwind(AssertUnwindSafe(|| block_on(panics)));
@@ -386,7 +386,7 @@ mod tests {
         assert_eq!(pool.state.lock().threads, 1);
     }
     #[test]
-    fn without_a_thread_a_call_fails_and_what_it_was_given_is_dropped() {
+    fn call_without_a_thread_fails_and_drops_its_arguments() {
         let refuses = |_: &'static Pool| Err(io::ErrorKind::WouldBlock.into());
         let pool: &'static Pool = Box::leak(Box::new(Pool::new(8, refuses)));
         let (drops, dropped) = mpsc::channel();

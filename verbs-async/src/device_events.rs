@@ -14,7 +14,7 @@ use verbs_channel::verbs_core::{self, AsyncEvent, EventType};
 use crate::notifier::ThreadNotifier;
 use crate::sync::{Mutex, MutexGuard};
 use crate::wake::{OnReadable, self_waker};
-use crate::watched::{Watch, DeviceListener};
+use crate::watched::{DeviceListener, Watch};
 use crate::{AsyncCq, AsyncGroup, CqNotifier, Error, Result};
 
 /// The events of a device, one after the other (`ibv_get_async_event`).

@@ -102,7 +102,7 @@ fn no_error_repeats_its_source() {
 }
 
 #[test]
-fn a_channel_that_is_down_has_the_reason_and_its_cause_as_sources() {
+fn down_error_has_the_reason_and_its_cause_as_sources() {
     let parts = parts(&Error::Down(DOWN));
     assert_eq!(parts[..2], ["the channel is down", "a receive failed"]);
     assert!(

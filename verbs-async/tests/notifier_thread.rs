@@ -41,7 +41,7 @@ fn become_threads(wanted: usize) {
 }
 
 #[test]
-fn it_begins_with_the_first_and_ends_with_the_last() {
+fn thread_starts_with_the_first_notifier_and_ends_with_the_last() {
     assert!(threads().is_empty());
     for _ in 0..3 {
         let (reader, mut writer) = io::pipe().unwrap();

@@ -140,7 +140,7 @@ fn refused_with(received: &[u8]) -> &[u8] {
 
 #[test]
 #[cfg_attr(miri, ignore = "Miri has no timeouts of sockets")]
-fn both_ends_meet_and_keep_their_streams() {
+fn both_sides_connect_and_keep_their_streams() {
     for (here, there) in [(Way::Tokio, Way::AsyncIo), (Way::AsyncIo, Way::Tokio)] {
         let (ours, theirs) = connection();
         let side = |way: Way, stream: TcpStream, qp_num| async move {
@@ -164,7 +164,7 @@ fn both_ends_meet_and_keep_their_streams() {
 
 #[test]
 #[cfg_attr(miri, ignore = "Miri has no timeouts of sockets")]
-fn a_peer_that_hangs_up_is_told_from_one_that_speaks_something_else() {
+fn hang_up_and_foreign_protocol_are_different_errors() {
     for way in WAYS {
         let (error, _) = of(way, frame(1, 1, 36, &[0; 5]), true);
         let is_cut = matches!(
@@ -186,7 +186,7 @@ fn a_peer_that_hangs_up_is_told_from_one_that_speaks_something_else() {
 
 #[test]
 #[cfg_attr(miri, ignore = "Miri has no timeouts of sockets")]
-fn a_peer_is_told_why_it_is_refused_and_sees_the_end() {
+fn rejected_peer_gets_the_reason_and_the_end_of_the_stream() {
     for way in WAYS {
         let (error, received) = of(way, frame(9, 1, 0, b""), false);
         assert!(matches!(error, ExchangeError::Version(9)), "{error}");
@@ -202,7 +202,7 @@ fn a_peer_is_told_why_it_is_refused_and_sees_the_end() {
 
 #[test]
 #[cfg_attr(miri, ignore = "Miri has no timeouts of sockets")]
-fn a_peer_that_refuses_is_quoted() {
+fn error_of_a_rejection_contains_the_peers_reason() {
     for way in WAYS {
         let (error, _) = of(way, frame(1, 3, 6, b"\0\x04full"), true);
         assert_eq!(error.to_string(), "the peer refuses: \"full\"");
@@ -211,7 +211,7 @@ fn a_peer_that_refuses_is_quoted() {
 
 #[test]
 #[cfg_attr(miri, ignore = "Miri has no timeouts of sockets")]
-fn a_handshake_that_failed_is_told() {
+fn failed_handshake_is_reported_to_the_peer() {
     for way in WAYS {
         let (ours, theirs) = connection();
         let peer = thread::spawn(move || {
@@ -243,7 +243,7 @@ fn a_handshake_that_failed_is_told() {
 
 #[test]
 #[cfg_attr(miri, ignore = "Miri has no timeouts of sockets")]
-fn a_silent_peer_is_left_by_dropping_the_future() {
+fn dropping_the_future_closes_the_stream_of_a_silent_peer() {
     for way in WAYS {
         let (ours, mut peer) = connection();
         let met = way.run(async move {
@@ -310,7 +310,7 @@ impl AsyncWrite for Buffered {
 
 #[test]
 #[cfg_attr(miri, ignore = "Miri has no timeouts of sockets")]
-fn a_stream_with_a_buffer_is_flushed() {
+fn buffering_stream_is_flushed() {
     for way in WAYS {
         let (ours, theirs) = connection();
         let side = move |stream, qp_num| async move {
@@ -330,7 +330,7 @@ fn a_stream_with_a_buffer_is_flushed() {
 
 #[test]
 #[cfg_attr(miri, ignore = "Miri has no timeouts of sockets")]
-fn a_stream_that_cannot_be_flushed_is_not_waited_for() {
+fn failed_flush_is_an_error() {
     for way in WAYS {
         let (ours, _theirs) = connection();
         let failed = way.run(async move {
@@ -350,7 +350,7 @@ fn a_stream_that_cannot_be_flushed_is_not_waited_for() {
 }
 
 #[test]
-fn who_meets_itself_meets_nobody() {
+fn connection_to_itself_is_refused() {
     let (here, there) = (([127, 0, 0, 1], 7).into(), ([127, 0, 0, 1], 8).into());
     reject_self_connect(Ok(here), Ok(there)).unwrap();
     let ExchangeError::Tcp { source, .. } =

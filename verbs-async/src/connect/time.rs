@@ -185,7 +185,7 @@ mod tests {
     const HOUR: Duration = Duration::from_secs(3600);
 
     #[test]
-    fn no_timer_is_for_longer_than_what_is_left() {
+    fn no_timer_is_longer_than_the_time_left() {
         let deadline = Deadline::after(HOUR, at_once);
         pollster::block_on(deadline.sleep(2 * HOUR)).unwrap();
         let shared = pollster::block_on(deadline.share(4, pending::<()>()));
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_peer_that_does_not_listen_yet_is_tried_again_after_a_pause() {
+    fn only_refused_connections_are_retried_after_a_pause() {
         let (reached, tried) = tries(io::ErrorKind::ConnectionRefused, 3);
         assert_eq!((reached.unwrap().port(), tried), (2, [3, 3]));
         let pauses = timers().into_iter().filter(|timer| *timer == RETRY);

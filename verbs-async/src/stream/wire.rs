@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn headers_come_back() {
+    fn headers_survive_a_round_trip() {
         for kind in [
             Kind::Hello,
             Kind::Data,
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_come_back() {
+    fn settings_survive_a_round_trip() {
         let (block_len, depth) = (0x0102_0304, 0x0506);
         let settings = Settings { block_len, depth };
         let hello = settings.encode();

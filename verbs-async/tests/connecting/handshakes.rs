@@ -16,7 +16,7 @@ async fn pair(group: AsyncGroup) -> Result<[AsyncChannel; 2]> {
 }
 
 #[test]
-fn handshakes_that_block_keep_neither_the_executor_nor_good_peers() {
+fn blocked_handshakes_delay_neither_the_executor_nor_other_peers() {
     let _shared = share();
     block_on(async {
         let group = group(&events(), 20);
@@ -38,7 +38,7 @@ fn handshakes_that_block_keep_neither_the_executor_nor_good_peers() {
 }
 
 #[test]
-fn a_handshake_that_is_abandoned_while_it_blocks_leaves_nothing_behind() {
+fn handshake_abandoned_while_blocked_leaks_nothing() {
     let _shared = share();
     block_on(async {
         let group = group(&events(), 2);
@@ -58,7 +58,7 @@ fn a_handshake_that_is_abandoned_while_it_blocks_leaves_nothing_behind() {
 }
 
 #[test]
-fn a_handshake_by_hand_blocks_on_a_helper_thread() {
+fn manual_handshake_blocks_on_a_helper_thread() {
     let _shared = share();
     block_on(async {
         let group = group(&events(), 2);

@@ -66,7 +66,7 @@ fn failure(error: &Error) -> &ExchangeError {
 }
 
 #[test]
-fn silent_peers_and_handshakes_that_block_keep_out_nobody() {
+fn silent_peers_and_blocked_handshakes_delay_no_other_peer() {
     on_both(|way| async move {
         let group = group(&events(), 16);
         let (listener, address) = bind();
@@ -111,7 +111,7 @@ fn silent_peers_and_handshakes_that_block_keep_out_nobody() {
 }
 
 #[test]
-fn each_peer_has_a_deadline_and_those_who_wait_for_its_place_come_after() {
+fn each_peer_has_a_timeout_after_which_the_next_is_accepted() {
     on_both(|way| async move {
         let group = group(&events(), 4);
         let (listener, address) = bind();
@@ -148,7 +148,7 @@ fn each_peer_has_a_deadline_and_those_who_wait_for_its_place_come_after() {
 }
 
 #[test]
-fn what_is_wrong_with_one_peer_is_that_peer_s_alone() {
+fn error_of_one_peer_affects_no_other() {
     on_both(|way| async move {
         // One pair, and no more.
         let group = group(&events(), 2);
@@ -174,7 +174,7 @@ fn what_is_wrong_with_one_peer_is_that_peer_s_alone() {
 }
 
 #[test]
-fn a_peer_that_does_not_listen_yet_is_tried_again_by_its_name() {
+fn peer_name_that_does_not_listen_yet_is_retried() {
     on_both(|way| async move {
         let group = group(&events(), 2);
         let (listener, address) = bind();
@@ -191,7 +191,7 @@ fn a_peer_that_does_not_listen_yet_is_tried_again_by_its_name() {
 }
 
 #[test]
-fn connecting_ends_at_its_deadline_and_names_the_peer() {
+fn connecting_times_out_and_names_the_peer() {
     on_both(|way| async move {
         let group = group(&events(), 2);
         let (listener, address) = bind();

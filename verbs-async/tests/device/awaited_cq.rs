@@ -86,7 +86,7 @@ impl Wired {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn whatever_comes_and_what_was_asked_for() {
+fn any_completion_and_those_by_wr_id() {
     let _test = begin!();
     for way in WAYS {
         run(way, async move {
@@ -132,7 +132,7 @@ fn each_of_thousands_of_events_wakes_the_task_that_sleeps() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn each_of_many_tasks_gets_its_own() {
+fn each_of_many_tasks_gets_its_own_completion() {
     let _test = begin!();
     for way in WAYS {
         run(way, async move {
@@ -155,7 +155,7 @@ fn each_of_many_tasks_gets_its_own() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn the_same_number_many_times_goes_round() {
+fn waiters_for_one_wr_id_get_one_completion_each() {
     let _test = begin!();
     for way in WAYS {
         run(way, async move {
@@ -188,7 +188,7 @@ fn the_same_number_many_times_goes_round() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn who_is_dropped_loses_no_completion() {
+fn dropped_future_loses_no_completion() {
     let _test = begin!();
     for way in WAYS {
         run(way, async move {
@@ -218,7 +218,7 @@ fn who_is_dropped_loses_no_completion() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn a_future_of_one_s_own() {
+fn poll_completions_works_in_a_custom_future() {
     let _test = begin!();
     for way in WAYS {
         run(way, async move {
@@ -249,7 +249,7 @@ fn a_future_of_one_s_own() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn a_queue_dropped_with_events_that_nobody_took_does_not_hang() {
+fn queue_dropped_with_untaken_events_does_not_hang() {
     let _test = begin!();
     for way in WAYS {
         run(way, async move {
@@ -311,7 +311,7 @@ fn many_queues_on_one_completion_channel() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn events_that_come_at_once_are_all_taken() {
+fn simultaneous_events_are_all_taken() {
     let _test = begin!();
     let builder = &mut tokio::runtime::Builder::new_current_thread();
     let runtime = builder.enable_all().build().unwrap();

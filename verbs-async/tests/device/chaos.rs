@@ -222,7 +222,7 @@ fn distinct(ids: &[u64]) -> HashSet<u64> {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn nothing_is_lost_and_nothing_comes_twice() {
+fn no_message_is_lost_or_duplicated() {
     let _test = begin!();
     let mut begun = 0;
     for way in WAYS {

@@ -30,7 +30,7 @@ async fn all_say_closed(operations: Vec<Operation>) {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn close_lets_what_was_sent_finish_and_aborts_receives() {
+fn close_finishes_sends_and_aborts_receives() {
     let _test = begin!();
     for way in WAYS {
         run(way, async move {
@@ -57,7 +57,7 @@ fn close_lets_what_was_sent_finish_and_aborts_receives() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn close_under_a_timeout_ends_though_the_peer_is_silent() {
+fn close_under_a_timeout_ends_with_a_silent_peer() {
     let _test = begin!();
     for way in WAYS {
         run(way, async move {
@@ -80,7 +80,7 @@ fn close_under_a_timeout_ends_though_the_peer_is_silent() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn a_channel_dropped_with_work_in_flight_gives_everything_back() {
+fn channel_dropped_with_operations_in_flight_returns_all_buffers() {
     let _test = begin!();
     for way in WAYS {
         run(way, async move {

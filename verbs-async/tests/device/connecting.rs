@@ -140,7 +140,7 @@ fn an_async_channel_accepts_a_blocking_one() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn over_a_stream_that_is_kept() {
+fn connects_over_a_stream_that_is_used_afterwards() {
     let _test = begin!();
     let (listener, address) = listener();
     let peer = thread::spawn(move || {
@@ -164,7 +164,7 @@ fn over_a_stream_that_is_kept() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn nobody_listens_is_an_error_at_once() {
+fn peer_that_does_not_listen_is_an_error_at_once() {
     let _test = begin!();
     for way in RUNTIMES {
         let (listener, address) = listener();
@@ -183,7 +183,7 @@ fn nobody_listens_is_an_error_at_once() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn a_peer_given_up_sees_the_end_and_leaves_room_for_another() {
+fn abandoned_peer_is_disconnected_and_frees_its_place() {
     let _test = begin!();
     for way in RUNTIMES {
         let (silent, silent_address) = listener();
@@ -211,7 +211,7 @@ fn a_peer_given_up_sees_the_end_and_leaves_room_for_another() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn a_full_group_tells_the_peer() {
+fn full_group_is_reported_to_the_peer() {
     let _test = begin!();
     for way in RUNTIMES {
         let (listener, address) = listener();
@@ -281,7 +281,7 @@ fn many_connect_at_once() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn over_any_stream() {
+fn connects_over_any_stream() {
     let _test = begin!();
     let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
     let side = |stream| async move {
@@ -310,7 +310,7 @@ fn over_any_stream() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn a_listener_meets_many_peers_and_a_silent_one_keeps_out_nobody() {
+fn listener_accepts_many_peers_despite_a_silent_one() {
     const PEERS: u32 = 4;
     let _test = begin!();
     for way in RUNTIMES {

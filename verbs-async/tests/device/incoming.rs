@@ -50,7 +50,7 @@ impl Met {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn messages_come_in_order_and_their_buffers_again_and_again() {
+fn messages_arrive_in_order_and_buffers_are_reused() {
     let _test = begin!();
     for way in WAYS {
         run(way, async move {
@@ -70,7 +70,7 @@ fn messages_come_in_order_and_their_buffers_again_and_again() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn who_stops_asking_loses_nothing() {
+fn cancelled_next_loses_no_message() {
     let _test = begin!();
     for way in WAYS {
         run(way, async move {
@@ -91,7 +91,7 @@ fn who_stops_asking_loses_nothing() {
 /// Dropped elsewhere, a message makes room for the next at once, whether anybody asks or not.
 #[test]
 #[ignore = "needs an RDMA device"]
-fn a_message_that_is_dropped_makes_room() {
+fn dropped_message_posts_its_buffer_again() {
     let _test = begin!();
     for way in WAYS {
         run(way, async move {
@@ -117,7 +117,7 @@ fn a_message_that_is_dropped_makes_room() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn a_buffer_can_be_kept_for_another() {
+fn message_buffer_can_be_replaced() {
     let _test = begin!();
     run(Way::Thread, async {
         let mut met = met(Way::Thread, 1);
@@ -135,7 +135,7 @@ fn a_buffer_can_be_kept_for_another() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn it_ends_after_a_failure() {
+fn incoming_messages_end_after_a_failure() {
     let _test = begin!();
     for way in WAYS {
         run(way, async move {

@@ -8,7 +8,7 @@ use crate::harness::begin;
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn a_thousand_sends_through_four_places_arrive_in_order() {
+fn thousand_sends_through_a_queue_of_four_arrive_in_order() {
     let _test = begin!();
     for way in WAYS {
         run(way, async move {
@@ -44,7 +44,7 @@ fn a_thousand_sends_through_four_places_arrive_in_order() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn what_is_cancelled_in_line_is_not_sent_and_its_buffer_is_back_at_once() {
+fn cancelled_queued_send_is_not_sent_and_returns_its_buffer_at_once() {
     let _test = begin!();
     for way in WAYS {
         run(way, async move {
@@ -83,7 +83,7 @@ fn what_is_cancelled_in_line_is_not_sent_and_its_buffer_is_back_at_once() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn a_batch_waits_for_all_its_places_and_nobody_passes_it() {
+fn batch_waits_for_all_its_room_and_is_not_overtaken() {
     let _test = begin!();
     for way in WAYS {
         run(way, async move {

@@ -142,7 +142,7 @@ fn inline_fenced_and_batched() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn what_is_refused_comes_back_with_its_buffer_and_harms_nothing() {
+fn rejected_request_returns_its_buffer_and_affects_no_other() {
     let _test = begin!();
     for way in WAYS {
         run(way, async move {
@@ -190,7 +190,7 @@ fn what_is_refused_comes_back_with_its_buffer_and_harms_nothing() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn what_the_peer_refuses_takes_the_channel_down() {
+fn request_refused_by_the_peer_takes_the_channel_down() {
     let _test = begin!();
     for way in WAYS {
         run(way, async move {

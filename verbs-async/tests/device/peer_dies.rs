@@ -96,7 +96,7 @@ fn receives_end_when_the_peer_is_killed() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn a_channel_goes_down_when_its_peer_is_killed_though_nobody_waits() {
+fn channel_goes_down_when_its_peer_is_killed_and_no_task_waits() {
     if let Some((port, line)) = role() {
         return be_the_peer(&port, line);
     }
@@ -120,7 +120,7 @@ fn a_channel_goes_down_when_its_peer_is_killed_though_nobody_waits() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn all_that_a_peer_sent_before_it_left_is_received() {
+fn everything_a_peer_sent_before_it_left_is_received() {
     const MESSAGES: u8 = 40;
     let _test = begin!();
     for way in WAYS {
@@ -166,7 +166,7 @@ fn all_that_a_peer_sent_before_it_left_is_received() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn a_stream_reads_what_arrived_and_then_that_the_peer_has_left() {
+fn stream_reads_what_arrived_then_the_peers_end() {
     if let Some((port, mut line)) = role() {
         pollster::block_on(async {
             let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port.parse().unwrap()));
@@ -223,7 +223,7 @@ fn start(test: &Test) -> (Child, TcpStream) {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn receives_alone_wait_as_long_as_they_are_waited_for() {
+fn unwatched_receives_wait_until_the_channel_is_closed() {
     if let Some((port, line)) = role() {
         return be_the_peer(&port, line);
     }
@@ -260,7 +260,7 @@ fn receives_alone_wait_as_long_as_they_are_waited_for() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn with_work_posted_the_card_gives_up_by_itself() {
+fn unwatched_sends_fail_by_the_transports_timeout() {
     if let Some((port, line)) = role() {
         return be_the_peer(&port, line);
     }

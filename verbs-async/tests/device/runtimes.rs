@@ -49,7 +49,7 @@ async fn all_say_unannounced(operations: Vec<Operation>) {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn a_runtime_that_ends_under_work_ends_the_work() {
+fn runtime_shutdown_ends_operations_in_flight() {
     let _test = begin!();
     for armed in [false, true] {
         let runtime = runtime();

@@ -230,7 +230,7 @@ fn calls(text: &str) -> Calls {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn there_is_none_while_completions_keep_coming() {
+fn no_system_calls_while_completions_keep_arriving() {
     if let Some((way, line)) = role() {
         return be_watched(&way, line, Part::KeepComing);
     }
@@ -255,7 +255,7 @@ fn a_sleep_arms_once_and_takes_one_event() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn what_is_done_within_the_time_for_busy_polls_costs_no_sleep() {
+fn completion_within_the_busy_poll_time_costs_no_sleep() {
     if let Some((way, line)) = role() {
         return be_watched(&way, line, Part::PollBusily);
     }
@@ -270,7 +270,7 @@ fn what_is_done_within_the_time_for_busy_polls_costs_no_sleep() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn what_is_not_done_within_the_time_for_busy_polls_sleeps_and_ends() {
+fn completion_after_the_busy_poll_time_wakes_the_task() {
     if let Some((way, line)) = role() {
         return be_watched(&way, line, Part::PollBusilyInVain);
     }

@@ -65,7 +65,7 @@ fn no_wake_up_is_missed_in_thousands_of_rounds() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn tasks_that_are_polled_once_stop_nobody() {
+fn tasks_that_are_polled_once_stop_no_other() {
     let _test = begin!();
     for way in WAYS {
         run(way, async move {
@@ -99,7 +99,7 @@ fn tasks_that_are_polled_once_stop_nobody() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn who_is_woken_and_stays_away_leaves_the_next_completion_announced() {
+fn woken_task_that_does_not_poll_stops_no_other() {
     let _test = begin!();
     for way in WAYS {
         run(way, async move {
@@ -130,7 +130,7 @@ fn who_is_woken_and_stays_away_leaves_the_next_completion_announced() {
 #[test]
 #[ignore = "needs an RDMA device"]
 #[expect(clippy::mem_forget, reason = "is what is tested")]
-fn operations_that_are_leaked_stop_nobody() {
+fn leaked_operations_stop_no_other() {
     let _test = begin!();
     for way in WAYS {
         run(way, async move {

@@ -84,7 +84,7 @@ fn messages_cross_both_ways() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn a_machine_that_dies_ends_a_receive_that_waits_for_it() {
+fn dead_host_ends_a_waiting_receive() {
     let test = begin!();
     let Some((first, stream)) = other(&test) else {
         return;
@@ -119,7 +119,7 @@ fn a_machine_that_dies_ends_a_receive_that_waits_for_it() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn a_machine_that_dies_is_given_up_on() {
+fn dead_host_takes_the_channel_down() {
     let test = begin!();
     let Some((first, stream)) = other(&test) else {
         return;

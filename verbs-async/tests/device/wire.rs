@@ -23,7 +23,7 @@ fn across(way: Way, timeout: AckTimeout) -> [(AsyncGroup, AsyncChannel); 2] {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn a_link_that_goes_down_under_work_ends_it() {
+fn link_down_ends_operations_in_flight() {
     let test = begin!(alone);
     let Some([here, _]) = wire::netdevs(&test) else {
         return;
@@ -61,7 +61,7 @@ fn a_link_that_goes_down_under_work_ends_it() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn a_wire_that_loses_for_a_while_only_delays() {
+fn packet_loss_for_a_while_only_delays() {
     let test = begin!(alone);
     let Some([here, _]) = wire::netdevs(&test) else {
         return;

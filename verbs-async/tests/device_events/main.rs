@@ -136,7 +136,7 @@ fn by_tokio() {
 
 #[test]
 #[cfg(feature = "tokio")]
-fn a_runtime_that_ends_ends_the_events() {
+fn runtime_shutdown_ends_the_events() {
     let _shared = share();
     let (context, ..) = ladder();
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -186,7 +186,7 @@ fn ended_by(operation: Operation, event: EventType) {
 
 /// Nobody takes the events here: what is watched ends without.
 #[test]
-fn a_device_that_dies_ends_what_waits_on_it() {
+fn fatal_device_event_ends_pending_operations() {
     let _shared = share();
     let (context, ..) = ladder();
     let (group, channels, operations) = waiting(&context);
@@ -204,7 +204,7 @@ fn a_device_that_dies_ends_what_waits_on_it() {
 }
 
 #[test]
-fn what_is_watched_after_its_device_has_died_ends_too() {
+fn group_watched_after_a_fatal_event_goes_down_too() {
     let _shared = share();
     let (context, ..) = ladder();
     let mut events = DeviceEvents::create_thread(&context).unwrap();
@@ -218,7 +218,7 @@ fn what_is_watched_after_its_device_has_died_ends_too() {
 }
 
 #[test]
-fn a_queue_pair_that_breaks_ends_its_own_channel() {
+fn fatal_queue_pair_event_takes_down_its_channel_only() {
     let _shared = share();
     let (context, ..) = ladder();
     let (group, [left, right], [broken, mut sound]) = waiting(&context);
@@ -238,7 +238,7 @@ fn a_queue_pair_that_breaks_ends_its_own_channel() {
 }
 
 #[test]
-fn a_queue_that_overruns_ends_who_waits_for_it() {
+fn queue_overrun_ends_its_waiters() {
     let _shared = share();
     let (context, ..) = ladder();
     let completions = CqEvents::create_thread(&context).unwrap();
@@ -264,7 +264,7 @@ fn a_queue_that_overruns_ends_who_waits_for_it() {
 }
 
 #[test]
-fn events_that_nobody_takes_are_kept_up_to_a_bound() {
+fn untaken_events_are_kept_up_to_a_bound() {
     let _shared = share();
     let (context, ..) = ladder();
     let mut events = DeviceEvents::create_thread(&context).unwrap();

@@ -45,7 +45,7 @@ impl Waits {
 }
 
 #[test]
-fn what_is_begun_beyond_the_backlog_is_refused_at_once_with_its_buffer() {
+fn op_beyond_the_backlog_is_rejected_with_its_buffer() {
     let bench = Bench::new(1);
     let keys: Vec<_> = (0..6).map(|id| start(&bench, id)).collect();
     assert_eq!(bench.end(keys[5]), Some((5, End::Rejected)));
@@ -68,7 +68,7 @@ fn what_is_begun_beyond_the_backlog_is_refused_at_once_with_its_buffer() {
 }
 
 #[test]
-fn all_who_wait_for_room_are_woken_when_half_of_the_backlog_is_gone() {
+fn room_waiters_are_woken_when_half_of_the_backlog_is_posted() {
     let bench = Bench::new(1);
     let mut waits = [(); 3].map(|()| Waits::default());
     assert!(waits[0].poll(&bench).is_ready());
@@ -101,7 +101,7 @@ fn all_who_wait_for_room_are_woken_when_half_of_the_backlog_is_gone() {
 }
 
 #[test]
-fn who_waits_for_room_is_woken_when_the_channel_goes_down() {
+fn room_waiter_is_woken_when_the_channel_goes_down() {
     let bench = Bench::new(1);
     for id in 0..5 {
         start(&bench, id);
@@ -114,7 +114,7 @@ fn who_waits_for_room_is_woken_when_the_channel_goes_down() {
 }
 
 #[test]
-fn a_waker_that_comes_back_while_its_task_waits_for_room_finds_the_lock_free() {
+fn waker_of_a_room_waiter_runs_without_the_lock() {
     bounded(|| {
         let bench = Bench::new(1);
         let driver = Arc::downgrade(&bench.driver);

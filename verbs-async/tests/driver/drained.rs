@@ -8,7 +8,7 @@ use crate::ring::End;
 use crate::task::{Bell, Bench};
 
 #[test]
-fn whoever_waits_until_all_is_drained_is_told_when_it_is() {
+fn drain_waiter_is_woken_when_the_queues_are_empty() {
     let bench = Bench::new(1);
     let bell = Bell::new();
     let waker = Waker::from(std::sync::Arc::clone(&bell));
@@ -36,7 +36,7 @@ fn whoever_waits_until_all_is_drained_is_told_when_it_is() {
 }
 
 #[test]
-fn whoever_waits_until_all_is_drained_needs_nobody_else_to_wait() {
+fn drain_waiter_needs_no_other_waiter() {
     let bench = Bench::new(1);
     let bell = Bell::new();
     bench.start(0);
@@ -53,7 +53,7 @@ fn whoever_waits_until_all_is_drained_needs_nobody_else_to_wait() {
 }
 
 #[test]
-fn a_line_that_empties_by_being_left_or_refused_is_drained() {
+fn backlog_emptied_by_abandon_or_rejection_is_drained() {
     let bench = Bench::new(1);
     let bell = Bell::new();
     bench.start(0);
@@ -77,7 +77,7 @@ fn a_line_that_empties_by_being_left_or_refused_is_drained() {
 }
 
 #[test]
-fn whoever_waits_for_the_end_of_all_wakes_those_whose_end_it_finds() {
+fn drain_waiter_wakes_completed_waiters() {
     let bench = Bench::new(2);
     let bells = [(); 2].map(|()| Bell::new());
     let keys = [0, 1].map(|id| bench.start(id));
@@ -95,7 +95,7 @@ fn whoever_waits_for_the_end_of_all_wakes_those_whose_end_it_finds() {
 }
 
 #[test]
-fn a_line_that_is_refused_when_the_last_in_flight_has_failed_is_drained() {
+fn backlog_rejected_after_a_failure_is_drained() {
     let bench = Bench::new(1);
     let bell = Bell::new();
     bench.start(0);

@@ -9,7 +9,7 @@ use crate::ring::End;
 use crate::task::{Bell, Bench, bounded};
 
 #[test]
-fn an_outcome_goes_to_its_own_operation_and_wakes_no_other() {
+fn outcome_goes_to_its_own_op_and_wakes_no_other() {
     let bench = Bench::new(8);
     let keys: Vec<_> = (0..8).map(|id| bench.start(id)).collect();
     let bells = [(); 8].map(|()| Bell::new());
@@ -25,7 +25,7 @@ fn an_outcome_goes_to_its_own_operation_and_wakes_no_other() {
 }
 
 #[test]
-fn a_number_that_is_used_again_gives_no_outcome_to_another() {
+fn reused_slot_gives_no_outcome_to_another_op() {
     let bench = Bench::new(1);
     // Each has the ring's number 0, and nobody takes an outcome until the end.
     let keys: Vec<_> = (0..5)
@@ -44,7 +44,7 @@ fn a_number_that_is_used_again_gives_no_outcome_to_another() {
 }
 
 #[test]
-fn what_is_abandoned_in_flight_keeps_its_buffer_until_it_ends() {
+fn op_abandoned_in_flight_keeps_its_buffer_until_its_completion() {
     let bench = Bench::new(4);
     let keys = [0, 1, 2].map(|id| bench.start(id));
     keys.into_iter().for_each(|key| bench.driver.abandon(key));
@@ -57,7 +57,7 @@ fn what_is_abandoned_in_flight_keeps_its_buffer_until_it_ends() {
 }
 
 #[test]
-fn what_is_abandoned_when_it_has_ended_is_freed() {
+fn op_abandoned_after_its_completion_frees_its_buffer() {
     let bench = Bench::new(4);
     let keys = [0, 1].map(|id| bench.start(id));
     // Seen by another one's poll, or by nobody.
@@ -72,7 +72,7 @@ fn what_is_abandoned_when_it_has_ended_is_freed() {
 }
 
 #[test]
-fn an_arming_that_fails_ends_everything_in_flight() {
+fn failed_arming_aborts_all_ops_in_flight() {
     let bench = Bench::new(1);
     bench.card.lock().arming_fails = true;
     let keys = [0, 1].map(|id| bench.start(id));
@@ -81,7 +81,7 @@ fn an_arming_that_fails_ends_everything_in_flight() {
 }
 
 #[test]
-fn a_busy_poll_ends_with_the_completion_or_with_its_time() {
+fn busy_poll_ends_with_the_completion_or_its_timeout() {
     bounded(|| {
         let bench = Bench::new(4);
         bench.driver.set_busy_poll(Duration::from_secs(3600));
@@ -108,7 +108,7 @@ fn a_busy_poll_ends_with_the_completion_or_with_its_time() {
 }
 
 #[test]
-fn others_get_in_while_one_polls_busily_and_are_told() {
+fn busy_poll_lets_other_threads_lock_and_complete() {
     bounded(|| {
         let bench = std::sync::Arc::new(Bench::new(4));
         let (key, sleeps, bell) = (bench.start(0), bench.start(9), Bell::new());
@@ -192,7 +192,7 @@ fn an_operation_allocates_nothing_once_the_driver_is_warm() {
 }
 
 #[test]
-fn whoever_finds_what_others_sleep_for_wakes_them() {
+fn polling_an_op_wakes_completed_waiters() {
     let bench = Bench::new(4);
     let keys = [0, 1, 2, 3].map(|id| bench.start(id));
     let bells = [(); 3].map(|()| Bell::new());
@@ -211,7 +211,7 @@ fn whoever_finds_what_others_sleep_for_wakes_them() {
 }
 
 #[test]
-fn whoever_looks_from_the_line_wakes_those_whose_end_it_finds() {
+fn polling_a_queued_op_wakes_completed_waiters() {
     let bench = Bench::new(1);
     let bells = [(); 2].map(|()| Bell::new());
     let keys = [0, 1].map(|id| bench.start(id));
@@ -226,7 +226,7 @@ fn whoever_looks_from_the_line_wakes_those_whose_end_it_finds() {
 }
 
 #[test]
-fn what_is_known_to_have_ended_costs_no_poll_no_arming_and_no_time() {
+fn known_completion_costs_no_poll_no_arming_and_no_time() {
     bounded(|| {
         let bench = Bench::new(1);
         // One that went from the line, and one that was refused.
@@ -249,7 +249,7 @@ fn what_is_known_to_have_ended_costs_no_poll_no_arming_and_no_time() {
 }
 
 #[test]
-fn nothing_is_armed_for_what_nobody_waits_for() {
+fn queue_is_not_armed_without_waiters() {
     let bench = Bench::new(8);
     let keys: Vec<_> = (0..8).map(|id| bench.start(id)).collect();
     let bell = Bell::new();
@@ -269,7 +269,7 @@ fn nothing_is_armed_for_what_nobody_waits_for() {
 }
 
 #[test]
-fn nothing_is_armed_for_what_ends_as_it_goes_to_sleep() {
+fn queue_is_not_armed_if_the_op_completes_before_its_sleep() {
     let bench = Bench::new(1);
     let key = bench.start(0);
     // Between its two looks: before the second its waker is cloned.
@@ -291,7 +291,7 @@ fn nothing_is_armed_for_what_ends_as_it_goes_to_sleep() {
 }
 
 #[test]
-fn what_ends_just_before_the_arming_is_found() {
+fn completion_just_before_arming_is_found() {
     let bench = Bench::new(4);
     let keys = [0, 1, 2].map(|id| bench.start(id));
     bench.card.lock().before_arming = Some(0);
@@ -310,7 +310,7 @@ fn what_ends_just_before_the_arming_is_found() {
 }
 
 #[test]
-fn what_others_wait_for_is_armed_for_again() {
+fn queue_is_armed_again_for_other_waiters() {
     let bench = Bench::new(8);
     let keys = [0, 1].map(|id| bench.start(id));
     let bells = [(); 2].map(|()| Bell::new());

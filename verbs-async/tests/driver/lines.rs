@@ -20,7 +20,7 @@ fn run(bench: &Bench) -> Vec<usize> {
 }
 
 #[test]
-fn a_line_is_first_come_first_served() {
+fn backlog_is_first_come_first_served() {
     let (bench, keys) = backlog_of(4);
     assert_eq!(bench.posted(), [0]);
     assert_eq!(run(&bench), [0, 1, 2, 3, 4]);
@@ -30,7 +30,7 @@ fn a_line_is_first_come_first_served() {
 }
 
 #[test]
-fn nobody_who_comes_later_goes_before() {
+fn later_op_does_not_overtake_the_backlog() {
     let bench = Bench::new(2);
     bench.start(0);
     bench.start(1);
@@ -45,7 +45,7 @@ fn nobody_who_comes_later_goes_before() {
 }
 
 #[test]
-fn one_in_line_blocks_no_other_queue_and_no_other_channel() {
+fn backlog_blocks_no_other_queue_and_no_other_channel() {
     let (bench, _) = backlog_of(1);
     bench.start_on(0, bench.card.request(10, 1));
     bench.start_on(1, bench.card.request(11, 0));
@@ -57,7 +57,7 @@ fn one_in_line_blocks_no_other_queue_and_no_other_channel() {
 }
 
 #[test]
-fn lines_of_different_queues_are_served_each_by_its_own() {
+fn backlog_advances_with_its_own_queue_only() {
     let bench = Bench::new(1);
     for (id, (channel, queue)) in [(0, 0), (0, 1), (1, 0), (1, 1)]
         .repeat(2)
@@ -72,7 +72,7 @@ fn lines_of_different_queues_are_served_each_by_its_own() {
 }
 
 #[test]
-fn one_that_leaves_the_line_leaves_no_gap() {
+fn abandoned_queued_op_leaves_no_gap() {
     for leaves in [
         vec![1],
         vec![2],
@@ -99,7 +99,7 @@ fn one_that_leaves_the_line_leaves_no_gap() {
 }
 
 #[test]
-fn one_that_leaves_the_head_may_have_been_in_the_way() {
+fn abandoned_head_lets_the_next_be_posted() {
     let bench = Bench::new(2);
     bench.start(0);
     let batch = bench.start_batch(1, 2);
@@ -110,7 +110,7 @@ fn one_that_leaves_the_head_may_have_been_in_the_way() {
 }
 
 #[test]
-fn one_in_line_is_posted_without_being_polled_and_woken_once_when_it_ends() {
+fn queued_op_is_posted_without_a_poll_and_woken_once() {
     let (bench, keys) = backlog_of(1);
     let bell = Bell::new();
     assert!(bench.poll(keys[1], &bell).is_pending());
@@ -122,7 +122,7 @@ fn one_in_line_is_posted_without_being_polled_and_woken_once_when_it_ends() {
 }
 
 #[test]
-fn a_place_that_became_free_unseen_is_found_by_who_joins_the_line() {
+fn queued_op_finds_room_that_was_freed_unnoticed() {
     let bench = Bench::new(1);
     bench.start(0);
     // Nobody has waited, so nothing was armed.
@@ -132,7 +132,7 @@ fn a_place_that_became_free_unseen_is_found_by_who_joins_the_line() {
 }
 
 #[test]
-fn a_ring_that_goes_down_refuses_all_who_are_in_line() {
+fn ring_that_goes_down_rejects_its_backlog() {
     let (bench, keys) = backlog_of(3);
     let other = bench.start_on(1, bench.card.request(9, 1));
     let bells = [(); 4].map(|()| Bell::new());
@@ -150,7 +150,7 @@ fn a_ring_that_goes_down_refuses_all_who_are_in_line() {
 }
 
 #[test]
-fn a_place_that_a_change_of_the_ring_frees_is_given_to_the_line() {
+fn room_freed_by_a_ring_change_goes_to_the_backlog() {
     let (bench, _) = backlog_of(2);
     bench
         .driver
@@ -170,7 +170,7 @@ fn a_place_that_a_change_of_the_ring_frees_is_given_to_the_line() {
 }
 
 #[test]
-fn a_batch_at_the_head_gets_its_places_however_many_come() {
+fn batch_at_the_head_is_not_starved() {
     let bench = Bench::new(4);
     for id in 0..4 {
         bench.start(id);

@@ -199,7 +199,7 @@ impl World {
 
 proptest! {
     #[test]
-    fn nothing_is_lost_nothing_comes_twice_and_nobody_sleeps_for_ever(
+    fn no_outcome_is_lost_or_duplicated_and_no_task_sleeps_forever(
         steps in collection::vec(step(), 0..if cfg!(miri) { 20 } else { 120 })
     ) {
         let mut world = World::new();

@@ -83,7 +83,7 @@ fn poll_drained(bench: &Bench, queues: &'static [Queue], waker: &Waker) -> Poll<
 }
 
 #[test]
-fn a_waker_that_comes_back_finds_the_lock_free() {
+fn wakers_run_without_the_lock() {
     bounded(|| {
         let bench = Bench::new(1);
         let back = Back::new(&bench);
@@ -133,7 +133,7 @@ fn a_waker_that_comes_back_finds_the_lock_free() {
 }
 
 #[test]
-fn a_waker_that_waits_for_the_end_of_all_and_comes_back_finds_the_lock_free() {
+fn drain_wakers_run_without_the_lock() {
     bounded(|| {
         let bench = Bench::new(1);
         let back = Back::new(&bench);
@@ -156,7 +156,7 @@ fn a_waker_that_waits_for_the_end_of_all_and_comes_back_finds_the_lock_free() {
 }
 
 #[test]
-fn a_buffer_that_comes_back_finds_the_lock_free() {
+fn buffers_are_dropped_without_the_lock() {
     bounded(|| {
         let bench = Bench::new(1);
         let back = Back::new(&bench);
@@ -182,7 +182,7 @@ fn a_buffer_that_comes_back_finds_the_lock_free() {
 }
 
 #[test]
-fn a_buffer_that_panics_as_it_goes_stops_nobody_else() {
+fn panicking_buffer_drop_stops_no_other() {
     let bench = Bench::new(4);
     let keys = [0, 1, 2].map(|id| {
         let mut request = bench.card.request(id, 0);
@@ -204,7 +204,7 @@ fn a_buffer_that_panics_as_it_goes_stops_nobody_else() {
 }
 
 #[test]
-fn a_waker_that_panics_as_it_is_dropped_costs_no_outcome() {
+fn panicking_waker_drop_loses_no_outcome() {
     let bench = Bench::new(1);
     let panics = waker(|moment| {
         if moment == Moment::Drop {
@@ -230,7 +230,7 @@ fn a_waker_that_panics_as_it_is_dropped_costs_no_outcome() {
 }
 
 #[test]
-fn a_waker_whose_clone_panics_leaves_nobody_asleep() {
+fn panicking_waker_clone_leaves_no_task_asleep() {
     let bench = Bench::new(2);
     let keys = [0, 1].map(|id| bench.start(id));
     let bell = Bell::new();
@@ -265,7 +265,7 @@ fn the_last_waker_is_the_one_that_is_woken() {
 }
 
 #[test]
-fn however_many_sleep_all_are_woken() {
+fn all_sleeping_tasks_are_woken() {
     for count in [15, 16, 17, 32, 100] {
         let bench = Bench::new(count);
         let keys: Vec<_> = (0..count).map(|id| bench.start(id)).collect();
@@ -283,7 +283,7 @@ fn however_many_sleep_all_are_woken() {
 }
 
 #[test]
-fn wakers_that_poll_in_place_need_no_stack_however_many_are_woken() {
+fn wakers_that_poll_in_place_do_not_recurse() {
     /// Polls its operation where it is woken, and then abandons another, whose outcome is there.
     struct InPlace {
         driver: Arc<Driver<FakeRing>>,
@@ -322,7 +322,7 @@ fn wakers_that_poll_in_place_need_no_stack_however_many_are_woken() {
 }
 
 #[test]
-fn buffers_that_abandon_others_as_they_go_need_no_stack_however_many_they_are() {
+fn buffers_that_abandon_others_on_drop_do_not_recurse() {
     const COUNT: usize = if cfg!(miri) { 100 } else { 60_000 };
     let run = || {
         let bench = Bench::new(COUNT);
@@ -353,7 +353,7 @@ fn buffers_that_abandon_others_as_they_go_need_no_stack_however_many_they_are() 
 }
 
 #[test]
-fn a_waker_that_panics_leaves_nobody_asleep() {
+fn panicking_waker_leaves_no_task_asleep() {
     struct Panics;
     /// What its panic leaves behind.
     struct Bomb;
@@ -384,7 +384,7 @@ fn a_waker_that_panics_leaves_nobody_asleep() {
 }
 
 #[test]
-fn what_a_waker_does_allocates_nothing_once_the_driver_is_warm() {
+fn waking_allocates_nothing_once_the_driver_is_warm() {
     /// Has another operation slept for and woken.
     struct Works {
         card: Arc<Card>,

@@ -153,7 +153,7 @@ fn every_event_of_two_queues_is_taken() {
 }
 
 #[test]
-fn one_that_is_armed_while_events_are_taken_is_told_too() {
+fn queue_armed_while_events_are_taken_gets_its_event() {
     explore(|| {
         let hub = Hub::new(&[1, 1]);
         hub.wait(0);
@@ -167,7 +167,7 @@ fn one_that_is_armed_while_events_are_taken_is_told_too() {
 }
 
 #[test]
-fn a_queue_that_goes_leaves_the_others_what_is_theirs() {
+fn removed_queue_takes_no_event_of_the_others() {
     explore(|| {
         let hub = Hub::new(&[1, 1]);
         hub.wait(0);
@@ -191,7 +191,7 @@ fn a_queue_that_goes_leaves_the_others_what_is_theirs() {
 }
 
 #[test]
-fn one_event_is_looked_for_once() {
+fn removed_queue_costs_no_extra_read() {
     explore(|| {
         let hub = Hub::new(&[1, 1]);
         hub.wait(0);
@@ -204,7 +204,7 @@ fn one_event_is_looked_for_once() {
 }
 
 #[test]
-fn whoever_arms_while_all_is_lost_is_refused_or_told() {
+fn arming_during_a_failure_fails_or_is_notified() {
     explore(|| {
         let hub = Hub::new(&[1]);
         let loses = {

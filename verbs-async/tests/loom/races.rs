@@ -165,7 +165,7 @@ fn two_tasks_that_wait_on_one_queue_are_both_woken() {
 }
 
 #[test]
-fn completions_in_the_other_order_and_nobody_polls_twice() {
+fn completions_out_of_order_wake_tasks_polled_once() {
     explore_both(|delivery| {
         let model = Model::new(2);
         let (first, second) = (model.start(1), model.start(2));
@@ -180,7 +180,7 @@ fn completions_in_the_other_order_and_nobody_polls_twice() {
 }
 
 #[test]
-fn work_that_begins_while_others_end_is_announced_too() {
+fn op_begun_during_completions_is_woken() {
     explore_both(|delivery| {
         let model = Model::new(2);
         let mut first = model.start(1);
@@ -240,7 +240,7 @@ fn the_one_that_drove_is_leaked_and_the_other_is_woken() {
 }
 
 #[test]
-fn what_is_abandoned_frees_its_buffer_though_nobody_waits() {
+fn abandoned_op_frees_its_buffer_without_waiters() {
     explore_both(|delivery| {
         let model = Model::new(2);
         let (first, second) = (model.start(1), model.start(2));
@@ -254,7 +254,7 @@ fn what_is_abandoned_frees_its_buffer_though_nobody_waits() {
 }
 
 #[test]
-fn one_in_line_is_posted_and_woken_whatever_becomes_of_the_one_before() {
+fn queued_op_is_posted_and_woken_if_the_previous_is_dropped() {
     for end in [
         Task::poll_and_keep,
         Task::poll_and_leak,
@@ -306,7 +306,7 @@ impl Task {
 }
 
 #[test]
-fn leaving_the_line_races_with_being_posted_from_it() {
+fn abandoning_a_queued_op_races_with_its_post() {
     explore_both(|delivery| {
         let model = Model::new(1);
         let first = model.start(1);
@@ -328,7 +328,7 @@ fn leaving_the_line_races_with_being_posted_from_it() {
 }
 
 #[test]
-fn whoever_waits_for_the_end_of_all_is_woken() {
+fn drain_waiter_is_woken() {
     explore_both(|delivery| {
         let model = Model::new(2);
         let (first, second) = (model.start(1), model.start(2));
@@ -353,7 +353,7 @@ fn whoever_waits_for_the_end_of_all_is_woken() {
 }
 
 #[test]
-fn an_arming_that_fails_tells_everybody() {
+fn failed_arming_wakes_all_waiters() {
     explore(|| {
         let model = Model::new(1);
         model.card.lock().arming_fails = true;

@@ -10,7 +10,7 @@ use verbs_async::notifier::ThreadNotifier;
 use crate::fixture::{drain, pipe, wait_readable, within_limit, write};
 
 #[test]
-fn thousands_share_it() {
+fn thousands_of_notifiers_share_the_thread() {
     within_limit(|| {
         let limit = getrlimit(Resource::Nofile);
         let most = Rlimit {

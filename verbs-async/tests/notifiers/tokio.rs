@@ -43,7 +43,7 @@ fn a_runtime_without_io_is_an_error() {
 }
 
 #[test]
-fn who_waits_when_the_runtime_ends_is_told() {
+fn waiter_gets_an_error_when_the_runtime_ends() {
     within_limit(|| {
         let (reader, _writer) = pipe();
         let runtime = new_runtime();
@@ -71,7 +71,7 @@ fn who_waits_when_the_runtime_ends_is_told() {
 }
 
 #[test]
-fn what_was_told_but_not_taken_does_not_hide_the_runtimes_end() {
+fn untaken_readiness_does_not_hide_the_runtimes_end() {
     within_limit(|| {
         let (reader, writer) = pipe();
         let runtime = new_runtime();
@@ -88,7 +88,7 @@ fn what_was_told_but_not_taken_does_not_hide_the_runtimes_end() {
 }
 
 #[test]
-fn runtimes_end_each_on_its_own() {
+fn end_of_one_runtime_affects_no_other() {
     within_limit(|| {
         let (reader, writer) = pipe();
         let [ends, stays] = [new_runtime(), new_runtime()];
@@ -108,7 +108,7 @@ fn runtimes_end_each_on_its_own() {
 }
 
 #[test]
-fn a_runtime_of_one_thread_will_do() {
+fn current_thread_runtime_is_enough() {
     within_limit(|| {
         let (reader, writer) = pipe();
         let runtime = Builder::new_current_thread().enable_io().build().unwrap();
@@ -144,7 +144,7 @@ impl Wake for CallsAgain {
 }
 
 #[test]
-fn a_task_that_used_up_its_turn_is_not_woken_from_within() {
+fn task_without_tokio_budget_is_not_woken_in_place() {
     within_limit(|| {
         let (reader, _writer) = pipe();
         // This task runs outside the workers: there tokio wakes at once whom it makes wait.

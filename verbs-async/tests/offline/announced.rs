@@ -14,7 +14,7 @@ fn queue(bench: &Bench) -> CompletionQueue {
 }
 
 #[test]
-fn each_queue_s_event_wakes_its_own() {
+fn event_wakes_the_waiters_of_its_own_queue() {
     let bench = Bench::new();
     let queues: Vec<_> = (0..8).map(|_| bench.cq()).collect();
     let mut tasks: Vec<_> = (0..8)
@@ -31,7 +31,7 @@ fn each_queue_s_event_wakes_its_own() {
 }
 
 #[test]
-fn events_that_come_together_are_all_taken() {
+fn events_that_arrive_together_are_all_taken() {
     let bench = Bench::new();
     let queues: Vec<_> = (0..4).map(|_| bench.cq()).collect();
     let tasks: Vec<_> = queues
@@ -48,7 +48,7 @@ fn events_that_come_together_are_all_taken() {
 }
 
 #[test]
-fn an_event_of_a_queue_that_nobody_awaits_hides_no_other() {
+fn event_of_an_unawaited_queue_hides_no_other() {
     {
         let bench = Bench::new();
         let (stranger, cq) = (queue(&bench), bench.cq());
@@ -70,7 +70,7 @@ fn an_event_of_a_queue_that_nobody_awaits_hides_no_other() {
 }
 
 #[test]
-fn a_queue_that_goes_takes_nothing_from_the_others() {
+fn dropped_queue_takes_no_event_of_the_others() {
     let bench = Bench::new();
     let (gone, cq) = (bench.cq(), bench.cq());
     let waits = Task::new(gone.poll_wr_id(1)).waits();
@@ -100,7 +100,7 @@ fn a_queue_is_awaited_once_at_a_time() {
 }
 
 #[test]
-fn a_queue_that_is_announced_elsewhere_or_nowhere_is_refused() {
+fn queue_without_or_with_another_completion_channel_is_rejected() {
     let bench = Bench::new();
     let quiet = CompletionQueue::create(&bench.context, 16).unwrap();
     let refused = AsyncCq::new(quiet, &bench.events);
@@ -112,7 +112,7 @@ fn a_queue_that_is_announced_elsewhere_or_nowhere_is_refused() {
 }
 
 #[test]
-fn a_readiness_without_an_event_wakes_nobody() {
+fn readiness_without_an_event_wakes_no_task() {
     let bench = Bench::new();
     let cq = bench.cq();
     let mut task = Task::new(cq.poll_wr_id(1)).waits();
@@ -124,7 +124,7 @@ fn a_readiness_without_an_event_wakes_nobody() {
 }
 
 #[test]
-fn a_completion_channel_or_a_device_that_is_watched_is_not_watched_by_another() {
+fn completion_channel_or_device_has_one_watcher() {
     let bench = Bench::new();
     let again = || CqEvents::new(bench.events.channel().clone(), Hand::default());
     assert!(matches!(again(), Err(Error::AlreadyWatched)));

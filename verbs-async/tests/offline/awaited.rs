@@ -31,7 +31,7 @@ fn is_empty(cq: &AsyncCq) -> bool {
 }
 
 #[test]
-fn each_gets_what_he_asked_for_and_the_rest_is_kept_in_order() {
+fn completions_go_to_their_waiters_and_others_are_kept_in_order() {
     let bench = Bench::new();
     let cq = bench.cq();
     let mut task = Task::new(cq.poll_wr_id(7)).waits();
@@ -46,7 +46,7 @@ fn each_gets_what_he_asked_for_and_the_rest_is_kept_in_order() {
 }
 
 #[test]
-fn those_who_wait_for_the_same_get_one_each_first_come_first_served() {
+fn waiters_for_one_wr_id_are_served_in_order() {
     let bench = Bench::new();
     let cq = bench.cq();
     let mut tasks = [(); 3].map(|()| Task::new(cq.poll_wr_id(5)).waits());
@@ -63,7 +63,7 @@ fn those_who_wait_for_the_same_get_one_each_first_come_first_served() {
 }
 
 #[test]
-fn one_that_is_dropped_leaves_no_gap_among_those_who_wait_for_the_same() {
+fn dropped_waiter_leaves_no_gap_in_the_list_of_its_wr_id() {
     for gone in 0..3 {
         let bench = Bench::new();
         let cq = bench.cq();
@@ -83,7 +83,7 @@ fn one_that_is_dropped_leaves_no_gap_among_those_who_wait_for_the_same() {
 }
 
 #[test]
-fn one_that_is_dropped_gives_back_what_it_had_found() {
+fn dropped_waiter_returns_its_completion() {
     let bench = Bench::new();
     let cq = bench.cq();
     let first = Task::new(cq.poll_wr_id(5)).waits();
@@ -116,7 +116,7 @@ fn one_that_is_dropped_gives_back_what_it_had_found() {
 }
 
 #[test]
-fn whoever_takes_any_leaves_no_other_asleep_over_what_is_left() {
+fn poll_leaves_no_other_waiter_asleep_over_the_rest() {
     let bench = Bench::new();
     let cq = bench.cq();
     let (mut here, mut there) = ([PollSlot::new()], [PollSlot::new()]);
@@ -130,7 +130,7 @@ fn whoever_takes_any_leaves_no_other_asleep_over_what_is_left() {
 }
 
 #[test]
-fn one_that_took_any_and_never_comes_back_leaves_the_others_awake() {
+fn waiter_that_does_not_poll_again_leaves_the_others_awake() {
     let bench = Bench::new();
     let cq = bench.cq();
     let (mut here, mut there) = ([PollSlot::new()], [PollSlot::new()]);
@@ -149,7 +149,7 @@ fn one_that_took_any_and_never_comes_back_leaves_the_others_awake() {
 }
 
 #[test]
-fn many_completions_are_found_in_one_go() {
+fn many_completions_are_taken_in_one_poll() {
     let bench = Bench::new();
     let cq = bench.cq();
     let mut slots = [const { PollSlot::new() }; 100];
@@ -161,7 +161,7 @@ fn many_completions_are_found_in_one_go() {
 }
 
 #[test]
-fn a_state_serves_one_queue_after_another() {
+fn poll_state_can_be_used_with_another_queue() {
     let bench = Bench::new();
     let (first, second) = (bench.cq(), bench.cq());
     let (mut state, mut slots) = (CqPollState::default(), [PollSlot::new()]);
@@ -185,7 +185,7 @@ fn a_state_serves_one_queue_after_another() {
 }
 
 #[test]
-fn a_sleep_costs_one_arming_and_one_event_and_nothing_while_completions_come() {
+fn sleep_costs_one_arming_and_one_event_and_polling_costs_none() {
     let bench = Bench::new();
     let cq = bench.cq();
     for round in 1..=3 {
@@ -206,7 +206,7 @@ fn a_sleep_costs_one_arming_and_one_event_and_nothing_while_completions_come() {
 }
 
 #[test]
-fn what_comes_between_the_poll_and_the_arming_is_found() {
+fn completion_between_poll_and_arming_is_found() {
     let bench = Bench::new();
     let cq = bench.cq();
     // An empty poll, the arming, and then it is there: nothing announces it.
@@ -217,7 +217,7 @@ fn what_comes_between_the_poll_and_the_arming_is_found() {
 }
 
 #[test]
-fn every_event_is_acknowledged_before_the_end() {
+fn every_event_is_acknowledged_before_destroy() {
     {
         let bench = Bench::new();
         let cq = bench.cq();
@@ -235,7 +235,7 @@ fn every_event_is_acknowledged_before_the_end() {
 }
 
 #[test]
-fn a_state_leaves_one_queue_before_it_waits_for_another() {
+fn poll_state_deregisters_before_it_waits_for_another_queue() {
     /// Looks at a queue when it is dropped.
     struct Looks(Mutex<Option<AsyncCq>>);
     impl Wake for Looks {
@@ -292,7 +292,7 @@ fn a_wait_allocates_nothing_once_the_queue_is_warm() {
 }
 
 #[test]
-fn wakers_that_poll_a_queue_in_place_need_no_stack_however_many_are_woken() {
+fn cq_wakers_that_poll_in_place_do_not_recurse() {
     /// Polls its future where it is woken.
     struct InPlace {
         future: Mutex<Option<Waits>>,
@@ -336,7 +336,7 @@ fn wakers_that_poll_a_queue_in_place_need_no_stack_however_many_are_woken() {
 }
 
 #[test]
-fn many_who_wait_for_the_same_cost_each_other_nothing() {
+fn many_waiters_for_one_wr_id_have_constant_cost() {
     bounded(|| {
         let bench = Bench::new();
         let cq = bench.cq();
@@ -365,7 +365,7 @@ fn many_who_wait_for_the_same_cost_each_other_nothing() {
 }
 
 #[test]
-fn one_that_was_found_goes_and_leaves_those_who_wait_for_the_same() {
+fn taken_completion_leaves_the_other_waiters_of_its_wr_id() {
     let bench = Bench::new();
     let cq = bench.cq();
     let mut first = Task::new(cq.poll_wr_id(5)).waits();

@@ -197,7 +197,7 @@ fn number(completion: &WorkCompletion) -> u32 {
 
 proptest! {
     #[test]
-    fn no_completion_is_lost_or_comes_twice_and_nobody_sleeps_over_one(
+    fn no_completion_is_lost_or_duplicated_and_no_task_sleeps_forever(
         steps in collection::vec(step(), 0..if cfg!(miri) { 15 } else { 60 })
     ) {
         bounded(|| {

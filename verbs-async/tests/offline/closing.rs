@@ -14,7 +14,7 @@ use crate::groups::{Peer, announce, posted};
 use crate::library::{assert_all_is_well, report, with};
 
 #[test]
-fn what_is_sent_is_waited_for_and_receives_are_aborted() {
+fn close_waits_for_sends_and_aborts_receives() {
     {
         let bench = Bench::new();
         let peer = Peer::new(&bench);
@@ -51,7 +51,7 @@ fn what_is_sent_is_waited_for_and_receives_are_aborted() {
 }
 
 #[test]
-fn what_is_received_alone_is_not_waited_for() {
+fn close_does_not_wait_for_receives() {
     let bench = Bench::new();
     let peer = Peer::new(&bench);
     let receive = Task::new(peer.channel.receive(peer.buffer())).waits();
@@ -83,7 +83,7 @@ fn sends_while_others_are_destroyed(peer: &Arc<Peer>) -> Arc<AtomicUsize> {
 }
 
 #[test]
-fn a_queue_pair_is_destroyed_while_the_others_of_its_group_go_on() {
+fn destroying_a_queue_pair_does_not_block_its_group() {
     bounded(|| {
         let bench = Bench::new();
         let hand = Hand::default();

@@ -26,7 +26,7 @@ fn a_queue_that_cannot_be_polled_ends_every_wait() {
 }
 
 #[test]
-fn a_notifier_that_is_over_ends_every_wait_of_every_queue() {
+fn failed_notifier_ends_every_wait_of_every_queue() {
     {
         let bench = Bench::new();
         let (first, second) = (bench.cq(), bench.cq());
@@ -45,7 +45,7 @@ fn a_notifier_that_is_over_ends_every_wait_of_every_queue() {
 }
 
 #[test]
-fn what_is_there_is_given_even_when_nothing_more_will_be() {
+fn kept_completions_are_returned_after_a_failure() {
     let bench = Bench::new();
     let cq = bench.cq();
     bench.hand.over();
@@ -58,7 +58,7 @@ fn what_is_there_is_given_even_when_nothing_more_will_be() {
 }
 
 #[test]
-fn an_arming_that_is_refused_ends_the_wait() {
+fn failed_arming_ends_the_wait() {
     let bench = Bench::new();
     let cq = bench.cq();
     with(|library| library.refuse.push(("ibv_req_notify_cq", libc::EIO)));

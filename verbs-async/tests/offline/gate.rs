@@ -91,7 +91,7 @@ fn refused<T>(result: Result<T, Error>, why: Refusal) {
 }
 
 #[test]
-fn what_is_longer_than_may_be_posted_comes_back_at_once() {
+fn message_beyond_the_limit_is_rejected_at_once() {
     let bench = Bench::new();
     let gated = Gated::new(&bench, 1);
     let pool = BufferPool::new(&gated.pd, MAX_MSG_SZ + 1, 1).unwrap();
@@ -126,7 +126,7 @@ fn what_is_longer_than_may_be_posted_comes_back_at_once() {
 }
 
 #[test]
-fn what_waited_for_a_place_is_checked_when_there_is_one() {
+fn queued_request_is_checked_when_it_is_posted() {
     let bench = Bench::new();
     let gated = Gated::new(&bench, 1);
     for (work, most, why) in CASES {
@@ -159,7 +159,7 @@ fn what_waited_for_a_place_is_checked_when_there_is_one() {
 }
 
 #[test]
-fn a_read_that_could_never_begin_comes_back() {
+fn read_or_atomic_without_read_depth_is_rejected() {
     let bench = Bench::new();
     let gated = Gated::new(&bench, 0);
     for work in [READ, ADD] {

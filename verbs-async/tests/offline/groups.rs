@@ -78,7 +78,7 @@ pub(crate) fn announce(bench: &Bench) {
 }
 
 #[test]
-fn a_notifier_that_is_over_ends_everything_with_its_buffer() {
+fn failed_notifier_aborts_all_ops_and_returns_their_buffers() {
     {
         let bench = Bench::new();
         let peers = [Peer::new(&bench), Peer::new(&bench)];
@@ -112,7 +112,7 @@ fn a_notifier_that_is_over_ends_everything_with_its_buffer() {
 }
 
 #[test]
-fn an_arming_that_is_refused_ends_everything() {
+fn failed_arming_takes_all_channels_down() {
     {
         let bench = Bench::new();
         let peer = Peer::new(&bench);
@@ -127,7 +127,7 @@ fn an_arming_that_is_refused_ends_everything() {
 }
 
 #[test]
-fn a_channel_that_joins_when_nothing_is_announced_any_more_ends_at_its_first_wait() {
+fn op_on_a_channel_that_joins_after_a_notifier_failure_fails() {
     let bench = Bench::new();
     let peer = Peer::new(&bench);
     let mut sleeps = peer.send().waits();
@@ -140,7 +140,7 @@ fn a_channel_that_joins_when_nothing_is_announced_any_more_ends_at_its_first_wai
 }
 
 #[test]
-fn a_channel_that_joins_after_an_arming_that_was_refused_is_announced() {
+fn channel_that_joins_after_a_failed_arming_gets_events() {
     let bench = Bench::new();
     let peer = Peer::new(&bench);
     with(|library| library.refuse.push(("ibv_req_notify_cq", libc::EIO)));
@@ -155,7 +155,7 @@ fn a_channel_that_joins_after_an_arming_that_was_refused_is_announced() {
 }
 
 #[test]
-fn a_queue_that_cannot_be_polled_ends_everything() {
+fn failed_poll_takes_all_channels_down() {
     {
         let bench = Bench::new();
         let peer = Peer::new(&bench);
@@ -177,7 +177,7 @@ fn a_queue_that_cannot_be_polled_ends_everything() {
 }
 
 #[test]
-fn a_sleep_costs_one_arming_and_one_event_and_nothing_while_completions_come() {
+fn sleep_costs_one_arming_and_one_event_and_polling_costs_none() {
     let bench = Bench::new();
     let peer = Peer::new(&bench);
     for sleeps in 1..=3 {
@@ -196,7 +196,7 @@ fn a_sleep_costs_one_arming_and_one_event_and_nothing_while_completions_come() {
 }
 
 #[test]
-fn what_is_abandoned_or_dropped_with_its_channel_comes_to_its_end() {
+fn abandoned_ops_and_dropped_channels_release_everything() {
     {
         let bench = Bench::new();
         let peer = Peer::new(&bench);
@@ -216,7 +216,7 @@ fn what_is_abandoned_or_dropped_with_its_channel_comes_to_its_end() {
 }
 
 #[test]
-fn a_channel_that_was_given_up_keeps_its_number_as_long_as_it_lives() {
+fn channel_that_is_down_keeps_its_id_until_it_is_dropped() {
     let bench = Bench::new();
     let peer = Peer::new(&bench);
     peer.group.give_up(DownReason::Unannounced);
@@ -230,7 +230,7 @@ fn a_channel_that_was_given_up_keeps_its_number_as_long_as_it_lives() {
 }
 
 #[test]
-fn a_batch_that_is_posted_in_part_leaves_nobody_on_its_channel_asleep() {
+fn partly_posted_batch_leaves_no_task_asleep() {
     let bench = Bench::new();
     let peer = Peer::new(&bench);
     let mut receive = Task::new(peer.channel.receive(peer.buffer())).waits();
@@ -243,7 +243,7 @@ fn a_batch_that_is_posted_in_part_leaves_nobody_on_its_channel_asleep() {
 }
 
 #[test]
-fn what_may_be_posted_once_another_leaves_the_line_leaves_nobody_on_its_channel_asleep() {
+fn op_posted_after_an_abandoned_head_leaves_no_task_asleep() {
     let bench = Bench::new();
     let peer = Peer::new(&bench);
     let mut receive = Task::new(peer.channel.receive(peer.buffer())).waits();
@@ -260,7 +260,7 @@ fn what_may_be_posted_once_another_leaves_the_line_leaves_nobody_on_its_channel_
 }
 
 #[test]
-fn a_channel_that_finds_no_room_is_given_back_and_joins_later() {
+fn channel_rejected_by_a_full_group_can_join_later() {
     let bench = Bench::new();
     let peer = Peer::new(&bench);
     let others = [(); 3].map(|()| peer.join());
@@ -275,7 +275,7 @@ fn a_channel_that_finds_no_room_is_given_back_and_joins_later() {
 }
 
 #[test]
-fn what_is_begun_beyond_the_backlog_is_rejected_with_its_buffer_until_there_is_room() {
+fn op_beyond_the_backlog_is_rejected_until_there_is_room() {
     let bench = Bench::new();
     let peer = Peer::new(&bench);
     peer.group.set_backlog(2);

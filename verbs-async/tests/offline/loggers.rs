@@ -11,7 +11,7 @@ use crate::library::with;
 use crate::log::{bombs, does, lines, listen, panics};
 
 #[test]
-fn every_queue_hears_that_its_notifier_is_over() {
+fn every_queue_is_notified_of_a_notifier_failure() {
     listen();
     let bench = Bench::new();
     let peers = [(); 3].map(|()| crate::groups::Peer::new(&bench));
@@ -27,7 +27,7 @@ fn every_queue_hears_that_its_notifier_is_over() {
 }
 
 #[test]
-fn an_arming_that_is_refused_ends_everything() {
+fn failed_arming_takes_all_channels_down() {
     listen();
     let bench = Bench::new();
     let peer = crate::groups::Peer::new(&bench);
@@ -39,7 +39,7 @@ fn an_arming_that_is_refused_ends_everything() {
 }
 
 #[test]
-fn a_logger_that_comes_back_finds_the_lock_free() {
+fn loggers_run_without_the_lock() {
     bounded(|| {
         listen();
         for verb in ["ibv_req_notify_cq", "ibv_get_cq_event"] {
@@ -67,7 +67,7 @@ fn a_logger_that_comes_back_finds_the_lock_free() {
 }
 
 #[test]
-fn a_logger_that_comes_back_when_a_queue_pair_will_not_go_finds_the_lock_free() {
+fn logger_of_a_failed_destroy_runs_without_the_lock() {
     bounded(|| {
         listen();
         let bench = Bench::new();
@@ -88,7 +88,7 @@ fn a_logger_that_comes_back_when_a_queue_pair_will_not_go_finds_the_lock_free() 
 }
 
 #[test]
-fn events_are_heard_after_a_waker_and_the_logger_have_panicked() {
+fn events_arrive_after_a_waker_and_the_logger_have_panicked() {
     struct Panics;
     impl Wake for Panics {
         fn wake(self: Arc<Self>) {

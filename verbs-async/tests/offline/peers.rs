@@ -89,7 +89,7 @@ fn buffer(pd: &ProtectionDomain) -> OwnedBuffer {
 
 #[test]
 #[cfg_attr(miri, ignore = "Miri has no level-triggered epoll sets")]
-fn a_channel_goes_down_when_its_peer_has_left_though_nobody_waits() {
+fn channel_goes_down_when_its_peer_leaves_and_no_task_waits() {
     let (both, group, _pd) = group();
     let (first, theirs) = watched(&group);
     let (second, others) = watched(&group);
@@ -115,7 +115,7 @@ fn a_channel_goes_down_when_its_peer_has_left_though_nobody_waits() {
 
 #[test]
 #[cfg_attr(miri, ignore = "Miri has no level-triggered epoll sets")]
-fn a_member_that_was_watched_before_it_joined_is_watched_in_its_group() {
+fn channel_watched_before_it_joined_is_watched_in_its_group() {
     let (both, group, _pd) = group();
     let member = group.prepare().unwrap();
     let endpoint = member.endpoint();
@@ -130,7 +130,7 @@ fn a_member_that_was_watched_before_it_joined_is_watched_in_its_group() {
 
 #[test]
 #[cfg_attr(miri, ignore = "Miri has no level-triggered epoll sets")]
-fn what_is_in_flight_ends_by_the_descriptor_alone_in_bounded_time() {
+fn watched_descriptor_alone_ends_ops_in_bounded_time() {
     let (both, group, pd) = group();
     let (channel, theirs) = watched(&group);
     let mut received = Task::new(channel.receive(buffer(&pd))).waits();
@@ -157,7 +157,7 @@ fn what_is_in_flight_ends_by_the_descriptor_alone_in_bounded_time() {
 
 #[test]
 #[cfg_attr(miri, ignore = "Miri has no level-triggered epoll sets")]
-fn what_has_completed_before_is_found_first() {
+fn completions_before_the_peers_end_are_delivered_first() {
     let (both, group, pd) = group();
     let (channel, theirs) = watched(&group);
     let mut received = Task::new(channel.receive(buffer(&pd))).waits();
@@ -178,7 +178,7 @@ fn what_has_completed_before_is_found_first() {
 
 #[test]
 #[cfg_attr(miri, ignore = "Miri has no level-triggered epoll sets")]
-fn a_notifier_that_is_over_is_a_line_in_the_log() {
+fn failed_peer_notifier_is_logged() {
     listen();
     let (both, group, _pd) = group();
     let (channel, _theirs) = watched(&group);

@@ -62,7 +62,7 @@ async fn polled(mut times: u32) {
     miri,
     ignore = "tokio looks at the clock after 61 turns of 64 operations"
 )]
-fn timers_of_a_tokio_thread_tick_while_a_task_floods() {
+fn tokio_timers_run_beside_a_task_that_is_always_ready() {
     bounded(|| {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_time()
@@ -84,7 +84,7 @@ fn timers_of_a_tokio_thread_tick_while_a_task_floods() {
 
 #[test]
 #[cfg_attr(miri, ignore = "Miri has no timerfd")]
-fn timers_of_async_io_tick_while_a_task_floods() {
+fn async_io_timers_run_beside_a_task_that_is_always_ready() {
     bounded(|| {
         let bench = Bench::new();
         let peer = Peer::new(&bench);
@@ -97,7 +97,7 @@ fn timers_of_async_io_tick_while_a_task_floods() {
 }
 
 #[test]
-fn others_have_their_turns_without_a_runtime_while_a_task_floods() {
+fn other_tasks_run_beside_a_task_that_is_always_ready() {
     bounded(|| {
         let bench = Bench::new();
         let peer = Peer::new(&bench);
@@ -106,7 +106,7 @@ fn others_have_their_turns_without_a_runtime_while_a_task_floods() {
 }
 
 #[test]
-fn others_have_their_turns_while_a_task_floods_a_queue_that_it_awaits() {
+fn other_tasks_run_beside_one_that_awaits_a_ready_queue() {
     bounded(|| {
         let bench = Bench::new();
         let cq = bench.cq();

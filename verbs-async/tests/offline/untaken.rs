@@ -73,7 +73,7 @@ fn ends_unasked(bench: &Bench) {
 }
 
 #[test]
-fn they_keep_no_other_queue_waiting() {
+fn untaken_outcomes_delay_no_other_queue() {
     let others = [Kind::Send, Kind::Receive];
     for (untaken, begins) in KINDS
         .iter()
@@ -117,7 +117,7 @@ fn they_keep_no_other_queue_waiting() {
 }
 
 #[test]
-fn what_gets_a_place_by_the_room_that_is_made_for_it_may_be_refused_still() {
+fn request_can_be_rejected_after_slots_were_reserved() {
     for begins in KINDS {
         let bench = Bench::new();
         let peer = Peer::new(&bench);
@@ -143,7 +143,7 @@ fn what_gets_a_place_by_the_room_that_is_made_for_it_may_be_refused_still() {
 }
 
 #[test]
-fn whoever_finds_no_place_makes_no_room() {
+fn retrying_a_full_queue_reserves_no_slots() {
     let bench = Bench::new();
     let peer = Peer::new(&bench);
     let _sleeps = peer.send().waits();
@@ -175,7 +175,7 @@ fn whoever_finds_no_place_makes_no_room() {
 }
 
 #[test]
-fn those_found_by_the_poll_of_another_keep_no_other_queue_waiting() {
+fn outcomes_polled_by_another_op_delay_no_other_queue() {
     let bench = Bench::new();
     let peer = Peer::new(&bench);
     let mut first = peer.send();

@@ -41,7 +41,7 @@ fn leaves_a_bomb<F: Future>(task: &mut Task<F>) {
 }
 
 #[test]
-fn what_has_ended_is_given_though_its_last_waker_panics() {
+fn outcome_is_returned_if_the_last_waker_panics() {
     let bench = Bench::new();
     let peer = Peer::new(&bench);
     let mut first = peer.send();
@@ -60,7 +60,7 @@ fn what_has_ended_is_given_though_its_last_waker_panics() {
 }
 
 #[test]
-fn what_is_abandoned_or_polled_anew_is_so_though_its_last_waker_panics() {
+fn op_can_be_abandoned_or_polled_if_its_last_waker_panics() {
     let bench = Bench::new();
     let peer = Peer::new(&bench);
     // In flight, and in line.
@@ -73,7 +73,7 @@ fn what_is_abandoned_or_polled_anew_is_so_though_its_last_waker_panics() {
 }
 
 #[test]
-fn a_waker_that_comes_back_finds_an_awaited_queue_s_lock_free() {
+fn cq_wakers_run_without_the_lock() {
     bounded(|| {
         let bench = Bench::new();
         let cq = Arc::new(bench.cq());
@@ -101,7 +101,7 @@ fn a_waker_that_comes_back_finds_an_awaited_queue_s_lock_free() {
 }
 
 #[test]
-fn an_awaited_queue_s_waiter_goes_though_its_waker_panics() {
+fn cq_waiter_is_removed_if_its_waker_panics() {
     let bench = Bench::new();
     let cq = bench.cq();
     let mut slots = [PollSlot::new()];
@@ -116,7 +116,7 @@ fn an_awaited_queue_s_waiter_goes_though_its_waker_panics() {
 }
 
 #[test]
-fn a_message_s_buffer_is_posted_again_though_the_waker_panics() {
+fn message_buffer_is_posted_again_if_the_waker_panics() {
     let bench = Bench::new();
     let peer = Peer::new(&bench);
     let buffers = [peer.buffer(), peer.buffer()];
@@ -139,7 +139,7 @@ fn a_message_s_buffer_is_posted_again_though_the_waker_panics() {
 }
 
 #[test]
-fn a_waker_that_comes_back_finds_the_lock_of_device_events_free() {
+fn device_event_wakers_run_without_the_lock() {
     bounded(|| {
         let bench = Bench::new();
         let hand = Hand::default();

@@ -23,7 +23,7 @@ fn all_is_sent() {
 }
 
 #[test]
-fn a_flush_that_sends_the_rest_itself_is_woken_when_that_has_arrived() {
+fn flush_that_sends_the_rest_is_woken_when_it_has_arrived() {
     let _sharing = share();
     let bench = Bench::new();
     let mut stream = met(&bench);
@@ -44,7 +44,7 @@ fn a_flush_that_sends_the_rest_itself_is_woken_when_that_has_arrived() {
 }
 
 #[test]
-fn a_write_that_sends_what_is_before_it_is_woken_when_that_has_arrived() {
+fn write_that_sends_earlier_data_is_woken_when_it_has_arrived() {
     let _sharing = share();
     let bench = Bench::new();
     let mut stream = met(&bench);
@@ -66,7 +66,7 @@ fn a_write_that_sends_what_is_before_it_is_woken_when_that_has_arrived() {
 }
 
 #[test]
-fn a_block_longer_than_the_peer_s_is_sent_whole_though_its_task_only_reads() {
+fn block_longer_than_the_peers_is_sent_while_its_task_only_reads() {
     let _sharing = share();
     let bench = Bench::new();
     let mut stream = made(&bench, 8);

@@ -120,7 +120,7 @@ pub(crate) fn flush(
 }
 
 #[test]
-fn what_the_writing_half_finds_wakes_the_reading_half() {
+fn writing_half_wakes_the_reading_half() {
     let _sharing = share();
     let bench = Bench::new();
     let stream = met(&bench);
@@ -138,7 +138,7 @@ fn what_the_writing_half_finds_wakes_the_reading_half() {
 }
 
 #[test]
-fn what_the_reading_half_finds_wakes_the_writing_half() {
+fn reading_half_wakes_the_writing_half() {
     let _sharing = share();
     let bench = Bench::new();
     let stream = met(&bench);
@@ -224,7 +224,7 @@ impl<F: Future<Output = ()> + Send + 'static> Wake for InPlace<F> {
 
 /// `tokio::io::split` polls either half under a lock of its own, which is not recursive.
 #[test]
-fn a_waker_that_polls_in_place_does_not_deadlock_in_a_split_of_others() {
+fn waker_that_polls_in_place_does_not_deadlock_in_tokio_split() {
     let _sharing = share();
     let bench = Bench::new();
     let stream = met(&bench);
@@ -313,7 +313,7 @@ pub(crate) fn announce(bench: &Bench) {
 
 /// Nothing completes: the peer posts no receive.
 #[test]
-fn a_dropped_stream_lingers_as_long_as_it_was_set_to() {
+fn dropped_stream_lingers_for_the_set_time() {
     let _sharing = share();
     let bench = Bench::new();
     let stream = made(&bench, 1);
@@ -326,7 +326,7 @@ fn a_dropped_stream_lingers_as_long_as_it_was_set_to() {
 }
 
 #[test]
-fn an_aborted_stream_is_gone_when_that_returns() {
+fn abort_destroys_the_stream_before_it_returns() {
     let _sharing = share();
     let bench = Bench::new();
     let stream = made(&bench, 1);
@@ -336,7 +336,7 @@ fn an_aborted_stream_is_gone_when_that_returns() {
 
 /// The notifier's waker, which finds the last completion, does not end the stream in place.
 #[test]
-fn a_stream_that_lingers_is_driven_by_the_keeper_alone() {
+fn lingering_stream_is_driven_by_the_background_thread() {
     let _sharing = share();
     let bench = Bench::new();
     let mut stream = met(&bench);
@@ -358,7 +358,7 @@ fn a_stream_that_lingers_is_driven_by_the_keeper_alone() {
 }
 
 #[test]
-fn a_task_that_never_waits_for_its_stream_gives_others_their_turns() {
+fn task_whose_stream_is_always_ready_yields() {
     let _sharing = share();
     let bench = Bench::new();
     let mut stream = met(&bench);

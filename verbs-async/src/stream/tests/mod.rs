@@ -215,7 +215,7 @@ proptest! {
     /// Whatever the order of things: no message without a receive, all bytes in order, and never
     /// both at a halt.
     #[test]
-    fn all_arrives_in_any_order_of_things(
+    fn all_data_arrive_in_any_order_of_events(
         left in (settings(), 1..6_usize, bytes()),
         right in (settings(), 1..6_usize, bytes()),
         steps in prop::collection::vec((0..8_u8, 1..60_usize), 0..400),
@@ -311,7 +311,7 @@ const DEFAULT: Settings = Settings {
 const KIB: usize = if cfg!(miri) { 8 } else { 1024 };
 
 #[test]
-fn both_write_64_kib_in_single_bytes_before_anybody_reads() {
+fn both_sides_write_64_kib_in_single_bytes_before_either_reads() {
     const TOTAL: usize = 64 * KIB;
     let mut left = End::new(DEFAULT, 64, &[1; TOTAL]);
     let mut right = End::new(DEFAULT, 64, &[2; TOTAL]);
@@ -342,7 +342,7 @@ fn the_window_is_counted_in_bytes_whatever_the_length_of_messages() {
 }
 
 #[test]
-fn a_lone_write_is_sent_at_once_and_what_follows_is_joined() {
+fn single_write_is_sent_at_once_and_later_ones_are_joined() {
     let mut left = End::new(DEFAULT, 64, &[1; 100]);
     let mut right = End::new(DEFAULT, 64, &[]);
     settle(&mut left, &mut right, |_| false);
@@ -357,7 +357,7 @@ fn a_lone_write_is_sent_at_once_and_what_follows_is_joined() {
 }
 
 #[test]
-fn a_flush_sends_what_was_joined() {
+fn flush_sends_joined_writes() {
     let mut left = End::new(DEFAULT, 64, &[1; 10]);
     let mut right = End::new(DEFAULT, 64, &[]);
     settle(&mut left, &mut right, |_| false);
@@ -392,7 +392,7 @@ fn messages_are_copied_only_when_blocks_run_short() {
 
 /// Written before the peer's shorter blocks are known.
 #[test]
-fn a_block_is_sent_in_pieces_where_the_peers_are_shorter() {
+fn block_is_sent_in_pieces_if_the_peers_are_shorter() {
     let (block_len, depth) = (20, 2);
     let bytes: Vec<u8> = (0..120).collect();
     let mut left = End::new(DEFAULT, 64, &bytes);
@@ -444,7 +444,7 @@ fn a_shutdown_is_confirmed_by_a_peer_that_was_dropped_after_reading_all() {
 }
 
 #[test]
-fn a_reader_that_is_gone_does_not_hold_up_the_peer() {
+fn dropped_reader_does_not_block_the_peer() {
     let mut left = End::new(DEFAULT, 64, &[1; 1024 * KIB]);
     let mut right = End::new(DEFAULT, 64, b"");
     right.machine.discard(false);
@@ -459,7 +459,7 @@ fn a_reader_that_is_gone_does_not_hold_up_the_peer() {
 }
 
 #[test]
-fn a_stream_goes_wherever_a_task_goes() {
+fn streams_are_send_and_sync() {
     const fn is_free<T: Send + Sync + Unpin + 'static>() {}
     is_free::<super::ByteStream>();
     is_free::<super::OwnedReadHalf>();

@@ -12,7 +12,7 @@ proptest! {
 
     /// Nothing that a peer can send makes it panic.
     #[test]
-    fn any_peer_is_borne(
+    fn any_peer_is_handled_without_a_panic(
         ours in settings(),
         messages in prop::collection::vec((any::<Option<u32>>(), 0..3_usize), 0..50),
         likely in prop::collection::vec((1..10_u32, 0..3_u32, any::<bool>()), 0..50),
@@ -79,7 +79,7 @@ fn a_message_is_as_long_as_the_shorter_block() {
 }
 
 #[test]
-fn a_peer_with_another_first_message_is_no_stream() {
+fn other_first_message_is_not_a_stream() {
     for imm_data in [
         None,
         Some(7),
@@ -93,7 +93,7 @@ fn a_peer_with_another_first_message_is_no_stream() {
 }
 
 #[test]
-fn what_is_no_message_is_rejected() {
+fn invalid_messages_are_rejected() {
     is_broken(met().receive(None, b"x"), "a message of an unknown kind");
     is_broken(
         met().receive(Some(0x9000_0000), b"x"),
@@ -110,7 +110,7 @@ fn what_is_no_message_is_rejected() {
 }
 
 #[test]
-fn credits_that_cannot_be_are_rejected() {
+fn impossible_credits_are_rejected() {
     let mut protocol = met();
     let one = message(Kind::Data, false, 1);
     is_broken(protocol.receive(one, b"x"), "more credits than its depth");
@@ -137,7 +137,7 @@ fn more_data_than_there_are_credits_is_rejected() {
 }
 
 #[test]
-fn credits_out_of_turn_are_rejected() {
+fn unexpected_credit_message_is_rejected() {
     let mut protocol = met();
     let _data = (protocol.data(), protocol.data());
     is_broken(
@@ -152,7 +152,7 @@ fn credits_out_of_turn_are_rejected() {
 }
 
 #[test]
-fn a_confirmation_or_answer_of_what_was_not_sent_is_rejected() {
+fn unrequested_confirmation_or_answer_is_rejected() {
     let mut protocol = met();
     let data = message(Kind::Data, true, 0);
     assert_eq!(protocol.receive(data, b"x"), Ok(Received::Data));
@@ -178,7 +178,7 @@ fn a_confirmation_or_answer_of_what_was_not_sent_is_rejected() {
 }
 
 #[test]
-fn the_end_is_the_end() {
+fn no_data_is_accepted_after_the_end() {
     let fin = message(Kind::Fin, false, 0);
     let mut protocol = met();
     assert_eq!(protocol.receive(fin, b""), Ok(Received::Control));

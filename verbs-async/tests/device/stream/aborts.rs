@@ -24,7 +24,7 @@ fn is_reset<T: std::fmt::Debug>(result: io::Result<T>) {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn a_drop_is_an_end_after_what_was_written() {
+fn drop_is_read_as_an_end_after_what_was_written() {
     let _test = begin!();
     for way in WAYS {
         run(way, async move {
@@ -46,7 +46,7 @@ fn a_drop_is_an_end_after_what_was_written() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn a_drop_with_unread_data_is_a_reset_after_what_was_written() {
+fn drop_with_unread_data_is_a_reset_after_what_was_written() {
     let _test = begin!();
     for way in WAYS {
         for comes_first in [true, false] {
@@ -132,7 +132,7 @@ fn shutting_down_fails_after_the_peer_was_dropped_without_reading() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn an_abort_is_an_error_at_the_peer_that_writes() {
+fn abort_is_an_error_for_the_writing_peer() {
     let _test = begin!();
     for way in WAYS {
         run(way, async move {
@@ -163,7 +163,7 @@ fn an_abort_is_an_error_at_the_peer_that_writes() {
 /// Their channels are closed after the last message: the group has room for others.
 #[test]
 #[ignore = "needs an RDMA device"]
-fn nothing_is_left_of_streams_that_were_dropped() {
+fn dropped_streams_leak_nothing() {
     let _test = begin!();
     for way in WAYS {
         run(way, async move {
@@ -205,7 +205,7 @@ fn nothing_is_left_of_streams_that_were_dropped() {
 /// The last that is left of a group may be a stream that was dropped and lingers.
 #[test]
 #[ignore = "needs an RDMA device"]
-fn a_stream_may_be_the_last_of_its_group() {
+fn stream_outlives_its_group_handle() {
     let _test = begin!();
     for way in WAYS {
         run(way, async move {

@@ -12,7 +12,7 @@ use crate::stream::{soon, streams};
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn a_block_longer_than_the_peer_s_is_sent_whole_though_its_task_only_reads() {
+fn block_longer_than_the_peers_is_sent_while_its_task_only_reads() {
     let _test = begin!();
     run(Way::Thread, async {
         let (_group, to_right, to_left) = pair(Way::Thread);
@@ -39,7 +39,7 @@ fn a_block_longer_than_the_peer_s_is_sent_whole_though_its_task_only_reads() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn a_flush_that_sends_the_rest_itself_is_woken_when_that_has_arrived() {
+fn flush_that_sends_the_rest_is_woken_when_it_has_arrived() {
     let _test = begin!();
     run(Way::Thread, async {
         let (_group, mut left, mut right) = streams(Way::Thread, (4096, 32), (4096, 32));

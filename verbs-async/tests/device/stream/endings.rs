@@ -48,7 +48,7 @@ fn both_sides_write_small_and_flush_before_either_reads() {
 /// The peer's task does something else all the time.
 #[test]
 #[ignore = "needs an RDMA device"]
-fn small_writes_arrive_and_the_end_is_confirmed_though_the_peer_polls_nothing() {
+fn small_writes_and_end_are_confirmed_while_the_peer_polls_nothing() {
     let _test = begin!();
     for way in WAYS {
         run(way, async move {
@@ -69,7 +69,7 @@ fn small_writes_arrive_and_the_end_is_confirmed_though_the_peer_polls_nothing() 
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn a_drop_loses_nothing_however_short_the_queue_is() {
+fn drop_loses_nothing_with_a_short_send_queue() {
     let _test = begin!();
     for way in WAYS {
         for shut in [false, true] {
@@ -156,7 +156,7 @@ async fn has_room(group: &AsyncGroup, count: u32, within: Duration) {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn peers_that_post_no_receive_hold_no_place_for_long() {
+fn peers_without_receives_free_their_place_in_time() {
     let _test = begin!();
     for (way, linger) in [
         (Way::Tokio, Some(Duration::from_millis(300))),
@@ -178,7 +178,7 @@ fn peers_that_post_no_receive_hold_no_place_for_long() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn a_shutdown_that_was_given_up_does_not_hold_the_place() {
+fn cancelled_shutdown_frees_its_place() {
     let _test = begin!();
     run(Way::Tokio, async {
         let (group, _peers, streams) = unheard(Way::Tokio, 2);
@@ -195,7 +195,7 @@ fn a_shutdown_that_was_given_up_does_not_hold_the_place() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn an_abort_frees_the_place_at_once() {
+fn abort_frees_the_place_at_once() {
     let _test = begin!();
     for way in WAYS {
         run(way, async move {
@@ -215,7 +215,7 @@ fn an_abort_frees_the_place_at_once() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn halves_of_its_own_read_write_and_come_together_again() {
+fn owned_halves_read_write_and_reunite() {
     let _test = begin!();
     for way in WAYS {
         run(way, async move {
@@ -253,7 +253,7 @@ fn halves_of_its_own_read_write_and_come_together_again() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn a_reading_half_that_was_dropped_does_not_hold_up_the_peer() {
+fn dropped_reading_half_does_not_block_the_peer() {
     let _test = begin!();
     for way in WAYS {
         run(way, async move {

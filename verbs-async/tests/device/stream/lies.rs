@@ -60,7 +60,7 @@ impl Met {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn a_peer_that_is_no_stream_is_recognized() {
+fn peer_that_is_not_a_stream_is_detected() {
     let _test = begin!();
     run(Way::Thread, async {
         let mut met = Met::new();
@@ -75,7 +75,7 @@ fn a_peer_that_is_no_stream_is_recognized() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn what_came_before_a_lie_is_read() {
+fn data_before_a_protocol_violation_are_read() {
     let _test = begin!();
     run(Way::Thread, async {
         let mut met = Met::new();
@@ -94,7 +94,7 @@ fn what_came_before_a_lie_is_read() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn a_write_is_no_message() {
+fn rdma_write_is_a_protocol_violation() {
     let _test = begin!();
     run(Way::Thread, async {
         let mut met = Met::new();
@@ -129,7 +129,7 @@ fn a_message_longer_than_a_block_is_an_error() {
 /// It has no receives: nothing goes out, and nothing hangs but what waits for it.
 #[test]
 #[ignore = "needs an RDMA device"]
-fn a_peer_without_receives_stops_nobody_from_leaving() {
+fn peer_without_receives_does_not_block_a_drop() {
     let _test = begin!();
     run(Way::Thread, async {
         let mut met = Met::new();

@@ -136,7 +136,7 @@ fn bytes_arrive_in_order_both_ways_at_once() {
 /// Each of the four halves is a task that only its own wakers wake.
 #[test]
 #[ignore = "needs an RDMA device"]
-fn halves_in_tasks_of_their_own_are_woken() {
+fn halves_in_separate_tasks_are_woken() {
     let _test = begin!();
     run(Way::Tokio, async {
         let (_group, left, right) = streams(Way::Tokio, (512, 2), (512, 2));
@@ -194,7 +194,7 @@ fn a_slow_reader_stops_the_writer() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn one_direction_ends_and_the_other_goes_on() {
+fn one_direction_ends_and_the_other_continues() {
     let _test = begin!();
     for way in WAYS {
         for left_first in [true, false] {
@@ -227,7 +227,7 @@ fn one_direction_ends_and_the_other_goes_on() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn what_was_flushed_is_there_when_its_writer_is_gone() {
+fn flushed_data_are_read_after_the_writer_is_dropped() {
     let _test = begin!();
     run(Way::Thread, async {
         let (_group, mut left, mut right) = streams(Way::Thread, (64, 4), (64, 4));
@@ -242,7 +242,7 @@ fn what_was_flushed_is_there_when_its_writer_is_gone() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn slices_go_in_one_message_and_come_back_in_many() {
+fn slices_are_written_in_one_message_and_read_into_many() {
     let _test = begin!();
     run(Way::AsyncIo, async {
         let (_group, mut left, mut right) = streams(Way::AsyncIo, (64, 2), (64, 2));
@@ -298,7 +298,7 @@ fn channel_of(pd: &ProtectionDomain, max_recv_wr: u32) -> AsyncChannel {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn settings_that_cannot_be_are_rejected() {
+fn invalid_settings_are_rejected() {
     let _test = begin!();
     let pd = context().alloc_pd().unwrap();
     let port = channel_of(&pd, 16).endpoint().unwrap().port_num();

@@ -53,7 +53,7 @@ fn lines_and_frames_arrive_whole() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn it_splits_and_copies_as_any_tokio_stream() {
+fn stream_works_with_tokio_split_and_copy() {
     let _test = begin!();
     run(Way::Tokio, async {
         let (_group, left, right) = streams(Way::Tokio, (512, 4), (512, 4));
@@ -91,7 +91,7 @@ async fn shout(request: Request<Incoming>) -> Result<Response<Full<Bytes>>, hype
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn http_is_spoken_over_it() {
+fn http_works_over_a_stream() {
     let _test = begin!();
     run(Way::Tokio, async {
         let (_group, left, right) = streams(Way::Tokio, (4096, 4), (4096, 4));
@@ -155,7 +155,7 @@ async fn echo(mut connection: h2::server::Connection<ByteStream, Bytes>) {
 /// Large windows, and many requests at once: both sides have more to write than the stream holds.
 #[test]
 #[ignore = "needs an RDMA device"]
-fn many_requests_of_http_2_are_answered_at_once() {
+fn concurrent_http_2_requests_are_answered() {
     const WINDOW: u32 = 4 << 20;
     let _test = begin!();
     run(Way::Tokio, async {

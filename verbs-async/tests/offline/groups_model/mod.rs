@@ -454,7 +454,7 @@ impl World {
 
 proptest! {
     #[test]
-    fn what_the_card_does_not_let_go_of_is_nobody_s_any_more(
+    fn buffers_of_a_stuck_queue_pair_are_leaked(
         mut steps in steps(),
         at in any::<usize>()
     ) {
@@ -467,7 +467,7 @@ proptest! {
     }
 
     #[test]
-    fn each_ends_once_with_its_own_and_nobody_sleeps_over_it(steps in steps()) {
+    fn each_op_ends_once_with_its_own_buffer_and_no_task_sleeps_forever(steps in steps()) {
         bounded(|| {
             let mut world = World::new();
             steps.iter().for_each(|step| world.apply(step));
