@@ -98,7 +98,7 @@ impl Address {
         let psn = PacketSequenceNumber::new(self.psn)?;
         let endpoint = QueuePairEndpoint::builder(self.qp_num, psn)
             .lid(self.lid)
-            .maybe_gid((!self.gid.is_zero()).then_some(self.gid));
+            .gid((!self.gid.is_zero()).then_some(self.gid));
         Ok(endpoint.build()?)
     }
 }

@@ -149,7 +149,7 @@ impl Config {
     ) -> Result<CompletionQueue> {
         let each = self.max_send_wr.saturating_add(self.max_recv_wr).max(1);
         let cq = CompletionQueue::builder(self.pd.context(), each.saturating_mul(channels))
-            .maybe_channel(announcer)
+            .channel(announcer)
             .build()?;
         Ok(cq)
     }
@@ -162,11 +162,11 @@ impl Config {
             .max_send_sge(self.max_send_sge)
             .max_recv_sge(self.max_recv_sge)
             .max_inline_data(self.max_inline_data)
-            .maybe_port_num(self.port_num)
-            .maybe_gid_index(self.gid_index)
+            .port_num(self.port_num)
+            .gid_index(self.gid_index)
             .pkey_index(self.pkey_index)
-            .maybe_qp_access_flags(self.qp_access_flags)
-            .maybe_path_mtu(self.path_mtu)
+            .qp_access_flags(self.qp_access_flags)
+            .path_mtu(self.path_mtu)
             .min_rnr_timer(self.min_rnr_timer)
             .timeout(self.ack_timeout)
             .retry_cnt(self.retry_cnt)

@@ -180,6 +180,27 @@ macro_rules! bounded {
     };
 }
 
+/// A builder's setters. An `option` takes a value or an `Option` of it.
+macro_rules! setters {
+    ($($(#[$attr:meta])* $name:ident: $kind:ident $type:ty,)*) => {$(
+        $crate::macros::setters! { @$kind $(#[$attr])* $name: $type }
+    )*};
+    (@plain $(#[$attr:meta])* $name:ident: $type:ty) => {
+        $(#[$attr])*
+        pub const fn $name(mut self, $name: $type) -> Self {
+            self.$name = $name;
+            self
+        }
+    };
+    (@option $(#[$attr:meta])* $name:ident: $type:ty) => {
+        $(#[$attr])*
+        pub fn $name(mut self, $name: impl Into<Option<$type>>) -> Self {
+            self.$name = $name.into();
+            self
+        }
+    };
+}
+
 /// Getters for the fields of a C struct in `self.attr`.
 macro_rules! getters {
     ($($(#[$attr:meta])* $name:ident: $kind:ident $as:tt,)*) => {$(
@@ -252,4 +273,6 @@ macro_rules! serde_getters {
     };
 }
 
-pub(crate) use {bounded, code, getters, man, open_enum, serde_by_name, serde_getters, text};
+pub(crate) use {
+    bounded, code, getters, man, open_enum, serde_by_name, serde_getters, setters, text,
+};

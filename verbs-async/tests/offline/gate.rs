@@ -33,7 +33,7 @@ impl Gated {
         let peer = QueuePairEndpoint::builder(ours.qp_num(), ours.psn())
             .port_num(ours.port_num())
             .path_mtu(ours.path_mtu())
-            .maybe_gid(ours.gid())
+            .gid(ours.gid())
             .max_dest_rd_atomic(max_rd_atomic)
             .build()
             .unwrap();

@@ -68,7 +68,7 @@ fn without_reads(pd: &ProtectionDomain) -> Channel {
     let serves_none = QueuePairEndpoint::builder(ours.qp_num(), ours.psn())
         .port_num(ours.port_num())
         .path_mtu(ours.path_mtu())
-        .maybe_gid(ours.gid())
+        .gid(ours.gid())
         .max_dest_rd_atomic(0)
         .build()
         .unwrap();

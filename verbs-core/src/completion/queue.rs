@@ -15,7 +15,7 @@ use verbs_sys::{
 use super::CompletionChannel;
 use super::channel::Events;
 use crate::handle::Handle;
-use crate::macros::man;
+use crate::macros::{man, setters};
 use crate::{Context, Error, ErrorChain, Result, logged, ret};
 
 /// A completion queue (CQ): where the card reports the work requests that are done.
@@ -46,7 +46,16 @@ struct Inner {
     context: Context,
 }
 
-#[bon::bon]
+/// Builder for a completion queue, from [`CompletionQueue::builder`].
+#[derive(Clone, Debug)]
+#[must_use = "a builder does nothing until `build` is called"]
+pub struct CompletionQueueBuilder {
+    context: Context,
+    min_capacity: u32,
+    channel: Option<CompletionChannel>,
+    comp_vector: u32,
+}
+
 impl CompletionQueue {
     /// Creates a queue with room for at least `min_capacity` completions.
     ///
@@ -58,38 +67,49 @@ impl CompletionQueue {
         Self::builder(context, min_capacity).build()
     }
 
-    /// Creates a queue with everything set by hand.
+    /// Starts to build a queue with room for at least `min_capacity` completions (C: `cqe`). The
+    /// driver may give it more.
+    #[doc(alias = "ibv_create_cq")]
+    pub fn builder(context: &Context, min_capacity: u32) -> CompletionQueueBuilder {
+        CompletionQueueBuilder {
+            context: context.clone(),
+            min_capacity,
+            channel: None,
+            comp_vector: 0,
+        }
+    }
+}
+
+impl CompletionQueueBuilder {
+    /// The channel that announces arrivals; none unless set.
+    pub fn channel<'a>(mut self, channel: impl Into<Option<&'a CompletionChannel>>) -> Self {
+        self.channel = channel.into().cloned();
+        self
+    }
+
+    setters! {
+        /// The interrupt vector that announces arrivals, below
+        /// [`num_comp_vectors`](Context::num_comp_vectors); 0 unless set.
+        comp_vector: plain u32,
+    }
+
+    /// Creates the queue.
     ///
     /// # Errors
     ///
-    /// As [`create`](Self::create); [`Error::OutOfRange`] for a `comp_vector` that the device does
-    /// not have, [`Error::ForeignContext`] for a channel of another context.
-    #[builder(
-        start_fn(name = builder, vis = "pub"),
-        finish_fn = build,
-        builder_type(
-            name = CompletionQueueBuilder,
-            vis = "pub",
-            doc {
-                /// What is set so far, from [`CompletionQueue::builder`].
-            }
-        )
-    )]
+    /// - [`Error::Limit`] for a capacity above the device's `max_cqe`.
+    /// - [`Error::OutOfRange`] for a capacity of 0, or a `comp_vector` that the device does not have.
+    /// - [`Error::ForeignContext`] for a channel of another context.
+    /// - The errno for anything else.
     #[doc(alias = "ibv_create_cq")]
-    fn checked_build(
-        /// The device.
-        #[builder(start_fn)]
-        context: &Context,
-        /// Completions to have room for (C: `cqe`); the driver may give more.
-        #[builder(start_fn)]
-        min_capacity: u32,
-        /// Where arrivals are announced; nowhere unless set.
-        channel: Option<&CompletionChannel>,
-        /// Which interrupt vector announces them, below
-        /// [`num_comp_vectors`](Context::num_comp_vectors); 0 unless set.
-        #[builder(default)]
-        comp_vector: u32,
-    ) -> Result<Self> {
+    pub fn build(&self) -> Result<CompletionQueue> {
+        let Self {
+            context,
+            min_capacity,
+            channel,
+            comp_vector,
+        } = self;
+        let (min_capacity, comp_vector) = (*min_capacity, *comp_vector);
         let cqe = check_capacity(context, min_capacity)?;
         let vectors = context.num_comp_vectors().max(1);
         if comp_vector >= vectors {
@@ -100,14 +120,21 @@ impl CompletionQueue {
                 max: u64::from(vectors) - 1,
             });
         }
-        if channel.is_some_and(|channel| !channel.context().is(context)) {
+        if channel
+            .as_ref()
+            .is_some_and(|channel| !channel.context().is(context))
+        {
             return Err(Error::ForeignContext {
                 child: "the completion channel",
             });
         }
-        let events = channel.map(|channel| Arc::new(Events::new(channel)));
+        let events = channel
+            .as_ref()
+            .map(|channel| Arc::new(Events::new(channel)));
         let cq_context = events.as_ref().map_or(ptr::null(), Arc::as_ptr);
-        let comp_channel = channel.map_or(ptr::null_mut(), CompletionChannel::as_ptr);
+        let comp_channel = channel
+            .as_ref()
+            .map_or(ptr::null_mut(), CompletionChannel::as_ptr);
         let vector = c_int::try_from(comp_vector).unwrap_or(c_int::MAX);
         let user = cq_context.cast_mut().cast();
         // SAFETY: the context is open and the channel, if any, alive; `Inner` keeps both, and
@@ -127,7 +154,7 @@ impl CompletionQueue {
         if let Some(events) = &inner.events {
             events.belong_to(WeakQueue(Arc::downgrade(&inner)));
         }
-        Ok(Self { ptr, inner })
+        Ok(CompletionQueue { ptr, inner })
     }
 }
 

@@ -9,6 +9,7 @@ use verbs_sys::{IBV_QPT_RC, ibv_create_qp, ibv_qp_init_attr};
 use super::config::{AckTimeout, MaxAckRetries, MaxRnrRetries, MinRnrTimer, PacketSequenceNumber};
 use super::{PreparedQueuePair, Qp, QpCap, QueuePair};
 use crate::handle::Handle;
+use crate::macros::setters;
 use crate::memory::AccessFlags;
 use crate::mtu::MaximumTransferUnit;
 use crate::path::LocalPath;
@@ -39,12 +40,70 @@ pub(super) struct Config {
     pub(super) hop_limit: u8,
 }
 
-#[bon::bon]
+/// Builder for a queue pair (RC), from [`QueuePair::builder`].
+///
+/// It is a plain value: it can be kept in a struct and cloned, and any number of queue pairs can be
+/// built from it.
+///
+/// ```no_run
+/// # fn main() -> verbs_core::Result<()> {
+/// use verbs_core::{CompletionQueue, Context, QueuePair, QueuePairBuilder};
+///
+/// struct Server {
+///     queue_pairs: QueuePairBuilder,
+/// }
+///
+/// let context = Context::first_active()?;
+/// let pd = context.alloc_pd()?;
+/// let cq = CompletionQueue::create(&context, 64)?;
+/// let server = Server {
+///     queue_pairs: QueuePair::builder(&pd, &cq, &cq).max_send_wr(32),
+/// };
+/// let (first, second) = (server.queue_pairs.build()?, server.queue_pairs.build()?);
+/// # Ok(())
+/// # }
+/// ```
+// Not made by a macro that tracks in the type what is set: such a type can't be written down, and each
+// optional setter has a twin.
+#[derive(Clone, Debug)]
+#[must_use = "a builder does nothing until `build` is called"]
+#[doc(alias = "ibv_qp_init_attr")]
+pub struct QueuePairBuilder {
+    pd: ProtectionDomain,
+    send_cq: CompletionQueue,
+    recv_cq: CompletionQueue,
+    max_send_wr: u32,
+    max_recv_wr: u32,
+    max_send_sge: u32,
+    max_recv_sge: u32,
+    max_inline_data: u32,
+    sq_sig_all: bool,
+    port_num: Option<u8>,
+    gid_index: Option<u8>,
+    pkey_index: u16,
+    qp_access_flags: Option<AccessFlags>,
+    path_mtu: Option<MaximumTransferUnit>,
+    sq_psn: Option<PacketSequenceNumber>,
+    max_rd_atomic: Option<u8>,
+    max_dest_rd_atomic: Option<u8>,
+    min_rnr_timer: MinRnrTimer,
+    timeout: AckTimeout,
+    retry_cnt: MaxAckRetries,
+    rnr_retry: MaxRnrRetries,
+    sl: u8,
+    src_path_bits: u8,
+    static_rate: u8,
+    traffic_class: u8,
+    flow_label: u32,
+    hop_limit: u8,
+}
+
 impl QueuePair {
-    /// Creates a queue pair (RC), prepared to be connected.
+    /// Starts to build a queue pair (RC). Sends, writes, reads and atomics complete on `send_cq`,
+    /// receives on `recv_cq`. Both may be the same queue.
     ///
-    /// Without a hint it works on InfiniBand and on RoCE: the first ACTIVE port, and where packets
-    /// need a GID the best one of its table (RoCE v2 over v1, routable over link-local).
+    /// The defaults work on InfiniBand and on RoCE: the first ACTIVE port, and where packets need a
+    /// GID the best one of its table (RoCE v2 over v1, routable over link-local).
     ///
     /// ```no_run
     /// # fn main() -> verbs_core::Result<()> {
@@ -54,109 +113,122 @@ impl QueuePair {
     /// let pd = context.alloc_pd()?;
     /// let cq = CompletionQueue::create(&context, 64)?;
     /// let prepared = QueuePair::builder(&pd, &cq, &cq).max_send_wr(32).build()?;
-    /// let to_the_peer = prepared.endpoint().to_bytes();
+    /// let for_the_peer = prepared.endpoint().to_bytes();
     /// # Ok(())
     /// # }
     /// ```
+    #[doc(alias = "ibv_create_qp")]
+    #[doc(alias = "ibv_qp_init_attr")]
+    pub fn builder(
+        pd: &ProtectionDomain,
+        send_cq: &CompletionQueue,
+        recv_cq: &CompletionQueue,
+    ) -> QueuePairBuilder {
+        QueuePairBuilder {
+            pd: pd.clone(),
+            send_cq: send_cq.clone(),
+            recv_cq: recv_cq.clone(),
+            max_send_wr: 16,
+            max_recv_wr: 16,
+            max_send_sge: 1,
+            max_recv_sge: 1,
+            max_inline_data: 0,
+            sq_sig_all: false,
+            port_num: None,
+            gid_index: None,
+            pkey_index: 0,
+            qp_access_flags: None,
+            path_mtu: None,
+            sq_psn: None,
+            max_rd_atomic: None,
+            max_dest_rd_atomic: None,
+            min_rnr_timer: MinRnrTimer::default(),
+            timeout: AckTimeout::default(),
+            retry_cnt: MaxAckRetries::default(),
+            rnr_retry: MaxRnrRetries::default(),
+            sl: 0,
+            src_path_bits: 0,
+            static_rate: 0,
+            traffic_class: 0,
+            flow_label: 0,
+            hop_limit: 64,
+        }
+    }
+}
+
+impl QueuePairBuilder {
+    setters! {
+        /// Work requests in the send queue; 16 unless set.
+        max_send_wr: plain u32,
+        /// Work requests in the receive queue; 16 unless set.
+        max_recv_wr: plain u32,
+        /// Elements in a send, write or read; 1 unless set.
+        max_send_sge: plain u32,
+        /// Elements in a receive; 1 unless set.
+        max_recv_sge: plain u32,
+        /// Bytes that can be posted inline; 0 unless set.
+        max_inline_data: plain u32,
+        /// Whether every send is signalled, whatever it says; no unless set.
+        sq_sig_all: plain bool,
+        /// The port; the first ACTIVE one unless set.
+        port_num: option u8,
+        /// The index of this side's GID (C: `sgid_index`); the best one unless set. Setting it on
+        /// InfiniBand adds a GRH.
+        gid_index: option u8,
+        /// The index of the P_Key in the port's table; 0 unless set.
+        pkey_index: plain u16,
+        /// What the peer may do, given the key of a region that permits it; everything the device
+        /// can unless set.
+        qp_access_flags: option AccessFlags,
+        /// The path MTU; the smaller of both ports' active MTU unless set.
+        path_mtu: option MaximumTransferUnit,
+        /// The number of this side's first packet; random unless set.
+        sq_psn: option PacketSequenceNumber,
+        /// Reads and atomics to ask for at once; the device's limit unless set. The peer's
+        /// `max_dest_rd_atomic` bounds it.
+        max_rd_atomic: option u8,
+        /// Reads and atomics to serve at once; the device's limit unless set.
+        max_dest_rd_atomic: option u8,
+        /// How long the peer waits when no receive is posted here; code 12, 0.64 ms, unless set.
+        min_rnr_timer: plain MinRnrTimer,
+        /// How long to wait for an acknowledgement; code 14, 67 ms, unless set.
+        timeout: plain AckTimeout,
+        /// Retries when nothing is acknowledged; 6 unless set.
+        retry_cnt: plain MaxAckRetries,
+        /// Retries when the peer has no receive posted; 7, for ever, unless set.
+        rnr_retry: plain MaxRnrRetries,
+        /// The service level, 0 to 15; 0 unless set.
+        sl: plain u8,
+        /// Which of this side's LIDs to send from; 0 unless set.
+        src_path_bits: plain u8,
+        /// The highest rate, as a code of `enum ibv_rate`; 0, the port's own, unless set.
+        static_rate: plain u8,
+        /// The GRH's traffic class; 0 unless set.
+        traffic_class: plain u8,
+        /// The GRH's flow label, 20 bits; 0 unless set.
+        flow_label: plain u32,
+        /// The GRH's hop limit; 64 unless set.
+        hop_limit: plain u8,
+    }
+
+    /// Creates a queue pair and moves it to `INIT`.
     ///
     /// # Errors
     ///
-    /// [`Error::Limit`] for a capacity above the device's, [`Error::OutOfRange`] for a number that
-    /// its field cannot hold, [`Error::NoActivePort`], [`Error::UnknownPort`],
-    /// [`Error::EmptyGid`], [`Error::NoGid`] for a path that cannot be,
-    /// [`Error::ForeignContext`] for a completion queue of another context, else the errno.
-    #[builder(
-        start_fn(name = builder, vis = "pub"),
-        finish_fn = build,
-        builder_type(
-            name = QueuePairBuilder,
-            vis = "pub",
-            doc {
-                /// What is set so far, from [`QueuePair::builder`]: every knob of a queue pair.
-            }
-        )
-    )]
+    /// - [`Error::Limit`] for a capacity above the device's.
+    /// - [`Error::OutOfRange`] for a number that its field cannot hold.
+    /// - [`Error::NoActivePort`], [`Error::PortNotActive`], [`Error::UnknownPort`],
+    ///   [`Error::EmptyGid`] or [`Error::NoGid`] if there is no such port or GID.
+    /// - [`Error::ForeignContext`] for a completion queue of another context.
+    /// - The errno for anything else.
     #[doc(alias = "ibv_create_qp")]
-    #[doc(alias = "ibv_qp_init_attr")]
-    fn checked_build(
-        /// The protection domain.
-        #[builder(start_fn)]
-        pd: &ProtectionDomain,
-        /// The queue that sends, writes, reads and atomics complete on.
-        #[builder(start_fn)]
-        send_cq: &CompletionQueue,
-        /// The queue that receives complete on; may be the same.
-        #[builder(start_fn)]
-        recv_cq: &CompletionQueue,
-        /// Work requests in the send queue; 16 unless set.
-        #[builder(default = 16)]
-        max_send_wr: u32,
-        /// Work requests in the receive queue; 16 unless set.
-        #[builder(default = 16)]
-        max_recv_wr: u32,
-        /// Elements in a send, write or read; 1 unless set.
-        #[builder(default = 1)]
-        max_send_sge: u32,
-        /// Elements in a receive; 1 unless set.
-        #[builder(default = 1)]
-        max_recv_sge: u32,
-        /// Bytes that can be posted inline; 0 unless set.
-        #[builder(default)]
-        max_inline_data: u32,
-        /// Whether every send is signalled, whatever it says; no unless set.
-        #[builder(default)]
-        sq_sig_all: bool,
-        /// The port; the first ACTIVE one unless set.
-        port_num: Option<u8>,
-        /// The index of this side's GID (C: `sgid_index`); the best one unless set. Setting it on
-        /// InfiniBand adds a GRH.
-        gid_index: Option<u8>,
-        /// The index of the P_Key in the port's table; 0 unless set.
-        #[builder(default)]
-        pkey_index: u16,
-        /// What the peer may do, given the key of a region that permits it; everything the device
-        /// can unless set.
-        qp_access_flags: Option<AccessFlags>,
-        /// The path MTU; the smaller of both ports' active MTU unless set.
-        path_mtu: Option<MaximumTransferUnit>,
-        /// The number of this side's first packet; random unless set.
-        sq_psn: Option<PacketSequenceNumber>,
-        /// Reads and atomics to ask for at once; the device's limit unless set. The peer's
-        /// `max_dest_rd_atomic` bounds it.
-        max_rd_atomic: Option<u8>,
-        /// Reads and atomics to serve at once; the device's limit unless set.
-        max_dest_rd_atomic: Option<u8>,
-        /// How long the peer waits when no receive is posted here; code 12, 0.64 ms, unless set.
-        #[builder(default)]
-        min_rnr_timer: MinRnrTimer,
-        /// How long to wait for an acknowledgement; code 14, 67 ms, unless set.
-        #[builder(default)]
-        timeout: AckTimeout,
-        /// Retries when nothing is acknowledged; 6 unless set.
-        #[builder(default)]
-        retry_cnt: MaxAckRetries,
-        /// Retries when the peer has no receive posted; 7, for ever, unless set.
-        #[builder(default)]
-        rnr_retry: MaxRnrRetries,
-        /// The service level, 0 to 15; 0 unless set.
-        #[builder(default)]
-        sl: u8,
-        /// Which of this side's LIDs to send from; 0 unless set.
-        #[builder(default)]
-        src_path_bits: u8,
-        /// The highest rate, as a code of `enum ibv_rate`; 0, the port's own, unless set.
-        #[builder(default)]
-        static_rate: u8,
-        /// The GRH's traffic class; 0 unless set.
-        #[builder(default)]
-        traffic_class: u8,
-        /// The GRH's flow label, 20 bits; 0 unless set.
-        #[builder(default)]
-        flow_label: u32,
-        /// The GRH's hop limit; 64 unless set.
-        #[builder(default = 64)]
-        hop_limit: u8,
-    ) -> Result<PreparedQueuePair> {
+    pub fn build(&self) -> Result<PreparedQueuePair> {
+        let Self {
+            pd,
+            send_cq,
+            recv_cq,
+            ..
+        } = self;
         let context = pd.context();
         let device = context.query_device()?;
         for (cq, child) in [
@@ -168,38 +240,38 @@ impl QueuePair {
             }
         }
         let cap = QpCap {
-            max_send_wr,
-            max_recv_wr,
-            max_send_sge,
-            max_recv_sge,
-            max_inline_data,
+            max_send_wr: self.max_send_wr,
+            max_recv_wr: self.max_recv_wr,
+            max_send_sge: self.max_send_sge,
+            max_recv_sge: self.max_recv_sge,
+            max_inline_data: self.max_inline_data,
         };
         check_capacities(cap, &device)?;
-        check_range("sl", sl.into(), 0, 15)?;
-        check_range("flow_label", flow_label, 0, 0xf_ffff)?;
+        check_range("sl", self.sl.into(), 0, 15)?;
+        check_range("flow_label", self.flow_label, 0, 0xf_ffff)?;
         let (ask, serve) = (device.max_qp_init_rd_atom(), device.max_qp_rd_atom());
         let config = Config {
-            port_num,
-            gid_index,
-            sq_psn,
-            path_mtu,
-            pkey_index,
-            qp_access_flags: qp_access_flags.unwrap_or_else(|| everything(&device)),
-            max_rd_atomic: depth("max_rd_atomic", max_rd_atomic, ask)?,
-            max_dest_rd_atomic: depth("max_dest_rd_atomic", max_dest_rd_atomic, serve)?,
-            min_rnr_timer,
-            timeout,
-            retry_cnt,
-            rnr_retry,
-            sl,
-            src_path_bits,
-            static_rate,
-            traffic_class,
-            flow_label,
-            hop_limit,
+            port_num: self.port_num,
+            gid_index: self.gid_index,
+            sq_psn: self.sq_psn,
+            path_mtu: self.path_mtu,
+            pkey_index: self.pkey_index,
+            qp_access_flags: self.qp_access_flags.unwrap_or_else(|| everything(&device)),
+            max_rd_atomic: depth("max_rd_atomic", self.max_rd_atomic, ask)?,
+            max_dest_rd_atomic: depth("max_dest_rd_atomic", self.max_dest_rd_atomic, serve)?,
+            min_rnr_timer: self.min_rnr_timer,
+            timeout: self.timeout,
+            retry_cnt: self.retry_cnt,
+            rnr_retry: self.rnr_retry,
+            sl: self.sl,
+            src_path_bits: self.src_path_bits,
+            static_rate: self.static_rate,
+            traffic_class: self.traffic_class,
+            flow_label: self.flow_label,
+            hop_limit: self.hop_limit,
         };
         let path = config.path(context)?;
-        let (qp, cap) = create(pd, send_cq, recv_cq, cap, sq_sig_all)?;
+        let (qp, cap) = create(pd, send_cq, recv_cq, cap, self.sq_sig_all)?;
         let psn = config.psn();
         let qp = Qp {
             qp,

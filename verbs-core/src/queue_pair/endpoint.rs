@@ -4,6 +4,7 @@ use super::builder::Config;
 use super::config::PacketSequenceNumber;
 use crate::Gid;
 use crate::error::EndpointError;
+use crate::macros::setters;
 use crate::mtu::MaximumTransferUnit;
 use crate::path::LocalPath;
 
@@ -34,9 +35,63 @@ pub struct QueuePairEndpoint {
     max_dest_rd_atomic: u8,
 }
 
-#[bon::bon]
+/// Builder for an endpoint, from [`QueuePairEndpoint::builder`].
+#[derive(Clone, Debug)]
+#[must_use = "a builder does nothing until `build` is called"]
+pub struct QueuePairEndpointBuilder {
+    qp_num: u32,
+    psn: PacketSequenceNumber,
+    lid: u16,
+    gid: Option<Gid>,
+    path_mtu: MaximumTransferUnit,
+    max_rd_atomic: u8,
+    max_dest_rd_atomic: u8,
+    gid_index: u8,
+    port_num: u8,
+}
+
+impl QueuePairEndpointBuilder {
+    setters! {
+        /// The port's LID; 0, none, unless set.
+        lid: plain u16,
+        /// The port's GID; none unless set.
+        gid: option Gid,
+        /// The largest path MTU; 4096 bytes unless set, so that the other side's decides.
+        path_mtu: plain MaximumTransferUnit,
+        /// Reads and atomics that it issues at once; 1 unless set.
+        max_rd_atomic: plain u8,
+        /// Reads and atomics that it serves at once; 1 unless set.
+        max_dest_rd_atomic: plain u8,
+        /// The index of the GID in the port's table; 0 unless set.
+        gid_index: plain u8,
+        /// The port; 1 unless set.
+        port_num: plain u8,
+    }
+
+    /// Checks the numbers and makes the endpoint.
+    ///
+    /// # Errors
+    ///
+    /// [`EndpointError`] for a number out of its range, or an endpoint without an address.
+    pub fn build(&self) -> Result<QueuePairEndpoint, EndpointError> {
+        QueuePairEndpoint {
+            qp_num: self.qp_num,
+            psn: self.psn,
+            lid: self.lid,
+            gid: self.gid,
+            gid_index: self.gid_index,
+            port_num: self.port_num,
+            path_mtu: self.path_mtu,
+            max_rd_atomic: self.max_rd_atomic,
+            max_dest_rd_atomic: self.max_dest_rd_atomic,
+        }
+        .checked()
+    }
+}
+
 impl QueuePairEndpoint {
-    /// Puts an endpoint together from parts that came by some other protocol.
+    /// Starts to build an endpoint from parts that were received in some other protocol: the queue
+    /// pair's number, 24 bits, and the number of its first packet.
     ///
     /// ```
     /// use verbs_core::{PacketSequenceNumber, QueuePairEndpoint};
@@ -47,65 +102,20 @@ impl QueuePairEndpoint {
     /// assert_eq!(endpoint.qp_num(), 0x11);
     /// # Ok::<(), verbs_core::Error>(())
     /// ```
-    ///
-    /// # Errors
-    ///
-    /// [`EndpointError`] for numbers that cannot be.
-    #[builder(
-        start_fn(name = builder, vis = "pub"),
-        finish_fn = build,
-        builder_type(
-            name = QueuePairEndpointBuilder,
-            vis = "pub",
-            doc {
-                /// What is set so far, from [`QueuePairEndpoint::builder`].
-            }
-        )
-    )]
-    fn checked_build(
-        /// The queue pair's number, 24 bits.
-        #[builder(start_fn)]
-        qp_num: u32,
-        /// The number of its first packet.
-        #[builder(start_fn)]
-        psn: PacketSequenceNumber,
-        /// The port's LID; 0, none, unless set.
-        #[builder(default)]
-        lid: u16,
-        /// The port's GID.
-        gid: Option<Gid>,
-        /// The largest path MTU; 4096 bytes unless set, so that the other side's decides.
-        #[builder(default = MaximumTransferUnit::Mtu4096)]
-        path_mtu: MaximumTransferUnit,
-        /// Reads and atomics that it asks for at once; 1 unless set.
-        #[builder(default = 1)]
-        max_rd_atomic: u8,
-        /// Reads and atomics that it serves at once; 1 unless set.
-        #[builder(default = 1)]
-        max_dest_rd_atomic: u8,
-        /// The index of the GID in the port's table; 0 unless set.
-        #[builder(default)]
-        gid_index: u8,
-        /// The port; 1 unless set.
-        #[builder(default = 1)]
-        port_num: u8,
-    ) -> Result<Self, EndpointError> {
-        Self {
+    pub const fn builder(qp_num: u32, psn: PacketSequenceNumber) -> QueuePairEndpointBuilder {
+        QueuePairEndpointBuilder {
             qp_num,
             psn,
-            lid,
-            gid,
-            gid_index,
-            port_num,
-            path_mtu,
-            max_rd_atomic,
-            max_dest_rd_atomic,
+            lid: 0,
+            gid: None,
+            path_mtu: MaximumTransferUnit::Mtu4096,
+            max_rd_atomic: 1,
+            max_dest_rd_atomic: 1,
+            gid_index: 0,
+            port_num: 1,
         }
-        .checked()
     }
-}
 
-impl QueuePairEndpoint {
     /// The endpoint of a queue pair of this side.
     pub(super) fn chosen(
         qp_num: u32,

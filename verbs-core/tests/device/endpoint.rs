@@ -136,11 +136,7 @@ fn an_endpoint_of_nobody_connects_and_is_given_up_on() {
         .unwrap();
     let mine = prepared.endpoint();
     let nobody = QueuePairEndpoint::builder(0xff_fff0, mine.psn());
-    let nobody = nobody
-        .lid(mine.lid())
-        .maybe_gid(mine.gid())
-        .build()
-        .unwrap();
+    let nobody = nobody.lid(mine.lid()).gid(mine.gid()).build().unwrap();
     let end = End {
         qp: prepared.handshake(&nobody).unwrap(),
         side,

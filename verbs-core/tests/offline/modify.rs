@@ -1,10 +1,8 @@
 //! Changes of a queue pair: what C is told, and what a refusal means.
 
-use std::net::Ipv6Addr;
-
 use verbs_core::{
-    AckTimeout, Error, ErrorKind, MaxAckRetries, MaxRnrRetries, MaximumTransferUnit, MinRnrTimer,
-    PacketSequenceNumber, QpAttr, QpAttrMask, QpState, QueuePair, QueuePairEndpoint,
+    AckTimeout, Error, ErrorKind, Gid, MaxAckRetries, MaxRnrRetries, MaximumTransferUnit,
+    MinRnrTimer, PacketSequenceNumber, QpAttr, QpAttrMask, QpState, QueuePair, QueuePairEndpoint,
 };
 
 use crate::library::{Port, connected, ladder, prepared, with};
@@ -93,7 +91,7 @@ fn a_handshake_without_a_path_names_both_gids() {
     for (errno, why) in cases {
         let qp = prepared();
         let remote = QueuePairEndpoint::builder(5, PacketSequenceNumber::MAX)
-            .gid("::ffff:10.0.0.9".parse::<Ipv6Addr>().unwrap().into())
+            .gid("::ffff:10.0.0.9".parse::<Gid>().unwrap())
             .build()
             .unwrap();
         with(|library| library.closed_state = Some((2, errno)));
@@ -216,7 +214,7 @@ fn both_ends_decide_on_what_both_can() {
     let mine = prepared();
     let psn = PacketSequenceNumber::new(9).unwrap();
     let theirs = QueuePairEndpoint::builder(0x77, psn)
-        .gid(verbs_core::Gid::new([3; 16]))
+        .gid(Gid::new([3; 16]))
         .path_mtu(MaximumTransferUnit::Mtu256)
         .max_rd_atomic(1)
         .max_dest_rd_atomic(2)

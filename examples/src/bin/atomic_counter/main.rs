@@ -119,8 +119,8 @@ fn queue_pair<'a>(
     QueuePair::builder(pd, cq, cq)
         .max_send_wr(4)
         .max_recv_wr(1)
-        .maybe_port_num(common.ib_port)
-        .maybe_gid_index(common.gid_idx)
+        .port_num(common.ib_port)
+        .gid_index(common.gid_idx)
         .qp_access_flags(access)
         .build()
 }

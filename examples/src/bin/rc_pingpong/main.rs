@@ -83,8 +83,8 @@ fn pingpong(options: &Options) -> Result<(), Failure> {
     let prepared = QueuePair::builder(&pd, &cq, &cq)
         .max_send_wr(1)
         .max_recv_wr(options.rx_depth)
-        .maybe_port_num(common.ib_port)
-        .maybe_gid_index(common.gid_idx)
+        .port_num(common.ib_port)
+        .gid_index(common.gid_idx)
         .qp_access_flags(AccessFlags::empty())
         .path_mtu(options.mtu)
         .max_rd_atomic(1)
@@ -133,7 +133,7 @@ fn completions(
     let channel = options.events.then(|| CompletionChannel::create(context));
     let channel = channel.transpose()?;
     let cq = CompletionQueue::builder(context, options.rx_depth + 1)
-        .maybe_channel(channel.as_ref())
+        .channel(channel.as_ref())
         .build()?;
     Ok((cq, channel))
 }

@@ -70,8 +70,8 @@ fn prepare(
         .max_send_wr(send)
         .max_recv_wr(receive)
         .max_send_sge(elements)
-        .maybe_port_num(common.ib_port)
-        .maybe_gid_index(common.gid_idx)
+        .port_num(common.ib_port)
+        .gid_index(common.gid_idx)
         .qp_access_flags(access)
         .build()
 }
