@@ -91,13 +91,13 @@ pub(crate) struct Config {
     /// How long the peer waits when no receive is posted here; code 12, 0.64 ms, unless set.
     #[builder(default)]
     min_rnr_timer: MinRnrTimer,
-    /// How long the card waits for an acknowledgement (C: `timeout`); code 14, 67 ms, unless set.
+    /// How long the device waits for an acknowledgement (C: `timeout`); code 14, 67 ms, unless set.
     #[builder(default)]
     ack_timeout: AckTimeout,
-    /// The card's retries when nothing is acknowledged; 6 unless set.
+    /// The device's retries when nothing is acknowledged; 6 unless set.
     #[builder(default)]
     retry_cnt: MaxAckRetries,
-    /// The card's retries when the peer has no receive posted; 7, for ever, unless set.
+    /// The device's retries when the peer has no receive posted; 7, forever, unless set.
     #[builder(default)]
     rnr_retry: MaxRnrRetries,
     /// The service level, 0 to 15; 0 unless set.
@@ -107,7 +107,7 @@ pub(crate) struct Config {
     #[builder(default)]
     traffic_class: u8,
     /// How long operations on borrowed buffers, and the end of a scope, wait before the channel is
-    /// aborted; for ever unless set.
+    /// aborted; forever unless set.
     timeout: Option<Duration>,
     /// How long a scope that failed waits for what is left of its work, and how long the flushes
     /// of an aborted channel are waited for; 1 s unless set.

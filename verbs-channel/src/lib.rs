@@ -1,8 +1,8 @@
 //! A connected RDMA endpoint whose safe API cannot misuse memory.
 //!
 //! A [`Channel`] is a reliable connection with its own completion queue. It counts what is in flight,
-//! keeps every buffer until the card is done with it, and waits for nothing without a bound. None of
-//! it needs `unsafe`, and whatever is dropped, leaked, panicked or unplugged, the card never touches
+//! keeps every buffer until the device is done with it, and waits for nothing without a bound. None of
+//! it needs `unsafe`, and whatever is dropped, leaked, panicked or unplugged, the device never touches
 //! memory that Rust has given to someone else. For verbs as they are use [`verbs_core`], the layer
 //! below; in async code `verbs-async`, the layer above.
 //!
@@ -17,7 +17,7 @@
 //! *Invariant:* dependencies point down only: this crate knows [`verbs_core`], which it re-exports
 //! whole, and no layer above.
 //!
-//! *Invariant:* safe code cannot cause undefined behaviour, nor let a card read or write memory that
+//! *Invariant:* safe code cannot cause undefined behaviour, nor let a device read or write memory that
 //! Rust has given to someone else.
 //!
 //! *Invariant:* nothing waits without a bound that the caller can set, nothing that fails is silent,
@@ -67,7 +67,7 @@
 //! ```text
 //!             no slot, no credit, or not what the queue pair takes: rejected, before the driver
 //!               ▲                                                     sees it; nothing is lost
-//! your buffer ──┴─► slot taken ──► posted ──► card ──► completion ──► slot done ──► result taken
+//! your buffer ──┴─► slot taken ──► posted ──► device ──► completion ──► slot done ──► result taken
 //!                   (wr_id = its number     │                          │             by its handle, its
 //!                    and generation)        │ deadline, failure        │             ticket, or the end
 //!                                           ▼                          │             of its scope;
@@ -90,7 +90,7 @@
 //! queue pair to ERROR, drain the flushes ── within drain_timeout ──► aborted, or flushed
 //!   │ not flushed, or the queue cannot be polled
 //!   ▼
-//! destroy the queue pair ── the card touches its buffers no more ──► aborted
+//! destroy the queue pair ── the device touches its buffers no more ──► aborted
 //!   │ even that is refused
 //!   ▼
 //! owned buffers are leaked, and the log says so ───────────────────► stuck
@@ -141,7 +141,7 @@
 //!
 //! # Resource cleanup
 //!
-//! Dropping a channel waits for nobody: its queue pair is destroyed first, and what it owns is
+//! Dropping a channel does not wait: its queue pair is destroyed first, and what it owns is
 //! released after. If the driver refuses even that, the buffers are leaked and the log says so.
 //!
 //! # Further reading

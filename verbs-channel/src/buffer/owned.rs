@@ -9,7 +9,7 @@ use verbs_core::{Error as CoreError, MemoryRegion, ScatterElement};
 use super::backing::Backing;
 use crate::error::{Error, Refusal, Result};
 
-/// A registered buffer that a channel can own while the card uses it: a block of a
+/// A registered buffer that a channel can own while the device uses it: a block of a
 /// [`BufferPool`](crate::BufferPool), or a registered vector.
 ///
 /// Operations work on its [`range`](Self::set_range), which is all of it unless set. It is a pointer:

@@ -124,7 +124,7 @@ impl PoolBuffer {
         self.buffer
     }
 
-    /// The block as an element of a request; nobody else has it while this borrow lasts.
+    /// The block as an element of a request; nothing else can use it during this borrow.
     #[inline]
     pub fn element(&mut self) -> ScatterElement<'_> {
         // A block is made from an element, so it is not too long.

@@ -21,7 +21,7 @@ mod scope;
 /// After a failure, or an operation that was aborted, it is *down*: it takes no more work, and
 /// [`down_reason`](Self::down_reason) says why. [`reset`](Self::reset) prepares a new one like it.
 ///
-/// Dropping it waits for nobody: the queue pair is destroyed, and then what it owns is released.
+/// Dropping it does not wait: the queue pair is destroyed, and then what it owns is released.
 ///
 /// A channel of a [`ChannelGroup`](crate::ChannelGroup) does all of this, too: `H` is what holds the
 /// engine that drives it, [`Owned`] by the channel itself unless it says otherwise, or [`InGroup`].
@@ -101,7 +101,7 @@ impl<H: Hold> Channel<H> {
 }
 
 impl Channel {
-    /// How long operations on borrowed buffers wait before the channel is aborted; `None` for ever.
+    /// How long operations on borrowed buffers wait before the channel is aborted; `None` forever.
     pub fn set_timeout(&mut self, timeout: Option<Duration>) {
         self.holder.engine.waits.timeout = timeout;
     }

@@ -23,7 +23,7 @@ use crate::request::{GatherList, ScatterList};
 use crate::request::{Incoming, Outgoing, Work};
 
 impl<H: Hold> Channel<H> {
-    /// Sends, and waits until the peer's card has it.
+    /// Sends, and waits until the peer's device has it.
     ///
     /// # Errors
     ///
@@ -61,7 +61,7 @@ impl<H: Hold> Channel<H> {
         engine.run_receive(at, list, Some(timeout))
     }
 
-    /// Writes to where `remote` begins, and waits until the peer's card has it.
+    /// Writes to where `remote` begins, and waits until the peer's device has it.
     ///
     /// # Errors
     ///
@@ -128,7 +128,7 @@ impl<H: Hold> Channel<H> {
         engine.run_blocking(at, work, timeout)
     }
 
-    /// Runs work with everything that can be said about it, an [`Outgoing`] or an
+    /// Runs a fully specified request, an [`Outgoing`] or an
     /// [`Incoming`], and waits until it is done.
     ///
     /// # Errors
@@ -163,11 +163,11 @@ impl<H: Hold> Channel<H> {
     }
 
     /// Opens a scope, in the shape of [`std::thread::scope`]: work that is posted in it
-    /// borrows its buffers until it ends, and it ends when the card is done with all of them.
+    /// borrows its buffers until it ends, and it ends when the device is done with all of them.
     ///
     /// - If the closure returns, the scope waits for what is left, up to the channel's
-    ///   timeout; but for receives, if it was told to
-    ///   [close with receives left](PollingScope::close_with_receives_left).
+    ///   timeout; except for receives, if the closure has called
+    ///   [`close_with_receives_left`](PollingScope::close_with_receives_left).
     /// - If it returns an error, or panics, what is left gets the drain timeout; receives
     ///   alone get none. What is not done by then is aborted, and the channel is down.
     ///
@@ -254,14 +254,14 @@ impl<H: Hold> Channel<H> {
         work: W,
     ) -> Result<Ticket, Rejected<W, Refusal>> {
         let (engine, at) = self.parts();
-        let (mut list, said) = work.into_parts();
+        let (mut list, options) = work.into_parts();
         let reservation = Reservation::send(at).owned_by(BufferOwner::Caller);
         // SAFETY: the caller's promise.
-        match unsafe { engine.post::<W>(reservation, &mut list, said) } {
+        match unsafe { engine.post::<W>(reservation, &mut list, options) } {
             Ok(ticket) => Ok(ticket),
             Err(refusal) => match engine.end_half_unpolled(at, refusal) {
                 Some(ticket) => Ok(ticket),
-                None => Err(Rejected::new(refusal, W::from_parts(list, said))),
+                None => Err(Rejected::new(refusal, W::from_parts(list, options))),
             },
         }
     }
@@ -302,7 +302,7 @@ impl<H: Hold> Channel<H> {
 
     /// The first half of [`abort`](Self::abort), which does not wait: from now on it is down,
     /// and what is in flight comes back flushed, by and by, through the usual results. If the
-    /// card cannot be told so, all of it has ended when this returns.
+    /// device cannot be told so, all of it has ended when this returns.
     ///
     /// What does not come back, [`give_up`](Self::give_up) ends.
     pub fn shut_down(&mut self) {
@@ -322,8 +322,8 @@ impl<H: Hold> Channel<H> {
 
     /// Places in one of its queues that are free.
     ///
-    /// A result that nobody has taken holds none there, but its slot: a channel of which
-    /// many are left may refuse work although there are places.
+    /// An untaken result has freed its credit but not its slot, so a channel with many untaken results
+    /// may reject requests although it has credits.
     #[must_use]
     pub fn credits(&self, queue: Queue) -> u32 {
         let (engine, at) = self.shared();
@@ -403,8 +403,8 @@ impl<H: Hold> Channel<H> {
     ///
     /// Through it and all of its clones:
     ///
-    /// - nobody polls it: what is taken so is waited for until its deadline;
-    /// - nobody makes it smaller, or posts to it by other queue pairs: it would overrun.
+    /// - nothing polls it: the operation of a completion taken there is waited for until its deadline;
+    /// - nothing makes it smaller, or has other queue pairs complete on it: it would overrun.
     #[must_use]
     pub unsafe fn cq(&self) -> &CompletionQueue {
         self.shared().0.cq()

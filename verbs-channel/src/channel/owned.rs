@@ -11,7 +11,7 @@ use crate::error::{Refusal, Result};
 use crate::request::{Incoming, Outgoing, OwnedWork};
 
 impl<H: Hold> Channel<H> {
-    /// Starts work on an owned buffer's range, with everything that can be said about it. The
+    /// Starts work on an owned buffer's range, fully specified. The
     /// buffer comes back with the result, by its ticket, in any order.
     ///
     /// # Errors
@@ -217,7 +217,7 @@ impl<H: Hold> Channel<H> {
     }
 }
 
-/// What was refused, without what was said about it.
+/// The buffer of a request that was rejected.
 #[cold]
 fn buffer_of(rejected: Rejected<OwnedWork, Refusal>) -> Rejected<OwnedBuffer, Refusal> {
     let refusal = *rejected.error();

@@ -21,7 +21,7 @@ use crate::request::{GatherList, Incoming, Outgoing, ScatterList, Work};
 
 /// Where work on borrowed buffers is posted: see [`Channel::scope`](crate::Channel::scope).
 ///
-/// Whatever is posted borrows its elements until the scope ends; and it ends only when the card is
+/// Whatever is posted borrows its elements until the scope ends; and it ends only when the device is
 /// done with all of them.
 pub struct PollingScope<'scope, 'env: 'scope> {
     engine: RefCell<&'env mut Engine>,
@@ -44,7 +44,7 @@ pub struct ScopedPendingWork<'scope, 'env> {
     id: Id,
 }
 
-/// A list of elements that was lent to the card in a scope, and comes back with the result.
+/// A list of elements that was lent to the device in a scope, and comes back with the result.
 #[must_use = "without it the elements do not come back before the scope ends"]
 pub struct Loan<'scope, 'env, L> {
     work: ScopedPendingWork<'scope, 'env>,
@@ -185,8 +185,8 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
         &'scope self,
         work: W,
     ) -> Result<ScopedPendingWork<'scope, 'env>, Refusal> {
-        let (mut list, said) = work.into_parts();
-        self.submit::<W>(&mut list, said)
+        let (mut list, options) = work.into_parts();
+        self.submit::<W>(&mut list, options)
     }
 
     /// Posts a batch: one doorbell, one completion, one handle for all of it. The first failure in
@@ -216,10 +216,10 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
         &'scope self,
         work: W,
     ) -> Result<ScopedPendingWork<'scope, 'env>, Rejected<W, Refusal>> {
-        let (mut list, said) = work.into_parts();
-        match self.submit::<W>(&mut list, said) {
+        let (mut list, options) = work.into_parts();
+        match self.submit::<W>(&mut list, options) {
             Ok(pending) => Ok(pending),
-            Err(refusal) => Err(Rejected::new(refusal, W::from_parts(list, said))),
+            Err(refusal) => Err(Rejected::new(refusal, W::from_parts(list, options))),
         }
     }
 
@@ -265,8 +265,8 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
         &'scope self,
         work: W,
     ) -> Result<Loan<'scope, 'env, W::List>, Refusal> {
-        let (mut list, said) = work.into_parts();
-        let work = self.submit::<W>(&mut list, said)?;
+        let (mut list, options) = work.into_parts();
+        let work = self.submit::<W>(&mut list, options)?;
         Ok(Loan { work, list })
     }
 
@@ -294,10 +294,10 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
         &'scope self,
         work: W,
     ) -> Result<Loan<'scope, 'env, W::List>, Rejected<W, Refusal>> {
-        let (mut list, said) = work.into_parts();
-        match self.submit::<W>(&mut list, said) {
+        let (mut list, options) = work.into_parts();
+        match self.submit::<W>(&mut list, options) {
             Ok(work) => Ok(Loan { work, list }),
-            Err(refusal) => Err(Rejected::new(refusal, W::from_parts(list, said))),
+            Err(refusal) => Err(Rejected::new(refusal, W::from_parts(list, options))),
         }
     }
 
@@ -350,13 +350,13 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
     fn submit<W: Work + 'scope>(
         &'scope self,
         list: &mut W::List,
-        said: W::Said,
+        options: W::Options,
     ) -> Result<ScopedPendingWork<'scope, 'env>, Refusal> {
         let mut engine = self.engine.borrow_mut();
         // SAFETY: the elements borrow their memory for `'scope`, and `scope` ends that only when
         // the operation is done, even if the closure fails. Nobody else has a scatter element: it
         // was moved here, and `Loan` gives it back only when the operation is done.
-        let posted = unsafe { engine.post::<W>(Reservation::send(self.at), list, said) }?;
+        let posted = unsafe { engine.post::<W>(Reservation::send(self.at), list, options) }?;
         Ok(self.handle(posted.id))
     }
 

@@ -12,7 +12,7 @@ use super::ticket::{Kept, Ticket};
 use crate::engine::Engine;
 use crate::error::Refusal;
 use crate::request::sealed::Sealed as _;
-use crate::request::{Incoming, Needs, Outgoing, OwnedWork, Said};
+use crate::request::{Incoming, Needs, Op, Outgoing, OwnedWork};
 
 /// The longest chain that is built on the stack.
 const LONG: usize = 32;
@@ -113,20 +113,20 @@ where
         let place = |made| {
             request.write(made);
         };
-        match work.said {
-            Said::Outgoing(said) => {
+        match work.op {
+            Op::Outgoing(options) => {
                 let mut needs = Needs::default();
-                Outgoing::add_needs(element, said, &mut needs);
+                Outgoing::add_needs(element, options, &mut needs);
                 limits.check(&needs)?;
-                Outgoing::request(element, said, wr_id, signaled, place)?;
+                Outgoing::request(element, options, wr_id, signaled, place)?;
             }
-            Said::Incoming(said) => {
+            Op::Incoming(options) => {
                 let mut needs = Needs::default();
-                Incoming::add_needs(element, said, &mut needs);
+                Incoming::add_needs(element, options, &mut needs);
                 limits.check(&needs)?;
-                Incoming::request(element, said, wr_id, signaled, place)?;
+                Incoming::request(element, options, wr_id, signaled, place)?;
             }
-            Said::Receive => return Err(Refusal::ReceiveInBatch),
+            Op::Receive => return Err(Refusal::ReceiveInBatch),
         }
         built += 1;
     }

@@ -21,11 +21,11 @@ impl Engine {
         work: W,
         timeout: Option<Duration>,
     ) -> Result<Option<WorkSuccess>> {
-        let (mut list, said) = work.into_parts();
+        let (mut list, options) = work.into_parts();
         let guard = AbortOnUnwind;
         // SAFETY: `list` and what it borrows live until this returns, and `finish` returns only when
         // the device is done with it; if this panics, the process ends.
-        let posted = unsafe { self.post::<W>(Reservation::send(at), &mut list, said) };
+        let posted = unsafe { self.post::<W>(Reservation::send(at), &mut list, options) };
         let ended = match posted {
             Ok(posted) => self.finish(Reservation::send(at), posted.id, timeout),
             Err(refusal) => Err(refusal.into()),

@@ -9,7 +9,7 @@ use super::ticket::{Kept, Ticket};
 use crate::buffer::OwnedBuffer;
 use crate::channel_id::ChannelId;
 use crate::error::{DownReason, Refusal};
-use crate::request::{Incoming, Outgoing, OwnedWork, Said};
+use crate::request::{Incoming, Op, Outgoing, OwnedWork};
 
 impl Engine {
     /// Posts work on a buffer, which is moved to its slot.
@@ -17,21 +17,21 @@ impl Engine {
     pub(crate) fn start(&mut self, at: u32, work: &mut OwnedWork) -> Result<Ticket, Refusal> {
         let reservation = Reservation::send(at).owned_by(BufferOwner::Slot);
         let mut element = work.buffer.element()?;
-        let posted = match work.said {
-            Said::Outgoing(said) => {
+        let posted = match work.op {
+            Op::Outgoing(options) => {
                 // SAFETY: the slot keeps the buffer until it is done, and leaks it if the queue pair
                 // cannot be destroyed; moving the buffer does not move its bytes.
                 unsafe {
-                    self.post::<Outgoing<ScatterElement<'_>>>(reservation, &mut element, said)
+                    self.post::<Outgoing<ScatterElement<'_>>>(reservation, &mut element, options)
                 }
             }
-            Said::Incoming(said) => {
+            Op::Incoming(options) => {
                 // SAFETY: as above.
                 unsafe {
-                    self.post::<Incoming<ScatterElement<'_>>>(reservation, &mut element, said)
+                    self.post::<Incoming<ScatterElement<'_>>>(reservation, &mut element, options)
                 }
             }
-            Said::Receive => {
+            Op::Receive => {
                 let reservation = Reservation::receive(at).owned_by(BufferOwner::Slot);
                 // SAFETY: as above.
                 unsafe { self.post_receive(reservation, &mut element) }

@@ -25,13 +25,13 @@ impl Engine {
         &mut self,
         reservation: Reservation,
         list: &mut W::List,
-        said: W::Said,
+        options: W::Options,
     ) -> Result<Ticket, Refusal> {
         let Some(member) = self.members.get_mut(reservation.member as usize) else {
             return Err(Refusal::GONE);
         };
         let mut needs = Needs::default();
-        W::add_needs(list, said, &mut needs);
+        W::add_needs(list, options, &mut needs);
         member.limits.check(&needs)?;
         let channel = member.id;
         let Some((qp, _, id)) = member.take(&mut self.slots, reservation) else {
@@ -39,7 +39,7 @@ impl Engine {
         };
         // SAFETY: the caller's promise: the slot is done when the completion is polled, or the queue
         // pair destroyed.
-        let posted = W::request(list, said, id.wr_id(), true, |request| unsafe {
+        let posted = W::request(list, options, id.wr_id(), true, |request| unsafe {
             qp.post(&mut [request])
         });
         match posted {
@@ -68,8 +68,8 @@ impl Engine {
         // All of it, before any is built: among that it would cost twice as much.
         let mut needs = Needs::default();
         for work in works.iter_mut() {
-            let (list, said) = work.parts();
-            W::add_needs(list, said, &mut needs);
+            let (list, options) = work.parts();
+            W::add_needs(list, options, &mut needs);
         }
         if !member.limits.admit(&needs) {
             check_each(works, &member.limits)?;
@@ -148,7 +148,7 @@ impl Engine {
 
     /// Takes back what a refused operation took up.
     ///
-    /// If the card has, or may have, a part of it, it will not say when it is done with that: then
+    /// If the device has, or may have, a part of it, it will not say when it is done with that: then
     /// only destroying the queue pair makes the buffers safe to give back.
     #[cold]
     #[inline(never)]
@@ -175,7 +175,7 @@ impl Engine {
         refusal
     }
 
-    /// Takes back what an operation took up of which the card has nothing.
+    /// Takes back what an operation took up of which the device has nothing.
     fn not_posted(&mut self, reservation: Reservation, id: Id) {
         if let Some(member) = self.members.get_mut(reservation.member as usize) {
             let _was_posted = self.slots.take_back(&mut member.slots, id);
@@ -189,9 +189,9 @@ impl Engine {
 #[inline(never)]
 fn check_each<W: Work>(works: &mut [W], limits: &Limits) -> Result<(), Refusal> {
     works.iter_mut().try_for_each(|work| {
-        let (list, said) = work.parts();
+        let (list, options) = work.parts();
         let mut needs = Needs::default();
-        W::add_needs(list, said, &mut needs);
+        W::add_needs(list, options, &mut needs);
         limits.check(&needs)
     })
 }
@@ -207,8 +207,8 @@ where
     'l: 'p,
 {
     for (place, work) in places {
-        let (list, said) = work.parts();
-        W::request(list, said, wr_id, signaled, |request| {
+        let (list, options) = work.parts();
+        W::request(list, options, wr_id, signaled, |request| {
             place.write(request);
         })?;
     }

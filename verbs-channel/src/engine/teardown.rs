@@ -7,7 +7,7 @@
 //! queue pair to ERROR, drain the flushes ── within drain_timeout ──► aborted, or flushed
 //!   │ not flushed, or the queue cannot be polled
 //!   ▼
-//! destroy the queue pair ── the card touches its buffers no more ──► aborted
+//! destroy the queue pair ── the device touches its buffers no more ──► aborted
 //!   │ even that is refused
 //!   ▼
 //! owned buffers are leaked, and the log says so ───────────────────► stuck
@@ -31,7 +31,7 @@ use crate::engine::Kept;
 use crate::error::{DownReason, Queue, TransportError};
 
 impl Engine {
-    /// Takes the ladder from its second step, for everything that is in flight on a member.
+    /// Takes the ladder from its second step, foreverything that is in flight on a member.
     pub(crate) fn abort(&mut self, at: u32, reason: DownReason) {
         if self.flush(at, reason) {
             let drain_timeout = Some(self.waits.drain_timeout);
@@ -68,7 +68,7 @@ impl Engine {
         self.end_closed(at);
     }
 
-    /// [`destroy`](Self::destroy) for every member.
+    /// [`destroy`](Self::destroy) forevery member.
     pub(crate) fn destroy_all(&mut self, reason: DownReason) {
         let all = 0..u32::try_from(self.members.len()).unwrap_or(u32::MAX);
         for at in all.clone() {
@@ -80,7 +80,7 @@ impl Engine {
         }
     }
 
-    /// Destroys a queue pair: the card touches its buffers no more. Its work is
+    /// Destroys a queue pair: the device touches its buffers no more. Its work is
     /// [ended](Self::end_closed) after that.
     pub(crate) fn close(&mut self, at: u32, reason: DownReason) {
         if let Some(qp) = self.take_qp(at, reason) {
@@ -382,14 +382,14 @@ impl Deadline {
         Self { timeout, at: None }
     }
 
-    /// The time that is left; `None` for ever.
+    /// The time that is left; `None` forever.
     #[inline]
     fn left(&mut self) -> Option<Duration> {
         let timeout = self.timeout?;
         let now = Instant::now();
         let at = match self.at {
             Some(at) => at,
-            // Beyond the clock is for ever.
+            // Beyond the clock is forever.
             None => *self.at.insert(now.checked_add(timeout)?),
         };
         Some(at.saturating_duration_since(now))
@@ -401,7 +401,7 @@ impl Drop for Engine {
     fn drop(&mut self) {
         for at in 0..u32::try_from(self.members.len()).unwrap_or(u32::MAX) {
             // What was to be destroyed elsewhere, and was not before the group went: nothing tells
-            // when the card is done with its buffers.
+            // when the device is done with its buffers.
             let object = "the queue pair";
             self.closed(at, Err(Error::InUse { object }));
         }

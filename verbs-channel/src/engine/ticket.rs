@@ -54,7 +54,7 @@ pub struct Completed {
     /// The buffer, back; `None` if the result is [`Stuck`](TransportError::Stuck), and for a batch.
     pub buffer: Option<OwnedBuffer>,
     /// A batch, back as it was started; `None` if the result is [`Stuck`](TransportError::Stuck), and
-    /// for everything else.
+    /// foreverything else.
     pub batch: Option<Vec<OwnedWork>>,
 }
 

@@ -166,7 +166,7 @@ impl ChannelGroup {
         self.engine.leaks.get_or_insert_default();
     }
 
-    /// Buffers that had to be leaked, if that is [held](Self::hold_leaks) and was not told yet.
+    /// The next report of leaked buffers, if reports are [held](Self::hold_leaks).
     #[must_use = "nobody else says it"]
     pub fn next_leak(&mut self) -> Option<Leak> {
         self.engine.leaks.as_mut()?.pop()
@@ -206,7 +206,7 @@ impl ChannelGroup {
         self.engine.waits.peer_timeout
     }
 
-    /// How long operations on borrowed buffers wait before their channel is aborted; `None` for ever.
+    /// How long operations on borrowed buffers wait before their channel is aborted; `None` forever.
     /// It holds for all channels.
     pub fn set_timeout(&mut self, timeout: Option<Duration>) {
         self.engine.waits.timeout = timeout;
@@ -367,8 +367,8 @@ impl ChannelGroup {
     ///
     /// Through it and all of its clones:
     ///
-    /// - nobody polls it: what is taken so is waited for until its deadline;
-    /// - nobody makes it smaller, or posts to it by other queue pairs: it would overrun.
+    /// - nothing polls it: the operation of a completion taken there is waited for until its deadline;
+    /// - nothing makes it smaller, or has other queue pairs complete on it: it would overrun.
     #[must_use]
     pub const unsafe fn cq(&self) -> &CompletionQueue {
         self.engine.cq()

@@ -7,7 +7,7 @@ mod work;
 
 pub use list::{GatherList, List, ScatterList};
 pub(crate) use needs::Needs;
+pub(crate) use owned::Op;
 pub use owned::OwnedWork;
-pub(crate) use owned::Said;
 pub(crate) use work::sealed;
 pub use work::{Incoming, Outgoing, Work};

@@ -1,10 +1,10 @@
 //! Requests on owned buffers.
 
-use super::work::{Incoming, IncomingSaid, Outgoing, OutgoingSaid};
+use super::work::{Incoming, Outgoing, ReadOptions, SendOptions};
 use crate::buffer::OwnedBuffer;
 use crate::error::Queue;
 
-/// Work on a buffer that the channel owns meanwhile: the buffer, and all that is said about it.
+/// A request on a buffer that the channel owns while it is in flight.
 ///
 /// Made by `into()` from an [`Outgoing`] or [`Incoming`] of a buffer, or by
 /// [`receive`](Self::receive).
@@ -23,14 +23,14 @@ use crate::error::Queue;
 #[must_use = "work does nothing until it is started"]
 pub struct OwnedWork {
     pub(crate) buffer: OwnedBuffer,
-    pub(crate) said: Said,
+    pub(crate) op: Op,
 }
 
-/// What is said about work on an owned buffer.
+/// The opcode of a request on an owned buffer, and its options.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Said {
-    Outgoing(OutgoingSaid),
-    Incoming(IncomingSaid),
+pub(crate) enum Op {
+    Outgoing(SendOptions),
+    Incoming(ReadOptions),
     Receive,
 }
 
@@ -39,16 +39,16 @@ impl OwnedWork {
     pub fn receive(buffer: impl Into<OwnedBuffer>) -> Self {
         Self {
             buffer: buffer.into(),
-            said: Said::Receive,
+            op: Op::Receive,
         }
     }
 
     /// The queue that it goes to.
     #[must_use]
     pub const fn queue(&self) -> Queue {
-        match self.said {
-            Said::Outgoing(_) | Said::Incoming(_) => Queue::Send,
-            Said::Receive => Queue::Receive,
+        match self.op {
+            Op::Outgoing(_) | Op::Incoming(_) => Queue::Send,
+            Op::Receive => Queue::Receive,
         }
     }
 
@@ -75,7 +75,7 @@ impl<B: Into<OwnedBuffer>> From<Outgoing<B>> for OwnedWork {
     fn from(work: Outgoing<B>) -> Self {
         Self {
             buffer: work.list.into(),
-            said: Said::Outgoing(work.said),
+            op: Op::Outgoing(work.options),
         }
     }
 }
@@ -84,7 +84,7 @@ impl<B: Into<OwnedBuffer>> From<Incoming<B>> for OwnedWork {
     fn from(work: Incoming<B>) -> Self {
         Self {
             buffer: work.list.into(),
-            said: Said::Incoming(work.said),
+            op: Op::Incoming(work.options),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Work for the send queue, with everything that can be said about it.
+//! Requests for the send queue.
 
 use verbs_core::verbs_sys::{IBV_SEND_FENCE, IBV_SEND_INLINE, IBV_SEND_SOLICITED};
 use verbs_core::{
@@ -25,26 +25,26 @@ pub(crate) mod sealed {
     #[expect(unnameable_types, reason = "seals `Work`")]
     pub trait Sealed: Sized {
         type List;
-        type Said: Copy;
+        type Options: Copy;
 
-        /// The list, and what is said about it.
+        /// The list, and the options.
         ///
-        /// Apart, since the card gets the list's address: whatever lay beside it would have to be
+        /// Apart, since the device gets the list's address: whatever lay beside it would have to be
         /// written to memory, and read again.
-        fn into_parts(self) -> (Self::List, Self::Said);
+        fn into_parts(self) -> (Self::List, Self::Options);
 
-        fn from_parts(list: Self::List, said: Self::Said) -> Self;
+        fn from_parts(list: Self::List, options: Self::Options) -> Self;
 
         /// The same, for a batch, whose work stays where it is.
-        fn parts(&mut self) -> (&mut Self::List, Self::Said);
+        fn parts(&mut self) -> (&mut Self::List, Self::Options);
 
         /// Adds what it needs of a queue pair.
-        fn add_needs(list: &Self::List, said: Self::Said, needs: &mut Needs);
+        fn add_needs(list: &Self::List, options: Self::Options, needs: &mut Needs);
 
         /// Makes the request, and hands it on: one that is returned is copied.
         fn request<'l, R>(
             list: &'l mut Self::List,
-            said: Self::Said,
+            options: Self::Options,
             wr_id: u64,
             signaled: bool,
             then: impl FnOnce(WorkRequest<'l>) -> R,
@@ -70,13 +70,13 @@ pub(crate) mod sealed {
 #[must_use = "work does nothing until it is posted"]
 pub struct Outgoing<L> {
     pub(crate) list: L,
-    pub(crate) said: OutgoingSaid,
+    pub(crate) options: SendOptions,
 }
 
-/// What is said about a send or a write.
+/// The opcode, remote address and flags of a send or a write.
 #[derive(Clone, Copy, Debug)]
 #[expect(unnameable_types, reason = "is named in a sealed trait")]
-pub struct OutgoingSaid {
+pub struct SendOptions {
     remote: Option<RemoteMemoryRegion>,
     imm_data: Option<u32>,
     // As in C: so all three are looked at in one go.
@@ -90,13 +90,13 @@ pub struct OutgoingSaid {
 #[must_use = "work does nothing until it is posted"]
 pub struct Incoming<L> {
     pub(crate) list: L,
-    pub(crate) said: IncomingSaid,
+    pub(crate) options: ReadOptions,
 }
 
-/// What is said about a read or an atomic.
+/// The opcode, remote address and flags of a read or an atomic.
 #[derive(Clone, Copy, Debug)]
 #[expect(unnameable_types, reason = "is named in a sealed trait")]
-pub struct IncomingSaid {
+pub struct ReadOptions {
     remote: RemoteMemoryRegion,
     op: IncomingOp,
     fence: bool,
@@ -126,12 +126,12 @@ impl<L> Outgoing<L> {
 
     #[inline]
     const fn new(list: L, remote: Option<RemoteMemoryRegion>) -> Self {
-        let said = OutgoingSaid {
+        let options = SendOptions {
             remote,
             imm_data: None,
             flags: 0,
         };
-        Self { list, said }
+        Self { list, options }
     }
 
     /// Gives the peer 32 bits with it; a write uses up a receive of the peer's then.
@@ -140,7 +140,7 @@ impl<L> Outgoing<L> {
     #[doc(alias = "IBV_WR_SEND_WITH_IMM")]
     #[doc(alias = "IBV_WR_RDMA_WRITE_WITH_IMM")]
     pub const fn immediate(mut self, imm_data: u32) -> Self {
-        self.said.imm_data = Some(imm_data);
+        self.options.imm_data = Some(imm_data);
         self
     }
 
@@ -149,7 +149,7 @@ impl<L> Outgoing<L> {
     #[inline]
     #[doc(alias = "IBV_SEND_INLINE")]
     pub const fn inline(mut self) -> Self {
-        self.said.flags |= IBV_SEND_INLINE.0;
+        self.options.flags |= IBV_SEND_INLINE.0;
         self
     }
 
@@ -157,7 +157,7 @@ impl<L> Outgoing<L> {
     #[inline]
     #[doc(alias = "IBV_SEND_FENCE")]
     pub const fn fence(mut self) -> Self {
-        self.said.flags |= IBV_SEND_FENCE.0;
+        self.options.flags |= IBV_SEND_FENCE.0;
         self
     }
 
@@ -165,7 +165,7 @@ impl<L> Outgoing<L> {
     #[inline]
     #[doc(alias = "IBV_SEND_SOLICITED")]
     pub const fn solicited(mut self) -> Self {
-        self.said.flags |= IBV_SEND_SOLICITED.0;
+        self.options.flags |= IBV_SEND_SOLICITED.0;
         self
     }
 
@@ -208,15 +208,15 @@ impl<L> Incoming<L> {
     #[inline]
     const fn new(list: L, remote: RemoteMemoryRegion, op: IncomingOp) -> Self {
         let fence = false;
-        let said = IncomingSaid { remote, op, fence };
-        Self { list, said }
+        let options = ReadOptions { remote, op, fence };
+        Self { list, options }
     }
 
     /// Waits for earlier reads and atomics before it begins.
     #[inline]
     #[doc(alias = "IBV_SEND_FENCE")]
     pub const fn fence(mut self) -> Self {
-        self.said.fence = true;
+        self.options.fence = true;
         self
     }
 
@@ -229,45 +229,45 @@ impl<L> Incoming<L> {
 
 impl<L: GatherList> sealed::Sealed for Outgoing<L> {
     type List = L;
-    type Said = OutgoingSaid;
+    type Options = SendOptions;
 
     #[inline(always)]
-    fn into_parts(self) -> (L, OutgoingSaid) {
-        (self.list, self.said)
+    fn into_parts(self) -> (L, SendOptions) {
+        (self.list, self.options)
     }
 
     #[inline(always)]
-    fn from_parts(list: L, said: OutgoingSaid) -> Self {
-        Self { list, said }
+    fn from_parts(list: L, options: SendOptions) -> Self {
+        Self { list, options }
     }
 
     #[inline(always)]
-    fn parts(&mut self) -> (&mut L, OutgoingSaid) {
-        (&mut self.list, self.said)
+    fn parts(&mut self) -> (&mut L, SendOptions) {
+        (&mut self.list, self.options)
     }
 
     #[inline(always)]
-    fn add_needs(list: &L, said: OutgoingSaid, needs: &mut Needs) {
-        needs.add_outgoing(list, said.flags & IBV_SEND_INLINE.0 != 0);
+    fn add_needs(list: &L, options: SendOptions, needs: &mut Needs) {
+        needs.add_outgoing(list, options.flags & IBV_SEND_INLINE.0 != 0);
     }
 
     #[inline(always)]
     fn request<'l, R>(
         list: &'l mut L,
-        said: OutgoingSaid,
+        options: SendOptions,
         wr_id: u64,
         signaled: bool,
         then: impl FnOnce(WorkRequest<'l>) -> R,
     ) -> Result<R, Refusal> {
         let elements = list.elements();
         // Handed on from each arm: where they meet, the request would be copied.
-        match &said.remote {
+        match &options.remote {
             None => {
                 let request = SendWorkRequest::new(elements);
-                Ok(then(said.of_send(request, wr_id, signaled)))
+                Ok(then(options.of_send(request, wr_id, signaled)))
             }
             Some(remote) => match WriteWorkRequest::new(elements, remote) {
-                Ok(request) => Ok(then(said.of_write(request, wr_id, signaled))),
+                Ok(request) => Ok(then(options.of_write(request, wr_id, signaled))),
                 Err(error) => Err(Refusal::from_core(&error)),
             },
         }
@@ -299,50 +299,50 @@ macro_rules! said {
     };
 }
 
-impl OutgoingSaid {
+impl SendOptions {
     said!(of_send SendWorkRequest);
     said!(of_write WriteWorkRequest);
 }
 
 impl<L: ScatterList> sealed::Sealed for Incoming<L> {
     type List = L;
-    type Said = IncomingSaid;
+    type Options = ReadOptions;
 
     #[inline(always)]
-    fn into_parts(self) -> (L, IncomingSaid) {
-        (self.list, self.said)
+    fn into_parts(self) -> (L, ReadOptions) {
+        (self.list, self.options)
     }
 
     #[inline(always)]
-    fn from_parts(list: L, said: IncomingSaid) -> Self {
-        Self { list, said }
+    fn from_parts(list: L, options: ReadOptions) -> Self {
+        Self { list, options }
     }
 
     #[inline(always)]
-    fn parts(&mut self) -> (&mut L, IncomingSaid) {
-        (&mut self.list, self.said)
+    fn parts(&mut self) -> (&mut L, ReadOptions) {
+        (&mut self.list, self.options)
     }
 
     #[inline(always)]
-    fn add_needs(list: &L, _said: IncomingSaid, needs: &mut Needs) {
+    fn add_needs(list: &L, _said: ReadOptions, needs: &mut Needs) {
         needs.add_incoming(list);
     }
 
     #[inline(always)]
     fn request<'l, R>(
         list: &'l mut L,
-        said: IncomingSaid,
+        options: ReadOptions,
         wr_id: u64,
         signaled: bool,
         then: impl FnOnce(WorkRequest<'l>) -> R,
     ) -> Result<R, Refusal> {
-        let (elements, remote) = (list.elements(), &said.remote);
+        let (elements, remote) = (list.elements(), &options.remote);
         macro_rules! finish {
             ($request:expr) => {{
                 let mut request = $request
                     .map_err(|error| Refusal::from_core(&error))?
                     .wr_id(wr_id);
-                if said.fence {
+                if options.fence {
                     request = request.fence();
                 }
                 if !signaled {
@@ -351,7 +351,7 @@ impl<L: ScatterList> sealed::Sealed for Incoming<L> {
                 Ok(then(request.into()))
             }};
         }
-        match (said.op, elements) {
+        match (options.op, elements) {
             (IncomingOp::Read, elements) => finish!(ReadWorkRequest::new(elements, remote)),
             (IncomingOp::FetchAndAdd { add }, [before]) => {
                 finish!(AtomicWorkRequest::fetch_and_add(before, remote, add))
