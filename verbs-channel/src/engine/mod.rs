@@ -48,7 +48,7 @@ pub struct Engine {
     pub(crate) peers: Peers,
     // Queue pairs that could not be destroyed: they may still complete work on the queue.
     pub(crate) stuck: u32,
-    // What of that nobody has said yet, if it is not said at once.
+    // Leaks that are not logged yet; `None`: log at once.
     pub(crate) leaks: Option<Vec<Leak>>,
     // Places of members that were removed, some of which may still have results.
     pub(crate) removed: VecDeque<u32>,

@@ -274,7 +274,7 @@ impl<L: GatherList> sealed::Sealed for Outgoing<L> {
     }
 }
 
-macro_rules! said {
+macro_rules! with_options {
     ($of:ident $request:ident) => {
         #[inline(always)]
         fn $of(self, request: $request<'_>, wr_id: u64, signaled: bool) -> WorkRequest<'_> {
@@ -300,8 +300,8 @@ macro_rules! said {
 }
 
 impl SendOptions {
-    said!(of_send SendWorkRequest);
-    said!(of_write WriteWorkRequest);
+    with_options!(of_send SendWorkRequest);
+    with_options!(of_write WriteWorkRequest);
 }
 
 impl<L: ScatterList> sealed::Sealed for Incoming<L> {
