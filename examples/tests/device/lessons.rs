@@ -40,6 +40,9 @@ const LESSONS: [(&str, &str); 11] = [
     ),
 ];
 
+/// The only one that is started twice.
+pub(crate) const TWO_HOSTS: &str = env!("CARGO_BIN_EXE_hello_two_hosts");
+
 #[test]
 #[ignore = "needs an RDMA device"]
 fn each_lesson_succeeds_and_says_what_it_did() {
@@ -52,11 +55,20 @@ fn each_lesson_succeeds_and_says_what_it_did() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn the_lesson_for_two_hosts_runs_in_two_processes() {
-    const LESSON: &str = env!("CARGO_BIN_EXE_hello_two_hosts");
-    let listener = Program::start(LESSON, &["listen", "0"], "");
-    let peer = format!("localhost:{}", listener.says_after("listening on port "));
-    let said = Program::start(LESSON, &["connect", &peer], "").succeeds();
+    let listener = Program::start(TWO_HOSTS, &["listen", "0"], "");
+    connect(&format!(
+        "localhost:{}",
+        listener.says_after("listening on port ")
+    ));
+    answered(listener);
+}
+
+pub(crate) fn connect(peer: &str) {
+    let said = Program::start(TWO_HOSTS, &["connect", peer], "").succeeds();
     assert_eq!(said.lines().last(), Some("answer: IS ANYBODY THERE?"));
+}
+
+pub(crate) fn answered(listener: Program) {
     let said = listener.succeeds();
     assert_eq!(said.lines().last(), Some("answered"));
 }

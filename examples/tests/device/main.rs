@@ -7,6 +7,7 @@
 
 mod lessons;
 mod program;
+mod two_hosts;
 
 use std::fs;
 use std::thread;

@@ -1,0 +1,22 @@
+//! Two machines on one wire, each of which runs the same test: `SOFT_ROCE_HOST` says which one
+//! this is, `SOFT_ROCE_PEER` is the other's address.
+
+use std::env;
+
+use crate::lessons::{TWO_HOSTS, answered, connect};
+use crate::program::Program;
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn the_lesson_connects_two_machines() {
+    let (Ok(host), Ok(peer)) = (env::var("SOFT_ROCE_HOST"), env::var("SOFT_ROCE_PEER")) else {
+        let test = "two_hosts::the_lesson_connects_two_machines";
+        println!("SKIPPED {test}: SOFT_ROCE_HOST and SOFT_ROCE_PEER name no second machine");
+        return;
+    };
+    if host == "1" {
+        answered(Program::start(TWO_HOSTS, &["listen"], ""));
+    } else {
+        connect(&format!("{peer}:7471"));
+    }
+}
