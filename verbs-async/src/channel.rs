@@ -204,8 +204,8 @@ impl AsyncChannel {
     /// Closes the channel in order: lets sends, writes, reads and atomics finish, aborts the
     /// receives, and waits until the device has released all buffers.
     ///
-    /// This waits as long as the peer posts no receive for a send: put a timeout of your runtime
-    /// around it. Dropping the future drops the channel, which does not wait.
+    /// If the peer never posts a receive for a send, this may wait forever: put a timeout of your
+    /// runtime around it. Dropping the future drops the channel, which does not wait.
     ///
     /// # Errors
     ///

@@ -101,7 +101,7 @@ impl DeviceEvents {
     ///
     /// # Errors
     ///
-    /// The errno.
+    /// Those of [`AsyncIoNotifier::new`](crate::notifier::AsyncIoNotifier::new).
     #[cfg(feature = "async-io")]
     pub fn create_async_io(context: &verbs_core::Context) -> Result<Self> {
         let notifier = crate::notifier::AsyncIoNotifier::new(context.poll_fd()?)?;
@@ -112,7 +112,7 @@ impl DeviceEvents {
     ///
     /// # Errors
     ///
-    /// The errno, if the thread cannot be started.
+    /// Those of [`ThreadNotifier::new`].
     pub fn create_thread(context: &verbs_core::Context) -> Result<Self> {
         let notifier = ThreadNotifier::new(context.poll_fd()?)?;
         Self::new(context, notifier)

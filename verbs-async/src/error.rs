@@ -49,7 +49,7 @@ pub enum Error {
     /// running.
     #[error("cannot start a helper thread for a call that blocks")]
     Thread(#[source] io::Error),
-    /// An error of the layer below, such as in creating a group or connecting.
+    /// An error of the layer below, for example when a group is created or a channel is connected.
     #[error(transparent)]
     Channel(verbs_channel::Error),
 }

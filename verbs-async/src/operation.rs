@@ -131,8 +131,8 @@ impl<T: Given> Future for Operation<T> {
     /// The result and what was given: `(Result<WorkSuccess>, OwnedBuffer)`, or
     /// `(Result<()>, Vec<OwnedWork>)` for a batch. The result of a batch is its first failure.
     ///
-    /// In one case the buffer is empty with a capacity of 0, and the list of requests is empty: the
-    /// driver refused to destroy the queue pair, so the device may still access the buffer.
+    /// If the driver refuses to destroy a queue pair, the device may still access its buffers. Then
+    /// the returned buffer is empty with a capacity of 0, or the list of requests is empty.
     type Output = T::Outcome;
 
     #[inline]

@@ -52,7 +52,7 @@ impl AsyncGroup {
     /// channel: the peer notices that this side has left only when both are closed. If the exchange
     /// fails, or the future is dropped, close such a stream.
     ///
-    /// There is no timeout: put that of your runtime around it. Dropping the future drops the
+    /// There is no timeout: use that of your runtime. Dropping the future drops the
     /// channel and the stream.
     ///
     /// ```no_run

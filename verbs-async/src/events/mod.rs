@@ -101,7 +101,8 @@ impl CqEvents {
     ///
     /// # Errors
     ///
-    /// Those of [`CompletionChannel::create`]; the errno.
+    /// Those of [`CompletionChannel::create`] and
+    /// [`AsyncIoNotifier::new`](crate::notifier::AsyncIoNotifier::new).
     #[cfg(feature = "async-io")]
     pub fn create_async_io(context: &verbs_core::Context) -> Result<Self> {
         let channel = CompletionChannel::create(context)?;
@@ -113,7 +114,7 @@ impl CqEvents {
     ///
     /// # Errors
     ///
-    /// Those of [`CompletionChannel::create`]; the errno, if the thread cannot be started.
+    /// Those of [`CompletionChannel::create`] and [`ThreadNotifier::new`].
     pub fn create_thread(context: &verbs_core::Context) -> Result<Self> {
         let channel = CompletionChannel::create(context)?;
         let notifier = ThreadNotifier::new(channel.poll_fd()?)?;

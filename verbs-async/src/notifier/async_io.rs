@@ -25,7 +25,8 @@ impl AsyncIoNotifier {
     ///
     /// # Errors
     ///
-    /// `EMFILE` and the like.
+    /// The descriptor cannot be duplicated or registered, for example for lack of descriptors
+    /// (`EMFILE`).
     pub fn new(descriptor: impl AsFd) -> io::Result<Self> {
         let descriptor = descriptor.as_fd().try_clone_to_owned()?;
         Ok(Self {

@@ -47,7 +47,7 @@
 //!         let time = Timespec::try_from(time).map_err(io::Error::other)?;
 //!         Ok(poll(&mut asked, Some(&time))? > 0)
 //!     }
-//!     fn turn(&self) -> io::Result<()> {
+//!     fn run_once(&self) -> io::Result<()> {
 //!         let waker = if self.readable_within(Duration::from_secs(1))? {
 //!             self.waker.lock().unwrap().take()
 //!         } else {
@@ -86,7 +86,7 @@
 //! # let mut cx = Context::from_waker(&waker);
 //! assert!(readable.as_mut().poll(&mut cx).is_pending());
 //! writer.write_all(b"!")?;
-//! own.turn()?; // wakes
+//! own.run_once()?; // wakes
 //! # assert_eq!(count.0.load(Ordering::Relaxed), 1);
 //! assert!(readable.as_mut().poll(&mut cx).is_ready());
 //! # Ok(())

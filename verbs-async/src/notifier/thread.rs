@@ -37,7 +37,8 @@ impl ThreadNotifier {
     ///
     /// # Errors
     ///
-    /// `EMFILE` and the like; `EAGAIN` if the thread cannot be started.
+    /// The descriptor cannot be duplicated or registered, for example for lack of descriptors
+    /// (`EMFILE`); `EAGAIN` if the thread cannot be started.
     pub fn new(descriptor: impl AsFd) -> io::Result<Self> {
         Self::watched_by(Watcher::current()?, &descriptor)
     }

@@ -34,7 +34,8 @@ impl TokioNotifier {
     /// # Errors
     ///
     /// There is no current runtime, its I/O is not enabled (`Builder::enable_io`), or it is being
-    /// shut down; `EMFILE` and the like.
+    /// shut down. The descriptor cannot be duplicated or registered, for example for lack of
+    /// descriptors (`EMFILE`).
     pub fn new(descriptor: impl AsFd) -> io::Result<Self> {
         let runtime = Handle::try_current().map_err(io::Error::other)?;
         Self::within(runtime, &descriptor)

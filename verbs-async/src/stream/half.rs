@@ -14,8 +14,9 @@ use crate::coop;
 
 /// The reading half of a [`ByteStream`], created by [`ByteStream::into_split`].
 ///
-/// If it is dropped before the other half, data that arrive from then on are discarded. The peer
-/// can continue to write, and its shutdown fails, since not all bytes were read.
+/// If it is dropped before the other half, data that arrive from then on are discarded, so the peer
+/// can continue to write. If bytes were discarded, the peer's shutdown fails with
+/// [`StreamError::Reset`](super::StreamError::Reset).
 pub struct OwnedReadHalf {
     pub(super) side: ReadSide,
 }
@@ -49,8 +50,8 @@ pub(super) struct WriteSide {
 impl ByteStream {
     /// Splits the stream into two halves, for two tasks.
     ///
-    /// This is better than a generic split such as `tokio::io::split`: the halves share no lock of
-    /// the caller's while they are polled, and their tasks are woken directly.
+    /// This is better than a generic split such as `tokio::io::split`: each half is polled without
+    /// a lock around the stream, and its task is woken directly.
     #[must_use]
     pub fn into_split(self) -> (OwnedReadHalf, OwnedWriteHalf) {
         self.read.shared.tasks.set_undivided(false);

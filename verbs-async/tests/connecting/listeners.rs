@@ -1,4 +1,4 @@
-//! Listeners and those who connect to them: nobody keeps out another, and all is bounded.
+//! Listeners and the peers that connect to them: no peer delays another, and every wait is bounded.
 
 use std::io::Write as _;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};

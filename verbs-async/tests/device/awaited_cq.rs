@@ -1,4 +1,4 @@
-//! A completion queue that is awaited by who posts with `verbs_core` alone.
+//! A completion queue that is awaited by code that posts with `verbs_core`.
 
 use std::future::{Future as _, poll_fn};
 use std::pin::pin;

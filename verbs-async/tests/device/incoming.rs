@@ -1,4 +1,4 @@
-//! Incoming messages: none is lost, whoever stops asking.
+//! Incoming messages: none is lost, also when a task stops waiting.
 
 use std::future::Future as _;
 use std::pin::{Pin, pin};

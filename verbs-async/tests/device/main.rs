@@ -2,7 +2,7 @@
 //!
 //! As for `verbs-core`: the device is named by `VERBS_DEVICE`, `VERBS_PEER_DEVICE` is the other end
 //! of the wire, `VERBS_NETDEV` and `VERBS_PEER_NETDEV` are what tests may break. Run all with
-//! `cargo xtask soft-roce test`, or on a card with `VERBS_DEVICE=mlx5_0 cargo test -- --ignored`.
+//! `cargo xtask soft-roce test`, or on a device with `VERBS_DEVICE=mlx5_0 cargo test -- --ignored`.
 //!
 //! What a device cannot do is skipped by name: `SKIPPED test: reason`.
 #![cfg(test)]
@@ -21,9 +21,9 @@ mod chaos;
 mod closing;
 mod connecting;
 mod incoming;
-mod lines;
 mod opcodes;
 mod peer_dies;
+mod queueing;
 mod runtimes;
 mod stream;
 mod system_calls;

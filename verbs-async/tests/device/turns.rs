@@ -1,4 +1,4 @@
-//! Whose turn it is to drive: nobody who sleeps, stays away or was leaked keeps others from theirs.
+//! Any task can drive: one that sleeps, does not poll again or was leaked stops no other.
 
 use std::future::pending;
 use std::os::unix::net::UnixStream;

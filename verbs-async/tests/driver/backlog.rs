@@ -1,4 +1,4 @@
-//! The backlog: how much waits in it, and who waits for room.
+//! The bound of the backlog, and the tasks that wait for room in it.
 
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -14,7 +14,7 @@ const BACKLOG: usize = 4;
 
 /// Begins work in the first queue of the first channel.
 fn start(bench: &Bench, id: usize) -> Submission<Ticket> {
-    let request = bench.card.request(id, 0);
+    let request = bench.device.request(id, 0);
     bench.driver.start(0, request, BACKLOG)
 }
 
@@ -49,9 +49,9 @@ fn op_beyond_the_backlog_is_rejected_with_its_buffer() {
     let bench = Bench::new(1);
     let keys: Vec<_> = (0..6).map(|id| start(&bench, id)).collect();
     assert_eq!(bench.end(keys[5]), Some((5, End::Rejected)));
-    assert_eq!(bench.card.gone(), 1);
+    assert_eq!(bench.device.gone(), 1);
     // The other queue has room of its own.
-    let other = bench.driver.start(0, bench.card.request(6, 1), BACKLOG);
+    let other = bench.driver.start(0, bench.device.request(6, 1), BACKLOG);
     assert_eq!(bench.posted(), [0, 6]);
     // One place is one place.
     bench.complete([0]);

@@ -1,4 +1,4 @@
-//! Whoever waits until nothing is left in a channel's queues.
+//! Tasks that wait until the queues of a channel are empty.
 
 use std::task::{Context, Waker};
 use verbs_channel::Queue;
@@ -15,12 +15,12 @@ fn drain_waiter_is_woken_when_the_queues_are_empty() {
     let mut cx = Context::from_waker(&waker);
     let mut drained = |queues: &'static [Queue]| bench.driver.poll_drained(0, queues, &mut cx);
     assert!(drained(&QUEUES).is_ready(), "nothing has submission");
-    assert_eq!(bench.card.lock().armings, 0, "nobody waits");
+    assert_eq!(bench.device.lock().armings, 0, "nobody waits");
     bench.start(0);
     let waits = bench.start(1);
-    bench.start_on(0, bench.card.request(2, 1));
+    bench.start_on(0, bench.device.request(2, 1));
     // Another channel's work is not waited for.
-    bench.start_on(1, bench.card.request(3, 0));
+    bench.start_on(1, bench.device.request(3, 0));
     assert!(drained(&[Queue::Send]).is_pending());
     bench.complete([0]);
     assert_eq!(bell.rings(), 0, "the next from the line is in flight");
@@ -48,7 +48,7 @@ fn drain_waiter_needs_no_other_waiter() {
     assert!(!bench.is_drained(&bell));
     bench.complete([1]);
     bench.start(2);
-    assert!(!bench.card.complete(2) || bench.card.unseen() == 1);
+    assert!(!bench.device.complete(2) || bench.device.unseen() == 1);
     assert!(bench.is_drained(&bell));
 }
 
@@ -82,13 +82,13 @@ fn drain_waiter_wakes_completed_waiters() {
     let bells = [(); 2].map(|()| Bell::new());
     let keys = [0, 1].map(|id| bench.start(id));
     assert!(bench.poll(keys[0], &bells[0]).is_pending());
-    assert!(bench.card.complete(0), "nobody hears of it yet");
+    assert!(bench.device.complete(0), "nobody hears of it yet");
     assert!(!bench.is_drained(&bells[1]));
     assert_eq!(bells.each_ref().map(|bell| bell.rings()), [1, 0]);
     // And is told itself if somebody else waits still, elsewhere.
-    let elsewhere = bench.start_on(1, bench.card.request(2, 0));
+    let elsewhere = bench.start_on(1, bench.device.request(2, 0));
     assert!(bench.poll(elsewhere, &bells[0]).is_pending());
-    assert!(!bench.card.complete(1), "one event stands for both");
+    assert!(!bench.device.complete(1), "one event stands for both");
     bench.driver.on_event();
     assert_eq!(bells.each_ref().map(|bell| bell.rings()), [1, 1]);
     assert!(bench.is_drained(&bells[1]));
@@ -101,14 +101,14 @@ fn backlog_rejected_after_a_failure_is_drained() {
     bench.start(0);
     let waits = bench.start(1);
     assert!(!bench.is_drained(&bell));
-    // The card says so, and nobody else.
-    bench.card.lock().give_up();
+    // The device says so, and nobody else.
+    bench.device.lock().give_up();
     bench.driver.on_event();
     assert_eq!(bell.rings(), 1);
     assert!(bench.is_drained(&bell));
     assert_eq!(bench.end(waits), Some((1, End::Rejected)));
     // Whoever was told waits no more: nothing is armed for it.
-    let armings = bench.card.lock().armings;
+    let armings = bench.device.lock().armings;
     bench.driver.on_event();
-    assert_eq!(bench.card.lock().armings, armings);
+    assert_eq!(bench.device.lock().armings, armings);
 }

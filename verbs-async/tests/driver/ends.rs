@@ -1,4 +1,4 @@
-//! How operations end: each once, to its own task, or to nobody.
+//! How operations end: each once, for its own task, or abandoned.
 
 use std::task::Waker;
 use std::time::{Duration, Instant};
@@ -48,12 +48,12 @@ fn op_abandoned_in_flight_keeps_its_buffer_until_its_completion() {
     let bench = Bench::new(4);
     let keys = [0, 1, 2].map(|id| bench.start(id));
     keys.into_iter().for_each(|key| bench.driver.abandon(key));
-    assert_eq!(bench.card.gone(), 0, "the card has it");
+    assert_eq!(bench.device.gone(), 0, "the device has it");
     // Nobody polls anything: the announcements are all there is.
     bench.complete([1]);
-    assert_eq!(bench.card.gone(), 1);
+    assert_eq!(bench.device.gone(), 1);
     bench.complete([0, 2]);
-    assert_eq!(bench.card.gone(), 3);
+    assert_eq!(bench.device.gone(), 3);
 }
 
 #[test]
@@ -61,20 +61,20 @@ fn op_abandoned_after_its_completion_frees_its_buffer() {
     let bench = Bench::new(4);
     let keys = [0, 1].map(|id| bench.start(id));
     // Seen by another one's poll, or by nobody.
-    assert!(!bench.card.complete(0));
+    assert!(!bench.device.complete(0));
     assert!(bench.end(keys[1]).is_none());
     bench.driver.abandon(keys[0]);
-    assert_eq!(bench.card.gone(), 1);
+    assert_eq!(bench.device.gone(), 1);
     let unseen = bench.start(2);
-    assert!(bench.card.complete(2));
+    assert!(bench.device.complete(2));
     bench.driver.abandon(unseen);
-    assert_eq!(bench.card.gone(), 2);
+    assert_eq!(bench.device.gone(), 2);
 }
 
 #[test]
 fn failed_arming_aborts_all_ops_in_flight() {
     let bench = Bench::new(1);
-    bench.card.lock().arming_fails = true;
+    bench.device.lock().arming_fails = true;
     let keys = [0, 1].map(|id| bench.start(id));
     assert_eq!(bench.end(keys[0]), Some((0, End::Aborted)));
     assert_eq!(bench.end(keys[1]), Some((1, End::Rejected)));
@@ -86,14 +86,17 @@ fn busy_poll_ends_with_the_completion_or_its_timeout() {
         let bench = Bench::new(4);
         bench.driver.set_busy_poll(Duration::from_secs(3600));
         let done = bench.start(0);
-        let card = std::sync::Arc::clone(&bench.card);
+        let device = std::sync::Arc::clone(&bench.device);
         let late = std::thread::spawn(move || {
             std::thread::sleep(Duration::from_millis(20));
-            assert!(!card.complete(0), "it is not asleep, and has armed nothing");
+            assert!(
+                !device.complete(0),
+                "it is not asleep, and has armed nothing"
+            );
         });
         assert_eq!(bench.end(done), Some((0, End::Success)));
         late.join().unwrap();
-        assert_eq!(bench.card.lock().armings, 0);
+        assert_eq!(bench.device.lock().armings, 0);
 
         let window = Duration::from_millis(5);
         bench.driver.set_busy_poll(window);
@@ -101,7 +104,7 @@ fn busy_poll_ends_with_the_completion_or_its_timeout() {
         let start = Instant::now();
         assert!(bench.poll(waits, &bell).is_pending());
         assert!(start.elapsed() >= window);
-        assert_eq!(bench.card.lock().armings, 1);
+        assert_eq!(bench.device.lock().armings, 1);
         bench.complete([1]);
         assert_eq!(bell.rings(), 1);
     });
@@ -114,7 +117,7 @@ fn busy_poll_lets_other_threads_lock_and_complete() {
         let (key, sleeps, bell) = (bench.start(0), bench.start(9), Bell::new());
         assert!(bench.poll(sleeps, &bell).is_pending());
         bench.driver.set_busy_poll(Duration::from_secs(3600));
-        let looked = bench.card.lock().polls;
+        let looked = bench.device.lock().polls;
         let (other, others_bell) = (std::sync::Arc::clone(&bench), std::sync::Arc::clone(&bell));
         let starts = std::thread::spawn(move || {
             let until = |is_so: &dyn Fn() -> bool| {
@@ -122,14 +125,14 @@ fn busy_poll_lets_other_threads_lock_and_complete() {
                     std::thread::yield_now();
                 }
             };
-            until(&|| other.card.lock().polls > looked + 2);
+            until(&|| other.device.lock().polls > looked + 2);
             let keys = [1, 2].map(|id| other.start(id));
             keys.into_iter().for_each(|key| other.driver.abandon(key));
             // Found by the one that polls, which does not keep it to itself.
-            let _raised = other.card.complete(9);
-            let _raised = other.card.complete(2);
-            until(&|| others_bell.rings() == 1 && other.card.gone() == 1);
-            let _raised = other.card.complete(0);
+            let _raised = other.device.complete(9);
+            let _raised = other.device.complete(2);
+            until(&|| others_bell.rings() == 1 && other.device.gone() == 1);
+            let _raised = other.device.complete(0);
         });
         assert_eq!(bench.end(key), Some((0, End::Success)));
         starts.join().unwrap();
@@ -147,9 +150,9 @@ fn the_queue_is_armed_once_for_a_sleep_and_not_while_completions_come() {
             assert!(bench.poll(key, &bell).is_pending());
             assert!(bench.end(other).is_none());
         }
-        assert_eq!(bench.card.lock().armings, round);
-        assert!(bench.card.complete(100 + round));
-        assert!(!bench.card.complete(round), "one event stands for both");
+        assert_eq!(bench.device.lock().armings, round);
+        assert!(bench.device.complete(100 + round));
+        assert!(!bench.device.complete(round), "one event stands for both");
         bench.driver.on_event();
         assert_eq!(bell.rings(), 1);
         assert!(bench.end(key).is_some() && bench.end(other).is_some());
@@ -157,10 +160,10 @@ fn the_queue_is_armed_once_for_a_sleep_and_not_while_completions_come() {
     // What is there when it is polled costs no arming.
     for id in 10..20 {
         let key = bench.start(id);
-        assert!(!bench.card.complete(id));
+        assert!(!bench.device.complete(id));
         assert!(bench.end(key).is_some());
     }
-    assert_eq!(bench.card.lock().armings, 3);
+    assert_eq!(bench.device.lock().armings, 3);
 }
 
 #[test]
@@ -177,13 +180,13 @@ fn an_operation_allocates_nothing_once_the_driver_is_warm() {
         bench.driver.abandon(keys[0]);
         bench.driver.abandon(keys[4]);
         for id in [0, 1, 2, 3, 5] {
-            let _raised = bench.card.complete(id);
+            let _raised = bench.device.complete(id);
             bench.driver.on_event();
         }
         for key in [1, 2, 3, 5] {
             assert!(bench.poll_with(keys[key], &bell).is_ready());
         }
-        bench.card.lock().posted.clear();
+        bench.device.lock().posted.clear();
     };
     (0..3).for_each(|_| round());
     let before = allocations();
@@ -200,11 +203,11 @@ fn polling_an_op_wakes_completed_waiters() {
         assert!(bench.poll(*key, bell).is_pending());
     }
     assert!(
-        bench.card.complete(0),
+        bench.device.complete(0),
         "it is announced, and nobody hears of it yet"
     );
     for id in 1..4 {
-        assert!(!bench.card.complete(id));
+        assert!(!bench.device.complete(id));
     }
     assert_eq!(bench.end(keys[3]), Some((3, End::Success)));
     assert_eq!(bells.map(|bell| bell.rings()), [1; 3]);
@@ -216,11 +219,11 @@ fn polling_a_queued_op_wakes_completed_waiters() {
     let bells = [(); 2].map(|()| Bell::new());
     let keys = [0, 1].map(|id| bench.start(id));
     assert!(bench.poll(keys[0], &bells[0]).is_pending());
-    assert!(bench.card.complete(0), "nobody hears of it yet");
+    assert!(bench.device.complete(0), "nobody hears of it yet");
     assert!(bench.poll(keys[1], &bells[1]).is_pending());
     assert_eq!(bells.each_ref().map(|bell| bell.rings()), [1, 0]);
     // It was posted, and the event that is under way stands for both.
-    assert!(!bench.card.complete(1));
+    assert!(!bench.device.complete(1));
     bench.driver.on_event();
     assert_eq!(bells.each_ref().map(|bell| bell.rings()), [1, 1]);
 }
@@ -234,11 +237,11 @@ fn known_completion_costs_no_poll_no_arming_and_no_time() {
         let bell = Bell::new();
         assert!(bench.poll(keys[1], &bell).is_pending());
         bench.complete([0, 1]);
-        bench.card.lock().give_up();
+        bench.device.lock().give_up();
         let refused = bench.start(2);
         let looked = |bench: &Bench| {
-            let card = bench.card.lock();
-            (card.polls, card.armings)
+            let device = bench.device.lock();
+            (device.polls, device.armings)
         };
         let before = looked(&bench);
         bench.driver.set_busy_poll(Duration::from_secs(3600));
@@ -256,16 +259,16 @@ fn queue_is_not_armed_without_waiters() {
     // One task awaits one after the other, of many in flight.
     for (round, key) in keys.iter().enumerate() {
         assert!(bench.poll(*key, &bell).is_pending());
-        assert_eq!(bench.card.lock().armings, round + 1);
+        assert_eq!(bench.device.lock().armings, round + 1);
         bench.complete([round]);
         assert_eq!(bell.rings(), round + 1);
-        assert_eq!(bench.card.lock().armings, round + 1, "nobody sleeps");
+        assert_eq!(bench.device.lock().armings, round + 1, "nobody sleeps");
         assert_eq!(bench.end(*key), Some((round, End::Success)));
     }
     // Nor is anything polled for.
-    let polls = bench.card.lock().polls;
+    let polls = bench.device.lock().polls;
     bench.driver.on_event();
-    assert_eq!(bench.card.lock().polls, polls);
+    assert_eq!(bench.device.lock().polls, polls);
 }
 
 #[test]
@@ -273,40 +276,40 @@ fn queue_is_not_armed_if_the_op_completes_before_its_sleep() {
     let bench = Bench::new(1);
     let key = bench.start(0);
     // Between its two looks: before the second its waker is cloned.
-    let card = std::sync::Arc::clone(&bench.card);
+    let device = std::sync::Arc::clone(&bench.device);
     let ends = waker(move |moment| {
         if moment == Moment::Clone {
-            assert!(!card.complete(0), "nothing is armed");
+            assert!(!device.complete(0), "nothing is armed");
         }
     });
     assert!(bench.poll_with(key, &ends).is_ready());
-    assert_eq!(bench.card.lock().armings, 0);
+    assert_eq!(bench.device.lock().armings, 0);
     // Nor for one that went from the line, and has ended unseen.
     let keys = [1, 2].map(|id| bench.start(id));
     bench.complete([1]);
-    let armings = bench.card.lock().armings;
-    assert!(!bench.card.complete(2), "nobody waits");
+    let armings = bench.device.lock().armings;
+    assert!(!bench.device.complete(2), "nobody waits");
     assert_eq!(bench.end(keys[1]), Some((2, End::Success)));
-    assert_eq!(bench.card.lock().armings, armings);
+    assert_eq!(bench.device.lock().armings, armings);
 }
 
 #[test]
 fn completion_just_before_arming_is_found() {
     let bench = Bench::new(4);
     let keys = [0, 1, 2].map(|id| bench.start(id));
-    bench.card.lock().before_arming = Some(0);
+    bench.device.lock().before_arming = Some(0);
     assert_eq!(bench.end(keys[0]), Some((0, End::Success)));
     // Another's, as well; and what nobody wants.
     bench.driver.on_event();
     let bells = [(); 2].map(|()| Bell::new());
     assert!(bench.poll(keys[1], &bells[0]).is_pending());
-    bench.card.lock().before_arming = Some(1);
+    bench.device.lock().before_arming = Some(1);
     bench.driver.on_event();
     assert_eq!(bells[0].rings(), 1);
-    bench.card.lock().before_arming = Some(2);
+    bench.device.lock().before_arming = Some(2);
     bench.driver.abandon(keys[2]);
     bench.driver.on_event();
-    assert_eq!(bench.card.gone(), 2);
+    assert_eq!(bench.device.gone(), 2);
 }
 
 #[test]
@@ -320,5 +323,5 @@ fn queue_is_armed_again_for_other_waiters() {
     bench.complete([0]);
     bench.complete([1]);
     assert_eq!(bells.map(|bell| bell.rings()), [1, 1]);
-    assert_eq!(bench.card.lock().armings, 2);
+    assert_eq!(bench.device.lock().armings, 2);
 }

@@ -1,6 +1,6 @@
-//! The driver with a card that does as it is told: lines, ends, wakers, and a model of all of it.
+//! The driver with a fake device: backlogs, outcomes, wakers, and a model of all of it.
 //!
-//! The driver's own files are compiled here, as in the models that loom checks: what races is theirs.
+//! The driver's own files are compiled here, as in the models that loom checks: loom checks their races.
 #![cfg(test)]
 
 #[path = "../../../verbs-core/tests/device/harness/allocations.rs"]
@@ -15,12 +15,12 @@ mod drained;
 mod driver;
 mod ends;
 mod hooks;
-mod lines;
 mod model;
+mod queueing;
 mod ring;
 mod task;
 #[path = "../../src/wake.rs"]
-#[expect(dead_code, reason = "nobody holds wake-ups back here")]
+#[expect(dead_code, reason = "no wake-ups are held back here")]
 mod wake;
 mod wakers;
 

@@ -1,4 +1,4 @@
-//! Whatever is done in whatever order: nothing is lost, nothing comes twice, nobody sleeps forever.
+//! Random steps in any order: no outcome is lost or duplicated, and no task sleeps forever.
 
 use std::sync::Arc;
 use std::task::Poll;
@@ -101,10 +101,10 @@ impl World {
                 let posted = self.bench.posted();
                 let flying: Vec<_> = posted
                     .iter()
-                    .filter(|id| self.bench.card.has(**id))
+                    .filter(|id| self.bench.device.has(**id))
                     .collect();
                 if let Some(at) = chosen(number, flying.len()) {
-                    self.events += usize::from(self.bench.card.complete(*flying[at]));
+                    self.events += usize::from(self.bench.device.complete(*flying[at]));
                 }
             }
             Step::Announce => {
@@ -120,7 +120,7 @@ impl World {
     fn start(&mut self, channel: usize, queue: usize, places: usize) {
         let id = self.started;
         self.started += 1;
-        let request = self.bench.card.request(id, queue);
+        let request = self.bench.device.request(id, queue);
         let key = self.bench.start_on(channel, Request { places, ..request });
         self.submission.push((channel, queue, id));
         let bell = Bell::new();
@@ -164,7 +164,7 @@ impl World {
             .iter()
             .filter(|held| held.asleep && self.events == 0)
         {
-            let ended = posted.contains(&held.id) && !self.bench.card.has(held.id);
+            let ended = posted.contains(&held.id) && !self.bench.device.has(held.id);
             assert_eq!(
                 held.bell.rings(),
                 usize::from(ended),
@@ -174,7 +174,7 @@ impl World {
         }
     }
 
-    /// The card ends everything, and delivers every event.
+    /// The device ends everything, and delivers every event.
     fn settle(&mut self) {
         loop {
             self.apply(&Step::Complete(0));
@@ -182,7 +182,7 @@ impl World {
                 self.apply(&Step::Announce);
             }
             let posted = self.bench.posted();
-            if !posted.iter().any(|id| self.bench.card.has(*id)) {
+            if !posted.iter().any(|id| self.bench.device.has(*id)) {
                 break;
             }
         }
@@ -206,10 +206,10 @@ proptest! {
         steps.iter().for_each(|step| world.apply(step));
         world.settle();
         // Those whose outcomes were leaked are all that is missing.
-        let gone = world.bench.card.gone();
+        let gone = world.bench.device.gone();
         assert!(gone <= world.started && gone + world.forgotten >= world.started);
         world.bench.driver.on_event();
         drop(world.bench.driver);
-        assert_eq!(world.bench.card.gone(), world.started);
+        assert_eq!(world.bench.device.gone(), world.started);
     }
 }

@@ -1,4 +1,4 @@
-//! A card that does as it is told, and the ring that the driver sees of it.
+//! A fake device under the control of a test, and the ring that the driver sees of it.
 
 use std::collections::VecDeque;
 use std::mem;
@@ -55,8 +55,8 @@ impl Drop for Buffer {
     }
 }
 
-/// A completion queue and what is posted to it, seen from the card's side.
-pub(crate) struct Card {
+/// A completion queue and what is posted to it, seen from the device's side.
+pub(crate) struct FakeDevice {
     state: Mutex<State>,
     gone: Counter<AtomicUsize>,
 }
@@ -88,7 +88,7 @@ pub(crate) struct State {
 struct Slot {
     ticket: Ticket,
     request: Request,
-    // As the card has it, and as the driver can know it.
+    // As the device has it, and as the driver can know it.
     is_done: bool,
     end: Option<End>,
 }
@@ -102,9 +102,9 @@ pub(crate) struct Ticket {
 }
 
 /// The driver's side.
-pub(crate) struct FakeRing(pub(crate) Arc<Card>);
+pub(crate) struct FakeRing(pub(crate) Arc<FakeDevice>);
 
-impl Card {
+impl FakeDevice {
     /// Channels whose two queues have this many places each.
     pub(crate) fn new(channels: usize, places: usize) -> Arc<Self> {
         let state = State {
@@ -177,7 +177,7 @@ impl State {
         self.done.push_back((ticket, end));
     }
 
-    /// As a card's: what is there is there no more.
+    /// As a device's: what is there is there no more.
     fn poll(&mut self) {
         self.polls += 1;
         while let Some((ticket, end)) = self.done.pop_front() {

@@ -10,14 +10,14 @@ use std::time::Duration;
 use verbs_channel::Queue;
 
 use crate::driver::{Driver, Submission};
-use crate::ring::{Card, End, FakeRing, Outcome, Request, Ticket, poll};
+use crate::ring::{End, FakeDevice, FakeRing, Outcome, Request, Ticket, poll};
 
 /// Far longer than anything here takes.
 const LONG: Duration = Duration::from_secs(10);
 
-/// A card and the driver of its ring.
+/// A device and the driver of its ring.
 pub(crate) struct Bench {
-    pub(crate) card: Arc<Card>,
+    pub(crate) device: Arc<FakeDevice>,
     pub(crate) driver: Arc<Driver<FakeRing>>,
 }
 
@@ -44,14 +44,14 @@ impl Bell {
 impl Bench {
     /// Two channels, whose queues have this many places each.
     pub(crate) fn new(places: usize) -> Self {
-        let card = Card::new(2, places);
-        let driver = Arc::new(Driver::new(FakeRing(Arc::clone(&card))));
-        Self { card, driver }
+        let device = FakeDevice::new(2, places);
+        let driver = Arc::new(Driver::new(FakeRing(Arc::clone(&device))));
+        Self { device, driver }
     }
 
     /// Begins work in the first queue of the first channel.
     pub(crate) fn start(&self, id: usize) -> Submission<Ticket> {
-        self.start_on(0, self.card.request(id, 0))
+        self.start_on(0, self.device.request(id, 0))
     }
 
     pub(crate) fn start_on(&self, channel: usize, request: Request) -> Submission<Ticket> {
@@ -60,7 +60,7 @@ impl Bench {
 
     /// A batch of so many in the first queue of the first channel.
     pub(crate) fn start_batch(&self, id: usize, places: usize) -> Submission<Ticket> {
-        let request = self.card.request(id, 0);
+        let request = self.device.request(id, 0);
         self.start_on(0, Request { places, ..request })
     }
 
@@ -89,10 +89,10 @@ impl Bench {
         }
     }
 
-    /// The card ends these, and announces it if it was asked to.
+    /// The device ends these, and announces it if it was asked to.
     pub(crate) fn complete(&self, ids: impl IntoIterator<Item = usize>) {
         for id in ids {
-            if self.card.complete(id) {
+            if self.device.complete(id) {
                 self.driver.on_event();
             }
         }
@@ -100,7 +100,7 @@ impl Bench {
 
     /// The ids that were posted, in their order.
     pub(crate) fn posted(&self) -> Vec<usize> {
-        self.card.lock().posted.clone()
+        self.device.lock().posted.clone()
     }
 }
 

@@ -11,13 +11,13 @@ use crate::allocations::allocations;
 use crate::driver::QUEUES;
 use crate::driver::{Driver, Submission};
 use crate::hooks::{Moment, waker};
-use crate::ring::{Card, End, FakeRing, Request, Ticket, poll};
+use crate::ring::{End, FakeDevice, FakeRing, Request, Ticket, poll};
 use crate::task::{Bell, Bench, bounded};
 
 /// Whatever comes back to the driver when it runs.
 #[derive(Clone)]
 struct Back {
-    card: Arc<Card>,
+    device: Arc<FakeDevice>,
     driver: Weak<Driver<FakeRing>>,
     seen: Arc<Mutex<Vec<Moment>>>,
     gone: Arc<AtomicUsize>,
@@ -26,7 +26,7 @@ struct Back {
 impl Back {
     fn new(bench: &Bench) -> Self {
         Self {
-            card: Arc::clone(&bench.card),
+            device: Arc::clone(&bench.device),
             driver: Arc::downgrade(&bench.driver),
             seen: Arc::default(),
             gone: Arc::default(),
@@ -38,7 +38,7 @@ impl Back {
         let Some(driver) = self.driver.upgrade() else {
             return;
         };
-        let key = driver.start(1, self.card.request(1000, 1), usize::MAX);
+        let key = driver.start(1, self.device.request(1000, 1), usize::MAX);
         let mut cx = Context::from_waker(Waker::noop());
         drop(poll(&driver, &key, &mut cx));
         driver.abandon(key);
@@ -63,7 +63,7 @@ impl Back {
 
     /// Work whose buffer does so when it is dropped.
     fn request(&self, id: usize) -> Request {
-        let mut request = self.card.request(id, 0);
+        let mut request = self.device.request(id, 0);
         let back = self.clone();
         request.buffer.hook = Some(Box::new(move || {
             back.gone.fetch_add(1, Ordering::Relaxed);
@@ -106,7 +106,7 @@ fn wakers_run_without_the_lock() {
         // It is found before its waker is told.
         let key = bench.start(2);
         sleeps(key);
-        let _raised = bench.card.complete(2);
+        let _raised = bench.device.complete(2);
         assert!(bench.poll_with(key, &waker).is_ready());
         assert_eq!(back.seen(), [1, 0, 1]);
         // Abandoned in line, where it went from there, and in flight.
@@ -166,7 +166,7 @@ fn buffers_are_dropped_without_the_lock() {
         bench.driver.abandon(keys[1]);
         assert_eq!(back.gone(), 1);
         bench.driver.abandon(keys[0]);
-        assert_eq!(back.gone(), 1, "the card has it");
+        assert_eq!(back.gone(), 1, "the device has it");
         bench.complete([0]);
         assert_eq!(back.gone(), 2);
         assert!(bench.poll_with(keys[2], Waker::noop()).is_pending());
@@ -185,7 +185,7 @@ fn buffers_are_dropped_without_the_lock() {
 fn panicking_buffer_drop_stops_no_other() {
     let bench = Bench::new(4);
     let keys = [0, 1, 2].map(|id| {
-        let mut request = bench.card.request(id, 0);
+        let mut request = bench.device.request(id, 0);
         let panics = || std::panic::resume_unwind(Box::new("a buffer's"));
         request.buffer.hook = (id == 0).then(|| -> Box<dyn FnOnce() + Send> { Box::new(panics) });
         bench.start_on(0, request)
@@ -196,10 +196,10 @@ fn panicking_buffer_drop_stops_no_other() {
     bench.driver.abandon(keys[1]);
     // What is dropped here is nobody's any more, and whoever is told of it has not done it.
     for id in [0, 1, 2] {
-        let _raised = bench.card.complete(id);
+        let _raised = bench.device.complete(id);
     }
     bench.driver.on_event();
-    assert_eq!((bench.card.gone(), bell.rings()), (2, 1));
+    assert_eq!((bench.device.gone(), bell.rings()), (2, 1));
     assert_eq!(bench.end(keys[2]), Some((2, End::Success)));
 }
 
@@ -235,7 +235,7 @@ fn panicking_waker_clone_leaves_no_task_asleep() {
     let keys = [0, 1].map(|id| bench.start(id));
     let bell = Bell::new();
     assert!(bench.poll(keys[0], &bell).is_pending());
-    assert!(bench.card.complete(0), "nobody hears of it yet");
+    assert!(bench.device.complete(0), "nobody hears of it yet");
     let panics = waker(|moment| {
         if moment == Moment::Clone {
             std::panic::resume_unwind(Box::new("a clone's"));
@@ -274,7 +274,7 @@ fn all_sleeping_tasks_are_woken() {
             assert!(bench.poll(*key, bell).is_pending());
         }
         for id in 0..count {
-            let _raised = bench.card.complete(id);
+            let _raised = bench.device.complete(id);
         }
         bench.driver.on_event();
         assert!(bells.iter().all(|bell| bell.rings() == 1), "of {count}");
@@ -315,7 +315,7 @@ fn wakers_that_poll_in_place_do_not_recurse() {
         }
         bench.driver.with(None, |ring| ring.0.lock().give_up());
         assert_eq!(done.load(Ordering::Relaxed), COUNT);
-        assert_eq!(bench.card.gone(), 2 * COUNT);
+        assert_eq!(bench.device.gone(), 2 * COUNT);
     };
     let thread = std::thread::Builder::new().stack_size(2 << 20).spawn(run);
     thread.unwrap().join().unwrap();
@@ -330,7 +330,7 @@ fn buffers_that_abandon_others_on_drop_do_not_recurse() {
         let mut next = None;
         let mut first = None;
         for id in 0..COUNT {
-            let mut request = bench.card.request(id, 0);
+            let mut request = bench.device.request(id, 0);
             if let Some(next) = next.take() {
                 let driver = Arc::downgrade(&bench.driver);
                 request.buffer.hook = Some(Box::new(move || {
@@ -346,7 +346,7 @@ fn buffers_that_abandon_others_on_drop_do_not_recurse() {
         bench.driver.abandon(first.unwrap());
         bench.driver.with(None, |ring| ring.0.lock().give_up());
         bench.driver.on_event();
-        assert_eq!(bench.card.gone(), COUNT);
+        assert_eq!(bench.device.gone(), COUNT);
     };
     let thread = std::thread::Builder::new().stack_size(2 << 20).spawn(run);
     thread.unwrap().join().unwrap();
@@ -376,7 +376,7 @@ fn panicking_waker_leaves_no_task_asleep() {
     assert!(bench.poll(keys[2], &bells[1]).is_pending());
     // All in one go, the one that panics first.
     for id in [1, 0, 2] {
-        let _raised = bench.card.complete(id);
+        let _raised = bench.device.complete(id);
     }
     bench.driver.on_event();
     assert_eq!(bells.map(|bell| bell.rings()), [1, 1]);
@@ -387,22 +387,22 @@ fn panicking_waker_leaves_no_task_asleep() {
 fn waking_allocates_nothing_once_the_driver_is_warm() {
     /// Has another operation slept for and woken.
     struct Works {
-        card: Arc<Card>,
+        device: Arc<FakeDevice>,
         driver: Arc<Driver<FakeRing>>,
     }
     impl Wake for Works {
         fn wake(self: Arc<Self>) {
-            let key = self.driver.start(0, self.card.request(1, 1), usize::MAX);
+            let key = self.driver.start(0, self.device.request(1, 1), usize::MAX);
             let mut cx = Context::from_waker(Waker::noop());
             assert!(poll(&self.driver, &key, &mut cx).is_pending());
-            assert!(self.card.complete(1));
+            assert!(self.device.complete(1));
             self.driver.on_event();
             assert!(poll(&self.driver, &key, &mut cx).is_ready());
         }
     }
     let bench = Bench::new(1);
     let waker = Waker::from(Arc::new(Works {
-        card: Arc::clone(&bench.card),
+        device: Arc::clone(&bench.device),
         driver: Arc::clone(&bench.driver),
     }));
     let round = || {
@@ -410,7 +410,7 @@ fn waking_allocates_nothing_once_the_driver_is_warm() {
         assert!(bench.poll_with(key, &waker).is_pending());
         bench.complete([0]);
         assert!(bench.poll_with(key, &waker).is_ready());
-        bench.card.lock().posted.clear();
+        bench.device.lock().posted.clear();
     };
     (0..3).for_each(|_| round());
     let before = allocations();

@@ -1,4 +1,5 @@
-//! Many queues on one completion channel, whose events are told once: none is left in it unread.
+//! Many queues on one completion channel with an edge-triggered notifier: no event stays in it
+//! unread.
 
 use std::collections::VecDeque;
 use std::io;
@@ -61,7 +62,7 @@ impl Hub {
         hub
     }
 
-    /// The card completes something; the notifier's thread wakes the hub if it has to.
+    /// The device completes something; the notifier's thread wakes the hub if it has to.
     fn complete(&self, key: usize) {
         let wakes = {
             let mut channel = self.channel.lock();

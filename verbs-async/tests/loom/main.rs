@@ -1,9 +1,9 @@
-//! Every interleaving of the driver with its tasks and its card: nobody stays asleep.
+//! Every interleaving of the driver with its tasks and its device: no task stays asleep.
 //!
 //! The driver's own files are compiled here with loom's lock. A task is polled a few times and then
-//! put down, so each model also covers one that is never polled again. When all threads have ended,
-//! and every event that the card raised has been delivered, whoever was left waiting must have been
-//! woken.
+//! not again, so each model also covers a task that is never polled again. When all threads have
+//! ended, and every event that the device raised has been delivered, every task that still waits
+//! must have been woken.
 #![cfg(test)]
 
 #[path = "../../src/deferred.rs"]

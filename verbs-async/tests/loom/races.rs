@@ -8,7 +8,7 @@ use loom::thread;
 
 use crate::driver::QUEUES;
 use crate::driver::{Driver, Submission};
-use crate::ring::{Card, FakeRing, Outcome, Ticket, poll};
+use crate::ring::{FakeDevice, FakeRing, Outcome, Ticket, poll};
 use crate::sync::Arc;
 
 /// Explores every schedule with at most so many preemptions: more find nothing new, and take hours.
@@ -22,7 +22,7 @@ pub(crate) fn explore(model: impl Fn() + Send + Sync + 'static) {
 /// A ring and its driver.
 #[derive(Clone)]
 struct Model {
-    card: Arc<Card>,
+    device: Arc<FakeDevice>,
     driver: Arc<Driver<FakeRing>>,
 }
 
@@ -55,27 +55,27 @@ enum Delivery {
 
 impl Model {
     fn new(places: usize) -> Self {
-        let card = Card::new(1, places);
-        let driver = Arc::new(Driver::new(FakeRing(Arc::clone(&card))));
-        Self { card, driver }
+        let device = FakeDevice::new(1, places);
+        let driver = Arc::new(Driver::new(FakeRing(Arc::clone(&device))));
+        Self { device, driver }
     }
 
     fn start(&self, id: usize) -> Task {
         Task {
             model: self.clone(),
             id,
-            key: self.driver.start(0, self.card.request(id, 0), usize::MAX),
+            key: self.driver.start(0, self.device.request(id, 0), usize::MAX),
             outcome: None,
             bell: std::sync::Arc::default(),
             asleep: false,
         }
     }
 
-    /// The card's side of it: completes these.
+    /// The device's side of it: completes these.
     fn complete(&self, ids: &[usize], delivery: Delivery) {
         let mut events = 0;
         for id in ids {
-            events += usize::from(self.card.complete(*id));
+            events += usize::from(self.device.complete(*id));
             if matches!(delivery, Delivery::AtOnce) {
                 (0..std::mem::take(&mut events)).for_each(|_| self.driver.on_event());
             }
@@ -153,14 +153,14 @@ fn two_tasks_that_wait_on_one_queue_are_both_woken() {
     explore_both(|delivery| {
         let model = Model::new(2);
         let (first, second) = (model.start(1), model.start(2));
-        let card = model.completes(&[1, 2], delivery);
+        let device = model.completes(&[1, 2], delivery);
         let second = second.polls(2);
         let mut first = first;
         first.poll();
-        card.join().unwrap();
+        device.join().unwrap();
         let mut second = second.join().unwrap();
         Task::were_told([&mut first, &mut second]);
-        assert_eq!(model.card.unseen(), 0);
+        assert_eq!(model.device.unseen(), 0);
     });
 }
 
@@ -169,11 +169,11 @@ fn completions_out_of_order_wake_tasks_polled_once() {
     explore_both(|delivery| {
         let model = Model::new(2);
         let (first, second) = (model.start(1), model.start(2));
-        let card = model.completes(&[2, 1], delivery);
+        let device = model.completes(&[2, 1], delivery);
         let second = second.polls(1);
         let mut first = first;
         first.poll();
-        card.join().unwrap();
+        device.join().unwrap();
         let mut second = second.join().unwrap();
         Task::were_told([&mut first, &mut second]);
     });
@@ -205,7 +205,7 @@ fn the_one_that_drove_is_dropped_and_the_other_is_woken() {
     explore_both(|delivery| {
         let model = Model::new(2);
         let (mut first, mut second) = (model.start(1), model.start(2));
-        let card = model.completes(&[1, 2], delivery);
+        let device = model.completes(&[1, 2], delivery);
         let dropped = thread::spawn(move || {
             first.poll();
             if first.outcome.is_none() {
@@ -214,10 +214,10 @@ fn the_one_that_drove_is_dropped_and_the_other_is_woken() {
         });
         second.poll();
         dropped.join().unwrap();
-        card.join().unwrap();
+        device.join().unwrap();
         Task::were_told([&mut second]);
         drop(second);
-        assert_eq!(model.card.gone(), 2, "a buffer did not come back");
+        assert_eq!(model.device.gone(), 2, "a buffer did not come back");
     });
 }
 
@@ -226,7 +226,7 @@ fn the_one_that_drove_is_leaked_and_the_other_is_woken() {
     explore_both(|delivery| {
         let model = Model::new(2);
         let (mut first, mut second) = (model.start(1), model.start(2));
-        let card = model.completes(&[1, 2], delivery);
+        let device = model.completes(&[1, 2], delivery);
         let leaked = thread::spawn(move || {
             first.poll();
             // As good as forgotten: a task has no destructor.
@@ -234,7 +234,7 @@ fn the_one_that_drove_is_leaked_and_the_other_is_woken() {
         });
         second.poll();
         leaked.join().unwrap();
-        card.join().unwrap();
+        device.join().unwrap();
         Task::were_told([&mut second]);
     });
 }
@@ -244,12 +244,12 @@ fn abandoned_op_frees_its_buffer_without_waiters() {
     explore_both(|delivery| {
         let model = Model::new(2);
         let (first, second) = (model.start(1), model.start(2));
-        let card = model.completes(&[1, 2], delivery);
+        let device = model.completes(&[1, 2], delivery);
         let other = thread::spawn(move || second.abandon());
         first.abandon();
         other.join().unwrap();
-        card.join().unwrap();
-        assert_eq!(model.card.gone(), 2, "a buffer did not come back");
+        device.join().unwrap();
+        assert_eq!(model.device.gone(), 2, "a buffer did not come back");
     });
 }
 
@@ -264,18 +264,18 @@ fn queued_op_is_posted_and_woken_if_the_previous_is_dropped() {
             let model = Model::new(1);
             let first = model.start(1);
             let mut second = model.start(2);
-            let card = {
+            let device = {
                 let model = model.clone();
                 thread::spawn(move || {
                     model.complete(&[1], Delivery::AtOnce);
                     // Posted by whoever saw the first one's end: by now somebody has.
-                    assert!(model.card.has(2), "it was left in line");
+                    assert!(model.device.has(2), "it was left in line");
                     model.complete(&[2], Delivery::AtOnce);
                 })
             };
             let before = thread::spawn(move || end(first));
             second.poll();
-            card.join().unwrap();
+            device.join().unwrap();
             let before = before.join().unwrap();
             match before {
                 Some(mut first) => Task::were_told([&mut first, &mut second]),
@@ -312,14 +312,14 @@ fn abandoning_a_queued_op_races_with_its_post() {
         let first = model.start(1);
         let second = model.start(2);
         let mut third = model.start(3);
-        let card = model.completes(&[1], delivery);
+        let device = model.completes(&[1], delivery);
         let leaves = thread::spawn(move || second.abandon());
         third.poll();
         leaves.join().unwrap();
-        card.join().unwrap();
+        device.join().unwrap();
         drop(first);
         // The second may have been posted before it was abandoned: it is in the third's way then.
-        if model.card.has(2) {
+        if model.device.has(2) {
             model.complete(&[2], delivery);
         }
         model.complete(&[3], delivery);
@@ -332,14 +332,14 @@ fn drain_waiter_is_woken() {
     explore_both(|delivery| {
         let model = Model::new(2);
         let (first, second) = (model.start(1), model.start(2));
-        let card = model.completes(&[1, 2], delivery);
+        let device = model.completes(&[1, 2], delivery);
         let dropped = thread::spawn(move || first.abandon());
         let bell = std::sync::Arc::<Bell>::default();
         let waker = Waker::from(std::sync::Arc::clone(&bell));
         let mut cx = Context::from_waker(&waker);
         let drained = model.driver.poll_drained(0, &QUEUES, &mut cx);
         dropped.join().unwrap();
-        card.join().unwrap();
+        device.join().unwrap();
         let heard = bell.0.load(Ordering::Relaxed);
         assert!(drained.is_ready() || heard, "the end of all was not told");
         assert!(
@@ -356,7 +356,7 @@ fn drain_waiter_is_woken() {
 fn failed_arming_wakes_all_waiters() {
     explore(|| {
         let model = Model::new(1);
-        model.card.lock().arming_fails = true;
+        model.device.lock().arming_fails = true;
         let first = model.start(1);
         let second = first_polled_elsewhere(first, &model);
         let (mut first, mut second) = second;

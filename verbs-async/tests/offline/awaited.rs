@@ -1,4 +1,4 @@
-//! Awaited queues: to whom completions go, and what is kept for whom.
+//! Awaited queues: which waiter gets a completion, and which completions are kept.
 
 use std::future::Future;
 use std::pin::{Pin, pin};

@@ -1,5 +1,5 @@
-//! Awaited queues, whatever is done in whatever order: no completion is lost, none comes twice or out
-//! of its order, and nobody sleeps over one that he could have.
+//! Awaited queues under random steps: no completion is lost, duplicated or out of order, and no
+//! task sleeps over one.
 
 use std::future::Future;
 use std::pin::Pin;

@@ -1,4 +1,4 @@
-//! What these tests stand on: a device, a notifier that is told by hand, tasks that are polled so.
+//! The base of these tests: a device, and a notifier and tasks that a test drives by hand.
 
 use std::future::Future;
 use std::io::{self, Write as _};

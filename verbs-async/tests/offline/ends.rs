@@ -1,4 +1,4 @@
-//! When nothing comes any more, everybody who waits is told why.
+//! After a failure that ends all completions, every waiter gets the reason.
 
 use verbs_async::Error;
 use verbs_async::verbs_channel::verbs_core::PollSlot;

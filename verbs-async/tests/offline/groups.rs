@@ -1,4 +1,4 @@
-//! Groups: what ends when the card, the queue or the notifier does.
+//! Groups: how operations end when the device, the queue or the notifier fails.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Whatever a logger does, everybody hears what he was told, and nobody hangs.
+//! Whatever a logger does, every listener is notified, and nothing hangs.
 
 use std::cell::Cell;
 use std::future::Future as _;

@@ -1,5 +1,4 @@
-//! Peers that leave: their channels go down when the descriptor that shows it is reported readable,
-//! by a second notifier, though nobody waits.
+//! Peers that leave: a second notifier takes their channels down, whether or not a task waits.
 
 use std::io;
 use std::os::fd::OwnedFd;

@@ -1,5 +1,5 @@
-//! A task whose operations are always done leaves others their turns: on tokio, on async-io, and
-//! where there is no runtime.
+//! A task whose operations are always ready lets other tasks run: on tokio, on async-io, and
+//! without a runtime.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;

@@ -1,4 +1,4 @@
-//! Results that nobody takes: they keep nobody waiting, on no queue of no channel.
+//! Outcomes that are not taken: they delay no operation on any queue.
 
 use verbs_async::verbs_channel::{OwnedBuffer, OwnedWork};
 use verbs_async::{AsyncChannel, Error, Operation};

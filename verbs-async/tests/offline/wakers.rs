@@ -1,5 +1,5 @@
-//! Wakers that panic when they are dropped, or come back: nothing is lost by it, nothing hangs, and
-//! nobody else stays asleep.
+//! Wakers that panic on drop, or call back: no outcome is lost, nothing hangs, and no other task
+//! stays asleep.
 
 use std::future::Future;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Peers that are no stream, or a bad one: each is an error, and nobody hangs.
+//! Peers that violate the protocol of streams: each violation is an error, and nothing hangs.
 
 use std::io;
 

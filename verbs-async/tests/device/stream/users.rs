@@ -1,4 +1,4 @@
-//! Those who use it as they use TCP: tokio's split, codecs, hyper.
+//! Code that uses a stream as it uses TCP: tokio's split, codecs, hyper.
 
 use std::convert::Infallible;
 use std::io;

@@ -1,4 +1,4 @@
-//! Lines: what has no place in its queue yet waits for one, first come, first served.
+//! Backlogs: operations wait for room in their queue, first come, first served.
 
 use futures_util::future::join;
 use verbs_async::verbs_channel::{BufferPool, Outgoing, OwnedWork, Queue};

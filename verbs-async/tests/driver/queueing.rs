@@ -1,4 +1,4 @@
-//! Places, and the lines of those who wait for one.
+//! Backlogs: operations that wait for room in their queue.
 
 use crate::driver::Submission;
 use crate::ring::{End, Request, Ticket};
@@ -11,9 +11,9 @@ fn backlog_of(behind: usize) -> (Bench, Vec<Submission<Ticket>>) {
     (bench, keys)
 }
 
-/// The card ends whatever is posted until nothing is; in which order it was.
+/// The device ends whatever is posted until nothing is; in which order it was.
 fn run(bench: &Bench) -> Vec<usize> {
-    while let Some(id) = bench.posted().into_iter().find(|id| bench.card.has(*id)) {
+    while let Some(id) = bench.posted().into_iter().find(|id| bench.device.has(*id)) {
         bench.complete([id]);
     }
     bench.posted()
@@ -47,9 +47,9 @@ fn later_op_does_not_overtake_the_backlog() {
 #[test]
 fn backlog_blocks_no_other_queue_and_no_other_channel() {
     let (bench, _) = backlog_of(1);
-    bench.start_on(0, bench.card.request(10, 1));
-    bench.start_on(1, bench.card.request(11, 0));
-    bench.start_on(1, bench.card.request(12, 1));
+    bench.start_on(0, bench.device.request(10, 1));
+    bench.start_on(1, bench.device.request(11, 0));
+    bench.start_on(1, bench.device.request(12, 1));
     assert_eq!(bench.posted(), [0, 10, 11, 12]);
     // Nor does what ends there let one through here.
     bench.complete([10, 11, 12]);
@@ -64,7 +64,7 @@ fn backlog_advances_with_its_own_queue_only() {
         .into_iter()
         .enumerate()
     {
-        bench.start_on(channel, bench.card.request(id, queue));
+        bench.start_on(channel, bench.device.request(id, queue));
     }
     assert_eq!(bench.posted(), [0, 1, 2, 3]);
     bench.complete([2, 0, 3, 1]);
@@ -87,7 +87,7 @@ fn abandoned_queued_op_leaves_no_gap() {
             bench.driver.abandon(keys[*id]);
         }
         assert_eq!(
-            bench.card.gone(),
+            bench.device.gone(),
             leaves.len(),
             "its buffer is its own again"
         );
@@ -126,7 +126,7 @@ fn queued_op_finds_room_that_was_freed_unnoticed() {
     let bench = Bench::new(1);
     bench.start(0);
     // Nobody has waited, so nothing was armed.
-    assert!(!bench.card.complete(0));
+    assert!(!bench.device.complete(0));
     bench.start(1);
     assert_eq!(bench.posted(), [0, 1]);
 }
@@ -134,7 +134,7 @@ fn queued_op_finds_room_that_was_freed_unnoticed() {
 #[test]
 fn ring_that_goes_down_rejects_its_backlog() {
     let (bench, keys) = backlog_of(3);
-    let other = bench.start_on(1, bench.card.request(9, 1));
+    let other = bench.start_on(1, bench.device.request(9, 1));
     let bells = [(); 4].map(|()| Bell::new());
     for (key, bell) in keys.iter().zip(&bells) {
         assert!(bench.poll(*key, bell).is_pending());
@@ -146,7 +146,7 @@ fn ring_that_goes_down_rejects_its_backlog() {
         assert_eq!(bench.end(key), Some((id, end)));
     }
     assert_eq!(bench.end(other), Some((9, End::Aborted)));
-    assert_eq!(bench.card.gone(), 5);
+    assert_eq!(bench.device.gone(), 5);
 }
 
 #[test]
@@ -157,7 +157,7 @@ fn room_freed_by_a_ring_change_goes_to_the_backlog() {
         .with(None, |ring| ring.0.lock().free[0][0] += 1);
     assert_eq!(bench.posted(), [0, 1]);
     // Known to be of one channel: so its line alone is served, whoever waits in others'.
-    let other = [4, 5].map(|id| bench.start_on(1, bench.card.request(id, 0)));
+    let other = [4, 5].map(|id| bench.start_on(1, bench.device.request(id, 0)));
     bench.driver.with(Some(0), |ring| {
         let free = &mut ring.0.lock().free;
         free[0][0] += 1;
@@ -178,7 +178,7 @@ fn batch_at_the_head_is_not_starved() {
     bench.start_batch(100, 4);
     for id in 0..3 {
         bench.complete([id]);
-        let request = bench.card.request(200 + id, 0);
+        let request = bench.device.request(200 + id, 0);
         bench.start_on(
             0,
             Request {
