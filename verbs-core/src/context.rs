@@ -13,10 +13,10 @@ use crate::handle::Handle;
 use crate::macros::man;
 use crate::{Device, Error, PortState, Result, ret};
 
-/// An opened device: where everything else is made from.
+/// An opened device: all other objects are created from it.
 ///
-/// Cloning is cheap and shares the context; the last clone to go, and the last object made from it,
-/// closes the device.
+/// Cloning is cheap and shares the context. The device is closed when the last clone, and the last
+/// object made from it, has been dropped.
 #[doc = man!("ibv_open_device")]
 #[derive(Clone)]
 #[doc(alias = "ibv_context")]
@@ -70,8 +70,8 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// [`Error::NoDevice`], [`Error::NoActivePort`]; if none could be opened or asked, the first
-    /// refusal.
+    /// [`Error::NoDevice`] or [`Error::NoActivePort`]. If no device could be opened and queried, the
+    /// error of the first.
     pub fn first_active() -> Result<Self> {
         let mut refused = None;
         for device in Device::some()? {
@@ -117,13 +117,13 @@ impl Context {
         u32::try_from(vectors).unwrap_or(0)
     }
 
-    /// A descriptor that is readable while a device event is there, or when the device is gone: to
-    /// wait on with `poll(2)`, `epoll(7)`, or an async runtime. The first call makes it.
+    /// A descriptor to wait on with `poll(2)`, `epoll(7)` or an async runtime: it is readable while
+    /// there is a device event, or when the device is gone. The first call creates it.
     ///
-    /// It is not the context's own `async_fd`, but an `epoll(7)` set with that one in it: a
-    /// `read(2)` of it fails with `EINVAL`. Only [`get_async_event`](Self::get_async_event) takes
-    /// events, since each one must be acknowledged. It can be duplicated, and watched for levels or
-    /// for edges: each event is a new edge.
+    /// It is an `epoll(7)` set that holds the context's own `async_fd`, so a `read(2)` of it fails
+    /// with `EINVAL`. Only [`get_async_event`](Self::get_async_event) takes events, since each event
+    /// must be acknowledged. The descriptor can be duplicated, and watched level-triggered or
+    /// edge-triggered: each event is a new edge.
     ///
     /// # Errors
     ///
@@ -133,8 +133,8 @@ impl Context {
         self.inner.poll_fd.of(self.async_fd())
     }
 
-    /// The context's own descriptor. Who reads it takes an event that is never acknowledged, and
-    /// destroying what that event is about then blocks for ever: it stays in this crate.
+    /// The context's own descriptor. It stays in this crate: reading it takes an event that is never
+    /// acknowledged, and destroying the object of that event then blocks forever.
     pub(crate) fn async_fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the handle keeps the context, and the field is not changed.
         let fd = unsafe { (*self.as_ptr()).async_fd };
@@ -148,12 +148,12 @@ impl Context {
         self.inner.context.as_ptr()
     }
 
-    /// Closes it and says how that went; dropping only logs.
+    /// Closes the device and returns the driver's answer, which dropping only logs.
     ///
     /// # Errors
     ///
-    /// [`Error::InUse`] while clones or objects made from it live: the last of them to go closes
-    /// it. Else the errno.
+    /// [`Error::InUse`] while clones or objects made from it exist: dropping the last of them closes
+    /// the device. Otherwise the errno.
     #[doc(alias = "ibv_close_device")]
     pub fn close(self) -> Result<()> {
         match Arc::into_inner(self.inner) {
@@ -180,9 +180,9 @@ impl fmt::Debug for Context {
 
 /// Makes registered memory safe across `fork(2)`; call it before any other verb.
 ///
-/// Without it, on kernels before 5.12, a page that is shared after a fork may be copied by the
-/// first write, and the card keeps the other copy. A child process must use none of its parent's
-/// objects in either case: open the device anew.
+/// Without it, on kernels before 5.12, the first write to a page after a fork may copy the page, and the
+/// device keeps using the other copy. In either case a child process must not use its parent's objects:
+/// it opens the device again.
 ///
 /// # Errors
 ///

@@ -1,4 +1,4 @@
-//! Devices: what is in this machine, before anything is opened.
+//! Devices of this machine, before they are opened.
 #![expect(unsafe_code, reason = "owns the list of `ibv_device`")]
 
 use std::ffi::CStr;
@@ -70,7 +70,7 @@ impl Device {
     ///
     /// # Errors
     ///
-    /// [`Error::UnknownDevice`], which lists those that exist, or [`Error::NoDevice`].
+    /// [`Error::UnknownDevice`], which lists the devices that exist, or [`Error::NoDevice`].
     pub fn by_name(name: &str) -> Result<Self> {
         Self::find(
             |device| device.name() == name,
@@ -149,9 +149,9 @@ impl Device {
         Guid::from_be(unsafe { ibv_get_device_guid(self.as_ptr()) })
     }
 
-    /// The kernel's index of it, which stays the same when it is renamed.
+    /// The kernel's index of the device, which stays the same when it is renamed.
     ///
-    /// `None` where the kernel does not tell.
+    /// `None` if the kernel does not report it.
     #[must_use]
     #[doc(alias = "ibv_get_device_index")]
     pub fn index(&self) -> Option<u32> {
@@ -159,21 +159,21 @@ impl Device {
         u32::try_from(unsafe { ibv_get_device_index(self.as_ptr()) }).ok()
     }
 
-    /// What kind of node it is.
+    /// Its kind of node.
     #[must_use]
     pub fn node_type(&self) -> NodeType {
         // SAFETY: the list keeps the device, whose type is not changed.
         NodeType::from_raw(unsafe { (*self.as_ptr()).node_type }.0)
     }
 
-    /// What it speaks: InfiniBand's transport (RoCE too), or iWARP.
+    /// Its transport protocol: InfiniBand's (RoCE too), or iWARP.
     #[must_use]
     pub fn transport_type(&self) -> TransportType {
         // SAFETY: the list keeps the device, whose type is not changed.
         TransportType::from_raw(unsafe { (*self.as_ptr()).transport_type }.0)
     }
 
-    /// The character device that opening it opens.
+    /// The path of its character device.
     #[must_use]
     pub fn node(&self) -> PathBuf {
         // SAFETY: the list keeps the device.
@@ -265,7 +265,7 @@ impl fmt::Debug for Guid {
 
 serde_by_name!(Guid, [u8; 8], |guid| (true, guid.0), Self);
 
-/// A text that is no GUID.
+/// An error from parsing a [`Guid`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a GUID is 16 hexadecimal digits, as in 5054:00ff:fe12:3456")]
 #[non_exhaustive]
@@ -285,18 +285,18 @@ impl FromStr for Guid {
 }
 
 open_enum! {
-    /// What kind of node a device is.
+    /// The kind of node that a device is.
     #[doc(alias = "ibv_node_type_str")]
     NodeType(i32), "ibv_node_type";
-    /// The kernel does not tell.
+    /// The kernel does not report it.
     UNKNOWN = IBV_NODE_UNKNOWN "IBV_NODE_UNKNOWN",
-    /// A channel adapter: InfiniBand and RoCE cards.
+    /// A channel adapter: an InfiniBand or RoCE device.
     CA = IBV_NODE_CA "IBV_NODE_CA",
     /// A switch.
     SWITCH = IBV_NODE_SWITCH "IBV_NODE_SWITCH",
     /// A router.
     ROUTER = IBV_NODE_ROUTER "IBV_NODE_ROUTER",
-    /// An RDMA network card: iWARP.
+    /// An RDMA NIC: an iWARP device.
     RNIC = IBV_NODE_RNIC "IBV_NODE_RNIC",
     /// Cisco's usNIC.
     USNIC = IBV_NODE_USNIC "IBV_NODE_USNIC",
@@ -307,9 +307,9 @@ open_enum! {
 }
 
 open_enum! {
-    /// What a device speaks.
+    /// The transport protocol of a device.
     TransportType(i32), "ibv_transport_type";
-    /// The kernel does not tell.
+    /// The kernel does not report it.
     UNKNOWN = IBV_TRANSPORT_UNKNOWN "IBV_TRANSPORT_UNKNOWN" "unknown",
     /// InfiniBand's transport: InfiniBand itself and RoCE.
     IB = IBV_TRANSPORT_IB "IBV_TRANSPORT_IB" "InfiniBand",

@@ -1,4 +1,4 @@
-//! Device attributes: what a device is and where its limits are.
+//! Device attributes: the identity and the limits of a device.
 #![expect(unsafe_code, reason = "lets C fill in `ibv_device_attr`")]
 
 use std::ffi::CStr;
@@ -14,10 +14,9 @@ use crate::device::Guid;
 use crate::macros::{getters, man, open_enum, serde_getters};
 use crate::{Context, Error, Result, ret};
 
-/// What a device is and where its limits are.
+/// The identity and the limits of a device.
 ///
-/// Limits are the hardware's; a queue pair that uses several of them at their largest may still be
-/// refused.
+/// Each limit is the hardware's. A queue pair that uses several limits in full may still be rejected.
 #[doc = man!("ibv_query_device")]
 #[derive(Clone, Copy)]
 #[doc(alias = "ibv_device_attr")]
@@ -25,7 +24,7 @@ pub struct DeviceAttr {
     attr: ibv_device_attr,
 }
 
-/// More of what a device can do, where its driver tells.
+/// Further capabilities of a device, as far as its driver reports them.
 #[doc = man!("ibv_query_device_ex")]
 #[derive(Clone, Copy)]
 #[doc(alias = "ibv_device_attr_ex")]
@@ -34,7 +33,7 @@ pub struct DeviceAttrEx {
 }
 
 impl Context {
-    /// Asks for the device's attributes.
+    /// Queries the device's attributes.
     ///
     /// # Errors
     ///
@@ -48,7 +47,7 @@ impl Context {
         Ok(DeviceAttr { attr })
     }
 
-    /// Asks for the device's extended attributes; zeros where the driver knows none.
+    /// Queries the device's extended attributes. Those that the driver does not report are zero.
     ///
     /// # Errors
     ///
@@ -92,13 +91,13 @@ impl DeviceAttr {
         Guid::from_be(self.attr.node_guid)
     }
 
-    /// The GUID of the card that the node is a part of.
+    /// The GUID of the adapter that the node is a part of.
     #[must_use]
     pub const fn sys_image_guid(&self) -> Guid {
         Guid::from_be(self.attr.sys_image_guid)
     }
 
-    /// Towards whom atomics are atomic.
+    /// What the device's atomics are atomic with respect to.
     #[must_use]
     pub const fn atomic_cap(&self) -> AtomicCap {
         AtomicCap::from_raw(self.attr.atomic_cap.0)
@@ -153,7 +152,7 @@ serde_getters! {
     max_ee_rd_atom: count u32,
     /// Reads and atomics that the device serves at once.
     max_res_rd_atom: count u32,
-    /// Reads and atomics that a queue pair has under way at once.
+    /// Reads and atomics that a queue pair has in flight at once.
     max_qp_init_rd_atom: count u32,
     /// The same for an end-to-end context.
     max_ee_init_rd_atom: count u32,
@@ -282,13 +281,13 @@ impl fmt::Debug for DeviceAttrEx {
 }
 
 open_enum! {
-    /// Towards whom a device's atomics are atomic.
+    /// What a device's atomics are atomic with respect to.
     AtomicCap(u32), "ibv_atomic_cap";
-    /// There are none.
+    /// The device has no atomics.
     NONE = IBV_ATOMIC_NONE "IBV_ATOMIC_NONE",
-    /// Towards other atomics of the same device; not towards this machine's processors.
+    /// Other atomics of the same device, but not this machine's processors.
     HCA = IBV_ATOMIC_HCA "IBV_ATOMIC_HCA",
-    /// Towards everything, this machine's processors included.
+    /// Everything, including this machine's processors.
     GLOB = IBV_ATOMIC_GLOB "IBV_ATOMIC_GLOB",
 }
 

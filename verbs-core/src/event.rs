@@ -11,7 +11,7 @@ use crate::{Context, ErrorKind, Result, fd, ret};
 
 /// Something that happened to the device, a port, or an object.
 ///
-/// Plain data: it has been acknowledged, so it keeps nothing from being destroyed.
+/// Plain data. The event has been acknowledged, so its object can be destroyed.
 #[doc = man!("ibv_get_async_event")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[doc(alias = "ibv_async_event")]
@@ -20,7 +20,7 @@ pub struct AsyncEvent {
     element: EventElement,
 }
 
-/// What an event is about.
+/// The object of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum EventElement {
@@ -55,13 +55,13 @@ pub enum EventElement {
 }
 
 impl AsyncEvent {
-    /// What happened.
+    /// The type of the event.
     #[must_use]
     pub const fn event_type(&self) -> EventType {
         self.event_type
     }
 
-    /// What it happened to.
+    /// The object it happened to.
     #[must_use]
     pub const fn element(&self) -> EventElement {
         self.element
@@ -69,8 +69,8 @@ impl AsyncEvent {
 }
 
 impl Context {
-    /// Waits for the next device event; `None` if `timeout` passes first. Without a timeout it
-    /// waits for ever.
+    /// Waits for the next device event and takes it; `None` if `timeout` passes first. Without a
+    /// timeout it waits forever.
     ///
     /// # Errors
     ///
@@ -174,26 +174,26 @@ unsafe fn element(
 }
 
 open_enum! {
-    /// What happened.
+    /// The type of a device event.
     #[doc(alias = "ibv_event_type_str")]
     EventType(u32), "ibv_event_type";
-    /// A completion queue overran, or lost its memory: its completions are lost, destroy it.
+    /// A completion queue overran or failed. Its completions are lost: destroy it.
     CQ_ERR = IBV_EVENT_CQ_ERR "IBV_EVENT_CQ_ERR",
-    /// A queue pair broke without a completion that says so: destroy it.
+    /// A queue pair failed without a completion that reports it: destroy it.
     QP_FATAL = IBV_EVENT_QP_FATAL "IBV_EVENT_QP_FATAL",
     /// The peer sent an invalid request; the queue pair is in ERROR.
     QP_REQ_ERR = IBV_EVENT_QP_REQ_ERR "IBV_EVENT_QP_REQ_ERR",
-    /// The peer touched what it may not; the queue pair is in ERROR.
+    /// The peer accessed memory without permission; the queue pair is in ERROR.
     QP_ACCESS_ERR = IBV_EVENT_QP_ACCESS_ERR "IBV_EVENT_QP_ACCESS_ERR",
-    /// A packet came before this side was told that it is connected.
+    /// A packet arrived before this side was moved to RTS.
     COMM_EST = IBV_EVENT_COMM_EST "IBV_EVENT_COMM_EST",
-    /// A send queue has drained, as asked.
+    /// A send queue has drained, as requested.
     SQ_DRAINED = IBV_EVENT_SQ_DRAINED "IBV_EVENT_SQ_DRAINED",
     /// A connection moved to its alternate path.
     PATH_MIG = IBV_EVENT_PATH_MIG "IBV_EVENT_PATH_MIG",
     /// A connection could not move to its alternate path.
     PATH_MIG_ERR = IBV_EVENT_PATH_MIG_ERR "IBV_EVENT_PATH_MIG_ERR",
-    /// The device is unusable: destroy everything and open it anew.
+    /// The device is unusable: destroy everything and open it again.
     DEVICE_FATAL = IBV_EVENT_DEVICE_FATAL "IBV_EVENT_DEVICE_FATAL",
     /// A port came up.
     PORT_ACTIVE = IBV_EVENT_PORT_ACTIVE "IBV_EVENT_PORT_ACTIVE",
@@ -205,9 +205,9 @@ open_enum! {
     PKEY_CHANGE = IBV_EVENT_PKEY_CHANGE "IBV_EVENT_PKEY_CHANGE",
     /// There is a new subnet manager.
     SM_CHANGE = IBV_EVENT_SM_CHANGE "IBV_EVENT_SM_CHANGE",
-    /// A shared receive queue broke.
+    /// A shared receive queue failed.
     SRQ_ERR = IBV_EVENT_SRQ_ERR "IBV_EVENT_SRQ_ERR",
-    /// A shared receive queue ran low, as asked.
+    /// A shared receive queue reached its limit.
     SRQ_LIMIT_REACHED = IBV_EVENT_SRQ_LIMIT_REACHED "IBV_EVENT_SRQ_LIMIT_REACHED",
     /// A queue pair in ERROR takes no more from its shared receive queue.
     QP_LAST_WQE_REACHED = IBV_EVENT_QP_LAST_WQE_REACHED "IBV_EVENT_QP_LAST_WQE_REACHED",
@@ -215,6 +215,6 @@ open_enum! {
     CLIENT_REREGISTER = IBV_EVENT_CLIENT_REREGISTER "IBV_EVENT_CLIENT_REREGISTER",
     /// A port's GID table changed.
     GID_CHANGE = IBV_EVENT_GID_CHANGE "IBV_EVENT_GID_CHANGE",
-    /// A work queue broke.
+    /// A work queue failed.
     WQ_FATAL = IBV_EVENT_WQ_FATAL "IBV_EVENT_WQ_FATAL",
 }

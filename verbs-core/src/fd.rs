@@ -70,7 +70,7 @@ pub(crate) fn set_nonblocking(fd: BorrowedFd<'_>) -> Result<()> {
 }
 
 /// Waits until the descriptor is readable; `false` when `deadline` passes first. Without a deadline
-/// it waits for ever.
+/// it waits forever.
 pub(crate) fn wait_readable(fd: BorrowedFd<'_>, deadline: Option<Instant>) -> Result<bool> {
     let mut entry = libc::pollfd {
         fd: fd.as_raw_fd(),
@@ -103,7 +103,7 @@ fn millis(left: Option<Duration>) -> i32 {
     })
 }
 
-/// The moment that is `timeout` from now; `None`, for ever, if there is no such moment.
+/// The moment that is `timeout` from now; `None`, forever, if there is no such moment.
 pub(crate) fn deadline(timeout: Option<Duration>) -> Option<Instant> {
     timeout.and_then(|timeout| Instant::now().checked_add(timeout))
 }

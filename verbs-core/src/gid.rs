@@ -1,4 +1,4 @@
-//! GIDs: 128-bit addresses of ports, and the table they stand in.
+//! GIDs: 128-bit addresses of ports, and the table of a port.
 #![expect(unsafe_code, reason = "lets C fill in `ibv_gid_entry`")]
 
 use std::ffi::{CStr, c_char};
@@ -42,13 +42,13 @@ impl Gid {
         self.0
     }
 
-    /// Whether it is all zeros: a hole in the table.
+    /// Whether it is all zeros: an empty entry of the table.
     #[must_use]
     pub const fn is_zero(self) -> bool {
         u128::from_ne_bytes(self.0) == 0
     }
 
-    /// Whether it is link-local (`fe80::/10`): it reaches no further than the link.
+    /// Whether it is link-local (`fe80::/10`): valid on its own link only.
     #[must_use]
     pub const fn is_link_local(self) -> bool {
         matches!(self.0, [0xfe, 0x80..0xc0, ..])
@@ -127,7 +127,7 @@ impl GidEntry {
         self.port_num
     }
 
-    /// How packets with it look.
+    /// The format of packets with this GID.
     #[must_use]
     pub const fn gid_type(&self) -> GidType {
         self.gid_type
@@ -172,7 +172,7 @@ impl GidEntry {
 }
 
 impl Context {
-    /// The filled entries of a port's GID table; holes are left out.
+    /// The entries of a port's GID table, without empty ones.
     ///
     /// # Errors
     ///
@@ -201,7 +201,7 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// [`Error::EmptyGid`] for a hole, which names the indices that are filled.
+    /// [`Error::EmptyGid`] for an empty entry. It lists the indices that are filled.
     #[doc(alias = "ibv_query_gid")]
     #[doc(alias = "ibv_query_gid_ex")]
     pub fn query_gid(&self, port_num: u8, index: u32) -> Result<GidEntry> {
@@ -216,7 +216,7 @@ impl Context {
 }
 
 open_enum! {
-    /// How packets with a GID look.
+    /// The format of packets with a GID.
     GidType(u32), "ibv_gid_type";
     /// InfiniBand.
     IB = IBV_GID_TYPE_IB "IBV_GID_TYPE_IB",

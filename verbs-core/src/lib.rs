@@ -1,11 +1,11 @@
 //! RDMA verbs as RAII types, typed work requests and spin polling, with C's control and C's speed.
 //!
-//! This is the layer for those who want verbs as they are: each object of libibverbs is a type that
-//! frees itself in the right order, each request and completion a typed value, each refusal an error
-//! with words. There is no policy and no hidden cost: on the data path no thread, lock, allocation,
-//! log, format, or branch on configuration. Posting is `unsafe`, with a contract that can be ticked
-//! off. For a safe API over this one use `verbs-channel`, and `verbs-async` in async code; to write a
-//! layer of your own, this one or [`verbs_sys`].
+//! This layer is for programs that want verbs as they are. Each object of libibverbs is a type that
+//! frees itself in the right order. Each request and completion is a typed value. Every failure is an
+//! error that explains itself. There is no policy and no hidden cost: the data path has no thread,
+//! lock, allocation, log, format, or branch on configuration. Posting is `unsafe`, with a short,
+//! checkable safety contract. For a safe API use `verbs-channel`, and in async code `verbs-async`. To
+//! write a layer of your own, use this one or [`verbs_sys`].
 //!
 //! ```text
 //! Device ── open ──► Context ──┬── alloc_pd ──► ProtectionDomain ──┬── reg_mr ──────► MemoryRegion
@@ -19,18 +19,18 @@
 //!                                         │                             endpoint ⇄ the peer's
 //!                                         │                                    │ handshake
 //!                                         │ completions                        ▼
-//!                                       card ◄────── work requests ──────── QueuePair
+//!                                     device ◄────── work requests ──────── QueuePair
 //! ```
 //!
-//! *Invariant:* dependencies point down only: this crate knows [`verbs_sys`], which it re-exports
-//! whole, and no layer above.
+//! *Invariant:* dependencies point down only. This crate depends on [`verbs_sys`], which it
+//! re-exports whole, and on no layer above.
 //!
 //! *Invariant:* the data path hides no cost. It is in three places: `queue_pair/post.rs`,
 //! `completion/poll.rs` and `work_request/`.
 //!
 //! # Quick start
 //!
-//! Two queue pairs of one process send a message from one to the other:
+//! One queue pair sends a message to another one of the same process:
 //!
 //! ```no_run
 #![doc = include_str!("../tests/device/quick_start.rs")]
@@ -38,24 +38,24 @@
 //!
 //! # The life of a work request
 //!
-//! 1. An *element* is a slice that knows its key: [`MemoryRegion::gather_element`] to send from,
+//! 1. An *element* is a registered slice with its key: [`MemoryRegion::gather_element`] to send from,
 //!    [`MemoryRegion::scatter_element`] to receive into, [`SharedRegion::element`] for both.
 //! 2. A *work request* is a value on the stack: [`SendWorkRequest`], [`WriteWorkRequest`],
 //!    [`ReadWorkRequest`], [`AtomicWorkRequest`], [`ReceiveWorkRequest`]. It can be kept and posted
 //!    again.
-//! 3. A *post* hands one or a chain of them to the card: [`QueuePair::post_send`] and its likes, or
-//!    [`QueuePair::post`] for a chain of several kinds. From here on the buffers are the card's.
-//! 4. A *completion* comes out of [`CompletionQueue::poll`] and gives them back:
-//!    [`WorkCompletion::result`] says how it ended. A request that failed is data, not an error of
-//!    `poll`; its queue pair is in ERROR from then on, and everything else that was posted on it
-//!    completes as flushed.
+//! 3. A *post* hands a request, or a chain of requests, to the device: [`QueuePair::post_send`] and
+//!    its siblings, or [`QueuePair::post`] for a chain of several kinds. From then on the device may
+//!    use the buffers.
+//! 4. A *completion* comes out of [`CompletionQueue::poll`] and gives the buffers back.
+//!    [`WorkCompletion::result`] is the outcome. A failed request is data, not an error of `poll`. Its
+//!    queue pair is then in the ERROR state, and everything else that was posted on it completes as
+//!    flushed.
 //!
 //! # What this crate does not do
 //!
-//! It does not count what is in flight: a queue that is posted too much refuses
-//! ([`PostError::is_full`]), a completion queue that overruns breaks. It does not keep buffers until
-//! they are done with, wait, time out, or connect: that is the business of the layers above. Of the
-//! transports it has RC, the reliable connection.
+//! It does not count what is in flight. Posting to a full queue fails ([`PostError::is_full`]). A
+//! completion queue that overruns is unusable. It does not keep buffers alive, wait, time out or
+//! connect for you: the layers above do. The only transport is RC, the reliable connection.
 //!
 //! # Features
 //!
@@ -73,22 +73,22 @@
 //! # Thread safety
 //!
 //! All objects are `Send` and `Sync`, as libibverbs promises ("By default all verbs objects are safe
-//! for multi-threaded access", `ibv_alloc_td(3)`): posting and polling from several threads is
-//! allowed, and serialised by the driver. After `fork(2)` the child must open the device anew; see
+//! for multi-threaded access", `ibv_alloc_td(3)`). Several threads may post and poll at once; the
+//! driver serialises them. After `fork(2)` the child process must open the device again: see
 //! [`fork_init`].
 //!
 //! # Resource cleanup
 //!
-//! A child keeps its parents, so C's order of destruction holds whatever the order of drops. `Drop`
-//! never panics and never waits for a peer; if the driver refuses, it logs and leaks. `close` (for
-//! regions `dereg`) says how it went instead. What a peer may reach is never freed before it is
-//! deregistered, and leaked if that fails.
+//! An object keeps its parents alive, so the order of drops does not matter. `Drop` never panics and
+//! never waits for a peer. If the driver cannot destroy an object, `Drop` logs that and leaks it;
+//! `close` (for regions `dereg`) returns the error instead. Memory that a peer can reach is
+//! deregistered before it is freed, or leaked if deregistration fails.
 //!
 //! # Further reading
 //!
 //! `ibv_post_send(3)`, `ibv_poll_cq(3)`, `ibv_modify_qp(3)`, and the
-//! [rdma-core](https://github.com/linux-rdma/rdma-core) sources. Every wrapped item is found by its
-//! C name in the search box.
+//! [rdma-core](https://github.com/linux-rdma/rdma-core) sources. The search box finds every wrapped
+//! item by its C name.
 
 mod completion;
 mod context;

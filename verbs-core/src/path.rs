@@ -7,7 +7,7 @@ use verbs_sys::{ibv_ah_attr, ibv_global_route};
 use crate::mtu::MaximumTransferUnit;
 use crate::{Context, Error, Gid, GidEntry, PortState, Result};
 
-/// An address vector: where packets go, and how.
+/// An address vector: the destination of packets and the way to it.
 #[derive(Clone, Copy, Default)]
 #[doc(alias = "ibv_ah_attr")]
 pub struct AhAttr {
@@ -15,7 +15,7 @@ pub struct AhAttr {
 }
 
 impl AhAttr {
-    /// A path out of this port, to nowhere yet.
+    /// A path from this port, without a destination yet.
     #[must_use]
     pub fn new(port_num: u8) -> Self {
         let attr = ibv_ah_attr {

@@ -14,7 +14,7 @@ use crate::macros::{man, open_enum, serde_getters};
 use crate::mtu::MaximumTransferUnit;
 use crate::{Context, Error, Result, ret};
 
-/// What a port is and can do.
+/// The state, the limits and the link of a port.
 #[doc = man!("ibv_query_port")]
 #[derive(Clone, Copy)]
 #[doc(alias = "ibv_port_attr")]
@@ -23,7 +23,7 @@ pub struct PortAttr {
 }
 
 impl Context {
-    /// The numbers of the device's ports; they count from 1.
+    /// The numbers of the device's ports, which start at 1.
     ///
     /// # Errors
     ///
@@ -32,7 +32,7 @@ impl Context {
         Ok(1..=self.query_device()?.phys_port_cnt())
     }
 
-    /// Asks for a port's attributes.
+    /// Queries a port's attributes.
     ///
     /// # Errors
     ///
@@ -104,7 +104,7 @@ impl PortAttr {
         MaximumTransferUnit::from_raw(self.attr.active_mtu.0)
     }
 
-    /// What its link is made of.
+    /// The link layer: InfiniBand or Ethernet.
     #[must_use]
     pub const fn link_layer(&self) -> LinkLayer {
         LinkLayer::from_raw(self.attr.link_layer)
@@ -191,7 +191,7 @@ serde_getters! {
     max_vl_num: plain u8,
     /// The subnet manager's service level.
     sm_sl: plain u8,
-    /// How long a packet may be under way, as a code t: 4.096 µs × 2ᵗ.
+    /// How long a packet may be in transit, as a code t: 4.096 µs × 2ᵗ.
     subnet_timeout: plain u8,
     /// What the subnet manager initialised.
     init_type_reply: plain u8,
@@ -217,9 +217,9 @@ open_enum! {
     PortState(u32), "ibv_port_state";
     /// Nothing has changed (only in requests).
     NOP = IBV_PORT_NOP "IBV_PORT_NOP",
-    /// No link: check the cable and the other side.
+    /// No link: check the cable and the other end.
     DOWN = IBV_PORT_DOWN "IBV_PORT_DOWN",
-    /// A link, and no subnet manager yet: start one.
+    /// The link is up, but no subnet manager has configured it: start one.
     INIT = IBV_PORT_INIT "IBV_PORT_INIT",
     /// Configured, not yet allowed to send.
     ARMED = IBV_PORT_ARMED "IBV_PORT_ARMED",
@@ -230,7 +230,7 @@ open_enum! {
 }
 
 open_enum! {
-    /// What a port's link is made of.
+    /// The link layer of a port.
     LinkLayer(u8), "link_layer";
     /// The driver does not report it. Treat it as InfiniBand.
     UNSPECIFIED = 0 "IBV_LINK_LAYER_UNSPECIFIED" "Unspecified",

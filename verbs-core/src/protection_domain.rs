@@ -1,4 +1,4 @@
-//! Protection domains: what may touch what.
+//! Protection domains: which regions and queue pairs work together.
 #![expect(unsafe_code, reason = "owns an `ibv_pd`")]
 
 use std::sync::Arc;
@@ -11,8 +11,8 @@ use crate::{Context, Error, Result, ret};
 
 /// A protection domain (PD): memory regions and queue pairs work together only within one.
 ///
-/// Cloning is cheap and shares the PD; the last clone to go, and the last object made from it,
-/// deallocates it.
+/// Cloning is cheap and shares the PD. It is deallocated when the last clone, and the last object made
+/// from it, has been dropped.
 #[doc = man!("ibv_alloc_pd")]
 #[derive(Clone, Debug)]
 #[doc(alias = "ibv_pd")]
@@ -59,12 +59,12 @@ impl ProtectionDomain {
         self.inner.pd.as_ptr()
     }
 
-    /// Deallocates it and says how that went; dropping only logs.
+    /// Deallocates it and returns the driver's answer, which dropping only logs.
     ///
     /// # Errors
     ///
-    /// [`Error::InUse`] while clones or objects made from it live: the last of them to go
-    /// deallocates it. Else the provider's errno.
+    /// [`Error::InUse`] while clones or objects made from it exist: dropping the last of them
+    /// deallocates it. Otherwise the provider's errno.
     #[doc(alias = "ibv_dealloc_pd")]
     pub fn close(self) -> Result<()> {
         let Some(Inner { pd, context }) = Arc::into_inner(self.inner) else {

@@ -2,7 +2,7 @@
 //!
 //! # Acknowledging events, exactly
 //!
-//! `ibv_destroy_cq` waits, for ever if need be, until as many events have been acknowledged as were
+//! `ibv_destroy_cq` waits, forever if need be, until as many events have been acknowledged as were
 //! taken from the channel. So each event is counted on its queue under the channel's lock, in the
 //! same critical section that takes it; counts are acknowledged in batches; and the last batch is
 //! acknowledged, and the queue destroyed, under that lock too. Between the two nobody can take an
@@ -27,10 +27,11 @@ use crate::handle::Handle;
 use crate::macros::man;
 use crate::{Context, Error, ErrorKind, Result, ret};
 
-/// A completion channel: it has an event when a completion arrives in a queue that was armed.
+/// A completion channel: a completion that arrives in an armed queue causes an event on it.
 ///
-/// Any number of queues can share one. Cloning is cheap and shares the channel. Arm a queue with
-/// [`req_notify`](CompletionQueue::req_notify), poll it once more, and wait here.
+/// Any number of queues can share one channel. Cloning is cheap and shares it too. To wait for a
+/// completion, arm the queue with [`req_notify`](CompletionQueue::req_notify), poll it once more, and
+/// wait for an event here.
 ///
 /// ```no_run
 /// # fn main() -> verbs_core::Result<()> {
@@ -91,11 +92,11 @@ impl CompletionChannel {
     }
 
     /// Waits for an event and takes it; `None` if `timeout` passes first. Without a timeout it waits
-    /// for ever.
+    /// forever.
     ///
-    /// It may be of any queue of the channel, and it is not that queue: an owner of the queue polls
-    /// it. One event may stand for many completions, or for some that have been polled already: arm
-    /// the queue again, then poll it until it is empty.
+    /// The event may be of any queue of the channel. It names the queue but cannot poll it. One event
+    /// may stand for many completions, or for completions that have been polled already. So arm the
+    /// queue again, then poll it until it is empty.
     ///
     /// # Errors
     ///
@@ -119,13 +120,13 @@ impl CompletionChannel {
         }
     }
 
-    /// A descriptor that is readable while an event is there, or when the device is gone: to wait on
-    /// with `poll(2)`, `epoll(7)`, or an async runtime. The first call makes it.
+    /// A descriptor to wait on with `poll(2)`, `epoll(7)` or an async runtime: it is readable while
+    /// there is an event, or when the device is gone. The first call creates it.
     ///
-    /// It is not the channel's own descriptor, but an `epoll(7)` set with that one in it: a
-    /// `read(2)` of it fails with `EINVAL`. Only [`get_cq_event`](Self::get_cq_event) takes events,
-    /// since each one must be counted and acknowledged. It can be duplicated, and watched for levels
-    /// or for edges: each event is a new edge.
+    /// It is an `epoll(7)` set that holds the channel's own descriptor, so a `read(2)` of it fails
+    /// with `EINVAL`. Only [`get_cq_event`](Self::get_cq_event) takes events, since each event must be
+    /// acknowledged. The descriptor can be duplicated, and watched level-triggered or edge-triggered:
+    /// each event is a new edge.
     ///
     /// # Errors
     ///
@@ -150,12 +151,12 @@ impl CompletionChannel {
         self.inner.channel.as_ptr()
     }
 
-    /// Destroys it and says how that went; dropping only logs.
+    /// Destroys the channel and returns the driver's answer, which dropping only logs.
     ///
     /// # Errors
     ///
-    /// [`Error::InUse`] while clones or queues live: the last of them to go destroys it. Else the
-    /// errno.
+    /// [`Error::InUse`] while clones or queues exist: dropping the last of them destroys the channel.
+    /// Otherwise the errno.
     #[doc(alias = "ibv_destroy_comp_channel")]
     pub fn close(self) -> Result<()> {
         let Some(Inner {
@@ -170,8 +171,8 @@ impl CompletionChannel {
         closed
     }
 
-    /// The channel's own descriptor. Who reads it takes an event that is never acknowledged, and
-    /// destroying that event's queue then blocks for ever: it stays in this file.
+    /// The channel's own descriptor. It stays in this file: reading it takes an event that is never
+    /// acknowledged, and destroying that event's queue then blocks forever.
     fn raw_fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the channel is alive, and the field is not changed.
         let fd = unsafe { (*self.as_ptr()).fd };
@@ -223,13 +224,13 @@ impl fmt::Debug for CompletionChannel {
     }
 }
 
-/// An event that was taken from a [`CompletionChannel`]: it names a completion queue that may have
-/// completions, and is not that queue.
+/// An event that was taken from a [`CompletionChannel`]. It names a completion queue that may have
+/// completions.
 ///
-/// It can be kept, cloned and sent to other threads. It keeps nothing alive: if its queue is
-/// destroyed meanwhile, [`is`](Self::is) is `false` for every queue, later ones included, and
-/// [`req_notify`](Self::req_notify) is an error. The event has been counted already; dropping the
-/// token does nothing.
+/// It can be kept, cloned and sent to other threads. It does not keep its queue alive. After the queue
+/// has been destroyed, [`is`](Self::is) returns `false` for every queue, including later ones, and
+/// [`req_notify`](Self::req_notify) fails. The event has been counted for acknowledgement already, so
+/// dropping this value does nothing.
 #[derive(Clone)]
 #[must_use = "an event is taken once: arm its queue again, and poll it"]
 pub struct CqEvent {
@@ -244,21 +245,21 @@ impl CqEvent {
         self.queue.is(cq)
     }
 
-    /// The kernel's number for its queue, the same as [`CompletionQueue::handle`]. A queue that is
-    /// made after this one was destroyed may have the same number.
+    /// The kernel's number for its queue, the same as [`CompletionQueue::handle`]. After the queue has
+    /// been destroyed, a new queue may have the same number.
     #[must_use]
     pub const fn handle(&self) -> u32 {
         self.handle
     }
 
-    /// Arms its queue again: [`CompletionQueue::req_notify`] for whoever does not have the queue.
+    /// Arms its queue again, as [`CompletionQueue::req_notify`] does.
     ///
-    /// While this runs it counts as a clone of the queue: [`CompletionQueue::close`] of another
-    /// thread may find it [in use](Error::InUse).
+    /// During this call the event counts as a clone of the queue: [`CompletionQueue::close`] in
+    /// another thread may fail with [`Error::InUse`].
     ///
     /// # Errors
     ///
-    /// [`Error::Destroyed`] if the queue has been destroyed, and then nothing was armed; else as
+    /// [`Error::Destroyed`] if the queue has been destroyed. Otherwise as
     /// [`CompletionQueue::req_notify`].
     #[doc(alias = "ibv_req_notify_cq")]
     pub fn req_notify(&self, solicited_only: bool) -> Result<()> {
@@ -301,7 +302,7 @@ impl Events {
     }
 
     /// Says which queue it is, once it exists. Events come after that: nothing has been armed.
-    pub(super) fn belong_to(&self, queue: WeakQueue) {
+    pub(super) fn set_queue(&self, queue: WeakQueue) {
         // It can be set only once, by the queue's constructor.
         drop(self.queue.set(queue));
     }

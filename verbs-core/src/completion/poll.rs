@@ -3,7 +3,7 @@
 //! Nothing here allocates, locks, logs or formats.
 #![expect(
     unsafe_code,
-    reason = "lets the card's completions be copied into slots"
+    reason = "lets the device's completions be copied into slots"
 )]
 
 use std::fmt;
@@ -36,14 +36,13 @@ impl PollSlot {
         }
     }
 
-    /// Fills it with a completion that was taken from a queue before: for a layer that keeps some
-    /// for others.
+    /// Fills the slot with a completion that was polled before, for layers that store completions.
     #[inline]
     pub const fn set(&mut self, completion: WorkCompletion) {
         self.wc = MaybeUninit::new(completion.wc);
     }
 
-    /// What is in these slots: completions, if all of them have been filled.
+    /// The completions in these slots, all of which must have been filled.
     #[inline]
     #[must_use]
     pub const fn completions(slots: &[Self]) -> PolledCompletions<'_> {
@@ -67,14 +66,14 @@ impl fmt::Debug for PollSlot {
     }
 }
 
-/// The completions that a poll found, in the slots it was given.
+/// The completions that a poll took, in the slots it was given.
 #[derive(Clone, Copy, Debug)]
 pub struct PolledCompletions<'a> {
     completions: &'a [WorkCompletion],
 }
 
 impl<'a> PolledCompletions<'a> {
-    /// Them, as a slice that lives as long as the slots.
+    /// The completions as a slice, which lives as long as the slots.
     #[inline]
     #[must_use]
     pub const fn as_slice(self) -> &'a [WorkCompletion] {
@@ -103,7 +102,7 @@ impl<'a> IntoIterator for PolledCompletions<'a> {
     }
 }
 
-/// The completions that a poll found, one by one.
+/// An iterator over the completions that a poll took.
 // Not a slice's iterator: that multiplies the length by 48 first, to know the end.
 #[derive(Clone, Debug)]
 pub struct Completions<'a> {
@@ -129,10 +128,10 @@ impl<'a> Iterator for Completions<'a> {
 impl ExactSizeIterator for Completions<'_> {}
 impl FusedIterator for Completions<'_> {}
 
-/// The driver could not poll: the device is gone, or the queue broke.
+/// The driver could not poll: the device is gone, or the queue is broken.
 ///
-/// This is no completion: whatever was posted may still be the card's, until its queue pair has been
-/// destroyed.
+/// Nothing has completed. The device may use the memory of posted requests until their queue pair has
+/// been destroyed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "ibv_poll_cq failed with the driver's own code {code}: the device is gone or the queue broke"
@@ -160,10 +159,10 @@ const _: () = assert!(size_of::<PollSlot>() == size_of::<ibv_wc>());
 const _: () = assert!(size_of::<WorkCompletion>() == size_of::<ibv_wc>());
 
 impl CompletionQueue {
-    /// Takes completions from the queue, as many as are there and fit; returns at once.
+    /// Takes completions from the queue, at most one for each slot, and returns at once.
     ///
-    /// An empty result means that nothing has completed. What a completion says is in its
-    /// [`result`](WorkCompletion::result): a failed work request is not an error of `poll`.
+    /// An empty result means that nothing has completed. A failed work request is not an error of
+    /// `poll`: the outcome of each request is its completion's [`result`](WorkCompletion::result).
     ///
     /// ```no_run
     /// # fn main() -> verbs_core::Result<()> {
@@ -180,8 +179,8 @@ impl CompletionQueue {
     ///
     /// # Errors
     ///
-    /// [`PollError`]: the driver could not poll. What it had taken in this call is lost, and nothing
-    /// is known about what is outstanding.
+    /// [`PollError`] if the driver could not poll. Completions that it took in this call are lost, and
+    /// the state of outstanding requests is unknown.
     #[doc = man!("ibv_poll_cq")]
     #[doc(alias = "ibv_poll_cq")]
     #[inline]

@@ -18,10 +18,10 @@ use crate::handle::Handle;
 use crate::macros::{man, setters};
 use crate::{Context, Error, ErrorChain, Result, logged, ret};
 
-/// A completion queue (CQ): where the card reports the work requests that are done.
+/// A completion queue (CQ): where the device reports completed work requests.
 ///
-/// Cloning is cheap and shares the queue. It must have room for everything that can complete at
-/// once: a queue that overruns loses completions, and breaks.
+/// Cloning is cheap and shares the queue. The queue must have room for everything that can complete
+/// before it is polled. A queue that overruns loses completions and is unusable.
 #[doc = man!("ibv_create_cq")]
 #[derive(Clone)]
 #[doc(alias = "ibv_cq")]
@@ -152,7 +152,7 @@ impl CompletionQueueBuilder {
             context: context.clone(),
         });
         if let Some(events) = &inner.events {
-            events.belong_to(WeakQueue(Arc::downgrade(&inner)));
+            events.set_queue(WeakQueue(Arc::downgrade(&inner)));
         }
         Ok(CompletionQueue { ptr, inner })
     }
@@ -181,19 +181,19 @@ impl WeakQueue {
 }
 
 impl CompletionQueue {
-    /// How many completions it has room for: at least what was asked for.
+    /// How many completions it has room for: at least as many as requested.
     #[must_use]
     #[doc(alias = "cqe")]
     pub fn min_capacity(&self) -> u32 {
         self.inner.capacity.load(Ordering::Relaxed)
     }
 
-    /// Gives it room for at least `min_capacity` completions. What is in it stays.
+    /// Changes the capacity to at least `min_capacity` completions. The completions in it stay.
     ///
     /// # Errors
     ///
-    /// As [`create`](Self::create); [`Error::Unsupported`] where the driver cannot, and the errno
-    /// if what is in it would not fit. It keeps its size then.
+    /// As [`create`](Self::create). [`Error::Unsupported`] if the driver cannot resize, and the errno
+    /// if the completions in the queue would not fit. The queue keeps its size after an error.
     #[doc = man!("ibv_resize_cq")]
     #[doc(alias = "ibv_resize_cq")]
     pub fn resize(&self, min_capacity: u32) -> Result<()> {
@@ -208,11 +208,11 @@ impl CompletionQueue {
         Ok(())
     }
 
-    /// Has events wait until `cq_count` completions are there, or `cq_period` microseconds have passed
-    /// since the first of them: fewer events, later. Zero for both, the default, announces at once.
-    /// With a count and no period, the last few of a burst may wait for ever.
+    /// Delays events until `cq_count` completions have arrived, or `cq_period` microseconds have
+    /// passed since the first of them.
     ///
-    /// The most that the device takes is in
+    /// Zero for both, the default, turns this off. With a count and no period, the last completions
+    /// of a burst may never cause an event. The device's limits are in
     /// [`cq_mod_caps`](crate::DeviceAttrEx::cq_mod_caps).
     ///
     /// # Errors
@@ -234,15 +234,15 @@ impl CompletionQueue {
         ret::errno("ibv_modify_cq", ret)
     }
 
-    /// Asks for one event on the channel when the next completion arrives.
+    /// Arms the queue: the next completion to arrive causes one event on its channel.
     ///
-    /// With `solicited_only`, the next one that the peer marked as
-    /// [`solicited`](crate::SendWorkRequest::solicited), or that failed. Poll once more after
-    /// arming: what arrived before is not announced.
+    /// With `solicited_only`, only a completion that the peer marked as
+    /// [`solicited`](crate::SendWorkRequest::solicited), or a failed one, causes the event. Poll once
+    /// more after arming: a completion that arrived before causes none.
     ///
     /// # Errors
     ///
-    /// The errno; without a channel most drivers accept and nothing comes.
+    /// The errno. Most drivers accept this for a queue without a channel; there is no event then.
     #[doc = man!("ibv_req_notify_cq")]
     #[doc(alias = "ibv_req_notify_cq")]
     pub fn req_notify(&self, solicited_only: bool) -> Result<()> {
@@ -263,7 +263,7 @@ impl CompletionQueue {
         self.inner.events.as_ref().map(|events| events.channel())
     }
 
-    /// The kernel's number for it, which [`EventElement::Cq`](crate::EventElement::Cq) tells.
+    /// The kernel's number for it, as in [`EventElement::Cq`](crate::EventElement::Cq).
     #[must_use]
     pub fn handle(&self) -> u32 {
         // SAFETY: the queue is alive, and the field is not changed.
@@ -283,12 +283,12 @@ impl CompletionQueue {
         Arc::ptr_eq(&self.inner, &other.inner)
     }
 
-    /// Destroys it and says how that went; dropping only logs.
+    /// Destroys the queue and returns the driver's answer, which dropping only logs.
     ///
     /// # Errors
     ///
-    /// [`Error::InUse`] while clones or queue pairs live: the last of them to go destroys it. Else
-    /// the errno.
+    /// [`Error::InUse`] while clones or queue pairs exist: dropping the last of them destroys the
+    /// queue. Otherwise the errno.
     #[doc(alias = "ibv_destroy_cq")]
     pub fn close(self) -> Result<()> {
         match Arc::into_inner(self.inner) {
@@ -311,7 +311,7 @@ impl fmt::Debug for CompletionQueue {
 
 impl Inner {
     /// Destroys the queue, after acknowledging every event that was taken from its channel:
-    /// `ibv_destroy_cq` would wait for them for ever.
+    /// `ibv_destroy_cq` would wait for them forever.
     fn destroy(&mut self) -> Result<()> {
         let Some(cq) = self.cq.take() else {
             return Ok(());

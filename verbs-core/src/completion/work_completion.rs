@@ -16,7 +16,7 @@ pub struct WorkCompletion {
     pub(super) wc: ibv_wc,
 }
 
-/// A work request that succeeded, and what its completion tells.
+/// A work request that succeeded, and the fields of its completion.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
 #[doc(alias = "ibv_wc")]
@@ -24,12 +24,11 @@ pub struct WorkSuccess {
     wc: ibv_wc,
 }
 
-/// A work request that failed. Its `Display` gives the status, what it means and what to do.
+/// A work request that failed. Its `Display` gives the status, its meaning and what to do about it.
 ///
-/// What the request was, a send or a receive, is not in a failed completion: whoever posted it knows
-/// that by its `wr_id`.
+/// A failed completion does not contain the opcode. Only the `wr_id` tells which request it was.
 ///
-/// The queue pair is in ERROR from then on: what else was posted is flushed.
+/// The queue pair is now in the ERROR state: all other requests that were posted on it are flushed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{status:?} on QP {qp_num:#x}: {} (vendor code {vendor_err:#x}, wr_id {wr_id})",
@@ -43,7 +42,7 @@ pub struct WorkError {
     pub vendor_err: u32,
     /// Which work request it was.
     pub wr_id: u64,
-    /// Which queue pair it was posted on.
+    /// The number of the queue pair it was posted on.
     pub qp_num: u32,
 }
 
@@ -62,32 +61,32 @@ impl WorkError {
 }
 
 impl WorkCompletion {
-    /// Which work request it was: the number given at its post.
+    /// The ID of the work request, as given when it was posted.
     #[inline]
     #[must_use]
     pub const fn wr_id(&self) -> u64 {
         self.wc.wr_id
     }
 
-    /// How it ended.
+    /// The status.
     #[inline]
     #[must_use]
     pub const fn status(&self) -> WcStatus {
         WcStatus::from_raw(self.wc.status.0)
     }
 
-    /// Which queue pair it was posted on.
+    /// The number of the queue pair it was posted on.
     #[inline]
     #[must_use]
     pub const fn qp_num(&self) -> u32 {
         self.wc.qp_num
     }
 
-    /// What it tells, or how it failed.
+    /// The outcome: the completion's fields, or how the request failed.
     ///
     /// # Errors
     ///
-    /// [`WorkError`] for every status but success. Only what it holds is valid then.
+    /// [`WorkError`] for every status but success.
     #[inline]
     pub const fn result(&self) -> Result<WorkSuccess, WorkError> {
         if self.wc.status.0 == WcStatus::SUCCESS.as_raw() {
@@ -97,7 +96,8 @@ impl WorkCompletion {
         }
     }
 
-    /// What it tells, by reference, where [`result`](Self::result) copies; `None` if it failed.
+    /// The completion of a request that succeeded, by reference; `None` if it failed.
+    /// [`result`](Self::result) copies instead.
     #[inline]
     #[must_use]
     pub const fn success(&self) -> Option<&WorkSuccess> {
@@ -120,39 +120,39 @@ impl WorkCompletion {
 }
 
 impl WorkSuccess {
-    /// Which work request it was: the number given at its post.
+    /// The ID of the work request, as given when it was posted.
     #[inline]
     #[must_use]
     pub const fn wr_id(&self) -> u64 {
         self.wc.wr_id
     }
 
-    /// Which queue pair it was posted on.
+    /// The number of the queue pair it was posted on.
     #[inline]
     #[must_use]
     pub const fn qp_num(&self) -> u32 {
         self.wc.qp_num
     }
 
-    /// What was done.
+    /// The kind of request that completed.
     #[inline]
     #[must_use]
     pub const fn opcode(&self) -> WcOpcode {
         WcOpcode::from_raw(self.wc.opcode.0)
     }
 
-    /// How many bytes came: for a receive, a write with immediate, a read or an atomic. Undefined
+    /// How many bytes arrived, for a receive, a write with immediate, a read or an atomic. Undefined
     /// for sends and writes.
     ///
-    /// Those of a write with immediate are where the peer wrote them, not in the buffers of the
-    /// receive that tells of it: where a peer may write, look at the [`opcode`](Self::opcode) first.
+    /// The bytes of a write with immediate are where the peer wrote them, not in the buffers of the
+    /// receive that it completed. If the peer may write, check the [`opcode`](Self::opcode) first.
     #[inline]
     #[must_use]
     pub const fn byte_len(&self) -> u32 {
         self.wc.byte_len
     }
 
-    /// The peer's immediate data, in this machine's byte order, if it sent some.
+    /// The peer's immediate data in this machine's byte order; `None` if it sent none.
     #[inline]
     #[must_use]
     pub const fn imm_data(&self) -> Option<u32> {
@@ -164,7 +164,7 @@ impl WorkSuccess {
         Some(u32::from_be(imm_data.0))
     }
 
-    /// The key of this side that the peer's send invalidated, if it did.
+    /// The local key that the peer's send invalidated, if any.
     #[inline]
     #[must_use]
     pub const fn invalidated_rkey(&self) -> Option<u32> {

@@ -1,4 +1,4 @@
-//! What can be wrong with a peer's endpoint.
+//! Errors of a peer's endpoint.
 
 /// Why the endpoint that a peer sent cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -13,7 +13,7 @@ pub enum EndpointError {
         /// The peer's version.
         version: u32,
     },
-    /// A number that cannot be.
+    /// A number is out of its range.
     #[error("{what} {value} is impossible: {min} to {max} are valid")]
     Number {
         /// C's name of the field.

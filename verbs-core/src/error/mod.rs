@@ -1,4 +1,4 @@
-//! What can go wrong, in words.
+//! The errors of this crate.
 
 mod chain;
 mod endpoint;
@@ -15,14 +15,14 @@ use crate::{Gid, PortState};
 /// `Result` with this crate's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why a verb, or a check in front of it, refused.
+/// An error of a verb, or of a check before it.
 ///
-/// A failed *completion* is not an `Error`: it is data, see
+/// A failed completion is not an error of the verb that polled it. It is data: see
 /// [`WorkError`](crate::WorkError).
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The library, the driver or the kernel refused; the source carries the errno.
+    /// The library, the driver or the kernel returned an error. The source carries the errno.
     #[error("{verb} failed")]
     Verb {
         /// The C function.
@@ -193,7 +193,7 @@ pub enum Error {
     #[error("a peer may only reach a SharedRegion: register it with reg_shared")]
     RemoteAccess,
 
-    /// What a peer sent as its endpoint is impossible.
+    /// The endpoint that a peer sent cannot be used.
     #[error("the peer's endpoint is not usable")]
     Endpoint(#[from] EndpointError),
 
@@ -206,7 +206,7 @@ pub enum Error {
         expected: usize,
     },
 
-    /// A state change was refused: for its attributes, or since there is no path to the peer.
+    /// A state change was rejected, for its attributes or because there is no path to the peer.
     #[error("{from:?} to {to:?} was refused: {}", Why { missing: *missing, extra: *extra, path, source })]
     Transition {
         /// The state before.
@@ -257,7 +257,7 @@ pub enum Error {
     Work(#[from] crate::WorkError),
 }
 
-/// The GIDs between which a path was to be.
+/// The two GIDs of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct GidPath {
@@ -285,13 +285,13 @@ impl fmt::Display for GidPath {
     }
 }
 
-/// What kind of trouble an [`Error`] is, for callers that match.
+/// The kind of an [`Error`], for callers that match on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
     /// No such device, port or GID, or none that is up.
     NotFound,
-    /// The user may not.
+    /// The user lacks the permission.
     PermissionDenied,
     /// Above a limit of the device or the system.
     Limit,
@@ -305,16 +305,16 @@ pub enum ErrorKind {
     Unsupported,
     /// Still in use.
     InUse,
-    /// Nothing there yet.
+    /// There is nothing to take yet.
     WouldBlock,
     /// A completion reports a failure.
     Work,
-    /// Anything else the driver or the kernel says; see [`Error::errno`].
+    /// Any other error of the driver or the kernel; see [`Error::errno`].
     Other,
 }
 
 impl Error {
-    /// The kind of trouble this is.
+    /// The kind of this error.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {
@@ -346,7 +346,7 @@ impl Error {
         }
     }
 
-    /// The errno behind it, where there is one.
+    /// The errno that caused it, if there is one.
     #[must_use]
     pub fn errno(&self) -> Option<i32> {
         match self {
@@ -400,7 +400,7 @@ impl fmt::Display for NoDevice<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.0.is_empty() {
             f.write_str(
-                "no RDMA device found: load your card's driver, or make a software one (soft-RoCE): \
+                "no RDMA device found: load your device's driver, or make a software one (soft-RoCE): \
                  `modprobe rdma_rxe && rdma link add rxe0 type rxe netdev <interface>`",
             )
         } else {

@@ -14,7 +14,7 @@ use crate::macros::serde_by_name;
 use crate::names::ParseNameError;
 
 bitflags::bitflags! {
-    /// What the device, and peers through it, may do with a region or a queue pair.
+    /// The access that the device, and peers through it, have to a region or a queue pair.
     ///
     /// Local reads are always permitted.
     ///
@@ -46,9 +46,9 @@ bitflags::bitflags! {
         /// The memory is backed by huge pages.
         #[doc(alias = "IBV_ACCESS_HUGETLB")]
         const HUGETLB = IBV_ACCESS_HUGETLB.0;
-        /// The device may write the bytes of a message, and of several, in any order; faster on
-        /// some hosts, a hint elsewhere. They are in place when the completion that announces them,
-        /// or a later one, has been polled, and not before: a flag in the memory announces nothing.
+        /// The device may write the bytes of messages in any order, which is faster on some hosts.
+        /// They are in place once their completion, or a later one, has been polled. A flag in the
+        /// memory does not show that they are. Devices may ignore this flag.
         #[doc(alias = "IBV_ACCESS_RELAXED_ORDERING")]
         const RELAXED_ORDERING = IBV_ACCESS_RELAXED_ORDERING.0;
 
@@ -58,7 +58,7 @@ bitflags::bitflags! {
 }
 
 impl AccessFlags {
-    /// Everything a peer may be permitted.
+    /// All kinds of access for peers.
     pub const REMOTE: Self = Self::REMOTE_WRITE
         .union(Self::REMOTE_READ)
         .union(Self::REMOTE_ATOMIC);

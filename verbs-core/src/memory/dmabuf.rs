@@ -15,8 +15,8 @@ use crate::{ProtectionDomain, Result, ret};
 
 /// A memory region (MR) over a dmabuf: memory of a GPU or another device.
 ///
-/// It has no address in this program. Work requests name its bytes by `iova`, the address that was
-/// chosen at registration.
+/// It has no address in this program. Work requests name its bytes by `iova`, the address chosen at
+/// registration.
 #[doc = man!("ibv_reg_mr")]
 #[derive(Debug)]
 #[doc(alias = "ibv_mr")]
@@ -32,15 +32,16 @@ impl ProtectionDomain {
     ///
     /// `iova` and `offset` must be the same within a page.
     ///
-    /// # Errors
-    ///
-    /// [`Error::Unsupported`](crate::Error::Unsupported) where the device or the kernel cannot, [`Error::OutOfRange`](crate::Error::OutOfRange) for no
-    /// bytes or an `iova` that wraps, else the provider's errno.
-    ///
     /// # Safety
     ///
-    /// - If `access` lets a peer or this side's work requests write, nothing relies on what the
-    ///   memory holds for as long as the region lives.
+    /// - If `access` lets a peer or this side's work requests write, nothing relies on the memory's
+    ///   contents while the region exists.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unsupported`](crate::Error::Unsupported) if the device or the kernel has no support,
+    /// [`Error::OutOfRange`](crate::Error::OutOfRange) for no bytes or an `iova` that wraps, otherwise
+    /// the provider's errno.
     #[doc(alias = "ibv_reg_dmabuf_mr")]
     pub unsafe fn reg_dmabuf_mr(
         &self,

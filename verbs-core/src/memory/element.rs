@@ -1,4 +1,4 @@
-//! Elements: registered slices that know their key.
+//! Elements: registered slices with their keys.
 #![expect(unsafe_code, reason = "turns registered memory into slices and back")]
 
 use std::fmt;
@@ -12,7 +12,7 @@ use verbs_sys::ibv_sge;
 use super::region::{slice, slice_mut};
 use crate::{Error, Result};
 
-/// A registered slice to send from: `&[u8]` that knows its key.
+/// A registered slice to send from: a `&[u8]` with its key.
 ///
 /// Made by [`MemoryRegion::gather_element`](crate::MemoryRegion::gather_element).
 #[derive(Clone, Copy)]
@@ -23,7 +23,7 @@ pub struct GatherElement<'a> {
     bytes: PhantomData<&'a [u8]>,
 }
 
-/// A registered slice to receive or read into: `&mut [u8]` that knows its key.
+/// A registered slice to receive or read into: a `&mut [u8]` with its key.
 ///
 /// Made by [`MemoryRegion::scatter_element`](crate::MemoryRegion::scatter_element). It can be moved
 /// and split, not copied.
@@ -45,10 +45,10 @@ pub struct SharedElement<'a> {
     region: PhantomData<&'a ()>,
 }
 
-/// An address, a length and a key, as in C; nothing is known about the memory.
+/// An address, a length and a key, as in C. Nothing checks that there is such memory.
 ///
-/// For regions that have no bytes in this program ([`DmabufRegion`](crate::DmabufRegion)) or that
-/// somebody else owns ([`RawRegion`](crate::RawRegion)).
+/// For regions without bytes in this program ([`DmabufRegion`](crate::DmabufRegion)) and for memory
+/// with another owner ([`RawRegion`](crate::RawRegion)).
 #[derive(Clone, Copy)]
 #[repr(transparent)]
 #[doc(alias = "ibv_sge")]
@@ -110,7 +110,7 @@ macro_rules! element {
         }
 
         impl $(<$lifetime>)? $element $(<$lifetime>)? {
-            /// The address that the card will use.
+            /// The address that the device uses.
             #[must_use]
             pub const fn addr(&self) -> u64 {
                 self.sge.addr
@@ -216,7 +216,7 @@ impl GatherElement<'_> {
 }
 
 impl<'a> ScatterElement<'a> {
-    /// An element of no bytes, of no region: what is posted leaves it out.
+    /// An element of no bytes and no region. Empty elements are not posted.
     #[must_use]
     pub const fn empty() -> Self {
         // A slice may begin anywhere but at null.

@@ -1,7 +1,7 @@
 //! Registered memory: regions, and the elements that work requests are made of.
 //!
-//! A card reaches memory only through a *region*: pages that are pinned and that it knows by key.
-//! There are four, by who owns the bytes and who else touches them:
+//! A device reaches memory only through a *region*: pinned pages with a key. There are four types of
+//! regions. They differ in who owns the bytes and who may access them:
 //!
 //! | region | the bytes | a peer may reach it | elements |
 //! |---|---|---|---|
@@ -14,10 +14,10 @@
 //!
 //! - A *local* buffer: from the post of a work request that names it until that request's own
 //!   completion has been polled, or the completion of any later signalled request of the same send
-//!   queue. When its queue pair has been destroyed, no more.
-//! - A buffer that a *peer* may reach: from registration to deregistration, at any moment.
+//!   queue, or until its queue pair has been destroyed.
+//! - A buffer that a *peer* may reach: at any moment from registration to deregistration.
 //!
-//! Between these the bytes belong to Rust. This is what every `# Safety` section of a post means.
+//! At all other times the bytes belong to Rust. The `# Safety` section of each post refers to this.
 
 mod access;
 mod buffer;

@@ -27,21 +27,23 @@ pub struct RawRegion {
 impl ProtectionDomain {
     /// Registers memory by address.
     ///
-    /// # Errors
-    ///
-    /// As [`reg_mr`](Self::reg_mr).
-    ///
     /// # Safety
     ///
     /// - `ptr` to `ptr + len` stays mapped until [`dereg`](RawRegion::dereg) has returned `Ok`, or
-    ///   the region was dropped and nothing logged; if the driver refuses to deregister, for ever.
-    ///   Memory that is unmapped and mapped anew at the same address is not what the card sees.
-    /// - Unless `access` is empty, the memory may be written to.
-    /// - If `access` lets a peer in: no `&mut` to the memory is live for as long, no `&` either if the
-    ///   peer may write, and nothing in this program relies on what the memory holds.
+    ///   until the region was dropped and no error was logged. If the driver fails to deregister, it
+    ///   stays mapped forever. Unmapping the memory and mapping other memory at the same address does
+    ///   not count: the device would still use the old pages.
+    /// - Unless `access` is empty, the memory is writable.
+    /// - If `access` lets a peer in: no `&mut` to the memory is live while the region exists. If the
+    ///   peer may write, no `&` to it is live either, and nothing in this program relies on the
+    ///   memory's contents.
     ///
-    /// What this side's own requests do with the memory is part of the contract of each post, see
+    /// The contract of each post covers what this side's own requests do with the memory: see
     /// [`QueuePair::post`](crate::QueuePair::post).
+    ///
+    /// # Errors
+    ///
+    /// As [`reg_mr`](Self::reg_mr).
     #[doc(alias = "ibv_reg_mr")]
     pub unsafe fn register_raw(
         &self,

@@ -51,25 +51,24 @@ pub struct MemoryRegion<B: Buffer> {
 }
 
 impl ProtectionDomain {
-    /// Registers a buffer for this side's own use, with local reads and writes.
+    /// Registers a buffer for local use: this side's work requests may read and write it.
     ///
     /// # Errors
     ///
-    /// [`Error::Memlock`] when `ulimit -l` is too low, [`Error::OutOfRange`] for an empty buffer,
-    /// else [`Error::Registration`] with the provider's errno. The buffer comes back in each case.
+    /// [`Error::Memlock`] if `ulimit -l` is too low, [`Error::OutOfRange`] for an empty buffer,
+    /// otherwise [`Error::Registration`] with the provider's errno. The error carries the buffer.
     #[doc(alias = "ibv_reg_mr")]
     #[doc(alias = "ibv_reg_mr_iova2")]
     pub fn reg_mr<B: Buffer>(&self, buffer: B) -> Result<MemoryRegion<B>, Rejected<B>> {
         self.reg_mr_with(buffer, AccessFlags::LOCAL_WRITE)
     }
 
-    /// [`reg_mr`](Self::reg_mr) with flags of one's own, such as
+    /// Registers a buffer for local use with other access flags, such as
     /// [`RELAXED_ORDERING`](AccessFlags::RELAXED_ORDERING).
     ///
     /// # Errors
     ///
-    /// As [`reg_mr`](Self::reg_mr); [`Error::RemoteAccess`] if the flags would, or might, let a peer
-    /// in.
+    /// As [`reg_mr`](Self::reg_mr), and [`Error::RemoteAccess`] for flags that may give a peer access.
     pub fn reg_mr_with<B: Buffer>(
         &self,
         buffer: B,
@@ -148,11 +147,11 @@ impl<B: Buffer> MemoryRegion<B> {
         self.registration.mr.as_ptr()
     }
 
-    /// Deregisters, and gives the buffer back.
+    /// Deregisters the memory and returns the buffer.
     ///
     /// # Errors
     ///
-    /// The provider's errno. The card may still know the buffer then, so it is leaked.
+    /// The provider's errno. The device may still reach the buffer then, so it is leaked.
     #[doc(alias = "ibv_dereg_mr")]
     pub fn dereg(self) -> Result<B> {
         self.registration.dereg()
@@ -336,7 +335,7 @@ pub(super) unsafe fn reg_mr(
     if bytes.is_empty() {
         return Err(EMPTY);
     }
-    // Posted addresses come back from the card's view of the world as integers.
+    // Posted addresses come back from the device's view of the world as integers.
     let iova = addr.expose_provenance() as u64;
     // SAFETY: the caller vouches for the memory; the PD is alive.
     let mr = unsafe { ibv_reg_mr_iova2(pd, addr.cast(), bytes.len(), iova, access.bits()) };

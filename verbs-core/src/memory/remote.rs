@@ -23,7 +23,7 @@ pub struct RemoteMemoryRegion {
 }
 
 impl RemoteMemoryRegion {
-    /// Puts one together from what the peer told.
+    /// A region from an address, a length and a key that the peer sent.
     ///
     /// # Errors
     ///
@@ -45,7 +45,7 @@ impl RemoteMemoryRegion {
         Self { addr, len, rkey }
     }
 
-    /// Its first address, as the peer's card sees it.
+    /// Its first address, as the peer's device sees it.
     #[must_use]
     #[doc(alias = "remote_addr")]
     pub const fn addr(&self) -> u64 {
@@ -59,7 +59,7 @@ impl RemoteMemoryRegion {
         self.len
     }
 
-    /// The key that opens it.
+    /// The key that remote access needs (C: `rkey`).
     #[must_use]
     pub const fn rkey(&self) -> u32 {
         self.rkey

@@ -14,8 +14,8 @@ use crate::{Error, ProtectionDomain, Rejected, Result};
 
 /// A memory region (MR) that a peer may read, write or run atomics on.
 ///
-/// It owns its buffer. Since the peer may write at any moment, no `&[u8]` to it exists: bytes are
-/// copied in and out, or reached through atomics. Leaking the region leaks the buffer too.
+/// It owns its buffer. The peer may write at any moment, so there is no `&[u8]` to it: bytes are copied
+/// in and out, or accessed as atomics. Leaking the region leaks the buffer too.
 ///
 /// # What threads and peers see of each other
 ///
@@ -66,7 +66,7 @@ impl ProtectionDomain {
 }
 
 impl<B: Buffer + 'static> SharedRegion<B> {
-    /// What the peer needs to know to reach all of it.
+    /// The address, length and key that the peer needs to reach all of it.
     #[must_use]
     pub fn remote(&self) -> RemoteMemoryRegion {
         let addr = self.as_ptr().expose_provenance() as u64;
@@ -143,8 +143,8 @@ impl<B: Buffer + 'static> SharedRegion<B> {
     /// that a peer's write sets, it says nothing about what that peer wrote before unless the
     /// device writes in order: see [the type](Self#what-threads-and-peers-see-of-each-other).
     ///
-    /// Whether a *local* atomic is atomic towards the card too is told by
-    /// [`DeviceAttr::atomic_cap`](crate::DeviceAttr::atomic_cap).
+    /// [`DeviceAttr::atomic_cap`](crate::DeviceAttr::atomic_cap) tells whether the device's atomics are
+    /// atomic with respect to this processor's.
     ///
     /// # Errors
     ///
@@ -199,7 +199,7 @@ impl<B: Buffer + 'static> SharedRegion<B> {
         self.registration.mr_ptr()
     }
 
-    /// Deregisters, so that no peer can reach it any more, and gives the buffer back.
+    /// Deregisters the memory, so that no peer can reach it, and returns the buffer.
     ///
     /// # Errors
     ///

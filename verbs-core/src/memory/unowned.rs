@@ -35,11 +35,11 @@ macro_rules! unowned {
                 self.mr.as_ptr()
             }
 
-            /// Deregisters: when it has returned `Ok`, the card reaches the memory no more.
+            /// Deregisters the memory. After `Ok` the device no longer reaches it.
             ///
             /// # Errors
             ///
-            /// The provider's errno. The card may reach the memory for ever then.
+            /// The provider's errno. The device may reach the memory forever then.
             #[doc(alias = "ibv_dereg_mr")]
             pub fn dereg(self) -> Result<()> {
                 let Self { mr, pd, .. } = self;

@@ -11,7 +11,7 @@ use crate::memory::AccessFlags;
 use crate::mtu::MaximumTransferUnit;
 use crate::path::AhAttr;
 
-/// Attributes of a queue pair, and which of them are meant.
+/// Attributes of a queue pair, and a mask that says which of them are set.
 ///
 /// [`QueuePair::query`](crate::QueuePair::query) returns all of them. For
 /// [`QueuePair::modify`](crate::QueuePair::modify), start from [`new`](Self::new) and set some:
@@ -54,7 +54,7 @@ macro_rules! attributes {
 }
 
 impl QpAttr {
-    /// No attribute yet.
+    /// A value with no attribute set.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -63,7 +63,7 @@ impl QpAttr {
         }
     }
 
-    /// Which attributes are meant.
+    /// Which attributes are set.
     #[must_use]
     pub const fn mask(&self) -> QpAttrMask {
         self.mask
@@ -91,7 +91,7 @@ impl QpAttr {
         with_sq_psn, sq_psn: PacketSequenceNumber, SQ_PSN, |psn| psn.get(), |raw| raw => u32;
         /// The peer's queue pair.
         with_dest_qp_num, dest_qp_num: u32, DEST_QPN, |number| number, |raw| raw => u32;
-        /// What the peer may do.
+        /// The access that the peer has.
         with_qp_access_flags, qp_access_flags: AccessFlags, ACCESS_FLAGS,
             |flags| flags.bits(), |raw| AccessFlags::from_bits_retain(raw) => AccessFlags;
         /// The path to the peer.
@@ -99,12 +99,12 @@ impl QpAttr {
             |path| *path.as_raw(), |raw| AhAttr::from_raw(raw) => AhAttr;
         /// The index of its P_Key in the port's table.
         with_pkey_index, pkey_index: u16, PKEY_INDEX, |index| index, |raw| raw => u16;
-        /// Whether a drained send queue is announced by an event.
+        /// Whether a drained send queue causes an event.
         with_en_sqd_async_notify, en_sqd_async_notify: bool, EN_SQD_ASYNC_NOTIFY,
             |on| on as u8, |raw| raw != 0 => bool;
-        /// Reads and atomics under way at once, as the one who asks.
+        /// Reads and atomics in flight at once that this side issued.
         with_max_rd_atomic, max_rd_atomic: u8, MAX_QP_RD_ATOMIC, |max| max, |raw| raw => u8;
-        /// Reads and atomics under way at once, as the one who serves.
+        /// Reads and atomics in flight at once that the peer issued.
         with_max_dest_rd_atomic, max_dest_rd_atomic: u8, MAX_DEST_RD_ATOMIC,
             |max| max, |raw| raw => u8;
         /// How long the peer waits when no receive is posted, as a code.
@@ -198,7 +198,7 @@ impl fmt::Debug for QpAttr {
     }
 }
 
-/// The capacities of a queue pair: what the driver gave, which is at least what was asked for.
+/// The capacities of a queue pair, as the driver granted them: at least as large as requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 #[doc(alias = "ibv_qp_cap")]
@@ -212,7 +212,7 @@ pub struct QpCap {
     /// Elements in a receive.
     pub max_recv_sge: u32,
     /// The most bytes that one request can post [`inline`](crate::SendWorkRequest::inline), in all
-    /// of its elements together: what was granted, which may be more than was asked for.
+    /// of its elements together.
     pub max_inline_data: u32,
 }
 

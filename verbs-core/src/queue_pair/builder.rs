@@ -1,4 +1,4 @@
-//! Making queue pairs: every knob, its default, and the checks in front of C.
+//! Making queue pairs: each setting, its default, and the checks before the call of C.
 #![expect(unsafe_code, reason = "creates an `ibv_qp`")]
 
 use std::ffi::c_int;
@@ -168,7 +168,7 @@ impl QueuePairBuilder {
         max_recv_sge: plain u32,
         /// Bytes that can be posted inline; 0 unless set.
         max_inline_data: plain u32,
-        /// Whether every send is signalled, whatever it says; no unless set.
+        /// Whether every send request is signalled, even an `unsignaled` one; no unless set.
         sq_sig_all: plain bool,
         /// The port; the first ACTIVE one unless set.
         port_num: option u8,
@@ -177,15 +177,15 @@ impl QueuePairBuilder {
         gid_index: option u8,
         /// The index of the P_Key in the port's table; 0 unless set.
         pkey_index: plain u16,
-        /// What the peer may do, given the key of a region that permits it; everything the device
-        /// can unless set.
+        /// The access that the peer has to regions that permit it; everything that the device
+        /// supports unless set.
         qp_access_flags: option AccessFlags,
         /// The path MTU; the smaller of both ports' active MTU unless set.
         path_mtu: option MaximumTransferUnit,
         /// The number of this side's first packet; random unless set.
         sq_psn: option PacketSequenceNumber,
-        /// Reads and atomics to ask for at once; the device's limit unless set. The peer's
-        /// `max_dest_rd_atomic` bounds it.
+        /// Reads and atomics to issue at once; the device's limit unless set. The peer's
+        /// `max_dest_rd_atomic` is an upper bound.
         max_rd_atomic: option u8,
         /// Reads and atomics to serve at once; the device's limit unless set.
         max_dest_rd_atomic: option u8,
@@ -195,7 +195,7 @@ impl QueuePairBuilder {
         timeout: plain AckTimeout,
         /// Retries when nothing is acknowledged; 6 unless set.
         retry_cnt: plain MaxAckRetries,
-        /// Retries when the peer has no receive posted; 7, for ever, unless set.
+        /// Retries when the peer has no receive posted; 7, forever, unless set.
         rnr_retry: plain MaxRnrRetries,
         /// The service level, 0 to 15; 0 unless set.
         sl: plain u8,

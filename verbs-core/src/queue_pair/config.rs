@@ -1,4 +1,4 @@
-//! The knobs of a queue pair, as types that hold valid values only.
+//! The settings of a queue pair, as types that hold valid values only.
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::time::Duration;
@@ -9,7 +9,7 @@ bounded! {
     /// How often to send again when the peer does not acknowledge, before
     /// [`RETRY_EXC_ERR`](crate::WcStatus::RETRY_EXC_ERR).
     ///
-    /// Each try waits for an [`AckTimeout`]. Default: 6. Soft-RoCE takes 7 as "for ever".
+    /// Each try waits for an [`AckTimeout`]. Default: 6. Soft-RoCE treats 7 as forever.
     MaxAckRetries(u8), "retry_cnt", 0..=7
 }
 
@@ -17,7 +17,7 @@ bounded! {
     /// How often to send again when the peer has no receive posted (RNR), before
     /// [`RNR_RETRY_EXC_ERR`](crate::WcStatus::RNR_RETRY_EXC_ERR).
     ///
-    /// Default: 7, which means for ever: whoever waits needs a bound of their own.
+    /// Default: 7, which means forever. A program that waits needs a timeout of its own.
     MaxRnrRetries(u8), "rnr_retry", 0..=7
 }
 
@@ -31,7 +31,7 @@ bounded! {
 
 bounded! {
     /// How long to wait for an acknowledgement before sending again, as a code t: 4.096 µs × 2ᵗ;
-    /// 0 for ever.
+    /// 0 forever.
     ///
     /// Default: 14, 67 ms. Short times cause needless retries on loaded or software fabrics.
     AckTimeout(u8), "timeout", 0..=31
@@ -87,10 +87,10 @@ impl Default for AckTimeout {
 }
 
 impl AckTimeout {
-    /// Waits for ever.
+    /// Waits forever.
     pub const UNLIMITED: Self = Self(0);
 
-    /// The time that the code stands for; `None` for ever.
+    /// The time that the code stands for; `None` forever.
     #[must_use]
     pub const fn duration(self) -> Option<Duration> {
         match self.0 {
@@ -99,7 +99,7 @@ impl AckTimeout {
         }
     }
 
-    /// The shortest code that waits at least this long; the longest, over two hours, if none does.
+    /// The shortest code that waits at least this long. If none does, the longest code, over two hours.
     #[must_use]
     pub fn at_least(duration: Duration) -> Self {
         let long_enough = |code: &u8| Self(*code).duration().is_some_and(|d| d >= duration);
@@ -108,7 +108,7 @@ impl AckTimeout {
 }
 
 impl PacketSequenceNumber {
-    /// A number that nobody can guess from an earlier one.
+    /// A random number, which cannot be guessed from earlier ones.
     #[must_use]
     pub fn random() -> Self {
         // Each `RandomState` has keys of its own, seeded by the system.

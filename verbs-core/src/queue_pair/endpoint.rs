@@ -11,12 +11,12 @@ use crate::path::LocalPath;
 /// The version of the endpoint's formats.
 pub const ENDPOINT_VERSION: u32 = 1;
 
-/// What the peer must know to connect to a queue pair.
+/// The data that a peer needs to connect to a queue pair.
 ///
-/// Send it over by any means: as serde data (feature `serde`), or as [`to_bytes`](Self::to_bytes).
-/// Both carry a version, and what comes in is checked, so that an endpoint that exists is possible.
+/// Send it by any means: as serde data (feature `serde`), or as [`to_bytes`](Self::to_bytes). Both
+/// forms carry a version. Numbers are checked when an endpoint is made or received.
 ///
-/// It also shows what was chosen for this side.
+/// It also shows the port, GID and limits that were chosen for this side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(
     feature = "serde",
@@ -157,7 +157,7 @@ impl QueuePairEndpoint {
         self.lid
     }
 
-    /// The port's GID, if packets to it may carry one.
+    /// The port's GID, if it is addressed by GID.
     #[must_use]
     pub const fn gid(&self) -> Option<Gid> {
         self.gid
@@ -176,13 +176,13 @@ impl QueuePairEndpoint {
         self.port_num
     }
 
-    /// The largest path MTU that its port can do now, or the one that was set.
+    /// The port's active path MTU, or the one that was configured.
     #[must_use]
     pub const fn path_mtu(&self) -> MaximumTransferUnit {
         self.path_mtu
     }
 
-    /// Reads and atomics that it asks for at once.
+    /// Reads and atomics that it issues at once.
     #[must_use]
     pub const fn max_rd_atomic(&self) -> u8 {
         self.max_rd_atomic
@@ -225,7 +225,7 @@ impl QueuePairEndpoint {
     ///
     /// # Errors
     ///
-    /// [`EndpointError`]: another version, another length, or numbers that cannot be.
+    /// [`EndpointError`] for another version, another length, or a number out of its range.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, EndpointError> {
         let length = EndpointError::Length {
             len: bytes.len(),

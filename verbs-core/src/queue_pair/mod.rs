@@ -31,9 +31,9 @@ use builder::Config;
 
 /// A queue pair (QP) that is not connected yet: in `INIT`.
 ///
-/// Send its [`endpoint`](Self::endpoint) to the peer, get the peer's, and
-/// [`handshake`](Self::handshake). Receives can be posted before, and should be: the peer may send
-/// as soon as it is connected.
+/// Send its [`endpoint`](Self::endpoint) to the peer, receive the peer's, and call
+/// [`handshake`](Self::handshake). Post receives before that: the peer may send as soon as it is
+/// connected.
 #[derive(Debug)]
 #[doc(alias = "ibv_qp")]
 pub struct PreparedQueuePair {
@@ -44,12 +44,13 @@ pub struct PreparedQueuePair {
 
 /// A connected queue pair (QP), of type RC: in `RTS`.
 ///
-/// Work requests go in by its `post_*` functions, completions come out of its completion queues.
-/// After a failed work request it is in `ERR`: [`reset`](Self::reset) prepares it anew.
+/// Work requests are posted with its `post_*` functions. Their completions come out of its completion
+/// queues. After a failed work request it is in `ERR`: [`reset`](Self::reset) prepares it again.
 ///
-/// Dropping it destroys it. When that has returned, the card touches none of the buffers that were
-/// posted on it; unless the driver refused, which [`close`](Self::close) tells and a drop only logs.
-/// Completions of what it had done may still be in its completion queues (soft-RoCE leaves them).
+/// Dropping it destroys it. Once it is destroyed, the device touches none of the buffers that were
+/// posted on it. If the driver fails to destroy it, [`close`](Self::close) returns the error, and a
+/// drop only logs it. Completions of its requests may still be in the completion queues (soft-RoCE
+/// leaves them there).
 #[doc = man!("ibv_create_qp")]
 #[derive(Debug)]
 #[doc(alias = "ibv_qp")]
@@ -71,7 +72,7 @@ struct Qp {
 }
 
 impl PreparedQueuePair {
-    /// What the peer must know to connect.
+    /// The data that the peer needs to connect.
     #[must_use]
     pub fn endpoint(&self) -> QueuePairEndpoint {
         let Self { qp, path, psn } = self;
@@ -79,14 +80,16 @@ impl PreparedQueuePair {
         QueuePairEndpoint::chosen(qp.number(), *psn, path, config)
     }
 
-    /// Connects to the peer's endpoint. The peer must do the same with this one's.
+    /// Connects to the peer's endpoint. The peer must call it with the endpoint of this side.
     ///
     /// # Errors
     ///
-    /// [`Error::Endpoint`] if this side's port needs an address that the peer did not give,
-    /// [`Error::Transition`], which names both GIDs, if there is no path to the peer's or one of the
-    /// values was rejected; else the errno. The queue pair comes back, prepared as before; receives
-    /// that were posted may be gone.
+    /// - [`Error::Endpoint`] if this side's port needs an address that the peer's endpoint lacks.
+    /// - [`Error::Transition`] if there is no path to the peer's GID, or one of the values was rejected.
+    ///   It names both GIDs.
+    /// - The errno for anything else.
+    ///
+    /// The error carries the queue pair, prepared as before. Receives that were posted may be gone.
     #[doc(alias = "ibv_modify_qp")]
     #[expect(clippy::result_large_err, reason = "gives back what it was called on")]
     pub fn handshake(self, remote: &QueuePairEndpoint) -> Result<QueuePair, Rejected<Self>> {
@@ -160,23 +163,23 @@ impl PreparedQueuePair {
 }
 
 impl QueuePair {
-    /// What the peer knows of this side.
+    /// This side's endpoint, as it was sent to the peer.
     #[must_use]
     pub const fn endpoint(&self) -> &QueuePairEndpoint {
         &self.local
     }
 
-    /// What this side knows of the peer.
+    /// The peer's endpoint.
     #[must_use]
     pub const fn remote_endpoint(&self) -> &QueuePairEndpoint {
         &self.remote
     }
 
-    /// Reads and atomics that may be under way at once: the smaller of what this side asks for and
-    /// the peer serves.
+    /// How many reads and atomics may be in flight at once: the smaller of this side's
+    /// `max_rd_atomic` and the peer's `max_dest_rd_atomic`.
     ///
-    /// If it is 0, a read or an atomic never completes: the device waits for ever to begin it, and no
-    /// timeout or retry count ends that wait. The peer's endpoint decides, so check it before you
+    /// If it is 0, a read or an atomic never completes: the device waits forever to begin it, and no
+    /// timeout or retry count ends that wait. The peer can cause this, so check the value before you
     /// post one.
     #[must_use]
     pub fn max_rd_atomic(&self) -> u8 {
@@ -186,8 +189,8 @@ impl QueuePair {
     /// The longest message that its port carries, in bytes: the limit on the total of one send,
     /// write or read.
     ///
-    /// Asked for when the queue pair is prepared; 2 GiB, the limit of the transport, where the
-    /// driver gives none. Drivers do not check it: see [`post`](Self::post).
+    /// It is 2 GiB, the limit of the transport, if the driver reports none. Drivers do not check it:
+    /// see [`post`](Self::post).
     #[inline]
     #[must_use]
     pub const fn max_msg_sz(&self) -> u32 {
@@ -205,23 +208,23 @@ impl QueuePair {
     ///
     /// # Errors
     ///
-    /// The errno; only a device in trouble refuses.
+    /// The errno. This fails only if the device itself has failed.
     #[doc(alias = "IBV_QPS_ERR")]
     pub fn to_error(&self) -> Result<()> {
         self.modify(&QpAttr::new().with_qp_state(QpState::ERR))
     }
 
-    /// Moves it to `RESET` and prepares it again, with the same choices, and a new packet number if
-    /// that was not chosen.
+    /// Moves it to `RESET` and prepares it again with the same configuration. The number of its first
+    /// packet is a new random one, unless it was configured.
     ///
-    /// Everything that is posted is forgotten, without completions: when this has returned, the
-    /// card touches none of its buffers. Completions of before may still be in the completion
-    /// queues, under the same `qp_num`: poll them first.
+    /// Posted requests are discarded without completions. When this has returned, the device touches
+    /// none of their buffers. Earlier completions may still be in the completion queues, under the
+    /// same `qp_num`: poll them first.
     ///
     /// # Errors
     ///
-    /// [`Error::NoActivePort`] and its likes if the port went away, else the errno. The queue pair
-    /// comes back.
+    /// [`Error::NoActivePort`] and similar errors if the port is gone, otherwise the errno. The error
+    /// carries the queue pair.
     #[doc(alias = "IBV_QPS_RESET")]
     #[expect(clippy::result_large_err, reason = "gives back what it was called on")]
     pub fn reset(self) -> Result<PreparedQueuePair, Rejected<Self>> {
@@ -258,13 +261,13 @@ macro_rules! in_each_state {
                 self.qp.number()
             }
 
-            /// Its capacities: what the driver gave.
+            /// Its capacities, as the driver granted them.
             #[must_use]
             pub const fn cap(&self) -> QpCap {
                 self.qp.cap
             }
 
-            /// Asks the driver for its attributes, the state among them.
+            /// Queries its attributes, including its state.
             ///
             /// # Errors
             ///
@@ -275,12 +278,12 @@ macro_rules! in_each_state {
                 self.qp.query()
             }
 
-            /// Changes attributes, or the state, by hand.
+            /// Changes its attributes or its state.
             ///
             /// # Errors
             ///
-            /// [`Error::Transition`], which names the attributes that were missing or not allowed, or
-            /// the GIDs between which there is no path; else the errno.
+            /// [`Error::Transition`], which names attributes that were missing or not allowed, or the
+            /// GIDs between which there is no path. Otherwise the errno.
             #[doc = man!("ibv_modify_qp")]
             #[doc(alias = "ibv_modify_qp")]
             pub fn modify(&self, attr: &QpAttr) -> Result<()> {
@@ -311,11 +314,11 @@ macro_rules! in_each_state {
                 self.qp.qp.as_ptr()
             }
 
-            /// Destroys it and says how that went; dropping only logs.
+            /// Destroys it and returns the driver's answer, which dropping only logs.
             ///
             /// # Errors
             ///
-            /// The errno. The card may still touch the buffers that were posted then.
+            /// The errno. The device may still touch the buffers of posted requests then.
             #[doc = man!("ibv_destroy_qp")]
             #[doc(alias = "ibv_destroy_qp")]
             pub fn close(self) -> Result<()> {

@@ -11,7 +11,7 @@ open_enum! {
     QpState(u32), "ibv_qp_state";
     /// New, or reset: nothing is posted.
     RESET = IBV_QPS_RESET "IBV_QPS_RESET",
-    /// Receives can be posted, nothing moves.
+    /// Receives can be posted, but no data is transferred.
     INIT = IBV_QPS_INIT "IBV_QPS_INIT",
     /// Ready to receive.
     RTR = IBV_QPS_RTR "IBV_QPS_RTR",
@@ -23,12 +23,13 @@ open_enum! {
     SQE = IBV_QPS_SQE "IBV_QPS_SQE",
     /// In error: everything posted is flushed.
     ERR = IBV_QPS_ERR "IBV_QPS_ERR",
-    /// The driver does not know.
+    /// The driver does not report the state.
     UNKNOWN = IBV_QPS_UNKNOWN "IBV_QPS_UNKNOWN",
 }
 
 bitflags::bitflags! {
-    /// Which attributes of a queue pair are meant.
+    /// A set of attributes of a queue pair.
+    ///
     /// See [`ibv_modify_qp(3)`](https://man7.org/linux/man-pages/man3/ibv_modify_qp.3.html).
     #[derive(Clone, Copy, PartialEq, Eq, Hash)]
     #[doc(alias = "ibv_qp_attr_mask")]

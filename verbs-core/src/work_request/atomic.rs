@@ -12,9 +12,9 @@ use super::{WorkRequest, work_request};
 use crate::memory::{RemoteMemoryRegion, Scatter};
 use crate::{Error, Result};
 
-/// An atomic on 8 bytes of the peer's memory; what was there before comes back.
+/// An atomic on 8 bytes of the peer's memory. It returns their previous value.
 ///
-/// Numbers are in each machine's own byte order: both hosts must have the same endianness.
+/// Each machine uses its own byte order, so both hosts must have the same endianness.
 ///
 /// It never completes on a queue pair whose
 /// [`max_rd_atomic`](crate::QueuePair::max_rd_atomic) is 0.
@@ -28,7 +28,7 @@ pub struct AtomicWorkRequest<'l> {
 
 impl<'l> AtomicWorkRequest<'l> {
     /// A signalled compare-and-swap: if the 8 bytes at `remote` are `compare` they become `swap`.
-    /// What they were comes into `before`, 8 bytes long.
+    /// Their previous value is written to `before`, 8 bytes long.
     ///
     /// # Errors
     ///
@@ -45,7 +45,7 @@ impl<'l> AtomicWorkRequest<'l> {
     }
 
     /// A signalled fetch-and-add: `add` is added, with wrap-around, to the 8 bytes at `remote`.
-    /// What they were comes into `before`, 8 bytes long.
+    /// Their previous value is written to `before`, 8 bytes long.
     ///
     /// # Errors
     ///

@@ -1,9 +1,8 @@
-//! Work requests: what the card is asked to do, as plain values.
+//! Work requests: what the device is to do, as plain values.
 //!
-//! One holds no memory of its own: it borrows its list of elements, and posting it borrows the rest
-//! by contract (see [`QueuePair::post`](crate::QueuePair::post)). All are laid out as C has them,
-//! so a request can be built once and posted again and again, with only its
-//! `wr_id` changed:
+//! A request borrows its list of elements. Their memory must stay valid as the contract of
+//! [`QueuePair::post`](crate::QueuePair::post) says. Requests have the layout of the C structs, so one
+//! can be built once and posted many times, with only its `wr_id` changed:
 //!
 //! ```
 //! use verbs_core::{SendWorkRequest, Sge};
@@ -65,7 +64,7 @@ impl<'l> WorkRequest<'l> {
         Self { wr, list }
     }
 
-    /// Changes the number that its completion will tell.
+    /// Changes the ID reported in its completion.
     #[inline]
     pub const fn set_wr_id(&mut self, wr_id: u64) {
         self.wr.wr_id = wr_id;
@@ -138,7 +137,7 @@ fn chain<R, C>(requests: &mut [R], link: impl Fn(&mut R, *mut C)) -> Option<*mut
 macro_rules! work_request {
     ($request:ident) => {
         impl<'l> $request<'l> {
-            /// The number that its completion will tell; 0 unless set.
+            /// The ID reported in its completion; 0 unless set.
             #[inline]
             #[must_use]
             pub const fn wr_id(mut self, wr_id: u64) -> Self {
@@ -146,13 +145,13 @@ macro_rules! work_request {
                 self
             }
 
-            /// Changes the number that its completion will tell, to post it once more.
+            /// Changes the ID reported in its completion, to post the request again.
             #[inline]
             pub const fn set_wr_id(&mut self, wr_id: u64) {
                 self.any.wr.wr_id = wr_id;
             }
 
-            /// Waits for earlier reads and atomics of this queue pair before it begins.
+            /// Starts only after earlier reads and atomics of this queue pair are done.
             #[inline]
             #[must_use]
             #[doc(alias = "IBV_SEND_FENCE")]
@@ -161,8 +160,8 @@ macro_rules! work_request {
                 self
             }
 
-            /// Has no completion if it works. Its place in the send queue is free only when a later
-            /// signalled request completes.
+            /// Produces no completion on success. Its slot in the send queue becomes free only when a
+            /// later signalled request completes.
             #[inline]
             #[must_use]
             #[doc(alias = "IBV_SEND_SIGNALED")]
@@ -209,7 +208,7 @@ macro_rules! work_request {
 macro_rules! carries_data {
     ($request:ident, $with_imm:ident) => {
         impl $request<'_> {
-            /// Gives the peer 32 bits with it, in its completion.
+            /// Sends 32 bits along, which the peer finds in its completion.
             #[inline]
             #[must_use]
             #[doc(alias = "imm_data")]
@@ -221,12 +220,12 @@ macro_rules! carries_data {
                 self
             }
 
-            /// Copies the bytes into the request while it is posted: no `lkey` is needed, and the
-            /// buffer is free at once.
+            /// Copies the bytes into the request while it is posted. No `lkey` is needed, and the
+            /// buffer can be reused when the post returns.
             ///
             /// All of its elements together have at most
-            /// [`max_inline_data`](crate::QpCap::max_inline_data) bytes, in memory that this
-            /// processor can read and that nothing writes to meanwhile: drivers do not check it, see
+            /// [`max_inline_data`](crate::QpCap::max_inline_data) bytes, in memory that this processor
+            /// can read and that nothing writes to during the post. Drivers do not check this: see
             /// [`QueuePair::post`](crate::QueuePair::post).
             #[inline]
             #[must_use]
@@ -236,8 +235,8 @@ macro_rules! carries_data {
                 self
             }
 
-            /// Wakes a peer that waits for solicited completions only; for a write, with
-            /// [`immediate`](Self::immediate).
+            /// Causes an event at a peer that armed its queue for solicited completions only. A write
+            /// needs [`immediate`](Self::immediate) too.
             #[inline]
             #[must_use]
             #[doc(alias = "IBV_SEND_SOLICITED")]

@@ -9,7 +9,7 @@ use super::{WorkRequest, carries_data, work_request};
 use crate::memory::{Gather, RemoteMemoryRegion, Scatter};
 use crate::{Error, Result};
 
-/// An RDMA write: its bytes go into the peer's memory, without the peer's doing.
+/// An RDMA write: its bytes go into the peer's memory, without an action of the peer.
 #[repr(transparent)]
 #[doc(alias = "ibv_send_wr")]
 #[doc(alias = "IBV_WR_RDMA_WRITE")]
@@ -18,7 +18,7 @@ pub struct WriteWorkRequest<'l> {
     any: WorkRequest<'l>,
 }
 
-/// An RDMA read: bytes of the peer's memory come into its elements.
+/// An RDMA read: bytes of the peer's memory are copied into its elements.
 ///
 /// It never completes on a queue pair whose
 /// [`max_rd_atomic`](crate::QueuePair::max_rd_atomic) is 0.

@@ -9,7 +9,7 @@ use verbs_sys::ibv_recv_wr;
 use super::chain;
 use crate::memory::{Scatter, compact};
 
-/// A receive: room for one message of the peer's, or for the news of a write with immediate.
+/// A receive: room for one message from the peer. A peer's write with immediate completes one too.
 #[repr(transparent)]
 #[doc(alias = "ibv_recv_wr")]
 pub struct ReceiveWorkRequest<'l> {
@@ -51,7 +51,7 @@ impl<'l> ReceiveWorkRequest<'l> {
         }
     }
 
-    /// The number that its completion will tell; 0 unless set.
+    /// The ID reported in its completion; 0 unless set.
     #[inline]
     #[must_use]
     pub const fn wr_id(mut self, wr_id: u64) -> Self {
@@ -59,7 +59,7 @@ impl<'l> ReceiveWorkRequest<'l> {
         self
     }
 
-    /// Changes the number that its completion will tell, to post it once more.
+    /// Changes the ID reported in its completion, to post the request again.
     #[inline]
     pub const fn set_wr_id(&mut self, wr_id: u64) {
         self.wr.wr_id = wr_id;

@@ -6,7 +6,7 @@ use verbs_sys::IBV_WR_SEND;
 use super::{WorkRequest, carries_data, work_request};
 use crate::memory::{Gather, Sge};
 
-/// A send: its bytes go into the receive that the peer has posted first.
+/// A send: its bytes go into the oldest receive that the peer has posted.
 #[repr(transparent)]
 #[doc(alias = "ibv_send_wr")]
 #[doc(alias = "IBV_WR_SEND")]
