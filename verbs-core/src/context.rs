@@ -8,10 +8,13 @@ use std::{fmt, io};
 
 use verbs_sys::{ibv_context, ibv_fork_init, ibv_open_device};
 
+use crate::device::Device;
+use crate::error::{Error, Result};
 use crate::fd::{self, PollFd};
 use crate::handle::Handle;
+use crate::link::PortState;
 use crate::macros::man;
-use crate::{Device, Error, PortState, Result, ret};
+use crate::ret;
 
 /// An opened device: all other objects are created from it.
 ///

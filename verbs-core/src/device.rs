@@ -13,8 +13,9 @@ use verbs_sys::{
     ibv_get_device_list, ibv_get_device_name,
 };
 
+use crate::error::{Error, Result};
 use crate::macros::{man, open_enum, serde_by_name};
-use crate::{Error, Result, ret};
+use crate::ret;
 
 /// An RDMA device (HCA, RNIC), not yet opened.
 ///

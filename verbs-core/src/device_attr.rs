@@ -10,9 +10,11 @@ use std::fmt;
 use verbs_sys::ibv_atomic_cap;
 use verbs_sys::{ibv_device_attr, ibv_device_attr_ex, ibv_query_device, ibv_query_device_ex};
 
+use crate::context::Context;
 use crate::device::Guid;
+use crate::error::{Error, Result};
 use crate::macros::{getters, man, open_enum, serde_getters};
-use crate::{Context, Error, Result, ret};
+use crate::ret;
 
 /// The identity and the limits of a device.
 ///

@@ -6,8 +6,10 @@ use std::time::Duration;
 
 use verbs_sys::{ibv_ack_async_event, ibv_get_async_event};
 
+use crate::context::Context;
+use crate::error::{ErrorKind, Result};
 use crate::macros::{man, open_enum};
-use crate::{Context, ErrorKind, Result, fd, ret};
+use crate::{fd, ret};
 
 /// Something that happened to the device, a port, or an object.
 ///

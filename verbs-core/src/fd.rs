@@ -5,7 +5,9 @@ use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use crate::{Result, ret};
+use crate::errno::last_errno;
+use crate::error::Result;
+use crate::ret;
 
 /// A descriptor to wait on in the place of one that nobody else may read: an `epoll(7)` set with
 /// that one in it.
@@ -34,7 +36,7 @@ fn epoll_of(fd: BorrowedFd<'_>) -> Result<OwnedFd> {
     // SAFETY: the call has no memory arguments.
     let epoll = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
     if epoll < 0 {
-        return Err(ret::from_errno("epoll_create1", ret::last_errno()));
+        return Err(ret::from_errno("epoll_create1", last_errno()));
     }
     // SAFETY: it is new, and nobody else has its number.
     let epoll = unsafe { OwnedFd::from_raw_fd(epoll) };
@@ -62,7 +64,7 @@ pub(crate) fn set_nonblocking(fd: BorrowedFd<'_>) -> Result<()> {
     // SAFETY: the descriptor is open; the call has no memory arguments.
     let flags = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETFL) };
     if flags < 0 {
-        return Err(ret::from_errno("fcntl", ret::last_errno()));
+        return Err(ret::from_errno("fcntl", last_errno()));
     }
     // SAFETY: as above.
     let ret = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, flags | libc::O_NONBLOCK) };
@@ -88,7 +90,7 @@ pub(crate) fn wait_readable(fd: BorrowedFd<'_>, deadline: Option<Instant>) -> Re
             // A wait that was too long for poll's `int` goes on.
             0 if left.is_none_or(|left| millis(Some(left)) == i32::MAX) => {}
             0 => return Ok(false),
-            _ => match ret::last_errno() {
+            _ => match last_errno() {
                 libc::EINTR => {}
                 errno => return Err(ret::from_errno("poll", errno)),
             },

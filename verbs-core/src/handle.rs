@@ -23,7 +23,8 @@ use verbs_sys::{
     ibv_destroy_comp_channel, ibv_destroy_cq, ibv_destroy_qp, ibv_mr, ibv_pd, ibv_qp,
 };
 
-use crate::{ErrorChain, Result, logged, ret};
+use crate::error::{ErrorChain, Result};
+use crate::{logged, ret};
 
 /// A C object that one verb destroys.
 ///

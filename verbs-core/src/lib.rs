@@ -94,11 +94,14 @@ mod completion;
 mod context;
 mod device;
 mod device_attr;
+mod errno;
 mod error;
 mod event;
 mod fd;
 mod gid;
+mod gid_table;
 mod handle;
+mod link;
 mod logged;
 mod macros;
 mod memory;
@@ -119,9 +122,11 @@ pub use completion::{
 pub use context::{Context, fork_init};
 pub use device::{Device, Guid, NodeType, ParseGuidError, TransportType};
 pub use device_attr::{AtomicCap, DeviceAttr, DeviceAttrEx};
-pub use error::{EndpointError, Error, ErrorChain, ErrorKind, GidPath, Result};
+pub use error::{ENDPOINT_VERSION, EndpointError, Error, ErrorChain, ErrorKind, GidPath, Result};
 pub use event::{AsyncEvent, EventElement, EventType};
-pub use gid::{Gid, GidEntry, GidType};
+pub use gid::{Gid, GidType};
+pub use gid_table::GidEntry;
+pub use link::{LinkLayer, LinkSpeed, LinkWidth, PhysState, PortState};
 pub use memory::{
     AccessFlags, Buffer, Chunks, DmabufRegion, Element, Gather, GatherElement, MemoryRegion, Plain,
     RawRegion, RemoteMemoryRegion, Scatter, ScatterElement, Sge, SharedElement, SharedRegion,
@@ -129,12 +134,12 @@ pub use memory::{
 pub use mtu::MaximumTransferUnit;
 pub use names::ParseNameError;
 pub use path::AhAttr;
-pub use port::{LinkLayer, LinkSpeed, LinkWidth, PhysState, PortAttr, PortState};
+pub use port::PortAttr;
 pub use protection_domain::ProtectionDomain;
 pub use queue_pair::{
-    AckTimeout, ENDPOINT_VERSION, MaxAckRetries, MaxRnrRetries, MigState, MinRnrTimer,
-    PacketSequenceNumber, PostError, PreparedQueuePair, QpAttr, QpAttrMask, QpCap, QpState,
-    QueuePair, QueuePairBuilder, QueuePairEndpoint, QueuePairEndpointBuilder,
+    AckTimeout, MaxAckRetries, MaxRnrRetries, MigState, MinRnrTimer, PacketSequenceNumber,
+    PostError, PreparedQueuePair, QpAttr, QpAttrMask, QpCap, QpState, QueuePair, QueuePairBuilder,
+    QueuePairEndpoint, QueuePairEndpointBuilder,
 };
 pub use rejected::Rejected;
 pub use work_request::{

@@ -138,48 +138,6 @@ macro_rules! serde_by_name {
     };
 }
 
-/// A number of few bits with C's name, checked when it is made.
-macro_rules! bounded {
-    (
-        $(#[$attr:meta])*
-        $name:ident($repr:ident), $what:literal, 0..=$max:literal
-    ) => {
-        $(#[$attr])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        #[doc(alias = $what)]
-        pub struct $name($repr);
-
-        impl $name {
-            /// The largest value.
-            pub const MAX: Self = Self($max);
-
-            #[doc = concat!("Checks a number: 0 to ", stringify!($max), ".")]
-            ///
-            /// # Errors
-            ///
-            /// [`Error::OutOfRange`](crate::Error::OutOfRange) for any other number.
-            pub const fn new(value: $repr) -> crate::Result<Self> {
-                if value <= $max {
-                    Ok(Self(value))
-                } else {
-                    Err(crate::Error::OutOfRange {
-                        what: $what,
-                        value: value as u64,
-                        min: 0,
-                        max: $max,
-                    })
-                }
-            }
-
-            /// The number.
-            #[must_use]
-            pub const fn get(self) -> $repr {
-                self.0
-            }
-        }
-    };
-}
-
 /// A builder's setters. An `option` takes a value or an `Option` of it.
 macro_rules! setters {
     ($($(#[$attr:meta])* $name:ident: $kind:ident $type:ty,)*) => {$(
@@ -273,6 +231,4 @@ macro_rules! serde_getters {
     };
 }
 
-pub(crate) use {
-    bounded, code, getters, man, open_enum, serde_by_name, serde_getters, setters, text,
-};
+pub(crate) use {code, getters, man, open_enum, serde_by_name, serde_getters, setters, text};

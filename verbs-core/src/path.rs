@@ -4,8 +4,12 @@ use std::fmt;
 
 use verbs_sys::{ibv_ah_attr, ibv_global_route};
 
+use crate::context::Context;
+use crate::error::{Error, Result};
+use crate::gid::Gid;
+use crate::gid_table::GidEntry;
+use crate::link::PortState;
 use crate::mtu::MaximumTransferUnit;
-use crate::{Context, Error, Gid, GidEntry, PortState, Result};
 
 /// An address vector: the destination of packets and the way to it.
 #[derive(Clone, Copy, Default)]

@@ -5,9 +5,11 @@ use std::sync::Arc;
 
 use verbs_sys::{ibv_alloc_pd, ibv_pd};
 
+use crate::context::Context;
+use crate::error::{Error, Result};
 use crate::handle::Handle;
 use crate::macros::man;
-use crate::{Context, Error, Result, ret};
+use crate::ret;
 
 /// A protection domain (PD): memory regions and queue pairs work together only within one.
 ///

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::Error;
+use crate::error::Error;
 
 /// An error, and the value that was given: nothing is lost.
 ///

@@ -8,16 +8,12 @@
 //! | 0 or -1 | `ibv_get_cq_event`, `ibv_get_async_event`, `ibv_query_gid`, `ibv_query_pkey`, `ibv_close_device` | -1, `errno` set |
 //! | count | `ibv_query_gid_table` | the negative errno |
 //! | count | `ibv_poll_cq` | negative, the driver's own code |
-#![expect(
-    clippy::disallowed_methods,
-    reason = "the one place that turns C's errno into an error"
-)]
 
 use std::ffi::c_int;
-use std::io;
 use std::ptr::NonNull;
 
-use crate::{Error, Result};
+use crate::errno::{io_error, last_errno};
+use crate::error::{Error, Result};
 
 /// For a verb that returns a pointer.
 pub(crate) fn non_null<T>(verb: &'static str, ptr: *mut T) -> Result<NonNull<T>> {
@@ -47,24 +43,6 @@ pub(crate) fn count(verb: &'static str, ret: isize) -> Result<usize> {
         let errno = c_int::try_from(ret.unsigned_abs()).unwrap_or(0);
         from_errno(verb, errno)
     })
-}
-
-/// The errno in a failed post's return value; `None` where the driver gave none.
-pub(crate) fn post_errno(ret: c_int) -> Option<c_int> {
-    (ret != 0).then(|| ret.saturating_abs())
-}
-
-/// The thread's `errno`.
-pub(crate) fn last_errno() -> c_int {
-    io::Error::last_os_error().raw_os_error().unwrap_or(0)
-}
-
-/// An errno as an [`io::Error`]; 0 is a driver that failed and did not say why.
-pub(crate) fn io_error(errno: c_int) -> io::Error {
-    match errno {
-        0 => io::Error::other("the driver gave no reason (errno 0)"),
-        errno => io::Error::from_raw_os_error(errno),
-    }
 }
 
 /// The error for a verb and its errno.
@@ -129,7 +107,6 @@ mod tests {
     fn errno_zero_has_words() {
         let error = from_errno("v", 0);
         assert_eq!(error.errno(), None);
-        assert!(io_error(0).to_string().contains("no reason"));
     }
 
     #[test]
@@ -137,13 +114,6 @@ mod tests {
         assert_eq!(count("v", 3).unwrap(), 3);
         let error = count("v", -isize::try_from(libc::ENOMEM).unwrap()).unwrap_err();
         assert_eq!(error.errno(), Some(libc::ENOMEM));
-    }
-
-    #[test]
-    fn post_sign_is_dropped() {
-        assert_eq!(post_errno(0), None);
-        assert_eq!(post_errno(libc::ENOMEM), Some(libc::ENOMEM));
-        assert_eq!(post_errno(-libc::ENOMEM), Some(libc::ENOMEM));
     }
 
     #[test]

@@ -22,10 +22,12 @@ use verbs_sys::{
 
 use super::CompletionQueue;
 use super::queue::WeakQueue;
+use crate::context::Context;
+use crate::error::{Error, ErrorKind, Result};
 use crate::fd::{self, PollFd};
 use crate::handle::Handle;
 use crate::macros::man;
-use crate::{Context, Error, ErrorKind, Result, ret};
+use crate::ret;
 
 /// A completion channel: a completion that arrives in an armed queue causes an event on it.
 ///

@@ -2,10 +2,12 @@
 
 mod channel;
 mod poll;
+mod poll_error;
 mod queue;
 mod work_completion;
 
 pub use channel::{CompletionChannel, CqEvent};
-pub use poll::{Completions, PollError, PollSlot, PolledCompletions};
+pub use poll::{Completions, PollSlot, PolledCompletions};
+pub use poll_error::PollError;
 pub use queue::{CompletionQueue, CompletionQueueBuilder};
 pub use work_completion::{WcOpcode, WcStatus, WorkCompletion, WorkError, WorkSuccess};

@@ -14,6 +14,7 @@ use std::ptr;
 
 use verbs_sys::{ibv_poll_cq, ibv_wc};
 
+use super::poll_error::PollError;
 use super::{CompletionQueue, WorkCompletion};
 use crate::macros::man;
 
@@ -128,33 +129,6 @@ impl<'a> Iterator for Completions<'a> {
 impl ExactSizeIterator for Completions<'_> {}
 impl FusedIterator for Completions<'_> {}
 
-/// The driver could not poll: the device is gone, or the queue is broken.
-///
-/// Nothing has completed. The device may use the memory of posted requests until their queue pair has
-/// been destroyed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "ibv_poll_cq failed with the driver's own code {code}: the device is gone or the queue broke"
-)]
-pub struct PollError {
-    code: i32,
-}
-
-impl PollError {
-    /// For the tests of this crate and of those above.
-    #[doc(hidden)]
-    #[must_use]
-    pub const fn example() -> Self {
-        Self { code: -2 }
-    }
-
-    /// The driver's own code; negative, and not an errno.
-    #[must_use]
-    pub const fn code(&self) -> i32 {
-        self.code
-    }
-}
-
 const _: () = assert!(size_of::<PollSlot>() == size_of::<ibv_wc>());
 const _: () = assert!(size_of::<WorkCompletion>() == size_of::<ibv_wc>());
 
@@ -190,7 +164,7 @@ impl CompletionQueue {
         // SAFETY: the queue is alive, and there is room for `room` completions.
         let found = unsafe { ibv_poll_cq(self.as_ptr(), room, first) };
         let Ok(found) = usize::try_from(found) else {
-            return Err(PollError { code: found });
+            return Err(PollError::new(found));
         };
         let filled = ptr::slice_from_raw_parts(first.cast::<WorkCompletion>(), found);
         // SAFETY: "returns a non-negative value equal to the number of completions found", at most

@@ -14,9 +14,11 @@ use verbs_sys::{
 
 use super::CompletionChannel;
 use super::channel::Events;
+use crate::context::Context;
+use crate::error::{Error, ErrorChain, Result};
 use crate::handle::Handle;
 use crate::macros::{man, setters};
-use crate::{Context, Error, ErrorChain, Result, logged, ret};
+use crate::{logged, ret};
 
 /// A completion queue (CQ): where the device reports completed work requests.
 ///

@@ -1,5 +1,8 @@
 //! Errors of a peer's endpoint.
 
+/// The version of the endpoint's formats.
+pub const ENDPOINT_VERSION: u32 = 1;
+
 /// Why the endpoint that a peer sent cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -7,7 +10,7 @@ pub enum EndpointError {
     /// The peer speaks another version of this format.
     #[error(
         "endpoint version {version} is unknown, this library speaks {}",
-        crate::queue_pair::ENDPOINT_VERSION
+        ENDPOINT_VERSION
     )]
     Version {
         /// The peer's version.

@@ -2,15 +2,19 @@
 
 mod chain;
 mod endpoint;
+mod kind;
 
 use std::path::PathBuf;
 use std::{fmt, io};
 
 pub use chain::ErrorChain;
-pub use endpoint::EndpointError;
+pub use endpoint::{ENDPOINT_VERSION, EndpointError};
+pub use kind::ErrorKind;
+pub(crate) use kind::kind_of;
 
+use crate::gid::Gid;
+use crate::link::PortState;
 use crate::queue_pair::{QpAttrMask, QpState};
-use crate::{Gid, PortState};
 
 /// `Result` with this crate's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -285,34 +289,6 @@ impl fmt::Display for GidPath {
     }
 }
 
-/// The kind of an [`Error`], for callers that match on it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum ErrorKind {
-    /// No such device, port or GID, or none that is up.
-    NotFound,
-    /// The user lacks the permission.
-    PermissionDenied,
-    /// Above a limit of the device or the system.
-    Limit,
-    /// A queue is full, or memory has run out (`ENOMEM`).
-    OutOfMemory,
-    /// The caller's arguments are wrong.
-    InvalidInput,
-    /// The peer's data is wrong.
-    InvalidPeer,
-    /// Not supported here.
-    Unsupported,
-    /// Still in use.
-    InUse,
-    /// There is nothing to take yet.
-    WouldBlock,
-    /// A completion reports a failure.
-    Work,
-    /// Any other error of the driver or the kernel; see [`Error::errno`].
-    Other,
-}
-
 impl Error {
     /// The kind of this error.
     #[must_use]
@@ -359,21 +335,6 @@ impl Error {
             Self::Post(error) => error.errno(),
             _ => None,
         }
-    }
-}
-
-/// The kind of a bare errno.
-pub(crate) fn kind_of(error: &io::Error) -> ErrorKind {
-    match error.raw_os_error() {
-        Some(libc::ENOMEM | libc::ENOSPC) => ErrorKind::OutOfMemory,
-        Some(libc::EACCES | libc::EPERM) => ErrorKind::PermissionDenied,
-        Some(libc::EINVAL) => ErrorKind::InvalidInput,
-        Some(libc::EBUSY) => ErrorKind::InUse,
-        Some(libc::EAGAIN) => ErrorKind::WouldBlock,
-        Some(libc::ENOENT | libc::ENODEV | libc::ENXIO) => ErrorKind::NotFound,
-        Some(libc::EOPNOTSUPP | libc::ENOSYS) => ErrorKind::Unsupported,
-        None if error.kind() == io::ErrorKind::OutOfMemory => ErrorKind::OutOfMemory,
-        _ => ErrorKind::Other,
     }
 }
 

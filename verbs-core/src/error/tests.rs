@@ -4,7 +4,9 @@
 mod chains;
 
 use super::*;
-use crate::{PollError, PostError, Rejected, WorkError};
+use crate::completion::{PollError, WorkError};
+use crate::queue_pair::PostError;
+use crate::rejected::Rejected;
 use chains::{assert_repeats_nothing, parts};
 
 #[test]
@@ -51,7 +53,7 @@ fn all() -> Vec<Error> {
         source,
     };
     let none = QpAttrMask::empty();
-    let invalid = || crate::ret::io_error(libc::EINVAL);
+    let invalid = || crate::errno::io_error(libc::EINVAL);
     let endpoint = [
         EndpointError::Version { version: 7 },
         EndpointError::Number {

@@ -9,9 +9,11 @@ use verbs_sys::{ibv_mr, ibv_reg_dmabuf_mr};
 use super::range::part;
 use super::region::{EMPTY, with_length};
 use super::{AccessFlags, RemoteMemoryRegion, Sge};
+use crate::error::Result;
 use crate::handle::Handle;
 use crate::macros::man;
-use crate::{ProtectionDomain, Result, ret};
+use crate::protection_domain::ProtectionDomain;
+use crate::ret;
 
 /// A memory region (MR) over a dmabuf: memory of a GPU or another device.
 ///

@@ -9,8 +9,8 @@ use std::ptr::{self, NonNull};
 
 use verbs_sys::ibv_sge;
 
-use super::region::{slice, slice_mut};
-use crate::{Error, Result};
+use super::slice::{slice, slice_mut};
+use crate::error::{Error, Result};
 
 /// A registered slice to send from: a `&[u8]` with its key.
 ///

@@ -28,6 +28,7 @@ mod raw;
 mod region;
 mod remote;
 mod shared;
+mod slice;
 mod unowned;
 
 pub use access::AccessFlags;

@@ -2,7 +2,7 @@
 
 use std::ops::{Bound, RangeBounds};
 
-use crate::{Error, Result};
+use crate::error::{Error, Result};
 
 /// Where a range within `len` bytes starts and ends.
 pub(super) fn within(len: u64, range: impl RangeBounds<u64>) -> Result<(u64, u64)> {

@@ -9,9 +9,10 @@ use verbs_sys::ibv_mr;
 use super::range::part;
 use super::region::reg_mr;
 use super::{AccessFlags, RemoteMemoryRegion, Sge};
+use crate::error::Result;
 use crate::handle::Handle;
 use crate::macros::man;
-use crate::{ProtectionDomain, Result};
+use crate::protection_domain::ProtectionDomain;
 
 /// A memory region (MR) over a raw pointer: `mmap`, huge pages, another language's memory.
 #[doc = man!("ibv_reg_mr")]

@@ -16,9 +16,12 @@ use verbs_sys::{ibv_mr, ibv_pd, ibv_reg_mr_iova2};
 use super::buffer::bytes;
 use super::range::{part, part_of_items};
 use super::{AccessFlags, Buffer, GatherElement, ScatterElement};
+use crate::error::{Error, ErrorChain, Result};
 use crate::handle::Handle;
 use crate::macros::man;
-use crate::{Error, ErrorChain, ProtectionDomain, Rejected, Result, logged, ret};
+use crate::protection_domain::ProtectionDomain;
+use crate::rejected::Rejected;
+use crate::{logged, ret};
 
 /// A memory region (MR) that only this program and its own work requests touch.
 ///
@@ -396,24 +399,4 @@ fn has_cap_ipc_lock() -> bool {
     let caps = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
     let caps = caps.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok());
     caps.is_some_and(|caps| caps & (1 << CAP_IPC_LOCK) != 0)
-}
-
-/// An element's bytes.
-///
-/// # Safety
-///
-/// They are initialised, and nobody writes to them, while the slice lives.
-pub(super) unsafe fn slice<'a>(start: *const u8, length: u32) -> &'a [u8] {
-    // SAFETY: the caller says so; `u32` fits `usize` on 64 bits.
-    unsafe { from_raw_parts(start, length as usize) }
-}
-
-/// An element's bytes, to write to.
-///
-/// # Safety
-///
-/// They are initialised, and nobody else touches them, while the slice lives.
-pub(super) unsafe fn slice_mut<'a>(start: *mut u8, length: u32) -> &'a mut [u8] {
-    // SAFETY: the caller says so; `u32` fits `usize` on 64 bits.
-    unsafe { from_raw_parts_mut(start, length as usize) }
 }

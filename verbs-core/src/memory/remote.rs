@@ -3,7 +3,7 @@
 use std::ops::RangeBounds;
 
 use super::range::within;
-use crate::{Error, Result};
+use crate::error::{Error, Result};
 
 /// Memory of the peer that this side may reach: an address, a length and a key.
 ///

@@ -9,8 +9,10 @@ use verbs_sys::ibv_mr;
 
 use super::region::Registration;
 use super::{AccessFlags, Buffer, RemoteMemoryRegion, SharedElement};
+use crate::error::{Error, Result};
 use crate::macros::man;
-use crate::{Error, ProtectionDomain, Rejected, Result};
+use crate::protection_domain::ProtectionDomain;
+use crate::rejected::Rejected;
 
 /// A memory region (MR) that a peer may read, write or run atomics on.
 ///

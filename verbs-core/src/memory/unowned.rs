@@ -4,7 +4,8 @@
 use verbs_sys::ibv_mr;
 
 use super::{DmabufRegion, RawRegion};
-use crate::{ProtectionDomain, Result};
+use crate::error::Result;
+use crate::protection_domain::ProtectionDomain;
 
 macro_rules! unowned {
     ($($region:ident)*) => {$(

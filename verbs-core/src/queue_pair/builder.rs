@@ -6,39 +6,19 @@ use std::ptr;
 
 use verbs_sys::{IBV_QPT_RC, ibv_create_qp, ibv_qp_init_attr};
 
+use super::choices::{Config, check_range};
 use super::config::{AckTimeout, MaxAckRetries, MaxRnrRetries, MinRnrTimer, PacketSequenceNumber};
 use super::{PreparedQueuePair, Qp, QpCap, QueuePair};
+use crate::completion::CompletionQueue;
+use crate::context::Context;
+use crate::device_attr::{AtomicCap, DeviceAttr};
+use crate::error::{Error, Result};
 use crate::handle::Handle;
 use crate::macros::setters;
 use crate::memory::AccessFlags;
 use crate::mtu::MaximumTransferUnit;
-use crate::path::LocalPath;
-use crate::{
-    AtomicCap, CompletionQueue, Context, DeviceAttr, Error, ProtectionDomain, Result, ret,
-};
-
-/// What was asked for, kept for the handshake and for a reset.
-#[derive(Debug)]
-pub(super) struct Config {
-    pub(super) port_num: Option<u8>,
-    pub(super) gid_index: Option<u8>,
-    pub(super) sq_psn: Option<PacketSequenceNumber>,
-    pub(super) path_mtu: Option<MaximumTransferUnit>,
-    pub(super) pkey_index: u16,
-    pub(super) qp_access_flags: AccessFlags,
-    pub(super) max_rd_atomic: u8,
-    pub(super) max_dest_rd_atomic: u8,
-    pub(super) min_rnr_timer: MinRnrTimer,
-    pub(super) timeout: AckTimeout,
-    pub(super) retry_cnt: MaxAckRetries,
-    pub(super) rnr_retry: MaxRnrRetries,
-    pub(super) sl: u8,
-    pub(super) src_path_bits: u8,
-    pub(super) static_rate: u8,
-    pub(super) traffic_class: u8,
-    pub(super) flow_label: u32,
-    pub(super) hop_limit: u8,
-}
+use crate::protection_domain::ProtectionDomain;
+use crate::ret;
 
 /// Builder for a queue pair (RC), from [`QueuePair::builder`].
 ///
@@ -286,22 +266,6 @@ impl QueuePairBuilder {
     }
 }
 
-impl Config {
-    /// Chooses this side's end of the path.
-    pub(super) fn path(&self, context: &Context) -> Result<LocalPath> {
-        let path = LocalPath::choose(context, self.port_num, self.gid_index)?;
-        if let Some(path_mtu) = self.path_mtu {
-            check_range("path_mtu", path_mtu.bytes(), 256, path.active_mtu.bytes())?;
-        }
-        Ok(path)
-    }
-
-    /// The number of the first packet.
-    pub(super) fn psn(&self) -> PacketSequenceNumber {
-        self.sq_psn.unwrap_or_else(PacketSequenceNumber::random)
-    }
-}
-
 fn create(
     pd: &ProtectionDomain,
     send_cq: &CompletionQueue,
@@ -357,18 +321,6 @@ fn check_capacities(cap: QpCap, device: &DeviceAttr) -> Result<()> {
     Context::within("max_recv_wr", cap.max_recv_wr, max_wr)?;
     Context::within("max_send_sge", cap.max_send_sge, max_sge)?;
     Context::within("max_recv_sge", cap.max_recv_sge, max_sge)
-}
-
-fn check_range(what: &'static str, value: u32, min: u32, max: u32) -> Result<()> {
-    if (min..=max).contains(&value) {
-        return Ok(());
-    }
-    Err(Error::OutOfRange {
-        what,
-        value: value.into(),
-        min: min.into(),
-        max: max.into(),
-    })
 }
 
 /// How many reads and atomics at once: what was asked for, within the device's limit, or the limit.

@@ -3,7 +3,49 @@
 use std::hash::{BuildHasher as _, RandomState};
 use std::time::Duration;
 
-use crate::macros::bounded;
+use crate::error::{Error, Result};
+
+/// A number of few bits with C's name, checked when it is made.
+macro_rules! bounded {
+    (
+        $(#[$attr:meta])*
+        $name:ident($repr:ident), $what:literal, 0..=$max:literal
+    ) => {
+        $(#[$attr])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[doc(alias = $what)]
+        pub struct $name($repr);
+
+        impl $name {
+            /// The largest value.
+            pub const MAX: Self = Self($max);
+
+            #[doc = concat!("Checks a number: 0 to ", stringify!($max), ".")]
+            ///
+            /// # Errors
+            ///
+            /// [`Error::OutOfRange`](crate::Error::OutOfRange) for any other number.
+            pub const fn new(value: $repr) -> Result<Self> {
+                if value <= $max {
+                    Ok(Self(value))
+                } else {
+                    Err(Error::OutOfRange {
+                        what: $what,
+                        value: value as u64,
+                        min: 0,
+                        max: $max,
+                    })
+                }
+            }
+
+            /// The number.
+            #[must_use]
+            pub const fn get(self) -> $repr {
+                self.0
+            }
+        }
+    };
+}
 
 bounded! {
     /// How often to send again when the peer does not acknowledge, before

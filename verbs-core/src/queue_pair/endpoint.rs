@@ -1,15 +1,12 @@
 //! Endpoints: what two queue pairs must know of each other, as data.
 
-use super::builder::Config;
+use super::choices::Config;
 use super::config::PacketSequenceNumber;
-use crate::Gid;
-use crate::error::EndpointError;
+use crate::error::{ENDPOINT_VERSION, EndpointError};
+use crate::gid::Gid;
 use crate::macros::setters;
 use crate::mtu::MaximumTransferUnit;
 use crate::path::LocalPath;
-
-/// The version of the endpoint's formats.
-pub const ENDPOINT_VERSION: u32 = 1;
 
 /// The data that a peer needs to connect to a queue pair.
 ///

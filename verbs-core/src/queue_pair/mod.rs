@@ -3,9 +3,11 @@
 
 mod attr;
 mod builder;
+mod choices;
 mod config;
 mod endpoint;
 mod post;
+mod post_error;
 mod state;
 
 use std::ffi::c_int;
@@ -17,17 +19,20 @@ use verbs_sys::{ibv_modify_qp, ibv_qp, ibv_qp_init_attr, ibv_query_qp};
 pub use attr::{MigState, QpAttr, QpCap};
 pub use builder::QueuePairBuilder;
 pub use config::{AckTimeout, MaxAckRetries, MaxRnrRetries, MinRnrTimer, PacketSequenceNumber};
-pub use endpoint::{ENDPOINT_VERSION, QueuePairEndpoint, QueuePairEndpointBuilder};
-pub use post::PostError;
+pub use endpoint::{QueuePairEndpoint, QueuePairEndpointBuilder};
+pub use post_error::PostError;
 pub use state::{QpAttrMask, QpState};
 
-use crate::error::{EndpointError, GidPath, is_unreachable};
+use crate::completion::CompletionQueue;
+use crate::error::{EndpointError, Error, ErrorChain, GidPath, Result, is_unreachable};
 use crate::handle::Handle;
 use crate::macros::man;
 use crate::mtu::MaximumTransferUnit;
 use crate::path::{AhAttr, LocalPath};
-use crate::{CompletionQueue, Error, ErrorChain, ProtectionDomain, Rejected, Result, logged, ret};
-use builder::Config;
+use crate::protection_domain::ProtectionDomain;
+use crate::rejected::Rejected;
+use crate::{logged, ret};
+use choices::Config;
 
 /// A queue pair (QP) that is not connected yet: in `INIT`.
 ///

@@ -9,8 +9,8 @@ use verbs_sys::{
 };
 
 use super::{WorkRequest, work_request};
+use crate::error::{Error, Result};
 use crate::memory::{RemoteMemoryRegion, Scatter};
-use crate::{Error, Result};
 
 /// An atomic on 8 bytes of the peer's memory. It returns their previous value.
 ///

@@ -6,8 +6,8 @@ use verbs_sys::{
 };
 
 use super::{WorkRequest, carries_data, work_request};
+use crate::error::{Error, Result};
 use crate::memory::{Gather, RemoteMemoryRegion, Scatter};
-use crate::{Error, Result};
 
 /// An RDMA write: its bytes go into the peer's memory, without an action of the peer.
 #[repr(transparent)]

@@ -1,0 +1,46 @@
+//! The kinds of errors.
+
+use std::io;
+
+/// The kind of an [`Error`](crate::Error), for callers that match on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// No such device, port or GID, or none that is up.
+    NotFound,
+    /// The user lacks the permission.
+    PermissionDenied,
+    /// Above a limit of the device or the system.
+    Limit,
+    /// A queue is full, or memory has run out (`ENOMEM`).
+    OutOfMemory,
+    /// The caller's arguments are wrong.
+    InvalidInput,
+    /// The peer's data is wrong.
+    InvalidPeer,
+    /// Not supported here.
+    Unsupported,
+    /// Still in use.
+    InUse,
+    /// There is nothing to take yet.
+    WouldBlock,
+    /// A completion reports a failure.
+    Work,
+    /// Any other error of the driver or the kernel; see [`errno`](crate::Error::errno).
+    Other,
+}
+
+/// The kind of a bare errno.
+pub(crate) fn kind_of(error: &io::Error) -> ErrorKind {
+    match error.raw_os_error() {
+        Some(libc::ENOMEM | libc::ENOSPC) => ErrorKind::OutOfMemory,
+        Some(libc::EACCES | libc::EPERM) => ErrorKind::PermissionDenied,
+        Some(libc::EINVAL) => ErrorKind::InvalidInput,
+        Some(libc::EBUSY) => ErrorKind::InUse,
+        Some(libc::EAGAIN) => ErrorKind::WouldBlock,
+        Some(libc::ENOENT | libc::ENODEV | libc::ENXIO) => ErrorKind::NotFound,
+        Some(libc::EOPNOTSUPP | libc::ENOSYS) => ErrorKind::Unsupported,
+        None if error.kind() == io::ErrorKind::OutOfMemory => ErrorKind::OutOfMemory,
+        _ => ErrorKind::Other,
+    }
+}

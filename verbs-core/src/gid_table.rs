@@ -1,0 +1,172 @@
+//! The GID table of a port.
+#![expect(unsafe_code, reason = "lets C fill in `ibv_gid_entry`")]
+
+use std::ffi::{CStr, c_char};
+
+use verbs_sys::{ibv_gid_entry, ibv_query_gid_table};
+
+use crate::context::Context;
+use crate::error::{Error, Result};
+use crate::gid::{Gid, GidType};
+use crate::macros::man;
+use crate::ret;
+
+/// An entry of a port's GID table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[doc(alias = "ibv_gid_entry")]
+pub struct GidEntry {
+    gid: Gid,
+    gid_index: u32,
+    port_num: u8,
+    gid_type: GidType,
+    ndev_ifindex: u32,
+}
+
+impl GidEntry {
+    /// The GID.
+    #[must_use]
+    pub const fn gid(&self) -> Gid {
+        self.gid
+    }
+
+    /// Its index in the table.
+    #[must_use]
+    pub const fn gid_index(&self) -> u32 {
+        self.gid_index
+    }
+
+    /// The port whose table it is in.
+    #[must_use]
+    pub const fn port_num(&self) -> u8 {
+        self.port_num
+    }
+
+    /// The format of packets with this GID.
+    #[must_use]
+    pub const fn gid_type(&self) -> GidType {
+        self.gid_type
+    }
+
+    /// The index of the network interface behind it; 0 where there is none.
+    #[must_use]
+    pub const fn ndev_ifindex(&self) -> u32 {
+        self.ndev_ifindex
+    }
+
+    /// The name of the network interface behind it.
+    #[must_use]
+    pub fn netdev(&self) -> Option<String> {
+        let mut name: [c_char; libc::IF_NAMESIZE] = [0; libc::IF_NAMESIZE];
+        // SAFETY: `name` is a local of the size the call requires.
+        let found = unsafe { libc::if_indextoname(self.ndev_ifindex, name.as_mut_ptr()) };
+        if found.is_null() {
+            return None;
+        }
+        // SAFETY: the call wrote a C string into `name`.
+        let name = unsafe { CStr::from_ptr(name.as_ptr()) };
+        Some(name.to_string_lossy().into_owned())
+    }
+
+    /// How good a choice it is when nobody chose: RoCE v2 before v1, an address that reaches
+    /// further before a link-local one, a lower index before a higher.
+    pub(crate) fn rank(&self) -> impl Ord + use<> {
+        let old = self.gid_type != GidType::ROCE_V2;
+        (old, self.gid.is_link_local(), self.gid_index)
+    }
+
+    fn from_raw(entry: &ibv_gid_entry) -> Option<Self> {
+        Some(Self {
+            gid: Gid::from_raw(entry.gid),
+            gid_index: entry.gid_index,
+            port_num: u8::try_from(entry.port_num).ok()?,
+            gid_type: GidType::from_raw(entry.gid_type),
+            ndev_ifindex: entry.ndev_ifindex,
+        })
+    }
+}
+
+impl Context {
+    /// The entries of a port's GID table, without empty ones.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::UnknownPort`] if there is no such port, else the errno.
+    #[doc = man!("ibv_query_gid_table")]
+    #[doc(alias = "ibv_query_gid_table")]
+    pub fn gid_table(&self, port_num: u8) -> Result<Vec<GidEntry>> {
+        let mut room = 0;
+        for port in self.ports()? {
+            room += self.query_port(port)?.gid_tbl_len() as usize;
+        }
+        if let Some(error) = self.unknown_port(port_num) {
+            return Err(error);
+        }
+        let mut entries = vec![ibv_gid_entry::default(); room];
+        let first = entries.as_mut_ptr();
+        // SAFETY: the context is open, and `entries` has room for `room` of them.
+        let ret = unsafe { ibv_query_gid_table(self.as_ptr(), first, room, 0) };
+        entries.truncate(ret::count("ibv_query_gid_table", ret)?);
+        let entries = entries.iter().filter_map(GidEntry::from_raw);
+        let entries = entries.filter(|entry| entry.port_num == port_num && !entry.gid.is_zero());
+        Ok(entries.collect())
+    }
+
+    /// The entry at an index of a port's GID table.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::EmptyGid`] for an empty entry. It lists the indices that are filled.
+    #[doc(alias = "ibv_query_gid")]
+    #[doc(alias = "ibv_query_gid_ex")]
+    pub fn query_gid(&self, port_num: u8, index: u32) -> Result<GidEntry> {
+        let table = self.gid_table(port_num)?;
+        let found = table.iter().find(|entry| entry.gid_index == index);
+        found.copied().ok_or_else(|| Error::EmptyGid {
+            port: port_num,
+            index,
+            filled: table.iter().map(GidEntry::gid_index).collect(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(address: &str, gid_type: GidType, gid_index: u32) -> GidEntry {
+        GidEntry {
+            gid: address.parse().unwrap(),
+            gid_index,
+            port_num: 1,
+            gid_type,
+            ndev_ifindex: 0,
+        }
+    }
+
+    #[cfg(feature = "serde")]
+    #[test]
+    fn a_table_is_serde_data() {
+        let entry = entry("fe80::1", GidType::ROCE_V2, 1);
+        let json = serde_json::to_string(&entry).unwrap();
+        assert_eq!(
+            json,
+            r#"{"gid":"fe80::1","gid_index":1,"port_num":1,"gid_type":"RoCE v2","ndev_ifindex":0}"#
+        );
+        assert_eq!(serde_json::from_str::<GidEntry>(&json).unwrap(), entry);
+    }
+
+    #[test]
+    fn a_routable_roce_v2_gid_ranks_first() {
+        let mut table = [
+            entry("fe80::1", GidType::ROCE_V1, 0),
+            entry("fe80::1", GidType::ROCE_V2, 1),
+            entry("::ffff:10.0.0.1", GidType::ROCE_V1, 2),
+            entry("2001:db8::1", GidType::ROCE_V2, 5),
+            entry("::ffff:10.0.0.1", GidType::ROCE_V2, 3),
+        ];
+        table.sort_by_key(GidEntry::rank);
+        let order: Vec<u32> = table.iter().map(GidEntry::gid_index).collect();
+        assert_eq!(order, [3, 5, 1, 2, 0]);
+    }
+}

@@ -1,0 +1,60 @@
+//! What was chosen for a queue pair when it was built.
+
+use super::config::{AckTimeout, MaxAckRetries, MaxRnrRetries, MinRnrTimer, PacketSequenceNumber};
+use crate::context::Context;
+use crate::error::{Error, Result};
+use crate::memory::AccessFlags;
+use crate::mtu::MaximumTransferUnit;
+use crate::path::LocalPath;
+
+/// The choices, kept for the handshake and for a reset.
+#[derive(Debug)]
+pub(super) struct Config {
+    pub(super) port_num: Option<u8>,
+    pub(super) gid_index: Option<u8>,
+    pub(super) sq_psn: Option<PacketSequenceNumber>,
+    pub(super) path_mtu: Option<MaximumTransferUnit>,
+    pub(super) pkey_index: u16,
+    pub(super) qp_access_flags: AccessFlags,
+    pub(super) max_rd_atomic: u8,
+    pub(super) max_dest_rd_atomic: u8,
+    pub(super) min_rnr_timer: MinRnrTimer,
+    pub(super) timeout: AckTimeout,
+    pub(super) retry_cnt: MaxAckRetries,
+    pub(super) rnr_retry: MaxRnrRetries,
+    pub(super) sl: u8,
+    pub(super) src_path_bits: u8,
+    pub(super) static_rate: u8,
+    pub(super) traffic_class: u8,
+    pub(super) flow_label: u32,
+    pub(super) hop_limit: u8,
+}
+
+impl Config {
+    /// Chooses this side's end of the path.
+    pub(super) fn path(&self, context: &Context) -> Result<LocalPath> {
+        let path = LocalPath::choose(context, self.port_num, self.gid_index)?;
+        if let Some(path_mtu) = self.path_mtu {
+            check_range("path_mtu", path_mtu.bytes(), 256, path.active_mtu.bytes())?;
+        }
+        Ok(path)
+    }
+
+    /// The number of the first packet.
+    pub(super) fn psn(&self) -> PacketSequenceNumber {
+        self.sq_psn.unwrap_or_else(PacketSequenceNumber::random)
+    }
+}
+
+/// Rejects a number outside the range of its field.
+pub(super) fn check_range(what: &'static str, value: u32, min: u32, max: u32) -> Result<()> {
+    if (min..=max).contains(&value) {
+        return Ok(());
+    }
+    Err(Error::OutOfRange {
+        what,
+        value: value.into(),
+        min: min.into(),
+        max: max.into(),
+    })
+}
