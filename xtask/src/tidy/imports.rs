@@ -6,7 +6,7 @@ use std::path::Path;
 use super::source::{Finding, Source};
 
 /// The crates that have layers.
-const CRATES: [&str; 2] = ["verbs-channel", "verbs-async"];
+const CRATES: [&str; 3] = ["verbs-core", "verbs-channel", "verbs-async"];
 
 /// A module or an item: its segments from the crate's root.
 type Place = Vec<String>;
