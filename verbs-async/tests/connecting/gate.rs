@@ -14,7 +14,7 @@ use verbs_core::verbs_sys::{IBV_QPS_RTR, ibv_qp_state};
 use crate::library::{ladder, with};
 
 /// Far longer than anything here takes.
-pub(crate) const LONG: Duration = Duration::from_secs(20);
+pub(crate) const LONG: Duration = Duration::from_secs(if cfg!(miri) { 600 } else { 20 });
 
 /// Holds up calls of one kind.
 #[derive(Clone)]

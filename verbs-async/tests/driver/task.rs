@@ -13,7 +13,7 @@ use crate::driver::{Driver, Submission};
 use crate::ring::{End, FakeDevice, FakeRing, Outcome, Request, Ticket, poll};
 
 /// Far longer than anything here takes.
-const LONG: Duration = Duration::from_secs(10);
+const LONG: Duration = Duration::from_secs(if cfg!(miri) { 600 } else { 10 });
 
 /// A device and the driver of its ring.
 pub(crate) struct Bench {

@@ -302,7 +302,7 @@ fn destroyed(what: impl FnOnce()) -> ThreadId {
 }
 
 /// Longer than anything here takes.
-const LONG: Duration = Duration::from_secs(20);
+const LONG: Duration = Duration::from_secs(if cfg!(miri) { 600 } else { 20 });
 
 /// The queue has something, and the notifier reports it.
 pub(crate) fn announce(bench: &Bench) {
