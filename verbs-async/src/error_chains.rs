@@ -2,17 +2,14 @@
 //!
 //! A variant that is new does not compile here until it is listed.
 
-#[path = "../../verbs-core/tests/offline/chains.rs"]
-mod chains;
-
 use std::io;
 
 use verbs_channel::verbs_core::{self, PollError, WorkError};
 use verbs_channel::{DownReason, Queue, Refusal, TransportError};
+use verbs_harness::chains::{assert_repeats_nothing, parts};
 
 use crate::Error;
 use crate::stream::StreamError;
-use chains::{assert_repeats_nothing, parts};
 
 const DOWN: DownReason = DownReason::Work {
     queue: Queue::Receive,

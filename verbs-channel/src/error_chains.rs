@@ -2,17 +2,14 @@
 //!
 //! A variant that is new does not compile here until it is listed.
 
-#[path = "../../verbs-core/tests/offline/chains.rs"]
-mod chains;
-
 use std::io;
 
 use verbs_core::{EndpointError, EventType, PollError, PostError, WorkError};
+use verbs_harness::chains::{assert_repeats_nothing, parts};
 
 use crate::channel_id::ChannelId;
 use crate::exchange::{ExchangeError, RefusalCode};
 use crate::{DownReason, Error, Queue, Refusal, Rejected, ScopeError, TransportError};
-use chains::{assert_repeats_nothing, parts};
 
 fn reasons() -> Vec<DownReason> {
     let mut all = vec![

@@ -7,11 +7,10 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 use std::time::Duration;
 
+use fake_libibverbs::{ladder, with};
 use verbs_async::verbs_channel::Channel;
 use verbs_async::{AsyncGroup, CqEvents};
 use verbs_core::verbs_sys::{IBV_QPS_RTR, ibv_qp_state};
-
-use crate::library::{ladder, with};
 
 /// Far longer than anything here takes.
 pub(crate) const LONG: Duration = Duration::from_secs(if cfg!(miri) { 600 } else { 20 });

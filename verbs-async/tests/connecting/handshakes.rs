@@ -1,9 +1,9 @@
 //! Handshakes that block, since their peers do not answer.
 
+use fake_libibverbs::{assert_all_is_well, share};
 use verbs_async::{AsyncChannel, AsyncGroup, Result};
 
 use crate::gate::{Gate, block_on, events, group, wait_for_the_end};
-use crate::library::{assert_all_is_well, share};
 
 /// Connects two channels of a group to each other, each by an exchange.
 async fn pair(group: AsyncGroup) -> Result<[AsyncChannel; 2]> {

@@ -5,12 +5,12 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
 use async_io::Async;
+use fake_libibverbs::{assert_all_is_well, share};
 use verbs_async::verbs_channel::exchange::ExchangeError;
 use verbs_async::verbs_channel::{self};
 use verbs_async::{AsyncChannel, AsyncGroup, Error, Listener, Result};
 
 use crate::gate::{Gate, LONG, block_on, events, group, wait_for_the_end};
-use crate::library::{assert_all_is_well, share};
 
 #[derive(Clone, Copy, Debug)]
 enum Way {

@@ -4,11 +4,11 @@
 use verbs_async::AsyncChannel;
 use verbs_async::verbs_channel::BufferPool;
 use verbs_async::verbs_channel::verbs_core::RemoteMemoryRegion;
+use verbs_harness::allocations::{allocations, allocations_of_all};
+use verbs_harness::begin;
+use verbs_harness::child::{Child, role};
 
-use crate::counted::{allocations, allocations_of_all};
 use crate::ends::{WAYS, Way, block, given, narrow_pair, run};
-use crate::harness::begin;
-use crate::harness::child::{Child, role};
 
 /// What some rounds of everything allocate, after some others.
 async fn counted_by(way: Way, count: fn() -> usize) -> usize {

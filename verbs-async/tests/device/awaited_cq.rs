@@ -13,9 +13,9 @@ use verbs_async::verbs_channel::verbs_core::{
     PollSlot, QueuePair, ReceiveWorkRequest, SendWorkRequest, Sge, WcOpcode, WorkCompletion,
 };
 use verbs_async::{AsyncCq, CqEvents, CqPollState};
+use verbs_harness::{begin, context};
 
 use crate::ends::{WAYS, Way, events, run, within};
-use crate::harness::{begin, context};
 
 /// What ends by itself has ended by then.
 const LATE: Duration = Duration::from_secs(20);

@@ -13,9 +13,9 @@ use futures_util::future::join_all;
 use verbs_async::verbs_channel::verbs_core::{RemoteMemoryRegion, WorkSuccess};
 use verbs_async::verbs_channel::{BufferPool, OwnedBuffer};
 use verbs_async::{AsyncChannel, Error, Operation};
+use verbs_harness::begin;
 
 use crate::ends::{WAYS, Way, block, bytes, given, narrow_pair, run, within};
-use crate::harness::begin;
 
 /// Of each task that sends or adds; those who receive do so until there is no more. With the latter
 /// these are more than 10,000 on the three notifiers.

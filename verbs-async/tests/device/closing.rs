@@ -5,9 +5,9 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use verbs_async::verbs_channel::{BufferPool, DownReason, Refusal, TransportError};
 use verbs_async::{Error, Operation};
+use verbs_harness::begin;
 
 use crate::ends::{WAYS, block, narrow_pair, pair, run, within};
-use crate::harness::begin;
 
 /// A moment, and one that nothing takes which ends by itself.
 const SOON: Duration = Duration::from_millis(200);

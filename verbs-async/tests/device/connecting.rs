@@ -13,9 +13,9 @@ use verbs_async::verbs_channel::exchange::{ExchangeError, RefusalCode};
 use verbs_async::verbs_channel::verbs_core::Device;
 use verbs_async::verbs_channel::{self, Channel, PreparedChannel};
 use verbs_async::{AsyncChannel, AsyncGroup, Error};
+use verbs_harness::{begin, context, peer_name};
 
 use crate::ends::{PATIENCE, Way, buffer, events, run};
-use crate::harness::{begin, context, peer_name};
 
 /// The runtimes with TCP of their own.
 const RUNTIMES: [Way; 2] = [Way::Tokio, Way::AsyncIo];

@@ -14,8 +14,6 @@ use verbs_async::verbs_channel::verbs_core::{
 use verbs_async::verbs_channel::{BufferPool, Channel, OwnedBuffer};
 use verbs_async::{AsyncChannel, AsyncGroup, CqEvents, Operation};
 
-use crate::harness;
-
 /// Who tells that completions are there, and what runs the tasks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
@@ -69,7 +67,7 @@ pub(crate) fn events(way: Way, context: &Context) -> CqEvents {
 /// A group of two channels, connected to each other, that do not watch each other: what one does at
 /// its end is all that happens to the other.
 pub(crate) fn pair(way: Way) -> (AsyncGroup, AsyncChannel, AsyncChannel) {
-    let pd = harness::context().alloc_pd().unwrap();
+    let pd = verbs_harness::context().alloc_pd().unwrap();
     let events = events(way, pd.context());
     let builder = Channel::builder(&pd).peer_timeout(None);
     let group = AsyncGroup::new(builder, 16, &events).unwrap();
@@ -80,7 +78,7 @@ pub(crate) fn pair(way: Way) -> (AsyncGroup, AsyncChannel, AsyncChannel) {
 /// A group of two channels, connected to each other, with so many places in each queue: or some
 /// more, as the device has it.
 pub(crate) fn narrow_pair(way: Way, places: u32) -> (AsyncGroup, AsyncChannel, AsyncChannel) {
-    let pd = harness::context().alloc_pd().unwrap();
+    let pd = verbs_harness::context().alloc_pd().unwrap();
     let events = events(way, pd.context());
     let builder = Channel::builder(&pd)
         .peer_timeout(None)

@@ -8,9 +8,9 @@ use std::task::{Context, Poll, Waker};
 use futures_util::StreamExt;
 use verbs_async::verbs_channel::{BufferPool, OwnedBuffer, Queue};
 use verbs_async::{AsyncChannel, AsyncGroup, Error, IncomingMessages, Message};
+use verbs_harness::begin;
 
 use crate::ends::{WAYS, Way, buffer, once_it_waits, pair, run};
-use crate::harness::begin;
 
 struct Met {
     group: AsyncGroup,

@@ -8,18 +8,12 @@
 #![cfg(test)]
 #![expect(unsafe_code, reason = "posts with verbs_core, starts processes")]
 
-#[path = "../../../verbs-core/tests/device/harness/allocations.rs"]
-mod counted;
-mod ends;
-#[path = "../../../verbs-core/tests/device/harness/mod.rs"]
-#[expect(dead_code, reason = "verbs-core's tests use all of it")]
-mod harness;
-
 mod allocations;
 mod awaited_cq;
 mod chaos;
 mod closing;
 mod connecting;
+mod ends;
 mod incoming;
 mod opcodes;
 mod peer_dies;
@@ -30,3 +24,8 @@ mod system_calls;
 mod turns;
 mod two_hosts;
 mod wire;
+
+use verbs_harness::allocations::Counting;
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;

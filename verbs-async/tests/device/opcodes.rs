@@ -5,9 +5,9 @@ use verbs_async::verbs_channel::{
     Channel, DownReason, Incoming, Outgoing, OwnedWork, Queue, Refusal, TransportError,
 };
 use verbs_async::{AsyncChannel, AsyncGroup, Error};
+use verbs_harness::{begin, context, is_soft};
 
 use crate::ends::{WAYS, Way, buffer, bytes, connect, events, given, pair, run};
-use crate::harness::{begin, context, is_soft};
 
 #[test]
 #[ignore = "needs an RDMA device"]

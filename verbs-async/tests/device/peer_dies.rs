@@ -11,10 +11,10 @@ use verbs_async::verbs_channel::verbs_core::{
 };
 use verbs_async::verbs_channel::{BufferPool, Channel, DownReason, Refusal, TransportError};
 use verbs_async::{AsyncChannel, AsyncGroup, Error};
+use verbs_harness::child::{Child, Line, role};
+use verbs_harness::{PATIENCE, Test, begin, context, peer_name};
 
 use crate::ends::{WAYS, Way, block, events, run, within};
-use crate::harness::child::{Child, Line, role};
-use crate::harness::{PATIENCE, Test, begin, context, peer_name};
 
 const SOON: Duration = Duration::from_millis(300);
 

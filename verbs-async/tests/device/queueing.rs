@@ -2,9 +2,9 @@
 
 use futures_util::future::join;
 use verbs_async::verbs_channel::{BufferPool, Outgoing, OwnedWork, Queue};
+use verbs_harness::begin;
 
 use crate::ends::{WAYS, block, glance, narrow_pair, run};
-use crate::harness::begin;
 
 #[test]
 #[ignore = "needs an RDMA device"]

@@ -8,9 +8,9 @@ use futures_util::future::join_all;
 use tokio::runtime::{Builder, Runtime};
 use verbs_async::verbs_channel::{BufferPool, Channel, DownReason, Refusal, TransportError};
 use verbs_async::{AsyncGroup, CqEvents, Error, Operation};
+use verbs_harness::{begin, context};
 
 use crate::ends::{PATIENCE, WAYS, block, events, once_it_waits, run, within};
-use crate::harness::{begin, context};
 
 /// What ends by itself has ended by then.
 const LATE: Duration = Duration::from_secs(20);

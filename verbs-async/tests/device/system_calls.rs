@@ -12,10 +12,10 @@ use std::time::{Duration, Instant};
 use futures_util::future::join;
 use verbs_async::verbs_channel::BufferPool;
 use verbs_async::{AsyncChannel, Operation};
+use verbs_harness::child::{Child, Line, role};
+use verbs_harness::{Test, begin, device_name, is_soft, peer_name};
 
 use crate::ends::{PATIENCE, WAYS, Way, alone, block, buffer, connect, run};
-use crate::harness::child::{Child, Line, role};
-use crate::harness::{Test, begin, device_name, is_soft, peer_name};
 
 /// Completions that come without a pause.
 const READY: usize = 40;

@@ -9,11 +9,11 @@ use async_io::Async;
 use futures_util::future::join_all;
 use verbs_async::verbs_channel::{BufferPool, Queue};
 use verbs_async::{AsyncChannel, AsyncGroup};
+use verbs_harness::{begin, device_name, peer_name};
 
 use crate::ends::{
     WAYS, Way, alone, block, buffer, connect, glance, narrow_pair, pair, run, within,
 };
-use crate::harness::{begin, device_name, peer_name};
 
 /// Rounds of ping-pong, on each notifier.
 const ROUNDS: u32 = 2000;

@@ -10,9 +10,9 @@ use futures_util::future::join_all;
 use verbs_async::verbs_channel::verbs_core::{AckTimeout, MaxAckRetries, WcStatus};
 use verbs_async::verbs_channel::{BufferPool, Channel, DownReason, TransportError};
 use verbs_async::{AsyncChannel, AsyncGroup, Error};
+use verbs_harness::{PATIENCE, Test, begin, context, until};
 
 use crate::ends::{WAYS, Way, block, events, run, within};
-use crate::harness::{PATIENCE, Test, begin, context, until};
 
 /// Any port that is not taken in a machine that runs nothing else.
 const PORT: u16 = 18602;

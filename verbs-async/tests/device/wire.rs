@@ -6,9 +6,9 @@ use futures_util::future::join_all;
 use verbs_async::verbs_channel::verbs_core::{AckTimeout, Device};
 use verbs_async::verbs_channel::{BufferPool, Channel};
 use verbs_async::{AsyncChannel, AsyncGroup, Error};
+use verbs_harness::{PATIENCE, begin, device_name, peer_name, wire};
 
 use crate::ends::{WAYS, Way, block, connect, events, run, within};
-use crate::harness::{PATIENCE, begin, device_name, peer_name, wire};
 
 /// Both ends, across the wire; the cards send again after `timeout`, six times.
 fn across(way: Way, timeout: AckTimeout) -> [(AsyncGroup, AsyncChannel); 2] {

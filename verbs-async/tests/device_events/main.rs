@@ -1,16 +1,6 @@
-//! Device events by every notifier, without a device: those included that no software device sends.
-//!
-//! This program brings its own libibverbs, [`library`], as verbs-core's offline tests do.
+//! Device events by every notifier, on [`fake_libibverbs`]: those included that no software device
+//! sends.
 #![cfg(test)]
-#![expect(unsafe_code, reason = "shares a library that is C's")]
-#![expect(
-    clippy::multiple_unsafe_ops_per_block,
-    reason = "the library's objects live as long as the test, which alone has them"
-)]
-
-#[path = "../../../verbs-core/tests/offline/library/mod.rs"]
-#[expect(dead_code, unused_imports, reason = "verbs-core's tests use all of it")]
-mod library;
 
 use std::pin::pin;
 use std::sync::mpsc::{self, Receiver, Sender};
@@ -19,6 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 use std::{future::Future, sync::Arc};
 
+use fake_libibverbs::{ladder, report, share, with};
 use futures_core::Stream as _;
 use verbs_async::verbs_channel::{self, Channel, DownReason, TransportError};
 use verbs_async::{
@@ -29,8 +20,6 @@ use verbs_core::verbs_sys::{
     IBV_EVENT_QP_FATAL, ibv_async_event, ibv_qp,
 };
 use verbs_core::{AsyncEvent, EventType};
-
-use crate::library::{ladder, report, share, with};
 
 struct Bell(Sender<()>);
 

@@ -3,7 +3,8 @@
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use crate::allocations::allocations;
+use verbs_harness::allocations::allocations;
+
 use crate::hooks::{Moment, waker};
 use crate::ring::End;
 use crate::task::{Bell, Bench, bounded};

@@ -3,9 +3,6 @@
 //! The driver's own files are compiled here, as in the models that loom checks: loom checks their races.
 #![cfg(test)]
 
-#[path = "../../../verbs-core/tests/device/harness/allocations.rs"]
-#[expect(dead_code, reason = "here each thread is counted by itself")]
-mod allocations;
 mod backlog;
 #[path = "../../src/deferred.rs"]
 mod deferred;
@@ -23,6 +20,11 @@ mod task;
 #[expect(dead_code, reason = "no wake-ups are held back here")]
 mod wake;
 mod wakers;
+
+use verbs_harness::allocations::Counting;
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
 
 /// What the driver is made of.
 mod sync {

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 use verbs_channel::Queue;
+use verbs_harness::allocations::allocations;
 
-use crate::allocations::allocations;
 use crate::driver::QUEUES;
 use crate::driver::{Driver, Submission};
 use crate::hooks::{Moment, waker};

@@ -1,10 +1,10 @@
 //! Many queues on one completion channel.
 
+use fake_libibverbs::assert_all_is_well;
 use verbs_async::{AsyncCq, CqEvents, DeviceEvents, Error};
 use verbs_core::{CompletionChannel, CompletionQueue};
 
 use crate::bench::{Bench, Hand, Task, done, system_calls};
-use crate::library::assert_all_is_well;
 
 fn queue(bench: &Bench) -> CompletionQueue {
     CompletionQueue::builder(&bench.context, 16)
@@ -75,7 +75,7 @@ fn dropped_queue_takes_no_event_of_the_others() {
     let (gone, cq) = (bench.cq(), bench.cq());
     let waits = Task::new(gone.poll_wr_id(1)).waits();
     let mut task = Task::new(cq.poll_wr_id(2)).waits();
-    crate::library::announce(gone.cq());
+    fake_libibverbs::announce(gone.cq());
     drop(waits);
     drop(gone);
     done([2]);

@@ -6,12 +6,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 
+use fake_libibverbs::{assert_all_is_well, with};
 use verbs_async::verbs_channel::verbs_core::{PollSlot, WorkCompletion};
 use verbs_async::{AsyncCq, CqPollState};
+use verbs_harness::allocations::allocations;
 
-use crate::allocations::allocations;
 use crate::bench::{Bell, Bench, Task, bounded, done, now, system_calls};
-use crate::library::{assert_all_is_well, with};
 
 /// The `wr_id`s of what a queue has for anybody, now.
 fn any(cq: &AsyncCq, room: usize) -> Vec<u64> {
@@ -229,7 +229,7 @@ fn every_event_is_acknowledged_before_destroy() {
         }
         // And one that nobody has taken.
         let _asleep = Task::new(cq.poll_wr_id(0)).waits();
-        crate::library::announce(cq.cq());
+        fake_libibverbs::announce(cq.cq());
     }
     assert_all_is_well();
 }

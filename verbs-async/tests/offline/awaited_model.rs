@@ -6,6 +6,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
+use fake_libibverbs::with;
 use proptest::prelude::{Just, Strategy, any};
 use proptest::{collection, prop_oneof, proptest};
 use verbs_async::verbs_channel::verbs_core::{PollSlot, WorkCompletion};
@@ -13,7 +14,6 @@ use verbs_async::{AsyncCq, CqPollState, Result};
 use verbs_core::verbs_sys::{IBV_WC_RECV, IBV_WC_SUCCESS, ibv_wc};
 
 use crate::bench::{Bell, Bench, bounded};
-use crate::library::with;
 
 /// Something that happens. Numbers choose among what there is.
 #[derive(Clone, Debug)]

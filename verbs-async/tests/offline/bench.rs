@@ -10,11 +10,10 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::Duration;
 
+use fake_libibverbs::{announce, with};
 use verbs_async::{AsyncCq, CqEvents, CqNotifier};
 use verbs_core::verbs_sys::{IBV_WC_SUCCESS, ibv_wc};
 use verbs_core::{CompletionChannel, CompletionQueue, Device};
-
-use crate::library::{announce, with};
 
 /// A completion channel, watched by hand.
 pub(crate) struct Bench {

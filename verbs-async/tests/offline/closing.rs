@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use fake_libibverbs::{assert_all_is_well, report, with};
 use verbs_async::DeviceEvents;
 use verbs_channel::DownReason;
 use verbs_channel::verbs_core::verbs_sys::{
@@ -11,7 +12,6 @@ use verbs_channel::verbs_core::verbs_sys::{
 
 use crate::bench::{Bench, Hand, Task, bounded, done, now};
 use crate::groups::{Peer, announce, posted};
-use crate::library::{assert_all_is_well, report, with};
 
 #[test]
 fn close_waits_for_sends_and_aborts_receives() {

@@ -1,10 +1,10 @@
 //! After a failure that ends all completions, every waiter gets the reason.
 
+use fake_libibverbs::{assert_all_is_well, with};
 use verbs_async::Error;
 use verbs_async::verbs_channel::verbs_core::PollSlot;
 
 use crate::bench::{Bench, Task, done, now};
-use crate::library::{assert_all_is_well, with};
 
 #[test]
 fn a_queue_that_cannot_be_polled_ends_every_wait() {

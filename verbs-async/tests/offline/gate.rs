@@ -1,6 +1,7 @@
 //! What is checked before the driver gets a request holds for futures and batches of them, posted at
 //! once or out of the backlog: a request beyond what was granted comes back with its buffers.
 
+use fake_libibverbs::with;
 use verbs_async::verbs_channel::{
     BufferPool, Channel, Incoming, Outgoing, OwnedBuffer, OwnedWork, Refusal,
 };
@@ -9,7 +10,6 @@ use verbs_core::{ProtectionDomain, QueuePairEndpoint, RemoteMemoryRegion};
 
 use crate::bench::{Bench, Task, done};
 use crate::groups::{announce, posted};
-use crate::library::with;
 
 /// What the test library grants here.
 const MAX_MSG_SZ: usize = 128;

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use fake_libibverbs::{announce_last, assert_all_is_well, with};
 use verbs_async::verbs_channel::{
     Channel, DownReason, Outgoing, OwnedBuffer, OwnedWork, Queue, TransportError,
 };
@@ -9,8 +10,6 @@ use verbs_async::{AsyncChannel, AsyncGroup, Error, Operation, verbs_channel};
 use verbs_core::ProtectionDomain;
 
 use crate::bench::{Bench, Task, done, now, system_calls};
-use crate::library::objects::announce_raw;
-use crate::library::{assert_all_is_well, with};
 
 /// A channel with two places in each queue, in a group of its own.
 pub(crate) struct Peer {
@@ -72,8 +71,7 @@ pub(crate) fn posted() -> Vec<u64> {
 
 /// The event of the queue that was made last comes.
 pub(crate) fn announce(bench: &Bench) {
-    let cq = with(|library| library.counts.last().unwrap().0);
-    announce_raw(cq);
+    assert!(announce_last());
     bench.hand.readable();
 }
 

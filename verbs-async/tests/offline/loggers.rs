@@ -6,9 +6,10 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 
+use fake_libibverbs::with;
+use verbs_harness::logged::{bombs, does, lines, listen, panics};
+
 use crate::bench::{Bench, Task, bounded, done};
-use crate::library::with;
-use crate::log::{bombs, does, lines, listen, panics};
 
 #[test]
 fn every_queue_is_notified_of_a_notifier_failure() {

@@ -7,15 +7,15 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use fake_libibverbs::with;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use verbs_async::verbs_channel::{Channel, DownReason, OwnedBuffer, TransportError};
 use verbs_async::{AsyncChannel, AsyncGroup, CqEvents, CqNotifier, Error};
 use verbs_core::{CompletionChannel, Device, ProtectionDomain};
+use verbs_harness::logged::{lines, listen};
 
 use crate::bench::{Hand, Task, done, now};
 use crate::groups::{join, posted};
-use crate::library::with;
-use crate::log::{lines, listen};
 
 const LEFT: DownReason = DownReason::PeerClosed;
 

@@ -6,11 +6,11 @@ use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
 
+use fake_libibverbs::with;
 use verbs_core::PollSlot;
 
 use crate::bench::{Bench, bounded, done};
 use crate::groups::Peer;
-use crate::library::with;
 
 const TICK: Duration = Duration::from_millis(1);
 

@@ -1,12 +1,12 @@
 //! Outcomes that are not taken: they delay no operation on any queue.
 
+use fake_libibverbs::with;
 use verbs_async::verbs_channel::{OwnedBuffer, OwnedWork};
 use verbs_async::{AsyncChannel, Error, Operation};
+use verbs_harness::allocations::allocations;
 
-use crate::allocations::allocations;
 use crate::bench::{Bench, Task, done};
 use crate::groups::{Peer, announce, posted};
-use crate::library::with;
 
 /// What can be begun.
 #[derive(Clone, Copy, Debug)]

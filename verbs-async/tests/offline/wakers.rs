@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 
+use fake_libibverbs::report;
 use verbs_async::DeviceEvents;
 use verbs_async::verbs_channel::verbs_core::PollSlot;
 use verbs_async::verbs_channel::verbs_core::verbs_sys::{IBV_EVENT_PORT_ACTIVE, ibv_async_event};
@@ -13,7 +14,6 @@ use verbs_async::verbs_channel::verbs_core::verbs_sys::{IBV_EVENT_PORT_ACTIVE, i
 use crate::bench::{Bench, Hand, Task, bounded, done, now};
 use crate::groups::{Peer, announce, posted};
 use crate::hooks::{Moment, waker};
-use crate::library::report;
 
 /// Panics when the last of its clones is dropped, unless it was woken by that.
 #[derive(Default)]

@@ -5,8 +5,9 @@
 
 use std::time::Duration;
 
+use fake_libibverbs::{share, with};
+
 use crate::bench::{Bell, Bench, done};
-use crate::library::{share, with};
 use crate::streams::{
     CREDIT, HELLO, announce, arrive, flush, hello, made, met, read, sends, write,
 };

@@ -2,10 +2,10 @@
 
 use verbs_channel::verbs_core::{MemoryRegion, RemoteMemoryRegion, ScatterElement};
 use verbs_channel::{BufferPool, Channel, Error, Incoming, Loan, Outgoing, OwnedWork};
+use verbs_harness::allocations::allocations;
+use verbs_harness::{PATIENCE, begin};
 
-use crate::counted::allocations;
 use crate::ends::{filled, given, inside, patient, zeros};
-use crate::harness::{PATIENCE, begin};
 
 /// Asserts that something allocates nothing in this thread.
 fn without<T>(name: &str, what: impl FnOnce() -> T) -> T {

@@ -4,12 +4,12 @@ use verbs_channel::verbs_core::{GatherElement, MemoryRegion, RemoteMemoryRegion,
 use verbs_channel::{
     BufferPool, Channel, Error, Incoming, Outgoing, OwnedWork, Queue, Refusal, ScopeError,
 };
+use verbs_harness::{PATIENCE, begin};
 
 use crate::ends::{
     SOON, assert_timed_out, bounded, bytes, failed_send, filled, given, inside, pair, pair_of,
     pattern, stubborn, work_error, works, zeros,
 };
-use crate::harness::{PATIENCE, begin};
 
 /// Eight writes of 100 bytes, from and to consecutive places.
 fn eight<'a>(

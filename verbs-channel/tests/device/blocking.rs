@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use verbs_channel::verbs_core::{RemoteMemoryRegion, ScatterElement, WcStatus};
 use verbs_channel::{Channel, DownReason, Error, Incoming, Outgoing, Refusal};
+use verbs_harness::{PATIENCE, begin};
 
 use crate::ends::{
     SOON, assert_timed_out, between, bounded, bytes, failed_send, filled, given, here, impatient,
     inside, pair, pair_of, patient, pattern, stubborn, there, work_error, works, zeros,
 };
-use crate::harness::{PATIENCE, begin};
 
 #[test]
 #[ignore = "needs an RDMA device"]

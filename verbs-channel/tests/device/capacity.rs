@@ -7,9 +7,9 @@ use verbs_channel::{
     BufferPool, Channel, Error, Incoming, Outgoing, PreparedChannel, Queue, Refusal,
     ScopedPendingWork,
 };
+use verbs_harness::{PATIENCE, begin, until};
 
 use crate::ends::{NOTHING, bytes, filled, given, pair_of, pattern, works, zeros};
-use crate::harness::{PATIENCE, begin, until};
 
 /// Not what any driver rounds to.
 const SENDS: usize = 7;

@@ -10,10 +10,10 @@ use verbs_channel::verbs_core::{
     AccessFlags, GatherElement, Gid, PacketSequenceNumber, QueuePairEndpoint, RemoteMemoryRegion,
 };
 use verbs_channel::{Channel, Error};
+use verbs_harness::child::{Child, role};
+use verbs_harness::{PATIENCE, begin};
 
 use crate::ends::{NOTHING, SOON, bounded, filled, here, patient, pattern, there, works, zeros};
-use crate::harness::child::{Child, role};
-use crate::harness::{PATIENCE, begin};
 
 fn listener() -> (TcpListener, SocketAddr) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();

@@ -7,12 +7,12 @@ use verbs_channel::verbs_core::{RemoteMemoryRegion, ScatterElement};
 use verbs_channel::{
     BufferPool, Channel, DownReason, Outgoing, PollingScope, ScopeError, TransportError,
 };
+use verbs_harness::{PATIENCE, begin};
 
 use crate::ends::{
     SOON, between, bounded, bytes, filled, given, here, inside, pair, pair_of, pattern, stubborn,
     there, was_ended, words, works, zeros,
 };
-use crate::harness::{PATIENCE, begin};
 
 /// What is outstanding when a scope fails.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -13,9 +13,8 @@ use verbs_channel::{
     Channel, DownReason, Error, PreparedChannel, Queue, ScopeError, TransportError,
 };
 
-use crate::harness::{PATIENCE, device_name, peer_name, until};
-
-pub(crate) use crate::harness::pair::pattern;
+pub(crate) use verbs_harness::pair::pattern;
+use verbs_harness::{PATIENCE, device_name, peer_name, until};
 
 /// A deadline for what must run into it.
 pub(crate) const SOON: Duration = Duration::from_millis(150);

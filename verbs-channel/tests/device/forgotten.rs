@@ -8,11 +8,11 @@
 use std::mem::forget;
 
 use verbs_channel::{BufferPool, Channel, DownReason, Error, Outgoing, ScopeError};
+use verbs_harness::{PATIENCE, begin};
 
 use crate::ends::{
     bounded, bytes, filled, given, here, inside, pair, pattern, stubborn, works, zeros,
 };
-use crate::harness::{PATIENCE, begin};
 
 #[test]
 #[ignore = "needs an RDMA device"]

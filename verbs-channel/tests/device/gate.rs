@@ -2,9 +2,9 @@
 
 use verbs_channel::verbs_core::{GatherElement, MemoryRegion};
 use verbs_channel::{Channel, Error, Outgoing, Refusal};
+use verbs_harness::{PATIENCE, begin};
 
 use crate::ends::{given, pair_of, works};
-use crate::harness::{PATIENCE, begin};
 
 /// As a list of 32 it is 4 GiB long, which a driver that counts in 32 bits takes for 0 bytes.
 const LONG: usize = 128 << 20;

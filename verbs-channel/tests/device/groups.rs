@@ -10,9 +10,9 @@ use verbs_channel::{
     BufferPool, Channel, ChannelGroup, ChannelId, Completed, DownReason, Error, Outgoing,
     OwnedBuffer, OwnedWork, PollStrategy, PreparedChannel, Queue, Refusal, Ticket, TransportError,
 };
+use verbs_harness::{PATIENCE, begin, until};
 
 use crate::ends::{SOON, Sleeper, bounded, bytes, here, impatient, pattern, stubborn};
-use crate::harness::{PATIENCE, begin, until};
 
 fn group_of(pd: &ProtectionDomain, max_channels: u32) -> ChannelGroup {
     let builder = Channel::builder(pd).max_send_wr(4).max_recv_wr(4);

@@ -8,10 +8,10 @@ use verbs_channel::verbs_core::MemoryRegion;
 use verbs_channel::{
     Channel, DownReason, Error, PollStrategy, Refusal, ScopeError, TransportError,
 };
+use verbs_harness::child::{Child, Line, role};
+use verbs_harness::{PATIENCE, Test, begin};
 
 use crate::ends::{SOON, bounded, filled, here, patient, pattern, there, works, zeros};
-use crate::harness::child::{Child, Line, role};
-use crate::harness::{PATIENCE, Test, begin};
 
 const ENDED: TransportError = TransportError::Aborted(DownReason::PeerClosed);
 

@@ -2,10 +2,10 @@
 
 use verbs_channel::verbs_core::{AccessFlags, CompletionQueue};
 use verbs_channel::{BufferPool, Channel};
+use verbs_harness::begin;
+use verbs_harness::drops::{drop_in, orders};
 
 use crate::ends::{bounded, here};
-use crate::harness::begin;
-use crate::harness::drops::{drop_in, orders};
 
 #[test]
 #[ignore = "needs an RDMA device"]

@@ -4,11 +4,11 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use verbs_channel::{Channel, DownReason, Error, Incoming, Outgoing};
+use verbs_harness::{PATIENCE, begin, until};
 
 use crate::ends::{
     SOON, bounded, filled, given, inside, pair, pattern, stubborn, was_ended, works, zeros,
 };
-use crate::harness::{PATIENCE, begin, until};
 
 #[test]
 #[ignore = "needs an RDMA device"]

@@ -8,20 +8,13 @@
 #![cfg(test)]
 #![expect(unsafe_code, reason = "posts unpolled work, starts processes")]
 
-#[path = "../../../verbs-core/tests/device/harness/allocations.rs"]
-#[expect(dead_code, reason = "here each thread is counted by itself")]
-mod counted;
-mod ends;
-#[path = "../../../verbs-core/tests/device/harness/mod.rs"]
-#[expect(dead_code, reason = "verbs-core's tests use all of it")]
-mod harness;
-
 mod allocations;
 mod batches;
 mod blocking;
 mod capacity;
 mod connecting;
 mod endings;
+mod ends;
 mod forgotten;
 mod gate;
 mod groups;
@@ -38,3 +31,8 @@ mod strategies;
 mod two_hosts;
 mod unpolled;
 mod wire;
+
+use verbs_harness::allocations::Counting;
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;

@@ -2,9 +2,9 @@
 
 use verbs_channel::verbs_core::{GatherElement, RemoteMemoryRegion, ScatterElement, WcOpcode};
 use verbs_channel::{Channel, Error, Incoming, Outgoing, Result, ScopeError};
+use verbs_harness::{PATIENCE, begin};
 
 use crate::ends::{NOTHING, bytes, filled, given, pair, pattern, zeros};
-use crate::harness::{PATIENCE, begin};
 
 /// A way to use a channel: how it moves bytes out, and how it gets bytes in.
 struct Way {

@@ -7,12 +7,12 @@ use verbs_channel::{
     BufferPool, Channel, DownReason, Error, Incoming, Outgoing, OwnedBuffer, OwnedWork, Queue,
     Refusal, Ticket, TransportError,
 };
+use verbs_harness::{PATIENCE, begin, until};
 
 use crate::ends::{
     SOON, bounded, bytes, filled, given, impatient, inside, pair, pair_of, pattern, stubborn,
     was_ended, works, zeros,
 };
-use crate::harness::{PATIENCE, begin, until};
 
 /// The result of an operation that must succeed.
 fn done(channel: &mut Channel, ticket: Ticket) -> (u32, Option<u32>, OwnedBuffer) {

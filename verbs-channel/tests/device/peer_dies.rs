@@ -8,13 +8,13 @@ use verbs_channel::verbs_core::{AccessFlags, ProtectionDomain, RemoteMemoryRegio
 use verbs_channel::{
     Channel, DownReason, Error, Outgoing, PreparedChannel, ScopeError, TransportError,
 };
+use verbs_harness::child::{Child, Line, role};
+use verbs_harness::{PATIENCE, Test, begin};
 
 use crate::ends::{
     SOON, assert_scope_ended, assert_timed_out, bounded, failed_send, filled, here, impatient,
     stubborn, there, work_error, zeros,
 };
-use crate::harness::child::{Child, Line, role};
-use crate::harness::{PATIENCE, Test, begin};
 
 /// What the peer gives.
 const GIVEN: usize = 8 << 20;

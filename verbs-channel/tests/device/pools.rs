@@ -5,9 +5,9 @@ use std::thread;
 
 use verbs_channel::verbs_core::ErrorKind;
 use verbs_channel::{BufferPool, Error};
+use verbs_harness::{PATIENCE, begin};
 
 use crate::ends::{bytes, filled, given, here, pair, pattern, works};
-use crate::harness::{PATIENCE, begin};
 
 #[test]
 #[ignore = "needs an RDMA device"]

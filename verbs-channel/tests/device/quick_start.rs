@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use verbs_channel::verbs_core::Context;
 use verbs_channel::{BufferPool, Channel};
+use verbs_harness::begin;
 
 use crate::ends::pattern;
-use crate::harness::begin;
 
 type Anything = Box<dyn std::error::Error>;
 

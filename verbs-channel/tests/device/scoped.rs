@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use verbs_channel::verbs_core::{ScatterElement, WcStatus};
 use verbs_channel::{DownReason, Error, Queue, ScopeError, TransportError};
+use verbs_harness::{PATIENCE, begin, until};
 
 use crate::ends::{
     SOON, assert_scope_ended, bounded, bytes, filled, given, impatient, inside, pair, pair_of,
     pattern, stubborn, works, zeros,
 };
-use crate::harness::{PATIENCE, begin, until};
 
 #[test]
 #[ignore = "needs an RDMA device"]

@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 
 use verbs_channel::verbs_core::ProtectionDomain;
 use verbs_channel::{Channel, PollStrategy, PreparedChannel};
+use verbs_harness::{PATIENCE, begin, until};
 
 use crate::ends::{
     SOON, assert_timed_out, bounded, filled, inside, pair_of, pattern, works, zeros,
 };
-use crate::harness::{PATIENCE, begin, until};
 
 const ALL: [fn(&ProtectionDomain) -> PreparedChannel; 4] = [
     |pd| with(pd, PollStrategy::Spin),

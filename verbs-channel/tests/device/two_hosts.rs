@@ -10,12 +10,12 @@ use verbs_channel::verbs_core::{
     WcStatus,
 };
 use verbs_channel::{Channel, DownReason, Error, PreparedChannel, TransportError};
+use verbs_harness::{PATIENCE, Test, begin, until};
 
 use crate::ends::{
     SOON, assert_scope_ended, bounded, failed_send, filled, given, here, patient, pattern,
     stubborn, work_error, zeros,
 };
-use crate::harness::{PATIENCE, Test, begin, until};
 
 /// Any port that is not taken in a machine that runs nothing else.
 const PORT: u16 = 18601;

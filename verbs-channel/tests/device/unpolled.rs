@@ -1,9 +1,9 @@
 //! Work whose buffers the caller keeps: the base of other layers.
 
 use verbs_channel::{Error, Incoming, Outgoing};
+use verbs_harness::{PATIENCE, begin};
 
 use crate::ends::{bytes, filled, given, pair, pattern, works, zeros};
-use crate::harness::{PATIENCE, begin};
 
 #[test]
 #[ignore = "needs an RDMA device"]

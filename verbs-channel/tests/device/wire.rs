@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use verbs_channel::verbs_core::WcStatus;
 use verbs_channel::{DownReason, Error, Outgoing, TransportError};
+use verbs_harness::{PATIENCE, begin, wire};
 
 use crate::ends::{
     SOON, assert_scope_ended, assert_timed_out, bounded, bytes, filled, given, impatient, pair_of,
     pattern, stubborn, work_error, works, zeros,
 };
-use crate::harness::{PATIENCE, begin, wire};
 
 #[test]
 #[ignore = "needs an RDMA device"]

@@ -1,18 +1,18 @@
 //! Batches of owned buffers: nothing of one is released before all of it is done.
 
+use fake_libibverbs::with;
 use verbs_channel::verbs_core::verbs_sys::IBV_WC_REM_ACCESS_ERR;
 use verbs_channel::verbs_core::{RemoteMemoryRegion, WcStatus};
 use verbs_channel::{
     BufferPool, Channel, DownReason, Incoming, Outgoing, OwnedBuffer, OwnedWork, Queue, Refusal,
     TransportError,
 };
+use verbs_harness::logged::{lines, listen};
 
 use crate::card::{
     called, channel, connected, ends, flushes, forget_the_past, pd, posted, refuse, region,
     succeeds,
 };
-use crate::library::with;
-use crate::log::{lines, listen};
 
 fn remote() -> RemoteMemoryRegion {
     RemoteMemoryRegion::new(0x1000, 64, 77).unwrap()

@@ -4,10 +4,10 @@ use std::mem;
 use std::ops::Bound;
 use std::thread;
 
+use fake_libibverbs::{assert_all_is_well, with};
 use verbs_channel::{BufferPool, Channel, Outgoing, OwnedBuffer, OwnedWork, PoolBuffer, Refusal};
 
 use crate::card::{called, channel, forget_the_past, pd, region, succeeds};
-use crate::library::{assert_all_is_well, with};
 
 /// Sends a buffer; where the driver saw it, and the buffer.
 fn sent(channel: &mut Channel, buffer: OwnedBuffer) -> (Vec<(u64, u32)>, OwnedBuffer) {

@@ -5,13 +5,12 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
 
+use fake_libibverbs::with;
 use verbs_channel::verbs_core::verbs_sys::{
     IBV_WC_SUCCESS, IBV_WC_WR_FLUSH_ERR, ibv_wc, ibv_wc_status,
 };
 use verbs_channel::verbs_core::{Device, MemoryRegion, ProtectionDomain};
 use verbs_channel::{Channel, PreparedChannel};
-
-use crate::library::with;
 
 /// Far longer than anything here takes, far shorter than for ever.
 const LONG: Duration = Duration::from_secs(if cfg!(miri) { 600 } else { 60 });

@@ -1,5 +1,6 @@
 //! What a layer needs that drives channels by itself: it never waits here, and misses nothing.
 
+use fake_libibverbs::with;
 use verbs_channel::verbs_core::ProtectionDomain;
 use verbs_channel::verbs_core::verbs_sys::{IBV_QPS_ERR, IBV_WC_REM_ACCESS_ERR};
 use verbs_channel::{
@@ -11,7 +12,6 @@ use crate::card::{
     called, channel, connected, ends, flushes, forget_the_past, pd, posted, refuse, region,
     succeeds,
 };
-use crate::library::with;
 
 const CLOSED: TransportError = TransportError::Aborted(DownReason::Closed);
 const WHY: DownReason = DownReason::Device(libc::ENODEV);

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use fake_libibverbs::with;
 use verbs_channel::verbs_core::verbs_sys::IBV_QPS_ERR;
 use verbs_channel::{
     Channel, ChannelGroup, ChannelId, DownReason, Error, Outgoing, PollStrategy, Refusal,
@@ -11,7 +12,6 @@ use verbs_channel::{
 use crate::card::{
     DRAIN, bounded, called, calls, channel, connected, forget_the_past, pd, refuse, region,
 };
-use crate::library::with;
 
 /// From now on the device does not answer.
 fn dies() {

@@ -6,6 +6,7 @@
 
 use std::time::Duration;
 
+use fake_libibverbs::with;
 use verbs_channel::verbs_core::{
     AccessFlags, GatherElement, MemoryRegion, ProtectionDomain, QueuePairEndpoint,
     RemoteMemoryRegion, SharedElement, SharedRegion,
@@ -16,7 +17,6 @@ use verbs_channel::{
 };
 
 use crate::card::{connected, forget_the_past, pd};
-use crate::library::with;
 
 /// As a list of 32 it is 4 GiB long: 0 bytes, for those who count in 32 bits.
 const LONG: usize = 128 << 20;

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use fake_libibverbs::with;
 use verbs_channel::verbs_core::WcStatus;
 use verbs_channel::verbs_core::verbs_sys::{IBV_QPS_ERR, IBV_WC_REM_ACCESS_ERR, IBV_WC_SUCCESS};
 use verbs_channel::{DownReason, Error, Outgoing, Queue, ScopeError, TransportError};
@@ -9,7 +10,6 @@ use verbs_channel::{DownReason, Error, Outgoing, Queue, ScopeError, TransportErr
 use crate::card::{
     DRAIN, bounded, called, calls, channel, ends, flushes, posted, refuse, region, succeeds,
 };
-use crate::library::with;
 
 /// The states that queue pairs were moved to.
 fn moved() -> Vec<u32> {
@@ -114,7 +114,7 @@ fn a_drop_destroys_the_queue_pair_before_it_releases_the_buffers() {
         calls()[..3],
         ["ibv_destroy_qp", "ibv_dereg_mr", "ibv_dereg_mr"]
     );
-    crate::library::assert_all_is_well();
+    fake_libibverbs::assert_all_is_well();
 }
 
 #[test]

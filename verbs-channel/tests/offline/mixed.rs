@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use std::mem::ManuallyDrop;
 use std::time::Duration;
 
+use fake_libibverbs::with;
 use proptest::prelude::{Just, Strategy, any};
 use proptest::{collection, prop_oneof, proptest};
 use verbs_channel::verbs_core::verbs_sys::{
@@ -14,7 +15,6 @@ use verbs_channel::verbs_core::{MemoryRegion, ProtectionDomain};
 use verbs_channel::{Channel, ChannelGroup, ChannelId, Error, Queue, Refusal, Ticket};
 
 use crate::card::{bounded, pd};
-use crate::library::with;
 
 /// Something that happens. Numbers choose among what there is.
 #[derive(Clone, Debug)]

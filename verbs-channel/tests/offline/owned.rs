@@ -1,12 +1,12 @@
 //! Work on owned buffers as the driver gets it.
 
+use fake_libibverbs::{Posted, with};
 use verbs_channel::verbs_core::RemoteMemoryRegion;
 use verbs_channel::{
     BufferPool, Channel, Incoming, Outgoing, OwnedBuffer, OwnedWork, Refusal, Rejected, Ticket,
 };
 
 use crate::card::{channel, forget_the_past, posted, region, succeeds};
-use crate::library::{Posted, with};
 
 const SIGNALED: u32 = 2;
 const FENCE: u32 = 1;

@@ -1,10 +1,10 @@
 //! Posts that the driver refuses: nothing of it is lost, and nothing is released too early.
 
+use fake_libibverbs::with;
 use verbs_channel::verbs_core::ErrorKind;
 use verbs_channel::{BufferPool, DownReason, Error, Outgoing, Refusal};
 
 use crate::card::{called, channel, pd, posted, region, succeeds};
-use crate::library::with;
 
 /// The next post ends at this request, with `ENOMEM`.
 fn refuse_at(place: usize) {

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use fake_libibverbs::lend;
 use verbs_channel::verbs_core::verbs_sys::IBV_WC_REM_ACCESS_ERR;
 use verbs_channel::{
     Channel, ChannelGroup, ChannelId, Closing, DownReason, Error, Queue, Refusal, Ticket,
@@ -10,7 +11,6 @@ use verbs_channel::{
 
 use crate::card::{called, ends, forget_the_past, pd, posted, refuse, succeeds};
 use crate::driven::{group, polls};
-use crate::library::lend;
 
 const CLOSED: TransportError = TransportError::Aborted(DownReason::Closed);
 

@@ -4,6 +4,7 @@ use std::error::Error as StdError;
 use std::mem::ManuallyDrop;
 use std::time::Duration;
 
+use fake_libibverbs::with;
 use verbs_channel::verbs_core::WcStatus;
 use verbs_channel::verbs_core::verbs_sys::{
     IBV_QPS_ERR, IBV_WC_RETRY_EXC_ERR, IBV_WC_SUCCESS, ibv_wc,
@@ -16,7 +17,6 @@ use crate::card::{
     bounded, called, channel, connected, ends, flushes, forget_the_past, pd, posted, region,
     succeeds,
 };
-use crate::library::with;
 
 /// The device completes everything that is posted.
 fn all_succeeds() {

@@ -7,13 +7,13 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
+use fake_libibverbs::with;
 use verbs_channel::{
     BufferPool, Channel, DownReason, Error, Outgoing, OwnedWork, Refusal, TransportError,
 };
+use verbs_harness::logged::{bombs, lines, listen, panics};
 
 use crate::card::{called, channel, pd, posted, refuse, region, succeeds};
-use crate::library::with;
-use crate::log::{bombs, lines, listen, panics};
 
 const ROLE: &str = "VERBS_TEST_ROLE";
 

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
+use fake_libibverbs::with;
 use verbs_channel::verbs_core::verbs_sys::ibv_wc;
 use verbs_channel::{Channel, PollStrategy};
 
 use crate::card::{
     bounded, channel, connected, flushes, forget_the_past, pd, posted, region, succeeds,
 };
-use crate::library::with;
 
 #[test]
 fn for_nothing() {

@@ -1,13 +1,11 @@
 //! What errors print, alone and with their sources.
 
-#[path = "../../tests/offline/chains.rs"]
-mod chains;
+use verbs_harness::chains::{assert_repeats_nothing, parts};
 
 use super::*;
 use crate::completion::{PollError, WorkError};
 use crate::queue_pair::PostError;
 use crate::rejected::Rejected;
-use chains::{assert_repeats_nothing, parts};
 
 #[test]
 fn errors_name_the_limit() {

@@ -6,12 +6,11 @@ use verbs_core::{
     AccessFlags, AtomicCap, AtomicWorkRequest, MemoryRegion, SharedRegion, WcOpcode, WcStatus,
     WorkRequest,
 };
-
-use crate::harness::pair::{End, Pair};
-use crate::harness::{Test, begin};
+use verbs_harness::pair::{End, Pair};
+use verbs_harness::{Test, begin};
 
 pub(crate) fn can(test: &Test) -> bool {
-    let can = crate::harness::context()
+    let can = verbs_harness::context()
         .query_device()
         .unwrap()
         .atomic_cap()
@@ -85,21 +84,21 @@ fn additions_of_both_ends_all_count() {
         return;
     }
     let pair = Pair::between(
-        crate::harness::pair::Side::here(),
-        crate::harness::pair::Side::here(),
-        crate::harness::pair::Side::prepared,
+        verbs_harness::pair::Side::here(),
+        verbs_harness::pair::Side::here(),
+        verbs_harness::pair::Side::prepared,
     );
     // One counter, in the memory of the device both ends are on.
     let counter = counter(&pair.b, &[0]);
     let other = Pair::between(
-        crate::harness::pair::Side::here(),
-        crate::harness::pair::Side {
+        verbs_harness::pair::Side::here(),
+        verbs_harness::pair::Side {
             context: pair.b.side.context.clone(),
             pd: pair.b.side.pd.clone(),
             send_cq: pair.b.side.send_cq.clone(),
             recv_cq: pair.b.side.recv_cq.clone(),
         },
-        crate::harness::pair::Side::prepared,
+        verbs_harness::pair::Side::prepared,
     );
     std::thread::scope(|scope| {
         for end in [&pair.a, &other.a] {

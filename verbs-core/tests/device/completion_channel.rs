@@ -8,9 +8,8 @@ use verbs_core::{
     CompletionChannel, CompletionQueue, Error, PollSlot, QueuePair, ReceiveWorkRequest,
     SendWorkRequest, WcStatus,
 };
-
-use crate::harness::pair::Side;
-use crate::harness::{PATIENCE, begin, context};
+use verbs_harness::pair::Side;
+use verbs_harness::{PATIENCE, begin, context};
 
 /// A queue pair that is connected to itself, with its completions on `cq`.
 fn looped(side: &Side, cq: &CompletionQueue) -> QueuePair {

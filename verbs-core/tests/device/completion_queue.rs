@@ -7,9 +7,8 @@ use verbs_core::{
     CompletionQueue, Error, ErrorKind, EventElement, EventType, PollSlot, QueuePair,
     ReceiveWorkRequest, SendWorkRequest, WorkCompletion, WorkRequest,
 };
-
-use crate::harness::pair::{Pair, Side};
-use crate::harness::{PATIENCE, assert_silent, begin, context, until, wait_for};
+use verbs_harness::pair::{Pair, Side};
+use verbs_harness::{PATIENCE, assert_silent, begin, context, until, wait_for};
 
 #[test]
 #[ignore = "needs an RDMA device"]

@@ -3,8 +3,7 @@
 use verbs_core::{
     CompletionQueue, Context, Device, Error, ErrorKind, Guid, NodeType, QueuePair, TransportType,
 };
-
-use crate::harness::{begin, context, device_name, peer_name, sysfs};
+use verbs_harness::{begin, context, device_name, peer_name, sysfs};
 
 #[test]
 #[ignore = "needs an RDMA device"]

@@ -1,9 +1,8 @@
 //! Elements of one region, in flight both ways at once.
 
 use verbs_core::{ReceiveWorkRequest, SendWorkRequest};
-
-use crate::harness::begin;
-use crate::harness::pair::{Pair, pattern};
+use verbs_harness::begin;
+use verbs_harness::pair::{Pair, pattern};
 
 #[test]
 #[ignore = "needs an RDMA device"]

@@ -1,10 +1,9 @@
 //! Endpoints that travel between two processes, as bytes and as JSON.
 
 use verbs_core::{EndpointError, QueuePairEndpoint, ReceiveWorkRequest, SendWorkRequest, WcStatus};
-
-use crate::harness::child::{Child, Line, role};
-use crate::harness::pair::{End, Side, pattern};
-use crate::harness::{begin, peer_name};
+use verbs_harness::child::{Child, Line, role};
+use verbs_harness::pair::{End, Side, pattern};
+use verbs_harness::{begin, peer_name};
 
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()

@@ -3,9 +3,8 @@
 use std::time::{Duration, Instant};
 
 use verbs_core::{EventElement, EventType, QpAttr, QpState, ReceiveWorkRequest, SendWorkRequest};
-
-use crate::harness::pair::Pair;
-use crate::harness::{PATIENCE, begin, context};
+use verbs_harness::pair::Pair;
+use verbs_harness::{PATIENCE, begin, context};
 
 #[test]
 #[ignore = "needs an RDMA device"]

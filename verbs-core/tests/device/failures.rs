@@ -10,9 +10,8 @@ use verbs_core::{
     QueuePair, ReadWorkRequest, ReceiveWorkRequest, RemoteMemoryRegion, SendWorkRequest, Sge,
     WcStatus, WorkCompletion, WorkRequest, WriteWorkRequest,
 };
-
-use crate::harness::pair::{End, Pair, Side};
-use crate::harness::{assert_silent, begin, wait_for};
+use verbs_harness::pair::{End, Pair, Side};
+use verbs_harness::{assert_silent, begin, wait_for};
 
 /// A connection that gives up soon.
 fn impatient() -> Pair {

@@ -6,11 +6,10 @@ use verbs_core::{
     AccessFlags, CompletionChannel, CompletionQueue, QueuePair, ReceiveWorkRequest,
     SendWorkRequest, WriteWorkRequest, fork_init,
 };
-
-use crate::harness::child::{Child, role};
-use crate::harness::drops::{drop_in, orders};
-use crate::harness::pair::{End, Pair, Side, pattern};
-use crate::harness::{begin, context, wait_for};
+use verbs_harness::child::{Child, role};
+use verbs_harness::drops::{drop_in, orders};
+use verbs_harness::pair::{End, Pair, Side, pattern};
+use verbs_harness::{begin, context, wait_for};
 
 #[test]
 #[ignore = "needs an RDMA device"]
@@ -105,7 +104,7 @@ fn round(side: &Side) {
     // SAFETY: it completes below, before its region goes.
     unsafe { qp.post_write(&mut [request]) }.unwrap();
     assert!(wait_for(&cq, 1)[0].result().is_ok());
-    let timeout = Some(crate::harness::PATIENCE);
+    let timeout = Some(verbs_harness::PATIENCE);
     assert!(channel.get_cq_event(timeout).unwrap().is_some());
 }
 

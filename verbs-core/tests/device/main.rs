@@ -9,8 +9,6 @@
 #![cfg(test)]
 #![expect(unsafe_code, reason = "posts, forks, and looks at processes")]
 
-mod harness;
-
 mod atomics;
 mod completion_channel;
 mod completion_queue;

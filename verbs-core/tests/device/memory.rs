@@ -9,9 +9,8 @@ use verbs_core::{
     AccessFlags, Buffer, ErrorKind, ProtectionDomain, ReadWorkRequest, ReceiveWorkRequest,
     SendWorkRequest, WriteWorkRequest,
 };
-
-use crate::harness::pair::{Pair, Side, pattern};
-use crate::harness::{begin, is_soft};
+use verbs_harness::pair::{Pair, Side, pattern};
+use verbs_harness::{begin, is_soft};
 
 /// Sends what is in `from` into a buffer of this kind.
 fn arrives<B: Buffer>(pair: &Pair, from: &[u8], into: B) {

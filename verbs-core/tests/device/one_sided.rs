@@ -3,9 +3,8 @@
 use verbs_core::{
     AccessFlags, ReadWorkRequest, ReceiveWorkRequest, Sge, SharedRegion, WcOpcode, WriteWorkRequest,
 };
-
-use crate::harness::pair::{End, Pair, pattern};
-use crate::harness::{assert_silent, begin};
+use verbs_harness::pair::{End, Pair, pattern};
+use verbs_harness::{assert_silent, begin};
 
 fn shared(end: &End, bytes: Vec<u8>) -> SharedRegion<Vec<u8>> {
     let access = AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_READ;

@@ -6,10 +6,9 @@ use verbs_core::{
     AccessFlags, AckTimeout, MaxAckRetries, PreparedQueuePair, QpState, QueuePair, ReadWorkRequest,
     ReceiveWorkRequest, RemoteMemoryRegion, SendWorkRequest, WcStatus, WriteWorkRequest,
 };
-
-use crate::harness::child::{Child, Line, role};
-use crate::harness::pair::{End, Side};
-use crate::harness::{assert_silent, begin, peer_name};
+use verbs_harness::child::{Child, Line, role};
+use verbs_harness::pair::{End, Side};
+use verbs_harness::{assert_silent, begin, peer_name};
 
 fn prepared(side: &Side) -> PreparedQueuePair {
     QueuePair::builder(&side.pd, &side.send_cq, &side.recv_cq)

@@ -4,9 +4,8 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
 
 use verbs_core::{Device, Error, ErrorKind};
-
-use crate::harness::child::{Child, role};
-use crate::harness::{begin, context, device_name, is_root};
+use verbs_harness::child::{Child, role};
+use verbs_harness::{begin, context, device_name, is_root};
 
 #[test]
 #[ignore = "needs an RDMA device"]

@@ -3,8 +3,7 @@
 use std::fs;
 
 use verbs_core::{ErrorKind, Gid, GidType, LinkLayer, PortState};
-
-use crate::harness::{begin, context, device_name, sysfs};
+use verbs_harness::{begin, context, device_name, sysfs};
 
 #[test]
 #[ignore = "needs an RDMA device"]

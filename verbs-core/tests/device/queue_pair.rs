@@ -5,9 +5,8 @@ use verbs_core::{
     MaximumTransferUnit, MinRnrTimer, PacketSequenceNumber, QpState, QueuePair, QueuePairEndpoint,
     ReceiveWorkRequest, SendWorkRequest,
 };
-
-use crate::harness::begin;
-use crate::harness::pair::{End, Pair, Side, works};
+use verbs_harness::begin;
+use verbs_harness::pair::{End, Pair, Side, works};
 
 #[test]
 #[ignore = "needs an RDMA device"]

@@ -4,9 +4,8 @@ use verbs_core::{
     AccessFlags, AtomicWorkRequest, ReadWorkRequest, ReceiveWorkRequest, SendWorkRequest, Sge,
     WcOpcode, WorkCompletion, WorkRequest, WriteWorkRequest,
 };
-
-use crate::harness::pair::{Pair, pattern, works};
-use crate::harness::{assert_silent, begin, wait_for};
+use verbs_harness::pair::{Pair, pattern, works};
+use verbs_harness::{assert_silent, begin, wait_for};
 
 #[test]
 #[ignore = "needs an RDMA device"]

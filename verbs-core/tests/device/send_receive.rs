@@ -1,9 +1,8 @@
 //! Sends and receives: every form, across the wire and within a device.
 
 use verbs_core::{ReceiveWorkRequest, SendWorkRequest, Sge, WcOpcode, WcStatus, WorkCompletion};
-
-use crate::harness::pair::{Pair, pattern};
-use crate::harness::{assert_silent, begin, wait_for};
+use verbs_harness::pair::{Pair, pattern};
+use verbs_harness::{assert_silent, begin, wait_for};
 
 #[test]
 #[ignore = "needs an RDMA device"]
@@ -179,8 +178,8 @@ fn many_receives_in_one_chain_are_filled_in_their_order() {
 fn a_receive_posted_before_the_handshake_is_filled() {
     let _test = begin!();
     let (a, b) = (
-        crate::harness::pair::Side::here(),
-        crate::harness::pair::Side::here(),
+        verbs_harness::pair::Side::here(),
+        verbs_harness::pair::Side::here(),
     );
     let (qa, qb) = (a.prepared(), b.prepared());
     let mut into = b.pd.reg_mr(vec![0_u8; 4]).unwrap();

@@ -8,9 +8,8 @@ use verbs_core::{
     PreparedQueuePair, ProtectionDomain, QueuePair, ReceiveWorkRequest, SendWorkRequest,
     SharedRegion, WcStatus, WriteWorkRequest,
 };
-
-use crate::harness::pair::{Pair, pattern};
-use crate::harness::{PATIENCE, begin, until};
+use verbs_harness::pair::{Pair, pattern};
+use verbs_harness::{PATIENCE, begin, until};
 
 /// Everything may be used from every thread.
 const fn is_shared<T: Send + Sync>() {}
@@ -75,7 +74,7 @@ fn four_threads_post_on_one_queue_pair_while_two_poll() {
 #[ignore = "needs an RDMA device"]
 fn threads_make_and_end_objects_of_one_context() {
     let _test = begin!();
-    let context = crate::harness::context();
+    let context = verbs_harness::context();
     thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| {

@@ -4,9 +4,8 @@ use verbs_core::{
     AckTimeout, Error, MinRnrTimer, QpAttr, QpAttrMask, QpState, ReceiveWorkRequest,
     SendWorkRequest, WcStatus,
 };
-
-use crate::harness::pair::{End, Pair, Side, works};
-use crate::harness::{begin, is_soft, wait_for};
+use verbs_harness::pair::{End, Pair, Side, works};
+use verbs_harness::{begin, is_soft, wait_for};
 
 #[test]
 #[ignore = "needs an RDMA device"]

@@ -9,10 +9,9 @@ use verbs_core::{
     AccessFlags, AckTimeout, MaxAckRetries, QpState, QueuePair, ReceiveWorkRequest,
     RemoteMemoryRegion, SendWorkRequest, WcStatus, WriteWorkRequest,
 };
-
-use crate::harness::child::Line;
-use crate::harness::pair::{End, Side, pattern};
-use crate::harness::{PATIENCE, Test, begin, until};
+use verbs_harness::child::Line;
+use verbs_harness::pair::{End, Side, pattern};
+use verbs_harness::{PATIENCE, Test, begin, until};
 
 /// Any port that is not taken in a machine that runs nothing else.
 const PORT: u16 = 18600;

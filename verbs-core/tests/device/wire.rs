@@ -6,10 +6,10 @@ use verbs_core::{
     AckTimeout, Context, EventElement, EventType, MaxAckRetries, PortState, QpState, QueuePair,
     ReceiveWorkRequest, SendWorkRequest, WcStatus,
 };
+use verbs_harness::pair::{End, Pair, Side, pattern, works};
+use verbs_harness::{PATIENCE, assert_silent, begin, until, wait_for, wire};
 
 use crate::atomics;
-use crate::harness::pair::{End, Pair, Side, pattern, works};
-use crate::harness::{PATIENCE, assert_silent, begin, until, wait_for, wire};
 
 /// A connection that gives up in about 100 ms.
 fn impatient() -> Pair {

@@ -4,10 +4,9 @@
 use std::hint::black_box;
 use std::ptr::NonNull;
 
+use fake_libibverbs::{connected, with};
 use verbs_core::verbs_sys::ibv_wc;
 use verbs_core::{AccessFlags, PollSlot, QueuePair, ReceiveWorkRequest, Sge};
-
-use crate::library::{connected, with};
 
 /// Posts a receive for these bytes.
 fn post(qp: &QueuePair, sge: Sge) {

@@ -6,10 +6,9 @@ use std::os::fd::BorrowedFd;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use fake_libibverbs::{announce, assert_all_is_well, ladder, lend, report, with};
 use verbs_core::verbs_sys::{IBV_EVENT_PORT_ERR, ibv_async_event, ibv_async_event__bindgen_ty_1};
 use verbs_core::{CompletionChannel, CompletionQueue, Error, ErrorKind};
-
-use crate::library::{announce, assert_all_is_well, ladder, lend, report, with};
 
 const SOON: Option<Duration> = Some(Duration::from_millis(20));
 

@@ -1,10 +1,9 @@
 //! Devices and capacities: what is found, and what is refused with which words.
 
+use fake_libibverbs::{assert_all_is_well, ladder, with};
 use verbs_core::{
     CompletionQueue, Context, Device, Error, ErrorKind, Guid, MaxAckRetries, QueuePair,
 };
-
-use crate::library::{assert_all_is_well, ladder, with};
 
 #[test]
 fn a_device_is_found_by_name_guid_and_index() {

@@ -4,13 +4,12 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use fake_libibverbs::{assert_all_is_well, connected, ladder, with};
 use verbs_core::{
     AccessFlags, Buffer, CompletionChannel, CompletionQueue, Error, ErrorKind, QueuePair,
     QueuePairEndpoint,
 };
-
-use crate::drops::{drop_in, orders};
-use crate::library::{assert_all_is_well, connected, ladder, with};
+use verbs_harness::drops::{drop_in, orders};
 
 #[test]
 fn parents_outlive_their_children_in_every_order_of_drops() {
@@ -200,7 +199,7 @@ fn a_queue_pair_that_cannot_be_prepared_is_destroyed() {
 fn a_handshake_that_fails_gives_the_queue_pair_back() {
     // To RTR, and to RTS.
     for (state, prepares_again) in [(2, false), (3, true)] {
-        let qp = crate::library::prepared();
+        let qp = fake_libibverbs::prepared();
         let number = qp.qp_num();
         let endpoint = qp.endpoint();
         with(|library| {
@@ -229,7 +228,7 @@ fn a_handshake_that_fails_gives_the_queue_pair_back() {
 
 #[test]
 fn an_endpoint_without_an_address_for_this_port_gives_the_queue_pair_back() {
-    let qp = crate::library::prepared();
+    let qp = fake_libibverbs::prepared();
     let psn = qp.endpoint().psn();
     let lid_only = QueuePairEndpoint::builder(5, psn).lid(9).build().unwrap();
     let refused = qp.handshake(&lid_only).unwrap_err();

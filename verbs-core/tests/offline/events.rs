@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use fake_libibverbs::{connected, ladder, report, with};
 use verbs_core::verbs_sys::{
     IBV_EVENT_CLIENT_REREGISTER, IBV_EVENT_COMM_EST, IBV_EVENT_CQ_ERR, IBV_EVENT_DEVICE_FATAL,
     IBV_EVENT_GID_CHANGE, IBV_EVENT_LID_CHANGE, IBV_EVENT_PATH_MIG, IBV_EVENT_PATH_MIG_ERR,
@@ -11,8 +12,6 @@ use verbs_core::verbs_sys::{
     ibv_async_event, ibv_event_type, ibv_srq, ibv_wq,
 };
 use verbs_core::{EventElement, EventType};
-
-use crate::library::{connected, ladder, report, with};
 
 const SOON: Option<Duration> = Some(Duration::from_millis(20));
 

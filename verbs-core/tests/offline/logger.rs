@@ -4,10 +4,9 @@ use std::cell::{Cell, RefCell};
 use std::panic::{self, AssertUnwindSafe, catch_unwind};
 use std::sync::Once;
 
+use fake_libibverbs::{ladder, with};
 use log::{LevelFilter, Log, Metadata, Record};
 use verbs_core::{CompletionChannel, CompletionQueue, QueuePair};
-
-use crate::library::{ladder, with};
 
 /// Keeps what each thread logs, and panics then if that thread wants it to.
 struct Logger;

@@ -4,9 +4,8 @@ use std::ptr::NonNull;
 use std::sync::atomic::Ordering;
 use std::thread;
 
+use fake_libibverbs::{assert_all_is_well, ladder, with};
 use verbs_core::{AccessFlags, Buffer, Error, ErrorKind, MemoryRegion, SharedRegion};
-
-use crate::library::{assert_all_is_well, ladder, with};
 
 #[test]
 fn a_region_that_can_be_borrowed_is_closed_to_peers() {

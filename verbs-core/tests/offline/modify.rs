@@ -1,11 +1,10 @@
 //! Changes of a queue pair: what C is told, and what a refusal means.
 
+use fake_libibverbs::{Port, connected, ladder, prepared, with};
 use verbs_core::{
     AckTimeout, Error, ErrorKind, Gid, MaxAckRetries, MaxRnrRetries, MaximumTransferUnit,
     MinRnrTimer, PacketSequenceNumber, QpAttr, QpAttrMask, QpState, QueuePair, QueuePairEndpoint,
 };
-
-use crate::library::{Port, connected, ladder, prepared, with};
 
 #[test]
 fn a_refusal_names_what_was_missing_and_what_was_too_much() {

@@ -1,8 +1,7 @@
 //! Paths that are chosen without a hint, on InfiniBand and on RoCE.
 
+use fake_libibverbs::{Port, entry, ladder, with};
 use verbs_core::{Error, ErrorKind, MaximumTransferUnit, QueuePair, QueuePairEndpoint};
-
-use crate::library::{Port, entry, ladder, with};
 
 fn chosen() -> Result<QueuePairEndpoint, Error> {
     let (_, pd, cq) = ladder();

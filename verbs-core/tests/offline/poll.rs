@@ -2,12 +2,11 @@
 
 use std::{ptr, thread};
 
+use fake_libibverbs::{assert_all_is_well, ladder, lend, with};
 use verbs_core::verbs_sys::{
     __be32, IBV_WC_RECV, IBV_WC_WITH_IMM, ibv_wc, ibv_wc_opcode, ibv_wc_status,
 };
 use verbs_core::{Error, ErrorKind, PollSlot, WcOpcode, WcStatus, WorkCompletion};
-
-use crate::library::{assert_all_is_well, ladder, lend, with};
 
 fn done(wr_ids: std::ops::Range<u64>) {
     let of = |wr_id| ibv_wc {

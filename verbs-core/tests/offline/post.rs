@@ -1,11 +1,10 @@
 //! Posting to the send queue: what the driver sees.
 
+use fake_libibverbs::{Posted, assert_all_is_well, connected, with};
 use verbs_core::{
     AtomicWorkRequest, MemoryRegion, ReadWorkRequest, RemoteMemoryRegion, SendWorkRequest, Sge,
     WorkRequest, WriteWorkRequest,
 };
-
-use crate::library::{Posted, assert_all_is_well, connected, with};
 
 const FENCE: u32 = 1;
 const SIGNALED: u32 = 2;

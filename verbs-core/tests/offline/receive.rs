@@ -1,8 +1,7 @@
 //! Posting receives: what the driver sees.
 
+use fake_libibverbs::{connected, prepared, with};
 use verbs_core::{ReceiveWorkRequest, SendWorkRequest, Sge};
-
-use crate::library::{connected, prepared, with};
 
 #[test]
 fn many_receives_ring_once_and_keep_their_order() {

@@ -2,11 +2,10 @@
 
 use std::error::Error as _;
 
+use fake_libibverbs::{connected, prepared, with};
 use verbs_core::{
     Error, ErrorKind, PostError, QueuePair, ReceiveWorkRequest, SendWorkRequest, Sge,
 };
-
-use crate::library::{connected, prepared, with};
 
 fn send(qp: &QueuePair, count: usize) -> Result<(), PostError> {
     let mut lists = vec![[Sge::new(0x1000, 8, 1)]; count];

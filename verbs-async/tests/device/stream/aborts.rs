@@ -8,11 +8,11 @@ use futures_util::future::join;
 use futures_util::{AsyncReadExt as _, AsyncWriteExt as _};
 use verbs_async::verbs_channel::Channel;
 use verbs_async::{AsyncGroup, ByteStream, StreamError};
+use verbs_harness::child::{Child, role};
+use verbs_harness::{begin, context};
 
 use super::{a_moment, fill, soon, streams};
 use crate::ends::{WAYS, Way, events, once_it_waits, run};
-use crate::harness::child::{Child, role};
-use crate::harness::{begin, context};
 
 #[track_caller]
 fn is_reset<T: std::fmt::Debug>(result: io::Result<T>) {

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use futures_util::future::join;
 use futures_util::{AsyncReadExt as _, AsyncWriteExt as _};
+use verbs_harness::begin;
 
 use crate::ends::{Way, pair, run};
-use crate::harness::begin;
 use crate::stream::{soon, streams};
 
 #[test]

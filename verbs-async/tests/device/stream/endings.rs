@@ -8,10 +8,10 @@ use futures_util::future::join;
 use futures_util::{AsyncReadExt as _, AsyncWriteExt as _};
 use verbs_async::verbs_channel::Channel;
 use verbs_async::{AsyncChannel, AsyncGroup, ByteStream, ReuniteError};
+use verbs_harness::{begin, context};
 
 use super::{BYTES, a_moment, soon, streams};
 use crate::ends::{WAYS, Way, connect, events, narrow_pair, run};
-use crate::harness::{begin, context};
 
 const DEFAULT: (usize, u16) = (16 << 10, 16);
 

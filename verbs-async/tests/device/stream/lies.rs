@@ -6,10 +6,10 @@ use futures_util::{AsyncReadExt as _, AsyncWriteExt as _};
 use verbs_async::verbs_channel::OwnedBuffer;
 use verbs_async::verbs_channel::verbs_core::RemoteMemoryRegion;
 use verbs_async::{AsyncChannel, AsyncGroup, ByteStream, StreamError};
+use verbs_harness::begin;
 
 use super::soon;
 use crate::ends::{Way, buffer, pair, run};
-use crate::harness::begin;
 
 const HELLO: u32 = 1 << 28;
 const DATA: u32 = 2 << 28;

@@ -20,9 +20,9 @@ use futures_util::{AsyncWriteExt as _, io::AsyncBufRead as _};
 use verbs_async::verbs_channel::verbs_core::{Error as CoreError, ProtectionDomain};
 use verbs_async::verbs_channel::{self, Channel};
 use verbs_async::{AsyncChannel, AsyncGroup, ByteStream, Error};
+use verbs_harness::{begin, context};
 
 use crate::ends::{WAYS, Way, events, pair, run};
-use crate::harness::{begin, context};
 
 /// Both ends of a stream, each with blocks of such a length and so many of them.
 pub(super) fn streams(

@@ -13,9 +13,9 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio_util::codec::{Framed, LengthDelimitedCodec, LinesCodec};
 use verbs_async::ByteStream;
+use verbs_harness::begin;
 
 use super::{Way, run, streams};
-use crate::harness::begin;
 
 #[test]
 #[ignore = "needs an RDMA device"]

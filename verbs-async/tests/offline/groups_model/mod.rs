@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::mem;
 use std::task::Poll;
 
+use fake_libibverbs::{Posted, assert_all_is_well, with};
 use proptest::prelude::any;
 use proptest::proptest;
 use verbs_async::verbs_channel::{BufferPool, Channel, Outgoing, OwnedWork, PoolBuffer, Queue};
@@ -15,7 +16,6 @@ use verbs_core::verbs_sys::{
 
 use crate::bench::{Bench, Task, bounded};
 use crate::groups::{announce, join};
-use crate::library::{Posted, assert_all_is_well, with};
 use steps::{Kind, Step, steps};
 
 mod steps;

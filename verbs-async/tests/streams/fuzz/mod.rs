@@ -12,14 +12,14 @@ use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::Duration;
 
+use fake_libibverbs::faulty::{Random, fault, no_more_faults, programs};
+use fake_libibverbs::{assert_all_is_well, is_alive, is_posted, share, touch_posted, with};
 use futures_util::{AsyncBufRead, AsyncWrite};
 use verbs_async::{AsyncChannel, AsyncGroup, ByteStream, OwnedReadHalf, OwnedWriteHalf};
 use verbs_channel::Channel;
 use verbs_core::ProtectionDomain;
 
 use crate::bench::{Bell, Bench, bounded};
-use crate::faulty::{Random, fault, no_more_faults, programs};
-use crate::library::{assert_all_is_well, is_alive, is_posted, share, touch_posted, with};
 use wire::{Wire, announce};
 
 #[test]

@@ -3,15 +3,13 @@
 use std::collections::VecDeque;
 use std::mem;
 
+use fake_libibverbs::{Posted, announce_last, deliver, is_in_flight, with};
 use verbs_core::verbs_sys::{
     __be32, IBV_WC_RECV, IBV_WC_RETRY_EXC_ERR, IBV_WC_SUCCESS, IBV_WC_WITH_IMM,
     IBV_WC_WR_FLUSH_ERR, ibv_wc, ibv_wc_status,
 };
 
 use crate::bench::Bench;
-use crate::library::memory::deliver;
-use crate::library::objects::announce_raw;
-use crate::library::{Posted, is_in_flight, with};
 
 /// What connects two queue pairs.
 pub(super) struct Wire {
@@ -137,18 +135,18 @@ impl Wire {
 /// The event of the queue comes, if it has been armed since the last one, and has completions;
 /// whether it did.
 pub(super) fn announce(bench: &Bench) -> bool {
-    let announced = with(|library| {
-        if library.armed.is_empty() || library.done.is_empty() {
-            return None;
+    let is_due = with(|library| {
+        let is_due = !library.armed.is_empty() && !library.done.is_empty();
+        if is_due {
+            library.armed.clear();
         }
-        library.armed.clear();
-        library.counts.last().map(|(cq, ..)| *cq)
+        is_due
     });
-    if let Some(cq) = announced {
-        announce_raw(cq);
+    let is_announced = is_due && announce_last();
+    if is_announced {
         bench.hand.readable();
     }
-    announced.is_some()
+    is_announced
 }
 
 fn completes(wr_id: u64, status: ibv_wc_status) {

@@ -12,6 +12,10 @@ mod scopes;
 use std::mem;
 use std::time::Duration;
 
+use fake_libibverbs::faulty::{
+    Card, Random, assert_written, fault, no_more_faults, programs, received, stray_completion,
+};
+use fake_libibverbs::{assert_all_is_well, is_in_flight, is_posted, touch_posted, with};
 use verbs_channel::verbs_core::{MemoryRegion, ProtectionDomain};
 use verbs_channel::{
     BufferPool, Channel, ChannelGroup, ChannelId, Completed, CreateChannel as _, DownReason,
@@ -19,10 +23,6 @@ use verbs_channel::{
 };
 
 use crate::card::{bounded, pd};
-use crate::faulty::{
-    Card, Random, assert_written, fault, no_more_faults, programs, received, stray_completion,
-};
-use crate::library::{assert_all_is_well, is_in_flight, is_posted, touch_posted, with};
 use scopes::{remote, spare_queue_pairs};
 
 #[test]
@@ -263,7 +263,8 @@ impl World {
         );
         assert_eq!(buffers.len(), operation.buffers.len());
         let wr_ids = &operation.wr_ids;
-        self.card.assert_agrees(wr_ids, &completed.result);
+        self.card
+            .assert_agrees(wr_ids, &completed.result, is_work_error);
         assert!(
             !wr_ids.iter().any(|wr_id| is_in_flight(*wr_id)),
             "in flight"
@@ -401,6 +402,10 @@ fn facts(buffer: &OwnedBuffer) -> Facts {
 
 fn region(pd: &ProtectionDomain, mark: u8) -> MemoryRegion<Vec<u8>> {
     pd.reg_mr(vec![mark; 64]).unwrap()
+}
+
+fn is_work_error(error: &TransportError) -> bool {
+    matches!(error, TransportError::Work { .. })
 }
 
 /// A channel alone: it is dropped or forgotten in the middle of what it does.

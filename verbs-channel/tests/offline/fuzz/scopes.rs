@@ -3,6 +3,8 @@
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
+use fake_libibverbs::faulty::{Card, Random, assert_written, fault, last_posted};
+use fake_libibverbs::{is_posted, touch_posted, with};
 use verbs_channel::verbs_core::{
     GatherElement, MemoryRegion, RemoteMemoryRegion, ScatterElement, WorkSuccess,
 };
@@ -10,9 +12,7 @@ use verbs_channel::{
     Incoming, Loan, Outgoing, PollingScope, Refusal, ScopedPendingWork, TransportError,
 };
 
-use super::{SHORT, World, region};
-use crate::faulty::{Card, Random, assert_written, fault, last_posted};
-use crate::library::{is_posted, touch_posted, with};
+use super::{SHORT, World, is_work_error, region};
 
 /// An operation on borrowed buffers.
 struct Operation {
@@ -303,7 +303,7 @@ where
     /// Rejected elements are nobody else's, and can be written to.
     fn is_back(&mut self, mut part: ScatterElement<'r>) {
         assert!(!is_posted(&part), "the device may still touch it");
-        part.fill(self.of.random.next().to_le_bytes()[0]);
+        part.fill(self.of.random.number().to_le_bytes()[0]);
         self.of.parts.push(part);
     }
 
@@ -412,13 +412,14 @@ where
 
     fn taken(&mut self, at: usize, result: &Result<WorkSuccess>) {
         let operation = &mut self.of.operations[at];
-        self.of.card.assert_agrees(&operation.wr_ids, result);
+        let card = &self.of.card;
+        card.assert_agrees(&operation.wr_ids, result, is_work_error);
         assert_eq!(
             operation.taken.replace(result.is_ok()),
             None,
             "it ends twice"
         );
-        let of_it = |wr_id: &u64| crate::library::is_in_flight(*wr_id);
+        let of_it = |wr_id: &u64| fake_libibverbs::is_in_flight(*wr_id);
         assert!(
             !operation.wr_ids.iter().any(of_it),
             "the device has it still"

@@ -15,7 +15,7 @@ const ROLE: &str = "VERBS_TEST_ROLE";
 const NOBODY: u32 = 65534;
 
 /// What this process is to do, and how to talk to the one that started it; `None` in the first.
-pub(crate) fn role() -> Option<(String, Line)> {
+pub fn role() -> Option<(String, Line)> {
     let role = env::var(ROLE).ok()?;
     let port = env::var(PORT).unwrap().parse::<u16>().unwrap();
     // Whoever started it is dead then, or should be.
@@ -28,19 +28,20 @@ pub(crate) fn role() -> Option<(String, Line)> {
 }
 
 /// Another process that runs the same test; killed when dropped.
-pub(crate) struct Child {
+pub struct Child {
     process: Process,
-    pub(crate) line: Line,
+    /// To talk to it.
+    pub line: Line,
 }
 
 impl Child {
     /// Starts the test again, in a process of its own.
-    pub(crate) fn start(test: &Test, role: &str) -> Self {
+    pub fn start(test: &Test, role: &str) -> Self {
         Self::start_with(test, role, |_| {})
     }
 
     /// The same as a user without rights, with a limit on locked memory in bytes, if one is given.
-    pub(crate) fn start_as_nobody(test: &Test, role: &str, memlock: Option<u64>) -> Self {
+    pub fn start_as_nobody(test: &Test, role: &str, memlock: Option<u64>) -> Self {
         Self::start_with(test, role, |command| {
             let limit = move || {
                 let Some(bytes) = memlock else {
@@ -96,13 +97,14 @@ impl Child {
         }
     }
 
-    pub(crate) fn kill(&mut self) {
+    /// Ends it as SIGKILL does.
+    pub fn kill(&mut self) {
         self.process.kill().unwrap();
         self.process.wait().unwrap();
     }
 
     /// Waits until it has ended by itself.
-    pub(crate) fn ended(mut self) -> ExitStatus {
+    pub fn ended(mut self) -> ExitStatus {
         let mut status = None;
         let ended = until(PATIENCE, || {
             status = self.process.try_wait().unwrap();
@@ -121,12 +123,13 @@ impl Drop for Child {
 }
 
 /// Lines of text between two processes, or two machines.
-pub(crate) struct Line {
+pub struct Line {
     stream: BufReader<TcpStream>,
 }
 
 impl Line {
-    pub(crate) fn new(stream: TcpStream) -> Self {
+    /// A line over this stream.
+    pub fn new(stream: TcpStream) -> Self {
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream.set_nodelay(true).unwrap();
         Self {
@@ -135,16 +138,18 @@ impl Line {
     }
 
     /// The other side may take as long as a test may.
-    pub(crate) fn is_slow(&mut self) {
+    pub fn is_slow(&mut self) {
         self.stream.get_ref().set_read_timeout(Some(LIMIT)).unwrap();
     }
 
-    pub(crate) fn say(&mut self, text: &str) {
+    /// Sends a line.
+    pub fn say(&mut self, text: &str) {
         let stream = self.stream.get_mut();
         stream.write_all(format!("{text}\n").as_bytes()).unwrap();
     }
 
-    pub(crate) fn hear(&mut self) -> String {
+    /// Receives a line.
+    pub fn hear(&mut self) -> String {
         let mut text = String::new();
         self.stream.read_line(&mut text).unwrap();
         assert!(

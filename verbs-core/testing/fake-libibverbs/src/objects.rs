@@ -219,12 +219,18 @@ unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
 }
 
 /// Makes a completion queue's next event arrive.
-pub(crate) fn announce(cq: &CompletionQueue) {
+pub fn announce(cq: &CompletionQueue) {
     announce_raw(cq.as_ptr());
 }
 
+/// As [`announce`] for the queue that was made last; whether it is alive.
+pub fn announce_last() -> bool {
+    let last = with(|library| library.counts.last().map(|(cq, ..)| *cq));
+    last.inspect(|cq| announce_raw(*cq)).is_some()
+}
+
 /// As [`announce`]; the queue is alive, and has a completion channel.
-pub(crate) fn announce_raw(cq: *mut ibv_cq) {
+pub(super) fn announce_raw(cq: *mut ibv_cq) {
     // SAFETY: the queue is alive.
     let channel = unsafe { (*cq).channel };
     with(|library| library.cq_events.push_back((channel, cq)));
@@ -371,7 +377,7 @@ unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
 }
 
 /// Makes a device event arrive.
-pub(crate) fn report(context: &Context, event_type: ibv_event_type, mut event: ibv_async_event) {
+pub fn report(context: &Context, event_type: ibv_event_type, mut event: ibv_async_event) {
     event.event_type = event_type;
     with(|library| library.async_events.push_back(event));
     // SAFETY: the context is alive.

@@ -1,14 +1,33 @@
-//! A libibverbs for this program: each thread has devices of its own, which do as they are told.
+//! A libibverbs for tests: each thread has devices of its own, which do as they are told.
+//!
+//! A program that uses this crate has it in place of the real library: the `ibv_*` functions that
+//! `verbs-core` calls are defined here, and the linker prefers a program's own functions to a shared
+//! library's. So nothing that a test on a real device uses may be in this crate.
 //!
 //! A test whose objects go to other threads has them [use its own](lend); or [shares](share) it with
 //! threads that it does not start itself.
 
+#![expect(unsafe_code, reason = "stands in for a C library")]
+#![expect(
+    clippy::multiple_unsafe_ops_per_block,
+    reason = "the library's objects live as long as the test, which alone has them"
+)]
+#![expect(
+    missing_debug_implementations,
+    clippy::exhaustive_structs,
+    clippy::missing_panics_doc,
+    clippy::must_use_candidate,
+    clippy::unwrap_used,
+    reason = "for tests, which a panic fails"
+)]
+
 mod data;
+pub mod faulty;
 mod limits;
-pub(crate) mod memory;
+mod memory;
 #[cfg(miri)]
 mod miri;
-pub(crate) mod objects;
+mod objects;
 mod queries;
 
 use std::cell::RefCell;
@@ -27,63 +46,63 @@ use verbs_core::{
     CompletionQueue, Context, Device, Gid, PreparedQueuePair, ProtectionDomain, QueuePair,
 };
 
-pub(crate) use data::Posted;
-pub(crate) use memory::{is_in_flight, is_posted, touch_posted};
-pub(crate) use objects::{announce, report};
+pub use data::Posted;
+pub use memory::{deliver, is_in_flight, is_posted, touch_posted};
+pub use objects::{announce, announce_last, report};
 
 /// What a thread's library is told, and what it saw.
-pub(crate) struct Library {
+pub struct Library {
     /// How many devices there are.
-    pub(crate) devices: usize,
+    pub devices: usize,
     /// The ports that each device has, from 1 on.
-    pub(crate) ports: Vec<Port>,
+    pub ports: Vec<Port>,
     /// What each device says about itself.
-    pub(crate) attr: ibv_device_attr,
+    pub attr: ibv_device_attr,
     /// The verbs that the next call of is refused, and with which errno.
-    pub(crate) refuse: Vec<(&'static str, c_int)>,
+    pub refuse: Vec<(&'static str, c_int)>,
     /// The state that no queue pair gets to, and the errno that says so.
-    pub(crate) closed_state: Option<(u32, c_int)>,
+    pub closed_state: Option<(u32, c_int)>,
     /// Where the next post ends: the request's place, what is returned, and whether C names it.
-    pub(crate) refuse_post: Option<(usize, c_int, bool)>,
+    pub refuse_post: Option<(usize, c_int, bool)>,
     /// What a post that fails names instead of the request.
-    pub(crate) bad_wr: Option<usize>,
+    pub bad_wr: Option<usize>,
     /// What the next poll returns instead of a count.
-    pub(crate) poll_answer: Option<c_int>,
+    pub poll_answer: Option<c_int>,
     /// Completions for polls to find.
-    pub(crate) done: VecDeque<ibv_wc>,
+    pub done: VecDeque<ibv_wc>,
     /// A completion that is there for the poll after so many that found nothing of it.
-    pub(crate) done_later: Option<(usize, ibv_wc)>,
+    pub done_later: Option<(usize, ibv_wc)>,
     /// Whether send queues drain, as a query says.
-    pub(crate) sq_draining: bool,
+    pub sq_draining: bool,
     /// The `wr_id` of a completion that each poll finds.
-    pub(crate) endless: Option<u64>,
+    pub endless: Option<u64>,
     /// Completions of which each arming of a queue brings one, and its event.
-    pub(crate) when_armed: VecDeque<ibv_wc>,
+    pub when_armed: VecDeque<ibv_wc>,
     /// The state that every queue pair says it is in, whatever it was moved to.
-    pub(crate) qp_state: Option<ibv_qp_state>,
+    pub qp_state: Option<ibv_qp_state>,
     /// Called with nothing locked before a queue pair is modified, with the state asked for, or
     /// destroyed: such a call takes as long as this does.
-    pub(crate) before: Option<Hook>,
+    pub before: Option<Hook>,
     /// The bytes that a successful request writes, by its `wr_id` and their place; what is there
     /// stays there without it.
-    pub(crate) contents: Option<fn(u64, usize) -> u8>,
+    pub contents: Option<fn(u64, usize) -> u8>,
 
     /// Each doorbell's requests.
-    pub(crate) posted: Vec<Vec<Posted>>,
+    pub posted: Vec<Vec<Posted>>,
     /// How many completions each poll had room for.
-    pub(crate) rooms: Vec<c_int>,
+    pub rooms: Vec<c_int>,
     /// Each arming's `solicited_only`.
-    pub(crate) armed: Vec<c_int>,
+    pub armed: Vec<c_int>,
     /// Each change of a queue pair that was asked for.
-    pub(crate) modified: Vec<(ibv_qp_attr, u32)>,
+    pub modified: Vec<(ibv_qp_attr, u32)>,
     /// The verbs that make or end something, in the order of their calls.
-    pub(crate) calls: Vec<&'static str>,
+    pub calls: Vec<&'static str>,
     /// Device events that were acknowledged.
-    pub(crate) async_acks: usize,
+    pub async_acks: usize,
     /// The completion queues in the order they were made; events that were taken, and acknowledged.
-    pub(crate) counts: Vec<(*mut ibv_cq, u32, u32)>,
+    counts: Vec<(*mut ibv_cq, u32, u32)>,
     /// Rules of C's that were broken.
-    pub(crate) wrong: Vec<String>,
+    pub wrong: Vec<String>,
 
     live: Vec<Live>,
     regions: Vec<memory::Region>,
@@ -98,14 +117,17 @@ pub(crate) struct Library {
 
 /// A port, its GIDs, and its P_Keys.
 #[derive(Clone)]
-pub(crate) struct Port {
-    pub(crate) attr: ibv_port_attr,
-    pub(crate) gids: Vec<ibv_gid_entry>,
-    pub(crate) pkeys: Vec<u16>,
+pub struct Port {
+    /// What a query of it returns.
+    pub attr: ibv_port_attr,
+    /// Its GID table without the holes.
+    pub gids: Vec<ibv_gid_entry>,
+    /// Its P_Key table.
+    pub pkeys: Vec<u16>,
 }
 
 /// What is done when a verb is called.
-pub(crate) type Hook = Arc<dyn Fn(&'static str, Option<ibv_qp_state>) + Send + Sync>;
+pub type Hook = Arc<dyn Fn(&'static str, Option<ibv_qp_state>) + Send + Sync>;
 
 struct Live {
     address: usize,
@@ -127,19 +149,19 @@ static SHARED: Mutex<Option<Arc<Mutex<Library>>>> = Mutex::new(None);
 static SHARING: Mutex<()> = Mutex::new(());
 
 /// This thread's library is everybody's who has none, until this is dropped.
-pub(crate) struct Sharing {
+pub struct Sharing {
     _turn: MutexGuard<'static, ()>,
 }
 
 /// A thread that calls this uses the library of the thread that made it.
-pub(crate) fn lend() -> impl FnOnce() + Send + 'static {
+pub fn lend() -> impl FnOnce() + Send + 'static {
     let library = own();
     move || LIBRARY.set(Some(library))
 }
 
 /// Lets threads that have used no library use this one's, in one test at a time: for programs of
 /// which every test does so, since the threads of other tests are such threads too.
-pub(crate) fn share() -> Sharing {
+pub fn share() -> Sharing {
     let turn = SHARING.lock().unwrap_or_else(PoisonError::into_inner);
     *lock(&SHARED) = Some(own());
     Sharing { _turn: turn }
@@ -162,7 +184,7 @@ impl Drop for Sharing {
 const A_MOMENT: Duration = Duration::from_secs(if cfg!(miri) { 20 } else { 1 });
 
 /// Tells the library something, or asks it.
-pub(crate) fn with<T>(told: impl FnOnce(&mut Library) -> T) -> T {
+pub fn with<T>(told: impl FnOnce(&mut Library) -> T) -> T {
     let here = LIBRARY.with_borrow(Option::clone);
     let library = here.or_else(|| lock(&SHARED).clone()).unwrap_or_else(own);
     let mut library = lock(&library);
@@ -189,12 +211,12 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// Whether there is something that this verb made.
-pub(crate) fn is_alive(verb: &str) -> bool {
+pub fn is_alive(verb: &str) -> bool {
     with(|library| library.live.iter().any(|live| live.verb == verb))
 }
 
 /// Asserts that everything made was ended, in an order that C permits.
-pub(crate) fn assert_all_is_well() {
+pub fn assert_all_is_well() {
     with(|library| {
         let wrong = std::mem::take(&mut library.wrong);
         assert_eq!(wrong, [""; 0]);
@@ -300,7 +322,7 @@ impl Library {
 
 impl Port {
     /// An ACTIVE Ethernet port, with a RoCE v2 GID at each index; `""` is a hole.
-    pub(crate) fn roce(gids: &[&str]) -> Self {
+    pub fn roce(gids: &[&str]) -> Self {
         let filled = gids.iter().zip(0_u32..).filter(|(gid, _)| !gid.is_empty());
         let gids = filled.map(|(gid, index)| entry(gid, index, 2)).collect();
         Self {
@@ -320,7 +342,7 @@ impl Port {
     }
 
     /// An ACTIVE InfiniBand port.
-    pub(crate) fn infiniband(lid: u16) -> Self {
+    pub fn infiniband(lid: u16) -> Self {
         let mut port = Self::roce(&[]);
         port.attr.link_layer = u8::try_from(IBV_LINK_LAYER_INFINIBAND).unwrap();
         port.attr.lid = lid;
@@ -331,7 +353,7 @@ impl Port {
 }
 
 /// An entry of a GID table; `gid_type` is C's number.
-pub(crate) fn entry(gid: &str, gid_index: u32, gid_type: u32) -> ibv_gid_entry {
+pub fn entry(gid: &str, gid_index: u32, gid_type: u32) -> ibv_gid_entry {
     let gid: std::net::Ipv6Addr = gid.parse().unwrap();
     ibv_gid_entry {
         gid: ibv_gid {
@@ -344,7 +366,7 @@ pub(crate) fn entry(gid: &str, gid_index: u32, gid_type: u32) -> ibv_gid_entry {
 }
 
 /// A context, its PD, and a completion queue.
-pub(crate) fn ladder() -> (Context, ProtectionDomain, CompletionQueue) {
+pub fn ladder() -> (Context, ProtectionDomain, CompletionQueue) {
     let context = Device::by_name("fake0").unwrap().open().unwrap();
     let pd = context.alloc_pd().unwrap();
     let cq = CompletionQueue::create(&context, 64).unwrap();
@@ -352,7 +374,7 @@ pub(crate) fn ladder() -> (Context, ProtectionDomain, CompletionQueue) {
 }
 
 /// A queue pair that is not connected.
-pub(crate) fn prepared() -> PreparedQueuePair {
+pub fn prepared() -> PreparedQueuePair {
     let (_, pd, cq) = ladder();
     QueuePair::builder(&pd, &cq, &cq)
         .max_inline_data(64)
@@ -363,7 +385,7 @@ pub(crate) fn prepared() -> PreparedQueuePair {
 }
 
 /// A queue pair that is connected to itself.
-pub(crate) fn connected() -> QueuePair {
+pub fn connected() -> QueuePair {
     let prepared = prepared();
     let endpoint = prepared.endpoint();
     prepared.handshake(&endpoint).unwrap()

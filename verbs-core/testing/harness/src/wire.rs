@@ -7,13 +7,13 @@ use std::process::Command;
 use super::{PATIENCE, Test, device_name, peer_name, until};
 
 /// Something that is wrong with a network interface until this is dropped.
-pub(crate) struct Broken {
+pub struct Broken {
     netdev: String,
     mend: Vec<String>,
 }
 
 /// The two interfaces, or why there are none that a test may break.
-pub(crate) fn netdevs(test: &Test) -> Option<[String; 2]> {
+pub fn netdevs(test: &Test) -> Option<[String; 2]> {
     let netdev = |name| env::var(name).ok();
     let netdevs = netdev("VERBS_NETDEV").zip(netdev("VERBS_PEER_NETDEV"));
     let Some((here, there)) = netdevs else {
@@ -24,7 +24,7 @@ pub(crate) fn netdevs(test: &Test) -> Option<[String; 2]> {
 }
 
 /// Takes an interface down.
-pub(crate) fn down(netdev: &str) -> Broken {
+pub fn down(netdev: &str) -> Broken {
     run("ip", &["link", "set", "dev", netdev, "down"]);
     Broken {
         netdev: netdev.to_owned(),
@@ -33,7 +33,7 @@ pub(crate) fn down(netdev: &str) -> Broken {
 }
 
 /// Makes an interface misbehave, as `tc netem` has it: `loss 100%`.
-pub(crate) fn netem(netdev: &str, how: &[&str]) -> Broken {
+pub fn netem(netdev: &str, how: &[&str]) -> Broken {
     let dev = ["qdisc", "replace", "dev", netdev, "root", "netem"];
     run("tc", &[&dev, how].concat());
     Broken {
@@ -44,7 +44,7 @@ pub(crate) fn netem(netdev: &str, how: &[&str]) -> Broken {
 
 impl Broken {
     /// Makes it misbehave in another way: packets under way stay so.
-    pub(crate) fn change(&self, how: &[&str]) {
+    pub fn change(&self, how: &[&str]) {
         let dev = ["qdisc", "change", "dev", &self.netdev, "root", "netem"];
         run("tc", &[&dev, how].concat());
     }

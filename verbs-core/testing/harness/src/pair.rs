@@ -10,15 +10,20 @@ use super::child::Line;
 use super::{device_name, peer_name, wait_for};
 
 /// What one end of a connection is made of.
-pub(crate) struct Side {
-    pub(crate) context: Context,
-    pub(crate) pd: ProtectionDomain,
-    pub(crate) send_cq: CompletionQueue,
-    pub(crate) recv_cq: CompletionQueue,
+pub struct Side {
+    /// The device.
+    pub context: Context,
+    /// Of this device.
+    pub pd: ProtectionDomain,
+    /// For completions of sends.
+    pub send_cq: CompletionQueue,
+    /// For completions of receives.
+    pub recv_cq: CompletionQueue,
 }
 
 impl Side {
-    pub(crate) fn new(device: &str) -> Self {
+    /// On the device of this name.
+    pub fn new(device: &str) -> Self {
         let context = Device::by_name(device).unwrap().open().unwrap();
         Self {
             pd: context.alloc_pd().unwrap(),
@@ -29,12 +34,12 @@ impl Side {
     }
 
     /// On the device under test.
-    pub(crate) fn here() -> Self {
+    pub fn here() -> Self {
         Self::new(&device_name())
     }
 
     /// A queue pair with all defaults.
-    pub(crate) fn prepared(&self) -> PreparedQueuePair {
+    pub fn prepared(&self) -> PreparedQueuePair {
         QueuePair::builder(&self.pd, &self.send_cq, &self.recv_cq)
             .max_send_wr(64)
             .max_recv_wr(64)
@@ -47,14 +52,16 @@ impl Side {
 }
 
 /// One end of a connection.
-pub(crate) struct End {
-    pub(crate) qp: QueuePair,
-    pub(crate) side: Side,
+pub struct End {
+    /// The queue pair.
+    pub qp: QueuePair,
+    /// What the queue pair was made of.
+    pub side: Side,
 }
 
 impl End {
     /// Connects a queue pair of this side to the one at the other end of the line.
-    pub(crate) fn connect(side: Side, prepared: PreparedQueuePair, line: &mut Line) -> Self {
+    pub fn connect(side: Side, prepared: PreparedQueuePair, line: &mut Line) -> Self {
         let mine = prepared.endpoint().to_bytes().map(|byte| byte.to_string());
         line.say(&mine.join(" "));
         let theirs: Vec<u8> = line
@@ -69,88 +76,93 @@ impl End {
         Self { qp, side }
     }
 
-    pub(crate) fn pd(&self) -> &ProtectionDomain {
+    /// The protection domain of this end.
+    pub fn pd(&self) -> &ProtectionDomain {
         &self.side.pd
     }
 
     /// Memory of this end that its peer may use like this.
-    pub(crate) fn given<B: Buffer + 'static>(
-        &self,
-        buffer: B,
-        access: AccessFlags,
-    ) -> SharedRegion<B> {
+    pub fn given<B: Buffer + 'static>(&self, buffer: B, access: AccessFlags) -> SharedRegion<B> {
         self.pd().reg_shared(buffer, access).unwrap()
     }
 
     /// Posts to the send queue.
-    pub(crate) fn post(&self, requests: &mut [WorkRequest<'_>]) -> Result<(), PostError> {
+    ///
+    /// # Errors
+    ///
+    /// Those of [`QueuePair::post`].
+    pub fn post(&self, requests: &mut [WorkRequest<'_>]) -> Result<(), PostError> {
         // SAFETY: each test waits for what it posts, or destroys the queue pair, before what the
         // elements name goes.
         unsafe { self.qp.post(requests) }
     }
 
     /// Posts one request to the send queue.
-    pub(crate) fn post_one<'l>(&self, request: impl Into<WorkRequest<'l>>) {
+    pub fn post_one<'l>(&self, request: impl Into<WorkRequest<'l>>) {
         self.post(&mut [request.into()]).unwrap();
     }
 
     /// Posts one receive.
-    pub(crate) fn receive(&self, request: ReceiveWorkRequest<'_>) {
+    pub fn receive(&self, request: ReceiveWorkRequest<'_>) {
         // SAFETY: as for `post`.
         unsafe { self.qp.post_receive(&mut [request]) }.unwrap();
     }
 
     /// Waits until one request of the send queue has succeeded.
-    pub(crate) fn sent(&self) -> WorkSuccess {
+    pub fn sent(&self) -> WorkSuccess {
         wait_for(&self.side.send_cq, 1)[0].result().unwrap()
     }
 
     /// Waits until one receive has succeeded.
-    pub(crate) fn received(&self) -> WorkSuccess {
+    pub fn received(&self) -> WorkSuccess {
         wait_for(&self.side.recv_cq, 1)[0].result().unwrap()
     }
 
     /// Waits for one completion of the send queue, whatever it says.
-    pub(crate) fn send_status(&self) -> WcStatus {
+    pub fn send_status(&self) -> WcStatus {
         wait_for(&self.side.send_cq, 1)[0].status()
     }
 
     /// Waits for one completion of the receive queue, whatever it says.
-    pub(crate) fn receive_status(&self) -> WcStatus {
+    pub fn receive_status(&self) -> WcStatus {
         wait_for(&self.side.recv_cq, 1)[0].status()
     }
 
-    pub(crate) fn sends(&self, count: usize) -> Vec<WorkCompletion> {
+    /// Waits for `count` completions of the send queue.
+    pub fn sends(&self, count: usize) -> Vec<WorkCompletion> {
         wait_for(&self.side.send_cq, count)
     }
 }
 
 /// Two queue pairs, connected.
-pub(crate) struct Pair {
-    pub(crate) a: End,
-    pub(crate) b: End,
+pub struct Pair {
+    /// One end.
+    pub a: End,
+    /// The other end.
+    pub b: End,
 }
 
 impl Pair {
     /// Across the wire, with all defaults.
-    pub(crate) fn new() -> Self {
+    pub fn new() -> Self {
         Self::of(Side::prepared)
     }
 
     /// Across the wire, with the queue pairs that `build` makes.
-    pub(crate) fn of(build: impl Fn(&Side) -> PreparedQueuePair) -> Self {
+    pub fn of(build: impl Fn(&Side) -> PreparedQueuePair) -> Self {
         Self::between(Side::here(), Side::new(&peer_name()), build)
     }
 
     /// Both ways that packets go: across the wire, and within one device.
-    pub(crate) fn everywhere() -> [Self; 2] {
+    pub fn everywhere() -> [Self; 2] {
         [
             Self::new(),
             Self::between(Side::here(), Side::here(), Side::prepared),
         ]
     }
 
-    pub(crate) fn between(a: Side, b: Side, build: impl Fn(&Side) -> PreparedQueuePair) -> Self {
+    /// Between these two, with the queue pairs that `build` makes.
+    pub fn between(a: Side, b: Side, build: impl Fn(&Side) -> PreparedQueuePair) -> Self {
         let (qa, qb) = (build(&a), build(&b));
         let (ea, eb) = (qa.endpoint(), qb.endpoint());
         let (qa, qb) = (qa.handshake(&eb).unwrap(), qb.handshake(&ea).unwrap());
@@ -162,7 +174,7 @@ impl Pair {
 }
 
 /// A pattern that differs from one place to the next and from one seed to the next.
-pub(crate) fn pattern(seed: usize, len: usize) -> Vec<u8> {
+pub fn pattern(seed: usize, len: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut next = || {
         state ^= state << 13;
@@ -174,7 +186,7 @@ pub(crate) fn pattern(seed: usize, len: usize) -> Vec<u8> {
 }
 
 /// Some bytes, in more than one packet, cross from one end to the other unharmed.
-pub(crate) fn works(from: &End, to: &End) {
+pub fn works(from: &End, to: &End) {
     let source = from.pd().reg_mr(pattern(1, 20_000)).unwrap();
     let mut sink = to.pd().reg_mr(vec![0_u8; 20_000]).unwrap();
     let mut list = [sink.scatter_element(..).unwrap()];

@@ -3,7 +3,7 @@
 use std::error::Error;
 
 /// The error and its sources, each as it prints.
-pub(crate) fn parts(error: &(dyn Error + 'static)) -> Vec<String> {
+pub fn parts(error: &(dyn Error + 'static)) -> Vec<String> {
     let chain = std::iter::successors(Some(error), |error: &&(dyn Error + 'static)| {
         (*error).source()
     });
@@ -12,7 +12,7 @@ pub(crate) fn parts(error: &(dyn Error + 'static)) -> Vec<String> {
 
 /// Asserts the rule of all error types: each prints one clause that does not repeat its source, so
 /// `a: b: c` repeats nothing.
-pub(crate) fn assert_repeats_nothing(error: &(dyn Error + 'static)) {
+pub fn assert_repeats_nothing(error: &(dyn Error + 'static)) {
     let parts = parts(error);
     for (index, part) in parts.iter().enumerate() {
         assert!(!part.is_empty() && !part.contains('\n'), "{parts:?}");

@@ -159,7 +159,7 @@ impl Library {
 }
 
 /// The device touches all that is posted now, as it may at any moment.
-pub(crate) fn touch_posted() {
+pub fn touch_posted() {
     with(|library| {
         let wrong: Vec<_> = library
             .operations
@@ -171,7 +171,7 @@ pub(crate) fn touch_posted() {
 }
 
 /// The device writes a message to where this receive says.
-pub(crate) fn deliver(wr_id: u64, message: &[u8]) {
+pub fn deliver(wr_id: u64, message: &[u8]) {
     with(|library| {
         let mut operations = library.operations.iter();
         let receive = operations.find(|op| op.wr_id == wr_id && op.writes);
@@ -183,12 +183,12 @@ pub(crate) fn deliver(wr_id: u64, message: &[u8]) {
 }
 
 /// Whether the device has a request of this `wr_id`.
-pub(crate) fn is_in_flight(wr_id: u64) -> bool {
+pub fn is_in_flight(wr_id: u64) -> bool {
     with(|library| library.operations.iter().any(|op| op.wr_id == wr_id))
 }
 
 /// Whether the device may touch one of these bytes.
-pub(crate) fn is_posted(bytes: &[u8]) -> bool {
+pub fn is_posted(bytes: &[u8]) -> bool {
     let ours = bytes.as_ptr_range();
     let ours = ours.start.addr() as u64..ours.end.addr() as u64;
     with(|library| {

@@ -4,7 +4,8 @@ use std::ffi::{c_char, c_int};
 use std::ptr;
 
 use verbs_core::verbs_sys::{
-    __be16, __be64, ibv_context, ibv_device, ibv_device_attr, ibv_gid_entry, ibv_port_attr,
+    __be16, __be64, _compat_ibv_port_attr, ibv_context, ibv_device, ibv_device_attr, ibv_gid_entry,
+    ibv_port_attr,
 };
 
 use super::{Library, Port, with};
@@ -100,6 +101,16 @@ unsafe extern "C" fn ibv_query_device(_: *mut ibv_context, attr: *mut ibv_device
         unsafe { *attr = told };
         Ok(())
     })
+}
+
+/// The real library's function, for providers that know only the beginning of a port's attributes.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_query_port(
+    _: *mut ibv_context,
+    _port_num: u8,
+    _attr: *mut _compat_ibv_port_attr,
+) -> c_int {
+    libc::EOPNOTSUPP
 }
 
 pub(super) unsafe extern "C" fn query_port(

@@ -47,7 +47,7 @@ impl Drop for Bomb {
 }
 
 /// Begins to listen.
-pub(crate) fn listen() {
+pub fn listen() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         log::set_logger(&Lines).unwrap();
@@ -56,21 +56,21 @@ pub(crate) fn listen() {
 }
 
 /// Whether this thread's logger panics from now on, once it has said its line.
-pub(crate) fn panics(whether: bool) {
+pub fn panics(whether: bool) {
     PANICS.set(whether);
 }
 
 /// This thread's logger panics once, and what it panics with does so again when it is dropped.
-pub(crate) fn bombs() {
+pub fn bombs() {
     BOMBS.set(true);
 }
 
 /// This thread's logger does this with its next line.
-pub(crate) fn does(what: impl FnOnce() + 'static) {
+pub fn does(what: impl FnOnce() + 'static) {
     DOES.set(Some(Box::new(what)));
 }
 
 /// What this thread has said so far.
-pub(crate) fn lines() -> Vec<String> {
+pub fn lines() -> Vec<String> {
     LINES.with_borrow(Clone::clone)
 }

@@ -7,15 +7,14 @@
 use std::collections::HashMap;
 use std::{env, mem, thread};
 
-use verbs_channel::TransportError;
-use verbs_channel::verbs_core::verbs_sys::{
+use verbs_core::verbs_sys::{
     IBV_WC_REM_ACCESS_ERR, IBV_WC_SUCCESS, IBV_WC_WR_FLUSH_ERR, ibv_wc, ibv_wc_status,
 };
 
-use crate::library::{is_in_flight, with};
+use super::{is_in_flight, with};
 
 /// Runs programs, `count` of them if the environment does not ask for others.
-pub(crate) fn programs(count: u64, run: fn(u64)) {
+pub fn programs(count: u64, run: fn(u64)) {
     let number = |name| {
         env::var(name)
             .ok()
@@ -39,21 +38,24 @@ pub(crate) fn programs(count: u64, run: fn(u64)) {
 }
 
 /// A generator of numbers (`SplitMix64`).
-pub(crate) struct Random(pub(crate) u64);
+pub struct Random(pub u64);
 
 impl Random {
-    pub(crate) fn next(&mut self) -> u64 {
+    /// The next number.
+    pub fn number(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         z ^ (z >> 31)
     }
 
-    pub(crate) fn below(&mut self, count: usize) -> usize {
-        usize::try_from(self.next() % count as u64).unwrap()
+    /// A number below `count`.
+    pub fn below(&mut self, count: usize) -> usize {
+        usize::try_from(self.number() % count as u64).unwrap()
     }
 
-    pub(crate) fn one_in(&mut self, count: usize) -> bool {
+    /// Whether it is one of `count` cases.
+    pub fn one_in(&mut self, count: usize) -> bool {
         self.below(count) == 0
     }
 }
@@ -69,7 +71,7 @@ struct Posted {
 
 /// The device: it completes what was posted.
 #[derive(Default)]
-pub(crate) struct Card {
+pub struct Card {
     posted: Vec<Posted>,
     /// The status of each completion, by its `wr_id`.
     statuses: HashMap<u64, ibv_wc_status>,
@@ -79,7 +81,7 @@ pub(crate) struct Card {
 
 impl Card {
     /// Takes note of what was posted, and whether it is the bytes that the caller sent.
-    pub(crate) fn see(&mut self) {
+    pub fn see(&mut self) {
         let posted = with(|library| mem::take(&mut library.posted));
         for posted in posted.into_iter().flatten() {
             let mark = posted.sent.first().copied();
@@ -102,7 +104,7 @@ impl Card {
     }
 
     /// Something completes: the first of its queue. After a failure, the rest is flushed.
-    pub(crate) fn complete(&mut self, random: &mut Random) {
+    pub fn complete(&mut self, random: &mut Random) {
         self.see();
         if self.posted.is_empty() {
             return;
@@ -129,13 +131,13 @@ impl Card {
     }
 
     /// Whether nothing is in flight.
-    pub(crate) fn is_idle(&mut self) -> bool {
+    pub fn is_idle(&mut self) -> bool {
         self.see();
         self.posted.is_empty()
     }
 
     /// Everything that is in flight succeeds.
-    pub(crate) fn complete_all(&mut self) {
+    pub fn complete_all(&mut self) {
         self.see();
         for done in mem::take(&mut self.posted) {
             if done.is_signaled {
@@ -144,30 +146,35 @@ impl Card {
         }
     }
 
-    /// Asserts that an operation ended as its requests did. One that was aborted may have completed
-    /// on the device, if the queue could not be polled any more.
-    pub(crate) fn assert_agrees<T>(&self, wr_ids: &[u64], result: &Result<T, TransportError>) {
+    /// Asserts that an operation ended as its requests did. One that was aborted, which is no work
+    /// error, may have completed on the device, if the queue could not be polled any more.
+    pub fn assert_agrees<T, E>(
+        &self,
+        wr_ids: &[u64],
+        result: &Result<T, E>,
+        is_work_error: impl FnOnce(&E) -> bool,
+    ) {
         let statuses = || wr_ids.iter().filter_map(|wr_id| self.statuses.get(wr_id));
         let has_failed = statuses().any(|status| *status != IBV_WC_SUCCESS);
         match result {
             Ok(_) => assert!(self.has_succeeded(wr_ids), "it did not succeed"),
-            Err(TransportError::Work { .. }) => assert!(has_failed, "it did not fail"),
+            Err(error) if is_work_error(error) => assert!(has_failed, "it did not fail"),
             Err(_) => {}
         }
     }
 
     /// The last request whose first byte was here.
-    pub(crate) fn posted_at(&self, address: usize) -> Option<u64> {
+    pub fn posted_at(&self, address: usize) -> Option<u64> {
         self.addresses.get(&(address as u64)).copied()
     }
 
     /// Whether a request has completed.
-    pub(crate) fn has_completed(&self, wr_id: Option<u64>) -> bool {
+    pub fn has_completed(&self, wr_id: Option<u64>) -> bool {
         wr_id.is_some_and(|wr_id| self.statuses.contains_key(&wr_id))
     }
 
     /// Whether the last of these requests has succeeded, and none before it has failed.
-    pub(crate) fn has_succeeded(&self, wr_ids: &[u64]) -> bool {
+    pub fn has_succeeded(&self, wr_ids: &[u64]) -> bool {
         let statuses = || wr_ids.iter().filter_map(|wr_id| self.statuses.get(wr_id));
         let is_complete = self.has_completed(wr_ids.last().copied());
         is_complete && statuses().all(|status| *status == IBV_WC_SUCCESS)
@@ -194,12 +201,13 @@ impl Card {
 }
 
 /// The byte that the device writes at this place.
-pub(crate) fn received(wr_id: u64, at: usize) -> u8 {
+pub fn received(wr_id: u64, at: usize) -> u8 {
     let [a, b, .., c] = wr_id.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes();
     a ^ b ^ c ^ at.to_le_bytes()[0]
 }
 
-pub(crate) fn assert_written(bytes: &[u8], wr_id: u64) {
+/// Asserts that these are the bytes that [`received`] gives.
+pub fn assert_written(bytes: &[u8], wr_id: u64) {
     let expected = (0..bytes.len()).map(|at| received(wr_id, at));
     assert!(
         bytes.iter().copied().eq(expected),
@@ -208,7 +216,7 @@ pub(crate) fn assert_written(bytes: &[u8], wr_id: u64) {
 }
 
 /// No fault is left for a call to meet.
-pub(crate) fn no_more_faults() {
+pub fn no_more_faults() {
     with(|library| {
         library.refuse.clear();
         library.refuse_post = None;
@@ -218,7 +226,7 @@ pub(crate) fn no_more_faults() {
 }
 
 /// The `wr_id`s of the requests that were posted last.
-pub(crate) fn last_posted() -> Vec<u64> {
+pub fn last_posted() -> Vec<u64> {
     with(|library| {
         let last = library.posted.last().into_iter().flatten();
         last.map(|posted| posted.wr_id).collect()
@@ -226,7 +234,7 @@ pub(crate) fn last_posted() -> Vec<u64> {
 }
 
 /// A fault that some call will meet; whether something may be leaked for it.
-pub(crate) fn fault(random: &mut Random) -> bool {
+pub fn fault(random: &mut Random) -> bool {
     let errno = [libc::EIO, -libc::ENOMEM, libc::EINVAL][random.below(3)];
     let is_named = random.one_in(2);
     let at = random.below(3);
@@ -253,9 +261,9 @@ pub(crate) fn fault(random: &mut Random) -> bool {
 }
 
 /// A completion that nothing waits for.
-pub(crate) fn stray_completion(random: &mut Random) {
+pub fn stray_completion(random: &mut Random) {
     let done = ibv_wc {
-        wr_id: random.next(),
+        wr_id: random.number(),
         status: IBV_WC_SUCCESS,
         ..Default::default()
     };

@@ -3,7 +3,7 @@
 use std::any::Any;
 
 /// Every order of the numbers below `count`.
-pub(crate) fn orders(count: usize) -> Vec<Vec<usize>> {
+pub fn orders(count: usize) -> Vec<Vec<usize>> {
     if count == 0 {
         return vec![Vec::new()];
     }
@@ -18,7 +18,7 @@ pub(crate) fn orders(count: usize) -> Vec<Vec<usize>> {
 }
 
 /// Drops the objects in one of these orders.
-pub(crate) fn drop_in<const N: usize>(order: Vec<usize>, objects: [Box<dyn Any>; N]) {
+pub fn drop_in<const N: usize>(order: Vec<usize>, objects: [Box<dyn Any>; N]) {
     let mut objects = objects.map(Some);
     for index in order {
         drop(objects[index].take());

@@ -1,17 +1,13 @@
-//! Counts what is asked of the allocator, by each thread and by all.
-//!
-//! A program that has this module counts; the harness itself does not bring it.
+//! Counts what is asked of the allocator, by each thread and by all, in a program that has
+//! [`Counting`] for its `#[global_allocator]`.
 #![expect(unsafe_code, reason = "stands before the system's allocator")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
-
 /// The system's allocator, which counts.
-struct Counting;
+pub struct Counting;
 
 static ALL: AtomicUsize = AtomicUsize::new(0);
 
@@ -20,13 +16,21 @@ thread_local! {
 }
 
 /// How often this thread has asked so far.
-pub(crate) fn allocations() -> usize {
+pub fn allocations() -> usize {
+    assert_counted();
     OWN.get()
 }
 
 /// How often all threads have asked so far.
-pub(crate) fn allocations_of_all() -> usize {
+pub fn allocations_of_all() -> usize {
+    assert_counted();
     ALL.load(Ordering::Relaxed)
+}
+
+/// Every program allocates before its first test.
+fn assert_counted() {
+    let is_counted = ALL.load(Ordering::Relaxed) > 0;
+    assert!(is_counted, "`Counting` is not this program's allocator");
 }
 
 fn count() {

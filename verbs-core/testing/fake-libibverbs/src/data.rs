@@ -9,22 +9,31 @@ use super::with;
 
 /// A request as the driver saw it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Posted {
-    pub(crate) wr_id: u64,
-    pub(crate) qp_num: u32,
-    pub(crate) is_send: bool,
-    pub(crate) opcode: u32,
-    pub(crate) send_flags: u32,
+pub struct Posted {
+    /// As in the request.
+    pub wr_id: u64,
+    /// The queue pair that it was posted to.
+    pub qp_num: u32,
+    /// Whether it was posted to the send queue.
+    pub is_send: bool,
+    /// C's number.
+    pub opcode: u32,
+    /// C's flags.
+    pub send_flags: u32,
     /// Address, length and key of each element.
-    pub(crate) list: Vec<(u64, u32, u32)>,
+    pub list: Vec<(u64, u32, u32)>,
     /// In network byte order, as it is in the request.
-    pub(crate) imm_data: [u8; 4],
-    pub(crate) remote_addr: u64,
-    pub(crate) rkey: u32,
-    pub(crate) compare_add: u64,
-    pub(crate) swap: u64,
+    pub imm_data: [u8; 4],
+    /// As in the request.
+    pub remote_addr: u64,
+    /// As in the request.
+    pub rkey: u32,
+    /// As in the request; 0 if it is no atomic.
+    pub compare_add: u64,
+    /// As in the request; 0 if it is no atomic.
+    pub swap: u64,
     /// What was read of the bytes to send.
-    pub(crate) sent: Vec<u8>,
+    pub sent: Vec<u8>,
 }
 
 pub(super) unsafe extern "C" fn post_send(

@@ -1,9 +1,28 @@
-//! What every test begins with: the device, a watchdog, and its turn on the wire.
+//! What the tests of the verbs crates share.
+//!
+//! First of all, what every test on a device begins with: the device, a watchdog, and its turn on the
+//! wire.
+#![expect(unsafe_code, reason = "posts, forks, and looks at processes")]
+#![expect(
+    missing_debug_implementations,
+    clippy::exhaustive_structs,
+    clippy::missing_panics_doc,
+    clippy::must_use_candidate,
+    clippy::new_without_default,
+    clippy::panic,
+    clippy::print_stderr,
+    clippy::print_stdout,
+    clippy::unwrap_used,
+    reason = "for tests, which a panic fails"
+)]
 
-pub(crate) mod child;
-pub(crate) mod drops;
-pub(crate) mod pair;
-pub(crate) mod wire;
+pub mod allocations;
+pub mod chains;
+pub mod child;
+pub mod drops;
+pub mod logged;
+pub mod pair;
+pub mod wire;
 
 use std::cell::RefCell;
 use std::env;
@@ -22,25 +41,25 @@ use verbs_core::{CompletionQueue, Context, Device, PollSlot, WorkCompletion};
 const LIMIT: Duration = Duration::from_secs(100);
 
 /// What a wait for something that must happen may take, on an emulated machine that is busy.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Tests share the wire; those that break it have it alone.
 static WIRE: RwLock<()> = RwLock::new(());
 
 /// Begins a test: its name is that of the function.
+#[macro_export]
 macro_rules! begin {
     () => {
-        $crate::harness::begin!(shared)
+        $crate::begin!(shared)
     };
     ($how:ident) => {{
         fn here() {}
-        $crate::harness::Test::$how(std::any::type_name_of_val(&here))
+        $crate::Test::$how(std::any::type_name_of_val(&here))
     }};
 }
-pub(crate) use begin;
 
 /// A test that runs.
-pub(crate) struct Test {
+pub struct Test {
     name: String,
     _turn: Turn,
     _watchdog: Watchdog,
@@ -57,13 +76,13 @@ enum Turn {
 
 impl Test {
     /// A test beside others.
-    pub(crate) fn shared(here: &str) -> Self {
+    pub fn shared(here: &str) -> Self {
         let guard = WIRE.read().unwrap_or_else(PoisonError::into_inner);
         Self::new(here, Turn::Shared { _guard: guard })
     }
 
     /// A test that changes what others rely on: the wire, or the rights on a device's node.
-    pub(crate) fn alone(here: &str) -> Self {
+    pub fn alone(here: &str) -> Self {
         let guard = WIRE.write().unwrap_or_else(PoisonError::into_inner);
         Self::new(here, Turn::Alone { _guard: guard })
     }
@@ -85,18 +104,18 @@ impl Test {
     }
 
     /// As libtest knows it.
-    pub(crate) fn name(&self) -> &str {
+    pub fn name(&self) -> &str {
         &self.name
     }
 
     /// Says why the test cannot be done here; the caller returns then.
-    pub(crate) fn skip(&self, reason: impl Display) {
+    pub fn skip(&self, reason: impl Display) {
         println!("SKIPPED {}: {reason}", self.name);
     }
 
     /// Whether this is the first of two machines, and the other's address; skips the test where
     /// there is none.
-    pub(crate) fn two_hosts(&self) -> Option<(bool, Ipv4Addr)> {
+    pub fn two_hosts(&self) -> Option<(bool, Ipv4Addr)> {
         let set = env::var("SOFT_ROCE_HOST")
             .ok()
             .zip(env::var("SOFT_ROCE_PEER").ok());
@@ -165,34 +184,34 @@ impl Drop for Watchdog {
 }
 
 /// The name of the device under test.
-pub(crate) fn device_name() -> String {
+pub fn device_name() -> String {
     env::var("VERBS_DEVICE")
         .expect("VERBS_DEVICE names no device: `cargo xtask soft-roce test` does")
 }
 
 /// The name of the device at the other end of the wire.
-pub(crate) fn peer_name() -> String {
+pub fn peer_name() -> String {
     env::var("VERBS_PEER_DEVICE").unwrap_or_else(|_unset| device_name())
 }
 
 /// The device under test, opened.
-pub(crate) fn context() -> Context {
+pub fn context() -> Context {
     Device::by_name(&device_name()).unwrap().open().unwrap()
 }
 
 /// Whether the device is the kernel's software one.
-pub(crate) fn is_soft() -> bool {
+pub fn is_soft() -> bool {
     env::var_os("SOFT_ROCE").is_some()
 }
 
 /// Whether this process is root.
-pub(crate) fn is_root() -> bool {
+pub fn is_root() -> bool {
     // SAFETY: it only asks.
     unsafe { libc::geteuid() == 0 }
 }
 
 /// A file below the device in sysfs.
-pub(crate) fn sysfs(file: &str) -> String {
+pub fn sysfs(file: &str) -> String {
     let path = format!("/sys/class/infiniband/{}/{file}", device_name());
     let text = std::fs::read_to_string(&path);
     text.unwrap_or_else(|error| panic!("{path}: {error}"))
@@ -201,7 +220,7 @@ pub(crate) fn sysfs(file: &str) -> String {
 }
 
 /// Waits until `count` completions have come, and returns them.
-pub(crate) fn wait_for(cq: &CompletionQueue, count: usize) -> Vec<WorkCompletion> {
+pub fn wait_for(cq: &CompletionQueue, count: usize) -> Vec<WorkCompletion> {
     let mut found = Vec::new();
     let mut slots = [const { PollSlot::new() }; 16];
     let all_here = until(PATIENCE, || {
@@ -218,7 +237,7 @@ pub(crate) fn wait_for(cq: &CompletionQueue, count: usize) -> Vec<WorkCompletion
 }
 
 /// Asserts that nothing completes for a moment.
-pub(crate) fn assert_silent(cq: &CompletionQueue) {
+pub fn assert_silent(cq: &CompletionQueue) {
     let mut slots = [const { PollSlot::new() }; 1];
     let spoke = until(Duration::from_millis(50), || {
         !cq.poll(&mut slots).unwrap().is_empty()
@@ -227,7 +246,7 @@ pub(crate) fn assert_silent(cq: &CompletionQueue) {
 }
 
 /// Waits until something holds; false if it does not in time.
-pub(crate) fn until(patience: Duration, mut holds: impl FnMut() -> bool) -> bool {
+pub fn until(patience: Duration, mut holds: impl FnMut() -> bool) -> bool {
     let start = Instant::now();
     loop {
         if holds() {
