@@ -23,7 +23,7 @@ fn errors() -> Vec<Error> {
         source: cause(),
     };
     vec![
-        Error::Refused(Refusal::Down(DOWN)),
+        Error::Rejected(Refusal::Down(DOWN)),
         Error::Transport(TransportError::Aborted(DOWN)),
         Error::NoCompletionChannel,
         Error::ForeignChannel,
@@ -39,7 +39,7 @@ fn errors() -> Vec<Error> {
 
 const fn of_error(error: &Error) -> usize {
     match error {
-        Error::Refused(_) => 0,
+        Error::Rejected(_) => 0,
         Error::Transport(_) => 1,
         Error::NoCompletionChannel => 2,
         Error::ForeignChannel => 3,

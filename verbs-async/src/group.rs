@@ -60,7 +60,7 @@ impl AsyncGroup {
         events: &CqEvents,
     ) -> Result<Self> {
         let mut group = builder.group_on(max_channels, events.channel())?;
-        group.hold_leaks();
+        group.queue_leaks();
         let pd = group.pd().clone();
         let preparer = group.preparer();
         // SAFETY: the clone is only armed, moderated and compared, here and in `Subscription`.
@@ -214,8 +214,8 @@ impl AsyncGroup {
 
     /// Takes all channels down at once, for this reason: destroys their queue pairs, and aborts the
     /// operations in flight.
-    pub fn give_up(&self, reason: DownReason) {
-        self.shared.give_up(reason);
+    pub fn destroy_all(&self, reason: DownReason) {
+        self.shared.destroy_all(reason);
     }
 
     pub(crate) fn device_listener(&self) -> Weak<dyn DeviceListener> {

@@ -7,23 +7,19 @@
 //! sleeping, use [`verbs_channel`], the layer below.
 //!
 //! ```text
-//! Context ── CqEvents (completion channel + CqNotifier) ──┬─► AsyncGroup ── connect, accept ──► AsyncChannel
-//!    │                                                    └─► AsyncCq                              │
-//!    └────── DeviceEvents ── watch ──► fatal events fail operations                                │
-//!                                                                                                  │
-//!            BufferPool ── take ──► OwnedBuffer ── send, receive, write, read … ──► Operation ◄────┤
-//!                                        ▲                                             │           │
-//!                                        └───── (Result<WorkSuccess>, OwnedBuffer) ◄───┘           │
-//!                                                     IncomingMessages, ByteStream ◄───────────────┘
+//! Context
+//!   ├─ CqEvents (completion channel + CqNotifier)
+//!   │    ├─► AsyncCq
+//!   │    └─► AsyncGroup ── connect, accept ──► AsyncChannel
+//!   │                                            │  ├─► IncomingMessages
+//!   │                                            │  └─► ByteStream
+//!   │        BufferPool ── take ──► OwnedBuffer ─┴─ send, receive, read …
+//!   │                                    ▲                  │
+//!   │                                    │                  ▼
+//!   │      (Result<WorkSuccess>, OwnedBuffer) ◄──────── Operation
+//!   │
+//!   └─ DeviceEvents ── watch ──► fatal events fail the operations
 //! ```
-//!
-//! *Invariant:* dependencies point down only. This crate depends on [`verbs_channel`], and
-//! re-exports it.
-//!
-//! *Invariant:* dropping a future at any await point loses no other operation's completion, frees
-//! no buffer that the device may access, and leaves no task asleep.
-//!
-//! *Invariant:* no call here blocks on the network, and no failure is silent.
 //!
 //! # Quick start
 //!

@@ -223,7 +223,7 @@ impl Ring for Channels {
     #[cold]
     fn arm(&mut self) -> Result<(), LogLine> {
         self.subscription.arm().map_err(|error| {
-            self.group.give_up(DownReason::Unannounced);
+            self.group.destroy_all(DownReason::NotifierFailed);
             let error = ErrorChain::new(&error);
             let line: LogLine = Box::new(format!(
                 "cannot arm the completion queue, taking all channels down: {error}"
@@ -324,7 +324,7 @@ fn not_posted(
 impl From<Failure> for Error {
     fn from(failure: Failure) -> Self {
         match failure {
-            Failure::Rejected(refusal) => Self::Refused(refusal),
+            Failure::Rejected(refusal) => Self::Rejected(refusal),
             Failure::Transport(error) => Self::Transport(error),
         }
     }

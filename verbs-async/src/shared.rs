@@ -68,7 +68,7 @@ impl Shared {
     }
 
     /// [`end`](Self::end) for all channels that are open.
-    pub(crate) fn give_up(&self, reason: DownReason) {
+    pub(crate) fn destroy_all(&self, reason: DownReason) {
         let closing = self.driver.with_ring(|ring| {
             let open: Vec<_> = ring.group.channels().collect();
             let closing = open
@@ -94,7 +94,7 @@ impl Shared {
 
 impl Peers for Shared {
     fn check_peers(&self) {
-        self.driver.with(None, |ring| ring.group.look_at_peers());
+        self.driver.with(None, |ring| ring.group.check_peers());
     }
 }
 
@@ -108,7 +108,7 @@ impl CqListener for Shared {
             "the notifier has failed, taking all channels down: {}",
             ErrorChain::new(error)
         ));
-        self.give_up(DownReason::Unannounced);
+        self.destroy_all(DownReason::NotifierFailed);
         // The queue is not armed any more: so arming fails for a channel that joins later, and it goes
         // down, too.
         self.driver.on_event();
@@ -119,14 +119,14 @@ impl DeviceListener for Shared {
     fn on_device_event(&self, event: AsyncEvent) {
         let reason = DownReason::Event(event.event_type());
         match (event.event_type(), event.element()) {
-            (EventType::DEVICE_FATAL, _) => self.give_up(reason),
+            (EventType::DEVICE_FATAL, _) => self.destroy_all(reason),
             (EventType::CQ_ERR, EventElement::Cq { handle })
                 if handle
                     == self
                         .driver
                         .with_ring(|ring| ring.subscription.cq().handle()) =>
             {
-                self.give_up(reason);
+                self.destroy_all(reason);
             }
             (EventType::QP_FATAL, EventElement::Qp { qp_num }) => {
                 if let Some(at) = self.driver.with_ring(|ring| ring.group.channel_of(qp_num)) {

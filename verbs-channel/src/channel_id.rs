@@ -1,34 +1,34 @@
-//! What the channels of a group are called.
+//! Identifiers of the channels of a group.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Names a channel of a [`ChannelGroup`](crate::ChannelGroup), and never another.
+/// Identifies a channel of a [`ChannelGroup`](crate::ChannelGroup). Ids are not reused.
 ///
-/// The id of a channel that was removed is good for its results, and names nothing once another
-/// channel has its place. The id of another group's channel names nothing either.
-// One word, a place and above it a generation: so two are compared in one step.
+/// The id of a removed channel is valid until all results of the channel were taken and another
+/// channel has its place in the group. In another group the id is unknown.
+// One word, with the place in the lower half and the generation in the upper: compared in one step.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ChannelId(u64);
 
 impl ChannelId {
-    /// Names no channel.
+    /// The id of no channel.
     pub(crate) const NONE: Self = Self(u32::MAX as u64);
 
     /// The id of a new channel at this place of its group's table.
     ///
-    /// Generations are counted for all groups of the process, so the id of one group is never that of
-    /// another. They come again after 2^32 channels.
+    /// Generations are counted for all groups of the process, so no two groups have the same id. They
+    /// repeat after 2^32 channels.
     pub(crate) fn new(place: u32) -> Self {
         static GENERATIONS: AtomicU32 = AtomicU32::new(1);
         let generation = GENERATIONS.fetch_add(1, Ordering::Relaxed);
         Self(u64::from(generation) << 32 | u64::from(place))
     }
 
-    /// Its place in its group's table: for a table of the caller's own, beside the group's.
+    /// The channel's index in its group: for tables of your own with an entry for each channel.
     ///
-    /// It is below the number of channels that the group has had at once, counting those that were
-    /// removed and whose results were not taken yet. Another channel gets it after that.
+    /// Indices are small: each is less than the most channels that the group has had at once. A
+    /// removed channel counts until its results were taken; then another channel gets its index.
     #[must_use]
     #[inline]
     pub const fn index(&self) -> usize {

@@ -1,4 +1,4 @@
-//! What channels are made with: every knob and its default.
+//! The settings of channels, and their defaults.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use verbs_core::{
 
 use crate::error::Result;
 
-/// What to do between polls that find nothing.
+/// What to do between polls that find no completion.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PollStrategy {
@@ -18,14 +18,14 @@ pub enum PollStrategy {
     /// Spin for some microseconds, then yield the processor between polls.
     #[default]
     SpinThenYield,
-    /// Spin for this many polls, then sleep until the completion channel announces something.
+    /// Spin for this many polls, then sleep until the completion channel has an event.
     Notify {
         /// Empty polls before the first sleep.
         after: u32,
     },
 }
 
-/// What waits and how long: settable at any time.
+/// How operations wait, and how long. Can be changed at any time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WaitConfig {
     pub(crate) strategy: PollStrategy,
@@ -34,7 +34,7 @@ pub(crate) struct WaitConfig {
     pub(crate) peer_timeout: Option<Duration>,
 }
 
-/// How soon a host that died is noticed; `None` if no peer is watched.
+/// How soon the death of a peer's host is noticed; `None` if no peer is watched.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PeerTimeout(pub(crate) Option<Duration>);
 
@@ -44,7 +44,7 @@ impl Default for PeerTimeout {
     }
 }
 
-/// What a channel is made with, kept to make it anew.
+/// The settings of a channel, kept for [`reset`](crate::Channel::reset).
 #[derive(Clone, Debug, bon::Builder)]
 #[builder(
     start_fn(name = of, vis = "pub(crate)"),
@@ -54,7 +54,7 @@ impl Default for PeerTimeout {
         name = ChannelBuilder,
         vis = "pub",
         doc {
-            /// What is set so far, from [`Channel::builder`](crate::Channel::builder): every knob of a channel.
+            /// Builder for a channel or a group, from [`Channel::builder`](crate::Channel::builder).
         }
     )
 )]
@@ -83,8 +83,8 @@ pub(crate) struct Config {
     /// The index of the P_Key in the port's table; 0 unless set.
     #[builder(default)]
     pkey_index: u16,
-    /// What the peer may do, given the key of a region that permits it; everything the device can
-    /// unless set.
+    /// What the peer may do with regions that permit it and whose key it has; everything that the
+    /// device supports unless set.
     qp_access_flags: Option<AccessFlags>,
     /// The path MTU; the smaller of both ports' active MTU unless set.
     path_mtu: Option<MaximumTransferUnit>,
@@ -106,55 +106,55 @@ pub(crate) struct Config {
     /// The GRH's traffic class; 0 unless set.
     #[builder(default)]
     traffic_class: u8,
-    /// How long operations on borrowed buffers, and the end of a scope, wait before the channel is
+    /// How long an operation on borrowed buffers, and the end of a scope, wait before the channel is
     /// aborted; forever unless set.
     timeout: Option<Duration>,
-    /// How long a scope that failed waits for what is left of its work, and how long the flushes
-    /// of an aborted channel are waited for; 1 s unless set.
+    /// How long a failed scope waits for its operations in flight, and an aborted channel for its
+    /// flushes; 1 s unless set.
     #[builder(default = Duration::from_secs(1))]
     drain_timeout: Duration,
-    /// How soon it is noticed that the peer's host has died: 10 s unless set. It is TCP that finds
-    /// that out, in whole seconds, so in no less than 2. `None` watches no peer at all: one that
-    /// closes its end, or whose process ends, is not noticed either.
+    /// How soon the death of the peer's host is noticed; 10 s unless set. TCP's keepalive detects it,
+    /// which counts in whole seconds and needs at least 2. With `None` no peer is watched: a peer that
+    /// closes its channel, or whose process ends, is not noticed either.
     #[builder(
         default,
         with = |timeout: impl Into<Option<Duration>>| PeerTimeout(timeout.into())
     )]
     pub(crate) peer_timeout: PeerTimeout,
-    /// What to do between polls that find nothing; spin, then yield, unless set.
+    /// What to do between polls that find no completion; spin, then yield, unless set.
     #[builder(default)]
     strategy: PollStrategy,
 }
 
 impl Config {
-    /// A completion queue with room for all that can be in flight on so many channels, and what
-    /// announces its completions if the strategy sleeps.
+    /// A completion queue with room for everything that can be in flight on so many channels, and its
+    /// completion channel if the strategy sleeps.
     pub(crate) fn queue(
         &self,
         channels: u32,
     ) -> Result<(CompletionQueue, Option<CompletionChannel>)> {
         let context = self.pd.context();
-        let announcer = match self.strategy {
+        let completion_channel = match self.strategy {
             PollStrategy::Notify { .. } => Some(CompletionChannel::create(context)?),
             PollStrategy::Spin | PollStrategy::SpinThenYield => None,
         };
-        let cq = self.queue_on(channels, announcer.as_ref())?;
-        Ok((cq, announcer))
+        let cq = self.queue_on(channels, completion_channel.as_ref())?;
+        Ok((cq, completion_channel))
     }
 
     pub(crate) fn queue_on(
         &self,
         channels: u32,
-        announcer: Option<&CompletionChannel>,
+        completion_channel: Option<&CompletionChannel>,
     ) -> Result<CompletionQueue> {
         let each = self.max_send_wr.saturating_add(self.max_recv_wr).max(1);
         let cq = CompletionQueue::builder(self.pd.context(), each.saturating_mul(channels))
-            .channel(announcer)
+            .channel(completion_channel)
             .build()?;
         Ok(cq)
     }
 
-    /// A queue pair on a completion queue, prepared.
+    /// A prepared queue pair on a completion queue.
     pub(crate) fn queue_pair(&self, cq: &CompletionQueue) -> Result<PreparedQueuePair> {
         let prepared = QueuePair::builder(&self.pd, cq, cq)
             .max_send_wr(self.max_send_wr)
@@ -177,12 +177,12 @@ impl Config {
         Ok(prepared)
     }
 
-    /// What its send queues and receive queues hold.
+    /// The capacities of its send queue and its receive queue.
     pub(crate) const fn capacities(&self) -> [u32; 2] {
         [self.max_send_wr, self.max_recv_wr]
     }
 
-    /// How its channels wait.
+    /// How operations wait on its channels.
     pub(crate) const fn waits(&self) -> WaitConfig {
         WaitConfig {
             strategy: self.strategy,

@@ -1,4 +1,4 @@
-//! How operations end, and why they are refused.
+//! The errors of channels: why operations fail, and why requests are rejected.
 
 use std::fmt;
 use std::io;
@@ -15,24 +15,27 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TransportError {
-    /// The device reports that it failed.
+    /// The device reports that the operation failed.
     #[error("{}", failed(*queue))]
     Work {
-        /// The queue that it was posted to.
+        /// The queue that the request was posted to.
         queue: Queue,
-        /// How it failed.
+        /// How the operation failed.
         #[source]
         error: WorkError,
     },
-    /// It ended with its channel, for this reason. The device does not touch its buffers any more.
+    /// The channel went down before the operation completed, for this reason. The device does not
+    /// access the buffers any more.
     #[error("the operation was aborted")]
     Aborted(#[source] DownReason),
-    /// The driver refused even to destroy the queue pair: **the device may still touch the
-    /// buffers**, for as long as the process lives. Owned buffers have been leaked.
-    #[error("the driver refused to destroy the queue pair: the device may still touch the buffers")]
+    /// The driver refused to destroy the queue pair: **the device may still access the buffers**
+    /// until the process ends. Owned buffers have been leaked.
+    #[error(
+        "the driver refused to destroy the queue pair: the device may still access the buffers"
+    )]
     Stuck,
-    /// Its result has been taken before.
-    #[error("the result has been taken before")]
+    /// The result was taken before.
+    #[error("the result was taken before")]
     Taken,
 }
 
@@ -41,7 +44,7 @@ impl TransportError {
     pub(crate) const CLOSED: Self = Self::Aborted(DownReason::Closed);
 }
 
-/// What has failed, as far as its queue tells.
+/// The failed operation, as precisely as its queue determines it.
 const fn failed(queue: Queue) -> &'static str {
     match queue {
         Queue::Send => "a send, write, read or atomic failed",
@@ -49,83 +52,83 @@ const fn failed(queue: Queue) -> &'static str {
     }
 }
 
-/// Why a channel is down: it takes no more work until it is
-/// [`reset`](crate::Channel::reset).
+/// Why a channel is down.
 ///
-/// It is the first reason there was: what failed after that is a consequence.
+/// A channel that is down rejects all requests; [`reset`](crate::Channel::reset) prepares a new one.
+/// This is its first failure: later failures are consequences.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DownReason {
-    /// A work request failed, and took the queue pair to ERROR.
+    /// An operation failed, which moved the queue pair to ERROR.
     #[error("{}", failed(*queue))]
     Work {
-        /// The queue that it was posted to.
+        /// The queue that the request was posted to.
         queue: Queue,
-        /// How it failed.
+        /// How the operation failed.
         #[source]
         error: WorkError,
     },
     /// The completion queue cannot be polled.
     #[error("the completion queue cannot be polled")]
     Poll(#[source] PollError),
-    /// A post failed half-way: the driver had taken some of its requests.
-    #[error("the driver took a part of a post and refused the rest")]
+    /// The driver failed within a post, after it had taken some of its requests.
+    #[error("the driver took only a part of a post")]
     Post(#[source] PostError),
-    /// An operation on borrowed buffers was not done by its deadline.
-    #[error("an operation was not done by its deadline")]
+    /// An operation on borrowed buffers did not complete before its deadline.
+    #[error("an operation did not complete before its deadline")]
     TimedOut,
-    /// A scope ended in an error or a panic with work left.
-    #[error("a scope ended in an error or a panic with work left")]
+    /// A scope ended in an error or a panic while operations were in flight.
+    #[error("a scope ended in an error or a panic while operations were in flight")]
     Abandoned,
-    /// The device does not answer (its errno).
+    /// The device does not answer: the errno of the query.
     #[error("the device does not answer (errno {0})")]
     Device(i32),
-    /// The queue pair is in ERROR, and what was posted on it was not flushed within the channel's
-    /// drain timeout: the device or the completion queue has failed.
+    /// The queue pair is in ERROR, and its requests were not flushed within the channel's drain
+    /// timeout: the device or the completion queue has failed.
     #[error("the queue pair is in IBV_QPS_ERR, and its requests were not flushed in time")]
     Unflushed,
     /// The device reports a fatal event.
     #[error("the device reports {0:?}")]
     Event(EventType),
-    /// The peer has closed the connection, or its process has ended. Everything that it had sent by
-    /// then has been delivered.
+    /// The peer closed the connection, or its process ended. Everything that it had sent was delivered
+    /// first.
     #[error("the peer closed the connection")]
     PeerClosed,
-    /// The peer's host does not answer any more: it died, or the network between is down.
+    /// The peer's host does not answer any more: it died, or the network to it is down.
     #[error("the peer's host does not answer any more")]
     PeerLost,
-    /// Nothing announces its completions any more.
-    #[error("nothing announces its completions any more")]
-    Unannounced,
-    /// The caller closed it.
+    /// The notifier that waits for completions has failed.
+    #[error("the notifier that waits for completions has failed")]
+    NotifierFailed,
+    /// The caller closed the channel.
     #[error("it was closed")]
     Closed,
 }
 
-/// Why an operation was not even posted. What was given comes back, in [`Rejected`].
+/// Why a request was rejected: it was not posted. [`Rejected`] hands it back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refusal {
-    /// The queue is full of work that is not done: wait for some of it, and try again.
+    /// The queue is full: wait for one of its operations, and try again.
     #[error("the {0} queue is full: wait for some of its operations first")]
     Backpressure(Queue),
-    /// There is room in the queue, but none for one more result: too many operations have completed
-    /// whose results were not taken. Take some of them; to wait for completions does not help.
+    /// There is room in the queue, but no slot: too many operations have completed whose results
+    /// were not taken. Take some of them; waiting for completions does not help.
     #[error("too many results were not taken: take some of them first")]
     Untaken,
-    /// There is more in one batch than the queue can ever hold.
-    #[error("{asked} work requests in one batch exceed the channel's {max}")]
+    /// The batch has more requests than the queue can hold.
+    #[error("{asked} requests in one batch exceed the {max} that the send queue can hold")]
     BatchTooLong {
-        /// Work requests in the batch.
+        /// Requests in the batch.
         asked: u32,
         /// The send queue's capacity.
         max: u32,
     },
-    /// There is nothing in a batch, so nothing would complete.
-    #[error("an empty batch")]
+    /// The batch is empty, so nothing would complete.
+    #[error("the batch is empty")]
     EmptyBatch,
-    /// There is a receive in a batch: it has a completion of its own.
-    #[error("a receive in a batch: start it on its own")]
+    /// The batch contains a receive, which has a completion of its own.
+    #[error("the batch contains a receive: start it on its own")]
     ReceiveInBatch,
     /// The channel is down.
     #[error("the channel is down")]
@@ -133,7 +136,7 @@ pub enum Refusal {
     /// The message is longer than the port can send.
     #[error("a message of {len} bytes exceeds the port's max_msg_sz {max}: send it in parts")]
     MessageTooLong {
-        /// Its length in bytes.
+        /// The length of the message in bytes.
         len: u64,
         /// The longest message that the port can send, in bytes.
         max: u32,
@@ -144,45 +147,45 @@ pub enum Refusal {
         /// Bytes in the elements.
         len: u64,
     },
-    /// There is more to send inline than the queue pair was made for.
+    /// The elements hold more bytes than the queue pair can send inline.
     #[error("{len} bytes inline exceed the channel's max_inline_data {max}")]
     InlineTooLong {
         /// Bytes in the elements.
         len: u64,
-        /// What the driver granted, in bytes.
+        /// The most bytes that the driver granted.
         max: u32,
     },
-    /// Memory that a peer may reach, or that other threads write to, is not sent inline: the
-    /// processor would copy it while it changes.
+    /// An element of a shared region cannot be sent inline: a peer or another thread may write to it
+    /// while the processor copies it.
     #[error("an element of a shared region cannot be sent inline")]
     SharedInline,
-    /// There are more elements than the queue pair was made for.
+    /// The request has more elements than the queue pair was created for.
     #[error("{count} elements in one request exceed the channel's {max}")]
     TooManyElements {
         /// Elements that are not empty.
         count: usize,
-        /// What the driver granted.
+        /// The most elements that the driver granted.
         max: u32,
     },
-    /// The peer serves no reads and no atomics, or this side was made to ask for none: one that is
-    /// posted would never complete.
+    /// The peer serves no reads and no atomics, or this side is set to begin none. Such a request
+    /// would never complete.
     #[error("the peers agreed on max_rd_atomic 0: no read and no atomic can be begun")]
     NoReads,
     /// The local elements hold more bytes than the remote region.
     #[error("{local} local bytes do not fit the remote region's {remote} bytes")]
     RemoteTooShort {
-        /// Bytes in the list.
+        /// Bytes in the local elements.
         local: u64,
         /// Bytes in the remote region.
         remote: u64,
     },
-    /// A buffer's range is longer than one element can be.
+    /// The buffer's range is longer than one element can be.
     #[error("{len} bytes in one element; at most {max} are possible: set a shorter range", max = u32::MAX)]
     ElementTooLong {
-        /// The range's length in bytes.
+        /// The length of the range in bytes.
         len: u64,
     },
-    /// An atomic needs exactly 8 bytes, at a remote address divisible by 8.
+    /// An atomic needs exactly 8 bytes, at a remote address that is divisible by 8.
     #[error(
         "an atomic works on 8 bytes at an address divisible by 8, not on {len} bytes at {addr:#x}"
     )]
@@ -192,7 +195,7 @@ pub enum Refusal {
         /// The local length in bytes.
         len: u64,
     },
-    /// The driver refused.
+    /// The driver rejected the post.
     #[error(transparent)]
     Post(#[from] PostError),
 }
@@ -201,9 +204,9 @@ pub enum Refusal {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Queue {
-    /// Of sends, writes, reads and atomics.
+    /// The queue of sends, writes, reads and atomics.
     Send,
-    /// Of receives.
+    /// The queue of receives.
     Receive,
 }
 
@@ -217,10 +220,10 @@ impl fmt::Display for Queue {
 }
 
 impl Refusal {
-    /// Of a channel that is not there.
+    /// For a channel that does not exist any more.
     pub(crate) const GONE: Self = Self::Down(DownReason::Closed);
 
-    /// Whether the same will work once operations that are in flight have completed.
+    /// Whether the same request can be posted once some operations in flight have completed.
     #[must_use]
     pub const fn is_backpressure(&self) -> bool {
         matches!(self, Self::Backpressure(_))
@@ -232,48 +235,49 @@ impl Refusal {
                 Self::RemoteTooShort { local, remote }
             }
             verbs_core::Error::Misaligned { addr, len } => Self::Misaligned { addr, len },
-            // The constructors of work requests refuse for no other reason.
+            // The constructors of work requests have no other errors.
             _ => Self::Misaligned { addr: 0, len: 0 },
         }
     }
 }
 
-/// Whatever can go wrong with a channel.
+/// An error of a channel or a group.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// An operation was not posted.
+    /// A request was rejected: it was not posted.
     #[error(transparent)]
-    Refused(#[from] Refusal),
+    Rejected(#[from] Refusal),
     /// An operation was posted and did not succeed.
     #[error(transparent)]
     Transport(#[from] TransportError),
-    /// A ticket whose result has been taken, or of another channel.
-    #[error("the ticket is not of this channel, or its result has been taken")]
+    /// The ticket belongs to another channel, or its result was taken before.
+    #[error("the ticket belongs to another channel, or its result was taken before")]
     StaleTicket,
-    /// A member that was prepared by another group.
+    /// The channel was prepared by another group.
     #[error("the channel was prepared by another group")]
     ForeignMember,
-    /// The id is of a channel that was removed, or of another group's.
+    /// The channel was removed, or belongs to another group.
     #[error("there is no channel {0} in this group")]
     UnknownChannel(ChannelId),
-    /// The group has as many channels as it was made for, with those that the driver would not let go.
-    #[error("the group is full: it was made for {0} channels")]
+    /// The group has as many channels as it was created for. Channels whose queue pair the driver
+    /// refused to destroy count, too.
+    #[error("the group is full: it was created for {0} channels")]
     GroupFull(u32),
-    /// The peers could not agree.
+    /// The peers could not connect.
     #[error(transparent)]
-    // In a box: results of operations are copied, and most are no such error.
+    // In a box: results of operations are copied, and few of them are this error.
     Exchange(Box<ExchangeFailure>),
-    /// Something was not set up.
+    /// An object could not be created or configured.
     #[error(transparent)]
     Core(#[from] verbs_core::Error),
 }
 
 impl Error {
-    /// Whether the same will work once some work is done.
+    /// Whether the same request can be posted once some operations in flight have completed.
     #[must_use]
     pub const fn is_backpressure(&self) -> bool {
-        matches!(self, Self::Refused(refusal) if refusal.is_backpressure())
+        matches!(self, Self::Rejected(refusal) if refusal.is_backpressure())
     }
 }
 
@@ -285,7 +289,7 @@ impl From<ExchangeFailure> for Error {
 
 impl<T> From<Rejected<T, Refusal>> for Error {
     fn from(rejected: Rejected<T, Refusal>) -> Self {
-        Self::Refused(rejected.into_error())
+        Self::Rejected(rejected.into_error())
     }
 }
 
@@ -311,17 +315,17 @@ impl From<Error> for io::Error {
     fn from(error: Error) -> Self {
         let kind = match error {
             Error::Core(core) => return core.into(),
-            Error::Refused(refusal) if refusal.is_backpressure() => io::ErrorKind::WouldBlock,
-            // As TCP has it.
-            Error::Refused(Refusal::Down(DownReason::PeerClosed))
+            Error::Rejected(refusal) if refusal.is_backpressure() => io::ErrorKind::WouldBlock,
+            // The same kinds as with TCP.
+            Error::Rejected(Refusal::Down(DownReason::PeerClosed))
             | Error::Transport(TransportError::Aborted(DownReason::PeerClosed)) => {
                 io::ErrorKind::ConnectionReset
             }
-            Error::Refused(Refusal::Down(DownReason::PeerLost))
+            Error::Rejected(Refusal::Down(DownReason::PeerLost))
             | Error::Transport(TransportError::Aborted(DownReason::PeerLost)) => {
                 io::ErrorKind::TimedOut
             }
-            Error::Refused(Refusal::Down(_)) | Error::Transport(TransportError::Work { .. }) => {
+            Error::Rejected(Refusal::Down(_)) | Error::Transport(TransportError::Work { .. }) => {
                 io::ErrorKind::ConnectionAborted
             }
             Error::Transport(TransportError::Taken) => io::ErrorKind::InvalidInput,
@@ -329,7 +333,7 @@ impl From<Error> for io::Error {
                 io::ErrorKind::TimedOut
             }
             Error::Transport(_) => io::ErrorKind::ConnectionAborted,
-            Error::Refused(_)
+            Error::Rejected(_)
             | Error::StaleTicket
             | Error::UnknownChannel(_)
             | Error::ForeignMember => io::ErrorKind::InvalidInput,
@@ -340,7 +344,7 @@ impl From<Error> for io::Error {
     }
 }
 
-/// How a scope failed.
+/// Why a scope failed.
 #[derive(Debug, thiserror::Error)]
 #[expect(
     clippy::exhaustive_enums,
@@ -350,14 +354,14 @@ pub enum ScopeError<E> {
     /// The closure returned this error.
     #[error("the closure of a scope failed")]
     ClosureError(#[source] E),
-    /// Work whose result the closure did not take has failed.
+    /// An operation failed whose result the closure did not take.
     #[error("an operation that was left to the scope did not succeed")]
     AutoPollError(#[source] TransportError),
 }
 
 impl<E: From<TransportError>> ScopeError<E> {
-    /// Either failure, as the closure's kind of error: what a caller that tells no difference
-    /// makes of a scope. See [`Channel::scope`](crate::Channel::scope) for an example.
+    /// Either failure as the closure's error type, for callers that treat both alike. See
+    /// [`Channel::scope`](crate::Channel::scope) for an example.
     #[must_use]
     pub fn flatten(self) -> E {
         match self {

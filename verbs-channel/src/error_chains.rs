@@ -1,6 +1,6 @@
-//! What errors print, alone and with their sources: no part of a chain repeats another.
+//! The texts of errors, alone and with their sources: no part of a chain repeats another.
 //!
-//! A variant that is new does not compile here until it is listed.
+//! After a variant is added, this does not compile until the variant is listed.
 
 use std::io;
 
@@ -29,7 +29,7 @@ fn reasons() -> Vec<DownReason> {
         DownReason::Event(EventType::QP_FATAL),
         DownReason::PeerClosed,
         DownReason::PeerLost,
-        DownReason::Unannounced,
+        DownReason::NotifierFailed,
         DownReason::Closed,
     ];
     all.extend(PostError::examples().map(DownReason::Post));
@@ -48,7 +48,7 @@ const fn of_reason(reason: &DownReason) -> usize {
         DownReason::Event(_) => 7,
         DownReason::PeerClosed => 8,
         DownReason::PeerLost => 9,
-        DownReason::Unannounced => 10,
+        DownReason::NotifierFailed => 10,
         DownReason::Closed => 11,
     }
 }
@@ -180,7 +180,7 @@ fn errors() -> Vec<Error> {
         Error::GroupFull(3),
         Error::Core(endpoint),
     ];
-    all.extend(refusals().into_iter().map(Error::Refused));
+    all.extend(refusals().into_iter().map(Error::Rejected));
     all.extend(transport_errors().into_iter().map(Error::Transport));
     all.extend(exchange_errors().into_iter().map(Error::from));
     all
@@ -193,13 +193,13 @@ const fn of_error(error: &Error) -> usize {
         Error::UnknownChannel(_) => 2,
         Error::GroupFull(_) => 3,
         Error::Core(_) => 4,
-        Error::Refused(_) => 5,
+        Error::Rejected(_) => 5,
         Error::Transport(_) => 6,
         Error::Exchange(_) => 7,
     }
 }
 
-/// One of each variant is there, and none repeats its source.
+/// Checks that all variants are listed, and that none repeats its source.
 fn check<E: std::error::Error + 'static>(all: &[E], variant: impl Fn(&E) -> usize, count: usize) {
     let mut variants: Vec<_> = all.iter().map(variant).collect();
     variants.sort_unstable();
@@ -227,7 +227,7 @@ fn no_error_repeats_its_source() {
         let alone = parts(&error);
         let scope = ScopeError::ClosureError(error);
         assert_repeats_nothing(&scope);
-        // Nor does what it becomes on its way up.
+        // The I/O error that it converts into repeats nothing either.
         let io = io::Error::from(Error::from(scope));
         assert_eq!(parts(&io), alone);
     }

@@ -1,36 +1,30 @@
 //! A connected RDMA endpoint whose safe API cannot misuse memory.
 //!
-//! A [`Channel`] is a reliable connection with its own completion queue. It counts what is in flight,
-//! keeps every buffer until the device is done with it, and waits for nothing without a bound. None of
-//! it needs `unsafe`, and whatever is dropped, leaked, panicked or unplugged, the device never touches
-//! memory that Rust has given to someone else. For verbs as they are use [`verbs_core`], the layer
-//! below; in async code `verbs-async`, the layer above.
+//! A [`Channel`] is a reliable connection with a completion queue of its own. It never posts more than
+//! its queues hold, keeps every buffer until the device is done with it, and can bound every wait.
+//! None of this needs `unsafe`. Whatever is dropped or leaked, and whether the program panics or the
+//! device is unplugged, the device never accesses memory that Rust has reused. For plain verbs use
+//! [`verbs_core`], the layer below. For async code use `verbs-async`, the layer above.
 //!
 //! ```text
-//! ProtectionDomain ── Channel::builder ──► PreparedChannel ── connect, accept, handshake ──► Channel
-//!        │                    │                                                                │
-//!        │                    └─ group ──► ChannelGroup ◄── join ── ConnectedMember            │
-//!        ├── BufferPool ── take ──► PoolBuffer ──► OwnedBuffer ────── start_* ─────────────────┤
-//!        └── MemoryRegion ── gather_element, scatter_element ──────── send, scope … ───────────┘
+//! ProtectionDomain
+//!   │
+//!   ├─ Channel::builder ──► PreparedChannel ── connect, accept ──► Channel
+//!   │         │
+//!   │         └─ group ──► ChannelGroup ◄── join ── ConnectedMember
+//!   │
+//!   ├─ BufferPool ── take ──► PoolBuffer ──► OwnedBuffer ── start_* ──► Channel
+//!   │
+//!   └─ MemoryRegion ── gather_element, scatter_element ── send, scope ──► Channel
 //! ```
-//!
-//! *Invariant:* dependencies point down only: this crate knows [`verbs_core`], which it re-exports
-//! whole, and no layer above.
-//!
-//! *Invariant:* safe code cannot cause undefined behaviour, nor let a device read or write memory that
-//! Rust has given to someone else.
-//!
-//! *Invariant:* nothing waits without a bound that the caller can set, nothing that fails is silent,
-//! and after a channel has been built no operation allocates, but for a [batch of owned
-//! buffers](Channel::start_batch) that is longer than 32.
 //!
 //! # Quick start
 //!
-//! Two ends in one process; in real life each is in its own, and they
-//! [`connect`](PreparedChannel::connect) over TCP.
+//! This example has both ends in one process. Usually each end is in its own process, and they
+//! [connect](PreparedChannel::connect) over TCP.
 //!
 //! ```no_run
-//! use verbs_channel::{Channel, verbs_core::Context};
+//! use verbs_channel::{Channel, Error, verbs_core::Context};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let pd = Context::first_active()?.alloc_pd()?;
@@ -42,7 +36,7 @@
 //! let received = right.scope(|scope| {
 //!     let receive = scope.post_receive(inbox.scatter_element(..)?)?;
 //!     left.send(hello.gather_element(..)?)?;
-//!     Ok::<_, verbs_channel::Error>(receive.spin_poll()?)
+//!     Ok::<_, Error>(receive.spin_poll()?)
 //! })?;
 //! assert_eq!(&inbox[..received.byte_len() as usize], b"hello");
 //! # Ok(())
@@ -51,80 +45,87 @@
 //!
 //! # Five ways to use it
 //!
-//! | way | buffers | pick it for |
+//! | way | buffers | use it for |
 //! |---|---|---|
-//! | blocking: [`send`](Channel::send), [`receive`](Channel::receive) … | borrowed for the call | one thing at a time |
-//! | scoped: [`scope`](Channel::scope), `post_*` | borrowed until the scope ends | several at once, on buffers of yours |
-//! | loans: [`lend`](PollingScope::lend) | borrowed, and back before the scope ends | a pipeline that reuses its buffers |
-//! | owned: [`start`](Channel::start), [`start_send`](Channel::start_send) … | given away, and back with the result | work that outlives the function, servers |
-//! | batches: [`post_batch`](PollingScope::post_batch), [`run_batch`](Channel::run_batch), [`start_batch`](Channel::start_batch) | as in the others | many small requests: one doorbell, one completion |
+//! | blocking: [`send`](Channel::send), [`receive`](Channel::receive) … | borrowed for the call | one operation at a time |
+//! | scoped: [`scope`](Channel::scope), `post_*` | borrowed until the scope ends | several operations at once, on your own buffers |
+//! | loans: [`lend`](PollingScope::lend) | borrowed, and returned before the scope ends | a pipeline that reuses its buffers |
+//! | owned: [`start`](Channel::start), [`start_send`](Channel::start_send) … | moved in, and returned with the result | operations that outlive the function, servers |
+//! | batches: [`post_batch`](PollingScope::post_batch), [`run_batch`](Channel::run_batch), [`start_batch`](Channel::start_batch) | as above | many small requests: one doorbell, one completion |
 //!
-//! Below them, for other people's layers: [`post_unpolled`](Channel::post_unpolled), which is
-//! `unsafe`.
+//! Below them is [`post_unpolled`](Channel::post_unpolled), which is `unsafe`: for layers that manage
+//! the buffers themselves.
 //!
-//! # The life of a work request
+//! # The life of an operation
 //!
 //! ```text
-//!             no slot, no credit, or not what the queue pair takes: rejected, before the driver
-//!               ▲                                                     sees it; nothing is lost
-//! your buffer ──┴─► slot taken ──► posted ──► device ──► completion ──► slot done ──► result taken
-//!                   (wr_id = its number     │                          │             by its handle, its
-//!                    and generation)        │ deadline, failure        │             ticket, or the end
-//!                                           ▼                          │             of its scope;
-//!                                        aborted (see below) ──────────┘             the slot is free
+//! request ──► checks ──► slot taken ──► posted ──► completed ──► outcome taken
+//!               │                         │            ▲         by its handle,
+//!               │                         │ deadline,  │         its ticket, or
+//!               ▼                         ▼ failure    │         its scope's end:
+//!           rejected:                  aborted ────────┘         the slot is free
+//!           nothing was posted         (see below)
 //! ```
 //!
-//! Before the driver sees a request, its length is checked against the port's `max_msg_sz` and the
-//! granted `max_inline_data`, with its elements and its remote range: drivers' own checks count in 32
-//! bits. What is rejected says why ([`Refusal`]), and whether it will work once something in flight
-//! has completed ([`is_backpressure`](Refusal::is_backpressure)).
+//! Each operation has a slot from the post until its outcome is taken. The `wr_id` of the request is
+//! the slot's index and generation.
 //!
-//! # How things end
+//! A request is checked before the driver gets it: its length against the port's `max_msg_sz` and the
+//! granted `max_inline_data`, its elements, and its remote range. Drivers check too, but some add up
+//! lengths in 32 bits. A request that fails a check, or finds no room in its queue, is rejected: the
+//! [`Refusal`] is the reason. It is [backpressure](Refusal::is_backpressure) if the same request can be
+//! posted once some operations in flight have completed.
+//!
+//! # How operations end
 //!
 //! An operation ends in exactly one of four ways: success, a work error, aborted, or stuck.
 //!
 //! ```text
-//! wait for the completion ── in time ──────────────────────────────► success, or a work error
-//!   │ deadline, a scope that failed
+//! wait for the completion ─── in time ─────────────► success, or a work error
+//!   │ the deadline passes, or a scope fails
 //!   ▼
-//! queue pair to ERROR, drain the flushes ── within drain_timeout ──► aborted, or flushed
+//! queue pair to ERROR, drain ─── in drain_timeout ─► aborted, or a work error
 //!   │ not flushed, or the queue cannot be polled
 //!   ▼
-//! destroy the queue pair ── the device touches its buffers no more ──► aborted
-//!   │ even that is refused
+//! destroy the queue pair ─── destroyed ────────────► aborted
+//!   │ the driver fails to
 //!   ▼
-//! owned buffers are leaked, and the log says so ───────────────────► stuck
-//! with borrowed buffers in flight the process is aborted
+//! owned buffers are leaked, which is logged ───────► stuck
+//! borrowed buffers in flight: the process is aborted
 //! ```
 //!
-//! Only after [`Stuck`](TransportError::Stuck) may the device still touch the buffers.
+//! The device may access the buffers after the end only if the operation is
+//! [`Stuck`](TransportError::Stuck).
 //!
-//! A channel on which something failed or was aborted is *down*: it says
-//! [why](Channel::down_reason), which is the first failure there was and the `source()` of every later
-//! error; it refuses work, and [`reset`](Channel::reset) prepares a new one like it.
+//! After a failure or an abort, a channel is *down*: it rejects all requests. Its
+//! [`down_reason`](Channel::down_reason) is the first failure, and the `source()` of every later
+//! error. [`reset`](Channel::reset) prepares a new channel with the same settings.
 //!
 //! # When the peer leaves
 //!
-//! A reliable connection has no keepalive, so a channel gives it one: it keeps the TCP connection
-//! over which the peers met. When the peer closes its channel, when its process ends in any way, or
-//! when its host dies, then the channel goes down with [`DownReason::PeerClosed`] or
-//! [`DownReason::PeerLost`], after everything that the peer sent has been delivered. Whatever waits
-//! or polls notices it: an end within some milliseconds (within 100 if it
-//! [sleeps](PollStrategy::Notify)), the death of a host within the channel's
-//! [`peer_timeout`](ChannelBuilder::peer_timeout), 10 s unless set.
+//! A reliable connection has no keepalive. So a channel that was connected over TCP keeps the TCP
+//! connection, and watches its peer by it. The channel goes down when the peer closes its channel,
+//! its process ends or its host dies. The reason is [`DownReason::PeerClosed`] or
+//! [`DownReason::PeerLost`]. Everything that the peer sent is delivered first.
 //!
-//! - To leave in order, wait for what you have sent, and drop the channel: the peer gets all of it.
-//! - A peer that is idle, however long, is alive: its host answers TCP's probes.
-//! - Something between the hosts that closes one direction of the TCP connection, or forgets it when
-//!   it is idle, takes the channel down, although RDMA may still work: TCP's probes, a few in each
-//!   `peer_timeout`, keep most firewalls from forgetting. `peer_timeout(None)` watches no peer.
-//! - After a [handshake](PreparedChannel::handshake) by hand, give the channel a descriptor to
-//!   [watch the peer by](Channel::watch_peer); else no peer is watched, and receives need a timeout.
+//! Peers are checked whenever a wait or a poll finds no completion. The end of a peer is noticed
+//! within some milliseconds, or within 100 if the wait [sleeps](PollStrategy::Notify). The death of a
+//! host is noticed within the channel's [`peer_timeout`](ChannelBuilder::peer_timeout), 10 s unless
+//! set.
+//!
+//! - To leave in order, wait for your sends, then drop the channel: the peer receives all of them.
+//! - A peer may be idle for any time: its host answers TCP's keepalive probes.
+//! - A firewall that closes one direction of the TCP connection, or drops it while it is idle, takes
+//!   the channel down, although RDMA may still work. There are a few probes in each `peer_timeout`,
+//!   which keep most firewalls from that. With `peer_timeout(None)` no peer is watched.
+//! - After a [handshake](PreparedChannel::handshake) of your own, pass the channel a descriptor to
+//!   [watch the peer by](Channel::watch_peer). Without one no peer is watched, and receives need a
+//!   timeout.
 //!
 //! # What this crate does not do
 //!
-//! It does not fragment, acknowledge or order messages beyond what a reliable connection does, does
-//! not reconnect by itself, and has no threads of its own.
+//! It does not fragment, acknowledge or order messages beyond what a reliable connection does. It
+//! does not reconnect. It has no threads of its own.
 //!
 //! # Features
 //!
@@ -137,12 +138,12 @@
 //! # Thread safety
 //!
 //! A channel is `Send`: it can be moved to another thread, and one thread uses it at a time.
-//! [`BufferPool`] is `Send` and `Sync`, and its blocks come back from any thread.
+//! [`BufferPool`] is `Send` and `Sync`, and its blocks may be dropped in any thread.
 //!
 //! # Resource cleanup
 //!
-//! Dropping a channel does not wait: its queue pair is destroyed first, and what it owns is
-//! released after. If the driver refuses even that, the buffers are leaked and the log says so.
+//! Dropping a channel does not wait: it destroys the queue pair, then releases the buffers that it
+//! owns. If the driver fails to destroy the queue pair, the buffers are leaked and an error is logged.
 //!
 //! # Further reading
 //!

@@ -5,8 +5,10 @@
 //! and typed requests and completions.
 //!
 //! ```text
-//! ibv_device ─ ibv_open_device ─► ibv_context ─┬─ ibv_alloc_pd ──► ibv_pd ─┬─ ibv_reg_mr ──► ibv_mr
-//!                                              └─ ibv_create_cq ─► ibv_cq ─┴─ ibv_create_qp ► ibv_qp
+//! ibv_device ─ ibv_open_device ─► ibv_context
+//!   ├─ ibv_alloc_pd ──► ibv_pd ─┬─ ibv_reg_mr ────► ibv_mr
+//!   │                           │
+//!   └─ ibv_create_cq ─► ibv_cq ─┴─ ibv_create_qp ─► ibv_qp
 //!
 //! ibv_post_send(qp), ibv_post_recv(qp) ─► the device ─► ibv_poll_cq(cq)
 //! ```

@@ -117,7 +117,7 @@ impl Server {
 
     /// Ends what is under way with all clients, which are told so.
     pub fn end(&self) {
-        self.group.give_up(DownReason::Closed);
+        self.group.destroy_all(DownReason::Closed);
     }
 
     /// Says what was done.

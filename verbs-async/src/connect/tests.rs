@@ -229,7 +229,7 @@ fn failed_handshake_is_reported_to_the_peer() {
         match exchange(error) {
             ExchangeError::Refused { code, words } => {
                 assert_eq!(code, RefusalCode::HANDSHAKE);
-                assert!(words.contains("made for 4 channels"), "{words}");
+                assert!(words.contains("created for 4 channels"), "{words}");
             }
             other => panic!("{other}"),
         }

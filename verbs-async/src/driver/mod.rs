@@ -5,8 +5,9 @@
 //! notifier's waker, by [`Driver::on_event`]. Both do the same:
 //!
 //! ```text
-//! poll the queue until it is empty ──► defer the waker of each completed operation, whose outcome
-//!   │                                  stays in its slot; post from the backlogs
+//! poll the queue until it is empty ──► for each completed operation: keep the
+//!   │                                  outcome in its slot, defer its waker;
+//!   │                                  post from the backlogs
 //!   ▼ empty, some task waits, not armed
 //! arm, and poll once more
 //!   ▼ empty again: the next completion raises an event

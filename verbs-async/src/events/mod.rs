@@ -25,7 +25,9 @@ mod queues;
 /// completion.
 ///
 /// ```text
-/// device ──► completion channel (fd) ──► notifier ──► events taken ──► queue polled ──► tasks woken
+/// device ──► completion channel (fd) ──► notifier
+///              │
+///              └─► events taken ──► queue polled ──► tasks woken
 /// ```
 #[derive(Clone)]
 pub struct CqEvents {

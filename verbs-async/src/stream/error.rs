@@ -43,7 +43,7 @@ pub enum StreamError {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Failure {
     Peer(StreamError),
-    Refused(Refusal),
+    Rejected(Refusal),
     Transport(TransportError),
 }
 
@@ -60,10 +60,10 @@ impl From<StreamError> for io::Error {
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         match error {
-            Error::Refused(refusal) => Self::Refused(refusal),
+            Error::Rejected(refusal) => Self::Rejected(refusal),
             Error::Transport(error) => Self::Transport(error),
             // Operations have no other errors.
-            _ => Self::Refused(Refusal::Down(verbs_channel::DownReason::Closed)),
+            _ => Self::Rejected(Refusal::Down(verbs_channel::DownReason::Closed)),
         }
     }
 }
@@ -72,7 +72,7 @@ impl From<Failure> for io::Error {
     fn from(failure: Failure) -> Self {
         match failure {
             Failure::Peer(error) => error.into(),
-            Failure::Refused(refusal) => Error::Refused(refusal).into(),
+            Failure::Rejected(refusal) => Error::Rejected(refusal).into(),
             Failure::Transport(error) => Error::Transport(error).into(),
         }
     }

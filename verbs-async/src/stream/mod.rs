@@ -6,15 +6,17 @@
 //! anything. The immediate of each message has its kind: see `wire.rs` for the bits.
 //!
 //! ```text
-//! HELLO     magic, version, block length, depth   the first message of each side
-//! DATA      at most as many bytes as the shorter block
-//! CREDIT    nothing                               when no data goes that way
-//! FIN       nothing                               after the last data
-//! FIN_SEEN  nothing                               answers a FIN: everything before it was, or can be, read
-//! FIN_LOST  nothing                               answers a FIN: some of it was not, and will not be, read
-//! CLOSE     nothing                               the stream was dropped after everything was read
-//! RESET     nothing                               the stream was dropped before that, or aborted
+//! HELLO     the first message of each side: magic, version, block length, depth
+//! DATA      bytes of the stream, at most as many as in the shorter block
+//! CREDIT    sent when no data goes that way
+//! FIN       after the last data
+//! FIN_SEEN  answers a FIN: everything before it was read, or can be
+//! FIN_LOST  answers a FIN: some bytes before it were not read, and will not be
+//! CLOSE     the stream was dropped after everything was read
+//! RESET     the stream was dropped before that, or aborted
 //! ```
+//!
+//! Only HELLO and DATA have a payload.
 //!
 //! **Credits.** A DATA message costs a credit, which stands for one posted receive of the peer. A
 //! side starts with as many credits as the depth in the peer's HELLO. It gets one back for each

@@ -21,7 +21,7 @@ async fn all_say_closed(operations: Vec<Operation>) {
             result,
             Err(Error::Transport(TransportError::Aborted(
                 DownReason::Closed
-            ))) | Err(Error::Refused(Refusal::Down(DownReason::Closed)))
+            ))) | Err(Error::Rejected(Refusal::Down(DownReason::Closed)))
         );
         assert!(closed, "{result:?}");
         assert_eq!(buffer[..], [1; 8]);

@@ -160,25 +160,25 @@ fn rejected_request_returns_its_buffer_and_affects_no_other() {
             for (at, operation) in refused.into_iter().enumerate() {
                 let (result, own) = operation.await;
                 match result {
-                    Err(Error::Refused(Refusal::RemoteTooShort { .. })) if at < 2 => (),
-                    Err(Error::Refused(Refusal::Misaligned { .. } | Refusal::Post(_)))
+                    Err(Error::Rejected(Refusal::RemoteTooShort { .. })) if at < 2 => (),
+                    Err(Error::Rejected(Refusal::Misaligned { .. } | Refusal::Post(_)))
                         if at > 1 => {}
                     other => panic!("{at}: {other:?}"),
                 }
                 assert_eq!(&own[..], [1; 8]);
             }
             let (result, works) = left.batch(Vec::new()).await;
-            assert!(matches!(result, Err(Error::Refused(Refusal::EmptyBatch))));
+            assert!(matches!(result, Err(Error::Rejected(Refusal::EmptyBatch))));
             assert!(works.is_empty());
             let receive = OwnedWork::receive(buffer(pd, &[1; 8]));
             let (result, works) = left.batch(vec![receive]).await;
-            let is_refused = matches!(result, Err(Error::Refused(Refusal::ReceiveInBatch)));
+            let is_refused = matches!(result, Err(Error::Rejected(Refusal::ReceiveInBatch)));
             assert!(is_refused, "{result:?}");
             assert_eq!(&works[0].buffer()[..], [1; 8]);
             let many = left.credits(Queue::Send) as usize + 1;
             let sends = (0..many).map(|_| Outgoing::send(buffer(pd, &[1; 8])).into());
             let (result, works) = left.batch(sends.collect()).await;
-            let is_refused = matches!(result, Err(Error::Refused(Refusal::BatchTooLong { .. })));
+            let is_refused = matches!(result, Err(Error::Rejected(Refusal::BatchTooLong { .. })));
             assert!(is_refused && works.len() == many, "{result:?}");
             // Nothing of that took a place, or the channel.
             let receive = right.receive(buffer(pd, &[0; 8]));
@@ -218,7 +218,7 @@ fn request_refused_by_the_peer_takes_the_channel_down() {
                 left.receive(buffer(pd, &[3; 8])),
             ] {
                 let (result, own) = operation.await;
-                let is_down = matches!(result, Err(Error::Refused(Refusal::Down(_))));
+                let is_down = matches!(result, Err(Error::Rejected(Refusal::Down(_))));
                 assert!(is_down, "{result:?}");
                 assert_eq!(&own[..], [3; 8]);
             }

@@ -84,7 +84,7 @@ fn receives_end_when_the_peer_is_killed() {
             assert!(
                 matches!(
                     result,
-                    Err(Error::Refused(Refusal::Down(DownReason::PeerClosed)))
+                    Err(Error::Rejected(Refusal::Down(DownReason::PeerClosed)))
                 ),
                 "{result:?}"
             );
@@ -292,7 +292,7 @@ fn unwatched_sends_fail_by_the_transports_timeout() {
                         first.get_or_insert((queue, error));
                     }
                     Err(Error::Transport(TransportError::Aborted(_))) => (),
-                    Err(Error::Refused(Refusal::Down(_))) => (),
+                    Err(Error::Rejected(Refusal::Down(_))) => (),
                     other => panic!("{other:?}"),
                 }
             }

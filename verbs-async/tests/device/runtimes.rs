@@ -39,8 +39,8 @@ async fn all_say_unannounced(operations: Vec<Operation>) {
         let is_told = matches!(
             result,
             Err(Error::Transport(TransportError::Aborted(
-                DownReason::Unannounced
-            ))) | Err(Error::Refused(Refusal::Down(DownReason::Unannounced)))
+                DownReason::NotifierFailed
+            ))) | Err(Error::Rejected(Refusal::Down(DownReason::NotifierFailed)))
         );
         assert!(is_told, "{result:?}");
         assert_eq!(buffer[..], [1; 8]);
@@ -88,7 +88,10 @@ fn runtime_shutdown_ends_operations_in_flight() {
         // And what comes after that is told so at once.
         pollster::block_on(all_say_unannounced(vec![right.send(own())]));
         let closed = pollster::block_on(right.close());
-        assert!(matches!(closed, Err(Error::Down(DownReason::Unannounced))));
+        assert!(matches!(
+            closed,
+            Err(Error::Down(DownReason::NotifierFailed))
+        ));
     }
 }
 

@@ -43,7 +43,7 @@ fn link_down_ends_operations_in_flight() {
             let sends: Vec<_> = (0..80).map(|_| left.send(own())).collect();
             let ended = within(PATIENCE, join_all(sends)).await;
             for (result, buffer) in ended.expect("some wait forever") {
-                let is_told = matches!(result, Err(Error::Transport(_) | Error::Refused(_)));
+                let is_told = matches!(result, Err(Error::Transport(_) | Error::Rejected(_)));
                 assert!(is_told, "{result:?}");
                 assert_eq!(buffer[..], [1; 8]);
             }

@@ -113,7 +113,7 @@ fn destroying_a_queue_pair_does_not_block_its_group() {
         hand.readable();
         assert_eq!((seen(), other.is_down()), (3, true));
         // All of them.
-        peer.group().give_up(DownReason::Unannounced);
+        peer.group().destroy_all(DownReason::NotifierFailed);
         assert_eq!((seen(), peer.channel.is_down()), (4, true));
     });
 }

@@ -276,7 +276,7 @@ impl World {
             let at = self.random.below(self.channels.len());
             match self.random.below(4) {
                 0 => self.channels[at].1.shut_down(),
-                1 => self.group.give_up(DownReason::Closed),
+                1 => self.group.destroy_all(DownReason::Closed),
                 _ => drop(self.channels.swap_remove(at)),
             }
         }
@@ -332,7 +332,7 @@ impl World {
                         self.held.push(held);
                     }
                     Poll::Ready((result, buffers)) => {
-                        let is_refused = matches!(result, Err(Error::Refused(_)));
+                        let is_refused = matches!(result, Err(Error::Rejected(_)));
                         let is_up = up.contains(&held.channel);
                         assert!(!is_up || is_refused || result.is_ok(), "{result:?}");
                         self.ended(&held, &result, &buffers);

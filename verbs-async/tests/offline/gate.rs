@@ -84,7 +84,7 @@ fn refused<T>(result: Result<T, Error>, why: Refusal) {
     let wrong = with(|library| std::mem::take(&mut library.wrong));
     assert_eq!(wrong, [""; 0], "the driver got it");
     match result {
-        Err(Error::Refused(found)) => assert_eq!(found, why),
+        Err(Error::Rejected(found)) => assert_eq!(found, why),
         Err(other) => panic!("{other}"),
         Ok(_) => panic!("it was posted"),
     }

@@ -92,18 +92,18 @@ fn failed_notifier_aborts_all_ops_and_returns_their_buffers() {
             assert_eq!(buffer.capacity(), 64);
         }
         for peer in &peers {
-            assert_eq!(peer.channel.down_reason(), Some(DownReason::Unannounced));
+            assert_eq!(peer.channel.down_reason(), Some(DownReason::NotifierFailed));
             let (result, buffer) = now(peer.channel.send(peer.buffer()));
-            assert!(matches!(result, Err(Error::Refused(_))));
+            assert!(matches!(result, Err(Error::Rejected(_))));
             assert_eq!(buffer.capacity(), 64);
             let (result, works) = now(peer.channel.batch(peer.sends()));
-            assert!(matches!(result, Err(Error::Refused(_))));
+            assert!(matches!(result, Err(Error::Rejected(_))));
             assert_eq!(works.len(), 2);
         }
         // One that is made now ends at its first wait.
         let late = Peer::new(&bench);
         let (result, _) = late.send().ends();
-        let aborted = TransportError::Aborted(DownReason::Unannounced);
+        let aborted = TransportError::Aborted(DownReason::NotifierFailed);
         assert!(matches!(result, Err(Error::Transport(why)) if why == aborted));
     }
     assert_all_is_well();
@@ -119,7 +119,7 @@ fn failed_arming_takes_all_channels_down() {
         for task in &mut tasks {
             assert_eq!(task.ends().1.capacity(), 64);
         }
-        assert_eq!(peer.channel.down_reason(), Some(DownReason::Unannounced));
+        assert_eq!(peer.channel.down_reason(), Some(DownReason::NotifierFailed));
     }
     assert_all_is_well();
 }
@@ -217,11 +217,11 @@ fn abandoned_ops_and_dropped_channels_release_everything() {
 fn channel_that_is_down_keeps_its_id_until_it_is_dropped() {
     let bench = Bench::new();
     let peer = Peer::new(&bench);
-    peer.group.give_up(DownReason::Unannounced);
+    peer.group.destroy_all(DownReason::NotifierFailed);
     let next = peer.join();
     // What is begun on the one that is down is not posted on the one that came after it.
     let (result, _) = now(peer.channel.send(peer.buffer()));
-    assert!(matches!(result, Err(Error::Refused(_))));
+    assert!(matches!(result, Err(Error::Rejected(_))));
     assert!(posted().is_empty());
     drop(peer.channel);
     assert!(!next.is_down());

@@ -132,10 +132,10 @@ fn request_can_be_rejected_after_slots_were_reserved() {
         .collect();
         with(|library| library.refuse_post = Some((0, libc::EINVAL, true)));
         match begins.start(&peer, &other) {
-            Begun::One(mut task) => assert!(matches!(task.ends().0, Err(Error::Refused(_)))),
+            Begun::One(mut task) => assert!(matches!(task.ends().0, Err(Error::Rejected(_)))),
             Begun::Many(mut task) => {
                 let (result, works) = task.ends();
-                assert!(matches!(result, Err(Error::Refused(_))));
+                assert!(matches!(result, Err(Error::Rejected(_))));
                 assert_eq!(works.len(), 2);
             }
         }

@@ -1,5 +1,5 @@
-//! What is behind an owned buffer: its memory, and the range of it that operations work on.
-#![expect(unsafe_code, reason = "keeps an element beside the memory it is of")]
+//! The memory of an owned buffer, and the range of it that operations use.
+#![expect(unsafe_code, reason = "keeps an element beside its memory")]
 
 use std::mem;
 use std::ops::Range;
@@ -10,10 +10,10 @@ use verbs_core::{MemoryRegion, ScatterElement};
 
 use crate::error::{Refusal, Result};
 
-/// Memory that is given away as one pointer, and posted without a look at what it is.
+/// The memory of an owned buffer: moved as one pointer, and posted without regard to its kind.
 ///
-/// Each is in a box of its own, which has one owner at a time: a buffer, or the pool that it is free
-/// in.
+/// Each is in a box of its own, which has one owner at a time: a buffer, or the pool in which it is
+/// free.
 pub(crate) struct Backing {
     /// The range as an element; `None` if it is too long to be one.
     element: Option<ScatterElement<'static>>,
@@ -21,9 +21,9 @@ pub(crate) struct Backing {
     memory: Memory,
 }
 
-/// What a pool's clones, and its blocks that are out, share.
+/// The memory of a pool, shared by its clones and its taken blocks.
 pub(crate) struct Shared {
-    // First: these are parts of `region`.
+    // First, so that it is dropped before the region: the blocks are parts of it.
     pub(super) free: ArrayQueue<Box<Backing>>,
     pub(super) block_len: usize,
     pub(super) _region: MemoryRegion<Box<[u8]>>,
@@ -32,21 +32,21 @@ pub(crate) struct Shared {
 enum Memory {
     Block {
         all: ScatterElement<'static>,
-        // Only while it is out: a pool would own itself.
+        // Only while the block is taken: otherwise the pool would own itself.
         pool: Option<Arc<Shared>>,
     },
     Region(MemoryRegion<Vec<u8>>),
 }
 
 impl Backing {
-    /// For a block of a pool, which is free.
+    /// A free block of a pool.
     ///
     /// # Safety
     ///
-    /// - The element is the only way to its bytes as long as this is out of its pool.
-    /// - They stay registered as long as the pool that it is taken from.
+    /// - While the block is taken, its bytes are accessed through the element only.
+    /// - The bytes stay registered until the pool from which the block is taken is dropped.
     pub(crate) unsafe fn of_block(all: ScatterElement<'_>) -> Box<Self> {
-        // SAFETY: while it is out it keeps its pool, and while it is free nobody looks at it.
+        // SAFETY: a taken block keeps its pool alive, and a free one is not accessed.
         let all = unsafe { mem::transmute::<ScatterElement<'_>, ScatterElement<'static>>(all) };
         Self::new(Memory::Block { all, pool: None })
     }
@@ -78,18 +78,18 @@ impl Backing {
         &self.range
     }
 
-    /// Sets the range, which is within the memory.
+    /// Sets the range, which must be within the memory.
     pub(crate) fn set_range(&mut self, range: Range<usize>) {
         let element = self.memory.part(range.clone());
-        // SAFETY: it is of `memory`, which keeps its bytes where they are, goes where this goes, and
-        // is borrowed by nobody while `element` is.
+        // SAFETY: the element is a part of `memory`, which lives as long as `self`, does not move its
+        // bytes, and is not borrowed while `element` is.
         self.element = unsafe {
             mem::transmute::<Option<ScatterElement<'_>>, Option<ScatterElement<'static>>>(element)
         };
         self.range = range;
     }
 
-    /// Sets the range to all of the memory, if it is not.
+    /// Sets the range to all of the memory, unless it is that already.
     #[inline]
     fn set_all(&mut self) {
         let all = self.capacity();
@@ -108,13 +108,13 @@ impl Backing {
         self.memory.bytes().get(range).unwrap_or_default()
     }
 
-    /// The range's bytes, to write to.
+    /// The range's bytes, mutably.
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         let range = self.range.clone();
         self.memory.bytes_mut().get_mut(range).unwrap_or_default()
     }
 
-    /// Takes it out of its pool, which it keeps from then on.
+    /// Takes the block out of its pool, and keeps the pool alive from then on.
     #[inline]
     pub(crate) fn take_out(&mut self, of: &Arc<Shared>) {
         if let Memory::Block { pool, .. } = &mut self.memory {
@@ -122,7 +122,7 @@ impl Backing {
         }
     }
 
-    /// Sets the range to all of it if it is a block of a pool; whether it is.
+    /// Whether it is a block of a pool. If it is, its range is set to all of it.
     pub(crate) fn make_whole_block(&mut self) -> bool {
         let is_block = matches!(self.memory, Memory::Block { .. });
         if is_block {
@@ -141,7 +141,7 @@ impl Backing {
         }
     }
 
-    /// Gives a block back to its pool; all else ends here.
+    /// Returns a block to its pool; drops any other memory.
     #[inline(never)]
     pub(crate) fn release(mut self: Box<Self>) {
         if let Memory::Block { pool, .. } = &mut self.memory
@@ -154,9 +154,9 @@ impl Backing {
 }
 
 impl Shared {
-    /// Takes back a block that was taken from here.
+    /// Takes back a block of this pool.
     pub(crate) fn give_back(&self, block: Box<Backing>) {
-        // There is room: each block was in there.
+        // There is room: the queue has a place for each block.
         drop(self.free.push(block));
     }
 }
@@ -176,7 +176,7 @@ impl Memory {
         }
     }
 
-    /// A part of it as an element; `None` if it is too long to be one, or not within.
+    /// A part of it as an element; `None` if the part is too long for one, or out of bounds.
     fn part(&mut self, range: Range<usize>) -> Option<ScatterElement<'_>> {
         match self {
             Self::Block { all, .. } => {

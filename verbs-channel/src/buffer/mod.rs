@@ -1,4 +1,4 @@
-//! Buffers that can be given away.
+//! Buffers that a channel can own.
 
 mod backing;
 mod owned;

@@ -1,4 +1,4 @@
-//! Owned buffers: registered memory that can be given away.
+//! Owned buffers: registered memory that can be moved into a channel.
 
 use std::fmt;
 use std::mem;
@@ -9,19 +9,18 @@ use verbs_core::{Error as CoreError, MemoryRegion, ScatterElement};
 use super::backing::Backing;
 use crate::error::{Error, Refusal, Result};
 
-/// A registered buffer that a channel can own while the device uses it: a block of a
-/// [`BufferPool`](crate::BufferPool), or a registered vector.
+/// A registered buffer that a channel can own while the device uses it.
 ///
-/// Operations work on its [`range`](Self::set_range), which is all of it unless set. It is a pointer:
-/// to move it costs nothing.
+/// It is a block of a [`BufferPool`](crate::BufferPool), or a registered vector. Operations use its
+/// [range](Self::set_range), which is all of it unless set. It is a pointer, so moving it is cheap.
 #[derive(Default)]
 pub struct OwnedBuffer {
-    // `None` is no memory.
+    // `None` if it has no memory.
     backing: Option<Box<Backing>>,
 }
 
 impl OwnedBuffer {
-    /// No memory, of capacity 0: messages without bytes.
+    /// A buffer without memory, for messages without bytes.
     #[must_use]
     pub const fn empty() -> Self {
         Self { backing: None }
@@ -33,11 +32,11 @@ impl OwnedBuffer {
         Self { backing }
     }
 
-    /// Lets operations, and `Deref`, see only this part of the buffer.
+    /// Sets the range of the buffer that operations and `Deref` use.
     ///
     /// # Errors
     ///
-    /// [`verbs_core::Error::OutOfBounds`] past the buffer's end; the range stays as it was.
+    /// [`verbs_core::Error::OutOfBounds`]: the range ends after the buffer. It is not changed.
     pub fn set_range(&mut self, range: impl RangeBounds<usize>) -> Result<()> {
         let capacity = self.capacity();
         let start = match range.start_bound() {
@@ -75,19 +74,19 @@ impl OwnedBuffer {
     ///
     /// # Errors
     ///
-    /// The buffer, if it is something else; dropping a block of a pool returns it.
+    /// The buffer, if it is not a registered vector.
     pub fn into_region(mut self) -> Result<MemoryRegion<Vec<u8>>, Self> {
         let backing = self.backing.take().ok_or_else(Self::empty)?;
         backing.into_region().map_err(Self::new)
     }
 
-    /// Sets the range to all of it if it is a block of a pool; whether it is.
+    /// Whether it is a block of a pool. If it is, its range is set to all of it.
     pub(super) fn make_whole_block(&mut self) -> bool {
         let backing = self.backing.as_mut();
         backing.is_some_and(|backing| backing.make_whole_block())
     }
 
-    /// All of it; what is left is empty.
+    /// Takes the memory, and leaves an empty buffer.
     #[inline(always)]
     pub(crate) const fn take(&mut self) -> Self {
         mem::replace(self, Self::empty())

@@ -15,9 +15,9 @@ use crate::error::{Error, Result};
 
 /// A pool of registered blocks of one size.
 ///
-/// Blocks come back when they are dropped, from any thread. Nothing is allocated, registered or
-/// locked after the pool has been made. Cloning is cheap and shares the pool; its memory lives as
-/// long as the last clone, or the last block that is out.
+/// A block returns to the pool when it is dropped, in any thread. Nothing is allocated, registered or
+/// locked after the pool has been created. Cloning is cheap and shares the pool. The memory lives
+/// until the last clone and the last taken block are dropped.
 ///
 /// ```no_run
 /// # fn main() -> verbs_channel::Result<()> {
@@ -36,9 +36,9 @@ pub struct BufferPool {
 
 /// A block of a [`BufferPool`], returned to it when dropped.
 ///
-/// It is a pointer, as the [`OwnedBuffer`] that it can become is: to move it costs nothing.
+/// It converts into an [`OwnedBuffer`]. Both are pointers, so moving them is cheap.
 pub struct PoolBuffer {
-    // A block, and all of it.
+    // Always a block, with its full range.
     buffer: OwnedBuffer,
 }
 
@@ -47,9 +47,9 @@ impl BufferPool {
     ///
     /// # Errors
     ///
-    /// Those of [`ProtectionDomain::reg_mr`]: no bytes, or too many for `ulimit -l`;
-    /// [`verbs_core::Error::Limit`] for more than there can be at all, and
-    /// [`verbs_core::Error::Registration`] for more memory than there is.
+    /// - [`verbs_core::Error::Limit`]: the total length exceeds the address space.
+    /// - [`verbs_core::Error::Registration`]: there is not enough memory.
+    /// - Those of [`ProtectionDomain::reg_mr`]: the pool has no bytes, or more than `ulimit -l` allows.
     pub fn new(pd: &ProtectionDomain, block_len: usize, count: usize) -> Result<Self> {
         let total = block_len.saturating_mul(count);
         if isize::try_from(total).is_err() {
@@ -71,8 +71,8 @@ impl BufferPool {
         let free = ArrayQueue::new(count);
         for start in (0..total).step_by(block_len) {
             let block = region.scatter_element(start..start + block_len)?;
-            // SAFETY: blocks do not overlap, and the region, which is used by nobody else, goes
-            // last of what they share.
+            // SAFETY: blocks do not overlap, and the region, which has no other user, is dropped
+            // after them.
             let block = unsafe { Backing::of_block(block) };
             drop(free.push(block));
         }
@@ -84,7 +84,7 @@ impl BufferPool {
         Ok(Self { shared })
     }
 
-    /// Takes a free block; `None` if all are out. What was in it before is still there.
+    /// Takes a free block; `None` if there is none. Its previous contents are not cleared.
     #[inline]
     #[must_use]
     pub fn take(&self) -> Option<PoolBuffer> {
@@ -93,13 +93,13 @@ impl BufferPool {
         Some(PoolBuffer::new(OwnedBuffer::new(block)))
     }
 
-    /// How many blocks are free at this moment.
+    /// How many blocks are free.
     #[must_use]
     pub fn available(&self) -> usize {
         self.shared.free.len()
     }
 
-    /// How many blocks there are.
+    /// How many blocks the pool has, free or taken.
     #[must_use]
     pub fn capacity(&self) -> usize {
         self.shared.free.capacity()
@@ -113,7 +113,7 @@ impl BufferPool {
 }
 
 impl PoolBuffer {
-    /// A buffer that is a block, and all of it.
+    /// From a buffer that is a block with its full range.
     #[inline]
     pub(crate) const fn new(buffer: OwnedBuffer) -> Self {
         Self { buffer }
@@ -124,7 +124,7 @@ impl PoolBuffer {
         self.buffer
     }
 
-    /// The block as an element of a request; nothing else can use it during this borrow.
+    /// The block as an element of a request.
     #[inline]
     pub fn element(&mut self) -> ScatterElement<'_> {
         // A block is made from an element, so it is not too long.
@@ -134,11 +134,11 @@ impl PoolBuffer {
 }
 
 impl OwnedBuffer {
-    /// The block, if it is one.
+    /// The block of a pool, if it is one.
     ///
     /// # Errors
     ///
-    /// The buffer, if it is something else.
+    /// The buffer, if it is not a block of a pool.
     pub fn into_block(mut self) -> Result<PoolBuffer, Self> {
         if self.make_whole_block() {
             return Ok(PoolBuffer::new(self));

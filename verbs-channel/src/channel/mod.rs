@@ -1,4 +1,4 @@
-//! Channels: one connected endpoint, and all that can be done on it.
+//! Channels: one connected endpoint and its operations.
 
 use std::time::Duration;
 
@@ -14,30 +14,32 @@ mod scope;
 
 /// A connected endpoint whose safe API cannot misuse memory.
 ///
-/// Five ways to use it, from the simplest on: [blocking](Self::send), [scoped](Self::scope), with
-/// [loans](PollingScope::lend) in a scope, with [owned buffers](Self::start), in
-/// [batches](PollingScope::post_batch). They mix. See the crate's documentation for which to pick.
+/// There are five ways to use it: [blocking](Self::send) calls, [scopes](Self::scope),
+/// [loans](PollingScope::lend) in a scope, [owned buffers](Self::start), and
+/// [batches](PollingScope::post_batch). They can be mixed. The crate's documentation compares them.
 ///
-/// After a failure, or an operation that was aborted, it is *down*: it takes no more work, and
-/// [`down_reason`](Self::down_reason) says why. [`reset`](Self::reset) prepares a new one like it.
+/// After a failure or an abort the channel is *down*: it rejects all requests, and
+/// [`down_reason`](Self::down_reason) is the first failure. [`reset`](Self::reset) prepares a new
+/// channel with the same settings.
 ///
-/// Dropping it does not wait: the queue pair is destroyed, and then what it owns is released.
+/// Dropping a channel does not wait: it destroys the queue pair, then releases the buffers that it
+/// owns.
 ///
-/// A channel of a [`ChannelGroup`](crate::ChannelGroup) does all of this, too: `H` is what holds the
-/// engine that drives it, [`Owned`] by the channel itself unless it says otherwise, or [`InGroup`].
+/// `H` is [`Owned`] for a channel of its own, the default, and [`InGroup`] for a channel of a
+/// [`ChannelGroup`](crate::ChannelGroup). Both have the same operations.
 #[derive(Debug)]
 pub struct Channel<H: Hold = Owned> {
     holder: H,
 }
 
-/// Holds the engine of a channel of its own.
+/// The holder of a [`Channel`] that does not belong to a group.
 #[derive(Debug)]
 pub struct Owned {
     engine: Engine,
     config: Config,
 }
 
-/// Borrows the engine of a group for one of its channels: see
+/// The holder of a [`Channel`] of a group, which borrows the group: see
 /// [`ChannelGroup::channel`](crate::ChannelGroup::channel).
 #[derive(Debug)]
 pub struct InGroup<'g> {
@@ -45,7 +47,7 @@ pub struct InGroup<'g> {
     at: u32,
 }
 
-/// What holds the engine of a [`Channel`]: [`Owned`] or [`InGroup`].
+/// Whether a [`Channel`] belongs to a group: [`Owned`] or [`InGroup`].
 pub trait Hold: sealed::Hold {}
 
 impl Hold for Owned {}
@@ -59,7 +61,7 @@ mod sealed {
         /// The engine, and the channel's place in it.
         fn shared(&self) -> (&Engine, u32);
 
-        /// The same, to post and poll.
+        /// As `shared`, mutably.
         fn parts(&mut self) -> (&mut Engine, u32);
     }
 }
@@ -101,33 +103,38 @@ impl<H: Hold> Channel<H> {
 }
 
 impl Channel {
-    /// How long operations on borrowed buffers wait before the channel is aborted; `None` forever.
+    /// Sets how long operations on borrowed buffers wait before the channel is aborted; `None` is
+    /// forever.
     pub fn set_timeout(&mut self, timeout: Option<Duration>) {
         self.holder.engine.waits.timeout = timeout;
     }
 
-    /// What to do between polls that find nothing. To sleep
-    /// ([`PollStrategy::Notify`]), the channel must have been made with that strategy; else it
-    /// yields.
+    /// Sets what to do between polls that find no completion.
+    ///
+    /// [`PollStrategy::Notify`] sleeps only if the channel was created with that strategy, and yields
+    /// otherwise.
     pub fn set_strategy(&mut self, strategy: PollStrategy) {
         self.holder.engine.waits.strategy = strategy;
     }
 
-    /// The operation on an owned buffer that has been done for longest. If there is none it polls:
-    /// `None` means that none is done, and that the completion queue was found empty.
-    #[must_use = "the buffer is in it, and whether the operation failed"]
+    /// Takes the oldest completed operation on an owned buffer. Polls if there is none.
+    ///
+    /// `None` means that no operation has completed, and that the completion queue was empty.
+    #[must_use = "it has the buffer and the result"]
     pub fn next_completed(&mut self) -> Option<Completed> {
         self.holder.engine.next_ready()
     }
 
-    /// The same, waited for; `None` if `timeout` passes first. Without a timeout it waits until
-    /// something is done, and returns `None` at once if no owned buffer is left here.
-    #[must_use = "the buffer is in it, and whether the operation failed"]
+    /// [`next_completed`](Self::next_completed), and waits for it; `None` if `timeout` passes first.
+    ///
+    /// Without a timeout it waits until an operation has completed. It returns `None` at once if the
+    /// channel has no owned buffer.
+    #[must_use = "it has the buffer and the result"]
     pub fn wait_completed(&mut self, timeout: Option<Duration>) -> Option<Completed> {
         self.holder.engine.wait_ready(timeout)
     }
 
-    /// Closes it; what it was made with.
+    /// Closes the channel, and returns its settings.
     pub(crate) fn close(&mut self) -> &Config {
         self.holder.engine.destroy_all(DownReason::Closed);
         &self.holder.config

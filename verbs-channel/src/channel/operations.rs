@@ -1,5 +1,5 @@
-//! Everything that can be done on a channel, whether it is one of its own or one of a group.
-#![expect(unsafe_code, reason = "hands the contract of a post on to the caller")]
+//! The operations of a channel, whether or not it belongs to a group.
+#![expect(unsafe_code, reason = "passes the contract of a post on to the caller")]
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -23,20 +23,23 @@ use crate::request::{GatherList, ScatterList};
 use crate::request::{Incoming, Outgoing, Work};
 
 impl<H: Hold> Channel<H> {
-    /// Sends, and waits until the peer's device has it.
+    /// Sends a message, and waits until the peer's device has received it.
     ///
     /// # Errors
     ///
-    /// [`Error::Refused`] if it was not posted; [`Error::Transport`] if it failed, or was not
-    /// done within the channel's timeout: then the channel has been aborted, and is down.
+    /// - [`Error::Rejected`]: it was not posted.
+    /// - [`Error::Transport`]: it failed, or did not complete within the channel's timeout. The
+    ///   channel is down after that.
     #[doc(alias = "ibv_post_send")]
     #[doc(alias = "IBV_WR_SEND")]
     pub fn send(&mut self, list: impl GatherList) -> Result<()> {
         self.complete(Outgoing::send(list), None)
     }
 
-    /// Receives, and waits for the peer's message: its
-    /// [length](WorkSuccess::byte_len) and [immediate data](WorkSuccess::imm_data) come back.
+    /// Waits for a message of the peer, and receives it.
+    ///
+    /// The result has the message's [length](WorkSuccess::byte_len) and
+    /// [immediate data](WorkSuccess::imm_data).
     ///
     /// # Errors
     ///
@@ -61,19 +64,18 @@ impl<H: Hold> Channel<H> {
         engine.run_receive(at, list, Some(timeout))
     }
 
-    /// Writes to where `remote` begins, and waits until the peer's device has it.
+    /// Writes to the start of `remote`, and waits until the peer's device has received it.
     ///
     /// # Errors
     ///
-    /// As [`send`](Self::send); [`Refusal::RemoteTooShort`] if it would reach past the end
-    /// of `remote`.
+    /// As [`send`](Self::send); [`Refusal::RemoteTooShort`] if the bytes do not fit `remote`.
     #[doc(alias = "ibv_post_send")]
     #[doc(alias = "IBV_WR_RDMA_WRITE")]
     pub fn write(&mut self, list: impl GatherList, remote: RemoteMemoryRegion) -> Result<()> {
         self.complete(Outgoing::write(list, remote), None)
     }
 
-    /// Reads from where `remote` begins, and waits until the bytes are here.
+    /// Reads from the start of `remote`, and waits until the bytes have arrived.
     ///
     /// # Errors
     ///
@@ -84,8 +86,9 @@ impl<H: Hold> Channel<H> {
         self.complete(Incoming::read(list, remote), None)
     }
 
-    /// If the 8 bytes at `remote` are `compare`, they become `swap`. What they were is in
-    /// the list, one element of 8 bytes, when this returns.
+    /// Replaces the 8 bytes at `remote` by `swap` if they are equal to `compare`, and waits.
+    ///
+    /// Their previous value is written to the list, which must be one element of 8 bytes.
     ///
     /// # Errors
     ///
@@ -105,8 +108,9 @@ impl<H: Hold> Channel<H> {
         )
     }
 
-    /// Adds to the 8 bytes at `remote`. What they were is in the list, one element of 8
-    /// bytes, when this returns.
+    /// Adds `add` to the 8 bytes at `remote`, and waits.
+    ///
+    /// Their previous value is written to the list, which must be one element of 8 bytes.
     ///
     /// # Errors
     ///
@@ -123,21 +127,21 @@ impl<H: Hold> Channel<H> {
     }
 
     #[inline(always)]
-    fn complete(&mut self, work: impl Work, timeout: Option<Duration>) -> Result<()> {
+    fn complete(&mut self, request: impl Work, timeout: Option<Duration>) -> Result<()> {
         let (engine, at) = self.parts();
-        engine.run_blocking(at, work, timeout)
+        engine.run_blocking(at, request, timeout)
     }
 
-    /// Runs a fully specified request, an [`Outgoing`] or an
-    /// [`Incoming`], and waits until it is done.
+    /// Posts a request with its options, an [`Outgoing`] or an [`Incoming`], and waits until it has
+    /// completed.
     ///
     /// # Errors
     ///
     /// As [`send`](Self::send).
     #[doc(alias = "ibv_post_send")]
-    pub fn run(&mut self, work: impl Work) -> Result<WorkSuccess> {
+    pub fn run(&mut self, request: impl Work) -> Result<WorkSuccess> {
         let (engine, at) = self.parts();
-        engine.run(at, work, None)
+        engine.run(at, request, None)
     }
 
     /// [`run`](Self::run) with a timeout of its own.
@@ -145,41 +149,42 @@ impl<H: Hold> Channel<H> {
     /// # Errors
     ///
     /// As [`send`](Self::send).
-    pub fn run_timeout(&mut self, work: impl Work, timeout: Duration) -> Result<WorkSuccess> {
+    pub fn run_timeout(&mut self, request: impl Work, timeout: Duration) -> Result<WorkSuccess> {
         let (engine, at) = self.parts();
-        engine.run(at, work, Some(timeout))
+        engine.run(at, request, Some(timeout))
     }
 
-    /// Runs a batch, one doorbell and one completion for all of it, and waits until it is
-    /// done.
+    /// Posts a batch with one doorbell and one completion, and waits until it has completed.
     ///
     /// # Errors
     ///
-    /// As [`send`](Self::send); [`Refusal::BatchTooLong`] for more than the send queue can
-    /// ever hold.
-    pub fn run_batch<const N: usize>(&mut self, mut works: [impl Work; N]) -> Result<()> {
+    /// As [`send`](Self::send); [`Refusal::BatchTooLong`] if the send queue cannot hold it.
+    pub fn run_batch<const N: usize>(&mut self, mut requests: [impl Work; N]) -> Result<()> {
         let (engine, at) = self.parts();
-        engine.run_batch(at, &mut works, None)
+        engine.run_batch(at, &mut requests, None)
     }
 
-    /// Opens a scope, in the shape of [`std::thread::scope`]: work that is posted in it
-    /// borrows its buffers until it ends, and it ends when the device is done with all of them.
+    /// Opens a scope, in which requests borrow their buffers until the scope ends.
     ///
-    /// - If the closure returns, the scope waits for what is left, up to the channel's
-    ///   timeout; except for receives, if the closure has called
+    /// It has the shape of [`std::thread::scope`], and ends when the device is done with all of the
+    /// buffers:
+    ///
+    /// - If the closure returns `Ok`, the scope waits for the operations in flight, up to the
+    ///   channel's timeout. It does not wait for receives if the closure has called
     ///   [`close_with_receives_left`](PollingScope::close_with_receives_left).
-    /// - If it returns an error, or panics, what is left gets the drain timeout; receives
-    ///   alone get none. What is not done by then is aborted, and the channel is down.
+    /// - If the closure returns an error or panics, the scope waits for operations of the send queue
+    ///   for at most the drain timeout, and not for receives. What is in flight then is aborted, and
+    ///   the channel is down.
     ///
     /// # Errors
     ///
-    /// [`ScopeError::ClosureError`] with the closure's error;
-    /// [`ScopeError::AutoPollError`] if work whose result it did not take has failed.
+    /// - [`ScopeError::ClosureError`]: the closure returned this error.
+    /// - [`ScopeError::AutoPollError`]: an operation failed whose result the closure did not take.
     ///
     /// # Examples
     ///
-    /// `?` makes an [`Error`](crate::Error) of both. For an error that any other becomes,
-    /// such as `Box<dyn Error>` or anyhow's, [`ScopeError::flatten`] does.
+    /// `?` converts both into [`Error`](crate::Error). For other error types, such as
+    /// `Box<dyn Error>` or that of anyhow, use [`ScopeError::flatten`].
     ///
     /// ```no_run
     /// # use std::error::Error;
@@ -212,8 +217,9 @@ impl<H: Hold> Channel<H> {
         scope::scope(engine, at, closure)
     }
 
-    /// A [`scope`](Self::scope) whose closure takes every result itself: what it leaves is
-    /// not waited for but aborted, and is an error.
+    /// A [`scope`](Self::scope) that does not wait: its closure has to take every result.
+    ///
+    /// Operations that are in flight when the closure returns are aborted, which is an error.
     ///
     /// # Errors
     ///
@@ -226,37 +232,36 @@ impl<H: Hold> Channel<H> {
         scope::manual_scope(engine, at, closure)
     }
 
-    /// Posts work whose buffers the caller keeps, and returns a ticket for it.
+    /// Posts a request whose buffers the caller manages, and returns a ticket for it.
     ///
-    /// The base for other layers. [`poll`](Self::poll) and [`wait`](Self::wait) take the
-    /// result; its [`buffer`](crate::Completed::buffer) is `None`.
+    /// This is for layers above. [`poll`](Self::poll) and [`wait`](Self::wait) take the result; its
+    /// [`buffer`](crate::Completed::buffer) is `None`.
     ///
     /// # Errors
     ///
-    /// As [`start_write`](Self::start_write), with the work. If the driver has failed and may
-    /// have taken the work all the same, that is no rejection: the channel is down, and the
-    /// ticket's result says whether the device is done with the memory.
+    /// As [`start_write`](Self::start_write), with the request. If the driver fails and may have
+    /// taken the request, this returns a ticket and the channel is down.
     ///
     /// # Safety
     ///
-    /// From now until the result has been taken, and is not
+    /// From this call until the result has been taken and is not
     /// [`Stuck`](crate::TransportError::Stuck):
     ///
-    /// - what the work names stays registered and allocated;
-    /// - nothing writes to what it sends from, and nothing touches what it reads into.
+    /// - the memory of the elements stays allocated and registered;
+    /// - nothing writes to the memory that is sent or written from;
+    /// - nothing accesses the memory that is read into.
     ///
-    /// A channel that is dropped, forgotten or removed before the result was taken never
-    /// gives the memory back, nor does one whose result is `Stuck`: it stays the device's
-    /// until the process ends. [`abort`](Self::abort) ends what is in flight, so that the
-    /// result can be taken.
+    /// If the result is `Stuck`, or the channel is dropped, leaked or removed before the result was
+    /// taken, these conditions hold until the process ends. [`abort`](Self::abort) ends the
+    /// operations in flight, so that their results can be taken.
     pub unsafe fn post_unpolled<W: Work>(
         &mut self,
-        work: W,
+        request: W,
     ) -> Result<Ticket, Rejected<W, Refusal>> {
         let (engine, at) = self.parts();
-        let (mut list, options) = work.into_parts();
+        let (mut list, options) = request.into_parts();
         let reservation = Reservation::send(at).owned_by(BufferOwner::Caller);
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises to keep the memory until the result has been taken.
         match unsafe { engine.post::<W>(reservation, &mut list, options) } {
             Ok(ticket) => Ok(ticket),
             Err(refusal) => match engine.end_half_unpolled(at, refusal) {
@@ -266,7 +271,7 @@ impl<H: Hold> Channel<H> {
         }
     }
 
-    /// Posts a receive whose buffers the caller keeps: as
+    /// Posts a receive whose buffers the caller manages: as
     /// [`post_unpolled`](Self::post_unpolled).
     ///
     /// # Errors
@@ -275,7 +280,7 @@ impl<H: Hold> Channel<H> {
     ///
     /// # Safety
     ///
-    /// As [`post_unpolled`](Self::post_unpolled).
+    /// As for [`post_unpolled`](Self::post_unpolled), with memory that is received into.
     pub unsafe fn post_receive_unpolled<L: ScatterList>(
         &mut self,
         mut list: L,
@@ -292,38 +297,40 @@ impl<H: Hold> Channel<H> {
         }
     }
 
-    /// Gives the channel up: everything in flight is aborted, and it is down.
+    /// Aborts all operations in flight; the channel is down after that.
     ///
-    /// The results of owned buffers can still be taken.
+    /// It moves the queue pair to ERROR, waits for the flushes up to the drain timeout, and then
+    /// [destroys](Self::destroy) the queue pair if operations are still in flight. The results of
+    /// owned buffers can still be taken.
     pub fn abort(&mut self) {
         let (engine, at) = self.parts();
         engine.abort(at, DownReason::Closed);
     }
 
-    /// The first half of [`abort`](Self::abort), which does not wait: from now on it is down,
-    /// and what is in flight comes back flushed, by and by, through the usual results. If the
-    /// device cannot be told so, all of it has ended when this returns.
+    /// The first step of [`abort`](Self::abort): moves the queue pair to ERROR, and does not wait.
     ///
-    /// What does not come back, [`give_up`](Self::give_up) ends.
+    /// The channel is down, and the operations in flight complete as flushed over time. If the queue
+    /// pair cannot be moved to ERROR, it is destroyed. [`destroy`](Self::destroy) ends operations that
+    /// are not flushed.
     pub fn shut_down(&mut self) {
         let (engine, at) = self.parts();
         engine.shut_down(at, DownReason::Closed);
     }
 
-    /// The last step of [`abort`](Self::abort), at once: destroys the queue pair, so that
-    /// everything in flight has ended when this returns. Unless the channel is down already,
-    /// `reason` is why.
+    /// The last step of [`abort`](Self::abort), at once: destroys the queue pair.
     ///
-    /// The results of owned buffers can still be taken.
-    pub fn give_up(&mut self, reason: DownReason) {
+    /// All operations in flight have ended when this returns. The channel is down for `reason`, unless
+    /// it was down before. The results of owned buffers can still be taken.
+    #[doc(alias = "ibv_destroy_qp")]
+    pub fn destroy(&mut self, reason: DownReason) {
         let (engine, at) = self.parts();
         engine.destroy(at, reason);
     }
 
-    /// Places in one of its queues that are free.
+    /// How many requests this queue has room for.
     ///
-    /// An untaken result has freed its credit but not its slot, so a channel with many untaken results
-    /// may reject requests although it has credits.
+    /// An untaken result frees its credit but not its slot, so a channel with many untaken results may
+    /// reject requests although it has credits.
     #[must_use]
     pub fn credits(&self, queue: Queue) -> u32 {
         let (engine, at) = self.shared();
@@ -331,7 +338,7 @@ impl<H: Hold> Channel<H> {
         member.map_or(0, |member| member.credits(queue))
     }
 
-    /// How many places of this queue are taken by what is in flight.
+    /// How many requests of this queue are in flight.
     #[must_use]
     pub fn in_flight(&self, queue: Queue) -> u32 {
         let (engine, at) = self.shared();
@@ -346,23 +353,25 @@ impl<H: Hold> Channel<H> {
         engine.members.get(at as usize).is_none_or(Member::is_idle)
     }
 
-    /// Watches the peer by this descriptor from now on: when it ends, the peer has left, and
-    /// the channel goes down. For handshakes by hand; those over TCP do it by themselves.
+    /// Watches the peer by this descriptor: the channel goes down when its other end is closed.
     ///
-    /// It is a socket whose other end the peer keeps as long as its channel (TCP, Unix), or an
-    /// end of a pipe. The channel owns it: when it goes down or is dropped, it closes it, and
-    /// so the peer notices in the same way. Nothing is read from it. A half-closed socket
-    /// (`shutdown(2)`) counts as an end. On TCP, keepalive is set as the channel's
-    /// `peer_timeout` says; if that is `None`, the descriptor is kept and not watched.
+    /// This is for a [handshake](crate::PreparedChannel::handshake) of your own. Channels that were
+    /// connected over TCP watch their peer already.
     ///
-    /// What the peer sent before its end is delivered first. Then the channel is
-    /// [down](Self::down_reason), with [`DownReason::PeerClosed`] or
-    /// [`DownReason::PeerLost`]. It is noticed by whatever waits or polls.
+    /// The descriptor is a TCP or Unix socket, or an end of a pipe, whose other end the peer keeps as
+    /// long as its channel. The channel owns it, and closes it when it goes down or is dropped: so the
+    /// peer notices that this side has left. Nothing is read from it. A half-closed socket
+    /// (`shutdown(2)`) counts as closed. Keepalive is set on a TCP socket by the channel's
+    /// `peer_timeout`. If that is `None`, the descriptor is kept but not watched.
+    ///
+    /// What the peer sent before it left is delivered first. Then the channel is
+    /// [down](Self::down_reason) with [`DownReason::PeerClosed`] or [`DownReason::PeerLost`]. The
+    /// peer is checked whenever a wait or a poll finds no completion.
     ///
     /// # Errors
     ///
-    /// [`Error::Exchange`] if the descriptor cannot be watched: one of a regular file, or too
-    /// many are open.
+    /// [`Error::Exchange`]: the descriptor cannot be watched because it is of a regular file, or too
+    /// many descriptors are open.
     pub fn watch_peer(&mut self, descriptor: impl Into<OwnedFd>) -> Result<()> {
         let (engine, at) = self.parts();
         let link = Link::new(descriptor.into(), engine.waits.peer_timeout);
@@ -370,54 +379,56 @@ impl<H: Hold> Channel<H> {
         Ok(watched.map_err(ExchangeError::not_watched)?)
     }
 
-    /// The peer's address, if the channel was connected over TCP or has been given a TCP
-    /// socket to [watch the peer by](Self::watch_peer). It stays when the channel is down.
+    /// The peer's address, if the channel was connected over TCP, or has a TCP socket to
+    /// [watch the peer by](Self::watch_peer).
+    ///
+    /// It is also available when the channel is down.
     #[must_use]
     pub fn peer_addr(&self) -> Option<SocketAddr> {
         let (engine, at) = self.shared();
         engine.members.get(at as usize)?.peer.address()
     }
 
-    /// Whether it takes no more work.
+    /// Whether the channel is down: it rejects all requests.
     #[must_use]
     pub fn is_down(&self) -> bool {
         self.down_reason().is_some()
     }
 
-    /// Why it takes no more work, if it does not.
+    /// Why the channel is down; `None` if it is not.
     #[must_use]
     pub fn down_reason(&self) -> Option<DownReason> {
         let (engine, at) = self.shared();
         engine.members.get(at as usize)?.down()
     }
 
-    /// The protection domain whose regions it works on.
+    /// The protection domain of the channel, whose regions it can use.
     #[must_use]
     pub fn pd(&self) -> &ProtectionDomain {
         self.shared().0.pd()
     }
 
-    /// The queue that its work completes on, to have arrivals announced, and to know it by.
+    /// The completion queue of the channel, to arm it or to get its handle.
     ///
     /// # Safety
     ///
-    /// Through it and all of its clones:
+    /// Through this queue and its clones:
     ///
-    /// - nothing polls it: the operation of a completion taken there is waited for until its deadline;
-    /// - nothing makes it smaller, or has other queue pairs complete on it: it would overrun.
+    /// - nothing polls: the operation whose completion is taken would never complete;
+    /// - nothing makes the queue smaller, and no other queue pair completes on it: it would overrun.
     #[must_use]
     pub unsafe fn cq(&self) -> &CompletionQueue {
         self.shared().0.cq()
     }
 
-    /// What announces its completions; there with
+    /// The completion channel of its completion queue, if it was created with
     /// [`PollStrategy::Notify`](crate::PollStrategy::Notify).
     #[must_use]
     pub fn completion_channel(&self) -> Option<&CompletionChannel> {
         self.shared().0.announcer()
     }
 
-    /// What the peer knows of this side; `None` once the queue pair has been destroyed.
+    /// The endpoint of this side; `None` once the queue pair has been destroyed.
     #[must_use]
     pub fn endpoint(&self) -> Option<&QueuePairEndpoint> {
         let (engine, at) = self.shared();

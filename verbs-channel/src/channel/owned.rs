@@ -1,4 +1,4 @@
-//! Owned buffers: given to the channel by value, returned with the result.
+//! Operations on owned buffers, which are moved in and returned with the result.
 
 use std::time::Duration;
 
@@ -11,42 +11,46 @@ use crate::error::{Refusal, Result};
 use crate::request::{Incoming, Outgoing, OwnedWork};
 
 impl<H: Hold> Channel<H> {
-    /// Starts work on an owned buffer's range, fully specified. The
-    /// buffer comes back with the result, by its ticket, in any order.
+    /// Posts a request on an owned buffer, with its options.
+    ///
+    /// The ticket identifies the operation. Its result is taken with the buffer, in any order, by
+    /// [`poll`](Self::poll), [`wait`](Self::wait) or
+    /// [`next_completed`](Channel::next_completed).
     ///
     /// # Errors
     ///
-    /// [`Rejected`], with the work: the queue is full, or the channel down;
-    /// [`Refusal::RemoteTooShort`]; [`Refusal::Misaligned`] for an atomic whose range is not
-    /// of 8 bytes. Its buffer is empty in one case: the driver took a part of the work, and
-    /// refused to destroy the queue pair, so that the buffer had to be leaked.
+    /// The request is handed back, with the reason: the queue is full or the channel is down, the
+    /// request does not fit the channel ([`Refusal::RemoteTooShort`], [`Refusal::Misaligned`] …), or
+    /// the driver rejected it. The returned buffer is empty in one case: the driver failed within the
+    /// post and refused to destroy the queue pair, so the buffer had to be leaked.
     pub fn start(
         &mut self,
-        work: impl Into<OwnedWork>,
+        request: impl Into<OwnedWork>,
     ) -> Result<Ticket, Rejected<OwnedWork, Refusal>> {
-        let mut work = work.into();
-        self.start_from(&mut work)
-            .map_err(|refusal| Rejected::new(refusal, work))
+        let mut request = request.into();
+        self.start_from(&mut request)
+            .map_err(|reason| Rejected::new(reason, request))
     }
 
-    /// [`start`](Self::start) for work that stays where it is: its buffer is taken, and an
-    /// [empty](OwnedBuffer::empty) one left; or it is as it was, if it is refused.
+    /// [`start`](Self::start) by reference: takes the buffer out of the request, and leaves an
+    /// [empty](OwnedBuffer::empty) one. On rejection the request is unchanged.
     ///
     /// # Errors
     ///
-    /// As [`start`](Self::start), and why.
+    /// As [`start`](Self::start), without the request.
     #[inline(always)]
-    pub fn start_from(&mut self, work: &mut OwnedWork) -> Result<Ticket, Refusal> {
+    pub fn start_from(&mut self, request: &mut OwnedWork) -> Result<Ticket, Refusal> {
         let (engine, at) = self.parts();
-        engine.start(at, work)
+        engine.start(at, request)
     }
 
-    /// Starts to send an owned buffer's range. It comes back with the result, by its ticket,
-    /// in any order.
+    /// Posts a send of the buffer's range.
+    ///
+    /// The buffer is returned with the result, as [`start`](Self::start) describes.
     ///
     /// # Errors
     ///
-    /// [`Rejected`], with the buffer: the queue is full, or the channel down.
+    /// As [`start`](Self::start), with the buffer.
     #[doc(alias = "ibv_post_send")]
     #[doc(alias = "IBV_WR_SEND")]
     pub fn start_send(
@@ -56,7 +60,8 @@ impl<H: Hold> Channel<H> {
         self.start(Outgoing::send(buffer)).map_err(buffer_of)
     }
 
-    /// [`start_send`](Self::start_send) with 32 bits for the peer's completion.
+    /// [`start_send`](Self::start_send) with 32 bits of immediate data, which are in the peer's
+    /// completion.
     ///
     /// # Errors
     ///
@@ -68,11 +73,11 @@ impl<H: Hold> Channel<H> {
         buffer: impl Into<OwnedBuffer>,
         imm_data: u32,
     ) -> Result<Ticket, Rejected<OwnedBuffer, Refusal>> {
-        let work = Outgoing::send(buffer).immediate(imm_data);
-        self.start(work).map_err(buffer_of)
+        let request = Outgoing::send(buffer).immediate(imm_data);
+        self.start(request).map_err(buffer_of)
     }
 
-    /// Starts to receive into an owned buffer's range.
+    /// Posts a receive into the buffer's range.
     ///
     /// # Errors
     ///
@@ -85,11 +90,12 @@ impl<H: Hold> Channel<H> {
         self.start(OwnedWork::receive(buffer)).map_err(buffer_of)
     }
 
-    /// Starts to write an owned buffer's range to where `remote` begins.
+    /// Posts a write of the buffer's range to the start of `remote`.
     ///
     /// # Errors
     ///
-    /// As [`start_send`](Self::start_send); [`Refusal::RemoteTooShort`].
+    /// As [`start_send`](Self::start_send); [`Refusal::RemoteTooShort`] if the bytes do not fit
+    /// `remote`.
     #[doc(alias = "ibv_post_send")]
     #[doc(alias = "IBV_WR_RDMA_WRITE")]
     pub fn start_write(
@@ -101,7 +107,8 @@ impl<H: Hold> Channel<H> {
             .map_err(buffer_of)
     }
 
-    /// [`start_write`](Self::start_write) with 32 bits for the peer's completion.
+    /// [`start_write`](Self::start_write) with 32 bits of immediate data, which complete a receive of
+    /// the peer.
     ///
     /// # Errors
     ///
@@ -114,11 +121,11 @@ impl<H: Hold> Channel<H> {
         remote: RemoteMemoryRegion,
         imm_data: u32,
     ) -> Result<Ticket, Rejected<OwnedBuffer, Refusal>> {
-        let work = Outgoing::write(buffer, remote).immediate(imm_data);
-        self.start(work).map_err(buffer_of)
+        let request = Outgoing::write(buffer, remote).immediate(imm_data);
+        self.start(request).map_err(buffer_of)
     }
 
-    /// Starts to read into an owned buffer's range, from where `remote` begins.
+    /// Posts a read from the start of `remote` into the buffer's range.
     ///
     /// # Errors
     ///
@@ -134,12 +141,14 @@ impl<H: Hold> Channel<H> {
             .map_err(buffer_of)
     }
 
-    /// Starts a compare-and-swap of the 8 bytes at `remote`: if they are `compare`, they
-    /// become `swap`. What they were comes into the buffer's range, of 8 bytes.
+    /// Posts a compare-and-swap: replaces the 8 bytes at `remote` by `swap` if they are equal to
+    /// `compare`.
+    ///
+    /// Their previous value is written to the buffer's range, which must have 8 bytes.
     ///
     /// # Errors
     ///
-    /// As [`start`](Self::start), with the buffer.
+    /// As [`start_write`](Self::start_write); [`Refusal::Misaligned`].
     #[doc(alias = "ibv_post_send")]
     #[doc(alias = "IBV_WR_ATOMIC_CMP_AND_SWP")]
     pub fn start_compare_swap(
@@ -149,16 +158,17 @@ impl<H: Hold> Channel<H> {
         compare: u64,
         swap: u64,
     ) -> Result<Ticket, Rejected<OwnedBuffer, Refusal>> {
-        let work = Incoming::compare_and_swap(before, remote, compare, swap);
-        self.start(work).map_err(buffer_of)
+        let request = Incoming::compare_and_swap(before, remote, compare, swap);
+        self.start(request).map_err(buffer_of)
     }
 
-    /// Starts to add to the 8 bytes at `remote`. What they were comes into the buffer's
-    /// range, of 8 bytes.
+    /// Posts a fetch-and-add: adds `add` to the 8 bytes at `remote`.
+    ///
+    /// Their previous value is written to the buffer's range, which must have 8 bytes.
     ///
     /// # Errors
     ///
-    /// As [`start`](Self::start), with the buffer.
+    /// As [`start_compare_swap`](Self::start_compare_swap).
     #[doc(alias = "ibv_post_send")]
     #[doc(alias = "IBV_WR_ATOMIC_FETCH_AND_ADD")]
     pub fn start_fetch_add(
@@ -171,42 +181,43 @@ impl<H: Hold> Channel<H> {
             .map_err(buffer_of)
     }
 
-    /// Starts a batch: one doorbell, one completion, one ticket. All of it comes back, as it
-    /// was, with the result, and can be started again. Its first failure is the batch's; what
-    /// succeeded before that has been done.
+    /// Posts a batch with one doorbell, one completion and one ticket.
     ///
-    /// It is of work for the send queue: receives have a completion each, and are started one
-    /// by one. Up to 32 long it allocates nothing.
+    /// The requests are returned unchanged with the result, and can be started again. The result of
+    /// the batch is its first failure; the requests before that one have succeeded.
+    ///
+    /// A batch is for the send queue only: each receive has a completion of its own, so receives are
+    /// started one by one. A batch of up to 32 requests allocates nothing.
     ///
     /// # Errors
     ///
-    /// As [`start`](Self::start), with all of the work; [`Refusal::BatchTooLong`] for more
-    /// than the send queue can ever hold, [`Refusal::EmptyBatch`],
-    /// [`Refusal::ReceiveInBatch`].
+    /// As [`start`](Self::start), with all requests; [`Refusal::BatchTooLong`] if the send queue
+    /// cannot hold them, [`Refusal::EmptyBatch`], [`Refusal::ReceiveInBatch`].
     #[doc(alias = "ibv_post_send")]
     pub fn start_batch(
         &mut self,
-        works: Vec<OwnedWork>,
+        requests: Vec<OwnedWork>,
     ) -> Result<Ticket, Rejected<Vec<OwnedWork>, Refusal>> {
         let (engine, at) = self.parts();
-        engine.start_batch(at, works)
+        engine.start_batch(at, requests)
     }
 
-    /// The result and the buffer of an operation, if it is done; polls once if it is not.
+    /// Takes the result and the buffer of an operation, if it has completed. Polls once if it has not.
     ///
     /// # Errors
     ///
-    /// [`Error::StaleTicket`](crate::Error::StaleTicket) if they were taken before, or the
-    /// ticket is another channel's.
+    /// [`Error::StaleTicket`](crate::Error::StaleTicket): they were taken before, or the ticket
+    /// belongs to another channel.
     #[inline]
     pub fn poll(&mut self, ticket: Ticket) -> Result<Option<Completed>> {
         let (engine, at) = self.parts();
         engine.poll_ticket_of(at, ticket)
     }
 
-    /// The result and the buffer of an operation, waited for; `None` if `timeout` passes
-    /// first. It goes on then, and can be waited for again. Without a timeout it waits for
-    /// ever.
+    /// Waits for the result and the buffer of an operation; `None` if `timeout` passes first.
+    ///
+    /// After a timeout the operation continues, and can be waited for again. Without a timeout this
+    /// waits forever.
     ///
     /// # Errors
     ///

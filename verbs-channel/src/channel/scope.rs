@@ -1,7 +1,7 @@
-//! Scopes: work on borrowed buffers that ends before the scope does.
+//! Scopes: operations on borrowed buffers, which end before the scope does.
 #![expect(
     unsafe_code,
-    reason = "a scope keeps borrows until the card is done with them"
+    reason = "a scope keeps borrows until the device is done with them"
 )]
 
 use std::cell::{Cell, RefCell};
@@ -19,10 +19,10 @@ use crate::engine::teardown::{AbortOnUnwind, Leftover, ScopeEnd};
 use crate::error::{Refusal, ScopeError, TransportError};
 use crate::request::{GatherList, Incoming, Outgoing, ScatterList, Work};
 
-/// Where work on borrowed buffers is posted: see [`Channel::scope`](crate::Channel::scope).
+/// Posts requests on borrowed buffers: see [`Channel::scope`](crate::Channel::scope).
 ///
-/// Whatever is posted borrows its elements until the scope ends; and it ends only when the device is
-/// done with all of them.
+/// A request that is posted borrows its elements until the scope ends. The scope ends only when the
+/// device is done with all of them.
 pub struct PollingScope<'scope, 'env: 'scope> {
     engine: RefCell<&'env mut Engine>,
     at: u32,
@@ -34,24 +34,24 @@ pub struct PollingScope<'scope, 'env: 'scope> {
     env: PhantomData<&'env mut &'env ()>,
 }
 
-/// Work that was posted in a scope. Its result can be taken here.
+/// An operation of a scope: a handle to take its result.
 ///
-/// Dropping it detaches the operation: the scope waits for it, and reports its failure as the scope's
-/// own. A detached operation takes up no room once it has succeeded, so a scope can post more than
-/// fits in the queues at once.
+/// Dropping the handle detaches the operation: the scope waits for it, and fails if it does. The slot
+/// of a detached operation is free once it has succeeded. So in total a scope can post more than its
+/// queues hold at once.
 pub struct ScopedPendingWork<'scope, 'env> {
     scope: &'scope PollingScope<'scope, 'env>,
     id: Id,
 }
 
-/// A list of elements that was lent to the device in a scope, and comes back with the result.
+/// A list of elements that is lent to the device, and returned with the result within the scope.
 #[must_use = "without it the elements do not come back before the scope ends"]
 pub struct Loan<'scope, 'env, L> {
-    work: ScopedPendingWork<'scope, 'env>,
+    pending: ScopedPendingWork<'scope, 'env>,
     list: L,
 }
 
-/// Runs a scope that waits for what its closure leaves.
+/// Runs a scope that waits for the operations that its closure leaves in flight.
 #[inline]
 pub(crate) fn scope<'env, T, E>(
     engine: &'env mut Engine,
@@ -61,7 +61,7 @@ pub(crate) fn scope<'env, T, E>(
     run(engine, at, closure, Engine::finish_scope)
 }
 
-/// Runs a scope that aborts what its closure leaves.
+/// Runs a scope that aborts the operations that its closure leaves in flight.
 pub(crate) fn manual_scope<'env, T, E>(
     engine: &'env mut Engine,
     at: u32,
@@ -86,7 +86,7 @@ fn run<'env, T, E>(
         scope: PhantomData,
         env: PhantomData,
     };
-    // Whatever happens in the closure, the borrows that were posted end below, and nowhere else.
+    // Whether the closure returns or panics, the borrows of posted elements end below.
     let ended = catch_unwind(AssertUnwindSafe(|| closure(&scope)));
     let mut engine = scope.engine.borrow_mut();
     let guard = AbortOnUnwind;
@@ -118,8 +118,8 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
     ///
     /// # Errors
     ///
-    /// [`Refusal`]: the queue is full, or the channel down. [`try_post`](Self::try_post) gives the
-    /// elements back as well.
+    /// The reason of the rejection: the queue is full, the channel is down, or the elements do not fit
+    /// the channel. [`try_post`](Self::try_post) hands the elements back as well.
     #[doc(alias = "ibv_post_send")]
     #[doc(alias = "IBV_WR_SEND")]
     #[inline(always)]
@@ -130,12 +130,12 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
         self.post(Outgoing::send(list))
     }
 
-    /// Posts an RDMA write to where `remote` begins.
+    /// Posts an RDMA write to the start of `remote`.
     ///
     /// # Errors
     ///
-    /// As [`post_send`](Self::post_send); [`Refusal::RemoteTooShort`] if it would reach past the
-    /// end of `remote`.
+    /// As [`post_send`](Self::post_send); [`Refusal::RemoteTooShort`] if the bytes do not fit
+    /// `remote`.
     #[doc(alias = "ibv_post_send")]
     #[doc(alias = "IBV_WR_RDMA_WRITE")]
     pub fn post_write<L: GatherList + 'scope>(
@@ -146,7 +146,7 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
         self.post(Outgoing::write(list, remote))
     }
 
-    /// Posts an RDMA read from where `remote` begins.
+    /// Posts an RDMA read from the start of `remote`.
     ///
     /// # Errors
     ///
@@ -174,7 +174,7 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
         self.receive(&mut list)
     }
 
-    /// Posts work with all its options: an [`Outgoing`] or an [`Incoming`].
+    /// Posts a request with its options: an [`Outgoing`] or an [`Incoming`].
     ///
     /// # Errors
     ///
@@ -183,47 +183,48 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
     #[inline(always)]
     pub fn post<W: Work + 'scope>(
         &'scope self,
-        work: W,
+        request: W,
     ) -> Result<ScopedPendingWork<'scope, 'env>, Refusal> {
-        let (mut list, options) = work.into_parts();
+        let (mut list, options) = request.into_parts();
         self.submit::<W>(&mut list, options)
     }
 
-    /// Posts a batch: one doorbell, one completion, one handle for all of it. The first failure in
-    /// it is the batch's.
+    /// Posts a batch with one doorbell, one completion and one handle.
+    ///
+    /// The result of the batch is its first failure.
     ///
     /// # Errors
     ///
-    /// As [`post`](Self::post); [`Refusal::BatchTooLong`] for more than the send queue can ever hold.
+    /// As [`post`](Self::post); [`Refusal::BatchTooLong`] if the send queue cannot hold it.
     #[doc(alias = "ibv_post_send")]
     pub fn post_batch<W: Work + 'scope, const N: usize>(
         &'scope self,
-        mut works: [W; N],
+        mut requests: [W; N],
     ) -> Result<ScopedPendingWork<'scope, 'env>, Refusal> {
-        self.submit_batch(&mut works)
+        self.submit_batch(&mut requests)
     }
 
-    /// [`post`](Self::post), which gives the work back if it is not posted.
+    /// [`post`](Self::post) that hands the request back if it is rejected.
     ///
-    /// The error borrows what the work borrows: to pass it on with `?`, take its
+    /// The error borrows what the request borrows: to pass it on with `?`, take its
     /// [`error`](Rejected::error).
     ///
     /// # Errors
     ///
-    /// As [`post`](Self::post), with the work.
+    /// As [`post`](Self::post), with the request.
     #[doc(alias = "ibv_post_send")]
     pub fn try_post<W: Work + 'scope>(
         &'scope self,
-        work: W,
+        request: W,
     ) -> Result<ScopedPendingWork<'scope, 'env>, Rejected<W, Refusal>> {
-        let (mut list, options) = work.into_parts();
+        let (mut list, options) = request.into_parts();
         match self.submit::<W>(&mut list, options) {
             Ok(pending) => Ok(pending),
             Err(refusal) => Err(Rejected::new(refusal, W::from_parts(list, options))),
         }
     }
 
-    /// [`post_receive`](Self::post_receive), which gives the elements back if it is not posted.
+    /// [`post_receive`](Self::post_receive) that hands the elements back if it is rejected.
     ///
     /// # Errors
     ///
@@ -239,23 +240,23 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
         }
     }
 
-    /// [`post_batch`](Self::post_batch), which gives the work back if it is not posted.
+    /// [`post_batch`](Self::post_batch) that hands the requests back if it is rejected.
     ///
     /// # Errors
     ///
-    /// As [`post_batch`](Self::post_batch), with all of the work.
+    /// As [`post_batch`](Self::post_batch), with all requests.
     #[doc(alias = "ibv_post_send")]
     pub fn try_post_batch<W: Work + 'scope, const N: usize>(
         &'scope self,
-        mut works: [W; N],
+        mut requests: [W; N],
     ) -> Result<ScopedPendingWork<'scope, 'env>, Rejected<[W; N], Refusal>> {
-        match self.submit_batch(&mut works) {
+        match self.submit_batch(&mut requests) {
             Ok(pending) => Ok(pending),
-            Err(refusal) => Err(Rejected::new(refusal, works)),
+            Err(refusal) => Err(Rejected::new(refusal, requests)),
         }
     }
 
-    /// Posts work, and gives its elements back when it is done, inside the scope.
+    /// Posts a request whose elements are returned with its result, within the scope.
     ///
     /// # Errors
     ///
@@ -263,14 +264,14 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
     #[doc(alias = "ibv_post_send")]
     pub fn lend<W: Work + 'scope>(
         &'scope self,
-        work: W,
+        request: W,
     ) -> Result<Loan<'scope, 'env, W::List>, Refusal> {
-        let (mut list, options) = work.into_parts();
-        let work = self.submit::<W>(&mut list, options)?;
-        Ok(Loan { work, list })
+        let (mut list, options) = request.into_parts();
+        let pending = self.submit::<W>(&mut list, options)?;
+        Ok(Loan { pending, list })
     }
 
-    /// Posts a receive, and gives its elements back when it is done, inside the scope.
+    /// Posts a receive whose elements are returned with its result, within the scope.
     ///
     /// # Errors
     ///
@@ -280,28 +281,28 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
         &'scope self,
         mut list: L,
     ) -> Result<Loan<'scope, 'env, L>, Refusal> {
-        let work = self.receive(&mut list)?;
-        Ok(Loan { work, list })
+        let pending = self.receive(&mut list)?;
+        Ok(Loan { pending, list })
     }
 
-    /// [`lend`](Self::lend), which gives the work back if it is not posted.
+    /// [`lend`](Self::lend) that hands the request back if it is rejected.
     ///
     /// # Errors
     ///
-    /// As [`lend`](Self::lend), with the work.
+    /// As [`lend`](Self::lend), with the request.
     #[doc(alias = "ibv_post_send")]
     pub fn try_lend<W: Work + 'scope>(
         &'scope self,
-        work: W,
+        request: W,
     ) -> Result<Loan<'scope, 'env, W::List>, Rejected<W, Refusal>> {
-        let (mut list, options) = work.into_parts();
+        let (mut list, options) = request.into_parts();
         match self.submit::<W>(&mut list, options) {
-            Ok(work) => Ok(Loan { work, list }),
+            Ok(pending) => Ok(Loan { pending, list }),
             Err(refusal) => Err(Rejected::new(refusal, W::from_parts(list, options))),
         }
     }
 
-    /// [`lend_receive`](Self::lend_receive), which gives the elements back if it is not posted.
+    /// [`lend_receive`](Self::lend_receive) that hands the elements back if it is rejected.
     ///
     /// # Errors
     ///
@@ -312,25 +313,27 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
         mut list: L,
     ) -> Result<Loan<'scope, 'env, L>, Rejected<L, Refusal>> {
         match self.receive(&mut list) {
-            Ok(work) => Ok(Loan { work, list }),
+            Ok(pending) => Ok(Loan { pending, list }),
             Err(refusal) => Err(Rejected::new(refusal, list)),
         }
     }
 
-    /// Lets the scope end with receives left over: when the closure has returned `Ok`, everything in
-    /// the send queue is waited for as usual, and receives that are still in flight are not. The
-    /// connection is closed instead, at once, since a device gives posted receives back in no other
-    /// way; that is no error.
+    /// Lets the scope end while receives are in flight, by closing the connection.
     ///
-    /// For the end of a stream of messages, whose reader always has a few more receives posted than
-    /// messages come. If no receive is left over, the channel stays connected.
+    /// When the closure has returned `Ok`, the scope waits for the operations of the send queue as
+    /// usual. If receives are in flight then, it closes the connection, as a device returns posted
+    /// receives in no other way. That is not an error. If no receive is in flight, the channel stays
+    /// connected.
+    ///
+    /// This is for the end of a stream of messages, whose reader usually has more receives posted than
+    /// messages arrive.
     pub fn close_with_receives_left(&self) {
         self.receives.set(Leftover::Closed);
     }
 
-    /// Polls the completion queue once: how many completions were there.
+    /// Polls the completion queue once, and returns how many completions it found.
     ///
-    /// Handles poll by themselves; this is for a loop that looks at none of them.
+    /// Handles poll when their results are taken. This is for loops that take none.
     pub fn poll(&self) -> usize {
         let mut engine = self.engine.borrow_mut();
         let count = engine.drive();
@@ -353,9 +356,9 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
         options: W::Options,
     ) -> Result<ScopedPendingWork<'scope, 'env>, Refusal> {
         let mut engine = self.engine.borrow_mut();
-        // SAFETY: the elements borrow their memory for `'scope`, and `scope` ends that only when
-        // the operation is done, even if the closure fails. Nobody else has a scatter element: it
-        // was moved here, and `Loan` gives it back only when the operation is done.
+        // SAFETY: the elements borrow their memory for `'scope`, which `scope` ends only after the
+        // operation has ended, even if the closure fails or panics. A scatter element was moved
+        // here, so it is not used elsewhere; `Loan` returns it only after the operation has ended.
         let posted = unsafe { engine.post::<W>(Reservation::send(self.at), list, options) }?;
         Ok(self.handle(posted.id))
     }
@@ -363,12 +366,12 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
     #[inline(always)]
     fn submit_batch<W: Work + 'scope, const N: usize>(
         &'scope self,
-        works: &mut [W; N],
+        requests: &mut [W; N],
     ) -> Result<ScopedPendingWork<'scope, 'env>, Refusal> {
         let mut engine = self.engine.borrow_mut();
         let reservation = Reservation::send(self.at).times(N)?;
         // SAFETY: as in `submit`.
-        let posted = unsafe { engine.post_batch::<W, N>(reservation, works) }?;
+        let posted = unsafe { engine.post_batch::<W, N>(reservation, requests) }?;
         Ok(self.handle(posted.id))
     }
 
@@ -385,7 +388,9 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
 }
 
 impl ScopedPendingWork<'_, '_> {
-    /// The result, if it is there; polls once. `None` while it is not, and after it was taken.
+    /// Takes the result if the operation has completed, and polls once if it has not.
+    ///
+    /// `None` while the operation is in flight, and after the result was taken.
     #[inline(always)]
     #[must_use = "a failure that is taken here is not reported by the scope"]
     pub fn poll(&mut self) -> Option<Result<WorkSuccess, TransportError>> {
@@ -404,7 +409,7 @@ impl ScopedPendingWork<'_, '_> {
     ///
     /// # Errors
     ///
-    /// [`TransportError`]: the work failed; or the timeout passed, and the channel was aborted.
+    /// The operation failed; or the timeout passed, and the channel was aborted.
     #[inline(always)]
     pub fn spin_poll(mut self) -> Result<WorkSuccess, TransportError> {
         // Its outcome is taken here.
@@ -414,8 +419,9 @@ impl ScopedPendingWork<'_, '_> {
         taken.unwrap_or_else(|| engine.wait_borrowed(at, id))
     }
 
-    /// Waits for the result; `None` if `timeout` passes first, and after it was taken. The work goes
-    /// on, and can be waited for again.
+    /// Waits for the result; `None` if `timeout` passes first, and after the result was taken.
+    ///
+    /// After a timeout the operation continues, and can be waited for again.
     #[inline]
     #[must_use = "a failure that is taken here is not reported by the scope"]
     pub fn wait_timeout(
@@ -438,7 +444,7 @@ impl Drop for ScopedPendingWork<'_, '_> {
     #[inline]
     fn drop(&mut self) {
         self.scope.handles.set(self.scope.handles.get() - 1);
-        // It is borrowed only while one of its own calls runs.
+        // The engine is borrowed only during a call on the scope or one of its handles.
         if let Ok(mut engine) = self.scope.engine.try_borrow_mut() {
             engine.detach(self.scope.at, self.id);
         }
@@ -446,34 +452,34 @@ impl Drop for ScopedPendingWork<'_, '_> {
 }
 
 impl<L> Loan<'_, '_, L> {
-    /// The result and the elements, if it is done; polls once.
+    /// Takes the result and the elements if the operation has completed, and polls once if it has not.
     ///
     /// # Errors
     ///
-    /// The loan, while it is not done.
+    /// The loan, while the operation is in flight.
     pub fn poll(mut self) -> Result<(Result<WorkSuccess, TransportError>, L), Self> {
-        match self.work.poll() {
+        match self.pending.poll() {
             Some(result) => Ok((result, self.list)),
             None => Err(self),
         }
     }
 
-    /// Waits for the result, up to the channel's timeout, and gives the elements back.
+    /// Waits for the result, up to the channel's timeout, and returns the elements with it.
     #[inline]
     pub fn wait(self) -> (Result<WorkSuccess, TransportError>, L) {
-        (self.work.spin_poll(), self.list)
+        (self.pending.spin_poll(), self.list)
     }
 
     /// Waits for the result and the elements.
     ///
     /// # Errors
     ///
-    /// The loan, if `timeout` passes first: the work goes on, and can be waited for again.
+    /// The loan, if `timeout` passes first: the operation continues, and can be waited for again.
     pub fn wait_timeout(
         mut self,
         timeout: Duration,
     ) -> Result<(Result<WorkSuccess, TransportError>, L), Self> {
-        match self.work.wait_timeout(timeout) {
+        match self.pending.wait_timeout(timeout) {
             Some(result) => Ok((result, self.list)),
             None => Err(self),
         }

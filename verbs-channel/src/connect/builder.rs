@@ -1,4 +1,4 @@
-//! Making channels.
+//! Creating channels.
 
 use std::os::unix::net::UnixStream;
 
@@ -10,7 +10,7 @@ use crate::config::{ChannelBuilder, Config, channel_builder};
 use crate::error::Result;
 use crate::exchange::ExchangeError;
 
-/// `pd.create_channel()`: [`Channel::builder`] where other objects of a protection domain are made.
+/// [`Channel::builder`] as a method of the protection domain: `pd.create_channel()`.
 ///
 /// ```no_run
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -22,7 +22,7 @@ use crate::exchange::ExchangeError;
 /// # }
 /// ```
 pub trait CreateChannel: sealed::Sealed {
-    /// Begins a channel on this protection domain.
+    /// A builder for a channel on this protection domain.
     fn create_channel(&self) -> ChannelBuilder<channel_builder::Empty>;
 }
 
@@ -39,10 +39,10 @@ mod sealed {
 }
 
 impl Channel {
-    /// Begins a channel on a protection domain, whose regions it works on.
+    /// A builder for a channel on a protection domain, whose regions it can use.
     ///
-    /// Without a hint it works on InfiniBand and on RoCE; see
-    /// [`QueuePair::builder`](verbs_core::QueuePair::builder) for what is chosen.
+    /// The defaults work on InfiniBand and on RoCE: see
+    /// [`QueuePair::builder`](verbs_core::QueuePair::builder).
     ///
     /// ```no_run
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -60,8 +60,9 @@ impl Channel {
         Config::of(pd.clone())
     }
 
-    /// A connected pair within this process, with default settings: for tests and first steps. Each
-    /// watches the other, as two that have met over TCP do.
+    /// Two connected channels in this process, with default settings: for tests and first steps.
+    ///
+    /// Each watches the other as its peer, as channels that were connected over TCP do.
     ///
     /// # Errors
     ///
@@ -77,8 +78,10 @@ impl Channel {
         Ok((left, right))
     }
 
-    /// Prepares a channel with the same settings, to be connected anew. This one is closed by it:
-    /// what was in flight is aborted; the results of owned buffers can still be taken from it.
+    /// Closes this channel, and prepares a new one with the same settings.
+    ///
+    /// Operations in flight are aborted. The results of owned buffers can still be taken from this
+    /// channel.
     ///
     /// # Errors
     ///
@@ -89,13 +92,13 @@ impl Channel {
 }
 
 impl<S: channel_builder::IsComplete> ChannelBuilder<S> {
-    /// Makes the channel, prepared to be connected.
+    /// Creates the channel, which is then ready to be connected.
     ///
     /// # Errors
     ///
     /// Those of [`QueuePair::builder`](verbs_core::QueuePair::builder) and
-    /// [`CompletionQueue::create`](verbs_core::CompletionQueue::create): a capacity above the
-    /// device's limits, a path that cannot be.
+    /// [`CompletionQueue::create`](verbs_core::CompletionQueue::create), for example a capacity above
+    /// the device's limits.
     pub fn build(self) -> Result<PreparedChannel> {
         let config = self.into_config();
         PreparedChannel::alone(config)

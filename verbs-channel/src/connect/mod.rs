@@ -1,4 +1,4 @@
-//! Connecting: what is prepared, and how it meets its peer.
+//! Connecting: builders, prepared channels, and the exchange over TCP.
 
 mod builder;
 mod prepared;

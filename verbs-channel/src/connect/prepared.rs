@@ -1,4 +1,4 @@
-//! What is prepared and not connected yet, and how it meets its peer.
+//! Prepared channels: not connected yet.
 
 use std::fmt;
 use std::io;
@@ -18,19 +18,19 @@ use crate::exchange::{Exchange, ExchangeError};
 
 /// A channel that is not connected yet.
 ///
-/// [`connect`](Self::connect) and [`accept`](Self::accept) do it over TCP. For any other way send
-/// its [`endpoint`](Self::endpoint) to the peer, get the peer's, and
-/// [`handshake`](Self::handshake); neither side may send before both have done that.
+/// [`connect`](Self::connect) and [`accept`](Self::accept) connect it over TCP. To connect it in
+/// another way, send its [`endpoint`](Self::endpoint) to the peer, receive that of the peer, and
+/// call [`handshake`](Self::handshake). Neither side may send before both have done that.
 ///
-/// `T` is what it becomes: a [`Channel`], or for a group a
-/// [`ConnectedMember`](crate::ConnectedMember), which can [join](crate::ChannelGroup::join) it. One
-/// for a group does not borrow the group, so another thread can connect it while the group goes on.
+/// `T` is the type that it becomes: a [`Channel`], or a [`ConnectedMember`](crate::ConnectedMember),
+/// which can [join](crate::ChannelGroup::join) its group. It does not borrow the group, so another
+/// thread can connect it while the group is in use.
 pub struct PreparedChannel<T: Connected = Channel> {
     qp: PreparedQueuePair,
     rest: T::Rest,
 }
 
-/// What a [`PreparedChannel`] becomes.
+/// The type that a [`PreparedChannel`] becomes.
 pub trait Connected: sealed::Connected {}
 
 pub(crate) mod sealed {
@@ -42,22 +42,22 @@ pub(crate) mod sealed {
 
     #[expect(unnameable_types, reason = "seals `Connected`")]
     pub trait Connected: Sized {
-        /// What it is made of, beside its queue pair.
+        /// Its parts other than the queue pair.
         type Rest;
 
         fn assemble(qp: QueuePair, rest: Self::Rest) -> Self;
 
-        /// Watches the peer by the connection over which they have met.
+        /// Watches the peer by the TCP connection of the exchange.
         fn watch(&mut self, stream: TcpStream) -> Result<()>;
     }
 }
 
-/// What a channel of its own is made of, beside its queue pair.
+/// The parts of a channel that does not belong to a group, other than its queue pair.
 #[derive(Debug)]
 #[expect(unnameable_types, reason = "is named in a sealed trait")]
 pub struct Alone {
     cq: CompletionQueue,
-    announcer: Option<CompletionChannel>,
+    completion_channel: Option<CompletionChannel>,
     config: Config,
 }
 
@@ -69,10 +69,11 @@ impl sealed::Connected for Channel {
     fn assemble(qp: QueuePair, rest: Alone) -> Self {
         let Alone {
             cq,
-            announcer,
+            completion_channel,
             config,
         } = rest;
-        let mut engine = Engine::new(config.pd.clone(), cq, announcer, config.waits());
+        let waits = config.waits();
+        let mut engine = Engine::new(config.pd.clone(), cq, completion_channel, waits);
         engine.add(qp, config.capacities());
         Self::new(engine, config)
     }
@@ -85,11 +86,11 @@ impl sealed::Connected for Channel {
 impl PreparedChannel {
     /// A new queue pair, on a completion queue of its own.
     pub(crate) fn alone(config: Config) -> Result<Self> {
-        let (cq, announcer) = config.queue(1)?;
+        let (cq, completion_channel) = config.queue(1)?;
         let qp = config.queue_pair(&cq)?;
         let rest = Alone {
             cq,
-            announcer,
+            completion_channel,
             config,
         };
         Ok(Self::new(qp, rest))
@@ -101,13 +102,13 @@ impl<T: Connected> PreparedChannel<T> {
         Self { qp, rest }
     }
 
-    /// What the peer must know to connect.
+    /// The endpoint of this side, which the peer needs to connect.
     #[must_use]
     pub fn endpoint(&self) -> QueuePairEndpoint {
         self.qp.endpoint()
     }
 
-    /// Connects to the peer's endpoint. The peer must do the same with this one's.
+    /// Connects to the peer's endpoint. The peer must do the same with the endpoint of this side.
     ///
     /// # Errors
     ///
@@ -117,26 +118,26 @@ impl<T: Connected> PreparedChannel<T> {
         Ok(T::assemble(qp, self.rest))
     }
 
-    /// Connects over TCP to a peer that [`accept`](Self::accept)s, within `timeout`. A peer
-    /// that does not listen yet is tried again.
+    /// Connects over TCP to a peer that calls [`accept`](Self::accept), within `timeout`.
     ///
-    /// A name is looked up first, by the system's resolver, which keeps its own deadlines:
-    /// give an address where `timeout` must hold for that too.
+    /// While the peer does not listen yet, this tries again. A name is resolved first by the system's
+    /// resolver, which has timeouts of its own: pass an address if `timeout` must include that.
     ///
     /// # Errors
     ///
-    /// [`Error::Exchange`](crate::Error::Exchange) says what the peer did wrong: refused
-    /// (and why), was silent, hung up, speaks something else;
-    /// [`Error::Core`](crate::Error::Core) that this queue pair could not be connected,
-    /// which the peer is told.
+    /// - [`Error::Exchange`](crate::Error::Exchange): the peer refused the connection (with its
+    ///   reason), did not answer in time, closed the connection, or uses another protocol.
+    /// - [`Error::Core`](crate::Error::Core): the queue pair of this side could not be connected. The
+    ///   peer is sent the reason.
     pub fn connect(self, peer: impl ToSocketAddrs, timeout: Duration) -> Result<T> {
         let (connected, _) = self.connect_with(peer, timeout, &[])?;
         Ok(connected)
     }
 
-    /// [`connect`](Self::connect), and gives the peer up to
-    /// [`MAX_PRIVATE_DATA`](crate::exchange::MAX_PRIVATE_DATA) bytes with it. The peer's
-    /// come back.
+    /// [`connect`](Self::connect) with private data: each side sends the other up to
+    /// [`MAX_PRIVATE_DATA`](crate::exchange::MAX_PRIVATE_DATA) bytes.
+    ///
+    /// Returns the peer's bytes with the channel.
     ///
     /// # Errors
     ///
@@ -154,8 +155,9 @@ impl<T: Connected> PreparedChannel<T> {
         watched(met, Ok(stream))
     }
 
-    /// Connects over TCP to the next peer that [`connect`](Self::connect)s, within
-    /// `timeout`. Several threads may accept on one listener, which blocks afterwards.
+    /// Connects to the next peer that calls [`connect`](Self::connect), within `timeout`.
+    ///
+    /// Several threads may accept on one listener. The listener is in blocking mode afterwards.
     ///
     /// # Errors
     ///
@@ -165,9 +167,10 @@ impl<T: Connected> PreparedChannel<T> {
         Ok(connected)
     }
 
-    /// [`accept`](Self::accept), and gives the peer up to
-    /// [`MAX_PRIVATE_DATA`](crate::exchange::MAX_PRIVATE_DATA) bytes with it. The peer's
-    /// come back.
+    /// [`accept`](Self::accept) with private data: each side sends the other up to
+    /// [`MAX_PRIVATE_DATA`](crate::exchange::MAX_PRIVATE_DATA) bytes.
+    ///
+    /// Returns the peer's bytes with the channel.
     ///
     /// # Errors
     ///
@@ -185,14 +188,15 @@ impl<T: Connected> PreparedChannel<T> {
         watched(met, Ok(stream))
     }
 
-    /// Connects to the peer at the other end of a TCP connection, which does the same,
-    /// within `timeout`. The peer's private data comes back.
+    /// Connects to the peer at the other end of a TCP connection, which does the same, within
+    /// `timeout`. Returns the channel and the peer's private data.
     ///
-    /// The connection stays the caller's, to talk on, and is shut down if the peers do not
-    /// agree. It is left blocking, its timeouts as they were. The channel watches the peer by
-    /// a duplicate, and sets keepalive: so do not shut it down, not even half, before the
-    /// channel is done with, and drop it then. The peer notices that this side has left when
-    /// both the channel and the connection are closed.
+    /// You can use the connection afterwards. It is in blocking mode then, with its timeouts
+    /// unchanged. If the exchange fails, it is shut down.
+    ///
+    /// The channel watches the peer by a duplicate of the connection, and sets keepalive on it. So do
+    /// not shut the connection down, not even one direction, while the channel is in use. Drop it
+    /// together with the channel: the peer notices that this side has left only when both are closed.
     ///
     /// # Errors
     ///
@@ -216,7 +220,7 @@ impl<T: Connected> fmt::Debug for PreparedChannel<T> {
     }
 }
 
-/// Gives a channel the connection over which it has met its peer.
+/// Passes a channel the TCP connection of its exchange, to watch the peer by.
 fn watched<T: Connected>(
     met: Result<(T, Vec<u8>)>,
     stream: io::Result<TcpStream>,

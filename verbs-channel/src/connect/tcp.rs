@@ -1,4 +1,4 @@
-//! What carries an exchange: a blocking TCP connection, with one deadline for all of it.
+//! Exchanges over a blocking TCP connection, each with one deadline.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
@@ -11,18 +11,19 @@ use verbs_core::QueuePairEndpoint;
 use crate::error::Result;
 use crate::exchange::{Exchange, ExchangeError, ExchangeFailure, Peer, Step};
 
-/// Tells a peer at the other end of a TCP connection why no channel is connected to it, and ends
-/// the connection: for a server that is full, or does not know the peer.
+/// Refuses the peer at the other end of a TCP connection: sends it the reason, and shuts the
+/// connection down.
 ///
-/// It waits for nothing longer than `timeout`. A peer that cannot be told sees the end alone.
+/// For a server that is full, or does not know the peer. It takes at most `timeout`. If the reason
+/// cannot be sent, the peer only notices the end of the connection.
 pub fn refuse(stream: &TcpStream, timeout: Duration, why: &(dyn std::error::Error + 'static)) {
     let exchange = Exchange::refusing(why);
     let over = meet(stream, deadline(timeout), exchange, |_peer| Ok(()));
-    // An exchange that refuses comes to nothing else than its end.
+    // The outcome of an exchange that refuses is always that it is over.
     drop(over);
 }
 
-/// Connects to the first of the peer's addresses that answers. While one of them refuses, since the
+/// Connects to the first of the peer's addresses that answers. While one of them refuses because the
 /// peer does not listen yet, all are tried again until the deadline.
 pub(crate) fn connect(
     peer: impl ToSocketAddrs,
@@ -53,7 +54,7 @@ pub(crate) fn connect(
                 let untried = || ExchangeFailure::new(Some(*address), late());
                 return Err(last.map_or_else(untried, failure));
             };
-            // One that does not answer leaves time for the others.
+            // An address that does not answer leaves time for the others.
             let share = left / u32::try_from(untried).unwrap_or(u32::MAX);
             match TcpStream::connect_timeout(address, share.max(SHORTEST)) {
                 Ok(stream) if !is_to_itself(&stream) => return Ok(stream),
@@ -76,8 +77,8 @@ pub(crate) fn connect(
     }
 }
 
-/// Whether both ends are the same socket: who tries a port of this machine, on which nobody listens,
-/// again and again is given that very port for its own end at last, and meets itself.
+/// Whether the socket is connected to itself. That happens after many attempts to connect to a local
+/// port on which no socket listens: once, the system chooses that port for the connecting end, too.
 fn is_to_itself(stream: &TcpStream) -> bool {
     match (stream.local_addr(), stream.peer_addr()) {
         (Ok(local), Ok(peer)) => local == peer,
@@ -114,9 +115,9 @@ pub(crate) fn accept(
     }
 }
 
-/// Accepts a connection that is there.
+/// Accepts a connection without waiting.
 fn accept_now(listener: &TcpListener) -> io::Result<TcpStream> {
-    // Several threads may accept on one socket: none may make it block under another.
+    // Several threads may accept on one socket: none may make it blocking during another's call.
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     listener.set_nonblocking(true)?;
@@ -125,16 +126,18 @@ fn accept_now(listener: &TcpListener) -> io::Result<TcpStream> {
     accepted.map(|(stream, _)| stream)
 }
 
-/// Runs an exchange, with the handshake in its middle, over a connection; what the handshake came
-/// to, and the peer's private data. The connection's options are as before, and it is shut down if
-/// the exchange fails: the peer must not wait for what does not come.
+/// Runs an exchange over a connection, with the handshake in its middle. Returns the handshake's
+/// outcome and the peer's private data.
+///
+/// The connection's options are restored. If the exchange fails, the connection is shut down, so that
+/// the peer does not wait.
 pub(crate) fn meet<C>(
     stream: &TcpStream,
     deadline: Deadline,
     exchange: Exchange,
     handshake: impl FnOnce(&QueuePairEndpoint) -> Result<C>,
 ) -> Result<(C, Vec<u8>)> {
-    // Once the peer has hung up, it is not known any more.
+    // The address is not available after the peer has closed the connection.
     let peer = stream.peer_addr().ok();
     let tcp = |source| {
         let what = "set up the connection to";
@@ -150,7 +153,7 @@ pub(crate) fn meet<C>(
         Ok(agreed)
     });
     if agreed.is_err() {
-        // Nothing more can be done for a connection that refuses even this.
+        // Best effort: the error of the exchange is the one to return.
         drop(stream.shutdown(Shutdown::Both));
         drop(before.restore(stream));
     }
@@ -181,7 +184,7 @@ fn agree<C>(
         Err(error) => exchange.refuse(error),
     }
     let agreed = run(stream, deadline, &mut exchange);
-    // The handshake's own error says more than that the exchange is over.
+    // The error of the handshake is more precise than that of the exchange.
     let connected = connected?;
     agreed.map_err(failure)?;
     Ok((connected, peer.private_data))
@@ -197,7 +200,7 @@ fn run(
         let left = deadline
             .left()
             .ok_or_else(|| io::ErrorKind::TimedOut.into());
-        // At its timeout a socket answers `WouldBlock`: the loop looks at the clock again.
+        // At its timeout a socket returns `WouldBlock`: the loop checks the deadline again.
         let moved = match step {
             Step::Write(bytes) => left
                 .and_then(|left| stream.set_write_timeout(Some(left)))
@@ -211,7 +214,7 @@ fn run(
     }
 }
 
-/// What an exchange changes of a connection, to change it back.
+/// The options of a connection that an exchange changes, to restore them.
 struct Settings {
     read_timeout: Option<Duration>,
     write_timeout: Option<Duration>,
@@ -234,16 +237,16 @@ impl Settings {
     }
 }
 
-/// Between two tries.
+/// The pause between two attempts.
 const RETRY: Duration = Duration::from_millis(5);
 
-/// The least that an address is given to answer: no time at all is an error.
+/// The minimum time for an address to answer: a timeout of 0 is an error.
 const SHORTEST: Duration = Duration::from_millis(1);
 
-/// The longest that anything is waited for: what a deadline that cannot be computed stands for.
+/// The longest timeout: used if a deadline cannot be computed.
 const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// When something is to be over, and how long that was from its beginning.
+/// A deadline, and the timeout that it was computed from.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Deadline {
     at: Instant,
@@ -257,7 +260,7 @@ pub(crate) fn deadline(timeout: Duration) -> Deadline {
 }
 
 impl Deadline {
-    /// The time that is left, if there is some.
+    /// The time that is left; `None` if there is none.
     fn left(self) -> Option<Duration> {
         let left = self.at.saturating_duration_since(Instant::now());
         (!left.is_zero()).then_some(left)
@@ -282,10 +285,11 @@ mod tests {
     #[cfg_attr(miri, ignore = "Miri has no poll(2)")]
     fn an_address_that_cannot_be_reached_leaves_the_others() {
         let (_listener, address) = listener();
-        // Nobody connects to all hosts at once; documentation's addresses are nobody's.
+        // Connecting to the broadcast address is not allowed. The other is reserved for
+        // documentation, so no host has it.
         let not_allowed = SocketAddr::from((Ipv4Addr::BROADCAST, 7));
-        let nobody = SocketAddr::from(([192, 0, 2, 1], 7));
-        let addresses = [not_allowed, nobody, address];
+        let unassigned = SocketAddr::from(([192, 0, 2, 1], 7));
+        let addresses = [not_allowed, unassigned, address];
         let stream = connect(&addresses[..], deadline(3 * SECOND)).unwrap();
         assert_eq!(stream.peer_addr().unwrap(), address);
         // Alone, it is not tried again.
@@ -301,12 +305,12 @@ mod tests {
 
     #[test]
     #[cfg_attr(miri, ignore = "connects up to 100,000 times")]
-    fn who_meets_itself_has_not_met_its_peer() {
+    fn connection_to_itself_is_detected() {
         let (listener, address) = listener();
         let stream = TcpStream::connect(address).unwrap();
         assert!(!is_to_itself(&stream));
         drop(listener);
-        // A port that the system gives to those who connect, if it has not changed its habits.
+        // A port of the range from which Linux chooses for connecting sockets.
         let free = (40_000..50_000_u16).step_by(2).find(|port| {
             let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, *port));
             listener.is_ok()
@@ -314,7 +318,7 @@ mod tests {
         let there = (Ipv4Addr::LOCALHOST, free.unwrap());
         match (0..100_000).find_map(|_| TcpStream::connect(there).ok()) {
             Some(stream) => assert!(is_to_itself(&stream)),
-            None => println!("SKIPPED: this system lets nobody meet itself"),
+            None => println!("SKIPPED: this system connects no socket to itself"),
         }
     }
 

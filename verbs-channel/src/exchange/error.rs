@@ -1,4 +1,4 @@
-//! Why two peers could not agree, and what one tells the other of it.
+//! The errors of exchanges, and their codes on the wire.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -8,65 +8,65 @@ use verbs_core::EndpointError;
 
 use super::limits::{MAX_PRIVATE_DATA, VERSION};
 
-/// Why two peers could not agree.
+/// Why two peers could not connect.
 ///
-/// What is written about "the peer" names its address in an [`ExchangeFailure`].
+/// The text is about "the peer"; that of an [`ExchangeFailure`] has the peer's address instead.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ExchangeError {
     /// TCP failed.
     Tcp {
-        /// What was tried.
+        /// The action that failed, to be followed by the peer: "connect to", for example.
         what: &'static str,
         /// How it failed.
         source: io::Error,
     },
-    /// The address stands for no host.
+    /// The peer's name has no address.
     NoAddress,
     /// The deadline passed.
     TimedOut {
         /// What the peer did not do.
         what: &'static str,
-        /// How long it was waited for, if that is known.
+        /// The timeout, if it is known.
         after: Option<Duration>,
     },
     /// The peer closed the connection.
     HungUp {
-        /// Bytes that came.
+        /// How many bytes of the frame arrived.
         got: usize,
-        /// Bytes that were to come.
+        /// How many bytes the frame has.
         expected: usize,
     },
-    /// The peer refuses this side, and said why before it hung up.
+    /// The peer refused the connection, and sent the reason.
     Refused {
-        /// What kind of reason it has.
+        /// The kind of the reason.
         code: RefusalCode,
-        /// Its words, at most 254 bytes of them, as they came: trust nothing in them.
+        /// The text of the reason, up to 254 bytes: do not trust what the peer sent.
         words: String,
     },
-    /// What the peer sent is no frame of this protocol.
+    /// The peer uses another protocol. These are its first bytes.
     NotOurs([u8; 4]),
-    /// The peer speaks another version of this protocol.
+    /// The peer uses another version of this protocol.
     Version(u16),
-    /// A frame came that has no business here.
+    /// The peer sent a frame of the wrong kind.
     Kind {
-        /// What came.
+        /// The kind that arrived.
         got: u16,
-        /// What was due.
+        /// The kind that was due.
         expected: u16,
     },
-    /// A frame is longer than any of its kind can be.
+    /// The peer sent a frame that is too long for its kind.
     TooLong {
-        /// Its length without the header.
+        /// The length of the payload.
         len: usize,
-        /// The longest that its kind can have.
+        /// The longest payload of this kind.
         max: usize,
     },
-    /// This side's private data is too long.
+    /// The private data of this side is too long: its length in bytes.
     PrivateData(usize),
-    /// The peer's endpoint is impossible.
+    /// The peer's endpoint is invalid.
     Endpoint(#[from] EndpointError),
-    /// The exchange has ended before: in an error, or because this side refused the peer.
+    /// The exchange had ended before: in an error, or because this side refused the peer.
     Over,
 }
 
@@ -76,13 +76,13 @@ impl fmt::Display for ExchangeError {
     }
 }
 
-/// Why no channel was connected, and to which peer.
+/// Why no channel was connected, with the peer's address.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct ExchangeFailure {
-    /// The peer's address, where it is known.
+    /// The peer's address, if it is known.
     pub peer: Option<SocketAddr>,
-    /// Why.
+    /// Why the channel was not connected.
     pub error: ExchangeError,
 }
 
@@ -93,7 +93,7 @@ impl ExchangeFailure {
         Self { peer, error }
     }
 
-    /// The same, of this peer unless it names one already.
+    /// Sets the peer's address, unless there is one already.
     #[must_use]
     pub fn with_peer(self, peer: Option<SocketAddr>) -> Self {
         let peer = self.peer.or(peer);
@@ -117,7 +117,7 @@ impl fmt::Display for ExchangeFailure {
 }
 
 impl std::error::Error for ExchangeFailure {
-    // The error is in the text already.
+    // The text includes that of the error.
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         self.error.source()
     }
@@ -129,7 +129,7 @@ impl ExchangeError {
         Self::Tcp { what, source }
     }
 
-    /// Writes what happened, of this peer.
+    /// Writes the text, with this name of the peer.
     fn write(&self, f: &mut fmt::Formatter<'_>, peer: &dyn fmt::Display) -> fmt::Result {
         match self {
             Self::Tcp { what, .. } => write!(f, "cannot {what} {peer}"),
@@ -143,17 +143,17 @@ impl ExchangeError {
             }
             Self::HungUp { got, expected } => write!(
                 f,
-                "{peer} hung up after {got} of {expected} bytes of a frame: it failed, or went away"
+                "{peer} closed the connection after {got} of {expected} bytes of a frame"
             ),
-            // As `Debug` writes it, so that nothing of a peer's reaches a terminal as it came.
+            // As `Debug` formats it, so that no control character of the peer reaches a terminal.
             Self::Refused { words, .. } => write!(f, "{peer} refuses: {words:?}"),
             Self::NotOurs(magic) => write!(
                 f,
-                "{peer} speaks another protocol (it began with {magic:02x?})"
+                "{peer} uses another protocol (its first bytes are {magic:02x?})"
             ),
             Self::Version(version) => write!(
                 f,
-                "{peer} speaks version {version} of this protocol, this side {VERSION}"
+                "{peer} uses version {version} of this protocol, this side version {VERSION}"
             ),
             Self::Kind { got, expected } => write!(
                 f,
@@ -188,8 +188,8 @@ impl ExchangeError {
         }
     }
 
-    /// What a peer that caused this is told. One that speaks another protocol, or is gone, is told
-    /// nothing.
+    /// The code that is sent to a peer that caused this. `None` if the peer uses another protocol, has
+    /// closed the connection, or did not cause the error.
     pub(super) const fn code(&self) -> Option<RefusalCode> {
         match self {
             Self::Version(_) => Some(RefusalCode::VERSION),
@@ -200,7 +200,7 @@ impl ExchangeError {
     }
 }
 
-/// A duration as people write it.
+/// Formats a duration in milliseconds or seconds.
 struct Seconds(Duration);
 
 impl fmt::Display for Seconds {
@@ -215,22 +215,22 @@ impl fmt::Display for Seconds {
     }
 }
 
-/// The kind of reason for which a side refuses its peer.
+/// The kind of reason for which a side refuses its peer. Newer peers may send other codes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RefusalCode(pub(super) u16);
 
 impl RefusalCode {
-    /// The peer speaks another version of the protocol: build both sides with the same.
+    /// The peer uses another version of the protocol: build both sides with the same version.
     pub const VERSION: Self = Self(1);
-    /// The peer sent a frame that has no business here, or is too long.
+    /// The peer sent a frame of the wrong kind, or one that is too long.
     pub const FRAME: Self = Self(2);
-    /// The peer's endpoint is impossible.
+    /// The peer's endpoint is invalid.
     pub const ENDPOINT: Self = Self(3);
-    /// The queue pair could not be connected to the peer's endpoint, or the application refused
-    /// the peer: the words say which.
+    /// The queue pair could not be connected to the peer's endpoint, or the application refused the
+    /// peer. The text has the reason.
     pub const HANDSHAKE: Self = Self(4);
 
-    /// The number on the wire; newer peers may have others.
+    /// The number on the wire.
     #[must_use]
     pub const fn as_raw(self) -> u16 {
         self.0
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn the_peer_and_the_time_waited_are_named() {
+    fn text_names_the_peer_and_the_timeout() {
         let what = "answer";
         for (after, text) in [
             (Some(1000), "10.0.0.1:7471 did not answer within 1 s"),
@@ -262,16 +262,16 @@ mod tests {
         let error = ExchangeError::Version(9);
         assert_eq!(
             error.to_string(),
-            "the peer speaks version 9 of this protocol, this side 1"
+            "the peer uses version 9 of this protocol, this side version 1"
         );
         assert_eq!(
             failure(error).to_string(),
-            "10.0.0.1:7471 speaks version 9 of this protocol, this side 1"
+            "10.0.0.1:7471 uses version 9 of this protocol, this side version 1"
         );
     }
 
     #[test]
-    fn no_cause_is_told_twice() {
+    fn text_repeats_no_cause() {
         let refused = || io::Error::from(io::ErrorKind::ConnectionRefused);
         let length = verbs_core::QueuePairEndpoint::from_bytes(b"abc").unwrap_err();
         let (what, source) = ("connect to", refused());

@@ -1,4 +1,4 @@
-//! Frames: how what is said is written and read.
+//! The wire format of the exchange.
 
 use std::error::Error;
 
@@ -7,13 +7,13 @@ use verbs_core::QueuePairEndpoint;
 use super::error::{ExchangeError, RefusalCode};
 use super::limits::{MAX_PRIVATE_DATA, VERSION};
 
-/// Bytes before the payload.
+/// Bytes of the header, before the payload.
 pub(super) const HEADER: usize = 12;
 
-/// The kinds of frames: what is due first, and what is due second.
+/// The kinds of frames, in the order in which they are due.
 pub(super) const ENDPOINT: u16 = 1;
 pub(super) const READY: u16 = 2;
-/// Comes instead of either, and reads the same in every version.
+/// Sent in place of either. Its format is the same in every version.
 pub(super) const REFUSED: u16 = 3;
 
 const MAGIC: [u8; 4] = *b"VRBC";
@@ -30,8 +30,8 @@ pub(super) fn ready() -> Vec<u8> {
     frame(READY, &[])
 }
 
-/// An error and its causes, each once, as far as they fit. An application's error may print its
-/// causes by itself.
+/// The texts of an error and of its causes, as far as they fit. A cause that an error's text already
+/// contains is not repeated.
 pub(super) fn refused(code: RefusalCode, why: &dyn Error) -> Vec<u8> {
     let code = code.as_raw().to_be_bytes();
     let mut words = why.to_string();
@@ -58,7 +58,7 @@ fn frame(kind: u16, payload: &[&[u8]]) -> Vec<u8> {
     [&MAGIC[..], &version, &kind, &len, &payload].concat()
 }
 
-/// Whether this can be the beginning of a frame.
+/// Checks the first bytes of a frame, as far as they have arrived.
 pub(super) fn begins(bytes: &[u8]) -> Result<(), ExchangeError> {
     match bytes.first_chunk() {
         Some(magic) if *magic != MAGIC => Err(ExchangeError::NotOurs(*magic)),
@@ -66,7 +66,7 @@ pub(super) fn begins(bytes: &[u8]) -> Result<(), ExchangeError> {
     }
 }
 
-/// The kind and the payload's length of a frame: the kind that is due, or a refusal.
+/// Parses a header: the kind, which is the one that is due or a refusal, and the payload's length.
 pub(super) fn header(bytes: &[u8; HEADER], due: u16) -> Result<(u16, usize), ExchangeError> {
     let [_, _, _, _, v0, v1, k0, k1, l0, l1, l2, l3] = *bytes;
     let version = u16::from_be_bytes([v0, v1]);
@@ -92,17 +92,17 @@ pub(super) fn header(bytes: &[u8; HEADER], due: u16) -> Result<(u16, usize), Exc
     Ok((kind, len))
 }
 
-/// What a peer sends about itself.
+/// A peer's endpoint and its private data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Peer {
-    /// What to connect the queue pair to.
+    /// The endpoint to connect the queue pair to.
     pub endpoint: QueuePairEndpoint,
-    /// At most [`MAX_PRIVATE_DATA`] bytes: trust nothing in them.
+    /// At most [`MAX_PRIVATE_DATA`] bytes: do not trust what the peer sent.
     pub private_data: Vec<u8>,
 }
 
-/// Reads the payload of an endpoint's frame.
+/// Parses the payload of an endpoint's frame.
 pub(super) fn peer(payload: &[u8]) -> Result<Peer, ExchangeError> {
     let split = QueuePairEndpoint::BYTES.min(payload.len());
     let (endpoint, private_data) = payload.split_at(split);
@@ -112,7 +112,7 @@ pub(super) fn peer(payload: &[u8]) -> Result<Peer, ExchangeError> {
     })
 }
 
-/// Reads the payload of a refusal.
+/// Parses the payload of a refusal.
 pub(super) fn refusal(payload: &[u8]) -> ExchangeError {
     let (code, words) = payload.split_at(payload.len().min(2));
     let code = code.try_into().map_or(0, u16::from_be_bytes);
@@ -140,15 +140,15 @@ mod tests {
     }
 
     #[test]
-    fn long_words_are_cut_between_characters() {
+    fn long_text_is_cut_between_characters() {
         assert_eq!(words("no"), "no");
         assert_eq!(words(&"x".repeat(1000)), "x".repeat(254));
         assert_eq!(words(&"€".repeat(1000)), "€".repeat(84));
     }
 
     #[test]
-    fn a_refusal_has_each_cause_once() {
-        /// As many applications' errors do, it prints its source and has it too.
+    fn refusal_has_each_cause_once() {
+        /// Its text includes its source, as that of many applications' errors does.
         #[derive(Debug, thiserror::Error)]
         #[error("no place: {0}")]
         struct Repeats(#[source] verbs_core::EndpointError);
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_names_the_causes() {
+    fn refusal_has_the_causes() {
         let why = ExchangeError::Tcp {
             what: "write to",
             source: io::Error::other("the wire is cut"),
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_a_peer_says_reaches_a_terminal_as_it_came() {
+    fn control_characters_of_a_peer_are_escaped() {
         let shown = refusal(b"\0\x04\x1b[2J\r\n\x9b\xff\xe2\x80\xae\x7f").to_string();
         assert!(
             shown.chars().all(|c| !c.is_control() && c != '\u{202e}'),
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_of_any_length_is_read() {
+    fn refusal_of_any_length_is_parsed() {
         for len in (0..=MAX_REFUSAL).step_by(if cfg!(miri) { 97 } else { 1 }) {
             let payload = vec![0xff; len];
             assert!(matches!(refusal(&payload), ExchangeError::Refused { .. }));
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn any_header_is_an_answer() {
+    fn payload_is_bounded_by_its_kind() {
         let good = |kind: u16, len: u32| {
             let mut header = [0; HEADER];
             header[..4].copy_from_slice(&MAGIC);

@@ -1,6 +1,6 @@
-//! The numbers of the protocol.
+//! The version and the limits of the protocol.
 
 pub(super) const VERSION: u16 = 1;
 
-/// The most private data that a peer can give with its endpoint, in bytes.
+/// The most bytes of private data that a side can send with its endpoint.
 pub const MAX_PRIVATE_DATA: usize = 1024;

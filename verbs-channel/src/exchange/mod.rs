@@ -1,7 +1,7 @@
-//! Connecting over TCP: how two channels that never met exchange their endpoints.
+//! The protocol of connecting over TCP: how two channels exchange their endpoints.
 //!
-//! Both sides do the same, at the same time. A frame is `VRBC`, a version, a kind, a length, and at
-//! most 1060 bytes of payload:
+//! Both sides do the same, at the same time. A frame is the bytes `VRBC`, a version, a kind, a
+//! length, and at most 1060 bytes of payload:
 //!
 //! ```text
 //! ENDPOINT: the endpoint, then private data   ──►   ◄── the same
@@ -9,15 +9,15 @@
 //! READY: empty                                ──►   ◄── the same
 //! ```
 //!
-//! When a side has read the other's `READY`, both queue pairs are connected, so whatever it sends
-//! arrives. A side that cannot go on says why, in place of either frame, and hangs up:
+//! When a side has read the peer's `READY`, both queue pairs are connected, and it can send. A side
+//! that cannot continue sends the reason in place of either frame, and closes the connection:
 //!
 //! ```text
-//! REFUSED: a code, then at most 254 bytes of words (UTF-8)
+//! REFUSED: a code, then at most 254 bytes of text (UTF-8)
 //! ```
 //!
-//! [`PreparedChannel::connect`](crate::PreparedChannel::connect) and its like do all of it over TCP.
-//! An [`Exchange`] is what is said, without what carries it: for any other stream, blocking or not.
+//! [`PreparedChannel::connect`](crate::PreparedChannel::connect) and similar methods do all of this
+//! over TCP. An [`Exchange`] is the protocol without I/O: for any other stream, blocking or not.
 
 mod error;
 mod frame;
@@ -35,12 +35,13 @@ pub use frame::Peer;
 use frame::{ENDPOINT, HEADER, READY, REFUSED};
 pub use limits::MAX_PRIVATE_DATA;
 
-/// One side of an exchange of endpoints, over whatever stream its user has.
+/// One side of an exchange of endpoints, over any stream.
 ///
-/// It is run twice, each time until it is [done](Step::Done): for the endpoints, and after the
-/// handshake for [`ready`](Self::ready) or [`refuse`](Self::refuse). It reads no byte beyond its own
-/// frames, so the stream can be used for something else afterwards. It knows no time: give whatever
-/// carries it a deadline. The stream must take 1072 bytes before the other side reads, as TCP does.
+/// It is run twice, each time until it is [done](Step::Done): first for the endpoints, then, after
+/// the handshake, for [`ready`](Self::ready) or [`refuse`](Self::refuse).
+///
+/// It reads no byte beyond its own frames, so the stream can be used afterwards. It has no timeout:
+/// the I/O needs one. The stream must accept 1072 bytes before the peer reads, as TCP does.
 ///
 /// # Examples
 ///
@@ -69,7 +70,7 @@ pub use limits::MAX_PRIVATE_DATA;
 /// # let ours = QueuePairEndpoint::builder(qp_num, psn).lid(1).build()?;
 /// let mut exchange = Exchange::new(&ours, b"private data")?;
 /// let peer = run(&mut exchange, &stream)?;
-/// // Here is the handshake with `peer.endpoint`. If it fails: `exchange.refuse(&error)`.
+/// // Now do the handshake with `peer.endpoint`. If it fails: `exchange.refuse(&error)`.
 /// exchange.ready();
 /// run(&mut exchange, &stream)?;
 /// # Ok(peer)
@@ -81,40 +82,40 @@ pub use limits::MAX_PRIVATE_DATA;
 /// ```
 #[derive(Debug)]
 pub struct Exchange {
-    /// What is to be written, and how much of it has been.
+    /// The bytes to write, and how many of them have been written.
     out: Vec<u8>,
     written: usize,
-    /// The frame that comes, as far as its length is known, and how much of it has come.
+    /// A buffer for the frame that is being read, as long as is known, and how many bytes were read.
     frame: Vec<u8>,
     got: usize,
-    /// The last kinds of frame that this side said and heard; the next one is due when it has
-    /// heard less than it said.
-    said: u16,
-    heard: u16,
+    /// The last kinds of frame that this side has sent and received. Another frame is due while
+    /// `received` is less than `sent`.
+    sent: u16,
+    received: u16,
     peer: Option<Peer>,
-    /// Why the peer cannot be written to: told unless the peer itself says why.
-    unsaid: Option<ExchangeError>,
-    /// How it ended; told when all is written.
+    /// Why the peer cannot be written to. Returned unless the peer has sent a reason.
+    write_error: Option<ExchangeError>,
+    /// How the exchange ended. Returned when all bytes are written.
     ended: Option<ExchangeError>,
 }
 
-/// What an [`Exchange`] needs next.
+/// The next I/O of an [`Exchange`].
 #[derive(Debug)]
 #[expect(
     clippy::exhaustive_enums,
     reason = "a stream can be written and read, and nothing else"
 )]
 pub enum Step<'a> {
-    /// Write some of these bytes, and say how many: [`Exchange::moved`].
+    /// Write some of these bytes, and pass their number to [`Exchange::moved`].
     Write(&'a [u8]),
-    /// Read into this, and say how much: [`Exchange::moved`].
+    /// Read into this buffer, and pass the number of bytes to [`Exchange::moved`].
     Read(&'a mut [u8]),
-    /// The peer's endpoint is here; or, after [`Exchange::ready`], the peer is ready too.
+    /// The peer's endpoint has arrived; or, after [`Exchange::ready`], the peer is ready, too.
     Done(&'a Peer),
 }
 
 impl Exchange {
-    /// Begins an exchange, with this side's endpoint and what else to tell the peer.
+    /// Begins an exchange, with the endpoint and the private data to send to the peer.
     ///
     /// # Errors
     ///
@@ -123,37 +124,38 @@ impl Exchange {
         if private_data.len() > MAX_PRIVATE_DATA {
             return Err(ExchangeError::PrivateData(private_data.len()));
         }
-        Ok(Self::saying(frame::endpoint(endpoint, private_data)))
+        Ok(Self::with_output(frame::endpoint(endpoint, private_data)))
     }
 
-    /// The exchange of a side that will not even tell its endpoint, but why. Go on until
-    /// [`step`](Self::step) says that it is [over](ExchangeError::Over).
+    /// Begins an exchange that refuses the peer: it sends the reason in place of the endpoint.
+    ///
+    /// Run it until [`step`](Self::step) returns [`ExchangeError::Over`].
     #[must_use]
     pub fn refusing(why: &(dyn std::error::Error + 'static)) -> Self {
-        let mut exchange = Self::saying(Vec::new());
+        let mut exchange = Self::with_output(Vec::new());
         exchange.refuse(why);
         exchange
     }
 
-    fn saying(out: Vec<u8>) -> Self {
+    fn with_output(out: Vec<u8>) -> Self {
         Self {
             out,
             written: 0,
             frame: vec![0; HEADER],
             got: 0,
-            said: ENDPOINT,
-            heard: 0,
+            sent: ENDPOINT,
+            received: 0,
             peer: None,
-            unsaid: None,
+            write_error: None,
             ended: None,
         }
     }
 
-    /// What to do next. Until [`moved`](Self::moved) is called it stays the same.
+    /// The next I/O. It is the same until [`moved`](Self::moved) is called.
     ///
     /// # Errors
     ///
-    /// How the exchange failed. A peer that is refused has been told by then.
+    /// The exchange has failed. If this side refuses the peer, the reason has been written.
     pub fn step(&mut self) -> Result<Step<'_>, ExchangeError> {
         let out = self.out.get(self.written..).unwrap_or_default();
         if !out.is_empty() {
@@ -163,15 +165,15 @@ impl Exchange {
             return Err(mem::replace(error, ExchangeError::Over));
         }
         match &self.peer {
-            Some(peer) if self.heard == self.said => Ok(Step::Done(peer)),
+            Some(peer) if self.received == self.sent => Ok(Step::Done(peer)),
             _ => Ok(Step::Read(
                 self.frame.get_mut(self.got..).unwrap_or_default(),
             )),
         }
     }
 
-    /// Says what came of the last [`step`](Self::step): how many bytes were written or read, 0 if
-    /// the stream has ended. `Interrupted` and `WouldBlock` mean none yet.
+    /// Reports the result of the last [`step`](Self::step): the number of bytes written or read, which
+    /// is 0 at the end of the stream. `Interrupted` and `WouldBlock` mean none yet.
     pub fn moved(&mut self, moved: io::Result<usize>) {
         let is_writing = self.written < self.out.len();
         match moved {
@@ -188,7 +190,7 @@ impl Exchange {
             Ok(0) => self.hung_up(),
             Ok(count) => {
                 self.got = self.got.saturating_add(count).min(self.frame.len());
-                if let Err(error) = self.hear() {
+                if let Err(error) = self.read_frame() {
                     self.fail(error);
                 }
             }
@@ -210,18 +212,18 @@ impl Exchange {
         }
     }
 
-    /// After the handshake: tells the peer that this side is connected, and waits for the same.
+    /// Continues after the handshake: sends `READY`, and waits for that of the peer.
     pub fn ready(&mut self) {
-        if self.said < READY && self.ended.is_none() {
-            self.said = READY;
+        if self.sent < READY && self.ended.is_none() {
+            self.sent = READY;
             self.out.extend(frame::ready());
         }
     }
 
-    /// Instead of [`ready`](Self::ready): tells the peer that this side will not connect, and why.
-    /// Go on until [`step`](Self::step) says that it is [over](ExchangeError::Over).
+    /// Refuses the peer, in place of [`ready`](Self::ready): this side will not connect.
     ///
-    /// The peer gets the words of the error and of its causes, at most 254 bytes of them.
+    /// Run the exchange until [`step`](Self::step) returns [`ExchangeError::Over`]. The peer is sent
+    /// the texts of the error and of its causes, up to 254 bytes.
     pub fn refuse(&mut self, why: &(dyn std::error::Error + 'static)) {
         if self.ended.is_none() {
             self.out.extend(frame::refused(RefusalCode::HANDSHAKE, why));
@@ -229,7 +231,7 @@ impl Exchange {
         }
     }
 
-    /// Ends in an error, and tells the peer if it is the cause.
+    /// Ends in an error, which is sent to the peer if the peer caused it.
     fn fail(&mut self, error: ExchangeError) {
         if let Some(code) = error.code() {
             self.out.extend(frame::refused(code, &error));
@@ -237,7 +239,7 @@ impl Exchange {
         self.ended = Some(error);
     }
 
-    /// A peer that does not take what is written may have said why: that is still to be read.
+    /// A write has failed. The peer may have sent a reason before, which is still to be read.
     fn write_failed(&mut self, source: io::Error) {
         self.out.clear();
         self.written = 0;
@@ -249,8 +251,8 @@ impl Exchange {
         let error = ExchangeError::Tcp { what, source };
         match kind {
             io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => {
-                self.said = READY;
-                self.unsaid = Some(error);
+                self.sent = READY;
+                self.write_error = Some(error);
             }
             io::ErrorKind::TimedOut => {
                 let (what, after) = ("read", None);
@@ -266,11 +268,11 @@ impl Exchange {
             got: self.got - before,
             expected: self.frame.len() - before,
         };
-        self.ended = Some(self.unsaid.take().unwrap_or(hung_up));
+        self.ended = Some(self.write_error.take().unwrap_or(hung_up));
     }
 
-    /// Takes in what has come of a frame.
-    fn hear(&mut self) -> Result<(), ExchangeError> {
+    /// Parses the frame that is being read, as far as it has arrived.
+    fn read_frame(&mut self) -> Result<(), ExchangeError> {
         let come = self.frame.get(..self.got).unwrap_or_default();
         frame::begins(come)?;
         if come.len() < self.frame.len() {
@@ -279,7 +281,7 @@ impl Exchange {
         let Some((header, payload)) = come.split_first_chunk() else {
             return Ok(());
         };
-        let (kind, len) = frame::header(header, self.heard + 1)?;
+        let (kind, len) = frame::header(header, self.received + 1)?;
         if payload.len() < len {
             self.frame.resize(HEADER + len, 0);
             return Ok(());
@@ -287,9 +289,9 @@ impl Exchange {
         match kind {
             REFUSED => return Err(frame::refusal(payload)),
             ENDPOINT => self.peer = Some(frame::peer(payload)?),
-            _ => self.ended = self.unsaid.take(),
+            _ => self.ended = self.write_error.take(),
         }
-        self.heard = kind;
+        self.received = kind;
         self.frame.resize(HEADER, 0);
         self.got = 0;
         Ok(())

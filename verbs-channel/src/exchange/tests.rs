@@ -1,4 +1,4 @@
-//! Tests of the exchange: what is said, against peers of every kind, and over TCP.
+//! Tests of the exchange, against all kinds of peers, without I/O and over TCP.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -37,43 +37,44 @@ fn good(qp_num: u32) -> Vec<u8> {
     frame(1, ENDPOINT, 36, &endpoint(qp_num).to_bytes())
 }
 
-/// Runs an exchange against a peer that says these bytes, `at_once` at a time, and hangs up; what
-/// it comes to, and what it says.
+/// Runs an exchange against a peer that sends these bytes, `at_once` at a time, and closes the
+/// connection. Returns the outcome, and the bytes that this side sent.
 fn run(
     exchange: &mut Exchange,
     theirs: &mut &[u8],
     at_once: usize,
 ) -> (Result<Peer, ExchangeError>, Vec<u8>) {
-    let mut said = Vec::new();
+    let mut sent = Vec::new();
     loop {
         let moved = match exchange.step() {
             Ok(Step::Write(bytes)) => {
                 let bytes = &bytes[..at_once.min(bytes.len())];
-                said.extend(bytes);
+                sent.extend(bytes);
                 Ok(bytes.len())
             }
             Ok(Step::Read(buffer)) => {
                 let most = at_once.min(buffer.len());
                 theirs.read(&mut buffer[..most])
             }
-            Ok(Step::Done(peer)) => return (Ok(peer.clone()), said),
-            Err(error) => return (Err(error), said),
+            Ok(Step::Done(peer)) => return (Ok(peer.clone()), sent),
+            Err(error) => return (Err(error), sent),
         };
         exchange.moved(moved);
     }
 }
 
-/// What our side says of a peer that begins with these bytes, and what it tells the peer.
+/// The error of an exchange with a peer that sends these bytes, and the refusal that the peer is sent.
 fn of(theirs: &[u8]) -> (ExchangeError, Option<(RefusalCode, String)>) {
     let mut exchange = begin(2, b"");
-    let (ended, said) = run(&mut exchange, &mut &theirs[..], 7);
+    let (ended, sent) = run(&mut exchange, &mut &theirs[..], 7);
     assert!(matches!(exchange.step(), Err(ExchangeError::Over)));
-    let told = &said[good(2).len()..];
-    (ended.unwrap_err(), (!told.is_empty()).then(|| heard(told)))
+    let refusal = &sent[good(2).len()..];
+    let refusal = (!refusal.is_empty()).then(|| parsed(refusal));
+    (ended.unwrap_err(), refusal)
 }
 
-/// What a peer that hears this frame is told.
-fn heard(refusal: &[u8]) -> (RefusalCode, String) {
+/// The code and the text of a refusal, as the peer receives them.
+fn parsed(refusal: &[u8]) -> (RefusalCode, String) {
     match run(&mut begin(3, b""), &mut &refusal[..], 1000).0 {
         Err(ExchangeError::Refused { code, words }) => (code, words),
         other => panic!("{other:?}"),
@@ -81,20 +82,20 @@ fn heard(refusal: &[u8]) -> (RefusalCode, String) {
 }
 
 #[test]
-fn both_sides_learn_of_each_other_however_the_bytes_come() {
+fn endpoints_are_exchanged_however_the_bytes_are_split() {
     for at_once in [1, 5, 12, 48, 5000] {
         let mut ours = begin(2, b"from two");
         let theirs = [good(3), frame(1, READY, 0, b""), b"more".to_vec()].concat();
         let mut theirs = &theirs[..];
-        let (peer, said) = run(&mut ours, &mut theirs, at_once);
+        let (peer, sent) = run(&mut ours, &mut theirs, at_once);
         assert_eq!(peer.unwrap().endpoint, endpoint(3));
         let payload = [&endpoint(2).to_bytes()[..], b"from two"].concat();
-        assert_eq!(said, frame(1, ENDPOINT, 44, &payload));
+        assert_eq!(sent, frame(1, ENDPOINT, 44, &payload));
         ours.ready();
-        let (peer, said) = run(&mut ours, &mut theirs, at_once);
+        let (peer, sent) = run(&mut ours, &mut theirs, at_once);
         assert_eq!(peer.unwrap().endpoint, endpoint(3));
-        assert_eq!(said, frame(1, READY, 0, b""));
-        // What is no part of the exchange is left for who uses the stream.
+        assert_eq!(sent, frame(1, READY, 0, b""));
+        // Bytes after the exchange are not read.
         assert_eq!(theirs, b"more");
     }
 }
@@ -112,62 +113,62 @@ fn private_data_is_bounded() {
 #[test]
 fn another_protocol_is_recognised_by_its_first_bytes_and_not_answered() {
     for theirs in [&b"GET / HTTP/1.1\r\n\r\n"[..], b"BAD\n"] {
-        let (error, told) = of(theirs);
+        let (error, refusal) = of(theirs);
         assert!(
             matches!(error, ExchangeError::NotOurs(magic) if magic == theirs[..4]),
             "{error}"
         );
-        assert_eq!(told, None);
+        assert_eq!(refusal, None);
     }
 }
 
 #[test]
-fn another_version_is_named_and_told() {
-    let (error, told) = of(&frame(9, ENDPOINT, 2000, b""));
+fn another_version_is_refused_with_both_versions() {
+    let (error, refusal) = of(&frame(9, ENDPOINT, 2000, b""));
     assert!(matches!(error, ExchangeError::Version(9)));
-    let (code, words) = told.unwrap();
+    let (code, words) = refusal.unwrap();
     assert_eq!(code, RefusalCode::VERSION);
     assert!(words.contains("version 9"), "{words}");
 }
 
 #[test]
-fn a_refusal_of_another_version_is_understood() {
-    let (error, told) = of(&frame(9, REFUSED, 5, b"\0\x09too"));
+fn refusal_of_another_version_is_parsed() {
+    let (error, refusal) = of(&frame(9, REFUSED, 5, b"\0\x09too"));
     let ExchangeError::Refused { code, words } = error else {
         panic!("{error}");
     };
     assert_eq!((code.as_raw(), &words[..]), (9, "too"));
-    assert_eq!(told, None);
+    assert_eq!(refusal, None);
 }
 
 #[test]
-fn a_truncated_frame_is_a_peer_that_hung_up() {
+fn truncated_frame_is_an_error_with_its_length() {
     for (bytes, expected) in [
         (frame(1, ENDPOINT, 36, &[0; 5]), (5, 36)),
         (b"VRBC\0".to_vec(), (5, 12)),
         (Vec::new(), (0, 12)),
     ] {
-        let (error, told) = of(&bytes);
+        let (error, refusal) = of(&bytes);
         let ExchangeError::HungUp { got, expected: of } = error else {
             panic!("{error}");
         };
         assert_eq!((got, of), expected);
-        assert_eq!(told, None);
+        assert_eq!(refusal, None);
     }
 }
 
 #[test]
-fn an_endless_frame_is_refused_before_it_is_read() {
+fn frame_that_is_too_long_is_refused_before_it_is_read() {
     for (kind, max) in [(ENDPOINT, 1060), (REFUSED, 256)] {
-        let (error, told) = of(&frame(1, kind, u32::MAX, b""));
+        let (error, refusal) = of(&frame(1, kind, u32::MAX, b""));
         assert!(matches!(error, ExchangeError::TooLong { max: m, .. } if m == max));
-        assert_eq!(told.unwrap().0, RefusalCode::FRAME);
+        assert_eq!(refusal.unwrap().0, RefusalCode::FRAME);
     }
 }
 
 #[test]
-fn a_frame_that_is_not_due_is_refused() {
-    let (error, told) = of(&frame(1, READY, 0, b""));
+fn frame_of_the_wrong_kind_is_refused() {
+    let (error, refusal) = of(&frame(1, READY, 0, b""));
     assert!(
         matches!(
             error,
@@ -178,42 +179,42 @@ fn a_frame_that_is_not_due_is_refused() {
         ),
         "{error}"
     );
-    assert_eq!(told.unwrap().0, RefusalCode::FRAME);
+    assert_eq!(refusal.unwrap().0, RefusalCode::FRAME);
 }
 
 #[test]
-fn an_impossible_endpoint_is_refused() {
+fn invalid_endpoint_is_refused() {
     for (len, payload) in [(36, &[0xff; 36][..]), (3, &[0; 3]), (0, &[])] {
-        let (error, told) = of(&frame(1, ENDPOINT, len, payload));
+        let (error, refusal) = of(&frame(1, ENDPOINT, len, payload));
         assert!(matches!(error, ExchangeError::Endpoint(_)), "{error}");
-        let (code, words) = told.unwrap();
+        let (code, words) = refusal.unwrap();
         assert_eq!(code, RefusalCode::ENDPOINT);
         assert!(words.contains("endpoint that is not usable"), "{words}");
     }
 }
 
 #[test]
-fn a_failed_handshake_is_told_in_place_of_ready() {
+fn failed_handshake_is_sent_in_place_of_ready() {
     let mut ours = begin(2, b"");
     run(&mut ours, &mut &good(3)[..], 100).0.unwrap();
     ours.refuse(&io::Error::other("no such path"));
-    // What was said once is not taken back.
+    // A refusal is final.
     ours.ready();
-    let (ended, told) = run(&mut ours, &mut &b""[..], 100);
+    let (ended, sent) = run(&mut ours, &mut &b""[..], 100);
     assert!(matches!(ended, Err(ExchangeError::Over)), "{ended:?}");
-    assert_eq!(told, frame(1, REFUSED, 14, b"\0\x04no such path"));
+    assert_eq!(sent, frame(1, REFUSED, 14, b"\0\x04no such path"));
     let mut theirs = begin(3, b"");
-    let heard = [good(2), told].concat();
-    let mut heard = &heard[..];
-    run(&mut theirs, &mut heard, 100).0.unwrap();
+    let received = [good(2), sent].concat();
+    let mut received = &received[..];
+    run(&mut theirs, &mut received, 100).0.unwrap();
     theirs.ready();
-    let error = run(&mut theirs, &mut heard, 100).0.unwrap_err();
+    let error = run(&mut theirs, &mut received, 100).0.unwrap_err();
     assert_eq!(error.to_string(), "the peer refuses: \"no such path\"");
     assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);
 }
 
 #[test]
-fn a_peer_that_takes_no_more_may_have_said_why() {
+fn refusal_is_read_after_a_failed_write() {
     let refused = frame(1, REFUSED, 6, b"\0\x04full");
     for (theirs, is_refused) in [
         (&refused[..], true),
@@ -223,8 +224,8 @@ fn a_peer_that_takes_no_more_may_have_said_why() {
     ] {
         let mut ours = begin(2, b"");
         ours.moved(Err(io::ErrorKind::BrokenPipe.into()));
-        let (ended, said) = run(&mut ours, &mut &theirs[..], 100);
-        assert!(said.is_empty());
+        let (ended, sent) = run(&mut ours, &mut &theirs[..], 100);
+        assert!(sent.is_empty());
         match ended.unwrap_err() {
             ExchangeError::Refused { words, .. } => assert!(is_refused && words == "full"),
             ExchangeError::Tcp { what, .. } => assert!(!is_refused && what == "write to"),
@@ -234,7 +235,7 @@ fn a_peer_that_takes_no_more_may_have_said_why() {
 }
 
 #[test]
-fn a_refusal_that_cannot_be_told_changes_nothing() {
+fn refusal_that_cannot_be_sent_does_not_change_the_error() {
     for kind in [io::ErrorKind::BrokenPipe, io::ErrorKind::TimedOut] {
         let mut ours = begin(2, b"");
         ours.moved(Ok(usize::MAX));
@@ -250,7 +251,7 @@ fn a_refusal_that_cannot_be_told_changes_nothing() {
 }
 
 #[test]
-fn a_stream_that_lies_about_what_it_moved_breaks_nothing() {
+fn wrong_byte_counts_of_a_stream_are_bounded() {
     let mut ours = begin(2, b"");
     ours.moved(Ok(1));
     ours.moved(Ok(usize::MAX));
@@ -258,7 +259,7 @@ fn a_stream_that_lies_about_what_it_moved_breaks_nothing() {
     run(&mut ours, &mut &good(3)[..], 100).0.unwrap();
     ours.ready();
     assert!(matches!(ours.step(), Ok(Step::Write(out)) if out.len() == 12));
-    // Whatever it takes the rest for, it comes to an end.
+    // However it parses the rest, it ends.
     for _ in 0..3 {
         ours.moved(Ok(1));
         ours.moved(Ok(usize::MAX));
@@ -267,7 +268,7 @@ fn a_stream_that_lies_about_what_it_moved_breaks_nothing() {
 }
 
 #[test]
-fn no_bytes_yet_is_no_end() {
+fn interrupted_and_would_block_are_retried() {
     let mut ours = begin(2, b"");
     for kind in [io::ErrorKind::Interrupted, io::ErrorKind::WouldBlock] {
         ours.moved(Err(kind.into()));
@@ -281,13 +282,13 @@ fn listener() -> (TcpListener, SocketAddr) {
     (listener, address)
 }
 
-/// An exchange over TCP whose handshake comes to this.
+/// An exchange over TCP whose handshake has this outcome.
 fn meet(stream: &TcpStream, timeout: Duration, handshake: Result<()>) -> Result<((), Vec<u8>)> {
     let deadline = tcp::deadline(timeout);
     tcp::meet(stream, deadline, begin(2, b"hello"), |_remote| handshake)
 }
 
-/// What our side says when the peer does this.
+/// The error of this side when the peer does this.
 fn against(peer: impl FnOnce(TcpStream) + Send, timeout: Duration) -> ExchangeError {
     let (listener, address) = listener();
     thread::scope(|threads| {
@@ -305,7 +306,7 @@ fn against(peer: impl FnOnce(TcpStream) + Send, timeout: Duration) -> ExchangeEr
 
 #[test]
 #[cfg_attr(miri, ignore = "Miri has no poll(2)")]
-fn over_tcp_the_stream_is_given_back_as_it_was() {
+fn over_tcp_the_options_of_the_stream_are_restored() {
     let (listener, address) = listener();
     thread::scope(|threads| {
         let peer = threads.spawn(move || {
@@ -330,12 +331,12 @@ fn over_tcp_the_stream_is_given_back_as_it_was() {
 
 #[test]
 #[cfg_attr(miri, ignore = "Miri has no timeouts of sockets")]
-fn over_tcp_the_peer_learns_why_a_handshake_failed() {
+fn over_tcp_the_peer_is_sent_why_a_handshake_failed() {
     let error = against(
         |stream| {
             let failed = Err(Error::GroupFull(77));
             let error = meet(&stream, SECOND, failed).unwrap_err();
-            // This side has its own error, not what it told.
+            // This side returns its own error.
             assert!(matches!(error, Error::GroupFull(77)), "{error}");
         },
         SECOND,
@@ -346,22 +347,22 @@ fn over_tcp_the_peer_learns_why_a_handshake_failed() {
 
 #[test]
 #[cfg_attr(miri, ignore = "Miri has no timeouts of sockets")]
-fn a_failed_exchange_hangs_up_though_the_stream_is_kept() {
+fn failed_exchange_shuts_the_stream_down_though_it_is_not_dropped() {
     let (listener, address) = listener();
     let stream = TcpStream::connect(address).unwrap();
     let (mut peer, _) = listener.accept().unwrap();
     peer.write_all(&frame(9, ENDPOINT, 0, b"")).unwrap();
     peer.set_read_timeout(Some(5 * SECOND)).unwrap();
     meet(&stream, SECOND, Ok(())).unwrap_err();
-    let mut told = Vec::new();
-    peer.read_to_end(&mut told).unwrap();
-    assert_eq!(heard(&told[41 + 12..]).0, RefusalCode::VERSION);
+    let mut received = Vec::new();
+    peer.read_to_end(&mut received).unwrap();
+    assert_eq!(parsed(&received[41 + 12..]).0, RefusalCode::VERSION);
     drop(stream);
 }
 
 #[test]
 #[cfg_attr(miri, ignore = "Miri has no timeouts of sockets")]
-fn a_silent_peer_is_not_waited_for_longer_than_asked() {
+fn silent_peer_is_an_error_after_the_timeout() {
     let start = Instant::now();
     let error = against(|mut peer| drop(io::copy(&mut peer, &mut io::sink())), SOON);
     assert!(
@@ -379,7 +380,7 @@ fn a_silent_peer_is_not_waited_for_longer_than_asked() {
 
 #[test]
 #[cfg_attr(miri, ignore = "Miri has no timeouts of sockets")]
-fn a_peer_of_one_byte_at_a_time_gets_no_more_time_for_it() {
+fn single_bytes_do_not_extend_the_deadline() {
     let start = Instant::now();
     let error = against(
         |mut peer| {
@@ -397,7 +398,7 @@ fn a_peer_of_one_byte_at_a_time_gets_no_more_time_for_it() {
 }
 
 #[test]
-fn nobody_comes() {
+fn accepting_without_a_peer_times_out() {
     let (listener, _) = listener();
     let error = tcp::accept(&listener, tcp::deadline(SOON)).unwrap_err();
     assert_eq!(error.to_string(), "the peer did not connect within 50 ms");
@@ -405,7 +406,7 @@ fn nobody_comes() {
 
 #[test]
 #[cfg_attr(miri, ignore = "Miri has no poll(2)")]
-fn nobody_listens() {
+fn connecting_without_a_listener_fails_by_the_deadline() {
     let (listener, address) = listener();
     drop(listener);
     let failure = tcp::connect(address, tcp::deadline(SOON)).unwrap_err();
@@ -417,18 +418,18 @@ fn nobody_listens() {
 
 #[test]
 #[cfg_attr(miri, ignore = "Miri has no timeouts of sockets")]
-fn who_is_not_wanted_is_told_why_and_sees_the_end() {
+fn refused_peer_receives_the_reason_and_the_end() {
     let why = io::Error::other("no room");
     let error = against(|stream| refuse(&stream, SECOND, &why), SECOND);
     assert_eq!(error.to_string(), "the peer refuses: \"no room\"");
-    // One that says nothing, and hears everything.
+    // A peer that sends nothing, and reads everything.
     let (listener, address) = listener();
     let mut peer = TcpStream::connect(address).unwrap();
     peer.set_read_timeout(Some(5 * SECOND)).unwrap();
     let stream = listener.accept().unwrap().0;
     refuse(&stream, SECOND, &why);
-    let mut told = Vec::new();
-    peer.read_to_end(&mut told).unwrap();
-    assert_eq!(told, frame(1, REFUSED, 9, b"\0\x04no room"));
+    let mut received = Vec::new();
+    peer.read_to_end(&mut received).unwrap();
+    assert_eq!(received, frame(1, REFUSED, 9, b"\0\x04no room"));
     drop(stream);
 }

@@ -1,7 +1,7 @@
 //! Groups: many channels on one completion queue and one poller.
 #![expect(
     unsafe_code,
-    reason = "hands the contract of the queue on to the caller"
+    reason = "passes the contract of the queue on to the caller"
 )]
 
 use std::io;
@@ -25,8 +25,8 @@ use crate::request::OwnedWork;
 
 /// Many channels that share one completion queue, one slot table and one poller.
 ///
-/// Made by [`ChannelBuilder::group`](crate::ChannelBuilder::group). What a completion costs does not
-/// depend on how many channels there are; results come in the order of completion, so no channel
+/// Created by [`ChannelBuilder::group`](crate::ChannelBuilder::group). The cost of a completion does
+/// not depend on the number of channels. Results come in the order of completion, so no channel
 /// starves another.
 ///
 /// ```no_run
@@ -55,17 +55,17 @@ pub struct ChannelGroup {
     max_channels: u32,
 }
 
-/// Prepares channels for a group that goes on meanwhile: to make a queue pair takes a while.
+/// Prepares channels for a group without borrowing it, as creating a queue pair takes a while.
 ///
-/// Made by [`ChannelGroup::preparer`]. Cloning is cheap; it keeps the group's completion queue, and
-/// nothing else of it.
+/// Created by [`ChannelGroup::preparer`]. Cloning is cheap. It keeps only the group's completion
+/// queue alive.
 #[derive(Clone, Debug)]
 pub struct Preparer {
     config: Config,
     cq: CompletionQueue,
 }
 
-/// A channel of a group that is connected, and can [join](ChannelGroup::join).
+/// A connected channel that can [join](ChannelGroup::join) its group.
 #[derive(Debug)]
 pub struct ConnectedMember {
     qp: QueuePair,
@@ -77,10 +77,15 @@ impl ChannelGroup {
     pub(crate) fn new(
         config: Config,
         cq: CompletionQueue,
-        announcer: Option<CompletionChannel>,
+        completion_channel: Option<CompletionChannel>,
         max_channels: u32,
     ) -> Self {
-        let engine = Engine::new(config.pd.clone(), cq.clone(), announcer, config.waits());
+        let engine = Engine::new(
+            config.pd.clone(),
+            cq.clone(),
+            completion_channel,
+            config.waits(),
+        );
         Self {
             engine,
             preparer: Preparer { config, cq },
@@ -97,17 +102,18 @@ impl ChannelGroup {
         self.preparer.prepare()
     }
 
-    /// What prepares its channels, for another thread.
+    /// A handle that prepares channels for this group, for another thread.
     #[must_use]
     pub fn preparer(&self) -> Preparer {
         self.preparer.clone()
     }
 
-    /// Takes in a channel that is connected; what it is called in the group from now on.
+    /// Adds a connected channel, and returns its id in the group.
     ///
     /// # Errors
     ///
-    /// [`Rejected`], with the channel: the group is full, or the channel was prepared by another.
+    /// The channel is handed back, with the reason: the group is full, the channel was prepared by
+    /// another group, or its peer cannot be watched.
     #[expect(clippy::result_large_err, reason = "gives back the channel")]
     pub fn join(
         &mut self,
@@ -140,8 +146,10 @@ impl ChannelGroup {
         Ok(id)
     }
 
-    /// Closes a channel: what is in flight on it is aborted, and its results can still be taken. Its
-    /// place is given to another channel when they have been. To close it again does nothing.
+    /// Closes a channel, and aborts its operations in flight.
+    ///
+    /// Its results can still be taken. Its place in the group is reused only after all of them were.
+    /// Closing it again has no effect.
     ///
     /// # Errors
     ///
@@ -153,26 +161,29 @@ impl ChannelGroup {
         Ok(())
     }
 
-    /// Gives all channels up at once: their queue pairs are destroyed, and everything in flight has
-    /// ended when this returns. Its results can still be taken. Those that were not down yet are
-    /// down for this reason.
-    pub fn give_up(&mut self, reason: DownReason) {
+    /// Destroys the queue pairs of all channels.
+    ///
+    /// All operations in flight have ended when this returns; their results can still be taken. The
+    /// channels are down for this reason, except for those that were down before.
+    pub fn destroy_all(&mut self, reason: DownReason) {
         self.engine.destroy_all(reason);
     }
 
-    /// Has [`next_leak`](Self::next_leak) tell what would be logged, under a lock of the caller's
-    /// perhaps: that buffers had to be leaked. Whoever calls this says it, where nothing is locked.
-    pub fn hold_leaks(&mut self) {
+    /// Queues reports of leaked buffers instead of logging them.
+    ///
+    /// For callers that use the group under a lock: they take the reports by
+    /// [`next_leak`](Self::next_leak), and log them after unlocking.
+    pub fn queue_leaks(&mut self) {
         self.engine.leaks.get_or_insert_default();
     }
 
-    /// The next report of leaked buffers, if reports are [held](Self::hold_leaks).
-    #[must_use = "nobody else says it"]
+    /// The next report of leaked buffers, if reports are [queued](Self::queue_leaks).
+    #[must_use = "the report is not logged elsewhere"]
     pub fn next_leak(&mut self) -> Option<Leak> {
         self.engine.leaks.as_mut()?.pop()
     }
 
-    /// Whether [`next_leak`](Self::next_leak) has something.
+    /// Whether reports of leaked buffers are queued.
     #[must_use]
     #[inline]
     pub fn has_leaks(&self) -> bool {
@@ -182,9 +193,10 @@ impl ChannelGroup {
             .is_some_and(|held| !held.is_empty())
     }
 
-    /// A descriptor for layers that wait in their own way: readable when
-    /// [`look_at_peers`](Self::look_at_peers) has something to do. From then on the group's own waits
-    /// and polls do not look at the peers.
+    /// A descriptor that is readable when [`check_peers`](Self::check_peers) has something to do.
+    ///
+    /// For layers that wait in their own way: after this call, waits and polls of the group do not
+    /// check the peers any more.
     ///
     /// # Errors
     ///
@@ -193,32 +205,33 @@ impl ChannelGroup {
         self.engine.peers_descriptor()
     }
 
-    /// Takes those channels down whose peer has left, when everything that it sent is delivered. It
-    /// waits for nothing: what cannot be done yet makes the
-    /// [descriptor](Self::peers_descriptor) readable again.
-    pub fn look_at_peers(&mut self) {
+    /// Takes the channels down whose peer has left, after everything that it sent was delivered.
+    ///
+    /// It does not wait. While something remains to be done, the
+    /// [descriptor](Self::peers_descriptor) becomes readable again.
+    pub fn check_peers(&mut self) {
         self.engine.look_at_peers();
     }
 
-    /// How soon it is noticed that a peer's host has died; `None` if no peers are watched.
+    /// How soon the death of a peer's host is noticed; `None` if no peers are watched.
     #[must_use]
     pub const fn peer_timeout(&self) -> Option<Duration> {
         self.engine.waits.peer_timeout
     }
 
-    /// How long operations on borrowed buffers wait before their channel is aborted; `None` forever.
-    /// It holds for all channels.
+    /// Sets how long operations on borrowed buffers wait before their channel is aborted, for all
+    /// channels; `None` is forever.
     pub fn set_timeout(&mut self, timeout: Option<Duration>) {
         self.engine.waits.timeout = timeout;
     }
 
-    /// What to do between polls that find nothing: as
+    /// Sets what to do between polls that find no completion: as
     /// [`Channel::set_strategy`](crate::Channel::set_strategy).
     pub fn set_strategy(&mut self, strategy: PollStrategy) {
         self.engine.waits.strategy = strategy;
     }
 
-    /// One of the channels, to use as if it were alone.
+    /// Borrows one of the channels, which has all operations of a [`Channel`].
     ///
     /// # Errors
     ///
@@ -233,39 +246,40 @@ impl ChannelGroup {
     ///
     /// # Errors
     ///
-    /// As there; [`Refusal::Down`] if there is no such channel.
+    /// As for [`Channel::start_from`](crate::Channel::start_from); [`Refusal::Down`] if there is no
+    /// such channel.
     #[inline(always)]
     pub fn start_from(
         &mut self,
         channel: ChannelId,
-        work: &mut OwnedWork,
+        request: &mut OwnedWork,
     ) -> Result<Ticket, Refusal> {
         match self.engine.place(channel) {
-            Some(at) => self.engine.start(at, work),
+            Some(at) => self.engine.start(at, request),
             None => Err(Refusal::GONE),
         }
     }
 
-    /// The result and the buffer of an operation on any of the channels, if it is done; polls once if
-    /// it is not.
+    /// Takes the result and the buffer of an operation on any of the channels, if it has completed.
+    /// Polls once if it has not.
     ///
     /// # Errors
     ///
-    /// [`Error::StaleTicket`] if they were taken before, or the ticket is another group's.
+    /// [`Error::StaleTicket`]: they were taken before, or the ticket belongs to another group.
     #[inline]
     pub fn poll(&mut self, ticket: Ticket) -> Result<Option<Completed>> {
         self.engine.poll_ticket(ticket)
     }
 
-    /// [`poll`](Self::poll) for the rule, and nothing else: the operation is of one buffer, and has
-    /// succeeded. `None` for all others, which `poll` tells apart.
+    /// The fast path of [`poll`](Self::poll): an operation on one buffer that has succeeded.
+    ///
+    /// `None` in all other cases, which `poll` distinguishes.
     #[inline(always)]
     pub fn poll_success(&mut self, ticket: Ticket) -> Option<(&WorkSuccess, OwnedBuffer)> {
         self.engine.poll_success(ticket)
     }
 
-    /// The result and the buffer of an operation on any of the channels, if it is known to be done;
-    /// polls nothing.
+    /// [`poll`](Self::poll) without polling the completion queue.
     ///
     /// # Errors
     ///
@@ -274,24 +288,31 @@ impl ChannelGroup {
         self.engine.take_ticket(ticket)
     }
 
-    /// The operation on an owned buffer that has been done for longest, of all channels. If there is
-    /// none it polls: `None` means that none is done, and that the completion queue was found empty.
-    #[must_use = "the buffer is in it, and whether the operation failed"]
+    /// Takes the oldest completed operation on an owned buffer, of all channels. Polls if there is
+    /// none.
+    ///
+    /// `None` means that no operation has completed, and that the completion queue was empty.
+    #[must_use = "it has the buffer and the result"]
     pub fn next_completed(&mut self) -> Option<Completed> {
         self.engine.next_ready()
     }
 
-    /// [`next_completed`](Self::next_completed) for layers that tell others what is done: names the
-    /// operation, and leaves its result and buffer where they are, until they are
-    /// [taken](Self::take). It is named once, and `next_completed` passes over it from then on.
-    #[must_use = "it is not named again"]
+    /// The ticket of the oldest completed operation that this has not returned before.
+    ///
+    /// For layers that notify other tasks of completions. The result and the buffer stay in the group
+    /// until they are [taken](Self::take) by the ticket:
+    /// [`next_completed`](Self::next_completed) does not return this operation any more. Polls if
+    /// there is none.
+    #[must_use = "the ticket is not returned again"]
     pub fn next_ticket(&mut self) -> Option<Ticket> {
         self.engine.next_ticket()
     }
 
-    /// Makes room for so many more results of a channel that nobody has taken: an operation has its
-    /// slot until then, and there are as many as operations can be in flight. Without it, results that
-    /// stay keep others from being posted, with [`Untaken`](crate::Refusal::Untaken).
+    /// Adds slots to a channel, for results that are taken late.
+    ///
+    /// An operation has its slot until its result is taken. Without this, a channel has as many slots
+    /// as operations can be in flight. So untaken results keep others from being posted, with
+    /// [`Untaken`](crate::Refusal::Untaken).
     ///
     /// # Errors
     ///
@@ -313,21 +334,24 @@ impl ChannelGroup {
     /// The most results that can be [reserved](Self::reserve) at once: 128 bytes each.
     pub const MAX_RESERVE: u32 = 1 << 20;
 
-    /// Whether [`next_completed`](Self::next_completed) has something without a poll.
+    /// Whether [`next_completed`](Self::next_completed) returns an operation without polling.
     #[must_use]
     pub fn has_completed(&self) -> bool {
         self.engine.slots.first_ready().is_some()
     }
 
-    /// The same, waited for; `None` if `timeout` passes first. Without a timeout it waits until
-    /// something is done, and returns `None` at once if no owned buffer is left here.
-    #[must_use = "the buffer is in it, and whether the operation failed"]
+    /// [`next_completed`](Self::next_completed), and waits for it; `None` if `timeout` passes first.
+    ///
+    /// Without a timeout it waits until an operation has completed. It returns `None` at once if the
+    /// group has no owned buffer.
+    #[must_use = "it has the buffer and the result"]
     pub fn wait_completed(&mut self, timeout: Option<Duration>) -> Option<Completed> {
         self.engine.wait_ready(timeout)
     }
 
-    /// The open channel whose queue pair has this number: whom a device event is about. It looks at
-    /// all of them.
+    /// The open channel whose queue pair has this number, for example that of a device event.
+    ///
+    /// It searches all channels.
     #[must_use]
     pub fn channel_of(&self, qp_num: u32) -> Option<ChannelId> {
         let is_it = |qp: &QueuePair| qp.qp_num() == qp_num;
@@ -336,7 +360,7 @@ impl ChannelGroup {
         Some(member.id)
     }
 
-    /// The channels that are open.
+    /// The ids of the channels that are open: their queue pairs have not been destroyed.
     pub fn channels(&self) -> impl Iterator<Item = ChannelId> {
         let members = self.engine.members.iter();
         let open = members.filter(|member| member.qp().is_some());
@@ -355,26 +379,27 @@ impl ChannelGroup {
         self.len() == 0
     }
 
-    /// The protection domain whose regions the channels work on.
+    /// The protection domain of the channels, whose regions they can use.
     #[must_use]
     pub const fn pd(&self) -> &ProtectionDomain {
         self.engine.pd()
     }
 
-    /// The queue that their work completes on, to have arrivals announced, and to know it by.
+    /// The completion queue of the group, to arm it or to get its handle.
     ///
     /// # Safety
     ///
-    /// Through it and all of its clones:
+    /// Through this queue and its clones:
     ///
-    /// - nothing polls it: the operation of a completion taken there is waited for until its deadline;
-    /// - nothing makes it smaller, or has other queue pairs complete on it: it would overrun.
+    /// - nothing polls: the operation whose completion is taken would never complete;
+    /// - nothing makes the queue smaller, and no other queue pair completes on it: it would overrun.
     #[must_use]
     pub const unsafe fn cq(&self) -> &CompletionQueue {
         self.engine.cq()
     }
 
-    /// What announces completions, with [`PollStrategy::Notify`](crate::PollStrategy::Notify).
+    /// The completion channel of its completion queue, if it was created with
+    /// [`PollStrategy::Notify`](crate::PollStrategy::Notify).
     #[must_use]
     pub const fn completion_channel(&self) -> Option<&CompletionChannel> {
         self.engine.announcer()
@@ -388,20 +413,27 @@ impl ChannelGroup {
 }
 
 impl<S: channel_builder::IsComplete> ChannelBuilder<S> {
-    /// Makes a group of at most `max_channels` such channels, which share a completion queue.
+    /// Creates a group of at most `max_channels` such channels, which share a completion queue.
     ///
     /// # Errors
     ///
-    /// [`verbs_core::Error::Limit`] if a completion queue for that many is above the device's
+    /// [`verbs_core::Error::Limit`]: a completion queue for that many channels exceeds the device's
     /// limits.
     pub fn group(self, max_channels: u32) -> Result<ChannelGroup> {
         let config = self.into_config();
-        let (cq, announcer) = config.queue(max_channels)?;
-        Ok(ChannelGroup::new(config, cq, announcer, max_channels))
+        let (cq, completion_channel) = config.queue(max_channels)?;
+        Ok(ChannelGroup::new(
+            config,
+            cq,
+            completion_channel,
+            max_channels,
+        ))
     }
 
-    /// Makes a group whose completions are announced on this completion channel, which others may
-    /// share: for a layer that waits there by itself. The group's own waits do not sleep on it.
+    /// [`group`](Self::group) whose completion queue has its events on this completion channel.
+    ///
+    /// For layers that wait for the events themselves; other queues may share the channel. Waits of
+    /// the group do not sleep on it.
     ///
     /// # Errors
     ///
@@ -414,7 +446,7 @@ impl<S: channel_builder::IsComplete> ChannelBuilder<S> {
 }
 
 impl Preparer {
-    /// Prepares one more channel, which can [join](ChannelGroup::join) its group.
+    /// Prepares one more channel, which can [join](ChannelGroup::join) the group.
     ///
     /// # Errors
     ///
@@ -446,19 +478,19 @@ impl sealed::Connected for ConnectedMember {
 }
 
 impl ConnectedMember {
-    /// Has the group watch the peer by this descriptor: as
+    /// Makes the group watch the peer by this descriptor: as
     /// [`Channel::watch_peer`](crate::Channel::watch_peer).
     ///
     /// # Errors
     ///
-    /// [`Error::Exchange`] if keepalive cannot be set on it.
+    /// [`Error::Exchange`]: keepalive cannot be set on the descriptor.
     pub fn watch_peer(&mut self, descriptor: impl Into<OwnedFd>) -> Result<()> {
         let link = Link::new(descriptor.into(), self.peer_timeout);
         self.link = Some(link.map_err(ExchangeError::not_watched)?);
         Ok(())
     }
 
-    /// Whether its peer is watched once it has joined.
+    /// Whether the peer is watched once this channel has joined.
     #[must_use]
     pub fn is_watched(&self) -> bool {
         self.link.as_ref().is_some_and(Link::is_watched)

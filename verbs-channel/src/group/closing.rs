@@ -1,4 +1,4 @@
-//! Closing a channel of a group in two steps, for layers that keep the group behind a lock.
+//! Closing a channel of a group in two steps, for layers that keep the group under a lock.
 
 use verbs_core::QueuePair;
 
@@ -8,28 +8,28 @@ use crate::error::{DownReason, Result};
 
 /// The queue pair of a channel that is being closed, taken out of its group.
 ///
-/// Made by [`ChannelGroup::start_close`]. What was in flight ends only when it has been
-/// [destroyed](Self::destroy) and [given back](ChannelGroup::finish_close). If it is dropped instead,
-/// the operations in flight have no end, the channel keeps its place in the group, and the group
-/// leaks those buffers when it goes, and logs that.
+/// Created by [`ChannelGroup::start_close`]. The operations in flight end only after it has been
+/// [destroyed](Self::destroy) and [returned to the group](ChannelGroup::finish_close). If it is
+/// dropped instead, they do not end, and the channel keeps its place in the group. Then the group
+/// leaks their buffers when it is dropped, and logs that.
 #[derive(Debug)]
-#[must_use = "what is in flight ends when this was destroyed and given back"]
+#[must_use = "operations in flight end when this has been destroyed and returned to the group"]
 pub struct Closing {
     channel: ChannelId,
-    // `None` if there was none any more.
+    // `None` if it had been destroyed before.
     qp: Option<QueuePair>,
 }
 
-/// What became of a queue pair: for [`ChannelGroup::finish_close`].
+/// The outcome of destroying a queue pair, for [`ChannelGroup::finish_close`].
 #[derive(Debug)]
-#[must_use = "what is in flight ends when this is given back"]
+#[must_use = "operations in flight end when this is returned to the group"]
 pub struct Closed {
     channel: ChannelId,
     destroyed: Option<verbs_core::Result<()>>,
 }
 
 impl Closing {
-    /// Destroys the queue pair. The kernel may take a while for that.
+    /// Destroys the queue pair, for which the kernel may take a while.
     #[doc(alias = "ibv_destroy_qp")]
     pub fn destroy(self) -> Closed {
         Closed {
@@ -40,9 +40,10 @@ impl Closing {
 }
 
 impl ChannelGroup {
-    /// The first half of [`remove`](Self::remove), for layers that keep the group behind a lock: the
-    /// channel is down for this reason, unless it was before, and its queue pair is taken out, to be
-    /// [destroyed](Closing::destroy) where nothing is locked. What is in flight ends in
+    /// The first half of [`remove`](Self::remove), for layers that keep the group under a lock.
+    ///
+    /// The channel is down for this reason, unless it was down before. Its queue pair is returned, to
+    /// be [destroyed](Closing::destroy) without the lock. The operations in flight end in
     /// [`finish_close`](Self::finish_close).
     ///
     /// # Errors
@@ -54,12 +55,13 @@ impl ChannelGroup {
         Ok(Closing { channel, qp })
     }
 
-    /// The second half: everything that was in flight on the channel has ended. If `is_removed`, its
-    /// place is given to another channel when its results have been taken.
+    /// The second half of [`remove`](Self::remove): ends the operations that were in flight.
+    ///
+    /// If `is_removed`, the channel's place in the group is reused after its results were taken.
     ///
     /// # Errors
     ///
-    /// What was given, if the channel is another group's: give it to that.
+    /// The argument, if the channel belongs to another group.
     pub fn finish_close(&mut self, closed: Closed, is_removed: bool) -> Result<(), Closed> {
         let Ok(at) = self.place(closed.channel) else {
             return Err(closed);

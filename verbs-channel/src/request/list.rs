@@ -1,16 +1,16 @@
-//! Lists of elements: what an operation works on.
+//! Lists of elements: the memory of a request.
 
 use verbs_core::{Element, Gather, GatherElement, Scatter, ScatterElement, SharedElement};
 
-/// The elements of one operation: one of them, an array, or a vector.
+/// The elements of one request: a single element, an array, or a vector.
 ///
-/// Elements that borrow registered memory, [`GatherElement`], [`ScatterElement`] and
-/// [`SharedElement`]; a raw [`Sge`](verbs_core::Sge) is none, since nothing keeps its memory.
+/// The elements are [`GatherElement`], [`ScatterElement`] or [`SharedElement`], which borrow
+/// registered memory. A raw [`Sge`](verbs_core::Sge) borrows nothing, so it is not accepted.
 pub trait List: sealed::Sealed {
     /// The kind of element.
     type Element: Element;
 
-    /// Whether others than this program's own requests may write to the memory meanwhile.
+    /// Whether a peer or another thread may write to the memory while it is sent.
     #[doc(hidden)]
     const IS_SHARED: bool;
 
@@ -21,7 +21,7 @@ pub trait List: sealed::Sealed {
     #[doc(hidden)]
     fn total_len(&self) -> u64;
 
-    /// How many elements are not empty, or one.
+    /// How many elements are not empty; 1 for a single element.
     #[doc(hidden)]
     fn count(&self) -> usize;
 }

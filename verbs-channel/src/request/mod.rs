@@ -1,4 +1,4 @@
-//! Requests: what can be asked for, before it is posted.
+//! Requests: what can be posted.
 
 mod list;
 mod needs;

@@ -1,11 +1,12 @@
-//! What requests need of a queue pair.
+//! What requests require of a queue pair.
 
 use super::list::List;
 
-/// What requests for the send queue need, of one or more of them.
+/// What one or more requests for the send queue require.
 ///
-/// Of more than one, numbers are the bitwise or of theirs: no less than the greatest, and cheaper. So
-/// requests that pass together pass; those that do not are to be checked one by one.
+/// The numbers of several requests are combined by bitwise or, which is cheaper than the maximum and
+/// never less. So if the combination passes the checks, each request does. If not, they are checked
+/// one by one.
 #[derive(Clone, Copy, Debug, Default)]
 #[expect(unnameable_types, reason = "is named in a sealed trait")]
 pub struct Needs {
@@ -14,7 +15,7 @@ pub struct Needs {
     /// Elements that are not empty.
     pub(crate) elements: usize,
     pub(crate) is_inline: bool,
-    /// Others may write to the memory meanwhile.
+    /// A peer or another thread may write to the memory while it is sent.
     pub(crate) is_shared: bool,
     pub(crate) is_read: bool,
 }

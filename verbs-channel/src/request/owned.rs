@@ -4,9 +4,9 @@ use super::work::{Incoming, Outgoing, ReadOptions, SendOptions};
 use crate::buffer::OwnedBuffer;
 use crate::error::Queue;
 
-/// A request on a buffer that the channel owns while it is in flight.
+/// A request whose buffer the channel owns while it is in flight.
 ///
-/// Made by `into()` from an [`Outgoing`] or [`Incoming`] of a buffer, or by
+/// Created from an [`Outgoing`] or [`Incoming`] of a buffer by `into()`, or by
 /// [`receive`](Self::receive).
 ///
 /// ```
@@ -20,7 +20,7 @@ use crate::error::Queue;
 /// # }
 /// ```
 #[derive(Debug)]
-#[must_use = "work does nothing until it is started"]
+#[must_use = "a request does nothing until it is started"]
 pub struct OwnedWork {
     pub(crate) buffer: OwnedBuffer,
     pub(crate) op: Op,
@@ -43,7 +43,7 @@ impl OwnedWork {
         }
     }
 
-    /// The queue that it goes to.
+    /// The queue that it is posted to.
     #[must_use]
     pub const fn queue(&self) -> Queue {
         match self.op {
@@ -64,7 +64,7 @@ impl OwnedWork {
         &mut self.buffer
     }
 
-    /// The buffer, back.
+    /// Returns the buffer.
     #[must_use]
     pub fn into_buffer(self) -> OwnedBuffer {
         self.buffer
@@ -72,19 +72,19 @@ impl OwnedWork {
 }
 
 impl<B: Into<OwnedBuffer>> From<Outgoing<B>> for OwnedWork {
-    fn from(work: Outgoing<B>) -> Self {
+    fn from(request: Outgoing<B>) -> Self {
         Self {
-            buffer: work.list.into(),
-            op: Op::Outgoing(work.options),
+            buffer: request.list.into(),
+            op: Op::Outgoing(request.options),
         }
     }
 }
 
 impl<B: Into<OwnedBuffer>> From<Incoming<B>> for OwnedWork {
-    fn from(work: Incoming<B>) -> Self {
+    fn from(request: Incoming<B>) -> Self {
         Self {
-            buffer: work.list.into(),
-            op: Op::Incoming(work.options),
+            buffer: request.list.into(),
+            op: Op::Incoming(request.options),
         }
     }
 }

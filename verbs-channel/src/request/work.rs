@@ -10,7 +10,7 @@ use super::list::{GatherList, ScatterList};
 use super::needs::Needs;
 use crate::error::Refusal;
 
-/// Work for the send queue: [`Outgoing`] or [`Incoming`].
+/// A request for the send queue: [`Outgoing`] or [`Incoming`].
 pub trait Work: sealed::Sealed {}
 
 impl<L: GatherList> Work for Outgoing<L> {}
@@ -27,21 +27,21 @@ pub(crate) mod sealed {
         type List;
         type Options: Copy;
 
-        /// The list, and the options.
+        /// The list and the options.
         ///
-        /// Apart, since the device gets the list's address: whatever lay beside it would have to be
-        /// written to memory, and read again.
+        /// They are separate because the driver is given the list's address. Options in the same
+        /// struct would be written to memory and read back.
         fn into_parts(self) -> (Self::List, Self::Options);
 
         fn from_parts(list: Self::List, options: Self::Options) -> Self;
 
-        /// The same, for a batch, whose work stays where it is.
+        /// As `into_parts`, for a batch, whose requests stay in place.
         fn parts(&mut self) -> (&mut Self::List, Self::Options);
 
-        /// Adds what it needs of a queue pair.
+        /// Adds what it requires of a queue pair.
         fn add_needs(list: &Self::List, options: Self::Options, needs: &mut Needs);
 
-        /// Makes the request, and hands it on: one that is returned is copied.
+        /// Builds the request and passes it to `then`: returning it would copy it.
         fn request<'l, R>(
             list: &'l mut Self::List,
             options: Self::Options,
@@ -52,10 +52,10 @@ pub(crate) mod sealed {
     }
 }
 
-/// A send or a write: bytes go out.
+/// A send or a write, with all its options.
 ///
-/// Of elements, to be [`run`](crate::Channel::run) or [`post`](crate::PollingScope::post)ed; of an
-/// owned buffer, to be [`start`](crate::Channel::start)ed.
+/// One of elements can be [run](crate::Channel::run), or [posted](crate::PollingScope::post) in a
+/// scope. One of an owned buffer can be [started](crate::Channel::start).
 ///
 /// ```
 /// # use verbs_channel::{Channel, Outgoing, PoolBuffer, verbs_core::GatherElement};
@@ -67,7 +67,7 @@ pub(crate) mod sealed {
 /// # }
 /// ```
 #[derive(Clone, Copy, Debug)]
-#[must_use = "work does nothing until it is posted"]
+#[must_use = "a request does nothing until it is posted"]
 pub struct Outgoing<L> {
     pub(crate) list: L,
     pub(crate) options: SendOptions,
@@ -79,15 +79,15 @@ pub struct Outgoing<L> {
 pub struct SendOptions {
     remote: Option<RemoteMemoryRegion>,
     imm_data: Option<u32>,
-    // As in C: so all three are looked at in one go.
+    // The flags of C, so that all three can be tested at once.
     flags: u32,
 }
 
-/// A read or an atomic: bytes come in.
+/// A read or an atomic, with all its options.
 ///
-/// Of elements or an owned buffer, as [`Outgoing`].
+/// It is of elements or of an owned buffer, as an [`Outgoing`] is.
 #[derive(Clone, Copy, Debug)]
-#[must_use = "work does nothing until it is posted"]
+#[must_use = "a request does nothing until it is posted"]
 pub struct Incoming<L> {
     pub(crate) list: L,
     pub(crate) options: ReadOptions,
@@ -110,14 +110,14 @@ enum IncomingOp {
 }
 
 impl<L> Outgoing<L> {
-    /// A send: the elements go, in their order, into the receive that the peer posted first.
+    /// A send: the bytes of the elements go to the oldest receive that the peer has posted.
     #[inline]
     #[doc(alias = "IBV_WR_SEND")]
     pub const fn send(list: L) -> Self {
         Self::new(list, None)
     }
 
-    /// An RDMA write: the elements go, in their order, to where `remote` begins.
+    /// An RDMA write: the bytes of the elements go to the start of `remote`.
     #[inline]
     #[doc(alias = "IBV_WR_RDMA_WRITE")]
     pub const fn write(list: L, remote: RemoteMemoryRegion) -> Self {
@@ -134,7 +134,7 @@ impl<L> Outgoing<L> {
         Self { list, options }
     }
 
-    /// Gives the peer 32 bits with it; a write uses up a receive of the peer's then.
+    /// Adds 32 bits of immediate data. With them a write, too, completes a receive of the peer.
     #[inline]
     #[doc(alias = "imm_data")]
     #[doc(alias = "IBV_WR_SEND_WITH_IMM")]
@@ -144,7 +144,9 @@ impl<L> Outgoing<L> {
         self
     }
 
-    /// Copies the bytes while it is posted; at most the channel's `max_inline_data`, and not from a
+    /// Sends the bytes inline: they are copied during the post.
+    ///
+    /// At most the channel's `max_inline_data` bytes, and none of a
     /// [`SharedElement`](verbs_core::SharedElement).
     #[inline]
     #[doc(alias = "IBV_SEND_INLINE")]
@@ -153,7 +155,7 @@ impl<L> Outgoing<L> {
         self
     }
 
-    /// Waits for earlier reads and atomics before it begins.
+    /// Makes the device complete earlier reads and atomics first.
     #[inline]
     #[doc(alias = "IBV_SEND_FENCE")]
     pub const fn fence(mut self) -> Self {
@@ -161,7 +163,7 @@ impl<L> Outgoing<L> {
         self
     }
 
-    /// Wakes a peer that waits for solicited completions only.
+    /// Wakes the peer even if its completion queue is armed for solicited completions only.
     #[inline]
     #[doc(alias = "IBV_SEND_SOLICITED")]
     pub const fn solicited(mut self) -> Self {
@@ -169,7 +171,7 @@ impl<L> Outgoing<L> {
         self
     }
 
-    /// The elements or the buffer, back: of work that was rejected.
+    /// Returns the elements or the buffer, for example of a request that was rejected.
     #[must_use]
     pub fn into_list(self) -> L {
         self.list
@@ -177,15 +179,16 @@ impl<L> Outgoing<L> {
 }
 
 impl<L> Incoming<L> {
-    /// An RDMA read: the elements are filled, in their order, from where `remote` begins.
+    /// An RDMA read: the elements are filled from the start of `remote`.
     #[inline]
     #[doc(alias = "IBV_WR_RDMA_READ")]
     pub const fn read(list: L, remote: RemoteMemoryRegion) -> Self {
         Self::new(list, remote, IncomingOp::Read)
     }
 
-    /// A compare-and-swap of the peer's 8 bytes at `remote`. What they were comes into the list,
-    /// one element of 8 bytes.
+    /// A compare-and-swap: replaces the 8 bytes at `remote` by `swap` if they are equal to `compare`.
+    ///
+    /// Their previous value is written to the list, which must be one element of 8 bytes.
     #[inline]
     #[doc(alias = "IBV_WR_ATOMIC_CMP_AND_SWP")]
     pub const fn compare_and_swap(
@@ -197,8 +200,9 @@ impl<L> Incoming<L> {
         Self::new(list, remote, IncomingOp::CompareAndSwap { compare, swap })
     }
 
-    /// A fetch-and-add on the peer's 8 bytes at `remote`. What they were comes into the list, one
-    /// element of 8 bytes.
+    /// A fetch-and-add: adds `add` to the 8 bytes at `remote`.
+    ///
+    /// Their previous value is written to the list, which must be one element of 8 bytes.
     #[inline]
     #[doc(alias = "IBV_WR_ATOMIC_FETCH_AND_ADD")]
     pub const fn fetch_and_add(list: L, remote: RemoteMemoryRegion, add: u64) -> Self {
@@ -212,7 +216,7 @@ impl<L> Incoming<L> {
         Self { list, options }
     }
 
-    /// Waits for earlier reads and atomics before it begins.
+    /// Makes the device complete earlier reads and atomics first.
     #[inline]
     #[doc(alias = "IBV_SEND_FENCE")]
     pub const fn fence(mut self) -> Self {
@@ -220,7 +224,7 @@ impl<L> Incoming<L> {
         self
     }
 
-    /// The elements or the buffer, back: of work that was rejected.
+    /// Returns the elements or the buffer, for example of a request that was rejected.
     #[must_use]
     pub fn into_list(self) -> L {
         self.list
@@ -260,7 +264,7 @@ impl<L: GatherList> sealed::Sealed for Outgoing<L> {
         then: impl FnOnce(WorkRequest<'l>) -> R,
     ) -> Result<R, Refusal> {
         let elements = list.elements();
-        // Handed on from each arm: where they meet, the request would be copied.
+        // Called in each arm: after the match, the request would be copied.
         match &options.remote {
             None => {
                 let request = SendWorkRequest::new(elements);
@@ -324,7 +328,7 @@ impl<L: ScatterList> sealed::Sealed for Incoming<L> {
     }
 
     #[inline(always)]
-    fn add_needs(list: &L, _said: ReadOptions, needs: &mut Needs) {
+    fn add_needs(list: &L, _options: ReadOptions, needs: &mut Needs) {
         needs.add_incoming(list);
     }
 

@@ -156,7 +156,7 @@ fn a_batch_takes_as_many_places_as_it_has_work() {
     let error = a.run_batch(long).unwrap_err();
     let too_long = Refusal::BatchTooLong { asked: 13, max: 12 };
     assert!(
-        matches!(error, Error::Refused(refusal) if refusal == too_long),
+        matches!(error, Error::Rejected(refusal) if refusal == too_long),
         "{error}"
     );
     assert!(!error.is_backpressure());
@@ -181,7 +181,7 @@ fn one_impossible_request_refuses_the_whole_batch() {
         remote: 799,
     };
     assert!(
-        matches!(error, Error::Refused(refusal) if refusal == short),
+        matches!(error, Error::Rejected(refusal) if refusal == short),
         "{error}"
     );
     assert_eq!(bytes(&target), [0; 800]);

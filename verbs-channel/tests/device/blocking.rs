@@ -111,7 +111,7 @@ fn a_deadline_ends_a_receive_for_which_nothing_comes() {
     let refused = b.receive(into.scatter_element(..).unwrap()).unwrap_err();
     let down = Refusal::Down(DownReason::TimedOut);
     assert!(
-        matches!(refused, Error::Refused(refusal) if refusal == down),
+        matches!(refused, Error::Rejected(refusal) if refusal == down),
         "{refused}"
     );
 }
@@ -263,7 +263,7 @@ fn what_cannot_be_is_refused_before_it_is_posted() {
     let from = filled(&a, 1, 65);
     let mut into = zeros(&a, 65);
     let refusal = |result: Result<(), Error>| match result.unwrap_err() {
-        Error::Refused(refusal) => refusal,
+        Error::Rejected(refusal) => refusal,
         other => panic!("{other}"),
     };
     let long = Refusal::RemoteTooShort {
@@ -296,7 +296,7 @@ fn what_cannot_be_is_refused_before_it_is_posted() {
         assert!(
             matches!(
                 error,
-                Error::Refused(Refusal::Post(_)) | Error::Transport(_)
+                Error::Rejected(Refusal::Post(_)) | Error::Transport(_)
             ),
             "{error}"
         );

@@ -14,7 +14,7 @@ fn list(region: &MemoryRegion<Vec<u8>>) -> Vec<GatherElement<'_>> {
 }
 
 fn too_long(ended: Result<(), Error>) {
-    let Err(Error::Refused(Refusal::MessageTooLong { len, max })) = ended else {
+    let Err(Error::Rejected(Refusal::MessageTooLong { len, max })) = ended else {
         panic!("{ended:?}");
     };
     assert_eq!(len, 4 << 30);
@@ -60,7 +60,7 @@ fn what_is_inline_may_be_as_long_as_was_granted_and_no_longer() {
     // A driver may grant more than it was asked for.
     let from = a.pd().reg_mr(vec![7_u8; 1 << 20]).unwrap();
     let whole = Outgoing::send(from.gather_element(..).unwrap()).inline();
-    let Err(Error::Refused(Refusal::InlineTooLong { max, .. })) = a.run(whole) else {
+    let Err(Error::Rejected(Refusal::InlineTooLong { max, .. })) = a.run(whole) else {
         panic!("it was posted");
     };
     assert!(max >= 64);

@@ -407,7 +407,7 @@ fn a_success_is_polled_for_and_all_else_is_left_to_be_polled() {
     assert_eq!(done.unwrap().batch.unwrap().len(), 1);
 
     let failing = start(&mut group, 8).unwrap();
-    group.give_up(DownReason::Closed);
+    group.destroy_all(DownReason::Closed);
     assert!(group.poll_success(failing).is_none());
     let failed = group.poll(failing).unwrap().unwrap();
     assert!(failed.result.is_err() && failed.buffer.is_some());
@@ -456,7 +456,7 @@ fn a_group_is_given_up_at_once_with_all_that_is_in_flight() {
         assert_eq!(group.channel_of(qp_num), Some(*number));
     }
     let reason = DownReason::Device(libc::ENODEV);
-    bounded(|| group.give_up(reason));
+    bounded(|| group.destroy_all(reason));
     let mut buffers = [0; 3];
     while let Some(ended) = group.next_completed() {
         assert_eq!(ended.result.unwrap_err(), TransportError::Aborted(reason));

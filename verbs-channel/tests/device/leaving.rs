@@ -119,7 +119,7 @@ fn whatever_waits_ends_when_the_peer_drops_its_channel() {
                 let rejected = channel.receive(into.scatter_element(..).unwrap());
                 let is_down = matches!(
                     rejected,
-                    Err(Error::Refused(Refusal::Down(DownReason::PeerClosed)))
+                    Err(Error::Rejected(Refusal::Down(DownReason::PeerClosed)))
                 );
                 assert!(is_down, "{rejected:?}");
             };

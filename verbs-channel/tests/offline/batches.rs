@@ -130,7 +130,7 @@ fn what_is_given_up_comes_back_whole() {
     let mut channel = channel();
     let pool = BufferPool::new(channel.pd(), 64, 4).unwrap();
     let ticket = channel.start_batch(sends(&pool, 3)).unwrap();
-    channel.give_up(DownReason::Closed);
+    channel.destroy(DownReason::Closed);
     let ended = channel.poll(ticket).unwrap().unwrap();
     assert!(ended.result.is_err());
     assert_eq!(
@@ -157,7 +157,7 @@ fn what_the_card_keeps_is_leaked_whole() {
     let pool = BufferPool::new(channel.pd(), 64, 4).unwrap();
     let ticket = channel.start_batch(sends(&pool, 3)).unwrap();
     refuse("ibv_destroy_qp", 1);
-    channel.give_up(DownReason::Closed);
+    channel.destroy(DownReason::Closed);
     let ended = channel.poll(ticket).unwrap().unwrap();
     assert!(ended.result.is_err() && ended.batch.is_none());
     drop(channel);
@@ -206,7 +206,7 @@ fn batches_that_cannot_be_are_refused_with_all_of_their_work() {
     succeeds(*posted().last().unwrap());
     assert!(channel.poll(ticket).unwrap().is_some());
     assert_eq!((pool.available(), channel.is_idle()), (8, true));
-    channel.give_up(DownReason::Closed);
+    channel.destroy(DownReason::Closed);
     let down = Refusal::Down(DownReason::Closed);
     assert_eq!(refusal(sends(&pool, 2), &mut channel), down);
 }

@@ -101,7 +101,7 @@ fn credits_are_the_places_that_are_free() {
     // They are free when it is done, not when its result is taken.
     assert!(channel.next_completed().is_some());
     assert_eq!(credits(&channel), [3, 3]);
-    channel.give_up(WHY);
+    channel.destroy(WHY);
     assert_eq!((credits(&channel), channel.is_idle()), ([4, 4], true));
 }
 
@@ -148,7 +148,7 @@ fn what_cannot_be_flushed_has_ended_when_shutting_down_returns() {
     assert_eq!(ended.result.unwrap_err(), CLOSED);
     // Twice is as good as once.
     channel.shut_down();
-    channel.give_up(WHY);
+    channel.destroy(WHY);
     assert_eq!(channel.down_reason(), Some(DownReason::Closed));
 }
 
@@ -159,7 +159,7 @@ fn giving_up_ends_everything_at_once() {
         channel.start_receive(region(&channel)).unwrap(),
         channel.start_send(region(&channel)).unwrap(),
     ];
-    channel.give_up(WHY);
+    channel.destroy(WHY);
     assert!(called("ibv_destroy_qp") && !called("ibv_modify_qp"));
     assert_eq!(channel.down_reason(), Some(WHY));
     for ticket in tickets {
@@ -183,7 +183,7 @@ fn a_group_is_given_up_with_all_its_channels() {
     ends(posted()[1], IBV_WC_REM_ACCESS_ERR);
     assert_eq!(group.next_completed().unwrap().channel, ids[1]);
     let work = group.channel(ids[1]).unwrap().down_reason().unwrap();
-    group.give_up(WHY);
+    group.destroy_all(WHY);
     for (number, reason) in [(0, WHY), (1, work), (2, WHY)] {
         let member = group.channel(ids[number]).unwrap();
         assert_eq!(member.down_reason(), Some(reason));
@@ -202,7 +202,7 @@ fn a_group_is_given_up_with_all_its_channels() {
 fn one_channel_of_a_group_is_given_up_alone() {
     let mut group = group(&pd(), 2);
     let ids: Vec<ChannelId> = group.channels().collect();
-    group.channel(ids[0]).unwrap().give_up(WHY);
+    group.channel(ids[0]).unwrap().destroy(WHY);
     assert_eq!(group.channel(ids[0]).unwrap().down_reason(), Some(WHY));
     assert!(!group.channel(ids[1]).unwrap().is_down());
 }
@@ -312,7 +312,7 @@ fn the_end_of_all_channels_takes_no_longer_for_each() {
     group.channel(ids[7]).unwrap().shut_down();
     group.remove(ids[9]).unwrap();
     let before = polls();
-    group.give_up(WHY);
+    group.destroy_all(WHY);
     assert_eq!(polls() - before, 1, "they share a queue, which is empty");
     let mut ended = vec![0; ids.len()];
     while let Some(completed) = group.next_completed() {
@@ -331,7 +331,7 @@ fn the_end_of_all_channels_takes_no_longer_for_each() {
 fn a_number_is_given_to_another_channel_only_when_it_was_given_back() {
     let mut group = group(&pd(), 2);
     let ids: Vec<ChannelId> = group.channels().collect();
-    group.give_up(WHY);
+    group.destroy_all(WHY);
     let join = |group: &mut ChannelGroup| {
         let member = group.prepare().unwrap();
         let endpoint = member.endpoint();

@@ -62,7 +62,7 @@ fn every_blocking_call_ends_without_a_deadline() {
         );
         assert_dead(&channel);
         let refused = call(&mut channel).unwrap_err();
-        assert!(matches!(refused, Error::Refused(refusal) if refusal == Refusal::Down(DEAD)));
+        assert!(matches!(refused, Error::Rejected(refusal) if refusal == Refusal::Down(DEAD)));
     }
 }
 

@@ -98,7 +98,7 @@ fn elements(of: &SharedRegion<Vec<u8>>, len: usize, count: usize) -> Vec<SharedE
 /// Why a call or a scope refused something, if it did: what was posted has been aborted.
 fn refusal<T>(ended: Result<T, Error>) -> Expected {
     match ended {
-        Err(Error::Refused(refusal)) => Some(refusal),
+        Err(Error::Rejected(refusal)) => Some(refusal),
         Ok(_) | Err(Error::Transport(_)) => None,
         Err(other) => panic!("{other}"),
     }

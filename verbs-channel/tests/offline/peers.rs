@@ -77,7 +77,7 @@ fn a_receive_ends_when_the_peer_has_left() {
     assert_eq!(channel.down_reason(), Some(CLOSED));
     let rejected = channel.receive(into.scatter_element(..).unwrap());
     assert!(
-        matches!(rejected, Err(Error::Refused(Refusal::Down(CLOSED)))),
+        matches!(rejected, Err(Error::Rejected(Refusal::Down(CLOSED)))),
         "{rejected:?}"
     );
     let kind = io::Error::from(rejected.unwrap_err()).kind();

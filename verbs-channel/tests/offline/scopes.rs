@@ -313,7 +313,7 @@ mod question_mark {
         let mut channel = channel();
         boxed(&mut channel).unwrap();
         anyhow(&mut channel).unwrap();
-        channel.give_up(DownReason::TimedOut);
+        channel.destroy(DownReason::TimedOut);
         forget_the_past();
         let refused = boxed(&mut channel).unwrap_err();
         assert_eq!(

@@ -129,7 +129,7 @@ fn what_completed_before_its_queue_pair_got_stuck_is_a_success() {
     let ticket = channel.start_send(pool.take().unwrap()).unwrap();
     succeeds(posted()[0]);
     refuse("ibv_destroy_qp", 1);
-    channel.give_up(DownReason::Closed);
+    channel.destroy(DownReason::Closed);
     let ended = channel.poll(ticket).unwrap().unwrap();
     assert!(ended.result.is_ok() && ended.buffer.is_some());
     drop(ended.buffer);

@@ -1,4 +1,4 @@
-//! Two queue pairs of one process: a message goes from one to the other.
+//! The quick start of the crate's documentation, with a deadline.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ pub(crate) fn main() -> Result<(), Box<dyn std::error::Error>> {
     let pd = context.alloc_pd()?;
     let cq = CompletionQueue::create(&context, 16)?;
 
-    // Two ends. In real life they are in two processes, which exchange their endpoints as bytes.
+    // Usually the two ends are in two processes, which exchange their endpoints as bytes.
     let left = QueuePair::builder(&pd, &cq, &cq).build()?;
     let right = QueuePair::builder(&pd, &cq, &cq).build()?;
     let (to_left, to_right) = (left.endpoint(), right.endpoint());
@@ -23,21 +23,20 @@ pub(crate) fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut room = inbox.scatter_element(..)?;
     let mut message = hello.gather_element(..)?;
 
-    // SAFETY: nothing touches `inbox` until its completion has been polled, and it is dropped later.
+    // SAFETY: `inbox` is not accessed until the completion has been polled, and dropped later.
     unsafe { right.post_receive(&mut ReceiveWorkRequest::new(&mut room).wr_id(1))? };
-    // SAFETY: nothing writes to `hello` until its completion has been polled, and it is dropped
-    // later.
+    // SAFETY: `hello` is not written to until the completion has been polled, and dropped later.
     unsafe { left.post_send(&mut SendWorkRequest::new(&mut message).wr_id(2))? };
 
     let mut slots = [const { PollSlot::new() }; 4];
     let deadline = Instant::now() + Duration::from_secs(5);
-    let mut outstanding = 2;
-    while outstanding > 0 {
+    let mut in_flight = 2;
+    while in_flight > 0 {
         assert!(Instant::now() < deadline, "no completion for five seconds");
         for completion in cq.poll(&mut slots)? {
             let success = completion.result()?;
             println!("{}: {:?}", success.wr_id(), success.opcode());
-            outstanding -= 1;
+            in_flight -= 1;
         }
     }
     assert_eq!(&inbox[..5], b"hello");

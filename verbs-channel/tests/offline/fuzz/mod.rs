@@ -312,7 +312,7 @@ impl World {
         }
         match self.random.below(4) {
             0 => self.group.channel(id).unwrap().shut_down(),
-            1 => self.group.channel(id).unwrap().give_up(DownReason::Closed),
+            1 => self.group.channel(id).unwrap().destroy(DownReason::Closed),
             2 => self.group.channel(id).unwrap().abort(),
             _ => {
                 self.group.remove(id).unwrap();
@@ -366,7 +366,7 @@ impl World {
         if self.random.one_in(2) {
             self.all_completes();
         }
-        self.group.give_up(DownReason::Closed);
+        self.group.destroy_all(DownReason::Closed);
         while let Some(completed) = self.group.next_completed() {
             self.taken(completed);
         }

@@ -33,7 +33,10 @@ fn what_is_refused_whole_comes_back_and_can_be_posted_again() {
         refuse_at(0);
         let element = buffer.as_ref().unwrap().gather_element(..).unwrap();
         let error = channel.run_batch([Outgoing::send(element); 4]).unwrap_err();
-        assert!(matches!(error, Error::Refused(Refusal::Post(_))), "{error}");
+        assert!(
+            matches!(error, Error::Rejected(Refusal::Post(_))),
+            "{error}"
+        );
     }
     assert!(!channel.is_down());
     let ticket = channel.start_send(buffer.unwrap()).unwrap();
@@ -49,7 +52,7 @@ fn what_is_refused_half_way_is_taken_back_from_the_card_first() {
     refuse_at(2);
     let batch = [Outgoing::send(from.gather_element(..).unwrap()); 4];
     let error = channel.run_batch(batch).unwrap_err();
-    let Error::Refused(Refusal::Post(error)) = error else {
+    let Error::Rejected(Refusal::Post(error)) = error else {
         panic!("{error:?}");
     };
     assert_eq!(error.posted(), 2);
@@ -84,7 +87,10 @@ fn a_driver_that_does_not_say_how_far_it_came_is_not_believed() {
     with(|library| library.refuse_post = Some((1, libc::ENOMEM, false)));
     let batch = [Outgoing::send(from.gather_element(..).unwrap()); 2];
     let error = channel.run_batch(batch).unwrap_err();
-    assert!(matches!(error, Error::Refused(Refusal::Post(_))), "{error}");
+    assert!(
+        matches!(error, Error::Rejected(Refusal::Post(_))),
+        "{error}"
+    );
     // The first may be the card's.
     assert!(called("ibv_destroy_qp"));
     assert!(channel.is_down());
