@@ -384,7 +384,7 @@ mod tests {
     const FAILED: TransportError = TransportError::Aborted(DownReason::TimedOut);
 
     #[test]
-    fn a_scope_that_failed_is_an_error_with_one_question_mark() {
+    fn scope_error_converts_with_one_question_mark() {
         fn of<E, F: From<E>>(result: Result<(), E>) -> Result<(), F> {
             Ok(result?)
         }
@@ -398,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scope_of_boxed_errors_flattens_to_a_boxed_error() {
+    fn scope_of_boxed_errors_flattens_to_a_boxed_error() {
         type Boxed = Box<dyn std::error::Error + Send + Sync>;
         let failed: ScopeError<Boxed> = ScopeError::AutoPollError(FAILED);
         assert_eq!(

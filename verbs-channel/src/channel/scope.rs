@@ -320,13 +320,10 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
 
     /// Lets the scope end while receives are in flight, by closing the connection.
     ///
-    /// When the closure has returned `Ok`, the scope waits for the operations of the send queue as
-    /// usual. If receives are in flight then, it closes the connection, as a device returns posted
-    /// receives in no other way. That is not an error. If no receive is in flight, the channel stays
-    /// connected.
-    ///
-    /// This is for the end of a stream of messages, whose reader usually has more receives posted than
-    /// messages arrive.
+    /// When the closure has returned `Ok`, the scope waits for the operations of the send queue. If
+    /// receives are in flight then, it closes the connection, as a device returns posted receives in
+    /// no other way. That is not an error: a reader of a stream of messages usually has more receives
+    /// posted than messages arrive. If no receive is in flight, the channel stays connected.
     pub fn close_with_receives_left(&self) {
         self.receives.set(Leftover::Closed);
     }
@@ -388,9 +385,7 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
 }
 
 impl ScopedPendingWork<'_, '_> {
-    /// Takes the result if the operation has completed, and polls once if it has not.
-    ///
-    /// `None` while the operation is in flight, and after the result was taken.
+    /// Takes the result if there is one, and polls once if not. `None` after it was taken.
     #[inline(always)]
     #[must_use = "a failure that is taken here is not reported by the scope"]
     pub fn poll(&mut self) -> Option<Result<WorkSuccess, TransportError>> {

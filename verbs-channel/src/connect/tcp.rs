@@ -283,7 +283,7 @@ mod tests {
 
     #[test]
     #[cfg_attr(miri, ignore = "Miri has no poll(2)")]
-    fn an_address_that_cannot_be_reached_leaves_the_others() {
+    fn unreachable_address_does_not_prevent_the_others() {
         let (_listener, address) = listener();
         // Connecting to the broadcast address is not allowed. The other is reserved for
         // documentation, so no host has it.
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn several_threads_accept_on_one_listener_and_each_keeps_its_deadline() {
+    fn several_threads_accept_on_one_listener_with_deadlines_of_their_own() {
         let (listener, address) = listener();
         let (done, ends) = mpsc::channel();
         for _ in 0..3 {

@@ -25,7 +25,7 @@ fn eight<'a>(
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn a_batch_is_done_when_its_last_is() {
+fn batch_completes_with_its_last_request() {
     let _test = begin!();
     let (mut a, b) = pair();
     for round in 0..50 {
@@ -46,7 +46,7 @@ fn a_batch_is_done_when_its_last_is() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn a_batch_reads_and_sends_too() {
+fn batches_of_reads_atomics_and_sends_complete() {
     let _test = begin!();
     let (mut a, mut b) = pair();
     let source = given(&b, pattern(1, 400));
@@ -62,7 +62,7 @@ fn a_batch_reads_and_sends_too() {
     });
     a.run_batch(reads).unwrap();
     assert!(into[..] == pattern(1, 400));
-    // Adds that follow one another.
+    // Adds that depend on one another.
     let number = given(&b, 0_u64.to_ne_bytes().to_vec());
     let mut before = zeros(&a, 24);
     let mut places = before.scatter_element(..).unwrap().chunks_mut(8).unwrap();
@@ -93,7 +93,7 @@ fn a_batch_reads_and_sends_too() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn the_first_failure_in_a_batch_is_the_batch_s() {
+fn result_of_a_batch_is_its_first_failure() {
     let _test = begin!();
     for bad in [0, 3, 7] {
         let (mut a, b) = pair();
@@ -126,7 +126,7 @@ fn the_first_failure_in_a_batch_is_the_batch_s() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn a_batch_takes_as_many_places_as_it_has_work() {
+fn batch_takes_a_credit_for_each_request() {
     let _test = begin!();
     let (mut a, mut b) = pair_of(|pd| {
         Channel::builder(pd)
@@ -165,7 +165,7 @@ fn a_batch_takes_as_many_places_as_it_has_work() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn one_impossible_request_refuses_the_whole_batch() {
+fn invalid_request_rejects_the_whole_batch() {
     let _test = begin!();
     let (mut a, mut b) = pair();
     let from = filled(&a, 1, 800);
@@ -193,7 +193,7 @@ fn one_impossible_request_refuses_the_whole_batch() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn a_batch_that_does_not_end_is_ended_by_its_deadline() {
+fn batch_is_aborted_at_its_deadline() {
     let _test = begin!();
     let (mut a, _b) = inside(stubborn);
     a.set_timeout(Some(SOON));
@@ -216,7 +216,7 @@ fn owned_eight(pool: &BufferPool, seed: usize, to: RemoteMemoryRegion) -> Vec<Ow
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn an_owned_batch_comes_back_and_is_started_again() {
+fn owned_batch_is_returned_and_can_be_started_again() {
     let _test = begin!();
     let (mut a, b) = pair();
     let target = given(&b, vec![0_u8; 800]);
@@ -238,12 +238,12 @@ fn an_owned_batch_comes_back_and_is_started_again() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn an_owned_batch_mixes_what_the_send_queue_does() {
+fn owned_batch_mixes_all_opcodes_of_the_send_queue() {
     let _test = begin!();
     let (mut a, mut b) = pair();
     let target = given(&b, vec![0_u8; 64]);
     let receive = b.start_receive(zeros(&b, 64)).unwrap();
-    // Each sees what those before it did.
+    // Each request sees the effects of those before it.
     let works = vec![
         Outgoing::write(filled(&a, 1, 64), target.remote()).into(),
         Incoming::read(zeros(&a, 64), target.remote()).into(),
@@ -266,7 +266,7 @@ fn an_owned_batch_mixes_what_the_send_queue_does() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn an_owned_batch_that_fails_in_its_middle_comes_back_whole() {
+fn owned_batch_that_fails_in_its_middle_is_returned_whole() {
     let _test = begin!();
     for bad in [0, 3, 7] {
         let (mut a, b) = pair();
@@ -294,7 +294,7 @@ fn an_owned_batch_that_fails_in_its_middle_comes_back_whole() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn owned_batches_longer_than_any_on_the_stack() {
+fn owned_batches_longer_than_those_on_the_stack_complete() {
     let _test = begin!();
     let (mut a, b) = pair();
     let target = given(&b, vec![0_u8; 64]);

@@ -1,4 +1,4 @@
-//! Blocking operations: one thing at a time, done when the call returns.
+//! Blocking operations: one at a time, completed when the call returns.
 
 use std::thread;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::ends::{
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn each_call_and_its_form_with_a_timeout() {
+fn each_call_completes_with_and_without_a_timeout() {
     let _test = begin!();
     let (mut a, mut b) = pair();
     let from = filled(&a, 3, 5000);
@@ -84,7 +84,7 @@ fn each_call_and_its_form_with_a_timeout() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn the_default_is_to_wait_as_long_as_it_takes() {
+fn default_timeout_is_none() {
     let _test = begin!();
     let (mut a, mut b) = Channel::loopback(&here()).unwrap();
     let mut into = zeros(&b, 8);
@@ -100,13 +100,13 @@ fn the_default_is_to_wait_as_long_as_it_takes() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn a_deadline_ends_a_receive_for_which_nothing_comes() {
+fn receive_without_a_message_is_aborted_at_its_deadline() {
     let _test = begin!();
     let (_a, mut b) = pair();
     let mut into = zeros(&b, 8);
     let result = bounded(|| b.receive_timeout(into.scatter_element(..).unwrap(), SOON));
     assert_timed_out(result, &b);
-    // The buffer is ours again, and the channel says why it takes no more.
+    // The borrow has ended, and the channel rejects requests with the reason.
     into[0] = 1;
     let refused = b.receive(into.scatter_element(..).unwrap()).unwrap_err();
     let down = Refusal::Down(DownReason::TimedOut);
@@ -118,7 +118,7 @@ fn a_deadline_ends_a_receive_for_which_nothing_comes() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn a_deadline_ends_a_send_to_a_peer_that_never_posts_a_receive() {
+fn send_to_a_peer_without_receives_is_aborted_at_its_deadline() {
     let _test = begin!();
     for timeout in [Duration::ZERO, Duration::from_nanos(1), SOON] {
         let (mut a, b) = inside(stubborn);
@@ -132,7 +132,7 @@ fn a_deadline_ends_a_send_to_a_peer_that_never_posts_a_receive() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn a_deadline_of_zero_ends_every_kind_of_call() {
+fn every_call_ends_with_a_timeout_of_zero() {
     let _test = begin!();
     type Call = fn(&mut Channel, ScatterElement<'_>, RemoteMemoryRegion) -> Result<(), Error>;
     let calls: [Call; 4] = [
@@ -147,7 +147,7 @@ fn a_deadline_of_zero_ends_every_kind_of_call() {
         let target = given(&b, vec![0_u8; 8]);
         let mut buffer = zeros(&a, 8);
         let result = bounded(|| call(&mut a, buffer.scatter_element(..).unwrap(), target.remote()));
-        // What needs no peer's help may be done at the first look.
+        // An operation that does not need the peer may complete at the first poll.
         if index < 3 || result.is_err() {
             assert_timed_out(result, &a);
         }
@@ -156,7 +156,7 @@ fn a_deadline_of_zero_ends_every_kind_of_call() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn a_timeout_beyond_the_clock_is_none() {
+fn timeout_beyond_the_clock_is_none() {
     let _test = begin!();
     let (mut a, mut b) = pair_of(|pd| {
         Channel::builder(pd)
@@ -166,7 +166,7 @@ fn a_timeout_beyond_the_clock_is_none() {
             .unwrap()
     });
     works(&mut a, &mut b, 100);
-    // Left to the scope as well, on both sides.
+    // Also with handles that were dropped, on both sides.
     let (from, mut into) = (filled(&a, 5, 100), zeros(&b, 100));
     thread::scope(|threads| {
         let receiver = threads.spawn(|| {
@@ -192,7 +192,7 @@ fn a_timeout_beyond_the_clock_is_none() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn what_the_card_refuses_is_the_call_s_error_and_takes_the_channel_down() {
+fn work_error_is_returned_and_takes_the_channel_down() {
     let _test = begin!();
     let (mut a, b) = pair();
     let target = given(&b, vec![0_u8; 64]);
@@ -256,7 +256,7 @@ fn a_region_of_another_protection_domain_is_not_touched() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn what_cannot_be_is_refused_before_it_is_posted() {
+fn invalid_request_is_rejected_before_it_is_posted() {
     let _test = begin!();
     let (mut a, mut b) = pair();
     let target = given(&b, vec![0_u8; 64]);
@@ -289,7 +289,7 @@ fn what_cannot_be_is_refused_before_it_is_posted() {
         refusal(a.compare_swap(short, target.remote(), 0, 1)),
         Refusal::Misaligned { len: 7, .. }
     ));
-    // More bytes inline than the channel was made for.
+    // More bytes inline than the channel was created for.
     let inline = Outgoing::write(from.gather_element(..64).unwrap(), target.remote()).inline();
     let mut plain = pair_of(|pd| Channel::builder(pd).timeout(PATIENCE).build().unwrap()).0;
     if let Err(error) = plain.run(inline) {
@@ -301,7 +301,7 @@ fn what_cannot_be_is_refused_before_it_is_posted() {
             "{error}"
         );
     }
-    // Nothing of it was posted: the channels are as they were.
+    // None of them was posted: the channels still work.
     assert!(!a.is_down());
     assert_eq!(bytes(&target), [0; 64]);
     works(&mut a, &mut b, 100);
@@ -331,7 +331,7 @@ fn a_message_that_is_too_long_for_its_receive_fails_on_both_sides() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn a_channel_works_in_whichever_thread_has_it() {
+fn channel_can_be_moved_between_threads() {
     let _test = begin!();
     let (mut a, mut b) = pair_of(patient);
     for round in 0..4 {
@@ -344,6 +344,6 @@ fn a_channel_works_in_whichever_thread_has_it() {
         (a, b) = (x, y);
     }
     assert!(a.endpoint().is_some() && b.endpoint().is_some());
-    // SAFETY: it is only looked at.
+    // SAFETY: it is neither polled nor changed.
     assert!(unsafe { a.cq() }.min_capacity() >= 128);
 }

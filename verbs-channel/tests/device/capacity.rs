@@ -1,4 +1,4 @@
-//! Queues filled to the last slot, and more work than fits.
+//! Queues filled to the last place, and more requests than fit.
 
 use std::collections::VecDeque;
 
@@ -11,7 +11,7 @@ use verbs_harness::{PATIENCE, begin, until};
 
 use crate::ends::{NOTHING, bytes, filled, given, pair_of, pattern, works, zeros};
 
-/// Not what any driver rounds to.
+/// Not a number to which a driver rounds.
 const SENDS: usize = 7;
 const RECEIVES: usize = 5;
 
@@ -53,7 +53,7 @@ fn the_send_queue_filled_to_the_last_place_again_and_again() {
             for work in posted {
                 work.spin_poll()?;
             }
-            // As much room as before, and what was refused is as good as before.
+            // There is as much room as before, and the rejected request can be posted.
             scope.post(rejected.into_given())?.spin_poll()?;
             Ok::<_, Error>(())
         });
@@ -85,7 +85,7 @@ fn both_queues_and_the_completion_queue_filled_to_the_last_place_again_and_again
             for (chunk, at) in from.gather_element(..)?.chunks(8)?.zip(0_u64..) {
                 drop(scope.post_write(chunk, target.remote().slice(at * 8..)?)?);
             }
-            // All of it completes while nobody polls here.
+            // All operations complete before this side polls.
             for chunk in back.gather_element(..)?.chunks(8)? {
                 b.send(chunk)?;
             }
@@ -104,7 +104,7 @@ fn both_queues_and_the_completion_queue_filled_to_the_last_place_again_and_again
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn results_that_nobody_takes_hold_their_places() {
+fn untaken_results_hold_their_slots() {
     let _test = begin!();
     let (mut a, mut b) = pair_of(small);
     let target = given(&b, vec![0_u8; 8]);
@@ -115,7 +115,7 @@ fn results_that_nobody_takes_hold_their_places() {
             match a.start_write(pool.take().unwrap(), target.remote()) {
                 Ok(ticket) => tickets.push(ticket),
                 Err(rejected) if rejected.error().is_backpressure() => {
-                    // What is done gives its place in the queue back, and keeps its buffer.
+                    // A completed operation returns its credit, and keeps its buffer.
                     drop(rejected);
                     a.scope(|scope| Ok::<_, ()>(scope.poll())).unwrap();
                 }
@@ -136,7 +136,7 @@ fn results_that_nobody_takes_hold_their_places() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn much_more_work_than_fits_goes_through() {
+fn many_more_requests_than_fit_complete() {
     let _test = begin!();
     let (mut a, b) = pair_of(small);
     let count = 500;
@@ -146,12 +146,12 @@ fn much_more_work_than_fits_goes_through() {
         let mut posted = VecDeque::new();
         for (chunk, at) in from.gather_element(..)?.chunks(8)?.zip(0_u64..) {
             let mut work = Outgoing::write(chunk, target.remote().slice(at * 8..)?);
-            // What is refused comes back whole, and is posted when there is room.
+            // A rejected request is handed back, and posted when there is room.
             let pending = loop {
                 match scope.try_post(work) {
                     Ok(pending) => break pending,
                     Err(rejected) => {
-                        // There is no room in the queue, or none for one more result.
+                        // There is no room in the queue, or no slot for one more result.
                         let refusal = *rejected.error();
                         let is_full = matches!(
                             refusal,
@@ -180,7 +180,7 @@ fn much_more_work_than_fits_goes_through() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn handles_whose_results_are_not_taken_hold_their_places() {
+fn handles_hold_their_slots_until_their_results_are_taken() {
     let _test = begin!();
     let (mut a, mut b) = pair_of(small);
     let from = filled(&a, 1, 8);
@@ -200,7 +200,7 @@ fn handles_whose_results_are_not_taken_hold_their_places() {
             }));
             assert_eq!(refusal, Some(Refusal::Untaken));
             assert_eq!(posted.len(), SENDS + RECEIVES);
-            // One that is taken makes room for one more, and one that is dropped as well.
+            // Taking one result makes room for one more request, and so does dropping a handle.
             posted.pop_front().unwrap().spin_poll()?;
             posted.push_back(scope.post(write)?);
             drop(posted.pop_front());
@@ -214,7 +214,7 @@ fn handles_whose_results_are_not_taken_hold_their_places() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn work_whose_handle_was_dropped_holds_no_place_once_it_is_done() {
+fn detached_operation_frees_its_slot_when_it_succeeds() {
     let _test = begin!();
     let (mut a, b) = pair_of(small);
     let count = 500;

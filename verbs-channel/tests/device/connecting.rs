@@ -1,4 +1,4 @@
-//! Connecting over TCP: two processes, and peers that are not what they should be.
+//! Connecting over TCP: two processes, and peers that violate the protocol.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -21,7 +21,7 @@ fn listener() -> (TcpListener, SocketAddr) {
     (listener, address)
 }
 
-/// The other process: gives memory to read from, and echoes a message.
+/// The other process: has memory to read from, and echoes a message.
 fn echo(port: u16) {
     let pd = there();
     let prepared = patient(&pd);
@@ -45,7 +45,7 @@ fn echo(port: u16) {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn two_processes_meet_and_talk() {
+fn two_processes_connect_and_exchange_messages() {
     if let Some((port, mut line)) = role() {
         echo(port.parse().unwrap());
         line.say("done");
@@ -83,7 +83,7 @@ fn two_processes_meet_and_talk() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn who_comes_first_waits() {
+fn first_side_to_connect_waits_for_the_other() {
     let _test = begin!();
     let (probe, address) = listener();
     drop(probe);
@@ -94,7 +94,7 @@ fn who_comes_first_waits() {
         let mut b = patient(&there()).accept(&listener, PATIENCE).unwrap();
         let mut a = connecting.join().unwrap();
         works(&mut a, &mut b, 1000);
-        // The listener is as it was: it takes the next one.
+        // The listener still accepts the next peer.
         let connecting = threads.spawn(|| patient(&here()).connect(address, PATIENCE).unwrap());
         let mut d = patient(&there()).accept(&listener, PATIENCE).unwrap();
         works(&mut connecting.join().unwrap(), &mut d, 1000);
@@ -104,7 +104,7 @@ fn who_comes_first_waits() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn over_a_connection_of_ones_own() {
+fn exchange_works_over_a_given_tcp_connection() {
     let _test = begin!();
     let (listener, address) = listener();
     thread::scope(|threads| {
@@ -112,7 +112,7 @@ fn over_a_connection_of_ones_own() {
             let mut stream = TcpStream::connect(address).unwrap();
             let prepared = patient(&here());
             let connected = prepared.exchange(&stream, PATIENCE, &[1; MAX_PRIVATE_DATA]);
-            // The connection is still there to talk on.
+            // The connection can still be used.
             stream.write_all(b"and more").unwrap();
             connected.unwrap()
         });
@@ -147,7 +147,7 @@ fn of_exchange<T: std::fmt::Debug>(result: Result<T, Error>) -> ExchangeError {
     }
 }
 
-/// What a channel says in this time of a peer that does this.
+/// The error of connecting, with this timeout, to a peer that does this.
 fn against(timeout: Duration, peer: impl FnOnce(TcpStream) + Send) -> ExchangeError {
     let (listener, address) = listener();
     thread::scope(|threads| {
@@ -158,7 +158,7 @@ fn against(timeout: Duration, peer: impl FnOnce(TcpStream) + Send) -> ExchangeEr
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn a_peer_that_is_not_ours_is_told_from_one_that_fails() {
+fn other_protocols_are_distinguished_from_failures() {
     let _test = begin!();
     let web = against(PATIENCE / 4, |mut stream| {
         stream
@@ -183,7 +183,7 @@ fn a_peer_that_is_not_ours_is_told_from_one_that_fails() {
         drop(stream.read_to_end(&mut Vec::new()));
     });
     assert!(matches!(silent, ExchangeError::TimedOut { .. }), "{silent}");
-    // It agrees, and then says nothing more: it is not connected.
+    // The peer sends its endpoint, and then nothing more: it is not connected.
     let half = against(2 * SOON, |mut stream| {
         let mut frame = [0; 12 + 36];
         stream.read_exact(&mut frame).unwrap();
@@ -224,11 +224,11 @@ fn run(exchange: &mut Exchange, stream: &mut TcpStream) -> Result<(), ExchangeEr
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn a_side_that_cannot_connect_tells_the_peer_why() {
+fn peer_is_sent_why_a_side_cannot_connect() {
     let _test = begin!();
     let (listener, address) = listener();
     let prepared = patient(&here());
-    // An endpoint that can be, but not in this network.
+    // A valid endpoint that does not exist in this network.
     let psn = PacketSequenceNumber::new(1).unwrap();
     let theirs = QueuePairEndpoint::builder(77, psn);
     let theirs = if prepared.endpoint().gid().is_some() {
@@ -258,12 +258,12 @@ fn a_side_that_cannot_connect_tells_the_peer_why() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn nobody_there_is_an_error_in_time() {
+fn missing_peer_is_an_error_in_time() {
     let _test = begin!();
     let (listener, address) = listener();
-    let nobody = bounded(|| patient(&here()).accept(&listener, SOON));
+    let missing = bounded(|| patient(&here()).accept(&listener, SOON));
     assert!(matches!(
-        of_exchange(nobody),
+        of_exchange(missing),
         ExchangeError::TimedOut { .. }
     ));
     drop(listener);

@@ -1,4 +1,4 @@
-//! How things end: errors and panics in scopes, drops, resets.
+//! How operations end: errors and panics in scopes, drops, resets.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use crate::ends::{
     there, was_ended, words, works, zeros,
 };
 
-/// What is outstanding when a scope fails.
+/// The operations in flight when a scope fails.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Left {
     Receives,
@@ -25,7 +25,7 @@ enum Left {
 
 const LEFT: [Left; 4] = [Left::Receives, Left::Sends, Left::Reads, Left::All];
 
-/// Posts a part of the buffer for each kind of work.
+/// Posts a part of the buffer for each kind of operation.
 fn post<'scope>(
     scope: &'scope PollingScope<'scope, '_>,
     left: Left,
@@ -59,9 +59,9 @@ enum How {
     Panic,
 }
 
-/// A scope whose closure fails with work left; how long the scope took to end.
+/// A scope whose closure fails with operations in flight. Returns how long the scope took to end.
 fn fails(how: How, left: Left, manual: bool) -> (Channel, Duration) {
-    // Nobody posts a receive: sends never end by themselves.
+    // The peer posts no receive: sends never end by themselves.
     let (mut a, b) = inside(stubborn);
     let source = given(&b, pattern(1, 64));
     let mut buffer = zeros(&a, 12 * 64);
@@ -102,7 +102,7 @@ fn fails(how: How, left: Left, manual: bool) -> (Channel, Duration) {
             assert_eq!(panic.downcast_ref::<&str>(), Some(&"on purpose"));
         }
     }
-    // It is ours alone again: nobody writes there, whatever was under way.
+    // The borrow has ended: the device does not write there any more.
     buffer.fill(7);
     std::thread::sleep(Duration::from_millis(20));
     assert!(buffer.iter().all(|byte| *byte == 7));
@@ -111,7 +111,7 @@ fn fails(how: How, left: Left, manual: bool) -> (Channel, Duration) {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn an_error_in_a_scope_ends_what_is_left() {
+fn error_in_a_scope_ends_operations_in_flight() {
     let _test = begin!();
     for left in LEFT {
         for manual in [false, true] {
@@ -123,7 +123,7 @@ fn an_error_in_a_scope_ends_what_is_left() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn a_panic_in_a_scope_ends_what_is_left_and_goes_on() {
+fn panic_in_a_scope_ends_operations_in_flight_and_continues() {
     let _test = begin!();
     for left in LEFT {
         for manual in [false, true] {
@@ -146,7 +146,7 @@ fn check(a: &Channel, left: Left, took: Duration) {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn receives_alone_are_not_waited_for_by_a_scope_that_failed() {
+fn failed_scope_does_not_wait_for_receives() {
     let _test = begin!();
     let (mut a, _b) = pair_of(|pd| {
         Channel::builder(pd)
@@ -171,7 +171,7 @@ fn receives_alone_are_not_waited_for_by_a_scope_that_failed() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn work_that_ends_in_the_drain_timeout_takes_nothing_down() {
+fn failed_scope_whose_operations_complete_in_time_leaves_the_channel_up() {
     let _test = begin!();
     let (mut a, mut b) = pair();
     let from = filled(&a, 1, 50_000);
@@ -191,7 +191,7 @@ fn work_that_ends_in_the_drain_timeout_takes_nothing_down() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn a_channel_dropped_with_owned_work_in_flight_waits_for_nobody() {
+fn dropping_a_channel_with_owned_buffers_in_flight_does_not_wait() {
     let _test = begin!();
     for round in 0..10 {
         let (mut a, b) = inside(stubborn);
@@ -212,7 +212,7 @@ fn a_channel_dropped_with_owned_work_in_flight_waits_for_nobody() {
         let start = Instant::now();
         drop(a);
         assert!(start.elapsed() < PATIENCE / 4, "{:?}", start.elapsed());
-        // They are back, and nothing writes to them.
+        // The buffers are returned, and the device does not write to them.
         assert_eq!(pool.available(), 16);
         let mut blocks: Vec<_> = std::iter::from_fn(|| pool.take()).collect();
         blocks.iter_mut().for_each(|block| block.fill(9));
@@ -227,7 +227,7 @@ fn a_channel_dropped_with_owned_work_in_flight_waits_for_nobody() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn an_abort_says_so_and_refuses_what_comes_after() {
+fn aborted_channel_rejects_requests_with_the_reason() {
     let _test = begin!();
     let (mut a, _b) = inside(stubborn);
     a.abort();
@@ -235,14 +235,14 @@ fn an_abort_says_so_and_refuses_what_comes_after() {
     let from = filled(&a, 1, 8);
     let error = a.send(from.gather_element(..).unwrap()).unwrap_err();
     assert_eq!(words(&error), "the channel is down: it was closed");
-    // Twice is once.
+    // Doing it twice changes nothing.
     a.abort();
     drop(a.start_send(from).unwrap_err().into_given());
 }
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn a_reset_connects_anew_with_the_same_settings() {
+fn reset_channel_connects_again_with_the_same_settings() {
     let _test = begin!();
     let (mut a, mut b) = between(&here(), &there(), |pd| {
         Channel::builder(pd)
@@ -255,7 +255,7 @@ fn a_reset_connects_anew_with_the_same_settings() {
         let ticket = a.start_receive(filled(&a, round, 64)).unwrap();
         let number = a.endpoint().unwrap().qp_num();
         let (to_be_a, to_be_b) = (a.reset().unwrap(), b.reset().unwrap());
-        // What was in flight comes back from the old one.
+        // The buffers in flight are returned by the old channel.
         assert_eq!(a.down_reason(), Some(DownReason::Closed));
         assert!(a.endpoint().is_none());
         let ended = a.poll(ticket).unwrap().unwrap();
@@ -286,7 +286,7 @@ fn a_reset_connects_anew_with_the_same_settings() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn a_channel_that_failed_is_reset_and_works() {
+fn channel_that_failed_can_be_reset() {
     let _test = begin!();
     let (mut a, b) = inside(stubborn);
     let from = filled(&a, 1, 64);
@@ -295,7 +295,7 @@ fn a_channel_that_failed_is_reset_and_works() {
         .unwrap_err();
     drop((error, b));
     let to_be_a = a.reset().unwrap();
-    // Why it went down is still known.
+    // The reason is still available.
     assert_eq!(a.down_reason(), Some(DownReason::TimedOut));
     let to_be_b = stubborn(a.pd());
     let (ea, eb) = (to_be_a.endpoint(), to_be_b.endpoint());
@@ -308,7 +308,7 @@ fn a_channel_that_failed_is_reset_and_works() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn errors_say_what_and_why_and_become_io_errors() {
+fn errors_have_the_operation_and_the_reason_and_convert_to_io_errors() {
     let _test = begin!();
     let (mut a, _b) = inside(stubborn);
     let mut into = zeros(&a, 8);
@@ -321,7 +321,7 @@ fn errors_say_what_and_why_and_become_io_errors() {
     let error = std::io::Error::from(error);
     assert_eq!(error.kind(), std::io::ErrorKind::TimedOut, "{error}");
     let refused = a.receive(into.scatter_element(..).unwrap()).unwrap_err();
-    let down = "the channel is down: an operation was not done by its deadline";
+    let down = "the channel is down: an operation did not complete before its deadline";
     assert_eq!(words(&refused), down);
     assert_eq!(
         std::io::Error::from(refused).kind(),

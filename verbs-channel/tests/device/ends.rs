@@ -1,4 +1,4 @@
-//! The two ends of a connection, and what they work on.
+//! The two ends of a connection, and their memory.
 
 use std::fmt::Debug;
 use std::fs;
@@ -16,10 +16,10 @@ use verbs_channel::{
 pub(crate) use verbs_harness::pair::pattern;
 use verbs_harness::{PATIENCE, device_name, peer_name, until};
 
-/// A deadline for what must run into it.
+/// A deadline for operations that have to run into it.
 pub(crate) const SOON: Duration = Duration::from_millis(150);
 
-/// A thread that is to go to sleep.
+/// A thread that has to go to sleep.
 pub(crate) struct Sleeper(PathBuf);
 
 impl Sleeper {
@@ -59,12 +59,12 @@ pub(crate) fn pair() -> (Channel, Channel) {
     pair_of(patient)
 }
 
-/// A connected pair across the wire, made by `build`.
+/// A connected pair across the wire, created by `build`.
 pub(crate) fn pair_of(build: impl Fn(&ProtectionDomain) -> PreparedChannel) -> (Channel, Channel) {
     between(&here(), &there(), build)
 }
 
-/// A connected pair within one device: nothing of it is on the wire.
+/// A connected pair within one device: no packet is on the wire.
 pub(crate) fn inside(build: impl Fn(&ProtectionDomain) -> PreparedChannel) -> (Channel, Channel) {
     let pd = here();
     between(&pd, &pd, build)
@@ -80,7 +80,7 @@ pub(crate) fn between(
     (a.handshake(&to_b).unwrap(), b.handshake(&to_a).unwrap())
 }
 
-/// Defaults, with a deadline that only a hang runs into.
+/// Defaults, with a deadline that passes only in a hang.
 pub(crate) fn patient(pd: &ProtectionDomain) -> PreparedChannel {
     Channel::builder(pd)
         .timeout(PATIENCE)
@@ -89,7 +89,7 @@ pub(crate) fn patient(pd: &ProtectionDomain) -> PreparedChannel {
         .unwrap()
 }
 
-/// A channel whose card gives up on a dead peer in about 100 ms, and that does not watch it.
+/// A channel whose device reports a dead peer after about 100 ms, and that does not watch the peer.
 pub(crate) fn impatient(pd: &ProtectionDomain) -> PreparedChannel {
     Channel::builder(pd)
         .timeout(PATIENCE)
@@ -100,8 +100,8 @@ pub(crate) fn impatient(pd: &ProtectionDomain) -> PreparedChannel {
         .unwrap()
 }
 
-/// A channel whose card never gives up: neither on a dead peer, which it does not watch, nor on one
-/// without a receive.
+/// A channel whose device retries forever if the peer is dead or has no receive posted, and that does
+/// not watch the peer.
 pub(crate) fn stubborn(pd: &ProtectionDomain) -> PreparedChannel {
     Channel::builder(pd)
         .timeout(PATIENCE)
@@ -133,14 +133,14 @@ pub(crate) fn given(channel: &Channel, bytes: Vec<u8>) -> SharedRegion<Vec<u8>> 
     channel.pd().reg_shared(bytes, AccessFlags::REMOTE).unwrap()
 }
 
-/// What is in memory that the peer may use.
+/// The contents of memory that the peer may use.
 pub(crate) fn bytes(region: &SharedRegion<Vec<u8>>) -> Vec<u8> {
     let mut bytes = vec![0; region.len()];
     region.read(0, &mut bytes).unwrap();
     bytes
 }
 
-/// A message of `len` pattern bytes crosses from one end to the other, unharmed.
+/// Sends a message of `len` pattern bytes from one end to the other, and checks it.
 pub(crate) fn works(from: &mut Channel, to: &mut Channel, len: usize) {
     let source = filled(from, len, len);
     let mut sink = zeros(to, len);
@@ -153,7 +153,7 @@ pub(crate) fn works(from: &mut Channel, to: &mut Channel, len: usize) {
     assert!(sink[..] == source[..], "{len} bytes are not those sent");
 }
 
-/// Runs what must end by itself, far from any hang.
+/// Runs a function that has to return by itself, long before a hang is assumed.
 pub(crate) fn bounded<T>(what: impl FnOnce() -> T) -> T {
     let start = Instant::now();
     let result = what();
@@ -162,7 +162,7 @@ pub(crate) fn bounded<T>(what: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Asserts that an operation ran into its deadline, and took its channel with it.
+/// Asserts that an operation ran into its deadline, and took its channel down.
 pub(crate) fn assert_timed_out<T: Debug>(result: Result<T, Error>, channel: &Channel) {
     match result.unwrap_err() {
         Error::Transport(error) => assert!(was_ended(&error, DownReason::TimedOut), "{error:?}"),
@@ -171,7 +171,7 @@ pub(crate) fn assert_timed_out<T: Debug>(result: Result<T, Error>, channel: &Cha
     assert_eq!(channel.down_reason(), Some(DownReason::TimedOut));
 }
 
-/// Asserts that a scope's work was ended for this reason, and its channel with it.
+/// Asserts that a scope's operations were aborted for this reason, and that the channel is down.
 pub(crate) fn assert_scope_ended<T: Debug, E: Debug>(
     ended: Result<T, ScopeError<E>>,
     channel: &Channel,
@@ -184,25 +184,25 @@ pub(crate) fn assert_scope_ended<T: Debug, E: Debug>(
     assert_eq!(channel.down_reason(), Some(reason));
 }
 
-/// Whether an operation was ended for this reason.
+/// Whether an operation was aborted for this reason.
 pub(crate) fn was_ended(error: &TransportError, reason: DownReason) -> bool {
     *error == TransportError::Aborted(reason)
 }
 
-/// Why a channel is down whose send, write, read or atomic failed so.
+/// The reason of a channel whose send, write, read or atomic failed with this status.
 pub(crate) const fn failed_send(error: WorkError) -> DownReason {
     let queue = Queue::Send;
     DownReason::Work { queue, error }
 }
 
-/// An error's words, with those of its causes.
+/// An error's text, with those of its causes.
 pub(crate) fn words(error: &(dyn std::error::Error + 'static)) -> String {
     let causes = std::iter::successors(Some(error), |error| (**error).source());
     let words: Vec<_> = causes.map(ToString::to_string).collect();
     words.join(": ")
 }
 
-/// What a failed operation's card said.
+/// The status of a failed operation.
 pub(crate) fn work_error(error: &Error) -> WorkError {
     match error {
         Error::Transport(TransportError::Work { error, .. }) => *error,

@@ -1,4 +1,4 @@
-//! Whatever is leaked: nothing becomes unsound, and nothing hangs.
+//! Leaked values of each type: nothing becomes unsound, and nothing hangs.
 #![expect(
     clippy::mem_forget,
     clippy::forget_non_drop,
@@ -16,7 +16,7 @@ use crate::ends::{
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn a_forgotten_handle_is_waited_for_by_its_scope() {
+fn scope_waits_for_a_leaked_handle() {
     let _test = begin!();
     let (mut a, mut b) = pair();
     let from = filled(&a, 1, 2000);
@@ -41,7 +41,7 @@ fn a_forgotten_handle_is_waited_for_by_its_scope() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn a_forgotten_batch_is_waited_for_by_its_scope() {
+fn scope_waits_for_a_leaked_batch() {
     let _test = begin!();
     let (mut a, b) = pair();
     let from = filled(&a, 1, 1000);
@@ -57,7 +57,7 @@ fn a_forgotten_batch_is_waited_for_by_its_scope() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn forgotten_handles_in_a_scope_that_fails_are_ended() {
+fn failed_scope_ends_operations_of_leaked_handles() {
     let _test = begin!();
     let (mut a, _b) = inside(stubborn);
     let mut into = zeros(&a, 200);
@@ -76,7 +76,7 @@ fn forgotten_handles_in_a_scope_that_fails_are_ended() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn a_forgotten_element_takes_nothing_with_it() {
+fn leaked_element_affects_no_operation() {
     let _test = begin!();
     let (mut a, mut b) = pair();
     let mut into = zeros(&b, 64);
@@ -88,7 +88,7 @@ fn a_forgotten_element_takes_nothing_with_it() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn a_forgotten_ticket_s_buffer_is_found_or_goes_with_its_channel() {
+fn buffer_of_a_lost_ticket_is_found_or_dropped_with_the_channel() {
     let _test = begin!();
     let (mut a, mut b) = pair();
     let pool = BufferPool::new(b.pd(), 64, 4).unwrap();
@@ -108,7 +108,7 @@ fn a_forgotten_ticket_s_buffer_is_found_or_goes_with_its_channel() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn forgotten_results_and_blocks_are_lost_alone() {
+fn leaked_results_and_blocks_affect_no_others() {
     let _test = begin!();
     let (mut a, mut b) = pair();
     let pool = BufferPool::new(b.pd(), 64, 3).unwrap();
@@ -126,12 +126,12 @@ fn forgotten_results_and_blocks_are_lost_alone() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn a_forgotten_region_stays_registered_for_whoever_uses_it() {
+fn leaked_region_stays_registered() {
     let _test = begin!();
     let (mut a, b) = pair();
     let target = given(&b, vec![0_u8; 64]);
     let remote = target.remote();
-    // The peer's memory, its buffer with it: what the card writes to is nobody else's.
+    // The peer's region is leaked with its buffer: the device writes to no reused memory.
     forget(target);
     let from = filled(&a, 1, 64);
     a.write(from.gather_element(..).unwrap(), remote).unwrap();
@@ -142,7 +142,7 @@ fn a_forgotten_region_stays_registered_for_whoever_uses_it() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn a_forgotten_channel_keeps_what_its_card_may_touch() {
+fn leaked_channel_keeps_the_buffers_in_flight() {
     let _test = begin!();
     let pd = here();
     let (mut a, b) = Channel::loopback(&pd).unwrap();
@@ -153,7 +153,7 @@ fn a_forgotten_channel_keeps_what_its_card_may_touch() {
     }
     forget(b);
     drop(pd);
-    // It still receives; its blocks never come back.
+    // It still receives; its blocks are never returned.
     for seed in 0..4 {
         let from = filled(&a, seed, 64);
         a.send(from.gather_element(..).unwrap()).unwrap();
@@ -165,7 +165,7 @@ fn a_forgotten_channel_keeps_what_its_card_may_touch() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn a_forgotten_group_member_takes_no_place() {
+fn leaked_group_member_takes_no_place() {
     let _test = begin!();
     let pd = here();
     let mut group = Channel::builder(&pd)

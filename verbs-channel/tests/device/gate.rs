@@ -1,4 +1,4 @@
-//! Messages that no device may be given, on a device: nothing of them is sent, and the channel works.
+//! Requests that must not reach a device: no byte is sent, and the channel still works.
 
 use verbs_channel::verbs_core::{GatherElement, MemoryRegion};
 use verbs_channel::{Channel, Error, Outgoing, Refusal};
@@ -6,7 +6,7 @@ use verbs_harness::{PATIENCE, begin};
 
 use crate::ends::{given, pair_of, works};
 
-/// As a list of 32 it is 4 GiB long, which a driver that counts in 32 bits takes for 0 bytes.
+/// A list of 32 such elements is 4 GiB long: 0 bytes for a driver that adds up lengths in 32 bits.
 const LONG: usize = 128 << 20;
 
 fn list(region: &MemoryRegion<Vec<u8>>) -> Vec<GatherElement<'_>> {
@@ -23,7 +23,7 @@ fn too_long(ended: Result<(), Error>) {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn a_list_of_4_gib_is_rejected_whole() {
+fn list_of_4_gib_is_rejected() {
     let _test = begin!();
     let (mut a, mut b) = pair_of(|pd| {
         Channel::builder(pd)
@@ -51,7 +51,7 @@ fn a_list_of_4_gib_is_rejected_whole() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn what_is_inline_may_be_as_long_as_was_granted_and_no_longer() {
+fn inline_data_is_limited_to_what_was_granted() {
     let _test = begin!();
     let (mut a, mut b) = pair_of(|pd| {
         let builder = Channel::builder(pd).max_inline_data(64);

@@ -31,7 +31,7 @@ fn join(
     (number, peer.handshake(&to_member).unwrap())
 }
 
-/// A channel whose card waits for seconds: threads of a busy machine come late.
+/// A channel whose device retries for seconds: threads of a busy machine are slow.
 fn patient(pd: &ProtectionDomain) -> PreparedChannel {
     Channel::builder(pd).timeout(PATIENCE).build().unwrap()
 }
@@ -85,7 +85,7 @@ fn sixty_four_channels_on_one_queue() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn a_channel_that_finds_no_room_is_given_back_and_joins_later() {
+fn channel_rejected_by_a_full_group_joins_later() {
     let _test = begin!();
     let pd = here();
     let mut group = group_of(&pd, 1);
@@ -101,7 +101,7 @@ fn a_channel_that_finds_no_room_is_given_back_and_joins_later() {
     assert!(matches!(foreign.error(), Error::ForeignMember));
     assert!(other.is_empty());
     group.remove(number).unwrap();
-    // Its peer knows nothing of it.
+    // Its peer has not noticed that.
     let number = group.join(foreign.into_given()).unwrap();
     let buffer = pd.reg_mr(vec![0; 8]).unwrap();
     let mut channel = group.channel(number).unwrap();
@@ -150,7 +150,7 @@ fn no_channel_starves_another() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn a_member_does_all_that_a_channel_does() {
+fn channel_of_a_group_has_all_operations() {
     let _test = begin!();
     let pd = here();
     let mut group = group_of(&pd, 3);
@@ -175,7 +175,7 @@ fn a_member_does_all_that_a_channel_does() {
     });
     assert_eq!(ended.unwrap().byte_len(), 100);
     assert!(into[..] == pattern(2, 100));
-    // Its queues are its own: four, whatever the others do.
+    // It has queues of its own: room for four, whatever the others do.
     let ended = member.scope(|scope| {
         for chunk in into.scatter_element(..).unwrap().chunks_mut(25).unwrap() {
             drop(scope.post_receive(chunk).unwrap());
@@ -186,7 +186,7 @@ fn a_member_does_all_that_a_channel_does() {
     });
     assert!(ended.is_err());
     assert_eq!(member.down_reason(), Some(DownReason::Abandoned));
-    // One that is down takes no other with it.
+    // A channel that is down affects no other.
     assert!(!group.channel(other).unwrap().is_down());
     let wait = bounded(|| group.wait_completed(Some(SOON)));
     assert!(wait.is_none());
@@ -194,7 +194,7 @@ fn a_member_does_all_that_a_channel_does() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn a_peer_that_fails_takes_its_own_channel_only() {
+fn failed_peer_takes_down_its_own_channel_only() {
     let _test = begin!();
     let pd = here();
     let mut group = group_of(&pd, 2);
@@ -228,7 +228,7 @@ fn a_peer_that_fails_takes_its_own_channel_only() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn a_deadline_in_a_group_ends_one_channel() {
+fn deadline_in_a_group_aborts_one_channel() {
     let _test = begin!();
     let pd = here();
     let mut group = group_of(&pd, 2);
@@ -255,7 +255,7 @@ fn assert_unknown(group: &mut ChannelGroup, id: ChannelId) {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn channels_leave_and_others_come() {
+fn removed_channels_are_replaced_by_new_ones() {
     let _test = begin!();
     let pd = here();
     let mut group = group_of(&pd, 4);
@@ -264,7 +264,7 @@ fn channels_leave_and_others_come() {
     let mut other_group = group_of(&pd, 1);
     let (stranger, _stranger_peer) = join(&mut other_group, impatient);
     assert_unknown(&mut group, stranger);
-    // Nothing of it is left, and another gets its place.
+    // No result of it is left, and another channel gets its place.
     let (gone, _) = join(&mut group, impatient);
     group.remove(gone).unwrap();
     let mut peers: Vec<_> = (0..4).map(|_| join(&mut group, impatient)).collect();
@@ -298,7 +298,7 @@ fn channels_leave_and_others_come() {
                 );
             }
         } else {
-            // Its place stays taken until its results are: another place is given.
+            // Its place is not reused before its results are taken: the new channel has another.
             let (other, other_peer) = join(&mut group, impatient);
             assert_ne!(other.index(), number.index());
             for _ in tickets {
@@ -317,7 +317,7 @@ fn channels_leave_and_others_come() {
         peers.push((again, peer));
         assert_eq!(group.len(), 4);
     }
-    // Thirty of them left, and the places did not run away.
+    // Thirty channels were removed, and indices stay small.
     let mut places = peers.iter().map(|(number, _)| number.index());
     assert!(places.all(|place| place < 6), "{peers:?}");
     assert_unknown(&mut group, gone);
@@ -327,14 +327,14 @@ fn channels_leave_and_others_come() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn a_ticket_of_another_group_is_stale() {
+fn ticket_of_another_group_is_stale() {
     let _test = begin!();
     let pd = here();
     let (mut group, mut other) = (group_of(&pd, 2), group_of(&pd, 2));
     let (number, _peer) = join(&mut group, impatient);
     let (theirs, _their_peer) = join(&mut other, impatient);
     let ticket = receive(&mut group, number, pd.reg_mr(vec![0_u8; 8]).unwrap());
-    // Theirs has the same place, in the other table.
+    // The ticket of the other group has the same slot.
     assert_eq!(theirs.index(), number.index());
     let own = pd.reg_mr(vec![0_u8; 8]).unwrap();
     let own = receive(&mut other, theirs, own);
@@ -353,7 +353,7 @@ fn a_ticket_of_another_group_is_stale() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn a_success_is_polled_for_and_all_else_is_left_to_be_polled() {
+fn poll_success_takes_successes_only() {
     let _test = begin!();
     let pd = here();
     let (mut group, mut other) = (group_of(&pd, 2), group_of(&pd, 2));
@@ -366,7 +366,7 @@ fn a_success_is_polled_for_and_all_else_is_left_to_be_polled() {
     assert!(group.poll_success(first).is_none());
     send(&mut peer, vec![1; 8]);
     send(&mut peer, vec![2; 8]);
-    // The second may be done when the first is looked for, or later.
+    // The second may complete before the first is polled for, or later.
     let mut success = |ticket| {
         let mut found = None;
         assert!(until(PATIENCE, || {
@@ -383,7 +383,7 @@ fn a_success_is_polled_for_and_all_else_is_left_to_be_polled() {
     assert!(group.poll_success(first).is_none(), "it was taken");
     assert!(matches!(group.poll(first), Err(Error::StaleTicket)));
 
-    // Another group's, at the same place; a batch; a failure.
+    // A ticket of another group with the same slot; a batch; a failure.
     let theirs = start(&mut group, 8).unwrap();
     let (stranger, _their_peer) = join(&mut other, impatient);
     let own = pd.reg_mr(vec![0_u8; 8]).unwrap();
@@ -415,7 +415,7 @@ fn a_success_is_polled_for_and_all_else_is_left_to_be_polled() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn a_group_sleeps_until_any_of_its_channels_has_something() {
+fn group_sleeps_until_any_channel_has_a_completion() {
     let _test = begin!();
     let pd = here();
     let builder = Channel::builder(&pd).strategy(PollStrategy::Notify { after: 10 });
@@ -441,7 +441,7 @@ fn a_group_sleeps_until_any_of_its_channels_has_something() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn a_group_is_given_up_at_once_with_all_that_is_in_flight() {
+fn destroying_all_channels_ends_all_operations_at_once() {
     let _test = begin!();
     let pd = here();
     let mut group = group_of(&pd, 3);

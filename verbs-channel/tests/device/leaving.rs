@@ -1,4 +1,4 @@
-//! Peers that leave: after everything that they sent, whatever waits on this side ends.
+//! Peers that leave: every wait on this side ends, after everything that the peer sent.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::thread;
@@ -21,7 +21,7 @@ fn listener() -> (TcpListener, SocketAddr) {
     (listener, address)
 }
 
-/// A channel without any deadline, and its peer's, which `peer` has.
+/// A channel without any deadline, and its peer, with which `peer` is called.
 fn beside<T>(
     strategy: PollStrategy,
     test: impl FnOnce(Channel, &mut dyn FnMut()) -> T,
@@ -47,7 +47,7 @@ const STRATEGIES: [PollStrategy; 3] = [
     PollStrategy::Notify { after: 10 },
 ];
 
-/// A way to wait for a receive that is not going to end otherwise.
+/// A way to wait for a receive that only the end of the peer completes.
 type Way = fn(&mut Channel, MemoryRegion<Vec<u8>>) -> TransportError;
 
 const WAYS: [(&str, Way); 7] = [
@@ -106,7 +106,7 @@ const WAYS: [(&str, Way); 7] = [
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn whatever_waits_ends_when_the_peer_drops_its_channel() {
+fn every_wait_ends_when_the_peer_drops_its_channel() {
     let _test = begin!();
     for strategy in STRATEGIES {
         for (name, way) in WAYS {
@@ -130,7 +130,7 @@ fn whatever_waits_ends_when_the_peer_drops_its_channel() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn all_that_a_peer_sent_before_it_left_is_received() {
+fn everything_a_peer_sent_before_it_left_is_received() {
     const MESSAGES: usize = 40;
     let _test = begin!();
     for strategy in STRATEGIES {
@@ -140,7 +140,7 @@ fn all_that_a_peer_sent_before_it_left_is_received() {
                     let _ticket = channel.start_receive(zeros(&channel, 5000)).unwrap();
                 }
                 if has_left_before {
-                    // Nothing is polled before all has arrived, and the peer is gone.
+                    // This side polls only after everything has arrived and the peer has left.
                     has_left();
                 }
                 for seed in 0..MESSAGES {
@@ -163,7 +163,7 @@ fn all_that_a_peer_sent_before_it_left_is_received() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn a_message_that_the_peer_took_before_it_left_was_sent() {
+fn message_that_the_peer_received_before_it_left_succeeds() {
     let _test = begin!();
     for _ in 0..20 {
         let send = |mut channel: Channel, _: &mut dyn FnMut()| {
@@ -179,11 +179,11 @@ fn a_message_that_the_peer_took_before_it_left_was_sent() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn a_peer_that_takes_nothing_and_leaves_ends_a_send() {
+fn send_ends_when_a_peer_without_receives_leaves() {
     let _test = begin!();
     let send = |mut channel: Channel, _: &mut dyn FnMut()| {
         let from = filled(&channel, 1, 1000);
-        // Without a receive it is tried for ever.
+        // Without a receive the device retries it forever.
         let ended = bounded(|| channel.send(from.gather_element(..).unwrap()));
         assert!(matches!(ended, Err(Error::Transport(_))), "{ended:?}");
         assert!(channel.is_down());
@@ -218,7 +218,7 @@ fn a_server_ends_with_its_eight_clients() {
             let at = group.join(member).unwrap();
             let mut channel = group.channel(at).unwrap();
             assert!(channel.peer_addr().is_some());
-            // Software that finds none posted may give up on the client.
+            // Without a posted receive, a software device may fail the client's send.
             for _ in 0..=CLIENTS {
                 let into = pd.reg_mr(vec![0_u8; 8]).unwrap();
                 let _ticket = channel.start_receive(into).unwrap();
@@ -226,7 +226,7 @@ fn a_server_ends_with_its_eight_clients() {
         }
         let mut served = [0_u8; CLIENTS as usize];
         bounded(|| {
-            // Until no client is left, without a word of the clients' about it.
+            // Until no client is left, although the clients do not announce that.
             while let Some(ended) = group.wait_completed(None) {
                 if let Err(error) = ended.result {
                     assert_eq!(error, ENDED);
@@ -262,7 +262,7 @@ fn meet(test: &Test) -> (Child, Channel) {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn whatever_waits_ends_when_the_peer_s_process_is_killed() {
+fn every_wait_ends_when_the_peer_is_killed() {
     if let Some((port, line)) = role() {
         return be_the_peer(&port, line);
     }
@@ -288,7 +288,7 @@ fn whatever_waits_ends_when_the_peer_s_process_is_killed() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn a_killed_peer_takes_only_its_own_channel_down() {
+fn killed_peer_takes_down_its_own_channel_only() {
     if let Some((port, line)) = role() {
         return be_the_peer(&port, line);
     }
@@ -320,7 +320,7 @@ fn a_killed_peer_takes_only_its_own_channel_down() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn an_idle_peer_is_alive_however_long() {
+fn idle_peer_does_not_take_the_channel_down() {
     let _test = begin!();
     let bound = Duration::from_secs(2);
     let (listener, address) = listener();

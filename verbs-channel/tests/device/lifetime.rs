@@ -1,4 +1,4 @@
-//! How long things live: drops in every order, with work in flight.
+//! Lifetimes: drops in every order, with operations in flight.
 
 use verbs_channel::verbs_core::{AccessFlags, CompletionQueue};
 use verbs_channel::{BufferPool, Channel};
@@ -9,7 +9,7 @@ use crate::ends::{bounded, here};
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn drops_in_every_order_with_work_in_flight() {
+fn drops_in_every_order_with_operations_in_flight() {
     let _test = begin!();
     for order in orders(6) {
         let pd = here();
@@ -54,7 +54,7 @@ fn drops_in_every_order_with_work_in_flight() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn what_is_prepared_may_go_unconnected() {
+fn prepared_channel_can_be_dropped_unconnected() {
     let _test = begin!();
     let pd = here();
     for _ in 0..20 {
@@ -66,13 +66,13 @@ fn what_is_prepared_may_go_unconnected() {
         drop(group);
         drop((prepared, member, connected));
     }
-    // Nothing is left that holds the domain.
+    // No object is left that keeps the domain alive.
     pd.close().unwrap();
 }
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn a_hundred_channels_come_and_go() {
+fn hundred_channels_are_created_and_dropped() {
     let _test = begin!();
     let pd = here();
     for round in 0..100_u8 {

@@ -1,4 +1,4 @@
-//! Loans: elements that come back before their scope ends.
+//! Loans: elements that are returned before their scope ends.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::ends::{
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn a_window_of_loans_moves_more_than_it_holds() {
+fn window_of_loans_moves_more_than_it_holds() {
     let _test = begin!();
     let (mut a, b) = pair();
     let wanted = pattern(8, 40 * 1000);
@@ -44,7 +44,7 @@ fn a_window_of_loans_moves_more_than_it_holds() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn lent_receives_come_back_with_their_bytes_and_are_lent_again() {
+fn lent_receives_are_returned_with_their_bytes_and_lent_again() {
     let _test = begin!();
     let (mut a, mut b) = pair();
     let mut into = zeros(&b, 2 * 100);
@@ -62,7 +62,7 @@ fn lent_receives_come_back_with_their_bytes_and_are_lent_again() {
             assert_eq!(result?.byte_len(), 100);
             assert!(other[..] == pattern(2 * round + 1, 100));
             other.fill(0);
-            // The two change places.
+            // The two are swapped.
             first = scope.lend_receive(other)?;
             second = scope.lend_receive([element])?;
         }
@@ -81,7 +81,7 @@ fn works_one(a: &mut Channel, seed: usize) -> Result<(), Error> {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn a_loan_that_is_not_done_is_still_a_loan() {
+fn poll_returns_a_loan_in_flight() {
     let _test = begin!();
     let (mut a, mut b) = pair();
     let mut into = zeros(&b, 100);
@@ -113,7 +113,7 @@ fn a_loan_that_is_not_done_is_still_a_loan() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn a_loan_whose_time_is_up_gives_its_elements_back_with_the_error() {
+fn loan_that_times_out_returns_its_elements_with_the_error() {
     let _test = begin!();
     let (mut a, _b) = inside(stubborn);
     a.set_timeout(Some(SOON));
@@ -126,7 +126,7 @@ fn a_loan_whose_time_is_up_gives_its_elements_back_with_the_error() {
         let error = result.unwrap_err();
         assert!(was_ended(&error, DownReason::TimedOut), "{error:?}");
         assert!(element[..] == pattern(1, 64));
-        // The receive ended with it.
+        // The abort ended the receive, too.
         let (result, mut element) = receive.wait_timeout(Duration::ZERO).unwrap();
         assert!(was_ended(&result.unwrap_err(), DownReason::TimedOut));
         element.fill(3);
@@ -139,7 +139,7 @@ fn a_loan_whose_time_is_up_gives_its_elements_back_with_the_error() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn a_loan_that_is_refused_gives_its_work_back() {
+fn rejected_loan_hands_its_request_back() {
     let _test = begin!();
     let (mut a, b) = pair();
     let target = given(&b, vec![0_u8; 8]);
@@ -160,7 +160,7 @@ fn a_loan_that_is_refused_gives_its_work_back() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn loans_that_nobody_waits_for_end_with_their_scope() {
+fn dropped_loans_end_with_their_scope() {
     let _test = begin!();
     let (mut a, mut b) = pair();
     let mut into = zeros(&b, 300);

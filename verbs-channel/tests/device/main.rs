@@ -1,8 +1,8 @@
 //! Every way to use a channel with every opcode, and every way it can end, on an RDMA device.
 //!
 //! As for `verbs-core`: the device is named by `VERBS_DEVICE`, `VERBS_PEER_DEVICE` is the other end
-//! of the wire, `VERBS_NETDEV` and `VERBS_PEER_NETDEV` are what tests may break. Run all with
-//! `cargo xtask soft-roce test`, or on a card with `VERBS_DEVICE=mlx5_0 cargo test -- --ignored`.
+//! of the wire, `VERBS_NETDEV` and `VERBS_PEER_NETDEV` are links that tests may break. Run all with
+//! `cargo xtask soft-roce test`, or on a NIC with `VERBS_DEVICE=mlx5_0 cargo test -- --ignored`.
 //!
 //! What a device cannot do is skipped by name: `SKIPPED test: reason`.
 #![cfg(test)]

@@ -132,7 +132,7 @@ fn sends_arrive_with_and_without_immediate_data() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn writes_arrive_and_tell_the_peer_if_they_have_immediate_data() {
+fn writes_arrive_and_complete_a_receive_if_they_have_immediate_data() {
     let _test = begin!();
     for (seed, way) in WAYS.iter().enumerate() {
         let (mut a, mut b) = pair();
@@ -148,20 +148,22 @@ fn writes_arrive_and_tell_the_peer_if_they_have_immediate_data() {
             (&[0; 10][..], &[0; 10][..])
         );
 
-        let told = b.scope(|scope| {
+        let received = b.scope(|scope| {
             let receive = scope.post_receive(NOTHING)?;
             (way.out)(&mut a, work.immediate(77).fence())?;
             Ok::<_, Error>(receive.spin_poll()?)
         });
-        let told = told.unwrap();
-        assert_eq!((told.imm_data(), told.byte_len() as usize), (Some(77), LEN));
-        assert_eq!(told.opcode(), WcOpcode::RECV_RDMA_WITH_IMM, "{}", way.name);
+        let received = received.unwrap();
+        let (imm_data, len) = (received.imm_data(), received.byte_len() as usize);
+        assert_eq!((imm_data, len), (Some(77), LEN));
+        let opcode = received.opcode();
+        assert_eq!(opcode, WcOpcode::RECV_RDMA_WITH_IMM, "{}", way.name);
     }
 }
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn reads_bring_the_peer_s_bytes() {
+fn reads_return_the_peers_bytes() {
     let _test = begin!();
     for (seed, way) in WAYS.iter().enumerate() {
         let (mut a, b) = pair();
@@ -176,7 +178,7 @@ fn reads_bring_the_peer_s_bytes() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn atomics_change_the_peer_s_number_and_tell_what_it_was() {
+fn atomics_change_the_peers_number_and_return_its_previous_value() {
     let _test = begin!();
     for way in &WAYS {
         let (mut a, b) = pair();
@@ -215,7 +217,7 @@ fn atomics_change_the_peer_s_number_and_tell_what_it_was() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn inline_bytes_are_taken_while_they_are_posted() {
+fn inline_bytes_are_copied_during_the_post() {
     let _test = begin!();
     for (seed, way) in WAYS.iter().enumerate() {
         let (mut a, mut b) = pair();
@@ -237,7 +239,7 @@ fn inline_bytes_are_taken_while_they_are_posted() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn lists_are_gathered_and_scattered_in_their_order() {
+fn lists_are_gathered_and_scattered_in_order() {
     let _test = begin!();
     let (mut a, mut b) = pair();
     let from = filled(&a, 1, 3000);

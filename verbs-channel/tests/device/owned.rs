@@ -1,4 +1,4 @@
-//! Owned buffers: given away, and back with the result, in any order.
+//! Owned buffers: moved in, and returned with the result, in any order.
 
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ fn done(channel: &mut Channel, ticket: Ticket) -> (u32, Option<u32>, OwnedBuffer
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn every_operation_gives_its_buffer_back() {
+fn every_operation_returns_its_buffer() {
     let _test = begin!();
     let (mut a, mut b) = pair();
     let target = given(&b, vec![0_u8; 100]);
@@ -77,7 +77,7 @@ fn atomics_work_on_owned_buffers() {
     let (mut a, b) = pair();
     let number = given(&b, 10_u64.to_ne_bytes().to_vec());
     let remote = number.remote();
-    // Only their range is of 8 bytes.
+    // Only their range has 8 bytes.
     let mut before = OwnedBuffer::from(filled(&a, 1, 64));
     before.set_range(16..24).unwrap();
     let value = |bytes: &[u8]| u64::from_ne_bytes(bytes.try_into().unwrap());
@@ -103,7 +103,7 @@ fn atomics_work_on_owned_buffers() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn owned_work_says_all_that_other_work_can() {
+fn owned_requests_have_all_options() {
     let _test = begin!();
     let (mut a, mut b) = pair();
     let receive = b.start(OwnedWork::receive(zeros(&b, 64))).unwrap();
@@ -143,9 +143,9 @@ fn empty_buffers_are_empty_messages() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn shutting_down_brings_everything_back_without_a_wait() {
+fn shut_down_returns_all_buffers_without_waiting() {
     let _test = begin!();
-    // The card never gives these up by itself.
+    // The device never completes these by itself.
     let (mut a, _b) = inside(stubborn);
     for seed in 0..3 {
         let _ticket = a.start_receive(filled(&a, seed, 64)).unwrap();
@@ -161,7 +161,7 @@ fn shutting_down_brings_everything_back_without_a_wait() {
         assert_eq!(ended.buffer.unwrap().len(), 64);
     }
     assert_eq!((a.credits(Queue::Send), a.is_idle()), (64, true));
-    assert!(a.endpoint().is_some(), "its queue pair is there still");
+    assert!(a.endpoint().is_some(), "its queue pair still exists");
 }
 
 #[test]
@@ -180,7 +180,7 @@ fn results_are_taken_in_any_order() {
         sends.push((seed, a.start_send(block).unwrap()));
     }
     assert_eq!(pool.available(), 0);
-    // Every third, from the end on; then the others, from the front on.
+    // Every third in reverse order; then the others in order.
     let (third, others): (Vec<_>, Vec<_>) = sends.into_iter().partition(|(seed, _)| seed % 3 == 0);
     for (seed, ticket) in third.into_iter().rev().chain(others) {
         let (_, _, buffer) = done(&mut a, ticket);
@@ -196,7 +196,7 @@ fn results_are_taken_in_any_order() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn what_is_done_first_is_found_first() {
+fn oldest_completed_operation_is_taken_first() {
     let _test = begin!();
     let (mut a, mut b) = pair();
     assert!(b.next_completed().is_none());
@@ -222,7 +222,7 @@ fn what_is_done_first_is_found_first() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn a_ticket_is_good_once_and_on_its_channel_only() {
+fn ticket_is_valid_once_and_on_its_own_channel_only() {
     let _test = begin!();
     let (mut a, mut b) = pair();
     let ticket = b.start_receive(zeros(&b, 64)).unwrap();
@@ -239,7 +239,7 @@ fn a_ticket_is_good_once_and_on_its_channel_only() {
     drop(done(&mut b, ticket));
     stale(b.poll(ticket));
     stale(b.wait(ticket, None));
-    // Nor when its slot is somebody else's.
+    // Nor when another operation has its slot.
     let mut tickets = Vec::new();
     for _ in 0..64 {
         tickets.push(b.start_receive(zeros(&b, 8)).unwrap());
@@ -271,7 +271,7 @@ fn a_wait_that_times_out_leaves_the_operation_to_go_on() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn a_failure_comes_with_its_buffer() {
+fn failed_operation_returns_its_buffer() {
     let _test = begin!();
     let (mut a, b) = pair_of(impatient);
     let receive = a.start_receive(zeros(&a, 64)).unwrap();
@@ -285,7 +285,7 @@ fn a_failure_comes_with_its_buffer() {
     assert_eq!(queue, Queue::Send);
     assert_eq!(error.status, WcStatus::RETRY_EXC_ERR);
     assert!(failed.buffer.unwrap()[..] == pattern(1, 64));
-    // What else was posted is flushed, and ends for the same reason.
+    // The other operations are flushed, and end for the same reason.
     let flushed = bounded(|| a.wait(receive, Some(PATIENCE)))
         .unwrap()
         .unwrap();
@@ -299,7 +299,7 @@ fn a_failure_comes_with_its_buffer() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn an_abort_gives_all_buffers_back() {
+fn abort_returns_all_buffers() {
     let _test = begin!();
     let (mut a, _b) = inside(stubborn);
     let tickets = [
@@ -318,7 +318,7 @@ fn an_abort_gives_all_buffers_back() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn a_scope_that_is_cut_off_takes_owned_work_with_it_but_not_its_buffers() {
+fn aborted_scope_ends_owned_operations_and_returns_their_buffers() {
     let _test = begin!();
     let (mut a, _b) = inside(stubborn);
     let owned = a.start_receive(filled(&a, 2, 64)).unwrap();
@@ -344,7 +344,7 @@ fn a_scope_that_is_cut_off_takes_owned_work_with_it_but_not_its_buffers() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn ranges_past_the_end_are_refused() {
+fn ranges_past_the_end_are_rejected() {
     let _test = begin!();
     let (mut a, mut b) = pair();
     let mut buffer = OwnedBuffer::from(filled(&a, 1, 64));

@@ -1,4 +1,4 @@
-//! A peer whose process is killed, or that is there and does nothing.
+//! A peer whose process is killed, or that does nothing.
 
 use std::collections::VecDeque;
 use std::net::{Ipv4Addr, TcpListener};
@@ -16,12 +16,12 @@ use crate::ends::{
     stubborn, there, work_error, zeros,
 };
 
-/// What the peer gives.
+/// The length of the peer's region.
 const GIVEN: usize = 8 << 20;
 
 type Build = fn(&ProtectionDomain) -> PreparedChannel;
 
-/// The peer: gives a region, and does nothing more until it is killed.
+/// The peer: sends its region's address and key, and does nothing more until it is killed.
 fn be_the_peer(port: &str, mut line: Line) {
     let pd = there();
     let region = pd
@@ -62,7 +62,7 @@ fn meet(test: &Test, build: Build) -> (Child, Channel, RemoteMemoryRegion) {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn with_only_receives_posted_a_deadline_ends_it() {
+fn with_only_receives_posted_the_deadline_ends_the_wait() {
     if let Some((port, line)) = role() {
         return be_the_peer(&port, line);
     }
@@ -85,7 +85,7 @@ fn with_only_receives_posted_a_deadline_ends_it() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn a_scope_of_receives_from_a_dead_peer_ends_by_the_channel_s_deadline() {
+fn scope_of_receives_from_a_dead_peer_ends_at_the_channels_deadline() {
     if let Some((port, line)) = role() {
         return be_the_peer(&port, line);
     }
@@ -108,7 +108,7 @@ fn a_scope_of_receives_from_a_dead_peer_ends_by_the_channel_s_deadline() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn with_work_posted_the_card_gives_up_by_itself() {
+fn send_to_a_dead_peer_fails_by_the_devices_timeout() {
     if let Some((port, line)) = role() {
         return be_the_peer(&port, line);
     }
@@ -136,7 +136,7 @@ fn with_work_posted_the_card_gives_up_by_itself() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn a_card_that_never_gives_up_is_ended_by_the_deadline() {
+fn send_on_a_device_that_retries_forever_is_aborted_at_the_deadline() {
     if let Some((port, line)) = role() {
         return be_the_peer(&port, line);
     }
@@ -171,7 +171,7 @@ fn a_card_that_never_gives_up_is_ended_by_the_deadline() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn in_the_middle_of_a_long_write() {
+fn peer_is_killed_during_a_long_write() {
     if let Some((port, line)) = role() {
         return be_the_peer(&port, line);
     }
@@ -189,10 +189,10 @@ fn in_the_middle_of_a_long_write() {
                 window.push_back(scope.post(write)?);
             }
             child.kill();
-            // However fast the wire is: until one of them fails.
+            // Until one of them fails, however fast the wire is.
             while let Some(work) = window.pop_front() {
                 work.spin_poll()?;
-                // None is taken once one has failed.
+                // Requests are rejected once one has failed.
                 window.extend(scope.post(write));
             }
             Ok::<_, Error>(())

@@ -11,7 +11,7 @@ use crate::ends::{bytes, filled, given, here, pair, pattern, works};
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn blocks_are_disjoint_and_come_back() {
+fn blocks_are_disjoint_and_return_to_the_pool() {
     let _test = begin!();
     let pool = BufferPool::new(&here(), 100, 16).unwrap();
     assert_eq!(
@@ -63,7 +63,7 @@ fn threads_share_a_pool_without_sharing_a_block() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn blocks_go_round_between_threads_and_the_card() {
+fn blocks_are_shared_by_threads_and_the_device() {
     let _test = begin!();
     let (mut a, mut b) = pair();
     let pool = BufferPool::new(a.pd(), 64, 4).unwrap();
@@ -88,7 +88,7 @@ fn blocks_go_round_between_threads_and_the_card() {
             let done = a.wait(ticket, Some(PATIENCE)).unwrap().unwrap();
             done.result.unwrap();
             assert!(bytes(&target) == pattern(seed, 64), "block {seed}");
-            // It goes back from here.
+            // It is returned to the pool by this thread.
         }
     });
     assert_eq!(pool.available(), 4);
@@ -97,7 +97,7 @@ fn blocks_go_round_between_threads_and_the_card() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn a_block_is_borrowed_like_any_buffer() {
+fn block_can_be_borrowed() {
     let _test = begin!();
     let (mut a, mut b) = pair();
     let pool = BufferPool::new(b.pd(), 64, 2).unwrap();
@@ -118,7 +118,7 @@ fn a_block_is_borrowed_like_any_buffer() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn a_pool_of_nothing_is_refused() {
+fn empty_pool_is_an_error() {
     let _test = begin!();
     let pd = here();
     for (block_len, count) in [(0, 4), (4, 0), (0, 0)] {

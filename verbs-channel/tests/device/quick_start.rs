@@ -1,4 +1,4 @@
-//! What the documentation shows, run: the quick start, and the group's example.
+//! The examples of the documentation, run: the quick start, the README's and the group's.
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::thread;
@@ -54,14 +54,14 @@ fn readme(server: (Ipv4Addr, u16), message: Vec<u8>) -> Result<(), Anything> {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn it_works_as_it_is_written() {
+fn quick_start_works_as_written() {
     let _test = begin!();
     quick_start().unwrap();
 }
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn a_client_and_a_server_work_as_they_are_written() {
+fn client_and_server_examples_work_as_written() {
     let _test = begin!();
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let port = listener.local_addr().unwrap().port();

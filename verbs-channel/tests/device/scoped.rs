@@ -1,4 +1,4 @@
-//! Scopes: work on borrowed buffers, and what becomes of it.
+//! Scopes: operations on borrowed buffers, and how they end.
 
 use std::thread;
 use std::time::Duration;
@@ -28,7 +28,7 @@ fn many_at_once_and_results_in_any_order() {
         a.scope(|ours| {
             for (index, chunk) in from.gather_element(..)?.chunks(1000)?.enumerate() {
                 let mut work = ours.post_send(chunk)?;
-                // Some are waited for, some polled, some left to the scope.
+                // Some handles are waited for, some polled, some dropped.
                 match index % 3 {
                     0 => drop(work.spin_poll()?),
                     1 => drop(work.poll().transpose()?),
@@ -76,7 +76,7 @@ fn reads_writes_and_receives_mix() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn a_scope_waits_for_what_its_closure_left() {
+fn scope_waits_for_operations_in_flight() {
     let _test = begin!();
     let (mut a, mut b) = pair();
     let from = filled(&a, 1, 1000);
@@ -105,7 +105,7 @@ fn a_scope_waits_for_what_its_closure_left() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn a_result_is_taken_once() {
+fn result_is_taken_once() {
     let _test = begin!();
     let (mut a, mut b) = pair();
     let target = given(&b, vec![0_u8; 8]);
@@ -152,7 +152,7 @@ fn a_wait_that_times_out_leaves_the_work_to_go_on() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn a_failure_that_nobody_took_is_the_scope_s() {
+fn untaken_failure_fails_the_scope() {
     let _test = begin!();
     let (mut a, b) = pair_of(impatient);
     drop(b);
@@ -180,7 +180,7 @@ fn a_failure_that_nobody_took_is_the_scope_s() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn a_failure_that_was_taken_is_not_the_scope_s() {
+fn taken_failure_does_not_fail_the_scope() {
     let _test = begin!();
     let (mut a, b) = pair_of(impatient);
     drop(b);
@@ -194,7 +194,7 @@ fn a_failure_that_was_taken_is_not_the_scope_s() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn the_channel_s_deadline_ends_a_scope_that_would_not() {
+fn scope_is_aborted_at_the_channels_deadline() {
     let _test = begin!();
     let (mut a, _b) = inside(stubborn);
     a.set_timeout(Some(SOON));
@@ -216,7 +216,7 @@ fn the_channel_s_deadline_ends_a_scope_that_would_not() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn a_manual_scope_aborts_what_is_left_and_says_so() {
+fn manual_scope_aborts_operations_in_flight_and_fails() {
     let _test = begin!();
     let (mut a, b) = pair();
     let mut into = zeros(&a, 64);
@@ -231,7 +231,7 @@ fn a_manual_scope_aborts_what_is_left_and_says_so() {
         })
     });
     assert_scope_ended(ended, &a, DownReason::Abandoned);
-    // What was done, though nobody looked, is not aborted.
+    // An operation that has completed is not aborted, although it was not polled.
     drop(b);
     let (mut a, b) = pair();
     let target = given(&b, vec![0_u8; 8]);
@@ -249,7 +249,7 @@ fn a_manual_scope_aborts_what_is_left_and_says_so() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn a_scope_within_a_scope_on_another_channel() {
+fn scopes_of_two_channels_can_be_nested() {
     let _test = begin!();
     let (mut a, mut b) = pair();
     let (mut c, mut d) = pair();
@@ -261,7 +261,7 @@ fn a_scope_within_a_scope_on_another_channel() {
         let sent = outer.post_send(from.gather_element(..)?)?;
         let inner = b.scope(|inner| {
             let received = inner.post_receive(into.scatter_element(..)?)?;
-            // The innermost fails; what is around it goes on.
+            // The innermost scope fails; the outer ones continue.
             let innermost = d.scope(|third| {
                 drop(third.post_receive(too.scatter_element(..)?)?);
                 let fourth = c.scope(|fourth| {
@@ -289,7 +289,7 @@ fn a_scope_within_a_scope_on_another_channel() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn an_empty_scope_ends_at_once() {
+fn empty_scope_ends_at_once() {
     let _test = begin!();
     let (mut a, mut b) = pair();
     assert_eq!(a.scope(|_| Ok::<_, ()>(5)).unwrap(), 5);
@@ -303,14 +303,14 @@ fn an_empty_scope_ends_at_once() {
         a.scope(|_| -> Result<(), ()> { std::panic::resume_unwind(Box::new(7)) })
     }));
     assert_eq!(quiet.unwrap_err().downcast_ref::<i32>(), Some(&7));
-    // An error with no work left takes nothing down.
+    // An error with nothing in flight does not take the channel down.
     assert!(!a.is_down());
     works(&mut a, &mut b, 9);
 }
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn what_is_refused_comes_back() {
+fn rejected_requests_are_handed_back() {
     let _test = begin!();
     let (mut a, _b) = pair();
     a.abort();
@@ -331,7 +331,7 @@ fn what_is_refused_comes_back() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn a_reader_with_a_window_of_receives_ends_with_the_stream() {
+fn reader_with_a_window_of_receives_ends_with_the_stream() {
     const MESSAGES: usize = 20;
     let _test = begin!();
     let (mut a, mut b) = pair();
@@ -346,7 +346,7 @@ fn a_reader_with_a_window_of_receives_ends_with_the_stream() {
                 Ok::<_, Error>(())
             })
         });
-        // Four receives more than messages come, as a reader has that keeps a window posted.
+        // Four receives more than messages, as of a reader that keeps a window posted.
         let read = bounded(|| {
             b.scope(|scope| {
                 scope.close_with_receives_left();

@@ -1,4 +1,4 @@
-//! How a channel spends the time until a completion comes.
+//! The strategies of waiting for a completion.
 
 use std::fs;
 use std::thread;
@@ -26,7 +26,7 @@ fn with(pd: &ProtectionDomain, strategy: PollStrategy) -> PreparedChannel {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn each_moves_bytes() {
+fn each_strategy_moves_bytes() {
     let _test = begin!();
     for build in ALL {
         let (mut a, mut b) = pair_of(build);
@@ -39,7 +39,7 @@ fn each_moves_bytes() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn each_keeps_its_deadline() {
+fn each_strategy_keeps_its_deadline() {
     let _test = begin!();
     for build in ALL {
         for timeout in [Duration::ZERO, SOON, 3 * SOON] {
@@ -55,7 +55,7 @@ fn each_keeps_its_deadline() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn each_wakes_for_what_comes_late() {
+fn each_strategy_finds_a_late_completion() {
     let _test = begin!();
     for build in ALL {
         let (mut a, mut b) = pair_of(build);
@@ -82,7 +82,7 @@ fn cpu_time() -> Duration {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn who_is_notified_sleeps() {
+fn notified_wait_sleeps() {
     let test = begin!();
     if cpu_time().is_zero() && !until(SOON, || !cpu_time().is_zero()) {
         return test.skip("this kernel does not count a thread's processor time");
@@ -110,7 +110,7 @@ fn the_strategy_can_be_changed_at_any_time() {
         PollStrategy::Notify { after: 1000 },
     ];
     for strategy in strategies {
-        // The second pair cannot sleep: it was made to spin. It works all the same.
+        // The second pair cannot sleep, as it was created to spin. It works nevertheless.
         for channel in [&mut a, &mut b, &mut c, &mut d] {
             channel.set_strategy(strategy);
         }
@@ -127,19 +127,19 @@ fn the_strategy_can_be_changed_at_any_time() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn many_waits_leave_no_notification_behind() {
+fn many_waits_leave_no_event_unacknowledged() {
     let _test = begin!();
     let (mut a, mut b) = pair_of(|pd| with(pd, PollStrategy::Notify { after: 0 }));
     for round in 0..500 {
         works(&mut a, &mut b, 1 + round % 50);
     }
-    // Destroying the queues waits for what was not acknowledged: it ends at once.
+    // Destroying the queues waits for unacknowledged events: there are none.
     bounded(|| drop((a, b)));
 }
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn waits_that_end_early_leave_one_event_behind_and_not_one_each() {
+fn waits_that_end_early_leave_one_event_in_total() {
     let _test = begin!();
     let (mut a, mut b) = pair_of(|pd| {
         let builder = Channel::builder(pd).strategy(PollStrategy::Notify { after: 0 });
@@ -149,9 +149,9 @@ fn waits_that_end_early_leave_one_event_behind_and_not_one_each() {
         works(&mut a, &mut b, 8);
     }
     for channel in [&a, &b] {
-        let announcer = channel.completion_channel().unwrap();
+        let events = channel.completion_channel().unwrap();
         let now = Some(Duration::ZERO);
-        let left = std::iter::from_fn(|| announcer.get_cq_event(now).unwrap());
+        let left = std::iter::from_fn(|| events.get_cq_event(now).unwrap());
         assert!(left.count() <= 2, "they pile up");
     }
 }

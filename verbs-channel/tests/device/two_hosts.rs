@@ -1,5 +1,5 @@
-//! Two machines on one wire, each of which runs the same test: `SOFT_ROCE_HOST` says which one
-//! this is, `SOFT_ROCE_PEER` is the other's address.
+//! Tests that two machines on one wire run at the same time: `SOFT_ROCE_HOST` is the number of this
+//! one, `SOFT_ROCE_PEER` is the address of the other.
 
 use std::fs;
 use std::net::{Ipv4Addr, TcpListener};
@@ -17,13 +17,13 @@ use crate::ends::{
     stubborn, work_error, zeros,
 };
 
-/// Any port that is not taken in a machine that runs nothing else.
+/// A port that is free on a machine that runs nothing else.
 const PORT: u16 = 18601;
 
 type Build = fn(&ProtectionDomain) -> PreparedChannel;
 
-/// A channel whose card gives up on a dead peer in some seconds, and that does not watch it: two machines that share a busy
-/// processor may take a tenth of one for a round trip.
+/// A channel whose device reports a dead peer after some seconds, and that does not watch the peer.
+/// Two machines that share a busy processor may take a tenth of a second for a round trip.
 fn resigned(pd: &ProtectionDomain) -> PreparedChannel {
     Channel::builder(pd)
         .timeout(PATIENCE)
@@ -43,7 +43,7 @@ fn other(test: &Test, build: Build, data: &[u8]) -> Option<(bool, Channel, Vec<u
         let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, PORT)).unwrap();
         prepared.accept_with(&listener, patience, data).unwrap()
     } else {
-        // The other machine may still be starting: its address does not answer at first.
+        // The other machine may still be booting, and not answer at first.
         prepared.connect_with((peer, PORT), patience, data).unwrap()
     };
     Some((first, channel, theirs))
@@ -67,7 +67,7 @@ fn bytes_cross() {
     });
     ended.unwrap();
     assert!(into[..] == pattern(1 - seed, 100_000));
-    // Neither goes before the other has all.
+    // Neither leaves before the other has received everything.
     let (mut last, one) = (zeros(&channel, 1), filled(&channel, 1, 1));
     let ended = channel.scope(|scope| {
         drop(scope.post_receive(last.scatter_element(..)?)?);
@@ -77,7 +77,7 @@ fn bytes_cross() {
     ended.unwrap();
 }
 
-/// Asks the other machine to die, which tells where its memory is first.
+/// Makes the other machine send its region's address and key, and then die.
 fn until_it_dies(test: &Test, build: Build) -> Option<(Channel, RemoteMemoryRegion)> {
     let (first, mut channel, _) = other(test, build, b"")?;
     if !first {
@@ -94,7 +94,7 @@ fn until_it_dies(test: &Test, build: Build) -> Option<(Channel, RemoteMemoryRegi
             Ok::<_, Error>(())
         });
         ended.unwrap();
-        // At once, without a word to anyone.
+        // At once, without closing any connection.
         fs::write("/proc/sysrq-trigger", "o").unwrap();
         std::thread::sleep(PATIENCE);
         panic!("this machine does not die");
@@ -115,7 +115,7 @@ fn scope_region<'r>(words: &[u8], region: &'r SharedRegion<Vec<u8>>) -> SharedEl
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn a_machine_that_dies_is_given_up_on() {
+fn sends_to_a_dead_host_fail() {
     let test = begin!();
     let Some((mut channel, remote)) = until_it_dies(&test, resigned) else {
         return;
@@ -136,7 +136,7 @@ fn a_machine_that_dies_is_given_up_on() {
     assert_eq!(channel.down_reason(), Some(failed_send(error)));
 }
 
-/// A channel that gives a dead host's receive up in 3 s, and nothing else in its place.
+/// A channel with a peer timeout of 3 s and no other timeout.
 fn watching(pd: &ProtectionDomain) -> PreparedChannel {
     let bound = Duration::from_secs(3);
     Channel::builder(pd).peer_timeout(bound).build().unwrap()
@@ -144,14 +144,14 @@ fn watching(pd: &ProtectionDomain) -> PreparedChannel {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn a_machine_that_dies_ends_a_receive_that_waits_for_it() {
+fn dead_host_ends_a_waiting_receive() {
     let test = begin!();
     let Some((mut channel, _)) = until_it_dies(&test, watching) else {
         return;
     };
     let die = filled(&channel, 1, 1);
     channel.send(die.gather_element(..).unwrap()).unwrap();
-    // Nothing is sent to it: only its silence shows that it is dead.
+    // Nothing is sent to it: only keepalive detects that it is dead.
     let mut into = zeros(&channel, 64);
     let ended = bounded(|| channel.receive(into.scatter_element(..).unwrap()));
     let reason = DownReason::PeerLost;
@@ -164,7 +164,7 @@ fn a_machine_that_dies_ends_a_receive_that_waits_for_it() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn a_machine_that_dies_under_a_card_that_never_gives_up() {
+fn send_to_a_dead_host_with_infinite_retries_is_aborted_at_the_deadline() {
     let test = begin!();
     let Some((mut channel, remote)) = until_it_dies(&test, stubborn) else {
         return;
@@ -176,7 +176,7 @@ fn a_machine_that_dies_under_a_card_that_never_gives_up() {
         channel.scope(|scope| {
             drop(scope.post_receive(into.scatter_element(..)?)?);
             scope.post_send(die.gather_element(..)?)?.spin_poll()?;
-            // Until one is not answered any more.
+            // Until one is not acknowledged any more.
             loop {
                 let mut write = scope.post_write(from.gather_element(..)?, remote)?;
                 match write.wait_timeout(4 * SOON) {

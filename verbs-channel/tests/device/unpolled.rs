@@ -1,4 +1,4 @@
-//! Work whose buffers the caller keeps: the base of other layers.
+//! Unpolled posts, whose buffers the caller manages.
 
 use verbs_channel::{Error, Incoming, Outgoing};
 use verbs_harness::{PATIENCE, begin};
@@ -7,13 +7,13 @@ use crate::ends::{bytes, filled, given, pair, pattern, works, zeros};
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn each_kind_by_its_ticket() {
+fn each_kind_of_unpolled_operation_completes_by_its_ticket() {
     let _test = begin!();
     let (mut a, mut b) = pair();
     let from = filled(&a, 1, 500);
     let (mut into, mut read) = (zeros(&b, 500), zeros(&a, 500));
     let target = given(&b, vec![0_u8; 500]);
-    // SAFETY: all four are waited for below, before what they name is used or dropped.
+    // SAFETY: all four are waited for below, before their memory is used or dropped.
     let receive = unsafe { b.post_receive_unpolled(into.scatter_element(..).unwrap()) }.unwrap();
     let send = Outgoing::send(from.gather_element(..).unwrap()).immediate(3);
     // SAFETY: as above.
@@ -34,7 +34,7 @@ fn each_kind_by_its_ticket() {
     assert!(
         into[..] == from[..] && read[..] == pattern(1, 500) && bytes(&target) == pattern(1, 500)
     );
-    // Nobody finds them but by their tickets.
+    // They are found by their tickets only.
     assert!(a.next_completed().is_none() && b.next_completed().is_none());
     assert!(matches!(a.poll(send).unwrap_err(), Error::StaleTicket));
     works(&mut a, &mut b, 10);
@@ -42,7 +42,7 @@ fn each_kind_by_its_ticket() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn they_end_with_their_channel() {
+fn unpolled_operations_end_with_their_channel() {
     let _test = begin!();
     let (mut a, _b) = pair();
     let mut into = zeros(&a, 64);
@@ -56,7 +56,7 @@ fn they_end_with_their_channel() {
             .result
             .is_err()
     );
-    // SAFETY: it is refused.
+    // SAFETY: it is rejected.
     let rejected = unsafe { a.post_receive_unpolled(into.scatter_element(..).unwrap()) };
     drop(rejected.unwrap_err().into_given());
     into[0] = 1;

@@ -1,4 +1,4 @@
-//! Faults of the wire while work is in flight: the deadline ends what the card would not.
+//! Faults of the wire during operations: the deadline ends those that the device does not.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::ends::{
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn total_loss_and_a_card_that_never_gives_up() {
+fn total_loss_with_infinite_retries_ends_at_the_deadline() {
     let test = begin!(alone);
     let Some([here, _]) = wire::netdevs(&test) else {
         return;
@@ -30,7 +30,7 @@ fn total_loss_and_a_card_that_never_gives_up() {
         )
     });
     assert_timed_out(result, &a);
-    // In a scope, with all kinds under way.
+    // In a scope, with all kinds of operations in flight.
     drop(broken);
     let (mut a, mut b) = pair_of(stubborn);
     works(&mut a, &mut b, 1000);
@@ -53,7 +53,7 @@ fn total_loss_and_a_card_that_never_gives_up() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn total_loss_and_a_card_that_gives_up() {
+fn total_loss_fails_by_the_devices_timeout() {
     let test = begin!(alone);
     let Some([here, _]) = wire::netdevs(&test) else {
         return;
@@ -69,7 +69,7 @@ fn total_loss_and_a_card_that_gives_up() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn a_loss_that_ends_in_time_is_not_noticed() {
+fn short_loss_only_delays() {
     let test = begin!(alone);
     let Some([here, _]) = wire::netdevs(&test) else {
         return;
@@ -89,7 +89,7 @@ fn a_loss_that_ends_in_time_is_not_noticed() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn a_link_that_goes_down_under_work() {
+fn link_down_ends_operations_in_flight() {
     let test = begin!(alone);
     let Some([here, there]) = wire::netdevs(&test) else {
         return;
@@ -108,7 +108,7 @@ fn a_link_that_goes_down_under_work() {
                 timeout,
             )
         });
-        // The card notices, or the deadline does.
+        // The device reports it, or the deadline passes.
         match error.unwrap_err() {
             Error::Transport(TransportError::Work { error, .. }) => {
                 assert_ne!(error.status, WcStatus::SUCCESS);
@@ -124,7 +124,7 @@ fn a_link_that_goes_down_under_work() {
             .unwrap();
         assert!(ended.result.is_err() && ended.buffer.is_some());
         drop(broken);
-        // Both ends anew, and it works again.
+        // New channels work again.
         let (to_be_a, to_be_b) = (a.reset().unwrap(), b.reset().unwrap());
         let (ea, eb) = (to_be_a.endpoint(), to_be_b.endpoint());
         (a, b) = (
@@ -137,7 +137,7 @@ fn a_link_that_goes_down_under_work() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn bytes_survive_a_wire_that_loses_and_reorders() {
+fn bytes_survive_loss_and_reordering() {
     let test = begin!(alone);
     let Some([here, _]) = wire::netdevs(&test) else {
         return;

@@ -1,4 +1,4 @@
-//! Batches of owned buffers: nothing of one is released before all of it is done.
+//! Batches of owned buffers: no buffer is released before the whole batch has completed.
 
 use fake_libibverbs::with;
 use verbs_channel::verbs_core::verbs_sys::IBV_WC_REM_ACCESS_ERR;
@@ -18,7 +18,7 @@ fn remote() -> RemoteMemoryRegion {
     RemoteMemoryRegion::new(0x1000, 64, 77).unwrap()
 }
 
-/// As many sends of blocks.
+/// This many sends of blocks.
 fn sends(pool: &BufferPool, count: usize) -> Vec<OwnedWork> {
     let sends = (0..count).map(|_| Outgoing::send(pool.take().unwrap()).into());
     sends.collect()
@@ -29,7 +29,7 @@ fn a_batch_is_one_doorbell_one_completion_and_one_ticket() {
     let builder = Channel::builder(&pd()).max_send_wr(200).max_recv_wr(4);
     let mut channel = connected(builder.build().unwrap());
     let pool = BufferPool::new(channel.pd(), 64, 200).unwrap();
-    // Around every way that a chain is built.
+    // Around the limits of each way in which a chain is built.
     let counts = [1, 2, 7, 8, 9, 31, 32, 33, 100, 200];
     for count in counts.into_iter().take(if cfg!(miri) { 5 } else { 10 }) {
         forget_the_past();
@@ -51,7 +51,7 @@ fn a_batch_is_one_doorbell_one_completion_and_one_ticket() {
         let (last, others) = signaled.split_last().unwrap();
         assert!(*last == 2 && others.iter().all(|flags| *flags == 0));
         assert!(channel.poll(ticket).unwrap().is_none());
-        assert_eq!(pool.available(), 200 - count, "the card has them");
+        assert_eq!(pool.available(), 200 - count, "the device has them");
         succeeds(*posted().last().unwrap());
         let ended = channel.poll(ticket).unwrap().unwrap();
         ended.result.unwrap();
@@ -66,7 +66,7 @@ fn a_batch_is_one_doorbell_one_completion_and_one_ticket() {
 }
 
 #[test]
-fn a_batch_comes_back_as_it_was_and_can_be_started_again() {
+fn batch_is_returned_unchanged_and_can_be_started_again() {
     let mut channel = channel();
     let mut buffer = OwnedBuffer::from(region(&channel));
     buffer.set_range(8..16).unwrap();
@@ -104,9 +104,9 @@ fn a_batch_that_fails_in_its_middle_ends_when_its_last_is_flushed() {
     let ticket = channel.start_batch(sends(&pool, 4)).unwrap();
     let numbers = posted();
     ends(numbers[1], IBV_WC_REM_ACCESS_ERR);
-    assert!(channel.next_completed().is_none(), "the card has the rest");
+    assert!(channel.next_completed().is_none(), "the rest is in flight");
     flushes(numbers[2]);
-    assert!(channel.next_completed().is_none(), "the card has the rest");
+    assert!(channel.next_completed().is_none(), "the rest is in flight");
     assert_eq!((pool.available(), channel.is_idle()), (0, false));
     flushes(numbers[3]);
     let ended = channel.next_completed().unwrap();
@@ -126,7 +126,7 @@ fn a_batch_that_fails_in_its_middle_ends_when_its_last_is_flushed() {
 }
 
 #[test]
-fn what_is_given_up_comes_back_whole() {
+fn destroying_a_channel_returns_its_batch_whole() {
     let mut channel = channel();
     let pool = BufferPool::new(channel.pd(), 64, 4).unwrap();
     let ticket = channel.start_batch(sends(&pool, 3)).unwrap();
@@ -137,7 +137,7 @@ fn what_is_given_up_comes_back_whole() {
         (ended.batch.as_ref().map_or(0, Vec::len), pool.available()),
         (3, 1)
     );
-    // And what nobody asks for is released with the channel, after its queue pair.
+    // An untaken result is dropped with the channel, after its queue pair.
     drop(ended.batch);
     let mut channel = crate::card::channel();
     let works = vec![OwnedWork::from(Outgoing::send(region(&channel)))];
@@ -151,7 +151,7 @@ fn what_is_given_up_comes_back_whole() {
 }
 
 #[test]
-fn what_the_card_keeps_is_leaked_whole() {
+fn batch_of_a_stuck_queue_pair_is_leaked_whole() {
     listen();
     let mut channel = channel();
     let pool = BufferPool::new(channel.pd(), 64, 4).unwrap();
@@ -172,7 +172,7 @@ fn what_the_card_keeps_is_leaked_whole() {
 }
 
 #[test]
-fn batches_that_cannot_be_are_refused_with_all_of_their_work() {
+fn invalid_batches_are_rejected_with_all_requests() {
     let mut channel = channel();
     let pool = BufferPool::new(channel.pd(), 64, 8).unwrap();
     let receive = |pool: &BufferPool| OwnedWork::receive(pool.take().unwrap());
@@ -198,7 +198,7 @@ fn batches_that_cannot_be_are_refused_with_all_of_their_work() {
     let (asked, max) = (5, 4);
     let too_long = Refusal::BatchTooLong { asked, max };
     assert_eq!(refusal(sends(&pool, 5), &mut channel), too_long);
-    // What only has no room now.
+    // A batch that has no room now.
     let ticket = channel.start_batch(sends(&pool, 3)).unwrap();
     let full = Refusal::Backpressure(Queue::Send);
     assert_eq!(refusal(sends(&pool, 2), &mut channel), full);
@@ -212,7 +212,7 @@ fn batches_that_cannot_be_are_refused_with_all_of_their_work() {
 }
 
 #[test]
-fn a_batch_that_is_posted_half_way_is_taken_back_from_the_card_first() {
+fn partly_posted_batch_is_returned_after_its_queue_pair_is_destroyed() {
     let mut channel = channel();
     let pool = BufferPool::new(channel.pd(), 64, 4).unwrap();
     with(|library| library.refuse_post = Some((2, libc::ENOMEM, true)));
@@ -223,7 +223,7 @@ fn a_batch_that_is_posted_half_way_is_taken_back_from_the_card_first() {
     assert_eq!((error.posted(), rejected.into_given().len()), (2, 4));
     assert!(called("ibv_destroy_qp") && channel.is_idle());
     assert_eq!(channel.down_reason(), Some(DownReason::Post(error)));
-    // Refused whole it is nobody's but the caller's.
+    // A batch that the driver rejects whole is handed back at once.
     let mut channel = crate::card::channel();
     with(|library| library.refuse_post = Some((0, libc::ENOMEM, true)));
     let rejected = channel.start_batch(sends(&pool, 4)).unwrap_err();

@@ -1,4 +1,4 @@
-//! Blocks and owned buffers: whose they are, where they go, and which part of them is posted.
+//! Blocks and owned buffers: their owners, and their ranges.
 
 use std::mem;
 use std::ops::Bound;
@@ -9,7 +9,7 @@ use verbs_channel::{BufferPool, Channel, Outgoing, OwnedBuffer, OwnedWork, PoolB
 
 use crate::card::{called, channel, forget_the_past, pd, region, succeeds};
 
-/// Sends a buffer; where the driver saw it, and the buffer.
+/// Sends a buffer. Returns the elements that the driver received, and the buffer.
 fn sent(channel: &mut Channel, buffer: OwnedBuffer) -> (Vec<(u64, u32)>, OwnedBuffer) {
     forget_the_past();
     let ticket = channel.start_send(buffer).unwrap();
@@ -25,7 +25,7 @@ fn addr(bytes: &[u8]) -> u64 {
 }
 
 #[test]
-fn a_block_that_was_given_a_range_is_whole_again() {
+fn a_block_with_a_range_is_returned_to_the_pool_whole() {
     let mut channel = channel();
     let pool = BufferPool::new(channel.pd(), 64, 1).unwrap();
     let mut block = pool.take().unwrap();
@@ -51,13 +51,13 @@ fn a_block_that_was_given_a_range_is_whole_again() {
         buffer.set_range(3..5).unwrap();
         drop(buffer);
         block = pool.take().unwrap();
-        assert_eq!((addr(&block), block.len()), (start, 64), "taken anew");
+        assert_eq!((addr(&block), block.len()), (start, 64), "taken again");
         assert_eq!(block.element().length(), 64);
     }
 }
 
 #[test]
-fn blocks_are_dropped_in_other_threads_and_keep_what_is_in_them() {
+fn blocks_can_be_dropped_in_other_threads_and_keep_their_contents() {
     let pool = BufferPool::new(&pd(), 8, 3).unwrap();
     thread::scope(|threads| {
         for mark in 1..=3 {
@@ -70,7 +70,7 @@ fn blocks_are_dropped_in_other_threads_and_keep_what_is_in_them() {
                 drop(buffer);
                 for _ in 0..if cfg!(miri) { 20 } else { 1000 } {
                     let mut block = OwnedBuffer::from(again.take().unwrap());
-                    assert!(block.iter().all(|byte| *byte == block[0]), "two have it");
+                    assert!(block.iter().all(|byte| *byte == block[0]), "two owners");
                     block.fill(mark);
                     block.set_range(..3).unwrap();
                     drop(block);
@@ -106,7 +106,7 @@ fn a_pool_ends_with_its_last_clone_or_block() {
 }
 
 #[test]
-#[expect(clippy::mem_forget, reason = "what is tested")]
+#[expect(clippy::mem_forget, reason = "the test leaks blocks")]
 fn a_block_that_is_leaked_keeps_its_pool() {
     let pool = BufferPool::new(&pd(), 64, 2).unwrap();
     mem::forget(pool.take().unwrap());
@@ -117,7 +117,7 @@ fn a_block_that_is_leaked_keeps_its_pool() {
 }
 
 #[test]
-fn a_region_comes_back_as_it_was() {
+fn a_region_is_returned_unchanged() {
     let mut channel = channel();
     let region = region(&channel);
     let start = addr(&region);
@@ -143,10 +143,10 @@ fn a_region_comes_back_as_it_was() {
 }
 
 #[test]
-fn a_range_too_long_for_an_element_is_refused_when_it_is_posted() {
+fn a_range_too_long_for_an_element_is_rejected_when_it_is_posted() {
     let mut channel = channel();
     let most = u32::MAX as usize;
-    // Never touched, so never more than addresses.
+    // Its pages are never accessed, so it uses no memory.
     let region = channel.pd().reg_mr(vec![0_u8; most + 2]).unwrap();
     let start = addr(&region);
     let mut buffer = OwnedBuffer::from(region);
@@ -163,7 +163,7 @@ fn a_range_too_long_for_an_element_is_refused_when_it_is_posted() {
         buffer = rejected.into_given().remove(0).into_buffer();
         assert!(with(|library| library.posted.is_empty()));
     }
-    // As long as an element can be: longer than a message of this port, but room for one.
+    // As long as an element can be: longer than a message of this port, but valid in a receive.
     buffer.set_range(2..).unwrap();
     let rejected = channel.start_send(buffer).unwrap_err();
     let too_long = Refusal::MessageTooLong {
@@ -185,7 +185,7 @@ fn a_range_too_long_for_an_element_is_refused_when_it_is_posted() {
 }
 
 #[test]
-fn buffers_are_pointers_that_go_anywhere() {
+fn buffers_are_pointers_and_are_send_and_sync() {
     fn goes_anywhere<T: Send + Sync + 'static>() -> usize {
         size_of::<T>()
     }
@@ -203,7 +203,7 @@ fn buffers_are_pointers_that_go_anywhere() {
 }
 
 #[test]
-fn a_range_is_what_its_bounds_say() {
+fn a_range_can_have_any_kind_of_bounds() {
     let channel = channel();
     let mut buffer = OwnedBuffer::from(region(&channel));
     let start = addr(&buffer);

@@ -1,4 +1,4 @@
-//! A channel on the made-up library, and what its card does.
+//! Channels on the fake library, and what its device does.
 
 use std::io::Write as _;
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -12,7 +12,7 @@ use verbs_channel::verbs_core::verbs_sys::{
 use verbs_channel::verbs_core::{Device, MemoryRegion, ProtectionDomain};
 use verbs_channel::{Channel, PreparedChannel};
 
-/// Far longer than anything here takes, far shorter than for ever.
+/// Far longer than any of these tests takes.
 const LONG: Duration = Duration::from_secs(if cfg!(miri) { 600 } else { 60 });
 
 /// How long a channel of these tests waits for flushes.
@@ -24,7 +24,7 @@ pub(crate) fn pd() -> ProtectionDomain {
     context.alloc_pd().unwrap()
 }
 
-/// A channel with four places in each queue.
+/// A channel with room for four requests in each queue.
 pub(crate) fn channel() -> Channel {
     connected(
         Channel::builder(&pd())
@@ -37,7 +37,7 @@ pub(crate) fn channel() -> Channel {
     )
 }
 
-/// Connected to itself: nobody asks.
+/// Connects a channel to itself, which the fake library does not check.
 pub(crate) fn connected(prepared: PreparedChannel) -> Channel {
     let endpoint = prepared.endpoint();
     let channel = prepared.handshake(&endpoint).unwrap();
@@ -45,7 +45,7 @@ pub(crate) fn connected(prepared: PreparedChannel) -> Channel {
     channel
 }
 
-/// From here on, only what comes is seen.
+/// Clears the records of the library: from here on only later calls are seen.
 pub(crate) fn forget_the_past() {
     with(|library| {
         library.calls.clear();
@@ -59,7 +59,7 @@ pub(crate) fn region(channel: &Channel) -> MemoryRegion<Vec<u8>> {
     channel.pd().reg_mr(vec![0_u8; 64]).unwrap()
 }
 
-/// The `wr_id`s that were posted, in their order.
+/// The `wr_id`s that were posted, in order.
 pub(crate) fn posted() -> Vec<u64> {
     with(|library| {
         library
@@ -71,7 +71,7 @@ pub(crate) fn posted() -> Vec<u64> {
     })
 }
 
-/// The card says that a request has ended like this.
+/// The device completes a request with this status.
 pub(crate) fn ends(wr_id: u64, status: ibv_wc_status) {
     let done = ibv_wc {
         wr_id,
@@ -89,13 +89,13 @@ pub(crate) fn flushes(wr_id: u64) {
     ends(wr_id, IBV_WC_WR_FLUSH_ERR);
 }
 
-/// The next calls of this verb are refused.
+/// The next calls of this verb fail.
 pub(crate) fn refuse(verb: &'static str, times: usize) {
     let refusals = std::iter::repeat_n((verb, libc::EIO), times);
     with(|library| library.refuse.extend(refusals));
 }
 
-/// The verbs that were called, in their order.
+/// The verbs that were called, in order.
 pub(crate) fn calls() -> Vec<&'static str> {
     with(|library| library.calls.clone())
 }
@@ -105,7 +105,7 @@ pub(crate) fn called(verb: &str) -> bool {
     calls().contains(&verb)
 }
 
-/// Runs what must end by itself; if it does not, the process is aborted.
+/// Runs a function that must return by itself. If it hangs, the process is aborted.
 pub(crate) fn bounded<T>(what: impl FnOnce() -> T) -> T {
     let (done, waits) = mpsc::channel::<()>();
     let name = thread::current().name().unwrap_or_default().to_owned();

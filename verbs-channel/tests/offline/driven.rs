@@ -1,4 +1,4 @@
-//! What a layer needs that drives channels by itself: it never waits here, and misses nothing.
+//! Channels driven by a layer that waits in its own way: no call waits, and no result is missed.
 
 use fake_libibverbs::with;
 use verbs_channel::verbs_core::ProtectionDomain;
@@ -16,7 +16,7 @@ use crate::card::{
 const CLOSED: TransportError = TransportError::Aborted(DownReason::Closed);
 const WHY: DownReason = DownReason::Device(libc::ENODEV);
 
-/// A group of as many channels, with four places in each queue.
+/// A group of this many channels, with room for four requests in each queue.
 pub(crate) fn group(pd: &ProtectionDomain, channels: u32) -> ChannelGroup {
     let builder = Channel::builder(pd).max_send_wr(4).max_recv_wr(4);
     let mut group = builder.group(channels).unwrap();
@@ -30,13 +30,13 @@ pub(crate) fn group(pd: &ProtectionDomain, channels: u32) -> ChannelGroup {
     group
 }
 
-/// How many polls there were.
+/// The number of polls so far.
 pub(crate) fn polls() -> usize {
     with(|library| library.rooms.len())
 }
 
 #[test]
-fn a_slot_is_below_what_can_be_in_flight_and_is_used_again() {
+fn slot_numbers_are_small_and_reused() {
     let mut channel = channel();
     for _ in 0..3 {
         let mut seen = [false; 8];
@@ -60,7 +60,7 @@ fn a_slot_is_below_what_can_be_in_flight_and_is_used_again() {
 fn nothing_completed_means_that_the_queue_is_empty() {
     let mut channel = channel();
     let ticket = channel.start_receive(region(&channel)).unwrap();
-    // Completions that give nobody a buffer: far more than one poll takes.
+    // Completions of no operation: far more than one poll takes.
     for _ in 0..100 {
         succeeds(0xdead_beef);
     }
@@ -76,7 +76,7 @@ fn nothing_completed_means_that_the_queue_is_empty() {
 }
 
 #[test]
-fn a_queue_that_cannot_be_polled_is_not_an_empty_one() {
+fn failed_poll_is_not_an_empty_queue() {
     let mut channel = channel();
     let ticket = channel.start_receive(region(&channel)).unwrap();
     with(|library| library.poll_answer = Some(-2));
@@ -86,7 +86,7 @@ fn a_queue_that_cannot_be_polled_is_not_an_empty_one() {
 }
 
 #[test]
-fn credits_are_the_places_that_are_free() {
+fn credits_are_the_room_in_the_queue() {
     let mut channel = channel();
     let credits = |channel: &Channel| [Queue::Send, Queue::Receive].map(|q| channel.credits(q));
     assert_eq!((credits(&channel), channel.is_idle()), ([4, 4], true));
@@ -98,7 +98,7 @@ fn credits_are_the_places_that_are_free() {
     assert_eq!(credits(&channel), [0, 3]);
     let posted = posted();
     posted[..3].iter().copied().for_each(succeeds);
-    // They are free when it is done, not when its result is taken.
+    // Credits are returned by the completion, not when the result is taken.
     assert!(channel.next_completed().is_some());
     assert_eq!(credits(&channel), [3, 3]);
     channel.destroy(WHY);
@@ -106,7 +106,7 @@ fn credits_are_the_places_that_are_free() {
 }
 
 #[test]
-fn shutting_down_waits_for_nothing_and_results_come_as_usual() {
+fn shut_down_does_not_wait_and_results_are_flushed() {
     let mut channel = channel();
     let tickets = [
         channel.start_receive(region(&channel)).unwrap(),
@@ -123,7 +123,7 @@ fn shutting_down_waits_for_nothing_and_results_come_as_usual() {
     assert!(!called("ibv_destroy_qp"));
     assert!(
         channel.next_completed().is_none(),
-        "the card has them still"
+        "they are still in flight"
     );
     assert!(!channel.is_idle());
     assert!(channel.start_send(region(&channel)).is_err());
@@ -138,7 +138,7 @@ fn shutting_down_waits_for_nothing_and_results_come_as_usual() {
 }
 
 #[test]
-fn what_cannot_be_flushed_has_ended_when_shutting_down_returns() {
+fn shut_down_destroys_a_queue_pair_that_cannot_flush() {
     let mut channel = channel();
     let ticket = channel.start_receive(region(&channel)).unwrap();
     refuse("ibv_modify_qp", 1);
@@ -146,14 +146,14 @@ fn what_cannot_be_flushed_has_ended_when_shutting_down_returns() {
     assert!(called("ibv_destroy_qp") && channel.is_idle());
     let ended = channel.poll(ticket).unwrap().unwrap();
     assert_eq!(ended.result.unwrap_err(), CLOSED);
-    // Twice is as good as once.
+    // Doing it twice changes nothing.
     channel.shut_down();
     channel.destroy(WHY);
     assert_eq!(channel.down_reason(), Some(DownReason::Closed));
 }
 
 #[test]
-fn giving_up_ends_everything_at_once() {
+fn destroy_ends_all_operations_at_once() {
     let mut channel = channel();
     let tickets = [
         channel.start_receive(region(&channel)).unwrap(),
@@ -170,7 +170,7 @@ fn giving_up_ends_everything_at_once() {
 }
 
 #[test]
-fn a_group_is_given_up_with_all_its_channels() {
+fn destroy_all_takes_every_channel_down() {
     let pd = pd();
     let mut group = group(&pd, 3);
     let ids: Vec<ChannelId> = group.channels().collect();
@@ -179,7 +179,7 @@ fn a_group_is_given_up_with_all_its_channels() {
         let mut member = group.channel(*id).unwrap();
         let _ticket = member.start_receive(buffer).unwrap();
     }
-    // One is down already, and knows why.
+    // One is down already, for another reason.
     ends(posted()[1], IBV_WC_REM_ACCESS_ERR);
     assert_eq!(group.next_completed().unwrap().channel, ids[1]);
     let work = group.channel(ids[1]).unwrap().down_reason().unwrap();
@@ -199,7 +199,7 @@ fn a_group_is_given_up_with_all_its_channels() {
 }
 
 #[test]
-fn one_channel_of_a_group_is_given_up_alone() {
+fn destroying_one_channel_affects_no_other() {
     let mut group = group(&pd(), 2);
     let ids: Vec<ChannelId> = group.channels().collect();
     group.channel(ids[0]).unwrap().destroy(WHY);
@@ -208,7 +208,7 @@ fn one_channel_of_a_group_is_given_up_alone() {
 }
 
 #[test]
-fn an_open_channel_is_found_by_its_queue_pair_s_number() {
+fn open_channel_is_found_by_its_queue_pair_number() {
     let mut group = group(&pd(), 3);
     let ids: Vec<ChannelId> = group.channels().collect();
     let numbers = [0, 1, 2].map(|number| {
@@ -225,7 +225,7 @@ fn an_open_channel_is_found_by_its_queue_pair_s_number() {
 }
 
 #[test]
-fn what_is_prepared_apart_from_its_group_joins_it_and_no_other() {
+fn prepared_channel_joins_its_own_group_only() {
     let pd = pd();
     let (mut ours, mut other) = (group(&pd, 1), group(&pd, 1));
     for group in [&mut ours, &mut other] {
@@ -242,13 +242,13 @@ fn what_is_prepared_apart_from_its_group_joins_it_and_no_other() {
     assert!(matches!(refused.error(), Error::ForeignMember));
     let at = ours.join(refused.into_given()).unwrap();
     assert!(!ours.channel(at).unwrap().is_down());
-    // It needs the group no more, and keeps the queue.
+    // The preparer outlives the group, and keeps the queue alive.
     drop(ours);
     assert!(other.join(prepare()).is_err());
 }
 
 #[test]
-fn what_announces_completions_is_there_when_it_is_asked_for() {
+fn completion_channel_is_there_with_the_notify_strategy() {
     let pd = pd();
     let quiet = channel();
     assert!(quiet.completion_channel().is_none());
@@ -258,19 +258,19 @@ fn what_announces_completions_is_there_when_it_is_asked_for() {
             .strategy(PollStrategy::Notify { after: 0 })
     };
     let channel = connected(builder().build().unwrap());
-    let announcer = channel.completion_channel().unwrap();
-    // SAFETY: it is only looked at.
+    let events = channel.completion_channel().unwrap();
+    // SAFETY: it is neither polled nor changed.
     let cq = unsafe { channel.cq() };
-    assert_eq!(announcer.as_ptr(), cq.channel().unwrap().as_ptr());
+    assert_eq!(events.as_ptr(), cq.channel().unwrap().as_ptr());
     let group = builder().group(1).unwrap();
-    let announcer = group.completion_channel().unwrap();
-    // SAFETY: it is only looked at.
+    let events = group.completion_channel().unwrap();
+    // SAFETY: it is neither polled nor changed.
     let cq = unsafe { group.cq() };
-    assert_eq!(announcer.as_ptr(), cq.channel().unwrap().as_ptr());
+    assert_eq!(events.as_ptr(), cq.channel().unwrap().as_ptr());
 }
 
 #[test]
-fn a_device_that_dies_ends_all_channels_in_one_go() {
+fn dead_device_ends_all_channels_at_once() {
     let count = if cfg!(miri) { 10 } else { 200 };
     let pd = pd();
     let strategy = PollStrategy::Notify { after: 0 };
@@ -293,12 +293,12 @@ fn a_device_that_dies_ends_all_channels_in_one_go() {
         ended.filter(|ended| ended.result.is_err()).count(),
         count as usize
     );
-    // It sleeps most of the time until it finds out, and does not look once for each.
+    // It sleeps most of the time before it notices, and does not poll once for each channel.
     assert!(polls() - before < 100);
 }
 
 #[test]
-fn the_end_of_all_channels_takes_no_longer_for_each() {
+fn destroying_all_channels_polls_the_queue_once() {
     let pd = pd();
     let mut group = group(&pd, if cfg!(miri) { 12 } else { 100 });
     let ids: Vec<ChannelId> = group.channels().collect();
@@ -328,7 +328,7 @@ fn the_end_of_all_channels_takes_no_longer_for_each() {
 }
 
 #[test]
-fn a_number_is_given_to_another_channel_only_when_it_was_given_back() {
+fn index_is_reused_only_after_its_channel_was_removed() {
     let mut group = group(&pd(), 2);
     let ids: Vec<ChannelId> = group.channels().collect();
     group.destroy_all(WHY);
@@ -342,7 +342,7 @@ fn a_number_is_given_to_another_channel_only_when_it_was_given_back() {
     group.remove(ids[0]).unwrap();
     let next = join(&mut group);
     assert_eq!((next.index(), next == ids[0]), (0, false));
-    // What it was called before names it no more.
+    // The previous id is unknown.
     assert!(matches!(
         group.channel(ids[0]),
         Err(Error::UnknownChannel(_))

@@ -1,4 +1,4 @@
-//! A device that is gone: it takes what is posted, completes nothing, and answers no question.
+//! A device that is gone: it accepts posts, completes nothing, and fails every query.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ use crate::card::{
     DRAIN, bounded, called, calls, channel, connected, forget_the_past, pd, refuse, region,
 };
 
-/// From now on the device does not answer.
+/// From now on every query of a queue pair fails.
 fn dies() {
     refuse("ibv_query_qp", 100);
 }
@@ -24,7 +24,7 @@ const ENDED: TransportError = TransportError::Aborted(DEAD);
 fn assert_dead(channel: &Channel) {
     assert_eq!(channel.down_reason(), Some(DEAD));
     assert!(called("ibv_destroy_qp"));
-    // Nothing was asked of a device that is gone but to let go.
+    // Nothing but destroying is attempted on a device that is gone.
     assert_eq!(with(|library| library.modified.len()), 0);
 }
 
@@ -67,7 +67,7 @@ fn every_blocking_call_ends_without_a_deadline() {
 }
 
 #[test]
-fn with_every_strategy() {
+fn every_strategy_notices_a_dead_device() {
     let strategies = [
         PollStrategy::Spin,
         PollStrategy::SpinThenYield,
@@ -88,7 +88,7 @@ fn with_every_strategy() {
 }
 
 #[test]
-fn a_queue_that_cannot_be_armed_is_a_device_that_is_gone() {
+fn queue_that_cannot_be_armed_takes_the_channel_down() {
     let strategy = PollStrategy::Notify { after: 0 };
     let mut channel = connected(Channel::builder(&pd()).strategy(strategy).build().unwrap());
     let mut into = region(&channel);
@@ -102,7 +102,7 @@ fn a_queue_that_cannot_be_armed_is_a_device_that_is_gone() {
 }
 
 #[test]
-fn scopes_and_loans_end() {
+fn dead_device_ends_scopes_and_loans() {
     let mut channel = channel();
     let (from, mut into) = (region(&channel), region(&channel));
     let mut lent = region(&channel);
@@ -125,7 +125,7 @@ fn scopes_and_loans_end() {
             Ok::<_, ()>(())
         })
     });
-    // The receive was left to the scope.
+    // The handle of the receive was dropped.
     assert!(
         matches!(ended, Err(ScopeError::AutoPollError(error)) if error == ENDED),
         "{ended:?}"
@@ -135,7 +135,7 @@ fn scopes_and_loans_end() {
 }
 
 #[test]
-fn owned_buffers_come_back() {
+fn dead_device_returns_owned_buffers() {
     let mut channel = channel();
     let tickets = [
         channel.start_receive(region(&channel)).unwrap(),
@@ -151,7 +151,7 @@ fn owned_buffers_come_back() {
 }
 
 #[test]
-fn all_channels_of_a_group_with_work_end() {
+fn dead_device_ends_all_channels_of_a_group_with_operations() {
     let pd = pd();
     let mut group = Channel::builder(&pd)
         .max_send_wr(4)
@@ -174,12 +174,12 @@ fn all_channels_of_a_group_with_work_end() {
         assert_eq!((ended.channel, ended.result.unwrap_err()), (*id, ENDED));
         assert!(ended.buffer.is_some());
     }
-    // Of the third nobody wanted anything: it was not asked.
+    // The third has no operation: it was not queried.
     assert!(!group.channel(ids[2]).unwrap().is_down());
 }
 
 #[test]
-fn a_queue_that_cannot_be_polled_ends_at_once() {
+fn failed_poll_ends_the_wait_at_once() {
     let mut channel = channel();
     let mut into = region(&channel);
     let owned = channel.start_send(region(&channel)).unwrap();
@@ -189,7 +189,7 @@ fn a_queue_that_cannot_be_polled_ends_at_once() {
         panic!("{error:?}");
     };
     assert_eq!(channel.down_reason(), Some(DownReason::Poll(poll)));
-    // No flushes are waited for on a queue that cannot be polled: the queue pair goes first.
+    // There is no wait for flushes on a queue that cannot be polled: the queue pair is destroyed.
     assert_eq!(
         calls()
             .iter()
@@ -207,7 +207,7 @@ fn a_queue_that_cannot_be_polled_ends_at_once() {
 }
 
 #[test]
-fn a_queue_pair_in_error_that_flushes_nothing_is_not_waited_for() {
+fn queue_pair_in_error_without_flushes_ends_after_the_drain_timeout() {
     let strategies = [
         PollStrategy::Spin,
         PollStrategy::SpinThenYield,
@@ -234,7 +234,7 @@ fn a_queue_pair_in_error_that_flushes_nothing_is_not_waited_for() {
     }
 }
 
-/// A group of so many channels, on each of which a receive is in flight.
+/// A group of this many channels, each with a receive in flight.
 fn receiving(count: u32, drain_timeout: Duration) -> (ChannelGroup, Vec<ChannelId>) {
     let pd = pd();
     let builder = Channel::builder(&pd).max_send_wr(1).max_recv_wr(1);
@@ -257,15 +257,15 @@ fn queries() -> u32 {
     u32::try_from(queries.count()).unwrap()
 }
 
-/// How often a wait asks queue pairs how they are, and how many of them at a time.
+/// How often a wait queries queue pairs, and how many of them at a time.
 const PROBE: Duration = Duration::from_millis(100);
 const PROBES: u32 = 16;
 
 #[test]
-fn every_channel_of_a_group_is_asked_in_its_turn_and_few_at_a_time() {
+fn queue_pairs_of_a_group_are_queried_in_turn_a_few_at_a_time() {
     let (mut group, ids) = receiving(40, DRAIN);
     let start = Instant::now();
-    // None of the first that are asked, and its flush never comes.
+    // It is not among the first that are queried, and its flush never comes.
     let last = *ids.last().unwrap();
     group.channel(last).unwrap().shut_down();
     let ended = group.wait_completed(Some(Duration::from_secs(5)));
@@ -284,7 +284,7 @@ fn every_channel_of_a_group_is_asked_in_its_turn_and_few_at_a_time() {
 }
 
 #[test]
-fn all_are_asked_at_once_when_one_gets_no_answer() {
+fn all_queue_pairs_are_queried_after_one_query_fails() {
     let (mut group, ids) = receiving(40, DRAIN);
     refuse("ibv_query_qp", 40);
     let ended = bounded(|| group.wait_completed(None)).unwrap();
@@ -296,7 +296,7 @@ fn all_are_asked_at_once_when_one_gets_no_answer() {
 }
 
 #[test]
-fn a_queue_pair_in_error_has_the_drain_timeout_each_time_to_flush() {
+fn drain_timeout_starts_anew_each_time_a_queue_pair_is_in_error() {
     let drain_timeout = 4 * PROBE;
     let (mut group, _ids) = receiving(1, drain_timeout);
     // One probe, or none on a machine that is busy.
@@ -310,7 +310,7 @@ fn a_queue_pair_in_error_has_the_drain_timeout_each_time_to_flush() {
     };
     probed(Some(IBV_QPS_ERR));
     probed(Some(IBV_QPS_ERR));
-    // It works again, for longer than it would have had.
+    // It works again, for longer than the rest of its drain timeout.
     let start = Instant::now();
     while start.elapsed() < drain_timeout {
         probed(None);

@@ -1,8 +1,8 @@
-//! What is checked before the driver gets a request, in each way to post one: lengths in 64 bits,
-//! and what was granted.
+//! The checks before a request is posted, in each way to post one: lengths in 64 bits, and the
+//! granted limits.
 //!
-//! The library refuses what a queue pair was not granted before it touches any memory, so a check
-//! that is missing fails a test at once.
+//! The fake library rejects what exceeds the granted limits before it accesses any memory, so a
+//! missing check fails a test at once.
 
 use std::time::Duration;
 
@@ -18,10 +18,10 @@ use verbs_channel::{
 
 use crate::card::{connected, forget_the_past, pd};
 
-/// As a list of 32 it is 4 GiB long: 0 bytes, for those who count in 32 bits.
+/// A list of 32 such elements is 4 GiB long: 0 bytes if it is added up in 32 bits.
 const LONG: usize = 128 << 20;
 const TOTAL: u64 = 4 << 30;
-/// Of this library's ports, unless a test changes it.
+/// The limit of the fake library's ports, unless a test changes it.
 const MAX_MSG_SZ: u32 = 1 << 30;
 const MAX_SEND_SGE: usize = 3;
 const MAX_RECV_SGE: usize = 2;
@@ -32,14 +32,14 @@ const TOO_LONG: Refusal = Refusal::MessageTooLong {
     max: MAX_MSG_SZ,
 };
 
-/// Refuses with this, or posts.
+/// The expected rejection; `None` if the request is posted.
 type Expected = Option<Refusal>;
 
 fn remote() -> RemoteMemoryRegion {
     RemoteMemoryRegion::new(0x1000, 1 << 40, 7).unwrap()
 }
 
-/// A channel that waits for nothing: what it posts ends at once, and is aborted.
+/// A channel with timeouts of zero: its operations are aborted at once.
 fn prepared(pd: &ProtectionDomain, max_send_sge: u32, max_recv_sge: u32) -> PreparedChannel {
     let builder = Channel::builder(pd).max_send_wr(4).max_recv_wr(4);
     let sized = builder
@@ -55,7 +55,7 @@ fn narrow(pd: &ProtectionDomain) -> Channel {
     connected(prepared(pd, send, recv))
 }
 
-/// A channel whose requests can have as many elements as any here has.
+/// A channel whose requests can have as many elements as these tests need.
 fn wide(pd: &ProtectionDomain) -> Channel {
     with(|library| library.attr.max_sge = 32);
     connected(prepared(pd, 32, 32))
@@ -86,7 +86,7 @@ fn shared(pd: &ProtectionDomain, len: usize) -> SharedRegion<Vec<u8>> {
     pd.reg_shared(vec![0_u8; len], access).unwrap()
 }
 
-/// So many elements of the same memory.
+/// This many elements of the same memory.
 fn gather(from: &MemoryRegion<Vec<u8>>, len: usize, count: usize) -> Vec<GatherElement<'_>> {
     vec![from.gather_element(..len).unwrap(); count]
 }
@@ -95,7 +95,7 @@ fn elements(of: &SharedRegion<Vec<u8>>, len: usize, count: usize) -> Vec<SharedE
     vec![of.element(..len).unwrap(); count]
 }
 
-/// Why a call or a scope refused something, if it did: what was posted has been aborted.
+/// The reason why a call or a scope rejected a request, if it did. Posted ones have been aborted.
 fn refusal<T>(ended: Result<T, Error>) -> Expected {
     match ended {
         Err(Error::Rejected(refusal)) => Some(refusal),
@@ -108,10 +108,10 @@ fn rejected<T, G>(posted: Result<T, Rejected<G, Refusal>>) -> Expected {
     posted.err().map(|rejected| *rejected.error())
 }
 
-/// A way to post something, and its name.
+/// A way to post a request, and its name.
 type Way<'a> = (&'static str, &'a dyn Fn(&mut Channel) -> Expected);
 
-/// Runs each way on a channel of its own, and looks at what the driver saw.
+/// Runs each way on a channel of its own, and checks what the driver received.
 fn in_each_way(make: &dyn Fn() -> Channel, expected: Expected, ways: &[Way<'_>]) {
     for (way, post) in ways {
         let mut channel = make();
@@ -129,7 +129,7 @@ fn in_each_way(make: &dyn Fn() -> Channel, expected: Expected, ways: &[Way<'_>])
     }
 }
 
-/// Each way to post work on borrowed elements; in a batch beside two that fit.
+/// Each way to post a request on borrowed elements; in a batch beside two that fit.
 fn borrowed<W: Work + Clone>(
     make: &dyn Fn() -> Channel,
     (work, fits): (&W, &W),
@@ -258,8 +258,8 @@ fn receives<L: ScatterList + Clone>(make: &dyn Fn() -> Channel, list: &L, expect
     );
 }
 
-/// Each way to start work on an owned buffer of so many bytes, a vector or a block of a pool; in a
-/// batch beside two that fit.
+/// Each way to start a request on an owned buffer of this length, a vector or a block of a pool; in
+/// a batch beside two that fit.
 fn owned(
     make: &dyn Fn() -> Channel,
     len: usize,
@@ -278,7 +278,7 @@ fn owned(
         let posted = channel.start_batch(works).map_err(|rejected| {
             let refusal = *rejected.error();
             let works = rejected.into_given();
-            assert_eq!(works.len(), count, "all of it comes back");
+            assert_eq!(works.len(), count, "a request was lost");
             assert_eq!(works[at].buffer().len(), len);
             refusal
         });
@@ -300,7 +300,7 @@ fn owned(
                 let mut work = work(of_region(channel, len));
                 let found = channel.start_from(&mut work).err();
                 let left = if found.is_some() { len } else { 0 };
-                assert_eq!(work.buffer().len(), left, "it stays if it is refused");
+                assert_eq!(work.buffer().len(), left, "it is unchanged on rejection");
                 found
             }),
             ("start_batch, of one", &|channel| batch(channel, 0, 1)),
@@ -314,7 +314,7 @@ fn owned(
 }
 
 #[test]
-fn a_list_of_4_gib_is_not_0_bytes_long() {
+fn list_of_4_gib_is_not_taken_for_0_bytes() {
     let pd = pd();
     let make = || wide(&pd);
     let (from, into) = (memory(&pd, LONG), shared(&pd, LONG));
@@ -333,14 +333,14 @@ fn a_list_of_4_gib_is_not_0_bytes_long() {
     borrowed(&make, (&read, &short), Some(TOO_LONG));
     let why = Refusal::ReceiveTooLong { len: TOTAL };
     receives(&make, &elements(&into, LONG, 32), Some(why));
-    // A receive may have room for more than the port can send, and for all that can be counted.
+    // A receive may have room for more than the port can send, up to the longest possible message.
     let mut most = elements(&into, LONG, 31);
     most.push(into.element(..LONG - 1).unwrap());
     receives(&make, &most, None);
 }
 
 #[test]
-fn a_message_is_no_longer_than_the_port_sends() {
+fn message_is_limited_to_the_ports_max_msg_sz() {
     with(|library| library.ports[0].attr.max_msg_sz = 128);
     let pd = pd();
     let make = || narrow(&pd);
@@ -370,7 +370,7 @@ fn a_message_is_no_longer_than_the_port_sends() {
 }
 
 #[test]
-fn what_is_inline_is_no_longer_than_what_was_granted() {
+fn inline_data_is_limited_to_the_granted_max_inline_data() {
     let pd = pd();
     let make = || narrow(&pd);
     let from = memory(&pd, 65);
@@ -391,14 +391,14 @@ fn what_is_inline_is_no_longer_than_what_was_granted() {
         let send = |buffer| Outgoing::send(buffer).inline().into();
         owned(&make, len, &send, why);
     }
-    // In all of its elements together, each of which would fit.
+    // All elements together are too long, though each alone would fit.
     let send = Outgoing::send(gather(&from, 64, 3)).inline();
     let why = Refusal::InlineTooLong { len: 192, max };
     borrowed(&make, (&send, &short), Some(why));
 }
 
 #[test]
-fn memory_that_others_write_to_is_not_sent_inline() {
+fn shared_memory_is_not_sent_inline() {
     let pd = pd();
     let make = || narrow(&pd);
     let from = shared(&pd, 64);
@@ -413,7 +413,7 @@ fn memory_that_others_write_to_is_not_sent_inline() {
 }
 
 #[test]
-fn more_elements_than_were_granted_are_not_posted_and_empty_ones_do_not_count() {
+fn elements_are_limited_to_what_was_granted_and_empty_ones_do_not_count() {
     let pd = pd();
     let make = || narrow(&pd);
     let (from, into) = (memory(&pd, 64), shared(&pd, 64));
@@ -444,7 +444,7 @@ fn more_elements_than_were_granted_are_not_posted_and_empty_ones_do_not_count() 
 }
 
 #[test]
-fn a_read_that_could_never_begin_is_not_posted() {
+fn read_without_read_depth_is_rejected() {
     let pd = pd();
     let make = || without_reads(&pd);
     let into = shared(&pd, 64);
@@ -457,7 +457,7 @@ fn a_read_that_could_never_begin_is_not_posted() {
     owned(&make, 64, &read, why);
     let swap = |buffer| Incoming::compare_and_swap(buffer, remote(), 1, 2).into();
     owned(&make, 8, &swap, why);
-    // Writes and sends go.
+    // Writes and receives are posted.
     let write = |buffer| Outgoing::write(buffer, remote()).into();
     owned(&make, 64, &write, None);
     receives(&make, &elements(&into, 64, 1), None);

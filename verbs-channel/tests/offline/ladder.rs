@@ -1,4 +1,4 @@
-//! How a channel is given up, step by step, and which completions count.
+//! The steps in which operations end, and which completions count.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ fn moved() -> Vec<u32> {
 }
 
 #[test]
-fn a_deadline_moves_the_queue_pair_to_error_then_destroys_it() {
+fn deadline_moves_the_queue_pair_to_error_then_destroys_it() {
     let mut channel = channel();
     let from = region(&channel);
     let start = std::time::Instant::now();
@@ -45,7 +45,7 @@ fn a_deadline_moves_the_queue_pair_to_error_then_destroys_it() {
 }
 
 #[test]
-fn flushes_that_come_leave_the_queue_pair_as_it_is() {
+fn flushed_queue_pair_is_not_destroyed() {
     let mut channel = channel();
     let owned = channel.start_receive(region(&channel)).unwrap();
     flushes(posted()[0]);
@@ -61,7 +61,7 @@ fn flushes_that_come_leave_the_queue_pair_as_it_is() {
 }
 
 #[test]
-fn what_succeeded_before_the_flush_is_a_success() {
+fn operation_that_succeeded_before_the_flush_is_a_success() {
     let mut channel = channel();
     let tickets = [
         channel.start_receive(region(&channel)).unwrap(),
@@ -75,7 +75,7 @@ fn what_succeeded_before_the_flush_is_a_success() {
 }
 
 #[test]
-fn what_a_destroyed_queue_pair_left_in_the_queue_counts() {
+fn completions_left_by_a_destroyed_queue_pair_are_dispatched() {
     let mut channel = channel();
     let tickets = [
         channel.start_receive(region(&channel)).unwrap(),
@@ -90,18 +90,18 @@ fn what_a_destroyed_queue_pair_left_in_the_queue_counts() {
 }
 
 #[test]
-fn a_queue_pair_that_cannot_be_moved_to_error_is_destroyed_at_once() {
+fn queue_pair_that_cannot_be_moved_to_error_is_destroyed_at_once() {
     let mut channel = channel();
     let _ticket = channel.start_receive(region(&channel)).unwrap();
     refuse("ibv_modify_qp", 1);
     channel.abort();
-    // No flush is waited for, none can come: one look at what is there, after the end.
+    // There is no wait for flushes, as none can come: one poll after the end.
     assert_eq!(with(|library| library.rooms.len()), 1);
     assert!(called("ibv_destroy_qp"));
 }
 
 #[test]
-fn a_drop_destroys_the_queue_pair_before_it_releases_the_buffers() {
+fn drop_destroys_the_queue_pair_before_it_releases_the_buffers() {
     let mut channel = channel();
     let tickets = [
         channel.start_receive(region(&channel)).unwrap(),
@@ -118,13 +118,13 @@ fn a_drop_destroys_the_queue_pair_before_it_releases_the_buffers() {
 }
 
 #[test]
-fn completions_of_nobody_change_nothing() {
+fn unknown_completions_are_ignored() {
     let mut channel = channel();
     let ticket = channel.start_receive(region(&channel)).unwrap();
     let [wr_id] = posted()[..] else {
         panic!("one was posted");
     };
-    // No slot of that number, the next generation, another generation, a part of a batch.
+    // An unknown slot, the next generation, another generation, a part of a batch.
     for stranger in [
         wr_id + 1,
         wr_id + (1 << 32),
@@ -137,7 +137,7 @@ fn completions_of_nobody_change_nothing() {
     }
     succeeds(wr_id);
     channel.poll(ticket).unwrap().unwrap().result.unwrap();
-    // Twice the same: the second belongs to nobody, whoever has the slot now.
+    // The same completion twice: the second is ignored, whichever operation has the slot.
     let again = channel.start_receive(region(&channel)).unwrap();
     succeeds(wr_id);
     ends(wr_id, IBV_WC_REM_ACCESS_ERR);
@@ -162,7 +162,7 @@ fn a_batch_is_one_doorbell_and_one_completion() {
                 flags.collect::<Vec<_>>()
             });
             assert_eq!(signaled, [0, 0, 0, 2]);
-            // All four places are taken until the last is done.
+            // The queue is full until the last request has completed.
             assert!(
                 scope
                     .post_send(from.gather_element(..).unwrap())
@@ -207,7 +207,7 @@ fn a_batch_that_fails_in_its_middle_ends_when_its_last_is_flushed() {
 }
 
 #[test]
-fn work_that_is_left_to_its_scope_takes_up_no_room_once_it_is_done() {
+fn detached_operation_takes_no_slot_once_it_has_succeeded() {
     let mut channel = channel();
     let from = region(&channel);
     let ended = channel.scope(|scope| {
@@ -224,7 +224,7 @@ fn work_that_is_left_to_its_scope_takes_up_no_room_once_it_is_done() {
             posted().into_iter().for_each(succeeds);
             assert!(scope.poll() > 0);
         }
-        // All of it is done but one, which nobody has left.
+        // All operations but one have completed, and that one is not detached.
         assert!(held.poll().is_none());
         succeeds(held_wr_id);
         held.poll().unwrap().unwrap();
@@ -235,7 +235,7 @@ fn work_that_is_left_to_its_scope_takes_up_no_room_once_it_is_done() {
 }
 
 #[test]
-fn what_succeeds_as_its_scope_ends_is_no_failure_of_it() {
+fn operation_that_succeeds_as_its_scope_ends_does_not_fail_it() {
     let mut channel = channel();
     let from = region(&channel);
     channel.set_timeout(Some(Duration::from_millis(20)));
@@ -243,7 +243,7 @@ fn what_succeeds_as_its_scope_ends_is_no_failure_of_it() {
         for _ in 0..2 {
             let _left = scope.post_send(from.gather_element(..).unwrap()).unwrap();
         }
-        // It is found when nobody can ask for it; the other is never done.
+        // It is polled when there is no handle for it; the other never completes.
         succeeds(posted()[0]);
         Ok::<_, ()>(())
     });
@@ -254,7 +254,7 @@ fn what_succeeds_as_its_scope_ends_is_no_failure_of_it() {
 }
 
 #[test]
-fn work_that_is_left_to_its_scope_fails_with_it() {
+fn detached_operation_that_fails_fails_its_scope() {
     let mut channel = channel();
     let from = region(&channel);
     let ended = channel.scope(|scope| {

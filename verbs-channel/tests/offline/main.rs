@@ -1,7 +1,7 @@
-//! What no software device does, proven without one: a device that dies, a queue that cannot be
-//! polled, a post refused half-way, a queue pair that will not go.
+//! Tests of failures that no software device has: a device that dies, a queue that cannot be polled,
+//! a post that fails half-way, a queue pair that cannot be destroyed.
 //!
-//! [`fake_libibverbs`] posts nothing to anyone, and finds the completions that a test gives it.
+//! [`fake_libibverbs`] sends nothing, and returns the completions that a test gives it.
 #![cfg(test)]
 #![expect(unsafe_code, reason = "posts unpolled work, polls by hand")]
 
@@ -12,13 +12,13 @@ mod driven;
 mod fatal;
 mod fuzz;
 mod gate;
-mod glances;
 mod ladder;
 mod mixed;
 mod owned;
+mod peer_checks;
 mod peers;
 mod peers_over_tcp;
-mod refused;
+mod rejected;
 mod results;
 mod scopes;
 mod stuck;

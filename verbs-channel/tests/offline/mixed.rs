@@ -1,5 +1,5 @@
-//! Owned work and scopes on the same channels, whatever is done in whatever order: each result comes
-//! once, to its own, and a scope takes none but those of its own work.
+//! A model test of owned operations and scopes on the same channels: each result is taken once, by its
+//! own ticket, and a scope takes the results of its own operations only.
 
 use std::collections::VecDeque;
 use std::mem::ManuallyDrop;
@@ -16,7 +16,7 @@ use verbs_channel::{Channel, ChannelGroup, ChannelId, Error, Queue, Refusal, Tic
 
 use crate::card::{bounded, pd};
 
-/// Something that happens. Numbers choose among what there is.
+/// A step of a program. Numbers choose among the operations that exist.
 #[derive(Clone, Debug)]
 enum Step {
     Start(usize, Queue),
@@ -31,13 +31,13 @@ enum Step {
     Reserve(usize),
 }
 
-/// What is done with work in a scope, and how it ends, if it does by itself.
+/// What is done with an operation of a scope, and how it completes, if it does.
 #[derive(Clone, Debug)]
 struct Lent {
     ends: Option<bool>,
     polls: bool,
     leaves: bool,
-    // Owned work ends beside it.
+    // An owned operation completes beside it.
     beside: Option<usize>,
 }
 
@@ -138,31 +138,31 @@ impl World {
                     Step::Poll(_) => (self.group.poll(ticket).unwrap(), true),
                     Step::Take(_) => (self.group.take(ticket).unwrap(), false),
                     _ => {
-                        let told = self.group.poll_success(ticket);
-                        let told = told.map(|(told, buffer)| (told.byte_len(), buffer));
-                        if let Some((told, buffer)) = told {
-                            self.taken(ticket, Some(told), buffer.as_ptr().addr());
+                        let taken = self.group.poll_success(ticket);
+                        let taken = taken.map(|(success, buffer)| (success.byte_len(), buffer));
+                        if let Some((len, buffer)) = taken {
+                            self.taken(ticket, Some(len), buffer.as_ptr().addr());
                         } else {
                             self.learn();
                             let end = self.ops[at].end;
-                            assert!(end != Some(true), "it has succeeded");
+                            assert!(end != Some(true), "a success is lost");
                         }
                         return;
                     }
                 };
                 match taken {
                     Some(ended) => {
-                        let told = ended.result.ok().map(|told| told.byte_len());
+                        let len = ended.result.ok().map(|success| success.byte_len());
                         assert_eq!(ended.ticket, ticket);
                         let buffer = ended.buffer.unwrap();
-                        self.taken(ticket, told, buffer.as_ptr().addr());
+                        self.taken(ticket, len, buffer.as_ptr().addr());
                     }
                     None => assert!(!polls || self.ops[at].end.is_none(), "it has ended"),
                 }
             }
             Step::NextTicket => match self.group.next_ticket() {
                 Some(ticket) => {
-                    assert!(!self.named.contains(&ticket), "named twice");
+                    assert!(!self.named.contains(&ticket), "returned twice");
                     self.named.push(ticket);
                     self.learn();
                     let mut ops = self.ops.iter();
@@ -173,10 +173,11 @@ impl World {
             },
             Step::NextCompleted => match self.group.next_completed() {
                 Some(ended) => {
-                    assert!(!self.named.contains(&ended.ticket), "it was named");
-                    let told = ended.result.ok().map(|told| told.byte_len());
+                    let is_named = self.named.contains(&ended.ticket);
+                    assert!(!is_named, "its ticket was returned");
+                    let len = ended.result.ok().map(|success| success.byte_len());
                     let buffer = ended.buffer.unwrap();
-                    self.taken(ended.ticket, told, buffer.as_ptr().addr());
+                    self.taken(ended.ticket, len, buffer.as_ptr().addr());
                 }
                 None => self.none_is_ready(),
             },
@@ -184,7 +185,7 @@ impl World {
             Step::Reserve(member) => self.group.reserve(self.ids[*member], 1).unwrap(),
         }
         self.learn();
-        // What was taken is nobody's.
+        // A result cannot be taken again.
         for ticket in self.taken.iter().rev().take(3) {
             assert!(matches!(self.group.take(*ticket), Err(Error::StaleTicket)));
         }
@@ -197,7 +198,7 @@ impl World {
         assert!(!ops.any(is_ready), "it has ended");
     }
 
-    /// What is in flight on a queue pair that is gone has ended.
+    /// Records that operations in flight on a destroyed queue pair have ended.
     fn learn(&mut self) {
         for op in &mut self.ops {
             let member = self.group.channel(op.ticket.channel()).unwrap();
@@ -256,11 +257,11 @@ impl World {
         }
     }
 
-    fn taken(&mut self, ticket: Ticket, told: Option<u32>, addr: usize) {
+    fn taken(&mut self, ticket: Ticket, len: Option<u32>, addr: usize) {
         self.learn();
         let at = self.ops.iter().position(|op| op.ticket == ticket);
         let op = self.ops.swap_remove(at.expect("it comes once"));
-        assert_eq!(told, op.end.expect("it has ended").then_some(op.number));
+        assert_eq!(len, op.end.expect("it has ended").then_some(op.number));
         assert_eq!(addr, op.addr, "another's buffer");
         self.taken.push_back(ticket);
     }
@@ -288,12 +289,12 @@ impl World {
                     done(wr_id, status(is_well), *numbers);
                 }
                 if how.polls {
-                    let told = work.poll().map(Result::ok);
-                    let told = told.map(|told| told.map(|told| told.byte_len()));
-                    assert_eq!(told, how.ends.map(|is_well| is_well.then_some(*numbers)));
+                    let taken = work.poll().map(Result::ok);
+                    let len = taken.map(|taken| taken.map(|success| success.byte_len()));
+                    assert_eq!(len, how.ends.map(|is_well| is_well.then_some(*numbers)));
                 }
                 if !how.leaves {
-                    // The scope ends all the same.
+                    // The scope has to end nevertheless.
                     let _forgotten = ManuallyDrop::new(work);
                 }
             }
@@ -325,7 +326,7 @@ fn done(wr_id: u64, status: ibv_wc_status, byte_len: u32) {
 
 proptest! {
     #[test]
-    fn each_result_comes_once_to_its_own_and_no_slot_is_lost(steps in steps()) {
+    fn each_result_is_taken_once_by_its_ticket_and_no_slot_is_lost(steps in steps()) {
         bounded(|| {
             let mut world = World::new();
             steps.iter().for_each(|step| world.apply(step));

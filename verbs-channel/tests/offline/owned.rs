@@ -1,4 +1,4 @@
-//! Work on owned buffers as the driver gets it.
+//! Requests on owned buffers, as the driver receives them.
 
 use fake_libibverbs::{Posted, with};
 use verbs_channel::verbs_core::RemoteMemoryRegion;
@@ -17,10 +17,10 @@ fn remote() -> RemoteMemoryRegion {
     RemoteMemoryRegion::new(0x1000, 64, 77).unwrap()
 }
 
-/// Starts work, takes its result, and tells what the driver saw, and what came back.
-fn run(channel: &mut Channel, work: impl Into<OwnedWork>) -> (Posted, OwnedBuffer) {
+/// Starts a request and takes its result. Returns what the driver received, and the buffer.
+fn run(channel: &mut Channel, request: impl Into<OwnedWork>) -> (Posted, OwnedBuffer) {
     forget_the_past();
-    let ticket = channel.start(work).unwrap();
+    let ticket = channel.start(request).unwrap();
     let seen = with(|library| library.posted[0][0].clone());
     succeeds(seen.wr_id);
     let ended = channel.poll(ticket).unwrap().unwrap();
@@ -30,7 +30,7 @@ fn run(channel: &mut Channel, work: impl Into<OwnedWork>) -> (Posted, OwnedBuffe
 }
 
 #[test]
-fn everything_that_is_said_reaches_the_driver() {
+fn all_options_reach_the_driver() {
     let mut channel = channel();
     let pool = BufferPool::new(channel.pd(), 64, 1).unwrap();
     let block = pool.take().unwrap();
@@ -66,7 +66,7 @@ fn everything_that_is_said_reaches_the_driver() {
 }
 
 #[test]
-fn the_shorthands_say_the_same() {
+fn shorthands_post_the_same_requests() {
     type Start = fn(&mut Channel, OwnedBuffer) -> Result<Ticket, Rejected<OwnedBuffer, Refusal>>;
     type Work = fn(OwnedBuffer) -> OwnedWork;
     let same: [(Start, Work); 8] = [
@@ -101,19 +101,19 @@ fn the_shorthands_say_the_same() {
     let mut buffer = OwnedBuffer::from(region(&channel));
     buffer.set_range(..8).unwrap();
     for (start, work) in same {
-        let (mut said, back) = run(&mut channel, work(buffer));
+        let (mut expected, back) = run(&mut channel, work(buffer));
         forget_the_past();
         let ticket = start(&mut channel, back).unwrap();
         let seen = with(|library| library.posted[0][0].clone());
-        said.wr_id = seen.wr_id;
-        assert_eq!(seen, said);
+        expected.wr_id = seen.wr_id;
+        assert_eq!(seen, expected);
         succeeds(seen.wr_id);
         buffer = channel.poll(ticket).unwrap().unwrap().buffer.unwrap();
     }
 }
 
 #[test]
-fn work_that_is_refused_comes_back_with_all_that_was_said() {
+fn rejected_request_is_handed_back_with_its_options() {
     let mut channel = channel();
     let atomic = Incoming::fetch_and_add(region(&channel), remote(), 5).fence();
     let rejected = channel.start(atomic).unwrap_err();
@@ -138,7 +138,7 @@ fn work_that_is_refused_comes_back_with_all_that_was_said() {
 }
 
 #[test]
-fn an_empty_buffer_is_an_empty_message() {
+fn empty_buffer_is_an_empty_message() {
     let mut channel = channel();
     let works: [fn() -> OwnedWork; 4] = [
         || Outgoing::send(OwnedBuffer::empty()).immediate(7).into(),
@@ -166,7 +166,7 @@ fn an_empty_buffer_is_an_empty_message() {
 }
 
 #[test]
-fn a_batch_longer_than_any_claim_comes_back() {
+fn batch_longer_than_any_reservation_is_handed_back() {
     let mut channel = channel();
     forget_the_past();
     let work = || OwnedWork::from(Outgoing::send(OwnedBuffer::empty()));

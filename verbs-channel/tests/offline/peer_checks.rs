@@ -1,4 +1,4 @@
-//! When peers are looked at, what their end is compared with, and how soon TCP finds it out.
+//! When peers are checked, and how their end and other failures are ordered.
 
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
@@ -12,11 +12,11 @@ use crate::card::{
 use crate::peers::{CLOSED, ENDED, LONG, watched};
 use crate::peers_over_tcp::tcp;
 
-/// Longer than what was sent to a peer that has left is waited for.
+/// Longer than a channel waits for sends in flight to a peer that has left.
 const GRACE: Duration = Duration::from_millis(40);
 
-/// Lets time pass in which the peers are looked at, and nothing is in the queue.
-fn look(channel: &mut Channel, time: Duration) {
+/// Polls an empty queue for this time, so that the peers are checked.
+fn poll_for(channel: &mut Channel, time: Duration) {
     let start = Instant::now();
     while start.elapsed() < time {
         assert!(channel.next_completed().is_none());
@@ -25,44 +25,44 @@ fn look(channel: &mut Channel, time: Duration) {
 
 #[test]
 #[cfg_attr(miri, ignore = "Miri has no level-triggered epoll sets")]
-fn the_end_of_a_connection_that_was_replaced_ends_nothing() {
+fn end_of_a_replaced_connection_is_ignored() {
     let (mut channel, theirs) = watched();
     let _receive = channel.start_receive(region(&channel)).unwrap();
     let send = channel.start_send(region(&channel)).unwrap();
     drop(theirs);
-    // Its end is seen, and the send is waited for.
-    look(&mut channel, Duration::from_millis(1));
+    // The end of the peer is seen, and the channel waits for the send.
+    poll_for(&mut channel, Duration::from_millis(1));
     let (ours, theirs) = UnixStream::pair().unwrap();
     channel.watch_peer(ours).unwrap();
-    look(&mut channel, GRACE);
+    poll_for(&mut channel, GRACE);
     assert_eq!(channel.down_reason(), None);
     succeeds(posted()[1]);
     let sent = bounded(|| channel.wait(send, None)).unwrap().unwrap();
     sent.result.unwrap();
-    // The new one counts.
+    // The end of the new connection counts.
     drop(theirs);
-    look(&mut channel, GRACE);
+    poll_for(&mut channel, GRACE);
     assert_eq!(channel.down_reason(), Some(CLOSED));
 }
 
 #[test]
 #[cfg_attr(miri, ignore = "Miri has no level-triggered epoll sets")]
-fn a_channel_that_goes_down_for_another_reason_while_its_peer_leaves_ends_by_that() {
+fn first_down_reason_counts_while_the_peer_leaves() {
     let builder = Channel::builder(&pd()).max_send_wr(4).max_recv_wr(4);
     let mut channel = connected(builder.drain_timeout(LONG).build().unwrap());
     let (ours, theirs) = UnixStream::pair().unwrap();
     channel.watch_peer(ours).unwrap();
     let _send = channel.start_send(region(&channel)).unwrap();
     drop(theirs);
-    look(&mut channel, Duration::from_millis(1));
+    poll_for(&mut channel, Duration::from_millis(1));
     channel.shut_down();
-    look(&mut channel, GRACE);
+    poll_for(&mut channel, GRACE);
     assert_eq!(channel.down_reason(), Some(DownReason::Closed));
     let moves = calls().into_iter().filter(|call| *call == "ibv_modify_qp");
     assert_eq!(moves.count(), 1, "it is moved to ERROR once");
 }
 
-/// A way to take what is there, which need not look at any peer.
+/// A way to take a completion that has arrived, for which no peer is checked.
 type Take = fn(&mut Channel);
 
 const FOUND: [(&str, Take); 5] = [
@@ -105,13 +105,13 @@ const FOUND: [(&str, Take); 5] = [
 
 #[test]
 #[cfg_attr(miri, ignore = "Miri has no level-triggered epoll sets")]
-fn a_call_that_finds_what_it_waits_for_looks_at_no_peer() {
+fn call_that_finds_its_completion_checks_no_peer() {
     for (name, take) in FOUND {
         let (mut channel, theirs) = watched();
         drop(theirs);
         take(&mut channel);
         assert_eq!(channel.down_reason(), None, "{name}");
-        // A poll that finds nothing looks.
+        // A poll that finds nothing checks the peer.
         assert!(channel.next_completed().is_none());
         assert_eq!(channel.down_reason(), Some(CLOSED), "{name}");
     }
@@ -119,7 +119,7 @@ fn a_call_that_finds_what_it_waits_for_looks_at_no_peer() {
 
 #[test]
 #[cfg_attr(miri, ignore = "Miri reads no options of sockets")]
-fn tcp_finds_out_within_ten_seconds_unless_another_time_is_set() {
+fn keepalive_detects_a_dead_host_within_the_peer_timeout() {
     let set = |builder: PreparedChannel| {
         let mut channel = connected(builder);
         let (ours, _theirs, _) = tcp();
@@ -130,7 +130,7 @@ fn tcp_finds_out_within_ten_seconds_unless_another_time_is_set() {
     };
     let pd = pd();
     let timeout = |timeout| Channel::builder(&pd).peer_timeout(timeout).build().unwrap();
-    // Of which the last interval between probes is a part.
+    // The peer timeout includes the last interval between probes.
     assert_eq!(set(Channel::builder(&pd).build().unwrap()), Some(8000));
     assert_eq!(set(timeout(Some(Duration::from_secs(3)))), Some(2000));
     assert_eq!(set(timeout(None)), None);
@@ -138,7 +138,7 @@ fn tcp_finds_out_within_ten_seconds_unless_another_time_is_set() {
 
 #[test]
 #[cfg_attr(miri, ignore = "Miri has no level-triggered epoll sets")]
-fn a_drain_timeout_without_end_ends_with_the_flushes() {
+fn infinite_drain_timeout_ends_with_the_flushes() {
     let builder = Channel::builder(&pd()).max_send_wr(4).max_recv_wr(4);
     let mut channel = connected(builder.drain_timeout(Duration::MAX).build().unwrap());
     let (ours, theirs) = UnixStream::pair().unwrap();
@@ -150,7 +150,7 @@ fn a_drain_timeout_without_end_ends_with_the_flushes() {
             assert!(channel.poll(ticket).unwrap().is_none());
         }
     });
-    // However late they come: it is asked often enough for whatever has a bound to end.
+    // However late the flushes come: polled for longer than any default timeout.
     let start = Instant::now();
     while start.elapsed() < 2 * DRAIN {
         assert!(channel.poll(ticket).unwrap().is_none());

@@ -1,4 +1,4 @@
-//! Peers that leave: noticed by whatever waits or polls, after what they sent, and in bounded time.
+//! Peers that leave: every wait and poll notices it, after what the peer sent, in bounded time.
 
 use std::io::{self, Read};
 use std::os::unix::net::UnixStream;
@@ -68,7 +68,7 @@ fn join(group: &mut ChannelGroup) -> (UnixStream, UnixStream) {
 
 #[test]
 #[cfg_attr(miri, ignore = "Miri has no level-triggered epoll sets")]
-fn a_receive_ends_when_the_peer_has_left() {
+fn receive_ends_when_the_peer_has_left() {
     let (mut channel, theirs) = watched();
     let mut into = region(&channel);
     drop(theirs);
@@ -86,7 +86,7 @@ fn a_receive_ends_when_the_peer_has_left() {
 
 #[test]
 #[cfg_attr(miri, ignore = "Miri has no level-triggered epoll sets")]
-fn a_wait_without_a_timeout_ends() {
+fn wait_without_a_timeout_ends_when_the_peer_has_left() {
     let (mut channel, theirs) = watched();
     let mut into = region(&channel);
     drop(theirs);
@@ -96,7 +96,7 @@ fn a_wait_without_a_timeout_ends() {
 
 #[test]
 #[cfg_attr(miri, ignore = "Miri has no level-triggered epoll sets")]
-fn a_peer_that_leaves_during_a_wait_is_noticed() {
+fn peer_that_leaves_during_a_wait_is_noticed() {
     let (mut channel, theirs) = watched();
     let mut into = region(&channel);
     let leaving = std::thread::spawn(move || {
@@ -182,7 +182,7 @@ const WAYS: [(&str, Way); 9] = [
         let ended = channel.scope(|scope| {
             let work = scope.post_receive(into.scatter_element(..).unwrap());
             let mut work = work.unwrap();
-            // Until the queue pair is moved to ERROR, and then some.
+            // Until the queue pair is moved to ERROR, and for some time after that.
             while !called("ibv_modify_qp") {
                 let _count = scope.poll();
             }
@@ -196,7 +196,7 @@ const WAYS: [(&str, Way); 9] = [
 
 #[test]
 #[cfg_attr(miri, ignore = "Miri has no level-triggered epoll sets")]
-fn whatever_waits_or_polls_notices_it() {
+fn every_wait_and_poll_notices_that_the_peer_has_left() {
     for (name, way) in WAYS {
         let (mut channel, theirs) = watched();
         let into = region(&channel);
@@ -209,13 +209,13 @@ fn whatever_waits_or_polls_notices_it() {
 
 #[test]
 #[cfg_attr(miri, ignore = "Miri has no level-triggered epoll sets")]
-fn what_the_peer_sent_is_delivered_first() {
+fn messages_of_the_peer_are_delivered_before_its_end() {
     let (mut channel, theirs) = watched();
     for _ in 0..4 {
         let _ticket = channel.start_receive(region(&channel)).unwrap();
     }
     let ids = posted();
-    // More than the first poll finds.
+    // More completions than the first poll finds.
     ids[..3].iter().copied().for_each(succeeds);
     drop(theirs);
     let ended = bounded(|| [(); 4].map(|()| channel.wait_completed(None).unwrap().result));
@@ -226,7 +226,7 @@ fn what_the_peer_sent_is_delivered_first() {
 
 #[test]
 #[cfg_attr(miri, ignore = "Miri has no level-triggered epoll sets")]
-fn what_arrives_while_the_channel_goes_down_is_delivered() {
+fn messages_that_arrive_while_the_channel_goes_down_are_delivered() {
     let (mut channel, theirs) = watched();
     let tickets = [(); 4].map(|()| channel.start_receive(region(&channel)).unwrap());
     drop(theirs);
@@ -242,14 +242,14 @@ fn what_arrives_while_the_channel_goes_down_is_delivered() {
 
 #[test]
 #[cfg_attr(miri, ignore = "Miri has no level-triggered epoll sets")]
-fn what_is_on_its_way_to_the_peer_may_still_complete() {
+fn sends_in_flight_may_complete_after_the_peer_has_left() {
     let (mut channel, theirs) = watched();
     let receive = channel.start_receive(region(&channel)).unwrap();
     let send = channel.start_send(region(&channel)).unwrap();
     drop(theirs);
-    // The end is seen here.
+    // This poll notices the end.
     assert!(channel.next_completed().is_none());
-    assert!(!called("ibv_modify_qp"), "the send is not waited for");
+    assert!(!called("ibv_modify_qp"), "it did not wait for the send");
     succeeds(posted()[1]);
     let sent = bounded(|| channel.wait(send, None)).unwrap().unwrap();
     sent.result.unwrap();
@@ -259,7 +259,7 @@ fn what_is_on_its_way_to_the_peer_may_still_complete() {
 
 #[test]
 #[cfg_attr(miri, ignore = "Miri has no level-triggered epoll sets")]
-fn what_does_not_complete_any_more_is_aborted() {
+fn sends_in_flight_that_do_not_complete_are_aborted() {
     let (mut channel, theirs) = watched();
     drop(theirs);
     let from = region(&channel);
@@ -269,7 +269,7 @@ fn what_does_not_complete_any_more_is_aborted() {
 
 #[test]
 #[cfg_attr(miri, ignore = "Miri has no level-triggered epoll sets")]
-fn with_nothing_in_flight_the_channel_goes_down_all_the_same() {
+fn idle_channel_goes_down_when_the_peer_has_left() {
     let (mut channel, theirs) = watched();
     drop(theirs);
     assert!(bounded(|| channel.wait_completed(Some(Duration::from_millis(1)))).is_none());
@@ -278,7 +278,7 @@ fn with_nothing_in_flight_the_channel_goes_down_all_the_same() {
 
 #[test]
 #[cfg_attr(miri, ignore = "Miri has no level-triggered epoll sets")]
-fn in_a_group_the_others_go_on() {
+fn peer_that_leaves_affects_no_other_channel_of_a_group() {
     let (mut group, mut theirs) = group(3);
     let channels: Vec<ChannelId> = group.channels().collect();
     for id in &channels {
@@ -321,21 +321,21 @@ fn all_peers_of_a_group_may_leave_at_once() {
 
 #[test]
 #[cfg_attr(miri, ignore = "Miri has no level-triggered epoll sets")]
-fn a_connection_of_the_users_own_is_forgotten_with_its_channel() {
+fn descriptor_is_not_watched_after_its_channel_is_closed() {
     let builder = Channel::builder(&pd()).drain_timeout(DRAIN);
     let mut group = builder.group(1).unwrap();
     let (_kept, theirs) = join(&mut group);
     let first = group.channels().next().unwrap();
     group.remove(first).unwrap();
     let (_others, _their_others) = join(&mut group);
-    // The user has a duplicate of the first connection, and its end is nobody's any more.
+    // The user has a duplicate of the first connection, whose end is not watched any more.
     drop(theirs);
     assert!(bounded(|| group.wait_completed(Some(2 * DRAIN))).is_none());
     let second = group.channels().next().unwrap();
     assert!(!group.channel(second).unwrap().is_down());
 }
 
-/// A way for a channel to end; what is left of it.
+/// A way for a channel to end. Returns what is left of it.
 type End = fn(Channel) -> Option<Channel>;
 
 const ENDS: [(&str, End); 5] = [
@@ -365,7 +365,7 @@ const ENDS: [(&str, End); 5] = [
 
 #[test]
 #[cfg_attr(miri, ignore = "Miri has no level-triggered epoll sets")]
-fn the_peer_notices_when_this_side_goes_down() {
+fn peer_notices_when_this_side_goes_down() {
     for (name, end) in ENDS {
         let (channel, theirs) = watched();
         theirs.set_nonblocking(true).unwrap();
@@ -378,13 +378,13 @@ fn the_peer_notices_when_this_side_goes_down() {
 
 #[test]
 #[cfg_attr(miri, ignore = "Miri has no level-triggered epoll sets")]
-fn a_peer_that_is_not_to_be_watched_is_not() {
+fn peer_is_not_watched_without_a_peer_timeout() {
     let prepared = Channel::builder(&pd()).drain_timeout(DRAIN);
     let mut channel = connected(prepared.peer_timeout(None).build().unwrap());
     let (ours, theirs) = UnixStream::pair().unwrap();
     channel.watch_peer(ours).unwrap();
     theirs.set_nonblocking(true).unwrap();
-    // It's there to be noticed by the peer.
+    // It is kept so that the peer can notice its end.
     assert!(!has_ended(&theirs));
     drop(theirs);
     let mut into = region(&channel);
@@ -398,7 +398,7 @@ fn a_peer_that_is_not_to_be_watched_is_not() {
 
 #[test]
 #[cfg_attr(miri, ignore = "Miri has no level-triggered epoll sets")]
-fn a_pipe_and_a_half_closed_socket_end_as_well() {
+fn pipe_and_half_closed_socket_are_noticed() {
     let (reader, writer) = io::pipe().unwrap();
     let mut reads = channel();
     reads.watch_peer(reader).unwrap();
@@ -416,7 +416,7 @@ fn a_pipe_and_a_half_closed_socket_end_as_well() {
 
 #[test]
 #[cfg_attr(miri, ignore = "Miri has no level-triggered epoll sets")]
-fn what_cannot_be_watched_is_an_error() {
+fn descriptor_that_cannot_be_watched_is_an_error() {
     let mut channel = channel();
     let file = std::fs::File::open("/proc/self/exe").unwrap();
     let error = channel.watch_peer(file).unwrap_err();
@@ -429,7 +429,7 @@ fn what_cannot_be_watched_is_an_error() {
 
 #[test]
 #[cfg_attr(miri, ignore = "Miri has no level-triggered epoll sets")]
-fn another_descriptor_for_a_channel_that_is_down_delays_no_end() {
+fn descriptor_for_a_channel_that_is_down_delays_no_end() {
     let (mut channel, theirs) = watched();
     let ticket = channel.start_receive(region(&channel)).unwrap();
     drop(theirs);

@@ -21,7 +21,7 @@ pub(crate) fn tcp() -> (TcpStream, TcpStream, SocketAddr) {
 
 #[test]
 #[cfg_attr(miri, ignore = "Miri reads no options of sockets")]
-fn over_tcp_the_address_is_known_and_bytes_are_left_alone() {
+fn over_tcp_the_address_is_known_and_no_bytes_are_read() {
     let mut channel = channel();
     assert_eq!(channel.peer_addr(), None);
     let (ours, mut theirs, address) = tcp();
@@ -31,7 +31,7 @@ fn over_tcp_the_address_is_known_and_bytes_are_left_alone() {
     theirs.write_all(b"unread").unwrap();
     let nothing = channel.wait_completed(Some(Duration::from_millis(30)));
     assert!(nothing.is_none());
-    assert!(!channel.is_down(), "bytes are no end");
+    assert!(!channel.is_down(), "bytes are not an end");
     drop(theirs);
     assert!(bounded(|| channel.wait_completed(Some(Duration::from_millis(30)))).is_none());
     assert_eq!(channel.down_reason(), Some(CLOSED));
@@ -43,7 +43,7 @@ fn over_tcp_the_address_is_known_and_bytes_are_left_alone() {
 
 #[test]
 #[cfg_attr(miri, ignore = "Miri reads no options of sockets")]
-fn a_reset_connection_is_a_peer_that_closed() {
+fn reset_connection_is_a_peer_that_closed() {
     let mut channel = channel();
     let (mut ours, theirs, _) = tcp();
     ours.write_all(b"never read").unwrap();

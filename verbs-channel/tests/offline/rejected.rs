@@ -1,4 +1,4 @@
-//! Posts that the driver refuses: nothing of it is lost, and nothing is released too early.
+//! Posts that the driver rejects: no request is lost, and no buffer is released too early.
 
 use fake_libibverbs::with;
 use verbs_channel::verbs_core::ErrorKind;
@@ -6,16 +6,16 @@ use verbs_channel::{BufferPool, DownReason, Error, Outgoing, Refusal};
 
 use crate::card::{called, channel, pd, posted, region, succeeds};
 
-/// The next post ends at this request, with `ENOMEM`.
+/// The driver rejects this request of the next post, with `ENOMEM`.
 fn refuse_at(place: usize) {
     with(|library| library.refuse_post = Some((place, libc::ENOMEM, true)));
 }
 
 #[test]
-fn what_is_refused_whole_comes_back_and_can_be_posted_again() {
+fn request_rejected_by_the_driver_is_handed_back_and_can_be_posted_again() {
     let mut channel = channel();
     let mut buffer = Some(region(&channel));
-    // Far more often than there are places.
+    // Far more often than there is room for.
     for _ in 0..100 {
         refuse_at(0);
         let rejected = channel.start_send(buffer.take().unwrap()).unwrap_err();
@@ -45,7 +45,7 @@ fn what_is_refused_whole_comes_back_and_can_be_posted_again() {
 }
 
 #[test]
-fn what_is_refused_half_way_is_taken_back_from_the_card_first() {
+fn partly_posted_batch_destroys_the_queue_pair_first() {
     let mut channel = channel();
     let from = region(&channel);
     let owned = channel.start_receive(region(&channel)).unwrap();
@@ -56,7 +56,7 @@ fn what_is_refused_half_way_is_taken_back_from_the_card_first() {
         panic!("{error:?}");
     };
     assert_eq!(error.posted(), 2);
-    // Two of them are the card's, and will not be heard of: the queue pair is gone.
+    // The device has two of them, and will not complete them: the queue pair is destroyed.
     assert!(called("ibv_destroy_qp"));
     assert_eq!(channel.down_reason(), Some(DownReason::Post(error)));
     let ended = channel.poll(owned).unwrap().unwrap();
@@ -66,7 +66,7 @@ fn what_is_refused_half_way_is_taken_back_from_the_card_first() {
 
 #[test]
 #[cfg_attr(miri, ignore = "Miri ends where memory does")]
-fn a_pool_of_more_than_there_is() {
+fn pool_larger_than_memory_is_an_error() {
     let pd = pd();
     let kind = |block_len, count| match BufferPool::new(&pd, block_len, count) {
         Err(Error::Core(error)) => error.kind(),
@@ -81,7 +81,7 @@ fn a_pool_of_more_than_there_is() {
 }
 
 #[test]
-fn a_driver_that_does_not_say_how_far_it_came_is_not_believed() {
+fn failed_post_without_a_bad_request_destroys_the_queue_pair() {
     let mut channel = channel();
     let from = region(&channel);
     with(|library| library.refuse_post = Some((1, libc::ENOMEM, false)));
@@ -91,7 +91,7 @@ fn a_driver_that_does_not_say_how_far_it_came_is_not_believed() {
         matches!(error, Error::Rejected(Refusal::Post(_))),
         "{error}"
     );
-    // The first may be the card's.
+    // The device may have the first.
     assert!(called("ibv_destroy_qp"));
     assert!(channel.is_down());
 }

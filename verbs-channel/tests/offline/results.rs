@@ -1,4 +1,4 @@
-//! Results that stay in a group until they are taken: whose they are, and what they take up.
+//! Results that stay in a group until they are taken: their tickets, slots and channels.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::driven::{group, polls};
 const CLOSED: TransportError = TransportError::Aborted(DownReason::Closed);
 
 #[test]
-fn what_is_named_stays_until_it_is_taken_and_is_named_once() {
+fn ticket_is_returned_once_and_its_result_stays_until_it_is_taken() {
     let pd = pd();
     let mut group = group(&pd, 2);
     let ids: Vec<ChannelId> = group.channels().collect();
@@ -27,11 +27,11 @@ fn what_is_named_stays_until_it_is_taken_and_is_named_once() {
         ticket
     });
     assert!(group.take(tickets[0]).unwrap().is_none(), "it is in flight");
-    assert_eq!(polls(), 0, "to take is not to poll");
+    assert_eq!(polls(), 0, "taking does not poll");
     posted().into_iter().for_each(succeeds);
     assert_eq!(group.next_ticket(), Some(tickets[0]));
     assert_eq!(group.next_ticket(), Some(tickets[1]));
-    // What was named is passed over, and there is nothing more to find.
+    // Operations whose ticket was returned are skipped.
     assert_eq!(group.next_completed().unwrap().ticket, tickets[2]);
     assert_eq!(group.next_ticket(), Some(tickets[3]));
     assert!(!group.has_completed());
@@ -44,7 +44,7 @@ fn what_is_named_stays_until_it_is_taken_and_is_named_once() {
 }
 
 #[test]
-fn results_that_nobody_takes_have_room_if_there_is_a_reserve() {
+fn untaken_results_have_room_if_slots_were_reserved() {
     let pd = pd();
     let mut group = group(&pd, 1);
     let ids: Vec<ChannelId> = group.channels().collect();
@@ -58,14 +58,14 @@ fn results_that_nobody_takes_have_room_if_there_is_a_reserve() {
         }
     };
     for _ in 0..4 {
-        let _kept = start(&mut group, Queue::Send).unwrap();
+        let _untaken = start(&mut group, Queue::Send).unwrap();
     }
     posted().into_iter().for_each(succeeds);
     while group.next_ticket().is_some() {}
     for queue in [Queue::Receive; 4] {
         let _in_flight = start(&mut group, queue).unwrap();
     }
-    // The queue has places, but the table has none.
+    // The queue has room, but there is no slot.
     let member = group.channel(ids[0]).unwrap();
     assert_eq!(
         (member.in_flight(Queue::Send), member.credits(Queue::Send)),
@@ -90,7 +90,7 @@ fn results_that_nobody_takes_have_room_if_there_is_a_reserve() {
 }
 
 #[test]
-fn a_number_is_given_to_no_other_channel_as_long_as_results_of_the_first_are_there() {
+fn index_is_not_reused_while_results_are_untaken() {
     let pd = pd();
     let mut group = group(&pd, 2);
     let ids: Vec<ChannelId> = group.channels().collect();
@@ -99,14 +99,14 @@ fn a_number_is_given_to_no_other_channel_as_long_as_results_of_the_first_are_the
         let endpoint = member.endpoint();
         group.join(member.handshake(&endpoint).unwrap()).unwrap()
     };
-    // After others', which stay.
+    // Other channels have operations, too, which stay in flight.
     let tickets = [1, 0, 0].map(|number| {
         let buffer = pd.reg_mr(vec![0_u8; 64]).unwrap();
         let mut member = group.channel(ids[number]).unwrap();
         member.start_receive(buffer).unwrap()
     });
     group.remove(ids[0]).unwrap();
-    // One was named and one not.
+    // The ticket of one is returned, that of the other is not.
     assert_eq!(group.next_ticket(), Some(tickets[1]));
     for ticket in [tickets[2], tickets[1]] {
         let next = join(&mut group);
@@ -120,7 +120,7 @@ fn a_number_is_given_to_no_other_channel_as_long_as_results_of_the_first_are_the
 }
 
 #[test]
-fn a_success_is_given_once_and_for_its_own_ticket_alone() {
+fn success_is_returned_once_and_for_its_own_ticket_only() {
     let pd = pd();
     let mut group = group(&pd, 1);
     let ids: Vec<ChannelId> = group.channels().collect();
@@ -135,22 +135,22 @@ fn a_success_is_given_once_and_for_its_own_ticket_alone() {
     succeeds(first_id);
     assert!(group.poll_success(first).is_some());
     assert!(group.poll_success(first).is_none(), "it was taken");
-    // Its slot is another's, and a card says what it has said before.
+    // Another operation has its slot, and the device repeats a completion.
     let (second, second_id) = start(&mut group);
     assert_eq!(first.slot(), second.slot());
     succeeds(first_id);
     assert!(group.poll_success(first).is_none(), "it is in flight");
     succeeds(second_id);
     assert_eq!(group.next_ticket(), Some(second));
-    assert!(group.poll_success(first).is_none(), "it is another's");
-    // Known to be done it costs no poll, and gives its place back no second time.
+    assert!(group.poll_success(first).is_none(), "another operation");
+    // Taking a completed operation costs no poll, and returns its credit only once.
     succeeds(second_id);
     let before = polls();
     assert!(group.poll_success(second).is_some());
     assert_eq!(polls(), before);
     assert!(group.next_completed().is_none());
     assert_eq!(group.channel(ids[0]).unwrap().credits(Queue::Receive), 4);
-    // A failure is none, whatever was told of the slot before.
+    // A failure is not a success, whatever the previous result of the slot was.
     let (third, third_id) = start(&mut group);
     ends(third_id, IBV_WC_REM_ACCESS_ERR);
     assert!(group.poll_success(third).is_none());
@@ -159,9 +159,9 @@ fn a_success_is_given_once_and_for_its_own_ticket_alone() {
 }
 
 #[test]
-fn a_ticket_is_good_in_its_own_group_alone() {
+fn ticket_is_valid_in_its_own_group_only() {
     let pd = pd();
-    // The first of each: of the same slot, with the same number.
+    // The first operation of each group: both have the same slot and generation.
     let [ours, others] = [(); 2].map(|()| {
         let mut group = group(&pd, 1);
         let ids: Vec<ChannelId> = group.channels().collect();
@@ -182,7 +182,7 @@ fn a_ticket_is_good_in_its_own_group_alone() {
     assert_eq!(others.next_ticket(), Some(theirs));
     refuses(&mut others, ticket);
     refuses(&mut ours, theirs);
-    // What is known to be done costs no poll.
+    // Taking a completed operation costs no poll.
     let before = polls();
     assert!(others.poll(theirs).unwrap().is_some());
     assert_eq!(polls(), before);
@@ -190,7 +190,7 @@ fn a_ticket_is_good_in_its_own_group_alone() {
 }
 
 #[test]
-fn one_channel_of_a_group_does_not_take_another_s_results() {
+fn channel_of_a_group_does_not_take_results_of_another() {
     let pd = pd();
     let mut group = group(&pd, 2);
     let ids: Vec<ChannelId> = group.channels().collect();
@@ -210,7 +210,7 @@ fn one_channel_of_a_group_does_not_take_another_s_results() {
 }
 
 #[test]
-fn the_id_of_a_channel_that_is_gone_names_no_other() {
+fn id_of_a_removed_channel_is_unknown() {
     let pd = pd();
     let mut group = group(&pd, 1);
     let ids: Vec<ChannelId> = group.channels().collect();
@@ -238,7 +238,7 @@ fn closing(group: &mut ChannelGroup) -> (Closing, Ticket) {
 }
 
 #[test]
-fn what_is_in_flight_ends_when_its_queue_pair_was_destroyed_elsewhere() {
+fn operations_end_when_their_queue_pair_was_destroyed_outside_the_group() {
     let pd = pd();
     let mut group = group(&pd, 2);
     let (closing, ticket) = closing(&mut group);
@@ -246,9 +246,9 @@ fn what_is_in_flight_ends_when_its_queue_pair_was_destroyed_elsewhere() {
     assert!(!called("ibv_destroy_qp"));
     let channel = group.channel(id).unwrap();
     assert_eq!(channel.down_reason(), Some(DownReason::TimedOut));
-    assert!(!channel.is_idle(), "the card has its buffer");
+    assert!(!channel.is_idle(), "its buffer is in flight");
     assert!(group.next_completed().is_none());
-    // A second one finds nothing to destroy, and ends nothing.
+    // A second one has no queue pair to destroy, and ends no operation.
     let again = group.start_close(id, DownReason::Closed).unwrap();
     group.finish_close(again.destroy(), false).unwrap();
     assert!(!group.channel(id).unwrap().is_idle());
@@ -272,18 +272,18 @@ fn what_is_in_flight_ends_when_its_queue_pair_was_destroyed_elsewhere() {
 }
 
 #[test]
-fn buffers_of_a_queue_pair_that_was_not_given_back_are_leaked() {
+fn buffers_of_a_queue_pair_that_was_not_returned_are_leaked() {
     let pd = pd();
     let mut group = group(&pd, 1);
     let (closing, _ticket) = closing(&mut group);
     drop(group);
-    assert!(!called("ibv_dereg_mr"), "the card may write to it");
+    assert!(!called("ibv_dereg_mr"), "the device may write to it");
     drop(closing);
     assert!(called("ibv_destroy_qp") && !called("ibv_dereg_mr"));
 }
 
 #[test]
-fn a_queue_pair_that_is_stuck_elsewhere_is_stuck() {
+fn queue_pair_that_is_stuck_outside_the_group_is_stuck() {
     let pd = pd();
     let mut group = group(&pd, 1);
     let (closing, ticket) = closing(&mut group);
@@ -295,7 +295,7 @@ fn a_queue_pair_that_is_stuck_elsewhere_is_stuck() {
 }
 
 #[test]
-fn a_place_is_not_given_away_while_its_queue_pair_is_being_destroyed() {
+fn index_is_not_reused_while_its_queue_pair_is_being_destroyed() {
     let pd = pd();
     let mut group = Channel::builder(&pd).group(3).unwrap();
     let join = |group: &mut ChannelGroup| {
@@ -307,18 +307,18 @@ fn a_place_is_not_given_away_while_its_queue_pair_is_being_destroyed() {
     for _ in 0..5 {
         let id = group.channels().next().unwrap();
         let first = group.start_close(id, DownReason::Closed).unwrap();
-        // Closed twice at once, as a fatal event and a drop do it.
+        // Closed twice at once, as by a fatal event and a drop.
         let second = group.start_close(id, DownReason::Closed).unwrap();
         group.finish_close(second.destroy(), true).unwrap();
         let next = join(&mut group);
-        assert_ne!(next.index(), id.index(), "its queue pair is there still");
+        assert_ne!(next.index(), id.index(), "its queue pair still exists");
         group.finish_close(first.destroy(), true).unwrap();
         assert_eq!((group.len(), group.channels().count()), (1, 1));
     }
 }
 
 #[test]
-fn what_another_group_is_to_finish_comes_back() {
+fn closed_queue_pair_of_another_group_is_handed_back() {
     let pd = pd();
     let (mut ours, mut other) = (group(&pd, 1), group(&pd, 1));
     let (closing, ticket) = closing(&mut ours);

@@ -1,4 +1,4 @@
-//! Scopes: handles that are dropped, receives that are left over, and `?`.
+//! Scopes: dropped handles, receives in flight at the end, and `?`.
 
 use std::error::Error as StdError;
 use std::mem::ManuallyDrop;
@@ -25,7 +25,7 @@ fn all_succeeds() {
 }
 
 #[test]
-fn a_loop_that_polls_until_there_is_room_ends_when_handles_are_dropped() {
+fn loop_that_polls_for_room_ends_when_handles_are_dropped() {
     let mut channel = channel();
     let (from, mut into) = (region(&channel), region(&channel));
     bounded(|| {
@@ -65,7 +65,7 @@ fn a_loop_that_polls_until_there_is_room_ends_when_handles_are_dropped() {
 }
 
 #[test]
-fn a_handle_that_is_dropped_when_its_operation_is_done_gives_its_slot_back() {
+fn handle_dropped_after_its_completion_frees_its_slot() {
     let mut channel = channel();
     let from = region(&channel);
     let ended = channel.scope(|scope| {
@@ -82,7 +82,7 @@ fn a_handle_that_is_dropped_when_its_operation_is_done_gives_its_slot_back() {
 }
 
 #[test]
-fn forgotten_handles_hold_their_slots_no_longer_than_the_scope() {
+fn leaked_handles_hold_their_slots_no_longer_than_the_scope() {
     let mut channel = channel();
     let from = region(&channel);
     // More, in all, than there are slots; completed before the scope ends, and as it ends.
@@ -101,7 +101,7 @@ fn forgotten_handles_hold_their_slots_no_longer_than_the_scope() {
 }
 
 #[test]
-fn a_scope_reports_the_failure_that_came_first() {
+fn scope_returns_the_first_failure() {
     let mut channel = channel();
     let (from, mut into) = (region(&channel), region(&channel));
     let ended = channel.scope(|scope| {
@@ -126,7 +126,7 @@ fn a_scope_reports_the_failure_that_came_first() {
 }
 
 #[test]
-fn too_many_handles_whose_results_were_not_taken_are_not_backpressure() {
+fn too_many_untaken_handles_are_not_backpressure() {
     let mut channel = channel();
     let from = region(&channel);
     let ended = channel.scope(|scope| {
@@ -139,10 +139,7 @@ fn too_many_handles_whose_results_were_not_taken_are_not_backpressure() {
         }
         let rejected = scope.try_post(Outgoing::send(element)).unwrap_err();
         assert_eq!(*rejected.error(), Refusal::Untaken);
-        assert!(
-            !rejected.error().is_backpressure(),
-            "to poll would not help"
-        );
+        assert!(!rejected.error().is_backpressure(), "polling does not help");
         handles.pop().unwrap().spin_poll()?;
         scope.post_send(element)?;
         all_succeeds();
@@ -152,7 +149,7 @@ fn too_many_handles_whose_results_were_not_taken_are_not_backpressure() {
 }
 
 #[test]
-fn a_failure_whose_handle_was_dropped_is_the_scope_s() {
+fn failure_of_a_dropped_handle_fails_the_scope() {
     let mut channel = channel();
     let from = region(&channel);
     let ended = channel.scope(|scope| {
@@ -170,7 +167,7 @@ fn a_failure_whose_handle_was_dropped_is_the_scope_s() {
 }
 
 #[test]
-fn a_scope_may_end_with_receives_left_over_if_it_says_so() {
+fn scope_may_end_with_receives_in_flight_if_it_closes_the_connection() {
     let mut channel = channel();
     let (mut first, mut second, from) = (region(&channel), region(&channel), region(&channel));
     let ended = bounded(|| {
@@ -180,7 +177,7 @@ fn a_scope_may_end_with_receives_left_over_if_it_says_so() {
             scope.post_receive(second.scatter_element(..).unwrap())?;
             succeeds(posted()[0]);
             message.spin_poll()?;
-            // What is sent is waited for, as in any scope.
+            // The scope waits for sends, as any scope does.
             scope.post_send(from.gather_element(..).unwrap())?;
             succeeds(posted()[2]);
             Ok::<_, Error>(())
@@ -198,7 +195,7 @@ fn a_scope_may_end_with_receives_left_over_if_it_says_so() {
 }
 
 #[test]
-fn a_send_that_fails_is_an_error_of_a_scope_with_receives_left_over() {
+fn failed_send_fails_a_scope_that_closes_the_connection() {
     let mut channel = channel();
     let (mut into, from) = (region(&channel), region(&channel));
     let ended = bounded(|| {
@@ -218,7 +215,7 @@ fn a_send_that_fails_is_an_error_of_a_scope_with_receives_left_over() {
 }
 
 #[test]
-fn a_scope_whose_receives_all_came_stays_connected() {
+fn scope_without_receives_in_flight_stays_connected() {
     let mut channel = channel();
     let mut into = region(&channel);
     let ended = channel.scope(|scope| {
@@ -269,7 +266,7 @@ fn later_errors_have_the_first_failure_as_their_source() {
 mod question_mark {
     use super::*;
 
-    /// As programs have them that bring no error type.
+    /// For programs without an error type of their own.
     fn boxed(channel: &mut Channel) -> Result<u32, Box<dyn StdError>> {
         let mut into = region(channel);
         let from = region(channel);
@@ -309,7 +306,7 @@ mod question_mark {
     }
 
     #[test]
-    fn works_with_every_usual_kind_of_error() {
+    fn question_mark_converts_into_every_usual_kind_of_error() {
         let mut channel = channel();
         boxed(&mut channel).unwrap();
         anyhow(&mut channel).unwrap();
@@ -325,7 +322,7 @@ mod question_mark {
 }
 
 #[test]
-fn a_scope_that_fails_gives_what_was_sent_the_drain_timeout() {
+fn failed_scope_waits_for_sends_up_to_the_drain_timeout() {
     let mut channel = channel();
     let from = region(&channel);
     let ended: Result<(), _> = bounded(|| {
@@ -339,11 +336,11 @@ fn a_scope_that_fails_gives_what_was_sent_the_drain_timeout() {
         ended,
         Err(ScopeError::ClosureError(Error::StaleTicket))
     ));
-    assert!(!channel.is_down(), "it was done in time");
+    assert!(!channel.is_down(), "it completed in time");
 }
 
 #[test]
-fn a_scope_that_fails_gives_its_sends_time_to_complete() {
+fn failed_scope_polls_until_its_sends_complete() {
     // Long enough for five polls, wherever they run.
     let drain = Duration::from_secs(10);
     let prepared = Channel::builder(&pd()).drain_timeout(drain).build();

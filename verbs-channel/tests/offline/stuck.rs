@@ -1,4 +1,4 @@
-//! The last rung: a driver that will not destroy a queue pair.
+//! The last step: a driver that refuses to destroy a queue pair.
 
 use std::env;
 use std::os::unix::process::ExitStatusExt as _;
@@ -18,7 +18,7 @@ use crate::card::{called, channel, pd, posted, refuse, region, succeeds};
 const ROLE: &str = "VERBS_TEST_ROLE";
 
 #[test]
-fn owned_buffers_are_leaked_and_the_log_says_so() {
+fn stuck_owned_buffers_are_leaked_and_logged() {
     listen();
     let mut channel = channel();
     let pool = BufferPool::new(channel.pd(), 64, 3).unwrap();
@@ -32,13 +32,16 @@ fn owned_buffers_are_leaked_and_the_log_says_so() {
     for ticket in tickets {
         let ended = channel.poll(ticket).unwrap().unwrap();
         assert_eq!(ended.result.unwrap_err(), TransportError::Stuck);
-        assert!(ended.buffer.is_none(), "the card may still write to it");
+        assert!(ended.buffer.is_none(), "the device may still write to it");
     }
     drop(channel);
     assert_eq!(pool.available(), 2);
     assert!(!called("ibv_dereg_mr"));
     drop(pool);
-    assert!(!called("ibv_dereg_mr"), "a block of the pool is the card's");
+    assert!(
+        !called("ibv_dereg_mr"),
+        "the device has a block of the pool"
+    );
     let lines = lines();
     assert!(
         lines
@@ -49,7 +52,7 @@ fn owned_buffers_are_leaked_and_the_log_says_so() {
 }
 
 #[test]
-fn a_drop_leaks_what_it_owns_as_well() {
+fn drop_leaks_stuck_owned_buffers() {
     listen();
     let mut channel = channel();
     let ticket = channel.start_receive(region(&channel)).unwrap();
@@ -67,7 +70,7 @@ fn a_drop_leaks_what_it_owns_as_well() {
 }
 
 #[test]
-fn a_logger_that_panics_changes_nothing() {
+fn panicking_logger_changes_nothing() {
     listen();
     let mut channel = channel();
     let ticket = channel.start_receive(region(&channel)).unwrap();
@@ -82,7 +85,7 @@ fn a_logger_that_panics_changes_nothing() {
 }
 
 #[test]
-fn a_channel_that_will_not_go_keeps_its_place_in_its_group() {
+fn stuck_channel_keeps_its_place_in_its_group() {
     listen();
     let pd = pd();
     let mut group = Channel::builder(&pd).group(2).unwrap();
@@ -98,7 +101,7 @@ fn a_channel_that_will_not_go_keeps_its_place_in_its_group() {
     let third = group.join(third).unwrap();
     refuse("ibv_destroy_qp", 1);
     group.remove(third).unwrap();
-    // Its work may still complete on the queue, which has room for two.
+    // Its requests may still complete on the queue, which has room for two.
     assert_eq!(group.len(), 1);
     let full = group.join(fourth).unwrap_err();
     assert!(matches!(full.error(), Error::GroupFull(2)));
@@ -106,12 +109,12 @@ fn a_channel_that_will_not_go_keeps_its_place_in_its_group() {
 }
 
 #[test]
-fn what_an_unsafe_caller_posted_is_stuck_and_not_aborted() {
+fn unpolled_post_is_stuck_and_not_aborted() {
     listen();
     let mut channel = channel();
     let mut into = region(&channel);
     let element = into.scatter_element(..).unwrap();
-    // SAFETY: `into` is forgotten below, as the outcome asks for.
+    // SAFETY: `into` is leaked below, as the outcome requires.
     let ticket = unsafe { channel.post_receive_unpolled(element) }.unwrap();
     refuse("ibv_modify_qp", 1);
     refuse("ibv_destroy_qp", 1);
@@ -122,7 +125,7 @@ fn what_an_unsafe_caller_posted_is_stuck_and_not_aborted() {
 }
 
 #[test]
-fn what_completed_before_its_queue_pair_got_stuck_is_a_success() {
+fn operation_that_completed_before_its_queue_pair_got_stuck_is_a_success() {
     listen();
     let mut channel = channel();
     let pool = BufferPool::new(channel.pd(), 64, 1).unwrap();
@@ -137,16 +140,16 @@ fn what_completed_before_its_queue_pair_got_stuck_is_a_success() {
 }
 
 #[test]
-fn owned_work_refused_half_way_on_a_queue_pair_that_will_not_go_is_leaked() {
+fn partly_posted_owned_buffers_of_a_stuck_queue_pair_are_leaked() {
     listen();
     let mut channel = channel();
     let pool = BufferPool::new(channel.pd(), 64, 3).unwrap();
     refuse("ibv_destroy_qp", 1);
-    // The driver fails, and does not say which request it means: it may have taken all of them.
+    // The driver fails without a `bad_wr`: it may have taken all requests.
     with(|library| library.refuse_post = Some((0, libc::EIO, false)));
     let rejected = channel.start_send(pool.take().unwrap()).unwrap_err();
     assert!(matches!(*rejected.error(), Refusal::Post(_)));
-    assert_eq!(rejected.into_given().capacity(), 0, "it is the card's");
+    assert_eq!(rejected.into_given().capacity(), 0, "it was leaked");
     assert_eq!(pool.available(), 2);
     assert!(channel.is_down() && channel.is_idle());
     let works = vec![OwnedWork::from(Outgoing::send(pool.take().unwrap()))];
@@ -160,7 +163,7 @@ fn owned_work_refused_half_way_on_a_queue_pair_that_will_not_go_is_leaked() {
 }
 
 #[test]
-fn what_an_unsafe_caller_posted_half_way_ends_by_its_ticket() {
+fn partly_posted_unpolled_request_ends_by_its_ticket() {
     listen();
     for is_stuck in [false, true] {
         let mut channel = channel();
@@ -170,7 +173,7 @@ fn what_an_unsafe_caller_posted_half_way_ends_by_its_ticket() {
             refuse("ibv_destroy_qp", 1);
         }
         let send = Outgoing::send(from.gather_element(..).unwrap());
-        // SAFETY: the memory stays, as the outcome may ask for.
+        // SAFETY: the memory stays allocated, as the outcome may require.
         let ticket = unsafe { channel.post_unpolled(send) }.unwrap();
         let ended = channel.poll(ticket).unwrap().unwrap();
         let error = ended.result.unwrap_err();
@@ -181,7 +184,7 @@ fn what_an_unsafe_caller_posted_half_way_ends_by_its_ticket() {
 }
 
 #[test]
-fn a_batch_refused_half_way_on_a_queue_pair_that_goes_comes_back() {
+fn partly_posted_batch_of_a_destroyed_queue_pair_is_handed_back() {
     let mut channel = channel();
     let pool = BufferPool::new(channel.pd(), 64, 2).unwrap();
     let work = || OwnedWork::from(Outgoing::send(pool.take().unwrap()));
@@ -194,14 +197,14 @@ fn a_batch_refused_half_way_on_a_queue_pair_that_goes_comes_back() {
 
 #[test]
 #[cfg_attr(miri, ignore = "Miri starts no other process")]
-fn without_a_logger_stderr_says_why_the_process_is_aborted() {
+fn without_a_logger_the_abort_is_explained_on_stderr() {
     let what = "a call";
     if env::var(ROLE).is_ok() {
         let (_, borrow) = BORROWS.iter().find(|(name, _)| *name == what).unwrap();
         borrow();
         std::process::exit(3);
     }
-    let name = "stuck::without_a_logger_stderr_says_why_the_process_is_aborted";
+    let name = "stuck::without_a_logger_the_abort_is_explained_on_stderr";
     let output = again(name, what);
     let words = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.signal(), Some(libc::SIGABRT), "{words}");
@@ -210,7 +213,7 @@ fn without_a_logger_stderr_says_why_the_process_is_aborted() {
     assert!(words.contains(line), "{words}");
 }
 
-/// Ways to have borrowed buffers in the card's hands when it will not let go.
+/// Ways to have borrowed buffers in flight when the queue pair cannot be destroyed.
 const BORROWS: [(&str, fn()); 8] = [
     ("work that was left to its scope", || {
         let mut channel = channel();
@@ -294,7 +297,7 @@ fn with_borrowed_buffers_the_process_aborts() {
         listen();
         let (_, borrow) = BORROWS.iter().find(|(name, _)| *name == role).unwrap();
         borrow();
-        // Nobody may come here: the borrow has ended, and the card still writes.
+        // Not reached: the borrow would have ended while the device may still write.
         std::process::exit(3);
     }
     for (name, _) in BORROWS {
@@ -325,7 +328,7 @@ fn again(test: &str, role: &str) -> Output {
 }
 
 #[test]
-fn without_work_only_the_log_hears_of_it() {
+fn stuck_queue_pair_without_operations_is_only_logged() {
     listen();
     let channel = channel();
     refuse("ibv_destroy_qp", 1);

@@ -1,4 +1,4 @@
-//! Waits without a deadline, that end all the same.
+//! Waits without a deadline that have to end.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::card::{
 };
 
 #[test]
-fn for_nothing() {
+fn wait_with_nothing_in_flight_ends() {
     let mut channel = channel();
     bounded(|| assert!(channel.wait_completed(None).is_none()));
     let mut group = Channel::builder(&pd()).group(2).unwrap();
@@ -19,7 +19,7 @@ fn for_nothing() {
 }
 
 #[test]
-fn for_everything_and_then_for_nothing() {
+fn waits_for_all_operations_end() {
     let mut channel = channel();
     for _ in 0..3 {
         let _ticket = channel.start_receive(region(&channel)).unwrap();
@@ -37,11 +37,11 @@ fn for_everything_and_then_for_nothing() {
 }
 
 #[test]
-fn for_work_of_an_unsafe_caller_which_it_does_not_find() {
+fn wait_completed_does_not_wait_for_unpolled_operations() {
     let mut channel = channel();
     let mut into = region(&channel);
     let element = into.scatter_element(..).unwrap();
-    // SAFETY: `into` outlives the channel's work, and nobody touches it.
+    // SAFETY: `into` outlives the operation, and is not accessed during it.
     let ticket = unsafe { channel.post_receive_unpolled(element) }.unwrap();
     bounded(|| assert!(channel.wait_completed(None).is_none()));
     succeeds(posted()[0]);
@@ -51,15 +51,15 @@ fn for_work_of_an_unsafe_caller_which_it_does_not_find() {
 }
 
 #[test]
-fn that_end_early_leave_one_event_and_not_one_each() {
+fn waits_that_end_early_leave_one_event_in_total() {
     let strategy = PollStrategy::Notify { after: 0 };
     let mut channel = connected(Channel::builder(&pd()).strategy(strategy).build().unwrap());
-    let announcer = channel.completion_channel().unwrap().clone();
+    let events = channel.completion_channel().unwrap().clone();
     for _ in 0..100 {
         forget_the_past();
         let ticket = channel.start_receive(region(&channel)).unwrap();
-        // It arrives when the wait has armed the queue, and the poll after that finds it; or, if the
-        // queue is armed still, by an event that is there already.
+        // It arrives when the wait has armed the queue, and the next poll finds it. If the queue is
+        // still armed, an event for it is there already.
         let done = ibv_wc {
             wr_id: posted()[0],
             ..Default::default()
@@ -68,13 +68,13 @@ fn that_end_early_leave_one_event_and_not_one_each() {
         assert!(bounded(|| channel.wait(ticket, None)).unwrap().is_some());
     }
     let now = Some(Duration::ZERO);
-    let left = std::iter::from_fn(|| announcer.get_cq_event(now).unwrap());
+    let left = std::iter::from_fn(|| events.get_cq_event(now).unwrap());
     assert!(left.count() <= 1);
 }
 
 #[test]
 #[cfg_attr(miri, ignore = "polls some 270,000 times")]
-fn are_bounded_though_completions_of_others_never_end() {
+fn waits_are_bounded_under_endless_unknown_completions() {
     let mut channel = channel();
     let ticket = channel.start_receive(region(&channel)).unwrap();
     with(|library| library.endless = Some(0xdead_beef));

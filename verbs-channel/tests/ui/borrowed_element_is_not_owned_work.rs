@@ -1,4 +1,4 @@
-//! What is started is owned: a borrow could end before the card is done.
+//! Only owned buffers are started: a borrow could end while the device uses it.
 
 use verbs_channel::verbs_core::GatherElement;
 use verbs_channel::{Channel, Outgoing};

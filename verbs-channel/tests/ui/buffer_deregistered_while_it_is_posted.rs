@@ -1,4 +1,4 @@
-//! A registration stays while the card has a part of it.
+//! A region is not deregistered while an element of it is posted.
 
 use verbs_channel::Channel;
 use verbs_channel::verbs_core::MemoryRegion;

@@ -1,4 +1,4 @@
-//! A buffer that is made in a scope does not outlive it.
+//! A buffer that is created in a scope is not posted in it: it would be dropped first.
 
 use verbs_channel::Channel;
 use verbs_channel::verbs_core::ProtectionDomain;

@@ -1,4 +1,4 @@
-//! What is posted in an outer scope outlives it, and not just the inner one.
+//! A buffer posted in an outer scope outlives the outer scope, not only the inner one.
 
 use verbs_channel::Channel;
 use verbs_channel::verbs_core::MemoryRegion;

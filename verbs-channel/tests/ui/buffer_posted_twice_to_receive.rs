@@ -1,4 +1,4 @@
-//! Two receives do not get the same bytes.
+//! Two receives do not have the same buffer.
 
 use verbs_channel::Channel;
 use verbs_channel::verbs_core::MemoryRegion;

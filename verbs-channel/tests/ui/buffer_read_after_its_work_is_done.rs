@@ -1,4 +1,4 @@
-//! In a scope, a borrow lasts until the scope ends: loans end earlier.
+//! A borrow of a scope lasts until the scope ends; only a loan ends earlier.
 
 use verbs_channel::Channel;
 use verbs_channel::verbs_core::MemoryRegion;

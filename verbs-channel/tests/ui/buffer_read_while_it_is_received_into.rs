@@ -1,4 +1,4 @@
-//! Bytes that the card may write are not read.
+//! Bytes that the device may write are not read.
 
 use verbs_channel::Channel;
 use verbs_channel::verbs_core::MemoryRegion;

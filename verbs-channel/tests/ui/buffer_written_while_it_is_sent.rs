@@ -1,4 +1,4 @@
-//! Bytes that the card may read are not written.
+//! Bytes that the device may read are not written.
 
 use verbs_channel::Channel;
 use verbs_channel::verbs_core::MemoryRegion;

@@ -1,4 +1,4 @@
-//! A channel's scope has the channel to itself.
+//! A channel is not used directly in its own scope.
 
 use verbs_channel::Channel;
 use verbs_channel::verbs_core::MemoryRegion;

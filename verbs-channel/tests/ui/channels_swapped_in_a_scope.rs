@@ -1,4 +1,4 @@
-//! A channel cannot be exchanged for another while work is in flight in its scope.
+//! Two channels are not swapped while their scopes have operations in flight.
 
 use verbs_channel::Channel;
 use verbs_channel::verbs_core::MemoryRegion;

@@ -1,4 +1,4 @@
-//! The requests of a batch do not read into the same bytes.
+//! The requests of a batch do not share a scatter element.
 
 use verbs_channel::verbs_core::{MemoryRegion, RemoteMemoryRegion};
 use verbs_channel::{Channel, Incoming};

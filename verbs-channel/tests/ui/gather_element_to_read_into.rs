@@ -1,4 +1,4 @@
-//! Nothing is read into an element to send from.
+//! A gather element is not read into.
 
 use verbs_channel::verbs_core::{GatherElement, RemoteMemoryRegion};
 use verbs_channel::{Channel, Incoming};

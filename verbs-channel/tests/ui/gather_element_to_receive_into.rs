@@ -1,4 +1,4 @@
-//! What may only be read is not received into.
+//! A gather element is not received into.
 
 use verbs_channel::Channel;
 use verbs_channel::verbs_core::MemoryRegion;

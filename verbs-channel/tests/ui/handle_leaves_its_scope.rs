@@ -1,4 +1,4 @@
-//! What was posted in a scope is waited for in it.
+//! A handle does not outlive its scope.
 
 use verbs_channel::Channel;
 use verbs_channel::verbs_core::MemoryRegion;

@@ -1,4 +1,4 @@
-//! Lent elements are the card's until the loan ends.
+//! Lent elements are not read before the loan ends.
 
 use verbs_channel::Channel;
 use verbs_channel::verbs_core::MemoryRegion;

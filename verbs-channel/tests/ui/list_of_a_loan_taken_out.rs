@@ -1,4 +1,4 @@
-//! The list that is lent cannot be had before the loan ends.
+//! The list of a loan is not accessible before the loan ends.
 
 use verbs_channel::Channel;
 use verbs_channel::verbs_core::MemoryRegion;

@@ -1,4 +1,4 @@
-//! A loan gives its elements back once.
+//! A loan returns its elements once.
 
 use verbs_channel::Channel;
 use verbs_channel::verbs_core::MemoryRegion;

@@ -1,4 +1,4 @@
-//! Lent elements come back in their scope.
+//! A loan does not outlive its scope.
 
 use verbs_channel::Channel;
 use verbs_channel::verbs_core::MemoryRegion;

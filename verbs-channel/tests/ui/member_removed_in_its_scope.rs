@@ -1,4 +1,4 @@
-//! A channel of a group stays in it as long as its scope.
+//! A channel of a group is not removed during its scope.
 
 use verbs_channel::verbs_core::MemoryRegion;
 use verbs_channel::{ChannelGroup, ChannelId};

@@ -1,4 +1,4 @@
-//! A buffer that was given to the channel is the channel's.
+//! A buffer that was moved into the channel is not used.
 
 use verbs_channel::Channel;
 use verbs_channel::verbs_core::MemoryRegion;

@@ -1,4 +1,4 @@
-//! A pool's block is as borrowed as any buffer.
+//! A block of a pool is not read while it is lent.
 
 use verbs_channel::{Channel, PoolBuffer};
 

@@ -1,4 +1,4 @@
-//! A pool's block does not go back while the card has it.
+//! A block is not returned to its pool while it is posted.
 
 use verbs_channel::{Channel, PoolBuffer};
 

@@ -1,4 +1,4 @@
-//! A prepared channel has one peer.
+//! A prepared channel connects once.
 
 use verbs_channel::PreparedChannel;
 use verbs_channel::verbs_core::QueuePairEndpoint;

@@ -1,4 +1,4 @@
-//! A raw element keeps no memory: safe work does not take it.
+//! A raw element borrows no memory, so a safe request does not accept it.
 
 use verbs_channel::Channel;
 use verbs_channel::verbs_core::Sge;

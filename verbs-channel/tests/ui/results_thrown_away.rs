@@ -1,4 +1,4 @@
-//! A result that is taken tells of a failure that nobody else will tell of.
+//! A taken result must be used: its failure is not reported elsewhere.
 #![deny(unused_must_use)]
 
 use verbs_channel::verbs_core::ScatterElement;

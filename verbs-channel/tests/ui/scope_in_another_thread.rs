@@ -1,4 +1,4 @@
-//! Nobody posts in a scope but its own thread.
+//! Only the thread of a scope posts in it.
 
 use verbs_channel::Channel;
 use verbs_channel::verbs_core::MemoryRegion;

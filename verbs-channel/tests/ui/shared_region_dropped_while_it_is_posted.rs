@@ -1,4 +1,4 @@
-//! A peer's memory is borrowed as well while it is posted.
+//! A shared region, too, is borrowed while it is posted.
 
 use verbs_channel::Channel;
 use verbs_channel::verbs_core::SharedRegion;

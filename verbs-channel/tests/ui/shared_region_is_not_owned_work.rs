@@ -1,4 +1,4 @@
-//! A channel does not give a peer's memory back as bytes.
+//! A shared region is not owned by a channel, which would return it as bytes.
 
 use verbs_channel::Channel;
 use verbs_channel::verbs_core::SharedRegion;

@@ -1,4 +1,4 @@
-//! A ticket's result is taken from the channel.
+//! A ticket alone has no result: the channel has it.
 
 use verbs_channel::Ticket;
 

@@ -1,4 +1,4 @@
-//! Who keeps the buffers himself says so.
+//! Managing the buffers oneself takes `unsafe`.
 
 use verbs_channel::verbs_core::MemoryRegion;
 use verbs_channel::{Channel, Outgoing};

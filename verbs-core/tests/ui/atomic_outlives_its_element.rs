@@ -1,4 +1,4 @@
-//! An atomic does not outlive the element that takes what was there before.
+//! An atomic request does not outlive its element.
 
 use verbs_core::{AtomicWorkRequest, RemoteMemoryRegion, Result, Sge};
 

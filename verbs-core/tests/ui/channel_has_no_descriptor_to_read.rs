@@ -1,4 +1,4 @@
-//! The descriptors whose events must be acknowledged can't be had, so they can't be read.
+//! Descriptors whose events must be acknowledged are not accessible, so they are not read.
 
 use std::os::fd::AsFd;
 

@@ -1,4 +1,4 @@
-//! Completions do not outlive the slots that they are in.
+//! Completions do not outlive their slots.
 
 use verbs_core::{CompletionQueue, PollSlot, PolledCompletions, Result};
 

@@ -1,4 +1,4 @@
-//! An event that was taken names a queue, and can't poll or resize it.
+//! An event identifies its queue, and cannot poll or resize it.
 
 use verbs_core::{CompletionChannel, PollSlot};
 

@@ -1,4 +1,4 @@
-//! While bytes can be received into, they are not sent from.
+//! Bytes of a scatter element are not sent from.
 
 use verbs_core::{MemoryRegion, Result};
 

@@ -1,4 +1,4 @@
-//! An element does not outlive the registration that it names.
+//! An element does not outlive its region.
 
 use verbs_core::{GatherElement, ProtectionDomain, Result};
 

@@ -1,4 +1,4 @@
-//! What can only be sent from is not received into.
+//! A gather element is not received into.
 
 use verbs_core::{MemoryRegion, ReceiveWorkRequest, Result};
 

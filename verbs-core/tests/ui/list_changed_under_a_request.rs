@@ -1,4 +1,4 @@
-//! A list that a work request names is not changed.
+//! The element list of a request is not changed.
 
 use verbs_core::{SendWorkRequest, Sge};
 

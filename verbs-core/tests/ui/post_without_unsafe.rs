@@ -1,4 +1,4 @@
-//! Who posts promises to keep the buffers: it takes `unsafe`.
+//! Posting takes `unsafe`: the caller promises to keep the buffers.
 
 use verbs_core::{
     AtomicWorkRequest, PostError, QueuePair, ReadWorkRequest, ReceiveWorkRequest, SendWorkRequest,

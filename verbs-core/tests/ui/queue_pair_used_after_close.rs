@@ -1,4 +1,4 @@
-//! A queue pair that was closed is gone.
+//! A queue pair that was closed is not used.
 
 use verbs_core::{QueuePair, Result};
 

@@ -1,4 +1,4 @@
-//! A region is no more `Send` than its buffer.
+//! A region is `Send` only if its buffer is.
 
 use std::ptr::NonNull;
 use std::rc::Rc;

@@ -1,4 +1,4 @@
-//! A buffer that is registered belongs to the region, or is borrowed mutably.
+//! A registered buffer is owned by the region, or borrowed mutably.
 
 use verbs_core::ProtectionDomain;
 

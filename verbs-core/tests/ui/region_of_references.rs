@@ -1,4 +1,4 @@
-//! Only numbers are registered: a device could write anything into a reference.
+//! Only plain numbers are registered: a device could write an invalid reference.
 
 use verbs_core::ProtectionDomain;
 

@@ -1,4 +1,4 @@
-//! A scatter element is in one place only: two requests cannot have it.
+//! A scatter element is in one request at a time.
 
 use verbs_core::{MemoryRegion, Result, ScatterElement};
 

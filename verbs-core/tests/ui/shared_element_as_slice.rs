@@ -1,4 +1,4 @@
-//! Nor is an element of it.
+//! An element of a shared region is never a slice.
 
 use verbs_core::SharedElement;
 

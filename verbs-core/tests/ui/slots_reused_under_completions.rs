@@ -1,4 +1,4 @@
-//! Slots are not polled into while their completions are looked at.
+//! Slots are not polled into while their completions are borrowed.
 
 use verbs_core::{CompletionQueue, PollSlot, Result};
 

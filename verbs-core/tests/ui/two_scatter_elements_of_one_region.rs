@@ -1,4 +1,4 @@
-//! Two scatter elements come from splitting one, not from asking the region twice.
+//! A region has one scatter element at a time; two are made by splitting it.
 
 use verbs_core::{MemoryRegion, Result, ScatterElement};
 

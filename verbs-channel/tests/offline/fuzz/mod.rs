@@ -1,10 +1,10 @@
-//! Random safe programs on a device with faults: owned and borrowed buffers, drops, forgets and
-//! panics. Nothing hangs, each buffer comes back once and is not the device's any more, each
-//! operation ends once, and the bytes are those that were sent and received.
+//! Random safe programs on a device with faults: owned and borrowed buffers, drops, leaks and panics.
+//! Nothing hangs. Each buffer is returned once, when the device does not access it any more. Each
+//! operation ends once. The bytes are those that were sent and received.
 
 #![expect(
     clippy::mem_forget,
-    reason = "what is forgotten must not be the device's to write to"
+    reason = "the device must not write to memory of leaked values"
 )]
 
 mod scopes;
@@ -146,7 +146,7 @@ impl World {
         let end = 16 + self.random.below(9);
         buffer.set_range(start..end).unwrap();
         buffer.fill(mark);
-        assert!(!is_posted(&buffer), "a buffer that was given away");
+        assert!(!is_posted(&buffer), "the buffer is in flight");
         buffer
     }
 
@@ -194,7 +194,7 @@ impl World {
             Ok(ticket) => self.started(ticket, buffers),
             Err(rejected) => {
                 let works = rejected.into_given();
-                assert!(works.len() == count || self.leaks, "work is lost");
+                assert!(works.len() == count || self.leaks, "a request is lost");
                 for (work, (facts, _)) in works.iter().zip(&buffers) {
                     self.is_ours(work.buffer(), facts);
                 }
@@ -214,8 +214,8 @@ impl World {
         });
     }
 
-    /// A buffer came back as it was. An empty one was leaked: a part of its request was posted, and
-    /// the queue pair could not be destroyed.
+    /// Asserts that a buffer was returned unchanged. An empty one was leaked: a part of its batch was
+    /// posted, and the queue pair could not be destroyed.
     fn is_ours(&self, buffer: &OwnedBuffer, expected: &Facts) {
         if buffer.capacity() == 0 {
             assert!(self.leaks, "a buffer is lost");
@@ -304,7 +304,7 @@ impl World {
         ours.fill(7);
     }
 
-    /// A channel ends, and perhaps another takes its place.
+    /// Ends a channel, and perhaps adds another.
     fn close(&mut self) {
         let Some(id) = self.id() else { return };
         if self.random.one_in(3) {
@@ -324,7 +324,7 @@ impl World {
         }
     }
 
-    /// Others take the place of channels that are down.
+    /// Replaces channels that are down.
     fn replace_down(&mut self) {
         for id in self.ids.clone() {
             if self.group.channel(id).unwrap().is_down() {
@@ -335,14 +335,14 @@ impl World {
         }
     }
 
-    /// On channels that are not down nothing is missing once the device has completed it.
+    /// Checks that channels that are not down return all operations that the device has completed.
     fn all_completes(&mut self) {
         no_more_faults();
         self.card.complete_all();
         while let Some(completed) = self.group.next_completed() {
             self.taken(completed);
         }
-        // Failures of before may have taken channels down.
+        // Earlier failures may have taken channels down.
         for at in (0..self.operations.len()).rev() {
             let ticket = self.operations[at].ticket;
             let channel = self.group.channel(ticket.channel());
@@ -355,10 +355,10 @@ impl World {
         }
     }
 
-    /// Everything ends, and comes back.
+    /// Ends everything: all buffers are returned.
     fn end(mut self) {
         if self.random.one_in(10) {
-            // Nothing is given back, and nothing is freed.
+            // No buffer is returned, and no memory is freed.
             mem::forget(self.group);
             touch_posted();
             return;
@@ -370,7 +370,7 @@ impl World {
         while let Some(completed) = self.group.next_completed() {
             self.taken(completed);
         }
-        // Some were named already.
+        // The tickets of some were returned before.
         for ticket in self
             .operations
             .iter()
@@ -385,7 +385,7 @@ impl World {
         drop(self);
         touch_posted();
         if leaks {
-            // What was leaked keeps its parents, which cannot be destroyed then.
+            // Leaked objects keep their parents, which cannot be destroyed then.
             with(|library| {
                 let is_wrong = |wrong: &String| !wrong.contains("before its child's end");
                 assert!(!library.wrong.iter().any(is_wrong), "{:?}", library.wrong);
@@ -408,9 +408,9 @@ fn is_work_error(error: &TransportError) -> bool {
     matches!(error, TransportError::Work { .. })
 }
 
-/// A channel alone: it is dropped or forgotten in the middle of what it does.
+/// A channel that does not belong to a group, leaked with a receive in flight.
 #[test]
-fn a_channel_that_is_forgotten_gives_nothing_back() {
+fn leaked_channel_keeps_its_buffers() {
     let pd = pd();
     let prepared = Channel::builder(&pd).max_recv_wr(2).build().unwrap();
     let mut channel = crate::card::connected(prepared);

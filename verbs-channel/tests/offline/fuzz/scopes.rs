@@ -18,13 +18,13 @@ use super::{SHORT, World, is_work_error, region};
 struct Operation {
     wr_ids: Vec<u64>,
     is_receive: bool,
-    /// Address, length and `wr_id` of the elements that do not come back before the scope ends.
+    /// Address, length and `wr_id` of the elements that are not returned before the scope ends.
     writes: Vec<(u64, usize, u64)>,
     /// Whether it succeeded, once its result has been taken.
     taken: Option<bool>,
 }
 
-/// What a scope works on.
+/// The elements and the state that a scope uses.
 struct Program<'a, 'r> {
     random: &'a mut Random,
     card: &'a mut Card,
@@ -52,8 +52,8 @@ struct End {
 type Result<T, E = TransportError> = std::result::Result<T, E>;
 
 impl World {
-    /// Several operations on borrowed buffers, in a scope that waits for them or in one that aborts
-    /// them; it ends well, with an error or with a panic.
+    /// Runs several operations on borrowed buffers, in a scope that waits for them or in one that
+    /// aborts them. It ends with `Ok`, an error or a panic.
     pub(super) fn scope(&mut self) {
         if !self.random.one_in(4) {
             self.replace_down();
@@ -102,7 +102,8 @@ impl World {
         into.fill(7);
     }
 
-    /// A scope that ended well has waited for all that was left, and nothing of it had failed.
+    /// Asserts that a scope that returned `Ok` has waited for all of its operations, and that none of
+    /// them has failed.
     fn ended_with_its_scope(
         &self,
         operation: &Operation,
@@ -172,8 +173,8 @@ where
     fn step(&mut self) {
         match self.of.random.below(16) {
             0..6 => {
-                // Full queues, or a channel that is down.
-                let _refused = self.post();
+                // It is rejected if the queue is full or the channel is down.
+                let _rejected = self.post();
                 self.of.card.see();
             }
             6..9 => self.of.card.complete(self.of.random),
@@ -300,7 +301,7 @@ where
         self.of.operations.len() - 1
     }
 
-    /// Rejected elements are nobody else's, and can be written to.
+    /// Takes rejected or returned elements back: the device does not access them.
     fn is_back(&mut self, mut part: ScatterElement<'r>) {
         assert!(!is_posted(&part), "the device may still touch it");
         part.fill(self.of.random.number().to_le_bytes()[0]);
@@ -311,7 +312,7 @@ where
         !(self.handles.is_empty() && self.loans.is_empty() && self.sent.is_empty())
     }
 
-    /// Something is done with a handle or a loan.
+    /// Uses a handle or a loan.
     fn use_one(&mut self) {
         match self.of.random.below(3) {
             0 => self.use_handle(),
@@ -390,7 +391,7 @@ where
         }
     }
 
-    /// What is done with a handle. Those that are waited for have completed, most of the time.
+    /// Chooses how to use a handle. Those that are waited for have completed, most of the time.
     fn how(&mut self, at: usize) -> How {
         let how = match self.of.random.below(8) {
             0 => How::Drop,
@@ -420,10 +421,7 @@ where
             "it ends twice"
         );
         let of_it = |wr_id: &u64| fake_libibverbs::is_in_flight(*wr_id);
-        assert!(
-            !operation.wr_ids.iter().any(of_it),
-            "the device has it still"
-        );
+        assert!(!operation.wr_ids.iter().any(of_it), "it is still in flight");
     }
 }
 
@@ -436,7 +434,7 @@ enum How {
     WaitTimeout,
 }
 
-/// A queue pair that cannot be destroyed while buffers are borrowed aborts the process, as it is
+/// Removes faults of destroying queue pairs: with borrowed buffers they abort the process, as
 /// documented.
 pub(super) fn spare_queue_pairs() {
     with(|library| library.refuse.retain(|(verb, _)| *verb != "ibv_destroy_qp"));

@@ -1,5 +1,5 @@
-//! What the random programs share: numbers from a seed, a device that completes what was posted, and
-//! its faults.
+//! Parts of the random programs: numbers from a seed, a device that completes requests, and its
+//! faults.
 //!
 //! A failure prints the seed of its program. `FUZZ_SEED=N` runs that program alone, `FUZZ_ROUNDS=N`
 //! runs as many programs from there on.
@@ -13,7 +13,7 @@ use verbs_core::verbs_sys::{
 
 use super::{is_in_flight, with};
 
-/// Runs programs, `count` of them if the environment does not ask for others.
+/// Runs programs: `count` of them, unless the environment asks for others.
 pub fn programs(count: u64, run: fn(u64)) {
     let number = |name| {
         env::var(name)
@@ -29,7 +29,7 @@ pub fn programs(count: u64, run: fn(u64)) {
     };
     let first = seed.unwrap_or(0);
     for seed in first..first + rounds {
-        // A thread has a library of its own.
+        // Each thread has a library of its own.
         let program = thread::Builder::new().name(format!("FUZZ_SEED={seed}"));
         let program = program.spawn(move || run(seed)).unwrap();
         let ended = program.join();
@@ -60,7 +60,7 @@ impl Random {
     }
 }
 
-/// What the device has not completed.
+/// A request that the device has not completed.
 struct Posted {
     wr_id: u64,
     qp_num: u32,
@@ -69,7 +69,7 @@ struct Posted {
     length: u32,
 }
 
-/// The device: it completes what was posted.
+/// The device: it completes posted requests.
 #[derive(Default)]
 pub struct Card {
     posted: Vec<Posted>,
@@ -80,7 +80,7 @@ pub struct Card {
 }
 
 impl Card {
-    /// Takes note of what was posted, and whether it is the bytes that the caller sent.
+    /// Records what was posted, and checks the bytes to send.
     pub fn see(&mut self) {
         let posted = with(|library| mem::take(&mut library.posted));
         for posted in posted.into_iter().flatten() {
@@ -99,11 +99,11 @@ impl Card {
                 length: posted.list.iter().map(|(_, length, _)| length).sum(),
             });
         }
-        // Nothing completes any more on a queue pair that is gone; what has completed is polled.
+        // Requests of a destroyed queue pair do not complete; completions in the queue are polled.
         self.posted.retain(|posted| is_in_flight(posted.wr_id));
     }
 
-    /// Something completes: the first of its queue. After a failure, the rest is flushed.
+    /// Completes the first request of a queue. After a failure, the rest is flushed.
     pub fn complete(&mut self, random: &mut Random) {
         self.see();
         if self.posted.is_empty() {
@@ -136,7 +136,7 @@ impl Card {
         self.posted.is_empty()
     }
 
-    /// Everything that is in flight succeeds.
+    /// Completes all requests in flight successfully.
     pub fn complete_all(&mut self) {
         self.see();
         for done in mem::take(&mut self.posted) {
@@ -146,8 +146,8 @@ impl Card {
         }
     }
 
-    /// Asserts that an operation ended as its requests did. One that was aborted, which is no work
-    /// error, may have completed on the device, if the queue could not be polled any more.
+    /// Asserts that an operation ended as its requests did. An aborted one may have completed on the
+    /// device if the queue could not be polled any more.
     pub fn assert_agrees<T, E>(
         &self,
         wr_ids: &[u64],
@@ -163,7 +163,7 @@ impl Card {
         }
     }
 
-    /// The last request whose first byte was here.
+    /// The last request whose first byte was at this address.
     pub fn posted_at(&self, address: usize) -> Option<u64> {
         self.addresses.get(&(address as u64)).copied()
     }
@@ -200,7 +200,7 @@ impl Card {
     }
 }
 
-/// The byte that the device writes at this place.
+/// The byte that the device writes at this index.
 pub fn received(wr_id: u64, at: usize) -> u8 {
     let [a, b, .., c] = wr_id.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes();
     a ^ b ^ c ^ at.to_le_bytes()[0]
@@ -215,7 +215,7 @@ pub fn assert_written(bytes: &[u8], wr_id: u64) {
     );
 }
 
-/// No fault is left for a call to meet.
+/// Removes the faults that no call has met.
 pub fn no_more_faults() {
     with(|library| {
         library.refuse.clear();
@@ -233,7 +233,7 @@ pub fn last_posted() -> Vec<u64> {
     })
 }
 
-/// A fault that some call will meet; whether something may be leaked for it.
+/// Adds a fault that some call will meet. Returns whether a buffer may be leaked because of it.
 pub fn fault(random: &mut Random) -> bool {
     let errno = [libc::EIO, -libc::ENOMEM, libc::EINVAL][random.below(3)];
     let is_named = random.one_in(2);
@@ -260,7 +260,7 @@ pub fn fault(random: &mut Random) -> bool {
     false
 }
 
-/// A completion that nothing waits for.
+/// A completion of no operation.
 pub fn stray_completion(random: &mut Random) {
     let done = ibv_wc {
         wr_id: random.number(),

@@ -1,4 +1,4 @@
-//! What is said to the log, by thread.
+//! A logger that records the lines of each thread.
 
 use std::cell::{Cell, RefCell};
 use std::sync::Once;
@@ -22,7 +22,7 @@ impl Log for Lines {
 
     fn log(&self, record: &Record<'_>) {
         let line = format!("{}: {}", record.level(), record.args());
-        // For whoever looks at this process from outside.
+        // Tests that start this process read its stderr.
         eprintln!("{line}");
         LINES.with_borrow_mut(|lines| lines.push(line));
         if let Some(does) = DOES.take() {
@@ -37,16 +37,16 @@ impl Log for Lines {
     fn flush(&self) {}
 }
 
-/// What a panic can leave behind.
+/// A panic payload that panics when it is dropped.
 struct Bomb;
 
 impl Drop for Bomb {
     fn drop(&mut self) {
-        assert!(thread::panicking(), "what the panic left panics too");
+        assert!(thread::panicking(), "the payload of the panic panics too");
     }
 }
 
-/// Begins to listen.
+/// Installs the logger.
 pub fn listen() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -55,22 +55,22 @@ pub fn listen() {
     });
 }
 
-/// Whether this thread's logger panics from now on, once it has said its line.
+/// Sets whether this thread's logger panics from now on, after it has recorded the line.
 pub fn panics(whether: bool) {
     PANICS.set(whether);
 }
 
-/// This thread's logger panics once, and what it panics with does so again when it is dropped.
+/// This thread's logger panics once, with a payload that panics again when it is dropped.
 pub fn bombs() {
     BOMBS.set(true);
 }
 
-/// This thread's logger does this with its next line.
+/// This thread's logger calls this function at its next line.
 pub fn does(what: impl FnOnce() + 'static) {
     DOES.set(Some(Box::new(what)));
 }
 
-/// What this thread has said so far.
+/// The lines of this thread so far.
 pub fn lines() -> Vec<String> {
     LINES.with_borrow(Clone::clone)
 }
