@@ -26,6 +26,7 @@ Usage: cargo xtask tidy [OPTION]
 The rules, by the names that exceptions use:
   first-line  a Rust file's first line is a `//!` sentence
   length      no Rust file is longer than 500 lines
+  border      no `#[path]` leads into another package
   circle      no files of a library import one another in a circle
   alias       a verb that verbs-core calls is the `doc(alias)` of some item
   machine     no path of one machine, no issue by its number
@@ -82,6 +83,7 @@ pub(crate) fn complaints() -> Result<Vec<String>, Error> {
         found.extend(findings.into_iter().map(|finding| (source, finding)));
     }
     found.extend(rust::aliases(&sources));
+    found.extend(rust::borders(&sources));
     found.extend(imports::circles(&sources));
     let mut complaints = Vec::new();
     if !sources

@@ -1,6 +1,7 @@
 //! The rules for Rust files.
 
 use std::collections::BTreeMap;
+use std::path::{Component, Path, PathBuf};
 
 use super::source::{Finding, Source};
 
@@ -84,6 +85,53 @@ pub(super) fn aliases(sources: &[Source]) -> Vec<(&Source, Finding)> {
     missing.map(finding).collect()
 }
 
+/// No file is compiled into another package: what packages share is a package.
+pub(super) fn borders(sources: &[Source]) -> Vec<(&Source, Finding)> {
+    let manifests = sources
+        .iter()
+        .filter(|source| source.path.ends_with("Cargo.toml"));
+    let packages: Vec<&Path> = manifests.filter_map(|found| found.path.parent()).collect();
+    let package_of = |path: &Path| {
+        let above = packages.iter().filter(|package| path.starts_with(package));
+        above.max_by_key(|package| package.components().count())
+    };
+    let mut findings = Vec::new();
+    for source in sources.iter().filter(|source| source.is("rs")) {
+        for at in source.words("path") {
+            let Some(rest) = source.text[at..].strip_prefix("path = \"") else {
+                continue;
+            };
+            let path = rest.split('"').next().unwrap_or_default();
+            let target = resolved(&source.path.with_file_name(path));
+            if package_of(&target) != package_of(&source.path) {
+                findings.push((
+                    source,
+                    Finding {
+                        line: source.line_at(at),
+                        rule: "border",
+                        message: format!("{path} is in another package"),
+                    },
+                ));
+            }
+        }
+    }
+    findings
+}
+
+/// A path without `..`.
+fn resolved(path: &Path) -> PathBuf {
+    let mut resolved = PathBuf::new();
+    for component in path.components() {
+        match component {
+            Component::ParentDir => {
+                resolved.pop();
+            }
+            other => resolved.push(other),
+        }
+    }
+    resolved
+}
+
 /// The names `ibv_…` that are called in `code`, and where.
 fn calls_in(code: &str) -> impl Iterator<Item = (&str, usize)> {
     let is_part = |c: char| c.is_alphanumeric() || c == '_';
@@ -99,7 +147,7 @@ fn calls_in(code: &str) -> impl Iterator<Item = (&str, usize)> {
 
 #[cfg(test)]
 mod tests {
-    use super::{aliases, check};
+    use super::{aliases, borders, check};
     use crate::tidy::source::Source;
 
     fn rules(text: &str) -> Vec<&'static str> {
@@ -117,6 +165,26 @@ mod tests {
         assert_eq!(rules("use a::b;\n"), ["first-line"]);
         assert_eq!(rules("//!\n"), ["first-line"]);
         assert_eq!(rules(&format!("//! A.\n{}", "\n".repeat(500))), ["length"]);
+    }
+
+    #[test]
+    fn a_path_stays_in_its_package() {
+        let found = |path: &str| {
+            let text = format!("//! A.\n#[path = \"{path}\"]\nmod c;\n");
+            let sources =
+                ["Cargo.toml", "a/Cargo.toml", "a/b/Cargo.toml"].map(|path| Source::new(path, ""));
+            let sources: Vec<_> = sources
+                .into_iter()
+                .chain([Source::new("a/tests/d/main.rs", text)])
+                .collect();
+            borders(&sources)
+                .into_iter()
+                .map(|(_, finding)| finding.line)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(found("../../src/c.rs"), []);
+        assert_eq!(found("../../../b/src/c.rs"), [2]);
+        assert_eq!(found("../../b/src/c.rs"), [2]);
     }
 
     #[test]

@@ -2,11 +2,11 @@
 //!
 //! A program that uses this crate has it in place of the real library: the `ibv_*` functions that
 //! `verbs-core` calls are defined here, and the linker prefers a program's own functions to a shared
-//! library's. So nothing that a test on a real device uses may be in this crate.
+//! library's. So nothing that a test on a real device uses may be in this crate. A verb that is not
+//! defined here is the real one, which does not know these objects: mostly, the program crashes.
 //!
 //! A test whose objects go to other threads has them [use its own](lend); or [shares](share) it with
 //! threads that it does not start itself.
-
 #![expect(unsafe_code, reason = "stands in for a C library")]
 #![expect(
     clippy::multiple_unsafe_ops_per_block,
