@@ -10,7 +10,8 @@ use verbs_channel::{
 };
 
 use crate::card::{
-    DRAIN, bounded, called, calls, channel, connected, forget_the_past, pd, refuse, region,
+    DRAIN, bounded, called, calls, channel, connected, forget_the_past, pd, posted, refuse, region,
+    succeeds,
 };
 
 /// From now on every query of a queue pair fails.
@@ -316,5 +317,33 @@ fn drain_timeout_starts_anew_each_time_a_queue_pair_is_in_error() {
         probed(None);
     }
     probed(Some(IBV_QPS_ERR));
+    with(|library| library.qp_state = None);
+}
+
+#[test]
+fn a_queue_pair_that_has_flushed_has_the_drain_timeout_anew() {
+    let drain_timeout = 4 * PROBE;
+    let pd = pd();
+    let builder = Channel::builder(&pd).max_send_wr(1).max_recv_wr(1);
+    let mut group = builder.drain_timeout(drain_timeout).group(1).unwrap();
+    let member = group.prepare().unwrap();
+    let endpoint = member.endpoint();
+    let id = group.join(member.handshake(&endpoint).unwrap()).unwrap();
+    let start = |group: &mut ChannelGroup| {
+        forget_the_past();
+        let region = pd.reg_mr(vec![0_u8; 8]).unwrap();
+        let _ticket = group.channel(id).unwrap().start_receive(region).unwrap();
+    };
+    with(|library| library.qp_state = Some(IBV_QPS_ERR));
+    start(&mut group);
+    // It is found in error, and then its request is flushed after all.
+    assert!(group.wait_completed(Some(2 * PROBE)).is_none());
+    succeeds(posted()[0]);
+    assert!(group.wait_completed(None).is_some());
+    // Nothing is in flight for longer than it would have had.
+    assert!(group.wait_completed(Some(drain_timeout)).is_none());
+    start(&mut group);
+    assert!(group.wait_completed(Some(2 * PROBE)).is_none());
+    assert!(!called("ibv_destroy_qp"), "it was not waited for");
     with(|library| library.qp_state = None);
 }
