@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use fake_libibverbs::{Posted, announce_last, share, with};
 use futures_util::{AsyncRead, AsyncWrite};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use verbs_async::{AsyncGroup, ByteStream};
+use verbs_async::{AsyncChannel, AsyncGroup, ByteStream, OwnedWriteHalf};
 use verbs_channel::Channel;
 use verbs_core::verbs_sys::{__be32, IBV_WC_RECV, IBV_WC_SUCCESS, IBV_WC_WITH_IMM, ibv_wc};
 
@@ -48,15 +48,22 @@ pub(crate) fn hello(block_len: u8, depth: u8) -> Vec<u8> {
 
 /// A stream with so many blocks of 64 bytes, which has sent its HELLO.
 pub(crate) fn made(bench: &Bench, depth: u16) -> ByteStream {
+    let receives = u32::from(depth) + u32::try_from(SPARE).unwrap();
+    let channel = join(&group(bench, receives, 1));
+    channel.into_stream_with(64, depth).unwrap()
+}
+
+fn group(bench: &Bench, receives: u32, max_channels: u32) -> AsyncGroup {
     let pd = bench.context.alloc_pd().unwrap();
     with(|library| library.ports[0].attr.max_msg_sz = 1 << 20);
-    let receives = u32::from(depth) + u32::try_from(SPARE).unwrap();
     let builder = Channel::builder(&pd).max_recv_wr(receives);
-    let group = AsyncGroup::new(builder, 1, &bench.events).unwrap();
+    AsyncGroup::new(builder, max_channels, &bench.events).unwrap()
+}
+
+fn join(group: &AsyncGroup) -> AsyncChannel {
     let member = group.prepare().unwrap();
     let endpoint = member.endpoint();
-    let channel = group.join(member.handshake(&endpoint).unwrap()).unwrap();
-    channel.into_stream_with(64, depth).unwrap()
+    group.join(member.handshake(&endpoint).unwrap()).unwrap()
 }
 
 /// The request that was posted at this place among all.
@@ -274,6 +281,52 @@ fn a_task_that_polls_both_halves_is_woken_at_once() {
     arrive(1, CREDIT, b"");
     assert!(read(&mut stream, &task).is_pending());
     assert_eq!(task.times(), 1);
+}
+
+/// Prints half of a stream whenever it is woken. If the stream is locked, its state is missing.
+struct Prints {
+    half: OwnedWriteHalf,
+    printed: Mutex<Vec<String>>,
+}
+
+impl Wake for Prints {
+    fn wake(self: Arc<Self>) {
+        let half = format!("{:?}", self.half);
+        self.printed.lock().unwrap().push(half);
+    }
+}
+
+#[test]
+fn stream_wakes_tasks_of_other_channels_at_once_and_without_its_lock() {
+    let _sharing = share();
+    let bench = Bench::new();
+    let group = group(&bench, 5, 2);
+    let stream = join(&group).into_stream_with(64, 1).unwrap();
+    stream.set_linger(Duration::ZERO);
+    let (mut from, half) = stream.into_split();
+    let other = join(&group);
+    let buffer = group.pd().reg_mr(vec![0_u8; 8]).unwrap();
+    let mut receive = other.receive(buffer);
+    let task = Arc::new(Prints {
+        half,
+        printed: Mutex::default(),
+    });
+    let waker = Waker::from(Arc::clone(&task));
+    let polled = Pin::new(&mut receive).poll(&mut Context::from_waker(&waker));
+    assert!(polled.is_pending());
+    // A poll of the stream finds the completion.
+    done([posted(2 + SPARE).wr_id]);
+    let reader = Bell::new();
+    assert!(read(&mut from, &reader).is_pending());
+    let printed = task.printed.lock().unwrap();
+    let [printed] = &printed[..] else {
+        panic!("it was not woken once: {printed:?}");
+    };
+    assert!(
+        printed.contains("protocol"),
+        "the stream is locked: {printed}"
+    );
+    assert_eq!(reader.times(), 0);
 }
 
 /// Waits until all that the stream had is gone; on which thread its queue pair was destroyed.
