@@ -365,13 +365,15 @@ mod tests {
         begun.recv_timeout(LONG).unwrap();
         let (drops, dropped) = mpsc::channel();
         let argument = Dropped(drops);
+        let (begins, begun) = mpsc::channel();
         drop(run_on(pool, move || {
             let _argument = &argument;
-            panic!("it is made");
+            begins.send(()).unwrap();
         }));
         assert!(dropped.try_recv().is_err());
         release.send(()).unwrap();
         dropped.recv_timeout(LONG).unwrap();
+        assert!(begun.try_recv().is_err(), "it is made");
         block_on(first).unwrap();
     }
 
@@ -385,6 +387,7 @@ mod tests {
         assert_eq!(block_on(run_on(pool, || 1)).unwrap(), 1);
         assert_eq!(pool.state.lock().threads, 1);
     }
+
     #[test]
     fn call_without_a_thread_fails_and_drops_its_arguments() {
         let refuses = |_: &'static Pool| Err(io::ErrorKind::WouldBlock.into());

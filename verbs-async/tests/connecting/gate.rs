@@ -10,7 +10,7 @@ use std::time::Duration;
 use fake_libibverbs::{ladder, with};
 use verbs_async::verbs_channel::Channel;
 use verbs_async::{AsyncGroup, CqEvents};
-use verbs_core::verbs_sys::{IBV_QPS_RTR, ibv_qp_state};
+use verbs_core::verbs_sys::{IBV_QPS_INIT, IBV_QPS_RTR, ibv_qp_state};
 
 /// Far longer than anything here takes.
 pub(crate) const LONG: Duration = Duration::from_secs(if cfg!(miri) { 600 } else { 20 });
@@ -33,15 +33,15 @@ struct State {
 impl Gate {
     /// The next `holds` handshakes block in their change to RTR.
     pub(crate) fn handshakes(holds: usize) -> Self {
-        Self::new(holds, |verb, state| {
-            verb == "ibv_modify_qp" && state == Some(IBV_QPS_RTR)
-        })
+        Self::new(holds, IBV_QPS_RTR)
     }
 
-    fn new(
-        holds: usize,
-        is_it: impl Fn(&'static str, Option<ibv_qp_state>) -> bool + Send + Sync + 'static,
-    ) -> Self {
+    /// The next `holds` queue pairs that are prepared block in their change to INIT.
+    pub(crate) fn preparations(holds: usize) -> Self {
+        Self::new(holds, IBV_QPS_INIT)
+    }
+
+    fn new(holds: usize, asked_for: ibv_qp_state) -> Self {
         let state = State {
             holds,
             ..State::default()
@@ -50,8 +50,8 @@ impl Gate {
             shared: Arc::new((Mutex::new(state), Condvar::new())),
         };
         let own = gate.clone();
-        let before = move |verb, state| {
-            if is_it(verb, state) {
+        let before = move |verb: &str, state| {
+            if verb == "ibv_modify_qp" && state == Some(asked_for) {
                 own.pass();
             }
         };

@@ -1,5 +1,11 @@
 //! Handshakes that block, since their peers do not answer.
 
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::sync::mpsc::{self, Sender};
+use std::thread::{self, ThreadId};
+use std::time::Duration;
+
 use fake_libibverbs::{assert_all_is_well, share};
 use verbs_async::{AsyncChannel, AsyncGroup, Result};
 
@@ -74,6 +80,55 @@ fn manual_handshake_blocks_on_a_helper_thread() {
         }
         gate.release();
         assert!(!joining.await.unwrap().unwrap().is_down());
+    });
+    wait_for_the_end();
+    assert_all_is_well();
+}
+
+#[test]
+fn queue_pairs_are_prepared_on_helper_threads() {
+    let _shared = share();
+    block_on(async {
+        let group = group(&events(), 2);
+        let gate = Gate::preparations(2);
+        let preparing = tokio::spawn(pair(group.clone()));
+        // Until both block, while this thread goes on.
+        while gate.held() < 2 {
+            tokio::task::yield_now().await;
+        }
+        gate.release();
+        drop(preparing.await.unwrap().unwrap());
+    });
+    wait_for_the_end();
+    assert_all_is_well();
+}
+
+/// A name that no host has; reports the thread that asks for its addresses.
+struct Name(Sender<ThreadId>);
+
+impl ToSocketAddrs for Name {
+    type Iter = std::iter::Empty<SocketAddr>;
+
+    fn to_socket_addrs(&self) -> io::Result<Self::Iter> {
+        self.0.send(thread::current().id()).unwrap();
+        Ok(std::iter::empty())
+    }
+}
+
+#[test]
+fn names_are_resolved_on_helper_threads() {
+    let _shared = share();
+    block_on(async {
+        let group = group(&events(), 1);
+        let (asks, asked_by) = mpsc::channel();
+        let connected = group.connect_async_io(Name(asks.clone()), b"").await;
+        connected.unwrap_err();
+        let timeout = Duration::from_secs(1);
+        let connected = group.connect_async_io_within(Name(asks), b"", timeout);
+        connected.await.unwrap_err();
+        let asked_by: Vec<_> = asked_by.into_iter().collect();
+        assert_eq!(asked_by.len(), 2);
+        assert!(!asked_by.contains(&thread::current().id()));
     });
     wait_for_the_end();
     assert_all_is_well();

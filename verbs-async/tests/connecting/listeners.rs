@@ -10,6 +10,7 @@ use verbs_async::verbs_channel::exchange::ExchangeError;
 use verbs_async::verbs_channel::{self};
 use verbs_async::{AsyncChannel, AsyncGroup, Error, Listener, Result};
 
+use crate::accept;
 use crate::gate::{Gate, LONG, block_on, events, group, wait_for_the_end};
 
 #[derive(Clone, Copy, Debug)]
@@ -170,6 +171,28 @@ fn error_of_one_peer_affects_no_other() {
         let refused = connect();
         listener.accept().await.unwrap().outcome.unwrap_err();
         refused.await.unwrap().unwrap_err();
+    });
+}
+
+#[test]
+fn connection_lost_before_it_is_accepted_is_skipped() {
+    on_both(|way| async move {
+        let group = group(&events(), 2);
+        let (listener, address) = bind();
+        let mut listener = way.listen(&group, listener);
+        let good = tokio::spawn(way.connect(group.clone(), address.to_string(), LONG));
+        accept::fail(&[libc::ECONNABORTED, libc::ECONNRESET]);
+        let _met = listener.accept().await.unwrap().outcome.unwrap();
+        let _good = good.await.unwrap().unwrap();
+        assert_eq!(accept::failures_left(), 0);
+        // What is wrong with this side is an error, after which the next call goes on.
+        accept::fail(&[libc::EMFILE]);
+        let _late = TcpStream::connect(address).unwrap();
+        let error = listener.accept().await.unwrap_err();
+        let ExchangeError::Tcp { source, .. } = failure(&error) else {
+            panic!("{error}");
+        };
+        assert_eq!(source.raw_os_error(), Some(libc::EMFILE));
     });
 }
 

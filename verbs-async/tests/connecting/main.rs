@@ -3,6 +3,7 @@
 //! Every test shares its [`fake_libibverbs`] with the threads that the crate starts.
 #![cfg(test)]
 
+mod accept;
 mod gate;
 mod handshakes;
 mod listeners;
