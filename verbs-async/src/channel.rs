@@ -228,9 +228,8 @@ impl AsyncChannel {
     pub fn shut_down(&self) {
         let at = self.at;
         self.driver().with(Some(at), |ring| {
-            if let Ok(mut channel) = ring.group.channel(at) {
-                channel.shut_down();
-            }
+            // The channel has its place until this value is dropped, so this does not fail.
+            let _shut_down = ring.engine.shut_down(at, DownReason::Closed);
         });
     }
 
@@ -245,8 +244,8 @@ impl AsyncChannel {
     pub fn watch_peer(&self, descriptor: impl Into<OwnedFd>) -> Result<()> {
         let descriptor = descriptor.into();
         let watch = |ring: &mut Channels| {
-            ring.group.channel(self.at)?.watch_peer(descriptor)?;
-            Ok::<_, verbs_channel::Error>(ring.group.peer_timeout().is_some())
+            ring.engine.watch_peer(self.at, descriptor)?;
+            Ok::<_, verbs_channel::Error>(ring.engine.peer_timeout().is_some())
         };
         if self.driver().with_ring(watch)? {
             self.shared.watch_peers();
@@ -260,7 +259,7 @@ impl AsyncChannel {
     #[must_use]
     pub fn peer_addr(&self) -> Option<SocketAddr> {
         self.driver()
-            .with_ring(|ring| ring.group.channel(self.at).ok()?.peer_addr())
+            .with_ring(|ring| ring.engine.peer_addr(self.at))
     }
 
     /// Whether the channel takes no more operations.
@@ -273,17 +272,15 @@ impl AsyncChannel {
     #[must_use]
     pub fn down_reason(&self) -> Option<DownReason> {
         self.driver()
-            .with_ring(|ring| ring.group.channel(self.at).ok()?.down_reason())
+            .with_ring(|ring| ring.engine.down_reason(self.at))
     }
 
     /// The number of operations that this queue has room for. Operations beyond that wait in the
     /// backlog, up to its [bound](Self::ready).
     #[must_use]
     pub fn credits(&self, queue: Queue) -> u32 {
-        self.driver().with_ring(|ring| {
-            let channel = ring.group.channel(self.at);
-            channel.map_or(0, |channel| channel.credits(queue))
-        })
+        self.driver()
+            .with_ring(|ring| ring.engine.credits(self.at, queue))
     }
 
     /// The protection domain of the channel: buffers must be registered in it.
@@ -297,7 +294,7 @@ impl AsyncChannel {
     #[must_use]
     pub fn endpoint(&self) -> Option<QueuePairEndpoint> {
         self.driver()
-            .with_ring(|ring| ring.group.channel(self.at).ok()?.endpoint().copied())
+            .with_ring(|ring| ring.engine.endpoint(self.at).copied())
     }
 
     pub(crate) const fn group(&self) -> &Arc<Shared> {

@@ -1,7 +1,7 @@
 //! Groups: async channels that share a completion queue.
 #![expect(
     unsafe_code,
-    reason = "takes a clone of the completion queue of a group"
+    reason = "takes a clone of the completion queue of an engine"
 )]
 
 use std::fmt;
@@ -59,18 +59,16 @@ impl AsyncGroup {
         max_channels: u32,
         events: &CqEvents,
     ) -> Result<Self> {
-        let mut group = builder.group_on(max_channels, events.channel())?;
-        group.queue_leaks();
-        let pd = group.pd().clone();
-        let preparer = group.preparer();
+        let (engine, preparer) = builder.engine(max_channels, events.channel())?;
+        let pd = engine.pd().clone();
         // SAFETY: the clone is only armed, moderated and compared, here and in `Subscription`.
-        let cq = unsafe { group.cq() }.clone();
+        let cq = unsafe { engine.cq() }.clone();
         let subscription = events.subscribe(&cq)?;
         let shared = Arc::new_cyclic(|shared: &Weak<Shared>| {
             subscription.listen(Weak::<Shared>::clone(shared));
             let ring = Channels {
                 subscription,
-                group,
+                engine,
             };
             Shared {
                 backlog: AtomicUsize::new(BACKLOG),
@@ -143,7 +141,7 @@ impl AsyncGroup {
         let at = self
             .shared
             .driver
-            .with_ring(|ring| ring.group.join(member))?;
+            .with_ring(|ring| ring.engine.join(member))?;
         if is_watched {
             self.shared.watch_peers();
         }

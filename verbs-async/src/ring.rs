@@ -1,10 +1,11 @@
-//! The ring that the driver drives: a group of channels.
+//! The ring that the driver drives: an engine of verbs-channel.
 
 use std::mem;
 
+use verbs_channel::engine::Engine;
 use verbs_channel::verbs_core::{ErrorChain, WorkSuccess};
 use verbs_channel::{
-    ChannelGroup, ChannelId, Completed, DownReason, OwnedBuffer, OwnedWork, Queue, Refusal, Ticket,
+    ChannelId, Completed, DownReason, OwnedBuffer, OwnedWork, Queue, Refusal, Ticket,
     TransportError,
 };
 
@@ -13,12 +14,12 @@ use crate::driver::{self, End, Ring, Started};
 use crate::error::{Error, Result};
 use crate::events::Subscription;
 
-/// A group of channels, and the registration for its events.
+/// An engine, and the registration for the events of its queue.
 #[derive(Debug)]
 pub(crate) struct Channels {
     // First: the registration is dropped before the queue.
     pub(crate) subscription: Subscription,
-    pub(crate) group: ChannelGroup,
+    pub(crate) engine: Engine,
 }
 
 /// A request or a batch.
@@ -46,7 +47,7 @@ enum Failure {
 impl Channels {
     #[inline(always)]
     fn start(&mut self, at: ChannelId, request: &mut OwnedWork) -> Result<Ticket, Refusal> {
-        self.group.start_from(at, request)
+        self.engine.start(at, request)
     }
 
     fn start_batch(
@@ -54,16 +55,12 @@ impl Channels {
         at: ChannelId,
         requests: &mut Vec<OwnedWork>,
     ) -> Result<Ticket, Refusal> {
-        let Ok(mut channel) = self.group.channel(at) else {
-            return Err(CLOSED);
-        };
-        channel
-            .start_batch(mem::take(requests))
-            .map_err(|rejected| {
-                let refusal = *rejected.error();
-                *requests = rejected.into_given();
-                refusal
-            })
+        let started = self.engine.start_batch(at, mem::take(requests));
+        started.map_err(|rejected| {
+            let refusal = *rejected.error();
+            *requests = rejected.into_given();
+            refusal
+        })
     }
 
     /// Reserves more slots, if the request was rejected for lack of them. So outcomes that are not
@@ -73,10 +70,8 @@ impl Channels {
         if refusal != Refusal::Untaken {
             return false;
         }
-        let channel = self.group.channel(at);
-        let credits = channel.map_or(0, |channel| channel.credits(queue));
-        let more = credits.min(ChannelGroup::MAX_RESERVE);
-        self.group.reserve(at, more).is_ok()
+        let more = self.engine.credits(at, queue).min(Engine::MAX_RESERVE);
+        self.engine.reserve(at, more).is_ok()
     }
 }
 
@@ -186,15 +181,15 @@ impl Ring for Channels {
 
     #[inline]
     fn has_completed(&self) -> bool {
-        self.group.has_completed()
+        self.engine.has_completed()
     }
 
     fn next_completed(&mut self) -> Option<Ticket> {
-        self.group.next_ticket()
+        self.engine.next_ticket()
     }
 
     fn take(&mut self, ticket: Ticket) -> Option<Outcome> {
-        match self.group.take(ticket) {
+        match self.engine.take(ticket) {
             Ok(completed) => completed.map(Outcome::from),
             // It has no slot, so it would never complete.
             Err(_stale) => Some(Outcome::rejected(CLOSED, OwnedBuffer::empty(), Vec::new())),
@@ -206,24 +201,23 @@ impl Ring for Channels {
     }
 
     fn is_idle(&mut self, channel: ChannelId, queue: Queue) -> bool {
-        let channel = self.group.channel(channel);
-        !channel.is_ok_and(|channel| channel.in_flight(queue) > 0)
+        self.engine.in_flight(channel, queue) == 0
     }
 
     #[inline]
     fn has_log_lines(&self) -> bool {
-        self.group.has_leaks()
+        self.engine.has_leaks()
     }
 
     fn next_log_line(&mut self) -> Option<LogLine> {
-        let leak = self.group.next_leak()?;
+        let leak = self.engine.next_leak()?;
         Some(Box::new(leak))
     }
 
     #[cold]
     fn arm(&mut self) -> Result<(), LogLine> {
         self.subscription.arm().map_err(|error| {
-            self.group.destroy_all(DownReason::NotifierFailed);
+            self.engine.destroy_all(DownReason::NotifierFailed);
             let error = ErrorChain::new(&error);
             let line: LogLine = Box::new(format!(
                 "cannot arm the completion queue, taking all channels down: {error}"
@@ -273,7 +267,7 @@ impl End<Channels> for (Result<WorkSuccess>, OwnedBuffer) {
 
     #[inline(always)]
     fn poll(ring: &mut Channels, ticket: Ticket) -> Option<Succeeded> {
-        let (&success, buffer) = ring.group.poll_success(ticket)?;
+        let (&success, buffer) = ring.engine.poll_success(ticket)?;
         Some(Succeeded { success, buffer })
     }
 }
@@ -283,7 +277,7 @@ impl End<Channels> for (Result<()>, Vec<OwnedWork>) {
     type Taken = Outcome;
 
     fn poll(ring: &mut Channels, ticket: Ticket) -> Option<Outcome> {
-        let completed = ring.group.poll(ticket).ok()??;
+        let completed = ring.engine.poll(ticket).ok()??;
         Some(Outcome::from(completed))
     }
 }

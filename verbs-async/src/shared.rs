@@ -4,11 +4,13 @@ use std::io;
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, OnceLock};
 use std::task;
+use std::time::Instant;
 
+use verbs_channel::engine::Closing;
 use verbs_channel::verbs_core::{
     AsyncEvent, ErrorChain, EventElement, EventType, ProtectionDomain,
 };
-use verbs_channel::{ChannelId, Closing, DownReason, Preparer, Queue};
+use verbs_channel::{ChannelId, DownReason, Preparer, Queue};
 
 use crate::driver::Driver;
 use crate::events::{CqEvents, CqListener};
@@ -39,7 +41,7 @@ impl Shared {
         if self.peers.get().is_some() {
             return;
         }
-        let descriptor = self.driver.with_ring(|ring| ring.group.peers_descriptor());
+        let descriptor = self.driver.with_ring(|ring| ring.engine.peers_fd());
         let notifier = descriptor.and_then(|set| self.events.another_notifier(set));
         match notifier {
             Ok(notifier) => {
@@ -58,29 +60,29 @@ impl Shared {
     pub(crate) fn end(&self, at: ChannelId, reason: DownReason, is_removed: bool) {
         let closing = self
             .driver
-            .with_ring(|ring| ring.group.start_close(at, reason));
+            .with_ring(|ring| ring.engine.start_close(at, reason));
         // The channel may have been closed before.
         let Ok(closing) = closing else { return };
         let closed = closing.destroy();
-        let finish = |ring: &mut Channels| ring.group.finish_close(closed, is_removed);
-        // It belongs to this group, so this does not fail.
+        let finish = |ring: &mut Channels| ring.engine.finish_close(closed, is_removed);
+        // It belongs to this engine, so this does not fail.
         let _finished = self.driver.with(Some(at), finish);
     }
 
     /// [`end`](Self::end) for all channels that are open.
     pub(crate) fn destroy_all(&self, reason: DownReason) {
         let closing = self.driver.with_ring(|ring| {
-            let open: Vec<_> = ring.group.channels().collect();
+            let open: Vec<_> = ring.engine.channels().collect();
             let closing = open
                 .into_iter()
-                .filter_map(|at| ring.group.start_close(at, reason).ok());
+                .filter_map(|at| ring.engine.start_close(at, reason).ok());
             closing.collect::<Vec<_>>()
         });
         let closed: Vec<_> = closing.into_iter().map(Closing::destroy).collect();
         self.driver.with(None, |ring| {
             for closed in closed {
-                // It belongs to this group, so this does not fail.
-                let _finished = ring.group.finish_close(closed, false);
+                // It belongs to this engine, so this does not fail.
+                let _finished = ring.engine.finish_close(closed, false);
             }
         });
     }
@@ -94,7 +96,8 @@ impl Shared {
 
 impl Peers for Shared {
     fn check_peers(&self) {
-        self.driver.with(None, |ring| ring.group.check_peers());
+        self.driver
+            .with(None, |ring| ring.engine.check_peers(Instant::now()));
     }
 }
 
@@ -129,7 +132,7 @@ impl DeviceListener for Shared {
                 self.destroy_all(reason);
             }
             (EventType::QP_FATAL, EventElement::Qp { qp_num }) => {
-                if let Some(at) = self.driver.with_ring(|ring| ring.group.channel_of(qp_num)) {
+                if let Some(at) = self.driver.with_ring(|ring| ring.engine.channel_of(qp_num)) {
                     self.end(at, reason, false);
                 }
             }

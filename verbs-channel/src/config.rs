@@ -7,6 +7,7 @@ use verbs_core::{
     MaximumTransferUnit, MinRnrTimer, PreparedQueuePair, ProtectionDomain, QueuePair,
 };
 
+use crate::engine::{EngineLimits, Made};
 use crate::error::Result;
 
 /// What to do between polls that find no completion.
@@ -31,7 +32,6 @@ pub(crate) struct WaitConfig {
     pub(crate) strategy: PollStrategy,
     pub(crate) timeout: Option<Duration>,
     pub(crate) drain_timeout: Duration,
-    pub(crate) peer_timeout: Option<Duration>,
 }
 
 /// How soon the death of a peer's host is noticed; `None` if no peer is watched.
@@ -177,9 +177,21 @@ impl Config {
         Ok(prepared)
     }
 
-    /// The capacities of its send queue and its receive queue.
-    pub(crate) const fn capacities(&self) -> [u32; 2] {
-        [self.max_send_wr, self.max_recv_wr]
+    /// What its channels are created with.
+    pub(crate) const fn made(&self) -> Made {
+        Made {
+            capacities: [self.max_send_wr, self.max_recv_wr],
+            peer_timeout: self.peer_timeout.0,
+        }
+    }
+
+    /// What an engine for so many channels is created with.
+    pub(crate) const fn limits(&self, max_channels: u32) -> EngineLimits {
+        EngineLimits {
+            max_channels,
+            drain_timeout: self.drain_timeout,
+            peer_timeout: self.peer_timeout.0,
+        }
     }
 
     /// How operations wait on its channels.
@@ -188,7 +200,6 @@ impl Config {
             strategy: self.strategy,
             timeout: self.timeout,
             drain_timeout: self.drain_timeout,
-            peer_timeout: self.peer_timeout.0,
         }
     }
 }

@@ -145,6 +145,27 @@
 //! Dropping a channel does not wait: it destroys the queue pair, then releases the buffers that it
 //! owns. If the driver fails to destroy the queue pair, the buffers are leaked and an error is logged.
 //!
+//! # The source, in the order of a request
+//!
+//! A blocking send and its completion pass these files, from top to bottom:
+//!
+//! | file | step |
+//! |---|---|
+//! | `channel/operations.rs` | the call |
+//! | `request/work.rs` | the request as plain values |
+//! | `waiting/blocking.rs` | keeps the borrow until the operation has ended |
+//! | `engine/post.rs` | the post, in four steps: |
+//! | `engine/gate.rs` | is it within the limits of the queue pair and the port? |
+//! | `engine/member.rs`, `engine/slots/mod.rs` | credits, and a slot |
+//! | `verbs_core::QueuePair::post` | the driver |
+//! | `engine/poll.rs` | the completion queue |
+//! | `engine/slots/dispatch.rs` | the completion to its slot, credits back |
+//! | `waiting/wait.rs`, `waiting/pause.rs` | until then: polls, spins, yields or sleeps |
+//! | `waiting/abort.rs`, `engine/teardown.rs` | after the deadline: the ladder |
+//!
+//! An owned buffer takes the same way by `channel/owned.rs` and `engine/owned.rs`, and its outcome
+//! is taken in `engine/outcome.rs`. `verbs-async` begins at `engine/owned.rs`.
+//!
 //! # Further reading
 //!
 //! [`verbs_core`], and the manual pages it names.
@@ -154,22 +175,23 @@ mod channel;
 mod channel_id;
 mod config;
 mod connect;
-mod engine;
+pub mod engine;
 mod error;
 #[cfg(test)]
 mod error_chains;
 pub mod exchange;
 mod group;
 mod request;
+mod waiting;
 
 pub use buffer::{BufferPool, OwnedBuffer, PoolBuffer};
 pub use channel::{Channel, Hold, InGroup, Loan, Owned, PollingScope, ScopedPendingWork};
 pub use channel_id::ChannelId;
 pub use config::{ChannelBuilder, PollStrategy, channel_builder};
 pub use connect::{Connected, CreateChannel, PreparedChannel, refuse};
-pub use engine::{Completed, Leak, Ticket};
+pub use engine::{Completed, ConnectedMember, Ticket};
 pub use error::{DownReason, Error, Queue, Refusal, Result, ScopeError, TransportError};
-pub use group::{ChannelGroup, Closed, Closing, ConnectedMember, Preparer};
+pub use group::{ChannelGroup, Preparer};
 pub use request::{GatherList, Incoming, List, Outgoing, OwnedWork, ScatterList, Work};
 
 pub use verbs_core;

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use crate::config::{Config, PollStrategy};
-use crate::engine::Completed;
-use crate::engine::Engine;
+use crate::engine::{Completed, Engine};
 use crate::error::DownReason;
+use crate::waiting::Poller;
 pub use scope::{Loan, PollingScope, ScopedPendingWork};
 
 mod operations;
@@ -35,7 +35,7 @@ pub struct Channel<H: Hold = Owned> {
 /// The holder of a [`Channel`] that does not belong to a group.
 #[derive(Debug)]
 pub struct Owned {
-    engine: Engine,
+    poller: Poller,
     config: Config,
 }
 
@@ -43,7 +43,7 @@ pub struct Owned {
 /// [`ChannelGroup::channel`](crate::ChannelGroup::channel).
 #[derive(Debug)]
 pub struct InGroup<'g> {
-    engine: &'g mut Engine,
+    poller: &'g mut Poller,
     at: u32,
 }
 
@@ -54,50 +54,51 @@ impl Hold for Owned {}
 impl Hold for InGroup<'_> {}
 
 mod sealed {
-    use crate::engine::Engine;
+    use crate::waiting::Poller;
 
     #[expect(unnameable_types, reason = "seals `Hold`")]
     pub trait Hold {
-        /// The engine, and the channel's place in it.
-        fn shared(&self) -> (&Engine, u32);
+        /// What drives the channel, and the channel's place there.
+        fn shared(&self) -> (&Poller, u32);
 
         /// As `shared`, mutably.
-        fn parts(&mut self) -> (&mut Engine, u32);
+        fn parts(&mut self) -> (&mut Poller, u32);
     }
 }
 
 impl sealed::Hold for Owned {
     #[inline(always)]
-    fn shared(&self) -> (&Engine, u32) {
-        (&self.engine, 0)
+    fn shared(&self) -> (&Poller, u32) {
+        (&self.poller, 0)
     }
 
     #[inline(always)]
-    fn parts(&mut self) -> (&mut Engine, u32) {
-        (&mut self.engine, 0)
+    fn parts(&mut self) -> (&mut Poller, u32) {
+        (&mut self.poller, 0)
     }
 }
 
 impl sealed::Hold for InGroup<'_> {
     #[inline(always)]
-    fn shared(&self) -> (&Engine, u32) {
-        (self.engine, self.at)
+    fn shared(&self) -> (&Poller, u32) {
+        (self.poller, self.at)
     }
 
     #[inline(always)]
-    fn parts(&mut self) -> (&mut Engine, u32) {
-        (self.engine, self.at)
+    fn parts(&mut self) -> (&mut Poller, u32) {
+        (self.poller, self.at)
     }
 }
 
 impl<H: Hold> Channel<H> {
     #[inline(always)]
     pub(crate) fn shared(&self) -> (&Engine, u32) {
-        self.holder.shared()
+        let (poller, at) = self.holder.shared();
+        (&poller.engine, at)
     }
 
     #[inline(always)]
-    pub(crate) fn parts(&mut self) -> (&mut Engine, u32) {
+    pub(crate) fn parts(&mut self) -> (&mut Poller, u32) {
         self.holder.parts()
     }
 }
@@ -106,7 +107,7 @@ impl Channel {
     /// Sets how long operations on borrowed buffers wait before the channel is aborted; `None` is
     /// forever.
     pub fn set_timeout(&mut self, timeout: Option<Duration>) {
-        self.holder.engine.waits.timeout = timeout;
+        self.holder.poller.config.timeout = timeout;
     }
 
     /// Sets what to do between polls that find no completion.
@@ -114,7 +115,7 @@ impl Channel {
     /// [`PollStrategy::Notify`] sleeps only if the channel was created with that strategy, and yields
     /// otherwise.
     pub fn set_strategy(&mut self, strategy: PollStrategy) {
-        self.holder.engine.waits.strategy = strategy;
+        self.holder.poller.config.strategy = strategy;
     }
 
     /// Takes the oldest completed operation on an owned buffer. Polls if there is none.
@@ -122,7 +123,7 @@ impl Channel {
     /// `None` means that no operation has completed, and that the completion queue was empty.
     #[must_use = "it has the buffer and the result"]
     pub fn next_completed(&mut self) -> Option<Completed> {
-        self.holder.engine.next_ready()
+        self.holder.poller.next_completed()
     }
 
     /// [`next_completed`](Self::next_completed), and waits for it; `None` if `timeout` passes first.
@@ -131,24 +132,24 @@ impl Channel {
     /// channel has no owned buffer.
     #[must_use = "it has the buffer and the result"]
     pub fn wait_completed(&mut self, timeout: Option<Duration>) -> Option<Completed> {
-        self.holder.engine.wait_ready(timeout)
+        self.holder.poller.wait_completed(timeout)
     }
 
     /// Closes the channel, and returns its settings.
     pub(crate) fn close(&mut self) -> &Config {
-        self.holder.engine.destroy_all(DownReason::Closed);
+        self.holder.poller.engine.destroy_all(DownReason::Closed);
         &self.holder.config
     }
 
-    pub(crate) const fn new(engine: Engine, config: Config) -> Self {
-        let holder = Owned { engine, config };
+    pub(crate) const fn new(poller: Poller, config: Config) -> Self {
+        let holder = Owned { poller, config };
         Self { holder }
     }
 }
 
 impl<'g> Channel<InGroup<'g>> {
-    pub(crate) const fn in_group(engine: &'g mut Engine, at: u32) -> Self {
-        let holder = InGroup { engine, at };
+    pub(crate) const fn in_group(poller: &'g mut Poller, at: u32) -> Self {
+        let holder = InGroup { poller, at };
         Self { holder }
     }
 }

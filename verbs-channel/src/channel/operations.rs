@@ -12,13 +12,11 @@ use verbs_core::{
 
 use crate::channel::scope::{self, PollingScope};
 use crate::channel::{Channel, Hold};
-use crate::engine::member::Member;
-use crate::engine::slots::{BufferOwner, Reservation};
-use crate::engine::{Link, Ticket};
+use crate::channel_id::ChannelId;
+use crate::engine::{Engine, Ticket};
 use crate::error::{DownReason, Queue, Result, ScopeError};
 #[expect(unused_imports, reason = "named in documentation")]
 use crate::error::{Error, Refusal};
-use crate::exchange::ExchangeError;
 use crate::request::{GatherList, ScatterList};
 use crate::request::{Incoming, Outgoing, Work};
 
@@ -46,8 +44,8 @@ impl<H: Hold> Channel<H> {
     /// As [`send`](Self::send).
     #[doc(alias = "ibv_post_recv")]
     pub fn receive(&mut self, list: impl ScatterList) -> Result<WorkSuccess> {
-        let (engine, at) = self.parts();
-        engine.run_receive(at, list, None)
+        let (poller, at) = self.parts();
+        poller.run_receive(at, list, None)
     }
 
     /// [`receive`](Self::receive) with a timeout of its own.
@@ -60,8 +58,8 @@ impl<H: Hold> Channel<H> {
         list: impl ScatterList,
         timeout: Duration,
     ) -> Result<WorkSuccess> {
-        let (engine, at) = self.parts();
-        engine.run_receive(at, list, Some(timeout))
+        let (poller, at) = self.parts();
+        poller.run_receive(at, list, Some(timeout))
     }
 
     /// Writes to the start of `remote`, and waits until the peer's device has received it.
@@ -213,8 +211,8 @@ impl<H: Hold> Channel<H> {
         &'env mut self,
         closure: impl for<'scope> FnOnce(&'scope PollingScope<'scope, 'env>) -> Result<T, E>,
     ) -> Result<T, ScopeError<E>> {
-        let (engine, at) = self.parts();
-        scope::scope(engine, at, closure)
+        let (poller, at) = self.parts();
+        scope::scope(poller, at, closure)
     }
 
     /// A [`scope`](Self::scope) that does not wait: its closure has to take every result.
@@ -228,8 +226,8 @@ impl<H: Hold> Channel<H> {
         &'env mut self,
         closure: impl for<'scope> FnOnce(&'scope PollingScope<'scope, 'env>) -> Result<T, E>,
     ) -> Result<T, ScopeError<E>> {
-        let (engine, at) = self.parts();
-        scope::manual_scope(engine, at, closure)
+        let (poller, at) = self.parts();
+        scope::manual_scope(poller, at, closure)
     }
 
     /// Posts a request whose buffers the caller manages, and returns a ticket for it.
@@ -258,17 +256,9 @@ impl<H: Hold> Channel<H> {
         &mut self,
         request: W,
     ) -> Result<Ticket, Rejected<W, Refusal>> {
-        let (engine, at) = self.parts();
-        let (mut list, options) = request.into_parts();
-        let reservation = Reservation::send(at).owned_by(BufferOwner::Caller);
+        let (poller, at) = self.parts();
         // SAFETY: the caller promises to keep the memory until the result has been taken.
-        match unsafe { engine.post::<W>(reservation, &mut list, options) } {
-            Ok(ticket) => Ok(ticket),
-            Err(refusal) => match engine.end_half_unpolled(at, refusal) {
-                Some(ticket) => Ok(ticket),
-                None => Err(Rejected::new(refusal, W::from_parts(list, options))),
-            },
-        }
+        unsafe { poller.engine.post_unpolled_at(at, request) }
     }
 
     /// Posts a receive whose buffers the caller manages: as
@@ -283,48 +273,36 @@ impl<H: Hold> Channel<H> {
     /// As for [`post_unpolled`](Self::post_unpolled), with memory that is received into.
     pub unsafe fn post_receive_unpolled<L: ScatterList>(
         &mut self,
-        mut list: L,
+        list: L,
     ) -> Result<Ticket, Rejected<L, Refusal>> {
-        let (engine, at) = self.parts();
-        let reservation = Reservation::receive(at).owned_by(BufferOwner::Caller);
-        // SAFETY: the caller's promise.
-        match unsafe { engine.post_receive(reservation, &mut list) } {
-            Ok(ticket) => Ok(ticket),
-            Err(refusal) => match engine.end_half_unpolled(at, refusal) {
-                Some(ticket) => Ok(ticket),
-                None => Err(Rejected::new(refusal, list)),
-            },
-        }
+        let (poller, at) = self.parts();
+        // SAFETY: the caller promises to keep the memory until the result has been taken.
+        unsafe { poller.engine.post_receive_unpolled_at(at, list) }
     }
 
     /// Aborts all operations in flight; the channel is down after that.
     ///
     /// It moves the queue pair to ERROR, waits for the flushes up to the drain timeout, and then
-    /// [destroys](Self::destroy) the queue pair if operations are still in flight. The results of
+    /// destroys the queue pair if operations are still in flight. The results of
     /// owned buffers can still be taken.
     pub fn abort(&mut self) {
-        let (engine, at) = self.parts();
-        engine.abort(at, DownReason::Closed);
+        let (poller, at) = self.parts();
+        poller.abort(at, DownReason::Closed);
     }
 
-    /// The first step of [`abort`](Self::abort): moves the queue pair to ERROR, and does not wait.
-    ///
-    /// The channel is down, and the operations in flight complete as flushed over time. If the queue
-    /// pair cannot be moved to ERROR, it is destroyed. [`destroy`](Self::destroy) ends operations that
-    /// are not flushed.
-    pub fn shut_down(&mut self) {
-        let (engine, at) = self.parts();
-        engine.shut_down(at, DownReason::Closed);
+    /// The id of the channel: in its group, and in the results of its operations.
+    #[must_use]
+    pub fn id(&self) -> ChannelId {
+        let (engine, at) = self.shared();
+        let member = engine.member(at);
+        member.map_or(ChannelId::NONE, |member| member.id)
     }
 
-    /// The last step of [`abort`](Self::abort), at once: destroys the queue pair.
-    ///
-    /// All operations in flight have ended when this returns. The channel is down for `reason`, unless
-    /// it was down before. The results of owned buffers can still be taken.
-    #[doc(alias = "ibv_destroy_qp")]
-    pub fn destroy(&mut self, reason: DownReason) {
-        let (engine, at) = self.parts();
-        engine.destroy(at, reason);
+    /// The engine that drives the channel, for what a layer above needs of it.
+    #[must_use]
+    pub fn engine_mut(&mut self) -> &mut Engine {
+        let (poller, _) = self.parts();
+        &mut poller.engine
     }
 
     /// How many requests this queue has room for.
@@ -334,7 +312,7 @@ impl<H: Hold> Channel<H> {
     #[must_use]
     pub fn credits(&self, queue: Queue) -> u32 {
         let (engine, at) = self.shared();
-        let member = engine.members.get(at as usize);
+        let member = engine.member(at);
         member.map_or(0, |member| member.credits(queue))
     }
 
@@ -342,15 +320,15 @@ impl<H: Hold> Channel<H> {
     #[must_use]
     pub fn in_flight(&self, queue: Queue) -> u32 {
         let (engine, at) = self.shared();
-        let member = engine.members.get(at as usize);
-        member.map_or(0, |member| member.capacity(queue) - member.credits(queue))
+        let member = engine.member(at);
+        member.map_or(0, |member| member.in_flight(queue))
     }
 
     /// Whether nothing is in flight.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         let (engine, at) = self.shared();
-        engine.members.get(at as usize).is_none_or(Member::is_idle)
+        engine.is_idle_at(at)
     }
 
     /// Watches the peer by this descriptor: the channel goes down when its other end is closed.
@@ -373,10 +351,8 @@ impl<H: Hold> Channel<H> {
     /// [`Error::Exchange`]: the descriptor cannot be watched because it is of a regular file, or too
     /// many descriptors are open.
     pub fn watch_peer(&mut self, descriptor: impl Into<OwnedFd>) -> Result<()> {
-        let (engine, at) = self.parts();
-        let link = Link::new(descriptor.into(), engine.waits.peer_timeout);
-        let watched = link.and_then(|link| engine.watch_peer(at, link));
-        Ok(watched.map_err(ExchangeError::not_watched)?)
+        let (poller, at) = self.parts();
+        poller.engine.watch_peer_at(at, descriptor.into())
     }
 
     /// The peer's address, if the channel was connected over TCP, or has a TCP socket to
@@ -386,7 +362,7 @@ impl<H: Hold> Channel<H> {
     #[must_use]
     pub fn peer_addr(&self) -> Option<SocketAddr> {
         let (engine, at) = self.shared();
-        engine.members.get(at as usize)?.peer.address()
+        engine.member(at)?.peer.address()
     }
 
     /// Whether the channel is down: it rejects all requests.
@@ -399,7 +375,7 @@ impl<H: Hold> Channel<H> {
     #[must_use]
     pub fn down_reason(&self) -> Option<DownReason> {
         let (engine, at) = self.shared();
-        engine.members.get(at as usize)?.down()
+        engine.member(at)?.down()
     }
 
     /// The protection domain of the channel, whose regions it can use.
@@ -418,21 +394,21 @@ impl<H: Hold> Channel<H> {
     /// - nothing makes the queue smaller, and no other queue pair completes on it: it would overrun.
     #[must_use]
     pub unsafe fn cq(&self) -> &CompletionQueue {
-        self.shared().0.cq()
+        self.shared().0.queue()
     }
 
     /// The completion channel of its completion queue, if it was created with
     /// [`PollStrategy::Notify`](crate::PollStrategy::Notify).
     #[must_use]
     pub fn completion_channel(&self) -> Option<&CompletionChannel> {
-        self.shared().0.announcer()
+        self.holder.shared().0.completion_channel()
     }
 
     /// The endpoint of this side; `None` once the queue pair has been destroyed.
     #[must_use]
     pub fn endpoint(&self) -> Option<&QueuePairEndpoint> {
         let (engine, at) = self.shared();
-        let member = engine.members.get(at as usize)?;
+        let member = engine.member(at)?;
         member.qp().map(verbs_core::QueuePair::endpoint)
     }
 }

@@ -28,20 +28,9 @@ impl<H: Hold> Channel<H> {
         request: impl Into<OwnedWork>,
     ) -> Result<Ticket, Rejected<OwnedWork, Refusal>> {
         let mut request = request.into();
-        self.start_from(&mut request)
-            .map_err(|reason| Rejected::new(reason, request))
-    }
-
-    /// [`start`](Self::start) by reference: takes the buffer out of the request, and leaves an
-    /// [empty](OwnedBuffer::empty) one. On rejection the request is unchanged.
-    ///
-    /// # Errors
-    ///
-    /// As [`start`](Self::start), without the request.
-    #[inline(always)]
-    pub fn start_from(&mut self, request: &mut OwnedWork) -> Result<Ticket, Refusal> {
-        let (engine, at) = self.parts();
-        engine.start(at, request)
+        let (poller, at) = self.parts();
+        let started = poller.engine.start_at(at, &mut request);
+        started.map_err(|reason| Rejected::new(reason, request))
     }
 
     /// Posts a send of the buffer's range.
@@ -198,8 +187,8 @@ impl<H: Hold> Channel<H> {
         &mut self,
         requests: Vec<OwnedWork>,
     ) -> Result<Ticket, Rejected<Vec<OwnedWork>, Refusal>> {
-        let (engine, at) = self.parts();
-        engine.start_batch(at, requests)
+        let (poller, at) = self.parts();
+        poller.engine.start_batch_at(at, requests)
     }
 
     /// Takes the result and the buffer of an operation, if it has completed. Polls once if it has not.
@@ -210,8 +199,8 @@ impl<H: Hold> Channel<H> {
     /// belongs to another channel.
     #[inline]
     pub fn poll(&mut self, ticket: Ticket) -> Result<Option<Completed>> {
-        let (engine, at) = self.parts();
-        engine.poll_ticket_of(at, ticket)
+        let (poller, at) = self.parts();
+        poller.poll_ticket(at, ticket)
     }
 
     /// Waits for the result and the buffer of an operation; `None` if `timeout` passes first.
@@ -223,8 +212,8 @@ impl<H: Hold> Channel<H> {
     ///
     /// As [`poll`](Self::poll).
     pub fn wait(&mut self, ticket: Ticket, timeout: Option<Duration>) -> Result<Option<Completed>> {
-        let (engine, at) = self.parts();
-        engine.wait_ticket_of(at, ticket, timeout)
+        let (poller, at) = self.parts();
+        poller.wait_ticket(at, ticket, timeout)
     }
 }
 

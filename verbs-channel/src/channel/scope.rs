@@ -13,18 +13,17 @@ use std::time::Duration;
 
 use verbs_core::{Rejected, RemoteMemoryRegion, WorkSuccess};
 
-use crate::engine::Engine;
-use crate::engine::slots::{Id, Reservation};
-use crate::engine::teardown::{AbortOnUnwind, Leftover, ScopeEnd};
+use crate::engine::{Id, Reservation};
 use crate::error::{Refusal, ScopeError, TransportError};
 use crate::request::{GatherList, Incoming, Outgoing, ScatterList, Work};
+use crate::waiting::{AbortOnUnwind, Leftover, Poller, ScopeEnd};
 
 /// Posts requests on borrowed buffers: see [`Channel::scope`](crate::Channel::scope).
 ///
 /// A request that is posted borrows its elements until the scope ends. The scope ends only when the
 /// device is done with all of them.
 pub struct PollingScope<'scope, 'env: 'scope> {
-    engine: RefCell<&'env mut Engine>,
+    poller: RefCell<&'env mut Poller>,
     at: u32,
     // Handles that have neither been dropped nor used up.
     handles: Cell<usize>,
@@ -54,32 +53,32 @@ pub struct Loan<'scope, 'env, L> {
 /// Runs a scope that waits for the operations that its closure leaves in flight.
 #[inline]
 pub(crate) fn scope<'env, T, E>(
-    engine: &'env mut Engine,
+    poller: &'env mut Poller,
     at: u32,
     closure: impl for<'scope> FnOnce(&'scope PollingScope<'scope, 'env>) -> Result<T, E>,
 ) -> Result<T, ScopeError<E>> {
-    run(engine, at, closure, Engine::finish_scope)
+    run(poller, at, closure, Poller::finish_scope)
 }
 
 /// Runs a scope that aborts the operations that its closure leaves in flight.
 pub(crate) fn manual_scope<'env, T, E>(
-    engine: &'env mut Engine,
+    poller: &'env mut Poller,
     at: u32,
     closure: impl for<'scope> FnOnce(&'scope PollingScope<'scope, 'env>) -> Result<T, E>,
 ) -> Result<T, ScopeError<E>> {
-    run(engine, at, closure, |engine, at, _end| engine.cut_scope(at))
+    run(poller, at, closure, |poller, at, _end| poller.cut_scope(at))
 }
 
 #[inline(always)]
 fn run<'env, T, E>(
-    engine: &'env mut Engine,
+    poller: &'env mut Poller,
     at: u32,
     closure: impl for<'scope> FnOnce(&'scope PollingScope<'scope, 'env>) -> Result<T, E>,
-    finish: impl FnOnce(&mut Engine, u32, ScopeEnd) -> Result<(), TransportError>,
+    finish: impl FnOnce(&mut Poller, u32, ScopeEnd) -> Result<(), TransportError>,
 ) -> Result<T, ScopeError<E>> {
-    let began_idle = engine.is_idle(at);
+    let began_idle = poller.engine.is_idle_at(at);
     let scope = PollingScope {
-        engine: RefCell::new(engine),
+        poller: RefCell::new(poller),
         at,
         handles: Cell::new(0),
         receives: Cell::new(Leftover::Awaited),
@@ -88,7 +87,7 @@ fn run<'env, T, E>(
     };
     // Whether the closure returns or panics, the borrows of posted elements end below.
     let ended = catch_unwind(AssertUnwindSafe(|| closure(&scope)));
-    let mut engine = scope.engine.borrow_mut();
+    let mut poller = scope.poller.borrow_mut();
     let guard = AbortOnUnwind;
     let ended = match ended {
         Ok(Ok(value)) => {
@@ -97,15 +96,15 @@ fn run<'env, T, E>(
                 forgot_handles: scope.handles.get() > 0,
                 receives: scope.receives.get(),
             };
-            let finished = finish(&mut engine, at, end);
+            let finished = finish(&mut poller, at, end);
             Ok(finished.map(|()| value).map_err(ScopeError::AutoPollError))
         }
         Ok(Err(error)) => {
-            engine.abandon_scope(at);
+            poller.abandon_scope(at);
             Ok(Err(ScopeError::ClosureError(error)))
         }
         Err(panic) => {
-            engine.abandon_scope(at);
+            poller.abandon_scope(at);
             Err(panic)
         }
     };
@@ -332,10 +331,10 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
     ///
     /// Handles poll when their results are taken. This is for loops that take none.
     pub fn poll(&self) -> usize {
-        let mut engine = self.engine.borrow_mut();
-        let count = engine.drive();
+        let mut poller = self.poller.borrow_mut();
+        let count = poller.engine.drive();
         if count == 0 {
-            engine.glance_at_peers();
+            poller.check_peers();
         }
         count
     }
@@ -352,11 +351,11 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
         list: &mut W::List,
         options: W::Options,
     ) -> Result<ScopedPendingWork<'scope, 'env>, Refusal> {
-        let mut engine = self.engine.borrow_mut();
+        let engine = &mut self.poller.borrow_mut().engine;
         // SAFETY: the elements borrow their memory for `'scope`, which `scope` ends only after the
         // operation has ended, even if the closure fails or panics. A scatter element was moved
         // here, so it is not used elsewhere; `Loan` returns it only after the operation has ended.
-        let posted = unsafe { engine.post::<W>(Reservation::send(self.at), list, options) }?;
+        let posted = unsafe { engine.post_at::<W>(Reservation::send(self.at), list, options) }?;
         Ok(self.handle(posted.id))
     }
 
@@ -365,10 +364,10 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
         &'scope self,
         requests: &mut [W; N],
     ) -> Result<ScopedPendingWork<'scope, 'env>, Refusal> {
-        let mut engine = self.engine.borrow_mut();
+        let engine = &mut self.poller.borrow_mut().engine;
         let reservation = Reservation::send(self.at).times(N)?;
         // SAFETY: as in `submit`.
-        let posted = unsafe { engine.post_batch::<W, N>(reservation, requests) }?;
+        let posted = unsafe { engine.post_batch_at::<W, N>(reservation, requests) }?;
         Ok(self.handle(posted.id))
     }
 
@@ -377,9 +376,9 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
         &'scope self,
         list: &mut L,
     ) -> Result<ScopedPendingWork<'scope, 'env>, Refusal> {
-        let mut engine = self.engine.borrow_mut();
+        let engine = &mut self.poller.borrow_mut().engine;
         // SAFETY: as in `submit`.
-        let posted = unsafe { engine.post_receive(Reservation::receive(self.at), list) }?;
+        let posted = unsafe { engine.post_receive_at(Reservation::receive(self.at), list) }?;
         Ok(self.handle(posted.id))
     }
 }
@@ -389,10 +388,10 @@ impl ScopedPendingWork<'_, '_> {
     #[inline(always)]
     #[must_use = "a failure that is taken here is not reported by the scope"]
     pub fn poll(&mut self) -> Option<Result<WorkSuccess, TransportError>> {
-        let mut engine = self.scope.engine.borrow_mut();
+        let mut poller = self.scope.poller.borrow_mut();
         let at = self.scope.at;
-        let taken = engine.take_borrowed(at, self.id);
-        let taken = taken.or_else(|| engine.poll_borrowed(at, self.id));
+        let taken = poller.engine.take_borrowed(at, self.id);
+        let taken = taken.or_else(|| poller.poll_borrowed(at, self.id));
         if taken.is_some() {
             // It identifies nothing from now on, however often its slot is used again.
             self.id = Id::NONE;
@@ -409,9 +408,9 @@ impl ScopedPendingWork<'_, '_> {
     pub fn spin_poll(mut self) -> Result<WorkSuccess, TransportError> {
         // Its outcome is taken here.
         let (at, id) = (self.scope.at, mem::replace(&mut self.id, Id::NONE));
-        let mut engine = self.scope.engine.borrow_mut();
-        let taken = engine.take_borrowed(at, id);
-        taken.unwrap_or_else(|| engine.wait_borrowed(at, id))
+        let mut poller = self.scope.poller.borrow_mut();
+        let taken = poller.engine.take_borrowed(at, id);
+        taken.unwrap_or_else(|| poller.wait_borrowed(at, id))
     }
 
     /// Waits for the result; `None` if `timeout` passes first, and after the result was taken.
@@ -423,11 +422,11 @@ impl ScopedPendingWork<'_, '_> {
         &mut self,
         timeout: Duration,
     ) -> Option<Result<WorkSuccess, TransportError>> {
-        let mut engine = self.scope.engine.borrow_mut();
-        if !engine.wait_for(self.id, Some(timeout)) {
+        let mut poller = self.scope.poller.borrow_mut();
+        if !poller.wait_for(self.id, Some(timeout)) {
             return None;
         }
-        let taken = engine.release(self.scope.at, self.id);
+        let taken = poller.engine.release(self.scope.at, self.id);
         if taken.is_some() {
             self.id = Id::NONE;
         }
@@ -440,8 +439,8 @@ impl Drop for ScopedPendingWork<'_, '_> {
     fn drop(&mut self) {
         self.scope.handles.set(self.scope.handles.get() - 1);
         // The engine is borrowed only during a call on the scope or one of its handles.
-        if let Ok(mut engine) = self.scope.engine.try_borrow_mut() {
-            engine.detach(self.scope.at, self.id);
+        if let Ok(mut poller) = self.scope.poller.try_borrow_mut() {
+            poller.engine.detach(self.scope.at, self.id);
         }
     }
 }

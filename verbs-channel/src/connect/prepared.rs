@@ -15,6 +15,7 @@ use crate::config::Config;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::exchange::{Exchange, ExchangeError};
+use crate::waiting::Poller;
 
 /// A channel that is not connected yet.
 ///
@@ -72,10 +73,10 @@ impl sealed::Connected for Channel {
             completion_channel,
             config,
         } = rest;
-        let waits = config.waits();
-        let mut engine = Engine::new(config.pd.clone(), cq, completion_channel, waits);
-        engine.add(qp, config.capacities());
-        Self::new(engine, config)
+        let mut engine = Engine::new(config.pd.clone(), cq, config.limits(1));
+        engine.add(qp, config.made().capacities);
+        let poller = Poller::new(engine, config.waits(), completion_channel);
+        Self::new(poller, config)
     }
 
     fn watch(&mut self, stream: TcpStream) -> Result<()> {

@@ -1,15 +1,18 @@
 //! Batches of work on owned buffers: one doorbell, one completion, one ticket.
-#![expect(unsafe_code, reason = "hands buffers to the card that the slot keeps")]
+#![expect(
+    unsafe_code,
+    reason = "hands buffers to the device that the slot keeps"
+)]
 
 use std::mem::MaybeUninit;
 use std::ptr;
 
 use verbs_core::{Rejected, ScatterElement, WorkRequest};
 
+use super::Engine;
 use super::gate::Limits;
 use super::slots::{BufferOwner, Reservation};
 use super::ticket::{Kept, Ticket};
-use crate::engine::Engine;
 use crate::error::Refusal;
 use crate::request::sealed::Sealed as _;
 use crate::request::{Incoming, Needs, Op, Outgoing, OwnedWork};
@@ -19,7 +22,7 @@ const LONG: usize = 32;
 
 impl Engine {
     /// Posts a batch, which goes into its slot.
-    pub(crate) fn start_batch(
+    pub(crate) fn start_batch_at(
         &mut self,
         at: u32,
         mut works: Vec<OwnedWork>,

@@ -1,6 +1,8 @@
 //! Leaks: buffers that a device may touch for good.
 
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process;
 
 use verbs_core::{Error, ErrorChain};
 
@@ -17,7 +19,60 @@ impl fmt::Display for Leak {
         let error = ErrorChain::new(error);
         write!(
             f,
-            "leaked {buffers} buffers that the card may still touch: {error}"
+            "leaked {buffers} buffers that the device may still touch: {error}"
         )
+    }
+}
+
+/// Where leaks are reported.
+#[derive(Debug)]
+pub(super) enum Leaks {
+    /// In the log, at once.
+    Logged,
+    /// Here, until they are taken: the layer above may hold a lock that its logger needs.
+    Held(Vec<Leak>),
+}
+
+impl Leaks {
+    pub(super) fn add(&mut self, leak: Leak) {
+        match self {
+            Self::Held(held) => held.push(leak),
+            Self::Logged => log_error(format_args!("{leak}")),
+        }
+    }
+
+    /// The next that is held.
+    pub(super) fn next(&mut self) -> Option<Leak> {
+        match self {
+            Self::Held(held) => held.pop(),
+            Self::Logged => None,
+        }
+    }
+
+    pub(super) const fn is_empty(&self) -> bool {
+        match self {
+            Self::Held(held) => held.is_empty(),
+            Self::Logged => true,
+        }
+    }
+}
+
+/// Aborts the process, and says why on stderr and in the log.
+#[cold]
+pub(crate) fn abort_with(why: fmt::Arguments<'_>) -> ! {
+    // First to stderr, and past the lock of `std`: the log may go nowhere, or block.
+    let line = format!("verbs-channel: {why}\n");
+    // There is nothing left to do if that fails.
+    let _written = rustix::io::write(rustix::stdio::stderr(), line.as_bytes());
+    log_error(why);
+    process::abort();
+}
+
+/// Writes to the log. A logger that panics ends no borrow: the panic stops here.
+pub(crate) fn log_error(line: fmt::Arguments<'_>) {
+    let logged = catch_unwind(AssertUnwindSafe(|| log::error!("{line}")));
+    if let Err(panic) = logged {
+        #[expect(clippy::mem_forget, reason = "dropping it may panic once more")]
+        std::mem::forget(panic);
     }
 }

@@ -195,10 +195,15 @@ impl Member {
         self.left[queue as usize]
     }
 
+    /// Places in one of its queues that are taken.
+    pub(crate) const fn in_flight(&self, queue: Queue) -> u32 {
+        self.capacity(queue) - self.credits(queue)
+    }
+
     /// A failed request has taken its queue pair to ERROR; or it is flushed since this side did, or
     /// since another failed before.
     pub(crate) fn failed(&mut self, queue: Queue, error: WorkError) -> TransportError {
-        self.peer.let_go();
+        self.peer.close();
         let first = self.down();
         self.go_down(DownReason::Work { queue, error });
         match first {

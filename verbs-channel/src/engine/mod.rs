@@ -1,151 +1,159 @@
-//! The engine under every channel: posts, polls, counts.
+//! The engine under every channel, for layers that wait in their own way.
 //!
-//! One engine drives one completion queue and the queue pairs on it: one for a
-//! [`Channel`](crate::Channel), many for a [`ChannelGroup`](crate::ChannelGroup). Each post takes a
-//! slot and credits, each completion gives the credits back, so neither queue nor the completion
-//! queue can overrun.
+//! One [`Engine`] drives one completion queue and the channels on it: one for a
+//! [`Channel`](crate::Channel), many for a [`ChannelGroup`](crate::ChannelGroup). It posts, polls,
+//! dispatches completions to their operations, and ends what does not complete. It never waits, reads
+//! no clock and calls nothing back: where time matters it is an argument, so any clock can drive it.
+//! `Channel` and `ChannelGroup` add waiting; `verbs-async` adds wakers.
+//!
+//! ```text
+//! start ──► credits and a slot ──► gate ──► driver ──► device
+//!                                                        │
+//! take ◄── completed, in its slot ◄── dispatch ◄── poll ◄┘
+//! ```
+//!
+//! Each post takes a slot and credits, and each completion gives the credits back, so neither a queue
+//! nor the completion queue can overrun. An operation keeps its slot, and with it its buffer, until
+//! its outcome is taken.
+//!
+//! A layer above arms the queue and waits for its events by itself, on the completion channel that it
+//! gave to [`ChannelBuilder::engine`](crate::ChannelBuilder::engine):
+//!
+//! ```no_run
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use std::time::{Duration, Instant};
+//! use verbs_channel::verbs_core::{CompletionChannel, Context};
+//! use verbs_channel::{BufferPool, Channel, Outgoing};
+//!
+//! let pd = Context::first_active()?.alloc_pd()?;
+//! let events = CompletionChannel::create(pd.context())?;
+//! let (mut engine, preparer) = Channel::builder(&pd).engine(100, &events)?;
+//! let prepared = preparer.prepare()?;
+//! let channel = engine.join(prepared.connect("server:7471", Duration::from_secs(5))?)?;
+//!
+//! let pool = BufferPool::new(&pd, 4096, 16)?;
+//! let mut request = Outgoing::send(pool.take().ok_or("an empty pool")?).into();
+//! let ticket = engine.start(channel, &mut request)?;
+//! loop {
+//!     if let Some(completed) = engine.poll(ticket)? {
+//!         completed.result?;
+//!         break;
+//!     }
+//!     engine.check_peers(Instant::now());
+//!     // Nothing has completed: wait as this layer does.
+//! }
+//! # Ok(())
+//! # }
+//! ```
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
-use verbs_core::{CompletionChannel, CompletionQueue, PollSlot, ProtectionDomain, WorkSuccess};
+use verbs_core::{CompletionQueue, PollSlot, ProtectionDomain, WorkSuccess};
 
-use crate::config::WaitConfig;
 use crate::error::TransportError;
+
+pub use closing::{Closed, Closing};
+pub use joining::ConnectedMember;
+pub(crate) use joining::Made;
 pub use leak::Leak;
-use member::Member;
+use leak::Leaks;
+pub(crate) use leak::abort_with;
+pub(crate) use member::Member;
 use peer::Peers;
 pub(crate) use peer::{Link, Peer};
-use slots::{Id, Slots};
+use slots::Slots;
+pub(crate) use slots::{BufferOwner, Id, Reservation};
 use ticket::Kept;
 pub use ticket::{Completed, Ticket};
 
 mod batch;
-mod blocking;
+mod borrowed;
+mod channels;
+mod closing;
 pub(crate) mod gate;
+mod joining;
 mod leak;
-pub(crate) mod member;
+mod member;
 mod outcome;
 mod owned;
-mod pause;
 mod peer;
 mod peers;
 mod places;
 mod poll;
 mod post;
-pub(crate) mod slots;
-pub(crate) mod teardown;
+mod probe;
+mod slots;
+mod teardown;
 mod ticket;
-mod waiting;
+mod unpolled;
 
-/// A completion queue, its queue pairs, and what is in flight on them.
+/// A completion queue, the channels on it, and what is in flight on them.
+///
+/// Made by [`ChannelBuilder::engine`](crate::ChannelBuilder::engine). The [module](self) says what it
+/// does, and what it leaves to the layer above.
 #[derive(Debug)]
-#[expect(unnameable_types, reason = "is named in a sealed trait")]
 pub struct Engine {
     // First: no queue pair may outlive what `slots` keeps for it.
-    pub(crate) members: Vec<Member>,
-    pub(crate) slots: Slots<WorkSuccess, Kept>,
-    pub(crate) waits: WaitConfig,
-    pub(crate) peers: Peers,
-    // Queue pairs that could not be destroyed: they may still complete work on the queue.
-    pub(crate) stuck: u32,
-    // Leaks that are not logged yet; `None`: log at once.
-    pub(crate) leaks: Option<Vec<Leak>>,
-    // Places of members that were removed, some of which may still have results.
-    pub(crate) removed: VecDeque<u32>,
+    members: Vec<Member>,
+    slots: Slots<WorkSuccess, Kept>,
+    peers: Peers,
+    limits: EngineLimits,
+    // Queue pairs that could not be destroyed: they may still complete requests on the queue.
+    stuck: u32,
+    leaks: Leaks,
+    // Places of members that were removed, some of which may still have outcomes.
+    removed: VecDeque<u32>,
     // An operation of which the device may have a part, and which does not have its buffers yet.
-    pub(crate) half_posted: Option<Id>,
+    half_posted: Option<Id>,
     // Members whose queue pair has not been destroyed.
-    pub(crate) open: u32,
-    pub(crate) cq: CompletionQueue,
-    pub(crate) announcer: Option<CompletionChannel>,
+    open: u32,
+    cq: CompletionQueue,
     // The member that was probed last.
-    pub(crate) probed: usize,
-    // The next completion raises an event, or has raised one that no wait has taken.
-    pub(crate) is_armed: bool,
+    probed: usize,
     pd: ProtectionDomain,
     // Made once: to make it costs more than a poll.
     room: [PollSlot; POLL_ROOM],
 }
 
+/// How many channels an engine can have, and how long they take to end.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct EngineLimits {
+    pub(crate) max_channels: u32,
+    /// How long flushes are waited for.
+    pub(crate) drain_timeout: Duration,
+    /// How soon it is noticed that a peer's host has died; `None` if no peer is watched.
+    pub(crate) peer_timeout: Option<Duration>,
+}
+
 impl Engine {
-    pub(crate) fn new(
-        pd: ProtectionDomain,
-        cq: CompletionQueue,
-        announcer: Option<CompletionChannel>,
-        waits: WaitConfig,
-    ) -> Self {
+    pub(crate) fn new(pd: ProtectionDomain, cq: CompletionQueue, limits: EngineLimits) -> Self {
         Self {
             members: Vec::new(),
             slots: Slots::new(),
-            waits,
             peers: Peers::default(),
+            limits,
             stuck: 0,
-            leaks: None,
+            leaks: Leaks::Logged,
             removed: VecDeque::new(),
             half_posted: None,
             open: 0,
             cq,
-            announcer,
             probed: 0,
-            is_armed: false,
             pd,
             room: [const { PollSlot::new() }; POLL_ROOM],
         }
     }
 
-    pub(crate) const fn pd(&self) -> &ProtectionDomain {
-        &self.pd
+    /// Has [`next_leak`](Self::next_leak) return leaks, in place of the log.
+    pub(crate) fn hold_leaks(&mut self) {
+        self.leaks = Leaks::Held(Vec::new());
     }
 
-    pub(crate) const fn cq(&self) -> &CompletionQueue {
-        &self.cq
-    }
-
-    pub(crate) const fn announcer(&self) -> Option<&CompletionChannel> {
-        self.announcer.as_ref()
-    }
-
-    /// Takes the outcome of an operation of a scope that has completed, and frees its slot.
-    #[inline(always)]
-    pub(crate) fn take_borrowed(
-        &mut self,
-        at: u32,
-        id: Id,
-    ) -> Option<Result<WorkSuccess, TransportError>> {
-        let member = self.members.get_mut(at as usize)?;
-        self.slots.take_borrowed(&mut member.slots, id)
-    }
-
-    /// Polls once, if the operation is in flight, and takes its outcome if it has completed by then.
-    #[inline(never)]
-    pub(crate) fn poll_borrowed(
-        &mut self,
-        at: u32,
-        id: Id,
-    ) -> Option<Result<WorkSuccess, TransportError>> {
-        if self.slots.is_done(id) == Some(false) && self.drive() == 0 {
-            self.glance_at_peers();
-        }
-        self.take_borrowed(at, id)
-    }
-
-    /// Detaches a member's operation: its outcome will not be taken.
-    #[inline(always)]
-    pub(crate) fn detach(&mut self, at: u32, id: Id) {
-        if let Some(member) = self.members.get_mut(at as usize) {
-            self.slots.detach(&mut member.slots, id);
-        }
-    }
-
-    /// Takes the result of a member's operation that is done, and frees its slot.
-    #[inline(always)]
-    pub(crate) fn release(
-        &mut self,
-        at: u32,
-        id: Id,
-    ) -> Option<Result<WorkSuccess, TransportError>> {
-        let member = self.members.get_mut(at as usize)?;
-        self.slots.release(&mut member.slots, id)
+    /// A member, by its place.
+    #[inline]
+    pub(crate) fn member(&self, at: u32) -> Option<&Member> {
+        self.members.get(at as usize)
     }
 
     /// Fails a member's operation that is in flight.

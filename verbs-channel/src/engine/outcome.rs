@@ -1,6 +1,4 @@
-//! Operations on owned buffers that have ended: polled, waited for, and taken.
-
-use std::time::Duration;
+//! Operations on owned buffers that have completed: found, and taken.
 
 use verbs_core::WorkSuccess;
 
@@ -9,39 +7,32 @@ use crate::engine::{Completed, Engine, Kept, MAX_POLLS, Ticket};
 use crate::error::{Error, Result, TransportError};
 
 impl Engine {
-    /// The result of an operation, if it is done; polls once if it is not.
+    /// The outcome and the buffer of an operation on any channel, if it has completed. Polls once if
+    /// it is in flight.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::StaleTicket`] if they were taken before, or the ticket is of another engine.
     #[inline(always)]
-    pub(crate) fn poll_ticket(&mut self, ticket: Ticket) -> Result<Option<Completed>> {
-        self.poll_ticket_of(ticket.channel.at(), ticket)
-    }
-
-    /// [`poll_ticket`](Self::poll_ticket) for a ticket of this member.
-    #[inline(always)]
-    pub(crate) fn poll_ticket_of(&mut self, at: u32, ticket: Ticket) -> Result<Option<Completed>> {
-        match self.poll_in_flight(at, ticket) {
+    pub fn poll(&mut self, ticket: Ticket) -> Result<Option<Completed>> {
+        match self.poll_in_flight(ticket.channel.at(), ticket) {
             Some(completed) => Ok(Some(completed)),
-            None => self.poll_slowly(at, ticket),
+            None => self.poll_slowly(ticket),
         }
     }
 
-    /// The result of an operation of this member, waited for; `None` if `timeout` passes first.
-    #[inline(always)]
-    pub(crate) fn wait_ticket_of(
-        &mut self,
-        at: u32,
-        ticket: Ticket,
-        timeout: Option<Duration>,
-    ) -> Result<Option<Completed>> {
-        match self.poll_in_flight(at, ticket) {
-            Some(completed) => Ok(Some(completed)),
-            None => self.wait_slowly(at, ticket, timeout),
+    #[inline(never)]
+    fn poll_slowly(&mut self, ticket: Ticket) -> Result<Option<Completed>> {
+        if !self.is_done(ticket)? {
+            self.drive();
         }
+        Ok(self.take_completed(ticket))
     }
 
     /// Polls once for an operation that is in flight: its result, if that is a success and
     /// all there is.
     #[inline(always)]
-    fn poll_in_flight(&mut self, at: u32, ticket: Ticket) -> Option<Completed> {
+    pub(crate) fn poll_in_flight(&mut self, at: u32, ticket: Ticket) -> Option<Completed> {
         let member = self.members.get(at as usize)?;
         if member.id != ticket.channel || !self.slots.is_in_flight(ticket.id) {
             return None;
@@ -51,39 +42,18 @@ impl Engine {
         Some(Completed::new(ticket, Ok(*success), Some(kept)))
     }
 
-    /// The result of an operation, if it is done; polls once if it is not.
-    #[inline(never)]
-    fn poll_slowly(&mut self, at: u32, ticket: Ticket) -> Result<Option<Completed>> {
-        if !self.is_done_on(at, ticket)? && self.drive() == 0 {
-            self.glance_at_peers();
-        }
-        Ok(self.take(ticket))
-    }
-
-    #[inline(never)]
-    fn wait_slowly(
-        &mut self,
-        at: u32,
-        ticket: Ticket,
-        timeout: Option<Duration>,
-    ) -> Result<Option<Completed>> {
-        if !self.is_done_on(at, ticket)? && !self.wait_for(ticket.id, timeout) {
-            return Ok(None);
-        }
-        Ok(self.take(ticket))
-    }
-
-    fn is_done_on(&self, at: u32, ticket: Ticket) -> Result<bool> {
+    /// Whether an operation of this member has completed.
+    pub(crate) fn is_done_on(&self, at: u32, ticket: Ticket) -> Result<bool> {
         match self.members.get(at as usize) {
             Some(member) if member.id == ticket.channel => self.is_done(ticket),
             _ => Err(Error::StaleTicket),
         }
     }
 
-    /// The success of an operation on one buffer, if that is what it is; polls once if it is in
-    /// flight.
+    /// [`poll`](Self::poll) for the usual case, and for nothing else: an operation on one buffer that
+    /// has succeeded. `None` for all others, whose outcome `poll` and [`take`](Self::take) return.
     #[inline(always)]
-    pub(crate) fn poll_success(&mut self, ticket: Ticket) -> Option<(&WorkSuccess, OwnedBuffer)> {
+    pub fn poll_success(&mut self, ticket: Ticket) -> Option<(&WorkSuccess, OwnedBuffer)> {
         let id = ticket.id;
         let at = self.place(ticket.channel)?;
         if !self.slots.is_in_flight(id) {
@@ -104,62 +74,68 @@ impl Engine {
         Some((self.slots.last_success(id)?, buffer))
     }
 
-    // Apart, so that what was done before the poll has the short way for itself.
+    // A function of its own, so that the path of what completed before the poll stays short.
     #[inline(never)]
     fn take_later(&mut self, ticket: Ticket) -> Option<(&WorkSuccess, OwnedBuffer)> {
         self.take_success(ticket)
     }
 
-    /// The result of an operation, if it is done.
-    pub(crate) fn take_ticket(&mut self, ticket: Ticket) -> Result<Option<Completed>> {
+    /// The outcome and the buffer of an operation on any channel, if it is known to have completed.
+    /// Does not poll.
+    ///
+    /// # Errors
+    ///
+    /// As [`poll`](Self::poll).
+    pub fn take(&mut self, ticket: Ticket) -> Result<Option<Completed>> {
         let is_done = self.is_done(ticket)?;
-        Ok(is_done.then(|| self.take(ticket)).flatten())
+        Ok(is_done.then(|| self.take_completed(ticket)).flatten())
     }
 
-    /// The result of the operation that has been done for longest, as [`seek`](Self::seek).
-    pub(crate) fn next_ready(&mut self) -> Option<Completed> {
+    /// The operation on an owned buffer that completed first, of those whose outcome was not taken.
+    /// Polls if there is none, until there is one or the queue is empty.
+    #[must_use = "the buffer is in it, and whether the operation failed"]
+    pub fn next_completed(&mut self) -> Option<Completed> {
         self.seek();
-        self.take_ready()
+        self.take_first_completed()
     }
 
-    fn take_ready(&mut self) -> Option<Completed> {
+    pub(crate) fn take_first_completed(&mut self) -> Option<Completed> {
         let id = self.slots.first_ready()?;
         let (at, _) = self.slots.owner(id.wr_id())?;
-        self.take(self.ticket(at, id))
+        self.take_completed(self.ticket(at, id))
     }
 
-    /// Which it is; its result stays, and nobody else is told of it.
-    pub(crate) fn next_ticket(&mut self) -> Option<Ticket> {
+    /// As [`next_completed`](Self::next_completed), but leaves the outcome in its slot until it is
+    /// [taken](Self::take).
+    ///
+    /// It returns each operation once; `next_completed` skips it from then on.
+    #[must_use = "it is not returned again"]
+    pub fn next_ticket(&mut self) -> Option<Ticket> {
         self.seek();
         let (id, member) = self.slots.claim_ready()?;
         Some(self.ticket(member, id))
     }
 
-    /// If nothing is ready, polls until something is or the queue is empty.
-    fn seek(&mut self) {
+    /// Whether [`next_completed`](Self::next_completed) returns an operation without a poll.
+    #[must_use]
+    pub fn has_completed(&self) -> bool {
+        self.slots.first_ready().is_some()
+    }
+
+    /// If no operation is ready, polls until one is or the queue is empty.
+    pub(crate) fn seek(&mut self) {
         let mut polls = 0;
-        while self.slots.first_ready().is_none() {
+        while !self.has_completed() {
             polls += 1;
-            // An empty poll, too, may have ended work: a queue that cannot be polled has.
+            // An empty poll may have ended operations, too: a queue that cannot be polled does.
             if self.drive() == 0 || polls == MAX_POLLS {
-                self.glance_at_peers();
                 return;
             }
         }
     }
 
-    /// The same, waited for; `None` if `timeout` passes first, or if nothing is to come and there is
-    /// none.
-    pub(crate) fn wait_ready(&mut self, timeout: Option<Duration>) -> Option<Completed> {
-        self.seek();
-        // Nobody starts work meanwhile: without any, a wait would have no end but its timeout.
-        if self.slots.first_ready().is_none() && (timeout.is_some() || self.owns_any()) {
-            self.wait_until(timeout, |engine| engine.slots.first_ready().is_some());
-        }
-        self.take_ready()
-    }
-
-    fn owns_any(&self) -> bool {
+    /// Whether an operation on an owned buffer is in flight, or has an outcome that was not taken.
+    pub(crate) fn owns_any(&self) -> bool {
         let mut members = self.members.iter();
         members.any(|member| self.slots.owns_any(&member.slots))
     }
@@ -172,7 +148,8 @@ impl Engine {
         done.ok_or(Error::StaleTicket)
     }
 
-    fn take(&mut self, ticket: Ticket) -> Option<Completed> {
+    /// Takes the outcome of an operation that has completed.
+    pub(crate) fn take_completed(&mut self, ticket: Ticket) -> Option<Completed> {
         let kept = self.slots.take_buffer(ticket.id);
         let result = self.release(ticket.channel.at(), ticket.id)?;
         Some(Completed::new(ticket, result, kept))

@@ -1,5 +1,8 @@
 //! Posts of requests on owned buffers, which go into their slots.
-#![expect(unsafe_code, reason = "hands buffers to the card that the slot keeps")]
+#![expect(
+    unsafe_code,
+    reason = "hands buffers to the device that the slot keeps"
+)]
 
 use verbs_core::ScatterElement;
 
@@ -14,7 +17,7 @@ use crate::request::{Incoming, Op, Outgoing, OwnedWork};
 impl Engine {
     /// Posts work on a buffer, which is moved to its slot.
     #[inline(always)]
-    pub(crate) fn start(&mut self, at: u32, work: &mut OwnedWork) -> Result<Ticket, Refusal> {
+    pub(crate) fn start_at(&mut self, at: u32, work: &mut OwnedWork) -> Result<Ticket, Refusal> {
         let reservation = Reservation::send(at).owned_by(BufferOwner::Slot);
         let mut element = work.buffer.element()?;
         let posted = match work.op {
@@ -22,19 +25,19 @@ impl Engine {
                 // SAFETY: the slot keeps the buffer until it is done, and leaks it if the queue pair
                 // cannot be destroyed; moving the buffer does not move its bytes.
                 unsafe {
-                    self.post::<Outgoing<ScatterElement<'_>>>(reservation, &mut element, options)
+                    self.post_at::<Outgoing<ScatterElement<'_>>>(reservation, &mut element, options)
                 }
             }
             Op::Incoming(options) => {
                 // SAFETY: as above.
                 unsafe {
-                    self.post::<Incoming<ScatterElement<'_>>>(reservation, &mut element, options)
+                    self.post_at::<Incoming<ScatterElement<'_>>>(reservation, &mut element, options)
                 }
             }
             Op::Receive => {
                 let reservation = Reservation::receive(at).owned_by(BufferOwner::Slot);
                 // SAFETY: as above.
-                unsafe { self.post_receive(reservation, &mut element) }
+                unsafe { self.post_receive_at(reservation, &mut element) }
             }
         };
         match posted {
@@ -74,22 +77,10 @@ impl Engine {
             return Some(kept);
         };
         self.slots.keep(id, kept);
-        self.destroy(at, DownReason::Post(error));
+        self.destroy_at(at, DownReason::Post(error));
         let kept = self.slots.take_buffer(id);
         let _aborted = self.release(at, id);
         kept
-    }
-
-    /// Ends an operation of which the device may have a part, and whose buffers the caller keeps:
-    /// destroys the queue pair. Its outcome tells whether the device is done with them.
-    #[cold]
-    #[inline(never)]
-    pub(crate) fn end_half_unpolled(&mut self, at: u32, refusal: Refusal) -> Option<Ticket> {
-        let (Some(id), Refusal::Post(error)) = (self.half_posted.take(), refusal) else {
-            return None;
-        };
-        self.destroy(at, DownReason::Post(error));
-        Some(self.ticket(at, id))
     }
 
     /// Names an operation of a channel.

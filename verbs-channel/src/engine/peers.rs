@@ -1,4 +1,4 @@
-//! Looks at the peers, and takes those channels down whose peer has left.
+//! Checks the peers, and takes those channels down whose peer has left.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -12,15 +12,22 @@ use rustix::time::{TimerfdTimerFlags, timerfd_settime};
 
 use super::Engine;
 use super::peer::{GRACE, Leaving, Link, NEVER, Peer, Stage, TIMER, after};
-use crate::error::{DownReason, Queue};
+use crate::error::{DownReason, Queue, Result};
+use crate::exchange::ExchangeError;
 
 impl Engine {
-    /// Gives a member what shows its peer's end.
-    pub(crate) fn watch_peer(&mut self, at: u32, link: Link) -> io::Result<()> {
+    /// Watches a member's peer by this descriptor.
+    pub(crate) fn watch_peer_at(&mut self, at: u32, descriptor: OwnedFd) -> Result<()> {
+        let link = Link::new(descriptor, self.limits.peer_timeout);
+        let watched = link.and_then(|link| self.watch_link(at, link));
+        Ok(watched.map_err(ExchangeError::not_watched)?)
+    }
+
+    fn watch_link(&mut self, at: u32, link: Link) -> io::Result<()> {
         let Some(member) = self.members.get_mut(at as usize) else {
             return Ok(());
         };
-        // One that is down needs none; and what still ends on it goes by the one that it had.
+        // A member that is down needs none, and what still ends on it goes by the one that it had.
         if member.down().is_some() {
             return Ok(());
         }
@@ -30,38 +37,48 @@ impl Engine {
         Ok(())
     }
 
-    /// A descriptor that is readable when [`look_at_peers`](Self::look_at_peers) has something to
-    /// do.
-    pub(crate) fn peers_descriptor(&mut self) -> io::Result<OwnedFd> {
+    /// A descriptor that is readable when [`check_peers`](Self::check_peers) has something to do, for
+    /// a layer that waits for it.
+    ///
+    /// # Errors
+    ///
+    /// `EMFILE` and the like.
+    pub fn peers_fd(&mut self) -> io::Result<OwnedFd> {
         self.peers.announce()
     }
 
-    /// Where a poll found nothing: looks at the peers now and then.
+    /// Whether peers are to be checked where a poll finds nothing.
     #[inline]
-    pub(crate) fn glance_at_peers(&mut self) {
-        if self.peers.is_due() {
-            self.look_at_peers();
-        }
+    pub(crate) fn awaits_check(&self) -> bool {
+        self.peers.awaits_check()
     }
 
-    /// Looks at the peers, and takes those channels down whose peer has left. Waits for nothing.
+    /// Whether the next check is due at once.
+    pub(crate) fn has_leaving_peers(&self) -> bool {
+        !self.peers.leaving.is_empty()
+    }
+
+    /// Takes those channels down whose peer has left, once everything that it sent has been
+    /// delivered.
+    ///
+    /// It waits for nothing. What it cannot do yet makes the [descriptor](Self::peers_fd) readable
+    /// again; without one, call it again some milliseconds later. `now` is by the clock of all calls.
     #[cold]
     #[inline(never)]
-    pub(crate) fn look_at_peers(&mut self) {
-        self.see_who_left();
+    pub fn check_peers(&mut self, now: Instant) {
+        self.find_ended(now);
         if self.peers.leaving.is_empty() {
             return;
         }
         // What they have sent is in the queue, if it was delivered at all.
-        for _ in 0..=self.cq().min_capacity() {
+        for _ in 0..=self.cq.min_capacity() {
             if self.drive() == 0 {
                 break;
             }
         }
-        let now = Instant::now();
         let mut next = 0;
         while let Some(leaving) = self.peers.leaving.get(next).copied() {
-            match self.leave(leaving, now) {
+            match self.next_stage(leaving, now) {
                 Some(stage) => {
                     if let Some(leaving) = self.peers.leaving.get_mut(next) {
                         leaving.stage = stage;
@@ -71,10 +88,11 @@ impl Engine {
                 None => drop(self.peers.leaving.swap_remove(next)),
             }
         }
-        self.peers.set_timer();
+        self.peers.set_timer(now);
     }
 
-    fn see_who_left(&mut self) {
+    /// Finds the peers whose descriptor has ended.
+    fn find_ended(&mut self, now: Instant) {
         let Some(set) = self.peers.set.clone() else {
             return;
         };
@@ -93,7 +111,7 @@ impl Engine {
             for event in seen {
                 match event.data.u64() {
                     TIMER => self.stop_timer(),
-                    token => self.has_left(token),
+                    token => self.on_end(token, now),
                 }
             }
         }
@@ -106,21 +124,22 @@ impl Engine {
         }
     }
 
-    fn has_left(&mut self, token: u64) {
+    /// The descriptor with this token has ended.
+    fn on_end(&mut self, token: u64, now: Instant) {
         let mut members = (0..).zip(&self.members);
         // One that is down has let go of its descriptor.
         let Some((at, reason)) = members.find_map(|(at, member)| member.peer.end(at, token)) else {
             return;
         };
-        let stage = Stage::Sending(reason, Instant::now() + GRACE);
+        let stage = Stage::Sending(reason, now + GRACE);
         self.peers.leaving.push(Leaving { at, token, stage });
     }
 
-    /// Goes on with a member whose peer has left; what is next, if it is not over.
-    fn leave(&mut self, leaving: Leaving, now: Instant) -> Option<Stage> {
+    /// Goes on with a member whose peer has left. Returns the next stage, if there is one.
+    fn next_stage(&mut self, leaving: Leaving, now: Instant) -> Option<Stage> {
         let Leaving { at, token, stage } = leaving;
         let is_over = now >= stage.deadline();
-        let drain_timeout = self.waits.drain_timeout;
+        let drain_timeout = self.limits.drain_timeout;
         let member = self.members.get(at as usize)?;
         if member.peer.token != token {
             return None;
@@ -129,17 +148,17 @@ impl Engine {
             // It went down for another reason, and ends by that.
             Stage::Sending(..) if member.down().is_some() => None,
             Stage::Sending(reason, _) => {
-                let is_sending = member.credits(Queue::Send) < member.capacity(Queue::Send);
+                let is_sending = member.in_flight(Queue::Send) > 0;
                 if is_sending && !is_over {
                     return Some(stage);
                 }
-                self.shut_down(at, reason);
+                self.shut_down_at(at, reason);
                 Some(Stage::Flushing(after(now, drain_timeout)))
             }
             Stage::Flushing(_) if member.is_idle() => None,
             Stage::Flushing(_) if !is_over => Some(stage),
             Stage::Flushing(_) => {
-                self.destroy(at, DownReason::PeerClosed);
+                self.destroy_at(at, DownReason::PeerClosed);
                 None
             }
         }

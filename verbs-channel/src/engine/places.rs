@@ -4,10 +4,10 @@ use std::mem;
 
 use verbs_core::QueuePair;
 
+use super::Engine;
 use super::member::Member;
 use super::slots::SlotList;
 use crate::channel_id::ChannelId;
-use crate::engine::Engine;
 
 impl Engine {
     /// Takes in a queue pair; what it is called here. What its send queue and
@@ -45,14 +45,14 @@ impl Engine {
     }
 
     /// Adds slots to a member's.
-    pub(crate) fn reserve(&mut self, at: u32, results: u32) {
+    pub(super) fn reserve_at(&mut self, at: u32, results: u32) {
         if let Some(member) = self.members.get_mut(at as usize) {
             self.slots.grow(&mut member.slots, results);
         }
     }
 
     /// A member's place is another's once its results have been taken.
-    pub(crate) fn remove(&mut self, at: u32) {
+    pub(super) fn remove_at(&mut self, at: u32) {
         if let Some(member) = self.members.get_mut(at as usize)
             && !mem::replace(&mut member.is_removed, true)
         {

@@ -12,7 +12,7 @@ impl Engine {
     /// Polls once, and dispatches the completions; how many they were. The results of operations on
     /// borrowed buffers are kept if `keep_results` says so.
     #[inline(always)]
-    pub(crate) fn poll(&mut self, keep_results: bool) -> Result<usize, PollError> {
+    pub(super) fn poll_cq(&mut self, keep_results: bool) -> Result<usize, PollError> {
         let found = self.cq.poll(&mut self.room)?;
         dispatch(&mut self.members, &mut self.slots, found, keep_results);
         Ok(found.len())
@@ -95,17 +95,20 @@ impl Engine {
         dispatch(&mut self.members, &mut self.slots, found, true);
     }
 
-    /// Polls once; a queue that cannot be polled ends everything on it.
+    /// Polls the queue once, and dispatches what was there. Returns how many completions that was.
+    ///
+    /// If the queue cannot be polled, all channels are taken down.
+    #[doc(alias = "ibv_poll_cq")]
     #[inline(always)]
-    pub(crate) fn drive(&mut self) -> usize {
-        self.poll(true)
+    pub fn drive(&mut self) -> usize {
+        self.poll_cq(true)
             .unwrap_or_else(|error| self.not_polled(error))
     }
 
     /// The same at the end of a scope: the results of its operations cannot be taken any more.
     #[inline(always)]
     pub(crate) fn drive_discarding(&mut self) -> usize {
-        self.poll(false)
+        self.poll_cq(false)
             .unwrap_or_else(|error| self.not_polled(error))
     }
 

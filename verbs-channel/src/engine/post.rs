@@ -8,8 +8,7 @@ use verbs_core::{ReceiveWorkRequest, WorkRequest};
 
 use super::Engine;
 use super::gate::Limits;
-use super::slots::{BufferOwner, Id, Reservation};
-use crate::engine::Ticket;
+use super::{BufferOwner, Id, Reservation, Ticket};
 use crate::error::{DownReason, Refusal};
 use crate::request::{Needs, ScatterList, Work};
 
@@ -21,7 +20,7 @@ impl Engine {
     /// - The buffers that the work names stay as [`QueuePair::post`] wants them until the slot is
     ///   done.
     #[inline(always)]
-    pub(crate) unsafe fn post<W: Work>(
+    pub(crate) unsafe fn post_at<W: Work>(
         &mut self,
         reservation: Reservation,
         list: &mut W::List,
@@ -54,9 +53,9 @@ impl Engine {
     ///
     /// # Safety
     ///
-    /// - As for [`post`](Self::post).
+    /// - As for [`post`](Self::post_at).
     #[inline]
-    pub(crate) unsafe fn post_batch<W: Work, const N: usize>(
+    pub(crate) unsafe fn post_batch_at<W: Work, const N: usize>(
         &mut self,
         reservation: Reservation,
         works: &mut [W; N],
@@ -104,7 +103,7 @@ impl Engine {
     /// - The buffers that the list names stay as [`QueuePair::post_receive`] wants them until the
     ///   slot is done.
     #[inline(always)]
-    pub(crate) unsafe fn post_receive<L: ScatterList>(
+    pub(crate) unsafe fn post_receive_at<L: ScatterList>(
         &mut self,
         reservation: Reservation,
         list: &mut L,
@@ -118,7 +117,7 @@ impl Engine {
             return Err(self.why_not(reservation));
         };
         let request = ReceiveWorkRequest::new(list.elements()).wr_id(id.wr_id());
-        // SAFETY: the caller's promise, as for `post`.
+        // SAFETY: the caller's promise, as for `post_at`.
         match unsafe { qp.post_receive(&mut [request]) } {
             Ok(()) => Ok(Ticket { channel, id }),
             Err(error) => Err(self.refused(reservation, id, Refusal::Post(error))),
@@ -167,7 +166,7 @@ impl Engine {
                 self.half_posted = Some(id);
             }
             Refusal::Post(error) if error.posted() > 0 => {
-                self.destroy(reservation.member, DownReason::Post(error));
+                self.destroy_at(reservation.member, DownReason::Post(error));
                 let _aborted = self.release(reservation.member, id);
             }
             _ => self.not_posted(reservation, id),

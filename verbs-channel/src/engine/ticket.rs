@@ -26,7 +26,7 @@ impl Ticket {
     /// a group, and of those that were removed with results left; [`reserve`] adds to that. Once the
     /// result has been taken, another operation gets it.
     ///
-    /// [`reserve`]: crate::ChannelGroup::reserve
+    /// [`reserve`]: crate::engine::Engine::reserve
     #[must_use]
     pub const fn slot(&self) -> usize {
         self.id.index() as usize
@@ -54,7 +54,7 @@ pub struct Completed {
     /// The buffer, back; `None` if the result is [`Stuck`](TransportError::Stuck), and for a batch.
     pub buffer: Option<OwnedBuffer>,
     /// A batch, back as it was started; `None` if the result is [`Stuck`](TransportError::Stuck), and
-    /// foreverything else.
+    /// for everything else.
     pub batch: Option<Vec<OwnedWork>>,
 }
 
@@ -80,7 +80,7 @@ impl Kept {
     }
 
     /// Releases nothing of it, ever; how many buffers that is.
-    #[expect(clippy::mem_forget, reason = "the card may still touch it")]
+    #[expect(clippy::mem_forget, reason = "the device may still touch it")]
     pub(crate) fn leak(self) -> usize {
         let count = match &self {
             Self::Buffer(_) => 1,

@@ -363,14 +363,14 @@ fn poll_success_takes_successes_only() {
         group.channel(number).unwrap().start_receive(buffer)
     };
     let [first, second] = [(); 2].map(|()| start(&mut group, 8).unwrap());
-    assert!(group.poll_success(first).is_none());
+    assert!(group.engine_mut().poll_success(first).is_none());
     send(&mut peer, vec![1; 8]);
     send(&mut peer, vec![2; 8]);
     // The second may complete before the first is polled for, or later.
     let mut success = |ticket| {
         let mut found = None;
         assert!(until(PATIENCE, || {
-            let success = group.poll_success(ticket);
+            let success = group.engine_mut().poll_success(ticket);
             found = success.map(|(success, buffer)| (*success, buffer));
             found.is_some()
         }));
@@ -380,7 +380,10 @@ fn poll_success_takes_successes_only() {
         let (success, buffer) = success(ticket);
         assert_eq!((success.byte_len(), &buffer[..]), (8, &[byte; 8][..]));
     }
-    assert!(group.poll_success(first).is_none(), "it was taken");
+    assert!(
+        group.engine_mut().poll_success(first).is_none(),
+        "it was taken"
+    );
     assert!(matches!(group.poll(first), Err(Error::StaleTicket)));
 
     // A ticket of another group with the same slot; a batch; a failure.
@@ -389,9 +392,12 @@ fn poll_success_takes_successes_only() {
     let own = pd.reg_mr(vec![0_u8; 8]).unwrap();
     let own = receive(&mut other, stranger, own);
     send(&mut peer, vec![3; 8]);
-    assert!(other.poll_success(theirs).is_none());
+    assert!(other.engine_mut().poll_success(theirs).is_none());
     assert!(other.poll(own).unwrap().is_none(), "it is in flight");
-    assert!(until(PATIENCE, || group.poll_success(theirs).is_some()));
+    assert!(until(PATIENCE, || group
+        .engine_mut()
+        .poll_success(theirs)
+        .is_some()));
 
     let works = vec![OwnedWork::from(Outgoing::send(OwnedBuffer::empty()))];
     let mut channel = group.channel(number).unwrap();
@@ -400,15 +406,15 @@ fn poll_success_takes_successes_only() {
     assert!(peer.wait(into, Some(PATIENCE)).unwrap().is_some());
     let mut done = None;
     assert!(until(PATIENCE, || {
-        assert!(group.poll_success(batch).is_none());
+        assert!(group.engine_mut().poll_success(batch).is_none());
         done = group.poll(batch).unwrap();
         done.is_some()
     }));
     assert_eq!(done.unwrap().batch.unwrap().len(), 1);
 
     let failing = start(&mut group, 8).unwrap();
-    group.destroy_all(DownReason::Closed);
-    assert!(group.poll_success(failing).is_none());
+    group.engine_mut().destroy_all(DownReason::Closed);
+    assert!(group.engine_mut().poll_success(failing).is_none());
     let failed = group.poll(failing).unwrap().unwrap();
     assert!(failed.result.is_err() && failed.buffer.is_some());
 }
@@ -453,10 +459,10 @@ fn destroying_all_channels_ends_all_operations_at_once() {
         let works = vec![Outgoing::send(pool.take().unwrap()).into()];
         let _ticket = channel.start_batch(works).unwrap();
         let qp_num = channel.endpoint().unwrap().qp_num();
-        assert_eq!(group.channel_of(qp_num), Some(*number));
+        assert_eq!(group.engine_mut().channel_of(qp_num), Some(*number));
     }
     let reason = DownReason::Device(libc::ENODEV);
-    bounded(|| group.destroy_all(reason));
+    bounded(|| group.engine_mut().destroy_all(reason));
     let mut buffers = [0; 3];
     while let Some(ended) = group.next_completed() {
         assert_eq!(ended.result.unwrap_err(), TransportError::Aborted(reason));

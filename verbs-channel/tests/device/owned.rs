@@ -152,7 +152,8 @@ fn shut_down_returns_all_buffers_without_waiting() {
         let _ticket = a.start_send(filled(&a, seed, 64)).unwrap();
     }
     assert_eq!((a.credits(Queue::Send), a.is_idle()), (61, false));
-    a.shut_down();
+    let id = a.id();
+    a.engine_mut().shut_down(id, DownReason::Closed).unwrap();
     assert_eq!(a.down_reason(), Some(DownReason::Closed));
     for _ in 0..6 {
         let ended = bounded(|| a.wait_completed(Some(PATIENCE))).unwrap();

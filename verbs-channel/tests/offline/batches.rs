@@ -130,7 +130,7 @@ fn destroying_a_channel_returns_its_batch_whole() {
     let mut channel = channel();
     let pool = BufferPool::new(channel.pd(), 64, 4).unwrap();
     let ticket = channel.start_batch(sends(&pool, 3)).unwrap();
-    channel.destroy(DownReason::Closed);
+    channel.engine_mut().destroy_all(DownReason::Closed);
     let ended = channel.poll(ticket).unwrap().unwrap();
     assert!(ended.result.is_err());
     assert_eq!(
@@ -157,7 +157,7 @@ fn batch_of_a_stuck_queue_pair_is_leaked_whole() {
     let pool = BufferPool::new(channel.pd(), 64, 4).unwrap();
     let ticket = channel.start_batch(sends(&pool, 3)).unwrap();
     refuse("ibv_destroy_qp", 1);
-    channel.destroy(DownReason::Closed);
+    channel.engine_mut().destroy_all(DownReason::Closed);
     let ended = channel.poll(ticket).unwrap().unwrap();
     assert!(ended.result.is_err() && ended.batch.is_none());
     drop(channel);
@@ -206,7 +206,7 @@ fn invalid_batches_are_rejected_with_all_requests() {
     succeeds(*posted().last().unwrap());
     assert!(channel.poll(ticket).unwrap().is_some());
     assert_eq!((pool.available(), channel.is_idle()), (8, true));
-    channel.destroy(DownReason::Closed);
+    channel.engine_mut().destroy_all(DownReason::Closed);
     let down = Refusal::Down(DownReason::Closed);
     assert_eq!(refusal(sends(&pool, 2), &mut channel), down);
 }

@@ -10,7 +10,7 @@ use verbs_channel::verbs_core::verbs_sys::{
     IBV_WC_SUCCESS, IBV_WC_WR_FLUSH_ERR, ibv_wc, ibv_wc_status,
 };
 use verbs_channel::verbs_core::{Device, MemoryRegion, ProtectionDomain};
-use verbs_channel::{Channel, PreparedChannel};
+use verbs_channel::{Channel, DownReason, PreparedChannel};
 
 /// Far longer than any of these tests takes.
 const LONG: Duration = Duration::from_secs(if cfg!(miri) { 600 } else { 60 });
@@ -52,6 +52,13 @@ pub(crate) fn forget_the_past() {
         library.modified.clear();
         library.posted.clear();
     });
+}
+
+/// Takes a channel down without waiting.
+pub(crate) fn shut_down(channel: &mut Channel) {
+    let id = channel.id();
+    let engine = channel.engine_mut();
+    engine.shut_down(id, DownReason::Closed).unwrap();
 }
 
 /// A registered buffer of 64 bytes.

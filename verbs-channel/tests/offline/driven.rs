@@ -10,7 +10,7 @@ use verbs_channel::{
 
 use crate::card::{
     called, channel, connected, ends, flushes, forget_the_past, pd, posted, refuse, region,
-    succeeds,
+    shut_down, succeeds,
 };
 
 const CLOSED: TransportError = TransportError::Aborted(DownReason::Closed);
@@ -101,7 +101,7 @@ fn credits_are_the_room_in_the_queue() {
     // Credits are returned by the completion, not when the result is taken.
     assert!(channel.next_completed().is_some());
     assert_eq!(credits(&channel), [3, 3]);
-    channel.destroy(WHY);
+    channel.engine_mut().destroy_all(WHY);
     assert_eq!((credits(&channel), channel.is_idle()), ([4, 4], true));
 }
 
@@ -112,7 +112,7 @@ fn shut_down_does_not_wait_and_results_are_flushed() {
         channel.start_receive(region(&channel)).unwrap(),
         channel.start_send(region(&channel)).unwrap(),
     ];
-    channel.shut_down();
+    shut_down(&mut channel);
     assert_eq!(channel.down_reason(), Some(DownReason::Closed));
     let states = with(|library| {
         let states = library.modified.iter().map(|(attr, _)| attr.qp_state);
@@ -142,13 +142,13 @@ fn shut_down_destroys_a_queue_pair_that_cannot_flush() {
     let mut channel = channel();
     let ticket = channel.start_receive(region(&channel)).unwrap();
     refuse("ibv_modify_qp", 1);
-    channel.shut_down();
+    shut_down(&mut channel);
     assert!(called("ibv_destroy_qp") && channel.is_idle());
     let ended = channel.poll(ticket).unwrap().unwrap();
     assert_eq!(ended.result.unwrap_err(), CLOSED);
     // Doing it twice changes nothing.
-    channel.shut_down();
-    channel.destroy(WHY);
+    shut_down(&mut channel);
+    channel.engine_mut().destroy_all(WHY);
     assert_eq!(channel.down_reason(), Some(DownReason::Closed));
 }
 
@@ -159,7 +159,7 @@ fn destroy_ends_all_operations_at_once() {
         channel.start_receive(region(&channel)).unwrap(),
         channel.start_send(region(&channel)).unwrap(),
     ];
-    channel.destroy(WHY);
+    channel.engine_mut().destroy_all(WHY);
     assert!(called("ibv_destroy_qp") && !called("ibv_modify_qp"));
     assert_eq!(channel.down_reason(), Some(WHY));
     for ticket in tickets {
@@ -183,7 +183,7 @@ fn destroy_all_takes_every_channel_down() {
     ends(posted()[1], IBV_WC_REM_ACCESS_ERR);
     assert_eq!(group.next_completed().unwrap().channel, ids[1]);
     let work = group.channel(ids[1]).unwrap().down_reason().unwrap();
-    group.destroy_all(WHY);
+    group.engine_mut().destroy_all(WHY);
     for (number, reason) in [(0, WHY), (1, work), (2, WHY)] {
         let member = group.channel(ids[number]).unwrap();
         assert_eq!(member.down_reason(), Some(reason));
@@ -202,7 +202,7 @@ fn destroy_all_takes_every_channel_down() {
 fn destroying_one_channel_affects_no_other() {
     let mut group = group(&pd(), 2);
     let ids: Vec<ChannelId> = group.channels().collect();
-    group.channel(ids[0]).unwrap().destroy(WHY);
+    group.engine_mut().destroy(ids[0], WHY).unwrap();
     assert_eq!(group.channel(ids[0]).unwrap().down_reason(), Some(WHY));
     assert!(!group.channel(ids[1]).unwrap().is_down());
 }
@@ -216,12 +216,12 @@ fn open_channel_is_found_by_its_queue_pair_number() {
         member.endpoint().unwrap().qp_num()
     });
     for (number, qp_num) in numbers.into_iter().enumerate() {
-        assert_eq!(group.channel_of(qp_num), Some(ids[number]));
+        assert_eq!(group.engine_mut().channel_of(qp_num), Some(ids[number]));
     }
-    assert_eq!(group.channel_of(0), None);
+    assert_eq!(group.engine_mut().channel_of(0), None);
     group.remove(ids[1]).unwrap();
-    assert_eq!(group.channel_of(numbers[1]), None);
-    assert_eq!(group.channel_of(numbers[2]), Some(ids[2]));
+    assert_eq!(group.engine_mut().channel_of(numbers[1]), None);
+    assert_eq!(group.engine_mut().channel_of(numbers[2]), Some(ids[2]));
 }
 
 #[test]
@@ -309,10 +309,13 @@ fn destroying_all_channels_polls_the_queue_once() {
             let _ticket = channel.start_receive(region).unwrap();
         }
     }
-    group.channel(ids[7]).unwrap().shut_down();
+    group
+        .engine_mut()
+        .shut_down(ids[7], DownReason::Closed)
+        .unwrap();
     group.remove(ids[9]).unwrap();
     let before = polls();
-    group.destroy_all(WHY);
+    group.engine_mut().destroy_all(WHY);
     assert_eq!(polls() - before, 1, "they share a queue, which is empty");
     let mut ended = vec![0; ids.len()];
     while let Some(completed) = group.next_completed() {
@@ -331,7 +334,7 @@ fn destroying_all_channels_polls_the_queue_once() {
 fn index_is_reused_only_after_its_channel_was_removed() {
     let mut group = group(&pd(), 2);
     let ids: Vec<ChannelId> = group.channels().collect();
-    group.destroy_all(WHY);
+    group.engine_mut().destroy_all(WHY);
     let join = |group: &mut ChannelGroup| {
         let member = group.prepare().unwrap();
         let endpoint = member.endpoint();

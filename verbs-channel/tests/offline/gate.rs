@@ -296,9 +296,10 @@ fn owned(
                 let work = work(of_pool(channel, len));
                 rejected(channel.start(work))
             }),
-            ("start_from", &|channel| {
+            ("start of an engine", &|channel| {
                 let mut work = work(of_region(channel, len));
-                let found = channel.start_from(&mut work).err();
+                let id = channel.id();
+                let found = channel.engine_mut().start(id, &mut work).err();
                 let left = if found.is_some() { len } else { 0 };
                 assert_eq!(work.buffer().len(), left, "it is unchanged on rejection");
                 found

@@ -136,9 +136,9 @@ impl World {
                 let ticket = self.ops[at].ticket;
                 let (taken, polls) = match step {
                     Step::Poll(_) => (self.group.poll(ticket).unwrap(), true),
-                    Step::Take(_) => (self.group.take(ticket).unwrap(), false),
+                    Step::Take(_) => (self.group.engine_mut().take(ticket).unwrap(), false),
                     _ => {
-                        let taken = self.group.poll_success(ticket);
+                        let taken = self.group.engine_mut().poll_success(ticket);
                         let taken = taken.map(|(success, buffer)| (success.byte_len(), buffer));
                         if let Some((len, buffer)) = taken {
                             self.taken(ticket, Some(len), buffer.as_ptr().addr());
@@ -160,7 +160,7 @@ impl World {
                     None => assert!(!polls || self.ops[at].end.is_none(), "it has ended"),
                 }
             }
-            Step::NextTicket => match self.group.next_ticket() {
+            Step::NextTicket => match self.group.engine_mut().next_ticket() {
                 Some(ticket) => {
                     assert!(!self.named.contains(&ticket), "returned twice");
                     self.named.push(ticket);
@@ -182,12 +182,19 @@ impl World {
                 None => self.none_is_ready(),
             },
             Step::Scope(member, lent, is_well) => self.scope(*member, lent, *is_well),
-            Step::Reserve(member) => self.group.reserve(self.ids[*member], 1).unwrap(),
+            Step::Reserve(member) => self
+                .group
+                .engine_mut()
+                .reserve(self.ids[*member], 1)
+                .unwrap(),
         }
         self.learn();
         // A result cannot be taken again.
         for ticket in self.taken.iter().rev().take(3) {
-            assert!(matches!(self.group.take(*ticket), Err(Error::StaleTicket)));
+            assert!(matches!(
+                self.group.engine_mut().take(*ticket),
+                Err(Error::StaleTicket)
+            ));
         }
     }
 

@@ -7,7 +7,7 @@ use rustix::net::sockopt;
 use verbs_channel::{Channel, DownReason, PreparedChannel};
 
 use crate::card::{
-    DRAIN, bounded, called, calls, connected, flushes, pd, posted, region, succeeds,
+    DRAIN, bounded, called, calls, connected, flushes, pd, posted, region, shut_down, succeeds,
 };
 use crate::peers::{CLOSED, ENDED, LONG, watched};
 use crate::peers_over_tcp::tcp;
@@ -55,7 +55,7 @@ fn first_down_reason_counts_while_the_peer_leaves() {
     let _send = channel.start_send(region(&channel)).unwrap();
     drop(theirs);
     poll_for(&mut channel, Duration::from_millis(1));
-    channel.shut_down();
+    shut_down(&mut channel);
     poll_for(&mut channel, GRACE);
     assert_eq!(channel.down_reason(), Some(DownReason::Closed));
     let moves = calls().into_iter().filter(|call| *call == "ibv_modify_qp");

@@ -11,7 +11,7 @@ use verbs_channel::{
 
 use crate::card::{
     DRAIN, bounded, called, channel, connected, flushes, forget_the_past, pd, posted, region,
-    succeeds,
+    shut_down, succeeds,
 };
 
 pub(crate) const CLOSED: DownReason = DownReason::PeerClosed;
@@ -348,7 +348,7 @@ const ENDS: [(&str, End); 5] = [
         Some(channel)
     }),
     ("shut down", |mut channel| {
-        channel.shut_down();
+        shut_down(&mut channel);
         Some(channel)
     }),
     ("reset", |mut channel| {

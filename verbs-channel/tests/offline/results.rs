@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use fake_libibverbs::lend;
+use verbs_channel::engine::{Closing, Engine};
 use verbs_channel::verbs_core::verbs_sys::IBV_WC_REM_ACCESS_ERR;
 use verbs_channel::{
-    Channel, ChannelGroup, ChannelId, Closing, DownReason, Error, Queue, Refusal, Ticket,
-    TransportError,
+    Channel, ChannelGroup, ChannelId, DownReason, Error, Queue, Refusal, Ticket, TransportError,
 };
 
 use crate::card::{called, ends, forget_the_past, pd, posted, refuse, succeeds};
@@ -26,20 +26,23 @@ fn ticket_is_returned_once_and_its_result_stays_until_it_is_taken() {
         assert_eq!(ticket.channel(), ids[number]);
         ticket
     });
-    assert!(group.take(tickets[0]).unwrap().is_none(), "it is in flight");
+    assert!(
+        group.engine_mut().take(tickets[0]).unwrap().is_none(),
+        "it is in flight"
+    );
     assert_eq!(polls(), 0, "taking does not poll");
     posted().into_iter().for_each(succeeds);
-    assert_eq!(group.next_ticket(), Some(tickets[0]));
-    assert_eq!(group.next_ticket(), Some(tickets[1]));
+    assert_eq!(group.engine_mut().next_ticket(), Some(tickets[0]));
+    assert_eq!(group.engine_mut().next_ticket(), Some(tickets[1]));
     // Operations whose ticket was returned are skipped.
     assert_eq!(group.next_completed().unwrap().ticket, tickets[2]);
-    assert_eq!(group.next_ticket(), Some(tickets[3]));
-    assert!(!group.has_completed());
-    assert!(group.next_ticket().is_none() && group.next_completed().is_none());
+    assert_eq!(group.engine_mut().next_ticket(), Some(tickets[3]));
+    assert!(!group.engine_mut().has_completed());
+    assert!(group.engine_mut().next_ticket().is_none() && group.next_completed().is_none());
     for ticket in [tickets[3], tickets[0], tickets[1]] {
-        let taken = group.take(ticket).unwrap().unwrap();
+        let taken = group.engine_mut().take(ticket).unwrap().unwrap();
         assert!(taken.ticket == ticket && taken.result.is_ok() && taken.buffer.is_some());
-        assert!(group.take(ticket).is_err(), "it was taken");
+        assert!(group.engine_mut().take(ticket).is_err(), "it was taken");
     }
 }
 
@@ -61,7 +64,7 @@ fn untaken_results_have_room_if_slots_were_reserved() {
         let _untaken = start(&mut group, Queue::Send).unwrap();
     }
     posted().into_iter().for_each(succeeds);
-    while group.next_ticket().is_some() {}
+    while group.engine_mut().next_ticket().is_some() {}
     for queue in [Queue::Receive; 4] {
         let _in_flight = start(&mut group, queue).unwrap();
     }
@@ -81,11 +84,11 @@ fn untaken_results_have_room_if_slots_were_reserved() {
     let rejected = start(&mut group, Queue::Send).unwrap_err();
     assert_eq!(*rejected.error(), Refusal::Untaken);
     assert!(!rejected.error().is_backpressure(), "nothing will complete");
-    group.reserve(ids[0], 1).unwrap();
+    group.engine_mut().reserve(ids[0], 1).unwrap();
     let _ticket = start(&mut group, Queue::Send).unwrap();
     let rejected = start(&mut group, Queue::Send).unwrap_err();
     assert_eq!(*rejected.error(), Refusal::Untaken);
-    let too_many = group.reserve(ids[0], ChannelGroup::MAX_RESERVE + 1);
+    let too_many = group.engine_mut().reserve(ids[0], Engine::MAX_RESERVE + 1);
     assert!(matches!(too_many, Err(Error::Core(_))), "{too_many:?}");
 }
 
@@ -107,7 +110,7 @@ fn index_is_not_reused_while_results_are_untaken() {
     });
     group.remove(ids[0]).unwrap();
     // The ticket of one is returned, that of the other is not.
-    assert_eq!(group.next_ticket(), Some(tickets[1]));
+    assert_eq!(group.engine_mut().next_ticket(), Some(tickets[1]));
     for ticket in [tickets[2], tickets[1]] {
         let next = join(&mut group);
         assert_eq!(next.index(), 2);
@@ -133,27 +136,36 @@ fn success_is_returned_once_and_for_its_own_ticket_only() {
     };
     let (first, first_id) = start(&mut group);
     succeeds(first_id);
-    assert!(group.poll_success(first).is_some());
-    assert!(group.poll_success(first).is_none(), "it was taken");
+    assert!(group.engine_mut().poll_success(first).is_some());
+    assert!(
+        group.engine_mut().poll_success(first).is_none(),
+        "it was taken"
+    );
     // Another operation has its slot, and the device repeats a completion.
     let (second, second_id) = start(&mut group);
     assert_eq!(first.slot(), second.slot());
     succeeds(first_id);
-    assert!(group.poll_success(first).is_none(), "it is in flight");
+    assert!(
+        group.engine_mut().poll_success(first).is_none(),
+        "it is in flight"
+    );
     succeeds(second_id);
-    assert_eq!(group.next_ticket(), Some(second));
-    assert!(group.poll_success(first).is_none(), "another operation");
+    assert_eq!(group.engine_mut().next_ticket(), Some(second));
+    assert!(
+        group.engine_mut().poll_success(first).is_none(),
+        "another operation"
+    );
     // Taking a completed operation costs no poll, and returns its credit only once.
     succeeds(second_id);
     let before = polls();
-    assert!(group.poll_success(second).is_some());
+    assert!(group.engine_mut().poll_success(second).is_some());
     assert_eq!(polls(), before);
     assert!(group.next_completed().is_none());
     assert_eq!(group.channel(ids[0]).unwrap().credits(Queue::Receive), 4);
     // A failure is not a success, whatever the previous result of the slot was.
     let (third, third_id) = start(&mut group);
     ends(third_id, IBV_WC_REM_ACCESS_ERR);
-    assert!(group.poll_success(third).is_none());
+    assert!(group.engine_mut().poll_success(third).is_none());
     let failed = group.poll(third).unwrap().unwrap();
     assert!(failed.result.is_err() && failed.buffer.is_some());
 }
@@ -174,12 +186,15 @@ fn ticket_is_valid_in_its_own_group_only() {
     assert_ne!(ticket, theirs);
     let refuses = |group: &mut ChannelGroup, ticket| {
         assert!(matches!(group.poll(ticket), Err(Error::StaleTicket)));
-        assert!(matches!(group.take(ticket), Err(Error::StaleTicket)));
-        assert!(group.poll_success(ticket).is_none());
+        assert!(matches!(
+            group.engine_mut().take(ticket),
+            Err(Error::StaleTicket)
+        ));
+        assert!(group.engine_mut().poll_success(ticket).is_none());
     };
     refuses(&mut others, ticket);
     succeeds(posted()[0]);
-    assert_eq!(others.next_ticket(), Some(theirs));
+    assert_eq!(others.engine_mut().next_ticket(), Some(theirs));
     refuses(&mut others, ticket);
     refuses(&mut ours, theirs);
     // Taking a completed operation costs no poll.
@@ -222,8 +237,8 @@ fn id_of_a_removed_channel_is_unknown() {
     let gone = |error: Error| matches!(error, Error::UnknownChannel(id) if id == ids[0]);
     assert!(gone(group.channel(ids[0]).map(drop).unwrap_err()));
     assert!(gone(group.remove(ids[0]).unwrap_err()));
-    assert!(gone(group.reserve(ids[0], 1).unwrap_err()));
-    let closing = group.start_close(ids[0], DownReason::Closed);
+    assert!(gone(group.engine_mut().reserve(ids[0], 1).unwrap_err()));
+    let closing = group.engine_mut().start_close(ids[0], DownReason::Closed);
     assert!(gone(closing.map(drop).unwrap_err()));
     assert!(!group.channel(next).unwrap().is_down());
 }
@@ -233,7 +248,10 @@ fn closing(group: &mut ChannelGroup) -> (Closing, Ticket) {
     let id = group.channels().next().unwrap();
     let buffer = group.pd().reg_mr(vec![0_u8; 64]).unwrap();
     let ticket = group.channel(id).unwrap().start_receive(buffer).unwrap();
-    let closing = group.start_close(id, DownReason::TimedOut).unwrap();
+    let closing = group
+        .engine_mut()
+        .start_close(id, DownReason::TimedOut)
+        .unwrap();
     (closing, ticket)
 }
 
@@ -249,8 +267,14 @@ fn operations_end_when_their_queue_pair_was_destroyed_outside_the_group() {
     assert!(!channel.is_idle(), "its buffer is in flight");
     assert!(group.next_completed().is_none());
     // A second one has no queue pair to destroy, and ends no operation.
-    let again = group.start_close(id, DownReason::Closed).unwrap();
-    group.finish_close(again.destroy(), false).unwrap();
+    let again = group
+        .engine_mut()
+        .start_close(id, DownReason::Closed)
+        .unwrap();
+    group
+        .engine_mut()
+        .finish_close(again.destroy(), false)
+        .unwrap();
     assert!(!group.channel(id).unwrap().is_idle());
     let closed = std::thread::scope(|scope| {
         let library = lend();
@@ -262,7 +286,7 @@ fn operations_end_when_their_queue_pair_was_destroyed_outside_the_group() {
     });
     assert!(called("ibv_destroy_qp"));
     assert!(!group.channel(id).unwrap().is_idle());
-    group.finish_close(closed, true).unwrap();
+    group.engine_mut().finish_close(closed, true).unwrap();
     let ended = group.next_completed().unwrap();
     assert_eq!(ended.ticket, ticket);
     let aborted = TransportError::Aborted(DownReason::TimedOut);
@@ -288,7 +312,10 @@ fn queue_pair_that_is_stuck_outside_the_group_is_stuck() {
     let mut group = group(&pd, 1);
     let (closing, ticket) = closing(&mut group);
     refuse("ibv_destroy_qp", 1);
-    group.finish_close(closing.destroy(), true).unwrap();
+    group
+        .engine_mut()
+        .finish_close(closing.destroy(), true)
+        .unwrap();
     let ended = group.poll(ticket).unwrap().unwrap();
     assert_eq!(ended.result.unwrap_err(), TransportError::Stuck);
     assert!(ended.buffer.is_none());
@@ -306,13 +333,25 @@ fn index_is_not_reused_while_its_queue_pair_is_being_destroyed() {
     join(&mut group);
     for _ in 0..5 {
         let id = group.channels().next().unwrap();
-        let first = group.start_close(id, DownReason::Closed).unwrap();
+        let first = group
+            .engine_mut()
+            .start_close(id, DownReason::Closed)
+            .unwrap();
         // Closed twice at once, as by a fatal event and a drop.
-        let second = group.start_close(id, DownReason::Closed).unwrap();
-        group.finish_close(second.destroy(), true).unwrap();
+        let second = group
+            .engine_mut()
+            .start_close(id, DownReason::Closed)
+            .unwrap();
+        group
+            .engine_mut()
+            .finish_close(second.destroy(), true)
+            .unwrap();
         let next = join(&mut group);
         assert_ne!(next.index(), id.index(), "its queue pair still exists");
-        group.finish_close(first.destroy(), true).unwrap();
+        group
+            .engine_mut()
+            .finish_close(first.destroy(), true)
+            .unwrap();
         assert_eq!((group.len(), group.channels().count()), (1, 1));
     }
 }
@@ -322,7 +361,10 @@ fn closed_queue_pair_of_another_group_is_handed_back() {
     let pd = pd();
     let (mut ours, mut other) = (group(&pd, 1), group(&pd, 1));
     let (closing, ticket) = closing(&mut ours);
-    let closed = other.finish_close(closing.destroy(), true).unwrap_err();
-    ours.finish_close(closed, true).unwrap();
+    let closed = other
+        .engine_mut()
+        .finish_close(closing.destroy(), true)
+        .unwrap_err();
+    ours.engine_mut().finish_close(closed, true).unwrap();
     assert!(ours.poll(ticket).unwrap().is_some());
 }

@@ -310,7 +310,7 @@ mod question_mark {
         let mut channel = channel();
         boxed(&mut channel).unwrap();
         anyhow(&mut channel).unwrap();
-        channel.destroy(DownReason::TimedOut);
+        channel.engine_mut().destroy_all(DownReason::TimedOut);
         forget_the_past();
         let refused = boxed(&mut channel).unwrap_err();
         assert_eq!(

@@ -132,7 +132,7 @@ fn operation_that_completed_before_its_queue_pair_got_stuck_is_a_success() {
     let ticket = channel.start_send(pool.take().unwrap()).unwrap();
     succeeds(posted()[0]);
     refuse("ibv_destroy_qp", 1);
-    channel.destroy(DownReason::Closed);
+    channel.engine_mut().destroy_all(DownReason::Closed);
     let ended = channel.poll(ticket).unwrap().unwrap();
     assert!(ended.result.is_ok() && ended.buffer.is_some());
     drop(ended.buffer);
@@ -308,7 +308,7 @@ fn with_borrowed_buffers_the_process_aborts() {
             Some(libc::SIGABRT),
             "{name}: {words}"
         );
-        let message = "ERROR: cannot take borrowed buffers back from the card";
+        let message = "ERROR: cannot take borrowed buffers back from the device";
         assert!(words.contains(message), "{name}: {words}");
     }
 }

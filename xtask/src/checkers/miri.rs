@@ -131,7 +131,8 @@ fn run(
     filters: &[&str],
 ) -> Result<(), Error> {
     let mut command = miri(model);
-    command.args(programs.args);
+    // What one program cannot run does not keep the others from running.
+    command.arg("--no-fail-fast").args(programs.args);
     let title = format!("{}: {}", model.title(), programs.args[0]);
     tests(report, &title, command, filters, &[])
 }

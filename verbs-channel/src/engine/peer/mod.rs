@@ -7,7 +7,7 @@
 //! by TCP's keepalive, when its host dies.
 //!
 //! ```text
-//! in flight ── a wait finds the completion queue empty, some milliseconds after it last looked
+//! in flight ── a wait finds the completion queue empty, some milliseconds after the last check
 //!   ▼
 //! epoll set of all descriptors of the engine ── none has ended ──► wait on
 //!   │ one has
@@ -18,7 +18,7 @@
 //! flush: queue pair to ERROR; the channel is down ── not flushed within drain_timeout ──► destroy
 //! ```
 //!
-//! No step waits by itself. The set is one descriptor, which a layer above can wait for.
+//! No step waits. The set is one descriptor, which a layer above can wait for.
 
 use std::io;
 use std::net::SocketAddr;
@@ -29,8 +29,7 @@ use std::time::{Duration, Instant};
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::time::{
-    ClockId, Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, clock_gettime,
-    timerfd_create, timerfd_settime,
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
 };
 
 use crate::error::DownReason;
@@ -38,9 +37,6 @@ pub(crate) use link::Link;
 use link::end_of;
 
 mod link;
-
-/// How often waits, and polls that find nothing, look at the peers. A look is a system call.
-const LOOK: Duration = Duration::from_millis(10);
 
 /// How long what was sent to a peer that has left may still take to complete. A peer that received
 /// something and left at once has acknowledged it, and the acknowledgement may be slower than the
@@ -67,8 +63,8 @@ impl Peer {
         Some((at, end_of(&kept.descriptor)))
     }
 
-    /// Closes the descriptor, by which the peer notices that this side is down.
-    pub(crate) fn let_go(&mut self) {
+    /// Closes the descriptor: so the peer notices that this side is down.
+    pub(crate) fn close(&mut self) {
         self.kept = None;
     }
 }
@@ -95,12 +91,10 @@ impl Drop for Kept {
 pub(crate) struct Peers {
     // Made with the first that is watched; each that is watched has a clone.
     pub(super) set: Option<Arc<OwnedFd>>,
-    // Makes the set readable when something is to be done for one that has left. With it, nobody
-    // looks who was not woken by the set.
+    // Makes the set readable when something is to be done for a peer that has left. Once it is there,
+    // the layer above checks the peers when the set is readable, and waits do not.
     pub(super) timer: Option<OwnedFd>,
     last_token: u64,
-    // By the coarse clock.
-    next_look: Duration,
     pub(super) leaving: Vec<Leaving>,
 }
 
@@ -158,7 +152,7 @@ impl Peers {
         let end = EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR;
         let once = end | EventFlags::ONESHOT;
         epoll::add(&set, descriptor, EventData::new_u64(token), once)?;
-        // Room for all that are watched, so that to note their ends allocates nothing.
+        // Room for all that are watched, so that their ends allocate nothing.
         self.leaving.reserve(Arc::strong_count(&set));
         Ok(set)
     }
@@ -171,8 +165,8 @@ impl Peers {
         Ok(self.set.insert(set))
     }
 
-    /// A duplicate of the set, which is readable whenever [`Engine::look_at_peers`] has something to
-    /// do. From then on nobody else looks.
+    /// A duplicate of the set, which is readable whenever `Engine::check_peers` has something to do.
+    /// From then on waits do not check the peers.
     pub(super) fn announce(&mut self) -> io::Result<OwnedFd> {
         let set = Arc::clone(self.set()?);
         if self.timer.is_none() {
@@ -184,37 +178,26 @@ impl Peers {
         set.try_clone()
     }
 
-    /// Whether it is time to look.
+    /// Whether peers are to be checked where a poll finds nothing: some are watched or are leaving,
+    /// and no descriptor was given out for it.
     #[inline]
-    pub(super) fn is_due(&mut self) -> bool {
+    pub(super) fn awaits_check(&self) -> bool {
         match &self.set {
             Some(set) if self.timer.is_none() => {
-                let is_watching = Arc::strong_count(set) > 1;
-                !self.leaving.is_empty() || (is_watching && self.is_time())
+                !self.leaving.is_empty() || Arc::strong_count(set) > 1
             }
             _ => false,
         }
     }
 
-    fn is_time(&mut self) -> bool {
-        // It is some milliseconds behind, and costs a fraction of a poll.
-        let now = clock_gettime(ClockId::MonotonicCoarse);
-        let now = Duration::try_from(now).unwrap_or_default();
-        let is_time = now >= self.next_look;
-        if is_time {
-            self.next_look = now + LOOK;
-        }
-        is_time
-    }
-
     /// Has the set readable when the next of those that leave is due.
-    pub(super) fn set_timer(&self) {
+    pub(super) fn set_timer(&self, now: Instant) {
         let deadlines = self.leaving.iter().map(|leaving| leaving.stage.deadline());
         let (Some(timer), Some(next)) = (&self.timer, deadlines.min()) else {
             return;
         };
         // Zero would be never.
-        let left = next.saturating_duration_since(Instant::now());
+        let left = next.saturating_duration_since(now);
         let left = left.max(Duration::from_micros(1));
         let at = Itimerspec {
             it_value: Timespec::try_from(left).unwrap_or_default(),
@@ -280,15 +263,18 @@ mod tests {
 
     #[test]
     #[cfg_attr(miri, ignore = "Miri has no timerfd")]
-    fn a_layer_above_is_woken_for_what_could_not_be_done_at_once() {
+    fn a_layer_above_is_woken_when_a_peer_that_leaves_is_due() {
         let mut peers = Peers::default();
         let descriptor = peers.announce().unwrap();
         let stage = Stage::Flushing(Instant::now() + Duration::from_millis(1));
         let (at, token) = (0, 1);
         peers.leaving.push(Leaving { at, token, stage });
-        peers.set_timer();
+        peers.set_timer(Instant::now());
         assert_eq!(seen(&descriptor, LONG), [TIMER]);
-        assert!(!peers.is_due(), "nobody looks who was not woken");
+        assert!(
+            !peers.awaits_check(),
+            "the layer above waits for the descriptor"
+        );
     }
 
     /// Far longer than anything here takes.
@@ -312,7 +298,8 @@ mod tests {
     }
 
     #[test]
-    fn an_end_is_reported_once_and_not_after_its_descriptor_was_let_go() {
+    #[cfg_attr(miri, ignore = "Miri has no level-triggered epoll sets")]
+    fn an_end_is_reported_once_and_not_after_its_descriptor_was_closed() {
         let mut peers = Peers::default();
         let (first, _duplicate, theirs) = watched(&mut peers);
         let (second, _other_duplicate, others) = watched(&mut peers);
@@ -327,21 +314,17 @@ mod tests {
     }
 
     #[test]
-    fn a_look_is_due_now_and_then_and_only_as_long_as_somebody_is_watched() {
+    #[cfg_attr(miri, ignore = "Miri has no level-triggered epoll sets")]
+    fn peers_are_checked_while_one_is_watched_or_leaving() {
         let mut peers = Peers::default();
-        assert!(!peers.is_due(), "there is no set");
+        assert!(!peers.awaits_check(), "there is no set");
         let (peer, _duplicate, _theirs) = watched(&mut peers);
-        assert!(peers.is_due());
-        // Far in the future: the clock need not be waited for.
-        peers.next_look += Duration::from_secs(1000);
-        assert!(!peers.is_due(), "it is too soon");
+        assert!(peers.awaits_check());
         let (at, token) = (0, peer.token);
+        drop(peer);
+        assert!(!peers.awaits_check(), "none is watched");
         let stage = Stage::Flushing(Instant::now());
         peers.leaving.push(Leaving { at, token, stage });
-        assert!(peers.is_due(), "one is about to leave");
-        peers.leaving.clear();
-        drop(peer);
-        peers.next_look = Duration::ZERO;
-        assert!(!peers.is_due(), "nobody is watched");
+        assert!(peers.awaits_check(), "one is leaving");
     }
 }

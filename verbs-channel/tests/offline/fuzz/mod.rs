@@ -231,12 +231,13 @@ impl World {
         let chosen = (count > 0).then(|| self.operations[self.random.below(count)].ticket);
         let taken = match (self.random.below(5), chosen) {
             (0, Some(ticket)) => self.group.poll(ticket).unwrap(),
-            (1, Some(ticket)) => self.group.take(ticket).unwrap(),
+            (1, Some(ticket)) => self.group.engine_mut().take(ticket).unwrap(),
             (2, _) => self.group.wait_completed(Some(SHORT)),
             (3, _) => self
                 .group
+                .engine_mut()
                 .next_ticket()
-                .and_then(|ticket| self.group.take(ticket).unwrap()),
+                .and_then(|ticket| self.group.engine_mut().take(ticket).unwrap()),
             _ => self.group.next_completed(),
         };
         if let Some(completed) = taken {
@@ -311,8 +312,16 @@ impl World {
             self.leaks |= fault(&mut self.random);
         }
         match self.random.below(4) {
-            0 => self.group.channel(id).unwrap().shut_down(),
-            1 => self.group.channel(id).unwrap().destroy(DownReason::Closed),
+            0 => self
+                .group
+                .engine_mut()
+                .shut_down(id, DownReason::Closed)
+                .unwrap(),
+            1 => self
+                .group
+                .engine_mut()
+                .destroy(id, DownReason::Closed)
+                .unwrap(),
             2 => self.group.channel(id).unwrap().abort(),
             _ => {
                 self.group.remove(id).unwrap();
@@ -366,7 +375,7 @@ impl World {
         if self.random.one_in(2) {
             self.all_completes();
         }
-        self.group.destroy_all(DownReason::Closed);
+        self.group.engine_mut().destroy_all(DownReason::Closed);
         while let Some(completed) = self.group.next_completed() {
             self.taken(completed);
         }
@@ -377,7 +386,7 @@ impl World {
             .map(|op| op.ticket)
             .collect::<Vec<_>>()
         {
-            let completed = self.group.take(ticket).unwrap();
+            let completed = self.group.engine_mut().take(ticket).unwrap();
             self.taken(completed.expect("everything has ended"));
         }
         touch_posted();

@@ -1,28 +1,28 @@
-//! Closing a channel of a group in two steps, for layers that keep the group under a lock.
+//! Closing a channel in two steps, for layers that keep the engine under a lock.
 
 use verbs_core::QueuePair;
 
-use super::channel_group::ChannelGroup;
+use super::Engine;
 use crate::channel_id::ChannelId;
 use crate::error::{DownReason, Result};
 
-/// The queue pair of a channel that is being closed, taken out of its group.
+/// The queue pair of a channel that is being closed, taken out of its engine.
 ///
-/// Created by [`ChannelGroup::start_close`]. The operations in flight end only after it has been
-/// [destroyed](Self::destroy) and [returned to the group](ChannelGroup::finish_close). If it is
-/// dropped instead, they do not end, and the channel keeps its place in the group. Then the group
-/// leaks their buffers when it is dropped, and logs that.
+/// Created by [`Engine::start_close`]. The operations in flight end only after it has been
+/// [destroyed](Self::destroy) and [returned to the engine](Engine::finish_close). If it is
+/// dropped instead, they do not end, and the channel keeps its place. Then the engine leaks
+/// their buffers when it is dropped, and logs that.
 #[derive(Debug)]
-#[must_use = "operations in flight end when this has been destroyed and returned to the group"]
+#[must_use = "operations in flight end when this has been destroyed and returned to the engine"]
 pub struct Closing {
     channel: ChannelId,
     // `None` if it had been destroyed before.
     qp: Option<QueuePair>,
 }
 
-/// The outcome of destroying a queue pair, for [`ChannelGroup::finish_close`].
+/// The outcome of destroying a queue pair, for [`Engine::finish_close`].
 #[derive(Debug)]
-#[must_use = "operations in flight end when this is returned to the group"]
+#[must_use = "operations in flight end when this is returned to the engine"]
 pub struct Closed {
     channel: ChannelId,
     destroyed: Option<verbs_core::Result<()>>,
@@ -39,8 +39,8 @@ impl Closing {
     }
 }
 
-impl ChannelGroup {
-    /// The first half of [`remove`](Self::remove), for layers that keep the group under a lock.
+impl Engine {
+    /// The first half of [`remove`](Self::remove), for layers that keep the engine under a lock.
     ///
     /// The channel is down for this reason, unless it was down before. Its queue pair is returned, to
     /// be [destroyed](Closing::destroy) without the lock. The operations in flight end in
@@ -50,29 +50,29 @@ impl ChannelGroup {
     ///
     /// [`Error::UnknownChannel`](crate::Error::UnknownChannel).
     pub fn start_close(&mut self, channel: ChannelId, reason: DownReason) -> Result<Closing> {
-        let at = self.place(channel)?;
-        let qp = self.engine.take_qp(at, reason);
+        let at = self.place_of(channel)?;
+        let qp = self.take_qp(at, reason);
         Ok(Closing { channel, qp })
     }
 
     /// The second half of [`remove`](Self::remove): ends the operations that were in flight.
     ///
-    /// If `is_removed`, the channel's place in the group is reused after its results were taken.
+    /// If `is_removed`, the channel's place is reused after its results were taken.
     ///
     /// # Errors
     ///
-    /// The argument, if the channel belongs to another group.
+    /// The argument, if the channel belongs to another engine.
     pub fn finish_close(&mut self, closed: Closed, is_removed: bool) -> Result<(), Closed> {
-        let Ok(at) = self.place(closed.channel) else {
+        let Some(at) = self.place(closed.channel) else {
             return Err(closed);
         };
         if let Some(destroyed) = closed.destroyed {
-            self.engine.closed(at, destroyed);
-            self.engine.dispatch_left();
-            self.engine.end_closed(at);
+            self.closed(at, destroyed);
+            self.dispatch_left();
+            self.end_closed(at);
         }
         if is_removed {
-            self.engine.remove(at);
+            self.remove_at(at);
         }
         Ok(())
     }

@@ -1,18 +1,23 @@
 //! Blocking operations: posted, waited for, and done when they return.
-#![expect(unsafe_code, reason = "keeps borrows until the card is done with them")]
+#![expect(
+    unsafe_code,
+    reason = "keeps borrows until the device is done with them"
+)]
 
 use std::time::Duration;
 
 use verbs_core::WorkSuccess;
 
-use super::slots::{Id, Reservation};
-use super::teardown::AbortOnUnwind;
+use super::Poller;
+use super::guard::AbortOnUnwind;
+#[expect(unused_imports, reason = "named in documentation")]
 use crate::engine::Engine;
+use crate::engine::{Id, Reservation};
 use crate::error::{DownReason, Error, Result, TransportError};
 use crate::request::{ScatterList, Work};
 
-impl Engine {
-    /// Posts a request and waits for it. What it tells is the [last success](Self::last_success) if
+impl Poller {
+    /// Posts a request and waits for it. Its success is the [last success](Engine::last_success) if
     /// this returns `Ok(None)`.
     #[inline(always)]
     fn run_to_end<W: Work>(
@@ -25,7 +30,10 @@ impl Engine {
         let guard = AbortOnUnwind;
         // SAFETY: `list` and what it borrows live until this returns, and `finish` returns only when
         // the device is done with it; if this panics, the process ends.
-        let posted = unsafe { self.post::<W>(Reservation::send(at), &mut list, options) };
+        let posted = unsafe {
+            self.engine
+                .post_at::<W>(Reservation::send(at), &mut list, options)
+        };
         let ended = match posted {
             Ok(posted) => self.finish(Reservation::send(at), posted.id, timeout),
             Err(refusal) => Err(refusal.into()),
@@ -45,7 +53,7 @@ impl Engine {
         self.success(ended)
     }
 
-    /// [`run`](Self::run) without a copy of what the success tells.
+    /// [`run`](Self::run) without a copy of the success.
     #[inline(always)]
     pub(crate) fn run_blocking<W: Work>(
         &mut self,
@@ -66,7 +74,7 @@ impl Engine {
         let reservation = Reservation::send(at).times(N)?;
         let guard = AbortOnUnwind;
         // SAFETY: as for `run_to_end`: what `works` borrow lives until this returns.
-        let posted = unsafe { self.post_batch::<W, N>(reservation, works) };
+        let posted = unsafe { self.engine.post_batch_at::<W, N>(reservation, works) };
         let ended = match posted {
             Ok(posted) => self.finish(reservation, posted.id, timeout).map(drop),
             Err(refusal) => Err(refusal.into()),
@@ -84,7 +92,10 @@ impl Engine {
     ) -> Result<WorkSuccess> {
         let guard = AbortOnUnwind;
         // SAFETY: as for `run_to_end`.
-        let posted = unsafe { self.post_receive(Reservation::receive(at), &mut list) };
+        let posted = unsafe {
+            self.engine
+                .post_receive_at(Reservation::receive(at), &mut list)
+        };
         let ended = match posted {
             Ok(posted) => self.finish(Reservation::receive(at), posted.id, timeout),
             Err(refusal) => Err(refusal.into()),
@@ -94,7 +105,7 @@ impl Engine {
     }
 
     /// Waits for an operation on borrowed buffers, and aborts it if its time is up: `timeout`, or
-    /// the channel's own. `None` is the [last success](Self::last_success).
+    /// the channel's own. `None` is the [last success](Engine::last_success).
     #[inline(always)]
     fn finish(
         &mut self,
@@ -103,7 +114,7 @@ impl Engine {
         timeout: Option<Duration>,
     ) -> Result<Option<WorkSuccess>> {
         // Most are done by now, or after a poll or two.
-        if self.poll_for(reservation, id) {
+        if self.engine.poll_for(reservation, id) {
             return Ok(None);
         }
         self.finish_slowly(reservation.member, id, timeout)
@@ -112,10 +123,10 @@ impl Engine {
 
     #[inline(never)]
     fn finish_slowly(&mut self, at: u32, id: Id, timeout: Option<Duration>) -> Result<WorkSuccess> {
-        if !self.wait_for(id, timeout.or(self.waits.timeout)) {
+        if !self.wait_for(id, timeout.or(self.config.timeout)) {
             self.abort_borrowed(at, DownReason::TimedOut);
         }
-        match self.release(at, id) {
+        match self.engine.release(at, id) {
             Some(Ok(success)) => Ok(success),
             Some(Err(error)) => Err(Error::Transport(error)),
             None => Err(Error::Transport(TransportError::CLOSED)),
@@ -126,7 +137,7 @@ impl Engine {
     fn success(&self, ended: Option<WorkSuccess>) -> Result<WorkSuccess> {
         let success = match &ended {
             Some(success) => Some(success),
-            None => self.last_success(),
+            None => self.engine.last_success(),
         };
         success
             .copied()

@@ -1,4 +1,4 @@
-//! Waiting politely: how to spend the time until a completion comes.
+//! Pauses: how the time until a completion comes is spent.
 
 use std::time::{Duration, Instant};
 
@@ -90,7 +90,7 @@ impl Pause {
                 if *is_armed {
                     let until = clock.deadline.unwrap_or(next_probe);
                     let sleep = until.min(next_probe).saturating_duration_since(now);
-                    // Without an event it is armed anew: somebody else may have taken the event.
+                    // Without an event it is armed anew: the event may have been taken elsewhere.
                     *is_armed = false;
                     channel.get_cq_event(Some(sleep))?;
                 } else {

@@ -1,0 +1,259 @@
+//! What a layer above does on one of the channels, by its id.
+#![expect(
+    unsafe_code,
+    reason = "hands the contract of the queue on to the caller"
+)]
+
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use verbs_core::{CompletionQueue, ProtectionDomain, QueuePair, QueuePairEndpoint, Rejected};
+
+use super::{Engine, Leak, Member, Ticket};
+use crate::channel_id::ChannelId;
+use crate::error::{DownReason, Error, Queue, Refusal, Result};
+use crate::request::OwnedWork;
+
+/// Requests.
+impl Engine {
+    /// Posts a request on an owned buffer. Its buffer is taken, and an
+    /// [empty](crate::OwnedBuffer::empty) one left; if the request is rejected, it is unchanged.
+    ///
+    /// # Errors
+    ///
+    /// As [`Channel::start`](crate::Channel::start); [`Refusal::Down`] if there is no such channel.
+    #[inline(always)]
+    pub fn start(
+        &mut self,
+        channel: ChannelId,
+        request: &mut OwnedWork,
+    ) -> Result<Ticket, Refusal> {
+        match self.place(channel) {
+            Some(at) => self.start_at(at, request),
+            None => Err(Refusal::GONE),
+        }
+    }
+
+    /// Posts a batch of requests on owned buffers: as
+    /// [`Channel::start_batch`](crate::Channel::start_batch).
+    ///
+    /// # Errors
+    ///
+    /// As there; [`Refusal::Down`] if there is no such channel.
+    pub fn start_batch(
+        &mut self,
+        channel: ChannelId,
+        requests: Vec<OwnedWork>,
+    ) -> Result<Ticket, Rejected<Vec<OwnedWork>, Refusal>> {
+        match self.place(channel) {
+            Some(at) => self.start_batch_at(at, requests),
+            None => Err(Rejected::new(Refusal::GONE, requests)),
+        }
+    }
+}
+
+/// Ends.
+impl Engine {
+    /// Takes a channel down without waiting: what is in flight completes as flushed. If the queue
+    /// pair cannot be moved to ERROR, all of it has ended when this returns.
+    ///
+    /// Channels that were up go down for this reason. What is not flushed, [`destroy`](Self::destroy)
+    /// ends.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::UnknownChannel`].
+    pub fn shut_down(&mut self, channel: ChannelId, reason: DownReason) -> Result<()> {
+        let at = self.place_of(channel)?;
+        self.shut_down_at(at, reason);
+        Ok(())
+    }
+
+    /// Destroys a channel's queue pair: everything in flight has ended when this returns. Outcomes can
+    /// still be taken. The channel keeps its place: see [`remove`](Self::remove).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::UnknownChannel`].
+    #[doc(alias = "ibv_destroy_qp")]
+    pub fn destroy(&mut self, channel: ChannelId, reason: DownReason) -> Result<()> {
+        let at = self.place_of(channel)?;
+        self.destroy_at(at, reason);
+        Ok(())
+    }
+
+    /// [`destroy`](Self::destroy), and gives the channel's place to another one once all outcomes have
+    /// been taken. To remove it again does nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::UnknownChannel`].
+    pub fn remove(&mut self, channel: ChannelId) -> Result<()> {
+        let at = self.place_of(channel)?;
+        self.destroy_at(at, DownReason::Closed);
+        self.remove_at(at);
+        Ok(())
+    }
+
+    /// The next report of buffers that had to be leaked. An engine does not log: its layer may hold a
+    /// lock that the logger needs. What was not taken is logged when the engine is dropped.
+    #[must_use = "it is reported nowhere else"]
+    pub fn next_leak(&mut self) -> Option<Leak> {
+        self.leaks.next()
+    }
+
+    /// Whether [`next_leak`](Self::next_leak) returns one.
+    #[must_use]
+    #[inline]
+    pub fn has_leaks(&self) -> bool {
+        !self.leaks.is_empty()
+    }
+}
+
+/// Room.
+impl Engine {
+    /// The most outcomes that can be [reserved](Self::reserve) at once: 128 bytes each.
+    pub const MAX_RESERVE: u32 = 1 << 20;
+
+    /// Adds slots to a channel, for outcomes that are not taken.
+    ///
+    /// An operation has its slot until its outcome is taken, and a channel has as many as can be in
+    /// flight on it. Without more of them, outcomes that stay keep requests from being posted, with
+    /// [`Refusal::Untaken`].
+    ///
+    /// # Errors
+    ///
+    /// [`Error::UnknownChannel`]; [`verbs_core::Error::Limit`] for more than
+    /// [`MAX_RESERVE`](Self::MAX_RESERVE) at once.
+    pub fn reserve(&mut self, channel: ChannelId, outcomes: u32) -> Result<()> {
+        let at = self.place_of(channel)?;
+        if outcomes > Self::MAX_RESERVE {
+            return Err(Error::Core(verbs_core::Error::Limit {
+                what: "outcomes",
+                asked: outcomes.into(),
+                max: Some(Self::MAX_RESERVE.into()),
+            }));
+        }
+        self.reserve_at(at, outcomes);
+        Ok(())
+    }
+
+    /// Places in one of the channel's queues that are free; 0 if there is no such channel.
+    #[must_use]
+    pub fn credits(&self, channel: ChannelId, queue: Queue) -> u32 {
+        let member = self.member_of(channel);
+        member.map_or(0, |member| member.credits(queue))
+    }
+
+    /// Places in one of the channel's queues that are taken by what is in flight.
+    #[must_use]
+    pub fn in_flight(&self, channel: ChannelId, queue: Queue) -> u32 {
+        self.member_of(channel)
+            .map_or(0, |member| member.in_flight(queue))
+    }
+}
+
+/// Peers.
+impl Engine {
+    /// Watches the channel's peer by this descriptor: as
+    /// [`Channel::watch_peer`](crate::Channel::watch_peer).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::UnknownChannel`], and as there.
+    pub fn watch_peer(&mut self, channel: ChannelId, descriptor: impl Into<OwnedFd>) -> Result<()> {
+        let at = self.place_of(channel)?;
+        self.watch_peer_at(at, descriptor.into())
+    }
+
+    /// The address of the channel's peer: as [`Channel::peer_addr`](crate::Channel::peer_addr).
+    #[must_use]
+    pub fn peer_addr(&self, channel: ChannelId) -> Option<SocketAddr> {
+        self.member_of(channel)?.peer.address()
+    }
+
+    /// How soon it is noticed that a peer's host has died; `None` if no peers are watched.
+    #[must_use]
+    pub const fn peer_timeout(&self) -> Option<Duration> {
+        self.limits.peer_timeout
+    }
+}
+
+/// Channels.
+impl Engine {
+    /// Why a channel takes no more requests; `None` while it is up, and if there is no such channel.
+    #[must_use]
+    pub fn down_reason(&self, channel: ChannelId) -> Option<DownReason> {
+        self.member_of(channel)?.down()
+    }
+
+    /// The endpoint of this side of a channel; `None` once its queue pair has been destroyed.
+    #[must_use]
+    pub fn endpoint(&self, channel: ChannelId) -> Option<&QueuePairEndpoint> {
+        self.member_of(channel)?.qp().map(QueuePair::endpoint)
+    }
+
+    /// The open channel whose queue pair has this number, which a device event names. It looks at all
+    /// of them.
+    #[must_use]
+    pub fn channel_of(&self, qp_num: u32) -> Option<ChannelId> {
+        let is_it = |qp: &QueuePair| qp.qp_num() == qp_num;
+        let mut members = self.members.iter();
+        let member = members.find(|member| member.qp().is_some_and(is_it))?;
+        Some(member.id)
+    }
+
+    /// The channels that are open.
+    pub fn channels(&self) -> impl Iterator<Item = ChannelId> {
+        let members = self.members.iter();
+        let open = members.filter(|member| member.qp().is_some());
+        open.map(|member| member.id)
+    }
+
+    /// How many channels are open.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.open as usize
+    }
+
+    /// Whether no channel is open.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.open == 0
+    }
+
+    /// The protection domain of the channels: buffers must be registered in it.
+    #[must_use]
+    pub const fn pd(&self) -> &ProtectionDomain {
+        &self.pd
+    }
+
+    /// The queue that operations complete on: to arm it, and to tell it from others.
+    ///
+    /// # Safety
+    ///
+    /// Through it and all of its clones:
+    ///
+    /// - nothing polls it: a completion that is polled elsewhere never reaches its operation;
+    /// - nothing makes it smaller, or has other queue pairs complete on it: it would overrun.
+    #[must_use]
+    pub const unsafe fn cq(&self) -> &CompletionQueue {
+        &self.cq
+    }
+
+    /// The same, for waits: they arm it.
+    pub(crate) const fn queue(&self) -> &CompletionQueue {
+        &self.cq
+    }
+
+    fn member_of(&self, channel: ChannelId) -> Option<&Member> {
+        self.member(self.place(channel)?)
+    }
+
+    /// The place of the channel with this id.
+    #[inline]
+    pub(crate) fn place_of(&self, channel: ChannelId) -> Result<u32> {
+        self.place(channel).ok_or(Error::UnknownChannel(channel))
+    }
+}

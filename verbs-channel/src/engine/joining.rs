@@ -1,0 +1,95 @@
+//! Connected channels that an engine takes in.
+
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use verbs_core::{QueuePair, Rejected};
+
+use super::{Engine, Link, Peer};
+use crate::channel_id::ChannelId;
+use crate::error::{Error, Result};
+use crate::exchange::ExchangeError;
+
+/// A connected channel that can [join](Engine::join) the engine, or the
+/// [group](crate::ChannelGroup::join), that it was prepared for.
+#[derive(Debug)]
+pub struct ConnectedMember {
+    qp: QueuePair,
+    made: Made,
+    link: Option<Link>,
+}
+
+/// What a connected channel was made with.
+#[derive(Clone, Copy, Debug)]
+#[expect(unnameable_types, reason = "is named in a sealed trait")]
+pub struct Made {
+    /// What its send queue and its receive queue were asked to hold: its credits.
+    pub(crate) capacities: [u32; 2],
+    pub(crate) peer_timeout: Option<Duration>,
+}
+
+impl ConnectedMember {
+    pub(crate) const fn new(qp: QueuePair, made: Made) -> Self {
+        Self {
+            qp,
+            made,
+            link: None,
+        }
+    }
+
+    /// Has the peer watched by this descriptor once the channel has joined: as
+    /// [`Channel::watch_peer`](crate::Channel::watch_peer).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Exchange`] if keepalive cannot be set on it.
+    pub fn watch_peer(&mut self, descriptor: impl Into<OwnedFd>) -> Result<()> {
+        let link = Link::new(descriptor.into(), self.made.peer_timeout);
+        self.link = Some(link.map_err(ExchangeError::not_watched)?);
+        Ok(())
+    }
+
+    /// Whether its peer is watched once it has joined.
+    #[must_use]
+    pub fn is_watched(&self) -> bool {
+        self.link.as_ref().is_some_and(Link::is_watched)
+    }
+}
+
+impl Engine {
+    /// Takes in a connected channel. Returns its id from now on.
+    ///
+    /// # Errors
+    ///
+    /// [`Rejected`], with the channel: [`Error::GroupFull`], or [`Error::ForeignMember`] if it was
+    /// prepared for another engine.
+    #[expect(clippy::result_large_err, reason = "gives back the channel")]
+    pub fn join(
+        &mut self,
+        mut member: ConnectedMember,
+    ) -> Result<ChannelId, Rejected<ConnectedMember, Error>> {
+        if !member.qp.send_cq().is(&self.cq) {
+            return Err(Rejected::new(Error::ForeignMember, member));
+        }
+        let max_channels = self.limits.max_channels;
+        if self.open.saturating_add(self.stuck) >= max_channels {
+            return Err(Rejected::new(Error::GroupFull(max_channels), member));
+        }
+        let peer = match member.link.take() {
+            None => Peer::default(),
+            Some(link) => match self.peers.watch(link) {
+                Ok(peer) => peer,
+                Err((error, link)) => {
+                    member.link = Some(link);
+                    let error = ExchangeError::not_watched(error).into();
+                    return Err(Rejected::new(error, member));
+                }
+            },
+        };
+        let id = self.add(member.qp, member.made.capacities);
+        if let Some(member) = self.members.get_mut(id.index()) {
+            member.peer = peer;
+        }
+        Ok(id)
+    }
+}

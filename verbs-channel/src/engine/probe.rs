@@ -1,0 +1,68 @@
+//! Queue pairs that do not answer any more, or do not flush.
+
+use std::time::Instant;
+
+use verbs_core::QpState;
+
+use super::Engine;
+use crate::error::DownReason;
+
+impl Engine {
+    /// Takes those channels down whose completions will not come any more: the device does not
+    /// answer; or the queue pair is in ERROR, and what is posted on it has not been flushed for the
+    /// drain timeout.
+    ///
+    /// A layer that waits calls this now and then, such as ten times a second. A query may be slow, so
+    /// each call queries the queue pairs of 16 channels with operations in flight, and those of the
+    /// rest only if one of them failed.
+    #[doc(alias = "ibv_query_qp")]
+    pub fn probe(&mut self, now: Instant) {
+        let count = self.members.len();
+        let (mut queries, mut is_gone, mut closed) = (0, false, false);
+        for _ in 0..count {
+            if queries >= PROBES && !is_gone {
+                break;
+            }
+            self.probed = (self.probed + 1) % count.max(1);
+            let Some(member) = self.members.get_mut(self.probed) else {
+                continue;
+            };
+            let answer = match member.qp() {
+                Some(qp) if !member.is_idle() => qp.query(),
+                _ => {
+                    member.in_error_since = None;
+                    continue;
+                }
+            };
+            queries += 1;
+            let reason = match answer {
+                Err(error) => {
+                    is_gone = true;
+                    DownReason::Device(error.errno().unwrap_or(0))
+                }
+                Ok(attr) if attr.qp_state() != QpState::ERR => {
+                    member.in_error_since = None;
+                    continue;
+                }
+                Ok(_) => {
+                    let since = *member.in_error_since.get_or_insert(now);
+                    if now.saturating_duration_since(since) < self.limits.drain_timeout {
+                        continue;
+                    }
+                    DownReason::Unflushed
+                }
+            };
+            self.close(u32::try_from(self.probed).unwrap_or(u32::MAX), reason);
+            closed = true;
+        }
+        if closed {
+            self.dispatch_left();
+            for at in 0..u32::try_from(count).unwrap_or(u32::MAX) {
+                self.end_closed(at);
+            }
+        }
+    }
+}
+
+/// Queue pairs that are queried at a time.
+const PROBES: u32 = 16;

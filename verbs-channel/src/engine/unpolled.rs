@@ -1,0 +1,108 @@
+//! Posts of requests whose buffers an `unsafe` caller keeps.
+#![expect(unsafe_code, reason = "hands the contract of a post on to the caller")]
+
+use verbs_core::Rejected;
+
+use super::{BufferOwner, Engine, Reservation, Ticket};
+use crate::channel_id::ChannelId;
+use crate::error::{DownReason, Refusal};
+use crate::request::{ScatterList, Work};
+
+impl Engine {
+    /// Posts a request whose buffers the caller keeps: as
+    /// [`Channel::post_unpolled`](crate::Channel::post_unpolled).
+    ///
+    /// # Errors
+    ///
+    /// As there; [`Refusal::Down`] if there is no such channel.
+    ///
+    /// # Safety
+    ///
+    /// As there.
+    #[doc(alias = "ibv_post_send")]
+    pub unsafe fn post_unpolled<W: Work>(
+        &mut self,
+        channel: ChannelId,
+        request: W,
+    ) -> Result<Ticket, Rejected<W, Refusal>> {
+        match self.place(channel) {
+            // SAFETY: the caller's promise.
+            Some(at) => unsafe { self.post_unpolled_at(at, request) },
+            None => Err(Rejected::new(Refusal::GONE, request)),
+        }
+    }
+
+    /// Posts a receive whose buffers the caller keeps: as
+    /// [`Channel::post_receive_unpolled`](crate::Channel::post_receive_unpolled).
+    ///
+    /// # Errors
+    ///
+    /// As there; [`Refusal::Down`] if there is no such channel.
+    ///
+    /// # Safety
+    ///
+    /// As there.
+    #[doc(alias = "ibv_post_recv")]
+    pub unsafe fn post_receive_unpolled<L: ScatterList>(
+        &mut self,
+        channel: ChannelId,
+        list: L,
+    ) -> Result<Ticket, Rejected<L, Refusal>> {
+        match self.place(channel) {
+            // SAFETY: the caller's promise.
+            Some(at) => unsafe { self.post_receive_unpolled_at(at, list) },
+            None => Err(Rejected::new(Refusal::GONE, list)),
+        }
+    }
+
+    /// # Safety
+    ///
+    /// As [`post_unpolled`](Self::post_unpolled).
+    pub(crate) unsafe fn post_unpolled_at<W: Work>(
+        &mut self,
+        at: u32,
+        request: W,
+    ) -> Result<Ticket, Rejected<W, Refusal>> {
+        let (mut list, options) = request.into_parts();
+        let reservation = Reservation::send(at).owned_by(BufferOwner::Caller);
+        // SAFETY: the caller's promise.
+        match unsafe { self.post_at::<W>(reservation, &mut list, options) } {
+            Ok(ticket) => Ok(ticket),
+            Err(refusal) => match self.end_half_unpolled(at, refusal) {
+                Some(ticket) => Ok(ticket),
+                None => Err(Rejected::new(refusal, W::from_parts(list, options))),
+            },
+        }
+    }
+
+    /// # Safety
+    ///
+    /// As [`post_unpolled`](Self::post_unpolled).
+    pub(crate) unsafe fn post_receive_unpolled_at<L: ScatterList>(
+        &mut self,
+        at: u32,
+        mut list: L,
+    ) -> Result<Ticket, Rejected<L, Refusal>> {
+        let reservation = Reservation::receive(at).owned_by(BufferOwner::Caller);
+        // SAFETY: the caller's promise.
+        match unsafe { self.post_receive_at(reservation, &mut list) } {
+            Ok(ticket) => Ok(ticket),
+            Err(refusal) => match self.end_half_unpolled(at, refusal) {
+                Some(ticket) => Ok(ticket),
+                None => Err(Rejected::new(refusal, list)),
+            },
+        }
+    }
+
+    /// Ends an operation of which the device may have a part, and whose buffers the caller keeps:
+    /// destroys the queue pair. Its outcome is whether the device is done with them.
+    #[cold]
+    #[inline(never)]
+    fn end_half_unpolled(&mut self, at: u32, refusal: Refusal) -> Option<Ticket> {
+        let (Some(id), Refusal::Post(error)) = (self.half_posted.take(), refusal) else {
+            return None;
+        };
+        self.destroy_at(at, DownReason::Post(error));
+        Some(self.ticket(at, id))
+    }
+}

@@ -1,0 +1,268 @@
+//! Groups: many channels on one completion queue and one poller.
+#![expect(
+    unsafe_code,
+    reason = "passes the contract of the queue on to the caller"
+)]
+
+use std::net::TcpStream;
+use std::time::Duration;
+
+use verbs_core::{CompletionChannel, CompletionQueue, ProtectionDomain, QueuePair, Rejected};
+
+use crate::channel::{Channel, InGroup};
+use crate::channel_id::ChannelId;
+use crate::config::{ChannelBuilder, Config, PollStrategy, channel_builder};
+use crate::connect::{Connected, PreparedChannel, sealed};
+use crate::engine::{Completed, ConnectedMember, Engine, Made, Ticket};
+use crate::error::{Error, Result};
+use crate::waiting::Poller;
+
+/// Many channels that share one completion queue, one slot table and one poller.
+///
+/// Created by [`ChannelBuilder::group`](crate::ChannelBuilder::group). The cost of a completion does
+/// not depend on the number of channels. Results come in the order of completion, so no channel
+/// starves another.
+///
+/// ```no_run
+/// # fn main() -> verbs_channel::Result<()> {
+/// use std::time::Duration;
+/// use verbs_channel::{BufferPool, Channel, verbs_core::Context};
+///
+/// # let pd = Context::first_active()?.alloc_pd()?;
+/// let pool = BufferPool::new(&pd, 4096, 1024)?;
+/// let mut group = Channel::builder(&pd).max_recv_wr(8).group(100)?;
+/// # let listener = std::net::TcpListener::bind("0.0.0.0:7471").unwrap();
+/// let member = group.prepare()?.accept(&listener, Duration::from_secs(5))?;
+/// let at = group.join(member)?;
+/// # let block = pool.take().unwrap();
+/// let ticket = group.channel(at)?.start_receive(block)?;
+/// if let Some(completed) = group.wait_completed(Some(Duration::from_secs(1))) {
+///     println!("channel {}: {:?}", completed.channel, completed.result);
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct ChannelGroup {
+    poller: Poller,
+    preparer: Preparer,
+}
+
+/// Prepares channels for a group without borrowing it, as creating a queue pair takes a while.
+///
+/// Created by [`ChannelGroup::preparer`]. Cloning is cheap. It keeps only the group's completion
+/// queue alive.
+#[derive(Clone, Debug)]
+pub struct Preparer {
+    config: Config,
+    cq: CompletionQueue,
+}
+
+impl ChannelGroup {
+    pub(crate) const fn new(poller: Poller, preparer: Preparer) -> Self {
+        Self { poller, preparer }
+    }
+
+    /// Prepares one more channel.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`QueuePair::builder`].
+    pub fn prepare(&self) -> Result<PreparedChannel<ConnectedMember>> {
+        self.preparer.prepare()
+    }
+
+    /// A handle that prepares channels for this group, for another thread.
+    #[must_use]
+    pub fn preparer(&self) -> Preparer {
+        self.preparer.clone()
+    }
+
+    /// Adds a connected channel, and returns its id in the group.
+    ///
+    /// # Errors
+    ///
+    /// The channel is handed back, with the reason: the group is full, the channel was prepared by
+    /// another group, or its peer cannot be watched.
+    #[expect(clippy::result_large_err, reason = "gives back the channel")]
+    pub fn join(
+        &mut self,
+        member: ConnectedMember,
+    ) -> Result<ChannelId, Rejected<ConnectedMember, Error>> {
+        self.poller.engine.join(member)
+    }
+
+    /// Closes a channel, and aborts its operations in flight.
+    ///
+    /// Its results can still be taken. Its place in the group is reused only after all of them were.
+    /// Closing it again has no effect.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::UnknownChannel`].
+    pub fn remove(&mut self, channel: ChannelId) -> Result<()> {
+        self.poller.engine.remove(channel)
+    }
+
+    /// The engine that drives the channels, for what a layer above needs of it.
+    #[must_use]
+    pub const fn engine_mut(&mut self) -> &mut Engine {
+        &mut self.poller.engine
+    }
+
+    /// Sets how long operations on borrowed buffers wait before their channel is aborted, for all
+    /// channels; `None` is forever.
+    pub fn set_timeout(&mut self, timeout: Option<Duration>) {
+        self.poller.config.timeout = timeout;
+    }
+
+    /// Sets what to do between polls that find no completion: as
+    /// [`Channel::set_strategy`](crate::Channel::set_strategy).
+    pub fn set_strategy(&mut self, strategy: PollStrategy) {
+        self.poller.config.strategy = strategy;
+    }
+
+    /// Borrows one of the channels, which has all operations of a [`Channel`].
+    ///
+    /// # Errors
+    ///
+    /// [`Error::UnknownChannel`].
+    #[inline]
+    pub fn channel(&mut self, channel: ChannelId) -> Result<Channel<InGroup<'_>>> {
+        let at = self.poller.engine.place_of(channel)?;
+        Ok(Channel::in_group(&mut self.poller, at))
+    }
+
+    /// Takes the result and the buffer of an operation on any of the channels, if it has completed.
+    /// Polls once if it has not.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::StaleTicket`]: they were taken before, or the ticket belongs to another group.
+    #[inline]
+    pub fn poll(&mut self, ticket: Ticket) -> Result<Option<Completed>> {
+        self.poller.poll_ticket(ticket.channel().at(), ticket)
+    }
+
+    /// Takes the oldest completed operation on an owned buffer, of all channels. Polls if there is
+    /// none.
+    ///
+    /// `None` means that no operation has completed, and that the completion queue was empty.
+    #[must_use = "it has the buffer and the result"]
+    pub fn next_completed(&mut self) -> Option<Completed> {
+        self.poller.next_completed()
+    }
+
+    /// [`next_completed`](Self::next_completed), and waits for it; `None` if `timeout` passes first.
+    ///
+    /// Without a timeout it waits until an operation has completed. It returns `None` at once if the
+    /// group has no owned buffer.
+    #[must_use = "it has the buffer and the result"]
+    pub fn wait_completed(&mut self, timeout: Option<Duration>) -> Option<Completed> {
+        self.poller.wait_completed(timeout)
+    }
+
+    /// The ids of the channels that are open: their queue pairs have not been destroyed.
+    pub fn channels(&self) -> impl Iterator<Item = ChannelId> {
+        self.poller.engine.channels()
+    }
+
+    /// How many channels are open.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.poller.engine.len()
+    }
+
+    /// Whether no channel is open.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The protection domain of the channels, whose regions they can use.
+    #[must_use]
+    pub const fn pd(&self) -> &ProtectionDomain {
+        self.poller.engine.pd()
+    }
+
+    /// The completion queue of the group, to arm it or to get its handle.
+    ///
+    /// # Safety
+    ///
+    /// Through this queue and its clones:
+    ///
+    /// - nothing polls: the operation whose completion is taken would never complete;
+    /// - nothing makes the queue smaller, and no other queue pair completes on it: it would overrun.
+    #[must_use]
+    pub const unsafe fn cq(&self) -> &CompletionQueue {
+        self.poller.engine.queue()
+    }
+
+    /// The completion channel of its completion queue, if it was created with
+    /// [`PollStrategy::Notify`](crate::PollStrategy::Notify).
+    #[must_use]
+    pub const fn completion_channel(&self) -> Option<&CompletionChannel> {
+        self.poller.completion_channel()
+    }
+}
+
+impl<S: channel_builder::IsComplete> ChannelBuilder<S> {
+    /// Creates a group of at most `max_channels` such channels, which share a completion queue.
+    ///
+    /// # Errors
+    ///
+    /// [`verbs_core::Error::Limit`]: a completion queue for that many channels exceeds the device's
+    /// limits.
+    pub fn group(self, max_channels: u32) -> Result<ChannelGroup> {
+        let config = self.into_config();
+        let (cq, completion_channel) = config.queue(max_channels)?;
+        let engine = Engine::new(config.pd.clone(), cq.clone(), config.limits(max_channels));
+        let poller = Poller::new(engine, config.waits(), completion_channel);
+        Ok(ChannelGroup::new(poller, Preparer { config, cq }))
+    }
+
+    /// Makes an [`Engine`] for at most `max_channels` such channels, and what prepares them: for a
+    /// layer that waits in its own way. Completions are announced on this completion channel, which
+    /// others may share.
+    ///
+    /// # Errors
+    ///
+    /// As [`group`](Self::group).
+    pub fn engine(
+        self,
+        max_channels: u32,
+        events: &CompletionChannel,
+    ) -> Result<(Engine, Preparer)> {
+        let config = self.into_config();
+        let cq = config.queue_on(max_channels, Some(events))?;
+        let mut engine = Engine::new(config.pd.clone(), cq.clone(), config.limits(max_channels));
+        engine.hold_leaks();
+        Ok((engine, Preparer { config, cq }))
+    }
+}
+
+impl Preparer {
+    /// Prepares one more channel.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`QueuePair::builder`].
+    pub fn prepare(&self) -> Result<PreparedChannel<ConnectedMember>> {
+        let qp = self.config.queue_pair(&self.cq)?;
+        Ok(PreparedChannel::new(qp, self.config.made()))
+    }
+}
+
+impl Connected for ConnectedMember {}
+
+impl sealed::Connected for ConnectedMember {
+    type Rest = Made;
+
+    fn assemble(qp: QueuePair, made: Made) -> Self {
+        Self::new(qp, made)
+    }
+
+    fn watch(&mut self, stream: TcpStream) -> Result<()> {
+        self.watch_peer(stream)
+    }
+}

@@ -1,0 +1,77 @@
+//! Outcomes of operations on owned buffers: polled, or waited for.
+
+use std::time::Duration;
+
+use super::Poller;
+use crate::engine::{Completed, Engine, Ticket};
+use crate::error::Result;
+
+impl Poller {
+    /// The outcome of an operation of this member, if it has completed; polls once if it is in flight.
+    #[inline(always)]
+    pub(crate) fn poll_ticket(&mut self, at: u32, ticket: Ticket) -> Result<Option<Completed>> {
+        match self.engine.poll_in_flight(at, ticket) {
+            Some(completed) => Ok(Some(completed)),
+            None => self.poll_slowly(at, ticket),
+        }
+    }
+
+    #[inline(never)]
+    fn poll_slowly(&mut self, at: u32, ticket: Ticket) -> Result<Option<Completed>> {
+        if !self.engine.is_done_on(at, ticket)? && self.engine.drive() == 0 {
+            self.check_peers();
+        }
+        Ok(self.engine.take_completed(ticket))
+    }
+
+    /// The outcome of an operation of this member, waited for; `None` if `timeout` passes first.
+    #[inline(always)]
+    pub(crate) fn wait_ticket(
+        &mut self,
+        at: u32,
+        ticket: Ticket,
+        timeout: Option<Duration>,
+    ) -> Result<Option<Completed>> {
+        match self.engine.poll_in_flight(at, ticket) {
+            Some(completed) => Ok(Some(completed)),
+            None => self.wait_slowly(at, ticket, timeout),
+        }
+    }
+
+    #[inline(never)]
+    fn wait_slowly(
+        &mut self,
+        at: u32,
+        ticket: Ticket,
+        timeout: Option<Duration>,
+    ) -> Result<Option<Completed>> {
+        if !self.engine.is_done_on(at, ticket)? && !self.wait_for(ticket.id, timeout) {
+            return Ok(None);
+        }
+        Ok(self.engine.take_completed(ticket))
+    }
+
+    /// The operation that completed first, of those whose outcome was not taken. Polls if there is
+    /// none.
+    pub(crate) fn next_completed(&mut self) -> Option<Completed> {
+        self.seek();
+        self.engine.take_first_completed()
+    }
+
+    /// The same, waited for; `None` if `timeout` passes first, or if there is no operation to wait for.
+    pub(crate) fn wait_completed(&mut self, timeout: Option<Duration>) -> Option<Completed> {
+        self.seek();
+        // Nothing is started meanwhile: with nothing in flight, only a timeout would end the wait.
+        if !self.engine.has_completed() && (timeout.is_some() || self.engine.owns_any()) {
+            self.wait_until(timeout, Engine::has_completed);
+        }
+        self.engine.take_first_completed()
+    }
+
+    fn seek(&mut self) {
+        self.engine.seek();
+        if !self.engine.has_completed() {
+            self.check_peers();
+        }
+    }
+}

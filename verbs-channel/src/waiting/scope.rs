@@ -1,0 +1,147 @@
+//! How scopes end: they wait for what is left, or abort it.
+
+use verbs_core::WorkSuccess;
+
+use super::Poller;
+use super::deadline::Deadline;
+use crate::engine::{Engine, Id};
+use crate::error::{DownReason, Queue, TransportError};
+
+impl Poller {
+    /// A scope ends well: waits for its operations, up to the channel's timeout. The first failure
+    /// among those whose outcome was not taken is the scope's.
+    #[inline]
+    pub(crate) fn finish_scope(&mut self, at: u32, end: ScopeEnd) -> Result<(), TransportError> {
+        if !self.engine.is_well(at) {
+            self.engine.drive_discarding();
+        }
+        if !end.forgot_handles && self.engine.is_well(at) {
+            return Ok(());
+        }
+        self.finish_scope_slowly(at, end)
+    }
+
+    #[inline(never)]
+    fn finish_scope_slowly(&mut self, at: u32, end: ScopeEnd) -> Result<(), TransportError> {
+        let mut deadline = Deadline::new(self.config.timeout);
+        if end.began_idle && end.receives == Leftover::Awaited {
+            // Everything in flight is the scope's.
+            let has_ended = |engine: &Engine| {
+                let member = engine.member(at);
+                member.is_none_or(|member| member.is_idle() || member.down().is_some())
+            };
+            self.wait_until(deadline.left(), has_ended);
+            if !end.forgot_handles && self.engine.is_well(at) {
+                return Ok(());
+            }
+        }
+        let mut next = self.engine.first(at);
+        while let Some(id) = next {
+            let is_awaited = match self.engine.borrowed_in_flight(id) {
+                Some(Queue::Receive) => end.receives == Leftover::Awaited,
+                Some(Queue::Send) => true,
+                None => false,
+            };
+            if is_awaited && !self.wait_for(id, deadline.left()) {
+                self.abort_borrowed(at, DownReason::TimedOut);
+            }
+            next = self.engine.after(id);
+        }
+        // The receives that were left over, if any.
+        self.abort_borrowed(at, DownReason::Closed);
+        self.end_scope(at, end.receives)
+    }
+
+    /// A scope ends whose closure was to take all outcomes: what it left is aborted.
+    pub(crate) fn cut_scope(&mut self, at: u32) -> Result<(), TransportError> {
+        self.engine.drive();
+        self.abort_borrowed(at, DownReason::Abandoned);
+        self.end_scope(at, Leftover::Awaited)
+    }
+
+    /// A scope ends badly: what is left gets the drain timeout, receives alone get none.
+    #[cold]
+    pub(crate) fn abandon_scope(&mut self, at: u32) {
+        let mut deadline = Deadline::new(Some(self.config.drain_timeout));
+        let mut next = self.engine.first(at);
+        while let Some(id) = next {
+            let is_outgoing = self.engine.borrowed_in_flight(id) == Some(Queue::Send);
+            if is_outgoing && !self.wait_for(id, deadline.left()) {
+                break;
+            }
+            next = self.engine.after(id);
+        }
+        self.abort_borrowed(at, DownReason::Abandoned);
+        // The closure's own failure is reported; the channel itself says that it is down.
+        let _reported_by_down_reason = self.end_scope(at, Leftover::Awaited);
+    }
+
+    /// Polls once, if the operation is in flight, and takes its outcome if it has completed by then.
+    #[inline(never)]
+    pub(crate) fn poll_borrowed(
+        &mut self,
+        at: u32,
+        id: Id,
+    ) -> Option<Result<WorkSuccess, TransportError>> {
+        if self.engine.is_pending(id) && self.engine.drive() == 0 {
+            self.check_peers();
+        }
+        self.engine.take_borrowed(at, id)
+    }
+
+    /// Waits for an operation of a scope, up to the channel's timeout, and takes its outcome.
+    #[inline(never)]
+    pub(crate) fn wait_borrowed(&mut self, at: u32, id: Id) -> Result<WorkSuccess, TransportError> {
+        if !self.wait_for(id, self.config.timeout) {
+            self.abort_borrowed(at, DownReason::TimedOut);
+        }
+        let taken = self.engine.take_borrowed(at, id);
+        taken.unwrap_or(Err(TransportError::Taken))
+    }
+
+    /// Takes the outcomes that were not taken, all of which are there; the first failure among them.
+    fn end_scope(&mut self, at: u32, receives: Leftover) -> Result<(), TransportError> {
+        let mut first: Option<(TransportError, u32)> = None;
+        let mut next = self.engine.first(at);
+        while let Some(id) = next {
+            next = self.engine.after(id);
+            let Some(queue) = self.engine.borrowed(id) else {
+                continue;
+            };
+            // A receive that ends with its connection has not failed, if that is what was asked for.
+            let is_left = |error| {
+                receives == Leftover::Closed
+                    && queue == Queue::Receive
+                    && matches!(error, TransportError::Aborted(_))
+            };
+            if let Some((error, when)) = self.engine.failure(id)
+                && !is_left(error)
+                && first.is_none_or(|(_, earliest)| when < earliest)
+            {
+                first = Some((error, when));
+            }
+            let _taken = self.engine.release(at, id);
+        }
+        first.map_or(Ok(()), |(error, _)| Err(error))
+    }
+}
+
+/// How a scope ends well.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ScopeEnd {
+    /// Nothing was in flight when it began.
+    pub(crate) began_idle: bool,
+    /// Handles were forgotten, so that completed operations may have their slots still.
+    pub(crate) forgot_handles: bool,
+    /// What becomes of its receives.
+    pub(crate) receives: Leftover,
+}
+
+/// What becomes of receives that are in flight when a scope ends well.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Leftover {
+    /// They are waited for.
+    Awaited,
+    /// The connection is closed.
+    Closed,
+}
