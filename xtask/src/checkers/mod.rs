@@ -59,7 +59,10 @@ fn tests(
     let step = Report::start(title);
     let of_it = |(package, ..): &&LeftOut| command.get_args().any(|arg| arg == *package);
     let left_out: Vec<&LeftOut> = left_out.iter().filter(of_it).collect();
-    command.arg("--").args(["--test-threads=1"]).args(filters);
+    // The toolchain is a nightly one, which can print how long each test took.
+    let times = ["-Zunstable-options", "--report-time"];
+    command.args(["--", "--test-threads=1"]).args(times);
+    command.args(filters);
     for (_, name, _) in &left_out {
         command.args(["--skip", name]);
     }
@@ -67,7 +70,7 @@ fn tests(
     let end = stream::run(&mut command, LIMITS, |text| {
         if let Text::Line(line) = text {
             let shown = tally.line(line);
-            if shown && !(line.starts_with("test ") && line.ends_with(" ... ok")) {
+            if shown && !is_quick_pass(line) {
                 println!("{line}");
             }
         }
@@ -94,7 +97,31 @@ fn tests(
     Ok(())
 }
 
+/// Whether a line is of a test that passed within ten seconds: `test NAME ... ok <1.234s>`.
+fn is_quick_pass(line: &str) -> bool {
+    let passed = line.strip_prefix("test ");
+    let Some((_, time)) = passed.and_then(|test| test.split_once(" ... ok")) else {
+        return false;
+    };
+    let seconds = time.trim().trim_start_matches('<').trim_end_matches("s>");
+    !seconds.parse().is_ok_and(|seconds: f64| seconds >= 10.0)
+}
+
 /// Whether `cargo +nightly ARGS` succeeds.
 fn has(args: &[&str]) -> bool {
     succeeds(&mut nightly(args))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_slow_passes_are_shown() {
+        assert!(is_quick_pass("test a::b ... ok <9.999s>"));
+        assert!(is_quick_pass("test a::b ... ok"));
+        assert!(!is_quick_pass("test a::b ... ok <12.345s>"));
+        assert!(!is_quick_pass("test a::b ... FAILED <0.001s>"));
+        assert!(!is_quick_pass("test a::b - should panic ... ignored, why"));
+    }
 }
