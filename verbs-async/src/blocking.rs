@@ -250,17 +250,17 @@ mod tests {
         Box::leak(Box::new(Pool::new(max_threads, start)))
     }
 
-    struct Bell(Sender<()>);
+    struct WakeSender(Sender<()>);
 
-    impl Wake for Bell {
+    impl Wake for WakeSender {
         fn wake(self: Arc<Self>) {
             self.0.send(()).ok();
         }
     }
 
     fn block_on<T: Send>(mut call: Call<T>) -> io::Result<T> {
-        let (rings, woken) = mpsc::channel();
-        let waker = Waker::from(Arc::new(Bell(rings)));
+        let (sender, woken) = mpsc::channel();
+        let waker = Waker::from(Arc::new(WakeSender(sender)));
         loop {
             let mut cx = Context::from_waker(&waker);
             if let Poll::Ready(returned) = Pin::new(&mut call).poll(&mut cx) {

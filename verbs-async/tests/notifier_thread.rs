@@ -1,5 +1,5 @@
-//! The notifiers' thread begins with the first and ends with the last: a program of its own, since
-//! other tests would keep it.
+//! The notifiers' thread begins with the first notifier and ends with the last. This is a program of
+//! its own because other tests would keep the thread.
 #![cfg(test)]
 #![expect(unsafe_code, reason = "forks")]
 
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use verbs_async::CqNotifier as _;
 use verbs_async::notifier::ThreadNotifier;
 
-/// What proc(5) says of each such thread, by `proc_pid_stat(5)`.
+/// The `stat` file of each such thread: see `proc_pid_stat(5)`.
 fn threads() -> Vec<String> {
     let tasks = fs::read_dir("/proc/self/task").unwrap();
     // One may end meanwhile.
@@ -59,22 +59,22 @@ fn thread_starts_with_the_first_notifier_and_ends_with_the_last() {
         writer.write_all(&[7]).unwrap();
         let limit = Instant::now() + Duration::from_secs(30);
         while second.poll_readable(&mut cx).is_pending() {
-            assert!(Instant::now() < limit, "it is not told");
+            assert!(Instant::now() < limit, "it is not reported");
         }
-        // It is readable still, and asked for; told once, it costs nothing until asked for again.
+        // It is still readable. After it was reported, it costs nothing until it is polled again.
         assert!(second.poll_readable(&mut cx).is_pending());
         let before = ticks();
         thread::sleep(Duration::from_millis(200));
         assert!(ticks() - before < 10, "it spins");
-        // A child of this process has one, too: what it drops is still watched here.
+        // A child process has it, too: when the child drops it, it is still watched here.
         let second = dropped_by_a_child(second);
         let limit = Instant::now() + Duration::from_secs(30);
-        let mut told = 0;
-        while told < 2 {
-            assert!(Instant::now() < limit, "it is not told any more");
+        let mut reported = 0;
+        while reported < 2 {
+            assert!(Instant::now() < limit, "it is not reported any more");
             if let Poll::Ready(readable) = second.poll_readable(&mut cx) {
                 readable.unwrap();
-                told += 1;
+                reported += 1;
             }
         }
         drop(second);
@@ -88,7 +88,7 @@ fn dropped_by_a_child(notifier: ThreadNotifier) -> ThreadNotifier {
     let child = unsafe { libc::fork() };
     if child == 0 {
         drop(notifier);
-        // SAFETY: nothing is to be done after it.
+        // SAFETY: it ends the process at once.
         unsafe { libc::_exit(0) }
     }
     let mut status = -1;

@@ -12,7 +12,7 @@ use verbs_async::verbs_channel::Channel;
 use verbs_async::{AsyncGroup, CqEvents};
 use verbs_core::verbs_sys::{IBV_QPS_INIT, IBV_QPS_RTR, ibv_qp_state};
 
-/// Far longer than anything here takes.
+/// Far longer than any of these tests takes.
 pub(crate) const LONG: Duration = Duration::from_secs(if cfg!(miri) { 600 } else { 20 });
 
 /// Holds up calls of one kind.
@@ -25,7 +25,7 @@ pub(crate) struct Gate {
 struct State {
     // How many more calls are held up.
     holds: usize,
-    // How many have come that are, and how many of them are released.
+    // How many calls are held up, and how many of them are released.
     held: usize,
     released: usize,
 }
@@ -73,12 +73,12 @@ impl Gate {
         }
     }
 
-    /// How many calls were held up so far.
+    /// The number of calls that were held up so far.
     pub(crate) fn held(&self) -> usize {
         self.shared.0.lock().unwrap().held
     }
 
-    /// Lets all of them go on, and those that come.
+    /// Releases all calls that are held up, and later ones.
     pub(crate) fn release(&self) {
         let (state, changed) = &*self.shared;
         let mut state = state.lock().unwrap();

@@ -1,4 +1,4 @@
-//! Handshakes that block, since their peers do not answer.
+//! Handshakes that block because their peers do not answer.
 
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};

@@ -49,7 +49,7 @@ fn bind() -> (TcpListener, SocketAddr) {
     (listener, address)
 }
 
-/// Runs this on both runtimes' sockets, and looks that nothing is left.
+/// Runs this on the sockets of both runtimes, and checks that no object is left.
 fn on_both<F: Future<Output = ()>>(test: impl Fn(Way) -> F) {
     let _shared = share();
     for way in WAYS {
@@ -82,7 +82,7 @@ fn silent_peers_and_blocked_handshakes_delay_no_other_peer() {
         let blocked = [connect(), connect()];
         let mut accepted = Vec::new();
         {
-            // Until the handshakes block: nobody has come by then.
+            // Until the handshakes block: no peer has arrived by then.
             let mut accept = std::pin::pin!(listener.accept());
             while gate.held() < 4 {
                 tokio::select! {
@@ -100,7 +100,7 @@ fn silent_peers_and_blocked_handshakes_delay_no_other_peer() {
         assert_eq!(good.await.unwrap().unwrap().1, b"host");
         assert!(blocked.iter().all(|peer| !peer.is_finished()));
         gate.release();
-        // Their exchanges go on while somebody accepts, so the peers are awaited after that.
+        // Exchanges continue only while a task accepts, so the peers are awaited after that.
         for _ in &blocked {
             accepted.push(listener.accept().await.unwrap().outcome.unwrap().0);
         }
@@ -126,7 +126,7 @@ fn each_peer_has_a_timeout_after_which_the_next_is_accepted() {
         let peer = silent.local_addr().unwrap();
         let (arrival, good) = {
             let mut accept = std::pin::pin!(listener.accept());
-            // It has the place before the other comes.
+            // It has the place before the other arrives.
             tokio::select! {
                 biased;
                 arrival = &mut accept => panic!("{arrival:?}"),
@@ -204,7 +204,7 @@ fn peer_name_that_does_not_listen_yet_is_retried() {
         drop(listener);
         let name = format!("localhost:{}", address.port());
         let connecting = tokio::spawn(way.connect(group.clone(), name, LONG));
-        // It is refused meanwhile.
+        // The connection is refused meanwhile.
         tokio::time::sleep(Duration::from_millis(50)).await;
         assert!(!connecting.is_finished());
         let mut listener = way.listen(&group, TcpListener::bind(address).unwrap());
@@ -219,7 +219,7 @@ fn connecting_times_out_and_names_the_peer() {
         let group = group(&events(), 2);
         let (listener, address) = bind();
         let timeout = Duration::from_millis(100);
-        // Nobody accepts.
+        // No task accepts.
         let silent = way
             .connect(group.clone(), address.to_string(), timeout)
             .await;
@@ -230,7 +230,7 @@ fn connecting_times_out_and_names_the_peer() {
         );
         assert!(error.to_string().contains(&address.to_string()), "{error}");
         drop(listener);
-        // Nobody listens.
+        // No socket listens.
         let refused = way
             .connect(group.clone(), address.to_string(), timeout)
             .await;

@@ -1,4 +1,4 @@
-//! Connecting on a device whose calls take as long as the tests say.
+//! Connecting on a device whose calls block until the test releases them.
 //!
 //! Every test shares its [`fake_libibverbs`] with the threads that the crate starts.
 #![cfg(test)]

@@ -10,7 +10,7 @@ use verbs_harness::child::{Child, role};
 
 use crate::ends::{WAYS, Way, block, given, narrow_pair, run};
 
-/// What some rounds of everything allocate, after some others.
+/// The number of allocations in some rounds of all operations, after some other rounds.
 async fn counted_by(way: Way, count: fn() -> usize) -> usize {
     let (group, left, right) = narrow_pair(way, 16);
     let pool = BufferPool::new(group.pd(), 8, 200).unwrap();
@@ -31,17 +31,17 @@ async fn round(
     right: &AsyncChannel,
     target: RemoteMemoryRegion,
 ) {
-    // Slept for.
+    // Completions that tasks sleep for.
     for _ in 0..20 {
         let receiving = right.receive(block(pool, &[0; 8]));
         let sending = left.send(block(pool, &[1; 8]));
         receiving.await.0.unwrap();
         sending.await.0.unwrap();
     }
-    // More than there are places, so that some stand in line.
+    // More than there is room for, so that some are in the backlog.
     let receives: [_; 60] = std::array::from_fn(|_| right.receive(block(pool, &[0; 8])));
     let sends: [_; 60] = std::array::from_fn(|_| left.send(block(pool, &[1; 8])));
-    // Given up: in line, and in flight.
+    // Abandoned: in the backlog, and in flight.
     drop(left.write(block(pool, &[1; 8]), target));
     drop(right.write(block(pool, &[1; 8]), target));
     for operation in sends.into_iter().chain(receives) {
@@ -55,8 +55,8 @@ fn no_operation_allocates() {
     if let Some((way, mut line)) = role() {
         let way = named(&way);
         let count = match way {
-            // Its reactor makes a list of whom to wake each time that it has slept: in a thread of
-            // its own, if nobody else is in its `block_on`.
+            // Its reactor allocates a list of wakers after each sleep: in a thread of its own
+            // if no other thread is in its `block_on`.
             Way::AsyncIo => pollster::block_on(counted_by(way, allocations)),
             _ => run(way, counted_by(way, allocations_of_all)),
         };

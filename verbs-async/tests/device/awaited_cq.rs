@@ -17,10 +17,10 @@ use verbs_harness::{begin, context};
 
 use crate::ends::{WAYS, Way, events, run, within};
 
-/// What ends by itself has ended by then.
+/// Longer than any wait that ends by itself.
 const LATE: Duration = Duration::from_secs(20);
 
-/// Two queue pairs that are connected to each other, and one queue for all they do. Messages are
+/// Two queue pairs that are connected to each other, on one completion queue. Messages are
 /// empty.
 struct Wired {
     left: QueuePair,
@@ -33,7 +33,7 @@ impl Wired {
         Self::on(AsyncCq::create(events, 256).unwrap())
     }
 
-    /// On a queue whose completion channel nobody else has.
+    /// On a queue with a completion channel of its own.
     fn alone(way: Way) -> Self {
         let create = match way {
             Way::Tokio => AsyncCq::create_tokio,
@@ -70,7 +70,7 @@ impl Wired {
         unsafe { self.left.post(&mut [request.into()]) }.unwrap();
     }
 
-    /// Waits for so many of whatever comes; their numbers, sorted.
+    /// Waits for this many completions, and returns their `wr_id`s, sorted.
     async fn any(&self, count: usize) -> Vec<u64> {
         let mut slots = [const { PollSlot::new() }; 4];
         let mut found = Vec::new();
@@ -164,7 +164,7 @@ fn waiters_for_one_wr_id_get_one_completion_each() {
             for waiter in &mut waiters {
                 assert!(waiter.as_mut().poll(&mut noop()).is_pending());
             }
-            // The first, the last and one between go: the others close ranks.
+            // The first, the last and one between are dropped.
             for gone in [5, 3, 0] {
                 drop(waiters.remove(gone));
             }
@@ -180,7 +180,7 @@ fn waiters_for_one_wr_id_get_one_completion_each() {
                     .iter()
                     .all(|found| found.as_ref().unwrap().wr_id() == 7)
             );
-            // One is left, for whoever asks.
+            // One is left for the next call.
             assert_eq!(wired.any(1).await, [7]);
         });
     }
@@ -201,11 +201,11 @@ fn dropped_future_loses_no_completion() {
                 }
                 let mut slots = [const { PollSlot::new() }; 1];
                 let mut any = Box::pin(wired.cq.poll(&mut slots));
-                // Asks for whatever comes; nothing is there yet.
+                // Waits for any completion; there is none yet.
                 assert!(any.as_mut().poll(&mut noop()).is_pending());
                 wired.send(2);
                 if round % 2 == 0 {
-                    // By now it may have been found for them.
+                    // It may have been delivered to them by now.
                     within(Duration::from_millis(1), std::future::pending::<()>()).await;
                 }
                 drop(any);
@@ -259,7 +259,7 @@ fn queue_dropped_with_untaken_events_does_not_hang() {
                 wired.receive(1);
                 let mut waiting = Box::pin(wired.cq.poll_wr_id(3));
                 assert!(waiting.as_mut().poll(&mut noop()).is_pending());
-                // Announced, or on its way, or just being taken, when all of it goes.
+                // Its event is in the channel, on its way, or being taken when all is dropped.
                 wired.send(2);
                 if round % 3 == 1 {
                     within(
@@ -271,7 +271,7 @@ fn queue_dropped_with_untaken_events_does_not_hang() {
                 drop(waiting);
                 drop(wired);
             }
-            // What is announced there is told to others as ever.
+            // Events of other queues are still delivered.
             let wired = Wired::new(&events);
             wired.receive(1);
             wired.send(2);
@@ -326,7 +326,7 @@ fn simultaneous_events_are_all_taken() {
             wired.receive(1);
             wired.send(2);
         }
-        // The runtime does not look meanwhile, and is told once of all.
+        // The runtime does not poll meanwhile, and gets one notification for all.
         thread::sleep(Duration::from_millis(50));
         let found: Vec<_> = within(LATE, waiting.collect())
             .await
@@ -335,7 +335,7 @@ fn simultaneous_events_are_all_taken() {
     });
 }
 
-/// For what is polled by hand, and is not to be woken.
+/// For futures that are polled by hand and need no wake-up.
 fn noop() -> Context<'static> {
     Context::from_waker(Waker::noop())
 }

@@ -17,14 +17,14 @@ use verbs_harness::begin;
 
 use crate::ends::{WAYS, Way, block, bytes, given, narrow_pair, run, within};
 
-/// Of each task that sends or adds; those who receive do so until there is no more. With the latter
+/// Operations of each task that sends or adds. Tasks that receive do so until the end. With the latter
 /// these are more than 10,000 on the three notifiers.
 const OPERATIONS: u64 = 80;
 
-/// Tasks: who sends to the right, to the left, who receives there, and who adds.
+/// The numbers of tasks that send to the right, send to the left, receive there, and add.
 const TASKS: u64 = 64;
 
-/// Chance, the same in every run.
+/// Random numbers, the same in every run.
 struct Dice(u64);
 
 impl Dice {
@@ -40,17 +40,17 @@ impl Dice {
     }
 }
 
-/// Both ends, and what came of it.
+/// Both ends, and the records of what arrived.
 struct Scene {
     left: AsyncChannel,
     right: AsyncChannel,
     pool: BufferPool,
     counter: RemoteMemoryRegion,
-    // Those who send or add, and have not ended.
+    // The number of tasks that send or add and have not ended.
     active: AtomicU64,
     rightward: Mail,
     leftward: Mail,
-    // What counters were before, by those who waited for it.
+    // The previous values of the counters, from the additions that were awaited.
     before: Mutex<Vec<u64>>,
     begun: AtomicU64,
     begun_additions: AtomicU64,
@@ -64,10 +64,10 @@ struct Mail {
     received: Mutex<Vec<u64>>,
 }
 
-/// What comes last to the right.
+/// The last message to the right.
 const LAST: u64 = u64::MAX;
 
-/// Waits for it, or does not, as chance has it; its outcome, if it was waited for.
+/// Awaits an operation or drops it, at random. Returns the outcome if it was awaited.
 async fn perhaps(
     mut operation: Operation,
     dice: &mut Dice,
@@ -75,7 +75,7 @@ async fn perhaps(
     match dice.roll(8) {
         0 => None,
         1 => {
-            // It may be done by that, and was waited for then: so it is not asked again.
+            // That may have completed it: then it is not polled again.
             let mut cx = Context::from_waker(Waker::noop());
             match Pin::new(&mut operation).poll(&mut cx) {
                 Poll::Ready(ended) => Some(ended),
@@ -85,7 +85,7 @@ async fn perhaps(
         2 => within(Duration::from_micros(dice.roll(2000)), operation).await,
         3 => match within(Duration::from_micros(dice.roll(500)), &mut operation).await {
             Some(ended) => Some(ended),
-            // Polled by nobody for a while, and again.
+            // It is not polled for a while, and then again.
             None => Some(operation.await),
         },
         _ => Some(operation.await),
@@ -131,7 +131,7 @@ impl Scene {
             };
             let Some((received, bytes)) = ended else {
                 self.given_up_receives.fetch_add(1, Ordering::Relaxed);
-                // Whoever never waits keeps others from their turn.
+                // A task that never waits keeps other tasks from running.
                 within(Duration::from_micros(50), pending::<()>()).await;
                 if channel.is_down() {
                     return;
@@ -166,7 +166,7 @@ impl Scene {
         }
     }
 
-    /// Ends those who receive, when all has been received.
+    /// Ends the tasks that receive, when everything has been received.
     async fn finish(&self) {
         let last = self.left.send(block(&self.pool, &LAST.to_le_bytes()));
         last.await.0.unwrap();
@@ -177,7 +177,7 @@ impl Scene {
         self.left.shut_down();
     }
 
-    /// What one of the 64 tasks does.
+    /// One of the 64 tasks.
     async fn play(self: Arc<Self>, task: u64) {
         match task {
             0..16 => self.send(task, true).await,
@@ -231,7 +231,7 @@ fn no_message_is_lost_or_duplicated() {
     assert!(begun > 10_000, "{begun} operations only");
 }
 
-/// How many operations there were.
+/// The number of operations.
 async fn scene(way: Way) -> u64 {
     let (group, left, right) = narrow_pair(way, 16);
     let counter = given(group.pd(), &[0; 8]);
@@ -251,14 +251,14 @@ async fn scene(way: Way) -> u64 {
     });
     play_all(way, &scene).await;
     let scene = Arc::into_inner(scene).expect("all tasks have ended");
-    // To the right: sends are cancelled, receives never. All that were sent have come.
+    // To the right, sends are cancelled, receives never: every message that was sent has arrived.
     let sent = distinct(&scene.rightward.sent.into_inner().unwrap());
     let received = distinct(&scene.rightward.received.into_inner().unwrap());
     assert!(sent.is_subset(&received), "{way:?}: some are lost");
     let mut others = received.difference(&sent).filter(|id| **id != LAST);
     assert!(others.all(|id| id >> 32 < 16 && id & 0xffff_ffff < OPERATIONS));
     assert!(received.len() > sent.len(), "none was cancelled in time");
-    // To the left it is the receives: what is missing was taken by one that was given up.
+    // To the left, receives are cancelled: missing messages went to cancelled receives.
     let sent = distinct(&scene.leftward.sent.into_inner().unwrap());
     let received = distinct(&scene.leftward.received.into_inner().unwrap());
     let given_up = scene.given_up_receives.into_inner();

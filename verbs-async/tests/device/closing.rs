@@ -1,4 +1,4 @@
-//! How a channel ends: closed in order, in vain, or dropped in the middle of its work.
+//! How a channel ends: closed in order, closed in vain, or dropped with operations in flight.
 
 use std::time::Duration;
 
@@ -9,14 +9,14 @@ use verbs_harness::begin;
 
 use crate::ends::{WAYS, block, narrow_pair, pair, run, within};
 
-/// A moment, and one that nothing takes which ends by itself.
+/// A short time, and one longer than any wait that ends by itself.
 const SOON: Duration = Duration::from_millis(200);
 const LATE: Duration = Duration::from_secs(10);
 
-/// All of them say that the channel was closed, soon, and give their buffers back.
+/// Asserts that all operations end soon because the channel was closed, and return their buffers.
 async fn all_say_closed(operations: Vec<Operation>) {
     let ended = within(LATE, join_all(operations)).await;
-    for (result, buffer) in ended.expect("some say nothing") {
+    for (result, buffer) in ended.expect("some do not end") {
         let closed = matches!(
             result,
             Err(Error::Transport(TransportError::Aborted(
@@ -37,7 +37,7 @@ fn close_finishes_sends_and_aborts_receives() {
             let (group, left, right) = narrow_pair(way, 4);
             let pool = BufferPool::new(group.pd(), 8, 128).unwrap();
             let own = || block(&pool, &[1; 8]);
-            // More than there are places: in flight and in line.
+            // More than there is room for: in flight and in the backlog.
             let receives: Vec<_> = (0..10).map(|_| left.receive(own())).collect();
             let sends: Vec<_> = (0..30).map(|_| left.send(own())).collect();
             let theirs: Vec<_> = (0..30).map(|_| right.receive(own())).collect();
@@ -64,14 +64,14 @@ fn close_under_a_timeout_ends_with_a_silent_peer() {
             let (group, left, right) = narrow_pair(way, 4);
             let pool = BufferPool::new(group.pd(), 8, 128).unwrap();
             let own = || block(&pool, &[1; 8]);
-            // No receive is posted, and the card asks forever.
+            // No receive is posted, and the device retries forever.
             let operations: Vec<_> = (0..12)
                 .flat_map(|_| [left.send(own()), left.receive(own())])
                 .collect();
             assert!(within(SOON, left.close()).await.is_none());
             all_say_closed(operations).await;
             assert_eq!(pool.available(), pool.capacity());
-            // The other end, and the group, are as they were.
+            // The other end and the group still work.
             assert!(!right.is_down());
             drop(group.prepare().unwrap());
         });
@@ -96,7 +96,7 @@ fn channel_dropped_with_operations_in_flight_returns_all_buffers() {
             drop(left);
             waits.join().unwrap();
             assert_eq!(pool.available(), pool.capacity());
-            // Those that nobody waits for too.
+            // Operations that no task awaits end, too.
             for operation in [right.send(own()), right.receive(own())] {
                 drop(operation);
             }
@@ -120,7 +120,7 @@ fn operations_outlive_their_channel_and_its_group() {
             let lost: Vec<_> = (0..4).map(|_| left.receive(own())).collect();
             drop((left, right, group));
             all_say_closed(receives).await;
-            // Nor does it matter in which order.
+            // The order of drops does not matter.
             assert_eq!(pool.available(), 12);
             drop(lost);
             assert_eq!(pool.available(), pool.capacity());

@@ -59,7 +59,7 @@ async fn accept(way: Way, group: &AsyncGroup, listener: TcpListener, data: &[u8]
     }
 }
 
-/// What a future comes to, unless it takes longer.
+/// The output of a future, unless it takes longer.
 async fn within<T>(time: Duration, future: impl Future<Output = T>) -> Option<T> {
     let (mut future, mut timer) = (pin!(future), Timer::after(time));
     std::future::poll_fn(|cx| match future.as_mut().poll(cx) {
@@ -69,7 +69,7 @@ async fn within<T>(time: Duration, future: impl Future<Output = T>) -> Option<T>
     .await
 }
 
-/// A message crosses, and an echo comes back.
+/// Sends a message, and waits for its echo.
 async fn echoed(group: &AsyncGroup, channel: &AsyncChannel) {
     let answer = channel.receive(buffer(group.pd(), &[0; 8]));
     let (sent, _) = channel.send(buffer(group.pd(), b"marco")).await;
@@ -79,7 +79,7 @@ async fn echoed(group: &AsyncGroup, channel: &AsyncChannel) {
     assert_eq!(&bytes[..5], b"marco");
 }
 
-/// Sends back what comes.
+/// Echoes the messages that arrive.
 fn echo(mut channel: Channel) {
     let mut region = channel.pd().reg_mr(vec![0_u8; 8]).unwrap();
     let received = channel.receive(region.scatter_element(..).unwrap());
@@ -190,11 +190,11 @@ fn abandoned_peer_is_disconnected_and_frees_its_place() {
         let (listener, address) = listener();
         let peer = thread::spawn(move || {
             let (mut stream, _) = silent.accept().unwrap();
-            // Its endpoint, and then the end.
-            let mut said = Vec::new();
+            // The endpoint, and then the end of the stream.
+            let mut received = Vec::new();
             stream.set_read_timeout(Some(PATIENCE)).unwrap();
-            stream.read_to_end(&mut said).unwrap();
-            assert_eq!(said.len(), 12 + 36);
+            stream.read_to_end(&mut received).unwrap();
+            assert_eq!(received.len(), 12 + 36);
             echo(blocking().accept(&listener, PATIENCE).unwrap());
         });
         run(way, async move {
@@ -293,7 +293,7 @@ fn connects_over_any_stream() {
     let ours = run(Way::Thread, side(ours));
     let theirs = peer.join().unwrap();
     drop((ours, theirs));
-    // A stream that has ended is a peer that hung up.
+    // The end of the stream is reported as `HungUp`.
     let (left, right) = std::os::unix::net::UnixStream::pair().unwrap();
     drop(right);
     let failed = run(Way::Thread, async move {

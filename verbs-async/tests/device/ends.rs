@@ -14,7 +14,7 @@ use verbs_async::verbs_channel::verbs_core::{
 use verbs_async::verbs_channel::{BufferPool, Channel, OwnedBuffer};
 use verbs_async::{AsyncChannel, AsyncGroup, CqEvents, Operation};
 
-/// Who tells that completions are there, and what runs the tasks.
+/// The notifier that reports events, and the executor that runs the tasks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
     Tokio,
@@ -24,10 +24,10 @@ pub(crate) enum Way {
 
 pub(crate) const WAYS: [Way; 3] = [Way::Tokio, Way::AsyncIo, Way::Thread];
 
-/// Longer than anything takes that ends at all.
+/// Longer than any wait that ends by itself.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Runs a future on the way's executor, with a watchdog: what hangs is a failure.
+/// Runs a future on the way's executor, with a watchdog that fails a test that hangs.
 pub(crate) fn run<T: Send + 'static>(
     way: Way,
     future: impl Future<Output = T> + Send + 'static,
@@ -64,8 +64,8 @@ pub(crate) fn events(way: Way, context: &Context) -> CqEvents {
     }
 }
 
-/// A group of two channels, connected to each other, that do not watch each other: what one does at
-/// its end is all that happens to the other.
+/// A group of two channels, connected to each other, that do not watch each other: the end of one
+/// affects the other by RDMA only.
 pub(crate) fn pair(way: Way) -> (AsyncGroup, AsyncChannel, AsyncChannel) {
     let pd = verbs_harness::context().alloc_pd().unwrap();
     let events = events(way, pd.context());
@@ -75,8 +75,8 @@ pub(crate) fn pair(way: Way) -> (AsyncGroup, AsyncChannel, AsyncChannel) {
     (group, left, right)
 }
 
-/// A group of two channels, connected to each other, with so many places in each queue: or some
-/// more, as the device has it.
+/// A group of two channels, connected to each other, with room for this many requests in each queue,
+/// or some more if the device rounds up.
 pub(crate) fn narrow_pair(way: Way, places: u32) -> (AsyncGroup, AsyncChannel, AsyncChannel) {
     let pd = verbs_harness::context().alloc_pd().unwrap();
     let events = events(way, pd.context());
@@ -104,7 +104,7 @@ pub(crate) fn connect(here: &AsyncGroup, there: &AsyncGroup) -> (AsyncChannel, A
     (here.join(a).unwrap(), there.join(b).unwrap())
 }
 
-/// What a future comes to, unless it takes longer.
+/// The output of a future, unless it takes longer.
 pub(crate) async fn within<T>(time: Duration, future: impl Future<Output = T>) -> Option<T> {
     let (mut future, mut timer) = (pin!(future), Timer::after(time));
     std::future::poll_fn(|cx| match future.as_mut().poll(cx) {
@@ -114,7 +114,7 @@ pub(crate) async fn within<T>(time: Duration, future: impl Future<Output = T>) -
     .await
 }
 
-/// What a future comes to; `then` is done by another thread when it waits.
+/// The output of a future; another thread calls `then` when it waits.
 pub(crate) async fn once_it_waits<T>(
     future: impl Future<Output = T>,
     then: impl FnOnce() + Send + 'static,
@@ -132,8 +132,8 @@ pub(crate) async fn once_it_waits<T>(
     .await
 }
 
-/// Polls it once, for a task that is never woken; whether it is done.
-pub(crate) fn glance(operation: &mut Operation) -> bool {
+/// Polls an operation once, for a task that is never woken. Returns whether it has completed.
+pub(crate) fn poll_once(operation: &mut Operation) -> bool {
     let mut cx = TaskContext::from_waker(Waker::noop());
     Pin::new(operation).poll(&mut cx).is_ready()
 }
@@ -152,7 +152,7 @@ pub(crate) fn given(pd: &ProtectionDomain, bytes: &[u8]) -> SharedRegion<Vec<u8>
     pd.reg_shared(bytes.to_vec(), AccessFlags::REMOTE).unwrap()
 }
 
-/// What is in memory that the peer may use.
+/// The contents of memory that the peer may use.
 pub(crate) fn bytes(region: &SharedRegion<Vec<u8>>) -> Vec<u8> {
     let mut bytes = vec![0; region.len()];
     region.read(0, &mut bytes).unwrap();

@@ -19,7 +19,7 @@ struct Met {
     incoming: IncomingMessages,
 }
 
-/// A window of so many blocks of 16 bytes.
+/// A window of this many blocks of 16 bytes.
 fn met(way: Way, depth: usize) -> Met {
     let (group, sender, receiver) = pair(way);
     let pool = BufferPool::new(group.pd(), 16, depth).unwrap();
@@ -40,7 +40,7 @@ impl Met {
         sent.unwrap();
     }
 
-    async fn hears(&mut self, number: u32) -> Message {
+    async fn receives(&mut self, number: u32) -> Message {
         let message = self.incoming.next().await.unwrap().unwrap();
         assert_eq!(&message[..], number.to_le_bytes());
         assert_eq!(message.success().imm_data(), Some(number));
@@ -56,12 +56,12 @@ fn messages_arrive_in_order_and_buffers_are_reused() {
         run(way, async move {
             let mut met = met(way, 3);
             for number in (0..60).step_by(3) {
-                // Nobody asks for them yet.
+                // No task waits for them yet.
                 for number in number..number + 3 {
                     met.sends(number).await;
                 }
                 for number in number..number + 3 {
-                    drop(met.hears(number).await);
+                    drop(met.receives(number).await);
                 }
             }
         });
@@ -82,13 +82,13 @@ fn cancelled_next_loses_no_message() {
                     assert!(next.as_mut().poll(&mut cx).is_pending());
                 }
                 met.sends(number).await;
-                drop(met.hears(number).await);
+                drop(met.receives(number).await);
             }
         });
     }
 }
 
-/// Dropped elsewhere, a message makes room for the next at once, whether anybody asks or not.
+/// A message that is dropped in another task makes room for the next at once, whether or not a task waits.
 #[test]
 #[ignore = "needs an RDMA device"]
 fn dropped_message_posts_its_buffer_again() {
@@ -98,18 +98,18 @@ fn dropped_message_posts_its_buffer_again() {
             let mut met = met(way, 2);
             met.sends(1).await;
             met.sends(2).await;
-            let (first, second) = (met.hears(1).await, met.hears(2).await);
+            let (first, second) = (met.receives(1).await, met.receives(2).await);
             assert_eq!(met.receiver.credits(Queue::Receive), 64);
             drop(first);
             assert_eq!(met.receiver.credits(Queue::Receive), 63);
             met.sends(3).await;
-            let first = met.hears(3).await;
-            // All are kept: it waits until one is dropped, and then for the message.
+            let first = met.receives(3).await;
+            // No buffer is posted: it waits until a message is dropped, and then for the next.
             let pd = met.group.pd().clone();
             let sending = met
                 .sender
                 .send_with_immediate(buffer(&pd, &4_u32.to_le_bytes()), 4);
-            drop(once_it_waits(met.hears(4), || drop((first, second))).await);
+            drop(once_it_waits(met.receives(4), || drop((first, second))).await);
             sending.await.0.unwrap();
         });
     }
@@ -124,11 +124,11 @@ fn message_buffer_can_be_replaced() {
         met.sends(7).await;
         let mut other = buffer(met.group.pd(), &[0; 32]);
         other.set_range(30..).unwrap();
-        let kept: OwnedBuffer = met.hears(7).await.replace(other);
+        let kept: OwnedBuffer = met.receives(7).await.replace(other);
         assert_eq!(&kept[..], 7_u32.to_le_bytes());
         assert_eq!(kept.capacity(), 16);
         met.sends(8).await;
-        let other = met.hears(8).await.replace(OwnedBuffer::empty());
+        let other = met.receives(8).await.replace(OwnedBuffer::empty());
         assert_eq!(other.capacity(), 32, "all of it was posted");
     });
 }
@@ -141,7 +141,7 @@ fn incoming_messages_end_after_a_failure() {
         run(way, async move {
             let mut met = met(way, 3);
             met.sends(1).await;
-            let kept = met.hears(1).await;
+            let kept = met.receives(1).await;
             met.receiver.shut_down();
             let failed = met.incoming.next().await.unwrap().unwrap_err();
             assert!(matches!(failed, Error::Transport(_)), "{failed}");
@@ -174,12 +174,12 @@ fn messages_outlive_the_window() {
     run(Way::Thread, async {
         let mut met = met(Way::Thread, 2);
         met.sends(1).await;
-        let kept = met.hears(1).await;
+        let kept = met.receives(1).await;
         let Met {
             receiver, incoming, ..
         } = met;
         drop(incoming);
-        // The receive that was left is in the card's hands; this one is not posted any more.
+        // The receive that was abandoned is in flight; this buffer is not posted any more.
         assert_eq!(receiver.credits(Queue::Receive), 63);
         assert_eq!(&kept[..], 1_u32.to_le_bytes());
         drop(kept);

@@ -1,7 +1,7 @@
 //! Async queues and channels on an RDMA device, with every notifier.
 //!
 //! As for `verbs-core`: the device is named by `VERBS_DEVICE`, `VERBS_PEER_DEVICE` is the other end
-//! of the wire, `VERBS_NETDEV` and `VERBS_PEER_NETDEV` are what tests may break. Run all with
+//! of the wire, `VERBS_NETDEV` and `VERBS_PEER_NETDEV` are links that tests may break. Run all with
 //! `cargo xtask soft-roce test`, or on a device with `VERBS_DEVICE=mlx5_0 cargo test -- --ignored`.
 //!
 //! What a device cannot do is skipped by name: `SKIPPED test: reason`.

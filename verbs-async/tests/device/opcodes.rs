@@ -1,4 +1,4 @@
-//! Every operation, on every notifier: what arrives, what comes back, what is refused.
+//! Every operation on every notifier: what arrives, what is returned, what is rejected.
 
 use verbs_async::verbs_channel::verbs_core::WcStatus;
 use verbs_async::verbs_channel::{
@@ -48,7 +48,7 @@ fn immediates_arrive_with_sends_and_with_writes() {
             let (received, got) = first.await;
             assert_eq!(received.unwrap().imm_data(), Some(7));
             assert_eq!(&got[..3], b"abc");
-            // A write's bytes are where it wrote, not in the receive that it used up.
+            // A write's bytes are at its target, not in the receive that it completes.
             let (received, got) = second.await;
             let received = received.unwrap();
             assert_eq!((received.imm_data(), received.byte_len()), (Some(8), 5));
@@ -126,7 +126,7 @@ fn inline_fenced_and_batched() {
             ];
             let (ended, works) = left.batch(batch).await;
             ended.unwrap();
-            // All of it came back, in its order: the fenced write was behind the read.
+            // All requests are returned in order: the fenced write was executed after the read.
             let buffers: Vec<_> = works.into_iter().map(OwnedWork::into_buffer).collect();
             assert_eq!(&buffers[0][..], [5; 32]);
             assert_eq!(&buffers[1][..], [6; 32]);
@@ -151,13 +151,13 @@ fn rejected_request_returns_its_buffer_and_affects_no_other() {
             let target = given(pd, &[0; 16]);
             let short = target.remote().slice(..4).unwrap();
             let odd = target.remote().slice(4..12).unwrap();
-            let refused = [
+            let invalid = [
                 left.write(buffer(pd, &[1; 8]), short),
                 left.read(buffer(pd, &[1; 8]), short),
                 left.fetch_add(buffer(pd, &[1; 8]), odd, 1),
                 left.compare_swap(buffer(pd, &[1; 8]), odd, 0, 1),
             ];
-            for (at, operation) in refused.into_iter().enumerate() {
+            for (at, operation) in invalid.into_iter().enumerate() {
                 let (result, own) = operation.await;
                 match result {
                     Err(Error::Rejected(Refusal::RemoteTooShort { .. })) if at < 2 => (),
@@ -172,15 +172,15 @@ fn rejected_request_returns_its_buffer_and_affects_no_other() {
             assert!(works.is_empty());
             let receive = OwnedWork::receive(buffer(pd, &[1; 8]));
             let (result, works) = left.batch(vec![receive]).await;
-            let is_refused = matches!(result, Err(Error::Rejected(Refusal::ReceiveInBatch)));
-            assert!(is_refused, "{result:?}");
+            let is_rejected = matches!(result, Err(Error::Rejected(Refusal::ReceiveInBatch)));
+            assert!(is_rejected, "{result:?}");
             assert_eq!(&works[0].buffer()[..], [1; 8]);
             let many = left.credits(Queue::Send) as usize + 1;
             let sends = (0..many).map(|_| Outgoing::send(buffer(pd, &[1; 8])).into());
             let (result, works) = left.batch(sends.collect()).await;
-            let is_refused = matches!(result, Err(Error::Rejected(Refusal::BatchTooLong { .. })));
-            assert!(is_refused && works.len() == many, "{result:?}");
-            // Nothing of that took a place, or the channel.
+            let is_rejected = matches!(result, Err(Error::Rejected(Refusal::BatchTooLong { .. })));
+            assert!(is_rejected && works.len() == many, "{result:?}");
+            // None of them took room or took the channel down.
             let receive = right.receive(buffer(pd, &[0; 8]));
             left.send(buffer(pd, b"well")).await.0.unwrap();
             assert_eq!(&receive.await.1[..4], b"well");
@@ -198,7 +198,7 @@ fn request_refused_by_the_peer_takes_the_channel_down() {
             let (left, right) = connect(&group, &group);
             let pd = group.pd();
             let key = given(pd, &[0; 64]).remote();
-            // That region is gone.
+            // That region is deregistered.
             let waits = left.receive(buffer(pd, &[2; 8]));
             let (result, own) = left.write(buffer(pd, &[1; 8]), key).await;
             let Err(Error::Transport(TransportError::Work { queue, error })) = result else {
@@ -209,7 +209,7 @@ fn request_refused_by_the_peer_takes_the_channel_down() {
             }
             assert_eq!(&own[..], [1; 8]);
             assert_eq!(left.down_reason(), Some(DownReason::Work { queue, error }));
-            // What was in flight says so, and what comes after is refused.
+            // Operations in flight end with the reason, and later requests are rejected.
             let (result, own) = waits.await;
             assert!(matches!(result, Err(Error::Transport(_))), "{result:?}");
             assert_eq!(&own[..], [2; 8]);

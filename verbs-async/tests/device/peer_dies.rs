@@ -18,7 +18,7 @@ use crate::ends::{WAYS, Way, block, events, run, within};
 
 const SOON: Duration = Duration::from_millis(300);
 
-/// The peer: gives a region, and does nothing more until it is killed.
+/// The peer: sends its region's address and key, and does nothing more until it is killed.
 fn be_the_peer(port: &str, mut line: Line) {
     let context = Device::by_name(&peer_name()).unwrap().open().unwrap();
     let pd = context.alloc_pd().unwrap();
@@ -34,7 +34,7 @@ fn be_the_peer(port: &str, mut line: Line) {
     drop(channel);
 }
 
-/// A peer's memory, as it gave it.
+/// A peer's region, from the address and key that it sent.
 fn remote(words: &[u8]) -> RemoteMemoryRegion {
     let number = |bytes: &[u8]| u64::from_be_bytes(bytes.try_into().unwrap());
     let rkey = u32::try_from(number(&words[8..])).unwrap();
@@ -200,7 +200,7 @@ fn stream_reads_what_arrived_then_the_peers_end() {
     }
 }
 
-/// A channel whose card gives up on a dead peer in some 100 ms, and the peer's memory.
+/// A channel whose device reports a dead peer after about 100 ms, and the peer's region.
 async fn meet(way: Way, stream: TcpStream) -> (AsyncGroup, AsyncChannel, RemoteMemoryRegion) {
     let context = context();
     let builder = Channel::builder(&context.alloc_pd().unwrap())
@@ -241,7 +241,7 @@ fn unwatched_receives_wait_until_the_channel_is_closed() {
             assert!(within(SOON, &mut receiving).await.is_none());
             assert!(!channel.is_down());
             drop(another);
-            // Who does not want to wait any longer gives the channel up.
+            // A task that does not want to wait any longer closes the channel.
             let closing = within(PATIENCE, channel.close()).await;
             closing.expect("receives are not waited for").unwrap();
             let (result, own) = receiving.await;
@@ -279,7 +279,7 @@ fn unwatched_sends_fail_by_the_transports_timeout() {
             drop(bytes);
             let receiving = channel.receive(own());
             child.kill();
-            // In flight and in line.
+            // In flight and in the backlog.
             let operations: Vec<_> = (0..40)
                 .flat_map(|_| [channel.write(own(), remote), channel.send(own())])
                 .collect();
@@ -296,7 +296,7 @@ fn unwatched_sends_fail_by_the_transports_timeout() {
                     other => panic!("{other:?}"),
                 }
             }
-            let (queue, error) = first.expect("the card says why");
+            let (queue, error) = first.expect("the device reports the reason");
             assert_eq!(error.status, WcStatus::RETRY_EXC_ERR);
             assert_eq!(
                 channel.down_reason(),

@@ -4,7 +4,7 @@ use futures_util::future::join;
 use verbs_async::verbs_channel::{BufferPool, Outgoing, OwnedWork, Queue};
 use verbs_harness::begin;
 
-use crate::ends::{WAYS, block, glance, narrow_pair, run};
+use crate::ends::{WAYS, block, narrow_pair, poll_once, run};
 
 #[test]
 #[ignore = "needs an RDMA device"]
@@ -52,16 +52,16 @@ fn cancelled_queued_send_is_not_sent_and_returns_its_buffer_at_once() {
             let pool = BufferPool::new(group.pd(), 4, 64).unwrap();
             let number = |at: u32| block(&pool, &at.to_le_bytes());
             let places = left.credits(Queue::Send);
-            // Nobody receives yet: all places stay taken.
+            // The peer posts no receive yet: the queue stays full.
             let first: Vec<_> = (0..places).map(|at| left.send(number(at))).collect();
             let mut line: Vec<_> = (places..places + 12)
                 .map(|at| Some(left.send(number(at))))
                 .collect();
             let taken = pool.available();
-            // Its head, its end and others, some of which have been asked for.
+            // The head of the backlog, its end and others, some of which have been polled.
             for at in [0, 1, 5, 6, 11] {
                 let mut cancelled = line[at].take().unwrap();
-                assert!(at % 2 == 0 || !glance(&mut cancelled));
+                assert!(at % 2 == 0 || !poll_once(&mut cancelled));
                 drop(cancelled);
             }
             assert_eq!(pool.available(), taken + 5);
@@ -96,7 +96,7 @@ fn batch_waits_for_all_its_room_and_is_not_overtaken() {
                 .map(|at| OwnedWork::from(Outgoing::send(number(at))))
                 .collect();
             let batch = left.batch(works);
-            // There is a place for it, but it is not its turn.
+            // There is room for it, but others are before it.
             let behind = left.send(number(2 * places - 1));
             assert_eq!(left.credits(Queue::Send), 1);
             let receives: Vec<_> = (0..2 * places).map(|_| right.receive(number(0))).collect();

@@ -12,7 +12,7 @@ use verbs_harness::{begin, context};
 
 use crate::ends::{PATIENCE, WAYS, block, events, once_it_waits, run, within};
 
-/// What ends by itself has ended by then.
+/// Longer than any wait that ends by itself.
 const LATE: Duration = Duration::from_secs(20);
 
 fn runtime() -> Runtime {
@@ -32,17 +32,17 @@ fn group_in(runtime: &Runtime) -> AsyncGroup {
     AsyncGroup::new(Channel::builder(&pd), 16, &events).unwrap()
 }
 
-/// All of them say that nothing is announced any more.
-async fn all_say_unannounced(operations: Vec<Operation>) {
+/// Asserts that all operations end because the notifier has failed.
+async fn all_end_by_the_notifier(operations: Vec<Operation>) {
     let ended = within(LATE, join_all(operations)).await;
-    for (result, buffer) in ended.expect("some say nothing") {
-        let is_told = matches!(
+    for (result, buffer) in ended.expect("some do not end") {
+        let is_expected = matches!(
             result,
             Err(Error::Transport(TransportError::Aborted(
                 DownReason::NotifierFailed
             ))) | Err(Error::Rejected(Refusal::Down(DownReason::NotifierFailed)))
         );
-        assert!(is_told, "{result:?}");
+        assert!(is_expected, "{result:?}");
         assert_eq!(buffer[..], [1; 8]);
     }
 }
@@ -57,36 +57,36 @@ fn runtime_shutdown_ends_operations_in_flight() {
         let (left, right) = group.loopback().unwrap();
         let pool = BufferPool::new(group.pd(), 8, 256).unwrap();
         let own = || block(&pool, &[1; 8]);
-        // Sends that nobody receives, in flight and in line, and receives.
+        // Sends without a receive, in flight and in the backlog, and receives.
         let mut operations: Vec<_> = (0..100)
             .flat_map(|_| [left.send(own()), left.receive(own())])
             .collect();
         let inside = armed.then(|| {
             // Some tasks sleep in the runtime, some elsewhere, when it ends.
             let (waits, waiting) = mpsc::channel();
-            let say = || {
+            let proceed = || {
                 let waits = waits.clone();
                 move || waits.send(()).unwrap()
             };
-            let there = once_it_waits(join_all(operations.split_off(100)), say());
+            let there = once_it_waits(join_all(operations.split_off(100)), proceed());
             drop(runtime.spawn(there));
-            let here = once_it_waits(all_say_unannounced(operations.split_off(50)), say());
+            let here = once_it_waits(all_end_by_the_notifier(operations.split_off(50)), proceed());
             let inside = thread::spawn(move || pollster::block_on(here));
             for _ in 0..2 {
                 waiting
                     .recv_timeout(PATIENCE)
-                    .expect("they wait for nothing");
+                    .expect("the tasks do not wait");
             }
             inside
         });
         drop(runtime);
-        pollster::block_on(all_say_unannounced(operations));
+        pollster::block_on(all_end_by_the_notifier(operations));
         if let Some(inside) = inside {
             inside.join().unwrap();
         }
         assert_eq!(pool.available(), pool.capacity());
-        // And what comes after that is told so at once.
-        pollster::block_on(all_say_unannounced(vec![right.send(own())]));
+        // Later operations end at once.
+        pollster::block_on(all_end_by_the_notifier(vec![right.send(own())]));
         let closed = pollster::block_on(right.close());
         assert!(matches!(
             closed,
@@ -136,7 +136,7 @@ fn runtimes_share_a_group() {
     pollster::block_on(within(LATE, neither)).expect("it hangs");
     let left = pollster::block_on(within(LATE, sender)).unwrap().unwrap();
     let right = pollster::block_on(within(LATE, receiver)).unwrap().unwrap();
-    // One that does not watch may end: it takes nobody along.
+    // A runtime without the notifier may end, which affects no operation.
     drop(another);
     let receive = right.receive(own());
     pollster::block_on(left.send(own())).0.unwrap();
@@ -182,7 +182,7 @@ fn many_groups_on_one_completion_channel() {
                 });
             }
             within(LATE, join_all(rounds)).await.expect("some hang");
-            // Some go with events on their way; the others do not notice.
+            // Some groups are dropped with events on their way; the others are not affected.
             let mut pairs = pairs.into_iter();
             for (left, right) in pairs.by_ref().take(8) {
                 let receive = right.receive(block(&pool, &[0; 8]));

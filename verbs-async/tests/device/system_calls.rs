@@ -1,5 +1,5 @@
-//! How often the kernel is called: not at all while completions keep coming, and for a sleep to arm
-//! the queue once and to take one event. Who polls busily sleeps only if his time is up.
+//! The number of system calls: none while completions keep arriving, and for a sleep those to arm
+//! the queue once and to take one event. Busy polling sleeps only after its time has passed.
 //!
 //! `strace` watches a process of its own, between two calls that nothing else makes.
 
@@ -23,13 +23,13 @@ const READY: usize = 40;
 /// Rounds in which each end sleeps once.
 const ROUNDS: usize = 10;
 
-/// Bytes that take a card a while.
+/// Bytes that take a device a while.
 const LONG: usize = 1 << 20;
 
-/// To be polled busily in vain.
+/// A busy-poll time in which nothing completes.
 const A_MOMENT: Duration = Duration::from_millis(2);
 
-/// What the process that is watched does between the marks.
+/// The part that the traced process runs between the marks.
 #[derive(Clone, Copy)]
 enum Part {
     KeepComing,
@@ -38,9 +38,9 @@ enum Part {
     PollBusilyInVain,
 }
 
-/// A call that nothing else makes, to be found among others.
+/// A system call that nothing else makes, to be found among others.
 fn mark() {
-    // SAFETY: it asks for a number.
+    // SAFETY: the call only returns a number.
     unsafe { libc::getpgid(0) };
 }
 
@@ -60,8 +60,8 @@ impl End {
     }
 }
 
-/// Messages that have come before anybody asks, and new receives in their places: on this device
-/// the card gets those through memory.
+/// Messages that have arrived before they are awaited, and new receives in their places: on this
+/// device a post needs no system call.
 async fn keep_coming(here: &End, there: &End) {
     let mut receives = [(); READY].map(|()| here.receive());
     for measured in [false, true] {
@@ -92,7 +92,7 @@ async fn sleep_for_each(here: &End, there: &End) {
     mark();
 }
 
-/// Each is done within the time for busy polls, and not at once: it is long.
+/// Each completes within the busy-poll time, but not at once: it is long.
 async fn poll_busily(here: &End, there: &End) {
     let long = |end: &End| buffer(end.channel.pd(), &vec![0; LONG]);
     let (mut to, mut from) = (long(here), long(there));
@@ -108,7 +108,7 @@ async fn poll_busily(here: &End, there: &End) {
     mark();
 }
 
-/// What the process that is watched does.
+/// The traced process.
 fn be_watched(way: &str, mut line: Line, part: Part) {
     let found = WAYS.into_iter().find(|each| format!("{each:?}") == way);
     let way = found.unwrap();
@@ -148,14 +148,14 @@ impl Part {
 
     fn at_least(self) -> Duration {
         match self {
-            // Each receive is asked for before its message is sent.
+            // Each receive is awaited before its message is sent.
             Self::PollBusilyInVain => A_MOMENT * u32::try_from(ROUNDS).unwrap(),
             _ => Duration::ZERO,
         }
     }
 }
 
-/// What was called between the marks.
+/// The system calls between the marks.
 #[derive(Debug)]
 struct Calls {
     // All calls of the thread that marked.
@@ -165,7 +165,7 @@ struct Calls {
     events: usize,
 }
 
-/// Watches a process that does its part; `None` if that cannot be done here.
+/// Traces a process that runs this part; `None` if that is not possible here.
 fn watch(test: &Test, way: Way) -> Option<Calls> {
     if !is_soft() {
         test.skip("only of soft-RoCE is it known which calls are whose");
@@ -184,10 +184,10 @@ fn watch(test: &Test, way: Way) -> Option<Calls> {
         test.skip("there is no strace");
         return None;
     };
-    let mut said = String::new();
-    let mut says = BufReader::new(watcher.stderr.take().unwrap());
-    says.read_line(&mut said).unwrap();
-    assert!(said.contains("attached"), "{said}");
+    let mut output = String::new();
+    let mut stderr = BufReader::new(watcher.stderr.take().unwrap());
+    stderr.read_line(&mut output).unwrap();
+    assert!(output.contains("attached"), "{output}");
     child.line.say("go");
     child.line.hear();
     child.kill();
@@ -219,7 +219,7 @@ fn calls(text: &str) -> Calls {
             .filter(|(whose, _)| *whose == thread)
             .map(|(_, call)| (*call).to_owned())
             .collect(),
-        // What else is written is a doorbell.
+        // Other writes are doorbells.
         arms: count(|call| {
             let req_notify = call.starts_with("ioctl(") || call.contains(r#""\x17\x00"#);
             req_notify && call.contains("uverbs")

@@ -12,7 +12,7 @@ use verbs_async::{AsyncChannel, AsyncGroup};
 use verbs_harness::{begin, device_name, peer_name};
 
 use crate::ends::{
-    WAYS, Way, alone, block, buffer, connect, glance, narrow_pair, pair, run, within,
+    WAYS, Way, alone, block, buffer, connect, narrow_pair, pair, poll_once, run, within,
 };
 
 /// Rounds of ping-pong, on each notifier.
@@ -53,7 +53,7 @@ fn no_wake_up_is_missed_in_thousands_of_rounds() {
             let stream = Async::<UnixStream>::new(stream).unwrap();
             let (channel, _) = group.exchange(stream, b"").await.unwrap();
             rally(&channel, &group, serves).await;
-            // The other side may not know yet that its last message has come.
+            // The other side may not have polled its last message yet.
             channel
         };
         let (ours, theirs) = UnixStream::pair().unwrap();
@@ -71,15 +71,15 @@ fn tasks_that_are_polled_once_stop_no_other() {
         run(way, async move {
             let (group, left, right) = pair(way);
             let pd = group.pd();
-            // Each has been the last to arm, and will not drive again.
+            // Each task has been the last to arm, and will not drive again.
             let mut sleepers = Vec::new();
             for round in 0..20_u8 {
                 let mut sleeper = right.receive(buffer(pd, &[0; 8]));
-                assert!(!glance(&mut sleeper));
+                assert!(!poll_once(&mut sleeper));
                 let mut receiving = right.receive(buffer(pd, &[0; 8]));
-                assert!(!glance(&mut receiving));
+                assert!(!poll_once(&mut receiving));
                 let mut first = left.send(buffer(pd, &[round; 8]));
-                glance(&mut first);
+                poll_once(&mut first);
                 let second = left.send(buffer(pd, &[round; 8]));
                 second.await.0.unwrap();
                 let (received, bytes) = receiving.await;
@@ -87,7 +87,7 @@ fn tasks_that_are_polled_once_stop_no_other() {
                 assert_eq!(bytes[..], [round; 8]);
                 sleepers.push((round, sleeper));
             }
-            // What they were after is theirs when they come.
+            // They get their outcomes when they poll again.
             for (round, sleeper) in sleepers {
                 let (received, bytes) = sleeper.await;
                 received.unwrap();
@@ -109,7 +109,7 @@ fn woken_task_that_does_not_poll_stops_no_other() {
             let moment = || within(Duration::from_millis(20), pending::<()>());
             for round in 0..8_u8 {
                 let mut first = receiver.receive(buffer(there.pd(), &[0; 8]));
-                assert!(!glance(&mut first));
+                assert!(!poll_once(&mut first));
                 let second = receiver.receive(buffer(there.pd(), &[0; 8]));
                 let waits = within(Duration::from_secs(10), second);
                 let waits = thread::spawn(|| pollster::block_on(waits));
@@ -129,7 +129,7 @@ fn woken_task_that_does_not_poll_stops_no_other() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-#[expect(clippy::mem_forget, reason = "is what is tested")]
+#[expect(clippy::mem_forget, reason = "the test leaks operations")]
 fn leaked_operations_stop_no_other() {
     let _test = begin!();
     for way in WAYS {
@@ -137,11 +137,11 @@ fn leaked_operations_stop_no_other() {
             let (group, left, right) = narrow_pair(way, 4);
             let pool = BufferPool::new(group.pd(), 8, 64).unwrap();
             let places = right.credits(Queue::Receive) as usize;
-            // In flight, and in line; polled, and never polled.
+            // In flight and in the backlog; polled and never polled.
             for at in 0..places + 3 {
                 let mut leaked = right.receive(block(&pool, &[0; 8]));
                 if at % 2 == 0 {
-                    glance(&mut leaked);
+                    poll_once(&mut leaked);
                 }
                 std::mem::forget(leaked);
             }
@@ -153,7 +153,7 @@ fn leaked_operations_stop_no_other() {
             assert_eq!(&receiving.await.1[..4], b"abcd");
             left.close().await.unwrap();
             right.close().await.unwrap();
-            // Those who leaked them have them; nobody else lost any.
+            // Only the leaked operations keep their buffers.
             assert_eq!(pool.available(), 64 - (places + 3));
         });
     }
@@ -196,10 +196,10 @@ fn an_operation_that_timed_out_and_is_dropped_returns_its_block() {
             let soon = Duration::from_millis(50);
             let given_up = within(soon, right.receive(block(&pool, &[0; 8]))).await;
             assert!(given_up.is_none());
-            // The card has it still.
+            // It is still in flight.
             assert_eq!(pool.available(), 3);
             left.send(block(&pool, b"lost")).await.0.unwrap();
-            // It comes back with the message, though nobody waits for anything.
+            // It is returned with the message, although no task waits.
             let back = async {
                 while pool.available() < 4 {
                     within(Duration::from_millis(1), pending::<()>()).await;

@@ -1,5 +1,5 @@
-//! Two machines on one wire, each of which runs the same test: `SOFT_ROCE_HOST` says which one
-//! this is, `SOFT_ROCE_PEER` is the other's address.
+//! Tests that two machines on one wire run at the same time: `SOFT_ROCE_HOST` is the number of this
+//! one, `SOFT_ROCE_PEER` is the address of the other.
 
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::time::Duration;
@@ -14,7 +14,7 @@ use verbs_harness::{PATIENCE, Test, begin, context, until};
 
 use crate::ends::{WAYS, Way, block, events, run, within};
 
-/// Any port that is not taken in a machine that runs nothing else.
+/// A port that is free on a machine that runs nothing else.
 const PORT: u16 = 18602;
 
 /// Whether this is the first of two machines, and a stream to the other.
@@ -24,7 +24,7 @@ fn other(test: &Test) -> Option<(bool, TcpStream)> {
         let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, PORT)).unwrap();
         return Some((first, listener.accept().unwrap().0));
     }
-    // The other machine may still be starting, or be at another test.
+    // The other machine may still be booting, or running another test.
     let mut stream = None;
     let come = until(3 * PATIENCE, || {
         thread::sleep(Duration::from_millis(50));
@@ -35,8 +35,8 @@ fn other(test: &Test) -> Option<(bool, TcpStream)> {
     stream.map(|stream| (first, stream))
 }
 
-/// A channel whose card gives up on a dead peer in some seconds: two machines that share a busy
-/// processor may take a tenth of one for a round trip.
+/// A channel whose device reports a dead peer after some seconds: two machines that share a busy
+/// processor may take a tenth of a second for a round trip.
 async fn meet(way: Way, stream: TcpStream) -> (AsyncGroup, AsyncChannel) {
     let context = context();
     let builder = Channel::builder(&context.alloc_pd().unwrap())
@@ -73,7 +73,7 @@ fn messages_cross_both_ways() {
                 assert_eq!(received.unwrap().byte_len(), 5000);
                 assert_eq!(bytes[..], [at; 5000]);
             }
-            // Neither goes before the other has all.
+            // Neither leaves before the other has received everything.
             let last = channel.receive(block(&pool, &[0; 8]));
             channel.send(block(&pool, &[0; 8])).await.0.unwrap();
             last.await.0.unwrap();
@@ -99,14 +99,14 @@ fn dead_host_ends_a_waiting_receive() {
         let pool = BufferPool::new(group.pd(), 8, 4).unwrap();
         if !first {
             channel.receive(block(&pool, &[0; 8])).await.0.unwrap();
-            // At once, without a word to anyone.
+            // At once, without closing any connection.
             fs::write("/proc/sysrq-trigger", "o").unwrap();
             thread::sleep(PATIENCE);
             panic!("this machine does not die");
         }
         let waits = channel.receive(block(&pool, &[0; 8]));
         channel.send(block(&pool, &[1; 8])).await.0.unwrap();
-        // Nothing is sent to it any more: only its silence shows that it is dead.
+        // Nothing is sent to it any more: only keepalive detects that it is dead.
         let (result, _) = within(PATIENCE, waits).await.expect("it waits on");
         let reason = DownReason::PeerLost;
         assert!(
@@ -133,7 +133,7 @@ fn dead_host_takes_the_channel_down() {
             for receive in receives {
                 receive.await.0.unwrap();
             }
-            // At once, without a word to anyone.
+            // At once, without closing any connection.
             fs::write("/proc/sysrq-trigger", "o").unwrap();
             thread::sleep(PATIENCE);
             panic!("this machine does not die");

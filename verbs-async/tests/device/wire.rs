@@ -10,7 +10,7 @@ use verbs_harness::{PATIENCE, begin, device_name, peer_name, wire};
 
 use crate::ends::{WAYS, Way, block, connect, events, run, within};
 
-/// Both ends, across the wire; the cards send again after `timeout`, six times.
+/// Both ends, across the wire; the devices retry after `timeout`, six times.
 fn across(way: Way, timeout: AckTimeout) -> [(AsyncGroup, AsyncChannel); 2] {
     let [here, there] = [device_name(), peer_name()].map(|device| {
         let context = Device::by_name(&device).unwrap().open().unwrap();
@@ -43,12 +43,12 @@ fn link_down_ends_operations_in_flight() {
             let sends: Vec<_> = (0..80).map(|_| left.send(own())).collect();
             let ended = within(PATIENCE, join_all(sends)).await;
             for (result, buffer) in ended.expect("some wait forever") {
-                let is_told = matches!(result, Err(Error::Transport(_) | Error::Rejected(_)));
-                assert!(is_told, "{result:?}");
+                let is_expected = matches!(result, Err(Error::Transport(_) | Error::Rejected(_)));
+                assert!(is_expected, "{result:?}");
                 assert_eq!(buffer[..], [1; 8]);
             }
             assert!(left.is_down());
-            // The receive too, whom nobody would have told.
+            // The receive ends, too, although the device does not complete it.
             let (result, buffer) = within(PATIENCE, waits).await.expect("it waits on");
             assert!(matches!(result, Err(Error::Transport(_))), "{result:?}");
             drop(buffer);
@@ -66,7 +66,7 @@ fn packet_loss_for_a_while_only_delays() {
     let Some([here, _]) = wire::netdevs(&test) else {
         return;
     };
-    // Half a second, and so some seconds in all: a busy machine mends the wire late.
+    // 0.5 s, so some seconds with all retries: a busy machine restores the wire late.
     let patient = AckTimeout::new(17).unwrap();
     for way in WAYS {
         let here = here.clone();

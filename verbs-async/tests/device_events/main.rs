@@ -21,29 +21,29 @@ use verbs_core::verbs_sys::{
 };
 use verbs_core::{AsyncEvent, EventType};
 
-struct Bell(Sender<()>);
+struct WakeSender(Sender<()>);
 
-impl Wake for Bell {
+impl Wake for WakeSender {
     fn wake(self: Arc<Self>) {
         // The test may be over.
         self.0.send(()).ok();
     }
 }
 
-fn bell() -> (Waker, Receiver<()>) {
-    let (rings, heard) = mpsc::channel();
-    (Waker::from(Arc::new(Bell(rings))), heard)
+fn channel_waker() -> (Waker, Receiver<()>) {
+    let (sender, woken) = mpsc::channel();
+    (Waker::from(Arc::new(WakeSender(sender))), woken)
 }
 
 /// Sleeps until it is ready; the library knows this thread only. Fails if it is never woken.
 fn block_on<T>(future: impl Future<Output = T>) -> T {
     let mut future = pin!(future);
-    let (waker, heard) = bell();
+    let (waker, woken) = channel_waker();
     loop {
         if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
             return output;
         }
-        heard
+        woken
             .recv_timeout(Duration::from_secs(30))
             .expect("a wake-up");
     }
@@ -65,19 +65,19 @@ fn events_come_in_order_and_end_with_the_device(
     let _shared = share();
     let (context, ..) = ladder();
     let mut events = create(&context).unwrap();
-    let (waker, heard) = bell();
+    let (waker, woken) = channel_waker();
     let mut cx = Context::from_waker(&waker);
     assert!(events.poll_next(&mut cx).is_pending());
 
     report(&context, IBV_EVENT_PORT_ERR, port_event());
-    heard
+    woken
         .recv_timeout(Duration::from_secs(30))
         .expect("a wake-up");
     report(&context, IBV_EVENT_PORT_ACTIVE, port_event());
     assert_eq!(event_type(block_on(events.next())), EventType::PORT_ERR);
     assert_eq!(event_type(block_on(events.next())), EventType::PORT_ACTIVE);
 
-    // A future that is dropped takes nothing along.
+    // Dropping a future loses no event.
     {
         let mut dropped = pin!(events.next());
         assert!(dropped.as_mut().poll(&mut cx).is_pending());
@@ -147,7 +147,7 @@ fn waiting(context: &verbs_core::Context) -> (AsyncGroup, [AsyncChannel; 2], [Op
     let pd = context.alloc_pd().unwrap();
     let events = CqEvents::create_thread(context).unwrap();
     let group = AsyncGroup::new(Channel::builder(&pd), 2, &events).unwrap();
-    // Each is its own peer: what ends one of them is nothing to the other.
+    // Each is connected to itself: the end of one does not affect the other.
     let channels = [(); 2].map(|()| {
         let member = group.prepare().unwrap();
         let endpoint = member.endpoint();
@@ -173,7 +173,7 @@ fn ended_by(operation: Operation, event: EventType) {
     assert_eq!(buffer.capacity(), 8);
 }
 
-/// Nobody takes the events here: what is watched ends without.
+/// No task takes the events here: watched groups end nevertheless.
 #[test]
 fn fatal_device_event_ends_pending_operations() {
     let _shared = share();

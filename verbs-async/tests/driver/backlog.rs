@@ -7,27 +7,27 @@ use verbs_channel::Queue;
 use crate::driver::Submission;
 use crate::hooks::waker;
 use crate::ring::{End, Ticket};
-use crate::task::{Bell, Bench, bounded};
+use crate::task::{Bench, WakeCounter, bounded};
 
 /// The longest backlog in these tests.
 const BACKLOG: usize = 4;
 
-/// Begins work in the first queue of the first channel.
+/// Begins an operation in the first queue of the first channel.
 fn start(bench: &Bench, id: usize) -> Submission<Ticket> {
     let request = bench.device.request(id, 0);
     bench.driver.start(0, request, BACKLOG)
 }
 
-/// Somebody who waits for room in that queue.
+/// A task that waits for room in that queue.
 #[derive(Default)]
 struct Waits {
     key: Option<usize>,
-    bell: Arc<Bell>,
+    counter: Arc<WakeCounter>,
 }
 
 impl Waits {
     fn poll(&mut self, bench: &Bench) -> Poll<()> {
-        self.poll_with(bench, &Waker::from(Arc::clone(&self.bell)))
+        self.poll_with(bench, &Waker::from(Arc::clone(&self.counter)))
     }
 
     fn poll_with(&mut self, bench: &Bench, waker: &Waker) -> Poll<()> {
@@ -37,7 +37,7 @@ impl Waits {
             .poll_room(0, Queue::Send, BACKLOG, &mut self.key, &mut cx)
     }
 
-    fn leaves(&self, bench: &Bench) {
+    fn abandon(&self, bench: &Bench) {
         if let Some(key) = self.key {
             bench.driver.cancel_room(0, Queue::Send, key);
         }
@@ -53,7 +53,7 @@ fn op_beyond_the_backlog_is_rejected_with_its_buffer() {
     // The other queue has room of its own.
     let other = bench.driver.start(0, bench.device.request(6, 1), BACKLOG);
     assert_eq!(bench.posted(), [0, 6]);
-    // One place is one place.
+    // One place is not half of the backlog.
     bench.complete([0]);
     assert_eq!(bench.end(keys[0]), Some((0, End::Success)));
     assert_eq!(bench.posted(), [0, 6, 1]);
@@ -78,25 +78,28 @@ fn room_waiters_are_woken_when_half_of_the_backlog_is_posted() {
         assert!(waiter.poll(&bench).is_pending());
         assert!(waiter.poll(&bench).is_pending());
     }
-    waits[2].leaves(&bench);
+    waits[2].abandon(&bench);
     bench.complete([0]);
-    assert_eq!(waits.each_ref().map(|waiter| waiter.bell.rings()), [0; 3]);
+    assert_eq!(
+        waits.each_ref().map(|waiter| waiter.counter.wakes()),
+        [0; 3]
+    );
     bench.complete([1]);
     assert_eq!(
-        waits.each_ref().map(|waiter| waiter.bell.rings()),
+        waits.each_ref().map(|waiter| waiter.counter.wakes()),
         [1, 1, 0]
     );
     bench.complete([2]);
-    assert_eq!(waits[0].bell.rings(), 1, "it is woken once");
+    assert_eq!(waits[0].counter.wakes(), 1, "it is woken once");
     assert!(waits[0].poll(&bench).is_ready());
-    // The other finds it full again.
+    // The other task finds it full again.
     let more: Vec<_> = (5..8).map(|id| start(&bench, id)).collect();
     assert!(waits[1].poll(&bench).is_pending());
-    waits[0].leaves(&bench);
+    waits[0].abandon(&bench);
     bench.driver.abandon(more[0]);
     bench.driver.abandon(more[1]);
-    assert_eq!(waits[1].bell.rings(), 2, "what is abandoned makes room");
-    waits[1].leaves(&bench);
+    assert_eq!(waits[1].counter.wakes(), 2, "what is abandoned makes room");
+    waits[1].abandon(&bench);
     drop(keys);
 }
 
@@ -108,8 +111,8 @@ fn room_waiter_is_woken_when_the_channel_goes_down() {
     }
     let mut waits = Waits::default();
     assert!(waits.poll(&bench).is_pending());
-    bench.driver.with(Some(0), |ring| ring.0.lock().give_up());
-    assert_eq!(waits.bell.rings(), 1);
+    bench.driver.with(Some(0), |ring| ring.0.lock().take_down());
+    assert_eq!(waits.counter.wakes(), 1);
     assert!(waits.poll(&bench).is_ready());
 }
 
@@ -129,10 +132,10 @@ fn waker_of_a_room_waiter_runs_without_the_lock() {
             assert!(waiter.poll_with(&bench, &comes).is_pending());
             assert!(waiter.poll_with(&bench, &comes).is_pending());
         }
-        waits[0].leaves(&bench);
+        waits[0].abandon(&bench);
         bench.complete([0, 1, 2]);
         assert!(waits[1].poll_with(&bench, &comes).is_ready());
-        waits[1].leaves(&bench);
+        waits[1].abandon(&bench);
         drop(keys);
     });
 }

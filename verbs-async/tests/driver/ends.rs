@@ -7,28 +7,31 @@ use verbs_harness::allocations::allocations;
 
 use crate::hooks::{Moment, waker};
 use crate::ring::End;
-use crate::task::{Bell, Bench, bounded};
+use crate::task::{Bench, WakeCounter, bounded};
 
 #[test]
 fn outcome_goes_to_its_own_op_and_wakes_no_other() {
     let bench = Bench::new(8);
     let keys: Vec<_> = (0..8).map(|id| bench.start(id)).collect();
-    let bells = [(); 8].map(|()| Bell::new());
-    for (key, bell) in keys.iter().zip(&bells) {
-        assert!(bench.poll(*key, bell).is_pending());
+    let counters = [(); 8].map(|()| WakeCounter::new());
+    for (key, counter) in keys.iter().zip(&counters) {
+        assert!(bench.poll(*key, counter).is_pending());
     }
     for id in [3, 7, 0, 5] {
         bench.complete([id]);
-        assert_eq!(bells[id].rings(), 1);
+        assert_eq!(counters[id].wakes(), 1);
         assert_eq!(bench.end(keys[id]), Some((id, End::Success)));
     }
-    assert_eq!(bells.map(|bell| bell.rings()), [1, 0, 0, 1, 0, 1, 0, 1]);
+    assert_eq!(
+        counters.map(|counter| counter.wakes()),
+        [1, 0, 0, 1, 0, 1, 0, 1]
+    );
 }
 
 #[test]
 fn reused_slot_gives_no_outcome_to_another_op() {
     let bench = Bench::new(1);
-    // Each has the ring's number 0, and nobody takes an outcome until the end.
+    // Each reuses slot 0, and no outcome is taken until the end.
     let keys: Vec<_> = (0..5)
         .map(|id| {
             let key = bench.start(id);
@@ -50,7 +53,7 @@ fn op_abandoned_in_flight_keeps_its_buffer_until_its_completion() {
     let keys = [0, 1, 2].map(|id| bench.start(id));
     keys.into_iter().for_each(|key| bench.driver.abandon(key));
     assert_eq!(bench.device.gone(), 0, "the device has it");
-    // Nobody polls anything: the announcements are all there is.
+    // No operation is polled: only events drive.
     bench.complete([1]);
     assert_eq!(bench.device.gone(), 1);
     bench.complete([0, 2]);
@@ -61,7 +64,7 @@ fn op_abandoned_in_flight_keeps_its_buffer_until_its_completion() {
 fn op_abandoned_after_its_completion_frees_its_buffer() {
     let bench = Bench::new(4);
     let keys = [0, 1].map(|id| bench.start(id));
-    // Seen by another one's poll, or by nobody.
+    // Dispatched by another operation's poll, or by none.
     assert!(!bench.device.complete(0));
     assert!(bench.end(keys[1]).is_none());
     bench.driver.abandon(keys[0]);
@@ -101,13 +104,13 @@ fn busy_poll_ends_with_the_completion_or_its_timeout() {
 
         let window = Duration::from_millis(5);
         bench.driver.set_busy_poll(window);
-        let (waits, bell) = (bench.start(1), Bell::new());
+        let (waits, counter) = (bench.start(1), WakeCounter::new());
         let start = Instant::now();
-        assert!(bench.poll(waits, &bell).is_pending());
+        assert!(bench.poll(waits, &counter).is_pending());
         assert!(start.elapsed() >= window);
         assert_eq!(bench.device.lock().armings, 1);
         bench.complete([1]);
-        assert_eq!(bell.rings(), 1);
+        assert_eq!(counter.wakes(), 1);
     });
 }
 
@@ -115,11 +118,14 @@ fn busy_poll_ends_with_the_completion_or_its_timeout() {
 fn busy_poll_lets_other_threads_lock_and_complete() {
     bounded(|| {
         let bench = std::sync::Arc::new(Bench::new(4));
-        let (key, sleeps, bell) = (bench.start(0), bench.start(9), Bell::new());
-        assert!(bench.poll(sleeps, &bell).is_pending());
+        let (key, sleeps, counter) = (bench.start(0), bench.start(9), WakeCounter::new());
+        assert!(bench.poll(sleeps, &counter).is_pending());
         bench.driver.set_busy_poll(Duration::from_secs(3600));
         let looked = bench.device.lock().polls;
-        let (other, others_bell) = (std::sync::Arc::clone(&bench), std::sync::Arc::clone(&bell));
+        let (other, others_counter) = (
+            std::sync::Arc::clone(&bench),
+            std::sync::Arc::clone(&counter),
+        );
         let starts = std::thread::spawn(move || {
             let until = |is_so: &dyn Fn() -> bool| {
                 while !is_so() {
@@ -129,10 +135,10 @@ fn busy_poll_lets_other_threads_lock_and_complete() {
             until(&|| other.device.lock().polls > looked + 2);
             let keys = [1, 2].map(|id| other.start(id));
             keys.into_iter().for_each(|key| other.driver.abandon(key));
-            // Found by the one that polls, which does not keep it to itself.
+            // Dispatched by the task that polls, which wakes the other.
             let _raised = other.device.complete(9);
             let _raised = other.device.complete(2);
-            until(&|| others_bell.rings() == 1 && other.device.gone() == 1);
+            until(&|| others_counter.wakes() == 1 && other.device.gone() == 1);
             let _raised = other.device.complete(0);
         });
         assert_eq!(bench.end(key), Some((0, End::Success)));
@@ -144,21 +150,21 @@ fn busy_poll_lets_other_threads_lock_and_complete() {
 fn the_queue_is_armed_once_for_a_sleep_and_not_while_completions_come() {
     let bench = Bench::new(4);
     for round in 1..=3 {
-        let (key, bell) = (bench.start(round), Bell::new());
-        // However often it is polled, and whoever else waits.
+        let (key, counter) = (bench.start(round), WakeCounter::new());
+        // However often it is polled, and whichever other tasks wait.
         let other = bench.start(100 + round);
         for _ in 0..5 {
-            assert!(bench.poll(key, &bell).is_pending());
+            assert!(bench.poll(key, &counter).is_pending());
             assert!(bench.end(other).is_none());
         }
         assert_eq!(bench.device.lock().armings, round);
         assert!(bench.device.complete(100 + round));
         assert!(!bench.device.complete(round), "one event stands for both");
         bench.driver.on_event();
-        assert_eq!(bell.rings(), 1);
+        assert_eq!(counter.wakes(), 1);
         assert!(bench.end(key).is_some() && bench.end(other).is_some());
     }
-    // What is there when it is polled costs no arming.
+    // A completion that is there when it is polled costs no arming.
     for id in 10..20 {
         let key = bench.start(id);
         assert!(!bench.device.complete(id));
@@ -170,12 +176,12 @@ fn the_queue_is_armed_once_for_a_sleep_and_not_while_completions_come() {
 #[test]
 fn an_operation_allocates_nothing_once_the_driver_is_warm() {
     let bench = Bench::new(2);
-    let bell = Waker::from(Bell::new());
-    // In flight, in line, woken, abandoned in flight and in line.
+    let counter = Waker::from(WakeCounter::new());
+    // In flight, in the backlog, woken, abandoned in flight and in the backlog.
     let round = || {
         let keys = std::array::from_fn::<_, 6, _>(|id| {
             let key = bench.start(id);
-            assert!(bench.poll_with(key, &bell).is_pending());
+            assert!(bench.poll_with(key, &counter).is_pending());
             key
         });
         bench.driver.abandon(keys[0]);
@@ -185,7 +191,7 @@ fn an_operation_allocates_nothing_once_the_driver_is_warm() {
             bench.driver.on_event();
         }
         for key in [1, 2, 3, 5] {
-            assert!(bench.poll_with(keys[key], &bell).is_ready());
+            assert!(bench.poll_with(keys[key], &counter).is_ready());
         }
         bench.device.lock().posted.clear();
     };
@@ -199,9 +205,9 @@ fn an_operation_allocates_nothing_once_the_driver_is_warm() {
 fn polling_an_op_wakes_completed_waiters() {
     let bench = Bench::new(4);
     let keys = [0, 1, 2, 3].map(|id| bench.start(id));
-    let bells = [(); 3].map(|()| Bell::new());
-    for (key, bell) in keys.iter().zip(&bells) {
-        assert!(bench.poll(*key, bell).is_pending());
+    let counters = [(); 3].map(|()| WakeCounter::new());
+    for (key, counter) in keys.iter().zip(&counters) {
+        assert!(bench.poll(*key, counter).is_pending());
     }
     assert!(
         bench.device.complete(0),
@@ -211,34 +217,34 @@ fn polling_an_op_wakes_completed_waiters() {
         assert!(!bench.device.complete(id));
     }
     assert_eq!(bench.end(keys[3]), Some((3, End::Success)));
-    assert_eq!(bells.map(|bell| bell.rings()), [1; 3]);
+    assert_eq!(counters.map(|counter| counter.wakes()), [1; 3]);
 }
 
 #[test]
 fn polling_a_queued_op_wakes_completed_waiters() {
     let bench = Bench::new(1);
-    let bells = [(); 2].map(|()| Bell::new());
+    let counters = [(); 2].map(|()| WakeCounter::new());
     let keys = [0, 1].map(|id| bench.start(id));
-    assert!(bench.poll(keys[0], &bells[0]).is_pending());
+    assert!(bench.poll(keys[0], &counters[0]).is_pending());
     assert!(bench.device.complete(0), "nobody hears of it yet");
-    assert!(bench.poll(keys[1], &bells[1]).is_pending());
-    assert_eq!(bells.each_ref().map(|bell| bell.rings()), [1, 0]);
-    // It was posted, and the event that is under way stands for both.
+    assert!(bench.poll(keys[1], &counters[1]).is_pending());
+    assert_eq!(counters.each_ref().map(|counter| counter.wakes()), [1, 0]);
+    // It was posted, and the event that is on its way covers both.
     assert!(!bench.device.complete(1));
     bench.driver.on_event();
-    assert_eq!(bells.each_ref().map(|bell| bell.rings()), [1, 1]);
+    assert_eq!(counters.each_ref().map(|counter| counter.wakes()), [1, 1]);
 }
 
 #[test]
 fn known_completion_costs_no_poll_no_arming_and_no_time() {
     bounded(|| {
         let bench = Bench::new(1);
-        // One that went from the line, and one that was refused.
+        // One that was posted from the backlog, and one that was rejected.
         let keys = [0, 1].map(|id| bench.start(id));
-        let bell = Bell::new();
-        assert!(bench.poll(keys[1], &bell).is_pending());
+        let counter = WakeCounter::new();
+        assert!(bench.poll(keys[1], &counter).is_pending());
         bench.complete([0, 1]);
-        bench.device.lock().give_up();
+        bench.device.lock().take_down();
         let refused = bench.start(2);
         let looked = |bench: &Bench| {
             let device = bench.device.lock();
@@ -256,17 +262,17 @@ fn known_completion_costs_no_poll_no_arming_and_no_time() {
 fn queue_is_not_armed_without_waiters() {
     let bench = Bench::new(8);
     let keys: Vec<_> = (0..8).map(|id| bench.start(id)).collect();
-    let bell = Bell::new();
+    let counter = WakeCounter::new();
     // One task awaits one after the other, of many in flight.
     for (round, key) in keys.iter().enumerate() {
-        assert!(bench.poll(*key, &bell).is_pending());
+        assert!(bench.poll(*key, &counter).is_pending());
         assert_eq!(bench.device.lock().armings, round + 1);
         bench.complete([round]);
-        assert_eq!(bell.rings(), round + 1);
+        assert_eq!(counter.wakes(), round + 1);
         assert_eq!(bench.device.lock().armings, round + 1, "nobody sleeps");
         assert_eq!(bench.end(*key), Some((round, End::Success)));
     }
-    // Nor is anything polled for.
+    // The queue is not polled for it either.
     let polls = bench.device.lock().polls;
     bench.driver.on_event();
     assert_eq!(bench.device.lock().polls, polls);
@@ -276,7 +282,7 @@ fn queue_is_not_armed_without_waiters() {
 fn queue_is_not_armed_if_the_op_completes_before_its_sleep() {
     let bench = Bench::new(1);
     let key = bench.start(0);
-    // Between its two looks: before the second its waker is cloned.
+    // Between its two polls: its waker is cloned before the second.
     let device = std::sync::Arc::clone(&bench.device);
     let ends = waker(move |moment| {
         if moment == Moment::Clone {
@@ -285,7 +291,7 @@ fn queue_is_not_armed_if_the_op_completes_before_its_sleep() {
     });
     assert!(bench.poll_with(key, &ends).is_ready());
     assert_eq!(bench.device.lock().armings, 0);
-    // Nor for one that went from the line, and has ended unseen.
+    // Nor for one that was posted from the backlog and has completed unnoticed.
     let keys = [1, 2].map(|id| bench.start(id));
     bench.complete([1]);
     let armings = bench.device.lock().armings;
@@ -300,13 +306,13 @@ fn completion_just_before_arming_is_found() {
     let keys = [0, 1, 2].map(|id| bench.start(id));
     bench.device.lock().before_arming = Some(0);
     assert_eq!(bench.end(keys[0]), Some((0, End::Success)));
-    // Another's, as well; and what nobody wants.
+    // Another operation's completion as well, and one of an abandoned operation.
     bench.driver.on_event();
-    let bells = [(); 2].map(|()| Bell::new());
-    assert!(bench.poll(keys[1], &bells[0]).is_pending());
+    let counters = [(); 2].map(|()| WakeCounter::new());
+    assert!(bench.poll(keys[1], &counters[0]).is_pending());
     bench.device.lock().before_arming = Some(1);
     bench.driver.on_event();
-    assert_eq!(bells[0].rings(), 1);
+    assert_eq!(counters[0].wakes(), 1);
     bench.device.lock().before_arming = Some(2);
     bench.driver.abandon(keys[2]);
     bench.driver.on_event();
@@ -317,12 +323,12 @@ fn completion_just_before_arming_is_found() {
 fn queue_is_armed_again_for_other_waiters() {
     let bench = Bench::new(8);
     let keys = [0, 1].map(|id| bench.start(id));
-    let bells = [(); 2].map(|()| Bell::new());
-    for (key, bell) in keys.iter().zip(&bells) {
-        assert!(bench.poll(*key, bell).is_pending());
+    let counters = [(); 2].map(|()| WakeCounter::new());
+    for (key, counter) in keys.iter().zip(&counters) {
+        assert!(bench.poll(*key, counter).is_pending());
     }
     bench.complete([0]);
     bench.complete([1]);
-    assert_eq!(bells.map(|bell| bell.rings()), [1, 1]);
+    assert_eq!(counters.map(|counter| counter.wakes()), [1, 1]);
     assert_eq!(bench.device.lock().armings, 2);
 }

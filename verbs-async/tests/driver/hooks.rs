@@ -1,7 +1,7 @@
-//! Code that is not the driver's, and does something whenever it runs: a waker's.
+//! Wakers that call a function whenever they are cloned, woken or dropped.
 #![expect(
     unsafe_code,
-    reason = "to see its clones a waker has to be made by hand"
+    reason = "a waker that observes its clones has to be made by hand"
 )]
 
 use std::mem::ManuallyDrop;
@@ -16,10 +16,10 @@ pub(crate) enum Moment {
     Drop,
 }
 
-/// What is done then.
+/// The function that is called.
 type Hook = Box<dyn Fn(Moment) + Send + Sync>;
 
-/// A waker that does this whenever anything happens to it or to one of its clones.
+/// A waker that calls this function whenever anything happens to it or to one of its clones.
 pub(crate) fn waker(hook: impl Fn(Moment) + Send + Sync + 'static) -> Waker {
     let hook: Arc<Hook> = Arc::new(Box::new(hook));
     // SAFETY: the functions keep to the contract, on what `raw` has made.
@@ -57,6 +57,6 @@ fn raw(hook: Arc<Hook>) -> RawWaker {
 ///
 /// It is what [`raw`] has made, and given out as the caller's.
 unsafe fn owned(hook: *const ()) -> Arc<Hook> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises that `raw` made it.
     unsafe { Arc::from_raw(hook.cast()) }
 }

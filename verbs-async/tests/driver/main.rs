@@ -8,7 +8,7 @@ mod backlog;
 mod deferred;
 mod drained;
 #[path = "../../src/driver/mod.rs"]
-#[expect(dead_code, reason = "the crate also looks at its ring")]
+#[expect(dead_code, reason = "the crate also uses its ring")]
 mod driver;
 mod ends;
 mod hooks;
@@ -26,7 +26,7 @@ use verbs_harness::allocations::Counting;
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// What the driver is made of.
+/// The modules that the driver imports.
 mod sync {
     pub(crate) use parking_lot::{Mutex, MutexGuard};
     pub(crate) use std::sync::Arc;

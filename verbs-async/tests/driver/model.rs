@@ -8,9 +8,9 @@ use proptest::{collection, prop_oneof, proptest};
 
 use crate::driver::Submission;
 use crate::ring::{End, Request, Ticket};
-use crate::task::{Bell, Bench};
+use crate::task::{Bench, WakeCounter};
 
-/// Something that happens. Numbers choose among what there is.
+/// A step of a program. Numbers choose among the objects that exist.
 #[derive(Clone, Debug)]
 enum Step {
     Start {
@@ -39,18 +39,18 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// An operation that somebody holds.
+/// An operation that a task holds.
 struct Held {
     id: usize,
     key: Submission<Ticket>,
-    bell: Arc<Bell>,
+    counter: Arc<WakeCounter>,
     asleep: bool,
 }
 
 struct World {
     bench: Bench,
     held: Vec<Held>,
-    // Queue by queue, who began in which order and was not abandoned in line.
+    // For each queue, the ids in the order in which they were begun, without those abandoned in the backlog.
     submission: Vec<(usize, usize, usize)>,
     started: usize,
     forgotten: usize,
@@ -123,20 +123,20 @@ impl World {
         let request = self.bench.device.request(id, queue);
         let key = self.bench.start_on(channel, Request { places, ..request });
         self.submission.push((channel, queue, id));
-        let bell = Bell::new();
+        let counter = WakeCounter::new();
         let asleep = false;
         self.held.push(Held {
             id,
             key,
-            bell,
+            counter,
             asleep,
         });
     }
 
     fn poll(&mut self, at: usize) {
         let held = &mut self.held[at];
-        held.bell = Bell::new();
-        match self.bench.poll(held.key, &held.bell) {
+        held.counter = WakeCounter::new();
+        match self.bench.poll(held.key, &held.counter) {
             Poll::Ready(outcome) => {
                 assert_eq!((outcome.id, outcome.end), (held.id, End::Success));
                 self.held.swap_remove(at);
@@ -146,7 +146,7 @@ impl World {
     }
 
     fn check(&self) {
-        // Those of one queue were posted in the order in which they began.
+        // Operations of one queue were posted in the order in which they were begun.
         let posted = self.bench.posted();
         for queue in [(0, 0), (0, 1), (1, 0), (1, 1)] {
             let of_queue = self.submission.iter().filter(|(c, q, _)| (*c, *q) == queue);
@@ -158,7 +158,7 @@ impl World {
                 .collect();
             assert_eq!(went, began[..went.len()], "not in the order they came");
         }
-        // Nobody sleeps whose end is there, unless an event is under way.
+        // No task sleeps over its outcome, unless an event is on its way.
         for held in self
             .held
             .iter()
@@ -166,7 +166,7 @@ impl World {
         {
             let ended = posted.contains(&held.id) && !self.bench.device.has(held.id);
             assert_eq!(
-                held.bell.rings(),
+                held.counter.wakes(),
                 usize::from(ended),
                 "operation {}",
                 held.id
@@ -174,7 +174,7 @@ impl World {
         }
     }
 
-    /// The device ends everything, and delivers every event.
+    /// The device completes everything, and delivers every event.
     fn settle(&mut self) {
         loop {
             self.apply(&Step::Complete(0));
@@ -189,7 +189,7 @@ impl World {
         while !self.held.is_empty() {
             let before = self.held.len();
             self.poll(0);
-            // One that never waited may be in line still: its place is free by now.
+            // One that never waited may still be in the backlog: there is room by now.
             if self.held.len() == before {
                 self.settle();
             }
@@ -205,7 +205,7 @@ proptest! {
         let mut world = World::new();
         steps.iter().for_each(|step| world.apply(step));
         world.settle();
-        // Those whose outcomes were leaked are all that is missing.
+        // Only buffers of leaked outcomes are missing.
         let gone = world.bench.device.gone();
         assert!(gone <= world.started && gone + world.forgotten >= world.started);
         world.bench.driver.on_event();

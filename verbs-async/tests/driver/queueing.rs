@@ -2,16 +2,16 @@
 
 use crate::driver::Submission;
 use crate::ring::{End, Request, Ticket};
-use crate::task::{Bell, Bench};
+use crate::task::{Bench, WakeCounter};
 
-/// A queue with one place, taken by 0, and so many in its line behind it.
+/// A queue with room for one, taken by 0, and this many in its backlog.
 fn backlog_of(behind: usize) -> (Bench, Vec<Submission<Ticket>>) {
     let bench = Bench::new(1);
     let keys = (0..=behind).map(|id| bench.start(id)).collect();
     (bench, keys)
 }
 
-/// The device ends whatever is posted until nothing is; in which order it was.
+/// The device completes everything that is posted. Returns the order.
 fn run(bench: &Bench) -> Vec<usize> {
     while let Some(id) = bench.posted().into_iter().find(|id| bench.device.has(*id)) {
         bench.complete([id]);
@@ -35,7 +35,7 @@ fn later_op_does_not_overtake_the_backlog() {
     bench.start(0);
     bench.start(1);
     bench.start_batch(2, 2);
-    // There is room for one, but not for the first in line.
+    // There is room for one, but not for the head of the backlog.
     bench.complete([0]);
     bench.start(3);
     assert_eq!(bench.posted(), [0, 1]);
@@ -51,7 +51,7 @@ fn backlog_blocks_no_other_queue_and_no_other_channel() {
     bench.start_on(1, bench.device.request(11, 0));
     bench.start_on(1, bench.device.request(12, 1));
     assert_eq!(bench.posted(), [0, 10, 11, 12]);
-    // Nor does what ends there let one through here.
+    // Nor does a completion there make room here.
     bench.complete([10, 11, 12]);
     assert_eq!(bench.posted(), [0, 10, 11, 12]);
 }
@@ -91,7 +91,7 @@ fn abandoned_queued_op_leaves_no_gap() {
             leaves.len(),
             "its buffer is its own again"
         );
-        // Whoever comes now is behind those who stayed.
+        // A new operation is behind the remaining ones.
         bench.start(4);
         let stayed: Vec<_> = (0..=4).filter(|id| !leaves.contains(id)).collect();
         assert_eq!(run(&bench), stayed, "{leaves:?} left");
@@ -112,20 +112,20 @@ fn abandoned_head_lets_the_next_be_posted() {
 #[test]
 fn queued_op_is_posted_without_a_poll_and_woken_once() {
     let (bench, keys) = backlog_of(1);
-    let bell = Bell::new();
-    assert!(bench.poll(keys[1], &bell).is_pending());
+    let counter = WakeCounter::new();
+    assert!(bench.poll(keys[1], &counter).is_pending());
     bench.complete([0]);
-    assert_eq!((bench.posted(), bell.rings()), (vec![0, 1], 0));
+    assert_eq!((bench.posted(), counter.wakes()), (vec![0, 1], 0));
     bench.complete([1]);
-    assert_eq!(bell.rings(), 1);
-    assert!(bench.poll(keys[1], &bell).is_ready());
+    assert_eq!(counter.wakes(), 1);
+    assert!(bench.poll(keys[1], &counter).is_ready());
 }
 
 #[test]
 fn queued_op_finds_room_that_was_freed_unnoticed() {
     let bench = Bench::new(1);
     bench.start(0);
-    // Nobody has waited, so nothing was armed.
+    // No task has waited, so the queue was not armed.
     assert!(!bench.device.complete(0));
     bench.start(1);
     assert_eq!(bench.posted(), [0, 1]);
@@ -135,12 +135,12 @@ fn queued_op_finds_room_that_was_freed_unnoticed() {
 fn ring_that_goes_down_rejects_its_backlog() {
     let (bench, keys) = backlog_of(3);
     let other = bench.start_on(1, bench.device.request(9, 1));
-    let bells = [(); 4].map(|()| Bell::new());
-    for (key, bell) in keys.iter().zip(&bells) {
-        assert!(bench.poll(*key, bell).is_pending());
+    let counters = [(); 4].map(|()| WakeCounter::new());
+    for (key, counter) in keys.iter().zip(&counters) {
+        assert!(bench.poll(*key, counter).is_pending());
     }
-    bench.driver.with(None, |ring| ring.0.lock().give_up());
-    assert_eq!(bells.each_ref().map(|bell| bell.rings()), [1; 4]);
+    bench.driver.with(None, |ring| ring.0.lock().take_down());
+    assert_eq!(counters.each_ref().map(|counter| counter.wakes()), [1; 4]);
     for (id, key) in keys.into_iter().enumerate() {
         let end = if id == 0 { End::Aborted } else { End::Rejected };
         assert_eq!(bench.end(key), Some((id, end)));
@@ -156,7 +156,7 @@ fn room_freed_by_a_ring_change_goes_to_the_backlog() {
         .driver
         .with(None, |ring| ring.0.lock().free[0][0] += 1);
     assert_eq!(bench.posted(), [0, 1]);
-    // Known to be of one channel: so its line alone is served, whoever waits in others'.
+    // The change is known to be of one channel: only its backlog is served.
     let other = [4, 5].map(|id| bench.start_on(1, bench.device.request(id, 0)));
     bench.driver.with(Some(0), |ring| {
         let free = &mut ring.0.lock().free;

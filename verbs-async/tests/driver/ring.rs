@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::mem;
-// Not one of loom's: a count races with nothing.
+// Not one of loom's: the count needs no ordering.
 use std::sync::Arc as Counter;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
@@ -13,7 +13,7 @@ use crate::deferred::LogLine;
 use crate::driver::{self, Driver, QUEUES, Ring, Started, Submission};
 use crate::sync::{Arc, Mutex, MutexGuard};
 
-/// Work for one of a channel's queues, where it takes up a number of places.
+/// A request for one of a channel's queues, of which it takes a number of places.
 pub(crate) struct Request {
     pub(crate) id: usize,
     pub(crate) queue: usize,
@@ -21,11 +21,11 @@ pub(crate) struct Request {
     pub(crate) buffer: Buffer,
 }
 
-/// How work ended, and its buffer.
+/// The outcome of a request, and its buffer.
 pub(crate) struct Outcome {
     pub(crate) id: usize,
     pub(crate) end: End,
-    // Held, and looked at by its absence alone.
+    // Kept only for its drop, which is counted.
     pub(crate) _buffer: Buffer,
 }
 
@@ -36,11 +36,11 @@ pub(crate) enum End {
     Rejected,
 }
 
-/// Memory that is missed when it is gone; or none.
+/// Memory whose drop is counted; or none.
 #[derive(Default)]
 pub(crate) struct Buffer {
     gone: Option<Counter<AtomicUsize>>,
-    // What whoever made it does then.
+    // Called when it is dropped.
     pub(crate) hook: Option<Box<dyn FnOnce() + Send>>,
 }
 
@@ -68,32 +68,32 @@ pub(crate) struct State {
     places: usize,
     slots: Vec<Option<Slot>>,
     vacant: Vec<usize>,
-    // What the driver can find, in its order.
+    // The completions that a poll can return, in order.
     done: VecDeque<(Ticket, End)>,
-    // What a poll has found, and the driver has not asked for.
+    // The completions that were polled, and are not taken yet.
     known: VecDeque<Ticket>,
-    // One-shot: only what is added after the arming is announced, once.
+    // One-shot: only the first completion after the arming raises an event.
     armed: bool,
     down: bool,
     pub(crate) arming_fails: bool,
-    // What ends just before the next arming, unannounced.
+    // Completes just before the next arming, without an event.
     pub(crate) before_arming: Option<usize>,
     pub(crate) polls: usize,
     pub(crate) armings: usize,
-    // The ids of what was posted, in its order.
+    // The ids of the posted requests, in order.
     pub(crate) posted: Vec<usize>,
 }
 
-/// Work from its post until its outcome is taken.
+/// A request from its post until its outcome is taken.
 struct Slot {
     ticket: Ticket,
     request: Request,
-    // As the device has it, and as the driver can know it.
+    // The state in the device, and that which the driver can have seen.
     is_done: bool,
     end: Option<End>,
 }
 
-/// Names work that has a slot; no other ever has the same.
+/// Identifies a request that has a slot; never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ticket {
     slot: usize,
@@ -117,7 +117,7 @@ impl FakeDevice {
         Arc::new(Self { state, gone })
     }
 
-    /// Work that takes one place.
+    /// A request that takes one place.
     pub(crate) fn request(&self, id: usize, queue: usize) -> Request {
         let gone = Some(Counter::clone(&self.gone));
         Request {
@@ -128,12 +128,12 @@ impl FakeDevice {
         }
     }
 
-    /// How many buffers are gone.
+    /// How many buffers were dropped.
     pub(crate) fn gone(&self) -> usize {
         self.gone.load(Ordering::Relaxed)
     }
 
-    /// Ends what is in flight under this id. Whether that raises an event.
+    /// Completes the request with this id. Returns whether that raises an event.
     #[must_use]
     pub(crate) fn complete(&self, id: usize) -> bool {
         let mut state = self.lock();
@@ -141,14 +141,14 @@ impl FakeDevice {
         mem::take(&mut state.armed)
     }
 
-    /// Whether this is in flight and has not ended.
+    /// Whether this request is in flight.
     pub(crate) fn has(&self, id: usize) -> bool {
         let state = self.lock();
         let mut slots = state.slots.iter().flatten();
         slots.any(|slot| slot.request.id == id && !slot.is_done)
     }
 
-    /// How many of them the driver could find.
+    /// How many of them a poll can return.
     pub(crate) fn unseen(&self) -> usize {
         self.lock().done.len()
     }
@@ -177,7 +177,7 @@ impl State {
         self.done.push_back((ticket, end));
     }
 
-    /// As a device's: what is there is there no more.
+    /// Polls as a device does: returned completions are removed.
     fn poll(&mut self) {
         self.polls += 1;
         while let Some((ticket, end)) = self.done.pop_front() {
@@ -201,8 +201,8 @@ impl State {
         })
     }
 
-    /// Aborts what is in flight, and refuses what comes.
-    pub(crate) fn give_up(&mut self) {
+    /// Aborts the requests in flight, and rejects later ones.
+    pub(crate) fn take_down(&mut self) {
         self.down = true;
         let slots = self.slots.iter().flatten();
         let flying: Vec<_> = slots.filter(|slot| !slot.is_done).collect();
@@ -239,7 +239,7 @@ pub(crate) fn poll(
 
 impl Drop for FakeRing {
     fn drop(&mut self) {
-        // What nobody has taken goes with it.
+        // Untaken outcomes are dropped with it.
         self.0.lock().slots.clear();
     }
 }
@@ -289,7 +289,7 @@ impl driver::Request<FakeRing> for Request {
     }
 }
 
-/// Not one of loom's: a number races with nothing.
+/// Not one of loom's: the number needs no ordering.
 static SERIALS: AtomicUsize = AtomicUsize::new(0);
 
 impl Ring for FakeRing {
@@ -349,7 +349,7 @@ impl Ring for FakeRing {
             state.succeed(id);
         }
         if state.arming_fails {
-            state.give_up();
+            state.take_down();
             return Err(Box::new("the queue cannot be armed"));
         }
         state.armed = true;

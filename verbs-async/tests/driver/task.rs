@@ -12,7 +12,7 @@ use verbs_channel::Queue;
 use crate::driver::{Driver, Submission};
 use crate::ring::{End, FakeDevice, FakeRing, Outcome, Request, Ticket, poll};
 
-/// Far longer than anything here takes.
+/// Far longer than any of these tests takes.
 const LONG: Duration = Duration::from_secs(if cfg!(miri) { 600 } else { 10 });
 
 /// A device and the driver of its ring.
@@ -23,20 +23,20 @@ pub(crate) struct Bench {
 
 /// A task that counts how often it is woken.
 #[derive(Default)]
-pub(crate) struct Bell(AtomicUsize);
+pub(crate) struct WakeCounter(AtomicUsize);
 
-impl Wake for Bell {
+impl Wake for WakeCounter {
     fn wake(self: Arc<Self>) {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
 }
 
-impl Bell {
+impl WakeCounter {
     pub(crate) fn new() -> Arc<Self> {
         Arc::default()
     }
 
-    pub(crate) fn rings(&self) -> usize {
+    pub(crate) fn wakes(&self) -> usize {
         self.0.load(Ordering::Relaxed)
     }
 }
@@ -49,7 +49,7 @@ impl Bench {
         Self { device, driver }
     }
 
-    /// Begins work in the first queue of the first channel.
+    /// Begins an operation in the first queue of the first channel.
     pub(crate) fn start(&self, id: usize) -> Submission<Ticket> {
         self.start_on(0, self.device.request(id, 0))
     }
@@ -58,14 +58,18 @@ impl Bench {
         self.driver.start(channel, request, usize::MAX)
     }
 
-    /// A batch of so many in the first queue of the first channel.
+    /// A batch of this many in the first queue of the first channel.
     pub(crate) fn start_batch(&self, id: usize, places: usize) -> Submission<Ticket> {
         let request = self.device.request(id, 0);
         self.start_on(0, Request { places, ..request })
     }
 
-    pub(crate) fn poll(&self, key: Submission<Ticket>, bell: &Arc<Bell>) -> Poll<Outcome> {
-        self.poll_with(key, &Waker::from(Arc::clone(bell)))
+    pub(crate) fn poll(
+        &self,
+        key: Submission<Ticket>,
+        counter: &Arc<WakeCounter>,
+    ) -> Poll<Outcome> {
+        self.poll_with(key, &Waker::from(Arc::clone(counter)))
     }
 
     pub(crate) fn poll_with(&self, key: Submission<Ticket>, waker: &Waker) -> Poll<Outcome> {
@@ -73,15 +77,15 @@ impl Bench {
         poll(&self.driver, &key, &mut cx)
     }
 
-    /// Whether nothing is left in the first channel's first queue; else this is told when that is so.
-    pub(crate) fn is_drained(&self, bell: &Arc<Bell>) -> bool {
-        let waker = Waker::from(Arc::clone(bell));
+    /// Whether the first channel's first queue is empty. If not, this is woken when it is.
+    pub(crate) fn is_drained(&self, counter: &Arc<WakeCounter>) -> bool {
+        let waker = Waker::from(Arc::clone(counter));
         let mut cx = Context::from_waker(&waker);
         let drained = self.driver.poll_drained(0, &[Queue::Send], &mut cx);
         drained.is_ready()
     }
 
-    /// The outcome's id and end, if it is done.
+    /// The id and the end of the outcome, if there is one.
     pub(crate) fn end(&self, key: Submission<Ticket>) -> Option<(usize, End)> {
         match self.poll_with(key, Waker::noop()) {
             Poll::Ready(outcome) => Some((outcome.id, outcome.end)),
@@ -89,7 +93,7 @@ impl Bench {
         }
     }
 
-    /// The device ends these, and announces it if it was asked to.
+    /// The device completes these, and raises an event if the queue is armed.
     pub(crate) fn complete(&self, ids: impl IntoIterator<Item = usize>) {
         for id in ids {
             if self.device.complete(id) {
@@ -98,19 +102,19 @@ impl Bench {
         }
     }
 
-    /// The ids that were posted, in their order.
+    /// The ids that were posted, in order.
     pub(crate) fn posted(&self) -> Vec<usize> {
         self.device.lock().posted.clone()
     }
 }
 
-/// Runs what must end by itself; if it does not, the process is aborted.
+/// Runs a function that must return by itself. If it hangs, the process is aborted.
 pub(crate) fn bounded<T>(what: impl FnOnce() -> T) -> T {
     let (done, waits) = mpsc::channel::<()>();
     let name = thread::current().name().unwrap_or_default().to_owned();
     thread::spawn(move || {
         if waits.recv_timeout(LONG) == Err(RecvTimeoutError::Timeout) {
-            // Past the harness, which keeps what a test prints until it has ended.
+            // Not by `eprintln`: the harness captures that until the test has ended.
             let line = format!("\nFAILED {name}: it hangs, {LONG:?} were not enough\n");
             drop(std::io::stderr().write_all(line.as_bytes()));
             std::process::abort();

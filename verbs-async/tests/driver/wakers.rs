@@ -1,4 +1,4 @@
-//! Wakers and buffers that do what those of others may: come back to the driver, or panic.
+//! Wakers and buffers with foreign code, which may call the driver or panic.
 
 use std::mem::ManuallyDrop;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -12,9 +12,9 @@ use crate::driver::QUEUES;
 use crate::driver::{Driver, Submission};
 use crate::hooks::{Moment, waker};
 use crate::ring::{End, FakeDevice, FakeRing, Request, Ticket, poll};
-use crate::task::{Bell, Bench, bounded};
+use crate::task::{Bench, WakeCounter, bounded};
 
-/// Whatever comes back to the driver when it runs.
+/// Code that calls the driver when it runs.
 #[derive(Clone)]
 struct Back {
     device: Arc<FakeDevice>,
@@ -33,7 +33,7 @@ impl Back {
         }
     }
 
-    /// Whatever can be done with a driver, which takes its lock.
+    /// Calls everything of a driver that takes its lock.
     fn comes(&self) {
         let Some(driver) = self.driver.upgrade() else {
             return;
@@ -45,7 +45,7 @@ impl Back {
         driver.on_event();
     }
 
-    /// A waker that does so when it is cloned, woken and dropped.
+    /// A waker that does that when it is cloned, woken and dropped.
     fn waker(&self) -> Waker {
         let back = self.clone();
         waker(move |moment| {
@@ -54,14 +54,14 @@ impl Back {
         })
     }
 
-    /// What happened to its wakers since this was asked last: clones, wakes, drops.
+    /// The number of clones, wakes and drops of its wakers since the last call.
     fn seen(&self) -> [usize; 3] {
         let seen = std::mem::take(&mut *self.seen.lock().unwrap());
         [Moment::Clone, Moment::Wake, Moment::Drop]
             .map(|moment| seen.iter().filter(|seen| **seen == moment).count())
     }
 
-    /// Work whose buffer does so when it is dropped.
+    /// A request whose buffer does that when it is dropped.
     fn request(&self, id: usize) -> Request {
         let mut request = self.device.request(id, 0);
         let back = self.clone();
@@ -89,27 +89,27 @@ fn wakers_run_without_the_lock() {
         let back = Back::new(&bench);
         let waker = back.waker();
         let sleeps = |key: Submission<Ticket>| assert!(bench.poll_with(key, &waker).is_pending());
-        // In flight and in line, and replaced there.
+        // In flight and in the backlog, and replaced there.
         let keys = [0, 1].map(|id| bench.start(id));
         keys.into_iter().for_each(sleeps);
         assert_eq!(back.seen(), [2, 0, 0]);
         keys.into_iter().for_each(sleeps);
         assert_eq!(back.seen(), [2, 0, 2]);
-        // Woken, also from where it went from the line.
+        // Woken, also after it was posted from the backlog.
         bench.complete([0, 1]);
         assert_eq!(back.seen(), [0, 2, 0]);
-        // Not needed: it has ended.
+        // Not needed: it has completed.
         assert!(bench.poll_with(keys[1], &waker).is_ready());
         assert_eq!(back.seen(), [1, 0, 1]);
         assert!(bench.poll_with(keys[0], &waker).is_ready());
         assert_eq!(back.seen(), [0, 0, 0]);
-        // It is found before its waker is told.
+        // It is dispatched before its waker is woken.
         let key = bench.start(2);
         sleeps(key);
         let _raised = bench.device.complete(2);
         assert!(bench.poll_with(key, &waker).is_ready());
         assert_eq!(back.seen(), [1, 0, 1]);
-        // Abandoned in line, where it went from there, and in flight.
+        // Abandoned in the backlog, after it was posted from there, and in flight.
         let keys = [3, 4, 5].map(|id| bench.start(id));
         keys.into_iter().for_each(sleeps);
         bench.complete([3]);
@@ -122,11 +122,11 @@ fn wakers_run_without_the_lock() {
         sleeps(key);
         bench.driver.abandon(key);
         assert_eq!(back.seen(), [1, 0, 1]);
-        // It was told of its end, or of its refusal, and is abandoned.
+        // It was woken for its outcome or its rejection, and is abandoned.
         bench.complete([6]);
         let keys = [7, 8].map(|id| bench.start(id));
         keys.into_iter().for_each(sleeps);
-        bench.driver.with(None, |ring| ring.0.lock().give_up());
+        bench.driver.with(None, |ring| ring.0.lock().take_down());
         keys.into_iter().for_each(|key| bench.driver.abandon(key));
         assert_eq!(back.seen(), [2, 2, 0]);
     });
@@ -145,7 +145,7 @@ fn drain_wakers_run_without_the_lock() {
         assert_eq!(back.seen(), [1, 0, 1]);
         bench.complete([0]);
         assert_eq!(back.seen(), [0, 1, 0]);
-        // Not needed, nor what was there before for more.
+        // Not needed, and neither is the previous one.
         bench.start(1);
         assert!(poll_drained(&bench, &QUEUES, &waker).is_pending());
         assert!(poll_drained(&bench, &[Queue::Receive], &waker).is_ready());
@@ -161,7 +161,7 @@ fn buffers_are_dropped_without_the_lock() {
         let bench = Bench::new(1);
         let back = Back::new(&bench);
         let start = |id| bench.start_on(0, back.request(id));
-        // Abandoned in line; in flight, where its end is found for another; and where it has ended.
+        // Abandoned in the backlog; in flight, where another poll dispatches it; and after it has completed.
         let keys = [0, 1, 2].map(start);
         bench.driver.abandon(keys[1]);
         assert_eq!(back.gone(), 1);
@@ -173,9 +173,9 @@ fn buffers_are_dropped_without_the_lock() {
         bench.complete([2]);
         bench.driver.abandon(keys[2]);
         assert_eq!(back.gone(), 3);
-        // Refused.
+        // Rejected.
         let keys = [3, 4].map(start);
-        bench.driver.with(None, |ring| ring.0.lock().give_up());
+        bench.driver.with(None, |ring| ring.0.lock().take_down());
         keys.into_iter().for_each(|key| bench.driver.abandon(key));
         assert_eq!(back.gone(), 5);
     });
@@ -190,16 +190,16 @@ fn panicking_buffer_drop_stops_no_other() {
         request.buffer.hook = (id == 0).then(|| -> Box<dyn FnOnce() + Send> { Box::new(panics) });
         bench.start_on(0, request)
     });
-    let bell = Bell::new();
-    assert!(bench.poll(keys[2], &bell).is_pending());
+    let counter = WakeCounter::new();
+    assert!(bench.poll(keys[2], &counter).is_pending());
     bench.driver.abandon(keys[0]);
     bench.driver.abandon(keys[1]);
-    // What is dropped here is nobody's any more, and whoever is told of it has not done it.
+    // The dropped buffers have no owner; the woken task has not dropped them.
     for id in [0, 1, 2] {
         let _raised = bench.device.complete(id);
     }
     bench.driver.on_event();
-    assert_eq!((bench.device.gone(), bell.rings()), (2, 1));
+    assert_eq!((bench.device.gone(), counter.wakes()), (2, 1));
     assert_eq!(bench.end(keys[2]), Some((2, End::Success)));
 }
 
@@ -233,8 +233,8 @@ fn panicking_waker_drop_loses_no_outcome() {
 fn panicking_waker_clone_leaves_no_task_asleep() {
     let bench = Bench::new(2);
     let keys = [0, 1].map(|id| bench.start(id));
-    let bell = Bell::new();
-    assert!(bench.poll(keys[0], &bell).is_pending());
+    let counter = WakeCounter::new();
+    assert!(bench.poll(keys[0], &counter).is_pending());
     assert!(bench.device.complete(0), "nobody hears of it yet");
     let panics = waker(|moment| {
         if moment == Moment::Clone {
@@ -243,7 +243,11 @@ fn panicking_waker_clone_leaves_no_task_asleep() {
     });
     let poll = AssertUnwindSafe(|| bench.poll_with(keys[1], &panics));
     assert!(catch_unwind(poll).is_err());
-    assert_eq!(bell.rings(), 1, "it has found the other's end");
+    assert_eq!(
+        counter.wakes(),
+        1,
+        "it has dispatched the other's completion"
+    );
     bench.complete([1]);
     assert!(keys.into_iter().all(|key| bench.end(key).is_some()));
 }
@@ -252,16 +256,19 @@ fn panicking_waker_clone_leaves_no_task_asleep() {
 fn the_last_waker_is_the_one_that_is_woken() {
     let bench = Bench::new(1);
     let key = bench.start(0);
-    let bells = [(); 3].map(|()| Bell::new());
-    for bell in &bells {
-        assert!(bench.poll(key, bell).is_pending());
-        assert!(bench.poll(key, bell).is_pending());
+    let counters = [(); 3].map(|()| WakeCounter::new());
+    for counter in &counters {
+        assert!(bench.poll(key, counter).is_pending());
+        assert!(bench.poll(key, counter).is_pending());
     }
-    // Those that were replaced are not kept.
-    assert_eq!(bells.each_ref().map(Arc::strong_count), [1, 1, 2]);
+    // Replaced wakers are not kept.
+    assert_eq!(counters.each_ref().map(Arc::strong_count), [1, 1, 2]);
     bench.complete([0]);
-    assert_eq!(bells.each_ref().map(|bell| bell.rings()), [0, 0, 1]);
-    assert_eq!(bells.each_ref().map(Arc::strong_count), [1, 1, 1]);
+    assert_eq!(
+        counters.each_ref().map(|counter| counter.wakes()),
+        [0, 0, 1]
+    );
+    assert_eq!(counters.each_ref().map(Arc::strong_count), [1, 1, 1]);
 }
 
 #[test]
@@ -269,22 +276,25 @@ fn all_sleeping_tasks_are_woken() {
     for count in [15, 16, 17, 32, 100] {
         let bench = Bench::new(count);
         let keys: Vec<_> = (0..count).map(|id| bench.start(id)).collect();
-        let bells: Vec<_> = keys.iter().map(|_key| Bell::new()).collect();
-        for (key, bell) in keys.iter().zip(&bells) {
-            assert!(bench.poll(*key, bell).is_pending());
+        let counters: Vec<_> = keys.iter().map(|_key| WakeCounter::new()).collect();
+        for (key, counter) in keys.iter().zip(&counters) {
+            assert!(bench.poll(*key, counter).is_pending());
         }
         for id in 0..count {
             let _raised = bench.device.complete(id);
         }
         bench.driver.on_event();
-        assert!(bells.iter().all(|bell| bell.rings() == 1), "of {count}");
+        assert!(
+            counters.iter().all(|counter| counter.wakes() == 1),
+            "of {count}"
+        );
         assert!(keys.into_iter().all(|key| bench.end(key).is_some()));
     }
 }
 
 #[test]
 fn wakers_that_poll_in_place_do_not_recurse() {
-    /// Polls its operation where it is woken, and then abandons another, whose outcome is there.
+    /// Polls its operation in place when it is woken, and then abandons another, which has completed.
     struct InPlace {
         driver: Arc<Driver<FakeRing>>,
         keys: [Submission<Ticket>; 2],
@@ -313,7 +323,7 @@ fn wakers_that_poll_in_place_do_not_recurse() {
             }));
             assert!(bench.poll_with(keys[0], &waker).is_pending());
         }
-        bench.driver.with(None, |ring| ring.0.lock().give_up());
+        bench.driver.with(None, |ring| ring.0.lock().take_down());
         assert_eq!(done.load(Ordering::Relaxed), COUNT);
         assert_eq!(bench.device.gone(), 2 * COUNT);
     };
@@ -326,7 +336,7 @@ fn buffers_that_abandon_others_on_drop_do_not_recurse() {
     const COUNT: usize = if cfg!(miri) { 100 } else { 60_000 };
     let run = || {
         let bench = Bench::new(COUNT);
-        // Each abandons the next, which has ended, when its own buffer goes.
+        // Each abandons the next, which has completed, when its own buffer is dropped.
         let mut next = None;
         let mut first = None;
         for id in 0..COUNT {
@@ -344,7 +354,7 @@ fn buffers_that_abandon_others_on_drop_do_not_recurse() {
             next = Some(key);
         }
         bench.driver.abandon(first.unwrap());
-        bench.driver.with(None, |ring| ring.0.lock().give_up());
+        bench.driver.with(None, |ring| ring.0.lock().take_down());
         bench.driver.on_event();
         assert_eq!(bench.device.gone(), COUNT);
     };
@@ -355,7 +365,7 @@ fn buffers_that_abandon_others_on_drop_do_not_recurse() {
 #[test]
 fn panicking_waker_leaves_no_task_asleep() {
     struct Panics;
-    /// What its panic leaves behind.
+    /// The payload of its panic.
     struct Bomb;
     impl Wake for Panics {
         fn wake(self: Arc<Self>) {
@@ -369,23 +379,23 @@ fn panicking_waker_leaves_no_task_asleep() {
     }
     let bench = Bench::new(4);
     let keys = [0, 1, 2].map(|id| bench.start(id));
-    let bells = [(); 2].map(|()| Bell::new());
-    assert!(bench.poll(keys[0], &bells[0]).is_pending());
+    let counters = [(); 2].map(|()| WakeCounter::new());
+    assert!(bench.poll(keys[0], &counters[0]).is_pending());
     let panics = Waker::from(Arc::new(Panics));
     assert!(bench.poll_with(keys[1], &panics).is_pending());
-    assert!(bench.poll(keys[2], &bells[1]).is_pending());
-    // All in one go, the one that panics first.
+    assert!(bench.poll(keys[2], &counters[1]).is_pending());
+    // All at once; the one that panics is the first.
     for id in [1, 0, 2] {
         let _raised = bench.device.complete(id);
     }
     bench.driver.on_event();
-    assert_eq!(bells.map(|bell| bell.rings()), [1, 1]);
+    assert_eq!(counters.map(|counter| counter.wakes()), [1, 1]);
     assert!(keys.into_iter().all(|key| bench.end(key).is_some()));
 }
 
 #[test]
 fn waking_allocates_nothing_once_the_driver_is_warm() {
-    /// Has another operation slept for and woken.
+    /// Sleeps for another operation, and is woken.
     struct Works {
         device: Arc<FakeDevice>,
         driver: Arc<Driver<FakeRing>>,

@@ -10,7 +10,7 @@ use crate::queues::{Queues, take_events};
 use crate::races::explore;
 use crate::sync::{Arc, Mutex};
 
-/// A completion channel, its edge-triggered notifier, and those who hear of its queues.
+/// A completion channel, its edge-triggered notifier, and the listeners of its queues.
 struct Hub {
     queues: Mutex<Queues<usize>>,
     channel: Mutex<Channel>,
@@ -20,25 +20,25 @@ struct Hub {
 #[derive(Default)]
 struct Channel {
     events: VecDeque<usize>,
-    // An event came since the notifier was last ready.
-    told: bool,
-    // It has the hub's waker.
+    // An event has arrived since the notifier was last ready.
+    readable: bool,
+    // The notifier has the hub's waker.
     waits: bool,
-    // How often the hub asked for one.
-    looks: usize,
-    // Of each queue: what nobody has found, and whether the next is announced.
+    // How often the hub requested an event.
+    polls: usize,
+    // For each queue: the unpolled completions, and whether it is armed.
     done: Vec<usize>,
     armed: Vec<bool>,
 }
 
-/// Whoever waits for a queue's completions, as the driver does it.
+/// A task that waits for a queue's completions, as the driver does.
 struct Listener {
     expects: usize,
     armed: bool,
 }
 
 impl Hub {
-    /// Queues that expect so many completions each.
+    /// Queues that expect this many completions each.
     fn new(expected: &[usize]) -> Arc<Self> {
         let mut queues = Queues::new();
         for key in 0..expected.len() {
@@ -62,7 +62,7 @@ impl Hub {
         hub
     }
 
-    /// The device completes something; the notifier's thread wakes the hub if it has to.
+    /// The device completes a request; the notifier's thread wakes the hub if it waits.
     fn complete(&self, key: usize) {
         let wakes = {
             let mut channel = self.channel.lock();
@@ -71,7 +71,7 @@ impl Hub {
                 return;
             }
             channel.events.push_back(key);
-            channel.told = true;
+            channel.readable = true;
             std::mem::take(&mut channel.waits)
         };
         if wakes {
@@ -79,12 +79,12 @@ impl Hub {
         }
     }
 
-    /// As the crate's hub: takes events until the notifier has the waker.
+    /// As the crate does: takes events until the notifier has the waker.
     fn on_readable(&self) {
         while self.is_readable() {
             let next = || {
                 let mut channel = self.channel.lock();
-                channel.looks += 1;
+                channel.polls += 1;
                 Ok::<_, io::Error>(channel.events.pop_front())
             };
             take_events(&self.queues, next, |key| *key, |key| self.announced(key)).unwrap();
@@ -93,8 +93,8 @@ impl Hub {
 
     fn is_readable(&self) -> bool {
         let mut channel = self.channel.lock();
-        channel.waits = !channel.told;
-        std::mem::take(&mut channel.told)
+        channel.waits = !channel.readable;
+        std::mem::take(&mut channel.readable)
     }
 
     fn announced(&self, key: usize) {
@@ -103,7 +103,7 @@ impl Hub {
         self.drive(key, &mut listener);
     }
 
-    /// Somebody waits: polls, arms, polls once more.
+    /// A task waits: it polls, arms, and polls once more.
     fn wait(&self, key: usize) {
         self.drive(key, &mut self.listeners[key].lock());
     }
@@ -126,10 +126,10 @@ impl Hub {
         std::mem::take(&mut self.channel.lock().done[key])
     }
 
-    /// When all is over, everything was found.
+    /// Asserts that all completions were polled in the end.
     fn assert_nothing_is_left(&self) {
         for (key, listener) in self.listeners.iter().enumerate() {
-            assert_eq!(listener.lock().expects, 0, "queue {key} was not told");
+            assert_eq!(listener.lock().expects, 0, "queue {key} was not notified");
         }
         assert_eq!(self.channel.lock().events, [], "an event was left");
     }
@@ -178,7 +178,7 @@ fn removed_queue_takes_no_event_of_the_others() {
             let hub = Arc::clone(&hub);
             thread::spawn(move || {
                 hub.queues.lock().remove(0);
-                // To destroy a queue takes its events back.
+                // Destroying a queue removes its events.
                 let mut channel = hub.channel.lock();
                 channel.events.retain(|key| *key != 0);
                 channel.armed[0] = false;
@@ -196,11 +196,11 @@ fn removed_queue_costs_no_extra_read() {
     explore(|| {
         let hub = Hub::new(&[1, 1]);
         hub.wait(0);
-        // One that has gone is not waited for.
+        // A removed queue has no waiter.
         hub.wait(1);
         hub.queues.lock().remove(1);
         hub.complete(0);
-        assert_eq!(hub.channel.lock().looks, 1);
+        assert_eq!(hub.channel.lock().polls, 1);
     });
 }
 
@@ -213,8 +213,8 @@ fn arming_during_a_failure_fails_or_is_notified() {
             thread::spawn(move || hub.queues.lock().fail(io::ErrorKind::BrokenPipe))
         };
         let armed = hub.queues.lock().arm(0);
-        let told = loses.join().unwrap();
-        assert!(armed.is_err() || told == [0]);
+        let removed = loses.join().unwrap();
+        assert!(armed.is_err() || removed == [0]);
         assert!(hub.queues.lock().arm(0).is_err(), "nothing comes any more");
     });
 }

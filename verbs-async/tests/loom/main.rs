@@ -9,7 +9,7 @@
 #[path = "../../src/deferred.rs"]
 mod deferred;
 #[path = "../../src/driver/mod.rs"]
-#[expect(dead_code, reason = "not all of it is raced for")]
+#[expect(dead_code, reason = "the models do not use all of it")]
 mod driver;
 mod events;
 #[path = "../../src/events/queues.rs"]
@@ -19,13 +19,13 @@ mod races;
 #[expect(dead_code, reason = "tests of one thread use all of it")]
 mod ring;
 
-/// What the driver is made of, as loom has it.
+/// The modules that the driver imports, with loom's types.
 mod sync {
     use std::sync::PoisonError;
 
     pub(crate) use loom::sync::{Arc, MutexGuard};
 
-    /// As the crate's, which knows no poison.
+    /// As the crate's mutex, which has no poisoning.
     #[derive(Default)]
     pub(crate) struct Mutex<T>(loom::sync::Mutex<T>);
 
@@ -40,7 +40,7 @@ mod sync {
     }
 }
 
-/// Waking; a model's wakers do not panic, and what loom reports is not to be caught.
+/// Waking. Wakers of models do not panic, and panics of loom must not be caught.
 mod wake {
     use std::task::Waker;
 

@@ -1,4 +1,4 @@
-//! The races.
+//! The models of races.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
@@ -11,7 +11,7 @@ use crate::driver::{Driver, Submission};
 use crate::ring::{FakeDevice, FakeRing, Outcome, Ticket, poll};
 use crate::sync::Arc;
 
-/// Explores every schedule with at most so many preemptions: more find nothing new, and take hours.
+/// Explores every schedule with at most this many preemptions: more find nothing new, and take hours.
 pub(crate) fn explore(model: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(3);
@@ -32,15 +32,15 @@ struct Task {
     id: usize,
     key: Submission<Ticket>,
     outcome: Option<Outcome>,
-    bell: std::sync::Arc<Bell>,
+    flag: std::sync::Arc<WakeFlag>,
     asleep: bool,
 }
 
-/// Not one of loom's: what is only looked at when all is over is no race.
+/// Not one of loom's: it is read only after all threads have ended.
 #[derive(Default)]
-struct Bell(AtomicBool);
+struct WakeFlag(AtomicBool);
 
-impl Wake for Bell {
+impl Wake for WakeFlag {
     fn wake(self: std::sync::Arc<Self>) {
         self.0.store(true, Ordering::Relaxed);
     }
@@ -66,12 +66,12 @@ impl Model {
             id,
             key: self.driver.start(0, self.device.request(id, 0), usize::MAX),
             outcome: None,
-            bell: std::sync::Arc::default(),
+            flag: std::sync::Arc::default(),
             asleep: false,
         }
     }
 
-    /// The device's side of it: completes these.
+    /// The device completes these.
     fn complete(&self, ids: &[usize], delivery: Delivery) {
         let mut events = 0;
         for id in ids {
@@ -95,9 +95,9 @@ impl Task {
         if self.outcome.is_some() {
             return;
         }
-        // What was heard before this is answered by it.
-        self.bell.0.store(false, Ordering::Relaxed);
-        let waker = Waker::from(std::sync::Arc::clone(&self.bell));
+        // This poll answers earlier wake-ups.
+        self.flag.0.store(false, Ordering::Relaxed);
+        let waker = Waker::from(std::sync::Arc::clone(&self.flag));
         let mut cx = Context::from_waker(&waker);
         let driver = &self.model.driver;
         match poll(driver, &self.key, &mut cx) {
@@ -110,7 +110,7 @@ impl Task {
         }
     }
 
-    /// Polls so often, and is put down.
+    /// Polls this many times, and then not again.
     fn polls(mut self, times: usize) -> thread::JoinHandle<Self> {
         thread::spawn(move || {
             (0..times).for_each(|_| self.poll());
@@ -118,13 +118,13 @@ impl Task {
         })
     }
 
-    /// All is over: these are done, and a task that sleeps has been woken.
-    fn were_told<const N: usize>(tasks: [&mut Self; N]) {
-        // First of all of them: to poll one may wake another.
+    /// Asserts in the end that these operations have completed, and that sleeping tasks were woken.
+    fn have_ended<const N: usize>(tasks: [&mut Self; N]) {
+        // For all of them first: polling one may wake another.
         for task in &tasks {
-            let heard = task.bell.0.load(Ordering::Relaxed);
+            let woken = task.flag.0.load(Ordering::Relaxed);
             assert!(
-                !task.asleep || heard,
+                !task.asleep || woken,
                 "operation {} sleeps forever",
                 task.id
             );
@@ -135,7 +135,7 @@ impl Task {
         }
     }
 
-    /// Nobody wants to know any more.
+    /// Abandons the operation.
     fn abandon(self) {
         assert!(self.outcome.is_none());
         self.model.driver.abandon(self.key);
@@ -159,7 +159,7 @@ fn two_tasks_that_wait_on_one_queue_are_both_woken() {
         first.poll();
         device.join().unwrap();
         let mut second = second.join().unwrap();
-        Task::were_told([&mut first, &mut second]);
+        Task::have_ended([&mut first, &mut second]);
         assert_eq!(model.device.unseen(), 0);
     });
 }
@@ -175,7 +175,7 @@ fn completions_out_of_order_wake_tasks_polled_once() {
         first.poll();
         device.join().unwrap();
         let mut second = second.join().unwrap();
-        Task::were_told([&mut first, &mut second]);
+        Task::have_ended([&mut first, &mut second]);
     });
 }
 
@@ -196,7 +196,7 @@ fn op_begun_during_completions_is_woken() {
         };
         model.complete(&[1], delivery);
         let mut second = late.join().unwrap();
-        Task::were_told([&mut first, &mut second]);
+        Task::have_ended([&mut first, &mut second]);
     });
 }
 
@@ -215,7 +215,7 @@ fn the_one_that_drove_is_dropped_and_the_other_is_woken() {
         second.poll();
         dropped.join().unwrap();
         device.join().unwrap();
-        Task::were_told([&mut second]);
+        Task::have_ended([&mut second]);
         drop(second);
         assert_eq!(model.device.gone(), 2, "a buffer did not come back");
     });
@@ -229,13 +229,13 @@ fn the_one_that_drove_is_leaked_and_the_other_is_woken() {
         let device = model.completes(&[1, 2], delivery);
         let leaked = thread::spawn(move || {
             first.poll();
-            // As good as forgotten: a task has no destructor.
+            // This leaks the operation: a task has no destructor.
             drop(first);
         });
         second.poll();
         leaked.join().unwrap();
         device.join().unwrap();
-        Task::were_told([&mut second]);
+        Task::have_ended([&mut second]);
     });
 }
 
@@ -268,7 +268,7 @@ fn queued_op_is_posted_and_woken_if_the_previous_is_dropped() {
                 let model = model.clone();
                 thread::spawn(move || {
                     model.complete(&[1], Delivery::AtOnce);
-                    // Posted by whoever saw the first one's end: by now somebody has.
+                    // It was posted by the thread that dispatched the first one, which has happened by now.
                     assert!(model.device.has(2), "it was left in line");
                     model.complete(&[2], Delivery::AtOnce);
                 })
@@ -278,8 +278,8 @@ fn queued_op_is_posted_and_woken_if_the_previous_is_dropped() {
             device.join().unwrap();
             let before = before.join().unwrap();
             match before {
-                Some(mut first) => Task::were_told([&mut first, &mut second]),
-                None => Task::were_told([&mut second]),
+                Some(mut first) => Task::have_ended([&mut first, &mut second]),
+                None => Task::have_ended([&mut second]),
             }
         });
     }
@@ -318,12 +318,12 @@ fn abandoning_a_queued_op_races_with_its_post() {
         leaves.join().unwrap();
         device.join().unwrap();
         drop(first);
-        // The second may have been posted before it was abandoned: it is in the third's way then.
+        // The second may have been posted before it was abandoned: then the third waits for it.
         if model.device.has(2) {
             model.complete(&[2], delivery);
         }
         model.complete(&[3], delivery);
-        Task::were_told([&mut third]);
+        Task::have_ended([&mut third]);
     });
 }
 
@@ -334,14 +334,17 @@ fn drain_waiter_is_woken() {
         let (first, second) = (model.start(1), model.start(2));
         let device = model.completes(&[1, 2], delivery);
         let dropped = thread::spawn(move || first.abandon());
-        let bell = std::sync::Arc::<Bell>::default();
-        let waker = Waker::from(std::sync::Arc::clone(&bell));
+        let flag = std::sync::Arc::<WakeFlag>::default();
+        let waker = Waker::from(std::sync::Arc::clone(&flag));
         let mut cx = Context::from_waker(&waker);
         let drained = model.driver.poll_drained(0, &QUEUES, &mut cx);
         dropped.join().unwrap();
         device.join().unwrap();
-        let heard = bell.0.load(Ordering::Relaxed);
-        assert!(drained.is_ready() || heard, "the end of all was not told");
+        let woken = flag.0.load(Ordering::Relaxed);
+        assert!(
+            drained.is_ready() || woken,
+            "the drain waiter sleeps forever"
+        );
         assert!(
             model
                 .driver
@@ -360,11 +363,11 @@ fn failed_arming_wakes_all_waiters() {
         let first = model.start(1);
         let second = first_polled_elsewhere(first, &model);
         let (mut first, mut second) = second;
-        Task::were_told([&mut first, &mut second]);
+        Task::have_ended([&mut first, &mut second]);
     });
 }
 
-/// Polls an operation on another thread while a second one gets in line behind it and is polled.
+/// Polls an operation on another thread while a second one is queued behind it and polled.
 fn first_polled_elsewhere(first: Task, model: &Model) -> (Task, Task) {
     let first = first.polls(1);
     let mut second = model.start(2);

@@ -1,4 +1,4 @@
-//! Wakers that can be waited for, a pipe to be read, and a limit to each test.
+//! Wakers that a test can wait for, a pipe to read, and a time limit for each test.
 
 use std::io::{self, PipeReader, PipeWriter, Read as _, Write as _};
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -19,7 +19,7 @@ pub(crate) fn within_limit(test: impl FnOnce() + Send + 'static) {
     });
     match ended.recv_timeout(Duration::from_secs(60)) {
         Err(RecvTimeoutError::Timeout) => panic!("it hangs"),
-        // It sends nothing if it panicked.
+        // Nothing is sent if it panicked.
         Ok(()) | Err(RecvTimeoutError::Disconnected) => {
             if let Err(panicked) = test.join() {
                 std::panic::resume_unwind(panicked);
@@ -30,45 +30,45 @@ pub(crate) fn within_limit(test: impl FnOnce() + Send + 'static) {
 
 /// A waker that counts, and that a test can sleep on.
 #[derive(Default)]
-pub(crate) struct Bell {
-    rung: Mutex<u32>,
+pub(crate) struct WakeCounter {
+    woken: Mutex<u32>,
     changed: Condvar,
 }
 
-impl Wake for Bell {
+impl Wake for WakeCounter {
     fn wake(self: Arc<Self>) {
-        *self.rung.lock().unwrap() += 1;
+        *self.woken.lock().unwrap() += 1;
         self.changed.notify_all();
     }
 }
 
-impl Bell {
+impl WakeCounter {
     pub(crate) fn new() -> (Arc<Self>, Waker) {
-        let bell = Arc::new(Self::default());
-        (Arc::clone(&bell), Waker::from(bell))
+        let counter = Arc::new(Self::default());
+        (Arc::clone(&counter), Waker::from(counter))
     }
 
-    /// Sleeps until it is rung, and takes that.
+    /// Sleeps until it is woken, and resets the count.
     pub(crate) fn wait(&self) {
-        let rung = self.rung.lock().unwrap();
-        let quiet = |rung: &mut u32| *rung == 0;
-        *self.changed.wait_while(rung, quiet).unwrap() = 0;
+        let woken = self.woken.lock().unwrap();
+        let quiet = |woken: &mut u32| *woken == 0;
+        *self.changed.wait_while(woken, quiet).unwrap() = 0;
     }
 
-    pub(crate) fn was_rung(&self) -> bool {
-        *self.rung.lock().unwrap() > 0
+    pub(crate) fn was_woken(&self) -> bool {
+        *self.woken.lock().unwrap() > 0
     }
 }
 
 /// Sleeps until `poll` is ready, and polls only when woken.
 pub(crate) fn block_on<T>(mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>) -> T {
-    let (bell, waker) = Bell::new();
+    let (counter, waker) = WakeCounter::new();
     let mut woken = 0;
     loop {
         if let Poll::Ready(done) = poll(&mut Context::from_waker(&waker)) {
             return done;
         }
-        bell.wait();
+        counter.wait();
         woken += 1;
         assert!(woken < 20, "woken again and again, and never ready");
     }
@@ -90,7 +90,7 @@ pub(crate) fn write(mut writer: &PipeWriter) {
     writer.write_all(&[7]).unwrap();
 }
 
-/// Reads until nothing is left, and says how much it was.
+/// Reads until nothing is left, and returns the number of bytes.
 pub(crate) fn drain(mut reader: &PipeReader) -> usize {
     let mut taken = 0;
     loop {

@@ -1,4 +1,4 @@
-//! What every notifier promises, of each of them; no device needed.
+//! The promises of all notifiers, checked for each of them without a device.
 #![cfg(test)]
 
 mod fixture;

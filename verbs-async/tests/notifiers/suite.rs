@@ -10,30 +10,30 @@ use std::time::Duration;
 
 use verbs_async::CqNotifier;
 
-use crate::fixture::{Bell, block_on, drain, pipe, wait_readable, within_limit, write};
+use crate::fixture::{WakeCounter, block_on, drain, pipe, wait_readable, within_limit, write};
 
 type Make = fn(BorrowedFd<'_>) -> Box<dyn CqNotifier>;
 
 fn wakes_when_readable(make: Make) {
     let (reader, writer) = pipe();
     let notifier = make(reader.as_fd());
-    let (bell, waker) = Bell::new();
+    let (counter, waker) = WakeCounter::new();
     let polled = notifier.poll_readable(&mut Context::from_waker(&waker));
     assert!(polled.is_pending());
     thread::sleep(Duration::from_millis(20));
-    assert!(!bell.was_rung());
+    assert!(!counter.was_woken());
     write(&writer);
-    bell.wait();
+    counter.wait();
     wait_readable(&*notifier).unwrap();
 }
 
-fn what_was_there_before_is_told(make: Make) {
+fn earlier_readiness_is_reported(make: Make) {
     let (reader, writer) = pipe();
     write(&writer);
     wait_readable(&*make(reader.as_fd())).unwrap();
 }
 
-fn what_comes_after_the_return_is_told_again(make: Make) {
+fn later_readiness_is_reported_again(make: Make) {
     let (reader, writer) = pipe();
     let notifier = make(reader.as_fd());
     for _ in 0..100 {
@@ -45,14 +45,14 @@ fn what_comes_after_the_return_is_told_again(make: Make) {
     }
 }
 
-/// It says "ready" no more often than there was something, but for a few times.
-fn it_is_not_ready_for_ever(make: Make) {
+/// It is ready no more often than there was something to read, except for a few times.
+fn readiness_ends(make: Make) {
     let (reader, writer) = pipe();
     let notifier = make(reader.as_fd());
     write(&writer);
     wait_readable(&*notifier).unwrap();
     drain(&reader);
-    let (_bell, waker) = Bell::new();
+    let (_counter, waker) = WakeCounter::new();
     let mut cx = Context::from_waker(&waker);
     let pending = (0..10).any(|_| {
         thread::sleep(Duration::from_millis(5));
@@ -72,7 +72,7 @@ fn nothing_is_missed_between_return_and_read(make: Make) {
                 std::hint::spin_loop();
             }
         }
-        // The end of the pipe would be told as well: not before all was.
+        // The end of the pipe is reported, too, but only after all bytes.
         writer
     });
     let mut taken = 0;
@@ -87,11 +87,11 @@ fn the_last_waker_is_woken(make: Make) {
     let (reader, writer) = pipe();
     let notifier = make(reader.as_fd());
     for _ in 0..10 {
-        let (_first, waker) = Bell::new();
+        let (_first, waker) = WakeCounter::new();
         let polled = notifier.poll_readable(&mut Context::from_waker(&waker));
         assert!(polled.is_pending());
     }
-    let (last, waker) = Bell::new();
+    let (last, waker) = WakeCounter::new();
     let polled = notifier.poll_readable(&mut Context::from_waker(&waker));
     assert!(polled.is_pending());
     write(&writer);
@@ -123,7 +123,7 @@ impl Drop for CallsAgain {
     }
 }
 
-fn a_waker_that_is_replaced_may_call_again(make: Make) {
+fn replaced_waker_may_call_the_notifier(make: Make) {
     let (reader, writer) = pipe();
     let notifier = Arc::new(make(reader.as_fd()));
     for _ in 0..10 {
@@ -145,7 +145,7 @@ struct Drives {
     reader: PipeReader,
     notifier: Box<dyn CqNotifier>,
     taken: Mutex<usize>,
-    bell: Arc<Bell>,
+    counter: Arc<WakeCounter>,
     over: AtomicBool,
 }
 
@@ -156,8 +156,8 @@ impl Drives {
         while let Poll::Ready(readable) = self.notifier.poll_readable(&mut cx) {
             readable.unwrap();
             *self.taken.lock().unwrap() += drain(&self.reader);
-            self.bell.wake_by_ref();
-            // Then the pipe is closed, and readable forever.
+            self.counter.wake_by_ref();
+            // After the end the pipe is closed, and always readable.
             if self.over.load(Ordering::Relaxed) {
                 return;
             }
@@ -171,21 +171,21 @@ impl Wake for Drives {
     }
 }
 
-fn a_waker_may_do_the_work_itself(make: Make) {
+fn waker_may_poll_in_place(make: Make) {
     let (reader, writer) = pipe();
     let notifier = make(reader.as_fd());
     let drives = Arc::new(Drives {
         reader,
         notifier,
         taken: Mutex::default(),
-        bell: Arc::default(),
+        counter: Arc::default(),
         over: AtomicBool::new(false),
     });
     drives.drive();
     for written in 1..=1_000 {
         write(&writer);
         while *drives.taken.lock().unwrap() < written {
-            drives.bell.wait();
+            drives.counter.wait();
         }
     }
     drives.over.store(true, Ordering::Relaxed);
@@ -203,7 +203,7 @@ impl Wake for Panics {
     }
 }
 
-fn a_waker_that_panics_stops_nobody(make: Make) {
+fn panicking_waker_stops_no_other(make: Make) {
     let (reader, writer) = pipe();
     for _ in 0..3 {
         let notifier = make(reader.as_fd());
@@ -220,53 +220,53 @@ fn a_waker_that_panics_stops_nobody(make: Make) {
     }
 }
 
-fn nothing_is_left_of_one_that_was_dropped(make: Make) {
+fn dropped_notifier_releases_its_descriptor_and_waker(make: Make) {
     let (reader, writer) = pipe();
     let notifier = make(reader.as_fd());
-    let (bell, waker) = Bell::new();
+    let (counter, waker) = WakeCounter::new();
     let polled = notifier.poll_readable(&mut Context::from_waker(&waker));
     assert!(polled.is_pending());
     let readable = notifier.readable();
     drop(reader);
     drop(readable);
     drop(notifier);
-    // Where nobody can read any more.
+    // When there is no reader any more.
     let refused = loop {
         match (&writer).write_all(&[7]) {
-            // A reactor's thread may be about to let go.
+            // A reactor's thread may be about to drop it.
             Ok(()) => thread::sleep(Duration::from_millis(1)),
             Err(error) => break error,
         }
     };
     assert_eq!(refused.kind(), io::ErrorKind::BrokenPipe);
-    // Nor does anything keep the waker.
-    while Arc::strong_count(&bell) > 2 {
+    // The waker is not kept either.
+    while Arc::strong_count(&counter) > 2 {
         thread::sleep(Duration::from_millis(1));
     }
 }
 
-/// Drops the notifier that wakes it.
+/// A waker that drops its notifier.
 struct Drops {
     notifier: Arc<Mutex<Option<Box<dyn CqNotifier>>>>,
-    bell: Arc<Bell>,
+    counter: Arc<WakeCounter>,
 }
 
 impl Wake for Drops {
     fn wake(self: Arc<Self>) {
         let notifier = self.notifier.lock().unwrap().take();
         drop(notifier);
-        self.bell.wake_by_ref();
+        self.counter.wake_by_ref();
     }
 }
 
-fn a_waker_may_drop_the_notifier(make: Make) {
+fn waker_may_drop_the_notifier(make: Make) {
     let (reader, writer) = pipe();
     for _ in 0..100 {
         let notifier = Arc::new(Mutex::new(Some(make(reader.as_fd()))));
-        let bell = Arc::new(Bell::default());
+        let counter = Arc::new(WakeCounter::default());
         let drops = Drops {
             notifier: Arc::clone(&notifier),
-            bell: Arc::clone(&bell),
+            counter: Arc::clone(&counter),
         };
         let waker = Waker::from(Arc::new(drops));
         let mut cx = Context::from_waker(&waker);
@@ -277,35 +277,35 @@ fn a_waker_may_drop_the_notifier(make: Make) {
             .map(|notifier| notifier.poll_readable(&mut cx));
         assert!(matches!(polled, Some(Poll::Pending)));
         write(&writer);
-        bell.wait();
+        counter.wait();
         drain(&reader);
     }
     write(&writer);
     wait_readable(&*make(reader.as_fd())).unwrap();
 }
 
-fn those_who_wait_do_not_take_from_each_other(make: Make) {
+fn concurrent_readable_futures_are_all_woken(make: Make) {
     let (reader, writer) = pipe();
     let notifier = make(reader.as_fd());
     for _ in 0..50 {
-        let mut waiting = [(); 3].map(|()| (notifier.readable(), Bell::new()));
+        let mut waiting = [(); 3].map(|()| (notifier.readable(), WakeCounter::new()));
         for (readable, (_, waker)) in &mut waiting {
             let polled = readable.as_mut().poll(&mut Context::from_waker(waker));
             assert!(polled.is_pending());
         }
         drop(notifier.readable());
-        let (bell, waker) = Bell::new();
+        let (counter, waker) = WakeCounter::new();
         let mut cx = Context::from_waker(&waker);
         let mut given_up = notifier.readable();
         assert!(given_up.as_mut().poll(&mut cx).is_pending());
         drop(given_up);
         while notifier.poll_readable(&mut cx).is_ready() {}
         write(&writer);
-        bell.wait();
-        for (_, (bell, _)) in &waiting {
-            bell.wait();
+        counter.wait();
+        for (_, (counter, _)) in &waiting {
+            counter.wait();
         }
-        // Nobody reads before all were told.
+        // No byte is read before all were woken.
         wait_readable(&*notifier).unwrap();
         for (mut readable, _) in waiting {
             block_on(|cx| readable.as_mut().poll(cx)).unwrap();
@@ -314,19 +314,19 @@ fn those_who_wait_do_not_take_from_each_other(make: Make) {
     }
 }
 
-/// One call at a time is what the trait asks for; more must at least lose nothing.
-fn calls_at_the_same_time_lose_nothing(make: Make) {
+/// The trait requires one call at a time only; concurrent calls must not lose readiness.
+fn concurrent_calls_lose_no_readiness(make: Make) {
     const BYTES: usize = 5_000;
     let (reader, writer) = pipe();
     let notifier = make(reader.as_fd());
-    let (bell, waker) = Bell::new();
+    let (counter, waker) = WakeCounter::new();
     let taken = Mutex::new(0);
     thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| {
                 for _ in 0..BYTES / 2 {
                     write(&writer);
-                    // As one who posts and sees to the completions at once.
+                    // Like a task that posts and then polls for the completion at once.
                     let mut cx = Context::from_waker(&waker);
                     while notifier.poll_readable(&mut cx).is_ready() {
                         *taken.lock().unwrap() += drain(&reader);
@@ -340,7 +340,7 @@ fn calls_at_the_same_time_lose_nothing(make: Make) {
                 *taken.lock().unwrap() += drain(&reader);
             }
             if *taken.lock().unwrap() < BYTES {
-                bell.wait();
+                counter.wait();
             }
         }
     });
@@ -362,18 +362,18 @@ macro_rules! suite {
                 suite! {
                     $make;
                     wakes_when_readable,
-                    what_was_there_before_is_told,
-                    what_comes_after_the_return_is_told_again,
-                    it_is_not_ready_for_ever,
+                    earlier_readiness_is_reported,
+                    later_readiness_is_reported_again,
+                    readiness_ends,
                     nothing_is_missed_between_return_and_read,
                     the_last_waker_is_woken,
-                    a_waker_that_is_replaced_may_call_again,
-                    a_waker_may_do_the_work_itself,
-                    a_waker_that_panics_stops_nobody,
-                    nothing_is_left_of_one_that_was_dropped,
-                    a_waker_may_drop_the_notifier,
-                    those_who_wait_do_not_take_from_each_other,
-                    calls_at_the_same_time_lose_nothing,
+                    replaced_waker_may_call_the_notifier,
+                    waker_may_poll_in_place,
+                    panicking_waker_stops_no_other,
+                    dropped_notifier_releases_its_descriptor_and_waker,
+                    waker_may_drop_the_notifier,
+                    concurrent_readable_futures_are_all_woken,
+                    concurrent_calls_lose_no_readiness,
                 }
             }
         )+

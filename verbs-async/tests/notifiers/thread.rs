@@ -1,4 +1,4 @@
-//! What is particular to the thread.
+//! Tests of the thread notifier only.
 
 use std::os::fd::AsFd as _;
 use std::task::{Context, Waker};

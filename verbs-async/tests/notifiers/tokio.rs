@@ -1,4 +1,4 @@
-//! What is particular to tokio: its runtimes, and their ends.
+//! Tests of the tokio notifier only: its runtimes, and their ends.
 
 use std::future::{Future as _, poll_fn};
 use std::pin::pin;
@@ -11,9 +11,9 @@ use tokio::task::coop;
 use verbs_async::CqNotifier as _;
 use verbs_async::notifier::TokioNotifier;
 
-use crate::fixture::{Bell, block_on, drain, pipe, wait_readable, within_limit, write};
+use crate::fixture::{WakeCounter, block_on, drain, pipe, wait_readable, within_limit, write};
 
-/// The one that all tests share that do not end it.
+/// The runtime that tests share which do not end it.
 pub(crate) fn runtime() -> &'static Runtime {
     static RUNTIME: OnceLock<Runtime> = OnceLock::new();
     RUNTIME.get_or_init(new_runtime)
@@ -51,15 +51,15 @@ fn waiter_gets_an_error_when_the_runtime_ends() {
             let _entered = runtime.enter();
             TokioNotifier::new(&reader).unwrap()
         };
-        let (bell, waker) = Bell::new();
+        let (counter, waker) = WakeCounter::new();
         let polled = notifier.poll_readable(&mut Context::from_waker(&waker));
         assert!(polled.is_pending());
         let mut readable = notifier.readable();
-        let (other, waker) = Bell::new();
+        let (other, waker) = WakeCounter::new();
         let polled = readable.as_mut().poll(&mut Context::from_waker(&waker));
         assert!(polled.is_pending());
         let ends = thread::spawn(move || drop(runtime));
-        bell.wait();
+        counter.wait();
         other.wait();
         ends.join().unwrap();
         for _ in 0..3 {
@@ -118,7 +118,7 @@ fn current_thread_runtime_is_enough() {
             let mut writer = Some(writer);
             let waited = poll_fn(|cx| {
                 let polled = readable.as_mut().poll(cx);
-                // It waits: from now on this thread alone can tell it.
+                // It waits: from now on only this thread can wake it.
                 if let Some(writer) = writer.take() {
                     thread::spawn(move || write(&writer));
                 }
@@ -129,7 +129,7 @@ fn current_thread_runtime_is_enough() {
     });
 }
 
-/// Calls again when it is woken, as those do that drive a queue from there.
+/// Calls the notifier again when it is woken, as a waker does that drives a queue.
 struct CallsAgain(TokioNotifier);
 
 impl Wake for CallsAgain {
@@ -147,7 +147,7 @@ impl Wake for CallsAgain {
 fn task_without_tokio_budget_is_not_woken_in_place() {
     within_limit(|| {
         let (reader, _writer) = pipe();
-        // This task runs outside the workers: there tokio wakes at once whom it makes wait.
+        // This task runs outside the workers: there tokio wakes a task at once when it makes it wait.
         new_runtime().block_on(async {
             let calls_again = Arc::new(CallsAgain(TokioNotifier::new(&reader).unwrap()));
             poll_fn(|cx| {
@@ -158,7 +158,7 @@ fn task_without_tokio_budget_is_not_woken_in_place() {
                 Poll::Ready(())
             })
             .await;
-            // Lets go of the waker, which keeps the notifier.
+            // Drops the waker, which keeps the notifier alive.
             let mut cx = Context::from_waker(Waker::noop());
             assert!(calls_again.0.poll_readable(&mut cx).is_pending());
         });

@@ -58,7 +58,7 @@ fn event_of_an_unawaited_queue_hides_no_other() {
         bench.announce([&stranger, cq.cq()]);
         assert_eq!(task.was_woken(), 1);
         assert!(task.ends().is_ok());
-        // Alone it wakes nobody, and is taken.
+        // An event of an unawaited queue is taken, and wakes no task.
         let again = Task::new(cq.poll_wr_id(2)).waits();
         bench.announce([&stranger]);
         assert_eq!(again.was_woken(), 0);
@@ -90,7 +90,7 @@ fn a_queue_is_awaited_once_at_a_time() {
     let first = AsyncCq::new(cq.clone(), &bench.events).unwrap();
     let second = AsyncCq::new(cq.clone(), &bench.events);
     assert!(matches!(second, Err(Error::AlreadyAwaited)));
-    // What was refused has taken nothing from the first.
+    // A rejected queue takes no event from the first.
     let mut task = Task::new(first.poll_wr_id(1)).waits();
     done([1]);
     bench.announce([&cq]);
@@ -103,12 +103,12 @@ fn a_queue_is_awaited_once_at_a_time() {
 fn queue_without_or_with_another_completion_channel_is_rejected() {
     let bench = Bench::new();
     let quiet = CompletionQueue::create(&bench.context, 16).unwrap();
-    let refused = AsyncCq::new(quiet, &bench.events);
-    assert!(matches!(refused, Err(Error::NoCompletionChannel)));
+    let rejected = AsyncCq::new(quiet, &bench.events);
+    assert!(matches!(rejected, Err(Error::NoCompletionChannel)));
     let channel = CompletionChannel::create(&bench.context).unwrap();
     let elsewhere = CqEvents::new(channel, Hand::default()).unwrap();
-    let refused = AsyncCq::new(queue(&bench), &elsewhere);
-    assert!(matches!(refused, Err(Error::ForeignChannel)));
+    let rejected = AsyncCq::new(queue(&bench), &elsewhere);
+    assert!(matches!(rejected, Err(Error::ForeignChannel)));
 }
 
 #[test]
@@ -131,7 +131,7 @@ fn completion_channel_or_device_has_one_watcher() {
     let device = || DeviceEvents::new(&bench.context, Hand::default());
     let events = device().unwrap();
     assert!(matches!(device(), Err(Error::AlreadyWatched)));
-    // Until nobody watches any more.
+    // It is watched until the last clone is dropped.
     drop(events);
     device().unwrap();
     let channel = bench.events.channel().clone();

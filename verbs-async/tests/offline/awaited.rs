@@ -11,9 +11,9 @@ use verbs_async::verbs_channel::verbs_core::{PollSlot, WorkCompletion};
 use verbs_async::{AsyncCq, CqPollState};
 use verbs_harness::allocations::allocations;
 
-use crate::bench::{Bell, Bench, Task, bounded, done, now, system_calls};
+use crate::bench::{Bench, Task, WakeCounter, bounded, done, now, system_calls};
 
-/// The `wr_id`s of what a queue has for anybody, now.
+/// The `wr_id`s of the completions that `poll` returns now.
 fn any(cq: &AsyncCq, room: usize) -> Vec<u64> {
     let mut slots = [const { PollSlot::new() }; 8];
     let slots = &mut slots[..room];
@@ -21,7 +21,7 @@ fn any(cq: &AsyncCq, room: usize) -> Vec<u64> {
     found.into_iter().map(WorkCompletion::wr_id).collect()
 }
 
-/// Whether there is nothing for anybody now.
+/// Whether `poll` has no completion now.
 fn is_empty(cq: &AsyncCq) -> bool {
     let mut slots = [PollSlot::new()];
     let mut state = CqPollState::default();
@@ -69,7 +69,7 @@ fn dropped_waiter_leaves_no_gap_in_the_list_of_its_wr_id() {
         let cq = bench.cq();
         let mut tasks = Vec::from([(); 3].map(|()| Task::new(cq.poll_wr_id(5)).waits()));
         drop(tasks.remove(gone));
-        // And one more, behind those who are left.
+        // One more, behind the remaining waiters.
         tasks.push(Task::new(cq.poll_wr_id(5)).waits());
         for next in 0..3 {
             done([5]);
@@ -92,21 +92,21 @@ fn dropped_waiter_returns_its_completion() {
     bench.announce([cq.cq()]);
     assert_eq!((first.was_woken(), second.was_woken()), (1, 0));
     drop(first);
-    assert_eq!(second.was_woken(), 1, "to who waits for the same");
+    assert_eq!(second.was_woken(), 1, "to another waiter for the same");
 
     let mut slots = [PollSlot::new()];
-    let mut anybody = Task::new(cq.poll(&mut slots)).waits();
-    let woken = anybody.was_woken();
+    let mut any_waiter = Task::new(cq.poll(&mut slots)).waits();
+    let woken = any_waiter.was_woken();
     drop(second);
-    assert_eq!(anybody.was_woken(), woken + 1, "or to who takes any");
-    assert_eq!(anybody.ends().unwrap().len(), 1);
-    drop(anybody);
+    assert_eq!(any_waiter.was_woken(), woken + 1, "or to a waiter for any");
+    assert_eq!(any_waiter.ends().unwrap().len(), 1);
+    drop(any_waiter);
 
     let third = Task::new(cq.poll_wr_id(6)).waits();
     done([6]);
     bench.announce([cq.cq()]);
     drop(third);
-    assert_eq!(any(&cq, 4), [6], "or to who comes later");
+    assert_eq!(any(&cq, 4), [6], "or to a later waiter");
 
     let fourth = Task::new(cq.poll_wr_id(7)).waits();
     done([6, 7, 8]);
@@ -141,7 +141,7 @@ fn waiter_that_does_not_poll_again_leaves_the_others_awake() {
     bench.announce([cq.cq()]);
     assert_eq!((leaked.was_woken(), second.was_woken()), (1, 1));
     assert!(second.ends().is_ok());
-    // It was armed anew: one waits still.
+    // It was armed again, as one task still waits.
     done([9]);
     bench.announce([cq.cq()]);
     assert_eq!(by_id.was_woken(), 1);
@@ -209,7 +209,7 @@ fn sleep_costs_one_arming_and_one_event_and_polling_costs_none() {
 fn completion_between_poll_and_arming_is_found() {
     let bench = Bench::new();
     let cq = bench.cq();
-    // An empty poll, the arming, and then it is there: nothing announces it.
+    // It completes after an empty poll and before the arming: it raises no event.
     with(|library| library.poll_answer = Some(0));
     done([1]);
     assert_eq!(any(&cq, 4), [1]);
@@ -227,7 +227,7 @@ fn every_event_is_acknowledged_before_destroy() {
             bench.announce([cq.cq()]);
             assert!(task.ends().is_ok());
         }
-        // And one that nobody has taken.
+        // And an untaken one.
         let _asleep = Task::new(cq.poll_wr_id(0)).waits();
         fake_libibverbs::announce(cq.cq());
     }
@@ -236,12 +236,12 @@ fn every_event_is_acknowledged_before_destroy() {
 
 #[test]
 fn poll_state_deregisters_before_it_waits_for_another_queue() {
-    /// Looks at a queue when it is dropped.
-    struct Looks(Mutex<Option<AsyncCq>>);
-    impl Wake for Looks {
+    /// Polls a queue when it is dropped.
+    struct PollsOnDrop(Mutex<Option<AsyncCq>>);
+    impl Wake for PollsOnDrop {
         fn wake(self: Arc<Self>) {}
     }
-    impl Drop for Looks {
+    impl Drop for PollsOnDrop {
         fn drop(&mut self) {
             let cq = self.0.get_mut().unwrap().take();
             assert!(cq.is_some_and(|cq| is_empty(&cq)));
@@ -251,7 +251,7 @@ fn poll_state_deregisters_before_it_waits_for_another_queue() {
         let bench = Bench::new();
         let (first, second) = (bench.cq(), bench.cq());
         let (mut state, mut slots) = (CqPollState::default(), [PollSlot::new()]);
-        let waker = Waker::from(Arc::new(Looks(Mutex::new(Some(second.clone())))));
+        let waker = Waker::from(Arc::new(PollsOnDrop(Mutex::new(Some(second.clone())))));
         let mut cx = Context::from_waker(&waker);
         let waits = first.poll_completions(&mut cx, &mut state, &mut slots);
         assert!(waits.is_pending());
@@ -271,9 +271,9 @@ fn a_wait_allocates_nothing_once_the_queue_is_warm() {
         library.rooms.reserve(10_000);
         library.armed.reserve(10_000);
     });
-    let bell = Waker::from(Bell::new());
+    let counter = Waker::from(WakeCounter::new());
     let round = |id| {
-        let mut cx = Context::from_waker(&bell);
+        let mut cx = Context::from_waker(&counter);
         let mut one = pin!(cq.poll_wr_id(id));
         let (mut state, mut slots) = (CqPollState::default(), [PollSlot::new()]);
         assert!(one.as_mut().poll(&mut cx).is_pending());
@@ -293,7 +293,7 @@ fn a_wait_allocates_nothing_once_the_queue_is_warm() {
 
 #[test]
 fn cq_wakers_that_poll_in_place_do_not_recurse() {
-    /// Polls its future where it is woken.
+    /// Polls its future in place when it is woken.
     struct InPlace {
         future: Mutex<Option<Waits>>,
         done: Arc<AtomicUsize>,
@@ -341,10 +341,10 @@ fn many_waiters_for_one_wr_id_have_constant_cost() {
         let bench = Bench::new();
         let cq = bench.cq();
         let wait = || Some(Task::new(cq.poll_wr_id(5)).waits());
-        // Each step of a walk along all of them would be taken ten thousand million times.
+        // If each removal searched all of them, this would take 10^10 steps.
         let many = if cfg!(miri) { 40 } else { 100_000 };
         let mut tasks: Vec<_> = (0..many).map(|_| wait()).collect();
-        // The last go first, then those in the middle.
+        // The last are removed first, then those in the middle.
         tasks.truncate(many.min(1000));
         let last = tasks.len() - 1;
         for at in (1..last).rev() {
@@ -357,7 +357,7 @@ fn many_waiters_for_one_wr_id_have_constant_cost() {
             assert_eq!(task.was_woken(), 1);
             assert_eq!(task.ends().unwrap().wr_id(), 5);
         }
-        // Nobody is left, and what comes is kept.
+        // There is no waiter, and completions are kept.
         done([5]);
         bench.announce([cq.cq()]);
         assert_eq!(any(&cq, 1), [5]);

@@ -13,9 +13,9 @@ use verbs_async::verbs_channel::verbs_core::{PollSlot, WorkCompletion};
 use verbs_async::{AsyncCq, CqPollState, Result};
 use verbs_core::verbs_sys::{IBV_WC_RECV, IBV_WC_SUCCESS, ibv_wc};
 
-use crate::bench::{Bell, Bench, bounded};
+use crate::bench::{Bench, WakeCounter, bounded};
 
-/// Something that happens. Numbers choose among what there is.
+/// A step of a program. Numbers choose among the objects that exist.
 #[derive(Clone, Debug)]
 enum Step {
     Complete { wr_id: u64 },
@@ -38,10 +38,10 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Somebody who waits, and has been polled.
+/// A waiter that has been polled.
 struct Waiter {
     what: What,
-    bell: Arc<Bell>,
+    counter: Arc<WakeCounter>,
 }
 
 enum What {
@@ -62,10 +62,10 @@ struct World {
     bench: Bench,
     cq: AsyncCq,
     waiters: Vec<Waiter>,
-    // Work requests that are done and that nobody was told of, by their number.
+    // Completed work requests that no waiter has taken, by their number.
     open: Vec<(u32, u64)>,
     done: u32,
-    // The arming that the last event was for, and whether that is under way.
+    // The arming of the last event, and whether that event is on its way.
     announced: usize,
     event: bool,
 }
@@ -79,7 +79,7 @@ impl World {
             waiters: Vec::new(),
             open: Vec::new(),
             done: 0,
-            // The library is that of all cases.
+            // All cases share the library.
             announced: with(|library| {
                 library.done.clear();
                 library.armed.len()
@@ -134,10 +134,10 @@ impl World {
         self.announced = armed;
     }
 
-    /// Polls somebody, who waits on unless he gets something.
+    /// Polls a waiter, which waits on unless it gets a completion.
     fn wait(&mut self, mut what: What) {
-        let bell = Bell::new();
-        let waker = Waker::from(Arc::clone(&bell));
+        let counter = WakeCounter::new();
+        let waker = Waker::from(Arc::clone(&counter));
         let mut cx = Context::from_waker(&waker);
         let mut slots = [const { PollSlot::new() }; 3];
         let found = match &mut what {
@@ -159,16 +159,16 @@ impl World {
                 assert!(!found.is_empty() && found.is_sorted(), "{found:?}");
                 for number in found {
                     let at = self.open.iter().position(|(open, _)| *open == number);
-                    let _told = self.open.remove(at.expect("none comes twice"));
+                    let _removed = self.open.remove(at.expect("none comes twice"));
                 }
             }
-            // It gave others a turn.
-            Poll::Pending if bell.times() > 0 => self.wait(what),
-            Poll::Pending => self.waiters.push(Waiter { what, bell }),
+            // It yielded to other tasks.
+            Poll::Pending if counter.times() > 0 => self.wait(what),
+            Poll::Pending => self.waiters.push(Waiter { what, counter }),
         }
     }
 
-    /// Nobody sleeps over what is his, unless an event is under way.
+    /// Asserts that no waiter sleeps over its completion, unless an event is on its way.
     fn check(&self) {
         if self.event {
             return;
@@ -176,7 +176,7 @@ impl World {
         let of = |wr_id: Option<u64>| {
             let waiters = self.waiters.iter();
             let waiters = waiters.filter(move |waiter| waiter.what.wr_id() == wr_id);
-            let asleep = waiters.clone().filter(|waiter| waiter.bell.times() == 0);
+            let asleep = waiters.clone().filter(|waiter| waiter.counter.times() == 0);
             (waiters.count(), asleep.count())
         };
         let mut for_any = 0;
@@ -190,7 +190,7 @@ impl World {
     }
 }
 
-/// Its number among all that were done.
+/// Its number among all completed requests.
 fn number(completion: &WorkCompletion) -> u32 {
     completion.result().unwrap().byte_len()
 }
@@ -203,7 +203,7 @@ proptest! {
         bounded(|| {
             let mut world = World::new();
             steps.iter().for_each(|step| world.apply(step));
-            // Those who are left may take all.
+            // The remaining waiters take everything.
             world.waiters.clear();
             while !world.open.is_empty() {
                 world.wait(What::Any(CqPollState::default()));

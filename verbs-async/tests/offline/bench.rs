@@ -22,12 +22,12 @@ pub(crate) struct Bench {
     pub(crate) hand: Hand,
 }
 
-/// A notifier that says what it is told.
+/// A notifier whose readiness the test sets.
 #[derive(Clone, Default)]
-pub(crate) struct Hand(Arc<Mutex<Told>>);
+pub(crate) struct Hand(Arc<Mutex<Readiness>>);
 
 #[derive(Default)]
-struct Told {
+struct Readiness {
     readable: bool,
     over: bool,
     waker: Option<Waker>,
@@ -35,14 +35,14 @@ struct Told {
 
 impl CqNotifier for Hand {
     fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let mut told = self.0.lock().unwrap();
-        if told.over {
+        let mut readiness = self.0.lock().unwrap();
+        if readiness.over {
             return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
         }
-        if std::mem::take(&mut told.readable) {
+        if std::mem::take(&mut readiness.readable) {
             return Poll::Ready(Ok(()));
         }
-        told.waker = Some(cx.waker().clone());
+        readiness.waker = Some(cx.waker().clone());
         Poll::Pending
     }
 }
@@ -50,19 +50,19 @@ impl CqNotifier for Hand {
 impl Hand {
     /// The descriptor has become readable.
     pub(crate) fn readable(&self) {
-        self.tell(|told| told.readable = true);
+        self.change(|readiness| readiness.readable = true);
     }
 
-    /// Nobody watches it any more.
+    /// The notifier fails from now on.
     pub(crate) fn over(&self) {
-        self.tell(|told| told.over = true);
+        self.change(|readiness| readiness.over = true);
     }
 
-    fn tell(&self, what: impl FnOnce(&mut Told)) {
+    fn change(&self, what: impl FnOnce(&mut Readiness)) {
         let waker = {
-            let mut told = self.0.lock().unwrap();
-            what(&mut told);
-            told.waker.take()
+            let mut readiness = self.0.lock().unwrap();
+            what(&mut readiness);
+            readiness.waker.take()
         };
         waker.into_iter().for_each(Waker::wake);
     }
@@ -85,14 +85,14 @@ impl Bench {
         AsyncCq::create(&self.events, 64).unwrap()
     }
 
-    /// These events come, and the notifier says so.
+    /// Delivers these events, and notifies.
     pub(crate) fn announce<'a>(&self, queues: impl IntoIterator<Item = &'a CompletionQueue>) {
         queues.into_iter().for_each(announce);
         self.hand.readable();
     }
 }
 
-/// Polls find these from now on.
+/// Adds these completions to the queue.
 pub(crate) fn done(ids: impl IntoIterator<Item = u64>) {
     let done = ids.into_iter().map(|wr_id| ibv_wc {
         wr_id,
@@ -102,7 +102,7 @@ pub(crate) fn done(ids: impl IntoIterator<Item = u64>) {
     with(|library| library.done.extend(done));
 }
 
-/// How often it was armed, and how often it was asked for an event.
+/// How often the queue was armed, and how often an event was requested.
 pub(crate) fn system_calls() -> (usize, usize) {
     with(|library| {
         let taken = library.calls.iter();
@@ -113,21 +113,21 @@ pub(crate) fn system_calls() -> (usize, usize) {
 
 /// A task that is polled by hand, and counts how often it was woken.
 pub(crate) struct Task<F: ?Sized> {
-    bell: Arc<Bell>,
+    counter: Arc<WakeCounter>,
     future: Pin<Box<F>>,
 }
 
 /// Counts how often it is woken.
 #[derive(Default)]
-pub(crate) struct Bell(AtomicUsize);
+pub(crate) struct WakeCounter(AtomicUsize);
 
-impl Wake for Bell {
+impl Wake for WakeCounter {
     fn wake(self: Arc<Self>) {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
 }
 
-impl Bell {
+impl WakeCounter {
     pub(crate) fn new() -> Arc<Self> {
         Arc::default()
     }
@@ -140,22 +140,22 @@ impl Bell {
 impl<F: Future> Task<F> {
     pub(crate) fn new(future: F) -> Self {
         Self {
-            bell: Arc::default(),
+            counter: Arc::default(),
             future: Box::pin(future),
         }
     }
 
-    /// Polls it, and again if it gave others a turn: nobody else has a use for one here.
+    /// Polls it, and again if it yielded to other tasks: there are none here.
     pub(crate) fn poll(&mut self) -> Poll<F::Output> {
-        let waker = Waker::from(Arc::clone(&self.bell));
+        let waker = Waker::from(Arc::clone(&self.counter));
         let mut cx = Context::from_waker(&waker);
         loop {
-            let before = self.bell.times();
+            let before = self.counter.times();
             let polled = self.future.as_mut().poll(&mut cx);
-            if polled.is_ready() || self.bell.times() == before {
+            if polled.is_ready() || self.counter.times() == before {
                 return polled;
             }
-            self.bell.0.store(before, Ordering::Relaxed);
+            self.counter.0.store(before, Ordering::Relaxed);
         }
     }
 
@@ -163,13 +163,13 @@ impl<F: Future> Task<F> {
         self.future.as_mut()
     }
 
-    /// Polls it, and it is not done.
+    /// Polls it, and asserts that it is pending.
     pub(crate) fn waits(mut self) -> Self {
         assert!(self.poll().is_pending());
         self
     }
 
-    /// Polls it, and it is done.
+    /// Polls it, and asserts that it is ready.
     pub(crate) fn ends(&mut self) -> F::Output {
         match self.poll() {
             Poll::Ready(output) => output,
@@ -178,14 +178,14 @@ impl<F: Future> Task<F> {
     }
 
     pub(crate) fn was_woken(&self) -> usize {
-        self.bell.times()
+        self.counter.times()
     }
 }
 
-/// What is there at once; panics if it is not.
+/// The output of a future that must be ready at once.
 pub(crate) fn now<T>(future: impl Future<Output = T>) -> T {
     let mut future = pin!(future);
-    // The first may give others a turn.
+    // The first poll may yield to other tasks.
     for _ in 0..2 {
         let mut cx = Context::from_waker(Waker::noop());
         if let Poll::Ready(output) = future.as_mut().poll(&mut cx) {
@@ -195,14 +195,14 @@ pub(crate) fn now<T>(future: impl Future<Output = T>) -> T {
     panic!("it is not there")
 }
 
-/// Runs what must end by itself, on this thread, whose library it is; if it does not, the process
-/// is aborted.
+/// Runs a function that must return by itself, on this thread, which has the library. If it hangs,
+/// the process is aborted.
 pub(crate) fn bounded<T>(what: impl FnOnce() -> T) -> T {
     let (done, waits) = mpsc::channel::<()>();
     let name = thread::current().name().unwrap_or_default().to_owned();
     thread::spawn(move || {
         if waits.recv_timeout(LONG) == Err(RecvTimeoutError::Timeout) {
-            // Past the harness, which keeps what a test prints until it has ended.
+            // Not by `eprintln`: the harness captures that until the test has ended.
             let line = format!("\nFAILED {name}: it hangs, {LONG:?} were not enough\n");
             drop(io::stderr().write_all(line.as_bytes()));
             std::process::abort();
@@ -213,5 +213,5 @@ pub(crate) fn bounded<T>(what: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Far longer than anything here takes.
+/// Far longer than any of these tests takes.
 const LONG: Duration = Duration::from_secs(if cfg!(miri) { 600 } else { 60 });

@@ -24,13 +24,13 @@ fn close_waits_for_sends_and_aborts_receives() {
         let mut close = Task::new(peer.channel.close()).waits();
         done(ids[1..].iter().copied());
         announce(&bench);
-        // The third was in line until now.
+        // The third was in the backlog until now.
         assert_eq!((posted().len(), close.was_woken()), (4, 0));
         assert!(close.poll().is_pending());
         done(posted().last().copied());
         announce(&bench);
         assert_eq!(close.was_woken(), 1);
-        // Until the card is done with the receive, too.
+        // Until the receive has ended, too.
         assert!(close.poll().is_pending());
         assert!(receive.poll().is_pending());
         let flushed = ibv_wc {
@@ -55,19 +55,19 @@ fn close_does_not_wait_for_receives() {
     let bench = Bench::new();
     let peer = Peer::new(&bench);
     let receive = Task::new(peer.channel.receive(peer.buffer())).waits();
-    // It is dropped, as with a timeout around it: that closes the channel at once.
+    // Dropping it, as a timeout does, closes the channel at once.
     drop(Task::new(peer.channel.close()).waits());
     assert_eq!(receive.was_woken(), 1);
     let mut receive = receive;
     assert!(receive.ends().0.is_err());
 }
 
-/// Whenever a queue pair is destroyed, this sends on the channel, and waits for it.
+/// Whenever a queue pair is destroyed, this sends on the channel, and awaits the send.
 fn sends_while_others_are_destroyed(peer: &Arc<Peer>) -> Arc<AtomicUsize> {
     let destroyed = Arc::<AtomicUsize>::default();
     let (peer, count) = (Arc::downgrade(peer), Arc::clone(&destroyed));
     let before = move |verb: &str, _state| {
-        // Not as it is destroyed itself.
+        // Not while its own queue pair is destroyed.
         let Some(peer) = peer.upgrade().filter(|_| verb == "ibv_destroy_qp") else {
             return;
         };
@@ -75,7 +75,7 @@ fn sends_while_others_are_destroyed(peer: &Arc<Peer>) -> Arc<AtomicUsize> {
         let before = posted().len();
         let mut send = peer.send();
         done(posted().get(before).copied());
-        // If all are given up, so is this; that it has an outcome is what counts.
+        // It is aborted if all channels are: only that it has an outcome is checked.
         drop(send.ends());
     };
     with(|library| library.before = Some(Arc::new(before)));
@@ -91,7 +91,7 @@ fn destroying_a_queue_pair_does_not_block_its_group() {
         let peer = Arc::new(Peer::new(&bench));
         let destroyed = sends_while_others_are_destroyed(&peer);
         let seen = || destroyed.load(Ordering::Relaxed);
-        // Dropped, with something in flight.
+        // Dropped with operations in flight.
         let other = peer.join();
         let mut receive = Task::new(other.receive(peer.buffer())).waits();
         drop(other);

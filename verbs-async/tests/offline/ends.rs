@@ -19,7 +19,7 @@ fn a_queue_that_cannot_be_polled_ends_every_wait() {
         assert_eq!((any.was_woken(), one.was_woken()), (1, 1));
         assert!(matches!(any.ends(), Err(Error::Poll(_))));
         assert!(matches!(one.ends(), Err(Error::Poll(_))));
-        // Whoever comes later hears it, too.
+        // A later waiter gets the error, too.
         assert!(matches!(now(cq.poll_wr_id(2)), Err(Error::Poll(_))));
     }
     assert_all_is_well();
@@ -37,7 +37,7 @@ fn failed_notifier_ends_every_wait_of_every_queue() {
         assert_eq!((any.was_woken(), one.was_woken()), (1, 1));
         assert!(matches!(any.ends(), Err(Error::Io(_))));
         assert!(matches!(one.ends(), Err(Error::Io(_))));
-        // A queue that is made after it, or was not awaited then, does not wait forever either.
+        // A queue that is created later, or was not awaited then, does not wait forever either.
         let late = bench.cq();
         assert!(matches!(now(late.poll_wr_id(1)), Err(Error::Io(_))));
     }

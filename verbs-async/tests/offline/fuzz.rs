@@ -1,10 +1,10 @@
 //! Random safe programs of futures on a device with faults: operations and batches are awaited,
-//! dropped and forgotten, channels and groups close under them. Nothing is lost: each future that is
-//! kept ends once, with its buffers, which are not the device's any more, and with the right bytes in
-//! them; and is woken for it.
+//! dropped and leaked, channels and groups close meanwhile. Nothing is lost: each future that is
+//! kept is woken and ends once, with its buffers, which the device does not access any more, and with
+//! the right bytes in them.
 #![expect(
     clippy::mem_forget,
-    reason = "what is forgotten must not be the device's to write to"
+    reason = "the device must not write to memory of leaked values"
 )]
 
 use std::mem;
@@ -39,7 +39,7 @@ fn run(seed: u64) {
     world.end();
 }
 
-/// A future that was not ready yet, and what its buffers were.
+/// A future that was not ready yet, and the facts about its buffers.
 struct Held {
     begun: Begun,
     /// How often it had been woken when it was polled.
@@ -270,7 +270,7 @@ impl World {
         }
     }
 
-    /// A channel ends, and perhaps another takes its place.
+    /// Ends a channel, and perhaps adds another.
     fn close(&mut self) {
         if !self.channels.is_empty() {
             let at = self.random.below(self.channels.len());
@@ -285,7 +285,7 @@ impl World {
         }
     }
 
-    /// Others take the place of channels that are down.
+    /// Replaces channels that are down.
     fn replace_down(&mut self) {
         self.channels.retain(|(_, channel)| !channel.is_down());
         while self.channels.len() < 2 {
@@ -332,9 +332,9 @@ impl World {
                         self.held.push(held);
                     }
                     Poll::Ready((result, buffers)) => {
-                        let is_refused = matches!(result, Err(Error::Rejected(_)));
+                        let is_rejected = matches!(result, Err(Error::Rejected(_)));
                         let is_up = up.contains(&held.channel);
-                        assert!(!is_up || is_refused || result.is_ok(), "{result:?}");
+                        assert!(!is_up || is_rejected || result.is_ok(), "{result:?}");
                         self.ended(&held, &result, &buffers);
                     }
                 }
@@ -344,10 +344,10 @@ impl World {
         }
     }
 
-    /// Everything ends, and comes back.
+    /// Ends everything: all buffers are returned.
     fn end(mut self) {
         if self.random.one_in(10) {
-            // Nothing is given back, and nothing is freed.
+            // No buffer is returned, and no memory is freed.
             mem::forget((self.group, self.channels, self.held));
             touch_posted();
             return;

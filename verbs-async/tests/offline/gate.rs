@@ -1,5 +1,5 @@
-//! What is checked before the driver gets a request holds for futures and batches of them, posted at
-//! once or out of the backlog: a request beyond what was granted comes back with its buffers.
+//! The checks before a request is posted, for futures and batches of requests, posted at
+//! once or from the backlog: a request beyond the granted limits is returned with its buffers.
 
 use fake_libibverbs::with;
 use verbs_async::verbs_channel::{
@@ -11,11 +11,11 @@ use verbs_core::{ProtectionDomain, QueuePairEndpoint, RemoteMemoryRegion};
 use crate::bench::{Bench, Task, done};
 use crate::groups::{announce, posted};
 
-/// What the test library grants here.
+/// The limits that the fake library grants here.
 const MAX_MSG_SZ: usize = 128;
 const MAX_INLINE: usize = 64;
 
-/// A channel with two places in each queue; it cannot read if its peer serves no reads.
+/// A channel with room for two requests in each queue. It cannot read if its peer serves no reads.
 struct Gated {
     _group: AsyncGroup,
     channel: AsyncChannel,
@@ -66,7 +66,7 @@ const WRITE: Work = |buffer| Outgoing::write(buffer, remote()).into();
 const READ: Work = |buffer| Incoming::read(buffer, remote()).into();
 const ADD: Work = |buffer| Incoming::fetch_and_add(buffer, remote(), 1).into();
 
-/// Each kind of work, as long as it may be, and why it is refused if it is longer.
+/// Each kind of request at its maximal length, and the rejection of a longer one.
 const CASES: [(Work, usize, Refusal); 4] = [
     (SEND, MAX_MSG_SZ, TOO_LONG),
     (WRITE, MAX_MSG_SZ, TOO_LONG),
@@ -80,7 +80,7 @@ const CASES: [(Work, usize, Refusal); 4] = [
 const TOO_LONG: Refusal = Refusal::MessageTooLong { len: 129, max: 128 };
 
 #[track_caller]
-fn refused<T>(result: Result<T, Error>, why: Refusal) {
+fn assert_rejected<T>(result: Result<T, Error>, why: Refusal) {
     let wrong = with(|library| std::mem::take(&mut library.wrong));
     assert_eq!(wrong, [""; 0], "the driver got it");
     match result {
@@ -97,22 +97,22 @@ fn message_beyond_the_limit_is_rejected_at_once() {
     let pool = BufferPool::new(&gated.pd, MAX_MSG_SZ + 1, 1).unwrap();
     for (work, most, why) in CASES {
         let (result, buffer) = Task::new(gated.channel.run(work(gated.buffer(most + 1)))).ends();
-        refused(result, why);
+        assert_rejected(result, why);
         assert_eq!(buffer.len(), most + 1);
         let mut block = OwnedBuffer::from(pool.take().unwrap());
         block.set_range(..=most).unwrap();
         let (result, buffer) = Task::new(gated.channel.run(work(block))).ends();
-        refused(result, why);
+        assert_rejected(result, why);
         assert_eq!((buffer.len(), pool.available()), (most + 1, 0));
         for at in [0, 1] {
             let mut works = vec![gated.send(), gated.send()];
             works[at] = work(gated.buffer(most + 1));
             let (result, works) = Task::new(gated.channel.batch(works)).ends();
-            refused(result, why);
+            assert_rejected(result, why);
             assert_eq!(works[at].buffer().len(), most + 1);
         }
         assert_eq!(posted(), [0; 0]);
-        // And what is as long as it may be is posted.
+        // A request of maximal length is posted.
         let mut sent = Task::new(gated.channel.run(work(gated.buffer(most)))).waits();
         done(posted());
         sent.ends().0.unwrap();
@@ -131,7 +131,7 @@ fn queued_request_is_checked_when_it_is_posted() {
     let gated = Gated::new(&bench, 1);
     for (work, most, why) in CASES {
         let run = |work| Task::new(gated.channel.run(work));
-        // Two places, and one that waits for a place: what follows waits behind it, unchecked.
+        // The queue is full and one request waits: later requests wait behind it, unchecked.
         let sends = [gated.send(), gated.send(), gated.send()];
         let mut sent = sends.map(|send| run(send).waits());
         let mut one = run(work(gated.buffer(most + 1))).waits();
@@ -143,15 +143,15 @@ fn queued_request_is_checked_when_it_is_posted() {
             sent.ends().0.unwrap();
         }
         let (result, buffer) = one.ends();
-        refused(result, why);
+        assert_rejected(result, why);
         assert_eq!(buffer.len(), most + 1);
-        // The batch waits for two places.
+        // The batch waits for room for two.
         assert_eq!(posted().len(), 3, "nothing else was posted");
         done(posted().last().copied());
         announce(&bench);
         sent[2].ends().0.unwrap();
         let (result, works) = batch.ends();
-        refused(result, why);
+        assert_rejected(result, why);
         assert_eq!(works.len(), 2);
         assert_eq!(posted().len(), 3, "nothing more was posted");
         with(|library| library.posted.clear());
@@ -164,11 +164,11 @@ fn read_or_atomic_without_read_depth_is_rejected() {
     let gated = Gated::new(&bench, 0);
     for work in [READ, ADD] {
         let (result, buffer) = Task::new(gated.channel.run(work(gated.buffer(8)))).ends();
-        refused(result, Refusal::NoReads);
+        assert_rejected(result, Refusal::NoReads);
         assert_eq!(buffer.len(), 8);
         let works = vec![gated.send(), work(gated.buffer(8))];
         let (result, works) = Task::new(gated.channel.batch(works)).ends();
-        refused(result, Refusal::NoReads);
+        assert_rejected(result, Refusal::NoReads);
         assert_eq!(works.len(), 2);
     }
     assert_eq!(posted(), [0; 0]);

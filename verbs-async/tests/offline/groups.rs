@@ -11,7 +11,7 @@ use verbs_core::ProtectionDomain;
 
 use crate::bench::{Bench, Task, done, now, system_calls};
 
-/// A channel with two places in each queue, in a group of its own.
+/// A channel with room for two requests in each queue, in a group of its own.
 pub(crate) struct Peer {
     group: AsyncGroup,
     pub(crate) channel: AsyncChannel,
@@ -44,7 +44,7 @@ impl Peer {
         Task::new(self.channel.send(self.buffer()))
     }
 
-    /// A batch that takes all of its places.
+    /// A batch that fills its queue.
     pub(crate) fn sends(&self) -> Vec<OwnedWork> {
         let work = || Outgoing::send(self.buffer()).into();
         std::iter::repeat_with(work).take(2).collect()
@@ -57,7 +57,7 @@ pub(crate) fn join(group: &AsyncGroup) -> AsyncChannel {
     group.join(member.handshake(&endpoint).unwrap()).unwrap()
 }
 
-/// The `wr_id`s that were posted, in their order.
+/// The `wr_id`s that were posted, in order.
 pub(crate) fn posted() -> Vec<u64> {
     with(|library| {
         library
@@ -69,7 +69,7 @@ pub(crate) fn posted() -> Vec<u64> {
     })
 }
 
-/// The event of the queue that was made last comes.
+/// Delivers the event of the queue that was created last.
 pub(crate) fn announce(bench: &Bench) {
     assert!(announce_last());
     bench.hand.readable();
@@ -80,7 +80,7 @@ fn failed_notifier_aborts_all_ops_and_returns_their_buffers() {
     {
         let bench = Bench::new();
         let peers = [Peer::new(&bench), Peer::new(&bench)];
-        // In flight, in line, and not polled yet.
+        // In flight, in the backlog, and not polled yet.
         let mut tasks: Vec<_> = peers
             .iter()
             .flat_map(|peer| [peer.send().waits(), peer.send(), peer.send().waits()])
@@ -100,7 +100,7 @@ fn failed_notifier_aborts_all_ops_and_returns_their_buffers() {
             assert!(matches!(result, Err(Error::Rejected(_))));
             assert_eq!(works.len(), 2);
         }
-        // One that is made now ends at its first wait.
+        // An operation that is begun now ends at its first poll.
         let late = Peer::new(&bench);
         let (result, _) = late.send().ends();
         let aborted = TransportError::Aborted(DownReason::NotifierFailed);
@@ -219,7 +219,7 @@ fn channel_that_is_down_keeps_its_id_until_it_is_dropped() {
     let peer = Peer::new(&bench);
     peer.group.destroy_all(DownReason::NotifierFailed);
     let next = peer.join();
-    // What is begun on the one that is down is not posted on the one that came after it.
+    // An operation of the channel that is down is not posted on its successor.
     let (result, _) = now(peer.channel.send(peer.buffer()));
     assert!(matches!(result, Err(Error::Rejected(_))));
     assert!(posted().is_empty());
@@ -232,7 +232,7 @@ fn partly_posted_batch_leaves_no_task_asleep() {
     let bench = Bench::new();
     let peer = Peer::new(&bench);
     let mut receive = Task::new(peer.channel.receive(peer.buffer())).waits();
-    // The first of its two is the card's, which will not say when it is done with that.
+    // The first of its two requests is in flight, and will not complete.
     with(|library| library.refuse_post = Some((1, libc::ENOMEM, true)));
     let mut batch = Task::new(peer.channel.batch(peer.sends()));
     assert_eq!(receive.was_woken(), 1);
@@ -248,7 +248,7 @@ fn op_posted_after_an_abandoned_head_leaves_no_task_asleep() {
     let mut first = peer.send();
     let longer = peer.channel.batch(peer.sends());
     let mut last = peer.send();
-    // The driver does not say whether the card has it.
+    // The driver does not report whether it was posted.
     with(|library| library.refuse_post = Some((0, libc::ENOMEM, false)));
     drop(longer);
     assert_eq!(receive.was_woken(), 1);
@@ -280,7 +280,7 @@ fn op_beyond_the_backlog_is_rejected_until_there_is_room() {
     let channel = peer.join();
     let send = || Task::new(channel.send(peer.buffer()));
     now(channel.ready(Queue::Send)).unwrap();
-    // Two places, and two in line.
+    // The queue has room for two, and so has the backlog.
     let mut sends = [send(), send(), send(), send()];
     let (rejected, buffer) = send().ends();
     assert!(rejected.is_err_and(|error| error.is_backpressure()));
@@ -298,7 +298,7 @@ fn op_beyond_the_backlog_is_rejected_until_there_is_room() {
         ready.ends().unwrap();
     }
     let mut last = send();
-    // The first was done above.
+    // The first has completed above.
     for is_done in [1, 0, 0, 0] {
         done(posted().into_iter().skip(is_done));
         with(|library| library.posted.clear());
@@ -307,7 +307,7 @@ fn op_beyond_the_backlog_is_rejected_until_there_is_room() {
     for send in sends.iter_mut().chain([&mut last]) {
         assert!(send.ends().0.is_ok());
     }
-    // One that is down is not ready.
+    // A channel that is down is not ready.
     channel.shut_down();
     let down = now(channel.ready(Queue::Send));
     assert!(matches!(down, Err(Error::Down(DownReason::Closed))));

@@ -48,11 +48,11 @@ fn loggers_run_without_the_lock() {
             let peer = crate::groups::Peer::new(&bench);
             let mut task = peer.send();
             with(|library| library.refuse.push((verb, libc::EIO)));
-            let heard = Rc::new(Cell::new(false));
-            let hears = Rc::clone(&heard);
+            let was_called = Rc::new(Cell::new(false));
+            let in_logger = Rc::clone(&was_called);
             does(move || {
                 drop(peer.send());
-                hears.set(true);
+                in_logger.set(true);
             });
             let (ended, _) = match task.poll() {
                 Poll::Ready(ended) => ended,
@@ -62,7 +62,7 @@ fn loggers_run_without_the_lock() {
                 }
             };
             assert!(ended.is_err());
-            assert!(heard.get(), "{verb}");
+            assert!(was_called.get(), "{verb}");
         }
     });
 }
@@ -76,14 +76,14 @@ fn logger_of_a_failed_destroy_runs_without_the_lock() {
         let other = peer.join();
         let _flying = other.send(peer.buffer());
         with(|library| library.refuse.push(("ibv_destroy_qp", libc::EBUSY)));
-        let heard = Rc::new(Cell::new(0));
-        let hears = Rc::clone(&heard);
+        let was_called = Rc::new(Cell::new(0));
+        let in_logger = Rc::clone(&was_called);
         does(move || {
             drop(peer.send());
-            hears.set(hears.get() + 1);
+            in_logger.set(in_logger.get() + 1);
         });
         drop(other);
-        assert_eq!(heard.get(), 1, "it is said, and once");
+        assert_eq!(was_called.get(), 1, "it is logged once");
         assert!(lines()[0].contains("leaked 1 buffers"), "{:?}", lines());
     });
 }

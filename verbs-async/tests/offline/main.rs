@@ -1,4 +1,4 @@
-//! Awaited queues and groups on [`fake_libibverbs`], told of its events by hand.
+//! Awaited queues and groups on [`fake_libibverbs`], whose events the tests deliver by hand.
 #![cfg(test)]
 
 mod announced;

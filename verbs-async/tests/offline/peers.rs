@@ -19,10 +19,10 @@ use crate::groups::{join, posted};
 
 const LEFT: DownReason = DownReason::PeerClosed;
 
-/// Far longer than anything here takes.
+/// Far longer than any of these tests takes.
 const LONG: Duration = Duration::from_secs(5);
 
-/// A notifier by hand, which makes another by hand for the descriptor of the peers.
+/// A notifier driven by hand, which creates another one for the descriptor of the peers.
 #[derive(Clone, Default)]
 struct Both {
     completions: Hand,
@@ -43,7 +43,7 @@ impl CqNotifier for Both {
 }
 
 impl Both {
-    /// Whether the peers' descriptor gets readable within this time; its notifier says so then.
+    /// Whether the peers' descriptor becomes readable within this time; its notifier is notified then.
     fn turn(&self, within: Duration) -> bool {
         let hand = {
             let peers = self.peers.lock().unwrap();
@@ -62,7 +62,7 @@ impl Both {
     }
 }
 
-/// A group whose queue pairs have 50 ms to flush, on a device whose completions nobody announces.
+/// A group whose queue pairs have 50 ms to flush, on a device that raises no events.
 fn group() -> (Both, AsyncGroup, ProtectionDomain) {
     let context = Device::by_name("fake0").unwrap().open().unwrap();
     let both = Both::default();
@@ -108,7 +108,7 @@ fn channel_goes_down_when_its_peer_leaves_and_no_task_waits() {
     drop(theirs);
     assert!(both.turn(LONG));
     assert_eq!(third.down_reason(), Some(LEFT));
-    // To close one whose peer has left is no error.
+    // Closing a channel whose peer has left is not an error.
     now(third.close()).unwrap();
 }
 
@@ -136,8 +136,8 @@ fn watched_descriptor_alone_ends_ops_in_bounded_time() {
     let mut sent = Task::new(channel.send(buffer(&pd))).waits();
     drop(theirs);
     assert!(both.turn(LONG));
-    // What was sent may still complete; then the queue pair may still flush. Each has a bound, and
-    // the descriptor gets readable when that has passed.
+    // Sends may still complete; then the queue pair may still flush. Each has a bound, and
+    // the descriptor becomes readable when the bound has passed.
     for verb in ["ibv_modify_qp", "ibv_destroy_qp"] {
         with(|library| library.calls.clear());
         assert!(both.turn(LONG), "nothing is done about what is in flight");
@@ -184,7 +184,7 @@ fn failed_peer_notifier_is_logged() {
     let hand = both.peers.lock().unwrap()[0].1.clone();
     hand.over();
     let lines = lines();
-    let said = |line: &String| line.contains("peers that leave are no longer noticed");
-    assert!(lines.iter().any(said), "{lines:?}");
+    let is_logged = |line: &String| line.contains("peers that leave are no longer noticed");
+    assert!(lines.iter().any(is_logged), "{lines:?}");
     assert!(!channel.is_down());
 }

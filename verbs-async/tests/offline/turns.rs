@@ -16,7 +16,7 @@ const TICK: Duration = Duration::from_millis(1);
 
 const TURNS: u32 = if cfg!(miri) { 3 } else { 100 };
 
-/// Sends forever; each send is done when it is first polled.
+/// Sends forever; each send has completed when it is first polled.
 async fn floods(peer: &Peer) {
     let mut buffer = peer.buffer();
     loop {
@@ -34,7 +34,7 @@ async fn floods(peer: &Peer) {
     }
 }
 
-/// Drives both; the end is that of the second.
+/// Polls both until the second is ready.
 async fn until<T>(endless: impl Future<Output = ()>, other: impl Future<Output = T>) -> T {
     let (mut endless, mut other) = (pin!(endless), pin!(other));
     poll_fn(|cx| {
@@ -44,7 +44,7 @@ async fn until<T>(endless: impl Future<Output = ()>, other: impl Future<Output =
     .await
 }
 
-/// Is there when it has been polled so often.
+/// A future that is ready after this many polls.
 async fn polled(mut times: u32) {
     poll_fn(|_cx| {
         times -= 1;
@@ -60,7 +60,7 @@ async fn polled(mut times: u32) {
 #[test]
 #[cfg_attr(
     miri,
-    ignore = "tokio looks at the clock after 61 turns of 64 operations"
+    ignore = "tokio checks the clock after 61 turns of 64 operations"
 )]
 fn tokio_timers_run_beside_a_task_that_is_always_ready() {
     bounded(|| {

@@ -8,7 +8,7 @@ use verbs_harness::allocations::allocations;
 use crate::bench::{Bench, Task, done};
 use crate::groups::{Peer, announce, posted};
 
-/// What can be begun.
+/// A kind of operation.
 #[derive(Clone, Copy, Debug)]
 enum Kind {
     Send,
@@ -18,14 +18,14 @@ enum Kind {
 
 const KINDS: [Kind; 3] = [Kind::Send, Kind::Receive, Kind::Batch];
 
-/// What has begun.
+/// An operation that was begun.
 enum Begun {
     One(Task<Operation>),
     Many(Task<Operation<Vec<OwnedWork>>>),
 }
 
 impl Kind {
-    /// Begins it, with a place in its queue; a batch has both of them.
+    /// Begins it; a batch fills its queue.
     fn start(self, peer: &Peer, channel: &AsyncChannel) -> Begun {
         match self {
             Self::Send => Begun::One(Task::new(channel.send(peer.buffer()))),
@@ -34,7 +34,7 @@ impl Kind {
         }
     }
 
-    /// How many of them its queue has places for.
+    /// How many of them its queue has room for.
     const fn places(self) -> usize {
         match self {
             Self::Send | Self::Receive => 2,
@@ -44,7 +44,7 @@ impl Kind {
 }
 
 impl Begun {
-    /// It has succeeded, and all that it was given is there.
+    /// Asserts that it has succeeded and returned everything.
     fn ends(&mut self) {
         match self {
             Self::One(task) => {
@@ -61,12 +61,12 @@ impl Begun {
     }
 }
 
-/// How many doorbells there were.
+/// The number of doorbells.
 fn posts() -> usize {
     with(|library| library.posted.len())
 }
 
-/// What was posted last ends, and its task is not told: it has not asked.
+/// Completes the last post. Its task is not woken, as it does not wait.
 fn ends_unasked(bench: &Bench) {
     done(posted().last().copied());
     announce(bench);
@@ -83,7 +83,7 @@ fn untaken_outcomes_delay_no_other_queue() {
             let bench = Bench::new();
             let peer = Peer::new(&bench);
             let channels = [peer.join(), peer.join()];
-            // All is announced as long as one sleeps; and here no place is free.
+            // Events arrive while one task sleeps; here the queue has no room.
             let _sleeps = [(); 2].map(|()| peer.send().waits());
             let _here = [(); 2].map(|()| Kind::Receive.start(&peer, &peer.channel));
             let mut results = Vec::new();
@@ -94,7 +94,7 @@ fn untaken_outcomes_delay_no_other_queue() {
                 ends_unasked(&bench);
             }
             let channel = &channels[usize::from(elsewhere)];
-            // Nor has its other queue any.
+            // Nor has its other queue.
             let other = others[usize::from(!matches!(begins, Kind::Receive))];
             let _there = [(); 2].map(|()| other.start(&peer, channel));
             let before = posts();
@@ -102,12 +102,16 @@ fn untaken_outcomes_delay_no_other_queue() {
                 results.push(begins.start(&peer, channel));
                 assert_eq!(posts(), before + place, "{begins:?} after {untaken:?}");
             }
-            // One more is in line, and is posted when there is a place again.
+            // One more is in the backlog, and is posted when there is room.
             let waits = begins.start(&peer, channel);
             assert_eq!(posts(), before + begins.places());
             let flying = posted();
             ends_unasked(&bench);
-            assert_eq!(posts(), before + begins.places() + 1, "{begins:?} in line");
+            assert_eq!(
+                posts(),
+                before + begins.places() + 1,
+                "{begins:?} in the backlog"
+            );
             results.push(waits);
             done(flying.get(flying.len() - begins.places()).copied());
             ends_unasked(&bench);
@@ -147,13 +151,13 @@ fn retrying_a_full_queue_reserves_no_slots() {
     let bench = Bench::new();
     let peer = Peer::new(&bench);
     let _sleeps = peer.send().waits();
-    // In line: one of its two places is taken forever.
+    // In the backlog: one of the two places in the queue is taken forever.
     let _waits = Task::new(peer.channel.batch(peer.sends()));
     let mut buffer = peer.buffer();
     let mut rounds = |count: usize| {
         let before = allocations();
         for _ in 0..count {
-            // What ends on its channel has it look for its place anew.
+            // A completion on its channel makes it try to post again.
             let mut receive = Task::new(peer.channel.receive(std::mem::take(&mut buffer)));
             done(posted().last().copied());
             announce(&bench);
@@ -181,7 +185,7 @@ fn outcomes_polled_by_another_op_delay_no_other_queue() {
     let mut first = peer.send();
     let mut receives = [(); 2].map(|()| Task::new(peer.channel.receive(peer.buffer())));
     let ids = posted();
-    // Found by one poll, which is not the first, and after the send nobody looks further.
+    // One poll dispatches them, which is not the first; there is no poll after the send.
     with(|library| library.poll_answer = Some(0));
     done(ids);
     assert!(first.ends().0.is_ok());

@@ -33,7 +33,7 @@ impl Drop for Bomb {
     }
 }
 
-/// Polls it with a waker of which the last clone stays with the operation.
+/// Polls it with a waker whose last clone stays with the operation.
 fn leaves_a_bomb<F: Future>(task: &mut Task<F>) {
     let waker = Waker::from(Arc::<Bomb>::default());
     let polled = task.future().poll(&mut Context::from_waker(&waker));
@@ -50,7 +50,7 @@ fn outcome_is_returned_if_the_last_waker_panics() {
     let (result, buffer) = first.ends();
     assert!(result.is_ok());
     assert_eq!(buffer.capacity(), 64);
-    // Whoever has its slot now is told.
+    // The operation that has its slot now is woken.
     let mut second = peer.send().waits();
     drop(first);
     done(posted().last().copied());
@@ -63,7 +63,7 @@ fn outcome_is_returned_if_the_last_waker_panics() {
 fn op_can_be_abandoned_or_polled_if_its_last_waker_panics() {
     let bench = Bench::new();
     let peer = Peer::new(&bench);
-    // In flight, and in line.
+    // In flight, and in the backlog.
     let mut tasks = [(); 4].map(|()| peer.send());
     for task in &mut tasks {
         leaves_a_bomb(task);
@@ -145,7 +145,7 @@ fn device_event_wakers_run_without_the_lock() {
         let hand = Hand::default();
         let mut events = DeviceEvents::new(&bench.context, hand.clone()).unwrap();
         let context = bench.context.clone();
-        // To take an event needs the lock.
+        // Taking an event needs the lock.
         let comes = waker(move |_| {
             let mut event = ibv_async_event::default();
             event.element.port_num = 1;
@@ -153,7 +153,7 @@ fn device_event_wakers_run_without_the_lock() {
             hand.readable();
         });
         let mut cx = Context::from_waker(&comes);
-        // As it is cloned, and as the clone is dropped.
+        // When it is cloned, and when the clone is dropped.
         for _ in 0..3 {
             let event = events.poll_next(&mut cx);
             assert!(matches!(event, Poll::Ready(Some(Ok(_)))));

@@ -1,25 +1,25 @@
-//! Tasks that sleep until something was sent: woken by that alone, although their own poll sent it.
+//! Tasks that sleep until a message was sent: woken by its completion, although their own poll sent it.
 //!
-//! Nothing else happens that would have the stream driven: no message arrives, and the background thread has no
-//! reason to look.
+//! Nothing else drives the stream: no message arrives, and the background thread has no
+//! reason to.
 
 use std::time::Duration;
 
 use fake_libibverbs::{share, with};
 
-use crate::bench::{Bell, Bench, done};
+use crate::bench::{Bench, WakeCounter, done};
 use crate::streams::{
     CREDIT, HELLO, announce, arrive, flush, hello, made, met, read, sends, write,
 };
 
-/// What was sent so far, and has not completed, completes.
+/// Completes all sends that are in flight.
 fn all_is_sent() {
     let sent = with(|library| {
         let posted = library.posted.iter().flatten();
         let sends = posted.filter(|posted| posted.opcode != 0);
         sends.map(|posted| posted.wr_id).collect::<Vec<_>>()
     });
-    // A completion that was there before is nobody's.
+    // An earlier completion belongs to no send.
     done(sent);
 }
 
@@ -28,7 +28,7 @@ fn flush_that_sends_the_rest_is_woken_when_it_has_arrived() {
     let _sharing = share();
     let bench = Bench::new();
     let mut stream = met(&bench);
-    let task = Bell::new();
+    let task = WakeCounter::new();
     assert!(write(&mut stream, &[1; 64], &task).is_ready());
     all_is_sent();
     // There is no credit for this, and then there is.
@@ -49,8 +49,8 @@ fn write_that_sends_earlier_data_is_woken_when_it_has_arrived() {
     let _sharing = share();
     let bench = Bench::new();
     let mut stream = met(&bench);
-    let task = Bell::new();
-    // One for which there is a credit, and then as many as there are blocks.
+    let task = WakeCounter::new();
+    // One write with a credit, and then as many as there are blocks.
     assert!(write(&mut stream, &[1; 64], &task).is_ready());
     all_is_sent();
     assert!(write(&mut stream, &[2; 64], &task).is_ready());
@@ -72,9 +72,9 @@ fn block_longer_than_the_peers_is_sent_while_its_task_only_reads() {
     let bench = Bench::new();
     let mut stream = made(&bench, 8);
     stream.set_linger(Duration::ZERO);
-    let task = Bell::new();
+    let task = WakeCounter::new();
     all_is_sent();
-    // Before anything is known of the peer's blocks, which are shorter.
+    // Before the HELLO of the peer, whose blocks are shorter.
     assert!(write(&mut stream, &[7; 64], &task).is_ready());
     arrive(0, HELLO, &hello(32, 8));
     assert!(read(&mut stream, &task).is_pending());
@@ -82,7 +82,7 @@ fn block_longer_than_the_peers_is_sent_while_its_task_only_reads() {
     assert_eq!(task.times(), 0);
     all_is_sent();
     announce(&bench);
-    assert_eq!(task.times(), 1, "nobody sends the rest");
+    assert_eq!(task.times(), 1, "the rest is not sent");
     assert!(read(&mut stream, &task).is_pending());
     assert_eq!(sends(), [1, 2, 2]);
 }

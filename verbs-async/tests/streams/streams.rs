@@ -1,4 +1,4 @@
-//! Streams: which task is woken, from where, and how a stream that was dropped ends.
+//! Streams: which task is woken, from where, and how a dropped stream ends.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -15,7 +15,7 @@ use verbs_async::{AsyncChannel, AsyncGroup, ByteStream, OwnedWriteHalf};
 use verbs_channel::Channel;
 use verbs_core::verbs_sys::{__be32, IBV_WC_RECV, IBV_WC_SUCCESS, IBV_WC_WITH_IMM, ibv_wc};
 
-use crate::bench::{Bell, Bench, bounded, done};
+use crate::bench::{Bench, WakeCounter, bounded, done};
 
 pub(crate) const HELLO: u32 = 1 << 28;
 const DATA: u32 = 2 << 28;
@@ -28,25 +28,25 @@ const SPARE: usize = 4;
 
 /// A stream that has received its peer's HELLO, with a block of 64 bytes there and here.
 ///
-/// Whoever calls this shares the library first, with the background thread, and until all else is dropped; the
-/// keeper must have nothing more to do then, so the stream does not linger.
+/// The caller shares the library with the background thread first, until all else is dropped. The
+/// background thread must have nothing more to do then, so the stream does not linger.
 pub(crate) fn met(bench: &Bench) -> ByteStream {
     let mut stream = made(bench, 1);
     stream.set_linger(Duration::ZERO);
     arrive(0, HELLO, &hello(64, 1));
-    // And this side's own has arrived there.
+    // The HELLO of this side has arrived there.
     done([posted(1 + SPARE).wr_id]);
-    assert!(read(&mut stream, &Bell::new()).is_pending());
+    assert!(read(&mut stream, &WakeCounter::new()).is_pending());
     stream
 }
 
-/// What the peer says first: how long its blocks are, and how many it has.
+/// The HELLO of the peer: the length of its blocks, and their number.
 pub(crate) fn hello(block_len: u8, depth: u8) -> Vec<u8> {
     let settings = [0, 0, 0, 1, 0, 0, 0, block_len, 0, 0, 0, depth];
     [&b"VRBSTRM\n"[..], &settings].concat()
 }
 
-/// A stream with so many blocks of 64 bytes, which has sent its HELLO.
+/// A stream with this many blocks of 64 bytes, which has sent its HELLO.
 pub(crate) fn made(bench: &Bench, depth: u16) -> ByteStream {
     let receives = u32::from(depth) + u32::try_from(SPARE).unwrap();
     let channel = join(&group(bench, receives, 1));
@@ -66,7 +66,7 @@ fn join(group: &AsyncGroup) -> AsyncChannel {
     group.join(member.handshake(&endpoint).unwrap()).unwrap()
 }
 
-/// The request that was posted at this place among all.
+/// The posted request with this index.
 fn posted(at: usize) -> Posted {
     with(|library| library.posted.iter().flatten().nth(at).unwrap().clone())
 }
@@ -82,7 +82,7 @@ pub(crate) fn sends() -> Vec<u32> {
     })
 }
 
-/// A message comes into the receive that was posted at this place.
+/// A message arrives in the posted receive with this index.
 pub(crate) fn arrive(at: usize, imm_data: u32, bytes: &[u8]) {
     let receive = posted(at);
     let into = std::ptr::with_exposed_provenance_mut(receive.list[0].0.try_into().unwrap());
@@ -102,26 +102,26 @@ pub(crate) fn arrive(at: usize, imm_data: u32, bytes: &[u8]) {
 
 pub(crate) fn read(
     mut from: impl AsyncRead + Unpin,
-    bell: &Arc<Bell>,
+    counter: &Arc<WakeCounter>,
 ) -> Poll<std::io::Result<usize>> {
-    let waker = Waker::from(Arc::clone(bell));
+    let waker = Waker::from(Arc::clone(counter));
     Pin::new(&mut from).poll_read(&mut Context::from_waker(&waker), &mut [0; 8])
 }
 
 pub(crate) fn write(
     mut to: impl AsyncWrite + Unpin,
     bytes: &[u8],
-    bell: &Arc<Bell>,
+    counter: &Arc<WakeCounter>,
 ) -> Poll<std::io::Result<usize>> {
-    let waker = Waker::from(Arc::clone(bell));
+    let waker = Waker::from(Arc::clone(counter));
     Pin::new(&mut to).poll_write(&mut Context::from_waker(&waker), bytes)
 }
 
 pub(crate) fn flush(
     mut to: impl AsyncWrite + Unpin,
-    bell: &Arc<Bell>,
+    counter: &Arc<WakeCounter>,
 ) -> Poll<std::io::Result<()>> {
-    let waker = Waker::from(Arc::clone(bell));
+    let waker = Waker::from(Arc::clone(counter));
     Pin::new(&mut to).poll_flush(&mut Context::from_waker(&waker))
 }
 
@@ -131,13 +131,13 @@ fn writing_half_wakes_the_reading_half() {
     let bench = Bench::new();
     let stream = met(&bench);
     let (mut from, mut to) = stream.into_split();
-    let (reader, writer) = (Bell::new(), Bell::new());
+    let (reader, writer) = (WakeCounter::new(), WakeCounter::new());
     assert!(read(&mut from, &reader).is_pending());
     arrive(1, DATA, b"x");
     assert!(flush(&mut to, &writer).is_ready());
     assert_eq!(reader.times(), 1);
     assert!(read(&mut from, &reader).is_ready());
-    // What is not there wakes nobody.
+    // An unknown completion wakes no task.
     assert!(read(&mut from, &reader).is_pending());
     assert!(flush(&mut to, &writer).is_ready());
     assert_eq!((reader.times(), writer.times()), (1, 0));
@@ -149,7 +149,7 @@ fn reading_half_wakes_the_writing_half() {
     let bench = Bench::new();
     let stream = met(&bench);
     let (mut from, mut to) = stream.into_split();
-    let (reader, writer) = (Bell::new(), Bell::new());
+    let (reader, writer) = (WakeCounter::new(), WakeCounter::new());
     // One is sent, and one waits for a credit.
     assert!(write(&mut to, &[1; 64], &writer).is_ready());
     assert!(write(&mut to, &[2; 64], &writer).is_ready());
@@ -172,7 +172,7 @@ fn reading_half_wakes_the_writing_half() {
     assert!(flush(&mut to, &writer).is_pending());
 }
 
-/// A task whose waker polls it in place; on other threads it sends word to the test's.
+/// A task whose waker polls it in place; on other threads it notifies the test's thread.
 struct InPlace<F> {
     future: Mutex<Option<Pin<Box<F>>>>,
     is_polled: Mutex<(bool, bool)>,
@@ -264,7 +264,7 @@ fn waker_that_polls_in_place_does_not_deadlock_in_tokio_split() {
     });
 }
 
-/// The halves that are polled by one task wake it where it is polled.
+/// Halves that are polled by one task wake it within its poll.
 #[test]
 #[cfg_attr(
     miri,
@@ -274,7 +274,7 @@ fn a_task_that_polls_both_halves_is_woken_at_once() {
     let _sharing = share();
     let bench = Bench::new();
     let mut stream = met(&bench);
-    let task = Bell::new();
+    let task = WakeCounter::new();
     assert!(write(&mut stream, &[1; 64], &task).is_ready());
     assert!(write(&mut stream, &[2; 64], &task).is_ready());
     assert!(write(&mut stream, &[3; 64], &task).is_pending());
@@ -316,7 +316,7 @@ fn stream_wakes_tasks_of_other_channels_at_once_and_without_its_lock() {
     assert!(polled.is_pending());
     // A poll of the stream finds the completion.
     done([posted(2 + SPARE).wr_id]);
-    let reader = Bell::new();
+    let reader = WakeCounter::new();
     assert!(read(&mut from, &reader).is_pending());
     let printed = task.printed.lock().unwrap();
     let [printed] = &printed[..] else {
@@ -329,7 +329,7 @@ fn stream_wakes_tasks_of_other_channels_at_once_and_without_its_lock() {
     assert_eq!(reader.times(), 0);
 }
 
-/// Waits until all that the stream had is gone; on which thread its queue pair was destroyed.
+/// Waits until the stream's objects are destroyed. Returns the thread that destroyed its queue pair.
 fn destroyed(what: impl FnOnce()) -> ThreadId {
     let (destroys, destroyed) = mpsc::channel();
     let destroys = Mutex::new(destroys);
@@ -353,10 +353,10 @@ fn destroyed(what: impl FnOnce()) -> ThreadId {
     ended_by
 }
 
-/// Longer than anything here takes.
+/// Longer than any of these tests takes.
 const LONG: Duration = Duration::from_secs(if cfg!(miri) { 600 } else { 20 });
 
-/// The queue has something, and the notifier reports it.
+/// The queue has a completion, and the notifier reports it.
 pub(crate) fn announce(bench: &Bench) {
     assert!(announce_last());
     bench.hand.readable();
@@ -392,7 +392,7 @@ fn lingering_stream_is_driven_by_the_background_thread() {
     let bench = Bench::new();
     let mut stream = met(&bench);
     stream.set_linger(LONG);
-    assert!(write(&mut stream, b"still sent", &Bell::new()).is_ready());
+    assert!(write(&mut stream, b"still sent", &WakeCounter::new()).is_ready());
     drop(stream);
     // The data is on its way, with the end behind it.
     assert_eq!(sends(), [1, 2, 7]);
@@ -413,13 +413,13 @@ fn task_whose_stream_is_always_ready_yields() {
     let _sharing = share();
     let bench = Bench::new();
     let mut stream = met(&bench);
-    let task = Bell::new();
+    let task = WakeCounter::new();
     let turns =
         (0..if cfg!(miri) { 300 } else { 1000 }).filter(|_| flush(&mut stream, &task).is_pending());
     let turns = turns.count();
     assert!(turns > 3, "{turns}");
     assert_eq!(task.times(), turns, "it is woken at once");
-    // Of what has arrived, one byte at a time.
+    // The data that have arrived, one byte at a time.
     arrive(1, DATA, &[7; 64]);
     let mut left = 64;
     let mut turns = 0;

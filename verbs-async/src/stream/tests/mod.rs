@@ -1,4 +1,4 @@
-//! Two ends in memory, in every order that there can be.
+//! Two ends in memory, with random orders of all steps.
 
 mod rules;
 
@@ -53,7 +53,7 @@ impl Block for Plain {
 struct End {
     machine: Machine<Plain>,
     posted: VecDeque<Plain>,
-    /// On the wire; in flight until it has taken a receive, and then a completion.
+    /// On the wire: in flight until a receive has taken it and its completion was delivered.
     wire: VecDeque<(u32, Sent, Option<Plain>)>,
     sent: VecDeque<(Sent, Option<Plain>)>,
     /// Received and not processed.
@@ -86,7 +86,7 @@ impl End {
         }
     }
 
-    /// Writes so many bytes at most; whether it did something.
+    /// Writes at most this many bytes. Returns whether it made progress.
     fn write(&mut self, at_most: usize) -> bool {
         let bytes = self.to_write.make_contiguous();
         let wanted = bytes.len().min(at_most);
@@ -125,7 +125,7 @@ impl End {
         true
     }
 
-    /// Everything on the wire comes, and the first message that came is processed.
+    /// Delivers everything on the wire, and processes the first message that arrived.
     fn receive(&mut self, from: &mut Self) -> bool {
         for (imm_data, sent, block) in from.wire.drain(..) {
             let mut into = self.posted.pop_front().expect("a message found no receive");
@@ -148,7 +148,7 @@ impl End {
         true
     }
 
-    /// The oldest of its sends is found to be done.
+    /// Completes the oldest of its sends.
     fn complete(&mut self) -> bool {
         let Some((sent, block)) = self.sent.pop_front() else {
             return false;
@@ -184,7 +184,7 @@ impl End {
     }
 }
 
-/// Both do what these say, until neither can do more.
+/// Both sides run these functions until neither makes progress.
 fn settle(left: &mut End, right: &mut End, can: impl Fn(&mut End) -> bool) {
     loop {
         let moved = [
@@ -212,8 +212,8 @@ fn bytes() -> impl Strategy<Value = Vec<u8>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1_000))]
 
-    /// Whatever the order of things: no message without a receive, all bytes in order, and never
-    /// both at a halt.
+    /// Whatever the order of steps: no message without a receive, all bytes in order, and never
+    /// a deadlock.
     #[test]
     fn all_data_arrive_in_any_order_of_events(
         left in (settings(), 1..6_usize, bytes()),
@@ -301,7 +301,7 @@ proptest! {
     }
 }
 
-/// As a stream is made unless set.
+/// The default settings of a stream.
 const DEFAULT: Settings = Settings {
     block_len: if cfg!(miri) { 128 } else { 16 << 10 },
     depth: 16,
@@ -317,7 +317,7 @@ fn both_sides_write_64_kib_in_single_bytes_before_either_reads() {
     let mut right = End::new(DEFAULT, 64, &[2; TOTAL]);
     settle(&mut left, &mut right, |end| end.write(1));
     assert_eq!((left.to_write.len(), right.to_write.len()), (0, 0));
-    // It has arrived, too: a flush waits for no reader.
+    // It has arrived, too: a flush does not wait for the reader.
     assert!(left.machine.has_arrived() && right.machine.has_arrived());
     settle(&mut left, &mut right, End::read);
     assert_eq!((left.read.len(), right.read.len()), (TOTAL, TOTAL));

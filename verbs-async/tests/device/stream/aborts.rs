@@ -1,4 +1,4 @@
-//! Streams that end before their end: dropped, with their process, or with the other side gone.
+//! Streams that end early: dropped, with their process, or after the other side has ended.
 
 use std::io;
 use std::net::TcpListener;
@@ -106,7 +106,7 @@ fn a_drop_before_anything_was_written_is_an_end() {
     }
 }
 
-/// It had shut down, and what it wrote is read; but what it did not read is lost.
+/// The stream was shut down, so its data are read; but data that it did not read are lost.
 #[test]
 #[ignore = "needs an RDMA device"]
 fn shutting_down_fails_after_the_peer_was_dropped_without_reading() {
@@ -202,7 +202,7 @@ fn dropped_streams_leak_nothing() {
     }
 }
 
-/// The last that is left of a group may be a stream that was dropped and lingers.
+/// The last part of a group may be a stream that was dropped and lingers.
 #[test]
 #[ignore = "needs an RDMA device"]
 fn stream_outlives_its_group_handle() {
@@ -221,7 +221,7 @@ fn stream_outlives_its_group_handle() {
     }
 }
 
-/// The child's half: it says hello and waits to be killed.
+/// The child's half: it sends a message and waits to be killed.
 fn waits_to_be_killed(port: &str) {
     let port: u16 = port.parse().unwrap();
     run(Way::Tokio, async move {
@@ -240,7 +240,7 @@ async fn connected(port: u16) -> (AsyncGroup, ByteStream) {
 fn group() -> AsyncGroup {
     let pd = context().alloc_pd().unwrap();
     let events = events(Way::Tokio, pd.context());
-    // A dead peer is noticed soon, by the card: it is not watched.
+    // The device detects a dead peer soon: it is not watched.
     let builder = Channel::builder(&pd).peer_timeout(None);
     AsyncGroup::new(builder, 2, &events).unwrap()
 }
@@ -264,7 +264,7 @@ fn writing_to_a_peer_that_was_killed_fails() {
         let mut bytes = [0; 5];
         soon(stream.read_exact(&mut bytes)).await.unwrap();
         child.kill();
-        // It is noticed by what is sent, or by the end of the connection that the handshake used.
+        // It is detected by a failed send, or by the end of the TCP connection.
         let ended = async {
             loop {
                 stream.write_all(b"are you there?").await?;

@@ -17,7 +17,7 @@ fn block_longer_than_the_peers_is_sent_while_its_task_only_reads() {
     run(Way::Thread, async {
         let (_group, to_right, to_left) = pair(Way::Thread);
         let mut left = to_right.into_stream_with(4096, 4).unwrap();
-        // Before anything is known of the peer's blocks, which are shorter.
+        // Before the HELLO of the peer, whose blocks are shorter.
         soon(left.write_all(&[7; 4096])).await.unwrap();
         let mut right = to_left.into_stream_with(64, 4).unwrap();
         let asks = async {
@@ -48,7 +48,7 @@ fn flush_that_sends_the_rest_is_woken_when_it_has_arrived() {
             for _ in 0..6 {
                 soon(left.write_all(&[round; 10])).await.unwrap();
             }
-            // The task does something else meanwhile: nothing polls its stream.
+            // Meanwhile no task polls the stream.
             thread::sleep(Duration::from_millis(5));
             soon(left.flush()).await.unwrap();
             let mut came = [0; 60];

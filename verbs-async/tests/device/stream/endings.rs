@@ -1,5 +1,5 @@
-//! What TCP does and a message queue does not: windows of bytes, ends that are certain, drops that
-//! lose nothing, and peers that take part in nothing.
+//! Properties of TCP that a message queue lacks: windows of bytes, confirmed ends, drops that
+//! lose nothing, and bounds for peers that do not cooperate.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ use crate::ends::{WAYS, Way, connect, events, narrow_pair, run};
 
 const DEFAULT: (usize, u16) = (16 << 10, 16);
 
-/// Writes bytes, so many at once, has them arrive, and reads as many.
+/// Writes bytes, this many at once, flushes, and reads as many.
 async fn exchange(mut stream: ByteStream, count: usize, at_once: usize) -> ByteStream {
     for bytes in BYTES[..count].chunks(at_once) {
         stream.write_all(bytes).await.unwrap();
@@ -53,7 +53,7 @@ fn small_writes_and_end_are_confirmed_while_the_peer_polls_nothing() {
     for way in WAYS {
         run(way, async move {
             let (_group, mut left, mut right) = streams(way, DEFAULT, DEFAULT);
-            // It has begun to read, and been put down.
+            // The read has begun, and is not polled again.
             assert!(super::poll_once(right.read(&mut [0; 8])).is_pending());
             for _ in 0..100 {
                 soon(left.write_all(b"x")).await.unwrap();
@@ -79,7 +79,7 @@ fn drop_loses_nothing_with_a_short_send_queue() {
                 let mut right = right.into_stream_with(300, 4).unwrap();
                 soon(left.write_all(&BYTES[..1500])).await.unwrap();
                 if shut {
-                    // It was not waited for.
+                    // The drop did not wait.
                     assert!(super::poll_once(left.close()).is_pending());
                 }
                 drop(left);
@@ -97,7 +97,7 @@ fn a_shutdown_fails_if_the_peer_was_dropped_before_it_read_all() {
     let _test = begin!();
     for way in WAYS {
         run(way, async move {
-            // Before anything came, and after.
+            // Before data arrived, and after.
             for waits in [false, true] {
                 let (_group, mut left, right) = streams(way, DEFAULT, DEFAULT);
                 soon(left.write_all(b"read this")).await.unwrap();
@@ -119,7 +119,10 @@ fn a_shutdown_fails_if_the_peer_was_dropped_before_it_read_all() {
 }
 
 /// A group of `count` streams whose peers post no receive.
-fn unheard(way: Way, count: u32) -> (AsyncGroup, Vec<AsyncChannel>, Vec<ByteStream>) {
+fn streams_without_receives(
+    way: Way,
+    count: u32,
+) -> (AsyncGroup, Vec<AsyncChannel>, Vec<ByteStream>) {
     let pd = context().alloc_pd().unwrap();
     let events = events(way, pd.context());
     let [group, peers] =
@@ -131,7 +134,7 @@ fn unheard(way: Way, count: u32) -> (AsyncGroup, Vec<AsyncChannel>, Vec<ByteStre
     (group, there, streams)
 }
 
-/// Waits until the group has room for so many.
+/// Waits until the group has room for this many channels.
 async fn has_room(group: &AsyncGroup, count: u32, within: Duration) {
     let pd = context().alloc_pd().unwrap();
     let peers = AsyncGroup::new(
@@ -163,7 +166,7 @@ fn peers_without_receives_free_their_place_in_time() {
         (Way::Thread, None),
     ] {
         run(way, async move {
-            let (group, _peers, streams) = unheard(way, 4);
+            let (group, _peers, streams) = streams_without_receives(way, 4);
             for mut stream in streams {
                 if let Some(linger) = linger {
                     stream.set_linger(linger);
@@ -181,7 +184,7 @@ fn peers_without_receives_free_their_place_in_time() {
 fn cancelled_shutdown_frees_its_place() {
     let _test = begin!();
     run(Way::Tokio, async {
-        let (group, _peers, streams) = unheard(Way::Tokio, 2);
+        let (group, _peers, streams) = streams_without_receives(Way::Tokio, 2);
         for mut stream in streams {
             stream.set_linger(Duration::from_millis(300));
             stream.write_all(b"in vain").await.unwrap();
@@ -199,12 +202,12 @@ fn abort_frees_the_place_at_once() {
     let _test = begin!();
     for way in WAYS {
         run(way, async move {
-            let (group, _peers, streams) = unheard(way, 2);
+            let (group, _peers, streams) = streams_without_receives(way, 2);
             for stream in streams {
                 stream.abort();
             }
             has_room(&group, 2, Duration::ZERO).await;
-            let (group, _peers, streams) = unheard(way, 2);
+            let (group, _peers, streams) = streams_without_receives(way, 2);
             for stream in streams {
                 stream.set_linger(Duration::ZERO);
             }

@@ -15,7 +15,7 @@ const HELLO: u32 = 1 << 28;
 const DATA: u32 = 2 << 28;
 const CREDIT: u32 = 3 << 28;
 
-/// A stream with 4 blocks of 64 bytes, and a peer who says what the test likes.
+/// A stream with 4 blocks of 64 bytes, and a peer whose messages the test chooses.
 struct Met {
     group: AsyncGroup,
     stream: ByteStream,
@@ -33,7 +33,7 @@ impl Met {
         }
     }
 
-    async fn says(&self, imm_data: u32, bytes: &[u8]) {
+    async fn sends(&self, imm_data: u32, bytes: &[u8]) {
         let bytes = match bytes {
             [] => OwnedBuffer::empty(),
             bytes => buffer(self.group.pd(), bytes),
@@ -43,12 +43,12 @@ impl Met {
     }
 
     /// The HELLO of a peer with 2 blocks of 32 bytes.
-    async fn says_hello(&self) {
+    async fn sends_hello(&self) {
         let hello = [&b"VRBSTRM\n"[..], &[0, 0, 0, 1, 0, 0, 0, 32, 0, 0, 0, 2]];
-        self.says(HELLO, &hello.concat()).await;
+        self.sends(HELLO, &hello.concat()).await;
     }
 
-    /// How it ends for the stream, in both directions.
+    /// The error of the stream, which is the same in both directions.
     async fn ends(&mut self) -> StreamError {
         let read = soon(self.stream.read(&mut [0; 64])).await.unwrap_err();
         let write = soon(self.stream.write(b"x")).await.unwrap_err();
@@ -64,7 +64,7 @@ fn peer_that_is_not_a_stream_is_detected() {
     let _test = begin!();
     run(Way::Thread, async {
         let mut met = Met::new();
-        met.says(HELLO, b"GET / HTTP/1.1\r\n\r\n").await;
+        met.sends(HELLO, b"GET / HTTP/1.1\r\n\r\n").await;
         assert_eq!(met.ends().await, StreamError::NotAStream);
         let mut met = Met::new();
         let (sent, _) = met.liar.send(buffer(met.group.pd(), b"ping")).await;
@@ -79,9 +79,9 @@ fn data_before_a_protocol_violation_are_read() {
     let _test = begin!();
     run(Way::Thread, async {
         let mut met = Met::new();
-        met.says_hello().await;
-        met.says(DATA, b"true").await;
-        met.says(CREDIT | 60_000, b"").await;
+        met.sends_hello().await;
+        met.sends(DATA, b"true").await;
+        met.sends(CREDIT | 60_000, b"").await;
         let mut bytes = [0; 4];
         soon(met.stream.read_exact(&mut bytes)).await.unwrap();
         assert_eq!(&bytes, b"true");
@@ -98,7 +98,7 @@ fn rdma_write_is_a_protocol_violation() {
     let _test = begin!();
     run(Way::Thread, async {
         let mut met = Met::new();
-        met.says_hello().await;
+        met.sends_hello().await;
         let nowhere = RemoteMemoryRegion::new(0, 0, 0).unwrap();
         let write = (met.liar).write_with_immediate(OwnedBuffer::empty(), nowhere, DATA);
         soon(write).await.0.unwrap();
@@ -109,14 +109,14 @@ fn rdma_write_is_a_protocol_violation() {
     });
 }
 
-/// The card refuses it, and both ends are down.
+/// The device rejects it, and both ends are down.
 #[test]
 #[ignore = "needs an RDMA device"]
 fn a_message_longer_than_a_block_is_an_error() {
     let _test = begin!();
     run(Way::Thread, async {
         let mut met = Met::new();
-        met.says_hello().await;
+        met.sends_hello().await;
         let long = buffer(met.group.pd(), &[1; 65]);
         let (sent, _) = soon(met.liar.send_with_immediate(long, DATA)).await;
         assert!(sent.is_err());
@@ -126,14 +126,14 @@ fn a_message_longer_than_a_block_is_an_error() {
     });
 }
 
-/// It has no receives: nothing goes out, and nothing hangs but what waits for it.
+/// The peer has no receives: nothing is sent, and only operations that wait for it hang.
 #[test]
 #[ignore = "needs an RDMA device"]
 fn peer_without_receives_does_not_block_a_drop() {
     let _test = begin!();
     run(Way::Thread, async {
         let mut met = Met::new();
-        met.says_hello().await;
+        met.sends_hello().await;
         let wrote = soon(met.stream.write(b"into the void")).await;
         assert_eq!(wrote.unwrap(), 13);
         drop(met.stream);

@@ -80,7 +80,7 @@ async fn read_all(mut from: impl AsyncRead + Unpin, total: usize, about: usize) 
     assert_eq!(at, total);
 }
 
-/// Polls once, with nobody to be woken.
+/// Polls once, for a task that is never woken.
 pub(super) fn poll_once<T>(future: impl Future<Output = T>) -> Poll<T> {
     pin!(future).poll(&mut Context::from_waker(std::task::Waker::noop()))
 }
@@ -89,7 +89,7 @@ pub(super) async fn a_moment() {
     Timer::after(Duration::from_millis(50)).await;
 }
 
-/// What a future comes to; after a while it is said to hang.
+/// The output of a future, which fails if it takes too long.
 pub(super) async fn soon<T>(future: impl Future<Output = T>) -> T {
     let (mut future, mut timer) = (pin!(future), Timer::after(Duration::from_secs(20)));
     poll_fn(|cx| match future.as_mut().poll(cx) {
@@ -154,10 +154,10 @@ fn halves_in_separate_tasks_are_woken() {
     });
 }
 
-/// Writes until it would have to wait; how many bytes that took.
+/// Writes until a write would wait. Returns how many bytes were written.
 async fn fill(stream: &mut ByteStream) -> usize {
     let mut written = 0;
-    // The hello, and what has been sent, take a moment.
+    // The HELLO and earlier messages need some time to arrive.
     for _ in 0..5 {
         while let Poll::Ready(wrote) = poll_once(stream.write(&[7; 1000])) {
             written += wrote.unwrap();
@@ -175,7 +175,7 @@ fn a_slow_reader_stops_the_writer() {
         run(way, async move {
             let (_group, mut left, mut right) = streams(way, (200, 8), (100, 5));
             let written = fill(&mut left).await;
-            // The reader's blocks, and the writer's own; those are shorter for the reader's sake.
+            // The reader's blocks, and the writer's own, which are as short as the reader's.
             assert!((500..=500 + 9 * 200).contains(&written), "{written}");
             let mut bytes = [0; 1000];
             assert_eq!(soon(right.read(&mut bytes[..50])).await.unwrap(), 50);
@@ -275,7 +275,7 @@ fn slices_are_written_in_one_message_and_read_into_many() {
     });
 }
 
-/// Whether these settings are refused, with the limits.
+/// Asserts that these settings are rejected, with the limits.
 fn limits(settings: Result<ByteStream, Error>) -> Option<(&'static str, u64, u64)> {
     match settings {
         Ok(_) => None,

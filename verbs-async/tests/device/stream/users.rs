@@ -109,7 +109,7 @@ fn http_works_over_a_stream() {
         assert_eq!(answer.status(), StatusCode::NOT_FOUND);
         drop(answer.into_body().collect().await.unwrap());
 
-        // A body in chunks, of a length that is not said before.
+        // A body in chunks, whose length is not sent first.
         let chunks = vec![&b"over "[..], b"rdma, ", &[b'x'; 50_000]];
         let post = Request::post("/shout").body(body(chunks)).unwrap();
         requests.ready().await.unwrap();
@@ -122,7 +122,7 @@ fn http_works_over_a_stream() {
         drop(requests);
         connection.await.unwrap().unwrap();
         let ended = tokio::time::timeout(Duration::from_secs(20), server).await;
-        ended.expect("the server is told").unwrap().unwrap();
+        ended.expect("the server does not end").unwrap().unwrap();
     });
 }
 

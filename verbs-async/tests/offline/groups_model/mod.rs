@@ -1,5 +1,5 @@
-//! Channels of a group, whatever is done to them in whatever order: each operation ends once, with its
-//! own result and buffer, nobody sleeps over what has ended, and no buffer is free that the card has.
+//! A model test of the channels of a group: each operation ends once, with its
+//! own result and buffer, no task sleeps over an outcome, and no buffer in flight is free.
 
 use std::collections::BTreeMap;
 use std::mem;
@@ -20,21 +20,21 @@ use steps::{Kind, Step, steps};
 
 mod steps;
 
-/// What was begun, and what is known of it.
+/// An operation, and its state in the model.
 struct Op {
     channel: usize,
     queue: Queue,
     addrs: Vec<u64>,
-    /// Its future, as long as somebody holds it.
+    /// Its future, until it is dropped.
     held: Option<Held>,
     /// How often it had been woken when it went to sleep.
     asleep: Option<usize>,
-    /// What was posted of it.
+    /// Its requests that were posted.
     wr_ids: Vec<u64>,
     end: Option<End>,
-    /// It was taken out of its line.
+    /// It was taken out of its backlog.
     left: bool,
-    /// The card was made to let go of it, and did not.
+    /// Its queue pair could not be destroyed.
     is_stuck: bool,
 }
 
@@ -43,12 +43,12 @@ enum Held {
     Batch(Task<Operation<Vec<OwnedWork>>>),
 }
 
-/// How the card says that it ended.
+/// How the device completes it.
 #[derive(Clone, Copy, PartialEq)]
 enum End {
     Success,
     Failure,
-    /// When its queue pair was gone already.
+    /// Its queue pair was destroyed before.
     Late,
 }
 
@@ -65,7 +65,7 @@ impl Op {
         self.is_posted() && self.end.is_none()
     }
 
-    fn rings(&self) -> usize {
+    fn wakes(&self) -> usize {
         match &self.held {
             Some(Held::One(task)) => task.was_woken(),
             Some(Held::Batch(task)) => task.was_woken(),
@@ -83,17 +83,17 @@ struct World {
     group: AsyncGroup,
     pool: BufferPool,
     begun: u32,
-    // Armings that are spent, and an event that is not told.
+    // The number of armings that were used, and an event that is not delivered yet.
     armings: usize,
     event: bool,
-    // An arming is to be.
+    // The next arming has to fail.
     refused: bool,
-    // A queue pair is to stay, and has.
+    // Destroying a queue pair has to fail, and has failed.
     sticky: bool,
     stuck: bool,
     // The channels that had a queue pair.
     there: Vec<bool>,
-    // A poll was refused.
+    // A poll has failed.
     unsure: bool,
     bench: Bench,
 }
@@ -185,7 +185,7 @@ impl World {
                     announce(&self.bench);
                 }
             }
-            // What is posted in part to a queue pair that stays is the end of the process.
+            // A batch posted in part to a stuck queue pair would abort the process.
             Step::RefusePost(..) if self.sticky => {}
             Step::RefusePost(at, named) => {
                 with(|library| library.refuse_post = Some((at, libc::ENOMEM, named)));
@@ -221,7 +221,7 @@ impl World {
         held.map(|(id, _)| *id).collect()
     }
 
-    /// What the card has not ended, were it of a queue pair that is gone.
+    /// Operations that the device has not completed, also those of destroyed queue pairs.
     fn flying(&self) -> Vec<u32> {
         let flying = self.ops.iter().filter(|(_, op)| op.is_with_the_card());
         flying.map(|(id, _)| *id).collect()
@@ -237,7 +237,7 @@ impl World {
         let addr = block.as_ptr().addr() as u64;
         for op in self.ops.values().filter(|op| op.addrs.contains(&addr)) {
             let is_free = !op.is_with_the_card() || !self.has_queue_pair(op.channel);
-            assert!(is_free && !op.is_stuck, "the card has it");
+            assert!(is_free && !op.is_stuck, "it is in flight");
         }
         Some((addr, block))
     }
@@ -283,11 +283,11 @@ impl World {
         self.ops.insert(self.begun, op);
     }
 
-    /// What was posted since it was last asked, and which armings were refused.
+    /// Records new posts and failed armings.
     fn learn(&mut self) {
         let is_to_come = |verb| with(|library| library.refuse.iter().any(|(of, _)| *of == verb));
         if self.refused && !is_to_come("ibv_req_notify_cq") {
-            // It announces nothing.
+            // It raises no event.
             (self.refused, self.armings) = (false, self.armings + 1);
         }
         let there: Vec<_> = (0..self.channels.len())
@@ -298,7 +298,7 @@ impl World {
             self.stuck = true;
             let gone = |at: &usize| before[*at] && !self.there[*at];
             let gone: Vec<_> = (0..before.len()).filter(gone).collect();
-            // Of several it is not known which it was.
+            // If there are several, any of them may have failed.
             if let [stays] = gone[..] {
                 let ops = self.ops.values_mut().filter(|op| op.channel == stays);
                 ops.for_each(|op| op.is_stuck = op.is_with_the_card());
@@ -309,14 +309,14 @@ impl World {
                 // The last that was given this block has it.
                 let mut ops = self.ops.values_mut().rev();
                 let op = ops.find(|op| op.addrs.contains(&list[0].0)).unwrap();
-                assert!(!op.left, "nobody wants it any more");
+                assert!(!op.left, "it was abandoned");
                 op.wr_ids.push(wr_id);
                 assert!(op.wr_ids.len() <= op.places(), "it was posted twice");
             }
         }
     }
 
-    /// The card ends these, well or not.
+    /// The device completes these operations, successfully or not.
     fn end(&mut self, ids: impl IntoIterator<Item = (u32, bool)>) {
         for (id, is_well) in ids {
             let has_queue_pair = self.has_queue_pair(self.ops[&id].channel);
@@ -360,7 +360,7 @@ impl World {
                     result.map(|success| Some(success.byte_len())),
                     vec![buffer.as_ptr().addr() as u64; usize::from(buffer.capacity() > 0)],
                 ),
-                Poll::Pending => return op.asleep = Some(op.rings()),
+                Poll::Pending => return op.asleep = Some(op.wakes()),
             },
             Held::Batch(task) => match task.poll() {
                 Poll::Ready((result, works)) => {
@@ -368,7 +368,7 @@ impl World {
                     let addrs = works.map(|work| work.buffer().as_ptr().addr() as u64);
                     (result.map(|()| None), addrs.collect())
                 }
-                Poll::Pending => return op.asleep = Some(op.rings()),
+                Poll::Pending => return op.asleep = Some(op.wakes()),
             },
         };
         self.learn();
@@ -377,17 +377,17 @@ impl World {
         let op = self.op(id);
         (op.held, op.asleep) = (None, None);
         if op.is_stuck {
-            assert_eq!(addrs, [], "the card has it");
+            assert_eq!(addrs, [], "it is in flight");
             return;
         }
         if !is_leaky || !addrs.is_empty() {
             assert_eq!(addrs, op.addrs, "another's buffer");
         }
         match (&result, op.end) {
-            (Ok(told), Some(End::Success)) => assert!(told.is_none_or(|told| told == id)),
+            (Ok(len), Some(End::Success)) => assert!(len.is_none_or(|len| len == id)),
             (Err(_), Some(End::Failure | End::Late)) => {}
-            (Err(_), None) => assert!(!has_queue_pair || !op.is_posted(), "the card has it"),
-            // A queue that cannot be polled does not say so.
+            (Err(_), None) => assert!(!has_queue_pair || !op.is_posted(), "it is in flight"),
+            // A queue that cannot be polled does not report it.
             (Err(_), Some(End::Success)) if is_unsure => {}
             (Ok(_), _) => panic!("{id} has not succeeded"),
             (Err(error), _) => panic!("{id} has succeeded: {error:?}"),
@@ -406,8 +406,8 @@ impl World {
                 && is_in_line
                 && !mem::replace(&mut has_line[op.channel][op.queue as usize], true)
             {
-                // The first; if it has not looked it may have been refused.
-                let sleeps = op.asleep == Some(op.rings());
+                // The first; it may have been rejected since it was last polled.
+                let sleeps = op.asleep == Some(op.wakes());
                 let has_places = channel.credits(op.queue) as usize >= op.places();
                 assert!(!sleeps || !has_places, "{id} could be posted");
             }
@@ -415,15 +415,15 @@ impl World {
                 Some(_) => !self.event,
                 None => !has_queue_pair || (!op.is_posted() && is_down),
             };
-            if let Some(rings) = op.asleep
+            if let Some(before) = op.asleep
                 && has_ended
             {
-                assert!(op.rings() > rings, "{id} sleeps over its end");
+                assert!(op.wakes() > before, "{id} sleeps over its end");
             }
         }
     }
 
-    /// The card ends everything, and everybody looks.
+    /// The device completes everything, and all futures are polled.
     fn settle(&mut self) {
         (self.refused, self.sticky) = (false, self.stuck);
         with(|library| {
@@ -447,7 +447,7 @@ impl World {
             let idle = [Queue::Send, Queue::Receive].map(|queue| channel.credits(queue));
             assert!(idle == [3, 2]);
         }
-        // What nobody wanted is back, too, once somebody has looked.
+        // Buffers of abandoned operations are returned, too, after a poll.
         assert!(self.stuck || self.pool.available() == BLOCKS);
     }
 }

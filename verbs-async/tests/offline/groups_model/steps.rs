@@ -3,7 +3,7 @@
 use proptest::prelude::{Just, Strategy, any};
 use proptest::{collection, prop_oneof};
 
-/// Something that happens. Numbers choose among what there is.
+/// A step of a program. Numbers choose among the objects that exist.
 #[derive(Clone, Debug)]
 pub(super) enum Step {
     Join,
@@ -11,17 +11,17 @@ pub(super) enum Step {
     Begin(usize, Kind),
     Poll(usize),
     Abandon(usize),
-    /// The card ends so many.
+    /// The device completes this many.
     Complete(usize, usize),
     Fail(usize),
     Announce,
-    /// The next post ends at this request; whether C names it.
+    /// The next post fails at this request, with or without a `bad_wr`.
     RefusePost(usize, bool),
     RefuseArming,
     RefusePoll,
-    /// A completion of nobody's.
+    /// A completion of no operation.
     Stray(u64),
-    /// The next queue pair that is to go stays.
+    /// The next queue pair cannot be destroyed.
     Stick,
 }
 

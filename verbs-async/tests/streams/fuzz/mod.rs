@@ -1,7 +1,7 @@
 //! Random safe programs of two streams that face each other, on a device with faults: they are
 //! written, read, flushed, shut down, split, dropped and aborted while messages arrive one by one.
-//! Bytes come in their order, and none of them from memory that is still the device's; an end comes
-//! after the last of them; what was flushed has arrived; and every task that waits is woken.
+//! Bytes arrive in order, and none is read from memory that the device may access; an end arrives
+//! after the last of them; flushed data have arrived; and every waiting task is woken.
 
 mod wire;
 
@@ -19,7 +19,7 @@ use verbs_async::{AsyncChannel, AsyncGroup, ByteStream, OwnedReadHalf, OwnedWrit
 use verbs_channel::Channel;
 use verbs_core::ProtectionDomain;
 
-use crate::bench::{Bell, Bench, bounded};
+use crate::bench::{Bench, WakeCounter, bounded};
 use wire::{Wire, announce};
 
 #[test]
@@ -27,7 +27,7 @@ fn safe_programs_of_streams_on_a_device_with_faults() {
     programs(250, |seed| bounded(|| run(seed)));
 }
 
-/// One program. Its library is the background thread's, too.
+/// One program. It shares its library with the background thread.
 fn run(seed: u64) {
     let sharing = share();
     let mut world = World::new(Random(seed));
@@ -47,7 +47,7 @@ struct End {
     stream: Stream,
     reader: Task,
     writer: Task,
-    /// Bytes that its writer was told are written, and that its reader has read.
+    /// Bytes that its writes have accepted, and that its reader has read.
     written: usize,
     read: usize,
     /// How its reader and its shutdown ended.
@@ -63,9 +63,9 @@ enum Stream {
     Halves(Option<OwnedReadHalf>, Option<OwnedWriteHalf>),
 }
 
-/// Who waits for one half.
+/// The task that waits for one half.
 struct Task {
-    bell: Arc<Bell>,
+    counter: Arc<WakeCounter>,
     /// How often it had been woken when it was polled.
     woken: usize,
     /// Whether it waits for what it began to read or write.
@@ -75,15 +75,15 @@ struct Task {
 impl Task {
     fn new() -> Self {
         Self {
-            bell: Bell::new(),
+            counter: WakeCounter::new(),
             woken: 0,
             waits: false,
         }
     }
 
     fn poll<T>(&mut self, mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>) -> Poll<T> {
-        let waker = Waker::from(Arc::clone(&self.bell));
-        self.woken = self.bell.times();
+        let waker = Waker::from(Arc::clone(&self.counter));
+        self.woken = self.counter.times();
         let polled = poll(&mut Context::from_waker(&waker));
         self.waits = polled.is_pending();
         polled
@@ -91,7 +91,7 @@ impl Task {
 
     /// Whether it is polled: it waits for nothing, or has been woken.
     fn is_due(&self) -> bool {
-        !self.waits || self.bell.times() > self.woken
+        !self.waits || self.counter.times() > self.woken
     }
 }
 
@@ -194,7 +194,7 @@ impl World {
         }
     }
 
-    /// A fault, seldom one for which something is leaked: to wait for that takes a second.
+    /// A fault, rarely one for which a buffer is leaked: waiting for that takes a second.
     fn fault(&mut self) {
         let leaks = fault(&mut self.random);
         if leaks && self.random.one_in(10) {
@@ -247,7 +247,7 @@ impl World {
         self.read_some(at, at_most);
     }
 
-    /// Reads so much at most.
+    /// Reads at most this much.
     fn read_some(&mut self, at: usize, at_most: usize) {
         let may_err = self.may_err(at);
         let [ours, theirs] = match &mut self.ends {
@@ -273,7 +273,7 @@ impl World {
         match read {
             Poll::Ready(Ok(0)) => {
                 assert_eq!(ours.read, theirs.written, "an end before the last byte");
-                assert!(theirs.is_ending, "an end that nobody wrote");
+                assert!(theirs.is_ending, "an end that was not written");
                 ours.has_end = Some(true);
             }
             Poll::Ready(Ok(count)) => {
@@ -318,7 +318,7 @@ impl World {
         self.arrived(at, &shut, may_err);
     }
 
-    /// What was flushed or shut down has arrived.
+    /// Asserts that data that were flushed or shut down have arrived.
     fn arrived(&self, at: usize, polled: &Poll<io::Result<()>>, may_err: bool) {
         match polled {
             Poll::Ready(Ok(())) => {
@@ -346,7 +346,7 @@ impl World {
         };
     }
 
-    /// A stream or one of its halves is dropped, or a stream is aborted.
+    /// Drops a stream or one of its halves, or aborts a stream.
     fn drop_some(&mut self, at: usize) {
         let choice = self.random.below(4);
         let end = &mut self.ends[at];
@@ -372,12 +372,12 @@ impl World {
                 }
             }
         }
-        // To a peer that is gone for good, nothing can be sent.
+        // Nothing can be sent to a peer whose queue pair is destroyed.
         self.has_failed |= self.ends[at].is_aborted;
     }
 
-    /// Everything arrives, and everybody who is there reads and shuts down, polled only when woken;
-    /// whether something was leaked.
+    /// Everything arrives, and all remaining halves read and shut down, polled only when woken.
+    /// Returns whether something was leaked.
     fn end(mut self) -> bool {
         no_more_faults();
         let mut idle = 0;
@@ -402,11 +402,11 @@ impl World {
             idle = if moved { 0 } else { idle + 1 };
             assert!(idle < 3000, "a task is not woken");
             if idle == 150 && self.has_failed {
-                // A side that only waits learns of the other's end when it sends, or is told.
+                // A side that only waits notices the other's end when it sends, or by an event.
                 let _any = [self.wire.fail(0), self.wire.fail(1)];
             }
             if !moved {
-                // The background thread does something in a while.
+                // The background thread drives it after a while.
                 thread::sleep(Duration::from_millis(1));
             }
         }
@@ -422,7 +422,7 @@ impl World {
         self.ends[at].is_shut.is_none() && self.ends[at].stream.writer().is_some()
     }
 
-    /// What a stream wrote that was not aborted has been read, if somebody was there to read it.
+    /// Asserts that data of a stream that was not aborted have been read, if there was a reader.
     fn all_was_read(&mut self) {
         for at in 0..2 {
             let is_promised = !self.has_failed || self.ends[1 - at].is_shut == Some(true);
@@ -439,7 +439,7 @@ impl World {
         }
     }
 
-    /// Both are dropped, and go when the last of their messages has arrived.
+    /// Drops both; they end when the last of their messages has arrived.
     fn close(mut self) -> bool {
         for end in &mut self.ends {
             end.stream = Stream::Halves(None, None);
@@ -472,7 +472,7 @@ fn joined(group: &AsyncGroup) -> AsyncChannel {
     group.join(member.handshake(&endpoint).unwrap()).unwrap()
 }
 
-/// The byte that a side writes at this place.
+/// The byte that a side writes at this position.
 fn byte(side: usize, place: usize) -> u8 {
     let mixed = (place as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
     mixed.to_le_bytes()[0] ^ [0, 0x55][side]

@@ -11,7 +11,7 @@ use verbs_core::verbs_sys::{
 
 use crate::bench::Bench;
 
-/// What connects two queue pairs.
+/// The connection of two queue pairs.
 pub(super) struct Wire {
     sides: [Side; 2],
 }
@@ -28,7 +28,7 @@ struct Side {
     has_failed: bool,
 }
 
-/// What a message with bytes of the stream says that it is.
+/// The kind of a message with bytes of the stream.
 const DATA: u8 = 2;
 
 impl Wire {
@@ -40,7 +40,7 @@ impl Wire {
         Self { sides }
     }
 
-    /// Takes note of what was posted.
+    /// Records new posts.
     fn see(&mut self) {
         let posted = with(|library| mem::take(&mut library.posted));
         for posted in posted.into_iter().flatten() {
@@ -60,7 +60,7 @@ impl Wire {
         }
     }
 
-    /// The oldest message of a side arrives; whether there was one. `may_fail` says whether there
+    /// Delivers the oldest message of a side. Returns whether there was one. With `may_fail` there
     /// may be no receive for it.
     pub(super) fn deliver(&mut self, from: usize, may_fail: bool) -> bool {
         self.see();
@@ -95,7 +95,7 @@ impl Wire {
         true
     }
 
-    /// The oldest message that has arrived completes at its sender; whether there was one.
+    /// Completes the oldest delivered message at its sender. Returns whether there was one.
     pub(super) fn complete(&mut self, from: usize) -> bool {
         self.see();
         let side = &mut self.sides[from];
@@ -106,8 +106,8 @@ impl Wire {
         true
     }
 
-    /// A side loses its connection, whose sends fail and whose receives are flushed; whether there
-    /// were any. What has arrived may be among what fails.
+    /// A side loses its connection: its sends fail and its receives are flushed. Returns whether there
+    /// were any. Delivered messages may be among the failed ones.
     pub(super) fn fail(&mut self, at: usize) -> bool {
         self.see();
         let side = &mut self.sides[at];
@@ -132,8 +132,8 @@ impl Wire {
     }
 }
 
-/// The event of the queue comes, if it has been armed since the last one, and has completions;
-/// whether it did.
+/// Delivers the event of the queue, if it was armed since the last one and has completions.
+/// Returns whether it did.
 pub(super) fn announce(bench: &Bench) -> bool {
     let is_due = with(|library| {
         let is_due = !library.armed.is_empty() && !library.done.is_empty();
