@@ -2,11 +2,13 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::thread;
 use std::time::Duration;
 
-use verbs_channel::{DownReason, Error, TransportError};
+use verbs_channel::{Channel, DownReason, Error, PreparedChannel, TransportError};
 
-use crate::card::{bounded, channel, region};
+use crate::card::{DRAIN, bounded, channel, pd, region};
+use crate::peers::LONG;
 
 const CLOSED: DownReason = DownReason::PeerClosed;
 const ENDED: TransportError = TransportError::Aborted(CLOSED);
@@ -53,4 +55,32 @@ fn reset_connection_is_a_peer_that_closed() {
     let mut into = region(&channel);
     let ended = bounded(|| channel.receive(into.scatter_element(..).unwrap()));
     assert!(matches!(ended, Err(Error::Transport(ENDED))), "{ended:?}");
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "Miri reads no options of sockets")]
+fn channel_that_was_connected_over_tcp_watches_its_peer() {
+    fn prepared() -> PreparedChannel {
+        let builder = Channel::builder(&pd()).drain_timeout(DRAIN);
+        builder.build().unwrap()
+    }
+    type Meet = fn(&TcpListener, SocketAddr) -> Channel;
+    let connect: Meet = |_, address| prepared().connect(address, LONG).unwrap();
+    let accept: Meet = |listener, _| prepared().accept(listener, LONG).unwrap();
+    let exchange: Meet = |_, address| {
+        let stream = TcpStream::connect(address).unwrap();
+        prepared().exchange(&stream, LONG, b"").unwrap().0
+    };
+    for (ours, theirs) in [(connect, accept), (accept, connect), (exchange, accept)] {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let address = listener.local_addr().unwrap();
+        let theirs_of = listener.try_clone().unwrap();
+        // It has a device of its own, and leaves.
+        let peer = thread::spawn(move || drop(theirs(&theirs_of, address)));
+        let mut channel = ours(&listener, address);
+        let mut into = region(&channel);
+        let ended = bounded(|| channel.receive(into.scatter_element(..).unwrap()));
+        assert!(matches!(ended, Err(Error::Transport(ENDED))), "{ended:?}");
+        peer.join().unwrap();
+    }
 }

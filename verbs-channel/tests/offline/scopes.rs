@@ -103,16 +103,19 @@ fn leaked_handles_hold_their_slots_no_longer_than_the_scope() {
 #[test]
 fn scope_returns_the_first_failure() {
     let mut channel = channel();
-    let (from, mut into) = (region(&channel), region(&channel));
+    let from = region(&channel);
+    let [mut before, mut after] = [(); 2].map(|()| region(&channel));
     let ended = channel.scope(|scope| {
-        // Its slot is the first one.
-        scope.post_receive(into.scatter_element(..).unwrap())?;
+        // The slots of the receives are before and after that of the send.
+        scope.post_receive(before.scatter_element(..).unwrap())?;
         scope.post_send(from.gather_element(..).unwrap())?;
-        let [receive, send] = posted()[..] else {
-            panic!("two are posted");
+        scope.post_receive(after.scatter_element(..).unwrap())?;
+        let [first, send, last] = posted()[..] else {
+            panic!("three are posted");
         };
         ends(send, IBV_WC_RETRY_EXC_ERR);
-        flushes(receive);
+        flushes(first);
+        flushes(last);
         Ok::<_, Error>(())
     });
     let ScopeError::AutoPollError(TransportError::Work { queue, error }) = ended.unwrap_err()
