@@ -7,7 +7,8 @@ use std::thread::{self, ThreadId};
 use std::time::Duration;
 
 use fake_libibverbs::{assert_all_is_well, share};
-use verbs_async::{AsyncChannel, AsyncGroup, Result};
+use verbs_async::verbs_channel::{DownReason, TransportError};
+use verbs_async::{AsyncChannel, AsyncGroup, Error, Result};
 
 use crate::gate::{Gate, block_on, events, group, wait_for_the_end};
 
@@ -129,6 +130,26 @@ fn names_are_resolved_on_helper_threads() {
         let asked_by: Vec<_> = asked_by.into_iter().collect();
         assert_eq!(asked_by.len(), 2);
         assert!(!asked_by.contains(&thread::current().id()));
+    });
+    wait_for_the_end();
+    assert_all_is_well();
+}
+
+#[test]
+fn channels_that_met_over_a_stream_watch_each_other() {
+    let _shared = share();
+    block_on(async {
+        let group = group(&events(), 2);
+        let [channel, peer] = pair(group.clone()).await.unwrap();
+        let buffer = group.pd().reg_mr(vec![0_u8; 8]).unwrap();
+        let receive = channel.receive(buffer);
+        drop(peer);
+        let (result, _buffer) = receive.await;
+        let ended = TransportError::Aborted(DownReason::PeerClosed);
+        assert!(
+            matches!(result, Err(Error::Transport(error)) if error == ended),
+            "{result:?}"
+        );
     });
     wait_for_the_end();
     assert_all_is_well();

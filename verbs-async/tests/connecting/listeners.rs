@@ -2,6 +2,7 @@
 
 use std::io::Write as _;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::thread;
 use std::time::Duration;
 
 use async_io::Async;
@@ -244,6 +245,30 @@ fn connecting_times_out_and_names_the_peer() {
             .connect(group.clone(), "not a name".to_owned(), LONG)
             .await;
         nowhere.unwrap_err();
+    });
+}
+
+#[test]
+fn error_of_an_exchange_names_the_peer() {
+    on_both(|way| async move {
+        let group = group(&events(), 1);
+        let (listener, address) = bind();
+        let stranger = thread::spawn(move || {
+            let (mut stranger, _) = listener.accept().unwrap();
+            stranger.write_all(b"220 example.org SMTP\r\n").unwrap();
+            stranger
+        });
+        let connected = match way {
+            Way::Tokio => group.connect_tokio(address, b"").await,
+            Way::AsyncIo => group.connect_async_io(address, b"").await,
+        };
+        let error = connected.unwrap_err();
+        assert!(
+            matches!(failure(&error), ExchangeError::NotOurs(_)),
+            "{error}"
+        );
+        assert!(error.to_string().contains(&address.to_string()), "{error}");
+        drop(stranger.join().unwrap());
     });
 }
 

@@ -106,6 +106,24 @@ fn other_tasks_run_beside_a_task_that_is_always_ready() {
 }
 
 #[test]
+fn other_tasks_run_beside_a_task_whose_operations_are_rejected() {
+    bounded(|| {
+        let bench = Bench::new();
+        let peer = Peer::new(&bench);
+        peer.channel.shut_down();
+        let rejected = async {
+            let mut buffer = peer.buffer();
+            loop {
+                let (result, back) = peer.channel.send(buffer).await;
+                result.unwrap_err();
+                buffer = back;
+            }
+        };
+        pollster::block_on(until(rejected, polled(TURNS)));
+    });
+}
+
+#[test]
 fn other_tasks_run_beside_one_that_awaits_a_ready_queue() {
     bounded(|| {
         let bench = Bench::new();

@@ -1,6 +1,7 @@
 //! Streams: which task is woken, from where, and how a dropped stream ends.
 
 use std::future::Future;
+use std::io;
 use std::pin::Pin;
 use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, Mutex};
@@ -19,6 +20,8 @@ use crate::bench::{Bench, WakeCounter, bounded, done};
 
 pub(crate) const HELLO: u32 = 1 << 28;
 const DATA: u32 = 2 << 28;
+const FIN_SEEN: u32 = 5 << 28;
+const FIN_LOST: u32 = 6 << 28;
 /// One, and a confirmation of the HELLO.
 pub(crate) const CREDIT: u32 = 3 << 28 | 1 << 16 | 1;
 
@@ -103,7 +106,7 @@ pub(crate) fn arrive(at: usize, imm_data: u32, bytes: &[u8]) {
 pub(crate) fn read(
     mut from: impl AsyncRead + Unpin,
     counter: &Arc<WakeCounter>,
-) -> Poll<std::io::Result<usize>> {
+) -> Poll<io::Result<usize>> {
     let waker = Waker::from(Arc::clone(counter));
     Pin::new(&mut from).poll_read(&mut Context::from_waker(&waker), &mut [0; 8])
 }
@@ -112,7 +115,7 @@ pub(crate) fn write(
     mut to: impl AsyncWrite + Unpin,
     bytes: &[u8],
     counter: &Arc<WakeCounter>,
-) -> Poll<std::io::Result<usize>> {
+) -> Poll<io::Result<usize>> {
     let waker = Waker::from(Arc::clone(counter));
     Pin::new(&mut to).poll_write(&mut Context::from_waker(&waker), bytes)
 }
@@ -120,7 +123,7 @@ pub(crate) fn write(
 pub(crate) fn flush(
     mut to: impl AsyncWrite + Unpin,
     counter: &Arc<WakeCounter>,
-) -> Poll<std::io::Result<()>> {
+) -> Poll<io::Result<()>> {
     let waker = Waker::from(Arc::clone(counter));
     Pin::new(&mut to).poll_flush(&mut Context::from_waker(&waker))
 }
@@ -170,6 +173,33 @@ fn reading_half_wakes_the_writing_half() {
     });
     done([first.unwrap().wr_id]);
     assert!(flush(&mut to, &writer).is_pending());
+}
+
+#[test]
+fn shutdown_ends_when_the_peer_has_answered_and_as_it_answered() {
+    let _sharing = share();
+    let bench = Bench::new();
+    for (answer, kind) in [
+        (FIN_SEEN, None),
+        (FIN_LOST, Some(io::ErrorKind::ConnectionReset)),
+    ] {
+        with(|library| library.posted.clear());
+        let mut stream = met(&bench);
+        let mut shut_down = || {
+            let mut cx = Context::from_waker(Waker::noop());
+            Pin::new(&mut stream).poll_close(&mut cx)
+        };
+        assert!(shut_down().is_pending());
+        assert_eq!(sends(), [1, 4], "a HELLO and a FIN");
+        // That it has arrived is no answer.
+        done([posted(2 + SPARE).wr_id]);
+        assert!(shut_down().is_pending());
+        arrive(1, answer, b"");
+        let Poll::Ready(result) = shut_down() else {
+            panic!("it is not done");
+        };
+        assert_eq!(result.err().map(|error| error.kind()), kind);
+    }
 }
 
 /// A task whose waker polls it in place; on other threads it notifies the test's thread.
