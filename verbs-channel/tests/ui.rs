@@ -1,6 +1,6 @@
-//! What the types forbid, one promise a file in `ui/`: each must fail to compile, with these words.
+//! Misuse that does not compile, one promise a file in `ui/`, with the compiler's messages.
 //!
-//! `TRYBUILD=overwrite cargo test -p verbs-channel --test ui` writes the words anew.
+//! `TRYBUILD=overwrite cargo test -p verbs-channel --test ui` updates the messages.
 
 #[test]
 fn promises_are_kept_by_the_compiler() {

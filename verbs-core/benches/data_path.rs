@@ -71,7 +71,7 @@ impl Bench {
         for wr_id in 0..count {
             let mut list = [message];
             let mut request = [SendWorkRequest::new(&mut list).wr_id(wr_id)];
-            // SAFETY: `region` outlives the wait for it, and nobody writes to it.
+            // SAFETY: `region` outlives the wait for it, and is not written to.
             check(unsafe { self.qp.post_send(&mut request) });
             wait_for(&self.cq, &mut slots, wr_id, 1);
         }
@@ -110,7 +110,7 @@ impl Bench {
         let mut list = [check(self.region.scatter_element(..MESSAGE))];
         for wr_id in 0..count {
             let mut request = [ReceiveWorkRequest::new(&mut list).wr_id(wr_id)];
-            // SAFETY: `region` outlives the wait for it, and nobody touches it.
+            // SAFETY: `region` outlives the wait for it, and is not accessed.
             check(unsafe { self.qp.post_receive(&mut request) });
             wait_for(&self.cq, &mut slots, wr_id, 1);
         }

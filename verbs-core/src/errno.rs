@@ -37,7 +37,7 @@ mod tests {
     }
 
     #[test]
-    fn errno_zero_has_words() {
+    fn errno_zero_has_a_text() {
         assert!(io_error(0).to_string().contains("no reason"));
     }
 }

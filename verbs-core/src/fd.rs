@@ -9,11 +9,11 @@ use crate::errno::last_errno;
 use crate::error::Result;
 use crate::ret;
 
-/// A descriptor to wait on in the place of one that nobody else may read: an `epoll(7)` set with
+/// A descriptor to wait on in the place of one that users must not read: an `epoll(7)` set with
 /// that one in it.
 ///
 /// It is readable when the other is, `read(2)` of it fails, and it can be duplicated and watched by
-/// `poll(2)` or by another `epoll` set. Whoever has it can't take the other out of the set: that
+/// `poll(2)` or by another `epoll` set. Its users can't take the other out of the set: that
 /// takes the other's own number.
 #[derive(Debug, Default)]
 pub(crate) struct PollFd {
@@ -38,7 +38,7 @@ fn epoll_of(fd: BorrowedFd<'_>) -> Result<OwnedFd> {
     if epoll < 0 {
         return Err(ret::from_errno("epoll_create1", last_errno()));
     }
-    // SAFETY: it is new, and nobody else has its number.
+    // SAFETY: it is new, and has no other owner.
     let epoll = unsafe { OwnedFd::from_raw_fd(epoll) };
     // Level-triggered: what is there stays there for all who wait, even if one of them calls
     // epoll_wait(2) on a duplicate of the set. Each new event wakes those who watch the set, so
@@ -129,7 +129,7 @@ mod tests {
 
     #[test]
     #[cfg_attr(miri, ignore = "Miri has no poll(2)")]
-    fn a_descriptor_that_is_gone_is_not_readable() {
+    fn closed_descriptor_is_not_readable() {
         let (reader, writer) = std::io::pipe().unwrap();
         drop(writer);
         let error = wait_readable(reader.as_fd(), None).unwrap_err();
@@ -157,7 +157,7 @@ mod tests {
         let first = poll_fd.of(reader.as_fd()).unwrap();
         assert!(!readable(first));
         writer.write_all(b"x").unwrap();
-        // The reader's number, whoever asks, and always the same descriptor.
+        // The descriptor is always the same.
         let again = poll_fd.of(reader.as_fd()).unwrap();
         assert_eq!(first.as_raw_fd(), again.as_raw_fd());
         assert!(readable(again));

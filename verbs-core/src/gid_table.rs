@@ -68,7 +68,7 @@ impl GidEntry {
         Some(name.to_string_lossy().into_owned())
     }
 
-    /// How good a choice it is when nobody chose: RoCE v2 before v1, an address that reaches
+    /// Its rank as the default: RoCE v2 before v1, an address that reaches
     /// further before a link-local one, a lower index before a higher.
     pub(crate) fn rank(&self) -> impl Ord + use<> {
         let old = self.gid_type != GidType::ROCE_V2;

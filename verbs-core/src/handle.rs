@@ -56,7 +56,7 @@ impl<T: Object> Handle<T> {
     ///
     /// # Safety
     ///
-    /// - `ptr` is alive and nobody else destroys it.
+    /// - `ptr` is alive, and is destroyed only by the handle.
     /// - Its parents live as long as the handle does.
     pub(crate) const unsafe fn new(ptr: NonNull<T>) -> Self {
         Self { ptr }

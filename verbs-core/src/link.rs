@@ -123,7 +123,7 @@ open_enum! {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn link_layers_are_c_s() {
+    fn link_layers_are_those_of_c() {
         let c = [
             verbs_sys::IBV_LINK_LAYER_UNSPECIFIED,
             verbs_sys::IBV_LINK_LAYER_INFINIBAND,

@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn mtu_codes_are_c_s() {
+    fn mtu_codes_are_those_of_c() {
         for (code, bytes) in [(1, 256), (2, 512), (3, 1024), (4, 2048), (5, 4096)] {
             let mtu = MaximumTransferUnit::from_raw(code).unwrap();
             assert_eq!((mtu.as_raw(), mtu.bytes()), (code, bytes));

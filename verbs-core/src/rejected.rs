@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_value_and_the_error_come_back() {
+    fn value_and_error_are_returned() {
         let rejected = Rejected::new(Error::RemoteAccess, vec![1, 2]);
         assert_eq!(rejected.to_string(), Error::RemoteAccess.to_string());
         let (error, given) = rejected.into_parts();

@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn errno_zero_has_words() {
+    fn errno_zero_has_a_text() {
         let error = from_errno("v", 0);
         assert_eq!(error.errno(), None);
     }

@@ -5,7 +5,7 @@
 //! `ibv_destroy_cq` waits, forever if need be, until as many events have been acknowledged as were
 //! taken from the channel. So each event is counted on its queue under the channel's lock, in the
 //! same critical section that takes it; counts are acknowledged in batches; and the last batch is
-//! acknowledged, and the queue destroyed, under that lock too. Between the two nobody can take an
+//! acknowledged, and the queue destroyed, under that lock too. Between the two no thread can take an
 //! event of a queue that is going away.
 // tidy: allow(circle): a completion queue and the channel of its events are made of each other
 #![expect(unsafe_code, reason = "owns an `ibv_comp_channel`")]
@@ -310,7 +310,7 @@ impl Events {
         drop(self.queue.set(queue));
     }
 
-    /// Acknowledges what is left and destroys the queue, with nobody taking events meanwhile.
+    /// Acknowledges the remaining events and destroys the queue. No thread takes events meanwhile.
     pub(super) fn settle(
         &self,
         cq: *mut ibv_cq,

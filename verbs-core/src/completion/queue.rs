@@ -362,7 +362,7 @@ fn check_capacity(context: &Context, min_capacity: u32) -> Result<c_int> {
     Ok(c_int::try_from(min_capacity).unwrap_or(c_int::MAX))
 }
 
-/// The capacity that the driver gave a queue that is alive, and that nobody resizes.
+/// The capacity of a queue that is alive and is not resized meanwhile.
 fn capacity(cq: *mut ibv_cq) -> u32 {
     // SAFETY: both callers have a queue that is alive, and no other thread changes the field.
     let cqe = unsafe { (*cq).cqe };

@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn success_tells_length_and_immediate() {
+    fn success_has_length_and_immediate() {
         let completion = completion(|wc| {
             wc.wr_id = 7;
             wc.opcode = IBV_WC_RECV;
@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn a_send_brings_no_immediate_whatever_its_flags() {
+    fn send_completion_has_no_immediate_whatever_its_flags() {
         let completion = completion(|wc| wc.wc_flags = IBV_WC_WITH_IMM.0 | IBV_WC_WITH_INV.0);
         let success = completion.result().unwrap();
         assert_eq!(success.opcode(), WcOpcode::SEND);
@@ -376,10 +376,10 @@ mod tests {
     }
 
     #[test]
-    fn success_is_told_where_it_stands() {
+    fn success_is_returned_by_reference() {
         let done = completion(|wc| wc.byte_len = 64);
-        let told = done.success().map(WorkSuccess::byte_len);
-        assert_eq!(told, Some(64));
+        let len = done.success().map(WorkSuccess::byte_len);
+        assert_eq!(len, Some(64));
         assert!(
             completion(|wc| wc.status = ibv_wc_status(5))
                 .success()
@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn failure_says_what_to_do() {
+    fn failure_text_has_the_remedy() {
         let error = completion(|wc| {
             wc.status = verbs_sys::IBV_WC_RNR_RETRY_EXC_ERR;
             wc.vendor_err = 0x87;

@@ -22,7 +22,7 @@ fn errors_name_the_limit() {
 }
 
 #[test]
-fn io_error_keeps_kind_and_words() {
+fn io_error_keeps_kind_and_text() {
     let io = io::Error::from(Error::UnknownDevice {
         wanted: "name \"x\"".into(),
         available: vec!["rxe0".into(), "rxe1".into()],

@@ -57,7 +57,7 @@ unsafe impl<T: Plain, const N: usize> Plain for [T; N] {}
 /// - `items` returns the same initialised memory each time, aligned and valid for reads and writes.
 /// - The memory stays valid, and at its address, until the value is dropped, wherever the value is
 ///   moved to.
-/// - While the value lives, nobody reaches the memory but through it.
+/// - While the value lives, the memory is accessed only through it.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be registered as a memory region",
     label = "not a buffer of numbers",

@@ -92,7 +92,7 @@ use sealed::Sealed;
 
 mod sealed {
     /// Keeps [`Element`](super::Element) to the four types here.
-    #[expect(unnameable_types, reason = "nobody else is to implement it")]
+    #[expect(unnameable_types, reason = "seals a trait")]
     pub trait Sealed {}
 }
 
@@ -206,7 +206,7 @@ impl GatherElement<'_> {
     /// # Safety
     ///
     /// - The bytes are initialised, and registered under `lkey`.
-    /// - They stay so, and nobody writes to them, for the lifetime that the caller gives it.
+    /// - They stay so, and nothing writes to them, for the lifetime that the caller gives it.
     pub(super) unsafe fn new(start: NonNull<u8>, length: u32, lkey: u32) -> Self {
         Self {
             sge: sge(start, length, lkey),
@@ -232,7 +232,7 @@ impl<'a> ScatterElement<'a> {
     /// # Safety
     ///
     /// - The bytes are initialised, and registered under `lkey`.
-    /// - They stay so, and nobody else touches them, for the lifetime that the caller gives it.
+    /// - They stay so, and nothing else accesses them, for the lifetime that the caller gives it.
     pub(super) unsafe fn new(start: NonNull<u8>, length: u32, lkey: u32) -> Self {
         Self {
             sge: sge(start, length, lkey),
@@ -269,7 +269,7 @@ impl<'a> ScatterElement<'a> {
 }
 
 impl SharedElement<'_> {
-    /// An element for registered bytes that nobody borrows. The caller gives it the region's
+    /// An element for registered bytes that are not borrowed. The caller gives it the region's
     /// lifetime.
     pub(super) fn new(start: NonNull<u8>, length: u32, lkey: u32) -> Self {
         Self {
@@ -305,7 +305,7 @@ impl Deref for GatherElement<'_> {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: `new` got initialised bytes that nobody writes to while `self` lives.
+        // SAFETY: `new` got initialised bytes that are not written to while `self` lives.
         unsafe { slice(start(&self.sge), self.sge.length) }
     }
 }

@@ -7,7 +7,7 @@
 //! |---|---|---|---|
 //! | [`MemoryRegion`] | owned or mutably borrowed; `&[u8]` at any time | never | [`GatherElement`], [`ScatterElement`] |
 //! | [`SharedRegion`] | owned; copies and atomics only | yes, as its [`AccessFlags`] say | [`SharedElement`] |
-//! | [`RawRegion`] | somebody else's, by raw pointer | as its flags say | [`Sge`] |
+//! | [`RawRegion`] | of another owner, by raw pointer | as its flags say | [`Sge`] |
 //! | [`DmabufRegion`] | a device's, by file descriptor | as its flags say | [`Sge`] |
 //!
 //! # When a device may touch a buffer

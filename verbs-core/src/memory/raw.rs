@@ -1,4 +1,4 @@
-//! Memory regions over memory that somebody else owns.
+//! Memory regions over memory that they do not own.
 #![expect(unsafe_code, reason = "registers memory it does not own")]
 
 use std::ops::RangeBounds;

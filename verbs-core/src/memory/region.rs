@@ -167,7 +167,7 @@ impl<B: Buffer> Deref for MemoryRegion<B> {
     fn deref(&self) -> &[B::Item] {
         let (first, count) = self.registration.items();
         // SAFETY: `Buffer` keeps the memory valid, and the items are `Plain`, so whatever the device
-        // wrote is valid. Peers have no access, and whoever posts a request that writes here promised
+        // wrote is valid. Peers have no access, and the caller of a post that writes here promised
         // that no slice is live meanwhile.
         unsafe { from_raw_parts(first.as_ptr(), count) }
     }
@@ -343,7 +343,7 @@ pub(super) unsafe fn reg_mr(
     // SAFETY: the caller vouches for the memory; the PD is alive.
     let mr = unsafe { ibv_reg_mr_iova2(pd, addr.cast(), bytes.len(), iova, access.bits()) };
     let mr = ret::non_null("ibv_reg_mr", mr).map_err(|error| explain(error, bytes.len()))?;
-    // SAFETY: it is new; whoever gets the handle keeps the PD next to it.
+    // SAFETY: it is new; the owner of the handle keeps the PD next to it.
     Ok(unsafe { Handle::new(mr) })
 }
 

@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 ///
 /// Plain data: the owner makes it with [`SharedRegion::remote`](crate::SharedRegion::remote) and
 /// sends it to the peer by any means: as [`to_bytes`](Self::to_bytes), or as serde data (feature
-/// `serde`). Whoever has it can reach the memory until the owner deregisters the region.
+/// `serde`). With it the memory can be accessed until the owner deregisters the region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(
     feature = "serde",

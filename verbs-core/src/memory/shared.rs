@@ -160,7 +160,7 @@ impl<B: Buffer + 'static> SharedRegion<B> {
                 len: WORD as u64,
             });
         }
-        // SAFETY: `at` has 8 bytes and is aligned; nobody borrows them otherwise.
+        // SAFETY: `at` has 8 bytes and is aligned; they are not borrowed otherwise.
         Ok(unsafe { AtomicU64::from_ptr(at.cast()) })
     }
 
@@ -230,8 +230,8 @@ impl<B: Buffer + 'static> SharedRegion<B> {
             return None;
         }
         let Some(start) = place_in_word(self.as_ptr().addr(), self.len(), at.addr()) else {
-            // SAFETY: `at` is within the region, which lives as long as this borrow, and nobody
-            // borrows its bytes. Every access to this byte is of this size.
+            // SAFETY: `at` is within the region, which lives as long as this borrow, and its bytes
+            // are not borrowed. Every access to this byte is of this size.
             let byte = unsafe { AtomicU8::from_ptr(at) };
             return Some(Cell {
                 memory: Memory::Byte(byte),

@@ -1,4 +1,4 @@
-//! What the regions have in common whose memory is somebody else's.
+//! The common methods of regions that do not own their memory.
 #![expect(unsafe_code, reason = "reads the keys of an `ibv_mr`")]
 
 use verbs_sys::ibv_mr;
@@ -13,7 +13,7 @@ macro_rules! unowned {
             /// The key that this side's work requests name it by.
             #[must_use]
             pub fn lkey(&self) -> u32 {
-                // SAFETY: the handle keeps the `ibv_mr`, which nobody writes to after registration.
+                // SAFETY: the handle keeps the `ibv_mr`, which is not written to after registration.
                 unsafe { (*self.mr.as_ptr()).lkey }
             }
 

@@ -87,7 +87,7 @@ bounded! {
 }
 
 impl MaxRnrRetries {
-    /// For ever.
+    /// Retries forever.
     pub const UNLIMITED: Self = Self::MAX;
 }
 

@@ -420,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn impossible_numbers_are_refused() {
+    fn numbers_out_of_range_are_rejected() {
         let with = |at: usize, value: u8| {
             let mut bytes = endpoint().to_bytes();
             bytes[at] = value;

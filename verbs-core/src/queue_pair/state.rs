@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_right_mask_has_nothing_to_say() {
+    fn correct_mask_has_no_missing_or_extra_attributes() {
         let given = QpAttrMask::STATE
             | QpAttrMask::TIMEOUT
             | QpAttrMask::RETRY_CNT
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn an_impossible_change_is_one() {
+    fn impossible_transition_is_reported_as_such() {
         let (_, extra) = diagnose(QpState::RESET, QpState::RTS, QpAttrMask::STATE);
         assert_eq!(extra, QpAttrMask::STATE);
     }

@@ -32,7 +32,7 @@ fn before(region: &MemoryRegion<Vec<u64>>) -> u64 {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn fetch_and_add_adds_and_tells_what_was_there() {
+fn fetch_and_add_adds_and_returns_the_previous_value() {
     let test = begin!();
     if !can(&test) {
         return;

@@ -1,4 +1,4 @@
-//! Completion channels: whose event it is, that none is lost, and that no ending hangs.
+//! Completion channels: each event has its queue, none is lost, and no destruction hangs.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -142,7 +142,7 @@ fn waiting_ends_with_its_time() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn only_solicited_completions_wake_who_asked_for_those() {
+fn only_solicited_completions_raise_events_of_a_queue_armed_for_them() {
     let _test = begin!();
     let side = Side::here();
     let channel = CompletionChannel::create(&side.context).unwrap();
@@ -174,7 +174,7 @@ fn only_solicited_completions_wake_who_asked_for_those() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn a_queue_that_nobody_armed_is_silent() {
+fn unarmed_queue_raises_no_event() {
     let _test = begin!();
     let side = Side::here();
     let channel = CompletionChannel::create(&side.context).unwrap();
@@ -192,7 +192,7 @@ fn a_queue_that_nobody_armed_is_silent() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn events_that_nobody_takes_keep_nothing_from_ending() {
+fn untaken_events_do_not_block_destruction() {
     let _test = begin!();
     let side = Side::here();
     // None, some, and a batch of acknowledgements and a bit.

@@ -193,8 +193,7 @@ fn when_a_queue_pair_is_gone_no_more_completions_of_it_come() {
         }
         let number = a.qp.qp_num();
         a.qp.close().unwrap();
-        // Whether the driver forgets what had completed before, or leaves it there, is its own
-        // business.
+        // The driver may remove earlier completions, or leave them in the queue.
         let mut slots = [const { PollSlot::new() }; 64];
         for cq in [&a.side.send_cq, &a.side.recv_cq] {
             let left = cq.poll(&mut slots).unwrap();

@@ -1,4 +1,4 @@
-//! Devices: how they are found, what they say about themselves, and how they are closed.
+//! Devices: how they are found, their attributes, and how they are closed.
 
 use verbs_core::{
     CompletionQueue, Context, Device, Error, ErrorKind, Guid, NodeType, QueuePair, TransportType,
@@ -30,7 +30,7 @@ fn a_device_is_found_by_name_guid_and_index() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn a_device_says_what_sysfs_says() {
+fn device_attributes_match_sysfs() {
     let _test = begin!();
     let device = Device::by_name(&device_name()).unwrap();
     assert_eq!(device.guid().to_string(), sysfs("node_guid"));
@@ -106,7 +106,7 @@ fn the_first_active_device_is_one() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn a_device_that_does_not_exist_lists_those_that_do() {
+fn unknown_device_error_lists_the_devices() {
     let _test = begin!();
     let error = Device::by_name("no_such_device").unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotFound);
@@ -134,7 +134,7 @@ fn one_device_is_opened_many_times() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn close_says_what_is_in_use() {
+fn close_fails_while_objects_are_in_use() {
     let _test = begin!();
     let context = context();
     let clone = context.clone();

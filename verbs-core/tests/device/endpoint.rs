@@ -16,7 +16,7 @@ fn unhex(text: &str) -> Vec<u8> {
         .collect()
 }
 
-/// Connects over a line; `json` says how the endpoint is written.
+/// Connects over a line; with `json` the endpoint is written as JSON.
 fn connect(side: Side, line: &mut Line, json: bool) -> End {
     let prepared = side.prepared();
     let mine = prepared.endpoint();
@@ -103,7 +103,7 @@ fn two_processes_connect_by_json() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn a_peer_s_lies_are_refused_before_they_reach_the_device() {
+fn invalid_endpoints_are_rejected_before_they_reach_the_device() {
     let _test = begin!();
     let bytes = Side::here().prepared().endpoint().to_bytes();
     let lie = |at: usize, value: u8| {
@@ -124,9 +124,9 @@ fn a_peer_s_lies_are_refused_before_they_reach_the_device() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn an_endpoint_of_nobody_connects_and_is_given_up_on() {
+fn unassigned_endpoint_connects_and_its_sends_fail() {
     let _test = begin!();
-    // RC has no handshake of its own: only the first request finds out.
+    // RC has no handshake of its own: only the first request detects it.
     let side = Side::here();
     let prepared = verbs_core::QueuePair::builder(&side.pd, &side.send_cq, &side.recv_cq)
         .retry_cnt(verbs_core::MaxAckRetries::new(1).unwrap())
@@ -134,10 +134,10 @@ fn an_endpoint_of_nobody_connects_and_is_given_up_on() {
         .build()
         .unwrap();
     let mine = prepared.endpoint();
-    let nobody = QueuePairEndpoint::builder(0xff_fff0, mine.psn());
-    let nobody = nobody.lid(mine.lid()).gid(mine.gid()).build().unwrap();
+    let unassigned = QueuePairEndpoint::builder(0xff_fff0, mine.psn());
+    let unassigned = unassigned.lid(mine.lid()).gid(mine.gid()).build().unwrap();
     let end = End {
-        qp: prepared.handshake(&nobody).unwrap(),
+        qp: prepared.handshake(&unassigned).unwrap(),
         side,
     };
     end.post_one(SendWorkRequest::empty());

@@ -1,7 +1,7 @@
-//! Operations that fail, each with the status that says why; the queue pairs are in ERROR then.
+//! Operations that fail, each with its status; the queue pairs are in ERROR after that.
 //!
-//! Where soft-RoCE says something else than the specification, both words are listed, the
-//! specification's first.
+//! Where soft-RoCE differs from the specification, both statuses are listed, that of the
+//! specification first.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use verbs_core::{
 use verbs_harness::pair::{End, Pair, Side};
 use verbs_harness::{assert_silent, begin, wait_for};
 
-/// A connection that gives up soon.
+/// A connection whose retries end soon.
 fn impatient() -> Pair {
     Pair::of(|side| {
         QueuePair::builder(&side.pd, &side.send_cq, &side.recv_cq)
@@ -66,9 +66,9 @@ fn without_a_receive_retries_end_with_rnr() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn without_a_receive_and_without_a_bound_only_the_caller_ends_it() {
+fn without_a_receive_infinite_retries_end_only_by_the_caller() {
     let _test = begin!();
-    // Within one device: packets that are never taken would be sent for ever.
+    // Within one device: the packets would be sent again forever.
     let pair = Pair::between(Side::here(), Side::here(), |side| {
         QueuePair::builder(&side.pd, &side.send_cq, &side.recv_cq)
             .rnr_retry(MaxRnrRetries::UNLIMITED)
@@ -85,7 +85,7 @@ fn without_a_receive_and_without_a_bound_only_the_caller_ends_it() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn a_receive_posted_late_is_in_time() {
+fn late_receive_completes_the_send() {
     let _test = begin!();
     let pair = Pair::of(|side| {
         QueuePair::builder(&side.pd, &side.send_cq, &side.recv_cq)
@@ -100,7 +100,7 @@ fn a_receive_posted_late_is_in_time() {
     pair.a.sent();
 }
 
-/// Where a peer has given some rights, but not the one that is needed.
+/// A peer's region that permits some kinds of access, but not the one that is needed.
 struct Rights {
     access: AccessFlags,
     right: fn(&RemoteMemoryRegion) -> RemoteMemoryRegion,
@@ -108,14 +108,14 @@ struct Rights {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn memory_that_was_not_given_is_not_touched() {
+fn memory_without_remote_access_is_not_accessed() {
     let _test = begin!();
     let cases = [
         Rights {
             access: AccessFlags::REMOTE_READ,
             right: |region| *region,
         },
-        // A key that opens nothing.
+        // A key of no region.
         Rights {
             access: AccessFlags::REMOTE,
             right: |region| {
@@ -170,7 +170,7 @@ fn reads_and_atomics_need_their_rights_too() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn a_region_that_was_taken_back_is_closed() {
+fn deregistered_region_cannot_be_accessed() {
     let _test = begin!();
     let pair = impatient();
     let target = pair.b.given(vec![7_u8; 8], AccessFlags::REMOTE);
@@ -189,7 +189,7 @@ fn a_region_that_was_taken_back_is_closed() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn a_queue_pair_that_gives_no_access_gives_none() {
+fn queue_pair_without_access_flags_rejects_access() {
     let _test = begin!();
     let pair = Pair::of(|side| {
         QueuePair::builder(&side.pd, &side.send_cq, &side.recv_cq)
@@ -229,7 +229,7 @@ fn a_message_longer_than_its_receive_fails_at_both_ends() {
     assert_eq!((received.wr_id(), into[99]), (3, 0));
 }
 
-/// What drivers call an element that this queue pair may not touch.
+/// The statuses for an element that this queue pair may not access.
 const LOCAL: [WcStatus; 3] = [
     WcStatus::LOC_PROT_ERR,
     WcStatus::LOC_QP_OP_ERR,
@@ -271,7 +271,7 @@ fn a_region_of_another_protection_domain_fails_here() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn a_peer_whose_queue_pair_is_gone_is_given_up() {
+fn sends_to_a_destroyed_queue_pair_fail() {
     let _test = begin!();
     let Pair { a, b } = impatient();
     b.qp.close().unwrap();
@@ -280,7 +280,7 @@ fn a_peer_whose_queue_pair_is_gone_is_given_up() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn a_peer_whose_queue_pair_was_reset_is_given_up() {
+fn sends_to_a_reset_queue_pair_fail() {
     let _test = begin!();
     let Pair { a, b } = impatient();
     let _prepared = b.qp.reset().unwrap();
@@ -289,7 +289,7 @@ fn a_peer_whose_queue_pair_was_reset_is_given_up() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn what_was_posted_behind_a_failure_is_flushed_in_order() {
+fn requests_behind_a_failure_are_flushed_in_order() {
     let _test = begin!();
     let pair = impatient();
     for wr_id in 0..5 {

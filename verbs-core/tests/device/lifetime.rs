@@ -1,4 +1,4 @@
-//! How long things live: drops in every order, forks, and nothing left behind.
+//! Lifetimes: drops in every order, forks, and no leaks.
 
 use std::fs;
 
@@ -13,7 +13,7 @@ use verbs_harness::{begin, context, wait_for};
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn drops_in_every_order_leave_nothing() {
+fn drops_in_every_order_release_everything() {
     let _test = begin!();
     for order in orders(6) {
         let context = context();
@@ -43,7 +43,7 @@ fn drops_in_every_order_leave_nothing() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn a_queue_pair_may_go_with_everything_posted() {
+fn queue_pair_can_be_dropped_with_full_queues() {
     let _test = begin!();
     for _ in 0..20 {
         let Pair { a, b } = Pair::new();
@@ -110,7 +110,7 @@ fn round(side: &Side) {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn a_thousand_rounds_leave_nothing_behind() {
+fn thousand_rounds_leak_nothing() {
     if let Some((_, mut line)) = role() {
         let rounds = |contexts| {
             for _ in 0..contexts {
@@ -152,7 +152,7 @@ fn a_thousand_rounds_leave_nothing_behind() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn after_fork_init_a_fork_leaves_registered_memory_alone() {
+fn after_fork_init_a_fork_does_not_affect_registered_memory() {
     if let Some((_, mut line)) = role() {
         // First of all verbs.
         let supported = fork_init();
@@ -168,7 +168,7 @@ fn after_fork_init_a_fork_leaves_registered_memory_alone() {
             // SAFETY: it ends here, without running anything of its parent's.
             unsafe { libc::_exit(0) };
         }
-        // Written after the fork: the card must see these.
+        // Written after the fork: the device has to send these.
         let mut region = from;
         region.copy_from_slice(&pattern(2, 10_000));
         a.post_one(SendWorkRequest::new(&mut [region
@@ -194,12 +194,12 @@ fn after_fork_init_a_fork_leaves_registered_memory_alone() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn a_leaked_shared_region_stays_the_peer_s_to_write() {
+fn leaked_shared_region_can_still_be_written_by_the_peer() {
     let _test = begin!();
     let pair = Pair::new();
     let region = pair.b.given(vec![0_u8; 64], AccessFlags::REMOTE);
     let remote = region.remote();
-    // Whatever safe code does with it, the memory is not given to anyone else.
+    // Whatever safe code does with it, the memory is not reused.
     let region = std::mem::ManuallyDrop::new(region);
     let from = pair.a.pd().reg_mr(vec![3_u8; 64]).unwrap();
     let mut list = [from.gather_element(..).unwrap()];

@@ -3,7 +3,7 @@
 //! The device is named by `VERBS_DEVICE`; it must exist. `VERBS_PEER_DEVICE` is the other end of
 //! the wire, the same device unless set. Tests that break the wire need the network interfaces
 //! behind the two, `VERBS_NETDEV` and `VERBS_PEER_NETDEV`; soft-RoCE sets them. Run all with
-//! `cargo xtask soft-roce test`, or on a card with `VERBS_DEVICE=mlx5_0 cargo test -- --ignored`.
+//! `cargo xtask soft-roce test`, or on a NIC with `VERBS_DEVICE=mlx5_0 cargo test -- --ignored`.
 //!
 //! What a device cannot do is skipped by name: `SKIPPED test: reason`.
 #![cfg(test)]

@@ -74,7 +74,7 @@ fn a_region_moves_with_its_buffer_in_place() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn memory_that_somebody_else_owns_is_written_and_read_by_address() {
+fn foreign_memory_is_written_and_read_by_address() {
     let _test = begin!();
     let pair = Pair::new();
     let mut file = tempfile();
@@ -132,7 +132,7 @@ fn tempfile() -> File {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn a_dmabuf_is_registered_or_said_to_be_unsupported() {
+fn dmabuf_is_registered_or_reported_as_unsupported() {
     let test = begin!();
     let side = Side::here();
     // No device here makes a dmabuf: something else must not be taken for one.
@@ -183,7 +183,7 @@ fn hints_are_accepted() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn a_remote_region_is_not_left() {
+fn remote_region_bounds_are_checked() {
     let _test = begin!();
     let pair = Pair::new();
     let shared = pair.b.given(vec![0_u8; 16], AccessFlags::REMOTE);

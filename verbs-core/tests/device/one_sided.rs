@@ -19,7 +19,7 @@ fn bytes(region: &SharedRegion<Vec<u8>>) -> Vec<u8> {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn a_write_lands_where_it_was_sent() {
+fn write_arrives_at_its_target() {
     let _test = begin!();
     for pair in Pair::everywhere() {
         for len in [1, 7, 4096, 100_001] {
@@ -39,7 +39,7 @@ fn a_write_lands_where_it_was_sent() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn a_write_with_immediate_uses_up_a_receive_and_leaves_its_buffer() {
+fn write_with_immediate_completes_a_receive_without_writing_its_buffer() {
     let _test = begin!();
     for pair in Pair::everywhere() {
         let from = pair.a.pd().reg_mr(pattern(2, 300)).unwrap();
@@ -65,7 +65,7 @@ fn a_write_with_immediate_uses_up_a_receive_and_leaves_its_buffer() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn a_read_brings_the_peer_s_bytes() {
+fn read_returns_the_peers_bytes() {
     let _test = begin!();
     for pair in Pair::everywhere() {
         for len in [1, 7, 4096, 100_001] {

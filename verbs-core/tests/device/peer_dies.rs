@@ -25,7 +25,7 @@ fn connect(side: Side, line: &mut Line) -> End {
     End::connect(side, prepared, line)
 }
 
-/// The peer: gives a region, posts receives, and does nothing more.
+/// The peer: sends its region's address and key, posts receives, and does nothing more.
 fn be_the_peer(mut line: Line) {
     let end = connect(Side::new(&peer_name()), &mut line);
     let region = end.given(vec![5_u8; 1 << 16], AccessFlags::REMOTE);
@@ -147,7 +147,7 @@ fn a_peer_killed_under_a_stream_of_writes_ends_the_stream() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn who_only_receives_learns_nothing_and_can_still_end() {
+fn receives_from_a_dead_peer_do_not_complete_and_can_be_ended() {
     if let Some((_, line)) = role() {
         return be_the_peer(line);
     }
@@ -156,7 +156,7 @@ fn who_only_receives_learns_nothing_and_can_still_end() {
     let (end, _) = meet(&mut child);
     end.receive(ReceiveWorkRequest::empty());
     child.kill();
-    // RC has no sign of life: a bound of one's own is needed.
+    // RC has no keepalive: the caller needs a timeout.
     std::thread::sleep(Duration::from_millis(300));
     assert_silent(&end.side.recv_cq);
     end.qp.to_error().unwrap();

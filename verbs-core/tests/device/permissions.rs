@@ -1,4 +1,4 @@
-//! What a user without rights is told.
+//! Errors of a user without rights.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;

@@ -7,7 +7,7 @@ use verbs_harness::{begin, context, device_name, sysfs};
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn a_port_says_what_sysfs_says() {
+fn port_attributes_match_sysfs() {
     let _test = begin!();
     let context = context();
     for port in context.ports().unwrap() {
@@ -41,7 +41,7 @@ fn a_port_says_what_sysfs_says() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn the_gid_table_is_sysfs_s_without_the_holes() {
+fn gid_table_matches_sysfs_without_empty_entries() {
     let _test = begin!();
     let context = context();
     for port in context.ports().unwrap() {
@@ -100,7 +100,7 @@ fn an_empty_gid_index_names_the_filled_ones() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn pkeys_are_sysfs_s() {
+fn pkeys_match_sysfs() {
     let _test = begin!();
     let context = context();
     let port = context.active_port().unwrap().unwrap();
@@ -115,7 +115,7 @@ fn pkeys_are_sysfs_s() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn a_port_that_does_not_exist_says_how_many_there_are() {
+fn unknown_port_error_has_the_number_of_ports() {
     let _test = begin!();
     let context = context();
     let ports = *context.ports().unwrap().end();

@@ -1,4 +1,4 @@
-//! Queue pairs: defaults, every knob, capacities, and handshakes that fail.
+//! Queue pairs: defaults, every setting, capacities, and handshakes that fail.
 
 use verbs_core::{
     AccessFlags, AckTimeout, Error, ErrorKind, Gid, LinkLayer, MaxAckRetries, MaxRnrRetries,
@@ -71,7 +71,7 @@ fn defaults_are_as_documented() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn every_knob_is_seen_in_the_device() {
+fn every_setting_reaches_the_device() {
     let _test = begin!();
     let side = Side::here();
     let port_num = side.context.active_port().unwrap().unwrap();
@@ -185,7 +185,7 @@ fn capacities_are_at_least_what_was_asked_for() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn a_capacity_above_the_device_s_names_the_limit() {
+fn capacity_above_the_limit_is_an_error_with_the_limit() {
     let _test = begin!();
     let side = Side::here();
     let device = side.context.query_device().unwrap();
@@ -224,7 +224,7 @@ fn a_capacity_above_the_device_s_names_the_limit() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn an_empty_gid_index_and_an_unknown_port_are_refused() {
+fn empty_gid_index_and_unknown_port_are_errors() {
     let _test = begin!();
     let side = Side::here();
     let build = || QueuePair::builder(&side.pd, &side.send_cq, &side.recv_cq);
@@ -242,13 +242,13 @@ fn an_empty_gid_index_and_an_unknown_port_are_refused() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn a_handshake_that_fails_gives_the_queue_pair_back() {
+fn failed_handshake_returns_the_queue_pair() {
     let _test = begin!();
     let (a, b) = (Side::here(), Side::here());
     let (qa, qb) = (a.prepared(), b.prepared());
     let (ea, eb) = (qa.endpoint(), qb.endpoint());
     let psn = ea.psn();
-    // Neither does this port have a LID, nor is there a way to that network.
+    // This port has no LID, and there is no route to that network.
     let lid_only = QueuePairEndpoint::builder(0x55, psn)
         .lid(3)
         .build()
@@ -261,7 +261,7 @@ fn a_handshake_that_fails_gives_the_queue_pair_back() {
     let refused = qa.handshake(&lid_only).unwrap_err();
     assert_eq!(refused.error().kind(), ErrorKind::InvalidPeer, "{refused}");
     let qa = refused.into_given();
-    // A card may find out later that there is no way.
+    // A device may detect later that there is no route.
     let qa = match qa.handshake(&nowhere) {
         Ok(connected) => connected.reset().unwrap(),
         Err(refused) => {

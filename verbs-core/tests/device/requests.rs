@@ -1,4 +1,4 @@
-//! Work requests: reused, unsignalled, chained, solicited, and refused by the driver.
+//! Work requests: reused, unsignalled, chained, solicited, and rejected by the driver.
 
 use verbs_core::{
     AccessFlags, AtomicWorkRequest, ReadWorkRequest, ReceiveWorkRequest, SendWorkRequest, Sge,
@@ -138,7 +138,7 @@ fn an_unsignalled_request_has_no_completion_and_frees_its_place_later() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn a_full_queue_refuses_and_says_how_many_it_took() {
+fn post_to_a_full_queue_fails_with_the_number_posted() {
     let _test = begin!();
     let pair = Pair::new();
     let target = pair.b.given(vec![0_u8; 64], AccessFlags::REMOTE_WRITE);
@@ -174,7 +174,7 @@ fn a_full_queue_refuses_and_says_how_many_it_took() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn inline_data_that_is_too_long_is_refused_and_costs_nothing() {
+fn inline_data_that_is_too_long_is_rejected_and_takes_no_room() {
     let _test = begin!();
     let pair = Pair::new();
     let max = pair.a.qp.cap().max_inline_data;
@@ -194,13 +194,13 @@ fn inline_data_that_is_too_long_is_refused_and_costs_nothing() {
     );
     assert!(error.to_string().ends_with(&words), "{error}");
     assert_eq!(error.posted(), 0);
-    // The queue pair goes on.
+    // The queue pair still works.
     works(&pair.a, &pair.b);
 }
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn too_many_elements_are_refused_with_the_limit() {
+fn too_many_elements_are_rejected_with_the_limit() {
     let _test = begin!();
     let pair = Pair::new();
     let from = pair.a.pd().reg_mr(pattern(1, 200)).unwrap();
@@ -222,7 +222,7 @@ fn too_many_elements_are_refused_with_the_limit() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn more_reads_than_are_served_at_once_all_finish() {
+fn more_reads_than_are_served_at_once_complete() {
     let _test = begin!();
     let pair = Pair::new();
     let source = pair.b.given(pattern(3, 60 * 100), AccessFlags::REMOTE_READ);

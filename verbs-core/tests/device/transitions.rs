@@ -1,4 +1,4 @@
-//! States of a queue pair: error, reset, and changes by hand that are refused.
+//! States of a queue pair: error, reset, and transitions by hand that are rejected.
 
 use verbs_core::{
     AckTimeout, Error, MinRnrTimer, QpAttr, QpAttrMask, QpState, ReceiveWorkRequest,
@@ -81,7 +81,7 @@ fn a_reset_forgets_what_was_posted() {
     let mut list = [old.scatter_element(..).unwrap()];
     a.receive(ReceiveWorkRequest::new(&mut list).wr_id(1));
     let (qa, qb) = (a.qp.reset().unwrap(), b.qp.reset().unwrap());
-    // The card has let go of it.
+    // The device does not access it any more.
     drop(old.dereg().unwrap());
     let (ea, eb) = (qa.endpoint(), qb.endpoint());
     let (qa, qb) = (qa.handshake(&eb).unwrap(), qb.handshake(&ea).unwrap());
@@ -101,7 +101,7 @@ fn a_reset_forgets_what_was_posted() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn a_refused_change_names_the_attributes() {
+fn rejected_transition_names_the_attributes() {
     let _test = begin!();
     let side = Side::here();
     let qp = side.prepared();
@@ -131,7 +131,7 @@ fn a_refused_change_names_the_attributes() {
         | QpAttrMask::MIN_RNR_TIMER;
     assert_eq!(*missing, needs);
     assert!(error.to_string().contains("IBV_QP_DEST_QPN"), "{error}");
-    // There is no way from INIT to RTS.
+    // There is no transition from INIT to RTS.
     let error = qp
         .modify(&QpAttr::new().with_qp_state(QpState::RTS))
         .unwrap_err();
@@ -146,7 +146,7 @@ fn a_refused_change_names_the_attributes() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn a_connected_queue_pair_changes_what_it_may() {
+fn connected_queue_pair_can_change_its_mutable_attributes() {
     let _test = begin!();
     let pair = Pair::new();
     let timer = MinRnrTimer::new(3).unwrap();

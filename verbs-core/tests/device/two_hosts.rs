@@ -1,5 +1,5 @@
-//! Two machines on one wire, each of which runs the same test: `SOFT_ROCE_HOST` says which one
-//! this is, `SOFT_ROCE_PEER` is the other's address.
+//! Tests that two machines on one wire run at the same time: `SOFT_ROCE_HOST` is the number of this
+//! one, `SOFT_ROCE_PEER` is the address of the other.
 
 use std::fs;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -13,7 +13,7 @@ use verbs_harness::child::Line;
 use verbs_harness::pair::{End, Side, pattern};
 use verbs_harness::{PATIENCE, Test, begin, until};
 
-/// Any port that is not taken in a machine that runs nothing else.
+/// A port that is free on a machine that runs nothing else.
 const PORT: u16 = 18600;
 
 /// Whether this is the first of two machines, and a line to the other.
@@ -76,7 +76,7 @@ fn bytes_cross() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn a_machine_that_dies_is_given_up_on() {
+fn sends_to_a_dead_host_fail() {
     let test = begin!();
     let Some((first, mut line)) = other(&test) else {
         return;
@@ -92,7 +92,7 @@ fn a_machine_that_dies_is_given_up_on() {
             remote.rkey()
         ));
         assert_eq!(line.hear(), "die");
-        // At once, without a word to anyone.
+        // At once, without closing any connection.
         fs::write("/proc/sysrq-trigger", "o").unwrap();
         std::thread::sleep(PATIENCE);
         panic!("this machine does not die");

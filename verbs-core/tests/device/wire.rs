@@ -11,7 +11,7 @@ use verbs_harness::{PATIENCE, assert_silent, begin, until, wait_for, wire};
 
 use crate::atomics;
 
-/// A connection that gives up in about 100 ms.
+/// A connection whose retries end after about 100 ms.
 fn impatient() -> Pair {
     Pair::of(|side| {
         QueuePair::builder(&side.pd, &side.send_cq, &side.recv_cq)
@@ -53,7 +53,7 @@ fn port_event(context: &Context, wanted: EventType) {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn a_link_that_goes_down_is_announced_and_ends_what_is_posted() {
+fn link_down_raises_an_event_and_ends_posted_requests() {
     let test = begin!(alone);
     let Some([here, _]) = wire::netdevs(&test) else {
         return;
@@ -66,7 +66,7 @@ fn a_link_that_goes_down_is_announced_and_ends_what_is_posted() {
     assert_ne!(context.query_port(1).unwrap().state(), PortState::ACTIVE);
     cannot_send(&pair.a);
     assert_eq!(pair.a.qp.query().unwrap().qp_state(), QpState::ERR);
-    // Nothing can be prepared on a port that is down, and it says so.
+    // No queue pair can be prepared on a port that is down, and the error has the reason.
     let side = &pair.a.side;
     let error = QueuePair::builder(&side.pd, &side.send_cq, &side.recv_cq)
         .build()
@@ -88,7 +88,7 @@ fn a_link_that_goes_down_is_announced_and_ends_what_is_posted() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn a_peer_s_link_that_is_down_is_given_up_on() {
+fn sends_over_a_peers_link_that_is_down_fail() {
     let test = begin!(alone);
     let Some([_, there]) = wire::netdevs(&test) else {
         return;
@@ -116,14 +116,14 @@ fn when_all_packets_are_lost_retries_end() {
     let error = wait_for(&pair.a.side.send_cq, 1)[0].result().unwrap_err();
     assert_eq!((error.status, error.wr_id), (WcStatus::RETRY_EXC_ERR, 6));
     assert!(error.to_string().contains("the link is down"), "{error}");
-    // The peer hears nothing, ever.
+    // The peer never receives a packet.
     assert_silent(&pair.b.side.recv_cq);
     assert_eq!(pair.b.qp.query().unwrap().qp_state(), QpState::RTS);
 }
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn a_loss_that_ends_in_time_is_not_noticed() {
+fn short_loss_only_delays() {
     let test = begin!(alone);
     let Some([here, _]) = wire::netdevs(&test) else {
         return;
@@ -147,7 +147,7 @@ fn a_loss_that_ends_in_time_is_not_noticed() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn bytes_survive_a_wire_that_loses_and_doubles_and_reorders() {
+fn bytes_survive_loss_duplication_and_reordering() {
     let test = begin!(alone);
     let Some([here, _]) = wire::netdevs(&test) else {
         return;

@@ -1,4 +1,4 @@
-//! Broken promises that Miri has to catch: without that, its silence about the other tests would
+//! Broken promises that Miri has to report: otherwise, passing the other tests would
 //! prove nothing. `cargo xtask miri` runs each by name and expects undefined behaviour.
 
 use std::hint::black_box;

@@ -57,7 +57,7 @@ fn an_event_is_counted_for_its_own_queue() {
 }
 
 #[test]
-fn events_that_nobody_took_go_with_their_queue() {
+fn untaken_events_are_acknowledged_when_their_queue_is_destroyed() {
     let (context, ..) = ladder();
     let channel = CompletionChannel::create(&context).unwrap();
     let (gone, stays) = (on(&channel), on(&channel));
@@ -78,14 +78,14 @@ fn events_that_nobody_took_go_with_their_queue() {
 }
 
 #[test]
-fn a_queue_that_c_will_not_destroy_still_knows_its_events() {
+fn events_of_a_queue_that_cannot_be_destroyed_stay_counted() {
     let (context, ..) = ladder();
     let channel = CompletionChannel::create(&context).unwrap();
     let stuck = on(&channel);
     announce(&stuck);
     with(|library| library.refuse.push(("ibv_destroy_cq", libc::EBUSY)));
     drop(stuck);
-    // The event is that queue's, which lives on in C: it is looked up, and nobody is there.
+    // The event is of that queue, which still exists in C, but not in this crate.
     assert!(channel.get_cq_event(SOON).unwrap().is_none());
     // What the queue leaked keeps its channel.
     assert!(matches!(channel.close(), Err(Error::InUse { .. })));
@@ -107,7 +107,7 @@ fn waiting_ends_with_its_time() {
 }
 
 #[test]
-fn a_channel_that_fails_says_so() {
+fn failed_channel_is_an_error() {
     let (context, ..) = ladder();
     let channel = CompletionChannel::create(&context).unwrap();
     with(|library| library.refuse.push(("ibv_get_cq_event", libc::EIO)));
@@ -117,7 +117,7 @@ fn a_channel_that_fails_says_so() {
 }
 
 #[test]
-fn the_last_one_ends_the_channel() {
+fn last_clone_destroys_the_channel() {
     let (context, ..) = ladder();
     let channel = CompletionChannel::create(&context).unwrap();
     let cq = on(&channel);
@@ -129,7 +129,7 @@ fn the_last_one_ends_the_channel() {
 }
 
 #[test]
-fn a_channel_of_another_context_is_refused() {
+fn channel_of_another_context_is_rejected() {
     let (context, ..) = ladder();
     let (other, ..) = ladder();
     let channel = CompletionChannel::create(&other).unwrap();
@@ -144,7 +144,7 @@ fn a_channel_of_another_context_is_refused() {
 }
 
 #[test]
-fn arming_passes_on_what_is_to_wake() {
+fn arming_passes_solicited_only_to_c() {
     let (_, _, cq) = ladder();
     cq.req_notify(false).unwrap();
     cq.req_notify(true).unwrap();
@@ -175,7 +175,7 @@ fn an_event_arms_its_own_queue_from_any_thread() {
 }
 
 #[test]
-fn an_event_that_is_kept_keeps_nothing_alive_and_names_no_later_queue() {
+fn event_keeps_no_queue_alive_and_identifies_no_later_queue() {
     let (context, ..) = ladder();
     let channel = CompletionChannel::create(&context).unwrap();
     let cq = on(&channel);

@@ -1,4 +1,4 @@
-//! Devices and capacities: what is found, and what is refused with which words.
+//! Devices and capacities: which are found, and the errors with their texts.
 
 use fake_libibverbs::{assert_all_is_well, ladder, with};
 use verbs_core::{
@@ -26,7 +26,7 @@ fn a_device_is_found_by_name_guid_and_index() {
 }
 
 #[test]
-fn a_device_that_does_not_exist_lists_those_that_do() {
+fn unknown_device_error_lists_the_devices() {
     let words = |error: Error| {
         assert_eq!(error.kind(), ErrorKind::NotFound);
         error.to_string()
@@ -42,7 +42,7 @@ fn a_device_that_does_not_exist_lists_those_that_do() {
 }
 
 #[test]
-fn no_device_at_all_says_how_to_get_one() {
+fn no_device_error_explains_how_to_get_one() {
     with(|library| library.devices = 0);
     assert!(Device::list().unwrap().is_empty());
     for error in [
@@ -104,7 +104,7 @@ fn the_first_device_with_an_active_port_is_taken() {
 }
 
 #[test]
-fn a_capacity_above_the_device_s_names_the_limit() {
+fn capacity_above_the_limit_is_an_error_with_the_limit() {
     let (context, pd, cq) = ladder();
     let build = || QueuePair::builder(&pd, &cq, &cq);
     let limits = [
@@ -153,7 +153,7 @@ fn a_capacity_above_the_device_s_names_the_limit() {
 }
 
 #[test]
-fn numbers_that_their_field_cannot_hold_are_refused() {
+fn numbers_too_large_for_their_field_are_rejected() {
     let (context, pd, cq) = ladder();
     let build = || QueuePair::builder(&pd, &cq, &cq);
     let words = |refused: Result<_, Error>| refused.map(drop).unwrap_err().to_string();
@@ -197,7 +197,7 @@ fn objects_of_two_contexts_do_not_mix() {
 }
 
 #[test]
-fn capacities_are_those_that_the_driver_gave() {
+fn capacities_are_those_that_the_driver_granted() {
     let (_, pd, cq) = ladder();
     let qp = QueuePair::builder(&pd, &cq, &cq)
         .max_send_wr(20)

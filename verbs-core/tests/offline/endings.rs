@@ -1,4 +1,4 @@
-//! How objects end: in which order, what `close` says, and what is kept when C refuses.
+//! How objects end: their order, the errors of `close`, and what is kept when C fails.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -47,7 +47,7 @@ fn parents_outlive_their_children_in_every_order_of_drops() {
 }
 
 #[test]
-fn close_says_what_is_in_use_and_the_last_one_still_ends_it() {
+fn close_fails_while_clones_exist_and_the_last_clone_destroys() {
     let (context, pd, cq) = ladder();
     let qp = QueuePair::builder(&pd, &cq, &cq).build().unwrap();
     let in_use = |error: Error| {
@@ -71,7 +71,7 @@ fn close_says_what_is_in_use_and_the_last_one_still_ends_it() {
 }
 
 #[test]
-fn close_tells_what_c_said() {
+fn close_returns_the_error_of_c() {
     let (context, pd, cq) = ladder();
     let qp = QueuePair::builder(&pd, &cq, &cq).build().unwrap();
     let mr = pd.reg_mr(vec![0_u8; 8]).unwrap();
@@ -94,7 +94,7 @@ fn close_tells_what_c_said() {
 }
 
 #[test]
-fn a_drop_that_c_refuses_does_not_panic() {
+fn failed_drop_does_not_panic() {
     let qp = connected();
     let mr = qp.pd().reg_mr(vec![0_u8; 8]).unwrap();
     with(|library| {
@@ -110,7 +110,7 @@ fn a_drop_that_c_refuses_does_not_panic() {
     assert_eq!(with(|library| library.refuse.clone()), []);
 }
 
-/// Says when it is dropped.
+/// Records its drop.
 struct Watched {
     bytes: Box<[u8]>,
     dropped: Arc<AtomicBool>,
@@ -156,7 +156,7 @@ fn a_buffer_is_released_after_its_registration() {
 }
 
 #[test]
-fn a_buffer_that_the_card_may_still_know_is_never_released() {
+fn buffer_that_may_still_be_registered_is_never_released() {
     let (_, pd, _) = ladder();
     let refuse = || with(|library| library.refuse.push(("ibv_dereg_mr", libc::EIO)));
     let (buffer, dropped) = watched(true);
@@ -172,7 +172,7 @@ fn a_buffer_that_the_card_may_still_know_is_never_released() {
 }
 
 #[test]
-fn a_region_gives_its_buffer_back() {
+fn region_returns_its_buffer() {
     let (_, pd, _) = ladder();
     let buffer = vec![7_u8; 100];
     let address = buffer.as_ptr();
@@ -196,7 +196,7 @@ fn a_queue_pair_that_cannot_be_prepared_is_destroyed() {
 }
 
 #[test]
-fn a_handshake_that_fails_gives_the_queue_pair_back() {
+fn failed_handshake_returns_the_queue_pair() {
     // To RTR, and to RTS.
     for (state, prepares_again) in [(2, false), (3, true)] {
         let qp = fake_libibverbs::prepared();
@@ -227,7 +227,7 @@ fn a_handshake_that_fails_gives_the_queue_pair_back() {
 }
 
 #[test]
-fn an_endpoint_without_an_address_for_this_port_gives_the_queue_pair_back() {
+fn endpoint_without_an_address_for_this_port_returns_the_queue_pair() {
     let qp = fake_libibverbs::prepared();
     let psn = qp.endpoint().psn();
     let lid_only = QueuePairEndpoint::builder(5, psn).lid(9).build().unwrap();
@@ -239,7 +239,7 @@ fn an_endpoint_without_an_address_for_this_port_gives_the_queue_pair_back() {
 }
 
 #[test]
-fn a_reset_that_fails_gives_the_queue_pair_back() {
+fn failed_reset_returns_the_queue_pair() {
     let qp = connected();
     let number = qp.qp_num();
     with(|library| library.ports[0].attr.state.0 = 1);

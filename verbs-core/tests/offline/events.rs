@@ -16,7 +16,7 @@ use verbs_core::{EventElement, EventType};
 const SOON: Option<Duration> = Some(Duration::from_millis(20));
 
 #[test]
-fn every_type_tells_what_it_is_about() {
+fn every_event_type_has_its_element() {
     let qp = connected();
     let context = qp.pd().context();
     let srq = ibv_srq {
@@ -103,7 +103,7 @@ fn waiting_ends_with_its_time() {
 }
 
 #[test]
-fn a_device_that_is_gone_says_so() {
+fn removed_device_is_an_error() {
     let (context, ..) = ladder();
     with(|library| library.refuse.push(("ibv_get_async_event", libc::EIO)));
     assert_eq!(

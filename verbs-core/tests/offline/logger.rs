@@ -1,4 +1,4 @@
-//! What drops tell the log, and a logger that panics.
+//! The log lines of drops, and a logger that panics.
 
 use std::cell::{Cell, RefCell};
 use std::panic::{self, AssertUnwindSafe, catch_unwind};
@@ -16,7 +16,7 @@ thread_local! {
     static PANICS: Cell<bool> = const { Cell::new(false) };
 }
 
-/// What panics here say.
+/// The text of these panics.
 const EXPECTED: [&str; 2] = ["the logger's payload", "the caller's own"];
 
 /// A payload that panics once more when it is dropped.
@@ -68,7 +68,7 @@ fn lines() -> Vec<String> {
     LINES.take()
 }
 
-/// Drops `object`, whose end C refuses. Nothing panics, and one line was logged.
+/// Drops `object`, whose destruction fails in C. Nothing panics, and one line is logged.
 fn refused<T>(verb: &'static str, object: T) -> String {
     with(|library| library.refuse.push((verb, libc::EIO)));
     let dropped = catch_unwind(AssertUnwindSafe(|| drop(object)));

@@ -1,8 +1,10 @@
-//! Everything that can be proven without a device, on [`fake_libibverbs`]. What this crate tells C, and what it makes of C's answers, is seen from both
-//! sides; answers that no software device gives (InfiniBand ports, drivers with negative errnos, a
-//! device that dies) are made up.
+//! Everything that can be tested without a device, on [`fake_libibverbs`].
+//!
+//! The tests check what this crate passes to C, and what it makes of C's results. Results that no
+//! software device has are made up: InfiniBand ports, drivers with negative errnos, a device that
+//! dies.
 #![cfg(test)]
-#![expect(unsafe_code, reason = "posts, and is the library that is posted to")]
+#![expect(unsafe_code, reason = "posts to the fake library")]
 #![expect(
     clippy::multiple_unsafe_ops_per_block,
     reason = "the library's objects live as long as the test, which alone has them"

@@ -8,7 +8,7 @@ use fake_libibverbs::{assert_all_is_well, ladder, with};
 use verbs_core::{AccessFlags, Buffer, Error, ErrorKind, MemoryRegion, SharedRegion};
 
 #[test]
-fn a_region_that_can_be_borrowed_is_closed_to_peers() {
+fn region_that_can_be_borrowed_permits_no_remote_access() {
     let (_, pd, _) = ladder();
     for flag in [
         AccessFlags::REMOTE_WRITE,
@@ -28,7 +28,7 @@ fn a_region_that_can_be_borrowed_is_closed_to_peers() {
 }
 
 #[test]
-fn nothing_cannot_be_registered() {
+fn empty_buffer_cannot_be_registered() {
     let (_, pd, _) = ladder();
     let refused = pd.reg_mr(Vec::<u8>::new()).unwrap_err();
     assert_eq!(refused.error().kind(), ErrorKind::InvalidInput);
@@ -36,7 +36,7 @@ fn nothing_cannot_be_registered() {
 }
 
 #[test]
-fn a_refused_registration_gives_the_buffer_back() {
+fn failed_registration_returns_the_buffer() {
     let (context, pd, cq) = ladder();
     with(|library| library.refuse.push(("ibv_reg_mr", libc::EFAULT)));
     let refused = pd.reg_mr(vec![5_u8; 16]).unwrap_err();
@@ -127,7 +127,7 @@ fn a_buffer_is_reached_after_its_region_has_moved() {
 }
 
 #[test]
-fn a_region_borrows_and_gives_back() {
+fn region_can_borrow_its_buffer() {
     let (_, pd, _) = ladder();
     let mut array = [0_u8; 32];
     let mut region = pd.reg_mr(&mut array).unwrap();

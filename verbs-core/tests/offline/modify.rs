@@ -1,4 +1,4 @@
-//! Changes of a queue pair: what C is told, and what a refusal means.
+//! Transitions of a queue pair: the attributes that C gets, and the errors.
 
 use fake_libibverbs::{Port, connected, ladder, prepared, with};
 use verbs_core::{
@@ -7,7 +7,7 @@ use verbs_core::{
 };
 
 #[test]
-fn a_refusal_names_what_was_missing_and_what_was_too_much() {
+fn rejected_transition_names_missing_and_extra_attributes() {
     let qp = prepared();
     with(|library| library.closed_state = Some((2, libc::EINVAL)));
     let attr = QpAttr::new()
@@ -42,7 +42,7 @@ fn a_refusal_names_what_was_missing_and_what_was_too_much() {
 }
 
 #[test]
-fn a_change_that_does_not_exist_is_called_that() {
+fn transition_that_does_not_exist_is_reported_as_such() {
     let qp = connected();
     with(|library| library.closed_state = Some((1, libc::EINVAL)));
     let error = qp
@@ -57,7 +57,7 @@ fn a_change_that_does_not_exist_is_called_that() {
 }
 
 #[test]
-fn a_wrong_value_is_not_blamed_on_the_attributes() {
+fn wrong_value_is_not_reported_as_a_wrong_attribute_set() {
     let qp = connected();
     with(|library| library.refuse.push(("ibv_modify_qp", libc::EINVAL)));
     let error = qp
@@ -128,7 +128,7 @@ fn a_handshake_without_a_path_names_both_gids() {
 }
 
 #[test]
-fn every_knob_reaches_c() {
+fn every_setting_reaches_c() {
     let (_, pd, cq) = ladder();
     let qp = QueuePair::builder(&pd, &cq, &cq)
         .port_num(1)
@@ -209,7 +209,7 @@ fn defaults_are_as_documented() {
 }
 
 #[test]
-fn both_ends_decide_on_what_both_can() {
+fn endpoints_agree_on_the_smaller_limits() {
     let mine = prepared();
     let psn = PacketSequenceNumber::new(9).unwrap();
     let theirs = QueuePairEndpoint::builder(0x77, psn)
@@ -256,7 +256,7 @@ fn reset_prepares_again_with_another_packet_number() {
 }
 
 #[test]
-fn a_query_says_whether_the_send_queue_still_drains() {
+fn query_reports_whether_the_send_queue_drains() {
     let qp = connected();
     for is_draining in [true, false] {
         with(|library| library.sq_draining = is_draining);

@@ -31,7 +31,7 @@ fn the_first_active_port_is_taken() {
 }
 
 #[test]
-fn on_ethernet_the_gid_that_reaches_furthest_is_taken() {
+fn on_ethernet_the_gid_with_the_largest_scope_is_taken() {
     ports(&[Port::roce(&[
         "fe80::1",
         "",
@@ -43,7 +43,7 @@ fn on_ethernet_the_gid_that_reaches_furthest_is_taken() {
     assert_eq!(endpoint.gid_index(), 3);
     assert_eq!(endpoint.gid().unwrap().to_string(), "::ffff:10.0.0.1");
     assert_eq!(endpoint.path_mtu(), MaximumTransferUnit::Mtu1024);
-    // RoCE v1 comes before v2 in the table of most cards.
+    // RoCE v1 comes before v2 in the tables of most devices.
     let mut port = Port::roce(&[]);
     port.gids = vec![
         entry("::ffff:10.0.0.1", 0, 1),
@@ -78,7 +78,7 @@ fn on_infiniband_the_lid_is_enough() {
 }
 
 #[test]
-fn an_infiniband_port_that_demands_a_grh_gets_one() {
+fn infiniband_port_that_requires_a_grh_gets_one() {
     let mut port = Port::infiniband(17);
     port.attr.flags = 1;
     ports(&[port]);
@@ -95,7 +95,7 @@ fn an_infiniband_port_that_demands_a_grh_gets_one() {
 }
 
 #[test]
-fn a_peer_without_the_address_that_is_needed_is_refused() {
+fn peer_without_the_required_address_is_rejected() {
     ports(&[Port::infiniband(17)]);
     let (_, pd, cq) = ladder();
     let qp = QueuePair::builder(&pd, &cq, &cq).build().unwrap();
@@ -106,7 +106,7 @@ fn a_peer_without_the_address_that_is_needed_is_refused() {
 }
 
 #[test]
-fn a_gid_index_that_is_empty_names_those_that_are_not() {
+fn empty_gid_index_error_lists_the_filled_ones() {
     ports(&[Port::roce(&["fe80::1", "", "::ffff:10.0.0.1"])]);
     let (_, pd, cq) = ladder();
     let error = QueuePair::builder(&pd, &cq, &cq)
@@ -125,7 +125,7 @@ fn a_gid_index_that_is_empty_names_those_that_are_not() {
 }
 
 #[test]
-fn a_port_that_does_not_exist_says_how_many_there_are() {
+fn unknown_port_error_has_the_number_of_ports() {
     let (context, pd, cq) = ladder();
     let words = "port 2 does not exist: fake0 has ports 1 to 1";
     let error = QueuePair::builder(&pd, &cq, &cq)
@@ -139,7 +139,7 @@ fn a_port_that_does_not_exist_says_how_many_there_are() {
 }
 
 #[test]
-fn a_path_mtu_above_the_port_s_names_the_limit() {
+fn path_mtu_above_the_ports_is_an_error_with_the_limit() {
     let (_, pd, cq) = ladder();
     let build = || QueuePair::builder(&pd, &cq, &cq);
     let error = build()
@@ -159,7 +159,7 @@ fn a_path_mtu_above_the_port_s_names_the_limit() {
 }
 
 #[test]
-fn pkeys_are_in_this_machine_s_order() {
+fn pkeys_are_in_native_byte_order() {
     let (context, ..) = ladder();
     assert_eq!(context.query_pkey(1, 1).unwrap(), 0x8001);
     assert_eq!(context.pkey_index(1, 0x8001), Some(1));

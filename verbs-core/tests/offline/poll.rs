@@ -48,7 +48,7 @@ fn a_queue_is_polled_and_dropped_by_any_thread() {
 }
 
 #[test]
-fn moderation_that_the_driver_does_not_know_is_unsupported() {
+fn moderation_without_driver_support_is_unsupported() {
     let (_, _, cq) = ladder();
     let error = cq.moderate(16, 100).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported);
@@ -56,7 +56,7 @@ fn moderation_that_the_driver_does_not_know_is_unsupported() {
 }
 
 #[test]
-fn no_slots_take_nothing() {
+fn polling_without_slots_takes_nothing() {
     let (_, _, cq) = ladder();
     done(0..1);
     assert!(cq.poll(&mut []).unwrap().is_empty());
@@ -133,7 +133,7 @@ fn a_failure_is_data_and_not_an_error_of_the_poll() {
 }
 
 #[test]
-fn a_receive_tells_its_length_and_the_peer_s_number() {
+fn receive_has_its_length_and_the_peers_queue_pair_number() {
     let (_, _, cq) = ladder();
     let mut received = ibv_wc {
         opcode: IBV_WC_RECV,
@@ -151,7 +151,7 @@ fn a_receive_tells_its_length_and_the_peer_s_number() {
 
 #[test]
 #[cfg_attr(miri, ignore = "100 GiB of addresses")]
-fn more_slots_than_c_can_count_are_asked_for_in_part() {
+fn slots_beyond_the_range_of_c_are_polled_in_part() {
     let (_, _, cq) = ladder();
     done(0..1);
     let count = usize::try_from(i32::MAX).unwrap() + 2;

@@ -25,7 +25,7 @@ fn remote() -> RemoteMemoryRegion {
 }
 
 #[test]
-fn a_chain_keeps_its_order_and_rings_once() {
+fn chain_keeps_its_order_and_rings_one_doorbell() {
     let qp = connected();
     let mut lists = [
         [Sge::new(1, 1, 1)],
@@ -46,7 +46,7 @@ fn a_chain_keeps_its_order_and_rings_once() {
 }
 
 #[test]
-fn nothing_to_post_rings_no_doorbell() {
+fn empty_post_rings_no_doorbell() {
     let qp = connected();
     // SAFETY: nothing is posted.
     unsafe { qp.post(&mut []) }.unwrap();
@@ -178,7 +178,7 @@ fn every_kind_has_its_opcode_and_its_fields() {
 }
 
 #[test]
-fn an_element_says_where_its_bytes_are() {
+fn element_has_the_address_of_its_bytes() {
     let qp = connected();
     let mut region: MemoryRegion<_> = qp.pd().reg_mr(vec![0_u8; 64]).unwrap();
     let lkey = region.lkey();
@@ -204,7 +204,7 @@ fn an_element_says_where_its_bytes_are() {
 }
 
 #[test]
-fn a_remote_region_is_not_left() {
+fn remote_region_bounds_are_checked() {
     let mut list = [Sge::new(0, 60, 1), Sge::new(0, 5, 1)];
     let error = WriteWorkRequest::new(&mut list, &remote()).unwrap_err();
     let words = "65 local bytes do not fit the remote region's 64 bytes";

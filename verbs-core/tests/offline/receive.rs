@@ -4,7 +4,7 @@ use fake_libibverbs::{connected, prepared, with};
 use verbs_core::{ReceiveWorkRequest, SendWorkRequest, Sge};
 
 #[test]
-fn many_receives_ring_once_and_keep_their_order() {
+fn many_receives_ring_one_doorbell_and_keep_their_order() {
     let qp = prepared();
     let mut lists = [
         [Sge::new(0x10, 1, 1)],

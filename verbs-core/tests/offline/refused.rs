@@ -1,4 +1,4 @@
-//! Posts that a driver refuses, in each way that drivers have.
+//! Posts that fail in the driver, in each way that drivers have.
 
 use std::error::Error as _;
 
@@ -26,7 +26,7 @@ fn refuse(at: usize, ret: i32, named: bool) {
 }
 
 #[test]
-fn the_requests_before_the_bad_one_are_the_card_s() {
+fn requests_before_the_bad_one_are_in_flight() {
     let qp = connected();
     for post in [send, receive] {
         for at in 0..5 {
@@ -41,7 +41,7 @@ fn the_requests_before_the_bad_one_are_the_card_s() {
 }
 
 #[test]
-fn the_errno_s_sign_is_the_driver_s_business() {
+fn sign_of_the_errno_is_ignored() {
     let qp = connected();
     for post in [send, receive] {
         for ret in [libc::ENOMEM, -libc::ENOMEM] {
@@ -54,7 +54,7 @@ fn the_errno_s_sign_is_the_driver_s_business() {
 }
 
 #[test]
-fn a_driver_that_returns_0_and_names_a_bad_one_has_refused() {
+fn bad_wr_with_return_value_0_is_an_error() {
     let qp = connected();
     for post in [send, receive] {
         refuse(2, 0, true);
@@ -65,7 +65,7 @@ fn a_driver_that_returns_0_and_names_a_bad_one_has_refused() {
 }
 
 #[test]
-fn a_driver_that_names_none_may_have_taken_all() {
+fn error_without_a_bad_wr_may_have_taken_all_requests() {
     let qp = connected();
     for post in [send, receive] {
         refuse(0, libc::EINVAL, false);
@@ -76,7 +76,7 @@ fn a_driver_that_names_none_may_have_taken_all() {
 }
 
 #[test]
-fn a_full_queue_says_how_large_it_is() {
+fn full_queue_error_has_its_size() {
     let qp = connected();
     let cap = qp.cap();
     refuse(0, libc::ENOMEM, true);
@@ -104,7 +104,7 @@ fn a_full_queue_says_how_large_it_is() {
 }
 
 #[test]
-fn inline_data_that_is_too_long_says_so() {
+fn inline_data_that_is_too_long_has_its_own_error() {
     let qp = connected();
     let max = qp.cap().max_inline_data;
     let mut list = [Sge::new(0, max, 0), Sge::new(0, 1, 0)];
@@ -128,7 +128,7 @@ fn inline_data_that_is_too_long_says_so() {
 }
 
 #[test]
-fn too_many_elements_say_so() {
+fn too_many_elements_have_their_own_error() {
     let qp = connected();
     let count = qp.cap().max_send_sge + 1;
     let mut list = vec![Sge::new(0, 1, 0); usize::try_from(count).unwrap()];
@@ -159,7 +159,7 @@ fn too_many_elements_say_so() {
 }
 
 #[test]
-fn a_queue_pair_takes_posts_again_after_a_refusal() {
+fn queue_pair_accepts_posts_after_a_failed_one() {
     let qp = connected();
     refuse(1, libc::ENOMEM, true);
     assert!(send(&qp, 2).is_err());
@@ -171,7 +171,7 @@ fn a_queue_pair_takes_posts_again_after_a_refusal() {
 }
 
 #[test]
-fn receives_of_an_unconnected_queue_pair_are_refused_alike() {
+fn receives_of_an_unconnected_queue_pair_fail_in_the_same_way() {
     let qp = prepared();
     let mut list = [Sge::new(0, 1, 0)];
     refuse(0, libc::ENOMEM, true);

@@ -54,7 +54,7 @@ const THREAD: Sanitizer = Sanitizer {
     title: "ThreadSanitizer",
     left_out: &[(
         "--package=verbs-core",
-        "poll::more_slots_than_c_can_count_are_asked_for_in_part",
+        "poll::slots_beyond_the_range_of_c_are_polled_in_part",
         "100 GiB of addresses",
     )],
 };

@@ -99,8 +99,8 @@ pub(super) unsafe extern "C" fn post_recv(
 /// No test posts as many requests at once.
 const LONGEST: usize = 1000;
 
-/// One doorbell: takes requests up to the one that is to be refused; the place after the last one
-/// refuses a chain of which everything was taken.
+/// One doorbell: accepts requests up to the one that has to fail. The place after the last one
+/// makes a post fail of which every request was accepted.
 unsafe fn post<W>(
     (qp, is_send): (*mut ibv_qp, bool),
     head: *mut W,
@@ -150,7 +150,7 @@ unsafe fn post<W>(
 unsafe fn list(first: *const ibv_sge, count: c_int) -> Vec<(u64, u32, u32)> {
     let count = usize::try_from(count).unwrap_or(0);
     let sges = (0..count).map(|index| first.wrapping_add(index));
-    // SAFETY: a request's list is as long as it says.
+    // SAFETY: a request's list is as long as its `num_sge`.
     let sges = sges.map(|sge| unsafe { sge.read() });
     sges.map(|sge| (sge.addr, sge.length, sge.lkey)).collect()
 }
@@ -193,17 +193,17 @@ pub(super) unsafe extern "C" fn poll_cq(_cq: *mut ibv_cq, room: c_int, wc: *mut 
 }
 
 pub(super) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
-    let (refused, arrives) = with(|library| {
+    let (failed, arrives) = with(|library| {
         library.armed.push(solicited_only);
-        let refused = library.called("ibv_req_notify_cq").err();
-        (refused, library.when_armed.pop_front())
+        let failed = library.called("ibv_req_notify_cq").err();
+        (failed, library.when_armed.pop_front())
     });
     // Just after it was armed: the poll that follows finds it, and it raises an event.
     if let Some(done) = arrives {
         with(|library| library.done.push_back(done));
         super::objects::announce_raw(cq);
     }
-    refused.unwrap_or(0)
+    failed.unwrap_or(0)
 }
 
 /// Ends a C object that `Box` made.

@@ -1,4 +1,4 @@
-//! A libibverbs for tests: each thread has devices of its own, which do as they are told.
+//! A libibverbs for tests: each thread has devices of its own, which the test controls.
 //!
 //! A program that uses this crate has it in place of the real library: the `ibv_*` functions that
 //! `verbs-core` calls are defined here, and the linker prefers a program's own functions to a shared
@@ -50,17 +50,17 @@ pub use data::Posted;
 pub use memory::{deliver, is_in_flight, is_posted, touch_posted};
 pub use objects::{announce, announce_last, report};
 
-/// What a thread's library is told, and what it saw.
+/// The settings of a thread's library, and the records of its calls.
 pub struct Library {
     /// How many devices there are.
     pub devices: usize,
     /// The ports that each device has, from 1 on.
     pub ports: Vec<Port>,
-    /// What each device says about itself.
+    /// The attributes of each device.
     pub attr: ibv_device_attr,
-    /// The verbs that the next call of is refused, and with which errno.
+    /// The verbs whose next call fails, and the errno.
     pub refuse: Vec<(&'static str, c_int)>,
-    /// The state that no queue pair gets to, and the errno that says so.
+    /// The state to which no queue pair can be moved, and the errno of the attempt.
     pub closed_state: Option<(u32, c_int)>,
     /// Where the next post ends: the request's place, what is returned, and whether C names it.
     pub refuse_post: Option<(usize, c_int, bool)>,
@@ -72,13 +72,13 @@ pub struct Library {
     pub done: VecDeque<ibv_wc>,
     /// A completion that is there for the poll after so many that found nothing of it.
     pub done_later: Option<(usize, ibv_wc)>,
-    /// Whether send queues drain, as a query says.
+    /// Whether send queues drain, in the result of a query.
     pub sq_draining: bool,
     /// The `wr_id` of a completion that each poll finds.
     pub endless: Option<u64>,
     /// Completions of which each arming of a queue brings one, and its event.
     pub when_armed: VecDeque<ibv_wc>,
-    /// The state that every queue pair says it is in, whatever it was moved to.
+    /// The state of every queue pair in the result of a query, whatever it was moved to.
     pub qp_state: Option<ibv_qp_state>,
     /// Called with nothing locked before a queue pair is modified, with the state asked for, or
     /// destroyed: such a call takes as long as this does.
@@ -135,7 +135,7 @@ struct Live {
     parents: Vec<usize>,
 }
 
-// SAFETY: its pointers are numbers to it: what they point to is looked at by those who have it.
+// SAFETY: the library uses its pointers as numbers only; the callers access the objects.
 unsafe impl Send for Library {}
 
 thread_local! {
@@ -148,7 +148,7 @@ static SHARED: Mutex<Option<Arc<Mutex<Library>>>> = Mutex::new(None);
 /// Held by a test that shares its library.
 static SHARING: Mutex<()> = Mutex::new(());
 
-/// This thread's library is everybody's who has none, until this is dropped.
+/// Threads without a library use that of this thread, until this is dropped.
 pub struct Sharing {
     _turn: MutexGuard<'static, ()>,
 }
@@ -168,8 +168,8 @@ pub fn share() -> Sharing {
 }
 
 impl Drop for Sharing {
-    /// A thread that has no library may be the last to let go of something of this one's, a moment
-    /// after the test has: in the next test's library it would be nobody's.
+    /// A thread without a library may be the last to drop an object of this one, a moment
+    /// after the test has ended: in the next test's library the object would be unknown.
     fn drop(&mut self) {
         let library = own();
         let start = Instant::now();
@@ -183,12 +183,12 @@ impl Drop for Sharing {
 /// What a test leaks is not waited for much longer.
 const A_MOMENT: Duration = Duration::from_secs(if cfg!(miri) { 20 } else { 1 });
 
-/// Tells the library something, or asks it.
-pub fn with<T>(told: impl FnOnce(&mut Library) -> T) -> T {
+/// Accesses the library of this thread.
+pub fn with<T>(access: impl FnOnce(&mut Library) -> T) -> T {
     let here = LIBRARY.with_borrow(Option::clone);
     let library = here.or_else(|| lock(&SHARED).clone()).unwrap_or_else(own);
     let mut library = lock(&library);
-    told(&mut library)
+    access(&mut library)
 }
 
 /// Calls [`Library::before`].
@@ -271,7 +271,7 @@ impl Library {
         }
     }
 
-    /// Notes the call of a verb; the errno if it was told to refuse it.
+    /// Records the call of a verb. Returns the errno if the call has to fail.
     fn called(&mut self, verb: &'static str) -> Result<(), c_int> {
         self.calls.push(verb);
         match self.refuse.iter().position(|(refused, _)| *refused == verb) {

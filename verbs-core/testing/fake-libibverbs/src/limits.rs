@@ -1,4 +1,4 @@
-//! What each queue pair was granted: a request beyond that is refused before its bytes are touched.
+//! The granted limits of each queue pair: a request beyond them fails before its bytes are accessed.
 //!
 //! Drivers need not do so: what they do with such a request is undefined. So it is noted as a broken
 //! rule of C's, too, in [`Library::wrong`].

@@ -170,7 +170,7 @@ pub fn touch_posted() {
     });
 }
 
-/// The device writes a message to where this receive says.
+/// The device writes a message to the elements of this receive.
 pub fn deliver(wr_id: u64, message: &[u8]) {
     with(|library| {
         let mut operations = library.operations.iter();

@@ -1,4 +1,4 @@
-//! The verbs that ask.
+//! The verbs that query.
 
 use std::ffi::{c_char, c_int};
 use std::ptr;
@@ -11,20 +11,20 @@ use verbs_core::verbs_sys::{
 use super::{Library, Port, with};
 
 /// Runs a verb that returns 0 or an errno.
-pub(super) fn answer(told: impl FnOnce(&mut Library) -> Result<(), c_int>) -> c_int {
-    with(told).err().unwrap_or(0)
+pub(super) fn answer(query: impl FnOnce(&mut Library) -> Result<(), c_int>) -> c_int {
+    with(query).err().unwrap_or(0)
 }
 
 /// Runs a verb that returns 0, or -1 with `errno` set.
-pub(super) fn minus_one(told: impl FnOnce(&mut Library) -> Result<(), c_int>) -> c_int {
-    with(told).map_or_else(|errno| fail(errno, -1), |()| 0)
+pub(super) fn minus_one(query: impl FnOnce(&mut Library) -> Result<(), c_int>) -> c_int {
+    with(query).map_or_else(|errno| fail(errno, -1), |()| 0)
 }
 
-/// Sets `errno`, and returns what says so.
-pub(super) fn fail<T>(errno: c_int, says: T) -> T {
+/// Sets `errno`, and returns this value.
+pub(super) fn fail<T>(errno: c_int, value: T) -> T {
     // SAFETY: this thread's own `errno`.
     unsafe { *libc::__errno_location() = errno };
-    says
+    value
 }
 
 #[unsafe(no_mangle)]
@@ -95,10 +95,10 @@ unsafe extern "C" fn ibv_get_device_index(device: *mut ibv_device) -> c_int {
 unsafe extern "C" fn ibv_query_device(_: *mut ibv_context, attr: *mut ibv_device_attr) -> c_int {
     answer(|library| {
         library.called("ibv_query_device")?;
-        let mut told = library.attr;
-        told.phys_port_cnt = u8::try_from(library.ports.len()).unwrap();
+        let mut answer = library.attr;
+        answer.phys_port_cnt = u8::try_from(library.ports.len()).unwrap();
         // SAFETY: the caller has room for it.
-        unsafe { *attr = told };
+        unsafe { *attr = answer };
         Ok(())
     })
 }

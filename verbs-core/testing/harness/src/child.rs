@@ -1,4 +1,4 @@
-//! A test's other process: the same test once more, told which part it plays.
+//! A test's other process: the same test, started again with the name of its part.
 
 use std::env;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -18,7 +18,7 @@ const NOBODY: u32 = 65534;
 pub fn role() -> Option<(String, Line)> {
     let role = env::var(ROLE).ok()?;
     let port = env::var(PORT).unwrap().parse::<u16>().unwrap();
-    // Whoever started it is dead then, or should be.
+    // The process that started it is dead then, or should be.
     std::thread::spawn(|| {
         std::thread::sleep(LIMIT);
         std::process::abort();

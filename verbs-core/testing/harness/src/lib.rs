@@ -108,7 +108,7 @@ impl Test {
         &self.name
     }
 
-    /// Says why the test cannot be done here; the caller returns then.
+    /// Skips the test with the reason why it cannot run here; the caller returns then.
     pub fn skip(&self, reason: impl Display) {
         println!("SKIPPED {}: {reason}", self.name);
     }
@@ -128,7 +128,7 @@ impl Test {
 }
 
 impl Drop for Test {
-    /// What was leaked is only logged: a test that did not mean to has failed.
+    /// Leaks are only logged: a test that logs one without intending to has failed.
     fn drop(&mut self) {
         let leaks = LEAKS.take();
         assert!(leaks.is_empty() || thread::panicking(), "{leaks:?}");

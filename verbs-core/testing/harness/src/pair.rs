@@ -118,12 +118,12 @@ impl End {
         wait_for(&self.side.recv_cq, 1)[0].result().unwrap()
     }
 
-    /// Waits for one completion of the send queue, whatever it says.
+    /// Waits for one completion of the send queue, whatever its status.
     pub fn send_status(&self) -> WcStatus {
         wait_for(&self.side.send_cq, 1)[0].status()
     }
 
-    /// Waits for one completion of the receive queue, whatever it says.
+    /// Waits for one completion of the receive queue, whatever its status.
     pub fn receive_status(&self) -> WcStatus {
         wait_for(&self.side.recv_cq, 1)[0].status()
     }
