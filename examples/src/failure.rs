@@ -111,7 +111,7 @@ fn usage(text: &str) -> String {
     let before_help = before_usage.split("\n\nFor more").next();
     let error = before_help.unwrap_or(before_usage);
     let error = error.strip_prefix("error: ").unwrap_or(error);
-    // A host's name that begins with a hyphen is nobody's.
+    // No host's name begins with a hyphen.
     let error = error.split("\n\n  tip: to pass").next().unwrap_or(error);
     let error = error.replace("\n\n  tip: ", "; ");
     let error = error.replace(

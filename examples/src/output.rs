@@ -11,7 +11,7 @@ use crate::Failure;
 ///
 /// # Errors
 ///
-/// When nobody reads it any more; `println!` would panic.
+/// Standard output is closed; `println!` would panic.
 pub fn say(line: impl fmt::Display) -> Result<(), Failure> {
     let mut stdout = io::stdout().lock();
     let said = writeln!(stdout, "{line}").and_then(|()| stdout.flush());

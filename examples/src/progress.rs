@@ -39,7 +39,7 @@ impl Progress {
         self.drawn = true;
         let Self { what, total, .. } = self;
         let percent = 100 * done / (*total).max(1);
-        // It is an ornament: that nobody sees it is no failure.
+        // It is only for display: a failure is ignored.
         drop(write!(
             io::stderr(),
             "\r{what}: {done} of {total} ({percent} %) "

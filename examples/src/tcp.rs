@@ -66,7 +66,7 @@ impl Listener {
     ///
     /// # Errors
     ///
-    /// Nobody came.
+    /// No client came.
     pub fn accept(&self, wait: Duration, limit: Duration) -> Result<Peer, Failure> {
         let deadline = Instant::now() + wait;
         loop {
@@ -94,7 +94,7 @@ impl Peer {
     ///
     /// # Errors
     ///
-    /// The host is unknown, or nobody listens there.
+    /// The host is unknown, or no socket listens there.
     pub fn connect(host: &str, port: u16, limit: Duration) -> Result<Self, Failure> {
         let doing = || cannot_connect(host, port);
         let mut refused = io::Error::new(ErrorKind::NotFound, "it has no address");

@@ -62,7 +62,7 @@ impl<'p> Patience<'p> {
         if let Some(peer) = self.peer {
             peer.still_there()?;
         }
-        // Whoever should make it happen may need this processor.
+        // The process that makes it happen may need this processor.
         thread::yield_now();
         Ok(())
     }

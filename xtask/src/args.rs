@@ -6,7 +6,7 @@ use std::ffi::OsString;
 use crate::error::Error;
 use crate::packages::Policy;
 
-/// The arguments that nobody has taken yet.
+/// The arguments that have not been taken yet.
 #[derive(Debug)]
 pub(crate) struct Args {
     help: &'static str,

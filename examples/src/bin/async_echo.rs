@@ -68,7 +68,7 @@ async fn serve(options: &Options) -> Result<(), Failure> {
             }
             Some(ended) = clients.join_next() => ended??,
             () = sleep(options.common.wait()), if clients.is_empty() => {
-                server.nobody_comes()?;
+                server.no_client_comes()?;
                 break;
             }
             pressed = ctrl_c() => {

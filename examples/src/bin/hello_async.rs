@@ -39,7 +39,7 @@ async fn run() -> Result<(), Box<dyn Error>> {
     outbox.set_range(..5)?;
     outbox.copy_from_slice(b"hello");
 
-    // Both operations begin here, in this order, whether or not anybody awaits them.
+    // Both operations begin here, in this order, whether or not they are awaited.
     let receive = right.receive(inbox);
     let send = left.send(outbox);
     // An operation has no timer of its own: use the runtime's.

@@ -71,7 +71,7 @@ fn client(
         channel.fetch_add(before.scatter_element(..)?, counter, 1)?;
         fetched.push(before[0]);
     }
-    // Becomes `id` if it is 0: if nobody else was elected before.
+    // Becomes `id` if it is 0: if no other was elected before.
     channel.compare_swap(before.scatter_element(..)?, elected, 0, id)?;
     Ok((fetched, before[0] == 0))
 }

@@ -67,7 +67,7 @@ async fn serve(options: &Options) -> Result<(), Failure> {
                 return ended.map(|()| Next::Left);
             }
             let _now = Timer::after(options.common.wait()).await;
-            server.nobody_comes().map(|()| Next::Over)
+            server.no_client_comes().map(|()| Next::Over)
         };
         let pressed = async {
             let _signal = ctrl_c.next().await;

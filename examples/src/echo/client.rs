@@ -135,7 +135,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// Nobody reads it.
+    /// Standard output cannot be written to.
     pub fn tell(
         &self,
         op: &'static str,

@@ -45,7 +45,7 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// Nobody reads what it says: a client's own failures are no failure of the server's.
+    /// Standard output cannot be written to. A client's failure is not one of the server.
     pub async fn serve<S: Future>(
         &self,
         mut stream: impl AsyncRead + AsyncWrite + Unpin,
@@ -100,12 +100,12 @@ impl Server {
         self.options.clients.is_some_and(|all| gone >= all)
     }
 
-    /// Nobody came for as long as a server waits: a failure, unless somebody had come before.
+    /// No client came for as long as a server waits: a failure, unless one had come before.
     ///
     /// # Errors
     ///
-    /// Nobody ever came.
-    pub fn nobody_comes(&self) -> Result<(), Failure> {
+    /// No client ever came.
+    pub fn no_client_comes(&self) -> Result<(), Failure> {
         if self.came.load(Ordering::Relaxed) > 0 {
             return Ok(());
         }
@@ -124,7 +124,7 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// Nobody reads it.
+    /// Standard output cannot be written to.
     pub fn tell(&self) -> Result<(), Failure> {
         let (came, echoed) = (&self.came, &self.echoed);
         say(format_args!(

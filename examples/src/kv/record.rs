@@ -4,7 +4,7 @@
 //! version (8) │ checksum (8) │ key's length (4) │ value's length (4) │ key │ value
 //! ```
 //!
-//! The version is odd while the server writes, and grows with each change. A card reads a record in
+//! The version is odd while the server writes, and grows with each change. A device reads a record in
 //! no particular order and not in one moment, so a reader trusts a record only if its version is
 //! even and the checksum, which is of the version too, is right.
 

@@ -1,7 +1,7 @@
 //! The programs on an RDMA device, each with its peer, and what they say when that is killed.
 //!
 //! The device is named by `VERBS_DEVICE`, `VERBS_PEER_DEVICE` is the other end of the wire. Run all
-//! with `cargo xtask soft-roce test`, or on a card with
+//! with `cargo xtask soft-roce test`, or on a NIC with
 //! `VERBS_DEVICE=mlx5_0 cargo test -p examples -- --ignored`.
 #![cfg(test)]
 
@@ -70,7 +70,7 @@ fn a_server_that_cannot_serve_says_so_at_once() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn a_client_without_a_server_says_so_within_its_time() {
-    // Nobody listens there: it was given to somebody who is gone.
+    // No socket listens there: the port was that of a program that is gone.
     let gone = Program::serve(ASYNC_ECHO, &[]);
     let port = gone.port().to_owned();
     gone.kill();
@@ -186,7 +186,7 @@ fn a_kv_client_says_that_its_server_is_gone() {
     assert_server_is_gone(&client.fails());
 }
 
-/// By the card, which gives up on a request, or by the connection over which the peers met.
+/// By the device, whose request fails, or by the connection over which the peers met.
 fn assert_server_is_gone(why: &str) {
     let by_card = why.contains("the peer is gone");
     let by_connection = why.contains("the peer closed the connection");
@@ -203,7 +203,7 @@ fn a_server_that_dies_between_a_request_and_its_reply_is_missed() {
         let bench = ["bench", "--clients", "2", "-n", "10000000"];
         let client = server.client(client, &[&common[..], &bench].concat());
         server.has(last);
-        // Its card takes requests all the same: soon all clients wait for replies.
+        // Its device still receives requests: soon all clients wait for replies.
         server.freeze();
         thread::sleep(A_WHILE);
         server.kill();

@@ -141,7 +141,7 @@ impl Program {
         let _status = self.child.wait().unwrap();
     }
 
-    /// Has it do nothing more, until it is killed; what its card does by itself goes on.
+    /// Stops the process until it is killed; its device still works.
     pub(crate) fn freeze(&self) {
         kill_process(Pid::from_child(&self.child), Signal::STOP).unwrap();
     }

@@ -190,7 +190,7 @@ pub unsafe fn ibv_create_wq(
     context: *mut ibv_context,
     wq_init_attr: *mut ibv_wq_init_attr,
 ) -> *mut ibv_wq {
-    // SAFETY: the caller's promise; a queue just made is nobody else's yet.
+    // SAFETY: the caller's promise; a new queue has no other user yet.
     unsafe {
         let Some(create_wq) = extended_op!(context, create_wq) else {
             return <*mut ibv_wq>::unsupported();
@@ -208,7 +208,7 @@ pub unsafe fn ibv_create_wq(
 
 /// Closes an extended connection domain (XRCD).
 ///
-/// As in C, nothing is checked: whoever could open one can close it.
+/// As in C, nothing is checked: a program that could open one can close it.
 ///
 /// # Safety
 ///

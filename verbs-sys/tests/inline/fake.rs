@@ -53,7 +53,7 @@ impl Device {
     /// As long as our headers say.
     pub(crate) fn new() -> Self {
         let vctx = zeroed_object::<verbs_context>();
-        // SAFETY: just made, and kept for ever.
+        // SAFETY: just made, and kept forever.
         unsafe {
             (*vctx).sz = size_of::<verbs_context>();
             (*vctx).context.abi_compat = ptr::without_provenance_mut(usize::MAX);
@@ -61,12 +61,12 @@ impl Device {
         Self(vctx)
     }
 
-    /// From a library older than any operation: before `sz` there is memory that nobody may read.
+    /// From a library older than any operation: before `sz` there is memory that must not be read.
     pub(crate) fn oldest() -> Self {
         const PAGE: usize = 64 * 1024;
         const { assert!(size_of::<verbs_context>() < PAGE) };
         let (front, sz) = (ptr::null_mut(), offset_of!(verbs_context, sz));
-        // SAFETY: new memory, which nobody else knows.
+        // SAFETY: new memory, which has no other user.
         let guard = unsafe {
             let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
             libc::mmap(front, 2 * PAGE, libc::PROT_NONE, flags, -1, 0)

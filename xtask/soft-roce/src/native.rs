@@ -334,7 +334,7 @@ fn load_hint(text: &str) -> &'static str {
     }
 }
 
-/// Without its node in /dev a device is in nobody's list.
+/// Without its node in /dev no program finds a device.
 fn check_nodes() -> Result<(), Error> {
     let deadline = Instant::now() + Duration::from_secs(5);
     let missing = || {

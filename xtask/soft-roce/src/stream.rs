@@ -73,7 +73,7 @@ mod tests {
         (end.unwrap(), seen)
     }
 
-    /// Whether the process is there, and more than a name that nobody has collected yet.
+    /// Whether the process runs: it exists, and is no zombie.
     fn runs(pid: &str) -> bool {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat"));
         stat.is_ok_and(|stat| !stat.contains(") Z "))

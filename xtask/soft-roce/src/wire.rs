@@ -31,7 +31,7 @@ pub(crate) const MTU: u32 = 4200;
 pub(crate) const GUEST_ADDRESSES: [Ipv4Addr; 2] =
     [Ipv4Addr::new(10, 10, 0, 1), Ipv4Addr::new(10, 10, 0, 2)];
 
-/// The addresses natively: set aside for documentation (RFC 5737), so nobody's network has them.
+/// The addresses natively: reserved for documentation (RFC 5737), so no network has them.
 pub(crate) const NATIVE_ADDRESSES: [Ipv4Addr; 2] =
     [Ipv4Addr::new(192, 0, 2, 1), Ipv4Addr::new(192, 0, 2, 2)];
 

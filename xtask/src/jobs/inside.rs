@@ -41,7 +41,7 @@ pub(crate) fn main(path: &str) -> Result<u8, Error> {
     Ok(code)
 }
 
-/// Prints one line at once: whoever reads may see this machine die in the next moment.
+/// Prints one line at once: this machine may die in the next moment.
 fn say(line: &str) -> Result<(), Error> {
     let mut stdout = io::stdout().lock();
     let written = writeln!(stdout, "{line}").and_then(|()| stdout.flush());
@@ -242,13 +242,13 @@ impl Drop for Part {
     fn drop(&mut self) {
         if self.code.is_none() {
             kill_tree(self.child.id());
-            // It was killed: this returns at once, and nobody is left to tell of a failure.
+            // It was killed: this returns at once, and a failure cannot be reported.
             drop(self.child.wait());
         }
     }
 }
 
-/// A temporary file that nobody else sees: it has no name once it is open.
+/// A temporary file of this process only: it has no name once it is open.
 #[derive(Debug)]
 struct Scratch {
     file: File,
@@ -334,7 +334,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         assert!(is_listening(port));
-        // Nobody uses port 1, and nobody can listen on port 0.
+        // No program uses port 1, and none can listen on port 0.
         assert!(!is_listening(1) && !is_listening(0));
     }
 

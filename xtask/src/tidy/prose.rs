@@ -26,7 +26,7 @@ pub(super) fn check(
     findings
 }
 
-/// No path of somebody's machine, and no issue by its number: the text has to stand by itself.
+/// No path of one machine, and no issue by its number: the text has to stand by itself.
 fn machine(source: &Source) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (index, line) in source.text.lines().enumerate() {

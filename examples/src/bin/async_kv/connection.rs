@@ -100,7 +100,7 @@ impl Connection {
 
     /// Ends when the server is dead: probes it while nothing moves.
     ///
-    /// A probe is a write of no bytes, which the server's card answers. Without it a server that
+    /// A probe is a write of no bytes, which the server's device answers. Without it a server that
     /// died between a request and its reply would not be missed.
     async fn death(&self) -> Failure {
         loop {

@@ -17,7 +17,7 @@ pub(crate) const LOCKED: u64 = 16;
 pub(crate) const WORDS: usize = 3;
 const WORD: usize = size_of::<u64>();
 
-/// The lock's value when nobody has it; else the number of who has.
+/// The lock's value when it is free; else the number of the client that holds it.
 pub(crate) const FREE: u64 = 0;
 
 /// A client's reach to the server's words.
@@ -62,7 +62,7 @@ impl Hand<'_> {
         Ok(self.local[0])
     }
 
-    /// Writes, and then gives the lock back: the card does it in this order, with one doorbell.
+    /// Writes, and then releases the lock: the device does it in this order, with one doorbell.
     pub(crate) fn write_and_unlock(&mut self, at: u64, value: u64) -> Result<(), Failure> {
         let (word, lock) = (self.word(at)?, self.word(LOCK)?);
         self.local[1] = value;

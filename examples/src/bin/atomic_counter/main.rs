@@ -164,7 +164,7 @@ fn serve(options: &Options) -> Result<(), Failure> {
         // Each is heard at once, and the first that fails ends the program.
         thread::spawn(move || {
             let heard = hear(&frames, adds).context(|| format!("client {number} of {clients}"));
-            // Nobody listens only if the program is at its end.
+            // The channel is closed only if the program is at its end.
             drop(report.send(heard.map(|(values, end)| (values, end, frames))));
         });
     }

@@ -15,11 +15,11 @@ pub(crate) struct Digest {
     bytes: u64,
 }
 
-/// How often the peer is told that a long look goes on.
+/// How often the peer is sent a message while a long read goes on.
 const TELL: Duration = Duration::from_secs(1);
 
 impl Digest {
-    /// Reads the first `bytes` of a file. Now and then it calls `tell`, so that nobody takes this
+    /// Reads the first `bytes` of a file. Now and then it calls `tell`, so that the peer does not take this
     /// side for dead.
     pub(crate) fn of_start(
         file: &mut File,

@@ -22,7 +22,7 @@ use crate::protocol::{BLOCK, WINDOW};
 
 /// Copy a file to another host over RDMA writes, and check it at both ends
 ///
-/// Several blocks are in flight at once, each on loan to the card until it has been written; the
+/// Several blocks are in flight at once, each on loan to the device until it has been written; the
 /// receiver gives credit for more as it takes them. The file has a temporary name until its SHA-256
 /// is found to be the sender's.
 #[derive(Debug, Parser)]

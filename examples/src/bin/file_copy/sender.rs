@@ -1,6 +1,6 @@
 //! The sending side: reads blocks into a window of loans, and writes each to its place.
 //!
-//! The file is read into registered memory, which is lent to the card until it has written it, comes
+//! The file is read into registered memory, which is lent to the device until it has written it, comes
 //! back, and is read into again: nothing is copied on the way.
 
 use std::collections::VecDeque;

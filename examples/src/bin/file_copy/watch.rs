@@ -30,7 +30,7 @@ impl<'a> Watch<'a> {
         loop {
             match loan.wait_timeout(LOOK) {
                 Ok((Ok(success), list)) => return Ok((success, list)),
-                // The peer's own words, or its end, tell more than its card's silence.
+                // The peer's own error, or its end, is more precise than a timeout of the device.
                 Ok((Err(error), _)) => return self.look().and(Err(error.into())),
                 Err(pending) => loan = pending,
             }

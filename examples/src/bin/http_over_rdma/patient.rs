@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep};
 
-/// A stream; whoever waits for it gets an error when it has not moved for so long.
+/// A stream; a task that waits for it gets an error when it has not moved for so long.
 pub(crate) struct Patient<S> {
     stream: S,
     limit: Duration,

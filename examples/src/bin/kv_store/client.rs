@@ -172,7 +172,7 @@ impl Connection {
 
 /// Waits for a reply, and probes the server while none comes.
 ///
-/// A probe is a write of no bytes, which the server's card answers. Without it a server that died
+/// A probe is a write of no bytes, which the server's device answers. Without it a server that died
 /// between a request and its reply would not be missed before the limit.
 fn reply_to<'scope>(
     scope: &'scope PollingScope<'scope, '_>,

@@ -28,7 +28,7 @@ const SILENCE: Duration = Duration::from_secs(1);
 struct Client {
     number: u64,
     heard: Instant,
-    // What the client's card has to take: replies and a probe; and since when it took none.
+    // Replies and a probe that the client's device has not received, and since when it received none.
     sending: u32,
     since: Instant,
     probe: Option<OwnedBuffer>,
@@ -129,8 +129,8 @@ impl Server<'_> {
         ))
     }
 
-    /// Lets new clients in. Each is connected by a thread of its own, so that a slow one delays
-    /// nobody.
+    /// Lets new clients in. Each is connected by a thread of its own, so that a slow one does not
+    /// delay the others.
     fn let_in(&mut self) -> Result<(), Failure> {
         while let Ok((stream, _from)) = self.listener.socket().accept() {
             let open = self.group.len() + usize::try_from(self.joining.1)?;
@@ -170,7 +170,7 @@ impl Server<'_> {
                     let (member, theirs) = connected;
                     Welcome::decode(&theirs).map(|_none| member)
                 });
-            // Nobody listens only if the server is at its end.
+            // The channel is closed only if the server is at its end.
             drop(sender.send((number, member)));
         });
         Ok(())
@@ -265,7 +265,7 @@ impl Server<'_> {
         )
     }
 
-    /// Notes that a client's card has something to take.
+    /// Records that a message to a client is in flight.
     fn sent(&mut self, at: ChannelId, sent: Result<(), String>) -> Result<(), Failure> {
         match (sent, self.clients.get_mut(&at)) {
             (Ok(()), Some(client)) => {
@@ -282,7 +282,7 @@ impl Server<'_> {
 
     /// Probes those who have been silent, and parts with those who take nothing.
     ///
-    /// A probe is a write of no bytes: the client's card answers it as long as the client lives,
+    /// A probe is a write of no bytes: the client's device answers it as long as the client lives,
     /// and the client need not do anything. Without it a client that died in silence would never be
     /// missed.
     fn look_after(&mut self) -> Result<(), Failure> {

@@ -98,7 +98,7 @@ impl Store {
         let version = self.memory.atomic_u64(at)?;
         let before = u64::from_le(version.load(Ordering::Relaxed));
         version.store((before + 1).to_le(), Ordering::Relaxed);
-        // Whoever sees a byte of the new record sees that the version is odd, or newer.
+        // A reader that sees a byte of the new record sees that the version is odd, or newer.
         fence(Ordering::Release);
         let after = before + 2;
         let guarded = record::guarded(after, key, value);

@@ -18,7 +18,7 @@ const SEND: u64 = 2;
 
 /// A game in progress.
 pub(crate) struct Game<'b> {
-    // First, so that it is destroyed first, before what the card reaches.
+    // First, so that it is destroyed before the memory that the device accesses.
     pub(crate) qp: QueuePair,
     pub(crate) buffers: &'b Buffers,
     pub(crate) cq: CompletionQueue,
@@ -123,7 +123,7 @@ impl Game<'_> {
         if self.qp.cap().max_inline_data >= self.options.size {
             request = request.inline();
         }
-        // SAFETY: `self` borrows `buffers` for longer than it has the queue pair, so nobody writes
+        // SAFETY: `self` borrows `buffers` for longer than it has the queue pair, so nothing writes
         // to the send buffer.
         unsafe { self.qp.post_send(&mut request) }?;
         self.underway = SEND | RECEIVE;
@@ -136,7 +136,7 @@ const fn doing(wr_id: u64) -> &'static str {
     match wr_id {
         SEND => "sending",
         RECEIVE => "receiving (both ends need the same -s)",
-        _ => "a request of somebody else",
+        _ => "an unknown request",
     }
 }
 

@@ -197,7 +197,7 @@ impl Line<'_> {
             let numbered = lists.iter_mut().enumerate().zip(&mut indices);
             let chain = numbered.map(|((at, list), index)| request(index, list, at == last));
             let mut chain: Vec<WorkRequest<'_>> = chain.collect::<Result<_, _>>()?;
-            // SAFETY: the elements in `lists` borrow the region, for writing where the card writes,
+            // SAFETY: the elements in `lists` borrow the region, for writing where the device writes,
             // until the completion of the chain's last request has been polled below.
             unsafe { self.qp.post(&mut chain) }?;
             self.waiter.wait(1, |_success| Ok(()))?;

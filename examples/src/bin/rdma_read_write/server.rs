@@ -10,7 +10,7 @@ use crate::{Options, prepare};
 /// The most that a server gives to a client.
 const MAX_AREA: usize = 1 << 30;
 const MAX_DEPTH: u32 = 4096;
-/// Bytes behind what is moved that nobody may touch.
+/// Bytes behind the moved ones that must not change.
 const GUARD: usize = 4096;
 
 pub(crate) struct Server<'o> {

@@ -222,7 +222,7 @@ struct Output {
 }
 
 impl Output {
-    /// Waits until all of it has been carried, but not for ever.
+    /// Waits until all of it has been carried, but not forever.
     fn wait(self) {
         let deadline = Instant::now() + LAST_OUTPUT;
         for _ in 0..self.count {

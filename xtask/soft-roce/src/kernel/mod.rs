@@ -46,7 +46,7 @@ pub(crate) struct Kernel {
     pub(crate) modules: PathBuf,
     /// Compares every file with what it was; under way while the guest starts.
     check: Child,
-    /// Held while the kernel is used, so that nobody removes the cache.
+    /// Held while the kernel is used, so that no other run removes the cache.
     _in_use: File,
 }
 
@@ -286,7 +286,7 @@ fn ensure_format(format: Format, policy: Policy) -> Result<(), Error> {
     }
 }
 
-/// What a killed run left behind; the lock says that nobody else is building.
+/// Removes files of a killed run; the lock ensures that no other run is building.
 fn remove_leftovers() -> Result<(), Error> {
     let what = || "cannot clean the cache";
     for entry in fs::read_dir(cache()?).context(what)? {

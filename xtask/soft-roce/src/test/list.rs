@@ -49,7 +49,7 @@ impl List {
 
 impl Drop for List {
     fn drop(&mut self) {
-        // In a target folder it harms nobody.
+        // In a target folder it does no harm.
         drop(fs::remove_file(&self.file));
     }
 }

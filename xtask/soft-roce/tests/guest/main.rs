@@ -312,7 +312,7 @@ fn packets_cross_a_wire_that_can_be_cut() {
 
 #[test]
 fn a_second_host_is_on_the_wire_and_may_die() {
-    // It dies when they have talked; the first sees that nobody answers any more.
+    // It dies after they have connected; the first notices that it does not answer any more.
     let script = r"
         pingpong() { timeout 30 ibv_rc_pingpong -d $VERBS_DEVICE -g 1 -n 20 $1 >&2; }
         answers() { timeout 2 bash -c 'echo > /dev/tcp/$SOFT_ROCE_PEER/9' 2>&1 | grep -q refused; }
