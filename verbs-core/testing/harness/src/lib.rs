@@ -1,7 +1,7 @@
-//! What the tests of the verbs crates share.
+//! What tests of several crates share, all but the fake libibverbs.
 //!
-//! First of all, what every test on a device begins with: the device, a watchdog, and its turn on the
-//! wire.
+//! The root is what every test on a device begins with: the device, a watchdog, and its turn on the
+//! wire. A program that uses this crate alone calls the real libibverbs.
 #![expect(unsafe_code, reason = "posts, forks, and looks at processes")]
 #![expect(
     missing_debug_implementations,
