@@ -210,7 +210,7 @@ impl AsyncChannel {
     /// # Errors
     ///
     /// [`Error::Down`] if the channel was down before, or goes down while this waits. A peer that
-    /// closed its channel before this call is not an error here: operations that it cut off have
+    /// closed its channel before this call is not an error here: operations that it aborted have
     /// failed themselves.
     pub async fn close(self) -> Result<()> {
         let peer_closed = self.down_reason() == Some(DownReason::PeerClosed);
@@ -236,7 +236,8 @@ impl AsyncChannel {
     /// Watches the peer by this descriptor from now on, as
     /// [`Channel::watch_peer`](verbs_channel::Channel::watch_peer) does.
     ///
-    /// This is for handshakes by hand. Those over TCP do it themselves.
+    /// This is for a handshake of your own: channels that were connected over TCP watch their peer
+    /// already.
     ///
     /// # Errors
     ///

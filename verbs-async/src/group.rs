@@ -36,8 +36,10 @@ pub struct AsyncGroup {
 }
 
 impl AsyncGroup {
-    /// Creates a group of at most `max_channels` channels, whose completions are announced on the
-    /// completion channel of `events`. Other groups and queues may share it.
+    /// Creates a group of at most `max_channels` channels.
+    ///
+    /// Its completion queue has its events on the completion channel of `events`, which other groups
+    /// and queues may share.
     ///
     /// ```no_run
     /// # fn main() -> verbs_async::Result<()> {

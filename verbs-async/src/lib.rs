@@ -52,7 +52,7 @@
 //! # Who polls the completion queue
 //!
 //! Some task has to poll the completion queue and wake the tasks whose operations completed. If
-//! that were one fixed task, the others would sleep on when it is dropped, leaked or not polled
+//! that were one fixed task, the others would keep sleeping if it is dropped, leaked or not polled
 //! again. Here no task is special: any operation that is polled drives the queue.
 //!
 //! - Polling an operation that has not completed polls the queue. The outcomes of other operations

@@ -104,7 +104,7 @@ impl ChannelGroup {
         self.poller.engine.remove(channel)
     }
 
-    /// The engine that drives the channels, for what a layer above needs of it.
+    /// The engine that drives the channels, for layers above.
     #[must_use]
     pub const fn engine_mut(&mut self) -> &mut Engine {
         &mut self.poller.engine
@@ -221,9 +221,10 @@ impl<S: channel_builder::IsComplete> ChannelBuilder<S> {
         Ok(ChannelGroup::new(poller, Preparer { config, cq }))
     }
 
-    /// Makes an [`Engine`] for at most `max_channels` such channels, and what prepares them: for a
-    /// layer that waits in its own way. Completions are announced on this completion channel, which
-    /// others may share.
+    /// Creates an [`Engine`] for at most `max_channels` such channels, and the handle that prepares
+    /// them: for a layer that waits in its own way.
+    ///
+    /// The events of its completion queue are on this completion channel, which other queues may share.
     ///
     /// # Errors
     ///

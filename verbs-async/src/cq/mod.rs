@@ -41,7 +41,7 @@ mod state;
 ///
 /// let context = Context::first_active()?;
 /// let cq = AsyncCq::create_thread(&context, 64)?; // or create_tokio, create_async_io
-/// // … post with a queue pair that was made with `cq.cq()`, then:
+/// // … post with a queue pair that was created with `cq.cq()`, then:
 /// let mut slots = [const { PollSlot::new() }; 16];
 /// for completion in cq.poll(&mut slots).await? {
 ///     completion.result().ok();

@@ -148,7 +148,7 @@ fn dead_host_takes_the_channel_down() {
         let mut failed = failed.skip_while(Result::is_ok);
         let Some(Err(Error::Transport(TransportError::Work { queue, error }))) = failed.next()
         else {
-            panic!("the card does not say why");
+            panic!("the device does not report why");
         };
         assert_eq!(error.status, WcStatus::RETRY_EXC_ERR);
         assert!(failed.all(|result| result.is_err()));

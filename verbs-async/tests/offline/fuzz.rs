@@ -12,7 +12,8 @@ use std::task::Poll;
 use std::time::Duration;
 
 use fake_libibverbs::faulty::{
-    Card, Random, assert_written, fault, no_more_faults, programs, received, stray_completion,
+    FaultyDevice, Random, assert_written, fault, no_more_faults, programs, received,
+    stray_completion,
 };
 use fake_libibverbs::{is_posted, touch_posted, with};
 use verbs_async::verbs_channel::{
@@ -96,7 +97,7 @@ impl Held {
 
 struct World {
     random: Random,
-    card: Card,
+    device: FaultyDevice,
     pd: ProtectionDomain,
     group: AsyncGroup,
     channels: Vec<(u64, AsyncChannel)>,
@@ -117,7 +118,7 @@ impl World {
         let builder = builder.drain_timeout(SHORT);
         let mut world = Self {
             random,
-            card: Card::default(),
+            device: FaultyDevice::default(),
             group: AsyncGroup::new(builder, 3, &bench.events).unwrap(),
             pd,
             channels: Vec::new(),
@@ -149,7 +150,7 @@ impl World {
             0..6 => self.start(),
             24..27 => self.batch(),
             27 => self.replace_down(),
-            6..11 => self.card.complete(&mut self.random),
+            6..11 => self.device.complete(&mut self.random),
             11..15 => self.poll(),
             15 => drop(self.chosen()),
             16 => {
@@ -162,7 +163,7 @@ impl World {
             20 | 21 => announce(&self.bench),
             _ => touch_posted(),
         }
-        self.card.see();
+        self.device.see();
     }
 
     fn work(&mut self, may_receive: bool) -> (OwnedWork, Given) {
@@ -237,7 +238,7 @@ impl World {
     }
 
     fn ended(&mut self, held: &Held, result: &Result<(), Error>, buffers: &[OwnedBuffer]) {
-        self.card.see();
+        self.device.see();
         let is_stuck = matches!(result, Err(Error::Transport(TransportError::Stuck)));
         if is_stuck {
             assert!(self.leaks, "the queue pair was destroyed");
@@ -253,9 +254,9 @@ impl World {
         }
         assert_eq!(buffers.len(), all);
         let wr_ids = held.buffers.iter();
-        let wr_ids = wr_ids.filter_map(|given| self.card.posted_at(given.address));
+        let wr_ids = wr_ids.filter_map(|given| self.device.posted_at(given.address));
         let wr_ids: Vec<u64> = wr_ids.collect();
-        self.card.assert_agrees(&wr_ids, result, |error| {
+        self.device.assert_agrees(&wr_ids, result, |error| {
             matches!(error, Error::Transport(TransportError::Work { .. }))
         });
         for (at, (buffer, given)) in buffers.iter().zip(&held.buffers).enumerate() {
@@ -319,7 +320,7 @@ impl World {
         let up: Vec<u64> = up.map(|(number, _)| *number).collect();
         let mut rounds = 0;
         while self.held.iter().any(|held| up.contains(&held.channel)) {
-            self.card.complete_all();
+            self.device.complete_all();
             if !with(|library| mem::take(&mut library.armed)).is_empty() {
                 announce(&self.bench);
             }
@@ -360,7 +361,7 @@ impl World {
         let mut rounds = 0;
         while !self.held.is_empty() {
             self.poll();
-            self.card.see();
+            self.device.see();
             announce(&self.bench);
             rounds += 1;
             assert!(rounds < 100_000, "an operation does not end");

@@ -1,17 +1,17 @@
 //! Aborting a channel: the ladder, each step bounded.
 //!
 //! ```text
-//! wait for the completion ── in time ──────────────────────────────► success, or a work error
-//!   │ deadline, a scope that failed
+//! wait for the completion ─── in time ─────────────► success, or a work error
+//!   │ the deadline passes, or a scope fails
 //!   ▼
-//! queue pair to ERROR, drain the flushes ── within drain_timeout ──► aborted, or flushed
+//! queue pair to ERROR, drain ─── in drain_timeout ─► aborted, or a work error
 //!   │ not flushed, or the queue cannot be polled
 //!   ▼
-//! destroy the queue pair ── the device touches its buffers no more ──► aborted
-//!   │ even that is refused
+//! destroy the queue pair ─── destroyed ────────────► aborted
+//!   │ the driver fails to
 //!   ▼
-//! owned buffers are leaked, and the log says so ───────────────────► stuck
-//! with borrowed buffers in flight the process is aborted
+//! owned buffers are leaked, which is logged ───────► stuck
+//! borrowed buffers in flight: the process is aborted
 //! ```
 //!
 //! A borrow is released only at the end of the ladder.
@@ -20,7 +20,7 @@ use super::Poller;
 use crate::error::DownReason;
 
 impl Poller {
-    /// Takes the ladder from its second step, for everything that is in flight on a member.
+    /// Takes the ladder from its second step, for all operations in flight on a member.
     pub(crate) fn abort(&mut self, at: u32, reason: DownReason) {
         if self.engine.flush_at(at, reason) {
             let drain_timeout = Some(self.config.drain_timeout);

@@ -1,4 +1,4 @@
-//! Blocking operations: posted, waited for, and done when they return.
+//! Blocking operations: posted and waited for, with borrows that end when the call returns.
 #![expect(
     unsafe_code,
     reason = "keeps borrows until the device is done with them"
@@ -23,13 +23,13 @@ impl Poller {
     fn run_to_end<W: Work>(
         &mut self,
         at: u32,
-        work: W,
+        request: W,
         timeout: Option<Duration>,
     ) -> Result<Option<WorkSuccess>> {
-        let (mut list, options) = work.into_parts();
+        let (mut list, options) = request.into_parts();
         let guard = AbortOnUnwind;
-        // SAFETY: `list` and what it borrows live until this returns, and `finish` returns only when
-        // the device is done with it; if this panics, the process ends.
+        // SAFETY: `list` and the memory that it borrows live until this returns. `finish` returns only
+        // when the device is done with that memory. If this panics, the process is aborted.
         let posted = unsafe {
             self.engine
                 .post_at::<W>(Reservation::send(at), &mut list, options)
@@ -46,10 +46,10 @@ impl Poller {
     pub(crate) fn run<W: Work>(
         &mut self,
         at: u32,
-        work: W,
+        request: W,
         timeout: Option<Duration>,
     ) -> Result<WorkSuccess> {
-        let ended = self.run_to_end(at, work, timeout)?;
+        let ended = self.run_to_end(at, request, timeout)?;
         self.success(ended)
     }
 
@@ -58,23 +58,23 @@ impl Poller {
     pub(crate) fn run_blocking<W: Work>(
         &mut self,
         at: u32,
-        work: W,
+        request: W,
         timeout: Option<Duration>,
     ) -> Result<()> {
-        self.run_to_end(at, work, timeout).map(drop)
+        self.run_to_end(at, request, timeout).map(drop)
     }
 
     #[inline(always)]
     pub(crate) fn run_batch<W: Work, const N: usize>(
         &mut self,
         at: u32,
-        works: &mut [W; N],
+        requests: &mut [W; N],
         timeout: Option<Duration>,
     ) -> Result<()> {
         let reservation = Reservation::send(at).times(N)?;
         let guard = AbortOnUnwind;
-        // SAFETY: as for `run_to_end`: what `works` borrow lives until this returns.
-        let posted = unsafe { self.engine.post_batch_at::<W, N>(reservation, works) };
+        // SAFETY: as for `run_to_end`, with the memory that `requests` borrow.
+        let posted = unsafe { self.engine.post_batch_at::<W, N>(reservation, requests) };
         let ended = match posted {
             Ok(posted) => self.finish(reservation, posted.id, timeout).map(drop),
             Err(refusal) => Err(refusal.into()),
@@ -104,8 +104,8 @@ impl Poller {
         self.success(ended?)
     }
 
-    /// Waits for an operation on borrowed buffers, and aborts it if its time is up: `timeout`, or
-    /// the channel's own. `None` is the [last success](Engine::last_success).
+    /// Waits for an operation on borrowed buffers, and aborts it after `timeout`, or after the
+    /// channel's own timeout. `None` is the [last success](Engine::last_success).
     #[inline(always)]
     fn finish(
         &mut self,
@@ -113,7 +113,7 @@ impl Poller {
         id: Id,
         timeout: Option<Duration>,
     ) -> Result<Option<WorkSuccess>> {
-        // Most are done by now, or after a poll or two.
+        // Most operations complete within a poll or two.
         if self.engine.poll_for(reservation, id) {
             return Ok(None);
         }

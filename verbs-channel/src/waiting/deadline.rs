@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-/// A deadline for several waits; without a timeout it looks at no clock.
+/// A deadline for several waits. Without a timeout it does not read the clock.
 pub(super) struct Deadline {
     timeout: Option<Duration>,
     at: Option<Instant>,
@@ -20,7 +20,7 @@ impl Deadline {
         let now = Instant::now();
         let at = match self.at {
             Some(at) => at,
-            // Beyond the clock is forever.
+            // A deadline beyond the range of the clock is never reached.
             None => *self.at.insert(now.checked_add(timeout)?),
         };
         Some(at.saturating_duration_since(now))

@@ -1,15 +1,15 @@
-//! No unwinding while the device has borrowed buffers.
+//! Prevents unwinding while borrowed buffers are in flight.
 
 use std::mem::ManuallyDrop;
 
 use crate::engine::abort_with;
 
-/// Alive while operations on borrowed buffers are ended. No code there panics; if it did, to unwind
-/// would give the buffers back while the device has them, so the process is aborted.
+/// Exists while operations on borrowed buffers are being ended. No code there panics. If it did,
+/// unwinding would end the borrows while the device uses the buffers, so the process is aborted.
 pub(crate) struct AbortOnUnwind;
 
 impl AbortOnUnwind {
-    /// All of them have ended.
+    /// Call this when all of them have ended.
     #[inline(always)]
     pub(crate) const fn defuse(self) {
         let _finished = ManuallyDrop::new(self);
@@ -43,7 +43,7 @@ mod tests {
                 let _ends = AbortOnUnwind;
                 panic!("on purpose");
             });
-            // Code that runs here would have the buffers back.
+            // Not reached: the borrows would have ended here.
             process::exit(if unwound.is_ok() { 2 } else { 3 });
         }
         AbortOnUnwind.defuse();

@@ -1,7 +1,7 @@
 //! Waiting: what a channel or a group adds to its engine.
 //!
-//! A wait polls until its operation has completed. Where a poll finds nothing, it checks the peers
-//! now and then, looks at the clock, and spins, yields or sleeps.
+//! A wait polls until its operation has completed. After a poll that finds nothing, it checks the
+//! peers now and then, reads the clock, and spins, yields or sleeps.
 
 use std::time::{Duration, Instant};
 
@@ -28,7 +28,7 @@ mod wait;
 pub struct Poller {
     pub(crate) engine: Engine,
     pub(crate) config: WaitConfig,
-    // What announces completions, to sleep until then.
+    // For the events of the completion queue, to sleep until one arrives.
     completion_channel: Option<CompletionChannel>,
     // The next completion raises an event, or has raised one that no wait has taken.
     is_armed: bool,
@@ -94,7 +94,7 @@ mod tests {
     fn a_check_is_due_at_once_and_not_before_its_time_again() {
         let mut next = NextCheck::default();
         assert!(next.is_due());
-        // Far in the future: the clock need not be waited for.
+        // Far in the future, so that the test does not wait for the clock.
         next.0 += Duration::from_secs(1000);
         assert!(!next.is_due(), "it is too soon");
         next.0 = Duration::ZERO;

@@ -58,7 +58,8 @@ impl Poller {
         self.engine.take_first_completed()
     }
 
-    /// The same, waited for; `None` if `timeout` passes first, or if there is no operation to wait for.
+    /// [`next_completed`](Self::next_completed), and waits for it; `None` if `timeout` passes first, or
+    /// if there is no operation to wait for.
     pub(crate) fn wait_completed(&mut self, timeout: Option<Duration>) -> Option<Completed> {
         self.seek();
         // Nothing is started meanwhile: with nothing in flight, only a timeout would end the wait.

@@ -1,4 +1,4 @@
-//! Pauses: how the time until a completion comes is spent.
+//! Pauses between the polls of a wait: spin, yield or sleep.
 
 use std::time::{Duration, Instant};
 
@@ -7,11 +7,11 @@ use verbs_core::{CompletionChannel, CompletionQueue};
 
 use crate::config::PollStrategy;
 
-/// How often a wait looks whether the device still answers, and the longest sleep.
+/// How often a wait checks whether the device still answers, and the longest sleep.
 const PROBE: Duration = Duration::from_millis(100);
 
-/// Polls of a pure spin between looks at the clock, which costs as much as several polls.
-const SPINS_PER_LOOK: u32 = 64;
+/// Polls of a pure spin between reads of the clock, which cost as much as several polls.
+const SPINS_PER_READ: u32 = 64;
 
 /// The state of one wait.
 pub(crate) struct Pause {
@@ -19,7 +19,7 @@ pub(crate) struct Pause {
     timeout: Option<Duration>,
     backoff: Backoff,
     empty: u32,
-    // Read at the first empty poll: a wait that finds its completion at once looks at no clock.
+    // Set at the first empty poll: a wait that finds its completion at once reads no clock.
     clock: Option<Clock>,
 }
 
@@ -29,14 +29,14 @@ struct Clock {
     next_probe: Option<Instant>,
 }
 
-/// What a pause ended with.
+/// The outcome of a pause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Paused {
     /// Poll again.
     Poll,
-    /// See whether the device still answers, then poll again.
+    /// Check whether the device still answers, then poll again.
     Probe,
-    /// The time is up.
+    /// The timeout has passed.
     TimedOut,
 }
 
@@ -52,15 +52,15 @@ impl Pause {
         }
     }
 
-    /// After a poll that found nothing. `is_armed` is kept from one wait to the next: an event that a
-    /// wait did not need is the next one's, and no second one is asked for.
+    /// Pauses after a poll that found nothing. `is_armed` is kept from one wait to the next: an event
+    /// that a wait did not need is used by the next one, and the queue is not armed again.
     pub(crate) fn after_empty(
         &mut self,
         cq: &CompletionQueue,
         channel: Option<&CompletionChannel>,
         is_armed: &mut bool,
     ) -> verbs_core::Result<Paused> {
-        // Around, not up to the top: there a spin would never look at the clock again.
+        // It wraps: a saturated count would keep a spin from reading the clock.
         self.empty = self.empty.wrapping_add(1);
         let timeout = self.timeout;
         let clock = self.clock.get_or_insert_with(|| {
@@ -71,7 +71,7 @@ impl Pause {
             }
         });
         let spins = matches!(self.strategy, PollStrategy::Spin);
-        if spins && self.empty % SPINS_PER_LOOK != 1 {
+        if spins && self.empty % SPINS_PER_READ != 1 {
             std::hint::spin_loop();
             return Ok(Paused::Poll);
         }
@@ -90,7 +90,7 @@ impl Pause {
                 if *is_armed {
                     let until = clock.deadline.unwrap_or(next_probe);
                     let sleep = until.min(next_probe).saturating_duration_since(now);
-                    // Without an event it is armed anew: the event may have been taken elsewhere.
+                    // After a sleep it is armed again: the event may have been taken elsewhere.
                     *is_armed = false;
                     channel.get_cq_event(Some(sleep))?;
                 } else {

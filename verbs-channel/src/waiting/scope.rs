@@ -1,4 +1,4 @@
-//! How scopes end: they wait for what is left, or abort it.
+//! How scopes end: they wait for the operations in flight, or abort them.
 
 use verbs_core::WorkSuccess;
 
@@ -8,8 +8,8 @@ use crate::engine::{Engine, Id};
 use crate::error::{DownReason, Queue, TransportError};
 
 impl Poller {
-    /// A scope ends well: waits for its operations, up to the channel's timeout. The first failure
-    /// among those whose outcome was not taken is the scope's.
+    /// Ends a scope whose closure returned `Ok`: waits for its operations, up to the channel's
+    /// timeout. The first failure whose outcome was not taken fails the scope.
     #[inline]
     pub(crate) fn finish_scope(&mut self, at: u32, end: ScopeEnd) -> Result<(), TransportError> {
         if !self.engine.is_well(at) {
@@ -47,19 +47,20 @@ impl Poller {
             }
             next = self.engine.after(id);
         }
-        // The receives that were left over, if any.
+        // The receives in flight, if any.
         self.abort_borrowed(at, DownReason::Closed);
         self.end_scope(at, end.receives)
     }
 
-    /// A scope ends whose closure was to take all outcomes: what it left is aborted.
+    /// Ends a scope whose closure has to take all outcomes: aborts its operations in flight.
     pub(crate) fn cut_scope(&mut self, at: u32) -> Result<(), TransportError> {
         self.engine.drive();
         self.abort_borrowed(at, DownReason::Abandoned);
         self.end_scope(at, Leftover::Awaited)
     }
 
-    /// A scope ends badly: what is left gets the drain timeout, receives alone get none.
+    /// Ends a scope whose closure failed: waits for its operations of the send queue, up to the drain
+    /// timeout, and then aborts those in flight. It does not wait for receives.
     #[cold]
     pub(crate) fn abandon_scope(&mut self, at: u32) {
         let mut deadline = Deadline::new(Some(self.config.drain_timeout));
@@ -72,7 +73,7 @@ impl Poller {
             next = self.engine.after(id);
         }
         self.abort_borrowed(at, DownReason::Abandoned);
-        // The closure's own failure is reported; the channel itself says that it is down.
+        // The closure's own failure is returned; this one is the channel's down reason.
         let _reported_by_down_reason = self.end_scope(at, Leftover::Awaited);
     }
 
@@ -99,7 +100,7 @@ impl Poller {
         taken.unwrap_or(Err(TransportError::Taken))
     }
 
-    /// Takes the outcomes that were not taken, all of which are there; the first failure among them.
+    /// Takes the untaken outcomes of operations that have all ended. Returns the first failure.
     fn end_scope(&mut self, at: u32, receives: Leftover) -> Result<(), TransportError> {
         let mut first: Option<(TransportError, u32)> = None;
         let mut next = self.engine.first(at);
@@ -108,7 +109,7 @@ impl Poller {
             let Some(queue) = self.engine.borrowed(id) else {
                 continue;
             };
-            // A receive that ends with its connection has not failed, if that is what was asked for.
+            // With `Leftover::Closed`, a receive that is aborted with the connection has not failed.
             let is_left = |error| {
                 receives == Leftover::Closed
                     && queue == Queue::Receive
@@ -126,22 +127,22 @@ impl Poller {
     }
 }
 
-/// How a scope ends well.
+/// How a scope whose closure returned `Ok` ends.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ScopeEnd {
     /// Nothing was in flight when it began.
     pub(crate) began_idle: bool,
-    /// Handles were forgotten, so that completed operations may have their slots still.
+    /// Handles were leaked, so completed operations may still have their slots.
     pub(crate) forgot_handles: bool,
-    /// What becomes of its receives.
+    /// How its receives in flight end.
     pub(crate) receives: Leftover,
 }
 
-/// What becomes of receives that are in flight when a scope ends well.
+/// How receives end that are in flight when the closure of a scope returns `Ok`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Leftover {
-    /// They are waited for.
+    /// The scope waits for them.
     Awaited,
-    /// The connection is closed.
+    /// The connection is closed, which aborts them.
     Closed,
 }

@@ -1,4 +1,4 @@
-//! Waits: polls until something is done, looks at the clock, and asks queue pairs whether they live.
+//! Waits: poll until a condition holds, read the clock, and probe the device.
 
 use std::time::{Duration, Instant};
 
@@ -19,8 +19,8 @@ impl Poller {
         let mut polls: u32 = 0;
         while !done(&self.engine) {
             polls = polls.wrapping_add(1);
-            // A driver that never runs out of completions does not stop the clock.
-            let is_long = polls.is_multiple_of(LOOK_AFTER);
+            // The timeout holds even if every poll finds completions.
+            let is_long = polls.is_multiple_of(MAX_BUSY_POLLS);
             if (self.engine.drive() == 0 || is_long) && !self.pause(&mut pause) {
                 return done(&self.engine);
             }
@@ -54,5 +54,5 @@ impl Poller {
     }
 }
 
-/// Polls that find something before a wait looks at the clock all the same.
-const LOOK_AFTER: u32 = 1 << 12;
+/// How many polls that find completions a wait makes before it reads the clock.
+const MAX_BUSY_POLLS: u32 = 1 << 12;

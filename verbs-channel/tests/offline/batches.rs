@@ -9,7 +9,7 @@ use verbs_channel::{
 };
 use verbs_harness::logged::{lines, listen};
 
-use crate::card::{
+use crate::fake_device::{
     called, channel, connected, ends, flushes, forget_the_past, pd, posted, refuse, region,
     succeeds,
 };
@@ -139,13 +139,13 @@ fn destroying_a_channel_returns_its_batch_whole() {
     );
     // An untaken result is dropped with the channel, after its queue pair.
     drop(ended.batch);
-    let mut channel = crate::card::channel();
+    let mut channel = crate::fake_device::channel();
     let works = vec![OwnedWork::from(Outgoing::send(region(&channel)))];
     let _ticket = channel.start_batch(works).unwrap();
     forget_the_past();
     drop(channel);
     assert_eq!(
-        crate::card::calls()[..2],
+        crate::fake_device::calls()[..2],
         ["ibv_destroy_qp", "ibv_dereg_mr"]
     );
 }
@@ -224,7 +224,7 @@ fn partly_posted_batch_is_returned_after_its_queue_pair_is_destroyed() {
     assert!(called("ibv_destroy_qp") && channel.is_idle());
     assert_eq!(channel.down_reason(), Some(DownReason::Post(error)));
     // A batch that the driver rejects whole is handed back at once.
-    let mut channel = crate::card::channel();
+    let mut channel = crate::fake_device::channel();
     with(|library| library.refuse_post = Some((0, libc::ENOMEM, true)));
     let rejected = channel.start_batch(sends(&pool, 4)).unwrap_err();
     assert!(!called("ibv_destroy_qp") && channel.is_idle());

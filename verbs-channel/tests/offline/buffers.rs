@@ -7,7 +7,7 @@ use std::thread;
 use fake_libibverbs::{assert_all_is_well, with};
 use verbs_channel::{BufferPool, Channel, Outgoing, OwnedBuffer, OwnedWork, PoolBuffer, Refusal};
 
-use crate::card::{called, channel, forget_the_past, pd, region, succeeds};
+use crate::fake_device::{called, channel, forget_the_past, pd, region, succeeds};
 
 /// Sends a buffer. Returns the elements that the driver received, and the buffer.
 fn sent(channel: &mut Channel, buffer: OwnedBuffer) -> (Vec<(u64, u32)>, OwnedBuffer) {

@@ -8,7 +8,7 @@ use verbs_channel::{
     TransportError,
 };
 
-use crate::card::{
+use crate::fake_device::{
     called, channel, connected, ends, flushes, forget_the_past, pd, posted, refuse, region,
     shut_down, succeeds,
 };

@@ -9,7 +9,7 @@ use verbs_channel::{
     ScopeError, TransportError,
 };
 
-use crate::card::{
+use crate::fake_device::{
     DRAIN, bounded, called, calls, channel, connected, forget_the_past, pd, posted, refuse, region,
     succeeds,
 };

@@ -16,7 +16,7 @@ use verbs_channel::{
     Refusal, Rejected, ScatterList, Work,
 };
 
-use crate::card::{connected, forget_the_past, pd};
+use crate::fake_device::{connected, forget_the_past, pd};
 
 /// A list of 32 such elements is 4 GiB long: 0 bytes if it is added up in 32 bits.
 const LONG: usize = 128 << 20;

@@ -7,7 +7,7 @@ use verbs_channel::verbs_core::WcStatus;
 use verbs_channel::verbs_core::verbs_sys::{IBV_QPS_ERR, IBV_WC_REM_ACCESS_ERR, IBV_WC_SUCCESS};
 use verbs_channel::{DownReason, Error, Outgoing, Queue, ScopeError, TransportError};
 
-use crate::card::{
+use crate::fake_device::{
     DRAIN, bounded, called, calls, channel, ends, flushes, posted, refuse, region, succeeds,
 };
 
@@ -108,7 +108,7 @@ fn drop_destroys_the_queue_pair_before_it_releases_the_buffers() {
         channel.start_send(region(&channel)).unwrap(),
     ];
     assert_ne!(tickets[0], tickets[1]);
-    crate::card::forget_the_past();
+    crate::fake_device::forget_the_past();
     drop(channel);
     assert_eq!(
         calls()[..3],
@@ -153,7 +153,7 @@ fn a_batch_is_one_doorbell_and_one_completion() {
     let from = region(&channel);
     let batch = [Outgoing::send(from.gather_element(..).unwrap()); 4];
     for _ in 0..if cfg!(miri) { 10 } else { 100 } {
-        crate::card::forget_the_past();
+        crate::fake_device::forget_the_past();
         let ended = channel.scope(|scope| {
             let mut batch = scope.post_batch(batch).unwrap();
             let signaled = with(|library| {
@@ -187,9 +187,9 @@ fn a_batch_that_fails_in_its_middle_ends_when_its_last_is_flushed() {
         let mut batch = scope.post_batch(batch).unwrap();
         let numbers = posted();
         ends(numbers[1], IBV_WC_REM_ACCESS_ERR);
-        assert!(batch.poll().is_none(), "the card still has the rest");
+        assert!(batch.poll().is_none(), "the device still has the rest");
         flushes(numbers[2]);
-        assert!(batch.poll().is_none(), "the card still has the rest");
+        assert!(batch.poll().is_none(), "the device still has the rest");
         flushes(numbers[3]);
         Ok::<_, ()>(batch.poll().unwrap().unwrap_err())
     });
@@ -216,7 +216,7 @@ fn detached_operation_takes_no_slot_once_it_has_succeeded() {
         let held_wr_id = posted()[0];
         // Far more than there are slots.
         for round in 0..100 {
-            crate::card::forget_the_past();
+            crate::fake_device::forget_the_past();
             drop(scope.post_send(element).unwrap());
             if round % 2 == 0 {
                 drop(scope.post_send(element).unwrap());

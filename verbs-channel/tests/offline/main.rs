@@ -7,8 +7,8 @@
 
 mod batches;
 mod buffers;
-mod card;
 mod driven;
+mod fake_device;
 mod fatal;
 mod fuzz;
 mod gate;

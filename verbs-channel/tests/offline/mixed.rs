@@ -14,7 +14,7 @@ use verbs_channel::verbs_core::verbs_sys::{
 use verbs_channel::verbs_core::{MemoryRegion, ProtectionDomain};
 use verbs_channel::{Channel, ChannelGroup, ChannelId, Error, Queue, Refusal, Ticket};
 
-use crate::card::{bounded, pd};
+use crate::fake_device::{bounded, pd};
 
 /// A step of a program. Numbers choose among the operations that exist.
 #[derive(Clone, Debug)]

@@ -6,7 +6,7 @@ use verbs_channel::{
     BufferPool, Channel, Incoming, Outgoing, OwnedBuffer, OwnedWork, Refusal, Rejected, Ticket,
 };
 
-use crate::card::{channel, forget_the_past, posted, region, succeeds};
+use crate::fake_device::{channel, forget_the_past, posted, region, succeeds};
 
 const SIGNALED: u32 = 2;
 const FENCE: u32 = 1;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use rustix::net::sockopt;
 use verbs_channel::{Channel, DownReason, PreparedChannel};
 
-use crate::card::{
+use crate::fake_device::{
     DRAIN, bounded, called, calls, connected, flushes, pd, posted, region, shut_down, succeeds,
 };
 use crate::peers::{CLOSED, ENDED, LONG, watched};

@@ -9,7 +9,7 @@ use verbs_channel::{
     Channel, ChannelGroup, ChannelId, DownReason, Error, Refusal, ScopeError, TransportError,
 };
 
-use crate::card::{
+use crate::fake_device::{
     DRAIN, bounded, called, channel, connected, flushes, forget_the_past, pd, posted, region,
     shut_down, succeeds,
 };

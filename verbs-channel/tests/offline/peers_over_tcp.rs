@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use verbs_channel::{Channel, DownReason, Error, PreparedChannel, TransportError};
 
-use crate::card::{DRAIN, bounded, channel, pd, region};
+use crate::fake_device::{DRAIN, bounded, channel, pd, region};
 use crate::peers::LONG;
 
 const CLOSED: DownReason = DownReason::PeerClosed;

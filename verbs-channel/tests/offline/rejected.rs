@@ -4,7 +4,7 @@ use fake_libibverbs::with;
 use verbs_channel::verbs_core::ErrorKind;
 use verbs_channel::{BufferPool, DownReason, Error, Outgoing, Refusal};
 
-use crate::card::{called, channel, pd, posted, region, succeeds};
+use crate::fake_device::{called, channel, pd, posted, region, succeeds};
 
 /// The driver rejects this request of the next post, with `ENOMEM`.
 fn refuse_at(place: usize) {

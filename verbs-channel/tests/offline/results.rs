@@ -9,8 +9,8 @@ use verbs_channel::{
     Channel, ChannelGroup, ChannelId, DownReason, Error, Queue, Refusal, Ticket, TransportError,
 };
 
-use crate::card::{called, ends, forget_the_past, pd, posted, refuse, succeeds};
 use crate::driven::{group, polls};
+use crate::fake_device::{called, ends, forget_the_past, pd, posted, refuse, succeeds};
 
 const CLOSED: TransportError = TransportError::Aborted(DownReason::Closed);
 

@@ -13,7 +13,7 @@ use verbs_channel::{
     Channel, DownReason, Error, Outgoing, Queue, Refusal, ScopeError, TransportError,
 };
 
-use crate::card::{
+use crate::fake_device::{
     bounded, called, channel, connected, ends, flushes, forget_the_past, pd, posted, region,
     succeeds,
 };

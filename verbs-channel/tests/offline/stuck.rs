@@ -13,7 +13,7 @@ use verbs_channel::{
 };
 use verbs_harness::logged::{bombs, lines, listen, panics};
 
-use crate::card::{called, channel, pd, posted, refuse, region, succeeds};
+use crate::fake_device::{called, channel, pd, posted, refuse, region, succeeds};
 
 const ROLE: &str = "VERBS_TEST_ROLE";
 

@@ -6,7 +6,7 @@ use fake_libibverbs::with;
 use verbs_channel::verbs_core::verbs_sys::ibv_wc;
 use verbs_channel::{Channel, PollStrategy};
 
-use crate::card::{
+use crate::fake_device::{
     bounded, channel, connected, flushes, forget_the_past, pd, posted, region, succeeds,
 };
 

@@ -61,7 +61,7 @@ impl Op {
         self.wr_ids.len() == self.places()
     }
 
-    fn is_with_the_card(&self) -> bool {
+    fn is_with_the_device(&self) -> bool {
         self.is_posted() && self.end.is_none()
     }
 
@@ -223,7 +223,7 @@ impl World {
 
     /// Operations that the device has not completed, also those of destroyed queue pairs.
     fn flying(&self) -> Vec<u32> {
-        let flying = self.ops.iter().filter(|(_, op)| op.is_with_the_card());
+        let flying = self.ops.iter().filter(|(_, op)| op.is_with_the_device());
         flying.map(|(id, _)| *id).collect()
     }
 
@@ -236,7 +236,7 @@ impl World {
         let block = self.pool.take()?;
         let addr = block.as_ptr().addr() as u64;
         for op in self.ops.values().filter(|op| op.addrs.contains(&addr)) {
-            let is_free = !op.is_with_the_card() || !self.has_queue_pair(op.channel);
+            let is_free = !op.is_with_the_device() || !self.has_queue_pair(op.channel);
             assert!(is_free && !op.is_stuck, "it is in flight");
         }
         Some((addr, block))
@@ -301,7 +301,7 @@ impl World {
             // If there are several, any of them may have failed.
             if let [stays] = gone[..] {
                 let ops = self.ops.values_mut().filter(|op| op.channel == stays);
-                ops.for_each(|op| op.is_stuck = op.is_with_the_card());
+                ops.for_each(|op| op.is_stuck = op.is_with_the_device());
             }
         }
         for requests in with(|library| mem::take(&mut library.posted)) {

@@ -13,7 +13,8 @@ use std::mem;
 use std::time::Duration;
 
 use fake_libibverbs::faulty::{
-    Card, Random, assert_written, fault, no_more_faults, programs, received, stray_completion,
+    FaultyDevice, Random, assert_written, fault, no_more_faults, programs, received,
+    stray_completion,
 };
 use fake_libibverbs::{assert_all_is_well, is_in_flight, is_posted, touch_posted, with};
 use verbs_channel::verbs_core::{MemoryRegion, ProtectionDomain};
@@ -22,7 +23,7 @@ use verbs_channel::{
     Incoming, Outgoing, OwnedBuffer, OwnedWork, PollStrategy, Ticket, TransportError,
 };
 
-use crate::card::{bounded, pd};
+use crate::fake_device::{bounded, pd};
 use scopes::{remote, spare_queue_pairs};
 
 #[test]
@@ -53,7 +54,7 @@ type Facts = (usize, usize, u8);
 
 struct World {
     random: Random,
-    card: Card,
+    device: FaultyDevice,
     pd: ProtectionDomain,
     pool: BufferPool,
     group: ChannelGroup,
@@ -83,7 +84,7 @@ impl World {
             .strategy(strategy);
         let mut world = Self {
             random,
-            card: Card::default(),
+            device: FaultyDevice::default(),
             pool: BufferPool::new(&pd, 24, 4).unwrap(),
             group: builder.group(3).unwrap(),
             pd,
@@ -122,7 +123,7 @@ impl World {
     fn step(&mut self) {
         match self.random.below(26) {
             0..6 => self.start(),
-            6..11 => self.card.complete(&mut self.random),
+            6..11 => self.device.complete(&mut self.random),
             11..15 => self.take(),
             15 | 24 => self.scope(),
             16 => self.block(),
@@ -133,7 +134,7 @@ impl World {
             25 => self.replace_down(),
             _ => touch_posted(),
         }
-        self.card.see();
+        self.device.see();
     }
 
     fn buffer(&mut self) -> OwnedBuffer {
@@ -166,7 +167,7 @@ impl World {
         let (work, writes) = self.work();
         let buffers = vec![(facts(work.buffer()), writes)];
         let mut channel = self.group.channel(id).unwrap();
-        self.card.see();
+        self.device.see();
         match channel.start(work) {
             Ok(ticket) => self.started(ticket, buffers),
             Err(rejected) => self.is_ours(rejected.into_given().buffer(), &buffers[0].0),
@@ -189,7 +190,7 @@ impl World {
             })
             .unzip();
         let mut channel = self.group.channel(id).unwrap();
-        self.card.see();
+        self.device.see();
         match channel.start_batch(works) {
             Ok(ticket) => self.started(ticket, buffers),
             Err(rejected) => {
@@ -203,12 +204,12 @@ impl World {
     }
 
     fn started(&mut self, ticket: Ticket, buffers: Vec<(Facts, bool)>) {
-        self.card.see();
+        self.device.see();
         let addresses = buffers.iter().map(|((address, ..), _)| *address);
         self.operations.push(Operation {
             ticket,
             wr_ids: addresses
-                .filter_map(|address| self.card.posted_at(address))
+                .filter_map(|address| self.device.posted_at(address))
                 .collect(),
             buffers,
         });
@@ -264,7 +265,7 @@ impl World {
         );
         assert_eq!(buffers.len(), operation.buffers.len());
         let wr_ids = &operation.wr_ids;
-        self.card
+        self.device
             .assert_agrees(wr_ids, &completed.result, is_work_error);
         assert!(
             !wr_ids.iter().any(|wr_id| is_in_flight(*wr_id)),
@@ -347,7 +348,7 @@ impl World {
     /// Checks that channels that are not down return all operations that the device has completed.
     fn all_completes(&mut self) {
         no_more_faults();
-        self.card.complete_all();
+        self.device.complete_all();
         while let Some(completed) = self.group.next_completed() {
             self.taken(completed);
         }
@@ -422,7 +423,7 @@ fn is_work_error(error: &TransportError) -> bool {
 fn leaked_channel_keeps_its_buffers() {
     let pd = pd();
     let prepared = Channel::builder(&pd).max_recv_wr(2).build().unwrap();
-    let mut channel = crate::card::connected(prepared);
+    let mut channel = crate::fake_device::connected(prepared);
     let _ticket = channel.start_receive(region(&pd, 0)).unwrap();
     mem::forget(channel);
     touch_posted();

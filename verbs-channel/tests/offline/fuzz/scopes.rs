@@ -3,7 +3,7 @@
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-use fake_libibverbs::faulty::{Card, Random, assert_written, fault, last_posted};
+use fake_libibverbs::faulty::{FaultyDevice, Random, assert_written, fault, last_posted};
 use fake_libibverbs::{is_posted, touch_posted, with};
 use verbs_channel::verbs_core::{
     GatherElement, MemoryRegion, RemoteMemoryRegion, ScatterElement, WorkSuccess,
@@ -27,7 +27,7 @@ struct Operation {
 /// The elements and the state that a scope uses.
 struct Program<'a, 'r> {
     random: &'a mut Random,
-    card: &'a mut Card,
+    device: &'a mut FaultyDevice,
     operations: &'a mut Vec<Operation>,
     leaks: &'a mut bool,
     from: GatherElement<'r>,
@@ -64,7 +64,7 @@ impl World {
         let mut into = region(&self.pd, 0);
         let Self {
             random,
-            card,
+            device,
             group,
             leaks,
             ..
@@ -73,13 +73,13 @@ impl World {
         let is_manual = random.one_in(3);
         let mut operations = Vec::new();
         let mut channel = group.channel(id).unwrap();
-        card.see();
+        device.see();
         let ended = catch_unwind(AssertUnwindSafe(|| {
             let parts = into.scatter_element(..).unwrap().chunks_mut(16).unwrap();
             let (parts, from) = (parts.collect(), from.gather_element(..).unwrap());
             let program = Program {
                 random,
-                card,
+                device,
                 operations: &mut operations,
                 leaks,
                 from,
@@ -116,7 +116,10 @@ impl World {
         if !has_succeeded {
             return;
         }
-        assert!(self.card.has_succeeded(&operation.wr_ids), "not waited for");
+        assert!(
+            self.device.has_succeeded(&operation.wr_ids),
+            "not waited for"
+        );
         for (addr, length, wr_id) in &operation.writes {
             let start = usize::try_from(*addr).unwrap() - into.as_ptr().addr();
             assert_written(&into[start..start + length], *wr_id);
@@ -160,8 +163,8 @@ where
             1 => return Err(()),
             _ => {}
         }
-        while !self.of.card.is_idle() && !self.of.random.one_in(6) {
-            self.of.card.complete(self.of.random);
+        while !self.of.device.is_idle() && !self.of.random.one_in(6) {
+            self.of.device.complete(self.of.random);
         }
         let takes_all = is_manual && !self.of.random.one_in(4);
         while takes_all && self.holds_any() {
@@ -175,9 +178,9 @@ where
             0..6 => {
                 // It is rejected if the queue is full or the channel is down.
                 let _rejected = self.post();
-                self.of.card.see();
+                self.of.device.see();
             }
-            6..9 => self.of.card.complete(self.of.random),
+            6..9 => self.of.device.complete(self.of.random),
             9..13 => self.use_one(),
             13 => drop(self.scope.poll()),
             14 if self.of.random.one_in(4) => {
@@ -402,19 +405,19 @@ where
         };
         let last = self.of.operations[at].wr_ids.last().copied();
         while how == How::Wait
-            && !self.of.card.has_completed(last)
-            && !self.of.card.is_idle()
+            && !self.of.device.has_completed(last)
+            && !self.of.device.is_idle()
             && !self.of.random.one_in(20)
         {
-            self.of.card.complete(self.of.random);
+            self.of.device.complete(self.of.random);
         }
         how
     }
 
     fn taken(&mut self, at: usize, result: &Result<WorkSuccess>) {
         let operation = &mut self.of.operations[at];
-        let card = &self.of.card;
-        card.assert_agrees(&operation.wr_ids, result, is_work_error);
+        let device = &self.of.device;
+        device.assert_agrees(&operation.wr_ids, result, is_work_error);
         assert_eq!(
             operation.taken.replace(result.is_ok()),
             None,

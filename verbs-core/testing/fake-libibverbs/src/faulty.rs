@@ -71,7 +71,7 @@ struct Posted {
 
 /// The device: it completes posted requests.
 #[derive(Default)]
-pub struct Card {
+pub struct FaultyDevice {
     posted: Vec<Posted>,
     /// The status of each completion, by its `wr_id`.
     statuses: HashMap<u64, ibv_wc_status>,
@@ -79,7 +79,7 @@ pub struct Card {
     addresses: HashMap<u64, u64>,
 }
 
-impl Card {
+impl FaultyDevice {
     /// Records what was posted, and checks the bytes to send.
     pub fn see(&mut self) {
         let posted = with(|library| mem::take(&mut library.posted));
