@@ -77,8 +77,9 @@ pub enum DownReason {
     /// An operation on borrowed buffers did not complete before its deadline.
     #[error("an operation did not complete before its deadline")]
     TimedOut,
-    /// A scope ended in an error or a panic while operations were in flight.
-    #[error("a scope ended in an error or a panic while operations were in flight")]
+    /// A scope ended in an error or a panic while operations were in flight, or a
+    /// [manual scope](crate::Channel::manual_scope) left some in flight.
+    #[error("a scope failed or left operations in flight")]
     Abandoned,
     /// The device does not answer: the errno of the query.
     #[error("the device does not answer (errno {0})")]

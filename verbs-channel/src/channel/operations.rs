@@ -126,8 +126,8 @@ impl<H: Hold> Channel<H> {
 
     #[inline(always)]
     fn complete(&mut self, request: impl Work, timeout: Option<Duration>) -> Result<()> {
-        let (engine, at) = self.parts();
-        engine.run_blocking(at, request, timeout)
+        let (poller, at) = self.parts();
+        poller.run_blocking(at, request, timeout)
     }
 
     /// Posts a request with its options, an [`Outgoing`] or an [`Incoming`], and waits until it has
@@ -138,8 +138,8 @@ impl<H: Hold> Channel<H> {
     /// As [`send`](Self::send).
     #[doc(alias = "ibv_post_send")]
     pub fn run(&mut self, request: impl Work) -> Result<WorkSuccess> {
-        let (engine, at) = self.parts();
-        engine.run(at, request, None)
+        let (poller, at) = self.parts();
+        poller.run(at, request, None)
     }
 
     /// [`run`](Self::run) with a timeout of its own.
@@ -148,8 +148,8 @@ impl<H: Hold> Channel<H> {
     ///
     /// As [`send`](Self::send).
     pub fn run_timeout(&mut self, request: impl Work, timeout: Duration) -> Result<WorkSuccess> {
-        let (engine, at) = self.parts();
-        engine.run(at, request, Some(timeout))
+        let (poller, at) = self.parts();
+        poller.run(at, request, Some(timeout))
     }
 
     /// Posts a batch with one doorbell and one completion, and waits until it has completed.
@@ -158,8 +158,8 @@ impl<H: Hold> Channel<H> {
     ///
     /// As [`send`](Self::send); [`Refusal::BatchTooLong`] if the send queue cannot hold it.
     pub fn run_batch<const N: usize>(&mut self, mut requests: [impl Work; N]) -> Result<()> {
-        let (engine, at) = self.parts();
-        engine.run_batch(at, &mut requests, None)
+        let (poller, at) = self.parts();
+        poller.run_batch(at, &mut requests, None)
     }
 
     /// Opens a scope, in which requests borrow their buffers until the scope ends.
@@ -171,8 +171,8 @@ impl<H: Hold> Channel<H> {
     ///   channel's timeout. It does not wait for receives if the closure has called
     ///   [`close_with_receives_left`](PollingScope::close_with_receives_left).
     /// - If the closure returns an error or panics, the scope waits for operations of the send queue
-    ///   for at most the drain timeout, and not for receives. What is in flight then is aborted, and
-    ///   the channel is down.
+    ///   for at most the drain timeout, and not for receives. If operations are in flight then, they
+    ///   are aborted, and the channel is down.
     ///
     /// # Errors
     ///
@@ -246,8 +246,8 @@ impl<H: Hold> Channel<H> {
     /// [`Stuck`](crate::TransportError::Stuck):
     ///
     /// - the memory of the elements stays allocated and registered;
-    /// - nothing writes to the memory that is sent or written from;
-    /// - nothing accesses the memory that is read into.
+    /// - nothing writes to the memory from which a send or a write takes its bytes;
+    /// - nothing accesses the memory into which a read or an atomic puts its bytes.
     ///
     /// If the result is `Stuck`, or the channel is dropped, leaked or removed before the result was
     /// taken, these conditions hold until the process ends. [`abort`](Self::abort) ends the
@@ -270,7 +270,8 @@ impl<H: Hold> Channel<H> {
     ///
     /// # Safety
     ///
-    /// As for [`post_unpolled`](Self::post_unpolled), with memory that is received into.
+    /// As for [`post_unpolled`](Self::post_unpolled): nothing accesses the memory into which the
+    /// message is received.
     pub unsafe fn post_receive_unpolled<L: ScatterList>(
         &mut self,
         list: L,
@@ -283,8 +284,8 @@ impl<H: Hold> Channel<H> {
     /// Aborts all operations in flight; the channel is down after that.
     ///
     /// It moves the queue pair to ERROR, waits for the flushes up to the drain timeout, and then
-    /// destroys the queue pair if operations are still in flight. The results of
-    /// owned buffers can still be taken.
+    /// destroys the queue pair if operations are still in flight. The results of owned buffers can
+    /// still be taken.
     pub fn abort(&mut self) {
         let (poller, at) = self.parts();
         poller.abort(at, DownReason::Closed);

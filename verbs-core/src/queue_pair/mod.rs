@@ -130,7 +130,7 @@ impl PreparedQueuePair {
         let config = &self.qp.config;
         let receive = QpAttr::new()
             .with_qp_state(QpState::RTR)
-            .with_ah_attr(self.way_to(remote)?)
+            .with_ah_attr(self.address_vector(remote)?)
             .with_path_mtu(negotiated_mtu(local, remote))
             .with_dest_qp_num(remote.qp_num())
             .with_rq_psn(remote.psn())
@@ -148,21 +148,21 @@ impl PreparedQueuePair {
     }
 
     /// The address vector to the peer.
-    fn way_to(&self, remote: &QueuePairEndpoint) -> Result<AhAttr> {
+    fn address_vector(&self, remote: &QueuePairEndpoint) -> Result<AhAttr> {
         let config = &self.qp.config;
-        let way = AhAttr::new(self.path.port_num)
+        let attr = AhAttr::new(self.path.port_num)
             .sl(config.sl)
             .src_path_bits(config.src_path_bits)
             .static_rate(config.static_rate)
             .dlid(remote.lid());
         match (self.path.sgid_index(), remote.gid()) {
-            (Some(sgid_index), Some(dgid)) => Ok(way
+            (Some(sgid_index), Some(dgid)) => Ok(attr
                 .grh(dgid, sgid_index, config.hop_limit)
                 .traffic_class(config.traffic_class)
                 .flow_label(config.flow_label)),
             (Some(_), None) => Err(EndpointError::NoGid.into()),
             (None, _) if remote.lid() == 0 => Err(EndpointError::NoLid.into()),
-            (None, _) => Ok(way),
+            (None, _) => Ok(attr),
         }
     }
 }
