@@ -90,7 +90,7 @@ impl<T: Given> Operation<T> {
         if let Some(taken) = self.shared.driver.take::<T::Outcome>(at) {
             self.at = None;
             if IS_COUNTED {
-                coop::count_ready();
+                coop::count_ready(cx);
             }
             return Poll::Ready(taken.into());
         }
@@ -105,7 +105,7 @@ impl<T: Given> Operation<T> {
         let outcome = ready!(self.shared.driver.wait(at, cx));
         self.at = None;
         if IS_COUNTED {
-            coop::count_ready();
+            coop::count_ready(cx);
         }
         Poll::Ready(outcome.into())
     }

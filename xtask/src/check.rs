@@ -20,8 +20,9 @@ Usage: cargo xtask check [OPTION]
   --no-install    fail if packages are missing, and say how to install them";
 
 const CI_HELP: &str = "\
-What continuous integration runs: `cargo xtask test`; `cargo deny` where it is installed; and, where
-there is a nightly toolchain, `cargo xtask miri` and `cargo xtask sanitize`.
+What continuous integration runs: `cargo xtask test`; each library with each of its features alone;
+`cargo deny` where it is installed; and, where there is a nightly toolchain, `cargo xtask miri` and
+`cargo xtask sanitize`.
 
 Usage: cargo xtask ci [OPTION…]
 
@@ -52,6 +53,7 @@ pub(crate) fn ci(args: Vec<OsString>) -> Result<ExitCode, Error> {
     let choice = Choice::from_args(args)?;
     let mut report = Report::default();
     offline::deny(&mut report)?;
+    offline::features(&mut report)?;
     test::run(&mut report, &choice)?;
     checkers::miri::all(&mut report, None)?;
     checkers::sanitize::all(&mut report)?;

@@ -13,10 +13,13 @@ mod tests;
 mod time;
 
 use std::future::{Future, poll_fn};
+#[cfg(any(feature = "tokio", feature = "async-io"))]
 use std::io;
+#[cfg(any(feature = "tokio", feature = "async-io"))]
+use std::net::SocketAddr;
+use std::net::TcpStream;
 #[cfg(feature = "async-io")]
 use std::net::ToSocketAddrs;
-use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::pin::Pin;
 #[cfg(any(feature = "tokio", feature = "async-io"))]
@@ -31,7 +34,9 @@ use verbs_channel::verbs_core::QueuePairEndpoint;
 #[cfg(feature = "async-io")]
 use crate::blocking;
 use crate::channel::AsyncChannel;
-use crate::error::{Error, Result};
+#[cfg(feature = "async-io")]
+use crate::error::Error;
+use crate::error::Result;
 use crate::group::AsyncGroup;
 use failure::{exchange_error, tcp, with_peer};
 #[cfg(any(feature = "tokio", feature = "async-io"))]

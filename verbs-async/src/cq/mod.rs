@@ -238,7 +238,7 @@ impl Shared {
         self.unlock_and_wake(state);
         crate::wake::drop_guarded(spare);
         if polled.is_ready() {
-            coop::count_ready();
+            coop::count_ready(cx);
             *registration = None;
         }
         polled
@@ -273,7 +273,7 @@ impl Shared {
         self.unlock_and_wake(state);
         crate::wake::drop_guarded(spare);
         if polled.is_ready() {
-            coop::count_ready();
+            coop::count_ready(cx);
             *registration = None;
         }
         polled

@@ -206,7 +206,7 @@ fn poll_counted<T>(cx: &Context<'_>, poll: impl FnOnce() -> Poll<T>) -> Poll<T> 
     }
     let polled = poll();
     if polled.is_ready() {
-        coop::count_ready();
+        coop::count_ready(cx);
     }
     polled
 }

@@ -137,6 +137,29 @@ pub(crate) fn deny(report: &mut Report) -> Result<(), Error> {
     Ok(())
 }
 
+/// Libraries compile without a warning with none of their features, and with each alone: all other
+/// steps have all of them on.
+pub(crate) fn features(report: &mut Report) -> Result<(), Error> {
+    const ALONE: [(&str, &str); 5] = [
+        ("verbs-core", ""),
+        ("verbs-channel", ""),
+        ("verbs-async", ""),
+        ("verbs-async", "tokio"),
+        ("verbs-async", "async-io"),
+    ];
+    for (package, feature) in ALONE {
+        let args = ["clippy", "--no-default-features", "--package", package];
+        let mut command = workspace::cargo(&args);
+        command.args(["--features", feature, "--", "-Dwarnings"]);
+        let title = match feature {
+            "" => format!("{package} without features"),
+            feature => format!("{package} with {feature} alone"),
+        };
+        step(report, &title, &mut command)?;
+    }
+    Ok(())
+}
+
 /// Everything compiles; for a toolchain without clippy, which would tell.
 pub(crate) fn compiles(report: &mut Report) -> Result<(), Error> {
     if succeeds(&mut workspace::cargo(&["clippy", "--version"])) {
