@@ -1,4 +1,4 @@
-//! Finds libibverbs, generates its bindings, and tells dependents what the headers have.
+//! Finds libibverbs, generates its bindings, and passes on to dependents what the headers have.
 
 use std::env;
 use std::fs;
@@ -80,7 +80,7 @@ fn check_target() {
     }
 }
 
-/// Finds libibverbs through pkg-config, tells cargo how to link it, and returns where its headers
+/// Finds libibverbs through pkg-config, passes its link flags to cargo, and returns where its headers
 /// are.
 fn find_library() -> Vec<PathBuf> {
     let library = pkg_config::Config::new()
@@ -139,7 +139,7 @@ fn explain_pkg_config(error: &pkg_config::Error) -> String {
 
 /// Runs bindgen on the installed headers.
 fn generate(include_paths: &[PathBuf], out_dir: &Path) -> String {
-    // Without libclang, bindgen panics: hold the noise back and say what to install.
+    // Without libclang, bindgen panics: suppress its output, and print what to install.
     let hook = panic::take_hook();
     panic::set_hook(Box::new(|_| {}));
     let result = panic::catch_unwind(|| {

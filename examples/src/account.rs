@@ -1,4 +1,4 @@
-//! Accounts of who fetched what.
+//! Accounts of the values that clients fetched.
 
 /// Says which value of 0, 1, 2, … is missing from `fetched`, or is there twice; `None` if each one
 /// below their count is there once.

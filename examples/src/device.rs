@@ -9,7 +9,7 @@ use crate::{Common, Failure};
 ///
 /// # Errors
 ///
-/// As [`Device::by_name`] and [`Context::first_active`], which say what there is instead; or it has
+/// As [`Device::by_name`] and [`Context::first_active`], which list the devices; or it has
 /// no such port or GID, which a server would else find out when its first client comes.
 pub fn open(common: &Common) -> Result<Context, Failure> {
     let context = match &common.ib_dev {

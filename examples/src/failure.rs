@@ -1,4 +1,4 @@
-//! Failures: one line that says what went wrong and why, and an exit code.
+//! Failures: one line with the error and its cause, and an exit code.
 
 use std::error::Error;
 use std::fmt;
@@ -105,7 +105,7 @@ fn with_negative_numbers(command: Command) -> Command {
         .mut_subcommands(with_negative_numbers)
 }
 
-/// What clap says over several lines: the error without the usage.
+/// The error of clap's message of several lines, without the usage.
 fn usage(text: &str) -> String {
     let before_usage = text.split("\n\nUsage:").next().unwrap_or(text);
     let before_help = before_usage.split("\n\nFor more").next();

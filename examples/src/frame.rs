@@ -10,7 +10,7 @@ use crate::{Context as _, Failure, Peer};
 /// The longest message; what claims to be longer is not of this protocol.
 const MAX_LEN: usize = 1 << 20;
 
-/// What each side says first.
+/// The first message of each side.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
     program: String,
@@ -51,7 +51,7 @@ pub struct Frames {
 }
 
 impl Frames {
-    /// Says hello, and hears one that must be the same.
+    /// Sends a hello, and receives one that must be the same.
     ///
     /// # Errors
     ///

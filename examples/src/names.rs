@@ -1,4 +1,4 @@
-//! C's words for codes and flags that a device tells.
+//! C's words for codes and flags of a device.
 
 use std::fmt::Display;
 

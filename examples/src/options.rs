@@ -45,7 +45,7 @@ impl Common {
         Duration::from_secs(self.timeout)
     }
 
-    /// What a client says that cannot connect to the server on this host.
+    /// The failure of a client that cannot connect to the server on this host.
     #[must_use]
     pub fn cannot_connect(&self, host: &str) -> String {
         cannot_connect(host, self.port)

@@ -1,4 +1,4 @@
-//! Bytes that tell where they belong: no two places or runs have the same ones.
+//! Bytes that identify their place: no two places or runs have the same ones.
 
 use std::fmt;
 

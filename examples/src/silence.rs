@@ -53,7 +53,7 @@ impl Moved {
     }
 }
 
-/// What the other end of a connection had to say.
+/// The last message of the other end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "there is nothing else")]
 pub enum Parting {
@@ -64,10 +64,10 @@ pub enum Parting {
 }
 
 impl Parting {
-    /// What a side says when it ends as it should.
+    /// The message of a side that ends in order.
     pub const BYE: [u8; 1] = *b".";
 
-    /// Waits until the peer says bye, or is gone.
+    /// Waits until the peer sends its last message, or is gone.
     pub async fn of(mut peer: impl AsyncRead + Unpin) -> Self {
         let mut said = [0];
         let read: io::Result<usize> = peer.read(&mut said).await;

@@ -206,7 +206,7 @@ impl Peer {
     }
 }
 
-/// What a client says that cannot connect to its server.
+/// The failure of a client that cannot connect to its server.
 pub(crate) fn cannot_connect(host: &str, port: u16) -> String {
     format!("cannot connect to {host:?} on TCP port {port} (is the server started?)")
 }
@@ -262,7 +262,7 @@ mod tests {
         let (server, client) = ends();
         let start = Instant::now();
         let dripping = thread::spawn(move || {
-            // Until the other end gives up.
+            // Until the other end closes the connection.
             while start.elapsed() < SHORT * 20 && client.send(b"x").is_ok() {
                 thread::sleep(SHORT / 4);
             }

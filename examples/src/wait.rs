@@ -95,7 +95,7 @@ impl<'a> Waiter<'a> {
     ///
     /// # Errors
     ///
-    /// A failed completion, what `each` says, or an end of patience.
+    /// A failed completion, an error of `each`, or a timeout.
     pub fn wait(
         &mut self,
         count: u64,

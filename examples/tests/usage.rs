@@ -1,4 +1,4 @@
-//! Options that make no sense: one line says why, and the exit code is 2, with a device or without.
+//! Invalid options: one line of error, and exit code 2, with a device or without.
 #![cfg(test)]
 
 use std::process::{Command, Output};
@@ -25,7 +25,7 @@ fn run(program: &str, words: &[&str]) -> Output {
     Command::new(program).args(words).output().unwrap()
 }
 
-/// It is refused; the line that says why.
+/// Asserts that it fails. Returns the line of the error.
 fn refused(program: &str, words: &[&str]) -> String {
     let Output { status, stderr, .. } = run(program, words);
     let said = String::from_utf8(stderr).unwrap();

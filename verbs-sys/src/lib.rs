@@ -1,7 +1,7 @@
 //! Bindings to libibverbs, the C library for RDMA, every inline verb included.
 //!
 //! This is C's interface and nothing more: no `Result`, no `Drop`, no renaming. It is the lowest
-//! layer, for those who write their own; `verbs-core`, built on it, has objects that free themselves
+//! layer, for writing your own; `verbs-core`, built on it, has objects that free themselves
 //! and typed requests and completions.
 //!
 //! ```text

@@ -1,4 +1,4 @@
-//! What is missing on a machine ends the build script in one line that says what to install.
+//! If something is missing, the build script ends with one line that names the packages to install.
 //!
 //! The build script is compiled into this test, which runs itself as that script.
 
@@ -44,7 +44,7 @@ fn errors(variables: &[(&str, &str)]) -> Vec<String> {
         .collect()
 }
 
-/// The one error there is, which says each of `words`.
+/// The only error, which contains each of `words`.
 fn assert_one_line(variables: &[(&str, &str)], words: &[&str]) {
     let errors = errors(variables);
     assert_eq!(errors.len(), 1, "one line: {errors:?}");

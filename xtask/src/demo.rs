@@ -29,7 +29,7 @@ between them, runs the examples across it, and prints what was moved and how fas
 
 /// One example with the options of its two ends.
 struct Step {
-    /// What a reader is told.
+    /// The description for the reader.
     title: &'static str,
     /// The example's name.
     program: &'static str,
@@ -232,7 +232,7 @@ pub(crate) fn main(args: Vec<OsString>) -> Result<ExitCode, Error> {
             Some(row) => rows.push(row),
             None => println!("    {line}"),
         },
-        // Two that meet have something to tell.
+        // Two programs that connect print a result.
         Event::End(Ok(())) if job.commands.len() > 1 && rows.len() == before => {
             println!("    FAILED: no result");
             failures.push((format!("{}: no result", job.name), 1));

@@ -83,7 +83,7 @@ pub(crate) fn example<'a>(examples: &'a [Artifact], name: &str) -> Result<&'a Pa
     Ok(&found.executable)
 }
 
-/// The program that one of cargo's JSON messages tells of.
+/// The program in one of cargo's JSON messages.
 fn artifact(line: &str) -> Option<Artifact> {
     let json: JsonValue = line.parse().ok()?;
     if text(&json, &["reason"])? != "compiler-artifact" {

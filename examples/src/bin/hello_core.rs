@@ -57,7 +57,7 @@ fn run() -> Result<(), Box<dyn Error>> {
             return Err("no completion for five seconds".into());
         }
         for completion in cq.poll(&mut slots)? {
-            // A request that failed is an error here: its status says what happened.
+            // A request that failed is an error here, with its status.
             let success = completion.result()?;
             match success.wr_id() {
                 RECEIVE => received = Some(success.byte_len() as usize),

@@ -44,7 +44,7 @@ fn run() -> Result<(), Box<dyn Error>> {
         Ok::<_, verbs_channel::Error>(notice.spin_poll()?)
     })?;
 
-    // What the immediate means is up to the program: here it says where the note begins.
+    // The meaning of the immediate is up to the program: here it is the offset of the note.
     let offset = notice.imm_data().ok_or("no immediate came")?;
     let mut bytes = [0_u8; 10];
     board.read(offset as usize, &mut bytes)?;

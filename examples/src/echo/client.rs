@@ -60,7 +60,7 @@ impl Client {
         let silence = async { Err(answered.silent(self.options.common.limit(), &sleep).await) };
         let took = first(work, silence).await;
         let took = took.context(|| format!("after {} answers", answered.count()))?;
-        // All is done: if the server does not hear it, it hears the end.
+        // Everything is done: if this message does not arrive, the server notices the end.
         drop(stream.write_all(&Parting::BYE).await);
         Ok(took)
     }

@@ -1,7 +1,7 @@
 //! Echo over async channels, on any runtime: what `async_echo` and `smol_echo` share.
 //!
 //! A runtime brings streams that connect, timers, and whatever drives the futures. The TCP
-//! connection stays open beside the channel: it tells at once when the other side is gone.
+//! connection stays open beside the channel: by it each side notices at once when the other is gone.
 
 mod client;
 mod server;
@@ -61,7 +61,7 @@ pub struct Options {
     busy_poll: u64,
 }
 
-/// What each side says with its endpoint; the server asks for nothing.
+/// The private data of each side; the server asks for nothing.
 #[derive(Debug, Serialize, Deserialize)]
 struct Plan {
     hello: Hello,
@@ -104,7 +104,7 @@ impl Plan {
         Ok(serde_json::to_vec(&Self { hello, asked })?)
     }
 
-    /// Reads what the peer says; what no client of ours asks for is an error.
+    /// Parses the peer's private data; what no client of ours asks for is an error.
     fn decode(bytes: &[u8]) -> Result<Option<Asked>, Failure> {
         let Self { hello, asked } =
             serde_json::from_slice(bytes).context(|| "the peer is no async_echo or smol_echo")?;

@@ -41,7 +41,7 @@ impl Server {
         })
     }
 
-    /// Serves the client at the other end of a stream until it leaves, and says what became of it.
+    /// Serves the client at the other end of a stream until it leaves, and prints the outcome.
     ///
     /// # Errors
     ///
@@ -56,7 +56,7 @@ impl Server {
         let work = self.meet_and_echo(number, &mut stream, &echoed, &sleep);
         let silence = async { Err(echoed.silent(self.options.common.limit(), &sleep).await) };
         let ended = first(work, silence).await;
-        // It may be gone: then it needs to hear nothing.
+        // The client may be gone: then it needs no message.
         drop(stream.write_all(&Parting::BYE).await);
         let count = echoed.count();
         let _before = self.echoed.fetch_add(count, Ordering::Relaxed);
@@ -115,7 +115,7 @@ impl Server {
         )))
     }
 
-    /// Ends what is under way with all clients, which are told so.
+    /// Ends the operations in flight with all clients, which notice that.
     pub fn end(&self) {
         self.group.destroy_all(DownReason::Closed);
     }

@@ -137,7 +137,7 @@ impl Done {
 }
 
 /// A value begins with the number that the rest of it is made from: a mixture of two is found out,
-/// whatever the record's checksum says of it.
+/// whatever the record's checksum is.
 fn value(seed: u64, len: usize) -> Vec<u8> {
     let rest = Pattern::new(seed).bytes(0, len.saturating_sub(size_of::<u64>()));
     [&seed.to_be_bytes()[..], &rest].concat()

@@ -18,7 +18,7 @@ fn hello() -> Hello {
     Hello::new("kv_store", 1)
 }
 
-/// What the server says with its endpoint: where the values are. A client says hello only.
+/// The server's private data: where the values are. A client sends a hello only.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Welcome {
     hello: Hello,
@@ -49,7 +49,7 @@ impl Welcome {
         Ok(serde_json::to_vec(&Self { hello, values })?)
     }
 
-    /// Reads what the peer says.
+    /// Parses the peer's private data.
     ///
     /// # Errors
     ///

@@ -75,7 +75,7 @@ fn read(slot: &[u8]) -> Option<(&[u8], &[u8])> {
     slot.get(HEADER..end)?.split_at_checked(key)
 }
 
-/// FNV-1a: quick, and enough to tell a torn record.
+/// FNV-1a: quick, and enough to detect a torn record.
 fn checksum(version: u64, bytes: &[u8]) -> u64 {
     let all = version.to_be_bytes();
     let all = all.iter().chain(bytes);

@@ -1,4 +1,4 @@
-//! The lessons on an RDMA device: each succeeds, and its last line says what it did.
+//! The lessons on an RDMA device: each succeeds, and prints what it did in its last line.
 
 use crate::program::Program;
 

@@ -1,4 +1,4 @@
-//! The programs on an RDMA device, each with its peer, and what they say when that is killed.
+//! The programs on an RDMA device, each with its peer, and their errors when the peer is killed.
 //!
 //! The device is named by `VERBS_DEVICE`, `VERBS_PEER_DEVICE` is the other end of the wire. Run all
 //! with `cargo xtask soft-roce test`, or on a NIC with

@@ -1,4 +1,4 @@
-//! A program that runs, with what it says, and an end to waiting.
+//! A program that runs, its output, and waits with a timeout.
 
 use std::env;
 use std::fs;
@@ -24,7 +24,7 @@ pub(crate) struct Program {
     port: String,
 }
 
-/// What was said so far; whether that is all.
+/// The output so far; whether that is all.
 #[derive(Clone, Default)]
 struct Heard(Arc<Mutex<(String, bool)>>);
 
@@ -97,7 +97,7 @@ impl Program {
         Self::start(program, &words, device.unwrap_or_default())
     }
 
-    /// Waits until it has said this.
+    /// Waits until it has printed this.
     pub(crate) fn says(&self, this: &str) {
         self.waits_for(|| {
             // In whole lines.
@@ -113,7 +113,7 @@ impl Program {
         });
     }
 
-    /// Waits until it has said this; the rest of that line.
+    /// Waits until it has printed this. Returns the rest of that line.
     pub(crate) fn says_after(&self, this: &str) -> String {
         self.says(this);
         let said = self.out.text();
@@ -151,7 +151,7 @@ impl Program {
         kill_process(Pid::from_child(&self.child), Signal::INT).unwrap();
     }
 
-    /// Waits for its end, which is a success: what it said.
+    /// Waits for its end, which is a success. Returns its output.
     pub(crate) fn succeeds(mut self) -> String {
         let status = self.end();
         let (out, err) = (self.out.text(), self.err.text());
@@ -160,7 +160,7 @@ impl Program {
         out
     }
 
-    /// Waits for its end, which is a failure: the one line that it said why.
+    /// Waits for its end, which is a failure. Returns the one line of the error.
     pub(crate) fn fails(mut self) -> String {
         let status = self.end();
         let err = self.err.text();

@@ -1,5 +1,5 @@
-//! Two machines on one wire, each of which runs the same test: `SOFT_ROCE_HOST` says which one
-//! this is, `SOFT_ROCE_PEER` is the other's address.
+//! Tests that two machines on one wire run at the same time: `SOFT_ROCE_HOST` is the number of this
+//! one, `SOFT_ROCE_PEER` is the address of the other.
 
 use std::env;
 

@@ -15,8 +15,8 @@ use crate::{
 
 /// The `verbs_context` around `ctx`, or null if libibverbs is too old to have one.
 ///
-/// It is as long as the library that made it says in `sz`, which may be shorter than this type, and
-/// it is at the front that it is shorter: read `sz` before any other field, and form no reference.
+/// Its length is in `sz`, set by the library that made it. It may be shorter than this type, by
+/// fields at the front: read `sz` before any other field, and form no reference.
 ///
 /// # Safety
 ///
@@ -36,7 +36,7 @@ pub unsafe fn verbs_get_ctx(ctx: *mut ibv_context) -> *mut verbs_context {
 /// Reads the operation at `offset` in the `verbs_context` around `context`: none if the library's
 /// is too short to have it, or the provider has left it out.
 ///
-/// `_field` is not called; it says what type the field at `offset` has.
+/// `_field` is not called; it determines the type of the field at `offset`.
 ///
 /// # Safety
 ///
@@ -59,7 +59,7 @@ pub(super) unsafe fn read_op<Op: Copy>(
     if unsafe { sz.read() } < size_of::<verbs_context>() - offset {
         return None;
     }
-    // SAFETY: `sz` says that the object reaches as far forward as this field.
+    // SAFETY: by its `sz`, the object includes this field.
     unsafe { vctx.wrapping_byte_add(offset).cast::<Option<Op>>().read() }
 }
 
@@ -112,7 +112,7 @@ macro_rules! context_of {
     };
 }
 
-/// Defines verbs that do nothing but call their operation, or say that it is missing.
+/// Defines verbs that only call their operation, or return the error that it is missing.
 macro_rules! extended_verbs {
     ($(
         $(#[doc = $doc:literal])+

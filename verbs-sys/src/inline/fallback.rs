@@ -95,8 +95,8 @@ pub unsafe fn ibv_query_device_ex(
 /// # Safety
 ///
 /// - `context` is an open device context.
-/// - `srq_init_attr_ex` is initialised as its `comp_mask` says, and writable; the objects in it are
-///   live.
+/// - The fields of `srq_init_attr_ex` in its `comp_mask` are initialised, and it is writable; the
+///   objects in it are live.
 ///
 #[doc = man!(ibv_create_srq_ex)]
 #[inline]
@@ -129,8 +129,8 @@ pub unsafe fn ibv_create_srq_ex(
 /// # Safety
 ///
 /// - `context` is an open device context.
-/// - `qp_init_attr_ex` is initialised as its `comp_mask` says, and writable; the objects in it are
-///   live.
+/// - The fields of `qp_init_attr_ex` in its `comp_mask` are initialised, and it is writable; the
+///   objects in it are live.
 ///
 #[doc = man!(ibv_create_qp_ex)]
 #[inline]

@@ -71,7 +71,7 @@ qp_ex_verbs! {
     /// Begins an RDMA write.
     fn ibv_wr_rdma_write(rkey: u32, remote_addr: u64) = wr_rdma_write;
 
-    /// Begins a flush of remote memory, to where `type_` and `level` say.
+    /// Begins a flush of remote memory, of this `type_` and `level`.
     #[cfg(has_flush)]
     fn ibv_wr_flush(rkey: u32, remote_addr: u64, len: usize, type_: u8, level: u8) = wr_flush;
 

@@ -15,7 +15,7 @@ use verbs_sys::{
 
 use crate::fake::{Device, Value, calls, errno, fake_op, samples, set_errno};
 
-/// What a verb returns, and how C says "unsupported" with it.
+/// What a verb returns, and its value for "unsupported".
 trait Answer: Value + PartialEq {
     const DONE: Self;
 
@@ -41,7 +41,7 @@ where
     }
 }
 
-/// Tests verbs that call one operation, or say that there is none.
+/// Tests verbs that call one operation, or return the error that there is none.
 macro_rules! extended {
     ($(
         $verb:ident($($arg:ident: $type:ty),*) -> $ret:ty = $op:ident

@@ -50,7 +50,7 @@ pub(crate) fn errno() -> c_int {
 pub(crate) struct Device(*mut verbs_context);
 
 impl Device {
-    /// As long as our headers say.
+    /// As long as in our headers.
     pub(crate) fn new() -> Self {
         let vctx = zeroed_object::<verbs_context>();
         // SAFETY: just made, and kept forever.
@@ -167,10 +167,10 @@ impl Object for verbs_sys::ibv_comp_cntr_caps {
 
 /// Something a verb takes or returns.
 pub(crate) trait Value: Copy {
-    /// One that is not like the others: `nth` tells arguments of one type apart.
+    /// One that is not like the others: `nth` distinguishes arguments of one type.
     fn sample(context: *mut ibv_context, nth: u8) -> Self;
 
-    /// What tells this value from another of its type.
+    /// What distinguishes this value from another of its type.
     fn bits(self) -> u64;
 }
 

@@ -118,7 +118,7 @@ object! {
 
 #[test]
 fn ibv_wc_read_invalidated_rkey() {
-    // The key is in host byte order, whatever the type of the field it shares says.
+    // The key is in host byte order, whatever the type of the shared field is.
     let context = Device::new().context();
     samples!(context, cq: *mut ibv_cq_ex);
     let fake = fake_op!(|cq: *mut ibv_cq_ex| -> __be32 { __be32(0x0102_0304) });

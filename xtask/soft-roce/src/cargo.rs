@@ -16,7 +16,7 @@ pub(crate) fn cargo() -> Command {
     Command::new(env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo")))
 }
 
-/// The target triple that this cargo builds for unless it is told another.
+/// The target triple that this cargo builds for by default.
 pub(crate) fn host() -> Result<String, Error> {
     let version = crate::process::output(cargo().arg("-vV"))?;
     let host = version.lines().find_map(|line| line.strip_prefix("host: "));

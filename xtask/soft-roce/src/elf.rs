@@ -1,5 +1,5 @@
 //! The little that must be known of ELF files: a program's interpreter, what is loaded of it, and
-//! what a kernel module says about itself.
+//! the information in a kernel module.
 
 use std::ops::Range;
 

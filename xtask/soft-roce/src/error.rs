@@ -1,4 +1,4 @@
-//! The one error of this library: what failed, why, what to do, and the exit code that says so.
+//! The one error of this library: what failed, why, what to do, and the exit code.
 
 use std::fmt;
 use std::process::ExitCode;
@@ -6,9 +6,9 @@ use std::process::ExitCode;
 /// Asked for wrongly: an unknown option, a missing argument.
 const USAGE: u8 = 2;
 
-/// A failure, told to the person who ran the program.
+/// A failure, for the person who ran the program.
 ///
-/// The message says what failed, why, and what to do, in that order.
+/// The message is what failed, why, and what to do, in that order.
 #[derive(Debug)]
 pub struct Error {
     message: String,
@@ -61,7 +61,7 @@ impl std::error::Error for Error {}
 
 /// Puts what was attempted in front of why it failed.
 pub trait Context<T> {
-    /// The failure becomes `WHAT: WHY`, where `what` says what was attempted.
+    /// The failure becomes `WHAT: WHY`, where `what` is what was attempted.
     ///
     /// # Errors
     ///

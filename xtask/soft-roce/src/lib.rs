@@ -219,7 +219,7 @@ fn choose(way: Way, hosts: u8) -> Way {
     }
 }
 
-/// A message of ours, told from the job's own output.
+/// Prints a message of this program, which differs from the job's output by its prefix.
 #[expect(clippy::print_stderr, reason = "it is for the person at the terminal")]
 fn say(text: &str) {
     eprintln!("soft-roce: {text}");

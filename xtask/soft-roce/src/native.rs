@@ -19,7 +19,7 @@ use crate::process::{exit_code, quietly, run as run_shown, succeeds, which};
 use crate::signals::Signals;
 use crate::{Command, Options, TIMED_OUT, cargo, helper, say, wire};
 
-/// That this exists says that `up` loaded the module, so that `down` unloads it.
+/// This exists if `up` loaded the module, so that `down` unloads it.
 const LOADED: &str = "/run/cargo-soft-roce-loaded";
 
 const MODULE: &str = "rdma_rxe";
@@ -47,7 +47,7 @@ pub(crate) fn possible() -> Result<Root, String> {
     root
 }
 
-/// Makes the devices, unless they are there; says what it does.
+/// Makes the devices, unless they are there, and prints what it does.
 pub(crate) fn up(policy: Policy) -> Result<(), Error> {
     packages::ensure(&[packages::RDMA_PROVIDERS], policy)?;
     if wire::is_up() {
@@ -320,7 +320,7 @@ fn load(module: &str) -> Result<(), Error> {
     )))
 }
 
-/// What helps against what `modprobe` said.
+/// A hint for an error of `modprobe`.
 fn load_hint(text: &str) -> &'static str {
     if text.contains("not found") {
         ": install the package with this kernel's modules (linux-modules-extra-… on Ubuntu, \

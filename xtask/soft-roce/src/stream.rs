@@ -101,7 +101,7 @@ mod tests {
         };
         let (end, seen) = stream("exec 2>/dev/null; sleep 50 & echo $!; sleep 50", silence);
         assert!(end.failure().unwrap().0.contains("no output"), "{end:?}");
-        // It was told at once, and takes a moment to go.
+        // It gets the signal at once, and takes a moment to end.
         while runs(&seen[0]) && start.elapsed() < Duration::from_secs(20) {
             thread::sleep(Duration::from_millis(10));
         }

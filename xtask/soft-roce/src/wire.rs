@@ -73,7 +73,7 @@ pub(crate) fn make_single(address: Ipv4Addr) -> Result<(), Error> {
     wait_for_gids(DEVICES[0])
 }
 
-/// Removes the wire and its devices; says what was there.
+/// Removes the wire and its devices. Returns what was there.
 pub(crate) fn remove_pair() -> Result<Vec<&'static str>, Error> {
     let mut removed = Vec::new();
     for (device, netdev) in DEVICES.into_iter().zip(NETDEVS) {

@@ -61,7 +61,7 @@ fn read(profile: &str, library: &str) -> Result<Counts, String> {
             outside = !is_library;
             seen_library |= is_library;
         } else if let Some(object) = line.strip_prefix("cob=") {
-            // Only for its name, which may be told here first.
+            // Only for its name, which may occur here first.
             names.get("object", object);
         } else if let Some(function) = line.strip_prefix("fn=") {
             names.get("function", function);

@@ -22,7 +22,7 @@ Usage: cargo xtask miri [OPTION…] [FILTER]
 
 Needs a nightly toolchain: rustup toolchain install nightly --component miri,rust-src";
 
-/// A model of who may use a pointer when.
+/// A model of which pointers may be used when.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Model {
     Stacked,

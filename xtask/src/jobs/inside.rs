@@ -19,7 +19,7 @@ use crate::test::libtest::starting;
 /// How often processes are looked at.
 const POLL: Duration = Duration::from_millis(10);
 
-/// Runs every job of the plan in the file `path`, one after the other, and tells how each ended.
+/// Runs every job of the plan in the file `path`, one after the other, and prints how each ended.
 pub(crate) fn main(path: &str) -> Result<u8, Error> {
     let text = fs::read_to_string(path).context(|| format!("cannot read the jobs in {path}"))?;
     let mut code = 0;
@@ -57,7 +57,7 @@ fn run(job: &Job) -> Result<Option<(String, u8)>, Error> {
 }
 
 /// Runs a test program. Its output goes on as it comes, and so does the name of a test that
-/// starts: if this machine dies of it, that is the last that is heard.
+/// starts: if this machine dies of it, that is the last output.
 fn run_one(job: &Job, argv: &[String]) -> Result<Option<(String, u8)>, Error> {
     let mut said = Ok(());
     let mut running = String::new();

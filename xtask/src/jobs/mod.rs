@@ -1,4 +1,4 @@
-//! Jobs that need RDMA devices: handed in one list to one run of soft-RoCE, and heard of line by
+//! Jobs that need RDMA devices: passed in one list to one run of soft-RoCE, and reported line by
 //! line as they run.
 
 mod inside;
@@ -44,7 +44,7 @@ pub(crate) fn options(args: &mut Args, install: Policy) -> Result<Options, Error
     Ok(options)
 }
 
-/// What is heard of the jobs while they run.
+/// The events of the jobs while they run.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Event<'a> {
     /// The job of this name has started.
@@ -55,9 +55,9 @@ pub(crate) enum Event<'a> {
     End(Result<(), (u8, &'a str)>),
 }
 
-/// Runs `jobs` in one run of soft-RoCE, and calls `sink` with all that is heard of them.
+/// Runs `jobs` in one run of soft-RoCE, and calls `sink` with their events.
 ///
-/// A job that was not heard to end, because the machine it ran on died, is told as failed; so is
+/// A job without an end, because the machine it ran on died, is reported as failed; so is
 /// one that never began. Fails only if nothing could be run at all.
 pub(crate) fn run(
     jobs: &[Job],

@@ -54,7 +54,7 @@ pub(super) fn write(jobs: &[Job]) -> Result<String, Error> {
     Ok(text)
 }
 
-/// The jobs that `text` tells of.
+/// The jobs in `text`.
 pub(super) fn read(text: &str) -> Result<Vec<Job>, Error> {
     let mut jobs = Vec::new();
     for (index, line) in text.lines().enumerate() {

@@ -177,7 +177,7 @@ fn split(tests: &[String]) -> (Vec<&str>, Vec<&str>) {
     tests.partition(|test| test.contains(TWO_HOSTS))
 }
 
-/// Runs `jobs` and counts; `expected` says how many tests each has.
+/// Runs `jobs` and counts; `expected` has the number of tests of each.
 fn run(
     report: &mut Report,
     options: &Options,
@@ -210,7 +210,7 @@ fn run(
     Ok(())
 }
 
-/// Counts one program's tests, and finds what its numbers alone don't tell.
+/// Counts one program's tests, and finds failures that its numbers alone don't show.
 fn judge(
     report: &mut Report,
     name: &str,

@@ -10,7 +10,7 @@ use crate::jobs::{self, Event, Job};
 use crate::stream::Limits;
 use crate::workspace;
 
-/// What both programs listen on unless told.
+/// The port that both programs listen on by default.
 const PORT: u16 = 18515;
 
 /// Message sizes, and how many of each are enough to show that nothing is lost: an emulated
@@ -20,7 +20,7 @@ const SIZES: [(u32, u32); 3] = [(1, 3000), (4096, 3000), (1024 * 1024, 12)];
 /// Spinning, sleeping on events, checking every byte.
 const MODES: [&[&str]; 3] = [&[], &["-e"], &["-c"]];
 
-/// The GID that C has to be told. Ours is told the same, or nothing, and chooses by itself.
+/// The GID index that C needs as an option. Ours gets the same, or none, and chooses by itself.
 const GID: &[&str] = &["-g", "1"];
 
 /// Runs every combination whose name contains `filter`, in one run of soft-RoCE.

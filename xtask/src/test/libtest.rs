@@ -77,7 +77,7 @@ impl Tally {
     }
 }
 
-/// The test that a line tells of which has not ended yet: `test NAME ... `.
+/// The test of a line that has not ended yet: `test NAME ... `.
 pub(crate) fn starting(text: &str) -> Option<&str> {
     text.strip_prefix("test ")?.strip_suffix(" ... ")
 }

@@ -60,7 +60,7 @@ pub(crate) fn main(args: Vec<OsString>) -> Result<ExitCode, Error> {
     Ok(ExitCode::from(report.exit_code()))
 }
 
-/// `cargo xtask soft-roce test`: only what needs a device, as `options` say.
+/// `cargo xtask soft-roce test`: only what needs a device, with these `options`.
 pub(crate) fn device(options: Options) -> Result<ExitCode, Error> {
     let choice = Choice {
         offline: false,
@@ -98,7 +98,7 @@ impl Choice {
     }
 }
 
-/// Runs what `choice` says and counts it.
+/// Runs the tests of `choice` and counts them.
 pub(crate) fn run(report: &mut Report, choice: &Choice) -> Result<(), Error> {
     let policy = choice.options.install;
     let mut needs = packages::BUILD.to_vec();

@@ -11,7 +11,7 @@ use crate::stream::{self, Limits, Text};
 use crate::{tidy, workspace};
 
 /// A cold build of everything on two slow cores takes a few minutes and may be silent in the
-/// meantime: what cargo says of it goes to stderr.
+/// meantime: cargo's messages go to stderr.
 const LIMITS: Limits = Limits {
     total: Duration::from_secs(30 * 60),
     silence: Duration::from_secs(15 * 60),
@@ -44,7 +44,7 @@ pub(crate) fn checks(report: &mut Report) -> Result<(), Error> {
 }
 
 /// Unit tests, integration tests and doctests, all but those that need a device. Those are
-/// counted as skipped if `counts_ignored` says that they won't run later.
+/// counted as skipped if `counts_ignored`, as they won't run later.
 pub(super) fn tests(
     report: &mut Report,
     filter: Option<&str>,
@@ -160,7 +160,7 @@ pub(crate) fn features(report: &mut Report) -> Result<(), Error> {
     Ok(())
 }
 
-/// Everything compiles; for a toolchain without clippy, which would tell.
+/// Checks that everything compiles; for a toolchain without clippy, which would check that.
 pub(crate) fn compiles(report: &mut Report) -> Result<(), Error> {
     if succeeds(&mut workspace::cargo(&["clippy", "--version"])) {
         return Ok(());

@@ -5,7 +5,7 @@ use std::path::{Component, Path, PathBuf};
 
 use super::source::{Finding, Source};
 
-/// Past this many lines, a file has to say why it is one concern.
+/// Past this many lines, a file needs a reason why it is one concern.
 const MAX_LINES: usize = 500;
 
 /// Everything that is wrong with one Rust file.
@@ -55,7 +55,7 @@ pub(super) fn aliases(sources: &[Source]) -> Vec<(&Source, Finding)> {
     }
     let has_alias = |name: &str| {
         let alias = format!("\"{name}\"");
-        // `WcStatus(u32), "ibv_wc_status";` is how the enum macros are told theirs.
+        // `WcStatus(u32), "ibv_wc_status";` is how the enum macros get their names.
         let of_enum = format!("), {alias};");
         core().any(|source| {
             let attributes = source.text.match_indices("doc(alias");

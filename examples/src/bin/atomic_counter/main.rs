@@ -161,7 +161,7 @@ fn serve(options: &Options) -> Result<(), Failure> {
         frames.send(&Go)?;
         connections.push(qp);
         let (report, adds) = (report.clone(), options.iters.into());
-        // Each is heard at once, and the first that fails ends the program.
+        // Each is read at once, and the first that fails ends the program.
         thread::spawn(move || {
             let heard = hear(&frames, adds).context(|| format!("client {number} of {clients}"));
             // The channel is closed only if the program is at its end.
@@ -213,7 +213,7 @@ fn tell(options: &Options, total: End) -> Result<(), Failure> {
     Ok(())
 }
 
-/// All that a client tells of what it did.
+/// A client's report of everything that it did.
 fn hear(frames: &Frames, adds: u64) -> Result<(Vec<u64>, End), Failure> {
     let mut all = Vec::new();
     loop {
@@ -336,7 +336,7 @@ fn client(options: &Options, host: &str, context: &Context, shows: bool) -> Resu
     Ok(hand.qp.close()?)
 }
 
-/// What the server has not been told yet.
+/// The part of the report that has not been sent yet.
 struct Diary<'a> {
     frames: &'a Frames,
     fetched: Vec<u64>,

@@ -14,7 +14,7 @@ const MAX_RUNS: usize = 16;
 /// How many bytes a run moves at most each way, if a message has fewer.
 const BYTES_OF_A_RUN: u32 = 32 << 20;
 
-/// What each side says with its endpoint; the server asks for no runs.
+/// The private data of each side; the server asks for no runs.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Plan {
     hello: Hello,
@@ -67,7 +67,7 @@ impl Plan {
         Ok(serde_json::to_vec(self)?)
     }
 
-    /// Reads what the peer says; a run that no client of ours asks for is an error.
+    /// Parses the peer's private data; a run that no client of ours asks for is an error.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, Failure> {
         let plan: Self = serde_json::from_slice(bytes).context(|| "the peer is no channel_echo")?;
         Self::new(Vec::new()).hello.meet(&plan.hello)?;

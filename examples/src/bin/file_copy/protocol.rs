@@ -1,4 +1,4 @@
-//! What sender and receiver say over TCP, beside the file itself.
+//! The messages of sender and receiver over TCP, beside the file itself.
 
 use examples::{Failure, Frames, Hello};
 use serde::{Deserialize, Serialize};
@@ -26,7 +26,7 @@ pub(crate) struct Offer {
     pub(crate) window: u16,
 }
 
-/// All that is said, in this order: an offer, have, start, ready, the file, sent, verified.
+/// The messages, in this order: an offer, have, start, ready, the file, sent, verified.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) enum Message {
     /// The sender begins: what it has.
@@ -64,13 +64,13 @@ pub(crate) fn hear(frames: &Frames) -> Result<Message, Failure> {
     }
 }
 
-/// The failure of a peer that says something at the wrong time.
+/// The failure of a peer that sends a message at the wrong time.
 pub(crate) fn out_of_order() -> Failure {
     Failure::new("the peer speaks out of order")
 }
 
 impl Offer {
-    /// Checks what the sender says: names nothing outside the receiver's directory, asks for no
+    /// Checks the sender's offer: names nothing outside the receiver's directory, asks for no
     /// more memory than a window may have.
     pub(crate) fn check(&self) -> Result<(), Failure> {
         let Self {

@@ -47,7 +47,7 @@ pub(crate) fn receive(options: &Options) -> Result<(), Failure> {
             say(format_args!("{name}: {size} bytes, SHA-256 {digest}"))
         }
         Err(why) => {
-            // It may be gone: then it needs to hear nothing.
+            // The peer may be gone: then it needs no message.
             drop(frames.send(&Message::Failed(why.to_string())));
             Err(why)
         }

@@ -62,7 +62,7 @@ pub(crate) fn send(options: &Options, host: &str, path: &Path) -> Result<(), Fai
     file.seek(SeekFrom::Start(from)).context(doing)?;
     let start = Instant::now();
     if let Err(why) = give(options, &offer, &frames, &mut file, &mut digest) {
-        // It may be gone: then it needs to hear nothing.
+        // The peer may be gone: then it needs no message.
         drop(frames.send(&Message::Failed(why.to_string())));
         return Err(why).context(|| {
             let there = digest.bytes();

@@ -44,12 +44,12 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// What was posted; if it was refused, the peer may tell why better than the channel.
+    /// The result of a post. If it was rejected, the peer may have sent a better reason than the channel's.
     pub(crate) fn posted<T>(&self, posted: Result<T, Refusal>) -> Result<T, Failure> {
         posted.or_else(|refusal| self.look().and(Err(refusal.into())))
     }
 
-    /// Nothing but a failure is to be said while blocks move.
+    /// Only a failure is sent while blocks move.
     fn look(&self) -> Result<(), Failure> {
         if !self.frames.peer().has_sent()? {
             return Ok(());

@@ -46,7 +46,7 @@ pub(crate) async fn fetch(options: &Options, host: &str) -> Result<(), Failure> 
         let response = requests.send_request(request).await?;
         let status = response.status();
         let is_error = status.is_client_error() || status.is_server_error();
-        // What an error's body says is not what was asked for.
+        // The body of an error is not the requested file.
         let expected = expected.filter(|_| !is_error);
         let bytes = print(options, response, expected).await?;
         if is_error {
@@ -97,7 +97,7 @@ fn full(words: impl Into<Bytes>) -> Body {
     Full::new(words.into()).map_err(never).boxed_unsync()
 }
 
-/// Prints an answer, checks its body, and says how long that was.
+/// Prints an answer, checks its body, and returns the body's length.
 async fn print(
     options: &Options,
     response: Response<Incoming>,

@@ -31,7 +31,7 @@ pub(crate) fn group(
     Ok(AsyncGroup::new(builder, max_channels, &events)?)
 }
 
-/// Meets the peer at the other end of a TCP connection, which stays: it tells of a peer that dies.
+/// Meets the peer at the other end of a TCP connection, which stays open to detect a peer that dies.
 pub(crate) async fn meet(
     options: &Options,
     group: &AsyncGroup,
@@ -53,7 +53,7 @@ const LAST_WORDS: Duration = Duration::from_secs(5);
 
 /// Waits until the peer's process is gone. Of one that ended in order the stream knows by then.
 pub(crate) async fn gone(tcp: &mut TcpStream) -> Failure {
-    // Nothing more is said on it.
+    // Nothing more is sent on it.
     let _ended = tcp.read(&mut [0; 1]).await;
     sleep(LAST_WORDS).await;
     Failure::new("the peer is gone: it closed the TCP connection")

@@ -1,4 +1,4 @@
-//! A stream that gives up when nothing moves for too long.
+//! A stream that fails when nothing moves for too long.
 
 use std::future::Future as _;
 use std::io;

@@ -12,7 +12,7 @@ use verbs_core::{
 use crate::Options;
 use crate::buffers::Buffers;
 
-/// What completions are told apart by, as in C.
+/// The `wr_id`s that distinguish completions, as in C.
 pub(crate) const RECEIVE: u64 = 1;
 const SEND: u64 = 2;
 
@@ -112,7 +112,7 @@ impl Game<'_> {
         Ok(())
     }
 
-    /// Destroys the queue pair, and says so if that fails.
+    /// Destroys the queue pair, and prints an error if that fails.
     pub(crate) fn close(self) -> Result<(), Failure> {
         Ok(self.qp.close()?)
     }

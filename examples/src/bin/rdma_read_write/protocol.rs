@@ -1,4 +1,4 @@
-//! What client and server say to each other over TCP.
+//! The messages of client and server over TCP.
 
 use examples::{Hello, Pattern};
 use serde::{Deserialize, Serialize};

@@ -44,7 +44,7 @@ pub(super) struct Config {
     pub(super) results: PathBuf,
     /// All modules of this kernel, as a path on the host.
     pub(super) modules: PathBuf,
-    /// The kernel's release, as `uname -r` says it.
+    /// The kernel's release, as `uname -r` prints it.
     pub(super) release: String,
 }
 

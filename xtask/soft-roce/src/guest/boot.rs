@@ -50,7 +50,7 @@ pub(super) struct Guest {
 }
 
 impl Guest {
-    /// The end of the console, where a dying kernel says why, and QEMU what it lacks.
+    /// The end of the console, with the reason of a kernel panic, or what QEMU lacks.
     pub(super) fn console(&mut self) -> String {
         let mut bytes = Vec::new();
         let read = self.console.rewind();
@@ -80,7 +80,7 @@ impl Drop for Guest {
 enum BootError {
     /// The kernel or the emulator failed: another attempt may succeed.
     Lost(String),
-    /// The guest or QEMU said what is wrong.
+    /// The guest or QEMU reported an error.
     Refused(Error),
 }
 
@@ -231,7 +231,7 @@ fn start(
     })
 }
 
-/// The first frame says that the devices are up, or why not; before it, the guest may be lost.
+/// The first frame is that the devices are up, or why not; before it, the guest may be lost.
 fn wait_until_ready(guest: &mut Guest, deadline: Instant) -> Result<(), BootError> {
     let lost = |guest: &mut Guest, why: String| {
         let console = guest.console();
@@ -308,7 +308,7 @@ fn path_of(file: &File) -> PathBuf {
     PathBuf::from(format!("/proc/{}/fd/{}", process::id(), file.as_raw_fd()))
 }
 
-/// What matters of a console: from where the kernel says that it dies, else the last lines.
+/// The important part of a console: from the kernel panic on, else the last lines.
 fn last_words(console: &str) -> String {
     let lines: Vec<&str> = console.lines().map(str::trim_end).collect();
     let dying = |line: &&str| {

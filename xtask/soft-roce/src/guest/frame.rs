@@ -1,4 +1,4 @@
-//! What the two ends of the guest's port say to each other: frames of a kind, a length and bytes.
+//! The protocol of the guest's port: frames of a kind, a length and bytes.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};

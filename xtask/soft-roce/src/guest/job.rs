@@ -1,4 +1,4 @@
-//! The guest's side of a job: starts it, carries its input and output, and says how it ended.
+//! The guest's side of a job: starts it, carries its input and output, and reports its end.
 
 use std::fs::{self, File};
 use std::io::{self, PipeReader, Read, Write as _};

@@ -246,7 +246,7 @@ impl Session {
         }
     }
 
-    /// Takes what a guest says; the exit code, if that ends the run.
+    /// Handles a guest's frame. Returns the exit code, if that ends the run.
     fn receive(&mut self, index: usize) -> Result<Option<i32>, Error> {
         if self.lines[index].over {
             return Ok(None);

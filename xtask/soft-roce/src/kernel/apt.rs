@@ -68,7 +68,7 @@ impl Apt {
         })
     }
 
-    /// Downloads its packages; says which version that is in the end.
+    /// Downloads its packages, and returns their version.
     pub(super) fn download(&self, dir: &Path) -> Result<String, Error> {
         if self.download_by(self.lists, dir).is_ok() {
             return Ok(self.version());

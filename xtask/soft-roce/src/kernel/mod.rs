@@ -30,7 +30,7 @@ const LAYOUT: &str = "1";
 /// The sums of all files of a kernel; written last.
 const MANIFEST: &str = "MANIFEST";
 
-/// How long another run may take to fetch and unpack a kernel before this one gives up on it.
+/// How long another run may take to fetch and unpack a kernel before this one fails.
 const OTHER_RUN: Duration = Duration::from_secs(15 * 60);
 
 /// How long checking the cache may take.
@@ -40,7 +40,7 @@ const CHECK: Duration = Duration::from_secs(120);
 #[derive(Debug)]
 pub(crate) struct Kernel {
     dir: PathBuf,
-    /// What `uname -r` says in the guest.
+    /// What `uname -r` prints in the guest.
     pub(crate) release: String,
     /// All its modules.
     pub(crate) modules: PathBuf,

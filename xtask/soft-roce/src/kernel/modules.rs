@@ -128,7 +128,7 @@ fn depends(elf: &Elf<'_>) -> Vec<String> {
 
 /// `wanted` and all that they depend on, each after what it depends on.
 ///
-/// `depends` says what a module depends on, or `None` if there is no such file to load.
+/// `depends` returns the dependencies of a module, or `None` if there is no such file to load.
 fn order(
     wanted: &[&str],
     mut depends: impl FnMut(&str) -> Result<Option<Vec<String>>, Error>,

@@ -41,7 +41,7 @@ enum Root {
     SudoAsking,
 }
 
-/// Installs what `missing` needs, or says how to.
+/// Installs what `missing` needs, or returns an error that explains how to.
 pub(crate) fn install(missing: &[Need], policy: Policy) -> Result<(), Error> {
     let os_release = fs::read_to_string("/etc/os-release").unwrap_or_default();
     let manager = detect(&os_release, |name| which(name).is_some())
@@ -78,7 +78,7 @@ pub(crate) fn install(missing: &[Need], policy: Policy) -> Result<(), Error> {
     verify(missing, &names)
 }
 
-/// Looks again: a package manager that says "done" has not yet met the need.
+/// Checks again: a package manager may succeed without meeting the need.
 fn verify(missing: &[Need], names: &[&str]) -> Result<(), Error> {
     let Some(need) = missing.iter().find(|need| !need.is_met()) else {
         return Ok(());

@@ -33,7 +33,7 @@ pub struct Limits {
 pub enum End {
     /// By itself.
     Exited(ExitStatus),
-    /// Stopped by us; the text says which limit it reached.
+    /// Stopped by this program; the text is the limit that it reached.
     Stopped(String),
 }
 
@@ -116,7 +116,7 @@ fn reader(mut output: impl Read + Send + 'static) -> Receiver<Vec<u8>> {
     let (sender, receiver) = mpsc::channel();
     thread::spawn(move || {
         let mut buffer = [0; 16 * 1024];
-        // A read error ends the output, as its end does; the exit status tells the rest.
+        // A read error ends the output, as its end does; the exit status counts.
         while let Ok(length @ 1..) = output.read(&mut buffer) {
             if sender.send(buffer[..length].to_vec()).is_err() {
                 break;
@@ -195,7 +195,7 @@ pub(crate) fn collect(
     })
 }
 
-/// A line on the terminal that says what is under way, and for how long.
+/// A line on the terminal with the step in progress, and its duration so far.
 struct Progress<'a> {
     label: &'a str,
     start: Instant,

@@ -35,7 +35,7 @@ const TARGETS: [&str; 10] = [
     "--all-targets",
 ];
 
-/// How long cargo may take to tell what it would run; everything is built by then.
+/// How long cargo may take to list what it would run; everything is built by then.
 const LIST: Duration = Duration::from_secs(10 * 60);
 
 /// How much longer than the tests soft-RoCE has: they are stopped inside, by name.
@@ -137,7 +137,7 @@ fn runner(own: &Path, file: &Path) -> Result<String, Error> {
     ))
 }
 
-/// The target that cargo is told to build for.
+/// The target for which cargo builds.
 fn target(args: &[OsString]) -> Option<String> {
     let mut args = args.iter().map(|arg| arg.to_string_lossy());
     let arg = args.find(|arg| arg == "--target" || arg.starts_with("--target="))?;

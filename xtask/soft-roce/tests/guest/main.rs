@@ -102,7 +102,7 @@ fn scratch(name: &str) -> PathBuf {
     dir
 }
 
-/// Starts a job, and waits for its script to say that it has `started`.
+/// Starts a job, and waits for its script to print `started`.
 fn start(args: &[&str], script: &str) -> Child {
     let mut args = args.to_vec();
     args.extend(["--", "sh", "-c", script]);
