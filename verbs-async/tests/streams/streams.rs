@@ -407,6 +407,18 @@ fn dropped_stream_lingers_for_the_set_time() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "waits for ten seconds")]
+fn dropped_stream_lingers_for_ten_seconds_by_default() {
+    let _sharing = share();
+    let bench = Bench::new();
+    let stream = made(&bench, 1);
+    let start = Instant::now();
+    let ended_by = destroyed(|| drop(stream));
+    assert_ne!(ended_by, thread::current().id());
+    assert!(start.elapsed() >= Duration::from_secs(10));
+}
+
+#[test]
 fn abort_destroys_the_stream_before_it_returns() {
     let _sharing = share();
     let bench = Bench::new();
