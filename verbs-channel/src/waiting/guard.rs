@@ -37,6 +37,7 @@ mod tests {
     const ROLE: &str = "VERBS_TEST_ROLE";
 
     #[test]
+    #[cfg_attr(miri, ignore = "Miri starts no other process")]
     fn a_panic_before_borrowed_operations_have_ended_aborts_the_process() {
         if env::var(ROLE).is_ok() {
             let unwound = catch_unwind(|| {
