@@ -4,7 +4,7 @@
 //! `channel OPERATION COUNT` runs one of them. Half of it runs in one function, and half in another
 //! with another error type: what is inlined only as long as it has a single caller is not counted
 //! as cheap.
-#![expect(clippy::print_stderr, reason = "a program: it says why it failed")]
+#![expect(clippy::print_stderr, reason = "a program: it prints why it failed")]
 
 use std::error::Error;
 use std::fmt::Display;

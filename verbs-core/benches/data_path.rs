@@ -6,7 +6,7 @@
     unsafe_code,
     reason = "posts; what is posted is done before anything is dropped"
 )]
-#![expect(clippy::print_stderr, reason = "a program: it says why it failed")]
+#![expect(clippy::print_stderr, reason = "a program: it prints why it failed")]
 
 use std::error::Error;
 use std::fmt::Display;

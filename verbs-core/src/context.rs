@@ -47,7 +47,7 @@ impl Device {
             Ok(context) => context,
             Err(Error::Verb { source, .. }) if is_about_the_node(&source) => {
                 let path = self.node();
-                // libibverbs says `ENOENT` whatever the reason: ask for it once more.
+                // libibverbs sets `ENOENT` whatever the reason: ask for it once more.
                 let opened = File::options().read(true).write(true).open(&path);
                 let source = opened.err().unwrap_or(source);
                 return Err(Error::DeviceNode { path, source });

@@ -17,7 +17,7 @@ pub(crate) fn last_errno() -> c_int {
     io::Error::last_os_error().raw_os_error().unwrap_or(0)
 }
 
-/// An errno as an [`io::Error`]; 0 is a driver that failed and did not say why.
+/// An errno as an [`io::Error`]; 0 is from a driver that failed without a reason.
 pub(crate) fn io_error(errno: c_int) -> io::Error {
     match errno {
         0 => io::Error::other("the driver gave no reason (errno 0)"),

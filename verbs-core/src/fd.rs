@@ -40,8 +40,8 @@ fn epoll_of(fd: BorrowedFd<'_>) -> Result<OwnedFd> {
     }
     // SAFETY: it is new, and has no other owner.
     let epoll = unsafe { OwnedFd::from_raw_fd(epoll) };
-    // Level-triggered: what is there stays there for all who wait, even if one of them calls
-    // epoll_wait(2) on a duplicate of the set. Each new event wakes those who watch the set, so
+    // Level-triggered: an event stays there for all waiters, even if one of them calls
+    // epoll_wait(2) on a duplicate of the set. Each new event wakes all watchers of the set, so
     // they may watch it for edges.
     let edges = if cfg!(miri) { libc::EPOLLET } else { 0 }; // Miri knows no levels.
     let mut event = libc::epoll_event {

@@ -1,4 +1,4 @@
-//! C objects and who destroys them: the one RAII type under all the others.
+//! Owned C objects: the one RAII type under all the others.
 //!
 //! # The order in which things die
 //!
@@ -68,7 +68,7 @@ impl<T: Object> Handle<T> {
         self.ptr.as_ptr()
     }
 
-    /// Destroys the object and says how it went.
+    /// Destroys the object, and returns the result.
     pub(crate) fn close(self) -> Result<()> {
         let this = ManuallyDrop::new(self);
         // SAFETY: `new` got a living object, and `self` was the only owner.

@@ -1,4 +1,4 @@
-//! What a `Drop` tells the log, whose panic must go no further.
+//! Log lines of a `Drop`; a panic of the logger must go no further.
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};

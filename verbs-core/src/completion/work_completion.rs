@@ -1,4 +1,4 @@
-//! What a completion says.
+//! Completions and their contents.
 #![expect(unsafe_code, reason = "reads the unions of `ibv_wc`")]
 
 use std::fmt;
@@ -26,7 +26,7 @@ pub struct WorkSuccess {
 
 /// A work request that failed. Its `Display` gives the status, its meaning and what to do about it.
 ///
-/// A failed completion does not contain the opcode. Only the `wr_id` tells which request it was.
+/// A failed completion does not contain the opcode. Only the `wr_id` identifies the request.
 ///
 /// The queue pair is now in the ERROR state: all other requests that were posted on it are flushed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -159,7 +159,7 @@ impl WorkSuccess {
         if !self.brings(IBV_WC_WITH_IMM.0) {
             return None;
         }
-        // SAFETY: the flag says that the union holds it.
+        // SAFETY: with this flag the union holds it.
         let imm_data = unsafe { self.wc.imm_data() };
         Some(u32::from_be(imm_data.0))
     }
@@ -171,7 +171,7 @@ impl WorkSuccess {
         if !self.brings(IBV_WC_WITH_INV.0) {
             return None;
         }
-        // SAFETY: the flag says that the union holds it.
+        // SAFETY: with this flag the union holds it.
         Some(unsafe { self.wc.invalidated_rkey() })
     }
 
@@ -204,9 +204,9 @@ impl fmt::Debug for WorkSuccess {
 }
 
 open_enum! {
-    /// How a work request ended. [`advice`](Self::advice) says what to do about it.
+    /// How a work request ended. [`advice`](Self::advice) is what to do about it.
     WcStatus(u32), "ibv_wc_status";
-    /// It worked.
+    /// The request succeeded.
     SUCCESS = IBV_WC_SUCCESS "IBV_WC_SUCCESS",
     /// A local buffer is too short for the message: post larger receives.
     LOC_LEN_ERR = IBV_WC_LOC_LEN_ERR "IBV_WC_LOC_LEN_ERR",

@@ -63,7 +63,7 @@ pub enum Error {
     DeviceNode {
         /// The character device, `/dev/infiniband/uverbsN`.
         path: PathBuf,
-        /// What `open(2)` said.
+        /// The error of `open(2)`.
         source: io::Error,
     },
 
@@ -123,7 +123,7 @@ pub enum Error {
         what: &'static str,
         /// What was asked for.
         asked: u64,
-        /// The device's limit, where it tells.
+        /// The device's limit, if it is known.
         max: Option<u64>,
     },
 
@@ -180,7 +180,7 @@ pub enum Error {
         len: u64,
         /// `RLIMIT_MEMLOCK`, in bytes.
         limit: u64,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
 
@@ -420,7 +420,7 @@ impl fmt::Display for Why<'_> {
     }
 }
 
-/// Whether it says that the peer's address can't be reached.
+/// Whether the error is that the peer's address can't be reached.
 pub(crate) fn is_unreachable(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),

@@ -6,9 +6,9 @@
 //! | region | the bytes | a peer may reach it | elements |
 //! |---|---|---|---|
 //! | [`MemoryRegion`] | owned or mutably borrowed; `&[u8]` at any time | never | [`GatherElement`], [`ScatterElement`] |
-//! | [`SharedRegion`] | owned; copies and atomics only | yes, as its [`AccessFlags`] say | [`SharedElement`] |
-//! | [`RawRegion`] | of another owner, by raw pointer | as its flags say | [`Sge`] |
-//! | [`DmabufRegion`] | a device's, by file descriptor | as its flags say | [`Sge`] |
+//! | [`SharedRegion`] | owned; copies and atomics only | yes, by its [`AccessFlags`] | [`SharedElement`] |
+//! | [`RawRegion`] | of another owner, by raw pointer | by its flags | [`Sge`] |
+//! | [`DmabufRegion`] | a device's, by file descriptor | by its flags | [`Sge`] |
 //!
 //! # When a device may touch a buffer
 //!

@@ -87,7 +87,7 @@ impl RawRegion {
     }
 }
 
-// SAFETY: `addr` is a number here; the memory behind it is the business of who registered it.
+// SAFETY: `addr` is a number here; the caller of the registration is responsible for the memory.
 unsafe impl Send for RawRegion {}
 // SAFETY: as above.
 unsafe impl Sync for RawRegion {}

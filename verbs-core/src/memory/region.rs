@@ -212,7 +212,7 @@ impl<B: Buffer> Registration<B> {
         let mut buffer = MaybeUninit::new(buffer);
         // SAFETY: it was initialised on the line above.
         let bytes = bytes(unsafe { buffer.assume_init_mut() });
-        // SAFETY: `Buffer` says so.
+        // SAFETY: `Buffer` guarantees it.
         let mr = match unsafe { reg_mr(pd, bytes, access) } {
             Ok(mr) => mr,
             Err(error) => {

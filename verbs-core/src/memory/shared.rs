@@ -48,7 +48,7 @@ pub struct SharedRegion<B: Buffer + 'static> {
 }
 
 impl ProtectionDomain {
-    /// Registers a buffer that peers may reach as `access` says.
+    /// Registers a buffer that peers may access by these flags.
     ///
     /// [`LOCAL_WRITE`](AccessFlags::LOCAL_WRITE), which remote writes and atomics require, is
     /// added.
@@ -141,11 +141,11 @@ impl<B: Buffer + 'static> SharedRegion<B> {
 
     /// The 8 bytes at `offset` as an atomic number, in this machine's byte order.
     ///
-    /// The target of a peer's atomics, or a number that the threads of this program share. As a flag
-    /// that a peer's write sets, it says nothing about what that peer wrote before unless the
-    /// device writes in order: see [the type](Self#what-threads-and-peers-see-of-each-other).
+    /// The target of a peer's atomics, or a number that the threads of this program share. If a peer's
+    /// write sets it as a flag, earlier writes of that peer may not be visible yet, unless the device
+    /// writes in order: see [the type](Self#what-threads-and-peers-see-of-each-other).
     ///
-    /// [`DeviceAttr::atomic_cap`](crate::DeviceAttr::atomic_cap) tells whether the device's atomics are
+    /// [`DeviceAttr::atomic_cap`](crate::DeviceAttr::atomic_cap) is whether the device's atomics are
     /// atomic with respect to this processor's.
     ///
     /// # Errors

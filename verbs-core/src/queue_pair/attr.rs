@@ -11,7 +11,7 @@ use crate::memory::AccessFlags;
 use crate::mtu::MaximumTransferUnit;
 use crate::path::AhAttr;
 
-/// Attributes of a queue pair, and a mask that says which of them are set.
+/// Attributes of a queue pair, and a mask of those that are set.
 ///
 /// [`QueuePair::query`](crate::QueuePair::query) returns all of them. For
 /// [`QueuePair::modify`](crate::QueuePair::modify), start from [`new`](Self::new) and set some:

@@ -290,7 +290,7 @@ fn create(
             let qp = unsafe { Handle::new(qp) };
             Ok((qp, QpCap::from_raw(init.cap)))
         }
-        // The one capacity whose limit no attribute tells: see whether it works without.
+        // The one capacity whose limit is no attribute: try whether it works without.
         Err(_) if cap.max_inline_data > 0 && works_without_inline(pd, send_cq, recv_cq, cap) => {
             Err(Error::Limit {
                 what: "max_inline_data",

@@ -1,6 +1,6 @@
 //! Posting: the half of the data path that takes work requests to the device.
 //!
-//! Nothing here allocates, locks, logs or formats, except to say why a post was refused.
+//! Nothing here allocates, locks, logs or formats, except for the error of a failed post.
 #![expect(unsafe_code, reason = "hands work requests to the device")]
 
 use std::ptr;
@@ -285,8 +285,9 @@ fn accepted<C>(ret: i32, bad: *mut C) -> bool {
 
 /// Where in the chain the request is that C calls bad: the device owns as many, those before it.
 ///
-/// A driver that fails and names no request has not said what it took. soft-RoCE fills its queue
-/// first and rings the doorbell then: if that fails, all of them are in the queue. So all it is.
+/// If a driver fails and names no request, it is unknown what it took. soft-RoCE fills its queue
+/// first and rings the doorbell then: if that fails, all of them are in the queue. So this returns
+/// all of them.
 fn position<C, R>(bad: *const C, requests: &[R]) -> usize {
     const { assert!(size_of::<C>() == size_of::<R>()) };
     let found = requests

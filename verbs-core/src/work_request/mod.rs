@@ -1,7 +1,7 @@
 //! Work requests: what the device is to do, as plain values.
 //!
-//! A request borrows its list of elements. Their memory must stay valid as the contract of
-//! [`QueuePair::post`](crate::QueuePair::post) says. Requests have the layout of the C structs, so one
+//! A request borrows its list of elements. Their memory must stay valid as
+//! [`QueuePair::post`](crate::QueuePair::post) requires. Requests have the layout of the C structs, so one
 //! can be built once and posted many times, with only its `wr_id` changed:
 //!
 //! ```
