@@ -205,14 +205,14 @@ impl AsyncChannel {
     /// receives, and waits until the device has released all buffers.
     ///
     /// If the peer never posts a receive for a send, this may wait forever: put a timeout of your
-    /// runtime around it. Dropping the future drops the channel, which does not wait.
+    /// runtime around it. After that the channel can be closed again, or dropped, which does not wait.
     ///
     /// # Errors
     ///
     /// [`Error::Down`] if the channel was down before, or goes down while this waits. A peer that
     /// closed its channel before this call is not an error here: operations that it aborted have
     /// failed themselves.
-    pub async fn close(self) -> Result<()> {
+    pub async fn close(&self) -> Result<()> {
         let peer_closed = self.down_reason() == Some(DownReason::PeerClosed);
         self.shared.drained(self.at, &[Queue::Send]).await;
         let down = self.down_reason().filter(|_| !peer_closed);

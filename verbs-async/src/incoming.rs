@@ -32,16 +32,15 @@ use crate::sync::Mutex;
 ///
 /// ```no_run
 /// # async fn example(channel: verbs_async::AsyncChannel) -> verbs_async::Result<()> {
-/// use std::sync::Arc;
 /// use verbs_async::verbs_channel::BufferPool;
 ///
 /// let pool = BufferPool::new(channel.pd(), 4096, 16)?;
-/// let channel = Arc::new(channel);
-/// let mut incoming = channel.incoming(std::iter::from_fn(|| pool.take()));
+/// let mut incoming = channel.into_incoming(std::iter::from_fn(|| pool.take()));
 /// while let Some(message) = incoming.next().await {
 ///     let message = message?;
 ///     println!("{} bytes, immediate {:?}", message.len(), message.success().imm_data());
 /// }
+/// incoming.channel().close().await?;
 /// # Ok(())
 /// # }
 /// ```
@@ -84,8 +83,8 @@ impl AsyncChannel {
     /// Nothing else may receive on the channel meanwhile: its messages would be missing here. If
     /// there are more buffers than the channel's `max_recv_wr`, the rest wait in the backlog.
     ///
-    /// The messages keep the channel alive. To [`close`](Self::close) it, drop them first and take
-    /// the channel out of its `Arc`. [`shut_down`](Self::shut_down) ends them.
+    /// The messages keep the channel alive. [`close`](Self::close) and [`shut_down`](Self::shut_down)
+    /// end them.
     pub fn incoming<B: Into<OwnedBuffer>>(
         self: &Arc<Self>,
         buffers: impl IntoIterator<Item = B>,
@@ -113,7 +112,24 @@ impl AsyncChannel {
     }
 }
 
+impl AsyncChannel {
+    /// [`incoming`](Self::incoming) for a channel that nothing else needs to own. The messages
+    /// [have](IncomingMessages::channel) it.
+    pub fn into_incoming<B: Into<OwnedBuffer>>(
+        self,
+        buffers: impl IntoIterator<Item = B>,
+    ) -> IncomingMessages {
+        Arc::new(self).incoming(buffers)
+    }
+}
+
 impl IncomingMessages {
+    /// The channel on which they arrive.
+    #[must_use]
+    pub fn channel(&self) -> &Arc<AsyncChannel> {
+        &self.window.channel
+    }
+
     /// Waits for the next message. `None` after a failure, and if there are no buffers.
     ///
     /// While all buffers are held by messages, it waits until one of them is dropped.

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 use verbs_async::verbs_channel::{
-    BufferPool, Channel, OwnedBuffer,
+    BufferPool, Channel,
     verbs_core::{Context, ErrorChain},
 };
 use verbs_async::{AsyncGroup, CqEvents};
@@ -34,9 +34,9 @@ async fn run() -> Result<(), Box<dyn Error>> {
     // Registered memory in blocks of 4 KiB; a block that is dropped is free again.
     let pool = BufferPool::new(&pd, 4096, 2)?;
     let inbox = pool.take().ok_or("the pool is empty")?;
-    let mut outbox = OwnedBuffer::from(pool.take().ok_or("the pool is empty")?);
+    let outbox = pool.take().ok_or("the pool is empty")?;
     // Only these bytes of the block are sent.
-    outbox.set_range(..5)?;
+    let mut outbox = outbox.into_range(..5)?;
     outbox.copy_from_slice(b"hello");
 
     // Both operations begin here, in this order, whether or not they are awaited.

@@ -9,7 +9,7 @@ use std::error::Error;
 use std::time::Duration;
 
 use verbs_channel::{
-    BufferPool, Channel, OwnedBuffer,
+    BufferPool, Channel,
     verbs_core::{Context, ErrorChain},
 };
 
@@ -33,14 +33,15 @@ fn run() -> Result<(), Box<dyn Error>> {
         receives.push(right.start_receive(block)?);
     }
     for word in WORDS {
-        let mut buffer = OwnedBuffer::from(pool.take().ok_or("the pool is empty")?);
-        buffer.set_range(..word.len())?;
+        let block = pool.take().ok_or("the pool is empty")?;
+        // Only these bytes of the block are sent.
+        let mut buffer = block.into_range(..word.len())?;
         buffer.copy_from_slice(word.as_bytes());
-        // The ticket may be lost: `wait_completed` finds what has completed.
-        let _ticket = left.start_send(buffer)?;
+        // The ticket is not needed: `wait_completed` finds what has completed.
+        left.start_send(buffer)?;
     }
 
-    // As they come. A completed operation gives its buffer back, whether or not it succeeded.
+    // As they come. A completed operation returns its buffer, whether or not it succeeded.
     for _ in WORDS {
         let completed = left.wait_completed(TIMEOUT).ok_or("no send completed")?;
         completed.result?;
@@ -48,9 +49,8 @@ fn run() -> Result<(), Box<dyn Error>> {
     // By ticket, here in the reverse order.
     for (ticket, word) in receives.into_iter().zip(WORDS).rev() {
         let completed = right.wait(ticket, TIMEOUT)?.ok_or("no message came")?;
-        let len = completed.result?.byte_len() as usize;
-        let buffer = completed.buffer.ok_or("the buffer was leaked")?;
-        assert_eq!(&buffer[..len], word.as_bytes());
+        let (success, buffer) = completed.into_success()?;
+        assert_eq!(&buffer[..success.byte_len() as usize], word.as_bytes());
         println!("received {word:?}");
     }
     assert_eq!(pool.available(), pool.capacity());

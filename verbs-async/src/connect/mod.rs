@@ -28,7 +28,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_io::{AsyncRead, AsyncWrite};
+#[cfg(any(feature = "tokio", feature = "async-io"))]
+use verbs_channel::Channel;
 use verbs_channel::exchange::{Exchange, ExchangeError, Peer, Step};
+#[cfg(any(feature = "tokio", feature = "async-io"))]
+use verbs_channel::verbs_core::ProtectionDomain;
 use verbs_channel::verbs_core::QueuePairEndpoint;
 
 #[cfg(feature = "async-io")]
@@ -37,12 +41,66 @@ use crate::channel::AsyncChannel;
 #[cfg(feature = "async-io")]
 use crate::error::Error;
 use crate::error::Result;
+#[cfg(any(feature = "tokio", feature = "async-io"))]
+use crate::events::CqEvents;
 use crate::group::AsyncGroup;
 use failure::{exchange_error, tcp, with_peer};
 #[cfg(any(feature = "tokio", feature = "async-io"))]
 pub use listener::{Arrival, Listener};
 #[cfg(any(feature = "tokio", feature = "async-io"))]
 use time::Deadline;
+
+impl AsyncChannel {
+    /// Connects over TCP to a peer that accepts, in a tokio runtime: a channel with default settings,
+    /// in a group of its own.
+    ///
+    /// [`AsyncGroup::connect_tokio`] has settings and private data, and shares a queue among channels.
+    ///
+    /// ```no_run
+    /// # async fn example() -> verbs_async::Result<()> {
+    /// use verbs_async::AsyncChannel;
+    /// use verbs_async::verbs_channel::verbs_core::Context;
+    ///
+    /// let pd = Context::first_active()?.alloc_pd()?;
+    /// let channel = AsyncChannel::connect_tokio(&pd, "server:7471").await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`AsyncGroup::new`], [`CqEvents::create_tokio`] and [`AsyncGroup::exchange`].
+    #[cfg(feature = "tokio")]
+    pub async fn connect_tokio(
+        pd: &ProtectionDomain,
+        peer: impl tokio::net::ToSocketAddrs,
+    ) -> Result<Self> {
+        let events = CqEvents::create_tokio(pd.context())?;
+        let group = AsyncGroup::new(Channel::builder(pd), 1, &events)?;
+        let (channel, _) = group.connect_tokio(peer, b"").await?;
+        Ok(channel)
+    }
+
+    /// Connects over TCP to a peer that accepts, by async-io, in smol and any other executor: a channel
+    /// with default settings, in a group of its own.
+    ///
+    /// [`AsyncGroup::connect_async_io`] has settings and private data, and shares a queue among
+    /// channels.
+    ///
+    /// # Errors
+    ///
+    /// As [`AsyncGroup::new`], [`CqEvents::create_async_io`] and [`AsyncGroup::exchange`].
+    #[cfg(feature = "async-io")]
+    pub async fn connect_async_io(
+        pd: &ProtectionDomain,
+        peer: impl ToSocketAddrs + Send + 'static,
+    ) -> Result<Self> {
+        let events = CqEvents::create_async_io(pd.context())?;
+        let group = AsyncGroup::new(Channel::builder(pd), 1, &events)?;
+        let (channel, _) = group.connect_async_io(peer, b"").await?;
+        Ok(channel)
+    }
+}
 
 impl AsyncGroup {
     /// Connects a new channel to the peer at the other end of a stream, which does the same.

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use async_io::{Async, Timer};
 use verbs_async::verbs_channel::exchange::{ExchangeError, RefusalCode};
-use verbs_async::verbs_channel::verbs_core::Device;
+use verbs_async::verbs_channel::verbs_core::{Device, ProtectionDomain};
 use verbs_async::verbs_channel::{self, Channel, PreparedChannel};
 use verbs_async::{AsyncChannel, AsyncGroup, Error};
 use verbs_harness::{begin, context, peer_name};
@@ -70,9 +70,9 @@ async fn within<T>(time: Duration, future: impl Future<Output = T>) -> Option<T>
 }
 
 /// Sends a message, and waits for its echo.
-async fn echoed(group: &AsyncGroup, channel: &AsyncChannel) {
-    let answer = channel.receive(buffer(group.pd(), &[0; 8]));
-    let (sent, _) = channel.send(buffer(group.pd(), b"marco")).await;
+async fn echoed(pd: &ProtectionDomain, channel: &AsyncChannel) {
+    let answer = channel.receive(buffer(pd, &[0; 8]));
+    let (sent, _) = channel.send(buffer(pd, b"marco")).await;
     sent.unwrap();
     let (received, bytes) = answer.await;
     assert_eq!(received.unwrap().byte_len(), 5);
@@ -110,7 +110,26 @@ fn an_async_channel_connects_to_a_blocking_one() {
             let group = group(way, 1);
             let (channel, data) = connect(way, &group, address, b"ours").await.unwrap();
             assert_eq!(data, b"theirs");
-            echoed(&group, &channel).await;
+            echoed(group.pd(), &channel).await;
+        });
+        peer.join().unwrap();
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_channel_in_a_group_of_its_own_connects_to_a_blocking_one() {
+    let _test = begin!();
+    for way in RUNTIMES {
+        let (listener, address) = listener();
+        let peer = thread::spawn(move || echo(blocking().accept(&listener, PATIENCE).unwrap()));
+        run(way, async move {
+            let pd = context().alloc_pd().unwrap();
+            let connected = match way {
+                Way::Tokio => AsyncChannel::connect_tokio(&pd, address).await,
+                _ => AsyncChannel::connect_async_io(&pd, address).await,
+            };
+            echoed(&pd, &connected.unwrap()).await;
         });
         peer.join().unwrap();
     }
@@ -132,7 +151,7 @@ fn an_async_channel_accepts_a_blocking_one() {
             let group = group(way, 1);
             let (channel, data) = accept(way, &group, listener, b"ours").await.unwrap();
             assert_eq!(data, b"theirs");
-            echoed(&group, &channel).await;
+            echoed(group.pd(), &channel).await;
         });
         peer.join().unwrap();
     }
@@ -155,7 +174,7 @@ fn connects_over_a_stream_that_is_used_afterwards() {
         let group = group(Way::Tokio, 1);
         let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
         let (channel, _) = group.exchange_tokio(&mut stream, b"").await.unwrap();
-        echoed(&group, &channel).await;
+        echoed(group.pd(), &channel).await;
         stream.writable().await.unwrap();
         assert_eq!(stream.try_write(b"more").unwrap(), 4);
     });
@@ -203,7 +222,7 @@ fn abandoned_peer_is_disconnected_and_frees_its_place() {
             let given_up = within(Duration::from_millis(500), connecting).await;
             assert!(given_up.is_none());
             let (channel, _) = connect(way, &group, address, b"").await.unwrap();
-            echoed(&group, &channel).await;
+            echoed(group.pd(), &channel).await;
         });
         peer.join().unwrap();
     }
@@ -242,7 +261,7 @@ fn full_group_is_reported_to_the_peer() {
                 ),
                 "{full:?}"
             );
-            echoed(&group, &channel).await;
+            echoed(group.pd(), &channel).await;
         });
         peer.join().unwrap();
     }
@@ -267,7 +286,7 @@ fn many_connect_at_once() {
             let group = group.clone();
             tasks.push(tokio::spawn(async move {
                 let (channel, _) = group.exchange_tokio(stream, b"").await.unwrap();
-                echoed(&group, &channel).await;
+                echoed(group.pd(), &channel).await;
             }));
         }
         for task in tasks {
@@ -338,7 +357,7 @@ fn listener_accepts_many_peers_despite_a_silent_one() {
             for _ in 0..PEERS {
                 let (channel, data) = listening.accept().await.unwrap().outcome.unwrap();
                 assert_eq!(data, b"theirs");
-                echoed(&group, &channel).await;
+                echoed(group.pd(), &channel).await;
             }
         });
         for peer in peers {

@@ -23,8 +23,8 @@ struct Met {
 fn met(way: Way, depth: usize) -> Met {
     let (group, sender, receiver) = pair(way);
     let pool = BufferPool::new(group.pd(), 16, depth).unwrap();
-    let receiver = Arc::new(receiver);
-    let incoming = receiver.incoming(std::iter::from_fn(|| pool.take()));
+    let incoming = receiver.into_incoming(std::iter::from_fn(|| pool.take()));
+    let receiver = Arc::clone(incoming.channel());
     Met {
         group,
         sender,

@@ -3,7 +3,7 @@
 
 use std::fmt;
 use std::io;
-use std::ops::{Deref, DerefMut};
+use std::ops::{Deref, DerefMut, RangeBounds};
 use std::sync::Arc;
 
 use crossbeam::queue::ArrayQueue;
@@ -122,6 +122,17 @@ impl PoolBuffer {
     #[inline]
     pub(crate) fn into_owned(self) -> OwnedBuffer {
         self.buffer
+    }
+
+    /// A part of the block, to be sent or received into: as [`OwnedBuffer::set_range`].
+    ///
+    /// # Errors
+    ///
+    /// [`verbs_core::Error::OutOfBounds`]: the range ends after the block, which is dropped.
+    pub fn into_range(self, range: impl RangeBounds<usize>) -> Result<OwnedBuffer> {
+        let mut buffer = self.into_owned();
+        buffer.set_range(range)?;
+        Ok(buffer)
     }
 
     /// The block as an element of a request.

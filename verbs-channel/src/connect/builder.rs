@@ -68,14 +68,7 @@ impl Channel {
     ///
     /// Those of [`ChannelBuilder::build`] and [`PreparedChannel::handshake`].
     pub fn loopback(pd: &ProtectionDomain) -> Result<(Self, Self)> {
-        let left = Self::builder(pd).build()?;
-        let right = Self::builder(pd).build()?;
-        let (to_left, to_right) = (left.endpoint(), right.endpoint());
-        let (mut left, mut right) = (left.handshake(&to_right)?, right.handshake(&to_left)?);
-        let (to_right, to_left) = UnixStream::pair().map_err(ExchangeError::not_watched)?;
-        left.watch_peer(to_right)?;
-        right.watch_peer(to_left)?;
-        Ok((left, right))
+        Self::builder(pd).loopback()
     }
 
     /// Closes this channel, and prepares a new one with the same settings.
@@ -92,6 +85,26 @@ impl Channel {
 }
 
 impl<S: channel_builder::IsComplete> ChannelBuilder<S> {
+    /// Creates two such channels that are connected to each other in this process: for tests and first
+    /// steps.
+    ///
+    /// Each watches the other as its peer, as channels that were connected over TCP do.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`build`](Self::build) and [`PreparedChannel::handshake`].
+    pub fn loopback(self) -> Result<(Channel, Channel)> {
+        let config = self.into_config();
+        let left = PreparedChannel::alone(config.clone())?;
+        let right = PreparedChannel::alone(config)?;
+        let (to_left, to_right) = (left.endpoint(), right.endpoint());
+        let (mut left, mut right) = (left.handshake(&to_right)?, right.handshake(&to_left)?);
+        let (to_right, to_left) = UnixStream::pair().map_err(ExchangeError::not_watched)?;
+        left.watch_peer(to_right)?;
+        right.watch_peer(to_left)?;
+        Ok((left, right))
+    }
+
     /// Creates the channel, which is then ready to be connected.
     ///
     /// # Errors

@@ -13,7 +13,6 @@ use crate::request::OwnedWork;
 /// Losing a ticket loses nothing:
 /// [`next_completed`](crate::Channel::next_completed) finds what is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[must_use = "a ticket is how the buffer comes back"]
 pub struct Ticket {
     pub(crate) channel: ChannelId,
     pub(crate) id: Id,
@@ -56,6 +55,20 @@ pub struct Completed {
     /// A batch, back as it was started; `None` if the result is [`Stuck`](TransportError::Stuck), and
     /// for everything else.
     pub batch: Option<Vec<OwnedWork>>,
+}
+
+impl Completed {
+    /// The success, and the buffer of an operation on one buffer.
+    ///
+    /// The buffer is dropped if the operation failed: to reuse it, look at the fields. It is empty for
+    /// a batch.
+    ///
+    /// # Errors
+    ///
+    /// How the operation failed.
+    pub fn into_success(self) -> Result<(WorkSuccess, OwnedBuffer), TransportError> {
+        Ok((self.result?, self.buffer.unwrap_or_default()))
+    }
 }
 
 /// What a slot keeps.

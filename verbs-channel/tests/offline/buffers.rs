@@ -32,8 +32,7 @@ fn a_block_with_a_range_is_returned_to_the_pool_whole() {
     let start = addr(&block);
     for range in [8..16, 0..64, 1..64, 0..63, 64..64, 0..0] {
         let (first, len) = (range.start as u64, u32::try_from(range.len()).unwrap());
-        let mut buffer = OwnedBuffer::from(block);
-        buffer.set_range(range).unwrap();
+        let buffer = block.into_range(range).unwrap();
         assert_eq!(addr(&buffer), start + first);
         let (seen, buffer) = sent(&mut channel, buffer);
         let filled = (len > 0).then_some((start + first, len));
@@ -54,6 +53,8 @@ fn a_block_with_a_range_is_returned_to_the_pool_whole() {
         assert_eq!((addr(&block), block.len()), (start, 64), "taken again");
         assert_eq!(block.element().length(), 64);
     }
+    assert!(block.into_range(60..65).is_err());
+    assert_eq!(pool.available(), 1, "it is returned");
 }
 
 #[test]

@@ -1,12 +1,14 @@
 //! Requests on owned buffers, as the driver receives them.
 
 use fake_libibverbs::{Posted, with};
-use verbs_channel::verbs_core::RemoteMemoryRegion;
+use verbs_channel::verbs_core::verbs_sys::IBV_WC_REM_ACCESS_ERR;
+use verbs_channel::verbs_core::{RemoteMemoryRegion, WcOpcode};
 use verbs_channel::{
     BufferPool, Channel, Incoming, Outgoing, OwnedBuffer, OwnedWork, Refusal, Rejected, Ticket,
+    TransportError,
 };
 
-use crate::fake_device::{channel, forget_the_past, posted, region, succeeds};
+use crate::fake_device::{channel, ends, forget_the_past, posted, region, succeeds};
 
 const SIGNALED: u32 = 2;
 const FENCE: u32 = 1;
@@ -63,6 +65,29 @@ fn all_options_reach_the_driver() {
     let (seen, buffer) = run(&mut channel, OwnedWork::receive(buffer));
     assert_eq!((seen.list[0].0, seen.list[0].1), (addr + 8, 8));
     assert_eq!((pool.available(), buffer.capacity()), (0, 64));
+}
+
+#[test]
+fn success_is_returned_with_its_buffer_and_a_failure_without() {
+    let mut channel = channel();
+    for fails in [false, true] {
+        forget_the_past();
+        let ticket = channel.start_send(region(&channel)).unwrap();
+        let wr_id = posted()[0];
+        if fails {
+            ends(wr_id, IBV_WC_REM_ACCESS_ERR);
+        } else {
+            succeeds(wr_id);
+        }
+        let completed = channel.poll(ticket).unwrap().unwrap();
+        match completed.into_success() {
+            Ok((success, buffer)) => {
+                assert!(!fails);
+                assert_eq!((success.opcode(), buffer.len()), (WcOpcode::SEND, 64));
+            }
+            Err(error) => assert!(fails && matches!(error, TransportError::Work { .. })),
+        }
+    }
 }
 
 #[test]
