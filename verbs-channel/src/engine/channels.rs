@@ -53,13 +53,13 @@ impl Engine {
     }
 }
 
-/// Ends.
+/// Ending a channel.
 impl Engine {
     /// Takes a channel down without waiting: what is in flight completes as flushed. If the queue
     /// pair cannot be moved to ERROR, all of it has ended when this returns.
     ///
-    /// Channels that were up go down for this reason. What is not flushed, [`destroy`](Self::destroy)
-    /// ends.
+    /// Channels that were up go down for this reason. [`destroy`](Self::destroy) ends
+    /// operations that are not flushed.
     ///
     /// # Errors
     ///
@@ -84,7 +84,7 @@ impl Engine {
     }
 
     /// [`destroy`](Self::destroy), and gives the channel's place to another one once all outcomes have
-    /// been taken. To remove it again does nothing.
+    /// been taken. Removing it again has no effect.
     ///
     /// # Errors
     ///
@@ -96,8 +96,11 @@ impl Engine {
         Ok(())
     }
 
-    /// The next report of buffers that had to be leaked. An engine does not log: its layer may hold a
-    /// lock that the logger needs. What was not taken is logged when the engine is dropped.
+    /// The next report of buffers that had to be leaked.
+    ///
+    /// An engine from [`ChannelBuilder::engine`](crate::ChannelBuilder::engine) keeps these reports, since
+    /// its layer may hold a lock that the logger needs; those left are logged when it is dropped. The
+    /// engine of a channel or a group logs them at once.
     #[must_use = "it is reported nowhere else"]
     pub fn next_leak(&mut self) -> Option<Leak> {
         self.leaks.next()
@@ -111,7 +114,7 @@ impl Engine {
     }
 }
 
-/// Room.
+/// Capacity.
 impl Engine {
     /// The most outcomes that can be [reserved](Self::reserve) at once: 128 bytes each.
     pub const MAX_RESERVE: u32 = 1 << 20;
@@ -194,8 +197,8 @@ impl Engine {
         self.member_of(channel)?.qp().map(QueuePair::endpoint)
     }
 
-    /// The open channel whose queue pair has this number, which a device event names. It looks at all
-    /// of them.
+    /// The open channel whose queue pair has this number, which a device event names. It searches
+    /// all channels.
     #[must_use]
     pub fn channel_of(&self, qp_num: u32) -> Option<ChannelId> {
         let is_it = |qp: &QueuePair| qp.qp_num() == qp_num;
@@ -229,14 +232,14 @@ impl Engine {
         &self.pd
     }
 
-    /// The queue that operations complete on: to arm it, and to tell it from others.
+    /// The queue that operations complete on: to arm it, or to compare it with others.
     ///
     /// # Safety
     ///
     /// Through it and all of its clones:
     ///
-    /// - nothing polls it: a completion that is polled elsewhere never reaches its operation;
-    /// - nothing makes it smaller, or has other queue pairs complete on it: it would overrun.
+    /// - nothing polls: the operation whose completion is taken would never complete;
+    /// - nothing makes the queue smaller, and no other queue pair completes on it: it would overrun.
     #[must_use]
     pub const unsafe fn cq(&self) -> &CompletionQueue {
         &self.cq

@@ -6,7 +6,7 @@ use std::process;
 
 use verbs_core::{Error, ErrorChain};
 
-/// Buffers that had to be leaked, since the driver did not let go of their queue pair.
+/// Buffers that had to be leaked, because the driver failed to destroy their queue pair.
 #[derive(Debug)]
 pub struct Leak {
     pub(super) buffers: usize,

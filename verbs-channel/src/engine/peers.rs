@@ -27,7 +27,7 @@ impl Engine {
         let Some(member) = self.members.get_mut(at as usize) else {
             return Ok(());
         };
-        // A member that is down needs none, and what still ends on it goes by the one that it had.
+        // A member that is down needs none; operations that still end on it use the previous one.
         if member.down().is_some() {
             return Ok(());
         }
@@ -117,7 +117,7 @@ impl Engine {
         }
     }
 
-    /// It is set anew if it is still needed.
+    /// It is set again if it is still needed.
     fn stop_timer(&self) {
         if let Some(timer) = &self.peers.timer {
             drop(timerfd_settime(timer, TimerfdTimerFlags::empty(), &NEVER));
@@ -127,7 +127,7 @@ impl Engine {
     /// The descriptor with this token has ended.
     fn on_end(&mut self, token: u64, now: Instant) {
         let mut members = (0..).zip(&self.members);
-        // One that is down has let go of its descriptor.
+        // A member that is down has closed its descriptor.
         let Some((at, reason)) = members.find_map(|(at, member)| member.peer.end(at, token)) else {
             return;
         };
@@ -135,7 +135,7 @@ impl Engine {
         self.peers.leaving.push(Leaving { at, token, stage });
     }
 
-    /// Goes on with a member whose peer has left. Returns the next stage, if there is one.
+    /// Advances a member whose peer has left. Returns the next stage, if there is one.
     fn next_stage(&mut self, leaving: Leaving, now: Instant) -> Option<Stage> {
         let Leaving { at, token, stage } = leaving;
         let is_over = now >= stage.deadline();

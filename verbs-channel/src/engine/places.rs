@@ -1,4 +1,4 @@
-//! Members come and go: each has a place in its engine, and an id that names nothing else.
+//! Members join and are removed: each has a place in its engine, and an id that is not reused.
 
 use std::mem;
 

@@ -1,14 +1,14 @@
 //! How what is in flight ends: the steps of the ladder that wait for nothing.
 //!
 //! ```text
-//! flush: queue pair to ERROR ──► completions come back flushed
-//!   │ not moved, or what was flushed does not come (the layer above waits for it)
+//! flush: queue pair to ERROR ───────────────────► completions come back flushed
+//!   │ it cannot be moved; or the flushes do not come, for which the layer above waits
 //!   ▼
-//! destroy the queue pair ── the device touches its buffers no more ──► aborted
-//!   │ even that is refused
+//! destroy the queue pair ─── destroyed ─────────► aborted
+//!   │ the driver fails to
 //!   ▼
-//! owned buffers are leaked, and the log says so ───────────────────► stuck
-//! with borrowed buffers in flight the process is aborted
+//! owned buffers are leaked, which is logged ────► stuck
+//! borrowed buffers in flight: the process is aborted
 //! ```
 
 use verbs_core::{Error, ErrorChain, QueuePair};

@@ -1,4 +1,4 @@
-//! Tickets, and what comes back for them.
+//! Tickets, and the outcomes that are taken by them.
 
 use verbs_core::WorkSuccess;
 
@@ -8,10 +8,10 @@ use crate::channel_id::ChannelId;
 use crate::error::{Result, TransportError};
 use crate::request::OwnedWork;
 
-/// Names an operation on an owned buffer. Its result can be taken once, in any order.
+/// Identifies an operation on an owned buffer. Its outcome can be taken once, in any order.
 ///
-/// Losing a ticket loses nothing:
-/// [`next_completed`](crate::Channel::next_completed) finds what is done.
+/// An operation whose ticket is lost is still returned by
+/// [`next_completed`](crate::Channel::next_completed).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Ticket {
     pub(crate) channel: ChannelId,
@@ -19,7 +19,7 @@ pub struct Ticket {
 }
 
 impl Ticket {
-    /// The number of its slot: for a table of the caller's own, beside the channel's.
+    /// The number of its slot: for tables of your own.
     ///
     /// It is below the number of operations that can be in flight in both queues, of all channels of
     /// a group, and of those that were removed with results left; [`reserve`] adds to that. Once the
@@ -50,9 +50,9 @@ pub struct Completed {
     /// How it ended. A receive's length is its
     /// [`byte_len`](verbs_core::WorkSuccess::byte_len).
     pub result: Result<WorkSuccess, TransportError>,
-    /// The buffer, back; `None` if the result is [`Stuck`](TransportError::Stuck), and for a batch.
+    /// The returned buffer; `None` if the result is [`Stuck`](TransportError::Stuck), and for a batch.
     pub buffer: Option<OwnedBuffer>,
-    /// A batch, back as it was started; `None` if the result is [`Stuck`](TransportError::Stuck), and
+    /// The returned batch, as it was started; `None` if the result is [`Stuck`](TransportError::Stuck), and
     /// for everything else.
     pub batch: Option<Vec<OwnedWork>>,
 }

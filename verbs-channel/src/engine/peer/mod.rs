@@ -7,15 +7,16 @@
 //! by TCP's keepalive, when its host dies.
 //!
 //! ```text
-//! in flight ── a wait finds the completion queue empty, some milliseconds after the last check
+//! a poll finds the queue empty, some milliseconds after the last check
 //!   ▼
-//! epoll set of all descriptors of the engine ── none has ended ──► wait on
+//! epoll set of all descriptors of the engine ── none has ended ──► nothing
 //!   │ one has
 //!   ▼
-//! poll until the queue is empty: what the peer sent is delivered ─► wait for what this side sent,
-//!   │                                                              for GRACE at most
+//! poll until the queue is empty: what the peer sent is delivered
 //!   ▼
-//! flush: queue pair to ERROR; the channel is down ── not flushed within drain_timeout ──► destroy
+//! wait for what this side sent, for GRACE at most
+//!   ▼
+//! flush: the channel is down ── not flushed within drain_timeout ──► destroy
 //! ```
 //!
 //! No step waits. The set is one descriptor, which a layer above can wait for.
@@ -248,8 +249,8 @@ mod tests {
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let socket = net::socket_with(AddressFamily::INET, SocketType::STREAM, flags, None);
         let socket = socket.unwrap();
-        let nobody = SocketAddrV4::new(Ipv4Addr::LOCALHOST, port);
-        net::connect(&socket, &nobody).unwrap_err();
+        let unused = SocketAddrV4::new(Ipv4Addr::LOCALHOST, port);
+        net::connect(&socket, &unused).unwrap_err();
         let mut peers = Peers::default();
         // It is not connected, so it has no peer's address, and no keepalive.
         let link = Link::new(socket, Some(Duration::ZERO)).unwrap();

@@ -4,7 +4,7 @@
 //! the `wr_id`, so a completion finds its slot in one step, and a stale one finds none.
 //!
 //! ```text
-//! free ── take ──► in flight ── dispatch_successes, succeed, fail ──► completed ── release ──► free
+//! free ── take ──► in flight ── succeed, fail ──► completed ── release ──► free
 //! ```
 //!
 //! All channels of an engine share the table, and each has slots of its own in it, in a [`SlotList`]:
