@@ -33,6 +33,11 @@ pub struct AsyncChannel {
     backlog: usize,
 }
 
+/// Destroys the queue pair of a channel when it is dropped.
+struct Closing<'a> {
+    channel: &'a AsyncChannel,
+}
+
 /// Waits in [`AsyncChannel::ready`] until it is dropped.
 struct RoomWait<'a> {
     channel: &'a AsyncChannel,
@@ -205,7 +210,8 @@ impl AsyncChannel {
     /// receives, and waits until the device has released all buffers.
     ///
     /// If the peer never posts a receive for a send, this may wait forever: put a timeout of your
-    /// runtime around it. After that the channel can be closed again, or dropped, which does not wait.
+    /// runtime around it. Dropping the future closes the channel without waiting, as dropping the
+    /// channel does.
     ///
     /// # Errors
     ///
@@ -213,6 +219,7 @@ impl AsyncChannel {
     /// closed its channel before this call is not an error here: operations that it aborted have
     /// failed themselves.
     pub async fn close(&self) -> Result<()> {
+        let _destroyed_at_the_end = Closing { channel: self };
         let peer_closed = self.down_reason() == Some(DownReason::PeerClosed);
         self.shared.drained(self.at, &[Queue::Send]).await;
         let down = self.down_reason().filter(|_| !peer_closed);
@@ -321,6 +328,13 @@ impl Drop for RoomWait<'_> {
             let driver = self.channel.driver();
             driver.cancel_room(self.channel.at, self.queue, key);
         }
+    }
+}
+
+impl Drop for Closing<'_> {
+    fn drop(&mut self) {
+        let AsyncChannel { shared, at, .. } = self.channel;
+        shared.end(*at, DownReason::Closed, false);
     }
 }
 

@@ -99,7 +99,7 @@
 //! | [`AsyncCq::poll_wr_id`] | The completion is kept for the next call that asks for it. |
 //! | connecting or accepting | The channel and the stream are dropped. |
 //! | [`Listener::accept`](AsyncGroup::listen_tokio), [`AsyncChannel::ready`] | Nothing is lost: the next call continues. |
-//! | [`AsyncChannel::close`] | The channel takes no harm: close it again, or drop it. |
+//! | [`AsyncChannel::close`] | The channel is closed without waiting, as if it was dropped. |
 //! | an [`AsyncChannel`] | Its queue pair is destroyed, and its operations in flight are aborted. |
 //!
 //! A future that is leaked keeps its buffer and its slot. It delays no other operation.
