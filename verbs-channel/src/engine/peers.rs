@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use rustix::time::{TimerfdTimerFlags, timerfd_settime};
 
 use super::Engine;
-use super::peer::{GRACE, Leaving, Link, NEVER, Peer, Stage, TIMER, after};
+use super::peer::{GRACE, Leaving, Link, NEVER, Stage, TIMER, after};
 use crate::error::{DownReason, Queue, Result};
 use crate::exchange::ExchangeError;
 
@@ -31,8 +31,7 @@ impl Engine {
         if member.down().is_some() {
             return Ok(());
         }
-        // The one before goes first: it may be the same connection.
-        member.peer = Peer::default();
+        // If it cannot be watched, the one before stays: that it is closed would show the peer an end.
         member.peer = self.peers.watch(link).map_err(|(error, _)| error)?;
         Ok(())
     }
@@ -131,7 +130,7 @@ impl Engine {
         let Some((at, reason)) = members.find_map(|(at, member)| member.peer.end(at, token)) else {
             return;
         };
-        let stage = Stage::Sending(reason, now + GRACE);
+        let stage = Stage::Sending(reason, after(now, GRACE));
         self.peers.leaving.push(Leaving { at, token, stage });
     }
 

@@ -1,5 +1,6 @@
 //! When peers are checked, and how their end and other failures are ordered.
 
+use std::io::{ErrorKind, Read as _};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
@@ -160,4 +161,72 @@ fn infinite_drain_timeout_ends_with_the_flushes() {
     flushes(posted()[0]);
     let ended = bounded(|| channel.wait(ticket, None)).unwrap().unwrap();
     assert_eq!(ended.result.unwrap_err(), ENDED);
+}
+
+/// The last instant that the clock's type has.
+fn end_of_time() -> Instant {
+    let seconds = (0..63).rev().map(|bit| Duration::from_secs(1 << bit));
+    let nanoseconds = (0..30).rev().map(|bit| Duration::from_nanos(1 << bit));
+    seconds.chain(nanoseconds).fold(Instant::now(), |at, more| {
+        at.checked_add(more).unwrap_or(at)
+    })
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "Miri has no level-triggered epoll sets")]
+fn any_instant_may_be_the_time() {
+    let end = end_of_time();
+    let before = |seconds| end - Duration::from_secs(seconds);
+    let now = Instant::now();
+    // In any order: the clock may run backwards.
+    let times = [
+        before(3600),
+        end,
+        now,
+        before(0),
+        before(400 * 24 * 3600),
+        now,
+    ];
+    for first in times {
+        let (mut channel, theirs) = watched();
+        let receive = channel.start_receive(region(&channel)).unwrap();
+        let _send = channel.start_send(region(&channel)).unwrap();
+        drop(theirs);
+        let engine = channel.engine_mut();
+        engine.check_peers(first);
+        for now in times {
+            engine.probe(now);
+            engine.check_peers(now);
+        }
+        assert!(channel.is_down());
+        // Its own waits end by the clock, however late the deadlines were by that one.
+        channel.abort();
+        assert!(channel.poll(receive).unwrap().unwrap().result.is_err());
+    }
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "Miri has no level-triggered epoll sets")]
+fn waits_notice_the_end_of_a_peer_although_its_descriptor_was_given_out() {
+    let (mut channel, theirs) = watched();
+    let _set = channel.engine_mut().peers_fd().unwrap();
+    let mut into = region(&channel);
+    drop(theirs);
+    let ended = bounded(|| channel.receive(into.scatter_element(..).unwrap()));
+    assert!(ended.is_err());
+    assert_eq!(channel.down_reason(), Some(CLOSED));
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "Miri has no level-triggered epoll sets")]
+fn connection_stays_if_another_cannot_be_watched() {
+    let (mut channel, mut theirs) = watched();
+    let file = std::fs::File::open("/proc/self/exe").unwrap();
+    channel.watch_peer(file).unwrap_err();
+    theirs.set_nonblocking(true).unwrap();
+    let read = theirs.read(&mut [0]).unwrap_err();
+    assert_eq!(read.kind(), ErrorKind::WouldBlock, "it is closed");
+    drop(theirs);
+    channel.engine_mut().check_peers(Instant::now());
+    assert_eq!(channel.down_reason(), Some(CLOSED));
 }

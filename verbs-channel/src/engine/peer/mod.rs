@@ -92,8 +92,8 @@ impl Drop for Kept {
 pub(crate) struct Peers {
     // Made with the first that is watched; each that is watched has a clone.
     pub(super) set: Option<Arc<OwnedFd>>,
-    // Makes the set readable when something is to be done for a peer that has left. Once it is there,
-    // the layer above checks the peers when the set is readable, and waits do not.
+    // Makes the set readable when something is to be done for a peer that has left, for a layer above
+    // that waits for the set.
     pub(super) timer: Option<OwnedFd>,
     last_token: u64,
     pub(super) leaving: Vec<Leaving>,
@@ -167,7 +167,6 @@ impl Peers {
     }
 
     /// A duplicate of the set, which is readable whenever `Engine::check_peers` has something to do.
-    /// From then on waits do not check the peers.
     pub(super) fn announce(&mut self) -> io::Result<OwnedFd> {
         let set = Arc::clone(self.set()?);
         if self.timer.is_none() {
@@ -179,16 +178,12 @@ impl Peers {
         set.try_clone()
     }
 
-    /// Whether peers are to be checked where a poll finds nothing: some are watched or are leaving,
-    /// and no descriptor was given out for it.
+    /// Whether peers are to be checked where a poll finds nothing: some are watched or are leaving.
+    /// Also where a layer above waits for the set: it cannot check them during a wait.
     #[inline]
     pub(super) fn awaits_check(&self) -> bool {
-        match &self.set {
-            Some(set) if self.timer.is_none() => {
-                !self.leaving.is_empty() || Arc::strong_count(set) > 1
-            }
-            _ => false,
-        }
+        let set = self.set.as_ref();
+        set.is_some_and(|set| !self.leaving.is_empty() || Arc::strong_count(set) > 1)
     }
 
     /// Has the set readable when the next of those that leave is due.
@@ -209,10 +204,12 @@ impl Peers {
     }
 }
 
-/// A time after another; far away for one that no clock has.
+/// A time after another; far away for one that no clock has. A clock that ends before even that has
+/// reached every time.
 pub(super) fn after(now: Instant, timeout: Duration) -> Instant {
     const FAR: Duration = Duration::from_secs(365 * 24 * 3600);
-    now.checked_add(timeout).unwrap_or(now + FAR)
+    let after = now.checked_add(timeout).or_else(|| now.checked_add(FAR));
+    after.unwrap_or(now)
 }
 
 /// The timer's token; no peer has it.
@@ -272,10 +269,7 @@ mod tests {
         peers.leaving.push(Leaving { at, token, stage });
         peers.set_timer(Instant::now());
         assert_eq!(seen(&descriptor, LONG), [TIMER]);
-        assert!(
-            !peers.awaits_check(),
-            "the layer above waits for the descriptor"
-        );
+        assert!(peers.awaits_check(), "the layer above may be in a wait");
     }
 
     /// Far longer than anything here takes.
