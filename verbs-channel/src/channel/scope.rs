@@ -89,27 +89,27 @@ fn run<'env, T, E>(
     let ended = catch_unwind(AssertUnwindSafe(|| closure(&scope)));
     let mut poller = scope.poller.borrow_mut();
     let guard = AbortOnUnwind;
-    let ended = match ended {
-        Ok(Ok(value)) => {
+    // What the closure returned is dropped after that, if at all: a panic of its drop ends no borrow.
+    let finished = match &ended {
+        Ok(Ok(_)) => {
             let end = ScopeEnd {
                 began_idle,
                 forgot_handles: scope.handles.get() > 0,
                 receives: scope.receives.get(),
             };
-            let finished = finish(&mut poller, at, end);
-            Ok(finished.map(|()| value).map_err(ScopeError::AutoPollError))
+            finish(&mut poller, at, end)
         }
-        Ok(Err(error)) => {
+        Ok(Err(_)) | Err(_) => {
             poller.abandon_scope(at);
-            Ok(Err(ScopeError::ClosureError(error)))
-        }
-        Err(panic) => {
-            poller.abandon_scope(at);
-            Err(panic)
+            Ok(())
         }
     };
     guard.defuse();
-    ended.unwrap_or_else(|panic| resume_unwind(panic))
+    match ended {
+        Ok(Ok(value)) => finished.map(|()| value).map_err(ScopeError::AutoPollError),
+        Ok(Err(error)) => Err(ScopeError::ClosureError(error)),
+        Err(panic) => resume_unwind(panic),
+    }
 }
 
 impl<'scope, 'env> PollingScope<'scope, 'env> {

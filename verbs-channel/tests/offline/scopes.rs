@@ -2,6 +2,7 @@
 
 use std::error::Error as StdError;
 use std::mem::ManuallyDrop;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use fake_libibverbs::with;
@@ -362,4 +363,29 @@ fn failed_scope_polls_until_its_sends_complete() {
     assert!(matches!(ended, Err(ScopeError::ClosureError("on purpose"))));
     assert!(!called("ibv_modify_qp") && !called("ibv_destroy_qp"));
     assert!(channel.is_idle() && !channel.is_down());
+}
+
+/// A value whose drop panics.
+struct Bomb;
+
+impl Drop for Bomb {
+    fn drop(&mut self) {
+        panic!("on purpose");
+    }
+}
+
+#[test]
+fn value_of_a_scope_that_failed_may_panic_when_it_is_dropped() {
+    let mut channel = channel();
+    let from = region(&channel);
+    let unwound = catch_unwind(AssertUnwindSafe(|| {
+        channel.scope(|scope| {
+            drop(scope.post_send(from.gather_element(..).unwrap()).unwrap());
+            ends(posted()[0], IBV_WC_RETRY_EXC_ERR);
+            Ok::<_, ()>(Bomb)
+        })
+    }));
+    // All operations have ended, so the process goes on.
+    assert!(unwound.is_err());
+    assert!(channel.is_down() && channel.is_idle());
 }
