@@ -22,4 +22,5 @@ mod rejected;
 mod results;
 mod scopes;
 mod stuck;
+mod swapped;
 mod waits;
