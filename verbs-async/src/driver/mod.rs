@@ -197,8 +197,8 @@ impl<R: Ring> Driver<R> {
         self.unlock(state);
     }
 
-    /// Waits until these queues of a channel and their backlogs are empty. One task per channel can
-    /// wait.
+    /// Waits until these queues of a channel and their backlogs are empty. Any number of tasks can
+    /// wait, each for what it was polled for last.
     pub(crate) fn poll_drained(
         &self,
         channel: R::Channel,
@@ -211,16 +211,13 @@ impl<R: Ring> Driver<R> {
             Some(waker)
         } else {
             // Before driving, which arms the queue only if a task waits.
-            let replaced =
-                state.set_drain_waiter(R::index(channel), Some((waker, channel, queues)));
+            let replaced = state.add_drain_waiter(R::index(channel), (waker, channel, queues));
             state.drive(None);
             replaced
         };
         let (drained, own) = if state.is_empty(channel, queues) {
-            (
-                Poll::Ready(()),
-                state.set_drain_waiter(R::index(channel), None),
-            )
+            let own = state.stop_draining(R::index(channel), cx.waker());
+            (Poll::Ready(()), own)
         } else {
             (Poll::Pending, None)
         };

@@ -1,6 +1,5 @@
 //! The state of a driver, behind its lock.
 
-use std::mem;
 use std::task::Waker;
 use std::time::Duration;
 
@@ -38,10 +37,10 @@ pub(super) enum Wait {
     Abandoned,
 }
 
-/// The backlogs of a channel, and the task that waits until its queues are drained.
+/// The backlogs of a channel, and the tasks that wait until its queues are drained.
 pub(super) struct Channel<R: Ring> {
     pub(super) backlogs: [Backlog; 2],
-    drain_waiter: Option<DrainWaiter<R>>,
+    drain_waiters: Vec<DrainWaiter<R>>,
 }
 
 /// The waker of a task that waits until these queues of this channel are drained.
@@ -205,13 +204,19 @@ impl<R: Ring> State<R> {
             return;
         }
         self.advance(index);
-        let here = self.channels.get(index);
-        if let Some(&(_, channel, queues)) = here.and_then(|here| here.drain_waiter.as_ref())
-            && self.is_empty(channel, queues)
-        {
-            let waker = self.set_drain_waiter(index, None);
-            self.deferred.extend(waker);
+        let mut next = 0;
+        while let Some(&(_, channel, queues)) = self.drain_waiter(index, next) {
+            if self.is_empty(channel, queues) {
+                let waker = self.remove_drain_waiter(index, next);
+                self.deferred.wake(waker);
+            } else {
+                next += 1;
+            }
         }
+    }
+
+    fn drain_waiter(&self, index: usize, at: usize) -> Option<&DrainWaiter<R>> {
+        self.channels.get(index)?.drain_waiters.get(at)
     }
 
     /// Takes the outcome of an operation, if it is known.
@@ -306,21 +311,33 @@ impl<R: Ring> State<R> {
         self.drive(None);
     }
 
-    /// Wakes the task when these queues of the channel are drained. Returns the previous waker, for
-    /// the caller to drop.
-    pub(super) fn set_drain_waiter(
+    /// Wakes the task when these queues of the channel are drained, and for no others of it. Returns
+    /// its previous waker, for the caller to drop.
+    pub(super) fn add_drain_waiter(
         &mut self,
         index: usize,
-        waits: Option<DrainWaiter<R>>,
+        waiter: DrainWaiter<R>,
     ) -> Option<Waker> {
-        let added = usize::from(waits.is_some());
-        self.waiters += added;
-        self.queued_or_draining += added;
-        let here = &mut self.channel(index).drain_waiter;
-        let (replaced, ..) = mem::replace(here, waits)?;
+        let replaced = self.stop_draining(index, &waiter.0);
+        self.waiters += 1;
+        self.queued_or_draining += 1;
+        self.channel(index).drain_waiters.push(waiter);
+        replaced
+    }
+
+    /// The task does not wait until the channel is drained any more. Returns its waker, for the caller
+    /// to drop.
+    pub(super) fn stop_draining(&mut self, index: usize, task: &Waker) -> Option<Waker> {
+        let mut waiters = self.channels.get(index)?.drain_waiters.iter();
+        let at = waiters.position(|(waker, ..)| waker.will_wake(task))?;
+        Some(self.remove_drain_waiter(index, at))
+    }
+
+    fn remove_drain_waiter(&mut self, index: usize, at: usize) -> Waker {
         self.waiters -= 1;
         self.queued_or_draining -= 1;
-        Some(replaced)
+        let (waker, ..) = self.channel(index).drain_waiters.swap_remove(at);
+        waker
     }
 
     /// Whether these queues of a channel and their backlogs are empty.
@@ -339,7 +356,7 @@ impl<R: Ring> State<R> {
         if index >= self.channels.len() {
             self.channels.resize_with(index + 1, || Channel {
                 backlogs: [Backlog::default(), Backlog::default()],
-                drain_waiter: None,
+                drain_waiters: Vec::new(),
             });
         }
         &mut self.channels[index]

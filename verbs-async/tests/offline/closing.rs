@@ -62,6 +62,23 @@ fn close_does_not_wait_for_receives() {
     assert!(receive.ends().0.is_err());
 }
 
+#[test]
+fn all_tasks_that_close_a_channel_are_woken() {
+    let bench = Bench::new();
+    let peer = Peer::new(&bench);
+    let mut send = peer.send().waits();
+    let ids = posted();
+    let mut closes = [(); 3].map(|()| Task::new(peer.channel.close()).waits());
+    done(ids);
+    announce(&bench);
+    for close in &mut closes {
+        assert_eq!(close.was_woken(), 1);
+        // The first takes the channel down, which is the reason that the others return.
+        let _closed = close.ends();
+    }
+    assert!(send.ends().0.is_ok());
+}
+
 /// Whenever a queue pair is destroyed, this sends on the channel, and awaits the send.
 fn sends_while_others_are_destroyed(peer: &Arc<Peer>) -> Arc<AtomicUsize> {
     let destroyed = Arc::<AtomicUsize>::default();
