@@ -3,8 +3,16 @@
 //! An executor polls a task until it is pending, and only then runs its timers and other tasks. So
 //! polls that are ready are counted. After [`BUDGET`] of them on a thread, the next poll is
 //! pending, whatever it would have found, and wakes its task at once. This needs no runtime, and
-//! delays no other operation. The count is per thread, not per task, so a task may have to yield at
-//! its first poll: that costs one extra poll.
+//! delays no other operation.
+//!
+//! One such poll is not enough for a task that polls its operations with wakers of their own, such as
+//! one with a `FuturesUnordered`: it goes on with the next operation, and only a second poll with
+//! another waker makes it pending. So there are two at the end of every other budget, unless the first
+//! waker comes again before that.
+//!
+//! The count is per thread, not per task, so a task may have to yield at its first poll. That costs an
+//! extra poll now and then, but starves no task, in whatever order they come: at the end of which
+//! budgets there are two is random.
 //!
 //! In a task of tokio, every fourth ready poll also spends one unit of the task's budget, as each of
 //! tokio's own operations does. Once that is used up, by either kind, the next poll of this crate is
@@ -20,16 +28,15 @@ const BUDGET: u32 = 64;
 
 thread_local! {
     static BUDGET_LEFT: Cell<u32> = const { Cell::new(BUDGET) };
+    // While a second poll is to be pending: the waker of the first. It is compared, and no more.
+    static YIELDED: Cell<Option<*const ()>> = const { Cell::new(None) };
+    static RANDOM: Cell<u32> = const { Cell::new(1) };
 }
 
 /// Whether the task has to yield. If so, it is woken, to be polled again.
 #[inline(always)]
 pub(crate) fn must_yield(cx: &Context<'_>) -> bool {
-    let must_yield = BUDGET_LEFT.get() == 0;
-    if must_yield {
-        yield_now(cx);
-    }
-    must_yield
+    BUDGET_LEFT.get() == 0 && yields(cx)
 }
 
 /// Counts a poll that was ready.
@@ -57,20 +64,114 @@ fn spend_runtime_budget(cx: &Context<'_>) {
 #[cfg(not(feature = "tokio"))]
 fn spend_runtime_budget(_cx: &Context<'_>) {}
 
+/// Whether this poll yields, now that the budget is used up.
 #[cold]
 #[inline(never)]
-fn yield_now(cx: &Context<'_>) {
-    BUDGET_LEFT.set(BUDGET);
+fn yields(cx: &Context<'_>) -> bool {
+    let waker = Some(cx.waker().data());
+    let first = YIELDED.take();
+    if first.is_none() && toss() {
+        YIELDED.set(waker);
+    } else {
+        BUDGET_LEFT.set(BUDGET);
+    }
+    // It has yielded, and comes again.
+    if first == waker {
+        return false;
+    }
     cx.waker().wake_by_ref();
+    true
+}
+
+/// One of two random values.
+fn toss() -> bool {
+    // Xorshift, by Marsaglia: every number but zero comes once.
+    let mut random = RANDOM.get();
+    random ^= random << 13;
+    random ^= random >> 17;
+    random ^= random << 5;
+    RANDOM.set(random);
+    random >> 31 == 1
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+    use std::task::{Wake, Waker};
+
     use super::*;
+
+    /// A task, by its waker.
+    struct Task;
+
+    impl Wake for Task {
+        fn wake(self: Arc<Self>) {}
+    }
+
+    impl Task {
+        fn waker() -> Waker {
+            Arc::new(Self).into()
+        }
+    }
+
+    /// Polls what is always ready, until it must yield, or this often. How often it was ready.
+    fn polls(task: &Waker, most: u32) -> u32 {
+        let cx = Context::from_waker(task);
+        let ready = (0..most).take_while(|_| {
+            let is_ready = !must_yield(&cx);
+            if is_ready {
+                count_ready(&cx);
+            }
+            is_ready
+        });
+        ready.fold(0, |count, _| count + 1)
+    }
+
+    #[test]
+    fn task_that_is_alone_yields_once_for_each_budget() {
+        let task = Task::waker();
+        for _ in 0..10 {
+            assert_eq!(polls(&task, 1000), BUDGET);
+        }
+    }
+
+    #[test]
+    fn tasks_that_use_up_each_budget_starve_no_other() {
+        let tasks = [(); 4].map(|()| Task::waker());
+        let (other, busy) = tasks.split_first().unwrap();
+        for most in [BUDGET - 1, BUDGET, BUDGET + 1] {
+            for count in 1..=busy.len() {
+                BUDGET_LEFT.set(BUDGET);
+                let mut progress = 0;
+                for _turn in 0..100 {
+                    for task in &busy[..count] {
+                        polls(task, most);
+                    }
+                    progress += polls(other, 1);
+                }
+                assert!(
+                    progress >= 20,
+                    "{progress} of 100, {count} tasks, {most} polls"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn no_task_has_to_yield_for_good_after_another_was_dropped() {
+        let tasks = [(); 100].map(|()| Task::waker());
+        for task in &tasks {
+            // Each is dropped when it has yielded.
+            assert!(polls(task, 1000) <= BUDGET);
+        }
+        let last = Task::waker();
+        let turns = [(); 3].map(|()| polls(&last, 1));
+        assert!(turns.contains(&1), "{turns:?}");
+    }
 
     #[test]
     fn ready_polls_beyond_the_budget_do_not_prolong_it() {
-        let cx = Context::from_waker(std::task::Waker::noop());
+        let cx = Context::from_waker(Waker::noop());
         BUDGET_LEFT.set(1);
         count_ready(&cx);
         // By a task that is polled within a waker, after its own check.

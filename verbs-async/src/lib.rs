@@ -80,9 +80,9 @@
 //!
 //! A task whose operations are always ready would keep its executor from running timers and other
 //! tasks. So after every 64 polls on a thread that were ready, the next poll is [`Pending`] and
-//! wakes its task at once. This works on any executor, and without one: code that polls by hand
-//! polls again. In a task of tokio, ready polls also spend the task's budget, every fourth of them one
-//! unit.
+//! wakes its task at once, and so may be the one after that if it has another waker. This works on any
+//! executor, and without one: code that polls by hand polls again. In a task of tokio, ready polls
+//! also spend the task's budget, every fourth of them one unit.
 //!
 //! [`Pending`]: std::task::Poll::Pending
 //!

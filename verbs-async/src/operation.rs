@@ -23,7 +23,7 @@ use crate::shared::Shared;
 /// The operation is posted, or in the backlog of its queue, when this value is created. Awaiting it
 /// only takes the outcome. Any task may poll it. After a timeout around `&mut operation`, or a
 /// `select` that chose another branch, it can be awaited again. After every 64 polls on a thread
-/// that were ready, the next is pending once and wakes its task, so that other tasks run.
+/// that were ready, the next one or two are pending and wake their tasks, so that other tasks run.
 ///
 /// Dropping it abandons the operation. While the device may access the buffer, the channel keeps
 /// it. After the completion the buffer returns to its pool, or is freed. An operation in the

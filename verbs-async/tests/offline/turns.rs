@@ -7,6 +7,9 @@ use std::task::Poll;
 use std::time::Duration;
 
 use fake_libibverbs::with;
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
+use verbs_async::verbs_channel::OwnedBuffer;
 use verbs_core::PollSlot;
 
 use crate::bench::{Bench, bounded, done};
@@ -31,6 +34,24 @@ async fn floods(peer: &Peer) {
         let (sent, back) = send.await;
         sent.unwrap();
         buffer = back;
+    }
+}
+
+/// The same with several sends in flight, each with a waker of its own.
+async fn floods_unordered(peer: &Peer) {
+    let send = |buffer: OwnedBuffer| {
+        let send = peer.channel.send(buffer);
+        done(with(|library| {
+            library.calls.clear();
+            let posted = std::mem::take(&mut library.posted).concat();
+            posted.last().map(|posted| posted.wr_id)
+        }));
+        send
+    };
+    let mut sends: FuturesUnordered<_> = (0..2).map(|_| send(peer.buffer())).collect();
+    while let Some((sent, back)) = sends.next().await {
+        sent.unwrap();
+        sends.push(send(back));
     }
 }
 
@@ -102,6 +123,15 @@ fn other_tasks_run_beside_a_task_that_is_always_ready() {
         let bench = Bench::new();
         let peer = Peer::new(&bench);
         pollster::block_on(until(floods(&peer), polled(TURNS)));
+    });
+}
+
+#[test]
+fn other_tasks_run_beside_a_task_with_many_operations_that_are_ready() {
+    bounded(|| {
+        let bench = Bench::new();
+        let peer = Peer::new(&bench);
+        pollster::block_on(until(floods_unordered(&peer), polled(TURNS)));
     });
 }
 
