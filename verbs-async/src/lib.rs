@@ -27,7 +27,8 @@
 //! process, and they [connect](AsyncGroup::exchange) over TCP.
 //!
 //! ```no_run
-//! use verbs_async::verbs_channel::{BufferPool, Channel, verbs_core::Context};
+//! use verbs_async::verbs_channel::{BufferPool, Channel};
+//! use verbs_async::verbs_core::Context;
 //! use verbs_async::{AsyncGroup, CqEvents, Result};
 //!
 //! async fn hello() -> Result<()> {
@@ -37,17 +38,27 @@
 //!     let (left, right) = group.loopback()?;
 //!
 //!     let pool = BufferPool::new(&pd, 4096, 2)?;
-//!     let (mut outgoing, inbox) = (pool.take().expect("free"), pool.take().expect("free"));
-//!     outgoing[..5].copy_from_slice(b"hello");
+//!     let (outgoing, inbox) = (pool.take().expect("free"), pool.take().expect("free"));
+//!     let mut outgoing = outgoing.into_range(..5)?; // else the whole block is sent
+//!     outgoing.copy_from_slice(b"hello");
 //!
 //!     let receive = right.receive(inbox);
 //!     let (sent, _outgoing) = left.send(outgoing).await;
 //!     sent?;
 //!     let (received, inbox) = receive.await;
-//!     assert_eq!(&inbox[..received?.byte_len() as usize][..5], b"hello");
+//!     assert_eq!(&inbox[..received?.byte_len() as usize], b"hello");
 //!     left.close().await
 //! }
 //! ```
+//!
+//! The feature `tokio` or `async-io` adds that runtime: `cargo add verbs-async --features tokio`.
+//! To connect to a server takes one call then, `AsyncChannel::connect_tokio`.
+//!
+//! # Errors
+//!
+//! The `Display` of an error is one clause, and its causes are in its
+//! [`source`](std::error::Error::source). [`ErrorChain`] prints all of them in one line:
+//! `eprintln!("{}", ErrorChain::new(&error))`.
 //!
 //! # Who polls the completion queue
 //!
@@ -148,7 +159,7 @@
 //!
 //! # Further reading
 //!
-//! [`verbs_channel`] and [`verbs_core`](verbs_channel::verbs_core), and the manual pages they name.
+//! [`verbs_channel`] and [`verbs_core`], and the manual pages they name.
 
 mod blocking;
 mod channel;
@@ -188,6 +199,8 @@ pub use notifier::CqNotifier;
 pub use operation::{Given, Operation};
 pub use stream::{ByteStream, OwnedReadHalf, OwnedWriteHalf, ReuniteError, StreamError};
 pub use verbs_channel;
+pub use verbs_channel::verbs_core;
+pub use verbs_channel::verbs_core::ErrorChain;
 
 /// The README's example is compiled with the doctests.
 #[doc = include_str!("../README.md")]

@@ -122,6 +122,12 @@
 //!   [watch the peer by](Channel::watch_peer). Without one no peer is watched, and receives need a
 //!   timeout.
 //!
+//! # Errors
+//!
+//! The `Display` of an error is one clause, and its causes are in its
+//! [`source`](std::error::Error::source). [`ErrorChain`] prints all of them in one line:
+//! `eprintln!("{}", ErrorChain::new(&error))`.
+//!
 //! # What this crate does not do
 //!
 //! It does not fragment, acknowledge or order messages beyond what a reliable connection does. It
@@ -189,13 +195,14 @@ pub use channel::{Channel, Hold, InGroup, Loan, Owned, PollingScope, ScopedPendi
 pub use channel_id::ChannelId;
 pub use config::{ChannelBuilder, PollStrategy, channel_builder};
 pub use connect::{Connected, CreateChannel, PreparedChannel, refuse};
+#[doc(inline)]
 pub use engine::{Completed, ConnectedMember, Ticket};
 pub use error::{DownReason, Error, Queue, Refusal, Result, ScopeError, TransportError};
 pub use group::{ChannelGroup, Preparer};
 pub use request::{GatherList, Incoming, List, Outgoing, OwnedWork, ScatterList, Work};
 
 pub use verbs_core;
-pub use verbs_core::Rejected;
+pub use verbs_core::{ErrorChain, Rejected};
 
 /// The README's example is compiled with the doctests.
 #[doc = include_str!("../README.md")]

@@ -71,6 +71,9 @@ impl Device {
 impl Context {
     /// Opens the first device that has an ACTIVE port.
     ///
+    /// To choose a device by its name, use [`Device::by_name`](crate::Device::by_name) and
+    /// [`Device::open`](crate::Device::open).
+    ///
     /// # Errors
     ///
     /// [`Error::NoDevice`] or [`Error::NoActivePort`]. If no device could be opened and queried, the

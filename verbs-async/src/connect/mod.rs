@@ -4,6 +4,8 @@
 
 #[cfg(feature = "tokio")]
 mod adapter;
+#[cfg(any(feature = "tokio", feature = "async-io"))]
+mod alone;
 mod failure;
 #[cfg(any(feature = "tokio", feature = "async-io"))]
 mod listener;
@@ -28,11 +30,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_io::{AsyncRead, AsyncWrite};
-#[cfg(any(feature = "tokio", feature = "async-io"))]
-use verbs_channel::Channel;
 use verbs_channel::exchange::{Exchange, ExchangeError, Peer, Step};
-#[cfg(any(feature = "tokio", feature = "async-io"))]
-use verbs_channel::verbs_core::ProtectionDomain;
 use verbs_channel::verbs_core::QueuePairEndpoint;
 
 #[cfg(feature = "async-io")]
@@ -41,66 +39,12 @@ use crate::channel::AsyncChannel;
 #[cfg(feature = "async-io")]
 use crate::error::Error;
 use crate::error::Result;
-#[cfg(any(feature = "tokio", feature = "async-io"))]
-use crate::events::CqEvents;
 use crate::group::AsyncGroup;
 use failure::{exchange_error, tcp, with_peer};
 #[cfg(any(feature = "tokio", feature = "async-io"))]
 pub use listener::{Arrival, Listener};
 #[cfg(any(feature = "tokio", feature = "async-io"))]
 use time::Deadline;
-
-impl AsyncChannel {
-    /// Connects over TCP to a peer that accepts, in a tokio runtime: a channel with default settings,
-    /// in a group of its own.
-    ///
-    /// [`AsyncGroup::connect_tokio`] has settings and private data, and shares a queue among channels.
-    ///
-    /// ```no_run
-    /// # async fn example() -> verbs_async::Result<()> {
-    /// use verbs_async::AsyncChannel;
-    /// use verbs_async::verbs_channel::verbs_core::Context;
-    ///
-    /// let pd = Context::first_active()?.alloc_pd()?;
-    /// let channel = AsyncChannel::connect_tokio(&pd, "server:7471").await?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// As [`AsyncGroup::new`], [`CqEvents::create_tokio`] and [`AsyncGroup::exchange`].
-    #[cfg(feature = "tokio")]
-    pub async fn connect_tokio(
-        pd: &ProtectionDomain,
-        peer: impl tokio::net::ToSocketAddrs,
-    ) -> Result<Self> {
-        let events = CqEvents::create_tokio(pd.context())?;
-        let group = AsyncGroup::new(Channel::builder(pd), 1, &events)?;
-        let (channel, _) = group.connect_tokio(peer, b"").await?;
-        Ok(channel)
-    }
-
-    /// Connects over TCP to a peer that accepts, by async-io, in smol and any other executor: a channel
-    /// with default settings, in a group of its own.
-    ///
-    /// [`AsyncGroup::connect_async_io`] has settings and private data, and shares a queue among
-    /// channels.
-    ///
-    /// # Errors
-    ///
-    /// As [`AsyncGroup::new`], [`CqEvents::create_async_io`] and [`AsyncGroup::exchange`].
-    #[cfg(feature = "async-io")]
-    pub async fn connect_async_io(
-        pd: &ProtectionDomain,
-        peer: impl ToSocketAddrs + Send + 'static,
-    ) -> Result<Self> {
-        let events = CqEvents::create_async_io(pd.context())?;
-        let group = AsyncGroup::new(Channel::builder(pd), 1, &events)?;
-        let (channel, _) = group.connect_async_io(peer, b"").await?;
-        Ok(channel)
-    }
-}
 
 impl AsyncGroup {
     /// Connects a new channel to the peer at the other end of a stream, which does the same.
@@ -208,12 +152,17 @@ impl AsyncGroup {
         peer: impl tokio::net::ToSocketAddrs,
         private_data: &[u8],
     ) -> Result<(AsyncChannel, Vec<u8>)> {
-        let stream = tokio::net::TcpStream::connect(peer).await;
-        let stream = stream.map_err(|error| tcp("connect to", error))?;
-        reject_self_connect(stream.local_addr(), stream.peer_addr())?;
-        // Without it the exchange is only slower.
-        drop(stream.set_nodelay(true));
-        self.exchange_tokio(stream, private_data).await
+        let resolved = tokio::net::lookup_host(peer).await;
+        let resolved = resolved.map_err(|error| tcp("resolve the address of", error))?;
+        let addresses: Vec<_> = resolved.collect();
+        let mut last = exchange_error(ExchangeError::NoAddress);
+        for address in addresses {
+            match connect_by_tokio(address).await {
+                Ok(stream) => return self.exchange(stream, private_data).await,
+                Err(error) => last = with_peer(error, Some(address)),
+            }
+        }
+        Err(last)
     }
 
     /// [`connect_tokio`](Self::connect_tokio) with a timeout for the whole connection.
@@ -237,15 +186,7 @@ impl AsyncGroup {
         let addresses: Vec<_> = resolved
             .map_err(|error| tcp("resolve the address of", error))?
             .collect();
-        let connect = |address| async move {
-            let stream = tokio::net::TcpStream::connect(address).await;
-            let stream = stream.map_err(|error| tcp("connect to", error))?;
-            reject_self_connect(stream.local_addr(), stream.peer_addr())?;
-            // Without it the exchange is only slower.
-            drop(stream.set_nodelay(true));
-            Ok(adapter::Tokio(stream))
-        };
-        let (stream, address) = time::reach(&addresses, deadline, connect).await?;
+        let (stream, address) = time::reach(&addresses, deadline, connect_by_tokio).await?;
         let met = self.exchange(stream, private_data);
         deadline.bound(address, met).await
     }
@@ -406,6 +347,16 @@ async fn resolve(peer: impl ToSocketAddrs + Send + 'static) -> Result<Vec<Socket
     let resolved = blocking::run(move || peer.to_socket_addrs().map(Iterator::collect)).await;
     let resolved = resolved.map_err(Error::Thread)?;
     resolved.map_err(|error| tcp("resolve the address of", error))
+}
+
+#[cfg(feature = "tokio")]
+async fn connect_by_tokio(address: SocketAddr) -> Result<adapter::Tokio<tokio::net::TcpStream>> {
+    let stream = tokio::net::TcpStream::connect(address).await;
+    let stream = stream.map_err(|error| tcp("connect to", error))?;
+    reject_self_connect(stream.local_addr(), stream.peer_addr())?;
+    // Without it the exchange is only slower.
+    drop(stream.set_nodelay(true));
+    Ok(adapter::Tokio(stream))
 }
 
 #[cfg(feature = "async-io")]

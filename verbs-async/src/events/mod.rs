@@ -20,7 +20,7 @@ mod queues;
 
 /// A completion channel and the notifier that watches it, for one completion queue or many.
 ///
-/// Cloning is cheap and shares both. The notifier always has the same waker. When it is woken, it
+/// Cloning is cheap and shares both; groups and queues keep a clone. The notifier always has the same waker. When it is woken, it
 /// takes the events and polls the queues that had one. So no other task has to be awake for a
 /// completion.
 ///

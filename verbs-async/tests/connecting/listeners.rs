@@ -241,6 +241,17 @@ fn connecting_times_out_and_names_the_peer() {
             "{error}"
         );
         assert!(error.to_string().contains(&address.to_string()), "{error}");
+        // The same without a timeout.
+        let refused = match way {
+            Way::Tokio => group.connect_tokio(address, b"guest").await,
+            Way::AsyncIo => group.connect_async_io(address, b"guest").await,
+        };
+        let error = refused.unwrap_err();
+        assert!(
+            matches!(failure(&error), ExchangeError::Tcp { .. }),
+            "{error}"
+        );
+        assert!(error.to_string().contains(&address.to_string()), "{error}");
         let nowhere = way
             .connect(group.clone(), "not a name".to_owned(), LONG)
             .await;

@@ -34,6 +34,17 @@ impl<H: Hold> Channel<H> {
         self.complete(Outgoing::send(list), None)
     }
 
+    /// [`send`](Self::send) with 32 bits of immediate data, which are in the peer's completion.
+    ///
+    /// # Errors
+    ///
+    /// As [`send`](Self::send).
+    #[doc(alias = "ibv_post_send")]
+    #[doc(alias = "IBV_WR_SEND_WITH_IMM")]
+    pub fn send_with_immediate(&mut self, list: impl GatherList, imm_data: u32) -> Result<()> {
+        self.complete(Outgoing::send(list).immediate(imm_data), None)
+    }
+
     /// Waits for a message of the peer, and receives it.
     ///
     /// The result has the message's [length](WorkSuccess::byte_len) and
@@ -71,6 +82,22 @@ impl<H: Hold> Channel<H> {
     #[doc(alias = "IBV_WR_RDMA_WRITE")]
     pub fn write(&mut self, list: impl GatherList, remote: RemoteMemoryRegion) -> Result<()> {
         self.complete(Outgoing::write(list, remote), None)
+    }
+
+    /// [`write`](Self::write) with 32 bits of immediate data, which complete a receive of the peer.
+    ///
+    /// # Errors
+    ///
+    /// As [`write`](Self::write).
+    #[doc(alias = "ibv_post_send")]
+    #[doc(alias = "IBV_WR_RDMA_WRITE_WITH_IMM")]
+    pub fn write_with_immediate(
+        &mut self,
+        list: impl GatherList,
+        remote: RemoteMemoryRegion,
+        imm_data: u32,
+    ) -> Result<()> {
+        self.complete(Outgoing::write(list, remote).immediate(imm_data), None)
     }
 
     /// Reads from the start of `remote`, and waits until the bytes have arrived.

@@ -113,7 +113,7 @@ fn run<'env, T, E>(
 }
 
 impl<'scope, 'env> PollingScope<'scope, 'env> {
-    /// Posts a send.
+    /// Posts a send. For immediate data, [`post`](Self::post) an [`Outgoing::immediate`].
     ///
     /// # Errors
     ///
@@ -319,7 +319,7 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
 
     /// Lets the scope end while receives are in flight, by closing the connection.
     ///
-    /// When the closure has returned `Ok`, the scope waits for the operations of the send queue. If
+    /// Call it at any time in the closure: it takes effect at the scope's end. When the closure has returned `Ok`, the scope waits for the operations of the send queue. If
     /// receives are in flight then, it closes the connection, as a device returns posted receives in
     /// no other way. That is not an error: a reader of a stream of messages usually has more receives
     /// posted than messages arrive. If no receive is in flight, the channel stays connected.

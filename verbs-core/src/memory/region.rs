@@ -56,10 +56,15 @@ pub struct MemoryRegion<B: Buffer> {
 impl ProtectionDomain {
     /// Registers a buffer for local use: this side's work requests may read and write it.
     ///
+    /// For bytes say so, as in `vec![0_u8; 64]`: `vec![0; 64]` is 64 numbers of four bytes.
+    ///
+    /// The error carries the buffer. To pass it on with `?` where the buffer is borrowed, take
+    /// [`Rejected::into_error`] of it.
+    ///
     /// # Errors
     ///
     /// [`Error::Memlock`] if `ulimit -l` is too low, [`Error::OutOfRange`] for an empty buffer,
-    /// otherwise [`Error::Registration`] with the provider's errno. The error carries the buffer.
+    /// otherwise [`Error::Registration`] with the provider's errno.
     #[doc(alias = "ibv_reg_mr")]
     #[doc(alias = "ibv_reg_mr_iova2")]
     pub fn reg_mr<B: Buffer>(&self, buffer: B) -> Result<MemoryRegion<B>, Rejected<B>> {

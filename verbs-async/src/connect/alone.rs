@@ -1,0 +1,102 @@
+//! Channels that connect by themselves, each in a group of its own.
+
+#[cfg(feature = "async-io")]
+use std::net::ToSocketAddrs;
+
+use verbs_channel::Channel;
+use verbs_channel::verbs_core::ProtectionDomain;
+
+use crate::channel::AsyncChannel;
+use crate::error::Result;
+use crate::events::CqEvents;
+use crate::group::AsyncGroup;
+
+impl AsyncChannel {
+    /// Connects over TCP to a peer that accepts, in a tokio runtime: a channel with default settings,
+    /// in a group of its own.
+    ///
+    /// [`AsyncGroup::connect_tokio`] has settings and private data, and shares a queue among channels.
+    ///
+    /// ```no_run
+    /// # async fn example() -> verbs_async::Result<()> {
+    /// use verbs_async::AsyncChannel;
+    /// use verbs_async::verbs_channel::verbs_core::Context;
+    ///
+    /// let pd = Context::first_active()?.alloc_pd()?;
+    /// let channel = AsyncChannel::connect_tokio(&pd, "server:7471").await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`AsyncGroup::new`], [`CqEvents::create_tokio`] and [`AsyncGroup::exchange`].
+    #[cfg(feature = "tokio")]
+    pub async fn connect_tokio(
+        pd: &ProtectionDomain,
+        peer: impl tokio::net::ToSocketAddrs,
+    ) -> Result<Self> {
+        let events = CqEvents::create_tokio(pd.context())?;
+        let group = AsyncGroup::new(Channel::builder(pd), 1, &events)?;
+        let (channel, _) = group.connect_tokio(peer, b"").await?;
+        Ok(channel)
+    }
+
+    /// Accepts one peer over TCP, in a tokio runtime: a channel with default settings, in a group of its
+    /// own.
+    ///
+    /// Servers use [`AsyncGroup::listen_tokio`].
+    ///
+    /// # Errors
+    ///
+    /// As [`connect_tokio`](Self::connect_tokio).
+    #[cfg(feature = "tokio")]
+    pub async fn accept_tokio(
+        pd: &ProtectionDomain,
+        listener: &tokio::net::TcpListener,
+    ) -> Result<Self> {
+        let events = CqEvents::create_tokio(pd.context())?;
+        let group = AsyncGroup::new(Channel::builder(pd), 1, &events)?;
+        let (channel, _) = group.accept_tokio(listener, b"").await?;
+        Ok(channel)
+    }
+
+    /// Connects over TCP to a peer that accepts, by async-io, in smol and any other executor: a channel
+    /// with default settings, in a group of its own.
+    ///
+    /// [`AsyncGroup::connect_async_io`] has settings and private data, and shares a queue among
+    /// channels.
+    ///
+    /// # Errors
+    ///
+    /// As [`AsyncGroup::new`], [`CqEvents::create_async_io`] and [`AsyncGroup::exchange`].
+    #[cfg(feature = "async-io")]
+    pub async fn connect_async_io(
+        pd: &ProtectionDomain,
+        peer: impl ToSocketAddrs + Send + 'static,
+    ) -> Result<Self> {
+        let events = CqEvents::create_async_io(pd.context())?;
+        let group = AsyncGroup::new(Channel::builder(pd), 1, &events)?;
+        let (channel, _) = group.connect_async_io(peer, b"").await?;
+        Ok(channel)
+    }
+
+    /// Accepts one peer over TCP, by async-io, in smol and any other executor: a channel with default
+    /// settings, in a group of its own.
+    ///
+    /// Servers use [`AsyncGroup::listen_async_io`].
+    ///
+    /// # Errors
+    ///
+    /// As [`connect_async_io`](Self::connect_async_io).
+    #[cfg(feature = "async-io")]
+    pub async fn accept_async_io(
+        pd: &ProtectionDomain,
+        listener: &async_io::Async<std::net::TcpListener>,
+    ) -> Result<Self> {
+        let events = CqEvents::create_async_io(pd.context())?;
+        let group = AsyncGroup::new(Channel::builder(pd), 1, &events)?;
+        let (channel, _) = group.accept_async_io(listener, b"").await?;
+        Ok(channel)
+    }
+}
