@@ -163,7 +163,7 @@ const OPERATIONS: [Operation; 19] = [
         what: "channel: a batch of 16, owned",
         c: "batch16",
         ours: Ours::Channel,
-        budget: Budget::Most(1600.0),
+        budget: Budget::Most(1475.0),
     },
     Operation {
         name: "group1",
@@ -198,7 +198,7 @@ const OPERATIONS: [Operation; 19] = [
         what: "async: a batch of 16 sends",
         c: "batch16",
         ours: Ours::Async,
-        budget: Budget::Most(1900.0),
+        budget: Budget::Most(1870.0),
     },
 ];
 
