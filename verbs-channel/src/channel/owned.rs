@@ -1,8 +1,9 @@
 //! Operations on owned buffers, which are moved in and returned with the result.
 
+use std::mem::ManuallyDrop;
 use std::time::Duration;
 
-use verbs_core::{Rejected, RemoteMemoryRegion};
+use verbs_core::{Rejected, RemoteMemoryRegion, ScatterElement};
 
 use super::{Channel, Hold};
 use crate::buffer::OwnedBuffer;
@@ -23,14 +24,21 @@ impl<H: Hold> Channel<H> {
     /// request does not fit the channel ([`Refusal::RemoteTooShort`], [`Refusal::Misaligned`] …), or
     /// the driver rejected it. The returned buffer is empty in one case: the driver failed within the
     /// post and refused to destroy the queue pair, so the buffer had to be leaked.
+    #[inline(always)]
     pub fn start(
         &mut self,
         request: impl Into<OwnedWork>,
     ) -> Result<Ticket, Rejected<OwnedWork, Refusal>> {
         let mut request = request.into();
         let (poller, at) = self.parts();
-        let started = poller.engine.start_at(at, &mut request);
-        started.map_err(|reason| Rejected::new(reason, request))
+        match poller.engine.start_at(at, &mut request) {
+            Ok(ticket) => {
+                // Its buffer is in its slot.
+                let _empty = ManuallyDrop::new(request);
+                Ok(ticket)
+            }
+            Err(reason) => Err(Rejected::new(reason, request)),
+        }
     }
 
     /// Posts a send of the buffer's range.
@@ -42,11 +50,23 @@ impl<H: Hold> Channel<H> {
     /// As [`start`](Self::start), with the buffer.
     #[doc(alias = "ibv_post_send")]
     #[doc(alias = "IBV_WR_SEND")]
+    #[inline(always)]
     pub fn start_send(
         &mut self,
         buffer: impl Into<OwnedBuffer>,
     ) -> Result<Ticket, Rejected<OwnedBuffer, Refusal>> {
-        self.start(Outgoing::send(buffer)).map_err(buffer_of)
+        let Outgoing { list, options } = Outgoing::send(buffer);
+        let mut buffer = list.into();
+        let (poller, at) = self.parts();
+        let engine = &mut poller.engine;
+        match engine.start_as::<Outgoing<ScatterElement<'_>>>(at, &mut buffer, options) {
+            Ok(ticket) => {
+                // It is in its slot.
+                let _empty = ManuallyDrop::new(buffer);
+                Ok(ticket)
+            }
+            Err(reason) => Err(Rejected::new(reason, buffer)),
+        }
     }
 
     /// [`start_send`](Self::start_send) with 32 bits of immediate data, which are in the peer's
@@ -197,7 +217,7 @@ impl<H: Hold> Channel<H> {
     ///
     /// [`Error::StaleTicket`](crate::Error::StaleTicket): they were taken before, or the ticket
     /// belongs to another channel.
-    #[inline]
+    #[inline(always)]
     pub fn poll(&mut self, ticket: Ticket) -> Result<Option<Completed>> {
         let (poller, at) = self.parts();
         poller.poll_ticket(at, ticket)
@@ -211,6 +231,7 @@ impl<H: Hold> Channel<H> {
     /// # Errors
     ///
     /// As [`poll`](Self::poll).
+    #[inline(always)]
     pub fn wait(&mut self, ticket: Ticket, timeout: Option<Duration>) -> Result<Option<Completed>> {
         let (poller, at) = self.parts();
         poller.wait_ticket(at, ticket, timeout)

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use verbs_core::{Rejected, RemoteMemoryRegion, WorkSuccess};
 
-use crate::engine::{Id, Reservation};
+use crate::engine::{Id, Kept, Reservation};
 use crate::error::{Refusal, ScopeError, TransportError};
 use crate::request::{GatherList, Incoming, Outgoing, ScatterList, Work};
 use crate::waiting::{AbortOnUnwind, Leftover, Poller, ScopeEnd};
@@ -355,7 +355,9 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
         // SAFETY: the elements borrow their memory for `'scope`, which `scope` ends only after the
         // operation has ended, even if the closure fails or panics. A scatter element was moved
         // here, so it is not used elsewhere; `Loan` returns it only after the operation has ended.
-        let posted = unsafe { engine.post_at::<W>(Reservation::send(self.at), list, options) }?;
+        let posted = unsafe {
+            engine.post_at::<W>(Reservation::send(self.at), list, options, Kept::nothing)
+        }?;
         Ok(self.handle(posted.id))
     }
 
@@ -378,7 +380,8 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
     ) -> Result<ScopedPendingWork<'scope, 'env>, Refusal> {
         let engine = &mut self.poller.borrow_mut().engine;
         // SAFETY: as in `submit`.
-        let posted = unsafe { engine.post_receive_at(Reservation::receive(self.at), list) }?;
+        let posted =
+            unsafe { engine.post_receive_at(Reservation::receive(self.at), list, Kept::nothing) }?;
         Ok(self.handle(posted.id))
     }
 }

@@ -11,6 +11,7 @@ use verbs_core::{Rejected, ScatterElement, WorkRequest};
 
 use super::Engine;
 use super::gate::Limits;
+use super::member::Taken;
 use super::slots::{BufferOwner, Reservation};
 use super::ticket::{Kept, Ticket};
 use crate::error::Refusal;
@@ -70,7 +71,7 @@ impl Engine {
             return Err(Refusal::GONE);
         };
         let channel = member.id;
-        let Some((qp, limits, id)) = member.take(&mut self.slots, reservation) else {
+        let Some(Taken { qp, limits, id, .. }) = member.take(&mut self.slots, reservation) else {
             return Err(self.why_not(reservation));
         };
         let mut places = works.iter_mut().zip(elements).zip(requests.iter_mut());

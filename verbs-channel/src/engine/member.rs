@@ -52,6 +52,16 @@ enum Rest {
     Gone,
 }
 
+/// What a new operation of a member has: the slot, and where to post to.
+pub(crate) struct Taken<'s, B> {
+    pub(crate) qp: &'s QueuePair,
+    /// What the queue pair takes.
+    pub(crate) limits: &'s Limits,
+    pub(crate) id: Id,
+    /// The place in the slot for the buffer that the operation owns; empty.
+    pub(crate) buffer: &'s mut Option<B>,
+}
+
 impl Member {
     pub(crate) fn new(
         id: ChannelId,
@@ -74,13 +84,13 @@ impl Member {
         }
     }
 
-    /// Takes credits and a slot, if it is up and there are as many; what its queue pair takes, too.
+    /// Takes credits and a slot, if it is up and there are as many.
     #[inline(always)]
-    pub(crate) fn take<S: Copy, B>(
-        &mut self,
-        slots: &mut Slots<S, B>,
+    pub(crate) fn take<'s, S: Copy, B>(
+        &'s mut self,
+        slots: &'s mut Slots<S, B>,
         reservation: Reservation,
-    ) -> Option<(&QueuePair, &Limits, Id)> {
+    ) -> Option<Taken<'s, B>> {
         let State::Up(qp) = &self.state else {
             return None;
         };
@@ -93,11 +103,16 @@ impl Member {
             put_back(left, credits);
             return None;
         }
-        let Some(id) = slots.take(&mut self.slots, reservation) else {
+        let Some((id, buffer)) = slots.take(&mut self.slots, reservation) else {
             put_back(left, credits);
             return None;
         };
-        Some((qp, &self.limits, id))
+        Some(Taken {
+            qp,
+            limits: &self.limits,
+            id,
+            buffer,
+        })
     }
 
     /// Gives back the credits of as many operations that took up the same.

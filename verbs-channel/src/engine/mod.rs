@@ -64,8 +64,8 @@ use peer::Peers;
 pub(crate) use peer::{Link, Peer};
 use slots::Slots;
 pub(crate) use slots::{BufferOwner, Id, Reservation};
-use ticket::Kept;
 pub use ticket::{Completed, Ticket};
+pub(crate) use ticket::{Kept, Outcome};
 
 mod batch;
 mod borrowed;

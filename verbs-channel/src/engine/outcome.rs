@@ -2,9 +2,11 @@
 
 use verbs_core::WorkSuccess;
 
+use super::slots::Credits;
+use super::ticket::Outcome;
 use crate::buffer::OwnedBuffer;
 use crate::engine::{Completed, Engine, Kept, MAX_POLLS, Ticket};
-use crate::error::{Error, Result, TransportError};
+use crate::error::{Error, Result};
 
 impl Engine {
     /// The outcome and the buffer of an operation on any channel, if it has completed. Polls once if
@@ -15,31 +17,63 @@ impl Engine {
     /// [`Error::StaleTicket`] if they were taken before, or the ticket is of another engine.
     #[inline(always)]
     pub fn poll(&mut self, ticket: Ticket) -> Result<Option<Completed>> {
-        match self.poll_in_flight(ticket.channel.at(), ticket) {
-            Some(completed) => Ok(Some(completed)),
-            None => self.poll_slowly(ticket),
+        if let Some(completed) = self.poll_in_flight(ticket.channel.at(), ticket) {
+            return Ok(Some(completed));
         }
+        let outcome = self.poll_slowly(ticket)?;
+        Ok(outcome.map(|outcome| Completed::new(ticket, outcome)))
     }
 
     #[inline(never)]
-    fn poll_slowly(&mut self, ticket: Ticket) -> Result<Option<Completed>> {
+    fn poll_slowly(&mut self, ticket: Ticket) -> Result<Option<Outcome>> {
+        let at = ticket.channel.at();
+        if let Some(outcome) = self.poll_batch_in_flight(at, ticket) {
+            return Ok(Some(outcome));
+        }
         if !self.is_done(ticket)? {
             self.drive();
         }
-        Ok(self.take_completed(ticket))
+        Ok(self.take_outcome(ticket))
     }
 
-    /// Polls once for an operation that is in flight: its result, if that is a success and
-    /// all there is.
+    /// Polls once for an operation on one buffer that is in flight: its outcome, if that is a success
+    /// and all there is.
     #[inline(always)]
     pub(crate) fn poll_in_flight(&mut self, at: u32, ticket: Ticket) -> Option<Completed> {
-        let member = self.members.get(at as usize)?;
-        if member.id != ticket.channel || !self.slots.is_in_flight(ticket.id) {
-            return None;
-        }
-        let kept = self.poll_for_owned(at, ticket.id, Option::take)?;
-        let success = self.last_success()?;
-        Some(Completed::new(ticket, Ok(*success), Some(kept)))
+        let Ticket { channel, id } = ticket;
+        self.poll_for_owned(
+            channel,
+            at,
+            id,
+            Credits::One,
+            Kept::take_buffer,
+            |buffer, success| {
+                let outcome = Outcome {
+                    result: Ok(*success),
+                    buffer: Some(buffer),
+                    batch: None,
+                };
+                Completed::new(ticket, outcome)
+            },
+        )
+    }
+
+    /// The same for a batch.
+    #[inline(always)]
+    pub(crate) fn poll_batch_in_flight(&mut self, at: u32, ticket: Ticket) -> Option<Outcome> {
+        let Ticket { channel, id } = ticket;
+        self.poll_for_owned(
+            channel,
+            at,
+            id,
+            Credits::Several,
+            Kept::take_batch,
+            |works, success| Outcome {
+                result: Ok(*success),
+                buffer: None,
+                batch: Some(works),
+            },
+        )
     }
 
     /// Whether an operation of this member has completed.
@@ -59,7 +93,14 @@ impl Engine {
         if !self.slots.is_in_flight(id) {
             return self.take_success(ticket);
         }
-        match self.poll_for_owned(at, id, Kept::take_buffer) {
+        match self.poll_for_owned(
+            ticket.channel,
+            at,
+            id,
+            Credits::One,
+            Kept::take_buffer,
+            |buffer, _| buffer,
+        ) {
             Some(buffer) => Some((self.last_success()?, buffer)),
             None => self.take_later(ticket),
         }
@@ -150,30 +191,23 @@ impl Engine {
 
     /// Takes the outcome of an operation that has completed.
     pub(crate) fn take_completed(&mut self, ticket: Ticket) -> Option<Completed> {
+        let outcome = self.take_outcome(ticket)?;
+        Some(Completed::new(ticket, outcome))
+    }
+
+    /// The same, without its ticket.
+    pub(crate) fn take_outcome(&mut self, ticket: Ticket) -> Option<Outcome> {
         let kept = self.slots.take_buffer(ticket.id);
         let result = self.release(ticket.channel.at(), ticket.id)?;
-        Some(Completed::new(ticket, result, kept))
-    }
-}
-
-impl Completed {
-    #[inline(always)]
-    fn new(
-        ticket: Ticket,
-        result: Result<WorkSuccess, TransportError>,
-        kept: Option<Kept>,
-    ) -> Self {
         let (buffer, batch) = match kept {
             Some(Kept::Buffer(buffer)) => (Some(buffer), None),
             Some(Kept::Batch(works)) => (None, Some(works)),
             None => (None, None),
         };
-        Self {
-            ticket,
-            channel: ticket.channel(),
+        Some(Outcome {
             result,
             buffer,
             batch,
-        }
+        })
     }
 }

@@ -4,6 +4,8 @@
     reason = "hands buffers to the device that the slot keeps"
 )]
 
+use std::mem::{self, ManuallyDrop};
+
 use verbs_core::ScatterElement;
 
 use super::Engine;
@@ -12,50 +14,66 @@ use super::ticket::{Kept, Ticket};
 use crate::buffer::OwnedBuffer;
 use crate::channel_id::ChannelId;
 use crate::error::{DownReason, Refusal};
-use crate::request::{Incoming, Op, Outgoing, OwnedWork};
+use crate::request::{Incoming, Op, Outgoing, OwnedWork, Work};
 
 impl Engine {
     /// Posts work on a buffer, which is moved to its slot.
     #[inline(always)]
     pub(crate) fn start_at(&mut self, at: u32, work: &mut OwnedWork) -> Result<Ticket, Refusal> {
-        let reservation = Reservation::send(at).owned_by(BufferOwner::Slot);
-        let mut element = work.buffer.element()?;
-        let posted = match work.op {
+        match work.op {
             Op::Outgoing(options) => {
-                // SAFETY: the slot keeps the buffer until it is done, and leaks it if the queue pair
-                // cannot be destroyed; moving the buffer does not move its bytes.
-                unsafe {
-                    self.post_at::<Outgoing<ScatterElement<'_>>>(reservation, &mut element, options)
-                }
+                self.start_as::<Outgoing<ScatterElement<'static>>>(at, &mut work.buffer, options)
             }
             Op::Incoming(options) => {
-                // SAFETY: as above.
-                unsafe {
-                    self.post_at::<Incoming<ScatterElement<'_>>>(reservation, &mut element, options)
-                }
+                self.start_as::<Incoming<ScatterElement<'static>>>(at, &mut work.buffer, options)
             }
-            Op::Receive => {
-                let reservation = Reservation::receive(at).owned_by(BufferOwner::Slot);
-                // SAFETY: as above.
-                unsafe { self.post_receive_at(reservation, &mut element) }
-            }
-        };
+            Op::Receive => self.start_receive_at(at, &mut work.buffer),
+        }
+    }
+
+    /// Posts work with these options on a buffer, which is moved to its slot.
+    #[inline(always)]
+    pub(crate) fn start_as<W: Work<List = ScatterElement<'static>>>(
+        &mut self,
+        at: u32,
+        buffer: &mut OwnedBuffer,
+        options: W::Options,
+    ) -> Result<Ticket, Refusal> {
+        let reservation = Reservation::send(at).owned_by(BufferOwner::Slot);
+        let mut element = element_of(buffer)?;
+        // SAFETY: the slot keeps the buffer until it is done, and leaks it if the queue pair cannot
+        // be destroyed; moving the buffer does not move its bytes.
+        let posted = unsafe { self.post_at::<W>(reservation, &mut element, options, keep(buffer)) };
         match posted {
-            Ok(ticket) => {
-                let buffer = work.buffer.take();
-                self.slots.keep(ticket.id, Kept::Buffer(buffer));
-                Ok(ticket)
-            }
+            Ok(ticket) => Ok(ticket),
             Err(refusal) => {
                 if self.half_posted.is_some() {
-                    work.buffer = self.not_started(at, refusal, work.buffer.take());
+                    *buffer = self.not_started(at, refusal, buffer.take());
                 }
                 Err(refusal)
             }
         }
     }
 
-    // Of the buffer alone: work that something points to would have to be in memory.
+    /// Posts a receive into a buffer, which is moved to its slot.
+    #[inline(always)]
+    fn start_receive_at(&mut self, at: u32, buffer: &mut OwnedBuffer) -> Result<Ticket, Refusal> {
+        let reservation = Reservation::receive(at).owned_by(BufferOwner::Slot);
+        let mut element = element_of(buffer)?;
+        // SAFETY: as for `start_as`.
+        let posted = unsafe { self.post_receive_at(reservation, &mut element, keep(buffer)) };
+        match posted {
+            Ok(ticket) => Ok(ticket),
+            Err(refusal) => {
+                if self.half_posted.is_some() {
+                    *buffer = self.not_started(at, refusal, buffer.take());
+                }
+                Err(refusal)
+            }
+        }
+    }
+
+    // By value: a buffer that something points to would have to be in memory.
     #[cold]
     #[inline(never)]
     fn not_started(&mut self, at: u32, refusal: Refusal, buffer: OwnedBuffer) -> OwnedBuffer {
@@ -89,5 +107,22 @@ impl Engine {
         let member = self.members.get(at as usize);
         let channel = member.map_or(ChannelId::NONE, |member| member.id);
         Ticket { channel, id }
+    }
+}
+
+/// The range of a buffer, to be posted.
+#[inline(always)]
+fn element_of(buffer: &mut OwnedBuffer) -> Result<ScatterElement<'static>, Refusal> {
+    let element = buffer.element()?;
+    // SAFETY: in this file it is only posted, and the buffer lives until that operation is done.
+    Ok(unsafe { mem::transmute::<ScatterElement<'_>, ScatterElement<'static>>(element) })
+}
+
+/// Moves a buffer to its place in a slot.
+#[inline(always)]
+fn keep(buffer: &mut OwnedBuffer) -> impl FnOnce(&mut Option<Kept>) {
+    |place| {
+        // The place is empty: to drop what is there would be one more test.
+        let _empty = ManuallyDrop::new(place.replace(Kept::Buffer(buffer.take())));
     }
 }

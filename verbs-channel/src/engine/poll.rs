@@ -4,7 +4,8 @@ use verbs_core::{PollError, PollSlot, PolledCompletions, WorkCompletion, WorkSuc
 
 use super::Engine;
 use super::member::Member;
-use super::slots::{Id, Reservation, Slots};
+use super::slots::{Credits, Id, Reservation, Slots};
+use crate::channel_id::ChannelId;
 use crate::engine::Kept;
 use crate::error::DownReason;
 
@@ -35,28 +36,6 @@ impl Engine {
         false
     }
 
-    /// The same for an operation of this member that is in flight, and that owns what `take` takes:
-    /// that.
-    #[inline(always)]
-    pub(crate) fn poll_for_owned<T>(
-        &mut self,
-        at: u32,
-        id: Id,
-        take: impl FnOnce(&mut Option<Kept>) -> Option<T>,
-    ) -> Option<T> {
-        if !self.poll_finds_only(id) {
-            return None;
-        }
-        if let Some(member) = self.members.get_mut(at as usize)
-            && let Some((kept, reservation)) = self.slots.end_owned(&mut member.slots, id, take)
-        {
-            member.give_back(reservation, 1);
-            return Some(kept);
-        }
-        self.dispatch_first();
-        None
-    }
-
     /// Polls once: whether a success of this operation is all there is. Then it is the
     /// [last success](Self::last_success); else what was found is dispatched.
     #[inline(always)]
@@ -68,10 +47,7 @@ impl Engine {
                 return false;
             }
         };
-        if let [only] = found.as_slice()
-            && only.wr_id() == id.wr_id()
-            && only.success().is_some()
-        {
+        if success_of(found, id).is_some() {
             return true;
         }
         if !found.is_empty() {
@@ -80,19 +56,58 @@ impl Engine {
         false
     }
 
-    /// The success that the last poll for an operation has found.
-    #[inline(always)]
-    pub(crate) fn last_success(&self) -> Option<&WorkSuccess> {
-        let found = PollSlot::completions(&self.room).as_slice();
-        found.first()?.success()
-    }
-
     /// Dispatches the [last success](Self::last_success) after all: it needs a closer look.
     #[cold]
     #[inline(never)]
     fn dispatch_first(&mut self) {
         let found = PollSlot::completions(self.room.get(..1).unwrap_or_default());
         dispatch(&mut self.members, &mut self.slots, found, true);
+    }
+
+    /// [`poll_for`](Self::poll_for) an operation of this channel that owns what `take` takes: what
+    /// `then` makes of that and the success. Does not poll if the operation is not in flight with these
+    /// credits.
+    #[inline(always)]
+    pub(crate) fn poll_for_owned<K, T>(
+        &mut self,
+        channel: ChannelId,
+        at: u32,
+        id: Id,
+        credits: Credits,
+        take: impl FnOnce(&mut Option<Kept>) -> Option<K>,
+        then: impl FnOnce(K, &WorkSuccess) -> T,
+    ) -> Option<T> {
+        let member = self.members.get_mut(at as usize)?;
+        if member.id != channel {
+            return None;
+        }
+        // Found once: nothing but a dispatch changes it.
+        let mut slot = self.slots.in_flight(id, credits)?;
+        let found = match self.cq.poll(&mut self.room) {
+            Ok(found) => found,
+            Err(error) => {
+                self.not_polled(error);
+                return None;
+            }
+        };
+        if let Some(success) = success_of(found, id)
+            && let Some(kept) = take(slot.buffer())
+        {
+            let reservation = slot.end(&mut member.slots);
+            member.give_back(reservation, 1);
+            return Some(then(kept, success));
+        }
+        if !found.is_empty() {
+            dispatch(&mut self.members, &mut self.slots, found, true);
+        }
+        None
+    }
+
+    /// The success that the last poll for an operation has found.
+    #[inline(always)]
+    pub(crate) fn last_success(&self) -> Option<&WorkSuccess> {
+        let found = PollSlot::completions(&self.room).as_slice();
+        found.first()?.success()
     }
 
     /// Polls the queue once, and dispatches what was there. Returns how many completions that was.
@@ -117,6 +132,15 @@ impl Engine {
     fn not_polled(&mut self, error: PollError) -> usize {
         self.destroy_all(DownReason::Poll(error));
         0
+    }
+}
+
+/// The success of this operation, if that is all that a poll found.
+#[inline(always)]
+fn success_of(found: PolledCompletions<'_>, id: Id) -> Option<&WorkSuccess> {
+    match found.as_slice() {
+        [only] if only.wr_id() == id.wr_id() => only.success(),
+        _ => None,
     }
 }
 

@@ -8,12 +8,15 @@ use verbs_core::{ReceiveWorkRequest, WorkRequest};
 
 use super::Engine;
 use super::gate::Limits;
+use super::member::Taken;
+use super::ticket::Kept;
 use super::{BufferOwner, Id, Reservation, Ticket};
 use crate::error::{DownReason, Refusal};
 use crate::request::{Needs, ScatterList, Work};
 
 impl Engine {
-    /// Posts work to a member's send queue, with a completion.
+    /// Posts work to a member's send queue, with a completion. If it is posted, `keep` may put the
+    /// buffer that the operation owns in its place in the slot.
     ///
     /// # Safety
     ///
@@ -25,6 +28,7 @@ impl Engine {
         reservation: Reservation,
         list: &mut W::List,
         options: W::Options,
+        keep: impl FnOnce(&mut Option<Kept>),
     ) -> Result<Ticket, Refusal> {
         let Some(member) = self.members.get_mut(reservation.member as usize) else {
             return Err(Refusal::GONE);
@@ -33,7 +37,7 @@ impl Engine {
         W::add_needs(list, options, &mut needs);
         member.limits.check(&needs)?;
         let channel = member.id;
-        let Some((qp, _, id)) = member.take(&mut self.slots, reservation) else {
+        let Some(Taken { qp, id, buffer, .. }) = member.take(&mut self.slots, reservation) else {
             return Err(self.why_not(reservation));
         };
         // SAFETY: the caller's promise: the slot is done when the completion is polled, or the queue
@@ -42,7 +46,10 @@ impl Engine {
             qp.post(&mut [request])
         });
         match posted {
-            Ok(Ok(())) => Ok(Ticket { channel, id }),
+            Ok(Ok(())) => {
+                keep(buffer);
+                Ok(Ticket { channel, id })
+            }
             Ok(Err(error)) => Err(self.refused(reservation, id, Refusal::Post(error))),
             Err(refusal) => Err(self.refused(reservation, id, refusal)),
         }
@@ -74,7 +81,7 @@ impl Engine {
             check_each(works, &member.limits)?;
         }
         let channel = member.id;
-        let Some((qp, _, id)) = member.take(&mut self.slots, reservation) else {
+        let Some(Taken { qp, id, .. }) = member.take(&mut self.slots, reservation) else {
             return Err(self.why_not(reservation));
         };
         let mut requests = [const { MaybeUninit::<WorkRequest<'_>>::uninit() }; N];
@@ -96,7 +103,8 @@ impl Engine {
         }
     }
 
-    /// Posts a receive to a member's receive queue.
+    /// Posts a receive to a member's receive queue. If it is posted, `keep` may put the buffer that
+    /// the operation owns in its place in the slot.
     ///
     /// # Safety
     ///
@@ -107,19 +115,23 @@ impl Engine {
         &mut self,
         reservation: Reservation,
         list: &mut L,
+        keep: impl FnOnce(&mut Option<Kept>),
     ) -> Result<Ticket, Refusal> {
         let Some(member) = self.members.get_mut(reservation.member as usize) else {
             return Err(Refusal::GONE);
         };
         member.limits.check_receive(list)?;
         let channel = member.id;
-        let Some((qp, _, id)) = member.take(&mut self.slots, reservation) else {
+        let Some(Taken { qp, id, buffer, .. }) = member.take(&mut self.slots, reservation) else {
             return Err(self.why_not(reservation));
         };
         let request = ReceiveWorkRequest::new(list.elements()).wr_id(id.wr_id());
         // SAFETY: the caller's promise, as for `post_at`.
         match unsafe { qp.post_receive(&mut [request]) } {
-            Ok(()) => Ok(Ticket { channel, id }),
+            Ok(()) => {
+                keep(buffer);
+                Ok(Ticket { channel, id })
+            }
             Err(error) => Err(self.refused(reservation, id, Refusal::Post(error))),
         }
     }

@@ -1,5 +1,7 @@
 //! Tickets, and the outcomes that are taken by them.
 
+use std::mem;
+
 use verbs_core::WorkSuccess;
 
 use super::slots::Id;
@@ -58,6 +60,17 @@ pub struct Completed {
 }
 
 impl Completed {
+    #[inline(always)]
+    pub(crate) fn new(ticket: Ticket, outcome: Outcome) -> Self {
+        Self {
+            ticket,
+            channel: ticket.channel(),
+            result: outcome.result,
+            buffer: outcome.buffer,
+            batch: outcome.batch,
+        }
+    }
+
     /// The success, and the buffer of an operation on one buffer.
     ///
     /// The buffer is dropped if the operation failed: to reuse it, look at the fields. It is empty for
@@ -71,6 +84,18 @@ impl Completed {
     }
 }
 
+/// How an operation ended, and the buffer or the batch that it gives back: the parts of a
+/// [`Completed`] that are not in its ticket.
+///
+/// What is not inlined returns it, and not a [`Completed`]: where both are made for the same place,
+/// that would be in memory, and each part of it be written and read.
+#[derive(Debug)]
+pub(crate) struct Outcome {
+    pub(super) result: Result<WorkSuccess, TransportError>,
+    pub(super) buffer: Option<OwnedBuffer>,
+    pub(super) batch: Option<Vec<OwnedWork>>,
+}
+
 /// What a slot keeps.
 // With a tag of its own: one that hides in the vector's capacity takes longer to look at.
 #[derive(Debug)]
@@ -81,6 +106,10 @@ pub(crate) enum Kept {
 }
 
 impl Kept {
+    /// Leaves the place empty: the buffers are not the slot's.
+    #[inline(always)]
+    pub(crate) const fn nothing(_place: &mut Option<Self>) {}
+
     /// Takes what a slot keeps, if it is one buffer.
     #[inline(always)]
     pub(crate) fn take_buffer(place: &mut Option<Self>) -> Option<OwnedBuffer> {
@@ -92,6 +121,18 @@ impl Kept {
         Some(buffer)
     }
 
+    /// Takes what a slot keeps, if it is a batch.
+    #[inline(always)]
+    pub(crate) fn take_batch(place: &mut Option<Self>) -> Option<Vec<OwnedWork>> {
+        match place.take() {
+            Some(Self::Batch(works)) => Some(works),
+            other => {
+                *place = other;
+                None
+            }
+        }
+    }
+
     /// Releases nothing of it, ever; how many buffers that is.
     #[expect(clippy::mem_forget, reason = "the device may still touch it")]
     pub(crate) fn leak(self) -> usize {
@@ -99,7 +140,7 @@ impl Kept {
             Self::Buffer(_) => 1,
             Self::Batch(works) => works.len(),
         };
-        std::mem::forget(self);
+        mem::forget(self);
         count
     }
 }

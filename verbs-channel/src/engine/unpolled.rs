@@ -3,7 +3,7 @@
 
 use verbs_core::Rejected;
 
-use super::{BufferOwner, Engine, Reservation, Ticket};
+use super::{BufferOwner, Engine, Kept, Reservation, Ticket};
 use crate::channel_id::ChannelId;
 use crate::error::{DownReason, Refusal};
 use crate::request::{ScatterList, Work};
@@ -66,7 +66,7 @@ impl Engine {
         let (mut list, options) = request.into_parts();
         let reservation = Reservation::send(at).owned_by(BufferOwner::Caller);
         // SAFETY: the caller's promise.
-        match unsafe { self.post_at::<W>(reservation, &mut list, options) } {
+        match unsafe { self.post_at::<W>(reservation, &mut list, options, Kept::nothing) } {
             Ok(ticket) => Ok(ticket),
             Err(refusal) => match self.end_half_unpolled(at, refusal) {
                 Some(ticket) => Ok(ticket),
@@ -85,7 +85,7 @@ impl Engine {
     ) -> Result<Ticket, Rejected<L, Refusal>> {
         let reservation = Reservation::receive(at).owned_by(BufferOwner::Caller);
         // SAFETY: the caller's promise.
-        match unsafe { self.post_receive_at(reservation, &mut list) } {
+        match unsafe { self.post_receive_at(reservation, &mut list, Kept::nothing) } {
             Ok(ticket) => Ok(ticket),
             Err(refusal) => match self.end_half_unpolled(at, refusal) {
                 Some(ticket) => Ok(ticket),

@@ -12,7 +12,7 @@ use super::Poller;
 use super::guard::AbortOnUnwind;
 #[expect(unused_imports, reason = "named in documentation")]
 use crate::engine::Engine;
-use crate::engine::{Id, Reservation};
+use crate::engine::{Id, Kept, Reservation};
 use crate::error::{DownReason, Error, Result, TransportError};
 use crate::request::{ScatterList, Work};
 
@@ -32,7 +32,7 @@ impl Poller {
         // when the device is done with that memory. If this panics, the process is aborted.
         let posted = unsafe {
             self.engine
-                .post_at::<W>(Reservation::send(at), &mut list, options)
+                .post_at::<W>(Reservation::send(at), &mut list, options, Kept::nothing)
         };
         let ended = match posted {
             Ok(posted) => self.finish(Reservation::send(at), posted.id, timeout),
@@ -94,7 +94,7 @@ impl Poller {
         // SAFETY: as for `run_to_end`.
         let posted = unsafe {
             self.engine
-                .post_receive_at(Reservation::receive(at), &mut list)
+                .post_receive_at(Reservation::receive(at), &mut list, Kept::nothing)
         };
         let ended = match posted {
             Ok(posted) => self.finish(Reservation::receive(at), posted.id, timeout),

@@ -3,25 +3,29 @@
 use std::time::Duration;
 
 use super::Poller;
-use crate::engine::{Completed, Engine, Ticket};
+use crate::engine::{Completed, Engine, Outcome, Ticket};
 use crate::error::Result;
 
 impl Poller {
     /// The outcome of an operation of this member, if it has completed; polls once if it is in flight.
     #[inline(always)]
     pub(crate) fn poll_ticket(&mut self, at: u32, ticket: Ticket) -> Result<Option<Completed>> {
-        match self.engine.poll_in_flight(at, ticket) {
-            Some(completed) => Ok(Some(completed)),
-            None => self.poll_slowly(at, ticket),
+        if let Some(completed) = self.engine.poll_in_flight(at, ticket) {
+            return Ok(Some(completed));
         }
+        let outcome = self.poll_slowly(at, ticket)?;
+        Ok(outcome.map(|outcome| Completed::new(ticket, outcome)))
     }
 
     #[inline(never)]
-    fn poll_slowly(&mut self, at: u32, ticket: Ticket) -> Result<Option<Completed>> {
+    fn poll_slowly(&mut self, at: u32, ticket: Ticket) -> Result<Option<Outcome>> {
+        if let Some(outcome) = self.engine.poll_batch_in_flight(at, ticket) {
+            return Ok(Some(outcome));
+        }
         if !self.engine.is_done_on(at, ticket)? && self.engine.drive() == 0 {
             self.check_peers();
         }
-        Ok(self.engine.take_completed(ticket))
+        Ok(self.engine.take_outcome(ticket))
     }
 
     /// The outcome of an operation of this member, waited for; `None` if `timeout` passes first.
@@ -32,10 +36,11 @@ impl Poller {
         ticket: Ticket,
         timeout: Option<Duration>,
     ) -> Result<Option<Completed>> {
-        match self.engine.poll_in_flight(at, ticket) {
-            Some(completed) => Ok(Some(completed)),
-            None => self.wait_slowly(at, ticket, timeout),
+        if let Some(completed) = self.engine.poll_in_flight(at, ticket) {
+            return Ok(Some(completed));
         }
+        let outcome = self.wait_slowly(at, ticket, timeout)?;
+        Ok(outcome.map(|outcome| Completed::new(ticket, outcome)))
     }
 
     #[inline(never)]
@@ -44,11 +49,14 @@ impl Poller {
         at: u32,
         ticket: Ticket,
         timeout: Option<Duration>,
-    ) -> Result<Option<Completed>> {
+    ) -> Result<Option<Outcome>> {
+        if let Some(outcome) = self.engine.poll_batch_in_flight(at, ticket) {
+            return Ok(Some(outcome));
+        }
         if !self.engine.is_done_on(at, ticket)? && !self.wait_for(ticket.id, timeout) {
             return Ok(None);
         }
-        Ok(self.engine.take_completed(ticket))
+        Ok(self.engine.take_outcome(ticket))
     }
 
     /// The operation that completed first, of those whose outcome was not taken. Polls if there is

@@ -149,14 +149,14 @@ const OPERATIONS: [Operation; 19] = [
         what: "channel: a send of an owned buffer",
         c: "send1",
         ours: Ours::Channel,
-        budget: Budget::Most(290.0),
+        budget: Budget::Most(170.0),
     },
     Operation {
         name: "channel_pooled1",
         what: "channel: a block from the pool, dropped back",
         c: "send1",
         ours: Ours::Channel,
-        budget: Budget::Most(415.0),
+        budget: Budget::Most(305.0),
     },
     Operation {
         name: "channel_owned16",
@@ -170,7 +170,7 @@ const OPERATIONS: [Operation; 19] = [
         what: "group: a send, on 1 channel",
         c: "send1",
         ours: Ours::Channel,
-        budget: Budget::Most(510.0),
+        budget: Budget::Most(490.0),
     },
     Operation {
         name: "group4096",
@@ -184,14 +184,14 @@ const OPERATIONS: [Operation; 19] = [
         what: "async: a send that is done at once",
         c: "send1",
         ours: Ours::Async,
-        budget: Budget::Most(295.0),
+        budget: Budget::Most(270.0),
     },
     Operation {
         name: "async_sep16",
         what: "async: 16 sends in flight",
         c: "sep16",
         ours: Ours::Async,
-        budget: Budget::Most(5300.0),
+        budget: Budget::Most(5150.0),
     },
     Operation {
         name: "async_batch16",

@@ -17,6 +17,7 @@
 //! Nothing here allocates after [`Slots::grow`], and nothing is unsafe.
 
 use crate::error::Queue;
+pub(crate) use outcome::Credits;
 use ready::ReadyList;
 pub(crate) use reservation::{BufferOwner, Reservation};
 pub(crate) use slot::Id;
@@ -89,14 +90,19 @@ impl<S: Copy, B> Slots<S, B> {
         }
     }
 
-    /// Takes a free slot of the channel's; `None` if there is none.
+    /// Takes a free slot of the channel's, and the place of its buffer, which is empty; `None` if
+    /// there is none.
     #[inline(always)]
-    pub(crate) fn take(&mut self, own: &mut SlotList, reservation: Reservation) -> Option<Id> {
+    pub(crate) fn take(
+        &mut self,
+        own: &mut SlotList,
+        reservation: Reservation,
+    ) -> Option<(Id, &mut Option<B>)> {
         let slot = self.slots.get_mut(own.free as usize)?;
         own.free = slot.next;
         slot.stamp = slot.stamp.wrapping_add(GENERATION);
         slot.reservation = reservation;
-        Some(Id(slot.stamp))
+        Some((Id(slot.stamp), &mut slot.buffer))
     }
 
     /// Frees a slot that is not in `ready`.
@@ -108,7 +114,7 @@ impl<S: Copy, B> Slots<S, B> {
     }
 
     /// Gives an operation the buffer that it owns.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn keep(&mut self, id: Id, buffer: B) {
         if let Some(slot) = self.slots.get_mut(id.index() as usize) {
             slot.buffer = Some(buffer);

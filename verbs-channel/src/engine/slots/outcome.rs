@@ -35,25 +35,17 @@ impl<S: Copy, B> Slots<S, B> {
         (slot.stamp == id.0 && !slot.is_in_flight()).then_some(slot)
     }
 
-    /// Ends an operation of this channel that is in flight, and has succeeded, if it owns what `take`
-    /// takes: that, and its reservation. Its slot is free.
+    /// The slot of an operation that is in flight, with one credit or with several, if no request of
+    /// it has failed.
     #[inline(always)]
-    pub(crate) fn end_owned<T>(
-        &mut self,
-        own: &mut SlotList,
-        id: Id,
-        take: impl FnOnce(&mut Option<B>) -> Option<T>,
-    ) -> Option<(T, Reservation)> {
+    pub(crate) fn in_flight(&mut self, id: Id, credits: Credits) -> Option<InFlight<'_, S, B>> {
         let slot = self.slots.get_mut(id.index() as usize)?;
-        debug_assert!(slot.id() == id && slot.is_in_flight(), "it is in flight");
-        // With a mark if a request of its batch has failed.
-        if slot.stamp != id.0 {
-            return None;
-        }
-        let taken = take(&mut slot.buffer)?;
-        let reservation = slot.reservation;
-        slot.free(&mut own.free, id);
-        Some((taken, reservation))
+        let has_these = match credits {
+            Credits::One => slot.reservation.credits == 1,
+            Credits::Several => slot.reservation.credits > 1,
+        };
+        // Its stamp has a mark if a request of its batch has failed.
+        (slot.stamp == id.0 && has_these).then_some(InFlight { slot, id })
     }
 
     /// The place of the buffer of an operation that has succeeded. Once it is taken the slot is to be
@@ -122,6 +114,35 @@ impl<S: Copy, B> Slots<S, B> {
         let claimed = (slot.id(), slot.reservation.member);
         self.ready.unlink(&mut self.slots, index);
         Some(claimed)
+    }
+}
+
+/// How many credits an operation in flight has.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Credits {
+    One,
+    Several,
+}
+
+/// The slot of an operation that is in flight.
+pub(crate) struct InFlight<'s, S, B> {
+    slot: &'s mut Slot<S, B>,
+    id: Id,
+}
+
+impl<S: Copy, B> InFlight<'_, S, B> {
+    /// The place of the buffer that the operation owns.
+    #[inline(always)]
+    pub(crate) const fn buffer(&mut self) -> &mut Option<B> {
+        &mut self.slot.buffer
+    }
+
+    /// Ends the operation, whose outcome needs no slot: its reservation. The slot is free.
+    #[inline(always)]
+    pub(crate) const fn end(self, own: &mut SlotList) -> Reservation {
+        let reservation = self.slot.reservation;
+        self.slot.free(&mut own.free, self.id);
+        reservation
     }
 }
 

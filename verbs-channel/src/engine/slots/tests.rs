@@ -72,6 +72,7 @@ impl<B> Table<B> {
     pub(super) fn take(&mut self, reservation: Reservation) -> Option<Id> {
         self.slots
             .take(&mut self.own[reservation.member as usize], reservation)
+            .map(|(id, _)| id)
     }
 
     /// Whose an operation is, as far as a caller of the table knows: it says which list is meant.
