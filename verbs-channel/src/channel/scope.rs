@@ -4,10 +4,9 @@
     reason = "a scope keeps borrows until the device is done with them"
 )]
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, UnsafeCell};
 use std::fmt;
 use std::marker::PhantomData;
-use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Duration;
 
@@ -16,14 +15,15 @@ use verbs_core::{Rejected, RemoteMemoryRegion, WorkSuccess};
 use crate::engine::{Id, Kept, Reservation};
 use crate::error::{Refusal, ScopeError, TransportError};
 use crate::request::{GatherList, Incoming, Outgoing, ScatterList, Work};
-use crate::waiting::{AbortOnUnwind, Leftover, Poller, ScopeEnd};
+use crate::waiting::{AbortOnUnwind, Ended, Leftover, Poller, ScopeEnd};
 
 /// Posts requests on borrowed buffers: see [`Channel::scope`](crate::Channel::scope).
 ///
 /// A request that is posted borrows its elements until the scope ends. The scope ends only when the
 /// device is done with all of them.
 pub struct PollingScope<'scope, 'env: 'scope> {
-    poller: RefCell<&'env mut Poller>,
+    // Not a `RefCell`, whose checks are a tenth of a post: see `with`.
+    poller: UnsafeCell<&'env mut Poller>,
     at: u32,
     // Handles that have neither been dropped nor used up.
     handles: Cell<usize>,
@@ -78,7 +78,7 @@ fn run<'env, T, E>(
 ) -> Result<T, ScopeError<E>> {
     let began_idle = poller.engine.is_idle_at(at);
     let scope = PollingScope {
-        poller: RefCell::new(poller),
+        poller: UnsafeCell::new(poller),
         at,
         handles: Cell::new(0),
         receives: Cell::new(Leftover::Awaited),
@@ -87,7 +87,6 @@ fn run<'env, T, E>(
     };
     // Whether the closure returns or panics, the borrows of posted elements end below.
     let ended = catch_unwind(AssertUnwindSafe(|| closure(&scope)));
-    let mut poller = scope.poller.borrow_mut();
     let guard = AbortOnUnwind;
     // What the closure returned is dropped after that, if at all: a panic of its drop ends no borrow.
     let finished = match &ended {
@@ -97,10 +96,10 @@ fn run<'env, T, E>(
                 forgot_handles: scope.handles.get() > 0,
                 receives: scope.receives.get(),
             };
-            finish(&mut poller, at, end)
+            scope.with(|poller| finish(poller, at, end))
         }
         Ok(Err(_)) | Err(_) => {
-            poller.abandon_scope(at);
+            scope.with(|poller| poller.abandon_scope(at));
             Ok(())
         }
     };
@@ -331,12 +330,23 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
     ///
     /// Handles poll when their results are taken. This is for loops that take none.
     pub fn poll(&self) -> usize {
-        let mut poller = self.poller.borrow_mut();
-        let count = poller.engine.drive();
-        if count == 0 {
-            poller.check_peers();
-        }
-        count
+        self.with(|poller| {
+            let count = poller.engine.drive();
+            if count == 0 {
+                poller.check_peers();
+            }
+            count
+        })
+    }
+
+    /// Runs one of this file's closures, which call nothing that leads back here.
+    #[inline(always)]
+    fn with<R>(&self, then: impl FnOnce(&mut Poller) -> R) -> R {
+        // SAFETY: it is the only reference. A scope is not `Sync`. The closures given to this function
+        // are all in this file, and what they call has no reference to the scope: `Work` and the
+        // lists are sealed, and a logger is `'static`.
+        let poller = unsafe { &mut *self.poller.get() };
+        then(poller)
     }
 
     #[inline(always)]
@@ -351,13 +361,14 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
         list: &mut W::List,
         options: W::Options,
     ) -> Result<ScopedPendingWork<'scope, 'env>, Refusal> {
-        let engine = &mut self.poller.borrow_mut().engine;
+        let reservation = Reservation::send(self.at);
         // SAFETY: the elements borrow their memory for `'scope`, which `scope` ends only after the
         // operation has ended, even if the closure fails or panics. A scatter element was moved
         // here, so it is not used elsewhere; `Loan` returns it only after the operation has ended.
-        let posted = unsafe {
-            engine.post_at::<W>(Reservation::send(self.at), list, options, Kept::nothing)
-        }?;
+        let posted = self.with(|poller| unsafe {
+            let engine = &mut poller.engine;
+            engine.post_at::<W>(reservation, list, options, Kept::nothing)
+        })?;
         Ok(self.handle(posted.id))
     }
 
@@ -366,10 +377,12 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
         &'scope self,
         requests: &mut [W; N],
     ) -> Result<ScopedPendingWork<'scope, 'env>, Refusal> {
-        let engine = &mut self.poller.borrow_mut().engine;
         let reservation = Reservation::send(self.at).times(N)?;
         // SAFETY: as in `submit`.
-        let posted = unsafe { engine.post_batch_at::<W, N>(reservation, requests) }?;
+        let posted = self.with(|poller| unsafe {
+            let engine = &mut poller.engine;
+            engine.post_batch_at::<W, N>(reservation, requests)
+        })?;
         Ok(self.handle(posted.id))
     }
 
@@ -378,10 +391,12 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
         &'scope self,
         list: &mut L,
     ) -> Result<ScopedPendingWork<'scope, 'env>, Refusal> {
-        let engine = &mut self.poller.borrow_mut().engine;
+        let reservation = Reservation::receive(self.at);
         // SAFETY: as in `submit`.
-        let posted =
-            unsafe { engine.post_receive_at(Reservation::receive(self.at), list, Kept::nothing) }?;
+        let posted = self.with(|poller| unsafe {
+            let engine = &mut poller.engine;
+            engine.post_receive_at(reservation, list, Kept::nothing)
+        })?;
         Ok(self.handle(posted.id))
     }
 }
@@ -391,15 +406,17 @@ impl ScopedPendingWork<'_, '_> {
     #[inline(always)]
     #[must_use = "a failure that is taken here is not reported by the scope"]
     pub fn poll(&mut self) -> Option<Result<WorkSuccess, TransportError>> {
-        let mut poller = self.scope.poller.borrow_mut();
-        let at = self.scope.at;
-        let taken = poller.engine.take_borrowed(at, self.id);
-        let taken = taken.or_else(|| poller.poll_borrowed(at, self.id));
-        if taken.is_some() {
-            // It identifies nothing from now on, however often its slot is used again.
-            self.id = Id::NONE;
+        loop {
+            if let Some(success) = self.take_success() {
+                return Some(Ok(success));
+            }
+            let id = self.id;
+            match self.scope.with(|poller| poller.poll_borrowed(id)) {
+                Ended::Success => {}
+                Ended::Failure => return Some(Err(self.take_failure())),
+                Ended::No => return None,
+            }
         }
-        taken
     }
 
     /// Waits for the result, up to the channel's timeout.
@@ -409,11 +426,17 @@ impl ScopedPendingWork<'_, '_> {
     /// The operation failed; or the timeout passed, and the channel was aborted.
     #[inline(always)]
     pub fn spin_poll(mut self) -> Result<WorkSuccess, TransportError> {
-        // Its outcome is taken here.
-        let (at, id) = (self.scope.at, mem::replace(&mut self.id, Id::NONE));
-        let mut poller = self.scope.poller.borrow_mut();
-        let taken = poller.engine.take_borrowed(at, id);
-        taken.unwrap_or_else(|| poller.wait_borrowed(at, id))
+        loop {
+            if let Some(success) = self.take_success() {
+                return Ok(success);
+            }
+            let (at, id) = (self.scope.at, self.id);
+            match self.scope.with(|poller| poller.wait_borrowed(at, id)) {
+                Ended::Success => {}
+                Ended::Failure => return Err(self.take_failure()),
+                Ended::No => return Err(TransportError::Taken),
+            }
+        }
     }
 
     /// Waits for the result; `None` if `timeout` passes first, and after the result was taken.
@@ -425,26 +448,51 @@ impl ScopedPendingWork<'_, '_> {
         &mut self,
         timeout: Duration,
     ) -> Option<Result<WorkSuccess, TransportError>> {
-        let mut poller = self.scope.poller.borrow_mut();
-        if !poller.wait_for(self.id, Some(timeout)) {
+        let id = self.id;
+        if !self.scope.with(|poller| poller.wait_for(id, Some(timeout))) {
             return None;
         }
-        let taken = poller.engine.release(self.scope.at, self.id);
-        if taken.is_some() {
-            self.id = Id::NONE;
+        self.take()
+    }
+
+    /// Takes the result, if it is a success. It is not copied where it is not used.
+    #[inline(always)]
+    fn take_success(&mut self) -> Option<WorkSuccess> {
+        let (at, id) = (self.scope.at, self.id);
+        let success = self
+            .scope
+            .with(|poller| poller.engine.take_borrowed_success(at, id))?;
+        // It identifies nothing from now on, however often its slot is used again.
+        self.id = Id::NONE;
+        Some(success)
+    }
+
+    /// Takes the result, which is a failure.
+    #[cold]
+    #[inline(never)]
+    fn take_failure(&mut self) -> TransportError {
+        match self.take() {
+            Some(Err(error)) => error,
+            Some(Ok(_)) | None => TransportError::Taken,
         }
-        taken
+    }
+
+    /// Takes the result, if there is one.
+    #[inline(never)]
+    fn take(&mut self) -> Option<Result<WorkSuccess, TransportError>> {
+        let (at, id) = (self.scope.at, self.id);
+        let taken = self.scope.with(|poller| poller.engine.release(at, id))?;
+        self.id = Id::NONE;
+        Some(taken)
     }
 }
 
 impl Drop for ScopedPendingWork<'_, '_> {
     #[inline]
     fn drop(&mut self) {
+        let (at, id) = (self.scope.at, self.id);
         self.scope.handles.set(self.scope.handles.get() - 1);
-        // The engine is borrowed only during a call on the scope or one of its handles.
-        if let Ok(mut poller) = self.scope.poller.try_borrow_mut() {
-            poller.engine.detach(self.scope.at, self.id);
-        }
+        self.scope.with(|poller| poller.engine.detach(at, id));
     }
 }
 

@@ -6,22 +6,25 @@ use super::{Engine, Id, Member};
 use crate::error::{Queue, TransportError};
 
 impl Engine {
-    /// Takes the outcome of an operation of a scope that has completed, and frees its slot.
+    /// Takes the outcome of an operation of a scope that has succeeded, and frees its slot.
     #[inline(always)]
-    pub(crate) fn take_borrowed(
-        &mut self,
-        at: u32,
-        id: Id,
-    ) -> Option<Result<WorkSuccess, TransportError>> {
+    pub(crate) fn take_borrowed_success(&mut self, at: u32, id: Id) -> Option<WorkSuccess> {
         let member = self.members.get_mut(at as usize)?;
-        self.slots.take_borrowed(&mut member.slots, id)
+        self.slots.take_borrowed_success(&mut member.slots, id)
     }
 
     /// Detaches a member's operation: its outcome will not be taken.
     #[inline(always)]
     pub(crate) fn detach(&mut self, at: u32, id: Id) {
+        if !self.slots.detach(id) {
+            self.detach_completed(at, id);
+        }
+    }
+
+    #[inline(never)]
+    fn detach_completed(&mut self, at: u32, id: Id) {
         if let Some(member) = self.members.get_mut(at as usize) {
-            self.slots.detach(&mut member.slots, id);
+            self.slots.detach_completed(&mut member.slots, id);
         }
     }
 
@@ -40,6 +43,12 @@ impl Engine {
     #[inline(always)]
     pub(crate) fn is_pending(&self, id: Id) -> bool {
         self.slots.is_done(id) == Some(false)
+    }
+
+    /// Whether an operation that has completed has succeeded; `None` if it has not completed, or its
+    /// outcome was taken.
+    pub(crate) fn has_succeeded(&self, id: Id) -> Option<bool> {
+        self.slots.has_succeeded(id)
     }
 
     /// The first operation in a member's list; [`after`](Self::after) is the next.

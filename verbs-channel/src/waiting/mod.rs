@@ -11,7 +11,7 @@ use verbs_core::CompletionChannel;
 use crate::config::WaitConfig;
 use crate::engine::Engine;
 pub(crate) use guard::AbortOnUnwind;
-pub(crate) use scope::{Leftover, ScopeEnd};
+pub(crate) use scope::{Ended, Leftover, ScopeEnd};
 
 mod abort;
 mod blocking;

@@ -1,7 +1,5 @@
 //! How scopes end: they wait for the operations in flight, or abort them.
 
-use verbs_core::WorkSuccess;
-
 use super::Poller;
 use super::deadline::Deadline;
 use crate::engine::{Engine, Id};
@@ -77,27 +75,31 @@ impl Poller {
         let _reported_by_down_reason = self.end_scope(at, Leftover::Awaited);
     }
 
-    /// Polls once, if the operation is in flight, and takes its outcome if it has completed by then.
+    /// Polls once, if the operation is in flight; how it has ended by then.
     #[inline(never)]
-    pub(crate) fn poll_borrowed(
-        &mut self,
-        at: u32,
-        id: Id,
-    ) -> Option<Result<WorkSuccess, TransportError>> {
+    pub(crate) fn poll_borrowed(&mut self, id: Id) -> Ended {
         if self.engine.is_pending(id) && self.engine.drive() == 0 {
             self.check_peers();
         }
-        self.engine.take_borrowed(at, id)
+        self.ended(id)
     }
 
-    /// Waits for an operation of a scope, up to the channel's timeout, and takes its outcome.
+    /// Waits for an operation of a scope, up to the channel's timeout, and aborts it after that; how it
+    /// has ended.
     #[inline(never)]
-    pub(crate) fn wait_borrowed(&mut self, at: u32, id: Id) -> Result<WorkSuccess, TransportError> {
+    pub(crate) fn wait_borrowed(&mut self, at: u32, id: Id) -> Ended {
         if !self.wait_for(id, self.config.timeout) {
             self.abort_borrowed(at, DownReason::TimedOut);
         }
-        let taken = self.engine.take_borrowed(at, id);
-        taken.unwrap_or(Err(TransportError::Taken))
+        self.ended(id)
+    }
+
+    fn ended(&self, id: Id) -> Ended {
+        match self.engine.has_succeeded(id) {
+            Some(true) => Ended::Success,
+            Some(false) => Ended::Failure,
+            None => Ended::No,
+        }
     }
 
     /// Takes the untaken outcomes of operations that have all ended. Returns the first failure.
@@ -125,6 +127,15 @@ impl Poller {
         }
         first.map_or(Ok(()), |(error, _)| Err(error))
     }
+}
+
+/// How an operation of a scope has ended whose outcome was not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ended {
+    Success,
+    Failure,
+    /// It has not ended, or its outcome was taken.
+    No,
 }
 
 /// How a scope whose closure returned `Ok` ends.

@@ -1,6 +1,7 @@
 //! Dispatch: completions reach their slots, as many at once as have the same reservation.
 
 use super::ready::ReadyList;
+use super::slot::Held;
 use super::{BufferOwner, Id, MEMBER, Reservation, Slot, SlotList, Slots};
 use crate::error::TransportError;
 
@@ -69,7 +70,7 @@ impl<S: Copy, B> Slots<S, B> {
         }
         let slot = self.slots.get_mut(id.index() as usize)?;
         if slot.stamp == wr_id {
-            slot.outcome = Some(Ok(success));
+            slot.outcome = Held::Success(success);
         }
         self.end(own, id)
     }
@@ -91,7 +92,7 @@ impl<S: Copy, B> Slots<S, B> {
         }
         let slot = self.slots.get_mut(id.index() as usize)?;
         if slot.failure().is_none() {
-            slot.outcome = Some(Err(error));
+            slot.outcome = Held::Failure(error);
             slot.failed_at = self.failures;
             self.failures = self.failures.wrapping_add(1);
         }
@@ -132,36 +133,39 @@ fn dispatch<const THEN: u8, S: Copy, B, C>(
 ) -> usize {
     let mut last = ready.last();
     let mut top = own.free;
-    let other = found.iter().position(|completion| {
+    let mut left = found;
+    while let [completion, rest @ ..] = left {
         let wr_id = wr_id(completion);
         let id = Id(wr_id);
-        if let Some(slot) = slots.get_mut(id.index() as usize)
-            && slot.stamp == wr_id
-            && slot.reservation == reservation
-            && let Some(success) = success(completion)
-        {
-            if THEN == FREE {
-                slot.free(&mut top, id);
-                return false;
-            }
-            slot.outcome = Some(Ok(*success));
-            slot.reservation.credits = 0;
-            if THEN == READY {
-                slot.prev = last;
-                match slots.get_mut(last as usize) {
-                    Some(before) => before.next = id.index(),
-                    None => ready.head = id.index(),
-                }
-                last = id.index();
-            }
-            return false;
+        let Some(slot) = slots.get_mut(id.index() as usize) else {
+            break;
+        };
+        if slot.stamp != wr_id || slot.reservation != reservation {
+            break;
         }
-        true
-    });
+        let Some(success) = success(completion) else {
+            break;
+        };
+        left = rest;
+        if THEN == FREE {
+            slot.free(&mut top, id);
+            continue;
+        }
+        slot.outcome = Held::Success(*success);
+        slot.reservation.credits = 0;
+        if THEN == READY {
+            slot.prev = last;
+            match slots.get_mut(last as usize) {
+                Some(before) => before.next = id.index(),
+                None => ready.head = id.index(),
+            }
+            last = id.index();
+        }
+    }
     match THEN {
         FREE => own.free = top,
         READY => ready.end(slots, last),
         _ => {}
     }
-    other.unwrap_or(found.len())
+    found.len() - left.len()
 }

@@ -21,7 +21,7 @@ pub(crate) use outcome::Credits;
 use ready::ReadyList;
 pub(crate) use reservation::{BufferOwner, Reservation};
 pub(crate) use slot::Id;
-use slot::{GENERATION, MEMBER, NONE, Slot};
+use slot::{GENERATION, Held, MEMBER, NONE, Slot};
 
 mod dispatch;
 mod outcome;
@@ -78,7 +78,7 @@ impl<S: Copy, B> Slots<S, B> {
                 prev: NONE,
                 sibling: NONE,
                 failed_at: 0,
-                outcome: None,
+                outcome: Held::Nothing,
                 buffer: None,
             });
         }
@@ -134,20 +134,31 @@ impl<S: Copy, B> Slots<S, B> {
         }
     }
 
-    /// Detaches an operation: its outcome will not be taken. Its slot is freed when it succeeds, or now
-    /// if it has. A failure stays, for the scope to report.
+    /// Detaches an operation that is in flight: its outcome will not be taken. Its slot is freed when
+    /// it succeeds. A failure stays, for the scope to report.
     ///
     /// The slot is still the operation's, since nothing frees it but what takes its outcome; or this is
-    /// [`Id::NONE`].
+    /// [`Id::NONE`]. `false` if the operation has completed: then it is to be
+    /// [detached](Self::detach_completed) in another way.
     #[inline(always)]
-    pub(crate) fn detach(&mut self, own: &mut SlotList, id: Id) {
+    pub(crate) fn detach(&mut self, id: Id) -> bool {
         let Some(slot) = self.slots.get_mut(id.index() as usize) else {
-            return;
+            return true;
         };
         debug_assert_eq!(slot.id(), id, "the slot of a live handle was freed");
-        if slot.is_in_flight() {
+        let is_in_flight = slot.is_in_flight();
+        if is_in_flight {
             slot.reservation.owner = BufferOwner::Detached;
-        } else if slot.failure().is_none() {
+        }
+        is_in_flight
+    }
+
+    /// Detaches an operation of this channel that has completed: its slot is freed if it has succeeded.
+    #[inline]
+    pub(crate) fn detach_completed(&mut self, own: &mut SlotList, id: Id) {
+        if let Some(slot) = self.slots.get_mut(id.index() as usize)
+            && slot.failure().is_none()
+        {
             slot.free(&mut own.free, id);
         }
     }

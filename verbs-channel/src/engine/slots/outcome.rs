@@ -1,5 +1,8 @@
 //! Outcomes: taken once, and the slot is free.
 
+use std::mem;
+
+use super::slot::Held;
 use super::{BufferOwner, Id, Reservation, Slot, SlotList, Slots};
 use crate::error::TransportError;
 
@@ -16,17 +19,22 @@ impl<S: Copy, B> Slots<S, B> {
         Some(result)
     }
 
-    /// [`release`](Self::release) for an operation that does not own its buffer.
+    /// [`release`](Self::release) for an operation that does not own its buffer, if it has succeeded.
     #[inline(always)]
-    pub(crate) fn take_borrowed(
-        &mut self,
-        own: &mut SlotList,
-        id: Id,
-    ) -> Option<Result<S, TransportError>> {
+    pub(crate) fn take_borrowed_success(&mut self, own: &mut SlotList, id: Id) -> Option<S> {
         let slot = self.find_completed(id)?;
-        let result = slot.take_outcome();
+        let Held::Success(success) = slot.outcome else {
+            return None;
+        };
         slot.free(&mut own.free, id);
-        Some(result)
+        Some(success)
+    }
+
+    /// Whether the operation has succeeded; `None` if it has not completed, or has no slot here.
+    pub(crate) fn has_succeeded(&self, id: Id) -> Option<bool> {
+        let slot = self.find(id)?;
+        let is_success = matches!(slot.outcome, Held::Success(_));
+        (!slot.is_in_flight()).then_some(is_success)
     }
 
     #[inline(always)]
@@ -53,7 +61,7 @@ impl<S: Copy, B> Slots<S, B> {
     #[inline(always)]
     pub(crate) fn succeeded(&mut self, id: Id) -> Option<&mut Option<B>> {
         let slot = self.find_completed(id)?;
-        matches!(slot.outcome, Some(Ok(_))).then_some(&mut slot.buffer)
+        matches!(slot.outcome, Held::Success(_)).then_some(&mut slot.buffer)
     }
 
     /// Frees the slot of an operation that has completed. Its [success](Self::last_success) is still
@@ -74,7 +82,10 @@ impl<S: Copy, B> Slots<S, B> {
     #[inline]
     pub(crate) fn last_success(&self, id: Id) -> Option<&S> {
         let slot = self.slots.get(id.index() as usize)?;
-        slot.outcome.as_ref()?.as_ref().ok()
+        match &slot.outcome {
+            Held::Success(success) => Some(success),
+            Held::Nothing | Held::Failure(_) => None,
+        }
     }
 
     /// Takes the buffer of an operation that has completed.
@@ -150,15 +161,18 @@ impl<S: Copy, B> Slot<S, B> {
     /// Its outcome; a failure does not stay.
     #[inline(always)]
     fn take_outcome(&mut self) -> Result<S, TransportError> {
-        if let Some(Ok(success)) = self.outcome {
-            return Ok(success);
+        match self.outcome {
+            Held::Success(success) => Ok(success),
+            Held::Nothing | Held::Failure(_) => Err(self.take_failure()),
         }
-        self.take_failure()
     }
 
     #[cold]
     #[inline(never)]
-    fn take_failure(&mut self) -> Result<S, TransportError> {
-        self.outcome.take().unwrap_or(Err(TransportError::CLOSED))
+    fn take_failure(&mut self) -> TransportError {
+        match mem::replace(&mut self.outcome, Held::Nothing) {
+            Held::Failure(error) => error,
+            Held::Nothing | Held::Success(_) => TransportError::CLOSED,
+        }
     }
 }

@@ -93,7 +93,9 @@ impl<B> Table<B> {
 
     pub(super) fn detach(&mut self, id: Id) {
         let owner = self.owner(id);
-        self.slots.detach(&mut self.own[owner], id);
+        if !self.slots.detach(id) {
+            self.slots.detach_completed(&mut self.own[owner], id);
+        }
     }
 
     pub(super) fn fail(&mut self, wr_id: u64, error: TransportError) -> Option<Reservation> {
