@@ -1,19 +1,19 @@
 //! The memory of an owned buffer, and the range of it that operations use.
 #![expect(unsafe_code, reason = "keeps an element beside its memory")]
 
-use std::mem;
-use std::ops::Range;
-use std::sync::Arc;
+use std::mem::{self, ManuallyDrop};
+use std::ops::{Deref, DerefMut, Range};
+use std::ptr::NonNull;
 
-use crossbeam::queue::ArrayQueue;
 use verbs_core::{MemoryRegion, ScatterElement};
 
+use super::free_list::FreeList;
 use crate::error::{Refusal, Result};
 
 /// The memory of an owned buffer: moved as one pointer, and posted without regard to its kind.
 ///
-/// Each is in a box of its own, which has one owner at a time: a buffer, or the pool in which it is
-/// free.
+/// Each is in memory of its own, which has one owner at a time: an [`Owner`], or the pool in which it
+/// is free.
 pub(crate) struct Backing {
     /// The range as an element; `None` if it is too long to be one.
     element: Option<ScatterElement<'static>>,
@@ -21,46 +21,77 @@ pub(crate) struct Backing {
     memory: Memory,
 }
 
-/// The memory of a pool, shared by its clones and its taken blocks.
+/// Owns a [`Backing`]: a block that was taken from its pool, or any other memory.
+///
+/// It is no `Box`: what is in an argument of that type must be accessed by nothing else until the
+/// function returns, and a block that is dropped in it may have its next owner before that.
+pub(crate) struct Owner(NonNull<Backing>);
+
+// SAFETY: it owns a `Backing`, which is `Send`.
+unsafe impl Send for Owner {}
+// SAFETY: by reference it gives access to a `&Backing`, which is `Sync`.
+unsafe impl Sync for Owner {}
+
+/// The memory of a pool: freed when the pool has no clone any more, and all blocks are back.
 pub(crate) struct Shared {
-    // First, so that it is dropped before the region: the blocks are parts of it.
-    pub(super) free: ArrayQueue<Box<Backing>>,
+    pub(super) free: FreeList<BlockPtr>,
     pub(super) block_len: usize,
     pub(super) _region: MemoryRegion<Box<[u8]>>,
 }
 
+/// A block that a pool owns while it is free.
+#[derive(Clone, Copy)]
+pub(crate) struct BlockPtr(NonNull<Backing>);
+
+/// A pool that is kept alive by one of its blocks, or by its clones.
+#[derive(Clone, Copy)]
+pub(crate) struct SharedPtr(NonNull<Shared>);
+
+// SAFETY: it stands for a `Backing` that it owns while that is free, and a `Backing` is `Send`.
+unsafe impl Send for BlockPtr {}
+// SAFETY: by reference it gives access to nothing.
+unsafe impl Sync for BlockPtr {}
+// SAFETY: it stands for a `&Shared`, and for a `Box<Shared>` once; a `Shared` is `Send` and `Sync`.
+unsafe impl Send for SharedPtr {}
+// SAFETY: as above.
+unsafe impl Sync for SharedPtr {}
+
 enum Memory {
     Block {
         all: ScatterElement<'static>,
-        // Only while the block is taken: otherwise the pool would own itself.
-        pool: Option<Arc<Shared>>,
+        /// Its place in its pool.
+        index: usize,
+        pool: SharedPtr,
     },
     Region(MemoryRegion<Vec<u8>>),
 }
 
 impl Backing {
-    /// A free block of a pool.
+    /// A block, which has this place in its pool.
     ///
     /// # Safety
     ///
+    /// - It is given to [`SharedPtr::new`] before anything else is done with it.
     /// - While the block is taken, its bytes are accessed through the element only.
-    /// - The bytes stay registered until the pool from which the block is taken is dropped.
-    pub(crate) unsafe fn of_block(all: ScatterElement<'_>) -> Box<Self> {
+    /// - The bytes stay registered until the pool is freed.
+    pub(crate) unsafe fn of_block(all: ScatterElement<'_>, index: usize) -> Self {
         // SAFETY: a taken block keeps its pool alive, and a free one is not accessed.
         let all = unsafe { mem::transmute::<ScatterElement<'_>, ScatterElement<'static>>(all) };
-        Self::new(Memory::Block { all, pool: None })
+        let pool = SharedPtr(NonNull::dangling());
+        Self::new(Memory::Block { all, index, pool })
     }
 
-    pub(crate) fn of_region(region: MemoryRegion<Vec<u8>>) -> Box<Self> {
-        Self::new(Memory::Region(region))
+    pub(crate) fn of_region(region: MemoryRegion<Vec<u8>>) -> Owner {
+        let backing = Box::new(Self::new(Memory::Region(region)));
+        Owner(NonNull::from(Box::leak(backing)))
     }
 
-    fn new(memory: Memory) -> Box<Self> {
-        let mut this = Box::new(Self {
+    fn new(memory: Memory) -> Self {
+        let mut this = Self {
             element: None,
             range: 0..0,
             memory,
-        });
+        };
         this.set_range(0..this.capacity());
         this
     }
@@ -114,14 +145,6 @@ impl Backing {
         self.memory.bytes_mut().get_mut(range).unwrap_or_default()
     }
 
-    /// Takes the block out of its pool, and keeps the pool alive from then on.
-    #[inline]
-    pub(crate) fn take_out(&mut self, of: &Arc<Shared>) {
-        if let Memory::Block { pool, .. } = &mut self.memory {
-            *pool = Some(Arc::clone(of));
-        }
-    }
-
     /// Whether it is a block of a pool. If it is, its range is set to all of it.
     pub(crate) fn make_whole_block(&mut self) -> bool {
         let is_block = matches!(self.memory, Memory::Block { .. });
@@ -130,34 +153,166 @@ impl Backing {
         }
         is_block
     }
+}
 
-    pub(crate) fn into_region(self: Box<Self>) -> Result<MemoryRegion<Vec<u8>>, Box<Self>> {
-        match *self {
-            Self {
+impl Owner {
+    /// The memory, if it is no block.
+    pub(crate) fn into_region(self) -> Result<MemoryRegion<Vec<u8>>, Self> {
+        if let Memory::Block { .. } = self.memory {
+            return Err(self);
+        }
+        let this = ManuallyDrop::new(self);
+        // SAFETY: it is no block, so it was made by `of_region`, and `self` was its owner.
+        let backing = unsafe { Box::from_raw(this.0.as_ptr()) };
+        match *backing {
+            Backing {
                 memory: Memory::Region(region),
                 ..
             } => Ok(region),
-            _ => Err(self),
+            block => Err(Self(NonNull::from(Box::leak(Box::new(block))))),
         }
     }
 
     /// Returns a block to its pool; drops any other memory.
+    ///
+    /// # Safety
+    ///
+    /// - It was an owner's, and is used by nothing else.
     #[inline(never)]
-    pub(crate) fn release(mut self: Box<Self>) {
-        if let Memory::Block { pool, .. } = &mut self.memory
-            && let Some(pool) = pool.take()
-        {
-            self.set_all();
-            pool.give_back(self);
+    unsafe fn release(backing: NonNull<Backing>) {
+        let mut this = ManuallyDrop::new(Self(backing));
+        if let Memory::Block { index, pool, .. } = this.memory {
+            this.set_all();
+            // SAFETY: a block that has an owner was taken, and it has one owner.
+            unsafe { pool.give_back(index) };
+        } else {
+            // SAFETY: it is no block, so it was made by `of_region`; the rest is the caller's promise.
+            drop(unsafe { Box::from_raw(backing.as_ptr()) });
         }
     }
 }
 
-impl Shared {
-    /// Takes back a block of this pool.
-    pub(crate) fn give_back(&self, block: Box<Backing>) {
-        // There is room: the queue has a place for each block.
-        drop(self.free.push(block));
+impl Deref for Owner {
+    type Target = Backing;
+
+    #[inline(always)]
+    fn deref(&self) -> &Backing {
+        // SAFETY: it owns it.
+        unsafe { self.0.as_ref() }
+    }
+}
+
+impl DerefMut for Owner {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut Backing {
+        // SAFETY: it owns it.
+        unsafe { self.0.as_mut() }
+    }
+}
+
+impl Drop for Owner {
+    // Of a value, so that an owner need not be in memory where it may be dropped.
+    #[inline(always)]
+    fn drop(&mut self) {
+        // SAFETY: it is not used after this.
+        unsafe { Self::release(self.0) };
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        for BlockPtr(block) in self.free.items() {
+            // SAFETY: it was a box, and is back. The region is dropped after this: a block is a part
+            // of it.
+            drop(unsafe { Box::from_raw(block.as_ptr()) });
+        }
+    }
+}
+
+impl SharedPtr {
+    /// A pool of these blocks, which are parts of the region, in the order of their places.
+    pub(crate) fn new(
+        region: MemoryRegion<Box<[u8]>>,
+        block_len: usize,
+        blocks: Vec<Backing>,
+    ) -> Self {
+        let blocks = blocks.into_iter().map(Box::new).map(Box::leak);
+        let shared = Box::leak(Box::new(Shared {
+            free: FreeList::new(blocks.map(|block| BlockPtr(NonNull::from(block)))),
+            block_len,
+            _region: region,
+        }));
+        let shared = NonNull::from(shared);
+        // SAFETY: it was made above, and nothing frees it yet.
+        for BlockPtr(mut block) in unsafe { shared.as_ref() }.free.items() {
+            // SAFETY: as above.
+            let block = unsafe { block.as_mut() };
+            if let Memory::Block { pool, .. } = &mut block.memory {
+                *pool = Self(shared);
+            }
+        }
+        Self(shared)
+    }
+    /// The pool.
+    ///
+    /// # Safety
+    ///
+    /// - It has not been freed: it has a clone, or a block that is not back, while `'a` lasts.
+    #[inline(always)]
+    pub(crate) unsafe fn get<'a>(self) -> &'a Shared {
+        // SAFETY: the caller's promise.
+        unsafe { self.0.as_ref() }
+    }
+
+    /// Takes a block.
+    ///
+    /// # Safety
+    ///
+    /// - As for [`get`](Self::get), for this call.
+    #[inline(always)]
+    pub(crate) unsafe fn take(self) -> Option<Owner> {
+        // SAFETY: the caller's promise.
+        let BlockPtr(block) = unsafe { self.get() }.free.pop()?;
+        Some(Owner(block))
+    }
+
+    /// Gives back a block, which may free the pool.
+    ///
+    /// # Safety
+    ///
+    /// - The block was taken, and is not used after this.
+    #[inline(always)]
+    unsafe fn give_back(self, index: usize) {
+        // SAFETY: the block is not back, so the pool has not been freed.
+        let free = NonNull::from(&unsafe { self.0.as_ref() }.free);
+        // SAFETY: as above; the rest is the caller's promise.
+        if unsafe { FreeList::push(free, index) } {
+            // SAFETY: this was the last block, and there is no clone.
+            unsafe { self.free() };
+        }
+    }
+
+    /// Frees the pool when all blocks are back, which may be now.
+    ///
+    /// # Safety
+    ///
+    /// - The pool has no clone any more, and this is the first call.
+    pub(crate) unsafe fn close(self) {
+        // SAFETY: nothing frees a pool that is not closed.
+        if unsafe { self.0.as_ref() }.free.close() {
+            // SAFETY: all blocks are back, and there is no clone.
+            unsafe { self.free() };
+        }
+    }
+
+    /// # Safety
+    ///
+    /// - Nothing uses the pool any more.
+    #[cold]
+    #[inline(never)]
+    unsafe fn free(self) {
+        // SAFETY: it was a box; the rest is the caller's promise.
+        drop(unsafe { Box::from_raw(self.0.as_ptr()) });
     }
 }
 

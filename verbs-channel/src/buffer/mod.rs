@@ -1,6 +1,8 @@
 //! Buffers that a channel can own.
 
+mod atomic;
 mod backing;
+mod free_list;
 mod owned;
 mod pool;
 

@@ -6,7 +6,7 @@ use std::ops::{Bound, Deref, DerefMut, RangeBounds};
 
 use verbs_core::{Error as CoreError, MemoryRegion, ScatterElement};
 
-use super::backing::Backing;
+use super::backing::{Backing, Owner};
 use crate::error::{Error, Refusal, Result};
 
 /// A registered buffer that a channel can own while the device uses it.
@@ -16,7 +16,7 @@ use crate::error::{Error, Refusal, Result};
 #[derive(Default)]
 pub struct OwnedBuffer {
     // `None` if it has no memory.
-    backing: Option<Box<Backing>>,
+    backing: Option<Owner>,
 }
 
 impl OwnedBuffer {
@@ -27,7 +27,7 @@ impl OwnedBuffer {
     }
 
     #[inline]
-    pub(crate) const fn new(backing: Box<Backing>) -> Self {
+    pub(crate) const fn new(backing: Owner) -> Self {
         let backing = Some(backing);
         Self { backing }
     }
@@ -98,15 +98,6 @@ impl OwnedBuffer {
         match &mut self.backing {
             None => Ok(ScatterElement::empty()),
             Some(backing) => backing.element(),
-        }
-    }
-}
-
-impl Drop for OwnedBuffer {
-    #[inline]
-    fn drop(&mut self) {
-        if let Some(backing) = self.backing.take() {
-            backing.release();
         }
     }
 }

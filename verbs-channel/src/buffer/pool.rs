@@ -6,10 +6,9 @@ use std::io;
 use std::ops::{Deref, DerefMut, RangeBounds};
 use std::sync::Arc;
 
-use crossbeam::queue::ArrayQueue;
 use verbs_core::{ProtectionDomain, ScatterElement};
 
-use super::backing::{Backing, Shared};
+use super::backing::{Backing, Shared, SharedPtr};
 use super::owned::OwnedBuffer;
 use crate::error::{Error, Result};
 
@@ -31,7 +30,17 @@ use crate::error::{Error, Result};
 /// ```
 #[derive(Clone)]
 pub struct BufferPool {
-    shared: Arc<Shared>,
+    clones: Arc<Clones>,
+}
+
+/// What the clones of a pool share: the last one closes it.
+struct Clones(SharedPtr);
+
+impl Drop for Clones {
+    fn drop(&mut self) {
+        // SAFETY: the last clone is dropped once.
+        unsafe { self.0.close() };
+    }
 }
 
 /// A block of a [`BufferPool`], returned to it when dropped.
@@ -68,47 +77,50 @@ impl BufferPool {
         }
         memory.resize(total, 0_u8);
         let mut region = pd.reg_mr(memory.into_boxed_slice())?;
-        let free = ArrayQueue::new(count);
-        for start in (0..total).step_by(block_len) {
+        let mut blocks = Vec::with_capacity(count);
+        for (index, start) in (0..total).step_by(block_len).enumerate() {
             let block = region.scatter_element(start..start + block_len)?;
-            // SAFETY: blocks do not overlap, and the region, which has no other user, is dropped
-            // after them.
-            let block = unsafe { Backing::of_block(block) };
-            drop(free.push(block));
+            // SAFETY: blocks do not overlap, and the region, which has no other user, is dropped with
+            // the pool. They are given to it below.
+            blocks.push(unsafe { Backing::of_block(block, index) });
         }
-        let shared = Arc::new(Shared {
-            free,
-            block_len,
-            _region: region,
-        });
-        Ok(Self { shared })
+        let clones = Clones(SharedPtr::new(region, block_len, blocks));
+        Ok(Self {
+            clones: Arc::new(clones),
+        })
+    }
+
+    #[inline(always)]
+    fn shared(&self) -> &Shared {
+        // SAFETY: this is a clone of the pool.
+        unsafe { self.clones.0.get() }
     }
 
     /// Takes a free block; `None` if there is none. Its previous contents are not cleared.
-    #[inline]
+    #[inline(always)]
     #[must_use]
     pub fn take(&self) -> Option<PoolBuffer> {
-        let mut block = self.shared.free.pop()?;
-        block.take_out(&self.shared);
+        // SAFETY: this is a clone of the pool.
+        let block = unsafe { self.clones.0.take() }?;
         Some(PoolBuffer::new(OwnedBuffer::new(block)))
     }
 
-    /// How many blocks are free.
+    /// How many blocks are free. It counts them, while other threads may take some.
     #[must_use]
     pub fn available(&self) -> usize {
-        self.shared.free.len()
+        self.shared().free.len()
     }
 
     /// How many blocks the pool has, free or taken.
     #[must_use]
     pub fn capacity(&self) -> usize {
-        self.shared.free.capacity()
+        self.shared().free.capacity()
     }
 
     /// The length of a block, in bytes.
     #[must_use]
     pub fn block_len(&self) -> usize {
-        self.shared.block_len
+        self.shared().block_len
     }
 }
 

@@ -60,9 +60,10 @@ fn a_block_with_a_range_is_returned_to_the_pool_whole() {
 #[test]
 fn blocks_can_be_dropped_in_other_threads_and_keep_their_contents() {
     let pool = BufferPool::new(&pd(), 8, 3).unwrap();
+    // All of them, before one comes back.
+    let blocks = [(); 3].map(|()| pool.take().unwrap());
     thread::scope(|threads| {
-        for mark in 1..=3 {
-            let mut block = pool.take().unwrap();
+        for (mark, mut block) in (1..).zip(blocks) {
             let again = pool.clone();
             threads.spawn(move || {
                 block.fill(mark);

@@ -128,14 +128,14 @@ const OPERATIONS: [Operation; 19] = [
         what: "channel: a scope of 16 sends",
         c: "sep16",
         ours: Ours::Channel,
-        budget: Budget::Most(1700.0),
+        budget: Budget::Most(1620.0),
     },
     Operation {
         name: "channel_handles16",
         what: "channel: the same, each polled by its handle",
         c: "sep16",
         ours: Ours::Channel,
-        budget: Budget::Most(3350.0),
+        budget: Budget::Most(2750.0),
     },
     Operation {
         name: "channel_batch16",
@@ -149,14 +149,14 @@ const OPERATIONS: [Operation; 19] = [
         what: "channel: a send of an owned buffer",
         c: "send1",
         ours: Ours::Channel,
-        budget: Budget::Most(170.0),
+        budget: Budget::Most(160.0),
     },
     Operation {
         name: "channel_pooled1",
         what: "channel: a block from the pool, dropped back",
         c: "send1",
         ours: Ours::Channel,
-        budget: Budget::Most(305.0),
+        budget: Budget::Most(250.0),
     },
     Operation {
         name: "channel_owned16",
