@@ -6,10 +6,12 @@ use crate::config::{Config, PollStrategy};
 use crate::engine::{Completed, Engine};
 use crate::error::DownReason;
 use crate::waiting::Poller;
-pub use scope::{Loan, PollingScope, ScopedPendingWork};
+pub use pending::{Loan, ScopedPendingWork};
+pub use scope::PollingScope;
 
 mod operations;
 mod owned;
+mod pending;
 mod scope;
 
 /// A connected endpoint whose safe API cannot misuse memory.

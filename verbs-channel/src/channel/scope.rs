@@ -8,14 +8,14 @@ use std::cell::{Cell, UnsafeCell};
 use std::fmt;
 use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::time::Duration;
 
-use verbs_core::{Rejected, RemoteMemoryRegion, WorkSuccess};
+use verbs_core::{Rejected, RemoteMemoryRegion};
 
+use super::pending::{Loan, ScopedPendingWork};
 use crate::engine::{Id, Kept, Reservation};
 use crate::error::{Refusal, ScopeError, TransportError};
 use crate::request::{GatherList, Incoming, Outgoing, ScatterList, Work};
-use crate::waiting::{AbortOnUnwind, Ended, Leftover, Poller, ScopeEnd};
+use crate::waiting::{AbortOnUnwind, Leftover, Poller, ScopeEnd};
 
 /// Posts requests on borrowed buffers: see [`Channel::scope`](crate::Channel::scope).
 ///
@@ -24,30 +24,13 @@ use crate::waiting::{AbortOnUnwind, Ended, Leftover, Poller, ScopeEnd};
 pub struct PollingScope<'scope, 'env: 'scope> {
     // Not a `RefCell`, whose checks are a tenth of a post: see `with`.
     poller: UnsafeCell<&'env mut Poller>,
-    at: u32,
+    pub(super) at: u32,
     // Handles that have neither been dropped nor used up.
-    handles: Cell<usize>,
+    pub(super) handles: Cell<usize>,
     receives: Cell<Leftover>,
     // As in `std::thread::Scope`: neither lifetime may be shortened or lengthened.
     scope: PhantomData<&'scope mut &'scope ()>,
     env: PhantomData<&'env mut &'env ()>,
-}
-
-/// An operation of a scope: a handle to take its result.
-///
-/// Dropping the handle detaches the operation: the scope waits for it, and fails if it does. The slot
-/// of a detached operation is free once it has succeeded. So in total a scope can post more than its
-/// queues hold at once.
-pub struct ScopedPendingWork<'scope, 'env> {
-    scope: &'scope PollingScope<'scope, 'env>,
-    id: Id,
-}
-
-/// A list of elements that is lent to the device, and returned with the result within the scope.
-#[must_use = "without it the elements do not come back before the scope ends"]
-pub struct Loan<'scope, 'env, L> {
-    pending: ScopedPendingWork<'scope, 'env>,
-    list: L,
 }
 
 /// Runs a scope that waits for the operations that its closure leaves in flight.
@@ -339,11 +322,12 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
         })
     }
 
-    /// Runs one of this file's closures, which call nothing that leads back here.
+    /// Runs one of the closures of this file and of `pending.rs`, which call nothing that leads back
+    /// here.
     #[inline(always)]
-    fn with<R>(&self, then: impl FnOnce(&mut Poller) -> R) -> R {
+    pub(super) fn with<R>(&self, then: impl FnOnce(&mut Poller) -> R) -> R {
         // SAFETY: it is the only reference. A scope is not `Sync`. The closures given to this function
-        // are all in this file, and what they call has no reference to the scope: `Work` and the
+        // are all in these two files, and what they call has no reference to the scope: `Work` and the
         // lists are sealed, and a logger is `'static`.
         let poller = unsafe { &mut *self.poller.get() };
         then(poller)
@@ -401,150 +385,8 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
     }
 }
 
-impl ScopedPendingWork<'_, '_> {
-    /// Takes the result if there is one, and polls once if not. `None` after it was taken.
-    #[inline(always)]
-    #[must_use = "a failure that is taken here is not reported by the scope"]
-    pub fn poll(&mut self) -> Option<Result<WorkSuccess, TransportError>> {
-        loop {
-            if let Some(success) = self.take_success() {
-                return Some(Ok(success));
-            }
-            let id = self.id;
-            match self.scope.with(|poller| poller.poll_borrowed(id)) {
-                Ended::Success => {}
-                Ended::Failure => return Some(Err(self.take_failure())),
-                Ended::No => return None,
-            }
-        }
-    }
-
-    /// Waits for the result, up to the channel's timeout.
-    ///
-    /// # Errors
-    ///
-    /// The operation failed; or the timeout passed, and the channel was aborted.
-    #[inline(always)]
-    pub fn spin_poll(mut self) -> Result<WorkSuccess, TransportError> {
-        loop {
-            if let Some(success) = self.take_success() {
-                return Ok(success);
-            }
-            let (at, id) = (self.scope.at, self.id);
-            match self.scope.with(|poller| poller.wait_borrowed(at, id)) {
-                Ended::Success => {}
-                Ended::Failure => return Err(self.take_failure()),
-                Ended::No => return Err(TransportError::Taken),
-            }
-        }
-    }
-
-    /// Waits for the result; `None` if `timeout` passes first, and after the result was taken.
-    ///
-    /// After a timeout the operation continues, and can be waited for again.
-    #[inline]
-    #[must_use = "a failure that is taken here is not reported by the scope"]
-    pub fn wait_timeout(
-        &mut self,
-        timeout: Duration,
-    ) -> Option<Result<WorkSuccess, TransportError>> {
-        let id = self.id;
-        if !self.scope.with(|poller| poller.wait_for(id, Some(timeout))) {
-            return None;
-        }
-        self.take()
-    }
-
-    /// Takes the result, if it is a success. It is not copied where it is not used.
-    #[inline(always)]
-    fn take_success(&mut self) -> Option<WorkSuccess> {
-        let (at, id) = (self.scope.at, self.id);
-        let success = self
-            .scope
-            .with(|poller| poller.engine.take_borrowed_success(at, id))?;
-        // It identifies nothing from now on, however often its slot is used again.
-        self.id = Id::NONE;
-        Some(success)
-    }
-
-    /// Takes the result, which is a failure.
-    #[cold]
-    #[inline(never)]
-    fn take_failure(&mut self) -> TransportError {
-        match self.take() {
-            Some(Err(error)) => error,
-            Some(Ok(_)) | None => TransportError::Taken,
-        }
-    }
-
-    /// Takes the result, if there is one.
-    #[inline(never)]
-    fn take(&mut self) -> Option<Result<WorkSuccess, TransportError>> {
-        let (at, id) = (self.scope.at, self.id);
-        let taken = self.scope.with(|poller| poller.engine.release(at, id))?;
-        self.id = Id::NONE;
-        Some(taken)
-    }
-}
-
-impl Drop for ScopedPendingWork<'_, '_> {
-    #[inline]
-    fn drop(&mut self) {
-        let (at, id) = (self.scope.at, self.id);
-        self.scope.handles.set(self.scope.handles.get() - 1);
-        self.scope.with(|poller| poller.engine.detach(at, id));
-    }
-}
-
-impl<L> Loan<'_, '_, L> {
-    /// Takes the result and the elements if the operation has completed, and polls once if it has not.
-    ///
-    /// # Errors
-    ///
-    /// The loan, while the operation is in flight.
-    pub fn poll(mut self) -> Result<(Result<WorkSuccess, TransportError>, L), Self> {
-        match self.pending.poll() {
-            Some(result) => Ok((result, self.list)),
-            None => Err(self),
-        }
-    }
-
-    /// Waits for the result, up to the channel's timeout, and returns the elements with it.
-    #[inline]
-    pub fn wait(self) -> (Result<WorkSuccess, TransportError>, L) {
-        (self.pending.spin_poll(), self.list)
-    }
-
-    /// Waits for the result and the elements.
-    ///
-    /// # Errors
-    ///
-    /// The loan, if `timeout` passes first: the operation continues, and can be waited for again.
-    pub fn wait_timeout(
-        mut self,
-        timeout: Duration,
-    ) -> Result<(Result<WorkSuccess, TransportError>, L), Self> {
-        match self.pending.wait_timeout(timeout) {
-            Some(result) => Ok((result, self.list)),
-            None => Err(self),
-        }
-    }
-}
-
 impl fmt::Debug for PollingScope<'_, '_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("PollingScope").finish_non_exhaustive()
-    }
-}
-
-impl fmt::Debug for ScopedPendingWork<'_, '_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("ScopedPendingWork").field(&self.id).finish()
-    }
-}
-
-impl<L: fmt::Debug> fmt::Debug for Loan<'_, '_, L> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Loan").field(&self.list).finish()
     }
 }

@@ -149,14 +149,14 @@ const OPERATIONS: [Operation; 19] = [
         what: "channel: a send of an owned buffer",
         c: "send1",
         ours: Ours::Channel,
-        budget: Budget::Most(160.0),
+        budget: Budget::Most(172.0),
     },
     Operation {
         name: "channel_pooled1",
         what: "channel: a block from the pool, dropped back",
         c: "send1",
         ours: Ours::Channel,
-        budget: Budget::Most(250.0),
+        budget: Budget::Most(225.0),
     },
     Operation {
         name: "channel_owned16",
@@ -170,7 +170,7 @@ const OPERATIONS: [Operation; 19] = [
         what: "group: a send, on 1 channel",
         c: "send1",
         ours: Ours::Channel,
-        budget: Budget::Most(490.0),
+        budget: Budget::Most(472.0),
     },
     Operation {
         name: "group4096",
