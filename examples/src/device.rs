@@ -18,8 +18,8 @@ pub fn open(common: &Common) -> Result<Context, Failure> {
     };
     if common.ib_port.is_some() || common.gid_idx.is_some() {
         let pd = context.alloc_pd()?;
-        let channel = pd.create_channel().maybe_port_num(common.ib_port);
-        drop(channel.maybe_gid_index(common.gid_idx).build()?);
+        let channel = pd.create_channel().port_num(common.ib_port);
+        drop(channel.gid_index(common.gid_idx).build()?);
     }
     Ok(context)
 }

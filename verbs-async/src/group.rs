@@ -13,9 +13,8 @@ use std::time::Duration;
 
 #[expect(unused_imports, reason = "named in documentation")]
 use verbs_channel::ChannelGroup;
-use verbs_channel::channel_builder::IsComplete;
 use verbs_channel::verbs_core::{ProtectionDomain, QueuePairEndpoint};
-use verbs_channel::{ChannelBuilder, ConnectedMember, DownReason, PreparedChannel, Rejected};
+use verbs_channel::{ChannelConfig, ConnectedMember, DownReason, PreparedChannel, Rejected};
 
 use crate::blocking;
 use crate::channel::AsyncChannel;
@@ -38,7 +37,9 @@ pub struct AsyncGroup {
 impl AsyncGroup {
     /// Creates a group of at most `max_channels` channels.
     ///
-    /// Its completion queue has its events on the completion channel of `events`, which other groups
+    /// Their settings are a builder, or a [`ChannelConfig`] or a reference to one.
+    ///
+    /// The completion queue has its events on the completion channel of `events`, which other groups
     /// and queues may share.
     ///
     /// ```no_run
@@ -55,13 +56,13 @@ impl AsyncGroup {
     ///
     /// # Errors
     ///
-    /// Those of [`ChannelBuilder::group`].
-    pub fn new<S: IsComplete>(
-        builder: ChannelBuilder<S>,
+    /// Those of [`ChannelConfig::group`].
+    pub fn new(
+        channels: impl Into<ChannelConfig>,
         max_channels: u32,
         events: &CqEvents,
     ) -> Result<Self> {
-        let (engine, preparer) = builder.engine(max_channels, events.channel())?;
+        let (engine, preparer) = channels.into().engine(max_channels, events.channel())?;
         let pd = engine.pd().clone();
         // SAFETY: the clone is only armed, moderated and compared, here and in `Subscription`.
         let cq = unsafe { engine.cq() }.clone();

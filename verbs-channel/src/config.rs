@@ -34,99 +34,199 @@ pub(crate) struct WaitConfig {
     pub(crate) drain_timeout: Duration,
 }
 
-/// How soon the death of a peer's host is noticed; `None` if no peer is watched.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct PeerTimeout(pub(crate) Option<Duration>);
-
-impl Default for PeerTimeout {
-    fn default() -> Self {
-        Self(Some(Duration::from_secs(10)))
-    }
-}
-
-/// The settings of a channel, kept for [`reset`](crate::Channel::reset).
+/// The settings of channels: a plain value that makes any number of channels and groups.
+///
+/// It can be kept in a struct and cloned. From [`ChannelBuilder::config`].
+///
+/// ```no_run
+/// # fn main() -> verbs_channel::Result<()> {
+/// use std::time::Duration;
+/// use verbs_channel::verbs_core::{Context, ProtectionDomain};
+/// use verbs_channel::{Channel, ChannelConfig, PollStrategy};
+///
+/// struct Server {
+///     channels: ChannelConfig,
+/// }
+///
+/// impl Server {
+///     fn new(pd: &ProtectionDomain, port_num: Option<u8>, sleeps: bool) -> Self {
+///         let mut builder = Channel::builder(pd).port_num(port_num).max_recv_wr(256);
+///         if sleeps {
+///             builder = builder.strategy(PollStrategy::Notify { after: 1000 });
+///         }
+///         let channels = builder.config();
+///         Self { channels }
+///     }
+/// }
+///
+/// let pd = Context::first_active()?.alloc_pd()?;
+/// let server = Server::new(&pd, None, true);
+/// let (first, second) = (server.channels.build()?, server.channels.build()?);
+/// let group = server.channels.group(100)?;
+/// # Ok(())
+/// # }
+/// ```
+// The macro declares each default beside its field. It makes no setters: a builder that tracks in its
+// type what is set can't be written down, and each optional setter has a twin.
 #[derive(Clone, Debug, bon::Builder)]
-#[builder(
-    start_fn(name = of, vis = "pub(crate)"),
-    finish_fn(name = into_config, vis = "pub(crate)"),
-    state_mod(name = channel_builder, vis = "pub"),
-    builder_type(
-        name = ChannelBuilder,
-        vis = "pub",
-        doc {
-            /// Builder for a channel or a group, from [`Channel::builder`](crate::Channel::builder).
-        }
-    )
-)]
-pub(crate) struct Config {
+#[builder(start_fn(name = of, vis = ""), finish_fn(name = defaults, vis = ""), builder_type(vis = ""))]
+pub struct ChannelConfig {
     #[builder(start_fn)]
     pub(crate) pd: ProtectionDomain,
-    /// Sends, writes, reads and atomics in flight at once; 64 unless set.
-    #[builder(default = 64)]
+    #[builder(skip = 64)]
     pub(crate) max_send_wr: u32,
-    /// Receives in flight at once; 64 unless set.
-    #[builder(default = 64)]
+    #[builder(skip = 64)]
     pub(crate) max_recv_wr: u32,
-    /// Elements in a send, write or read; 4 unless set.
-    #[builder(default = 4)]
+    #[builder(skip = 4)]
     max_send_sge: u32,
-    /// Elements in a receive; 4 unless set.
-    #[builder(default = 4)]
+    #[builder(skip = 4)]
     max_recv_sge: u32,
-    /// Bytes that can be posted inline; 0 unless set.
-    #[builder(default)]
+    #[builder(skip)]
     max_inline_data: u32,
-    /// The port; the first ACTIVE one unless set.
+    #[builder(skip)]
     port_num: Option<u8>,
-    /// The index of this side's GID (C: `sgid_index`); the best one unless set.
+    #[builder(skip)]
     gid_index: Option<u8>,
-    /// The index of the P_Key in the port's table; 0 unless set.
-    #[builder(default)]
+    #[builder(skip)]
     pkey_index: u16,
-    /// What the peer may do with regions that permit it and whose key it has; everything that the
-    /// device supports unless set.
+    #[builder(skip)]
     qp_access_flags: Option<AccessFlags>,
-    /// The path MTU; the smaller of both ports' active MTU unless set.
+    #[builder(skip)]
     path_mtu: Option<MaximumTransferUnit>,
-    /// How long the peer waits when no receive is posted here; code 12, 0.64 ms, unless set.
-    #[builder(default)]
+    #[builder(skip)]
     min_rnr_timer: MinRnrTimer,
-    /// How long the device waits for an acknowledgement (C: `timeout`); code 14, 67 ms, unless set.
-    #[builder(default)]
+    #[builder(skip)]
     ack_timeout: AckTimeout,
-    /// The device's retries when nothing is acknowledged; 6 unless set.
-    #[builder(default)]
+    #[builder(skip)]
     retry_cnt: MaxAckRetries,
-    /// The device's retries when the peer has no receive posted; 7, forever, unless set.
-    #[builder(default)]
+    #[builder(skip)]
     rnr_retry: MaxRnrRetries,
-    /// The service level, 0 to 15; 0 unless set.
-    #[builder(default)]
+    #[builder(skip)]
     sl: u8,
-    /// The GRH's traffic class; 0 unless set.
-    #[builder(default)]
+    #[builder(skip)]
     traffic_class: u8,
-    /// How long an operation on borrowed buffers, and the end of a scope, wait before the channel is
-    /// aborted; forever unless set.
+    #[builder(skip)]
     timeout: Option<Duration>,
-    /// How long a failed scope waits for its operations in flight, and an aborted channel for its
-    /// flushes; 1 s unless set.
-    #[builder(default = Duration::from_secs(1))]
+    #[builder(skip = Duration::from_secs(1))]
     drain_timeout: Duration,
-    /// How soon the death of the peer's host is noticed; 10 s unless set. TCP's keepalive detects it,
-    /// which counts in whole seconds and needs at least 2. With `None` no peer is watched: a peer that
-    /// closes its channel, or whose process ends, is not noticed either.
-    #[builder(
-        default,
-        with = |timeout: impl Into<Option<Duration>>| PeerTimeout(timeout.into())
-    )]
-    pub(crate) peer_timeout: PeerTimeout,
-    /// What to do between polls that find no completion; spin, then yield, unless set.
-    #[builder(default)]
+    #[builder(skip = Some(Duration::from_secs(10)))]
+    peer_timeout: Option<Duration>,
+    #[builder(skip)]
     strategy: PollStrategy,
 }
 
-impl Config {
+/// Builder for channels and groups, from [`Channel::builder`](crate::Channel::builder).
+///
+/// All settings are optional. To keep them, call [`config`](Self::config).
+#[derive(Clone, Debug)]
+#[must_use = "a builder does nothing until `build` or another of its last calls"]
+pub struct ChannelBuilder {
+    pub(crate) config: ChannelConfig,
+}
+
+/// The setters. An `option` takes a value or an `Option` of it.
+macro_rules! setters {
+    ($($(#[$attr:meta])* $name:ident: $kind:ident $type:ty,)*) => {$(
+        setters! { @$kind $(#[$attr])* $name: $type }
+    )*};
+    (@plain $(#[$attr:meta])* $name:ident: $type:ty) => {
+        $(#[$attr])*
+        pub const fn $name(mut self, $name: $type) -> Self {
+            self.config.$name = $name;
+            self
+        }
+    };
+    (@option $(#[$attr:meta])* $name:ident: $type:ty) => {
+        $(#[$attr])*
+        pub fn $name(mut self, $name: impl Into<Option<$type>>) -> Self {
+            self.config.$name = $name.into();
+            self
+        }
+    };
+}
+
+impl ChannelBuilder {
+    setters! {
+        /// Sends, writes, reads and atomics in flight at once; 64 unless set.
+        max_send_wr: plain u32,
+        /// Receives in flight at once; 64 unless set.
+        max_recv_wr: plain u32,
+        /// Elements in a send, write or read; 4 unless set.
+        max_send_sge: plain u32,
+        /// Elements in a receive; 4 unless set.
+        max_recv_sge: plain u32,
+        /// Bytes that can be posted inline; 0 unless set.
+        max_inline_data: plain u32,
+        /// The port; the first ACTIVE one unless set.
+        port_num: option u8,
+        /// The index of this side's GID (C: `sgid_index`); the best one unless set.
+        gid_index: option u8,
+        /// The index of the P_Key in the port's table; 0 unless set.
+        pkey_index: plain u16,
+        /// What the peer may do with regions that permit it and whose key it has; everything that the
+        /// device supports unless set.
+        qp_access_flags: option AccessFlags,
+        /// The path MTU; the smaller of both ports' active MTU unless set.
+        path_mtu: option MaximumTransferUnit,
+        /// How long the peer waits when no receive is posted here; code 12, 0.64 ms, unless set.
+        min_rnr_timer: plain MinRnrTimer,
+        /// How long the device waits for an acknowledgement (C: `timeout`); code 14, 67 ms, unless set.
+        ack_timeout: plain AckTimeout,
+        /// The device's retries when nothing is acknowledged; 6 unless set.
+        retry_cnt: plain MaxAckRetries,
+        /// The device's retries when the peer has no receive posted; 7, forever, unless set.
+        ///
+        /// Soft-RoCE gives up after about half a second even with 7.
+        rnr_retry: plain MaxRnrRetries,
+        /// The service level, 0 to 15; 0 unless set.
+        sl: plain u8,
+        /// The GRH's traffic class; 0 unless set.
+        traffic_class: plain u8,
+        /// How long an operation on borrowed buffers, and the end of a scope, wait before the channel is
+        /// aborted; forever unless set.
+        timeout: option Duration,
+        /// How long a failed scope waits for its operations in flight, and an aborted channel for its
+        /// flushes; 1 s unless set.
+        drain_timeout: plain Duration,
+        /// How soon the death of the peer's host is noticed; 10 s unless set. TCP's keepalive detects it,
+        /// which counts in whole seconds and needs at least 2. With `None` no peer is watched: a peer that
+        /// closes its channel, or whose process ends, is not noticed either.
+        peer_timeout: option Duration,
+        /// What to do between polls that find no completion; spin, then yield, unless set.
+        strategy: plain PollStrategy,
+    }
+
+    /// The settings, to be kept: they make any number of channels and groups.
+    #[must_use]
+    pub fn config(self) -> ChannelConfig {
+        self.config
+    }
+}
+
+impl From<ChannelBuilder> for ChannelConfig {
+    fn from(builder: ChannelBuilder) -> Self {
+        builder.config
+    }
+}
+
+impl From<&Self> for ChannelConfig {
+    fn from(config: &Self) -> Self {
+        config.clone()
+    }
+}
+
+impl ChannelConfig {
+    /// The defaults.
+    pub(crate) fn new(pd: ProtectionDomain) -> Self {
+        Self::of(pd).defaults()
+    }
+
+    /// The protection domain of the channels.
+    #[must_use]
+    pub const fn pd(&self) -> &ProtectionDomain {
+        &self.pd
+    }
+
     /// A completion queue with room for everything that can be in flight on so many channels, and its
     /// completion channel if the strategy sleeps.
     pub(crate) fn queue(
@@ -181,7 +281,7 @@ impl Config {
     pub(crate) const fn made(&self) -> Made {
         Made {
             capacities: [self.max_send_wr, self.max_recv_wr],
-            peer_timeout: self.peer_timeout.0,
+            peer_timeout: self.peer_timeout,
         }
     }
 
@@ -190,7 +290,7 @@ impl Config {
         EngineLimits {
             max_channels,
             drain_timeout: self.drain_timeout,
-            peer_timeout: self.peer_timeout.0,
+            peer_timeout: self.peer_timeout,
         }
     }
 

@@ -11,7 +11,7 @@ use verbs_core::{CompletionChannel, CompletionQueue, ProtectionDomain, QueuePair
 
 use crate::channel::{Channel, InGroup};
 use crate::channel_id::ChannelId;
-use crate::config::{ChannelBuilder, Config, PollStrategy, channel_builder};
+use crate::config::{ChannelBuilder, ChannelConfig, PollStrategy};
 use crate::connect::{Connected, PreparedChannel, sealed};
 use crate::engine::{Completed, ConnectedMember, Engine, Made, Ticket};
 use crate::error::{Error, Result};
@@ -54,7 +54,7 @@ pub struct ChannelGroup {
 /// queue alive.
 #[derive(Clone, Debug)]
 pub struct Preparer {
-    config: Config,
+    config: ChannelConfig,
     cq: CompletionQueue,
 }
 
@@ -206,23 +206,23 @@ impl ChannelGroup {
     }
 }
 
-impl<S: channel_builder::IsComplete> ChannelBuilder<S> {
-    /// Creates a group of at most `max_channels` such channels, which share a completion queue.
+impl ChannelConfig {
+    /// Creates a group of at most `max_channels` channels, which share a completion queue.
     ///
     /// # Errors
     ///
     /// [`verbs_core::Error::Limit`]: a completion queue for that many channels exceeds the device's
     /// limits.
-    pub fn group(self, max_channels: u32) -> Result<ChannelGroup> {
-        let config = self.into_config();
+    pub fn group(&self, max_channels: u32) -> Result<ChannelGroup> {
+        let config = self.clone();
         let (cq, completion_channel) = config.queue(max_channels)?;
         let engine = Engine::new(config.pd.clone(), cq.clone(), config.limits(max_channels));
         let poller = Poller::new(engine, config.waits(), completion_channel);
         Ok(ChannelGroup::new(poller, Preparer { config, cq }))
     }
 
-    /// Creates an [`Engine`] for at most `max_channels` such channels, and the handle that prepares
-    /// them: for a layer that waits in its own way.
+    /// Creates an [`Engine`] for at most `max_channels` channels, and the handle that prepares them:
+    /// for a layer that waits in its own way.
     ///
     /// The events of its completion queue are on this completion channel, which other queues may share.
     ///
@@ -230,15 +230,39 @@ impl<S: channel_builder::IsComplete> ChannelBuilder<S> {
     ///
     /// As [`group`](Self::group).
     pub fn engine(
-        self,
+        &self,
         max_channels: u32,
         events: &CompletionChannel,
     ) -> Result<(Engine, Preparer)> {
-        let config = self.into_config();
+        let config = self.clone();
         let cq = config.queue_on(max_channels, Some(events))?;
         let mut engine = Engine::new(config.pd.clone(), cq.clone(), config.limits(max_channels));
         engine.hold_leaks();
         Ok((engine, Preparer { config, cq }))
+    }
+}
+
+impl ChannelBuilder {
+    /// Creates a group of at most `max_channels` channels, which share a completion queue.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`ChannelConfig::group`].
+    pub fn group(&self, max_channels: u32) -> Result<ChannelGroup> {
+        self.config.group(max_channels)
+    }
+
+    /// Creates an [`Engine`] for layers above: see [`ChannelConfig::engine`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`ChannelConfig::engine`].
+    pub fn engine(
+        &self,
+        max_channels: u32,
+        events: &CompletionChannel,
+    ) -> Result<(Engine, Preparer)> {
+        self.config.engine(max_channels, events)
     }
 }
 

@@ -193,7 +193,7 @@ mod waiting;
 pub use buffer::{BufferPool, OwnedBuffer, PoolBuffer};
 pub use channel::{Channel, Hold, InGroup, Loan, Owned, PollingScope, ScopedPendingWork};
 pub use channel_id::ChannelId;
-pub use config::{ChannelBuilder, PollStrategy, channel_builder};
+pub use config::{ChannelBuilder, ChannelConfig, PollStrategy};
 pub use connect::{Connected, CreateChannel, PreparedChannel, refuse};
 #[doc(inline)]
 pub use engine::{Completed, ConnectedMember, Ticket};

@@ -85,8 +85,8 @@ impl Options {
     ) -> Result<AsyncGroup, Failure> {
         let pd = device.alloc_pd()?;
         let builder = Channel::builder(&pd)
-            .maybe_port_num(self.common.ib_port)
-            .maybe_gid_index(self.common.gid_idx)
+            .port_num(self.common.ib_port)
+            .gid_index(self.common.gid_idx)
             .max_send_wr(MAX_WINDOW)
             .max_recv_wr(MAX_WINDOW)
             // A client's first messages may come before the server's receives are posted.

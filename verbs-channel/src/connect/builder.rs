@@ -6,7 +6,7 @@ use verbs_core::ProtectionDomain;
 
 use super::prepared::PreparedChannel;
 use crate::channel::Channel;
-use crate::config::{ChannelBuilder, Config, channel_builder};
+use crate::config::{ChannelBuilder, ChannelConfig};
 use crate::error::Result;
 use crate::exchange::ExchangeError;
 
@@ -23,11 +23,11 @@ use crate::exchange::ExchangeError;
 /// ```
 pub trait CreateChannel: sealed::Sealed {
     /// A builder for a channel on this protection domain.
-    fn create_channel(&self) -> ChannelBuilder<channel_builder::Empty>;
+    fn create_channel(&self) -> ChannelBuilder;
 }
 
 impl CreateChannel for ProtectionDomain {
-    fn create_channel(&self) -> ChannelBuilder<channel_builder::Empty> {
+    fn create_channel(&self) -> ChannelBuilder {
         Channel::builder(self)
     }
 }
@@ -56,8 +56,9 @@ impl Channel {
     /// # }
     /// ```
     #[doc(alias = "ibv_create_qp")]
-    pub fn builder(pd: &ProtectionDomain) -> ChannelBuilder<channel_builder::Empty> {
-        Config::of(pd.clone())
+    pub fn builder(pd: &ProtectionDomain) -> ChannelBuilder {
+        let config = ChannelConfig::new(pd.clone());
+        ChannelBuilder { config }
     }
 
     /// Two connected channels in this process, with default settings: for tests and first steps.
@@ -84,8 +85,19 @@ impl Channel {
     }
 }
 
-impl<S: channel_builder::IsComplete> ChannelBuilder<S> {
-    /// Creates two such channels that are connected to each other in this process: for tests and first
+impl ChannelConfig {
+    /// Creates a channel, which is then ready to be connected.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`QueuePair::builder`](verbs_core::QueuePair::builder) and
+    /// [`CompletionQueue::create`](verbs_core::CompletionQueue::create), for example a capacity above
+    /// the device's limits.
+    pub fn build(&self) -> Result<PreparedChannel> {
+        PreparedChannel::alone(self.clone())
+    }
+
+    /// Creates two channels that are connected to each other in this process: for tests and first
     /// steps.
     ///
     /// Each watches the other as its peer, as channels that were connected over TCP do.
@@ -93,10 +105,8 @@ impl<S: channel_builder::IsComplete> ChannelBuilder<S> {
     /// # Errors
     ///
     /// Those of [`build`](Self::build) and [`PreparedChannel::handshake`].
-    pub fn loopback(self) -> Result<(Channel, Channel)> {
-        let config = self.into_config();
-        let left = PreparedChannel::alone(config.clone())?;
-        let right = PreparedChannel::alone(config)?;
+    pub fn loopback(&self) -> Result<(Channel, Channel)> {
+        let (left, right) = (self.build()?, self.build()?);
         let (to_left, to_right) = (left.endpoint(), right.endpoint());
         let (mut left, mut right) = (left.handshake(&to_right)?, right.handshake(&to_left)?);
         let (to_right, to_left) = UnixStream::pair().map_err(ExchangeError::not_watched)?;
@@ -104,16 +114,24 @@ impl<S: channel_builder::IsComplete> ChannelBuilder<S> {
         right.watch_peer(to_left)?;
         Ok((left, right))
     }
+}
 
-    /// Creates the channel, which is then ready to be connected.
+impl ChannelBuilder {
+    /// Creates a channel, which is then ready to be connected.
     ///
     /// # Errors
     ///
-    /// Those of [`QueuePair::builder`](verbs_core::QueuePair::builder) and
-    /// [`CompletionQueue::create`](verbs_core::CompletionQueue::create), for example a capacity above
-    /// the device's limits.
-    pub fn build(self) -> Result<PreparedChannel> {
-        let config = self.into_config();
-        PreparedChannel::alone(config)
+    /// Those of [`ChannelConfig::build`].
+    pub fn build(&self) -> Result<PreparedChannel> {
+        self.config.build()
+    }
+
+    /// Creates two connected channels in this process, for tests and first steps.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`ChannelConfig::loopback`].
+    pub fn loopback(&self) -> Result<(Channel, Channel)> {
+        self.config.loopback()
     }
 }

@@ -21,6 +21,7 @@ mod peers_over_tcp;
 mod rejected;
 mod results;
 mod scopes;
+mod settings;
 mod stuck;
 mod swapped;
 mod waits;

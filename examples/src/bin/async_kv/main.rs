@@ -84,8 +84,8 @@ impl Options {
         let device = examples::open(&self.common)?;
         let pd = device.alloc_pd()?;
         let builder = Channel::builder(&pd)
-            .maybe_port_num(self.common.ib_port)
-            .maybe_gid_index(self.common.gid_idx);
+            .port_num(self.common.ib_port)
+            .gid_index(self.common.gid_idx);
         let events = CqEvents::create_tokio(&device)?;
         let group = AsyncGroup::new(builder, connections, &events);
         group.context(|| format!("cannot have {connections} connections at once"))

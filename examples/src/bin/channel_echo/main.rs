@@ -68,8 +68,8 @@ fn prepare(options: &Options, context: &Context) -> Result<PreparedChannel, Fail
     };
     let pd = context.alloc_pd()?;
     let prepared = Channel::builder(&pd)
-        .maybe_port_num(common.ib_port)
-        .maybe_gid_index(common.gid_idx)
+        .port_num(common.ib_port)
+        .gid_index(common.gid_idx)
         // A message that comes before its receive is posted is tried again after so long: a
         // blocking receive is often late.
         .min_rnr_timer(MinRnrTimer::new(1)?)

@@ -82,8 +82,8 @@ impl Options {
     /// A channel for so many blocks in flight, not connected yet.
     fn prepare(&self, pd: &ProtectionDomain, window: u16) -> Result<PreparedChannel, Failure> {
         let prepared = Channel::builder(pd)
-            .maybe_port_num(self.common.ib_port)
-            .maybe_gid_index(self.common.gid_idx)
+            .port_num(self.common.ib_port)
+            .gid_index(self.common.gid_idx)
             .max_send_wr(window.into())
             .max_recv_wr(window.into())
             .timeout(self.common.limit())

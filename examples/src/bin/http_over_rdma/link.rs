@@ -26,8 +26,8 @@ pub(crate) fn group(
     let pd = context.alloc_pd()?;
     let events = CqEvents::create_tokio(context)?;
     let builder = Channel::builder(&pd)
-        .maybe_port_num(options.common.ib_port)
-        .maybe_gid_index(options.common.gid_idx);
+        .port_num(options.common.ib_port)
+        .gid_index(options.common.gid_idx);
     Ok(AsyncGroup::new(builder, max_channels, &events)?)
 }
 

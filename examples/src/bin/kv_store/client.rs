@@ -33,8 +33,8 @@ impl Connection {
     pub(crate) fn new(common: &Common, context: &Context, host: &str) -> Result<Self, Failure> {
         let pd = context.alloc_pd()?;
         let prepared = Channel::builder(&pd)
-            .maybe_port_num(common.ib_port)
-            .maybe_gid_index(common.gid_idx)
+            .port_num(common.ib_port)
+            .gid_index(common.gid_idx)
             .timeout(common.limit())
             .strategy(PollStrategy::Notify { after: 100 })
             .build()?;

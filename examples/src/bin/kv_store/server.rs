@@ -61,8 +61,8 @@ pub(crate) fn serve(options: &Options) -> Result<(), Failure> {
     let blocks = usize::try_from(options.max_clients * (DEPTH + 1))?;
     let pool = BufferPool::new(&pd, HEADER + MAX_KEY + max_value, blocks)?;
     let group = Channel::builder(&pd)
-        .maybe_port_num(common.ib_port)
-        .maybe_gid_index(common.gid_idx)
+        .port_num(common.ib_port)
+        .gid_index(common.gid_idx)
         .max_recv_wr(DEPTH)
         .max_send_wr(DEPTH + 1)
         .timeout(common.limit())
