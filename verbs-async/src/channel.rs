@@ -170,7 +170,7 @@ impl AsyncChannel {
     ///
     /// An operation that finds its queue full waits in the backlog, whose length is
     /// [bounded](crate::AsyncGroup::set_backlog). An operation beyond that is rejected with
-    /// [`Refusal::Backpressure`](verbs_channel::Refusal::Backpressure), and its buffer is returned
+    /// [`RejectReason::Backpressure`](verbs_channel::RejectReason::Backpressure), and its buffer is returned
     /// ([`Error::is_backpressure`]). Code that begins operations without awaiting them calls this
     /// first:
     ///

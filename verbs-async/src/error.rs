@@ -3,7 +3,7 @@
 use std::io;
 
 use verbs_channel::verbs_core::{self, PollError};
-use verbs_channel::{DownReason, Refusal, Rejected, TransportError};
+use verbs_channel::{DownReason, RejectReason, Rejected, TransportError};
 
 /// `Result` with this crate's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -14,7 +14,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 pub enum Error {
     /// The operation was rejected: it was not posted.
     #[error(transparent)]
-    Rejected(#[from] Refusal),
+    Rejected(#[from] RejectReason),
     /// The operation was posted and failed, or was aborted.
     #[error(transparent)]
     Transport(#[from] TransportError),
@@ -59,14 +59,14 @@ impl Error {
     /// operation can succeed once there is [room](crate::AsyncChannel::ready).
     #[must_use]
     pub const fn is_backpressure(&self) -> bool {
-        matches!(self, Self::Rejected(refusal) if refusal.is_backpressure())
+        matches!(self, Self::Rejected(reason) if reason.is_backpressure())
     }
 }
 
 impl From<verbs_channel::Error> for Error {
     fn from(error: verbs_channel::Error) -> Self {
         match error {
-            verbs_channel::Error::Rejected(refusal) => Self::Rejected(refusal),
+            verbs_channel::Error::Rejected(reason) => Self::Rejected(reason),
             verbs_channel::Error::Transport(error) => Self::Transport(error),
             error => Self::Channel(error),
         }
@@ -89,7 +89,7 @@ impl From<Error> for io::Error {
     fn from(error: Error) -> Self {
         let kind = match error {
             Error::Io(error) => return error,
-            Error::Rejected(refusal) => return verbs_channel::Error::Rejected(refusal).into(),
+            Error::Rejected(reason) => return verbs_channel::Error::Rejected(reason).into(),
             Error::Transport(error) => return verbs_channel::Error::Transport(error).into(),
             Error::Channel(error) => return error.into(),
             Error::Thread(ref source) => source.kind(),

@@ -5,7 +5,7 @@
 use std::io;
 
 use verbs_channel::verbs_core::{self, PollError, WorkError};
-use verbs_channel::{DownReason, Queue, Refusal, TransportError};
+use verbs_channel::{DownReason, Queue, RejectReason, TransportError};
 use verbs_harness::chains::{assert_repeats_nothing, parts};
 
 use crate::Error;
@@ -23,7 +23,7 @@ fn errors() -> Vec<Error> {
         source: cause(),
     };
     vec![
-        Error::Rejected(Refusal::Down(DOWN)),
+        Error::Rejected(RejectReason::Down(DOWN)),
         Error::Transport(TransportError::Aborted(DOWN)),
         Error::NoCompletionChannel,
         Error::ForeignChannel,

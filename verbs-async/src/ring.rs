@@ -5,7 +5,7 @@ use std::mem;
 use verbs_channel::engine::Engine;
 use verbs_channel::verbs_core::{ErrorChain, WorkSuccess};
 use verbs_channel::{
-    ChannelId, Completed, DownReason, OwnedBuffer, OwnedWork, Queue, Refusal, Ticket,
+    ChannelId, Completed, DownReason, OwnedBuffer, OwnedWork, Queue, RejectReason, Ticket,
     TransportError,
 };
 
@@ -40,13 +40,13 @@ pub(crate) struct Outcome {
 /// Why an operation has failed.
 #[derive(Clone, Copy, Debug)]
 enum Failure {
-    Rejected(Refusal),
+    Rejected(RejectReason),
     Transport(TransportError),
 }
 
 impl Channels {
     #[inline(always)]
-    fn start(&mut self, at: ChannelId, request: &mut OwnedWork) -> Result<Ticket, Refusal> {
+    fn start(&mut self, at: ChannelId, request: &mut OwnedWork) -> Result<Ticket, RejectReason> {
         self.engine.start(at, request)
     }
 
@@ -54,20 +54,20 @@ impl Channels {
         &mut self,
         at: ChannelId,
         requests: &mut Vec<OwnedWork>,
-    ) -> Result<Ticket, Refusal> {
+    ) -> Result<Ticket, RejectReason> {
         let started = self.engine.start_batch(at, mem::take(requests));
         started.map_err(|rejected| {
-            let refusal = *rejected.error();
+            let reason = *rejected.error();
             *requests = rejected.into_given();
-            refusal
+            reason
         })
     }
 
     /// Reserves more slots, if the request was rejected for lack of them. So outcomes that are not
     /// taken delay no operation.
     #[cold]
-    fn make_room(&mut self, at: ChannelId, queue: Queue, refusal: Refusal) -> bool {
-        if refusal != Refusal::Untaken {
+    fn make_room(&mut self, at: ChannelId, queue: Queue, reason: RejectReason) -> bool {
+        if reason != RejectReason::Untaken {
             return false;
         }
         let more = self.engine.credits(at, queue).min(Engine::MAX_RESERVE);
@@ -85,12 +85,12 @@ impl driver::Request<Channels> for OwnedWork {
     fn post(&mut self, ring: &mut Channels, at: ChannelId) -> Started<Channels> {
         match ring.start(at, self) {
             Ok(ticket) => Started::Posted(ticket),
-            Err(refusal) => not_posted(refusal, self, ring, at),
+            Err(reason) => not_posted(reason, self, ring, at),
         }
     }
 
-    fn rejected(&mut self, refusal: Refusal) -> Outcome {
-        Outcome::rejected(refusal, mem::take(self.buffer_mut()), Vec::new())
+    fn rejected(&mut self, reason: RejectReason) -> Outcome {
+        Outcome::rejected(reason, mem::take(self.buffer_mut()), Vec::new())
     }
 }
 
@@ -101,20 +101,20 @@ impl driver::Request<Channels> for Vec<OwnedWork> {
 
     fn post(&mut self, ring: &mut Channels, at: ChannelId) -> Started<Channels> {
         let mut started = ring.start_batch(at, self);
-        if let Err(refusal) = started
-            && ring.make_room(at, Queue::Send, refusal)
+        if let Err(reason) = started
+            && ring.make_room(at, Queue::Send, reason)
         {
             started = ring.start_batch(at, self);
         }
         match started {
             Ok(ticket) => Started::Posted(ticket),
-            Err(refusal) if refusal.is_backpressure() => Started::Full,
-            Err(refusal) => Started::Rejected(refusal),
+            Err(reason) if reason.is_backpressure() => Started::Full,
+            Err(reason) => Started::Rejected(reason),
         }
     }
 
-    fn rejected(&mut self, refusal: Refusal) -> Outcome {
-        Outcome::rejected(refusal, OwnedBuffer::empty(), mem::take(self))
+    fn rejected(&mut self, reason: RejectReason) -> Outcome {
+        Outcome::rejected(reason, OwnedBuffer::empty(), mem::take(self))
     }
 }
 
@@ -134,10 +134,10 @@ impl driver::Request<Channels> for Request {
         }
     }
 
-    fn rejected(&mut self, refusal: Refusal) -> Outcome {
+    fn rejected(&mut self, reason: RejectReason) -> Outcome {
         match self {
-            Self::One(request) => request.rejected(refusal),
-            Self::Batch(requests) => requests.rejected(refusal),
+            Self::One(request) => request.rejected(reason),
+            Self::Batch(requests) => requests.rejected(reason),
         }
     }
 }
@@ -155,13 +155,13 @@ impl From<Vec<OwnedWork>> for Request {
 }
 
 /// The rejection by a channel that is closed.
-const CLOSED: Refusal = Refusal::Down(DownReason::Closed);
+const CLOSED: RejectReason = RejectReason::Down(DownReason::Closed);
 
 impl Ring for Channels {
     type Request = Request;
     type Outcome = Outcome;
     type Ticket = Ticket;
-    type Refusal = Refusal;
+    type RejectReason = RejectReason;
     type Channel = ChannelId;
 
     #[inline]
@@ -196,8 +196,8 @@ impl Ring for Channels {
         }
     }
 
-    fn full(queue: Queue) -> Refusal {
-        Refusal::Backpressure(queue)
+    fn full(queue: Queue) -> RejectReason {
+        RejectReason::Backpressure(queue)
     }
 
     fn is_idle(&mut self, channel: ChannelId, queue: Queue) -> bool {
@@ -228,8 +228,8 @@ impl Ring for Channels {
 }
 
 impl Outcome {
-    const fn rejected(refusal: Refusal, buffer: OwnedBuffer, batch: Vec<OwnedWork>) -> Self {
-        let result = Err(Failure::Rejected(refusal));
+    const fn rejected(reason: RejectReason, buffer: OwnedBuffer, batch: Vec<OwnedWork>) -> Self {
+        let result = Err(Failure::Rejected(reason));
         Self {
             result,
             buffer,
@@ -298,27 +298,27 @@ impl From<Outcome> for (Result<()>, Vec<OwnedWork>) {
 #[cold]
 #[inline(never)]
 fn not_posted(
-    mut refusal: Refusal,
+    mut reason: RejectReason,
     request: &mut OwnedWork,
     ring: &mut Channels,
     at: ChannelId,
 ) -> Started<Channels> {
-    if ring.make_room(at, request.queue(), refusal) {
+    if ring.make_room(at, request.queue(), reason) {
         match ring.start(at, request) {
             Ok(ticket) => return Started::Posted(ticket),
-            Err(again) => refusal = again,
+            Err(again) => reason = again,
         }
     }
-    if refusal.is_backpressure() {
+    if reason.is_backpressure() {
         return Started::Full;
     }
-    Started::Rejected(refusal)
+    Started::Rejected(reason)
 }
 
 impl From<Failure> for Error {
     fn from(failure: Failure) -> Self {
         match failure {
-            Failure::Rejected(refusal) => Self::Rejected(refusal),
+            Failure::Rejected(reason) => Self::Rejected(reason),
             Failure::Transport(error) => Self::Transport(error),
         }
     }

@@ -13,7 +13,7 @@ use std::process;
 use verbs_channel::verbs_core::{Context, GatherElement, MemoryRegion, ProtectionDomain};
 use verbs_channel::{
     BufferPool, Channel, ChannelGroup, ChannelId, Outgoing, OwnedBuffer, OwnedWork, PoolBuffer,
-    Refusal, ScopeError, TransportError,
+    RejectReason, ScopeError, TransportError,
 };
 
 const MESSAGE: usize = 64;
@@ -70,9 +70,9 @@ fn messages(region: &MemoryRegion<Vec<u8>>) -> verbs_channel::Result<[GatherElem
 }
 
 /// What a loop's errors become.
-trait Failure: From<verbs_channel::Error> + From<Refusal> + From<TransportError> {}
+trait Failure: From<verbs_channel::Error> + From<RejectReason> + From<TransportError> {}
 
-impl<E: From<verbs_channel::Error> + From<Refusal> + From<TransportError>> Failure for E {}
+impl<E: From<verbs_channel::Error> + From<RejectReason> + From<TransportError>> Failure for E {}
 
 #[inline(never)]
 fn send1<E: Failure>(

@@ -109,7 +109,7 @@ pub enum DownReason {
 /// Why a request was rejected: it was not posted. [`Rejected`] hands it back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum Refusal {
+pub enum RejectReason {
     /// The queue is full: wait for one of its operations, and try again.
     #[error("the {0} queue is full: wait for some of its operations first")]
     Backpressure(Queue),
@@ -220,7 +220,7 @@ impl fmt::Display for Queue {
     }
 }
 
-impl Refusal {
+impl RejectReason {
     /// For a channel that does not exist any more.
     pub(crate) const GONE: Self = Self::Down(DownReason::Closed);
 
@@ -248,7 +248,7 @@ impl Refusal {
 pub enum Error {
     /// A request was rejected: it was not posted.
     #[error(transparent)]
-    Rejected(#[from] Refusal),
+    Rejected(#[from] RejectReason),
     /// An operation was posted and did not succeed.
     #[error(transparent)]
     Transport(#[from] TransportError),
@@ -278,7 +278,7 @@ impl Error {
     /// Whether the same request can be posted once some operations in flight have completed.
     #[must_use]
     pub const fn is_backpressure(&self) -> bool {
-        matches!(self, Self::Rejected(refusal) if refusal.is_backpressure())
+        matches!(self, Self::Rejected(reason) if reason.is_backpressure())
     }
 }
 
@@ -288,8 +288,8 @@ impl From<ExchangeFailure> for Error {
     }
 }
 
-impl<T> From<Rejected<T, Refusal>> for Error {
-    fn from(rejected: Rejected<T, Refusal>) -> Self {
+impl<T> From<Rejected<T, RejectReason>> for Error {
+    fn from(rejected: Rejected<T, RejectReason>) -> Self {
         Self::Rejected(rejected.into_error())
     }
 }
@@ -316,19 +316,18 @@ impl From<Error> for io::Error {
     fn from(error: Error) -> Self {
         let kind = match error {
             Error::Core(core) => return core.into(),
-            Error::Rejected(refusal) if refusal.is_backpressure() => io::ErrorKind::WouldBlock,
+            Error::Rejected(reason) if reason.is_backpressure() => io::ErrorKind::WouldBlock,
             // The same kinds as with TCP.
-            Error::Rejected(Refusal::Down(DownReason::PeerClosed))
+            Error::Rejected(RejectReason::Down(DownReason::PeerClosed))
             | Error::Transport(TransportError::Aborted(DownReason::PeerClosed)) => {
                 io::ErrorKind::ConnectionReset
             }
-            Error::Rejected(Refusal::Down(DownReason::PeerLost))
+            Error::Rejected(RejectReason::Down(DownReason::PeerLost))
             | Error::Transport(TransportError::Aborted(DownReason::PeerLost)) => {
                 io::ErrorKind::TimedOut
             }
-            Error::Rejected(Refusal::Down(_)) | Error::Transport(TransportError::Work { .. }) => {
-                io::ErrorKind::ConnectionAborted
-            }
+            Error::Rejected(RejectReason::Down(_))
+            | Error::Transport(TransportError::Work { .. }) => io::ErrorKind::ConnectionAborted,
             Error::Transport(TransportError::Taken) => io::ErrorKind::InvalidInput,
             Error::Transport(TransportError::Aborted(DownReason::TimedOut)) => {
                 io::ErrorKind::TimedOut

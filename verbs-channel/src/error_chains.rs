@@ -9,7 +9,7 @@ use verbs_harness::chains::{assert_repeats_nothing, parts};
 
 use crate::channel_id::ChannelId;
 use crate::exchange::{ExchangeError, RefusalCode};
-use crate::{DownReason, Error, Queue, Refusal, Rejected, ScopeError, TransportError};
+use crate::{DownReason, Error, Queue, RejectReason, Rejected, ScopeError, TransportError};
 
 fn reasons() -> Vec<DownReason> {
     let mut all = vec![
@@ -75,50 +75,50 @@ const fn of_transport(error: &TransportError) -> usize {
     }
 }
 
-fn refusals() -> Vec<Refusal> {
+fn reject_reasons() -> Vec<RejectReason> {
     let (len, max, count) = (10, 9, 10);
     let mut all = vec![
-        Refusal::Backpressure(Queue::Send),
-        Refusal::Untaken,
-        Refusal::BatchTooLong { asked: 10, max },
-        Refusal::EmptyBatch,
-        Refusal::ReceiveInBatch,
-        Refusal::MessageTooLong { len, max },
-        Refusal::ReceiveTooLong { len },
-        Refusal::InlineTooLong { len, max },
-        Refusal::SharedInline,
-        Refusal::TooManyElements { count, max },
-        Refusal::NoReads,
-        Refusal::RemoteTooShort {
+        RejectReason::Backpressure(Queue::Send),
+        RejectReason::Untaken,
+        RejectReason::BatchTooLong { asked: 10, max },
+        RejectReason::EmptyBatch,
+        RejectReason::ReceiveInBatch,
+        RejectReason::MessageTooLong { len, max },
+        RejectReason::ReceiveTooLong { len },
+        RejectReason::InlineTooLong { len, max },
+        RejectReason::SharedInline,
+        RejectReason::TooManyElements { count, max },
+        RejectReason::NoReads,
+        RejectReason::RemoteTooShort {
             local: 2,
             remote: 1,
         },
-        Refusal::ElementTooLong { len },
-        Refusal::Misaligned { addr: 1, len },
+        RejectReason::ElementTooLong { len },
+        RejectReason::Misaligned { addr: 1, len },
     ];
-    all.extend(PostError::examples().map(Refusal::Post));
-    all.extend(reasons().into_iter().map(Refusal::Down));
+    all.extend(PostError::examples().map(RejectReason::Post));
+    all.extend(reasons().into_iter().map(RejectReason::Down));
     all
 }
 
-const fn of_refusal(refusal: &Refusal) -> usize {
-    match refusal {
-        Refusal::Backpressure(_) => 0,
-        Refusal::Untaken => 1,
-        Refusal::BatchTooLong { .. } => 2,
-        Refusal::EmptyBatch => 3,
-        Refusal::ReceiveInBatch => 4,
-        Refusal::MessageTooLong { .. } => 5,
-        Refusal::ReceiveTooLong { .. } => 6,
-        Refusal::InlineTooLong { .. } => 7,
-        Refusal::SharedInline => 8,
-        Refusal::TooManyElements { .. } => 9,
-        Refusal::NoReads => 10,
-        Refusal::RemoteTooShort { .. } => 11,
-        Refusal::ElementTooLong { .. } => 12,
-        Refusal::Misaligned { .. } => 13,
-        Refusal::Post(_) => 14,
-        Refusal::Down(_) => 15,
+const fn of_reject_reason(reason: &RejectReason) -> usize {
+    match reason {
+        RejectReason::Backpressure(_) => 0,
+        RejectReason::Untaken => 1,
+        RejectReason::BatchTooLong { .. } => 2,
+        RejectReason::EmptyBatch => 3,
+        RejectReason::ReceiveInBatch => 4,
+        RejectReason::MessageTooLong { .. } => 5,
+        RejectReason::ReceiveTooLong { .. } => 6,
+        RejectReason::InlineTooLong { .. } => 7,
+        RejectReason::SharedInline => 8,
+        RejectReason::TooManyElements { .. } => 9,
+        RejectReason::NoReads => 10,
+        RejectReason::RemoteTooShort { .. } => 11,
+        RejectReason::ElementTooLong { .. } => 12,
+        RejectReason::Misaligned { .. } => 13,
+        RejectReason::Post(_) => 14,
+        RejectReason::Down(_) => 15,
     }
 }
 
@@ -180,7 +180,7 @@ fn errors() -> Vec<Error> {
         Error::GroupFull(3),
         Error::Core(endpoint),
     ];
-    all.extend(refusals().into_iter().map(Error::Rejected));
+    all.extend(reject_reasons().into_iter().map(Error::Rejected));
     all.extend(transport_errors().into_iter().map(Error::Transport));
     all.extend(exchange_errors().into_iter().map(Error::from));
     all
@@ -214,11 +214,11 @@ fn check<E: std::error::Error + 'static>(all: &[E], variant: impl Fn(&E) -> usiz
 fn no_error_repeats_its_source() {
     check(&reasons(), of_reason, 12);
     check(&transport_errors(), of_transport, 4);
-    check(&refusals(), of_refusal, 16);
+    check(&reject_reasons(), of_reject_reason, 16);
     check(&exchange_errors(), of_exchange, 12);
     check(&errors(), of_error, 8);
-    for refusal in refusals() {
-        assert_eq!(parts(&Rejected::new(refusal, ())), parts(&refusal));
+    for reason in reject_reasons() {
+        assert_eq!(parts(&Rejected::new(reason, ())), parts(&reason));
     }
     for error in transport_errors() {
         assert_repeats_nothing(&ScopeError::<Error>::AutoPollError(error));

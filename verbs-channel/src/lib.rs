@@ -73,7 +73,7 @@
 //! A request is checked before the driver gets it: its length against the port's `max_msg_sz` and the
 //! granted `max_inline_data`, its elements, and its remote range. Drivers check too, but some add up
 //! lengths in 32 bits. A request that fails a check, or finds no room in its queue, is rejected: the
-//! [`Refusal`] is the reason. It is [backpressure](Refusal::is_backpressure) if the same request can be
+//! [`RejectReason`] is the reason. It is [backpressure](RejectReason::is_backpressure) if the same request can be
 //! posted once some operations in flight have completed.
 //!
 //! # How operations end
@@ -197,7 +197,7 @@ pub use config::{ChannelBuilder, ChannelConfig, PollStrategy};
 pub use connect::{Connected, CreateChannel, PreparedChannel, refuse};
 #[doc(inline)]
 pub use engine::{Completed, ConnectedMember, Ticket};
-pub use error::{DownReason, Error, Queue, Refusal, Result, ScopeError, TransportError};
+pub use error::{DownReason, Error, Queue, RejectReason, Result, ScopeError, TransportError};
 pub use group::{ChannelGroup, Preparer};
 pub use request::{GatherList, Incoming, List, Outgoing, OwnedWork, ScatterList, Work};
 

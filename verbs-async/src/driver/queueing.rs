@@ -63,8 +63,8 @@ impl<R: Ring> State<R> {
                     let _none = self.wait(ticket, Wait::Task(waker));
                 }
             }
-            Started::Rejected(refusal) => {
-                head.stage = Stage::Rejected(request.rejected(refusal));
+            Started::Rejected(reason) => {
+                head.stage = Stage::Rejected(request.rejected(reason));
                 self.deferred.extend(head.waker.take());
             }
         }

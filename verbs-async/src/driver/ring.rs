@@ -15,7 +15,7 @@ pub(crate) trait Ring {
     /// Identifies an operation that has a slot.
     type Ticket: Copy;
     /// Why a request is rejected.
-    type Refusal;
+    type RejectReason;
     /// Identifies a channel.
     type Channel: Copy;
 
@@ -39,7 +39,7 @@ pub(crate) trait Ring {
     fn take(&mut self, ticket: Self::Ticket) -> Option<Self::Outcome>;
 
     /// Why a request is rejected whose backlog is full.
-    fn full(queue: Queue) -> Self::Refusal;
+    fn full(queue: Queue) -> Self::RejectReason;
 
     /// Whether nothing is in flight in this queue of a channel.
     fn is_idle(&mut self, channel: Self::Channel, queue: Queue) -> bool;
@@ -74,7 +74,7 @@ pub(crate) trait Request<R: Ring + ?Sized>: Into<R::Request> {
     fn post(&mut self, ring: &mut R, channel: R::Channel) -> Started<R>;
 
     /// The outcome of a rejected request, with its contents.
-    fn rejected(&mut self, refusal: R::Refusal) -> R::Outcome;
+    fn rejected(&mut self, reason: R::RejectReason) -> R::Outcome;
 }
 
 /// The result of posting a request.
@@ -84,7 +84,7 @@ pub(crate) enum Started<R: Ring + ?Sized> {
     /// There is no room until another operation of its queue completes.
     Full,
     /// It cannot be posted.
-    Rejected(R::Refusal),
+    Rejected(R::RejectReason),
 }
 
 /// Where to find an operation.

@@ -80,8 +80,8 @@ impl<R: Ring> State<R> {
         match started {
             Started::Posted(ticket) => Submission::Posted(ticket),
             Started::Full => Submission::Queued(self.queue(channel, request, backlog)),
-            Started::Rejected(refusal) => {
-                Submission::Queued(self.rejected(channel, request, refusal))
+            Started::Rejected(reason) => {
+                Submission::Queued(self.rejected(channel, request, reason))
             }
         }
     }
@@ -112,12 +112,12 @@ impl<R: Ring> State<R> {
         &mut self,
         channel: R::Channel,
         mut request: W,
-        refusal: R::Refusal,
+        reason: R::RejectReason,
     ) -> usize {
         self.queued.insert(Queued {
             channel,
             queue: request.queue(),
-            stage: Stage::Rejected(request.rejected(refusal)),
+            stage: Stage::Rejected(request.rejected(reason)),
             waker: None,
         })
     }

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use verbs_channel::Refusal;
+use verbs_channel::RejectReason;
 use verbs_channel::TransportError;
 
 use crate::Error;
@@ -43,7 +43,7 @@ pub enum StreamError {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Failure {
     Peer(StreamError),
-    Rejected(Refusal),
+    Rejected(RejectReason),
     Transport(TransportError),
 }
 
@@ -60,10 +60,10 @@ impl From<StreamError> for io::Error {
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         match error {
-            Error::Rejected(refusal) => Self::Rejected(refusal),
+            Error::Rejected(reason) => Self::Rejected(reason),
             Error::Transport(error) => Self::Transport(error),
             // Operations have no other errors.
-            _ => Self::Rejected(Refusal::Down(verbs_channel::DownReason::Closed)),
+            _ => Self::Rejected(RejectReason::Down(verbs_channel::DownReason::Closed)),
         }
     }
 }
@@ -72,7 +72,7 @@ impl From<Failure> for io::Error {
     fn from(failure: Failure) -> Self {
         match failure {
             Failure::Peer(error) => error.into(),
-            Failure::Rejected(refusal) => Error::Rejected(refusal).into(),
+            Failure::Rejected(reason) => Error::Rejected(reason).into(),
             Failure::Transport(error) => Error::Transport(error).into(),
         }
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use verbs_async::verbs_channel::{BufferPool, DownReason, Refusal, TransportError};
+use verbs_async::verbs_channel::{BufferPool, DownReason, RejectReason, TransportError};
 use verbs_async::{Error, Operation};
 use verbs_harness::begin;
 
@@ -21,7 +21,7 @@ async fn all_say_closed(operations: Vec<Operation>) {
             result,
             Err(Error::Transport(TransportError::Aborted(
                 DownReason::Closed
-            ))) | Err(Error::Rejected(Refusal::Down(DownReason::Closed)))
+            ))) | Err(Error::Rejected(RejectReason::Down(DownReason::Closed)))
         );
         assert!(closed, "{result:?}");
         assert_eq!(buffer[..], [1; 8]);

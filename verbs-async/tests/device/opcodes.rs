@@ -2,7 +2,7 @@
 
 use verbs_async::verbs_channel::verbs_core::WcStatus;
 use verbs_async::verbs_channel::{
-    Channel, DownReason, Incoming, Outgoing, OwnedWork, Queue, Refusal, TransportError,
+    Channel, DownReason, Incoming, Outgoing, OwnedWork, Queue, RejectReason, TransportError,
 };
 use verbs_async::{AsyncChannel, AsyncGroup, Error};
 use verbs_harness::{begin, context, is_soft};
@@ -160,25 +160,32 @@ fn rejected_request_returns_its_buffer_and_affects_no_other() {
             for (at, operation) in invalid.into_iter().enumerate() {
                 let (result, own) = operation.await;
                 match result {
-                    Err(Error::Rejected(Refusal::RemoteTooShort { .. })) if at < 2 => (),
-                    Err(Error::Rejected(Refusal::Misaligned { .. } | Refusal::Post(_)))
-                        if at > 1 => {}
+                    Err(Error::Rejected(RejectReason::RemoteTooShort { .. })) if at < 2 => (),
+                    Err(Error::Rejected(
+                        RejectReason::Misaligned { .. } | RejectReason::Post(_),
+                    )) if at > 1 => {}
                     other => panic!("{at}: {other:?}"),
                 }
                 assert_eq!(&own[..], [1; 8]);
             }
             let (result, works) = left.batch(Vec::new()).await;
-            assert!(matches!(result, Err(Error::Rejected(Refusal::EmptyBatch))));
+            assert!(matches!(
+                result,
+                Err(Error::Rejected(RejectReason::EmptyBatch))
+            ));
             assert!(works.is_empty());
             let receive = OwnedWork::receive(buffer(pd, &[1; 8]));
             let (result, works) = left.batch(vec![receive]).await;
-            let is_rejected = matches!(result, Err(Error::Rejected(Refusal::ReceiveInBatch)));
+            let is_rejected = matches!(result, Err(Error::Rejected(RejectReason::ReceiveInBatch)));
             assert!(is_rejected, "{result:?}");
             assert_eq!(&works[0].buffer()[..], [1; 8]);
             let many = left.credits(Queue::Send) as usize + 1;
             let sends = (0..many).map(|_| Outgoing::send(buffer(pd, &[1; 8])).into());
             let (result, works) = left.batch(sends.collect()).await;
-            let is_rejected = matches!(result, Err(Error::Rejected(Refusal::BatchTooLong { .. })));
+            let is_rejected = matches!(
+                result,
+                Err(Error::Rejected(RejectReason::BatchTooLong { .. }))
+            );
             assert!(is_rejected && works.len() == many, "{result:?}");
             // None of them took room or took the channel down.
             let receive = right.receive(buffer(pd, &[0; 8]));
@@ -218,7 +225,7 @@ fn request_refused_by_the_peer_takes_the_channel_down() {
                 left.receive(buffer(pd, &[3; 8])),
             ] {
                 let (result, own) = operation.await;
-                let is_down = matches!(result, Err(Error::Rejected(Refusal::Down(_))));
+                let is_down = matches!(result, Err(Error::Rejected(RejectReason::Down(_))));
                 assert!(is_down, "{result:?}");
                 assert_eq!(&own[..], [3; 8]);
             }

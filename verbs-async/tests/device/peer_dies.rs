@@ -9,7 +9,7 @@ use futures_util::{AsyncReadExt as _, AsyncWriteExt as _};
 use verbs_async::verbs_channel::verbs_core::{
     AccessFlags, AckTimeout, Device, MaxAckRetries, RemoteMemoryRegion, WcStatus,
 };
-use verbs_async::verbs_channel::{BufferPool, Channel, DownReason, Refusal, TransportError};
+use verbs_async::verbs_channel::{BufferPool, Channel, DownReason, RejectReason, TransportError};
 use verbs_async::{AsyncChannel, AsyncGroup, Error};
 use verbs_harness::child::{Child, Line, role};
 use verbs_harness::{PATIENCE, Test, begin, context, peer_name};
@@ -84,7 +84,7 @@ fn receives_end_when_the_peer_is_killed() {
             assert!(
                 matches!(
                     result,
-                    Err(Error::Rejected(Refusal::Down(DownReason::PeerClosed)))
+                    Err(Error::Rejected(RejectReason::Down(DownReason::PeerClosed)))
                 ),
                 "{result:?}"
             );
@@ -292,7 +292,7 @@ fn unwatched_sends_fail_by_the_transports_timeout() {
                         first.get_or_insert((queue, error));
                     }
                     Err(Error::Transport(TransportError::Aborted(_))) => (),
-                    Err(Error::Rejected(Refusal::Down(_))) => (),
+                    Err(Error::Rejected(RejectReason::Down(_))) => (),
                     other => panic!("{other:?}"),
                 }
             }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use tokio::runtime::{Builder, Runtime};
-use verbs_async::verbs_channel::{BufferPool, Channel, DownReason, Refusal, TransportError};
+use verbs_async::verbs_channel::{BufferPool, Channel, DownReason, RejectReason, TransportError};
 use verbs_async::{AsyncGroup, CqEvents, Error, Operation};
 use verbs_harness::{begin, context};
 
@@ -40,7 +40,9 @@ async fn all_end_by_the_notifier(operations: Vec<Operation>) {
             result,
             Err(Error::Transport(TransportError::Aborted(
                 DownReason::NotifierFailed
-            ))) | Err(Error::Rejected(Refusal::Down(DownReason::NotifierFailed)))
+            ))) | Err(Error::Rejected(RejectReason::Down(
+                DownReason::NotifierFailed
+            )))
         );
         assert!(is_expected, "{result:?}");
         assert_eq!(buffer[..], [1; 8]);

@@ -296,7 +296,7 @@ impl Ring for FakeRing {
     type Request = Request;
     type Outcome = Outcome;
     type Ticket = Ticket;
-    type Refusal = ();
+    type RejectReason = ();
     type Channel = usize;
 
     fn slot(ticket: Ticket) -> usize {

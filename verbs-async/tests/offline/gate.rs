@@ -3,7 +3,7 @@
 
 use fake_libibverbs::with;
 use verbs_async::verbs_channel::{
-    BufferPool, Channel, Incoming, Outgoing, OwnedBuffer, OwnedWork, Refusal,
+    BufferPool, Channel, Incoming, Outgoing, OwnedBuffer, OwnedWork, RejectReason,
 };
 use verbs_async::{AsyncChannel, AsyncGroup, Error};
 use verbs_core::{ProtectionDomain, QueuePairEndpoint, RemoteMemoryRegion};
@@ -67,20 +67,20 @@ const READ: Work = |buffer| Incoming::read(buffer, remote()).into();
 const ADD: Work = |buffer| Incoming::fetch_and_add(buffer, remote(), 1).into();
 
 /// Each kind of request at its maximal length, and the rejection of a longer one.
-const CASES: [(Work, usize, Refusal); 4] = [
+const CASES: [(Work, usize, RejectReason); 4] = [
     (SEND, MAX_MSG_SZ, TOO_LONG),
     (WRITE, MAX_MSG_SZ, TOO_LONG),
     (READ, MAX_MSG_SZ, TOO_LONG),
     (
         INLINE,
         MAX_INLINE,
-        Refusal::InlineTooLong { len: 65, max: 64 },
+        RejectReason::InlineTooLong { len: 65, max: 64 },
     ),
 ];
-const TOO_LONG: Refusal = Refusal::MessageTooLong { len: 129, max: 128 };
+const TOO_LONG: RejectReason = RejectReason::MessageTooLong { len: 129, max: 128 };
 
 #[track_caller]
-fn assert_rejected<T>(result: Result<T, Error>, why: Refusal) {
+fn assert_rejected<T>(result: Result<T, Error>, why: RejectReason) {
     let wrong = with(|library| std::mem::take(&mut library.wrong));
     assert_eq!(wrong, [""; 0], "the driver got it");
     match result {
@@ -164,11 +164,11 @@ fn read_or_atomic_without_read_depth_is_rejected() {
     let gated = Gated::new(&bench, 0);
     for work in [READ, ADD] {
         let (result, buffer) = Task::new(gated.channel.run(work(gated.buffer(8)))).ends();
-        assert_rejected(result, Refusal::NoReads);
+        assert_rejected(result, RejectReason::NoReads);
         assert_eq!(buffer.len(), 8);
         let works = vec![gated.send(), work(gated.buffer(8))];
         let (result, works) = Task::new(gated.channel.batch(works)).ends();
-        assert_rejected(result, Refusal::NoReads);
+        assert_rejected(result, RejectReason::NoReads);
         assert_eq!(works.len(), 2);
     }
     assert_eq!(posted(), [0; 0]);

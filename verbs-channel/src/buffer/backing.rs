@@ -8,7 +8,7 @@ use std::ptr::NonNull;
 use verbs_core::{MemoryRegion, ScatterElement};
 
 use super::free_list::FreeList;
-use crate::error::{Refusal, Result};
+use crate::error::{RejectReason, Result};
 
 /// The memory of an owned buffer: moved as one pointer, and posted without regard to its kind.
 ///
@@ -98,7 +98,7 @@ impl Backing {
 
     /// The range as an element.
     #[inline(always)]
-    pub(crate) fn element(&mut self) -> Result<ScatterElement<'_>, Refusal> {
+    pub(crate) fn element(&mut self) -> Result<ScatterElement<'_>, RejectReason> {
         match &mut self.element {
             Some(element) => Ok(element.reborrow()),
             None => Err(too_long(&self.range)),
@@ -346,7 +346,7 @@ impl Memory {
 
 #[cold]
 #[inline(never)]
-fn too_long(range: &Range<usize>) -> Refusal {
+fn too_long(range: &Range<usize>) -> RejectReason {
     let len = range.len() as u64;
-    Refusal::ElementTooLong { len }
+    RejectReason::ElementTooLong { len }
 }

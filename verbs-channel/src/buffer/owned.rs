@@ -7,7 +7,7 @@ use std::ops::{Bound, Deref, DerefMut, RangeBounds};
 use verbs_core::{Error as CoreError, MemoryRegion, ScatterElement};
 
 use super::backing::{Backing, Owner};
-use crate::error::{Error, Refusal, Result};
+use crate::error::{Error, RejectReason, Result};
 
 /// A registered buffer that a channel can own while the device uses it.
 ///
@@ -94,7 +94,7 @@ impl OwnedBuffer {
 
     /// The range as an element.
     #[inline(always)]
-    pub(crate) fn element(&mut self) -> Result<ScatterElement<'_>, Refusal> {
+    pub(crate) fn element(&mut self) -> Result<ScatterElement<'_>, RejectReason> {
         match &mut self.backing {
             None => Ok(ScatterElement::empty()),
             Some(backing) => backing.element(),

@@ -16,7 +16,7 @@ use crate::channel_id::ChannelId;
 use crate::engine::{Engine, Ticket};
 use crate::error::{DownReason, Queue, Result, ScopeError};
 #[expect(unused_imports, reason = "named in documentation")]
-use crate::error::{Error, Refusal};
+use crate::error::{Error, RejectReason};
 use crate::request::{GatherList, ScatterList};
 use crate::request::{Incoming, Outgoing, Work};
 
@@ -77,7 +77,7 @@ impl<H: Hold> Channel<H> {
     ///
     /// # Errors
     ///
-    /// As [`send`](Self::send); [`Refusal::RemoteTooShort`] if the bytes do not fit `remote`.
+    /// As [`send`](Self::send); [`RejectReason::RemoteTooShort`] if the bytes do not fit `remote`.
     #[doc(alias = "ibv_post_send")]
     #[doc(alias = "IBV_WR_RDMA_WRITE")]
     pub fn write(&mut self, list: impl GatherList, remote: RemoteMemoryRegion) -> Result<()> {
@@ -117,7 +117,7 @@ impl<H: Hold> Channel<H> {
     ///
     /// # Errors
     ///
-    /// As [`send`](Self::send); [`Refusal::Misaligned`], [`Refusal::RemoteTooShort`].
+    /// As [`send`](Self::send); [`RejectReason::Misaligned`], [`RejectReason::RemoteTooShort`].
     #[doc(alias = "ibv_post_send")]
     #[doc(alias = "IBV_WR_ATOMIC_CMP_AND_SWP")]
     pub fn compare_swap(
@@ -183,7 +183,7 @@ impl<H: Hold> Channel<H> {
     ///
     /// # Errors
     ///
-    /// As [`send`](Self::send); [`Refusal::BatchTooLong`] if the send queue cannot hold it.
+    /// As [`send`](Self::send); [`RejectReason::BatchTooLong`] if the send queue cannot hold it.
     pub fn run_batch<const N: usize>(&mut self, mut requests: [impl Work; N]) -> Result<()> {
         let (poller, at) = self.parts();
         poller.run_batch(at, &mut requests, None)
@@ -282,7 +282,7 @@ impl<H: Hold> Channel<H> {
     pub unsafe fn post_unpolled<W: Work>(
         &mut self,
         request: W,
-    ) -> Result<Ticket, Rejected<W, Refusal>> {
+    ) -> Result<Ticket, Rejected<W, RejectReason>> {
         let (poller, at) = self.parts();
         // SAFETY: the caller promises to keep the memory until the result has been taken.
         unsafe { poller.engine.post_unpolled_at(at, request) }
@@ -302,7 +302,7 @@ impl<H: Hold> Channel<H> {
     pub unsafe fn post_receive_unpolled<L: ScatterList>(
         &mut self,
         list: L,
-    ) -> Result<Ticket, Rejected<L, Refusal>> {
+    ) -> Result<Ticket, Rejected<L, RejectReason>> {
         let (poller, at) = self.parts();
         // SAFETY: the caller promises to keep the memory until the result has been taken.
         unsafe { poller.engine.post_receive_unpolled_at(at, list) }

@@ -8,7 +8,7 @@ use verbs_core::{Rejected, RemoteMemoryRegion, ScatterElement};
 use super::{Channel, Hold};
 use crate::buffer::OwnedBuffer;
 use crate::engine::{Completed, Ticket};
-use crate::error::{Refusal, Result};
+use crate::error::{RejectReason, Result};
 use crate::request::{Incoming, Outgoing, OwnedWork};
 
 impl<H: Hold> Channel<H> {
@@ -21,14 +21,14 @@ impl<H: Hold> Channel<H> {
     /// # Errors
     ///
     /// The request is handed back, with the reason: the queue is full or the channel is down, the
-    /// request does not fit the channel ([`Refusal::RemoteTooShort`], [`Refusal::Misaligned`] …), or
+    /// request does not fit the channel ([`RejectReason::RemoteTooShort`], [`RejectReason::Misaligned`] …), or
     /// the driver rejected it. The returned buffer is empty in one case: the driver failed within the
     /// post and refused to destroy the queue pair, so the buffer had to be leaked.
     #[inline(always)]
     pub fn start(
         &mut self,
         request: impl Into<OwnedWork>,
-    ) -> Result<Ticket, Rejected<OwnedWork, Refusal>> {
+    ) -> Result<Ticket, Rejected<OwnedWork, RejectReason>> {
         let mut request = request.into();
         let (poller, at) = self.parts();
         match poller.engine.start_at(at, &mut request) {
@@ -54,7 +54,7 @@ impl<H: Hold> Channel<H> {
     pub fn start_send(
         &mut self,
         buffer: impl Into<OwnedBuffer>,
-    ) -> Result<Ticket, Rejected<OwnedBuffer, Refusal>> {
+    ) -> Result<Ticket, Rejected<OwnedBuffer, RejectReason>> {
         let Outgoing { list, options } = Outgoing::send(buffer);
         let mut buffer = list.into();
         let (poller, at) = self.parts();
@@ -81,7 +81,7 @@ impl<H: Hold> Channel<H> {
         &mut self,
         buffer: impl Into<OwnedBuffer>,
         imm_data: u32,
-    ) -> Result<Ticket, Rejected<OwnedBuffer, Refusal>> {
+    ) -> Result<Ticket, Rejected<OwnedBuffer, RejectReason>> {
         let request = Outgoing::send(buffer).immediate(imm_data);
         self.start(request).map_err(buffer_of)
     }
@@ -95,7 +95,7 @@ impl<H: Hold> Channel<H> {
     pub fn start_receive(
         &mut self,
         buffer: impl Into<OwnedBuffer>,
-    ) -> Result<Ticket, Rejected<OwnedBuffer, Refusal>> {
+    ) -> Result<Ticket, Rejected<OwnedBuffer, RejectReason>> {
         self.start(OwnedWork::receive(buffer)).map_err(buffer_of)
     }
 
@@ -103,7 +103,7 @@ impl<H: Hold> Channel<H> {
     ///
     /// # Errors
     ///
-    /// As [`start_send`](Self::start_send); [`Refusal::RemoteTooShort`] if the bytes do not fit
+    /// As [`start_send`](Self::start_send); [`RejectReason::RemoteTooShort`] if the bytes do not fit
     /// `remote`.
     #[doc(alias = "ibv_post_send")]
     #[doc(alias = "IBV_WR_RDMA_WRITE")]
@@ -111,7 +111,7 @@ impl<H: Hold> Channel<H> {
         &mut self,
         buffer: impl Into<OwnedBuffer>,
         remote: RemoteMemoryRegion,
-    ) -> Result<Ticket, Rejected<OwnedBuffer, Refusal>> {
+    ) -> Result<Ticket, Rejected<OwnedBuffer, RejectReason>> {
         self.start(Outgoing::write(buffer, remote))
             .map_err(buffer_of)
     }
@@ -129,7 +129,7 @@ impl<H: Hold> Channel<H> {
         buffer: impl Into<OwnedBuffer>,
         remote: RemoteMemoryRegion,
         imm_data: u32,
-    ) -> Result<Ticket, Rejected<OwnedBuffer, Refusal>> {
+    ) -> Result<Ticket, Rejected<OwnedBuffer, RejectReason>> {
         let request = Outgoing::write(buffer, remote).immediate(imm_data);
         self.start(request).map_err(buffer_of)
     }
@@ -145,7 +145,7 @@ impl<H: Hold> Channel<H> {
         &mut self,
         buffer: impl Into<OwnedBuffer>,
         remote: RemoteMemoryRegion,
-    ) -> Result<Ticket, Rejected<OwnedBuffer, Refusal>> {
+    ) -> Result<Ticket, Rejected<OwnedBuffer, RejectReason>> {
         self.start(Incoming::read(buffer, remote))
             .map_err(buffer_of)
     }
@@ -157,7 +157,7 @@ impl<H: Hold> Channel<H> {
     ///
     /// # Errors
     ///
-    /// As [`start_write`](Self::start_write); [`Refusal::Misaligned`].
+    /// As [`start_write`](Self::start_write); [`RejectReason::Misaligned`].
     #[doc(alias = "ibv_post_send")]
     #[doc(alias = "IBV_WR_ATOMIC_CMP_AND_SWP")]
     pub fn start_compare_swap(
@@ -166,7 +166,7 @@ impl<H: Hold> Channel<H> {
         remote: RemoteMemoryRegion,
         compare: u64,
         swap: u64,
-    ) -> Result<Ticket, Rejected<OwnedBuffer, Refusal>> {
+    ) -> Result<Ticket, Rejected<OwnedBuffer, RejectReason>> {
         let request = Incoming::compare_and_swap(before, remote, compare, swap);
         self.start(request).map_err(buffer_of)
     }
@@ -185,7 +185,7 @@ impl<H: Hold> Channel<H> {
         before: impl Into<OwnedBuffer>,
         remote: RemoteMemoryRegion,
         add: u64,
-    ) -> Result<Ticket, Rejected<OwnedBuffer, Refusal>> {
+    ) -> Result<Ticket, Rejected<OwnedBuffer, RejectReason>> {
         self.start(Incoming::fetch_and_add(before, remote, add))
             .map_err(buffer_of)
     }
@@ -200,13 +200,13 @@ impl<H: Hold> Channel<H> {
     ///
     /// # Errors
     ///
-    /// As [`start`](Self::start), with all requests; [`Refusal::BatchTooLong`] if the send queue
-    /// cannot hold them, [`Refusal::EmptyBatch`], [`Refusal::ReceiveInBatch`].
+    /// As [`start`](Self::start), with all requests; [`RejectReason::BatchTooLong`] if the send queue
+    /// cannot hold them, [`RejectReason::EmptyBatch`], [`RejectReason::ReceiveInBatch`].
     #[doc(alias = "ibv_post_send")]
     pub fn start_batch(
         &mut self,
         requests: Vec<OwnedWork>,
-    ) -> Result<Ticket, Rejected<Vec<OwnedWork>, Refusal>> {
+    ) -> Result<Ticket, Rejected<Vec<OwnedWork>, RejectReason>> {
         let (poller, at) = self.parts();
         poller.engine.start_batch_at(at, requests)
     }
@@ -240,7 +240,7 @@ impl<H: Hold> Channel<H> {
 
 /// The buffer of a request that was rejected.
 #[cold]
-fn buffer_of(rejected: Rejected<OwnedWork, Refusal>) -> Rejected<OwnedBuffer, Refusal> {
-    let refusal = *rejected.error();
-    Rejected::new(refusal, rejected.into_given().buffer)
+fn buffer_of(rejected: Rejected<OwnedWork, RejectReason>) -> Rejected<OwnedBuffer, RejectReason> {
+    let reason = *rejected.error();
+    Rejected::new(reason, rejected.into_given().buffer)
 }

@@ -13,7 +13,7 @@ use verbs_core::{Rejected, RemoteMemoryRegion};
 
 use super::pending::{Loan, ScopedPendingWork};
 use crate::engine::{Id, Kept, Reservation};
-use crate::error::{Refusal, ScopeError, TransportError};
+use crate::error::{RejectReason, ScopeError, TransportError};
 use crate::request::{GatherList, Incoming, Outgoing, ScatterList, Work};
 use crate::waiting::{AbortOnUnwind, Leftover, Poller, ScopeEnd};
 
@@ -107,7 +107,7 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
     pub fn post_send<L: GatherList + 'scope>(
         &'scope self,
         list: L,
-    ) -> Result<ScopedPendingWork<'scope, 'env>, Refusal> {
+    ) -> Result<ScopedPendingWork<'scope, 'env>, RejectReason> {
         self.post(Outgoing::send(list))
     }
 
@@ -115,7 +115,7 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
     ///
     /// # Errors
     ///
-    /// As [`post_send`](Self::post_send); [`Refusal::RemoteTooShort`] if the bytes do not fit
+    /// As [`post_send`](Self::post_send); [`RejectReason::RemoteTooShort`] if the bytes do not fit
     /// `remote`.
     #[doc(alias = "ibv_post_send")]
     #[doc(alias = "IBV_WR_RDMA_WRITE")]
@@ -123,7 +123,7 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
         &'scope self,
         list: L,
         remote: RemoteMemoryRegion,
-    ) -> Result<ScopedPendingWork<'scope, 'env>, Refusal> {
+    ) -> Result<ScopedPendingWork<'scope, 'env>, RejectReason> {
         self.post(Outgoing::write(list, remote))
     }
 
@@ -131,14 +131,14 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
     ///
     /// # Errors
     ///
-    /// As [`post_write`](Self::post_write); [`Refusal::NoReads`].
+    /// As [`post_write`](Self::post_write); [`RejectReason::NoReads`].
     #[doc(alias = "ibv_post_send")]
     #[doc(alias = "IBV_WR_RDMA_READ")]
     pub fn post_read<L: ScatterList + 'scope>(
         &'scope self,
         list: L,
         remote: RemoteMemoryRegion,
-    ) -> Result<ScopedPendingWork<'scope, 'env>, Refusal> {
+    ) -> Result<ScopedPendingWork<'scope, 'env>, RejectReason> {
         self.post(Incoming::read(list, remote))
     }
 
@@ -151,7 +151,7 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
     pub fn post_receive<L: ScatterList + 'scope>(
         &'scope self,
         mut list: L,
-    ) -> Result<ScopedPendingWork<'scope, 'env>, Refusal> {
+    ) -> Result<ScopedPendingWork<'scope, 'env>, RejectReason> {
         self.receive(&mut list)
     }
 
@@ -165,7 +165,7 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
     pub fn post<W: Work + 'scope>(
         &'scope self,
         request: W,
-    ) -> Result<ScopedPendingWork<'scope, 'env>, Refusal> {
+    ) -> Result<ScopedPendingWork<'scope, 'env>, RejectReason> {
         let (mut list, options) = request.into_parts();
         self.submit::<W>(&mut list, options)
     }
@@ -176,12 +176,12 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
     ///
     /// # Errors
     ///
-    /// As [`post`](Self::post); [`Refusal::BatchTooLong`] if the send queue cannot hold it.
+    /// As [`post`](Self::post); [`RejectReason::BatchTooLong`] if the send queue cannot hold it.
     #[doc(alias = "ibv_post_send")]
     pub fn post_batch<W: Work + 'scope, const N: usize>(
         &'scope self,
         mut requests: [W; N],
-    ) -> Result<ScopedPendingWork<'scope, 'env>, Refusal> {
+    ) -> Result<ScopedPendingWork<'scope, 'env>, RejectReason> {
         self.submit_batch(&mut requests)
     }
 
@@ -197,11 +197,11 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
     pub fn try_post<W: Work + 'scope>(
         &'scope self,
         request: W,
-    ) -> Result<ScopedPendingWork<'scope, 'env>, Rejected<W, Refusal>> {
+    ) -> Result<ScopedPendingWork<'scope, 'env>, Rejected<W, RejectReason>> {
         let (mut list, options) = request.into_parts();
         match self.submit::<W>(&mut list, options) {
             Ok(pending) => Ok(pending),
-            Err(refusal) => Err(Rejected::new(refusal, W::from_parts(list, options))),
+            Err(reason) => Err(Rejected::new(reason, W::from_parts(list, options))),
         }
     }
 
@@ -214,10 +214,10 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
     pub fn try_post_receive<L: ScatterList + 'scope>(
         &'scope self,
         mut list: L,
-    ) -> Result<ScopedPendingWork<'scope, 'env>, Rejected<L, Refusal>> {
+    ) -> Result<ScopedPendingWork<'scope, 'env>, Rejected<L, RejectReason>> {
         match self.receive(&mut list) {
             Ok(pending) => Ok(pending),
-            Err(refusal) => Err(Rejected::new(refusal, list)),
+            Err(reason) => Err(Rejected::new(reason, list)),
         }
     }
 
@@ -230,10 +230,10 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
     pub fn try_post_batch<W: Work + 'scope, const N: usize>(
         &'scope self,
         mut requests: [W; N],
-    ) -> Result<ScopedPendingWork<'scope, 'env>, Rejected<[W; N], Refusal>> {
+    ) -> Result<ScopedPendingWork<'scope, 'env>, Rejected<[W; N], RejectReason>> {
         match self.submit_batch(&mut requests) {
             Ok(pending) => Ok(pending),
-            Err(refusal) => Err(Rejected::new(refusal, requests)),
+            Err(reason) => Err(Rejected::new(reason, requests)),
         }
     }
 
@@ -246,7 +246,7 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
     pub fn lend<W: Work + 'scope>(
         &'scope self,
         request: W,
-    ) -> Result<Loan<'scope, 'env, W::List>, Refusal> {
+    ) -> Result<Loan<'scope, 'env, W::List>, RejectReason> {
         let (mut list, options) = request.into_parts();
         let pending = self.submit::<W>(&mut list, options)?;
         Ok(Loan { pending, list })
@@ -261,7 +261,7 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
     pub fn lend_receive<L: ScatterList + 'scope>(
         &'scope self,
         mut list: L,
-    ) -> Result<Loan<'scope, 'env, L>, Refusal> {
+    ) -> Result<Loan<'scope, 'env, L>, RejectReason> {
         let pending = self.receive(&mut list)?;
         Ok(Loan { pending, list })
     }
@@ -275,11 +275,11 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
     pub fn try_lend<W: Work + 'scope>(
         &'scope self,
         request: W,
-    ) -> Result<Loan<'scope, 'env, W::List>, Rejected<W, Refusal>> {
+    ) -> Result<Loan<'scope, 'env, W::List>, Rejected<W, RejectReason>> {
         let (mut list, options) = request.into_parts();
         match self.submit::<W>(&mut list, options) {
             Ok(pending) => Ok(Loan { pending, list }),
-            Err(refusal) => Err(Rejected::new(refusal, W::from_parts(list, options))),
+            Err(reason) => Err(Rejected::new(reason, W::from_parts(list, options))),
         }
     }
 
@@ -292,10 +292,10 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
     pub fn try_lend_receive<L: ScatterList + 'scope>(
         &'scope self,
         mut list: L,
-    ) -> Result<Loan<'scope, 'env, L>, Rejected<L, Refusal>> {
+    ) -> Result<Loan<'scope, 'env, L>, Rejected<L, RejectReason>> {
         match self.receive(&mut list) {
             Ok(pending) => Ok(Loan { pending, list }),
-            Err(refusal) => Err(Rejected::new(refusal, list)),
+            Err(reason) => Err(Rejected::new(reason, list)),
         }
     }
 
@@ -344,7 +344,7 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
         &'scope self,
         list: &mut W::List,
         options: W::Options,
-    ) -> Result<ScopedPendingWork<'scope, 'env>, Refusal> {
+    ) -> Result<ScopedPendingWork<'scope, 'env>, RejectReason> {
         let reservation = Reservation::send(self.at);
         // SAFETY: the elements borrow their memory for `'scope`, which `scope` ends only after the
         // operation has ended, even if the closure fails or panics. A scatter element was moved
@@ -360,7 +360,7 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
     fn submit_batch<W: Work + 'scope, const N: usize>(
         &'scope self,
         requests: &mut [W; N],
-    ) -> Result<ScopedPendingWork<'scope, 'env>, Refusal> {
+    ) -> Result<ScopedPendingWork<'scope, 'env>, RejectReason> {
         let reservation = Reservation::send(self.at).times(N)?;
         // SAFETY: as in `submit`.
         let posted = self.with(|poller| unsafe {
@@ -374,7 +374,7 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
     fn receive<L: ScatterList + 'scope>(
         &'scope self,
         list: &mut L,
-    ) -> Result<ScopedPendingWork<'scope, 'env>, Refusal> {
+    ) -> Result<ScopedPendingWork<'scope, 'env>, RejectReason> {
         let reservation = Reservation::receive(self.at);
         // SAFETY: as in `submit`.
         let posted = self.with(|poller| unsafe {

@@ -14,7 +14,7 @@ use super::gate::Limits;
 use super::member::Taken;
 use super::slots::{BufferOwner, Reservation};
 use super::ticket::{Kept, Ticket};
-use crate::error::Refusal;
+use crate::error::RejectReason;
 use crate::request::sealed::Sealed as _;
 use crate::request::{Incoming, Needs, Op, Outgoing, OwnedWork};
 
@@ -27,9 +27,9 @@ impl Engine {
         &mut self,
         at: u32,
         mut works: Vec<OwnedWork>,
-    ) -> Result<Ticket, Rejected<Vec<OwnedWork>, Refusal>> {
+    ) -> Result<Ticket, Rejected<Vec<OwnedWork>, RejectReason>> {
         let posted = match works.len() {
-            0 => Err(Refusal::EmptyBatch),
+            0 => Err(RejectReason::EmptyBatch),
             len if len <= LONG => {
                 let mut elements = [const { MaybeUninit::uninit() }; LONG];
                 let mut requests = [const { MaybeUninit::uninit() }; LONG];
@@ -47,9 +47,9 @@ impl Engine {
                 self.slots.keep(ticket.id, Kept::Batch(works));
                 Ok(ticket)
             }
-            Err(refusal) => match self.end_half_posted(at, refusal, Kept::Batch(works)) {
-                Some(Kept::Batch(works)) => Err(Rejected::new(refusal, works)),
-                _ => Err(Rejected::new(refusal, Vec::new())),
+            Err(reason) => match self.end_half_posted(at, reason, Kept::Batch(works)) {
+                Some(Kept::Batch(works)) => Err(Rejected::new(reason, works)),
+                _ => Err(Rejected::new(reason, Vec::new())),
             },
         }
     }
@@ -63,12 +63,12 @@ impl Engine {
         works: &'a mut [OwnedWork],
         elements: &'a mut [MaybeUninit<ScatterElement<'a>>],
         requests: &mut [MaybeUninit<WorkRequest<'a>>],
-    ) -> Result<Ticket, Refusal> {
+    ) -> Result<Ticket, RejectReason> {
         let reservation = Reservation::send(at)
             .times(works.len())?
             .owned_by(BufferOwner::Slot);
         let Some(member) = self.members.get_mut(at as usize) else {
-            return Err(Refusal::GONE);
+            return Err(RejectReason::GONE);
         };
         let channel = member.id;
         let Some(Taken { qp, limits, id, .. }) = member.take(&mut self.slots, reservation) else {
@@ -81,7 +81,7 @@ impl Engine {
             .and_then(|others| Ok(others + build(last.into_iter(), limits, id.wr_id(), true)?));
         let built = match built {
             Ok(built) => requests.get_mut(..built).unwrap_or_default(),
-            Err(refusal) => return Err(self.refused(reservation, id, refusal)),
+            Err(reason) => return Err(self.rejected(reservation, id, reason)),
         };
         let requests = ptr::from_mut(built) as *mut [WorkRequest<'_>];
         // SAFETY: as many were written to, from the first on.
@@ -90,7 +90,7 @@ impl Engine {
         // if the queue pair cannot be destroyed; moving a buffer does not move its bytes.
         match unsafe { qp.post(requests) } {
             Ok(()) => Ok(Ticket { channel, id }),
-            Err(error) => Err(self.refused(reservation, id, Refusal::Post(error))),
+            Err(error) => Err(self.rejected(reservation, id, RejectReason::Post(error))),
         }
     }
 }
@@ -107,7 +107,7 @@ fn build<'a, 'p>(
     limits: &Limits,
     wr_id: u64,
     signaled: bool,
-) -> Result<usize, Refusal>
+) -> Result<usize, RejectReason>
 where
     'a: 'p,
 {
@@ -130,7 +130,7 @@ where
                 limits.check(&needs)?;
                 Incoming::request(element, options, wr_id, signaled, place)?;
             }
-            Op::Receive => return Err(Refusal::ReceiveInBatch),
+            Op::Receive => return Err(RejectReason::ReceiveInBatch),
         }
         built += 1;
     }

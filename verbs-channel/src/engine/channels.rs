@@ -12,7 +12,7 @@ use verbs_core::{CompletionQueue, ProtectionDomain, QueuePair, QueuePairEndpoint
 
 use super::{Engine, Leak, Member, Ticket};
 use crate::channel_id::ChannelId;
-use crate::error::{DownReason, Error, Queue, Refusal, Result};
+use crate::error::{DownReason, Error, Queue, RejectReason, Result};
 use crate::request::OwnedWork;
 
 /// Requests.
@@ -22,16 +22,16 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// As [`Channel::start`](crate::Channel::start); [`Refusal::Down`] if there is no such channel.
+    /// As [`Channel::start`](crate::Channel::start); [`RejectReason::Down`] if there is no such channel.
     #[inline(always)]
     pub fn start(
         &mut self,
         channel: ChannelId,
         request: &mut OwnedWork,
-    ) -> Result<Ticket, Refusal> {
+    ) -> Result<Ticket, RejectReason> {
         match self.place(channel) {
             Some(at) => self.start_at(at, request),
-            None => Err(Refusal::GONE),
+            None => Err(RejectReason::GONE),
         }
     }
 
@@ -40,15 +40,15 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// As there; [`Refusal::Down`] if there is no such channel.
+    /// As there; [`RejectReason::Down`] if there is no such channel.
     pub fn start_batch(
         &mut self,
         channel: ChannelId,
         requests: Vec<OwnedWork>,
-    ) -> Result<Ticket, Rejected<Vec<OwnedWork>, Refusal>> {
+    ) -> Result<Ticket, Rejected<Vec<OwnedWork>, RejectReason>> {
         match self.place(channel) {
             Some(at) => self.start_batch_at(at, requests),
-            None => Err(Rejected::new(Refusal::GONE, requests)),
+            None => Err(Rejected::new(RejectReason::GONE, requests)),
         }
     }
 }
@@ -123,7 +123,7 @@ impl Engine {
     ///
     /// An operation has its slot until its outcome is taken, and a channel has as many as can be in
     /// flight on it. Without more of them, outcomes that stay keep requests from being posted, with
-    /// [`Refusal::Untaken`].
+    /// [`RejectReason::Untaken`].
     ///
     /// # Errors
     ///

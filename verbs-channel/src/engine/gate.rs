@@ -6,7 +6,7 @@
 
 use verbs_core::QueuePair;
 
-use crate::error::Refusal;
+use crate::error::RejectReason;
 use crate::request::{List, Needs};
 
 /// What a queue pair takes.
@@ -50,46 +50,46 @@ impl Limits {
 
     /// Checks one request for the send queue, which needs this.
     #[inline(always)]
-    pub(crate) fn check(&self, needs: &Needs) -> Result<(), Refusal> {
+    pub(crate) fn check(&self, needs: &Needs) -> Result<(), RejectReason> {
         if self.admit(needs) {
             return Ok(());
         }
-        Err(self.refusal(*needs))
+        Err(self.reject_reason(*needs))
     }
 
     /// Why a request that needs this does not pass.
     #[cold]
     #[inline(never)]
-    fn refusal(&self, needs: Needs) -> Refusal {
+    fn reject_reason(&self, needs: Needs) -> RejectReason {
         let len = needs.len;
         if needs.is_read && self.max_rd_atomic == 0 {
-            return Refusal::NoReads;
+            return RejectReason::NoReads;
         }
         let max = self.max_msg_sz;
         if len > max.into() {
-            return Refusal::MessageTooLong { len, max };
+            return RejectReason::MessageTooLong { len, max };
         }
         if needs.is_inline && needs.is_shared {
-            return Refusal::SharedInline;
+            return RejectReason::SharedInline;
         }
         let max = self.max_inline_data;
         if needs.is_inline && len > max.into() {
-            return Refusal::InlineTooLong { len, max };
+            return RejectReason::InlineTooLong { len, max };
         }
         let (count, max) = (needs.elements, self.max_send_sge);
-        Refusal::TooManyElements { count, max }
+        RejectReason::TooManyElements { count, max }
     }
 
     /// Checks a receive. It may have room for more than the port can send, but not for 4 GiB.
     #[inline(always)]
-    pub(crate) fn check_receive<L: List>(&self, list: &L) -> Result<(), Refusal> {
+    pub(crate) fn check_receive<L: List>(&self, list: &L) -> Result<(), RejectReason> {
         let (len, count) = (list.total_len(), list.count());
         let max = self.max_recv_sge;
         if len > u32::MAX.into() {
-            return Err(Refusal::ReceiveTooLong { len });
+            return Err(RejectReason::ReceiveTooLong { len });
         }
         if are_too_many(count, max) {
-            return Err(Refusal::TooManyElements { count, max });
+            return Err(RejectReason::TooManyElements { count, max });
         }
         Ok(())
     }

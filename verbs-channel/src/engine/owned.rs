@@ -13,13 +13,17 @@ use super::slots::{BufferOwner, Id, Reservation};
 use super::ticket::{Kept, Ticket};
 use crate::buffer::OwnedBuffer;
 use crate::channel_id::ChannelId;
-use crate::error::{DownReason, Refusal};
+use crate::error::{DownReason, RejectReason};
 use crate::request::{Incoming, Op, Outgoing, OwnedWork, Work};
 
 impl Engine {
     /// Posts work on a buffer, which is moved to its slot.
     #[inline(always)]
-    pub(crate) fn start_at(&mut self, at: u32, work: &mut OwnedWork) -> Result<Ticket, Refusal> {
+    pub(crate) fn start_at(
+        &mut self,
+        at: u32,
+        work: &mut OwnedWork,
+    ) -> Result<Ticket, RejectReason> {
         match work.op {
             Op::Outgoing(options) => {
                 self.start_as::<Outgoing<ScatterElement<'static>>>(at, &mut work.buffer, options)
@@ -38,7 +42,7 @@ impl Engine {
         at: u32,
         buffer: &mut OwnedBuffer,
         options: W::Options,
-    ) -> Result<Ticket, Refusal> {
+    ) -> Result<Ticket, RejectReason> {
         let reservation = Reservation::send(at).owned_by(BufferOwner::Slot);
         let mut element = element_of(buffer)?;
         // SAFETY: the slot keeps the buffer until it is done, and leaks it if the queue pair cannot
@@ -46,29 +50,33 @@ impl Engine {
         let posted = unsafe { self.post_at::<W>(reservation, &mut element, options, keep(buffer)) };
         match posted {
             Ok(ticket) => Ok(ticket),
-            Err(refusal) => {
+            Err(reason) => {
                 if self.half_posted.is_some() {
-                    *buffer = self.not_started(at, refusal, buffer.take());
+                    *buffer = self.not_started(at, reason, buffer.take());
                 }
-                Err(refusal)
+                Err(reason)
             }
         }
     }
 
     /// Posts a receive into a buffer, which is moved to its slot.
     #[inline(always)]
-    fn start_receive_at(&mut self, at: u32, buffer: &mut OwnedBuffer) -> Result<Ticket, Refusal> {
+    fn start_receive_at(
+        &mut self,
+        at: u32,
+        buffer: &mut OwnedBuffer,
+    ) -> Result<Ticket, RejectReason> {
         let reservation = Reservation::receive(at).owned_by(BufferOwner::Slot);
         let mut element = element_of(buffer)?;
         // SAFETY: as for `start_as`.
         let posted = unsafe { self.post_receive_at(reservation, &mut element, keep(buffer)) };
         match posted {
             Ok(ticket) => Ok(ticket),
-            Err(refusal) => {
+            Err(reason) => {
                 if self.half_posted.is_some() {
-                    *buffer = self.not_started(at, refusal, buffer.take());
+                    *buffer = self.not_started(at, reason, buffer.take());
                 }
-                Err(refusal)
+                Err(reason)
             }
         }
     }
@@ -76,8 +84,8 @@ impl Engine {
     // By value: a buffer that something points to would have to be in memory.
     #[cold]
     #[inline(never)]
-    fn not_started(&mut self, at: u32, refusal: Refusal, buffer: OwnedBuffer) -> OwnedBuffer {
-        match self.end_half_posted(at, refusal, Kept::Buffer(buffer)) {
+    fn not_started(&mut self, at: u32, reason: RejectReason, buffer: OwnedBuffer) -> OwnedBuffer {
+        match self.end_half_posted(at, reason, Kept::Buffer(buffer)) {
             Some(Kept::Buffer(buffer)) => buffer,
             _ => OwnedBuffer::empty(),
         }
@@ -88,10 +96,10 @@ impl Engine {
     pub(crate) fn end_half_posted(
         &mut self,
         at: u32,
-        refusal: Refusal,
+        reason: RejectReason,
         kept: Kept,
     ) -> Option<Kept> {
-        let (Some(id), Refusal::Post(error)) = (self.half_posted.take(), refusal) else {
+        let (Some(id), RejectReason::Post(error)) = (self.half_posted.take(), reason) else {
             return Some(kept);
         };
         self.slots.keep(id, kept);
@@ -112,7 +120,7 @@ impl Engine {
 
 /// The range of a buffer, to be posted.
 #[inline(always)]
-fn element_of(buffer: &mut OwnedBuffer) -> Result<ScatterElement<'static>, Refusal> {
+fn element_of(buffer: &mut OwnedBuffer) -> Result<ScatterElement<'static>, RejectReason> {
     let element = buffer.element()?;
     // SAFETY: in this file it is only posted, and the buffer lives until that operation is done.
     Ok(unsafe { mem::transmute::<ScatterElement<'_>, ScatterElement<'static>>(element) })

@@ -11,7 +11,7 @@ use super::gate::Limits;
 use super::member::Taken;
 use super::ticket::Kept;
 use super::{BufferOwner, Id, Reservation, Ticket};
-use crate::error::{DownReason, Refusal};
+use crate::error::{DownReason, RejectReason};
 use crate::request::{Needs, ScatterList, Work};
 
 impl Engine {
@@ -29,9 +29,9 @@ impl Engine {
         list: &mut W::List,
         options: W::Options,
         keep: impl FnOnce(&mut Option<Kept>),
-    ) -> Result<Ticket, Refusal> {
+    ) -> Result<Ticket, RejectReason> {
         let Some(member) = self.members.get_mut(reservation.member as usize) else {
-            return Err(Refusal::GONE);
+            return Err(RejectReason::GONE);
         };
         let mut needs = Needs::default();
         W::add_needs(list, options, &mut needs);
@@ -50,8 +50,8 @@ impl Engine {
                 keep(buffer);
                 Ok(Ticket { channel, id })
             }
-            Ok(Err(error)) => Err(self.refused(reservation, id, Refusal::Post(error))),
-            Err(refusal) => Err(self.refused(reservation, id, refusal)),
+            Ok(Err(error)) => Err(self.rejected(reservation, id, RejectReason::Post(error))),
+            Err(reason) => Err(self.rejected(reservation, id, reason)),
         }
     }
 
@@ -66,10 +66,10 @@ impl Engine {
         &mut self,
         reservation: Reservation,
         works: &mut [W; N],
-    ) -> Result<Ticket, Refusal> {
+    ) -> Result<Ticket, RejectReason> {
         const { assert!(N > 0, "a batch has work in it") };
         let Some(member) = self.members.get_mut(reservation.member as usize) else {
-            return Err(Refusal::GONE);
+            return Err(RejectReason::GONE);
         };
         // All of it, before any is built: among that it would cost twice as much.
         let mut needs = Needs::default();
@@ -90,8 +90,8 @@ impl Engine {
         let last = places.next_back();
         let built = build(places, id.member_wr_id(), false)
             .and_then(|()| build(last.into_iter(), id.wr_id(), true));
-        if let Err(refusal) = built {
-            return Err(self.refused(reservation, id, refusal));
+        if let Err(reason) = built {
+            return Err(self.rejected(reservation, id, reason));
         }
         let requests = ptr::from_mut(&mut requests).cast::<[WorkRequest<'_>; N]>();
         // SAFETY: the loop has written to every place.
@@ -99,7 +99,7 @@ impl Engine {
         // SAFETY: the caller's promise; when the last of a chain is done, so are the others.
         match unsafe { qp.post(requests) } {
             Ok(()) => Ok(Ticket { channel, id }),
-            Err(error) => Err(self.refused(reservation, id, Refusal::Post(error))),
+            Err(error) => Err(self.rejected(reservation, id, RejectReason::Post(error))),
         }
     }
 
@@ -116,9 +116,9 @@ impl Engine {
         reservation: Reservation,
         list: &mut L,
         keep: impl FnOnce(&mut Option<Kept>),
-    ) -> Result<Ticket, Refusal> {
+    ) -> Result<Ticket, RejectReason> {
         let Some(member) = self.members.get_mut(reservation.member as usize) else {
-            return Err(Refusal::GONE);
+            return Err(RejectReason::GONE);
         };
         member.limits.check_receive(list)?;
         let channel = member.id;
@@ -132,58 +132,58 @@ impl Engine {
                 keep(buffer);
                 Ok(Ticket { channel, id })
             }
-            Err(error) => Err(self.refused(reservation, id, Refusal::Post(error))),
+            Err(error) => Err(self.rejected(reservation, id, RejectReason::Post(error))),
         }
     }
 
     /// Why an operation got no slot and no credits.
     #[cold]
     #[inline(never)]
-    pub(crate) fn why_not(&mut self, reservation: Reservation) -> Refusal {
+    pub(crate) fn why_not(&mut self, reservation: Reservation) -> RejectReason {
         let Some(member) = self.members.get(reservation.member as usize) else {
-            return Refusal::GONE;
+            return RejectReason::GONE;
         };
         let max = member.capacity(reservation.queue);
         match member.down() {
-            Some(reason) => Refusal::Down(reason),
-            None if u32::from(reservation.credits) > max => Refusal::BatchTooLong {
+            Some(reason) => RejectReason::Down(reason),
+            None if u32::from(reservation.credits) > max => RejectReason::BatchTooLong {
                 asked: reservation.credits.into(),
                 max,
             },
             None if member.credits(reservation.queue) < u32::from(reservation.credits) => {
-                Refusal::Backpressure(reservation.queue)
+                RejectReason::Backpressure(reservation.queue)
             }
-            None => Refusal::Untaken,
+            None => RejectReason::Untaken,
         }
     }
 
-    /// Takes back what a refused operation took up.
+    /// Takes back what a rejected operation took up.
     ///
     /// If the device has, or may have, a part of it, it will not say when it is done with that: then
     /// only destroying the queue pair makes the buffers safe to give back.
     #[cold]
     #[inline(never)]
-    pub(crate) fn refused(
+    pub(crate) fn rejected(
         &mut self,
         reservation: Reservation,
         id: Id,
-        refusal: Refusal,
-    ) -> Refusal {
-        match refusal {
+        reason: RejectReason,
+    ) -> RejectReason {
+        match reason {
             // Whoever has the buffers ends it: see `end_half_posted`.
-            Refusal::Post(error)
+            RejectReason::Post(error)
                 if error.posted() > 0
                     && matches!(reservation.owner, BufferOwner::Slot | BufferOwner::Caller) =>
             {
                 self.half_posted = Some(id);
             }
-            Refusal::Post(error) if error.posted() > 0 => {
+            RejectReason::Post(error) if error.posted() > 0 => {
                 self.destroy_at(reservation.member, DownReason::Post(error));
                 let _aborted = self.release(reservation.member, id);
             }
             _ => self.not_posted(reservation, id),
         }
-        refusal
+        reason
     }
 
     /// Takes back what an operation took up of which the device has nothing.
@@ -198,7 +198,7 @@ impl Engine {
 /// Checks the requests of a batch one by one.
 #[cold]
 #[inline(never)]
-fn check_each<W: Work>(works: &mut [W], limits: &Limits) -> Result<(), Refusal> {
+fn check_each<W: Work>(works: &mut [W], limits: &Limits) -> Result<(), RejectReason> {
     works.iter_mut().try_for_each(|work| {
         let (list, options) = work.parts();
         let mut needs = Needs::default();
@@ -213,7 +213,7 @@ fn build<'l, 'p, W: Work + 'l>(
     places: impl Iterator<Item = (&'p mut MaybeUninit<WorkRequest<'l>>, &'l mut W)>,
     wr_id: u64,
     signaled: bool,
-) -> Result<(), Refusal>
+) -> Result<(), RejectReason>
 where
     'l: 'p,
 {

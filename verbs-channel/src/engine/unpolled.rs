@@ -5,7 +5,7 @@ use verbs_core::Rejected;
 
 use super::{BufferOwner, Engine, Kept, Reservation, Ticket};
 use crate::channel_id::ChannelId;
-use crate::error::{DownReason, Refusal};
+use crate::error::{DownReason, RejectReason};
 use crate::request::{ScatterList, Work};
 
 impl Engine {
@@ -14,7 +14,7 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// As there; [`Refusal::Down`] if there is no such channel.
+    /// As there; [`RejectReason::Down`] if there is no such channel.
     ///
     /// # Safety
     ///
@@ -24,11 +24,11 @@ impl Engine {
         &mut self,
         channel: ChannelId,
         request: W,
-    ) -> Result<Ticket, Rejected<W, Refusal>> {
+    ) -> Result<Ticket, Rejected<W, RejectReason>> {
         match self.place(channel) {
             // SAFETY: the caller's promise.
             Some(at) => unsafe { self.post_unpolled_at(at, request) },
-            None => Err(Rejected::new(Refusal::GONE, request)),
+            None => Err(Rejected::new(RejectReason::GONE, request)),
         }
     }
 
@@ -37,7 +37,7 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// As there; [`Refusal::Down`] if there is no such channel.
+    /// As there; [`RejectReason::Down`] if there is no such channel.
     ///
     /// # Safety
     ///
@@ -47,11 +47,11 @@ impl Engine {
         &mut self,
         channel: ChannelId,
         list: L,
-    ) -> Result<Ticket, Rejected<L, Refusal>> {
+    ) -> Result<Ticket, Rejected<L, RejectReason>> {
         match self.place(channel) {
             // SAFETY: the caller's promise.
             Some(at) => unsafe { self.post_receive_unpolled_at(at, list) },
-            None => Err(Rejected::new(Refusal::GONE, list)),
+            None => Err(Rejected::new(RejectReason::GONE, list)),
         }
     }
 
@@ -62,15 +62,15 @@ impl Engine {
         &mut self,
         at: u32,
         request: W,
-    ) -> Result<Ticket, Rejected<W, Refusal>> {
+    ) -> Result<Ticket, Rejected<W, RejectReason>> {
         let (mut list, options) = request.into_parts();
         let reservation = Reservation::send(at).owned_by(BufferOwner::Caller);
         // SAFETY: the caller's promise.
         match unsafe { self.post_at::<W>(reservation, &mut list, options, Kept::nothing) } {
             Ok(ticket) => Ok(ticket),
-            Err(refusal) => match self.end_half_unpolled(at, refusal) {
+            Err(reason) => match self.end_half_unpolled(at, reason) {
                 Some(ticket) => Ok(ticket),
-                None => Err(Rejected::new(refusal, W::from_parts(list, options))),
+                None => Err(Rejected::new(reason, W::from_parts(list, options))),
             },
         }
     }
@@ -82,14 +82,14 @@ impl Engine {
         &mut self,
         at: u32,
         mut list: L,
-    ) -> Result<Ticket, Rejected<L, Refusal>> {
+    ) -> Result<Ticket, Rejected<L, RejectReason>> {
         let reservation = Reservation::receive(at).owned_by(BufferOwner::Caller);
         // SAFETY: the caller's promise.
         match unsafe { self.post_receive_at(reservation, &mut list, Kept::nothing) } {
             Ok(ticket) => Ok(ticket),
-            Err(refusal) => match self.end_half_unpolled(at, refusal) {
+            Err(reason) => match self.end_half_unpolled(at, reason) {
                 Some(ticket) => Ok(ticket),
-                None => Err(Rejected::new(refusal, list)),
+                None => Err(Rejected::new(reason, list)),
             },
         }
     }
@@ -98,8 +98,8 @@ impl Engine {
     /// destroys the queue pair. Its outcome is whether the device is done with them.
     #[cold]
     #[inline(never)]
-    fn end_half_unpolled(&mut self, at: u32, refusal: Refusal) -> Option<Ticket> {
-        let (Some(id), Refusal::Post(error)) = (self.half_posted.take(), refusal) else {
+    fn end_half_unpolled(&mut self, at: u32, reason: RejectReason) -> Option<Ticket> {
+        let (Some(id), RejectReason::Post(error)) = (self.half_posted.take(), reason) else {
             return None;
         };
         self.destroy_at(at, DownReason::Post(error));

@@ -8,7 +8,7 @@ use verbs_core::{
 
 use super::list::{GatherList, ScatterList};
 use super::needs::Needs;
-use crate::error::Refusal;
+use crate::error::RejectReason;
 
 /// A request for the send queue: [`Outgoing`] or [`Incoming`].
 pub trait Work: sealed::Sealed {}
@@ -20,7 +20,7 @@ pub(crate) mod sealed {
     use verbs_core::WorkRequest;
 
     use super::super::needs::Needs;
-    use crate::error::Refusal;
+    use crate::error::RejectReason;
 
     #[expect(unnameable_types, reason = "seals `Work`")]
     pub trait Sealed: Sized {
@@ -48,7 +48,7 @@ pub(crate) mod sealed {
             wr_id: u64,
             signaled: bool,
             then: impl FnOnce(WorkRequest<'l>) -> R,
-        ) -> Result<R, Refusal>;
+        ) -> Result<R, RejectReason>;
     }
 }
 
@@ -262,7 +262,7 @@ impl<L: GatherList> sealed::Sealed for Outgoing<L> {
         wr_id: u64,
         signaled: bool,
         then: impl FnOnce(WorkRequest<'l>) -> R,
-    ) -> Result<R, Refusal> {
+    ) -> Result<R, RejectReason> {
         let elements = list.elements();
         // Called in each arm: after the match, the request would be copied.
         match &options.remote {
@@ -272,7 +272,7 @@ impl<L: GatherList> sealed::Sealed for Outgoing<L> {
             }
             Some(remote) => match WriteWorkRequest::new(elements, remote) {
                 Ok(request) => Ok(then(options.of_write(request, wr_id, signaled))),
-                Err(error) => Err(Refusal::from_core(&error)),
+                Err(error) => Err(RejectReason::from_core(&error)),
             },
         }
     }
@@ -339,12 +339,12 @@ impl<L: ScatterList> sealed::Sealed for Incoming<L> {
         wr_id: u64,
         signaled: bool,
         then: impl FnOnce(WorkRequest<'l>) -> R,
-    ) -> Result<R, Refusal> {
+    ) -> Result<R, RejectReason> {
         let (elements, remote) = (list.elements(), &options.remote);
         macro_rules! finish {
             ($request:expr) => {{
                 let mut request = $request
-                    .map_err(|error| Refusal::from_core(&error))?
+                    .map_err(|error| RejectReason::from_core(&error))?
                     .wr_id(wr_id);
                 if options.fence {
                     request = request.fence();
@@ -368,7 +368,7 @@ impl<L: ScatterList> sealed::Sealed for Incoming<L> {
             (_, several) => {
                 let len = several.len() as u64;
                 let addr = remote.addr();
-                Err(Refusal::Misaligned { addr, len })
+                Err(RejectReason::Misaligned { addr, len })
             }
         }
     }

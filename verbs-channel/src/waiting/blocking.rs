@@ -36,7 +36,7 @@ impl Poller {
         };
         let ended = match posted {
             Ok(posted) => self.finish(Reservation::send(at), posted.id, timeout),
-            Err(refusal) => Err(refusal.into()),
+            Err(reason) => Err(reason.into()),
         };
         guard.defuse();
         ended
@@ -77,7 +77,7 @@ impl Poller {
         let posted = unsafe { self.engine.post_batch_at::<W, N>(reservation, requests) };
         let ended = match posted {
             Ok(posted) => self.finish(reservation, posted.id, timeout).map(drop),
-            Err(refusal) => Err(refusal.into()),
+            Err(reason) => Err(reason.into()),
         };
         guard.defuse();
         ended
@@ -98,7 +98,7 @@ impl Poller {
         };
         let ended = match posted {
             Ok(posted) => self.finish(Reservation::receive(at), posted.id, timeout),
-            Err(refusal) => Err(refusal.into()),
+            Err(reason) => Err(reason.into()),
         };
         guard.defuse();
         self.success(ended?)

@@ -2,7 +2,7 @@
 
 use verbs_channel::verbs_core::{GatherElement, MemoryRegion, RemoteMemoryRegion, WcStatus};
 use verbs_channel::{
-    BufferPool, Channel, Error, Incoming, Outgoing, OwnedWork, Queue, Refusal, ScopeError,
+    BufferPool, Channel, Error, Incoming, Outgoing, OwnedWork, Queue, RejectReason, ScopeError,
 };
 use verbs_harness::{PATIENCE, begin};
 
@@ -154,9 +154,9 @@ fn batch_takes_a_credit_for_each_request() {
     let chunk = from.gather_element(..100).unwrap();
     let long = [Outgoing::write(chunk, target.remote()); 13];
     let error = a.run_batch(long).unwrap_err();
-    let too_long = Refusal::BatchTooLong { asked: 13, max: 12 };
+    let too_long = RejectReason::BatchTooLong { asked: 13, max: 12 };
     assert!(
-        matches!(error, Error::Rejected(refusal) if refusal == too_long),
+        matches!(error, Error::Rejected(reason) if reason == too_long),
         "{error}"
     );
     assert!(!error.is_backpressure());
@@ -176,12 +176,12 @@ fn invalid_request_rejects_the_whole_batch() {
         target.remote().slice(1..).unwrap(),
     );
     let error = a.run_batch(batch).unwrap_err();
-    let short = Refusal::RemoteTooShort {
+    let short = RejectReason::RemoteTooShort {
         local: 800,
         remote: 799,
     };
     assert!(
-        matches!(error, Error::Rejected(refusal) if refusal == short),
+        matches!(error, Error::Rejected(reason) if reason == short),
         "{error}"
     );
     assert_eq!(bytes(&target), [0; 800]);

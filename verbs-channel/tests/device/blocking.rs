@@ -4,7 +4,7 @@ use std::thread;
 use std::time::Duration;
 
 use verbs_channel::verbs_core::{RemoteMemoryRegion, ScatterElement, WcStatus};
-use verbs_channel::{Channel, DownReason, Error, Incoming, Outgoing, Refusal};
+use verbs_channel::{Channel, DownReason, Error, Incoming, Outgoing, RejectReason};
 use verbs_harness::{PATIENCE, begin};
 
 use crate::ends::{
@@ -109,9 +109,9 @@ fn receive_without_a_message_is_aborted_at_its_deadline() {
     // The borrow has ended, and the channel rejects requests with the reason.
     into[0] = 1;
     let refused = b.receive(into.scatter_element(..).unwrap()).unwrap_err();
-    let down = Refusal::Down(DownReason::TimedOut);
+    let down = RejectReason::Down(DownReason::TimedOut);
     assert!(
-        matches!(refused, Error::Rejected(refusal) if refusal == down),
+        matches!(refused, Error::Rejected(reason) if reason == down),
         "{refused}"
     );
 }
@@ -262,32 +262,32 @@ fn invalid_request_is_rejected_before_it_is_posted() {
     let target = given(&b, vec![0_u8; 64]);
     let from = filled(&a, 1, 65);
     let mut into = zeros(&a, 65);
-    let refusal = |result: Result<(), Error>| match result.unwrap_err() {
-        Error::Rejected(refusal) => refusal,
+    let reject_reason = |result: Result<(), Error>| match result.unwrap_err() {
+        Error::Rejected(reason) => reason,
         other => panic!("{other}"),
     };
-    let long = Refusal::RemoteTooShort {
+    let long = RejectReason::RemoteTooShort {
         local: 65,
         remote: 64,
     };
     assert_eq!(
-        refusal(a.write(from.gather_element(..).unwrap(), target.remote())),
+        reject_reason(a.write(from.gather_element(..).unwrap(), target.remote())),
         long
     );
     assert_eq!(
-        refusal(a.read(into.scatter_element(..).unwrap(), target.remote())),
+        reject_reason(a.read(into.scatter_element(..).unwrap(), target.remote())),
         long
     );
     let odd = target.remote().slice(4..).unwrap();
     let eight = into.scatter_element(..8).unwrap();
     assert!(matches!(
-        refusal(a.fetch_add(eight, odd, 1)),
-        Refusal::Misaligned { len: 8, .. }
+        reject_reason(a.fetch_add(eight, odd, 1)),
+        RejectReason::Misaligned { len: 8, .. }
     ));
     let short = into.scatter_element(..7).unwrap();
     assert!(matches!(
-        refusal(a.compare_swap(short, target.remote(), 0, 1)),
-        Refusal::Misaligned { len: 7, .. }
+        reject_reason(a.compare_swap(short, target.remote(), 0, 1)),
+        RejectReason::Misaligned { len: 7, .. }
     ));
     // More bytes inline than the channel was created for.
     let inline = Outgoing::write(from.gather_element(..64).unwrap(), target.remote()).inline();
@@ -296,7 +296,7 @@ fn invalid_request_is_rejected_before_it_is_posted() {
         assert!(
             matches!(
                 error,
-                Error::Rejected(Refusal::Post(_)) | Error::Transport(_)
+                Error::Rejected(RejectReason::Post(_)) | Error::Transport(_)
             ),
             "{error}"
         );

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use verbs_channel::verbs_core::ProtectionDomain;
 use verbs_channel::{
-    BufferPool, Channel, Error, Incoming, Outgoing, PreparedChannel, Queue, Refusal,
+    BufferPool, Channel, Error, Incoming, Outgoing, PreparedChannel, Queue, RejectReason,
     ScopedPendingWork,
 };
 use verbs_harness::{PATIENCE, begin, until};
@@ -44,7 +44,7 @@ fn the_send_queue_filled_to_the_last_place_again_and_again() {
             let element = from.gather_element(..64)?;
             assert_eq!(
                 scope.post_send(element).unwrap_err(),
-                Refusal::Backpressure(Queue::Send),
+                RejectReason::Backpressure(Queue::Send),
                 "round {round}"
             );
             let write = Outgoing::write(element, target.remote());
@@ -79,7 +79,7 @@ fn both_queues_and_the_completion_queue_filled_to_the_last_place_again_and_again
             }
             assert_eq!(
                 scope.post_receive(NOTHING).unwrap_err(),
-                Refusal::Backpressure(Queue::Receive),
+                RejectReason::Backpressure(Queue::Receive),
                 "round {round}"
             );
             for (chunk, at) in from.gather_element(..)?.chunks(8)?.zip(0_u64..) {
@@ -122,7 +122,7 @@ fn untaken_results_hold_their_slots() {
                 Err(rejected) => break rejected,
             }
         };
-        assert_eq!(*rejected.error(), Refusal::Untaken);
+        assert_eq!(*rejected.error(), RejectReason::Untaken);
         drop(rejected);
         assert_eq!(tickets.len(), SENDS + RECEIVES);
         assert_eq!(pool.available(), 64 - tickets.len());
@@ -152,12 +152,12 @@ fn many_more_requests_than_fit_complete() {
                     Ok(pending) => break pending,
                     Err(rejected) => {
                         // There is no room in the queue, or no slot for one more result.
-                        let refusal = *rejected.error();
+                        let reason = *rejected.error();
                         let is_full = matches!(
-                            refusal,
-                            Refusal::Backpressure(Queue::Send) | Refusal::Untaken
+                            reason,
+                            RejectReason::Backpressure(Queue::Send) | RejectReason::Untaken
                         );
-                        assert!(is_full, "{refusal}");
+                        assert!(is_full, "{reason}");
                         work = rejected.into_given();
                         let oldest: ScopedPendingWork<'_, '_> = posted.pop_front().unwrap();
                         oldest.spin_poll()?;
@@ -189,16 +189,16 @@ fn handles_hold_their_slots_until_their_results_are_taken() {
         let ended = a.scope(|scope| {
             let write = Outgoing::write(from.gather_element(..)?, target.remote());
             let mut posted = VecDeque::new();
-            let mut refusal = None;
+            let mut reason = None;
             assert!(until(PATIENCE, || {
                 match scope.post(write) {
                     Ok(work) => posted.push_back(work),
                     Err(full) if full.is_backpressure() => drop(scope.poll()),
-                    Err(other) => refusal = Some(other),
+                    Err(other) => reason = Some(other),
                 }
-                refusal.is_some()
+                reason.is_some()
             }));
-            assert_eq!(refusal, Some(Refusal::Untaken));
+            assert_eq!(reason, Some(RejectReason::Untaken));
             assert_eq!(posted.len(), SENDS + RECEIVES);
             // Taking one result makes room for one more request, and so does dropping a handle.
             posted.pop_front().unwrap().spin_poll()?;

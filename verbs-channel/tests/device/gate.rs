@@ -1,7 +1,7 @@
 //! Requests that must not reach a device: no byte is sent, and the channel still works.
 
 use verbs_channel::verbs_core::{GatherElement, MemoryRegion};
-use verbs_channel::{Channel, Error, Outgoing, Refusal};
+use verbs_channel::{Channel, Error, Outgoing, RejectReason};
 use verbs_harness::{PATIENCE, begin};
 
 use crate::ends::{given, pair_of, works};
@@ -14,7 +14,7 @@ fn list(region: &MemoryRegion<Vec<u8>>) -> Vec<GatherElement<'_>> {
 }
 
 fn too_long(ended: Result<(), Error>) {
-    let Err(Error::Rejected(Refusal::MessageTooLong { len, max })) = ended else {
+    let Err(Error::Rejected(RejectReason::MessageTooLong { len, max })) = ended else {
         panic!("{ended:?}");
     };
     assert_eq!(len, 4 << 30);
@@ -41,8 +41,8 @@ fn list_of_4_gib_is_rejected() {
     let batch = [Outgoing::send(list(&from)).inline()];
     too_long(a.run_batch(batch));
     let ended = a.scope(|scope| {
-        let refusal = scope.post_send(list(&from)).unwrap_err();
-        assert!(matches!(refusal, Refusal::MessageTooLong { .. }));
+        let reason = scope.post_send(list(&from)).unwrap_err();
+        assert!(matches!(reason, RejectReason::MessageTooLong { .. }));
         Ok::<_, Error>(())
     });
     ended.unwrap();
@@ -60,7 +60,7 @@ fn inline_data_is_limited_to_what_was_granted() {
     // A driver may grant more than it was asked for.
     let from = a.pd().reg_mr(vec![7_u8; 1 << 20]).unwrap();
     let whole = Outgoing::send(from.gather_element(..).unwrap()).inline();
-    let Err(Error::Rejected(Refusal::InlineTooLong { max, .. })) = a.run(whole) else {
+    let Err(Error::Rejected(RejectReason::InlineTooLong { max, .. })) = a.run(whole) else {
         panic!("it was posted");
     };
     assert!(max >= 64);

@@ -8,7 +8,8 @@ use verbs_channel::verbs_core::{
 };
 use verbs_channel::{
     BufferPool, Channel, ChannelGroup, ChannelId, Completed, DownReason, Error, Outgoing,
-    OwnedBuffer, OwnedWork, PollStrategy, PreparedChannel, Queue, Refusal, Ticket, TransportError,
+    OwnedBuffer, OwnedWork, PollStrategy, PreparedChannel, Queue, RejectReason, Ticket,
+    TransportError,
 };
 use verbs_harness::{PATIENCE, begin, until};
 
@@ -282,7 +283,7 @@ fn removed_channels_are_replaced_by_new_ones() {
         let mut channel = group.channel(number).unwrap();
         assert_eq!(channel.down_reason(), Some(DownReason::Closed));
         let rejected = channel.start_receive(pool.take().unwrap()).unwrap_err();
-        assert_eq!(*rejected.error(), Refusal::Down(DownReason::Closed));
+        assert_eq!(*rejected.error(), RejectReason::Down(DownReason::Closed));
         drop(rejected);
         if round % 2 == 0 {
             for ticket in tickets {

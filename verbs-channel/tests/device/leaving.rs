@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use verbs_channel::verbs_core::MemoryRegion;
 use verbs_channel::{
-    Channel, DownReason, Error, PollStrategy, Refusal, ScopeError, TransportError,
+    Channel, DownReason, Error, PollStrategy, RejectReason, ScopeError, TransportError,
 };
 use verbs_harness::child::{Child, Line, role};
 use verbs_harness::{PATIENCE, Test, begin};
@@ -119,7 +119,7 @@ fn every_wait_ends_when_the_peer_drops_its_channel() {
                 let rejected = channel.receive(into.scatter_element(..).unwrap());
                 let is_down = matches!(
                     rejected,
-                    Err(Error::Rejected(Refusal::Down(DownReason::PeerClosed)))
+                    Err(Error::Rejected(RejectReason::Down(DownReason::PeerClosed)))
                 );
                 assert!(is_down, "{rejected:?}");
             };

@@ -5,7 +5,7 @@ use std::time::Duration;
 use verbs_channel::verbs_core::WcStatus;
 use verbs_channel::{
     BufferPool, Channel, DownReason, Error, Incoming, Outgoing, OwnedBuffer, OwnedWork, Queue,
-    Refusal, Ticket, TransportError,
+    RejectReason, Ticket, TransportError,
 };
 use verbs_harness::{PATIENCE, begin, until};
 
@@ -96,7 +96,7 @@ fn atomics_work_on_owned_buffers() {
     let rejected = a.start_fetch_add(before, remote, 5).unwrap_err();
     assert!(matches!(
         *rejected.error(),
-        Refusal::Misaligned { len: 64, .. }
+        RejectReason::Misaligned { len: 64, .. }
     ));
     assert_eq!(value(&bytes(&number)), 100);
 }
@@ -294,7 +294,7 @@ fn failed_operation_returns_its_buffer() {
     assert!(was_ended(&error, down), "{error:?}");
     assert!(flushed.buffer.is_some());
     let rejected = a.start_send(filled(&a, 2, 64)).unwrap_err();
-    assert_eq!(*rejected.error(), Refusal::Down(down));
+    assert_eq!(*rejected.error(), RejectReason::Down(down));
     assert!(rejected.into_given()[..] == pattern(2, 64));
 }
 

@@ -4,8 +4,8 @@ use fake_libibverbs::with;
 use verbs_channel::verbs_core::verbs_sys::IBV_WC_REM_ACCESS_ERR;
 use verbs_channel::verbs_core::{RemoteMemoryRegion, WcStatus};
 use verbs_channel::{
-    BufferPool, Channel, DownReason, Incoming, Outgoing, OwnedBuffer, OwnedWork, Queue, Refusal,
-    TransportError,
+    BufferPool, Channel, DownReason, Incoming, Outgoing, OwnedBuffer, OwnedWork, Queue,
+    RejectReason, TransportError,
 };
 use verbs_harness::logged::{lines, listen};
 
@@ -188,27 +188,33 @@ fn invalid_batches_are_rejected_with_all_requests() {
         assert_eq!(rejected.into_given().len(), 3);
         assert_eq!(pool.available(), 8);
     }
-    let refusal = |works, channel: &mut Channel| {
+    let reject_reason = |works, channel: &mut Channel| {
         let rejected = channel.start_batch(works).unwrap_err();
         *rejected.error()
     };
     let works = vec![receive(&pool)];
-    assert_eq!(refusal(works, &mut channel), Refusal::ReceiveInBatch);
-    assert_eq!(refusal(Vec::new(), &mut channel), Refusal::EmptyBatch);
+    assert_eq!(
+        reject_reason(works, &mut channel),
+        RejectReason::ReceiveInBatch
+    );
+    assert_eq!(
+        reject_reason(Vec::new(), &mut channel),
+        RejectReason::EmptyBatch
+    );
     let (asked, max) = (5, 4);
-    let too_long = Refusal::BatchTooLong { asked, max };
-    assert_eq!(refusal(sends(&pool, 5), &mut channel), too_long);
+    let too_long = RejectReason::BatchTooLong { asked, max };
+    assert_eq!(reject_reason(sends(&pool, 5), &mut channel), too_long);
     // A batch that has no room now.
     let ticket = channel.start_batch(sends(&pool, 3)).unwrap();
-    let full = Refusal::Backpressure(Queue::Send);
-    assert_eq!(refusal(sends(&pool, 2), &mut channel), full);
+    let full = RejectReason::Backpressure(Queue::Send);
+    assert_eq!(reject_reason(sends(&pool, 2), &mut channel), full);
     assert_eq!(with(|library| library.posted.len()), 1);
     succeeds(*posted().last().unwrap());
     assert!(channel.poll(ticket).unwrap().is_some());
     assert_eq!((pool.available(), channel.is_idle()), (8, true));
     channel.engine_mut().destroy_all(DownReason::Closed);
-    let down = Refusal::Down(DownReason::Closed);
-    assert_eq!(refusal(sends(&pool, 2), &mut channel), down);
+    let down = RejectReason::Down(DownReason::Closed);
+    assert_eq!(reject_reason(sends(&pool, 2), &mut channel), down);
 }
 
 #[test]
@@ -217,7 +223,7 @@ fn partly_posted_batch_is_returned_after_its_queue_pair_is_destroyed() {
     let pool = BufferPool::new(channel.pd(), 64, 4).unwrap();
     with(|library| library.refuse_post = Some((2, libc::ENOMEM, true)));
     let rejected = channel.start_batch(sends(&pool, 4)).unwrap_err();
-    let Refusal::Post(error) = *rejected.error() else {
+    let RejectReason::Post(error) = *rejected.error() else {
         panic!("{rejected}");
     };
     assert_eq!((error.posted(), rejected.into_given().len()), (2, 4));

@@ -5,7 +5,9 @@ use std::ops::Bound;
 use std::thread;
 
 use fake_libibverbs::{assert_all_is_well, with};
-use verbs_channel::{BufferPool, Channel, Outgoing, OwnedBuffer, OwnedWork, PoolBuffer, Refusal};
+use verbs_channel::{
+    BufferPool, Channel, Outgoing, OwnedBuffer, OwnedWork, PoolBuffer, RejectReason,
+};
 
 use crate::fake_device::{called, channel, forget_the_past, pd, region, succeeds};
 
@@ -158,17 +160,17 @@ fn a_range_too_long_for_an_element_is_rejected_when_it_is_posted() {
         assert_eq!(buffer.len() as u64, len);
         forget_the_past();
         let rejected = channel.start_send(buffer).unwrap_err();
-        assert_eq!(*rejected.error(), Refusal::ElementTooLong { len });
+        assert_eq!(*rejected.error(), RejectReason::ElementTooLong { len });
         let works = vec![OwnedWork::from(Outgoing::send(rejected.into_given()))];
         let rejected = channel.start_batch(works).unwrap_err();
-        assert_eq!(*rejected.error(), Refusal::ElementTooLong { len });
+        assert_eq!(*rejected.error(), RejectReason::ElementTooLong { len });
         buffer = rejected.into_given().remove(0).into_buffer();
         assert!(with(|library| library.posted.is_empty()));
     }
     // As long as an element can be: longer than a message of this port, but valid in a receive.
     buffer.set_range(2..).unwrap();
     let rejected = channel.start_send(buffer).unwrap_err();
-    let too_long = Refusal::MessageTooLong {
+    let too_long = RejectReason::MessageTooLong {
         len: u32::MAX.into(),
         max: 1 << 30,
     };

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use fake_libibverbs::with;
 use verbs_channel::verbs_core::verbs_sys::IBV_QPS_ERR;
 use verbs_channel::{
-    Channel, ChannelGroup, ChannelId, DownReason, Error, Outgoing, PollStrategy, Refusal,
+    Channel, ChannelGroup, ChannelId, DownReason, Error, Outgoing, PollStrategy, RejectReason,
     ScopeError, TransportError,
 };
 
@@ -63,7 +63,7 @@ fn every_blocking_call_ends_without_a_deadline() {
         );
         assert_dead(&channel);
         let refused = call(&mut channel).unwrap_err();
-        assert!(matches!(refused, Error::Rejected(refusal) if refusal == Refusal::Down(DEAD)));
+        assert!(matches!(refused, Error::Rejected(reason) if reason == RejectReason::Down(DEAD)));
     }
 }
 

@@ -13,7 +13,7 @@ use verbs_channel::verbs_core::{
 };
 use verbs_channel::{
     BufferPool, Channel, Error, Incoming, Outgoing, OwnedBuffer, OwnedWork, PreparedChannel,
-    Refusal, Rejected, ScatterList, Work,
+    RejectReason, Rejected, ScatterList, Work,
 };
 
 use crate::fake_device::{connected, forget_the_past, pd};
@@ -27,13 +27,13 @@ const MAX_SEND_SGE: usize = 3;
 const MAX_RECV_SGE: usize = 2;
 const MAX_INLINE: usize = 64;
 
-const TOO_LONG: Refusal = Refusal::MessageTooLong {
+const TOO_LONG: RejectReason = RejectReason::MessageTooLong {
     len: TOTAL,
     max: MAX_MSG_SZ,
 };
 
 /// The expected rejection; `None` if the request is posted.
-type Expected = Option<Refusal>;
+type Expected = Option<RejectReason>;
 
 fn remote() -> RemoteMemoryRegion {
     RemoteMemoryRegion::new(0x1000, 1 << 40, 7).unwrap()
@@ -96,15 +96,15 @@ fn elements(of: &SharedRegion<Vec<u8>>, len: usize, count: usize) -> Vec<SharedE
 }
 
 /// The reason why a call or a scope rejected a request, if it did. Posted ones have been aborted.
-fn refusal<T>(ended: Result<T, Error>) -> Expected {
+fn reject_reason<T>(ended: Result<T, Error>) -> Expected {
     match ended {
-        Err(Error::Rejected(refusal)) => Some(refusal),
+        Err(Error::Rejected(reason)) => Some(reason),
         Ok(_) | Err(Error::Transport(_)) => None,
         Err(other) => panic!("{other}"),
     }
 }
 
-fn rejected<T, G>(posted: Result<T, Rejected<G, Refusal>>) -> Expected {
+fn rejected<T, G>(posted: Result<T, Rejected<G, RejectReason>>) -> Expected {
     posted.err().map(|rejected| *rejected.error())
 }
 
@@ -144,15 +144,15 @@ fn borrowed<W: Work + Clone>(
         make,
         expected,
         &[
-            ("run", &|channel| refusal(channel.run(work()))),
+            ("run", &|channel| reject_reason(channel.run(work()))),
             ("run_batch, first", &|channel| {
-                refusal(channel.run_batch(batch(0)))
+                reject_reason(channel.run_batch(batch(0)))
             }),
             ("run_batch, in the middle", &|channel| {
-                refusal(channel.run_batch(batch(1)))
+                reject_reason(channel.run_batch(batch(1)))
             }),
             ("run_batch, last", &|channel| {
-                refusal(channel.run_batch(batch(2)))
+                reject_reason(channel.run_batch(batch(2)))
             }),
             ("post", &|channel| {
                 let mut found = None;
@@ -217,7 +217,7 @@ fn receives<L: ScatterList + Clone>(make: &dyn Fn() -> Channel, list: &L, expect
         make,
         expected,
         &[
-            ("receive", &|channel| refusal(channel.receive(list()))),
+            ("receive", &|channel| reject_reason(channel.receive(list()))),
             ("post_receive", &|channel| {
                 let mut found = None;
                 let _aborted = channel.scope(|scope| {
@@ -276,11 +276,11 @@ fn owned(
         let mut works: Vec<OwnedWork> = std::iter::repeat_with(fits).take(count).collect();
         works[at] = work(of_region(channel, len));
         let posted = channel.start_batch(works).map_err(|rejected| {
-            let refusal = *rejected.error();
+            let reason = *rejected.error();
             let works = rejected.into_given();
             assert_eq!(works.len(), count, "a request was lost");
             assert_eq!(works[at].buffer().len(), len);
-            refusal
+            reason
         });
         posted.err()
     };
@@ -332,7 +332,7 @@ fn list_of_4_gib_is_not_taken_for_0_bytes() {
     let read = Incoming::read(elements(&into, LONG, 32), remote());
     let short = Incoming::read(elements(&into, 8, 1), remote());
     borrowed(&make, (&read, &short), Some(TOO_LONG));
-    let why = Refusal::ReceiveTooLong { len: TOTAL };
+    let why = RejectReason::ReceiveTooLong { len: TOTAL };
     receives(&make, &elements(&into, LONG, 32), Some(why));
     // A receive may have room for more than the port can send, up to the longest possible message.
     let mut most = elements(&into, LONG, 31);
@@ -348,7 +348,10 @@ fn message_is_limited_to_the_ports_max_msg_sz() {
     let (from, into) = (memory(&pd, 129), shared(&pd, 129));
     for (len, why) in [
         (128, None),
-        (129, Some(Refusal::MessageTooLong { len: 129, max: 128 })),
+        (
+            129,
+            Some(RejectReason::MessageTooLong { len: 129, max: 128 }),
+        ),
     ] {
         let one = gather(&from, len, 1);
         let mut two = gather(&from, len - 64, 1);
@@ -379,7 +382,7 @@ fn inline_data_is_limited_to_the_granted_max_inline_data() {
     let max = 64;
     for (len, why) in [
         (MAX_INLINE, None),
-        (65, Some(Refusal::InlineTooLong { len: 65, max })),
+        (65, Some(RejectReason::InlineTooLong { len: 65, max })),
     ] {
         let one = gather(&from, len, 1);
         let two = [gather(&from, len - 1, 1), gather(&from, 1, 1)].concat();
@@ -394,7 +397,7 @@ fn inline_data_is_limited_to_the_granted_max_inline_data() {
     }
     // All elements together are too long, though each alone would fit.
     let send = Outgoing::send(gather(&from, 64, 3)).inline();
-    let why = Refusal::InlineTooLong { len: 192, max };
+    let why = RejectReason::InlineTooLong { len: 192, max };
     borrowed(&make, (&send, &short), Some(why));
 }
 
@@ -405,7 +408,7 @@ fn shared_memory_is_not_sent_inline() {
     let from = shared(&pd, 64);
     let inline = |len, count| Outgoing::send(elements(&from, len, count)).inline();
     let fits = Outgoing::send(elements(&from, 8, 1));
-    let why = Some(Refusal::SharedInline);
+    let why = Some(RejectReason::SharedInline);
     borrowed(&make, (&inline(8, 1), &fits), why);
     borrowed(&make, (&inline(8, 2), &fits), why);
     let write = Outgoing::write(elements(&from, 64, 1), remote()).inline();
@@ -420,8 +423,8 @@ fn elements_are_limited_to_what_was_granted_and_empty_ones_do_not_count() {
     let (from, into) = (memory(&pd, 64), shared(&pd, 64));
     let too_many = |count: usize, granted: usize| {
         let max = u32::try_from(granted).unwrap();
-        let refusal = Refusal::TooManyElements { count, max };
-        (count > granted).then_some(refusal)
+        let reason = RejectReason::TooManyElements { count, max };
+        (count > granted).then_some(reason)
     };
     let short = Outgoing::send(Vec::new());
     for count in [MAX_SEND_SGE, MAX_SEND_SGE + 1] {
@@ -449,7 +452,7 @@ fn read_without_read_depth_is_rejected() {
     let pd = pd();
     let make = || without_reads(&pd);
     let into = shared(&pd, 64);
-    let why = Some(Refusal::NoReads);
+    let why = Some(RejectReason::NoReads);
     let read = Incoming::read(elements(&into, 64, 1), remote());
     borrowed(&make, (&read, &read), why);
     let add = Incoming::fetch_and_add(elements(&into, 8, 1), remote(), 1);

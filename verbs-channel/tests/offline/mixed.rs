@@ -12,7 +12,7 @@ use verbs_channel::verbs_core::verbs_sys::{
     IBV_WC_REM_ACCESS_ERR, IBV_WC_SUCCESS, ibv_wc, ibv_wc_status,
 };
 use verbs_channel::verbs_core::{MemoryRegion, ProtectionDomain};
-use verbs_channel::{Channel, ChannelGroup, ChannelId, Error, Queue, Refusal, Ticket};
+use verbs_channel::{Channel, ChannelGroup, ChannelId, Error, Queue, RejectReason, Ticket};
 
 use crate::fake_device::{bounded, pd};
 
@@ -240,7 +240,7 @@ impl World {
                 });
             }
             Err(rejected) if rejected.error().is_backpressure() => assert!(!has_credits),
-            Err(rejected) if *rejected.error() == Refusal::Untaken => {
+            Err(rejected) if *rejected.error() == RejectReason::Untaken => {
                 let id = self.ids[member];
                 let its = self.ops.iter().filter(|op| op.ticket.channel() == id);
                 assert!(has_credits && its.count() >= 5, "a slot was lost");

@@ -4,8 +4,8 @@ use fake_libibverbs::{Posted, with};
 use verbs_channel::verbs_core::verbs_sys::IBV_WC_REM_ACCESS_ERR;
 use verbs_channel::verbs_core::{RemoteMemoryRegion, WcOpcode};
 use verbs_channel::{
-    BufferPool, Channel, Incoming, Outgoing, OwnedBuffer, OwnedWork, Refusal, Rejected, Ticket,
-    TransportError,
+    BufferPool, Channel, Incoming, Outgoing, OwnedBuffer, OwnedWork, RejectReason, Rejected,
+    Ticket, TransportError,
 };
 
 use crate::fake_device::{channel, ends, forget_the_past, posted, region, succeeds};
@@ -92,7 +92,8 @@ fn success_is_returned_with_its_buffer_and_a_failure_without() {
 
 #[test]
 fn shorthands_post_the_same_requests() {
-    type Start = fn(&mut Channel, OwnedBuffer) -> Result<Ticket, Rejected<OwnedBuffer, Refusal>>;
+    type Start =
+        fn(&mut Channel, OwnedBuffer) -> Result<Ticket, Rejected<OwnedBuffer, RejectReason>>;
     type Work = fn(OwnedBuffer) -> OwnedWork;
     let same: [(Start, Work); 8] = [
         (Channel::start_send, |b| Outgoing::send(b).into()),
@@ -142,7 +143,7 @@ fn rejected_request_is_handed_back_with_its_options() {
     let mut channel = channel();
     let atomic = Incoming::fetch_and_add(region(&channel), remote(), 5).fence();
     let rejected = channel.start(atomic).unwrap_err();
-    let Refusal::Misaligned { addr, len } = *rejected.error() else {
+    let RejectReason::Misaligned { addr, len } = *rejected.error() else {
         panic!("{rejected}");
     };
     assert_eq!((addr, len), (0x1000, 64));
@@ -156,7 +157,10 @@ fn rejected_request_is_handed_back_with_its_options() {
 
     let short = remote().slice(..63).unwrap();
     let rejected = channel.start_read(region(&channel), short).unwrap_err();
-    assert!(matches!(*rejected.error(), Refusal::RemoteTooShort { .. }));
+    assert!(matches!(
+        *rejected.error(),
+        RejectReason::RemoteTooShort { .. }
+    ));
     assert_eq!(rejected.into_given().len(), 64);
     let work = OwnedWork::receive(region(&channel));
     assert_eq!(work.into_buffer().into_region().unwrap().len(), 64);
@@ -183,7 +187,7 @@ fn empty_buffer_is_an_empty_message() {
     let rejected = channel.start_fetch_add(empty, remote(), 1).unwrap_err();
     assert!(matches!(
         *rejected.error(),
-        Refusal::Misaligned { len: 0, .. }
+        RejectReason::Misaligned { len: 0, .. }
     ));
     let empty = rejected.into_given().into_region().unwrap_err();
     assert!(empty.into_block().is_err());
@@ -198,7 +202,7 @@ fn batch_longer_than_any_reservation_is_handed_back() {
     let works: Vec<_> = std::iter::repeat_with(work).take(65_536).collect();
     let rejected = channel.start_batch(works).unwrap_err();
     let (asked, max) = (65_536, 65_535);
-    assert_eq!(*rejected.error(), Refusal::BatchTooLong { asked, max });
+    assert_eq!(*rejected.error(), RejectReason::BatchTooLong { asked, max });
     assert_eq!(rejected.into_given().len(), 65_536);
     assert!(posted().is_empty());
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use verbs_channel::verbs_core::MemoryRegion;
 use verbs_channel::{
-    Channel, ChannelGroup, ChannelId, DownReason, Error, Refusal, ScopeError, TransportError,
+    Channel, ChannelGroup, ChannelId, DownReason, Error, RejectReason, ScopeError, TransportError,
 };
 
 use crate::fake_device::{
@@ -77,7 +77,7 @@ fn receive_ends_when_the_peer_has_left() {
     assert_eq!(channel.down_reason(), Some(CLOSED));
     let rejected = channel.receive(into.scatter_element(..).unwrap());
     assert!(
-        matches!(rejected, Err(Error::Rejected(Refusal::Down(CLOSED)))),
+        matches!(rejected, Err(Error::Rejected(RejectReason::Down(CLOSED)))),
         "{rejected:?}"
     );
     let kind = io::Error::from(rejected.unwrap_err()).kind();

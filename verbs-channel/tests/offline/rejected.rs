@@ -2,7 +2,7 @@
 
 use fake_libibverbs::with;
 use verbs_channel::verbs_core::ErrorKind;
-use verbs_channel::{BufferPool, DownReason, Error, Outgoing, Refusal};
+use verbs_channel::{BufferPool, DownReason, Error, Outgoing, RejectReason};
 
 use crate::fake_device::{called, channel, pd, posted, region, succeeds};
 
@@ -19,7 +19,7 @@ fn request_rejected_by_the_driver_is_handed_back_and_can_be_posted_again() {
     for _ in 0..100 {
         refuse_at(0);
         let rejected = channel.start_send(buffer.take().unwrap()).unwrap_err();
-        let Refusal::Post(error) = *rejected.error() else {
+        let RejectReason::Post(error) = *rejected.error() else {
             panic!("{rejected}");
         };
         assert_eq!(
@@ -28,13 +28,13 @@ fn request_rejected_by_the_driver_is_handed_back_and_can_be_posted_again() {
         );
         refuse_at(0);
         let rejected = channel.start_receive(rejected.into_given()).unwrap_err();
-        assert!(matches!(*rejected.error(), Refusal::Post(_)));
+        assert!(matches!(*rejected.error(), RejectReason::Post(_)));
         buffer = Some(rejected.into_given().into_region().unwrap());
         refuse_at(0);
         let element = buffer.as_ref().unwrap().gather_element(..).unwrap();
         let error = channel.run_batch([Outgoing::send(element); 4]).unwrap_err();
         assert!(
-            matches!(error, Error::Rejected(Refusal::Post(_))),
+            matches!(error, Error::Rejected(RejectReason::Post(_))),
             "{error}"
         );
     }
@@ -52,7 +52,7 @@ fn partly_posted_batch_destroys_the_queue_pair_first() {
     refuse_at(2);
     let batch = [Outgoing::send(from.gather_element(..).unwrap()); 4];
     let error = channel.run_batch(batch).unwrap_err();
-    let Error::Rejected(Refusal::Post(error)) = error else {
+    let Error::Rejected(RejectReason::Post(error)) = error else {
         panic!("{error:?}");
     };
     assert_eq!(error.posted(), 2);
@@ -88,7 +88,7 @@ fn failed_post_without_a_bad_request_destroys_the_queue_pair() {
     let batch = [Outgoing::send(from.gather_element(..).unwrap()); 2];
     let error = channel.run_batch(batch).unwrap_err();
     assert!(
-        matches!(error, Error::Rejected(Refusal::Post(_))),
+        matches!(error, Error::Rejected(RejectReason::Post(_))),
         "{error}"
     );
     // The device may have the first.

@@ -6,7 +6,8 @@ use fake_libibverbs::lend;
 use verbs_channel::engine::{Closing, Engine};
 use verbs_channel::verbs_core::verbs_sys::IBV_WC_REM_ACCESS_ERR;
 use verbs_channel::{
-    Channel, ChannelGroup, ChannelId, DownReason, Error, Queue, Refusal, Ticket, TransportError,
+    Channel, ChannelGroup, ChannelId, DownReason, Error, Queue, RejectReason, Ticket,
+    TransportError,
 };
 
 use crate::driven::{group, polls};
@@ -82,12 +83,12 @@ fn untaken_results_have_room_if_slots_were_reserved() {
         (4, 0)
     );
     let rejected = start(&mut group, Queue::Send).unwrap_err();
-    assert_eq!(*rejected.error(), Refusal::Untaken);
+    assert_eq!(*rejected.error(), RejectReason::Untaken);
     assert!(!rejected.error().is_backpressure(), "nothing will complete");
     group.engine_mut().reserve(ids[0], 1).unwrap();
     let _ticket = start(&mut group, Queue::Send).unwrap();
     let rejected = start(&mut group, Queue::Send).unwrap_err();
-    assert_eq!(*rejected.error(), Refusal::Untaken);
+    assert_eq!(*rejected.error(), RejectReason::Untaken);
     let too_many = group.engine_mut().reserve(ids[0], Engine::MAX_RESERVE + 1);
     assert!(matches!(too_many, Err(Error::Core(_))), "{too_many:?}");
 }

@@ -11,7 +11,7 @@ use verbs_channel::verbs_core::verbs_sys::{
     IBV_QPS_ERR, IBV_WC_RETRY_EXC_ERR, IBV_WC_SUCCESS, ibv_wc,
 };
 use verbs_channel::{
-    Channel, DownReason, Error, Outgoing, Queue, Refusal, ScopeError, TransportError,
+    Channel, DownReason, Error, Outgoing, Queue, RejectReason, ScopeError, TransportError,
 };
 
 use crate::fake_device::{
@@ -51,8 +51,8 @@ fn loop_that_polls_for_room_ends_when_handles_are_dropped() {
                     }
                 }
                 let element = from.gather_element(..).unwrap();
-                while let Err(refusal) = scope.post_send(element).map(drop) {
-                    assert!(refusal.is_backpressure(), "{refusal}");
+                while let Err(reason) = scope.post_send(element).map(drop) {
+                    assert!(reason.is_backpressure(), "{reason}");
                     all_succeeds();
                     scope.poll();
                 }
@@ -142,7 +142,7 @@ fn too_many_untaken_handles_are_not_backpressure() {
             scope.poll();
         }
         let rejected = scope.try_post(Outgoing::send(element)).unwrap_err();
-        assert_eq!(*rejected.error(), Refusal::Untaken);
+        assert_eq!(*rejected.error(), RejectReason::Untaken);
         assert!(!rejected.error().is_backpressure(), "polling does not help");
         handles.pop().unwrap().spin_poll()?;
         scope.post_send(element)?;
@@ -319,7 +319,7 @@ mod question_mark {
         let refused = boxed(&mut channel).unwrap_err();
         assert_eq!(
             refused.downcast_ref(),
-            Some(&Refusal::Down(DownReason::TimedOut))
+            Some(&RejectReason::Down(DownReason::TimedOut))
         );
         assert!(sendable(&mut channel).is_err() && anyhow(&mut channel).is_err());
     }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use fake_libibverbs::with;
 use verbs_channel::{
-    BufferPool, Channel, DownReason, Error, Outgoing, OwnedWork, Refusal, TransportError,
+    BufferPool, Channel, DownReason, Error, Outgoing, OwnedWork, RejectReason, TransportError,
 };
 use verbs_harness::logged::{bombs, lines, listen, panics};
 
@@ -148,7 +148,7 @@ fn partly_posted_owned_buffers_of_a_stuck_queue_pair_are_leaked() {
     // The driver fails without a `bad_wr`: it may have taken all requests.
     with(|library| library.refuse_post = Some((0, libc::EIO, false)));
     let rejected = channel.start_send(pool.take().unwrap()).unwrap_err();
-    assert!(matches!(*rejected.error(), Refusal::Post(_)));
+    assert!(matches!(*rejected.error(), RejectReason::Post(_)));
     assert_eq!(rejected.into_given().capacity(), 0, "it was leaked");
     assert_eq!(pool.available(), 2);
     assert!(channel.is_down() && channel.is_idle());

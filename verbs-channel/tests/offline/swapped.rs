@@ -7,7 +7,7 @@ use verbs_channel::engine::Engine;
 use verbs_channel::verbs_core::{CompletionChannel, ProtectionDomain};
 use verbs_channel::{
     BufferPool, Channel, ChannelId, CreateChannel as _, DownReason, Error, OwnedWork, PollStrategy,
-    Queue, Refusal,
+    Queue, RejectReason,
 };
 
 use crate::driven::group;
@@ -33,7 +33,7 @@ fn channel_without_a_queue_pair_rejects_everything_and_waits_for_nothing() {
     let old = mem::replace(channel.engine_mut(), fresh(&pd));
     let mut into = region(&channel);
     bounded(|| {
-        let down = |error: &Error| matches!(error, Error::Rejected(Refusal::Down(_)));
+        let down = |error: &Error| matches!(error, Error::Rejected(RejectReason::Down(_)));
         assert!(down(
             &channel.send(into.gather_element(..).unwrap()).unwrap_err()
         ));

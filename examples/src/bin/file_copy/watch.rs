@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use examples::{Failure, Frames};
 use verbs_channel::verbs_core::WorkSuccess;
-use verbs_channel::{Loan, Refusal};
+use verbs_channel::{Loan, RejectReason};
 
 use crate::protocol::{hear, out_of_order};
 
@@ -45,8 +45,8 @@ impl<'a> Watch<'a> {
     }
 
     /// The result of a post. If it was rejected, the peer may have sent a better reason than the channel's.
-    pub(crate) fn posted<T>(&self, posted: Result<T, Refusal>) -> Result<T, Failure> {
-        posted.or_else(|refusal| self.look().and(Err(refusal.into())))
+    pub(crate) fn posted<T>(&self, posted: Result<T, RejectReason>) -> Result<T, Failure> {
+        posted.or_else(|reason| self.look().and(Err(reason.into())))
     }
 
     /// Only a failure is sent while blocks move.

@@ -1,6 +1,6 @@
 //! What an operation holds while it is in flight, and where its buffers belong.
 
-use crate::error::{Queue, Refusal};
+use crate::error::{Queue, RejectReason};
 
 /// Where the buffers of an operation belong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,10 +92,10 @@ impl Reservation {
 
     /// The same for a batch of as many, if a reservation can be that large.
     #[inline]
-    pub(crate) fn times(self, count: usize) -> Result<Self, Refusal> {
+    pub(crate) fn times(self, count: usize) -> Result<Self, RejectReason> {
         match u16::try_from(count) {
             Ok(credits) => Ok(Self { credits, ..self }),
-            Err(_) => Err(Refusal::BatchTooLong {
+            Err(_) => Err(RejectReason::BatchTooLong {
                 asked: u32::try_from(count).unwrap_or(u32::MAX),
                 max: u16::MAX.into(),
             }),

@@ -9,7 +9,7 @@ use verbs_channel::verbs_core::{
     GatherElement, MemoryRegion, RemoteMemoryRegion, ScatterElement, WorkSuccess,
 };
 use verbs_channel::{
-    Incoming, Loan, Outgoing, PollingScope, Refusal, ScopedPendingWork, TransportError,
+    Incoming, Loan, Outgoing, PollingScope, RejectReason, ScopedPendingWork, TransportError,
 };
 
 use super::{SHORT, World, is_work_error, region};
@@ -191,7 +191,7 @@ where
         }
     }
 
-    fn post(&mut self) -> Result<(), Refusal> {
+    fn post(&mut self) -> Result<(), RejectReason> {
         let (scope, from, remote) = (self.scope, self.of.from, remote());
         match self.of.random.below(12) {
             0 => {
