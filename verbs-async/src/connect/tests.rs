@@ -4,7 +4,6 @@ use std::future::{Future, ready};
 use std::io::{self, Read as _, Write as _};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::pin::{Pin, pin};
-use std::sync::mpsc;
 use std::task::{Context, Poll};
 use std::thread;
 use std::time::Duration;
@@ -38,26 +37,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
 impl Way {
     /// Runs a future on a thread of its own, so that one that blocks fails too.
     fn run<T: Send + 'static>(self, future: impl Future<Output = T> + Send + 'static) -> T {
-        let (done, ended) = mpsc::channel();
-        let runner = thread::spawn(move || {
-            drop(
-                done.send(match self {
-                    Self::Tokio => tokio::runtime::Builder::new_current_thread()
-                        .enable_all()
-                        .build()
-                        .unwrap()
-                        .block_on(future),
-                    Self::AsyncIo => async_io::block_on(future),
-                }),
-            );
-        });
-        match ended.recv_timeout(LONG) {
-            Ok(value) => value,
-            Err(mpsc::RecvTimeoutError::Timeout) => panic!("{self:?}: it hangs"),
-            Err(mpsc::RecvTimeoutError::Disconnected) => {
-                std::panic::resume_unwind(runner.join().unwrap_err())
-            }
-        }
+        println!("on {self:?}");
+        verbs_harness::within(LONG, move || match self {
+            Self::Tokio => tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .unwrap()
+                .block_on(future),
+            Self::AsyncIo => async_io::block_on(future),
+        })
     }
 
     fn stream(self, stream: TcpStream) -> Box<dyn Stream> {

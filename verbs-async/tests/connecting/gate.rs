@@ -1,10 +1,7 @@
 //! Calls that block until they are released, and a watchdog over the tests that release them.
 
 use std::future::Future;
-use std::io::Write as _;
-use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Condvar, Mutex};
-use std::thread;
 use std::time::Duration;
 
 use fake_libibverbs::{ladder, with};
@@ -101,23 +98,11 @@ pub(crate) fn events() -> CqEvents {
 
 /// Runs a future on a tokio runtime of this thread alone; the process is aborted if it hangs.
 pub(crate) fn block_on<T>(future: impl Future<Output = T>) -> T {
-    let (done, waits) = mpsc::channel::<()>();
-    let name = thread::current().name().unwrap_or_default().to_owned();
-    thread::spawn(move || {
-        if waits.recv_timeout(LONG) == Err(RecvTimeoutError::Timeout) {
-            // Past the harness, which keeps what a test prints until it has ended.
-            let line = format!("\nFAILED {name}: it hangs, {LONG:?} were not enough\n");
-            drop(std::io::stderr().write_all(line.as_bytes()));
-            std::process::abort();
-        }
-    });
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .unwrap();
-    let result = runtime.block_on(future);
-    drop(done);
-    result
+    verbs_harness::bounded(LONG, || runtime.block_on(future))
 }
 
 /// Waits until everything was ended, on other threads too.

@@ -2,7 +2,6 @@
 
 use std::future::Future;
 use std::pin::{Pin, pin};
-use std::sync::mpsc;
 use std::task::{Context as TaskContext, Poll, Waker};
 use std::thread;
 use std::time::Duration;
@@ -32,27 +31,17 @@ pub(crate) fn run<T: Send + 'static>(
     way: Way,
     future: impl Future<Output = T> + Send + 'static,
 ) -> T {
-    let (done, ended) = mpsc::channel();
-    let runner = thread::spawn(move || {
-        let value = match way {
-            Way::Tokio => tokio::runtime::Builder::new_multi_thread()
-                .worker_threads(2)
-                .enable_all()
-                .build()
-                .unwrap()
-                .block_on(future),
-            Way::AsyncIo => async_io::block_on(future),
-            Way::Thread => pollster::block_on(future),
-        };
-        drop(done.send(value));
-    });
-    match ended.recv_timeout(PATIENCE) {
-        Ok(value) => value,
-        Err(mpsc::RecvTimeoutError::Timeout) => panic!("{way:?}: it hangs"),
-        Err(mpsc::RecvTimeoutError::Disconnected) => {
-            std::panic::resume_unwind(runner.join().unwrap_err())
-        }
-    }
+    println!("on {way:?}");
+    verbs_harness::within(PATIENCE, move || match way {
+        Way::Tokio => tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .enable_all()
+            .build()
+            .unwrap()
+            .block_on(future),
+        Way::AsyncIo => async_io::block_on(future),
+        Way::Thread => pollster::block_on(future),
+    })
 }
 
 /// A completion channel on the device under test, watched in this way.

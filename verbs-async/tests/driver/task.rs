@@ -1,11 +1,8 @@
 //! Tasks that tests poll by hand, on a driver of their own.
 
-use std::io::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{self, RecvTimeoutError};
 use std::task::{Context, Poll, Wake, Waker};
-use std::thread;
 use std::time::Duration;
 use verbs_channel::Queue;
 
@@ -13,7 +10,7 @@ use crate::driver::{Driver, Submission};
 use crate::ring::{End, FakeDevice, FakeRing, Outcome, Request, Ticket, poll};
 
 /// Far longer than any of these tests takes.
-const LONG: Duration = Duration::from_secs(if cfg!(miri) { 600 } else { 10 });
+const LONG: Duration = Duration::from_secs(10);
 
 /// A device and the driver of its ring.
 pub(crate) struct Bench {
@@ -110,17 +107,5 @@ impl Bench {
 
 /// Runs a function that must return by itself. If it hangs, the process is aborted.
 pub(crate) fn bounded<T>(what: impl FnOnce() -> T) -> T {
-    let (done, waits) = mpsc::channel::<()>();
-    let name = thread::current().name().unwrap_or_default().to_owned();
-    thread::spawn(move || {
-        if waits.recv_timeout(LONG) == Err(RecvTimeoutError::Timeout) {
-            // Not by `eprintln`: the harness captures that until the test has ended.
-            let line = format!("\nFAILED {name}: it hangs, {LONG:?} were not enough\n");
-            drop(std::io::stderr().write_all(line.as_bytes()));
-            std::process::abort();
-        }
-    });
-    let result = what();
-    drop(done);
-    result
+    verbs_harness::bounded(LONG, what)
 }

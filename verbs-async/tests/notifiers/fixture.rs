@@ -1,10 +1,8 @@
 //! Wakers that a test can wait for, a pipe to read, and a time limit for each test.
 
 use std::io::{self, PipeReader, PipeWriter, Read as _, Write as _};
-use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Condvar, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
-use std::thread;
 use std::time::Duration;
 
 use rustix::fs::{OFlags, fcntl_setfl};
@@ -12,20 +10,7 @@ use verbs_async::CqNotifier;
 
 /// Runs a test, and fails it if it hangs.
 pub(crate) fn within_limit(test: impl FnOnce() + Send + 'static) {
-    let (done, ended) = mpsc::channel();
-    let test = thread::spawn(move || {
-        test();
-        done.send(())
-    });
-    match ended.recv_timeout(Duration::from_secs(60)) {
-        Err(RecvTimeoutError::Timeout) => panic!("it hangs"),
-        // Nothing is sent if it panicked.
-        Ok(()) | Err(RecvTimeoutError::Disconnected) => {
-            if let Err(panicked) = test.join() {
-                std::panic::resume_unwind(panicked);
-            }
-        }
-    }
+    verbs_harness::within(Duration::from_secs(60), test);
 }
 
 /// A waker that counts, and that a test can sleep on.

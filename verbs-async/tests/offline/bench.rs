@@ -1,13 +1,11 @@
 //! The base of these tests: a device, and a notifier and tasks that a test drives by hand.
 
 use std::future::Future;
-use std::io::{self, Write as _};
+use std::io;
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
-use std::thread;
 use std::time::Duration;
 
 use fake_libibverbs::{announce, with};
@@ -198,20 +196,8 @@ pub(crate) fn now<T>(future: impl Future<Output = T>) -> T {
 /// Runs a function that must return by itself, on this thread, which has the library. If it hangs,
 /// the process is aborted.
 pub(crate) fn bounded<T>(what: impl FnOnce() -> T) -> T {
-    let (done, waits) = mpsc::channel::<()>();
-    let name = thread::current().name().unwrap_or_default().to_owned();
-    thread::spawn(move || {
-        if waits.recv_timeout(LONG) == Err(RecvTimeoutError::Timeout) {
-            // Not by `eprintln`: the harness captures that until the test has ended.
-            let line = format!("\nFAILED {name}: it hangs, {LONG:?} were not enough\n");
-            drop(io::stderr().write_all(line.as_bytes()));
-            std::process::abort();
-        }
-    });
-    let result = what();
-    drop(done);
-    result
+    verbs_harness::bounded(LONG, what)
 }
 
 /// Far longer than any of these tests takes.
-const LONG: Duration = Duration::from_secs(if cfg!(miri) { 600 } else { 60 });
+const LONG: Duration = Duration::from_secs(60);

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+pub(crate) use fake_libibverbs::posted;
 use fake_libibverbs::{announce_last, assert_all_is_well, with};
 use verbs_async::verbs_channel::{
     Channel, DownReason, Outgoing, OwnedBuffer, OwnedWork, Queue, TransportError,
@@ -55,18 +56,6 @@ pub(crate) fn join(group: &AsyncGroup) -> AsyncChannel {
     let member = group.prepare().unwrap();
     let endpoint = member.endpoint();
     group.join(member.handshake(&endpoint).unwrap()).unwrap()
-}
-
-/// The `wr_id`s that were posted, in order.
-pub(crate) fn posted() -> Vec<u64> {
-    with(|library| {
-        library
-            .posted
-            .iter()
-            .flatten()
-            .map(|posted| posted.wr_id)
-            .collect()
-    })
 }
 
 /// Delivers the event of the queue that was created last.

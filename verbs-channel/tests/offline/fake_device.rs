@@ -1,10 +1,8 @@
 //! Channels on the fake library, and what its device does.
 
-use std::io::Write as _;
-use std::sync::mpsc::{self, RecvTimeoutError};
-use std::thread;
 use std::time::Duration;
 
+pub(crate) use fake_libibverbs::posted;
 use fake_libibverbs::with;
 use verbs_channel::verbs_core::verbs_sys::{
     IBV_WC_SUCCESS, IBV_WC_WR_FLUSH_ERR, ibv_wc, ibv_wc_status,
@@ -13,7 +11,7 @@ use verbs_channel::verbs_core::{Device, MemoryRegion, ProtectionDomain};
 use verbs_channel::{Channel, DownReason, PreparedChannel};
 
 /// Far longer than any of these tests takes.
-const LONG: Duration = Duration::from_secs(if cfg!(miri) { 600 } else { 60 });
+const LONG: Duration = Duration::from_secs(60);
 
 /// How long a channel of these tests waits for flushes.
 pub(crate) const DRAIN: Duration = Duration::from_millis(50);
@@ -66,18 +64,6 @@ pub(crate) fn region(channel: &Channel) -> MemoryRegion<Vec<u8>> {
     channel.pd().reg_mr(vec![0_u8; 64]).unwrap()
 }
 
-/// The `wr_id`s that were posted, in order.
-pub(crate) fn posted() -> Vec<u64> {
-    with(|library| {
-        library
-            .posted
-            .iter()
-            .flatten()
-            .map(|posted| posted.wr_id)
-            .collect()
-    })
-}
-
 /// The device completes a request with this status.
 pub(crate) fn ends(wr_id: u64, status: ibv_wc_status) {
     let done = ibv_wc {
@@ -114,16 +100,5 @@ pub(crate) fn called(verb: &str) -> bool {
 
 /// Runs a function that must return by itself. If it hangs, the process is aborted.
 pub(crate) fn bounded<T>(what: impl FnOnce() -> T) -> T {
-    let (done, waits) = mpsc::channel::<()>();
-    let name = thread::current().name().unwrap_or_default().to_owned();
-    thread::spawn(move || {
-        if waits.recv_timeout(LONG) == Err(RecvTimeoutError::Timeout) {
-            let line = format!("\nFAILED {name}: it hangs, {LONG:?} were not enough\n");
-            drop(std::io::stderr().write_all(line.as_bytes()));
-            std::process::abort();
-        }
-    });
-    let result = what();
-    drop(done);
-    result
+    verbs_harness::bounded(LONG, what)
 }

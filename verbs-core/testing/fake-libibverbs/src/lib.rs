@@ -210,6 +210,18 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// The `wr_id`s that were posted, in order.
+pub fn posted() -> Vec<u64> {
+    with(|library| {
+        library
+            .posted
+            .iter()
+            .flatten()
+            .map(|posted| posted.wr_id)
+            .collect()
+    })
+}
+
 /// Whether there is something that this verb made.
 pub fn is_alive(verb: &str) -> bool {
     with(|library| library.live.iter().any(|live| live.verb == verb))

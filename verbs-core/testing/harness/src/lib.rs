@@ -22,19 +22,21 @@ pub mod child;
 pub mod drops;
 pub mod logged;
 pub mod pair;
+mod watchdog;
 pub mod wire;
 
 use std::cell::RefCell;
 use std::env;
 use std::fmt::Display;
-use std::io::Write as _;
 use std::net::Ipv4Addr;
-use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use verbs_core::{CompletionQueue, Context, Device, PollSlot, WorkCompletion};
+
+use watchdog::Watchdog;
+pub use watchdog::{bounded, within};
 
 /// A test may take this long. On an emulated machine the longest takes a fifth of it, nearly all
 /// others a hundredth.
@@ -97,7 +99,7 @@ impl Test {
             .map_or(name, |(_, name)| name)
             .to_owned();
         Self {
-            _watchdog: Watchdog::new(name.clone()),
+            _watchdog: Watchdog::new(name.clone(), LIMIT),
             name,
             _turn: turn,
         }
@@ -154,33 +156,6 @@ impl log::Log for Leaks {
     }
 
     fn flush(&self) {}
-}
-
-/// Aborts the process when a test takes too long.
-struct Watchdog {
-    done: Option<Sender<()>>,
-}
-
-impl Watchdog {
-    fn new(name: String) -> Self {
-        let (done, waits) = mpsc::channel();
-        thread::spawn(move || {
-            if waits.recv_timeout(LIMIT) == Err(RecvTimeoutError::Timeout) {
-                let seconds = LIMIT.as_secs();
-                // Not through the test's captured output, which is lost.
-                let line = format!("\nFAILED {name}: it hangs, {seconds} s were not enough\n");
-                drop(std::io::stderr().write_all(line.as_bytes()));
-                std::process::abort();
-            }
-        });
-        Self { done: Some(done) }
-    }
-}
-
-impl Drop for Watchdog {
-    fn drop(&mut self) {
-        drop(self.done.take());
-    }
 }
 
 /// The name of the device under test.
