@@ -1,10 +1,20 @@
 //! Backlogs: operations wait for room in their queue, first come, first served.
 
 use futures_util::future::join;
+use verbs_async::Operation;
 use verbs_async::verbs_channel::{BufferPool, Outgoing, OwnedWork, Queue};
 use verbs_harness::begin;
 
 use crate::ends::{WAYS, block, narrow_pair, poll_once, run};
+
+/// Awaits operations that succeed, with the numbers from 0 on in their buffers.
+async fn succeed_in_order(operations: Vec<Operation>) {
+    for (at, operation) in (0_u32..).zip(operations) {
+        let (result, bytes) = operation.await;
+        result.unwrap();
+        assert_eq!(bytes[..], at.to_le_bytes());
+    }
+}
 
 #[test]
 #[ignore = "needs an RDMA device"]
@@ -20,21 +30,7 @@ fn thousand_sends_through_a_queue_of_four_arrive_in_order() {
             let receives: Vec<_> = (0..1000).map(|_| right.receive(number(0))).collect();
             let sends: Vec<_> = (0..1000).map(|at| left.send(number(at))).collect();
             assert_eq!(pool.available(), 0);
-            let sent = async {
-                for (at, send) in (0..).zip(sends) {
-                    let (sent, bytes) = send.await;
-                    sent.unwrap();
-                    assert_eq!(bytes[..], u32::to_le_bytes(at));
-                }
-            };
-            let received = async {
-                for (at, receive) in (0..).zip(receives) {
-                    let (received, bytes) = receive.await;
-                    received.unwrap();
-                    assert_eq!(bytes[..], u32::to_le_bytes(at));
-                }
-            };
-            join(sent, received).await;
+            join(succeed_in_order(sends), succeed_in_order(receives)).await;
             left.close().await.unwrap();
             right.close().await.unwrap();
             assert_eq!(pool.available(), pool.capacity());
@@ -100,18 +96,12 @@ fn batch_waits_for_all_its_room_and_is_not_overtaken() {
             let behind = left.send(number(2 * places - 1));
             assert_eq!(left.credits(Queue::Send), 1);
             let receives: Vec<_> = (0..2 * places).map(|_| right.receive(number(0))).collect();
-            for send in first {
-                send.await.0.unwrap();
-            }
+            succeed_in_order(first).await;
             let (ended, works) = batch.await;
             ended.unwrap();
             assert_eq!(works.len(), places as usize);
             behind.await.0.unwrap();
-            for (at, receive) in (0_u32..).zip(receives) {
-                let (received, bytes) = receive.await;
-                received.unwrap();
-                assert_eq!(bytes[..], at.to_le_bytes());
-            }
+            succeed_in_order(receives).await;
         });
     }
 }

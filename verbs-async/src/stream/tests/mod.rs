@@ -184,6 +184,20 @@ impl End {
     }
 }
 
+/// One of the steps of either side.
+fn step(left: &mut End, right: &mut End, what: u8, at_most: usize) {
+    let _did = match what {
+        0 => left.write(at_most),
+        1 => right.write(at_most),
+        2 => left.read(),
+        3 => right.read(),
+        4 => left.receive(right),
+        5 => right.receive(left),
+        6 => left.complete(),
+        _ => right.complete(),
+    };
+}
+
 /// Both sides run these functions until neither makes progress.
 fn settle(left: &mut End, right: &mut End, can: impl Fn(&mut End) -> bool) {
     loop {
@@ -224,16 +238,7 @@ proptest! {
         let mut left = End::new(left.0, left.1, &left.2);
         let mut right = End::new(right.0, right.1, &right.2);
         for (what, at_most) in steps {
-            let _did = match what {
-                0 => left.write(at_most),
-                1 => right.write(at_most),
-                2 => left.read(),
-                3 => right.read(),
-                4 => left.receive(&mut right),
-                5 => right.receive(&mut left),
-                6 => left.complete(),
-                _ => right.complete(),
-            };
+            step(&mut left, &mut right, what, at_most);
         }
         settle(&mut left, &mut right, |end| {
             let wrote = end.write(usize::MAX) || end.end();
@@ -259,16 +264,7 @@ proptest! {
         let mut left = End::new(left.0, left.1, &left.2);
         let mut right = End::new(right.0, right.1, &right.2);
         for (what, at_most) in steps {
-            let _did = match what {
-                0 => left.write(at_most),
-                1 => right.write(at_most),
-                2 => left.read(),
-                3 => right.read(),
-                4 => left.receive(&mut right),
-                5 => right.receive(&mut left),
-                6 => left.complete(),
-                _ => right.complete(),
-            };
+            step(&mut left, &mut right, what, at_most);
         }
         if is_ended {
             let _ended = left.end();
