@@ -60,7 +60,7 @@ fn no_operation_allocates() {
             Way::AsyncIo => pollster::block_on(counted_by(way, allocations)),
             _ => run(way, counted_by(way, allocations_of_all)),
         };
-        return line.say(&count.to_string());
+        return line.write(&count.to_string());
     }
     let test = begin!();
     let before = allocations_of_all();
@@ -68,7 +68,7 @@ fn no_operation_allocates() {
     assert!(allocations_of_all() > before);
     for way in WAYS {
         let mut child = Child::start(&test, &format!("{way:?}"));
-        let count: usize = child.line.hear().parse().unwrap();
+        let count: usize = child.line.read().parse().unwrap();
         assert_eq!(count, 0, "{way:?}");
     }
 }

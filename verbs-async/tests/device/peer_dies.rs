@@ -28,9 +28,9 @@ fn be_the_peer(port: &str, mut line: Line) {
     let prepared = Channel::builder(&pd).build().unwrap();
     let address = (Ipv4Addr::LOCALHOST, port.parse().unwrap());
     let channel = prepared.connect_with(address, PATIENCE, &words.concat());
-    line.say("here");
+    line.write("here");
     line.is_slow();
-    line.hear();
+    line.read();
     drop(channel);
 }
 
@@ -62,7 +62,7 @@ fn receives_end_when_the_peer_is_killed() {
         let (mut child, stream) = start(&test);
         run(way, async move {
             let (group, channel) = watch(way, stream).await;
-            child.line.hear();
+            child.line.read();
             let pool = BufferPool::new(group.pd(), 8, 4).unwrap();
             let receiving = channel.receive(block(&pool, &[1; 8]));
             assert!(!channel.is_down());
@@ -105,7 +105,7 @@ fn channel_goes_down_when_its_peer_is_killed_and_no_task_waits() {
         let (mut child, stream) = start(&test);
         run(way, async move {
             let (_group, channel) = watch(way, stream).await;
-            child.line.hear();
+            child.line.read();
             child.kill();
             let is_down = async {
                 while !channel.is_down() {
@@ -174,9 +174,9 @@ fn stream_reads_what_arrived_then_the_peers_end() {
             let mut stream = channel.into_stream().unwrap();
             stream.write_all(b"last words").await.unwrap();
             stream.flush().await.unwrap();
-            line.say("here");
+            line.write("here");
             line.is_slow();
-            line.hear();
+            line.read();
         });
         return;
     }
@@ -186,7 +186,7 @@ fn stream_reads_what_arrived_then_the_peers_end() {
         run(way, async move {
             let (_group, channel) = watch(way, stream).await;
             let mut stream = channel.into_stream().unwrap();
-            child.line.hear();
+            child.line.read();
             child.kill();
             let mut bytes = Vec::new();
             let read = within(PATIENCE, stream.read_to_end(&mut bytes)).await;
@@ -232,7 +232,7 @@ fn unwatched_receives_wait_until_the_channel_is_closed() {
         let (mut child, stream) = start(&test);
         run(way, async move {
             let (group, channel, _) = meet(way, stream).await;
-            child.line.hear();
+            child.line.read();
             let pool = BufferPool::new(group.pd(), 8, 4).unwrap();
             let mut receiving = channel.receive(block(&pool, &[1; 8]));
             let another = channel.receive(block(&pool, &[1; 8]));
@@ -269,7 +269,7 @@ fn unwatched_sends_fail_by_the_transports_timeout() {
         let (mut child, stream) = start(&test);
         run(way, async move {
             let (group, channel, remote) = meet(way, stream).await;
-            child.line.hear();
+            child.line.read();
             let pool = BufferPool::new(group.pd(), 64, 256).unwrap();
             let own = || block(&pool, &[1; 64]);
             // It works while the peer lives.

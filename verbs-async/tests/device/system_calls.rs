@@ -123,8 +123,8 @@ fn be_watched(way: &str, mut line: Line, part: Part) {
             channel,
         });
         line.is_slow();
-        line.say(&std::process::id().to_string());
-        line.hear();
+        line.write(&std::process::id().to_string());
+        line.read();
         let start = Instant::now();
         match part {
             Part::KeepComing => keep_coming(&here, &there).await,
@@ -132,8 +132,8 @@ fn be_watched(way: &str, mut line: Line, part: Part) {
             Part::SleepForEach | Part::PollBusilyInVain => sleep_for_each(&here, &there).await,
         }
         assert!(start.elapsed() >= part.at_least());
-        line.say("done");
-        line.hear();
+        line.write("done");
+        line.read();
     });
 }
 
@@ -177,7 +177,7 @@ fn watch(test: &Test, way: Way) -> Option<Calls> {
     let watcher = Command::new("strace")
         .args(["-f", "-y", "-x", "-s", "4", "-o"])
         .arg(&trace)
-        .args(["-p", &child.line.hear()])
+        .args(["-p", &child.line.read()])
         .stderr(Stdio::piped())
         .spawn();
     let Ok(mut watcher) = watcher else {
@@ -188,8 +188,8 @@ fn watch(test: &Test, way: Way) -> Option<Calls> {
     let mut stderr = BufReader::new(watcher.stderr.take().unwrap());
     stderr.read_line(&mut output).unwrap();
     assert!(output.contains("attached"), "{output}");
-    child.line.say("go");
-    child.line.hear();
+    child.line.write("go");
+    child.line.read();
     child.kill();
     watcher.wait().unwrap();
     let text = fs::read_to_string(&trace).unwrap();

@@ -48,7 +48,7 @@ fn echo(port: u16) {
 fn two_processes_connect_and_exchange_messages() {
     if let Some((port, mut line)) = role() {
         echo(port.parse().unwrap());
-        line.say("done");
+        line.write("done");
         return;
     }
     let test = begin!();
@@ -77,7 +77,7 @@ fn two_processes_connect_and_exchange_messages() {
         .unwrap();
     assert!(read[..] == pattern(9, 3000));
     channel.send(Vec::<GatherElement<'_>>::new()).unwrap();
-    assert_eq!(child.line.hear(), "done");
+    assert_eq!(child.line.read(), "done");
     assert!(child.ended().success());
 }
 

@@ -244,9 +244,9 @@ fn a_server_ends_with_its_eight_clients() {
 fn be_the_peer(port: &str, mut line: Line) {
     let address = (Ipv4Addr::LOCALHOST, port.parse().unwrap());
     let channel = patient(&there()).connect(address, PATIENCE).unwrap();
-    line.say("here");
+    line.write("here");
     line.is_slow();
-    line.hear();
+    line.read();
     drop(channel);
 }
 
@@ -256,7 +256,7 @@ fn meet(test: &Test) -> (Child, Channel) {
     let mut child = Child::start(test, &address.port().to_string());
     let prepared = Channel::builder(&here()).build().unwrap();
     let channel = prepared.accept(&listener, PATIENCE).unwrap();
-    child.line.hear();
+    child.line.read();
     (child, channel)
 }
 
@@ -300,7 +300,7 @@ fn killed_peer_takes_down_its_own_channel_only() {
         let mut child = Child::start(&test, &address.port().to_string());
         let member = group.prepare().unwrap();
         let member = member.accept(&listener, PATIENCE).unwrap();
-        child.line.hear();
+        child.line.read();
         let at = group.join(member).unwrap();
         let mut channel = group.channel(at).unwrap();
         let into = pd.reg_mr(vec![0_u8; 8]).unwrap();

@@ -30,14 +30,14 @@ fn be_the_peer(port: &str, mut line: Line) {
     let remote = region.remote();
     let address = (Ipv4Addr::LOCALHOST, port.parse().unwrap());
     let channel = impatient(&pd).connect(address, PATIENCE).unwrap();
-    line.say(&format!(
+    line.write(&format!(
         "{} {} {}",
         remote.addr(),
         remote.len(),
         remote.rkey()
     ));
     line.is_slow();
-    line.hear();
+    line.read();
     drop(channel);
 }
 
@@ -47,7 +47,7 @@ fn meet(test: &Test, build: Build) -> (Child, Channel, RemoteMemoryRegion) {
     let port = listener.local_addr().unwrap().port();
     let mut child = Child::start(test, &port.to_string());
     let channel = build(&here()).accept(&listener, PATIENCE).unwrap();
-    let numbers = child.line.hear();
+    let numbers = child.line.read();
     let mut numbers = numbers
         .split(' ')
         .map(|number| number.parse::<u64>().unwrap());

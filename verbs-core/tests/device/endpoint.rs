@@ -1,8 +1,8 @@
 //! Endpoints that travel between two processes, as bytes and as JSON.
 
-use verbs_core::{EndpointError, QueuePairEndpoint, ReceiveWorkRequest, SendWorkRequest, WcStatus};
+use verbs_core::{EndpointError, QueuePairEndpoint, SendWorkRequest, WcStatus};
 use verbs_harness::child::{Child, Line, role};
-use verbs_harness::pair::{End, Side, pattern};
+use verbs_harness::pair::{End, Side};
 use verbs_harness::{begin, peer_name};
 
 fn hex(bytes: &[u8]) -> String {
@@ -20,12 +20,17 @@ fn unhex(text: &str) -> Vec<u8> {
 fn connect(side: Side, line: &mut Line, json: bool) -> End {
     let prepared = side.prepared();
     let mine = prepared.endpoint();
-    line.say(&write(&mine, json));
-    let theirs = read(&line.hear(), json);
+    line.write(&write(&mine, json));
+    let theirs = read(&line.read(), json);
     let qp = prepared.handshake(&theirs).unwrap();
-    line.say("connected");
-    assert_eq!(line.hear(), "connected");
+    line.write("connected");
+    assert_eq!(line.read(), "connected");
     End { qp, side }
+}
+
+/// Connects, and exchanges messages.
+fn exchange(side: Side, line: &mut Line, json: bool, first: bool) {
+    connect(side, line, json).exchange(line, first, 5000);
 }
 
 #[cfg(feature = "serde")]
@@ -54,35 +59,15 @@ fn read(text: &str, _json: bool) -> QueuePairEndpoint {
     QueuePairEndpoint::from_bytes(&unhex(text)).unwrap()
 }
 
-/// Both parts: what is sent comes back, changed.
-fn talk(side: Side, line: &mut Line, json: bool, first: bool) {
-    let end = connect(side, line, json);
-    let from = end.pd().reg_mr(pattern(usize::from(first), 5000)).unwrap();
-    let mut into = end.pd().reg_mr(vec![0_u8; 5000]).unwrap();
-    let mut list = [into.scatter_element(..).unwrap()];
-    end.receive(ReceiveWorkRequest::new(&mut list));
-    line.say("ready");
-    assert_eq!(line.hear(), "ready");
-    end.post_one(SendWorkRequest::new(&mut [from
-        .gather_element(..)
-        .unwrap()]));
-    end.sent();
-    end.received();
-    assert!(into[..] == pattern(usize::from(!first), 5000));
-    // Neither ends before the other has its bytes.
-    line.say("done");
-    assert_eq!(line.hear(), "done");
-}
-
 #[test]
 #[ignore = "needs an RDMA device"]
 fn two_processes_connect_by_bytes() {
     if let Some((_, mut line)) = role() {
-        return talk(Side::new(&peer_name()), &mut line, false, false);
+        return exchange(Side::new(&peer_name()), &mut line, false, false);
     }
     let test = begin!();
     let mut child = Child::start(&test, "peer");
-    talk(Side::here(), &mut child.line, false, true);
+    exchange(Side::here(), &mut child.line, false, true);
     assert!(child.ended().success());
 }
 
@@ -90,14 +75,14 @@ fn two_processes_connect_by_bytes() {
 #[ignore = "needs an RDMA device"]
 fn two_processes_connect_by_json() {
     if let Some((_, mut line)) = role() {
-        return talk(Side::new(&peer_name()), &mut line, true, false);
+        return exchange(Side::new(&peer_name()), &mut line, true, false);
     }
     let test = begin!();
     if !cfg!(feature = "serde") {
         return test.skip("built without the feature `serde`");
     }
     let mut child = Child::start(&test, "peer");
-    talk(Side::here(), &mut child.line, true, true);
+    exchange(Side::here(), &mut child.line, true, true);
     assert!(child.ended().success());
 }
 

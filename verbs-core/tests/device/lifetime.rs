@@ -123,17 +123,17 @@ fn thousand_rounds_leak_nothing() {
         let before = footprint();
         rounds(100);
         let after = footprint();
-        line.say(&format!("{} {}", before.0, after.0));
-        line.say(&format!("{} {}", before.1, after.1));
-        line.say(&before.2);
-        return line.say(&after.2);
+        line.write(&format!("{} {}", before.0, after.0));
+        line.write(&format!("{} {}", before.1, after.1));
+        line.write(&before.2);
+        return line.write(&after.2);
     }
     let test = begin!();
     // In a process of its own, where nothing else opens and closes.
     let mut child = Child::start(&test, "rounds");
     child.line.is_slow();
-    let mut hear = || child.line.hear();
-    let (fds, rss, pinned) = (hear(), hear(), [hear(), hear()]);
+    let mut read = || child.line.read();
+    let (fds, rss, pinned) = (read(), read(), [read(), read()]);
     let pair = |text: &str| {
         let (before, after) = text.split_once(' ').unwrap();
         (
@@ -180,16 +180,16 @@ fn after_fork_init_a_fork_does_not_affect_registered_memory() {
         let mut status = 0;
         // SAFETY: `status` is a local.
         unsafe { libc::waitpid(child, &raw mut status, 0) };
-        return line.say(&format!("{} {same}", supported.is_ok()));
+        return line.write(&format!("{} {same}", supported.is_ok()));
     }
     let test = begin!();
     let mut child = Child::start(&test, "fork");
-    let said = child.line.hear();
+    let answer = child.line.read();
     assert!(child.ended().success());
-    if said == "false true" {
+    if answer == "false true" {
         return test.skip("this kernel or library cannot make registered memory safe");
     }
-    assert_eq!(said, "true true");
+    assert_eq!(answer, "true true");
 }
 
 #[test]

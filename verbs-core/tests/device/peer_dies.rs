@@ -33,19 +33,19 @@ fn be_the_peer(mut line: Line) {
     for _ in 0..16 {
         end.receive(ReceiveWorkRequest::empty());
     }
-    line.say(&format!(
+    line.write(&format!(
         "{} {} {}",
         remote.addr(),
         remote.len(),
         remote.rkey()
     ));
     // Until it is killed, or its starter is.
-    line.hear();
+    line.read();
 }
 
 fn meet(child: &mut Child) -> (End, RemoteMemoryRegion) {
     let end = connect(Side::here(), &mut child.line);
-    let numbers = child.line.hear();
+    let numbers = child.line.read();
     let numbers: Vec<u64> = numbers
         .split(' ')
         .map(|number| number.parse().unwrap())

@@ -15,15 +15,15 @@ fn a_memlock_limit_that_is_too_low_is_named() {
         let small = pd.reg_mr(vec![0_u8; 4096]).map(drop);
         let refused = pd.reg_mr(vec![1_u8; 1 << 20]).unwrap_err();
         let (error, buffer) = refused.into_parts();
-        line.say(&format!("{:?}", small.is_ok()));
-        line.say(&format!("{:?} {:?}", error.kind(), buffer.len()));
-        return line.say(&error.to_string());
+        line.write(&format!("{:?}", small.is_ok()));
+        line.write(&format!("{:?} {:?}", error.kind(), buffer.len()));
+        return line.write(&error.to_string());
     }
     let test = begin!();
     let mut child = Child::start_as_nobody(&test, "register", Some(64 << 10));
-    assert_eq!(child.line.hear(), "true", "64 KiB are enough for a page");
-    assert_eq!(child.line.hear(), "Limit 1048576");
-    let words = child.line.hear();
+    assert_eq!(child.line.read(), "true", "64 KiB are enough for a page");
+    assert_eq!(child.line.read(), "Limit 1048576");
+    let words = child.line.read();
     for part in ["registering 1048576 bytes", "65536 bytes", "ulimit -l"] {
         assert!(words.contains(part), "{words}");
     }
@@ -49,7 +49,7 @@ fn a_device_node_that_may_not_be_opened_is_named() {
         let error = Device::by_name(&device_name()).unwrap().open().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{error}");
         assert!(matches!(error, Error::DeviceNode { .. }), "{error}");
-        return line.say(&error.to_string());
+        return line.write(&error.to_string());
     }
     let test = begin!(alone);
     if !is_root() {
@@ -63,7 +63,7 @@ fn a_device_node_that_may_not_be_opened_is_named() {
     };
     fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
     let mut child = Child::start_as_nobody(&test, "open", None);
-    let words = child.line.hear();
+    let words = child.line.read();
     assert!(words.contains(path.to_str().unwrap()), "{words}");
     assert!(child.ended().success());
     drop(rights);

@@ -6,11 +6,11 @@ use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::time::Duration;
 
 use verbs_core::{
-    AccessFlags, AckTimeout, MaxAckRetries, QpState, QueuePair, ReceiveWorkRequest,
-    RemoteMemoryRegion, SendWorkRequest, WcStatus, WriteWorkRequest,
+    AccessFlags, AckTimeout, MaxAckRetries, QpState, QueuePair, RemoteMemoryRegion, WcStatus,
+    WriteWorkRequest,
 };
 use verbs_harness::child::Line;
-use verbs_harness::pair::{End, Side, pattern};
+use verbs_harness::pair::{End, Side};
 use verbs_harness::{PATIENCE, Test, begin, until};
 
 /// A port that is free on a machine that runs nothing else.
@@ -57,21 +57,7 @@ fn bytes_cross() {
         return;
     };
     let end = connect(&mut line);
-    let seed = usize::from(first);
-    let from = end.pd().reg_mr(pattern(seed, 100_000)).unwrap();
-    let mut into = end.pd().reg_mr(vec![0_u8; 100_000]).unwrap();
-    let mut list = [into.scatter_element(..).unwrap()];
-    end.receive(ReceiveWorkRequest::new(&mut list));
-    line.say("ready");
-    assert_eq!(line.hear(), "ready");
-    end.post_one(SendWorkRequest::new(&mut [from
-        .gather_element(..)
-        .unwrap()]));
-    end.sent();
-    end.received();
-    assert!(into[..] == pattern(1 - seed, 100_000));
-    line.say("done");
-    assert_eq!(line.hear(), "done");
+    end.exchange(&mut line, first, 100_000);
 }
 
 #[test]
@@ -85,19 +71,19 @@ fn sends_to_a_dead_host_fail() {
     if !first {
         let region = end.given(vec![0_u8; 4096], AccessFlags::REMOTE);
         let remote = region.remote();
-        line.say(&format!(
+        line.write(&format!(
             "{} {} {}",
             remote.addr(),
             remote.len(),
             remote.rkey()
         ));
-        assert_eq!(line.hear(), "die");
+        assert_eq!(line.read(), "die");
         // At once, without closing any connection.
         fs::write("/proc/sysrq-trigger", "o").unwrap();
         std::thread::sleep(PATIENCE);
         panic!("this machine does not die");
     }
-    let numbers = line.hear();
+    let numbers = line.read();
     let numbers: Vec<u64> = numbers
         .split(' ')
         .map(|number| number.parse().unwrap())
@@ -111,7 +97,7 @@ fn sends_to_a_dead_host_fail() {
         end.send_status()
     };
     assert_eq!(write(), WcStatus::SUCCESS);
-    line.say("die");
+    line.write("die");
     let mut status = WcStatus::SUCCESS;
     let ended = until(PATIENCE, || {
         status = write();

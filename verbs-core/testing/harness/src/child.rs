@@ -143,13 +143,13 @@ impl Line {
     }
 
     /// Sends a line.
-    pub fn say(&mut self, text: &str) {
+    pub fn write(&mut self, text: &str) {
         let stream = self.stream.get_mut();
         stream.write_all(format!("{text}\n").as_bytes()).unwrap();
     }
 
     /// Receives a line.
-    pub fn hear(&mut self) -> String {
+    pub fn read(&mut self) -> String {
         let mut text = String::new();
         self.stream.read_line(&mut text).unwrap();
         assert!(

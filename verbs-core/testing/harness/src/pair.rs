@@ -63,16 +63,16 @@ impl End {
     /// Connects a queue pair of this side to the one at the other end of the line.
     pub fn connect(side: Side, prepared: PreparedQueuePair, line: &mut Line) -> Self {
         let mine = prepared.endpoint().to_bytes().map(|byte| byte.to_string());
-        line.say(&mine.join(" "));
+        line.write(&mine.join(" "));
         let theirs: Vec<u8> = line
-            .hear()
+            .read()
             .split(' ')
             .map(|number| number.parse().unwrap())
             .collect();
         let theirs = QueuePairEndpoint::from_bytes(&theirs).unwrap();
         let qp = prepared.handshake(&theirs).unwrap();
-        line.say("connected");
-        assert_eq!(line.hear(), "connected");
+        line.write("connected");
+        assert_eq!(line.read(), "connected");
         Self { qp, side }
     }
 
@@ -116,6 +116,25 @@ impl End {
     /// Waits until one receive has succeeded.
     pub fn received(&self) -> WorkSuccess {
         wait_for(&self.side.recv_cq, 1)[0].result().unwrap()
+    }
+
+    /// Sends `len` bytes to the peer, which runs this too, and checks those that it sends.
+    pub fn exchange(&self, line: &mut Line, first: bool, len: usize) {
+        let [own, peers] = [first, !first].map(|seed| pattern(usize::from(seed), len));
+        let from = self.pd().reg_mr(own).unwrap();
+        let mut into = self.pd().reg_mr(vec![0_u8; len]).unwrap();
+        let mut list = [into.scatter_element(..).unwrap()];
+        self.receive(ReceiveWorkRequest::new(&mut list));
+        line.write("ready");
+        assert_eq!(line.read(), "ready");
+        let mut list = [from.gather_element(..).unwrap()];
+        self.post_one(SendWorkRequest::new(&mut list));
+        self.sent();
+        self.received();
+        assert!(into[..] == peers);
+        // Neither ends before the other has its bytes.
+        line.write("done");
+        assert_eq!(line.read(), "done");
     }
 
     /// Waits for one completion of the send queue, whatever its status.
