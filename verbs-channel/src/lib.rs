@@ -191,7 +191,7 @@ mod request;
 mod waiting;
 
 pub use buffer::{BufferPool, OwnedBuffer, PoolBuffer};
-pub use channel::{Channel, Hold, InGroup, Loan, Owned, PollingScope, ScopedPendingWork};
+pub use channel::{Channel, Hold, InGroup, Owned, PollingScope, ScopedPendingWork};
 pub use channel_id::ChannelId;
 pub use config::{ChannelBuilder, ChannelConfig, PollStrategy};
 pub use connect::{Connected, CreateChannel, PreparedChannel, refuse};

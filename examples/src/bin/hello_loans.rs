@@ -45,7 +45,7 @@ fn run() -> Result<(), Box<dyn Error>> {
         }
         while let Some(loan) = loans.pop_front() {
             // Waits for the older loan. Its element can be filled now, while the other is in flight.
-            let (result, mut element) = loan.wait();
+            let (result, mut element) = loan.spin_poll();
             result?;
             if let Some(block) = blocks.next() {
                 element.fill(block);

@@ -6,7 +6,7 @@ use crate::config::{ChannelConfig, PollStrategy};
 use crate::engine::{Completed, Engine};
 use crate::error::DownReason;
 use crate::waiting::Poller;
-pub use pending::{Loan, ScopedPendingWork};
+pub use pending::ScopedPendingWork;
 pub use scope::PollingScope;
 
 mod operations;

@@ -1,4 +1,4 @@
-//! Handles of operations of a scope, and loans.
+//! Handles of operations of a scope.
 
 use std::fmt;
 use std::time::Duration;
@@ -9,23 +9,29 @@ use verbs_core::WorkSuccess;
 use super::scope::PollingScope;
 use crate::engine::Id;
 use crate::error::TransportError;
+use crate::request::List;
 use crate::waiting::Ended;
 
-/// An operation of a scope: a handle to take its result.
+/// An operation of a scope: a handle to take its result, and its elements if they were lent.
+///
+/// `L` is the list of elements that the operation returns with its result: of [`lend`] and
+/// [`lend_receive`]. Without it, the elements are borrowed until the scope ends.
 ///
 /// Dropping the handle detaches the operation: the scope waits for it, and fails if it does. The slot
 /// of a detached operation is free once it has succeeded. So in total a scope can post more than its
-/// queues hold at once.
-pub struct ScopedPendingWork<'scope, 'env> {
-    pub(super) scope: &'scope PollingScope<'scope, 'env>,
-    pub(super) id: Id,
+/// queues hold at once. Elements that were lent do not come back before the scope ends then.
+///
+/// [`lend`]: PollingScope::lend
+/// [`lend_receive`]: PollingScope::lend_receive
+pub struct ScopedPendingWork<'scope, 'env, L = ()> {
+    handle: Handle<'scope, 'env>,
+    list: L,
 }
 
-/// A list of elements that is lent to the device, and returned with the result within the scope.
-#[must_use = "without it the elements do not come back before the scope ends"]
-pub struct Loan<'scope, 'env, L> {
-    pub(super) pending: ScopedPendingWork<'scope, 'env>,
-    pub(super) list: L,
+/// What takes the result, or detaches the operation when it is dropped.
+struct Handle<'scope, 'env> {
+    scope: &'scope PollingScope<'scope, 'env>,
+    id: Id,
 }
 
 impl ScopedPendingWork<'_, '_> {
@@ -33,37 +39,20 @@ impl ScopedPendingWork<'_, '_> {
     #[inline(always)]
     #[must_use = "a failure that is taken here is not reported by the scope"]
     pub fn poll(&mut self) -> Option<Result<WorkSuccess, TransportError>> {
-        loop {
-            if let Some(success) = self.take_success() {
-                return Some(Ok(success));
-            }
-            let id = self.id;
-            match self.scope.with(|poller| poller.poll_borrowed(id)) {
-                Ended::Success => {}
-                Ended::Failure => return Some(Err(self.take_failure())),
-                Ended::No => return None,
-            }
-        }
+        self.handle.poll()
     }
 
     /// Waits for the result, up to the channel's timeout.
     ///
+    /// Spins, yields or sleeps as the channel's [`PollStrategy`](crate::PollStrategy) has it.
+    ///
     /// # Errors
     ///
     /// The operation failed; or the timeout passed, and the channel was aborted.
+    #[doc(alias = "wait")]
     #[inline(always)]
-    pub fn spin_poll(mut self) -> Result<WorkSuccess, TransportError> {
-        loop {
-            if let Some(success) = self.take_success() {
-                return Ok(success);
-            }
-            let (at, id) = (self.scope.at, self.id);
-            match self.scope.with(|poller| poller.wait_borrowed(at, id)) {
-                Ended::Success => {}
-                Ended::Failure => return Err(self.take_failure()),
-                Ended::No => return Err(TransportError::Taken),
-            }
-        }
+    pub fn spin_poll(self) -> Result<WorkSuccess, TransportError> {
+        self.handle.spin_poll()
     }
 
     /// Waits for the result; `None` if `timeout` passes first, and after the result was taken.
@@ -75,6 +64,92 @@ impl ScopedPendingWork<'_, '_> {
         &mut self,
         timeout: Duration,
     ) -> Option<Result<WorkSuccess, TransportError>> {
+        self.handle.wait_timeout(timeout)
+    }
+}
+
+/// Of elements that were lent.
+impl<L: List> ScopedPendingWork<'_, '_, L> {
+    /// Takes the result and the elements if the operation has completed, and polls once if it has not.
+    ///
+    /// # Errors
+    ///
+    /// The handle, while the operation is in flight.
+    pub fn poll(mut self) -> Result<(Result<WorkSuccess, TransportError>, L), Self> {
+        match self.handle.poll() {
+            Some(result) => Ok((result, self.list)),
+            None => Err(self),
+        }
+    }
+
+    /// Waits for the result, up to the channel's timeout, and returns the elements with it.
+    ///
+    /// Spins, yields or sleeps as the channel's [`PollStrategy`](crate::PollStrategy) has it. If the
+    /// timeout passes, the channel is aborted: the elements are returned in any case.
+    #[doc(alias = "wait")]
+    #[inline]
+    pub fn spin_poll(self) -> (Result<WorkSuccess, TransportError>, L) {
+        (self.handle.spin_poll(), self.list)
+    }
+
+    /// Waits for the result and the elements.
+    ///
+    /// # Errors
+    ///
+    /// The handle, if `timeout` passes first: the operation continues, and can be waited for again.
+    pub fn wait_timeout(
+        mut self,
+        timeout: Duration,
+    ) -> Result<(Result<WorkSuccess, TransportError>, L), Self> {
+        match self.handle.wait_timeout(timeout) {
+            Some(result) => Ok((result, self.list)),
+            None => Err(self),
+        }
+    }
+}
+
+impl<'scope, 'env, L> ScopedPendingWork<'scope, 'env, L> {
+    /// Of an operation that was posted in this scope. The list can be lent again once it is returned.
+    #[inline(always)]
+    pub(super) fn new(scope: &'scope PollingScope<'scope, 'env>, id: Id, list: L) -> Self {
+        scope.handles.set(scope.handles.get() + 1);
+        let handle = Handle { scope, id };
+        Self { handle, list }
+    }
+}
+
+impl Handle<'_, '_> {
+    #[inline(always)]
+    fn poll(&mut self) -> Option<Result<WorkSuccess, TransportError>> {
+        let taken = self.take_success(Ok);
+        if taken.is_some() {
+            return taken;
+        }
+        let id = self.id;
+        match self.scope.with(|poller| poller.poll_borrowed(id)) {
+            Ended::Success => self.take_success(Ok),
+            Ended::Failure => Some(Err(self.take_failure())),
+            Ended::No => None,
+        }
+    }
+
+    #[inline(always)]
+    fn spin_poll(mut self) -> Result<WorkSuccess, TransportError> {
+        if let Some(taken) = self.take_success(Ok) {
+            return taken;
+        }
+        let (at, id) = (self.scope.at, self.id);
+        match self.scope.with(|poller| poller.wait_borrowed(at, id)) {
+            Ended::Success => self
+                .take_success(|success| success)
+                .ok_or(TransportError::Taken),
+            Ended::Failure => Err(self.take_failure()),
+            Ended::No => Err(TransportError::Taken),
+        }
+    }
+
+    #[inline]
+    fn wait_timeout(&mut self, timeout: Duration) -> Option<Result<WorkSuccess, TransportError>> {
         let id = self.id;
         if !self.scope.with(|poller| poller.wait_for(id, Some(timeout))) {
             return None;
@@ -84,11 +159,12 @@ impl ScopedPendingWork<'_, '_> {
 
     /// Takes the result, if it is a success. It is not copied where it is not used.
     #[inline(always)]
-    fn take_success(&mut self) -> Option<WorkSuccess> {
+    fn take_success<T>(&mut self, then: impl FnOnce(WorkSuccess) -> T) -> Option<T> {
         let (at, id) = (self.scope.at, self.id);
-        let success = self
-            .scope
-            .with(|poller| poller.engine.take_borrowed_success(at, id))?;
+        let success = self.scope.with(|poller| {
+            let success = poller.engine.take_borrowed_success(at, id)?;
+            Some(then(*success))
+        })?;
         // It identifies nothing from now on, however often its slot is used again.
         self.id = Id::NONE;
         Some(success)
@@ -114,7 +190,7 @@ impl ScopedPendingWork<'_, '_> {
     }
 }
 
-impl Drop for ScopedPendingWork<'_, '_> {
+impl Drop for Handle<'_, '_> {
     #[inline]
     fn drop(&mut self) {
         let (at, id) = (self.scope.at, self.id);
@@ -123,49 +199,11 @@ impl Drop for ScopedPendingWork<'_, '_> {
     }
 }
 
-impl<L> Loan<'_, '_, L> {
-    /// Takes the result and the elements if the operation has completed, and polls once if it has not.
-    ///
-    /// # Errors
-    ///
-    /// The loan, while the operation is in flight.
-    pub fn poll(mut self) -> Result<(Result<WorkSuccess, TransportError>, L), Self> {
-        match self.pending.poll() {
-            Some(result) => Ok((result, self.list)),
-            None => Err(self),
-        }
-    }
-
-    /// Waits for the result, up to the channel's timeout, and returns the elements with it.
-    #[inline]
-    pub fn wait(self) -> (Result<WorkSuccess, TransportError>, L) {
-        (self.pending.spin_poll(), self.list)
-    }
-
-    /// Waits for the result and the elements.
-    ///
-    /// # Errors
-    ///
-    /// The loan, if `timeout` passes first: the operation continues, and can be waited for again.
-    pub fn wait_timeout(
-        mut self,
-        timeout: Duration,
-    ) -> Result<(Result<WorkSuccess, TransportError>, L), Self> {
-        match self.pending.wait_timeout(timeout) {
-            Some(result) => Ok((result, self.list)),
-            None => Err(self),
-        }
-    }
-}
-
-impl fmt::Debug for ScopedPendingWork<'_, '_> {
+impl<L: fmt::Debug> fmt::Debug for ScopedPendingWork<'_, '_, L> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("ScopedPendingWork").field(&self.id).finish()
-    }
-}
-
-impl<L: fmt::Debug> fmt::Debug for Loan<'_, '_, L> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Loan").field(&self.list).finish()
+        f.debug_struct("ScopedPendingWork")
+            .field("id", &self.handle.id)
+            .field("list", &self.list)
+            .finish()
     }
 }

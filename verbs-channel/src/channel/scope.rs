@@ -11,7 +11,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use verbs_core::{Rejected, RemoteMemoryRegion};
 
-use super::pending::{Loan, ScopedPendingWork};
+use super::pending::ScopedPendingWork;
 use crate::engine::{Id, Kept, Reservation};
 use crate::error::{RejectReason, ScopeError, TransportError};
 use crate::request::{GatherList, Incoming, Outgoing, ScatterList, Work};
@@ -152,7 +152,8 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
         &'scope self,
         mut list: L,
     ) -> Result<ScopedPendingWork<'scope, 'env>, RejectReason> {
-        self.receive(&mut list)
+        let id = self.receive(&mut list)?;
+        Ok(ScopedPendingWork::new(self, id, ()))
     }
 
     /// Posts a request with its options: an [`Outgoing`] or an [`Incoming`].
@@ -167,7 +168,8 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
         request: W,
     ) -> Result<ScopedPendingWork<'scope, 'env>, RejectReason> {
         let (mut list, options) = request.into_parts();
-        self.submit::<W>(&mut list, options)
+        let id = self.submit::<W>(&mut list, options)?;
+        Ok(ScopedPendingWork::new(self, id, ()))
     }
 
     /// Posts a batch with one doorbell, one completion and one handle.
@@ -182,7 +184,8 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
         &'scope self,
         mut requests: [W; N],
     ) -> Result<ScopedPendingWork<'scope, 'env>, RejectReason> {
-        self.submit_batch(&mut requests)
+        let id = self.submit_batch(&mut requests)?;
+        Ok(ScopedPendingWork::new(self, id, ()))
     }
 
     /// [`post`](Self::post) that hands the request back if it is rejected.
@@ -200,7 +203,7 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
     ) -> Result<ScopedPendingWork<'scope, 'env>, Rejected<W, RejectReason>> {
         let (mut list, options) = request.into_parts();
         match self.submit::<W>(&mut list, options) {
-            Ok(pending) => Ok(pending),
+            Ok(id) => Ok(ScopedPendingWork::new(self, id, ())),
             Err(reason) => Err(Rejected::new(reason, W::from_parts(list, options))),
         }
     }
@@ -216,7 +219,7 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
         mut list: L,
     ) -> Result<ScopedPendingWork<'scope, 'env>, Rejected<L, RejectReason>> {
         match self.receive(&mut list) {
-            Ok(pending) => Ok(pending),
+            Ok(id) => Ok(ScopedPendingWork::new(self, id, ())),
             Err(reason) => Err(Rejected::new(reason, list)),
         }
     }
@@ -232,7 +235,7 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
         mut requests: [W; N],
     ) -> Result<ScopedPendingWork<'scope, 'env>, Rejected<[W; N], RejectReason>> {
         match self.submit_batch(&mut requests) {
-            Ok(pending) => Ok(pending),
+            Ok(id) => Ok(ScopedPendingWork::new(self, id, ())),
             Err(reason) => Err(Rejected::new(reason, requests)),
         }
     }
@@ -246,10 +249,10 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
     pub fn lend<W: Work + 'scope>(
         &'scope self,
         request: W,
-    ) -> Result<Loan<'scope, 'env, W::List>, RejectReason> {
+    ) -> Result<ScopedPendingWork<'scope, 'env, W::List>, RejectReason> {
         let (mut list, options) = request.into_parts();
-        let pending = self.submit::<W>(&mut list, options)?;
-        Ok(Loan { pending, list })
+        let id = self.submit::<W>(&mut list, options)?;
+        Ok(ScopedPendingWork::new(self, id, list))
     }
 
     /// Posts a receive whose elements are returned with its result, within the scope.
@@ -261,9 +264,9 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
     pub fn lend_receive<L: ScatterList + 'scope>(
         &'scope self,
         mut list: L,
-    ) -> Result<Loan<'scope, 'env, L>, RejectReason> {
-        let pending = self.receive(&mut list)?;
-        Ok(Loan { pending, list })
+    ) -> Result<ScopedPendingWork<'scope, 'env, L>, RejectReason> {
+        let id = self.receive(&mut list)?;
+        Ok(ScopedPendingWork::new(self, id, list))
     }
 
     /// [`lend`](Self::lend) that hands the request back if it is rejected.
@@ -275,10 +278,10 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
     pub fn try_lend<W: Work + 'scope>(
         &'scope self,
         request: W,
-    ) -> Result<Loan<'scope, 'env, W::List>, Rejected<W, RejectReason>> {
+    ) -> Result<ScopedPendingWork<'scope, 'env, W::List>, Rejected<W, RejectReason>> {
         let (mut list, options) = request.into_parts();
         match self.submit::<W>(&mut list, options) {
-            Ok(pending) => Ok(Loan { pending, list }),
+            Ok(id) => Ok(ScopedPendingWork::new(self, id, list)),
             Err(reason) => Err(Rejected::new(reason, W::from_parts(list, options))),
         }
     }
@@ -292,19 +295,20 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
     pub fn try_lend_receive<L: ScatterList + 'scope>(
         &'scope self,
         mut list: L,
-    ) -> Result<Loan<'scope, 'env, L>, Rejected<L, RejectReason>> {
+    ) -> Result<ScopedPendingWork<'scope, 'env, L>, Rejected<L, RejectReason>> {
         match self.receive(&mut list) {
-            Ok(pending) => Ok(Loan { pending, list }),
+            Ok(id) => Ok(ScopedPendingWork::new(self, id, list)),
             Err(reason) => Err(Rejected::new(reason, list)),
         }
     }
 
     /// Lets the scope end while receives are in flight, by closing the connection.
     ///
-    /// Call it at any time in the closure: it takes effect at the scope's end. When the closure has returned `Ok`, the scope waits for the operations of the send queue. If
-    /// receives are in flight then, it closes the connection, as a device returns posted receives in
-    /// no other way. That is not an error: a reader of a stream of messages usually has more receives
-    /// posted than messages arrive. If no receive is in flight, the channel stays connected.
+    /// Call it at any time in the closure: it takes effect at the scope's end. When the closure has
+    /// returned `Ok`, the scope waits for the operations of the send queue. If receives are in flight
+    /// then, it closes the connection, as a device returns posted receives in no other way. That is
+    /// not an error: a reader of a stream of messages usually has more receives posted than messages
+    /// arrive. If no receive is in flight, the channel stays connected.
     pub fn close_with_receives_left(&self) {
         self.receives.set(Leftover::Closed);
     }
@@ -334,54 +338,46 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
     }
 
     #[inline(always)]
-    fn handle(&'scope self, id: Id) -> ScopedPendingWork<'scope, 'env> {
-        self.handles.set(self.handles.get() + 1);
-        ScopedPendingWork { scope: self, id }
-    }
-
-    #[inline(always)]
     fn submit<W: Work + 'scope>(
         &'scope self,
         list: &mut W::List,
         options: W::Options,
-    ) -> Result<ScopedPendingWork<'scope, 'env>, RejectReason> {
+    ) -> Result<Id, RejectReason> {
         let reservation = Reservation::send(self.at);
         // SAFETY: the elements borrow their memory for `'scope`, which `scope` ends only after the
         // operation has ended, even if the closure fails or panics. A scatter element was moved
-        // here, so it is not used elsewhere; `Loan` returns it only after the operation has ended.
+        // here, so it is not used elsewhere; a handle returns it only after the
+        // operation has ended.
         let posted = self.with(|poller| unsafe {
             let engine = &mut poller.engine;
             engine.post_at::<W>(reservation, list, options, Kept::nothing)
         })?;
-        Ok(self.handle(posted.id))
+        Ok(posted.id)
     }
 
     #[inline(always)]
     fn submit_batch<W: Work + 'scope, const N: usize>(
         &'scope self,
         requests: &mut [W; N],
-    ) -> Result<ScopedPendingWork<'scope, 'env>, RejectReason> {
+    ) -> Result<Id, RejectReason> {
         let reservation = Reservation::send(self.at).times(N)?;
         // SAFETY: as in `submit`.
         let posted = self.with(|poller| unsafe {
             let engine = &mut poller.engine;
             engine.post_batch_at::<W, N>(reservation, requests)
         })?;
-        Ok(self.handle(posted.id))
+        Ok(posted.id)
     }
 
     #[inline(always)]
-    fn receive<L: ScatterList + 'scope>(
-        &'scope self,
-        list: &mut L,
-    ) -> Result<ScopedPendingWork<'scope, 'env>, RejectReason> {
+    fn receive<L: ScatterList + 'scope>(&'scope self, list: &mut L) -> Result<Id, RejectReason> {
         let reservation = Reservation::receive(self.at);
         // SAFETY: as in `submit`.
         let posted = self.with(|poller| unsafe {
             let engine = &mut poller.engine;
             engine.post_receive_at(reservation, list, Kept::nothing)
         })?;
-        Ok(self.handle(posted.id))
+        Ok(posted.id)
     }
 }
 

@@ -8,7 +8,7 @@ use crate::error::{Queue, TransportError};
 impl Engine {
     /// Takes the outcome of an operation of a scope that has succeeded, and frees its slot.
     #[inline(always)]
-    pub(crate) fn take_borrowed_success(&mut self, at: u32, id: Id) -> Option<WorkSuccess> {
+    pub(crate) fn take_borrowed_success(&mut self, at: u32, id: Id) -> Option<&WorkSuccess> {
         let member = self.members.get_mut(at as usize)?;
         self.slots.take_borrowed_success(&mut member.slots, id)
     }

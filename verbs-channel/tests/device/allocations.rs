@@ -1,7 +1,7 @@
 //! Once a channel has been built, no operation allocates.
 
 use verbs_channel::verbs_core::{MemoryRegion, RemoteMemoryRegion, ScatterElement};
-use verbs_channel::{BufferPool, Channel, Error, Incoming, Loan, Outgoing, OwnedWork};
+use verbs_channel::{BufferPool, Channel, Error, Incoming, Outgoing, OwnedWork, ScopedPendingWork};
 use verbs_harness::allocations::allocations;
 use verbs_harness::{PATIENCE, begin};
 
@@ -77,7 +77,7 @@ fn both(
 ) -> Result<(), Error> {
     let ended = b.scope(|theirs| {
         let (first, second) = into.scatter_element(..)?.split_at_mut(32)?;
-        let receive: Loan<'_, '_, ScatterElement<'_>> = theirs.lend_receive(first)?;
+        let receive: ScopedPendingWork<'_, '_, ScatterElement<'_>> = theirs.lend_receive(first)?;
         let read = theirs.post(Incoming::read(second, remote))?;
         let sent = a.scope(|ours| {
             let batch = [Outgoing::send(from.gather_element(..32)?)];
@@ -86,7 +86,7 @@ fn both(
         });
         assert!(sent.is_ok());
         read.spin_poll()?;
-        receive.wait().0?;
+        receive.spin_poll().0?;
         Ok::<_, Error>(())
     });
     assert!(ended.is_ok());

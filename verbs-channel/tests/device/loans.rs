@@ -27,7 +27,7 @@ fn window_of_loans_moves_more_than_it_holds() {
             loans.push_back(scope.lend(Incoming::read(element, places.next().unwrap()?))?);
         }
         while let Some(loan) = loans.pop_front() {
-            let (result, mut element) = loan.wait();
+            let (result, mut element) = loan.spin_poll();
             result?;
             let (block, index) = blocks.next().unwrap();
             assert!(element[..] == *block, "block {index}");
@@ -55,10 +55,10 @@ fn lent_receives_are_returned_with_their_bytes_and_lent_again() {
         for round in 0..20 {
             works_one(&mut a, 2 * round)?;
             works_one(&mut a, 2 * round + 1)?;
-            let (result, element) = first.wait();
+            let (result, element) = first.spin_poll();
             assert_eq!(result?.byte_len(), 100);
             assert!(element[..] == pattern(2 * round, 100));
-            let (result, [mut other]) = second.wait();
+            let (result, [mut other]) = second.spin_poll();
             assert_eq!(result?.byte_len(), 100);
             assert!(other[..] == pattern(2 * round + 1, 100));
             other.fill(0);
@@ -122,7 +122,7 @@ fn loan_that_times_out_returns_its_elements_with_the_error() {
     let ended = a.scope(|scope| {
         let send = scope.lend(Outgoing::send(from.gather_element(..)?))?;
         let receive = scope.lend_receive(into.scatter_element(..)?)?;
-        let (result, element) = bounded(|| send.wait());
+        let (result, element) = bounded(|| send.spin_poll());
         let error = result.unwrap_err();
         assert!(was_ended(&error, DownReason::TimedOut), "{error:?}");
         assert!(element[..] == pattern(1, 64));

@@ -75,7 +75,7 @@ const WAYS: [Way; 7] = [
         name: "lent",
         out: |channel, work| {
             let ended = channel.scope(|scope| {
-                let (result, _element) = scope.lend(work)?.wait();
+                let (result, _element) = scope.lend(work)?.spin_poll();
                 Ok::<_, Error>(result?)
             });
             ended.map(drop).map_err(ScopeError::flatten)

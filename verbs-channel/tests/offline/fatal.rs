@@ -119,7 +119,7 @@ fn dead_device_ends_scopes_and_loans() {
             let loan = scope
                 .lend_receive(lent.scatter_element(..).unwrap())
                 .unwrap();
-            let (result, mut element) = loan.wait();
+            let (result, mut element) = loan.spin_poll();
             element.fill(1);
             assert_eq!(result.unwrap_err(), ENDED);
             assert_eq!(work.spin_poll().unwrap_err(), ENDED);

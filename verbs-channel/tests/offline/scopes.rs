@@ -281,7 +281,7 @@ mod question_mark {
                 let loan = scope.lend(Outgoing::send(from.gather_element(..)?))?;
                 scope.post_batch([Outgoing::send(from.gather_element(..)?); 2])?;
                 all_succeeds();
-                loan.wait().0?;
+                loan.spin_poll().0?;
                 Ok(receive.spin_poll()?.byte_len())
             })
             .map_err(ScopeError::flatten)
@@ -303,7 +303,7 @@ mod question_mark {
             .scope(|scope| {
                 let loan = scope.lend_receive(into.scatter_element(..)?)?;
                 all_succeeds();
-                loan.wait().0?;
+                loan.spin_poll().0?;
                 Ok(())
             })
             .map_err(ScopeError::flatten)

@@ -8,7 +8,7 @@ fn broken(channel: &mut Channel, mut region: MemoryRegion<Vec<u8>>) {
     let ended = channel.scope(|scope| {
         let loan = scope.lend_receive(element).unwrap();
         println!("{}", element[0]);
-        let (_result, element) = loan.wait();
+        let (_result, element) = loan.spin_poll();
         println!("{}", element[0]);
         Ok::<_, ()>(())
     });

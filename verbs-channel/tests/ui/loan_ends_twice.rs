@@ -8,8 +8,8 @@ fn broken(channel: &mut Channel, mut region: MemoryRegion<Vec<u8>>) {
         let loan = scope
             .lend_receive(region.scatter_element(..).unwrap())
             .unwrap();
-        let (_result, first) = loan.wait();
-        let (_result, second) = loan.wait();
+        let (_result, first) = loan.spin_poll();
+        let (_result, second) = loan.spin_poll();
         drop((first, second));
         Ok::<_, ()>(())
     });

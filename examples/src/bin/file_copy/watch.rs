@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use examples::{Failure, Frames};
 use verbs_channel::verbs_core::WorkSuccess;
-use verbs_channel::{Loan, RejectReason};
+use verbs_channel::{List, RejectReason, ScopedPendingWork};
 
 use crate::protocol::{hear, out_of_order};
 
@@ -25,7 +25,10 @@ impl<'a> Watch<'a> {
     }
 
     /// Waits for a loan: how the work ended, and the elements.
-    pub(crate) fn wait<L>(&self, mut loan: Loan<'_, '_, L>) -> Result<(WorkSuccess, L), Failure> {
+    pub(crate) fn wait<L: List>(
+        &self,
+        mut loan: ScopedPendingWork<'_, '_, L>,
+    ) -> Result<(WorkSuccess, L), Failure> {
         let start = Instant::now();
         loop {
             match loan.wait_timeout(LOOK) {

@@ -21,13 +21,16 @@ impl<S: Copy, B> Slots<S, B> {
 
     /// [`release`](Self::release) for an operation that does not own its buffer, if it has succeeded.
     #[inline(always)]
-    pub(crate) fn take_borrowed_success(&mut self, own: &mut SlotList, id: Id) -> Option<S> {
+    pub(crate) fn take_borrowed_success(&mut self, own: &mut SlotList, id: Id) -> Option<&S> {
         let slot = self.find_completed(id)?;
-        let Held::Success(success) = slot.outcome else {
+        if !matches!(slot.outcome, Held::Success(_)) {
             return None;
-        };
+        }
         slot.free(&mut own.free, id);
-        Some(success)
+        match &slot.outcome {
+            Held::Success(success) => Some(success),
+            Held::Nothing | Held::Failure(_) => None,
+        }
     }
 
     /// Whether the operation has succeeded; `None` if it has not completed, or has no slot here.

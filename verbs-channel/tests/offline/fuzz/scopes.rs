@@ -9,7 +9,7 @@ use verbs_channel::verbs_core::{
     GatherElement, MemoryRegion, RemoteMemoryRegion, ScatterElement, WorkSuccess,
 };
 use verbs_channel::{
-    Incoming, Loan, Outgoing, PollingScope, RejectReason, ScopedPendingWork, TransportError,
+    Incoming, Outgoing, PollingScope, RejectReason, ScopedPendingWork, TransportError,
 };
 
 use super::{SHORT, World, is_work_error, region};
@@ -39,8 +39,8 @@ struct Lender<'a, 'scope, 'env, 'r> {
     scope: &'scope PollingScope<'scope, 'env>,
     of: Program<'a, 'r>,
     handles: Vec<(usize, ScopedPendingWork<'scope, 'env>)>,
-    loans: Vec<(usize, Loan<'scope, 'env, ScatterElement<'r>>)>,
-    sent: Vec<(usize, Loan<'scope, 'env, GatherElement<'r>>)>,
+    loans: Vec<(usize, ScopedPendingWork<'scope, 'env, ScatterElement<'r>>)>,
+    sent: Vec<(usize, ScopedPendingWork<'scope, 'env, GatherElement<'r>>)>,
 }
 
 /// How a closure ends, if it does not fail.
@@ -284,7 +284,7 @@ where
         &mut self,
         is_receive: bool,
         element: (u64, usize),
-        loan: Loan<'scope, 'env, ScatterElement<'r>>,
+        loan: ScopedPendingWork<'scope, 'env, ScatterElement<'r>>,
     ) {
         let at = self.is_posted(is_receive, vec![element]);
         self.loans.push((at, loan));
@@ -355,7 +355,7 @@ where
         let ended = match self.how(at) {
             How::Drop => return drop(loan),
             How::Forget => return mem::forget(loan),
-            How::Wait => Ok(loan.wait()),
+            How::Wait => Ok(loan.spin_poll()),
             How::Poll => loan.poll(),
             How::WaitTimeout => loan.wait_timeout(SHORT),
         };
@@ -381,7 +381,7 @@ where
         let ended = match self.how(at) {
             How::Drop => return drop(loan),
             How::Forget => return mem::forget(loan),
-            How::Wait => Ok(loan.wait()),
+            How::Wait => Ok(loan.spin_poll()),
             How::Poll => loan.poll(),
             How::WaitTimeout => loan.wait_timeout(SHORT),
         };
