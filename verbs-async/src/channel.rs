@@ -34,7 +34,7 @@ pub struct AsyncChannel {
 }
 
 /// Destroys the queue pair of a channel when it is dropped.
-struct Closing<'a> {
+struct CloseOnDrop<'a> {
     channel: &'a AsyncChannel,
 }
 
@@ -219,7 +219,7 @@ impl AsyncChannel {
     /// closed its channel before this call is not an error here: operations that it aborted have
     /// failed themselves.
     pub async fn close(&self) -> Result<()> {
-        let _destroyed_at_the_end = Closing { channel: self };
+        let _destroyed_at_the_end = CloseOnDrop { channel: self };
         let peer_closed = self.down_reason() == Some(DownReason::PeerClosed);
         self.shared.drained(self.at, &[Queue::Send]).await;
         let down = self.down_reason().filter(|_| !peer_closed);
@@ -331,7 +331,7 @@ impl Drop for RoomWait<'_> {
     }
 }
 
-impl Drop for Closing<'_> {
+impl Drop for CloseOnDrop<'_> {
     fn drop(&mut self) {
         let AsyncChannel { shared, at, .. } = self.channel;
         shared.end(*at, DownReason::Closed, false);

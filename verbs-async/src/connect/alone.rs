@@ -4,7 +4,7 @@
 use std::net::ToSocketAddrs;
 
 use verbs_channel::Channel;
-use verbs_channel::verbs_core::ProtectionDomain;
+use verbs_channel::verbs_core::{Context, ProtectionDomain};
 
 use crate::channel::AsyncChannel;
 use crate::error::Result;
@@ -36,8 +36,7 @@ impl AsyncChannel {
         pd: &ProtectionDomain,
         peer: impl tokio::net::ToSocketAddrs,
     ) -> Result<Self> {
-        let events = CqEvents::create_tokio(pd.context())?;
-        let group = AsyncGroup::new(Channel::builder(pd), 1, &events)?;
+        let group = group_of_one(pd, CqEvents::create_tokio)?;
         let (channel, _) = group.connect_tokio(peer, b"").await?;
         Ok(channel)
     }
@@ -55,8 +54,7 @@ impl AsyncChannel {
         pd: &ProtectionDomain,
         listener: &tokio::net::TcpListener,
     ) -> Result<Self> {
-        let events = CqEvents::create_tokio(pd.context())?;
-        let group = AsyncGroup::new(Channel::builder(pd), 1, &events)?;
+        let group = group_of_one(pd, CqEvents::create_tokio)?;
         let (channel, _) = group.accept_tokio(listener, b"").await?;
         Ok(channel)
     }
@@ -75,8 +73,7 @@ impl AsyncChannel {
         pd: &ProtectionDomain,
         peer: impl ToSocketAddrs + Send + 'static,
     ) -> Result<Self> {
-        let events = CqEvents::create_async_io(pd.context())?;
-        let group = AsyncGroup::new(Channel::builder(pd), 1, &events)?;
+        let group = group_of_one(pd, CqEvents::create_async_io)?;
         let (channel, _) = group.connect_async_io(peer, b"").await?;
         Ok(channel)
     }
@@ -94,9 +91,17 @@ impl AsyncChannel {
         pd: &ProtectionDomain,
         listener: &async_io::Async<std::net::TcpListener>,
     ) -> Result<Self> {
-        let events = CqEvents::create_async_io(pd.context())?;
-        let group = AsyncGroup::new(Channel::builder(pd), 1, &events)?;
+        let group = group_of_one(pd, CqEvents::create_async_io)?;
         let (channel, _) = group.accept_async_io(listener, b"").await?;
         Ok(channel)
     }
+}
+
+/// A group of one channel, with default settings.
+fn group_of_one(
+    pd: &ProtectionDomain,
+    create_events: impl FnOnce(&Context) -> Result<CqEvents>,
+) -> Result<AsyncGroup> {
+    let events = create_events(pd.context())?;
+    AsyncGroup::new(Channel::builder(pd), 1, &events)
 }
