@@ -164,12 +164,9 @@ impl Owner {
         let this = ManuallyDrop::new(self);
         // SAFETY: it is no block, so it was made by `of_region`, and `self` was its owner.
         let backing = unsafe { Box::from_raw(this.0.as_ptr()) };
-        match *backing {
-            Backing {
-                memory: Memory::Region(region),
-                ..
-            } => Ok(region),
-            block => Err(Self(NonNull::from(Box::leak(Box::new(block))))),
+        match backing.memory {
+            Memory::Region(region) => Ok(region),
+            Memory::Block { .. } => unreachable!("a block was handed back above"),
         }
     }
 
@@ -253,6 +250,7 @@ impl SharedPtr {
         }
         Self(shared)
     }
+
     /// The pool.
     ///
     /// # Safety
