@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
 
 use verbs_async::verbs_channel::verbs_core::{self, CompletionChannel};
-use verbs_async::verbs_channel::{Channel, Outgoing, OwnedBuffer, OwnedWork};
+use verbs_async::verbs_channel::{Channel, Outgoing, OwnedBuffer, OwnedRequest};
 use verbs_async::{AsyncChannel, AsyncGroup, CqEvents, CqNotifier};
 
 const MESSAGE: usize = 64;
@@ -54,7 +54,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         "async_sep16" => both!(sep16(&mut buffers)),
         "async_batch16" => {
             let works = buffers.into_iter().map(Outgoing::send);
-            let mut works: Vec<OwnedWork> = works.map(Into::into).collect();
+            let mut works: Vec<OwnedRequest> = works.map(Into::into).collect();
             both!(batch16(&mut works));
         }
         other => fail(&format!("there is no operation `{other}`")),
@@ -99,7 +99,7 @@ fn sep16<E: From<verbs_async::Error>>(
 #[inline(never)]
 fn batch16<E: From<verbs_async::Error>>(
     channel: &AsyncChannel,
-    works: &mut Vec<OwnedWork>,
+    works: &mut Vec<OwnedRequest>,
     count: u64,
 ) -> Result<(), E> {
     for _ in 0..count {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use verbs_channel::verbs_core::{ProtectionDomain, QueuePairEndpoint, RemoteMemoryRegion};
-use verbs_channel::{ChannelId, DownReason, Incoming, Outgoing, OwnedBuffer, OwnedWork, Queue};
+use verbs_channel::{ChannelId, DownReason, Incoming, Outgoing, OwnedBuffer, OwnedRequest, Queue};
 
 use crate::driver::{Driver, QUEUES};
 use crate::error::{Error, Result};
@@ -81,7 +81,7 @@ impl AsyncChannel {
     /// immediate data.
     #[doc(alias = "ibv_post_recv")]
     pub fn receive(&self, buffer: impl Into<OwnedBuffer>) -> Operation {
-        self.run(OwnedWork::receive(buffer))
+        self.run(OwnedRequest::receive(buffer))
     }
 
     /// Writes the buffer's range to the start of `remote`.
@@ -141,11 +141,11 @@ impl AsyncChannel {
     }
 
     /// Begins a fully specified request: an [`Outgoing`] or an [`Incoming`] of an [`OwnedBuffer`],
-    /// or [`OwnedWork`].
+    /// or [`OwnedRequest`].
     #[doc(alias = "ibv_post_send")]
     #[doc(alias = "ibv_post_recv")]
     #[inline(always)]
-    pub fn run(&self, request: impl Into<OwnedWork>) -> Operation {
+    pub fn run(&self, request: impl Into<OwnedRequest>) -> Operation {
         let submission = self.driver().start(self.at, request.into(), self.backlog);
         Operation::new(Arc::clone(&self.shared), submission)
     }
@@ -154,14 +154,14 @@ impl AsyncChannel {
     ///
     /// It waits in the backlog until there is room for all of them.
     #[doc(alias = "ibv_post_send")]
-    pub fn batch(&self, requests: Vec<OwnedWork>) -> Operation<Vec<OwnedWork>> {
+    pub fn batch(&self, requests: Vec<OwnedRequest>) -> Operation<Vec<OwnedRequest>> {
         let submission = self.driver().start(self.at, requests, self.backlog);
         Operation::new(Arc::clone(&self.shared), submission)
     }
 
     /// A receive that is queued however long the backlog is: its buffer exists already.
     pub(crate) fn receive_unbounded(&self, buffer: OwnedBuffer) -> Operation {
-        let request = OwnedWork::receive(buffer);
+        let request = OwnedRequest::receive(buffer);
         let submission = self.driver().start(self.at, request, usize::MAX);
         Operation::new(Arc::clone(&self.shared), submission)
     }

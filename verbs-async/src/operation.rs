@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use verbs_channel::verbs_core::WorkSuccess;
-use verbs_channel::{OwnedBuffer, OwnedWork, Ticket};
+use verbs_channel::{OwnedBuffer, OwnedRequest, Ticket};
 
 use crate::coop;
 use crate::driver::Submission;
@@ -41,7 +41,7 @@ pub struct Operation<T: Given = OwnedBuffer> {
 pub trait Given: sealed::Given {}
 
 impl Given for OwnedBuffer {}
-impl Given for Vec<OwnedWork> {}
+impl Given for Vec<OwnedRequest> {}
 
 mod sealed {
     use crate::driver::End;
@@ -59,7 +59,7 @@ impl sealed::Given for OwnedBuffer {
     type Outcome = (Result<WorkSuccess>, Self);
 }
 
-impl sealed::Given for Vec<OwnedWork> {
+impl sealed::Given for Vec<OwnedRequest> {
     type Outcome = (Result<()>, Self);
 }
 
@@ -129,7 +129,7 @@ fn abandon(shared: &Shared, at: Submission<Ticket>) {
 
 impl<T: Given> Future for Operation<T> {
     /// The result and what was given: `(Result<WorkSuccess>, OwnedBuffer)`, or
-    /// `(Result<()>, Vec<OwnedWork>)` for a batch. The result of a batch is its first failure.
+    /// `(Result<()>, Vec<OwnedRequest>)` for a batch. The result of a batch is its first failure.
     ///
     /// If the driver refuses to destroy a queue pair, the device may still access its buffers. Then
     /// the returned buffer is empty with a capacity of 0, or the list of requests is empty.

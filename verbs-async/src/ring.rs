@@ -5,7 +5,7 @@ use std::mem;
 use verbs_channel::engine::Engine;
 use verbs_channel::verbs_core::{ErrorChain, WorkSuccess};
 use verbs_channel::{
-    ChannelId, Completed, DownReason, OwnedBuffer, OwnedWork, Queue, RejectReason, Ticket,
+    ChannelId, Completed, DownReason, OwnedBuffer, OwnedRequest, Queue, RejectReason, Ticket,
     TransportError,
 };
 
@@ -25,8 +25,8 @@ pub(crate) struct Channels {
 /// A request or a batch.
 #[derive(Debug)]
 pub(crate) enum Request {
-    One(OwnedWork),
-    Batch(Vec<OwnedWork>),
+    One(OwnedRequest),
+    Batch(Vec<OwnedRequest>),
 }
 
 /// The result, and what was given to the operation.
@@ -34,7 +34,7 @@ pub(crate) enum Request {
 pub(crate) struct Outcome {
     result: Result<WorkSuccess, Failure>,
     buffer: OwnedBuffer,
-    batch: Vec<OwnedWork>,
+    batch: Vec<OwnedRequest>,
 }
 
 /// Why an operation has failed.
@@ -46,14 +46,14 @@ enum Failure {
 
 impl Channels {
     #[inline(always)]
-    fn start(&mut self, at: ChannelId, request: &mut OwnedWork) -> Result<Ticket, RejectReason> {
+    fn start(&mut self, at: ChannelId, request: &mut OwnedRequest) -> Result<Ticket, RejectReason> {
         self.engine.start(at, request)
     }
 
     fn start_batch(
         &mut self,
         at: ChannelId,
-        requests: &mut Vec<OwnedWork>,
+        requests: &mut Vec<OwnedRequest>,
     ) -> Result<Ticket, RejectReason> {
         let started = self.engine.start_batch(at, mem::take(requests));
         started.map_err(|rejected| {
@@ -75,7 +75,7 @@ impl Channels {
     }
 }
 
-impl driver::Request<Channels> for OwnedWork {
+impl driver::Request<Channels> for OwnedRequest {
     #[inline(always)]
     fn queue(&self) -> Queue {
         Self::queue(self)
@@ -94,7 +94,7 @@ impl driver::Request<Channels> for OwnedWork {
     }
 }
 
-impl driver::Request<Channels> for Vec<OwnedWork> {
+impl driver::Request<Channels> for Vec<OwnedRequest> {
     fn queue(&self) -> Queue {
         Queue::Send
     }
@@ -142,14 +142,14 @@ impl driver::Request<Channels> for Request {
     }
 }
 
-impl From<OwnedWork> for Request {
-    fn from(request: OwnedWork) -> Self {
+impl From<OwnedRequest> for Request {
+    fn from(request: OwnedRequest) -> Self {
         Self::One(request)
     }
 }
 
-impl From<Vec<OwnedWork>> for Request {
-    fn from(requests: Vec<OwnedWork>) -> Self {
+impl From<Vec<OwnedRequest>> for Request {
+    fn from(requests: Vec<OwnedRequest>) -> Self {
         Self::Batch(requests)
     }
 }
@@ -228,7 +228,7 @@ impl Ring for Channels {
 }
 
 impl Outcome {
-    const fn rejected(reason: RejectReason, buffer: OwnedBuffer, batch: Vec<OwnedWork>) -> Self {
+    const fn rejected(reason: RejectReason, buffer: OwnedBuffer, batch: Vec<OwnedRequest>) -> Self {
         let result = Err(Failure::Rejected(reason));
         Self {
             result,
@@ -273,7 +273,7 @@ impl End<Channels> for (Result<WorkSuccess>, OwnedBuffer) {
 }
 
 /// The output of a batch.
-impl End<Channels> for (Result<()>, Vec<OwnedWork>) {
+impl End<Channels> for (Result<()>, Vec<OwnedRequest>) {
     type Taken = Outcome;
 
     fn poll(ring: &mut Channels, ticket: Ticket) -> Option<Outcome> {
@@ -288,7 +288,7 @@ impl From<Outcome> for (Result<WorkSuccess>, OwnedBuffer) {
     }
 }
 
-impl From<Outcome> for (Result<()>, Vec<OwnedWork>) {
+impl From<Outcome> for (Result<()>, Vec<OwnedRequest>) {
     fn from(outcome: Outcome) -> Self {
         (outcome.result.map(drop).map_err(Into::into), outcome.batch)
     }
@@ -299,7 +299,7 @@ impl From<Outcome> for (Result<()>, Vec<OwnedWork>) {
 #[inline(never)]
 fn not_posted(
     mut reason: RejectReason,
-    request: &mut OwnedWork,
+    request: &mut OwnedRequest,
     ring: &mut Channels,
     at: ChannelId,
 ) -> Started<Channels> {

@@ -12,7 +12,7 @@ use std::process;
 
 use verbs_channel::verbs_core::{Context, GatherElement, MemoryRegion, ProtectionDomain};
 use verbs_channel::{
-    BufferPool, Channel, ChannelGroup, ChannelId, Outgoing, OwnedBuffer, OwnedWork, PoolBuffer,
+    BufferPool, Channel, ChannelGroup, ChannelId, Outgoing, OwnedBuffer, OwnedRequest, PoolBuffer,
     RejectReason, ScopeError, TransportError,
 };
 
@@ -48,7 +48,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         "channel_pooled1" => both!(pooled1(&mut channel, &pool, half)),
         "channel_owned16" => {
             let mut works = std::iter::from_fn(|| pool.take())
-                .map(|block| OwnedWork::from(Outgoing::send(block)))
+                .map(|block| OwnedRequest::from(Outgoing::send(block)))
                 .collect();
             both!(owned16(&mut channel, &mut works, half));
         }
@@ -173,7 +173,7 @@ fn pooled1<E: Failure>(channel: &mut Channel, pool: &BufferPool, count: u64) -> 
 #[inline(never)]
 fn owned16<E: Failure>(
     channel: &mut Channel,
-    works: &mut Vec<OwnedWork>,
+    works: &mut Vec<OwnedRequest>,
     count: u64,
 ) -> Result<(), E> {
     for _ in 0..count {

@@ -7,7 +7,7 @@ use verbs_core::{
     MaximumTransferUnit, MinRnrTimer, PreparedQueuePair, ProtectionDomain, QueuePair,
 };
 
-use crate::engine::{EngineLimits, Made};
+use crate::engine::{EngineLimits, MemberLimits};
 use crate::error::Result;
 
 /// What to do between polls that find no completion.
@@ -277,16 +277,16 @@ impl ChannelConfig {
         Ok(prepared)
     }
 
-    /// What its channels are created with.
-    pub(crate) const fn made(&self) -> Made {
-        Made {
+    /// The limits that its channels are created with.
+    pub(crate) const fn member_limits(&self) -> MemberLimits {
+        MemberLimits {
             capacities: [self.max_send_wr, self.max_recv_wr],
             peer_timeout: self.peer_timeout,
         }
     }
 
     /// What an engine for so many channels is created with.
-    pub(crate) const fn limits(&self, max_channels: u32) -> EngineLimits {
+    pub(crate) const fn engine_limits(&self, max_channels: u32) -> EngineLimits {
         EngineLimits {
             max_channels,
             drain_timeout: self.drain_timeout,

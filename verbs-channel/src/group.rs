@@ -13,7 +13,7 @@ use crate::channel::{Channel, InGroup};
 use crate::channel_id::ChannelId;
 use crate::config::{ChannelBuilder, ChannelConfig, PollStrategy};
 use crate::connect::{Connected, PreparedChannel, sealed};
-use crate::engine::{Completed, ConnectedMember, Engine, Made, Ticket};
+use crate::engine::{Completed, ConnectedMember, Engine, MemberLimits, Ticket};
 use crate::error::{Error, Result};
 use crate::waiting::Poller;
 
@@ -216,7 +216,11 @@ impl ChannelConfig {
     pub fn group(&self, max_channels: u32) -> Result<ChannelGroup> {
         let config = self.clone();
         let (cq, completion_channel) = config.queue(max_channels)?;
-        let engine = Engine::new(config.pd.clone(), cq.clone(), config.limits(max_channels));
+        let engine = Engine::new(
+            config.pd.clone(),
+            cq.clone(),
+            config.engine_limits(max_channels),
+        );
         let poller = Poller::new(engine, config.waits(), completion_channel);
         Ok(ChannelGroup::new(poller, Preparer { config, cq }))
     }
@@ -236,8 +240,12 @@ impl ChannelConfig {
     ) -> Result<(Engine, Preparer)> {
         let config = self.clone();
         let cq = config.queue_on(max_channels, Some(events))?;
-        let mut engine = Engine::new(config.pd.clone(), cq.clone(), config.limits(max_channels));
-        engine.hold_leaks();
+        let mut engine = Engine::new(
+            config.pd.clone(),
+            cq.clone(),
+            config.engine_limits(max_channels),
+        );
+        engine.queue_leaks();
         Ok((engine, Preparer { config, cq }))
     }
 }
@@ -274,17 +282,17 @@ impl Preparer {
     /// Those of [`QueuePair::builder`].
     pub fn prepare(&self) -> Result<PreparedChannel<ConnectedMember>> {
         let qp = self.config.queue_pair(&self.cq)?;
-        Ok(PreparedChannel::new(qp, self.config.made()))
+        Ok(PreparedChannel::new(qp, self.config.member_limits()))
     }
 }
 
 impl Connected for ConnectedMember {}
 
 impl sealed::Connected for ConnectedMember {
-    type Rest = Made;
+    type Rest = MemberLimits;
 
-    fn assemble(qp: QueuePair, made: Made) -> Self {
-        Self::new(qp, made)
+    fn assemble(qp: QueuePair, limits: MemberLimits) -> Self {
+        Self::new(qp, limits)
     }
 
     fn watch(&mut self, stream: TcpStream) -> Result<()> {

@@ -199,7 +199,7 @@ pub use connect::{Connected, CreateChannel, PreparedChannel, refuse};
 pub use engine::{Completed, ConnectedMember, Ticket};
 pub use error::{DownReason, Error, Queue, RejectReason, Result, ScopeError, TransportError};
 pub use group::{ChannelGroup, Preparer};
-pub use request::{GatherList, Incoming, List, Outgoing, OwnedWork, ScatterList, Work};
+pub use request::{GatherList, Incoming, List, Outgoing, OwnedRequest, Request, ScatterList};
 
 pub use verbs_core;
 pub use verbs_core::{ErrorChain, Rejected};

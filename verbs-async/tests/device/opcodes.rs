@@ -2,7 +2,7 @@
 
 use verbs_async::verbs_channel::verbs_core::WcStatus;
 use verbs_async::verbs_channel::{
-    Channel, DownReason, Incoming, Outgoing, OwnedWork, Queue, RejectReason, TransportError,
+    Channel, DownReason, Incoming, Outgoing, OwnedRequest, Queue, RejectReason, TransportError,
 };
 use verbs_async::{AsyncChannel, AsyncGroup, Error};
 use verbs_harness::{begin, context, is_soft};
@@ -112,7 +112,7 @@ fn inline_fenced_and_batched() {
             let target = given(pd, &[5; 32]);
             let remote = target.remote();
             let receive = right.receive(buffer(pd, &[0; 8]));
-            let batch: Vec<OwnedWork> = vec![
+            let batch: Vec<OwnedRequest> = vec![
                 Incoming::read(buffer(pd, &[0; 32]), remote).into(),
                 Outgoing::write(buffer(pd, &[6; 32]), remote).fence().into(),
                 Incoming::fetch_and_add(buffer(pd, &[0; 8]), remote.slice(..8).unwrap(), 1)
@@ -127,7 +127,7 @@ fn inline_fenced_and_batched() {
             let (ended, works) = left.batch(batch).await;
             ended.unwrap();
             // All requests are returned in order: the fenced write was executed after the read.
-            let buffers: Vec<_> = works.into_iter().map(OwnedWork::into_buffer).collect();
+            let buffers: Vec<_> = works.into_iter().map(OwnedRequest::into_buffer).collect();
             assert_eq!(&buffers[0][..], [5; 32]);
             assert_eq!(&buffers[1][..], [6; 32]);
             assert_eq!(&buffers[2][..], [6; 8]);
@@ -174,7 +174,7 @@ fn rejected_request_returns_its_buffer_and_affects_no_other() {
                 Err(Error::Rejected(RejectReason::EmptyBatch))
             ));
             assert!(works.is_empty());
-            let receive = OwnedWork::receive(buffer(pd, &[1; 8]));
+            let receive = OwnedRequest::receive(buffer(pd, &[1; 8]));
             let (result, works) = left.batch(vec![receive]).await;
             let is_rejected = matches!(result, Err(Error::Rejected(RejectReason::ReceiveInBatch)));
             assert!(is_rejected, "{result:?}");

@@ -2,7 +2,7 @@
 
 use futures_util::future::join;
 use verbs_async::Operation;
-use verbs_async::verbs_channel::{BufferPool, Outgoing, OwnedWork, Queue};
+use verbs_async::verbs_channel::{BufferPool, Outgoing, OwnedRequest, Queue};
 use verbs_harness::begin;
 
 use crate::ends::{WAYS, block, narrow_pair, poll_once, run};
@@ -89,7 +89,7 @@ fn batch_waits_for_all_its_room_and_is_not_overtaken() {
             let places = left.credits(Queue::Send);
             let first: Vec<_> = (0..places - 1).map(|at| left.send(number(at))).collect();
             let works = (places - 1..2 * places - 1)
-                .map(|at| OwnedWork::from(Outgoing::send(number(at))))
+                .map(|at| OwnedRequest::from(Outgoing::send(number(at))))
                 .collect();
             let batch = left.batch(works);
             // There is room for it, but others are before it.

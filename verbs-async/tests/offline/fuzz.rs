@@ -17,7 +17,7 @@ use fake_libibverbs::faulty::{
 };
 use fake_libibverbs::{is_posted, touch_posted, with};
 use verbs_async::verbs_channel::{
-    Channel, DownReason, Incoming, Outgoing, OwnedBuffer, OwnedWork, TransportError,
+    Channel, DownReason, Incoming, Outgoing, OwnedBuffer, OwnedRequest, TransportError,
 };
 use verbs_async::{AsyncChannel, AsyncGroup, Error, Operation};
 use verbs_core::{ProtectionDomain, RemoteMemoryRegion};
@@ -52,7 +52,7 @@ struct Held {
 
 enum Begun {
     Operation(Task<Operation>),
-    Batch(Task<Operation<Vec<OwnedWork>>>),
+    Batch(Task<Operation<Vec<OwnedRequest>>>),
 }
 
 struct Given {
@@ -70,7 +70,7 @@ impl Begun {
                 (result.map(drop), buffers)
             }),
             Self::Batch(task) => task.poll().map(|(result, works)| {
-                let buffers = works.into_iter().map(OwnedWork::into_buffer);
+                let buffers = works.into_iter().map(OwnedRequest::into_buffer);
                 (result, buffers.collect())
             }),
         }
@@ -166,7 +166,7 @@ impl World {
         self.device.see();
     }
 
-    fn work(&mut self, may_receive: bool) -> (OwnedWork, Given) {
+    fn work(&mut self, may_receive: bool) -> (OwnedRequest, Given) {
         self.marks = self.marks.wrapping_add(1);
         let mark = self.marks;
         let mut buffer = OwnedBuffer::from(self.pd.reg_mr(vec![mark; 24]).unwrap());
@@ -175,10 +175,10 @@ impl World {
         buffer.set_range(start..end).unwrap();
         let (address, length) = (buffer.as_ptr().addr(), buffer.len());
         let remote = RemoteMemoryRegion::new(0x1000, 64, 77).unwrap();
-        let (work, writes): (OwnedWork, bool) = match self.random.below(6) {
+        let (work, writes): (OwnedRequest, bool) = match self.random.below(6) {
             0 | 1 => (Outgoing::send(buffer).into(), false),
             2 => (Outgoing::write(buffer, remote).into(), false),
-            3.. if may_receive => (OwnedWork::receive(buffer), true),
+            3.. if may_receive => (OwnedRequest::receive(buffer), true),
             _ => (Incoming::read(buffer, remote).into(), true),
         };
         let given = Given {

@@ -3,7 +3,7 @@
 
 use fake_libibverbs::with;
 use verbs_async::verbs_channel::{
-    BufferPool, Channel, Incoming, Outgoing, OwnedBuffer, OwnedWork, RejectReason,
+    BufferPool, Channel, Incoming, Outgoing, OwnedBuffer, OwnedRequest, RejectReason,
 };
 use verbs_async::{AsyncChannel, AsyncGroup, Error};
 use verbs_core::{ProtectionDomain, QueuePairEndpoint, RemoteMemoryRegion};
@@ -49,7 +49,7 @@ impl Gated {
         self.pd.reg_mr(vec![0_u8; len]).unwrap().into()
     }
 
-    fn send(&self) -> OwnedWork {
+    fn send(&self) -> OwnedRequest {
         Outgoing::send(self.buffer(8)).into()
     }
 }
@@ -58,16 +58,16 @@ fn remote() -> RemoteMemoryRegion {
     RemoteMemoryRegion::new(0x1000, 1 << 40, 7).unwrap()
 }
 
-type Work = fn(OwnedBuffer) -> OwnedWork;
+type Make = fn(OwnedBuffer) -> OwnedRequest;
 
-const SEND: Work = |buffer| Outgoing::send(buffer).into();
-const INLINE: Work = |buffer| Outgoing::send(buffer).inline().into();
-const WRITE: Work = |buffer| Outgoing::write(buffer, remote()).into();
-const READ: Work = |buffer| Incoming::read(buffer, remote()).into();
-const ADD: Work = |buffer| Incoming::fetch_and_add(buffer, remote(), 1).into();
+const SEND: Make = |buffer| Outgoing::send(buffer).into();
+const INLINE: Make = |buffer| Outgoing::send(buffer).inline().into();
+const WRITE: Make = |buffer| Outgoing::write(buffer, remote()).into();
+const READ: Make = |buffer| Incoming::read(buffer, remote()).into();
+const ADD: Make = |buffer| Incoming::fetch_and_add(buffer, remote(), 1).into();
 
 /// Each kind of request at its maximal length, and the rejection of a longer one.
-const CASES: [(Work, usize, RejectReason); 4] = [
+const CASES: [(Make, usize, RejectReason); 4] = [
     (SEND, MAX_MSG_SZ, TOO_LONG),
     (WRITE, MAX_MSG_SZ, TOO_LONG),
     (READ, MAX_MSG_SZ, TOO_LONG),

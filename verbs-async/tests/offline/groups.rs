@@ -5,7 +5,7 @@ use std::sync::Arc;
 pub(crate) use fake_libibverbs::posted;
 use fake_libibverbs::{announce_last, assert_all_is_well, with};
 use verbs_async::verbs_channel::{
-    Channel, DownReason, Outgoing, OwnedBuffer, OwnedWork, Queue, TransportError,
+    Channel, DownReason, Outgoing, OwnedBuffer, OwnedRequest, Queue, TransportError,
 };
 use verbs_async::{AsyncChannel, AsyncGroup, Error, Operation, verbs_channel};
 use verbs_core::ProtectionDomain;
@@ -46,7 +46,7 @@ impl Peer {
     }
 
     /// A batch that fills its queue.
-    pub(crate) fn sends(&self) -> Vec<OwnedWork> {
+    pub(crate) fn sends(&self) -> Vec<OwnedRequest> {
         let work = || Outgoing::send(self.buffer()).into();
         std::iter::repeat_with(work).take(2).collect()
     }

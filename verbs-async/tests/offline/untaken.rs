@@ -1,7 +1,7 @@
 //! Outcomes that are not taken: they delay no operation on any queue.
 
 use fake_libibverbs::with;
-use verbs_async::verbs_channel::{OwnedBuffer, OwnedWork};
+use verbs_async::verbs_channel::{OwnedBuffer, OwnedRequest};
 use verbs_async::{AsyncChannel, Error, Operation};
 use verbs_harness::allocations::allocations;
 
@@ -21,7 +21,7 @@ const KINDS: [Kind; 3] = [Kind::Send, Kind::Receive, Kind::Batch];
 /// An operation that was begun.
 enum Begun {
     One(Task<Operation>),
-    Many(Task<Operation<Vec<OwnedWork>>>),
+    Many(Task<Operation<Vec<OwnedRequest>>>),
 }
 
 impl Kind {

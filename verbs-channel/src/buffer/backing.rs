@@ -181,7 +181,7 @@ impl Owner {
         if let Memory::Block { index, pool, .. } = this.memory {
             this.set_all();
             // SAFETY: a block that has an owner was taken, and it has one owner.
-            unsafe { pool.give_back(index) };
+            unsafe { pool.return_credits(index) };
         } else {
             // SAFETY: it is no block, so it was made by `of_region`; the rest is the caller's promise.
             drop(unsafe { Box::from_raw(backing.as_ptr()) });
@@ -280,7 +280,7 @@ impl SharedPtr {
     ///
     /// - The block was taken, and is not used after this.
     #[inline(always)]
-    unsafe fn give_back(self, index: usize) {
+    unsafe fn return_credits(self, index: usize) {
         // SAFETY: the block is not back, so the pool has not been freed.
         let free = NonNull::from(&unsafe { self.0.as_ref() }.free);
         // SAFETY: as above; the rest is the caller's promise.

@@ -18,7 +18,7 @@ use crate::error::{DownReason, Queue, Result, ScopeError};
 #[expect(unused_imports, reason = "named in documentation")]
 use crate::error::{Error, RejectReason};
 use crate::request::{GatherList, ScatterList};
-use crate::request::{Incoming, Outgoing, Work};
+use crate::request::{Incoming, Outgoing, Request};
 
 impl<H: Hold> Channel<H> {
     /// Sends a message, and waits until the peer's device has received it.
@@ -152,7 +152,7 @@ impl<H: Hold> Channel<H> {
     }
 
     #[inline(always)]
-    fn complete(&mut self, request: impl Work, timeout: Option<Duration>) -> Result<()> {
+    fn complete(&mut self, request: impl Request, timeout: Option<Duration>) -> Result<()> {
         let (poller, at) = self.parts();
         poller.run_blocking(at, request, timeout)
     }
@@ -164,7 +164,7 @@ impl<H: Hold> Channel<H> {
     ///
     /// As [`send`](Self::send).
     #[doc(alias = "ibv_post_send")]
-    pub fn run(&mut self, request: impl Work) -> Result<WorkSuccess> {
+    pub fn run(&mut self, request: impl Request) -> Result<WorkSuccess> {
         let (poller, at) = self.parts();
         poller.run(at, request, None)
     }
@@ -174,7 +174,7 @@ impl<H: Hold> Channel<H> {
     /// # Errors
     ///
     /// As [`send`](Self::send).
-    pub fn run_timeout(&mut self, request: impl Work, timeout: Duration) -> Result<WorkSuccess> {
+    pub fn run_timeout(&mut self, request: impl Request, timeout: Duration) -> Result<WorkSuccess> {
         let (poller, at) = self.parts();
         poller.run(at, request, Some(timeout))
     }
@@ -184,7 +184,7 @@ impl<H: Hold> Channel<H> {
     /// # Errors
     ///
     /// As [`send`](Self::send); [`RejectReason::BatchTooLong`] if the send queue cannot hold it.
-    pub fn run_batch<const N: usize>(&mut self, mut requests: [impl Work; N]) -> Result<()> {
+    pub fn run_batch<const N: usize>(&mut self, mut requests: [impl Request; N]) -> Result<()> {
         let (poller, at) = self.parts();
         poller.run_batch(at, &mut requests, None)
     }
@@ -279,7 +279,7 @@ impl<H: Hold> Channel<H> {
     /// If the result is `Stuck`, or the channel is dropped, leaked or removed before the result was
     /// taken, these conditions hold until the process ends. [`abort`](Self::abort) ends the
     /// operations in flight, so that their results can be taken.
-    pub unsafe fn post_unpolled<W: Work>(
+    pub unsafe fn post_unpolled<W: Request>(
         &mut self,
         request: W,
     ) -> Result<Ticket, Rejected<W, RejectReason>> {

@@ -9,7 +9,7 @@ use super::{Channel, Hold};
 use crate::buffer::OwnedBuffer;
 use crate::engine::{Completed, Ticket};
 use crate::error::{RejectReason, Result};
-use crate::request::{Incoming, Outgoing, OwnedWork};
+use crate::request::{Incoming, Outgoing, OwnedRequest};
 
 impl<H: Hold> Channel<H> {
     /// Posts a request on an owned buffer, with its options.
@@ -27,8 +27,8 @@ impl<H: Hold> Channel<H> {
     #[inline(always)]
     pub fn start(
         &mut self,
-        request: impl Into<OwnedWork>,
-    ) -> Result<Ticket, Rejected<OwnedWork, RejectReason>> {
+        request: impl Into<OwnedRequest>,
+    ) -> Result<Ticket, Rejected<OwnedRequest, RejectReason>> {
         let mut request = request.into();
         let (poller, at) = self.parts();
         match poller.engine.start_at(at, &mut request) {
@@ -96,7 +96,7 @@ impl<H: Hold> Channel<H> {
         &mut self,
         buffer: impl Into<OwnedBuffer>,
     ) -> Result<Ticket, Rejected<OwnedBuffer, RejectReason>> {
-        self.start(OwnedWork::receive(buffer)).map_err(buffer_of)
+        self.start(OwnedRequest::receive(buffer)).map_err(buffer_of)
     }
 
     /// Posts a write of the buffer's range to the start of `remote`.
@@ -205,8 +205,8 @@ impl<H: Hold> Channel<H> {
     #[doc(alias = "ibv_post_send")]
     pub fn start_batch(
         &mut self,
-        requests: Vec<OwnedWork>,
-    ) -> Result<Ticket, Rejected<Vec<OwnedWork>, RejectReason>> {
+        requests: Vec<OwnedRequest>,
+    ) -> Result<Ticket, Rejected<Vec<OwnedRequest>, RejectReason>> {
         let (poller, at) = self.parts();
         poller.engine.start_batch_at(at, requests)
     }
@@ -240,7 +240,9 @@ impl<H: Hold> Channel<H> {
 
 /// The buffer of a request that was rejected.
 #[cold]
-fn buffer_of(rejected: Rejected<OwnedWork, RejectReason>) -> Rejected<OwnedBuffer, RejectReason> {
+fn buffer_of(
+    rejected: Rejected<OwnedRequest, RejectReason>,
+) -> Rejected<OwnedBuffer, RejectReason> {
     let reason = *rejected.error();
     Rejected::new(reason, rejected.into_given().buffer)
 }

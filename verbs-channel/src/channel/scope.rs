@@ -12,9 +12,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use verbs_core::{Rejected, RemoteMemoryRegion};
 
 use super::pending::ScopedPendingWork;
-use crate::engine::{Id, Kept, Reservation};
+use crate::engine::{Id, Reservation, SlotBuffer};
 use crate::error::{RejectReason, ScopeError, TransportError};
-use crate::request::{GatherList, Incoming, Outgoing, ScatterList, Work};
+use crate::request::{GatherList, Incoming, Outgoing, Request, ScatterList};
 use crate::waiting::{AbortOnUnwind, Leftover, Poller, ScopeEnd};
 
 /// Posts requests on borrowed buffers: see [`Channel::scope`](crate::Channel::scope).
@@ -49,7 +49,9 @@ pub(crate) fn manual_scope<'env, T, E>(
     at: u32,
     closure: impl for<'scope> FnOnce(&'scope PollingScope<'scope, 'env>) -> Result<T, E>,
 ) -> Result<T, ScopeError<E>> {
-    run(poller, at, closure, |poller, at, _end| poller.cut_scope(at))
+    run(poller, at, closure, |poller, at, _end| {
+        poller.abort_scope(at)
+    })
 }
 
 #[inline(always)]
@@ -163,7 +165,7 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
     /// As [`post_write`](Self::post_write).
     #[doc(alias = "ibv_post_send")]
     #[inline(always)]
-    pub fn post<W: Work + 'scope>(
+    pub fn post<W: Request + 'scope>(
         &'scope self,
         request: W,
     ) -> Result<ScopedPendingWork<'scope, 'env>, RejectReason> {
@@ -180,7 +182,7 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
     ///
     /// As [`post`](Self::post); [`RejectReason::BatchTooLong`] if the send queue cannot hold it.
     #[doc(alias = "ibv_post_send")]
-    pub fn post_batch<W: Work + 'scope, const N: usize>(
+    pub fn post_batch<W: Request + 'scope, const N: usize>(
         &'scope self,
         mut requests: [W; N],
     ) -> Result<ScopedPendingWork<'scope, 'env>, RejectReason> {
@@ -197,7 +199,7 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
     ///
     /// As [`post`](Self::post), with the request.
     #[doc(alias = "ibv_post_send")]
-    pub fn try_post<W: Work + 'scope>(
+    pub fn try_post<W: Request + 'scope>(
         &'scope self,
         request: W,
     ) -> Result<ScopedPendingWork<'scope, 'env>, Rejected<W, RejectReason>> {
@@ -230,7 +232,7 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
     ///
     /// As [`post_batch`](Self::post_batch), with all requests.
     #[doc(alias = "ibv_post_send")]
-    pub fn try_post_batch<W: Work + 'scope, const N: usize>(
+    pub fn try_post_batch<W: Request + 'scope, const N: usize>(
         &'scope self,
         mut requests: [W; N],
     ) -> Result<ScopedPendingWork<'scope, 'env>, Rejected<[W; N], RejectReason>> {
@@ -246,7 +248,7 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
     ///
     /// As [`post`](Self::post).
     #[doc(alias = "ibv_post_send")]
-    pub fn lend<W: Work + 'scope>(
+    pub fn lend<W: Request + 'scope>(
         &'scope self,
         request: W,
     ) -> Result<ScopedPendingWork<'scope, 'env, W::List>, RejectReason> {
@@ -275,7 +277,7 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
     ///
     /// As [`lend`](Self::lend), with the request.
     #[doc(alias = "ibv_post_send")]
-    pub fn try_lend<W: Work + 'scope>(
+    pub fn try_lend<W: Request + 'scope>(
         &'scope self,
         request: W,
     ) -> Result<ScopedPendingWork<'scope, 'env, W::List>, Rejected<W, RejectReason>> {
@@ -331,14 +333,14 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
     #[inline(always)]
     pub(super) fn with<R>(&self, then: impl FnOnce(&mut Poller) -> R) -> R {
         // SAFETY: it is the only reference. A scope is not `Sync`. The closures given to this function
-        // are all in these two files, and what they call has no reference to the scope: `Work` and the
+        // are all in these two files, and what they call has no reference to the scope: `Request` and the
         // lists are sealed, and a logger is `'static`.
         let poller = unsafe { &mut *self.poller.get() };
         then(poller)
     }
 
     #[inline(always)]
-    fn submit<W: Work + 'scope>(
+    fn submit<W: Request + 'scope>(
         &'scope self,
         list: &mut W::List,
         options: W::Options,
@@ -350,13 +352,13 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
         // operation has ended.
         let posted = self.with(|poller| unsafe {
             let engine = &mut poller.engine;
-            engine.post_at::<W>(reservation, list, options, Kept::nothing)
+            engine.post_at::<W>(reservation, list, options, SlotBuffer::none)
         })?;
         Ok(posted.id)
     }
 
     #[inline(always)]
-    fn submit_batch<W: Work + 'scope, const N: usize>(
+    fn submit_batch<W: Request + 'scope, const N: usize>(
         &'scope self,
         requests: &mut [W; N],
     ) -> Result<Id, RejectReason> {
@@ -375,7 +377,7 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
         // SAFETY: as in `submit`.
         let posted = self.with(|poller| unsafe {
             let engine = &mut poller.engine;
-            engine.post_receive_at(reservation, list, Kept::nothing)
+            engine.post_receive_at(reservation, list, SlotBuffer::none)
         })?;
         Ok(posted.id)
     }

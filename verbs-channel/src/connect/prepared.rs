@@ -73,8 +73,8 @@ impl sealed::Connected for Channel {
             completion_channel,
             config,
         } = rest;
-        let mut engine = Engine::new(config.pd.clone(), cq, config.limits(1));
-        engine.add(qp, config.made().capacities);
+        let mut engine = Engine::new(config.pd.clone(), cq, config.engine_limits(1));
+        engine.add(qp, config.member_limits().capacities);
         let poller = Poller::new(engine, config.waits(), completion_channel);
         Self::new(poller, config)
     }

@@ -89,7 +89,7 @@ impl Engine {
 
     /// Whether nothing is in flight on a member, and nothing has failed.
     #[inline]
-    pub(crate) fn is_well(&self, at: u32) -> bool {
+    pub(crate) fn is_idle_and_up(&self, at: u32) -> bool {
         let member = self.member(at);
         member.is_some_and(|member| member.is_idle() && member.down().is_none())
     }

@@ -13,7 +13,7 @@ use verbs_core::{CompletionQueue, ProtectionDomain, QueuePair, QueuePairEndpoint
 use super::{Engine, Leak, Member, Ticket};
 use crate::channel_id::ChannelId;
 use crate::error::{DownReason, Error, Queue, RejectReason, Result};
-use crate::request::OwnedWork;
+use crate::request::OwnedRequest;
 
 /// Requests.
 impl Engine {
@@ -27,7 +27,7 @@ impl Engine {
     pub fn start(
         &mut self,
         channel: ChannelId,
-        request: &mut OwnedWork,
+        request: &mut OwnedRequest,
     ) -> Result<Ticket, RejectReason> {
         match self.place(channel) {
             Some(at) => self.start_at(at, request),
@@ -44,8 +44,8 @@ impl Engine {
     pub fn start_batch(
         &mut self,
         channel: ChannelId,
-        requests: Vec<OwnedWork>,
-    ) -> Result<Ticket, Rejected<Vec<OwnedWork>, RejectReason>> {
+        requests: Vec<OwnedRequest>,
+    ) -> Result<Ticket, Rejected<Vec<OwnedRequest>, RejectReason>> {
         match self.place(channel) {
             Some(at) => self.start_batch_at(at, requests),
             None => Err(Rejected::new(RejectReason::GONE, requests)),

@@ -68,7 +68,7 @@ impl Engine {
         };
         if let Some(destroyed) = closed.destroyed {
             self.closed(at, destroyed);
-            self.dispatch_left();
+            self.dispatch_all();
             self.end_closed(at);
         }
         if is_removed {

@@ -1,4 +1,4 @@
-//! The gate: what is checked of each request before the driver gets it.
+//! The gate: the checks of each request before the driver gets it.
 //!
 //! Drivers' own checks are no safety boundary: they add up lengths in 32 bits, so that a list of 4 GiB
 //! is 0 bytes long, and an inline list of that length is copied past the end of the driver's queue.
@@ -9,7 +9,7 @@ use verbs_core::QueuePair;
 use crate::error::RejectReason;
 use crate::request::{List, Needs};
 
-/// What a queue pair takes.
+/// The limits of a queue pair.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     max_msg_sz: u32,
@@ -31,7 +31,7 @@ impl Limits {
         }
     }
 
-    /// Whether requests for the send queue pass that need this.
+    /// Whether requests for the send queue with these needs pass.
     #[inline(always)]
     pub(crate) fn admit(&self, needs: &Needs) -> bool {
         let Needs {
@@ -48,7 +48,7 @@ impl Limits {
         !(is_too_long || is_not_inline || are_many || is_no_read)
     }
 
-    /// Checks one request for the send queue, which needs this.
+    /// Checks one request for the send queue with these needs.
     #[inline(always)]
     pub(crate) fn check(&self, needs: &Needs) -> Result<(), RejectReason> {
         if self.admit(needs) {
@@ -57,7 +57,7 @@ impl Limits {
         Err(self.reject_reason(*needs))
     }
 
-    /// Why a request that needs this does not pass.
+    /// Why a request with these needs does not pass.
     #[cold]
     #[inline(never)]
     fn reject_reason(&self, needs: Needs) -> RejectReason {

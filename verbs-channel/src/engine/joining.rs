@@ -15,24 +15,24 @@ use crate::exchange::ExchangeError;
 #[derive(Debug)]
 pub struct ConnectedMember {
     qp: QueuePair,
-    made: Made,
+    limits: MemberLimits,
     link: Option<Link>,
 }
 
-/// What a connected channel was made with.
+/// The limits that a connected channel was created with.
 #[derive(Clone, Copy, Debug)]
 #[expect(unnameable_types, reason = "is named in a sealed trait")]
-pub struct Made {
+pub struct MemberLimits {
     /// What its send queue and its receive queue were asked to hold: its credits.
     pub(crate) capacities: [u32; 2],
     pub(crate) peer_timeout: Option<Duration>,
 }
 
 impl ConnectedMember {
-    pub(crate) const fn new(qp: QueuePair, made: Made) -> Self {
+    pub(crate) const fn new(qp: QueuePair, limits: MemberLimits) -> Self {
         Self {
             qp,
-            made,
+            limits,
             link: None,
         }
     }
@@ -44,7 +44,7 @@ impl ConnectedMember {
     ///
     /// [`Error::Exchange`] if keepalive cannot be set on it.
     pub fn watch_peer(&mut self, descriptor: impl Into<OwnedFd>) -> Result<()> {
-        let link = Link::new(descriptor.into(), self.made.peer_timeout);
+        let link = Link::new(descriptor.into(), self.limits.peer_timeout);
         self.link = Some(link.map_err(ExchangeError::not_watched)?);
         Ok(())
     }
@@ -86,7 +86,7 @@ impl Engine {
                 }
             },
         };
-        let id = self.add(member.qp, member.made.capacities);
+        let id = self.add(member.qp, member.limits.capacities);
         if let Some(member) = self.members.get_mut(id.index()) {
             member.peer = peer;
         }

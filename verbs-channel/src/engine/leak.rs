@@ -30,34 +30,34 @@ pub(super) enum Leaks {
     /// In the log, at once.
     Logged,
     /// Here, until they are taken: the layer above may hold a lock that its logger needs.
-    Held(Vec<Leak>),
+    Queued(Vec<Leak>),
 }
 
 impl Leaks {
     pub(super) fn add(&mut self, leak: Leak) {
         match self {
-            Self::Held(held) => held.push(leak),
+            Self::Queued(queued) => queued.push(leak),
             Self::Logged => log_error(format_args!("{leak}")),
         }
     }
 
-    /// The next that is held.
+    /// The next that is queued.
     pub(super) fn next(&mut self) -> Option<Leak> {
         match self {
-            Self::Held(held) => held.pop(),
+            Self::Queued(queued) => queued.pop(),
             Self::Logged => None,
         }
     }
 
     pub(super) const fn is_empty(&self) -> bool {
         match self {
-            Self::Held(held) => held.is_empty(),
+            Self::Queued(queued) => queued.is_empty(),
             Self::Logged => true,
         }
     }
 }
 
-/// Aborts the process, and says why on stderr and in the log.
+/// Aborts the process, and writes the reason to stderr and to the log.
 #[cold]
 pub(crate) fn abort_with(why: fmt::Arguments<'_>) -> ! {
     // First to stderr, and past the lock of `std`: the log may go nowhere, or block.

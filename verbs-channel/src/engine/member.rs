@@ -1,4 +1,4 @@
-//! A member of an engine: its queue pair, whether that takes work, and its credits.
+//! A member of an engine: its queue pair, whether that takes requests, and its credits.
 
 use std::mem;
 use std::time::Instant;
@@ -11,7 +11,7 @@ use super::slots::{Id, Reservation, SlotList, Slots};
 use crate::channel_id::ChannelId;
 use crate::error::{DownReason, Queue, TransportError};
 
-/// A queue pair and its accounts.
+/// A queue pair, its credits and its slots.
 #[derive(Debug)]
 pub(crate) struct Member {
     state: State,
@@ -22,9 +22,9 @@ pub(crate) struct Member {
     pub(crate) limits: Limits,
     /// Its slots.
     pub(crate) slots: SlotList,
-    /// What it is called.
+    /// Its id.
     pub(crate) id: ChannelId,
-    /// Its place is another's as soon as it has no slots any more.
+    /// Another member gets its place once all its outcomes have been taken.
     pub(crate) is_removed: bool,
     /// Since when its queue pair has been found in ERROR, with requests that are not flushed.
     pub(crate) in_error_since: Option<Instant>,
@@ -32,11 +32,11 @@ pub(crate) struct Member {
     pub(crate) peer: Peer,
 }
 
-/// Whether a member takes work.
+/// Whether a member takes requests.
 #[derive(Debug)]
 enum State {
     Up(QueuePair),
-    /// It takes no more.
+    /// It takes no more requests.
     Down(Rest, DownReason),
 }
 
@@ -44,16 +44,16 @@ enum State {
 #[derive(Debug)]
 enum Rest {
     QueuePair(QueuePair),
-    /// It is somewhere else, to be destroyed: what is in flight on it is the device's still.
+    /// It was handed out to be destroyed: the device may still access the buffers in flight.
     Closing,
-    /// The driver refused to destroy it, for this reason unless it was reported: what was in flight
-    /// on it is the device's for good.
+    /// The driver failed to destroy it, for this reason unless it was reported: the device may access
+    /// the buffers that were in flight forever.
     Stuck(Option<verbs_core::Error>),
     Gone,
 }
 
-/// What a new operation of a member has: the slot, and where to post to.
-pub(crate) struct Taken<'s, B> {
+/// A new operation of a member: its slot, and where to post it.
+pub(crate) struct NewOperation<'s, B> {
     pub(crate) qp: &'s QueuePair,
     /// What the queue pair takes.
     pub(crate) limits: &'s Limits,
@@ -90,24 +90,24 @@ impl Member {
         &'s mut self,
         slots: &'s mut Slots<S, B>,
         reservation: Reservation,
-    ) -> Option<Taken<'s, B>> {
+    ) -> Option<NewOperation<'s, B>> {
         let State::Up(qp) = &self.state else {
             return None;
         };
         let left = &mut self.left[reservation.queue as usize];
         let credits = u32::from(reservation.credits);
-        // Taken before it is known that they may be: the subtraction tells if not.
+        // Subtracted before they are compared: the overflow shows that there were too few.
         let too_few;
         (*left, too_few) = left.overflowing_sub(credits);
         if too_few {
-            put_back(left, credits);
+            undo_take(left, credits);
             return None;
         }
         let Some((id, buffer)) = slots.take(&mut self.slots, reservation) else {
-            put_back(left, credits);
+            undo_take(left, credits);
             return None;
         };
-        Some(Taken {
+        Some(NewOperation {
             qp,
             limits: &self.limits,
             id,
@@ -115,9 +115,9 @@ impl Member {
         })
     }
 
-    /// Gives back the credits of as many operations that took up the same.
+    /// Returns the credits of this many operations with the same reservation.
     #[inline(always)]
-    pub(crate) fn give_back(&mut self, reservation: Reservation, times: usize) {
+    pub(crate) fn return_credits(&mut self, reservation: Reservation, times: usize) {
         let times = u32::try_from(times).unwrap_or(u32::MAX);
         self.left[reservation.queue as usize] += u32::from(reservation.credits) * times;
     }
@@ -135,7 +135,7 @@ impl Member {
         }
     }
 
-    /// Why it takes no more work, if it does not.
+    /// Why it takes no more requests, if it does not.
     #[inline]
     pub(crate) const fn down(&self) -> Option<DownReason> {
         match self.state {
@@ -144,7 +144,7 @@ impl Member {
         }
     }
 
-    /// It takes no more work from now on; why, which is the first reason there was.
+    /// It takes no more requests from now on. Returns the reason, which is the first one.
     pub(crate) fn go_down(&mut self, reason: DownReason) -> DownReason {
         let reason = self.down().unwrap_or(reason);
         // As it was, if it has no queue pair any more.
@@ -155,7 +155,7 @@ impl Member {
     }
 
     /// [`go_down`](Self::go_down), and its queue pair, to be destroyed: [`closed`](Self::closed)
-    /// says how that went.
+    /// records the result.
     pub(crate) fn take_qp(&mut self, reason: DownReason) -> Option<QueuePair> {
         let reason = self.down().unwrap_or(reason);
         match mem::replace(&mut self.state, State::Down(Rest::Closing, reason)) {
@@ -177,21 +177,21 @@ impl Member {
         }
     }
 
-    /// Why its queue pair is stuck, if it is; the first time this is asked.
-    pub(crate) fn stuck_because(&mut self) -> Option<verbs_core::Error> {
+    /// Why its queue pair is stuck, if it is; returned once.
+    pub(crate) fn take_stuck_error(&mut self) -> Option<verbs_core::Error> {
         match &mut self.state {
             State::Down(Rest::Stuck(error), _) => error.take(),
             _ => None,
         }
     }
 
-    /// Whether its queue pair is somewhere else, to be destroyed.
+    /// Whether its queue pair was handed out to be destroyed.
     pub(crate) const fn is_closing(&self) -> bool {
         matches!(self.state, State::Down(Rest::Closing, _))
     }
 
-    /// How an operation ends whose completion will not come, now that the queue pair is closed.
-    pub(crate) fn unanswered(&self) -> TransportError {
+    /// The outcome of an operation whose completion will not come, as the queue pair is closed.
+    pub(crate) fn outcome_without_completion(&self) -> TransportError {
         match self.state {
             State::Down(Rest::Stuck(_), _) => TransportError::Stuck,
             State::Down(_, reason) => TransportError::Aborted(reason),
@@ -215,8 +215,8 @@ impl Member {
         self.capacity(queue) - self.credits(queue)
     }
 
-    /// A failed request has taken its queue pair to ERROR; or it is flushed since this side did, or
-    /// since another failed before.
+    /// A failed request has moved its queue pair to ERROR; or it was flushed, since this side did so
+    /// or another request failed before. Returns the outcome of the operation.
     pub(crate) fn failed(&mut self, queue: Queue, error: WorkError) -> TransportError {
         self.peer.close();
         let first = self.down();
@@ -230,9 +230,9 @@ impl Member {
     }
 }
 
-// Apart, so that the good way has the credits in memory only.
+// A function of its own: in the usual case the credits are in memory only.
 #[cold]
 #[inline(never)]
-const fn put_back(left: &mut u32, credits: u32) {
+const fn undo_take(left: &mut u32, credits: u32) {
     *left = left.wrapping_add(credits);
 }

@@ -55,7 +55,7 @@ use crate::error::TransportError;
 
 pub use closing::{Closed, Closing};
 pub use joining::ConnectedMember;
-pub(crate) use joining::Made;
+pub(crate) use joining::MemberLimits;
 pub use leak::Leak;
 use leak::Leaks;
 pub(crate) use leak::abort_with;
@@ -65,7 +65,7 @@ pub(crate) use peer::{Link, Peer};
 use slots::Slots;
 pub(crate) use slots::{BufferOwner, Id, Reservation};
 pub use ticket::{Completed, Ticket};
-pub(crate) use ticket::{Kept, Outcome};
+pub(crate) use ticket::{Outcome, SlotBuffer};
 
 mod batch;
 mod borrowed;
@@ -90,13 +90,13 @@ mod unpolled;
 
 /// A completion queue, the channels on it, and what is in flight on them.
 ///
-/// Made by [`ChannelBuilder::engine`](crate::ChannelBuilder::engine). The [module](self) says what it
-/// does, and what it leaves to the layer above.
+/// Created by [`ChannelBuilder::engine`](crate::ChannelBuilder::engine). The [module](self) documents
+/// what it does, and what it leaves to the layer above.
 #[derive(Debug)]
 pub struct Engine {
-    // First: no queue pair may outlive what `slots` keeps for it.
+    // First: no queue pair may outlive the buffers in `slots`.
     members: Vec<Member>,
-    slots: Slots<WorkSuccess, Kept>,
+    slots: Slots<WorkSuccess, SlotBuffer>,
     peers: Peers,
     limits: EngineLimits,
     // Queue pairs that could not be destroyed: they may still complete requests on the queue.
@@ -112,15 +112,15 @@ pub struct Engine {
     // The member that was probed last.
     probed: usize,
     pd: ProtectionDomain,
-    // Made once: to make it costs more than a poll.
-    room: [PollSlot; POLL_ROOM],
+    // Created once: that costs more than a poll.
+    poll_slots: [PollSlot; MAX_POLLED],
 }
 
 /// How many channels an engine can have, and how long they take to end.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct EngineLimits {
     pub(crate) max_channels: u32,
-    /// How long flushes are waited for.
+    /// How long to wait for flushes.
     pub(crate) drain_timeout: Duration,
     /// How soon it is noticed that a peer's host has died; `None` if no peer is watched.
     pub(crate) peer_timeout: Option<Duration>,
@@ -141,13 +141,13 @@ impl Engine {
             cq,
             probed: 0,
             pd,
-            room: [const { PollSlot::new() }; POLL_ROOM],
+            poll_slots: [const { PollSlot::new() }; MAX_POLLED],
         }
     }
 
-    /// Has [`next_leak`](Self::next_leak) return leaks, in place of the log.
-    pub(crate) fn hold_leaks(&mut self) {
-        self.leaks = Leaks::Held(Vec::new());
+    /// Queues leaks for [`next_leak`](Self::next_leak), instead of logging them.
+    pub(crate) fn queue_leaks(&mut self) {
+        self.leaks = Leaks::Queued(Vec::new());
     }
 
     /// A member, by its place.
@@ -163,7 +163,7 @@ impl Engine {
         };
         let ended = self.slots.fail(&mut member.slots, id.wr_id(), error);
         if let Some(reservation) = ended {
-            member.give_back(reservation, 1);
+            member.return_credits(reservation, 1);
         }
     }
 }
@@ -171,5 +171,5 @@ impl Engine {
 /// Polls that find something before a search ends: more than any queue needs to be emptied.
 pub(crate) const MAX_POLLS: u32 = 1 << 18;
 
-/// Completions to take at once.
-const POLL_ROOM: usize = 16;
+/// How many completions a poll takes at most.
+const MAX_POLLED: usize = 16;

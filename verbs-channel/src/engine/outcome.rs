@@ -5,7 +5,7 @@ use verbs_core::WorkSuccess;
 use super::slots::Credits;
 use super::ticket::Outcome;
 use crate::buffer::OwnedBuffer;
-use crate::engine::{Completed, Engine, Kept, MAX_POLLS, Ticket};
+use crate::engine::{Completed, Engine, MAX_POLLS, SlotBuffer, Ticket};
 use crate::error::{Error, Result};
 
 impl Engine {
@@ -46,7 +46,7 @@ impl Engine {
             at,
             id,
             Credits::One,
-            Kept::take_buffer,
+            SlotBuffer::take_buffer,
             |buffer, success| {
                 let outcome = Outcome {
                     result: Ok(*success),
@@ -67,11 +67,11 @@ impl Engine {
             at,
             id,
             Credits::Several,
-            Kept::take_batch,
-            |works, success| Outcome {
+            SlotBuffer::take_batch,
+            |requests, success| Outcome {
                 result: Ok(*success),
                 buffer: None,
-                batch: Some(works),
+                batch: Some(requests),
             },
         )
     }
@@ -98,11 +98,11 @@ impl Engine {
             at,
             id,
             Credits::One,
-            Kept::take_buffer,
+            SlotBuffer::take_buffer,
             |buffer, _| buffer,
         ) {
             Some(buffer) => Some((self.last_success()?, buffer)),
-            None => self.take_later(ticket),
+            None => self.take_success_slowly(ticket),
         }
     }
 
@@ -110,14 +110,14 @@ impl Engine {
     fn take_success(&mut self, ticket: Ticket) -> Option<(&WorkSuccess, OwnedBuffer)> {
         let id = ticket.id;
         let member = self.members.get_mut(ticket.channel.index())?;
-        let buffer = Kept::take_buffer(self.slots.succeeded(id)?)?;
+        let buffer = SlotBuffer::take_buffer(self.slots.succeeded(id)?)?;
         self.slots.free_completed(&mut member.slots, id);
         Some((self.slots.last_success(id)?, buffer))
     }
 
     // A function of its own, so that the path of what completed before the poll stays short.
     #[inline(never)]
-    fn take_later(&mut self, ticket: Ticket) -> Option<(&WorkSuccess, OwnedBuffer)> {
+    fn take_success_slowly(&mut self, ticket: Ticket) -> Option<(&WorkSuccess, OwnedBuffer)> {
         self.take_success(ticket)
     }
 
@@ -136,7 +136,7 @@ impl Engine {
     /// Polls if there is none, until there is one or the queue is empty.
     #[must_use = "the buffer is in it, and whether the operation failed"]
     pub fn next_completed(&mut self) -> Option<Completed> {
-        self.seek();
+        self.poll_until_ready();
         self.take_first_completed()
     }
 
@@ -152,7 +152,7 @@ impl Engine {
     /// It returns each operation once; `next_completed` skips it from then on.
     #[must_use = "it is not returned again"]
     pub fn next_ticket(&mut self) -> Option<Ticket> {
-        self.seek();
+        self.poll_until_ready();
         let (id, member) = self.slots.claim_ready()?;
         Some(self.ticket(member, id))
     }
@@ -164,7 +164,7 @@ impl Engine {
     }
 
     /// If no operation is ready, polls until one is or the queue is empty.
-    pub(crate) fn seek(&mut self) {
+    pub(crate) fn poll_until_ready(&mut self) {
         let mut polls = 0;
         while !self.has_completed() {
             polls += 1;
@@ -197,11 +197,11 @@ impl Engine {
 
     /// The same, without its ticket.
     pub(crate) fn take_outcome(&mut self, ticket: Ticket) -> Option<Outcome> {
-        let kept = self.slots.take_buffer(ticket.id);
+        let owned = self.slots.take_buffer(ticket.id);
         let result = self.release(ticket.channel.at(), ticket.id)?;
-        let (buffer, batch) = match kept {
-            Some(Kept::Buffer(buffer)) => (Some(buffer), None),
-            Some(Kept::Batch(works)) => (None, Some(works)),
+        let (buffer, batch) = match owned {
+            Some(SlotBuffer::Buffer(buffer)) => (Some(buffer), None),
+            Some(SlotBuffer::Batch(requests)) => (None, Some(requests)),
             None => (None, None),
         };
         Some(Outcome {

@@ -10,34 +10,34 @@ use verbs_core::ScatterElement;
 
 use super::Engine;
 use super::slots::{BufferOwner, Id, Reservation};
-use super::ticket::{Kept, Ticket};
+use super::ticket::{SlotBuffer, Ticket};
 use crate::buffer::OwnedBuffer;
 use crate::channel_id::ChannelId;
 use crate::error::{DownReason, RejectReason};
-use crate::request::{Incoming, Op, Outgoing, OwnedWork, Work};
+use crate::request::{Incoming, Op, Outgoing, OwnedRequest, Request};
 
 impl Engine {
-    /// Posts work on a buffer, which is moved to its slot.
+    /// Posts a request on a buffer, which is moved to its slot.
     #[inline(always)]
     pub(crate) fn start_at(
         &mut self,
         at: u32,
-        work: &mut OwnedWork,
+        request: &mut OwnedRequest,
     ) -> Result<Ticket, RejectReason> {
-        match work.op {
+        match request.op {
             Op::Outgoing(options) => {
-                self.start_as::<Outgoing<ScatterElement<'static>>>(at, &mut work.buffer, options)
+                self.start_as::<Outgoing<ScatterElement<'static>>>(at, &mut request.buffer, options)
             }
             Op::Incoming(options) => {
-                self.start_as::<Incoming<ScatterElement<'static>>>(at, &mut work.buffer, options)
+                self.start_as::<Incoming<ScatterElement<'static>>>(at, &mut request.buffer, options)
             }
-            Op::Receive => self.start_receive_at(at, &mut work.buffer),
+            Op::Receive => self.start_receive_at(at, &mut request.buffer),
         }
     }
 
-    /// Posts work with these options on a buffer, which is moved to its slot.
+    /// Posts a request with these options on a buffer, which is moved to its slot.
     #[inline(always)]
-    pub(crate) fn start_as<W: Work<List = ScatterElement<'static>>>(
+    pub(crate) fn start_as<W: Request<List = ScatterElement<'static>>>(
         &mut self,
         at: u32,
         buffer: &mut OwnedBuffer,
@@ -47,7 +47,8 @@ impl Engine {
         let mut element = element_of(buffer)?;
         // SAFETY: the slot keeps the buffer until it is done, and leaks it if the queue pair cannot
         // be destroyed; moving the buffer does not move its bytes.
-        let posted = unsafe { self.post_at::<W>(reservation, &mut element, options, keep(buffer)) };
+        let posted =
+            unsafe { self.post_at::<W>(reservation, &mut element, options, store(buffer)) };
         match posted {
             Ok(ticket) => Ok(ticket),
             Err(reason) => {
@@ -69,7 +70,7 @@ impl Engine {
         let reservation = Reservation::receive(at).owned_by(BufferOwner::Slot);
         let mut element = element_of(buffer)?;
         // SAFETY: as for `start_as`.
-        let posted = unsafe { self.post_receive_at(reservation, &mut element, keep(buffer)) };
+        let posted = unsafe { self.post_receive_at(reservation, &mut element, store(buffer)) };
         match posted {
             Ok(ticket) => Ok(ticket),
             Err(reason) => {
@@ -81,32 +82,32 @@ impl Engine {
         }
     }
 
-    // By value: a buffer that something points to would have to be in memory.
+    // By value: behind a reference, the buffer would have to be in memory.
     #[cold]
     #[inline(never)]
     fn not_started(&mut self, at: u32, reason: RejectReason, buffer: OwnedBuffer) -> OwnedBuffer {
-        match self.end_half_posted(at, reason, Kept::Buffer(buffer)) {
-            Some(Kept::Buffer(buffer)) => buffer,
+        match self.end_half_posted(at, reason, SlotBuffer::Buffer(buffer)) {
+            Some(SlotBuffer::Buffer(buffer)) => buffer,
             _ => OwnedBuffer::empty(),
         }
     }
 
     /// Ends an operation of which the device may have a part, and that was to own its buffers:
-    /// destroys the queue pair, and gives them back; or leaks them, if the driver refuses that.
+    /// destroys the queue pair, and returns them; or leaks them, if the driver fails to destroy it.
     pub(crate) fn end_half_posted(
         &mut self,
         at: u32,
         reason: RejectReason,
-        kept: Kept,
-    ) -> Option<Kept> {
+        buffer: SlotBuffer,
+    ) -> Option<SlotBuffer> {
         let (Some(id), RejectReason::Post(error)) = (self.half_posted.take(), reason) else {
-            return Some(kept);
+            return Some(buffer);
         };
-        self.slots.keep(id, kept);
+        self.slots.store_buffer(id, buffer);
         self.destroy_at(at, DownReason::Post(error));
-        let kept = self.slots.take_buffer(id);
+        let buffer = self.slots.take_buffer(id);
         let _aborted = self.release(at, id);
-        kept
+        buffer
     }
 
     /// Names an operation of a channel.
@@ -128,9 +129,9 @@ fn element_of(buffer: &mut OwnedBuffer) -> Result<ScatterElement<'static>, Rejec
 
 /// Moves a buffer to its place in a slot.
 #[inline(always)]
-fn keep(buffer: &mut OwnedBuffer) -> impl FnOnce(&mut Option<Kept>) {
+fn store(buffer: &mut OwnedBuffer) -> impl FnOnce(&mut Option<SlotBuffer>) {
     |place| {
         // The place is empty: to drop what is there would be one more test.
-        let _empty = ManuallyDrop::new(place.replace(Kept::Buffer(buffer.take())));
+        let _empty = ManuallyDrop::new(place.replace(SlotBuffer::Buffer(buffer.take())));
     }
 }

@@ -10,8 +10,8 @@ use super::slots::SlotList;
 use crate::channel_id::ChannelId;
 
 impl Engine {
-    /// Takes in a queue pair; what it is called here. What its send queue and
-    /// its receive queue were asked to hold are the credits.
+    /// Adds a queue pair. Returns its id. Its credits are the requested capacities of its send queue
+    /// and its receive queue.
     pub(crate) fn add(&mut self, qp: QueuePair, [send, recv]: [u32; 2]) -> ChannelId {
         self.open += 1;
         if let Some(at) = self.vacant()
@@ -29,10 +29,10 @@ impl Engine {
         id
     }
 
-    /// The place of a member that was removed, and of which nothing is left: no result, and no queue
-    /// pair that is being destroyed elsewhere.
+    /// The place of a removed member that has no untaken result, and no queue pair that is being
+    /// destroyed elsewhere.
     fn vacant(&mut self) -> Option<u32> {
-        // A few, not all: many may have results that nobody takes.
+        // A few, not all: many may have results that are never taken.
         for _ in 0..self.removed.len().min(4) {
             let at = self.removed.pop_front()?;
             let member = self.members.get(at as usize)?;
@@ -51,7 +51,7 @@ impl Engine {
         }
     }
 
-    /// A member's place is another's once its results have been taken.
+    /// Removes a member: another gets its place once its results have been taken.
     pub(super) fn remove_at(&mut self, at: u32) {
         if let Some(member) = self.members.get_mut(at as usize)
             && !mem::replace(&mut member.is_removed, true)

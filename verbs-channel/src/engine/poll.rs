@@ -6,44 +6,44 @@ use super::Engine;
 use super::member::Member;
 use super::slots::{Credits, Id, Reservation, Slots};
 use crate::channel_id::ChannelId;
-use crate::engine::Kept;
+use crate::engine::SlotBuffer;
 use crate::error::DownReason;
 
 impl Engine {
-    /// Polls once, and dispatches the completions; how many they were. The results of operations on
-    /// borrowed buffers are kept if `keep_results` says so.
+    /// Polls once, and dispatches the completions. Returns how many. The results of operations on
+    /// borrowed buffers are stored if `keep_results` is `true`.
     #[inline(always)]
     pub(super) fn poll_cq(&mut self, keep_results: bool) -> Result<usize, PollError> {
-        let found = self.cq.poll(&mut self.room)?;
+        let found = self.cq.poll(&mut self.poll_slots)?;
         dispatch(&mut self.members, &mut self.slots, found, keep_results);
         Ok(found.len())
     }
 
-    /// Polls once for an operation on borrowed buffers: whether its success is all there is. Then it
-    /// has ended, and its slot is free. Else what was found is dispatched.
+    /// Polls once for an operation on borrowed buffers. If its success is the only completion, its slot
+    /// is freed, and this returns `true`. Otherwise all completions are dispatched.
     #[inline(always)]
     pub(crate) fn poll_for(&mut self, reservation: Reservation, id: Id) -> bool {
         if !self.poll_finds_only(id) {
             return false;
         }
         if let Some(member) = self.members.get_mut(reservation.member as usize)
-            && self.slots.take_back(&mut member.slots, id)
+            && self.slots.free_in_flight(&mut member.slots, id)
         {
-            member.give_back(reservation, 1);
+            member.return_credits(reservation, 1);
             return true;
         }
         self.dispatch_first();
         false
     }
 
-    /// Polls once: whether a success of this operation is all there is. Then it is the
-    /// [last success](Self::last_success); else what was found is dispatched.
+    /// Polls once. If the success of this operation is the only completion, it becomes the
+    /// [last success](Self::last_success), and this returns `true`. Otherwise all are dispatched.
     #[inline(always)]
     fn poll_finds_only(&mut self, id: Id) -> bool {
-        let found = match self.cq.poll(&mut self.room) {
+        let found = match self.cq.poll(&mut self.poll_slots) {
             Ok(found) => found,
             Err(error) => {
-                self.not_polled(error);
+                self.poll_failed(error);
                 return false;
             }
         };
@@ -56,26 +56,26 @@ impl Engine {
         false
     }
 
-    /// Dispatches the [last success](Self::last_success) after all: it needs a closer look.
+    /// Dispatches the [last success](Self::last_success), whose operation is not in flight.
     #[cold]
     #[inline(never)]
     fn dispatch_first(&mut self) {
-        let found = PollSlot::completions(self.room.get(..1).unwrap_or_default());
+        let found = PollSlot::completions(self.poll_slots.get(..1).unwrap_or_default());
         dispatch(&mut self.members, &mut self.slots, found, true);
     }
 
-    /// [`poll_for`](Self::poll_for) an operation of this channel that owns what `take` takes: what
-    /// `then` makes of that and the success. Does not poll if the operation is not in flight with these
-    /// credits.
+    /// [`poll_for`](Self::poll_for) an operation of this channel that owns its buffer, which `take` takes
+    /// out of the slot. Returns the result of `then` for it. Does not poll if the operation is not in
+    /// flight with these credits.
     #[inline(always)]
-    pub(crate) fn poll_for_owned<K, T>(
+    pub(crate) fn poll_for_owned<B, T>(
         &mut self,
         channel: ChannelId,
         at: u32,
         id: Id,
         credits: Credits,
-        take: impl FnOnce(&mut Option<Kept>) -> Option<K>,
-        then: impl FnOnce(K, &WorkSuccess) -> T,
+        take: impl FnOnce(&mut Option<SlotBuffer>) -> Option<B>,
+        then: impl FnOnce(B, &WorkSuccess) -> T,
     ) -> Option<T> {
         let member = self.members.get_mut(at as usize)?;
         if member.id != channel {
@@ -83,19 +83,19 @@ impl Engine {
         }
         // Found once: nothing but a dispatch changes it.
         let mut slot = self.slots.in_flight(id, credits)?;
-        let found = match self.cq.poll(&mut self.room) {
+        let found = match self.cq.poll(&mut self.poll_slots) {
             Ok(found) => found,
             Err(error) => {
-                self.not_polled(error);
+                self.poll_failed(error);
                 return None;
             }
         };
         if let Some(success) = success_of(found, id)
-            && let Some(kept) = take(slot.buffer())
+            && let Some(owned) = take(slot.buffer())
         {
             let reservation = slot.end(&mut member.slots);
-            member.give_back(reservation, 1);
-            return Some(then(kept, success));
+            member.return_credits(reservation, 1);
+            return Some(then(owned, success));
         }
         if !found.is_empty() {
             dispatch(&mut self.members, &mut self.slots, found, true);
@@ -106,36 +106,36 @@ impl Engine {
     /// The success that the last poll for an operation has found.
     #[inline(always)]
     pub(crate) fn last_success(&self) -> Option<&WorkSuccess> {
-        let found = PollSlot::completions(&self.room).as_slice();
+        let found = PollSlot::completions(&self.poll_slots).as_slice();
         found.first()?.success()
     }
 
-    /// Polls the queue once, and dispatches what was there. Returns how many completions that was.
+    /// Polls the queue once, and dispatches the completions. Returns how many.
     ///
     /// If the queue cannot be polled, all channels are taken down.
     #[doc(alias = "ibv_poll_cq")]
     #[inline(always)]
     pub fn drive(&mut self) -> usize {
         self.poll_cq(true)
-            .unwrap_or_else(|error| self.not_polled(error))
+            .unwrap_or_else(|error| self.poll_failed(error))
     }
 
     /// The same at the end of a scope: the results of its operations cannot be taken any more.
     #[inline(always)]
     pub(crate) fn drive_discarding(&mut self) -> usize {
         self.poll_cq(false)
-            .unwrap_or_else(|error| self.not_polled(error))
+            .unwrap_or_else(|error| self.poll_failed(error))
     }
 
     #[cold]
     #[inline(never)]
-    fn not_polled(&mut self, error: PollError) -> usize {
+    fn poll_failed(&mut self, error: PollError) -> usize {
         self.destroy_all(DownReason::Poll(error));
         0
     }
 }
 
-/// The success of this operation, if that is all that a poll found.
+/// The success of this operation, if a poll found nothing else.
 #[inline(always)]
 fn success_of(found: PolledCompletions<'_>, id: Id) -> Option<&WorkSuccess> {
     match found.as_slice() {
@@ -144,12 +144,12 @@ fn success_of(found: PolledCompletions<'_>, id: Id) -> Option<&WorkSuccess> {
     }
 }
 
-/// Dispatches what a poll found.
-// In a place of its own: inlined it has too few registers.
+/// Dispatches the completions of a poll.
+// Not inlined: there it has too few registers.
 #[inline(never)]
 fn dispatch(
     members: &mut [Member],
-    slots: &mut Slots<WorkSuccess, Kept>,
+    slots: &mut Slots<WorkSuccess, SlotBuffer>,
     found: PolledCompletions<'_>,
     keep_results: bool,
 ) {
@@ -167,7 +167,7 @@ fn dispatch(
                 WorkCompletion::wr_id,
                 WorkCompletion::success,
             );
-            member.give_back(reservation, count);
+            member.return_credits(reservation, count);
         }
         left = match left.get(count..) {
             Some(left) if count > 0 => left,
@@ -179,12 +179,12 @@ fn dispatch(
     }
 }
 
-/// Dispatches a completion that is not just the success of an operation.
+/// Dispatches a completion that the fast path does not handle.
 #[cold]
 #[inline(never)]
 fn dispatch_one(
     members: &mut [Member],
-    slots: &mut Slots<WorkSuccess, Kept>,
+    slots: &mut Slots<WorkSuccess, SlotBuffer>,
     completion: &WorkCompletion,
 ) {
     let wr_id = completion.wr_id();
@@ -203,6 +203,6 @@ fn dispatch_one(
         }
     };
     if let Some(reservation) = ended {
-        member.give_back(reservation, 1);
+        member.return_credits(reservation, 1);
     }
 }

@@ -8,27 +8,27 @@ use verbs_core::{ReceiveWorkRequest, WorkRequest};
 
 use super::Engine;
 use super::gate::Limits;
-use super::member::Taken;
-use super::ticket::Kept;
+use super::member::NewOperation;
+use super::ticket::SlotBuffer;
 use super::{BufferOwner, Id, Reservation, Ticket};
 use crate::error::{DownReason, RejectReason};
-use crate::request::{Needs, ScatterList, Work};
+use crate::request::{Needs, Request, ScatterList};
 
 impl Engine {
-    /// Posts work to a member's send queue, with a completion. If it is posted, `keep` may put the
-    /// buffer that the operation owns in its place in the slot.
+    /// Posts a request to a member's send queue, with a completion. If it is posted, `store` may put
+    /// the buffer that the operation owns in its place in the slot.
     ///
     /// # Safety
     ///
-    /// - The buffers that the work names stay as [`QueuePair::post`] wants them until the slot is
+    /// - The buffers that the request names stay as [`QueuePair::post`] wants them until the slot is
     ///   done.
     #[inline(always)]
-    pub(crate) unsafe fn post_at<W: Work>(
+    pub(crate) unsafe fn post_at<W: Request>(
         &mut self,
         reservation: Reservation,
         list: &mut W::List,
         options: W::Options,
-        keep: impl FnOnce(&mut Option<Kept>),
+        store: impl FnOnce(&mut Option<SlotBuffer>),
     ) -> Result<Ticket, RejectReason> {
         let Some(member) = self.members.get_mut(reservation.member as usize) else {
             return Err(RejectReason::GONE);
@@ -37,8 +37,9 @@ impl Engine {
         W::add_needs(list, options, &mut needs);
         member.limits.check(&needs)?;
         let channel = member.id;
-        let Some(Taken { qp, id, buffer, .. }) = member.take(&mut self.slots, reservation) else {
-            return Err(self.why_not(reservation));
+        let Some(NewOperation { qp, id, buffer, .. }) = member.take(&mut self.slots, reservation)
+        else {
+            return Err(self.rejection(reservation));
         };
         // SAFETY: the caller's promise: the slot is done when the completion is polled, or the queue
         // pair destroyed.
@@ -47,7 +48,7 @@ impl Engine {
         });
         match posted {
             Ok(Ok(())) => {
-                keep(buffer);
+                store(buffer);
                 Ok(Ticket { channel, id })
             }
             Ok(Err(error)) => Err(self.rejected(reservation, id, RejectReason::Post(error))),
@@ -62,49 +63,49 @@ impl Engine {
     ///
     /// - As for [`post`](Self::post_at).
     #[inline]
-    pub(crate) unsafe fn post_batch_at<W: Work, const N: usize>(
+    pub(crate) unsafe fn post_batch_at<W: Request, const N: usize>(
         &mut self,
         reservation: Reservation,
-        works: &mut [W; N],
+        requests: &mut [W; N],
     ) -> Result<Ticket, RejectReason> {
-        const { assert!(N > 0, "a batch has work in it") };
+        const { assert!(N > 0, "a batch has requests in it") };
         let Some(member) = self.members.get_mut(reservation.member as usize) else {
             return Err(RejectReason::GONE);
         };
         // All of it, before any is built: among that it would cost twice as much.
         let mut needs = Needs::default();
-        for work in works.iter_mut() {
-            let (list, options) = work.parts();
+        for request in requests.iter_mut() {
+            let (list, options) = request.parts();
             W::add_needs(list, options, &mut needs);
         }
         if !member.limits.admit(&needs) {
-            check_each(works, &member.limits)?;
+            check_each(requests, &member.limits)?;
         }
         let channel = member.id;
-        let Some(Taken { qp, id, .. }) = member.take(&mut self.slots, reservation) else {
-            return Err(self.why_not(reservation));
+        let Some(NewOperation { qp, id, .. }) = member.take(&mut self.slots, reservation) else {
+            return Err(self.rejection(reservation));
         };
-        let mut requests = [const { MaybeUninit::<WorkRequest<'_>>::uninit() }; N];
-        let mut places = requests.iter_mut().zip(works.iter_mut());
-        // The last is apart, so that what all others have in common is looked at once.
-        let last = places.next_back();
-        let built = build(places, id.member_wr_id(), false)
+        let mut places = [const { MaybeUninit::<WorkRequest<'_>>::uninit() }; N];
+        let mut pairs = places.iter_mut().zip(requests.iter_mut());
+        // The last is apart, so that what all others have in common is checked once.
+        let last = pairs.next_back();
+        let built = build(pairs, id.member_wr_id(), false)
             .and_then(|()| build(last.into_iter(), id.wr_id(), true));
         if let Err(reason) = built {
             return Err(self.rejected(reservation, id, reason));
         }
-        let requests = ptr::from_mut(&mut requests).cast::<[WorkRequest<'_>; N]>();
+        let built = ptr::from_mut(&mut places).cast::<[WorkRequest<'_>; N]>();
         // SAFETY: the loop has written to every place.
-        let requests = unsafe { &mut *requests };
+        let built = unsafe { &mut *built };
         // SAFETY: the caller's promise; when the last of a chain is done, so are the others.
-        match unsafe { qp.post(requests) } {
+        match unsafe { qp.post(built) } {
             Ok(()) => Ok(Ticket { channel, id }),
             Err(error) => Err(self.rejected(reservation, id, RejectReason::Post(error))),
         }
     }
 
-    /// Posts a receive to a member's receive queue. If it is posted, `keep` may put the buffer that
-    /// the operation owns in its place in the slot.
+    /// Posts a receive to a member's receive queue. If it is posted, `store` may put the
+    /// buffer that the operation owns in its place in the slot.
     ///
     /// # Safety
     ///
@@ -115,31 +116,32 @@ impl Engine {
         &mut self,
         reservation: Reservation,
         list: &mut L,
-        keep: impl FnOnce(&mut Option<Kept>),
+        store: impl FnOnce(&mut Option<SlotBuffer>),
     ) -> Result<Ticket, RejectReason> {
         let Some(member) = self.members.get_mut(reservation.member as usize) else {
             return Err(RejectReason::GONE);
         };
         member.limits.check_receive(list)?;
         let channel = member.id;
-        let Some(Taken { qp, id, buffer, .. }) = member.take(&mut self.slots, reservation) else {
-            return Err(self.why_not(reservation));
+        let Some(NewOperation { qp, id, buffer, .. }) = member.take(&mut self.slots, reservation)
+        else {
+            return Err(self.rejection(reservation));
         };
         let request = ReceiveWorkRequest::new(list.elements()).wr_id(id.wr_id());
         // SAFETY: the caller's promise, as for `post_at`.
         match unsafe { qp.post_receive(&mut [request]) } {
             Ok(()) => {
-                keep(buffer);
+                store(buffer);
                 Ok(Ticket { channel, id })
             }
             Err(error) => Err(self.rejected(reservation, id, RejectReason::Post(error))),
         }
     }
 
-    /// Why an operation got no slot and no credits.
+    /// The reason why an operation got no slot and no credits.
     #[cold]
     #[inline(never)]
-    pub(crate) fn why_not(&mut self, reservation: Reservation) -> RejectReason {
+    pub(crate) fn rejection(&mut self, reservation: Reservation) -> RejectReason {
         let Some(member) = self.members.get(reservation.member as usize) else {
             return RejectReason::GONE;
         };
@@ -157,10 +159,10 @@ impl Engine {
         }
     }
 
-    /// Takes back what a rejected operation took up.
+    /// Frees the slot and the credits of a rejected operation.
     ///
-    /// If the device has, or may have, a part of it, it will not say when it is done with that: then
-    /// only destroying the queue pair makes the buffers safe to give back.
+    /// If the device has, or may have, a part of it, no completion shows when it is done with that:
+    /// then only destroying the queue pair makes the buffers safe to return.
     #[cold]
     #[inline(never)]
     pub(crate) fn rejected(
@@ -170,7 +172,7 @@ impl Engine {
         reason: RejectReason,
     ) -> RejectReason {
         match reason {
-            // Whoever has the buffers ends it: see `end_half_posted`.
+            // The caller has the buffers, and ends it: see `end_half_posted`.
             RejectReason::Post(error)
                 if error.posted() > 0
                     && matches!(reservation.owner, BufferOwner::Slot | BufferOwner::Caller) =>
@@ -186,11 +188,11 @@ impl Engine {
         reason
     }
 
-    /// Takes back what an operation took up of which the device has nothing.
+    /// Frees the slot and the credits of an operation of which the device has nothing.
     fn not_posted(&mut self, reservation: Reservation, id: Id) {
         if let Some(member) = self.members.get_mut(reservation.member as usize) {
-            let _was_posted = self.slots.take_back(&mut member.slots, id);
-            member.give_back(reservation, 1);
+            let _was_posted = self.slots.free_in_flight(&mut member.slots, id);
+            member.return_credits(reservation, 1);
         }
     }
 }
@@ -198,9 +200,9 @@ impl Engine {
 /// Checks the requests of a batch one by one.
 #[cold]
 #[inline(never)]
-fn check_each<W: Work>(works: &mut [W], limits: &Limits) -> Result<(), RejectReason> {
-    works.iter_mut().try_for_each(|work| {
-        let (list, options) = work.parts();
+fn check_each<W: Request>(requests: &mut [W], limits: &Limits) -> Result<(), RejectReason> {
+    requests.iter_mut().try_for_each(|request| {
+        let (list, options) = request.parts();
         let mut needs = Needs::default();
         W::add_needs(list, options, &mut needs);
         limits.check(&needs)
@@ -209,7 +211,7 @@ fn check_each<W: Work>(works: &mut [W], limits: &Limits) -> Result<(), RejectRea
 
 /// Builds requests in the places they are posted from.
 #[inline(always)]
-fn build<'l, 'p, W: Work + 'l>(
+fn build<'l, 'p, W: Request + 'l>(
     places: impl Iterator<Item = (&'p mut MaybeUninit<WorkRequest<'l>>, &'l mut W)>,
     wr_id: u64,
     signaled: bool,
@@ -217,10 +219,10 @@ fn build<'l, 'p, W: Work + 'l>(
 where
     'l: 'p,
 {
-    for (place, work) in places {
-        let (list, options) = work.parts();
-        W::request(list, options, wr_id, signaled, |request| {
-            place.write(request);
+    for (place, request) in places {
+        let (list, options) = request.parts();
+        W::request(list, options, wr_id, signaled, |built| {
+            place.write(built);
         })?;
     }
     Ok(())

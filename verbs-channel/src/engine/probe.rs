@@ -1,4 +1,4 @@
-//! Queue pairs that do not answer any more, or do not flush.
+//! Probes: finds queue pairs that no longer answer, or do not flush.
 
 use std::time::Instant;
 
@@ -56,7 +56,7 @@ impl Engine {
             closed = true;
         }
         if closed {
-            self.dispatch_left();
+            self.dispatch_all();
             for at in 0..u32::try_from(count).unwrap_or(u32::MAX) {
                 self.end_closed(at);
             }

@@ -1,4 +1,4 @@
-//! How what is in flight ends: the steps of the ladder that wait for nothing.
+//! Ending operations in flight: the steps of the ladder that do not wait.
 //!
 //! ```text
 //! flush: queue pair to ERROR ───────────────────► completions come back flushed
@@ -14,7 +14,7 @@
 use verbs_core::{Error, ErrorChain, QueuePair};
 
 use super::leak::{Leak, abort_with, log_error};
-use super::{Engine, Kept};
+use super::{Engine, SlotBuffer};
 use crate::error::DownReason;
 
 impl Engine {
@@ -40,7 +40,7 @@ impl Engine {
     /// Destroys a member's queue pair, and ends what is in flight on it.
     pub(crate) fn destroy_at(&mut self, at: u32, reason: DownReason) {
         self.close(at, reason);
-        self.dispatch_left();
+        self.dispatch_all();
         self.end_closed(at);
     }
 
@@ -52,13 +52,13 @@ impl Engine {
         for at in all.clone() {
             self.close(at, reason);
         }
-        self.dispatch_left();
+        self.dispatch_all();
         for at in all {
             self.end_closed(at);
         }
     }
 
-    /// Destroys a queue pair: the device touches its buffers no more. Its work is
+    /// Destroys a queue pair: the device touches its buffers no more. Its operations are
     /// [ended](Self::end_closed) after that.
     pub(crate) fn close(&mut self, at: u32, reason: DownReason) {
         if let Some(qp) = self.take_qp(at, reason) {
@@ -73,7 +73,7 @@ impl Engine {
         member.take_qp(reason)
     }
 
-    /// The second half: a member's queue pair has been destroyed, or not.
+    /// The second half: records whether a member's queue pair could be destroyed.
     pub(crate) fn closed(&mut self, at: u32, destroyed: verbs_core::Result<()>) {
         let Some(member) = self.members.get_mut(at as usize) else {
             return;
@@ -89,9 +89,9 @@ impl Engine {
 
     /// Dispatches what is in the completion queue.
     ///
-    /// Some drivers leave completions of a queue pair that is gone: they say how work really ended,
-    /// and take up room that the next one counts on.
-    pub(crate) fn dispatch_left(&mut self) {
+    /// Some drivers leave completions of a queue pair that is gone: they have the true outcomes of
+    /// operations, and take up room that the next queue pair needs.
+    pub(crate) fn dispatch_all(&mut self) {
         let room = self.cq.min_capacity();
         for _ in 0..=room {
             if !matches!(self.poll_cq(true), Ok(1..)) {
@@ -100,7 +100,7 @@ impl Engine {
         }
     }
 
-    /// Ends all work that is in flight on a member, if its queue pair is gone.
+    /// Ends all operations that are in flight on a member, if its queue pair is gone.
     pub(crate) fn end_closed(&mut self, at: u32) {
         let Some(member) = self.members.get_mut(at as usize) else {
             return;
@@ -108,21 +108,21 @@ impl Engine {
         if member.qp().is_some() || member.is_closing() {
             return;
         }
-        if let Some(error) = member.stuck_because() {
+        if let Some(error) = member.take_stuck_error() {
             self.leak(at, error);
         }
         let Some(member) = self.members.get(at as usize) else {
             return;
         };
-        let unanswered = member.unanswered();
+        let outcome_without_completion = member.outcome_without_completion();
         let mut next = self.slots.first(&member.slots);
         while let Some(id) = next {
-            self.fail(at, id, unanswered);
+            self.fail(at, id, outcome_without_completion);
             next = self.slots.after(id);
         }
     }
 
-    /// The last step: the driver does not destroy the queue pair.
+    /// The last step: the driver fails to destroy the queue pair.
     fn leak(&mut self, at: u32, error: Error) {
         if self.has_borrowed_in_flight(at) {
             let error = ErrorChain::new(&error);
@@ -135,8 +135,8 @@ impl Engine {
         let mut next = self.first(at);
         while let Some(id) = next {
             next = self.slots.after(id);
-            let kept = self.slots.take_buffer_in_flight(id);
-            buffers += kept.map_or(0, Kept::leak);
+            let owned = self.slots.take_buffer_in_flight(id);
+            buffers += owned.map_or(0, SlotBuffer::leak);
         }
         self.leaks.add(Leak { buffers, error });
     }
@@ -146,8 +146,8 @@ impl Drop for Engine {
     /// Destroys the queue pairs, and then releases the buffers. Nothing waits for a peer.
     fn drop(&mut self) {
         for at in 0..u32::try_from(self.members.len()).unwrap_or(u32::MAX) {
-            // A queue pair that was taken out to be destroyed, and was not given back: when the device
-            // is done with its buffers is unknown.
+            // A queue pair that was handed out to be destroyed, and was not returned: it is unknown
+            // when the device is done with its buffers.
             let object = "the queue pair";
             self.closed(at, Err(Error::InUse { object }));
         }

@@ -8,7 +8,7 @@ use super::slots::Id;
 use crate::buffer::OwnedBuffer;
 use crate::channel_id::ChannelId;
 use crate::error::{Result, TransportError};
-use crate::request::OwnedWork;
+use crate::request::OwnedRequest;
 
 /// Identifies an operation on an owned buffer. Its outcome can be taken once, in any order.
 ///
@@ -56,7 +56,7 @@ pub struct Completed {
     pub buffer: Option<OwnedBuffer>,
     /// The returned batch, as it was started; `None` if the result is [`Stuck`](TransportError::Stuck), and
     /// for everything else.
-    pub batch: Option<Vec<OwnedWork>>,
+    pub batch: Option<Vec<OwnedRequest>>,
 }
 
 impl Completed {
@@ -84,33 +84,33 @@ impl Completed {
     }
 }
 
-/// How an operation ended, and the buffer or the batch that it gives back: the parts of a
-/// [`Completed`] that are not in its ticket.
+/// How an operation ended, and the buffer or the batch that it returns: the parts of a [`Completed`]
+/// that are not in its ticket.
 ///
-/// What is not inlined returns it, and not a [`Completed`]: where both are made for the same place,
-/// that would be in memory, and each part of it be written and read.
+/// Functions that are not inlined return it, and not a [`Completed`]: that would be written to memory
+/// and read back, field by field.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     pub(super) result: Result<WorkSuccess, TransportError>,
     pub(super) buffer: Option<OwnedBuffer>,
-    pub(super) batch: Option<Vec<OwnedWork>>,
+    pub(super) batch: Option<Vec<OwnedRequest>>,
 }
 
-/// What a slot keeps.
+/// The buffer, or the batch, that an operation owns: in its slot.
 // With a tag of its own: one that hides in the vector's capacity takes longer to look at.
 #[derive(Debug)]
 #[repr(u8)]
-pub(crate) enum Kept {
+pub(crate) enum SlotBuffer {
     Buffer(OwnedBuffer),
-    Batch(Vec<OwnedWork>),
+    Batch(Vec<OwnedRequest>),
 }
 
-impl Kept {
-    /// Leaves the place empty: the buffers are not the slot's.
+impl SlotBuffer {
+    /// Leaves the place empty: the operation does not own its buffers.
     #[inline(always)]
-    pub(crate) const fn nothing(_place: &mut Option<Self>) {}
+    pub(crate) const fn none(_place: &mut Option<Self>) {}
 
-    /// Takes what a slot keeps, if it is one buffer.
+    /// Takes it, if it is one buffer.
     #[inline(always)]
     pub(crate) fn take_buffer(place: &mut Option<Self>) -> Option<OwnedBuffer> {
         let Some(Self::Buffer(buffer)) = place else {
@@ -121,11 +121,11 @@ impl Kept {
         Some(buffer)
     }
 
-    /// Takes what a slot keeps, if it is a batch.
+    /// Takes it, if it is a batch.
     #[inline(always)]
-    pub(crate) fn take_batch(place: &mut Option<Self>) -> Option<Vec<OwnedWork>> {
+    pub(crate) fn take_batch(place: &mut Option<Self>) -> Option<Vec<OwnedRequest>> {
         match place.take() {
-            Some(Self::Batch(works)) => Some(works),
+            Some(Self::Batch(requests)) => Some(requests),
             other => {
                 *place = other;
                 None
@@ -133,12 +133,12 @@ impl Kept {
         }
     }
 
-    /// Releases nothing of it, ever; how many buffers that is.
+    /// Leaks it. Returns how many buffers that is.
     #[expect(clippy::mem_forget, reason = "the device may still touch it")]
     pub(crate) fn leak(self) -> usize {
         let count = match &self {
             Self::Buffer(_) => 1,
-            Self::Batch(works) => works.len(),
+            Self::Batch(requests) => requests.len(),
         };
         mem::forget(self);
         count

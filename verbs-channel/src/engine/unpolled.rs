@@ -3,10 +3,10 @@
 
 use verbs_core::Rejected;
 
-use super::{BufferOwner, Engine, Kept, Reservation, Ticket};
+use super::{BufferOwner, Engine, Reservation, SlotBuffer, Ticket};
 use crate::channel_id::ChannelId;
 use crate::error::{DownReason, RejectReason};
-use crate::request::{ScatterList, Work};
+use crate::request::{Request, ScatterList};
 
 impl Engine {
     /// Posts a request whose buffers the caller keeps: as
@@ -20,7 +20,7 @@ impl Engine {
     ///
     /// As there.
     #[doc(alias = "ibv_post_send")]
-    pub unsafe fn post_unpolled<W: Work>(
+    pub unsafe fn post_unpolled<W: Request>(
         &mut self,
         channel: ChannelId,
         request: W,
@@ -58,7 +58,7 @@ impl Engine {
     /// # Safety
     ///
     /// As [`post_unpolled`](Self::post_unpolled).
-    pub(crate) unsafe fn post_unpolled_at<W: Work>(
+    pub(crate) unsafe fn post_unpolled_at<W: Request>(
         &mut self,
         at: u32,
         request: W,
@@ -66,7 +66,7 @@ impl Engine {
         let (mut list, options) = request.into_parts();
         let reservation = Reservation::send(at).owned_by(BufferOwner::Caller);
         // SAFETY: the caller's promise.
-        match unsafe { self.post_at::<W>(reservation, &mut list, options, Kept::nothing) } {
+        match unsafe { self.post_at::<W>(reservation, &mut list, options, SlotBuffer::none) } {
             Ok(ticket) => Ok(ticket),
             Err(reason) => match self.end_half_unpolled(at, reason) {
                 Some(ticket) => Ok(ticket),
@@ -85,7 +85,7 @@ impl Engine {
     ) -> Result<Ticket, Rejected<L, RejectReason>> {
         let reservation = Reservation::receive(at).owned_by(BufferOwner::Caller);
         // SAFETY: the caller's promise.
-        match unsafe { self.post_receive_at(reservation, &mut list, Kept::nothing) } {
+        match unsafe { self.post_receive_at(reservation, &mut list, SlotBuffer::none) } {
             Ok(ticket) => Ok(ticket),
             Err(reason) => match self.end_half_unpolled(at, reason) {
                 Some(ticket) => Ok(ticket),

@@ -8,6 +8,6 @@ mod work;
 pub use list::{GatherList, List, ScatterList};
 pub(crate) use needs::Needs;
 pub(crate) use owned::Op;
-pub use owned::OwnedWork;
+pub use owned::OwnedRequest;
 pub(crate) use work::sealed;
-pub use work::{Incoming, Outgoing, Work};
+pub use work::{Incoming, Outgoing, Request};

@@ -10,9 +10,9 @@ use crate::error::Queue;
 /// [`receive`](Self::receive).
 ///
 /// ```
-/// # use verbs_channel::{Incoming, Outgoing, OwnedWork, PoolBuffer, verbs_core::RemoteMemoryRegion};
+/// # use verbs_channel::{Incoming, Outgoing, OwnedRequest, PoolBuffer, verbs_core::RemoteMemoryRegion};
 /// # fn of(block: PoolBuffer, another: PoolBuffer, third: PoolBuffer, remote: RemoteMemoryRegion) {
-/// let batch: Vec<OwnedWork> = vec![
+/// let batch: Vec<OwnedRequest> = vec![
 ///     Outgoing::write(block, remote).into(),
 ///     Incoming::read(another, remote).fence().into(),
 ///     Outgoing::send(third).immediate(7).into(),
@@ -21,7 +21,7 @@ use crate::error::Queue;
 /// ```
 #[derive(Debug)]
 #[must_use = "a request does nothing until it is started"]
-pub struct OwnedWork {
+pub struct OwnedRequest {
     pub(crate) buffer: OwnedBuffer,
     pub(crate) op: Op,
 }
@@ -36,7 +36,7 @@ pub(crate) enum Op {
     Receive,
 }
 
-impl OwnedWork {
+impl OwnedRequest {
     /// A receive into the buffer's range.
     pub fn receive(buffer: impl Into<OwnedBuffer>) -> Self {
         Self {
@@ -73,7 +73,7 @@ impl OwnedWork {
     }
 }
 
-impl<B: Into<OwnedBuffer>> From<Outgoing<B>> for OwnedWork {
+impl<B: Into<OwnedBuffer>> From<Outgoing<B>> for OwnedRequest {
     #[inline]
     fn from(request: Outgoing<B>) -> Self {
         Self {
@@ -83,7 +83,7 @@ impl<B: Into<OwnedBuffer>> From<Outgoing<B>> for OwnedWork {
     }
 }
 
-impl<B: Into<OwnedBuffer>> From<Incoming<B>> for OwnedWork {
+impl<B: Into<OwnedBuffer>> From<Incoming<B>> for OwnedRequest {
     #[inline]
     fn from(request: Incoming<B>) -> Self {
         Self {

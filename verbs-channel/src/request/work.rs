@@ -11,10 +11,10 @@ use super::needs::Needs;
 use crate::error::RejectReason;
 
 /// A request for the send queue: [`Outgoing`] or [`Incoming`].
-pub trait Work: sealed::Sealed {}
+pub trait Request: sealed::Sealed {}
 
-impl<L: GatherList> Work for Outgoing<L> {}
-impl<L: ScatterList> Work for Incoming<L> {}
+impl<L: GatherList> Request for Outgoing<L> {}
+impl<L: ScatterList> Request for Incoming<L> {}
 
 pub(crate) mod sealed {
     use verbs_core::WorkRequest;
@@ -22,7 +22,7 @@ pub(crate) mod sealed {
     use super::super::needs::Needs;
     use crate::error::RejectReason;
 
-    #[expect(unnameable_types, reason = "seals `Work`")]
+    #[expect(unnameable_types, reason = "seals `Request`")]
     pub trait Sealed: Sized {
         type List;
         type Options: Copy;

@@ -12,15 +12,15 @@ use super::Poller;
 use super::guard::AbortOnUnwind;
 #[expect(unused_imports, reason = "named in documentation")]
 use crate::engine::Engine;
-use crate::engine::{Id, Kept, Reservation};
+use crate::engine::{Id, Reservation, SlotBuffer};
 use crate::error::{DownReason, Error, Result, TransportError};
-use crate::request::{ScatterList, Work};
+use crate::request::{Request, ScatterList};
 
 impl Poller {
     /// Posts a request and waits for it. Its success is the [last success](Engine::last_success) if
     /// this returns `Ok(None)`.
     #[inline(always)]
-    fn run_to_end<W: Work>(
+    fn run_to_end<W: Request>(
         &mut self,
         at: u32,
         request: W,
@@ -32,7 +32,7 @@ impl Poller {
         // when the device is done with that memory. If this panics, the process is aborted.
         let posted = unsafe {
             self.engine
-                .post_at::<W>(Reservation::send(at), &mut list, options, Kept::nothing)
+                .post_at::<W>(Reservation::send(at), &mut list, options, SlotBuffer::none)
         };
         let ended = match posted {
             Ok(posted) => self.finish(Reservation::send(at), posted.id, timeout),
@@ -43,7 +43,7 @@ impl Poller {
     }
 
     #[inline(always)]
-    pub(crate) fn run<W: Work>(
+    pub(crate) fn run<W: Request>(
         &mut self,
         at: u32,
         request: W,
@@ -55,7 +55,7 @@ impl Poller {
 
     /// [`run`](Self::run) without a copy of the success.
     #[inline(always)]
-    pub(crate) fn run_blocking<W: Work>(
+    pub(crate) fn run_blocking<W: Request>(
         &mut self,
         at: u32,
         request: W,
@@ -65,7 +65,7 @@ impl Poller {
     }
 
     #[inline(always)]
-    pub(crate) fn run_batch<W: Work, const N: usize>(
+    pub(crate) fn run_batch<W: Request, const N: usize>(
         &mut self,
         at: u32,
         requests: &mut [W; N],
@@ -94,7 +94,7 @@ impl Poller {
         // SAFETY: as for `run_to_end`.
         let posted = unsafe {
             self.engine
-                .post_receive_at(Reservation::receive(at), &mut list, Kept::nothing)
+                .post_receive_at(Reservation::receive(at), &mut list, SlotBuffer::none)
         };
         let ended = match posted {
             Ok(posted) => self.finish(Reservation::receive(at), posted.id, timeout),

@@ -62,14 +62,14 @@ impl Poller {
     /// The operation that completed first, of those whose outcome was not taken. Polls if there is
     /// none.
     pub(crate) fn next_completed(&mut self) -> Option<Completed> {
-        self.seek();
+        self.poll_until_ready();
         self.engine.take_first_completed()
     }
 
     /// [`next_completed`](Self::next_completed), and waits for it; `None` if `timeout` passes first, or
     /// if there is no operation to wait for.
     pub(crate) fn wait_completed(&mut self, timeout: Option<Duration>) -> Option<Completed> {
-        self.seek();
+        self.poll_until_ready();
         // Nothing is started meanwhile: with nothing in flight, only a timeout would end the wait.
         if !self.engine.has_completed() && (timeout.is_some() || self.engine.owns_any()) {
             self.wait_until(timeout, Engine::has_completed);
@@ -77,8 +77,8 @@ impl Poller {
         self.engine.take_first_completed()
     }
 
-    fn seek(&mut self) {
-        self.engine.seek();
+    fn poll_until_ready(&mut self) {
+        self.engine.poll_until_ready();
         if !self.engine.has_completed() {
             self.check_peers();
         }

@@ -10,10 +10,10 @@ impl Poller {
     /// timeout. The first failure whose outcome was not taken fails the scope.
     #[inline]
     pub(crate) fn finish_scope(&mut self, at: u32, end: ScopeEnd) -> Result<(), TransportError> {
-        if !self.engine.is_well(at) {
+        if !self.engine.is_idle_and_up(at) {
             self.engine.drive_discarding();
         }
-        if !end.forgot_handles && self.engine.is_well(at) {
+        if !end.forgot_handles && self.engine.is_idle_and_up(at) {
             return Ok(());
         }
         self.finish_scope_slowly(at, end)
@@ -29,7 +29,7 @@ impl Poller {
                 member.is_none_or(|member| member.is_idle() || member.down().is_some())
             };
             self.wait_until(deadline.left(), has_ended);
-            if !end.forgot_handles && self.engine.is_well(at) {
+            if !end.forgot_handles && self.engine.is_idle_and_up(at) {
                 return Ok(());
             }
         }
@@ -51,7 +51,7 @@ impl Poller {
     }
 
     /// Ends a scope whose closure has to take all outcomes: aborts its operations in flight.
-    pub(crate) fn cut_scope(&mut self, at: u32) -> Result<(), TransportError> {
+    pub(crate) fn abort_scope(&mut self, at: u32) -> Result<(), TransportError> {
         self.engine.drive();
         self.abort_borrowed(at, DownReason::Abandoned);
         self.end_scope(at, Leftover::Awaited)

@@ -1,7 +1,9 @@
 //! Once a channel has been built, no operation allocates.
 
 use verbs_channel::verbs_core::{MemoryRegion, RemoteMemoryRegion, ScatterElement};
-use verbs_channel::{BufferPool, Channel, Error, Incoming, Outgoing, OwnedWork, ScopedPendingWork};
+use verbs_channel::{
+    BufferPool, Channel, Error, Incoming, Outgoing, OwnedRequest, ScopedPendingWork,
+};
 use verbs_harness::allocations::allocations;
 use verbs_harness::{PATIENCE, begin};
 
@@ -43,7 +45,7 @@ fn no_operation_allocates() {
                 drop(buffer.unwrap().into_block().unwrap());
             }
         });
-        let batch = |length: usize| -> Vec<OwnedWork> {
+        let batch = |length: usize| -> Vec<OwnedRequest> {
             let blocks = (0..length).map(|_| pool.take().unwrap());
             blocks
                 .map(|block| Outgoing::write(block, remote).into())

@@ -2,7 +2,7 @@
 
 use verbs_channel::verbs_core::{GatherElement, MemoryRegion, RemoteMemoryRegion, WcStatus};
 use verbs_channel::{
-    BufferPool, Channel, Error, Incoming, Outgoing, OwnedWork, Queue, RejectReason, ScopeError,
+    BufferPool, Channel, Error, Incoming, Outgoing, OwnedRequest, Queue, RejectReason, ScopeError,
 };
 use verbs_harness::{PATIENCE, begin};
 
@@ -204,7 +204,7 @@ fn batch_is_aborted_at_its_deadline() {
 }
 
 /// Eight writes of owned blocks, to consecutive places.
-fn owned_eight(pool: &BufferPool, seed: usize, to: RemoteMemoryRegion) -> Vec<OwnedWork> {
+fn owned_eight(pool: &BufferPool, seed: usize, to: RemoteMemoryRegion) -> Vec<OwnedRequest> {
     let bytes = pattern(seed, 800);
     let works = bytes.chunks(100).zip(0_u64..).map(|(chunk, index)| {
         let mut block = pool.take().unwrap();
@@ -303,7 +303,7 @@ fn owned_batches_longer_than_those_on_the_stack_complete() {
         let mut block = pool.take().unwrap();
         block[0] = index;
         let place = target.remote().slice(u64::from(index)..).unwrap();
-        OwnedWork::from(Outgoing::write(block, place))
+        OwnedRequest::from(Outgoing::write(block, place))
     });
     let ticket = a.start_batch(works.collect()).unwrap();
     assert_eq!(a.credits(Queue::Send), 0);

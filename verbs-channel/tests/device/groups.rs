@@ -8,7 +8,7 @@ use verbs_channel::verbs_core::{
 };
 use verbs_channel::{
     BufferPool, Channel, ChannelGroup, ChannelId, Completed, DownReason, Error, Outgoing,
-    OwnedBuffer, OwnedWork, PollStrategy, PreparedChannel, Queue, RejectReason, Ticket,
+    OwnedBuffer, OwnedRequest, PollStrategy, PreparedChannel, Queue, RejectReason, Ticket,
     TransportError,
 };
 use verbs_harness::{PATIENCE, begin, until};
@@ -400,7 +400,7 @@ fn poll_success_takes_successes_only() {
         .poll_success(theirs)
         .is_some()));
 
-    let works = vec![OwnedWork::from(Outgoing::send(OwnedBuffer::empty()))];
+    let works = vec![OwnedRequest::from(Outgoing::send(OwnedBuffer::empty()))];
     let mut channel = group.channel(number).unwrap();
     let batch = channel.start_batch(works).unwrap();
     let into = peer.start_receive(OwnedBuffer::empty()).unwrap();

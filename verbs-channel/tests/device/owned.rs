@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use verbs_channel::verbs_core::WcStatus;
 use verbs_channel::{
-    BufferPool, Channel, DownReason, Error, Incoming, Outgoing, OwnedBuffer, OwnedWork, Queue,
+    BufferPool, Channel, DownReason, Error, Incoming, Outgoing, OwnedBuffer, OwnedRequest, Queue,
     RejectReason, Ticket, TransportError,
 };
 use verbs_harness::{PATIENCE, begin, until};
@@ -106,7 +106,7 @@ fn atomics_work_on_owned_buffers() {
 fn owned_requests_have_all_options() {
     let _test = begin!();
     let (mut a, mut b) = pair();
-    let receive = b.start(OwnedWork::receive(zeros(&b, 64))).unwrap();
+    let receive = b.start(OwnedRequest::receive(zeros(&b, 64))).unwrap();
     let work = Outgoing::send(filled(&a, 1, 64)).immediate(7);
     let send = a.start(work.inline().fence().solicited()).unwrap();
     let (_, _, sent) = done(&mut a, send);

@@ -4,7 +4,7 @@ use fake_libibverbs::with;
 use verbs_channel::verbs_core::verbs_sys::IBV_WC_REM_ACCESS_ERR;
 use verbs_channel::verbs_core::{RemoteMemoryRegion, WcStatus};
 use verbs_channel::{
-    BufferPool, Channel, DownReason, Incoming, Outgoing, OwnedBuffer, OwnedWork, Queue,
+    BufferPool, Channel, DownReason, Incoming, Outgoing, OwnedBuffer, OwnedRequest, Queue,
     RejectReason, TransportError,
 };
 use verbs_harness::logged::{lines, listen};
@@ -19,7 +19,7 @@ fn remote() -> RemoteMemoryRegion {
 }
 
 /// This many sends of blocks.
-fn sends(pool: &BufferPool, count: usize) -> Vec<OwnedWork> {
+fn sends(pool: &BufferPool, count: usize) -> Vec<OwnedRequest> {
     let sends = (0..count).map(|_| Outgoing::send(pool.take().unwrap()).into());
     sends.collect()
 }
@@ -70,7 +70,7 @@ fn batch_is_returned_unchanged_and_can_be_started_again() {
     let mut channel = channel();
     let mut buffer = OwnedBuffer::from(region(&channel));
     buffer.set_range(8..16).unwrap();
-    let mut works: Vec<OwnedWork> = vec![
+    let mut works: Vec<OwnedRequest> = vec![
         Outgoing::write(region(&channel), remote()).inline().into(),
         Incoming::fetch_and_add(buffer, remote(), 5).fence().into(),
         Outgoing::send(OwnedBuffer::empty()).immediate(7).into(),
@@ -140,7 +140,7 @@ fn destroying_a_channel_returns_its_batch_whole() {
     // An untaken result is dropped with the channel, after its queue pair.
     drop(ended.batch);
     let mut channel = crate::fake_device::channel();
-    let works = vec![OwnedWork::from(Outgoing::send(region(&channel)))];
+    let works = vec![OwnedRequest::from(Outgoing::send(region(&channel)))];
     let _ticket = channel.start_batch(works).unwrap();
     forget_the_past();
     drop(channel);
@@ -175,11 +175,11 @@ fn batch_of_a_stuck_queue_pair_is_leaked_whole() {
 fn invalid_batches_are_rejected_with_all_requests() {
     let mut channel = channel();
     let pool = BufferPool::new(channel.pd(), 64, 8).unwrap();
-    let receive = |pool: &BufferPool| OwnedWork::receive(pool.take().unwrap());
+    let receive = |pool: &BufferPool| OwnedRequest::receive(pool.take().unwrap());
     let short = remote().slice(..1).unwrap();
     let write = |pool: &BufferPool| Outgoing::write(pool.take().unwrap(), short).into();
     let add = |pool: &BufferPool| Incoming::fetch_and_add(pool.take().unwrap(), remote(), 1).into();
-    let wrong: [&dyn Fn(&BufferPool) -> OwnedWork; 3] = [&receive, &write, &add];
+    let wrong: [&dyn Fn(&BufferPool) -> OwnedRequest; 3] = [&receive, &write, &add];
     for last in wrong {
         let mut works = sends(&pool, 2);
         works.push(last(&pool));

@@ -6,7 +6,7 @@ use std::thread;
 
 use fake_libibverbs::{assert_all_is_well, with};
 use verbs_channel::{
-    BufferPool, Channel, Outgoing, OwnedBuffer, OwnedWork, PoolBuffer, RejectReason,
+    BufferPool, Channel, Outgoing, OwnedBuffer, OwnedRequest, PoolBuffer, RejectReason,
 };
 
 use crate::fake_device::{called, channel, forget_the_past, pd, region, succeeds};
@@ -161,7 +161,7 @@ fn a_range_too_long_for_an_element_is_rejected_when_it_is_posted() {
         forget_the_past();
         let rejected = channel.start_send(buffer).unwrap_err();
         assert_eq!(*rejected.error(), RejectReason::ElementTooLong { len });
-        let works = vec![OwnedWork::from(Outgoing::send(rejected.into_given()))];
+        let works = vec![OwnedRequest::from(Outgoing::send(rejected.into_given()))];
         let rejected = channel.start_batch(works).unwrap_err();
         assert_eq!(*rejected.error(), RejectReason::ElementTooLong { len });
         buffer = rejected.into_given().remove(0).into_buffer();

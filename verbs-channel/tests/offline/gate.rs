@@ -12,8 +12,8 @@ use verbs_channel::verbs_core::{
     RemoteMemoryRegion, SharedElement, SharedRegion,
 };
 use verbs_channel::{
-    BufferPool, Channel, Error, Incoming, Outgoing, OwnedBuffer, OwnedWork, PreparedChannel,
-    RejectReason, Rejected, ScatterList, Work,
+    BufferPool, Channel, Error, Incoming, Outgoing, OwnedBuffer, OwnedRequest, PreparedChannel,
+    RejectReason, Rejected, Request, ScatterList,
 };
 
 use crate::fake_device::{connected, forget_the_past, pd};
@@ -130,7 +130,7 @@ fn in_each_way(make: &dyn Fn() -> Channel, expected: Expected, ways: &[Way<'_>])
 }
 
 /// Each way to post a request on borrowed elements; in a batch beside two that fit.
-fn borrowed<W: Work + Clone>(
+fn borrowed<W: Request + Clone>(
     make: &dyn Fn() -> Channel,
     (work, fits): (&W, &W),
     expected: Expected,
@@ -263,7 +263,7 @@ fn receives<L: ScatterList + Clone>(make: &dyn Fn() -> Channel, list: &L, expect
 fn owned(
     make: &dyn Fn() -> Channel,
     len: usize,
-    work: &dyn Fn(OwnedBuffer) -> OwnedWork,
+    work: &dyn Fn(OwnedBuffer) -> OwnedRequest,
     expected: Expected,
 ) {
     let of_region = |channel: &Channel, len| OwnedBuffer::from(memory(channel.pd(), len));
@@ -273,7 +273,7 @@ fn owned(
     };
     let batch = |channel: &mut Channel, at: usize, count: usize| {
         let fits = || Outgoing::send(of_region(channel, 8)).into();
-        let mut works: Vec<OwnedWork> = std::iter::repeat_with(fits).take(count).collect();
+        let mut works: Vec<OwnedRequest> = std::iter::repeat_with(fits).take(count).collect();
         works[at] = work(of_region(channel, len));
         let posted = channel.start_batch(works).map_err(|rejected| {
             let reason = *rejected.error();

@@ -4,7 +4,7 @@ use fake_libibverbs::{Posted, with};
 use verbs_channel::verbs_core::verbs_sys::IBV_WC_REM_ACCESS_ERR;
 use verbs_channel::verbs_core::{RemoteMemoryRegion, WcOpcode};
 use verbs_channel::{
-    BufferPool, Channel, Incoming, Outgoing, OwnedBuffer, OwnedWork, RejectReason, Rejected,
+    BufferPool, Channel, Incoming, Outgoing, OwnedBuffer, OwnedRequest, RejectReason, Rejected,
     Ticket, TransportError,
 };
 
@@ -20,7 +20,7 @@ fn remote() -> RemoteMemoryRegion {
 }
 
 /// Starts a request and takes its result. Returns what the driver received, and the buffer.
-fn run(channel: &mut Channel, request: impl Into<OwnedWork>) -> (Posted, OwnedBuffer) {
+fn run(channel: &mut Channel, request: impl Into<OwnedRequest>) -> (Posted, OwnedBuffer) {
     forget_the_past();
     let ticket = channel.start(request).unwrap();
     let seen = with(|library| library.posted[0][0].clone());
@@ -62,7 +62,7 @@ fn all_options_reach_the_driver() {
     assert_eq!((seen.opcode, seen.compare_add), (6, 5));
     assert_eq!((seen.remote_addr, seen.rkey), (0x1000, 77));
 
-    let (seen, buffer) = run(&mut channel, OwnedWork::receive(buffer));
+    let (seen, buffer) = run(&mut channel, OwnedRequest::receive(buffer));
     assert_eq!((seen.list[0].0, seen.list[0].1), (addr + 8, 8));
     assert_eq!((pool.available(), buffer.capacity()), (0, 64));
 }
@@ -94,14 +94,14 @@ fn success_is_returned_with_its_buffer_and_a_failure_without() {
 fn shorthands_post_the_same_requests() {
     type Start =
         fn(&mut Channel, OwnedBuffer) -> Result<Ticket, Rejected<OwnedBuffer, RejectReason>>;
-    type Work = fn(OwnedBuffer) -> OwnedWork;
-    let same: [(Start, Work); 8] = [
+    type Make = fn(OwnedBuffer) -> OwnedRequest;
+    let same: [(Start, Make); 8] = [
         (Channel::start_send, |b| Outgoing::send(b).into()),
         (
             |channel, b| channel.start_send_with_immediate(b, 1),
             |b| Outgoing::send(b).immediate(1).into(),
         ),
-        (Channel::start_receive, OwnedWork::receive),
+        (Channel::start_receive, OwnedRequest::receive),
         (
             |channel, b| channel.start_write(b, remote()),
             |b| Outgoing::write(b, remote()).into(),
@@ -162,18 +162,18 @@ fn rejected_request_is_handed_back_with_its_options() {
         RejectReason::RemoteTooShort { .. }
     ));
     assert_eq!(rejected.into_given().len(), 64);
-    let work = OwnedWork::receive(region(&channel));
+    let work = OwnedRequest::receive(region(&channel));
     assert_eq!(work.into_buffer().into_region().unwrap().len(), 64);
 }
 
 #[test]
 fn empty_buffer_is_an_empty_message() {
     let mut channel = channel();
-    let works: [fn() -> OwnedWork; 4] = [
+    let works: [fn() -> OwnedRequest; 4] = [
         || Outgoing::send(OwnedBuffer::empty()).immediate(7).into(),
         || Outgoing::write(OwnedBuffer::default(), remote()).into(),
         || Incoming::read(OwnedBuffer::empty(), remote()).into(),
-        || OwnedWork::receive(OwnedBuffer::empty()),
+        || OwnedRequest::receive(OwnedBuffer::empty()),
     ];
     for work in works {
         let (seen, buffer) = run(&mut channel, work());
@@ -198,7 +198,7 @@ fn empty_buffer_is_an_empty_message() {
 fn batch_longer_than_any_reservation_is_handed_back() {
     let mut channel = channel();
     forget_the_past();
-    let work = || OwnedWork::from(Outgoing::send(OwnedBuffer::empty()));
+    let work = || OwnedRequest::from(Outgoing::send(OwnedBuffer::empty()));
     let works: Vec<_> = std::iter::repeat_with(work).take(65_536).collect();
     let rejected = channel.start_batch(works).unwrap_err();
     let (asked, max) = (65_536, 65_535);

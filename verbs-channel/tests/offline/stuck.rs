@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use fake_libibverbs::with;
 use verbs_channel::{
-    BufferPool, Channel, DownReason, Error, Outgoing, OwnedWork, RejectReason, TransportError,
+    BufferPool, Channel, DownReason, Error, Outgoing, OwnedRequest, RejectReason, TransportError,
 };
 use verbs_harness::logged::{bombs, lines, listen, panics};
 
@@ -152,7 +152,7 @@ fn partly_posted_owned_buffers_of_a_stuck_queue_pair_are_leaked() {
     assert_eq!(rejected.into_given().capacity(), 0, "it was leaked");
     assert_eq!(pool.available(), 2);
     assert!(channel.is_down() && channel.is_idle());
-    let works = vec![OwnedWork::from(Outgoing::send(pool.take().unwrap()))];
+    let works = vec![OwnedRequest::from(Outgoing::send(pool.take().unwrap()))];
     let rejected = channel.start_batch(works).unwrap_err();
     assert_eq!(rejected.into_given().len(), 1, "nothing of it was posted");
     drop(channel);
@@ -187,7 +187,7 @@ fn partly_posted_unpolled_request_ends_by_its_ticket() {
 fn partly_posted_batch_of_a_destroyed_queue_pair_is_handed_back() {
     let mut channel = channel();
     let pool = BufferPool::new(channel.pd(), 64, 2).unwrap();
-    let work = || OwnedWork::from(Outgoing::send(pool.take().unwrap()));
+    let work = || OwnedRequest::from(Outgoing::send(pool.take().unwrap()));
     with(|library| library.refuse_post = Some((1, libc::EIO, true)));
     let rejected = channel.start_batch(vec![work(), work()]).unwrap_err();
     assert!(called("ibv_destroy_qp"));

@@ -6,8 +6,8 @@ use std::time::Duration;
 use verbs_channel::engine::Engine;
 use verbs_channel::verbs_core::{CompletionChannel, ProtectionDomain};
 use verbs_channel::{
-    BufferPool, Channel, ChannelId, CreateChannel as _, DownReason, Error, OwnedWork, PollStrategy,
-    Queue, RejectReason,
+    BufferPool, Channel, ChannelId, CreateChannel as _, DownReason, Error, OwnedRequest,
+    PollStrategy, Queue, RejectReason,
 };
 
 use crate::driven::group;
@@ -50,7 +50,7 @@ fn channel_without_a_queue_pair_rejects_everything_and_waits_for_nothing() {
         });
         assert!(scoped.is_err());
         assert!(channel.manual_scope(|_scope| Ok::<_, ()>(())).is_ok());
-        let batch = vec![OwnedWork::receive(pool.take().unwrap())];
+        let batch = vec![OwnedRequest::receive(pool.take().unwrap())];
         assert!(channel.start_batch(batch).is_err());
         assert!(channel.start_send(pool.take().unwrap()).is_err());
         assert!(matches!(channel.poll(ticket), Err(Error::StaleTicket)));

@@ -8,7 +8,7 @@ use std::task::Poll;
 use fake_libibverbs::{Posted, assert_all_is_well, with};
 use proptest::prelude::any;
 use proptest::proptest;
-use verbs_async::verbs_channel::{BufferPool, Channel, Outgoing, OwnedWork, PoolBuffer, Queue};
+use verbs_async::verbs_channel::{BufferPool, Channel, Outgoing, OwnedRequest, PoolBuffer, Queue};
 use verbs_async::{AsyncChannel, AsyncGroup, Operation};
 use verbs_core::verbs_sys::{
     IBV_WC_REM_ACCESS_ERR, IBV_WC_SUCCESS, IBV_WC_WR_FLUSH_ERR, ibv_wc, ibv_wc_status,
@@ -40,7 +40,7 @@ struct Op {
 
 enum Held {
     One(Task<Operation>),
-    Batch(Task<Operation<Vec<OwnedWork>>>),
+    Batch(Task<Operation<Vec<OwnedRequest>>>),
 }
 
 /// How the device completes it.
@@ -259,7 +259,7 @@ impl World {
         let held = match kind {
             Kind::Batch(_) => {
                 let works = blocks.into_iter().map(|block| Outgoing::send(block).into());
-                Held::Batch(Task::new(at.batch(works.collect::<Vec<OwnedWork>>())))
+                Held::Batch(Task::new(at.batch(works.collect::<Vec<OwnedRequest>>())))
             }
             Kind::Send => Held::One(Task::new(at.send(blocks.remove(0)))),
             Kind::Receive => Held::One(Task::new(at.receive(blocks.remove(0)))),

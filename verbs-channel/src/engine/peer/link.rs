@@ -122,7 +122,7 @@ mod tests {
 
     #[test]
     #[cfg_attr(miri, ignore = "Miri reads no options of sockets")]
-    fn tcp_is_asked_to_find_out() {
+    fn keepalive_is_enabled_on_tcp_only_with_a_timeout() {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let address = listener.local_addr().unwrap();
         for (timeout, is_set) in [(None, false), (Some(Duration::from_secs(10)), true)] {

@@ -50,7 +50,7 @@ pub(crate) struct Peer {
     address: Option<SocketAddr>,
     // Of its descriptor, in the set; 0 without one.
     pub(super) token: u64,
-    kept: Option<Kept>,
+    watched: Option<Watched>,
 }
 
 impl Peer {
@@ -60,24 +60,24 @@ impl Peer {
 
     /// What ended its descriptor, if it is this one.
     pub(super) fn end(&self, at: u32, token: u64) -> Option<(u32, DownReason)> {
-        let kept = self.kept.as_ref().filter(|_| self.token == token)?;
-        Some((at, end_of(&kept.descriptor)))
+        let watched = self.watched.as_ref().filter(|_| self.token == token)?;
+        Some((at, end_of(&watched.descriptor)))
     }
 
     /// Closes the descriptor: so the peer notices that this side is down.
     pub(crate) fn close(&mut self) {
-        self.kept = None;
+        self.watched = None;
     }
 }
 
-/// A descriptor that is kept open, and watched if it has a set.
+/// A descriptor that is watched open, and watched if it has a set.
 #[derive(Debug)]
-struct Kept {
+struct Watched {
     descriptor: OwnedFd,
     set: Option<Arc<OwnedFd>>,
 }
 
-impl Drop for Kept {
+impl Drop for Watched {
     fn drop(&mut self) {
         if let Some(set) = &self.set {
             // The user may have a duplicate: then closing this one would leave it in the set. It is
@@ -90,7 +90,7 @@ impl Drop for Kept {
 /// The peers of an engine's members.
 #[derive(Debug, Default)]
 pub(crate) struct Peers {
-    // Made with the first that is watched; each that is watched has a clone.
+    // Created with the first watched peer; each watched peer has a clone.
     pub(super) set: Option<Arc<OwnedFd>>,
     // Makes the set readable when something is to be done for a peer that has left, for a layer above
     // that waits for the set.
@@ -144,7 +144,7 @@ impl Peers {
         Ok(Peer {
             address: link.address,
             token,
-            kept: Some(Kept { descriptor, set }),
+            watched: Some(Watched { descriptor, set }),
         })
     }
 

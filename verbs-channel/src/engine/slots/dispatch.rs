@@ -1,12 +1,12 @@
 //! Dispatch: completions reach their slots, as many at once as have the same reservation.
 
 use super::ready::ReadyList;
-use super::slot::Held;
+use super::slot::SlotOutcome;
 use super::{BufferOwner, Id, MEMBER, Reservation, Slot, SlotList, Slots};
 use crate::error::TransportError;
 
-/// What becomes of an operation that succeeds: its slot is free; or its result is kept; and it is
-/// ready as well.
+/// What happens to an operation that succeeds: its slot is freed; or its result is stored; or it is
+/// stored and the operation is added to the ready list.
 const FREE: u8 = 0;
 const KEEP: u8 = 1;
 const READY: u8 = 2;
@@ -20,10 +20,10 @@ impl<S: Copy, B> Slots<S, B> {
     }
 
     /// Dispatches the successes at the front of `found` whose operations have this reservation, on the
-    /// channel with these slots; how many they were. Results that cannot be taken are not kept: those
-    /// of detached operations, and, if `keep_results` is false, of all borrowed ones.
+    /// channel with these slots. Returns how many. Results that cannot be taken are not stored: those of
+    /// detached operations, and, if `keep_results` is false, of all borrowed ones.
     ///
-    /// It stops at what is no success, at an unknown number, and at a batch of which a request has
+    /// It stops at a completion that is no success, at an unknown `wr_id`, and at a batch of which a request has
     /// failed: see [`succeed`](Self::succeed).
     #[inline(always)]
     pub(crate) fn dispatch_successes<C>(
@@ -53,10 +53,10 @@ impl<S: Copy, B> Slots<S, B> {
         }
     }
 
-    /// Records that a work request has succeeded: the reservation of its operation, if that completes
-    /// by it. An operation of which another request has failed before has that outcome.
+    /// Records that a work request has succeeded. Returns the reservation of its operation if that is
+    /// complete now. If another request of the operation has failed before, that is its outcome.
     ///
-    /// `None` for an unknown number, too.
+    /// `None` for an unknown `wr_id`, too.
     #[cold]
     pub(crate) fn succeed(
         &mut self,
@@ -70,15 +70,15 @@ impl<S: Copy, B> Slots<S, B> {
         }
         let slot = self.slots.get_mut(id.index() as usize)?;
         if slot.stamp == wr_id {
-            slot.outcome = Held::Success(success);
+            slot.outcome = SlotOutcome::Success(success);
         }
         self.end(own, id)
     }
 
-    /// Records that a work request has failed: the reservation of its operation, if that completes by
-    /// it. The first failure of a batch is the batch's.
+    /// Records that a work request has failed. Returns the reservation of its operation if that is
+    /// complete now. The first failure of a batch is the batch's.
     ///
-    /// `None` for a request of a batch that goes on, and for an unknown number.
+    /// `None` for a request of a batch that is still in flight, and for an unknown `wr_id`.
     #[cold]
     pub(crate) fn fail(
         &mut self,
@@ -92,7 +92,7 @@ impl<S: Copy, B> Slots<S, B> {
         }
         let slot = self.slots.get_mut(id.index() as usize)?;
         if slot.failure().is_none() {
-            slot.outcome = Held::Failure(error);
+            slot.outcome = SlotOutcome::Failure(error);
             slot.failed_at = self.failures;
             self.failures = self.failures.wrapping_add(1);
         }
@@ -120,7 +120,7 @@ impl<S: Copy, B> Slots<S, B> {
     }
 }
 
-/// Dispatches the successes at the front of `found`; how many.
+/// Dispatches the successes at the front of `found`. Returns how many.
 #[inline(always)]
 fn dispatch<const THEN: u8, S: Copy, B, C>(
     slots: &mut [Slot<S, B>],
@@ -151,7 +151,7 @@ fn dispatch<const THEN: u8, S: Copy, B, C>(
             slot.free(&mut top, id);
             continue;
         }
-        slot.outcome = Held::Success(*success);
+        slot.outcome = SlotOutcome::Success(*success);
         slot.reservation.credits = 0;
         if THEN == READY {
             slot.prev = last;

@@ -1,4 +1,4 @@
-//! The slot table: what is in flight, by number.
+//! The slot table: the operations in flight, by `wr_id`.
 //!
 //! A slot holds one operation from its post until its outcome is taken. Its index and generation form
 //! the `wr_id`, so a completion finds its slot in one step, and a stale one finds none.
@@ -21,7 +21,7 @@ pub(crate) use outcome::Credits;
 use ready::ReadyList;
 pub(crate) use reservation::{BufferOwner, Reservation};
 pub(crate) use slot::Id;
-use slot::{GENERATION, Held, MEMBER, NONE, Slot};
+use slot::{GENERATION, MEMBER, NONE, Slot, SlotOutcome};
 
 mod dispatch;
 mod outcome;
@@ -78,7 +78,7 @@ impl<S: Copy, B> Slots<S, B> {
                 prev: NONE,
                 sibling: NONE,
                 failed_at: 0,
-                outcome: Held::Nothing,
+                outcome: SlotOutcome::Nothing,
                 buffer: None,
             });
         }
@@ -90,8 +90,8 @@ impl<S: Copy, B> Slots<S, B> {
         }
     }
 
-    /// Takes a free slot of the channel's, and the place of its buffer, which is empty; `None` if
-    /// there is none.
+    /// Takes a free slot of the channel. Returns its id and the place of its buffer, which is empty;
+    /// `None` if no slot is free.
     #[inline(always)]
     pub(crate) fn take(
         &mut self,
@@ -113,18 +113,18 @@ impl<S: Copy, B> Slots<S, B> {
         }
     }
 
-    /// Gives an operation the buffer that it owns.
+    /// Stores the buffer that an operation owns.
     #[inline(always)]
-    pub(crate) fn keep(&mut self, id: Id, buffer: B) {
+    pub(crate) fn store_buffer(&mut self, id: Id, buffer: B) {
         if let Some(slot) = self.slots.get_mut(id.index() as usize) {
             slot.buffer = Some(buffer);
         }
     }
 
-    /// Takes back the slot of an operation that is in flight, and that nothing else refers to: it was
-    /// not posted; or it has succeeded, and its outcome needs no slot. Whether it was so.
+    /// Frees the slot of an operation that is in flight, and that nothing else refers to: it was not
+    /// posted; or it has succeeded, and its outcome needs no slot. `false` if it is not in flight.
     #[inline(always)]
-    pub(crate) fn take_back(&mut self, own: &mut SlotList, id: Id) -> bool {
+    pub(crate) fn free_in_flight(&mut self, own: &mut SlotList, id: Id) -> bool {
         match self.slots.get_mut(id.index() as usize) {
             Some(slot) if slot.stamp == id.0 && slot.is_in_flight() => {
                 slot.free(&mut own.free, id);
@@ -183,8 +183,8 @@ impl<S: Copy, B> Slots<S, B> {
         is_borrowed.then_some(reservation.queue)
     }
 
-    /// The same while the operation is in flight. What is in the send queue ends by itself, or never;
-    /// a receive waits for the peer.
+    /// The same while the operation is in flight. An operation of the send queue completes without the
+    /// peer's doing; a receive waits for the peer to send.
     pub(crate) fn borrowed_in_flight(&self, id: Id) -> Option<Queue> {
         let is_in_flight = self.is_done(id) == Some(false);
         is_in_flight.then(|| self.borrowed(id)).flatten()
@@ -208,7 +208,7 @@ impl<S: Copy, B> Slots<S, B> {
         self.in_use_from(slot.sibling).next().map(Slot::id)
     }
 
-    /// Whether buffers that safe code will have back are in flight on a channel: those of a scope or
+    /// Whether buffers that safe code uses again are in flight on a channel: those of a scope or
     /// a call; and those of an operation that is to own its buffer, and does not have it yet.
     pub(crate) fn has_borrowed_in_flight(&self, own: &SlotList) -> bool {
         self.in_use_from(own.first).any(|slot| {

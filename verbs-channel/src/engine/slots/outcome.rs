@@ -2,7 +2,7 @@
 
 use std::mem;
 
-use super::slot::Held;
+use super::slot::SlotOutcome;
 use super::{BufferOwner, Id, Reservation, Slot, SlotList, Slots};
 use crate::error::TransportError;
 
@@ -23,20 +23,20 @@ impl<S: Copy, B> Slots<S, B> {
     #[inline(always)]
     pub(crate) fn take_borrowed_success(&mut self, own: &mut SlotList, id: Id) -> Option<&S> {
         let slot = self.find_completed(id)?;
-        if !matches!(slot.outcome, Held::Success(_)) {
+        if !matches!(slot.outcome, SlotOutcome::Success(_)) {
             return None;
         }
         slot.free(&mut own.free, id);
         match &slot.outcome {
-            Held::Success(success) => Some(success),
-            Held::Nothing | Held::Failure(_) => None,
+            SlotOutcome::Success(success) => Some(success),
+            SlotOutcome::Nothing | SlotOutcome::Failure(_) => None,
         }
     }
 
     /// Whether the operation has succeeded; `None` if it has not completed, or has no slot here.
     pub(crate) fn has_succeeded(&self, id: Id) -> Option<bool> {
         let slot = self.find(id)?;
-        let is_success = matches!(slot.outcome, Held::Success(_));
+        let is_success = matches!(slot.outcome, SlotOutcome::Success(_));
         (!slot.is_in_flight()).then_some(is_success)
     }
 
@@ -64,7 +64,7 @@ impl<S: Copy, B> Slots<S, B> {
     #[inline(always)]
     pub(crate) fn succeeded(&mut self, id: Id) -> Option<&mut Option<B>> {
         let slot = self.find_completed(id)?;
-        matches!(slot.outcome, Held::Success(_)).then_some(&mut slot.buffer)
+        matches!(slot.outcome, SlotOutcome::Success(_)).then_some(&mut slot.buffer)
     }
 
     /// Frees the slot of an operation that has completed. Its [success](Self::last_success) is still
@@ -86,8 +86,8 @@ impl<S: Copy, B> Slots<S, B> {
     pub(crate) fn last_success(&self, id: Id) -> Option<&S> {
         let slot = self.slots.get(id.index() as usize)?;
         match &slot.outcome {
-            Held::Success(success) => Some(success),
-            Held::Nothing | Held::Failure(_) => None,
+            SlotOutcome::Success(success) => Some(success),
+            SlotOutcome::Nothing | SlotOutcome::Failure(_) => None,
         }
     }
 
@@ -165,17 +165,17 @@ impl<S: Copy, B> Slot<S, B> {
     #[inline(always)]
     fn take_outcome(&mut self) -> Result<S, TransportError> {
         match self.outcome {
-            Held::Success(success) => Ok(success),
-            Held::Nothing | Held::Failure(_) => Err(self.take_failure()),
+            SlotOutcome::Success(success) => Ok(success),
+            SlotOutcome::Nothing | SlotOutcome::Failure(_) => Err(self.take_failure()),
         }
     }
 
     #[cold]
     #[inline(never)]
     fn take_failure(&mut self) -> TransportError {
-        match mem::replace(&mut self.outcome, Held::Nothing) {
-            Held::Failure(error) => error,
-            Held::Nothing | Held::Success(_) => TransportError::CLOSED,
+        match mem::replace(&mut self.outcome, SlotOutcome::Nothing) {
+            SlotOutcome::Failure(error) => error,
+            SlotOutcome::Nothing | SlotOutcome::Success(_) => TransportError::CLOSED,
         }
     }
 }

@@ -64,7 +64,7 @@ pub(super) struct Slot<S, B> {
     pub(super) failed_at: u32,
     /// The success, if it may be taken; or the failure, of the operation or of a request of its batch.
     /// A free slot may have a success here, and no failure.
-    pub(super) outcome: Held<S>,
+    pub(super) outcome: SlotOutcome<S>,
     /// The buffer that the operation owns.
     pub(super) buffer: Option<B>,
 }
@@ -73,7 +73,7 @@ pub(super) struct Slot<S, B> {
 // Not a `Result` in an `Option`: to take one out of there is to copy its tag as well, and then the
 // compiler looks at the copy again.
 #[derive(Debug)]
-pub(super) enum Held<S> {
+pub(super) enum SlotOutcome<S> {
     Nothing,
     Success(S),
     Failure(TransportError),
@@ -97,7 +97,7 @@ impl<S, B> Slot<S, B> {
     #[inline]
     pub(super) const fn failure(&self) -> Option<TransportError> {
         match self.outcome {
-            Held::Failure(error) => Some(error),
+            SlotOutcome::Failure(error) => Some(error),
             _ => None,
         }
     }

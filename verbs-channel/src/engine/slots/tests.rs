@@ -81,9 +81,9 @@ impl<B> Table<B> {
         owner.map_or(0, |(member, _)| member as usize)
     }
 
-    pub(super) fn take_back(&mut self, id: Id) -> bool {
+    pub(super) fn free_in_flight(&mut self, id: Id) -> bool {
         let owner = self.owner(id);
-        self.slots.take_back(&mut self.own[owner], id)
+        self.slots.free_in_flight(&mut self.own[owner], id)
     }
 
     pub(super) fn release(&mut self, id: Id) -> Option<Result<(), TransportError>> {
@@ -158,7 +158,7 @@ fn run(steps: Vec<Step>) {
                 assert_eq!(id.is_none(), full, "a slot was lost, or given twice");
                 if let Some(id) = id {
                     assert!(all.iter().all(|(old, ..)| *old != id), "an id came twice");
-                    table.slots.keep(id, all.len());
+                    table.slots.store_buffer(id, all.len());
                     all.push((id, reservation, Model::Posted { failed: false }));
                 }
             }
@@ -166,7 +166,7 @@ fn run(steps: Vec<Step>) {
                 let Some(number) = pick(number) else { continue };
                 let (id, _, model) = &mut all[number];
                 let is_posted = *model == Model::Posted { failed: false };
-                assert_eq!(table.take_back(*id), is_posted);
+                assert_eq!(table.free_in_flight(*id), is_posted);
                 if is_posted {
                     *model = Model::Gone;
                 }
@@ -329,7 +329,7 @@ fn results_are_ready_in_the_order_of_completion() {
 }
 
 #[test]
-fn a_completion_of_nobody_is_ignored() {
+fn completion_with_an_unknown_wr_id_is_ignored() {
     let mut table = table::<()>(1);
     assert!(!complete(&mut table, 77));
     let id = table.take(reservation(0, BufferOwner::Slot)).unwrap();
@@ -399,12 +399,12 @@ fn a_batch_with_a_failure_fails_even_if_its_last_request_succeeds() {
 }
 
 #[test]
-fn successes_are_filed_together_as_long_as_they_took_up_the_same() {
+fn successes_with_equal_reservations_are_dispatched_together() {
     let mut table = table::<()>(6);
     let claims = [0, 0, 1, 1, 0].map(|member| reservation(member, BufferOwner::Slot));
     let ids = claims.map(|reservation| table.take(reservation).unwrap());
-    let nobody = ids[4].wr_id() ^ GENERATION;
-    let found: Vec<u64> = ids.iter().map(|id| id.wr_id()).chain([nobody]).collect();
+    let unknown = ids[4].wr_id() ^ GENERATION;
+    let found: Vec<u64> = ids.iter().map(|id| id.wr_id()).chain([unknown]).collect();
     let mut left = &found[..];
     let mut runs = Vec::new();
     let failed = ids[3].wr_id();
@@ -417,7 +417,7 @@ fn successes_are_filed_together_as_long_as_they_took_up_the_same() {
     assert_eq!(runs, [(0, 2), (1, 1)], "up to the one that has failed");
     assert!(table.fail(left[0], ABORTED).is_some());
     assert!(complete(&mut table, left[1]));
-    assert!(!complete(&mut table, left[2]), "nobody's");
+    assert!(!complete(&mut table, left[2]), "the wr_id is unknown");
     for (index, id) in ids.iter().enumerate() {
         assert_eq!(table.slots.first_ready(), Some(*id));
         assert_eq!(table.release(*id).unwrap().is_ok(), index != 3);

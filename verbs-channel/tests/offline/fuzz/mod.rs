@@ -20,7 +20,7 @@ use fake_libibverbs::{assert_all_is_well, is_in_flight, is_posted, touch_posted,
 use verbs_channel::verbs_core::{MemoryRegion, ProtectionDomain};
 use verbs_channel::{
     BufferPool, Channel, ChannelGroup, ChannelId, Completed, CreateChannel as _, DownReason,
-    Incoming, Outgoing, OwnedBuffer, OwnedWork, PollStrategy, Ticket, TransportError,
+    Incoming, Outgoing, OwnedBuffer, OwnedRequest, PollStrategy, Ticket, TransportError,
 };
 
 use crate::fake_device::{bounded, pd};
@@ -151,14 +151,14 @@ impl World {
         buffer
     }
 
-    fn work(&mut self) -> (OwnedWork, bool) {
+    fn work(&mut self) -> (OwnedRequest, bool) {
         let buffer = self.buffer();
         let remote = remote();
         match self.random.below(6) {
             0 | 1 => (Outgoing::send(buffer).into(), false),
             2 => (Outgoing::write(buffer, remote).into(), false),
             3 => (Incoming::read(buffer, remote).into(), true),
-            _ => (OwnedWork::receive(buffer), true),
+            _ => (OwnedRequest::receive(buffer), true),
         }
     }
 
@@ -177,10 +177,10 @@ impl World {
     fn batch(&mut self) {
         let Some(id) = self.id() else { return };
         let count = 1 + self.random.below(3);
-        let (works, buffers): (Vec<OwnedWork>, Vec<_>) = (0..count)
+        let (works, buffers): (Vec<OwnedRequest>, Vec<_>) = (0..count)
             .map(|_| {
                 let buffer = self.buffer();
-                let (work, writes): (OwnedWork, _) = match self.random.below(4) {
+                let (work, writes): (OwnedRequest, _) = match self.random.below(4) {
                     0 => (Incoming::read(buffer, remote()).into(), true),
                     1 => (Outgoing::write(buffer, remote()).into(), false),
                     _ => (Outgoing::send(buffer).into(), false),
@@ -261,7 +261,7 @@ impl World {
                 .batch
                 .into_iter()
                 .flatten()
-                .map(OwnedWork::into_buffer),
+                .map(OwnedRequest::into_buffer),
         );
         assert_eq!(buffers.len(), operation.buffers.len());
         let wr_ids = &operation.wr_ids;
