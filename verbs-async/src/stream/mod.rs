@@ -54,7 +54,7 @@
 //!
 //! **The end.** A stream that was dropped sends what was written, as credits come. Then it sends a
 //! CLOSE, or a RESET if something was not read. When that has arrived, the stream is destroyed.
-//! CLOSE returns all credits of what was read, so the peer can tell whether it sent anything that
+//! CLOSE returns all credits of what was read, so the peer can determine whether it sent anything that
 //! was not.
 // tidy: allow(circle): a stream is split into its halves, and made of them again
 

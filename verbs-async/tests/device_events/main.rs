@@ -265,7 +265,7 @@ fn untaken_events_are_kept_up_to_a_bound() {
     while with(|library| library.async_acks) < 81 {
         assert!(
             start.elapsed() < Duration::from_secs(30),
-            "nobody takes them"
+            "no task takes them"
         );
         thread::yield_now();
     }

@@ -15,7 +15,7 @@ fn drain_waiter_is_woken_when_the_queues_are_empty() {
     let mut cx = Context::from_waker(&waker);
     let mut drained = |queues: &'static [Queue]| bench.driver.poll_drained(0, queues, &mut cx);
     assert!(drained(&QUEUES).is_ready(), "nothing has submission");
-    assert_eq!(bench.device.lock().armings, 0, "nobody waits");
+    assert_eq!(bench.device.lock().armings, 0, "no task waits");
     bench.start(0);
     let waits = bench.start(1);
     bench.start_on(0, bench.device.request(2, 1));
@@ -82,7 +82,7 @@ fn drain_waiter_wakes_completed_waiters() {
     let counters = [(); 2].map(|()| WakeCounter::new());
     let keys = [0, 1].map(|id| bench.start(id));
     assert!(bench.poll(keys[0], &counters[0]).is_pending());
-    assert!(bench.device.complete(0), "nobody hears of it yet");
+    assert!(bench.device.complete(0), "its event has not been handled");
     assert!(!bench.is_drained(&counters[1]));
     assert_eq!(counters.each_ref().map(|counter| counter.wakes()), [1, 0]);
     // It is woken itself if another task still waits on another channel.

@@ -211,7 +211,7 @@ fn polling_an_op_wakes_completed_waiters() {
     }
     assert!(
         bench.device.complete(0),
-        "it is announced, and nobody hears of it yet"
+        "it raises an event, which has not been handled"
     );
     for id in 1..4 {
         assert!(!bench.device.complete(id));
@@ -226,7 +226,7 @@ fn polling_a_queued_op_wakes_completed_waiters() {
     let counters = [(); 2].map(|()| WakeCounter::new());
     let keys = [0, 1].map(|id| bench.start(id));
     assert!(bench.poll(keys[0], &counters[0]).is_pending());
-    assert!(bench.device.complete(0), "nobody hears of it yet");
+    assert!(bench.device.complete(0), "its event has not been handled");
     assert!(bench.poll(keys[1], &counters[1]).is_pending());
     assert_eq!(counters.each_ref().map(|counter| counter.wakes()), [1, 0]);
     // It was posted, and the event that is on its way covers both.
@@ -269,7 +269,7 @@ fn queue_is_not_armed_without_waiters() {
         assert_eq!(bench.device.lock().armings, round + 1);
         bench.complete([round]);
         assert_eq!(counter.wakes(), round + 1);
-        assert_eq!(bench.device.lock().armings, round + 1, "nobody sleeps");
+        assert_eq!(bench.device.lock().armings, round + 1, "no task sleeps");
         assert_eq!(bench.end(*key), Some((round, End::Success)));
     }
     // The queue is not polled for it either.
@@ -295,7 +295,7 @@ fn queue_is_not_armed_if_the_op_completes_before_its_sleep() {
     let keys = [1, 2].map(|id| bench.start(id));
     bench.complete([1]);
     let armings = bench.device.lock().armings;
-    assert!(!bench.device.complete(2), "nobody waits");
+    assert!(!bench.device.complete(2), "no task waits");
     assert_eq!(bench.end(keys[1]), Some((2, End::Success)));
     assert_eq!(bench.device.lock().armings, armings);
 }

@@ -235,7 +235,7 @@ fn panicking_waker_clone_leaves_no_task_asleep() {
     let keys = [0, 1].map(|id| bench.start(id));
     let counter = WakeCounter::new();
     assert!(bench.poll(keys[0], &counter).is_pending());
-    assert!(bench.device.complete(0), "nobody hears of it yet");
+    assert!(bench.device.complete(0), "its event has not been handled");
     let panics = waker(|moment| {
         if moment == Moment::Clone {
             std::panic::resume_unwind(Box::new("a clone's"));

@@ -1,4 +1,4 @@
-// The rest of libibverbs' functions, so that any program can be loaded: calling one of them says
+// The rest of libibverbs' functions, so that any program can be loaded: calling one of them reports
 // which, and ends the program. Apart from provider.c because it must not see their prototypes.
 
 #include <stdio.h>

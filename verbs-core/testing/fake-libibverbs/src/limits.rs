@@ -1,6 +1,6 @@
 //! The granted limits of each queue pair: a request beyond them fails before its bytes are accessed.
 //!
-//! Drivers need not do so: what they do with such a request is undefined. So it is noted as a broken
+//! Drivers need not do so: what they do with such a request is undefined. So it is recorded as a broken
 //! rule of C's, too, in [`Library::wrong`].
 
 use verbs_core::verbs_sys::{
