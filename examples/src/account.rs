@@ -22,10 +22,10 @@ mod tests {
     fn a_gap_and_a_duplicate_are_named() {
         assert_eq!(missing_or_twice(vec![2, 0, 1, 3]), None);
         assert_eq!(missing_or_twice(Vec::new()), None);
-        let said = |fetched| missing_or_twice(fetched).unwrap();
-        assert_eq!(said(vec![2, 0, 1, 1]), "the value 1 was fetched twice");
-        assert_eq!(said(vec![0, 0]), "the value 0 was fetched twice");
-        assert_eq!(said(vec![1, 0, 3]), "the value 2 was never fetched");
-        assert_eq!(said(vec![1, 2]), "the value 0 was never fetched");
+        let error = |fetched| missing_or_twice(fetched).unwrap();
+        assert_eq!(error(vec![2, 0, 1, 1]), "the value 1 was fetched twice");
+        assert_eq!(error(vec![0, 0]), "the value 0 was fetched twice");
+        assert_eq!(error(vec![1, 0, 3]), "the value 2 was never fetched");
+        assert_eq!(error(vec![1, 2]), "the value 0 was never fetched");
     }
 }

@@ -94,7 +94,7 @@ pub fn run<O: Parser>(main: impl FnOnce(&O) -> Result<(), Failure>) -> ExitCode 
     ExitCode::from(if failure.is_misuse { 2 } else { 1 })
 }
 
-/// Takes `-5` for an option's value, which is then said to be too small, and not for an option.
+/// Takes `-5` for an option's value, which is then rejected as too small, and not for an option.
 fn with_negative_numbers(command: Command) -> Command {
     let takes_any = |arg: Arg| {
         let is_option = !arg.is_positional() && arg.get_action().takes_values();
@@ -167,7 +167,7 @@ mod tests {
             #[arg(long)]
             size: u32,
         }
-        for (words, says) in [
+        for (words, expected) in [
             (&["x"][..], "--size"),
             (&["x", "--size", "-"], "--size"),
             (
@@ -181,7 +181,7 @@ mod tests {
             let command = with_negative_numbers(Options::command());
             let error = command.try_get_matches_from(words).err().unwrap();
             let line = usage(&error.to_string());
-            assert!(!line.contains('\n') && line.contains(says), "{line}");
+            assert!(!line.contains('\n') && line.contains(expected), "{line}");
             assert!(
                 !line.contains("Usage") && !line.starts_with("error"),
                 "{line}"

@@ -14,8 +14,8 @@ use crate::Failure;
 /// Standard output is closed; `println!` would panic.
 pub fn say(line: impl fmt::Display) -> Result<(), Failure> {
     let mut stdout = io::stdout().lock();
-    let said = writeln!(stdout, "{line}").and_then(|()| stdout.flush());
-    said.map_err(|error| Failure::new(format!("cannot write to standard output: {error}")))
+    let written = writeln!(stdout, "{line}").and_then(|()| stdout.flush());
+    written.map_err(|error| Failure::new(format!("cannot write to standard output: {error}")))
 }
 
 /// What was measured, for programs to read.
@@ -52,7 +52,7 @@ impl Measured {
     /// # Errors
     ///
     /// As [`say`].
-    pub fn tell(self) -> Result<(), Failure> {
+    pub fn print(self) -> Result<(), Failure> {
         if env::var("VERBS_RESULT_LINES").is_ok_and(|value| value == "1") {
             say(self)
         } else {

@@ -14,7 +14,7 @@ use crate::Failure;
 /// How often it is looked whether something moved, within the time that silence is borne.
 const LOOKS: u32 = 8;
 /// How long a peer's parting is waited for when work with it has failed.
-const LAST_WORDS: Duration = Duration::from_millis(200);
+const PARTING_WAIT: Duration = Duration::from_millis(200);
 
 /// Counts what moved.
 #[derive(Debug, Default)]
@@ -59,7 +59,7 @@ impl Moved {
 pub enum Parting {
     /// It ends as it should.
     Bye,
-    /// It is gone without a word.
+    /// It is gone without one.
     Gone,
 }
 
@@ -69,16 +69,17 @@ impl Parting {
 
     /// Waits until the peer sends its last message, or is gone.
     pub async fn of(mut peer: impl AsyncRead + Unpin) -> Self {
-        let mut said = [0];
-        let read: io::Result<usize> = peer.read(&mut said).await;
+        let mut message = [0];
+        let read: io::Result<usize> = peer.read(&mut message).await;
         match read {
-            Ok(1) if said == Self::BYE => Self::Bye,
+            Ok(1) if message == Self::BYE => Self::Bye,
             _ => Self::Gone,
         }
     }
 }
 
-/// Does `work` beside the TCP connection to the peer, whose parting ends it: in what `parted` says.
+/// Does `work` beside the TCP connection to the peer, whose parting ends it with the result of
+/// `parted`.
 ///
 /// A peer that is gone makes `work` fail, too; its parting is the better reason, and given a moment
 /// to come.
@@ -95,11 +96,11 @@ pub async fn beside<T, S: Future>(
     let parting = pin!(async { parted(Parting::of(peer).await) });
     match select(pin!(work), parting).await {
         Either::Left((Err(why), parting)) => {
-            let last_words = async {
-                drop(sleep(LAST_WORDS).await);
+            let late_parting = async {
+                drop(sleep(PARTING_WAIT).await);
                 Err(why)
             };
-            first(parting, last_words).await
+            first(parting, late_parting).await
         }
         Either::Left((done, _)) | Either::Right((done, _)) => done,
     }
@@ -135,8 +136,8 @@ mod tests {
     }
 
     #[test]
-    fn bye_is_told_from_an_end() {
-        let parting = |said: &'static [u8]| smol::block_on(Parting::of(Cursor::new(said)));
+    fn closed_connection_is_no_bye() {
+        let parting = |message: &'static [u8]| smol::block_on(Parting::of(Cursor::new(message)));
         assert_eq!(parting(b"."), Parting::Bye);
         assert_eq!(parting(b""), Parting::Gone);
         assert_eq!(parting(b"?"), Parting::Gone);

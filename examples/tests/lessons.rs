@@ -62,9 +62,9 @@ fn a_lesson_that_fails_says_why_in_one_line() {
     let mut lesson = Command::new(env!("CARGO_BIN_EXE_hello_two_hosts"));
     let output = lesson.output().unwrap();
     assert_eq!(output.status.code(), Some(1));
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(said.lines().count(), 1, "{said}");
-    assert!(said.contains("usage: hello_two_hosts"), "{said}");
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(text.lines().count(), 1, "{text}");
+    assert!(text.contains("usage: hello_two_hosts"), "{text}");
 }
 
 #[test]

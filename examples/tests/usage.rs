@@ -28,13 +28,13 @@ fn run(program: &str, words: &[&str]) -> Output {
 /// Asserts that it fails. Returns the line of the error.
 fn refused(program: &str, words: &[&str]) -> String {
     let Output { status, stderr, .. } = run(program, words);
-    let said = String::from_utf8(stderr).unwrap();
+    let text = String::from_utf8(stderr).unwrap();
     let name = name(program);
-    assert_eq!(status.code(), Some(2), "{name} {words:?}: {said}");
-    assert_eq!(said.lines().count(), 1, "{name} {words:?}: {said}");
-    assert!(said.starts_with(&format!("{name}: ")), "{said}");
-    assert!(said.contains("; --help shows the options"), "{said}");
-    said
+    assert_eq!(status.code(), Some(2), "{name} {words:?}: {text}");
+    assert_eq!(text.lines().count(), 1, "{name} {words:?}: {text}");
+    assert!(text.starts_with(&format!("{name}: ")), "{text}");
+    assert!(text.contains("; --help shows the options"), "{text}");
+    text
 }
 
 #[test]
@@ -42,10 +42,10 @@ fn help_is_no_failure() {
     for program in PROGRAMS {
         let Output { status, stdout, .. } = run(program, &["--help"]);
         assert!(status.success(), "{}", name(program));
-        let said = String::from_utf8(stdout).unwrap();
+        let text = String::from_utf8(stdout).unwrap();
         assert!(
-            said.contains("Usage: ") && said.contains("--ib-dev"),
-            "{said}"
+            text.contains("Usage: ") && text.contains("--ib-dev"),
+            "{text}"
         );
     }
 }
@@ -71,9 +71,9 @@ fn numbers_that_cannot_be_are_named() {
             ("--ib-port", "0"),
             ("--gid-idx", "256"),
         ] {
-            let said = refused(program, &[option, value]);
-            assert!(said.contains(option) && said.contains(value), "{said}");
-            assert!(!said.contains("-- "), "{said}");
+            let text = refused(program, &[option, value]);
+            assert!(text.contains(option) && text.contains(value), "{text}");
+            assert!(!text.contains("-- "), "{text}");
         }
     }
 }

@@ -18,8 +18,8 @@ impl Args {
     /// every complaint.
     pub(crate) fn new(help: &'static str, args: Vec<OsString>) -> Result<Self, Error> {
         let text = |arg: OsString| {
-            let told = |arg: OsString| Error::usage(format!("{arg:?} is not valid UTF-8"));
-            arg.into_string().map_err(told)
+            let not_unicode = |arg: OsString| Error::usage(format!("{arg:?} is not valid UTF-8"));
+            arg.into_string().map_err(not_unicode)
         };
         let left = args.into_iter().map(text).collect::<Result<_, _>>()?;
         Ok(Self { help, left })

@@ -351,7 +351,7 @@ fn judge(rows: &[Row], failures: &[(String, u8)]) -> Result<(), Error> {
         )));
     }
     if rows.is_empty() {
-        return Err(Error::new("no example told of a result"));
+        return Err(Error::new("no example printed a result"));
     }
     Ok(())
 }

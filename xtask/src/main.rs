@@ -101,7 +101,7 @@ fn dispatch(command: Option<OsString>, args: Vec<OsString>) -> Result<ExitCode, 
     if let Some(command) = COMMANDS.iter().find(|command| command.name == name) {
         if command.name != "soft-roce" {
             // That one listens for signals by itself: it has a virtual machine to end.
-            process::end_children_when_told_to_end()?;
+            process::end_children_on_signals()?;
         }
         return (command.main)(args);
     }
@@ -121,7 +121,7 @@ fn soft_roce_as_here(mut args: Vec<OsString>) -> Result<ExitCode, Error> {
     if args.first().is_some_and(|arg| arg == "test") {
         let options = soft_roce::cli::options(args.split_off(1))?;
         if let Some(options) = options {
-            process::end_children_when_told_to_end()?;
+            process::end_children_on_signals()?;
             return test::device(options);
         }
     }

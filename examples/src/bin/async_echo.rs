@@ -81,7 +81,7 @@ async fn serve(options: &Options) -> Result<(), Failure> {
     while let Some(ended) = clients.join_next().await {
         ended??;
     }
-    server.tell()
+    server.print()
 }
 
 async fn client(options: &Options, host: String) -> Result<(), Failure> {
@@ -104,5 +104,5 @@ async fn client(options: &Options, host: String) -> Result<(), Failure> {
     while let Some(ended) = connections.join_next().await {
         took.extend(ended??);
     }
-    client.tell("async_echo", took, start.elapsed())
+    client.print("async_echo", took, start.elapsed())
 }

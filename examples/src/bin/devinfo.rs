@@ -36,7 +36,7 @@ const EXAMPLES: &str = "\
 Examples:
   devinfo             all devices, in short, with their GIDs
   devinfo -l          their names
-  devinfo -v -d rxe0  all that rxe0 tells of itself";
+  devinfo -v -d rxe0  all attributes of rxe0";
 
 fn main() -> ExitCode {
     run(devinfo)
@@ -109,10 +109,10 @@ fn entry(list: &mut Listing, label: &str, value: impl std::fmt::Display) {
 
 fn identity(list: &mut Listing, device: &Device, attr: &DeviceAttr) {
     let transport = device.transport_type();
-    let told = transport
+    let known = transport
         .name()
         .filter(|_| transport != TransportType::UNKNOWN);
-    let name = names::known(told.map(|_| transport), "invalid transport");
+    let name = names::known(known.map(|_| transport), "invalid transport");
     let code = transport.as_raw();
     entry(list, "transport", format_args!("{name} ({code})"));
     if !attr.fw_ver().is_empty() {

@@ -84,7 +84,7 @@ async fn serve(options: &Options) -> Result<(), Failure> {
     while let Some(ended) = clients.next().await {
         ended?;
     }
-    server.tell()
+    server.print()
 }
 
 async fn client(options: &Options, host: &str) -> Result<(), Failure> {
@@ -106,5 +106,5 @@ async fn client(options: &Options, host: &str) -> Result<(), Failure> {
     while let Some(ended) = connections.next().await {
         took.extend(ended?);
     }
-    client.tell("smol_echo", took, start.elapsed())
+    client.print("smol_echo", took, start.elapsed())
 }

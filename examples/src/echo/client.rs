@@ -136,7 +136,7 @@ impl Client {
     /// # Errors
     ///
     /// Standard output cannot be written to.
-    pub fn tell(
+    pub fn print(
         &self,
         op: &'static str,
         took: Vec<Duration>,
@@ -157,7 +157,7 @@ impl Client {
         say(format_args!(
             "microseconds: mean {mean:.1}, min {min:.1}, median {median:.1}, 90 % {p90:.1}, 99 % {p99:.1}, max {max:.1}"
         ))?;
-        Measured::new(op, size.into(), count as u64, all, true).tell()
+        Measured::new(op, size.into(), count as u64, all, true).print()
     }
 }
 

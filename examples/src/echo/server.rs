@@ -125,7 +125,7 @@ impl Server {
     /// # Errors
     ///
     /// Standard output cannot be written to.
-    pub fn tell(&self) -> Result<(), Failure> {
+    pub fn print(&self) -> Result<(), Failure> {
         let (came, echoed) = (&self.came, &self.echoed);
         say(format_args!(
             "{} clients, {} messages echoed",

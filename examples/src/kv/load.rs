@@ -88,7 +88,7 @@ impl Load {
     /// # Errors
     ///
     /// As [`say`].
-    pub fn tell(&self, done: Done, start: Instant, at_once: u32) -> Result<(), Failure> {
+    pub fn print(&self, done: Done, start: Instant, at_once: u32) -> Result<(), Failure> {
         let (clients, seconds) = (self.clients, start.elapsed().as_secs_f64());
         let Done {
             puts, gets, torn, ..
@@ -99,8 +99,8 @@ impl Load {
         ))?;
         // They do it at the same time, so each counts for its part.
         let bytes = self.value.into();
-        Measured::new("kv_put", bytes, puts, done.putting / at_once, true).tell()?;
-        Measured::new("kv_get", bytes, gets, done.getting / at_once, true).tell()
+        Measured::new("kv_put", bytes, puts, done.putting / at_once, true).print()?;
+        Measured::new("kv_get", bytes, gets, done.getting / at_once, true).print()
     }
 
     fn len(&self) -> usize {

@@ -29,7 +29,7 @@ pub struct Welcome {
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[expect(
     clippy::exhaustive_structs,
-    reason = "the version in the hello says what there is"
+    reason = "the version in the hello determines what there is"
 )]
 pub struct Values {
     /// The memory that they lie in.
@@ -72,7 +72,7 @@ impl Welcome {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(
     clippy::exhaustive_enums,
-    reason = "the version in the hello says what there is"
+    reason = "the version in the hello determines what there is"
 )]
 pub enum Request<'a> {
     /// Store a value.
@@ -170,7 +170,7 @@ impl<'a> Request<'a> {
             .split_at_checked(key_len)
             .ok_or(Bad("it ends in its key"))?;
         if u32::try_from(value.len()) != Ok(u32::from_be_bytes(value_len)) {
-            return Err(Bad("it is not as long as it says"));
+            return Err(Bad("its length field is wrong"));
         }
         let request = match op {
             1 => Self::Put { key, value },
@@ -195,7 +195,7 @@ impl<'a> Request<'a> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(
     clippy::exhaustive_enums,
-    reason = "the version in the hello says what there is"
+    reason = "the version in the hello determines what there is"
 )]
 pub enum Reply {
     /// It is done.
@@ -336,7 +336,7 @@ mod tests {
         assert_eq!(bad(&[2, 255, 0, 0, 0, 0, 0, 0]), "its key is too long");
         assert_eq!(
             bad(&[1, 1, 0, 0, 255, 255, 255, 255, 1]),
-            "it is not as long as it says"
+            "its length field is wrong"
         );
         assert_eq!(
             bad(&[5, 0, 0, 0, 0, 0, 0, 1, 7]),

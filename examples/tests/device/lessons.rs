@@ -47,8 +47,8 @@ pub(crate) const TWO_HOSTS: &str = env!("CARGO_BIN_EXE_hello_two_hosts");
 #[ignore = "needs an RDMA device"]
 fn each_lesson_succeeds_and_says_what_it_did() {
     for (lesson, last) in LESSONS {
-        let said = Program::start(lesson, &[], "").succeeds();
-        assert_eq!(said.lines().last(), Some(last), "{lesson}");
+        let output = Program::start(lesson, &[], "").succeeds();
+        assert_eq!(output.lines().last(), Some(last), "{lesson}");
     }
 }
 
@@ -58,17 +58,17 @@ fn the_lesson_for_two_hosts_runs_in_two_processes() {
     let listener = Program::start(TWO_HOSTS, &["listen", "0"], "");
     connect(&format!(
         "localhost:{}",
-        listener.says_after("listening on port ")
+        listener.prints_after("listening on port ")
     ));
     answered(listener);
 }
 
 pub(crate) fn connect(peer: &str) {
-    let said = Program::start(TWO_HOSTS, &["connect", peer], "").succeeds();
-    assert_eq!(said.lines().last(), Some("answer: IS ANYBODY THERE?"));
+    let output = Program::start(TWO_HOSTS, &["connect", peer], "").succeeds();
+    assert_eq!(output.lines().last(), Some("answer: IS ANYBODY THERE?"));
 }
 
 pub(crate) fn answered(listener: Program) {
-    let said = listener.succeeds();
-    assert_eq!(said.lines().last(), Some("answered"));
+    let output = listener.succeeds();
+    assert_eq!(output.lines().last(), Some("answered"));
 }

@@ -57,7 +57,7 @@ fn a_server_that_cannot_serve_says_so_at_once() {
         assert!(why.contains("GID index 255"), "{why}");
         let why = refused(&["-p", taken.port()]);
         assert!(why.contains("cannot listen on TCP port"), "{why}");
-        let why = Program::start(server, &["-d", "nobody"], "").fails();
+        let why = Program::start(server, &["-d", "absent0"], "").fails();
         assert!(why.contains("no RDMA device is called"), "{why}");
     }
     let nowhere = ["--dir", "/nowhere"];
@@ -92,10 +92,13 @@ fn echoes_are_served_across_runtimes() {
     for (server, client) in [(ASYNC_ECHO, SMOL_ECHO), (SMOL_ECHO, ASYNC_ECHO)] {
         let server = Program::serve(server, &["--clients", "3"]);
         let client = server.client(client, &["-n", "50", "-c", "3", "-w", "8", "-s", "4096"]);
-        let said = client.succeeds();
-        assert!(said.contains("150 messages of 4096 bytes"), "{said}");
-        let said = server.succeeds();
-        assert!(said.contains("3 clients, 150 messages echoed"), "{said}");
+        let output = client.succeeds();
+        assert!(output.contains("150 messages of 4096 bytes"), "{output}");
+        let output = server.succeeds();
+        assert!(
+            output.contains("3 clients, 150 messages echoed"),
+            "{output}"
+        );
     }
 }
 
@@ -120,13 +123,13 @@ fn an_echo_server_outlives_its_clients_and_ends_with_ctrl_c() {
         let doomed = server.client(client, &["-n", "10000000"]);
         server.has(1);
         doomed.kill();
-        server.says("the peer is gone");
+        server.prints("the peer is gone");
         server.client(client, &["-n", "5"]).succeeds();
         let last = server.client(client, &["-n", "10000000"]);
         server.has(3);
         server.interrupt();
-        let said = server.succeeds();
-        assert!(said.contains("3 clients"), "{said}");
+        let output = server.succeeds();
+        assert!(output.contains("3 clients"), "{output}");
         let why = last.fails();
         assert!(why.contains("the server ends"), "{why}");
     }
@@ -141,8 +144,8 @@ fn who_speaks_something_else_is_told() {
         why.contains("is no kv_store") || why.contains("another program"),
         "{why}"
     );
-    let said = server.succeeds();
-    assert!(said.contains("the peer is"), "{said}");
+    let output = server.succeeds();
+    assert!(output.contains("the peer is"), "{output}");
 }
 
 #[test]
@@ -169,10 +172,10 @@ fn values_are_stored_read_and_deleted() {
         "--keys",
         "3",
     ];
-    let said = kv(&bench).succeeds();
-    assert!(said.contains("each value checked"), "{said}");
-    let said = server.succeeds();
-    assert!(said.contains("8 clients"), "{said}");
+    let output = kv(&bench).succeeds();
+    assert!(output.contains("each value checked"), "{output}");
+    let output = server.succeeds();
+    assert!(output.contains("8 clients"), "{output}");
 }
 
 #[test]
@@ -222,11 +225,11 @@ fn pages_are_served_and_sent_back() {
     let server = Program::serve(HTTP, &["--clients", "5", "--dir", dir.to_str().unwrap()]);
     let http = |words: &[&str]| server.client(HTTP, words);
     let into = ["-o", copy.to_str().unwrap()];
-    let said = http(&[&["/page"], &into[..]].concat()).succeeds();
-    assert!(said.contains("200 OK"), "{said}");
+    let output = http(&[&["/page"], &into[..]].concat()).succeeds();
+    assert!(output.contains("200 OK"), "{output}");
     assert!(fs::read(&copy).unwrap() == bytes);
-    let said = http(&["/echo", "--data", "hello"]).succeeds();
-    assert!(said.trim_end().ends_with("\nhello"), "{said}");
+    let output = http(&["/echo", "--data", "hello"]).succeeds();
+    assert!(output.trim_end().ends_with("\nhello"), "{output}");
     let page = page.to_str().unwrap();
     let upload = ["/echo", "--upload", page, "--check", page];
     http(&[&upload[..], &into[..]].concat()).succeeds();
@@ -235,8 +238,8 @@ fn pages_are_served_and_sent_back() {
     assert!(why.contains("the body is not"), "{why}");
     let why = http(&["/none"]).fails();
     assert!(why.contains("404"), "{why}");
-    let said = server.succeeds();
-    assert!(said.contains("5 clients"), "{said}");
+    let output = server.succeeds();
+    assert!(output.contains("5 clients"), "{output}");
 }
 
 #[test]
@@ -291,12 +294,12 @@ fn a_copy_whose_sender_or_receiver_is_killed_is_resumed() {
         let short = &bytes[..kept.len() + 100_000];
         fs::write(file, short).unwrap();
         let server = Program::serve(FILE_COPY, &dir);
-        let said = server.client(FILE_COPY, &["--resume", file]).succeeds();
+        let output = server.client(FILE_COPY, &["--resume", file]).succeeds();
         assert!(
-            said.contains(&format!("resuming at byte {}", kept.len())),
-            "{said}"
+            output.contains(&format!("resuming at byte {}", kept.len())),
+            "{output}"
         );
-        assert!(said.contains("100000 bytes sent"), "{said}");
+        assert!(output.contains("100000 bytes sent"), "{output}");
         server.succeeds();
         assert_eq!(fs::read(into.join("file")).unwrap(), short);
     }

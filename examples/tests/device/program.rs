@@ -18,30 +18,30 @@ const LIMIT: Duration = Duration::from_secs(60);
 pub(crate) struct Program {
     name: &'static str,
     child: Child,
-    out: Heard,
-    err: Heard,
+    out: Output,
+    err: Output,
     // The port it listens on, if it is a server.
     port: String,
 }
 
 /// The output so far; whether that is all.
 #[derive(Clone, Default)]
-struct Heard(Arc<Mutex<(String, bool)>>);
+struct Output(Arc<Mutex<(String, bool)>>);
 
-impl Heard {
-    fn listen(to: impl Read + Send + 'static) -> Self {
-        let heard = Self::default();
-        let ear = heard.clone();
+impl Output {
+    fn read(from: impl Read + Send + 'static) -> Self {
+        let output = Self::default();
+        let writer = output.clone();
         thread::spawn(move || {
-            let mut lines = BufReader::new(to);
+            let mut lines = BufReader::new(from);
             let mut line = String::new();
             while lines.read_line(&mut line).is_ok_and(|len| len > 0) {
-                ear.0.lock().unwrap().0.push_str(&line);
+                writer.0.lock().unwrap().0.push_str(&line);
                 line.clear();
             }
-            ear.0.lock().unwrap().1 = true;
+            writer.0.lock().unwrap().1 = true;
         });
-        heard
+        output
     }
 
     fn text(&self) -> String {
@@ -68,8 +68,8 @@ impl Program {
         let mut child = command.spawn().unwrap();
         Self {
             name: program.rsplit('/').next().unwrap(),
-            out: Heard::listen(child.stdout.take().unwrap()),
-            err: Heard::listen(child.stderr.take().unwrap()),
+            out: Output::read(child.stdout.take().unwrap()),
+            err: Output::read(child.stderr.take().unwrap()),
             child,
             port: String::new(),
         }
@@ -79,7 +79,7 @@ impl Program {
     pub(crate) fn serve(program: &'static str, words: &[&str]) -> Self {
         let words = [&["-p", "0", "--wait", "60"], words].concat();
         let mut server = Self::start(program, &words, "VERBS_DEVICE");
-        server.port = server.says_after("TCP port ");
+        server.port = server.prints_after("TCP port ");
         server
     }
 
@@ -98,11 +98,11 @@ impl Program {
     }
 
     /// Waits until it has printed this.
-    pub(crate) fn says(&self, this: &str) {
+    pub(crate) fn prints(&self, this: &str) {
         self.waits_for(|| {
             // In whole lines.
-            let said = self.out.text();
-            let there = said.contains(this);
+            let output = self.out.text();
+            let there = output.contains(this);
             assert!(
                 there || !self.out.is_all(),
                 "{}: {}",
@@ -114,10 +114,10 @@ impl Program {
     }
 
     /// Waits until it has printed this. Returns the rest of that line.
-    pub(crate) fn says_after(&self, this: &str) -> String {
-        self.says(this);
-        let said = self.out.text();
-        let (_, after) = said.split_once(this).unwrap();
+    pub(crate) fn prints_after(&self, this: &str) -> String {
+        self.prints(this);
+        let output = self.out.text();
+        let (_, after) = output.split_once(this).unwrap();
         after.lines().next().unwrap().to_owned()
     }
 
@@ -132,7 +132,7 @@ impl Program {
 
     /// Waits until the client of this number is under way.
     pub(crate) fn has(&self, number: u32) {
-        self.says(&format!("client {number} is here"));
+        self.prints(&format!("client {number} is here"));
         thread::sleep(super::A_WHILE);
     }
 

@@ -162,32 +162,32 @@ fn wait(
 ) -> Result<i32, Error> {
     let deadline = limit.map(|limit| (Instant::now() + limit, limit));
     let pid = Pid::from_child(&child);
-    let tell = |signal: Signal| match own_group {
+    let send = |signal: Signal| match own_group {
         true => rustix::process::kill_process_group(pid, signal),
         false => rustix::process::kill_process(pid, signal),
     };
-    let mut told = 0;
+    let mut received = 0;
     loop {
         if let Some(status) = child.try_wait().context(|| "cannot wait for the job")? {
             return Ok(i32::from(exit_code(status)));
         }
         for signal in signals.iter_mut().flat_map(Signals::pending) {
-            told += 1;
+            received += 1;
             // The terminal sent it to the whole group, the job included.
             let has_it = !own_group && signal == SIGINT;
-            let passed = if told > 1 {
+            let passed = if received > 1 {
                 Some(Signal::KILL)
             } else {
                 Signal::from_named_raw(signal)
             };
-            if let Some(signal) = passed.filter(|_| told > 1 || !has_it) {
-                let _ = tell(signal);
+            if let Some(signal) = passed.filter(|_| received > 1 || !has_it) {
+                let _ = send(signal);
             }
         }
         if let Some((deadline, limit)) = deadline
             && Instant::now() >= deadline
         {
-            let _ = tell(Signal::KILL);
+            let _ = send(Signal::KILL);
             drop(child.wait());
             let limit = limit.as_secs_f64();
             say(&format!(
@@ -364,7 +364,7 @@ mod tests {
 
     #[test]
     fn every_way_to_fail_has_a_hint() {
-        for (said, hint) in [
+        for (output, hint) in [
             (
                 "modprobe: FATAL: Module rdma_rxe not found in directory /lib/modules/6",
                 "extra",
@@ -379,7 +379,7 @@ mod tests {
             ),
             ("anything else", "--guest"),
         ] {
-            assert!(load_hint(said).contains(hint), "{said}");
+            assert!(load_hint(output).contains(hint), "{output}");
         }
     }
 }

@@ -23,17 +23,17 @@ const POLL: Duration = Duration::from_millis(10);
 pub(crate) fn main(path: &str) -> Result<u8, Error> {
     let text = fs::read_to_string(path).context(|| format!("cannot read the jobs in {path}"))?;
     let mut code = 0;
-    // The first machine's word counts; another one's output is shown beside it.
-    let tells = env::var("SOFT_ROCE_HOST").map_or(true, |host| host == "1");
-    let tell = |text: String| if tells { say(&text) } else { Ok(()) };
+    // Only the first machine reports; another one's output is shown beside it.
+    let reports = env::var("SOFT_ROCE_HOST").map_or(true, |host| host == "1");
+    let report = |text: String| if reports { print_line(&text) } else { Ok(()) };
     for job in plan::read(&text)? {
-        tell(format!("{START}{}", job.name))?;
+        report(format!("{START}{}", job.name))?;
         let failure = run(&job).unwrap_or_else(|error| Some((error.to_string(), 1)));
         match failure {
-            None => tell(format!("{END}0 {}", job.name))?,
+            None => report(format!("{END}0 {}", job.name))?,
             Some((why, failed)) => {
                 let why = why.replace('\n', "; ");
-                tell(format!("{END}{failed} {}: {why}", job.name))?;
+                report(format!("{END}{failed} {}: {why}", job.name))?;
                 code = if code == 0 { failed } else { code };
             }
         }
@@ -42,7 +42,7 @@ pub(crate) fn main(path: &str) -> Result<u8, Error> {
 }
 
 /// Prints one line at once: this machine may die in the next moment.
-fn say(line: &str) -> Result<(), Error> {
+fn print_line(line: &str) -> Result<(), Error> {
     let mut stdout = io::stdout().lock();
     let written = writeln!(stdout, "{line}").and_then(|()| stdout.flush());
     written.context(|| "cannot write the job's output")
@@ -59,23 +59,23 @@ fn run(job: &Job) -> Result<Option<(String, u8)>, Error> {
 /// Runs a test program. Its output goes on as it comes, and so does the name of a test that
 /// starts: if this machine dies of it, that is the last output.
 fn run_one(job: &Job, argv: &[String]) -> Result<Option<(String, u8)>, Error> {
-    let mut said = Ok(());
+    let mut printed = Ok(());
     let mut running = String::new();
-    let mut tell = |line: &str| {
-        if said.is_ok() {
-            said = say(line);
+    let mut print = |line: &str| {
+        if printed.is_ok() {
+            printed = print_line(line);
         }
     };
     let mut command = command(job, argv)?;
     let end = stream::run(&mut command, job.limits, |text| match text {
-        Text::Line(line) => tell(line),
+        Text::Line(line) => print(line),
         Text::Partial(text) if text != running && starting(text).is_some() => {
             running = text.to_owned();
-            tell(text);
+            print(text);
         }
         _ => {}
     })?;
-    said?;
+    printed?;
     Ok(end.failure())
 }
 
@@ -164,10 +164,10 @@ impl<'a> Conversation<'a> {
         for part in &mut self.parts {
             let text = part.output.text()?;
             if failure.is_some() {
-                say(&format!("--- {}\n{}", part.name, text.trim_end()))?;
+                print_line(&format!("--- {}\n{}", part.name, text.trim_end()))?;
             } else {
                 for line in text.lines().filter(|line| line.starts_with(OWN_LINE)) {
-                    say(line)?;
+                    print_line(line)?;
                 }
             }
         }

@@ -85,23 +85,23 @@ pub(crate) fn run(
         .arg(&file)
         .current_dir(workspace::root());
 
-    let mut heard = Heard::new(jobs);
+    let mut output = JobOutput::new(jobs);
     let limits = Limits {
         total: total + AROUND,
         silence,
     };
     let end = stream::run(&mut command, limits, |text| {
         if let Text::Line(line) = text {
-            heard.line(line, sink);
+            output.line(line, sink);
         }
     })?;
     let failure = end.failure();
-    if !heard.anything {
+    if !output.anything {
         let (why, code) = failure.unwrap_or_else(|| ("it ran nothing".into(), 1));
         return Err(Error::new(format!("soft-RoCE did not come up: {why}")).with_code(code));
     }
     let (why, code) = failure.unwrap_or_else(|| ("the machine is gone".into(), 1));
-    heard.finish(code, &why, sink);
+    output.finish(code, &why, sink);
     Ok(())
 }
 
@@ -109,14 +109,14 @@ pub(crate) fn run(
 const AROUND: Duration = Duration::from_secs(240);
 
 /// Sorts what soft-RoCE prints by job.
-struct Heard<'a> {
+struct JobOutput<'a> {
     jobs: &'a [Job],
     current: Option<usize>,
     ended: usize,
     anything: bool,
 }
 
-impl<'a> Heard<'a> {
+impl<'a> JobOutput<'a> {
     fn new(jobs: &'a [Job]) -> Self {
         Self {
             jobs,
@@ -149,12 +149,12 @@ impl<'a> Heard<'a> {
         } else if let Some(at) = self.current {
             sink(&self.jobs[at], Event::Line(line));
         } else {
-            // Soft-RoCE's own words.
+            // Not of a job, but of soft-RoCE itself.
             println!("{line}");
         }
     }
 
-    /// Tells of each job that has not ended that it failed.
+    /// Reports each job that has not ended as failed.
     fn finish(self, code: u8, why: &str, sink: &mut dyn FnMut(&Job, Event<'_>)) {
         for (at, job) in self.jobs.iter().enumerate().skip(self.ended) {
             if self.current == Some(at) {
@@ -169,7 +169,7 @@ impl<'a> Heard<'a> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Event, Heard, Job};
+    use super::{Event, Job, JobOutput};
     use crate::stream::Limits;
     use std::time::Duration;
 
@@ -188,22 +188,22 @@ mod tests {
         vec![job("a"), job("b c"), job("d")]
     }
 
-    fn hear(lines: &[&str]) -> Vec<String> {
+    fn events_of(lines: &[&str]) -> Vec<String> {
         let jobs = jobs();
         let mut seen = Vec::new();
         let mut sink = |job: &Job, event: Event<'_>| {
             seen.push(match event {
                 Event::Start(_) => format!("{} starts", job.name),
-                Event::Line(line) => format!("{} says {line}", job.name),
+                Event::Line(line) => format!("{} prints {line}", job.name),
                 Event::End(Ok(())) => format!("{} is well", job.name),
                 Event::End(Err((code, why))) => format!("{} failed {code}: {why}", job.name),
             });
         };
-        let mut heard = Heard::new(&jobs);
+        let mut output = JobOutput::new(&jobs);
         for line in lines {
-            heard.line(line, &mut sink);
+            output.line(line, &mut sink);
         }
-        heard.finish(125, "it died", &mut sink);
+        output.finish(125, "it died", &mut sink);
         seen
     }
 
@@ -217,10 +217,10 @@ mod tests {
             "##start b c",
             "##end 7 b c: no",
         ];
-        let seen = hear(&[&lines[..], &["##start d", "##end 0 d"]].concat());
+        let seen = events_of(&[&lines[..], &["##start d", "##end 0 d"]].concat());
         let expected = [
             "a starts",
-            "a says x",
+            "a prints x",
             "a is well",
             "b c starts",
             "b c failed 7: no",
@@ -231,13 +231,13 @@ mod tests {
     }
 
     #[test]
-    fn jobs_that_were_not_heard_to_end_have_failed() {
-        let seen = hear(&["##start a", "##end 0 a", "##start b c", "x"]);
+    fn jobs_without_an_end_have_failed() {
+        let seen = events_of(&["##start a", "##end 0 a", "##start b c", "x"]);
         let expected = [
             "a starts",
             "a is well",
             "b c starts",
-            "b c says x",
+            "b c prints x",
             "b c failed 125: did not end: it died",
             "d starts",
             "d failed 125: was not run: it died",

@@ -77,10 +77,10 @@ fn jobs(c: &str, ours: &str) -> Vec<Job> {
                     count,
                     mode,
                 };
-                let told = MODES.map(|mode| with(GID, mode));
+                let by_mode = MODES.map(|mode| with(GID, mode));
                 // The choice of a GID has nothing to do with size and mode.
                 let chosen = (size == SIZES[1].0).then(|| with(&[], &[]));
-                let cases = told.into_iter().chain(chosen);
+                let cases = by_mode.into_iter().chain(chosen);
                 jobs.extend(cases.map(|case| case.job(c, ours)));
             }
         }

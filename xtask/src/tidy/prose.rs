@@ -12,7 +12,7 @@ const ELSEWHERE: [&str; 2] = ["/work/", "../shared"];
 const README_COMMANDS: [&str; 2] = ["cargo xtask demo", "cargo xtask test"];
 
 /// Everything that is wrong with one text; `known` are the task runner's commands, and `exists`
-/// says whether a file or folder of the project is there.
+/// looks for a file or folder of the project.
 pub(super) fn check(
     source: &Source,
     known: &[&str],

@@ -19,10 +19,10 @@ pub(super) fn check(source: &Source) -> Vec<Finding> {
 /// The first line is a `//!` sentence.
 fn first_line(source: &Source) -> Option<Finding> {
     let first = source.text.lines().next().unwrap_or_default();
-    let says = first
+    let has_text = first
         .strip_prefix("//! ")
         .is_some_and(|text| !text.trim().is_empty());
-    (!says).then(|| Finding {
+    (!has_text).then(|| Finding {
         line: 1,
         rule: "first-line",
         message: "the first line is no `//!` sentence that says what the file is".into(),

@@ -49,7 +49,7 @@ pub(crate) async fn run(
         all.add(&ended??);
     }
     // The time is that of the load: the partings are not part of it.
-    load.tell(all_torn(all, &connections), start, load.clients * tasks)?;
+    load.print(all_torn(all, &connections), start, load.clients * tasks)?;
     for connection in connections {
         // The tasks, which shared it, have ended.
         if let Some(connection) = Arc::into_inner(connection) {

@@ -163,17 +163,18 @@ fn serve(options: &Options) -> Result<(), Failure> {
         let (report, adds) = (report.clone(), options.iters.into());
         // Each is read at once, and the first that fails ends the program.
         thread::spawn(move || {
-            let heard = hear(&frames, adds).context(|| format!("client {number} of {clients}"));
+            let received =
+                receive_report(&frames, adds).context(|| format!("client {number} of {clients}"));
             // The channel is closed only if the program is at its end.
-            drop(report.send(heard.map(|(values, end)| (values, end, frames))));
+            drop(report.send(received.map(|(values, end)| (values, end, frames))));
         });
     }
     drop(report);
     let mut fetched = Vec::new();
     let mut total = End::default();
     let mut ends = Vec::new();
-    for heard in reports {
-        let (values, end, frames) = heard?;
+    for received in reports {
+        let (values, end, frames) = received?;
         fetched.extend(values);
         ends.push(frames);
         total.adding_us = total.adding_us.max(end.adding_us);
@@ -187,11 +188,11 @@ fn serve(options: &Options) -> Result<(), Failure> {
     for frames in ends {
         frames.send(&Right)?;
     }
-    tell(options, total)
+    print_totals(options, total)
 }
 
 /// What was counted, and how long it took.
-fn tell(options: &Options, total: End) -> Result<(), Failure> {
+fn print_totals(options: &Options, total: End) -> Result<(), Failure> {
     let (clients, End { tries, .. }) = (options.clients, total);
     let adds = u64::from(clients) * u64::from(options.iters);
     let rounds = u64::from(clients) * u64::from(options.locks);
@@ -205,16 +206,16 @@ fn tell(options: &Options, total: End) -> Result<(), Failure> {
         "{clients} clients took the lock {rounds} times in {:.2} seconds and {tries} tries: the number under it is {rounds}",
         locking.as_secs_f64()
     ))?;
-    Measured::new("fetch_add", 8, adds, adding, true).tell()?;
+    Measured::new("fetch_add", 8, adds, adding, true).print()?;
     if rounds > 0 {
         // Each round ends with one more, which gives the lock back.
-        Measured::new("cmp_swap", 8, tries + rounds, locking, true).tell()?;
+        Measured::new("cmp_swap", 8, tries + rounds, locking, true).print()?;
     }
     Ok(())
 }
 
 /// A client's report of everything that it did.
-fn hear(frames: &Frames, adds: u64) -> Result<(Vec<u64>, End), Failure> {
+fn receive_report(frames: &Frames, adds: u64) -> Result<(Vec<u64>, End), Failure> {
     let mut all = Vec::new();
     loop {
         let Part { mut fetched, end } = frames.receive()?;
@@ -290,7 +291,7 @@ fn client(options: &Options, host: &str, context: &Context, shows: bool) -> Resu
         words: task.words,
         number: task.number,
     };
-    let mut diary = Diary {
+    let mut report = UnsentReport {
         frames: &frames,
         fetched: Vec::new(),
         sent: Instant::now(),
@@ -301,8 +302,8 @@ fn client(options: &Options, host: &str, context: &Context, shows: bool) -> Resu
     let mut adding = progress("additions", task.adds.into());
     let start = Instant::now();
     for done in 1..=task.adds.into() {
-        diary.fetched.push(hand.fetch_and_add(COUNTER, 1)?);
-        diary.tell()?;
+        report.fetched.push(hand.fetch_and_add(COUNTER, 1)?);
+        report.send_if_due()?;
         adding.iter_mut().for_each(|progress| progress.at(done));
     }
     end.adding_us = u64::try_from(start.elapsed().as_micros())?;
@@ -314,15 +315,15 @@ fn client(options: &Options, host: &str, context: &Context, shows: bool) -> Resu
         end.tries += hand.lock(common.limit())?;
         let number = hand.read(LOCKED)?;
         hand.write_and_unlock(LOCKED, number + 1)?;
-        diary.tell()?;
+        report.send_if_due()?;
         locking.iter_mut().for_each(|progress| progress.at(done));
     }
     end.locking_us = u64::try_from(start.elapsed().as_micros())?;
     drop(locking);
 
-    diary.close(end)?;
+    report.close(end)?;
     let right = frames.receive_within(common.wait());
-    let Right = right.context(|| "the server does not say that all is accounted for")?;
+    let Right = right.context(|| "the server does not confirm that all is accounted for")?;
     let Task {
         number,
         adds,
@@ -337,15 +338,15 @@ fn client(options: &Options, host: &str, context: &Context, shows: bool) -> Resu
 }
 
 /// The part of the report that has not been sent yet.
-struct Diary<'a> {
+struct UnsentReport<'a> {
     frames: &'a Frames,
     fetched: Vec<u64>,
     sent: Instant,
 }
 
-impl Diary<'_> {
-    /// Tells the server, if it is time to.
-    fn tell(&mut self) -> Result<(), Failure> {
+impl UnsentReport<'_> {
+    /// Sends it, if it is time to.
+    fn send_if_due(&mut self) -> Result<(), Failure> {
         if self.fetched.len() < PART && self.sent.elapsed() < PART_EVERY {
             return Ok(());
         }

@@ -186,7 +186,7 @@ fn measure(echo: &mut Echo, run: &Run) -> Result<(), Failure> {
         took.percentile(50),
         took.percentile(99)
     ))?;
-    Measured::new(name, run.size.into(), count.into(), took.total(), true).tell()
+    Measured::new(name, run.size.into(), count.into(), took.total(), true).print()
 }
 
 fn describe(run: &Run, index: u32) -> String {

@@ -15,20 +15,20 @@ pub(crate) struct Digest {
     bytes: u64,
 }
 
-/// How often the peer is sent a message while a long read goes on.
-const TELL: Duration = Duration::from_secs(1);
+/// How often `keep_alive` is called while a long read goes on.
+const KEEP_ALIVE_EVERY: Duration = Duration::from_secs(1);
 
 impl Digest {
-    /// Reads the first `bytes` of a file. Now and then it calls `tell`, so that the peer does not take this
-    /// side for dead.
+    /// Reads the first `bytes` of a file. Now and then it calls `keep_alive`, so that the peer does
+    /// not take this side for dead.
     pub(crate) fn of_start(
         file: &mut File,
         bytes: u64,
-        mut tell: impl FnMut() -> Result<(), Failure>,
+        mut keep_alive: impl FnMut() -> Result<(), Failure>,
     ) -> Result<Self, Failure> {
         let mut this = Self::default();
         let mut buffer = vec![0; 1 << 20];
-        let mut told = Instant::now();
+        let mut last_sent = Instant::now();
         while this.bytes < bytes {
             let left = usize::try_from(bytes - this.bytes).unwrap_or(usize::MAX);
             let room = buffer.len().min(left);
@@ -36,9 +36,9 @@ impl Digest {
             file.read_exact(part)
                 .context(|| "the file became shorter")?;
             this.add(part);
-            if told.elapsed() >= TELL {
-                told = Instant::now();
-                tell()?;
+            if last_sent.elapsed() >= KEEP_ALIVE_EVERY {
+                last_sent = Instant::now();
+                keep_alive()?;
             }
         }
         Ok(this)

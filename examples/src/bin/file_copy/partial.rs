@@ -41,7 +41,7 @@ impl Partial {
         name: &str,
         limit: u64,
         replace: bool,
-        tell: impl FnMut() -> Result<(), Failure>,
+        keep_alive: impl FnMut() -> Result<(), Failure>,
     ) -> Result<Self, Failure> {
         let target = dir.join(name);
         if !replace && target.symlink_metadata().is_ok() {
@@ -59,7 +59,7 @@ impl Partial {
             .open(&temporary);
         let mut file = opened.context(|| format!("cannot open {}", temporary.display()))?;
         let there = file.metadata()?.len().min(limit);
-        let digest = Digest::of_start(&mut file, there, tell)?;
+        let digest = Digest::of_start(&mut file, there, keep_alive)?;
         Ok(Self {
             place: Some((file, Paths { temporary, target })),
             digest,

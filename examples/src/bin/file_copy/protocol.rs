@@ -54,7 +54,7 @@ pub(crate) enum Message {
 }
 
 /// Waits for the peer's next message.
-pub(crate) fn hear(frames: &Frames) -> Result<Message, Failure> {
+pub(crate) fn receive_message(frames: &Frames) -> Result<Message, Failure> {
     loop {
         match frames.receive()? {
             Message::Looking => {}
@@ -249,8 +249,11 @@ mod tests {
             sender.send(message).unwrap();
         }
         sender.send(&Message::Failed("no disk".to_owned())).unwrap();
-        assert!(matches!(hear(&receiver).unwrap(), Message::Verified));
-        let error = hear(&receiver).unwrap_err().to_string();
+        assert!(matches!(
+            receive_message(&receiver).unwrap(),
+            Message::Verified
+        ));
+        let error = receive_message(&receiver).unwrap_err().to_string();
         assert_eq!(error, "the peer gave up: no disk");
     }
 

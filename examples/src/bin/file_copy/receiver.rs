@@ -7,7 +7,7 @@ use verbs_channel::verbs_core::{AccessFlags, Context, GatherElement};
 use verbs_channel::{Outgoing, ScopeError};
 
 use crate::partial::Partial;
-use crate::protocol::{Blocks, Message, Offer, hear, hello, out_of_order};
+use crate::protocol::{Blocks, Message, Offer, hello, out_of_order, receive_message};
 use crate::watch::Watch;
 use crate::{Options, bar};
 
@@ -28,7 +28,7 @@ pub(crate) fn receive(options: &Options) -> Result<(), Failure> {
     say(format_args!("waiting on {device}, TCP port {port}"))?;
     let peer = listener.accept(common.wait(), common.limit())?;
     let frames = Frames::greet(peer, &hello())?;
-    let Message::Offer(offer) = hear(&frames)? else {
+    let Message::Offer(offer) = receive_message(&frames)? else {
         return Err(out_of_order());
     };
     let ended = look(options, &offer, &frames).and_then(|mut partial| {
@@ -62,8 +62,8 @@ fn look(options: &Options, offer: &Offer, frames: &Frames) -> Result<Partial, Fa
         Partial::nowhere()
     } else {
         let limit = if offer.resume { *size } else { 0 };
-        let tell = || frames.send(&Message::Looking);
-        Partial::open(&options.dir, name, limit, options.force, tell)?
+        let keep_alive = || frames.send(&Message::Looking);
+        Partial::open(&options.dir, name, limit, options.force, keep_alive)?
     };
     let digest = partial.digest();
     frames.send(&Message::Have {
@@ -81,7 +81,7 @@ fn take(
     frames: &Frames,
     partial: &mut Partial,
 ) -> Result<String, Failure> {
-    let Message::Start { from, endpoint } = hear(frames)? else {
+    let Message::Start { from, endpoint } = receive_message(frames)? else {
         return Err(out_of_order());
     };
     partial.begin_at(from)?;
@@ -144,7 +144,7 @@ fn take(
             Ok(())
         })
         .map_err(ScopeError::<Failure>::flatten)?;
-    match hear(frames)? {
+    match receive_message(frames)? {
         Message::Sent { digest } => Ok(digest),
         _ => Err(out_of_order()),
     }

@@ -13,7 +13,7 @@ use examples::{Context as _, Failure, Frames, Measured, Peer, say};
 use verbs_channel::{Outgoing, ScopeError};
 
 use crate::digest::Digest;
-use crate::protocol::{Blocks, Message, Offer, hear, hello, out_of_order};
+use crate::protocol::{Blocks, Message, Offer, hello, out_of_order, receive_message};
 use crate::watch::Watch;
 use crate::{Options, bar};
 
@@ -44,12 +44,13 @@ pub(crate) fn send(options: &Options, host: &str, path: &Path) -> Result<(), Fai
     let Message::Have {
         bytes,
         digest: theirs,
-    } = hear(&frames)?
+    } = receive_message(&frames)?
     else {
         return Err(out_of_order());
     };
-    let tell = || frames.send(&Message::Looking);
-    let mut digest = Digest::of_start(&mut file, bytes.min(offer.size), tell).context(doing)?;
+    let keep_alive = || frames.send(&Message::Looking);
+    let mut digest =
+        Digest::of_start(&mut file, bytes.min(offer.size), keep_alive).context(doing)?;
     if bytes > 0 {
         if bytes == digest.bytes() && theirs == digest.hex() {
             say(format_args!("resuming at byte {bytes}"))?;
@@ -72,7 +73,7 @@ pub(crate) fn send(options: &Options, host: &str, path: &Path) -> Result<(), Fai
     frames.send(&Message::Sent {
         digest: digest.hex(),
     })?;
-    let Message::Verified = hear(&frames)? else {
+    let Message::Verified = receive_message(&frames)? else {
         return Err(out_of_order());
     };
     let (took, moved) = (start.elapsed(), offer.size - from);
@@ -80,10 +81,10 @@ pub(crate) fn send(options: &Options, host: &str, path: &Path) -> Result<(), Fai
     say(format_args!(
         "{name}: {moved} bytes sent in {seconds:.2} seconds, SHA-256 {digest}"
     ))?;
-    Measured::new("file_copy", moved, 1, took, true).tell()
+    Measured::new("file_copy", moved, 1, took, true).print()
 }
 
-/// Sends all blocks; `digest` says after how far it came.
+/// Sends all blocks; afterwards `digest` covers what was read.
 fn give(
     options: &Options,
     offer: &Offer,
@@ -102,7 +103,7 @@ fn give(
     let endpoint = prepared.endpoint();
     examples::check_size(&context, endpoint.port_num(), offer.block.into())?;
     frames.send(&Message::Start { from, endpoint })?;
-    let Message::Ready { endpoint, window } = hear(frames)? else {
+    let Message::Ready { endpoint, window } = receive_message(frames)? else {
         return Err(out_of_order());
     };
     let mut channel = prepared.handshake(&endpoint)?;

@@ -6,13 +6,12 @@ use examples::{Failure, Frames};
 use verbs_channel::verbs_core::WorkSuccess;
 use verbs_channel::{List, RejectReason, ScopedPendingWork};
 
-use crate::protocol::{hear, out_of_order};
+use crate::protocol::{out_of_order, receive_message};
 
 /// How often the peer is looked at while nothing happens.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Waits for loans. A peer that is only waited for would not be missed for long: the TCP connection
-/// tells when it ends, and why.
+/// Waits for loans, and for the peer: the TCP connection shows when it ends, and why.
 #[derive(Debug)]
 pub(crate) struct Watch<'a> {
     frames: &'a Frames,
@@ -57,6 +56,6 @@ impl<'a> Watch<'a> {
         if !self.frames.peer().has_sent()? {
             return Ok(());
         }
-        hear(self.frames).and_then(|_message| Err(out_of_order()))
+        receive_message(self.frames).and_then(|_message| Err(out_of_order()))
     }
 }

@@ -50,9 +50,9 @@ pub(crate) async fn fetch(options: &Options, host: &str) -> Result<(), Failure> 
         let expected = expected.filter(|_| !is_error);
         let bytes = print(options, response, expected).await?;
         if is_error {
-            return Err(Failure::new(format!("the server says {status}")));
+            return Err(Failure::new(format!("the server answered {status}")));
         }
-        Measured::new(op, bytes, 1, start.elapsed(), verified).tell()
+        Measured::new(op, bytes, 1, start.elapsed(), verified).print()
     };
     let answered = tokio::select! {
         answered = asked => answered,

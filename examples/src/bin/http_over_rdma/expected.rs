@@ -85,8 +85,8 @@ mod tests {
             (&["01234", "567890"], "after the file's 10 bytes"),
             (&["01234", "56x89"], "byte 7 is 0x78, not 0x37"),
         ] {
-            let said = of(wrong).await.unwrap_err().to_string();
-            assert!(said.contains(why), "{wrong:?}: {said}");
+            let error = of(wrong).await.unwrap_err().to_string();
+            assert!(error.contains(why), "{wrong:?}: {error}");
         }
     }
 }

@@ -39,8 +39,8 @@ pub(crate) async fn meet(
 ) -> Result<Io, Failure> {
     let ours = Hello::new("http_over_rdma", 1);
     let limit = options.common.limit();
-    let said = serde_json::to_vec(&ours)?;
-    let met = timeout(limit, group.exchange_tokio(tcp, &said)).await;
+    let hello = serde_json::to_vec(&ours)?;
+    let met = timeout(limit, group.exchange_tokio(tcp, &hello)).await;
     let (channel, theirs) = met.map_err(|_over| too_long(options, "to connect"))??;
     let theirs: Hello =
         serde_json::from_slice(&theirs).context(|| "the peer is no http_over_rdma")?;
@@ -48,13 +48,13 @@ pub(crate) async fn meet(
     Ok(TokioIo::new(Patient::new(channel.into_stream()?, limit)))
 }
 
-/// How long what a peer said last may take, at most, to be noticed.
-const LAST_WORDS: Duration = Duration::from_secs(5);
+/// How long the stream may take, at most, to detect that its peer has ended.
+const DETECTION: Duration = Duration::from_secs(5);
 
 /// Waits until the peer's process is gone. Of one that ended in order the stream knows by then.
 pub(crate) async fn gone(tcp: &mut TcpStream) -> Failure {
     // Nothing more is sent on it.
     let _ended = tcp.read(&mut [0; 1]).await;
-    sleep(LAST_WORDS).await;
+    sleep(DETECTION).await;
     Failure::new("the peer is gone: it closed the TCP connection")
 }

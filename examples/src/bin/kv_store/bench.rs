@@ -36,7 +36,7 @@ pub(crate) fn run(options: &Options, load: &Load, host: &str) -> Result<(), Fail
         }
         Ok::<_, Failure>(total)
     })?;
-    load.tell(all, start, load.clients)
+    load.print(all, start, load.clients)
 }
 
 fn client(

@@ -27,7 +27,7 @@ const SILENCE: Duration = Duration::from_secs(1);
 
 struct Client {
     number: u64,
-    heard: Instant,
+    last_request: Instant,
     // Replies and a probe that the client's device has not received, and since when it received none.
     sending: u32,
     since: Instant,
@@ -181,7 +181,7 @@ impl Server<'_> {
         let now = Instant::now();
         let client = Client {
             number,
-            heard: now,
+            last_request: now,
             sending: 0,
             since: now,
             probe: self.pool.take().map(OwnedBuffer::from),
@@ -227,8 +227,8 @@ impl Server<'_> {
                 return self.part(at, &format!("is gone: {why}"));
             }
         };
-        client.heard = Instant::now();
-        client.since = client.heard;
+        client.last_request = Instant::now();
+        client.since = client.last_request;
         match success.opcode() {
             WcOpcode::RECV => self.answer(at, buffer, success.byte_len()),
             WcOpcode::RDMA_WRITE => {
@@ -295,7 +295,7 @@ impl Server<'_> {
         let silent = self
             .clients
             .iter_mut()
-            .filter(|(_, client)| client.heard.elapsed() >= SILENCE);
+            .filter(|(_, client)| client.last_request.elapsed() >= SILENCE);
         let probes: Vec<_> = silent
             .filter_map(|(at, client)| Some((*at, client.probe.take()?)))
             .collect();

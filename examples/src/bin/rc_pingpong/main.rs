@@ -120,7 +120,7 @@ fn pingpong(options: &Options) -> Result<(), Failure> {
     report(options, took)?;
     if common.host.is_some() {
         let (size, iters) = (options.size.into(), (*iters).into());
-        Measured::new("send", size, iters, took, options.chk).tell()?;
+        Measured::new("send", size, iters, took, options.chk).print()?;
     }
     Ok(())
 }

@@ -88,7 +88,7 @@ impl<'o> Client<'o> {
             say(format_args!(
                 "{name:<10} {size:>9} {count:>8} {each:>10.2} {rate:>8.2}  right at both ends"
             ))?;
-            Measured::new(name, size as u64, count.into(), took, true).tell()?;
+            Measured::new(name, size as u64, count.into(), took, true).print()?;
         }
         self.frames.send(&Order::Bye)?;
         Ok(self.qp.close()?)

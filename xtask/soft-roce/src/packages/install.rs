@@ -1,5 +1,5 @@
 //! Installing packages: with the distribution's own package manager, after saying what and why.
-#![expect(clippy::print_stderr, reason = "it says what it installs, and asks")]
+#![expect(clippy::print_stderr, reason = "it prints what it installs, and asks")]
 
 use std::fs;
 use std::io::{self, IsTerminal as _, Write as _};

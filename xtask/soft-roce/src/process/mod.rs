@@ -14,7 +14,7 @@ mod tree;
 
 pub use runner::{End, Limits, Quiet, quietly};
 pub(crate) use runner::{collect, follow, wait};
-pub use tree::{end_children_when_told_to_end, kill_tree, stop_here_if_ending};
+pub use tree::{end_children_on_signals, kill_tree, stop_here_if_ending};
 
 /// Where administrators' programs are; a user's PATH often leaves these out.
 const SYSTEM_DIRS: [&str; 3] = ["/usr/sbin", "/sbin", "/usr/local/sbin"];

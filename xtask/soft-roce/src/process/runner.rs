@@ -75,11 +75,11 @@ pub(crate) fn follow(
 ) -> io::Result<End> {
     let start = Instant::now();
     let chunks = reader(output);
-    let (mut heard, mut ended) = (start, None);
+    let (mut last_output, mut ended) = (start, None);
     loop {
         match chunks.recv_timeout(POLL) {
             Ok(chunk) => {
-                heard = Instant::now();
+                last_output = Instant::now();
                 each(&chunk);
             }
             Err(RecvTimeoutError::Timeout) => {
@@ -95,7 +95,7 @@ pub(crate) fn follow(
         }
         let why = if start.elapsed() >= limits.total {
             format!("its time limit of {} s is over", limits.total.as_secs())
-        } else if heard.elapsed() >= limits.silence {
+        } else if last_output.elapsed() >= limits.silence {
             format!("no output for {} s", limits.silence.as_secs())
         } else {
             continue;
@@ -159,7 +159,7 @@ impl Quiet {
 ///
 /// If it cannot be started or waited for.
 pub fn quietly(command: &mut Command, label: &str, limit: Duration) -> Result<Quiet, Error> {
-    let what = || format!("cannot read what a command says: {label}");
+    let what = || format!("cannot read the output of a command: {label}");
     let (reader, writer) = io::pipe().context(what)?;
     command
         .stdin(Stdio::null())

@@ -15,7 +15,7 @@ use crate::error::{Context as _, Error};
 /// How often processes are looked at.
 const POLL: Duration = Duration::from_millis(20);
 
-/// How long children have to end by themselves once they are told to.
+/// How long children have to end by themselves once they are asked to.
 const GRACE: Duration = Duration::from_secs(3);
 
 /// Kills a process and all that it has started, as far as they still are its descendants.
@@ -61,10 +61,10 @@ fn parent(pid: u32) -> Option<u32> {
         .ok()
 }
 
-/// Whether this process has been told to end.
+/// Whether this process has been asked to end.
 static ENDING: AtomicBool = AtomicBool::new(false);
 
-/// Goes no further once this process has been told to end: a child that was ended with it is no
+/// Goes no further once this process has been asked to end: a child that was ended with it is no
 /// failure to report, and nothing new is to begin. It ends within seconds.
 pub fn stop_here_if_ending() {
     while ENDING.load(Ordering::Relaxed) {
@@ -77,11 +77,11 @@ pub fn stop_here_if_ending() {
 /// # Errors
 ///
 /// If signals cannot be listened for.
-pub fn end_children_when_told_to_end() -> Result<(), Error> {
+pub fn end_children_on_signals() -> Result<(), Error> {
     let signals = Signals::new([SIGINT, SIGTERM, SIGHUP]);
     let mut signals = signals.context(|| "cannot listen for signals")?;
     thread::spawn(move || {
-        let Some(told) = signals.forever().next() else {
+        let Some(number) = signals.forever().next() else {
             return;
         };
         ENDING.store(true, Ordering::Relaxed);
@@ -97,7 +97,7 @@ pub fn end_children_when_told_to_end() -> Result<(), Error> {
         for pid in children() {
             signal(pid, Signal::KILL);
         }
-        process::exit(128 + told);
+        process::exit(128 + number);
     });
     Ok(())
 }

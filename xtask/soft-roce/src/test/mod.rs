@@ -1,7 +1,7 @@
 //! `cargo soft-roce test`: a crate's tests, built by cargo here and run where the devices are.
 //!
-//! What runs, in which folder, with which arguments and which environment, is for cargo to say: it is
-//! asked to run the tests with a runner that only notes what it is given. Then all of it runs in one
+//! What runs, in which folder, with which arguments and which environment, is cargo's decision: it
+//! runs the tests with a runner that only records what it is given. Then all of it runs in one
 //! run of soft-RoCE.
 
 mod inside;
@@ -108,7 +108,7 @@ fn ask_cargo(args: &[OsString], test_args: &[OsString], file: &Path) -> Result<(
     let runner = runner(&own_exe()?, file)?;
     let mut ask = cargo::cargo();
     ask.arg("test");
-    // Whatever the crate's own configuration says, for whichever target: the exact name comes first.
+    // Whatever the crate's own configuration has, for any target: the exact name comes first.
     let targets = target(args)
         .into_iter()
         .chain([cargo::host()?, "'cfg(all())'".to_owned()]);
