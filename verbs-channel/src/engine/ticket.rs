@@ -71,6 +71,18 @@ impl Completed {
         }
     }
 
+    /// The message that arrived, if this was a receive of one. `None` for all other operations, for a
+    /// receive that was completed by a write with immediate, and for a failure.
+    ///
+    /// To keep it, take the buffer: the message is the first [`byte_len`] bytes of that.
+    ///
+    /// [`byte_len`]: verbs_core::WorkSuccess::byte_len
+    #[must_use]
+    pub fn message(&self) -> Option<&[u8]> {
+        let success = self.result.as_ref().ok()?;
+        success.message_in(self.buffer.as_ref()?)
+    }
+
     /// The success, and the buffer of an operation on one buffer.
     ///
     /// The buffer is dropped if the operation failed: to reuse it, look at the fields. It is empty for

@@ -152,6 +152,29 @@ impl WorkSuccess {
         self.wc.byte_len
     }
 
+    /// The message that a receive brought, in the bytes that it was posted with. `None` for all other
+    /// requests, and for a receive that was completed by a write with immediate: its bytes are
+    /// elsewhere.
+    ///
+    /// `None`, too, if the bytes are fewer than the message has: they were not the receive's.
+    ///
+    /// ```
+    /// # use verbs_core::{MemoryRegion, WorkSuccess};
+    /// # fn example(inbox: &MemoryRegion<Vec<u8>>, received: &WorkSuccess) {
+    /// if let Some(message) = received.message_in(inbox) {
+    ///     println!("{} bytes", message.len());
+    /// }
+    /// # }
+    /// ```
+    #[inline]
+    #[must_use]
+    pub fn message_in<'a>(&self, bytes: &'a [u8]) -> Option<&'a [u8]> {
+        if self.opcode() != WcOpcode::RECV {
+            return None;
+        }
+        bytes.get(..usize::try_from(self.byte_len()).ok()?)
+    }
+
     /// The peer's immediate data in this machine's byte order; `None` if it sent none.
     #[inline]
     #[must_use]
@@ -336,7 +359,9 @@ open_enum! {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use verbs_sys::{__be32, ibv_wc_status};
+    use verbs_sys::{
+        __be32, IBV_WC_RDMA_READ, IBV_WC_RECV_RDMA_WITH_IMM, IBV_WC_SEND, ibv_wc_status,
+    };
 
     fn completion(change: impl FnOnce(&mut ibv_wc)) -> WorkCompletion {
         let mut wc = ibv_wc::default();
@@ -358,6 +383,22 @@ mod tests {
         assert_eq!(success.opcode(), WcOpcode::RECV);
         assert_eq!(success.imm_data(), Some(0x0102_0304));
         assert_eq!(success.invalidated_rkey(), None);
+    }
+
+    #[test]
+    fn only_receives_of_messages_bring_one() {
+        let of = |opcode, byte_len| {
+            let change = |wc: &mut ibv_wc| (wc.opcode, wc.byte_len) = (opcode, byte_len);
+            completion(change).result().unwrap()
+        };
+        let bytes = b"hello....";
+        let received = of(IBV_WC_RECV, 5);
+        assert_eq!(received.message_in(bytes), Some(&b"hello"[..]));
+        assert_eq!(received.message_in(b"hell"), None, "not its bytes");
+        assert_eq!(of(IBV_WC_RECV, 0).message_in(bytes), Some(&b""[..]));
+        for other in [IBV_WC_SEND, IBV_WC_RDMA_READ, IBV_WC_RECV_RDMA_WITH_IMM] {
+            assert_eq!(of(other, 5).message_in(bytes), None);
+        }
     }
 
     #[test]
