@@ -60,7 +60,9 @@ impl AsyncChannel {
         self
     }
 
-    /// Sends the bytes in the buffer's range.
+    /// Sends the bytes in the buffer's range: all of a block, unless
+    /// [`filled`](verbs_channel::PoolBuffer::filled) or
+    /// [`set_range`](OwnedBuffer::set_range) has chosen fewer.
     #[doc(alias = "ibv_post_send")]
     #[doc(alias = "IBV_WR_SEND")]
     pub fn send(&self, buffer: impl Into<OwnedBuffer>) -> Operation {
@@ -78,7 +80,8 @@ impl AsyncChannel {
     /// Receives a message into the buffer's range.
     ///
     /// The result has the message's [length](verbs_channel::verbs_core::WorkSuccess::byte_len) and
-    /// immediate data.
+    /// immediate data, and finds the [message](verbs_channel::verbs_core::WorkSuccess::message_in) in
+    /// the buffer.
     #[doc(alias = "ibv_post_recv")]
     pub fn receive(&self, buffer: impl Into<OwnedBuffer>) -> Operation {
         self.run(OwnedRequest::receive(buffer))

@@ -38,15 +38,11 @@
 //!     let (left, right) = group.loopback()?;
 //!
 //!     let pool = BufferPool::new(&pd, 4096, 2)?;
-//!     let (outgoing, inbox) = (pool.take().expect("free"), pool.take().expect("free"));
-//!     let mut outgoing = outgoing.into_range(..5)?; // else the whole block is sent
-//!     outgoing.copy_from_slice(b"hello");
-//!
-//!     let receive = right.receive(inbox);
-//!     let (sent, _outgoing) = left.send(outgoing).await;
-//!     sent?;
+//!     let receive = right.receive(pool.take_when_free().await);
+//!     let hello = pool.take_when_free().await.filled(b"hello")?;
+//!     left.send(hello).await.0?;
 //!     let (received, inbox) = receive.await;
-//!     assert_eq!(&inbox[..received?.byte_len() as usize], b"hello");
+//!     assert_eq!(received?.message_in(&inbox), Some(&b"hello"[..]));
 //!     left.close().await
 //! }
 //! ```

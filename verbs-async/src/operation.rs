@@ -20,6 +20,9 @@ use crate::shared::Shared;
 /// It resolves to the result and to what was given to it: a buffer, or the requests of a
 /// [batch](crate::AsyncChannel::batch).
 ///
+/// So `?` is for the first part: `let (received, buffer) = operation.await;`, then `received?`. To
+/// drop the buffer: `operation.await.0?`.
+///
 /// The operation is posted, or in the backlog of its queue, when this value is created. Awaiting it
 /// only takes the outcome. Any task may poll it. After a timeout around `&mut operation`, or a
 /// `select` that chose another branch, it can be awaited again. After every 64 polls on a thread

@@ -190,7 +190,7 @@ mod group;
 mod request;
 mod waiting;
 
-pub use buffer::{BufferPool, OwnedBuffer, PoolBuffer};
+pub use buffer::{BufferPool, OwnedBuffer, PoolBuffer, TakeWhenFree};
 pub use channel::{Channel, Hold, InGroup, Owned, PollingScope, ScopedPendingWork};
 pub use channel_id::ChannelId;
 pub use config::{ChannelBuilder, ChannelConfig, PollStrategy};

@@ -4,6 +4,7 @@
 use std::mem::{self, ManuallyDrop};
 use std::ops::{Deref, DerefMut, Range};
 use std::ptr::NonNull;
+use std::task::{Context, Poll};
 
 use verbs_core::{MemoryRegion, ScatterElement};
 
@@ -181,7 +182,7 @@ impl Owner {
         if let Memory::Block { index, pool, .. } = this.memory {
             this.set_all();
             // SAFETY: a block that has an owner was taken, and it has one owner.
-            unsafe { pool.return_credits(index) };
+            unsafe { pool.return_block(index) };
         } else {
             // SAFETY: it is no block, so it was made by `of_region`; the rest is the caller's promise.
             drop(unsafe { Box::from_raw(backing.as_ptr()) });
@@ -274,13 +275,42 @@ impl SharedPtr {
         Some(Owner(block))
     }
 
+    /// Takes a block, or waits for one.
+    ///
+    /// # Safety
+    ///
+    /// - As for [`get`](Self::get), for this call.
+    #[inline]
+    pub(crate) unsafe fn poll_take(
+        self,
+        place: &mut Option<u64>,
+        context: &Context<'_>,
+    ) -> Poll<Owner> {
+        // SAFETY: the caller's promise.
+        let taken = unsafe { self.get() }.free.poll_pop(place, context);
+        taken.map(|BlockPtr(block)| Owner(block))
+    }
+
+    /// Ends the wait of a task. A block that it was given goes to the next one, or is free.
+    ///
+    /// # Safety
+    ///
+    /// - As for [`get`](Self::get), for this call.
+    pub(crate) unsafe fn stop_waiting(self, place: u64) {
+        // SAFETY: the caller's promise.
+        if let Some(index) = unsafe { self.get() }.free.stop_waiting(place) {
+            // SAFETY: the block was taken for the task, which never had it.
+            unsafe { self.return_block(index) };
+        }
+    }
+
     /// Gives back a block, which may free the pool.
     ///
     /// # Safety
     ///
     /// - The block was taken, and is not used after this.
     #[inline(always)]
-    unsafe fn return_credits(self, index: usize) {
+    unsafe fn return_block(self, index: usize) {
         // SAFETY: the block is not back, so the pool has not been freed.
         let free = NonNull::from(&unsafe { self.0.as_ref() }.free);
         // SAFETY: as above; the rest is the caller's promise.

@@ -5,6 +5,7 @@ mod backing;
 mod free_list;
 mod owned;
 mod pool;
+mod waiting;
 
 pub use owned::OwnedBuffer;
-pub use pool::{BufferPool, PoolBuffer};
+pub use pool::{BufferPool, PoolBuffer, TakeWhenFree};

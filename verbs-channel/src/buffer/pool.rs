@@ -4,7 +4,9 @@
 use std::fmt;
 use std::io;
 use std::ops::{Deref, DerefMut, RangeBounds};
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
 use verbs_core::{ProtectionDomain, ScatterElement};
 
@@ -49,6 +51,15 @@ impl Drop for Clones {
 pub struct PoolBuffer {
     // Always a block, with its full range.
     buffer: OwnedBuffer,
+}
+
+/// Waits for a free block, and takes it: from [`BufferPool::take_when_free`].
+#[derive(Debug)]
+#[must_use = "a future does nothing unless awaited"]
+pub struct TakeWhenFree<'a> {
+    pool: &'a BufferPool,
+    // Its number among the tasks that wait, while it does.
+    place: Option<u64>,
 }
 
 impl BufferPool {
@@ -105,6 +116,51 @@ impl BufferPool {
         Some(PoolBuffer::new(OwnedBuffer::new(block)))
     }
 
+    /// Takes a free block, and copies these bytes to its start. Operations use only those: see
+    /// [`OwnedBuffer::set_range`]. `None` if no block is free.
+    ///
+    /// ```no_run
+    /// # use verbs_channel::{BufferPool, Channel};
+    /// # fn example(pool: &BufferPool, channel: &mut Channel) -> verbs_channel::Result<()> {
+    /// if let Some(hello) = pool.take_with(b"hello")? {
+    ///     let ticket = channel.start_send(hello)?; // sends 5 bytes
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`verbs_core::Error::OutOfBounds`]: there are more bytes than a block has. None is taken.
+    pub fn take_with(&self, bytes: &[u8]) -> Result<Option<OwnedBuffer>> {
+        fits(bytes, self.block_len())?;
+        self.take().map(|block| block.filled(bytes)).transpose()
+    }
+
+    /// Takes a block as soon as one is free: a future for any runtime.
+    ///
+    /// Blocks are given to the tasks that wait in the order in which they came, before
+    /// [`take`](Self::take) gets any. Whatever thread drops a block wakes the task. Nothing is
+    /// allocated if a block is free.
+    ///
+    /// It waits forever if no block comes back. Dropping the future ends the wait. No block is lost:
+    /// one that it was given goes to the next task.
+    ///
+    /// ```no_run
+    /// # use verbs_channel::{BufferPool, OwnedBuffer};
+    /// # async fn example(pool: &BufferPool) -> verbs_channel::Result<OwnedBuffer> {
+    /// let block = pool.take_when_free().await;
+    /// let hello = block.filled(b"hello")?;
+    /// # Ok(hello)
+    /// # }
+    /// ```
+    pub const fn take_when_free(&self) -> TakeWhenFree<'_> {
+        TakeWhenFree {
+            pool: self,
+            place: None,
+        }
+    }
+
     /// How many blocks are free. It counts them, while other threads may take some.
     #[must_use]
     pub fn available(&self) -> usize {
@@ -147,12 +203,57 @@ impl PoolBuffer {
         Ok(buffer)
     }
 
+    /// Copies these bytes to the start of the block. Operations use only those: see
+    /// [`OwnedBuffer::set_range`].
+    ///
+    /// # Errors
+    ///
+    /// [`verbs_core::Error::OutOfBounds`]: there are more bytes than the block has. It is dropped.
+    pub fn filled(self, bytes: &[u8]) -> Result<OwnedBuffer> {
+        let mut buffer = self.into_range(..bytes.len())?;
+        buffer.copy_from_slice(bytes);
+        Ok(buffer)
+    }
+
     /// The block as an element of a request.
     #[inline]
     pub fn element(&mut self) -> ScatterElement<'_> {
         // A block is made from an element, so it is not too long.
         let element = self.buffer.element();
         element.unwrap_or_else(|_too_long| ScatterElement::empty())
+    }
+}
+
+/// Whether these bytes are not more than a block has.
+fn fits(bytes: &[u8], block_len: usize) -> Result<()> {
+    if bytes.len() <= block_len {
+        return Ok(());
+    }
+    Err(Error::Core(verbs_core::Error::OutOfBounds {
+        start: 0,
+        end: bytes.len() as u64,
+        len: block_len as u64,
+    }))
+}
+
+impl Future for TakeWhenFree<'_> {
+    type Output = PoolBuffer;
+
+    #[inline]
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<PoolBuffer> {
+        let this = &mut *self;
+        // SAFETY: this is a clone of the pool.
+        let taken = unsafe { this.pool.clones.0.poll_take(&mut this.place, context) };
+        taken.map(|block| PoolBuffer::new(OwnedBuffer::new(block)))
+    }
+}
+
+impl Drop for TakeWhenFree<'_> {
+    fn drop(&mut self) {
+        if let Some(place) = self.place.take() {
+            // SAFETY: this is a clone of the pool.
+            unsafe { self.pool.clones.0.stop_waiting(place) };
+        }
     }
 }
 

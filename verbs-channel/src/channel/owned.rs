@@ -41,7 +41,8 @@ impl<H: Hold> Channel<H> {
         }
     }
 
-    /// Posts a send of the buffer's range.
+    /// Posts a send of the buffer's range: all of a block, unless
+    /// [`filled`](crate::PoolBuffer::filled) or [`set_range`](OwnedBuffer::set_range) has chosen fewer.
     ///
     /// The buffer is returned with the result, as [`start`](Self::start) describes.
     ///
@@ -86,7 +87,7 @@ impl<H: Hold> Channel<H> {
         self.start(request).map_err(buffer_of)
     }
 
-    /// Posts a receive into the buffer's range.
+    /// Posts a receive into the buffer's range. The [message](Completed::message) is in the result.
     ///
     /// # Errors
     ///

@@ -1,5 +1,8 @@
 //! Once a channel has been built, no operation allocates.
 
+use std::pin::pin;
+use std::task::{Context, Waker};
+
 use verbs_channel::verbs_core::{MemoryRegion, RemoteMemoryRegion, ScatterElement};
 use verbs_channel::{
     BufferPool, Channel, Error, Incoming, Outgoing, OwnedRequest, ScopedPendingWork,
@@ -36,6 +39,12 @@ fn no_operation_allocates() {
         });
         without("scopes, loans and a batch", || {
             both(&mut a, &mut b, &mut into, &from, remote).unwrap();
+        });
+        without("a block that is free", || {
+            let taken = pin!(pool.take_when_free());
+            let taken = taken.poll(&mut Context::from_waker(Waker::noop()));
+            assert!(taken.is_ready());
+            drop(pool.take_with(b"filled").unwrap().unwrap());
         });
         without("owned buffers", || {
             let tickets: [_; 4] =

@@ -1,6 +1,7 @@
-//! Every interleaving of threads that take items of a pool, give them back, and close it.
+//! Every interleaving of threads that take items of a pool, wait for them, give them back, and close
+//! it.
 //!
-//! The pool's own file is compiled here with loom's atomics.
+//! The pool's own files are compiled here with loom's atomics.
 #![cfg(test)]
 #![expect(
     unsafe_code,
@@ -8,20 +9,25 @@
 )]
 
 use std::ptr::NonNull;
+use std::task::{Context, Poll, Wake, Waker};
 
 use free_list::FreeList;
 use loom::cell::UnsafeCell;
 use loom::model::Builder;
-use loom::sync::Arc;
+use loom::sync::{Arc, Notify};
 use loom::thread;
 
 #[path = "../../src/buffer/free_list.rs"]
 #[expect(dead_code, reason = "the models do not use all of it")]
 mod free_list;
 
-/// The atomics that the list imports: loom's.
+#[path = "../../src/buffer/waiting.rs"]
+mod waiting;
+
+/// The atomics and the lock that the list imports: loom's.
 mod atomic {
     pub(super) use loom::sync::atomic::{AtomicUsize, Ordering};
+    pub(super) use loom::sync::{Arc, Mutex, MutexGuard};
 }
 
 /// A list, and the memory that its items stand for.
@@ -137,5 +143,122 @@ fn a_closed_list_is_freed_once_and_last() {
         let ends = users.map(|user| user.join().unwrap());
         let frees = ends.into_iter().chain([is_last]).filter(|&is_last| is_last);
         assert_eq!(frees.count(), 1);
+    });
+}
+
+/// A task that sleeps until it is woken: loom reports it if it never is.
+struct Sleeper(Notify);
+
+impl Wake for Sleeper {
+    fn wake(self: std::sync::Arc<Self>) {
+        self.0.notify();
+    }
+}
+
+impl Pool {
+    /// Waits for an item.
+    fn pop_when_free(&self) -> usize {
+        let sleeper = std::sync::Arc::new(Sleeper(Notify::new()));
+        let waker = Waker::from(std::sync::Arc::clone(&sleeper));
+        let (mut place, context) = (None, Context::from_waker(&waker));
+        loop {
+            match self.list.poll_pop(&mut place, &context) {
+                Poll::Ready(item) => return item,
+                Poll::Pending => sleeper.0.wait(),
+            }
+        }
+    }
+
+    /// Polls once for an item, and then not again.
+    fn pop_or_stop(&self) -> Option<usize> {
+        let (mut place, context) = (None, Context::from_waker(Waker::noop()));
+        if let Poll::Ready(item) = self.list.poll_pop(&mut place, &context) {
+            return Some(item);
+        }
+        thread::yield_now();
+        self.list.stop_waiting(place.expect("it waits"))
+    }
+}
+
+#[test]
+fn each_task_that_waits_gets_an_item() {
+    check(|| {
+        let pool = Pool::new(1);
+        let other = Arc::clone(&pool);
+        let other = thread::spawn(move || {
+            let item = other.pop_when_free();
+            other.write(item);
+            other.give_back(item);
+        });
+        let item = pool.pop_when_free();
+        pool.write(item);
+        pool.give_back(item);
+        other.join().unwrap();
+        assert_eq!(pool.list.len(), 1);
+    });
+}
+
+#[test]
+fn a_thread_that_does_not_wait_delays_no_task_that_does() {
+    check(|| {
+        let pool = Pool::new(1);
+        let waits = Arc::clone(&pool);
+        let waits = thread::spawn(move || {
+            let item = waits.pop_when_free();
+            waits.write(item);
+            waits.give_back(item);
+        });
+        for _ in 0..2 {
+            if let Some(item) = pool.list.pop() {
+                pool.write(item);
+                pool.give_back(item);
+            }
+        }
+        waits.join().unwrap();
+        assert_eq!(pool.list.len(), 1);
+    });
+}
+
+#[test]
+fn what_a_task_is_given_that_stops_waiting_goes_to_the_next() {
+    check(|| {
+        let pool = Pool::new(1);
+        let item = pool.list.pop().expect("one is free");
+        let stops = Arc::clone(&pool);
+        let stops = thread::spawn(move || {
+            if let Some(item) = stops.pop_or_stop() {
+                stops.write(item);
+                stops.give_back(item);
+            }
+        });
+        let waits = Arc::clone(&pool);
+        let waits = thread::spawn(move || {
+            let item = waits.pop_when_free();
+            waits.write(item);
+            waits.give_back(item);
+        });
+        pool.write(item);
+        pool.give_back(item);
+        stops.join().unwrap();
+        waits.join().unwrap();
+        assert_eq!(pool.list.len(), 1);
+    });
+}
+
+#[test]
+fn a_task_that_was_given_the_last_item_can_free_the_list() {
+    check(|| {
+        let pool = Pool::new(1);
+        let item = pool.list.pop().expect("one is free");
+        let user = Arc::clone(&pool);
+        let user = thread::spawn(move || {
+            let item = user.pop_when_free();
+            let closed_first = user.list.close();
+            assert!(!closed_first, "the item is taken");
+            assert!(user.give_back(item), "it is the last");
+            user.free();
+        });
+        pool.give_back(item);
+        user.join().unwrap();
     });
 }

@@ -18,6 +18,7 @@ mod owned;
 mod peer_checks;
 mod peers;
 mod peers_over_tcp;
+mod pool_waits;
 mod rejected;
 mod results;
 mod scopes;

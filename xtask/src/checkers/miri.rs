@@ -44,7 +44,13 @@ const PROGRAMS: [Programs; 3] = [
     },
     Programs {
         args: &["--package=verbs-channel", "--lib", "--test=offline"],
-        quick: &["owned::", "slots::tests::a_", "buffers::a_", "fuzz::"],
+        quick: &[
+            "owned::",
+            "slots::tests::a_",
+            "buffers::a_",
+            "pool_waits::",
+            "fuzz::",
+        ],
     },
     Programs {
         args: &[

@@ -1,0 +1,249 @@
+//! Tasks that wait for a block of a pool, bytes that are copied into blocks, and messages in them.
+
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread;
+
+use fake_libibverbs::{assert_all_is_well, with};
+use verbs_channel::verbs_core::verbs_sys::{
+    IBV_WC_LOC_LEN_ERR, IBV_WC_RECV, IBV_WC_RECV_RDMA_WITH_IMM, IBV_WC_SEND, IBV_WC_SUCCESS, ibv_wc,
+};
+use verbs_channel::verbs_core::{Error as CoreError, ProtectionDomain};
+use verbs_channel::{BufferPool, Error, PoolBuffer, TakeWhenFree};
+
+use crate::fake_device::{channel, forget_the_past, pd, posted};
+
+/// A pool of blocks of 8 bytes.
+fn pool(pd: &ProtectionDomain, count: usize) -> BufferPool {
+    BufferPool::new(pd, 8, count).unwrap()
+}
+
+/// Counts how often it is woken.
+#[derive(Default)]
+struct Count(AtomicUsize);
+
+impl Wake for Count {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl Count {
+    fn get(&self) -> usize {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Unparks a thread.
+struct Unpark(thread::Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    let mut future = pin!(future);
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    loop {
+        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(outcome) => return outcome,
+            Poll::Pending => thread::park(),
+        }
+    }
+}
+
+#[test]
+fn blocks_that_come_back_go_to_waiting_tasks_in_their_order() {
+    let pool = pool(&pd(), 2);
+    let mut taken = [pool.take(), pool.take()];
+    let counts = [(); 3].map(|()| Arc::new(Count::default()));
+    let wakers = counts.clone().map(Waker::from);
+    let mut waits = [(); 3].map(|()| Box::pin(pool.take_when_free()));
+    let mut poll = |at: usize| {
+        let mut context = Context::from_waker(&wakers[at]);
+        waits[at].as_mut().poll(&mut context)
+    };
+    for at in 0..3 {
+        assert!(poll(at).is_pending());
+    }
+    let woken = || counts.each_ref().map(|count| count.get());
+    taken[0] = None;
+    assert_eq!(woken(), [1, 0, 0]);
+    assert!(pool.take().is_none(), "the block is the first task's");
+    assert_eq!(pool.available(), 0);
+    assert!(poll(1).is_pending() && poll(2).is_pending());
+    taken[1] = None;
+    assert_eq!(woken(), [1, 1, 0]);
+
+    // A later task may be polled first.
+    let Poll::Ready(second) = poll(1) else {
+        panic!("it was given a block");
+    };
+    let Poll::Ready(first) = poll(0) else {
+        panic!("it was given a block");
+    };
+    assert_ne!(first.as_ptr(), second.as_ptr());
+    drop(second);
+    assert_eq!(woken(), [1, 1, 1]);
+    assert!(poll(2).is_ready());
+    assert_eq!(pool.available(), 1, "no task waits any more");
+    assert!(pool.take().is_some());
+    drop(first);
+    assert_eq!(pool.available(), 2);
+}
+
+#[test]
+fn a_task_that_stops_waiting_loses_no_block_and_delays_no_task() {
+    let pool = pool(&pd(), 1);
+    let poll = |wait: &mut Pin<Box<TakeWhenFree<'_>>>| -> Poll<PoolBuffer> {
+        Future::poll(wait.as_mut(), &mut Context::from_waker(Waker::noop()))
+    };
+    for stops_before in [true, false] {
+        let block = pool.take().unwrap();
+        let mut stops = Box::pin(pool.take_when_free());
+        let mut waits = Box::pin(pool.take_when_free());
+        assert!(poll(&mut stops).is_pending() && poll(&mut waits).is_pending());
+        if stops_before {
+            drop(stops);
+            drop(block);
+        } else {
+            drop(block);
+            drop(stops);
+        }
+        assert!(poll(&mut waits).is_ready());
+        assert_eq!(pool.available(), 1);
+    }
+    // The last that waits.
+    let block = pool.take().unwrap();
+    let mut stops = Box::pin(pool.take_when_free());
+    assert!(poll(&mut stops).is_pending());
+    drop(stops);
+    drop(block);
+    assert!(pool.take().is_some());
+}
+
+#[test]
+fn the_last_waker_of_a_task_is_woken() {
+    let pool = pool(&pd(), 1);
+    let block = pool.take().unwrap();
+    let counts = [(); 2].map(|()| Arc::new(Count::default()));
+    let mut wait = pin!(pool.take_when_free());
+    for waker in counts.clone().map(Waker::from) {
+        assert!(
+            wait.as_mut()
+                .poll(&mut Context::from_waker(&waker))
+                .is_pending()
+        );
+    }
+    assert_eq!(Arc::strong_count(&counts[0]), 1, "the old waker is dropped");
+    drop(block);
+    assert_eq!(counts.map(|count| count.get()), [0, 1]);
+}
+
+#[test]
+fn blocks_come_back_from_any_thread() {
+    let rounds = if cfg!(miri) { 10 } else { 1000 };
+    let pool = pool(&pd(), 2);
+    thread::scope(|threads| {
+        for mark in 1..=4 {
+            let pool = pool.clone();
+            threads.spawn(move || {
+                for _ in 0..rounds {
+                    let mut block = block_on(pool.take_when_free());
+                    assert!(block.iter().all(|byte| *byte == block[0]), "two owners");
+                    block.fill(mark);
+                }
+            });
+        }
+    });
+    assert_eq!(pool.available(), 2);
+}
+
+#[test]
+fn a_task_may_free_the_pool_while_its_block_is_still_given_to_it() {
+    for _ in 0..if cfg!(miri) { 20 } else { 1000 } {
+        let pool = pool(&pd(), 1);
+        let block = pool.take().unwrap();
+        let giver = thread::spawn(move || drop(block));
+        let block = block_on(pool.take_when_free());
+        drop(pool);
+        drop(block);
+        giver.join().unwrap();
+    }
+    assert_all_is_well();
+}
+
+#[test]
+fn a_block_is_filled_with_bytes_that_fit() {
+    let pool = pool(&pd(), 1);
+    for bytes in [&b"hello"[..], b"", b"8 bytes!"] {
+        let buffer = pool.take_with(bytes).unwrap().unwrap();
+        assert_eq!((&buffer[..], buffer.capacity()), (bytes, 8));
+        assert!(pool.take_with(bytes).unwrap().is_none(), "none is free");
+        drop(buffer);
+        let block = pool.take().unwrap();
+        assert_eq!(&block.filled(bytes).unwrap()[..], bytes);
+    }
+    let block = pool.take().unwrap();
+    // Too long, whether a block is free or not.
+    let too_long = |error| {
+        matches!(
+            error,
+            Error::Core(CoreError::OutOfBounds {
+                start: 0,
+                end: 9,
+                len: 8
+            })
+        )
+    };
+    assert!(too_long(pool.take_with(b"too long.").unwrap_err()));
+    assert!(too_long(block.filled(b"too long.").unwrap_err()));
+    assert!(too_long(pool.take_with(b"too long.").unwrap_err()));
+    assert_eq!(pool.available(), 1);
+}
+
+#[test]
+fn the_message_of_a_receive_is_what_arrived_in_its_range() {
+    let mut channel = channel();
+    let pool = pool(channel.pd(), 1);
+    let mut completed = |is_receive: bool, opcode, status| {
+        forget_the_past();
+        let buffer = pool.take().unwrap().into_range(2..).unwrap();
+        let ticket = if is_receive {
+            channel.start_receive(buffer).unwrap()
+        } else {
+            channel.start_send(buffer).unwrap()
+        };
+        let wr_id = posted()[0];
+        let done = ibv_wc {
+            wr_id,
+            status,
+            opcode,
+            byte_len: 3,
+            ..Default::default()
+        };
+        with(|library| library.done.push_back(done));
+        let mut completed = channel.poll(ticket).unwrap().unwrap();
+        completed
+            .buffer
+            .as_mut()
+            .unwrap()
+            .copy_from_slice(b"abcdef");
+        completed
+    };
+    let message = completed(true, IBV_WC_RECV, IBV_WC_SUCCESS);
+    assert_eq!(message.message(), Some(&b"abc"[..]));
+    drop(message);
+    let written = completed(true, IBV_WC_RECV_RDMA_WITH_IMM, IBV_WC_SUCCESS);
+    assert_eq!(written.message(), None);
+    drop(written);
+    let sent = completed(false, IBV_WC_SEND, IBV_WC_SUCCESS);
+    assert_eq!(sent.message(), None);
+    drop(sent);
+    let failed = completed(true, IBV_WC_RECV, IBV_WC_LOC_LEN_ERR);
+    assert_eq!(failed.message(), None);
+}
