@@ -370,8 +370,8 @@ pub(crate) fn compact<E: Element>(list: &mut [E]) -> (*mut ibv_sge, usize) {
     let list = unsafe { &mut *ptr::slice_from_raw_parts_mut(first, len) };
     let count = match list {
         // The most common list, without a loop: a caller's loop over requests is optimised as a
-        // whole then, whatever else its program does (16 sends in a chain: 501 instructions, not
-        // 710).
+        // whole then, whatever else its program does (16 sends in a chain: 423 instructions, not
+        // 436).
         [only] => usize::from(only.length != 0),
         list if list.iter().any(|sge| sge.length == 0) => move_empty(list),
         _ => len,

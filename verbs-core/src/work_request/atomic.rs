@@ -8,7 +8,7 @@ use verbs_sys::{
     ibv_send_wr__bindgen_ty_2__bindgen_ty_2 as Atomic, ibv_wr_opcode,
 };
 
-use super::{WorkRequest, work_request};
+use super::{Remote, WorkRequest, work_request};
 use crate::error::{Error, Result};
 use crate::memory::{RemoteMemoryRegion, Scatter};
 
@@ -81,12 +81,13 @@ impl<'l> AtomicWorkRequest<'l> {
                 len: local,
             });
         }
-        any.wr.wr.atomic = Atomic {
+        let atomic = Atomic {
             remote_addr,
             compare_add,
             swap,
             rkey: remote.rkey(),
         };
+        any.wr.wr.write(Remote { atomic });
         Ok(Self { any })
     }
 }

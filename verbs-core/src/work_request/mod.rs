@@ -21,13 +21,16 @@ mod rdma;
 mod receive;
 mod send;
 
+use std::ffi::{c_int, c_uint};
 use std::fmt;
 use std::marker::PhantomData;
+use std::mem::{MaybeUninit, offset_of};
 use std::{ptr, slice};
 
 use verbs_sys::{
-    IBV_SEND_FENCE, IBV_SEND_INLINE, IBV_SEND_SIGNALED, IBV_SEND_SOLICITED, ibv_send_wr,
-    ibv_wr_opcode,
+    __be32, IBV_SEND_FENCE, IBV_SEND_INLINE, IBV_SEND_SIGNALED, IBV_SEND_SOLICITED, ibv_send_wr,
+    ibv_send_wr__bindgen_ty_2 as Remote, ibv_send_wr__bindgen_ty_3, ibv_send_wr__bindgen_ty_4,
+    ibv_sge, ibv_wr_opcode,
 };
 
 pub use atomic::AtomicWorkRequest;
@@ -44,22 +47,62 @@ use crate::memory::{Element, compact, total_len};
 #[repr(transparent)]
 #[doc(alias = "ibv_send_wr")]
 pub struct WorkRequest<'l> {
-    wr: ibv_send_wr,
+    wr: SendWr,
     list: PhantomData<&'l ()>,
 }
+
+/// An `ibv_send_wr` as far as its opcode needs it.
+///
+/// A send needs 40 of the 128 bytes. The others stay uninitialised: they are fields of other opcodes
+/// and transports (`ibv_post_send(3)`). Drivers may copy them (siw copies `wr.rdma` of a send), and
+/// ignore the copy.
+#[repr(C)]
+struct SendWr {
+    wr_id: u64,
+    next: *mut ibv_send_wr,
+    sg_list: *mut ibv_sge,
+    num_sge: c_int,
+    opcode: ibv_wr_opcode,
+    send_flags: c_uint,
+    // Always initialised: rxe copies it for every opcode.
+    imm_data: __be32,
+    // For writes, reads and atomics.
+    wr: MaybeUninit<Remote>,
+    // For XRC, memory windows and TSO, which this crate does not post.
+    qp_type: MaybeUninit<ibv_send_wr__bindgen_ty_3>,
+    bind_mw_or_tso: MaybeUninit<ibv_send_wr__bindgen_ty_4>,
+}
+
+const _: () = {
+    assert!(size_of::<SendWr>() == size_of::<ibv_send_wr>());
+    assert!(align_of::<SendWr>() == align_of::<ibv_send_wr>());
+    assert!(offset_of!(SendWr, wr_id) == offset_of!(ibv_send_wr, wr_id));
+    assert!(offset_of!(SendWr, next) == offset_of!(ibv_send_wr, next));
+    assert!(offset_of!(SendWr, sg_list) == offset_of!(ibv_send_wr, sg_list));
+    assert!(offset_of!(SendWr, num_sge) == offset_of!(ibv_send_wr, num_sge));
+    assert!(offset_of!(SendWr, opcode) == offset_of!(ibv_send_wr, opcode));
+    assert!(offset_of!(SendWr, send_flags) == offset_of!(ibv_send_wr, send_flags));
+    assert!(offset_of!(SendWr, imm_data) == offset_of!(ibv_send_wr, __bindgen_anon_1));
+    assert!(offset_of!(SendWr, wr) == offset_of!(ibv_send_wr, wr));
+};
 
 impl<'l> WorkRequest<'l> {
     /// A signalled request over a list of elements; the empty ones are left out.
     #[inline]
-    #[expect(clippy::field_reassign_with_default, reason = "measured, see below")]
     fn new<E: Element>(opcode: ibv_wr_opcode, list: &'l mut [E]) -> Self {
         let (sg_list, count) = compact(list);
-        // Field by field into zeros: a struct update would build the zeros apart and copy them.
-        let mut wr = ibv_send_wr::default();
-        wr.sg_list = sg_list;
-        wr.num_sge = i32::try_from(count).unwrap_or(i32::MAX);
-        wr.opcode = opcode;
-        wr.send_flags = SIGNALED;
+        let wr = SendWr {
+            wr_id: 0,
+            next: ptr::null_mut(),
+            sg_list,
+            num_sge: i32::try_from(count).unwrap_or(i32::MAX),
+            opcode,
+            send_flags: SIGNALED,
+            imm_data: __be32(0),
+            wr: MaybeUninit::uninit(),
+            qp_type: MaybeUninit::uninit(),
+            bind_mw_or_tso: MaybeUninit::uninit(),
+        };
         let list = PhantomData;
         Self { wr, list }
     }
@@ -109,8 +152,6 @@ impl fmt::Debug for WorkRequest<'_> {
             .finish_non_exhaustive()
     }
 }
-
-const _: () = assert!(size_of::<WorkRequest<'static>>() == size_of::<ibv_send_wr>());
 
 /// Links requests in their order, each by `link` to the next as C sees it, and returns the first.
 #[inline]
@@ -214,9 +255,7 @@ macro_rules! carries_data {
             #[doc(alias = "imm_data")]
             pub const fn immediate(mut self, imm_data: u32) -> Self {
                 self.any.wr.opcode = verbs_sys::$with_imm;
-                self.any
-                    .wr
-                    .set_imm_data(verbs_sys::__be32(imm_data.to_be()));
+                self.any.wr.imm_data = verbs_sys::__be32(imm_data.to_be());
                 self
             }
 

@@ -5,7 +5,7 @@ use verbs_sys::{
     IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE, ibv_send_wr__bindgen_ty_2__bindgen_ty_1 as Rdma,
 };
 
-use super::{WorkRequest, carries_data, work_request};
+use super::{Remote, WorkRequest, carries_data, work_request};
 use crate::error::{Error, Result};
 use crate::memory::{Gather, RemoteMemoryRegion, Scatter};
 
@@ -80,10 +80,11 @@ fn towards<'l>(mut any: WorkRequest<'l>, remote: &RemoteMemoryRegion) -> Result<
             remote: remote_len,
         });
     }
-    any.wr.wr.rdma = Rdma {
+    let rdma = Rdma {
         remote_addr: remote.addr(),
         rkey: remote.rkey(),
     };
+    any.wr.wr.write(Remote { rdma });
     Ok(any)
 }
 

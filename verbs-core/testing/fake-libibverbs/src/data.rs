@@ -3,7 +3,12 @@
 use std::ffi::c_int;
 use std::ptr;
 
-use verbs_core::verbs_sys::{ibv_cq, ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_sge, ibv_wc};
+use verbs_core::verbs_sys::{
+    IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE,
+    IBV_WR_RDMA_WRITE_WITH_IMM, ibv_cq, ibv_qp, ibv_recv_wr, ibv_send_wr,
+    ibv_send_wr__bindgen_ty_2__bindgen_ty_1 as Rdma,
+    ibv_send_wr__bindgen_ty_2__bindgen_ty_2 as Atomic, ibv_sge, ibv_wc,
+};
 
 use super::with;
 
@@ -24,9 +29,9 @@ pub struct Posted {
     pub list: Vec<(u64, u32, u32)>,
     /// In network byte order, as it is in the request.
     pub imm_data: [u8; 4],
-    /// As in the request.
+    /// As in the request; 0 if it is a send.
     pub remote_addr: u64,
-    /// As in the request.
+    /// As in the request; 0 if it is a send.
     pub rkey: u32,
     /// As in the request; 0 if it is no atomic.
     pub compare_add: u64,
@@ -41,7 +46,6 @@ pub(super) unsafe extern "C" fn post_send(
     head: *mut ibv_send_wr,
     bad_wr: *mut *mut ibv_send_wr,
 ) -> c_int {
-    let is_atomic = |opcode| matches!(opcode, 5 | 6);
     // SAFETY: the caller posts a chain of living requests that ends.
     unsafe {
         post(
@@ -51,10 +55,14 @@ pub(super) unsafe extern "C" fn post_send(
             |wr| (*wr).next,
             |wr| {
                 let wr = &*wr;
-                // Read only where it was written: it is a union.
-                let atomic = match is_atomic(wr.opcode.0) {
-                    true => Some(wr.wr.atomic),
-                    false => None,
+                // As drivers do: what the opcode does not need may be uninitialised.
+                let rdma = match wr.opcode {
+                    IBV_WR_RDMA_WRITE | IBV_WR_RDMA_WRITE_WITH_IMM | IBV_WR_RDMA_READ => wr.wr.rdma,
+                    _ => Rdma::default(),
+                };
+                let atomic = match wr.opcode {
+                    IBV_WR_ATOMIC_CMP_AND_SWP | IBV_WR_ATOMIC_FETCH_AND_ADD => wr.wr.atomic,
+                    _ => Atomic::default(),
                 };
                 Posted {
                     wr_id: wr.wr_id,
@@ -64,10 +72,10 @@ pub(super) unsafe extern "C" fn post_send(
                     send_flags: wr.send_flags,
                     list: list(wr.sg_list, wr.num_sge),
                     imm_data: wr.imm_data().0.to_ne_bytes(),
-                    remote_addr: wr.wr.rdma.remote_addr,
-                    rkey: atomic.map_or(wr.wr.rdma.rkey, |atomic| atomic.rkey),
-                    compare_add: atomic.map_or(0, |atomic| atomic.compare_add),
-                    swap: atomic.map_or(0, |atomic| atomic.swap),
+                    remote_addr: rdma.remote_addr | atomic.remote_addr,
+                    rkey: rdma.rkey | atomic.rkey,
+                    compare_add: atomic.compare_add,
+                    swap: atomic.swap,
                     sent: Vec::new(),
                 }
             },
