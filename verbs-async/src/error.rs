@@ -9,7 +9,7 @@ use verbs_channel::{DownReason, RejectReason, Rejected, TransportError};
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// An error of an async channel, group or queue.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The operation was rejected: it was not posted.
@@ -53,6 +53,11 @@ pub enum Error {
     #[error(transparent)]
     Channel(verbs_channel::Error),
 }
+
+verbs_core::error_debug!(Error {
+    Rejected(reason), Transport(error), NoCompletionChannel, ForeignChannel, AlreadyAwaited,
+    AlreadyWatched, Down(reason), Poll, Io, Thread, Channel(error),
+});
 
 impl Error {
     /// Whether the operation was rejected because the backlog of its queue is full. The same

@@ -6,7 +6,7 @@ use std::io;
 
 use verbs_channel::verbs_core::{self, PollError, WorkError};
 use verbs_channel::{DownReason, Queue, RejectReason, TransportError};
-use verbs_harness::chains::{assert_repeats_nothing, parts};
+use verbs_harness::chains::{assert_debug_is_text, assert_repeats_nothing, parts};
 
 use crate::Error;
 use crate::stream::StreamError;
@@ -84,6 +84,7 @@ fn no_error_repeats_its_source() {
     for error in errors() {
         let alone = parts(&error);
         assert_repeats_nothing(&error);
+        assert_debug_is_text(&error);
         // Nor does what it becomes on its way up; an `io::Error` stays what it was.
         let io = io::Error::from(error);
         assert!(alone.ends_with(&parts(&io)), "{io:?}");
@@ -94,6 +95,7 @@ fn no_error_repeats_its_source() {
     for error in stream_errors() {
         let alone = parts(&error);
         assert_repeats_nothing(&error);
+        assert_debug_is_text(&error);
         assert_eq!(parts(&io::Error::from(error)), alone);
     }
 }

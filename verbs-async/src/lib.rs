@@ -54,7 +54,9 @@
 //!
 //! The `Display` of an error is one clause, and its causes are in its
 //! [`source`](std::error::Error::source). [`ErrorChain`] prints all of them in one line:
-//! `eprintln!("{}", ErrorChain::new(&error))`.
+//! `eprintln!("{}", ErrorChain::new(&error))`. So does `Debug`, which is what a `main` that returns an
+//! error prints, with the variant at the end: `Error: the channel is down: the peer closed the
+//! connection [Rejected(Down(PeerClosed))]`.
 //!
 //! # Who polls the completion queue
 //!

@@ -12,7 +12,7 @@ use crate::exchange::{ExchangeError, ExchangeFailure};
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Why an operation that was posted did not succeed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TransportError {
     /// The device reports that the operation failed.
@@ -39,6 +39,8 @@ pub enum TransportError {
     Taken,
 }
 
+verbs_core::error_debug!(TransportError { Work, Aborted(reason), Stuck, Taken });
+
 impl TransportError {
     /// For an operation whose outcome is unknown: the channel is gone.
     pub(crate) const CLOSED: Self = Self::Aborted(DownReason::Closed);
@@ -56,7 +58,7 @@ const fn failed(queue: Queue) -> &'static str {
 ///
 /// A channel that is down rejects all requests; [`reset`](crate::Channel::reset) prepares a new one.
 /// This is its first failure: later failures are consequences.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DownReason {
     /// An operation failed, which moved the queue pair to ERROR.
@@ -106,8 +108,23 @@ pub enum DownReason {
     Closed,
 }
 
+verbs_core::error_debug!(DownReason {
+    Work,
+    Poll,
+    Post,
+    TimedOut,
+    Abandoned,
+    Device,
+    Unflushed,
+    Event,
+    PeerClosed,
+    PeerLost,
+    NotifierFailed,
+    Closed,
+});
+
 /// Why a request was rejected: it was not posted. [`Rejected`] hands it back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RejectReason {
     /// The queue is full: wait for one of its operations, and try again.
@@ -201,6 +218,12 @@ pub enum RejectReason {
     Post(#[from] PostError),
 }
 
+verbs_core::error_debug!(RejectReason {
+    Backpressure, Untaken, BatchTooLong, EmptyBatch, ReceiveInBatch, Down(reason), MessageTooLong,
+    ReceiveTooLong, InlineTooLong, SharedInline, TooManyElements, NoReads, RemoteTooShort,
+    ElementTooLong, Misaligned, Post,
+});
+
 /// One of a channel's two queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -243,7 +266,7 @@ impl RejectReason {
 }
 
 /// An error of a channel or a group.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// A request was rejected: it was not posted.
@@ -273,6 +296,11 @@ pub enum Error {
     #[error(transparent)]
     Core(#[from] verbs_core::Error),
 }
+
+verbs_core::error_debug!(Error {
+    Rejected(reason), Transport(error), StaleTicket, ForeignMember, UnknownChannel, GroupFull,
+    Exchange(failure), Core(error),
+});
 
 impl Error {
     /// Whether the same request can be posted once some operations in flight have completed.
@@ -344,19 +372,31 @@ impl From<Error> for io::Error {
     }
 }
 
+const AUTO_POLL: &str = "an operation that was left to the scope did not succeed";
+
 /// Why a scope failed.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[expect(
     clippy::exhaustive_enums,
     reason = "a scope fails in its closure or after it"
 )]
 pub enum ScopeError<E> {
     /// The closure returned this error.
-    #[error("the closure of a scope failed")]
-    ClosureError(#[source] E),
+    #[error(transparent)]
+    ClosureError(E),
     /// An operation failed whose result the closure did not take.
-    #[error("an operation that was left to the scope did not succeed")]
+    #[error("{AUTO_POLL}")]
     AutoPollError(#[source] TransportError),
+}
+
+/// As that of the closure's error; as that of all errors for an operation that failed.
+impl<E: fmt::Debug> fmt::Debug for ScopeError<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::ClosureError(error) => error.fmt(f),
+            Self::AutoPollError(error) => write!(f, "{AUTO_POLL}: {error:?}"),
+        }
+    }
 }
 
 impl<E: From<TransportError>> ScopeError<E> {

@@ -5,7 +5,7 @@
 use std::io;
 
 use verbs_core::{EndpointError, EventType, PollError, PostError, WorkError};
-use verbs_harness::chains::{assert_repeats_nothing, parts};
+use verbs_harness::chains::{assert_debug_is_text, assert_repeats_nothing, parts};
 
 use crate::channel_id::ChannelId;
 use crate::exchange::{ExchangeError, RefusalCode};
@@ -207,6 +207,7 @@ fn check<E: std::error::Error + 'static>(all: &[E], variant: impl Fn(&E) -> usiz
     assert_eq!(variants, (0..count).collect::<Vec<_>>());
     for error in all {
         assert_repeats_nothing(error);
+        assert_debug_is_text(error);
     }
 }
 
@@ -221,14 +222,36 @@ fn no_error_repeats_its_source() {
         assert_eq!(parts(&Rejected::new(reason, ())), parts(&reason));
     }
     for error in transport_errors() {
-        assert_repeats_nothing(&ScopeError::<Error>::AutoPollError(error));
+        let scope = ScopeError::<Error>::AutoPollError(error);
+        assert_repeats_nothing(&scope);
+        assert_debug_is_text(&scope);
     }
     for error in errors() {
         let alone = parts(&error);
         let scope = ScopeError::ClosureError(error);
-        assert_repeats_nothing(&scope);
+        // The closure's error has nothing in front of it.
+        assert_eq!(parts(&scope), alone);
+        assert_debug_is_text(&scope);
         // The I/O error that it converts into repeats nothing either.
         let io = io::Error::from(Error::from(scope));
         assert_eq!(parts(&io), alone);
     }
+}
+
+#[test]
+fn debug_is_the_chain_and_the_variants_to_match() {
+    let down = || Error::Rejected(RejectReason::Down(DownReason::PeerClosed));
+    let text = "the channel is down: the peer closed the connection [Rejected(Down(PeerClosed))]";
+    assert_eq!(format!("{:?}", down()), text);
+    assert_eq!(format!("{:?}", ScopeError::ClosureError(down())), text);
+    let rejected = Rejected::new(RejectReason::EmptyBatch, ());
+    assert_eq!(format!("{rejected:?}"), "the batch is empty [EmptyBatch]");
+    let failed = ScopeError::<Error>::AutoPollError(TransportError::Aborted(DownReason::PeerLost));
+    assert_eq!(
+        format!("{failed:?}"),
+        "an operation that was left to the scope did not succeed: the operation was aborted: \
+         the peer's host does not answer any more [Aborted(PeerLost)]"
+    );
+    let over = Error::from(ExchangeError::Over);
+    assert_eq!(format!("{over:?}"), "the exchange is over [Exchange(Over)]");
 }

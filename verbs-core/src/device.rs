@@ -267,10 +267,12 @@ impl fmt::Debug for Guid {
 serde_by_name!(Guid, [u8; 8], |guid| (true, guid.0), Self);
 
 /// An error from parsing a [`Guid`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a GUID is 16 hexadecimal digits, as in 5054:00ff:fe12:3456")]
 #[non_exhaustive]
 pub struct ParseGuidError;
+
+crate::error_debug!(ParseGuidError);
 
 impl FromStr for Guid {
     type Err = ParseGuidError;

@@ -156,6 +156,8 @@ pub use completion::{
 pub use context::{Context, fork_init};
 pub use device::{Device, Guid, NodeType, ParseGuidError, TransportType};
 pub use device_attr::{AtomicCap, DeviceAttr, DeviceAttrEx};
+#[doc(hidden)]
+pub use error::ErrorDebug;
 pub use error::{ENDPOINT_VERSION, EndpointError, Error, ErrorChain, ErrorKind, GidPath, Result};
 pub use event::{AsyncEvent, EventElement, EventType};
 pub use gid::{Gid, GidType};

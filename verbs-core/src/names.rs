@@ -7,7 +7,7 @@ use std::str::FromStr;
 ///
 /// The types that mirror a C enum parse from what their `Display` prints, from C's name with or
 /// without its prefix, in upper or lower case, and from C's number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("expected one of: {}", names.join(", "))]
 pub struct ParseNameError {
     names: &'static [&'static str],
@@ -24,6 +24,8 @@ impl ParseNameError {
         self.names
     }
 }
+
+crate::error_debug!(ParseNameError);
 
 /// A code, and its names: the one that is printed, the constant's, C's.
 pub(crate) type Names<C> = [(C, [&'static str; 3])];

@@ -51,7 +51,7 @@ impl<T, E> Rejected<T, E> {
 
 impl<T, E: fmt::Debug> fmt::Debug for Rejected<T, E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Rejected").field(&self.error).finish()
+        self.error.fmt(f)
     }
 }
 

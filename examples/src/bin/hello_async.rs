@@ -9,21 +9,11 @@ use std::error::Error;
 use std::time::Duration;
 
 use tokio::time::timeout;
-use verbs_async::verbs_channel::{
-    BufferPool, Channel,
-    verbs_core::{Context, ErrorChain},
-};
+use verbs_async::verbs_channel::{BufferPool, Channel, verbs_core::Context};
 use verbs_async::{AsyncGroup, CqEvents};
 
 #[tokio::main]
-async fn main() -> Result<(), String> {
-    // In one line: the error and its causes.
-    run()
-        .await
-        .map_err(|error| ErrorChain::new(&*error).to_string())
-}
-
-async fn run() -> Result<(), Box<dyn Error>> {
+async fn main() -> Result<(), Box<dyn Error>> {
     let pd = Context::first_active()?.alloc_pd()?;
     // Completions are announced on a descriptor, which the runtime watches.
     let events = CqEvents::create_tokio(pd.context())?;

@@ -10,17 +10,12 @@ use std::thread;
 use std::time::Duration;
 
 use verbs_channel::Channel;
-use verbs_channel::verbs_core::{AccessFlags, Context, ErrorChain, RemoteMemoryRegion};
+use verbs_channel::verbs_core::{AccessFlags, Context, RemoteMemoryRegion};
 
 const CLIENTS: u64 = 2;
 const ADDITIONS: u64 = 100;
 
-fn main() -> Result<(), String> {
-    // In one line: the error and its causes.
-    run().map_err(|error| ErrorChain::new(&*error).to_string())
-}
-
-fn run() -> Result<(), Box<dyn Error>> {
+fn main() -> Result<(), Box<dyn Error>> {
     let pd = Context::first_active()?.alloc_pd()?;
     // Two numbers: the counter, and who has been elected.
     let numbers = pd.reg_shared(vec![0_u64; 2], AccessFlags::REMOTE_ATOMIC)?;

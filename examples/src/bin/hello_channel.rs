@@ -8,17 +8,9 @@ use std::error::Error;
 use std::thread;
 use std::time::Duration;
 
-use verbs_channel::{
-    Channel,
-    verbs_core::{Context, ErrorChain},
-};
+use verbs_channel::{Channel, verbs_core::Context};
 
-fn main() -> Result<(), String> {
-    // In one line: the error and its causes.
-    run().map_err(|error| ErrorChain::new(&*error).to_string())
-}
-
-fn run() -> Result<(), Box<dyn Error>> {
+fn main() -> Result<(), Box<dyn Error>> {
     let pd = Context::first_active()?.alloc_pd()?;
     // Two ends in one process; `hello_two_hosts` connects two processes.
     let (mut left, mut right) = Channel::loopback(&pd)?;

@@ -11,18 +11,13 @@ use std::error::Error;
 use std::time::{Duration, Instant};
 
 use verbs_core::{
-    CompletionQueue, Context, ErrorChain, PollSlot, QueuePair, ReceiveWorkRequest, SendWorkRequest,
+    CompletionQueue, Context, PollSlot, QueuePair, ReceiveWorkRequest, SendWorkRequest,
 };
 
 const RECEIVE: u64 = 1;
 const SEND: u64 = 2;
 
-fn main() -> Result<(), String> {
-    // In one line: the error and its causes.
-    run().map_err(|error| ErrorChain::new(&*error).to_string())
-}
-
-fn run() -> Result<(), Box<dyn Error>> {
+fn main() -> Result<(), Box<dyn Error>> {
     // The first device with an active port; what is made from it keeps it open.
     let context = Context::first_active()?;
     let pd = context.alloc_pd()?;

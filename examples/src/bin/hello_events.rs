@@ -12,16 +12,11 @@ use std::thread;
 use std::time::Duration;
 
 use verbs_core::{
-    CompletionChannel, CompletionQueue, Context, ErrorChain, PollSlot, QueuePair,
-    ReceiveWorkRequest, SendWorkRequest,
+    CompletionChannel, CompletionQueue, Context, PollSlot, QueuePair, ReceiveWorkRequest,
+    SendWorkRequest,
 };
 
-fn main() -> Result<(), String> {
-    // In one line: the error and its causes.
-    run().map_err(|error| ErrorChain::new(&*error).to_string())
-}
-
-fn run() -> Result<(), Box<dyn Error>> {
+fn main() -> Result<(), Box<dyn Error>> {
     let context = Context::first_active()?;
     let pd = context.alloc_pd()?;
     let channel = CompletionChannel::create(&context)?;

@@ -9,19 +9,14 @@ use std::net::{SocketAddr, TcpListener};
 use std::thread;
 use std::time::Duration;
 
-use verbs_channel::verbs_core::{Context, ErrorChain, WcOpcode};
+use verbs_channel::verbs_core::{Context, WcOpcode};
 use verbs_channel::{BufferPool, Channel};
 
 type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 const CLIENTS: u32 = 3;
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-fn main() -> std::result::Result<(), String> {
-    // In one line: the error and its causes.
-    run().map_err(|error| ErrorChain::new(&*error).to_string())
-}
-
-fn run() -> Result<()> {
+fn main() -> Result<()> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let server = listener.local_addr()?;
     thread::scope(|threads| {

@@ -9,18 +9,13 @@ use std::collections::VecDeque;
 use std::error::Error;
 use std::time::Duration;
 
-use verbs_channel::verbs_core::{AccessFlags, Context, ErrorChain};
+use verbs_channel::verbs_core::{AccessFlags, Context};
 use verbs_channel::{Channel, Outgoing};
 
 const BLOCKS: u8 = 100;
 const LEN: usize = 1024;
 
-fn main() -> Result<(), String> {
-    // In one line: the error and its causes.
-    run().map_err(|error| ErrorChain::new(&*error).to_string())
-}
-
-fn run() -> Result<(), Box<dyn Error>> {
+fn main() -> Result<(), Box<dyn Error>> {
     let pd = Context::first_active()?.alloc_pd()?;
     let (mut left, _right) = Channel::loopback(&pd)?;
     left.set_timeout(Some(Duration::from_secs(5)));

@@ -8,20 +8,12 @@
 use std::error::Error;
 use std::time::Duration;
 
-use verbs_channel::{
-    BufferPool, Channel,
-    verbs_core::{Context, ErrorChain},
-};
+use verbs_channel::{BufferPool, Channel, verbs_core::Context};
 
 const TIMEOUT: Option<Duration> = Some(Duration::from_secs(5));
 const WORDS: [&str; 3] = ["apple", "fig", "pear"];
 
-fn main() -> Result<(), String> {
-    // In one line: the error and its causes.
-    run().map_err(|error| ErrorChain::new(&*error).to_string())
-}
-
-fn run() -> Result<(), Box<dyn Error>> {
+fn main() -> Result<(), Box<dyn Error>> {
     let pd = Context::first_active()?.alloc_pd()?;
     let (mut left, mut right) = Channel::loopback(&pd)?;
     // One registration for all buffers. A block that is dropped, on any thread, is free again.

@@ -10,23 +10,13 @@ use std::time::Duration;
 
 use tokio::io::{self, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::time::timeout;
-use verbs_async::verbs_channel::{
-    Channel,
-    verbs_core::{Context, ErrorChain},
-};
+use verbs_async::verbs_channel::{Channel, verbs_core::Context};
 use verbs_async::{AsyncGroup, ByteStream, CqEvents};
 
 const LEN: usize = 1_000_000;
 
 #[tokio::main]
-async fn main() -> Result<(), String> {
-    // In one line: the error and its causes.
-    run()
-        .await
-        .map_err(|error| ErrorChain::new(&*error).to_string())
-}
-
-async fn run() -> Result<(), Box<dyn Error>> {
+async fn main() -> Result<(), Box<dyn Error>> {
     let pd = Context::first_active()?.alloc_pd()?;
     let events = CqEvents::create_tokio(pd.context())?;
     let group = AsyncGroup::new(Channel::builder(&pd), 2, &events)?;

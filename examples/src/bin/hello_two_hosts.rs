@@ -10,18 +10,13 @@ use std::error::Error;
 use std::net::TcpListener;
 use std::time::Duration;
 
-use verbs_channel::verbs_core::{Context, ErrorChain, ProtectionDomain};
+use verbs_channel::verbs_core::{Context, ProtectionDomain};
 use verbs_channel::{Channel, PreparedChannel};
 
 const PORT: u16 = 7471;
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-fn main() -> Result<(), String> {
-    // In one line: the error and its causes.
-    run().map_err(|error| ErrorChain::new(&*error).to_string())
-}
-
-fn run() -> Result<(), Box<dyn Error>> {
+fn main() -> Result<(), Box<dyn Error>> {
     let args: Vec<String> = env::args().skip(1).collect();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     match args.as_slice() {

@@ -8,17 +8,10 @@
 use std::error::Error;
 use std::time::Duration;
 
-use verbs_channel::verbs_core::{
-    AccessFlags, Context, ErrorChain, RemoteMemoryRegion, ScatterElement,
-};
+use verbs_channel::verbs_core::{AccessFlags, Context, RemoteMemoryRegion, ScatterElement};
 use verbs_channel::{Channel, Outgoing};
 
-fn main() -> Result<(), String> {
-    // In one line: the error and its causes.
-    run().map_err(|error| ErrorChain::new(&*error).to_string())
-}
-
-fn run() -> Result<(), Box<dyn Error>> {
+fn main() -> Result<(), Box<dyn Error>> {
     let pd = Context::first_active()?.alloc_pd()?;
     let (mut left, mut right) = Channel::loopback(&pd)?;
     left.set_timeout(Some(Duration::from_secs(5)));

@@ -4,6 +4,7 @@ use std::io;
 
 use verbs_channel::RejectReason;
 use verbs_channel::TransportError;
+use verbs_channel::verbs_core;
 
 use crate::Error;
 
@@ -11,7 +12,7 @@ use crate::Error;
 ///
 /// It is inside the [`io::Error`] that reads and writes return. If the transport fails, an
 /// [`Error`] is inside instead.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StreamError {
     /// The peer dropped its stream without reading everything that was sent to it, or aborted it;
@@ -38,6 +39,14 @@ pub enum StreamError {
     #[error("the peer violated the stream protocol: {0}")]
     Protocol(&'static str),
 }
+
+verbs_core::error_debug!(StreamError {
+    Reset,
+    NotAStream,
+    Version,
+    Settings,
+    Protocol
+});
 
 /// Why one direction of a stream has failed. It is returned by each later call, too.
 #[derive(Clone, Copy, Debug)]

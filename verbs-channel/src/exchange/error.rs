@@ -4,14 +4,14 @@ use std::net::SocketAddr;
 use std::time::Duration;
 use std::{fmt, io};
 
-use verbs_core::EndpointError;
+use verbs_core::{EndpointError, ErrorDebug};
 
 use super::limits::{MAX_PRIVATE_DATA, VERSION};
 
 /// Why two peers could not connect.
 ///
 /// The text is about "the peer"; that of an [`ExchangeFailure`] has the peer's address instead.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum ExchangeError {
     /// TCP failed.
@@ -70,6 +70,11 @@ pub enum ExchangeError {
     Over,
 }
 
+verbs_core::error_debug!(ExchangeError {
+    Tcp, NoAddress, TimedOut, HungUp, Refused, NotOurs, Version, Kind, TooLong, PrivateData,
+    Endpoint(error), Over,
+});
+
 impl fmt::Display for ExchangeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.write(f, &"the peer")
@@ -77,7 +82,6 @@ impl fmt::Display for ExchangeError {
 }
 
 /// Why no channel was connected, with the peer's address.
-#[derive(Debug)]
 #[non_exhaustive]
 pub struct ExchangeFailure {
     /// The peer's address, if it is known.
@@ -120,6 +124,18 @@ impl std::error::Error for ExchangeFailure {
     // The text includes that of the error.
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         self.error.source()
+    }
+}
+
+impl ErrorDebug for ExchangeFailure {
+    fn write_variant(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error.write_variant(f)
+    }
+}
+
+impl fmt::Debug for ExchangeFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.write_debug(f)
     }
 }
 

@@ -4,7 +4,7 @@
 ///
 /// Nothing has completed. The device may use the memory of posted requests until their queue pair has
 /// been destroyed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "ibv_poll_cq failed with the driver's own code {code}: the device is gone or the queue broke"
 )]
@@ -30,3 +30,5 @@ impl PollError {
         self.code
     }
 }
+
+crate::error_debug!(PollError);

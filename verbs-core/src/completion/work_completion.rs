@@ -5,6 +5,7 @@ use std::fmt;
 
 use verbs_sys::{IBV_WC_RECV, IBV_WC_WITH_IMM, IBV_WC_WITH_INV, ibv_wc};
 
+use crate::error::ErrorDebug;
 use crate::macros::{man, open_enum};
 
 /// A completed work request: how it ended, and which it was.
@@ -29,11 +30,10 @@ pub struct WorkSuccess {
 /// A failed completion does not contain the opcode. Only the `wr_id` identifies the request.
 ///
 /// The queue pair is now in the ERROR state: all other requests that were posted on it are flushed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "{status:?} on QP {qp_num:#x}: {} (vendor code {vendor_err:#x}, wr_id {wr_id})",
-    status.advice()
-)]
+///
+/// `Debug` is the same text, with the `wr_id` in brackets.
+#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("{status:?} on QP {qp_num:#x}: {}{}", status.advice(), VendorCode(*vendor_err))]
 #[non_exhaustive]
 pub struct WorkError {
     /// How it failed.
@@ -56,6 +56,30 @@ impl WorkError {
             vendor_err: 0x81,
             wr_id: 2,
             qp_num: 3,
+        }
+    }
+}
+
+impl ErrorDebug for WorkError {
+    fn write_variant(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "WorkError of wr_id {}", self.wr_id)
+    }
+}
+
+impl fmt::Debug for WorkError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.write_debug(f)
+    }
+}
+
+/// The vendor's code in parentheses, if there is one.
+struct VendorCode(u32);
+
+impl fmt::Display for VendorCode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            0 => Ok(()),
+            code => write!(f, " (vendor code {code:#x})"),
         }
     }
 }
@@ -441,8 +465,9 @@ mod tests {
         assert_eq!(
             error.to_string(),
             "IBV_WC_RNR_RETRY_EXC_ERR on QP 0x11: the peer had no receive posted after all retries: \
-             post receives before the peer sends (vendor code 0x87, wr_id 3)"
+             post receives before the peer sends (vendor code 0x87)"
         );
+        assert!(format!("{error:?}").ends_with("(vendor code 0x87) [WorkError of wr_id 3]"));
         // What soft-RoCE gives where others have a status of its own.
         let longer = WcStatus::LOC_QP_OP_ERR.advice();
         assert!(

@@ -5,7 +5,8 @@ use std::fmt;
 
 /// Prints an error and its sources in one line, `a: b: c`: for logs.
 ///
-/// The errors of these crates print one clause each, and their sources the rest.
+/// The errors of these crates print one clause each, and their sources the rest. Their `Debug`, which
+/// a `main` that returns an error prints, is this line with the variant's name at the end.
 ///
 /// ```
 /// use verbs_core::{EndpointError, Error, ErrorChain};

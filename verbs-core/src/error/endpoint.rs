@@ -4,7 +4,7 @@
 pub const ENDPOINT_VERSION: u32 = 1;
 
 /// Why the endpoint that a peer sent cannot be used.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum EndpointError {
     /// The peer speaks another version of this format.
@@ -46,3 +46,12 @@ pub enum EndpointError {
         expected: usize,
     },
 }
+
+crate::error_debug!(EndpointError {
+    Version,
+    Number,
+    NoAddress,
+    NoGid,
+    NoLid,
+    Length
+});

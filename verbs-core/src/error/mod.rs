@@ -1,6 +1,7 @@
 //! The errors of this crate.
 
 mod chain;
+mod debug;
 mod endpoint;
 mod kind;
 
@@ -8,6 +9,7 @@ use std::path::PathBuf;
 use std::{fmt, io};
 
 pub use chain::ErrorChain;
+pub use debug::ErrorDebug;
 pub use endpoint::{ENDPOINT_VERSION, EndpointError};
 pub use kind::ErrorKind;
 pub(crate) use kind::kind_of;
@@ -23,7 +25,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 ///
 /// A failed completion is not an error of the verb that polled it. It is data: see
 /// [`WorkError`](crate::WorkError).
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The library, the driver or the kernel returned an error. The source carries the errno.
@@ -260,6 +262,13 @@ pub enum Error {
     #[error(transparent)]
     Work(#[from] crate::WorkError),
 }
+
+crate::error_debug!(Error {
+    Verb, Unsupported, NoDevice, UnknownDevice, DeviceNode, NoActivePort, PortNotActive, UnknownPort,
+    EmptyGid, NoGid, Limit, OutOfRange, OutOfBounds, RemoteTooShort, Misaligned, Memlock, Registration,
+    RemoteAccess, Endpoint(error), RemoteLength, Transition, ForeignContext, InUse, Destroyed, Post,
+    Poll, Work,
+});
 
 /// The two GIDs of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! What errors print, alone and with their sources.
 
-use verbs_harness::chains::{assert_repeats_nothing, parts};
+use verbs_harness::chains::{assert_debug_is_text, assert_repeats_nothing, parts};
 
 use super::*;
 use crate::completion::{PollError, WorkError};
@@ -212,15 +212,39 @@ fn no_error_repeats_its_source() {
     for error in all() {
         let alone = parts(&error);
         assert_repeats_nothing(&error);
+        assert_debug_is_text(&error);
         if let Error::Endpoint(error) = &error {
             assert_repeats_nothing(error);
+            assert_debug_is_text(error);
         }
         assert_eq!(ErrorChain::new(&error).to_string(), alone.join(": "));
         // Nor does what it becomes on its way up.
         let refused = Rejected::new(error, ());
         assert_eq!(parts(&refused), alone);
+        assert_debug_is_text(&refused);
         let io = io::Error::from(Error::from(refused));
         assert_eq!(parts(&io), alone);
     }
     assert_repeats_nothing(&crate::ParseGuidError);
+    assert_debug_is_text(&crate::ParseGuidError);
+    assert_debug_is_text(&"x".parse::<PortState>().unwrap_err());
+    assert_debug_is_text(&PollError::example());
+    assert_debug_is_text(&WorkError::example());
+    for error in PostError::examples() {
+        assert_debug_is_text(&error);
+    }
+}
+
+#[test]
+fn main_prints_what_to_do() {
+    let error = Error::NoDevice { kernel: Vec::new() };
+    let text = error.to_string();
+    let boxed: Box<dyn std::error::Error> = error.into();
+    assert_eq!(format!("{boxed:?}"), format!("{text} [NoDevice]"));
+    let error = Rejected::new(Error::from(EndpointError::NoGid), ());
+    assert_eq!(
+        format!("{error:?}"),
+        "the peer's endpoint is not usable: \
+         this side's port is addressed by GID and the peer gave none [Endpoint(NoGid)]"
+    );
 }

@@ -9,7 +9,7 @@ use crate::error::{ErrorKind, kind_of};
 ///
 /// The requests before that one are posted: see [`posted`](Self::posted).
 // Two words: a result that comes back in registers costs the good path nothing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub struct PostError {
     posted: u32,
     found: u32,
@@ -135,3 +135,5 @@ impl fmt::Display for PostError {
 }
 
 impl std::error::Error for PostError {}
+
+crate::error_debug!(PostError);

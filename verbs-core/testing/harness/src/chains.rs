@@ -35,3 +35,13 @@ pub fn assert_repeats_nothing(error: &(dyn Error + 'static)) {
     let twice = clauses.windows(2).find(|pair| pair[0] == pair[1]);
     assert!(twice.is_none(), "twice: {twice:?} in {whole:?}");
 }
+
+/// Asserts that `Debug`, which a `main` that returns an error prints, is the error's text and that of
+/// its sources, with a name in brackets at the end.
+pub fn assert_debug_is_text(error: &(dyn Error + 'static)) {
+    let debug = format!("{error:?}");
+    let text = parts(error).join(": ");
+    let name = debug.strip_prefix(&text);
+    let name = name.and_then(|rest| rest.strip_prefix(" [")?.strip_suffix(']'));
+    assert!(name.is_some_and(|name| !name.is_empty()), "{debug}");
+}
