@@ -49,15 +49,7 @@ impl Engine {
         // be destroyed; moving the buffer does not move its bytes.
         let posted =
             unsafe { self.post_at::<W>(reservation, &mut element, options, store(buffer)) };
-        match posted {
-            Ok(ticket) => Ok(ticket),
-            Err(reason) => {
-                if self.half_posted.is_some() {
-                    *buffer = self.not_started(at, reason, buffer.take());
-                }
-                Err(reason)
-            }
-        }
+        posted.inspect_err(|&reason| self.restore_buffer(at, reason, buffer))
     }
 
     /// Posts a receive into a buffer, which is moved to its slot.
@@ -71,14 +63,15 @@ impl Engine {
         let mut element = element_of(buffer)?;
         // SAFETY: as for `start_as`.
         let posted = unsafe { self.post_receive_at(reservation, &mut element, store(buffer)) };
-        match posted {
-            Ok(ticket) => Ok(ticket),
-            Err(reason) => {
-                if self.half_posted.is_some() {
-                    *buffer = self.not_started(at, reason, buffer.take());
-                }
-                Err(reason)
-            }
+        posted.inspect_err(|&reason| self.restore_buffer(at, reason, buffer))
+    }
+
+    /// A request was rejected. Its buffer is in its place, unless the device may have a part of the
+    /// request.
+    #[inline(always)]
+    fn restore_buffer(&mut self, at: u32, reason: RejectReason, buffer: &mut OwnedBuffer) {
+        if self.half_posted.is_some() {
+            *buffer = self.not_started(at, reason, buffer.take());
         }
     }
 
