@@ -10,7 +10,7 @@ use std::error::Error;
 use std::fmt::Display;
 use std::process;
 
-use verbs_channel::verbs_core::{Context, GatherElement, MemoryRegion, ProtectionDomain};
+use verbs_channel::verbs_core::{Context, GatherElement, MemoryRegion, ProtectionDomain, Rejected};
 use verbs_channel::{
     BufferPool, Channel, ChannelGroup, ChannelId, Outgoing, OwnedBuffer, OwnedRequest, PoolBuffer,
     RejectReason, ScopeError, TransportError,
@@ -54,6 +54,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
         "group1" => both!(group_sends(&mut group_of(1, &pd)?, pool.take(), half)),
         "group4096" => both!(group_sends(&mut group_of(4096, &pd)?, pool.take(), half)),
+        "rejoin64" => both!(rejoin(&mut group_with_receives(1, &pd)?, half)),
+        "rejoin16384" => both!(rejoin(&mut group_with_receives(256, &pd)?, half)),
         other => fail(&format!("there is no operation `{other}`")),
     }
     Ok(())
@@ -217,6 +219,38 @@ fn group_sends<E: Failure>(
         let sent = group.channel(at)?.start_send(given);
         let _found_below = sent.map_err(|sent| *sent.error())?;
         buffer = group.next_completed().and_then(|ended| ended.buffer);
+    }
+    Ok(())
+}
+
+/// A group of 64 channels, each with so many receives in flight, for which no message comes; it has
+/// room for one more channel.
+fn group_with_receives(each: u32, pd: &ProtectionDomain) -> Result<ChannelGroup, Box<dyn Error>> {
+    let builder = Channel::builder(pd).max_send_wr(4).max_recv_wr(256);
+    let mut group = builder.group(65)?;
+    let pool = BufferPool::new(pd, 1, 64 * each as usize)?;
+    for _ in 0..64 {
+        let member = group.prepare()?;
+        let itself = member.endpoint();
+        let id = group.join(member.handshake(&itself)?)?;
+        for _ in 0..each {
+            let block = pool.take().ok_or("there are too few blocks")?;
+            let nothing = block.into_range(..0)?;
+            let _ticket = group.channel(id)?.start_receive(nothing)?;
+        }
+    }
+    Ok(group)
+}
+
+/// One channel after the other joins a group and is closed.
+#[inline(never)]
+fn rejoin<E: Failure>(group: &mut ChannelGroup, count: u64) -> Result<(), E> {
+    for _ in 0..count {
+        let member = group.prepare()?;
+        let itself = member.endpoint();
+        let joined = group.join(member.handshake(&itself)?);
+        let id = joined.map_err(Rejected::into_error)?;
+        group.remove(id)?;
     }
     Ok(())
 }

@@ -13,6 +13,7 @@ static char buffer[BATCH * MESSAGE];
 static struct ibv_cq *cq;
 static struct ibv_qp *qp;
 static struct ibv_mr *mr;
+static struct ibv_pd *pd;
 
 static void check(int ok, const char *what)
 {
@@ -170,13 +171,51 @@ static void poll0(uint64_t count)
 		check(ibv_poll_cq(cq, SLOTS, slots) == 0, "an empty poll");
 }
 
+// A queue pair is created, connected to itself, and destroyed.
+static void connect1(uint64_t count)
+{
+	for (uint64_t i = 0; i < count; i++) {
+		struct ibv_qp_init_attr init = {
+			.send_cq = cq,
+			.recv_cq = cq,
+			.qp_type = IBV_QPT_RC,
+			.cap = { .max_send_wr = 1, .max_recv_wr = 1, .max_send_sge = 1, .max_recv_sge = 1 },
+		};
+		struct ibv_qp *other = ibv_create_qp(pd, &init);
+		struct ibv_port_attr port;
+
+		check(other != NULL, "ibv_create_qp");
+		check(!ibv_query_port(other->context, 1, &port), "ibv_query_port");
+		struct ibv_qp_attr to_init = { .qp_state = IBV_QPS_INIT, .port_num = 1 };
+		check(!ibv_modify_qp(other, &to_init,
+				     IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS),
+		      "ibv_modify_qp to INIT");
+		struct ibv_qp_attr to_rtr = {
+			.qp_state = IBV_QPS_RTR,
+			.path_mtu = port.active_mtu,
+			.dest_qp_num = other->qp_num,
+			.ah_attr = { .dlid = port.lid, .port_num = 1 },
+		};
+		check(!ibv_modify_qp(other, &to_rtr,
+				     IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+					     IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER),
+		      "ibv_modify_qp to RTR");
+		struct ibv_qp_attr to_rts = { .qp_state = IBV_QPS_RTS, .timeout = 14, .retry_cnt = 6, .rnr_retry = 7 };
+		check(!ibv_modify_qp(other, &to_rts,
+				     IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
+					     IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC),
+		      "ibv_modify_qp to RTS");
+		check(!ibv_destroy_qp(other), "ibv_destroy_qp");
+	}
+}
+
 static const struct {
 	const char *name;
 	void (*run)(uint64_t count);
 } operations[] = {
 	{ "send1", send1 },       { "send1_reuse", send1_reuse }, { "recv1", recv1 },
 	{ "recv1_reuse", recv1_reuse }, { "batch16", batch16 },   { "sep16", sep16 },
-	{ "poll0", poll0 },
+	{ "poll0", poll0 },       { "connect1", connect1 },
 };
 
 static void set_up(void)
@@ -185,7 +224,7 @@ static void set_up(void)
 	check(devices && devices[0], "ibv_get_device_list");
 	struct ibv_context *context = ibv_open_device(devices[0]);
 	check(context != NULL, "ibv_open_device");
-	struct ibv_pd *pd = ibv_alloc_pd(context);
+	pd = ibv_alloc_pd(context);
 	check(pd != NULL, "ibv_alloc_pd");
 	mr = ibv_reg_mr(pd, buffer, sizeof(buffer), IBV_ACCESS_LOCAL_WRITE);
 	check(mr != NULL, "ibv_reg_mr");
