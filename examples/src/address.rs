@@ -151,7 +151,7 @@ mod tests {
     const WIRE: &[u8; Address::WIRE_LEN] = b"0004:00001a:00f0e1:00000000000000000000ffff0a0a0001\0";
 
     #[test]
-    fn the_wire_is_c_s() {
+    fn wire_format_is_that_of_c() {
         let address = Address::from_wire(WIRE).unwrap();
         assert_eq!(
             (address.lid, address.qp_num, address.psn),

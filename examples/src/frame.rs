@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn garbage_silence_and_lies_are_refused() {
+    fn garbage_silence_and_wrong_lengths_are_errors() {
         let refused = |bytes: &[u8]| greeted(bytes).unwrap_err().to_string();
         let http = refused(b"GET / HTTP/1.1\r\n\r\n");
         assert!(http.contains("no message of this program"), "{http}");

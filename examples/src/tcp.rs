@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn an_early_end_is_told() {
+    fn early_end_is_an_error() {
         let (server, client) = ends();
         client.send(b"ab").unwrap();
         drop(client);
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_there_is_told_on_both_sides() {
+    fn missing_peer_is_an_error_on_both_sides() {
         let listener = Listener::bind(0).unwrap();
         let port = listener.port();
         let error = listener.accept(SHORT, SHORT).unwrap_err().to_string();

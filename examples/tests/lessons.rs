@@ -58,7 +58,7 @@ fn each_lesson_is_in_the_readme_and_runs_in_the_device_tests() {
 }
 
 #[test]
-fn a_lesson_that_fails_says_why_in_one_line() {
+fn lesson_that_fails_prints_the_reason_in_one_line() {
     let mut lesson = Command::new(env!("CARGO_BIN_EXE_hello_two_hosts"));
     let output = lesson.output().unwrap();
     assert_eq!(output.status.code(), Some(1));

@@ -51,7 +51,7 @@ fn help_is_no_failure() {
 }
 
 #[test]
-fn options_that_are_none_are_named() {
+fn unknown_options_are_named() {
     for program in PROGRAMS {
         assert!(refused(program, &["--nonsense"]).contains("--nonsense"));
         assert!(refused(program, &["-d"]).contains("--ib-dev"));
@@ -59,7 +59,7 @@ fn options_that_are_none_are_named() {
 }
 
 #[test]
-fn numbers_that_cannot_be_are_named() {
+fn invalid_numbers_are_named() {
     // The one that comes first has neither a peer nor a time.
     for program in &PROGRAMS[1..] {
         for (option, value) in [
@@ -79,7 +79,7 @@ fn numbers_that_cannot_be_are_named() {
 }
 
 #[test]
-fn what_is_missing_is_asked_for() {
+fn missing_arguments_are_named() {
     let refused = |program: &str, words: &[&str]| {
         let program = PROGRAMS.into_iter().find(|it| name(it) == program);
         refused(program.unwrap(), words)

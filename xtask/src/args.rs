@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_knows_is_an_error_with_the_usage() {
+    fn unknown_option_is_an_error_with_the_usage() {
         let error = args(&["--yse"]).finish().unwrap_err().to_string();
         assert!(error.contains("--yse"), "{error}");
         assert!(error.contains("Usage: cargo xtask try"), "{error}");

@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_result_is_none() {
+    fn invalid_result_line_is_no_result() {
         assert_eq!(Row::read("1000 bytes in 3 s"), None);
         assert_eq!(
             Row::read("RESULT op=write bytes=1000 iters=50 usec=0 verified=yes"),

@@ -126,7 +126,7 @@ mod tests {
     use std::path::Path;
 
     #[test]
-    fn libclang_is_told_from_its_neighbours() {
+    fn libclang_is_distinguished_from_similar_libraries() {
         for name in [
             "libclang.so",
             "libclang.so.18.1",

@@ -140,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_no_client_asks_for_is_refused() {
+    fn requests_out_of_range_are_rejected() {
         let decoded = |size, window| {
             let asked = Some(Asked { size, window });
             Plan::decode(&Plan::encode(asked).unwrap()).map(|decoded| decoded == asked)

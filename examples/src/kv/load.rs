@@ -159,7 +159,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mixture_of_two_values_is_found_out() {
+    fn mixture_of_two_values_is_detected() {
         for len in [8, 9, 1000] {
             check(&value(7, len), len).unwrap();
         }

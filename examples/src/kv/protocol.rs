@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_requests_are_told_what_is_wrong() {
+    fn bad_request_is_answered_with_the_reason() {
         let bad = |bytes: &[u8]| Request::decode(bytes).unwrap_err().0;
         assert_eq!(bad(b""), "it is too short");
         assert_eq!(
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_comes_is_read_or_refused() {
+    fn any_bytes_are_decoded_or_rejected() {
         let mut read = 0;
         for op in 0..=255 {
             for key_len in [0, 1, 2, 128, 129, 255] {
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_long_is_not_sent() {
+    fn request_that_is_too_long_is_not_sent() {
         let mut message = [0; HEADER + MAX_KEY + 10];
         let long = [1; MAX_KEY + 1];
         assert!(Request::Get { key: &long }.encode(&mut message).is_err());
@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn replies_arrive_and_others_are_refused() {
+    fn replies_are_decoded_and_other_messages_rejected() {
         let keys = vec![b"a".to_vec(), vec![7; MAX_KEY]];
         for reply in [
             Reply::Done,
@@ -424,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn strangers_are_recognised() {
+    fn invalid_welcome_is_rejected() {
         assert!(
             Welcome::decode(&Welcome::encode(None).unwrap())
                 .unwrap()

@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths_that_lie_are_torn() {
+    fn record_with_a_wrong_length_is_torn() {
         for (at, byte) in [(LENGTHS, 0xff), (LENGTHS + 4, 0xff), (LENGTHS + 3, 200)] {
             let mut slot = slot(2, b"k", b"value");
             slot[at] = byte;

@@ -45,7 +45,7 @@ pub(crate) const TWO_HOSTS: &str = env!("CARGO_BIN_EXE_hello_two_hosts");
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn each_lesson_succeeds_and_says_what_it_did() {
+fn each_lesson_succeeds_and_prints_its_result() {
     for (lesson, last) in LESSONS {
         let output = Program::start(lesson, &[], "").succeeds();
         assert_eq!(output.lines().last(), Some(last), "{lesson}");

@@ -44,7 +44,7 @@ const SERVERS: [&str; 9] = [
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn a_server_that_cannot_serve_says_so_at_once() {
+fn server_that_cannot_start_fails_at_once() {
     let taken = Program::serve(ASYNC_ECHO, &[]);
     for server in SERVERS {
         let refused = |words: &[&str]| {
@@ -69,7 +69,7 @@ fn a_server_that_cannot_serve_says_so_at_once() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn a_client_without_a_server_says_so_within_its_time() {
+fn client_without_a_server_fails_within_its_timeout() {
     // No socket listens there: the port was that of a program that is gone.
     let gone = Program::serve(ASYNC_ECHO, &[]);
     let port = gone.port().to_owned();
@@ -104,7 +104,7 @@ fn echoes_are_served_across_runtimes() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn an_echo_client_says_that_its_server_is_gone() {
+fn echo_client_reports_that_its_server_is_gone() {
     for (server, client) in [(ASYNC_ECHO, SMOL_ECHO), (SMOL_ECHO, ASYNC_ECHO)] {
         let server = Program::serve(server, &[]);
         let client = server.client(client, &["-n", "10000000"]);
@@ -137,7 +137,7 @@ fn an_echo_server_outlives_its_clients_and_ends_with_ctrl_c() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn who_speaks_something_else_is_told() {
+fn peers_of_different_programs_report_it() {
     let server = Program::serve(ASYNC_ECHO, &["--clients", "1"]);
     let why = server.client(ASYNC_KV, &["get", "key"]).fails();
     assert!(
@@ -180,7 +180,7 @@ fn values_are_stored_read_and_deleted() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn a_kv_client_says_that_its_server_is_gone() {
+fn kv_client_reports_that_its_server_is_gone() {
     // Whatever each was doing: a server that took a request and died is found out as well.
     let server = Program::serve(KV_STORE, &[]);
     let client = server.client(ASYNC_KV, &["bench", "--tasks", "8", "-n", "10000000"]);
@@ -198,7 +198,7 @@ fn assert_server_is_gone(why: &str) {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn a_server_that_dies_between_a_request_and_its_reply_is_missed() {
+fn server_that_dies_before_its_reply_is_detected() {
     // Of the clients of the one, another has filled the store before.
     for (client, last) in [(KV_STORE, 3), (ASYNC_KV, 2)] {
         let server = Program::serve(KV_STORE, &[]);

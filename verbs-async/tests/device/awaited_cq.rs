@@ -86,7 +86,7 @@ impl Wired {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn any_completion_and_those_by_wr_id() {
+fn waits_take_any_completion_or_that_of_a_wr_id() {
     let _test = begin!();
     for way in WAYS {
         run(way, async move {

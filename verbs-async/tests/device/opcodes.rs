@@ -103,7 +103,7 @@ fn inline_pair(way: Way) -> (AsyncGroup, AsyncChannel, AsyncChannel) {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn inline_fenced_and_batched() {
+fn inline_fenced_and_batched_requests_complete() {
     let _test = begin!();
     for way in WAYS {
         run(way, async move {

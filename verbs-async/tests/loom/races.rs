@@ -201,7 +201,7 @@ fn op_begun_during_completions_is_woken() {
 }
 
 #[test]
-fn the_one_that_drove_is_dropped_and_the_other_is_woken() {
+fn op_is_woken_although_the_op_that_drove_is_dropped() {
     explore_both(|delivery| {
         let model = Model::new(2);
         let (mut first, mut second) = (model.start(1), model.start(2));
@@ -222,7 +222,7 @@ fn the_one_that_drove_is_dropped_and_the_other_is_woken() {
 }
 
 #[test]
-fn the_one_that_drove_is_leaked_and_the_other_is_woken() {
+fn op_is_woken_although_the_op_that_drove_is_leaked() {
     explore_both(|delivery| {
         let model = Model::new(2);
         let (mut first, mut second) = (model.start(1), model.start(2));

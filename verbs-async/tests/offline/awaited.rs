@@ -116,7 +116,7 @@ fn dropped_waiter_returns_its_completion() {
 }
 
 #[test]
-fn poll_leaves_no_other_waiter_asleep_over_the_rest() {
+fn poll_that_leaves_completions_wakes_another_waiter() {
     let bench = Bench::new();
     let cq = bench.cq();
     let (mut here, mut there) = ([PollSlot::new()], [PollSlot::new()]);

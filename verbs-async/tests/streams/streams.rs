@@ -176,7 +176,7 @@ fn reading_half_wakes_the_writing_half() {
 }
 
 #[test]
-fn shutdown_ends_when_the_peer_has_answered_and_as_it_answered() {
+fn shutdown_waits_for_the_answer_of_the_peer_and_returns_it() {
     let _sharing = share();
     let bench = Bench::new();
     for (answer, kind) in [

@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_check_is_due_at_once_and_not_before_its_time_again() {
+    fn first_check_is_due_at_once_and_the_next_after_its_interval() {
         let mut next = NextCheck::default();
         assert!(next.is_due());
         // Far in the future, so that the test does not wait for the clock.

@@ -28,7 +28,7 @@ const ROUNDS: usize = 100;
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn the_send_queue_filled_to_the_last_place_again_and_again() {
+fn send_queue_can_be_filled_completely_many_times() {
     let _test = begin!();
     let (mut a, mut b) = pair_of(small);
     let from = filled(&a, 1, 8 * 64);
@@ -65,7 +65,7 @@ fn the_send_queue_filled_to_the_last_place_again_and_again() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn both_queues_and_the_completion_queue_filled_to_the_last_place_again_and_again() {
+fn all_queues_can_be_filled_completely_many_times() {
     let _test = begin!();
     let (mut a, mut b) = pair_of(small);
     let from = filled(&a, 1, SENDS * 8);

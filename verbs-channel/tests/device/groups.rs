@@ -58,7 +58,7 @@ fn send(channel: &mut Channel, bytes: Vec<u8>) {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn sixty_four_channels_on_one_queue() {
+fn sixty_four_channels_share_one_queue() {
     let _test = begin!();
     let pd = here();
     let mut group = group_of(&pd, 64);

@@ -14,7 +14,7 @@ use crate::ends::{
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn many_at_once_and_results_in_any_order() {
+fn many_operations_in_flight_return_their_results_in_any_order() {
     let _test = begin!();
     let (mut a, mut b) = pair();
     let from = filled(&a, 1, 16 * 1000);

@@ -94,7 +94,7 @@ fn an_item_has_one_owner() {
 }
 
 #[test]
-fn an_item_that_is_on_top_again_is_not_mistaken() {
+fn pop_notices_that_the_top_was_taken_and_given_back() {
     check(|| {
         let pool = Pool::new(3);
         let other = Arc::clone(&pool);

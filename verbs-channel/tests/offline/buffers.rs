@@ -90,7 +90,7 @@ fn blocks_can_be_dropped_in_other_threads_and_keep_their_contents() {
 }
 
 #[test]
-fn a_pool_ends_with_its_last_clone_or_block() {
+fn pool_is_freed_with_its_last_clone_or_block() {
     let pool = BufferPool::new(&pd(), 64, 3).unwrap();
     let (mut first, second) = (pool.take().unwrap(), pool.take().unwrap());
     let elsewhere = pool.clone();

@@ -174,7 +174,7 @@ fn end_of_time() -> Instant {
 
 #[test]
 #[cfg_attr(miri, ignore = "Miri has no level-triggered epoll sets")]
-fn any_instant_may_be_the_time() {
+fn peers_can_be_checked_at_any_instant() {
     let end = end_of_time();
     let before = |seconds| end - Duration::from_secs(seconds);
     let now = Instant::now();

@@ -70,7 +70,7 @@ fn drop_leaks_stuck_owned_buffers() {
 }
 
 #[test]
-fn panicking_logger_changes_nothing() {
+fn stuck_buffers_are_leaked_although_the_logger_panics() {
     listen();
     let mut channel = channel();
     let ticket = channel.start_receive(region(&channel)).unwrap();

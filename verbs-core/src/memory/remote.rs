@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_come_back() {
+    fn bytes_survive_a_round_trip() {
         let region = RemoteMemoryRegion::new(0x0102_0304_0506_0708, 0x0a0b, 0xc0d0_e0f0).unwrap();
         let bytes = region.to_bytes();
         assert_eq!(
@@ -199,7 +199,7 @@ mod tests {
 
     #[cfg(feature = "serde")]
     #[test]
-    fn wire_is_checked() {
+    fn deserialized_regions_are_checked() {
         let region = RemoteMemoryRegion::new(0x1000, 100, 5).unwrap();
         let json = serde_json::to_string(&region).unwrap();
         assert_eq!(json, r#"{"addr":4096,"len":100,"rkey":5}"#);

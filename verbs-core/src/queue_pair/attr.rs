@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn a_send_queue_drains_as_long_as_c_has_it_so() {
+    fn sq_draining_is_any_value_but_zero() {
         let draining = |sq_draining| {
             let attr = ibv_qp_attr {
                 sq_draining,

@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_come_back() {
+    fn bytes_survive_a_round_trip() {
         let bytes = endpoint().to_bytes();
         assert_eq!(
             bytes[..12],

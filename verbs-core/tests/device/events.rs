@@ -25,7 +25,7 @@ fn waiting_ends_with_its_time() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn a_drained_send_queue_is_announced() {
+fn drained_send_queue_raises_an_event() {
     let test = begin!();
     let pair = Pair::new();
     let drain = QpAttr::new()

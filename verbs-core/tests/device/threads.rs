@@ -96,7 +96,7 @@ fn threads_make_and_end_objects_of_one_context() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn a_flag_that_the_peer_writes_is_seen_with_what_was_written_before() {
+fn data_written_before_a_flag_is_visible_with_the_flag() {
     let _test = begin!();
     let pair = Pair::new();
     let target = pair.b.given(vec![0_u64; 513], AccessFlags::REMOTE_WRITE);

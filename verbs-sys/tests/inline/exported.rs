@@ -53,7 +53,7 @@ exported! {
 }
 
 #[test]
-fn gid_queries_say_how_long_an_entry_is() {
+fn gid_queries_pass_the_length_of_an_entry() {
     let context = Device::new().context();
     let mut entry = ibv_gid_entry::default();
     let entry = &raw mut entry;
@@ -71,7 +71,7 @@ fn gid_queries_say_how_long_an_entry_is() {
 
 #[cfg(has_comp_cntr)]
 #[test]
-fn ibv_query_comp_cntr_caps_says_how_long_they_are() {
+fn ibv_query_comp_cntr_caps_passes_their_length() {
     let context = Device::new().context();
     let mut caps = verbs_sys::ibv_comp_cntr_caps::default();
     let caps = &raw mut caps;

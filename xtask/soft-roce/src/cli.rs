@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn errors_name_the_wrong_argument() {
         assert!(error("status -- x").contains("status"));
         assert!(error("run --frobnicate").contains("--frobnicate"));
         assert!(error("runn").contains("runn"));

@@ -80,7 +80,7 @@ mod tests {
     use super::{Context as _, Error};
 
     #[test]
-    fn context_says_what_then_why() {
+    fn context_is_what_failed_then_why() {
         let failed: Result<(), _> = Err("no such file");
         let error = failed.context(|| "cannot read x").unwrap_err();
         assert_eq!(error.to_string(), "cannot read x: no such file");

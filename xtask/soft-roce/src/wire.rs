@@ -238,7 +238,7 @@ mod tests {
     use super::{Errno, gids, netdev_of, refused};
 
     #[test]
-    fn a_refusal_says_what_to_do() {
+    fn rejection_contains_the_remedy() {
         let text = refused("make the RDMA device rxe0", Errno::PERM).to_string();
         assert!(
             text.starts_with("cannot make the RDMA device rxe0: "),

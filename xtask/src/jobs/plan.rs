@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_job_is_refused() {
+    fn invalid_jobs_are_rejected() {
         assert!(read("arg x\n").is_err());
         assert!(read("job a\nport many\n").is_err());
         let lines = Job {

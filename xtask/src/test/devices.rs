@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn tests_for_two_hosts_are_told_by_their_module() {
+    fn tests_for_two_hosts_are_recognised_by_their_module() {
         let tests = ["qp::rnr".to_owned(), "two_hosts::peer_dies".to_owned()];
         assert_eq!(
             split(&tests),

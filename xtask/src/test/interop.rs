@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn c_is_always_told_its_gid_and_only_the_client_a_host() {
+    fn c_always_gets_its_gid_and_only_the_client_a_host() {
         for job in jobs("c", "ours") {
             let is_client =
                 |words: &Vec<String>| words.last().is_some_and(|word| word == "127.0.0.1");

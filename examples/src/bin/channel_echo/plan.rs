@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn one_more_run_is_refused_here_and_there() {
+    fn one_run_too_many_is_rejected_on_both_sides() {
         let sizes = ["-s", "1"].repeat(9);
         assert!(plan(&sizes).unwrap_err().to_string().contains("18 runs"));
         let run = plan(&["-s", "1"]).unwrap().runs[0];
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_client_asks_for_is_refused() {
+    fn requests_out_of_range_are_rejected() {
         let good = plan(&["-s", "1"]).unwrap().runs[0];
         let refused = |run| Plan::decode(&Plan::new(vec![run]).encode().unwrap()).is_err();
         assert!(!refused(good));

@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_there_counts_and_is_appended_to() {
+    fn existing_part_is_counted_and_appended_to() {
         let dir = Dir::new("there");
         fs::write(dir.0.join(".x.part"), b"abcd").unwrap();
         let mut partial = dir.open(3).unwrap();
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_beginning_forgets_what_is_there() {
+    fn new_copy_discards_the_existing_part() {
         let dir = Dir::new("anew");
         fs::write(dir.0.join(".x.part"), b"abcd").unwrap();
         let mut partial = dir.open(9).unwrap();
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_removed() {
+    fn file_with_a_wrong_digest_is_removed() {
         let dir = Dir::new("wrong");
         let mut partial = dir.open(1).unwrap();
         partial.append(b"a").unwrap();

@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn names_lead_nowhere_else() {
+    fn names_outside_the_directory_are_rejected() {
         let check = |name: &str| offer(name, 0, 4096, 4).check();
         for good in ["a", "…", ".hidden", "a b", "..x"] {
             check(good).unwrap();
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn long_looks_are_borne_and_failures_told() {
+    fn long_reads_do_not_time_out_and_failures_are_received() {
         let second = Duration::from_secs(1);
         let listener = Listener::bind(0).unwrap();
         let sender = Peer::connect("127.0.0.1", listener.port(), second).unwrap();

@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_request_that_cannot_be_is_refused() {
+    async fn impossible_request_is_rejected() {
         for words in [
             &["there", "/no path"][..],
             &["there", "nopath"],

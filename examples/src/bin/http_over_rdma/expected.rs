@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn only_the_file_itself_will_do() {
+    async fn only_identical_bytes_are_accepted() {
         for right in [&["0123456789"][..], &["01", "", "23456", "789", ""]] {
             of(right).await.unwrap();
         }

@@ -326,7 +326,7 @@ mod tests {
     use super::{BOOT, LONGEST_BOOT, SHOWN, busy, last_words, scaled};
 
     #[test]
-    fn a_dying_kernel_is_heard_from_its_first_word() {
+    fn output_of_a_panicking_kernel_begins_at_its_first_line() {
         let long = "more\r\n".repeat(100);
         let text = last_words(&format!(
             "SeaBIOS\r\n[ 2.0] sysrq: Trigger a crash\r\n{long}"

@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_frame_is_refused() {
+    fn invalid_frames_are_rejected() {
         let mut decoder = Decoder::default();
         decoder.push(b"Linux version 6");
         assert!(decoder.next().is_err());
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_job_is_refused() {
+    fn invalid_jobs_are_rejected() {
         for bytes in [
             &b""[..],
             b"\0",

@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn a_held_lock_is_told_from_other_failures() {
+    fn held_lock_is_distinguished_from_other_failures() {
         assert!(is_locked(
             "E: Could not get lock /var/lib/dpkg/lock-frontend."
         ));

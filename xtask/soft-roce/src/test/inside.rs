@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_failure_counts_and_ends_it_unless_told_otherwise() {
+    fn first_failure_is_the_result_and_ends_the_run_without_no_fail_fast() {
         let mark = std::env::temp_dir().join(super::super::unique("soft-roce-inside"));
         let touch = job(&format!(
             "test \"$WORD\" = 'x y' && echo >> {}",

@@ -101,7 +101,7 @@ mod tests {
     use std::env;
 
     #[test]
-    fn what_is_noted_is_listed_without_what_everybody_has() {
+    fn recorded_programs_are_listed_without_the_common_environment() {
         let list = List::new().unwrap();
         for name in ["one", "two"] {
             let words = [

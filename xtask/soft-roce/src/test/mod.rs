@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_choice_of_targets_is_told_from_other_options() {
+    fn choice_of_targets_is_distinguished_from_other_options() {
         for (line, chooses) in [("--test=a", true), ("--lib", true), ("--testing", false)] {
             assert_eq!(words(line).iter().any(chooses_targets), chooses, "{line}");
         }

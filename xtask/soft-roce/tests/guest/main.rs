@@ -127,7 +127,7 @@ fn emulators(of: u32) -> usize {
 }
 
 #[test]
-fn two_devices_are_up_and_their_names_are_told() {
+fn two_devices_are_up_and_named_in_the_environment() {
     let output = sh("cat /sys/class/infiniband/$VERBS_DEVICE/ports/1/state \
          /sys/class/infiniband/$VERBS_PEER_DEVICE/ports/1/state; \
          cat /sys/class/net/$VERBS_NETDEV/mtu /sys/class/net/$VERBS_PEER_NETDEV/mtu; \
@@ -228,7 +228,7 @@ fn a_job_ends_when_its_time_is_over() {
 }
 
 #[test]
-fn a_dying_kernel_is_told_and_its_job_not_started_again() {
+fn kernel_panic_is_reported_and_the_job_not_started_again() {
     let dir = scratch("panic");
     let script = "echo started >> $SOFT_ROCE_RESULTS/log; sync; echo c > /proc/sysrq-trigger";
     let results = dir.to_str().unwrap();
@@ -360,7 +360,7 @@ fn a_guest_that_does_not_come_up_is_started_again() {
 }
 
 #[test]
-fn an_emulator_that_cannot_start_is_told_at_once() {
+fn emulator_that_cannot_start_is_reported_at_once() {
     let dir = scratch("broken");
     let fake = dir.join(format!("qemu-system-{}", std::env::consts::ARCH));
     fs::write(&fake, "#!/bin/sh\necho no such machine >&2\nexit 1\n").unwrap();
