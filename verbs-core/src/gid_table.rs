@@ -17,7 +17,7 @@ use crate::ret;
 #[doc(alias = "ibv_gid_entry")]
 pub struct GidEntry {
     gid: Gid,
-    gid_index: u32,
+    gid_index: u8,
     port_num: u8,
     gid_type: GidType,
     ndev_ifindex: u32,
@@ -32,7 +32,7 @@ impl GidEntry {
 
     /// Its index in the table.
     #[must_use]
-    pub const fn gid_index(&self) -> u32 {
+    pub const fn gid_index(&self) -> u8 {
         self.gid_index
     }
 
@@ -78,7 +78,7 @@ impl GidEntry {
     fn from_raw(entry: &ibv_gid_entry) -> Option<Self> {
         Some(Self {
             gid: Gid::from_raw(entry.gid),
-            gid_index: entry.gid_index,
+            gid_index: u8::try_from(entry.gid_index).ok()?,
             port_num: u8::try_from(entry.port_num).ok()?,
             gid_type: GidType::from_raw(entry.gid_type),
             ndev_ifindex: entry.ndev_ifindex,
@@ -88,6 +88,9 @@ impl GidEntry {
 
 impl Context {
     /// The entries of a port's GID table, without empty ones.
+    ///
+    /// Entries after index 255 are left out: an address has eight bits for the index, so no queue pair
+    /// can use them.
     ///
     /// # Errors
     ///
@@ -119,7 +122,7 @@ impl Context {
     /// [`Error::EmptyGid`] for an empty entry. It lists the indices that are filled.
     #[doc(alias = "ibv_query_gid")]
     #[doc(alias = "ibv_query_gid_ex")]
-    pub fn query_gid(&self, port_num: u8, index: u32) -> Result<GidEntry> {
+    pub fn query_gid(&self, port_num: u8, index: u8) -> Result<GidEntry> {
         let table = self.gid_table(port_num)?;
         let found = table.iter().find(|entry| entry.gid_index == index);
         found.copied().ok_or_else(|| Error::EmptyGid {
@@ -134,7 +137,7 @@ impl Context {
 mod tests {
     use super::*;
 
-    fn entry(address: &str, gid_type: GidType, gid_index: u32) -> GidEntry {
+    fn entry(address: &str, gid_type: GidType, gid_index: u8) -> GidEntry {
         GidEntry {
             gid: address.parse().unwrap(),
             gid_index,
@@ -166,7 +169,7 @@ mod tests {
             entry("::ffff:10.0.0.1", GidType::ROCE_V2, 3),
         ];
         table.sort_by_key(GidEntry::rank);
-        let order: Vec<u32> = table.iter().map(GidEntry::gid_index).collect();
+        let order: Vec<u8> = table.iter().map(GidEntry::gid_index).collect();
         assert_eq!(order, [3, 5, 1, 2, 0]);
     }
 }

@@ -152,7 +152,7 @@ impl LocalPath {
             });
         }
         let gid = match gid_index {
-            Some(index) => Some(context.query_gid(port_num, index.into())?),
+            Some(index) => Some(context.query_gid(port_num, index)?),
             None if port.needs_grh() => Some(best(context, port_num)?),
             None => None,
         };
@@ -165,19 +165,15 @@ impl LocalPath {
         })
     }
 
-    /// This side's index of the GID; C has eight bits for it, and so has everything chosen here.
+    /// This side's index of the GID.
     pub(crate) fn sgid_index(&self) -> Option<u8> {
-        self.gid
-            .and_then(|entry| u8::try_from(entry.gid_index()).ok())
+        self.gid.as_ref().map(GidEntry::gid_index)
     }
 }
 
 fn best(context: &Context, port_num: u8) -> Result<GidEntry> {
     let table = context.gid_table(port_num)?;
-    let usable = table
-        .into_iter()
-        .filter(|entry| entry.gid_index() <= u8::MAX.into());
-    let best = usable.min_by_key(GidEntry::rank);
+    let best = table.into_iter().min_by_key(GidEntry::rank);
     best.ok_or(Error::NoGid { port: port_num })
 }
 

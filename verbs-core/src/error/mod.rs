@@ -104,9 +104,9 @@ pub enum Error {
         /// The port.
         port: u8,
         /// The index asked for.
-        index: u32,
+        index: u8,
         /// The indices that hold a GID.
-        filled: Vec<u32>,
+        filled: Vec<u8>,
     },
 
     /// The port needs a GID and has none.

@@ -395,7 +395,7 @@ impl Qp {
         }
         let (remote, sgid_index) = path.gids()?;
         let port_num = path.as_raw().port_num;
-        let local = self.pd.context().query_gid(port_num, sgid_index.into());
+        let local = self.pd.context().query_gid(port_num, sgid_index);
         Some(GidPath {
             local: local.ok().map(|entry| entry.gid()),
             sgid_index,

@@ -29,7 +29,7 @@ fn defaults_are_as_documented() {
     if port.link_layer() == LinkLayer::ETHERNET {
         let gid = side
             .context
-            .query_gid(endpoint.port_num(), endpoint.gid_index().into());
+            .query_gid(endpoint.port_num(), endpoint.gid_index());
         assert_eq!(endpoint.gid(), Some(gid.unwrap().gid()));
         assert!(
             !endpoint.gid().unwrap().is_link_local(),
@@ -77,7 +77,7 @@ fn every_setting_reaches_the_device() {
     let port_num = side.context.active_port().unwrap().unwrap();
     let port = side.context.query_port(port_num).unwrap();
     let gid = side.context.gid_table(port_num).unwrap()[0];
-    let gid_index = u8::try_from(gid.gid_index()).unwrap();
+    let gid_index = gid.gid_index();
     let prepared = QueuePair::builder(&side.pd, &side.send_cq, &side.recv_cq)
         .port_num(port_num)
         .gid_index(gid_index)
@@ -145,7 +145,7 @@ fn every_gid_reaches_its_own_device() {
     let side = Side::here();
     let port_num = side.context.active_port().unwrap().unwrap();
     for gid in side.context.gid_table(port_num).unwrap() {
-        let gid_index = u8::try_from(gid.gid_index()).unwrap();
+        let gid_index = gid.gid_index();
         let build = |side: &Side| {
             QueuePair::builder(&side.pd, &side.send_cq, &side.recv_cq)
                 .gid_index(gid_index)

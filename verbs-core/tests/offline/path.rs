@@ -55,6 +55,17 @@ fn on_ethernet_the_gid_with_the_largest_scope_is_taken() {
 }
 
 #[test]
+fn gids_that_no_queue_pair_can_use_are_left_out() {
+    let mut port = Port::roce(&[]);
+    port.attr.gid_tbl_len = 1024;
+    port.gids = vec![entry("fe80::1", 255, 2), entry("::ffff:10.0.0.1", 256, 2)];
+    ports(&[port]);
+    assert_eq!(chosen().unwrap().gid_index(), 255);
+    let (context, ..) = ladder();
+    assert_eq!(context.gid_table(1).unwrap().len(), 1);
+}
+
+#[test]
 fn on_ethernet_there_must_be_a_gid() {
     ports(&[Port::roce(&[])]);
     let error = chosen().unwrap_err();
