@@ -20,6 +20,28 @@ use crate::ret;
 ///
 /// Cloning is cheap and shares the context. The device is closed when the last clone, and the last
 /// object made from it, has been dropped.
+///
+/// ```no_run
+/// # fn main() -> verbs_core::Result<()> {
+/// use verbs_core::Device;
+///
+/// for device in Device::list()? {
+///     let context = device.open()?;
+///     println!("{}: {}", device.name(), context.query_device()?.device_cap_flags());
+///     for port in context.ports()? {
+///         let attr = context.query_port(port)?;
+///         println!("port {port}: {}, {}", attr.state(), attr.link_layer());
+///         if let Some(mtu) = attr.active_mtu() {
+///             println!("path MTU {mtu}");
+///         }
+///         for entry in context.gid_table(port)? {
+///             println!("GID {}: {}, {}", entry.gid_index(), entry.gid(), entry.gid_type());
+///         }
+///     }
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[doc = man!("ibv_open_device")]
 #[derive(Clone)]
 #[doc(alias = "ibv_context")]

@@ -10,6 +10,7 @@ use std::fmt;
 use verbs_sys::ibv_atomic_cap;
 use verbs_sys::{ibv_device_attr, ibv_device_attr_ex, ibv_query_device, ibv_query_device_ex};
 
+use crate::cap_flags::DeviceCapFlags;
 use crate::context::Context;
 use crate::device::Guid;
 use crate::error::{Error, Result};
@@ -99,6 +100,12 @@ impl DeviceAttr {
         Guid::from_be(self.attr.sys_image_guid)
     }
 
+    /// What the device can do.
+    #[must_use]
+    pub const fn device_cap_flags(&self) -> DeviceCapFlags {
+        DeviceCapFlags::from_bits_retain(self.attr.device_cap_flags)
+    }
+
     /// What the device's atomics are atomic with respect to.
     #[must_use]
     pub const fn atomic_cap(&self) -> AtomicCap {
@@ -119,6 +126,7 @@ serde_getters! {
         node_guid: Guid, |attr, guid| attr.node_guid = guid.to_be();
         sys_image_guid: Guid, |attr, guid| attr.sys_image_guid = guid.to_be();
         atomic_cap: AtomicCap, |attr, cap| attr.atomic_cap = ibv_atomic_cap(cap.as_raw());
+        device_cap_flags: DeviceCapFlags, |attr, flags| attr.device_cap_flags = flags.bits();
     }
     /// The largest region that can be registered, in bytes.
     max_mr_size: plain u64,
@@ -134,8 +142,6 @@ serde_getters! {
     max_qp: count u32,
     /// Work requests in a send or a receive queue.
     max_qp_wr: count u32,
-    /// Capabilities, `IBV_DEVICE_*`.
-    device_cap_flags: plain u32,
     /// Elements in a work request.
     max_sge: count u32,
     /// Elements in a read, for devices that differ there.

@@ -124,6 +124,7 @@
 //! [rdma-core](https://github.com/linux-rdma/rdma-core) sources. The search box finds every wrapped
 //! item by its C name.
 
+mod cap_flags;
 mod completion;
 mod context;
 mod device;
@@ -149,6 +150,7 @@ mod rejected;
 mod ret;
 mod work_request;
 
+pub use cap_flags::{DeviceCapFlags, PortCapFlags};
 pub use completion::{
     CompletionChannel, CompletionQueue, CompletionQueueBuilder, Completions, CqEvent, PollError,
     PollSlot, PolledCompletions, WcOpcode, WcStatus, WorkCompletion, WorkError, WorkSuccess,

@@ -116,6 +116,75 @@ macro_rules! text {
     };
 }
 
+/// Flags as text: C's names without prefix, separated by `|`, and a number for those that have none.
+macro_rules! flags_as_text {
+    ($name:ident($repr:ident), $prefix:literal) => {
+        impl $name {
+            const NAMES: &'static [&'static str] = {
+                const FLAGS: &[bitflags::Flag<$name>] = <$name as bitflags::Flags>::FLAGS;
+                // Without the last one, which stands for the flags of newer libraries.
+                const COUNT: usize = FLAGS.len() - 1;
+                const NAMES: [&str; COUNT] = {
+                    let mut names = [""; COUNT];
+                    let mut at = 0;
+                    while at < COUNT {
+                        names[at] = FLAGS[at].name();
+                        at += 1;
+                    }
+                    names
+                };
+                &NAMES
+            };
+
+            /// One flag.
+            fn parse_one(text: &str) -> Option<Self> {
+                let name = text.trim().to_ascii_uppercase();
+                let name = name.strip_prefix($prefix).unwrap_or(&name);
+                let bits = || match name.strip_prefix("0X") {
+                    Some(hex) => $repr::from_str_radix(hex, 16).ok(),
+                    None => name.parse().ok(),
+                };
+                Self::from_name(name).or_else(|| bits().map(Self::from_bits_retain))
+            }
+        }
+
+        impl std::fmt::Display for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                let (mut separator, mut newer) = ("", self.bits());
+                for (name, flag) in self.iter_names() {
+                    write!(f, "{separator}{name}")?;
+                    separator = " | ";
+                    newer &= !flag.bits();
+                }
+                match newer {
+                    0 if self.is_empty() => f.write_str("0"),
+                    0 => Ok(()),
+                    newer => write!(f, "{separator}{newer:#x}"),
+                }
+            }
+        }
+
+        impl std::str::FromStr for $name {
+            type Err = $crate::names::ParseNameError;
+
+            /// Parses names and numbers, separated by `|`.
+            fn from_str(text: &str) -> Result<Self, Self::Err> {
+                text.split('|')
+                    .map(Self::parse_one)
+                    .collect::<Option<Self>>()
+                    .ok_or($crate::names::ParseNameError::new(Self::NAMES))
+            }
+        }
+
+        $crate::macros::serde_by_name!(
+            $name,
+            $repr,
+            |flags| (true, flags.bits()),
+            Self::from_bits_retain
+        );
+    };
+}
+
 /// Serde of a type that is text for people, if it has a name, and a code for programs.
 macro_rules! serde_by_name {
     ($name:ident, $code:ty, |$value:ident| $named_and_code:expr, $from_code:expr) => {
@@ -231,4 +300,6 @@ macro_rules! serde_getters {
     };
 }
 
-pub(crate) use {code, getters, man, open_enum, serde_by_name, serde_getters, setters, text};
+pub(crate) use {
+    code, flags_as_text, getters, man, open_enum, serde_by_name, serde_getters, setters, text,
+};

@@ -10,6 +10,7 @@ use verbs_sys::{
 #[cfg(feature = "serde")]
 use verbs_sys::{ibv_mtu, ibv_port_state};
 
+use crate::cap_flags::PortCapFlags;
 use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::link::{LinkLayer, LinkSpeed, LinkWidth, PhysState, PortState};
@@ -152,6 +153,12 @@ impl PortAttr {
         PhysState::from_raw(self.attr.phys_state)
     }
 
+    /// What the port can do.
+    #[must_use]
+    pub const fn port_cap_flags(&self) -> PortCapFlags {
+        PortCapFlags::from_bits_retain(self.attr.port_cap_flags)
+    }
+
     /// C's struct.
     #[must_use]
     pub const fn as_raw(&self) -> &ibv_port_attr {
@@ -169,11 +176,10 @@ serde_getters! {
         active_width: LinkWidth, |attr, width| attr.active_width = width.as_raw();
         active_speed: LinkSpeed, |attr, speed| attr.active_speed = speed.as_raw();
         phys_state: PhysState, |attr, state| attr.phys_state = state.as_raw();
+        port_cap_flags: PortCapFlags, |attr, flags| attr.port_cap_flags = flags.bits();
     }
     /// Entries in the GID table, holes included.
     gid_tbl_len: count u32,
-    /// Capabilities, `IBV_PORT_*_SUP`.
-    port_cap_flags: plain u32,
     /// More capabilities, `IBV_PORT_*_SUP` of the second word.
     port_cap_flags2: plain u16,
     /// The longest message, in bytes.
@@ -248,12 +254,13 @@ mod tests {
             active_speed: 3,
             phys_state: 5,
             gid_tbl_len: 8,
+            port_cap_flags: 1 << 16,
             lid: 4,
             ..Default::default()
         };
         let attr = PortAttr { attr };
         let json = serde_json::to_string(&attr).unwrap();
-        let start = r#"{"state":"ACTIVE","max_mtu":4096,"active_mtu":null,"link_layer":"Ethernet","active_width":"4X","active_speed":3,"phys_state":"LINK_UP","gid_tbl_len":8,"#;
+        let start = r#"{"state":"ACTIVE","max_mtu":4096,"active_mtu":null,"link_layer":"Ethernet","active_width":"4X","active_speed":3,"phys_state":"LINK_UP","port_cap_flags":"CM_SUP","gid_tbl_len":8,"#;
         assert!(json.starts_with(start), "{json}");
         let back: PortAttr = serde_json::from_str(&json).unwrap();
         assert_eq!(serde_json::to_string(&back).unwrap(), json);

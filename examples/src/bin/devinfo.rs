@@ -147,7 +147,7 @@ fn limits(list: &mut Listing, attr: &DeviceAttr) {
     );
     entry(list, "max_qp", attr.max_qp());
     entry(list, "max_qp_wr", attr.max_qp_wr());
-    let flags = attr.device_cap_flags();
+    let flags = attr.device_cap_flags().bits();
     entry(list, "device_cap_flags", format_args!("0x{flags:08x}"));
     list.flags(flags.into(), names::DEVICE_CAPS);
     entry(list, "max_sge", attr.max_sge());
@@ -328,7 +328,7 @@ fn details(list: &mut Listing, device: &Device, port: &PortAttr) {
     port_entry(
         list,
         "port_cap_flags",
-        format_args!("0x{:08x}", port.port_cap_flags()),
+        format_args!("0x{:08x}", port.port_cap_flags().bits()),
     );
     port_entry(
         list,

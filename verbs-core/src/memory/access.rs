@@ -1,8 +1,6 @@
 //! What a registration permits.
 
 use std::ffi::c_int;
-use std::fmt;
-use std::str::FromStr;
 
 use verbs_sys::{
     IBV_ACCESS_HUGETLB, IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_MW_BIND, IBV_ACCESS_ON_DEMAND,
@@ -10,8 +8,7 @@ use verbs_sys::{
     IBV_ACCESS_REMOTE_WRITE,
 };
 
-use crate::macros::serde_by_name;
-use crate::names::ParseNameError;
+use crate::macros::flags_as_text;
 
 bitflags::bitflags! {
     /// The access that the device, and peers through it, have to a region or a queue pair.
@@ -75,61 +72,4 @@ impl AccessFlags {
     }
 }
 
-impl fmt::Display for AccessFlags {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut separator = "";
-        for (name, _) in self.iter_names() {
-            write!(f, "{separator}{name}")?;
-            separator = " | ";
-        }
-        let known = self
-            .iter_names()
-            .fold(0, |bits, (_, flag)| bits | flag.bits());
-        match self.bits() & !known {
-            0 if self.is_empty() => f.write_str("0"),
-            0 => Ok(()),
-            newer => write!(f, "{separator}{newer:#x}"),
-        }
-    }
-}
-
-impl FromStr for AccessFlags {
-    type Err = ParseNameError;
-
-    /// Parses names and hexadecimal numbers, separated by `|`.
-    fn from_str(text: &str) -> Result<Self, ParseNameError> {
-        text.split('|')
-            .map(one)
-            .collect::<Option<Self>>()
-            .ok_or(ParseNameError::new(NAMES))
-    }
-}
-
-serde_by_name!(
-    AccessFlags,
-    u32,
-    |flags| (true, flags.bits()),
-    Self::from_bits_retain
-);
-
-/// One flag.
-fn one(text: &str) -> Option<AccessFlags> {
-    let name = text.trim().to_ascii_uppercase();
-    let name = name.strip_prefix("IBV_ACCESS_").unwrap_or(&name);
-    let bits = || match name.strip_prefix("0X") {
-        Some(hex) => u32::from_str_radix(hex, 16).ok(),
-        None => name.parse().ok(),
-    };
-    AccessFlags::from_name(name).or_else(|| bits().map(AccessFlags::from_bits_retain))
-}
-
-const NAMES: &[&str] = &[
-    "LOCAL_WRITE",
-    "REMOTE_WRITE",
-    "REMOTE_READ",
-    "REMOTE_ATOMIC",
-    "MW_BIND",
-    "ON_DEMAND",
-    "HUGETLB",
-    "RELAXED_ORDERING",
-];
+flags_as_text!(AccessFlags(u32), "IBV_ACCESS_");
