@@ -66,6 +66,23 @@ impl Error {
     pub const fn is_backpressure(&self) -> bool {
         matches!(self, Self::Rejected(reason) if reason.is_backpressure())
     }
+
+    /// Why the channel is down, if that is what this error is about: the operation was aborted by it,
+    /// or rejected because of it. `None` for the failure that took the channel down.
+    ///
+    /// A server tells with it a client that left, by
+    /// [`is_peer_closed`](DownReason::is_peer_closed), from one that failed: see
+    /// [`IncomingMessages`](crate::IncomingMessages).
+    #[must_use]
+    pub const fn down_reason(&self) -> Option<&DownReason> {
+        match self {
+            Self::Rejected(reason) => reason.down_reason(),
+            Self::Transport(error) => error.down_reason(),
+            Self::Down(reason) => Some(reason),
+            Self::Channel(error) => error.down_reason(),
+            _ => None,
+        }
+    }
 }
 
 impl From<verbs_channel::Error> for Error {
@@ -96,9 +113,12 @@ impl From<Error> for io::Error {
             Error::Io(error) => return error,
             Error::Rejected(reason) => return verbs_channel::Error::Rejected(reason).into(),
             Error::Transport(error) => return verbs_channel::Error::Transport(error).into(),
+            Error::Down(reason) => {
+                return verbs_channel::Error::Rejected(RejectReason::Down(reason)).into();
+            }
             Error::Channel(error) => return error.into(),
             Error::Thread(ref source) => source.kind(),
-            Error::Down(_) | Error::Poll(_) => io::ErrorKind::ConnectionAborted,
+            Error::Poll(_) => io::ErrorKind::ConnectionAborted,
             Error::NoCompletionChannel
             | Error::ForeignChannel
             | Error::AlreadyAwaited

@@ -109,3 +109,22 @@ fn down_error_has_the_reason_and_its_cause_as_sources() {
         "{parts:?}"
     );
 }
+
+#[test]
+fn peer_that_left_is_found_in_each_error() {
+    const LEFT: DownReason = DownReason::PeerClosed;
+    let rejected = || RejectReason::Down(LEFT);
+    for error in [
+        Error::Rejected(rejected()),
+        Error::Transport(TransportError::Aborted(LEFT)),
+        Error::Down(LEFT),
+        Error::Channel(verbs_channel::Error::Rejected(rejected())),
+    ] {
+        assert!(error.down_reason().is_some_and(DownReason::is_peer_closed));
+        assert_eq!(
+            io::Error::from(error).kind(),
+            io::ErrorKind::ConnectionReset
+        );
+    }
+    assert_eq!(Error::NoCompletionChannel.down_reason(), None);
+}

@@ -32,13 +32,16 @@ use crate::sync::Mutex;
 ///
 /// ```no_run
 /// # async fn example(channel: verbs_async::AsyncChannel) -> verbs_async::Result<()> {
-/// use verbs_async::verbs_channel::BufferPool;
+/// use verbs_async::verbs_channel::{BufferPool, DownReason};
 ///
 /// let pool = BufferPool::new(channel.pd(), 4096, 16)?;
 /// let mut incoming = channel.into_incoming(std::iter::from_fn(|| pool.take()));
 /// while let Some(message) = incoming.next().await {
-///     let message = message?;
-///     println!("{} bytes, immediate {:?}", message.len(), message.success().imm_data());
+///     match message {
+///         Ok(message) => println!("{} bytes", message.len()),
+///         Err(error) if error.down_reason().is_some_and(DownReason::is_peer_closed) => break,
+///         Err(error) => return Err(error),
+///     }
 /// }
 /// incoming.channel().close().await?;
 /// # Ok(())
@@ -131,6 +134,10 @@ impl IncomingMessages {
     }
 
     /// Waits for the next message. `None` after a failure, and if there are no buffers.
+    ///
+    /// A peer that leaves in order also ends the messages with an error: after its last message comes
+    /// one whose [`down_reason`](crate::Error::down_reason)
+    /// [`is_peer_closed`](verbs_channel::DownReason::is_peer_closed).
     ///
     /// While all buffers are held by messages, it waits until one of them is dropped.
     ///

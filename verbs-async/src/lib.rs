@@ -120,7 +120,10 @@
 //! peer closes its channel, its process ends or its host dies, whether or not a task waits. The
 //! reason is [`DownReason::PeerClosed`](verbs_channel::DownReason::PeerClosed) or
 //! [`PeerLost`](verbs_channel::DownReason::PeerLost). Everything that the peer sent is delivered
-//! first. See [`verbs_channel`](verbs_channel#when-the-peer-leaves).
+//! first. The next operation then returns an error, also if the peer left in order: a server's loop
+//! ends if the error's [`down_reason`](Error::down_reason)
+//! [`is_peer_closed`](verbs_channel::DownReason::is_peer_closed). See
+//! [`verbs_channel`](verbs_channel#when-the-peer-leaves).
 //!
 //! # Other runtimes
 //!

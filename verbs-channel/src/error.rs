@@ -42,6 +42,15 @@ pub enum TransportError {
 verbs_core::error_debug!(TransportError { Work, Aborted(reason), Stuck, Taken });
 
 impl TransportError {
+    /// Why the channel went down, if that aborted the operation: see [`Error::down_reason`].
+    #[must_use]
+    pub const fn down_reason(&self) -> Option<&DownReason> {
+        match self {
+            Self::Aborted(reason) => Some(reason),
+            _ => None,
+        }
+    }
+
     /// For an operation whose outcome is unknown: the channel is gone.
     pub(crate) const CLOSED: Self = Self::Aborted(DownReason::Closed);
 }
@@ -106,6 +115,15 @@ pub enum DownReason {
     /// The caller closed the channel.
     #[error("it was closed")]
     Closed,
+}
+
+impl DownReason {
+    /// Whether the peer closed the connection in order, or its process ended: a server's clients
+    /// leave like this.
+    #[must_use]
+    pub const fn is_peer_closed(&self) -> bool {
+        matches!(self, Self::PeerClosed)
+    }
 }
 
 verbs_core::error_debug!(DownReason {
@@ -253,6 +271,16 @@ impl RejectReason {
         matches!(self, Self::Backpressure(_))
     }
 
+    /// Why the channel is down, if the request was rejected because of that: see
+    /// [`Error::down_reason`].
+    #[must_use]
+    pub const fn down_reason(&self) -> Option<&DownReason> {
+        match self {
+            Self::Down(reason) => Some(reason),
+            _ => None,
+        }
+    }
+
     pub(crate) fn from_core(error: &verbs_core::Error) -> Self {
         match *error {
             verbs_core::Error::RemoteTooShort { local, remote } => {
@@ -307,6 +335,36 @@ impl Error {
     #[must_use]
     pub const fn is_backpressure(&self) -> bool {
         matches!(self, Self::Rejected(reason) if reason.is_backpressure())
+    }
+
+    /// Why the channel is down, if that is what this error is about: the operation was aborted by it,
+    /// or the request was rejected because of it. `None` for the failure that took the channel down.
+    ///
+    /// A server tells with it a client that left from one that failed:
+    ///
+    /// ```no_run
+    /// use verbs_channel::verbs_core::MemoryRegion;
+    /// use verbs_channel::{Channel, DownReason, Error};
+    ///
+    /// fn serve(channel: &mut Channel, inbox: &mut MemoryRegion) -> Result<(), Error> {
+    ///     loop {
+    ///         match channel.receive(inbox.scatter_element(..)?) {
+    ///             Ok(received) => println!("{} bytes", received.byte_len()),
+    ///             Err(error) if error.down_reason().is_some_and(DownReason::is_peer_closed) => {
+    ///                 return Ok(());
+    ///             }
+    ///             Err(error) => return Err(error),
+    ///         }
+    ///     }
+    /// }
+    /// ```
+    #[must_use]
+    pub const fn down_reason(&self) -> Option<&DownReason> {
+        match self {
+            Self::Rejected(reason) => reason.down_reason(),
+            Self::Transport(error) => error.down_reason(),
+            _ => None,
+        }
     }
 }
 
@@ -407,6 +465,17 @@ impl<E: From<TransportError>> ScopeError<E> {
         match self {
             Self::ClosureError(error) => error,
             Self::AutoPollError(error) => error.into(),
+        }
+    }
+}
+
+impl ScopeError<Error> {
+    /// Why the channel is down, if that is what this error is about: see [`Error::down_reason`].
+    #[must_use]
+    pub const fn down_reason(&self) -> Option<&DownReason> {
+        match self {
+            Self::ClosureError(error) => error.down_reason(),
+            Self::AutoPollError(error) => error.down_reason(),
         }
     }
 }

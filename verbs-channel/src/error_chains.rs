@@ -255,3 +255,25 @@ fn debug_is_the_chain_and_the_variants_to_match() {
     let over = Error::from(ExchangeError::Over);
     assert_eq!(format!("{over:?}"), "the exchange is over [Exchange(Over)]");
 }
+
+#[test]
+fn peer_that_left_is_found_in_each_error() {
+    const LEFT: DownReason = DownReason::PeerClosed;
+    let rejected = || Error::Rejected(RejectReason::Down(LEFT));
+    let aborted = || Error::Transport(TransportError::Aborted(LEFT));
+    let reasons = [
+        RejectReason::Down(LEFT).down_reason().copied(),
+        TransportError::Aborted(LEFT).down_reason().copied(),
+        rejected().down_reason().copied(),
+        aborted().down_reason().copied(),
+        ScopeError::ClosureError(rejected()).down_reason().copied(),
+        ScopeError::<Error>::AutoPollError(TransportError::Aborted(LEFT))
+            .down_reason()
+            .copied(),
+    ];
+    assert_eq!(reasons, [Some(LEFT); 6]);
+    assert!(LEFT.is_peer_closed() && !DownReason::PeerLost.is_peer_closed());
+    // The failure itself is not a consequence.
+    assert_eq!(transport_errors()[0].down_reason(), None);
+    assert_eq!(Error::StaleTicket.down_reason(), None);
+}

@@ -106,7 +106,9 @@
 //! A reliable connection has no keepalive. So a channel that was connected over TCP keeps the TCP
 //! connection, and watches its peer by it. The channel goes down when the peer closes its channel,
 //! its process ends or its host dies. The reason is [`DownReason::PeerClosed`] or
-//! [`DownReason::PeerLost`]. Everything that the peer sent is delivered first.
+//! [`DownReason::PeerLost`]. Everything that the peer sent is delivered first. The next operation then
+//! returns an error, also if the peer left in order: a server's loop ends if the error's
+//! [`down_reason`](Error::down_reason) [`is_peer_closed`](DownReason::is_peer_closed).
 //!
 //! Peers are checked whenever a wait or a poll finds no completion. The end of a peer is noticed
 //! within some milliseconds, or within 100 if the wait [sleeps](PollStrategy::Notify). The death of a

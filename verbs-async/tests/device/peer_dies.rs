@@ -88,6 +88,9 @@ fn receives_end_when_the_peer_is_killed() {
                 ),
                 "{result:?}"
             );
+            let error = result.unwrap_err();
+            let left = error.down_reason().is_some_and(DownReason::is_peer_closed);
+            assert!(left, "{error:?}");
             drop(own);
             assert_eq!(pool.available(), pool.capacity());
         });
