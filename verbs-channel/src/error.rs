@@ -346,7 +346,7 @@ impl Error {
     /// use verbs_channel::verbs_core::MemoryRegion;
     /// use verbs_channel::{Channel, DownReason, Error};
     ///
-    /// fn serve(channel: &mut Channel, inbox: &mut MemoryRegion) -> Result<(), Error> {
+    /// fn serve(channel: &mut Channel, inbox: &mut MemoryRegion<Vec<u8>>) -> Result<(), Error> {
     ///     loop {
     ///         match channel.receive(inbox.scatter_element(..)?) {
     ///             Ok(received) => println!("{} bytes", received.byte_len()),
