@@ -19,10 +19,9 @@ use crate::shared::Shared;
 /// A connected endpoint for async code.
 ///
 /// Each call begins an operation at once and returns an [`Operation`], a future of the outcome and
-/// the buffer. The operation is posted. If its queue is full, it waits in the queue's backlog,
-/// first come, first served. If the [backlog](Self::ready) is full too, it is rejected. Any number
-/// of operations can be in flight. Operations of one queue are posted in the order in which they
-/// were begun.
+/// the buffer. If its queue has room, the operation is posted. If not, it waits in the queue's
+/// backlog. If the [backlog](Self::ready) is full too, the operation is rejected. Operations of one
+/// queue are posted in the order in which they were begun.
 ///
 /// Dropping the channel closes it without waiting, and aborts the operations in flight.
 /// [`close`](Self::close) lets them finish first.
@@ -191,8 +190,7 @@ impl AsyncChannel {
     /// ```
     ///
     /// A task that had to wait is woken when half of the backlog has been posted. Room is not
-    /// reserved: if several tasks find room, one may take what another found. Dropping the future
-    /// has no effect.
+    /// reserved: another task may take it first. Dropping the future has no effect.
     ///
     /// # Errors
     ///
@@ -219,8 +217,8 @@ impl AsyncChannel {
     /// # Errors
     ///
     /// [`Error::Down`] if the channel was down before, or goes down while this waits. A peer that
-    /// closed its channel before this call is not an error here: operations that it aborted have
-    /// failed themselves.
+    /// closed its channel before this call is not an error here: the operations that this aborted
+    /// have returned errors of their own.
     pub async fn close(&self) -> Result<()> {
         let _destroyed_at_the_end = CloseOnDrop { channel: self };
         let peer_closed = self.down_reason() == Some(DownReason::PeerClosed);
@@ -234,7 +232,7 @@ impl AsyncChannel {
     /// Takes the channel down without waiting: operations in flight are aborted, and those in the
     /// backlog are rejected.
     ///
-    /// Their outcomes follow when their completions are flushed.
+    /// The operations in flight end when the device has flushed them.
     pub fn shut_down(&self) {
         let at = self.at;
         self.driver().with(Some(at), |ring| {

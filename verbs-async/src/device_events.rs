@@ -19,7 +19,7 @@ use crate::{AsyncCq, AsyncGroup, CqNotifier, Error, Result};
 
 /// The events of a device, one after the other (`ibv_get_async_event`).
 ///
-/// It is a [`Stream`], too. Events are taken from the device when they arrive, whether or not a
+/// This is also a [`Stream`]. Events are taken from the device when they arrive, whether or not a
 /// task waits here. So a group or queue that was passed to [`watch`](Self::watch) or
 /// [`watch_cq`](Self::watch_cq) fails at once when its device, queue or queue pair fails.
 ///

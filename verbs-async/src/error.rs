@@ -24,16 +24,15 @@ pub enum Error {
     /// [`channel`](verbs_channel::verbs_core::CompletionQueue::channel).
     #[error("the completion queue was created without a completion channel")]
     NoCompletionChannel,
-    /// The completion queue was created with another completion channel than the one of these
-    /// events.
+    /// The completion queue was created with a completion channel other than that of the
+    /// [`CqEvents`](crate::CqEvents).
     #[error("the completion queue belongs to another completion channel")]
     ForeignChannel,
-    /// The completion queue is awaited already. Clones of one [`AsyncCq`](crate::AsyncCq) share it.
+    /// The completion queue is awaited already. To share it, clone its [`AsyncCq`](crate::AsyncCq).
     #[error("the completion queue is awaited already")]
     AlreadyAwaited,
-    /// The events of the completion channel, or of the device, are taken already. Two watchers
-    /// would take events from each other. Clones of one [`CqEvents`](crate::CqEvents) share a
-    /// completion channel.
+    /// The completion channel or the device has a watcher already. Two watchers would take events
+    /// from each other. To share a completion channel, clone its [`CqEvents`](crate::CqEvents).
     #[error("the completion channel or the device is watched already")]
     AlreadyWatched,
     /// The channel is down, for this reason.
@@ -42,7 +41,7 @@ pub enum Error {
     /// The completion queue cannot be polled.
     #[error(transparent)]
     Poll(#[from] PollError),
-    /// The notifier failed, or the stream to connect over did.
+    /// The notifier failed, or the stream over which the channel was to be connected.
     #[error("cannot wait for the device")]
     Io(#[from] io::Error),
     /// No helper thread could be started for a call that blocks, such as a handshake, and none is

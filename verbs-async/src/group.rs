@@ -37,10 +37,10 @@ pub struct AsyncGroup {
 impl AsyncGroup {
     /// Creates a group of at most `max_channels` channels.
     ///
-    /// Their settings are a builder, or a [`ChannelConfig`] or a reference to one.
+    /// `channels` are their settings: a builder, a [`ChannelConfig`], or a reference to one.
     ///
-    /// The completion queue has its events on the completion channel of `events`, which other groups
-    /// and queues may share.
+    /// The completion queue raises its events on the completion channel of `events`, which other
+    /// groups and queues may share.
     ///
     /// ```no_run
     /// # fn main() -> verbs_async::Result<()> {

@@ -20,13 +20,13 @@ use crate::sync::Mutex;
 
 /// The messages that arrive on a channel, in the order of their arrival.
 ///
-/// Created by [`AsyncChannel::incoming`]. A window of receives stays posted: that many messages can
-/// arrive before any task asks for them. The buffer of a [`Message`] is posted again when the
+/// Created by [`AsyncChannel::incoming`]. One receive is posted per buffer, so as many messages can
+/// arrive before a task asks for them. The buffer of a [`Message`] is posted again when the
 /// message is dropped. [`next`](Self::next) can be cancelled: a message that arrives meanwhile is
 /// returned by the next call.
 ///
-/// It ends after the first failure, as a channel does. Dropping it abandons the receives: messages
-/// that arrive in them are lost.
+/// The messages end with the first failure, which takes the channel down. Dropping this value
+/// abandons the receives: messages that arrive in them are lost.
 ///
 /// # Examples
 ///
@@ -80,14 +80,14 @@ struct State {
 }
 
 impl AsyncChannel {
-    /// Posts a receive into the whole of each of these buffers, and returns the messages that
-    /// arrive in them.
+    /// Posts a receive for each of these buffers, into the whole buffer, and returns the messages
+    /// that arrive in them.
     ///
-    /// Nothing else may receive on the channel meanwhile: its messages would be missing here. If
-    /// there are more buffers than the channel's `max_recv_wr`, the rest wait in the backlog.
+    /// Don't call [`receive`](Self::receive) meanwhile: it would take messages from these. If there
+    /// are more buffers than the channel's `max_recv_wr`, the rest wait in the backlog.
     ///
-    /// The messages keep the channel alive. [`close`](Self::close) and [`shut_down`](Self::shut_down)
-    /// end them.
+    /// The [`IncomingMessages`] keep the channel alive. They end when the channel is
+    /// [closed](Self::close) or [shut down](Self::shut_down).
     pub fn incoming<B: Into<OwnedBuffer>>(
         self: &Arc<Self>,
         buffers: impl IntoIterator<Item = B>,
@@ -116,8 +116,8 @@ impl AsyncChannel {
 }
 
 impl AsyncChannel {
-    /// [`incoming`](Self::incoming) for a channel that nothing else needs to own. The messages
-    /// [have](IncomingMessages::channel) it.
+    /// Like [`incoming`](Self::incoming), but takes the channel, which is then available as
+    /// [`IncomingMessages::channel`].
     pub fn into_incoming<B: Into<OwnedBuffer>>(
         self,
         buffers: impl IntoIterator<Item = B>,

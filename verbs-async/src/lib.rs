@@ -48,7 +48,7 @@
 //! ```
 //!
 //! The feature `tokio` or `async-io` adds that runtime: `cargo add verbs-async --features tokio`.
-//! To connect to a server takes one call then, `AsyncChannel::connect_tokio`.
+//! Connecting to a server is one call then: `AsyncChannel::connect_tokio`.
 //!
 //! # Errors
 //!
@@ -61,19 +61,20 @@
 //! # Who polls the completion queue
 //!
 //! Some task has to poll the completion queue and wake the tasks whose operations completed. If
-//! that were one fixed task, the others would keep sleeping if it is dropped, leaked or not polled
-//! again. Here no task is special: any operation that is polled drives the queue.
+//! one fixed task did this, all others would sleep forever once that task was dropped, leaked or no
+//! longer polled. Here no task is special: any operation that is polled drives the queue.
 //!
-//! - Polling an operation that has not completed polls the queue. The outcomes of other operations
-//!   stay in the channel until their futures take them, and the tasks that await them are woken. No
-//!   other task is.
+//! - Polling an operation that has not completed polls the queue. If completions of other
+//!   operations are found, their outcomes are stored until their futures take them, and only the
+//!   tasks that await them are woken.
 //! - If the queue is empty, it is armed and polled once more. The next completion raises an event
-//!   on the completion channel, whose descriptor a [`CqNotifier`] watches. The notifier always has
-//!   the same waker, one of this crate. When it is woken, it takes the event, polls the queue, and
-//!   wakes the tasks whose operations completed.
+//!   on the completion channel, whose descriptor a [`CqNotifier`] watches. The notifier wakes a
+//!   waker of this crate, which takes the event, polls the queue, and wakes the tasks whose
+//!   operations completed.
 //!
-//! So each sleep costs one arming and one event. While polling finds completions, there are
-//! neither. A group can [poll for a while](AsyncGroup::set_busy_poll) before it arms.
+//! So each sleep costs one arming and one event. As long as polling finds completions, the queue is
+//! not armed and raises no events. A group can [poll for a while](AsyncGroup::set_busy_poll) before
+//! it arms.
 //!
 //! The call that begins an operation posts it. If its queue is full, the operation waits in the
 //! backlog of that queue, and is posted when there is room, first come, first served. The backlog
@@ -88,10 +89,10 @@
 //! # Cooperative scheduling
 //!
 //! A task whose operations are always ready would keep its executor from running timers and other
-//! tasks. So after every 64 polls on a thread that were ready, the next poll is [`Pending`] and
-//! wakes its task at once, and so may be the one after that if it has another waker. This works on any
-//! executor, and without one: code that polls by hand polls again. In a task of tokio, ready polls
-//! also spend the task's budget, every fourth of them one unit.
+//! tasks. So after every 64 ready polls on a thread, the next poll yields: it wakes its task at once
+//! and is [`Pending`]. If the poll after that has another waker, it may yield, too. This works on
+//! any executor, and without one: code that polls by hand polls again. In a tokio task, every fourth
+//! ready poll also spends one unit of the task's budget.
 //!
 //! [`Pending`]: std::task::Poll::Pending
 //!
@@ -104,8 +105,8 @@
 //! | a receive in flight | As above, and the message that it receives is lost. Keep the operation, or use [`IncomingMessages`]. |
 //! | a completed [`Operation`] | Its outcome and its buffer are dropped. |
 //! | a timeout around `&mut operation` | The operation is not affected: await it again, or drop it. |
-//! | [`IncomingMessages::next`], [`DeviceEvents::next`], [`AsyncCq::poll`] | Nothing is lost: the next call returns it. |
-//! | [`AsyncCq::poll_wr_id`] | The completion is kept for the next call that asks for it. |
+//! | [`IncomingMessages::next`], [`DeviceEvents::next`], [`AsyncCq::poll`] | Nothing is lost: the next call returns the message, event or completion. |
+//! | [`AsyncCq::poll_wr_id`] | The completion is kept until a later `poll_wr_id` or `poll` takes it. |
 //! | connecting or accepting | The channel and the stream are dropped. |
 //! | [`Listener::accept`](AsyncGroup::listen_tokio), [`AsyncChannel::ready`] | Nothing is lost: the next call continues. |
 //! | [`AsyncChannel::close`] | The channel is closed without waiting, as if it was dropped. |

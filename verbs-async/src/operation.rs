@@ -20,13 +20,13 @@ use crate::shared::Shared;
 /// It resolves to the result and to what was given to it: a buffer, or the requests of a
 /// [batch](crate::AsyncChannel::batch).
 ///
-/// So `?` is for the first part: `let (received, buffer) = operation.await;`, then `received?`. To
-/// drop the buffer: `operation.await.0?`.
+/// `?` applies to the result only: `let (received, buffer) = operation.await;`, then `received?`. To
+/// drop the buffer at once: `operation.await.0?`.
 ///
 /// The operation is posted, or in the backlog of its queue, when this value is created. Awaiting it
 /// only takes the outcome. Any task may poll it. After a timeout around `&mut operation`, or a
-/// `select` that chose another branch, it can be awaited again. After every 64 polls on a thread
-/// that were ready, the next one or two are pending and wake their tasks, so that other tasks run.
+/// `select` that chose another branch, it can be awaited again. Now and then it yields to other
+/// tasks: see [cooperative scheduling](crate#cooperative-scheduling).
 ///
 /// Dropping it abandons the operation. While the device may access the buffer, the channel keeps
 /// it. After the completion the buffer returns to its pool, or is freed. An operation in the

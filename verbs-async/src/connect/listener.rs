@@ -122,7 +122,7 @@ impl Listener {
 
     /// Sets how many handshakes can be in progress. The default is 256 and the minimum 1.
     ///
-    /// Each of them has a queue pair.
+    /// Each of them takes a queue pair.
     #[must_use]
     pub fn max_handshakes(mut self, peers: usize) -> Self {
         self.max_handshakes = peers.max(1);

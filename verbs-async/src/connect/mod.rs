@@ -100,9 +100,10 @@ impl AsyncGroup {
 
     /// [`exchange`](Self::exchange) over a stream that has no descriptor, such as an encrypted one.
     ///
-    /// The peer is not watched. If the peer watches this side, it takes the end of the stream for
-    /// the end of this side: pass `&mut` of the stream and keep it as long as the channel. To watch
-    /// the peer, pass a descriptor to [`watch_peer`](AsyncChannel::watch_peer).
+    /// The peer is not watched: to watch it, pass a descriptor to
+    /// [`watch_peer`](AsyncChannel::watch_peer). The peer may watch this side, and then takes the end
+    /// of the stream for the end of the channel: pass `&mut` of the stream, and keep the stream as
+    /// long as the channel.
     ///
     /// # Errors
     ///
@@ -171,8 +172,8 @@ impl AsyncGroup {
     ///
     /// # Errors
     ///
-    /// As [`exchange`](Self::exchange), and [`ExchangeError::TimedOut`]; the runtime's timers are
-    /// not enabled.
+    /// As [`exchange`](Self::exchange), [`ExchangeError::TimedOut`], and an error if the runtime's
+    /// timers are not enabled.
     #[cfg(feature = "tokio")]
     pub async fn connect_tokio_within(
         &self,

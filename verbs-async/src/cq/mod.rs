@@ -23,16 +23,15 @@ mod state;
 /// A completion queue whose completions are awaited.
 ///
 /// Cloning is cheap and shares the queue. Any number of tasks can wait at once: for any completion
-/// ([`poll`](Self::poll)), or for that of one work request ([`poll_wr_id`](Self::poll_wr_id)). If a
-/// task waits for a completion by its `wr_id`, it is delivered to that task only. A completion that
-/// no task has asked for is kept. Dropping a future loses no completion.
+/// ([`poll`](Self::poll)), or for that of one work request ([`poll_wr_id`](Self::poll_wr_id)). A
+/// completion whose `wr_id` a task awaits is delivered to that task only. A completion that no task
+/// waits for is kept until a task takes it. Dropping a future loses no completion.
 ///
-/// A kept completion takes memory until it is taken, and each new wait for a `wr_id` searches all
-/// that are kept. There is at most one for each work request that was posted. So code that only
-/// waits by `wr_id` has to await every work request that completes, including unsignaled ones that
-/// fail, or call [`poll`](Self::poll) from time to time.
+/// Kept completions take memory, and each new wait for a `wr_id` searches all of them. So code that
+/// only waits by `wr_id` has to await every work request that completes, including unsignaled ones
+/// that fail, or call [`poll`](Self::poll) from time to time.
 ///
-/// The queue is armed only if it is empty and a task waits. It is polled again after that.
+/// The queue is armed only if it is empty and a task waits. It is then polled once more.
 ///
 /// ```no_run
 /// # async fn example() -> verbs_async::Result<()> {
@@ -120,7 +119,8 @@ impl AsyncCq {
         Self::create(&CqEvents::create_thread(context)?, min_capacity)
     }
 
-    /// Awaits a queue that was created with the completion channel of `events`.
+    /// Makes the completions of this queue awaitable. It was created with the completion channel of
+    /// `events`.
     ///
     /// Nothing else may poll the queue from now on.
     ///
@@ -159,8 +159,8 @@ impl AsyncCq {
 
     /// Waits for the completion of one work request, which must be signaled.
     ///
-    /// If the future is dropped, the completion is kept. So a `wr_id` may be used again only after
-    /// its completion was taken. If several work requests have the same `wr_id`, their completions
+    /// If the future is dropped, the completion is kept. So don't use a `wr_id` again before its
+    /// completion has been taken. If several work requests have the same `wr_id`, their completions
     /// are delivered in the order in which they arrive.
     ///
     /// # Errors

@@ -20,9 +20,9 @@ mod queues;
 
 /// A completion channel and the notifier that watches it, for one completion queue or many.
 ///
-/// Cloning is cheap and shares both; groups and queues keep a clone. The notifier always has the same waker. When it is woken, it
-/// takes the events and polls the queues that had one. So no other task has to be awake for a
-/// completion.
+/// Cloning is cheap and shares both; groups and queues keep a clone. The notifier wakes a waker of
+/// this crate, which takes the events, polls the queues that had one, and wakes the tasks whose
+/// completions were found. So completions are dispatched even if all tasks sleep.
 ///
 /// ```text
 /// device ──► completion channel (fd) ──► notifier
@@ -112,7 +112,7 @@ impl CqEvents {
         Self::new(channel, notifier)
     }
 
-    /// Creates a completion channel with a thread of this crate, for any executor.
+    /// Creates a completion channel that is watched by a thread of this crate, for any executor.
     ///
     /// # Errors
     ///

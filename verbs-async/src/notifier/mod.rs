@@ -13,14 +13,14 @@
 //!
 //! - It owns its descriptor: a duplicate (`try_clone_to_owned`), or a handle that keeps the
 //!   original open. A duplicate is readable when the original is.
-//! - `Ready(Ok(()))` means that the descriptor may be readable. The notifier must reset its own
-//!   readiness *before* it returns that. Then a caller that reads until nothing is left misses
-//!   nothing: what arrives after the return is reported again. It may be ready although there is
-//!   nothing to read.
-//! - `Pending` means that the waker of the last call will be woken: when the descriptor becomes
-//!   readable, if it is readable already, or if the notifier fails. It has to keep one waker only.
-//! - After it has failed, such as by the end of its event loop, every call returns an error. None
-//!   panics or is pending.
+//! - `Ready(Ok(()))` means that the descriptor may be readable; there may also be nothing to read.
+//!   The notifier must reset its own readiness *before* it returns that, so that everything that
+//!   arrives after the return is reported again.
+//! - `Pending` means that the waker will be woken when the descriptor becomes readable, at once if
+//!   it is readable already, or when the notifier fails. The notifier needs to store one waker
+//!   only, that of the last call.
+//! - After it has failed, such as by the end of its event loop, every call returns an error. No call
+//!   panics or is pending then.
 //! - While it wakes, it holds no lock that `poll_readable` takes. A waker may call `poll_readable`
 //!   on the same notifier from within `wake`, so `poll_readable` itself wakes no waker.
 //!
@@ -121,9 +121,9 @@ pub trait CqNotifier: Send + Sync {
     /// Ready if the descriptor may have become readable since this was last ready. If not, the
     /// waker of the last call is woken when it does.
     ///
-    /// There is room for one waker: if two tasks call this, the last call replaces the other's
-    /// waker. The waker is kept until it is woken or replaced. So a waker that owns the notifier
-    /// keeps both alive that long.
+    /// There is room for one waker: if two tasks call this, the later call replaces the waker of the
+    /// earlier one. The waker is kept until it is woken or replaced. If it owns the notifier, both
+    /// stay alive until then.
     ///
     /// # Errors
     ///
@@ -146,8 +146,8 @@ pub trait CqNotifier: Send + Sync {
 
     /// Creates another notifier for this descriptor, of the same kind if possible.
     ///
-    /// A group watches its peers with one, in addition to that of its completions. The provided
-    /// method creates a [`ThreadNotifier`].
+    /// A group calls this for a second notifier, which watches its peers. The provided method
+    /// creates a [`ThreadNotifier`].
     ///
     /// # Errors
     ///

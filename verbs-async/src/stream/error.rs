@@ -15,13 +15,14 @@ use crate::Error;
 #[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StreamError {
-    /// The peer dropped its stream without reading everything that was sent to it, or aborted it;
-    /// or it dropped its stream, and this side writes. The kind is
-    /// [`io::ErrorKind::ConnectionReset`].
+    /// The peer aborted its stream, or dropped it without reading everything that was sent to it.
+    /// Or the peer has dropped its stream, and this side writes. The kind of the [`io::Error`] is
+    /// [`ConnectionReset`](io::ErrorKind::ConnectionReset).
     #[error("the peer has dropped its stream")]
     Reset,
     /// The peer's first message is not one of this protocol: it uses the channel for something
-    /// else. The kind of this error and of those below is [`io::ErrorKind::InvalidData`].
+    /// else. The kind of the [`io::Error`], also for the variants below, is
+    /// [`InvalidData`](io::ErrorKind::InvalidData).
     #[error("the peer does not use the channel as a byte stream")]
     NotAStream,
     /// The peer uses another version of the protocol.

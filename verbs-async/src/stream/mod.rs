@@ -98,25 +98,27 @@ const DEPTH: u16 = 16;
 /// [`AsyncRead`], [`AsyncWrite`] and [`AsyncBufRead`] of futures-io, and those of tokio with the
 /// feature `tokio`. One task can read while another writes: see [`into_split`](Self::into_split).
 ///
-/// - **Writing** copies into a registered block. A single write is sent at once. Small writes that
-///   follow while messages are in flight are joined. A write waits while all blocks are full,
-///   because the peer's reader is behind. As [`into_stream`](AsyncChannel::into_stream) creates it,
-///   the stream accepts at least 64 KiB, in writes of any size, before the peer has to read.
-/// - **Flushing** waits until everything written has arrived in the peer's memory. The peer's
-///   reader may not have read it. If more was written than the peer has room for, flushing waits
-///   for the reader.
+/// - **Writing** copies into a registered block. A write is sent at once if no message is in
+///   flight; otherwise small writes are joined. If all blocks are full because the peer reads too
+///   slowly, a write waits. A stream from [`into_stream`](AsyncChannel::into_stream) accepts at
+///   least 64 KiB, in writes of any size, before the peer has to read.
+/// - **Flushing** waits until everything written has arrived in the peer's memory, whether or not
+///   the peer has read it. If more was written than the peer has room for, the peer has to read
+///   first.
 /// - **Shutting down** (or closing) ends the data, and waits until the peer's stream has confirmed
-///   the end. `Ok` means that the peer has read every byte and the end, or still can. It fails with
-///   [`StreamError::Reset`] if the peer had dropped its reading half before the end arrived,
-///   without having read everything. The other direction stays open. The peer's task need not poll
-///   its stream for this, but its notifier has to run.
+///   the end. `Ok` means that the peer has read every byte and the end, or still can. If the peer
+///   dropped its reading half before the end arrived, without having read everything, the result is
+///   [`StreamError::Reset`]. The other direction stays open. The peer's task need not poll its
+///   stream for the confirmation, but its notifier has to run.
 /// - **Dropping** does not wait. As with TCP, what was written is still sent, followed by the end.
-///   If data from the peer were not read, or arrive later, the peer gets [`StreamError::Reset`]
-///   after what was written. The peer never reads an end before the last byte that was written.
-///   This happens in the background of this process: await a shutdown before the process exits.
+///   If data of the peer have not been read by then, or arrive later, the peer reads
+///   [`StreamError::Reset`] instead of the end. It never reads the end before the last byte that
+///   was written. The data are sent in the background of this process: await a shutdown before the
+///   process exits.
 ///
-/// After a drop, the channel and its place in the group are kept until everything is sent, but no
-/// longer than [`set_linger`](Self::set_linger) allows. [`abort`](Self::abort) does not wait.
+/// After a drop, the channel and its place in the group are kept until everything has been sent, but
+/// no longer than [`set_linger`](Self::set_linger) allows. [`abort`](Self::abort) frees them at
+/// once.
 ///
 /// After the peer has dropped its stream, everything it had written can be read, followed by the
 /// end or [`StreamError::Reset`]. Writing fails.
@@ -128,8 +130,8 @@ const DEPTH: u16 = 16;
 /// has ended, and an [`io::ErrorKind::TimedOut`](std::io::ErrorKind::TimedOut) if its host does not
 /// answer.
 ///
-/// A stream registers `2 * depth + 5` blocks when it is created, and has memory of a quarter of
-/// `depth` blocks for small messages. It allocates nothing later.
+/// When it is created, a stream registers `2 * depth + 5` blocks, and allocates a quarter of
+/// `depth` blocks for small messages. Later it allocates nothing.
 ///
 /// [`AsyncRead`]: futures_io::AsyncRead
 /// [`AsyncWrite`]: futures_io::AsyncWrite
@@ -161,7 +163,7 @@ pub struct ByteStream {
 
 impl AsyncChannel {
     /// Turns the channel into a byte stream with 16 blocks of 16 KiB in each direction. The peer
-    /// must do so, too.
+    /// must turn its channel into a stream, too.
     ///
     /// The stream accepts at least 64 KiB of small writes before the peer has to read.
     ///
@@ -175,8 +177,9 @@ impl AsyncChannel {
     /// Turns the channel into a byte stream with `depth` blocks of `block_len` bytes in each
     /// direction.
     ///
-    /// The peer may use other values. A message is at most as long as the shorter block. The number
-    /// of messages in flight is limited by the sender's blocks and the receiver's `depth`.
+    /// The peer may use other values. A message is at most as long as a block of the side whose
+    /// blocks are shorter. The number of messages in flight is limited by the sender's blocks and
+    /// the receiver's `depth`.
     ///
     /// No operation may have been begun on the channel before, by either side.
     ///
