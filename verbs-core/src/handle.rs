@@ -30,8 +30,8 @@ use crate::{logged, ret};
 ///
 /// # Safety
 ///
-/// `destroy` ends the object, and an object of this type may be used from any thread, several at
-/// once.
+/// - `destroy` destroys the object.
+/// - Objects of this type may be used by any thread, and by several threads at once.
 pub(crate) unsafe trait Object {
     /// What it is, for the log.
     const NAME: &'static str;

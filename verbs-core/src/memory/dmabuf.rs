@@ -36,8 +36,8 @@ impl ProtectionDomain {
     ///
     /// # Safety
     ///
-    /// - If `access` lets a peer or this side's work requests write, nothing relies on the memory's
-    ///   contents while the region exists.
+    /// - If `access` permits a peer, or work requests of this side, to write: nothing relies on the
+    ///   memory's contents while the region exists.
     ///
     /// # Errors
     ///

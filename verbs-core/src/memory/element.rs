@@ -81,8 +81,9 @@ pub unsafe trait Element: Sized + Sealed {
     ///
     /// # Safety
     ///
-    /// - It lies within `self`.
-    /// - `self` is not used again where it is not `Copy`, except for parts that do not overlap.
+    /// - The part lies within `self`.
+    /// - If the type is not `Copy`: `self` is not used after this, except for other parts, which do
+    ///   not overlap with this one.
     #[doc(hidden)]
     #[must_use]
     unsafe fn sub(&self, start: u32, length: u32) -> Self;
@@ -206,7 +207,8 @@ impl GatherElement<'_> {
     /// # Safety
     ///
     /// - The bytes are initialised, and registered under `lkey`.
-    /// - They stay so, and nothing writes to them, for the lifetime that the caller gives it.
+    /// - They stay so, and nothing writes to them, for the lifetime of the element, which the caller
+    ///   chooses.
     pub(super) unsafe fn new(start: NonNull<u8>, length: u32, lkey: u32) -> Self {
         Self {
             sge: sge(start, length, lkey),
@@ -232,7 +234,8 @@ impl<'a> ScatterElement<'a> {
     /// # Safety
     ///
     /// - The bytes are initialised, and registered under `lkey`.
-    /// - They stay so, and nothing else accesses them, for the lifetime that the caller gives it.
+    /// - They stay so, and nothing else accesses them, for the lifetime of the element, which the
+    ///   caller chooses.
     pub(super) unsafe fn new(start: NonNull<u8>, length: u32, lkey: u32) -> Self {
         Self {
             sge: sge(start, length, lkey),

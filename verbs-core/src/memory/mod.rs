@@ -12,9 +12,9 @@
 //!
 //! # When a device may touch a buffer
 //!
-//! - A *local* buffer: from the post of a work request that names it until that request's own
-//!   completion has been polled, or the completion of any later signalled request of the same send
-//!   queue, or until its queue pair has been destroyed.
+//! - A *local* buffer: from the post of a work request that names it, until that request's own
+//!   completion or the completion of any later signalled request of the same send queue has been
+//!   polled, or until the queue pair has been destroyed or reset.
 //! - A buffer that a *peer* may reach: at any moment from registration to deregistration.
 //!
 //! At all other times the bytes belong to Rust. The `# Safety` section of each post refers to this.

@@ -30,12 +30,12 @@ impl ProtectionDomain {
     ///
     /// # Safety
     ///
-    /// - `ptr` to `ptr + len` stays mapped until [`dereg`](RawRegion::dereg) has returned `Ok`, or
-    ///   until the region was dropped and no error was logged. If the driver fails to deregister, it
-    ///   stays mapped forever. Unmapping the memory and mapping other memory at the same address does
-    ///   not count: the device would still use the old pages.
+    /// - The memory from `ptr` to `ptr + len` stays mapped until [`dereg`](RawRegion::dereg) has
+    ///   returned `Ok`, or until the region was dropped and no error was logged. If the driver fails
+    ///   to deregister it, the memory stays mapped forever. Mapping other memory at the same address
+    ///   is no substitute: the device would still use the old pages.
     /// - Unless `access` is empty, the memory is writable.
-    /// - If `access` lets a peer in: no `&mut` to the memory is live while the region exists. If the
+    /// - If `access` permits access by peers: no `&mut` to the memory is live while the region exists. If the
     ///   peer may write, no `&` to it is live either, and nothing in this program relies on the
     ///   memory's contents.
     ///

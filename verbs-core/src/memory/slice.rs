@@ -11,7 +11,7 @@ use std::slice::{from_raw_parts, from_raw_parts_mut};
 ///
 /// # Safety
 ///
-/// They are initialised, and nothing writes to them, while the slice lives.
+/// The bytes are initialised, and nothing writes to them, while the slice lives.
 pub(super) unsafe fn slice<'a>(start: *const u8, length: u32) -> &'a [u8] {
     // SAFETY: the caller guarantees it; `u32` fits `usize` on 64 bits.
     unsafe { from_raw_parts(start, length as usize) }
@@ -21,7 +21,7 @@ pub(super) unsafe fn slice<'a>(start: *const u8, length: u32) -> &'a [u8] {
 ///
 /// # Safety
 ///
-/// They are initialised, and nothing else accesses them, while the slice lives.
+/// The bytes are initialised, and nothing else accesses them, while the slice lives.
 pub(super) unsafe fn slice_mut<'a>(start: *mut u8, length: u32) -> &'a mut [u8] {
     // SAFETY: the caller guarantees it; `u32` fits `usize` on 64 bits.
     unsafe { from_raw_parts_mut(start, length as usize) }

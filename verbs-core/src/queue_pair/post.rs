@@ -26,8 +26,8 @@ impl QueuePair {
     ///
     /// # Safety
     ///
-    /// A request *holds* its memory from this call until its own completion is polled, or the
-    /// completion of a later signalled request of this send queue, or until the queue pair is
+    /// A request *holds* its memory from this call until its own completion or the completion of a
+    /// later signalled request of this send queue is polled, or until the queue pair is
     /// destroyed ([`close`](Self::close) returns `Ok`) or reset. An
     /// [`inline`](SendWorkRequest::inline) request holds its memory during this call only.
     ///
@@ -41,8 +41,8 @@ impl QueuePair {
     /// - If it reads or is an atomic: no code reads or writes the memory of its elements while the
     ///   request holds it, and no `&` or `&mut` to it is live.
     /// - The two rules above hold for every kind of region, including a
-    ///   [`RawRegion`](crate::RawRegion). The exception is a [`SharedRegion`](crate::SharedRegion):
-    ///   only its own functions, peers and raw pointers reach its memory.
+    ///   [`RawRegion`](crate::RawRegion), except a [`SharedRegion`](crate::SharedRegion), whose
+    ///   memory is reached only by its own functions, peers and raw pointers.
     /// - Its elements have at most [`max_msg_sz`](Self::max_msg_sz) bytes together.
     /// - If it is inline: its elements have at most
     ///   [`max_inline_data`](crate::QpCap::max_inline_data) bytes together, as granted in
@@ -194,9 +194,9 @@ macro_rules! receives {
             ///   receive holds it.
             /// - No code reads or writes its memory while the receive holds it, and no `&` or `&mut`
             ///   to it is live. This holds for every kind of region, including a
-            ///   [`RawRegion`](crate::RawRegion). The exception is a
-            ///   [`SharedRegion`](crate::SharedRegion): only its own functions, peers and raw
-            ///   pointers reach its memory.
+            ///   [`RawRegion`](crate::RawRegion), except a
+            ///   [`SharedRegion`](crate::SharedRegion), whose memory is reached only by its own
+            ///   functions, peers and raw pointers.
             ///
             /// For the queue pair:
             ///

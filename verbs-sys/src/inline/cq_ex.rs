@@ -16,8 +16,8 @@ macro_rules! cq_ex_verbs {
         ///
         /// - `cq` is a live queue made by `ibv_create_cq_ex`, and its `wc_flags` asked for what
         ///   this reads: C leaves a null pointer otherwise.
-        /// - Calls come in the order of the manual page: reads between an `ibv_start_poll` or
-        ///   `ibv_next_poll` that returned 0 and the next call, `ibv_end_poll` after them.
+        /// - Calls come in the order of the manual page: `ibv_wc_read_*` after an `ibv_start_poll`
+        ///   or `ibv_next_poll` that returned 0, and `ibv_end_poll` after the last of them.
         /// - Other pointers are valid for what C reads and writes through them.
         ///
         #[doc = man!(ibv_create_cq_ex)]
@@ -95,7 +95,7 @@ cq_ex_verbs! {
 ///
 /// # Safety
 ///
-/// As for [`ibv_wc_read_imm_data`], in whose place C keeps it.
+/// As for [`ibv_wc_read_imm_data`]: C stores the key in the place of the immediate data.
 ///
 #[doc = man!(ibv_create_cq_ex)]
 #[inline]

@@ -20,7 +20,8 @@ use crate::{
 ///
 /// # Safety
 ///
-/// `ctx` is an open device context, and the pointer that C gave, not one made from a reference.
+/// `ctx` is an open device context, by the pointer that C returned. A pointer made from a reference
+/// is not enough: the memory before the context is accessed.
 #[inline]
 #[must_use]
 pub unsafe fn verbs_get_ctx(ctx: *mut ibv_context) -> *mut verbs_context {
