@@ -42,7 +42,7 @@ fn run_on<T: Send + 'static>(
     pool: &'static Pool,
     call: impl FnOnce() -> T + Send + 'static,
 ) -> Call<T> {
-    let state = Arc::new(Mutex::new(State::Running(None)));
+    let state = Arc::new(Mutex::new(CallState::Running(None)));
     let shared = Arc::clone(&state);
     let submitted = pool.submit(Box::new(move || make(&shared, call)));
     let refused = submitted.err().map(|(error, job)| {
@@ -60,12 +60,12 @@ fn run_on<T: Send + 'static>(
 /// A call on a helper thread.
 #[must_use = "dropping it abandons the call"]
 pub(crate) struct Call<T: Send + 'static> {
-    state: Arc<Mutex<State<T>>>,
+    state: Arc<Mutex<CallState<T>>>,
     refused: Option<io::Error>,
     pool: &'static Pool,
 }
 
-enum State<T> {
+enum CallState<T> {
     Running(Option<Waker>),
     Returned(Result<T, Box<dyn Any + Send>>),
     /// The result was taken, or the call was abandoned.
@@ -73,22 +73,22 @@ enum State<T> {
 }
 
 /// Makes the call, unless it was abandoned.
-fn make<T>(state: &Mutex<State<T>>, call: impl FnOnce() -> T) {
-    if matches!(*state.lock(), State::Over) {
+fn make<T>(state: &Mutex<CallState<T>>, call: impl FnOnce() -> T) {
+    if matches!(*state.lock(), CallState::Over) {
         wake::drop_guarded(call);
         return;
     }
     let returned = catch_unwind(AssertUnwindSafe(call));
     let mut locked = state.lock();
     let waker = match &mut *locked {
-        State::Running(waker) => waker.take(),
-        State::Returned(_) | State::Over => {
+        CallState::Running(waker) => waker.take(),
+        CallState::Returned(_) | CallState::Over => {
             drop(locked);
             wake::drop_guarded(returned);
             return;
         }
     };
-    *locked = State::Returned(returned);
+    *locked = CallState::Returned(returned);
     drop(locked);
     wake::wake_all(waker);
 }
@@ -107,19 +107,19 @@ impl<T: Send + 'static> Future for Call<T> {
         }
         let new = cx.waker().clone();
         let mut state = self.state.lock();
-        if let State::Running(waker) = &mut *state {
+        if let CallState::Running(waker) = &mut *state {
             let replaced = waker.replace(new);
             drop(state);
             wake::drop_guarded(replaced);
             return Poll::Pending;
         }
-        let returned = mem::replace(&mut *state, State::Over);
+        let returned = mem::replace(&mut *state, CallState::Over);
         drop(state);
         wake::drop_guarded(new);
         match returned {
-            State::Returned(Ok(value)) => Poll::Ready(Ok(value)),
-            State::Returned(Err(panic)) => resume_unwind(panic),
-            State::Running(_) | State::Over => Poll::Ready(Err(io::Error::other(
+            CallState::Returned(Ok(value)) => Poll::Ready(Ok(value)),
+            CallState::Returned(Err(panic)) => resume_unwind(panic),
+            CallState::Running(_) | CallState::Over => Poll::Ready(Err(io::Error::other(
                 "the result of a call was taken already",
             ))),
         }
@@ -128,17 +128,17 @@ impl<T: Send + 'static> Future for Call<T> {
 
 impl<T: Send + 'static> Drop for Call<T> {
     fn drop(&mut self) {
-        let left = mem::replace(&mut *self.state.lock(), State::Over);
+        let left = mem::replace(&mut *self.state.lock(), CallState::Over);
         match left {
-            State::Returned(returned) => {
+            CallState::Returned(returned) => {
                 // Dropping it may block, too. If there is no thread, it is dropped here.
                 let job: Job = Box::new(move || wake::drop_guarded(returned));
                 if let Err((_error, job)) = self.pool.submit(job) {
                     job();
                 }
             }
-            State::Running(waker) => wake::drop_guarded(waker),
-            State::Over => {}
+            CallState::Running(waker) => wake::drop_guarded(waker),
+            CallState::Over => {}
         }
     }
 }
@@ -351,7 +351,7 @@ mod tests {
         // When it has returned.
         let result = Dropped(drops);
         let call = run_on(pool, move || result);
-        while !matches!(*call.state.lock(), State::Returned(_)) {
+        while !matches!(*call.state.lock(), CallState::Returned(_)) {
             thread::yield_now();
         }
         drop(call);

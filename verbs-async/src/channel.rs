@@ -14,7 +14,7 @@ use crate::driver::{Driver, QUEUES};
 use crate::error::{Error, Result};
 use crate::operation::Operation;
 use crate::ring::Channels;
-use crate::shared::Shared;
+use crate::shared::SharedEngine;
 
 /// A connected endpoint for async code.
 ///
@@ -26,7 +26,7 @@ use crate::shared::Shared;
 /// Dropping the channel closes it without waiting, and aborts the operations in flight.
 /// [`close`](Self::close) lets them finish first.
 pub struct AsyncChannel {
-    shared: Arc<Shared>,
+    shared: Arc<SharedEngine>,
     at: ChannelId,
     // The longest backlog of each queue.
     backlog: usize,
@@ -45,7 +45,7 @@ struct RoomWait<'a> {
 }
 
 impl AsyncChannel {
-    pub(crate) const fn new(shared: Arc<Shared>, at: ChannelId, backlog: usize) -> Self {
+    pub(crate) const fn new(shared: Arc<SharedEngine>, at: ChannelId, backlog: usize) -> Self {
         Self {
             shared,
             at,
@@ -306,7 +306,7 @@ impl AsyncChannel {
             .with_ring(|ring| ring.engine.endpoint(self.at).copied())
     }
 
-    pub(crate) const fn group(&self) -> &Arc<Shared> {
+    pub(crate) const fn group(&self) -> &Arc<SharedEngine> {
         &self.shared
     }
 

@@ -50,11 +50,11 @@ struct Inner {
     context: verbs_core::Context,
     notifier: Box<dyn CqNotifier>,
     notifier_waker: Waker,
-    state: Mutex<State>,
+    state: Mutex<EventState>,
 }
 
 #[derive(Default)]
-struct State {
+struct EventState {
     // Not taken yet.
     events: VecDeque<AsyncEvent>,
     // Why there are no more events, until it is taken; and whether there are no more.
@@ -230,7 +230,7 @@ impl Inner {
 }
 
 /// Unlocks, and wakes the waiter.
-fn wake(mut state: MutexGuard<'_, State>) {
+fn wake(mut state: MutexGuard<'_, EventState>) {
     let waker = state.waker.take();
     drop(state);
     crate::wake::wake_all(waker);

@@ -22,7 +22,7 @@ use crate::driver::Driver;
 use crate::error::{Error, Result};
 use crate::events::CqEvents;
 use crate::ring::Channels;
-use crate::shared::Shared;
+use crate::shared::SharedEngine;
 use crate::watched::DeviceListener;
 
 /// Async channels that share a completion queue, a completion channel and a notifier.
@@ -31,7 +31,7 @@ use crate::watched::DeviceListener;
 /// For a single channel, make a group of one.
 #[derive(Clone)]
 pub struct AsyncGroup {
-    shared: Arc<Shared>,
+    shared: Arc<SharedEngine>,
 }
 
 impl AsyncGroup {
@@ -67,13 +67,13 @@ impl AsyncGroup {
         // SAFETY: the clone is only armed, moderated and compared, here and in `Subscription`.
         let cq = unsafe { engine.cq() }.clone();
         let subscription = events.subscribe(&cq)?;
-        let shared = Arc::new_cyclic(|shared: &Weak<Shared>| {
-            subscription.listen(Weak::<Shared>::clone(shared));
+        let shared = Arc::new_cyclic(|shared: &Weak<SharedEngine>| {
+            subscription.listen(Weak::<SharedEngine>::clone(shared));
             let ring = Channels {
                 subscription,
                 engine,
             };
-            Shared {
+            SharedEngine {
                 backlog: AtomicUsize::new(BACKLOG),
                 driver: Driver::new(ring),
                 preparer,
@@ -220,7 +220,7 @@ impl AsyncGroup {
     }
 
     pub(crate) fn device_listener(&self) -> Weak<dyn DeviceListener> {
-        let shared: Weak<Shared> = Arc::downgrade(&self.shared);
+        let shared: Weak<SharedEngine> = Arc::downgrade(&self.shared);
         shared
     }
 

@@ -63,10 +63,10 @@ pub struct Message {
 
 struct Window {
     channel: Arc<AsyncChannel>,
-    state: Mutex<State>,
+    state: Mutex<ReceiveState>,
 }
 
-struct State {
+struct ReceiveState {
     // In the order in which they were posted, which is that of their completions.
     posted: VecDeque<Operation>,
     // To be posted again.
@@ -94,7 +94,7 @@ impl AsyncChannel {
     ) -> IncomingMessages {
         let unposted: Vec<_> = buffers.into_iter().map(Into::into).collect();
         let ended = unposted.is_empty();
-        let state = State {
+        let state = ReceiveState {
             posted: VecDeque::with_capacity(unposted.len()),
             unposted,
             posting: false,

@@ -13,7 +13,7 @@ use verbs_channel::{OwnedBuffer, OwnedRequest, Ticket};
 use crate::coop;
 use crate::driver::Submission;
 use crate::error::Result;
-use crate::shared::Shared;
+use crate::shared::SharedEngine;
 
 /// An operation that has been posted or queued: a future of its outcome.
 ///
@@ -34,7 +34,7 @@ use crate::shared::Shared;
 /// message, keep the operation.
 #[must_use = "dropping an operation abandons it"]
 pub struct Operation<T: Given = OwnedBuffer> {
-    shared: Arc<Shared>,
+    shared: Arc<SharedEngine>,
     // `None` once the outcome has been taken.
     at: Option<Submission<Ticket>>,
     given: PhantomData<fn() -> T>,
@@ -68,7 +68,7 @@ impl sealed::Given for Vec<OwnedRequest> {
 
 impl<T: Given> Operation<T> {
     #[inline(always)]
-    pub(crate) const fn new(shared: Arc<Shared>, submission: Submission<Ticket>) -> Self {
+    pub(crate) const fn new(shared: Arc<SharedEngine>, submission: Submission<Ticket>) -> Self {
         Self {
             shared,
             at: Some(submission),
@@ -126,7 +126,7 @@ impl<T: Given> Drop for Operation<T> {
 // A function of its own, so that dropping a completed operation stays inline.
 #[cold]
 #[inline(never)]
-fn abandon(shared: &Shared, at: Submission<Ticket>) {
+fn abandon(shared: &SharedEngine, at: Submission<Ticket>) {
     shared.driver.abandon(at);
 }
 

@@ -19,7 +19,7 @@ use crate::ring::Channels;
 use crate::watched::DeviceListener;
 
 /// What the channels of a group share.
-pub(crate) struct Shared {
+pub(crate) struct SharedEngine {
     // The backlog of channels that join.
     pub(crate) backlog: AtomicUsize,
     pub(crate) driver: Driver<Channels>,
@@ -31,7 +31,7 @@ pub(crate) struct Shared {
     pub(crate) peers: OnceLock<Arc<PeerEvents<Self>>>,
 }
 
-impl Shared {
+impl SharedEngine {
     pub(crate) const fn pd(&self) -> &ProtectionDomain {
         &self.pd
     }
@@ -94,14 +94,14 @@ impl Shared {
     }
 }
 
-impl Peers for Shared {
+impl Peers for SharedEngine {
     fn check_peers(&self) {
         self.driver
             .with(None, |ring| ring.engine.check_peers(Instant::now()));
     }
 }
 
-impl CqListener for Shared {
+impl CqListener for SharedEngine {
     fn on_event(&self) {
         self.driver.on_event();
     }
@@ -118,7 +118,7 @@ impl CqListener for Shared {
     }
 }
 
-impl DeviceListener for Shared {
+impl DeviceListener for SharedEngine {
     fn on_device_event(&self, event: AsyncEvent) {
         let reason = DownReason::Event(event.event_type());
         match (event.event_type(), event.element()) {

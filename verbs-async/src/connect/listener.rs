@@ -49,7 +49,7 @@ use crate::sync::Mutex;
 pub struct Listener {
     timeout: Duration,
     max_handshakes: usize,
-    state: Mutex<State>,
+    state: Mutex<ListenerState>,
 }
 
 /// A peer that has connected to a [`Listener`], and the outcome.
@@ -75,7 +75,7 @@ pub(super) type Accepting = Pin<Box<dyn Future<Output = io::Result<Connection>> 
 pub(super) type Meeting = Pin<Box<dyn Future<Output = Result<(AsyncChannel, Vec<u8>)>> + Send>>;
 
 // Only `poll_accept` uses it, by `&mut`. The lock is there to make it `Sync`.
-struct State {
+struct ListenerState {
     group: AsyncGroup,
     private_data: Arc<[u8]>,
     accept: Box<dyn Fn() -> Accepting + Send>,
@@ -90,7 +90,7 @@ impl Listener {
         start: Start,
         accept: impl Fn() -> Accepting + Send + 'static,
     ) -> Self {
-        let state = State {
+        let state = ListenerState {
             group,
             private_data: Arc::default(),
             accept: Box::new(accept),
@@ -171,7 +171,7 @@ impl Listener {
     }
 }
 
-impl State {
+impl ListenerState {
     fn meet(&mut self, (meet, peer): Connection, timeout: Duration) {
         let deadline = Deadline::after(timeout, self.start);
         let met = meet(self.group.clone(), Arc::clone(&self.private_data));

@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 use crate::events::{CqEvents, CqListener};
 use crate::sync::{Mutex, MutexGuard};
 use crate::watched::DeviceListener;
-use state::{Failure, State, Waiter};
+use state::{CqState, Failure, Waiter};
 
 mod state;
 
@@ -50,7 +50,7 @@ mod state;
 /// ```
 #[derive(Clone)]
 pub struct AsyncCq {
-    shared: Arc<Shared>,
+    shared: Arc<SharedCq>,
 }
 
 /// The state of a wait in [`AsyncCq::poll_completions`], from one call to the next.
@@ -61,14 +61,14 @@ pub struct CqPollState {
     registration: Option<Registration>,
 }
 
-struct Shared {
-    state: Mutex<State>,
+struct SharedCq {
+    state: Mutex<CqState>,
     cq: CompletionQueue,
 }
 
 /// A registered waiter, removed on drop.
 struct Registration {
-    shared: Arc<Shared>,
+    shared: Arc<SharedCq>,
     key: usize,
 }
 
@@ -133,11 +133,11 @@ impl AsyncCq {
             return Err(Error::ForeignChannel);
         }
         let subscription = events.subscribe(&cq)?;
-        let shared = Arc::new_cyclic(|shared: &Weak<Shared>| {
-            subscription.listen(Weak::<Shared>::clone(shared));
-            let state = State::new(cq.clone(), subscription);
+        let shared = Arc::new_cyclic(|shared: &Weak<SharedCq>| {
+            subscription.listen(Weak::<SharedCq>::clone(shared));
+            let state = CqState::new(cq.clone(), subscription);
             let state = Mutex::new(state);
-            Shared { state, cq }
+            SharedCq { state, cq }
         });
         Ok(Self { shared })
     }
@@ -192,7 +192,7 @@ impl AsyncCq {
     }
 
     pub(crate) fn device_listener(&self) -> Weak<dyn DeviceListener> {
-        let shared: Weak<Shared> = Arc::downgrade(&self.shared);
+        let shared: Weak<SharedCq> = Arc::downgrade(&self.shared);
         shared
     }
 
@@ -203,7 +203,7 @@ impl AsyncCq {
     }
 }
 
-impl Shared {
+impl SharedCq {
     fn poll_any(
         self: &Arc<Self>,
         cx: &mut Context<'_>,
@@ -282,7 +282,7 @@ impl Shared {
     /// The key of the waiter: the one it has, or a new one.
     fn register(
         self: &Arc<Self>,
-        state: &mut State,
+        state: &mut CqState,
         registration: &mut Option<Registration>,
         waiter: impl FnOnce() -> Waiter,
     ) -> usize {
@@ -298,7 +298,7 @@ impl Shared {
     }
 
     /// Unlocks, and wakes the tasks whose wake-ups were deferred.
-    fn unlock_and_wake(&self, state: MutexGuard<'_, State>) {
+    fn unlock_and_wake(&self, state: MutexGuard<'_, CqState>) {
         if state.deferred.is_due() {
             crate::deferred::wake_after_unlock(
                 state,
@@ -310,7 +310,7 @@ impl Shared {
     }
 }
 
-impl CqListener for Shared {
+impl CqListener for SharedCq {
     fn on_event(&self) {
         let mut state = self.state.lock();
         state.armed = false;
@@ -332,7 +332,7 @@ impl CqListener for Shared {
     }
 }
 
-impl DeviceListener for Shared {
+impl DeviceListener for SharedCq {
     fn on_device_event(&self, event: AsyncEvent) {
         let has_failed = match (event.event_type(), event.element()) {
             (EventType::DEVICE_FATAL, _) => true,

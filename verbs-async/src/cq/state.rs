@@ -13,7 +13,7 @@ use crate::error::Error;
 use crate::events::Subscription;
 
 /// The state behind the lock of a queue.
-pub(super) struct State {
+pub(super) struct CqState {
     cq: CompletionQueue,
     subscription: Subscription,
     // Not taken yet, in the order of their polls.
@@ -66,7 +66,7 @@ pub(super) enum Failure {
     Event(EventType),
 }
 
-impl State {
+impl CqState {
     pub(super) fn new(cq: CompletionQueue, subscription: Subscription) -> Self {
         Self {
             subscription,

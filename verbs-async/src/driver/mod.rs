@@ -35,7 +35,7 @@ use verbs_channel::Queue;
 
 use crate::sync::{Mutex, MutexGuard};
 use crate::{deferred, wake};
-use state::{State, Wait};
+use state::{DriverState, Wait};
 
 mod backlog;
 mod queueing;
@@ -46,13 +46,13 @@ pub(crate) use ring::{End, QUEUES, Request, Ring, Started, Submission};
 
 /// A ring, and the tasks that wait for it.
 pub(crate) struct Driver<R: Ring> {
-    state: Mutex<State<R>>,
+    state: Mutex<DriverState<R>>,
 }
 
 impl<R: Ring> Driver<R> {
     pub(crate) fn new(ring: R) -> Self {
         Self {
-            state: Mutex::new(State::new(ring)),
+            state: Mutex::new(DriverState::new(ring)),
         }
     }
 
@@ -232,9 +232,9 @@ impl<R: Ring> Driver<R> {
     #[cold]
     fn poll_busily<'a>(
         &'a self,
-        mut state: MutexGuard<'a, State<R>>,
+        mut state: MutexGuard<'a, DriverState<R>>,
         submission: Submission<R::Ticket>,
-    ) -> (MutexGuard<'a, State<R>>, Option<R::Outcome>) {
+    ) -> (MutexGuard<'a, DriverState<R>>, Option<R::Outcome>) {
         let start = Instant::now();
         loop {
             state.dispatch_until(Some(submission));
@@ -250,7 +250,7 @@ impl<R: Ring> Driver<R> {
 
     /// Unlocks after an outcome was taken from a slot.
     #[inline(always)]
-    fn unlock_after_take(&self, state: MutexGuard<'_, State<R>>, ticket: R::Ticket) {
+    fn unlock_after_take(&self, state: MutexGuard<'_, DriverState<R>>, ticket: R::Ticket) {
         // If no task waited, nothing is due.
         if state.waiters > 0 && state.is_due_after_take(ticket) {
             self.finish_take(state, ticket);
@@ -258,7 +258,7 @@ impl<R: Ring> Driver<R> {
     }
 
     #[inline(never)]
-    fn finish_take(&self, mut state: MutexGuard<'_, State<R>>, ticket: R::Ticket) {
+    fn finish_take(&self, mut state: MutexGuard<'_, DriverState<R>>, ticket: R::Ticket) {
         let wait = state.stop_waiting(ticket);
         state.on_capacity_freed(R::index(R::channel(ticket)));
         self.unlock(state);
@@ -267,14 +267,14 @@ impl<R: Ring> Driver<R> {
 
     /// Unlocks after doing what is due.
     #[inline(always)]
-    fn unlock(&self, state: MutexGuard<'_, State<R>>) {
+    fn unlock(&self, state: MutexGuard<'_, DriverState<R>>) {
         if state.is_due() {
             self.unlock_and_wake(state);
         }
     }
 
     #[inline(never)]
-    fn unlock_and_wake(&self, mut state: MutexGuard<'_, State<R>>) {
+    fn unlock_and_wake(&self, mut state: MutexGuard<'_, DriverState<R>>) {
         if wake::are_held() {
             // It stays due: the next thread that unlocks does it, or this one in `settle`.
             return;

@@ -4,9 +4,9 @@ use verbs_channel::Queue;
 
 use super::backlog::{Backlog, Links, Queued, Stage};
 use super::ring::{QUEUES, Request as _, Ring, Started};
-use super::state::{State, Wait};
+use super::state::{DriverState, Wait};
 
-impl<R: Ring> State<R> {
+impl<R: Ring> DriverState<R> {
     /// Appends a request to its backlog.
     pub(super) fn enqueue(
         &mut self,

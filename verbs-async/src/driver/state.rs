@@ -11,7 +11,7 @@ use super::ring::{Request, Ring, Started, Submission};
 use crate::deferred::Deferred;
 
 /// The state behind the lock.
-pub(super) struct State<R: Ring> {
+pub(super) struct DriverState<R: Ring> {
     pub(super) ring: R,
     // How many need an event: sleeping tasks, queued operations, and abandoned ones in flight.
     pub(super) waiters: usize,
@@ -46,7 +46,7 @@ pub(super) struct Channel<R: Ring> {
 /// The waker of a task that waits until these queues of this channel are drained.
 pub(super) type DrainWaiter<R> = (Waker, <R as Ring>::Channel, &'static [Queue]);
 
-impl<R: Ring> State<R> {
+impl<R: Ring> DriverState<R> {
     pub(super) const fn new(ring: R) -> Self {
         Self {
             ring,

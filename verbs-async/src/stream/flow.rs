@@ -14,9 +14,10 @@ use verbs_channel::{Outgoing, OwnedBuffer, Queue};
 
 use super::background;
 use super::error::{Failure, StreamError};
+use super::halves::{Half, Halves};
 use super::machine::{self, Block, Machine, Send, Sent};
 use super::protocol::Protocol;
-use super::tasks::{Event, Half};
+use super::tasks::Event;
 use super::wire::{SPARE, Settings};
 use crate::channel::AsyncChannel;
 use crate::operation::Operation;
@@ -25,7 +26,7 @@ use crate::operation::Operation;
 pub(super) type Segment = machine::Segment<OwnedBuffer>;
 
 /// The state behind the lock. No waker is woken, cloned or dropped under it.
-pub(super) struct State {
+pub(super) struct StreamState {
     machine: Machine<OwnedBuffer>,
     /// `None` once the stream has ended.
     channel: Option<AsyncChannel>,
@@ -54,7 +55,7 @@ pub(super) type Remains = (
     VecDeque<(Sent, Operation)>,
 );
 
-impl State {
+impl StreamState {
     pub(super) fn new(
         channel: AsyncChannel,
         ours: Settings,
@@ -245,8 +246,8 @@ impl State {
         }
     }
 
-    /// Whether something happened that the reader's and the writer's task may wait for.
-    pub(super) fn take_changed(&mut self) -> [bool; 2] {
+    /// The halves whose tasks may wait for something that happened since the last call.
+    pub(super) fn take_changed(&mut self) -> Halves {
         self.machine.take_changed()
     }
 

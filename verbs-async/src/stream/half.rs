@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
 
 use super::ByteStream;
-use super::flow::{Segment, State};
-use super::shared::Shared;
-use super::tasks::Half;
+use super::flow::{Segment, StreamState};
+use super::halves::Half;
+use super::shared::SharedStream;
 use crate::coop;
 
 /// The reading half of a [`ByteStream`], created by [`ByteStream::into_split`].
@@ -36,7 +36,7 @@ pub struct ReuniteError(pub OwnedReadHalf, pub OwnedWriteHalf);
 
 /// The reading side of a stream.
 pub(super) struct ReadSide {
-    pub(super) shared: Arc<Shared>,
+    pub(super) shared: Arc<SharedStream>,
     /// The segment that is being read, and how many of its bytes have been read.
     current: Option<Segment>,
     read: usize,
@@ -44,7 +44,7 @@ pub(super) struct ReadSide {
 
 /// The writing side of a stream.
 pub(super) struct WriteSide {
-    pub(super) shared: Arc<Shared>,
+    pub(super) shared: Arc<SharedStream>,
 }
 
 impl ByteStream {
@@ -100,7 +100,7 @@ impl OwnedWriteHalf {
 }
 
 impl ReadSide {
-    pub(super) const fn new(shared: Arc<Shared>) -> Self {
+    pub(super) const fn new(shared: Arc<SharedStream>) -> Self {
         let (current, read) = (None, 0);
         Self {
             shared,
@@ -121,7 +121,7 @@ impl ReadSide {
             if !self.unread().is_empty() {
                 return Poll::Ready(Ok(true));
             }
-            let next = (self.shared).poll(Half::Read, cx, State::poll_next);
+            let next = (self.shared).poll(Half::Read, cx, StreamState::poll_next);
             self.current = ready!(next)?;
             self.read = 0;
             Poll::Ready(Ok(self.current.is_some()))
@@ -174,12 +174,14 @@ impl WriteSide {
 
     pub(super) fn poll_flush(&self, cx: &Context<'_>) -> Poll<io::Result<()>> {
         poll_counted(cx, || {
-            (self.shared).poll(Half::Write, cx, State::poll_flush)
+            (self.shared).poll(Half::Write, cx, StreamState::poll_flush)
         })
     }
 
     pub(super) fn poll_end(&self, cx: &Context<'_>) -> Poll<io::Result<()>> {
-        poll_counted(cx, || (self.shared).poll(Half::Write, cx, State::poll_end))
+        poll_counted(cx, || {
+            (self.shared).poll(Half::Write, cx, StreamState::poll_end)
+        })
     }
 }
 

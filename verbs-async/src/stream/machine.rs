@@ -10,6 +10,7 @@ use std::mem;
 use std::ops::{DerefMut, Range};
 
 use super::error::StreamError;
+use super::halves::Halves;
 use super::protocol::{Protocol, Received};
 use super::wire::Settings;
 
@@ -50,8 +51,8 @@ pub(super) struct Machine<B> {
     fin_requested: bool,
     /// Both halves were dropped.
     is_dropped: bool,
-    /// Whether something happened that the reader's and the writer's task may wait for.
-    changed: [bool; 2],
+    /// The halves whose tasks may wait for something that happened.
+    changed: Halves,
 }
 
 /// Bytes for the reader: a message, or the bytes of short ones.
@@ -111,7 +112,7 @@ impl<B: Block> Machine<B> {
             push: false,
             fin_requested: false,
             is_dropped: false,
-            changed: [false; 2],
+            changed: Halves::default(),
         }
     }
 
@@ -119,7 +120,7 @@ impl<B: Block> Machine<B> {
     pub(super) fn receive(&mut self, imm_data: Option<u32>, block: B) -> Result<(), StreamError> {
         let received = self.protocol.receive(imm_data, &block);
         // Credits come with any message.
-        self.changed = [true; 2];
+        self.changed = Halves::BOTH;
         match received? {
             Received::Control => self.unposted.push(block),
             Received::Data if self.protocol.is_short_of_blocks() && self.copy(&block) => {
@@ -294,7 +295,7 @@ impl<B: Block> Machine<B> {
     /// A message has arrived. Takes back its block.
     pub(super) fn sent(&mut self, what: Sent, block: Option<B>) {
         self.sends -= 1;
-        self.changed[1] = true;
+        self.changed.write = true;
         if let Sent::Data { start, end } = what {
             self.data_in_flight -= 1;
             if start < end
@@ -332,7 +333,7 @@ impl<B: Block> Machine<B> {
 
     /// The stream has failed: both tasks may wait for that.
     pub(super) const fn fail(&mut self) {
-        self.changed = [true; 2];
+        self.changed = Halves::BOTH;
     }
 
     /// Blocks whose receives are to be posted.
@@ -374,9 +375,8 @@ impl<B: Block> Machine<B> {
         &self.protocol
     }
 
-    /// Whether something happened, since the last call, that the reader's and the writer's task may
-    /// wait for.
-    pub(super) fn take_changed(&mut self) -> [bool; 2] {
+    /// The halves whose tasks may wait for something that happened since the last call.
+    pub(super) fn take_changed(&mut self) -> Halves {
         mem::take(&mut self.changed)
     }
 }

@@ -62,6 +62,7 @@ mod background;
 mod error;
 mod flow;
 mod half;
+mod halves;
 mod io;
 mod machine;
 mod protocol;
@@ -84,7 +85,7 @@ use crate::error::Result;
 pub use error::StreamError;
 pub use half::{OwnedReadHalf, OwnedWriteHalf, ReuniteError};
 use half::{ReadSide, WriteSide};
-use shared::Shared;
+use shared::SharedStream;
 use wire::{HELLO_LEN, SPARE, Settings};
 
 /// The default length of a block in bytes.
@@ -156,7 +157,7 @@ const DEPTH: u16 = 16;
 /// # }
 /// ```
 pub struct ByteStream {
-    // Dropped in this order: `State::drop_half` relies on it.
+    // Dropped in this order: `StreamState::drop_half` relies on it.
     read: ReadSide,
     write: WriteSide,
 }
@@ -209,7 +210,7 @@ impl ByteStream {
         let count = 2 * usize::from(ours.depth) + usize::from(SPARE) + 1;
         let pool = BufferPool::new(channel.pd(), block_len, count)?;
         let blocks = std::iter::from_fn(|| pool.take()).map(OwnedBuffer::from);
-        let shared = Shared::new(channel, ours, blocks.collect());
+        let shared = SharedStream::new(channel, ours, blocks.collect());
         Ok(Self {
             read: ReadSide::new(Arc::clone(&shared)),
             write: WriteSide { shared },

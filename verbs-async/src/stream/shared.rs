@@ -10,22 +10,23 @@ use std::time::{Duration, Instant};
 use verbs_channel::OwnedBuffer;
 
 use super::background::{self, BackgroundStream};
-use super::flow::{Remains, Segment, State};
-use super::tasks::{Event, Half, Tasks};
+use super::flow::{Remains, Segment, StreamState};
+use super::halves::Half;
+use super::tasks::{Event, Tasks};
 use super::wire::Settings;
 use crate::channel::AsyncChannel;
 use crate::sync::Mutex;
 use crate::wake;
 
 /// The state that the halves of a stream share. It lingers after both are dropped.
-pub(super) struct Shared {
-    state: Mutex<State>,
+pub(super) struct SharedStream {
+    state: Mutex<StreamState>,
     pub(super) tasks: Tasks,
-    group: Arc<crate::shared::Shared>,
+    group: Arc<crate::shared::SharedEngine>,
     peer_addr: Option<SocketAddr>,
 }
 
-impl Shared {
+impl SharedStream {
     pub(super) fn new(
         channel: AsyncChannel,
         ours: Settings,
@@ -37,19 +38,25 @@ impl Shared {
             group: Arc::clone(channel.group()),
             peer_addr: channel.peer_addr(),
             tasks,
-            state: Mutex::new(State::new(channel, ours, blocks, is_urgent, |event| {
-                let stream = Weak::clone(shared);
-                Waker::from(Arc::new(Signal { stream, event }))
-            })),
+            state: Mutex::new(StreamState::new(
+                channel,
+                ours,
+                blocks,
+                is_urgent,
+                |event| {
+                    let stream = Weak::clone(shared);
+                    Waker::from(Arc::new(Signal { stream, event }))
+                },
+            )),
         });
         // From here on the oldest receive has a waker.
-        shared.run(State::drive);
+        shared.run(StreamState::drive);
         shared
     }
 
     /// Uses the state. Then wakes, without the lock, tasks of other operations that were found
     /// completed.
-    pub(super) fn run<T>(&self, f: impl FnOnce(&mut State) -> T) -> T {
+    pub(super) fn run<T>(&self, f: impl FnOnce(&mut StreamState) -> T) -> T {
         let held = wake::hold();
         let mut state = self.state.lock();
         let value = f(&mut state);
@@ -64,16 +71,15 @@ impl Shared {
         &self,
         half: Half,
         cx: &Context<'_>,
-        f: impl FnOnce(&mut State) -> Poll<T>,
+        f: impl FnOnce(&mut StreamState) -> Poll<T>,
     ) -> Poll<T> {
         self.tasks.begin_poll(half, cx.waker());
-        let (polled, mut changed) = self.run(|state| {
+        let (polled, changed) = self.run(|state| {
             let polled = f(state);
             (polled, state.take_changed())
         });
         // This task itself gets the returned value.
-        changed[half as usize] = false;
-        self.tasks.wake(changed);
+        self.tasks.wake(changed.without(half));
         let ready = polled.is_ready().then_some(half);
         self.tasks.end_poll(ready, Some(cx.waker()));
         polled
@@ -178,7 +184,7 @@ impl Shared {
     }
 }
 
-impl BackgroundStream for Shared {
+impl BackgroundStream for SharedStream {
     fn drive(self: Arc<Self>) {
         self.tasks.background_drive_begins();
         Self::drive(&self);
@@ -191,7 +197,7 @@ impl BackgroundStream for Shared {
 
 /// The waker of a stream's operations.
 struct Signal {
-    stream: Weak<Shared>,
+    stream: Weak<SharedStream>,
     event: Event,
 }
 
@@ -205,7 +211,7 @@ impl Wake for Signal {
             return;
         };
         if let Some(at) = stream.tasks.on_event(self.event) {
-            let weak: Weak<Shared> = Weak::clone(&self.stream);
+            let weak: Weak<SharedStream> = Weak::clone(&self.stream);
             if !background::drive(weak, at) {
                 stream.tasks.background_drive_begins();
             }
@@ -213,7 +219,7 @@ impl Wake for Signal {
     }
 }
 
-impl fmt::Debug for Shared {
+impl fmt::Debug for SharedStream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut debug = f.debug_struct("Stream");
         if let Some(state) = self.state.try_lock() {

@@ -11,15 +11,9 @@ use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use super::background;
+use super::halves::{Half, Halves};
 use crate::sync::Mutex;
 use crate::wake;
-
-/// Half of a stream.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Half {
-    Read = 0,
-    Write = 1,
-}
 
 /// An event of the operations of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -146,7 +140,7 @@ impl Tasks {
     }
 
     /// Wakes the tasks of these halves.
-    pub(super) fn wake(&self, halves: [bool; 2]) {
+    pub(super) fn wake(&self, halves: Halves) {
         let mut inner = self.inner.lock();
         let (wakers, _) = inner.take_wakers(halves);
         drop(inner);
@@ -159,7 +153,10 @@ impl Tasks {
         let is_urgent = self.is_urgent.load(Ordering::Relaxed);
         let is_arrival = event == Event::Arrival;
         let mut inner = self.inner.lock();
-        let (wakers, any) = inner.take_wakers([is_arrival || is_urgent, true]);
+        let (wakers, any) = inner.take_wakers(Halves {
+            read: is_arrival || is_urgent,
+            write: true,
+        });
         let mut drive_at = None;
         if is_arrival || is_urgent {
             let delay = match any {
@@ -187,9 +184,14 @@ impl Tasks {
 impl Inner {
     /// The wakers of those halves that wait, or will when the poll in progress ends; and whether
     /// there are any.
-    fn take_wakers(&mut self, halves: [bool; 2]) -> ([Option<Waker>; 2], bool) {
+    fn take_wakers(&mut self, halves: Halves) -> ([Option<Waker>; 2], bool) {
         let (mut wakers, mut any) = ([None, None], false);
-        for ((slot, waker), wanted) in self.slots.iter_mut().zip(&mut wakers).zip(halves) {
+        for ((slot, waker), wanted) in self
+            .slots
+            .iter_mut()
+            .zip(&mut wakers)
+            .zip([halves.read, halves.write])
+        {
             if !wanted || !(slot.waits || slot.is_due) {
                 continue;
             }

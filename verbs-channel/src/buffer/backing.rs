@@ -34,7 +34,7 @@ unsafe impl Send for Owner {}
 unsafe impl Sync for Owner {}
 
 /// The memory of a pool: freed when the pool has no clone any more, and all blocks are back.
-pub(crate) struct Shared {
+pub(crate) struct SharedPool {
     pub(super) free: FreeList<BlockPtr>,
     pub(super) block_len: usize,
     pub(super) _region: MemoryRegion<Box<[u8]>>,
@@ -46,13 +46,13 @@ pub(crate) struct BlockPtr(NonNull<Backing>);
 
 /// A pool that is kept alive by one of its blocks, or by its clones.
 #[derive(Clone, Copy)]
-pub(crate) struct SharedPtr(NonNull<Shared>);
+pub(crate) struct SharedPtr(NonNull<SharedPool>);
 
 // SAFETY: it stands for a `Backing` that it owns while that is free, and a `Backing` is `Send`.
 unsafe impl Send for BlockPtr {}
 // SAFETY: by reference it gives access to nothing.
 unsafe impl Sync for BlockPtr {}
-// SAFETY: it stands for a `&Shared`, and for a `Box<Shared>` once; a `Shared` is `Send` and `Sync`.
+// SAFETY: it stands for a `&SharedPool`, and for a `Box<SharedPool>` once; a `SharedPool` is `Send` and `Sync`.
 unsafe impl Send for SharedPtr {}
 // SAFETY: as above.
 unsafe impl Sync for SharedPtr {}
@@ -217,7 +217,7 @@ impl Drop for Owner {
     }
 }
 
-impl Drop for Shared {
+impl Drop for SharedPool {
     fn drop(&mut self) {
         for BlockPtr(block) in self.free.items() {
             // SAFETY: it was a box, and is back. The region is dropped after this: a block is a part
@@ -235,7 +235,7 @@ impl SharedPtr {
         blocks: Vec<Backing>,
     ) -> Self {
         let blocks = blocks.into_iter().map(Box::new).map(Box::leak);
-        let shared = Box::leak(Box::new(Shared {
+        let shared = Box::leak(Box::new(SharedPool {
             free: FreeList::new(blocks.map(|block| BlockPtr(NonNull::from(block)))),
             block_len,
             _region: region,
@@ -258,7 +258,7 @@ impl SharedPtr {
     ///
     /// - It has not been freed: it has a clone, or a block that is not back, while `'a` lasts.
     #[inline(always)]
-    pub(crate) unsafe fn get<'a>(self) -> &'a Shared {
+    pub(crate) unsafe fn get<'a>(self) -> &'a SharedPool {
         // SAFETY: the caller's promise.
         unsafe { self.0.as_ref() }
     }

@@ -10,7 +10,7 @@ use std::task::{Context, Poll};
 
 use verbs_core::{ProtectionDomain, ScatterElement};
 
-use super::backing::{Backing, Shared, SharedPtr};
+use super::backing::{Backing, SharedPool, SharedPtr};
 use super::owned::OwnedBuffer;
 use crate::error::{Error, Result};
 
@@ -102,7 +102,7 @@ impl BufferPool {
     }
 
     #[inline(always)]
-    fn shared(&self) -> &Shared {
+    fn shared(&self) -> &SharedPool {
         // SAFETY: this is a clone of the pool.
         unsafe { self.clones.0.get() }
     }

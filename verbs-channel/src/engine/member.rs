@@ -14,7 +14,7 @@ use crate::error::{DownReason, Queue, TransportError};
 /// A queue pair, its credits and its slots.
 #[derive(Debug)]
 pub(crate) struct Member {
-    state: State,
+    state: MemberState,
     // Places in its send queue and its receive queue that are free, and how many there are.
     left: [u32; 2],
     max: [u32; 2],
@@ -34,7 +34,7 @@ pub(crate) struct Member {
 
 /// Whether a member takes requests.
 #[derive(Debug)]
-enum State {
+enum MemberState {
     Up(QueuePair),
     /// It takes no more requests.
     Down(Rest, DownReason),
@@ -73,7 +73,7 @@ impl Member {
         let max = [max_send_wr, max_recv_wr];
         Self {
             limits: Limits::of(&qp),
-            state: State::Up(qp),
+            state: MemberState::Up(qp),
             left: max,
             max,
             slots,
@@ -91,7 +91,7 @@ impl Member {
         slots: &'s mut Slots<S, B>,
         reservation: Reservation,
     ) -> Option<NewOperation<'s, B>> {
-        let State::Up(qp) = &self.state else {
+        let MemberState::Up(qp) = &self.state else {
             return None;
         };
         let left = &mut self.left[reservation.queue as usize];
@@ -130,8 +130,8 @@ impl Member {
     /// Its queue pair, unless it has been destroyed, or is about to be.
     pub(crate) const fn qp(&self) -> Option<&QueuePair> {
         match &self.state {
-            State::Up(qp) | State::Down(Rest::QueuePair(qp), _) => Some(qp),
-            State::Down(..) => None,
+            MemberState::Up(qp) | MemberState::Down(Rest::QueuePair(qp), _) => Some(qp),
+            MemberState::Down(..) => None,
         }
     }
 
@@ -139,8 +139,8 @@ impl Member {
     #[inline]
     pub(crate) const fn down(&self) -> Option<DownReason> {
         match self.state {
-            State::Up(_) => None,
-            State::Down(_, reason) => Some(reason),
+            MemberState::Up(_) => None,
+            MemberState::Down(_, reason) => Some(reason),
         }
     }
 
@@ -149,7 +149,7 @@ impl Member {
         let reason = self.down().unwrap_or(reason);
         // As it was, if it has no queue pair any more.
         if let Some(qp) = self.take_qp(reason) {
-            self.state = State::Down(Rest::QueuePair(qp), reason);
+            self.state = MemberState::Down(Rest::QueuePair(qp), reason);
         }
         reason
     }
@@ -158,9 +158,9 @@ impl Member {
     /// records the result.
     pub(crate) fn take_qp(&mut self, reason: DownReason) -> Option<QueuePair> {
         let reason = self.down().unwrap_or(reason);
-        match mem::replace(&mut self.state, State::Down(Rest::Closing, reason)) {
-            State::Up(qp) | State::Down(Rest::QueuePair(qp), _) => Some(qp),
-            other @ State::Down(..) => {
+        match mem::replace(&mut self.state, MemberState::Down(Rest::Closing, reason)) {
+            MemberState::Up(qp) | MemberState::Down(Rest::QueuePair(qp), _) => Some(qp),
+            other @ MemberState::Down(..) => {
                 self.state = other;
                 None
             }
@@ -169,7 +169,7 @@ impl Member {
 
     /// Its queue pair has been destroyed, or is stuck.
     pub(crate) fn closed(&mut self, destroyed: verbs_core::Result<()>) {
-        if let State::Down(rest @ Rest::Closing, _) = &mut self.state {
+        if let MemberState::Down(rest @ Rest::Closing, _) = &mut self.state {
             *rest = match destroyed {
                 Ok(()) => Rest::Gone,
                 Err(error) => Rest::Stuck(Some(error)),
@@ -180,22 +180,22 @@ impl Member {
     /// Why its queue pair is stuck, if it is; returned once.
     pub(crate) fn take_stuck_error(&mut self) -> Option<verbs_core::Error> {
         match &mut self.state {
-            State::Down(Rest::Stuck(error), _) => error.take(),
+            MemberState::Down(Rest::Stuck(error), _) => error.take(),
             _ => None,
         }
     }
 
     /// Whether its queue pair was handed out to be destroyed.
     pub(crate) const fn is_closing(&self) -> bool {
-        matches!(self.state, State::Down(Rest::Closing, _))
+        matches!(self.state, MemberState::Down(Rest::Closing, _))
     }
 
     /// The outcome of an operation whose completion will not come, as the queue pair is closed.
     pub(crate) fn outcome_without_completion(&self) -> TransportError {
         match self.state {
-            State::Down(Rest::Stuck(_), _) => TransportError::Stuck,
-            State::Down(_, reason) => TransportError::Aborted(reason),
-            State::Up(_) => TransportError::CLOSED,
+            MemberState::Down(Rest::Stuck(_), _) => TransportError::Stuck,
+            MemberState::Down(_, reason) => TransportError::Aborted(reason),
+            MemberState::Up(_) => TransportError::CLOSED,
         }
     }
 
