@@ -83,8 +83,8 @@ impl AsyncChannel {
     /// Posts a receive for each of these buffers, into the whole buffer, and returns the messages
     /// that arrive in them.
     ///
-    /// Don't call [`receive`](Self::receive) meanwhile: it would take messages from these. If there
-    /// are more buffers than the channel's `max_recv_wr`, the rest wait in the backlog.
+    /// Don't call [`receive`](Self::receive) meanwhile: the messages that it receives would be missing
+    /// here. If there are more buffers than the channel's `max_recv_wr`, the rest wait in the backlog.
     ///
     /// The [`IncomingMessages`] keep the channel alive. They end when the channel is
     /// [closed](Self::close) or [shut down](Self::shut_down).

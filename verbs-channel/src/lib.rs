@@ -118,8 +118,8 @@
 //! - To leave in order, wait for your sends, then drop the channel: the peer receives all of them.
 //! - A peer may be idle for any time: its host answers TCP's keepalive probes.
 //! - A firewall that closes one direction of the TCP connection, or drops it while it is idle, takes
-//!   the channel down, although RDMA may still work. There are a few probes in each `peer_timeout`,
-//!   which keep most firewalls from that. With `peer_timeout(None)` no peer is watched.
+//!   the channel down, although RDMA may still work. Keepalive probes, a few in each
+//!   `peer_timeout`, prevent that with most firewalls. With `peer_timeout(None)` no peer is watched.
 //! - After a [handshake](PreparedChannel::handshake) of your own, pass the channel a descriptor to
 //!   [watch the peer by](Channel::watch_peer). Without one no peer is watched, and receives need a
 //!   timeout.

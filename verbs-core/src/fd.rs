@@ -43,7 +43,7 @@ fn epoll_of(fd: BorrowedFd<'_>) -> Result<OwnedFd> {
     // Level-triggered: an event stays there for all waiters, even if one of them calls
     // epoll_wait(2) on a duplicate of the set. Each new event wakes all watchers of the set, so
     // they may watch it for edges.
-    let edges = if cfg!(miri) { libc::EPOLLET } else { 0 }; // Miri knows no levels.
+    let edges = if cfg!(miri) { libc::EPOLLET } else { 0 }; // Miri has edges only.
     let mut event = libc::epoll_event {
         events: (libc::EPOLLIN | edges).cast_unsigned(),
         u64: 0,
@@ -87,7 +87,7 @@ pub(crate) fn wait_readable(fd: BorrowedFd<'_>, deadline: Option<Instant>) -> Re
             1.. if entry.revents & libc::POLLIN != 0 => return Ok(true),
             // POLLERR, POLLHUP: the device is gone, and nothing will ever be read.
             1.. => return Err(ret::from_errno("poll", libc::EIO)),
-            // A wait that was too long for poll's `int` goes on.
+            // A wait that is too long for poll's `int` is continued.
             0 if left.is_none_or(|left| millis(Some(left)) == i32::MAX) => {}
             0 => return Ok(false),
             _ => match last_errno() {

@@ -2,11 +2,11 @@
 //!
 //! # The order in which things die
 //!
-//! C wants children destroyed before their parents: memory regions and queue pairs before their
-//! protection domain, queue pairs before their completion queues, completion queues before their
-//! channel, everything before the context. Here each object's struct declares its [`Handle`] first
-//! and (clones of) its parents after it. Rust drops fields in that order, so the order holds by
-//! construction.
+//! C requires that children are destroyed before their parents: memory regions and queue pairs
+//! before their protection domain, queue pairs before their completion queues, completion queues
+//! before their channel, everything before the context. Here each object's struct declares its
+//! [`Handle`] first and (clones of) its parents after it. Rust drops fields in that order, so the
+//! order holds by construction.
 //!
 //! # Why verbs objects are `Send + Sync`
 //!

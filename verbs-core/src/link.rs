@@ -47,7 +47,7 @@ open_enum! {
 }
 
 impl LinkWidth {
-    /// The number of lanes; `None` for a code that this crate does not know.
+    /// The number of lanes; `None` for an unknown code.
     #[must_use]
     pub const fn lanes(self) -> Option<u32> {
         match self {
@@ -85,7 +85,7 @@ open_enum! {
 }
 
 impl LinkSpeed {
-    /// The speed in Mbit/s; `None` for a code that this crate does not know.
+    /// The speed in Mbit/s; `None` for an unknown code.
     #[must_use]
     pub const fn mbit_per_s(self) -> Option<u32> {
         match self {

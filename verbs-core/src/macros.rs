@@ -56,7 +56,7 @@ macro_rules! open_enum {
                 self.0
             }
 
-            /// C's name, where this crate knows it.
+            /// C's name; `None` for an unknown value.
             #[must_use]
             pub const fn name(self) -> Option<&'static str> {
                 match self {

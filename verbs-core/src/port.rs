@@ -136,8 +136,7 @@ impl PortAttr {
         LinkSpeed::from_raw(self.attr.active_speed)
     }
 
-    /// How fast the link is, all lanes together, in Mbit/s; `None` for a code that this crate does
-    /// not know.
+    /// How fast the link is, all lanes together, in Mbit/s; `None` for an unknown code.
     #[must_use]
     pub fn active_rate(&self) -> Option<u32> {
         let (lanes, speed) = (

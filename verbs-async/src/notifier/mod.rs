@@ -16,9 +16,9 @@
 //! - `Ready(Ok(()))` means that the descriptor may be readable; there may also be nothing to read.
 //!   The notifier must reset its own readiness *before* it returns that, so that everything that
 //!   arrives after the return is reported again.
-//! - `Pending` means that the waker will be woken when the descriptor becomes readable, at once if
-//!   it is readable already, or when the notifier fails. The notifier needs to store one waker
-//!   only, that of the last call.
+//! - `Pending` means that the waker will be woken when the descriptor becomes readable, without
+//!   delay if it is readable already, or when the notifier fails. The notifier needs to store one
+//!   waker only, that of the last call.
 //! - After it has failed, such as by the end of its event loop, every call returns an error. No call
 //!   panics or is pending then.
 //! - While it wakes, it holds no lock that `poll_readable` takes. A waker may call `poll_readable`

@@ -283,7 +283,7 @@ impl fmt::Debug for CqEvent {
 /// Acknowledging takes a mutex of the queue's: once in so many events.
 const ACK_BATCH: u32 = 64;
 
-/// What a channel knows of one of its queues.
+/// A channel's record of one of its queues.
 pub(super) struct Events {
     // Written under the channel's lock.
     unacked: AtomicU32,

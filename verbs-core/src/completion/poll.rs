@@ -104,7 +104,7 @@ impl<'a> IntoIterator for PolledCompletions<'a> {
 }
 
 /// An iterator over the completions that a poll took.
-// Not a slice's iterator: that multiplies the length by 48 first, to know the end.
+// Not a slice's iterator: that computes its end first, by a multiplication by 48.
 #[derive(Clone, Debug)]
 pub struct Completions<'a> {
     left: &'a [WorkCompletion],

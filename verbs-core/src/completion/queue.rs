@@ -43,7 +43,7 @@ struct Inner {
     ptr: CqPtr,
     capacity: AtomicU32,
     resizing: Mutex<()>,
-    // What the channel knows of this queue; its address is the queue's `cq_context`.
+    // The channel's record of this queue; its address is the queue's `cq_context`.
     events: Option<Arc<Events>>,
     context: Context,
 }

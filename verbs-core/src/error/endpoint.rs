@@ -7,7 +7,7 @@ pub const ENDPOINT_VERSION: u32 = 1;
 #[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum EndpointError {
-    /// The peer speaks another version of this format.
+    /// The endpoint is in another version of this format.
     #[error(
         "endpoint version {version} is unknown, this library speaks {}",
         ENDPOINT_VERSION

@@ -83,7 +83,7 @@ impl DmabufRegion {
         Ok(Sge::new(self.iova + start as u64, len, self.lkey()))
     }
 
-    /// What a peer needs to know to reach it.
+    /// The address, length and key with which a peer reaches it.
     ///
     /// # Errors
     ///

@@ -76,7 +76,7 @@ impl RawRegion {
         Ok(Sge::new(addr, len, self.lkey()))
     }
 
-    /// What a peer needs to know to reach it.
+    /// The address, length and key with which a peer reaches it.
     ///
     /// # Errors
     ///

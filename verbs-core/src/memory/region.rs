@@ -221,7 +221,7 @@ impl<B: Buffer> Registration<B> {
         let mr = match unsafe { reg_mr(pd, bytes, access) } {
             Ok(mr) => mr,
             Err(error) => {
-                // SAFETY: it is still initialised, and no device knows it.
+                // SAFETY: it is still initialised, and was not registered.
                 let buffer = unsafe { buffer.assume_init() };
                 return Err(Rejected::new(error, buffer));
             }

@@ -73,10 +73,10 @@ impl QpAttr {
         /// The state it is in, or is to go to.
         with_qp_state, qp_state: QpState, STATE,
             |state| ibv_qp_state(state.as_raw()), |raw| QpState::from_raw(raw.0) => QpState;
-        /// The state it is in, as far as the caller knows.
+        /// The state that the caller assumes it is in.
         with_cur_qp_state, cur_qp_state: QpState, CUR_STATE,
             |state| ibv_qp_state(state.as_raw()), |raw| QpState::from_raw(raw.0) => QpState;
-        /// Bytes in a packet; `None` for a code that this crate does not know.
+        /// Bytes in a packet; `None` for an unknown code.
         with_path_mtu, path_mtu: MaximumTransferUnit, PATH_MTU,
             |mtu| ibv_mtu(mtu.as_raw()),
             |raw| MaximumTransferUnit::from_raw(raw.0) => Option<MaximumTransferUnit>;

@@ -1,4 +1,4 @@
-//! Endpoints: what two queue pairs must know of each other, as data.
+//! Endpoints: the addresses and limits that two queue pairs exchange to connect.
 
 use super::choices::Config;
 use super::config::PacketSequenceNumber;

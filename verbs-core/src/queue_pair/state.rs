@@ -107,7 +107,7 @@ bitflags::bitflags! {
 }
 
 impl QpAttrMask {
-    /// All attributes that have a name here; a driver may refuse bits it does not know.
+    /// All attributes that have a name here; a driver may reject others.
     pub(super) const KNOWN: Self = Self::from_bits_retain((c::IBV_QP_DEST_QPN.0 << 1) - 1);
 }
 

@@ -128,7 +128,7 @@ fn more_data_than_there_are_credits_is_rejected() {
     let data = message(Kind::Data, false, 0);
     assert_eq!(protocol.receive(data, b"x"), Ok(Received::Data));
     assert_eq!(protocol.receive(data, b"x"), Ok(Received::Data));
-    // The peer does not know yet that this one was consumed.
+    // Its credit has not been sent to the peer yet.
     protocol.consumed();
     is_broken(
         protocol.receive(data, b"x"),
