@@ -43,15 +43,22 @@
 //! # }
 //! ```
 //!
-//! # Five ways to use it
+//! # Two ways to use it
 //!
-//! | way | buffers | use it for |
+//! The buffers of an operation are *borrowed* or *owned*.
+//!
+//! | buffers | calls | use it for |
 //! |---|---|---|
-//! | blocking: [`send`](Channel::send), [`receive`](Channel::receive) … | borrowed for the call | one operation at a time |
-//! | scoped: [`scope`](Channel::scope), `post_*` | borrowed until the scope ends | several operations at once, on your own buffers |
-//! | loans: [`lend`](PollingScope::lend) | borrowed, and returned before the scope ends | a pipeline that reuses its buffers |
-//! | owned: [`start`](Channel::start), [`start_send`](Channel::start_send) … | moved in, and returned with the result | operations that outlive the function, servers |
-//! | batches: [`post_batch`](PollingScope::post_batch), [`run_batch`](Channel::run_batch), [`start_batch`](Channel::start_batch) | as above | many small requests: one doorbell, one completion |
+//! | borrowed until the call returns | [`send`](Channel::send), [`receive`](Channel::receive), [`run`](Channel::run) … | one operation at a time |
+//! | borrowed until a scope ends | [`scope`](Channel::scope), [`post_send`](PollingScope::post_send) … | several operations at once, on your own buffers |
+//! | moved in, and returned with the outcome | [`start_send`](Channel::start_send), [`start`](Channel::start) … | operations that outlive the function, servers |
+//!
+//! In a scope, [`lend`](PollingScope::lend) returns the elements with the result, before the scope
+//! ends: for a pipeline that reuses its buffers.
+//!
+//! Each way has batches, for many small requests: one doorbell and one completion for all of them
+//! ([`run_batch`](Channel::run_batch), [`post_batch`](PollingScope::post_batch),
+//! [`start_batch`](Channel::start_batch)).
 //!
 //! Below them is [`post_unpolled`](Channel::post_unpolled), which is `unsafe`: for layers that manage
 //! the buffers themselves.

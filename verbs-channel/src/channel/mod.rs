@@ -16,9 +16,9 @@ mod scope;
 
 /// A connected endpoint whose safe API cannot misuse memory.
 ///
-/// There are five ways to use it: [blocking](Self::send) calls, [scopes](Self::scope),
-/// [loans](PollingScope::lend) in a scope, [owned buffers](Self::start), and
-/// [batches](PollingScope::post_batch). They can be mixed. The crate's documentation compares them.
+/// There are two ways to use it. Buffers are borrowed, by [blocking](Self::send) calls or in a
+/// [scope](Self::scope), or they are [owned](Self::start) by the channel until the operation has ended.
+/// Both can be mixed, and both have batches. The [crate](crate) documentation compares them.
 ///
 /// After a failure or an abort the channel is *down*: it rejects all requests, and
 /// [`down_reason`](Self::down_reason) is the first failure. [`reset`](Self::reset) prepares a new
