@@ -117,7 +117,7 @@ impl<T: Given> Operation<T> {
 impl<T: Given> Drop for Operation<T> {
     #[inline]
     fn drop(&mut self) {
-        if let Some(at) = self.at.take() {
+        if let Some(at) = self.at {
             abandon(&self.shared, at);
         }
     }

@@ -45,11 +45,6 @@ enum Failure {
 }
 
 impl Channels {
-    #[inline(always)]
-    fn start(&mut self, at: ChannelId, request: &mut OwnedRequest) -> Result<Ticket, RejectReason> {
-        self.engine.start(at, request)
-    }
-
     fn start_batch(
         &mut self,
         at: ChannelId,
@@ -63,15 +58,19 @@ impl Channels {
         })
     }
 
-    /// Reserves more slots, if the request was rejected for lack of them. So outcomes that are not
-    /// taken delay no operation.
+    /// Why a request was not posted. Reserves more slots if it was for lack of them, so outcomes that
+    /// are not taken delay no operation.
     #[cold]
-    fn make_room(&mut self, at: ChannelId, queue: Queue, reason: RejectReason) -> bool {
-        if reason != RejectReason::Untaken {
-            return false;
-        }
+    #[inline(never)]
+    fn not_posted(&mut self, at: ChannelId, queue: Queue, reason: RejectReason) -> Started<Self> {
         let more = self.engine.credits(at, queue).min(Engine::MAX_RESERVE);
-        self.engine.reserve(at, more).is_ok()
+        if reason == RejectReason::Untaken && self.engine.reserve(at, more).is_ok() {
+            Started::RoomMade
+        } else if reason.is_backpressure() {
+            Started::Full
+        } else {
+            Started::Rejected(reason)
+        }
     }
 }
 
@@ -83,9 +82,9 @@ impl driver::Request<Channels> for OwnedRequest {
 
     #[inline(always)]
     fn post(&mut self, ring: &mut Channels, at: ChannelId) -> Started<Channels> {
-        match ring.start(at, self) {
+        match ring.engine.start(at, self) {
             Ok(ticket) => Started::Posted(ticket),
-            Err(reason) => not_posted(reason, self, ring, at),
+            Err(reason) => ring.not_posted(at, Self::queue(self), reason),
         }
     }
 
@@ -100,16 +99,9 @@ impl driver::Request<Channels> for Vec<OwnedRequest> {
     }
 
     fn post(&mut self, ring: &mut Channels, at: ChannelId) -> Started<Channels> {
-        let mut started = ring.start_batch(at, self);
-        if let Err(reason) = started
-            && ring.make_room(at, Queue::Send, reason)
-        {
-            started = ring.start_batch(at, self);
-        }
-        match started {
+        match ring.start_batch(at, self) {
             Ok(ticket) => Started::Posted(ticket),
-            Err(reason) if reason.is_backpressure() => Started::Full,
-            Err(reason) => Started::Rejected(reason),
+            Err(reason) => ring.not_posted(at, Queue::Send, reason),
         }
     }
 
@@ -292,27 +284,6 @@ impl From<Outcome> for (Result<()>, Vec<OwnedRequest>) {
     fn from(outcome: Outcome) -> Self {
         (outcome.result.map(drop).map_err(Into::into), outcome.batch)
     }
-}
-
-/// Handles a request that was not posted: tries again with more slots, queues or rejects it.
-#[cold]
-#[inline(never)]
-fn not_posted(
-    mut reason: RejectReason,
-    request: &mut OwnedRequest,
-    ring: &mut Channels,
-    at: ChannelId,
-) -> Started<Channels> {
-    if ring.make_room(at, request.queue(), reason) {
-        match ring.start(at, request) {
-            Ok(ticket) => return Started::Posted(ticket),
-            Err(again) => reason = again,
-        }
-    }
-    if reason.is_backpressure() {
-        return Started::Full;
-    }
-    Started::Rejected(reason)
 }
 
 impl From<Failure> for Error {

@@ -54,8 +54,12 @@ impl<R: Ring> DriverState<R> {
             return false;
         };
         let links = *links;
-        match request.post(&mut self.ring, channel) {
-            Started::Full => return false,
+        let mut started = request.post(&mut self.ring, channel);
+        if let Started::RoomMade = started {
+            started = request.post(&mut self.ring, channel);
+        }
+        match started {
+            Started::RoomMade | Started::Full => return false,
             Started::Posted(ticket) => {
                 head.stage = Stage::Posted(ticket);
                 if let Some(waker) = head.waker.take() {

@@ -81,6 +81,8 @@ pub(crate) trait Request<R: Ring + ?Sized>: Into<R::Request> {
 pub(crate) enum Started<R: Ring + ?Sized> {
     /// It is in flight.
     Posted(R::Ticket),
+    /// There was no room, but is now: it can be posted again.
+    RoomMade,
     /// There is no room until another operation of its queue completes.
     Full,
     /// It cannot be posted.

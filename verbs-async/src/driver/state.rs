@@ -79,11 +79,31 @@ impl<R: Ring> DriverState<R> {
         };
         match started {
             Started::Posted(ticket) => Submission::Posted(ticket),
-            Started::Full => Submission::Queued(self.queue(channel, request, backlog)),
-            Started::Rejected(reason) => {
-                Submission::Queued(self.rejected(channel, request, reason))
-            }
+            started => Submission::Queued(self.not_posted(channel, request, backlog, started)),
         }
+    }
+
+    /// Tries again, queues or rejects a request that was not posted. Returns its key.
+    // What is passed by reference, or returned in memory, has to be in memory on the usual path too.
+    // So this takes the request by value, and returns a number.
+    #[cold]
+    #[inline(never)]
+    fn not_posted<W: Request<R>>(
+        &mut self,
+        channel: R::Channel,
+        mut request: W,
+        backlog: usize,
+        mut started: Started<R>,
+    ) -> usize {
+        if let Started::RoomMade = started {
+            started = request.post(&mut self.ring, channel);
+        }
+        let stage = match started {
+            Started::Posted(ticket) => Stage::Posted(ticket),
+            Started::RoomMade | Started::Full => return self.queue(channel, request, backlog),
+            Started::Rejected(reason) => Stage::Rejected(request.rejected(reason)),
+        };
+        self.insert(channel, request.queue(), stage)
     }
 
     fn has_backlog(&self, index: usize, queue: Queue) -> bool {
@@ -92,32 +112,29 @@ impl<R: Ring> DriverState<R> {
     }
 
     /// Appends a request to its backlog, or rejects it if the backlog is full.
-    #[cold]
-    #[inline(never)]
-    fn queue<W: Request<R>>(&mut self, channel: R::Channel, request: W, backlog: usize) -> usize {
+    fn queue<W: Request<R>>(
+        &mut self,
+        channel: R::Channel,
+        mut request: W,
+        backlog: usize,
+    ) -> usize {
         let queue = request.queue();
         if self.backlog_of(R::index(channel), queue).len() >= backlog {
-            return self.rejected(channel, request, R::full(queue));
+            let stage = Stage::Rejected(request.rejected(R::full(queue)));
+            return self.insert(channel, queue, stage);
         }
-        let key = self.enqueue(channel, request.queue(), request.into());
+        let key = self.enqueue(channel, queue, request.into());
         // The queue has to be armed for the completion that makes room, which may be there already.
         self.drive(None);
         key
     }
 
-    /// Keeps the outcome of a rejected request.
-    #[cold]
-    #[inline(never)]
-    fn rejected<W: Request<R>>(
-        &mut self,
-        channel: R::Channel,
-        mut request: W,
-        reason: R::RejectReason,
-    ) -> usize {
+    /// Inserts an operation that is not in the backlog.
+    fn insert(&mut self, channel: R::Channel, queue: Queue, stage: Stage<R>) -> usize {
         self.queued.insert(Queued {
             channel,
-            queue: request.queue(),
-            stage: Stage::Rejected(request.rejected(reason)),
+            queue,
+            stage,
             waker: None,
         })
     }
