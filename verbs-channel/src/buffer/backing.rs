@@ -6,7 +6,7 @@ use std::ops::{Deref, DerefMut, Range};
 use std::ptr::NonNull;
 use std::task::{Context, Poll};
 
-use verbs_core::{MemoryRegion, ScatterElement};
+use verbs_core::{GatherElement, MemoryRegion, ScatterElement};
 
 use super::free_list::FreeList;
 use crate::error::{RejectReason, Result};
@@ -104,6 +104,11 @@ impl Backing {
             Some(element) => Ok(element.reborrow()),
             None => Err(too_long(&self.range)),
         }
+    }
+
+    /// The range as an element to send from; `None` if it is too long to be one.
+    pub(crate) fn as_gather(&self) -> Option<GatherElement<'_>> {
+        self.element.as_ref().map(ScatterElement::as_gather)
     }
 
     pub(crate) const fn range(&self) -> &Range<usize> {

@@ -2,9 +2,9 @@
 
 use std::fmt;
 use std::mem;
-use std::ops::{Bound, Deref, DerefMut, RangeBounds};
+use std::ops::{Bound, Deref, DerefMut, Range, RangeBounds};
 
-use verbs_core::{Error as CoreError, MemoryRegion, ScatterElement};
+use verbs_core::{Error as CoreError, GatherElement, MemoryRegion, ScatterElement};
 
 use super::backing::{Backing, Owner};
 use crate::error::{Error, RejectReason, Result};
@@ -38,26 +38,9 @@ impl OwnedBuffer {
     ///
     /// [`verbs_core::Error::OutOfBounds`]: the range ends after the buffer. It is not changed.
     pub fn set_range(&mut self, range: impl RangeBounds<usize>) -> Result<()> {
-        let capacity = self.capacity();
-        let start = match range.start_bound() {
-            Bound::Included(start) => *start,
-            Bound::Excluded(before) => before.saturating_add(1),
-            Bound::Unbounded => 0,
-        };
-        let end = match range.end_bound() {
-            Bound::Included(last) => last.saturating_add(1),
-            Bound::Excluded(end) => *end,
-            Bound::Unbounded => capacity,
-        };
-        if start > end || end > capacity {
-            return Err(Error::Core(CoreError::OutOfBounds {
-                start: start as u64,
-                end: end as u64,
-                len: capacity as u64,
-            }));
-        }
+        let range = within(range, self.capacity())?;
         if let Some(backing) = &mut self.backing {
-            backing.set_range(start..end);
+            backing.set_range(range);
         }
         Ok(())
     }
@@ -92,6 +75,15 @@ impl OwnedBuffer {
         mem::replace(self, Self::empty())
     }
 
+    /// The range as an element to send from; an empty one if it is too long to be one.
+    pub(super) fn as_gather(&self) -> GatherElement<'_> {
+        let element = self
+            .backing
+            .as_ref()
+            .and_then(|backing| backing.as_gather());
+        element.unwrap_or_else(|| ScatterElement::empty().into_gather())
+    }
+
     /// The range as an element.
     #[inline(always)]
     pub(crate) fn element(&mut self) -> Result<ScatterElement<'_>, RejectReason> {
@@ -100,6 +92,28 @@ impl OwnedBuffer {
             Some(backing) => backing.element(),
         }
     }
+}
+
+/// A range of a buffer, in numbers.
+pub(super) fn within(range: impl RangeBounds<usize>, capacity: usize) -> Result<Range<usize>> {
+    let start = match range.start_bound() {
+        Bound::Included(start) => *start,
+        Bound::Excluded(before) => before.saturating_add(1),
+        Bound::Unbounded => 0,
+    };
+    let end = match range.end_bound() {
+        Bound::Included(last) => last.saturating_add(1),
+        Bound::Excluded(end) => *end,
+        Bound::Unbounded => capacity,
+    };
+    if start > end || end > capacity {
+        return Err(Error::Core(CoreError::OutOfBounds {
+            start: start as u64,
+            end: end as u64,
+            len: capacity as u64,
+        }));
+    }
+    Ok(start..end)
 }
 
 impl From<MemoryRegion<Vec<u8>>> for OwnedBuffer {

@@ -8,10 +8,10 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use verbs_core::{ProtectionDomain, ScatterElement};
+use verbs_core::{GatherElement, ProtectionDomain, ScatterElement};
 
 use super::backing::{Backing, SharedPool, SharedPtr};
-use super::owned::OwnedBuffer;
+use super::owned::{OwnedBuffer, within};
 use crate::error::{Error, Result};
 
 /// A pool of registered blocks of one size.
@@ -133,7 +133,7 @@ impl BufferPool {
     ///
     /// [`verbs_core::Error::OutOfBounds`]: there are more bytes than a block has. None is taken.
     pub fn take_with(&self, bytes: &[u8]) -> Result<Option<OwnedBuffer>> {
-        fits(bytes, self.block_len())?;
+        within(..bytes.len(), self.block_len())?;
         self.take().map(|block| block.filled(bytes)).transpose()
     }
 
@@ -215,25 +215,37 @@ impl PoolBuffer {
         Ok(buffer)
     }
 
-    /// The block as an element of a request.
+    /// A part of the block to send from, as [`MemoryRegion::gather_element`].
+    ///
+    /// # Errors
+    ///
+    /// [`verbs_core::Error::OutOfBounds`]: the range ends after the block.
+    ///
+    /// [`MemoryRegion::gather_element`]: verbs_core::MemoryRegion::gather_element
     #[inline]
-    pub fn element(&mut self) -> ScatterElement<'_> {
+    pub fn gather_element(&self, range: impl RangeBounds<usize>) -> Result<GatherElement<'_>> {
+        let range = within(range, self.len())?;
         // A block is made from an element, so it is not too long.
-        let element = self.buffer.element();
-        element.unwrap_or_else(|_too_long| ScatterElement::empty())
+        let (_, rest) = self.buffer.as_gather().split_at(range.start)?;
+        Ok(rest.split_at(range.len())?.0)
     }
-}
 
-/// Whether these bytes are not more than a block has.
-fn fits(bytes: &[u8], block_len: usize) -> Result<()> {
-    if bytes.len() <= block_len {
-        return Ok(());
+    /// A part of the block to receive or read into, as [`MemoryRegion::scatter_element`].
+    ///
+    /// # Errors
+    ///
+    /// [`verbs_core::Error::OutOfBounds`]: the range ends after the block.
+    ///
+    /// [`MemoryRegion::scatter_element`]: verbs_core::MemoryRegion::scatter_element
+    #[inline]
+    pub fn scatter_element(
+        &mut self,
+        range: impl RangeBounds<usize>,
+    ) -> Result<ScatterElement<'_>> {
+        let range = within(range, self.len())?;
+        let (_, rest) = self.buffer.element()?.split_at_mut(range.start)?;
+        Ok(rest.split_at_mut(range.len())?.0)
     }
-    Err(Error::Core(verbs_core::Error::OutOfBounds {
-        start: 0,
-        end: bytes.len() as u64,
-        len: block_len as u64,
-    }))
 }
 
 impl Future for TakeWhenFree<'_> {

@@ -27,9 +27,17 @@ pub trait List: sealed::Sealed {
 }
 
 /// Elements to send from.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a list of elements to send from",
+    note = "all of a region is `region.gather_element(..)?`"
+)]
 pub trait GatherList: List<Element: Gather> {}
 
 /// Elements to receive or read into.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a list of elements to receive into",
+    note = "all of a region is `region.scatter_element(..)?`"
+)]
 pub trait ScatterList: List<Element: Scatter> {}
 
 impl<L: List<Element: Gather>> GatherList for L {}

@@ -104,7 +104,7 @@ fn block_can_be_borrowed() {
     let mut block = pool.take().unwrap();
     let from = filled(&a, 4, 64);
     let ended = b.scope(|scope| {
-        let receive = scope.post_receive(block.element())?;
+        let receive = scope.post_receive(block.scatter_element(..)?)?;
         a.send(from.gather_element(..)?)?;
         Ok::<_, Error>(receive.spin_poll()?)
     });

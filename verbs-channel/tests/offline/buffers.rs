@@ -42,7 +42,7 @@ fn a_block_with_a_range_is_returned_to_the_pool_whole() {
         assert_eq!((buffer.len(), buffer.capacity()), (len as usize, 64));
 
         block = buffer.into_block().unwrap();
-        let element = block.element();
+        let element = block.scatter_element(..).unwrap();
         assert_eq!((element.addr(), element.length()), (start, 64));
         assert_eq!((addr(&block), block.len()), (start, 64));
         let (seen, buffer) = sent(&mut channel, block.into());
@@ -53,10 +53,28 @@ fn a_block_with_a_range_is_returned_to_the_pool_whole() {
         drop(buffer);
         block = pool.take().unwrap();
         assert_eq!((addr(&block), block.len()), (start, 64), "taken again");
-        assert_eq!(block.element().length(), 64);
+        assert_eq!(block.gather_element(..).unwrap().length(), 64);
     }
     assert!(block.into_range(60..65).is_err());
     assert_eq!(pool.available(), 1, "it is returned");
+}
+
+#[test]
+fn a_part_of_a_block_is_an_element() {
+    let pool = BufferPool::new(&pd(), 64, 2).unwrap();
+    let mut block = pool.take().unwrap();
+    let start = addr(&block);
+    let part = block.gather_element(8..=15).unwrap();
+    assert_eq!((part.addr(), part.length()), (start + 8, 8));
+    let mut part = block.scatter_element(60..).unwrap();
+    assert_eq!((part.addr(), part.length()), (start + 60, 4));
+    part.fill(7);
+    assert_eq!((block[59], block[60]), (0, 7));
+    assert!(block.gather_element(64..).unwrap().is_empty());
+    assert!(block.gather_element(60..65).is_err());
+    assert!(block.scatter_element(65..).is_err());
+    let (from, to) = (Bound::Excluded(1), Bound::Excluded(1));
+    assert!(block.scatter_element((from, to)).is_err());
 }
 
 #[test]

@@ -4,7 +4,7 @@ use verbs_channel::{Channel, PoolBuffer};
 
 fn broken(channel: &mut Channel, mut block: PoolBuffer) {
     let ended = channel.scope(|scope| {
-        let _work = scope.post_receive(block.element());
+        let _work = scope.post_receive(block.scatter_element(..).unwrap());
         drop(block);
         Ok::<_, ()>(())
     });
