@@ -86,7 +86,8 @@ impl DeviceEvents {
         Ok(Self { inner })
     }
 
-    /// Takes the events of `context` with a notifier of the current tokio runtime.
+    /// Needs the feature `tokio`. Takes the events of `context` with a notifier of the current
+    /// tokio runtime.
     ///
     /// # Errors
     ///
@@ -97,7 +98,8 @@ impl DeviceEvents {
         Self::new(context, notifier)
     }
 
-    /// Takes the events of `context` with a notifier of async-io, for smol and any other executor.
+    /// Needs the feature `async-io`. Takes the events of `context` with a notifier of async-io, for
+    /// smol and any other executor.
     ///
     /// # Errors
     ///

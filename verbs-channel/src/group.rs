@@ -42,6 +42,78 @@ use crate::waiting::Poller;
 /// # Ok(())
 /// # }
 /// ```
+///
+/// # A server
+///
+/// Connecting takes a while, so another thread does it. The loop below sleeps while nothing happens,
+/// and new channels wait for at most 50 ms. To sleep for both at once, drive an [`Engine`]: it never
+/// waits, and its events are on a completion channel of yours, whose descriptor can be polled.
+///
+/// ```no_run
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use std::net::TcpListener;
+/// use std::sync::mpsc;
+/// use std::thread;
+/// use std::time::Duration;
+/// use verbs_channel::verbs_core::Context;
+/// use verbs_channel::{BufferPool, Channel, ErrorChain, PollStrategy};
+///
+/// let pd = Context::first_active()?.alloc_pd()?;
+/// let pool = BufferPool::new(&pd, 4096, 1600)?;
+/// let sleeps = PollStrategy::Notify { after: 1000 };
+/// let mut group = Channel::builder(&pd).max_recv_wr(8).strategy(sleeps).group(100)?;
+///
+/// let listener = TcpListener::bind("0.0.0.0:7471")?;
+/// let preparer = group.preparer();
+/// let (connected, arrivals) = mpsc::channel();
+/// thread::spawn(move || {
+///     loop {
+///         let prepared = preparer.prepare();
+///         match prepared.and_then(|channel| channel.accept(&listener, Duration::from_secs(60))) {
+///             Ok(member) => connected.send(member).expect("the server runs"),
+///             Err(error) => eprintln!("no peer: {}", ErrorChain::new(&error)),
+///         }
+///     }
+/// });
+///
+/// loop {
+///     // Without a channel there is nothing to wait for but the first peer.
+///     let first = if group.is_empty() { Some(arrivals.recv()?) } else { None };
+///     for member in first.into_iter().chain(arrivals.try_iter()) {
+///         let id = match group.join(member) {
+///             Ok(id) => id,
+///             Err(full) => {
+///                 eprintln!("rejected: {}", ErrorChain::new(full.error()));
+///                 continue;
+///             }
+///         };
+///         for block in std::iter::from_fn(|| pool.take()).take(8) {
+///             if group.channel(id)?.start_receive(block).is_err() {
+///                 group.remove(id)?; // The peer has left already.
+///                 break;
+///             }
+///         }
+///     }
+///     let Some(completed) = group.wait_completed(Some(Duration::from_millis(50))) else {
+///         continue;
+///     };
+///     let id = completed.channel;
+///     match (completed.message(), &completed.result) {
+///         (Some(message), _) => println!("{} bytes", message.len()),
+///         // At the first failure the channel goes. Its other operations fail, too.
+///         (None, Err(error)) => {
+///             eprintln!("channel {id}: {}", ErrorChain::new(error));
+///             let _closed_before = group.remove(id);
+///         }
+///         (None, Ok(_)) => {}
+///     }
+///     if let (Ok(mut channel), Some(block)) = (group.channel(id), completed.buffer) {
+///         // It is rejected if the channel is down: a failure comes with another receive.
+///         drop(channel.start_receive(block));
+///     }
+/// }
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct ChannelGroup {
     poller: Poller,

@@ -162,7 +162,11 @@
 //! Dropping a channel does not wait: it destroys the queue pair, then releases the buffers that it
 //! owns. If the driver fails to destroy the queue pair, the buffers are leaked and an error is logged.
 //!
-//! # The source, in the order of a request
+//! # Further reading
+//!
+//! [`verbs_core`], and the manual pages it names.
+//!
+//! # How this crate is built
 //!
 //! A blocking send and its completion pass these files, from top to bottom:
 //!
@@ -182,16 +186,14 @@
 //!
 //! An owned buffer takes the same way by `channel/owned.rs` and `engine/owned.rs`, and its outcome
 //! is taken in `engine/outcome.rs`. `verbs-async` begins at `engine/owned.rs`.
-//!
-//! # Further reading
-//!
-//! [`verbs_core`], and the manual pages it names.
+
+// First: rustdoc lists the methods of a channel in the order of the modules.
+mod connect;
 
 mod buffer;
 mod channel;
 mod channel_id;
 mod config;
-mod connect;
 pub mod engine;
 mod error;
 #[cfg(test)]

@@ -12,8 +12,8 @@ use crate::events::CqEvents;
 use crate::group::AsyncGroup;
 
 impl AsyncChannel {
-    /// Connects over TCP to a peer that accepts, in a tokio runtime: a channel with default settings,
-    /// in a group of its own.
+    /// Needs the feature `tokio`. Connects over TCP to a peer that accepts, in a tokio runtime: a
+    /// channel with default settings, in a group of its own.
     ///
     /// [`AsyncGroup::connect_tokio`] has settings and private data, and shares a queue among channels.
     ///
@@ -41,8 +41,8 @@ impl AsyncChannel {
         Ok(channel)
     }
 
-    /// Accepts one peer over TCP, in a tokio runtime: a channel with default settings, in a group of its
-    /// own.
+    /// Needs the feature `tokio`. Accepts one peer over TCP, in a tokio runtime: a channel with
+    /// default settings, in a group of its own.
     ///
     /// Servers use [`AsyncGroup::listen_tokio`].
     ///
@@ -59,8 +59,8 @@ impl AsyncChannel {
         Ok(channel)
     }
 
-    /// Connects over TCP to a peer that accepts, by async-io, in smol and any other executor: a channel
-    /// with default settings, in a group of its own.
+    /// Needs the feature `async-io`. Connects over TCP to a peer that accepts, by async-io, in smol
+    /// and any other executor: a channel with default settings, in a group of its own.
     ///
     /// [`AsyncGroup::connect_async_io`] has settings and private data, and shares a queue among
     /// channels.
@@ -78,8 +78,8 @@ impl AsyncChannel {
         Ok(channel)
     }
 
-    /// Accepts one peer over TCP, by async-io, in smol and any other executor: a channel with default
-    /// settings, in a group of its own.
+    /// Needs the feature `async-io`. Accepts one peer over TCP, by async-io, in smol and any other
+    /// executor: a channel with default settings, in a group of its own.
     ///
     /// Servers use [`AsyncGroup::listen_async_io`].
     ///

@@ -32,6 +32,7 @@ use crate::sync::Mutex;
 /// # #[cfg(feature = "tokio")]
 /// # async fn example(group: verbs_async::AsyncGroup) -> Result<(), Box<dyn std::error::Error>> {
 /// use std::time::Duration;
+/// use verbs_async::ErrorChain;
 ///
 /// let listener = tokio::net::TcpListener::bind("0.0.0.0:7471").await?;
 /// let mut listener = group.listen_tokio(listener).handshake_timeout(Duration::from_secs(2));
@@ -41,7 +42,7 @@ use crate::sync::Mutex;
 ///         Ok((channel, private_data)) => {
 ///             tokio::spawn(async move { drop((channel, private_data)) });
 ///         }
-///         Err(error) => eprintln!("{}: {error}", arrival.peer),
+///         Err(error) => eprintln!("{}: {}", arrival.peer, ErrorChain::new(&error)),
 ///     }
 /// }
 /// # }

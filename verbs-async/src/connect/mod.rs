@@ -137,8 +137,8 @@ impl AsyncGroup {
         meet(stream, exchange, handshake).await
     }
 
-    /// Connects over TCP to a peer that accepts, in a tokio runtime. The private data are those of
-    /// [`exchange`](Self::exchange).
+    /// Needs the feature `tokio`. Connects over TCP to a peer that accepts, in a tokio runtime. The
+    /// private data are those of [`exchange`](Self::exchange).
     ///
     /// It fails if the peer does not listen yet:
     /// [`connect_tokio_within`](Self::connect_tokio_within) retries. For a deadline use
@@ -166,7 +166,8 @@ impl AsyncGroup {
         Err(last)
     }
 
-    /// [`connect_tokio`](Self::connect_tokio) with a timeout for the whole connection.
+    /// Needs the feature `tokio`. [`connect_tokio`](Self::connect_tokio) with a timeout for the
+    /// whole connection.
     ///
     /// While the peer does not listen yet, all of its addresses are tried again.
     ///
@@ -192,7 +193,8 @@ impl AsyncGroup {
         deadline.bound(address, met).await
     }
 
-    /// Accepts many peers over TCP concurrently, in a tokio runtime that has timers.
+    /// Needs the feature `tokio`. Accepts many peers over TCP concurrently, in a tokio runtime that
+    /// has timers.
     #[cfg(feature = "tokio")]
     #[must_use]
     pub fn listen_tokio(&self, listener: tokio::net::TcpListener) -> Listener {
@@ -209,8 +211,8 @@ impl AsyncGroup {
         })
     }
 
-    /// Accepts one peer over TCP and connects a channel to it, in a tokio runtime. The private data
-    /// are those of [`exchange`](Self::exchange).
+    /// Needs the feature `tokio`. Accepts one peer over TCP and connects a channel to it, in a
+    /// tokio runtime. The private data are those of [`exchange`](Self::exchange).
     ///
     /// Dropping the future closes the connection of a peer that was accepted. While this waits for
     /// a slow peer, no other is accepted: servers use [`listen_tokio`](Self::listen_tokio).
@@ -231,7 +233,7 @@ impl AsyncGroup {
         self.exchange_tokio(stream, private_data).await
     }
 
-    /// [`exchange`](Self::exchange) over a stream with tokio's traits.
+    /// Needs the feature `tokio`. [`exchange`](Self::exchange) over a stream with tokio's traits.
     ///
     /// # Errors
     ///
@@ -245,8 +247,8 @@ impl AsyncGroup {
         self.exchange(adapter::Tokio(stream), private_data).await
     }
 
-    /// Connects over TCP to a peer that accepts, by async-io, in smol and any other executor. The
-    /// private data are those of [`exchange`](Self::exchange).
+    /// Needs the feature `async-io`. Connects over TCP to a peer that accepts, by async-io, in smol
+    /// and any other executor. The private data are those of [`exchange`](Self::exchange).
     ///
     /// A name is resolved on a helper thread. It fails if the peer does not listen yet:
     /// [`connect_async_io_within`](Self::connect_async_io_within) retries. For a deadline use a
@@ -271,7 +273,8 @@ impl AsyncGroup {
         Err(last)
     }
 
-    /// [`connect_async_io`](Self::connect_async_io) with a timeout for the whole connection.
+    /// Needs the feature `async-io`. [`connect_async_io`](Self::connect_async_io) with a timeout
+    /// for the whole connection.
     ///
     /// While the peer does not listen yet, all of its addresses are tried again.
     ///
@@ -293,7 +296,8 @@ impl AsyncGroup {
         deadline.bound(address, met).await
     }
 
-    /// Accepts many peers over TCP concurrently, by async-io, in smol and any other executor.
+    /// Needs the feature `async-io`. Accepts many peers over TCP concurrently, by async-io, in smol
+    /// and any other executor.
     #[cfg(feature = "async-io")]
     #[must_use]
     pub fn listen_async_io(&self, listener: async_io::Async<std::net::TcpListener>) -> Listener {
@@ -309,8 +313,9 @@ impl AsyncGroup {
         })
     }
 
-    /// Accepts one peer over TCP and connects a channel to it, by async-io, in smol and any other
-    /// executor. The private data are those of [`exchange`](Self::exchange).
+    /// Needs the feature `async-io`. Accepts one peer over TCP and connects a channel to it, by
+    /// async-io, in smol and any other executor. The private data are those of
+    /// [`exchange`](Self::exchange).
     ///
     /// Dropping the future closes the connection of a peer that was accepted. While this waits for
     /// a slow peer, no other is accepted: servers use [`listen_async_io`](Self::listen_async_io).

@@ -87,8 +87,8 @@ impl AsyncCq {
         Self::new(cq, events)
     }
 
-    /// Creates a queue on a completion channel of its own, with a notifier of the current tokio
-    /// runtime.
+    /// Needs the feature `tokio`. Creates a queue on a completion channel of its own, with a
+    /// notifier of the current tokio runtime.
     ///
     /// # Errors
     ///
@@ -98,8 +98,8 @@ impl AsyncCq {
         Self::create(&CqEvents::create_tokio(context)?, min_capacity)
     }
 
-    /// Creates a queue on a completion channel of its own, with a notifier of async-io, for smol
-    /// and any other executor.
+    /// Needs the feature `async-io`. Creates a queue on a completion channel of its own, with a
+    /// notifier of async-io, for smol and any other executor.
     ///
     /// # Errors
     ///

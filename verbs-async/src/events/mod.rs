@@ -20,9 +20,12 @@ mod queues;
 
 /// A completion channel and the notifier that watches it, for one completion queue or many.
 ///
-/// Cloning is cheap and shares both; groups and queues keep a clone. The notifier wakes a waker of
-/// this crate, which takes the events, polls the queues that had one, and wakes the tasks whose
-/// completions were found. So completions are dispatched even if all tasks sleep.
+/// Cloning is cheap and shares both. Groups and queues keep a clone, and channels keep their group:
+/// it can be dropped while they are in use.
+///
+/// The notifier wakes a waker of this crate, which takes the events, polls the queues that had one,
+/// and wakes the tasks whose completions were found. So completions are dispatched even if all tasks
+/// sleep.
 ///
 /// ```text
 /// device ──► completion channel (fd) ──► notifier
@@ -84,7 +87,8 @@ impl CqEvents {
         Ok(Self { inner })
     }
 
-    /// Creates a completion channel with a notifier of the current tokio runtime.
+    /// Needs the feature `tokio`. Creates a completion channel with a notifier of the current tokio
+    /// runtime.
     ///
     /// # Errors
     ///
@@ -99,7 +103,8 @@ impl CqEvents {
         Self::new(channel, notifier)
     }
 
-    /// Creates a completion channel with a notifier of async-io, for smol and any other executor.
+    /// Needs the feature `async-io`. Creates a completion channel with a notifier of async-io, for
+    /// smol and any other executor.
     ///
     /// # Errors
     ///

@@ -11,8 +11,8 @@ use async_io::Async;
 use super::CqNotifier;
 use super::relay::Relay;
 
-/// A notifier that uses async-io's reactor, with any executor: smol, another, or none (feature
-/// `async-io`).
+/// Needs the feature `async-io`. A notifier that uses async-io's reactor, with any executor: smol,
+/// another, or none.
 #[derive(Debug)]
 pub struct AsyncIoNotifier {
     // Dropped before the relay that it wakes.

@@ -16,7 +16,8 @@ use tokio::task::coop;
 use super::CqNotifier;
 use super::relay::Relay;
 
-/// A notifier that uses the tokio runtime in which it was created (feature `tokio`).
+/// Needs the feature `tokio`. A notifier that uses the tokio runtime in which it was
+/// created.
 ///
 /// Any task on any executor may wait on it. It reports readiness as long as that runtime runs. A
 /// current-thread runtime only does so while a thread is in its `block_on`.

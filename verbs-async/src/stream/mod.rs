@@ -156,6 +156,28 @@ const DEPTH: u16 = 16;
 /// # Ok(())
 /// # }
 /// ```
+///
+/// Frames, with tokio-util's codecs on the two halves:
+///
+/// ```no_run
+/// # #[cfg(feature = "tokio")]
+/// # async fn example(channel: verbs_async::AsyncChannel) -> Result<(), Box<dyn std::error::Error>> {
+/// use futures_util::{SinkExt as _, StreamExt as _};
+/// use tokio::io::AsyncWriteExt as _;
+/// use tokio_util::bytes::Bytes;
+/// use tokio_util::codec::{FramedRead, FramedWrite, LengthDelimitedCodec};
+///
+/// let (read, write) = channel.into_stream()?.into_split();
+/// let mut answers = FramedRead::new(read, LengthDelimitedCodec::new());
+/// let mut questions = FramedWrite::new(write, LengthDelimitedCodec::new());
+/// questions.send(Bytes::from_static(b"how are you?")).await?;
+/// questions.get_mut().shutdown().await?;
+/// while let Some(answer) = answers.next().await {
+///     println!("{} bytes", answer?.len());
+/// }
+/// # Ok(())
+/// # }
+/// ```
 pub struct ByteStream {
     // Dropped in this order: `StreamState::drop_half` relies on it.
     read: ReadSide,
@@ -166,7 +188,9 @@ impl AsyncChannel {
     /// Turns the channel into a byte stream with 16 blocks of 16 KiB in each direction. The peer
     /// must turn its channel into a stream, too.
     ///
-    /// The stream accepts at least 64 KiB of small writes before the peer has to read.
+    /// The stream accepts at least 64 KiB of small writes before the peer has to read. If the peer
+    /// uses its channel for messages instead, a read may wait forever: put a timeout around the
+    /// first.
     ///
     /// # Errors
     ///

@@ -23,6 +23,9 @@ use crate::request::{Incoming, Outgoing, Request};
 impl<H: Hold> Channel<H> {
     /// Sends a message, and waits until the peer's device has received it.
     ///
+    /// For all of a region: `channel.send(region.gather_element(..)?)`. If the peer has no receive
+    /// posted, the device retries: see [`rnr_retry`](crate::ChannelBuilder::rnr_retry).
+    ///
     /// # Errors
     ///
     /// - [`Error::Rejected`]: it was not posted.
@@ -48,7 +51,13 @@ impl<H: Hold> Channel<H> {
     /// Waits for a message of the peer, and receives it.
     ///
     /// The result has the message's [length](WorkSuccess::byte_len) and
-    /// [immediate data](WorkSuccess::imm_data).
+    /// [immediate data](WorkSuccess::imm_data), and finds the [message](WorkSuccess::message_in) in the
+    /// buffer.
+    ///
+    /// Without a [`timeout`](crate::ChannelBuilder::timeout) it waits forever for a peer that sends
+    /// nothing. A peer that sends before this call has to wait until it retries, and on soft-RoCE fails
+    /// after about half a second: to have a receive posted before, use
+    /// [`start_receive`](Self::start_receive) or a scope.
     ///
     /// # Errors
     ///
@@ -208,7 +217,8 @@ impl<H: Hold> Channel<H> {
     ///
     /// # Examples
     ///
-    /// `?` converts both into [`Error`](crate::Error). For other error types, such as
+    /// `?` converts both into [`Error`](crate::Error), and in a function that returns that error the
+    /// closure can end with `Ok(())`. For other error types, such as
     /// `Box<dyn Error>` or that of anyhow, use [`ScopeError::flatten`].
     ///
     /// ```no_run
@@ -230,6 +240,41 @@ impl<H: Hold> Channel<H> {
     ///         .scope(|scope| {
     ///             scope.post_send(of)?;
     ///             Ok("7".parse()?)
+    ///         })
+    ///         .map_err(ScopeError::flatten)
+    /// }
+    /// ```
+    ///
+    /// A pipeline: parts of a region are filled, lent, and filled again when they are back.
+    ///
+    /// ```no_run
+    /// # use std::collections::VecDeque;
+    /// # use std::error::Error;
+    /// # use std::io::Read;
+    /// # use verbs_channel::{Channel, Outgoing, ScopeError, ScopedPendingWork};
+    /// # use verbs_channel::verbs_core::{MemoryRegion, ScatterElement};
+    /// fn send_frames(
+    ///     channel: &mut Channel,
+    ///     window: &mut MemoryRegion<Vec<u8>>,
+    ///     frames: u32,
+    ///     mut from: impl Read,
+    /// ) -> Result<(), Box<dyn Error>> {
+    ///     let mut free: Vec<_> = window.scatter_element(..)?.chunks_mut(4096)?.collect();
+    ///     channel
+    ///         .scope(|scope| {
+    ///             let mut lent: VecDeque<ScopedPendingWork<'_, '_, ScatterElement<'_>>> =
+    ///                 VecDeque::new();
+    ///             for _ in 0..frames {
+    ///                 if free.is_empty() {
+    ///                     let (sent, part) = lent.pop_front().expect("all are lent").spin_poll();
+    ///                     sent?;
+    ///                     free.push(part);
+    ///                 }
+    ///                 let mut part = free.pop().expect("one is free");
+    ///                 from.read_exact(&mut part)?;
+    ///                 lent.push_back(scope.lend(Outgoing::send(part))?);
+    ///             }
+    ///             Ok(()) // The scope waits for those that are lent.
     ///         })
     ///         .map_err(ScopeError::flatten)
     /// }

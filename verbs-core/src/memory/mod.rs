@@ -19,15 +19,17 @@
 //!
 //! At all other times the bytes belong to Rust. The `# Safety` section of each post refers to this.
 
+// First: rustdoc lists the methods of a protection domain in the order of the modules.
+mod region;
+mod shared;
+
 mod access;
 mod buffer;
 mod dmabuf;
 mod element;
 mod range;
 mod raw;
-mod region;
 mod remote;
-mod shared;
 mod slice;
 mod unowned;
 

@@ -59,7 +59,8 @@ bounded! {
     /// How often to send again when the peer has no receive posted (RNR), before
     /// [`RNR_RETRY_EXC_ERR`](crate::WcStatus::RNR_RETRY_EXC_ERR).
     ///
-    /// Default: 7, which means forever. A program that waits needs a timeout of its own.
+    /// Default: 7, which means forever. A program that waits needs a timeout of its own. Soft-RoCE
+    /// gives up after about half a second.
     MaxRnrRetries(u8), "rnr_retry", 0..=7
 }
 
