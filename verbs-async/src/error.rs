@@ -48,6 +48,19 @@ pub enum Error {
     /// running.
     #[error("cannot start a helper thread for a call that blocks")]
     Thread(#[source] io::Error),
+    /// The channel has too few receives for a stream of this depth.
+    #[error(
+        "a stream of {depth} blocks needs {needed} receives, and the channel's max_recv_wr is \
+         {max_recv_wr}: give the channel more, or the stream fewer blocks"
+    )]
+    StreamReceives {
+        /// The blocks of the stream in each direction.
+        depth: u16,
+        /// The receives that they need.
+        needed: u32,
+        /// The receives that the channel can have posted.
+        max_recv_wr: u32,
+    },
     /// An error of the layer below, for example when a group is created or a channel is connected.
     #[error(transparent)]
     Channel(verbs_channel::Error),
@@ -55,7 +68,7 @@ pub enum Error {
 
 verbs_core::error_debug!(Error {
     Rejected(reason), Transport(error), NoCompletionChannel, ForeignChannel, AlreadyAwaited,
-    AlreadyWatched, Down(reason), Poll, Io, Thread, Channel(error),
+    AlreadyWatched, Down(reason), Poll, Io, Thread, StreamReceives, Channel(error),
 });
 
 impl Error {
@@ -121,7 +134,8 @@ impl From<Error> for io::Error {
             Error::NoCompletionChannel
             | Error::ForeignChannel
             | Error::AlreadyAwaited
-            | Error::AlreadyWatched => io::ErrorKind::InvalidInput,
+            | Error::AlreadyWatched
+            | Error::StreamReceives { .. } => io::ErrorKind::InvalidInput,
         };
         Self::new(kind, error)
     }

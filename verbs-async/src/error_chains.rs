@@ -34,6 +34,11 @@ fn errors() -> Vec<Error> {
         Error::Thread(cause()),
         Error::Channel(verbs_channel::Error::Core(core)),
         Error::AlreadyWatched,
+        Error::StreamReceives {
+            depth: 16,
+            needed: 20,
+            max_recv_wr: 8,
+        },
     ]
 }
 
@@ -50,6 +55,7 @@ const fn of_error(error: &Error) -> usize {
         Error::Thread(_) => 8,
         Error::Channel(_) => 9,
         Error::AlreadyWatched => 10,
+        Error::StreamReceives { .. } => 11,
     }
 }
 
@@ -80,7 +86,7 @@ const fn of_stream(error: &StreamError) -> usize {
 fn no_error_repeats_its_source() {
     let mut variants: Vec<_> = errors().iter().map(of_error).collect();
     variants.sort_unstable();
-    assert_eq!(variants, (0..=10).collect::<Vec<_>>());
+    assert_eq!(variants, (0..=11).collect::<Vec<_>>());
     for error in errors() {
         let alone = parts(&error);
         assert_repeats_nothing(&error);

@@ -314,7 +314,7 @@ pub enum Error {
     UnknownChannel(ChannelId),
     /// The group has as many channels as it was created for. Channels whose queue pair the driver
     /// refused to destroy count, too.
-    #[error("the group is full: it was created for {0} channels")]
+    #[error("the group is full: its max_channels is {0}")]
     GroupFull(u32),
     /// The peers could not connect.
     #[error(transparent)]

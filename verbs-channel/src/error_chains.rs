@@ -129,6 +129,12 @@ fn exchange_errors() -> Vec<ExchangeError> {
             source: io::Error::other("the cause"),
         },
         ExchangeError::NoAddress,
+        ExchangeError::Lookup(io::ErrorKind::InvalidInput.into()),
+        ExchangeError::Lookup(io::Error::other("the cause")),
+        ExchangeError::TimedOut {
+            what: "write",
+            after: None,
+        },
         ExchangeError::TimedOut {
             what: "answer",
             after: None,
@@ -168,6 +174,7 @@ const fn of_exchange(error: &ExchangeError) -> usize {
         ExchangeError::PrivateData(_) => 9,
         ExchangeError::Endpoint(_) => 10,
         ExchangeError::Over => 11,
+        ExchangeError::Lookup(_) => 12,
     }
 }
 
@@ -216,7 +223,7 @@ fn no_error_repeats_its_source() {
     check(&reasons(), of_reason, 12);
     check(&transport_errors(), of_transport, 4);
     check(&reject_reasons(), of_reject_reason, 16);
-    check(&exchange_errors(), of_exchange, 12);
+    check(&exchange_errors(), of_exchange, 13);
     check(&errors(), of_error, 8);
     for reason in reject_reasons() {
         assert_eq!(parts(&Rejected::new(reason, ())), parts(&reason));

@@ -73,10 +73,7 @@ impl Device {
     ///
     /// [`Error::UnknownDevice`], which lists the devices that exist, or [`Error::NoDevice`].
     pub fn by_name(name: &str) -> Result<Self> {
-        Self::find(
-            |device| device.name() == name,
-            || format!("is called {name:?}"),
-        )
+        Self::find(|device| device.name() == name, || format!("name {name:?}"))
     }
 
     /// The device with this node GUID.
@@ -85,10 +82,7 @@ impl Device {
     ///
     /// As [`by_name`](Self::by_name).
     pub fn by_guid(guid: Guid) -> Result<Self> {
-        Self::find(
-            |device| device.guid() == guid,
-            || format!("has GUID {guid}"),
-        )
+        Self::find(|device| device.guid() == guid, || format!("GUID {guid}"))
     }
 
     /// The device with this index of the kernel's, see [`index`](Self::index).
@@ -99,7 +93,7 @@ impl Device {
     pub fn by_index(index: u32) -> Result<Self> {
         Self::find(
             |device| device.index() == Some(index),
-            || format!("has index {index}"),
+            || format!("index {index}"),
         )
     }
 

@@ -4,8 +4,12 @@ use std::io;
 use std::net::SocketAddr;
 
 use verbs_channel::exchange::ExchangeError;
+#[cfg(any(feature = "tokio", feature = "async-io"))]
+use verbs_channel::exchange::MAX_PRIVATE_DATA;
 
 use crate::error::Error;
+#[cfg(any(feature = "tokio", feature = "async-io"))]
+use crate::error::Result;
 
 pub(super) fn exchange_error(error: ExchangeError) -> Error {
     verbs_channel::Error::from(error).into()
@@ -19,6 +23,20 @@ pub(super) fn with_peer(error: Error, peer: Option<SocketAddr>) -> Error {
         }
         error => error,
     }
+}
+
+/// Private data that are too long are an error before a peer is connected to.
+#[cfg(any(feature = "tokio", feature = "async-io"))]
+pub(super) fn check_private_data(private_data: &[u8]) -> Result<()> {
+    match private_data.len() {
+        ..=MAX_PRIVATE_DATA => Ok(()),
+        len => Err(exchange_error(ExchangeError::PrivateData(len))),
+    }
+}
+
+#[cfg(any(feature = "tokio", feature = "async-io"))]
+pub(super) fn lookup(source: io::Error) -> Error {
+    exchange_error(ExchangeError::Lookup(source))
 }
 
 pub(super) fn tcp(what: &'static str, source: io::Error) -> Error {

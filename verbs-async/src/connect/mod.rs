@@ -40,6 +40,8 @@ use crate::channel::AsyncChannel;
 use crate::error::Error;
 use crate::error::Result;
 use crate::group::AsyncGroup;
+#[cfg(any(feature = "tokio", feature = "async-io"))]
+use failure::{check_private_data, lookup};
 use failure::{exchange_error, tcp, with_peer};
 #[cfg(any(feature = "tokio", feature = "async-io"))]
 pub use listener::{Arrival, Listener};
@@ -153,8 +155,9 @@ impl AsyncGroup {
         peer: impl tokio::net::ToSocketAddrs,
         private_data: &[u8],
     ) -> Result<(AsyncChannel, Vec<u8>)> {
+        check_private_data(private_data)?;
         let resolved = tokio::net::lookup_host(peer).await;
-        let resolved = resolved.map_err(|error| tcp("resolve the address of", error))?;
+        let resolved = resolved.map_err(lookup)?;
         let addresses: Vec<_> = resolved.collect();
         let mut last = exchange_error(ExchangeError::NoAddress);
         for address in addresses {
@@ -182,12 +185,11 @@ impl AsyncGroup {
         private_data: &[u8],
         timeout: Duration,
     ) -> Result<(AsyncChannel, Vec<u8>)> {
+        check_private_data(private_data)?;
         let deadline = Deadline::after(timeout, time::tokio);
         let resolved = deadline.share(1, tokio::net::lookup_host(peer)).await?;
         let resolved = resolved.ok_or_else(|| deadline.timed_out())?;
-        let addresses: Vec<_> = resolved
-            .map_err(|error| tcp("resolve the address of", error))?
-            .collect();
+        let addresses: Vec<_> = resolved.map_err(lookup)?.collect();
         let (stream, address) = time::reach(&addresses, deadline, connect_by_tokio).await?;
         let met = self.exchange(stream, private_data);
         deadline.bound(address, met).await
@@ -226,6 +228,7 @@ impl AsyncGroup {
         listener: &tokio::net::TcpListener,
         private_data: &[u8],
     ) -> Result<(AsyncChannel, Vec<u8>)> {
+        check_private_data(private_data)?;
         let accepted = listener.accept().await;
         let (stream, _) = accepted.map_err(|error| tcp("accept", error))?;
         // Without it the exchange is only slower.
@@ -263,6 +266,7 @@ impl AsyncGroup {
         peer: impl ToSocketAddrs + Send + 'static,
         private_data: &[u8],
     ) -> Result<(AsyncChannel, Vec<u8>)> {
+        check_private_data(private_data)?;
         let mut last = exchange_error(ExchangeError::NoAddress);
         for address in resolve(peer).await? {
             match connect_by_async_io(address).await {
@@ -288,6 +292,7 @@ impl AsyncGroup {
         private_data: &[u8],
         timeout: Duration,
     ) -> Result<(AsyncChannel, Vec<u8>)> {
+        check_private_data(private_data)?;
         let deadline = Deadline::after(timeout, time::async_io);
         let resolved = deadline.share(1, resolve(peer)).await?;
         let addresses = resolved.ok_or_else(|| deadline.timed_out())??;
@@ -329,6 +334,7 @@ impl AsyncGroup {
         listener: &async_io::Async<std::net::TcpListener>,
         private_data: &[u8],
     ) -> Result<(AsyncChannel, Vec<u8>)> {
+        check_private_data(private_data)?;
         let accepted = listener.accept().await;
         let (stream, _) = accepted.map_err(|error| tcp("accept", error))?;
         // Without it the exchange is only slower.
@@ -352,7 +358,7 @@ fn over(
 async fn resolve(peer: impl ToSocketAddrs + Send + 'static) -> Result<Vec<SocketAddr>> {
     let resolved = blocking::run(move || peer.to_socket_addrs().map(Iterator::collect)).await;
     let resolved = resolved.map_err(Error::Thread)?;
-    resolved.map_err(|error| tcp("resolve the address of", error))
+    resolved.map_err(lookup)
 }
 
 #[cfg(feature = "tokio")]

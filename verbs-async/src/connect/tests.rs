@@ -217,7 +217,7 @@ fn failed_handshake_is_reported_to_the_peer() {
         match exchange(error) {
             ExchangeError::Refused { code, words } => {
                 assert_eq!(code, RefusalCode::HANDSHAKE);
-                assert!(words.contains("created for 4 channels"), "{words}");
+                assert!(words.contains("its max_channels is 4"), "{words}");
             }
             other => panic!("{other}"),
         }

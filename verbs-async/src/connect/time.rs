@@ -96,16 +96,18 @@ impl Deadline {
         future: impl Future<Output = Result<T>>,
     ) -> Result<T> {
         let met = self.share(1, future).await?;
-        met.unwrap_or_else(|| Err(self.timed_out()))
+        met.unwrap_or_else(|| Err(self.late("write")))
             .map_err(|error| with_peer(error, Some(peer)))
     }
 
     /// The error of a peer that did not answer in time.
     pub(super) fn timed_out(&self) -> Error {
-        exchange_error(ExchangeError::TimedOut {
-            what: "answer",
-            after: Some(self.timeout),
-        })
+        self.late("answer")
+    }
+
+    fn late(&self, what: &'static str) -> Error {
+        let after = Some(self.timeout);
+        exchange_error(ExchangeError::TimedOut { what, after })
     }
 }
 

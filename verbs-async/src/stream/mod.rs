@@ -81,7 +81,7 @@ use verbs_channel::verbs_core::Error as CoreError;
 use verbs_channel::{BufferPool, OwnedBuffer, Queue};
 
 use crate::channel::AsyncChannel;
-use crate::error::Result;
+use crate::error::{Error, Result};
 pub use error::StreamError;
 pub use half::{OwnedReadHalf, OwnedWriteHalf, ReuniteError};
 use half::{ReadSide, WriteSide};
@@ -211,8 +211,8 @@ impl AsyncChannel {
     /// # Errors
     ///
     /// [`OutOfRange`](CoreError::OutOfRange): a block is shorter than 20 bytes or longer than the
-    /// longest message of the port, `depth` is 0, or `depth + 4` receives exceed the channel's
-    /// `max_recv_wr`. Those of [`BufferPool::new`]. The channel is closed on an error.
+    /// longest message of the port, or `depth` is 0. [`StreamReceives`](crate::Error::StreamReceives):
+    /// `depth + 4` receives exceed the channel's `max_recv_wr`. Those of [`BufferPool::new`]. The channel is closed on an error.
     pub fn into_stream_with(self, block_len: usize, depth: u16) -> Result<ByteStream> {
         let context = self.pd().context();
         let max_len = match self.endpoint() {
@@ -220,9 +220,16 @@ impl AsyncChannel {
             None => u32::MAX,
         };
         let block_len = in_range("block_len", block_len as u64, HELLO_LEN as u64, max_len)?;
-        let receives = self.credits(Queue::Receive).saturating_sub(SPARE.into());
-        let depth = in_range("depth", depth.into(), 1, receives)?;
-        let depth = u16::try_from(depth).unwrap_or(u16::MAX);
+        let _at_least_one = in_range("depth", depth.into(), 1, u16::MAX.into())?;
+        let max_recv_wr = self.credits(Queue::Receive);
+        let needed = u32::from(depth) + u32::from(SPARE);
+        if needed > max_recv_wr {
+            return Err(Error::StreamReceives {
+                depth,
+                needed,
+                max_recv_wr,
+            });
+        }
         ByteStream::new(self.unbounded(), Settings { block_len, depth })
     }
 }

@@ -229,7 +229,12 @@ fn connecting_times_out_and_names_the_peer() {
             matches!(failure(&error), ExchangeError::TimedOut { .. }),
             "{error}"
         );
-        assert!(error.to_string().contains(&address.to_string()), "{error}");
+        let text = error.to_string();
+        assert!(text.contains(&address.to_string()), "{text}");
+        assert!(
+            text.contains("is connected over TCP but sent no answer within 100 ms"),
+            "{text}"
+        );
         drop(listener);
         // No socket listens.
         let refused = way
@@ -255,7 +260,39 @@ fn connecting_times_out_and_names_the_peer() {
         let nowhere = way
             .connect(group.clone(), "not a name".to_owned(), LONG)
             .await;
-        nowhere.unwrap_err();
+        let error = nowhere.unwrap_err();
+        assert!(
+            matches!(failure(&error), ExchangeError::Lookup(_)),
+            "{error}"
+        );
+    });
+}
+
+#[test]
+fn private_data_are_checked_before_a_peer_is_connected_to() {
+    on_both(|way| async move {
+        let group = group(&events(), 1);
+        let long = [0; verbs_channel::exchange::MAX_PRIVATE_DATA + 1];
+        // No socket listens.
+        let (listener, address) = bind();
+        drop(listener);
+        let (plain, within) = match way {
+            Way::Tokio => (
+                group.connect_tokio(address, &long).await,
+                group.connect_tokio_within(address, &long, LONG).await,
+            ),
+            Way::AsyncIo => (
+                group.connect_async_io(address, &long).await,
+                group.connect_async_io_within(address, &long, LONG).await,
+            ),
+        };
+        for result in [plain, within] {
+            let error = result.unwrap_err();
+            assert!(
+                matches!(failure(&error), ExchangeError::PrivateData(1025)),
+                "{error}"
+            );
+        }
     });
 }
 

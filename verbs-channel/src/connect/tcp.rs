@@ -41,10 +41,7 @@ pub(crate) fn connect(
         };
         ExchangeFailure::new(Some(address), error)
     };
-    let addresses = peer.to_socket_addrs().map_err(|source| {
-        let what = "look up the address of";
-        ExchangeError::Tcp { what, source }
-    })?;
+    let addresses = peer.to_socket_addrs().map_err(ExchangeError::Lookup)?;
     let addresses: Vec<_> = addresses.collect();
     let mut last = None;
     loop {
@@ -301,6 +298,15 @@ mod tests {
         );
         assert_eq!(failure.to_string(), "cannot connect to 255.255.255.255:7");
         assert!(start.elapsed() < SECOND);
+    }
+
+    #[test]
+    fn address_without_a_port_is_named() {
+        let failure = connect("localhost", deadline(SECOND)).unwrap_err();
+        assert_eq!(
+            failure.to_string(),
+            "the peer's address has to be HOST:PORT"
+        );
     }
 
     #[test]

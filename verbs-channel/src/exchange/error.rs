@@ -21,11 +21,14 @@ pub enum ExchangeError {
         /// How it failed.
         source: io::Error,
     },
+    /// The peer's name could not be resolved, or is not written as `HOST:PORT`.
+    Lookup(#[source] io::Error),
     /// The peer's name has no address.
     NoAddress,
     /// The deadline passed.
     TimedOut {
-        /// What the peer did not do.
+        /// What the peer did not do: `connect` or `answer` over TCP, or, once TCP was connected,
+        /// `write` or `read`.
         what: &'static str,
         /// The timeout, if it is known.
         after: Option<Duration>,
@@ -71,7 +74,7 @@ pub enum ExchangeError {
 }
 
 verbs_core::error_debug!(ExchangeError {
-    Tcp, NoAddress, TimedOut, HungUp, Refused, NotOurs, Version, Kind, TooLong, PrivateData,
+    Tcp, Lookup, NoAddress, TimedOut, HungUp, Refused, NotOurs, Version, Kind, TooLong, PrivateData,
     Endpoint(error), Over,
 });
 
@@ -149,13 +152,27 @@ impl ExchangeError {
     fn write(&self, f: &mut fmt::Formatter<'_>, peer: &dyn fmt::Display) -> fmt::Result {
         match self {
             Self::Tcp { what, .. } => write!(f, "cannot {what} {peer}"),
+            // What is wrong with a name is known to the source.
+            Self::Lookup(source) => f.write_str(match source.kind() {
+                io::ErrorKind::InvalidInput => "the peer's address has to be HOST:PORT",
+                _ => "cannot look up the address of the peer",
+            }),
             Self::NoAddress => write!(f, "the peer's name has no address"),
             Self::TimedOut { what, after } => {
-                write!(f, "{peer} did not {what} ")?;
-                match after {
-                    Some(after) => write!(f, "within {}", Seconds(*after)),
-                    None => f.write_str("in time"),
+                let is_silent = *what == "write";
+                if is_silent {
+                    write!(f, "{peer} is connected over TCP but sent no answer ")?;
+                } else {
+                    write!(f, "{peer} did not {what} ")?;
                 }
+                match after {
+                    Some(after) => write!(f, "within {}", Seconds(*after))?,
+                    None => f.write_str("in time")?,
+                }
+                if is_silent {
+                    f.write_str(": does it connect or accept a channel?")?;
+                }
+                Ok(())
             }
             Self::HungUp { got, expected } => write!(
                 f,
@@ -165,7 +182,8 @@ impl ExchangeError {
             Self::Refused { words, .. } => write!(f, "{peer} refuses: {words:?}"),
             Self::NotOurs(magic) => write!(
                 f,
-                "{peer} uses another protocol (its first bytes are {magic:02x?})"
+                "{peer} uses another protocol: its first bytes are \"{}\"",
+                magic.escape_ascii()
             ),
             Self::Version(version) => write!(
                 f,
@@ -190,7 +208,7 @@ impl ExchangeError {
 
     pub(crate) fn kind(&self) -> io::ErrorKind {
         match self {
-            Self::Tcp { source, .. } => source.kind(),
+            Self::Tcp { source, .. } | Self::Lookup(source) => source.kind(),
             Self::NoAddress | Self::PrivateData(_) => io::ErrorKind::InvalidInput,
             Self::TimedOut { .. } => io::ErrorKind::TimedOut,
             Self::HungUp { .. } => io::ErrorKind::UnexpectedEof,
@@ -283,6 +301,39 @@ mod tests {
         assert_eq!(
             failure(error).to_string(),
             "10.0.0.1:7471 uses version 9 of this protocol, this side version 1"
+        );
+    }
+
+    #[test]
+    fn text_has_what_to_check() {
+        let peer = "10.0.0.1:7471";
+        let silent = |after| {
+            let what = "write";
+            failure(ExchangeError::TimedOut { what, after }).to_string()
+        };
+        assert_eq!(
+            silent(Some(Duration::from_secs(1))),
+            format!(
+                "{peer} is connected over TCP but sent no answer within 1 s: \
+                 does it connect or accept a channel?"
+            )
+        );
+        assert!(silent(None).contains("sent no answer in time: does it"));
+        let http = failure(ExchangeError::NotOurs(*b"GET "));
+        assert_eq!(
+            http.to_string(),
+            format!("{peer} uses another protocol: its first bytes are \"GET \"")
+        );
+        let binary = ExchangeError::NotOurs([0, 0x1b, b'"', b'x']);
+        assert!(binary.to_string().ends_with(r#""\x00\x1b\"x""#));
+        let lookup = |kind: io::ErrorKind| ExchangeError::Lookup(kind.into()).to_string();
+        assert_eq!(
+            lookup(io::ErrorKind::InvalidInput),
+            "the peer's address has to be HOST:PORT"
+        );
+        assert_eq!(
+            lookup(io::ErrorKind::Other),
+            "cannot look up the address of the peer"
         );
     }
 

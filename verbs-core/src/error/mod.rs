@@ -52,9 +52,9 @@ pub enum Error {
     },
 
     /// No device is called this, or has this GUID or index.
-    #[error("no RDMA device {wanted}; there is {}", available.join(", "))]
+    #[error("no RDMA device has the {wanted}; there is {}", available.join(", "))]
     UnknownDevice {
-        /// What was asked for: `is called "mlx5_0"`.
+        /// What was asked for: `name "mlx5_0"`, `GUID …` or `index …`.
         wanted: String,
         /// The names of the devices that exist.
         available: Vec<String>,
@@ -130,7 +130,7 @@ pub enum Error {
     },
 
     /// A number is outside the range that the field can hold.
-    #[error("{what} {value} is out of range: {min} to {max} are possible")]
+    #[error("{what} {value} is out of range: {}", Range { min: *min, max: *max })]
     OutOfRange {
         /// C's name of the field.
         what: &'static str,
@@ -380,6 +380,22 @@ impl fmt::Display for NoDevice<'_> {
                  (ibverbs-providers, rdma-core) and check /dev/infiniband",
                 self.0.join(", ")
             )
+        }
+    }
+}
+
+/// The valid values.
+struct Range {
+    min: u64,
+    max: u64,
+}
+
+impl fmt::Display for Range {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { min, max } = self;
+        match *max {
+            u64::MAX => write!(f, "at least {min} is needed"),
+            _ => write!(f, "{min} to {max} are possible"),
         }
     }
 }

@@ -30,7 +30,7 @@ fn io_error_keeps_kind_and_text() {
     assert_eq!(io.kind(), io::ErrorKind::NotFound);
     assert_eq!(
         io.to_string(),
-        "no RDMA device name \"x\"; there is rxe0, rxe1"
+        "no RDMA device has the name \"x\"; there is rxe0, rxe1"
     );
 }
 
@@ -79,7 +79,7 @@ fn all() -> Vec<Error> {
             kernel: vec!["rxe0".into()],
         },
         Error::UnknownDevice {
-            wanted: "is called \"x\"".into(),
+            wanted: "name \"x\"".into(),
             available: vec!["rxe0".into()],
         },
         Error::DeviceNode {
@@ -119,6 +119,12 @@ fn all() -> Vec<Error> {
             value: 17,
             min: 0,
             max: 15,
+        },
+        Error::OutOfRange {
+            what: "length",
+            value: 0,
+            min: 1,
+            max: u64::MAX,
         },
         Error::OutOfBounds {
             start: 1,
@@ -233,6 +239,25 @@ fn no_error_repeats_its_source() {
     for error in PostError::examples() {
         assert_debug_is_text(&error);
     }
+}
+
+#[test]
+fn range_without_an_upper_end_has_only_the_lower() {
+    let error = |max| {
+        let (what, value, min) = ("length", 0, 1);
+        let error = Error::OutOfRange {
+            what,
+            value,
+            min,
+            max,
+        };
+        error.to_string()
+    };
+    assert_eq!(error(9), "length 0 is out of range: 1 to 9 are possible");
+    assert_eq!(
+        error(u64::MAX),
+        "length 0 is out of range: at least 1 is needed"
+    );
 }
 
 #[test]

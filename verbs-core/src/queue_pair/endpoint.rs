@@ -228,9 +228,13 @@ impl QueuePairEndpoint {
             len: bytes.len(),
             expected: Self::BYTES,
         };
-        // The version first: another one may have another length.
+        // The version first: another one may have another length. Text is no version.
         let (version, _) = bytes.split_first_chunk().ok_or(length)?;
-        check_version(u32::from_be_bytes(*version))?;
+        let version = u32::from_be_bytes(*version);
+        if bytes.len() != Self::BYTES && version > u16::MAX.into() {
+            return Err(length);
+        }
+        check_version(version)?;
         let bytes: &[u8; Self::BYTES] = bytes.try_into().map_err(|_other| length)?;
         let mut rest = &bytes[4..];
         let qp_num = u32::from_be_bytes(take(&mut rest));
@@ -404,6 +408,15 @@ mod tests {
             version.to_string(),
             "endpoint version 2 is unknown, this library speaks 1"
         );
+    }
+
+    #[test]
+    fn text_is_not_another_version() {
+        let length = EndpointError::Length {
+            len: 5,
+            expected: QueuePairEndpoint::BYTES,
+        };
+        assert_eq!(QueuePairEndpoint::from_bytes(b"hello"), Err(length));
     }
 
     #[test]

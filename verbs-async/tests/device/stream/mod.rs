@@ -285,6 +285,11 @@ fn limits(settings: Result<ByteStream, Error>) -> Option<(&'static str, u64, u64
             max,
             ..
         }))) => Some((what, min, max)),
+        Err(Error::StreamReceives {
+            needed,
+            max_recv_wr,
+            ..
+        }) => Some(("receives", needed.into(), max_recv_wr.into())),
         Err(other) => panic!("{other}"),
     }
 }
@@ -306,7 +311,7 @@ fn invalid_settings_are_rejected() {
     let of = |block_len, depth| limits(channel_of(&pd, 16).into_stream_with(block_len, depth));
     assert_eq!(of(19, 1), Some(("block_len", 20, longest.into())));
     assert_eq!(of(usize::MAX, 1), Some(("block_len", 20, longest.into())));
-    assert_eq!(of(20, 0), Some(("depth", 1, 12)));
-    assert_eq!(of(20, 13), Some(("depth", 1, 12)));
+    assert_eq!(of(20, 0), Some(("depth", 1, 65535)));
+    assert_eq!(of(20, 13), Some(("receives", 17, 16)));
     assert_eq!(of(20, 12), None);
 }
