@@ -1,0 +1,244 @@
+//! The errors of channels: why operations fail, and why requests are rejected.
+
+mod queue;
+mod reject_reason;
+mod transport;
+
+use std::{fmt, io};
+
+use verbs_core::Rejected;
+
+use crate::channel_id::ChannelId;
+use crate::exchange::{ExchangeError, ExchangeFailure};
+pub use queue::Queue;
+pub use reject_reason::RejectReason;
+pub use transport::{DownReason, TransportError};
+
+/// `Result` with this crate's [`Error`].
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// An error of a channel or a group.
+#[derive(thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A request was rejected: it was not posted.
+    #[error(transparent)]
+    Rejected(#[from] RejectReason),
+    /// An operation was posted and did not succeed.
+    #[error(transparent)]
+    Transport(#[from] TransportError),
+    /// The ticket belongs to another channel, or its result was taken before.
+    #[error("the ticket belongs to another channel, or its result was taken before")]
+    StaleTicket,
+    /// The channel was prepared by another group.
+    #[error("the channel was prepared by another group")]
+    ForeignMember,
+    /// The channel was removed, or belongs to another group.
+    #[error("there is no channel {0} in this group")]
+    UnknownChannel(ChannelId),
+    /// The group has as many channels as it was created for. Channels whose queue pair the driver
+    /// refused to destroy count, too.
+    #[error("the group is full: its max_channels is {0}")]
+    GroupFull(u32),
+    /// The peers could not connect.
+    #[error(transparent)]
+    // In a box: results of operations are copied, and few of them are this error.
+    Exchange(Box<ExchangeFailure>),
+    /// An object could not be created or configured.
+    #[error(transparent)]
+    Core(#[from] verbs_core::Error),
+}
+
+verbs_core::error_debug!(Error {
+    Rejected(reason), Transport(error), StaleTicket, ForeignMember, UnknownChannel, GroupFull,
+    Exchange(failure), Core(error),
+});
+
+impl Error {
+    /// Whether the same request can be posted once some operations in flight have completed.
+    #[must_use]
+    pub const fn is_backpressure(&self) -> bool {
+        matches!(self, Self::Rejected(reason) if reason.is_backpressure())
+    }
+
+    /// Why the channel is down, if that is what this error is about: the operation was aborted by it,
+    /// or the request was rejected because of it. `None` for the failure that took the channel down.
+    ///
+    /// A server tells with it a client that left from one that failed:
+    ///
+    /// ```no_run
+    /// use verbs_channel::verbs_core::MemoryRegion;
+    /// use verbs_channel::{Channel, DownReason, Error};
+    ///
+    /// fn serve(channel: &mut Channel, inbox: &mut MemoryRegion<Vec<u8>>) -> Result<(), Error> {
+    ///     loop {
+    ///         match channel.receive(inbox.scatter_element(..)?) {
+    ///             Ok(received) => println!("{} bytes", received.byte_len()),
+    ///             Err(error) if error.down_reason().is_some_and(DownReason::is_peer_closed) => {
+    ///                 return Ok(());
+    ///             }
+    ///             Err(error) => return Err(error),
+    ///         }
+    ///     }
+    /// }
+    /// ```
+    #[must_use]
+    pub const fn down_reason(&self) -> Option<&DownReason> {
+        match self {
+            Self::Rejected(reason) => reason.down_reason(),
+            Self::Transport(error) => error.down_reason(),
+            _ => None,
+        }
+    }
+}
+
+impl From<ExchangeFailure> for Error {
+    fn from(failure: ExchangeFailure) -> Self {
+        Self::Exchange(Box::new(failure))
+    }
+}
+
+impl<T> From<Rejected<T, RejectReason>> for Error {
+    fn from(rejected: Rejected<T, RejectReason>) -> Self {
+        Self::Rejected(rejected.into_error())
+    }
+}
+
+impl<T> From<Rejected<T, Self>> for Error {
+    fn from(rejected: Rejected<T, Self>) -> Self {
+        rejected.into_error()
+    }
+}
+
+impl From<ExchangeError> for Error {
+    fn from(error: ExchangeError) -> Self {
+        ExchangeFailure::from(error).into()
+    }
+}
+
+impl<T> From<Rejected<T>> for Error {
+    fn from(rejected: Rejected<T>) -> Self {
+        Self::Core(rejected.into_error())
+    }
+}
+
+impl From<Error> for io::Error {
+    fn from(error: Error) -> Self {
+        let kind = match error {
+            Error::Core(core) => return core.into(),
+            Error::Rejected(reason) if reason.is_backpressure() => io::ErrorKind::WouldBlock,
+            // The same kinds as with TCP.
+            Error::Rejected(RejectReason::Down(DownReason::PeerClosed))
+            | Error::Transport(TransportError::Aborted(DownReason::PeerClosed)) => {
+                io::ErrorKind::ConnectionReset
+            }
+            Error::Rejected(RejectReason::Down(DownReason::PeerLost))
+            | Error::Transport(TransportError::Aborted(DownReason::PeerLost)) => {
+                io::ErrorKind::TimedOut
+            }
+            Error::Rejected(RejectReason::Down(_))
+            | Error::Transport(TransportError::Work { .. }) => io::ErrorKind::ConnectionAborted,
+            Error::Transport(TransportError::Taken) => io::ErrorKind::InvalidInput,
+            Error::Transport(TransportError::Aborted(DownReason::TimedOut)) => {
+                io::ErrorKind::TimedOut
+            }
+            Error::Transport(_) => io::ErrorKind::ConnectionAborted,
+            Error::Rejected(_)
+            | Error::StaleTicket
+            | Error::UnknownChannel(_)
+            | Error::ForeignMember => io::ErrorKind::InvalidInput,
+            Error::GroupFull(_) => io::ErrorKind::QuotaExceeded,
+            Error::Exchange(ref failure) => failure.error.kind(),
+        };
+        Self::new(kind, error)
+    }
+}
+
+const AUTO_POLL: &str = "an operation that was left to the scope did not succeed";
+
+/// Why a scope failed.
+#[derive(thiserror::Error)]
+#[expect(
+    clippy::exhaustive_enums,
+    reason = "a scope fails in its closure or after it"
+)]
+pub enum ScopeError<E> {
+    /// The closure returned this error.
+    #[error(transparent)]
+    ClosureError(E),
+    /// An operation failed whose result the closure did not take.
+    #[error("{AUTO_POLL}")]
+    AutoPollError(#[source] TransportError),
+}
+
+/// As that of the closure's error; as that of all errors for an operation that failed.
+impl<E: fmt::Debug> fmt::Debug for ScopeError<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::ClosureError(error) => error.fmt(f),
+            Self::AutoPollError(error) => write!(f, "{AUTO_POLL}: {error:?}"),
+        }
+    }
+}
+
+impl<E: From<TransportError>> ScopeError<E> {
+    /// Either failure as the closure's error type, for callers that treat both alike. See
+    /// [`Channel::scope`](crate::Channel::scope) for an example.
+    #[must_use]
+    pub fn flatten(self) -> E {
+        match self {
+            Self::ClosureError(error) => error,
+            Self::AutoPollError(error) => error.into(),
+        }
+    }
+}
+
+impl ScopeError<Error> {
+    /// Why the channel is down, if that is what this error is about: see [`Error::down_reason`].
+    #[must_use]
+    pub const fn down_reason(&self) -> Option<&DownReason> {
+        match self {
+            Self::ClosureError(error) => error.down_reason(),
+            Self::AutoPollError(error) => error.down_reason(),
+        }
+    }
+}
+
+impl From<ScopeError<Self>> for Error {
+    fn from(error: ScopeError<Self>) -> Self {
+        error.flatten()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FAILED: TransportError = TransportError::Aborted(DownReason::TimedOut);
+
+    #[test]
+    fn scope_error_converts_with_one_question_mark() {
+        fn of<E, F: From<E>>(result: Result<(), E>) -> Result<(), F> {
+            Ok(result?)
+        }
+        let ended: Result<(), Error> = of(Err(ScopeError::<Error>::AutoPollError(FAILED)));
+        assert!(matches!(ended, Err(Error::Transport(FAILED))));
+        let ended: Result<(), Error> = of(Err(ScopeError::ClosureError(Error::StaleTicket)));
+        assert!(matches!(ended, Err(Error::StaleTicket)));
+        let ended: Result<(), Box<dyn std::error::Error + Send + Sync>> =
+            of(Err(ScopeError::<Error>::AutoPollError(FAILED)));
+        assert!(ended.unwrap_err().is::<ScopeError<Error>>());
+    }
+
+    #[test]
+    fn scope_of_boxed_errors_flattens_to_a_boxed_error() {
+        type Boxed = Box<dyn std::error::Error + Send + Sync>;
+        let failed: ScopeError<Boxed> = ScopeError::AutoPollError(FAILED);
+        assert_eq!(
+            *failed.flatten().downcast::<TransportError>().unwrap(),
+            FAILED
+        );
+        let failed: ScopeError<Boxed> = ScopeError::ClosureError("no".into());
+        assert_eq!(failed.flatten().to_string(), "no");
+    }
+}

@@ -1,0 +1,139 @@
+//! Why requests are rejected.
+
+use verbs_core::PostError;
+
+use super::queue::Queue;
+use super::transport::DownReason;
+
+/// Why a request was rejected: it was not posted. [`Rejected`] hands it back.
+#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RejectReason {
+    /// The queue is full: wait for one of its operations, and try again.
+    #[error("the {0} queue is full: wait for some of its operations first")]
+    Backpressure(Queue),
+    /// There is room in the queue, but no slot: too many operations have completed whose results
+    /// were not taken. Take some of them; waiting for completions does not help.
+    #[error("too many results were not taken: take some of them first")]
+    Untaken,
+    /// The batch has more requests than the queue can hold.
+    #[error("{asked} requests in one batch exceed the {max} that the send queue can hold")]
+    BatchTooLong {
+        /// Requests in the batch.
+        asked: u32,
+        /// The send queue's capacity.
+        max: u32,
+    },
+    /// The batch is empty, so nothing would complete.
+    #[error("the batch is empty")]
+    EmptyBatch,
+    /// The batch contains a receive, which has a completion of its own.
+    #[error("the batch contains a receive: start it on its own")]
+    ReceiveInBatch,
+    /// The channel is down.
+    #[error("the channel is down")]
+    Down(#[source] DownReason),
+    /// The message is longer than the port can send.
+    #[error("a message of {len} bytes exceeds the port's max_msg_sz {max}: send it in parts")]
+    MessageTooLong {
+        /// The length of the message in bytes.
+        len: u64,
+        /// The longest message that the port can send, in bytes.
+        max: u32,
+    },
+    /// The elements of a receive hold more bytes than a message can have.
+    #[error("{len} bytes in one receive; at most {max} are possible", max = u32::MAX)]
+    ReceiveTooLong {
+        /// Bytes in the elements.
+        len: u64,
+    },
+    /// The elements hold more bytes than the queue pair can send inline.
+    #[error("{len} bytes inline exceed the channel's max_inline_data {max}")]
+    InlineTooLong {
+        /// Bytes in the elements.
+        len: u64,
+        /// The most bytes that the driver granted.
+        max: u32,
+    },
+    /// An element of a shared region cannot be sent inline: a peer or another thread may write to it
+    /// while the processor copies it.
+    #[error("an element of a shared region cannot be sent inline")]
+    SharedInline,
+    /// The request has more elements than the queue pair was created for.
+    #[error("{count} elements in one request exceed the channel's {max}")]
+    TooManyElements {
+        /// Elements that are not empty.
+        count: usize,
+        /// The most elements that the driver granted.
+        max: u32,
+    },
+    /// The peer serves no reads and no atomics, or this side is set to begin none. Such a request
+    /// would never complete.
+    #[error("the peers agreed on max_rd_atomic 0: no read and no atomic can be begun")]
+    NoReads,
+    /// The local elements hold more bytes than the remote region.
+    #[error("{local} local bytes do not fit the remote region's {remote} bytes")]
+    RemoteTooShort {
+        /// Bytes in the local elements.
+        local: u64,
+        /// Bytes in the remote region.
+        remote: u64,
+    },
+    /// The buffer's range is longer than one element can be.
+    #[error("{len} bytes in one element; at most {max} are possible: set a shorter range", max = u32::MAX)]
+    ElementTooLong {
+        /// The length of the range in bytes.
+        len: u64,
+    },
+    /// An atomic needs exactly 8 bytes, at a remote address that is divisible by 8.
+    #[error(
+        "an atomic works on 8 bytes at an address divisible by 8, not on {len} bytes at {addr:#x}"
+    )]
+    Misaligned {
+        /// The remote address.
+        addr: u64,
+        /// The local length in bytes.
+        len: u64,
+    },
+    /// The driver rejected the post.
+    #[error(transparent)]
+    Post(#[from] PostError),
+}
+
+verbs_core::error_debug!(RejectReason {
+    Backpressure, Untaken, BatchTooLong, EmptyBatch, ReceiveInBatch, Down(reason), MessageTooLong,
+    ReceiveTooLong, InlineTooLong, SharedInline, TooManyElements, NoReads, RemoteTooShort,
+    ElementTooLong, Misaligned, Post,
+});
+
+impl RejectReason {
+    /// For a channel that does not exist any more.
+    pub(crate) const GONE: Self = Self::Down(DownReason::Closed);
+
+    /// Whether the same request can be posted once some operations in flight have completed.
+    #[must_use]
+    pub const fn is_backpressure(&self) -> bool {
+        matches!(self, Self::Backpressure(_))
+    }
+
+    /// Why the channel is down, if the request was rejected because of that: see
+    /// [`Error::down_reason`].
+    #[must_use]
+    pub const fn down_reason(&self) -> Option<&DownReason> {
+        match self {
+            Self::Down(reason) => Some(reason),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn from_core(error: &verbs_core::Error) -> Self {
+        match *error {
+            verbs_core::Error::RemoteTooShort { local, remote } => {
+                Self::RemoteTooShort { local, remote }
+            }
+            verbs_core::Error::Misaligned { addr, len } => Self::Misaligned { addr, len },
+            // The constructors of work requests have no other errors.
+            _ => Self::Misaligned { addr: 0, len: 0 },
+        }
+    }
+}
