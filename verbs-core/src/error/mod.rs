@@ -16,7 +16,7 @@ pub(crate) use kind::kind_of;
 
 use crate::gid::Gid;
 use crate::link::PortState;
-use crate::queue_pair::{QpAttrMask, QpState};
+use crate::queue_pair::state::{QpAttrMask, QpState};
 
 /// `Result` with this crate's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;

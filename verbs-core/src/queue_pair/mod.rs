@@ -8,7 +8,7 @@ mod config;
 mod endpoint;
 mod post;
 mod post_error;
-mod state;
+pub(crate) mod state;
 
 use std::ffi::c_int;
 use std::fmt;

@@ -52,6 +52,7 @@ mod netlink;
 pub mod packages;
 pub mod process;
 mod signals;
+mod start;
 mod status;
 pub mod stream;
 mod test;
@@ -59,7 +60,8 @@ mod wire;
 
 pub use error::Error;
 pub use guest::qemu::Accel;
-pub use helper::{own_exe, start};
+pub use helper::own_exe;
+pub use start::start;
 
 /// Where the RDMA device is to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

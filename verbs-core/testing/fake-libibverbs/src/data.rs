@@ -10,6 +10,7 @@ use verbs_core::verbs_sys::{
     ibv_send_wr__bindgen_ty_2__bindgen_ty_2 as Atomic, ibv_sge, ibv_wc,
 };
 
+use super::events::announce_raw;
 use super::with;
 
 /// A request as the driver saw it.
@@ -209,7 +210,7 @@ pub(super) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c
     // Just after it was armed: the poll that follows finds it, and it raises an event.
     if let Some(done) = arrives {
         with(|library| library.done.push_back(done));
-        super::objects::announce_raw(cq);
+        announce_raw(cq);
     }
     failed.unwrap_or(0)
 }

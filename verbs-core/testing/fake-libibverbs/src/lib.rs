@@ -22,6 +22,7 @@
 )]
 
 mod data;
+mod events;
 pub mod faulty;
 mod limits;
 mod memory;
@@ -47,8 +48,8 @@ use verbs_core::{
 };
 
 pub use data::Posted;
+pub use events::{announce, announce_last, report};
 pub use memory::{deliver, is_in_flight, is_posted, touch_posted};
-pub use objects::{announce, announce_last, report};
 
 /// The settings of a thread's library, and the records of its calls.
 pub struct Library {

@@ -10,7 +10,7 @@ use crate::error::{Context as _, Error};
 use crate::process;
 
 use super::cache;
-use super::fetch::{LIMIT, download};
+use super::download::{LIMIT, download};
 
 /// What a kernel may be spread over; what else it depends on is for the boot of real machines.
 const PARTS: [&str; 4] = [

@@ -5,16 +5,13 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
 use crate::error::{Context as _, Error};
 use crate::process;
 
 use super::apt::Apt;
+use super::download::{LIMIT, download};
 use super::modules::Tree;
-
-/// How long a download may take.
-pub(super) const LIMIT: Duration = Duration::from_secs(15 * 60);
 
 /// The parts of a kernel package that a guest, or a test in it, may use.
 const PARTS: [&str; 18] = [
@@ -135,16 +132,6 @@ impl Source {
         }
         unpacked(&tree, version)
     }
-}
-
-/// Runs a download with its output kept back.
-pub(super) fn download(command: &mut Command) -> Result<(), Error> {
-    let label = "fetching a kernel for the guest";
-    let quiet = process::quietly(command, label, LIMIT)?;
-    if quiet.success() {
-        return Ok(());
-    }
-    Err(quiet.error(command))
 }
 
 /// Unpacks what is needed of one package.

@@ -20,6 +20,7 @@ use modules::Tree;
 use unpack::Format;
 
 mod apt;
+mod download;
 mod fetch;
 mod modules;
 mod unpack;
