@@ -1,7 +1,7 @@
 //! Accounts of the values that clients fetched.
 
-/// Says which value of 0, 1, 2, … is missing from `fetched`, or is there twice; `None` if each one
-/// below their count is there once.
+/// Describes a value of 0, 1, 2, … that is missing from `fetched` or occurs twice. `None` if each
+/// value below their count occurs once.
 #[must_use]
 pub fn missing_or_twice(mut fetched: Vec<u64>) -> Option<String> {
     fetched.sort_unstable();

@@ -1,13 +1,13 @@
 //! The address that `ibv_rc_pingpong` exchanges over TCP: text of a fixed length.
 //!
 //! `LID:QPN:PSN:GID` in hexadecimal, of 4, 6, 6 and 32 digits, and a NUL. The client sends its own,
-//! the server answers with its own, and the client sends `done` and a NUL. A GID of zeros is none.
+//! the server answers with its own, and the client sends `done` and a NUL. A GID of zeros means that there is none.
 
 use std::fmt;
 
 use verbs_core::{Gid, PacketSequenceNumber, QueuePairEndpoint};
 
-/// One side's address, as it goes over the wire.
+/// The address of one side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Address {
     lid: u16,
@@ -16,13 +16,13 @@ pub struct Address {
     gid: Gid,
 }
 
-/// What came is no such address.
+/// The received bytes are not a valid address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AddressError {
     /// It is not in the format.
     Format,
-    /// It is, and no queue pair can have it: neither a LID nor a GID.
+    /// It is in the format, but no queue pair can have it: it has neither a LID nor a GID.
     Nowhere,
 }
 
@@ -33,7 +33,7 @@ impl Address {
     /// What the client sends last.
     pub const DONE: [u8; 5] = *b"done\0";
 
-    /// As it goes over the wire.
+    /// Encodes it for the wire.
     #[must_use]
     pub fn to_wire(&self) -> [u8; Self::WIRE_LEN] {
         let Self {
@@ -51,7 +51,7 @@ impl Address {
         wire
     }
 
-    /// Reads what came over the wire.
+    /// Decodes received bytes.
     ///
     /// # Errors
     ///
@@ -86,7 +86,7 @@ impl Address {
         }
     }
 
-    /// Something to connect to.
+    /// Converts it to an endpoint to connect to.
     ///
     /// # Errors
     ///

@@ -9,8 +9,8 @@ use crate::{Common, Failure};
 ///
 /// # Errors
 ///
-/// As [`Device::by_name`] and [`Context::first_active`], which list the devices; or it has
-/// no such port or GID, which a server would else find out when its first client comes.
+/// As [`Device::by_name`] and [`Context::first_active`], which list the devices. Also if the device
+/// has no such port or GID: a server would otherwise fail only when its first client connects.
 pub fn open(common: &Common) -> Result<Context, Failure> {
     let context = match &common.ib_dev {
         Some(name) => Device::by_name(name)?.open()?,
@@ -28,7 +28,7 @@ pub fn open(common: &Common) -> Result<Context, Failure> {
 ///
 /// # Errors
 ///
-/// It cannot, or it cannot be asked.
+/// The port cannot, or cannot be queried.
 pub fn check_size(context: &Context, port_num: u8, bytes: u64) -> Result<(), Failure> {
     let max = context.query_port(port_num)?.max_msg_sz();
     if bytes <= max.into() {

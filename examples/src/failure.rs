@@ -9,7 +9,7 @@ use clap::{Arg, ArgMatches, Command, Parser};
 
 /// Why a program ends: one line, the causes joined by `: `.
 ///
-/// It takes any error by `?`, and is none itself.
+/// Any error converts to it by `?`. It does not implement `Error` itself.
 #[derive(Debug)]
 pub struct Failure {
     line: String,
@@ -17,7 +17,7 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// A failure in the program's own words.
+    /// A failure with this text.
     #[must_use]
     pub fn new(line: impl Into<String>) -> Self {
         Self {
@@ -54,7 +54,7 @@ impl<E: Error> From<E> for Failure {
     }
 }
 
-/// Says what was being done when an error came.
+/// Adds to an error what the program was doing.
 pub trait Context<T> {
     /// Puts `doing` in front of the error.
     ///

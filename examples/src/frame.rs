@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Context as _, Failure, Peer};
 
-/// The longest message; what claims to be longer is not of this protocol.
+/// The longest message: a longer one is not of this protocol.
 const MAX_LEN: usize = 1 << 20;
 
 /// The first message of each side.
@@ -44,7 +44,7 @@ impl Hello {
     }
 }
 
-/// A peer that speaks in messages.
+/// A connection that carries messages.
 #[derive(Debug)]
 pub struct Frames {
     peer: Peer,
@@ -132,7 +132,7 @@ mod tests {
         Hello::new("try", version)
     }
 
-    /// What greeting comes to when the other side sends these bytes first.
+    /// The result of a greeting when the peer sends these bytes first.
     fn greeted(bytes: &[u8]) -> Result<Frames, Failure> {
         let listener = Listener::bind(0).unwrap();
         let mut other = TcpStream::connect(("127.0.0.1", listener.port())).unwrap();

@@ -1,22 +1,22 @@
-//! How long each of many things took.
+//! Latencies of many operations.
 
 use std::time::Duration;
 
-/// How long each of many things took, in order of length.
+/// Latencies, sorted.
 #[derive(Clone, Debug)]
 pub struct Latencies {
     sorted: Vec<Duration>,
 }
 
 impl Latencies {
-    /// In whatever order they are given.
+    /// Creates them from durations in any order.
     #[must_use]
     pub fn new(mut all: Vec<Duration>) -> Self {
         all.sort_unstable();
         Self { sorted: all }
     }
 
-    /// The one that so many percent of them are shorter than, in microseconds.
+    /// The latency below which this percentage of them is, in microseconds.
     #[must_use]
     pub fn percentile(&self, percent: usize) -> f64 {
         let at = self.sorted.len() * percent / 100;
@@ -25,7 +25,7 @@ impl Latencies {
         took.map_or(0.0, |took| took.as_secs_f64() * 1e6)
     }
 
-    /// Their average, in microseconds.
+    /// The average, in microseconds.
     #[must_use]
     pub fn mean(&self) -> f64 {
         #[expect(clippy::cast_precision_loss, reason = "a number of messages")]
@@ -33,7 +33,7 @@ impl Latencies {
         self.total().as_secs_f64() * 1e6 / count
     }
 
-    /// All together.
+    /// Their sum.
     #[must_use]
     pub fn total(&self) -> Duration {
         self.sorted.iter().sum()

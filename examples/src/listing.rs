@@ -2,27 +2,27 @@
 
 use std::fmt::Display;
 
-/// Columns that a tab goes on by.
+/// The width of a tab.
 const TAB: usize = 8;
 
 /// The tabs in front of the name of a flag.
 const FLAG_TABS: usize = 5;
 
-/// Text that grows line by line.
+/// A text to which lines are added.
 #[derive(Debug, Default)]
 pub struct Listing {
     text: String,
 }
 
 impl Listing {
-    /// A line with so many tabs in front.
+    /// Adds a line with this many tabs in front.
     pub fn line(&mut self, tabs: usize, line: impl Display) {
         self.text.extend(std::iter::repeat_n('\t', tabs));
         self.text.push_str(&line.to_string());
         self.text.push('\n');
     }
 
-    /// A line of a label and a value that begins at `column`, or at the next tab behind.
+    /// Adds a line of a label and a value, which begins at `column` or at the first tab after it.
     pub fn entry(&mut self, tabs: usize, column: usize, label: &str, value: impl Display) {
         let end = tabs * TAB + label.len() + 1;
         let gap = column.saturating_sub(end).div_ceil(TAB).max(1);
@@ -30,7 +30,7 @@ impl Listing {
         self.line(tabs, format_args!("{label}:{gap}{value}"));
     }
 
-    /// A line for each flag that is set, and one for those without a name.
+    /// Adds a line for each flag that is set, and one for those without a name.
     pub fn flags(&mut self, set: u64, names: &[(u64, &str)]) {
         let mut unknown = set;
         for (flag, name) in names {

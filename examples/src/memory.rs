@@ -1,12 +1,12 @@
-//! Memory that may be more than there is.
+//! Large allocations, which may fail.
 
 use crate::{Context as _, Failure};
 
-/// Memory for so many of them, each the same.
+/// Allocates a vector of `len` equal items.
 ///
 /// # Errors
 ///
-/// There is not so much.
+/// There is not enough memory.
 pub fn memory<T: Copy>(each: T, len: usize) -> Result<Vec<T>, Failure> {
     let mut memory = Vec::new();
     let bytes = len.saturating_mul(size_of::<T>());

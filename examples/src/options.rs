@@ -39,7 +39,7 @@ pub struct Common {
 }
 
 impl Common {
-    /// How long silence is taken for patience.
+    /// How long the peer may be silent.
     #[must_use]
     pub const fn limit(&self) -> Duration {
         Duration::from_secs(self.timeout)

@@ -18,7 +18,7 @@ pub fn say(line: impl fmt::Display) -> Result<(), Failure> {
     written.map_err(|error| Failure::new(format!("cannot write to standard output: {error}")))
 }
 
-/// What was measured, for programs to read.
+/// A measured result, in a format for programs.
 #[derive(Clone, Copy, Debug)]
 pub struct Measured {
     op: &'static str,
@@ -29,7 +29,7 @@ pub struct Measured {
 }
 
 impl Measured {
-    /// So many times `op` with so many bytes each, and whether all of them were looked at and right.
+    /// `iters` operations `op` of `bytes` bytes each. `verified`: all bytes were checked.
     #[must_use]
     pub const fn new(
         op: &'static str,

@@ -1,16 +1,16 @@
-//! Bytes that identify their place: no two places or runs have the same ones.
+//! Patterns of bytes that differ from place to place and from run to run.
 
 use std::fmt;
 
 const WORD: usize = size_of::<u64>();
 
-/// An endless sequence of bytes, given by a number.
+/// An infinite sequence of bytes, determined by a number.
 #[derive(Clone, Copy, Debug)]
 pub struct Pattern {
     seed: u64,
 }
 
-/// The first byte that is not the pattern's.
+/// The first byte that differs from the pattern.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mismatch {
     offset: usize,
@@ -25,7 +25,7 @@ impl Pattern {
         Self { seed }
     }
 
-    /// A number that belongs to the message of this index.
+    /// The number for the message of this index.
     #[must_use]
     pub const fn immediate(self, index: u32) -> u32 {
         let [a, b, c, d, ..] = self.word(!(index as u64)).to_le_bytes();
@@ -57,7 +57,7 @@ impl Pattern {
         check(offset, bytes, &self.bytes(offset, bytes.len()))
     }
 
-    /// Splitmix64: neighbours have nothing in common.
+    /// Splitmix64: the results of adjacent numbers are unrelated.
     const fn word(self, index: u64) -> u64 {
         let word = self
             .seed
@@ -68,7 +68,7 @@ impl Pattern {
     }
 }
 
-/// Checks bytes that begin at `offset` against what they should be.
+/// Compares the bytes that begin at `offset` with the expected ones.
 ///
 /// # Errors
 ///

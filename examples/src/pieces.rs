@@ -1,7 +1,7 @@
 //! Messages in pieces: what lies in one order in memory and goes over the wire in another.
 //!
 //! A slot of memory holds a message in pieces, the last one first. A list of elements in the
-//! message's order puts it together again; a list in any other order would not.
+//! message's order puts it together again; a list in another order would not.
 
 use verbs_core::Result;
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 /// How often the line is drawn; short runs never draw it.
 const REDRAW: Duration = Duration::from_millis(250);
 
-/// How far a run is, on standard error, if that is a terminal.
+/// The progress of a run, on standard error, if that is a terminal.
 #[derive(Debug)]
 pub struct Progress {
     what: &'static str,
@@ -16,7 +16,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Starts at nothing of `total`.
+    /// Starts at zero of `total`.
     #[must_use]
     pub fn new(what: &'static str, total: u64) -> Self {
         let shown = io::stderr().is_terminal();
@@ -28,7 +28,7 @@ impl Progress {
         }
     }
 
-    /// So much is done. Cheap enough for a loop without hurry; where no terminal is, free.
+    /// Reports how much is done. It costs little, and nothing without a terminal.
     pub fn at(&mut self, done: u64) {
         let Some(next) = self.next else { return };
         let now = Instant::now();

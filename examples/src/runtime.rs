@@ -4,11 +4,11 @@ use std::io;
 
 use tokio::runtime::{Builder, Runtime};
 
-/// A runtime of so many threads; one is the calling one.
+/// Creates a runtime of this many threads, including the calling one.
 ///
 /// # Errors
 ///
-/// The system has no room for it.
+/// The runtime cannot be created.
 pub fn runtime(threads: u16) -> io::Result<Runtime> {
     let mut builder = if threads == 1 {
         Builder::new_current_thread()

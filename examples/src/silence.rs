@@ -1,4 +1,4 @@
-//! Silence and partings: how async work, on any runtime, ends when its peer does nothing, or ends.
+//! How async work, on any runtime, ends when its peer is silent or leaves.
 
 use std::future::Future;
 use std::io;
@@ -11,29 +11,29 @@ use futures_util::io::{AsyncRead, AsyncReadExt as _};
 
 use crate::Failure;
 
-/// How often it is looked whether something moved, within the time that silence is borne.
+/// How often progress is checked within the limit of silence.
 const LOOKS: u32 = 8;
-/// How long a peer's parting is waited for when work with it has failed.
+/// How long to wait for the peer's last message after work with it has failed.
 const PARTING_WAIT: Duration = Duration::from_millis(200);
 
-/// Counts what moved.
+/// Counts the progress of a connection.
 #[derive(Debug, Default)]
 pub struct Moved(AtomicU64);
 
 impl Moved {
-    /// Something did.
+    /// Counts one step.
     pub fn one(&self) {
         let _before = self.0.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// How often.
+    /// The number of steps.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Ends when nothing has moved for `limit`. It sleeps by the runtime's `sleep`, a few times in
-    /// that time; what moves pays for nothing but the count.
+    /// Ends when there was no progress for `limit`. It sleeps by the runtime's `sleep`, a few times in
+    /// that time; the work itself only counts.
     pub async fn silent<S: Future>(
         &self,
         limit: Duration,
@@ -81,8 +81,8 @@ impl Parting {
 /// Does `work` beside the TCP connection to the peer, whose parting ends it with the result of
 /// `parted`.
 ///
-/// A peer that is gone makes `work` fail, too; its parting is the better reason, and given a moment
-/// to come.
+/// If the peer leaves, `work` fails, too. Its last message is the better reason, so this waits a
+/// moment for it.
 ///
 /// # Errors
 ///
@@ -106,7 +106,7 @@ pub async fn beside<T, S: Future>(
     }
 }
 
-/// The output of whichever ends first; of `left`, if both have.
+/// The output of the future that ends first; of `left`, if both have ended.
 pub async fn first<T>(left: impl Future<Output = T>, right: impl Future<Output = T>) -> T {
     match select(pin!(left), pin!(right)).await {
         Either::Left((output, _)) | Either::Right((output, _)) => output,

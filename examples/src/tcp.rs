@@ -1,4 +1,4 @@
-//! TCP to the peer, where nothing waits without a bound.
+//! TCP to the peer: every wait is bounded.
 
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::net::{Ipv4Addr, Ipv6Addr, TcpListener, TcpStream, ToSocketAddrs as _};
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::{Context as _, Failure};
 
-/// How often a listener looks for a client.
+/// How often a listener checks for a client.
 const LOOK: Duration = Duration::from_millis(5);
 
 /// A TCP port that clients connect to.
@@ -50,7 +50,7 @@ impl Listener {
         self.port
     }
 
-    /// The socket, for what accepts by itself; it does not block.
+    /// The socket, for code that accepts itself; it does not block.
     #[must_use]
     pub const fn socket(&self) -> &TcpListener {
         &self.listener
@@ -62,11 +62,11 @@ impl Listener {
         self.listener
     }
 
-    /// Waits for a client, at most for `wait`; its silence will be borne for `limit`.
+    /// Waits for a client, at most for `wait`. The client may be silent for `limit`.
     ///
     /// # Errors
     ///
-    /// No client came.
+    /// No client connected.
     pub fn accept(&self, wait: Duration, limit: Duration) -> Result<Peer, Failure> {
         let deadline = Instant::now() + wait;
         loop {
@@ -90,7 +90,7 @@ impl Listener {
 }
 
 impl Peer {
-    /// Connects to a server, whose silence will be borne for `limit`.
+    /// Connects to a server, which may be silent for `limit`.
     ///
     /// # Errors
     ///
@@ -123,7 +123,7 @@ impl Peer {
         sent.context(|| "cannot send to the peer over TCP")
     }
 
-    /// Receives exactly as many bytes as `into` has, all of them within the limit.
+    /// Fills `into`, within the limit.
     ///
     /// # Errors
     ///
@@ -165,19 +165,19 @@ impl Peer {
         Ok(())
     }
 
-    /// The connection, for what exchanges over it by itself.
+    /// The connection, for code that uses it directly.
     #[must_use]
     pub const fn stream(&self) -> &TcpStream {
         &self.stream
     }
 
-    /// How long its silence is borne.
+    /// How long the peer may be silent.
     #[must_use]
     pub const fn limit(&self) -> Duration {
         self.limit
     }
 
-    /// Looks whether the connection is open, without taking anything from it.
+    /// Checks that the connection is open, without reading from it.
     ///
     /// # Errors
     ///
@@ -186,7 +186,7 @@ impl Peer {
         self.has_sent().map(drop)
     }
 
-    /// Looks whether something has come that was not received yet.
+    /// Whether bytes have arrived that were not received yet.
     ///
     /// # Errors
     ///

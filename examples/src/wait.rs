@@ -7,10 +7,10 @@ use verbs_core::{CompletionQueue, PollSlot, WorkSuccess};
 
 use crate::{Failure, Peer};
 
-/// How many empty polls there are between two looks at the clock.
+/// The number of empty polls between two readings of the clock.
 const SPINS: u32 = 1024;
 
-/// How long to wait in silence: looks at the clock only while nothing happens.
+/// A timeout of silence: reads the clock only while nothing happens.
 #[derive(Debug)]
 pub struct Patience<'p> {
     limit: Duration,
@@ -20,7 +20,7 @@ pub struct Patience<'p> {
 }
 
 impl<'p> Patience<'p> {
-    /// Silence for `limit` is the end; so is that of `peer`, if there is one to look at.
+    /// Ends after a silence of `limit`, or when `peer` is gone, if there is one.
     #[must_use]
     pub const fn new(limit: Duration, peer: Option<&'p Peer>) -> Self {
         Self {
@@ -31,7 +31,7 @@ impl<'p> Patience<'p> {
         }
     }
 
-    /// Something happened: the waiting begins anew.
+    /// Something happened: the timeout starts again.
     #[inline]
     pub const fn renew(&mut self) {
         self.spins = 0;
@@ -67,7 +67,7 @@ impl<'p> Patience<'p> {
         Ok(())
     }
 
-    /// The failure that the limit's end is.
+    /// The failure when the limit is reached.
     #[must_use]
     pub fn over(&self) -> Failure {
         let limit = self.limit.as_secs();
@@ -77,7 +77,7 @@ impl<'p> Patience<'p> {
     }
 }
 
-/// Takes completions from a queue that only one thread polls.
+/// Polls a queue that only one thread polls.
 #[derive(Debug)]
 pub struct Waiter<'a> {
     cq: &'a CompletionQueue,
@@ -85,13 +85,13 @@ pub struct Waiter<'a> {
 }
 
 impl<'a> Waiter<'a> {
-    /// Waits on `cq` with this patience.
+    /// Waits on `cq` with this timeout.
     #[must_use]
     pub const fn new(cq: &'a CompletionQueue, patience: Patience<'a>) -> Self {
         Self { cq, patience }
     }
 
-    /// Waits for `count` completions, and shows each to `each`.
+    /// Waits for `count` completions, and passes each to `each`.
     ///
     /// # Errors
     ///

@@ -14,7 +14,7 @@ use super::{Asked, Options, Plan};
 use crate::silence::{Moved, Parting, beside, first};
 use crate::{Context as _, Failure, Latencies, Measured, Pattern, Progress, say};
 
-/// A client, whose connections share a group.
+/// A client whose connections share a group.
 #[derive(Debug)]
 pub struct Client {
     options: Options,
@@ -23,7 +23,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// A client on this device, whose completions are announced on `events`.
+    /// Creates a client on this device, with its events on `events`.
     ///
     /// # Errors
     ///
@@ -87,8 +87,8 @@ impl Client {
         beside(stream, self.send(number, channel, answered), parted, sleep).await
     }
 
-    /// Keeps a window of messages under way. The receive for each answer is posted before its
-    /// message goes out.
+    /// Keeps a window of messages in flight. The receive for each answer is posted before its
+    /// message is sent.
     async fn send(
         &self,
         number: u32,
@@ -131,7 +131,7 @@ impl Client {
         Ok(took)
     }
 
-    /// Says how long it took all connections together.
+    /// Prints how long all connections together took.
     ///
     /// # Errors
     ///
@@ -161,7 +161,7 @@ impl Client {
     }
 }
 
-/// What a message consists of.
+/// The contents of a message.
 fn pattern(number: u32, index: usize) -> Pattern {
     Pattern::new(u64::from(number) << 32 ^ index as u64)
 }

@@ -1,7 +1,7 @@
 //! Echo over async channels, on any runtime: what `async_echo` and `smol_echo` share.
 //!
 //! A runtime brings streams that connect, timers, and whatever drives the futures. The TCP
-//! connection stays open beside the channel: by it each side notices at once when the other is gone.
+//! connection stays open beside the channel: each side notices by it at once when the other is gone.
 
 mod client;
 mod server;
@@ -19,12 +19,12 @@ use crate::{Common, Context as _, Failure, Hello};
 
 /// The longest message, in bytes.
 const MAX_SIZE: u32 = 64 << 20;
-/// The most messages that a client has under way.
+/// The most messages that a client has in flight.
 const MAX_WINDOW: u32 = 64;
-/// The most bytes that a client has under way.
+/// The most bytes that a client has in flight.
 const MAX_UNDER_WAY: u64 = 256 << 20;
 
-/// What can be asked for.
+/// The options.
 #[derive(Args, Clone, Debug)]
 #[non_exhaustive]
 pub struct Options {
@@ -68,7 +68,7 @@ struct Plan {
     asked: Option<Asked>,
 }
 
-/// Messages of this length, so many of them under way at once.
+/// Messages of this length, this many of them in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Asked {
     size: u32,
@@ -76,7 +76,7 @@ struct Asked {
 }
 
 impl Options {
-    /// A group for so many channels with these options.
+    /// Creates a group for this many channels with these options.
     fn group(
         &self,
         device: &Device,
@@ -104,7 +104,7 @@ impl Plan {
         Ok(serde_json::to_vec(&Self { hello, asked })?)
     }
 
-    /// Parses the peer's private data; what no client of ours asks for is an error.
+    /// Parses the peer's private data, and checks that the values are in range.
     fn decode(bytes: &[u8]) -> Result<Option<Asked>, Failure> {
         let Self { hello, asked } =
             serde_json::from_slice(bytes).context(|| "the peer is no async_echo or smol_echo")?;
@@ -129,7 +129,7 @@ impl Asked {
         )))
     }
 
-    /// Length and number of the messages under way.
+    /// The length and the number of the messages in flight.
     fn numbers(self) -> Result<(usize, usize), Failure> {
         Ok((usize::try_from(self.size)?, usize::try_from(self.window)?))
     }

@@ -1,4 +1,4 @@
-//! The server: sends back what comes, for many clients on one group.
+//! The server: sends back each message, for many clients on one group.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -26,7 +26,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// A server on this device, whose completions are announced on `events`.
+    /// Creates a server on this device, with its events on `events`.
     ///
     /// # Errors
     ///
@@ -45,7 +45,7 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// Standard output cannot be written to. A client's failure is not one of the server.
+    /// Standard output cannot be written to. The failure of a client is not an error here.
     pub async fn serve<S: Future>(
         &self,
         mut stream: impl AsyncRead + AsyncWrite + Unpin,
@@ -93,18 +93,18 @@ impl Server {
         beside(stream, echo(channel, asked, echoed), parted, sleep).await
     }
 
-    /// Whether all clients that were asked for have come and gone.
+    /// Whether as many clients as the options ask for have been served.
     #[must_use]
     pub fn is_done(&self) -> bool {
         let gone = self.gone.load(Ordering::Relaxed);
         self.options.clients.is_some_and(|all| gone >= all)
     }
 
-    /// No client came for as long as a server waits: a failure, unless one had come before.
+    /// No client has connected within the wait: a failure, unless one had before.
     ///
     /// # Errors
     ///
-    /// No client ever came.
+    /// No client has ever connected.
     pub fn no_client_comes(&self) -> Result<(), Failure> {
         if self.came.load(Ordering::Relaxed) > 0 {
             return Ok(());
@@ -115,12 +115,12 @@ impl Server {
         )))
     }
 
-    /// Ends the operations in flight with all clients, which notice that.
+    /// Takes all channels down, which the clients notice.
     pub fn end(&self) {
         self.group.destroy_all(DownReason::Closed);
     }
 
-    /// Says what was done.
+    /// Prints what was done.
     ///
     /// # Errors
     ///
@@ -135,9 +135,9 @@ impl Server {
     }
 }
 
-/// Sends back what comes, in its order, until the channel fails. As many receives are posted as the
-/// client has messages under way; an answer goes out in the buffer that its message came in, and
-/// that of an earlier answer takes its place.
+/// Sends back the messages in their order, until the channel fails. As many receives are posted as
+/// the client has messages in flight. An answer is sent from the buffer of its message, which the
+/// buffer of an earlier answer replaces.
 async fn echo(channel: AsyncChannel, asked: Asked, echoed: &Moved) -> Result<(), Failure> {
     let (size, window) = asked.numbers()?;
     let pool = BufferPool::new(channel.pd(), size, 2 * window)?;

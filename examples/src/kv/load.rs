@@ -6,7 +6,7 @@ use clap::Args;
 
 use crate::{Context as _, Failure, Measured, Pattern, say};
 
-/// How much is to be done.
+/// The amount of work.
 #[derive(Args, Clone, Debug)]
 #[non_exhaustive]
 pub struct Load {
@@ -56,12 +56,12 @@ pub struct Done {
 }
 
 impl Load {
-    /// What comes before it: each key with its first value.
+    /// The preparation: each key with its first value.
     pub fn first(&self) -> impl Iterator<Item = (Vec<u8>, Vec<u8>)> {
         (0..self.keys).map(|key| (name(key), value(key.into(), self.len())))
     }
 
-    /// What the client of this number does as its `index`th.
+    /// The operation of this index of the client of this number.
     #[must_use]
     pub fn step(&self, number: u32, index: u32) -> Step {
         let key = name(index.wrapping_mul(7).wrapping_add(number) % self.keys);
@@ -77,13 +77,13 @@ impl Load {
     ///
     /// # Errors
     ///
-    /// There is none, or it is a mixture of others.
+    /// There is no value, or it is a mixture of others.
     pub fn check(&self, value: Option<&[u8]>) -> Result<(), Failure> {
         let value = value.ok_or_else(|| Failure::new("a value is gone"))?;
         check(value, self.len()).context(|| "a value is wrong")
     }
 
-    /// Says what all clients did in the time since `start`, so many of them at once.
+    /// Prints what all clients did since `start`, `at_once` operations at a time.
     ///
     /// # Errors
     ///
@@ -115,18 +115,18 @@ impl Done {
         self.putting += since.elapsed();
     }
 
-    /// A value was got.
+    /// A value was read.
     pub fn get(&mut self, since: Instant) {
         self.gets += 1;
         self.getting += since.elapsed();
     }
 
-    /// So many values were read again since they changed meanwhile.
+    /// This many values were read again because they changed meanwhile.
     pub const fn torn(&mut self, torn: u64) {
         self.torn += torn;
     }
 
-    /// What another did as well.
+    /// Adds what another client did.
     pub fn add(&mut self, other: &Self) {
         self.puts += other.puts;
         self.putting += other.putting;
@@ -136,8 +136,8 @@ impl Done {
     }
 }
 
-/// A value begins with the number that the rest of it is made from: a mixture of two is found out,
-/// whatever the record's checksum is.
+/// A value begins with the number from which the rest is computed. So a mixture of two is detected
+/// without the record's checksum.
 fn value(seed: u64, len: usize) -> Vec<u8> {
     let rest = Pattern::new(seed).bytes(0, len.saturating_sub(size_of::<u64>()));
     [&seed.to_be_bytes()[..], &rest].concat()

@@ -1,4 +1,4 @@
-//! Requests and replies, as bytes: what clients and server send each other.
+//! Requests and replies, and their encoding.
 
 use std::fmt;
 
@@ -9,9 +9,9 @@ use crate::{Failure, Hello};
 
 /// The longest key, in bytes.
 pub const MAX_KEY: usize = 128;
-/// What comes before key and value in a request.
+/// The length of what precedes key and value in a request.
 pub const HEADER: usize = 8;
-/// What comes before the contents of a reply.
+/// The length of what precedes the contents of a reply.
 const REPLY_HEADER: usize = 4;
 
 fn hello() -> Hello {
@@ -32,18 +32,18 @@ pub struct Welcome {
     reason = "the version in the hello determines what there is"
 )]
 pub struct Values {
-    /// The memory that they lie in.
+    /// Their memory.
     pub region: RemoteMemoryRegion,
-    /// How long one can be, in bytes.
+    /// The greatest length of a value, in bytes.
     pub max_value: u32,
 }
 
 impl Welcome {
-    /// Says hello, and where the values are.
+    /// Encodes a hello, and where the values are.
     ///
     /// # Errors
     ///
-    /// None that can be helped: JSON cannot hold it.
+    /// It cannot be written as JSON.
     pub fn encode(values: Option<Values>) -> Result<Vec<u8>, Failure> {
         let hello = hello();
         Ok(serde_json::to_vec(&Self { hello, values })?)
@@ -53,7 +53,7 @@ impl Welcome {
     ///
     /// # Errors
     ///
-    /// It is no `kv_store`, or another version.
+    /// The peer is not `kv_store`, or is another version of it.
     pub fn decode(bytes: &[u8]) -> Result<Option<Values>, Failure> {
         match serde_json::from_slice(bytes) {
             Ok(Self {
@@ -68,7 +68,7 @@ impl Welcome {
     }
 }
 
-/// What a client wants.
+/// A request of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(
     clippy::exhaustive_enums,
@@ -82,7 +82,7 @@ pub enum Request<'a> {
         /// The value.
         value: &'a [u8],
     },
-    /// Asks where the value is; the client reads it itself.
+    /// Requests where the value is; the client reads it itself.
     Get {
         /// Of this key.
         key: &'a [u8],
@@ -92,16 +92,16 @@ pub enum Request<'a> {
         /// Of this key.
         key: &'a [u8],
     },
-    /// Asks for the keys, in their order.
+    /// Requests the keys, in order.
     List {
-        /// Those behind this one.
+        /// The keys after this one.
         after: &'a [u8],
     },
     /// The client leaves.
     Bye,
 }
 
-/// What is wrong with a request.
+/// The error of an invalid request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bad(&'static str);
 
@@ -122,7 +122,7 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// Writes it to the beginning of `into`; its length.
+    /// Encodes it to the start of `into`, and returns its length.
     ///
     /// # Errors
     ///
@@ -152,11 +152,11 @@ impl<'a> Request<'a> {
         Ok(len)
     }
 
-    /// Reads what a client sent, whatever that is.
+    /// Decodes a request; any bytes are allowed.
     ///
     /// # Errors
     ///
-    /// What is wrong with it.
+    /// The request is invalid.
     pub fn decode(bytes: &'a [u8]) -> Result<Self, Bad> {
         let (header, rest) = bytes
             .split_first_chunk::<HEADER>()
@@ -191,7 +191,7 @@ impl<'a> Request<'a> {
     }
 }
 
-/// What the server answers.
+/// A reply of the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(
     clippy::exhaustive_enums,
@@ -206,9 +206,9 @@ pub enum Reply {
     NotFound,
     /// Keys, in order.
     Keys {
-        /// As many as fit.
+        /// As many keys as fit.
         keys: Vec<Vec<u8>>,
-        /// Whether there are others behind them.
+        /// Whether there are more keys after them.
         more: bool,
     },
     /// It is not done, for this reason.

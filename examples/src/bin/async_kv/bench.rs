@@ -48,7 +48,7 @@ pub(crate) async fn run(
     while let Some(ended) = running.join_next().await {
         all.add(&ended??);
     }
-    // The time is that of the load: the partings are not part of it.
+    // The time is that of the load, without closing the connections.
     load.print(all_torn(all, &connections), start, load.clients * tasks)?;
     for connection in connections {
         // The tasks, which shared it, have ended.

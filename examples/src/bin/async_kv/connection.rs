@@ -17,9 +17,9 @@ use verbs_async::verbs_channel::verbs_core::RemoteMemoryRegion;
 use verbs_async::verbs_channel::{BufferPool, OwnedBuffer};
 use verbs_async::{AsyncChannel, AsyncGroup};
 
-/// How many values are read at once: as many buffers there are for them.
+/// How many values are read at once: the number of buffers for them.
 const READS: usize = 16;
-/// How long nothing moves before the server is probed.
+/// How long there is no progress before the server is probed.
 const SILENCE: Duration = Duration::from_secs(1);
 
 /// A connection to a server.
@@ -32,7 +32,7 @@ pub(crate) struct Connection {
     requests: AsyncMutex<Option<(OwnedBuffer, OwnedBuffer)>>,
     slots: BufferPool,
     free: Semaphore,
-    /// Where values were when the server was last asked.
+    /// Where values were when the server was last queried.
     places: Mutex<HashMap<Vec<u8>, u32>>,
     moved: Moved,
     /// How often a value was read while it changed.
@@ -80,7 +80,7 @@ impl Connection {
         })
     }
 
-    /// Does `work` on the connection, and gives it up when nothing moves.
+    /// Does `work` on the connection, and fails when there is no progress.
     pub(crate) async fn watched<T>(
         &self,
         work: impl Future<Output = Result<T, Failure>>,
@@ -89,7 +89,7 @@ impl Connection {
         let death = async { Err(self.death().await) };
         let done = first(work, first(death, silence)).await;
         done.map_err(|why| match self.channel.down_reason() {
-            // What came first: the other tasks only see what followed from it.
+            // The first error: those of the other tasks followed from it.
             Some(reason) => {
                 let reason = Failure::from(reason);
                 Failure::new(format!("the connection is down: {reason}"))
@@ -98,10 +98,10 @@ impl Connection {
         })
     }
 
-    /// Ends when the server is dead: probes it while nothing moves.
+    /// Ends when the server is dead: probes it while there is no progress.
     ///
     /// A probe is a write of no bytes, which the server's device answers. Without it a server that
-    /// died between a request and its reply would not be missed.
+    /// died between a request and its reply would not be detected.
     async fn death(&self) -> Failure {
         loop {
             let before = self.moved.count();
@@ -122,7 +122,7 @@ impl Connection {
     /// Sends a request, and waits for the reply: its receive is posted first.
     async fn ask(&self, request: &Request<'_>) -> Result<Reply, Failure> {
         let mut buffers = self.requests.lock().await;
-        // They are not put back by a task that was stopped in here, whose reply may be to come.
+        // A task that is cancelled in here does not put them back: its reply may still arrive.
         let taken = buffers.take();
         let (mut outbox, inbox) =
             taken.ok_or_else(|| Failure::new("an earlier request was given up"))?;
@@ -166,8 +166,8 @@ impl Connection {
         }
     }
 
-    /// The value, read from the server's memory; the server is asked only where it is, and only if
-    /// it is not where it was.
+    /// The value, read from the server's memory. The server is only asked where it is, and only if it
+    /// has moved.
     pub(crate) async fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, Failure> {
         let start = Instant::now();
         loop {

@@ -118,7 +118,7 @@ async fn once(options: &Options, command: &Command, host: &str) -> Result<(), Fa
         }
     };
     let done = connection.watched(work).await;
-    // Whatever came of it, the server need not wonder.
+    // Leave in order, also after an error.
     let left = connection.bye().await;
     done.and(left)
 }

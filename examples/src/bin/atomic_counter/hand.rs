@@ -20,12 +20,12 @@ const WORD: usize = size_of::<u64>();
 /// The lock's value when it is free; else the number of the client that holds it.
 pub(crate) const FREE: u64 = 0;
 
-/// A client's reach to the server's words.
+/// A client's access to the server's words.
 pub(crate) struct Hand<'a> {
     // First, so that it is destroyed before `local`.
     pub(crate) qp: QueuePair,
     pub(crate) waiter: Waiter<'a>,
-    /// A word that answers come to, and one to write from.
+    /// A word for the results, and one to write from.
     pub(crate) local: MemoryRegion<Vec<u64>>,
     pub(crate) words: RemoteMemoryRegion,
     pub(crate) number: u64,
@@ -87,7 +87,7 @@ impl Hand<'_> {
         Ok(self.words.slice(at..at + WORD as u64)?)
     }
 
-    /// Takes the lock, and returns how often it had to be asked for.
+    /// Takes the lock, and returns the number of attempts.
     pub(crate) fn lock(&mut self, limit: Duration) -> Result<u64, Failure> {
         let start = Instant::now();
         for tries in 1.. {

@@ -68,34 +68,34 @@ struct Task {
     number: u64,
 }
 
-/// The server's word to begin, when all clients are there.
+/// The server's message to begin, when all clients are connected.
 #[derive(Debug, Serialize, Deserialize)]
 struct Go;
 
-/// A part of what a client did: the values it fetched since the last one. Some part comes every
-/// second, so that the server knows a slow client from a dead one.
+/// A part of a client's report: the values it fetched since the last part. A part is sent every
+/// second, so that the server can distinguish a slow client from a dead one.
 #[derive(Debug, Serialize, Deserialize)]
 struct Part {
     fetched: Vec<u64>,
     end: Option<End>,
 }
 
-/// How it went, in the last part.
+/// The totals, in the last part.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 struct End {
     /// How long the additions took.
     adding_us: u64,
     /// How long the rounds under the lock took.
     locking_us: u64,
-    /// How often the lock was asked for.
+    /// The number of attempts to take the lock.
     tries: u64,
 }
 
-/// The server's last word, if everything is accounted for.
+/// The server's last message, if everything is accounted for.
 #[derive(Debug, Serialize, Deserialize)]
 struct Right;
 
-/// Values in a part: far below what a message may have.
+/// The most values in a part: far fewer than fit a message.
 const PART: usize = 10_000;
 const PART_EVERY: Duration = Duration::from_secs(1);
 
@@ -161,11 +161,11 @@ fn serve(options: &Options) -> Result<(), Failure> {
         frames.send(&Go)?;
         connections.push(qp);
         let (report, adds) = (report.clone(), options.iters.into());
-        // Each is read at once, and the first that fails ends the program.
+        // All are read concurrently, and the first that fails ends the program.
         thread::spawn(move || {
             let received =
                 receive_report(&frames, adds).context(|| format!("client {number} of {clients}"));
-            // The channel is closed only if the program is at its end.
+            // The channel is closed only when the program ends.
             drop(report.send(received.map(|(values, end)| (values, end, frames))));
         });
     }
@@ -191,7 +191,7 @@ fn serve(options: &Options) -> Result<(), Failure> {
     print_totals(options, total)
 }
 
-/// What was counted, and how long it took.
+/// Prints the totals, and how long they took.
 fn print_totals(options: &Options, total: End) -> Result<(), Failure> {
     let (clients, End { tries, .. }) = (options.clients, total);
     let adds = u64::from(clients) * u64::from(options.iters);
@@ -208,7 +208,7 @@ fn print_totals(options: &Options, total: End) -> Result<(), Failure> {
     ))?;
     Measured::new("fetch_add", 8, adds, adding, true).print()?;
     if rounds > 0 {
-        // Each round ends with one more, which gives the lock back.
+        // Each round ends with one more, which releases the lock.
         Measured::new("cmp_swap", 8, tries + rounds, locking, true).print()?;
     }
     Ok(())
@@ -229,7 +229,7 @@ fn receive_report(frames: &Frames, adds: u64) -> Result<(Vec<u64>, End), Failure
     }
 }
 
-/// Checks that everything that was done is there, once.
+/// Checks that each operation was done exactly once.
 fn account(
     options: &Options,
     words: &SharedRegion<Vec<u64>>,
@@ -345,7 +345,7 @@ struct UnsentReport<'a> {
 }
 
 impl UnsentReport<'_> {
-    /// Sends it, if it is time to.
+    /// Sends it, if it is long enough or due.
     fn send_if_due(&mut self) -> Result<(), Failure> {
         if self.fetched.len() < PART && self.sent.elapsed() < PART_EVERY {
             return Ok(());

@@ -1,4 +1,4 @@
-//! The messages themselves: sent and received on a channel, with blocking calls and in scopes.
+//! The exchange of messages on a channel, with blocking calls and in scopes.
 
 use std::mem;
 
@@ -23,7 +23,7 @@ impl Echo {
         })
     }
 
-    /// The buffer that is sent from, and where the next message is in the end.
+    /// The buffer that is sent from, and that holds the next message afterwards.
     pub(crate) fn bytes(&mut self) -> &mut [u8] {
         &mut self.one
     }

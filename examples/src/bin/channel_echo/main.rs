@@ -70,7 +70,7 @@ fn prepare(options: &Options, context: &Context) -> Result<PreparedChannel, Fail
     let prepared = Channel::builder(&pd)
         .port_num(common.ib_port)
         .gid_index(common.gid_idx)
-        // A message that comes before its receive is posted is tried again after so long: a
+        // A message that arrives before its receive is posted is retried after this time: a
         // blocking receive is often late.
         .min_rnr_timer(MinRnrTimer::new(1)?)
         .timeout(common.limit())
@@ -79,7 +79,7 @@ fn prepare(options: &Options, context: &Context) -> Result<PreparedChannel, Fail
     Ok(prepared)
 }
 
-/// Sends the message that is there, and receives the next one.
+/// Sends the current message, and receives the next one.
 fn swap(echo: &mut Echo, run: &Run) -> Result<(), Failure> {
     let len = run.len()?;
     whole(
@@ -101,7 +101,7 @@ fn whole(received: WorkSuccess, run: &Run) -> Result<(), Failure> {
     )))
 }
 
-/// Checks that the message that is there is the one of this index.
+/// Checks that the current message is the one of this index.
 fn check(echo: &mut Echo, run: &Run, index: u32) -> Result<(), Failure> {
     let message = echo.bytes().get(..run.len()?).unwrap_or_default();
     Ok(run.pattern(index).check(0, message)?)
@@ -123,7 +123,7 @@ fn serve(options: &Options) -> Result<(), Failure> {
     for run in &plan.runs {
         for index in 0..run.count {
             let doing = || describe(run, index);
-            // All but the first came while the one before was sent back.
+            // All but the first arrived while the one before was sent back.
             if index == 0 {
                 let first = echo.receive(run.len()?).context(doing)?;
                 whole(first, run).context(doing)?;
@@ -162,7 +162,7 @@ fn client(options: &Options, host: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// One run: every message to and fro, and what it took.
+/// One run: sends every message to and fro, and returns how long each took.
 fn measure(echo: &mut Echo, run: &Run) -> Result<(), Failure> {
     let size = run.len()?;
     let mut progress = Progress::new("messages", run.count.into());

@@ -1,4 +1,4 @@
-//! What the two ends agree on: which messages go to and fro, how many, and what is in them.
+//! The plan that the two ends share: the messages, their number and their contents.
 
 use clap::ValueEnum;
 use examples::{Context as _, Failure, Hello, Pattern};
@@ -9,9 +9,9 @@ use crate::Options;
 const DEFAULT_SIZES: [u32; 4] = [64, 4096, 65536, 1 << 20];
 pub(crate) const MAX_SIZE: u32 = 64 << 20;
 pub(crate) const MAX_COUNT: u32 = 1_000_000;
-/// Runs that fit a client's private data.
+/// The most runs that fit a client's private data.
 const MAX_RUNS: usize = 16;
-/// How many bytes a run moves at most each way, if a message has fewer.
+/// The most bytes that a run moves each way, unless one message has more.
 const BYTES_OF_A_RUN: u32 = 32 << 20;
 
 /// The private data of each side; the server asks for no runs.
@@ -21,7 +21,7 @@ pub(crate) struct Plan {
     pub(crate) runs: Vec<Run>,
 }
 
-/// So many messages of one size.
+/// Messages of one size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Run {
     pub(crate) way: Way,
@@ -50,7 +50,7 @@ impl Run {
         Ok(usize::try_from(self.size)?)
     }
 
-    /// What the message of this index consists of.
+    /// The contents of the message of this index.
     pub(crate) fn pattern(&self, index: u32) -> Pattern {
         let way = u64::from(self.way == Way::Scoped);
         Pattern::new(way << 63 | u64::from(self.size) << 32 | u64::from(index))
@@ -67,7 +67,7 @@ impl Plan {
         Ok(serde_json::to_vec(self)?)
     }
 
-    /// Parses the peer's private data; a run that no client of ours asks for is an error.
+    /// Parses the peer's private data, and checks that the runs are in range.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, Failure> {
         let plan: Self = serde_json::from_slice(bytes).context(|| "the peer is no channel_echo")?;
         Self::new(Vec::new()).hello.meet(&plan.hello)?;
@@ -86,7 +86,7 @@ impl Plan {
 }
 
 impl Options {
-    /// What these options ask for.
+    /// The runs of these options.
     pub(crate) fn plan(&self) -> Result<Plan, Failure> {
         let sizes = if self.size.is_empty() {
             &DEFAULT_SIZES

@@ -93,7 +93,7 @@ impl Options {
     }
 }
 
-/// A bar on standard error, if that is a terminal; it goes when it is dropped.
+/// A bar on standard error, if that is a terminal; dropping it removes it.
 fn bar(size: u64, from: u64) -> ProgressBar {
     let bar = ProgressBar::new(size).with_position(from);
     let template = "{bytes} of {total_bytes} {wide_bar} {binary_bytes_per_sec}, {eta} left";

@@ -8,10 +8,10 @@ use examples::{Context as _, Failure};
 
 use crate::digest::Digest;
 
-/// After so many bytes what was written goes to the disk, so that the end has little left to do.
+/// After this many bytes the file is flushed to the disk, so that little is left for the end.
 const SYNC: u64 = 1 << 30;
 
-/// A file that is not whole yet.
+/// An incomplete file.
 #[derive(Debug)]
 pub(crate) struct Partial {
     // Neither, if nothing is to be kept.
@@ -26,7 +26,7 @@ struct Paths {
 }
 
 impl Partial {
-    /// A file that only counts and checks what comes.
+    /// A file that is not written: its bytes are counted and checked only.
     pub(crate) fn nowhere() -> Self {
         Self {
             place: None,
@@ -34,8 +34,8 @@ impl Partial {
         }
     }
 
-    /// Opens `.NAME.part` in `dir`, as an earlier copy left it. Of what is there, at most `limit`
-    /// bytes count, and are looked at.
+    /// Opens `.NAME.part` in `dir`, as an earlier copy left it. At most `limit` of its bytes are read
+    /// and used.
     pub(crate) fn open(
         dir: &Path,
         name: &str,
@@ -66,17 +66,17 @@ impl Partial {
         })
     }
 
-    /// Whether an incomplete file stays, for a copy that goes on.
+    /// Whether an incomplete file stays, so that a copy can be resumed.
     pub(crate) const fn stays(&self) -> bool {
         self.place.is_some() && self.digest.bytes() > 0
     }
 
-    /// What is there.
+    /// The digest of the existing part.
     pub(crate) const fn digest(&self) -> &Digest {
         &self.digest
     }
 
-    /// Goes on at `from`: behind what is there, or at the beginning.
+    /// Continues at `from`: after the existing part, or at the beginning.
     pub(crate) fn begin_at(&mut self, from: u64) -> Result<(), Failure> {
         if from == 0 {
             self.digest = Digest::default();
@@ -128,7 +128,7 @@ impl Partial {
         let dir = target.parent().filter(|dir| !dir.as_os_str().is_empty());
         let dir = File::open(dir.unwrap_or_else(|| Path::new(".")));
         match dir.and_then(|dir| dir.sync_all()) {
-            // Some file systems cannot.
+            // Some file systems do not support it.
             Err(error) if error.kind() != ErrorKind::InvalidInput => Err(error).context(doing),
             _ => Ok(()),
         }
@@ -139,7 +139,7 @@ impl Partial {
 mod tests {
     use super::*;
 
-    /// An empty directory that goes away.
+    /// An empty directory, which is removed when dropped.
     struct Dir(PathBuf);
 
     impl Dir {

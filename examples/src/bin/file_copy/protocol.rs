@@ -15,12 +15,12 @@ pub(crate) fn hello() -> Hello {
     Hello::new("file_copy", 1)
 }
 
-/// What the sender has, and how it would like to send it.
+/// The file of the sender, and how it is to be sent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Offer {
     pub(crate) name: String,
     pub(crate) size: u64,
-    /// Whether to go on with what an earlier copy left.
+    /// Whether to resume an earlier copy.
     pub(crate) resume: bool,
     pub(crate) block: u32,
     pub(crate) window: u16,
@@ -29,11 +29,11 @@ pub(crate) struct Offer {
 /// The messages, in this order: an offer, have, start, ready, the file, sent, verified.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) enum Message {
-    /// The sender begins: what it has.
+    /// The first message of the sender: its file.
     Offer(Offer),
     /// The receiver has the file's first bytes, and this is their SHA-256.
     Have { bytes: u64, digest: String },
-    /// The copy begins at this byte: behind what the receiver has, or at 0.
+    /// The copy begins at this byte: after what the receiver has, or at 0.
     Start {
         from: u64,
         endpoint: QueuePairEndpoint,
@@ -43,13 +43,13 @@ pub(crate) enum Message {
         endpoint: QueuePairEndpoint,
         window: RemoteMemoryRegion,
     },
-    /// The sender has sent all: the SHA-256 of the whole file, as it read it.
+    /// The sender has sent everything: the SHA-256 of the whole file, as it was read.
     Sent { digest: String },
     /// The receiver has the file, whole, under its name.
     Verified,
-    /// Either side, at any time: it looks at what it has, and that takes long.
+    /// From either side, at any time: it is still reading what it has.
     Looking,
-    /// Either side, at any time: no more comes, for this reason.
+    /// From either side, at any time: it has failed, for this reason.
     Failed(String),
 }
 
@@ -70,8 +70,8 @@ pub(crate) fn out_of_order() -> Failure {
 }
 
 impl Offer {
-    /// Checks the sender's offer: names nothing outside the receiver's directory, asks for no
-    /// more memory than a window may have.
+    /// Checks the sender's offer: its name is in the receiver's directory, and its window is not too
+    /// large.
     pub(crate) fn check(&self) -> Result<(), Failure> {
         let Self {
             name,
@@ -154,7 +154,7 @@ impl Blocks {
         Ok(usize::try_from(place)?)
     }
 
-    /// What goes with a block or its credit: the low 32 bits of its number.
+    /// The immediate data of a block or its credit: the low 32 bits of its number.
     pub(crate) const fn mark(index: u64) -> u32 {
         let [a, b, c, d, ..] = index.to_le_bytes();
         u32::from_le_bytes([a, b, c, d])

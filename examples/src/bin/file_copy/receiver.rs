@@ -1,4 +1,4 @@
-//! The receiving side: takes blocks out of its window, and gives credit for more.
+//! The receiving side: takes blocks from its window, and returns credits for more.
 
 use std::collections::VecDeque;
 
@@ -11,7 +11,7 @@ use crate::protocol::{Blocks, Message, Offer, hello, out_of_order, receive_messa
 use crate::watch::Watch;
 use crate::{Options, bar};
 
-/// What a receive for an immediate needs room for: nothing, but not every driver takes a receive
+/// The length of a receive for an immediate. It needs no memory, but some drivers reject a receive
 /// without any.
 const MARK: usize = 8;
 
@@ -54,7 +54,7 @@ pub(crate) fn receive(options: &Options) -> Result<(), Failure> {
     }
 }
 
-/// Looks at the offer, and at what an earlier copy left of it.
+/// Checks the offer, and what an earlier copy left of it.
 fn look(options: &Options, offer: &Offer, frames: &Frames) -> Result<Partial, Failure> {
     offer.check()?;
     let Offer { name, size, .. } = offer;

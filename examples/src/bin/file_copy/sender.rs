@@ -17,7 +17,7 @@ use crate::protocol::{Blocks, Message, Offer, hello, out_of_order, receive_messa
 use crate::watch::Watch;
 use crate::{Options, bar};
 
-/// What a receive for a credit needs room for, as at the receiver.
+/// The length of a receive for a credit, as at the receiver.
 const MARK: usize = 8;
 
 /// Sends one file.
@@ -121,7 +121,7 @@ fn give(
             }
             let block = usize::try_from(offer.block)?;
             let mut free = staging.scatter_element(..)?.chunks_mut(block)?;
-            // Blocks go out as far ahead of the credits as the window is wide.
+            // At most a window of blocks is sent ahead of the credits.
             for index in 0..blocks.count() + blocks.window() {
                 let mut returned = None;
                 if let Some(credited) = index.checked_sub(blocks.window()) {

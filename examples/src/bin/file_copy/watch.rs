@@ -1,4 +1,4 @@
-//! Waiting for loans, with an eye on the peer.
+//! Waiting for loans, and for the end of the peer.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ use verbs_channel::{List, RejectReason, ScopedPendingWork};
 
 use crate::protocol::{out_of_order, receive_message};
 
-/// How often the peer is looked at while nothing happens.
+/// How often the peer is checked while nothing happens.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// Waits for loans, and for the peer: the TCP connection shows when it ends, and why.
@@ -23,7 +23,7 @@ impl<'a> Watch<'a> {
         Self { frames, limit }
     }
 
-    /// Waits for a loan: how the work ended, and the elements.
+    /// Waits for a loan, and returns the outcome and the elements.
     pub(crate) fn wait<L: List>(
         &self,
         mut loan: ScopedPendingWork<'_, '_, L>,

@@ -1,4 +1,4 @@
-//! The client: one request, and what comes of it.
+//! The client: one request, and its response.
 
 use std::io::Write as _;
 use std::time::Instant;
@@ -17,7 +17,7 @@ use crate::expected::Expected;
 use crate::link::{gone, group, meet};
 use crate::{Body, Options, file_body, too_long};
 
-/// Asks the server, and prints its answer.
+/// Sends the request, and prints the response.
 pub(crate) async fn fetch(options: &Options, host: &str) -> Result<(), Failure> {
     let common = &options.common;
     let context = examples::open(common)?;
@@ -58,7 +58,7 @@ pub(crate) async fn fetch(options: &Options, host: &str) -> Result<(), Failure> 
         answered = asked => answered,
         gone = gone(&mut tcp) => return Err(gone),
     };
-    // What went wrong with the connection is what went wrong with the request.
+    // The error of the connection is the cause of that of the request.
     drop(requests);
     let _ended = connection.await?;
     answered
@@ -97,7 +97,7 @@ fn full(words: impl Into<Bytes>) -> Body {
     Full::new(words.into()).map_err(never).boxed_unsync()
 }
 
-/// Prints an answer, checks its body, and returns the body's length.
+/// Prints a response, checks its body, and returns the body's length.
 async fn print(
     options: &Options,
     response: Response<Incoming>,

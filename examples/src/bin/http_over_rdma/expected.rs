@@ -1,4 +1,4 @@
-//! What a body should be: the bytes of a file.
+//! The expected body: the bytes of a file.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use examples::{Context as _, Failure, check};
 use tokio::fs::File;
 use tokio::io::AsyncReadExt as _;
 
-/// The rest of a file, which is compared with what comes.
+/// The rest of a file, which is compared with the body.
 #[derive(Debug)]
 pub(crate) struct Expected {
     file: File,
@@ -23,7 +23,7 @@ impl Expected {
         Ok(Self { file, name, offset })
     }
 
-    /// These bytes came next.
+    /// Compares the next bytes of the body.
     pub(crate) async fn next(&mut self, bytes: &[u8]) -> Result<(), Failure> {
         let mut right = Vec::with_capacity(bytes.len());
         let limit = u64::try_from(bytes.len())?;
@@ -40,7 +40,7 @@ impl Expected {
         Ok(())
     }
 
-    /// Nothing came after that.
+    /// Checks that nothing of the file is left at the end of the body.
     pub(crate) async fn end(mut self) -> Result<(), Failure> {
         let read = self.file.read(&mut [0; 1]).await;
         if read.context(|| self.name.clone())? == 0 {
@@ -57,7 +57,7 @@ impl Expected {
 mod tests {
     use super::*;
 
-    /// What comes of a body in these chunks, where a file of `0123456789` is due.
+    /// The result of a body in these chunks, if a file of `0123456789` is expected.
     async fn of(chunks: &[&str]) -> Result<(), Failure> {
         static NEXT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
         let number = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! What both sides do to get a stream to the other: a device, a group, an exchange over TCP.
+//! How both sides get a stream: a device, a group, an exchange over TCP.
 
 use std::time::Duration;
 
@@ -14,10 +14,10 @@ use verbs_async::{AsyncGroup, ByteStream, CqEvents};
 use crate::patient::Patient;
 use crate::{Options, too_long};
 
-/// A stream as hyper wants it.
+/// A stream with the traits that hyper requires.
 pub(crate) type Io = TokioIo<Patient<ByteStream>>;
 
-/// Channels of this device, at most so many.
+/// Creates a group of at most this many channels.
 pub(crate) fn group(
     options: &Options,
     context: &Context,
@@ -51,7 +51,7 @@ pub(crate) async fn meet(
 /// How long the stream may take, at most, to detect that its peer has ended.
 const DETECTION: Duration = Duration::from_secs(5);
 
-/// Waits until the peer's process is gone. Of one that ended in order the stream knows by then.
+/// Waits until the peer's process is gone. If it ended in order, the stream has ended by then.
 pub(crate) async fn gone(tcp: &mut TcpStream) -> Failure {
     // Nothing more is sent on it.
     let _ended = tcp.read(&mut [0; 1]).await;

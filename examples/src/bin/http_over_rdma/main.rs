@@ -78,7 +78,7 @@ fn main() -> ExitCode {
                 None => server::serve(options).await,
             }
         });
-        // A file that is being read is not waited for.
+        // Does not wait for a file that is being read.
         runtime.shutdown_background();
         done
     })

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep};
 
-/// A stream; a task that waits for it gets an error when it has not moved for so long.
+/// A stream whose reads and writes fail when there is no progress for this time.
 pub(crate) struct Patient<S> {
     stream: S,
     limit: Duration,
@@ -27,7 +27,7 @@ impl<S> Patient<S> {
         }
     }
 
-    /// Looks at the clock if it does not move.
+    /// Checks the timer if there is no progress.
     fn judge<T>(
         &mut self,
         cx: &mut Context<'_>,

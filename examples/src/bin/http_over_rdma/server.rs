@@ -22,7 +22,7 @@ use crate::{Body, Options, file_body};
 /// Clients at the same time.
 const MAX_CLIENTS: u32 = 64;
 
-/// Serves until all clients that were asked for have come and gone, or none comes any more.
+/// Serves until as many clients as the options ask for have left, or no more connect in time.
 pub(crate) async fn serve(options: &Options) -> Result<(), Failure> {
     let common = &options.common;
     let dir = fs::canonicalize(&options.dir).await;
@@ -65,7 +65,7 @@ pub(crate) async fn serve(options: &Options) -> Result<(), Failure> {
             (options.clone(), group.clone(), Arc::clone(&dir), came);
         clients.spawn(async move {
             if let Err(failure) = serve_one(&options, &group, tcp, number, &dir).await {
-                // The others are served all the same.
+                // The other clients are not affected.
                 drop(say(format_args!("client {number}: {failure}")));
             }
         });
@@ -83,7 +83,7 @@ async fn serve_one(
     number: u64,
     dir: &Arc<Path>,
 ) -> Result<(), Failure> {
-    // Without it it's only slower.
+    // Without it, the connection is only slower.
     drop(tcp.set_nodelay(true));
     let io = meet(options, group, &mut tcp).await?;
     let service = service_fn(|request| {
@@ -97,7 +97,7 @@ async fn serve_one(
     }
 }
 
-/// Answers, and prints a line about it.
+/// Responds, and prints a line about it.
 async fn answer(number: u64, dir: &Path, request: Request<Incoming>) -> io::Result<Response<Body>> {
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     let response = match (&method, path.as_str()) {
@@ -165,7 +165,7 @@ async fn file(dir: &Path, path: &str) -> io::Result<Response<Body>> {
     Ok(response)
 }
 
-/// Where a path leads in a directory, unless it leads out of it.
+/// The file of a path in a directory, unless it is outside of it.
 fn inside(dir: &Path, path: &str) -> Option<PathBuf> {
     let path = Path::new(path.strip_prefix('/')?);
     let is_name = |part: Component<'_>| matches!(part, Component::Normal(_));

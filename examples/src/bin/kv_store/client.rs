@@ -11,7 +11,7 @@ use verbs_channel::verbs_core::{
 };
 use verbs_channel::{Channel, PollStrategy, PollingScope, ScopeError, ScopedPendingWork};
 
-/// How long a reply is waited for before the server is probed.
+/// How long to wait for a reply before the server is probed.
 const SILENCE: Duration = Duration::from_secs(1);
 
 /// A connection to a server.
@@ -23,7 +23,7 @@ pub(crate) struct Connection {
     slot: MemoryRegion<Vec<u8>>,
     values: Values,
     limit: Duration,
-    /// Where values were when the server was last asked.
+    /// Where values were when the server was last queried.
     places: HashMap<Vec<u8>, u32>,
     /// How often a value was read while it changed.
     pub(crate) torn: u64,
@@ -107,7 +107,7 @@ impl Connection {
             let Reply::Keys { keys, more } = self.ask(&Request::List { after })? else {
                 return Err(out_of_order());
             };
-            // Each reply must lead on, or this would never end.
+            // Each reply must contain a later key, or this would never end.
             let leads_on = keys.first().is_none_or(|first| all.last() < Some(first));
             if !leads_on || (more && keys.is_empty()) {
                 return Err(out_of_order());
@@ -119,8 +119,8 @@ impl Connection {
         }
     }
 
-    /// The value, read from the server's memory; the server is asked only where it is, and only if
-    /// it is not where it was.
+    /// The value, read from the server's memory. The server is only asked where it is, and only if it
+    /// has moved.
     pub(crate) fn get(&mut self, key: &[u8]) -> Result<Option<&[u8]>, Failure> {
         let start = Instant::now();
         loop {
@@ -173,7 +173,7 @@ impl Connection {
 /// Waits for a reply, and probes the server while none comes.
 ///
 /// A probe is a write of no bytes, which the server's device answers. Without it a server that died
-/// between a request and its reply would not be missed before the limit.
+/// between a request and its reply would not be detected before the limit.
 fn reply_to<'scope>(
     scope: &'scope PollingScope<'scope, '_>,
     mut reply: ScopedPendingWork<'_, '_>,

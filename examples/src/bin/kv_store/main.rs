@@ -103,7 +103,7 @@ fn client(options: &Options, command: &Command, host: &str) -> Result<(), Failur
         }),
         Command::Bench(_) => Ok(()),
     };
-    // Whatever came of it, the server need not wonder.
+    // Leave in order, also after an error.
     let left = connection.bye();
     done.and(left)
 }

@@ -18,17 +18,17 @@ use verbs_channel::{
 use crate::Options;
 use crate::store::Store;
 
-/// Requests that a client can have under way. Each is answered in the buffer that it came in.
+/// The most requests of a client in flight. Each is answered from the buffer it arrived in.
 pub(crate) const DEPTH: u32 = 2;
-/// How often new clients are let in, and silent ones looked at.
+/// How often new clients are accepted, and silent ones checked.
 const TICK: Duration = Duration::from_millis(20);
 /// How long a client is silent before it is probed.
 const SILENCE: Duration = Duration::from_secs(1);
 
 struct Client {
     number: u64,
-    last_request: Instant,
-    // Replies and a probe that the client's device has not received, and since when it received none.
+    last_active: Instant,
+    // Replies and a probe that the client's device has not acknowledged, and since when it acknowledged none.
     sending: u32,
     since: Instant,
     probe: Option<OwnedBuffer>,
@@ -51,7 +51,7 @@ struct Server<'o> {
     bad: u64,
 }
 
-/// Serves until all clients that were asked for have come and gone, or none comes any more.
+/// Serves until as many clients as the options ask for have left, or no more connect in time.
 pub(crate) fn serve(options: &Options) -> Result<(), Failure> {
     let common = &options.common;
     let context = examples::open(common)?;
@@ -129,7 +129,7 @@ impl Server<'_> {
         ))
     }
 
-    /// Lets new clients in. Each is connected by a thread of its own, so that a slow one does not
+    /// Accepts new clients. Each is connected by a thread of its own, so that a slow one does not
     /// delay the others.
     fn let_in(&mut self) -> Result<(), Failure> {
         while let Ok((stream, _from)) = self.listener.socket().accept() {
@@ -170,7 +170,7 @@ impl Server<'_> {
                     let (member, theirs) = connected;
                     Welcome::decode(&theirs).map(|_none| member)
                 });
-            // The channel is closed only if the server is at its end.
+            // The channel is closed only when the server ends.
             drop(sender.send((number, member)));
         });
         Ok(())
@@ -181,7 +181,7 @@ impl Server<'_> {
         let now = Instant::now();
         let client = Client {
             number,
-            last_request: now,
+            last_active: now,
             sending: 0,
             since: now,
             probe: self.pool.take().map(OwnedBuffer::from),
@@ -205,7 +205,7 @@ impl Server<'_> {
         }
     }
 
-    /// Takes what has been done for a client: a request came, or a reply or a probe went.
+    /// Handles a completion of a client: of a request, a reply or a probe.
     fn take(&mut self, completed: Completed) -> Result<(), Failure> {
         let Completed {
             channel: at,
@@ -217,7 +217,7 @@ impl Server<'_> {
             return Ok(());
         };
         let Some(client) = self.clients.get_mut(&at) else {
-            // It was parted with; its buffers go back to the pool.
+            // The client was removed; its buffers return to the pool.
             return Ok(());
         };
         let success = match result {
@@ -227,8 +227,8 @@ impl Server<'_> {
                 return self.part(at, &format!("is gone: {why}"));
             }
         };
-        client.last_request = Instant::now();
-        client.since = client.last_request;
+        client.last_active = Instant::now();
+        client.since = client.last_active;
         match success.opcode() {
             WcOpcode::RECV => self.answer(at, buffer, success.byte_len()),
             WcOpcode::RDMA_WRITE => {
@@ -243,7 +243,7 @@ impl Server<'_> {
         }
     }
 
-    /// Answers a request in the buffer that it came in.
+    /// Answers a request from the buffer it arrived in.
     fn answer(&mut self, at: ChannelId, mut buffer: OwnedBuffer, len: u32) -> Result<(), Failure> {
         self.requests += 1;
         let request = Request::decode(buffer.get(..usize::try_from(len)?).unwrap_or_default());
@@ -280,11 +280,11 @@ impl Server<'_> {
         }
     }
 
-    /// Probes those who have been silent, and parts with those who take nothing.
+    /// Probes clients that are silent, and removes those that receive nothing.
     ///
     /// A probe is a write of no bytes: the client's device answers it as long as the client lives,
-    /// and the client need not do anything. Without it a client that died in silence would never be
-    /// missed.
+    /// and the client need not do anything. Without it a client that died silently would never be
+    /// detected.
     fn look_after(&mut self) -> Result<(), Failure> {
         let limit = self.options.common.limit();
         let is_stuck = |client: &Client| client.sending > 0 && client.since.elapsed() >= limit;
@@ -295,7 +295,7 @@ impl Server<'_> {
         let silent = self
             .clients
             .iter_mut()
-            .filter(|(_, client)| client.last_request.elapsed() >= SILENCE);
+            .filter(|(_, client)| client.last_active.elapsed() >= SILENCE);
         let probes: Vec<_> = silent
             .filter_map(|(at, client)| Some((*at, client.probe.take()?)))
             .collect();
@@ -312,8 +312,8 @@ impl Server<'_> {
         Ok(())
     }
 
-    /// Parts with a client. Its buffers come back as completions, and its place is given to another
-    /// when they have.
+    /// Removes a client. Its buffers are returned by completions; after that, another client can have
+    /// its place.
     fn part(&mut self, at: ChannelId, how: &str) -> Result<(), Failure> {
         let Some(client) = self.clients.remove(&at) else {
             return Ok(());

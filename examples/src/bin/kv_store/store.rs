@@ -33,12 +33,12 @@ impl Store {
         })
     }
 
-    /// Where clients read.
+    /// The memory that clients read.
     pub(crate) fn region(&self) -> RemoteMemoryRegion {
         self.memory.remote()
     }
 
-    /// Does what a client wants; the reply fits `room` bytes.
+    /// Executes a request; the reply fits `room` bytes.
     pub(crate) fn answer(&mut self, request: &Request<'_>, room: usize) -> Result<Reply, Failure> {
         Ok(match *request {
             Request::Put { key, value } => self.put(key, value)?,
@@ -98,7 +98,7 @@ impl Store {
         let version = self.memory.atomic_u64(at)?;
         let before = u64::from_le(version.load(Ordering::Relaxed));
         version.store((before + 1).to_le(), Ordering::Relaxed);
-        // A reader that sees a byte of the new record sees that the version is odd, or newer.
+        // A reader that reads a byte of the new record also reads an odd or a newer version.
         fence(Ordering::Release);
         let after = before + 2;
         let guarded = record::guarded(after, key, value);

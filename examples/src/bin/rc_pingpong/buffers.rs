@@ -10,7 +10,7 @@ use verbs_core::{
 
 use crate::Options;
 
-/// What is sent, and where what comes is received: begun at a page, as C's buffer.
+/// The buffers to send from and to receive into: they begin at a page, as C's do.
 pub(crate) struct Buffers {
     send: MemoryRegion<Vec<u8>>,
     receive: SharedRegion<Vec<u8>>,
@@ -21,7 +21,7 @@ pub(crate) struct Buffers {
 /// C's buffer is filled with this, and checked for a zero at the begin of each page.
 const FILL: u8 = 0x7b;
 const PAGE_MARK: u8 = 0;
-/// What no message has.
+/// A byte that no message has.
 const STALE: u8 = 0xff;
 
 impl Buffers {
