@@ -11,8 +11,8 @@
 //! waker comes again before that.
 //!
 //! The count is per thread, not per task, so a task may have to yield at its first poll. That costs an
-//! extra poll now and then, but starves no task, in whatever order they come: at the end of which
-//! budgets there are two is random.
+//! extra poll now and then, but starves no task, in whatever order they come: it is random at
+//! the end of which budgets there are two.
 //!
 //! In a task of tokio, every fourth ready poll also spends one unit of the task's budget, as each of
 //! tokio's own operations does. Once that is used up, by either kind, the next poll of this crate is

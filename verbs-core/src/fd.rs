@@ -12,9 +12,9 @@ use crate::ret;
 /// A descriptor to wait on in the place of one that users must not read: an `epoll(7)` set with
 /// that one in it.
 ///
-/// It is readable when the other is, `read(2)` of it fails, and it can be duplicated and watched by
-/// `poll(2)` or by another `epoll` set. Its users can't take the other out of the set: that
-/// takes the other's own number.
+/// It is readable when the original is, `read(2)` of it fails, and it can be duplicated and watched
+/// by `poll(2)` or by another `epoll` set. Its users can't remove the original from the set: that
+/// requires the original's number.
 #[derive(Debug, Default)]
 pub(crate) struct PollFd {
     made: OnceLock<OwnedFd>,

@@ -196,7 +196,7 @@ mod tests {
         assert!(timers[0] <= HOUR && timers[1] <= HOUR / 4, "{timers:?}");
     }
 
-    /// Reaches out to two addresses, of which the first fails so; how often each was tried.
+    /// Connects to two addresses, of which the first fails like this. Returns how often each was tried.
     fn tries(kind: io::ErrorKind, tries_of_second: usize) -> (Result<SocketAddr>, [usize; 2]) {
         let addresses = [1, 2].map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
         let tried = [const { Cell::new(0) }; 2];

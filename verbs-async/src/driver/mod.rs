@@ -1,7 +1,7 @@
 //! The driver: which operations wait, and which tasks are woken.
 //!
-//! No task has the role of the driver. So none can sleep in it, be leaked with it, or keep it
-//! without being polled. Each poll of an operation that has not completed drives, and so does the
+//! No task has the role of the driver. So it does not matter which tasks sleep, are leaked or are
+//! not polled. Each poll of an operation that has not completed drives, and so does the
 //! notifier's waker, by [`Driver::on_event`]. Both do the same:
 //!
 //! ```text
