@@ -145,29 +145,6 @@ impl IncomingMessages {
     ///
     /// Those of the receive: the message was longer than its buffer, the peer has gone, or the
     /// channel is down. No message comes after that.
-    ///
-    /// A peer that leaves in order is an error, too. The [`down_reason`] of the channel is
-    /// [`PeerClosed`] then:
-    ///
-    /// ```no_run
-    /// # use verbs_async::IncomingMessages;
-    /// # use verbs_async::verbs_channel::DownReason;
-    /// # async fn example(mut incoming: IncomingMessages) -> verbs_async::Result<()> {
-    /// while let Some(message) = incoming.next().await {
-    ///     match message {
-    ///         Ok(message) => println!("{} bytes", message.len()),
-    ///         Err(error) => match incoming.channel().down_reason() {
-    ///             Some(DownReason::PeerClosed) => break,
-    ///             _ => return Err(error),
-    ///         },
-    ///     }
-    /// }
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// [`down_reason`]: AsyncChannel::down_reason
-    /// [`PeerClosed`]: verbs_channel::DownReason::PeerClosed
     pub async fn next(&mut self) -> Option<Result<Message>> {
         poll_fn(|cx| self.poll_next(cx)).await
     }

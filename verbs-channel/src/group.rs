@@ -56,7 +56,7 @@ use crate::waiting::Poller;
 /// use std::thread;
 /// use std::time::Duration;
 /// use verbs_channel::verbs_core::Context;
-/// use verbs_channel::{BufferPool, Channel, ErrorChain, PollStrategy};
+/// use verbs_channel::{BufferPool, Channel, DownReason, ErrorChain, PollStrategy};
 ///
 /// let pd = Context::first_active()?.alloc_pd()?;
 /// let pool = BufferPool::new(&pd, 4096, 1600)?;
@@ -102,7 +102,9 @@ use crate::waiting::Poller;
 ///         (Some(message), _) => println!("{} bytes", message.len()),
 ///         // At the first failure the channel goes. Its other operations fail, too.
 ///         (None, Err(error)) => {
-///             eprintln!("channel {id}: {}", ErrorChain::new(error));
+///             if !error.down_reason().is_some_and(DownReason::is_peer_closed) {
+///                 eprintln!("channel {id}: {}", ErrorChain::new(error));
+///             }
 ///             let _closed_before = group.remove(id);
 ///         }
 ///         (None, Ok(_)) => {}
