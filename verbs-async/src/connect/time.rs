@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use verbs_channel::exchange::ExchangeError;
 
-use super::failure::{exchange_error, with_peer};
+use super::failure::{exchange_error, tcp, with_peer};
 use crate::error::{Error, Result};
 
 /// A timer of a runtime.
@@ -68,8 +68,12 @@ impl Deadline {
     /// Sleeps for `time`, but not beyond the deadline.
     pub(super) async fn sleep(&self, time: Duration) -> Result<()> {
         let time = time.min(self.left().unwrap_or_default());
-        (self.start)(time)?.await;
+        self.timer(time)?.await;
         Ok(())
+    }
+
+    fn timer(&self, time: Duration) -> Result<Sleep> {
+        (self.start)(time).map_err(|error| tcp("set a deadline for", error))
     }
 
     /// The output of a future, or `None` if it takes longer than one `of`-th of the time left.
@@ -79,7 +83,7 @@ impl Deadline {
         future: impl Future<Output = T>,
     ) -> Result<Option<T>> {
         let left = self.left().unwrap_or_default();
-        let mut sleep = (self.start)(left / u32::try_from(of).unwrap_or(u32::MAX).max(1))?;
+        let mut sleep = self.timer(left / u32::try_from(of).unwrap_or(u32::MAX).max(1))?;
         let mut future = pin!(future);
         let ended = poll_fn(|cx| match future.as_mut().poll(cx) {
             Poll::Ready(value) => Poll::Ready(Some(value)),
@@ -168,7 +172,6 @@ mod tests {
     use std::net::Ipv4Addr;
 
     use super::*;
-    use crate::connect::failure::tcp;
 
     thread_local! {
         static TIMERS: RefCell<Vec<Duration>> = const { RefCell::new(Vec::new()) };
@@ -185,6 +188,20 @@ mod tests {
     }
 
     const HOUR: Duration = Duration::from_secs(3600);
+
+    #[test]
+    fn runtime_without_timers_is_named() {
+        let none = |_time| Err(io::Error::other("timers are not enabled"));
+        let deadline = Deadline::after(HOUR, none);
+        let error = pollster::block_on(deadline.sleep(HOUR)).unwrap_err();
+        assert_eq!(error.to_string(), "cannot set a deadline for the peer");
+        let shared = pollster::block_on(deadline.share(1, pending::<()>()));
+        let chain = format!("{:?}", shared.unwrap_err());
+        assert!(
+            chain.starts_with("cannot set a deadline for the peer: timers are not enabled ["),
+            "{chain}"
+        );
+    }
 
     #[test]
     fn no_timer_is_longer_than_the_time_left() {

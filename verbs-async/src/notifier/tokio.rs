@@ -37,6 +37,9 @@ impl TokioNotifier {
     /// There is no current runtime, its I/O is not enabled (`Builder::enable_io`), or it is being
     /// shut down. The descriptor cannot be duplicated or registered, for example for lack of
     /// descriptors (`EMFILE`).
+    ///
+    /// If the runtime's I/O is not enabled, tokio panics inside. The panic is caught, but the panic
+    /// hook has printed its message by then.
     pub fn new(descriptor: impl AsFd) -> io::Result<Self> {
         let runtime = Handle::try_current().map_err(io::Error::other)?;
         Self::within(runtime, &descriptor)

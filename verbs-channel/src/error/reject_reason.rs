@@ -117,7 +117,7 @@ impl RejectReason {
     }
 
     /// Why the channel is down, if the request was rejected because of that: see
-    /// [`Error::down_reason`].
+    /// [`Error::down_reason`](crate::Error::down_reason).
     #[must_use]
     pub const fn down_reason(&self) -> Option<&DownReason> {
         match self {

@@ -1,6 +1,6 @@
 //! Why operations do not succeed, and why channels are down.
 
-use verbs_core::{EventType, PollError, PostError, WorkError};
+use verbs_core::{EventType, PollError, PostError, WcStatus, WorkError};
 
 use super::queue::Queue;
 
@@ -9,7 +9,7 @@ use super::queue::Queue;
 #[non_exhaustive]
 pub enum TransportError {
     /// The device reports that the operation failed.
-    #[error("{}", failed(*queue))]
+    #[error("{}", failed(*queue, error.status))]
     Work {
         /// The queue that the request was posted to.
         queue: Queue,
@@ -35,7 +35,7 @@ pub enum TransportError {
 verbs_core::error_debug!(TransportError { Work, Aborted(reason), Stuck, Taken });
 
 impl TransportError {
-    /// Why the channel went down, if that aborted the operation: see [`Error::down_reason`].
+    /// Why the channel went down, if that aborted the operation: see [`Error::down_reason`](crate::Error::down_reason).
     #[must_use]
     pub const fn down_reason(&self) -> Option<&DownReason> {
         match self {
@@ -48,11 +48,18 @@ impl TransportError {
     pub(crate) const CLOSED: Self = Self::Aborted(DownReason::Closed);
 }
 
-/// The failed operation, as precisely as its queue determines it.
-const fn failed(queue: Queue) -> &'static str {
-    match queue {
-        Queue::Send => "a send, write, read or atomic failed",
-        Queue::Receive => "a receive failed",
+/// The failed operation, as precisely as its queue and its status determine it: a failed completion
+/// has no opcode. And what only the queue makes likely, as [`WorkError`] does not have it.
+const fn failed(queue: Queue, status: WcStatus) -> &'static str {
+    match (queue, status) {
+        (Queue::Receive, WcStatus::LOC_QP_OP_ERR) => {
+            "a receive failed, perhaps because the message is longer than its buffers"
+        }
+        (Queue::Receive, _) => "a receive failed",
+        // Only these need a receive of the peer's, and only those access memory by its key.
+        (Queue::Send, WcStatus::RNR_RETRY_EXC_ERR) => "a send or write with immediate data failed",
+        (Queue::Send, WcStatus::REM_ACCESS_ERR) => "a write, read or atomic failed",
+        (Queue::Send, _) => "a send, write, read or atomic failed",
     }
 }
 
@@ -64,7 +71,7 @@ const fn failed(queue: Queue) -> &'static str {
 #[non_exhaustive]
 pub enum DownReason {
     /// An operation failed, which moved the queue pair to ERROR.
-    #[error("{}", failed(*queue))]
+    #[error("{}", failed(*queue, error.status))]
     Work {
         /// The queue that the request was posted to.
         queue: Queue,
@@ -78,8 +85,10 @@ pub enum DownReason {
     /// The driver failed within a post, after it had taken some of its requests.
     #[error("the driver took only a part of a post")]
     Post(#[source] PostError),
-    /// An operation on borrowed buffers did not complete before its deadline.
-    #[error("an operation did not complete before its deadline")]
+    /// An operation on borrowed buffers did not complete within its timeout.
+    #[error(
+        "an operation did not complete within its timeout, after which a new channel is needed"
+    )]
     TimedOut,
     /// A scope ended in an error or a panic while operations were in flight, or a
     /// [manual scope](crate::Channel::manual_scope) left some in flight.
@@ -133,3 +142,40 @@ verbs_core::error_debug!(DownReason {
     NotifierFailed,
     Closed,
 });
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(queue: Queue, status: WcStatus) -> String {
+        let mut error = WorkError::example();
+        error.status = status;
+        let down = DownReason::Work { queue, error }.to_string();
+        assert_eq!(TransportError::Work { queue, error }.to_string(), down);
+        down
+    }
+
+    #[test]
+    fn failed_operation_is_named_as_precisely_as_possible() {
+        assert_eq!(
+            text(Queue::Receive, WcStatus::LOC_PROT_ERR),
+            "a receive failed"
+        );
+        assert_eq!(
+            text(Queue::Receive, WcStatus::LOC_QP_OP_ERR),
+            "a receive failed, perhaps because the message is longer than its buffers"
+        );
+        assert_eq!(
+            text(Queue::Send, WcStatus::LOC_QP_OP_ERR),
+            "a send, write, read or atomic failed"
+        );
+        assert_eq!(
+            text(Queue::Send, WcStatus::REM_ACCESS_ERR),
+            "a write, read or atomic failed"
+        );
+        assert_eq!(
+            text(Queue::Send, WcStatus::RNR_RETRY_EXC_ERR),
+            "a send or write with immediate data failed"
+        );
+    }
+}

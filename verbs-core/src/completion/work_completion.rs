@@ -318,10 +318,10 @@ impl WcStatus {
                 "a local buffer is too short for the message: post larger receives"
             }
             Self::LOC_QP_OP_ERR => {
-                "this side's queue pair could not do it: check the request and its buffers, and for a receive whether the message is longer"
+                "this side's queue pair could not do it: check the request, that its buffers are registered in the queue pair's protection domain, and for a receive whether the message is longer"
             }
             Self::LOC_PROT_ERR => {
-                "a local buffer is not registered in this protection domain: check lkey and PD"
+                "a local buffer is not registered in the queue pair's protection domain: check lkey and PD"
             }
             Self::WR_FLUSH_ERR => {
                 "not tried, the queue pair was in ERROR: look at the first failure, or at who closed it"
@@ -332,12 +332,14 @@ impl WcStatus {
                 "a local region does not permit it: register it with LOCAL_WRITE"
             }
             Self::REM_INV_REQ_ERR => {
-                "the peer finds it invalid: check its receive's length and its queue pair's access"
+                "the peer finds it invalid: check whether its receive is long enough, and what its queue pair permits"
             }
             Self::REM_ACCESS_ERR => {
                 "the peer's memory may not be touched like this: check rkey, bounds and access flags"
             }
-            Self::REM_OP_ERR => "the peer could not do it: look at the peer's own completion",
+            Self::REM_OP_ERR => {
+                "the peer could not do it: look at the peer's own completion, and for a send whether its receive is long enough"
+            }
             Self::RETRY_EXC_ERR => {
                 "no answer after all retries: the peer is gone or has no receive posted, the link is down or the address is wrong"
             }
@@ -473,6 +475,15 @@ mod tests {
         assert!(
             longer.contains("for a receive whether the message is longer"),
             "{longer}"
+        );
+        assert!(
+            longer.contains("registered in the queue pair's protection domain"),
+            "{longer}"
+        );
+        let short = WcStatus::REM_OP_ERR.advice();
+        assert!(
+            short.contains("for a send whether its receive is long enough"),
+            "{short}"
         );
         let no_receive = WcStatus::RETRY_EXC_ERR.advice();
         assert!(no_receive.contains("has no receive posted"), "{no_receive}");
