@@ -58,7 +58,7 @@ fn server_that_cannot_start_fails_at_once() {
         let why = refused(&["-p", taken.port()]);
         assert!(why.contains("cannot listen on TCP port"), "{why}");
         let why = Program::start(server, &["-d", "absent0"], "").fails();
-        assert!(why.contains("no RDMA device is called"), "{why}");
+        assert!(why.contains("no RDMA device has the name"), "{why}");
     }
     let nowhere = ["--dir", "/nowhere"];
     for server in [HTTP, FILE_COPY] {

@@ -33,11 +33,11 @@ fn unknown_device_error_lists_the_devices() {
     };
     assert_eq!(
         words(Device::by_name("mlx5_0").unwrap_err()),
-        "no RDMA device is called \"mlx5_0\"; there is fake0, fake1"
+        "no RDMA device has the name \"mlx5_0\"; there is fake0, fake1"
     );
     let guid = Guid::new([1; 8]);
-    assert!(words(Device::by_guid(guid).unwrap_err()).contains("has GUID 0101:0101:0101:0101"));
-    assert!(words(Device::by_index(99).unwrap_err()).contains("has index 99"));
+    assert!(words(Device::by_guid(guid).unwrap_err()).contains("has the GUID 0101:0101:0101:0101"));
+    assert!(words(Device::by_index(99).unwrap_err()).contains("has the index 99"));
     assert_all_is_well();
 }
 
