@@ -23,11 +23,10 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
     // Registered memory in blocks of 4 KiB; a block that is dropped is free again.
     let pool = BufferPool::new(&pd, 4096, 2)?;
-    let inbox = pool.take().ok_or("the pool is empty")?;
-    let outbox = pool.take().ok_or("the pool is empty")?;
+    // It waits until a block is free.
+    let inbox = pool.take_when_free().await;
     // Only these bytes of the block are sent.
-    let mut outbox = outbox.into_range(..5)?;
-    outbox.copy_from_slice(b"hello");
+    let outbox = pool.take_when_free().await.filled(b"hello")?;
 
     // Both operations begin here, in this order, whether or not they are awaited.
     let receive = right.receive(inbox);
@@ -36,10 +35,10 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let (sent, _outbox) = timeout(Duration::from_secs(5), send).await?;
     sent?;
     let (received, inbox) = timeout(Duration::from_secs(5), receive).await?;
-    let len = received?.byte_len() as usize;
+    let message = received?.message_in(&inbox).ok_or("it is no message")?;
 
-    assert_eq!(&inbox[..len], b"hello");
-    println!("received {:?}", String::from_utf8_lossy(&inbox[..len]));
+    assert_eq!(message, b"hello");
+    println!("received {:?}", String::from_utf8_lossy(message));
     // Waits until the device is done with everything; to drop a channel waits for nothing.
     left.close().await?;
     Ok(())

@@ -25,10 +25,9 @@ fn main() -> Result<(), Box<dyn Error>> {
         receives.push(right.start_receive(block)?);
     }
     for word in WORDS {
-        let block = pool.take().ok_or("the pool is empty")?;
         // Only these bytes of the block are sent.
-        let mut buffer = block.into_range(..word.len())?;
-        buffer.copy_from_slice(word.as_bytes());
+        let buffer = pool.take_with(word.as_bytes())?;
+        let buffer = buffer.ok_or("the pool is empty")?;
         // The ticket is not needed: `wait_completed` finds what has completed.
         left.start_send(buffer)?;
     }
@@ -41,8 +40,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     // By ticket, here in the reverse order.
     for (ticket, word) in receives.into_iter().zip(WORDS).rev() {
         let completed = right.wait(ticket, TIMEOUT)?.ok_or("no message came")?;
-        let (success, buffer) = completed.into_success()?;
-        assert_eq!(&buffer[..success.byte_len() as usize], word.as_bytes());
+        completed.result?;
+        assert_eq!(completed.message(), Some(word.as_bytes()));
         println!("received {word:?}");
     }
     assert_eq!(pool.available(), pool.capacity());
