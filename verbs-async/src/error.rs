@@ -25,18 +25,22 @@ pub enum Error {
     /// completions. Create a group with
     /// [`PollStrategy::Notify`](verbs_channel::PollStrategy::Notify), and a queue with
     /// [`channel`](verbs_channel::verbs_core::CompletionQueue::channel).
-    #[error("the completion queue was created without a completion channel")]
+    #[error(
+        "the completion queue was created without a completion channel, so nothing announces its completions"
+    )]
     NoCompletionChannel,
     /// The completion queue was created with a completion channel other than that of the
     /// [`CqEvents`](crate::CqEvents).
-    #[error("the completion queue belongs to another completion channel")]
+    #[error(
+        "the completion queue belongs to another completion channel: create it with the one of these events"
+    )]
     ForeignChannel,
     /// The completion queue is awaited already. To share it, clone its [`AsyncCq`](crate::AsyncCq).
-    #[error("the completion queue is awaited already")]
+    #[error("the completion queue is awaited already: clone its AsyncCq")]
     AlreadyAwaited,
     /// The completion channel or the device has a watcher already. Two watchers would take events
     /// from each other. To share a completion channel, clone its [`CqEvents`](crate::CqEvents).
-    #[error("the completion channel or the device is watched already")]
+    #[error("the completion channel or the device is watched already: clone what watches it")]
     AlreadyWatched,
     /// The channel is down, for this reason.
     #[error("the channel is down")]

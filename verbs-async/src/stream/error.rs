@@ -23,7 +23,7 @@ pub enum StreamError {
     /// The peer's first message is not one of this protocol: it uses the channel for something
     /// else. The kind of the [`io::Error`], also for the variants below, is
     /// [`InvalidData`](io::ErrorKind::InvalidData).
-    #[error("the peer does not use the channel as a byte stream")]
+    #[error("the peer does not use the channel as a byte stream: turn both sides into streams")]
     NotAStream,
     /// The peer uses another version of the protocol.
     #[error("the peer uses version {0} of the stream protocol, this side version {VERSION}")]

@@ -31,14 +31,16 @@ pub enum Error {
     #[error("the ticket belongs to another channel, or its result was taken before")]
     StaleTicket,
     /// The channel was prepared by another group.
-    #[error("the channel was prepared by another group")]
+    #[error("the channel was prepared by another group: join it to that one")]
     ForeignMember,
     /// The channel was removed, or belongs to another group.
-    #[error("there is no channel {0} in this group")]
+    #[error("there is no channel {0} in this group: it was removed, or belongs to another group")]
     UnknownChannel(ChannelId),
     /// The group has as many channels as it was created for. Channels whose queue pair the driver
     /// refused to destroy count, too.
-    #[error("the group is full: its max_channels is {0}")]
+    #[error(
+        "the group is full, its max_channels is {0}: remove a channel first, or create a larger group"
+    )]
     GroupFull(u32),
     /// The peers could not connect.
     #[error(transparent)]

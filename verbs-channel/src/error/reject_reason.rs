@@ -17,7 +17,9 @@ pub enum RejectReason {
     #[error("too many results were not taken: take some of them first")]
     Untaken,
     /// The batch has more requests than the queue can hold.
-    #[error("{asked} requests in one batch exceed the {max} that the send queue can hold")]
+    #[error(
+        "{asked} requests in one batch exceed the channel's max_send_wr {max}: make two batches of it"
+    )]
     BatchTooLong {
         /// Requests in the batch.
         asked: u32,
@@ -48,7 +50,9 @@ pub enum RejectReason {
         len: u64,
     },
     /// The elements hold more bytes than the queue pair can send inline.
-    #[error("{len} bytes inline exceed the channel's max_inline_data {max}")]
+    #[error(
+        "{len} bytes inline exceed the channel's max_inline_data {max}: send them without inline"
+    )]
     InlineTooLong {
         /// Bytes in the elements.
         len: u64,
@@ -57,10 +61,10 @@ pub enum RejectReason {
     },
     /// An element of a shared region cannot be sent inline: a peer or another thread may write to it
     /// while the processor copies it.
-    #[error("an element of a shared region cannot be sent inline")]
+    #[error("an element of a shared region cannot be sent inline: send it without inline")]
     SharedInline,
     /// The request has more elements than the queue pair was created for.
-    #[error("{count} elements in one request exceed the channel's {max}")]
+    #[error("{count} elements in one request exceed the channel's {max}: make two requests of it")]
     TooManyElements {
         /// Elements that are not empty.
         count: usize,

@@ -115,7 +115,7 @@ pub enum DownReason {
     #[error("the notifier that waits for completions has failed")]
     NotifierFailed,
     /// The caller closed the channel.
-    #[error("it was closed")]
+    #[error("this side closed the channel")]
     Closed,
 }
 

@@ -234,7 +234,10 @@ fn aborted_channel_rejects_requests_with_the_reason() {
     assert_eq!(a.down_reason(), Some(DownReason::Closed));
     let from = filled(&a, 1, 8);
     let error = a.send(from.gather_element(..).unwrap()).unwrap_err();
-    assert_eq!(words(&error), "the channel is down: it was closed");
+    assert_eq!(
+        words(&error),
+        "the channel is down: this side closed the channel"
+    );
     // Doing it twice changes nothing.
     a.abort();
     drop(a.start_send(from).unwrap_err().into_given());

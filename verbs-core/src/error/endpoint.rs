@@ -9,7 +9,7 @@ pub const ENDPOINT_VERSION: u32 = 1;
 pub enum EndpointError {
     /// The endpoint is in another version of this format.
     #[error(
-        "endpoint version {version} is unknown, this library speaks {}",
+        "endpoint version {version} is unknown: this library has version {}",
         ENDPOINT_VERSION
     )]
     Version {

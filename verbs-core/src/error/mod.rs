@@ -230,14 +230,14 @@ pub enum Error {
     },
 
     /// Two objects that must belong together do not.
-    #[error("{child} belongs to another device context")]
+    #[error("{child} belongs to another device context: create both from the same")]
     ForeignContext {
         /// The object that does not belong.
         child: &'static str,
     },
 
     /// The object cannot be closed: clones or children of it are alive.
-    #[error("{object} is still in use")]
+    #[error("{object} is still in use: drop its clones, and what was created from it, first")]
     InUse {
         /// The object.
         object: &'static str,

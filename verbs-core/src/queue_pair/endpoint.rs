@@ -406,7 +406,7 @@ mod tests {
         assert_eq!(QueuePairEndpoint::from_bytes(&bytes[..7]), Err(version));
         assert_eq!(
             version.to_string(),
-            "endpoint version 2 is unknown, this library speaks 1"
+            "endpoint version 2 is unknown: this library has version 1"
         );
     }
 

@@ -139,7 +139,7 @@ fn channel_of_another_context_is_rejected() {
         .unwrap_err();
     assert_eq!(
         error.to_string(),
-        "the completion channel belongs to another device context"
+        "the completion channel belongs to another device context: create both from the same"
     );
 }
 

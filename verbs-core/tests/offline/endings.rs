@@ -56,15 +56,15 @@ fn close_fails_while_clones_exist_and_the_last_clone_destroys() {
     };
     assert_eq!(
         in_use(context.close().unwrap_err()),
-        "the device context is still in use"
+        "the device context is still in use: drop its clones, and what was created from it, first"
     );
     assert_eq!(
         in_use(pd.close().unwrap_err()),
-        "the protection domain is still in use"
+        "the protection domain is still in use: drop its clones, and what was created from it, first"
     );
     assert_eq!(
         in_use(cq.close().unwrap_err()),
-        "the completion queue is still in use"
+        "the completion queue is still in use: drop its clones, and what was created from it, first"
     );
     qp.close().unwrap();
     assert_all_is_well();
