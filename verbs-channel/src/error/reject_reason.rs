@@ -5,7 +5,7 @@ use verbs_core::PostError;
 use super::queue::Queue;
 use super::transport::DownReason;
 
-/// Why a request was rejected: it was not posted. [`Rejected`] hands it back.
+/// Why a request was rejected: it was not posted. [`Rejected`](crate::Rejected) hands it back.
 #[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RejectReason {
