@@ -100,8 +100,11 @@ impl<'a> Elf<'a> {
 mod tests {
     use super::Elf;
     use std::fs;
+    use std::io::ErrorKind;
     use std::os::unix::fs::PermissionsExt as _;
     use std::process::Command;
+    use std::thread;
+    use std::time::Duration;
 
     fn own() -> Vec<u8> {
         fs::read("/proc/self/exe").unwrap()
@@ -125,7 +128,20 @@ mod tests {
         let file = std::env::temp_dir().join(format!("soft-roce-elf-{}", std::process::id()));
         fs::write(&file, &loaded).unwrap();
         fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
-        let output = Command::new(&file).arg("--list").output();
+        // Another test may be starting a process: until that has executed its program, it has a copy
+        // of the descriptor that the file was written by.
+        let mut attempts = 0..1000;
+        let output = loop {
+            match Command::new(&file).arg("--list").output() {
+                Err(error)
+                    if error.kind() == ErrorKind::ExecutableFileBusy
+                        && attempts.next().is_some() =>
+                {
+                    thread::sleep(Duration::from_millis(10));
+                }
+                other => break other,
+            }
+        };
         fs::remove_file(&file).unwrap();
         let output = output.unwrap();
         let text = String::from_utf8_lossy(&output.stdout);
