@@ -1,8 +1,8 @@
 //! Tasks that wait for a block of a pool, bytes that are copied into blocks, and messages in them.
 
 use std::pin::{Pin, pin};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 
@@ -174,6 +174,41 @@ fn a_task_may_free_the_pool_while_its_block_is_still_given_to_it() {
         drop(block);
         giver.join().unwrap();
     }
+    assert_all_is_well();
+}
+
+#[test]
+fn a_task_may_be_polled_in_its_waker_and_free_the_pool() {
+    type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+    /// Polls the task where it is woken.
+    struct InPlace(Mutex<Option<Task>>);
+
+    impl Wake for InPlace {
+        fn wake(self: Arc<Self>) {
+            let mut task = self.0.lock().unwrap().take().unwrap();
+            let done = task.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+            assert!(done.is_ready());
+        }
+    }
+
+    let pool = pool(&pd(), 1);
+    let block = pool.take().unwrap();
+    let mut task: Task = Box::pin(async move {
+        let block = pool.take_when_free().await;
+        drop(pool);
+        drop(block);
+    });
+    let in_place = Arc::new(InPlace(Mutex::default()));
+    let waker = Waker::from(Arc::clone(&in_place));
+    assert!(
+        task.as_mut()
+            .poll(&mut Context::from_waker(&waker))
+            .is_pending()
+    );
+    *in_place.0.lock().unwrap() = Some(task);
+    drop(block);
+    assert!(in_place.0.lock().unwrap().is_none(), "it was woken");
     assert_all_is_well();
 }
 
