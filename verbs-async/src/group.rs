@@ -14,7 +14,7 @@ use std::time::Duration;
 #[expect(unused_imports, reason = "named in documentation")]
 use verbs_channel::ChannelGroup;
 use verbs_channel::verbs_core::{ProtectionDomain, QueuePairEndpoint};
-use verbs_channel::{ChannelConfig, ConnectedMember, DownReason, PreparedChannel, Rejected};
+use verbs_channel::{ChannelBuilder, ConnectedMember, DownReason, PreparedChannel, Rejected};
 
 use crate::blocking;
 use crate::channel::AsyncChannel;
@@ -37,7 +37,7 @@ pub struct AsyncGroup {
 impl AsyncGroup {
     /// Creates a group of at most `max_channels` channels.
     ///
-    /// `channels` are their settings: a builder, a [`ChannelConfig`], or a reference to one.
+    /// `channels` has their settings: a builder, or a reference to one.
     ///
     /// The completion queue raises its events on the completion channel of `events`, which other
     /// groups and queues may share.
@@ -56,9 +56,9 @@ impl AsyncGroup {
     ///
     /// # Errors
     ///
-    /// Those of [`ChannelConfig::group`].
+    /// Those of [`ChannelBuilder::group`].
     pub fn new(
-        channels: impl Into<ChannelConfig>,
+        channels: impl Into<ChannelBuilder>,
         max_channels: u32,
         events: &CqEvents,
     ) -> Result<Self> {

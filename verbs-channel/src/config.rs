@@ -34,27 +34,28 @@ pub(crate) struct WaitConfig {
     pub(crate) drain_timeout: Duration,
 }
 
-/// The settings of channels: a plain value that makes any number of channels and groups.
+/// Builder for channels and groups, from [`Channel::builder`](crate::Channel::builder). All settings
+/// are optional.
 ///
-/// It can be kept in a struct and cloned. From [`ChannelBuilder::config`].
+/// It is a plain value: it can be kept in a struct and cloned, and any number of channels and groups
+/// can be built from it.
 ///
 /// ```no_run
 /// # fn main() -> verbs_channel::Result<()> {
 /// use std::time::Duration;
 /// use verbs_channel::verbs_core::{Context, ProtectionDomain};
-/// use verbs_channel::{Channel, ChannelConfig, PollStrategy};
+/// use verbs_channel::{Channel, ChannelBuilder, PollStrategy};
 ///
 /// struct Server {
-///     channels: ChannelConfig,
+///     channels: ChannelBuilder,
 /// }
 ///
 /// impl Server {
 ///     fn new(pd: &ProtectionDomain, port_num: Option<u8>, sleeps: bool) -> Self {
-///         let mut builder = Channel::builder(pd).port_num(port_num).max_recv_wr(256);
+///         let mut channels = Channel::builder(pd).port_num(port_num).max_recv_wr(256);
 ///         if sleeps {
-///             builder = builder.strategy(PollStrategy::Notify { after: 1000 });
+///             channels = channels.strategy(PollStrategy::Notify { after: 1000 });
 ///         }
-///         let channels = builder.config();
 ///         Self { channels }
 ///     }
 /// }
@@ -69,8 +70,9 @@ pub(crate) struct WaitConfig {
 // The macro declares each default beside its field. It makes no setters: a builder that tracks in its
 // type what is set can't be written down, and each optional setter has a twin.
 #[derive(Clone, Debug, bon::Builder)]
+#[must_use = "a builder does nothing until `build` or another of its last calls"]
 #[builder(start_fn(name = of, vis = ""), finish_fn(name = defaults, vis = ""), builder_type(vis = ""))]
-pub struct ChannelConfig {
+pub struct ChannelBuilder {
     #[builder(start_fn)]
     pub(crate) pd: ProtectionDomain,
     #[builder(skip = 64)]
@@ -115,15 +117,6 @@ pub struct ChannelConfig {
     strategy: PollStrategy,
 }
 
-/// Builder for channels and groups, from [`Channel::builder`](crate::Channel::builder).
-///
-/// All settings are optional. To keep them, call [`config`](Self::config).
-#[derive(Clone, Debug)]
-#[must_use = "a builder does nothing until `build` or another of its last calls"]
-pub struct ChannelBuilder {
-    pub(crate) config: ChannelConfig,
-}
-
 /// The setters. An `option` takes a value or an `Option` of it.
 macro_rules! setters {
     ($($(#[$attr:meta])* $name:ident: $kind:ident $type:ty,)*) => {$(
@@ -132,14 +125,14 @@ macro_rules! setters {
     (@plain $(#[$attr:meta])* $name:ident: $type:ty) => {
         $(#[$attr])*
         pub const fn $name(mut self, $name: $type) -> Self {
-            self.config.$name = $name;
+            self.$name = $name;
             self
         }
     };
     (@option $(#[$attr:meta])* $name:ident: $type:ty) => {
         $(#[$attr])*
         pub fn $name(mut self, $name: impl Into<Option<$type>>) -> Self {
-            self.config.$name = $name.into();
+            self.$name = $name.into();
             self
         }
     };
@@ -195,27 +188,15 @@ impl ChannelBuilder {
         /// What to do between polls that find no completion; spin, then yield, unless set.
         strategy: plain PollStrategy,
     }
+}
 
-    /// The settings, to be kept: they make any number of channels and groups.
-    #[must_use]
-    pub fn config(self) -> ChannelConfig {
-        self.config
+impl From<&Self> for ChannelBuilder {
+    fn from(builder: &Self) -> Self {
+        builder.clone()
     }
 }
 
-impl From<ChannelBuilder> for ChannelConfig {
-    fn from(builder: ChannelBuilder) -> Self {
-        builder.config
-    }
-}
-
-impl From<&Self> for ChannelConfig {
-    fn from(config: &Self) -> Self {
-        config.clone()
-    }
-}
-
-impl ChannelConfig {
+impl ChannelBuilder {
     /// The defaults.
     pub(crate) fn new(pd: ProtectionDomain) -> Self {
         Self::of(pd).defaults()

@@ -11,7 +11,7 @@ use verbs_core::{CompletionChannel, CompletionQueue, ProtectionDomain, QueuePair
 
 use crate::channel::{Channel, InGroup};
 use crate::channel_id::ChannelId;
-use crate::config::{ChannelBuilder, ChannelConfig, PollStrategy};
+use crate::config::{ChannelBuilder, PollStrategy};
 use crate::connect::{Connected, PreparedChannel, sealed};
 use crate::engine::{Completed, ConnectedMember, Engine, MemberLimits, Ticket};
 use crate::error::{Error, Result};
@@ -128,7 +128,7 @@ pub struct ChannelGroup {
 /// queue alive.
 #[derive(Clone, Debug)]
 pub struct Preparer {
-    config: ChannelConfig,
+    config: ChannelBuilder,
     cq: CompletionQueue,
 }
 
@@ -280,7 +280,7 @@ impl ChannelGroup {
     }
 }
 
-impl ChannelConfig {
+impl ChannelBuilder {
     /// Creates a group of at most `max_channels` channels, which share a completion queue.
     ///
     /// # Errors
@@ -321,30 +321,6 @@ impl ChannelConfig {
         );
         engine.queue_leaks();
         Ok((engine, Preparer { config, cq }))
-    }
-}
-
-impl ChannelBuilder {
-    /// Creates a group of at most `max_channels` channels, which share a completion queue.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`ChannelConfig::group`].
-    pub fn group(&self, max_channels: u32) -> Result<ChannelGroup> {
-        self.config.group(max_channels)
-    }
-
-    /// Creates an [`Engine`] for layers above: see [`ChannelConfig::engine`].
-    ///
-    /// # Errors
-    ///
-    /// Those of [`ChannelConfig::engine`].
-    pub fn engine(
-        &self,
-        max_channels: u32,
-        events: &CompletionChannel,
-    ) -> Result<(Engine, Preparer)> {
-        self.config.engine(max_channels, events)
     }
 }
 

@@ -206,7 +206,7 @@ mod waiting;
 pub use buffer::{BufferPool, OwnedBuffer, PoolBuffer, TakeWhenFree};
 pub use channel::{Channel, Hold, InGroup, Owned, PollingScope, ScopedPendingWork};
 pub use channel_id::ChannelId;
-pub use config::{ChannelBuilder, ChannelConfig, PollStrategy};
+pub use config::{ChannelBuilder, PollStrategy};
 pub use connect::{Connected, CreateChannel, PreparedChannel, refuse};
 #[doc(inline)]
 pub use engine::{Completed, ConnectedMember, Ticket};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::config::{ChannelConfig, PollStrategy};
+use crate::config::{ChannelBuilder, PollStrategy};
 use crate::engine::{Completed, Engine};
 use crate::error::DownReason;
 use crate::waiting::Poller;
@@ -38,7 +38,7 @@ pub struct Channel<H: Hold = Owned> {
 #[derive(Debug)]
 pub struct Owned {
     poller: Poller,
-    config: ChannelConfig,
+    config: ChannelBuilder,
 }
 
 /// The holder of a [`Channel`] of a group, which borrows the group: see
@@ -138,12 +138,12 @@ impl Channel {
     }
 
     /// Closes the channel, and returns its settings.
-    pub(crate) fn close(&mut self) -> &ChannelConfig {
+    pub(crate) fn close(&mut self) -> &ChannelBuilder {
         self.holder.poller.engine.destroy_all(DownReason::Closed);
         &self.holder.config
     }
 
-    pub(crate) const fn new(poller: Poller, config: ChannelConfig) -> Self {
+    pub(crate) const fn new(poller: Poller, config: ChannelBuilder) -> Self {
         let holder = Owned { poller, config };
         Self { holder }
     }

@@ -6,7 +6,7 @@ use verbs_core::ProtectionDomain;
 
 use super::prepared::PreparedChannel;
 use crate::channel::Channel;
-use crate::config::{ChannelBuilder, ChannelConfig};
+use crate::config::ChannelBuilder;
 use crate::error::Result;
 use crate::exchange::ExchangeError;
 
@@ -57,8 +57,7 @@ impl Channel {
     /// ```
     #[doc(alias = "ibv_create_qp")]
     pub fn builder(pd: &ProtectionDomain) -> ChannelBuilder {
-        let config = ChannelConfig::new(pd.clone());
-        ChannelBuilder { config }
+        ChannelBuilder::new(pd.clone())
     }
 
     /// Two connected channels in this process, with default settings: for tests and first steps.
@@ -85,7 +84,7 @@ impl Channel {
     }
 }
 
-impl ChannelConfig {
+impl ChannelBuilder {
     /// Creates a channel, which is then ready to be connected.
     ///
     /// # Errors
@@ -113,25 +112,5 @@ impl ChannelConfig {
         left.watch_peer(to_right)?;
         right.watch_peer(to_left)?;
         Ok((left, right))
-    }
-}
-
-impl ChannelBuilder {
-    /// Creates a channel, which is then ready to be connected.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`ChannelConfig::build`].
-    pub fn build(&self) -> Result<PreparedChannel> {
-        self.config.build()
-    }
-
-    /// Creates two connected channels in this process, for tests and first steps.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`ChannelConfig::loopback`].
-    pub fn loopback(&self) -> Result<(Channel, Channel)> {
-        self.config.loopback()
     }
 }

@@ -11,7 +11,7 @@ use verbs_core::{
 
 use super::tcp;
 use crate::channel::Channel;
-use crate::config::ChannelConfig;
+use crate::config::ChannelBuilder;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::exchange::{Exchange, ExchangeError};
@@ -59,7 +59,7 @@ pub(crate) mod sealed {
 pub struct Alone {
     cq: CompletionQueue,
     completion_channel: Option<CompletionChannel>,
-    config: ChannelConfig,
+    config: ChannelBuilder,
 }
 
 impl Connected for Channel {}
@@ -86,7 +86,7 @@ impl sealed::Connected for Channel {
 
 impl PreparedChannel {
     /// A new queue pair, on a completion queue of its own.
-    pub(crate) fn alone(config: ChannelConfig) -> Result<Self> {
+    pub(crate) fn alone(config: ChannelBuilder) -> Result<Self> {
         let (cq, completion_channel) = config.queue(1)?;
         let qp = config.queue_pair(&cq)?;
         let rest = Alone {
