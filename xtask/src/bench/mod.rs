@@ -370,7 +370,7 @@ impl Row<'_> {
 
 fn table(rows: &[Row<'_>]) -> String {
     let mut text = format!(
-        "\n{:<15}{:<36}{:>8}{:>8}{:>7}{:>8}{:>8}\n",
+        "\n{:<18}{:<48}{:>8}{:>8}{:>7}{:>8}{:>8}\n",
         "instructions", " per operation", "C", "ours", "ratio", "budget", "allocs"
     );
     for row in rows {
@@ -381,7 +381,7 @@ fn table(rows: &[Row<'_>]) -> String {
             .map_or_else(|| "-".into(), |budget| budget.to_string());
         let over = if row.is_over() { "  OVER" } else { "" };
         text.push_str(&format!(
-            "{name:<16}{what:<35}{c:>8.1}{ours:>8.1}{:>7.2}{budget:>8}{:>8}{over}\n",
+            "{name:<18}{what:<48}{c:>8.1}{ours:>8.1}{:>7.2}{budget:>8}{:>8}{over}\n",
             ours / c,
             row.ours.allocations,
         ));
