@@ -217,8 +217,8 @@ impl AsyncChannel {
     /// # Errors
     ///
     /// [`Error::Down`] if the channel was down before, or goes down while this waits. A peer that
-    /// closed its channel before this call is not an error here: the operations that this aborted
-    /// have returned errors of their own.
+    /// closed its channel before this call is not an error here: the operations that its leaving
+    /// has aborted return errors themselves.
     pub async fn close(&self) -> Result<()> {
         let _destroyed_at_the_end = CloseOnDrop { channel: self };
         let peer_closed = self.down_reason() == Some(DownReason::PeerClosed);
@@ -290,6 +290,14 @@ impl AsyncChannel {
     pub fn credits(&self, queue: Queue) -> u32 {
         self.driver()
             .with_ring(|ring| ring.engine.credits(self.at, queue))
+    }
+
+    /// The number of operations that this queue holds, with or without room for them now.
+    pub(crate) fn capacity(&self, queue: Queue) -> u32 {
+        self.driver().with_ring(|ring| {
+            let (engine, at) = (&ring.engine, self.at);
+            engine.credits(at, queue) + engine.in_flight(at, queue)
+        })
     }
 
     /// The protection domain of the channel: buffers must be registered in it.

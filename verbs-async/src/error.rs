@@ -11,6 +11,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// An error of an async channel, group or queue.
 #[derive(thiserror::Error)]
 #[non_exhaustive]
+/// Its representation in memory is not part of the API.
 // A tag of one byte would be copied apart from the rest of a result, which is not aligned then: 10 of
 // the 244 instructions of an operation.
 #[repr(u64)]
@@ -89,15 +90,14 @@ impl Error {
     /// Why the channel is down, if that is what this error is about: the operation was aborted by it,
     /// or rejected because of it. `None` for the failure that took the channel down.
     ///
-    /// A server tells with it a client that left, by
-    /// [`is_peer_closed`](DownReason::is_peer_closed), from one that failed: see
-    /// [`IncomingMessages`](crate::IncomingMessages).
+    /// If it [is closed by the peer](DownReason::is_peer_closed), the client of a server is gone: it
+    /// closed its channel, or its process ended. See [`IncomingMessages`](crate::IncomingMessages).
     #[must_use]
-    pub const fn down_reason(&self) -> Option<&DownReason> {
+    pub const fn down_reason(&self) -> Option<DownReason> {
         match self {
             Self::Rejected(reason) => reason.down_reason(),
             Self::Transport(error) => error.down_reason(),
-            Self::Down(reason) => Some(reason),
+            Self::Down(reason) => Some(*reason),
             Self::Channel(error) => error.down_reason(),
             _ => None,
         }

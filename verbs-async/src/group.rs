@@ -37,7 +37,8 @@ pub struct AsyncGroup {
 impl AsyncGroup {
     /// Creates a group of at most `max_channels` channels.
     ///
-    /// `channels` has their settings: a builder, or a reference to one.
+    /// `channels` are the settings of the channels: a builder, or a reference to one. Its `timeout` and
+    /// `strategy` have no effect here.
     ///
     /// The completion queue raises its events on the completion channel of `events`, which other
     /// groups and queues may share.

@@ -34,6 +34,7 @@ use crate::sync::Mutex;
 /// # async fn example(channel: verbs_async::AsyncChannel) -> verbs_async::Result<()> {
 /// use verbs_async::verbs_channel::{BufferPool, DownReason};
 ///
+/// // It takes all blocks: to send, use another pool.
 /// let pool = BufferPool::new(channel.pd(), 4096, 16)?;
 /// let mut incoming = channel.into_incoming(std::iter::from_fn(|| pool.take()));
 /// while let Some(message) = incoming.next().await {
@@ -135,8 +136,8 @@ impl IncomingMessages {
 
     /// Waits for the next message. `None` after a failure, and if there are no buffers.
     ///
-    /// A peer that leaves in order also ends the messages with an error: after its last message comes
-    /// one whose [`down_reason`](crate::Error::down_reason)
+    /// A peer that leaves in order also ends the messages with an error: after its last message comes an
+    /// error whose [`down_reason`](crate::Error::down_reason)
     /// [`is_peer_closed`](verbs_channel::DownReason::is_peer_closed).
     ///
     /// While all buffers are held by messages, it waits until one of them is dropped.

@@ -109,10 +109,12 @@
 //! | [`AsyncCq::poll_wr_id`] | The completion is kept until a later `poll_wr_id` or `poll` takes it. |
 //! | connecting or accepting | The channel and the stream are dropped. |
 //! | [`Listener::accept`](AsyncGroup::listen_tokio), [`AsyncChannel::ready`] | Nothing is lost: the next call continues. |
+//! | [`BufferPool::take_when_free`](verbs_channel::BufferPool::take_when_free) | A block that it was given goes to the next task that waits. |
 //! | [`AsyncChannel::close`] | The channel is closed without waiting, as if it was dropped. |
 //! | an [`AsyncChannel`] | Its queue pair is destroyed, and its operations in flight are aborted. |
 //!
-//! A future that is leaked keeps its buffer and its slot. It delays no other operation.
+//! A future that is leaked keeps its buffer and its slot, or the block that it was given. It delays no
+//! other operation.
 //!
 //! # When the peer leaves
 //!

@@ -176,16 +176,18 @@ impl ChannelBuilder {
         /// The GRH's traffic class; 0 unless set.
         traffic_class: plain u8,
         /// How long an operation on borrowed buffers, and the end of a scope, wait before the channel is
-        /// aborted; forever unless set.
+        /// aborted; forever unless set. Without effect on an [`engine`](Self::engine), and on the channels
+        /// of `verbs-async`.
         timeout: option Duration,
         /// How long a failed scope waits for its operations in flight, and an aborted channel for its
         /// flushes; 1 s unless set.
         drain_timeout: plain Duration,
-        /// How soon the death of the peer's host is noticed; 10 s unless set. TCP's keepalive detects it,
-        /// which counts in whole seconds and needs at least 2. With `None` no peer is watched: a peer that
+        /// How soon the death of the peer's host is noticed; 10 s unless set. TCP's keepalive detects it:
+        /// it counts in whole seconds, and needs at least 2 of them. With `None` no peer is watched: a peer that
         /// closes its channel, or whose process ends, is not noticed either.
         peer_timeout: option Duration,
-        /// What to do between polls that find no completion; spin, then yield, unless set.
+        /// What to do between polls that find no completion; spin, then yield, unless set. Without effect
+        /// on an [`engine`](Self::engine), and on the channels of `verbs-async`: the layer above waits.
         strategy: plain PollStrategy,
     }
 }

@@ -269,14 +269,12 @@ fn peer_that_left_is_found_in_each_error() {
     let rejected = || Error::Rejected(RejectReason::Down(LEFT));
     let aborted = || Error::Transport(TransportError::Aborted(LEFT));
     let reasons = [
-        RejectReason::Down(LEFT).down_reason().copied(),
-        TransportError::Aborted(LEFT).down_reason().copied(),
-        rejected().down_reason().copied(),
-        aborted().down_reason().copied(),
-        ScopeError::ClosureError(rejected()).down_reason().copied(),
-        ScopeError::<Error>::AutoPollError(TransportError::Aborted(LEFT))
-            .down_reason()
-            .copied(),
+        RejectReason::Down(LEFT).down_reason(),
+        TransportError::Aborted(LEFT).down_reason(),
+        rejected().down_reason(),
+        aborted().down_reason(),
+        ScopeError::ClosureError(rejected()).down_reason(),
+        ScopeError::<Error>::AutoPollError(TransportError::Aborted(LEFT)).down_reason(),
     ];
     assert_eq!(reasons, [Some(LEFT); 6]);
     assert!(LEFT.is_peer_closed() && !DownReason::PeerLost.is_peer_closed());

@@ -285,8 +285,9 @@ impl ChannelBuilder {
     ///
     /// # Errors
     ///
-    /// [`verbs_core::Error::Limit`]: a completion queue for that many channels exceeds the device's
-    /// limits.
+    /// [`verbs_core::Error::Limit`]: a completion queue for that many channels, with an entry for each of
+    /// `max_send_wr + max_recv_wr` requests of each channel, exceeds the device's limits. Soft-RoCE has
+    /// room for 255 channels with the default 64 + 64.
     pub fn group(&self, max_channels: u32) -> Result<ChannelGroup> {
         let config = self.clone();
         let (cq, completion_channel) = config.queue(max_channels)?;

@@ -123,6 +123,8 @@
 //! set.
 //!
 //! - To leave in order, wait for your sends, then drop the channel: the peer receives all of them.
+//! - Do not post a receive for which no message will come: if the peer has left by then, it is
+//!   rejected, as the channel is down.
 //! - A peer may be idle for any time: its host answers TCP's keepalive probes.
 //! - A firewall that closes one direction of the TCP connection, or drops it while it is idle, takes
 //!   the channel down, although RDMA may still work. Keepalive probes, a few in each
@@ -189,6 +191,7 @@
 
 // First: rustdoc lists the methods of a channel in the order of the modules.
 mod connect;
+mod contained;
 
 mod buffer;
 mod channel;

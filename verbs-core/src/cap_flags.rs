@@ -56,7 +56,7 @@ bitflags::bitflags! {
         /// A port can be shut down.
         #[doc(alias = "IBV_DEVICE_SHUTDOWN_PORT")]
         const SHUTDOWN_PORT = IBV_DEVICE_SHUTDOWN_PORT.0;
-        /// The subnet manager can choose what it initialises.
+        /// The subnet manager can choose how much of a port it initialises.
         #[doc(alias = "IBV_DEVICE_INIT_TYPE")]
         const INIT_TYPE = IBV_DEVICE_INIT_TYPE.0;
         /// There is an event when a port becomes ACTIVE.

@@ -221,7 +221,7 @@ impl AsyncChannel {
         };
         let block_len = in_range("block_len", block_len as u64, HELLO_LEN as u64, max_len)?;
         let _at_least_one = in_range("depth", depth.into(), 1, u16::MAX.into())?;
-        let max_recv_wr = self.credits(Queue::Receive);
+        let max_recv_wr = self.capacity(Queue::Receive);
         let needed = u32::from(depth) + u32::from(SPARE);
         if needed > max_recv_wr {
             return Err(Error::StreamReceives {

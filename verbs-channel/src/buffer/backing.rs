@@ -332,7 +332,9 @@ impl SharedPtr {
     /// - The pool has no clone any more, and this is the first call.
     pub(crate) unsafe fn close(self) {
         // SAFETY: nothing frees a pool that is not closed.
-        if unsafe { self.0.as_ref() }.free.close() {
+        let free = NonNull::from(&unsafe { self.0.as_ref() }.free);
+        // SAFETY: as above; the rest is the caller's promise.
+        if unsafe { FreeList::close(free) } {
             // SAFETY: all blocks are back, and there is no clone.
             unsafe { self.free() };
         }

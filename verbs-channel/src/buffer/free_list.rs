@@ -8,7 +8,7 @@ use std::ptr::NonNull;
 use std::sync::PoisonError;
 use std::task::{Context, Poll};
 
-use super::atomic::{Arc, AtomicUsize, Mutex, MutexGuard, Ordering};
+use super::atomic::{Arc, AtomicUsize, Mutex, MutexGuard, Ordering, wake};
 use super::waiting::Waiting;
 
 /// The free items of a pool, by their index.
@@ -146,7 +146,7 @@ impl<T: Copy> FreeList<T> {
         let waker = waiting.give(index)?;
         list.settle(&waiting);
         drop(waiting);
-        waker.wake();
+        wake(waker);
         Some(false)
     }
 
@@ -224,12 +224,20 @@ impl<T: Copy> FreeList<T> {
     }
 
     /// Closes the list: no item is taken any more. Returns `true` if all items are free: then nothing
-    /// else refers to the list. It is called once.
-    pub(crate) fn close(&self) -> bool {
-        let head = self.head.swap(self.mask - 1, Ordering::AcqRel);
+    /// else refers to the list.
+    ///
+    /// # Safety
+    ///
+    /// - The list is alive. Another thread may free it as soon as this has counted the items.
+    /// - This is the first call.
+    pub(crate) unsafe fn close(this: NonNull<Self>) -> bool {
+        // SAFETY: the caller's promise; it is not used after the addition. It is not an argument, which
+        // would have to stay valid until this returns.
+        let list = unsafe { this.as_ref() };
+        let head = list.head.swap(list.mask - 1, Ordering::AcqRel);
         // Nothing changes the links of free items now.
-        let missing = self.links.len() - self.count_from(head & self.mask);
-        let before = self.missing.fetch_add(missing, Ordering::AcqRel);
+        let missing = list.links.len() - list.count_from(head & list.mask);
+        let before = list.missing.fetch_add(missing, Ordering::AcqRel);
         before.wrapping_add(missing) == 0
     }
 

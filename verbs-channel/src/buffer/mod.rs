@@ -6,6 +6,7 @@ mod free_list;
 mod owned;
 mod pool;
 mod waiting;
+mod wake;
 
 pub use owned::OwnedBuffer;
 pub use pool::{BufferPool, PoolBuffer, TakeWhenFree};

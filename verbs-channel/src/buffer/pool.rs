@@ -1,4 +1,4 @@
-//! A pool of registered buffers: fixed blocks, taken and returned without a lock.
+//! A pool of registered buffers: fixed blocks, taken and returned without a lock unless tasks wait.
 #![expect(unsafe_code, reason = "cuts a region into blocks")]
 
 use std::fmt;
@@ -16,9 +16,9 @@ use crate::error::{Error, Result};
 
 /// A pool of registered blocks of one size.
 ///
-/// A block returns to the pool when it is dropped, in any thread. Nothing is allocated, registered or
-/// locked after the pool has been created. Cloning is cheap and shares the pool. The memory lives
-/// until the last clone and the last taken block are dropped.
+/// A block returns to the pool when it is dropped, in any thread. To take or to return one allocates,
+/// registers and locks nothing, unless a task [waits](Self::take_when_free) for one. Cloning is cheap
+/// and shares the pool. The memory lives until the last clone and the last taken block are dropped.
 ///
 /// ```no_run
 /// # fn main() -> verbs_channel::Result<()> {
@@ -119,6 +119,9 @@ impl BufferPool {
     /// Takes a free block, and copies these bytes to its start. Operations use only those: see
     /// [`OwnedBuffer::set_range`]. `None` if no block is free.
     ///
+    /// The range stays when the buffer is returned: before a receive,
+    /// [`into_block`](OwnedBuffer::into_block) makes it whole again.
+    ///
     /// ```no_run
     /// # use verbs_channel::{BufferPool, Channel};
     /// # fn example(pool: &BufferPool, channel: &mut Channel) -> verbs_channel::Result<()> {
@@ -139,12 +142,13 @@ impl BufferPool {
 
     /// Takes a block as soon as one is free: a future for any runtime.
     ///
-    /// Blocks are given to the tasks that wait in the order in which they came, before
-    /// [`take`](Self::take) gets any. Whatever thread drops a block wakes the task. Nothing is
-    /// allocated if a block is free.
+    /// Waiting tasks get blocks in the order in which they began to wait. Meanwhile
+    /// [`take`](Self::take) gets none. The thread that drops a block wakes the task, without a lock.
+    /// Nothing is allocated if a block is free.
     ///
-    /// It waits forever if no block comes back. Dropping the future ends the wait. No block is lost:
-    /// one that it was given goes to the next task.
+    /// It waits forever if no block comes back. Dropping the future ends the wait, and a block that it
+    /// was given goes to the next task. Until it is polled again or dropped, it holds that block: do
+    /// not leak it. Polled again after it was ready, it takes another block.
     ///
     /// ```no_run
     /// # use verbs_channel::{BufferPool, OwnedBuffer};
@@ -205,6 +209,9 @@ impl PoolBuffer {
 
     /// Copies these bytes to the start of the block. Operations use only those: see
     /// [`OwnedBuffer::set_range`].
+    ///
+    /// The range stays when the buffer is returned: before a receive,
+    /// [`into_block`](OwnedBuffer::into_block) makes it whole again.
     ///
     /// # Errors
     ///

@@ -259,14 +259,16 @@ impl<H: Hold> Channel<H> {
     ///     frames: u32,
     ///     mut from: impl Read,
     /// ) -> Result<(), Box<dyn Error>> {
-    ///     let mut free: Vec<_> = window.scatter_element(..)?.chunks_mut(4096)?.collect();
+    ///     // As many as can be in flight at once: the channel's `max_send_wr`, 64 unless set.
+    ///     let parts = window.scatter_element(..)?.chunks_mut(4096)?;
+    ///     let mut free: Vec<_> = parts.take(64).collect();
     ///     channel
     ///         .scope(|scope| {
     ///             let mut lent: VecDeque<ScopedPendingWork<'_, '_, ScatterElement<'_>>> =
     ///                 VecDeque::new();
     ///             for _ in 0..frames {
     ///                 if free.is_empty() {
-    ///                     let (sent, part) = lent.pop_front().expect("all are lent").spin_poll();
+    ///                     let (sent, part) = lent.pop_front().ok_or("an empty window")?.spin_poll();
     ///                     sent?;
     ///                     free.push(part);
     ///                 }

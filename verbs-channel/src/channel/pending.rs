@@ -17,9 +17,12 @@ use crate::waiting::Ended;
 /// `L` is the list of elements that the operation returns with its result: of [`lend`] and
 /// [`lend_receive`]. Without it, the elements are borrowed until the scope ends.
 ///
-/// Dropping the handle detaches the operation: the scope waits for it, and fails if it does. The slot
-/// of a detached operation is free once it has succeeded. So in total a scope can post more than its
-/// queues hold at once. Elements that were lent do not come back before the scope ends then.
+/// Dropping the handle detaches the operation: the scope waits for the operation, and fails if the
+/// operation fails. Elements that were lent then come back only when the scope ends.
+///
+/// The slot of a detached operation is free once a poll has found its success. So in total a scope can
+/// post more than its queues hold at once: while a post is rejected for lack of room, call
+/// [`PollingScope::poll`].
 ///
 /// [`lend`]: PollingScope::lend
 /// [`lend_receive`]: PollingScope::lend_receive
@@ -49,6 +52,7 @@ impl ScopedPendingWork<'_, '_> {
     /// # Errors
     ///
     /// The operation failed; or the timeout passed, and the channel was aborted.
+    /// [`Taken`](TransportError::Taken) if the result was taken before.
     #[doc(alias = "wait")]
     #[inline(always)]
     pub fn spin_poll(self) -> Result<WorkSuccess, TransportError> {
@@ -68,7 +72,7 @@ impl ScopedPendingWork<'_, '_> {
     }
 }
 
-/// Of elements that were lent.
+/// Of a loan: elements that were lent.
 impl<L: List> ScopedPendingWork<'_, '_, L> {
     /// Takes the result and the elements if the operation has completed, and polls once if it has not.
     ///

@@ -102,7 +102,8 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
     /// # Errors
     ///
     /// The reason of the rejection: the queue is full, the channel is down, or the elements do not fit
-    /// the channel. [`try_post`](Self::try_post) hands the elements back as well.
+    /// the channel. [`try_post`](Self::try_post) hands the elements back as well. A full queue has room
+    /// again after a [`poll`](Self::poll) that finds completions.
     #[doc(alias = "ibv_post_send")]
     #[doc(alias = "IBV_WR_SEND")]
     #[inline(always)]
@@ -145,6 +146,9 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
     }
 
     /// Posts a receive.
+    ///
+    /// Its bytes can be read after the scope. To read them within it, use
+    /// [`lend_receive`](Self::lend_receive).
     ///
     /// # Errors
     ///
@@ -242,7 +246,7 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
         }
     }
 
-    /// Posts a request whose elements are returned with its result, within the scope.
+    /// Posts a request whose elements are returned with its result, within the scope: a loan.
     ///
     /// # Errors
     ///
@@ -257,7 +261,7 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
         Ok(ScopedPendingWork::new(self, id, list))
     }
 
-    /// Posts a receive whose elements are returned with its result, within the scope.
+    /// Posts a receive whose elements are returned with its result, within the scope: a loan.
     ///
     /// # Errors
     ///
@@ -317,7 +321,8 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
 
     /// Polls the completion queue once, and returns how many completions it found.
     ///
-    /// Handles poll when their results are taken. This is for loops that take none.
+    /// Handles poll when their results are taken. This is for loops that take none, for example until
+    /// there is room for another post.
     pub fn poll(&self) -> usize {
         self.with(|poller| {
             let count = poller.engine.drive();

@@ -1,10 +1,11 @@
 //! Leaks: buffers that a device may touch for good.
 
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process;
 
 use verbs_core::{Error, ErrorChain};
+
+use crate::contained::log_error;
 
 /// Buffers that had to be leaked, because the driver failed to destroy their queue pair.
 #[derive(Debug)]
@@ -66,13 +67,4 @@ pub(crate) fn abort_with(why: fmt::Arguments<'_>) -> ! {
     let _written = rustix::io::write(rustix::stdio::stderr(), line.as_bytes());
     log_error(why);
     process::abort();
-}
-
-/// Writes to the log. A logger that panics ends no borrow: the panic stops here.
-pub(crate) fn log_error(line: fmt::Arguments<'_>) {
-    let logged = catch_unwind(AssertUnwindSafe(|| log::error!("{line}")));
-    if let Err(panic) = logged {
-        #[expect(clippy::mem_forget, reason = "dropping it may panic once more")]
-        std::mem::forget(panic);
-    }
 }

@@ -13,8 +13,9 @@
 
 use verbs_core::{Error, ErrorChain, QueuePair};
 
-use super::leak::{Leak, abort_with, log_error};
+use super::leak::{Leak, abort_with};
 use super::{Engine, SlotBuffer};
+use crate::contained::log_error;
 use crate::error::DownReason;
 
 impl Engine {

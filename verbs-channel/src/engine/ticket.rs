@@ -74,7 +74,8 @@ impl Completed {
     /// The message that arrived, if this was a receive of one. `None` for all other operations, for a
     /// receive that was completed by a write with immediate, and for a failure.
     ///
-    /// To keep it, take the buffer: the message is the first [`byte_len`] bytes of that.
+    /// To keep it, take the buffer out: the message is its first [`byte_len`] bytes. Without the buffer
+    /// this is `None`.
     ///
     /// [`byte_len`]: verbs_core::WorkSuccess::byte_len
     #[must_use]

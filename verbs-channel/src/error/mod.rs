@@ -66,7 +66,8 @@ impl Error {
     /// Why the channel is down, if that is what this error is about: the operation was aborted by it,
     /// or the request was rejected because of it. `None` for the failure that took the channel down.
     ///
-    /// A server tells with it a client that left from one that failed:
+    /// With it a server distinguishes a client that is gone, whether it closed its channel or its process
+    /// ended, from any other failure:
     ///
     /// ```no_run
     /// use verbs_channel::verbs_core::MemoryRegion;
@@ -85,7 +86,7 @@ impl Error {
     /// }
     /// ```
     #[must_use]
-    pub const fn down_reason(&self) -> Option<&DownReason> {
+    pub const fn down_reason(&self) -> Option<DownReason> {
         match self {
             Self::Rejected(reason) => reason.down_reason(),
             Self::Transport(error) => error.down_reason(),
@@ -198,7 +199,7 @@ impl<E: From<TransportError>> ScopeError<E> {
 impl ScopeError<Error> {
     /// Why the channel is down, if that is what this error is about: see [`Error::down_reason`].
     #[must_use]
-    pub const fn down_reason(&self) -> Option<&DownReason> {
+    pub const fn down_reason(&self) -> Option<DownReason> {
         match self {
             Self::ClosureError(error) => error.down_reason(),
             Self::AutoPollError(error) => error.down_reason(),

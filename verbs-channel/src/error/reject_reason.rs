@@ -123,9 +123,9 @@ impl RejectReason {
     /// Why the channel is down, if the request was rejected because of that: see
     /// [`Error::down_reason`](crate::Error::down_reason).
     #[must_use]
-    pub const fn down_reason(&self) -> Option<&DownReason> {
+    pub const fn down_reason(&self) -> Option<DownReason> {
         match self {
-            Self::Down(reason) => Some(reason),
+            Self::Down(reason) => Some(*reason),
             _ => None,
         }
     }

@@ -37,9 +37,9 @@ verbs_core::error_debug!(TransportError { Work, Aborted(reason), Stuck, Taken })
 impl TransportError {
     /// Why the channel went down, if that aborted the operation: see [`Error::down_reason`](crate::Error::down_reason).
     #[must_use]
-    pub const fn down_reason(&self) -> Option<&DownReason> {
+    pub const fn down_reason(&self) -> Option<DownReason> {
         match self {
-            Self::Aborted(reason) => Some(reason),
+            Self::Aborted(reason) => Some(*reason),
             _ => None,
         }
     }
@@ -120,10 +120,10 @@ pub enum DownReason {
 }
 
 impl DownReason {
-    /// Whether the peer closed the connection in order, or its process ended: a server's clients
-    /// leave like this.
+    /// Whether the peer closed the connection, or its process ended: a server's clients leave like
+    /// this.
     #[must_use]
-    pub const fn is_peer_closed(&self) -> bool {
+    pub const fn is_peer_closed(self) -> bool {
         matches!(self, Self::PeerClosed)
     }
 }

@@ -28,6 +28,10 @@ mod waiting;
 mod atomic {
     pub(super) use loom::sync::atomic::{AtomicUsize, Ordering};
     pub(super) use loom::sync::{Arc, Mutex, MutexGuard};
+
+    pub(super) fn wake(waker: std::task::Waker) {
+        waker.wake();
+    }
 }
 
 /// A list, and the memory that its items stand for.
@@ -56,6 +60,12 @@ impl Pool {
     fn give_back(&self, item: usize) -> bool {
         // SAFETY: the models keep the list, and give back what they took.
         unsafe { FreeList::push(NonNull::from(&self.list), item) }
+    }
+
+    /// Whether all items are back.
+    fn close(&self) -> bool {
+        // SAFETY: the models keep the list, and close it once.
+        unsafe { FreeList::close(NonNull::from(&self.list)) }
     }
 
     /// What the last one does: it frees all.
@@ -136,7 +146,7 @@ fn a_closed_list_is_freed_once_and_last() {
                 is_last
             })
         });
-        let is_last = pool.list.close();
+        let is_last = pool.close();
         if is_last {
             pool.free();
         }
@@ -253,7 +263,7 @@ fn a_task_that_was_given_the_last_item_can_free_the_list() {
         let user = Arc::clone(&pool);
         let user = thread::spawn(move || {
             let item = user.pop_when_free();
-            let closed_first = user.list.close();
+            let closed_first = user.close();
             assert!(!closed_first, "the item is taken");
             assert!(user.give_back(item), "it is the last");
             user.free();

@@ -45,6 +45,10 @@ impl Wake for Unpark {
     }
 }
 
+fn poll(future: &mut TakeWhenFree<'_>, waker: &Waker) -> Poll<PoolBuffer> {
+    Pin::new(future).poll(&mut Context::from_waker(waker))
+}
+
 fn block_on<T>(future: impl Future<Output = T>) -> T {
     let mut future = pin!(future);
     let waker = Waker::from(Arc::new(Unpark(thread::current())));
@@ -209,6 +213,70 @@ fn a_task_may_be_polled_in_its_waker_and_free_the_pool() {
     *in_place.0.lock().unwrap() = Some(task);
     drop(block);
     assert!(in_place.0.lock().unwrap().is_none(), "it was woken");
+    assert_all_is_well();
+}
+
+/// A future that is polled where its task is woken, until it is done.
+struct InPlace(Mutex<Option<Pin<Box<dyn Future<Output = ()> + Send>>>>);
+
+impl Wake for InPlace {
+    fn wake(self: Arc<Self>) {
+        let mut task = self.0.lock().unwrap().take().unwrap();
+        let done = task.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        assert!(done.is_ready());
+    }
+}
+
+#[test]
+fn wakers_that_poll_in_place_do_not_recurse() {
+    // Nested, as many would overflow the stack.
+    let count = if cfg!(miri) { 20 } else { 50_000 };
+    let pool = pool(&pd(), 1);
+    let block = pool.take().unwrap();
+    let tasks: Vec<Arc<InPlace>> = (0..count)
+        .map(|_| {
+            let pool = pool.clone();
+            let mut future = Box::pin(async move { drop(pool.take_when_free().await) });
+            let task = Arc::new(InPlace(Mutex::default()));
+            let waker = Waker::from(Arc::clone(&task));
+            let polled = future.as_mut().poll(&mut Context::from_waker(&waker));
+            assert!(polled.is_pending());
+            *task.0.lock().unwrap() = Some(future);
+            task
+        })
+        .collect();
+    drop(block);
+    assert!(tasks.iter().all(|task| task.0.lock().unwrap().is_none()));
+    assert_eq!(pool.available(), 1);
+    drop((tasks, pool));
+    assert_all_is_well();
+}
+
+#[test]
+fn a_waker_that_panics_stops_no_drop_and_no_other_task() {
+    struct Panics;
+
+    impl Wake for Panics {
+        fn wake(self: Arc<Self>) {
+            panic!("a waker of the test");
+        }
+    }
+
+    let pool = pool(&pd(), 2);
+    let (first, second) = (pool.take().unwrap(), pool.take().unwrap());
+    let (mut broken, mut waits) = (pool.take_when_free(), pool.take_when_free());
+    let panics = Waker::from(Arc::new(Panics));
+    let woken = Arc::new(Count::default());
+    let waker = Waker::from(Arc::clone(&woken));
+    assert!(poll(&mut broken, &panics).is_pending());
+    assert!(poll(&mut waits, &waker).is_pending());
+    drop(first);
+    drop(second);
+    assert_eq!(woken.get(), 1);
+    assert!(poll(&mut broken, Waker::noop()).is_ready());
+    assert!(poll(&mut waits, Waker::noop()).is_ready());
+    drop((broken, waits));
+    drop(pool);
     assert_all_is_well();
 }
 

@@ -176,11 +176,11 @@ impl WorkSuccess {
         self.wc.byte_len
     }
 
-    /// The message that a receive brought, in the bytes that it was posted with. `None` for all other
-    /// requests, and for a receive that was completed by a write with immediate: its bytes are
-    /// elsewhere.
+    /// The message of a receive that was posted with one element: `bytes` is that element. `None` for
+    /// all other requests, and for a receive that was completed by a write with immediate: its bytes
+    /// are elsewhere.
     ///
-    /// `None`, too, if the bytes are fewer than the message has: they were not the receive's.
+    /// `None`, too, if the bytes are fewer than the message has: they were not all of the receive's.
     ///
     /// ```
     /// # use verbs_core::{MemoryRegion, WorkSuccess};

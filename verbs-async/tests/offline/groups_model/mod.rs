@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::mem;
 use std::task::Poll;
 
-use fake_libibverbs::{Posted, assert_all_is_well, with};
+use fake_libibverbs::{Posted, assert_all_is_well, forget_requests, with};
 use proptest::prelude::any;
 use proptest::proptest;
 use verbs_async::verbs_channel::{BufferPool, Channel, Outgoing, OwnedRequest, PoolBuffer, Queue};
@@ -100,6 +100,7 @@ struct World {
 
 impl World {
     fn new() -> Self {
+        forget_requests();
         with(|library| {
             library.done.clear();
             library.posted.clear();

@@ -182,6 +182,12 @@ pub fn deliver(wr_id: u64, message: &[u8]) {
     });
 }
 
+/// The device forgets all requests: for a test that begins anew, after another whose queue pairs could
+/// not be destroyed. A `wr_id` of theirs may be given again.
+pub fn forget_requests() {
+    with(|library| library.operations.clear());
+}
+
 /// Whether the device has a request of this `wr_id`.
 pub fn is_in_flight(wr_id: u64) -> bool {
     with(|library| library.operations.iter().any(|op| op.wr_id == wr_id))

@@ -1,0 +1,19 @@
+//! Calls of the user's code whose panics go no further: loggers and wakers.
+
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// Calls a function. Returns whether it panicked, and contains the panic.
+pub(crate) fn panics(what: impl FnOnce()) -> bool {
+    let Err(panic) = catch_unwind(AssertUnwindSafe(what)) else {
+        return false;
+    };
+    #[expect(clippy::mem_forget, reason = "dropping it may panic once more")]
+    std::mem::forget(panic);
+    true
+}
+
+/// Writes to the log. A logger that panics ends no borrow: the panic stops here.
+pub(crate) fn log_error(line: fmt::Arguments<'_>) {
+    let _panicked = panics(|| log::error!("{line}"));
+}
