@@ -4,7 +4,7 @@ use std::future::Future;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
-use fake_libibverbs::{ladder, with};
+use fake_libibverbs::{is_alive, ladder, with};
 use verbs_async::verbs_channel::Channel;
 use verbs_async::{AsyncGroup, CqEvents};
 use verbs_core::verbs_sys::{IBV_QPS_INIT, IBV_QPS_RTR, ibv_qp_state};
@@ -108,10 +108,12 @@ pub(crate) fn block_on<T>(future: impl Future<Output = T>) -> T {
 /// Waits until everything was ended, on other threads too.
 pub(crate) fn wait_for_the_end() {
     let is_over = || {
-        with(|library| {
+        let is_closed = with(|library| {
             let calls = |verb| library.calls.iter().filter(|call| **call == verb).count();
             calls("ibv_open_device") == calls("ibv_close_device")
-        })
+        });
+        // A context frees its list of devices after it was closed.
+        is_closed && !is_alive("ibv_get_device_list")
     };
     block_on(async {
         while !is_over() {
