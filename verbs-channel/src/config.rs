@@ -117,29 +117,8 @@ pub struct ChannelBuilder {
     strategy: PollStrategy,
 }
 
-/// The setters. An `option` takes a value or an `Option` of it.
-macro_rules! setters {
-    ($($(#[$attr:meta])* $name:ident: $kind:ident $type:ty,)*) => {$(
-        setters! { @$kind $(#[$attr])* $name: $type }
-    )*};
-    (@plain $(#[$attr:meta])* $name:ident: $type:ty) => {
-        $(#[$attr])*
-        pub const fn $name(mut self, $name: $type) -> Self {
-            self.$name = $name;
-            self
-        }
-    };
-    (@option $(#[$attr:meta])* $name:ident: $type:ty) => {
-        $(#[$attr])*
-        pub fn $name(mut self, $name: impl Into<Option<$type>>) -> Self {
-            self.$name = $name.into();
-            self
-        }
-    };
-}
-
 impl ChannelBuilder {
-    setters! {
+    verbs_core::builder_setters! {
         /// Sends, writes, reads and atomics in flight at once; 64 unless set.
         max_send_wr: plain u32,
         /// Receives in flight at once; 64 unless set.
@@ -183,8 +162,8 @@ impl ChannelBuilder {
         /// flushes; 1 s unless set.
         drain_timeout: plain Duration,
         /// How soon the death of the peer's host is noticed; 10 s unless set. TCP's keepalive detects it:
-        /// it counts in whole seconds, and needs at least 2 of them. With `None` no peer is watched: a peer that
-        /// closes its channel, or whose process ends, is not noticed either.
+        /// it counts in whole seconds, and needs at least 2 of them. With `None` no peer is watched: a
+        /// peer that closes its channel, or whose process ends, is not noticed either.
         peer_timeout: option Duration,
         /// What to do between polls that find no completion; spin, then yield, unless set. Without effect
         /// on an [`engine`](Self::engine), and on the channels of `verbs-async`: the layer above waits.

@@ -207,10 +207,12 @@ macro_rules! serde_by_name {
     };
 }
 
-/// A builder's setters. An `option` takes a value or an `Option` of it.
-macro_rules! setters {
+/// A builder's setters, here and in the crates above. An `option` takes a value or an `Option` of it.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! builder_setters {
     ($($(#[$attr:meta])* $name:ident: $kind:ident $type:ty,)*) => {$(
-        $crate::macros::setters! { @$kind $(#[$attr])* $name: $type }
+        $crate::builder_setters! { @$kind $(#[$attr])* $name: $type }
     )*};
     (@plain $(#[$attr:meta])* $name:ident: $type:ty) => {
         $(#[$attr])*
@@ -300,6 +302,4 @@ macro_rules! serde_getters {
     };
 }
 
-pub(crate) use {
-    code, flags_as_text, getters, man, open_enum, serde_by_name, serde_getters, setters, text,
-};
+pub(crate) use {code, flags_as_text, getters, man, open_enum, serde_by_name, serde_getters, text};

@@ -14,10 +14,11 @@ use verbs_sys::{
 
 use super::CompletionChannel;
 use super::channel::Events;
+use crate::builder_setters;
 use crate::context::Context;
 use crate::error::{Error, ErrorChain, Result};
 use crate::handle::Handle;
-use crate::macros::{man, setters};
+use crate::macros::man;
 use crate::{logged, ret};
 
 /// A completion queue (CQ): where the device reports completed work requests.
@@ -89,7 +90,7 @@ impl CompletionQueueBuilder {
         self
     }
 
-    setters! {
+    builder_setters! {
         /// The interrupt vector that announces arrivals, below
         /// [`num_comp_vectors`](Context::num_comp_vectors); 0 unless set.
         comp_vector: plain u32,

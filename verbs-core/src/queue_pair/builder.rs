@@ -9,12 +9,12 @@ use verbs_sys::{IBV_QPT_RC, ibv_create_qp, ibv_qp_init_attr};
 use super::choices::{Config, check_range};
 use super::config::{AckTimeout, MaxAckRetries, MaxRnrRetries, MinRnrTimer, PacketSequenceNumber};
 use super::{PreparedQueuePair, Qp, QpCap, QueuePair};
+use crate::builder_setters;
 use crate::completion::CompletionQueue;
 use crate::context::Context;
 use crate::device_attr::{AtomicCap, DeviceAttr};
 use crate::error::{Error, Result};
 use crate::handle::Handle;
-use crate::macros::setters;
 use crate::memory::AccessFlags;
 use crate::mtu::MaximumTransferUnit;
 use crate::protection_domain::ProtectionDomain;
@@ -137,7 +137,7 @@ impl QueuePair {
 }
 
 impl QueuePairBuilder {
-    setters! {
+    builder_setters! {
         /// Work requests in the send queue; 16 unless set.
         max_send_wr: plain u32,
         /// Work requests in the receive queue; 16 unless set.

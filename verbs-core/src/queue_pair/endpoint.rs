@@ -2,9 +2,9 @@
 
 use super::choices::Config;
 use super::config::PacketSequenceNumber;
+use crate::builder_setters;
 use crate::error::{ENDPOINT_VERSION, EndpointError};
 use crate::gid::Gid;
-use crate::macros::setters;
 use crate::mtu::MaximumTransferUnit;
 use crate::path::LocalPath;
 
@@ -48,7 +48,7 @@ pub struct QueuePairEndpointBuilder {
 }
 
 impl QueuePairEndpointBuilder {
-    setters! {
+    builder_setters! {
         /// The port's LID; 0, none, unless set.
         lid: plain u16,
         /// The port's GID; none unless set.
