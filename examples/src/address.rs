@@ -1,7 +1,8 @@
 //! The address that `ibv_rc_pingpong` exchanges over TCP: text of a fixed length.
 //!
 //! `LID:QPN:PSN:GID` in hexadecimal, of 4, 6, 6 and 32 digits, and a NUL. The client sends its own,
-//! the server answers with its own, and the client sends `done` and a NUL. A GID of zeros means that there is none.
+//! the server answers with its own, and the client sends `done` and a NUL. A GID of zeros means that
+//! there is none.
 
 use std::fmt;
 

@@ -80,8 +80,8 @@
 //! A request is checked before the driver gets it: its length against the port's `max_msg_sz` and the
 //! granted `max_inline_data`, its elements, and its remote range. Drivers check too, but some add up
 //! lengths in 32 bits. A request that fails a check, or finds no room in its queue, is rejected: the
-//! [`RejectReason`] is the reason. It is [backpressure](RejectReason::is_backpressure) if the same request can be
-//! posted once some operations in flight have completed.
+//! [`RejectReason`] is the reason. It is [backpressure](RejectReason::is_backpressure) if the same
+//! request can be posted once some operations in flight have completed.
 //!
 //! # How operations end
 //!

@@ -108,7 +108,8 @@ bitflags::bitflags! {
 }
 
 bitflags::bitflags! {
-    /// What a port can do, from [`PortAttr::port_cap_flags`](crate::PortAttr::port_cap_flags). Most are InfiniBand's.
+    /// What a port can do, from [`PortAttr::port_cap_flags`](crate::PortAttr::port_cap_flags). Most are
+    /// InfiniBand's.
     ///
     /// They print and parse as C's names without prefix: `CM_SUP | IP_BASED_GIDS`.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -54,7 +54,8 @@ impl AsyncGroup {
     /// Each side sends the other up to [`MAX_PRIVATE_DATA`] bytes. Returns the channel and the
     /// peer's bytes.
     ///
-    /// The peer need not be async: [`PreparedChannel::connect`] and other blocking calls use the same protocol.
+    /// The peer need not be async: [`PreparedChannel::connect`] and other blocking calls use the same
+    /// protocol.
     ///
     /// The channel [watches the peer](AsyncChannel::watch_peer) with a duplicate of the stream's
     /// descriptor. To use the stream afterwards, pass `&mut` of it, and drop it together with the

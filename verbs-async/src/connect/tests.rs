@@ -92,7 +92,8 @@ fn connection() -> (TcpStream, TcpStream) {
     (left, right)
 }
 
-/// The error of this side when a peer sends `theirs` and then closes the stream or waits, and the bytes that the peer received.
+/// The error of this side when a peer sends `theirs` and then closes the stream or waits, and the
+/// bytes that the peer received.
 fn of(way: Way, theirs: Vec<u8>, hangs_up: bool) -> (ExchangeError, Vec<u8>) {
     let (ours, mut peer) = connection();
     let peer = thread::spawn(move || {

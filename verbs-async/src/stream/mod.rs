@@ -212,7 +212,8 @@ impl AsyncChannel {
     ///
     /// [`OutOfRange`](CoreError::OutOfRange): a block is shorter than 20 bytes or longer than the
     /// longest message of the port, or `depth` is 0. [`StreamReceives`](crate::Error::StreamReceives):
-    /// `depth + 4` receives exceed the channel's `max_recv_wr`. Those of [`BufferPool::new`]. The channel is closed on an error.
+    /// `depth + 4` receives exceed the channel's `max_recv_wr`. Those of [`BufferPool::new`]. The
+    /// channel is closed on an error.
     pub fn into_stream_with(self, block_len: usize, depth: u16) -> Result<ByteStream> {
         let context = self.pd().context();
         let max_len = match self.endpoint() {

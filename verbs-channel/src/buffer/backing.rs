@@ -52,7 +52,8 @@ pub(crate) struct SharedPtr(NonNull<SharedPool>);
 unsafe impl Send for BlockPtr {}
 // SAFETY: by reference it gives access to nothing.
 unsafe impl Sync for BlockPtr {}
-// SAFETY: it stands for a `&SharedPool`, and for a `Box<SharedPool>` once; a `SharedPool` is `Send` and `Sync`.
+// SAFETY: it stands for a `&SharedPool`, and for a `Box<SharedPool>` once; a `SharedPool` is `Send`
+// and `Sync`.
 unsafe impl Send for SharedPtr {}
 // SAFETY: as above.
 unsafe impl Sync for SharedPtr {}

@@ -338,8 +338,8 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
     #[inline(always)]
     pub(super) fn with<R>(&self, then: impl FnOnce(&mut Poller) -> R) -> R {
         // SAFETY: it is the only reference. A scope is not `Sync`. The closures given to this function
-        // are all in these two files, and what they call has no reference to the scope: `Request` and the
-        // lists are sealed, and a logger is `'static`.
+        // are all in these two files, and what they call has no reference to the scope: `Request` and
+        // the lists are sealed, and loggers and wakers are `'static`.
         let poller = unsafe { &mut *self.poller.get() };
         then(poller)
     }

@@ -35,7 +35,8 @@ pub enum TransportError {
 verbs_core::error_debug!(TransportError { Work, Aborted(reason), Stuck, Taken });
 
 impl TransportError {
-    /// Why the channel went down, if that aborted the operation: see [`Error::down_reason`](crate::Error::down_reason).
+    /// Why the channel went down, if that aborted the operation: see
+    /// [`Error::down_reason`](crate::Error::down_reason).
     #[must_use]
     pub const fn down_reason(&self) -> Option<DownReason> {
         match self {

@@ -46,7 +46,8 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// The result of a post. If it was rejected, the peer may have sent a better reason than the channel's.
+    /// The result of a post. If it was rejected, the peer may have sent a better reason than the
+    /// channel's.
     pub(crate) fn posted<T>(&self, posted: Result<T, RejectReason>) -> Result<T, Failure> {
         posted.or_else(|reason| self.look().and(Err(reason.into())))
     }

@@ -28,7 +28,8 @@ const SILENCE: Duration = Duration::from_secs(1);
 struct Client {
     number: u64,
     last_active: Instant,
-    // Replies and a probe that the client's device has not acknowledged, and since when it acknowledged none.
+    // Replies and a probe that the client's device has not acknowledged, and since when it acknowledged
+    // none.
     sending: u32,
     since: Instant,
     probe: Option<OwnedBuffer>,

@@ -23,8 +23,8 @@ impl<S: Copy, B> Slots<S, B> {
     /// channel with these slots. Returns how many. Results that cannot be taken are not stored: those of
     /// detached operations, and, if `keep_results` is false, of all borrowed ones.
     ///
-    /// It stops at a completion that is no success, at an unknown `wr_id`, and at a batch of which a request has
-    /// failed: see [`succeed`](Self::succeed).
+    /// It stops at a completion that is no success, at an unknown `wr_id`, and at a batch of which a
+    /// request has failed: see [`succeed`](Self::succeed).
     #[inline(always)]
     pub(crate) fn dispatch_successes<C>(
         &mut self,
