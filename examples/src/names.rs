@@ -106,6 +106,18 @@ pub fn gid(gid: Gid, gid_type: GidType) -> String {
         .join(":")
 }
 
+/// Ascending numbers, as the kernel writes a list of CPUs: `0-3,8`.
+#[must_use]
+pub fn ranges(numbers: &[u32]) -> String {
+    let runs = numbers.chunk_by(|a, b| a.checked_add(1) == Some(*b));
+    let texts = runs.map(|run| match run {
+        [one] => one.to_string(),
+        [first, .., last] => format!("{first}-{last}"),
+        [] => String::new(),
+    });
+    texts.collect::<Vec<_>>().join(",")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -135,5 +147,11 @@ mod tests {
         assert_eq!(phys_state(5), "LINK_UP");
         assert_eq!(phys_state(77), "invalid physical state");
         assert_eq!(known(Some(GidType::ROCE_V2), ""), "RoCE v2");
+    }
+
+    #[test]
+    fn cpus_are_listed_as_the_kernel_does() {
+        assert_eq!(ranges(&[0, 1, 2, 3, 8, 10, 11]), "0-3,8,10-11");
+        assert_eq!(ranges(&[]), "");
     }
 }

@@ -143,11 +143,13 @@ mod memory;
 mod mtu;
 mod names;
 mod path;
+mod pci_address;
 mod port;
 mod protection_domain;
 mod queue_pair;
 mod rejected;
 mod ret;
+mod topology;
 mod work_request;
 
 pub use cap_flags::{DeviceCapFlags, PortCapFlags};
@@ -172,6 +174,7 @@ pub use memory::{
 pub use mtu::MaximumTransferUnit;
 pub use names::ParseNameError;
 pub use path::AhAttr;
+pub use pci_address::{ParsePciAddressError, PciAddress};
 pub use port::PortAttr;
 pub use protection_domain::ProtectionDomain;
 pub use queue_pair::{

@@ -80,6 +80,7 @@ fn show(device: &Device, options: &Options) -> Result<Listing> {
     let mut list = Listing::default();
     list.line(0, format_args!("hca_id:\t{}", device.name()));
     identity(&mut list, device, &attr);
+    place(&mut list, device);
     if options.verbose {
         limits(&mut list, &attr);
         capabilities(&mut list, &attr_ex);
@@ -132,6 +133,20 @@ fn identity(list: &mut Listing, device: &Device, attr: &DeviceAttr) {
         entry(list, "board_id", board.trim());
     }
     entry(list, "phys_port_cnt", attr.phys_port_cnt());
+}
+
+/// Where in the machine it is; a virtual device is nowhere. C's program does not show this.
+fn place(list: &mut Listing, device: &Device) {
+    if let Some(address) = device.pci_address() {
+        entry(list, "pci_address", address);
+    }
+    if let Some(node) = device.numa_node() {
+        entry(list, "numa_node", node);
+    }
+    let cpus = device.near_cpus();
+    if !cpus.is_empty() {
+        entry(list, "near_cpus", names::ranges(&cpus));
+    }
 }
 
 fn limits(list: &mut Listing, attr: &DeviceAttr) {
@@ -354,6 +369,10 @@ fn details(list: &mut Listing, device: &Device, port: &PortAttr) {
     let name = names::known(speed.name().map(|_| speed), "invalid speed");
     let code = speed.as_raw();
     port_entry(list, "active_speed", format_args!("{name} ({code})"));
+    if let Some(rate) = port.active_rate() {
+        let gbps = f64::from(rate) / 1000.0;
+        port_entry(list, "active_rate", format_args!("{gbps} Gbps"));
+    }
     if device.transport_type() == TransportType::IB {
         let (state, code) = (port.phys_state(), port.phys_state().as_raw());
         let name = names::phys_state(state);

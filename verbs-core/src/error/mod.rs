@@ -60,6 +60,13 @@ pub enum Error {
         available: Vec<String>,
     },
 
+    /// This machine has no such CPU, NUMA node or PCI device.
+    #[error("{} does not exist", path.display())]
+    UnknownPlace {
+        /// What sysfs would have.
+        path: PathBuf,
+    },
+
     /// The device's node cannot be opened.
     #[error("cannot open {}: check that it exists and that this user may read and write it (udev rule, group, container --device)", path.display())]
     DeviceNode {
@@ -264,7 +271,7 @@ pub enum Error {
 }
 
 crate::error_debug!(Error {
-    Verb, Unsupported, NoDevice, UnknownDevice, DeviceNode, NoActivePort, PortNotActive, UnknownPort,
+    Verb, Unsupported, NoDevice, UnknownDevice, UnknownPlace, DeviceNode, NoActivePort, PortNotActive, UnknownPort,
     EmptyGid, NoGid, Limit, OutOfRange, OutOfBounds, RemoteTooShort, Misaligned, Memlock, Registration,
     RemoteAccess, Endpoint(error), RemoteLength, Transition, ForeignContext, InUse, Destroyed, Post,
     Poll, Work,
@@ -310,6 +317,7 @@ impl Error {
             Self::Unsupported { .. } => ErrorKind::Unsupported,
             Self::NoDevice { .. }
             | Self::UnknownDevice { .. }
+            | Self::UnknownPlace { .. }
             | Self::NoActivePort { .. }
             | Self::PortNotActive { .. }
             | Self::UnknownPort { .. }

@@ -106,6 +106,26 @@ fn the_first_active_device_is_one() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
+fn a_device_has_its_place_and_its_rate() {
+    let _test = begin!();
+    let device = Device::by_name(&device_name()).unwrap();
+    assert!(device.sysfs_path().join("node_guid").exists());
+    let context = device.open().unwrap();
+    for port in context.ports().unwrap() {
+        let rate = context.query_port(port).unwrap().active_rate();
+        assert_eq!(device.port_rate(port), rate);
+    }
+    // A virtual device has neither of them.
+    let (pci, cpus) = (device.pci_address(), device.near_cpus());
+    assert_eq!(pci.is_some(), !cpus.is_empty(), "{pci:?} {cpus:?}");
+    let all = Device::list().unwrap().len();
+    assert_eq!(Device::near_cpu(0).unwrap().len(), all);
+    assert_eq!(Device::near_node(0).unwrap().len(), all);
+    assert!(Device::near_cpu(1 << 20).is_err());
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
 fn unknown_device_error_lists_the_devices() {
     let _test = begin!();
     let error = Device::by_name("no_such_device").unwrap_err();

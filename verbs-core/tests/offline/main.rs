@@ -24,3 +24,4 @@ mod poll;
 mod post;
 mod receive;
 mod refused;
+mod topology;

@@ -34,6 +34,7 @@ mod queries;
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::ffi::c_int;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -55,6 +56,8 @@ pub use memory::{deliver, forget_requests, is_in_flight, is_posted, touch_posted
 pub struct Library {
     /// How many devices there are.
     pub devices: usize,
+    /// Where sysfs is, of which the devices' paths are part.
+    pub sysfs: PathBuf,
     /// The ports that each device has, from 1 on.
     pub ports: Vec<Port>,
     /// The attributes of each device.
@@ -242,6 +245,7 @@ impl Library {
     fn new() -> Self {
         Self {
             devices: 2,
+            sysfs: "/sys".into(),
             ports: vec![Port::roce(&["fe80::1", "::ffff:10.0.0.1"])],
             attr: ibv_device_attr {
                 max_qp_wr: 1000,

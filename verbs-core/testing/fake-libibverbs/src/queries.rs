@@ -1,6 +1,7 @@
 //! The verbs that query.
 
 use std::ffi::{c_char, c_int};
+use std::path::Path;
 use std::ptr;
 
 use verbs_core::verbs_sys::{
@@ -32,7 +33,7 @@ unsafe extern "C" fn ibv_get_device_list(count: *mut c_int) -> *mut *mut ibv_dev
     let devices = with(|library| {
         library.called("ibv_get_device_list")?;
         Ok((0..library.devices)
-            .map(device)
+            .map(|index| device(index, &library.sysfs))
             .chain([ptr::null_mut()])
             .collect::<Vec<_>>())
     });
@@ -54,7 +55,7 @@ unsafe extern "C" fn ibv_free_device_list(list: *mut *mut ibv_device) {
     let _ = with(|library| library.ends("ibv_free_device_list", list));
 }
 
-fn device(index: usize) -> *mut ibv_device {
+fn device(index: usize, sysfs: &Path) -> *mut ibv_device {
     let mut device = ibv_device::default();
     let write = |to: &mut [c_char], text: String| {
         for (to, from) in to.iter_mut().zip(text.bytes()) {
@@ -63,6 +64,8 @@ fn device(index: usize) -> *mut ibv_device {
     };
     write(&mut device.name, format!("fake{index}"));
     write(&mut device.dev_name, format!("uverbs-fake{index}"));
+    let path = sysfs.join(format!("class/infiniband/fake{index}"));
+    write(&mut device.ibdev_path, path.to_str().unwrap().to_owned());
     Box::into_raw(Box::new(device))
 }
 
