@@ -89,7 +89,8 @@
 //!
 //! It does not count what is in flight. Posting to a full queue fails ([`PostError::is_full`]). A
 //! completion queue that overruns is unusable. It does not keep buffers alive, wait, time out or
-//! connect for you: the layers above do. The only transport is RC, the reliable connection.
+//! connect for you: the layers above do. The transports are RC and UC, connections that are reliable
+//! or not ([`QpType`]).
 //!
 //! # Features
 //!
@@ -150,6 +151,7 @@ mod queue_pair;
 mod rejected;
 mod ret;
 mod topology;
+mod wire;
 mod work_request;
 
 pub use cap_flags::{DeviceCapFlags, PortCapFlags};
@@ -179,8 +181,8 @@ pub use port::PortAttr;
 pub use protection_domain::ProtectionDomain;
 pub use queue_pair::{
     AckTimeout, MaxAckRetries, MaxRnrRetries, MigState, MinRnrTimer, PacketSequenceNumber,
-    PostError, PreparedQueuePair, QpAttr, QpAttrMask, QpCap, QpState, QueuePair, QueuePairBuilder,
-    QueuePairEndpoint, QueuePairEndpointBuilder,
+    PostError, PreparedQueuePair, QpAttr, QpAttrMask, QpCap, QpState, QpType, QueuePair,
+    QueuePairBuilder, QueuePairEndpoint, QueuePairEndpointBuilder,
 };
 pub use rejected::Rejected;
 pub use work_request::{

@@ -1,7 +1,9 @@
 //! Errors of a peer's endpoint.
 
-/// The version of the endpoint's formats.
-pub const ENDPOINT_VERSION: u32 = 1;
+use crate::queue_pair::qp_type::QpType;
+
+/// The version of the endpoints' formats.
+pub const ENDPOINT_VERSION: u32 = 2;
 
 /// Why the endpoint that a peer sent cannot be used.
 #[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -37,6 +39,16 @@ pub enum EndpointError {
     /// This side's port is addressed by LID and the peer gave none.
     #[error("this side's port is addressed by LID and the peer gave none")]
     NoLid,
+    /// The two queue pairs are of different types.
+    #[error(
+        "this side's queue pair is of type {ours} and the peer's of type {theirs}: build both with the same qp_type"
+    )]
+    QpType {
+        /// This side's type.
+        ours: QpType,
+        /// The peer's type.
+        theirs: QpType,
+    },
     /// The bytes end too early, or go on after the end.
     #[error("an endpoint is {expected} bytes long, not {len}")]
     Length {
@@ -53,5 +65,6 @@ crate::error_debug!(EndpointError {
     NoAddress,
     NoGid,
     NoLid,
+    QpType,
     Length
 });

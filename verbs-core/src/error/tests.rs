@@ -4,7 +4,7 @@ use verbs_harness::chains::{assert_debug_is_text, assert_repeats_nothing, parts}
 
 use super::*;
 use crate::completion::{PollError, WorkError};
-use crate::queue_pair::PostError;
+use crate::queue_pair::{PostError, QpType};
 use crate::rejected::Rejected;
 
 #[test]
@@ -65,7 +65,11 @@ fn all() -> Vec<Error> {
         EndpointError::NoLid,
         EndpointError::Length {
             len: 3,
-            expected: 36,
+            expected: 37,
+        },
+        EndpointError::QpType {
+            ours: QpType::Rc,
+            theirs: QpType::Uc,
         },
     ];
     let mut all = vec![
@@ -206,6 +210,7 @@ fn variant(error: &Error) -> usize {
             EndpointError::NoGid => 28,
             EndpointError::NoLid => 29,
             EndpointError::Length { .. } => 30,
+            EndpointError::QpType { .. } => 33,
         },
         Error::RemoteLength { .. } => 31,
         Error::UnknownPlace { .. } => 32,
@@ -218,7 +223,7 @@ fn no_error_repeats_its_source() {
     variants.dedup();
     variants.sort_unstable();
     variants.dedup();
-    assert_eq!(variants, (0..=32).collect::<Vec<_>>());
+    assert_eq!(variants, (0..=33).collect::<Vec<_>>());
     for error in all() {
         let alone = parts(&error);
         assert_repeats_nothing(&error);

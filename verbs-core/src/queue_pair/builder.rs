@@ -4,11 +4,11 @@
 use std::ffi::c_int;
 use std::ptr;
 
-use verbs_sys::{IBV_QPT_RC, ibv_create_qp, ibv_qp_init_attr};
+use verbs_sys::{ibv_create_qp, ibv_qp, ibv_qp_init_attr, ibv_qp_type};
 
 use super::choices::{Config, check_range};
 use super::config::{AckTimeout, MaxAckRetries, MaxRnrRetries, MinRnrTimer, PacketSequenceNumber};
-use super::{PreparedQueuePair, Qp, QpCap, QueuePair};
+use super::{PreparedQueuePair, Qp, QpCap, QpType, QueuePair};
 use crate::builder_setters;
 use crate::completion::CompletionQueue;
 use crate::context::Context;
@@ -20,7 +20,7 @@ use crate::mtu::MaximumTransferUnit;
 use crate::protection_domain::ProtectionDomain;
 use crate::ret;
 
-/// Builder for a queue pair (RC), from [`QueuePair::builder`].
+/// Builder for a queue pair, from [`QueuePair::builder`].
 ///
 /// It is a plain value: it can be kept in a struct and cloned, and any number of queue pairs can be
 /// built from it.
@@ -49,6 +49,7 @@ use crate::ret;
 #[must_use = "a builder does nothing until `build` is called"]
 #[doc(alias = "ibv_qp_init_attr")]
 pub struct QueuePairBuilder {
+    qp_type: QpType,
     pd: ProtectionDomain,
     send_cq: CompletionQueue,
     recv_cq: CompletionQueue,
@@ -79,7 +80,8 @@ pub struct QueuePairBuilder {
 }
 
 impl QueuePair {
-    /// Starts to build a queue pair (RC). Sends, writes, reads and atomics complete on `send_cq`,
+    /// Starts to build a queue pair: a reliable connection (RC) unless another
+    /// [type](QueuePairBuilder::qp_type) is set. Sends, writes, reads and atomics complete on `send_cq`,
     /// receives on `recv_cq`. Both may be the same queue.
     ///
     /// The defaults work on InfiniBand and on RoCE: the first ACTIVE port, and where packets need a
@@ -105,6 +107,7 @@ impl QueuePair {
         recv_cq: &CompletionQueue,
     ) -> QueuePairBuilder {
         QueuePairBuilder {
+            qp_type: QpType::Rc,
             pd: pd.clone(),
             send_cq: send_cq.clone(),
             recv_cq: recv_cq.clone(),
@@ -138,6 +141,8 @@ impl QueuePair {
 
 impl QueuePairBuilder {
     builder_setters! {
+        /// Reliable or unreliable; [`QpType::Rc`] unless set.
+        qp_type: plain QpType,
         /// Work requests in the send queue; 16 unless set.
         max_send_wr: plain u32,
         /// Work requests in the receive queue; 16 unless set.
@@ -211,14 +216,7 @@ impl QueuePairBuilder {
         } = self;
         let context = pd.context();
         let device = context.query_device()?;
-        for (cq, child) in [
-            (send_cq, "the send queue's CQ"),
-            (recv_cq, "the receive queue's CQ"),
-        ] {
-            if !cq.context().is(context) {
-                return Err(Error::ForeignContext { child });
-            }
-        }
+        check_completion_queues(context, send_cq, recv_cq)?;
         let cap = QpCap {
             max_send_wr: self.max_send_wr,
             max_recv_wr: self.max_recv_wr,
@@ -229,14 +227,20 @@ impl QueuePairBuilder {
         check_capacities(cap, &device)?;
         check_range("sl", self.sl.into(), 0, 15)?;
         check_range("flow_label", self.flow_label, 0, 0xf_ffff)?;
-        let (ask, serve) = (device.max_qp_init_rd_atom(), device.max_qp_rd_atom());
+        let (ask, serve) = match self.qp_type {
+            QpType::Rc => (device.max_qp_init_rd_atom(), device.max_qp_rd_atom()),
+            QpType::Uc => (0, 0),
+        };
         let config = Config {
+            qp_type: self.qp_type,
             port_num: self.port_num,
             gid_index: self.gid_index,
             sq_psn: self.sq_psn,
             path_mtu: self.path_mtu,
             pkey_index: self.pkey_index,
-            qp_access_flags: self.qp_access_flags.unwrap_or_else(|| everything(&device)),
+            qp_access_flags: self
+                .qp_access_flags
+                .unwrap_or_else(|| everything(self.qp_type, &device)),
             max_rd_atomic: depth("max_rd_atomic", self.max_rd_atomic, ask)?,
             max_dest_rd_atomic: depth("max_dest_rd_atomic", self.max_dest_rd_atomic, serve)?,
             min_rnr_timer: self.min_rnr_timer,
@@ -251,7 +255,8 @@ impl QueuePairBuilder {
             hop_limit: self.hop_limit,
         };
         let path = config.path(context)?;
-        let (qp, cap) = create(pd, send_cq, recv_cq, cap, self.sq_sig_all)?;
+        let qp_type = self.qp_type.as_raw();
+        let (qp, cap) = create(qp_type, pd, (send_cq, recv_cq), cap, self.sq_sig_all)?;
         let psn = config.psn();
         let qp = Qp {
             qp,
@@ -266,20 +271,21 @@ impl QueuePairBuilder {
     }
 }
 
-fn create(
+/// Creates an `ibv_qp` of any type.
+pub(crate) fn create(
+    qp_type: ibv_qp_type,
     pd: &ProtectionDomain,
-    send_cq: &CompletionQueue,
-    recv_cq: &CompletionQueue,
+    (send_cq, recv_cq): (&CompletionQueue, &CompletionQueue),
     cap: QpCap,
     sq_sig_all: bool,
-) -> Result<(Handle<verbs_sys::ibv_qp>, QpCap)> {
+) -> Result<(Handle<ibv_qp>, QpCap)> {
     let mut init = ibv_qp_init_attr {
         qp_context: ptr::null_mut(),
         send_cq: send_cq.as_ptr(),
         recv_cq: recv_cq.as_ptr(),
         srq: ptr::null_mut(),
         cap: cap.as_raw(),
-        qp_type: IBV_QPT_RC,
+        qp_type,
         sq_sig_all: c_int::from(sq_sig_all),
     };
     // SAFETY: the PD and both queues are alive, and `init` is a local.
@@ -291,31 +297,42 @@ fn create(
             Ok((qp, QpCap::from_raw(init.cap)))
         }
         // The one capacity whose limit is no attribute: try whether it works without.
-        Err(_) if cap.max_inline_data > 0 && works_without_inline(pd, send_cq, recv_cq, cap) => {
-            Err(Error::Limit {
-                what: "max_inline_data",
-                asked: cap.max_inline_data.into(),
-                max: None,
-            })
+        Err(error) => {
+            let without = QpCap {
+                max_inline_data: 0,
+                ..cap
+            };
+            let works_without = || create(qp_type, pd, (send_cq, recv_cq), without, false).is_ok();
+            if cap.max_inline_data > 0 && works_without() {
+                return Err(Error::Limit {
+                    what: "max_inline_data",
+                    asked: cap.max_inline_data.into(),
+                    max: None,
+                });
+            }
+            Err(error)
         }
-        Err(error) => Err(error),
     }
 }
 
-fn works_without_inline(
-    pd: &ProtectionDomain,
+/// Rejects completion queues of another context.
+pub(crate) fn check_completion_queues(
+    context: &Context,
     send_cq: &CompletionQueue,
     recv_cq: &CompletionQueue,
-    cap: QpCap,
-) -> bool {
-    let cap = QpCap {
-        max_inline_data: 0,
-        ..cap
-    };
-    create(pd, send_cq, recv_cq, cap, false).is_ok()
+) -> Result<()> {
+    for (cq, child) in [
+        (send_cq, "the send queue's CQ"),
+        (recv_cq, "the receive queue's CQ"),
+    ] {
+        if !cq.context().is(context) {
+            return Err(Error::ForeignContext { child });
+        }
+    }
+    Ok(())
 }
 
-fn check_capacities(cap: QpCap, device: &DeviceAttr) -> Result<()> {
+pub(crate) fn check_capacities(cap: QpCap, device: &DeviceAttr) -> Result<()> {
     let (max_wr, max_sge) = (device.max_qp_wr(), device.max_sge());
     Context::within("max_send_wr", cap.max_send_wr, max_wr)?;
     Context::within("max_recv_wr", cap.max_recv_wr, max_wr)?;
@@ -332,7 +349,10 @@ fn depth(what: &'static str, asked: Option<u8>, max: u32) -> Result<u8> {
 }
 
 /// Every kind of access that the device can give to a peer.
-fn everything(device: &DeviceAttr) -> AccessFlags {
+fn everything(qp_type: QpType, device: &DeviceAttr) -> AccessFlags {
+    if qp_type == QpType::Uc {
+        return AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
+    }
     let all = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE;
     if device.atomic_cap() == AtomicCap::NONE {
         all.difference(AccessFlags::REMOTE_ATOMIC)

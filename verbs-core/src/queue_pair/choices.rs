@@ -1,6 +1,7 @@
 //! What was chosen for a queue pair when it was built.
 
 use super::config::{AckTimeout, MaxAckRetries, MaxRnrRetries, MinRnrTimer, PacketSequenceNumber};
+use super::qp_type::QpType;
 use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::memory::AccessFlags;
@@ -10,6 +11,7 @@ use crate::path::LocalPath;
 /// The choices, kept for the handshake and for a reset.
 #[derive(Debug)]
 pub(super) struct Config {
+    pub(super) qp_type: QpType,
     pub(super) port_num: Option<u8>,
     pub(super) gid_index: Option<u8>,
     pub(super) sq_psn: Option<PacketSequenceNumber>,
@@ -47,7 +49,7 @@ impl Config {
 }
 
 /// Rejects a number outside the range of its field.
-pub(super) fn check_range(what: &'static str, value: u32, min: u32, max: u32) -> Result<()> {
+pub(crate) fn check_range(what: &'static str, value: u32, min: u32, max: u32) -> Result<()> {
     if (min..=max).contains(&value) {
         return Ok(());
     }

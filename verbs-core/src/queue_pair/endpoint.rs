@@ -2,11 +2,13 @@
 
 use super::choices::Config;
 use super::config::PacketSequenceNumber;
+use super::qp_type::QpType;
 use crate::builder_setters;
 use crate::error::{ENDPOINT_VERSION, EndpointError};
 use crate::gid::Gid;
 use crate::mtu::MaximumTransferUnit;
 use crate::path::LocalPath;
+use crate::wire::{check_version, put, take, version_of, within};
 
 /// The data that a peer needs to connect to a queue pair.
 ///
@@ -21,6 +23,7 @@ use crate::path::LocalPath;
     serde(try_from = "Wire", into = "Wire")
 )]
 pub struct QueuePairEndpoint {
+    qp_type: QpType,
     qp_num: u32,
     psn: PacketSequenceNumber,
     lid: u16,
@@ -36,6 +39,7 @@ pub struct QueuePairEndpoint {
 #[derive(Clone, Debug)]
 #[must_use = "a builder does nothing until `build` is called"]
 pub struct QueuePairEndpointBuilder {
+    qp_type: QpType,
     qp_num: u32,
     psn: PacketSequenceNumber,
     lid: u16,
@@ -49,6 +53,8 @@ pub struct QueuePairEndpointBuilder {
 
 impl QueuePairEndpointBuilder {
     builder_setters! {
+        /// The queue pair's type; [`QpType::Rc`] unless set.
+        qp_type: plain QpType,
         /// The port's LID; 0, none, unless set.
         lid: plain u16,
         /// The port's GID; none unless set.
@@ -72,6 +78,7 @@ impl QueuePairEndpointBuilder {
     /// [`EndpointError`] for a number out of its range, or an endpoint without an address.
     pub fn build(&self) -> Result<QueuePairEndpoint, EndpointError> {
         QueuePairEndpoint {
+            qp_type: self.qp_type,
             qp_num: self.qp_num,
             psn: self.psn,
             lid: self.lid,
@@ -101,6 +108,7 @@ impl QueuePairEndpoint {
     /// ```
     pub const fn builder(qp_num: u32, psn: PacketSequenceNumber) -> QueuePairEndpointBuilder {
         QueuePairEndpointBuilder {
+            qp_type: QpType::Rc,
             qp_num,
             psn,
             lid: 0,
@@ -121,6 +129,7 @@ impl QueuePairEndpoint {
         config: &Config,
     ) -> Self {
         Self {
+            qp_type: config.qp_type,
             qp_num,
             psn,
             lid: path.lid,
@@ -134,7 +143,13 @@ impl QueuePairEndpoint {
     }
 
     /// The length of [`to_bytes`](Self::to_bytes), in bytes.
-    pub const BYTES: usize = 36;
+    pub const BYTES: usize = 37;
+
+    /// The queue pair's type.
+    #[must_use]
+    pub const fn qp_type(&self) -> QpType {
+        self.qp_type
+    }
 
     /// The queue pair's number.
     #[must_use]
@@ -197,11 +212,7 @@ impl QueuePairEndpoint {
         let wire = Wire::from(*self);
         let mut bytes = [0; Self::BYTES];
         let mut rest = &mut bytes[..];
-        let mut put = |field: &[u8]| {
-            let (head, tail) = std::mem::take(&mut rest).split_at_mut(field.len());
-            head.copy_from_slice(field);
-            rest = tail;
-        };
+        let mut put = |field: &[u8]| put(&mut rest, field);
         put(&wire.version.to_be_bytes());
         put(&wire.qp_num.to_be_bytes());
         put(&wire.psn.to_be_bytes());
@@ -214,6 +225,7 @@ impl QueuePairEndpoint {
             path_mtu,
             wire.max_rd_atomic,
             wire.max_dest_rd_atomic,
+            wire.qp_type,
         ]);
         bytes
     }
@@ -224,18 +236,7 @@ impl QueuePairEndpoint {
     ///
     /// [`EndpointError`] for another version, another length, or a number out of its range.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, EndpointError> {
-        let length = EndpointError::Length {
-            len: bytes.len(),
-            expected: Self::BYTES,
-        };
-        // The version first: another one may have another length. Text is no version.
-        let (version, _) = bytes.split_first_chunk().ok_or(length)?;
-        let version = u32::from_be_bytes(*version);
-        if bytes.len() != Self::BYTES && version > u16::MAX.into() {
-            return Err(length);
-        }
-        check_version(version)?;
-        let bytes: &[u8; Self::BYTES] = bytes.try_into().map_err(|_other| length)?;
+        let bytes: &[u8; Self::BYTES] = version_of(bytes)?;
         let mut rest = &bytes[4..];
         let qp_num = u32::from_be_bytes(take(&mut rest));
         let psn = u32::from_be_bytes(take(&mut rest));
@@ -243,6 +244,7 @@ impl QueuePairEndpoint {
         let [has_gid, gid_index] = take(&mut rest);
         let gid = take::<16>(&mut rest);
         let [port_num, path_mtu, max_rd_atomic, max_dest_rd_atomic] = take(&mut rest);
+        let [qp_type] = take(&mut rest);
         Self::try_from(Wire {
             version: ENDPOINT_VERSION,
             qp_num,
@@ -254,6 +256,7 @@ impl QueuePairEndpoint {
             path_mtu: path_mtu.into(),
             max_rd_atomic,
             max_dest_rd_atomic,
+            qp_type,
         })
     }
 
@@ -290,6 +293,7 @@ struct Wire {
     path_mtu: u32,
     max_rd_atomic: u8,
     max_dest_rd_atomic: u8,
+    qp_type: u8,
 }
 
 impl TryFrom<Wire> for QueuePairEndpoint {
@@ -304,7 +308,10 @@ impl TryFrom<Wire> for QueuePairEndpoint {
             PacketSequenceNumber::MAX.get().into(),
         )?;
         within("path_mtu", wire.path_mtu.into(), 1, 5)?;
+        let (rc, uc) = (QpType::Rc.code(), QpType::Uc.code());
+        within("qp_type", wire.qp_type.into(), rc.into(), uc.into())?;
         Self {
+            qp_type: QpType::from_code(wire.qp_type).unwrap_or_default(),
             qp_num: wire.qp_num,
             psn: PacketSequenceNumber::new(wire.psn).unwrap_or(PacketSequenceNumber::MAX),
             lid: wire.lid,
@@ -333,39 +340,8 @@ impl From<QueuePairEndpoint> for Wire {
             path_mtu: endpoint.path_mtu.as_raw(),
             max_rd_atomic: endpoint.max_rd_atomic,
             max_dest_rd_atomic: endpoint.max_dest_rd_atomic,
+            qp_type: endpoint.qp_type.code(),
         }
-    }
-}
-
-fn check_version(version: u32) -> Result<(), EndpointError> {
-    if version == ENDPOINT_VERSION {
-        Ok(())
-    } else {
-        Err(EndpointError::Version { version })
-    }
-}
-
-fn within(what: &'static str, value: u64, min: u64, max: u64) -> Result<(), EndpointError> {
-    if (min..=max).contains(&value) {
-        Ok(())
-    } else {
-        Err(EndpointError::Number {
-            what,
-            value,
-            min,
-            max,
-        })
-    }
-}
-
-/// The next bytes of what is long enough.
-fn take<const N: usize>(rest: &mut &[u8]) -> [u8; N] {
-    match rest.split_first_chunk() {
-        Some((head, tail)) => {
-            *rest = tail;
-            *head
-        }
-        None => [0; N],
     }
 }
 
@@ -389,10 +365,12 @@ mod tests {
         let bytes = endpoint().to_bytes();
         assert_eq!(
             bytes[..12],
-            [0, 0, 0, 1, 0, 0, 0x12, 0x34, 0, 0xab, 0xcd, 0xef]
+            [0, 0, 0, 2, 0, 0, 0x12, 0x34, 0, 0xab, 0xcd, 0xef]
         );
         assert_eq!(QueuePairEndpoint::from_bytes(&bytes), Ok(endpoint()));
-        let lid = QueuePairEndpoint::builder(2, PacketSequenceNumber::MAX).lid(9);
+        let lid = QueuePairEndpoint::builder(2, PacketSequenceNumber::MAX)
+            .qp_type(QpType::Uc)
+            .lid(9);
         let lid = lid.build().unwrap();
         assert_eq!(QueuePairEndpoint::from_bytes(&lid.to_bytes()), Ok(lid));
     }
@@ -400,13 +378,13 @@ mod tests {
     #[test]
     fn another_version_is_named_whatever_its_length() {
         let mut bytes = endpoint().to_bytes().to_vec();
-        bytes[3] = 2;
-        let version = EndpointError::Version { version: 2 };
+        bytes[3] = 1;
+        let version = EndpointError::Version { version: 1 };
         assert_eq!(QueuePairEndpoint::from_bytes(&bytes), Err(version));
         assert_eq!(QueuePairEndpoint::from_bytes(&bytes[..7]), Err(version));
         assert_eq!(
             version.to_string(),
-            "endpoint version 2 is unknown: this library has version 1"
+            "endpoint version 1 is unknown: this library has version 2"
         );
     }
 
@@ -425,7 +403,7 @@ mod tests {
         for len in 0..bytes.len() {
             assert_eq!(
                 QueuePairEndpoint::from_bytes(&bytes[..len]),
-                Err(EndpointError::Length { len, expected: 36 })
+                Err(EndpointError::Length { len, expected: 37 })
             );
         }
         let longer = [&bytes[..], &[0]].concat();
@@ -448,6 +426,8 @@ mod tests {
         assert_eq!(what(with(32, 0)), "port_num");
         assert_eq!(what(with(33, 0)), "path_mtu");
         assert_eq!(what(with(33, 6)), "path_mtu");
+        assert_eq!(what(with(36, 1)), "qp_type");
+        assert_eq!(what(with(36, 4)), "qp_type");
         assert_eq!(with(14, 0), EndpointError::NoAddress);
         let mut zero = endpoint().to_bytes();
         zero[16..32].fill(0);
@@ -471,7 +451,7 @@ mod tests {
     #[test]
     fn serde_checks_too() {
         let json = serde_json::to_string(&endpoint()).unwrap();
-        assert!(json.starts_with(r#"{"version":1,"qp_num":4660,"#), "{json}");
+        assert!(json.starts_with(r#"{"version":2,"qp_num":4660,"#), "{json}");
         assert_eq!(
             serde_json::from_str::<QueuePairEndpoint>(&json).unwrap(),
             endpoint()

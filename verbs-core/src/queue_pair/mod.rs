@@ -1,37 +1,38 @@
 //! Queue pairs: from a builder, over a handshake, to a connection.
-#![expect(unsafe_code, reason = "owns an `ibv_qp`")]
 
 mod attr;
-mod builder;
-mod choices;
-mod config;
+pub(crate) mod builder;
+pub(crate) mod choices;
+pub(crate) mod config;
 mod endpoint;
-mod post;
-mod post_error;
+pub(crate) mod post;
+pub(crate) mod post_error;
+pub(crate) mod qp_type;
+mod raw;
 pub(crate) mod state;
 
-use std::ffi::c_int;
 use std::fmt;
-use std::mem::MaybeUninit;
 
-use verbs_sys::{ibv_modify_qp, ibv_qp, ibv_qp_init_attr, ibv_query_qp};
+use verbs_sys::ibv_qp;
 
 pub use attr::{MigState, QpAttr, QpCap};
 pub use builder::QueuePairBuilder;
 pub use config::{AckTimeout, MaxAckRetries, MaxRnrRetries, MinRnrTimer, PacketSequenceNumber};
 pub use endpoint::{QueuePairEndpoint, QueuePairEndpointBuilder};
 pub use post_error::PostError;
+pub use qp_type::QpType;
+pub(crate) use raw::RawQp;
 pub use state::{QpAttrMask, QpState};
 
 use crate::completion::CompletionQueue;
-use crate::error::{EndpointError, Error, ErrorChain, GidPath, Result, is_unreachable};
+use crate::error::{EndpointError, ErrorChain, Result};
 use crate::handle::Handle;
+use crate::logged;
 use crate::macros::man;
 use crate::mtu::MaximumTransferUnit;
 use crate::path::{AhAttr, LocalPath};
 use crate::protection_domain::ProtectionDomain;
 use crate::rejected::Rejected;
-use crate::{logged, ret};
 use choices::Config;
 
 /// A queue pair (QP) that is not connected yet: in `INIT`.
@@ -47,7 +48,7 @@ pub struct PreparedQueuePair {
     psn: PacketSequenceNumber,
 }
 
-/// A connected queue pair (QP), of type RC: in `RTS`.
+/// A connected queue pair (QP), of type RC unless UC was [chosen](QueuePairBuilder::qp_type): in `RTS`.
 ///
 /// Work requests are posted with its `post_*` functions. Their completions come out of its completion
 /// queues. After a failed work request it is in `ERR`: [`reset`](Self::reset) prepares it again.
@@ -89,8 +90,9 @@ impl PreparedQueuePair {
     ///
     /// # Errors
     ///
-    /// - [`Error::Endpoint`] if this side's port needs an address that the peer's endpoint lacks.
-    /// - [`Error::Transition`] if there is no path to the peer's GID, or one of the values was rejected.
+    /// - [`Error::Endpoint`](crate::Error::Endpoint) if this side's port needs an address that the peer's endpoint lacks, or
+    ///   the peer's queue pair is of another [type](QpType).
+    /// - [`Error::Transition`](crate::Error::Transition) if there is no path to the peer's GID, or one of the values was rejected.
     ///   It names both GIDs.
     /// - The errno for anything else.
     ///
@@ -128,22 +130,30 @@ impl PreparedQueuePair {
 
     fn connect(&self, local: &QueuePairEndpoint, remote: &QueuePairEndpoint) -> Result<()> {
         let config = &self.qp.config;
-        let receive = QpAttr::new()
+        let (ours, theirs) = (config.qp_type, remote.qp_type());
+        if ours != theirs {
+            return Err(EndpointError::QpType { ours, theirs }.into());
+        }
+        let mut receive = QpAttr::new()
             .with_qp_state(QpState::RTR)
             .with_ah_attr(self.address_vector(remote)?)
             .with_path_mtu(negotiated_mtu(local, remote))
             .with_dest_qp_num(remote.qp_num())
-            .with_rq_psn(remote.psn())
-            .with_max_dest_rd_atomic(local.max_dest_rd_atomic())
-            .with_min_rnr_timer(config.min_rnr_timer);
-        self.qp.modify(&receive)?;
-        let send = QpAttr::new()
+            .with_rq_psn(remote.psn());
+        let mut send = QpAttr::new()
             .with_qp_state(QpState::RTS)
-            .with_timeout(config.timeout)
-            .with_retry_cnt(config.retry_cnt)
-            .with_rnr_retry(config.rnr_retry)
-            .with_sq_psn(local.psn())
-            .with_max_rd_atomic(negotiated_depth(local, remote));
+            .with_sq_psn(local.psn());
+        if ours == QpType::Rc {
+            receive = receive
+                .with_max_dest_rd_atomic(local.max_dest_rd_atomic())
+                .with_min_rnr_timer(config.min_rnr_timer);
+            send = send
+                .with_timeout(config.timeout)
+                .with_retry_cnt(config.retry_cnt)
+                .with_rnr_retry(config.rnr_retry)
+                .with_max_rd_atomic(negotiated_depth(local, remote));
+        }
+        self.qp.modify(&receive)?;
         self.qp.modify(&send)
     }
 
@@ -185,7 +195,7 @@ impl QueuePair {
     ///
     /// If it is 0, a read or an atomic never completes: the device waits forever to begin it, and no
     /// timeout or retry count ends that wait. The peer can cause this, so check the value before you
-    /// post one.
+    /// post one. It is always 0 on an unreliable connection ([`QpType::Uc`]), which has neither.
     #[must_use]
     pub fn max_rd_atomic(&self) -> u8 {
         negotiated_depth(&self.local, &self.remote)
@@ -228,7 +238,7 @@ impl QueuePair {
     ///
     /// # Errors
     ///
-    /// [`Error::NoActivePort`] and similar errors if the port is gone, otherwise the errno. The error
+    /// [`Error::NoActivePort`](crate::Error::NoActivePort) and similar errors if the port is gone, otherwise the errno. The error
     /// carries the queue pair.
     #[doc(alias = "IBV_QPS_RESET")]
     #[expect(clippy::result_large_err, reason = "gives back what it was called on")]
@@ -266,6 +276,12 @@ macro_rules! in_each_state {
                 self.qp.number()
             }
 
+            /// Its type: reliable or unreliable.
+            #[must_use]
+            pub const fn qp_type(&self) -> QpType {
+                self.qp.config.qp_type
+            }
+
             /// Its capacities, as the driver granted them.
             #[must_use]
             pub const fn cap(&self) -> QpCap {
@@ -287,7 +303,7 @@ macro_rules! in_each_state {
             ///
             /// # Errors
             ///
-            /// [`Error::Transition`], which names attributes that were missing or not allowed, or the
+            /// [`Error::Transition`](crate::Error::Transition), which names attributes that were missing or not allowed, or the
             /// GIDs between which there is no path. Otherwise the errno.
             #[doc = man!("ibv_modify_qp")]
             #[doc(alias = "ibv_modify_qp")]
@@ -337,8 +353,7 @@ in_each_state! { PreparedQueuePair QueuePair }
 
 impl Qp {
     fn number(&self) -> u32 {
-        // SAFETY: the handle keeps the queue pair, and the field is not changed.
-        unsafe { (*self.qp.as_ptr()).qp_num }
+        self.raw().number()
     }
 
     /// To `INIT`, over `RESET`.
@@ -352,70 +367,24 @@ impl Qp {
         self.modify(&init)
     }
 
+    fn raw(&self) -> RawQp<'_> {
+        RawQp {
+            qp: &self.qp,
+            qp_type: self.config.qp_type.as_raw(),
+            context: self.pd.context(),
+        }
+    }
+
     fn modify(&self, attr: &QpAttr) -> Result<()> {
-        let mut raw = *attr.as_raw();
-        let mask = c_int::try_from(attr.mask().bits()).unwrap_or(c_int::MAX);
-        // SAFETY: the handle keeps the queue pair, and `raw` is a local.
-        let ret = unsafe { ibv_modify_qp(self.qp.as_ptr(), &raw mut raw, mask) };
-        let refused = ret::errno("ibv_modify_qp", ret);
-        refused.map_err(|error| self.explain(error, attr))
-    }
-
-    /// Names the attributes that were wrong, if that is what `EINVAL` meant, and the ends of the path,
-    /// if there is one.
-    fn explain(&self, error: Error, attr: &QpAttr) -> Error {
-        let Error::Verb { verb, source } = error else {
-            return error;
-        };
-        let path = self.gid_path(attr);
-        let of_path = path.is_some() && is_unreachable(&source);
-        let of_attributes = source.raw_os_error() == Some(libc::EINVAL);
-        let from = match self.state() {
-            Ok(from) if of_path || of_attributes => from,
-            _ => return Error::Verb { verb, source },
-        };
-        let changes = attr.mask().contains(QpAttrMask::STATE);
-        let to = if changes { attr.qp_state() } else { from };
-        let (missing, extra) = state::diagnose(from, to, attr.mask());
-        Error::Transition {
-            from,
-            to,
-            missing,
-            extra,
-            path,
-            source,
-        }
-    }
-
-    /// The GIDs between which the attributes have a path.
-    fn gid_path(&self, attr: &QpAttr) -> Option<GidPath> {
-        let path = attr.ah_attr();
-        if !attr.mask().contains(QpAttrMask::AV) {
-            return None;
-        }
-        let (remote, sgid_index) = path.gids()?;
-        let port_num = path.as_raw().port_num;
-        let local = self.pd.context().query_gid(port_num, sgid_index);
-        Some(GidPath {
-            local: local.ok().map(|entry| entry.gid()),
-            sgid_index,
-            remote,
-        })
+        self.raw().modify(attr)
     }
 
     fn state(&self) -> Result<QpState> {
-        Ok(self.query()?.qp_state())
+        self.raw().state()
     }
 
     fn query(&self) -> Result<QpAttr> {
-        let mut attr = verbs_sys::ibv_qp_attr::default();
-        let mut init = MaybeUninit::<ibv_qp_init_attr>::uninit();
-        let mask = QpAttrMask::KNOWN;
-        let bits = c_int::try_from(mask.bits()).unwrap_or(c_int::MAX);
-        // SAFETY: the handle keeps the queue pair, and both structs are locals.
-        let ret = unsafe { ibv_query_qp(self.qp.as_ptr(), &raw mut attr, bits, init.as_mut_ptr()) };
-        ret::errno("ibv_query_qp", ret)?;
-        Ok(QpAttr::from_raw(attr, mask))
+        self.raw().query()
     }
 
     fn close(self) -> Result<()> {

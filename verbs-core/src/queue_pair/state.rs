@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use verbs_sys as c;
+use verbs_sys::{self as c, ibv_qp_type};
 
 use crate::macros::open_enum;
 
@@ -129,9 +129,22 @@ impl fmt::Debug for QpAttrMask {
     }
 }
 
-/// What a change of state of an RC queue pair needs and allows, beside the state itself; `None`
-/// where there is no such change.
-fn transition(from: QpState, to: QpState) -> Option<(QpAttrMask, QpAttrMask)> {
+/// What a change of state of a queue pair needs and allows, beside the state itself; `None` where
+/// there is no such change.
+fn transition(
+    qp_type: ibv_qp_type,
+    from: QpState,
+    to: QpState,
+) -> Option<(QpAttrMask, QpAttrMask)> {
+    match qp_type {
+        c::IBV_QPT_UD => datagram(from, to),
+        c::IBV_QPT_UC => unreliable(from, to),
+        _ => reliable(from, to),
+    }
+}
+
+/// Of a queue pair of type RC.
+fn reliable(from: QpState, to: QpState) -> Option<(QpAttrMask, QpAttrMask)> {
     use QpAttrMask as A;
     const NONE: A = A::empty();
     const INIT: A = A::PKEY_INDEX.union(A::PORT).union(A::ACCESS_FLAGS);
@@ -178,11 +191,54 @@ fn transition(from: QpState, to: QpState) -> Option<(QpAttrMask, QpAttrMask)> {
     })
 }
 
+/// Of a queue pair of type UC: nothing is acknowledged, so there is nothing to retry or to wait for.
+fn unreliable(from: QpState, to: QpState) -> Option<(QpAttrMask, QpAttrMask)> {
+    use QpAttrMask as A;
+    const ACKNOWLEDGED: A = A::MAX_DEST_RD_ATOMIC
+        .union(A::MIN_RNR_TIMER)
+        .union(A::TIMEOUT)
+        .union(A::RETRY_CNT)
+        .union(A::RNR_RETRY)
+        .union(A::MAX_QP_RD_ATOMIC)
+        .union(A::PORT);
+    match (from, to) {
+        (QpState::SQE, QpState::RTS) => Some((A::empty(), A::CUR_STATE | A::ACCESS_FLAGS)),
+        (QpState::RESET, QpState::INIT) | (QpState::INIT, QpState::INIT) => reliable(from, to),
+        _ => reliable(from, to)
+            .map(|(needs, may)| (needs.difference(ACKNOWLEDGED), may.difference(ACKNOWLEDGED))),
+    }
+}
+
+/// Of a queue pair of type UD: no peer, so no path, but a Q_Key.
+fn datagram(from: QpState, to: QpState) -> Option<(QpAttrMask, QpAttrMask)> {
+    use QpAttrMask as A;
+    const NONE: A = A::empty();
+    const INIT: A = A::PKEY_INDEX.union(A::PORT).union(A::QKEY);
+    const RTS: A = A::CUR_STATE.union(A::QKEY);
+    Some(match (from, to) {
+        (_, QpState::RESET | QpState::ERR) => (NONE, NONE),
+        (QpState::RESET, QpState::INIT) => (INIT, NONE),
+        (QpState::INIT, QpState::INIT) => (NONE, INIT),
+        (QpState::INIT, QpState::RTR) | (QpState::SQD, QpState::SQD) => {
+            (NONE, A::PKEY_INDEX | A::QKEY)
+        }
+        (QpState::RTR, QpState::RTS) => (A::SQ_PSN, RTS),
+        (QpState::RTS | QpState::SQD | QpState::SQE, QpState::RTS) => (NONE, RTS),
+        (QpState::RTS, QpState::SQD) => (NONE, A::EN_SQD_ASYNC_NOTIFY),
+        _ => return None,
+    })
+}
+
 /// The attributes that a refused change of state lacked, and those that it should not have had.
 /// Where there is no such change, the state itself is what it should not have had.
-pub(super) fn diagnose(from: QpState, to: QpState, given: QpAttrMask) -> (QpAttrMask, QpAttrMask) {
+pub(super) fn diagnose(
+    qp_type: ibv_qp_type,
+    from: QpState,
+    to: QpState,
+    given: QpAttrMask,
+) -> (QpAttrMask, QpAttrMask) {
     let given_besides = given - QpAttrMask::STATE;
-    match transition(from, to) {
+    match transition(qp_type, from, to) {
         Some((required, optional)) => (
             required - given_besides,
             given_besides - required - optional,
@@ -198,7 +254,7 @@ mod tests {
     #[test]
     fn missing_and_extra_attributes_are_named() {
         let given = QpAttrMask::STATE | QpAttrMask::PORT | QpAttrMask::TIMEOUT;
-        let (missing, extra) = diagnose(QpState::RESET, QpState::INIT, given);
+        let (missing, extra) = diagnose(c::IBV_QPT_RC, QpState::RESET, QpState::INIT, given);
         assert_eq!(
             missing.to_string(),
             "IBV_QP_ACCESS_FLAGS | IBV_QP_PKEY_INDEX"
@@ -214,15 +270,52 @@ mod tests {
             | QpAttrMask::RNR_RETRY
             | QpAttrMask::SQ_PSN
             | QpAttrMask::MAX_QP_RD_ATOMIC;
-        let (missing, extra) = diagnose(QpState::RTR, QpState::RTS, given);
+        let (missing, extra) = diagnose(c::IBV_QPT_RC, QpState::RTR, QpState::RTS, given);
         assert!(missing.is_empty() && extra.is_empty());
-        let (missing, extra) = diagnose(QpState::RTS, QpState::ERR, QpAttrMask::STATE);
+        let (missing, extra) =
+            diagnose(c::IBV_QPT_RC, QpState::RTS, QpState::ERR, QpAttrMask::STATE);
         assert!(missing.is_empty() && extra.is_empty());
     }
 
     #[test]
     fn impossible_transition_is_reported_as_such() {
-        let (_, extra) = diagnose(QpState::RESET, QpState::RTS, QpAttrMask::STATE);
+        let (_, extra) = diagnose(
+            c::IBV_QPT_RC,
+            QpState::RESET,
+            QpState::RTS,
+            QpAttrMask::STATE,
+        );
         assert_eq!(extra, QpAttrMask::STATE);
+    }
+    #[test]
+    fn unreliable_connection_has_nothing_to_retry() {
+        let (from, to) = (QpState::INIT, QpState::RTR);
+        let needs =
+            QpAttrMask::AV | QpAttrMask::PATH_MTU | QpAttrMask::DEST_QPN | QpAttrMask::RQ_PSN;
+        assert_eq!(
+            diagnose(c::IBV_QPT_UC, from, to, QpAttrMask::MIN_RNR_TIMER),
+            (needs, QpAttrMask::MIN_RNR_TIMER)
+        );
+        let (from, to) = (QpState::RTR, QpState::RTS);
+        assert_eq!(
+            diagnose(c::IBV_QPT_UC, from, to, QpAttrMask::TIMEOUT),
+            (QpAttrMask::SQ_PSN, QpAttrMask::TIMEOUT)
+        );
+    }
+
+    #[test]
+    fn datagrams_have_a_qkey_and_no_path() {
+        let (from, to) = (QpState::RESET, QpState::INIT);
+        let (missing, _) = diagnose(c::IBV_QPT_UD, from, to, QpAttrMask::STATE);
+        assert_eq!(
+            missing.to_string(),
+            "IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY"
+        );
+        let (from, to) = (QpState::INIT, QpState::RTR);
+        let (_, extra) = diagnose(c::IBV_QPT_UD, from, to, QpAttrMask::AV);
+        assert_eq!(extra, QpAttrMask::AV);
+        let (from, to) = (QpState::RTR, QpState::RTS);
+        let (missing, _) = diagnose(c::IBV_QPT_UD, from, to, QpAttrMask::STATE);
+        assert_eq!(missing, QpAttrMask::SQ_PSN);
     }
 }

@@ -30,4 +30,5 @@ mod send_receive;
 mod threads;
 mod transitions;
 mod two_hosts;
+mod unreliable;
 mod wire;

@@ -25,3 +25,4 @@ mod post;
 mod receive;
 mod refused;
 mod topology;
+mod unreliable;

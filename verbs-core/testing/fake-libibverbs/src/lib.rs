@@ -97,6 +97,8 @@ pub struct Library {
     pub rooms: Vec<c_int>,
     /// Each arming's `solicited_only`.
     pub armed: Vec<c_int>,
+    /// C's number of the type of each queue pair that was made.
+    pub qp_types: Vec<u32>,
     /// Each change of a queue pair that was asked for.
     pub modified: Vec<(ibv_qp_attr, u32)>,
     /// The verbs that make or end something, in the order of their calls.
@@ -272,6 +274,7 @@ impl Library {
             posted: Vec::new(),
             rooms: Vec::new(),
             armed: Vec::new(),
+            qp_types: Vec::new(),
             modified: Vec::new(),
             calls: Vec::new(),
             async_acks: 0,

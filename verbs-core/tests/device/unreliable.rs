@@ -1,0 +1,92 @@
+//! Unreliable connections (UC): sends and writes arrive, and nothing is acknowledged.
+
+use verbs_core::{
+    AccessFlags, PreparedQueuePair, QpState, QpType, QueuePair, ReadWorkRequest,
+    ReceiveWorkRequest, SendWorkRequest, WcOpcode, WcStatus, WriteWorkRequest,
+};
+use verbs_harness::pair::{Pair, Side, pattern, works};
+use verbs_harness::{PATIENCE, assert_silent, begin, peer_name, until};
+
+fn prepared(side: &Side) -> PreparedQueuePair {
+    QueuePair::builder(&side.pd, &side.send_cq, &side.recv_cq)
+        .qp_type(QpType::Uc)
+        .build()
+        .unwrap()
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn messages_of_many_packets_arrive_both_ways() {
+    let _test = begin!();
+    for pair in [
+        Pair::of(prepared),
+        Pair::between(Side::here(), Side::here(), prepared),
+    ] {
+        assert_eq!(pair.a.qp.qp_type(), QpType::Uc);
+        assert_eq!(pair.a.qp.max_rd_atomic(), 0);
+        works(&pair.a, &pair.b);
+        works(&pair.b, &pair.a);
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn write_with_immediate_arrives() {
+    let _test = begin!();
+    let pair = Pair::of(prepared);
+    let from = pair.a.pd().reg_mr(pattern(3, 10_000)).unwrap();
+    let target = pair.b.given(vec![0; 10_000], AccessFlags::REMOTE_WRITE);
+    pair.b.receive(ReceiveWorkRequest::empty());
+    let mut list = [from.gather_element(..).unwrap()];
+    let request = WriteWorkRequest::new(&mut list, &target.remote()).unwrap();
+    pair.a.post_one(request.immediate(7));
+    pair.a.sent();
+    let received = pair.b.received();
+    assert_eq!(received.opcode(), WcOpcode::RECV_RDMA_WITH_IMM);
+    assert_eq!(received.imm_data(), Some(7));
+    let mut bytes = vec![0; 10_000];
+    target.read(0, &mut bytes).unwrap();
+    assert!(bytes == from[..]);
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn message_without_a_receive_is_dropped_and_its_send_succeeds() {
+    let _test = begin!();
+    let pair = Pair::of(prepared);
+    let from = pair.a.pd().reg_mr(pattern(4, 100)).unwrap();
+    let mut list = [from.gather_element(..).unwrap()];
+    pair.a.post_one(SendWorkRequest::new(&mut list));
+    pair.a.sent();
+    assert_silent(&pair.b.side.recv_cq);
+    // The connection goes on as if there had been no such message.
+    works(&pair.a, &pair.b);
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn read_is_posted_and_breaks_the_queue_pair() {
+    let _test = begin!();
+    let pair = Pair::of(prepared);
+    let target = pair.b.given(vec![0; 8], AccessFlags::REMOTE_READ);
+    let mut into = pair.a.pd().reg_mr(vec![0_u8; 8]).unwrap();
+    let mut list = [into.scatter_element(..).unwrap()];
+    let request = ReadWorkRequest::new(&mut list, &target.remote()).unwrap();
+    // Other drivers may reject the post.
+    if pair.a.post(&mut [request.into()]).is_ok() {
+        assert_ne!(pair.a.send_status(), WcStatus::SUCCESS);
+        let broken = || pair.a.qp.query().unwrap().qp_state() == QpState::ERR;
+        assert!(until(PATIENCE, broken));
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn other_type_is_rejected_before_the_device_is_asked() {
+    let _test = begin!();
+    let (here, there) = (Side::here(), Side::new(&peer_name()));
+    let (unreliable, reliable) = (prepared(&here), there.prepared());
+    let rejected = unreliable.handshake(&reliable.endpoint()).unwrap_err();
+    let unreliable = rejected.into_given();
+    assert_eq!(unreliable.query().unwrap().qp_state(), QpState::INIT);
+}
