@@ -3,8 +3,8 @@
 //! # The order in which things die
 //!
 //! C requires that children are destroyed before their parents: memory regions and queue pairs
-//! before their protection domain, queue pairs before their completion queues, completion queues
-//! before their channel, everything before the context. Here each object's struct declares its
+//! before their protection domain, queue pairs before their completion queues and their shared receive
+//! queue, completion queues before their channel, everything before the context. Here each object's struct declares its
 //! [`Handle`] first and (clones of) its parents after it. Rust drops fields in that order, so the
 //! order holds by construction.
 //!
@@ -20,7 +20,8 @@ use std::ptr::NonNull;
 
 use verbs_sys::{
     ibv_close_device, ibv_comp_channel, ibv_context, ibv_cq, ibv_dealloc_pd, ibv_dereg_mr,
-    ibv_destroy_comp_channel, ibv_destroy_cq, ibv_destroy_qp, ibv_mr, ibv_pd, ibv_qp,
+    ibv_destroy_comp_channel, ibv_destroy_cq, ibv_destroy_qp, ibv_destroy_srq, ibv_mr, ibv_pd,
+    ibv_qp, ibv_srq,
 };
 
 use crate::error::{ErrorChain, Result};
@@ -118,4 +119,5 @@ objects! {
     ibv_comp_channel "completion channel" ibv_destroy_comp_channel errno,
     ibv_cq "completion queue" ibv_destroy_cq errno,
     ibv_qp "queue pair" ibv_destroy_qp errno,
+    ibv_srq "shared receive queue" ibv_destroy_srq errno,
 }

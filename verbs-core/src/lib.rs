@@ -150,6 +150,7 @@ mod protection_domain;
 mod queue_pair;
 mod rejected;
 mod ret;
+mod shared_receive_queue;
 mod topology;
 mod wire;
 mod work_request;
@@ -180,11 +181,13 @@ pub use pci_address::{ParsePciAddressError, PciAddress};
 pub use port::PortAttr;
 pub use protection_domain::ProtectionDomain;
 pub use queue_pair::{
-    AckTimeout, MaxAckRetries, MaxRnrRetries, MigState, MinRnrTimer, PacketSequenceNumber,
-    PostError, PreparedQueuePair, QpAttr, QpAttrMask, QpCap, QpState, QpType, QueuePair,
-    QueuePairBuilder, QueuePairEndpoint, QueuePairEndpointBuilder,
+    AckTimeout, MaxAckRetries, MaxRnrRetries, MigState, MinRnrTimer, OwnReceives,
+    PacketSequenceNumber, PostError, PreparedQueuePair, QpAttr, QpAttrMask, QpCap, QpState, QpType,
+    QueuePair, QueuePairBuilder, QueuePairEndpoint, QueuePairEndpointBuilder, Receives,
+    SharedReceives,
 };
 pub use rejected::Rejected;
+pub use shared_receive_queue::{SharedReceiveQueue, SharedReceiveQueueBuilder, SrqAttr};
 pub use work_request::{
     AtomicWorkRequest, ReadWorkRequest, ReceiveWorkRequest, SendWorkRequest, WorkRequest,
     WriteWorkRequest,

@@ -8,6 +8,7 @@ use verbs_sys::{ibv_create_qp, ibv_qp, ibv_qp_init_attr, ibv_qp_type};
 
 use super::choices::{Config, check_range};
 use super::config::{AckTimeout, MaxAckRetries, MaxRnrRetries, MinRnrTimer, PacketSequenceNumber};
+use super::receives::{OwnReceives, Receives, SharedReceives};
 use super::{PreparedQueuePair, Qp, QpCap, QpType, QueuePair};
 use crate::builder_setters;
 use crate::completion::CompletionQueue;
@@ -19,6 +20,7 @@ use crate::memory::AccessFlags;
 use crate::mtu::MaximumTransferUnit;
 use crate::protection_domain::ProtectionDomain;
 use crate::ret;
+use crate::shared_receive_queue::SharedReceiveQueue;
 
 /// Builder for a queue pair, from [`QueuePair::builder`].
 ///
@@ -48,11 +50,18 @@ use crate::ret;
 #[derive(Clone, Debug)]
 #[must_use = "a builder does nothing until `build` is called"]
 #[doc(alias = "ibv_qp_init_attr")]
-pub struct QueuePairBuilder {
-    qp_type: QpType,
+pub struct QueuePairBuilder<R = OwnReceives> {
     pd: ProtectionDomain,
     send_cq: CompletionQueue,
     recv_cq: CompletionQueue,
+    settings: Settings,
+    receives: R,
+}
+
+/// What the setters set.
+#[derive(Clone, Copy, Debug)]
+struct Settings {
+    qp_type: QpType,
     max_send_wr: u32,
     max_recv_wr: u32,
     max_send_sge: u32,
@@ -107,40 +116,74 @@ impl QueuePair {
         recv_cq: &CompletionQueue,
     ) -> QueuePairBuilder {
         QueuePairBuilder {
-            qp_type: QpType::Rc,
             pd: pd.clone(),
             send_cq: send_cq.clone(),
             recv_cq: recv_cq.clone(),
-            max_send_wr: 16,
-            max_recv_wr: 16,
-            max_send_sge: 1,
-            max_recv_sge: 1,
-            max_inline_data: 0,
-            sq_sig_all: false,
-            port_num: None,
-            gid_index: None,
-            pkey_index: 0,
-            qp_access_flags: None,
-            path_mtu: None,
-            sq_psn: None,
-            max_rd_atomic: None,
-            max_dest_rd_atomic: None,
-            min_rnr_timer: MinRnrTimer::default(),
-            timeout: AckTimeout::default(),
-            retry_cnt: MaxAckRetries::default(),
-            rnr_retry: MaxRnrRetries::default(),
-            sl: 0,
-            src_path_bits: 0,
-            static_rate: 0,
-            traffic_class: 0,
-            flow_label: 0,
-            hop_limit: 64,
+            settings: Settings {
+                qp_type: QpType::Rc,
+                max_send_wr: 16,
+                max_recv_wr: 16,
+                max_send_sge: 1,
+                max_recv_sge: 1,
+                max_inline_data: 0,
+                sq_sig_all: false,
+                port_num: None,
+                gid_index: None,
+                pkey_index: 0,
+                qp_access_flags: None,
+                path_mtu: None,
+                sq_psn: None,
+                max_rd_atomic: None,
+                max_dest_rd_atomic: None,
+                min_rnr_timer: MinRnrTimer::default(),
+                timeout: AckTimeout::default(),
+                retry_cnt: MaxAckRetries::default(),
+                rnr_retry: MaxRnrRetries::default(),
+                sl: 0,
+                src_path_bits: 0,
+                static_rate: 0,
+                traffic_class: 0,
+                flow_label: 0,
+                hop_limit: 64,
+            },
+            receives: OwnReceives::new(),
         }
     }
 }
 
-impl QueuePairBuilder {
+impl<R: Receives> QueuePairBuilder<R> {
+    /// Takes its receives from a shared receive queue (C: `srq`); they complete on the queue pair's
+    /// `recv_cq`.
+    ///
+    /// The queue pair has no receive queue of its own then: no `post_receive`, and `max_recv_wr` and
+    /// `max_recv_sge` mean nothing. It keeps the shared receive queue alive.
+    ///
+    /// ```no_run
+    /// # fn main() -> verbs_core::Result<()> {
+    /// use verbs_core::{CompletionQueue, Context, QueuePair, SharedReceiveQueue, SharedReceives};
+    ///
+    /// let context = Context::first_active()?;
+    /// let pd = context.alloc_pd()?;
+    /// let cq = CompletionQueue::create(&context, 64)?;
+    /// let srq = SharedReceiveQueue::create(&pd, 64)?;
+    /// let prepared = QueuePair::builder(&pd, &cq, &cq).srq(&srq).build()?;
+    /// let endpoint = prepared.endpoint();
+    /// let connected: QueuePair<SharedReceives> = prepared.handshake(&endpoint)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn srq(self, srq: &SharedReceiveQueue) -> QueuePairBuilder<SharedReceives> {
+        QueuePairBuilder {
+            pd: self.pd,
+            send_cq: self.send_cq,
+            recv_cq: self.recv_cq,
+            settings: self.settings,
+            receives: SharedReceives::new(srq),
+        }
+    }
+
     builder_setters! {
+        in settings;
         /// Reliable or unreliable; [`QpType::Rc`] unless set.
         qp_type: plain QpType,
         /// Work requests in the send queue; 16 unless set.
@@ -204,59 +247,69 @@ impl QueuePairBuilder {
     /// - [`Error::OutOfRange`] for a number that its field cannot hold.
     /// - [`Error::NoActivePort`], [`Error::PortNotActive`], [`Error::UnknownPort`],
     ///   [`Error::EmptyGid`] or [`Error::NoGid`] if there is no such port or GID.
-    /// - [`Error::ForeignContext`] for a completion queue of another context.
+    /// - [`Error::ForeignContext`] for a queue of another context.
     /// - The errno for anything else.
     #[doc(alias = "ibv_create_qp")]
-    pub fn build(&self) -> Result<PreparedQueuePair> {
+    pub fn build(&self) -> Result<PreparedQueuePair<R>> {
         let Self {
             pd,
             send_cq,
             recv_cq,
-            ..
+            settings,
+            receives,
         } = self;
         let context = pd.context();
         let device = context.query_device()?;
         check_completion_queues(context, send_cq, recv_cq)?;
+        let srq = receives.shared();
+        if srq.is_some_and(|srq| !srq.pd().context().is(context)) {
+            return Err(Error::ForeignContext {
+                child: "the shared receive queue",
+            });
+        }
+        // With a shared receive queue there is no receive queue to size.
+        let own = |capacity| if srq.is_some() { 0 } else { capacity };
         let cap = QpCap {
-            max_send_wr: self.max_send_wr,
-            max_recv_wr: self.max_recv_wr,
-            max_send_sge: self.max_send_sge,
-            max_recv_sge: self.max_recv_sge,
-            max_inline_data: self.max_inline_data,
+            max_send_wr: settings.max_send_wr,
+            max_recv_wr: own(settings.max_recv_wr),
+            max_send_sge: settings.max_send_sge,
+            max_recv_sge: own(settings.max_recv_sge),
+            max_inline_data: settings.max_inline_data,
         };
         check_capacities(cap, &device)?;
-        check_range("sl", self.sl.into(), 0, 15)?;
-        check_range("flow_label", self.flow_label, 0, 0xf_ffff)?;
-        let (ask, serve) = match self.qp_type {
+        check_range("sl", settings.sl.into(), 0, 15)?;
+        check_range("flow_label", settings.flow_label, 0, 0xf_ffff)?;
+        let (ask, serve) = match settings.qp_type {
             QpType::Rc => (device.max_qp_init_rd_atom(), device.max_qp_rd_atom()),
             QpType::Uc => (0, 0),
         };
         let config = Config {
-            qp_type: self.qp_type,
-            port_num: self.port_num,
-            gid_index: self.gid_index,
-            sq_psn: self.sq_psn,
-            path_mtu: self.path_mtu,
-            pkey_index: self.pkey_index,
-            qp_access_flags: self
+            qp_type: settings.qp_type,
+            port_num: settings.port_num,
+            gid_index: settings.gid_index,
+            sq_psn: settings.sq_psn,
+            path_mtu: settings.path_mtu,
+            pkey_index: settings.pkey_index,
+            qp_access_flags: settings
                 .qp_access_flags
-                .unwrap_or_else(|| everything(self.qp_type, &device)),
-            max_rd_atomic: depth("max_rd_atomic", self.max_rd_atomic, ask)?,
-            max_dest_rd_atomic: depth("max_dest_rd_atomic", self.max_dest_rd_atomic, serve)?,
-            min_rnr_timer: self.min_rnr_timer,
-            timeout: self.timeout,
-            retry_cnt: self.retry_cnt,
-            rnr_retry: self.rnr_retry,
-            sl: self.sl,
-            src_path_bits: self.src_path_bits,
-            static_rate: self.static_rate,
-            traffic_class: self.traffic_class,
-            flow_label: self.flow_label,
-            hop_limit: self.hop_limit,
+                .unwrap_or_else(|| everything(settings.qp_type, &device)),
+            max_rd_atomic: depth("max_rd_atomic", settings.max_rd_atomic, ask)?,
+            max_dest_rd_atomic: depth("max_dest_rd_atomic", settings.max_dest_rd_atomic, serve)?,
+            min_rnr_timer: settings.min_rnr_timer,
+            timeout: settings.timeout,
+            retry_cnt: settings.retry_cnt,
+            rnr_retry: settings.rnr_retry,
+            sl: settings.sl,
+            src_path_bits: settings.src_path_bits,
+            static_rate: settings.static_rate,
+            traffic_class: settings.traffic_class,
+            flow_label: settings.flow_label,
+            hop_limit: settings.hop_limit,
         };
         let path = config.path(context)?;
-        let qp_type = self.qp_type.as_raw();
-        let (qp, cap) = create(qp_type, pd, (send_cq, recv_cq), cap, self.sq_sig_all)?;
+        let qp_type = settings.qp_type.as_raw();
+        let queues = (send_cq, recv_cq, srq);
+        let (qp, cap) = create(qp_type, pd, queues, cap, settings.sq_sig_all)?;
         let psn = config.psn();
         let qp = Qp {
             qp,
@@ -267,7 +320,12 @@ impl QueuePairBuilder {
             pd: pd.clone(),
         };
         qp.prepare(&path)?;
-        Ok(PreparedQueuePair { qp, path, psn })
+        Ok(PreparedQueuePair {
+            qp,
+            receives: receives.clone(),
+            path,
+            psn,
+        })
     }
 }
 
@@ -275,7 +333,11 @@ impl QueuePairBuilder {
 pub(crate) fn create(
     qp_type: ibv_qp_type,
     pd: &ProtectionDomain,
-    (send_cq, recv_cq): (&CompletionQueue, &CompletionQueue),
+    (send_cq, recv_cq, srq): (
+        &CompletionQueue,
+        &CompletionQueue,
+        Option<&SharedReceiveQueue>,
+    ),
     cap: QpCap,
     sq_sig_all: bool,
 ) -> Result<(Handle<ibv_qp>, QpCap)> {
@@ -283,12 +345,12 @@ pub(crate) fn create(
         qp_context: ptr::null_mut(),
         send_cq: send_cq.as_ptr(),
         recv_cq: recv_cq.as_ptr(),
-        srq: ptr::null_mut(),
+        srq: srq.map_or(ptr::null_mut(), SharedReceiveQueue::as_ptr),
         cap: cap.as_raw(),
         qp_type,
         sq_sig_all: c_int::from(sq_sig_all),
     };
-    // SAFETY: the PD and both queues are alive, and `init` is a local.
+    // SAFETY: the PD and the queues are alive, and `init` is a local.
     let qp = unsafe { ibv_create_qp(pd.as_ptr(), &raw mut init) };
     match ret::non_null("ibv_create_qp", qp) {
         Ok(qp) => {
@@ -302,7 +364,8 @@ pub(crate) fn create(
                 max_inline_data: 0,
                 ..cap
             };
-            let works_without = || create(qp_type, pd, (send_cq, recv_cq), without, false).is_ok();
+            let works_without =
+                || create(qp_type, pd, (send_cq, recv_cq, srq), without, false).is_ok();
             if cap.max_inline_data > 0 && works_without() {
                 return Err(Error::Limit {
                     what: "max_inline_data",

@@ -9,6 +9,7 @@ pub(crate) mod post;
 pub(crate) mod post_error;
 pub(crate) mod qp_type;
 mod raw;
+mod receives;
 pub(crate) mod state;
 
 use std::fmt;
@@ -22,6 +23,7 @@ pub use endpoint::{QueuePairEndpoint, QueuePairEndpointBuilder};
 pub use post_error::PostError;
 pub use qp_type::QpType;
 pub(crate) use raw::RawQp;
+pub use receives::{OwnReceives, Receives, SharedReceives};
 pub use state::{QpAttrMask, QpState};
 
 use crate::completion::CompletionQueue;
@@ -33,6 +35,7 @@ use crate::mtu::MaximumTransferUnit;
 use crate::path::{AhAttr, LocalPath};
 use crate::protection_domain::ProtectionDomain;
 use crate::rejected::Rejected;
+use crate::shared_receive_queue::SharedReceiveQueue;
 use choices::Config;
 
 /// A queue pair (QP) that is not connected yet: in `INIT`.
@@ -40,10 +43,14 @@ use choices::Config;
 /// Send its [`endpoint`](Self::endpoint) to the peer, receive the peer's, and call
 /// [`handshake`](Self::handshake). Post receives before that: the peer may send as soon as it is
 /// connected.
+///
+/// `R` is where its receives come from, as in [`QueuePair`].
 #[derive(Debug)]
 #[doc(alias = "ibv_qp")]
-pub struct PreparedQueuePair {
+pub struct PreparedQueuePair<R = OwnReceives> {
     qp: Qp,
+    // After `qp`: dropped later.
+    receives: R,
     path: LocalPath,
     psn: PacketSequenceNumber,
 }
@@ -57,11 +64,17 @@ pub struct PreparedQueuePair {
 /// posted on it. If the driver fails to destroy it, [`close`](Self::close) returns the error, and a
 /// drop only logs it. Completions of its requests may still be in the completion queues (soft-RoCE
 /// leaves them there).
+///
+/// `R` is where its receives come from: the queue pair's own receive queue ([`OwnReceives`], the
+/// default), or a [`SharedReceiveQueue`](crate::SharedReceiveQueue) ([`SharedReceives`], chosen with
+/// [`QueuePairBuilder::srq`]). A queue pair on a shared receive queue has no `post_receive`.
 #[doc = man!("ibv_create_qp")]
 #[derive(Debug)]
 #[doc(alias = "ibv_qp")]
-pub struct QueuePair {
+pub struct QueuePair<R = OwnReceives> {
     qp: Qp,
+    // After `qp`: dropped later.
+    receives: R,
     max_msg_sz: u32,
     local: QueuePairEndpoint,
     remote: QueuePairEndpoint,
@@ -77,11 +90,11 @@ struct Qp {
     pd: ProtectionDomain,
 }
 
-impl PreparedQueuePair {
+impl<R> PreparedQueuePair<R> {
     /// The data that the peer needs to connect.
     #[must_use]
     pub fn endpoint(&self) -> QueuePairEndpoint {
-        let Self { qp, path, psn } = self;
+        let Self { qp, path, psn, .. } = self;
         let config = &qp.config;
         QueuePairEndpoint::chosen(qp.number(), *psn, path, config)
     }
@@ -99,11 +112,12 @@ impl PreparedQueuePair {
     /// The error carries the queue pair, prepared as before. Receives that were posted may be gone.
     #[doc(alias = "ibv_modify_qp")]
     #[expect(clippy::result_large_err, reason = "gives back what it was called on")]
-    pub fn handshake(self, remote: &QueuePairEndpoint) -> Result<QueuePair, Rejected<Self>> {
+    pub fn handshake(self, remote: &QueuePairEndpoint) -> Result<QueuePair<R>, Rejected<Self>> {
         let local = self.endpoint();
         match self.connect(&local, remote) {
             Ok(()) => Ok(QueuePair {
                 qp: self.qp,
+                receives: self.receives,
                 max_msg_sz: self.path.max_msg_sz,
                 local,
                 remote: *remote,
@@ -177,7 +191,7 @@ impl PreparedQueuePair {
     }
 }
 
-impl QueuePair {
+impl<R> QueuePair<R> {
     /// This side's endpoint, as it was sent to the peer.
     #[must_use]
     pub const fn endpoint(&self) -> &QueuePairEndpoint {
@@ -242,7 +256,7 @@ impl QueuePair {
     /// carries the queue pair.
     #[doc(alias = "IBV_QPS_RESET")]
     #[expect(clippy::result_large_err, reason = "gives back what it was called on")]
-    pub fn reset(self) -> Result<PreparedQueuePair, Rejected<Self>> {
+    pub fn reset(self) -> Result<PreparedQueuePair<R>, Rejected<Self>> {
         let again = || {
             let path = self.qp.config.path(self.pd().context())?;
             self.qp.prepare(&path)?;
@@ -252,6 +266,7 @@ impl QueuePair {
             Ok(path) => Ok(PreparedQueuePair {
                 psn: self.qp.config.psn(),
                 qp: self.qp,
+                receives: self.receives,
                 path,
             }),
             Err(error) => Err(Rejected::new(error, self)),
@@ -269,7 +284,7 @@ fn negotiated_depth(local: &QueuePairEndpoint, remote: &QueuePairEndpoint) -> u8
 
 macro_rules! in_each_state {
     ($($qp:ident)*) => {$(
-        impl $qp {
+        impl<R> $qp<R> {
             /// Its number, 24 bits.
             #[must_use]
             pub fn qp_num(&self) -> u32 {
@@ -344,6 +359,14 @@ macro_rules! in_each_state {
             #[doc(alias = "ibv_destroy_qp")]
             pub fn close(self) -> Result<()> {
                 self.qp.close()
+            }
+        }
+
+        impl $qp<SharedReceives> {
+            /// The shared receive queue that its receives are taken from.
+            #[must_use]
+            pub const fn srq(&self) -> &SharedReceiveQueue {
+                self.receives.srq()
             }
         }
     )*};

@@ -7,16 +7,15 @@ use std::ptr;
 
 use verbs_sys::{ibv_post_recv, ibv_post_send, ibv_recv_wr, ibv_send_wr};
 
-use super::post_error::{PostError, Queue, Reason};
-use super::{PreparedQueuePair, Qp, QueuePair};
-use crate::errno::post_errno;
+use super::post_error::{PostError, Queue, Reason, accepted, position, reason};
+use super::{OwnReceives, PreparedQueuePair, Qp, QueuePair};
 use crate::macros::man;
 use crate::work_request::{
     AtomicWorkRequest, ReadWorkRequest, ReceiveWorkRequest, SendWorkRequest, WorkRequest,
     WriteWorkRequest,
 };
 
-impl QueuePair {
+impl<R> QueuePair<R> {
     /// Posts work requests of any kind to the send queue: one request, or the requests of an array,
     /// slice or vector as a chain with one doorbell.
     ///
@@ -175,7 +174,7 @@ impl QueuePair {
 
 macro_rules! receives {
     ($($qp:ident)*) => {$(
-        impl $qp {
+        impl $qp<OwnReceives> {
             /// Posts one receive, or the receives of an array, slice or vector as a chain with one
             /// doorbell.
             ///
@@ -273,36 +272,5 @@ impl Qp {
         let (max_wr, max_sge) = (self.cap.max_recv_wr, self.cap.max_recv_sge);
         let reason = reason(ret, count, max_sge, max_wr);
         PostError::new(Queue::Receive, posted, ret, reason)
-    }
-}
-
-/// Whether the whole chain was accepted. Some drivers return 0 and still refuse a request, so both
-/// must be zero; one test for the two is cheaper than two.
-#[inline]
-fn accepted<C>(ret: i32, bad: *mut C) -> bool {
-    ret.cast_unsigned() as usize | bad.addr() == 0
-}
-
-/// Where in the chain the request is that C calls bad: the device owns as many, those before it.
-///
-/// If a driver fails and names no request, it is unknown what it took. soft-RoCE fills its queue
-/// first and rings the doorbell then: if that fails, all of them are in the queue. So this returns
-/// all of them.
-fn position<C, R>(bad: *const C, requests: &[R]) -> usize {
-    const { assert!(size_of::<C>() == size_of::<R>()) };
-    let found = requests
-        .iter()
-        .position(|request| ptr::from_ref(request).cast() == bad);
-    found.unwrap_or(requests.len())
-}
-
-/// What was found, what would have been right, and what it is about.
-fn reason(ret: i32, count: u64, max_sge: u32, max_wr: u32) -> (u64, u32, Reason) {
-    if count > max_sge.into() {
-        (count, max_sge, Reason::Elements)
-    } else if post_errno(ret) == Some(libc::ENOMEM) {
-        (0, max_wr, Reason::Full)
-    } else {
-        (0, 0, Reason::Unknown)
     }
 }

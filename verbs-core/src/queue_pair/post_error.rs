@@ -1,6 +1,6 @@
 //! Why a post was rejected, and how much of it.
 
-use std::fmt;
+use std::{fmt, ptr};
 
 use crate::errno::{io_error, post_errno};
 use crate::error::{ErrorKind, kind_of};
@@ -22,7 +22,7 @@ pub struct PostError {
 const _: () = assert!(size_of::<Result<(), PostError>>() == 16);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Reason {
+pub(crate) enum Reason {
     Full,
     Inline,
     Elements,
@@ -30,13 +30,14 @@ pub(super) enum Reason {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Queue {
+pub(crate) enum Queue {
     Send,
     Receive,
+    SharedReceive,
 }
 
 impl PostError {
-    pub(super) fn new(queue: Queue, posted: usize, ret: i32, reason: (u64, u32, Reason)) -> Self {
+    pub(crate) fn new(queue: Queue, posted: usize, ret: i32, reason: (u64, u32, Reason)) -> Self {
         let (found, max, reason) = reason;
         let errno = post_errno(ret).unwrap_or(0);
         Self {
@@ -104,9 +105,14 @@ impl PostError {
 impl fmt::Display for PostError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { found, max, .. } = self;
+        let of = match self.queue {
+            Queue::Send | Queue::Receive => "this queue pair",
+            Queue::SharedReceive => "this shared receive queue",
+        };
         let verb = match self.queue {
             Queue::Send => "ibv_post_send",
             Queue::Receive => "ibv_post_recv",
+            Queue::SharedReceive => "ibv_post_srq_recv",
         };
         let refused = u64::from(self.posted) + 1;
         write!(f, "{verb} refused request {refused} of the chain: ")?;
@@ -124,10 +130,7 @@ impl fmt::Display for PostError {
                 )
             }
             Reason::Elements => {
-                write!(
-                    f,
-                    "{found} elements exceed this queue pair's {max} per request"
-                )
+                write!(f, "{found} elements exceed {of}'s {max} per request")
             }
             Reason::Unknown => write!(f, "{}", io_error(self.errno.into())),
         }
@@ -137,3 +140,34 @@ impl fmt::Display for PostError {
 impl std::error::Error for PostError {}
 
 crate::error_debug!(PostError);
+
+/// Whether the whole chain was accepted. Some drivers return 0 and still refuse a request, so both
+/// must be zero; one test for the two is cheaper than two.
+#[inline]
+pub(crate) fn accepted<C>(ret: i32, bad: *mut C) -> bool {
+    ret.cast_unsigned() as usize | bad.addr() == 0
+}
+
+/// Where in the chain the request is that C calls bad: the device owns as many, those before it.
+///
+/// If a driver fails and names no request, it is unknown what it took. soft-RoCE fills its queue
+/// first and rings the doorbell then: if that fails, all of them are in the queue. So this returns
+/// all of them.
+pub(crate) fn position<C, R>(bad: *const C, requests: &[R]) -> usize {
+    const { assert!(size_of::<C>() == size_of::<R>()) };
+    let found = requests
+        .iter()
+        .position(|request| ptr::from_ref(request).cast() == bad);
+    found.unwrap_or(requests.len())
+}
+
+/// What was found, what would have been right, and what it is about.
+pub(crate) fn reason(ret: i32, count: u64, max_sge: u32, max_wr: u32) -> (u64, u32, Reason) {
+    if count > max_sge.into() {
+        (count, max_sge, Reason::Elements)
+    } else if post_errno(ret) == Some(libc::ENOMEM) {
+        (0, max_wr, Reason::Full)
+    } else {
+        (0, 0, Reason::Unknown)
+    }
+}

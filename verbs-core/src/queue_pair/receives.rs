@@ -1,0 +1,62 @@
+//! Where a queue pair's receives come from: a queue of its own, or a shared one.
+
+use std::fmt::Debug;
+
+use crate::shared_receive_queue::SharedReceiveQueue;
+
+/// Where the receives of a [`QueuePair`](crate::QueuePair) come from: [`OwnReceives`] or
+/// [`SharedReceives`].
+///
+/// It cannot be implemented outside of this crate.
+pub trait Receives: sealed::Shared + Clone + Debug + Send + Sync + 'static {}
+
+/// Receives are posted on the queue pair: the default.
+#[derive(Clone, Copy, Debug)]
+pub struct OwnReceives(());
+
+/// Receives are taken from a [`SharedReceiveQueue`], which other queue pairs take theirs from, too.
+///
+/// Such a queue pair has no `post_receive`: drivers reject the call, and siw kills the process.
+#[derive(Clone, Debug)]
+pub struct SharedReceives(SharedReceiveQueue);
+
+impl OwnReceives {
+    pub(super) const fn new() -> Self {
+        Self(())
+    }
+}
+
+impl SharedReceives {
+    pub(super) fn new(srq: &SharedReceiveQueue) -> Self {
+        Self(srq.clone())
+    }
+
+    pub(super) const fn srq(&self) -> &SharedReceiveQueue {
+        &self.0
+    }
+}
+
+impl Receives for OwnReceives {}
+impl Receives for SharedReceives {}
+
+pub(super) mod sealed {
+    use super::{OwnReceives, SharedReceiveQueue, SharedReceives};
+
+    #[expect(unnameable_types, reason = "seals `Receives`")]
+    pub trait Shared {
+        /// The shared receive queue, if it is one.
+        fn shared(&self) -> Option<&SharedReceiveQueue>;
+    }
+
+    impl Shared for OwnReceives {
+        fn shared(&self) -> Option<&SharedReceiveQueue> {
+            None
+        }
+    }
+
+    impl Shared for SharedReceives {
+        fn shared(&self) -> Option<&SharedReceiveQueue> {
+            Some(&self.0)
+        }
+    }
+}

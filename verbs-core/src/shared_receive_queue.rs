@@ -1,0 +1,439 @@
+//! Shared receive queues: receives that many queue pairs take from.
+#![expect(unsafe_code, reason = "owns an `ibv_srq`, and posts to it")]
+
+use std::ffi::c_int;
+use std::fmt;
+use std::ptr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use verbs_sys::{
+    IBV_SRQ_LIMIT, IBV_SRQ_MAX_WR, ibv_create_srq, ibv_modify_srq, ibv_post_srq_recv,
+    ibv_query_srq, ibv_recv_wr, ibv_srq, ibv_srq_attr, ibv_srq_attr_mask, ibv_srq_init_attr,
+};
+
+use crate::builder_setters;
+use crate::context::Context;
+use crate::error::{Error, Result};
+use crate::handle::Handle;
+use crate::macros::man;
+use crate::protection_domain::ProtectionDomain;
+use crate::queue_pair::post_error::{PostError, Queue, accepted, position, reason};
+use crate::ret;
+use crate::work_request::ReceiveWorkRequest;
+
+/// A shared receive queue (SRQ): receives for the messages of many queue pairs.
+///
+/// A queue pair is put on it with [`QueuePairBuilder::srq`](crate::QueuePairBuilder::srq). Each message
+/// takes the next receive of the queue, whichever queue pair it arrives on. It completes on that queue
+/// pair's `recv_cq`, and [`WorkCompletion::qp_num`](crate::WorkCompletion::qp_num) names the queue
+/// pair.
+///
+/// Cloning is cheap and shares the queue; each queue pair on it keeps it alive, so it is destroyed
+/// after them. A receive that was posted belongs to the queue, not to a queue pair: a queue pair that
+/// fails or is destroyed gives none back, and no completion reports those that are left when the queue
+/// is destroyed.
+#[doc = man!("ibv_create_srq")]
+#[derive(Clone)]
+#[doc(alias = "ibv_srq")]
+pub struct SharedReceiveQueue {
+    // Beside `inner`, which keeps it: posting goes without a detour.
+    ptr: SrqPtr,
+    inner: Arc<Inner>,
+}
+
+/// A queue that an `Inner` keeps alive.
+#[derive(Clone, Copy)]
+struct SrqPtr(*mut ibv_srq);
+
+struct Inner {
+    srq: Handle<ibv_srq>,
+    max_wr: AtomicU32,
+    max_sge: u32,
+    pd: ProtectionDomain,
+}
+
+/// Builder for a shared receive queue, from [`SharedReceiveQueue::builder`].
+#[derive(Clone, Debug)]
+#[must_use = "a builder does nothing until `build` is called"]
+#[doc(alias = "ibv_srq_init_attr")]
+pub struct SharedReceiveQueueBuilder {
+    pd: ProtectionDomain,
+    max_wr: u32,
+    max_sge: u32,
+}
+
+/// The attributes of a shared receive queue, from [`SharedReceiveQueue::query`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[doc(alias = "ibv_srq_attr")]
+pub struct SrqAttr {
+    max_wr: u32,
+    max_sge: u32,
+    srq_limit: u32,
+}
+
+impl SrqAttr {
+    /// How many receives it has room for. A driver may report more than it granted at first.
+    #[must_use]
+    pub const fn max_wr(&self) -> u32 {
+        self.max_wr
+    }
+
+    /// Elements in a receive.
+    #[must_use]
+    pub const fn max_sge(&self) -> u32 {
+        self.max_sge
+    }
+
+    /// The limit that is armed; 0 if none is.
+    #[must_use]
+    pub const fn srq_limit(&self) -> u32 {
+        self.srq_limit
+    }
+}
+
+impl SharedReceiveQueue {
+    /// Creates a queue with room for at least `max_wr` receives of one element.
+    ///
+    /// # Errors
+    ///
+    /// As [`SharedReceiveQueueBuilder::build`].
+    #[doc(alias = "ibv_create_srq")]
+    pub fn create(pd: &ProtectionDomain, max_wr: u32) -> Result<Self> {
+        Self::builder(pd).max_wr(max_wr).build()
+    }
+
+    /// Starts to build a queue.
+    ///
+    /// ```no_run
+    /// # fn main() -> verbs_core::Result<()> {
+    /// use verbs_core::{CompletionQueue, Context, QueuePair, ReceiveWorkRequest, SharedReceiveQueue};
+    ///
+    /// let context = Context::first_active()?;
+    /// let pd = context.alloc_pd()?;
+    /// let cq = CompletionQueue::create(&context, 64)?;
+    /// let srq = SharedReceiveQueue::builder(&pd).max_wr(64).build()?;
+    ///
+    /// let queue_pairs = QueuePair::builder(&pd, &cq, &cq).srq(&srq);
+    /// let (first, second) = (queue_pairs.build()?, queue_pairs.build()?);
+    ///
+    /// let mut inbox = pd.reg_mr(vec![0_u8; 4096])?;
+    /// let mut room = inbox.scatter_element(..)?;
+    /// // Sound: `inbox` is not accessed until the completion has been polled, and is dropped after
+    /// // the queue pairs and the shared receive queue.
+    /// unsafe { srq.post_receive(&mut ReceiveWorkRequest::new(&mut room).wr_id(1))? };
+    /// # drop((first, second, srq));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[doc(alias = "ibv_create_srq")]
+    #[doc(alias = "ibv_srq_init_attr")]
+    pub fn builder(pd: &ProtectionDomain) -> SharedReceiveQueueBuilder {
+        SharedReceiveQueueBuilder {
+            pd: pd.clone(),
+            max_wr: 16,
+            max_sge: 1,
+        }
+    }
+}
+
+impl SharedReceiveQueueBuilder {
+    builder_setters! {
+        /// Receives in the queue; 16 unless set. The driver may give it room for more.
+        max_wr: plain u32,
+        /// Elements in a receive; 1 unless set.
+        max_sge: plain u32,
+    }
+
+    /// Creates the queue.
+    ///
+    /// # Errors
+    ///
+    /// - [`Error::Unsupported`] if the device has no shared receive queues.
+    /// - [`Error::OutOfRange`] for 0 receives, [`Error::Limit`] for a capacity above the device's.
+    /// - The errno for anything else.
+    #[doc(alias = "ibv_create_srq")]
+    pub fn build(&self) -> Result<SharedReceiveQueue> {
+        let Self {
+            pd,
+            max_wr,
+            max_sge,
+        } = self;
+        let (max_wr, max_sge) = (*max_wr, *max_sge);
+        let device = pd.context().query_device()?;
+        if device.max_srq() == 0 {
+            return Err(Error::Unsupported {
+                verb: "ibv_create_srq",
+            });
+        }
+        check_max_wr(max_wr, device.max_srq_wr())?;
+        Context::within("max_sge", max_sge, device.max_srq_sge())?;
+        let mut init = ibv_srq_init_attr {
+            srq_context: ptr::null_mut(),
+            attr: ibv_srq_attr {
+                max_wr,
+                max_sge,
+                srq_limit: 0,
+            },
+        };
+        // SAFETY: the PD is alive, and `init` is a local.
+        let srq = unsafe { ibv_create_srq(pd.as_ptr(), &raw mut init) };
+        let srq = ret::non_null("ibv_create_srq", srq)?;
+        let inner = Arc::new(Inner {
+            // SAFETY: it is new, and its PD is kept next to it.
+            srq: unsafe { Handle::new(srq) },
+            max_wr: AtomicU32::new(init.attr.max_wr),
+            max_sge: init.attr.max_sge,
+            pd: pd.clone(),
+        });
+        Ok(SharedReceiveQueue {
+            ptr: SrqPtr(srq.as_ptr()),
+            inner,
+        })
+    }
+}
+
+impl SharedReceiveQueue {
+    /// Posts one receive, or the receives of an array, slice or vector as a chain with one doorbell.
+    ///
+    /// It returns at once. Each receive produces a completion when a message is in its buffers, on the
+    /// `recv_cq` of the queue pair that the message arrived on.
+    ///
+    /// # Safety
+    ///
+    /// A receive *holds* its memory from this call until its own completion is polled, or until the
+    /// shared receive queue is destroyed ([`close`](Self::close) returns `Ok`). The end of a queue pair
+    /// gives nothing back: not its failure, not a reset, and not its destruction.
+    ///
+    /// For each receive that is posted (after an error, the first [`posted`](PostError::posted) of
+    /// them):
+    ///
+    /// - Its memory stays allocated, and registered under the `lkey` of its element, while the
+    ///   receive holds it. Drivers deregister a region without an error under posted receives.
+    /// - No code reads or writes its memory while the receive holds it, and no `&` or `&mut` to it
+    ///   is live. This holds for every kind of region, including a [`RawRegion`](crate::RawRegion),
+    ///   except a [`SharedRegion`](crate::SharedRegion), whose memory is reached only by its own
+    ///   functions, peers and raw pointers.
+    ///
+    /// For the queue:
+    ///
+    /// - It does not belong to a higher layer, such as verbs-channel: that layer would mistake this
+    ///   receive's `wr_id` for one of its own.
+    ///
+    /// # Errors
+    ///
+    /// [`PostError`] if a receive was rejected. The receives before it are posted. If the driver does
+    /// not name the rejected receive, all of them may be posted: see [`PostError::posted`].
+    #[doc = man!("ibv_post_srq_recv")]
+    #[doc(alias = "ibv_post_srq_recv")]
+    #[inline]
+    pub unsafe fn post_receive<'l>(
+        &self,
+        requests: &mut (impl AsMut<[ReceiveWorkRequest<'l>]> + ?Sized),
+    ) -> Result<(), PostError> {
+        let requests = requests.as_mut();
+        let Some(head) = ReceiveWorkRequest::chain(requests) else {
+            return Ok(());
+        };
+        let mut bad: *mut ibv_recv_wr = ptr::null_mut();
+        // SAFETY: the queue is alive, `head` begins a chain of living requests that ends, and the
+        // caller keeps their buffers.
+        let ret = unsafe { ibv_post_srq_recv(self.as_ptr(), head, &raw mut bad) };
+        if accepted(ret, bad) {
+            return Ok(());
+        }
+        Err(self.refused(ret, bad, requests))
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn refused(
+        &self,
+        ret: i32,
+        bad: *const ibv_recv_wr,
+        requests: &[ReceiveWorkRequest<'_>],
+    ) -> PostError {
+        let posted = position(bad, requests);
+        let request = requests.get(posted);
+        let count = request.map_or(0, ReceiveWorkRequest::num_sge);
+        let reason = reason(ret, count, self.max_sge(), self.max_wr());
+        PostError::new(Queue::SharedReceive, posted, ret, reason)
+    }
+
+    /// Arms the limit (C: `srq_limit`): when fewer than `srq_limit` receives are left, one
+    /// [`SRQ_LIMIT_REACHED`](crate::EventType::SRQ_LIMIT_REACHED) event reports it, with the
+    /// [`handle`](Self::handle) of this queue. 0 disarms it.
+    ///
+    /// The event comes once: to get another one, arm the limit again after receives have been posted.
+    /// If fewer receives than the limit are left already, the event comes with the next receive
+    /// that is used (soft-RoCE), or at once (other drivers).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfRange`] for a limit above [`max_wr`](Self::max_wr). Otherwise the errno.
+    #[doc = man!("ibv_modify_srq")]
+    #[doc(alias = "ibv_modify_srq")]
+    #[doc(alias = "IBV_SRQ_LIMIT")]
+    #[doc(alias = "srq_limit")]
+    pub fn arm_limit(&self, srq_limit: u32) -> Result<()> {
+        let max_wr = self.max_wr();
+        if srq_limit > max_wr {
+            return Err(Error::OutOfRange {
+                what: "srq_limit",
+                value: srq_limit.into(),
+                min: 0,
+                max: max_wr.into(),
+            });
+        }
+        let attr = ibv_srq_attr {
+            srq_limit,
+            ..Default::default()
+        };
+        self.modify(attr, IBV_SRQ_LIMIT).map(drop)
+    }
+
+    /// Changes the room to at least `max_wr` receives. The receives in it stay.
+    ///
+    /// Device support is the bit `IBV_DEVICE_SRQ_RESIZE` of
+    /// [`device_cap_flags`](crate::DeviceAttr::device_cap_flags).
+    ///
+    /// # Errors
+    ///
+    /// - [`Error::OutOfRange`] for 0, [`Error::Limit`] above the device's `max_srq_wr`.
+    /// - The errno if the driver cannot resize, if more receives are posted than would fit, or if the
+    ///   limit that is armed is above `max_wr`.
+    ///
+    /// The queue keeps its size after an error.
+    #[doc = man!("ibv_modify_srq")]
+    #[doc(alias = "ibv_modify_srq")]
+    #[doc(alias = "IBV_SRQ_MAX_WR")]
+    pub fn resize(&self, max_wr: u32) -> Result<()> {
+        check_max_wr(max_wr, self.pd().context().query_device()?.max_srq_wr())?;
+        let attr = ibv_srq_attr {
+            max_wr,
+            ..Default::default()
+        };
+        let attr = self.modify(attr, IBV_SRQ_MAX_WR)?;
+        self.inner.max_wr.store(attr.max_wr, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn modify(&self, mut attr: ibv_srq_attr, mask: ibv_srq_attr_mask) -> Result<ibv_srq_attr> {
+        let mask = c_int::try_from(mask.0).unwrap_or(c_int::MAX);
+        // SAFETY: the queue is alive, and `attr` is a local; providers lock against posts themselves.
+        let ret = unsafe { ibv_modify_srq(self.as_ptr(), &raw mut attr, mask) };
+        ret::errno("ibv_modify_srq", ret).map(|()| attr)
+    }
+
+    /// Queries its attributes, including the limit that is armed.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unsupported`] where the driver cannot (siw); else the errno.
+    #[doc = man!("ibv_query_srq")]
+    #[doc(alias = "ibv_query_srq")]
+    pub fn query(&self) -> Result<SrqAttr> {
+        let mut attr = ibv_srq_attr::default();
+        // SAFETY: the queue is alive, and `attr` is a local.
+        let ret = unsafe { ibv_query_srq(self.as_ptr(), &raw mut attr) };
+        ret::errno("ibv_query_srq", ret)?;
+        let ibv_srq_attr {
+            max_wr,
+            max_sge,
+            srq_limit,
+        } = attr;
+        Ok(SrqAttr {
+            max_wr,
+            max_sge,
+            srq_limit,
+        })
+    }
+
+    /// How many receives it has room for, as the driver granted it.
+    #[must_use]
+    pub fn max_wr(&self) -> u32 {
+        self.inner.max_wr.load(Ordering::Relaxed)
+    }
+
+    /// Elements in a receive, as the driver granted it.
+    #[must_use]
+    pub fn max_sge(&self) -> u32 {
+        self.inner.max_sge
+    }
+
+    /// The protection domain it belongs to.
+    #[must_use]
+    pub fn pd(&self) -> &ProtectionDomain {
+        &self.inner.pd
+    }
+
+    /// The kernel's number for it, as in [`EventElement::Srq`](crate::EventElement::Srq).
+    #[must_use]
+    pub fn handle(&self) -> u32 {
+        // SAFETY: the queue is alive, and the field is not changed.
+        unsafe { (*self.as_ptr()).handle }
+    }
+
+    /// The `ibv_srq`, for verbs this crate does not wrap. It lives as long as `self` does.
+    #[inline]
+    #[must_use]
+    pub fn as_ptr(&self) -> *mut ibv_srq {
+        self.ptr.0
+    }
+
+    /// Whether two handles are the same queue.
+    #[must_use]
+    pub fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.inner, &other.inner)
+    }
+
+    /// Destroys the queue and returns the driver's answer, which dropping only logs.
+    ///
+    /// Receives that are left in it produce no completion. When this has returned `Ok`, the device
+    /// touches none of their buffers.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InUse`] while clones or queue pairs exist: dropping the last of them destroys the
+    /// queue. Otherwise the errno; the device may still touch the buffers of posted receives then.
+    #[doc = man!("ibv_destroy_srq")]
+    #[doc(alias = "ibv_destroy_srq")]
+    pub fn close(self) -> Result<()> {
+        match Arc::into_inner(self.inner) {
+            Some(Inner { srq, pd, .. }) => {
+                let closed = srq.close();
+                drop(pd);
+                closed
+            }
+            None => Err(Error::InUse {
+                object: "the shared receive queue",
+            }),
+        }
+    }
+}
+
+impl fmt::Debug for SharedReceiveQueue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SharedReceiveQueue")
+            .field("handle", &self.handle())
+            .field("max_wr", &self.max_wr())
+            .finish_non_exhaustive()
+    }
+}
+
+// SAFETY: an SRQ may be used from any thread (see `handle`).
+unsafe impl Send for SrqPtr {}
+// SAFETY: as above.
+unsafe impl Sync for SrqPtr {}
+
+fn check_max_wr(max_wr: u32, max: u32) -> Result<()> {
+    if max_wr == 0 {
+        return Err(Error::OutOfRange {
+            what: "max_wr",
+            value: 0,
+            min: 1,
+            max: max.into(),
+        });
+    }
+    Context::within("max_wr", max_wr, max)
+}
