@@ -1,10 +1,10 @@
 //! Shorthands for documentation and for small types that repeat.
 
-/// A link to a man page, in one format.
+/// A link to a man page, in one format and in a paragraph of its own.
 macro_rules! man {
     ($page:literal) => {
         concat!(
-            "See [`",
+            "\nSee [`",
             $page,
             "(3)`](https://man7.org/linux/man-pages/man3/",
             $page,
@@ -44,7 +44,7 @@ macro_rules! open_enum {
                 ],
             ),)*];
 
-            /// The value for C's number. Numbers from newer libraries are kept.
+            /// The value for C's number. A number that this crate has no name for is kept as it is.
             #[must_use]
             pub const fn from_raw(raw: $repr) -> Self {
                 Self(raw)

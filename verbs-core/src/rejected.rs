@@ -4,9 +4,26 @@ use std::fmt;
 
 use crate::error::Error;
 
-/// An error, and the value that was given: nothing is lost.
+/// An error, and the value that was passed to the call that failed.
 ///
-/// `?` in a function whose error is made from `E` keeps the error and drops the value.
+/// [`into_parts`](Self::into_parts) returns both. `?` keeps the error and drops the value, where the
+/// function's error type converts from this one, as [`Error`] does.
+///
+/// ```no_run
+/// # fn main() -> verbs_core::Result<()> {
+/// # let pd = verbs_core::Context::first_active()?.alloc_pd()?;
+/// let region = match pd.reg_mr(vec![0_u8; 1 << 30]) {
+///     Ok(region) => region,
+///     Err(rejected) => {
+///         eprintln!("a part of it has to do: {}", rejected.error());
+///         let mut buffer = rejected.into_given();
+///         buffer.truncate(1 << 20);
+///         pd.reg_mr(buffer)?
+///     }
+/// };
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy)]
 pub struct Rejected<T, E = Error> {
     error: E,
@@ -14,7 +31,7 @@ pub struct Rejected<T, E = Error> {
 }
 
 impl<T, E> Rejected<T, E> {
-    /// For layers that reject values themselves.
+    /// Puts an error and a value together, for layers that reject values themselves.
     #[inline]
     pub const fn new(error: E, given: T) -> Self {
         Self { error, given }
@@ -27,7 +44,7 @@ impl<T, E> Rejected<T, E> {
         &self.error
     }
 
-    /// The value.
+    /// The value that was rejected.
     #[inline]
     #[must_use]
     pub fn into_given(self) -> T {

@@ -3,10 +3,11 @@
 use std::error::Error;
 use std::fmt;
 
-/// Prints an error and its sources in one line, `a: b: c`: for logs.
+/// Prints an error and its sources in one line, as `a: b: c`.
 ///
-/// The errors of these crates print one clause each, and their sources the rest. Their `Debug`, which
-/// a `main` that returns an error prints, is this line with the variant's name at the end.
+/// It is for logs. The `Display` of an error of these crates is one clause, and its sources have the
+/// causes. `Debug`, which a `main` that returns an error prints, is this line with the variant's name
+/// at the end.
 ///
 /// ```
 /// use verbs_core::{EndpointError, Error, ErrorChain};

@@ -2,7 +2,8 @@
 
 use crate::queue_pair::qp_type::QpType;
 
-/// The version of the endpoints' formats.
+/// The version of the formats of a [`QueuePairEndpoint`](crate::QueuePairEndpoint): its bytes and
+/// its serde data.
 pub const ENDPOINT_VERSION: u32 = 2;
 
 /// Why the endpoint that a peer sent cannot be used.
@@ -18,7 +19,7 @@ pub enum EndpointError {
         /// The peer's version.
         version: u32,
     },
-    /// A number is out of its range.
+    /// A number in the endpoint is out of its range.
     #[error("{what} {value} is impossible: {min} to {max} are valid")]
     Number {
         /// C's name of the field.
@@ -30,7 +31,7 @@ pub enum EndpointError {
         /// The largest valid value.
         max: u64,
     },
-    /// Neither a LID nor a GID that a port can have: nothing to send packets to.
+    /// The endpoint has no address: neither a LID nor a GID that a port can have.
     #[error("the endpoint has neither a LID nor a GID that one port can have")]
     NoAddress,
     /// This side's port needs a GID and the peer gave none.
@@ -52,9 +53,9 @@ pub enum EndpointError {
     /// The bytes end too early, or go on after the end.
     #[error("an endpoint is {expected} bytes long, not {len}")]
     Length {
-        /// The length received.
+        /// The length received, in bytes.
         len: usize,
-        /// The length of this version.
+        /// The length of an endpoint of this version, in bytes.
         expected: usize,
     },
 }

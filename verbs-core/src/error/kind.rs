@@ -6,11 +6,11 @@ use std::io;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// No such device, port or GID, or none that is up.
+    /// There is no such device, port, GID or object, or none that is up.
     NotFound,
     /// The user lacks the permission.
     PermissionDenied,
-    /// Above a limit of the device or the system.
+    /// A number or a length is above a limit of the device or the system.
     Limit,
     /// A queue is full, or memory has run out (`ENOMEM`).
     OutOfMemory,
@@ -18,11 +18,11 @@ pub enum ErrorKind {
     InvalidInput,
     /// The peer's data is wrong.
     InvalidPeer,
-    /// Not supported here.
+    /// The device, its driver or the installed rdma-core cannot do this.
     Unsupported,
-    /// Still in use.
+    /// The object is in use, so it cannot be closed (`EBUSY`).
     InUse,
-    /// There is nothing to take yet.
+    /// The call would have to wait (`EAGAIN`).
     WouldBlock,
     /// A completion reports a failure.
     Work,

@@ -23,6 +23,11 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// An error of a verb, or of a check before it.
 ///
+/// Where the *Errors* section of a function says "the errno", it means [`Verb`](Self::Verb) with
+/// that errno, or [`Unsupported`](Self::Unsupported) for `EOPNOTSUPP` and `ENOSYS`.
+/// [`kind`](Self::kind) sorts the errors for callers that match on them. An `Error` converts into an
+/// [`io::Error`].
+///
 /// A failed completion is not an error of the verb that polled it. It is data: see
 /// [`WorkError`](crate::WorkError).
 #[derive(thiserror::Error)]
@@ -51,7 +56,7 @@ pub enum Error {
         kernel: Vec<String>,
     },
 
-    /// No device is called this, or has this GUID or index.
+    /// No device has this name, GUID or index.
     #[error("no RDMA device has the {wanted}; there is {}", available.join(", "))]
     UnknownDevice {
         /// What was asked for: `name "mlx5_0"`, `GUID …` or `index …`.
@@ -63,7 +68,7 @@ pub enum Error {
     /// This machine has no such CPU, NUMA node or PCI device.
     #[error("{} does not exist", path.display())]
     UnknownPlace {
-        /// What sysfs would have.
+        /// The path in sysfs that does not exist.
         path: PathBuf,
     },
 
@@ -116,7 +121,7 @@ pub enum Error {
         filled: Vec<u8>,
     },
 
-    /// The port needs a GID and has none.
+    /// The port needs a GID, and its GID table is empty.
     #[error(
         "port {port} needs a GID and its table is empty: give the network interface behind it an address and bring it up"
     )]
@@ -152,15 +157,15 @@ pub enum Error {
     /// A range reaches past the end of a region.
     #[error("bytes {start}..{end} are not within the region's {len} bytes")]
     OutOfBounds {
-        /// First byte.
+        /// The offset of the first byte.
         start: u64,
-        /// One past the last byte.
+        /// The offset after the last byte.
         end: u64,
         /// The region's length in bytes.
         len: u64,
     },
 
-    /// The local elements hold more bytes than the remote region.
+    /// The local elements have more bytes than the remote region.
     #[error("{local} local bytes do not fit the remote region's {remote} bytes")]
     RemoteTooShort {
         /// Bytes in the gather or scatter list.
@@ -202,7 +207,8 @@ pub enum Error {
         source: io::Error,
     },
 
-    /// Remote access was asked for a region whose bytes the program can borrow.
+    /// Access for peers was requested for a region whose bytes the program can borrow: use
+    /// [`reg_shared`](crate::ProtectionDomain::reg_shared).
     #[error("a peer may only reach a SharedRegion: register it with reg_shared")]
     RemoteAccess,
 
@@ -213,9 +219,9 @@ pub enum Error {
     /// The bytes that a peer sent as its remote region end too early, or go on after the end.
     #[error("a remote region is {expected} bytes long, not {len}")]
     RemoteLength {
-        /// The length received.
+        /// The length received, in bytes.
         len: usize,
-        /// The length of a remote region.
+        /// The length of a remote region's bytes.
         expected: usize,
     },
 
@@ -230,38 +236,38 @@ pub enum Error {
         missing: QpAttrMask,
         /// Attributes that were given and that this transition does not allow.
         extra: QpAttrMask,
-        /// Between which GIDs the path was, if the attributes have one with GIDs.
+        /// The two GIDs of the path, if the attributes have a path with GIDs.
         path: Option<GidPath>,
-        /// The errno: `EINVAL`, or that there is no path to the peer's GID.
+        /// The errno: `EINVAL`, or one such as `ETIMEDOUT` if there is no path to the peer's GID.
         source: io::Error,
     },
 
-    /// Two objects that must belong together do not.
+    /// An object belongs to another device context than the object it was to be used with.
     #[error("{child} belongs to another device context: create both from the same")]
     ForeignContext {
-        /// The object that does not belong.
+        /// The kind of object, such as `the completion channel`.
         child: &'static str,
     },
 
     /// The object cannot be closed: clones or children of it are alive.
     #[error("{object} is still in use: drop its clones, and what was created from it, first")]
     InUse {
-        /// The object.
+        /// The kind of object.
         object: &'static str,
     },
 
-    /// The object that this names has been destroyed.
+    /// The value names an object that has been destroyed.
     #[error("{object} has been destroyed")]
     Destroyed {
-        /// The object.
+        /// The kind of object.
         object: &'static str,
     },
 
-    /// A post was refused.
+    /// A post was rejected.
     #[error(transparent)]
     Post(#[from] crate::PostError),
 
-    /// A completion queue cannot be polled.
+    /// The driver cannot poll a completion queue.
     #[error(transparent)]
     Poll(#[from] crate::PollError),
 
@@ -277,13 +283,13 @@ crate::error_debug!(Error {
     Poll, Work,
 });
 
-/// The two GIDs of a path.
+/// The two GIDs of a path, for errors: this side's and the peer's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct GidPath {
-    /// This side's GID; `None` if its index is empty by now.
+    /// This side's GID; `None` if the table has no GID at its index any more.
     pub local: Option<Gid>,
-    /// Its index.
+    /// The index of this side's GID.
     pub sgid_index: u8,
     /// The peer's GID.
     pub remote: Gid,
@@ -339,7 +345,7 @@ impl Error {
         }
     }
 
-    /// The errno that caused it, if there is one.
+    /// The errno that caused this error, if there is one.
     #[must_use]
     pub fn errno(&self) -> Option<i32> {
         match self {
