@@ -11,9 +11,10 @@ use verbs_sys::{
 use crate::macros::flags_as_text;
 
 bitflags::bitflags! {
-    /// The access that the device, and peers through it, have to a region or a queue pair.
+    /// What this side's requests and the peer's may do with a memory region, or by a queue pair.
     ///
-    /// Local reads are always permitted.
+    /// A peer needs the permission of both: the region's, and the queue pair's. This side's requests
+    /// may always read.
     ///
     /// They print and parse as C's names without prefix: `LOCAL_WRITE | REMOTE_READ`.
     ///
@@ -21,17 +22,17 @@ bitflags::bitflags! {
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     #[doc(alias = "ibv_access_flags")]
     pub struct AccessFlags: u32 {
-        /// This side's receives, reads and atomics may write here. A region with
-        /// `REMOTE_WRITE` or `REMOTE_ATOMIC` needs it too.
+        /// This side's receives, reads and atomics may write to the region. A region with
+        /// `REMOTE_WRITE` or `REMOTE_ATOMIC` needs this flag too.
         #[doc(alias = "IBV_ACCESS_LOCAL_WRITE")]
         const LOCAL_WRITE = IBV_ACCESS_LOCAL_WRITE.0;
-        /// A peer may write here.
+        /// A peer may write to the region.
         #[doc(alias = "IBV_ACCESS_REMOTE_WRITE")]
         const REMOTE_WRITE = IBV_ACCESS_REMOTE_WRITE.0;
-        /// A peer may read here.
+        /// A peer may read the region.
         #[doc(alias = "IBV_ACCESS_REMOTE_READ")]
         const REMOTE_READ = IBV_ACCESS_REMOTE_READ.0;
-        /// A peer may run atomics here.
+        /// A peer may run atomics on the region.
         #[doc(alias = "IBV_ACCESS_REMOTE_ATOMIC")]
         const REMOTE_ATOMIC = IBV_ACCESS_REMOTE_ATOMIC.0;
         /// Memory windows may be bound to this region.
@@ -55,7 +56,7 @@ bitflags::bitflags! {
 }
 
 impl AccessFlags {
-    /// All kinds of access for peers.
+    /// All access that a peer can have: `REMOTE_WRITE`, `REMOTE_READ` and `REMOTE_ATOMIC`.
     pub const REMOTE: Self = Self::REMOTE_WRITE
         .union(Self::REMOTE_READ)
         .union(Self::REMOTE_ATOMIC);

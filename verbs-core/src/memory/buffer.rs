@@ -3,8 +3,9 @@
 
 use std::ptr::NonNull;
 
-/// A type of which a device may write any bytes: an integer, a floating-point number, or an array of
-/// them.
+/// A type whose values a device may overwrite with any bytes.
+///
+/// Integers, floating-point numbers and arrays of them are such types.
 ///
 /// Implement it for structs of your own that are registered as they are, such as headers:
 ///
@@ -47,10 +48,10 @@ plain! { u8 u16 u32 u64 u128 usize i8 i16 i32 i64 i128 isize f32 f64 }
 // SAFETY: an array's items have no padding between them, and each is plain.
 unsafe impl<T: Plain, const N: usize> Plain for [T; N] {}
 
-/// Memory that stays where it is, whatever happens to the value that holds it.
+/// A buffer that can be registered: its memory stays in place when the value is moved.
 ///
-/// Implemented for vectors, boxed slices, boxed arrays, and mutable borrows of slices and arrays, of
-/// numbers of any [`Plain`] type.
+/// It is implemented for vectors, boxed slices, boxed arrays, and mutable borrows of slices and arrays.
+/// Their items are of any [`Plain`] type.
 ///
 /// # Safety
 ///
@@ -64,10 +65,10 @@ unsafe impl<T: Plain, const N: usize> Plain for [T; N] {}
     note = "register a `Vec<T>`, `Box<[T]>`, `Box<[T; N]>`, `&mut [T]` or `&mut [T; N]` of numbers; memory of other kinds is registered with `register_raw`"
 )]
 pub unsafe trait Buffer {
-    /// The type of the numbers in it.
+    /// The type of the items in the buffer.
     type Item: Plain;
 
-    /// The memory.
+    /// The buffer's memory, as a slice of its items.
     fn items(&mut self) -> NonNull<[Self::Item]>;
 }
 

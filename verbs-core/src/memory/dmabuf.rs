@@ -30,9 +30,10 @@ pub struct DmabufRegion {
 }
 
 impl ProtectionDomain {
-    /// Registers `len` bytes of a dmabuf from `offset` on, to be named from `iova` on.
+    /// Registers `len` bytes of a dmabuf, from `offset` on.
     ///
-    /// `iova` and `offset` must be the same within a page.
+    /// Work requests and peers address the first of these bytes as `iova`. Within a page, `iova` and
+    /// `offset` must be at the same place.
     ///
     /// # Safety
     ///
@@ -41,9 +42,10 @@ impl ProtectionDomain {
     ///
     /// # Errors
     ///
-    /// [`Error::Unsupported`](crate::Error::Unsupported) if the device or the kernel has no support,
-    /// [`Error::OutOfRange`](crate::Error::OutOfRange) for no bytes or an `iova` that wraps, otherwise
-    /// the provider's errno.
+    /// - [`Error::OutOfRange`](crate::Error::OutOfRange) if `len` is 0, or `iova + len` overflows.
+    /// - [`Error::Unsupported`](crate::Error::Unsupported) if the device, its driver or the kernel
+    ///   cannot do this.
+    /// - [`Error::Registration`](crate::Error::Registration) with the errno for anything else.
     #[doc(alias = "ibv_reg_dmabuf_mr")]
     pub unsafe fn reg_dmabuf_mr(
         &self,
@@ -73,21 +75,22 @@ impl ProtectionDomain {
 }
 
 impl DmabufRegion {
-    /// A part of it for a work request.
+    /// A part of the region for a work request. The range counts bytes.
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfBounds`](crate::Error::OutOfBounds) past the end, [`Error::Limit`](crate::Error::Limit) from 4 GiB on.
+    /// [`Error::OutOfBounds`](crate::Error::OutOfBounds) if the range ends after the region,
+    /// [`Error::Limit`](crate::Error::Limit) if it has 4 GiB or more.
     pub fn sge(&self, range: impl RangeBounds<usize>) -> Result<Sge> {
         let (start, len) = part(self.len, range)?;
         Ok(Sge::new(self.iova + start as u64, len, self.lkey()))
     }
 
-    /// The address, length and key with which a peer reaches it.
+    /// The address, length and key that a peer needs to access all of the region.
     ///
     /// # Errors
     ///
-    /// None today: registration has checked the range.
+    /// None at present: the range was checked when the region was registered.
     pub fn remote(&self) -> Result<RemoteMemoryRegion> {
         RemoteMemoryRegion::new(self.iova, self.len as u64, self.rkey())
     }

@@ -14,7 +14,8 @@ use crate::error::{Error, Result};
 
 /// A registered slice to send from: a `&[u8]` with its key.
 ///
-/// Made by [`MemoryRegion::gather_element`](crate::MemoryRegion::gather_element).
+/// [`MemoryRegion::gather_element`](crate::MemoryRegion::gather_element) makes one. It is `Copy`, and
+/// its parts can be sent separately: see [`split_at`](Self::split_at) and [`chunks`](Self::chunks).
 #[derive(Clone, Copy)]
 #[repr(transparent)]
 #[doc(alias = "ibv_sge")]
@@ -25,8 +26,18 @@ pub struct GatherElement<'a> {
 
 /// A registered slice to receive or read into: a `&mut [u8]` with its key.
 ///
-/// Made by [`MemoryRegion::scatter_element`](crate::MemoryRegion::scatter_element). It can be moved
-/// and split, not copied.
+/// [`MemoryRegion::scatter_element`](crate::MemoryRegion::scatter_element) makes one. It can be moved
+/// and split, but not copied, so that no two requests write to the same bytes:
+///
+/// ```no_run
+/// # fn main() -> verbs_core::Result<()> {
+/// # let pd = verbs_core::Context::first_active()?.alloc_pd()?;
+/// let mut region = pd.reg_mr(vec![0_u8; 4096])?;
+/// let (header, body) = region.scatter_element(..)?.split_at_mut(64)?;
+/// assert_eq!((header.length(), body.length()), (64, 4032));
+/// # Ok(())
+/// # }
+/// ```
 #[repr(transparent)]
 #[doc(alias = "ibv_sge")]
 pub struct ScatterElement<'a> {
@@ -45,10 +56,11 @@ pub struct SharedElement<'a> {
     region: PhantomData<&'a ()>,
 }
 
-/// An address, a length and a key, as in C. Nothing checks that there is such memory.
+/// An element that borrows nothing: an address, a length and a key, as in C.
 ///
-/// For regions without bytes in this program ([`DmabufRegion`](crate::DmabufRegion)) and for memory
-/// with another owner ([`RawRegion`](crate::RawRegion)).
+/// Nothing checks that there is such memory. It is for regions without bytes in this program
+/// ([`DmabufRegion`](crate::DmabufRegion)), and for memory with another owner
+/// ([`RawRegion`](crate::RawRegion)).
 #[derive(Clone, Copy)]
 #[repr(transparent)]
 #[doc(alias = "ibv_sge")]
@@ -71,7 +83,9 @@ impl Scatter for ScatterElement<'_> {}
 impl Scatter for SharedElement<'_> {}
 impl Scatter for Sge {}
 
-/// What the four elements share; nothing outside this crate can be one.
+/// A registered slice that a work request can name: one entry of its gather or scatter list.
+///
+/// The four element types implement it. It is sealed: types of other crates cannot.
 ///
 /// # Safety
 ///
@@ -111,7 +125,7 @@ macro_rules! element {
         }
 
         impl $(<$lifetime>)? $element $(<$lifetime>)? {
-            /// The address that the device uses.
+            /// The address of its first byte, as the device uses it.
             #[must_use]
             pub const fn addr(&self) -> u64 {
                 self.sge.addr
@@ -123,13 +137,13 @@ macro_rules! element {
                 self.sge.length
             }
 
-            /// The key of the region.
+            /// The key of its region, by which this side's requests name it.
             #[must_use]
             pub const fn lkey(&self) -> u32 {
                 self.sge.lkey
             }
 
-            /// Two elements: the first `mid` bytes and the rest. One may be empty.
+            /// Splits the element in two: the first `mid` bytes and the rest. One may be empty.
             ///
             /// # Errors
             ///
@@ -152,11 +166,11 @@ macro_rules! element {
                 }
             }
 
-            /// Elements of `size` bytes each; the last may be shorter.
+            /// Splits the element in parts of `size` bytes each; the last may be shorter.
             ///
             /// # Errors
             ///
-            /// [`Error::OutOfRange`] for a size of 0, or from 4 GiB on.
+            /// [`Error::OutOfRange`] if `size` is 0, or 4 GiB or more.
             pub fn $chunks(self, size: usize) -> Result<Chunks<Self>> {
                 match u32::try_from(size) {
                     Ok(size) if size > 0 => Ok(Chunks {
@@ -218,7 +232,9 @@ impl GatherElement<'_> {
 }
 
 impl<'a> ScatterElement<'a> {
-    /// An element of no bytes and no region. Empty elements are not posted.
+    /// An element of no bytes and no region.
+    ///
+    /// Empty elements in a list are not posted.
     #[must_use]
     pub const fn empty() -> Self {
         // A slice may begin anywhere but at null.
@@ -252,7 +268,7 @@ impl<'a> ScatterElement<'a> {
         }
     }
 
-    /// The same bytes to send from, for good.
+    /// The same bytes to send from, for as long as this element could be used.
     #[must_use]
     pub const fn into_gather(self) -> GatherElement<'a> {
         GatherElement {
@@ -295,7 +311,7 @@ impl From<SharedElement<'_>> for Sge {
 }
 
 impl Sge {
-    /// Puts one together. Nothing is checked, and nothing happens until it is posted.
+    /// An element from its parts. Nothing is checked, and nothing happens until it is posted.
     #[must_use]
     pub const fn new(addr: u64, length: u32, lkey: u32) -> Self {
         Self {
@@ -329,7 +345,9 @@ impl DerefMut for ScatterElement<'_> {
     }
 }
 
-/// The parts of an element, each of the same size but the last.
+/// An iterator over the parts of an element: all of one size, except that the last may be shorter.
+///
+/// [`ScatterElement::chunks_mut`], [`GatherElement::chunks`] and similar methods make one.
 #[derive(Debug)]
 pub struct Chunks<E> {
     element: E,

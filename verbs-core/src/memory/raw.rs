@@ -15,6 +15,9 @@ use crate::macros::man;
 use crate::protection_domain::ProtectionDomain;
 
 /// A memory region (MR) over a raw pointer: `mmap`, huge pages, another language's memory.
+///
+/// [`ProtectionDomain::register_raw`] makes one. Dropping it deregisters the memory, which it does not
+/// own.
 #[doc = man!("ibv_reg_mr")]
 #[derive(Debug)]
 #[doc(alias = "ibv_mr")]
@@ -64,23 +67,23 @@ impl ProtectionDomain {
 }
 
 impl RawRegion {
-    /// A part of it for a work request.
+    /// A part of the region for a work request. The range counts bytes.
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfBounds`](crate::Error::OutOfBounds) past the end,
-    /// [`Error::Limit`](crate::Error::Limit) from 4 GiB on.
+    /// [`Error::OutOfBounds`](crate::Error::OutOfBounds) if the range ends after the region,
+    /// [`Error::Limit`](crate::Error::Limit) if it has 4 GiB or more.
     pub fn sge(&self, range: impl RangeBounds<usize>) -> Result<Sge> {
         let (start, len) = part(self.len, range)?;
         let addr = self.addr.as_ptr().expose_provenance() as u64 + start as u64;
         Ok(Sge::new(addr, len, self.lkey()))
     }
 
-    /// The address, length and key with which a peer reaches it.
+    /// The address, length and key that a peer needs to access all of the region.
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfRange`](crate::Error::OutOfRange) if it ends past the last address.
+    /// [`Error::OutOfRange`](crate::Error::OutOfRange) if the address of its end overflows.
     pub fn remote(&self) -> Result<RemoteMemoryRegion> {
         let addr = self.addr.as_ptr().expose_provenance() as u64;
         RemoteMemoryRegion::new(addr, self.len as u64, self.rkey())

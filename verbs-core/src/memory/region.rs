@@ -25,10 +25,10 @@ use crate::{logged, ret};
 
 /// A memory region (MR) that only this program and its own work requests touch.
 ///
-/// It owns its buffer, or borrows it mutably, and derefs to a slice of the buffer's numbers: `[u8]`
-/// for a `Vec<u8>`, `[f32]` for a `Vec<f32>`. [`as_bytes`](Self::as_bytes) and
-/// [`as_bytes_mut`](Self::as_bytes_mut) give the bytes, whatever the type. Peers cannot reach it: for
-/// that there is [`SharedRegion`](crate::SharedRegion).
+/// It owns its buffer, or borrows it mutably, and derefs to a slice of the buffer's items: `[u8]` for
+/// a `Vec<u8>`, `[f32]` for a `Vec<f32>`. [`as_bytes`](Self::as_bytes) and
+/// [`as_bytes_mut`](Self::as_bytes_mut) are its bytes, whatever the type of the items. Peers cannot
+/// reach it: for that there is [`SharedRegion`](crate::SharedRegion).
 ///
 /// Dropping it deregisters the memory, and releases the buffer afterwards.
 ///
@@ -56,23 +56,28 @@ pub struct MemoryRegion<B: Buffer> {
 impl ProtectionDomain {
     /// Registers a buffer for local use: this side's work requests may read and write it.
     ///
-    /// For bytes say so, as in `vec![0_u8; 64]`: `vec![0; 64]` is 64 numbers of four bytes.
+    /// The items of the buffer can be of any [`Plain`](crate::Plain) type. So `vec![0; 64]` is 64
+    /// `i32`, which are 256 bytes: for 64 bytes, write `vec![0_u8; 64]`.
     ///
-    /// The error carries the buffer. To pass it on with `?` where the buffer is borrowed, take
-    /// [`Rejected::into_error`] of it.
+    /// The error carries the buffer. If the buffer is borrowed and `?` does not compile, drop the
+    /// buffer first: `reg_mr(buffer).map_err(Rejected::into_error)?`.
     ///
     /// # Errors
     ///
-    /// [`Error::Memlock`] if `ulimit -l` is too low, [`Error::OutOfRange`] for an empty buffer,
-    /// otherwise [`Error::Registration`] with the provider's errno.
+    /// - [`Error::OutOfRange`] if the buffer is empty.
+    /// - [`Error::Memlock`] if the limit on locked memory (`ulimit -l`) is too low.
+    /// - [`Error::Registration`] with the errno for anything else.
     #[doc(alias = "ibv_reg_mr")]
     #[doc(alias = "ibv_reg_mr_iova2")]
     pub fn reg_mr<B: Buffer>(&self, buffer: B) -> Result<MemoryRegion<B>, Rejected<B>> {
         self.reg_mr_with(buffer, AccessFlags::LOCAL_WRITE)
     }
 
-    /// Registers a buffer for local use with other access flags, such as
+    /// Registers a buffer for local use with these access flags, such as
     /// [`RELAXED_ORDERING`](AccessFlags::RELAXED_ORDERING).
+    ///
+    /// Requests can write to the region only if the flags contain
+    /// [`LOCAL_WRITE`](AccessFlags::LOCAL_WRITE), which this function does not add.
     ///
     /// # Errors
     ///
@@ -92,12 +97,13 @@ impl ProtectionDomain {
 }
 
 impl<B: Buffer> MemoryRegion<B> {
-    /// A part of the region to send from. The range counts numbers, as in indexing: bytes for a
+    /// A part of the region to send from. The range counts items, as indexing does: bytes for a
     /// `Vec<u8>`.
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfBounds`] past the end, [`Error::Limit`] from 4 GiB on.
+    /// [`Error::OutOfBounds`] if the range ends after the region, [`Error::Limit`] if it has 4 GiB or
+    /// more.
     pub fn gather_element(&self, range: impl RangeBounds<usize>) -> Result<GatherElement<'_>> {
         let (start, len) = self.registration.part_of_items(range)?;
         // SAFETY: the part is within the buffer, which `self` keeps; the borrow of `self` keeps Rust
@@ -105,12 +111,13 @@ impl<B: Buffer> MemoryRegion<B> {
         Ok(unsafe { GatherElement::new(start, len, self.lkey()) })
     }
 
-    /// A part of the region to receive or read into. The range counts numbers, as in indexing. To
-    /// have several parts at once, split the element.
+    /// A part of the region to receive or read into. The range counts items, as indexing does.
+    ///
+    /// To have several parts at once, [split](ScatterElement::split_at_mut) the element.
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfBounds`] past the end, [`Error::Limit`] from 4 GiB on.
+    /// As [`gather_element`](Self::gather_element).
     pub fn scatter_element(
         &mut self,
         range: impl RangeBounds<usize>,
@@ -137,7 +144,7 @@ impl<B: Buffer> MemoryRegion<B> {
         unsafe { from_raw_parts_mut(ptr.as_ptr(), len) }
     }
 
-    /// The key that work requests name this region by.
+    /// The key by which this side's work requests name the region.
     #[must_use]
     pub fn lkey(&self) -> u32 {
         self.registration.lkey()
@@ -159,7 +166,7 @@ impl<B: Buffer> MemoryRegion<B> {
     ///
     /// # Errors
     ///
-    /// The provider's errno. The device may still reach the buffer then, so it is leaked.
+    /// The errno. The device may still reach the buffer then, so it is leaked.
     #[doc(alias = "ibv_dereg_mr")]
     pub fn dereg(self) -> Result<B> {
         self.registration.dereg()

@@ -7,9 +7,10 @@ use crate::error::{Error, Result};
 
 /// Memory of the peer that this side may reach: an address, a length and a key.
 ///
-/// Plain data: the owner makes it with [`SharedRegion::remote`](crate::SharedRegion::remote) and
-/// sends it to the peer by any means: as [`to_bytes`](Self::to_bytes), or as serde data (feature
-/// `serde`). With it the memory can be accessed until the owner deregisters the region.
+/// It is plain data. The owner of the memory gets it from
+/// [`SharedRegion::remote`](crate::SharedRegion::remote), and sends it to the peer by any means: as
+/// [`to_bytes`](Self::to_bytes), or as serde data (feature `serde`). The peer can access the memory
+/// with it until the owner deregisters the region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(
     feature = "serde",
@@ -27,7 +28,7 @@ impl RemoteMemoryRegion {
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfRange`] if it would reach past the last address.
+    /// [`Error::OutOfRange`] if `addr + len` overflows.
     pub const fn new(addr: u64, len: u64, rkey: u32) -> Result<Self> {
         match addr.checked_add(len) {
             Some(_) => Ok(Self { addr, len, rkey }),
@@ -65,7 +66,7 @@ impl RemoteMemoryRegion {
         self.rkey
     }
 
-    /// The length of [`to_bytes`](Self::to_bytes), in bytes.
+    /// How many bytes [`to_bytes`](Self::to_bytes) returns.
     pub const BYTES: usize = 20;
 
     /// The region as bytes: the address (8 bytes), the length (8 bytes) and the key (4 bytes), each
@@ -90,11 +91,11 @@ impl RemoteMemoryRegion {
         bytes
     }
 
-    /// Reads what [`to_bytes`](Self::to_bytes) wrote.
+    /// The region from the bytes of [`to_bytes`](Self::to_bytes).
     ///
     /// # Errors
     ///
-    /// [`Error::RemoteLength`] unless there are [`BYTES`](Self::BYTES) bytes, and as
+    /// [`Error::RemoteLength`] if there are not exactly [`BYTES`](Self::BYTES) bytes, otherwise as
     /// [`new`](Self::new).
     pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
         let length = Error::RemoteLength {
@@ -111,11 +112,11 @@ impl RemoteMemoryRegion {
         Self::new(addr, len, u32::from_be_bytes(rkey))
     }
 
-    /// A part of it.
+    /// A part of the region. The range counts bytes from its start.
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfBounds`] past its end.
+    /// [`Error::OutOfBounds`] if the range ends after the region.
     pub fn slice(&self, range: impl RangeBounds<u64>) -> Result<Self> {
         let (start, end) = within(self.len, range)?;
         Ok(Self {

@@ -19,28 +19,43 @@ use crate::rejected::Rejected;
 /// It owns its buffer. The peer may write at any moment, so there is no `&[u8]` to it: bytes are copied
 /// in and out, or accessed as atomics. Leaking the region leaks the buffer too.
 ///
+/// ```no_run
+/// use verbs_core::AccessFlags;
+///
+/// # fn main() -> verbs_core::Result<()> {
+/// # let pd = verbs_core::Context::first_active()?.alloc_pd()?;
+/// let region = pd.reg_shared(vec![0_u8; 4096], AccessFlags::REMOTE_WRITE)?;
+/// let for_the_peer = region.remote().to_bytes();
+/// // The peer writes, and sends a message after that. Once the completion of the receive of that
+/// // message has been polled, the bytes are here:
+/// let mut bytes = [0; 16];
+/// region.read(0, &mut bytes)?;
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # What threads and peers see of each other
 ///
 /// - Any number of threads may [`read`](Self::read), [`write`](Self::write) and use
-///   [`atomic_u64`](Self::atomic_u64) at once. Each byte is always reached in the same way: through
-///   the aligned 8 bytes that it is in, as one atomic, or alone where these are not all in the
-///   region.
-/// - A copy is made of such atomics, with relaxed ordering. So an aligned word is never torn between
-///   threads of this program, and a longer copy is not one moment of the buffer.
-/// - What a peer wrote is there once a completion that follows it has been polled: of a later message,
-///   or of a write with immediate, on the same queue pair. This holds always, and it is the only
-///   order that the verbs promise.
+///   [`atomic_u64`](Self::atomic_u64) at once. A word is 8 bytes at an address divisible by 8. All of
+///   these functions access a word as one atomic. Bytes of a word that is only partly in the region
+///   are accessed one by one.
+/// - A copy consists of such accesses, with relaxed ordering. So threads of this program never see a
+///   part of a word's new value, but a copy of several words may have old ones and new ones.
+/// - What a peer wrote can be read once a completion that follows it has been polled: of a later
+///   message, or of a write with immediate, on the same queue pair. This always holds, and it is the
+///   only order that the verbs promise.
 /// - A flag in memory, which a peer writes last and this side loads with
 ///   [`Acquire`](Ordering::Acquire), is no such completion. It works with devices and hosts that
-///   write to memory in order, which most do, and it does not work for a region with
+///   write to memory in order, as most do. It does not work for a region with
 ///   [`RELAXED_ORDERING`](AccessFlags::RELAXED_ORDERING): there the flag may arrive before the data.
 ///
 /// # Cost
 ///
-/// A copy is one load or one store for each aligned 8 bytes. At each end that covers a part of such a
-/// word, [`write`](Self::write) is a compare-and-swap of the word, which a peer that writes to the
-/// other part delays. Bytes at the edges of a region that is not aligned are copied one by one, 14 at
-/// most.
+/// A copy is one load or one store for each word. Where a copy begins or ends within a word,
+/// [`write`](Self::write) uses a compare-and-swap of that word, and repeats it if the rest of the word
+/// was written to meanwhile. Bytes of words that are only partly in the region are copied one by one:
+/// at most 14.
 #[doc = man!("ibv_reg_mr")]
 #[doc(alias = "ibv_mr")]
 pub struct SharedRegion<B: Buffer + 'static> {
@@ -48,10 +63,9 @@ pub struct SharedRegion<B: Buffer + 'static> {
 }
 
 impl ProtectionDomain {
-    /// Registers a buffer that peers may access by these flags.
+    /// Registers a buffer that peers may access as these flags permit.
     ///
-    /// [`LOCAL_WRITE`](AccessFlags::LOCAL_WRITE), which remote writes and atomics require, is
-    /// added.
+    /// [`LOCAL_WRITE`](AccessFlags::LOCAL_WRITE) is always added: remote writes and atomics require it.
     ///
     /// # Errors
     ///
@@ -68,28 +82,29 @@ impl ProtectionDomain {
 }
 
 impl<B: Buffer + 'static> SharedRegion<B> {
-    /// The address, length and key that the peer needs to reach all of it.
+    /// The address, length and key that the peer needs to access all of the region.
     #[must_use]
     pub fn remote(&self) -> RemoteMemoryRegion {
         let addr = self.as_ptr().expose_provenance() as u64;
         RemoteMemoryRegion::of_memory(addr, self.len() as u64, self.rkey())
     }
 
-    /// A part of it for a work request of this side.
+    /// A part of the region for a work request of this side. The range counts bytes.
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfBounds`] past the end, [`Error::Limit`] from 4 GiB on.
+    /// [`Error::OutOfBounds`] if the range ends after the region, [`Error::Limit`] if it has 4 GiB or
+    /// more.
     pub fn element(&self, range: impl RangeBounds<usize>) -> Result<SharedElement<'_>> {
         let (start, len) = self.registration.part(range)?;
         Ok(SharedElement::new(start, len, self.lkey()))
     }
 
-    /// Copies bytes out, from `offset` on.
+    /// Copies bytes out of the region, from `offset` on, until `into` is full.
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfBounds`] past the end; nothing is copied then.
+    /// [`Error::OutOfBounds`] if they reach past the end of the region; nothing is copied then.
     pub fn read(&self, offset: usize, into: &mut [u8]) -> Result<()> {
         let mut at = self.at(offset, into.len())?;
         let mut left = into;
@@ -108,11 +123,11 @@ impl<B: Buffer + 'static> SharedRegion<B> {
         Ok(())
     }
 
-    /// Copies bytes in, from `offset` on.
+    /// Copies the bytes of `from` into the region, from `offset` on.
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfBounds`] past the end; nothing is copied then.
+    /// [`Error::OutOfBounds`] if they reach past the end of the region; nothing is copied then.
     pub fn write(&self, offset: usize, from: &[u8]) -> Result<()> {
         let mut at = self.at(offset, from.len())?;
         let mut left = from;
@@ -141,17 +156,17 @@ impl<B: Buffer + 'static> SharedRegion<B> {
 
     /// The 8 bytes at `offset` as an atomic number, in this machine's byte order.
     ///
-    /// The target of a peer's atomics, or a number that the threads of this program share. If a peer's
-    /// write sets it as a flag, earlier writes of that peer may not be visible yet, unless the device
-    /// writes in order: see [the type](Self#what-threads-and-peers-see-of-each-other).
+    /// It can be the target of a peer's atomics, or a number that the threads of this program share.
+    /// If a peer's write sets it as a flag, earlier writes of that peer may not be visible yet, unless
+    /// the device writes in order: see [the type](Self#what-threads-and-peers-see-of-each-other).
     ///
-    /// [`DeviceAttr::atomic_cap`](crate::DeviceAttr::atomic_cap) is whether the device's atomics are
-    /// atomic with respect to this processor's.
+    /// Whether the device's atomics are atomic with respect to this processor's is in
+    /// [`DeviceAttr::atomic_cap`](crate::DeviceAttr::atomic_cap).
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfBounds`] past the end, [`Error::Misaligned`] if the address is not divisible
-    /// by 8.
+    /// [`Error::OutOfBounds`] if they reach past the end of the region, [`Error::Misaligned`] if their
+    /// address is not divisible by 8.
     pub fn atomic_u64(&self, offset: usize) -> Result<&AtomicU64> {
         let at = self.at(offset, WORD)?;
         if at.align_offset(WORD) != 0 {
@@ -177,13 +192,13 @@ impl<B: Buffer + 'static> SharedRegion<B> {
         self.registration.len()
     }
 
-    /// The key that this side's work requests name it by.
+    /// The key by which this side's work requests name the region.
     #[must_use]
     pub fn lkey(&self) -> u32 {
         self.registration.lkey()
     }
 
-    /// The key that the peer's work requests name it by.
+    /// The key by which the peer's work requests name the region.
     #[must_use]
     pub fn rkey(&self) -> u32 {
         self.registration.rkey()
@@ -205,7 +220,7 @@ impl<B: Buffer + 'static> SharedRegion<B> {
     ///
     /// # Errors
     ///
-    /// The provider's errno. A peer may still reach the buffer then, so it is leaked.
+    /// The errno. A peer may still reach the buffer then, so it is leaked.
     #[doc(alias = "ibv_dereg_mr")]
     pub fn dereg(self) -> Result<B> {
         self.registration.dereg()

@@ -10,14 +10,14 @@ use crate::protection_domain::ProtectionDomain;
 macro_rules! unowned {
     ($($region:ident)*) => {$(
         impl $region {
-            /// The key that this side's work requests name it by.
+            /// The key by which this side's work requests name the region.
             #[must_use]
             pub fn lkey(&self) -> u32 {
                 // SAFETY: the handle keeps the `ibv_mr`, which is not written to after registration.
                 unsafe { (*self.mr.as_ptr()).lkey }
             }
 
-            /// The key that the peer's work requests name it by.
+            /// The key by which the peer's work requests name the region.
             #[must_use]
             pub fn rkey(&self) -> u32 {
                 // SAFETY: as for `lkey`.
@@ -40,7 +40,7 @@ macro_rules! unowned {
             ///
             /// # Errors
             ///
-            /// The provider's errno. The device may reach the memory forever then.
+            /// The errno. The device may reach the memory forever then.
             #[doc(alias = "ibv_dereg_mr")]
             pub fn dereg(self) -> Result<()> {
                 let Self { mr, pd, .. } = self;
