@@ -17,10 +17,10 @@ macro_rules! bounded {
         pub struct $name($repr);
 
         impl $name {
-            /// The largest value.
+            #[doc = concat!("The largest value: ", stringify!($max), ".")]
             pub const MAX: Self = Self($max);
 
-            #[doc = concat!("Checks a number: 0 to ", stringify!($max), ".")]
+            #[doc = concat!("The value for a number, 0 to ", stringify!($max), ".")]
             ///
             /// # Errors
             ///
@@ -48,47 +48,51 @@ macro_rules! bounded {
 }
 
 bounded! {
-    /// How often to send again when the peer does not acknowledge, before
-    /// [`RETRY_EXC_ERR`](crate::WcStatus::RETRY_EXC_ERR).
+    /// How often the device sends again when the peer does not acknowledge.
     ///
-    /// Each try waits for an [`AckTimeout`]. Default: 6. Soft-RoCE treats 7 as forever.
+    /// Each try waits for an [`AckTimeout`]. After the last one, the request fails with
+    /// [`RETRY_EXC_ERR`](crate::WcStatus::RETRY_EXC_ERR). Default: 6. Soft-RoCE treats 7 as forever.
     MaxAckRetries(u8), "retry_cnt", 0..=7
 }
 
 bounded! {
-    /// How often to send again when the peer has no receive posted (RNR), before
-    /// [`RNR_RETRY_EXC_ERR`](crate::WcStatus::RNR_RETRY_EXC_ERR).
+    /// How often the device sends again when the peer has no receive posted (RNR).
+    ///
+    /// The peer sets how long each try waits: its [`MinRnrTimer`]. After the last try, the request
+    /// fails with [`RNR_RETRY_EXC_ERR`](crate::WcStatus::RNR_RETRY_EXC_ERR).
     ///
     /// Default: 7, which means forever. A program that waits needs a timeout of its own. Soft-RoCE
-    /// gives up after about half a second.
+    /// gives up after about half a second, even with 7.
     MaxRnrRetries(u8), "rnr_retry", 0..=7
 }
 
 bounded! {
-    /// How long the peer should wait before it sends again when this side has no receive posted
-    /// (RNR), as a code.
+    /// How long the peer waits before it sends again when this side has no receive posted (RNR).
     ///
-    /// Default: 12, 0.64 ms.
+    /// It is a code of the InfiniBand specification: 1 is 0.01 ms, 31 is 491.52 ms, and 0 is the
+    /// longest, 655.36 ms. See [`duration`](Self::duration). Default: 12, which is 0.64 ms.
     MinRnrTimer(u8), "min_rnr_timer", 0..=31
 }
 
 bounded! {
-    /// How long to wait for an acknowledgement before sending again, as a code t: 4.096 µs × 2ᵗ;
-    /// 0 forever.
+    /// How long the device waits for an acknowledgement before it sends again.
     ///
-    /// Default: 14, 67 ms. Short times cause needless retries on loaded or software fabrics.
+    /// It is a code t, for 4.096 µs × 2ᵗ; 0 means forever. See [`duration`](Self::duration) and
+    /// [`at_least`](Self::at_least). Default: 14, which is 67 ms. Short times cause needless retries
+    /// on loaded or software fabrics.
     AckTimeout(u8), "timeout", 0..=31
 }
 
 bounded! {
     /// The number of a queue pair's first packet, 24 bits.
     ///
-    /// Default: random, so that packets of an earlier connection are not taken for this one's.
+    /// A [`QueuePairBuilder`](crate::QueuePairBuilder) uses a random one unless it is set, so that
+    /// packets of an earlier connection are not taken for this one's.
     PacketSequenceNumber(u32), "psn", 0..=0xff_ffff
 }
 
 impl MaxRnrRetries {
-    /// Retries forever.
+    /// Retries forever: 7.
     pub const UNLIMITED: Self = Self::MAX;
 }
 
@@ -130,10 +134,10 @@ impl Default for AckTimeout {
 }
 
 impl AckTimeout {
-    /// Waits forever.
+    /// Waits forever: 0.
     pub const UNLIMITED: Self = Self(0);
 
-    /// The time that the code stands for; `None` forever.
+    /// The time that the code stands for; `None` for 0, which is forever.
     #[must_use]
     pub const fn duration(self) -> Option<Duration> {
         match self.0 {
@@ -142,7 +146,9 @@ impl AckTimeout {
         }
     }
 
-    /// The shortest code that waits at least this long. If none does, the longest code, over two hours.
+    /// The code of the shortest time that is at least this long.
+    ///
+    /// If there is none, it is the code of the longest time, over two hours.
     #[must_use]
     pub fn at_least(duration: Duration) -> Self {
         let long_enough = |code: &u8| Self(*code).duration().is_some_and(|d| d >= duration);
