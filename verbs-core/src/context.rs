@@ -3,11 +3,13 @@
 
 use std::fs::File;
 use std::os::fd::BorrowedFd;
+use std::ptr::NonNull;
 use std::sync::Arc;
 use std::{fmt, io};
 
 use verbs_sys::{ibv_context, ibv_fork_init, ibv_open_device};
 
+use crate::destroy::Destroy;
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::fd::{self, PollFd};
@@ -76,21 +78,56 @@ impl Device {
             }
             Err(error) => return Err(error),
         };
-        let context = Context {
+        // SAFETY: it is new, and has a reference to the device of its own.
+        let context = unsafe { Handle::new(context) };
+        Context::new(context, self.clone())
+    }
+}
+
+impl Context {
+    fn new(context: Handle<ibv_context>, device: Device) -> Result<Self> {
+        let context = Self {
             inner: Arc::new(Inner {
-                // SAFETY: it is new, and has a reference to the device of its own.
-                context: unsafe { Handle::new(context) },
+                context,
                 poll_fd: PollFd::default(),
-                device: self.clone(),
+                device,
             }),
         };
         // Waiting is done by poll(2), with a bound; reading must never block.
         fd::set_nonblocking(context.async_fd())?;
         Ok(context)
     }
-}
 
-impl Context {
+    /// Takes over a context that another library opened, such as `mlx5dv_open_device` or
+    /// `ibv_import_device`.
+    ///
+    /// Its `async_fd` becomes nonblocking.
+    ///
+    /// # Safety
+    ///
+    /// - `context` is an open context, by the pointer that C returned.
+    /// - Nothing but `destroy` closes it.
+    /// - If `destroy` does not close it: it stays open until `destroy` was called, and all objects made
+    ///   from this one are destroyed by then.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::UnknownDevice`] if its device is not there any more, otherwise the errno. `destroy` is
+    /// dropped then without having been called.
+    #[doc(alias = "ibv_import_device")]
+    pub unsafe fn from_raw(
+        context: NonNull<ibv_context>,
+        destroy: Destroy<ibv_context>,
+    ) -> Result<Self> {
+        // SAFETY: the caller has an open context, whose device is not changed.
+        let device = unsafe { (*context.as_ptr()).device };
+        // SAFETY: an open context keeps its device.
+        let device = unsafe { Device::listed(device) }?;
+        // SAFETY: the caller hands it over, with what destroys it.
+        let context = unsafe { Handle::foreign(context, destroy) };
+        Self::new(context, device)
+    }
+
     /// Opens the first device that has an ACTIVE port.
     ///
     /// To choose a device by its name, use [`Device::by_name`](crate::Device::by_name) and
@@ -189,6 +226,15 @@ impl Context {
             None => Err(Error::InUse {
                 object: "the device context",
             }),
+        }
+    }
+
+    /// Rejects an object of another context.
+    pub(crate) fn must_be(&self, context: *mut ibv_context, child: &'static str) -> Result<()> {
+        if context == self.as_ptr() {
+            Ok(())
+        } else {
+            Err(Error::ForeignContext { child })
         }
     }
 

@@ -97,6 +97,24 @@ impl Device {
         )
     }
 
+    /// The entry of the list for a device of C's.
+    ///
+    /// # Safety
+    ///
+    /// `device` is alive during the call.
+    pub(crate) unsafe fn listed(device: *mut ibv_device) -> Result<Self> {
+        // SAFETY: the caller keeps it.
+        let name = unsafe { ibv_get_device_name(device) };
+        // SAFETY: it is a C string inside the device.
+        let name = unsafe { CStr::from_ptr(name) };
+        // The library keeps one object for each device; a list may have a new one if it was
+        // unplugged, and a device of the same name is there again.
+        Self::find(
+            |entry| entry.as_ptr() == device || entry.name().as_bytes() == name.to_bytes(),
+            || format!("name {name:?}"),
+        )
+    }
+
     /// All devices; having none is an error here, with a way out.
     pub(crate) fn some() -> Result<Vec<Self>> {
         let devices = Self::list()?;

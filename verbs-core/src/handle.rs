@@ -15,6 +15,7 @@
 #![expect(unsafe_code, reason = "owns C objects, whatever their type")]
 
 use std::ffi::c_int;
+use std::fmt;
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 
@@ -24,6 +25,7 @@ use verbs_sys::{
     ibv_qp, ibv_srq,
 };
 
+use crate::destroy::Destroy;
 use crate::error::{ErrorChain, Result};
 use crate::{logged, ret};
 
@@ -47,9 +49,9 @@ pub(crate) unsafe trait Object {
 }
 
 /// Owns a C object, and destroys it when dropped.
-#[derive(Debug)]
 pub(crate) struct Handle<T: Object> {
     ptr: NonNull<T>,
+    destroy: Destroy<T>,
 }
 
 impl<T: Object> Handle<T> {
@@ -60,7 +62,18 @@ impl<T: Object> Handle<T> {
     /// - `ptr` is alive, and is destroyed only by the handle.
     /// - Its parents live as long as the handle does.
     pub(crate) const unsafe fn new(ptr: NonNull<T>) -> Self {
-        Self { ptr }
+        let destroy = Destroy::by_verb();
+        Self { ptr, destroy }
+    }
+
+    /// Takes over an object that another library made.
+    ///
+    /// # Safety
+    ///
+    /// - As for [`new`](Self::new).
+    /// - `destroy` destroys this object, and nothing else does.
+    pub(crate) const unsafe fn foreign(ptr: NonNull<T>, destroy: Destroy<T>) -> Self {
+        Self { ptr, destroy }
     }
 
     /// The C object; alive as long as `self` is.
@@ -71,16 +84,26 @@ impl<T: Object> Handle<T> {
 
     /// Destroys the object, and returns the result.
     pub(crate) fn close(self) -> Result<()> {
-        let this = ManuallyDrop::new(self);
-        // SAFETY: `new` got a living object, and `self` was the only owner.
-        unsafe { T::destroy(this.ptr.as_ptr()) }
+        // SAFETY: `self` is not dropped.
+        unsafe { ManuallyDrop::new(self).destroy() }
+    }
+
+    /// # Safety
+    ///
+    /// `self` is not used again.
+    unsafe fn destroy(&mut self) -> Result<()> {
+        match self.destroy.take() {
+            Some(destroy) => destroy(self.ptr),
+            // SAFETY: `new` got a living object, and `self` is its only owner.
+            None => unsafe { T::destroy(self.ptr.as_ptr()) },
+        }
     }
 }
 
 impl<T: Object> Drop for Handle<T> {
     fn drop(&mut self) {
-        // SAFETY: `new` got a living object, `close` does not come here, so this is its end.
-        let result = unsafe { T::destroy(self.ptr.as_ptr()) };
+        // SAFETY: `close` does not come here, so this is its end.
+        let result = unsafe { self.destroy() };
         if let Err(error) = result {
             logged::error(format_args!(
                 "leaked a {}: {}",
@@ -88,6 +111,12 @@ impl<T: Object> Drop for Handle<T> {
                 ErrorChain::new(&error)
             ));
         }
+    }
+}
+
+impl<T: Object> fmt::Debug for Handle<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Handle").field(&self.ptr).finish()
     }
 }
 

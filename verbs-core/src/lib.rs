@@ -92,6 +92,59 @@
 //! connect for you: the layers above do. The transports are RC and UC, connections that are reliable
 //! or not ([`QpType`]).
 //!
+//! # Objects made by other libraries
+//!
+//! A provider's own library (`mlx5dv`, `efadv`) makes objects with properties that verbs have no word
+//! for, and other libraries have objects that are to be shared. Each type of this crate takes over such
+//! an object with an unsafe `from_raw`, and gives its own to C with `as_ptr`. The recipe:
+//!
+//! 1. Make the parents here, and pass them to C with `as_ptr`; or take over the parents first.
+//! 2. Make the object in C.
+//! 3. Take it over, with [`Destroy`] for how it ends: [`by_verb`](Destroy::by_verb) is right for nearly
+//!    all, since the providers' objects are destroyed by libibverbs' verbs.
+//!    [`by`](Destroy::by) is a function, and [`by_owner`](Destroy::by_owner) leaves it to another owner.
+//!
+//! What is wrong and can be seen, such as an object of another context, is an error. What cannot be seen
+//! is a contract under `# Safety`. Here is a queue pair that is made in C, and connected and driven as
+//! any other:
+//!
+//! ```no_run
+//! use std::ptr::NonNull;
+//!
+//! use verbs_core::verbs_sys::{IBV_QPT_RC, ibv_create_qp, ibv_qp_cap, ibv_qp_init_attr};
+//! use verbs_core::{CompletionQueue, Context, Destroy, PreparedQueuePair, QueuePair};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let context = Context::first_active()?;
+//! let pd = context.alloc_pd()?;
+//! let cq = CompletionQueue::create(&context, 64)?;
+//!
+//! let mut attr = ibv_qp_init_attr {
+//!     send_cq: cq.as_ptr(),
+//!     recv_cq: cq.as_ptr(),
+//!     cap: ibv_qp_cap {
+//!         max_send_wr: 16,
+//!         max_recv_wr: 16,
+//!         max_send_sge: 1,
+//!         max_recv_sge: 1,
+//!         max_inline_data: 0,
+//!     },
+//!     qp_type: IBV_QPT_RC,
+//!     ..Default::default()
+//! };
+//! // In its place: `mlx5dv_create_qp(context.as_ptr(), &mut attr_ex, &mut mlx5_attr)`.
+//! let qp = unsafe { ibv_create_qp(pd.as_ptr(), &raw mut attr) };
+//! let qp = NonNull::new(qp).ok_or_else(std::io::Error::last_os_error)?;
+//!
+//! let builder = QueuePair::builder(&pd, &cq, &cq);
+//! // Sound: it is an RC queue pair of these parents, and is destroyed by nothing else.
+//! let prepared =
+//!     unsafe { PreparedQueuePair::from_raw(qp, attr.cap, &builder, Destroy::by_verb())? };
+//! println!("{:?}", prepared.endpoint().to_bytes());
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! # Features
 //!
 //! - `serde`: `Serialize` and `Deserialize` for what peers exchange ([`QueuePairEndpoint`],
@@ -128,6 +181,7 @@
 mod cap_flags;
 mod completion;
 mod context;
+mod destroy;
 mod device;
 mod device_attr;
 mod errno;
@@ -161,6 +215,7 @@ pub use completion::{
     PollSlot, PolledCompletions, WcOpcode, WcStatus, WorkCompletion, WorkError, WorkSuccess,
 };
 pub use context::{Context, fork_init};
+pub use destroy::Destroy;
 pub use device::{Device, Guid, NodeType, ParseGuidError, TransportType};
 pub use device_attr::{AtomicCap, DeviceAttr, DeviceAttrEx};
 #[doc(hidden)]

@@ -1,11 +1,13 @@
 //! Protection domains: which regions and queue pairs work together.
 #![expect(unsafe_code, reason = "owns an `ibv_pd`")]
 
+use std::ptr::NonNull;
 use std::sync::Arc;
 
 use verbs_sys::{ibv_alloc_pd, ibv_pd};
 
 use crate::context::Context;
+use crate::destroy::Destroy;
 use crate::error::{Error, Result};
 use crate::handle::Handle;
 use crate::macros::man;
@@ -41,14 +43,43 @@ impl Context {
         let pd = ret::non_null("ibv_alloc_pd", pd)?;
         // SAFETY: it is new, and the context is kept next to it.
         let pd = unsafe { Handle::new(pd) };
-        let context = self.clone();
-        Ok(ProtectionDomain {
-            inner: Arc::new(Inner { pd, context }),
-        })
+        Ok(ProtectionDomain::new(pd, self))
     }
 }
 
 impl ProtectionDomain {
+    fn new(pd: Handle<ibv_pd>, context: &Context) -> Self {
+        let context = context.clone();
+        Self {
+            inner: Arc::new(Inner { pd, context }),
+        }
+    }
+
+    /// Takes over a PD that another library made, such as `ibv_import_pd`.
+    ///
+    /// # Safety
+    ///
+    /// - `pd` is alive, and was not made in a thread domain.
+    /// - Nothing but `destroy` deallocates it.
+    /// - If `destroy` does not deallocate it: it stays alive until `destroy` was called.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::ForeignContext`] if it belongs to another context. `destroy` is dropped then without
+    /// having been called.
+    #[doc(alias = "ibv_import_pd")]
+    pub unsafe fn from_raw(
+        pd: NonNull<ibv_pd>,
+        context: &Context,
+        destroy: Destroy<ibv_pd>,
+    ) -> Result<Self> {
+        // SAFETY: the caller has a living PD, whose context is not changed.
+        context.must_be(unsafe { (*pd.as_ptr()).context }, "the protection domain")?;
+        // SAFETY: the caller hands it over, with what destroys it.
+        let pd = unsafe { Handle::foreign(pd, destroy) };
+        Ok(Self::new(pd, context))
+    }
+
     /// The device context it belongs to.
     #[must_use]
     pub fn context(&self) -> &Context {

@@ -11,7 +11,7 @@
 #![expect(unsafe_code, reason = "owns an `ibv_comp_channel`")]
 
 use std::os::fd::{AsRawFd as _, BorrowedFd};
-use std::ptr;
+use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
@@ -24,6 +24,7 @@ use verbs_sys::{
 use super::CompletionQueue;
 use super::queue::WeakQueue;
 use crate::context::Context;
+use crate::destroy::Destroy;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fd::{self, PollFd};
 use crate::handle::Handle;
@@ -80,10 +81,41 @@ impl CompletionChannel {
         // SAFETY: the context is open, and kept next to the channel.
         let channel = unsafe { ibv_create_comp_channel(context.as_ptr()) };
         let channel = ret::non_null("ibv_create_comp_channel", channel)?;
+        // SAFETY: it is new.
+        Self::new(unsafe { Handle::new(channel) }, context)
+    }
+
+    /// Takes over a channel that another library made. Its descriptor becomes nonblocking.
+    ///
+    /// # Safety
+    ///
+    /// - `channel` is alive.
+    /// - Nothing but `destroy` destroys it. If `destroy` does not: it stays alive until `destroy` was
+    ///   called.
+    /// - No events are taken from it by other means.
+    /// - Each queue on it has a null `cq_context`, or is taken over by
+    ///   [`CompletionQueue::from_raw`] with this channel before it is armed.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::ForeignContext`] if it belongs to another context, otherwise the errno. `destroy` is
+    /// dropped then without having been called.
+    pub unsafe fn from_raw(
+        channel: NonNull<ibv_comp_channel>,
+        context: &Context,
+        destroy: Destroy<ibv_comp_channel>,
+    ) -> Result<Self> {
+        // SAFETY: the caller has a living channel, whose context is not changed.
+        let of = unsafe { (*channel.as_ptr()).context };
+        context.must_be(of, "the completion channel")?;
+        // SAFETY: the caller hands it over, with what destroys it.
+        Self::new(unsafe { Handle::foreign(channel, destroy) }, context)
+    }
+
+    fn new(channel: Handle<ibv_comp_channel>, context: &Context) -> Result<Self> {
         let channel = Self {
             inner: Arc::new(Inner {
-                // SAFETY: it is new.
-                channel: unsafe { Handle::new(channel) },
+                channel,
                 taking: Mutex::new(()),
                 poll_fd: PollFd::default(),
                 context: context.clone(),

@@ -3,7 +3,7 @@
 
 use std::ffi::c_int;
 use std::fmt;
-use std::ptr;
+use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -16,6 +16,7 @@ use super::CompletionChannel;
 use super::channel::Events;
 use crate::builder_setters;
 use crate::context::Context;
+use crate::destroy::Destroy;
 use crate::error::{Error, ErrorChain, Result};
 use crate::handle::Handle;
 use crate::macros::man;
@@ -144,12 +145,20 @@ impl CompletionQueueBuilder {
         // `events` at its address.
         let cq = unsafe { ibv_create_cq(context.as_ptr(), cqe, user, comp_channel, vector) };
         let cq = ret::non_null("ibv_create_cq", cq)?;
+        // SAFETY: it is new, and its parents are kept next to it.
+        let handle = unsafe { Handle::new(cq) };
+        Ok(CompletionQueue::new(handle, events, context))
+    }
+}
+
+impl CompletionQueue {
+    /// `events`, if any, is the queue's `cq_context`.
+    fn new(cq: Handle<ibv_cq>, events: Option<Arc<Events>>, context: &Context) -> Self {
         let ptr = CqPtr(cq.as_ptr());
         let inner = Arc::new(Inner {
-            // SAFETY: it is new, and its parents are kept next to it.
-            cq: Some(unsafe { Handle::new(cq) }),
+            cq: Some(cq),
             ptr,
-            capacity: AtomicU32::new(capacity(cq.as_ptr())),
+            capacity: AtomicU32::new(capacity(ptr.0)),
             resizing: Mutex::new(()),
             events,
             context: context.clone(),
@@ -157,7 +166,53 @@ impl CompletionQueueBuilder {
         if let Some(events) = &inner.events {
             events.set_queue(WeakQueue(Arc::downgrade(&inner)));
         }
-        Ok(CompletionQueue { ptr, inner })
+        Self { ptr, inner }
+    }
+
+    /// Takes over a queue that another library made, such as `mlx5dv_create_cq` or `efadv_create_cq`.
+    ///
+    /// `channel` is the one that it was made with, if its events are taken from there. Then the queue's
+    /// `cq_context` is overwritten.
+    ///
+    /// # Safety
+    ///
+    /// - `cq` is alive, and was not made for a single thread.
+    /// - Nothing but `destroy` destroys it. If `destroy` does not: it stays alive until `destroy` was
+    ///   called.
+    /// - With a channel: it has not been armed yet, and nothing else uses its `cq_context`.
+    /// - It was made with a channel, and `channel` is `None`: the caller acknowledges its events, all of
+    ///   them before it is destroyed.
+    /// - While requests of this crate complete on it, nothing else polls it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::ForeignContext`] if it belongs to another context, [`Error::ForeignParent`] for a
+    /// channel that it was not made with. `destroy` is dropped then without having been called.
+    #[doc(alias = "ibv_cq_ex_to_cq")]
+    pub unsafe fn from_raw(
+        cq: NonNull<ibv_cq>,
+        context: &Context,
+        channel: Option<&CompletionChannel>,
+        destroy: Destroy<ibv_cq>,
+    ) -> Result<Self> {
+        let child = "the completion queue";
+        // SAFETY: the caller has a living queue, whose context is not changed.
+        context.must_be(unsafe { (*cq.as_ptr()).context }, child)?;
+        let events = channel.map(|channel| Arc::new(Events::new(channel)));
+        if let Some(events) = &events {
+            // SAFETY: as above, for its channel.
+            let of = unsafe { (*cq.as_ptr()).channel };
+            if of != events.channel().as_ptr() {
+                let parent = "completion channel";
+                return Err(Error::ForeignParent { child, parent });
+            }
+            let user = Arc::as_ptr(events).cast_mut().cast();
+            // SAFETY: the caller leaves the field to this crate; there are no events yet.
+            unsafe { (*cq.as_ptr()).cq_context = user };
+        }
+        // SAFETY: the caller hands it over, with what destroys it.
+        let cq = unsafe { Handle::foreign(cq, destroy) };
+        Ok(Self::new(cq, events, context))
     }
 }
 

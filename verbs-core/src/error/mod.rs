@@ -249,6 +249,15 @@ pub enum Error {
         child: &'static str,
     },
 
+    /// An object that another library made does not belong to the parent that was named.
+    #[error("{child} was made with another {parent}")]
+    ForeignParent {
+        /// The object that does not belong.
+        child: &'static str,
+        /// The kind of its parent.
+        parent: &'static str,
+    },
+
     /// The object cannot be closed: clones or children of it are alive.
     #[error("{object} is still in use: drop its clones, and what was created from it, first")]
     InUse {
@@ -279,7 +288,7 @@ pub enum Error {
 crate::error_debug!(Error {
     Verb, Unsupported, NoDevice, UnknownDevice, UnknownPlace, DeviceNode, NoActivePort, PortNotActive, UnknownPort,
     EmptyGid, NoGid, Limit, OutOfRange, OutOfBounds, RemoteTooShort, Misaligned, Memlock, Registration,
-    RemoteAccess, Endpoint(error), RemoteLength, Transition, ForeignContext, InUse, Destroyed, Post,
+    RemoteAccess, Endpoint(error), RemoteLength, Transition, ForeignContext, ForeignParent, InUse, Destroyed, Post,
     Poll, Work,
 });
 
@@ -336,7 +345,8 @@ impl Error {
             | Self::RemoteTooShort { .. }
             | Self::Misaligned { .. }
             | Self::RemoteAccess
-            | Self::ForeignContext { .. } => ErrorKind::InvalidInput,
+            | Self::ForeignContext { .. }
+            | Self::ForeignParent { .. } => ErrorKind::InvalidInput,
             Self::Endpoint(_) | Self::RemoteLength { .. } => ErrorKind::InvalidPeer,
             Self::InUse { .. } => ErrorKind::InUse,
             Self::Post(error) => error.kind(),

@@ -167,6 +167,10 @@ fn all() -> Vec<Error> {
         Error::ForeignContext { child: "the CQ" },
         Error::InUse { object: "the CQ" },
         Error::Destroyed { object: "the CQ" },
+        Error::ForeignParent {
+            child: "the queue pair",
+            parent: "protection domain",
+        },
         Error::Poll(PollError::example()),
         Error::Work(WorkError::example()),
     ];
@@ -214,6 +218,7 @@ fn variant(error: &Error) -> usize {
         },
         Error::RemoteLength { .. } => 31,
         Error::UnknownPlace { .. } => 32,
+        Error::ForeignParent { .. } => 33,
     }
 }
 

@@ -3,12 +3,14 @@
 
 use std::ops::RangeBounds;
 use std::os::fd::{AsRawFd as _, BorrowedFd};
+use std::ptr::NonNull;
 
 use verbs_sys::{ibv_mr, ibv_reg_dmabuf_mr};
 
 use super::range::part;
 use super::region::{EMPTY, with_length};
 use super::{AccessFlags, RemoteMemoryRegion, Sge};
+use crate::destroy::Destroy;
 use crate::error::Result;
 use crate::handle::Handle;
 use crate::macros::man;
@@ -75,6 +77,46 @@ impl ProtectionDomain {
 }
 
 impl DmabufRegion {
+    /// Takes over a region that another library registered, whose `len` bytes are named from `iova` on,
+    /// such as `mlx5dv_reg_dmabuf_mr` or `ibv_reg_dm_mr`.
+    ///
+    /// # Safety
+    ///
+    /// - `mr` is alive, belongs to `pd`, and has these bytes.
+    /// - The contract of [`reg_dmabuf_mr`](ProtectionDomain::reg_dmabuf_mr), with the access that `mr`
+    ///   was registered with.
+    /// - Nothing but `destroy` deregisters it. If `destroy` does not: it stays alive until `destroy`
+    ///   was called.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::ForeignContext`](crate::Error::ForeignContext) if it belongs to another context,
+    /// [`Error::OutOfRange`](crate::Error::OutOfRange) for no bytes or an `iova` that wraps. `destroy`
+    /// is dropped then without having been called.
+    #[doc(alias = "ibv_reg_dm_mr")]
+    pub unsafe fn from_raw(
+        mr: NonNull<ibv_mr>,
+        iova: u64,
+        len: usize,
+        pd: &ProtectionDomain,
+        destroy: Destroy<ibv_mr>,
+    ) -> Result<Self> {
+        // SAFETY: the caller has a living region, whose context is not changed.
+        let context = unsafe { (*mr.as_ptr()).context };
+        pd.context().must_be(context, "the memory region")?;
+        if len == 0 {
+            return Err(EMPTY);
+        }
+        RemoteMemoryRegion::new(iova, len as u64, 0)?;
+        Ok(Self {
+            // SAFETY: the caller hands it over, with what destroys it.
+            mr: unsafe { Handle::foreign(mr, destroy) },
+            iova,
+            len,
+            pd: pd.clone(),
+        })
+    }
+
     /// A part of the region for a work request. The range counts bytes.
     ///
     /// # Errors

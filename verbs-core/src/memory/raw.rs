@@ -7,8 +7,9 @@ use std::ptr::NonNull;
 use verbs_sys::ibv_mr;
 
 use super::range::part;
-use super::region::reg_mr;
+use super::region::{EMPTY, reg_mr};
 use super::{AccessFlags, RemoteMemoryRegion, Sge};
+use crate::destroy::Destroy;
 use crate::error::Result;
 use crate::handle::Handle;
 use crate::macros::man;
@@ -67,6 +68,46 @@ impl ProtectionDomain {
 }
 
 impl RawRegion {
+    /// Takes over a region that another library registered, over `len` bytes from `ptr` on, such as
+    /// `ibv_import_mr`.
+    ///
+    /// # Safety
+    ///
+    /// - `mr` is alive, belongs to `pd`, and is over these bytes: requests name them by their address
+    ///   (no `iova` of their own, not zero-based).
+    /// - The contract of [`register_raw`](ProtectionDomain::register_raw), with the access that `mr`
+    ///   was registered with.
+    /// - Nothing but `destroy` deregisters it. If `destroy` does not: it stays alive until `destroy`
+    ///   was called.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::ForeignContext`](crate::Error::ForeignContext) if it belongs to another context,
+    /// [`Error::OutOfRange`](crate::Error::OutOfRange) for no bytes. `destroy` is dropped then without
+    /// having been called.
+    #[doc(alias = "ibv_import_mr")]
+    pub unsafe fn from_raw(
+        mr: NonNull<ibv_mr>,
+        ptr: NonNull<u8>,
+        len: usize,
+        pd: &ProtectionDomain,
+        destroy: Destroy<ibv_mr>,
+    ) -> Result<Self> {
+        // SAFETY: the caller has a living region, whose context is not changed.
+        let context = unsafe { (*mr.as_ptr()).context };
+        pd.context().must_be(context, "the memory region")?;
+        if len == 0 {
+            return Err(EMPTY);
+        }
+        Ok(Self {
+            // SAFETY: the caller hands it over, with what destroys it.
+            mr: unsafe { Handle::foreign(mr, destroy) },
+            addr: ptr,
+            len,
+            pd: pd.clone(),
+        })
+    }
+
     /// A part of the region for a work request. The range counts bytes.
     ///
     /// # Errors

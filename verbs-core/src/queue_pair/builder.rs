@@ -18,6 +18,7 @@ use crate::error::{Error, Result};
 use crate::handle::Handle;
 use crate::memory::AccessFlags;
 use crate::mtu::MaximumTransferUnit;
+use crate::path::LocalPath;
 use crate::protection_domain::ProtectionDomain;
 use crate::ret;
 use crate::shared_receive_queue::SharedReceiveQueue;
@@ -251,22 +252,15 @@ impl<R: Receives> QueuePairBuilder<R> {
     /// - The errno for anything else.
     #[doc(alias = "ibv_create_qp")]
     pub fn build(&self) -> Result<PreparedQueuePair<R>> {
-        let Self {
+        let Parents {
             pd,
             send_cq,
             recv_cq,
-            settings,
-            receives,
-        } = self;
+            srq,
+        } = self.parents()?;
+        let settings = &self.settings;
         let context = pd.context();
         let device = context.query_device()?;
-        check_completion_queues(context, send_cq, recv_cq)?;
-        let srq = receives.shared();
-        if srq.is_some_and(|srq| !srq.pd().context().is(context)) {
-            return Err(Error::ForeignContext {
-                child: "the shared receive queue",
-            });
-        }
         // With a shared receive queue there is no receive queue to size.
         let own = |capacity| if srq.is_some() { 0 } else { capacity };
         let cap = QpCap {
@@ -277,13 +271,49 @@ impl<R: Receives> QueuePairBuilder<R> {
             max_inline_data: settings.max_inline_data,
         };
         check_capacities(cap, &device)?;
+        let config = self.config(&device)?;
+        let path = config.path(context)?;
+        let qp_type = settings.qp_type.as_raw();
+        let queues = (send_cq, recv_cq, srq);
+        let (qp, cap) = create(qp_type, pd, queues, cap, settings.sq_sig_all)?;
+        self.prepare(qp, cap, config, path)
+    }
+
+    /// Its parents, of one context.
+    pub(super) fn parents(&self) -> Result<Parents<'_>> {
+        let Self {
+            pd,
+            send_cq,
+            recv_cq,
+            receives,
+            ..
+        } = self;
+        let context = pd.context();
+        check_completion_queues(context, send_cq, recv_cq)?;
+        let srq = receives.shared();
+        if srq.is_some_and(|srq| !srq.pd().context().is(context)) {
+            return Err(Error::ForeignContext {
+                child: "the shared receive queue",
+            });
+        }
+        Ok(Parents {
+            pd,
+            send_cq,
+            recv_cq,
+            srq,
+        })
+    }
+
+    /// The choices that outlive the builder, checked.
+    pub(super) fn config(&self, device: &DeviceAttr) -> Result<Config> {
+        let settings = &self.settings;
         check_range("sl", settings.sl.into(), 0, 15)?;
         check_range("flow_label", settings.flow_label, 0, 0xf_ffff)?;
         let (ask, serve) = match settings.qp_type {
             QpType::Rc => (device.max_qp_init_rd_atom(), device.max_qp_rd_atom()),
             QpType::Uc => (0, 0),
         };
-        let config = Config {
+        Ok(Config {
             qp_type: settings.qp_type,
             port_num: settings.port_num,
             gid_index: settings.gid_index,
@@ -292,7 +322,7 @@ impl<R: Receives> QueuePairBuilder<R> {
             pkey_index: settings.pkey_index,
             qp_access_flags: settings
                 .qp_access_flags
-                .unwrap_or_else(|| everything(settings.qp_type, &device)),
+                .unwrap_or_else(|| everything(settings.qp_type, device)),
             max_rd_atomic: depth("max_rd_atomic", settings.max_rd_atomic, ask)?,
             max_dest_rd_atomic: depth("max_dest_rd_atomic", settings.max_dest_rd_atomic, serve)?,
             min_rnr_timer: settings.min_rnr_timer,
@@ -305,28 +335,48 @@ impl<R: Receives> QueuePairBuilder<R> {
             traffic_class: settings.traffic_class,
             flow_label: settings.flow_label,
             hop_limit: settings.hop_limit,
-        };
-        let path = config.path(context)?;
-        let qp_type = settings.qp_type.as_raw();
-        let queues = (send_cq, recv_cq, srq);
-        let (qp, cap) = create(qp_type, pd, queues, cap, settings.sq_sig_all)?;
-        let psn = config.psn();
+        })
+    }
+
+    /// The queue pair with its parents, and where its receives come from.
+    pub(super) fn keep(&self, qp: Handle<ibv_qp>, cap: QpCap, config: Config) -> (Qp, R) {
         let qp = Qp {
             qp,
             cap,
             config: Box::new(config),
-            send_cq: send_cq.clone(),
-            recv_cq: recv_cq.clone(),
-            pd: pd.clone(),
+            send_cq: self.send_cq.clone(),
+            recv_cq: self.recv_cq.clone(),
+            pd: self.pd.clone(),
         };
+        (qp, self.receives.clone())
+    }
+
+    /// Moves the queue pair to `INIT`.
+    pub(super) fn prepare(
+        &self,
+        qp: Handle<ibv_qp>,
+        cap: QpCap,
+        config: Config,
+        path: LocalPath,
+    ) -> Result<PreparedQueuePair<R>> {
+        let psn = config.psn();
+        let (qp, receives) = self.keep(qp, cap, config);
         qp.prepare(&path)?;
         Ok(PreparedQueuePair {
             qp,
-            receives: receives.clone(),
+            receives,
             path,
             psn,
         })
     }
+}
+
+/// What a queue pair is made of.
+pub(super) struct Parents<'b> {
+    pub(super) pd: &'b ProtectionDomain,
+    pub(super) send_cq: &'b CompletionQueue,
+    pub(super) recv_cq: &'b CompletionQueue,
+    pub(super) srq: Option<&'b SharedReceiveQueue>,
 }
 
 /// Creates an `ibv_qp` of any type.

@@ -5,6 +5,7 @@ pub(crate) mod builder;
 pub(crate) mod choices;
 pub(crate) mod config;
 mod endpoint;
+mod foreign;
 pub(crate) mod post;
 pub(crate) mod post_error;
 pub(crate) mod qp_type;

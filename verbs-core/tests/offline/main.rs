@@ -16,6 +16,7 @@ mod channel;
 mod device;
 mod endings;
 mod events;
+mod foreign;
 mod logger;
 mod memory;
 mod modify;

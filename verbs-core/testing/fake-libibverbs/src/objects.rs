@@ -111,6 +111,8 @@ unsafe extern "C" fn ibv_reg_mr_iova2(
     let mr = made("ibv_reg_mr", &[pd.addr()], |library| {
         let (lkey, rkey) = (library.number(), library.number());
         Ok(ibv_mr {
+            // SAFETY: the caller has it from `ibv_alloc_pd`.
+            context: unsafe { (*pd).context },
             addr,
             length,
             lkey,
@@ -233,6 +235,8 @@ unsafe extern "C" fn ibv_create_qp(pd: *mut ibv_pd, init: *mut ibv_qp_init_attr)
         Ok(ibv_qp {
             context,
             pd,
+            send_cq: init.send_cq,
+            recv_cq: init.recv_cq,
             qp_num: library.number(),
             state: IBV_QPS_RESET,
             ..Default::default()

@@ -1,0 +1,143 @@
+//! Queue pairs that another library made.
+#![expect(unsafe_code, reason = "takes over an `ibv_qp`")]
+
+use std::ptr::{self, NonNull};
+
+use verbs_sys::{ibv_qp, ibv_qp_cap};
+
+use super::builder::Parents;
+use super::{PreparedQueuePair, QpCap, QueuePair, QueuePairBuilder, QueuePairEndpoint, Receives};
+use crate::context::Context;
+use crate::destroy::Destroy;
+use crate::error::{Error, Result};
+use crate::handle::Handle;
+use crate::path::LocalPath;
+use crate::shared_receive_queue::SharedReceiveQueue;
+
+impl<R: Receives> PreparedQueuePair<R> {
+    /// Takes over a queue pair that another library made, such as `mlx5dv_create_qp`, and moves it to
+    /// `INIT`, over `RESET`.
+    ///
+    /// `builder` has its parents, and the settings with which it is connected. The builder's
+    /// capacities have no effect: `cap` is what the driver granted. See
+    /// [objects made by other libraries](crate#objects-made-by-other-libraries).
+    ///
+    /// # Safety
+    ///
+    /// - `qp` is alive, is of the builder's [type](QueuePairBuilder::qp_type), and was made with the
+    ///   builder's protection domain and queues: without a shared receive queue if the builder has
+    ///   none.
+    /// - `cap` is what it was granted.
+    /// - Nothing but `destroy` destroys it. If `destroy` does not: once `destroy` was called, the device
+    ///   touches none of the buffers that were posted on it.
+    /// - It is modified, and posted to, by this type only, as far as the contract of
+    ///   [`post`](QueuePair::post) depends on it.
+    ///
+    /// # Errors
+    ///
+    /// - [`Error::ForeignContext`], [`Error::ForeignParent`] if its parents are others.
+    /// - As [`QueuePairBuilder::build`] for a setting, a port or a GID.
+    ///
+    /// In these cases `destroy` is dropped without having been called.
+    ///
+    /// - The errno if it cannot be moved to `INIT`. It has been destroyed then.
+    #[doc(alias = "mlx5dv_create_qp")]
+    #[doc(alias = "ibv_qp_ex_to_qp")]
+    pub unsafe fn from_raw(
+        qp: NonNull<ibv_qp>,
+        cap: ibv_qp_cap,
+        builder: &QueuePairBuilder<R>,
+        destroy: Destroy<ibv_qp>,
+    ) -> Result<Self> {
+        // SAFETY: the caller has a living queue pair.
+        let context = unsafe { check_parents(qp, builder) }?;
+        let config = builder.config(&context.query_device()?)?;
+        let path = config.path(context)?;
+        // SAFETY: the caller hands it over, with what destroys it; the builder has its parents.
+        let qp = unsafe { Handle::foreign(qp, destroy) };
+        builder.prepare(qp, QpCap::from_raw(cap), config, path)
+    }
+}
+
+impl<R: Receives> QueuePair<R> {
+    /// Takes over a queue pair that is connected already: in `RTS`.
+    ///
+    /// `local` and `remote` are the endpoints that it was connected with. As for
+    /// [`PreparedQueuePair::from_raw`], `builder` has its parents, and the settings of a later
+    /// [`reset`](Self::reset).
+    ///
+    /// # Safety
+    ///
+    /// - The contract of [`PreparedQueuePair::from_raw`].
+    /// - It is connected, with the `max_rd_atomic` and on the port of `local`, and with the
+    ///   `max_dest_rd_atomic` of `remote` at least.
+    /// - What was posted on it before completes before it is handed over, or its completions are
+    ///   ignored, and its buffers are kept until then.
+    ///
+    /// # Errors
+    ///
+    /// As [`PreparedQueuePair::from_raw`]; `destroy` is dropped then without having been called.
+    pub unsafe fn from_raw(
+        qp: NonNull<ibv_qp>,
+        cap: ibv_qp_cap,
+        builder: &QueuePairBuilder<R>,
+        local: &QueuePairEndpoint,
+        remote: &QueuePairEndpoint,
+        destroy: Destroy<ibv_qp>,
+    ) -> Result<Self> {
+        // SAFETY: the caller has a living queue pair.
+        let context = unsafe { check_parents(qp, builder) }?;
+        let config = builder.config(&context.query_device()?)?;
+        let path = LocalPath::choose(context, Some(local.port_num()), config.gid_index)?;
+        // SAFETY: the caller hands it over, with what destroys it; the builder has its parents.
+        let qp = unsafe { Handle::foreign(qp, destroy) };
+        let (qp, receives) = builder.keep(qp, QpCap::from_raw(cap), config);
+        Ok(Self {
+            qp,
+            receives,
+            max_msg_sz: path.max_msg_sz,
+            local: *local,
+            remote: *remote,
+        })
+    }
+}
+
+/// Rejects a queue pair of other parents than the builder's; returns their context.
+///
+/// # Safety
+///
+/// `qp` is alive.
+unsafe fn check_parents<R: Receives>(
+    qp: NonNull<ibv_qp>,
+    builder: &QueuePairBuilder<R>,
+) -> Result<&Context> {
+    let Parents {
+        pd,
+        send_cq,
+        recv_cq,
+        srq,
+    } = builder.parents()?;
+    let (qp, child) = (qp.as_ptr(), "the queue pair");
+    // SAFETY: the caller's promise, and no field that is read here is changed.
+    pd.context().must_be(unsafe { (*qp).context }, child)?;
+    // SAFETY: as above.
+    let its_pd = unsafe { (*qp).pd };
+    // SAFETY: as above.
+    let its_send_cq = unsafe { (*qp).send_cq };
+    // SAFETY: as above.
+    let its_recv_cq = unsafe { (*qp).recv_cq };
+    // SAFETY: as above.
+    let its_srq = unsafe { (*qp).srq };
+    let srq = srq.map_or(ptr::null_mut(), SharedReceiveQueue::as_ptr);
+    for (is_it, parent) in [
+        (its_pd == pd.as_ptr(), "protection domain"),
+        (its_send_cq == send_cq.as_ptr(), "send queue's CQ"),
+        (its_recv_cq == recv_cq.as_ptr(), "receive queue's CQ"),
+        (its_srq == srq, "shared receive queue, or none"),
+    ] {
+        if !is_it {
+            return Err(Error::ForeignParent { child, parent });
+        }
+    }
+    Ok(pd.context())
+}
