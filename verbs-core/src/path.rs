@@ -128,6 +128,8 @@ pub(crate) struct LocalPath {
     pub(crate) gid: Option<GidEntry>,
     pub(crate) active_mtu: MaximumTransferUnit,
     pub(crate) max_msg_sz: u32,
+    /// How many P_Keys the port's table has.
+    pub(crate) pkey_tbl_len: u16,
 }
 
 impl LocalPath {
@@ -162,6 +164,7 @@ impl LocalPath {
             gid,
             active_mtu: port.active_mtu().unwrap_or(MaximumTransferUnit::Mtu1024),
             max_msg_sz: longest_message(port.max_msg_sz()),
+            pkey_tbl_len: port.pkey_tbl_len(),
         })
     }
 

@@ -419,6 +419,7 @@ impl fmt::Display for Range {
         let Self { min, max } = self;
         match *max {
             u64::MAX => write!(f, "at least {min} is needed"),
+            max if max == *min => write!(f, "only {min} is possible"),
             _ => write!(f, "{min} to {max} are possible"),
         }
     }

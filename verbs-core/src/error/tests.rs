@@ -128,7 +128,7 @@ fn all() -> Vec<Error> {
             max: 15,
         },
         Error::OutOfRange {
-            what: "length",
+            what: "a memory region of length",
             value: 0,
             min: 1,
             max: u64::MAX,
@@ -258,7 +258,7 @@ fn no_error_repeats_its_source() {
 #[test]
 fn range_without_an_upper_end_has_only_the_lower() {
     let error = |max| {
-        let (what, value, min) = ("length", 0, 1);
+        let (what, value, min) = ("sl", 0, 1);
         let error = Error::OutOfRange {
             what,
             value,
@@ -267,10 +267,11 @@ fn range_without_an_upper_end_has_only_the_lower() {
         };
         error.to_string()
     };
-    assert_eq!(error(9), "length 0 is out of range: 1 to 9 are possible");
+    assert_eq!(error(9), "sl 0 is out of range: 1 to 9 are possible");
+    assert_eq!(error(1), "sl 0 is out of range: only 1 is possible");
     assert_eq!(
         error(u64::MAX),
-        "length 0 is out of range: at least 1 is needed"
+        "sl 0 is out of range: at least 1 is needed"
     );
 }
 

@@ -216,6 +216,14 @@ const _: () = assert!(size_of::<SharedElement<'static>>() == size_of::<ibv_sge>(
 const _: () = assert!(size_of::<Sge>() == size_of::<ibv_sge>());
 
 impl GatherElement<'_> {
+    /// An element of no bytes and no region, for a message without bytes.
+    ///
+    /// Empty elements in a list are not posted.
+    #[must_use]
+    pub const fn empty() -> Self {
+        ScatterElement::empty().into_gather()
+    }
+
     /// An element for registered bytes.
     ///
     /// # Safety
@@ -232,7 +240,7 @@ impl GatherElement<'_> {
 }
 
 impl<'a> ScatterElement<'a> {
-    /// An element of no bytes and no region.
+    /// An element of no bytes and no region, for a message without bytes.
     ///
     /// Empty elements in a list are not posted.
     #[must_use]

@@ -361,7 +361,7 @@ pub(super) unsafe fn reg_mr(
 
 /// Nothing to register.
 pub(super) const EMPTY: Error = Error::OutOfRange {
-    what: "length",
+    what: "a memory region of length",
     value: 0,
     min: 1,
     max: u64::MAX,

@@ -33,7 +33,7 @@ impl RemoteMemoryRegion {
         match addr.checked_add(len) {
             Some(_) => Ok(Self { addr, len, rkey }),
             None => Err(Error::OutOfRange {
-                what: "length",
+                what: "a remote region of length",
                 value: len,
                 min: 0,
                 max: u64::MAX - addr,

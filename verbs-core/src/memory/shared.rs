@@ -95,6 +95,8 @@ impl<B: Buffer + 'static> SharedRegion<B> {
     ///
     /// [`Error::OutOfBounds`] if the range ends after the region, [`Error::Limit`] if it has 4 GiB or
     /// more.
+    #[doc(alias = "gather_element")]
+    #[doc(alias = "scatter_element")]
     pub fn element(&self, range: impl RangeBounds<usize>) -> Result<SharedElement<'_>> {
         let (start, len) = self.registration.part(range)?;
         Ok(SharedElement::new(start, len, self.lkey()))

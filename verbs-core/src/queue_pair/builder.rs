@@ -245,7 +245,8 @@ impl<R: Receives> QueuePairBuilder<R> {
     /// # Errors
     ///
     /// - [`Error::Limit`] for a capacity above the device's.
-    /// - [`Error::OutOfRange`] for a number that its field cannot hold.
+    /// - [`Error::OutOfRange`] for a number that its field cannot hold, a `path_mtu` above the port's, or
+    ///   a `pkey_index` after the end of the port's table.
     /// - [`Error::NoActivePort`], [`Error::PortNotActive`], [`Error::UnknownPort`],
     ///   [`Error::EmptyGid`] or [`Error::NoGid`] if there is no such port or GID.
     /// - [`Error::ForeignContext`] for a queue of another context.

@@ -39,6 +39,9 @@ impl Config {
         if let Some(path_mtu) = self.path_mtu {
             check_range("path_mtu", path_mtu.bytes(), 256, path.active_mtu.bytes())?;
         }
+        // Some drivers take any index, and others refuse the state change without a reason.
+        let last = path.pkey_tbl_len.max(1) - 1;
+        check_range("pkey_index", self.pkey_index.into(), 0, last.into())?;
         Ok(path)
     }
 

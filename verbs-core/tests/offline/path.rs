@@ -170,6 +170,29 @@ fn path_mtu_above_the_ports_is_an_error_with_the_limit() {
 }
 
 #[test]
+fn pkey_index_after_the_ports_table_is_an_error_with_the_last_index() {
+    let (_, pd, cq) = ladder();
+    let build = |index| QueuePair::builder(&pd, &cq, &cq).pkey_index(index).build();
+    for index in [2, 999] {
+        assert_eq!(
+            build(index).unwrap_err().to_string(),
+            format!("pkey_index {index} is out of range: 0 to 1 are possible")
+        );
+    }
+    drop(build(1).unwrap());
+    // A port that has none to choose from.
+    let mut port = Port::roce(&["::ffff:10.0.0.1"]);
+    port.attr.pkey_tbl_len = 0;
+    ports(&[port]);
+    let (_, pd, cq) = ladder();
+    let error = QueuePair::builder(&pd, &cq, &cq).pkey_index(1).build();
+    assert_eq!(
+        error.unwrap_err().to_string(),
+        "pkey_index 1 is out of range: only 0 is possible"
+    );
+}
+
+#[test]
 fn pkeys_are_in_native_byte_order() {
     let (context, ..) = ladder();
     assert_eq!(context.query_pkey(1, 1).unwrap(), 0x8001);
