@@ -47,12 +47,14 @@ impl ChannelId {
 
 impl fmt::Debug for ChannelId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "ChannelId({self})")
+        write!(f, "ChannelId({}.{})", self.at(), self.generation())
     }
 }
 
+/// `channel 3.7`: its [index](ChannelId::index), and the generation, which is different for each channel
+/// of the process.
 impl fmt::Display for ChannelId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{}", self.at(), self.generation())
+        write!(f, "channel {}.{}", self.at(), self.generation())
     }
 }

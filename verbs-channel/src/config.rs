@@ -8,7 +8,7 @@ use verbs_core::{
 };
 
 use crate::engine::{EngineLimits, MemberLimits};
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// What to do between polls that find no completion.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -155,14 +155,15 @@ impl ChannelBuilder {
         /// The GRH's traffic class; 0 unless set.
         traffic_class: plain u8,
         /// How long an operation on borrowed buffers, and the end of a scope, wait before the channel is
-        /// aborted; forever unless set. Without effect on an [`engine`](Self::engine), and on the channels
+        /// aborted; forever unless set. Also how long
+        /// [`wait_success`](crate::Channel::wait_success) waits. Without effect on an [`engine`](Self::engine), and on the channels
         /// of `verbs-async`.
         timeout: option Duration,
         /// How long a failed scope waits for its operations in flight, and an aborted channel for its
         /// flushes; 1 s unless set.
         drain_timeout: plain Duration,
         /// How soon the death of the peer's host is noticed; 10 s unless set. TCP's keepalive detects it:
-        /// it counts in whole seconds, and needs at least 2 of them. With `None` no peer is watched: a
+        /// it counts in whole seconds, and needs at least 2 of them: less is an error. With `None` no peer is watched: a
         /// peer that closes its channel, or whose process ends, is not noticed either.
         peer_timeout: option Duration,
         /// What to do between polls that find no completion; spin, then yield, unless set. Without effect
@@ -209,11 +210,37 @@ impl ChannelBuilder {
         channels: u32,
         completion_channel: Option<&CompletionChannel>,
     ) -> Result<CompletionQueue> {
+        if let Some(timeout) = self.peer_timeout
+            && timeout < Duration::from_secs(2)
+        {
+            return Err(Error::PeerTimeout(timeout));
+        }
+        if channels == 0 {
+            return Err(Error::Core(verbs_core::Error::OutOfRange {
+                what: "max_channels",
+                value: 0,
+                min: 1,
+                max: u64::MAX,
+            }));
+        }
         let each = self.max_send_wr.saturating_add(self.max_recv_wr).max(1);
         let cq = CompletionQueue::builder(self.pd.context(), each.saturating_mul(channels))
             .channel(completion_channel)
-            .build()?;
-        Ok(cq)
+            .build();
+        cq.map_err(|error| self.capacity_error(channels, error))
+    }
+
+    /// The error of a completion queue, by what its capacity was computed from.
+    fn capacity_error(&self, channels: u32, error: verbs_core::Error) -> Error {
+        match error {
+            verbs_core::Error::Limit { max: Some(max), .. } => Error::Capacity {
+                channels,
+                max_send_wr: self.max_send_wr,
+                max_recv_wr: self.max_recv_wr,
+                max_cqe: u32::try_from(max).unwrap_or(u32::MAX),
+            },
+            error => error.into(),
+        }
     }
 
     /// A prepared queue pair on a completion queue.

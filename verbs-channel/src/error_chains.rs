@@ -3,6 +3,7 @@
 //! After a variant is added, this does not compile until the variant is listed.
 
 use std::io;
+use std::time::Duration;
 
 use verbs_core::{EndpointError, EventType, PollError, PostError, WorkError};
 use verbs_harness::chains::{assert_debug_is_text, assert_repeats_nothing, parts};
@@ -22,7 +23,10 @@ fn reasons() -> Vec<DownReason> {
             error: WorkError::example(),
         },
         DownReason::Poll(PollError::example()),
-        DownReason::TimedOut,
+        DownReason::TimedOut {
+            queue: Queue::Receive,
+            after: Duration::from_secs(1),
+        },
         DownReason::Abandoned,
         DownReason::Device(5),
         DownReason::Unflushed,
@@ -41,7 +45,7 @@ const fn of_reason(reason: &DownReason) -> usize {
         DownReason::Work { .. } => 0,
         DownReason::Poll(_) => 1,
         DownReason::Post(_) => 2,
-        DownReason::TimedOut => 3,
+        DownReason::TimedOut { .. } => 3,
         DownReason::Abandoned => 4,
         DownReason::Device(_) => 5,
         DownReason::Unflushed => 6,
@@ -182,9 +186,24 @@ fn errors() -> Vec<Error> {
     let endpoint = verbs_core::Error::Endpoint(EndpointError::NoLid);
     let mut all = vec![
         Error::StaleTicket,
+        Error::InFlight {
+            queue: Queue::Receive,
+            after: Duration::from_secs(5),
+        },
         Error::ForeignMember,
         Error::UnknownChannel(ChannelId::NONE),
         Error::GroupFull(3),
+        Error::Capacity {
+            channels: 300,
+            max_send_wr: 64,
+            max_recv_wr: 64,
+            max_cqe: 32767,
+        },
+        Error::BlockTooShort {
+            len: 5000,
+            block_len: 4096,
+        },
+        Error::PeerTimeout(Duration::from_millis(10)),
         Error::Core(endpoint),
     ];
     all.extend(reject_reasons().into_iter().map(Error::Rejected));
@@ -203,6 +222,10 @@ const fn of_error(error: &Error) -> usize {
         Error::Rejected(_) => 5,
         Error::Transport(_) => 6,
         Error::Exchange(_) => 7,
+        Error::InFlight { .. } => 8,
+        Error::Capacity { .. } => 9,
+        Error::BlockTooShort { .. } => 10,
+        Error::PeerTimeout(_) => 11,
     }
 }
 
@@ -224,7 +247,7 @@ fn no_error_repeats_its_source() {
     check(&transport_errors(), of_transport, 4);
     check(&reject_reasons(), of_reject_reason, 16);
     check(&exchange_errors(), of_exchange, 13);
-    check(&errors(), of_error, 8);
+    check(&errors(), of_error, 12);
     for reason in reject_reasons() {
         assert_eq!(parts(&Rejected::new(reason, ())), parts(&reason));
     }
@@ -281,4 +304,89 @@ fn peer_that_left_is_found_in_each_error() {
     // The failure itself is not a consequence.
     assert_eq!(transport_errors()[0].down_reason(), None);
     assert_eq!(Error::StaleTicket.down_reason(), None);
+}
+
+#[test]
+fn timeout_names_the_operation_and_the_time() {
+    let late = |queue| DownReason::TimedOut {
+        queue,
+        after: Duration::from_millis(1500),
+    };
+    let receive = late(Queue::Receive);
+    assert_eq!(
+        parts(&TransportError::Aborted(receive)),
+        [
+            "the operation was aborted",
+            "a receive did not complete within 1.5 s, after which a new channel is needed: reset prepares one",
+        ]
+    );
+    assert_eq!(
+        late(Queue::Send).to_string(),
+        "a send, write, read or atomic did not complete within 1.5 s, after which a new channel is \
+         needed: reset prepares one"
+    );
+    assert!(receive.is_timed_out() && !DownReason::PeerLost.is_timed_out());
+    let down = Error::Rejected(RejectReason::Down(receive));
+    assert!(down.down_reason().is_some_and(DownReason::is_timed_out));
+}
+
+#[test]
+fn ticket_of_an_operation_in_flight_is_said_to_stay() {
+    let error = Error::InFlight {
+        queue: Queue::Receive,
+        after: Duration::from_secs(5),
+    };
+    assert_eq!(
+        error.to_string(),
+        "a receive is still in flight after 5 s: wait for its ticket again, or abort the channel"
+    );
+    assert_eq!(io::Error::from(error).kind(), io::ErrorKind::TimedOut);
+}
+
+#[test]
+fn limits_are_named_by_what_the_caller_has_set() {
+    let capacity = |channels, max_send_wr, max_recv_wr| {
+        let max_cqe = 32767;
+        let error = Error::Capacity {
+            channels,
+            max_send_wr,
+            max_recv_wr,
+            max_cqe,
+        };
+        error.to_string()
+    };
+    assert_eq!(
+        capacity(300, 64, 64),
+        "300 channels of 64 + 64 requests need 38400 completion queue entries, but the device has \
+         32767: lower max_send_wr or max_recv_wr, or the number of channels"
+    );
+    assert_eq!(
+        capacity(1, 40000, 64),
+        "a channel of 40000 + 64 requests needs 40064 completion queue entries, but the device has \
+         32767: lower max_send_wr or max_recv_wr"
+    );
+    // Not the product modulo 2^32.
+    assert!(capacity(u32::MAX, 1 << 31, 0).contains(" need 9223372034707292160 "));
+    let (len, block_len) = (5000, 4096);
+    assert_eq!(
+        Error::BlockTooShort { len, block_len }.to_string(),
+        "5000 bytes do not fit a block of 4096: send them in parts, or create a pool of longer blocks"
+    );
+    assert_eq!(
+        Error::PeerTimeout(Duration::from_millis(10)).to_string(),
+        "peer_timeout 10 ms is too short, as TCP's keepalive counts in whole seconds: set at least \
+         2 s, or None to watch no peer"
+    );
+}
+
+#[test]
+fn channels_id_is_a_name() {
+    let id = ChannelId::new(3);
+    let text = id.to_string();
+    assert!(text.starts_with("channel 3."), "{text}");
+    assert_eq!(format!("{id:?}"), format!("ChannelId({})", &text[8..]));
+    assert_eq!(
+        Error::UnknownChannel(id).to_string(),
+        format!("there is no {text} in this group: it was removed, or belongs to another group")
+    );
 }

@@ -37,7 +37,7 @@ use crate::waiting::Poller;
 /// # let block = pool.take().unwrap();
 /// let ticket = group.channel(at)?.start_receive(block)?;
 /// if let Some(completed) = group.wait_completed(Some(Duration::from_secs(1))) {
-///     println!("channel {}: {:?}", completed.channel, completed.result);
+///     println!("{}: {:?}", completed.channel, completed.result);
 /// }
 /// # Ok(())
 /// # }
@@ -103,7 +103,7 @@ use crate::waiting::Poller;
 ///         // At the first failure the channel goes. Its other operations fail, too.
 ///         (None, Err(error)) => {
 ///             if !error.down_reason().is_some_and(DownReason::is_peer_closed) {
-///                 eprintln!("channel {id}: {}", ErrorChain::new(error));
+///                 eprintln!("{id}: {}", ErrorChain::new(error));
 ///             }
 ///             let _closed_before = group.remove(id);
 ///         }
@@ -285,9 +285,11 @@ impl ChannelBuilder {
     ///
     /// # Errors
     ///
-    /// [`verbs_core::Error::Limit`]: a completion queue for that many channels, with an entry for each of
-    /// `max_send_wr + max_recv_wr` requests of each channel, exceeds the device's limits. Soft-RoCE has
-    /// room for 255 channels with the default 64 + 64.
+    /// - [`Error::Capacity`]: a completion queue for that many channels, with an entry for each of
+    ///   `max_send_wr + max_recv_wr` requests of each channel, exceeds the device's limits. Soft-RoCE has
+    ///   room for 255 channels with the default 64 + 64.
+    /// - [`verbs_core::Error::OutOfRange`]: `max_channels` is 0.
+    /// - [`Error::PeerTimeout`]: the [`peer_timeout`](Self::peer_timeout) is shorter than 2 s.
     pub fn group(&self, max_channels: u32) -> Result<ChannelGroup> {
         let config = self.clone();
         let (cq, completion_channel) = config.queue(max_channels)?;

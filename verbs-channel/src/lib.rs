@@ -203,6 +203,7 @@ mod error;
 mod error_chains;
 pub mod exchange;
 mod group;
+mod readable;
 mod request;
 mod waiting;
 

@@ -134,9 +134,11 @@ impl BufferPool {
     ///
     /// # Errors
     ///
-    /// [`verbs_core::Error::OutOfBounds`]: there are more bytes than a block has. None is taken.
+    /// [`Error::BlockTooShort`]: there are more bytes than a block has. None is taken.
     pub fn take_with(&self, bytes: &[u8]) -> Result<Option<OwnedBuffer>> {
-        within(..bytes.len(), self.block_len())?;
+        if bytes.len() > self.block_len() {
+            return Err(too_short(bytes, self.block_len()));
+        }
         self.take().map(|block| block.filled(bytes)).transpose()
     }
 
@@ -215,9 +217,12 @@ impl PoolBuffer {
     ///
     /// # Errors
     ///
-    /// [`verbs_core::Error::OutOfBounds`]: there are more bytes than the block has. It is dropped.
+    /// [`Error::BlockTooShort`]: there are more bytes than the block has. It is dropped.
     pub fn filled(self, bytes: &[u8]) -> Result<OwnedBuffer> {
-        let mut buffer = self.into_range(..bytes.len())?;
+        let block_len = self.len();
+        let Ok(mut buffer) = self.into_range(..bytes.len()) else {
+            return Err(too_short(bytes, block_len));
+        };
         buffer.copy_from_slice(bytes);
         Ok(buffer)
     }
@@ -253,6 +258,12 @@ impl PoolBuffer {
         let (_, rest) = self.buffer.element()?.split_at_mut(range.start)?;
         Ok(rest.split_at_mut(range.len())?.0)
     }
+}
+
+#[cold]
+const fn too_short(bytes: &[u8], block_len: usize) -> Error {
+    let len = bytes.len();
+    Error::BlockTooShort { len, block_len }
 }
 
 impl Future for TakeWhenFree<'_> {

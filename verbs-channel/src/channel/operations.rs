@@ -218,8 +218,12 @@ impl<H: Hold> Channel<H> {
     /// # Examples
     ///
     /// `?` converts both into [`Error`](crate::Error), and in a function that returns that error the
-    /// closure can end with `Ok(())`. For other error types, such as
-    /// `Box<dyn Error>` or that of anyhow, use [`ScopeError::flatten`].
+    /// closure can end with `Ok(())`. In a function that returns another error, such as the
+    /// `Box<dyn Error>` of most `main`s, choose one of two:
+    ///
+    /// - The closure has only errors of this crate: end it with `Ok::<_, verbs_channel::Error>(())`,
+    ///   since nothing else names its error type.
+    /// - It has others, too: end it with `Ok(())`, and add `.map_err(ScopeError::flatten)`.
     ///
     /// ```no_run
     /// # use std::error::Error;
@@ -231,6 +235,15 @@ impl<H: Hold> Channel<H> {
     ///         first.spin_poll()?;
     ///         second.spin_poll()?;
     ///         Ok(())
+    ///     })?;
+    ///     Ok(())
+    /// }
+    ///
+    /// fn two(channel: &mut Channel, of: GatherElement<'_>) -> Result<(), Box<dyn Error>> {
+    ///     channel.scope(|scope| {
+    ///         scope.post_send(of)?;
+    ///         scope.post_send(of)?;
+    ///         Ok::<_, verbs_channel::Error>(())
     ///     })?;
     ///     Ok(())
     /// }

@@ -18,7 +18,9 @@ use crate::waiting::Ended;
 /// [`lend_receive`]. Without it, the elements are borrowed until the scope ends.
 ///
 /// Dropping the handle detaches the operation: the scope waits for the operation, and fails if the
-/// operation fails. Elements that were lent then come back only when the scope ends.
+/// operation fails. Elements that were lent then come back only when the scope ends. For a receive the
+/// scope waits until a message comes: if none may come, let it end with
+/// [`close_with_receives_left`](PollingScope::close_with_receives_left).
 ///
 /// The slot of a detached operation is free once a poll has found its success. So in total a scope can
 /// post more than its queues hold at once: while a post is rejected for lack of room, call
@@ -47,7 +49,9 @@ impl ScopedPendingWork<'_, '_> {
 
     /// Waits for the result, up to the channel's timeout.
     ///
-    /// Spins, yields or sleeps as the channel's [`PollStrategy`](crate::PollStrategy) has it.
+    /// Spins, yields or sleeps as the channel's [`PollStrategy`](crate::PollStrategy) has it. This is the
+    /// `wait` of a handle: [`wait_timeout`](Self::wait_timeout) has a timeout of its own, and does not
+    /// abort the channel.
     ///
     /// # Errors
     ///

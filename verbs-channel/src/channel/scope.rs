@@ -148,7 +148,8 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
     /// Posts a receive.
     ///
     /// Its bytes can be read after the scope. To read them within it, use
-    /// [`lend_receive`](Self::lend_receive).
+    /// [`lend_receive`](Self::lend_receive). The scope waits for a message, also if the handle is dropped:
+    /// if none may come, call [`close_with_receives_left`](Self::close_with_receives_left).
     ///
     /// # Errors
     ///

@@ -4,14 +4,17 @@ mod queue;
 mod reject_reason;
 mod transport;
 
+use std::time::Duration;
 use std::{fmt, io};
 
 use verbs_core::Rejected;
 
 use crate::channel_id::ChannelId;
 use crate::exchange::{ExchangeError, ExchangeFailure};
+use crate::readable::Readable;
 pub use queue::Queue;
 pub use reject_reason::RejectReason;
+use transport::operation;
 pub use transport::{DownReason, TransportError};
 
 /// `Result` with this crate's [`Error`].
@@ -30,11 +33,23 @@ pub enum Error {
     /// The ticket belongs to another channel, or its result was taken before.
     #[error("the ticket belongs to another channel, or its result was taken before")]
     StaleTicket,
+    /// [`wait_success`](crate::Channel::wait_success) has waited for the channel's timeout: **the
+    /// operation continues**. It keeps its buffer, and its ticket can be waited for again.
+    #[error(
+        "{} is still in flight after {}: wait for its ticket again, or abort the channel",
+        operation(*queue), Readable(*after)
+    )]
+    InFlight {
+        /// The queue that its request was posted to.
+        queue: Queue,
+        /// The channel's timeout.
+        after: Duration,
+    },
     /// The channel was prepared by another group.
     #[error("the channel was prepared by another group: join it to that one")]
     ForeignMember,
     /// The channel was removed, or belongs to another group.
-    #[error("there is no channel {0} in this group: it was removed, or belongs to another group")]
+    #[error("there is no {0} in this group: it was removed, or belongs to another group")]
     UnknownChannel(ChannelId),
     /// The group has as many channels as it was created for. Channels whose queue pair the driver
     /// refused to destroy count, too.
@@ -42,6 +57,35 @@ pub enum Error {
         "the group is full, its max_channels is {0}: remove a channel first, or create a larger group"
     )]
     GroupFull(u32),
+    /// The completion queue would need more entries than the device has: one for each request that can
+    /// be in flight, on all of these channels.
+    #[error("{}", Entries { channels: *channels, each: [*max_send_wr, *max_recv_wr], max_cqe: *max_cqe })]
+    Capacity {
+        /// The most channels of the group; 1 for a channel that does not belong to a group.
+        channels: u32,
+        /// The capacity of each send queue.
+        max_send_wr: u32,
+        /// The capacity of each receive queue.
+        max_recv_wr: u32,
+        /// The most entries of a completion queue.
+        max_cqe: u32,
+    },
+    /// The bytes are longer than a block of the pool.
+    #[error(
+        "{len} bytes do not fit a block of {block_len}: send them in parts, or create a pool of longer blocks"
+    )]
+    BlockTooShort {
+        /// The number of bytes.
+        len: usize,
+        /// The length of a block in bytes.
+        block_len: usize,
+    },
+    /// TCP's keepalive cannot notice so soon that the peer's host has died.
+    #[error(
+        "peer_timeout {} is too short, as TCP's keepalive counts in whole seconds: set at least 2 s, or None to watch no peer",
+        Readable(*.0)
+    )]
+    PeerTimeout(Duration),
     /// The peers could not connect.
     #[error(transparent)]
     // In a box: results of operations are copied, and few of them are this error.
@@ -52,8 +96,8 @@ pub enum Error {
 }
 
 verbs_core::error_debug!(Error {
-    Rejected(reason), Transport(error), StaleTicket, ForeignMember, UnknownChannel, GroupFull,
-    Exchange(failure), Core(error),
+    Rejected(reason), Transport(error), StaleTicket, InFlight, ForeignMember, UnknownChannel, GroupFull,
+    Capacity, BlockTooShort, PeerTimeout, Exchange(failure), Core(error),
 });
 
 impl Error {
@@ -142,18 +186,57 @@ impl From<Error> for io::Error {
             Error::Rejected(RejectReason::Down(_))
             | Error::Transport(TransportError::Work { .. }) => io::ErrorKind::ConnectionAborted,
             Error::Transport(TransportError::Taken) => io::ErrorKind::InvalidInput,
-            Error::Transport(TransportError::Aborted(DownReason::TimedOut)) => {
+            Error::Transport(TransportError::Aborted(DownReason::TimedOut { .. })) => {
                 io::ErrorKind::TimedOut
             }
             Error::Transport(_) => io::ErrorKind::ConnectionAborted,
+            Error::InFlight { .. } => io::ErrorKind::TimedOut,
             Error::Rejected(_)
             | Error::StaleTicket
             | Error::UnknownChannel(_)
-            | Error::ForeignMember => io::ErrorKind::InvalidInput,
+            | Error::ForeignMember
+            | Error::Capacity { .. }
+            | Error::BlockTooShort { .. }
+            | Error::PeerTimeout(_) => io::ErrorKind::InvalidInput,
             Error::GroupFull(_) => io::ErrorKind::QuotaExceeded,
             Error::Exchange(ref failure) => failure.error.kind(),
         };
         Self::new(kind, error)
+    }
+}
+
+/// The completion queue entries that channels need.
+struct Entries {
+    channels: u32,
+    each: [u32; 2],
+    max_cqe: u32,
+}
+
+impl fmt::Display for Entries {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            channels,
+            each: [send, recv],
+            max_cqe,
+        } = *self;
+        let each = u128::from(send) + u128::from(recv);
+        let all = u128::from(channels) * each;
+        if channels == 1 {
+            write!(f, "a channel of {send} + {recv} requests needs {all}")?;
+        } else {
+            write!(
+                f,
+                "{channels} channels of {send} + {recv} requests need {all}"
+            )?;
+        }
+        write!(
+            f,
+            " completion queue entries, but the device has {max_cqe}: lower max_send_wr or max_recv_wr"
+        )?;
+        match channels {
+            1 => Ok(()),
+            _ => f.write_str(", or the number of channels"),
+        }
     }
 }
 
@@ -217,7 +300,10 @@ impl From<ScopeError<Self>> for Error {
 mod tests {
     use super::*;
 
-    const FAILED: TransportError = TransportError::Aborted(DownReason::TimedOut);
+    const FAILED: TransportError = TransportError::Aborted(DownReason::TimedOut {
+        queue: Queue::Send,
+        after: Duration::from_secs(1),
+    });
 
     #[test]
     fn scope_error_converts_with_one_question_mark() {

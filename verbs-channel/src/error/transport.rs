@@ -1,8 +1,11 @@
 //! Why operations do not succeed, and why channels are down.
 
+use std::time::Duration;
+
 use verbs_core::{EventType, PollError, PostError, WcStatus, WorkError};
 
 use super::queue::Queue;
+use crate::readable::Readable;
 
 /// Why an operation that was posted did not succeed.
 #[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -64,6 +67,14 @@ const fn failed(queue: Queue, status: WcStatus) -> &'static str {
     }
 }
 
+/// An operation of this queue: a post is not kept by its opcode.
+pub(super) const fn operation(queue: Queue) -> &'static str {
+    match queue {
+        Queue::Receive => "a receive",
+        Queue::Send => "a send, write, read or atomic",
+    }
+}
+
 /// Why a channel is down.
 ///
 /// A channel that is down rejects all requests; [`reset`](crate::Channel::reset) prepares a new one.
@@ -88,9 +99,15 @@ pub enum DownReason {
     Post(#[source] PostError),
     /// An operation on borrowed buffers did not complete within its timeout.
     #[error(
-        "an operation did not complete within its timeout, after which a new channel is needed"
+        "{} did not complete within {}, after which a new channel is needed: reset prepares one",
+        operation(*queue), Readable(*after)
     )]
-    TimedOut,
+    TimedOut {
+        /// The queue that its request was posted to.
+        queue: Queue,
+        /// The timeout.
+        after: Duration,
+    },
     /// A scope ended in an error or a panic while operations were in flight, or a
     /// [manual scope](crate::Channel::manual_scope) left some in flight.
     #[error("a scope failed or left operations in flight")]
@@ -126,6 +143,12 @@ impl DownReason {
     #[must_use]
     pub const fn is_peer_closed(self) -> bool {
         matches!(self, Self::PeerClosed)
+    }
+
+    /// Whether an operation on borrowed buffers did not complete within its timeout.
+    #[must_use]
+    pub const fn is_timed_out(self) -> bool {
+        matches!(self, Self::TimedOut { .. })
     }
 }
 

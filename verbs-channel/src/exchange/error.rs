@@ -7,6 +7,7 @@ use std::{fmt, io};
 use verbs_core::{EndpointError, ErrorDebug};
 
 use super::limits::{MAX_PRIVATE_DATA, VERSION};
+use crate::readable::Readable;
 
 /// Why two peers could not connect.
 ///
@@ -166,7 +167,7 @@ impl ExchangeError {
                     write!(f, "{peer} did not {what} ")?;
                 }
                 match after {
-                    Some(after) => write!(f, "within {}", Seconds(*after))?,
+                    Some(after) => write!(f, "within {}", Readable(*after))?,
                     None => f.write_str("in time")?,
                 }
                 if is_silent {
@@ -230,21 +231,6 @@ impl ExchangeError {
             Self::Kind { .. } | Self::TooLong { .. } => Some(RefusalCode::FRAME),
             Self::Endpoint(_) => Some(RefusalCode::ENDPOINT),
             _ => None,
-        }
-    }
-}
-
-/// Formats a duration in milliseconds or seconds.
-struct Seconds(Duration);
-
-impl fmt::Display for Seconds {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.0 < Duration::from_secs(1) {
-            write!(f, "{} ms", self.0.as_millis())
-        } else if self.0.subsec_millis() == 0 {
-            write!(f, "{} s", self.0.as_secs())
-        } else {
-            write!(f, "{:.1} s", self.0.as_secs_f64())
         }
     }
 }

@@ -16,8 +16,11 @@
 //!
 //! A borrow is released only at the end of the ladder.
 
+use std::time::Duration;
+
 use super::Poller;
-use crate::error::DownReason;
+use crate::engine::Id;
+use crate::error::{DownReason, Queue};
 
 impl Poller {
     /// Takes the ladder from its second step, for all operations in flight on a member.
@@ -36,5 +39,16 @@ impl Poller {
         if self.engine.has_borrowed_in_flight(at) {
             self.abort(at, reason);
         }
+    }
+
+    /// The same after an operation on borrowed buffers did not complete within its timeout.
+    pub(crate) fn abort_late(&mut self, at: u32, id: Id, timeout: Option<Duration>) {
+        let queue = self.engine.borrowed_in_flight(id);
+        let reason = DownReason::TimedOut {
+            // It is in flight: nothing was polled since.
+            queue: queue.unwrap_or(Queue::Send),
+            after: timeout.unwrap_or_default(),
+        };
+        self.abort_borrowed(at, reason);
     }
 }

@@ -13,7 +13,7 @@ use super::guard::AbortOnUnwind;
 #[expect(unused_imports, reason = "named in documentation")]
 use crate::engine::Engine;
 use crate::engine::{Id, Reservation, SlotBuffer};
-use crate::error::{DownReason, Error, Result, TransportError};
+use crate::error::{Error, Result, TransportError};
 use crate::request::{Request, ScatterList};
 
 impl Poller {
@@ -123,8 +123,9 @@ impl Poller {
 
     #[inline(never)]
     fn finish_slowly(&mut self, at: u32, id: Id, timeout: Option<Duration>) -> Result<WorkSuccess> {
-        if !self.wait_for(id, timeout.or(self.config.timeout)) {
-            self.abort_borrowed(at, DownReason::TimedOut);
+        let timeout = timeout.or(self.config.timeout);
+        if !self.wait_for(id, timeout) {
+            self.abort_late(at, id, timeout);
         }
         match self.engine.release(at, id) {
             Some(Ok(success)) => Ok(success),

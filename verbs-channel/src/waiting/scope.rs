@@ -41,7 +41,7 @@ impl Poller {
                 None => false,
             };
             if is_awaited && !self.wait_for(id, deadline.left()) {
-                self.abort_borrowed(at, DownReason::TimedOut);
+                self.abort_late(at, id, self.config.timeout);
             }
             next = self.engine.after(id);
         }
@@ -89,7 +89,7 @@ impl Poller {
     #[inline(never)]
     pub(crate) fn wait_borrowed(&mut self, at: u32, id: Id) -> Ended {
         if !self.wait_for(id, self.config.timeout) {
-            self.abort_borrowed(at, DownReason::TimedOut);
+            self.abort_late(at, id, self.config.timeout);
         }
         self.ended(id)
     }

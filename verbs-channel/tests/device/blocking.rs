@@ -4,7 +4,7 @@ use std::thread;
 use std::time::Duration;
 
 use verbs_channel::verbs_core::{RemoteMemoryRegion, ScatterElement, WcStatus};
-use verbs_channel::{Channel, DownReason, Error, Incoming, Outgoing, RejectReason};
+use verbs_channel::{Channel, DownReason, Error, Incoming, Outgoing, Queue, RejectReason};
 use verbs_harness::{PATIENCE, begin};
 
 use crate::ends::{
@@ -109,7 +109,10 @@ fn receive_without_a_message_is_aborted_at_its_deadline() {
     // The borrow has ended, and the channel rejects requests with the reason.
     into[0] = 1;
     let refused = b.receive(into.scatter_element(..).unwrap()).unwrap_err();
-    let down = RejectReason::Down(DownReason::TimedOut);
+    let down = RejectReason::Down(DownReason::TimedOut {
+        queue: Queue::Receive,
+        after: SOON,
+    });
     assert!(
         matches!(refused, Error::Rejected(reason) if reason == down),
         "{refused}"

@@ -11,7 +11,7 @@ use verbs_harness::{PATIENCE, begin};
 
 use crate::ends::{
     SOON, between, bounded, bytes, filled, given, here, inside, pair, pair_of, pattern, stubborn,
-    there, was_ended, words, works, zeros,
+    there, words, works, zeros,
 };
 
 /// The operations in flight when a scope fails.
@@ -299,7 +299,7 @@ fn channel_that_failed_can_be_reset() {
     drop((error, b));
     let to_be_a = a.reset().unwrap();
     // The reason is still available.
-    assert_eq!(a.down_reason(), Some(DownReason::TimedOut));
+    assert!(a.down_reason().is_some_and(DownReason::is_timed_out));
     let to_be_b = stubborn(a.pd());
     let (ea, eb) = (to_be_a.endpoint(), to_be_b.endpoint());
     let (mut a, mut b) = (
@@ -319,7 +319,7 @@ fn errors_have_the_operation_and_the_reason_and_convert_to_io_errors() {
         .receive_timeout(into.scatter_element(..).unwrap(), SOON)
         .unwrap_err();
     assert!(
-        matches!(&error, verbs_channel::Error::Transport(why) if was_ended(why, DownReason::TimedOut))
+        matches!(&error, verbs_channel::Error::Transport(TransportError::Aborted(why)) if why.is_timed_out())
     );
     let error = std::io::Error::from(error);
     assert_eq!(error.kind(), std::io::ErrorKind::TimedOut, "{error}");

@@ -165,10 +165,25 @@ pub(crate) fn bounded<T>(what: impl FnOnce() -> T) -> T {
 /// Asserts that an operation ran into its deadline, and took its channel down.
 pub(crate) fn assert_timed_out<T: Debug>(result: Result<T, Error>, channel: &Channel) {
     match result.unwrap_err() {
-        Error::Transport(error) => assert!(was_ended(&error, DownReason::TimedOut), "{error:?}"),
+        Error::Transport(TransportError::Aborted(reason)) if reason.is_timed_out() => {
+            assert_eq!(channel.down_reason(), Some(reason));
+        }
         other => panic!("{other:?}"),
     }
-    assert_eq!(channel.down_reason(), Some(DownReason::TimedOut));
+}
+
+/// The same, of an operation that a scope waited for, with the deadline's timeout.
+pub(crate) fn assert_scope_timed_out<T: Debug, E: Debug>(
+    ended: Result<T, ScopeError<E>>,
+    channel: &Channel,
+    timeout: Duration,
+) {
+    let reason = channel.down_reason().unwrap();
+    assert!(
+        matches!(reason, DownReason::TimedOut { after, .. } if after == timeout),
+        "{reason:?}"
+    );
+    assert_scope_ended(ended, channel, reason);
 }
 
 /// Asserts that a scope's operations were aborted for this reason, and that the channel is down.

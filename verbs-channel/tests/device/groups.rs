@@ -241,7 +241,11 @@ fn deadline_in_a_group_aborts_one_channel() {
     let sent =
         bounded(|| channel.run_timeout(Outgoing::send(from.gather_element(..).unwrap()), SOON));
     assert!(sent.is_err());
-    assert_eq!(channel.down_reason(), Some(DownReason::TimedOut));
+    let reason = DownReason::TimedOut {
+        queue: Queue::Send,
+        after: SOON,
+    };
+    assert_eq!(channel.down_reason(), Some(reason));
     send(&mut peer, vec![2; 8]);
     let done = wait(&mut group, second, ticket);
     done.result.unwrap();

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use verbs_channel::{Channel, DownReason, Error, Incoming, Outgoing};
+use verbs_channel::{Channel, DownReason, Error, Incoming, Outgoing, Queue};
 use verbs_harness::{PATIENCE, begin, until};
 
 use crate::ends::{
@@ -117,6 +117,11 @@ fn loan_that_times_out_returns_its_elements_with_the_error() {
     let _test = begin!();
     let (mut a, _b) = inside(stubborn);
     a.set_timeout(Some(SOON));
+    // The abort ends the receive for the reason of the send.
+    let timed_out = DownReason::TimedOut {
+        queue: Queue::Send,
+        after: SOON,
+    };
     let from = filled(&a, 1, 64);
     let mut into = zeros(&a, 64);
     let ended = a.scope(|scope| {
@@ -124,17 +129,17 @@ fn loan_that_times_out_returns_its_elements_with_the_error() {
         let receive = scope.lend_receive(into.scatter_element(..)?)?;
         let (result, element) = bounded(|| send.spin_poll());
         let error = result.unwrap_err();
-        assert!(was_ended(&error, DownReason::TimedOut), "{error:?}");
+        assert!(was_ended(&error, timed_out), "{error:?}");
         assert!(element[..] == pattern(1, 64));
         // The abort ended the receive, too.
         let (result, mut element) = receive.wait_timeout(Duration::ZERO).unwrap();
-        assert!(was_ended(&result.unwrap_err(), DownReason::TimedOut));
+        assert!(was_ended(&result.unwrap_err(), timed_out));
         element.fill(3);
         Ok::<_, Error>(())
     });
     ended.unwrap();
     assert_eq!(into[..], [3; 64]);
-    assert_eq!(a.down_reason(), Some(DownReason::TimedOut));
+    assert_eq!(a.down_reason(), Some(timed_out));
 }
 
 #[test]

@@ -8,8 +8,8 @@ use verbs_channel::{DownReason, Error, Queue, ScopeError, TransportError};
 use verbs_harness::{PATIENCE, begin, until};
 
 use crate::ends::{
-    SOON, assert_scope_ended, bounded, bytes, filled, given, impatient, inside, pair, pair_of,
-    pattern, stubborn, works, zeros,
+    SOON, assert_scope_ended, assert_scope_timed_out, bounded, bytes, filled, given, impatient,
+    inside, pair, pair_of, pattern, stubborn, works, zeros,
 };
 
 #[test]
@@ -211,7 +211,7 @@ fn scope_is_aborted_at_the_channels_deadline() {
             Ok::<_, ()>(())
         })
     });
-    assert_scope_ended(ended, &a, DownReason::TimedOut);
+    assert_scope_timed_out(ended, &a, SOON);
 }
 
 #[test]

@@ -22,6 +22,14 @@ fn moved() -> Vec<u32> {
     })
 }
 
+/// Of an operation of the send queue.
+const fn timed_out(after: Duration) -> TransportError {
+    TransportError::Aborted(DownReason::TimedOut {
+        queue: Queue::Send,
+        after,
+    })
+}
+
 #[test]
 fn deadline_moves_the_queue_pair_to_error_then_destroys_it() {
     let mut channel = channel();
@@ -32,7 +40,7 @@ fn deadline_moves_the_queue_pair_to_error_then_destroys_it() {
         bounded(|| channel.run_timeout(Outgoing::send(from.gather_element(..).unwrap()), deadline));
     // No flush comes: the deadline and the drain timeout pass.
     assert!(start.elapsed() >= deadline + DRAIN);
-    let timed_out = TransportError::Aborted(DownReason::TimedOut);
+    let timed_out = timed_out(deadline);
     assert!(matches!(error, Err(Error::Transport(error)) if error == timed_out));
     assert_eq!(moved(), [IBV_QPS_ERR.0]);
     assert!(called("ibv_destroy_qp"));
@@ -250,7 +258,7 @@ fn operation_that_succeeds_as_its_scope_ends_does_not_fail_it() {
     let Err(ScopeError::AutoPollError(error)) = ended else {
         panic!("{ended:?}");
     };
-    assert_eq!(error, TransportError::Aborted(DownReason::TimedOut));
+    assert_eq!(error, timed_out(Duration::from_millis(20)));
 }
 
 #[test]

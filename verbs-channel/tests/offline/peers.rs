@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use verbs_channel::verbs_core::MemoryRegion;
 use verbs_channel::{
-    Channel, ChannelGroup, ChannelId, DownReason, Error, RejectReason, ScopeError, TransportError,
+    Channel, ChannelGroup, ChannelId, DownReason, Error, Queue, RejectReason, ScopeError,
+    TransportError,
 };
 
 use crate::fake_device::{
@@ -389,7 +390,10 @@ fn peer_is_not_watched_without_a_peer_timeout() {
     drop(theirs);
     let mut into = region(&channel);
     let ended = channel.receive_timeout(into.scatter_element(..).unwrap(), DRAIN);
-    let reason = DownReason::TimedOut;
+    let reason = DownReason::TimedOut {
+        queue: Queue::Receive,
+        after: DRAIN,
+    };
     assert!(
         matches!(ended, Err(Error::Transport(TransportError::Aborted(r))) if r == reason),
         "{ended:?}"

@@ -7,10 +7,10 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 
 use fake_libibverbs::{assert_all_is_well, with};
+use verbs_channel::verbs_core::ProtectionDomain;
 use verbs_channel::verbs_core::verbs_sys::{
     IBV_WC_LOC_LEN_ERR, IBV_WC_RECV, IBV_WC_RECV_RDMA_WITH_IMM, IBV_WC_SEND, IBV_WC_SUCCESS, ibv_wc,
 };
-use verbs_channel::verbs_core::{Error as CoreError, ProtectionDomain};
 use verbs_channel::{BufferPool, Error, PoolBuffer, TakeWhenFree};
 
 use crate::fake_device::{channel, forget_the_past, pd, posted};
@@ -296,11 +296,10 @@ fn a_block_is_filled_with_bytes_that_fit() {
     let too_long = |error| {
         matches!(
             error,
-            Error::Core(CoreError::OutOfBounds {
-                start: 0,
-                end: 9,
-                len: 8
-            })
+            Error::BlockTooShort {
+                len: 9,
+                block_len: 8
+            }
         )
     };
     assert!(too_long(pool.take_with(b"too long.").unwrap_err()));

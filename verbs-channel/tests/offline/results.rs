@@ -251,7 +251,7 @@ fn closing(group: &mut ChannelGroup) -> (Closing, Ticket) {
     let ticket = group.channel(id).unwrap().start_receive(buffer).unwrap();
     let closing = group
         .engine_mut()
-        .start_close(id, DownReason::TimedOut)
+        .start_close(id, DownReason::Abandoned)
         .unwrap();
     (closing, ticket)
 }
@@ -264,7 +264,7 @@ fn operations_end_when_their_queue_pair_was_destroyed_outside_the_group() {
     let id = ticket.channel();
     assert!(!called("ibv_destroy_qp"));
     let channel = group.channel(id).unwrap();
-    assert_eq!(channel.down_reason(), Some(DownReason::TimedOut));
+    assert_eq!(channel.down_reason(), Some(DownReason::Abandoned));
     assert!(!channel.is_idle(), "its buffer is in flight");
     assert!(group.next_completed().is_none());
     // A second one has no queue pair to destroy, and ends no operation.
@@ -290,7 +290,7 @@ fn operations_end_when_their_queue_pair_was_destroyed_outside_the_group() {
     group.engine_mut().finish_close(closed, true).unwrap();
     let ended = group.next_completed().unwrap();
     assert_eq!(ended.ticket, ticket);
-    let aborted = TransportError::Aborted(DownReason::TimedOut);
+    let aborted = TransportError::Aborted(DownReason::Abandoned);
     assert_eq!(ended.result.unwrap_err(), aborted);
     assert!(ended.buffer.is_some());
     assert_eq!(group.len(), 1);

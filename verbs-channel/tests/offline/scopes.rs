@@ -314,12 +314,12 @@ mod question_mark {
         let mut channel = channel();
         boxed(&mut channel).unwrap();
         anyhow(&mut channel).unwrap();
-        channel.engine_mut().destroy_all(DownReason::TimedOut);
+        channel.engine_mut().destroy_all(DownReason::Abandoned);
         forget_the_past();
         let refused = boxed(&mut channel).unwrap_err();
         assert_eq!(
             refused.downcast_ref(),
-            Some(&RejectReason::Down(DownReason::TimedOut))
+            Some(&RejectReason::Down(DownReason::Abandoned))
         );
         assert!(sendable(&mut channel).is_err() && anyhow(&mut channel).is_err());
     }

@@ -1,7 +1,10 @@
 //! The settings of channels.
 
+use std::time::Duration;
+
 use fake_libibverbs::assert_all_is_well;
-use verbs_channel::{Channel, ChannelBuilder, OwnedBuffer};
+use verbs_channel::verbs_core::CompletionChannel;
+use verbs_channel::{BufferPool, Channel, ChannelBuilder, Error, OwnedBuffer};
 
 use crate::fake_device::{connected, pd, shut_down};
 
@@ -34,4 +37,66 @@ fn one_builder_makes_any_number_of_channels_and_groups() {
         assert_eq!(group.len(), 2);
     }
     assert_all_is_well();
+}
+
+#[test]
+fn completion_queue_that_is_too_long_is_an_error_of_the_settings() {
+    let builder = Channel::builder(&pd());
+    // The device has 4096 entries.
+    drop(builder.group(32).unwrap());
+    let error = builder.group(33).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "33 channels of 64 + 64 requests need 4224 completion queue entries, but the device has 4096: \
+         lower max_send_wr or max_recv_wr, or the number of channels"
+    );
+    let error = builder.group(u32::MAX).unwrap_err();
+    assert!(error.to_string().contains(" need 549755813760 "), "{error}");
+    let error = builder.clone().max_recv_wr(4096).build().unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "a channel of 64 + 4096 requests needs 4160 completion queue entries, but the device has 4096: \
+         lower max_send_wr or max_recv_wr"
+    );
+    let error = builder.group(0).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "max_channels 0 is out of range: at least 1 is needed"
+    );
+    drop(builder);
+    assert_all_is_well();
+}
+
+#[test]
+fn peer_timeout_below_two_seconds_is_an_error() {
+    let builder = Channel::builder(&pd()).peer_timeout(Duration::from_millis(1999));
+    let events = CompletionChannel::create(builder.pd().context()).unwrap();
+    for error in [
+        builder.build().unwrap_err(),
+        builder.group(1).unwrap_err(),
+        builder.engine(1, &events).unwrap_err(),
+    ] {
+        assert!(
+            matches!(error, Error::PeerTimeout(timeout) if timeout.as_millis() == 1999),
+            "{error}"
+        );
+    }
+    for timeout in [Some(Duration::from_secs(2)), Some(Duration::MAX), None] {
+        drop(builder.clone().peer_timeout(timeout).build().unwrap());
+    }
+    drop((builder, events));
+    assert_all_is_well();
+}
+
+#[test]
+fn bytes_that_are_longer_than_a_block_are_an_error_with_both_lengths() {
+    let pool = BufferPool::new(&pd(), 8, 1).unwrap();
+    let text =
+        "9 bytes do not fit a block of 8: send them in parts, or create a pool of longer blocks";
+    assert_eq!(pool.take_with(&[0; 9]).unwrap_err().to_string(), text);
+    assert_eq!(pool.available(), 1);
+    let error = pool.take().unwrap().filled(&[0; 9]).unwrap_err();
+    assert_eq!(error.to_string(), text);
+    assert_eq!(pool.available(), 1);
+    assert_eq!(pool.take().unwrap().filled(&[7; 8]).unwrap()[..], [7; 8]);
 }

@@ -1,5 +1,7 @@
 //! The slot table against a simple model of it.
 
+use std::time::Duration;
+
 use super::*;
 use crate::error::{DownReason, TransportError};
 use proptest::prelude::{Strategy, any, prop_oneof};
@@ -7,7 +9,10 @@ use proptest::{collection::vec, proptest};
 
 const CAPACITY: u32 = 5;
 const ABORTED: TransportError = TransportError::Aborted(DownReason::Closed);
-pub(super) const TIMED_OUT: TransportError = TransportError::Aborted(DownReason::TimedOut);
+pub(super) const TIMED_OUT: TransportError = TransportError::Aborted(DownReason::TimedOut {
+    queue: Queue::Send,
+    after: Duration::from_secs(1),
+});
 
 /// What can happen to a table. Numbers choose among the operations there have ever been.
 #[derive(Clone, Copy, Debug)]
