@@ -7,8 +7,11 @@
 use std::net::TcpStream;
 use std::time::Duration;
 
-use verbs_core::{CompletionChannel, CompletionQueue, ProtectionDomain, QueuePair, Rejected};
+use verbs_core::{
+    CompletionChannel, CompletionQueue, ProtectionDomain, QueuePair, Rejected, WorkSuccess,
+};
 
+use crate::buffer::OwnedBuffer;
 use crate::channel::{Channel, InGroup};
 use crate::channel_id::ChannelId;
 use crate::config::{ChannelBuilder, PollStrategy};
@@ -216,6 +219,17 @@ impl ChannelGroup {
     #[inline]
     pub fn poll(&mut self, ticket: Ticket) -> Result<Option<Completed>> {
         self.poller.poll_ticket(ticket.channel().at(), ticket)
+    }
+
+    /// Waits for an operation on any of the channels up to the group's
+    /// [`timeout`](crate::ChannelBuilder::timeout), and returns its success with the buffer: as
+    /// [`Channel::wait_success`]. After a timeout the operation continues.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn wait_success(&mut self, ticket: Ticket) -> Result<(WorkSuccess, OwnedBuffer)> {
+        self.poller.wait_success(ticket.channel().at(), ticket)
     }
 
     /// Takes the oldest completed operation on an owned buffer, of all channels. Polls if there is

@@ -3,7 +3,7 @@
 use std::mem::ManuallyDrop;
 use std::time::Duration;
 
-use verbs_core::{Rejected, RemoteMemoryRegion, ScatterElement};
+use verbs_core::{Rejected, RemoteMemoryRegion, ScatterElement, WorkSuccess};
 
 use super::{Channel, Hold};
 use crate::buffer::OwnedBuffer;
@@ -236,6 +236,41 @@ impl<H: Hold> Channel<H> {
     pub fn wait(&mut self, ticket: Ticket, timeout: Option<Duration>) -> Result<Option<Completed>> {
         let (poller, at) = self.parts();
         poller.wait_ticket(at, ticket, timeout)
+    }
+
+    /// Waits for an operation up to the channel's [`timeout`](crate::ChannelBuilder::timeout), and
+    /// returns its success with the buffer.
+    ///
+    /// ```no_run
+    /// # use verbs_channel::{BufferPool, Channel, Error};
+    /// # fn reply(channel: &mut Channel, pool: &BufferPool) -> Result<(), Error> {
+    /// # let (to_send, for_reply) = (pool.take().unwrap(), pool.take().unwrap());
+    /// let receive = channel.start_receive(for_reply)?;
+    /// let send = channel.start_send(to_send)?;
+    /// channel.wait_success(send)?;
+    /// let (received, reply) = channel.wait_success(receive)?;
+    /// println!("{:?}", received.message_in(&reply));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// It does not abort the channel. At its timeout the operation continues and keeps its buffer: wait
+    /// for the same ticket again, or [`abort`](Self::abort) the channel to get the buffer back. Without
+    /// a timeout this waits forever.
+    ///
+    /// If the operation failed, its buffer is dropped; a block returns to its pool. To reuse it, and to
+    /// get the requests of a batch back, call [`wait`](Self::wait) and look at the
+    /// [`Completed`]. For a batch the returned buffer is empty.
+    ///
+    /// # Errors
+    ///
+    /// - [`Error::InFlight`](crate::Error::InFlight): the timeout has passed, and the operation
+    ///   continues.
+    /// - [`Error::Transport`](crate::Error::Transport): how the operation failed.
+    /// - [`Error::StaleTicket`](crate::Error::StaleTicket), as [`poll`](Self::poll).
+    pub fn wait_success(&mut self, ticket: Ticket) -> Result<(WorkSuccess, OwnedBuffer)> {
+        let (poller, at) = self.parts();
+        poller.wait_success(at, ticket)
     }
 }
 

@@ -6,7 +6,7 @@ use super::slots::Credits;
 use super::ticket::Outcome;
 use crate::buffer::OwnedBuffer;
 use crate::engine::{Completed, Engine, MAX_POLLS, SlotBuffer, Ticket};
-use crate::error::{Error, Result};
+use crate::error::{Error, Queue, Result};
 
 impl Engine {
     /// The outcome and the buffer of an operation on any channel, if it has completed. Polls once if
@@ -74,6 +74,12 @@ impl Engine {
                 batch: Some(requests),
             },
         )
+    }
+
+    /// The queue of an operation whose outcome was not taken.
+    pub(crate) fn queue_of(&self, ticket: Ticket) -> Option<Queue> {
+        let (_, queue) = self.slots.owner(ticket.id.wr_id())?;
+        Some(queue)
     }
 
     /// Whether an operation of this member has completed.

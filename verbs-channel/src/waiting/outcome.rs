@@ -2,9 +2,12 @@
 
 use std::time::Duration;
 
+use verbs_core::WorkSuccess;
+
 use super::Poller;
+use crate::buffer::OwnedBuffer;
 use crate::engine::{Completed, Engine, Outcome, Ticket};
-use crate::error::Result;
+use crate::error::{Error, Queue, Result};
 
 impl Poller {
     /// The outcome of an operation of this member, if it has completed; polls once if it is in flight.
@@ -57,6 +60,23 @@ impl Poller {
             return Ok(None);
         }
         Ok(self.engine.take_outcome(ticket))
+    }
+
+    /// The success and the buffer of an operation of this member, waited for up to the channel's
+    /// timeout.
+    pub(crate) fn wait_success(
+        &mut self,
+        at: u32,
+        ticket: Ticket,
+    ) -> Result<(WorkSuccess, OwnedBuffer)> {
+        let timeout = self.config.timeout;
+        if let Some(completed) = self.wait_ticket(at, ticket, timeout)? {
+            return Ok(completed.into_success()?);
+        }
+        Err(Error::InFlight {
+            queue: self.engine.queue_of(ticket).unwrap_or(Queue::Send),
+            after: timeout.unwrap_or_default(),
+        })
     }
 
     /// The operation that completed first, of those whose outcome was not taken. Polls if there is

@@ -1,14 +1,18 @@
 //! Requests on owned buffers, as the driver receives them.
 
+use std::time::Duration;
+
 use fake_libibverbs::{Posted, with};
 use verbs_channel::verbs_core::verbs_sys::IBV_WC_REM_ACCESS_ERR;
 use verbs_channel::verbs_core::{RemoteMemoryRegion, WcOpcode};
 use verbs_channel::{
-    BufferPool, Channel, Incoming, Outgoing, OwnedBuffer, OwnedRequest, RejectReason, Rejected,
-    Ticket, TransportError,
+    BufferPool, Channel, Error, Incoming, Outgoing, OwnedBuffer, OwnedRequest, Queue, RejectReason,
+    Rejected, Ticket, TransportError,
 };
 
-use crate::fake_device::{channel, ends, forget_the_past, posted, region, succeeds};
+use crate::fake_device::{
+    bounded, called, channel, ends, forget_the_past, pd, posted, region, succeeds,
+};
 
 const SIGNALED: u32 = 2;
 const FENCE: u32 = 1;
@@ -88,6 +92,85 @@ fn success_is_returned_with_its_buffer_and_a_failure_without() {
             Err(error) => assert!(fails && matches!(error, TransportError::Work { .. })),
         }
     }
+}
+
+#[test]
+fn operation_that_is_waited_for_too_briefly_keeps_its_buffer_and_its_ticket() {
+    let mut channel = channel();
+    let timeout = Duration::from_millis(5);
+    channel.set_timeout(Some(timeout));
+    let ticket = channel.start_receive(region(&channel)).unwrap();
+    for _ in 0..2 {
+        let error = bounded(|| channel.wait_success(ticket)).unwrap_err();
+        assert!(
+            matches!(error, Error::InFlight { queue: Queue::Receive, after } if after == timeout),
+            "{error}"
+        );
+        assert!(!channel.is_down() && !called("ibv_modify_qp"));
+        assert_eq!(channel.in_flight(Queue::Receive), 1);
+    }
+    succeeds(posted()[0]);
+    let (success, buffer) = channel.wait_success(ticket).unwrap();
+    assert_eq!((success.byte_len(), buffer.len()), (0, 64));
+    let error = channel.wait_success(ticket).unwrap_err();
+    assert!(matches!(error, Error::StaleTicket), "{error}");
+}
+
+#[test]
+fn wait_for_a_success_returns_a_failure_and_drops_the_buffer() {
+    let mut channel = channel();
+    let pool = BufferPool::new(channel.pd(), 64, 1).unwrap();
+    let ticket = channel.start_send(pool.take().unwrap()).unwrap();
+    ends(posted()[0], IBV_WC_REM_ACCESS_ERR);
+    // Without a timeout it waits for the completion.
+    let error = channel.wait_success(ticket).unwrap_err();
+    assert!(
+        matches!(
+            error,
+            Error::Transport(TransportError::Work {
+                queue: Queue::Send,
+                ..
+            })
+        ),
+        "{error}"
+    );
+    assert_eq!(pool.available(), 1);
+    assert!(channel.is_down());
+}
+
+#[test]
+fn group_waits_for_a_success_of_any_of_its_channels() {
+    let timeout = Duration::from_millis(5);
+    let mut group = Channel::builder(&pd()).timeout(timeout).group(2).unwrap();
+    let mut join = || {
+        let prepared = group.prepare().unwrap();
+        let endpoint = prepared.endpoint();
+        group.join(prepared.handshake(&endpoint).unwrap()).unwrap()
+    };
+    let channels = [join(), join()];
+    forget_the_past();
+    let tickets = channels.map(|id| {
+        let buffer = OwnedBuffer::empty();
+        group.channel(id).unwrap().start_send(buffer).unwrap()
+    });
+    let [first, second] = posted()[..] else {
+        panic!("two sends");
+    };
+    succeeds(second);
+    group.wait_success(tickets[1]).unwrap();
+    let error = bounded(|| group.wait_success(tickets[0])).unwrap_err();
+    assert!(
+        matches!(
+            error,
+            Error::InFlight {
+                queue: Queue::Send,
+                ..
+            }
+        ),
+        "{error}"
+    );
+    succeeds(first);
+    group.wait_success(tickets[0]).unwrap();
 }
 
 #[test]
