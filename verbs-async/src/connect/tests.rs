@@ -155,12 +155,12 @@ fn both_sides_connect_and_keep_their_streams() {
 #[cfg_attr(miri, ignore = "Miri has no timeouts of sockets")]
 fn hang_up_and_foreign_protocol_are_different_errors() {
     for way in WAYS {
-        let (error, _) = of(way, frame(1, 1, 36, &[0; 5]), true);
+        let (error, _) = of(way, frame(1, 1, 37, &[0; 5]), true);
         let is_cut = matches!(
             error,
             ExchangeError::HungUp {
                 got: 5,
-                expected: 36
+                expected: 37
             }
         );
         assert!(is_cut, "{error}");
@@ -183,7 +183,7 @@ fn rejected_peer_gets_the_reason_and_the_end_of_the_stream() {
         let (error, received) = of(way, frame(1, 1, u32::MAX, b""), false);
         assert!(matches!(error, ExchangeError::TooLong { .. }), "{error}");
         assert_eq!(refused_with(&received), [0, 2]);
-        let (error, received) = of(way, frame(1, 1, 36, &[0xff; 36]), false);
+        let (error, received) = of(way, frame(1, 1, 37, &[0xff; 37]), false);
         assert!(matches!(error, ExchangeError::Endpoint(_)), "{error}");
         assert_eq!(refused_with(&received), [0, 3]);
     }

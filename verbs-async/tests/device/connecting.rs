@@ -213,7 +213,7 @@ fn abandoned_peer_is_disconnected_and_frees_its_place() {
             let mut received = Vec::new();
             stream.set_read_timeout(Some(PATIENCE)).unwrap();
             stream.read_to_end(&mut received).unwrap();
-            assert_eq!(received.len(), 12 + 36);
+            assert_eq!(received.len(), 12 + 37);
             echo(blocking().accept(&listener, PATIENCE).unwrap());
         });
         run(way, async move {

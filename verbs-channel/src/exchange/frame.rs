@@ -210,11 +210,11 @@ mod tests {
             header[8..].copy_from_slice(&len.to_be_bytes());
             header
         };
-        assert!(matches!(header(&good(1, 1060), ENDPOINT), Ok((1, 1060))));
+        assert!(matches!(header(&good(1, 1061), ENDPOINT), Ok((1, 1061))));
         assert!(matches!(header(&good(2, 0), READY), Ok((2, 0))));
         assert!(matches!(header(&good(3, 256), READY), Ok((3, 256))));
         for (kind, due, max) in [
-            (ENDPOINT, ENDPOINT, 1060),
+            (ENDPOINT, ENDPOINT, 1061),
             (READY, READY, 0),
             (REFUSED, READY, 256),
         ] {

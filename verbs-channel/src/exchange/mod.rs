@@ -1,7 +1,7 @@
 //! The protocol of connecting over TCP: how two channels exchange their endpoints.
 //!
 //! Both sides do the same, at the same time. A frame is the bytes `VRBC`, a version, a kind, a
-//! length, and at most 1060 bytes of payload:
+//! length, and at most 1061 bytes of payload:
 //!
 //! ```text
 //! ENDPOINT: the endpoint, then private data   ──►   ◄── the same

@@ -34,7 +34,7 @@ fn frame(version: u16, kind: u16, len: u32, payload: &[u8]) -> Vec<u8> {
 }
 
 fn good(qp_num: u32) -> Vec<u8> {
-    frame(1, ENDPOINT, 36, &endpoint(qp_num).to_bytes())
+    frame(1, ENDPOINT, 37, &endpoint(qp_num).to_bytes())
 }
 
 /// Runs an exchange against a peer that sends these bytes, `at_once` at a time, and closes the
@@ -90,7 +90,7 @@ fn endpoints_are_exchanged_however_the_bytes_are_split() {
         let (peer, sent) = run(&mut ours, &mut theirs, at_once);
         assert_eq!(peer.unwrap().endpoint, endpoint(3));
         let payload = [&endpoint(2).to_bytes()[..], b"from two"].concat();
-        assert_eq!(sent, frame(1, ENDPOINT, 44, &payload));
+        assert_eq!(sent, frame(1, ENDPOINT, 45, &payload));
         ours.ready();
         let (peer, sent) = run(&mut ours, &mut theirs, at_once);
         assert_eq!(peer.unwrap().endpoint, endpoint(3));
@@ -144,7 +144,7 @@ fn refusal_of_another_version_is_parsed() {
 #[test]
 fn truncated_frame_is_an_error_with_its_length() {
     for (bytes, expected) in [
-        (frame(1, ENDPOINT, 36, &[0; 5]), (5, 36)),
+        (frame(1, ENDPOINT, 37, &[0; 5]), (5, 37)),
         (b"VRBC\0".to_vec(), (5, 12)),
         (Vec::new(), (0, 12)),
     ] {
@@ -159,7 +159,7 @@ fn truncated_frame_is_an_error_with_its_length() {
 
 #[test]
 fn frame_that_is_too_long_is_refused_before_it_is_read() {
-    for (kind, max) in [(ENDPOINT, 1060), (REFUSED, 256)] {
+    for (kind, max) in [(ENDPOINT, 1061), (REFUSED, 256)] {
         let (error, refusal) = of(&frame(1, kind, u32::MAX, b""));
         assert!(matches!(error, ExchangeError::TooLong { max: m, .. } if m == max));
         assert_eq!(refusal.unwrap().0, RefusalCode::FRAME);
@@ -184,7 +184,7 @@ fn frame_of_the_wrong_kind_is_refused() {
 
 #[test]
 fn invalid_endpoint_is_refused() {
-    for (len, payload) in [(36, &[0xff; 36][..]), (3, &[0; 3]), (0, &[])] {
+    for (len, payload) in [(37, &[0xff; 37][..]), (3, &[0; 3]), (0, &[])] {
         let (error, refusal) = of(&frame(1, ENDPOINT, len, payload));
         assert!(matches!(error, ExchangeError::Endpoint(_)), "{error}");
         let (code, words) = refusal.unwrap();
@@ -356,7 +356,7 @@ fn failed_exchange_shuts_the_stream_down_though_it_is_not_dropped() {
     meet(&stream, SECOND, Ok(())).unwrap_err();
     let mut received = Vec::new();
     peer.read_to_end(&mut received).unwrap();
-    assert_eq!(parsed(&received[41 + 12..]).0, RefusalCode::VERSION);
+    assert_eq!(parsed(&received[42 + 12..]).0, RefusalCode::VERSION);
     drop(stream);
 }
 

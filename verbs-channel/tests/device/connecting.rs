@@ -185,14 +185,14 @@ fn other_protocols_are_distinguished_from_failures() {
     assert!(matches!(silent, ExchangeError::TimedOut { .. }), "{silent}");
     // The peer sends its endpoint, and then nothing more: it is not connected.
     let half = against(2 * SOON, |mut stream| {
-        let mut frame = [0; 12 + 36];
+        let mut frame = [0; 12 + 37];
         stream.read_exact(&mut frame).unwrap();
         stream.write_all(&frame).unwrap();
         drop(stream.read_to_end(&mut Vec::new()));
     });
     assert!(matches!(half, ExchangeError::TimedOut { .. }), "{half}");
     let kind = against(PATIENCE / 4, |mut stream| {
-        let mut frame = [0; 12 + 36];
+        let mut frame = [0; 12 + 37];
         stream.read_exact(&mut frame).unwrap();
         stream.write_all(&frame).unwrap();
         stream.write_all(&frame).unwrap();
