@@ -31,7 +31,9 @@ use crate::handle::Handle;
 use crate::macros::man;
 use crate::ret;
 
-/// A completion channel: a completion that arrives in an armed queue causes an event on it.
+/// A completion channel: to wait for completions without polling.
+///
+/// A completion that arrives in an armed queue causes an event on the queue's channel.
 ///
 /// Any number of queues can share one channel. Cloning is cheap and shares it too. To wait for a
 /// completion, arm the queue with [`req_notify`](CompletionQueue::req_notify), poll it once more, and
@@ -129,9 +131,9 @@ impl CompletionChannel {
     /// Waits for an event and takes it; `None` if `timeout` passes first. Without a timeout it waits
     /// forever.
     ///
-    /// The event may be of any queue of the channel. It names the queue but cannot poll it. One event
-    /// may stand for many completions, or for completions that have been polled already. So arm the
-    /// queue again, then poll it until it is empty.
+    /// The event may be of any queue of the channel: see [`CqEvent::is`]. One event may stand for many
+    /// completions, or for completions that have been polled already. So arm the queue again, then poll
+    /// it until it is empty.
     ///
     /// # Errors
     ///
@@ -179,8 +181,8 @@ impl CompletionChannel {
 
     /// The `ibv_comp_channel`, for verbs this crate does not wrap. It lives as long as `self` does.
     ///
-    /// Taking events from it by other means loses them for this type, and a queue made on it by
-    /// other means must have a null `cq_context`.
+    /// An event that is taken from it by other means is lost for this type. A queue that is created on
+    /// it by other means must have a null `cq_context`.
     #[must_use]
     pub fn as_ptr(&self) -> *mut ibv_comp_channel {
         self.inner.channel.as_ptr()
@@ -259,13 +261,12 @@ impl fmt::Debug for CompletionChannel {
     }
 }
 
-/// An event that was taken from a [`CompletionChannel`]. It names a completion queue that may have
-/// completions.
+/// An event of a [`CompletionChannel`]: it names a completion queue that may have completions.
 ///
 /// It can be kept, cloned and sent to other threads. It does not keep its queue alive. After the queue
 /// has been destroyed, [`is`](Self::is) returns `false` for every queue, including later ones, and
-/// [`req_notify`](Self::req_notify) fails. The event has been counted for acknowledgement already, so
-/// dropping this value does nothing.
+/// [`req_notify`](Self::req_notify) fails. The caller does not acknowledge the event: that is done
+/// already, so dropping this value does nothing.
 #[derive(Clone)]
 #[must_use = "an event is taken once: arm its queue again, and poll it"]
 pub struct CqEvent {

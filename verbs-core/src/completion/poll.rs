@@ -25,8 +25,9 @@ pub struct PollSlot {
 }
 
 impl PollSlot {
-    /// An empty slot: `[const { PollSlot::new() }; 16]` makes sixteen. Make them once, and poll into
-    /// them again and again.
+    /// An empty slot. `[const { PollSlot::new() }; 16]` makes sixteen.
+    ///
+    /// Slots can be polled into any number of times, so make them once.
     #[inline]
     #[must_use]
     pub const fn new() -> Self {
@@ -43,7 +44,9 @@ impl PollSlot {
         self.wc = MaybeUninit::new(completion.wc);
     }
 
-    /// The completions in these slots, all of which must have been filled.
+    /// The completions in these slots, for layers that store completions.
+    ///
+    /// A slot that was never filled is a completion whose fields are all 0.
     #[inline]
     #[must_use]
     pub const fn completions(slots: &[Self]) -> PolledCompletions<'_> {
@@ -103,7 +106,7 @@ impl<'a> IntoIterator for PolledCompletions<'a> {
     }
 }
 
-/// An iterator over the completions that a poll took.
+/// An iterator over the completions that a poll took, in their order.
 // Not a slice's iterator: that computes its end first, by a multiplication by 48.
 #[derive(Clone, Debug)]
 pub struct Completions<'a> {
@@ -154,7 +157,7 @@ impl CompletionQueue {
     /// # Errors
     ///
     /// [`PollError`] if the driver could not poll. Completions that it took in this call are lost, and
-    /// the state of outstanding requests is unknown.
+    /// it is unknown which requests have completed.
     #[doc = man!("ibv_poll_cq")]
     #[doc(alias = "ibv_poll_cq")]
     #[inline]

@@ -2,8 +2,8 @@
 
 /// The driver could not poll: the device is gone, or the queue is broken.
 ///
-/// Nothing has completed. The device may use the memory of posted requests until their queue pair has
-/// been destroyed.
+/// The call returned no completion: those that the driver had already taken in it are lost. The device
+/// may use the memory of posted requests until their queue pair has been destroyed.
 #[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "ibv_poll_cq failed with the driver's own code {code}: the device is gone or the queue broke"

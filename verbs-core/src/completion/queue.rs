@@ -65,14 +65,17 @@ impl CompletionQueue {
     ///
     /// # Errors
     ///
-    /// [`Error::Limit`] above the device's `max_cqe`, [`Error::OutOfRange`] for 0, else the errno.
+    /// [`Error::Limit`] if `min_capacity` is above the device's `max_cqe`, [`Error::OutOfRange`] if it
+    /// is 0, otherwise the errno.
     #[doc(alias = "ibv_create_cq")]
     pub fn create(context: &Context, min_capacity: u32) -> Result<Self> {
         Self::builder(context, min_capacity).build()
     }
 
-    /// Starts to build a queue with room for at least `min_capacity` completions (C: `cqe`). The
-    /// driver may give it more.
+    /// Starts to build a queue with room for at least `min_capacity` completions (C: `cqe`).
+    ///
+    /// The driver may give it more: see [`min_capacity`](Self::min_capacity). An example is on
+    /// [`CompletionChannel`].
     #[doc(alias = "ibv_create_cq")]
     pub fn builder(context: &Context, min_capacity: u32) -> CompletionQueueBuilder {
         CompletionQueueBuilder {
@@ -85,14 +88,15 @@ impl CompletionQueue {
 }
 
 impl CompletionQueueBuilder {
-    /// The channel that announces arrivals; none unless set.
+    /// The completion channel that gets an event when a completion arrives in the armed queue; none
+    /// unless set.
     pub fn channel<'a>(mut self, channel: impl Into<Option<&'a CompletionChannel>>) -> Self {
         self.channel = channel.into().cloned();
         self
     }
 
     builder_setters! {
-        /// The interrupt vector that announces arrivals, below
+        /// The interrupt vector for its events, below
         /// [`num_comp_vectors`](Context::num_comp_vectors); 0 unless set.
         comp_vector: plain u32,
     }
@@ -250,8 +254,8 @@ impl CompletionQueue {
     ///
     /// # Errors
     ///
-    /// As [`create`](Self::create). [`Error::Unsupported`] if the driver cannot resize, and the errno
-    /// if the completions in the queue would not fit. The queue keeps its size after an error.
+    /// As [`create`](Self::create), [`Error::Unsupported`] if the driver cannot resize, and the errno if
+    /// the completions in the queue would not fit. After an error the queue has the size that it had.
     #[doc = man!("ibv_resize_cq")]
     #[doc(alias = "ibv_resize_cq")]
     pub fn resize(&self, min_capacity: u32) -> Result<()> {
@@ -275,7 +279,7 @@ impl CompletionQueue {
     ///
     /// # Errors
     ///
-    /// [`Error::Unsupported`] where the driver has no moderation; else the errno.
+    /// [`Error::Unsupported`] if the driver has no moderation, otherwise the errno.
     #[doc = man!("ibv_modify_cq")]
     #[doc(alias = "ibv_modify_cq")]
     #[doc(alias = "ibv_moderate_cq")]
@@ -294,9 +298,11 @@ impl CompletionQueue {
 
     /// Arms the queue: the next completion to arrive causes one event on its channel.
     ///
-    /// With `solicited_only`, only a completion that the peer marked as
-    /// [`solicited`](crate::SendWorkRequest::solicited), or a failed one, causes the event. Poll once
-    /// more after arming: a completion that arrived before causes none.
+    /// Poll once more after arming: a completion that arrived before causes no event. After the event,
+    /// the queue must be armed again. An example is on [`CompletionChannel`].
+    ///
+    /// With `solicited_only`, only two kinds of completions cause the event: of a message that the peer
+    /// marked as [`solicited`](crate::SendWorkRequest::solicited), and of a request that failed.
     ///
     /// # Errors
     ///
@@ -315,13 +321,13 @@ impl CompletionQueue {
         &self.inner.context
     }
 
-    /// The channel that announces its completions, if it was made with one.
+    /// The completion channel that has its events, if it was created with one.
     #[must_use]
     pub fn channel(&self) -> Option<&CompletionChannel> {
         self.inner.events.as_ref().map(|events| events.channel())
     }
 
-    /// The kernel's number for it, as in [`EventElement::Cq`](crate::EventElement::Cq).
+    /// The kernel's number for the queue, as in [`EventElement::Cq`](crate::EventElement::Cq).
     #[must_use]
     pub fn handle(&self) -> u32 {
         // SAFETY: the queue is alive, and the field is not changed.
@@ -335,7 +341,7 @@ impl CompletionQueue {
         self.ptr.0
     }
 
-    /// Whether two handles are the same queue.
+    /// Whether this and `other` are clones of the same queue.
     #[must_use]
     pub fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.inner, &other.inner)

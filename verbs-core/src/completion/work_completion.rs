@@ -8,7 +8,7 @@ use verbs_sys::{IBV_WC_RECV, IBV_WC_WITH_IMM, IBV_WC_WITH_INV, ibv_wc};
 use crate::error::ErrorDebug;
 use crate::macros::{man, open_enum};
 
-/// A completed work request: how it ended, and which it was.
+/// A completion: which work request it is of, and how that ended.
 #[doc = man!("ibv_poll_cq")]
 #[derive(Clone, Copy)]
 #[repr(transparent)]
@@ -25,22 +25,24 @@ pub struct WorkSuccess {
     wc: ibv_wc,
 }
 
-/// A work request that failed. Its `Display` gives the status, its meaning and what to do about it.
+/// A work request that failed, from its completion.
 ///
-/// A failed completion does not contain the opcode. Only the `wr_id` identifies the request.
+/// The `Display` is the status, its meaning and what to do about it. A failed completion does not
+/// contain the opcode: only the `wr_id` identifies the request.
 ///
-/// The queue pair is now in the ERROR state: all other requests that were posted on it are flushed.
+/// The queue pair is now in [`ERR`](crate::QpState::ERR): all other requests that were posted on it are
+/// flushed.
 ///
 /// `Debug` is the same text, with the `wr_id` in brackets.
 #[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{status:?} on QP {qp_num:#x}: {}{}", status.advice(), VendorCode(*vendor_err))]
 #[non_exhaustive]
 pub struct WorkError {
-    /// How it failed.
+    /// The status: how the request failed.
     pub status: WcStatus,
-    /// The vendor's own code, for its support.
+    /// The vendor's own code for the failure, to be passed to the vendor's support; 0 if there is none.
     pub vendor_err: u32,
-    /// Which work request it was.
+    /// The ID of the work request, as given when it was posted.
     pub wr_id: u64,
     /// The number of the queue pair it was posted on.
     pub qp_num: u32,
@@ -92,7 +94,7 @@ impl WorkCompletion {
         self.wc.wr_id
     }
 
-    /// The status.
+    /// The status: [`SUCCESS`](WcStatus::SUCCESS), or how the request failed.
     #[inline]
     #[must_use]
     pub const fn status(&self) -> WcStatus {
@@ -120,8 +122,9 @@ impl WorkCompletion {
         }
     }
 
-    /// The completion of a request that succeeded, by reference; `None` if it failed.
-    /// [`result`](Self::result) copies instead.
+    /// The fields of a request that succeeded, by reference; `None` if it failed.
+    ///
+    /// [`result`](Self::result) copies them instead.
     #[inline]
     #[must_use]
     pub const fn success(&self) -> Option<&WorkSuccess> {
@@ -165,22 +168,22 @@ impl WorkSuccess {
         WcOpcode::from_raw(self.wc.opcode.0)
     }
 
-    /// How many bytes arrived, for a receive, a write with immediate, a read or an atomic. Undefined
-    /// for sends and writes.
+    /// How many bytes arrived, for a receive, a read or an atomic. Undefined for sends and writes.
     ///
-    /// The bytes of a write with immediate are where the peer wrote them, not in the buffers of the
-    /// receive that it completed. If the peer may write, check the [`opcode`](Self::opcode) first.
+    /// If a write with immediate of the peer completed the receive, these bytes are where the peer wrote
+    /// them, not in the buffers of the receive. If the peer may write, check the
+    /// [`opcode`](Self::opcode) first.
     #[inline]
     #[must_use]
     pub const fn byte_len(&self) -> u32 {
         self.wc.byte_len
     }
 
-    /// The message of a receive that was posted with one element: `bytes` is that element. `None` for
-    /// all other requests, and for a receive that was completed by a write with immediate: its bytes
-    /// are elsewhere.
+    /// The message that arrived, for a receive of one element. `bytes` are the bytes of that element.
     ///
-    /// `None`, too, if the bytes are fewer than the message has: they were not all of the receive's.
+    /// It is `None` for all other requests, and for a receive that a write with immediate completed: its
+    /// bytes are elsewhere. It is also `None` if `bytes` is shorter than the message, and so is not the
+    /// whole element.
     ///
     /// ```
     /// # use verbs_core::{MemoryRegion, WorkSuccess};
@@ -251,7 +254,9 @@ impl fmt::Debug for WorkSuccess {
 }
 
 open_enum! {
-    /// How a work request ended. [`advice`](Self::advice) is what to do about it.
+    /// How a work request ended: the status of a completion.
+    ///
+    /// [`advice`](Self::advice) is what to do about it.
     WcStatus(u32), "ibv_wc_status";
     /// The request succeeded.
     SUCCESS = IBV_WC_SUCCESS "IBV_WC_SUCCESS",
@@ -265,7 +270,7 @@ open_enum! {
     LOC_EEC_OP_ERR = IBV_WC_LOC_EEC_OP_ERR "IBV_WC_LOC_EEC_OP_ERR",
     /// A local element is not in a region of this protection domain: check `lkey` and PD.
     LOC_PROT_ERR = IBV_WC_LOC_PROT_ERR "IBV_WC_LOC_PROT_ERR",
-    /// Not tried: the queue pair went to ERROR before; look at the first failure.
+    /// The request was flushed: the queue pair was in `ERR` already. Look at the first failure.
     WR_FLUSH_ERR = IBV_WC_WR_FLUSH_ERR "IBV_WC_WR_FLUSH_ERR",
     /// A memory window could not be bound: check its access and its region's.
     MW_BIND_ERR = IBV_WC_MW_BIND_ERR "IBV_WC_MW_BIND_ERR",

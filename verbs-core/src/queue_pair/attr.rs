@@ -11,7 +11,7 @@ use crate::memory::AccessFlags;
 use crate::mtu::MaximumTransferUnit;
 use crate::path::AhAttr;
 
-/// Attributes of a queue pair, and a mask of those that are set.
+/// Attributes of a queue pair, to query or to modify, and a mask of those that are set.
 ///
 /// [`QueuePair::query`](crate::QueuePair::query) returns all of them. For
 /// [`QueuePair::modify`](crate::QueuePair::modify), start from [`new`](Self::new) and set some:
@@ -70,17 +70,17 @@ impl QpAttr {
     }
 
     attributes! {
-        /// The state it is in, or is to go to.
+        /// The state that the queue pair is in, or is to be moved to.
         with_qp_state, qp_state: QpState, STATE,
             |state| ibv_qp_state(state.as_raw()), |raw| QpState::from_raw(raw.0) => QpState;
-        /// The state that the caller assumes it is in.
+        /// The state that the caller assumes the queue pair to be in.
         with_cur_qp_state, cur_qp_state: QpState, CUR_STATE,
             |state| ibv_qp_state(state.as_raw()), |raw| QpState::from_raw(raw.0) => QpState;
-        /// Bytes in a packet; `None` for an unknown code.
+        /// The path MTU: bytes of a message in one packet; `None` for an unknown code.
         with_path_mtu, path_mtu: MaximumTransferUnit, PATH_MTU,
             |mtu| ibv_mtu(mtu.as_raw()),
             |raw| MaximumTransferUnit::from_raw(raw.0) => Option<MaximumTransferUnit>;
-        /// Where the connection stands between its two paths.
+        /// The state of path migration: which of two paths the connection uses.
         with_path_mig_state, path_mig_state: MigState, PATH_MIG_STATE,
             |state| ibv_mig_state(state.as_raw()), |raw| MigState::from_raw(raw.0) => MigState;
         /// The Q_Key (datagrams only).
@@ -89,34 +89,34 @@ impl QpAttr {
         with_rq_psn, rq_psn: PacketSequenceNumber, RQ_PSN, |psn| psn.get(), |raw| raw => u32;
         /// The number of the first packet to send.
         with_sq_psn, sq_psn: PacketSequenceNumber, SQ_PSN, |psn| psn.get(), |raw| raw => u32;
-        /// The peer's queue pair.
+        /// The number of the peer's queue pair.
         with_dest_qp_num, dest_qp_num: u32, DEST_QPN, |number| number, |raw| raw => u32;
-        /// The access that the peer has.
+        /// The access that the peer has by this queue pair, to regions that permit it too.
         with_qp_access_flags, qp_access_flags: AccessFlags, ACCESS_FLAGS,
             |flags| flags.bits(), |raw| AccessFlags::from_bits_retain(raw) => AccessFlags;
-        /// The path to the peer.
+        /// The path to the peer: an address vector.
         with_ah_attr, ah_attr: AhAttr, AV,
             |path| *path.as_raw(), |raw| AhAttr::from_raw(raw) => AhAttr;
         /// The index of its P_Key in the port's table.
         with_pkey_index, pkey_index: u16, PKEY_INDEX, |index| index, |raw| raw => u16;
-        /// Whether a drained send queue causes an event.
+        /// Whether the device reports an event when the send queue has drained, in `SQD`.
         with_en_sqd_async_notify, en_sqd_async_notify: bool, EN_SQD_ASYNC_NOTIFY,
             |on| on as u8, |raw| raw != 0 => bool;
-        /// Reads and atomics in flight at once that this side issued.
+        /// How many reads and atomics of this side may be in flight at once.
         with_max_rd_atomic, max_rd_atomic: u8, MAX_QP_RD_ATOMIC, |max| max, |raw| raw => u8;
-        /// Reads and atomics in flight at once that the peer issued.
+        /// How many reads and atomics of the peer may be in flight at once.
         with_max_dest_rd_atomic, max_dest_rd_atomic: u8, MAX_DEST_RD_ATOMIC,
             |max| max, |raw| raw => u8;
-        /// How long the peer waits when no receive is posted, as a code.
+        /// How long the peer waits when no receive is posted here, as the code of a [`MinRnrTimer`].
         with_min_rnr_timer, min_rnr_timer: MinRnrTimer, MIN_RNR_TIMER,
             |timer| timer.get(), |raw| raw => u8;
-        /// The port.
+        /// The number of the port.
         with_port_num, port_num: u8, PORT, |port| port, |raw| raw => u8;
-        /// How long to wait for an acknowledgement, as a code.
+        /// How long the device waits for an acknowledgement, as the code of an [`AckTimeout`].
         with_timeout, timeout: AckTimeout, TIMEOUT, |code| code.get(), |raw| raw => u8;
-        /// Retries when nothing is acknowledged.
+        /// How often the device sends again when nothing is acknowledged.
         with_retry_cnt, retry_cnt: MaxAckRetries, RETRY_CNT, |max| max.get(), |raw| raw => u8;
-        /// Retries when the peer has no receive posted.
+        /// How often the device sends again when the peer has no receive posted; 7 means forever.
         with_rnr_retry, rnr_retry: MaxRnrRetries, RNR_RETRY, |max| max.get(), |raw| raw => u8;
         /// The highest rate to send at, in kbit/s; 0 for no limit.
         with_rate_limit, rate_limit: u32, RATE_LIMIT, |rate| rate, |raw| raw => u32;

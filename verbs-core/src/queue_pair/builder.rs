@@ -91,11 +91,14 @@ struct Settings {
 
 impl QueuePair {
     /// Starts to build a queue pair: a reliable connection (RC) unless another
-    /// [type](QueuePairBuilder::qp_type) is set. Sends, writes, reads and atomics complete on `send_cq`,
-    /// receives on `recv_cq`. Both may be the same queue.
+    /// [type](QueuePairBuilder::qp_type) is set.
     ///
-    /// The defaults work on InfiniBand and on RoCE: the first ACTIVE port, and where packets need a
-    /// GID the best one of its table (RoCE v2 over v1, routable over link-local).
+    /// Sends, writes, reads and atomics complete on `send_cq`, receives on `recv_cq`. Both may be the
+    /// same queue.
+    ///
+    /// The defaults work on InfiniBand and on RoCE. The port is the first ACTIVE one. If packets need a
+    /// GID, it is the best one of the port's table: RoCE v2 rather than v1, and routable rather than
+    /// link-local.
     ///
     /// ```no_run
     /// # fn main() -> verbs_core::Result<()> {
@@ -153,11 +156,11 @@ impl QueuePair {
 }
 
 impl<R: Receives> QueuePairBuilder<R> {
-    /// Takes its receives from a shared receive queue (C: `srq`); they complete on the queue pair's
-    /// `recv_cq`.
+    /// The queue pair takes its receives from a shared receive queue (C: `srq`).
     ///
-    /// The queue pair has no receive queue of its own then: no `post_receive`, and `max_recv_wr` and
-    /// `max_recv_sge` mean nothing. It keeps the shared receive queue alive.
+    /// They complete on the queue pair's `recv_cq`. The queue pair has no receive queue of its own then:
+    /// no `post_receive`, and `max_recv_wr` and `max_recv_sge` have no effect. It keeps the shared
+    /// receive queue alive.
     ///
     /// ```no_run
     /// # fn main() -> verbs_core::Result<()> {
@@ -187,50 +190,54 @@ impl<R: Receives> QueuePairBuilder<R> {
         in settings;
         /// Reliable or unreliable; [`QpType::Rc`] unless set.
         qp_type: plain QpType,
-        /// Work requests in the send queue; 16 unless set.
+        /// How many work requests the send queue has room for; 16 unless set. The driver may grant more:
+        /// see [`cap`](PreparedQueuePair::cap).
         max_send_wr: plain u32,
-        /// Work requests in the receive queue; 16 unless set.
+        /// How many receives the receive queue has room for; 16 unless set. The driver may grant more.
         max_recv_wr: plain u32,
-        /// Elements in a send, write or read; 1 unless set.
+        /// How many elements a send, write or read can have; 1 unless set.
         max_send_sge: plain u32,
-        /// Elements in a receive; 1 unless set.
+        /// How many elements a receive can have; 1 unless set.
         max_recv_sge: plain u32,
-        /// Bytes that can be posted inline; 0 unless set.
+        /// How many bytes one request can post inline; 0 unless set.
         max_inline_data: plain u32,
-        /// Whether every send request is signalled, even an `unsignaled` one; no unless set.
+        /// Whether every request of the send queue is signalled, even an `unsignaled` one; `false`
+        /// unless set.
         sq_sig_all: plain bool,
-        /// The port; the first ACTIVE one unless set.
+        /// The number of the port; that of the first ACTIVE one unless set.
         port_num: option u8,
-        /// The index of this side's GID (C: `sgid_index`); the best one unless set. Setting it on
-        /// InfiniBand adds a GRH.
+        /// The index of this side's GID (C: `sgid_index`); that of the best GID unless set. On
+        /// InfiniBand, setting it adds a GRH.
         gid_index: option u8,
         /// The index of the P_Key in the port's table; 0 unless set.
         pkey_index: plain u16,
-        /// The access that the peer has to regions that permit it; everything that the device
-        /// supports unless set.
+        /// The access that the peer has by this queue pair, to regions that permit it too; all that
+        /// the device supports unless set.
         qp_access_flags: option AccessFlags,
         /// The path MTU; the smaller of both ports' active MTU unless set.
         path_mtu: option MaximumTransferUnit,
         /// The number of this side's first packet; random unless set.
         sq_psn: option PacketSequenceNumber,
-        /// Reads and atomics to issue at once; the device's limit unless set. The peer's
-        /// `max_dest_rd_atomic` is an upper bound.
+        /// How many reads and atomics this side may have in flight at once; the device's limit unless
+        /// set. If the peer's `max_dest_rd_atomic` is smaller, that is used.
         max_rd_atomic: option u8,
-        /// Reads and atomics to serve at once; the device's limit unless set.
+        /// How many reads and atomics of the peer this side serves at once; the device's limit unless
+        /// set.
         max_dest_rd_atomic: option u8,
         /// How long the peer waits when no receive is posted here; code 12, 0.64 ms, unless set.
         min_rnr_timer: plain MinRnrTimer,
-        /// How long to wait for an acknowledgement; code 14, 67 ms, unless set.
+        /// How long the device waits for an acknowledgement; code 14, 67 ms, unless set.
         timeout: plain AckTimeout,
-        /// Retries when nothing is acknowledged; 6 unless set.
+        /// How often the device sends again when nothing is acknowledged; 6 unless set.
         retry_cnt: plain MaxAckRetries,
-        /// Retries when the peer has no receive posted; 7, forever, unless set.
+        /// How often the device sends again when the peer has no receive posted; 7, forever, unless
+        /// set.
         rnr_retry: plain MaxRnrRetries,
         /// The service level, 0 to 15; 0 unless set.
         sl: plain u8,
-        /// Which of this side's LIDs to send from; 0 unless set.
+        /// Which of this side's LIDs to send from, if the port has several; 0 unless set.
         src_path_bits: plain u8,
-        /// The highest rate, as a code of `enum ibv_rate`; 0, the port's own, unless set.
+        /// The highest rate to send at, as a code of `enum ibv_rate`; 0, the port's own, unless set.
         static_rate: plain u8,
         /// The GRH's traffic class; 0 unless set.
         traffic_class: plain u8,
@@ -244,7 +251,7 @@ impl<R: Receives> QueuePairBuilder<R> {
     ///
     /// # Errors
     ///
-    /// - [`Error::Limit`] for a capacity above the device's.
+    /// - [`Error::Limit`] for a capacity above the device's limit.
     /// - [`Error::OutOfRange`] for a number that its field cannot hold, a `path_mtu` above the port's, or
     ///   a `pkey_index` after the end of the port's table.
     /// - [`Error::NoActivePort`], [`Error::PortNotActive`], [`Error::UnknownPort`],

@@ -45,6 +45,29 @@ use choices::Config;
 /// [`handshake`](Self::handshake). Post receives before that: the peer may send as soon as it is
 /// connected.
 ///
+/// ```no_run
+/// use std::io::{Read, Write};
+///
+/// use verbs_core::{PreparedQueuePair, QueuePair, QueuePairEndpoint, ReceiveWorkRequest, ScatterElement};
+///
+/// fn connect(
+///     prepared: PreparedQueuePair,
+///     inbox: &mut ScatterElement<'_>,
+///     mut stream: impl Read + Write,
+/// ) -> Result<QueuePair, Box<dyn std::error::Error>> {
+///     // Sound if the caller does not access `inbox` until the completion has been polled.
+///     unsafe { prepared.post_receive(&mut ReceiveWorkRequest::new(inbox))? };
+///     stream.write_all(&prepared.endpoint().to_bytes())?;
+///     let mut bytes = [0; QueuePairEndpoint::BYTES];
+///     stream.read_exact(&mut bytes)?;
+///     let connected = prepared.handshake(&QueuePairEndpoint::from_bytes(&bytes)?)?;
+///     // Send only when the peer is connected, too.
+///     stream.write_all(&[1])?;
+///     stream.read_exact(&mut [0])?;
+///     Ok(connected)
+/// }
+/// ```
+///
 /// `R` is where its receives come from, as in [`QueuePair`].
 #[derive(Debug)]
 #[doc(alias = "ibv_qp")]
@@ -100,7 +123,11 @@ impl<R> PreparedQueuePair<R> {
         QueuePairEndpoint::chosen(qp.number(), *psn, path, config)
     }
 
-    /// Connects to the peer's endpoint. The peer must call it with the endpoint of this side.
+    /// Connects to the peer's endpoint. The peer must do the same with the endpoint of this side.
+    ///
+    /// Before the first send, wait until the peer has done so: until then its device does not answer,
+    /// and a send fails when its [retries](MaxAckRetries) are used up. On RoCE the kernel looks up the
+    /// peer's GID during this call, which takes about a second if no host answers.
     ///
     /// # Errors
     ///
@@ -110,7 +137,8 @@ impl<R> PreparedQueuePair<R> {
     ///   It names both GIDs.
     /// - The errno for anything else.
     ///
-    /// The error carries the queue pair, prepared as before. Receives that were posted may be gone.
+    /// The error carries the queue pair, in `INIT` as before. Receives that were posted may have been
+    /// discarded without completions.
     #[doc(alias = "ibv_modify_qp")]
     #[expect(clippy::result_large_err, reason = "gives back what it was called on")]
     pub fn handshake(self, remote: &QueuePairEndpoint) -> Result<QueuePair<R>, Rejected<Self>> {
@@ -193,13 +221,13 @@ impl<R> PreparedQueuePair<R> {
 }
 
 impl<R> QueuePair<R> {
-    /// This side's endpoint, as it was sent to the peer.
+    /// This side's endpoint: the one that [`PreparedQueuePair::endpoint`] returned.
     #[must_use]
     pub const fn endpoint(&self) -> &QueuePairEndpoint {
         &self.local
     }
 
-    /// The peer's endpoint.
+    /// The peer's endpoint, to which this queue pair is connected.
     #[must_use]
     pub const fn remote_endpoint(&self) -> &QueuePairEndpoint {
         &self.remote
@@ -227,7 +255,9 @@ impl<R> QueuePair<R> {
         self.max_msg_sz
     }
 
-    /// Bytes in a packet: the smaller of both ends' MTU.
+    /// The path MTU: how many bytes of a message travel in one packet.
+    ///
+    /// It is the smaller of the two endpoints' MTUs.
     #[must_use]
     pub fn path_mtu(&self) -> MaximumTransferUnit {
         negotiated_mtu(&self.local, &self.remote)
@@ -235,6 +265,8 @@ impl<R> QueuePair<R> {
 
     /// Moves it to `ERR`: everything that is posted completes with
     /// [`WR_FLUSH_ERR`](crate::WcStatus::WR_FLUSH_ERR).
+    ///
+    /// To get all buffers back, call this, and poll until each posted request has completed.
     ///
     /// # Errors
     ///
@@ -244,17 +276,29 @@ impl<R> QueuePair<R> {
         self.modify(&QpAttr::new().with_qp_state(QpState::ERR))
     }
 
-    /// Moves it to `RESET` and prepares it again with the same configuration. The number of its first
-    /// packet is a new random one, unless it was configured.
+    /// Moves it to `RESET` and prepares it again with the same settings, to be connected anew.
     ///
     /// Posted requests are discarded without completions. When this has returned, the device touches
     /// none of their buffers. Earlier completions may still be in the completion queues, under the
-    /// same `qp_num`: poll them first.
+    /// same `qp_num`: poll them first. The number of its first packet is a new random one, unless it was
+    /// set in the builder.
+    ///
+    /// ```no_run
+    /// use verbs_core::{PollSlot, PreparedQueuePair, QueuePair};
+    ///
+    /// fn again(failed: QueuePair) -> Result<PreparedQueuePair, Box<dyn std::error::Error>> {
+    ///     let mut slots = [const { PollSlot::new() }; 16];
+    ///     for cq in [failed.send_cq(), failed.recv_cq()] {
+    ///         while !cq.poll(&mut slots)?.is_empty() {}
+    ///     }
+    ///     Ok(failed.reset()?)
+    /// }
+    /// ```
     ///
     /// # Errors
     ///
-    /// [`Error::NoActivePort`](crate::Error::NoActivePort) and similar errors if the port is gone, otherwise the errno. The error
-    /// carries the queue pair.
+    /// Those of [`QueuePairBuilder::build`] for a port or a GID that is gone, otherwise the errno. The
+    /// error carries the queue pair.
     #[doc(alias = "IBV_QPS_RESET")]
     #[expect(clippy::result_large_err, reason = "gives back what it was called on")]
     pub fn reset(self) -> Result<PreparedQueuePair<R>, Rejected<Self>> {
@@ -286,13 +330,13 @@ fn negotiated_depth(local: &QueuePairEndpoint, remote: &QueuePairEndpoint) -> u8
 macro_rules! in_each_state {
     ($($qp:ident)*) => {$(
         impl<R> $qp<R> {
-            /// Its number, 24 bits.
+            /// The queue pair's number, 24 bits.
             #[must_use]
             pub fn qp_num(&self) -> u32 {
                 self.qp.number()
             }
 
-            /// Its type: reliable or unreliable.
+            /// The type of its connection: reliable or unreliable.
             #[must_use]
             pub const fn qp_type(&self) -> QpType {
                 self.qp.config.qp_type
@@ -304,7 +348,7 @@ macro_rules! in_each_state {
                 self.qp.cap
             }
 
-            /// Queries its attributes, including its state.
+            /// Queries the queue pair's attributes, its state included.
             ///
             /// # Errors
             ///
@@ -315,7 +359,7 @@ macro_rules! in_each_state {
                 self.qp.query()
             }
 
-            /// Changes its attributes or its state.
+            /// Changes the queue pair's state or other attributes: those that are set in `attr`.
             ///
             /// # Errors
             ///
@@ -351,7 +395,7 @@ macro_rules! in_each_state {
                 self.qp.qp.as_ptr()
             }
 
-            /// Destroys it and returns the driver's answer, which dropping only logs.
+            /// Destroys the queue pair and returns the driver's answer, which dropping only logs.
             ///
             /// # Errors
             ///

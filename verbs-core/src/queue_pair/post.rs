@@ -16,12 +16,36 @@ use crate::work_request::{
 };
 
 impl<R> QueuePair<R> {
-    /// Posts work requests of any kind to the send queue: one request, or the requests of an array,
-    /// slice or vector as a chain with one doorbell.
+    /// Posts work requests of any kind to the send queue: one request, or a chain of them.
     ///
-    /// The device carries them out in order. This function returns at once. Each signalled request
+    /// The requests of an array, slice or vector are a chain, which is posted with one doorbell. The
+    /// device carries them out in order. This function returns at once. Each signalled request
     /// produces a completion on the [`send_cq`](Self::send_cq) when it is done. The list of elements is
     /// copied, so it can be reused when this returns.
+    ///
+    /// A write, and a message that announces it, with one doorbell and one completion:
+    ///
+    /// ```no_run
+    /// use verbs_core::{
+    ///     GatherElement, QueuePair, RemoteMemoryRegion, SendWorkRequest, WriteWorkRequest,
+    /// };
+    ///
+    /// /// # Safety
+    /// ///
+    /// /// Nothing writes to `data` until the completion with `wr_id` has been polled.
+    /// unsafe fn write_and_announce(
+    ///     qp: &QueuePair,
+    ///     data: &mut GatherElement<'_>,
+    ///     remote: &RemoteMemoryRegion,
+    ///     wr_id: u64,
+    /// ) -> verbs_core::Result<()> {
+    ///     let write = WriteWorkRequest::new(data, remote)?.unsignaled();
+    ///     let announce = SendWorkRequest::empty().immediate(7).wr_id(wr_id);
+    ///     // The caller's promise; the send has no memory.
+    ///     unsafe { qp.post(&mut [write.into(), announce.into()])? };
+    ///     Ok(())
+    /// }
+    /// ```
     ///
     /// # Safety
     ///
@@ -30,8 +54,8 @@ impl<R> QueuePair<R> {
     /// destroyed ([`close`](Self::close) returns `Ok`) or reset. An
     /// [`inline`](SendWorkRequest::inline) request holds its memory during this call only.
     ///
-    /// For each request that is posted (after an error, the first [`posted`](PostError::posted) of
-    /// them):
+    /// For each request that is posted (after an error these are the first ones, as many as
+    /// [`PostError::posted`] returns):
     ///
     /// - Its memory stays allocated, and registered under the `lkey` of its element, while the
     ///   request holds it.
@@ -84,7 +108,7 @@ impl<R> QueuePair<R> {
         Err(self.qp.send_refused(ret, bad, requests))
     }
 
-    /// Posts sends: [`post`](Self::post) for one kind.
+    /// Posts sends: one, or a chain of them, as [`post`](Self::post) does.
     ///
     /// # Safety
     ///
@@ -104,7 +128,7 @@ impl<R> QueuePair<R> {
         unsafe { self.post(SendWorkRequest::as_any(requests.as_mut())) }
     }
 
-    /// Posts RDMA writes: [`post`](Self::post) for one kind.
+    /// Posts RDMA writes: one, or a chain of them, as [`post`](Self::post) does.
     ///
     /// # Safety
     ///
@@ -124,10 +148,31 @@ impl<R> QueuePair<R> {
         unsafe { self.post(WriteWorkRequest::as_any(requests.as_mut())) }
     }
 
-    /// Posts RDMA reads: [`post`](Self::post) for one kind.
+    /// Posts RDMA reads: one, or a chain of them, as [`post`](Self::post) does.
     ///
-    /// Check [`max_rd_atomic`](Self::max_rd_atomic) first. If it is 0, which the peer can bring
-    /// about, a read never completes, and no timeout or retry count ends it.
+    /// Check [`max_rd_atomic`](Self::max_rd_atomic) first. If it is 0, which the peer can cause, a read
+    /// never completes, and no timeout or retry count ends it.
+    ///
+    /// ```no_run
+    /// use verbs_core::{QueuePair, ReadWorkRequest, RemoteMemoryRegion, ScatterElement};
+    ///
+    /// /// # Safety
+    /// ///
+    /// /// Nothing accesses `into` until the completion with `wr_id` has been polled.
+    /// unsafe fn read(
+    ///     qp: &QueuePair,
+    ///     into: &mut ScatterElement<'_>,
+    ///     remote: &RemoteMemoryRegion,
+    ///     wr_id: u64,
+    /// ) -> Result<(), Box<dyn std::error::Error>> {
+    ///     if qp.max_rd_atomic() == 0 {
+    ///         return Err("the peer serves no reads".into());
+    ///     }
+    ///     // The caller's promise.
+    ///     unsafe { qp.post_read(&mut ReadWorkRequest::new(into, remote)?.wr_id(wr_id))? };
+    ///     Ok(())
+    /// }
+    /// ```
     ///
     /// # Safety
     ///
@@ -147,10 +192,31 @@ impl<R> QueuePair<R> {
         unsafe { self.post(ReadWorkRequest::as_any(requests.as_mut())) }
     }
 
-    /// Posts atomics: [`post`](Self::post) for one kind.
+    /// Posts atomics: one, or a chain of them, as [`post`](Self::post) does.
     ///
-    /// Check [`max_rd_atomic`](Self::max_rd_atomic) first. If it is 0, which the peer can bring
-    /// about, an atomic never completes, and no timeout or retry count ends it.
+    /// Check [`max_rd_atomic`](Self::max_rd_atomic) first. If it is 0, which the peer can cause, an
+    /// atomic never completes, and no timeout or retry count ends it.
+    ///
+    /// ```no_run
+    /// use verbs_core::{AtomicWorkRequest, QueuePair, RemoteMemoryRegion, ScatterElement};
+    ///
+    /// /// # Safety
+    /// ///
+    /// /// Nothing accesses `before`, 8 bytes, until the completion with `wr_id` has been polled.
+    /// unsafe fn next_number(
+    ///     qp: &QueuePair,
+    ///     before: &mut ScatterElement<'_>,
+    ///     counter: &RemoteMemoryRegion,
+    ///     wr_id: u64,
+    /// ) -> verbs_core::Result<()> {
+    ///     let mut add = AtomicWorkRequest::fetch_and_add(before, counter, 1)?.wr_id(wr_id);
+    ///     // The caller's promise.
+    ///     unsafe { qp.post_atomic(&mut add)? };
+    ///     Ok(())
+    /// }
+    /// ```
+    ///
+    /// The previous value is then in the 8 bytes of `before`: `u64::from_ne_bytes` reads it.
     ///
     /// # Safety
     ///
@@ -175,10 +241,10 @@ impl<R> QueuePair<R> {
 macro_rules! receives {
     ($($qp:ident)*) => {$(
         impl $qp<OwnReceives> {
-            /// Posts one receive, or the receives of an array, slice or vector as a chain with one
-            /// doorbell.
+            /// Posts receives: one, or a chain of them.
             ///
-            /// It returns at once. Each receive produces a completion on the
+            /// The receives of an array, slice or vector are a chain, which is posted with one doorbell.
+            /// This function returns at once. Each receive produces a completion on the
             /// [`recv_cq`](Self::recv_cq) when the peer's message is in its buffers.
             ///
             /// # Safety
@@ -186,8 +252,8 @@ macro_rules! receives {
             /// A receive *holds* its memory from this call until its own completion is polled, or
             /// until the queue pair is destroyed ([`close`](Self::close) returns `Ok`) or reset.
             ///
-            /// For each receive that is posted (after an error, the first
-            /// [`posted`](PostError::posted) of them):
+            /// For each receive that is posted (after an error these are the first ones, as many as
+            /// [`PostError::posted`] returns):
             ///
             /// - Its memory stays allocated, and registered under the `lkey` of its element, while the
             ///   receive holds it.

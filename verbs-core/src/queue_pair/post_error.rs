@@ -7,7 +7,33 @@ use crate::error::{ErrorKind, kind_of};
 
 /// A post that was rejected, from one of its requests on.
 ///
-/// The requests before that one are posted: see [`posted`](Self::posted).
+/// The requests before that one are posted: see [`posted`](Self::posted). The others are not, and can be
+/// posted again:
+///
+/// ```no_run
+/// use verbs_core::{PollSlot, PostError, QueuePair, SendWorkRequest};
+///
+/// /// # Safety
+/// ///
+/// /// As for [`QueuePair::post_send`].
+/// unsafe fn post_all(
+///     qp: &QueuePair,
+///     mut requests: &mut [SendWorkRequest<'_>],
+/// ) -> Result<(), Box<dyn std::error::Error>> {
+///     let mut slots = [const { PollSlot::new() }; 16];
+///     // The caller's promise.
+///     while let Err(error) = unsafe { qp.post_send(requests) } {
+///         if !error.is_full() {
+///             return Err(error.into());
+///         }
+///         requests = &mut requests[error.posted()..];
+///         for completion in qp.send_cq().poll(&mut slots)? {
+///             completion.result()?;
+///         }
+///     }
+///     Ok(())
+/// }
+/// ```
 // Two words: a result that comes back in registers costs the good path nothing.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct PostError {
@@ -68,8 +94,9 @@ impl PostError {
         .map(of)
     }
 
-    /// How many of the requests, from the first on, the device has or may have. They may complete,
-    /// and they hold their memory until then.
+    /// How many of the requests, from the first on, the device has or may have.
+    ///
+    /// They may complete, and they hold their memory until then.
     ///
     /// This is all of them if the driver did not name a rejected request (it left `bad_wr` null):
     /// soft-RoCE queues the requests first, and can fail after that.
@@ -91,7 +118,7 @@ impl PostError {
         (self.errno != 0).then(|| self.errno.into())
     }
 
-    /// The kind of trouble this is.
+    /// The kind of this error.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self.reason {

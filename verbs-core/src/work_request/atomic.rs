@@ -12,11 +12,13 @@ use super::{Remote, WorkRequest, work_request};
 use crate::error::{Error, Result};
 use crate::memory::{RemoteMemoryRegion, Scatter};
 
-/// An atomic on 8 bytes of the peer's memory. It returns their previous value.
+/// A compare-and-swap or a fetch-and-add on 8 bytes of the peer's memory.
 ///
-/// Each machine uses its own byte order, so both hosts must have the same endianness.
+/// The previous value of the bytes is written to an element of this side. Each machine uses its own byte
+/// order, so both hosts must have the same endianness. An example is on
+/// [`QueuePair::post_atomic`](crate::QueuePair::post_atomic).
 ///
-/// It never completes on a queue pair whose
+/// An atomic never completes on a queue pair whose
 /// [`max_rd_atomic`](crate::QueuePair::max_rd_atomic) is 0.
 #[repr(transparent)]
 #[doc(alias = "ibv_send_wr")]
@@ -27,13 +29,15 @@ pub struct AtomicWorkRequest<'l> {
 }
 
 impl<'l> AtomicWorkRequest<'l> {
-    /// A signalled compare-and-swap: if the 8 bytes at `remote` are `compare` they become `swap`.
-    /// Their previous value is written to `before`, 8 bytes long.
+    /// A signalled compare-and-swap: if the first 8 bytes of `remote` are equal to `compare`, they
+    /// become `swap`.
+    ///
+    /// Their previous value is written to `before`, which must be 8 bytes long.
     ///
     /// # Errors
     ///
-    /// [`Error::Misaligned`] if `before` is not 8 bytes long, or `remote` not at an address
-    /// divisible by 8; [`Error::RemoteTooShort`] if `remote` has fewer than 8 bytes.
+    /// [`Error::Misaligned`] if `before` is not 8 bytes long, or the address of `remote` is not
+    /// divisible by 8. [`Error::RemoteTooShort`] if `remote` has fewer than 8 bytes.
     #[inline]
     pub fn compare_and_swap<E: Scatter>(
         before: &'l mut E,
@@ -44,8 +48,9 @@ impl<'l> AtomicWorkRequest<'l> {
         Self::new(IBV_WR_ATOMIC_CMP_AND_SWP, before, remote, (compare, swap))
     }
 
-    /// A signalled fetch-and-add: `add` is added, with wrap-around, to the 8 bytes at `remote`.
-    /// Their previous value is written to `before`, 8 bytes long.
+    /// A signalled fetch-and-add: `add` is added to the first 8 bytes of `remote`, with wrap-around.
+    ///
+    /// Their previous value is written to `before`, which must be 8 bytes long.
     ///
     /// # Errors
     ///

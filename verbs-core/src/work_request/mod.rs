@@ -2,18 +2,7 @@
 //!
 //! A request borrows its list of elements. Their memory must stay valid as
 //! [`QueuePair::post`](crate::QueuePair::post) requires. Requests have the layout of the C structs, so one
-//! can be built once and posted many times, with only its `wr_id` changed:
-//!
-//! ```
-//! use verbs_core::{SendWorkRequest, Sge};
-//!
-//! let mut element = Sge::new(0x1000, 64, 7);
-//! let mut request = SendWorkRequest::new(&mut element).solicited();
-//! for wr_id in 0..3 {
-//!     request.set_wr_id(wr_id);
-//!     // post it, poll its completion
-//! }
-//! ```
+//! can be built once and posted many times, with only its `wr_id` changed.
 #![expect(unsafe_code, reason = "sees one kind of request as another")]
 
 mod atomic;
@@ -42,8 +31,8 @@ use crate::memory::{Element, compact, total_len};
 
 /// A work request for the send queue, of any kind: for chains of several kinds.
 ///
-/// Made by `into()` from [`SendWorkRequest`], [`WriteWorkRequest`], [`ReadWorkRequest`] or
-/// [`AtomicWorkRequest`], and posted by [`QueuePair::post`](crate::QueuePair::post).
+/// `into()` makes one from a [`SendWorkRequest`], [`WriteWorkRequest`], [`ReadWorkRequest`] or
+/// [`AtomicWorkRequest`]. [`QueuePair::post`](crate::QueuePair::post) posts them, and has an example.
 #[repr(transparent)]
 #[doc(alias = "ibv_send_wr")]
 pub struct WorkRequest<'l> {
@@ -107,7 +96,7 @@ impl<'l> WorkRequest<'l> {
         Self { wr, list }
     }
 
-    /// Changes the ID reported in its completion.
+    /// Changes the ID in its completion, to post the request again.
     #[inline]
     pub const fn set_wr_id(&mut self, wr_id: u64) {
         self.wr.wr_id = wr_id;
@@ -178,7 +167,7 @@ fn chain<R, C>(requests: &mut [R], link: impl Fn(&mut R, *mut C)) -> Option<*mut
 macro_rules! work_request {
     ($request:ident) => {
         impl<'l> $request<'l> {
-            /// The ID reported in its completion; 0 unless set.
+            /// The ID in its completion; 0 unless set.
             #[inline]
             #[must_use]
             pub const fn wr_id(mut self, wr_id: u64) -> Self {
@@ -186,13 +175,14 @@ macro_rules! work_request {
                 self
             }
 
-            /// Changes the ID reported in its completion, to post the request again.
+            /// Changes the ID in its completion, to post the request again.
             #[inline]
             pub const fn set_wr_id(&mut self, wr_id: u64) {
                 self.any.wr.wr_id = wr_id;
             }
 
-            /// Starts only after earlier reads and atomics of this queue pair are done.
+            /// The device starts the request only after earlier reads and atomics of this queue pair
+            /// are done.
             #[inline]
             #[must_use]
             #[doc(alias = "IBV_SEND_FENCE")]
@@ -201,8 +191,8 @@ macro_rules! work_request {
                 self
             }
 
-            /// Produces no completion on success. Its slot in the send queue becomes free only when a
-            /// later signalled request completes.
+            /// The request produces no completion if it succeeds. Its place in the send queue is free
+            /// only when a later signalled request has completed.
             #[inline]
             #[must_use]
             #[doc(alias = "IBV_SEND_SIGNALED")]
@@ -249,7 +239,9 @@ macro_rules! work_request {
 macro_rules! carries_data {
     ($request:ident, $with_imm:ident) => {
         impl $request<'_> {
-            /// Sends 32 bits along, which the peer finds in its completion.
+            /// Adds 32 bits of immediate data, which are in the peer's completion: see
+            /// [`imm_data`](crate::WorkSuccess::imm_data). With them a write, too, completes a receive of
+            /// the peer.
             #[inline]
             #[must_use]
             #[doc(alias = "imm_data")]
@@ -259,10 +251,10 @@ macro_rules! carries_data {
                 self
             }
 
-            /// Copies the bytes into the request while it is posted. No `lkey` is needed, and the
-            /// buffer can be reused when the post returns.
+            /// The bytes are copied into the send queue during the post. No `lkey` is needed, and the
+            /// buffer can be reused when the post has returned.
             ///
-            /// All of its elements together have at most
+            /// All of its elements together must have at most
             /// [`max_inline_data`](crate::QpCap::max_inline_data) bytes, in memory that this processor
             /// can read and that nothing writes to during the post. Drivers do not check this: see
             /// [`QueuePair::post`](crate::QueuePair::post).
@@ -274,8 +266,8 @@ macro_rules! carries_data {
                 self
             }
 
-            /// Causes an event at a peer that armed its queue for solicited completions only. A write
-            /// needs [`immediate`](Self::immediate) too.
+            /// The message causes an event at the peer, even if the peer armed its queue for solicited
+            /// completions only. A write needs [`immediate`](Self::immediate) too.
             #[inline]
             #[must_use]
             #[doc(alias = "IBV_SEND_SOLICITED")]

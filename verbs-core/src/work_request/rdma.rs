@@ -9,7 +9,9 @@ use super::{Remote, WorkRequest, carries_data, work_request};
 use crate::error::{Error, Result};
 use crate::memory::{Gather, RemoteMemoryRegion, Scatter};
 
-/// An RDMA write: its bytes go into the peer's memory, without an action of the peer.
+/// An RDMA write: bytes of this side are copied to the peer's memory, without an action of the peer.
+///
+/// An example is on [`QueuePair::post`](crate::QueuePair::post).
 #[repr(transparent)]
 #[doc(alias = "ibv_send_wr")]
 #[doc(alias = "IBV_WR_RDMA_WRITE")]
@@ -18,9 +20,9 @@ pub struct WriteWorkRequest<'l> {
     any: WorkRequest<'l>,
 }
 
-/// An RDMA read: bytes of the peer's memory are copied into its elements.
+/// An RDMA read: bytes of the peer's memory are copied to this side, without an action of the peer.
 ///
-/// It never completes on a queue pair whose
+/// An example is on [`QueuePair::post_read`](crate::QueuePair::post_read). A read never completes on a queue pair whose
 /// [`max_rd_atomic`](crate::QueuePair::max_rd_atomic) is 0.
 #[repr(transparent)]
 #[doc(alias = "ibv_send_wr")]
@@ -37,7 +39,7 @@ impl<'l> WriteWorkRequest<'l> {
     ///
     /// # Errors
     ///
-    /// [`Error::RemoteTooShort`] if they would reach past the end of `remote`.
+    /// [`Error::RemoteTooShort`] if the elements have more bytes than `remote`.
     #[inline]
     pub fn new<E: Gather + 'l>(
         elements: &'l mut (impl AsMut<[E]> + ?Sized),
@@ -58,7 +60,7 @@ impl<'l> ReadWorkRequest<'l> {
     ///
     /// # Errors
     ///
-    /// [`Error::RemoteTooShort`] if they would reach past the end of `remote`.
+    /// [`Error::RemoteTooShort`] if the elements have more bytes than `remote`.
     #[inline]
     pub fn new<E: Scatter + 'l>(
         elements: &'l mut (impl AsMut<[E]> + ?Sized),

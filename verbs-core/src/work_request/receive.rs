@@ -9,7 +9,10 @@ use verbs_sys::ibv_recv_wr;
 use super::chain;
 use crate::memory::{Scatter, compact};
 
-/// A receive: room for one message from the peer. A peer's write with immediate completes one too.
+/// A receive: room for one message from the peer.
+///
+/// A write with immediate of the peer completes a receive too, but its bytes are elsewhere: where the
+/// peer wrote them.
 #[repr(transparent)]
 #[doc(alias = "ibv_recv_wr")]
 pub struct ReceiveWorkRequest<'l> {
@@ -51,7 +54,7 @@ impl<'l> ReceiveWorkRequest<'l> {
         }
     }
 
-    /// The ID reported in its completion; 0 unless set.
+    /// The ID in its completion; 0 unless set.
     #[inline]
     #[must_use]
     pub const fn wr_id(mut self, wr_id: u64) -> Self {
@@ -59,7 +62,7 @@ impl<'l> ReceiveWorkRequest<'l> {
         self
     }
 
-    /// Changes the ID reported in its completion, to post the request again.
+    /// Changes the ID in its completion, to post the request again.
     #[inline]
     pub const fn set_wr_id(&mut self, wr_id: u64) {
         self.wr.wr_id = wr_id;

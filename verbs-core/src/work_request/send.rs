@@ -6,7 +6,20 @@ use verbs_sys::IBV_WR_SEND;
 use super::{WorkRequest, carries_data, work_request};
 use crate::memory::{Gather, Sge};
 
-/// A send: its bytes go into the oldest receive that the peer has posted.
+/// A send: a message that goes into the oldest receive that the peer has posted.
+///
+/// A request can be built once and posted many times, with only its `wr_id` changed:
+///
+/// ```
+/// use verbs_core::{SendWorkRequest, Sge};
+///
+/// let mut element = Sge::new(0x1000, 64, 7);
+/// let mut request = SendWorkRequest::new(&mut element).solicited();
+/// for wr_id in 0..3 {
+///     request.set_wr_id(wr_id);
+///     // post it, poll its completion
+/// }
+/// ```
 #[repr(transparent)]
 #[doc(alias = "ibv_send_wr")]
 #[doc(alias = "IBV_WR_SEND")]
