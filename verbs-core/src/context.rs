@@ -62,7 +62,8 @@ impl Device {
     ///
     /// # Errors
     ///
-    /// [`Error::DeviceNode`], with the path, if its node is missing or this user may not open it.
+    /// [`Error::DeviceNode`], with the path, if the device's node is missing or this user may not open
+    /// it. Otherwise the errno.
     #[doc(alias = "ibv_open_device")]
     pub fn open(&self) -> Result<Context> {
         // SAFETY: `self` keeps the device.
@@ -154,7 +155,7 @@ impl Context {
         }))
     }
 
-    /// The first port that is ACTIVE.
+    /// The number of the first port that is ACTIVE; `None` if there is none.
     ///
     /// # Errors
     ///
@@ -174,7 +175,9 @@ impl Context {
         &self.inner.device
     }
 
-    /// How many interrupt vectors completions can be spread over.
+    /// How many interrupt vectors the device has for the events of completion queues.
+    ///
+    /// See [`CompletionQueueBuilder::comp_vector`](crate::CompletionQueueBuilder::comp_vector).
     #[must_use]
     pub fn num_comp_vectors(&self) -> u32 {
         // SAFETY: the handle keeps the context, and the field is not changed.
@@ -238,7 +241,7 @@ impl Context {
         }
     }
 
-    /// Whether two handles are the same context.
+    /// Whether this and `other` are clones of the same context.
     pub(crate) fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.inner, &other.inner)
     }
@@ -255,12 +258,12 @@ impl fmt::Debug for Context {
 /// Makes registered memory safe across `fork(2)`; call it before any other verb.
 ///
 /// Without it, on kernels before 5.12, the first write to a page after a fork may copy the page, and the
-/// device keeps using the other copy. In either case a child process must not use its parent's objects:
-/// it opens the device again.
+/// device keeps using the other copy. With it or without it, a child process must not use its parent's
+/// objects: it opens the device again.
 ///
 /// # Errors
 ///
-/// `EINVAL` if memory is registered already, `ENOSYS` as [`Error::Unsupported`] if the kernel
+/// [`Error::Verb`] with `EINVAL` if memory is registered already, [`Error::Unsupported`] if the kernel
 /// cannot do it.
 #[doc = man!("ibv_fork_init")]
 #[doc(alias = "ibv_fork_init")]

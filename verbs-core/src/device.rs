@@ -85,7 +85,7 @@ impl Device {
         Self::find(|device| device.guid() == guid, || format!("GUID {guid}"))
     }
 
-    /// The device with this index of the kernel's, see [`index`](Self::index).
+    /// The device with this kernel index: see [`index`](Self::index).
     ///
     /// # Errors
     ///
@@ -140,7 +140,7 @@ impl Device {
         }
     }
 
-    /// Its name: `mlx5_0`, `rxe0`.
+    /// The device's name, such as `mlx5_0` or `rxe0`.
     #[must_use]
     #[doc(alias = "ibv_get_device_name")]
     pub fn name(&self) -> &str {
@@ -154,7 +154,7 @@ impl Device {
         name.to_str().unwrap_or("(a name that is not UTF-8)")
     }
 
-    /// Its node GUID, as sysfs prints it.
+    /// The device's node GUID, in the byte order in which sysfs prints it.
     #[must_use]
     #[doc(alias = "ibv_get_device_guid")]
     pub fn guid(&self) -> Guid {
@@ -172,21 +172,21 @@ impl Device {
         u32::try_from(unsafe { ibv_get_device_index(self.as_ptr()) }).ok()
     }
 
-    /// Its kind of node.
+    /// The kind of node that the device is.
     #[must_use]
     pub fn node_type(&self) -> NodeType {
         // SAFETY: the list keeps the device, whose type is not changed.
         NodeType::from_raw(unsafe { (*self.as_ptr()).node_type }.0)
     }
 
-    /// Its transport protocol: InfiniBand's (RoCE too), or iWARP.
+    /// The device's transport protocol: InfiniBand's (RoCE included), or iWARP.
     #[must_use]
     pub fn transport_type(&self) -> TransportType {
         // SAFETY: the list keeps the device, whose type is not changed.
         TransportType::from_raw(unsafe { (*self.as_ptr()).transport_type }.0)
     }
 
-    /// The path of its character device.
+    /// The path of the device's character device, `/dev/infiniband/uverbsN`.
     #[must_use]
     pub fn node(&self) -> PathBuf {
         // SAFETY: the list keeps the device.
@@ -230,19 +230,22 @@ impl Drop for List {
     }
 }
 
-/// A globally unique identifier of 64 bits, in the order it is printed in.
+/// A globally unique identifier (GUID) of a node or an adapter, 64 bits.
+///
+/// It prints as `0102:0304:0506:0708`, as in sysfs, and parses from 16 hexadecimal digits with or without
+/// colons.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[doc(alias = "node_guid")]
 pub struct Guid([u8; 8]);
 
 impl Guid {
-    /// From its bytes, most significant first.
+    /// A GUID from its bytes, most significant first.
     #[must_use]
     pub const fn new(bytes: [u8; 8]) -> Self {
         Self(bytes)
     }
 
-    /// Its bytes, most significant first.
+    /// The GUID's bytes, most significant first.
     #[must_use]
     pub const fn bytes(self) -> [u8; 8] {
         self.0
@@ -278,7 +281,7 @@ impl fmt::Debug for Guid {
 
 serde_by_name!(Guid, [u8; 8], |guid| (true, guid.0), Self);
 
-/// An error from parsing a [`Guid`].
+/// An error from parsing a [`Guid`]: the text has not exactly 16 hexadecimal digits.
 #[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a GUID is 16 hexadecimal digits, as in 5054:00ff:fe12:3456")]
 #[non_exhaustive]

@@ -19,7 +19,8 @@ use crate::ret;
 
 /// The identity and the limits of a device.
 ///
-/// Each limit is the hardware's. A queue pair that uses several limits in full may still be rejected.
+/// The `max_*` functions are the limits of the hardware, each by itself: a queue pair that uses several
+/// limits in full may still be rejected.
 #[doc = man!("ibv_query_device")]
 #[derive(Clone, Copy)]
 #[doc(alias = "ibv_device_attr")]
@@ -130,7 +131,7 @@ serde_getters! {
     }
     /// The largest region that can be registered, in bytes.
     max_mr_size: plain u64,
-    /// Page sizes that can be registered, as a mask.
+    /// Page sizes that can be registered, as a mask: bit n stands for 2ⁿ bytes.
     page_size_cap: plain u64,
     /// The vendor, an IEEE OUI.
     vendor_id: plain u32,
@@ -138,65 +139,65 @@ serde_getters! {
     vendor_part_id: plain u32,
     /// The hardware's version.
     hw_ver: plain u32,
-    /// Queue pairs.
+    /// How many queue pairs there can be.
     max_qp: count u32,
-    /// Work requests in a send or a receive queue.
+    /// How many work requests a send queue or a receive queue can have room for.
     max_qp_wr: count u32,
-    /// Elements in a work request.
+    /// How many elements a work request can have.
     max_sge: count u32,
-    /// Elements in a read, for devices that differ there.
+    /// How many elements a read can have, on devices where this differs from `max_sge`.
     max_sge_rd: count u32,
-    /// Completion queues.
+    /// How many completion queues there can be.
     max_cq: count u32,
-    /// Entries in a completion queue.
+    /// How many completions a completion queue can have room for.
     max_cqe: count u32,
-    /// Memory regions.
+    /// How many memory regions there can be.
     max_mr: count u32,
-    /// Protection domains.
+    /// How many protection domains there can be.
     max_pd: count u32,
-    /// Reads and atomics that a queue pair serves at once.
+    /// How many reads and atomics of its peer a queue pair can serve at once.
     max_qp_rd_atom: count u32,
-    /// The same for an end-to-end context.
+    /// The same for an end-to-end context (RD only).
     max_ee_rd_atom: count u32,
-    /// Reads and atomics that the device serves at once.
+    /// How many reads and atomics the device can serve at once, for all queue pairs together.
     max_res_rd_atom: count u32,
-    /// Reads and atomics that a queue pair has in flight at once.
+    /// How many reads and atomics a queue pair can have in flight at once.
     max_qp_init_rd_atom: count u32,
-    /// The same for an end-to-end context.
+    /// The same for an end-to-end context (RD only).
     max_ee_init_rd_atom: count u32,
-    /// End-to-end contexts.
+    /// How many end-to-end contexts there can be (RD only).
     max_ee: count u32,
-    /// Reliable datagram domains.
+    /// How many reliable datagram domains there can be (RD only).
     max_rdd: count u32,
-    /// Memory windows.
+    /// How many memory windows there can be.
     max_mw: count u32,
-    /// Raw IPv6 queue pairs.
+    /// How many raw IPv6 queue pairs there can be.
     max_raw_ipv6_qp: count u32,
-    /// Raw Ethertype queue pairs.
+    /// How many raw Ethertype queue pairs there can be.
     max_raw_ethy_qp: count u32,
-    /// Multicast groups.
+    /// How many multicast groups there can be.
     max_mcast_grp: count u32,
-    /// Queue pairs in a multicast group.
+    /// How many queue pairs can be attached to a multicast group.
     max_mcast_qp_attach: count u32,
-    /// Queue pairs in multicast groups, in all.
+    /// How many queue pairs can be attached to multicast groups, in all groups together.
     max_total_mcast_qp_attach: count u32,
-    /// Address handles.
+    /// How many address handles there can be.
     max_ah: count u32,
-    /// Fast memory regions.
+    /// How many fast memory regions there can be.
     max_fmr: count u32,
-    /// Maps of a fast memory region before it must be unmapped.
+    /// How often a fast memory region can be mapped before it must be unmapped.
     max_map_per_fmr: count u32,
-    /// Shared receive queues.
+    /// How many shared receive queues there can be.
     max_srq: count u32,
-    /// Work requests in a shared receive queue.
+    /// How many receives a shared receive queue can have room for.
     max_srq_wr: count u32,
-    /// Elements in a receive of a shared receive queue.
+    /// How many elements a receive of a shared receive queue can have.
     max_srq_sge: count u32,
-    /// P_Keys of a port.
+    /// How many P_Keys a port can have.
     max_pkeys: plain u16,
     /// How long this side may take to acknowledge a packet, as a code t: 4.096 µs × 2ᵗ.
     local_ca_ack_delay: plain u8,
-    /// Ports.
+    /// How many ports the device has.
     phys_port_cnt: plain u8,
 }
 
@@ -209,8 +210,10 @@ impl DeviceAttrEx {
         }
     }
 
-    /// On-demand paging: the general capabilities, `IBV_ODP_SUPPORT*`, and for RC, UC and UD what
-    /// may fault, `IBV_ODP_SUPPORT_SEND` and its likes.
+    /// The capabilities of on-demand paging (ODP): the general ones, then those of RC, UC and UD.
+    ///
+    /// The general ones are `IBV_ODP_SUPPORT` and `IBV_ODP_SUPPORT_IMPLICIT`. Those of a transport are
+    /// the operations that may fault: `IBV_ODP_SUPPORT_SEND`, `IBV_ODP_SUPPORT_RECV` and others.
     #[must_use]
     #[doc(alias = "ibv_odp_caps")]
     pub const fn odp_caps(&self) -> (u64, [u32; 3]) {
@@ -220,8 +223,8 @@ impl DeviceAttrEx {
         (odp.general_caps, transports)
     }
 
-    /// Segmentation by the device: the largest payload in bytes, and the queue pair types that can,
-    /// as a mask of `1 << IBV_QPT_*`.
+    /// The limits of TCP segmentation by the device: the largest payload in bytes, and the types of queue
+    /// pairs that can do it, as a mask of `1 << IBV_QPT_*`.
     #[must_use]
     #[doc(alias = "ibv_tso_caps")]
     pub const fn tso_caps(&self) -> (u32, u32) {
@@ -231,7 +234,7 @@ impl DeviceAttrEx {
         )
     }
 
-    /// Completion moderation: the largest count, and the longest time in microseconds.
+    /// The limits of completion moderation: the largest count, and the longest time in microseconds.
     #[must_use]
     #[doc(alias = "ibv_cq_moderation_caps")]
     pub const fn cq_mod_caps(&self) -> (u16, u16) {
@@ -240,21 +243,23 @@ impl DeviceAttrEx {
     }
 
     getters! {
-        /// The bits that completion timestamps have; 0 where there are none.
+        /// The bits that completion timestamps have; 0 if the device has no timestamps.
         completion_timestamp_mask: plain u64,
-        /// The frequency of the device's clock, in kHz.
+        /// The frequency of the device's clock, in kHz; 0 if it is not known.
         hca_core_clock: plain u64,
-        /// Capabilities, `IBV_DEVICE_*`: those of `device_cap_flags`, and above them 32 more.
+        /// What the device can do, `IBV_DEVICE_*`: `device_cap_flags` in the lower 32 bits, and more
+        /// capabilities in the upper ones.
         device_cap_flags_ex: plain u64,
-        /// Receive work queues (`IBV_WQT_RQ`).
+        /// How many receive work queues (`IBV_WQT_RQ`) there can be.
         max_wq_type_rq: plain u32,
-        /// Capabilities of raw packet queue pairs, `IBV_RAW_PACKET_CAP_*`.
+        /// What raw packet queue pairs can do, `IBV_RAW_PACKET_CAP_*`.
         raw_packet_caps: plain u32,
-        /// Memory on the device, in bytes.
+        /// How much memory of the device can be allocated, in bytes.
         max_dm_size: plain u64,
-        /// What may fault on XRC, `IBV_ODP_SUPPORT_*`; see [`odp_caps`](Self::odp_caps).
+        /// The operations that may fault on XRC, `IBV_ODP_SUPPORT_*`: see [`odp_caps`](Self::odp_caps).
         xrc_odp_caps: plain u32,
-        /// Ports, on devices that may have more than 255.
+        /// How many ports the device has, also if there are more than 255; 0 if the driver does not
+        /// report it.
         phys_port_cnt_ex: plain u32,
     }
 
@@ -293,9 +298,10 @@ open_enum! {
     AtomicCap(u32), "ibv_atomic_cap";
     /// The device has no atomics.
     NONE = IBV_ATOMIC_NONE "IBV_ATOMIC_NONE",
-    /// Other atomics of the same device, but not this machine's processors.
+    /// They are atomic with respect to other atomics of the same device, but not to this machine's
+    /// processors.
     HCA = IBV_ATOMIC_HCA "IBV_ATOMIC_HCA",
-    /// Everything, including this machine's processors.
+    /// They are atomic with respect to everything, this machine's processors included.
     GLOB = IBV_ATOMIC_GLOB "IBV_ATOMIC_GLOB",
 }
 

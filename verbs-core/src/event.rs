@@ -11,9 +11,10 @@ use crate::error::{ErrorKind, Result};
 use crate::macros::{man, open_enum};
 use crate::{fd, ret};
 
-/// Something that happened to the device, a port, or an object.
+/// A device event: something that happened to the device, a port, or an object.
 ///
-/// Plain data. The event has been acknowledged, so its object can be destroyed.
+/// It is plain data, from [`Context::get_async_event`]. The event has been acknowledged, so its object
+/// can be destroyed.
 #[doc = man!("ibv_get_async_event")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[doc(alias = "ibv_async_event")]
@@ -22,7 +23,7 @@ pub struct AsyncEvent {
     element: EventElement,
 }
 
-/// The object of an event.
+/// The object that a device event is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum EventElement {
@@ -47,12 +48,12 @@ pub enum EventElement {
         /// Its handle.
         handle: u32,
     },
-    /// A port.
+    /// The port with this number.
     Port {
         /// Its number.
         port_num: u8,
     },
-    /// The device.
+    /// The device itself.
     Device,
 }
 
@@ -63,7 +64,7 @@ impl AsyncEvent {
         self.event_type
     }
 
-    /// The object it happened to.
+    /// The object that the event is about.
     #[must_use]
     pub const fn element(&self) -> EventElement {
         self.element
@@ -183,13 +184,13 @@ open_enum! {
     CQ_ERR = IBV_EVENT_CQ_ERR "IBV_EVENT_CQ_ERR",
     /// A queue pair failed without a completion that reports it: destroy it.
     QP_FATAL = IBV_EVENT_QP_FATAL "IBV_EVENT_QP_FATAL",
-    /// The peer sent an invalid request; the queue pair is in ERROR.
+    /// The peer sent an invalid request; the queue pair is in `ERR`.
     QP_REQ_ERR = IBV_EVENT_QP_REQ_ERR "IBV_EVENT_QP_REQ_ERR",
-    /// The peer accessed memory without permission; the queue pair is in ERROR.
+    /// The peer accessed memory without permission; the queue pair is in `ERR`.
     QP_ACCESS_ERR = IBV_EVENT_QP_ACCESS_ERR "IBV_EVENT_QP_ACCESS_ERR",
-    /// A packet arrived before this side was moved to RTS.
+    /// A packet of the peer arrived before this side was moved to `RTS`.
     COMM_EST = IBV_EVENT_COMM_EST "IBV_EVENT_COMM_EST",
-    /// A send queue has drained, as requested.
+    /// A send queue has drained, after its queue pair was moved to `SQD`.
     SQ_DRAINED = IBV_EVENT_SQ_DRAINED "IBV_EVENT_SQ_DRAINED",
     /// A connection moved to its alternate path.
     PATH_MIG = IBV_EVENT_PATH_MIG "IBV_EVENT_PATH_MIG",
@@ -211,7 +212,7 @@ open_enum! {
     SRQ_ERR = IBV_EVENT_SRQ_ERR "IBV_EVENT_SRQ_ERR",
     /// A shared receive queue reached its limit.
     SRQ_LIMIT_REACHED = IBV_EVENT_SRQ_LIMIT_REACHED "IBV_EVENT_SRQ_LIMIT_REACHED",
-    /// A queue pair in ERROR takes no more from its shared receive queue.
+    /// A queue pair in `ERR` takes no more from its shared receive queue.
     QP_LAST_WQE_REACHED = IBV_EVENT_QP_LAST_WQE_REACHED "IBV_EVENT_QP_LAST_WQE_REACHED",
     /// The subnet manager asks clients to register again.
     CLIENT_REREGISTER = IBV_EVENT_CLIENT_REREGISTER "IBV_EVENT_CLIENT_REREGISTER",

@@ -9,9 +9,9 @@ use verbs_sys::ibv_gid;
 
 use crate::macros::open_enum;
 
-/// A global identifier (GID): 128 bits that look like an IPv6 address, and on RoCE are one.
+/// A global identifier (GID): the address of a port, 128 bits.
 ///
-/// It prints and parses as an IPv6 address:
+/// It prints and parses as an IPv6 address. On RoCE it is one: an IPv4 address as `::ffff:192.0.2.1`.
 ///
 /// ```
 /// let gid: verbs_core::Gid = "fe80::5054:ff:fe12:3456".parse()?;
@@ -28,25 +28,25 @@ use crate::macros::open_enum;
 pub struct Gid([u8; 16]);
 
 impl Gid {
-    /// From its bytes, in network order.
+    /// A GID from its bytes, in network order.
     #[must_use]
     pub const fn new(raw: [u8; 16]) -> Self {
         Self(raw)
     }
 
-    /// Its bytes, in network order.
+    /// The GID's bytes, in network order.
     #[must_use]
     pub const fn raw(self) -> [u8; 16] {
         self.0
     }
 
-    /// Whether it is all zeros: an empty entry of the table.
+    /// Whether the GID is all zeros, as an empty entry of the table is.
     #[must_use]
     pub const fn is_zero(self) -> bool {
         u128::from_ne_bytes(self.0) == 0
     }
 
-    /// Whether it is link-local (`fe80::/10`): valid on its own link only.
+    /// Whether the GID is link-local (`fe80::/10`): valid on its own link only.
     #[must_use]
     pub const fn is_link_local(self) -> bool {
         matches!(self.0, [0xfe, 0x80..0xc0, ..])
@@ -95,9 +95,9 @@ impl FromStr for Gid {
 }
 
 open_enum! {
-    /// The format of packets with a GID.
+    /// The format of the packets that a GID is for.
     GidType(u32), "ibv_gid_type";
-    /// InfiniBand.
+    /// InfiniBand packets.
     IB = IBV_GID_TYPE_IB "IBV_GID_TYPE_IB",
     /// RoCE v1: Ethernet frames, within one broadcast domain.
     ROCE_V1 = IBV_GID_TYPE_ROCE_V1 "IBV_GID_TYPE_ROCE_V1" "RoCE v1",

@@ -48,13 +48,13 @@ impl GidEntry {
         self.gid_type
     }
 
-    /// The index of the network interface behind it; 0 where there is none.
+    /// The index of the network interface behind the GID; 0 if there is none.
     #[must_use]
     pub const fn ndev_ifindex(&self) -> u32 {
         self.ndev_ifindex
     }
 
-    /// The name of the network interface behind it.
+    /// The name of the network interface behind the GID; `None` if there is none.
     #[must_use]
     pub fn netdev(&self) -> Option<String> {
         let mut name: [c_char; libc::IF_NAMESIZE] = [0; libc::IF_NAMESIZE];
@@ -89,12 +89,12 @@ impl GidEntry {
 impl Context {
     /// The entries of a port's GID table, without empty ones.
     ///
-    /// Entries after index 255 are left out: an address has eight bits for the index, so no queue pair
-    /// can use them.
+    /// Entries after index 255 are left out. An address vector has eight bits for the index, so no queue
+    /// pair can use them.
     ///
     /// # Errors
     ///
-    /// [`Error::UnknownPort`] if there is no such port, else the errno.
+    /// [`Error::UnknownPort`] if there is no such port, otherwise the errno.
     #[doc = man!("ibv_query_gid_table")]
     #[doc(alias = "ibv_query_gid_table")]
     pub fn gid_table(&self, port_num: u8) -> Result<Vec<GidEntry>> {
@@ -119,7 +119,8 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// [`Error::EmptyGid`] for an empty entry. It lists the indices that are filled.
+    /// [`Error::EmptyGid`] if the entry is empty, with the indices that are filled. Otherwise as
+    /// [`gid_table`](Self::gid_table).
     #[doc(alias = "ibv_query_gid")]
     #[doc(alias = "ibv_query_gid_ex")]
     pub fn query_gid(&self, port_num: u8, index: u8) -> Result<GidEntry> {

@@ -1,11 +1,12 @@
 //! RDMA verbs as RAII types, typed work requests and spin polling, with C's control and C's speed.
 //!
 //! This layer is for programs that want verbs as they are. Each object of libibverbs is a type that
-//! frees itself in the right order. Each request and completion is a typed value. Every failure is an
-//! error that explains itself. There is no policy and no hidden cost: the data path has no thread,
-//! lock, allocation, log, format, or branch on configuration. Posting is `unsafe`, with a short,
-//! checkable safety contract. For a safe API use `verbs-channel`, and in async code `verbs-async`. To
-//! write a layer of your own, use this one or [`verbs_sys`].
+//! frees itself in the right order. Each request and completion is a typed value. Each failure is an
+//! error that names the verb and the errno, and what to do. There is no policy and no hidden cost: the
+//! data path has no thread, lock, allocation, log, format, or branch on configuration. Posting is
+//! `unsafe`, with a contract that the caller can check point by point. For a safe API use
+//! `verbs-channel`, and in async code `verbs-async`. To write a layer of your own, use this one or
+//! [`verbs_sys`].
 //!
 //! ```text
 //! Device ── open ──► Context
@@ -78,18 +79,18 @@
 //!    [`ReadWorkRequest`], [`AtomicWorkRequest`], [`ReceiveWorkRequest`]. It can be kept and posted
 //!    again.
 //! 3. A *post* hands a request, or a chain of requests, to the device: [`QueuePair::post_send`] and
-//!    its siblings, or [`QueuePair::post`] for a chain of several kinds. From then on the device may
+//!    similar functions, or [`QueuePair::post`] for a chain of several kinds. From then on the device may
 //!    use the buffers.
 //! 4. A *completion* comes out of [`CompletionQueue::poll`] and gives the buffers back.
 //!    [`WorkCompletion::result`] is the outcome. A failed request is data, not an error of `poll`. Its
-//!    queue pair is then in the ERROR state, and everything else that was posted on it completes as
-//!    flushed.
+//!    queue pair is then in [`ERR`](QpState::ERR), and everything else that was posted on it completes
+//!    as flushed.
 //!
 //! # What this crate does not do
 //!
 //! It does not count what is in flight. Posting to a full queue fails ([`PostError::is_full`]). A
-//! completion queue that overruns is unusable. It does not keep buffers alive, wait, time out or
-//! connect for you: the layers above do. The transports are RC and UC, connections that are reliable
+//! completion queue that overruns is unusable. It does not keep a buffer for as long as the device uses
+//! it, wait for an operation, or exchange endpoints with a peer: the layers above do. The transports are RC and UC, connections that are reliable
 //! or not ([`QpType`]).
 //!
 //! # Objects made by other libraries

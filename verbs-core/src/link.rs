@@ -6,15 +6,15 @@ open_enum! {
     /// The state of a port's logical link.
     #[doc(alias = "ibv_port_state_str")]
     PortState(u32), "ibv_port_state";
-    /// Nothing has changed (only in requests).
+    /// No change: only in requests to change the state.
     NOP = IBV_PORT_NOP "IBV_PORT_NOP",
     /// No link: check the cable and the other end.
     DOWN = IBV_PORT_DOWN "IBV_PORT_DOWN",
     /// The link is up, but no subnet manager has configured it: start one.
     INIT = IBV_PORT_INIT "IBV_PORT_INIT",
-    /// Configured, not yet allowed to send.
+    /// The link is configured, but not yet allowed to carry data.
     ARMED = IBV_PORT_ARMED "IBV_PORT_ARMED",
-    /// Usable.
+    /// The link is usable.
     ACTIVE = IBV_PORT_ACTIVE "IBV_PORT_ACTIVE",
     /// The link is being restored.
     ACTIVE_DEFER = IBV_PORT_ACTIVE_DEFER "IBV_PORT_ACTIVE_DEFER",
@@ -62,7 +62,7 @@ impl LinkWidth {
 }
 
 open_enum! {
-    /// The speed of a lane.
+    /// The speed of each lane of a link.
     ///
     /// Ethernet devices report the code of the nearest InfiniBand speed.
     LinkSpeed(u8), "active_speed";
@@ -104,11 +104,11 @@ impl LinkSpeed {
 open_enum! {
     /// The state of a port's physical link.
     PhysState(u8), "phys_state";
-    /// Asleep, until the other end of the link is found.
+    /// The port sleeps until the other end of the link is found.
     SLEEP = 1 "IB_PORT_PHYS_STATE_SLEEP",
-    /// Looking for the other end of the link.
+    /// The port looks for the other end of the link.
     POLLING = 2 "IB_PORT_PHYS_STATE_POLLING",
-    /// Disabled by its owner.
+    /// The port is disabled.
     DISABLED = 3 "IB_PORT_PHYS_STATE_DISABLED",
     /// Configuring the link with the other end.
     PORT_CONFIGURATION_TRAINING = 4 "IB_PORT_PHYS_STATE_PORT_CONFIGURATION_TRAINING",

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use crate::names::ParseNameError;
 
-/// How many bytes of a message travel in one packet: the path MTU.
+/// A path MTU: how many bytes of a message travel in one packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 #[doc(alias = "ibv_mtu")]
@@ -29,7 +29,7 @@ pub enum MaximumTransferUnit {
 }
 
 impl MaximumTransferUnit {
-    /// The value for C's code, 1 to 5.
+    /// The value for C's code, 1 to 5; `None` for any other number.
     #[must_use]
     pub const fn from_raw(code: u32) -> Option<Self> {
         match code {
@@ -54,7 +54,7 @@ impl MaximumTransferUnit {
         }
     }
 
-    /// The value for a number of bytes.
+    /// The value for a number of bytes; `None` if it is not one of those above.
     #[must_use]
     pub const fn from_bytes(bytes: u32) -> Option<Self> {
         match bytes {

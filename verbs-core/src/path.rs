@@ -11,7 +11,9 @@ use crate::gid_table::GidEntry;
 use crate::link::PortState;
 use crate::mtu::MaximumTransferUnit;
 
-/// An address vector: the destination of packets and the way to it.
+/// An address vector: the destination of packets and the path to it.
+///
+/// Everything that is not set is 0.
 #[derive(Clone, Copy, Default)]
 #[doc(alias = "ibv_ah_attr")]
 pub struct AhAttr {
@@ -19,7 +21,7 @@ pub struct AhAttr {
 }
 
 impl AhAttr {
-    /// A path from this port, without a destination yet.
+    /// An address vector for packets from this port, without a destination yet.
     #[must_use]
     pub fn new(port_num: u8) -> Self {
         let attr = ibv_ah_attr {
@@ -29,15 +31,16 @@ impl AhAttr {
         Self { attr }
     }
 
-    /// To the port with this LID (InfiniBand).
+    /// Sets the destination: the port with this LID (InfiniBand).
     #[must_use]
     pub const fn dlid(mut self, dlid: u16) -> Self {
         self.attr.dlid = dlid;
         self
     }
 
-    /// Through a global routing header (GRH), to the port with this GID, from this side's GID at
-    /// `sgid_index`. Required on RoCE.
+    /// Sets the destination: the port with this GID. Packets have a global routing header (GRH).
+    ///
+    /// This is required on RoCE. `sgid_index` is the index of this side's GID.
     #[must_use]
     #[doc(alias = "is_global")]
     #[doc(alias = "ibv_global_route")]
@@ -53,35 +56,35 @@ impl AhAttr {
         self
     }
 
-    /// The GRH's traffic class; its upper six bits are the DSCP on RoCE v2.
+    /// Sets the GRH's traffic class. On RoCE v2 its upper six bits are the DSCP.
     #[must_use]
     pub const fn traffic_class(mut self, traffic_class: u8) -> Self {
         self.attr.grh.traffic_class = traffic_class;
         self
     }
 
-    /// The GRH's flow label, 20 bits.
+    /// Sets the GRH's flow label, 20 bits. Higher bits are ignored.
     #[must_use]
     pub const fn flow_label(mut self, flow_label: u32) -> Self {
         self.attr.grh.flow_label = flow_label & 0xf_ffff;
         self
     }
 
-    /// The service level, 0 to 15.
+    /// Sets the service level, 0 to 15.
     #[must_use]
     pub const fn sl(mut self, sl: u8) -> Self {
         self.attr.sl = sl;
         self
     }
 
-    /// Which of this side's LIDs to send from, where the port has several.
+    /// Sets which of this side's LIDs to send from, if the port has several.
     #[must_use]
     pub const fn src_path_bits(mut self, src_path_bits: u8) -> Self {
         self.attr.src_path_bits = src_path_bits;
         self
     }
 
-    /// The highest rate to send at, as a code of `enum ibv_rate`; 0 for the port's own.
+    /// Sets the highest rate to send at, as a code of `enum ibv_rate`; 0 is the port's own rate.
     #[must_use]
     pub const fn static_rate(mut self, static_rate: u8) -> Self {
         self.attr.static_rate = static_rate;

@@ -40,7 +40,7 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// [`Error::UnknownPort`] if there is no such port, else the errno.
+    /// [`Error::UnknownPort`] if there is no such port, otherwise the errno.
     #[doc(alias = "ibv_query_port")]
     pub fn query_port(&self, port_num: u8) -> Result<PortAttr> {
         let mut attr = ibv_port_attr::default();
@@ -66,7 +66,7 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// The errno, for a port or an index that does not exist.
+    /// The errno, also if there is no such port or index.
     #[doc = man!("ibv_query_pkey")]
     #[doc(alias = "ibv_query_pkey")]
     pub fn query_pkey(&self, port_num: u8, index: u16) -> Result<u16> {
@@ -78,7 +78,9 @@ impl Context {
         Ok(u16::from_be(pkey.0))
     }
 
-    /// The index of a P_Key in a port's table; `None` if it is not there.
+    /// The index of a P_Key in a port's table; `None` if the table does not have it.
+    ///
+    /// `pkey` is in this machine's byte order.
     #[must_use]
     #[doc = man!("ibv_get_pkey_index")]
     #[doc(alias = "ibv_get_pkey_index")]
@@ -114,8 +116,9 @@ impl PortAttr {
         LinkLayer::from_raw(self.attr.link_layer)
     }
 
-    /// Whether packets are addressed by GID, through a global routing header (GRH): always on
-    /// Ethernet, and on InfiniBand where the port demands it.
+    /// Whether packets are addressed by GID, and so have a global routing header (GRH).
+    ///
+    /// This is always so on Ethernet, and on InfiniBand if the port demands it.
     #[must_use]
     #[doc(alias = "IBV_QPF_GRH_REQUIRED")]
     pub const fn needs_grh(&self) -> bool {
@@ -130,13 +133,13 @@ impl PortAttr {
         LinkWidth::from_raw(self.attr.active_width)
     }
 
-    /// How fast each lane is.
+    /// The speed of each lane.
     #[must_use]
     pub const fn active_speed(&self) -> LinkSpeed {
         LinkSpeed::from_raw(self.attr.active_speed)
     }
 
-    /// How fast the link is, all lanes together, in Mbit/s; `None` for an unknown code.
+    /// The speed of the link, all lanes together, in Mbit/s; `None` for an unknown code.
     #[must_use]
     pub fn active_rate(&self) -> Option<u32> {
         let (lanes, speed) = (
@@ -177,31 +180,32 @@ serde_getters! {
         phys_state: PhysState, |attr, state| attr.phys_state = state.as_raw();
         port_cap_flags: PortCapFlags, |attr, flags| attr.port_cap_flags = flags.bits();
     }
-    /// Entries in the GID table, holes included.
+    /// How many entries the GID table has, empty ones included.
     gid_tbl_len: count u32,
-    /// More capabilities, `IBV_PORT_*_SUP` of the second word.
+    /// What else the port can do: the second word of capabilities, `enum ibv_port_cap_flags2`.
     port_cap_flags2: plain u16,
     /// The longest message, in bytes.
     max_msg_sz: plain u32,
-    /// Packets dropped for their P_Key.
+    /// How many packets were dropped for a bad P_Key.
     bad_pkey_cntr: plain u32,
-    /// Packets dropped for their Q_Key.
+    /// How many packets were dropped for a bad Q_Key.
     qkey_viol_cntr: plain u32,
-    /// Entries in the P_Key table.
+    /// How many entries the P_Key table has.
     pkey_tbl_len: plain u16,
     /// The local identifier (LID); 0 on Ethernet.
     lid: plain u16,
     /// The subnet manager's LID.
     sm_lid: plain u16,
-    /// How many low bits of the LID select a path.
+    /// The LID mask control (LMC): how many low bits of the LID select a path.
     lmc: plain u8,
-    /// Virtual lanes, as a code: 1 for one, then 2, 4, 8, and 5 for 15.
+    /// How many virtual lanes the port has, as a code: 1 for one, 2 for two, 3 for four, 4 for eight,
+    /// 5 for fifteen.
     max_vl_num: plain u8,
     /// The subnet manager's service level.
     sm_sl: plain u8,
     /// How long a packet may be in transit, as a code t: 4.096 µs × 2ᵗ.
     subnet_timeout: plain u8,
-    /// What the subnet manager initialised.
+    /// What the subnet manager has initialised, as a code of InfiniBand.
     init_type_reply: plain u8,
     /// Flags of the port, `IBV_QPF_*`.
     flags: plain u8,

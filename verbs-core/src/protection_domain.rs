@@ -92,7 +92,7 @@ impl ProtectionDomain {
         self.inner.pd.as_ptr()
     }
 
-    /// Deallocates it and returns the driver's answer, which dropping only logs.
+    /// Deallocates the PD and returns the driver's answer, which dropping only logs.
     ///
     /// # Errors
     ///

@@ -122,7 +122,8 @@ impl QpAttr {
         with_rate_limit, rate_limit: u32, RATE_LIMIT, |rate| rate, |raw| raw => u32;
     }
 
-    /// Sets an alternate path: where to, over which port and P_Key, and how long to wait there.
+    /// Sets the alternate path: its address vector, its P_Key index, and how long the device waits for an
+    /// acknowledgement on it.
     #[must_use]
     #[doc(alias = "alt_ah_attr")]
     #[doc(alias = "alt_port_num")]
@@ -142,14 +143,14 @@ impl QpAttr {
         self
     }
 
-    /// The alternate path: where to, over which P_Key index, and how long to wait there, as a code.
+    /// The alternate path: its address vector, its P_Key index, and the code of its [`AckTimeout`].
     #[must_use]
     pub const fn alt_path(&self) -> (AhAttr, u16, u8) {
         let path = AhAttr::from_raw(self.attr.alt_ah_attr);
         (path, self.attr.alt_pkey_index, self.attr.alt_timeout)
     }
 
-    /// Sets [`cap`](Self::cap): new capacities, where the device can change them.
+    /// Sets [`cap`](Self::cap): new capacities, for devices that can change them.
     #[must_use]
     pub const fn with_cap(mut self, cap: QpCap) -> Self {
         self.attr.cap = cap.as_raw();
@@ -163,7 +164,7 @@ impl QpAttr {
         self.attr.sq_draining != 0
     }
 
-    /// The capacities.
+    /// The capacities of the queues.
     #[must_use]
     pub const fn cap(&self) -> QpCap {
         QpCap::from_raw(self.attr.cap)
@@ -203,13 +204,13 @@ impl fmt::Debug for QpAttr {
 #[non_exhaustive]
 #[doc(alias = "ibv_qp_cap")]
 pub struct QpCap {
-    /// Work requests in the send queue.
+    /// How many work requests the send queue has room for.
     pub max_send_wr: u32,
-    /// Work requests in the receive queue.
+    /// How many receives the receive queue has room for.
     pub max_recv_wr: u32,
-    /// Elements in a send, write, read or atomic.
+    /// How many elements a send, write, read or atomic can have.
     pub max_send_sge: u32,
-    /// Elements in a receive.
+    /// How many elements a receive can have.
     pub max_recv_sge: u32,
     /// The most bytes that one request can post [`inline`](crate::SendWorkRequest::inline), in all
     /// of its elements together.
@@ -239,9 +240,9 @@ impl QpCap {
 }
 
 open_enum! {
-    /// Where a connection stands between its two paths.
+    /// The state of path migration: which of its two paths a connection uses.
     MigState(u32), "ibv_mig_state";
-    /// It has moved to the alternate path, or has none.
+    /// The connection has moved to the alternate path, or has none.
     MIGRATED = IBV_MIG_MIGRATED "IBV_MIG_MIGRATED",
     /// The device prepares the alternate path.
     REARM = IBV_MIG_REARM "IBV_MIG_REARM",

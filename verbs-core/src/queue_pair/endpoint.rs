@@ -15,7 +15,7 @@ use crate::wire::{check_version, put, take, version_of, within};
 /// Send it by any means: as serde data (feature `serde`), or as [`to_bytes`](Self::to_bytes). Both
 /// forms carry a version. Numbers are checked when an endpoint is made or received.
 ///
-/// It also shows the port, GID and limits that were chosen for this side.
+/// The endpoint of this side also has the port, GID and limits that were chosen for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(
     feature = "serde",
@@ -61,21 +61,21 @@ impl QueuePairEndpointBuilder {
         gid: option Gid,
         /// The largest path MTU; 4096 bytes unless set, so that the other side's decides.
         path_mtu: plain MaximumTransferUnit,
-        /// Reads and atomics that it issues at once; 1 unless set.
+        /// How many reads and atomics it has in flight at once; 1 unless set.
         max_rd_atomic: plain u8,
-        /// Reads and atomics that it serves at once; 1 unless set.
+        /// How many reads and atomics of its peer it serves at once; 1 unless set.
         max_dest_rd_atomic: plain u8,
         /// The index of the GID in the port's table; 0 unless set.
         gid_index: plain u8,
-        /// The port; 1 unless set.
+        /// The number of the port; 1 unless set.
         port_num: plain u8,
     }
 
-    /// Checks the numbers and makes the endpoint.
+    /// Checks the numbers, and returns the endpoint.
     ///
     /// # Errors
     ///
-    /// [`EndpointError`] for a number out of its range, or an endpoint without an address.
+    /// [`EndpointError`] if a number is out of its range, or there is neither a LID nor a GID.
     pub fn build(&self) -> Result<QueuePairEndpoint, EndpointError> {
         QueuePairEndpoint {
             qp_type: self.qp_type,
@@ -94,8 +94,9 @@ impl QueuePairEndpointBuilder {
 }
 
 impl QueuePairEndpoint {
-    /// Starts to build an endpoint from parts that were received in some other protocol: the queue
-    /// pair's number, 24 bits, and the number of its first packet.
+    /// Starts to build an endpoint from parts that were received in some other protocol.
+    ///
+    /// `qp_num` is the peer's queue pair, 24 bits, and `psn` the number of its first packet.
     ///
     /// ```
     /// use verbs_core::{PacketSequenceNumber, QueuePairEndpoint};
@@ -142,7 +143,7 @@ impl QueuePairEndpoint {
         }
     }
 
-    /// The length of [`to_bytes`](Self::to_bytes), in bytes.
+    /// How many bytes [`to_bytes`](Self::to_bytes) returns.
     pub const BYTES: usize = 37;
 
     /// The queue pair's type.
@@ -169,7 +170,7 @@ impl QueuePairEndpoint {
         self.lid
     }
 
-    /// The port's GID, if it is addressed by GID.
+    /// The port's GID; `None` if the port is addressed by LID.
     #[must_use]
     pub const fn gid(&self) -> Option<Gid> {
         self.gid
@@ -182,31 +183,31 @@ impl QueuePairEndpoint {
         self.gid_index
     }
 
-    /// The port.
+    /// The number of the port.
     #[must_use]
     pub const fn port_num(&self) -> u8 {
         self.port_num
     }
 
-    /// The port's active path MTU, or the one that was configured.
+    /// The largest path MTU: the port's active MTU, or the one that was set in the builder.
     #[must_use]
     pub const fn path_mtu(&self) -> MaximumTransferUnit {
         self.path_mtu
     }
 
-    /// Reads and atomics that it issues at once.
+    /// How many reads and atomics it has in flight at once.
     #[must_use]
     pub const fn max_rd_atomic(&self) -> u8 {
         self.max_rd_atomic
     }
 
-    /// Reads and atomics that it serves at once.
+    /// How many reads and atomics of its peer it serves at once.
     #[must_use]
     pub const fn max_dest_rd_atomic(&self) -> u8 {
         self.max_dest_rd_atomic
     }
 
-    /// The endpoint as bytes: a version, then numbers, most significant byte first.
+    /// The endpoint as bytes: a version, then its numbers, each with its most significant byte first.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; Self::BYTES] {
         let wire = Wire::from(*self);
@@ -230,7 +231,7 @@ impl QueuePairEndpoint {
         bytes
     }
 
-    /// Reads what [`to_bytes`](Self::to_bytes) wrote.
+    /// The endpoint from the bytes of [`to_bytes`](Self::to_bytes).
     ///
     /// # Errors
     ///

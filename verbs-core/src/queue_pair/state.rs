@@ -17,18 +17,18 @@ open_enum! {
     RTR = IBV_QPS_RTR "IBV_QPS_RTR",
     /// Ready to send: connected.
     RTS = IBV_QPS_RTS "IBV_QPS_RTS",
-    /// The send queue drains.
+    /// The send queue drains: requests that the device has started are finished, and no others begin.
     SQD = IBV_QPS_SQD "IBV_QPS_SQD",
-    /// The send queue is in error (not RC).
+    /// The send queue is in error, but receives still work (not RC).
     SQE = IBV_QPS_SQE "IBV_QPS_SQE",
-    /// In error: everything posted is flushed.
+    /// In error: everything that is posted is flushed. `ERROR` in texts about InfiniBand.
     ERR = IBV_QPS_ERR "IBV_QPS_ERR",
     /// The driver does not report the state.
     UNKNOWN = IBV_QPS_UNKNOWN "IBV_QPS_UNKNOWN",
 }
 
 bitflags::bitflags! {
-    /// A set of attributes of a queue pair.
+    /// A set of attributes of a queue pair: which fields of a [`QpAttr`](crate::QpAttr) are set.
     ///
     /// See [`ibv_modify_qp(3)`](https://man7.org/linux/man-pages/man3/ibv_modify_qp.3.html).
     #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -76,7 +76,7 @@ bitflags::bitflags! {
         /// `max_rd_atomic`.
         #[doc(alias = "IBV_QP_MAX_QP_RD_ATOMIC")]
         const MAX_QP_RD_ATOMIC = c::IBV_QP_MAX_QP_RD_ATOMIC.0;
-        /// `alt_ah_attr` and its likes.
+        /// `alt_ah_attr`, `alt_pkey_index`, `alt_port_num` and `alt_timeout`.
         #[doc(alias = "IBV_QP_ALT_PATH")]
         const ALT_PATH = c::IBV_QP_ALT_PATH.0;
         /// `min_rnr_timer`.
