@@ -86,6 +86,10 @@
 //!    queue pair is then in [`ERR`](QpState::ERR), and everything else that was posted on it completes
 //!    as flushed.
 //!
+//! A [`SharedReceiveQueue`] has the receives of many queue pairs: memory for messages is then needed
+//! once, and not for each peer. A [`QueuePair`] that is [built on one](QueuePairBuilder::srq) has no
+//! `post_receive`.
+//!
 //! # What this crate does not do
 //!
 //! It does not count what is in flight. Posting to a full queue fails ([`PostError::is_full`]). A

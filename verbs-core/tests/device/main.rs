@@ -27,6 +27,7 @@ mod queue_pair;
 mod quick_start;
 mod requests;
 mod send_receive;
+mod shared_receives;
 mod threads;
 mod transitions;
 mod two_hosts;

@@ -25,5 +25,6 @@ mod poll;
 mod post;
 mod receive;
 mod refused;
+mod shared_receives;
 mod topology;
 mod unreliable;

@@ -7,7 +7,7 @@ use verbs_core::verbs_sys::{
     IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE,
     IBV_WR_RDMA_WRITE_WITH_IMM, ibv_cq, ibv_qp, ibv_recv_wr, ibv_send_wr,
     ibv_send_wr__bindgen_ty_2__bindgen_ty_1 as Rdma,
-    ibv_send_wr__bindgen_ty_2__bindgen_ty_2 as Atomic, ibv_sge, ibv_wc,
+    ibv_send_wr__bindgen_ty_2__bindgen_ty_2 as Atomic, ibv_sge, ibv_srq, ibv_wc,
 };
 
 use super::events::announce_raw;
@@ -18,7 +18,7 @@ use super::with;
 pub struct Posted {
     /// As in the request.
     pub wr_id: u64,
-    /// The queue pair that it was posted to.
+    /// The queue pair that it was posted to; 0 for a shared receive queue.
     pub qp_num: u32,
     /// Whether it was posted to the send queue.
     pub is_send: bool,
@@ -50,7 +50,7 @@ pub(super) unsafe extern "C" fn post_send(
     // SAFETY: the caller posts a chain of living requests that ends.
     unsafe {
         post(
-            (qp, true),
+            Queue::of(qp, true),
             head,
             bad_wr,
             |wr| (*wr).next,
@@ -92,16 +92,63 @@ pub(super) unsafe extern "C" fn post_recv(
     // SAFETY: the caller posts a chain of living requests that ends.
     unsafe {
         post(
-            (qp, false),
+            Queue::of(qp, false),
             head,
             bad_wr,
             |wr| (*wr).next,
-            |wr| Posted {
-                wr_id: (*wr).wr_id,
-                list: list((*wr).sg_list, (*wr).num_sge),
-                ..Posted::default()
-            },
+            |wr| receive(wr),
         )
+    }
+}
+
+pub(super) unsafe extern "C" fn post_srq_recv(
+    srq: *mut ibv_srq,
+    head: *mut ibv_recv_wr,
+    bad_wr: *mut *mut ibv_recv_wr,
+) -> c_int {
+    let queue = Queue {
+        address: srq.addr(),
+        qp_num: 0,
+        is_send: false,
+        max_wr: with(|library| library.shared_cap(srq).0) as usize,
+    };
+    // SAFETY: the caller posts a chain of living requests that ends.
+    unsafe { post(queue, head, bad_wr, |wr| (*wr).next, |wr| receive(wr)) }
+}
+
+unsafe fn receive(wr: *mut ibv_recv_wr) -> Posted {
+    // SAFETY: the caller has a living request.
+    unsafe {
+        Posted {
+            wr_id: (*wr).wr_id,
+            list: list((*wr).sg_list, (*wr).num_sge),
+            ..Posted::default()
+        }
+    }
+}
+
+/// What is posted to: half of a queue pair, or a shared receive queue.
+struct Queue {
+    address: usize,
+    qp_num: u32,
+    is_send: bool,
+    max_wr: usize,
+}
+
+impl Queue {
+    unsafe fn of(qp: *mut ibv_qp, is_send: bool) -> Self {
+        // SAFETY: the caller has it from `ibv_create_qp`.
+        let (qp_num, srq) = unsafe { ((*qp).qp_num, (*qp).srq) };
+        if !is_send && !srq.is_null() {
+            let wrong = "a receive was posted to a queue pair on a shared receive queue";
+            with(|library| library.wrong.push(wrong.into()));
+        }
+        Self {
+            address: qp.addr(),
+            qp_num,
+            is_send,
+            max_wr: usize::MAX,
+        }
     }
 }
 
@@ -111,7 +158,7 @@ const LONGEST: usize = 1000;
 /// One doorbell: accepts requests up to the one that has to fail. The place after the last one
 /// makes a post fail of which every request was accepted.
 unsafe fn post<W>(
-    (qp, is_send): (*mut ibv_qp, bool),
+    queue: Queue,
     head: *mut W,
     bad_wr: *mut *mut W,
     next: unsafe fn(*mut W) -> *mut W,
@@ -139,15 +186,15 @@ unsafe fn post<W>(
             break;
         }
         let mut request = seen(wr);
-        // SAFETY: the caller has it from `ibv_create_qp`.
-        request.qp_num = unsafe { (*qp).qp_num };
-        if with(|library| library.exceeds(qp, is_send, &request)) {
-            answer = libc::EINVAL;
+        request.qp_num = queue.qp_num;
+        let is_full = with(|library| library.in_queue(queue.address)) >= queue.max_wr;
+        if is_full || with(|library| library.exceeds(queue.address, queue.is_send, &request)) {
+            answer = if is_full { libc::ENOMEM } else { libc::EINVAL };
             // SAFETY: the caller has room for it.
             unsafe { *bad_wr = wr };
             break;
         }
-        with(|library| library.accepted(qp, is_send, &mut request));
+        with(|library| library.accepted(queue.address, queue.is_send, &mut request));
         requests.push(request);
         // SAFETY: it is alive, as the whole chain is.
         wr = unsafe { next(wr) };

@@ -42,7 +42,7 @@ use std::time::{Duration, Instant};
 use verbs_core::verbs_sys::{
     IBV_ATOMIC_HCA, IBV_LINK_LAYER_ETHERNET, IBV_LINK_LAYER_INFINIBAND, IBV_MTU_1024, IBV_MTU_4096,
     IBV_PORT_ACTIVE, ibv_async_event, ibv_comp_channel, ibv_cq, ibv_device_attr, ibv_gid,
-    ibv_gid_entry, ibv_port_attr, ibv_qp_attr, ibv_qp_state, ibv_wc,
+    ibv_gid_entry, ibv_port_attr, ibv_qp_attr, ibv_qp_state, ibv_srq_attr, ibv_wc,
 };
 use verbs_core::{
     CompletionQueue, Context, Device, Gid, PreparedQueuePair, ProtectionDomain, QueuePair,
@@ -101,6 +101,8 @@ pub struct Library {
     pub qp_types: Vec<u32>,
     /// Each change of a queue pair that was asked for.
     pub modified: Vec<(ibv_qp_attr, u32)>,
+    /// Each change of a shared receive queue that was asked for.
+    pub modified_srq: Vec<(ibv_srq_attr, u32)>,
     /// The verbs that make or end something, in the order of their calls.
     pub calls: Vec<&'static str>,
     /// Device events that were acknowledged.
@@ -253,6 +255,9 @@ impl Library {
                 max_qp_wr: 1000,
                 max_sge: 8,
                 max_cqe: 4096,
+                max_srq: 16,
+                max_srq_wr: 1000,
+                max_srq_sge: 4,
                 max_qp_rd_atom: 16,
                 max_qp_init_rd_atom: 8,
                 atomic_cap: IBV_ATOMIC_HCA,
@@ -276,6 +281,7 @@ impl Library {
             armed: Vec::new(),
             qp_types: Vec::new(),
             modified: Vec::new(),
+            modified_srq: Vec::new(),
             calls: Vec::new(),
             async_acks: 0,
             wrong: Vec::new(),

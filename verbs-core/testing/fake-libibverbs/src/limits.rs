@@ -3,16 +3,18 @@
 //! Drivers need not do so: what they do with such a request is undefined. So it is recorded as a broken
 //! rule of C's, too, in [`Library::wrong`].
 
+use std::ffi::c_int;
+
 use verbs_core::verbs_sys::{
-    IBV_QP_MAX_QP_RD_ATOMIC, IBV_QP_PORT, ibv_qp, ibv_qp_attr, ibv_qp_cap,
+    IBV_QP_MAX_QP_RD_ATOMIC, IBV_QP_PORT, ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_srq, ibv_srq_attr,
 };
 
 use super::Library;
 use super::data::Posted;
 
-/// What a queue pair takes.
+/// What a queue pair, or a shared receive queue, takes.
 pub(super) struct Limits {
-    qp: usize,
+    queue: usize,
     cap: ibv_qp_cap,
     max_msg_sz: u32,
     max_rd_atomic: u8,
@@ -26,7 +28,7 @@ impl Library {
     /// A queue pair was made.
     pub(super) fn granted(&mut self, qp: *mut ibv_qp, cap: ibv_qp_cap) {
         self.limits.push(Limits {
-            qp: qp.addr(),
+            queue: qp.addr(),
             cap,
             max_msg_sz: u32::MAX,
             max_rd_atomic: 0,
@@ -39,7 +41,7 @@ impl Library {
         let port = port.and_then(|index| self.ports.get(index));
         let max_msg_sz = port.map(|port| port.attr.max_msg_sz);
         let mut limits = self.limits.iter_mut();
-        let Some(limits) = limits.find(|limits| limits.qp == qp.addr()) else {
+        let Some(limits) = limits.find(|limits| limits.queue == qp.addr()) else {
             return;
         };
         if mask & IBV_QP_PORT.0 != 0
@@ -52,15 +54,50 @@ impl Library {
         }
     }
 
-    /// A queue pair is gone.
-    pub(super) fn revoked(&mut self, qp: *mut ibv_qp) {
-        self.limits.retain(|limits| limits.qp != qp.addr());
+    /// A shared receive queue was made.
+    pub(super) fn granted_shared(&mut self, srq: *mut ibv_srq, attr: ibv_srq_attr) {
+        self.limits.push(Limits {
+            queue: srq.addr(),
+            cap: ibv_qp_cap {
+                max_recv_wr: attr.max_wr,
+                max_recv_sge: attr.max_sge,
+                ..Default::default()
+            },
+            max_msg_sz: u32::MAX,
+            max_rd_atomic: 0,
+        });
+    }
+
+    /// A shared receive queue was resized, if `max_wr` receives have room for what is posted.
+    pub(super) fn resized(&mut self, srq: *mut ibv_srq, max_wr: u32) -> Result<(), c_int> {
+        if self.in_queue(srq.addr()) > max_wr as usize {
+            return Err(libc::EINVAL);
+        }
+        let mut limits = self.limits.iter_mut();
+        if let Some(limits) = limits.find(|limits| limits.queue == srq.addr()) {
+            limits.cap.max_recv_wr = max_wr;
+        }
+        Ok(())
+    }
+
+    /// The capacity of a shared receive queue, and its elements in a receive.
+    pub(super) fn shared_cap(&self, srq: *mut ibv_srq) -> (u32, u32) {
+        let mut limits = self.limits.iter();
+        let limits = limits.find(|limits| limits.queue == srq.addr());
+        limits.map_or((0, 0), |limits| {
+            (limits.cap.max_recv_wr, limits.cap.max_recv_sge)
+        })
+    }
+
+    /// A queue pair, or a shared receive queue, is gone.
+    pub(super) fn revoked<Q>(&mut self, queue: *mut Q) {
+        self.limits.retain(|limits| limits.queue != queue.addr());
     }
 
     /// Whether a request is more than its queue pair takes.
-    pub(super) fn exceeds(&mut self, qp: *mut ibv_qp, is_send: bool, posted: &Posted) -> bool {
+    pub(super) fn exceeds(&mut self, queue: usize, is_send: bool, posted: &Posted) -> bool {
         let mut limits = self.limits.iter();
-        let Some(limits) = limits.find(|limits| limits.qp == qp.addr()) else {
+        let Some(limits) = limits.find(|limits| limits.queue == queue) else {
             return false;
         };
         let len: u64 = posted.list.iter().map(|(_, len, _)| u64::from(*len)).sum();

@@ -8,7 +8,7 @@
 use std::mem::MaybeUninit;
 use std::ptr;
 
-use verbs_core::verbs_sys::{IBV_WC_SUCCESS, ibv_mr, ibv_qp, ibv_wc};
+use verbs_core::verbs_sys::{IBV_WC_SUCCESS, ibv_mr, ibv_wc};
 
 use super::data::Posted;
 use super::{Library, with};
@@ -21,9 +21,9 @@ pub(super) struct Region {
     length: u64,
 }
 
-/// A request that was posted, until its completion is polled or its queue pair goes.
+/// A request that was posted, until its completion is polled or its queue goes.
 pub(super) struct Operation {
-    qp: usize,
+    queue: usize,
     wr_id: u64,
     is_send: bool,
     is_signaled: bool,
@@ -60,7 +60,7 @@ impl Library {
     }
 
     /// A request was accepted. Bytes that are sent are read now.
-    pub(super) fn accepted(&mut self, qp: *mut ibv_qp, is_send: bool, posted: &mut Posted) {
+    pub(super) fn accepted(&mut self, queue: usize, is_send: bool, posted: &mut Posted) {
         let mut parts = Vec::new();
         for (addr, length, lkey) in &posted.list {
             let Some(region) = self.regions.iter().find(|region| region.lkey == *lkey) else {
@@ -87,7 +87,7 @@ impl Library {
             parts.clear();
         }
         self.operations.push(Operation {
-            qp: qp.addr(),
+            queue,
             wr_id: posted.wr_id,
             is_send,
             is_signaled: posted.send_flags & SIGNALED != 0,
@@ -115,7 +115,7 @@ impl Library {
             let silent: Vec<_> = self
                 .operations
                 .extract_if(..index, |earlier| {
-                    earlier.qp == operation.qp && earlier.is_send && !earlier.is_signaled
+                    earlier.queue == operation.queue && earlier.is_send && !earlier.is_signaled
                 })
                 .collect();
             let is_success = done.status == IBV_WC_SUCCESS;
@@ -144,17 +144,24 @@ impl Library {
     }
 
     /// A queue pair is gone or starts anew: the device forgets what was posted to it. What has
-    /// completed before is polled later, but its bytes are there.
-    pub(super) fn forgotten(&mut self, qp: *mut ibv_qp) {
+    /// completed before is polled later, but its bytes are there. What was posted to a shared receive
+    /// queue goes with that queue.
+    pub(super) fn forgotten<Q>(&mut self, queue: *mut Q) {
+        let queue = queue.addr();
         for at in 0..self.done.len() {
             let done = self.done[at];
             let mut operations = self.operations.iter();
-            if operations.any(|op| (op.qp, op.wr_id) == (qp.addr(), done.wr_id)) {
+            if operations.any(|op| (op.queue, op.wr_id) == (queue, done.wr_id)) {
                 self.completed(&done);
             }
         }
-        self.operations
-            .retain(|operation| operation.qp != qp.addr());
+        self.operations.retain(|operation| operation.queue != queue);
+    }
+
+    /// How many requests are posted to a queue.
+    pub(super) fn in_queue(&self, queue: usize) -> usize {
+        let operations = self.operations.iter();
+        operations.filter(|op| op.queue == queue).count()
     }
 }
 

@@ -5,11 +5,12 @@ use std::mem::offset_of;
 use std::ptr;
 
 use verbs_core::verbs_sys::{
-    IBV_QP_CAP, IBV_QP_STATE, IBV_QPS_RESET, ibv_comp_channel, ibv_context, ibv_cq, ibv_device,
-    ibv_mr, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_qp_init_attr, verbs_context,
+    IBV_QP_CAP, IBV_QP_STATE, IBV_QPS_RESET, IBV_SRQ_LIMIT, IBV_SRQ_MAX_WR, ibv_comp_channel,
+    ibv_context, ibv_cq, ibv_device, ibv_mr, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_cap,
+    ibv_qp_init_attr, ibv_srq, ibv_srq_attr, ibv_srq_init_attr, verbs_context,
 };
 
-use super::data::{free, poll_cq, post_recv, post_send, req_notify_cq};
+use super::data::{free, poll_cq, post_recv, post_send, post_srq_recv, req_notify_cq};
 use super::queries::{answer, fail, query_port};
 use super::{Library, before, with};
 
@@ -55,6 +56,7 @@ unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_contex
         context.async_fd = library.eventfd();
         context.ops.post_send = Some(post_send);
         context.ops.post_recv = Some(post_recv);
+        context.ops.post_srq_recv = Some(post_srq_recv);
         context.ops.poll_cq = Some(poll_cq);
         context.ops.req_notify_cq = Some(req_notify_cq);
         Ok(vctx)
@@ -222,7 +224,10 @@ unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
 unsafe extern "C" fn ibv_create_qp(pd: *mut ibv_pd, init: *mut ibv_qp_init_attr) -> *mut ibv_qp {
     // SAFETY: the caller's struct.
     let init = unsafe { &mut *init };
-    let parents = [pd.addr(), init.send_cq.addr(), init.recv_cq.addr()];
+    let mut parents = vec![pd.addr(), init.send_cq.addr(), init.recv_cq.addr()];
+    if !init.srq.is_null() {
+        parents.push(init.srq.addr());
+    }
     // SAFETY: the caller has it from `ibv_alloc_pd`.
     let context = unsafe { (*pd).context };
     let qp = made("ibv_create_qp", &parents, |library| {
@@ -237,6 +242,7 @@ unsafe extern "C" fn ibv_create_qp(pd: *mut ibv_pd, init: *mut ibv_qp_init_attr)
             pd,
             send_cq: init.send_cq,
             recv_cq: init.recv_cq,
+            srq: init.srq,
             qp_num: library.number(),
             state: IBV_QPS_RESET,
             ..Default::default()
@@ -314,6 +320,79 @@ unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
         with(|library| {
             library.forgotten(qp);
             library.revoked(qp);
+        });
+    }
+    code
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_create_srq(pd: *mut ibv_pd, init: *mut ibv_srq_init_attr) -> *mut ibv_srq {
+    // SAFETY: the caller's struct.
+    let init = unsafe { &mut *init };
+    // SAFETY: the caller has it from `ibv_alloc_pd`.
+    let context = unsafe { (*pd).context };
+    let srq = made("ibv_create_srq", &[pd.addr()], |library| {
+        init.attr.max_wr += 2;
+        Ok(ibv_srq {
+            context,
+            pd,
+            handle: library.number(),
+            ..Default::default()
+        })
+    });
+    if !srq.is_null() {
+        with(|library| library.granted_shared(srq, init.attr));
+    }
+    srq
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_modify_srq(
+    srq: *mut ibv_srq,
+    attr: *mut ibv_srq_attr,
+    mask: c_int,
+) -> c_int {
+    // SAFETY: the caller's struct.
+    let attr = unsafe { *attr };
+    let mask = mask.cast_unsigned();
+    answer(|library| {
+        library.modified_srq.push((attr, mask));
+        library.called("ibv_modify_srq")?;
+        match mask & IBV_SRQ_MAX_WR.0 {
+            0 => Ok(()),
+            _ => library.resized(srq, attr.max_wr),
+        }
+    })
+}
+
+/// It grants more than it was asked for, as rxe does.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr) -> c_int {
+    answer(|library| {
+        library.called("ibv_query_srq")?;
+        let (max_wr, max_sge) = library.shared_cap(srq);
+        let limits = library.modified_srq.iter().rev();
+        let mut limits = limits.filter(|(_, mask)| mask & IBV_SRQ_LIMIT.0 != 0);
+        let srq_limit = limits.next().map_or(0, |(attr, _)| attr.srq_limit);
+        let granted = ibv_srq_attr {
+            max_wr,
+            max_sge,
+            srq_limit,
+        };
+        // SAFETY: the caller has room for it.
+        unsafe { *attr = granted };
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
+    // SAFETY: the caller has it from `ibv_create_srq`.
+    let code = unsafe { end("ibv_destroy_srq", srq) };
+    if code == 0 {
+        with(|library| {
+            library.forgotten(srq);
+            library.revoked(srq);
         });
     }
     code

@@ -1,0 +1,218 @@
+//! Shared receive queues: what the driver sees, and who keeps what alive.
+
+use std::time::Duration;
+
+use fake_libibverbs::{assert_all_is_well, is_in_flight, ladder, report, with};
+use verbs_core::verbs_sys::{
+    IBV_EVENT_SRQ_LIMIT_REACHED, IBV_SRQ_LIMIT, IBV_SRQ_MAX_WR, ibv_async_event,
+};
+use verbs_core::{
+    CompletionQueue, Device, Error, ErrorKind, EventElement, EventType, ProtectionDomain,
+    QueuePair, QueuePairBuilder, ReceiveWorkRequest, Sge, SharedReceiveQueue, SharedReceives,
+};
+
+fn queue() -> (ProtectionDomain, CompletionQueue, SharedReceiveQueue) {
+    let (_, pd, cq) = ladder();
+    let srq = SharedReceiveQueue::builder(&pd).max_wr(8).max_sge(2);
+    let srq = srq.build().unwrap();
+    (pd, cq, srq)
+}
+
+fn connected(builder: &QueuePairBuilder<SharedReceives>) -> QueuePair<SharedReceives> {
+    let prepared = builder.build().unwrap();
+    let endpoint = prepared.endpoint();
+    prepared.handshake(&endpoint).unwrap()
+}
+
+#[test]
+fn many_receives_ring_one_doorbell_and_keep_their_order() {
+    let (_, _, srq) = queue();
+    let mut lists = [[Sge::new(1, 1, 1)], [Sge::new(2, 0, 2)]];
+    let [a, b] = &mut lists;
+    let mut chain = [
+        ReceiveWorkRequest::new(a).wr_id(5),
+        ReceiveWorkRequest::new(b).wr_id(6),
+    ];
+    // SAFETY: the library touches no buffer.
+    unsafe { srq.post_receive(&mut chain) }.unwrap();
+    // SAFETY: nothing is posted.
+    unsafe { srq.post_receive(&mut []) }.unwrap();
+    let posted = with(|library| std::mem::take(&mut library.posted));
+    assert_eq!(posted.len(), 1, "one doorbell");
+    let seen: Vec<_> = posted[0].iter().map(|wr| (wr.wr_id, &wr.list)).collect();
+    assert_eq!(seen, [(5, &vec![(1, 1, 1)]), (6, &vec![])]);
+    drop(srq);
+    assert_all_is_well();
+}
+
+#[test]
+fn failed_post_names_its_verb_and_what_is_posted() {
+    let (_, _, srq) = queue();
+    let max_wr = srq.max_wr() as usize;
+    let mut chain: Vec<_> = (0..=max_wr).map(|_| ReceiveWorkRequest::empty()).collect();
+    // SAFETY: there are no buffers.
+    let full = unsafe { srq.post_receive(&mut chain) }.unwrap_err();
+    assert!(full.is_full());
+    assert_eq!(full.posted(), max_wr);
+    assert_eq!(
+        full.to_string(),
+        "ibv_post_srq_recv refused request 11 of the chain: the queue is full (10 requests): poll \
+         completions first"
+    );
+    drop(srq);
+
+    let (_, _, srq) = queue();
+    let mut list = [Sge::new(1, 1, 1); 3];
+    let mut chain = [
+        ReceiveWorkRequest::empty(),
+        ReceiveWorkRequest::new(&mut list),
+    ];
+    // SAFETY: the library touches no buffer.
+    let error = unsafe { srq.post_receive(&mut chain) }.unwrap_err();
+    assert_eq!(error.posted(), 1);
+    assert_eq!(
+        error.to_string(),
+        "ibv_post_srq_recv refused request 2 of the chain: 3 elements exceed this shared receive \
+         queue's 2 per request"
+    );
+    with(|library| library.wrong.clear());
+}
+
+#[test]
+fn queue_pair_takes_its_receives_from_the_queue_and_has_none_of_its_own() {
+    let (pd, cq, srq) = queue();
+    // More than the device has: it means nothing here.
+    let builder = QueuePair::builder(&pd, &cq, &cq).max_recv_wr(5000);
+    let qp = connected(&builder.max_send_wr(3).srq(&srq));
+    assert!(qp.srq().is(&srq));
+    // SAFETY: it is alive.
+    assert_eq!(unsafe { (*qp.as_ptr()).srq }, srq.as_ptr());
+    // The library grants 2 more than it is asked for, and 1 more for sends.
+    assert_eq!((qp.cap().max_recv_wr, qp.cap().max_send_wr), (2, 4));
+    let prepared = qp.reset().unwrap();
+    assert!(prepared.srq().is(&srq));
+    drop((prepared, srq, pd, cq));
+    assert_all_is_well();
+}
+
+#[test]
+fn queue_pair_keeps_the_queue_which_goes_last() {
+    let (pd, cq, srq) = queue();
+    let qp = connected(&QueuePair::builder(&pd, &cq, &cq).srq(&srq));
+    let other = srq.clone();
+    assert!(matches!(srq.close(), Err(Error::InUse { .. })));
+    assert!(matches!(other.close(), Err(Error::InUse { .. })));
+    assert!(fake_libibverbs::is_alive("ibv_create_srq"));
+    qp.close().unwrap();
+    assert!(!fake_libibverbs::is_alive("ibv_create_srq"));
+    drop((pd, cq));
+    assert_all_is_well();
+}
+
+#[test]
+fn end_of_a_queue_pair_gives_no_receive_back() {
+    let (pd, cq, srq) = queue();
+    let qp = connected(&QueuePair::builder(&pd, &cq, &cq).srq(&srq));
+    let mut list = [Sge::new(1, 1, 1)];
+    // SAFETY: the library touches no buffer.
+    unsafe { srq.post_receive(&mut ReceiveWorkRequest::new(&mut list).wr_id(7)) }.unwrap();
+    qp.to_error().unwrap();
+    let qp = qp.reset().unwrap();
+    qp.close().unwrap();
+    assert!(is_in_flight(7));
+    srq.close().unwrap();
+    assert!(!is_in_flight(7));
+}
+
+#[test]
+fn limit_is_checked_before_the_driver_and_armed_as_often_as_asked() {
+    let (_, _, srq) = queue();
+    let error = srq.arm_limit(srq.max_wr() + 1).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidInput);
+    assert_eq!(
+        error.to_string(),
+        "srq_limit 11 is out of range: 0 to 10 are possible"
+    );
+    assert!(with(|library| library.modified_srq.is_empty()));
+    for limit in [srq.max_wr(), 4, 4, 0] {
+        srq.arm_limit(limit).unwrap();
+        let (attr, mask) = with(|library| library.modified_srq.pop().unwrap());
+        assert_eq!((attr.srq_limit, mask), (limit, IBV_SRQ_LIMIT.0));
+    }
+    with(|library| library.refuse.push(("ibv_modify_srq", libc::EINVAL)));
+    assert_eq!(srq.arm_limit(1).unwrap_err().errno(), Some(libc::EINVAL));
+}
+
+#[test]
+fn resized_queue_has_its_new_room() {
+    let (_, _, srq) = queue();
+    srq.resize(3).unwrap();
+    let (attr, mask) = with(|library| library.modified_srq.pop().unwrap());
+    assert_eq!((attr.max_wr, mask), (3, IBV_SRQ_MAX_WR.0));
+    assert_eq!(srq.max_wr(), 3);
+    let mut chain = [const { ReceiveWorkRequest::empty() }; 3];
+    // SAFETY: there are no buffers.
+    unsafe { srq.post_receive(&mut chain) }.unwrap();
+    // The three do not fit into two.
+    assert_eq!(srq.resize(2).unwrap_err().errno(), Some(libc::EINVAL));
+    assert_eq!(srq.max_wr(), 3);
+    assert!(matches!(srq.resize(0), Err(Error::OutOfRange { .. })));
+    assert!(matches!(srq.resize(1001), Err(Error::Limit { .. })));
+}
+
+#[test]
+fn query_has_the_armed_limit_and_may_be_unsupported() {
+    let (_, _, srq) = queue();
+    srq.arm_limit(4).unwrap();
+    let attr = srq.query().unwrap();
+    assert_eq!((attr.max_wr(), attr.max_sge()), (10, 2));
+    assert_eq!(attr.srq_limit(), 4);
+    with(|library| library.refuse.push(("ibv_query_srq", libc::EOPNOTSUPP)));
+    let error = srq.query().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
+}
+
+#[test]
+fn what_the_device_cannot_hold_is_rejected_before_the_driver() {
+    let (_, pd, _) = ladder();
+    let error = |max_wr, max_sge| {
+        let builder = SharedReceiveQueue::builder(&pd).max_wr(max_wr);
+        builder.max_sge(max_sge).build().unwrap_err().to_string()
+    };
+    assert_eq!(error(1001, 1), "max_wr 1001 exceeds this device's 1000");
+    assert_eq!(error(1, 5), "max_sge 5 exceeds this device's 4");
+    assert_eq!(
+        error(0, 1),
+        "max_wr 0 is out of range: 1 to 1000 are possible"
+    );
+    with(|library| library.attr.max_srq = 0);
+    let none = SharedReceiveQueue::create(&pd, 1).unwrap_err();
+    assert_eq!(none.kind(), ErrorKind::Unsupported);
+    assert!(with(|library| !library.calls.contains(&"ibv_create_srq")));
+}
+
+#[test]
+fn queue_of_another_context_is_rejected() {
+    let (pd, cq, _) = queue();
+    let other = Device::by_name("fake1").unwrap().open().unwrap();
+    let srq = SharedReceiveQueue::create(&other.alloc_pd().unwrap(), 4).unwrap();
+    let error = QueuePair::builder(&pd, &cq, &cq).srq(&srq).build();
+    let error = error.unwrap_err().to_string();
+    assert!(error.starts_with("the shared receive queue belongs to another"));
+}
+
+#[test]
+fn event_carries_the_handle_of_its_queue() {
+    let (pd, _, srq) = queue();
+    let mut event = ibv_async_event::default();
+    event.element.srq = srq.as_ptr();
+    report(pd.context(), IBV_EVENT_SRQ_LIMIT_REACHED, event);
+    let soon = Some(Duration::from_secs(1));
+    let event = pd.context().get_async_event(soon).unwrap().unwrap();
+    assert_eq!(event.event_type(), EventType::SRQ_LIMIT_REACHED);
+    let handle = srq.handle();
+    assert_eq!(event.element(), EventElement::Srq { handle });
+    // It is acknowledged: destroying the queue does not wait for it.
+    assert_eq!(with(|library| library.async_acks), 1);
+    srq.close().unwrap();
+}
