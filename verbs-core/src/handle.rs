@@ -20,9 +20,9 @@ use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 
 use verbs_sys::{
-    ibv_close_device, ibv_comp_channel, ibv_context, ibv_cq, ibv_dealloc_pd, ibv_dereg_mr,
-    ibv_destroy_comp_channel, ibv_destroy_cq, ibv_destroy_qp, ibv_destroy_srq, ibv_mr, ibv_pd,
-    ibv_qp, ibv_srq,
+    ibv_ah, ibv_close_device, ibv_comp_channel, ibv_context, ibv_cq, ibv_dealloc_pd, ibv_dereg_mr,
+    ibv_destroy_ah, ibv_destroy_comp_channel, ibv_destroy_cq, ibv_destroy_qp, ibv_destroy_srq,
+    ibv_mr, ibv_pd, ibv_qp, ibv_srq,
 };
 
 use crate::destroy::Destroy;
@@ -144,6 +144,7 @@ macro_rules! objects {
 objects! {
     ibv_context "device context" ibv_close_device minus_one,
     ibv_pd "protection domain" ibv_dealloc_pd errno,
+    ibv_ah "address handle" ibv_destroy_ah errno,
     ibv_mr "memory region" ibv_dereg_mr errno,
     ibv_comp_channel "completion channel" ibv_destroy_comp_channel errno,
     ibv_cq "completion queue" ibv_destroy_cq errno,

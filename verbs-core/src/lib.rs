@@ -90,12 +90,15 @@
 //! once, and not for each peer. A [`QueuePair`] that is [built on one](QueuePairBuilder::srq) has no
 //! `post_receive`.
 //!
+//! Datagrams need no connection: see [`DatagramQueuePair`].
+//!
 //! # What this crate does not do
 //!
 //! It does not count what is in flight. Posting to a full queue fails ([`PostError::is_full`]). A
 //! completion queue that overruns is unusable. It does not keep a buffer for as long as the device uses
-//! it, wait for an operation, or exchange endpoints with a peer: the layers above do. The transports are RC and UC, connections that are reliable
-//! or not ([`QpType`]).
+//! it, wait for an operation, or exchange endpoints with a peer: the layers above do. The transports are
+//! connections, reliable (RC) or not (UC, see [`QpType`]), and datagrams (UD, see
+//! [`DatagramQueuePair`]).
 //!
 //! # Objects made by other libraries
 //!
@@ -183,9 +186,11 @@
 //! [rdma-core](https://github.com/linux-rdma/rdma-core) sources. The search box finds every wrapped
 //! item by its C name.
 
+mod address_handle;
 mod cap_flags;
 mod completion;
 mod context;
+mod datagram;
 mod destroy;
 mod device;
 mod device_attr;
@@ -214,12 +219,17 @@ mod topology;
 mod wire;
 mod work_request;
 
+pub use address_handle::AddressHandle;
 pub use cap_flags::{DeviceCapFlags, PortCapFlags};
 pub use completion::{
     CompletionChannel, CompletionQueue, CompletionQueueBuilder, Completions, CqEvent, PollError,
     PollSlot, PolledCompletions, WcOpcode, WcStatus, WorkCompletion, WorkError, WorkSuccess,
 };
 pub use context::{Context, fork_init};
+pub use datagram::{
+    Attachment, DatagramEndpoint, DatagramEndpointBuilder, DatagramQueuePair,
+    DatagramQueuePairBuilder, Grh, QKey,
+};
 pub use destroy::Destroy;
 pub use device::{Device, Guid, NodeType, ParseGuidError, TransportType};
 pub use device_attr::{AtomicCap, DeviceAttr, DeviceAttrEx};
@@ -249,8 +259,8 @@ pub use queue_pair::{
 pub use rejected::Rejected;
 pub use shared_receive_queue::{SharedReceiveQueue, SharedReceiveQueueBuilder, SrqAttr};
 pub use work_request::{
-    AtomicWorkRequest, ReadWorkRequest, ReceiveWorkRequest, SendWorkRequest, WorkRequest,
-    WriteWorkRequest,
+    AtomicWorkRequest, DatagramWorkRequest, ReadWorkRequest, ReceiveWorkRequest, SendWorkRequest,
+    WorkRequest, WriteWorkRequest,
 };
 
 pub use verbs_sys;

@@ -97,6 +97,10 @@ impl AhAttr {
         &self.attr
     }
 
+    pub(crate) const fn as_raw_mut(&mut self) -> *mut ibv_ah_attr {
+        &raw mut self.attr
+    }
+
     /// The destination's GID and the index of this side's, if packets have a GRH.
     pub(crate) fn gids(&self) -> Option<(Gid, u8)> {
         let grh = &self.attr.grh;

@@ -1,6 +1,7 @@
 //! Completions: queues of them, polling, and the channel that announces them.
 
 mod channel;
+mod datagram;
 mod poll;
 mod poll_error;
 mod queue;

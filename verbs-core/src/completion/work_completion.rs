@@ -22,7 +22,7 @@ pub struct WorkCompletion {
 #[repr(transparent)]
 #[doc(alias = "ibv_wc")]
 pub struct WorkSuccess {
-    wc: ibv_wc,
+    pub(super) wc: ibv_wc,
 }
 
 /// A work request that failed, from its completion.

@@ -242,6 +242,15 @@ pub enum Error {
         source: io::Error,
     },
 
+    /// There is no path to a peer's GID.
+    #[error("there is no path from {path}")]
+    Unreachable {
+        /// The two ends.
+        path: GidPath,
+        /// The errno.
+        source: io::Error,
+    },
+
     /// An object belongs to another device context than the object it was to be used with.
     #[error("{child} belongs to another device context: create both from the same")]
     ForeignContext {
@@ -288,7 +297,7 @@ pub enum Error {
 crate::error_debug!(Error {
     Verb, Unsupported, NoDevice, UnknownDevice, UnknownPlace, DeviceNode, NoActivePort, PortNotActive, UnknownPort,
     EmptyGid, NoGid, Limit, OutOfRange, OutOfBounds, RemoteTooShort, Misaligned, Memlock, Registration,
-    RemoteAccess, Endpoint(error), RemoteLength, Transition, ForeignContext, ForeignParent, InUse, Destroyed, Post,
+    RemoteAccess, Endpoint(error), RemoteLength, Transition, Unreachable, ForeignContext, ForeignParent, InUse, Destroyed, Post,
     Poll, Work,
 });
 
@@ -328,6 +337,7 @@ impl Error {
             Self::Verb { source, .. }
             | Self::DeviceNode { source, .. }
             | Self::Registration { source, .. }
+            | Self::Unreachable { source, .. }
             | Self::Transition { source, .. } => kind_of(source),
             Self::Unsupported { .. } => ErrorKind::Unsupported,
             Self::NoDevice { .. }
@@ -363,6 +373,7 @@ impl Error {
             | Self::DeviceNode { source, .. }
             | Self::Memlock { source, .. }
             | Self::Registration { source, .. }
+            | Self::Unreachable { source, .. }
             | Self::Transition { source, .. } => source.raw_os_error(),
             Self::Unsupported { .. } => Some(libc::EOPNOTSUPP),
             Self::Post(error) => error.errno(),

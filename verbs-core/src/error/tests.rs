@@ -164,6 +164,10 @@ fn all() -> Vec<Error> {
         transition(none, none, None, invalid()),
         transition(none, none, Some(path(None)), invalid()),
         transition(none, none, Some(path(Some(Gid::new([1; 16])))), source()),
+        Error::Unreachable {
+            path: path(None),
+            source: source(),
+        },
         Error::ForeignContext { child: "the CQ" },
         Error::InUse { object: "the CQ" },
         Error::Destroyed { object: "the CQ" },
@@ -217,6 +221,7 @@ fn variant(error: &Error) -> usize {
             EndpointError::QpType { .. } => 33,
         },
         Error::RemoteLength { .. } => 31,
+        Error::Unreachable { .. } => 34,
         Error::UnknownPlace { .. } => 32,
         Error::ForeignParent { .. } => 33,
     }
@@ -228,7 +233,7 @@ fn no_error_repeats_its_source() {
     variants.dedup();
     variants.sort_unstable();
     variants.dedup();
-    assert_eq!(variants, (0..=33).collect::<Vec<_>>());
+    assert_eq!(variants, (0..=34).collect::<Vec<_>>());
     for error in all() {
         let alone = parts(&error);
         assert_repeats_nothing(&error);

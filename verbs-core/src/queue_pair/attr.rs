@@ -218,7 +218,7 @@ pub struct QpCap {
 }
 
 impl QpCap {
-    pub(super) const fn from_raw(cap: ibv_qp_cap) -> Self {
+    pub(crate) const fn from_raw(cap: ibv_qp_cap) -> Self {
         Self {
             max_send_wr: cap.max_send_wr,
             max_recv_wr: cap.max_recv_wr,

@@ -8,7 +8,7 @@ use std::ptr;
 use verbs_sys::{ibv_post_recv, ibv_post_send, ibv_recv_wr, ibv_send_wr};
 
 use super::post_error::{PostError, Queue, Reason, accepted, position, reason};
-use super::{OwnReceives, PreparedQueuePair, Qp, QueuePair};
+use super::{OwnReceives, PreparedQueuePair, QpCap, QueuePair};
 use crate::macros::man;
 use crate::work_request::{
     AtomicWorkRequest, ReadWorkRequest, ReceiveWorkRequest, SendWorkRequest, WorkRequest,
@@ -105,7 +105,7 @@ impl<R> QueuePair<R> {
         if accepted(ret, bad) {
             return Ok(());
         }
-        Err(self.qp.send_refused(ret, bad, requests))
+        Err(send_refused(self.qp.cap, ret, bad, requests))
     }
 
     /// Posts sends: one, or a chain of them, as [`post`](Self::post) does.
@@ -292,7 +292,7 @@ macro_rules! receives {
                 if accepted(ret, bad) {
                     return Ok(());
                 }
-                Err(self.qp.receive_refused(ret, bad, requests))
+                Err(receive_refused(self.qp.cap, ret, bad, requests))
             }
         }
     )*};
@@ -300,43 +300,43 @@ macro_rules! receives {
 
 receives! { PreparedQueuePair QueuePair }
 
-impl Qp {
-    #[cold]
-    #[inline(never)]
-    fn send_refused(
-        &self,
-        ret: i32,
-        bad: *const ibv_send_wr,
-        requests: &[WorkRequest<'_>],
-    ) -> PostError {
-        let posted = position(bad, requests);
-        let request = requests.get(posted);
-        let max_inline = self.cap.max_inline_data;
-        let inline = request.filter(|request| request.is_inline());
-        let inline = inline.map_or(0, WorkRequest::total_len);
-        let (found, max, reason) = if inline > max_inline.into() {
-            (inline, max_inline, Reason::Inline)
-        } else {
-            let count = request.map_or(0, WorkRequest::num_sge);
-            let (max_wr, max_sge) = (self.cap.max_send_wr, self.cap.max_send_sge);
-            reason(ret, count, max_sge, max_wr)
-        };
-        PostError::new(Queue::Send, posted, ret, (found, max, reason))
-    }
+/// Why a chain of sends was refused, by a queue pair of these capacities.
+#[cold]
+#[inline(never)]
+pub(crate) fn send_refused(
+    cap: QpCap,
+    ret: i32,
+    bad: *const ibv_send_wr,
+    requests: &[WorkRequest<'_>],
+) -> PostError {
+    let posted = position(bad, requests);
+    let request = requests.get(posted);
+    let max_inline = cap.max_inline_data;
+    let inline = request.filter(|request| request.is_inline());
+    let inline = inline.map_or(0, WorkRequest::total_len);
+    let (found, max, reason) = if inline > max_inline.into() {
+        (inline, max_inline, Reason::Inline)
+    } else {
+        let count = request.map_or(0, WorkRequest::num_sge);
+        let (max_wr, max_sge) = (cap.max_send_wr, cap.max_send_sge);
+        reason(ret, count, max_sge, max_wr)
+    };
+    PostError::new(Queue::Send, posted, ret, (found, max, reason))
+}
 
-    #[cold]
-    #[inline(never)]
-    fn receive_refused(
-        &self,
-        ret: i32,
-        bad: *const ibv_recv_wr,
-        requests: &[ReceiveWorkRequest<'_>],
-    ) -> PostError {
-        let posted = position(bad, requests);
-        let request = requests.get(posted);
-        let count = request.map_or(0, ReceiveWorkRequest::num_sge);
-        let (max_wr, max_sge) = (self.cap.max_recv_wr, self.cap.max_recv_sge);
-        let reason = reason(ret, count, max_sge, max_wr);
-        PostError::new(Queue::Receive, posted, ret, reason)
-    }
+/// Why a chain of receives was refused, by a queue pair of these capacities.
+#[cold]
+#[inline(never)]
+pub(crate) fn receive_refused(
+    cap: QpCap,
+    ret: i32,
+    bad: *const ibv_recv_wr,
+    requests: &[ReceiveWorkRequest<'_>],
+) -> PostError {
+    let posted = position(bad, requests);
+    let request = requests.get(posted);
+    let count = request.map_or(0, ReceiveWorkRequest::num_sge);
+    let (max_wr, max_sge) = (cap.max_recv_wr, cap.max_recv_sge);
+    let reason = reason(ret, count, max_sge, max_wr);
+    PostError::new(Queue::Receive, posted, ret, reason)
 }

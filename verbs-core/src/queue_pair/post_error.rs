@@ -52,6 +52,7 @@ pub(crate) enum Reason {
     Full,
     Inline,
     Elements,
+    TooLong,
     Unknown,
 }
 
@@ -76,19 +77,29 @@ impl PostError {
         }
     }
 
+    /// A datagram that no port sends.
+    pub(crate) fn too_long(posted: usize, found: u64, max: u32) -> Self {
+        Self::new(Queue::Send, posted, 0, (found, max, Reason::TooLong))
+    }
+
     /// One of each reason, for the tests of this crate and of those above.
     #[doc(hidden)]
     #[must_use]
-    pub fn examples() -> [Self; 4] {
+    pub fn examples() -> [Self; 5] {
         let of = |reason| Self::new(Queue::Send, 1, libc::EINVAL, (3, 2, reason));
         // Exhaustive: a reason that is new does not compile until it is listed here.
         match Reason::Full {
-            Reason::Full | Reason::Inline | Reason::Elements | Reason::Unknown => {}
+            Reason::Full
+            | Reason::Inline
+            | Reason::Elements
+            | Reason::TooLong
+            | Reason::Unknown => {}
         }
         [
             Reason::Full,
             Reason::Inline,
             Reason::Elements,
+            Reason::TooLong,
             Reason::Unknown,
         ]
         .map(of)
@@ -123,7 +134,7 @@ impl PostError {
     pub fn kind(&self) -> ErrorKind {
         match self.reason {
             Reason::Full => ErrorKind::OutOfMemory,
-            Reason::Inline | Reason::Elements => ErrorKind::InvalidInput,
+            Reason::Inline | Reason::Elements | Reason::TooLong => ErrorKind::InvalidInput,
             Reason::Unknown => kind_of(&io_error(self.errno.into())),
         }
     }
@@ -158,6 +169,12 @@ impl fmt::Display for PostError {
             }
             Reason::Elements => {
                 write!(f, "{found} elements exceed {of}'s {max} per request")
+            }
+            Reason::TooLong => {
+                write!(
+                    f,
+                    "{found} bytes exceed the {max} bytes of one packet, which is all that a datagram has"
+                )
             }
             Reason::Unknown => write!(f, "{}", io_error(self.errno.into())),
         }

@@ -6,6 +6,7 @@
 #![expect(unsafe_code, reason = "sees one kind of request as another")]
 
 mod atomic;
+mod datagram;
 mod rdma;
 mod receive;
 mod send;
@@ -23,6 +24,7 @@ use verbs_sys::{
 };
 
 pub use atomic::AtomicWorkRequest;
+pub use datagram::DatagramWorkRequest;
 pub use rdma::{ReadWorkRequest, WriteWorkRequest};
 pub use receive::ReceiveWorkRequest;
 pub use send::SendWorkRequest;
@@ -55,7 +57,7 @@ struct SendWr {
     send_flags: c_uint,
     // Always initialised: rxe copies it for every opcode.
     imm_data: __be32,
-    // For writes, reads and atomics.
+    // For writes, reads, atomics and datagrams.
     wr: MaybeUninit<Remote>,
     // For XRC, memory windows and TSO, which this crate does not post.
     qp_type: MaybeUninit<ibv_send_wr__bindgen_ty_3>,

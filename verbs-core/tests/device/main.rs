@@ -12,6 +12,7 @@
 mod atomics;
 mod completion_channel;
 mod completion_queue;
+mod datagrams;
 mod devices;
 mod elements;
 mod endpoint;

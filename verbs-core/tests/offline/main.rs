@@ -13,6 +13,7 @@
 #[cfg(miri)]
 mod caught;
 mod channel;
+mod datagrams;
 mod device;
 mod endings;
 mod events;

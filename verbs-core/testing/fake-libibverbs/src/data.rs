@@ -4,8 +4,8 @@ use std::ffi::c_int;
 use std::ptr;
 
 use verbs_core::verbs_sys::{
-    IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE,
-    IBV_WR_RDMA_WRITE_WITH_IMM, ibv_cq, ibv_qp, ibv_recv_wr, ibv_send_wr,
+    IBV_QPT_UD, IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_RDMA_READ,
+    IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM, ibv_cq, ibv_qp, ibv_recv_wr, ibv_send_wr,
     ibv_send_wr__bindgen_ty_2__bindgen_ty_1 as Rdma,
     ibv_send_wr__bindgen_ty_2__bindgen_ty_2 as Atomic, ibv_sge, ibv_srq, ibv_wc,
 };
@@ -38,6 +38,12 @@ pub struct Posted {
     pub compare_add: u64,
     /// As in the request; 0 if it is no atomic.
     pub swap: u64,
+    /// The address handle of a datagram; 0 if it is none.
+    pub ah: usize,
+    /// As in the datagram; 0 if it is none.
+    pub remote_qpn: u32,
+    /// As in the datagram; 0 if it is none.
+    pub remote_qkey: u32,
     /// What was read of the bytes to send.
     pub sent: Vec<u8>,
 }
@@ -65,6 +71,14 @@ pub(super) unsafe extern "C" fn post_send(
                     IBV_WR_ATOMIC_CMP_AND_SWP | IBV_WR_ATOMIC_FETCH_AND_ADD => wr.wr.atomic,
                     _ => Atomic::default(),
                 };
+                // Read for datagrams only: the others have none.
+                let (ah, remote_qpn, remote_qkey) = match (*qp).qp_type {
+                    IBV_QPT_UD => {
+                        let ud = wr.wr.ud;
+                        (ud.ah.addr(), ud.remote_qpn, ud.remote_qkey)
+                    }
+                    _ => (0, 0, 0),
+                };
                 Posted {
                     wr_id: wr.wr_id,
                     qp_num: 0,
@@ -77,6 +91,9 @@ pub(super) unsafe extern "C" fn post_send(
                     rkey: rdma.rkey | atomic.rkey,
                     compare_add: atomic.compare_add,
                     swap: atomic.swap,
+                    ah,
+                    remote_qpn,
+                    remote_qkey,
                     sent: Vec::new(),
                 }
             },

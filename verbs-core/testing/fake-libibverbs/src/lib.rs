@@ -22,6 +22,7 @@
 )]
 
 mod data;
+mod datagrams;
 mod events;
 pub mod faulty;
 mod limits;
@@ -41,8 +42,8 @@ use std::time::{Duration, Instant};
 
 use verbs_core::verbs_sys::{
     IBV_ATOMIC_HCA, IBV_LINK_LAYER_ETHERNET, IBV_LINK_LAYER_INFINIBAND, IBV_MTU_1024, IBV_MTU_4096,
-    IBV_PORT_ACTIVE, ibv_async_event, ibv_comp_channel, ibv_cq, ibv_device_attr, ibv_gid,
-    ibv_gid_entry, ibv_port_attr, ibv_qp_attr, ibv_qp_state, ibv_srq_attr, ibv_wc,
+    IBV_PORT_ACTIVE, ibv_ah_attr, ibv_async_event, ibv_comp_channel, ibv_cq, ibv_device_attr,
+    ibv_gid, ibv_gid_entry, ibv_port_attr, ibv_qp_attr, ibv_qp_state, ibv_srq_attr, ibv_wc,
 };
 use verbs_core::{
     CompletionQueue, Context, Device, Gid, PreparedQueuePair, ProtectionDomain, QueuePair,
@@ -99,6 +100,8 @@ pub struct Library {
     pub armed: Vec<c_int>,
     /// C's number of the type of each queue pair that was made.
     pub qp_types: Vec<u32>,
+    /// The path of each address handle that was made.
+    pub paths: Vec<ibv_ah_attr>,
     /// Each change of a queue pair that was asked for.
     pub modified: Vec<(ibv_qp_attr, u32)>,
     /// Each change of a shared receive queue that was asked for.
@@ -113,6 +116,10 @@ pub struct Library {
     pub wrong: Vec<String>,
 
     live: Vec<Live>,
+    /// The address handles that are alive.
+    handles: Vec<usize>,
+    /// Each multicast group that a queue pair is attached to.
+    pub attached: Vec<(u32, [u8; 16], u16)>,
     regions: Vec<memory::Region>,
     operations: Vec<memory::Operation>,
     limits: Vec<limits::Limits>,
@@ -286,6 +293,9 @@ impl Library {
             async_acks: 0,
             wrong: Vec::new(),
             live: Vec::new(),
+            handles: Vec::new(),
+            attached: Vec::new(),
+            paths: Vec::new(),
             regions: Vec::new(),
             operations: Vec::new(),
             limits: Vec::new(),

@@ -18,6 +18,7 @@ pub(super) struct Limits {
     cap: ibv_qp_cap,
     max_msg_sz: u32,
     max_rd_atomic: u8,
+    is_datagram: bool,
 }
 
 const INLINE: u32 = 8;
@@ -26,12 +27,13 @@ const READ_REMOTELY: [u32; 3] = [4, 5, 6];
 
 impl Library {
     /// A queue pair was made.
-    pub(super) fn granted(&mut self, qp: *mut ibv_qp, cap: ibv_qp_cap) {
+    pub(super) fn granted(&mut self, qp: *mut ibv_qp, cap: ibv_qp_cap, is_datagram: bool) {
         self.limits.push(Limits {
             queue: qp.addr(),
             cap,
             max_msg_sz: u32::MAX,
             max_rd_atomic: 0,
+            is_datagram,
         });
     }
 
@@ -39,11 +41,12 @@ impl Library {
     pub(super) fn changed(&mut self, qp: *mut ibv_qp, attr: &ibv_qp_attr, mask: u32) {
         let port = usize::from(attr.port_num).checked_sub(1);
         let port = port.and_then(|index| self.ports.get(index));
-        let max_msg_sz = port.map(|port| port.attr.max_msg_sz);
+        let port = port.map(|port| (port.attr.max_msg_sz, 128 << port.attr.active_mtu.0));
         let mut limits = self.limits.iter_mut();
         let Some(limits) = limits.find(|limits| limits.queue == qp.addr()) else {
             return;
         };
+        let max_msg_sz = port.map(|(all, packet)| if limits.is_datagram { packet } else { all });
         if mask & IBV_QP_PORT.0 != 0
             && let Some(max_msg_sz) = max_msg_sz
         {
@@ -65,6 +68,7 @@ impl Library {
             },
             max_msg_sz: u32::MAX,
             max_rd_atomic: 0,
+            is_datagram: false,
         });
     }
 
@@ -122,6 +126,8 @@ impl Library {
             format!("{len} bytes inline, and {max_inline} were granted")
         } else if elements > max_sge.into() {
             format!("{elements} elements, and {max_sge} were granted")
+        } else if limits.is_datagram && is_send && !self.handles.contains(&posted.ah) {
+            "a datagram, with an address handle that is not alive".into()
         } else if reads && limits.max_rd_atomic == 0 {
             "a read or an atomic, with a max_rd_atomic of 0".into()
         } else {

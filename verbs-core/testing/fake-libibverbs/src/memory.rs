@@ -27,6 +27,8 @@ pub(super) struct Operation {
     wr_id: u64,
     is_send: bool,
     is_signaled: bool,
+    /// The address handle that it is sent with.
+    ah: usize,
     /// Whether the device writes to the bytes; it reads them otherwise.
     writes: bool,
     /// Address and length of each part.
@@ -91,6 +93,7 @@ impl Library {
             wr_id: posted.wr_id,
             is_send,
             is_signaled: posted.send_flags & SIGNALED != 0,
+            ah: posted.ah,
             writes,
             sent: match parts[..] {
                 [] => Vec::new(),
@@ -98,6 +101,12 @@ impl Library {
             },
             parts,
         });
+    }
+
+    /// Whether a request in flight is sent with this address handle, as many devices read it only when
+    /// they send.
+    pub(super) fn is_needed(&self, ah: usize) -> bool {
+        self.operations.iter().any(|operation| operation.ah == ah)
     }
 
     /// A completion is polled: received bytes are there, and the device touches them no more.

@@ -5,16 +5,16 @@ use std::mem::offset_of;
 use std::ptr;
 
 use verbs_core::verbs_sys::{
-    IBV_QP_CAP, IBV_QP_STATE, IBV_QPS_RESET, IBV_SRQ_LIMIT, IBV_SRQ_MAX_WR, ibv_comp_channel,
-    ibv_context, ibv_cq, ibv_device, ibv_mr, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_cap,
-    ibv_qp_init_attr, ibv_srq, ibv_srq_attr, ibv_srq_init_attr, verbs_context,
+    IBV_QP_CAP, IBV_QP_STATE, IBV_QPS_RESET, IBV_QPT_UD, IBV_SRQ_LIMIT, IBV_SRQ_MAX_WR,
+    ibv_comp_channel, ibv_context, ibv_cq, ibv_device, ibv_mr, ibv_pd, ibv_qp, ibv_qp_attr,
+    ibv_qp_cap, ibv_qp_init_attr, ibv_srq, ibv_srq_attr, ibv_srq_init_attr, verbs_context,
 };
 
 use super::data::{free, poll_cq, post_recv, post_send, post_srq_recv, req_notify_cq};
 use super::queries::{answer, fail, query_port};
 use super::{Library, before, with};
 
-fn made<T>(
+pub(super) fn made<T>(
     verb: &'static str,
     parents: &[usize],
     make: impl FnOnce(&mut Library) -> Result<T, c_int>,
@@ -36,7 +36,7 @@ unsafe fn ended<T>(verb: &'static str, object: *mut T) -> Result<(), c_int> {
     Ok(())
 }
 
-unsafe fn end<T>(verb: &'static str, object: *mut T) -> c_int {
+pub(super) unsafe fn end<T>(verb: &'static str, object: *mut T) -> c_int {
     // SAFETY: the caller's promise.
     unsafe { ended(verb, object) }.err().unwrap_or(0)
 }
@@ -245,11 +245,13 @@ unsafe extern "C" fn ibv_create_qp(pd: *mut ibv_pd, init: *mut ibv_qp_init_attr)
             srq: init.srq,
             qp_num: library.number(),
             state: IBV_QPS_RESET,
+            qp_type: init.qp_type,
             ..Default::default()
         })
     });
     if !qp.is_null() {
-        with(|library| library.granted(qp, init.cap));
+        let is_datagram = init.qp_type == IBV_QPT_UD;
+        with(|library| library.granted(qp, init.cap, is_datagram));
     }
     qp
 }
@@ -314,6 +316,11 @@ unsafe extern "C" fn ibv_query_qp(
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
     before("ibv_destroy_qp", None);
+    // SAFETY: the caller has it from `ibv_create_qp`.
+    let number = unsafe { (*qp).qp_num };
+    if with(|library| library.attached.iter().any(|(of, ..)| *of == number)) {
+        return libc::EBUSY;
+    }
     // SAFETY: the caller has it from `ibv_create_qp`.
     let code = unsafe { end("ibv_destroy_qp", qp) };
     if code == 0 {

@@ -1,0 +1,143 @@
+//! Address handles: prepared paths of datagrams.
+#![expect(unsafe_code, reason = "owns an `ibv_ah`")]
+
+use std::ptr;
+
+use verbs_sys::{ibv_ah, ibv_create_ah, ibv_grh, ibv_init_ah_from_wc};
+
+use crate::completion::WorkSuccess;
+use crate::context::Context;
+use crate::datagram::grh::Grh;
+use crate::error::{Error, GidPath, Result, is_unreachable};
+use crate::handle::Handle;
+use crate::macros::man;
+use crate::path::AhAttr;
+use crate::protection_domain::ProtectionDomain;
+use crate::ret;
+
+/// An address handle (AH): the path to a port, for the datagrams to any of its queue pairs.
+///
+/// Dropping it destroys it. It is needed until each send that was posted with it has completed: many
+/// devices look it up when they send, not when the send is posted (see
+/// [`DatagramQueuePair::post_send`](crate::DatagramQueuePair::post_send)).
+#[doc = man!("ibv_create_ah")]
+#[derive(Debug)]
+#[doc(alias = "ibv_ah")]
+pub struct AddressHandle {
+    ah: Handle<ibv_ah>,
+    attr: AhAttr,
+    pd: ProtectionDomain,
+}
+
+impl ProtectionDomain {
+    /// Creates an address handle.
+    ///
+    /// On RoCE the kernel resolves the GID to a MAC address within this call. If no host answers it
+    /// blocks for about a second, so do not call it on an executor's thread with an address that a
+    /// peer has sent.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unreachable`] if there is no path to the GID. It names both ends. Otherwise the errno.
+    #[doc = man!("ibv_create_ah")]
+    #[doc(alias = "ibv_create_ah")]
+    pub fn create_ah(&self, attr: &AhAttr) -> Result<AddressHandle> {
+        let mut raw = *attr.as_raw();
+        // SAFETY: the PD is alive, and `raw` is a local.
+        let ah = unsafe { ibv_create_ah(self.as_ptr(), &raw mut raw) };
+        let ah = ret::non_null("ibv_create_ah", ah);
+        let ah = ah.map_err(|error| explain(error, self.context(), attr))?;
+        // SAFETY: it is new, and the PD is kept next to it.
+        let ah = unsafe { Handle::new(ah) };
+        Ok(AddressHandle {
+            ah,
+            attr: *attr,
+            pd: self.clone(),
+        })
+    }
+}
+
+impl AddressHandle {
+    /// The path it was made from.
+    #[must_use]
+    pub const fn attr(&self) -> &AhAttr {
+        &self.attr
+    }
+
+    /// The protection domain it belongs to.
+    #[must_use]
+    pub const fn pd(&self) -> &ProtectionDomain {
+        &self.pd
+    }
+
+    /// The `ibv_ah`, for verbs this crate does not wrap. It lives as long as `self` does.
+    #[inline]
+    #[must_use]
+    pub const fn as_ptr(&self) -> *mut ibv_ah {
+        self.ah.as_ptr()
+    }
+
+    /// Destroys it and returns the driver's answer, which dropping only logs.
+    ///
+    /// # Errors
+    ///
+    /// The errno.
+    #[doc(alias = "ibv_destroy_ah")]
+    pub fn close(self) -> Result<()> {
+        let Self { ah, pd, .. } = self;
+        let closed = ah.close();
+        drop(pd);
+        closed
+    }
+}
+
+impl AhAttr {
+    /// The path back to the sender of a datagram: from its completion, and from the
+    /// [`Grh::LEN`] bytes before it. `port_num` is the port that it came in by.
+    ///
+    /// The sender's queue pair is the completion's [`src_qp`](WorkSuccess::src_qp). Its key is not in a
+    /// datagram.
+    ///
+    /// # Errors
+    ///
+    /// The errno, if the header is unreadable, or this side has no GID any more that it was sent to.
+    #[doc = man!("ibv_create_ah_from_wc")]
+    #[doc(alias = "ibv_init_ah_from_wc")]
+    #[doc(alias = "ibv_create_ah_from_wc")]
+    pub fn from_completion(
+        context: &Context,
+        port_num: u8,
+        received: &WorkSuccess,
+        header: &[u8; Grh::LEN],
+    ) -> Result<Self> {
+        const { assert!(size_of::<ibv_grh>() == Grh::LEN) };
+        let (mut attr, mut wc) = (Self::default(), received.as_raw());
+        // SAFETY: every bit pattern of the 40 bytes is an `ibv_grh`.
+        let mut grh: ibv_grh = unsafe { ptr::read_unaligned(header.as_ptr().cast()) };
+        let raw = attr.as_raw_mut();
+        // SAFETY: the context is open, and the other three are locals.
+        let ret = unsafe {
+            ibv_init_ah_from_wc(context.as_ptr(), port_num, &raw mut wc, &raw mut grh, raw)
+        };
+        ret::minus_one("ibv_init_ah_from_wc", ret).map(|()| attr)
+    }
+}
+
+/// Names both ends of the path, if that is what is wrong.
+fn explain(error: Error, context: &Context, attr: &AhAttr) -> Error {
+    let Error::Verb { verb, source } = error else {
+        return error;
+    };
+    match attr.gids() {
+        Some((remote, sgid_index)) if is_unreachable(&source) => {
+            let local = context.query_gid(attr.as_raw().port_num, sgid_index);
+            let path = GidPath {
+                local: local.ok().map(|entry| entry.gid()),
+                sgid_index,
+                remote,
+            };
+            Error::Unreachable { path, source }
+        }
+        _ => Error::Verb { verb, source },
+    }
+}

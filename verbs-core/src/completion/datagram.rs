@@ -1,0 +1,55 @@
+//! What completions of received datagrams have beside.
+
+use verbs_sys::{IBV_WC_GRH, ibv_wc};
+
+use super::work_completion::{WcOpcode, WorkSuccess};
+use crate::datagram::grh::Grh;
+
+impl WorkSuccess {
+    /// The number of the queue pair that sent the datagram. Undefined for anything else.
+    #[inline]
+    #[must_use]
+    pub const fn src_qp(&self) -> u32 {
+        self.wc.src_qp
+    }
+
+    /// Whether the [`Grh::LEN`] bytes before the datagram hold a header: always on RoCE. Undefined for
+    /// anything but a datagram.
+    #[inline]
+    #[must_use]
+    #[doc(alias = "IBV_WC_GRH")]
+    pub const fn has_grh(&self) -> bool {
+        self.wc.wc_flags & IBV_WC_GRH.0 != 0
+    }
+
+    /// The LID that the datagram came from; 0 on RoCE. Undefined for anything but a datagram.
+    #[inline]
+    #[must_use]
+    pub const fn slid(&self) -> u16 {
+        self.wc.slid
+    }
+
+    /// The datagram of a receive that was posted with one element, without the [`Grh::LEN`] bytes
+    /// before it: `bytes` is that element. `None` for all other requests.
+    ///
+    /// `None`, too, if the bytes are fewer than have come: they were not all of the receive's.
+    #[inline]
+    #[must_use]
+    pub fn datagram_in<'a>(&self, bytes: &'a [u8]) -> Option<&'a [u8]> {
+        self.message_in(bytes)?.get(Grh::LEN..)
+    }
+
+    /// The header before the datagram in the same bytes; `None` if it has none.
+    #[must_use]
+    pub fn grh_in(&self, bytes: &[u8]) -> Option<Grh> {
+        if !self.has_grh() || self.opcode() != WcOpcode::RECV {
+            return None;
+        }
+        Grh::from_bytes(bytes.first_chunk()?)
+    }
+
+    /// C's struct.
+    pub(crate) const fn as_raw(&self) -> ibv_wc {
+        self.wc
+    }
+}

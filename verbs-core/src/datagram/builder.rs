@@ -1,0 +1,179 @@
+//! Making queue pairs for datagrams: each setting, its default, and the checks before C is called.
+
+use verbs_sys::IBV_QPT_UD;
+
+use super::choices::Config;
+use super::{DatagramQueuePair, QKey};
+use crate::builder_setters;
+use crate::completion::CompletionQueue;
+use crate::error::Result;
+use crate::protection_domain::ProtectionDomain;
+use crate::queue_pair::QpCap;
+use crate::queue_pair::builder::{check_capacities, check_completion_queues, create};
+use crate::queue_pair::choices::check_range;
+
+/// Builder for a queue pair for datagrams, from [`DatagramQueuePair::builder`].
+///
+/// It is a plain value: it can be kept in a struct and cloned, and any number of queue pairs can be
+/// built from it.
+#[derive(Clone, Debug)]
+#[must_use = "a builder does nothing until `build` is called"]
+#[doc(alias = "ibv_qp_init_attr")]
+pub struct DatagramQueuePairBuilder {
+    pd: ProtectionDomain,
+    send_cq: CompletionQueue,
+    recv_cq: CompletionQueue,
+    max_send_wr: u32,
+    max_recv_wr: u32,
+    max_send_sge: u32,
+    max_recv_sge: u32,
+    max_inline_data: u32,
+    sq_sig_all: bool,
+    port_num: Option<u8>,
+    gid_index: Option<u8>,
+    pkey_index: u16,
+    qkey: Option<QKey>,
+    sl: u8,
+    src_path_bits: u8,
+    static_rate: u8,
+    traffic_class: u8,
+    flow_label: u32,
+    hop_limit: u8,
+}
+
+impl DatagramQueuePair {
+    /// Starts to build a queue pair for datagrams. Sends complete on `send_cq`, receives on `recv_cq`.
+    /// Both may be the same queue.
+    ///
+    /// The defaults work on InfiniBand and on RoCE, as those of
+    /// [`QueuePair::builder`](crate::QueuePair::builder) do.
+    #[doc(alias = "ibv_create_qp")]
+    #[doc(alias = "ibv_qp_init_attr")]
+    pub fn builder(
+        pd: &ProtectionDomain,
+        send_cq: &CompletionQueue,
+        recv_cq: &CompletionQueue,
+    ) -> DatagramQueuePairBuilder {
+        DatagramQueuePairBuilder {
+            pd: pd.clone(),
+            send_cq: send_cq.clone(),
+            recv_cq: recv_cq.clone(),
+            max_send_wr: 16,
+            max_recv_wr: 16,
+            max_send_sge: 1,
+            max_recv_sge: 1,
+            max_inline_data: 0,
+            sq_sig_all: false,
+            port_num: None,
+            gid_index: None,
+            pkey_index: 0,
+            qkey: None,
+            sl: 0,
+            src_path_bits: 0,
+            static_rate: 0,
+            traffic_class: 0,
+            flow_label: 0,
+            hop_limit: 64,
+        }
+    }
+}
+
+impl DatagramQueuePairBuilder {
+    builder_setters! {
+        /// Work requests in the send queue; 16 unless set.
+        max_send_wr: plain u32,
+        /// Work requests in the receive queue; 16 unless set.
+        max_recv_wr: plain u32,
+        /// Elements in a send; 1 unless set.
+        max_send_sge: plain u32,
+        /// Elements in a receive; 1 unless set.
+        max_recv_sge: plain u32,
+        /// Bytes that can be posted inline; 0 unless set.
+        max_inline_data: plain u32,
+        /// Whether every send request is signalled, even an `unsignaled` one; no unless set.
+        sq_sig_all: plain bool,
+        /// The port; the first ACTIVE one unless set.
+        port_num: option u8,
+        /// The index of this side's GID (C: `sgid_index`); the best one unless set. Setting it on
+        /// InfiniBand adds a GRH.
+        gid_index: option u8,
+        /// The index of the P_Key in the port's table; 0 unless set.
+        pkey_index: plain u16,
+        /// The key that it accepts datagrams with; a random one unless set.
+        qkey: option QKey,
+        /// The service level, 0 to 15; 0 unless set.
+        sl: plain u8,
+        /// Which of this side's LIDs to send from; 0 unless set.
+        src_path_bits: plain u8,
+        /// The highest rate, as a code of `enum ibv_rate`; 0, the port's own, unless set.
+        static_rate: plain u8,
+        /// The GRH's traffic class; 0 unless set.
+        traffic_class: plain u8,
+        /// The GRH's flow label, 20 bits; 0 unless set.
+        flow_label: plain u32,
+        /// The GRH's hop limit; 64 unless set.
+        hop_limit: plain u8,
+    }
+
+    /// Creates a queue pair that can send and receive: in `RTS`.
+    ///
+    /// Datagrams that arrive before the first receive is posted are dropped.
+    ///
+    /// # Errors
+    ///
+    /// - [`Error::Limit`](crate::Error::Limit) for a capacity above the device's.
+    /// - [`Error::OutOfRange`](crate::Error::OutOfRange) for a number that its field cannot hold.
+    /// - [`Error::NoActivePort`](crate::Error::NoActivePort) and similar errors if there is no such
+    ///   port or GID.
+    /// - [`Error::ForeignContext`](crate::Error::ForeignContext) for a completion queue of another
+    ///   context.
+    /// - The errno for anything else.
+    #[doc(alias = "ibv_create_qp")]
+    #[doc(alias = "ibv_modify_qp")]
+    pub fn build(&self) -> Result<DatagramQueuePair> {
+        let (pd, send_cq, recv_cq) = (&self.pd, &self.send_cq, &self.recv_cq);
+        let context = pd.context();
+        check_completion_queues(context, send_cq, recv_cq)?;
+        let cap = QpCap {
+            max_send_wr: self.max_send_wr,
+            max_recv_wr: self.max_recv_wr,
+            max_send_sge: self.max_send_sge,
+            max_recv_sge: self.max_recv_sge,
+            max_inline_data: self.max_inline_data,
+        };
+        check_capacities(cap, &context.query_device()?)?;
+        check_range("sl", self.sl.into(), 0, 15)?;
+        check_range("flow_label", self.flow_label, 0, 0xf_ffff)?;
+        let config = Config {
+            port_num: self.port_num,
+            gid_index: self.gid_index,
+            pkey_index: self.pkey_index,
+            qkey: self.qkey.unwrap_or_else(QKey::random),
+            sl: self.sl,
+            src_path_bits: self.src_path_bits,
+            static_rate: self.static_rate,
+            traffic_class: self.traffic_class,
+            flow_label: self.flow_label,
+            hop_limit: self.hop_limit,
+        };
+        let path = config.path(context)?;
+        let (qp, cap) = create(
+            IBV_QPT_UD,
+            pd,
+            (send_cq, recv_cq, None),
+            cap,
+            self.sq_sig_all,
+        )?;
+        let qp = DatagramQueuePair {
+            qp,
+            cap,
+            path,
+            config,
+            send_cq: send_cq.clone(),
+            recv_cq: recv_cq.clone(),
+            pd: pd.clone(),
+        };
+        qp.start()?;
+        Ok(qp)
+    }
+}

@@ -1,0 +1,306 @@
+//! Endpoints of datagrams: the data that a peer needs to send to a queue pair.
+
+use super::qkey::QKey;
+use crate::builder_setters;
+use crate::error::{ENDPOINT_VERSION, EndpointError};
+use crate::gid::Gid;
+use crate::mtu::MaximumTransferUnit;
+use crate::wire::{check_version, put, take, version_of, within};
+
+/// The data that a peer needs to send datagrams to a queue pair.
+///
+/// Send it by any means: as serde data (feature `serde`), or as [`to_bytes`](Self::to_bytes). Both
+/// forms carry a version. Numbers are checked when an endpoint is made or received.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(try_from = "Wire", into = "Wire")
+)]
+pub struct DatagramEndpoint {
+    qp_num: u32,
+    qkey: QKey,
+    lid: u16,
+    gid: Option<Gid>,
+    mtu: MaximumTransferUnit,
+}
+
+/// Builder for a datagram endpoint, from [`DatagramEndpoint::builder`].
+#[derive(Clone, Debug)]
+#[must_use = "a builder does nothing until `build` is called"]
+pub struct DatagramEndpointBuilder {
+    qp_num: u32,
+    qkey: QKey,
+    lid: u16,
+    gid: Option<Gid>,
+    mtu: MaximumTransferUnit,
+}
+
+impl DatagramEndpointBuilder {
+    builder_setters! {
+        /// The port's LID; 0, none, unless set.
+        lid: plain u16,
+        /// The port's GID; none unless set.
+        gid: option Gid,
+        /// The port's active MTU, the most bytes that it receives; 4096 unless set, so that the
+        /// sender's decides.
+        mtu: plain MaximumTransferUnit,
+    }
+
+    /// Checks the numbers and makes the endpoint.
+    ///
+    /// # Errors
+    ///
+    /// [`EndpointError`] for a number out of its range, or an endpoint without an address.
+    pub fn build(&self) -> Result<DatagramEndpoint, EndpointError> {
+        DatagramEndpoint {
+            qp_num: self.qp_num,
+            qkey: self.qkey,
+            lid: self.lid,
+            gid: self.gid,
+            mtu: self.mtu,
+        }
+        .checked()
+    }
+}
+
+impl DatagramEndpoint {
+    /// Starts to build an endpoint from parts that were received in some other protocol: the queue
+    /// pair's number, 24 bits, and its key.
+    ///
+    /// ```
+    /// use verbs_core::{DatagramEndpoint, QKey};
+    ///
+    /// let endpoint = DatagramEndpoint::builder(0x11, QKey::new(0x1111_1111)?).lid(4).build()?;
+    /// let received = DatagramEndpoint::from_bytes(&endpoint.to_bytes())?;
+    /// assert_eq!(received.qp_num(), 0x11);
+    /// # Ok::<(), verbs_core::Error>(())
+    /// ```
+    pub const fn builder(qp_num: u32, qkey: QKey) -> DatagramEndpointBuilder {
+        DatagramEndpointBuilder {
+            qp_num,
+            qkey,
+            lid: 0,
+            gid: None,
+            mtu: MaximumTransferUnit::Mtu4096,
+        }
+    }
+
+    /// The endpoint of a queue pair of this side: its number and key, its port's LID and GID.
+    pub(super) const fn chosen(
+        (qp_num, qkey): (u32, QKey),
+        (lid, gid): (u16, Option<Gid>),
+        mtu: MaximumTransferUnit,
+    ) -> Self {
+        Self {
+            qp_num,
+            qkey,
+            lid,
+            gid,
+            mtu,
+        }
+    }
+
+    /// The length of [`to_bytes`](Self::to_bytes), in bytes.
+    pub const BYTES: usize = 32;
+
+    /// The queue pair's number.
+    #[must_use]
+    pub const fn qp_num(&self) -> u32 {
+        self.qp_num
+    }
+
+    /// The key that it accepts datagrams with.
+    #[must_use]
+    pub const fn qkey(&self) -> QKey {
+        self.qkey
+    }
+
+    /// The port's LID; 0 if it has none.
+    #[must_use]
+    pub const fn lid(&self) -> u16 {
+        self.lid
+    }
+
+    /// The port's GID, if it is addressed by GID.
+    #[must_use]
+    pub const fn gid(&self) -> Option<Gid> {
+        self.gid
+    }
+
+    /// The port's active MTU: the longest datagram that it receives.
+    #[must_use]
+    pub const fn mtu(&self) -> MaximumTransferUnit {
+        self.mtu
+    }
+
+    /// The endpoint as bytes: a version, then numbers, most significant byte first.
+    #[must_use]
+    pub fn to_bytes(&self) -> [u8; Self::BYTES] {
+        let wire = Wire::from(*self);
+        let mut bytes = [0; Self::BYTES];
+        let mut rest = &mut bytes[..];
+        let mut put = |field: &[u8]| put(&mut rest, field);
+        put(&wire.version.to_be_bytes());
+        put(&wire.qp_num.to_be_bytes());
+        put(&wire.qkey.to_be_bytes());
+        put(&wire.lid.to_be_bytes());
+        let mtu = u8::try_from(wire.mtu).unwrap_or(0);
+        put(&[u8::from(wire.gid.is_some()), mtu]);
+        put(&wire.gid.unwrap_or_default());
+        bytes
+    }
+
+    /// Reads what [`to_bytes`](Self::to_bytes) wrote.
+    ///
+    /// # Errors
+    ///
+    /// [`EndpointError`] for another version, another length, or a number out of its range.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, EndpointError> {
+        let bytes: &[u8; Self::BYTES] = version_of(bytes)?;
+        let mut rest = &bytes[4..];
+        let qp_num = u32::from_be_bytes(take(&mut rest));
+        let qkey = u32::from_be_bytes(take(&mut rest));
+        let lid = u16::from_be_bytes(take(&mut rest));
+        let [has_gid, mtu] = take(&mut rest);
+        let gid = take::<16>(&mut rest);
+        Self::try_from(Wire {
+            version: ENDPOINT_VERSION,
+            qp_num,
+            qkey,
+            lid,
+            gid: (has_gid != 0).then_some(gid),
+            mtu: mtu.into(),
+        })
+    }
+
+    fn checked(self) -> Result<Self, EndpointError> {
+        // 0 and 1 are for management, and all ones for multicast.
+        within("qp_num", self.qp_num.into(), 2, 0xff_fffe)?;
+        // Beyond are multicast LIDs, and the permissive one; a multicast GID begins with 0xff.
+        within("lid", self.lid.into(), 0, 0xbfff)?;
+        let names_no_port = |gid: Gid| gid.is_zero() || gid.raw()[0] == 0xff;
+        if self.gid.map_or(self.lid == 0, names_no_port) {
+            return Err(EndpointError::NoAddress);
+        }
+        Ok(self)
+    }
+}
+
+/// What goes over the wire, unchecked. The version comes first, and missing fields are zeros, so
+/// that another version is reported as such.
+#[derive(Default)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(default, rename = "DatagramEndpoint")
+)]
+struct Wire {
+    version: u32,
+    qp_num: u32,
+    qkey: u32,
+    lid: u16,
+    gid: Option<[u8; 16]>,
+    mtu: u32,
+}
+
+impl TryFrom<Wire> for DatagramEndpoint {
+    type Error = EndpointError;
+
+    fn try_from(wire: Wire) -> Result<Self, EndpointError> {
+        check_version(wire.version)?;
+        within("qkey", wire.qkey.into(), 0, QKey::MAX.get().into())?;
+        within("mtu", wire.mtu.into(), 1, 5)?;
+        Self {
+            qp_num: wire.qp_num,
+            qkey: QKey::new(wire.qkey).unwrap_or(QKey::MAX),
+            lid: wire.lid,
+            gid: wire.gid.map(Gid::new),
+            mtu: MaximumTransferUnit::from_raw(wire.mtu).unwrap_or(MaximumTransferUnit::Mtu256),
+        }
+        .checked()
+    }
+}
+
+impl From<DatagramEndpoint> for Wire {
+    fn from(endpoint: DatagramEndpoint) -> Self {
+        Self {
+            version: ENDPOINT_VERSION,
+            qp_num: endpoint.qp_num,
+            qkey: endpoint.qkey.get(),
+            lid: endpoint.lid,
+            gid: endpoint.gid.map(Gid::raw),
+            mtu: endpoint.mtu.as_raw(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn endpoint() -> DatagramEndpoint {
+        DatagramEndpoint::builder(0x1234, QKey::new(0x1111_1111).unwrap())
+            .gid(Gid::new([1; 16]))
+            .mtu(MaximumTransferUnit::Mtu1024)
+            .build()
+            .unwrap()
+    }
+
+    #[test]
+    fn bytes_survive_a_round_trip() {
+        let bytes = endpoint().to_bytes();
+        assert_eq!(bytes[..8], [0, 0, 0, 2, 0, 0, 0x12, 0x34]);
+        assert_eq!(DatagramEndpoint::from_bytes(&bytes), Ok(endpoint()));
+        let lid = DatagramEndpoint::builder(2, QKey::MAX).lid(9);
+        let lid = lid.build().unwrap();
+        assert_eq!(DatagramEndpoint::from_bytes(&lid.to_bytes()), Ok(lid));
+    }
+
+    #[test]
+    fn numbers_out_of_range_are_rejected() {
+        let with = |at: usize, value: u8| {
+            let mut bytes = endpoint().to_bytes();
+            bytes[at] = value;
+            DatagramEndpoint::from_bytes(&bytes).unwrap_err()
+        };
+        let what = |error| match error {
+            EndpointError::Number { what, .. } => what,
+            other => panic!("{other}"),
+        };
+        assert_eq!(with(3, 1), EndpointError::Version { version: 1 });
+        assert_eq!(what(with(4, 1)), "qp_num");
+        assert_eq!(what(with(8, 0x80)), "qkey");
+        assert_eq!(what(with(12, 0xc0)), "lid");
+        assert_eq!(with(14, 0), EndpointError::NoAddress);
+        assert_eq!(what(with(15, 0)), "mtu");
+        assert_eq!(what(with(15, 6)), "mtu");
+        assert_eq!(with(16, 0xff), EndpointError::NoAddress, "multicast");
+    }
+
+    #[test]
+    fn endpoint_of_a_connection_is_no_datagram_endpoint() {
+        let bytes = [&endpoint().to_bytes()[..], &[0; 5]].concat();
+        for len in (0..DatagramEndpoint::BYTES).chain([37]) {
+            assert_eq!(
+                DatagramEndpoint::from_bytes(&bytes[..len]),
+                Err(EndpointError::Length { len, expected: 32 })
+            );
+        }
+    }
+
+    #[cfg(feature = "serde")]
+    #[test]
+    fn serde_checks_too() {
+        let json = serde_json::to_string(&endpoint()).unwrap();
+        assert!(json.starts_with(r#"{"version":2,"qp_num":4660,"#), "{json}");
+        let back: DatagramEndpoint = serde_json::from_str(&json).unwrap();
+        assert_eq!(back, endpoint());
+        let refused = |json: &str| {
+            let error = serde_json::from_str::<DatagramEndpoint>(json).unwrap_err();
+            error.to_string()
+        };
+        assert!(refused("{}").contains("version 0 is unknown"));
+        assert!(refused(&json.replace("286331153", "2415919104")).contains("qkey 2415919104"));
+    }
+}

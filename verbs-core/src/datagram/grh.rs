@@ -1,0 +1,191 @@
+//! The 40 bytes before a datagram.
+
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+use crate::gid::Gid;
+
+/// The header before a received datagram (GRH): who sent it, and to which address.
+///
+/// A device writes [`Grh::LEN`] bytes before each datagram into the receive's buffer. They hold a
+/// header if the completion says so ([`WorkSuccess::has_grh`](crate::WorkSuccess::has_grh)):
+///
+/// - On InfiniBand and on RoCE with IPv6 addresses, a header of 40 bytes.
+/// - On RoCE v2 with IPv4 addresses, 20 bytes of garbage, and then the IPv4 header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[doc(alias = "ibv_grh")]
+pub struct Grh {
+    sgid: Gid,
+    dgid: Gid,
+    traffic_class: u8,
+    flow_label: u32,
+    hop_limit: u8,
+}
+
+/// Where the IPv4 header begins, and its length without options, which RoCE v2 does not have.
+const IPV4: usize = 20;
+
+impl Grh {
+    /// The bytes before each datagram, whether or not they hold a header.
+    pub const LEN: usize = 40;
+
+    /// Reads the header; `None` if the bytes are neither of its two forms.
+    #[must_use]
+    pub fn from_bytes(bytes: &[u8; Self::LEN]) -> Option<Self> {
+        let (_, ipv4) = bytes.split_first_chunk::<IPV4>()?;
+        let ipv4 = ipv4.first_chunk::<IPV4>()?;
+        // The garbage before an IPv4 header may look like the begin of the other form.
+        match (bytes[0] >> 4, ipv4[0] >> 4) {
+            (6, _) if ipv4[0] == 0x45 && is_summed(ipv4) => Some(Self::from_ipv4(ipv4)),
+            (6, _) => Some(Self::from_ipv6(bytes)),
+            (_, 4) => Some(Self::from_ipv4(ipv4)),
+            _ => None,
+        }
+    }
+
+    fn from_ipv6(bytes: &[u8; Self::LEN]) -> Self {
+        let gid = |at: usize| {
+            let mut raw = [0; 16];
+            raw.copy_from_slice(&bytes[at..at + 16]);
+            Gid::new(raw)
+        };
+        let first = u32::from_be_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+        Self {
+            sgid: gid(8),
+            dgid: gid(24),
+            traffic_class: first.to_be_bytes()[0] << 4 | bytes[1] >> 4,
+            flow_label: first & 0xf_ffff,
+            hop_limit: bytes[7],
+        }
+    }
+
+    fn from_ipv4(bytes: &[u8; IPV4]) -> Self {
+        let gid = |at: usize| {
+            let address = Ipv4Addr::new(bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]);
+            Gid::from(address.to_ipv6_mapped())
+        };
+        Self {
+            sgid: gid(12),
+            dgid: gid(16),
+            traffic_class: bytes[1],
+            flow_label: 0,
+            hop_limit: bytes[8],
+        }
+    }
+
+    /// The sender's GID; on RoCE with IPv4 its address, as an IPv4-mapped GID.
+    #[must_use]
+    pub const fn sgid(&self) -> Gid {
+        self.sgid
+    }
+
+    /// The GID that it was sent to: one of this side's, or a multicast group's.
+    #[must_use]
+    pub const fn dgid(&self) -> Gid {
+        self.dgid
+    }
+
+    /// The traffic class; the type of service of an IPv4 header.
+    #[must_use]
+    pub const fn traffic_class(&self) -> u8 {
+        self.traffic_class
+    }
+
+    /// The flow label, 20 bits; 0 of an IPv4 header.
+    #[must_use]
+    pub const fn flow_label(&self) -> u32 {
+        self.flow_label
+    }
+
+    /// How many more routers it would have passed.
+    #[must_use]
+    #[doc(alias = "ttl")]
+    pub const fn hop_limit(&self) -> u8 {
+        self.hop_limit
+    }
+
+    /// Whether its addresses are those of IPv4.
+    #[must_use]
+    pub fn is_ipv4(&self) -> bool {
+        Ipv6Addr::from(self.sgid).to_ipv4_mapped().is_some()
+    }
+}
+
+/// Whether the checksum of an IPv4 header is right.
+fn is_summed(header: &[u8; IPV4]) -> bool {
+    let words = header.chunks_exact(2);
+    let sum: u32 = words
+        .map(|word| u32::from(u16::from_be_bytes([word[0], word[1]])))
+        .sum();
+    // Ten words carry at most 9, and adding the carry causes no other one.
+    (sum & 0xffff) + (sum >> 16) == 0xffff
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// From 192.0.2.1 to 192.0.2.2, with a right checksum.
+    const IPV4_HEADER: [u8; IPV4] = [
+        0x45, 0x02, 0x00, 0x54, 0x12, 0x34, 0x40, 0x00, 0x40, 0x11, 0xa4, 0x5f, 192, 0, 2, 1, 192,
+        0, 2, 2,
+    ];
+
+    fn after(garbage: [u8; IPV4]) -> [u8; Grh::LEN] {
+        let mut bytes = [0; Grh::LEN];
+        bytes[..IPV4].copy_from_slice(&garbage);
+        bytes[IPV4..].copy_from_slice(&IPV4_HEADER);
+        bytes
+    }
+
+    fn ipv6() -> [u8; Grh::LEN] {
+        let mut bytes = [0; Grh::LEN];
+        bytes[..8].copy_from_slice(&[0x6a, 0xbc, 0xde, 0xf1, 0, 64, 0x1b, 7]);
+        bytes[8..10].copy_from_slice(&[0xfe, 0x80]);
+        bytes[23] = 1;
+        bytes[24..26].copy_from_slice(&[0xfe, 0x80]);
+        bytes[39] = 2;
+        bytes
+    }
+
+    #[test]
+    fn ipv4_header_is_behind_twenty_bytes_of_anything() {
+        assert!(is_summed(&IPV4_HEADER));
+        // Bytes that look like the begin of the other form, too.
+        for garbage in [[0; IPV4], [0xff; IPV4], [0x60; IPV4]] {
+            let grh = Grh::from_bytes(&after(garbage)).unwrap();
+            assert_eq!(grh.sgid().to_string(), "::ffff:192.0.2.1");
+            assert_eq!(grh.dgid().to_string(), "::ffff:192.0.2.2");
+            assert_eq!((grh.hop_limit(), grh.traffic_class()), (64, 2));
+            assert!(grh.is_ipv4());
+        }
+    }
+
+    #[test]
+    fn wrong_checksum_counts_only_where_both_forms_are_possible() {
+        // soft-RoCE leaves the checksum out if a datagram stays within one device.
+        let mut bytes = after([0; IPV4]);
+        bytes[IPV4 + 10..IPV4 + 12].fill(0);
+        assert!(Grh::from_bytes(&bytes).unwrap().is_ipv4());
+        bytes[0] = 0x60;
+        assert!(!Grh::from_bytes(&bytes).unwrap().is_ipv4());
+    }
+
+    #[test]
+    fn ipv6_header_has_all_forty_bytes() {
+        let grh = Grh::from_bytes(&ipv6()).unwrap();
+        assert_eq!(grh.sgid().to_string(), "fe80::1");
+        assert_eq!(grh.dgid().to_string(), "fe80::2");
+        assert_eq!((grh.traffic_class(), grh.flow_label()), (0xab, 0xc_def1));
+        assert_eq!(grh.hop_limit(), 7);
+        assert!(!grh.is_ipv4());
+    }
+
+    #[test]
+    fn other_bytes_are_no_header() {
+        for first in [0, 0x40, 0x50, 0xf0] {
+            let mut bytes = [0; Grh::LEN];
+            bytes[0] = first;
+            assert_eq!(Grh::from_bytes(&bytes), None);
+        }
+    }
+}

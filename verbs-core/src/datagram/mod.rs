@@ -1,0 +1,320 @@
+//! Datagrams (UD): one queue pair for any number of peers.
+
+pub(crate) mod builder;
+mod choices;
+pub(crate) mod endpoint;
+pub(crate) mod grh;
+pub(crate) mod multicast;
+mod post;
+pub(crate) mod qkey;
+
+use std::fmt;
+
+use verbs_sys::{IBV_QPT_UD, ibv_qp};
+
+pub use builder::DatagramQueuePairBuilder;
+pub use endpoint::{DatagramEndpoint, DatagramEndpointBuilder};
+pub use grh::Grh;
+pub use multicast::Attachment;
+pub use qkey::QKey;
+
+use crate::address_handle::AddressHandle;
+use crate::completion::CompletionQueue;
+use crate::error::{EndpointError, Result};
+use crate::handle::Handle;
+use crate::macros::man;
+use crate::mtu::MaximumTransferUnit;
+use crate::path::{AhAttr, LocalPath};
+use crate::protection_domain::ProtectionDomain;
+use crate::queue_pair::{PacketSequenceNumber, QpAttr, QpCap, QpState, RawQp};
+use crate::rejected::Rejected;
+use choices::Config;
+
+/// A queue pair for datagrams (UD): it sends to any other one, and receives from any.
+///
+/// There is no connection and no handshake: it can send and receive when it has been built. A peer
+/// needs its [`endpoint`](Self::endpoint), and makes an [`address_handle`](Self::address_handle) from
+/// it.
+///
+/// A datagram has at most [`max_payload`](Self::max_payload) bytes. It arrives once or not at all,
+/// and in any order. Its send succeeds when it has left. It is dropped silently if the receiver has
+/// no receive posted, or another [`QKey`].
+///
+/// The device writes [`Grh::LEN`] bytes, 40, before each datagram into the receive's buffer: see
+/// [`post_receive`](Self::post_receive).
+///
+/// ```no_run
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use verbs_core::{
+///     CompletionQueue, Context, DatagramQueuePair, DatagramWorkRequest, Grh, PollSlot,
+///     ReceiveWorkRequest,
+/// };
+///
+/// let context = Context::first_active()?;
+/// let pd = context.alloc_pd()?;
+/// let cq = CompletionQueue::create(&context, 16)?;
+/// // Usually in two processes, which exchange their endpoints as bytes.
+/// let left = DatagramQueuePair::builder(&pd, &cq, &cq).build()?;
+/// let right = DatagramQueuePair::builder(&pd, &cq, &cq).build()?;
+///
+/// let hello = pd.reg_mr(b"hello".to_vec())?;
+/// let mut inbox = pd.reg_mr(vec![0_u8; Grh::LEN + 64])?;
+/// let mut room = inbox.scatter_element(..)?;
+/// let mut message = hello.gather_element(..)?;
+/// let to_right = left.address_handle(&right.endpoint())?;
+///
+/// // Sound: `inbox` is not accessed until the completion has been polled, and dropped later.
+/// unsafe { right.post_receive(&mut ReceiveWorkRequest::new(&mut room).wr_id(1))? };
+/// let mut request = DatagramWorkRequest::to(&mut message, &to_right, &right.endpoint()).wr_id(2);
+/// // Sound: `hello` and `to_right` are dropped after the completion has been polled.
+/// unsafe { left.post_send(&mut request)? };
+///
+/// let mut slots = [const { PollSlot::new() }; 4];
+/// let mut in_flight = 2;
+/// while in_flight > 0 {
+///     for completion in cq.poll(&mut slots)? {
+///         let success = completion.result()?;
+///         in_flight -= 1;
+///         if let Some(datagram) = success.datagram_in(&inbox) {
+///             println!("{} bytes from {:#x}", datagram.len(), success.src_qp());
+///         }
+///     }
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[doc = man!("ibv_create_qp")]
+#[doc(alias = "ibv_qp")]
+#[doc(alias = "IBV_QPT_UD")]
+pub struct DatagramQueuePair {
+    qp: Handle<ibv_qp>,
+    cap: QpCap,
+    path: LocalPath,
+    config: Config,
+    send_cq: CompletionQueue,
+    recv_cq: CompletionQueue,
+    pd: ProtectionDomain,
+}
+
+impl DatagramQueuePair {
+    /// The data that a peer needs to send to it.
+    #[must_use]
+    pub fn endpoint(&self) -> DatagramEndpoint {
+        let gid = self.path.gid.map(|entry| entry.gid());
+        DatagramEndpoint::chosen(
+            (self.qp_num(), self.config.qkey),
+            (self.path.lid, gid),
+            self.path.active_mtu,
+        )
+    }
+
+    /// The path from its port to a peer's.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Endpoint`](crate::Error::Endpoint) if this side's port needs an address that the peer's
+    /// endpoint lacks.
+    pub fn path_to(&self, peer: &DatagramEndpoint) -> Result<AhAttr> {
+        let config = &self.config;
+        let attr = AhAttr::new(self.path.port_num)
+            .sl(config.sl)
+            .src_path_bits(config.src_path_bits)
+            .static_rate(config.static_rate)
+            .dlid(peer.lid());
+        match (self.path.sgid_index(), peer.gid()) {
+            (Some(sgid_index), Some(dgid)) => Ok(attr
+                .grh(dgid, sgid_index, config.hop_limit)
+                .traffic_class(config.traffic_class)
+                .flow_label(config.flow_label)),
+            (Some(_), None) => Err(EndpointError::NoGid.into()),
+            (None, _) if peer.lid() == 0 => Err(EndpointError::NoLid.into()),
+            (None, _) => Ok(attr),
+        }
+    }
+
+    /// An address handle to a peer: [`path_to`](Self::path_to), and
+    /// [`create_ah`](ProtectionDomain::create_ah), which may block for about a second.
+    ///
+    /// # Errors
+    ///
+    /// Those of the two.
+    #[doc(alias = "ibv_create_ah")]
+    pub fn address_handle(&self, peer: &DatagramEndpoint) -> Result<AddressHandle> {
+        self.pd.create_ah(&self.path_to(peer)?)
+    }
+
+    /// The most bytes in a datagram that it sends or receives: the active MTU that its port had when
+    /// it was built.
+    ///
+    /// A port whose MTU is lower drops a longer one: see [`DatagramEndpoint::mtu`].
+    #[inline]
+    #[must_use]
+    pub const fn max_payload(&self) -> u32 {
+        self.path.active_mtu.bytes()
+    }
+
+    /// The active MTU that its port had when it was built.
+    #[must_use]
+    pub const fn mtu(&self) -> MaximumTransferUnit {
+        self.path.active_mtu
+    }
+
+    /// The port it sends from.
+    #[must_use]
+    pub const fn port_num(&self) -> u8 {
+        self.path.port_num
+    }
+
+    /// The key that it accepts datagrams with.
+    #[must_use]
+    pub const fn qkey(&self) -> QKey {
+        self.config.qkey
+    }
+
+    /// Its number, 24 bits.
+    #[must_use]
+    pub fn qp_num(&self) -> u32 {
+        self.raw().number()
+    }
+
+    /// Its capacities, as the driver granted them.
+    #[must_use]
+    pub const fn cap(&self) -> QpCap {
+        self.cap
+    }
+
+    /// Queries its attributes, including its state.
+    ///
+    /// # Errors
+    ///
+    /// The errno.
+    #[doc = man!("ibv_query_qp")]
+    #[doc(alias = "ibv_query_qp")]
+    pub fn query(&self) -> Result<QpAttr> {
+        self.raw().query()
+    }
+
+    /// Changes its attributes or its state.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Transition`](crate::Error::Transition), which names attributes that were missing or not
+    /// allowed. Otherwise the errno.
+    #[doc = man!("ibv_modify_qp")]
+    #[doc(alias = "ibv_modify_qp")]
+    pub fn modify(&self, attr: &QpAttr) -> Result<()> {
+        self.raw().modify(attr)
+    }
+
+    /// Moves it to `ERR`: everything that is posted completes with
+    /// [`WR_FLUSH_ERR`](crate::WcStatus::WR_FLUSH_ERR).
+    ///
+    /// # Errors
+    ///
+    /// The errno. This fails only if the device itself has failed.
+    #[doc(alias = "IBV_QPS_ERR")]
+    pub fn to_error(&self) -> Result<()> {
+        self.modify(&QpAttr::new().with_qp_state(QpState::ERR))
+    }
+
+    /// Moves it to `RESET`, and back to where it can send and receive, with the same number and key.
+    ///
+    /// Posted requests are discarded without completions. When this has returned, the device touches
+    /// none of their buffers. Earlier completions may still be in the completion queues.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoActivePort`](crate::Error::NoActivePort) and similar errors if the port is gone,
+    /// otherwise the errno. The error carries the queue pair.
+    #[doc(alias = "IBV_QPS_RESET")]
+    #[expect(clippy::result_large_err, reason = "gives back what it was called on")]
+    pub fn reset(mut self) -> Result<Self, Rejected<Self>> {
+        let path = self.config.path(self.pd.context());
+        let again = path.and_then(|path| {
+            self.path = path;
+            self.start()
+        });
+        match again {
+            Ok(()) => Ok(self),
+            Err(error) => Err(Rejected::new(error, self)),
+        }
+    }
+
+    /// The queue that its sends complete on.
+    #[must_use]
+    pub const fn send_cq(&self) -> &CompletionQueue {
+        &self.send_cq
+    }
+
+    /// The queue that its receives complete on.
+    #[must_use]
+    pub const fn recv_cq(&self) -> &CompletionQueue {
+        &self.recv_cq
+    }
+
+    /// The protection domain it belongs to.
+    #[must_use]
+    pub const fn pd(&self) -> &ProtectionDomain {
+        &self.pd
+    }
+
+    /// The `ibv_qp`, for verbs this crate does not wrap. It lives as long as `self` does.
+    #[inline]
+    #[must_use]
+    pub const fn as_ptr(&self) -> *mut ibv_qp {
+        self.qp.as_ptr()
+    }
+
+    /// Destroys it and returns the driver's answer, which dropping only logs.
+    ///
+    /// # Errors
+    ///
+    /// The errno: `EBUSY` if an [`Attachment`] was leaked. The device may still touch the buffers of
+    /// posted requests then.
+    #[doc = man!("ibv_destroy_qp")]
+    #[doc(alias = "ibv_destroy_qp")]
+    pub fn close(self) -> Result<()> {
+        let Self {
+            qp,
+            send_cq,
+            recv_cq,
+            pd,
+            ..
+        } = self;
+        let closed = qp.close();
+        drop((send_cq, recv_cq, pd));
+        closed
+    }
+
+    fn raw(&self) -> RawQp<'_> {
+        RawQp {
+            qp: &self.qp,
+            qp_type: IBV_QPT_UD,
+            context: self.pd.context(),
+        }
+    }
+
+    /// To `RTS`, over `RESET`.
+    fn start(&self) -> Result<()> {
+        let to = |state| QpAttr::new().with_qp_state(state);
+        self.modify(&to(QpState::RESET))?;
+        let init = to(QpState::INIT)
+            .with_pkey_index(self.config.pkey_index)
+            .with_port_num(self.path.port_num)
+            .with_qkey(self.config.qkey.get());
+        self.modify(&init)?;
+        self.modify(&to(QpState::RTR))?;
+        let psn = PacketSequenceNumber::random();
+        self.modify(&to(QpState::RTS).with_sq_psn(psn))
+    }
+}
+
+impl fmt::Debug for DatagramQueuePair {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DatagramQueuePair")
+            .field("qp_num", &format_args!("{:#x}", self.qp_num()))
+            .field("port_num", &self.path.port_num)
+            .field("cap", &self.cap)
+            .finish_non_exhaustive()
+    }
+}

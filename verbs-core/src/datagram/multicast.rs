@@ -1,0 +1,87 @@
+//! Multicast groups that a queue pair receives from.
+#![expect(unsafe_code, reason = "attaches an `ibv_qp` to a group")]
+
+use std::mem::ManuallyDrop;
+
+use verbs_sys::{ibv_attach_mcast, ibv_detach_mcast};
+
+use super::DatagramQueuePair;
+use crate::error::{ErrorChain, Result};
+use crate::gid::Gid;
+use crate::macros::man;
+use crate::{logged, ret};
+
+/// A queue pair's attachment to a multicast group, which ends when this is dropped.
+///
+/// It borrows the queue pair, which cannot be destroyed while it is attached (`EBUSY`).
+#[derive(Debug)]
+#[must_use = "dropping it detaches the queue pair from the group"]
+pub struct Attachment<'q> {
+    qp: &'q DatagramQueuePair,
+    gid: Gid,
+    lid: u16,
+}
+
+impl DatagramQueuePair {
+    /// Attaches it to a multicast group: it receives the group's datagrams that reach the port and
+    /// carry its [`QKey`](super::QKey).
+    ///
+    /// **This alone delivers nothing from the network.** It sets a filter of this device. That the
+    /// fabric sends the group's packets here, a switch or a subnet manager has to be asked for by
+    /// joining: `rdma_join_multicast` of librdmacm does that. The group's GID begins with 0xff; on
+    /// InfiniBand `lid` is the group's, on RoCE it is 0.
+    ///
+    /// To send to a group, take the queue pair number 0xffffff and a path to its GID or LID:
+    /// [`ProtectionDomain::create_ah`](crate::ProtectionDomain::create_ah).
+    ///
+    /// # Errors
+    ///
+    /// The errno: `EINVAL` for a GID that is not multicast's.
+    #[doc = man!("ibv_attach_mcast")]
+    #[doc(alias = "ibv_attach_mcast")]
+    pub fn attach_mcast(&self, gid: Gid, lid: u16) -> Result<Attachment<'_>> {
+        let raw = gid.as_raw();
+        // SAFETY: the queue pair is alive, and `raw` is a local.
+        let ret = unsafe { ibv_attach_mcast(self.as_ptr(), &raw const raw, lid) };
+        ret::errno("ibv_attach_mcast", ret)?;
+        Ok(Attachment { qp: self, gid, lid })
+    }
+}
+
+impl Attachment<'_> {
+    /// The group's GID.
+    #[must_use]
+    pub const fn gid(&self) -> Gid {
+        self.gid
+    }
+
+    /// Detaches and returns the driver's answer, which dropping only logs.
+    ///
+    /// # Errors
+    ///
+    /// The errno. The queue pair cannot be destroyed then.
+    #[doc = man!("ibv_attach_mcast")]
+    #[doc(alias = "ibv_detach_mcast")]
+    pub fn detach(self) -> Result<()> {
+        ManuallyDrop::new(self).end()
+    }
+
+    fn end(&self) -> Result<()> {
+        let raw = self.gid.as_raw();
+        // SAFETY: the queue pair is alive, and `raw` is a local.
+        let ret = unsafe { ibv_detach_mcast(self.qp.as_ptr(), &raw const raw, self.lid) };
+        ret::errno("ibv_detach_mcast", ret)
+    }
+}
+
+impl Drop for Attachment<'_> {
+    fn drop(&mut self) {
+        if let Err(error) = self.end() {
+            logged::error(format_args!(
+                "a queue pair stays in multicast group {}: {}",
+                self.gid,
+                ErrorChain::new(&error)
+            ));
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! Posting datagrams.
+//!
+//! Nothing here allocates, locks, logs or formats, except for the error of a failed post.
+#![expect(unsafe_code, reason = "hands work requests to the device")]
+
+use std::ptr;
+
+use verbs_sys::{ibv_post_recv, ibv_post_send, ibv_recv_wr, ibv_send_wr};
+
+use super::DatagramQueuePair;
+use crate::macros::man;
+use crate::queue_pair::PostError;
+use crate::queue_pair::post::{receive_refused, send_refused};
+use crate::queue_pair::post_error::accepted;
+use crate::work_request::{DatagramWorkRequest, ReceiveWorkRequest, WorkRequest};
+
+impl DatagramQueuePair {
+    /// Posts one datagram, or the datagrams of an array, slice or vector as a chain with one doorbell.
+    ///
+    /// It returns at once. Each signalled datagram produces a completion on the
+    /// [`send_cq`](Self::send_cq) when it has left, whether or not it arrives.
+    ///
+    /// A datagram of more than [`max_payload`](Self::max_payload) bytes is rejected here. Drivers
+    /// would accept it, complete it successfully and send nothing.
+    ///
+    /// # Safety
+    ///
+    /// A request *holds* its memory from this call until its own completion or the completion of a
+    /// later signalled request of this send queue is polled, or until the queue pair is destroyed
+    /// ([`close`](Self::close) returns `Ok`) or reset. An
+    /// [`inline`](DatagramWorkRequest::inline) request holds its memory during this call only.
+    ///
+    /// For each request that is posted (after an error, the first [`posted`](PostError::posted) of
+    /// them):
+    ///
+    /// - Its memory stays allocated, and registered under the `lkey` of its element, while the
+    ///   request holds it.
+    /// - No code writes to its memory while the request holds it, and no `&mut` to it is live, unless
+    ///   it is of a [`SharedRegion`](crate::SharedRegion).
+    /// - Its [`AddressHandle`](crate::AddressHandle) is of this queue pair's protection domain, and is
+    ///   not destroyed until the request has completed or the queue pair is destroyed or reset, inline
+    ///   or not. mlx4, mlx5 and hns copy the path when the request is posted; soft-RoCE, efa, irdma
+    ///   and `bnxt_re` put the handle's number into the request, and read the path when they send: a
+    ///   number that was given to another handle since sends the datagram to that handle's port.
+    ///   `ibv_post_send(3)` permits both.
+    /// - If it is inline: its elements have at most
+    ///   [`max_inline_data`](crate::QpCap::max_inline_data) bytes together, as granted in
+    ///   [`cap`](Self::cap), this processor can read them, and no thread and no peer writes to them
+    ///   during this call: as for [`QueuePair::post`](crate::QueuePair::post).
+    ///
+    /// For the queue pair:
+    ///
+    /// - During this call no other thread moves it to [`RESET`](crate::QpState::RESET), by
+    ///   [`modify`](Self::modify) or by other means.
+    /// - Its completion queue does not belong to a higher layer, as for
+    ///   [`QueuePair::post`](crate::QueuePair::post).
+    ///
+    /// # Errors
+    ///
+    /// [`PostError`] if a request was rejected. The requests before it are posted. If the driver does
+    /// not name the rejected request, all of them may be posted: see [`PostError::posted`].
+    #[doc = man!("ibv_post_send")]
+    #[doc(alias = "ibv_post_send")]
+    #[doc(alias = "IBV_WR_SEND")]
+    #[inline]
+    pub unsafe fn post_send<'l>(
+        &self,
+        requests: &mut (impl AsMut<[DatagramWorkRequest<'l>]> + ?Sized),
+    ) -> Result<(), PostError> {
+        let requests = DatagramWorkRequest::as_any(requests.as_mut());
+        let max = u64::from(self.max_payload());
+        let is_too_long = |request: &WorkRequest<'l>| request.total_len() > max;
+        let Some(at) = requests.iter().position(is_too_long) else {
+            // SAFETY: the caller's promise.
+            return unsafe { self.post(requests) };
+        };
+        // SAFETY: as above.
+        unsafe { self.post(&mut requests[..at]) }?;
+        let found = requests[at].total_len();
+        Err(PostError::too_long(at, found, self.max_payload()))
+    }
+
+    #[inline]
+    unsafe fn post(&self, requests: &mut [WorkRequest<'_>]) -> Result<(), PostError> {
+        let Some(head) = WorkRequest::chain(requests) else {
+            return Ok(());
+        };
+        let mut bad: *mut ibv_send_wr = ptr::null_mut();
+        // SAFETY: the queue pair is alive, `head` begins a chain of living requests that ends, each
+        // with a handle, and the caller keeps their buffers and handles.
+        let ret = unsafe { ibv_post_send(self.as_ptr(), head, &raw mut bad) };
+        if accepted(ret, bad) {
+            return Ok(());
+        }
+        Err(send_refused(self.cap, ret, bad, requests))
+    }
+
+    /// Posts one receive, or the receives of an array, slice or vector as a chain with one doorbell.
+    ///
+    /// It returns at once. Each receive produces a completion on the [`recv_cq`](Self::recv_cq) when a
+    /// datagram is in its buffers, after [`Grh::LEN`](super::Grh::LEN) other bytes. So it needs 40
+    /// bytes more than the longest datagram has. If it has fewer than the one that comes,
+    /// the datagram is dropped silently, or the queue pair fails, depending on the driver.
+    ///
+    /// # Safety
+    ///
+    /// A receive *holds* its memory from this call until its own completion is polled, or until the
+    /// queue pair is destroyed ([`close`](Self::close) returns `Ok`) or reset.
+    ///
+    /// For each receive that is posted (after an error, the first [`posted`](PostError::posted) of
+    /// them):
+    ///
+    /// - Its memory stays allocated, and registered under the `lkey` of its element, while the receive
+    ///   holds it.
+    /// - No code reads or writes its memory while the receive holds it, and no `&` or `&mut` to it is
+    ///   live, unless it is of a [`SharedRegion`](crate::SharedRegion).
+    ///
+    /// For the queue pair:
+    ///
+    /// - During this call no other thread moves it to [`RESET`](crate::QpState::RESET), by
+    ///   [`modify`](Self::modify) or by other means.
+    /// - Its completion queue does not belong to a higher layer, as for
+    ///   [`QueuePair::post`](crate::QueuePair::post).
+    ///
+    /// # Errors
+    ///
+    /// [`PostError`] if a receive was rejected. The receives before it are posted. If the driver does
+    /// not name the rejected receive, all of them may be posted: see [`PostError::posted`].
+    #[doc = man!("ibv_post_recv")]
+    #[doc(alias = "ibv_post_recv")]
+    #[inline]
+    pub unsafe fn post_receive<'l>(
+        &self,
+        requests: &mut (impl AsMut<[ReceiveWorkRequest<'l>]> + ?Sized),
+    ) -> Result<(), PostError> {
+        let requests = requests.as_mut();
+        let Some(head) = ReceiveWorkRequest::chain(requests) else {
+            return Ok(());
+        };
+        let mut bad: *mut ibv_recv_wr = ptr::null_mut();
+        // SAFETY: the queue pair is alive, `head` begins a chain of living requests that ends, and
+        // the caller keeps their buffers.
+        let ret = unsafe { ibv_post_recv(self.as_ptr(), head, &raw mut bad) };
+        if accepted(ret, bad) {
+            return Ok(());
+        }
+        Err(receive_refused(self.cap, ret, bad, requests))
+    }
+}

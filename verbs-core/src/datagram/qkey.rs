@@ -1,0 +1,66 @@
+//! The key that a datagram must carry.
+
+use std::fmt;
+use std::hash::{BuildHasher as _, RandomState};
+
+use crate::error::{Error, Result};
+
+/// A Q_Key: a queue pair accepts a datagram only if it carries the queue pair's own key.
+///
+/// 31 bits. With the top bit set, a device replaces the key in a request by that of the sending
+/// queue pair, so such a key never reaches a peer as it was given: it is not a valid value here. A
+/// datagram with a wrong key is dropped silently, and its send succeeds.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[doc(alias = "qkey")]
+#[doc(alias = "remote_qkey")]
+pub struct QKey(u32);
+
+impl QKey {
+    /// The largest key.
+    pub const MAX: Self = Self(0x7fff_ffff);
+
+    /// Checks a key: 0 to 0x7fffffff.
+    ///
+    /// ```
+    /// use verbs_core::QKey;
+    ///
+    /// assert_eq!(QKey::new(0x1111_1111)?.get(), 0x1111_1111);
+    /// assert!(QKey::new(0x8000_0000).is_err());
+    /// # Ok::<(), verbs_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfRange`] for a key with its top bit set.
+    pub const fn new(qkey: u32) -> Result<Self> {
+        if qkey <= Self::MAX.0 {
+            return Ok(Self(qkey));
+        }
+        Err(Error::OutOfRange {
+            what: "qkey",
+            value: qkey as u64,
+            min: 0,
+            max: Self::MAX.0 as u64,
+        })
+    }
+
+    /// The number.
+    #[must_use]
+    pub const fn get(self) -> u32 {
+        self.0
+    }
+
+    /// Another one each time, so that datagrams for an earlier queue pair of the same number are
+    /// dropped.
+    pub(super) fn random() -> Self {
+        let bytes = RandomState::new().hash_one(0_u8).to_ne_bytes();
+        let [a, b, c, d, ..] = bytes;
+        Self(u32::from_ne_bytes([a, b, c, d]) & Self::MAX.0)
+    }
+}
+
+impl fmt::Debug for QKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "QKey({:#010x})", self.0)
+    }
+}

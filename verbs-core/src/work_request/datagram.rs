@@ -1,0 +1,108 @@
+//! Datagrams to send.
+#![expect(unsafe_code, reason = "is seen as a request of any kind")]
+
+use std::{fmt, slice};
+
+use verbs_sys::{IBV_WR_SEND, ibv_send_wr__bindgen_ty_2__bindgen_ty_3 as Ud};
+
+use super::{Remote, SIGNALED, WorkRequest, carries_data};
+use crate::address_handle::AddressHandle;
+use crate::datagram::endpoint::DatagramEndpoint;
+use crate::datagram::qkey::QKey;
+use crate::memory::Gather;
+
+/// A datagram to send: its bytes, its path, and the queue pair that it is for.
+///
+/// It borrows the address handle until it is posted. The device needs the handle until the request
+/// has completed: see [`DatagramQueuePair::post_send`](crate::DatagramQueuePair::post_send).
+#[repr(transparent)]
+#[doc(alias = "ibv_send_wr")]
+#[doc(alias = "IBV_WR_SEND")]
+#[doc(alias = "IBV_WR_SEND_WITH_IMM")]
+pub struct DatagramWorkRequest<'l> {
+    any: WorkRequest<'l>,
+}
+
+impl<'l> DatagramWorkRequest<'l> {
+    /// A signalled datagram of one element, or of the elements of an array, slice or vector in their
+    /// order, to the queue pair `remote_qpn` (24 bits; 0xffffff for a multicast group).
+    ///
+    /// Empty elements are moved to the end of the list and are not sent.
+    #[inline]
+    #[must_use]
+    #[doc(alias = "remote_qkey")]
+    pub fn new<E: Gather + 'l>(
+        elements: &'l mut (impl AsMut<[E]> + ?Sized),
+        ah: &'l AddressHandle,
+        remote_qpn: u32,
+        remote_qkey: QKey,
+    ) -> Self {
+        let mut any = WorkRequest::new(IBV_WR_SEND, elements.as_mut());
+        let ud = Ud {
+            ah: ah.as_ptr(),
+            remote_qpn,
+            remote_qkey: remote_qkey.get(),
+        };
+        any.wr.wr.write(Remote { ud });
+        Self { any }
+    }
+
+    /// [`new`](Self::new) to a peer's endpoint, by a handle that was made for it.
+    #[inline]
+    #[must_use]
+    pub fn to<E: Gather + 'l>(
+        elements: &'l mut (impl AsMut<[E]> + ?Sized),
+        ah: &'l AddressHandle,
+        peer: &DatagramEndpoint,
+    ) -> Self {
+        Self::new(elements, ah, peer.qp_num(), peer.qkey())
+    }
+
+    /// The ID reported in its completion; 0 unless set.
+    #[inline]
+    #[must_use]
+    pub const fn wr_id(mut self, wr_id: u64) -> Self {
+        self.any.wr.wr_id = wr_id;
+        self
+    }
+
+    /// Changes the ID reported in its completion, to post the request again.
+    #[inline]
+    pub const fn set_wr_id(&mut self, wr_id: u64) {
+        self.any.wr.wr_id = wr_id;
+    }
+
+    /// Produces no completion on success. Its slot in the send queue becomes free only when a later
+    /// signalled request completes.
+    #[inline]
+    #[must_use]
+    #[doc(alias = "IBV_SEND_SIGNALED")]
+    pub const fn unsignaled(mut self) -> Self {
+        self.any.wr.send_flags &= !SIGNALED;
+        self
+    }
+
+    /// These requests as those of any kind. Only a queue pair for datagrams may get them, and it gets
+    /// no others: those have no handle.
+    #[inline]
+    pub(crate) fn as_any<'a>(requests: &'a mut [Self]) -> &'a mut [WorkRequest<'l>] {
+        let all = std::ptr::from_mut(requests) as *mut [WorkRequest<'l>];
+        // SAFETY: `repr(transparent)`, and the borrow goes on.
+        unsafe { &mut *all }
+    }
+}
+
+carries_data!(DatagramWorkRequest, IBV_WR_SEND_WITH_IMM);
+
+impl AsMut<[Self]> for DatagramWorkRequest<'_> {
+    #[inline]
+    fn as_mut(&mut self) -> &mut [Self] {
+        slice::from_mut(self)
+    }
+}
+
+impl fmt::Debug for DatagramWorkRequest<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.any, f)
+    }
+}

@@ -1,0 +1,321 @@
+//! Datagrams (UD): what arrives, what is dropped without a word, and what ends what.
+
+use verbs_core::verbs_sys::{ibv_destroy_qp, ibv_detach_mcast, ibv_gid};
+use verbs_core::{
+    AddressHandle, AhAttr, DatagramEndpoint, DatagramQueuePair, DatagramWorkRequest, ErrorKind,
+    Gid, Grh, QKey, QpState, ReceiveWorkRequest, WcOpcode, WcStatus, WorkCompletion, WorkSuccess,
+};
+use verbs_harness::pair::{Side, pattern};
+use verbs_harness::{PATIENCE, assert_silent, begin, peer_name, until, wait_for};
+
+/// A queue pair, and what it was made of.
+struct End {
+    qp: DatagramQueuePair,
+    side: Side,
+}
+
+impl End {
+    fn new(side: Side) -> Self {
+        let qp = DatagramQueuePair::builder(&side.pd, &side.send_cq, &side.recv_cq)
+            .max_inline_data(64)
+            .build()
+            .unwrap();
+        Self { qp, side }
+    }
+
+    /// One at each end of the wire, and two on one device.
+    fn everywhere() -> [[Self; 2]; 2] {
+        [
+            [Self::new(Side::here()), Self::new(Side::new(&peer_name()))],
+            [Self::new(Side::here()), Self::new(Side::here())],
+        ]
+    }
+
+    fn pair() -> [Self; 2] {
+        let [pair, _] = Self::everywhere();
+        pair
+    }
+
+    fn to(&self, peer: &Self) -> AddressHandle {
+        self.qp.address_handle(&peer.qp.endpoint()).unwrap()
+    }
+
+    /// Sends, and waits until that has succeeded: it does whatever becomes of the datagram.
+    fn send(&self, bytes: &[u8], ah: &AddressHandle, to: (u32, QKey)) {
+        let region = self.side.pd.reg_mr(bytes.to_vec()).unwrap();
+        let mut list = [region.gather_element(..).unwrap()];
+        let mut request = DatagramWorkRequest::new(&mut list, ah, to.0, to.1);
+        // SAFETY: it completes below, before the region and the handle go.
+        unsafe { self.qp.post_send(&mut request) }.unwrap();
+        let sent = wait_for(&self.side.send_cq, 1)[0].result().unwrap();
+        assert_eq!(sent.opcode(), WcOpcode::SEND);
+    }
+
+    /// Posts a receive with so much room, calls `send`, and returns what has come.
+    fn received(&self, room: usize, send: impl FnOnce()) -> (WorkCompletion, Vec<u8>) {
+        let mut region = self.side.pd.reg_mr(vec![0xee_u8; room]).unwrap();
+        let mut list = [region.scatter_element(..).unwrap()];
+        // SAFETY: it completes below, before the region goes.
+        unsafe {
+            self.qp
+                .post_receive(&mut ReceiveWorkRequest::new(&mut list))
+        }
+        .unwrap();
+        send();
+        let completion = wait_for(&self.side.recv_cq, 1)[0];
+        (completion, region.to_vec())
+    }
+
+    /// A datagram that arrives.
+    fn arrives(&self, from: &Self, bytes: &[u8]) -> (WorkSuccess, Vec<u8>) {
+        let ah = from.to(self);
+        let (completion, came) = self.received(Grh::LEN + bytes.len(), || {
+            from.send(bytes, &ah, to(&self.qp.endpoint()));
+        });
+        let success = completion.result().unwrap();
+        assert!(success.datagram_in(&came) == Some(bytes));
+        (success, came)
+    }
+}
+
+fn to(peer: &DatagramEndpoint) -> (u32, QKey) {
+    (peer.qp_num(), peer.qkey())
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn datagram_arrives_behind_forty_bytes_that_name_its_sender() {
+    let _test = begin!();
+    for [a, b] in End::everywhere() {
+        for len in [1, 7, 512] {
+            let (received, came) = b.arrives(&a, &pattern(len, len));
+            assert_eq!(received.src_qp(), a.qp.qp_num());
+            assert_eq!(received.byte_len() as usize, Grh::LEN + len);
+            if let Some(gid) = a.qp.endpoint().gid() {
+                let grh = received.grh_in(&came).unwrap();
+                assert_eq!(grh.sgid(), gid);
+                assert_eq!(Some(grh.dgid()), b.qp.endpoint().gid());
+                if grh.is_ipv4() {
+                    assert_eq!(came[20] >> 4, 4, "the IPv4 header is at offset 20");
+                    assert_ne!(came[..20], [0xee; 20], "what is before it is overwritten");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn longest_datagram_arrives_and_a_longer_one_is_rejected() {
+    let _test = begin!();
+    for [a, b] in End::everywhere() {
+        let max = a.qp.max_payload() as usize;
+        b.arrives(&a, &pattern(3, max));
+        let region = a.side.pd.reg_mr(vec![1_u8; max + 1]).unwrap();
+        let ah = a.to(&b);
+        let mut list = [region.gather_element(..).unwrap()];
+        let mut request = DatagramWorkRequest::to(&mut list, &ah, &b.qp.endpoint());
+        // SAFETY: nothing is posted.
+        let error = unsafe { a.qp.post_send(&mut request) }.unwrap_err();
+        assert_eq!((error.posted(), error.kind()), (0, ErrorKind::InvalidInput));
+        assert_silent(&a.side.send_cq);
+        b.arrives(&a, b"again");
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn inline_datagram_with_immediate_arrives() {
+    let _test = begin!();
+    let [a, b] = End::pair();
+    let (peer, ah) = (b.qp.endpoint(), a.to(&b));
+    let (completion, came) = b.received(100, || {
+        let region = a.side.pd.reg_mr(b"inline".to_vec()).unwrap();
+        let mut list = [region.gather_element(..).unwrap()];
+        let request = DatagramWorkRequest::to(&mut list, &ah, &peer);
+        let mut request = request.immediate(0x0102_0304).inline();
+        // SAFETY: its bytes are copied; the handle goes after the completion.
+        unsafe { a.qp.post_send(&mut request) }.unwrap();
+        drop(region);
+        assert_eq!(wait_for(&a.side.send_cq, 1)[0].status(), WcStatus::SUCCESS);
+    });
+    let success = completion.result().unwrap();
+    assert_eq!(success.datagram_in(&came), Some(&b"inline"[..]));
+    assert_eq!(success.imm_data(), Some(0x0102_0304));
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn datagram_with_a_wrong_key_is_dropped_and_its_send_succeeds() {
+    let _test = begin!();
+    for [a, b] in End::everywhere() {
+        let (ah, peer) = (a.to(&b), b.qp.endpoint());
+        let wrong = QKey::new(peer.qkey().get() ^ 1).unwrap();
+        let (_, came) = b.received(100, || {
+            a.send(b"wrong", &ah, (peer.qp_num(), wrong));
+            assert_silent(&b.side.recv_cq);
+            a.send(b"right", &ah, to(&peer));
+        });
+        assert_eq!(&came[Grh::LEN..Grh::LEN + 5], b"right");
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn datagram_without_a_receive_is_dropped_and_its_send_succeeds() {
+    let _test = begin!();
+    for [a, b] in End::everywhere() {
+        let ah = a.to(&b);
+        a.send(b"early", &ah, to(&b.qp.endpoint()));
+        assert_silent(&b.side.recv_cq);
+        b.arrives(&a, b"late");
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn receive_that_is_too_short_gets_nothing() {
+    let _test = begin!();
+    let [a, b] = End::pair();
+    let ah = a.to(&b);
+    let mut region = b.side.pd.reg_mr(vec![0_u8; Grh::LEN + 4]).unwrap();
+    let mut list = [region.scatter_element(..).unwrap()];
+    // SAFETY: the queue pair is reset below, before the region goes.
+    unsafe { b.qp.post_receive(&mut ReceiveWorkRequest::new(&mut list)) }.unwrap();
+    a.send(b"longer", &ah, to(&b.qp.endpoint()));
+    // Either it is dropped, or it breaks the queue pair, which then starts again.
+    let broken = || b.qp.query().unwrap().qp_state() == QpState::ERR;
+    if until(std::time::Duration::from_millis(200), broken) {
+        let failed = wait_for(&b.side.recv_cq, 1);
+        assert_ne!(failed[0].status(), WcStatus::SUCCESS);
+    } else {
+        assert_silent(&b.side.recv_cq);
+    }
+    let End { qp, side } = b;
+    let qp = qp.reset().unwrap();
+    assert_eq!(qp.query().unwrap().qp_state(), QpState::RTS);
+    End { qp, side }.arrives(&a, b"fits");
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn answer_reaches_the_sender_by_its_header_alone() {
+    let _test = begin!();
+    for [a, b] in End::everywhere() {
+        let (asked, came) = b.arrives(&a, b"ping");
+        let header = came.first_chunk().unwrap();
+        let context = &b.side.context;
+        let path = AhAttr::from_completion(context, b.qp.port_num(), &asked, header).unwrap();
+        let back = b.side.pd.create_ah(&path).unwrap();
+        // The key is the one thing that both have to know.
+        let (completion, came) = a.received(100, || {
+            b.send(b"pong", &back, (asked.src_qp(), a.qp.qkey()));
+        });
+        let answer = completion.result().unwrap();
+        assert_eq!(answer.datagram_in(&came), Some(&b"pong"[..]));
+        assert_eq!(answer.src_qp(), b.qp.qp_num());
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn one_queue_pair_sends_to_many() {
+    let _test = begin!();
+    let a = End::new(Side::here());
+    let peers: Vec<_> = (0..4).map(|_| End::new(Side::new(&peer_name()))).collect();
+    for (index, peer) in peers.iter().enumerate() {
+        peer.arrives(&a, &pattern(index, 100));
+        a.arrives(peer, &pattern(index + 9, 100));
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn flushed_requests_complete() {
+    let _test = begin!();
+    let [a, _] = End::pair();
+    let (completion, _) = a.received(100, || a.qp.to_error().unwrap());
+    assert_eq!(completion.status(), WcStatus::WR_FLUSH_ERR);
+    let End { qp, side } = a;
+    let qp = qp.reset().unwrap();
+    let again = End { qp, side };
+    again.arrives(&End::new(Side::here()), b"again");
+}
+
+/// 225.1.2.3 as a GID.
+const GROUP: &str = "::ffff:225.1.2.3";
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn queue_pair_is_not_destroyed_while_it_is_attached() {
+    let test = begin!();
+    let [a, b] = End::pair();
+    let group: Gid = GROUP.parse().unwrap();
+    let attachment = match a.qp.attach_mcast(group, 0) {
+        Ok(attachment) => attachment,
+        Err(error) => return test.skip(error),
+    };
+    attachment.detach().unwrap();
+    // Attached to a group, it still receives what is sent to itself, and nothing else.
+    let attachment = a.qp.attach_mcast(group, 0).unwrap();
+    a.arrives(&b, b"to itself");
+    assert_silent(&a.side.recv_cq);
+    #[expect(clippy::mem_forget, reason = "what is under test")]
+    std::mem::forget(attachment);
+    let raw = a.qp.as_ptr();
+    assert_eq!(a.qp.close().unwrap_err().kind(), ErrorKind::InUse);
+    let gid = ibv_gid { raw: group.raw() };
+    // SAFETY: it could not be destroyed, so it is alive.
+    assert_eq!(unsafe { ibv_detach_mcast(raw, &raw const gid, 0) }, 0);
+    // SAFETY: as above, and it is not used afterwards.
+    assert_eq!(unsafe { ibv_destroy_qp(raw) }, 0);
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn attaching_alone_brings_nothing_from_the_network() {
+    let test = begin!();
+    let [a, b] = End::pair();
+    let group: Gid = GROUP.parse().unwrap();
+    let attachment = match b.qp.attach_mcast(group, 0) {
+        Ok(attachment) => attachment,
+        Err(error) => return test.skip(error),
+    };
+    let Some(gid) = a.qp.path_to(&b.qp.endpoint()).ok() else {
+        return;
+    };
+    let index = gid.as_raw().grh.sgid_index;
+    let path = AhAttr::new(a.qp.port_num()).grh(group, index, 1);
+    let ah = match a.side.pd.create_ah(&path) {
+        Ok(ah) => ah,
+        Err(error) => return test.skip(error),
+    };
+    let peer = b.qp.endpoint();
+    let (_, came) = b.received(100, || {
+        a.send(b"to the group", &ah, (0xff_ffff, peer.qkey()));
+        assert_silent(&b.side.recv_cq);
+        a.send(b"to itself", &a.to(&b), to(&peer));
+    });
+    assert_eq!(&came[Grh::LEN..Grh::LEN + 9], b"to itself");
+    drop(attachment);
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn unreachable_address_fails_when_the_handle_is_made() {
+    let test = begin!();
+    let [a, _] = End::pair();
+    let Some(gid) = a.qp.endpoint().gid() else {
+        return test.skip("the port has no GID");
+    };
+    if std::net::Ipv6Addr::from(gid).to_ipv4_mapped().is_none() {
+        return test.skip("the port's GID is no IPv4 address");
+    }
+    // TEST-NET-1: no host has it.
+    let nowhere: Gid = "::ffff:192.0.2.77".parse().unwrap();
+    let peer = DatagramEndpoint::builder(9, a.qp.qkey()).gid(nowhere);
+    let error = a.qp.address_handle(&peer.build().unwrap()).unwrap_err();
+    assert!(error.to_string().contains("no path from"), "{error}");
+    assert!(until(PATIENCE, || a.qp.query().unwrap().qp_state()
+        == QpState::RTS));
+}

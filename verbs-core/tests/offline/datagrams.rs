@@ -1,0 +1,416 @@
+//! Datagrams (UD): what C gets, and what is made of its answers.
+
+use fake_libibverbs::{Port, Posted, assert_all_is_well, ladder, with};
+use verbs_core::verbs_sys::{IBV_WC_GRH, IBV_WC_RECV, IBV_WC_SEND, ibv_wc};
+use verbs_core::{
+    AhAttr, DatagramEndpoint, DatagramQueuePair, DatagramWorkRequest, EndpointError, Error,
+    ErrorKind, Gid, Grh, MaximumTransferUnit, PollSlot, QKey, QpAttr, QpAttrMask, QpState,
+    ReceiveWorkRequest, Sge, WorkSuccess,
+};
+
+const INLINE: u32 = 8;
+const UD: u32 = 4;
+
+fn built() -> DatagramQueuePair {
+    let (_, pd, cq) = ladder();
+    let builder = DatagramQueuePair::builder(&pd, &cq, &cq);
+    builder.max_inline_data(64).max_send_sge(2).build().unwrap()
+}
+
+fn posted() -> Vec<Vec<Posted>> {
+    with(|library| std::mem::take(&mut library.posted))
+}
+
+fn key(qkey: u32) -> QKey {
+    QKey::new(qkey).unwrap()
+}
+
+/// A completion that a poll returns.
+fn polled(qp: &DatagramQueuePair, wc: ibv_wc) -> WorkSuccess {
+    with(|library| library.done.push_back(wc));
+    let mut slots = [const { PollSlot::new() }; 1];
+    let completions = qp.recv_cq().poll(&mut slots).unwrap();
+    completions[0].result().unwrap()
+}
+
+#[test]
+fn built_queue_pair_can_send_and_needs_no_handshake() {
+    let (_, pd, cq) = ladder();
+    let qp = DatagramQueuePair::builder(&pd, &cq, &cq)
+        .pkey_index(1)
+        .qkey(key(0x1234))
+        .build()
+        .unwrap();
+    let (types, modified) = with(|library| {
+        let modified = std::mem::take(&mut library.modified);
+        (library.qp_types.clone(), modified)
+    });
+    assert_eq!(types, [UD]);
+    let states: Vec<_> = modified.iter().map(|(attr, _)| attr.qp_state.0).collect();
+    assert_eq!(states, [0, 1, 2, 3]);
+    let masks: Vec<_> = modified
+        .iter()
+        .map(|(_, mask)| QpAttrMask::from_bits_retain(*mask) - QpAttrMask::STATE)
+        .collect();
+    let none = QpAttrMask::empty();
+    let init = QpAttrMask::PKEY_INDEX | QpAttrMask::PORT | QpAttrMask::QKEY;
+    assert_eq!(masks, [none, init, none, QpAttrMask::SQ_PSN]);
+    let (init, _) = modified[1];
+    assert_eq!((init.qkey, init.port_num, init.pkey_index), (0x1234, 1, 1));
+    assert_eq!(qp.qkey().get(), 0x1234);
+}
+
+#[test]
+fn keys_are_random_and_never_have_the_top_bit() {
+    let keys: Vec<_> = (0..40).map(|_| built().qkey().get()).collect();
+    assert!(keys.iter().all(|qkey| *qkey <= 0x7fff_ffff), "{keys:?}");
+    assert!(keys.iter().any(|qkey| *qkey != keys[0]), "{keys:?}");
+    let error = QKey::new(0x8000_0001).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "qkey 2147483649 is out of range: 0 to 2147483647 are possible"
+    );
+}
+
+#[test]
+fn endpoint_has_what_a_sender_needs() {
+    let qp = built();
+    let endpoint = qp.endpoint();
+    assert_eq!(endpoint.qp_num(), qp.qp_num());
+    assert_eq!(endpoint.qkey(), qp.qkey());
+    assert_eq!(endpoint.gid().unwrap().to_string(), "::ffff:10.0.0.1");
+    assert_eq!(endpoint.mtu(), MaximumTransferUnit::Mtu1024);
+    assert_eq!(qp.max_payload(), 1024);
+    let bytes = endpoint.to_bytes();
+    assert_eq!(DatagramEndpoint::from_bytes(&bytes), Ok(endpoint));
+}
+
+#[test]
+fn path_has_each_setting() {
+    let (_, pd, cq) = ladder();
+    let qp = DatagramQueuePair::builder(&pd, &cq, &cq)
+        .gid_index(0)
+        .sl(7)
+        .src_path_bits(8)
+        .static_rate(9)
+        .traffic_class(10)
+        .flow_label(11)
+        .hop_limit(12)
+        .build()
+        .unwrap();
+    let ah = qp.address_handle(&qp.endpoint()).unwrap();
+    let path = with(|library| library.paths.pop()).unwrap();
+    assert_eq!(
+        (path.is_global, path.port_num, path.sl, path.src_path_bits),
+        (1, 1, 7, 8)
+    );
+    let grh = path.grh;
+    assert_eq!((path.static_rate, grh.sgid_index), (9, 0));
+    assert_eq!(
+        (grh.traffic_class, grh.flow_label, grh.hop_limit),
+        (10, 11, 12)
+    );
+    assert_eq!(ah.attr().as_raw().port_num, 1);
+    drop((qp, pd, cq));
+    assert!(ah.close().is_ok());
+    assert_all_is_well();
+}
+
+#[test]
+fn address_must_be_of_the_ports_kind() {
+    let qp = built();
+    let lid = DatagramEndpoint::builder(9, key(1)).lid(3).build().unwrap();
+    let error = qp.address_handle(&lid).unwrap_err();
+    assert!(matches!(error, Error::Endpoint(EndpointError::NoGid)));
+    with(|library| library.ports = vec![Port::infiniband(5)]);
+    let qp = built();
+    assert_eq!((qp.endpoint().lid(), qp.endpoint().gid()), (5, None));
+    qp.address_handle(&lid).unwrap();
+    let path = with(|library| library.paths.pop()).unwrap();
+    assert_eq!((path.is_global, path.dlid), (0, 3));
+    let gid = DatagramEndpoint::builder(9, key(1)).gid(Gid::new([1; 16]));
+    let error = qp.address_handle(&gid.build().unwrap()).unwrap_err();
+    assert!(matches!(error, Error::Endpoint(EndpointError::NoLid)));
+}
+
+#[test]
+fn unreachable_peer_is_named() {
+    let qp = built();
+    let peer = DatagramEndpoint::builder(9, key(1))
+        .gid("::ffff:10.0.0.9".parse::<Gid>().unwrap())
+        .build()
+        .unwrap();
+    for errno in [libc::ETIMEDOUT, libc::ENETUNREACH, libc::EHOSTUNREACH] {
+        with(|library| library.refuse.push(("ibv_create_ah", errno)));
+        let error = qp.address_handle(&peer).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "there is no path from this side's GID ::ffff:10.0.0.1 (index 1) to the peer's GID \
+             ::ffff:10.0.0.9"
+        );
+        assert_eq!(error.errno(), Some(errno));
+    }
+    with(|library| library.refuse.push(("ibv_create_ah", libc::ENOMEM)));
+    let error = qp.address_handle(&peer).unwrap_err();
+    assert_eq!(error.to_string(), "ibv_create_ah failed");
+    assert_eq!(error.kind(), ErrorKind::OutOfMemory);
+}
+
+#[test]
+fn each_datagram_of_a_chain_has_its_own_peer() {
+    let qp = built();
+    let handles = [(); 2].map(|()| qp.address_handle(&qp.endpoint()).unwrap());
+    let mut lists = [[Sge::new(1, 10, 1)], [Sge::new(2, 20, 2)]];
+    let [a, b] = &mut lists;
+    let mut chain = [
+        DatagramWorkRequest::new(a, &handles[0], 7, key(70))
+            .wr_id(1)
+            .unsignaled(),
+        DatagramWorkRequest::new(b, &handles[1], 8, key(80))
+            .immediate(0x0102_0304)
+            .inline()
+            .solicited(),
+    ];
+    chain[1].set_wr_id(2);
+    // SAFETY: the library touches no buffer of another's key.
+    unsafe { qp.post_send(&mut chain) }.unwrap();
+    let posted = posted().remove(0);
+    let seen: Vec<_> = posted
+        .iter()
+        .map(|wr| (wr.wr_id, wr.opcode, wr.send_flags, wr.ah))
+        .collect();
+    let [first, second] = [&handles[0], &handles[1]].map(|ah| ah.as_ptr().addr());
+    assert_eq!(
+        seen,
+        [(1, 2, 0, first), (2, 3, 2 | 4 | INLINE, second)],
+        "one doorbell"
+    );
+    let to: Vec<_> = posted
+        .iter()
+        .map(|wr| (wr.remote_qpn, wr.remote_qkey))
+        .collect();
+    assert_eq!(to, [(7, 70), (8, 80)]);
+    assert_eq!(posted[1].imm_data, [1, 2, 3, 4]);
+}
+
+#[test]
+fn datagram_beyond_the_mtu_is_rejected_before_the_driver_sees_it() {
+    let qp = built();
+    let ah = qp.address_handle(&qp.endpoint()).unwrap();
+    let peer = qp.endpoint();
+    let (mut fits, mut two) = (
+        [Sge::new(0x1000, 1024, 1)],
+        [Sge::new(0x1000, 1024, 1), Sge::new(0x3000, 1, 1)],
+    );
+    let mut never = [Sge::new(0x1000, 1, 1)];
+    let mut chain = [
+        DatagramWorkRequest::to(&mut fits, &ah, &peer).wr_id(1),
+        DatagramWorkRequest::to(&mut two, &ah, &peer).wr_id(2),
+        DatagramWorkRequest::to(&mut never, &ah, &peer).wr_id(3),
+    ];
+    // SAFETY: the library touches no buffer of another's key.
+    let error = unsafe { qp.post_send(&mut chain) }.unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "ibv_post_send refused request 2 of the chain: 1025 bytes exceed the 1024 bytes of one \
+         packet, which is all that a datagram has"
+    );
+    assert_eq!((error.posted(), error.is_full()), (1, false));
+    assert_eq!(error.kind(), ErrorKind::InvalidInput);
+    let posted = posted();
+    assert_eq!(posted.len(), 1);
+    assert_eq!(posted[0].len(), 1);
+    assert_eq!(posted[0][0].wr_id, 1);
+    // Elements of 2 GiB wrap a driver's 32 bits: the sum is taken in 64.
+    let mut huge = [Sge::new(0, 1 << 31, 1), Sge::new(0, 1 << 31, 1)];
+    let mut request = DatagramWorkRequest::to(&mut huge, &ah, &peer);
+    // SAFETY: as above.
+    assert!(unsafe { qp.post_send(&mut request) }.is_err());
+    // A driver that refuses one before is reported instead.
+    with(|library| library.refuse_post = Some((0, libc::ENOMEM, true)));
+    // SAFETY: as above.
+    let error = unsafe { qp.post_send(&mut chain) }.unwrap_err();
+    assert!(error.is_full());
+    assert_eq!(error.posted(), 0);
+}
+
+#[test]
+fn handle_is_needed_until_its_datagram_has_completed() {
+    let qp = built();
+    let peer = qp.endpoint();
+    let ah = qp.address_handle(&peer).unwrap();
+    let mut list = [Sge::new(0x1000, 8, 1)];
+    let mut request = DatagramWorkRequest::to(&mut list, &ah, &peer).wr_id(4);
+    // SAFETY: the library touches no buffer of another's key.
+    unsafe { qp.post_send(&mut request) }.unwrap();
+    drop(ah);
+    let wrong = with(|library| std::mem::take(&mut library.wrong));
+    assert_eq!(wrong.len(), 1, "the library finds a handle that ends early");
+    let ah = qp.address_handle(&peer).unwrap();
+    let mut request = DatagramWorkRequest::to(&mut list, &ah, &peer).wr_id(5);
+    // SAFETY: as above.
+    unsafe { qp.post_send(&mut request) }.unwrap();
+    for wr_id in [4, 5] {
+        let wc = ibv_wc {
+            wr_id,
+            ..Default::default()
+        };
+        polled(&qp, wc);
+    }
+    drop((ah, qp));
+    assert_all_is_well();
+}
+
+#[test]
+fn received_datagram_is_behind_its_header() {
+    let qp = built();
+    let mut bytes = vec![0; Grh::LEN + 10];
+    bytes[Grh::LEN..].copy_from_slice(b"hello.....");
+    // An IPv4 header without its checksum, as soft-RoCE makes it.
+    bytes[20] = 0x45;
+    bytes[32..36].copy_from_slice(&[10, 0, 0, 9]);
+    bytes[36..40].copy_from_slice(&[10, 0, 0, 1]);
+    let wc = ibv_wc {
+        opcode: IBV_WC_RECV,
+        byte_len: 45,
+        src_qp: 0x77,
+        wc_flags: IBV_WC_GRH.0,
+        slid: 3,
+        ..Default::default()
+    };
+    let received = polled(&qp, wc);
+    assert_eq!(received.datagram_in(&bytes), Some(&b"hello"[..]));
+    assert_eq!(received.datagram_in(&bytes[..44]), None, "not its bytes");
+    assert_eq!((received.src_qp(), received.slid()), (0x77, 3));
+    let grh = received.grh_in(&bytes).unwrap();
+    assert_eq!(grh.sgid().to_string(), "::ffff:10.0.0.9");
+    // A header that is shorter than its 40 bytes, and none at all.
+    let odd = polled(&qp, ibv_wc { byte_len: 39, ..wc });
+    assert_eq!(odd.datagram_in(&bytes), None);
+    let none = polled(&qp, ibv_wc { wc_flags: 0, ..wc });
+    assert_eq!(none.grh_in(&bytes), None);
+    // A send's own completion has neither.
+    let sent = ibv_wc {
+        opcode: IBV_WC_SEND,
+        ..wc
+    };
+    let sent = polled(&qp, sent);
+    assert_eq!(
+        (sent.datagram_in(&bytes), sent.grh_in(&bytes)),
+        (None, None)
+    );
+}
+
+#[test]
+fn answer_goes_to_the_sender() {
+    let qp = built();
+    let context = qp.pd().context();
+    let mut header = [0; Grh::LEN];
+    header[0] = 0x60;
+    header[8..24].copy_from_slice(&[0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9]);
+    let received = ibv_wc {
+        opcode: IBV_WC_RECV,
+        wc_flags: IBV_WC_GRH.0,
+        byte_len: 40,
+        ..Default::default()
+    };
+    let received = polled(&qp, received);
+    let path = AhAttr::from_completion(context, 1, &received, &header).unwrap();
+    let ah = qp.pd().create_ah(&path).unwrap();
+    let path = with(|library| library.paths.pop()).unwrap();
+    assert_eq!((path.is_global, path.port_num), (1, 1));
+    assert_eq!(ah.attr().as_raw().is_global, 1);
+    with(|library| {
+        library
+            .refuse
+            .push(("ibv_init_ah_from_wc", libc::EPROTONOSUPPORT));
+    });
+    let error = AhAttr::from_completion(context, 1, &received, &header).unwrap_err();
+    assert_eq!(error.errno(), Some(libc::EPROTONOSUPPORT));
+}
+
+#[test]
+fn attachment_ends_before_its_queue_pair() {
+    let group: Gid = "ff0e::ffff:e001:203".parse().unwrap();
+    let qp = built();
+    let attachment = qp.attach_mcast(group, 0).unwrap();
+    assert_eq!(attachment.gid(), group);
+    assert_eq!(with(|library| library.attached.len()), 1);
+    attachment.detach().unwrap();
+    assert_eq!(with(|library| library.attached.len()), 0);
+    drop(qp.attach_mcast(group, 0).unwrap());
+    assert_eq!(with(|library| library.attached.len()), 0);
+    with(|library| library.refuse.push(("ibv_attach_mcast", libc::EINVAL)));
+    assert!(qp.attach_mcast(group, 0).is_err());
+    // One that was leaked keeps the queue pair from being destroyed.
+    #[expect(clippy::mem_forget, reason = "what is under test")]
+    std::mem::forget(qp.attach_mcast(group, 0).unwrap());
+    assert_eq!(qp.close().unwrap_err().kind(), ErrorKind::InUse);
+}
+
+#[test]
+fn queue_pair_that_has_failed_starts_again() {
+    let qp = built();
+    let number = qp.qp_num();
+    let mut list = [Sge::new(0x1000, 8, 1)];
+    // SAFETY: the library touches no buffer of another's key.
+    unsafe { qp.post_receive(&mut ReceiveWorkRequest::new(&mut list).wr_id(9)) }.unwrap();
+    qp.to_error().unwrap();
+    assert_eq!(qp.query().unwrap().qp_state(), QpState::ERR);
+    let (qkey, endpoint) = (qp.qkey(), qp.endpoint());
+    let qp = qp.reset().unwrap();
+    assert!(!fake_libibverbs::is_in_flight(9));
+    assert_eq!(qp.query().unwrap().qp_state(), QpState::RTS);
+    assert_eq!((qp.qp_num(), qp.qkey()), (number, qkey));
+    assert_eq!(qp.endpoint(), endpoint);
+    with(|library| library.refuse.push(("ibv_modify_qp", libc::EIO)));
+    let qp = qp.reset().unwrap_err().into_given();
+    drop(qp);
+    assert_all_is_well();
+}
+
+#[test]
+fn rejected_change_of_state_names_the_attributes_of_datagrams() {
+    let qp = built();
+    with(|library| library.refuse.push(("ibv_modify_qp", libc::EINVAL)));
+    let attr = QpAttr::new()
+        .with_qp_state(QpState::RTS)
+        .with_dest_qp_num(4);
+    let error = qp.modify(&attr).unwrap_err();
+    assert!(
+        error.to_string().ends_with("not allowed IBV_QP_DEST_QPN"),
+        "{error}"
+    );
+}
+
+#[test]
+fn impossible_settings_are_rejected_before_c_is_called() {
+    let (_, pd, cq) = ladder();
+    let (_, _, foreign) = ladder();
+    let builder = DatagramQueuePair::builder(&pd, &cq, &cq);
+    let error = |builder: verbs_core::DatagramQueuePairBuilder| builder.build().unwrap_err();
+    assert_eq!(
+        error(builder.clone().sl(16)).kind(),
+        ErrorKind::InvalidInput
+    );
+    assert_eq!(
+        error(builder.clone().max_send_wr(5000)).kind(),
+        ErrorKind::Limit
+    );
+    assert!(matches!(
+        error(DatagramQueuePair::builder(&pd, &cq, &foreign)),
+        Error::ForeignContext { .. }
+    ));
+    assert!(matches!(
+        error(builder.clone().max_inline_data(513)),
+        Error::Limit {
+            what: "max_inline_data",
+            ..
+        }
+    ));
+    assert!(with(|library| library.modified.is_empty()));
+    with(|library| library.refuse.push(("ibv_modify_qp", libc::EIO)));
+    assert_eq!(error(builder).to_string(), "ibv_modify_qp failed");
+    drop((pd, cq, foreign));
+    assert_all_is_well();
+}
