@@ -12,7 +12,8 @@ use crate::error::{Error, RejectReason, Result};
 /// A registered buffer that a channel can own while the device uses it.
 ///
 /// It is a block of a [`BufferPool`](crate::BufferPool), or a registered vector. Operations use its
-/// [range](Self::set_range), which is all of it unless set. It is a pointer, so moving it is cheap.
+/// [range](Self::set_range), which is all of it unless set. It derefs to the bytes of that range. It is a
+/// pointer, so moving it is cheap.
 #[derive(Default)]
 pub struct OwnedBuffer {
     // `None` if it has no memory.
@@ -32,7 +33,7 @@ impl OwnedBuffer {
         Self { backing }
     }
 
-    /// Sets the range of the buffer that operations and `Deref` use.
+    /// Sets the range of the buffer, in bytes, that operations and `Deref` use.
     ///
     /// # Errors
     ///
@@ -53,7 +54,7 @@ impl OwnedBuffer {
             .map_or(0, |backing| backing.capacity())
     }
 
-    /// The registered vector, if it is one.
+    /// Converts into the registered vector, if it is one.
     ///
     /// # Errors
     ///

@@ -16,8 +16,8 @@ use crate::error::{Error, Result};
 
 /// A pool of registered blocks of one size.
 ///
-/// A block returns to the pool when it is dropped, in any thread. To take or to return one allocates,
-/// registers and locks nothing, unless a task [waits](Self::take_when_free) for one. Cloning is cheap
+/// A block returns to the pool when it is dropped, in any thread. Taking or returning a block
+/// does not allocate, register or lock anything, unless a task [waits](Self::take_when_free) for a block. Cloning is cheap
 /// and shares the pool. The memory lives until the last clone and the last taken block are dropped.
 ///
 /// ```no_run
@@ -116,11 +116,11 @@ impl BufferPool {
         Some(PoolBuffer::new(OwnedBuffer::new(block)))
     }
 
-    /// Takes a free block, and copies these bytes to its start. Operations use only those: see
-    /// [`OwnedBuffer::set_range`]. `None` if no block is free.
+    /// Takes a free block, and copies these bytes to its start; `None` if no block is free.
     ///
-    /// The range stays when the buffer is returned: before a receive,
-    /// [`into_block`](OwnedBuffer::into_block) makes it whole again.
+    /// Operations use only these bytes: they are the [range](OwnedBuffer::set_range) of the buffer. The
+    /// buffer keeps that range when an operation returns it. Before a receive, make it whole again:
+    /// [`into_block`](OwnedBuffer::into_block).
     ///
     /// ```no_run
     /// # use verbs_channel::{BufferPool, Channel};
@@ -144,13 +144,13 @@ impl BufferPool {
 
     /// Takes a block as soon as one is free: a future for any runtime.
     ///
-    /// Waiting tasks get blocks in the order in which they began to wait. Meanwhile
-    /// [`take`](Self::take) gets none. The thread that drops a block wakes the task, without a lock.
+    /// Waiting tasks get blocks in the order in which they began to wait. While tasks wait,
+    /// [`take`](Self::take) returns `None`. The thread that drops a block wakes the task, without a lock.
     /// Nothing is allocated if a block is free.
     ///
-    /// It waits forever if no block comes back. Dropping the future ends the wait, and a block that it
-    /// was given goes to the next task. Until it is polled again or dropped, it holds that block: do
-    /// not leak it. Polled again after it was ready, it takes another block.
+    /// It waits forever if no block is returned to the pool. Dropping the future ends the wait. A future
+    /// that was woken holds its block until it is polled, or dropped, which passes the block on to the
+    /// next task: do not leak it. If it is polled again after it was ready, it takes another block.
     ///
     /// ```no_run
     /// # use verbs_channel::{BufferPool, OwnedBuffer};
@@ -167,7 +167,9 @@ impl BufferPool {
         }
     }
 
-    /// How many blocks are free. It counts them, while other threads may take some.
+    /// How many blocks are free.
+    ///
+    /// It counts them one by one, and other threads may take some meanwhile.
     #[must_use]
     pub fn available(&self) -> usize {
         self.shared().free.len()
@@ -198,7 +200,7 @@ impl PoolBuffer {
         self.buffer
     }
 
-    /// A part of the block, to be sent or received into: as [`OwnedBuffer::set_range`].
+    /// A buffer of which operations use only this part of the block: see [`OwnedBuffer::set_range`].
     ///
     /// # Errors
     ///
@@ -209,11 +211,11 @@ impl PoolBuffer {
         Ok(buffer)
     }
 
-    /// Copies these bytes to the start of the block. Operations use only those: see
-    /// [`OwnedBuffer::set_range`].
+    /// Copies these bytes to the start of the block.
     ///
-    /// The range stays when the buffer is returned: before a receive,
-    /// [`into_block`](OwnedBuffer::into_block) makes it whole again.
+    /// Operations use only these bytes: they are the [range](OwnedBuffer::set_range) of the buffer. The
+    /// buffer keeps that range when an operation returns it. Before a receive, make it whole again:
+    /// [`into_block`](OwnedBuffer::into_block).
     ///
     /// # Errors
     ///
@@ -288,7 +290,7 @@ impl Drop for TakeWhenFree<'_> {
 }
 
 impl OwnedBuffer {
-    /// The block of a pool, if it is one.
+    /// Converts into the block of a pool, if it is one. Its range is all of the block again.
     ///
     /// # Errors
     ///

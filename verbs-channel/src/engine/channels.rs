@@ -17,12 +17,15 @@ use crate::request::OwnedRequest;
 
 /// Requests.
 impl Engine {
-    /// Posts a request on an owned buffer. Its buffer is taken, and an
-    /// [empty](crate::OwnedBuffer::empty) one left; if the request is rejected, it is unchanged.
+    /// Posts a request on an owned buffer: as [`Channel::start`](crate::Channel::start).
+    ///
+    /// The buffer is taken out of `request`, and an [empty](crate::OwnedBuffer::empty) one left there. If
+    /// the request is rejected, it is unchanged.
     ///
     /// # Errors
     ///
-    /// As [`Channel::start`](crate::Channel::start); [`RejectReason::Down`] if there is no such channel.
+    /// As [`Channel::start`](crate::Channel::start), and [`RejectReason::Down`] if there is no such
+    /// channel.
     #[inline(always)]
     pub fn start(
         &mut self,
@@ -40,7 +43,8 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// As there; [`RejectReason::Down`] if there is no such channel.
+    /// As [`Channel::start_batch`](crate::Channel::start_batch), and [`RejectReason::Down`] if there is no
+    /// such channel.
     pub fn start_batch(
         &mut self,
         channel: ChannelId,
@@ -55,10 +59,10 @@ impl Engine {
 
 /// Ending a channel.
 impl Engine {
-    /// Takes a channel down without waiting: what is in flight completes as flushed. If the queue
-    /// pair cannot be moved to ERROR, all of it has ended when this returns.
+    /// Takes a channel down without waiting: the operations in flight complete as flushed.
     ///
-    /// Channels that were up go down for this reason. [`destroy`](Self::destroy) ends
+    /// If the queue pair cannot be moved to `ERR`, it is destroyed, and all of them have ended when this
+    /// returns. `reason` is the channel's, unless it was down before. [`destroy`](Self::destroy) ends
     /// operations that are not flushed.
     ///
     /// # Errors
@@ -70,8 +74,9 @@ impl Engine {
         Ok(())
     }
 
-    /// Destroys a channel's queue pair: everything in flight has ended when this returns. Outcomes can
-    /// still be taken. The channel keeps its place: see [`remove`](Self::remove).
+    /// Destroys a channel's queue pair: everything in flight has ended when this returns.
+    ///
+    /// Outcomes can still be taken. The channel keeps its place: see [`remove`](Self::remove).
     ///
     /// # Errors
     ///
@@ -83,8 +88,9 @@ impl Engine {
         Ok(())
     }
 
-    /// [`destroy`](Self::destroy), and gives the channel's place to another one once all outcomes have
-    /// been taken. Removing it again has no effect.
+    /// [`destroy`](Self::destroy), after which another channel can get its place.
+    ///
+    /// That happens once all outcomes of the channel have been taken. Removing it again has no effect.
     ///
     /// # Errors
     ///
@@ -98,9 +104,9 @@ impl Engine {
 
     /// The next report of buffers that had to be leaked.
     ///
-    /// An engine from [`ChannelBuilder::engine`](crate::ChannelBuilder::engine) keeps these reports, since
-    /// its layer may hold a lock that the logger needs; those left are logged when it is dropped. The
-    /// engine of a channel or a group logs them at once.
+    /// An engine from [`ChannelBuilder::engine`](crate::ChannelBuilder::engine) does not log leaks, since
+    /// its layer may hold a lock that the logger needs. It keeps these reports, and logs those that are
+    /// left when it is dropped. The engine of a channel or a group logs leaks at once.
     #[must_use = "it is reported nowhere else"]
     pub fn next_leak(&mut self) -> Option<Leak> {
         self.leaks.next()
@@ -116,19 +122,19 @@ impl Engine {
 
 /// Capacity.
 impl Engine {
-    /// The most outcomes that can be [reserved](Self::reserve) at once: 128 bytes each.
+    /// The most slots that [`reserve`](Self::reserve) adds in one call: 128 bytes each.
     pub const MAX_RESERVE: u32 = 1 << 20;
 
-    /// Adds slots to a channel, for outcomes that are not taken.
+    /// Adds slots to a channel, for layers that do not take outcomes at once.
     ///
-    /// An operation has its slot until its outcome is taken, and a channel has as many as can be in
-    /// flight on it. Without more of them, outcomes that stay keep requests from being posted, with
+    /// An operation has its slot until its outcome is taken, and a channel has as many slots as
+    /// operations can be in flight on it. When none is free, requests are rejected with
     /// [`RejectReason::Untaken`].
     ///
     /// # Errors
     ///
-    /// [`Error::UnknownChannel`]; [`verbs_core::Error::Limit`] for more than
-    /// [`MAX_RESERVE`](Self::MAX_RESERVE) at once.
+    /// [`Error::UnknownChannel`], or [`verbs_core::Error::Limit`] if `outcomes` is above
+    /// [`MAX_RESERVE`](Self::MAX_RESERVE).
     pub fn reserve(&mut self, channel: ChannelId, outcomes: u32) -> Result<()> {
         let at = self.place_of(channel)?;
         if outcomes > Self::MAX_RESERVE {
@@ -142,14 +148,14 @@ impl Engine {
         Ok(())
     }
 
-    /// Places in one of the channel's queues that are free; 0 if there is no such channel.
+    /// How many requests one of the channel's queues has room for; 0 if there is no such channel.
     #[must_use]
     pub fn credits(&self, channel: ChannelId, queue: Queue) -> u32 {
         let member = self.member_of(channel);
         member.map_or(0, |member| member.credits(queue))
     }
 
-    /// Places in one of the channel's queues that are taken by what is in flight.
+    /// How many requests of one of the channel's queues are in flight; 0 if there is no such channel.
     #[must_use]
     pub fn in_flight(&self, channel: ChannelId, queue: Queue) -> u32 {
         self.member_of(channel)
@@ -164,7 +170,7 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// [`Error::UnknownChannel`], and as there.
+    /// [`Error::UnknownChannel`], otherwise as [`Channel::watch_peer`](crate::Channel::watch_peer).
     pub fn watch_peer(&mut self, channel: ChannelId, descriptor: impl Into<OwnedFd>) -> Result<()> {
         let at = self.place_of(channel)?;
         self.watch_peer_at(at, descriptor.into())
@@ -176,7 +182,7 @@ impl Engine {
         self.member_of(channel)?.peer.address()
     }
 
-    /// How soon it is noticed that a peer's host has died; `None` if no peers are watched.
+    /// How soon the death of a peer's host is noticed; `None` if no peers are watched.
     #[must_use]
     pub const fn peer_timeout(&self) -> Option<Duration> {
         self.limits.peer_timeout
@@ -185,7 +191,7 @@ impl Engine {
 
 /// Channels.
 impl Engine {
-    /// Why a channel takes no more requests; `None` while it is up, and if there is no such channel.
+    /// Why a channel is down; `None` if it is not, and if there is no such channel.
     #[must_use]
     pub fn down_reason(&self, channel: ChannelId) -> Option<DownReason> {
         self.member_of(channel)?.down()
@@ -197,8 +203,9 @@ impl Engine {
         self.member_of(channel)?.qp().map(QueuePair::endpoint)
     }
 
-    /// The open channel whose queue pair has this number, which a device event names. It searches
-    /// all channels.
+    /// The open channel whose queue pair has this number. It searches all channels.
+    ///
+    /// A device event names its queue pair by this number.
     #[must_use]
     pub fn channel_of(&self, qp_num: u32) -> Option<ChannelId> {
         let is_it = |qp: &QueuePair| qp.qp_num() == qp_num;

@@ -29,7 +29,7 @@ pub struct Closed {
 }
 
 impl Closing {
-    /// Destroys the queue pair, for which the kernel may take a while.
+    /// Destroys the queue pair. The kernel may take a while for that.
     #[doc(alias = "ibv_destroy_qp")]
     pub fn destroy(self) -> Closed {
         Closed {
@@ -57,11 +57,11 @@ impl Engine {
 
     /// The second half of [`remove`](Self::remove): ends the operations that were in flight.
     ///
-    /// If `is_removed`, the channel's place is reused after its results were taken.
+    /// If `is_removed`, the channel's place is reused once its outcomes have been taken.
     ///
     /// # Errors
     ///
-    /// The argument, if the channel belongs to another engine.
+    /// `closed` itself, if the channel belongs to another engine.
     pub fn finish_close(&mut self, closed: Closed, is_removed: bool) -> Result<(), Closed> {
         let Some(at) = self.place(closed.channel) else {
             return Err(closed);

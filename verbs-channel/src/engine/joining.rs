@@ -37,7 +37,7 @@ impl ConnectedMember {
         }
     }
 
-    /// Has the peer watched by this descriptor once the channel has joined: as
+    /// Watches the peer by this descriptor, once the channel has joined: as
     /// [`Channel::watch_peer`](crate::Channel::watch_peer).
     ///
     /// # Errors
@@ -49,7 +49,7 @@ impl ConnectedMember {
         Ok(())
     }
 
-    /// Whether its peer is watched once it has joined.
+    /// Whether the peer is watched once the channel has joined.
     #[must_use]
     pub fn is_watched(&self) -> bool {
         self.link.as_ref().is_some_and(Link::is_watched)
@@ -57,7 +57,7 @@ impl ConnectedMember {
 }
 
 impl Engine {
-    /// Takes in a connected channel. Returns its id from now on.
+    /// Adds a connected channel, and returns its id.
     ///
     /// # Errors
     ///

@@ -7,7 +7,9 @@ use verbs_core::{Error, ErrorChain};
 
 use crate::contained::log_error;
 
-/// Buffers that had to be leaked, because the driver failed to destroy their queue pair.
+/// A report of buffers that had to be leaked, because the driver failed to destroy their queue pair.
+///
+/// Its `Display` is a line for the log. See [`Engine::next_leak`](super::Engine::next_leak).
 #[derive(Debug)]
 pub struct Leak {
     pub(super) buffers: usize,

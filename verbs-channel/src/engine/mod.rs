@@ -3,7 +3,7 @@
 //! One [`Engine`] drives one completion queue and the channels on it: one for a
 //! [`Channel`](crate::Channel), many for a [`ChannelGroup`](crate::ChannelGroup). It posts, polls,
 //! dispatches completions to their operations, and ends what does not complete. It never waits, reads
-//! no clock and calls nothing back: where time matters it is an argument, so any clock can drive it.
+//! no clock and never calls back: where time matters it is an argument, so any clock can drive it.
 //! `Channel` and `ChannelGroup` add waiting; `verbs-async` adds wakers.
 //!
 //! ```text
@@ -40,7 +40,12 @@
 //!         break;
 //!     }
 //!     engine.check_peers(Instant::now());
-//!     // Nothing has completed: wait as this layer does.
+//!     // Nothing has completed: arm, poll once more, and wait. At each timeout, look at the device.
+//!     // SAFETY: the queue is armed, and nothing else.
+//!     unsafe { engine.cq() }.req_notify(false)?;
+//!     if engine.drive() == 0 && events.get_cq_event(Some(Duration::from_millis(100)))?.is_none() {
+//!         engine.probe(Instant::now());
+//!     }
 //! }
 //! # Ok(())
 //! # }

@@ -9,12 +9,12 @@ use crate::engine::{Completed, Engine, MAX_POLLS, SlotBuffer, Ticket};
 use crate::error::{Error, Queue, Result};
 
 impl Engine {
-    /// The outcome and the buffer of an operation on any channel, if it has completed. Polls once if
-    /// it is in flight.
+    /// Takes the outcome and the buffer of an operation on any channel, if it has completed. Polls once
+    /// if it is in flight.
     ///
     /// # Errors
     ///
-    /// [`Error::StaleTicket`] if they were taken before, or the ticket is of another engine.
+    /// [`Error::StaleTicket`] if they were taken before, or the ticket belongs to another engine.
     #[inline(always)]
     pub fn poll(&mut self, ticket: Ticket) -> Result<Option<Completed>> {
         if let Some(completed) = self.poll_in_flight(ticket.channel.at(), ticket) {
@@ -90,8 +90,10 @@ impl Engine {
         }
     }
 
-    /// [`poll`](Self::poll) for the usual case, and for nothing else: an operation on one buffer that
-    /// has succeeded. `None` for all others, whose outcome `poll` and [`take`](Self::take) return.
+    /// [`poll`](Self::poll) for the usual case only: an operation on one buffer that has succeeded.
+    ///
+    /// It returns `None` in all other cases, a ticket that is stale included. Then the outcome, if there
+    /// is one, is still there: [`poll`](Self::poll) and [`take`](Self::take) return it.
     #[inline(always)]
     pub fn poll_success(&mut self, ticket: Ticket) -> Option<(&WorkSuccess, OwnedBuffer)> {
         let id = ticket.id;
@@ -127,8 +129,8 @@ impl Engine {
         self.take_success(ticket)
     }
 
-    /// The outcome and the buffer of an operation on any channel, if it is known to have completed.
-    /// Does not poll.
+    /// Takes the outcome and the buffer of an operation on any channel, if a poll has found its
+    /// completion. Does not poll.
     ///
     /// # Errors
     ///
@@ -138,8 +140,9 @@ impl Engine {
         Ok(is_done.then(|| self.take_completed(ticket)).flatten())
     }
 
-    /// The operation on an owned buffer that completed first, of those whose outcome was not taken.
-    /// Polls if there is none, until there is one or the queue is empty.
+    /// Takes the oldest completed operation on an owned buffer.
+    ///
+    /// If there is none, it polls until there is one or the completion queue is empty.
     #[must_use = "the buffer is in it, and whether the operation failed"]
     pub fn next_completed(&mut self) -> Option<Completed> {
         self.poll_until_ready();
@@ -152,10 +155,10 @@ impl Engine {
         self.take_completed(self.ticket(at, id))
     }
 
-    /// As [`next_completed`](Self::next_completed), but leaves the outcome in its slot until it is
-    /// [taken](Self::take).
+    /// The ticket of the operation that [`next_completed`](Self::next_completed) would take. Its outcome
+    /// stays in its slot until it is [taken](Self::take).
     ///
-    /// It returns each operation once; `next_completed` skips it from then on.
+    /// Each operation is returned once, and `next_completed` does not return it after that.
     #[must_use = "it is not returned again"]
     pub fn next_ticket(&mut self) -> Option<Ticket> {
         self.poll_until_ready();

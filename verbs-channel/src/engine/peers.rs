@@ -36,12 +36,12 @@ impl Engine {
         Ok(())
     }
 
-    /// A descriptor that is readable when [`check_peers`](Self::check_peers) has something to do, for
-    /// a layer that waits for it.
+    /// A descriptor to wait on: it is readable when [`check_peers`](Self::check_peers) has something to
+    /// do.
     ///
     /// # Errors
     ///
-    /// `EMFILE` and the like.
+    /// The errno, such as `EMFILE`.
     pub fn peers_fd(&mut self) -> io::Result<OwnedFd> {
         self.peers.announce()
     }
@@ -57,11 +57,11 @@ impl Engine {
         !self.peers.leaving.is_empty()
     }
 
-    /// Takes those channels down whose peer has left, once everything that it sent has been
-    /// delivered.
+    /// Takes channels down whose peer has left, once everything that the peer sent has been delivered.
     ///
-    /// It waits for nothing. What it cannot do yet makes the [descriptor](Self::peers_fd) readable
-    /// again; without one, call it again some milliseconds later. `now` is by the clock of all calls.
+    /// It does not wait. If it has to look again at some channel, the [descriptor](Self::peers_fd)
+    /// becomes readable again; a layer without the descriptor calls it every few milliseconds. `now` is
+    /// by one clock in all calls.
     #[cold]
     #[inline(never)]
     pub fn check_peers(&mut self, now: Instant) {

@@ -8,13 +8,14 @@ use super::Engine;
 use crate::error::DownReason;
 
 impl Engine {
-    /// Takes those channels down whose completions will not come any more: the device does not
-    /// answer; or the queue pair is in ERROR, and what is posted on it has not been flushed for the
-    /// drain timeout.
+    /// Takes channels down whose operations in flight will not complete any more.
     ///
-    /// A layer that waits calls this now and then, such as ten times a second. A query may be slow, so
-    /// each call queries the queue pairs of 16 channels with operations in flight, and those of the
-    /// rest only if one of them failed.
+    /// There are two such cases: the device does not answer; or the queue pair is in `ERR`, and its
+    /// requests have not been flushed for the drain timeout.
+    ///
+    /// A layer that waits calls this now and then, such as ten times a second, with `now` by one clock in
+    /// all calls. A query may be slow. So each call queries the queue pairs of 16 channels with operations
+    /// in flight, and those of the rest only if one of them failed.
     #[doc(alias = "ibv_query_qp")]
     pub fn probe(&mut self, now: Instant) {
         let count = self.members.len();

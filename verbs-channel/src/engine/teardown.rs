@@ -45,9 +45,9 @@ impl Engine {
         self.end_closed(at);
     }
 
-    /// Takes all channels down at once: destroys their queue pairs, so that everything in flight has
-    /// ended when this returns. Outcomes can still be taken. Channels that were up go down for this
-    /// reason.
+    /// Destroys the queue pairs of all channels: everything in flight has ended when this returns.
+    ///
+    /// Outcomes can still be taken. `reason` is the reason of each channel that was not down before.
     pub fn destroy_all(&mut self, reason: DownReason) {
         let all = 0..u32::try_from(self.members.len()).unwrap_or(u32::MAX);
         for at in all.clone() {

@@ -23,9 +23,10 @@ pub struct Ticket {
 impl Ticket {
     /// The number of its slot: for tables of your own.
     ///
-    /// It is below the number of operations that can be in flight in both queues, of all channels of
-    /// a group, and of those that were removed with results left; [`reserve`] adds to that. Once the
-    /// result has been taken, another operation gets it.
+    /// It is less than the number of slots. Each channel of a group has a slot for each operation that
+    /// can be in flight in its two queues, and those that [`reserve`] has added. A channel that was removed
+    /// counts until its outcomes have been taken. Once the outcome of an operation has been taken, another
+    /// operation gets its slot.
     ///
     /// [`reserve`]: crate::engine::Engine::reserve
     #[must_use]
@@ -41,7 +42,7 @@ impl Ticket {
     }
 }
 
-/// An operation on an owned buffer that has ended.
+/// An operation on an owned buffer that has ended: its outcome, and its buffer.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Completed {
@@ -49,12 +50,12 @@ pub struct Completed {
     pub ticket: Ticket,
     /// The channel that it was on.
     pub channel: ChannelId,
-    /// How it ended. A receive's length is its
+    /// How it ended: its outcome. The length of a received message is its
     /// [`byte_len`](verbs_core::WorkSuccess::byte_len).
     pub result: Result<WorkSuccess, TransportError>,
-    /// The returned buffer; `None` if the result is [`Stuck`](TransportError::Stuck), and for a batch.
+    /// The returned buffer; `None` if the outcome is [`Stuck`](TransportError::Stuck), and for a batch.
     pub buffer: Option<OwnedBuffer>,
-    /// The returned batch, as it was started; `None` if the result is [`Stuck`](TransportError::Stuck), and
+    /// The returned batch, as it was started; `None` if the outcome is [`Stuck`](TransportError::Stuck), and
     /// for everything else.
     pub batch: Option<Vec<OwnedRequest>>,
 }
@@ -71,11 +72,11 @@ impl Completed {
         }
     }
 
-    /// The message that arrived, if this was a receive of one. `None` for all other operations, for a
-    /// receive that was completed by a write with immediate, and for a failure.
+    /// The message that arrived, if this was a receive.
     ///
-    /// To keep it, take the buffer out: the message is its first [`byte_len`] bytes. Without the buffer
-    /// this is `None`.
+    /// It is `None` for all other operations, for a receive that a write with immediate completed, and for
+    /// a failure. To keep the message, take the [`buffer`](Self::buffer) out: the message is its first
+    /// [`byte_len`] bytes. After that this is `None`.
     ///
     /// [`byte_len`]: verbs_core::WorkSuccess::byte_len
     #[must_use]
@@ -84,10 +85,10 @@ impl Completed {
         success.message_in(self.buffer.as_ref()?)
     }
 
-    /// The success, and the buffer of an operation on one buffer.
+    /// Converts into the success and the buffer, for an operation on one buffer.
     ///
-    /// The buffer is dropped if the operation failed: to reuse it, look at the fields. It is empty for
-    /// a batch.
+    /// If the operation failed, its buffer is dropped: to reuse it, take it out of the field. For a batch
+    /// the returned buffer is empty.
     ///
     /// # Errors
     ///

@@ -9,16 +9,17 @@ use crate::error::{DownReason, RejectReason};
 use crate::request::{Request, ScatterList};
 
 impl Engine {
-    /// Posts a request whose buffers the caller keeps: as
+    /// Posts a request whose buffers the caller manages: as
     /// [`Channel::post_unpolled`](crate::Channel::post_unpolled).
     ///
     /// # Errors
     ///
-    /// As there; [`RejectReason::Down`] if there is no such channel.
+    /// As [`Channel::post_unpolled`](crate::Channel::post_unpolled), and
+    /// [`RejectReason::Down`] if there is no such channel.
     ///
     /// # Safety
     ///
-    /// As there.
+    /// As for [`Channel::post_unpolled`](crate::Channel::post_unpolled).
     #[doc(alias = "ibv_post_send")]
     pub unsafe fn post_unpolled<W: Request>(
         &mut self,
@@ -32,16 +33,17 @@ impl Engine {
         }
     }
 
-    /// Posts a receive whose buffers the caller keeps: as
+    /// Posts a receive whose buffers the caller manages: as
     /// [`Channel::post_receive_unpolled`](crate::Channel::post_receive_unpolled).
     ///
     /// # Errors
     ///
-    /// As there; [`RejectReason::Down`] if there is no such channel.
+    /// As [`Channel::post_receive_unpolled`](crate::Channel::post_receive_unpolled), and
+    /// [`RejectReason::Down`] if there is no such channel.
     ///
     /// # Safety
     ///
-    /// As there.
+    /// As for [`Channel::post_receive_unpolled`](crate::Channel::post_receive_unpolled).
     #[doc(alias = "ibv_post_recv")]
     pub unsafe fn post_receive_unpolled<L: ScatterList>(
         &mut self,
