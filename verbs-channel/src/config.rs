@@ -10,7 +10,7 @@ use verbs_core::{
 use crate::engine::{EngineLimits, MemberLimits};
 use crate::error::{Error, Result};
 
-/// What to do between polls that find no completion.
+/// What a wait does between polls that find no completion. Default: [`SpinThenYield`](Self::SpinThenYield).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PollStrategy {
@@ -19,7 +19,7 @@ pub enum PollStrategy {
     /// Spin for some microseconds, then yield the processor between polls.
     #[default]
     SpinThenYield,
-    /// Spin for this many polls, then sleep until the completion channel has an event.
+    /// Spin, then yield, for this many polls, then sleep until the completion channel has an event.
     Notify {
         /// Empty polls before the first sleep.
         after: u32,
@@ -119,23 +119,23 @@ pub struct ChannelBuilder {
 
 impl ChannelBuilder {
     verbs_core::builder_setters! {
-        /// Sends, writes, reads and atomics in flight at once; 64 unless set.
+        /// How many sends, writes, reads and atomics can be in flight at once; 64 unless set.
         max_send_wr: plain u32,
-        /// Receives in flight at once; 64 unless set.
+        /// How many receives can be in flight at once; 64 unless set.
         max_recv_wr: plain u32,
-        /// Elements in a send, write or read; 4 unless set.
+        /// How many elements a send, write or read can have; 4 unless set.
         max_send_sge: plain u32,
-        /// Elements in a receive; 4 unless set.
+        /// How many elements a receive can have; 4 unless set.
         max_recv_sge: plain u32,
-        /// Bytes that can be posted inline; 0 unless set.
+        /// How many bytes one request can send inline; 0 unless set.
         max_inline_data: plain u32,
-        /// The port; the first ACTIVE one unless set.
+        /// The number of the port; that of the first ACTIVE one unless set.
         port_num: option u8,
-        /// The index of this side's GID (C: `sgid_index`); the best one unless set.
+        /// The index of this side's GID (C: `sgid_index`); that of the best GID unless set.
         gid_index: option u8,
         /// The index of the P_Key in the port's table; 0 unless set.
         pkey_index: plain u16,
-        /// What the peer may do with regions that permit it and whose key it has; everything that the
+        /// The access that the peer has to regions that permit it too, and whose key it has; all that the
         /// device supports unless set.
         qp_access_flags: option AccessFlags,
         /// The path MTU; the smaller of both ports' active MTU unless set.
@@ -144,9 +144,9 @@ impl ChannelBuilder {
         min_rnr_timer: plain MinRnrTimer,
         /// How long the device waits for an acknowledgement (C: `timeout`); code 14, 67 ms, unless set.
         ack_timeout: plain AckTimeout,
-        /// The device's retries when nothing is acknowledged; 6 unless set.
+        /// How often the device sends again when nothing is acknowledged; 6 unless set.
         retry_cnt: plain MaxAckRetries,
-        /// The device's retries when the peer has no receive posted; 7, forever, unless set.
+        /// How often the device sends again when the peer has no receive posted; 7, forever, unless set.
         ///
         /// Soft-RoCE gives up after about half a second even with 7.
         rnr_retry: plain MaxRnrRetries,
@@ -155,19 +155,24 @@ impl ChannelBuilder {
         /// The GRH's traffic class; 0 unless set.
         traffic_class: plain u8,
         /// How long an operation on borrowed buffers, and the end of a scope, wait before the channel is
-        /// aborted; forever unless set. Also how long
-        /// [`wait_success`](crate::Channel::wait_success) waits. Without effect on an [`engine`](Self::engine), and on the channels
-        /// of `verbs-async`.
+        /// aborted; forever unless set.
+        ///
+        /// [`wait_success`](crate::Channel::wait_success) waits as long, and does not abort the channel.
+        /// The timeout has no effect on an [`engine`](Self::engine), nor on the channels of `verbs-async`.
         timeout: option Duration,
         /// How long a failed scope waits for its operations in flight, and an aborted channel for its
         /// flushes; 1 s unless set.
         drain_timeout: plain Duration,
-        /// How soon the death of the peer's host is noticed; 10 s unless set. TCP's keepalive detects it:
-        /// it counts in whole seconds, and needs at least 2 of them: less is an error. With `None` no peer is watched: a
-        /// peer that closes its channel, or whose process ends, is not noticed either.
+        /// How soon the death of the peer's host is noticed; 10 s unless set.
+        ///
+        /// TCP's keepalive detects it, which counts in whole seconds: less than 2 s is an error. With
+        /// `None` no peer is watched: a peer that closes its channel, or whose process ends, is not
+        /// noticed either.
         peer_timeout: option Duration,
-        /// What to do between polls that find no completion; spin, then yield, unless set. Without effect
-        /// on an [`engine`](Self::engine), and on the channels of `verbs-async`: the layer above waits.
+        /// What a wait does between polls that find no completion; spin, then yield, unless set.
+        ///
+        /// It has no effect on an [`engine`](Self::engine), nor on the channels of `verbs-async`: there
+        /// the layer above waits.
         strategy: plain PollStrategy,
     }
 }

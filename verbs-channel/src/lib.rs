@@ -2,8 +2,8 @@
 //!
 //! A [`Channel`] is a reliable connection with a completion queue of its own. It never posts more than
 //! its queues hold, keeps every buffer until the device is done with it, and can bound every wait.
-//! None of this needs `unsafe`. Whatever is dropped or leaked, and whether the program panics or the
-//! device is unplugged, the device never accesses memory that Rust has reused. For plain verbs use
+//! None of this needs `unsafe`. Whatever is dropped or leaked, even if the program panics or the device
+//! is unplugged, the device never accesses memory that Rust has reused. For plain verbs use
 //! [`verbs_core`], the layer below. For async code use `verbs-async`, the layer above.
 //!
 //! ```text
@@ -53,15 +53,15 @@
 //! | borrowed until a scope ends | [`scope`](Channel::scope), [`post_send`](PollingScope::post_send) … | several operations at once, on your own buffers |
 //! | moved in, and returned with the outcome | [`start_send`](Channel::start_send), [`start`](Channel::start) … | operations that outlive the function, servers |
 //!
-//! In a scope, [`lend`](PollingScope::lend) returns the elements with the result, before the scope
-//! ends: for a pipeline that reuses its buffers.
+//! In a scope, [`lend`](PollingScope::lend) returns the elements with the outcome, before the scope
+//! ends. A pipeline reuses its buffers in this way.
 //!
 //! Each way has batches, for many small requests: one doorbell and one completion for all of them
 //! ([`run_batch`](Channel::run_batch), [`post_batch`](PollingScope::post_batch),
 //! [`start_batch`](Channel::start_batch)).
 //!
-//! Below them is [`post_unpolled`](Channel::post_unpolled), which is `unsafe`: for layers that manage
-//! the buffers themselves.
+//! Below them is [`post_unpolled`](Channel::post_unpolled), which is `unsafe`. It is for layers that
+//! manage the buffers themselves.
 //!
 //! # The life of an operation
 //!
@@ -80,8 +80,8 @@
 //! A request is checked before the driver gets it: its length against the port's `max_msg_sz` and the
 //! granted `max_inline_data`, its elements, and its remote range. Drivers check too, but some add up
 //! lengths in 32 bits. A request that fails a check, or finds no room in its queue, is rejected: the
-//! [`RejectReason`] is the reason. It is [backpressure](RejectReason::is_backpressure) if the same
-//! request can be posted once some operations in flight have completed.
+//! [`RejectReason`] is the reason. A rejection is [backpressure](RejectReason::is_backpressure) if the
+//! same request can be posted once some operations in flight have completed.
 //!
 //! # How operations end
 //!
@@ -113,8 +113,8 @@
 //! A reliable connection has no keepalive. So a channel that was connected over TCP keeps the TCP
 //! connection, and watches its peer by it. The channel goes down when the peer closes its channel,
 //! its process ends or its host dies. The reason is [`DownReason::PeerClosed`] or
-//! [`DownReason::PeerLost`]. Everything that the peer sent is delivered first. The next operation then
-//! returns an error, also if the peer left in order: a server's loop ends if the error's
+//! [`DownReason::PeerLost`]. Everything that the peer sent is delivered first. After that every
+//! operation returns an error, even if the peer left in order. So a server's loop ends when the error's
 //! [`down_reason`](Error::down_reason) [`is_peer_closed`](DownReason::is_peer_closed).
 //!
 //! Peers are checked whenever a wait or a poll finds no completion. The end of a peer is noticed
@@ -123,8 +123,8 @@
 //! set.
 //!
 //! - To leave in order, wait for your sends, then drop the channel: the peer receives all of them.
-//! - Do not post a receive for which no message will come: if the peer has left by then, it is
-//!   rejected, as the channel is down.
+//! - Post a receive only if a message will come. If the peer has left after its last message, the channel
+//!   is down and rejects the receive.
 //! - A peer may be idle for any time: its host answers TCP's keepalive probes.
 //! - A firewall that closes one direction of the TCP connection, or drops it while it is idle, takes
 //!   the channel down, although RDMA may still work. Keepalive probes, a few in each

@@ -73,7 +73,7 @@ impl Channel {
 
     /// Closes this channel, and prepares a new one with the same settings.
     ///
-    /// Operations in flight are aborted. The results of owned buffers can still be taken from this
+    /// Operations in flight are aborted. The outcomes of those on owned buffers can still be taken from this
     /// channel.
     ///
     /// # Errors

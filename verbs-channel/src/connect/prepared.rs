@@ -21,7 +21,30 @@ use crate::waiting::Poller;
 ///
 /// [`connect`](Self::connect) and [`accept`](Self::accept) connect it over TCP. To connect it in
 /// another way, send its [`endpoint`](Self::endpoint) to the peer, receive that of the peer, and
-/// call [`handshake`](Self::handshake). Neither side may send before both have done that.
+/// call [`handshake`](Self::handshake). Neither side may send before both have done that:
+///
+/// ```no_run
+/// use std::io::{Read, Write};
+/// use std::os::unix::net::UnixStream;
+///
+/// use verbs_channel::verbs_core::QueuePairEndpoint;
+/// use verbs_channel::{Channel, PreparedChannel};
+///
+/// fn connect(
+///     prepared: PreparedChannel,
+///     mut stream: UnixStream,
+/// ) -> Result<Channel, Box<dyn std::error::Error>> {
+///     stream.write_all(&prepared.endpoint().to_bytes())?;
+///     let mut bytes = [0; QueuePairEndpoint::BYTES];
+///     stream.read_exact(&mut bytes)?;
+///     let mut channel = prepared.handshake(&QueuePairEndpoint::from_bytes(&bytes)?)?;
+///     // Each side waits until the other one is connected, too.
+///     stream.write_all(&[1])?;
+///     stream.read_exact(&mut [0])?;
+///     channel.watch_peer(stream)?;
+///     Ok(channel)
+/// }
+/// ```
 ///
 /// `T` is the type that it becomes: a [`Channel`], or a [`ConnectedMember`](crate::ConnectedMember),
 /// which can [join](crate::ChannelGroup::join) its group. It does not borrow the group, so another
@@ -111,6 +134,9 @@ impl<T: Connected> PreparedChannel<T> {
 
     /// Connects to the peer's endpoint. The peer must do the same with the endpoint of this side.
     ///
+    /// On RoCE the kernel looks up the peer's GID during this call, which takes about a second if no host
+    /// answers. The channel does not [watch its peer](Channel::watch_peer) yet.
+    ///
     /// # Errors
     ///
     /// Those of [`PreparedQueuePair::handshake`].
@@ -121,8 +147,10 @@ impl<T: Connected> PreparedChannel<T> {
 
     /// Connects over TCP to a peer that calls [`accept`](Self::accept), within `timeout`.
     ///
-    /// While the peer does not listen yet, this tries again. A name is resolved first by the system's
-    /// resolver, which has timeouts of its own: pass an address if `timeout` must include that.
+    /// While the peer does not listen yet, this tries again. Two steps are not cut short by `timeout`. A
+    /// name is resolved first by the system's resolver, which has timeouts of its own: pass an address to
+    /// avoid that. On RoCE the kernel looks up the peer's GID, which takes about a second if no host
+    /// answers.
     ///
     /// # Errors
     ///
@@ -138,7 +166,7 @@ impl<T: Connected> PreparedChannel<T> {
     /// [`connect`](Self::connect) with private data: each side sends the other up to
     /// [`MAX_PRIVATE_DATA`](crate::exchange::MAX_PRIVATE_DATA) bytes.
     ///
-    /// Returns the peer's bytes with the channel.
+    /// Returns the channel and the peer's private data.
     ///
     /// # Errors
     ///
@@ -171,7 +199,7 @@ impl<T: Connected> PreparedChannel<T> {
     /// [`accept`](Self::accept) with private data: each side sends the other up to
     /// [`MAX_PRIVATE_DATA`](crate::exchange::MAX_PRIVATE_DATA) bytes.
     ///
-    /// Returns the peer's bytes with the channel.
+    /// Returns the channel and the peer's private data.
     ///
     /// # Errors
     ///
@@ -189,11 +217,11 @@ impl<T: Connected> PreparedChannel<T> {
         watched(met, Ok(stream))
     }
 
-    /// Connects to the peer at the other end of a TCP connection, which does the same, within
-    /// `timeout`. Returns the channel and the peer's private data.
+    /// Connects to the peer at the other end of a TCP connection, within `timeout`. The peer must do the
+    /// same.
     ///
-    /// You can use the connection afterwards. It is in blocking mode then, with its timeouts
-    /// unchanged. If the exchange fails, it is shut down.
+    /// Returns the channel and the peer's private data. The TCP connection can be used afterwards: it is
+    /// in blocking mode then, with its timeouts unchanged. If the exchange fails, it is shut down.
     ///
     /// The channel watches the peer by a duplicate of the connection, and sets keepalive on it. So do
     /// not shut the connection down, not even one direction, while the channel is in use. Drop it

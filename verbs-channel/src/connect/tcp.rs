@@ -14,8 +14,8 @@ use crate::exchange::{Exchange, ExchangeError, ExchangeFailure, Peer, Step};
 /// Refuses the peer at the other end of a TCP connection: sends it the reason, and shuts the
 /// connection down.
 ///
-/// For a server that is full, or does not accept this peer. It takes at most `timeout`. If the reason
-/// cannot be sent, the peer only notices the end of the connection.
+/// It is for a server that is full, or does not accept this peer. It takes at most `timeout`. If the
+/// reason cannot be sent, the peer only notices the end of the connection.
 pub fn refuse(stream: &TcpStream, timeout: Duration, why: &(dyn std::error::Error + 'static)) {
     let exchange = Exchange::refusing(why);
     let over = meet(stream, deadline(timeout), exchange, |_peer| Ok(()));
