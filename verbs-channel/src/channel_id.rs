@@ -3,10 +3,11 @@
 use std::fmt;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Identifies a channel of a [`ChannelGroup`](crate::ChannelGroup). Ids are not reused.
+/// Identifies a channel of a [`ChannelGroup`](crate::ChannelGroup).
 ///
-/// The id of a removed channel is valid until all results of the channel were taken and another
-/// channel has its place in the group. In another group the id is unknown.
+/// Ids are not reused, before 2³² other channels were created. The id of a removed channel is valid until
+/// all outcomes of the channel have been taken and another channel has its place in the group. In another
+/// group the id is unknown.
 // One word, with the place in the lower half and the generation in the upper: compared in one step.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ChannelId(u64);
@@ -28,7 +29,7 @@ impl ChannelId {
     /// The channel's index in its group: for tables of your own with an entry for each channel.
     ///
     /// Indices are small: each is less than the most channels that the group has had at once. A
-    /// removed channel counts until its results were taken; then another channel gets its index.
+    /// removed channel counts until its outcomes have been taken; then another channel gets its index.
     #[must_use]
     #[inline]
     pub const fn index(&self) -> usize {

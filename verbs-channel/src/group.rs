@@ -171,7 +171,8 @@ impl ChannelGroup {
 
     /// Closes a channel, and aborts its operations in flight.
     ///
-    /// Its results can still be taken. Its place in the group is reused only after all of them were.
+    /// Their outcomes can still be taken. Its place in the group is reused only after all of them have
+    /// been taken.
     /// Closing it again has no effect.
     ///
     /// # Errors
@@ -210,7 +211,7 @@ impl ChannelGroup {
         Ok(Channel::in_group(&mut self.poller, at))
     }
 
-    /// Takes the result and the buffer of an operation on any of the channels, if it has completed.
+    /// Takes the outcome and the buffer of an operation on any of the channels, if it has completed.
     /// Polls once if it has not.
     ///
     /// # Errors
@@ -227,7 +228,7 @@ impl ChannelGroup {
     ///
     /// # Errors
     ///
-    /// As there.
+    /// As [`Channel::wait_success`].
     pub fn wait_success(&mut self, ticket: Ticket) -> Result<(WorkSuccess, OwnedBuffer)> {
         self.poller.wait_success(ticket.channel().at(), ticket)
     }
@@ -236,16 +237,16 @@ impl ChannelGroup {
     /// none.
     ///
     /// `None` means that no operation has completed, and that the completion queue was empty.
-    #[must_use = "it has the buffer and the result"]
+    #[must_use = "it has the buffer and the outcome"]
     pub fn next_completed(&mut self) -> Option<Completed> {
         self.poller.next_completed()
     }
 
     /// [`next_completed`](Self::next_completed), and waits for it; `None` if `timeout` passes first.
     ///
-    /// Without a timeout it waits until an operation has completed. It returns `None` at once if the
-    /// group has no owned buffer.
-    #[must_use = "it has the buffer and the result"]
+    /// Without a timeout it waits until an operation has completed, and returns `None` at once if none
+    /// is in flight on an owned buffer: nothing would end the wait.
+    #[must_use = "it has the buffer and the outcome"]
     pub fn wait_completed(&mut self, timeout: Option<Duration>) -> Option<Completed> {
         self.poller.wait_completed(timeout)
     }

@@ -27,21 +27,21 @@ mod scope;
 /// Dropping a channel does not wait: it destroys the queue pair, then releases the buffers that it
 /// owns.
 ///
-/// `H` is [`Owned`] for a channel of its own, the default, and [`InGroup`] for a channel of a
+/// `H` is [`Owned`] for a channel that does not belong to a group, the default, and [`InGroup`] for a channel of a
 /// [`ChannelGroup`](crate::ChannelGroup). Both have the same operations.
 #[derive(Debug)]
 pub struct Channel<H: Hold = Owned> {
     holder: H,
 }
 
-/// The holder of a [`Channel`] that does not belong to a group.
+/// The parameter of a [`Channel`] that does not belong to a group: the default.
 #[derive(Debug)]
 pub struct Owned {
     poller: Poller,
     config: ChannelBuilder,
 }
 
-/// The holder of a [`Channel`] of a group, which borrows the group: see
+/// The parameter of a [`Channel`] of a group, which borrows the group: see
 /// [`ChannelGroup::channel`](crate::ChannelGroup::channel).
 #[derive(Debug)]
 pub struct InGroup<'g> {
@@ -49,7 +49,9 @@ pub struct InGroup<'g> {
     at: u32,
 }
 
-/// Whether a [`Channel`] belongs to a group: [`Owned`] or [`InGroup`].
+/// The parameter of a [`Channel`]: [`Owned`], or [`InGroup`] if it belongs to a group.
+///
+/// It is sealed: types of other crates cannot implement it.
 pub trait Hold: sealed::Hold {}
 
 impl Hold for Owned {}
@@ -123,16 +125,16 @@ impl Channel {
     /// Takes the oldest completed operation on an owned buffer. Polls if there is none.
     ///
     /// `None` means that no operation has completed, and that the completion queue was empty.
-    #[must_use = "it has the buffer and the result"]
+    #[must_use = "it has the buffer and the outcome"]
     pub fn next_completed(&mut self) -> Option<Completed> {
         self.holder.poller.next_completed()
     }
 
     /// [`next_completed`](Self::next_completed), and waits for it; `None` if `timeout` passes first.
     ///
-    /// Without a timeout it waits until an operation has completed. It returns `None` at once if the
-    /// channel has no owned buffer.
-    #[must_use = "it has the buffer and the result"]
+    /// Without a timeout it waits until an operation has completed, and returns `None` at once if none
+    /// is in flight on an owned buffer: nothing would end the wait.
+    #[must_use = "it has the buffer and the outcome"]
     pub fn wait_completed(&mut self, timeout: Option<Duration>) -> Option<Completed> {
         self.holder.poller.wait_completed(timeout)
     }

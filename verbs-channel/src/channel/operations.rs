@@ -23,14 +23,14 @@ use crate::request::{Incoming, Outgoing, Request};
 impl<H: Hold> Channel<H> {
     /// Sends a message, and waits until the peer's device has received it.
     ///
-    /// For all of a region: `channel.send(region.gather_element(..)?)`. If the peer has no receive
+    /// To send all of a region: `channel.send(region.gather_element(..)?)`. If the peer has no receive
     /// posted, the device retries: see [`rnr_retry`](crate::ChannelBuilder::rnr_retry).
     ///
     /// # Errors
     ///
-    /// - [`Error::Rejected`]: it was not posted.
-    /// - [`Error::Transport`]: it failed, or did not complete within the channel's timeout. The
-    ///   channel is down after that.
+    /// - [`Error::Rejected`]: the request was not posted.
+    /// - [`Error::Transport`]: the operation failed, or did not complete within the channel's
+    ///   [`timeout`](crate::ChannelBuilder::timeout). The channel is down after that.
     #[doc(alias = "ibv_post_send")]
     #[doc(alias = "IBV_WR_SEND")]
     pub fn send(&mut self, list: impl GatherList) -> Result<()> {
@@ -50,13 +50,13 @@ impl<H: Hold> Channel<H> {
 
     /// Waits for a message of the peer, and receives it.
     ///
-    /// The result has the message's [length](WorkSuccess::byte_len) and
+    /// The returned [`WorkSuccess`] has the message's [length](WorkSuccess::byte_len) and
     /// [immediate data](WorkSuccess::imm_data), and finds the [message](WorkSuccess::message_in) in the
     /// buffer.
     ///
     /// Without a [`timeout`](crate::ChannelBuilder::timeout) it waits forever for a peer that sends
-    /// nothing. A peer that sends before this call has to wait until it retries, and on soft-RoCE fails
-    /// after about half a second: to have a receive posted before, use
+    /// nothing. If the peer sends before this call, its device retries until a receive is posted;
+    /// soft-RoCE gives up after about half a second. To have a receive posted earlier, use
     /// [`start_receive`](Self::start_receive) or a scope.
     ///
     /// # Errors
@@ -68,7 +68,11 @@ impl<H: Hold> Channel<H> {
         poller.run_receive(at, list, None)
     }
 
-    /// [`receive`](Self::receive) with a timeout of its own.
+    /// [`receive`](Self::receive) with a timeout of its own, in place of the channel's.
+    ///
+    /// If no message arrives in time, the channel is aborted: a device returns a posted receive in no
+    /// other way. To wait without that, use [`start_receive`](Self::start_receive) and
+    /// [`wait`](Self::wait).
     ///
     /// # Errors
     ///
@@ -82,7 +86,41 @@ impl<H: Hold> Channel<H> {
         poller.run_receive(at, list, Some(timeout))
     }
 
-    /// Writes to the start of `remote`, and waits until the peer's device has received it.
+    /// Writes to the start of `remote`, and waits until the peer's device has received the bytes.
+    ///
+    /// `remote` is the peer's [`SharedRegion::remote`], which the peer sends before, for example as a
+    /// message:
+    ///
+    /// ```no_run
+    /// use verbs_channel::verbs_core::{AccessFlags, RemoteMemoryRegion};
+    /// use verbs_channel::{Channel, Error};
+    ///
+    /// /// Offers a region, and waits until the peer has written to it.
+    /// fn offer(channel: &mut Channel) -> Result<[u8; 16], Error> {
+    ///     let region = channel.pd().reg_shared(vec![0_u8; 4096], AccessFlags::REMOTE_WRITE)?;
+    ///     let remote = channel.pd().reg_mr(region.remote().to_bytes().to_vec())?;
+    ///     let mut unused = channel.pd().reg_mr(vec![0_u8; 1])?;
+    ///     channel.scope(|scope| {
+    ///         // The peer's write with immediate completes it. The bytes are in `region` then.
+    ///         scope.post_receive(unused.scatter_element(..)?)?;
+    ///         scope.post_send(remote.gather_element(..)?)?;
+    ///         Ok(())
+    ///     })?;
+    ///     let mut bytes = [0; 16];
+    ///     region.read(0, &mut bytes)?;
+    ///     Ok(bytes)
+    /// }
+    ///
+    /// fn write_there(channel: &mut Channel, data: Vec<u8>) -> Result<(), Error> {
+    ///     let mut inbox = channel.pd().reg_mr(vec![0_u8; RemoteMemoryRegion::BYTES])?;
+    ///     channel.receive(inbox.scatter_element(..)?)?;
+    ///     let remote = RemoteMemoryRegion::from_bytes(&inbox)?;
+    ///     let data = channel.pd().reg_mr(data)?;
+    ///     channel.write_with_immediate(data.gather_element(..)?, remote, 0)
+    /// }
+    /// ```
+    ///
+    /// [`SharedRegion::remote`]: verbs_core::SharedRegion::remote
     ///
     /// # Errors
     ///
@@ -111,22 +149,28 @@ impl<H: Hold> Channel<H> {
 
     /// Reads from the start of `remote`, and waits until the bytes have arrived.
     ///
+    /// It reads as many bytes as the elements have.
+    ///
     /// # Errors
     ///
-    /// As [`write`](Self::write).
+    /// As [`write`](Self::write); [`RejectReason::NoReads`] if the peer serves no reads.
     #[doc(alias = "ibv_post_send")]
     #[doc(alias = "IBV_WR_RDMA_READ")]
     pub fn read(&mut self, list: impl ScatterList, remote: RemoteMemoryRegion) -> Result<()> {
         self.complete(Incoming::read(list, remote), None)
     }
 
-    /// Replaces the 8 bytes at `remote` by `swap` if they are equal to `compare`, and waits.
+    /// Replaces the first 8 bytes of `remote` by `swap` if they are equal to `compare`, and waits until
+    /// that has completed.
     ///
-    /// Their previous value is written to the list, which must be one element of 8 bytes.
+    /// Their previous value is written to `before`, which must be one element of 8 bytes. Each machine
+    /// uses its own byte order, so both hosts must have the same endianness.
     ///
     /// # Errors
     ///
-    /// As [`send`](Self::send); [`RejectReason::Misaligned`], [`RejectReason::RemoteTooShort`].
+    /// As [`send`](Self::send). [`RejectReason::Misaligned`] if `before` has not 8 bytes, or the address
+    /// of `remote` is not divisible by 8. [`RejectReason::RemoteTooShort`] if `remote` has fewer than 8
+    /// bytes. [`RejectReason::NoReads`] if the peer serves no atomics.
     #[doc(alias = "ibv_post_send")]
     #[doc(alias = "IBV_WR_ATOMIC_CMP_AND_SWP")]
     pub fn compare_swap(
@@ -142,9 +186,10 @@ impl<H: Hold> Channel<H> {
         )
     }
 
-    /// Adds `add` to the 8 bytes at `remote`, and waits.
+    /// Adds `add` to the first 8 bytes of `remote`, with wrap-around, and waits until that has
+    /// completed.
     ///
-    /// Their previous value is written to the list, which must be one element of 8 bytes.
+    /// Their previous value is written to `before`, as for [`compare_swap`](Self::compare_swap).
     ///
     /// # Errors
     ///
@@ -178,7 +223,9 @@ impl<H: Hold> Channel<H> {
         poller.run(at, request, None)
     }
 
-    /// [`run`](Self::run) with a timeout of its own.
+    /// [`run`](Self::run) with a timeout of its own, in place of the channel's.
+    ///
+    /// If it passes, the channel is aborted.
     ///
     /// # Errors
     ///
@@ -189,6 +236,8 @@ impl<H: Hold> Channel<H> {
     }
 
     /// Posts a batch with one doorbell and one completion, and waits until it has completed.
+    ///
+    /// The requests are all [`Outgoing`] or all [`Incoming`].
     ///
     /// # Errors
     ///
@@ -213,7 +262,7 @@ impl<H: Hold> Channel<H> {
     /// # Errors
     ///
     /// - [`ScopeError::ClosureError`]: the closure returned this error.
-    /// - [`ScopeError::AutoPollError`]: an operation failed whose result the closure did not take.
+    /// - [`ScopeError::AutoPollError`]: an operation failed whose outcome the closure did not take.
     ///
     /// # Examples
     ///
@@ -302,9 +351,23 @@ impl<H: Hold> Channel<H> {
         scope::scope(poller, at, closure)
     }
 
-    /// A [`scope`](Self::scope) that does not wait: its closure has to take every result.
+    /// A [`scope`](Self::scope) that does not wait: its closure has to take every outcome.
     ///
     /// Operations that are in flight when the closure returns are aborted, which is an error.
+    ///
+    /// ```no_run
+    /// # use verbs_channel::{Channel, verbs_core::GatherElement};
+    /// fn both(channel: &mut Channel, of: [GatherElement<'_>; 2]) -> verbs_channel::Result<()> {
+    ///     channel.manual_scope(|scope| {
+    ///         let first = scope.post_send(of[0])?;
+    ///         let second = scope.post_send(of[1])?;
+    ///         first.spin_poll()?;
+    ///         second.spin_poll()?; // Without this line, the second send would be aborted.
+    ///         Ok(())
+    ///     })?;
+    ///     Ok(())
+    /// }
+    /// ```
     ///
     /// # Errors
     ///
@@ -319,7 +382,7 @@ impl<H: Hold> Channel<H> {
 
     /// Posts a request whose buffers the caller manages, and returns a ticket for it.
     ///
-    /// This is for layers above. [`poll`](Self::poll) and [`wait`](Self::wait) take the result; its
+    /// This is for layers above. [`poll`](Self::poll) and [`wait`](Self::wait) take the outcome; its
     /// [`buffer`](crate::Completed::buffer) is `None`.
     ///
     /// # Errors
@@ -329,16 +392,16 @@ impl<H: Hold> Channel<H> {
     ///
     /// # Safety
     ///
-    /// From this call until the result has been taken and is not
+    /// From this call until the outcome has been taken and is not
     /// [`Stuck`](crate::TransportError::Stuck):
     ///
     /// - the memory of the elements stays allocated and registered;
     /// - nothing writes to the memory from which a send or a write takes its bytes;
     /// - nothing accesses the memory into which a read or an atomic puts its bytes.
     ///
-    /// If the result is `Stuck`, or the channel is dropped, leaked or removed before the result was
+    /// If the outcome is `Stuck`, or the channel is dropped, leaked or removed before the outcome was
     /// taken, these conditions hold until the process ends. [`abort`](Self::abort) ends the
-    /// operations in flight, so that their results can be taken.
+    /// operations in flight, so that their outcomes can be taken.
     pub unsafe fn post_unpolled<W: Request>(
         &mut self,
         request: W,
@@ -370,15 +433,16 @@ impl<H: Hold> Channel<H> {
 
     /// Aborts all operations in flight; the channel is down after that.
     ///
-    /// It moves the queue pair to ERROR, waits for the flushes up to the drain timeout, and then
-    /// destroys the queue pair if operations are still in flight. The results of owned buffers can
+    /// It moves the queue pair to `ERR`, waits for the flushes up to the drain timeout, and then destroys
+    /// the queue pair if operations are still in flight. The outcomes of operations on owned buffers can
     /// still be taken.
     pub fn abort(&mut self) {
         let (poller, at) = self.parts();
         poller.abort(at, DownReason::Closed);
     }
 
-    /// The id of the channel: in its group, and in the results of its operations.
+    /// The id of the channel in its group, which is also in each of its [`Completed`](crate::Completed)
+    /// operations.
     #[must_use]
     pub fn id(&self) -> ChannelId {
         let (engine, at) = self.shared();
@@ -395,8 +459,8 @@ impl<H: Hold> Channel<H> {
 
     /// How many requests this queue has room for.
     ///
-    /// An untaken result frees its credit but not its slot, so a channel with many untaken results may
-    /// reject requests although it has credits.
+    /// An operation that has completed frees its credit, but keeps its slot until its outcome is taken.
+    /// So a channel may reject requests although it has credits: see [`RejectReason::Untaken`].
     #[must_use]
     pub fn credits(&self, queue: Queue) -> u32 {
         let (engine, at) = self.shared();

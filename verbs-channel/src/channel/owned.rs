@@ -1,4 +1,4 @@
-//! Operations on owned buffers, which are moved in and returned with the result.
+//! Operations on owned buffers, which are moved in and returned with the outcome.
 
 use std::mem::ManuallyDrop;
 use std::time::Duration;
@@ -14,9 +14,24 @@ use crate::request::{Incoming, Outgoing, OwnedRequest};
 impl<H: Hold> Channel<H> {
     /// Posts a request on an owned buffer, with its options.
     ///
-    /// The ticket identifies the operation. Its result is taken with the buffer, in any order, by
-    /// [`poll`](Self::poll), [`wait`](Self::wait) or
+    /// The ticket identifies the operation. Its outcome is taken with the buffer, in any order, by
+    /// [`poll`](Self::poll), [`wait`](Self::wait), [`wait_success`](Self::wait_success) or
     /// [`next_completed`](Channel::next_completed).
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use verbs_channel::{BufferPool, Channel, Error, Outgoing};
+    /// # fn example(channel: &mut Channel, pool: &BufferPool) -> Result<(), Error> {
+    /// if let Some(hello) = pool.take_with(b"hello")? {
+    ///     let ticket = channel.start(Outgoing::send(hello).immediate(7))?;
+    ///     match channel.wait(ticket, Some(Duration::from_secs(1)))? {
+    ///         Some(completed) => println!("{:?}, and {:?}", completed.result, completed.buffer),
+    ///         None => println!("still in flight: the ticket can be waited for again"),
+    ///     }
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     ///
@@ -44,7 +59,7 @@ impl<H: Hold> Channel<H> {
     /// Posts a send of the buffer's range: all of a block, unless
     /// [`filled`](crate::PoolBuffer::filled) or [`set_range`](OwnedBuffer::set_range) has chosen fewer.
     ///
-    /// The buffer is returned with the result, as [`start`](Self::start) describes.
+    /// The buffer is returned with the outcome, as [`start`](Self::start) describes.
     ///
     /// # Errors
     ///
@@ -87,7 +102,8 @@ impl<H: Hold> Channel<H> {
         self.start(request).map_err(buffer_of)
     }
 
-    /// Posts a receive into the buffer's range. The [message](Completed::message) is in the result.
+    /// Posts a receive into the buffer's range. The [message](Completed::message) is in
+    /// the [`Completed`] operation.
     ///
     /// # Errors
     ///
@@ -139,7 +155,7 @@ impl<H: Hold> Channel<H> {
     ///
     /// # Errors
     ///
-    /// As [`start_write`](Self::start_write).
+    /// As [`start_write`](Self::start_write), or [`RejectReason::NoReads`].
     #[doc(alias = "ibv_post_send")]
     #[doc(alias = "IBV_WR_RDMA_READ")]
     pub fn start_read(
@@ -151,14 +167,14 @@ impl<H: Hold> Channel<H> {
             .map_err(buffer_of)
     }
 
-    /// Posts a compare-and-swap: replaces the 8 bytes at `remote` by `swap` if they are equal to
-    /// `compare`.
+    /// Posts a compare-and-swap: replaces the first 8 bytes of `remote` by `swap` if they are equal
+    /// to `compare`.
     ///
     /// Their previous value is written to the buffer's range, which must have 8 bytes.
     ///
     /// # Errors
     ///
-    /// As [`start_write`](Self::start_write); [`RejectReason::Misaligned`].
+    /// As [`start_write`](Self::start_write), [`RejectReason::Misaligned`] or [`RejectReason::NoReads`].
     #[doc(alias = "ibv_post_send")]
     #[doc(alias = "IBV_WR_ATOMIC_CMP_AND_SWP")]
     pub fn start_compare_swap(
@@ -172,7 +188,7 @@ impl<H: Hold> Channel<H> {
         self.start(request).map_err(buffer_of)
     }
 
-    /// Posts a fetch-and-add: adds `add` to the 8 bytes at `remote`.
+    /// Posts a fetch-and-add: adds `add` to the first 8 bytes of `remote`, with wrap-around.
     ///
     /// Their previous value is written to the buffer's range, which must have 8 bytes.
     ///
@@ -193,7 +209,7 @@ impl<H: Hold> Channel<H> {
 
     /// Posts a batch with one doorbell, one completion and one ticket.
     ///
-    /// The requests are returned unchanged with the result, and can be started again. The result of
+    /// The requests are returned unchanged with the outcome, and can be started again. The outcome of
     /// the batch is its first failure; the requests before that one have succeeded.
     ///
     /// A batch is for the send queue only: each receive has a completion of its own, so receives are
@@ -212,7 +228,7 @@ impl<H: Hold> Channel<H> {
         poller.engine.start_batch_at(at, requests)
     }
 
-    /// Takes the result and the buffer of an operation, if it has completed. Polls once if it has not.
+    /// Takes the outcome and the buffer of an operation, if it has completed. Polls once if it has not.
     ///
     /// # Errors
     ///
@@ -224,7 +240,7 @@ impl<H: Hold> Channel<H> {
         poller.poll_ticket(at, ticket)
     }
 
-    /// Waits for the result and the buffer of an operation; `None` if `timeout` passes first.
+    /// Waits for the outcome and the buffer of an operation; `None` if `timeout` passes first.
     ///
     /// After a timeout the operation continues, and can be waited for again. Without a timeout this
     /// waits forever.

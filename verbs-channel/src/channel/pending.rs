@@ -12,9 +12,9 @@ use crate::error::TransportError;
 use crate::request::List;
 use crate::waiting::Ended;
 
-/// An operation of a scope: a handle to take its result, and its elements if they were lent.
+/// An operation of a scope: a handle to take its outcome, and its elements if they were lent.
 ///
-/// `L` is the list of elements that the operation returns with its result: of [`lend`] and
+/// `L` is the list of elements that the operation returns with its outcome: of [`lend`] and
 /// [`lend_receive`]. Without it, the elements are borrowed until the scope ends.
 ///
 /// Dropping the handle detaches the operation: the scope waits for the operation, and fails if the
@@ -40,14 +40,15 @@ struct Handle<'scope, 'env> {
 }
 
 impl ScopedPendingWork<'_, '_> {
-    /// Takes the result if there is one, and polls once if not. `None` after it was taken.
+    /// Takes the outcome if there is one, and polls once if not. `None` while the operation is in flight,
+    /// and after the outcome was taken.
     #[inline(always)]
     #[must_use = "a failure that is taken here is not reported by the scope"]
     pub fn poll(&mut self) -> Option<Result<WorkSuccess, TransportError>> {
         self.handle.poll()
     }
 
-    /// Waits for the result, up to the channel's timeout.
+    /// Waits for the outcome, up to the channel's timeout.
     ///
     /// Spins, yields or sleeps as the channel's [`PollStrategy`](crate::PollStrategy) has it. This is the
     /// `wait` of a handle: [`wait_timeout`](Self::wait_timeout) has a timeout of its own, and does not
@@ -56,14 +57,14 @@ impl ScopedPendingWork<'_, '_> {
     /// # Errors
     ///
     /// The operation failed; or the timeout passed, and the channel was aborted.
-    /// [`Taken`](TransportError::Taken) if the result was taken before.
+    /// [`Taken`](TransportError::Taken) if the outcome was taken before.
     #[doc(alias = "wait")]
     #[inline(always)]
     pub fn spin_poll(self) -> Result<WorkSuccess, TransportError> {
         self.handle.spin_poll()
     }
 
-    /// Waits for the result; `None` if `timeout` passes first, and after the result was taken.
+    /// Waits for the outcome; `None` if `timeout` passes first, and after the outcome was taken.
     ///
     /// After a timeout the operation continues, and can be waited for again.
     #[inline]
@@ -78,7 +79,7 @@ impl ScopedPendingWork<'_, '_> {
 
 /// Of a loan: elements that were lent.
 impl<L: List> ScopedPendingWork<'_, '_, L> {
-    /// Takes the result and the elements if the operation has completed, and polls once if it has not.
+    /// Takes the outcome and the elements if the operation has completed, and polls once if it has not.
     ///
     /// # Errors
     ///
@@ -90,7 +91,7 @@ impl<L: List> ScopedPendingWork<'_, '_, L> {
         }
     }
 
-    /// Waits for the result, up to the channel's timeout, and returns the elements with it.
+    /// Waits for the outcome, up to the channel's timeout, and returns the elements with it.
     ///
     /// Spins, yields or sleeps as the channel's [`PollStrategy`](crate::PollStrategy) has it. If the
     /// timeout passes, the channel is aborted: the elements are returned in any case.
@@ -100,7 +101,7 @@ impl<L: List> ScopedPendingWork<'_, '_, L> {
         (self.handle.spin_poll(), self.list)
     }
 
-    /// Waits for the result and the elements.
+    /// Waits for the outcome and the elements.
     ///
     /// # Errors
     ///

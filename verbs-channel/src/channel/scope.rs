@@ -181,7 +181,7 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
 
     /// Posts a batch with one doorbell, one completion and one handle.
     ///
-    /// The result of the batch is its first failure.
+    /// The outcome of the batch is its first failure. The requests before that one have succeeded.
     ///
     /// # Errors
     ///
@@ -247,7 +247,7 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
         }
     }
 
-    /// Posts a request whose elements are returned with its result, within the scope: a loan.
+    /// Posts a request whose elements are returned with its outcome, within the scope: a loan.
     ///
     /// # Errors
     ///
@@ -262,7 +262,7 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
         Ok(ScopedPendingWork::new(self, id, list))
     }
 
-    /// Posts a receive whose elements are returned with its result, within the scope: a loan.
+    /// Posts a receive whose elements are returned with its outcome, within the scope: a loan.
     ///
     /// # Errors
     ///
@@ -322,7 +322,7 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
 
     /// Polls the completion queue once, and returns how many completions it found.
     ///
-    /// Handles poll when their results are taken. This is for loops that take none, for example until
+    /// Handles poll when their outcomes are taken. This is for loops that take none, for example until
     /// there is room for another post.
     pub fn poll(&self) -> usize {
         self.with(|poller| {

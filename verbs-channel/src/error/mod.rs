@@ -30,7 +30,7 @@ pub enum Error {
     /// An operation was posted and did not succeed.
     #[error(transparent)]
     Transport(#[from] TransportError),
-    /// The ticket belongs to another channel, or its result was taken before.
+    /// The ticket belongs to another channel, or its outcome was taken before.
     #[error("the ticket belongs to another channel, or its result was taken before")]
     StaleTicket,
     /// [`wait_success`](crate::Channel::wait_success) has waited for the channel's timeout: **the
@@ -107,11 +107,10 @@ impl Error {
         matches!(self, Self::Rejected(reason) if reason.is_backpressure())
     }
 
-    /// Why the channel is down, if that is what this error is about: the operation was aborted by it,
-    /// or the request was rejected because of it. `None` for the failure that took the channel down.
+    /// Why the channel is down, if the operation was aborted or the request was rejected because of that.
     ///
-    /// With it a server distinguishes a client that is gone, whether it closed its channel or its process
-    /// ended, from any other failure:
+    /// It is `None` for all other errors, even for the failure that took the channel down. With
+    /// it a server distinguishes clients that are gone from other failures:
     ///
     /// ```no_run
     /// use verbs_channel::verbs_core::MemoryRegion;
@@ -252,7 +251,7 @@ pub enum ScopeError<E> {
     /// The closure returned this error.
     #[error(transparent)]
     ClosureError(E),
-    /// An operation failed whose result the closure did not take.
+    /// An operation failed whose outcome the closure did not take.
     #[error("{AUTO_POLL}")]
     AutoPollError(#[source] TransportError),
 }

@@ -12,8 +12,8 @@ pub enum RejectReason {
     /// The queue is full: wait for one of its operations, and try again.
     #[error("the {0} queue is full: wait for some of its operations first")]
     Backpressure(Queue),
-    /// There is room in the queue, but no slot: too many operations have completed whose results
-    /// were not taken. Take some of them; waiting for completions does not help.
+    /// There is room in the queue, but no slot: too many operations have completed whose outcomes
+    /// were not taken. Take some of them: waiting for completions does not help.
     #[error("too many results were not taken: take some of them first")]
     Untaken,
     /// The batch has more requests than the queue can hold.
@@ -29,7 +29,7 @@ pub enum RejectReason {
     /// The batch is empty, so nothing would complete.
     #[error("the batch is empty")]
     EmptyBatch,
-    /// The batch contains a receive, which has a completion of its own.
+    /// The batch contains a receive, which has a completion of its own: start it on its own.
     #[error("the batch contains a receive: start it on its own")]
     ReceiveInBatch,
     /// The channel is down.
@@ -43,13 +43,13 @@ pub enum RejectReason {
         /// The longest message that the port can send, in bytes.
         max: u32,
     },
-    /// The elements of a receive hold more bytes than a message can have.
+    /// The elements of a receive have more than `u32::MAX` bytes together.
     #[error("{len} bytes in one receive; at most {max} are possible", max = u32::MAX)]
     ReceiveTooLong {
         /// Bytes in the elements.
         len: u64,
     },
-    /// The elements hold more bytes than the queue pair can send inline.
+    /// The elements have more bytes than the queue pair can send inline.
     #[error(
         "{len} bytes inline exceed the channel's max_inline_data {max}: send them without inline"
     )]
@@ -75,7 +75,7 @@ pub enum RejectReason {
     /// would never complete.
     #[error("the peers agreed on max_rd_atomic 0: no read and no atomic can be begun")]
     NoReads,
-    /// The local elements hold more bytes than the remote region.
+    /// The local elements have more bytes than the remote region.
     #[error("{local} local bytes do not fit the remote region's {remote} bytes")]
     RemoteTooShort {
         /// Bytes in the local elements.
@@ -83,7 +83,7 @@ pub enum RejectReason {
         /// Bytes in the remote region.
         remote: u64,
     },
-    /// The buffer's range is longer than one element can be.
+    /// The buffer's range is longer than one element can be: `u32::MAX` bytes.
     #[error("{len} bytes in one element; at most {max} are possible: set a shorter range", max = u32::MAX)]
     ElementTooLong {
         /// The length of the range in bytes.

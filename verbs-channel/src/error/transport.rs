@@ -30,7 +30,7 @@ pub enum TransportError {
         "the driver refused to destroy the queue pair: the device may still access the buffers"
     )]
     Stuck,
-    /// The result was taken before.
+    /// The outcome was taken before.
     #[error("the result was taken before")]
     Taken,
 }

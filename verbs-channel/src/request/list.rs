@@ -26,14 +26,14 @@ pub trait List: sealed::Sealed {
     fn count(&self) -> usize;
 }
 
-/// Elements to send from.
+/// The elements of a request that sends from them: any [`List`] of such elements.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a list of elements to send from",
     note = "all of a region is `region.gather_element(..)?`"
 )]
 pub trait GatherList: List<Element: Gather> {}
 
-/// Elements to receive or read into.
+/// The elements of a request that receives or reads into them: any [`List`] of such elements.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a list of elements to receive into",
     note = "all of a region is `region.scatter_element(..)?`"

@@ -6,8 +6,8 @@ use crate::error::Queue;
 
 /// A request whose buffer the channel owns while it is in flight.
 ///
-/// Created from an [`Outgoing`] or [`Incoming`] of a buffer by `into()`, or by
-/// [`receive`](Self::receive).
+/// `into()` makes one from an [`Outgoing`] or an [`Incoming`] with a buffer, and
+/// [`receive`](Self::receive) from a buffer.
 ///
 /// ```
 /// # use verbs_channel::{Incoming, Outgoing, OwnedRequest, PoolBuffer, verbs_core::RemoteMemoryRegion};
@@ -54,19 +54,19 @@ impl OwnedRequest {
         }
     }
 
-    /// The buffer.
+    /// The request's buffer.
     #[must_use]
     pub const fn buffer(&self) -> &OwnedBuffer {
         &self.buffer
     }
 
-    /// The buffer, to fill it or to set its range.
+    /// The request's buffer, to fill it or to set its range.
     #[must_use]
     pub const fn buffer_mut(&mut self) -> &mut OwnedBuffer {
         &mut self.buffer
     }
 
-    /// Returns the buffer.
+    /// Converts into the buffer.
     #[must_use]
     pub fn into_buffer(self) -> OwnedBuffer {
         self.buffer

@@ -54,8 +54,8 @@ pub(crate) mod sealed {
 
 /// A send or a write, with all its options.
 ///
-/// One of elements can be [run](crate::Channel::run), or [posted](crate::PollingScope::post) in a
-/// scope. One of an owned buffer can be [started](crate::Channel::start).
+/// With elements it can be [run](crate::Channel::run), or [posted](crate::PollingScope::post) in a
+/// scope. With an owned buffer it can be [started](crate::Channel::start).
 ///
 /// ```
 /// # use verbs_channel::{Channel, Outgoing, PoolBuffer, verbs_core::GatherElement};
@@ -85,7 +85,7 @@ pub struct SendOptions {
 
 /// A read or an atomic, with all its options.
 ///
-/// It is of elements or of an owned buffer, as an [`Outgoing`] is.
+/// It has elements or an owned buffer, as an [`Outgoing`] has.
 #[derive(Clone, Copy, Debug)]
 #[must_use = "a request does nothing until it is posted"]
 pub struct Incoming<L> {
@@ -146,8 +146,9 @@ impl<L> Outgoing<L> {
 
     /// Sends the bytes inline: they are copied during the post.
     ///
-    /// At most the channel's `max_inline_data` bytes, and none of a
-    /// [`SharedElement`](verbs_core::SharedElement).
+    /// They can be at most the channel's [`max_inline_data`](crate::ChannelBuilder::max_inline_data)
+    /// bytes, and none of a [`SharedElement`](verbs_core::SharedElement): otherwise the request is
+    /// rejected.
     #[inline]
     #[doc(alias = "IBV_SEND_INLINE")]
     pub const fn inline(mut self) -> Self {
@@ -155,7 +156,7 @@ impl<L> Outgoing<L> {
         self
     }
 
-    /// Makes the device complete earlier reads and atomics first.
+    /// The device starts the request only after earlier reads and atomics of the channel are done.
     #[inline]
     #[doc(alias = "IBV_SEND_FENCE")]
     pub const fn fence(mut self) -> Self {
@@ -163,7 +164,8 @@ impl<L> Outgoing<L> {
         self
     }
 
-    /// Wakes the peer even if its completion queue is armed for solicited completions only.
+    /// The message causes an event at the peer, even if the peer's completion queue is armed for
+    /// solicited completions only. A write needs [`immediate`](Self::immediate) too.
     #[inline]
     #[doc(alias = "IBV_SEND_SOLICITED")]
     pub const fn solicited(mut self) -> Self {
@@ -171,7 +173,7 @@ impl<L> Outgoing<L> {
         self
     }
 
-    /// Returns the elements or the buffer, for example of a request that was rejected.
+    /// Converts into the elements or the buffer, for example of a request that was rejected.
     #[must_use]
     pub fn into_list(self) -> L {
         self.list
@@ -186,9 +188,10 @@ impl<L> Incoming<L> {
         Self::new(list, remote, IncomingOp::Read)
     }
 
-    /// A compare-and-swap: replaces the 8 bytes at `remote` by `swap` if they are equal to `compare`.
+    /// A compare-and-swap: replaces the first 8 bytes of `remote` by `swap` if they are equal to
+    /// `compare`.
     ///
-    /// Their previous value is written to the list, which must be one element of 8 bytes.
+    /// Their previous value is written to `list`, which must be one element of 8 bytes.
     #[inline]
     #[doc(alias = "IBV_WR_ATOMIC_CMP_AND_SWP")]
     pub const fn compare_and_swap(
@@ -200,9 +203,9 @@ impl<L> Incoming<L> {
         Self::new(list, remote, IncomingOp::CompareAndSwap { compare, swap })
     }
 
-    /// A fetch-and-add: adds `add` to the 8 bytes at `remote`.
+    /// A fetch-and-add: adds `add` to the first 8 bytes of `remote`, with wrap-around.
     ///
-    /// Their previous value is written to the list, which must be one element of 8 bytes.
+    /// Their previous value is written to `list`, which must be one element of 8 bytes.
     #[inline]
     #[doc(alias = "IBV_WR_ATOMIC_FETCH_AND_ADD")]
     pub const fn fetch_and_add(list: L, remote: RemoteMemoryRegion, add: u64) -> Self {
@@ -216,7 +219,7 @@ impl<L> Incoming<L> {
         Self { list, options }
     }
 
-    /// Makes the device complete earlier reads and atomics first.
+    /// The device starts the request only after earlier reads and atomics of the channel are done.
     #[inline]
     #[doc(alias = "IBV_SEND_FENCE")]
     pub const fn fence(mut self) -> Self {
@@ -224,7 +227,7 @@ impl<L> Incoming<L> {
         self
     }
 
-    /// Returns the elements or the buffer, for example of a request that was rejected.
+    /// Converts into the elements or the buffer, for example of a request that was rejected.
     #[must_use]
     pub fn into_list(self) -> L {
         self.list
