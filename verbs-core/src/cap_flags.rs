@@ -18,6 +18,11 @@ use verbs_sys::{
     IBV_PORT_TRAP_SUP, IBV_PORT_VENDOR_CLASS_SUP,
 };
 
+use verbs_sys::{
+    IBV_ODP_SUPPORT, IBV_ODP_SUPPORT_ATOMIC, IBV_ODP_SUPPORT_IMPLICIT, IBV_ODP_SUPPORT_READ,
+    IBV_ODP_SUPPORT_RECV, IBV_ODP_SUPPORT_SEND, IBV_ODP_SUPPORT_SRQ_RECV, IBV_ODP_SUPPORT_WRITE,
+};
+
 use crate::macros::flags_as_text;
 
 bitflags::bitflags! {
@@ -193,8 +198,62 @@ bitflags::bitflags! {
     }
 }
 
+bitflags::bitflags! {
+    /// Whether a device can fault pages in instead of having them pinned (on-demand paging), from
+    /// [`DeviceAttrEx::odp_caps`](crate::DeviceAttrEx::odp_caps).
+    ///
+    /// They print and parse as C's names without prefix: `SUPPORT | SUPPORT_IMPLICIT`.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    #[doc(alias = "ibv_odp_general_caps")]
+    pub struct OdpCaps: u64 {
+        /// It can: regions may have [`ON_DEMAND`](crate::AccessFlags::ON_DEMAND).
+        #[doc(alias = "IBV_ODP_SUPPORT")]
+        const SUPPORT = IBV_ODP_SUPPORT.0 as u64;
+        /// One region can be over the whole address space.
+        #[doc(alias = "IBV_ODP_SUPPORT_IMPLICIT")]
+        const SUPPORT_IMPLICIT = IBV_ODP_SUPPORT_IMPLICIT.0 as u64;
+
+        // Flags of newer libraries are kept as they are.
+        const _ = !0;
+    }
+}
+
+bitflags::bitflags! {
+    /// Which requests of a transport may name memory that is paged on demand, from
+    /// [`DeviceAttrEx::rc_odp_caps`](crate::DeviceAttrEx::rc_odp_caps) and its siblings.
+    ///
+    /// They print and parse as C's names without prefix: `SUPPORT_SEND | SUPPORT_RECV`.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    #[doc(alias = "ibv_odp_transport_cap_bits")]
+    pub struct OdpTransportCaps: u32 {
+        /// Sends.
+        #[doc(alias = "IBV_ODP_SUPPORT_SEND")]
+        const SUPPORT_SEND = IBV_ODP_SUPPORT_SEND.0;
+        /// Receives.
+        #[doc(alias = "IBV_ODP_SUPPORT_RECV")]
+        const SUPPORT_RECV = IBV_ODP_SUPPORT_RECV.0;
+        /// Writes.
+        #[doc(alias = "IBV_ODP_SUPPORT_WRITE")]
+        const SUPPORT_WRITE = IBV_ODP_SUPPORT_WRITE.0;
+        /// Reads.
+        #[doc(alias = "IBV_ODP_SUPPORT_READ")]
+        const SUPPORT_READ = IBV_ODP_SUPPORT_READ.0;
+        /// Atomics.
+        #[doc(alias = "IBV_ODP_SUPPORT_ATOMIC")]
+        const SUPPORT_ATOMIC = IBV_ODP_SUPPORT_ATOMIC.0;
+        /// Receives of a shared receive queue.
+        #[doc(alias = "IBV_ODP_SUPPORT_SRQ_RECV")]
+        const SUPPORT_SRQ_RECV = IBV_ODP_SUPPORT_SRQ_RECV.0;
+
+        // Flags of newer libraries are kept as they are.
+        const _ = !0;
+    }
+}
+
 flags_as_text!(DeviceCapFlags(u32), "IBV_DEVICE_");
 flags_as_text!(PortCapFlags(u32), "IBV_PORT_");
+flags_as_text!(OdpCaps(u64), "IBV_ODP_");
+flags_as_text!(OdpTransportCaps(u32), "IBV_ODP_");
 
 #[cfg(test)]
 mod tests {
@@ -218,5 +277,8 @@ mod tests {
         );
         assert_eq!("CM_SUP | 0x80000000".parse(), Ok(flags));
         assert_eq!(PortCapFlags::empty().to_string(), "0");
+        let flags = OdpTransportCaps::SUPPORT_RECV | OdpTransportCaps::from_bits_retain(1 << 20);
+        assert_eq!(flags.to_string(), "SUPPORT_RECV | 0x100000");
+        assert_eq!("ibv_odp_support".parse(), Ok(OdpCaps::SUPPORT));
     }
 }

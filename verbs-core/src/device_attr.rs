@@ -10,7 +10,7 @@ use std::fmt;
 use verbs_sys::ibv_atomic_cap;
 use verbs_sys::{ibv_device_attr, ibv_device_attr_ex, ibv_query_device, ibv_query_device_ex};
 
-use crate::cap_flags::DeviceCapFlags;
+use crate::cap_flags::{DeviceCapFlags, OdpCaps, OdpTransportCaps};
 use crate::context::Context;
 use crate::device::Guid;
 use crate::error::{Error, Result};
@@ -210,17 +210,38 @@ impl DeviceAttrEx {
         }
     }
 
-    /// The capabilities of on-demand paging (ODP): the general ones, then those of RC, UC and UD.
-    ///
-    /// The general ones are `IBV_ODP_SUPPORT` and `IBV_ODP_SUPPORT_IMPLICIT`. Those of a transport are
-    /// the operations that may fault: `IBV_ODP_SUPPORT_SEND`, `IBV_ODP_SUPPORT_RECV` and others.
+    /// Whether the device can fault pages in instead of having them pinned (on-demand paging, ODP).
     #[must_use]
     #[doc(alias = "ibv_odp_caps")]
-    pub const fn odp_caps(&self) -> (u64, [u32; 3]) {
-        let odp = &self.attr.odp_caps;
-        let per = &odp.per_transport_caps;
-        let transports = [per.rc_odp_caps, per.uc_odp_caps, per.ud_odp_caps];
-        (odp.general_caps, transports)
+    pub const fn odp_caps(&self) -> OdpCaps {
+        OdpCaps::from_bits_retain(self.attr.odp_caps.general_caps)
+    }
+
+    /// Which requests of reliable connections may name memory that is paged on demand.
+    #[must_use]
+    pub const fn rc_odp_caps(&self) -> OdpTransportCaps {
+        let caps = &self.attr.odp_caps.per_transport_caps;
+        OdpTransportCaps::from_bits_retain(caps.rc_odp_caps)
+    }
+
+    /// Which requests of unreliable connections may name memory that is paged on demand.
+    #[must_use]
+    pub const fn uc_odp_caps(&self) -> OdpTransportCaps {
+        let caps = &self.attr.odp_caps.per_transport_caps;
+        OdpTransportCaps::from_bits_retain(caps.uc_odp_caps)
+    }
+
+    /// Which datagrams may name memory that is paged on demand.
+    #[must_use]
+    pub const fn ud_odp_caps(&self) -> OdpTransportCaps {
+        let caps = &self.attr.odp_caps.per_transport_caps;
+        OdpTransportCaps::from_bits_retain(caps.ud_odp_caps)
+    }
+
+    /// Which requests of extended reliable connections (XRC) may name memory that is paged on demand.
+    #[must_use]
+    pub const fn xrc_odp_caps(&self) -> OdpTransportCaps {
+        OdpTransportCaps::from_bits_retain(self.attr.xrc_odp_caps)
     }
 
     /// The limits of TCP segmentation by the device: the largest payload in bytes, and the types of queue
@@ -256,8 +277,6 @@ impl DeviceAttrEx {
         raw_packet_caps: plain u32,
         /// How much memory of the device can be allocated, in bytes.
         max_dm_size: plain u64,
-        /// The operations that may fault on XRC, `IBV_ODP_SUPPORT_*`: see [`odp_caps`](Self::odp_caps).
-        xrc_odp_caps: plain u32,
         /// How many ports the device has, also if there are more than 255; 0 if the driver does not
         /// report it.
         phys_port_cnt_ex: plain u32,

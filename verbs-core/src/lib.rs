@@ -220,7 +220,7 @@ mod wire;
 mod work_request;
 
 pub use address_handle::AddressHandle;
-pub use cap_flags::{DeviceCapFlags, PortCapFlags};
+pub use cap_flags::{DeviceCapFlags, OdpCaps, OdpTransportCaps, PortCapFlags};
 pub use completion::{
     CompletionChannel, CompletionQueue, CompletionQueueBuilder, Completions, CqEvent, PollError,
     PollSlot, PolledCompletions, WcOpcode, WcStatus, WorkCompletion, WorkError, WorkSuccess,
@@ -241,8 +241,9 @@ pub use gid::{Gid, GidType};
 pub use gid_table::GidEntry;
 pub use link::{LinkLayer, LinkSpeed, LinkWidth, PhysState, PortState};
 pub use memory::{
-    AccessFlags, Buffer, Chunks, DmabufRegion, Element, Gather, GatherElement, MemoryRegion, Plain,
-    RawRegion, RemoteMemoryRegion, Scatter, ScatterElement, Sge, SharedElement, SharedRegion,
+    AccessFlags, Buffer, Chunks, DmabufRegion, Element, Gather, GatherElement, HugePages,
+    MemoryRegion, MrAdvice, Plain, RawRegion, RemoteMemoryRegion, Scatter, ScatterElement, Sge,
+    SharedElement, SharedRegion,
 };
 pub use mtu::MaximumTransferUnit;
 pub use names::ParseNameError;
@@ -251,10 +252,10 @@ pub use pci_address::{ParsePciAddressError, PciAddress};
 pub use port::PortAttr;
 pub use protection_domain::ProtectionDomain;
 pub use queue_pair::{
-    AckTimeout, MaxAckRetries, MaxRnrRetries, MigState, MinRnrTimer, OwnReceives,
+    AckTimeout, DataInOrder, MaxAckRetries, MaxRnrRetries, MigState, MinRnrTimer, OwnReceives,
     PacketSequenceNumber, PostError, PreparedQueuePair, QpAttr, QpAttrMask, QpCap, QpState, QpType,
     QueuePair, QueuePairBuilder, QueuePairEndpoint, QueuePairEndpointBuilder, Receives,
-    SharedReceives,
+    SharedReceives, WrOpcode,
 };
 pub use rejected::Rejected;
 pub use shared_receive_queue::{SharedReceiveQueue, SharedReceiveQueueBuilder, SrqAttr};

@@ -210,20 +210,19 @@ fn limits(list: &mut Listing, attr: &DeviceAttr) {
 }
 
 fn capabilities(list: &mut Listing, attr: &DeviceAttrEx) {
-    let (general, [rc, uc, ud]) = attr.odp_caps();
     list.line(1, "general_odp_caps:");
-    list.flags(general, names::ODP_CAPS);
+    list.flags(attr.odp_caps().bits(), names::ODP_CAPS);
     for (label, caps) in [
-        ("rc_odp_caps:", rc),
-        ("uc_odp_caps:", uc),
-        ("ud_odp_caps:", ud),
+        ("rc_odp_caps:", attr.rc_odp_caps()),
+        ("uc_odp_caps:", attr.uc_odp_caps()),
+        ("ud_odp_caps:", attr.ud_odp_caps()),
         ("xrc_odp_caps:", attr.xrc_odp_caps()),
     ] {
         list.line(1, label);
-        if caps == 0 {
+        if caps.is_empty() {
             list.line(5, "NO SUPPORT");
         }
-        list.flags(caps.into(), names::ODP_TRANSPORT_CAPS);
+        list.flags(caps.bits().into(), names::ODP_TRANSPORT_CAPS);
     }
     match attr.completion_timestamp_mask() {
         0 => list.line(1, "completion_timestamp_mask not supported"),

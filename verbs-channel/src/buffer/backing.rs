@@ -1,6 +1,7 @@
 //! The memory of an owned buffer, and the range of it that operations use.
 #![expect(unsafe_code, reason = "keeps an element beside its memory")]
 
+use std::any::Any;
 use std::mem::{self, ManuallyDrop};
 use std::ops::{Deref, DerefMut, Range};
 use std::ptr::NonNull;
@@ -37,7 +38,8 @@ unsafe impl Sync for Owner {}
 pub(crate) struct SharedPool {
     pub(super) free: FreeList<BlockPtr>,
     pub(super) block_len: usize,
-    pub(super) _region: MemoryRegion<Box<[u8]>>,
+    // The region, whatever its buffer is: for its drop.
+    pub(super) _region: Box<dyn Any + Send + Sync>,
 }
 
 /// A block that a pool owns while it is free.
@@ -236,7 +238,7 @@ impl Drop for SharedPool {
 impl SharedPtr {
     /// A pool of these blocks, which are parts of the region, in the order of their places.
     pub(crate) fn new(
-        region: MemoryRegion<Box<[u8]>>,
+        region: Box<dyn Any + Send + Sync>,
         block_len: usize,
         blocks: Vec<Backing>,
     ) -> Self {

@@ -8,7 +8,9 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use verbs_core::{GatherElement, ProtectionDomain, ScatterElement};
+use verbs_core::{
+    Buffer, GatherElement, HugePages, MemoryRegion, ProtectionDomain, ScatterElement,
+};
 
 use super::backing::{Backing, SharedPool, SharedPtr};
 use super::owned::{OwnedBuffer, within};
@@ -71,14 +73,7 @@ impl BufferPool {
     /// - [`verbs_core::Error::Registration`]: there is not enough memory.
     /// - Those of [`ProtectionDomain::reg_mr`]: the pool has no bytes, or more than `ulimit -l` allows.
     pub fn new(pd: &ProtectionDomain, block_len: usize, count: usize) -> Result<Self> {
-        let total = block_len.saturating_mul(count);
-        if isize::try_from(total).is_err() {
-            return Err(Error::Core(verbs_core::Error::Limit {
-                what: "block_len * count",
-                asked: total as u64,
-                max: Some(isize::MAX.unsigned_abs() as u64),
-            }));
-        }
+        let total = total(block_len, count)?;
         let mut memory = Vec::new();
         if memory.try_reserve_exact(total).is_err() {
             return Err(Error::Core(verbs_core::Error::Registration {
@@ -87,15 +82,72 @@ impl BufferPool {
             }));
         }
         memory.resize(total, 0_u8);
-        let mut region = pd.reg_mr(memory.into_boxed_slice())?;
+        let region = pd.reg_mr(memory.into_boxed_slice())?;
+        Self::of_blocks(region, block_len, count)
+    }
+
+    /// Registers a pool as [`new`](Self::new) does, in huge pages: see [`HugePages`].
+    ///
+    /// ```no_run
+    /// # fn main() -> verbs_channel::Result<()> {
+    /// # use verbs_channel::{BufferPool, verbs_core::Context};
+    /// # let pd = Context::first_active()?.alloc_pd()?;
+    /// // Needs 128 free huge pages of 2 MiB.
+    /// let pool = BufferPool::in_huge_pages(&pd, 1 << 20, 256)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`new`](Self::new). [`verbs_core::Error::HugePages`]: there are not enough free huge pages.
+    /// The pool does not fall back to others.
+    #[doc(alias = "MAP_HUGETLB")]
+    pub fn in_huge_pages(pd: &ProtectionDomain, block_len: usize, count: usize) -> Result<Self> {
+        let total = total(block_len, count)?;
+        let memory = HugePages::new(total).map_err(Error::Core)?;
+        let region = pd.reg_mr(memory)?;
+        Self::of_blocks(region, block_len, count)
+    }
+
+    /// A pool of blocks of `block_len` bytes each, cut out of a region: for memory of one's own kind.
+    ///
+    /// What the region has beyond its last whole block is not used. The contents of the blocks are the
+    /// region's.
+    ///
+    /// # Errors
+    ///
+    /// [`verbs_core::Error::OutOfRange`]: `block_len` is 0, or the region has less than a block.
+    pub fn from_region<B>(region: MemoryRegion<B>, block_len: usize) -> Result<Self>
+    where
+        B: Buffer<Item = u8> + Send + Sync + 'static,
+    {
+        let count = region.len().checked_div(block_len).unwrap_or(0);
+        if count == 0 {
+            return Err(Error::Core(verbs_core::Error::OutOfRange {
+                what: "block_len",
+                value: block_len as u64,
+                min: 1,
+                max: region.len() as u64,
+            }));
+        }
+        Self::of_blocks(region, block_len, count)
+    }
+
+    /// The region has at least that many blocks of that length, and one at least.
+    fn of_blocks<B>(mut region: MemoryRegion<B>, block_len: usize, count: usize) -> Result<Self>
+    where
+        B: Buffer<Item = u8> + Send + Sync + 'static,
+    {
         let mut blocks = Vec::with_capacity(count);
-        for (index, start) in (0..total).step_by(block_len).enumerate() {
+        for index in 0..count {
+            let start = index * block_len;
             let block = region.scatter_element(start..start + block_len)?;
             // SAFETY: blocks do not overlap, and the region, which has no other user, is dropped with
             // the pool. They are given to it below.
             blocks.push(unsafe { Backing::of_block(block, index) });
         }
-        let clones = Clones(SharedPtr::new(region, block_len, blocks));
+        let clones = Clones(SharedPtr::new(Box::new(region), block_len, blocks));
         Ok(Self {
             clones: Arc::new(clones),
         })
@@ -186,6 +238,19 @@ impl BufferPool {
     pub fn block_len(&self) -> usize {
         self.shared().block_len
     }
+}
+
+/// The length of that many blocks.
+fn total(block_len: usize, count: usize) -> Result<usize> {
+    let total = block_len.saturating_mul(count);
+    if isize::try_from(total).is_err() {
+        return Err(Error::Core(verbs_core::Error::Limit {
+            what: "block_len * count",
+            asked: total as u64,
+            max: Some(isize::MAX.unsigned_abs() as u64),
+        }));
+    }
+    Ok(total)
 }
 
 impl PoolBuffer {

@@ -245,3 +245,48 @@ fn a_range_can_have_any_kind_of_bounds() {
     assert_eq!(set((excluded(usize::MAX), none)), None);
     assert_eq!(set((none, none)), Some((0, 64)));
 }
+
+#[test]
+fn a_pool_is_cut_out_of_any_region() {
+    let mut channel = channel();
+    let region = channel.pd().reg_mr(vec![7_u8; 200]).unwrap();
+    let start = addr(&region);
+    let pool = BufferPool::from_region(region, 64).unwrap();
+    assert_eq!((pool.capacity(), pool.block_len()), (3, 64));
+    let mut blocks: Vec<_> = (0..3).map(|_| pool.take().unwrap()).collect();
+    assert!(pool.take().is_none());
+    blocks.sort_by_key(|block| addr(block));
+    let starts: Vec<_> = blocks.iter().map(|block| addr(block) - start).collect();
+    assert_eq!(starts, [0, 64, 128]);
+    let block = blocks.pop().unwrap();
+    assert_eq!(&block[..], [7; 64], "its contents are the region's");
+    let (seen, _) = sent(&mut channel, block.into());
+    assert_eq!(seen, [(start + 128, 64)]);
+    drop(pool);
+    assert!(!called("ibv_dereg_mr"), "its blocks keep it");
+    drop(blocks);
+    assert!(called("ibv_dereg_mr"));
+
+    for block_len in [0, 65] {
+        let region = channel.pd().reg_mr(vec![0_u8; 64]).unwrap();
+        let error = BufferPool::from_region(region, block_len).unwrap_err();
+        let text = error.to_string();
+        assert!(
+            text.contains(&format!("block_len {block_len} is out of range")),
+            "{text}"
+        );
+    }
+    drop(channel);
+    assert_all_is_well();
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "Miri has no huge pages")]
+fn a_pool_without_free_huge_pages_is_an_error_with_a_way_out() {
+    // More than any machine has.
+    let error = BufferPool::in_huge_pages(&pd(), 1 << 36, 1 << 10).unwrap_err();
+    let text = error.to_string();
+    assert!(text.contains("/proc/sys/vm/nr_hugepages"), "{text}");
+    assert!(BufferPool::in_huge_pages(&pd(), 0, 1).is_err());
+    assert!(BufferPool::in_huge_pages(&pd(), usize::MAX, 2).is_err());
+}

@@ -4,6 +4,7 @@ mod chain;
 mod debug;
 mod endpoint;
 mod kind;
+mod texts;
 
 use std::path::PathBuf;
 use std::{fmt, io};
@@ -13,6 +14,7 @@ pub use debug::ErrorDebug;
 pub use endpoint::{ENDPOINT_VERSION, EndpointError};
 pub use kind::ErrorKind;
 pub(crate) use kind::kind_of;
+use texts::{HugePages, Limit, NoDevice, Range, Why};
 
 use crate::gid::Gid;
 use crate::link::PortState;
@@ -207,6 +209,18 @@ pub enum Error {
         source: io::Error,
     },
 
+    /// There are not enough free huge pages.
+    #[error("{}", HugePages { len: *len, page_size: *page_size })]
+    HugePages {
+        /// The bytes that were requested.
+        len: u64,
+        /// The size of the pages in bytes; `None` if the kernel has no huge pages.
+        page_size: Option<u64>,
+        /// The error of `mmap(2)`: `ENOMEM` if too few pages are free, `EINVAL` if the machine has no
+        /// pages of this size.
+        source: io::Error,
+    },
+
     /// Access for peers was requested for a region whose bytes the program can borrow: use
     /// [`reg_shared`](crate::ProtectionDomain::reg_shared).
     #[error("a peer may only reach a SharedRegion: register it with reg_shared")]
@@ -296,7 +310,7 @@ pub enum Error {
 
 crate::error_debug!(Error {
     Verb, Unsupported, NoDevice, UnknownDevice, UnknownPlace, DeviceNode, NoActivePort, PortNotActive, UnknownPort,
-    EmptyGid, NoGid, Limit, OutOfRange, OutOfBounds, RemoteTooShort, Misaligned, Memlock, Registration,
+    EmptyGid, NoGid, Limit, OutOfRange, OutOfBounds, RemoteTooShort, Misaligned, Memlock, Registration, HugePages,
     RemoteAccess, Endpoint(error), RemoteLength, Transition, Unreachable, ForeignContext, ForeignParent, InUse, Destroyed, Post,
     Poll, Work,
 });
@@ -338,6 +352,7 @@ impl Error {
             | Self::DeviceNode { source, .. }
             | Self::Registration { source, .. }
             | Self::Unreachable { source, .. }
+            | Self::HugePages { source, .. }
             | Self::Transition { source, .. } => kind_of(source),
             Self::Unsupported { .. } => ErrorKind::Unsupported,
             Self::NoDevice { .. }
@@ -374,6 +389,7 @@ impl Error {
             | Self::Memlock { source, .. }
             | Self::Registration { source, .. }
             | Self::Unreachable { source, .. }
+            | Self::HugePages { source, .. }
             | Self::Transition { source, .. } => source.raw_os_error(),
             Self::Unsupported { .. } => Some(libc::EOPNOTSUPP),
             Self::Post(error) => error.errno(),
@@ -396,88 +412,6 @@ impl From<Error> for io::Error {
             ErrorKind::Work | ErrorKind::Other => io::ErrorKind::Other,
         };
         Self::new(kind, error)
-    }
-}
-
-struct NoDevice<'a>(&'a [String]);
-
-impl fmt::Display for NoDevice<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.0.is_empty() {
-            f.write_str(
-                "no RDMA device found: load your device's driver, or make a software one (soft-RoCE): \
-                 `modprobe rdma_rxe && rdma link add rxe0 type rxe netdev <interface>`",
-            )
-        } else {
-            write!(
-                f,
-                "the kernel has {} but libibverbs cannot use it: install its provider \
-                 (ibverbs-providers, rdma-core) and check /dev/infiniband",
-                self.0.join(", ")
-            )
-        }
-    }
-}
-
-/// The valid values.
-struct Range {
-    min: u64,
-    max: u64,
-}
-
-impl fmt::Display for Range {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { min, max } = self;
-        match *max {
-            u64::MAX => write!(f, "at least {min} is needed"),
-            max if max == *min => write!(f, "only {min} is possible"),
-            _ => write!(f, "{min} to {max} are possible"),
-        }
-    }
-}
-
-struct Limit(Option<u64>);
-
-impl fmt::Display for Limit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            Some(max) => write!(f, "this device's {max}"),
-            None => f.write_str("what this device can do (it does not publish the limit)"),
-        }
-    }
-}
-
-/// Why a state change was refused.
-struct Why<'a> {
-    missing: QpAttrMask,
-    extra: QpAttrMask,
-    path: &'a Option<GidPath>,
-    source: &'a io::Error,
-}
-
-impl fmt::Display for Why<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.extra.contains(QpAttrMask::STATE) {
-            return f.write_str("there is no such change of state");
-        }
-        match (self.missing.is_empty(), self.extra.is_empty()) {
-            (false, true) => return write!(f, "missing {}", self.missing),
-            (true, false) => return write!(f, "not allowed {}", self.extra),
-            (false, false) => {
-                return write!(f, "missing {}, not allowed {}", self.missing, self.extra);
-            }
-            (true, true) => {}
-        }
-        match (self.path, self.source.raw_os_error()) {
-            (None, _) => {
-                f.write_str("the attribute set is valid, so one of the values was rejected")
-            }
-            (Some(path), Some(libc::EINVAL)) => write!(
-                f,
-                "the attribute set is valid, so one of the values was rejected: check that there is a path from {path}"
-            ),
-            (Some(path), _) => write!(f, "there is no path from {path}"),
-        }
     }
 }
 

@@ -171,6 +171,16 @@ fn all() -> Vec<Error> {
         Error::ForeignContext { child: "the CQ" },
         Error::InUse { object: "the CQ" },
         Error::Destroyed { object: "the CQ" },
+        Error::HugePages {
+            len: 3 << 20,
+            page_size: Some(2 << 20),
+            source: source(),
+        },
+        Error::HugePages {
+            len: 3,
+            page_size: None,
+            source: source(),
+        },
         Error::ForeignParent {
             child: "the queue pair",
             parent: "protection domain",
@@ -223,7 +233,8 @@ fn variant(error: &Error) -> usize {
         Error::RemoteLength { .. } => 31,
         Error::Unreachable { .. } => 34,
         Error::UnknownPlace { .. } => 32,
-        Error::ForeignParent { .. } => 33,
+        Error::ForeignParent { .. } => 35,
+        Error::HugePages { .. } => 36,
     }
 }
 
@@ -233,7 +244,7 @@ fn no_error_repeats_its_source() {
     variants.dedup();
     variants.sort_unstable();
     variants.dedup();
-    assert_eq!(variants, (0..=34).collect::<Vec<_>>());
+    assert_eq!(variants, (0..=36).collect::<Vec<_>>());
     for error in all() {
         let alone = parts(&error);
         assert_repeats_nothing(&error);

@@ -24,9 +24,11 @@ mod region;
 mod shared;
 
 mod access;
+mod advise;
 mod buffer;
 mod dmabuf;
 mod element;
+mod huge_pages;
 mod range;
 mod raw;
 mod remote;
@@ -34,11 +36,13 @@ mod slice;
 mod unowned;
 
 pub use access::AccessFlags;
+pub use advise::MrAdvice;
 pub use buffer::{Buffer, Plain};
 pub use dmabuf::DmabufRegion;
 pub use element::{
     Chunks, Element, Gather, GatherElement, Scatter, ScatterElement, Sge, SharedElement,
 };
+pub use huge_pages::HugePages;
 pub use raw::RawRegion;
 pub use region::MemoryRegion;
 pub use remote::RemoteMemoryRegion;

@@ -7,7 +7,7 @@ use std::ptr::NonNull;
 use verbs_sys::ibv_mr;
 
 use super::range::part;
-use super::region::{EMPTY, reg_mr};
+use super::region::{EMPTY, reg_mr_iova};
 use super::{AccessFlags, RemoteMemoryRegion, Sge};
 use crate::destroy::Destroy;
 use crate::error::Result;
@@ -24,7 +24,8 @@ use crate::protection_domain::ProtectionDomain;
 #[doc(alias = "ibv_mr")]
 pub struct RawRegion {
     pub(super) mr: Handle<ibv_mr>,
-    addr: NonNull<u8>,
+    // The address of its first byte in work requests.
+    iova: u64,
     len: usize,
     pub(super) pd: ProtectionDomain,
 }
@@ -56,11 +57,43 @@ impl ProtectionDomain {
         len: usize,
         access: AccessFlags,
     ) -> Result<RawRegion> {
+        let iova = ptr.as_ptr().expose_provenance() as u64;
+        // SAFETY: the caller's promise.
+        unsafe { self.register_raw_iova(ptr, len, iova, access) }
+    }
+
+    /// Registers memory that work requests, and peers, name from `iova` on instead of by its address:
+    /// from 0 on, for example.
+    ///
+    /// `iova` and `ptr` must be the same within a page: a multiple of the page size for memory that
+    /// begins at a page.
+    ///
+    /// # Safety
+    ///
+    /// As for [`register_raw`](Self::register_raw). The elements of the region name these bytes by
+    /// `iova` too.
+    ///
+    /// # Errors
+    ///
+    /// As [`reg_mr`](Self::reg_mr), with `EINVAL` for an `iova` that does not fit `ptr`.
+    /// [`Error::OutOfRange`](crate::Error::OutOfRange) for an `iova` that wraps.
+    #[doc(alias = "ibv_reg_mr_iova")]
+    #[doc(alias = "ibv_reg_mr_iova2")]
+    pub unsafe fn register_raw_iova(
+        &self,
+        ptr: NonNull<u8>,
+        len: usize,
+        iova: u64,
+        access: AccessFlags,
+    ) -> Result<RawRegion> {
+        // Before anything is registered: a region that wraps could name no element.
+        RemoteMemoryRegion::new(iova, len as u64, 0)?;
+        let bytes = NonNull::slice_from_raw_parts(ptr, len);
         // SAFETY: the caller keeps the memory mapped.
-        let mr = unsafe { reg_mr(self, NonNull::slice_from_raw_parts(ptr, len), access) }?;
+        let mr = unsafe { reg_mr_iova(self, bytes, iova, access) }?;
         Ok(RawRegion {
             mr,
-            addr: ptr,
+            iova,
             len,
             pd: self.clone(),
         })
@@ -102,7 +135,7 @@ impl RawRegion {
         Ok(Self {
             // SAFETY: the caller hands it over, with what destroys it.
             mr: unsafe { Handle::foreign(mr, destroy) },
-            addr: ptr,
+            iova: ptr.as_ptr().expose_provenance() as u64,
             len,
             pd: pd.clone(),
         })
@@ -116,8 +149,7 @@ impl RawRegion {
     /// [`Error::Limit`](crate::Error::Limit) if it has 4 GiB or more.
     pub fn sge(&self, range: impl RangeBounds<usize>) -> Result<Sge> {
         let (start, len) = part(self.len, range)?;
-        let addr = self.addr.as_ptr().expose_provenance() as u64 + start as u64;
-        Ok(Sge::new(addr, len, self.lkey()))
+        Ok(Sge::new(self.iova + start as u64, len, self.lkey()))
     }
 
     /// The address, length and key that a peer needs to access all of the region.
@@ -126,12 +158,6 @@ impl RawRegion {
     ///
     /// [`Error::OutOfRange`](crate::Error::OutOfRange) if the address of its end overflows.
     pub fn remote(&self) -> Result<RemoteMemoryRegion> {
-        let addr = self.addr.as_ptr().expose_provenance() as u64;
-        RemoteMemoryRegion::new(addr, self.len as u64, self.rkey())
+        RemoteMemoryRegion::new(self.iova, self.len as u64, self.rkey())
     }
 }
-
-// SAFETY: `addr` is a number here; the caller of the registration is responsible for the memory.
-unsafe impl Send for RawRegion {}
-// SAFETY: as above.
-unsafe impl Sync for RawRegion {}

@@ -335,7 +335,7 @@ unsafe impl<B: Buffer + Send> Send for Registration<B> {}
 // SAFETY: as above.
 unsafe impl<B: Buffer + Sync> Sync for Registration<B> {}
 
-/// Registers memory.
+/// Registers memory, named by its address.
 ///
 /// # Safety
 ///
@@ -345,13 +345,28 @@ pub(super) unsafe fn reg_mr(
     bytes: NonNull<[u8]>,
     access: AccessFlags,
 ) -> Result<Handle<ibv_mr>> {
+    // Posted addresses come back from the device's view of the world as integers.
+    let iova = bytes.cast::<u8>().as_ptr().expose_provenance() as u64;
+    // SAFETY: the caller's promise.
+    unsafe { reg_mr_iova(pd, bytes, iova, access) }
+}
+
+/// Registers memory, named from `iova` on.
+///
+/// # Safety
+///
+/// As for [`reg_mr`].
+pub(super) unsafe fn reg_mr_iova(
+    pd: &ProtectionDomain,
+    bytes: NonNull<[u8]>,
+    iova: u64,
+    access: AccessFlags,
+) -> Result<Handle<ibv_mr>> {
     let addr = bytes.cast::<u8>().as_ptr();
     let pd: *mut ibv_pd = pd.as_ptr();
     if bytes.is_empty() {
         return Err(EMPTY);
     }
-    // Posted addresses come back from the device's view of the world as integers.
-    let iova = addr.expose_provenance() as u64;
     // SAFETY: the caller vouches for the memory; the PD is alive.
     let mr = unsafe { ibv_reg_mr_iova2(pd, addr.cast(), bytes.len(), iova, access.bits()) };
     let mr = ret::non_null("ibv_reg_mr", mr).map_err(|error| explain(error, bytes.len()))?;

@@ -1,13 +1,13 @@
 //! Registered memory of each kind, moved by the device.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{Read as _, Seek as _, SeekFrom};
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::ptr::{self, NonNull};
 
 use verbs_core::{
-    AccessFlags, Buffer, ErrorKind, ProtectionDomain, ReadWorkRequest, ReceiveWorkRequest,
-    SendWorkRequest, WriteWorkRequest,
+    AccessFlags, Buffer, ErrorKind, HugePages, MrAdvice, OdpCaps, ProtectionDomain,
+    ReadWorkRequest, ReceiveWorkRequest, SendWorkRequest, WriteWorkRequest,
 };
 use verbs_harness::pair::{Pair, Side, pattern};
 use verbs_harness::{begin, is_soft};
@@ -120,6 +120,95 @@ fn foreign_memory_is_written_and_read_by_address() {
     file.seek(SeekFrom::Start(4090)).unwrap();
     file.read_exact(&mut found).unwrap();
     assert_eq!(found, source[..]);
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_peer_names_a_region_by_its_iova() {
+    let _test = begin!();
+    let pair = Pair::new();
+    // From the beginning of a page on.
+    let mut memory = vec![0_u8; 12288];
+    let skip = memory.as_ptr().align_offset(4096);
+    let start = NonNull::from(&mut memory[skip]);
+    let flags = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
+    // SAFETY: the memory lives longer than the region, and no reference to it is used meanwhile.
+    let region = unsafe {
+        let register = |iova| pair.b.pd().register_raw_iova(start, 8192, iova, flags);
+        let refused = register(0x10_0100).unwrap_err();
+        assert_eq!(
+            refused.errno(),
+            Some(libc::EINVAL),
+            "not the same within a page"
+        );
+        register(0x10_0000).unwrap()
+    };
+    assert_eq!(region.remote().unwrap().addr(), 0x10_0000);
+    let source = pair.a.pd().reg_mr(pattern(5, 100)).unwrap();
+    let place = region.remote().unwrap().slice(4090..).unwrap();
+    let mut list = [source.gather_element(..).unwrap()];
+    pair.a
+        .post_one(WriteWorkRequest::new(&mut list, &place).unwrap());
+    pair.a.sent();
+    // By this side's own requests too.
+    let mut back = pair.a.pd().reg_mr(vec![0_u8; 10]).unwrap();
+    let mut list = [back.scatter_element(..).unwrap()];
+    pair.a.receive(ReceiveWorkRequest::new(&mut list));
+    pair.b
+        .post_one(SendWorkRequest::new(&mut [region.sge(4090..4100).unwrap()]));
+    pair.b.sent();
+    pair.a.received();
+    assert_eq!(back[..], source[..10]);
+    region.dereg().unwrap();
+    assert_eq!(memory[skip + 4090..skip + 4190], source[..]);
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn huge_pages_are_filled() {
+    let _test = begin!();
+    let pair = Pair::new();
+    let from = pattern(6, 4 << 20);
+    let pages = match HugePages::new(from.len()) {
+        Ok(pages) => pages,
+        // Two of two MiB, of which there may be none: reserve them for the time of the test.
+        Err(error) => {
+            let setting = "/proc/sys/vm/nr_hugepages";
+            assert!(error.to_string().contains(setting), "{error}");
+            let before = fs::read_to_string(setting).unwrap();
+            fs::write(setting, "4").unwrap();
+            let pages = HugePages::new(from.len());
+            // Those that are mapped stay.
+            fs::write(setting, before).unwrap();
+            pages.unwrap()
+        }
+    };
+    assert_eq!((pages.len(), pages[0]), (from.len(), 0));
+    arrives(&pair, &from, pages);
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn advice_is_followed_or_reported_as_unsupported() {
+    let _test = begin!();
+    let side = Side::here();
+    let odp = side.context.query_device_ex().unwrap().odp_caps();
+    let mut region = match side.pd.reg_mr_with(
+        vec![0_u8; 1 << 16],
+        AccessFlags::LOCAL_WRITE | AccessFlags::ON_DEMAND,
+    ) {
+        Ok(region) => region,
+        Err(refused) => {
+            assert!(!odp.contains(OdpCaps::SUPPORT), "{refused}");
+            side.pd.reg_mr(vec![0_u8; 1 << 16]).unwrap()
+        }
+    };
+    let all = region.scatter_element(..).unwrap();
+    let advised = side.pd.advise_mr(MrAdvice::PREFETCH_WRITE, true, &[all]);
+    match advised {
+        Ok(()) => assert!(odp.contains(OdpCaps::SUPPORT)),
+        Err(error) => assert!(!odp.contains(OdpCaps::SUPPORT), "{error}"),
+    }
 }
 
 /// A file without a name.

@@ -4,8 +4,11 @@ use std::ptr::NonNull;
 use std::sync::atomic::Ordering;
 use std::thread;
 
-use fake_libibverbs::{assert_all_is_well, ladder, with};
-use verbs_core::{AccessFlags, Buffer, Error, ErrorKind, MemoryRegion, SharedRegion};
+use fake_libibverbs::{Advice, assert_all_is_well, ladder, with};
+use verbs_core::{
+    AccessFlags, Buffer, DataInOrder, Error, ErrorKind, MemoryRegion, MrAdvice, SharedRegion,
+    WrOpcode,
+};
 
 #[test]
 fn region_that_can_be_borrowed_permits_no_remote_access() {
@@ -292,4 +295,92 @@ fn a_remote_region_names_the_bytes_and_the_remote_key() {
     assert_eq!((remote.addr(), remote.len()), (shared.as_ptr() as u64, 100));
     assert_eq!(remote.rkey(), shared.rkey());
     assert_ne!(shared.rkey(), shared.lkey());
+}
+
+#[test]
+fn a_region_with_an_iova_is_named_by_it() {
+    let (_, pd, _) = ladder();
+    let mut bytes = [0_u8; 64];
+    let start = NonNull::from(&mut bytes).cast::<u8>();
+    let register = |iova| {
+        let access = AccessFlags::REMOTE_READ;
+        // SAFETY: the bytes live longer than the region.
+        unsafe { pd.register_raw_iova(start, 64, iova, access) }
+    };
+    let region = register(0x1000).unwrap();
+    assert_eq!(with(|library| library.iovas.pop()), Some(0x1000));
+    assert_eq!(region.remote().unwrap().addr(), 0x1000);
+    assert_eq!(region.sge(8..).unwrap().addr(), 0x1008);
+    assert_eq!(register(0).unwrap().remote().unwrap().addr(), 0);
+    let before = with(|library| library.calls.len());
+    let wraps = register(u64::MAX - 8).unwrap_err();
+    assert_eq!(wraps.kind(), ErrorKind::InvalidInput, "{wraps}");
+    assert_eq!(
+        with(|library| library.calls.len()),
+        before,
+        "nothing was registered"
+    );
+    // SAFETY: the bytes live longer than the region.
+    let plain = unsafe { pd.register_raw(start, 64, AccessFlags::empty()) }.unwrap();
+    let addr = start.as_ptr().addr() as u64;
+    assert_eq!(
+        (
+            plain.remote().unwrap().addr(),
+            plain.sge(..).unwrap().addr()
+        ),
+        (addr, addr)
+    );
+}
+
+#[test]
+fn advice_names_the_elements() {
+    let (_, pd, _) = ladder();
+    let access = AccessFlags::LOCAL_WRITE | AccessFlags::ON_DEMAND;
+    let mut region = pd.reg_mr_with(vec![0_u8; 64], access).unwrap();
+    let lkey = region.lkey();
+    let start = region.as_ptr().addr() as u64;
+    let (head, tail) = region
+        .scatter_element(..)
+        .unwrap()
+        .split_at_mut(16)
+        .unwrap();
+    pd.advise_mr(MrAdvice::PREFETCH_WRITE, true, &[head, tail])
+        .unwrap();
+    let element = region.gather_element(4..8).unwrap();
+    pd.advise_mr(MrAdvice::PREFETCH_NO_FAULT, false, &[element])
+        .unwrap();
+    let advised = with(|library| std::mem::take(&mut library.advised));
+    let parts = [
+        ((1, 1), vec![(start, 16, lkey), (start + 16, 48, lkey)]),
+        ((2, 0), vec![(start + 4, 4, lkey)]),
+    ];
+    assert_eq!(advised, parts.map(|(advice, list)| Advice { advice, list }));
+    for (errno, kind) in [
+        (libc::EOPNOTSUPP, ErrorKind::Unsupported),
+        (libc::EFAULT, ErrorKind::Other),
+    ] {
+        with(|library| library.refuse.push(("ibv_advise_mr", errno)));
+        let refused = pd
+            .advise_mr(MrAdvice::PREFETCH, false, &[element])
+            .unwrap_err();
+        assert_eq!((refused.kind(), refused.errno()), (kind, Some(errno)));
+    }
+}
+
+#[test]
+fn data_in_order_is_what_the_library_promises() {
+    let qp = fake_libibverbs::connected();
+    let query = |answer| {
+        with(|library| library.data_in_order = answer);
+        qp.query_data_in_order(WrOpcode::RDMA_WRITE)
+    };
+    assert_eq!(query(|_| 0), DataInOrder::empty());
+    let blocks = query(|flags| if flags == 1 { 2 } else { 0 });
+    assert_eq!(blocks, DataInOrder::ALIGNED_128_BYTES);
+    let both = DataInOrder::WHOLE_MSG | DataInOrder::ALIGNED_128_BYTES;
+    assert_eq!(query(|flags| if flags == 1 { 3 } else { 1 }), both);
+    // Libraries without flags reject them, or ignore them.
+    assert_eq!(query(|flags| i32::from(flags == 0)), both);
+    assert_eq!(query(|_| 1), both);
+    assert_eq!(query(|_| -1), DataInOrder::empty());
 }

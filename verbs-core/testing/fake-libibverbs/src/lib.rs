@@ -108,6 +108,12 @@ pub struct Library {
     pub modified_srq: Vec<(ibv_srq_attr, u32)>,
     /// The verbs that make or end something, in the order of their calls.
     pub calls: Vec<&'static str>,
+    /// Each advice about memory.
+    pub advised: Vec<Advice>,
+    /// What a query of the order of data returns for its flags.
+    pub data_in_order: fn(flags: u32) -> c_int,
+    /// Each registration's `iova`.
+    pub iovas: Vec<u64>,
     /// Device events that were acknowledged.
     pub async_acks: usize,
     /// The completion queues in the order they were made; events that were taken, and acknowledged.
@@ -139,6 +145,15 @@ pub struct Port {
     pub gids: Vec<ibv_gid_entry>,
     /// Its P_Key table.
     pub pkeys: Vec<u16>,
+}
+
+/// An advice about memory, in C's numbers.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Advice {
+    /// What is advised, and the flags.
+    pub advice: (u32, u32),
+    /// The elements' addresses, lengths and keys.
+    pub list: Vec<(u64, u32, u32)>,
 }
 
 /// What is done when a verb is called.
@@ -290,6 +305,9 @@ impl Library {
             modified: Vec::new(),
             modified_srq: Vec::new(),
             calls: Vec::new(),
+            advised: Vec::new(),
+            data_in_order: |_| 0,
+            iovas: Vec::new(),
             async_acks: 0,
             wrong: Vec::new(),
             live: Vec::new(),

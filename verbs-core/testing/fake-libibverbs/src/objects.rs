@@ -6,13 +6,14 @@ use std::ptr;
 
 use verbs_core::verbs_sys::{
     IBV_QP_CAP, IBV_QP_STATE, IBV_QPS_RESET, IBV_QPT_UD, IBV_SRQ_LIMIT, IBV_SRQ_MAX_WR,
-    ibv_comp_channel, ibv_context, ibv_cq, ibv_device, ibv_mr, ibv_pd, ibv_qp, ibv_qp_attr,
-    ibv_qp_cap, ibv_qp_init_attr, ibv_srq, ibv_srq_attr, ibv_srq_init_attr, verbs_context,
+    ibv_advise_mr_advice, ibv_comp_channel, ibv_context, ibv_cq, ibv_device, ibv_mr, ibv_pd,
+    ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_qp_init_attr, ibv_sge, ibv_srq, ibv_srq_attr,
+    ibv_srq_init_attr, ibv_wr_opcode, verbs_context,
 };
 
 use super::data::{free, poll_cq, post_recv, post_send, post_srq_recv, req_notify_cq};
 use super::queries::{answer, fail, query_port};
-use super::{Library, before, with};
+use super::{Advice, Library, before, with};
 
 pub(super) fn made<T>(
     verb: &'static str,
@@ -47,6 +48,7 @@ unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_contex
         let mut vctx = verbs_context {
             sz: size_of::<verbs_context>(),
             query_port: Some(query_port),
+            advise_mr: Some(advise_mr),
             ..Default::default()
         };
         let context = &mut vctx.context;
@@ -107,10 +109,11 @@ unsafe extern "C" fn ibv_reg_mr_iova2(
     pd: *mut ibv_pd,
     addr: *mut c_void,
     length: usize,
-    _iova: u64,
+    iova: u64,
     _access: c_uint,
 ) -> *mut ibv_mr {
     let mr = made("ibv_reg_mr", &[pd.addr()], |library| {
+        library.iovas.push(iova);
         let (lkey, rkey) = (library.number(), library.number());
         Ok(ibv_mr {
             // SAFETY: the caller has it from `ibv_alloc_pd`.
@@ -126,6 +129,38 @@ unsafe extern "C" fn ibv_reg_mr_iova2(
         with(|library| library.registered(mr));
     }
     mr
+}
+
+unsafe extern "C" fn advise_mr(
+    _: *mut ibv_pd,
+    advice: ibv_advise_mr_advice,
+    flags: u32,
+    list: *mut ibv_sge,
+    count: u32,
+) -> c_int {
+    answer(|library| {
+        library.called("ibv_advise_mr")?;
+        let count = usize::try_from(count).unwrap();
+        // SAFETY: the caller has that many elements.
+        let element = |index| unsafe { *list.add(index) };
+        let elements = (0..count).map(element);
+        library.advised.push(Advice {
+            advice: (advice.0, flags),
+            list: elements
+                .map(|sge| (sge.addr, sge.length, sge.lkey))
+                .collect(),
+        });
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_query_qp_data_in_order(
+    _: *mut ibv_qp,
+    _opcode: ibv_wr_opcode,
+    flags: u32,
+) -> c_int {
+    with(|library| (library.data_in_order)(flags))
 }
 
 #[unsafe(no_mangle)]

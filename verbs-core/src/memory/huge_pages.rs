@@ -1,0 +1,213 @@
+//! Buffers in huge pages.
+#![expect(unsafe_code, reason = "owns a mapping")]
+#![expect(clippy::disallowed_methods, reason = "where a mapping becomes a slice")]
+
+use std::ffi::c_int;
+use std::ops::{Deref, DerefMut};
+use std::ptr::{self, NonNull};
+use std::{fmt, fs};
+
+use super::Buffer;
+use crate::errno::{io_error, last_errno};
+use crate::error::{Error, Result};
+
+/// A buffer in huge pages, zeroed: a device needs fewer entries of its translation tables for it, and
+/// so does the processor.
+///
+/// The pages must have been reserved by the machine's administrator, in
+/// `/proc/sys/vm/nr_hugepages`. If there are too few, making the buffer is an error: it does not fall
+/// back to pages of the usual size.
+///
+/// Register it as any other buffer:
+///
+/// ```no_run
+/// # fn main() -> verbs_core::Result<()> {
+/// use verbs_core::{Context, HugePages};
+///
+/// let pd = Context::first_active()?.alloc_pd()?;
+/// let region = pd.reg_mr(HugePages::new(64 << 20)?)?;
+/// assert_eq!(region.len(), 64 << 20);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// See [`mmap(2)`](https://man7.org/linux/man-pages/man2/mmap.2.html), `MAP_HUGETLB`.
+#[doc(alias = "MAP_HUGETLB")]
+pub struct HugePages {
+    start: NonNull<u8>,
+    len: usize,
+    page_size: usize,
+}
+
+impl HugePages {
+    /// A buffer of at least `len` bytes, rounded up to whole pages, in huge pages of the kernel's
+    /// default size (2 MiB on most machines).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::HugePages`] if there are not enough free huge pages, or the kernel has none at all.
+    /// [`Error::OutOfRange`] for 0 bytes.
+    pub fn new(len: usize) -> Result<Self> {
+        let default = default_page_size().ok_or_else(|| Error::HugePages {
+            len: len as u64,
+            page_size: None,
+            source: io_error(libc::EOPNOTSUPP),
+        })?;
+        Self::map(len, default, 0)
+    }
+
+    /// As [`new`](Self::new), in pages of this size in bytes: `2 << 20` or `1 << 30` on most machines
+    /// that have several.
+    ///
+    /// # Errors
+    ///
+    /// As [`new`](Self::new). [`Error::HugePages`] also if the machine has no pages of this size.
+    #[doc(alias = "MAP_HUGE_SHIFT")]
+    pub fn with_page_size(len: usize, page_size: usize) -> Result<Self> {
+        if !page_size.is_power_of_two() {
+            return Err(Error::HugePages {
+                len: len as u64,
+                page_size: Some(page_size as u64),
+                source: io_error(libc::EINVAL),
+            });
+        }
+        // At most 63, which the field of six bits holds.
+        let log2 = page_size.trailing_zeros().cast_signed();
+        Self::map(len, page_size, log2 << libc::MAP_HUGE_SHIFT)
+    }
+
+    fn map(asked: usize, page_size: usize, size_flag: c_int) -> Result<Self> {
+        if asked == 0 {
+            return Err(super::region::EMPTY);
+        }
+        let failed = |errno| Error::HugePages {
+            len: asked as u64,
+            page_size: Some(page_size as u64),
+            source: io_error(errno),
+        };
+        let len = asked.checked_next_multiple_of(page_size);
+        let len = len.filter(|len| isize::try_from(*len).is_ok());
+        let len = len.ok_or_else(|| failed(libc::ENOMEM))?;
+        // The pages are reserved here: without that, an access would be a SIGBUS if there are none.
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_HUGETLB | size_flag;
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a new mapping, at an address that the kernel chooses.
+        let start = unsafe { libc::mmap(ptr::null_mut(), len, access, flags, -1, 0) };
+        if start == libc::MAP_FAILED {
+            return Err(failed(last_errno()));
+        }
+        let start = NonNull::new(start.cast()).ok_or_else(|| failed(libc::ENOMEM))?;
+        Ok(Self {
+            start,
+            len,
+            page_size,
+        })
+    }
+
+    /// The size of its pages, in bytes.
+    #[must_use]
+    pub const fn page_size(&self) -> usize {
+        self.page_size
+    }
+}
+
+/// `Hugepagesize` of `/proc/meminfo`, in bytes.
+fn default_page_size() -> Option<usize> {
+    let meminfo = fs::read_to_string("/proc/meminfo").ok()?;
+    parse_page_size(&meminfo)
+}
+
+fn parse_page_size(meminfo: &str) -> Option<usize> {
+    let line = meminfo
+        .lines()
+        .find_map(|line| line.strip_prefix("Hugepagesize:"))?;
+    let kib: usize = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    kib.checked_mul(1024).filter(|size| size.is_power_of_two())
+}
+
+// SAFETY: the mapping stays at its address until the drop, and only this value has it.
+unsafe impl Buffer for HugePages {
+    type Item = u8;
+
+    fn items(&mut self) -> NonNull<[u8]> {
+        NonNull::slice_from_raw_parts(self.start, self.len)
+    }
+}
+
+impl Deref for HugePages {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: the mapping is this value's, zeroed at first, and borrowed with it.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
+    }
+}
+
+impl DerefMut for HugePages {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as for `deref`, and it is borrowed mutably.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
+    }
+}
+
+impl Drop for HugePages {
+    fn drop(&mut self) {
+        // SAFETY: it was mapped with this length, and is not used after this.
+        let ret = unsafe { libc::munmap(self.start.as_ptr().cast(), self.len) };
+        debug_assert_eq!(ret, 0, "a whole mapping can be unmapped");
+    }
+}
+
+impl fmt::Debug for HugePages {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HugePages")
+            .field("len", &self.len)
+            .field("page_size", &self.page_size)
+            .finish()
+    }
+}
+
+// SAFETY: it owns its mapping, as a box owns its bytes.
+unsafe impl Send for HugePages {}
+// SAFETY: as above; by reference there are only `&[u8]`.
+unsafe impl Sync for HugePages {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn default_size_is_the_kernels() {
+        let meminfo = "HugePages_Free:        0\nHugepagesize:       2048 kB\nHugetlb: 0 kB\n";
+        assert_eq!(parse_page_size(meminfo), Some(2 << 20));
+        for odd in [
+            "",
+            "Hugepagesize: 2 MB",
+            "Hugepagesize: 3 kB",
+            "Hugepagesize: kB",
+        ] {
+            assert_eq!(parse_page_size(odd), None, "{odd}");
+        }
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "Miri has no huge pages")]
+    fn no_free_pages_is_an_error_with_a_way_out() {
+        // More than any machine has.
+        let error = HugePages::new(1 << 46).unwrap_err();
+        let text = error.to_string();
+        assert!(text.contains("/proc/sys/vm/nr_hugepages"), "{text}");
+        assert!(matches!(error, Error::HugePages { .. }), "{text}");
+        let error = HugePages::with_page_size(1 << 46, 1 << 30).unwrap_err();
+        let text = error.to_string();
+        assert!(text.contains("hugepages-1048576kB/nr_hugepages"), "{text}");
+        for wrong in [
+            HugePages::with_page_size(1, 3),
+            HugePages::with_page_size(1, 0),
+        ] {
+            assert_eq!(wrong.unwrap_err().errno(), Some(libc::EINVAL));
+        }
+        assert!(matches!(HugePages::new(0), Err(Error::OutOfRange { .. })));
+        assert!(HugePages::new(usize::MAX).is_err());
+    }
+}
