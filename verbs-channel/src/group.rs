@@ -17,7 +17,7 @@ use crate::channel_id::ChannelId;
 use crate::config::{ChannelBuilder, PollStrategy};
 use crate::connect::{Connected, PreparedChannel, sealed};
 use crate::engine::{Completed, ConnectedMember, Engine, MemberLimits, Ticket};
-use crate::error::{Error, Result};
+use crate::error::{Error, Queue, Result};
 use crate::waiting::Poller;
 
 /// Many channels that share one completion queue, one slot table and one poller.
@@ -155,7 +155,10 @@ impl ChannelGroup {
         self.preparer.clone()
     }
 
-    /// Adds a connected channel, and returns its id in the group.
+    /// Adds a connected channel, and returns its id in the group. Its
+    /// [prepared receives](PreparedChannel::start_receive) are posted.
+    ///
+    /// If the driver rejects one of those, the channel has joined and is down, with that reason.
     ///
     /// # Errors
     ///
@@ -359,8 +362,12 @@ impl Connected for ConnectedMember {}
 impl sealed::Connected for ConnectedMember {
     type Rest = MemberLimits;
 
-    fn assemble(qp: QueuePair, limits: MemberLimits) -> Self {
-        Self::new(qp, limits)
+    fn max_recv_wr(limits: &MemberLimits) -> u32 {
+        limits.capacities[Queue::Receive as usize]
+    }
+
+    fn assemble(qp: QueuePair, limits: MemberLimits, receives: Vec<OwnedBuffer>) -> Result<Self> {
+        Ok(Self::new(qp, limits, receives))
     }
 
     fn watch(&mut self, stream: TcpStream) -> Result<()> {

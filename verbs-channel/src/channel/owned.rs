@@ -116,6 +116,15 @@ impl<H: Hold> Channel<H> {
         self.start(OwnedRequest::receive(buffer)).map_err(buffer_of)
     }
 
+    /// Takes the tickets of the receives that were posted as the channel was connected, or joined its
+    /// group: those of [`PreparedChannel::start_receive`](crate::PreparedChannel::start_receive), in
+    /// the same order. There are none the second time.
+    pub fn prepared_receives(&mut self) -> Vec<Ticket> {
+        let (poller, at) = self.parts();
+        let channel = poller.engine.member(at).map(|member| member.id);
+        channel.map_or_else(Vec::new, |channel| poller.engine.prepared_receives(channel))
+    }
+
     /// Posts a write of the buffer's range to the start of `remote`.
     ///
     /// # Errors

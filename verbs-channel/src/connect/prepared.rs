@@ -6,14 +6,15 @@ use std::net::{TcpListener, TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
 use verbs_core::{
-    CompletionChannel, CompletionQueue, PreparedQueuePair, QueuePair, QueuePairEndpoint,
+    CompletionChannel, CompletionQueue, PreparedQueuePair, QueuePair, QueuePairEndpoint, Rejected,
 };
 
 use super::tcp;
+use crate::buffer::OwnedBuffer;
 use crate::channel::Channel;
 use crate::config::ChannelBuilder;
 use crate::engine::Engine;
-use crate::error::{Error, Result};
+use crate::error::{Error, Queue, RejectReason, Result};
 use crate::exchange::{Exchange, ExchangeError};
 use crate::waiting::Poller;
 
@@ -52,6 +53,8 @@ use crate::waiting::Poller;
 pub struct PreparedChannel<T: Connected = Channel> {
     qp: PreparedQueuePair,
     rest: T::Rest,
+    // Posted when it is connected, or joins its group.
+    receives: Vec<OwnedBuffer>,
 }
 
 /// The type that a [`PreparedChannel`] becomes.
@@ -62,6 +65,7 @@ pub(crate) mod sealed {
 
     use verbs_core::QueuePair;
 
+    use crate::buffer::OwnedBuffer;
     use crate::error::Result;
 
     #[expect(unnameable_types, reason = "seals `Connected`")]
@@ -69,7 +73,11 @@ pub(crate) mod sealed {
         /// Its parts other than the queue pair.
         type Rest;
 
-        fn assemble(qp: QueuePair, rest: Self::Rest) -> Self;
+        /// Receives in flight at once.
+        fn max_recv_wr(rest: &Self::Rest) -> u32;
+
+        /// With receives to be posted before anything else.
+        fn assemble(qp: QueuePair, rest: Self::Rest, receives: Vec<OwnedBuffer>) -> Result<Self>;
 
         /// Watches the peer by the TCP connection of the exchange.
         fn watch(&mut self, stream: TcpStream) -> Result<()>;
@@ -90,16 +98,21 @@ impl Connected for Channel {}
 impl sealed::Connected for Channel {
     type Rest = Alone;
 
-    fn assemble(qp: QueuePair, rest: Alone) -> Self {
+    fn max_recv_wr(rest: &Alone) -> u32 {
+        rest.config.max_recv_wr
+    }
+
+    fn assemble(qp: QueuePair, rest: Alone, receives: Vec<OwnedBuffer>) -> Result<Self> {
         let Alone {
             cq,
             completion_channel,
             config,
         } = rest;
         let mut engine = Engine::new(config.pd.clone(), cq, config.engine_limits(1));
-        engine.add(qp, config.member_limits().capacities);
+        let id = engine.add(qp, config.member_limits().capacities);
+        engine.start_prepared(id, receives)?;
         let poller = Poller::new(engine, config.waits(), completion_channel);
-        Self::new(poller, config)
+        Ok(Self::new(poller, config))
     }
 
     fn watch(&mut self, stream: TcpStream) -> Result<()> {
@@ -123,7 +136,64 @@ impl PreparedChannel {
 
 impl<T: Connected> PreparedChannel<T> {
     pub(crate) const fn new(qp: PreparedQueuePair, rest: T::Rest) -> Self {
-        Self { qp, rest }
+        let receives = Vec::new();
+        Self { qp, rest, receives }
+    }
+
+    /// Has a receive posted before the peer can send, so that the peer need not wait for one.
+    ///
+    /// It is not posted yet: a failed connection drops the buffer, as dropping this value does. It is
+    /// posted when
+    ///
+    /// - a [`Channel`] has connected its queue pair, before the peer is sent that it has. So a peer that
+    ///   sends at once finds the receive. With a [`handshake`](Self::handshake) of your own the peer must
+    ///   not send before `handshake` has returned here.
+    /// - a channel of a group [joins](crate::ChannelGroup::join) it. A message that the peer sends before
+    ///   that is sent again by its device: see [`rnr_retry`](ChannelBuilder::rnr_retry).
+    ///
+    /// The receives are posted in their order here, and those that are started later come after them.
+    /// The channel has their tickets: [`prepared_receives`](Channel::prepared_receives). Without these
+    /// they are taken by [`next_completed`](Channel::next_completed), as all operations.
+    ///
+    /// ```no_run
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use std::time::Duration;
+    /// use verbs_channel::{BufferPool, Channel, verbs_core::Context};
+    ///
+    /// let pd = Context::first_active()?.alloc_pd()?;
+    /// let pool = BufferPool::new(&pd, 4096, 8)?;
+    /// let mut prepared = Channel::builder(&pd).timeout(Duration::from_secs(5)).build()?;
+    /// while let Some(block) = pool.take() {
+    ///     prepared.start_receive(block)?;
+    /// }
+    /// let mut channel = prepared.connect("server:7471", Duration::from_secs(10))?;
+    /// for ticket in channel.prepared_receives() {
+    ///     let (received, block) = channel.wait_success(ticket)?;
+    ///     println!("{:?}", received.message_in(&block));
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Rejected`], with the buffer: [`RejectReason::Backpressure`] beyond the channel's
+    /// [`max_recv_wr`](ChannelBuilder::max_recv_wr), [`RejectReason::ElementTooLong`].
+    #[doc(alias = "ibv_post_recv")]
+    pub fn start_receive(
+        &mut self,
+        buffer: impl Into<OwnedBuffer>,
+    ) -> Result<(), Rejected<OwnedBuffer, RejectReason>> {
+        let mut buffer = buffer.into();
+        if let Err(reason) = buffer.element() {
+            return Err(Rejected::new(reason, buffer));
+        }
+        if self.receives.len() >= T::max_recv_wr(&self.rest) as usize {
+            let full = RejectReason::Backpressure(Queue::Receive);
+            return Err(Rejected::new(full, buffer));
+        }
+        self.receives.push(buffer);
+        Ok(())
     }
 
     /// The endpoint of this side, which the peer needs to connect.
@@ -139,10 +209,11 @@ impl<T: Connected> PreparedChannel<T> {
     ///
     /// # Errors
     ///
-    /// Those of [`PreparedQueuePair::handshake`].
+    /// Those of [`PreparedQueuePair::handshake`]; [`Error::Rejected`] if the driver rejects a
+    /// [prepared receive](Self::start_receive).
     pub fn handshake(self, remote: &QueuePairEndpoint) -> Result<T> {
         let qp = self.qp.handshake(remote)?;
-        Ok(T::assemble(qp, self.rest))
+        T::assemble(qp, self.rest, self.receives)
     }
 
     /// Connects over TCP to a peer that calls [`accept`](Self::accept), within `timeout`.

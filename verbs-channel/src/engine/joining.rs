@@ -1,14 +1,17 @@
 //! Connected channels that an engine takes in.
 
+use std::mem;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use verbs_core::{QueuePair, Rejected};
 
-use super::{Engine, Link, Peer};
+use super::{Engine, Link, Peer, Ticket};
+use crate::buffer::OwnedBuffer;
 use crate::channel_id::ChannelId;
-use crate::error::{Error, Result};
+use crate::error::{DownReason, Error, RejectReason, Result};
 use crate::exchange::ExchangeError;
+use crate::request::OwnedRequest;
 
 /// A connected channel that can [join](Engine::join) the engine, or the
 /// [group](crate::ChannelGroup::join), that it was prepared for.
@@ -16,6 +19,7 @@ use crate::exchange::ExchangeError;
 pub struct ConnectedMember {
     qp: QueuePair,
     limits: MemberLimits,
+    receives: Vec<OwnedBuffer>,
     link: Option<Link>,
 }
 
@@ -29,10 +33,15 @@ pub struct MemberLimits {
 }
 
 impl ConnectedMember {
-    pub(crate) const fn new(qp: QueuePair, limits: MemberLimits) -> Self {
+    pub(crate) const fn new(
+        qp: QueuePair,
+        limits: MemberLimits,
+        receives: Vec<OwnedBuffer>,
+    ) -> Self {
         Self {
             qp,
             limits,
+            receives,
             link: None,
         }
     }
@@ -57,7 +66,10 @@ impl ConnectedMember {
 }
 
 impl Engine {
-    /// Adds a connected channel, and returns its id.
+    /// Adds a connected channel, and returns its id. Its
+    /// [prepared receives](crate::PreparedChannel::start_receive) are posted.
+    ///
+    /// If the driver rejects one of those, the channel is down, with that reason.
     ///
     /// # Errors
     ///
@@ -90,6 +102,52 @@ impl Engine {
         if let Some(member) = self.members.get_mut(id.index()) {
             member.peer = peer;
         }
+        if let Err(reason) = self.start_prepared(id, member.receives) {
+            let reason = match reason {
+                RejectReason::Post(error) => DownReason::Post(error),
+                // Nothing else rejects them: there is room for all, and each is one element.
+                _ => DownReason::Abandoned,
+            };
+            self.destroy_at(id.at(), reason);
+        }
         Ok(id)
+    }
+
+    /// Posts the receives of a channel that was just added. At the first rejection it stops, and drops
+    /// the other buffers.
+    pub(crate) fn start_prepared(
+        &mut self,
+        channel: ChannelId,
+        receives: Vec<OwnedBuffer>,
+    ) -> Result<(), RejectReason> {
+        if receives.is_empty() {
+            return Ok(());
+        }
+        let mut tickets = Vec::with_capacity(receives.len());
+        let mut started = Ok(());
+        for buffer in receives {
+            let mut request = OwnedRequest::receive(buffer);
+            match self.start_at(channel.at(), &mut request) {
+                Ok(ticket) => tickets.push(ticket),
+                Err(reason) => {
+                    started = Err(reason);
+                    break;
+                }
+            }
+        }
+        // Those of channels whose place another one has are of no use any more.
+        let mut prepared = mem::take(&mut self.prepared);
+        prepared.retain(|(channel, _)| self.place(*channel).is_some());
+        prepared.push((channel, tickets));
+        self.prepared = prepared;
+        started
+    }
+
+    /// Takes the tickets of a channel's [prepared receives](crate::PreparedChannel::start_receive), in
+    /// the order of their posts; none the second time.
+    pub fn prepared_receives(&mut self, channel: ChannelId) -> Vec<Ticket> {
+        let mut prepared = self.prepared.iter();
+        let at = prepared.position(|(of, _)| *of == channel);
+        at.map_or_else(Vec::new, |at| self.prepared.swap_remove(at).1)
     }
 }

@@ -56,6 +56,7 @@ use std::time::Duration;
 
 use verbs_core::{CompletionQueue, PollSlot, ProtectionDomain, WorkSuccess};
 
+use crate::channel_id::ChannelId;
 use crate::error::TransportError;
 
 pub use closing::{Closed, Closing};
@@ -113,6 +114,8 @@ pub struct Engine {
     half_posted: Option<Id>,
     // Members whose queue pair has not been destroyed.
     open: u32,
+    // The tickets of receives that were posted as a channel joined, until they are taken.
+    prepared: Vec<(ChannelId, Vec<Ticket>)>,
     cq: CompletionQueue,
     // The member that was probed last.
     probed: usize,
@@ -143,6 +146,7 @@ impl Engine {
             removed: VecDeque::new(),
             half_posted: None,
             open: 0,
+            prepared: Vec::new(),
             cq,
             probed: 0,
             pd,

@@ -19,6 +19,7 @@ mod peer_checks;
 mod peers;
 mod peers_over_tcp;
 mod pool_waits;
+mod prepared;
 mod rejected;
 mod results;
 mod scopes;
