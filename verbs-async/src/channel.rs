@@ -2,19 +2,23 @@
 
 use std::fmt;
 use std::future::poll_fn;
+use std::mem;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use verbs_channel::verbs_core::{ProtectionDomain, QueuePairEndpoint, RemoteMemoryRegion};
-use verbs_channel::{ChannelId, DownReason, Incoming, Outgoing, OwnedBuffer, OwnedRequest, Queue};
+use verbs_channel::{
+    ChannelId, DownReason, Incoming, Outgoing, OwnedBuffer, OwnedRequest, Queue, Ticket,
+};
 
-use crate::driver::{Driver, QUEUES};
+use crate::driver::{Driver, QUEUES, Submission};
 use crate::error::{Error, Result};
 use crate::operation::Operation;
 use crate::ring::Channels;
 use crate::shared::SharedEngine;
+use crate::sync::Mutex;
 
 /// A connected endpoint for async code.
 ///
@@ -30,6 +34,8 @@ pub struct AsyncChannel {
     at: ChannelId,
     // The longest backlog of each queue.
     backlog: usize,
+    // Of receives that were posted when it joined, until they are taken.
+    prepared: Mutex<Vec<Operation>>,
 }
 
 /// Destroys the queue pair of a channel when it is dropped.
@@ -45,11 +51,20 @@ struct RoomWait<'a> {
 }
 
 impl AsyncChannel {
-    pub(crate) const fn new(shared: Arc<SharedEngine>, at: ChannelId, backlog: usize) -> Self {
+    /// A channel that has joined, and its prepared receives.
+    pub(crate) fn new(
+        shared: Arc<SharedEngine>,
+        at: ChannelId,
+        backlog: usize,
+        prepared: Vec<Ticket>,
+    ) -> Self {
+        let posted = |ticket| Operation::new(Arc::clone(&shared), Submission::Posted(ticket));
+        let prepared = Mutex::new(prepared.into_iter().map(posted).collect());
         Self {
             shared,
             at,
             backlog,
+            prepared,
         }
     }
 
@@ -84,6 +99,17 @@ impl AsyncChannel {
     #[doc(alias = "ibv_post_recv")]
     pub fn receive(&self, buffer: impl Into<OwnedBuffer>) -> Operation {
         self.run(OwnedRequest::receive(buffer))
+    }
+
+    /// Takes the operations of the receives that were posted as the channel joined its group: those of
+    /// [`PreparedChannel::start_receive`], in the same order. There are none the second time.
+    ///
+    /// Without this call they are abandoned when the channel is dropped.
+    ///
+    /// [`PreparedChannel::start_receive`]: verbs_channel::PreparedChannel::start_receive
+    #[must_use = "dropping the operations abandons them"]
+    pub fn prepared_receives(&self) -> Vec<Operation> {
+        mem::take(&mut *self.prepared.lock())
     }
 
     /// Writes the buffer's range to the start of `remote`.

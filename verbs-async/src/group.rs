@@ -121,7 +121,12 @@ impl AsyncGroup {
         Ok(self.shared.driver.with_ring(moderated)?)
     }
 
-    /// Prepares another channel, to be connected by a [`handshake`](Self::handshake).
+    /// Prepares another channel, to be connected by a [`handshake`](Self::handshake), or over a stream
+    /// by [`exchange_prepared`](Self::exchange_prepared).
+    ///
+    /// Receives can be [started](PreparedChannel::start_receive) on it. They are posted when the channel
+    /// joins, which is before the peer may send, and are operations of the channel then:
+    /// [`AsyncChannel::prepared_receives`].
     ///
     /// # Errors
     ///
@@ -130,7 +135,8 @@ impl AsyncGroup {
         Ok(self.shared.preparer.prepare()?)
     }
 
-    /// Adds a connected channel to the group.
+    /// Adds a connected channel to the group, and posts its
+    /// [prepared receives](PreparedChannel::start_receive).
     ///
     /// # Errors
     ///
@@ -142,15 +148,16 @@ impl AsyncGroup {
         member: ConnectedMember,
     ) -> Result<AsyncChannel, Rejected<ConnectedMember, verbs_channel::Error>> {
         let is_watched = member.is_watched();
-        let at = self
-            .shared
-            .driver
-            .with_ring(|ring| ring.engine.join(member))?;
+        let (at, receives) = self.shared.driver.with_ring(|ring| {
+            let at = ring.engine.join(member)?;
+            Ok::<_, Rejected<_, _>>((at, ring.engine.prepared_receives(at)))
+        })?;
         if is_watched {
             self.shared.watch_peers();
         }
         let backlog = self.shared.backlog.load(Ordering::Relaxed);
-        Ok(AsyncChannel::new(Arc::clone(&self.shared), at, backlog))
+        let shared = Arc::clone(&self.shared);
+        Ok(AsyncChannel::new(shared, at, backlog, receives))
     }
 
     /// Connects a prepared channel to its peer's endpoint, and adds it to the group. The peer must

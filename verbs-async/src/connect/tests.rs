@@ -14,7 +14,8 @@ use verbs_channel::exchange::{Exchange, ExchangeError, RefusalCode};
 use verbs_channel::verbs_core::{PacketSequenceNumber, QueuePairEndpoint};
 
 use super::adapter::Tokio;
-use super::{meet, reject_self_connect};
+use super::exchange::meet;
+use super::tcp::reject_self_connect;
 use crate::error::{Error, Result};
 use crate::group::AsyncGroup;
 

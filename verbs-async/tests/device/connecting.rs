@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use async_io::{Async, Timer};
 use verbs_async::verbs_channel::exchange::{ExchangeError, RefusalCode};
-use verbs_async::verbs_channel::verbs_core::{Device, ProtectionDomain};
-use verbs_async::verbs_channel::{self, Channel, PreparedChannel};
+use verbs_async::verbs_channel::verbs_core::{Device, MaxRnrRetries, ProtectionDomain};
+use verbs_async::verbs_channel::{self, BufferPool, Channel, PreparedChannel};
 use verbs_async::{AsyncChannel, AsyncGroup, Error};
 use verbs_harness::{begin, context, peer_name};
 
@@ -364,5 +364,51 @@ fn listener_accepts_many_peers_despite_a_silent_one() {
             peer.join().unwrap();
         }
         drop(silent);
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_peer_that_sends_at_once_finds_the_prepared_receives() {
+    let _test = begin!();
+    for way in RUNTIMES {
+        let (listener, address) = listener();
+        let there = Device::by_name(&peer_name()).unwrap().open().unwrap();
+        let builder = Channel::builder(&there.alloc_pd().unwrap()).timeout(PATIENCE);
+        // Its device does not try again.
+        let prepared = builder.rnr_retry(MaxRnrRetries::new(0).unwrap()).build();
+        let peer = thread::spawn(move || {
+            let mut channel = prepared.unwrap().connect(address, PATIENCE).unwrap();
+            let from = channel.pd().reg_mr(b"marco".to_vec()).unwrap();
+            for _ in 0..3 {
+                channel.send(from.gather_element(..).unwrap()).unwrap();
+            }
+        });
+        run(way, async move {
+            let group = group(way, 1);
+            let pool = BufferPool::new(group.pd(), 8, 3).unwrap();
+            let mut prepared = group.prepare().unwrap();
+            while let Some(block) = pool.take() {
+                prepared.start_receive(block).unwrap();
+            }
+            let (stream, _) = listener.accept().unwrap();
+            stream.set_nonblocking(true).unwrap();
+            let met = if way == Way::Tokio {
+                let stream = tokio::net::TcpStream::from_std(stream).unwrap();
+                group.exchange_prepared_tokio(prepared, stream, b"").await
+            } else {
+                let stream = Async::new_nonblocking(stream).unwrap();
+                group.exchange_prepared(prepared, stream, b"").await
+            };
+            let (channel, _) = met.unwrap();
+            let receives = channel.prepared_receives();
+            assert_eq!(receives.len(), 3);
+            for receive in receives {
+                let (received, block) = receive.await;
+                assert_eq!(received.unwrap().message_in(&block).unwrap(), b"marco");
+            }
+            assert_eq!(pool.available(), 3);
+        });
+        peer.join().unwrap();
     }
 }

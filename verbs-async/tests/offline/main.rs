@@ -15,6 +15,7 @@ mod groups_model;
 mod hooks;
 mod loggers;
 mod peers;
+mod prepared;
 mod turns;
 mod untaken;
 mod wakers;

@@ -1,0 +1,202 @@
+//! Connecting over a stream: an exchange of endpoints, with the handshake in its middle.
+
+use std::future::{Future, poll_fn};
+use std::net::TcpStream;
+use std::os::fd::{AsFd, OwnedFd};
+use std::pin::Pin;
+
+use futures_io::{AsyncRead, AsyncWrite};
+use verbs_channel::exchange::{Exchange, ExchangeError, Peer, Step};
+use verbs_channel::verbs_core::QueuePairEndpoint;
+use verbs_channel::{ConnectedMember, PreparedChannel};
+
+use super::failure::{exchange_error, tcp, with_peer};
+use crate::channel::AsyncChannel;
+#[expect(unused_imports, reason = "named in documentation")]
+use crate::error::Error;
+use crate::error::Result;
+use crate::group::AsyncGroup;
+
+impl AsyncGroup {
+    /// Connects a new channel to the peer at the other end of a stream, which does the same.
+    ///
+    /// Each side sends the other up to [`MAX_PRIVATE_DATA`] bytes. Returns the channel and the
+    /// peer's bytes.
+    ///
+    /// The peer need not be async: [`PreparedChannel::connect`] and other blocking calls use the same
+    /// protocol.
+    ///
+    /// The channel [watches the peer](AsyncChannel::watch_peer) with a duplicate of the stream's
+    /// descriptor. To use the stream afterwards, pass `&mut` of it, and drop it together with the
+    /// channel: the peer notices that this side has left only when both are closed. If the exchange
+    /// fails, or the future is dropped, close such a stream.
+    ///
+    /// There is no timeout: use that of your runtime. Dropping the future drops the
+    /// channel and the stream.
+    ///
+    /// ```no_run
+    /// # use std::net::TcpStream;
+    /// # use verbs_async::{AsyncChannel, AsyncGroup};
+    /// # #[cfg(feature = "async-io")]
+    /// async fn meet(group: &AsyncGroup) -> verbs_async::Result<AsyncChannel> {
+    ///     let stream = async_io::Async::<TcpStream>::connect(([192, 0, 2, 1], 7471)).await?;
+    ///     let (channel, private_data) = group.exchange(stream, b"hello").await?;
+    ///     println!("the peer sent {private_data:?}");
+    ///     Ok(channel)
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Channel`] with an [`ExchangeError`]: the peer rejected the connection (with its
+    /// reason), closed the stream, or uses another protocol. With any other error this side could
+    /// not connect or [join](Self::join), and the peer is sent the reason.
+    ///
+    /// [`MAX_PRIVATE_DATA`]: verbs_channel::exchange::MAX_PRIVATE_DATA
+    /// [`PreparedChannel::connect`]: verbs_channel::PreparedChannel::connect
+    pub async fn exchange(
+        &self,
+        stream: impl AsyncRead + AsyncWrite + Unpin + AsFd,
+        private_data: &[u8],
+    ) -> Result<(AsyncChannel, Vec<u8>)> {
+        self.meet_watched(stream, private_data, None).await
+    }
+
+    /// [`exchange`](Self::exchange) for a channel that this group has [prepared](Self::prepare), with
+    /// its [prepared receives](PreparedChannel::start_receive): the peer finds them as soon as it may
+    /// send.
+    ///
+    /// ```no_run
+    /// # use std::net::TcpStream;
+    /// # use verbs_async::{AsyncGroup, Result};
+    /// # use verbs_async::verbs_channel::BufferPool;
+    /// # #[cfg(feature = "async-io")]
+    /// async fn meet(group: &AsyncGroup, pool: &BufferPool) -> Result<()> {
+    ///     let mut prepared = group.prepare()?;
+    ///     while let Some(block) = pool.take() {
+    ///         prepared.start_receive(block)?;
+    ///     }
+    ///     let stream = async_io::Async::<TcpStream>::connect(([192, 0, 2, 1], 7471)).await?;
+    ///     let (channel, _) = group.exchange_prepared(prepared, stream, b"").await?;
+    ///     for receive in channel.prepared_receives() {
+    ///         let (received, block) = receive.await;
+    ///         println!("{:?}", received?.message_in(&block));
+    ///     }
+    ///     Ok(())
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`exchange`](Self::exchange).
+    pub async fn exchange_prepared(
+        &self,
+        prepared: PreparedChannel<ConnectedMember>,
+        stream: impl AsyncRead + AsyncWrite + Unpin + AsFd,
+        private_data: &[u8],
+    ) -> Result<(AsyncChannel, Vec<u8>)> {
+        self.meet_watched(stream, private_data, Some(prepared))
+            .await
+    }
+
+    async fn meet_watched(
+        &self,
+        stream: impl AsyncRead + AsyncWrite + Unpin + AsFd,
+        private_data: &[u8],
+        prepared: Option<PreparedChannel<ConnectedMember>>,
+    ) -> Result<(AsyncChannel, Vec<u8>)> {
+        let descriptor = stream.as_fd().try_clone_to_owned();
+        let descriptor = descriptor.map_err(|error| tcp("watch the connection to", error))?;
+        // The socket may be of any kind: only its address is used.
+        let socket = TcpStream::from(descriptor);
+        let peer = socket.peer_addr().ok();
+        let met = self
+            .meet_over(stream, private_data, Some(socket.into()), prepared)
+            .await;
+        met.map_err(|error| with_peer(error, peer))
+    }
+
+    /// [`exchange`](Self::exchange) over a stream that has no descriptor, such as an encrypted one.
+    ///
+    /// The peer is not watched: to watch it, pass a descriptor to
+    /// [`watch_peer`](AsyncChannel::watch_peer). The peer may watch this side, and then takes the end
+    /// of the stream for the end of the channel: pass `&mut` of the stream, and keep the stream as
+    /// long as the channel.
+    ///
+    /// # Errors
+    ///
+    /// As [`exchange`](Self::exchange).
+    pub async fn exchange_unwatched(
+        &self,
+        stream: impl AsyncRead + AsyncWrite + Unpin,
+        private_data: &[u8],
+    ) -> Result<(AsyncChannel, Vec<u8>)> {
+        self.meet_over(stream, private_data, None, None).await
+    }
+
+    async fn meet_over(
+        &self,
+        mut stream: impl AsyncRead + AsyncWrite + Unpin,
+        private_data: &[u8],
+        descriptor: Option<OwnedFd>,
+        prepared: Option<PreparedChannel<ConnectedMember>>,
+    ) -> Result<(AsyncChannel, Vec<u8>)> {
+        let prepared = match prepared {
+            Some(prepared) => Ok(prepared),
+            None => self.prepare_elsewhere().await,
+        };
+        let prepared = match prepared {
+            Ok(prepared) => prepared,
+            Err(error) => {
+                // Best effort: this side's own error is the one to return.
+                drop(run(&mut stream, &mut Exchange::refusing(&error)).await);
+                return Err(error);
+            }
+        };
+        let exchange = Exchange::new(&prepared.endpoint(), private_data).map_err(exchange_error)?;
+        // The channel joins before READY is sent: the peer is sent the error if the group is full.
+        let handshake =
+            |remote| async move { self.handshake_watched(prepared, remote, descriptor).await };
+        meet(stream, exchange, handshake).await
+    }
+}
+
+/// Runs an exchange over a stream, with the handshake in its middle. Returns the handshake's
+/// outcome and the peer's private data.
+pub(super) async fn meet<C, H: Future<Output = Result<C>>>(
+    mut stream: impl AsyncRead + AsyncWrite + Unpin,
+    mut exchange: Exchange,
+    handshake: impl FnOnce(QueuePairEndpoint) -> H,
+) -> Result<(C, Vec<u8>)> {
+    let peer = run(&mut stream, &mut exchange).await;
+    let peer = peer.map_err(exchange_error)?;
+    let connected = handshake(peer.endpoint).await;
+    match &connected {
+        Ok(_) => exchange.ready(),
+        Err(error) => exchange.refuse(error),
+    }
+    let agreed = run(&mut stream, &mut exchange).await;
+    // The handshake's own error is more specific than that of the exchange.
+    let connected = connected?;
+    agreed.map_err(exchange_error)?;
+    Ok((connected, peer.private_data))
+}
+
+async fn run(
+    stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
+    exchange: &mut Exchange,
+) -> Result<Peer, ExchangeError> {
+    loop {
+        let moved = match exchange.step()? {
+            Step::Write(bytes) => {
+                let written = poll_fn(|cx| Pin::new(&mut *stream).poll_write(cx, bytes)).await;
+                // The peer's answer is read next, so a buffering stream has to be flushed.
+                let flushed = poll_fn(|cx| Pin::new(&mut *stream).poll_flush(cx)).await;
+                written.and_then(|count| flushed.map(|()| count))
+            }
+            Step::Read(buffer) => poll_fn(|cx| Pin::new(&mut *stream).poll_read(cx, buffer)).await,
+            Step::Done(peer) => return Ok(peer.clone()),
+        };
+        exchange.moved(moved);
+    }
+}

@@ -1,0 +1,79 @@
+//! Receives that are started before their channel joins.
+
+use fake_libibverbs::{assert_all_is_well, with};
+use verbs_async::verbs_channel::verbs_core::ProtectionDomain;
+use verbs_async::verbs_channel::{BufferPool, Channel, OwnedBuffer, Queue};
+use verbs_async::{AsyncChannel, AsyncGroup};
+
+use crate::bench::{Bench, Task, done};
+use crate::groups::{announce, posted};
+
+/// A group of one channel with room for two receives, and a pool of two blocks.
+fn group(bench: &Bench) -> (AsyncGroup, BufferPool, ProtectionDomain) {
+    let pd = bench.context.alloc_pd().unwrap();
+    let builder = Channel::builder(&pd).max_send_wr(2).max_recv_wr(2);
+    let group = AsyncGroup::new(builder, 1, &bench.events).unwrap();
+    let pool = BufferPool::new(&pd, 64, 2).unwrap();
+    (group, pool, pd)
+}
+
+/// Joins a channel with a receive for each free block.
+fn join(group: &AsyncGroup, pool: &BufferPool) -> AsyncChannel {
+    let mut member = group.prepare().unwrap();
+    while let Some(block) = pool.take() {
+        member.start_receive(block).unwrap();
+    }
+    with(|library| library.posted.clear());
+    let endpoint = member.endpoint();
+    let member = member.handshake(&endpoint).unwrap();
+    assert!(posted().is_empty());
+    group.join(member).unwrap()
+}
+
+#[test]
+fn prepared_receives_are_operations_of_the_channel_that_joins() {
+    let bench = Bench::new();
+    let (group, pool, _pd) = group(&bench);
+    let channel = join(&group, &pool);
+    let ids = posted();
+    assert_eq!((ids.len(), channel.credits(Queue::Receive)), (2, 0));
+    // One completes before its operation is polled, and one wakes its task.
+    done([ids[0]]);
+    let mut receives = channel.prepared_receives().into_iter().map(Task::new);
+    assert!(
+        channel.prepared_receives().is_empty(),
+        "they are taken once"
+    );
+    let (mut first, second) = (receives.next().unwrap(), receives.next().unwrap());
+    let mut second = second.waits();
+    let (received, block) = first.ends();
+    assert_eq!((received.is_ok(), block.capacity()), (true, 64));
+    done([ids[1]]);
+    announce(&bench);
+    assert_eq!(second.was_woken(), 1);
+    assert!(second.ends().0.is_ok());
+    drop(block);
+    assert_eq!(pool.available(), 2);
+}
+
+#[test]
+fn prepared_receives_that_are_not_taken_end_with_their_channel() {
+    {
+        let bench = Bench::new();
+        let (group, pool, _pd) = group(&bench);
+        // Each has the place of the one before, in flight or completed.
+        for completed in [0, 1, 2, 0] {
+            let channel = join(&group, &pool);
+            done(posted().into_iter().take(completed));
+            if completed > 0 {
+                // A task drives, which dispatches them.
+                let send = Task::new(channel.send(OwnedBuffer::empty())).waits();
+                drop(send);
+            }
+            assert_eq!(pool.available(), 0);
+            drop(channel);
+            assert_eq!(pool.available(), 2, "{completed} completed");
+        }
+    }
+    assert_all_is_well();
+}
