@@ -200,7 +200,7 @@ pub use group::AsyncGroup;
 pub use incoming::{IncomingMessages, Message};
 #[doc(inline)]
 pub use notifier::CqNotifier;
-pub use operation::{Given, Operation};
+pub use operation::{Given, Operation, OperationResult};
 pub use stream::{ByteStream, OwnedReadHalf, OwnedWriteHalf, ReuniteError, StreamError};
 pub use verbs_channel;
 pub use verbs_channel::verbs_core;

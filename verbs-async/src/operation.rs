@@ -21,7 +21,7 @@ use crate::shared::SharedEngine;
 /// [batch](crate::AsyncChannel::batch).
 ///
 /// `?` applies to the result only: `let (received, buffer) = operation.await;`, then `received?`. To
-/// drop the buffer at once: `operation.await.0?`.
+/// drop the buffer at once: `operation.result().await?`.
 ///
 /// The operation is posted, or in the backlog of its queue, when this value is created. Awaiting it
 /// only takes the outcome. Any task may poll it. After a timeout around `&mut operation`, or a
@@ -40,6 +40,15 @@ pub struct Operation<T: Given = OwnedBuffer> {
     given: PhantomData<fn() -> T>,
 }
 
+/// A future of the result of an [`Operation`]: see [`Operation::result`].
+///
+/// Dropping it abandons the operation.
+#[derive(Debug)]
+#[must_use = "dropping an operation abandons it"]
+pub struct OperationResult<T: Given = OwnedBuffer> {
+    operation: Operation<T>,
+}
+
 /// What an [`Operation`] was given and returns: one buffer, or the requests of a batch.
 pub trait Given: sealed::Given {}
 
@@ -55,18 +64,51 @@ mod sealed {
     pub trait Given {
         /// The result, and what was given.
         type Outcome: End<Channels>;
+
+        /// The result alone.
+        type Result;
+
+        /// Drops what was given.
+        fn result(outcome: Self::Outcome) -> Self::Result;
     }
 }
 
 impl sealed::Given for OwnedBuffer {
     type Outcome = (Result<WorkSuccess>, Self);
+    type Result = Result<WorkSuccess>;
+
+    fn result((result, _buffer): Self::Outcome) -> Self::Result {
+        result
+    }
 }
 
 impl sealed::Given for Vec<OwnedRequest> {
     type Outcome = (Result<()>, Self);
+    type Result = Result<()>;
+
+    fn result((result, _requests): Self::Outcome) -> Self::Result {
+        result
+    }
 }
 
 impl<T: Given> Operation<T> {
+    /// The result only, as a future: it drops the buffer, or the requests of a batch.
+    ///
+    /// A block returns to its pool. It is awaited, and dropped, as the operation itself.
+    ///
+    /// ```no_run
+    /// # use verbs_async::{AsyncChannel, Result};
+    /// # use verbs_async::verbs_channel::BufferPool;
+    /// # async fn example(channel: AsyncChannel, pool: BufferPool) -> Result<()> {
+    /// let hello = pool.take_when_free().await.filled(b"hello")?;
+    /// channel.send(hello).result().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub const fn result(self) -> OperationResult<T> {
+        OperationResult { operation: self }
+    }
+
     #[inline(always)]
     pub(crate) const fn new(shared: Arc<SharedEngine>, submission: Submission<Ticket>) -> Self {
         Self {
@@ -141,6 +183,15 @@ impl<T: Given> Future for Operation<T> {
     #[inline]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         self.poll_outcome::<true>(cx)
+    }
+}
+
+impl<T: Given> Future for OperationResult<T> {
+    /// `Result<WorkSuccess>`, or `Result<()>` for a batch.
+    type Output = T::Result;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        Pin::new(&mut self.operation).poll(cx).map(T::result)
     }
 }
 

@@ -16,6 +16,7 @@ mod hooks;
 mod loggers;
 mod peers;
 mod prepared;
+mod results;
 mod turns;
 mod untaken;
 mod wakers;
