@@ -4,7 +4,7 @@
 macro_rules! man {
     ($page:literal) => {
         concat!(
-            "\nSee [`",
+            "\n\nSee [`",
             $page,
             "(3)`](https://man7.org/linux/man-pages/man3/",
             $page,

@@ -86,6 +86,7 @@ impl AhAttr {
 
     /// Sets the highest rate to send at, as a code of `enum ibv_rate`; 0 is the port's own rate.
     #[must_use]
+    #[doc(alias = "ibv_rate")]
     pub const fn static_rate(mut self, static_rate: u8) -> Self {
         self.attr.static_rate = static_rate;
         self

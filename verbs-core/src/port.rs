@@ -183,6 +183,7 @@ serde_getters! {
     /// How many entries the GID table has, empty ones included.
     gid_tbl_len: count u32,
     /// What else the port can do: the second word of capabilities, `enum ibv_port_cap_flags2`.
+    #[doc(alias = "ibv_port_cap_flags2")]
     port_cap_flags2: plain u16,
     /// The longest message, in bytes.
     max_msg_sz: plain u32,

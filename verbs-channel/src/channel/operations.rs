@@ -77,6 +77,7 @@ impl<H: Hold> Channel<H> {
     /// # Errors
     ///
     /// As [`send`](Self::send).
+    #[doc(alias = "ibv_post_recv")]
     pub fn receive_timeout(
         &mut self,
         list: impl ScatterList,
@@ -230,6 +231,7 @@ impl<H: Hold> Channel<H> {
     /// # Errors
     ///
     /// As [`send`](Self::send).
+    #[doc(alias = "ibv_post_send")]
     pub fn run_timeout(&mut self, request: impl Request, timeout: Duration) -> Result<WorkSuccess> {
         let (poller, at) = self.parts();
         poller.run(at, request, Some(timeout))
@@ -242,6 +244,7 @@ impl<H: Hold> Channel<H> {
     /// # Errors
     ///
     /// As [`send`](Self::send); [`RejectReason::BatchTooLong`] if the send queue cannot hold it.
+    #[doc(alias = "ibv_post_send")]
     pub fn run_batch<const N: usize>(&mut self, mut requests: [impl Request; N]) -> Result<()> {
         let (poller, at) = self.parts();
         poller.run_batch(at, &mut requests, None)
@@ -402,6 +405,7 @@ impl<H: Hold> Channel<H> {
     /// If the outcome is `Stuck`, or the channel is dropped, leaked or removed before the outcome was
     /// taken, these conditions hold until the process ends. [`abort`](Self::abort) ends the
     /// operations in flight, so that their outcomes can be taken.
+    #[doc(alias = "ibv_post_send")]
     pub unsafe fn post_unpolled<W: Request>(
         &mut self,
         request: W,
@@ -422,6 +426,7 @@ impl<H: Hold> Channel<H> {
     ///
     /// As for [`post_unpolled`](Self::post_unpolled): nothing accesses the memory into which the
     /// message is received.
+    #[doc(alias = "ibv_post_recv")]
     pub unsafe fn post_receive_unpolled<L: ScatterList>(
         &mut self,
         list: L,

@@ -38,6 +38,7 @@ pub(crate) enum Op {
 
 impl OwnedRequest {
     /// A receive into the buffer's range.
+    #[doc(alias = "ibv_post_recv")]
     pub fn receive(buffer: impl Into<OwnedBuffer>) -> Self {
         Self {
             buffer: buffer.into(),

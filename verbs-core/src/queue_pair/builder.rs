@@ -238,6 +238,7 @@ impl<R: Receives> QueuePairBuilder<R> {
         /// Which of this side's LIDs to send from, if the port has several; 0 unless set.
         src_path_bits: plain u8,
         /// The highest rate to send at, as a code of `enum ibv_rate`; 0, the port's own, unless set.
+        #[doc(alias = "ibv_rate")]
         static_rate: plain u8,
         /// The GRH's traffic class; 0 unless set.
         traffic_class: plain u8,

@@ -37,6 +37,7 @@ use crate::memory::{Element, compact, total_len};
 /// [`AtomicWorkRequest`]. [`QueuePair::post`](crate::QueuePair::post) posts them, and has an example.
 #[repr(transparent)]
 #[doc(alias = "ibv_send_wr")]
+#[doc(alias = "ibv_wr_opcode")]
 pub struct WorkRequest<'l> {
     wr: SendWr,
     list: PhantomData<&'l ()>,
