@@ -58,7 +58,7 @@ impl ProtectionDomain {
 }
 
 impl AddressHandle {
-    /// The path it was made from.
+    /// The path that it was made from: an address vector.
     #[must_use]
     pub const fn attr(&self) -> &AhAttr {
         &self.attr
@@ -77,7 +77,7 @@ impl AddressHandle {
         self.ah.as_ptr()
     }
 
-    /// Destroys it and returns the driver's answer, which dropping only logs.
+    /// Destroys the handle and returns the driver's answer, which dropping only logs.
     ///
     /// # Errors
     ///
@@ -93,14 +93,15 @@ impl AddressHandle {
 
 impl AhAttr {
     /// The path back to the sender of a datagram: from its completion, and from the
-    /// [`Grh::LEN`] bytes before it. `port_num` is the port that it came in by.
+    /// [`Grh::LEN`] bytes before it. `port_num` is the port on which it arrived.
     ///
     /// The sender's queue pair is the completion's [`src_qp`](WorkSuccess::src_qp). Its key is not in a
     /// datagram.
     ///
     /// # Errors
     ///
-    /// The errno, if the header is unreadable, or this side has no GID any more that it was sent to.
+    /// The errno: the header cannot be read, or this side no longer has the GID that the datagram was sent
+    /// to.
     #[doc = man!("ibv_create_ah_from_wc")]
     #[doc(alias = "ibv_init_ah_from_wc")]
     #[doc(alias = "ibv_create_ah_from_wc")]

@@ -18,16 +18,17 @@ pub struct Destroy<T> {
 type By<T> = Box<dyn FnOnce(NonNull<T>) -> Result<()> + Send + Sync>;
 
 impl<T> Destroy<T> {
-    /// By the verb of its type, such as `ibv_destroy_qp`. This is right for most objects, also for
-    /// those of `mlx5dv_create_qp` and `efadv_create_cq`.
+    /// The object is destroyed by the verb of its type, such as `ibv_destroy_qp`.
+    ///
+    /// This is right for most objects, those of `mlx5dv_create_qp` and `efadv_create_cq` included.
     #[must_use]
     pub const fn by_verb() -> Self {
         Self { by: None }
     }
 
-    /// By a function, such as one that calls `ibv_unimport_pd`.
+    /// The object is destroyed by a function, such as one that calls `ibv_unimport_pd`.
     ///
-    /// It is called once, by `close` or by the drop, when everything that was made from the object is
+    /// The function is called once, by `close` or by the drop, when everything that was made from the object is
     /// gone. Its error is what `close` returns; a drop logs it, and the object is leaked. It must not
     /// panic.
     #[must_use]
@@ -41,8 +42,10 @@ impl<T> Destroy<T> {
         }
     }
 
-    /// Not from here: the object has another owner, which `owner` keeps alive. It is dropped instead of
-    /// destroying the object. Where the other owner lives until the program ends, it is `()`.
+    /// The object is not destroyed: it has another owner, which `owner` keeps alive.
+    ///
+    /// `owner` is dropped when the object would be destroyed. If the other owner lives until the program
+    /// ends, `owner` can be `()`.
     #[must_use]
     pub fn by_owner(owner: impl Send + Sync + 'static) -> Self {
         let by = move |_| {

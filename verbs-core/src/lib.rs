@@ -102,18 +102,19 @@
 //!
 //! # Objects made by other libraries
 //!
-//! A provider's own library (`mlx5dv`, `efadv`) makes objects with properties that verbs have no word
-//! for, and other libraries have objects that are to be shared. Each type of this crate takes over such
+//! A provider's own library (`mlx5dv`, `efadv`) makes objects with properties that the verbs do not
+//! have, and other libraries have objects that are to be shared. Each type of this crate takes over such
 //! an object with an unsafe `from_raw`, and gives its own to C with `as_ptr`. The recipe:
 //!
 //! 1. Make the parents here, and pass them to C with `as_ptr`; or take over the parents first.
 //! 2. Make the object in C.
-//! 3. Take it over, with [`Destroy`] for how it ends: [`by_verb`](Destroy::by_verb) is right for nearly
-//!    all, since the providers' objects are destroyed by libibverbs' verbs.
-//!    [`by`](Destroy::by) is a function, and [`by_owner`](Destroy::by_owner) leaves it to another owner.
+//! 3. Take it over, with [`Destroy`] for how it is destroyed. [`by_verb`](Destroy::by_verb) is right for
+//!    nearly all objects, since those of providers are destroyed by the verbs of libibverbs, too.
+//!    [`by`](Destroy::by) calls a function, and [`by_owner`](Destroy::by_owner) leaves the object to
+//!    another owner.
 //!
-//! What is wrong and can be seen, such as an object of another context, is an error. What cannot be seen
-//! is a contract under `# Safety`. Here is a queue pair that is made in C, and connected and driven as
+//! A mistake that can be detected, such as an object of another context, is an error. All that cannot
+//! be detected is in the contract under *Safety*. Here is a queue pair that is made in C, and connected and driven as
 //! any other:
 //!
 //! ```no_run
@@ -156,7 +157,7 @@
 //! # Features
 //!
 //! - `serde`: `Serialize` and `Deserialize` for what peers exchange ([`QueuePairEndpoint`],
-//!   [`RemoteMemoryRegion`]), for attributes ([`DeviceAttr`], [`PortAttr`], [`GidEntry`]) and for the
+//!   [`DatagramEndpoint`], [`RemoteMemoryRegion`]), for attributes ([`DeviceAttr`], [`PortAttr`], [`GidEntry`]) and for the
 //!   types that mirror C enums. What is deserialized is checked. In human-readable formats the enums,
 //!   [`AccessFlags`], [`Gid`] and [`Guid`] are text, as their `Display` prints it.
 //!

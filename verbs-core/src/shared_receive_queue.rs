@@ -29,10 +29,9 @@ use crate::work_request::ReceiveWorkRequest;
 /// pair's `recv_cq`, and [`WorkCompletion::qp_num`](crate::WorkCompletion::qp_num) names the queue
 /// pair.
 ///
-/// Cloning is cheap and shares the queue; each queue pair on it keeps it alive, so it is destroyed
-/// after them. A receive that was posted belongs to the queue, not to a queue pair: a queue pair that
-/// fails or is destroyed gives none back, and no completion reports those that are left when the queue
-/// is destroyed.
+/// Cloning is cheap and shares the queue. Each queue pair on it keeps it alive, so it is destroyed after
+/// them. A receive that was posted belongs to the queue, not to a queue pair: it stays there when a queue
+/// pair fails or is destroyed. Receives that are left when the queue is destroyed produce no completions.
 #[doc = man!("ibv_create_srq")]
 #[derive(Clone)]
 #[doc(alias = "ibv_srq")]
@@ -79,7 +78,7 @@ impl SrqAttr {
         self.max_wr
     }
 
-    /// Elements in a receive.
+    /// How many elements a receive can have.
     #[must_use]
     pub const fn max_sge(&self) -> u32 {
         self.max_sge
@@ -139,9 +138,9 @@ impl SharedReceiveQueue {
 
 impl SharedReceiveQueueBuilder {
     builder_setters! {
-        /// Receives in the queue; 16 unless set. The driver may give it room for more.
+        /// How many receives the queue has room for; 16 unless set. The driver may grant more.
         max_wr: plain u32,
-        /// Elements in a receive; 1 unless set.
+        /// How many elements a receive can have; 1 unless set.
         max_sge: plain u32,
     }
 
@@ -150,7 +149,7 @@ impl SharedReceiveQueueBuilder {
     /// # Errors
     ///
     /// - [`Error::Unsupported`] if the device has no shared receive queues.
-    /// - [`Error::OutOfRange`] for 0 receives, [`Error::Limit`] for a capacity above the device's.
+    /// - [`Error::OutOfRange`] if `max_wr` is 0, [`Error::Limit`] for a capacity above the device's limit.
     /// - The errno for anything else.
     #[doc(alias = "ibv_create_srq")]
     pub fn build(&self) -> Result<SharedReceiveQueue> {
@@ -194,9 +193,10 @@ impl SharedReceiveQueueBuilder {
 }
 
 impl SharedReceiveQueue {
-    /// Posts one receive, or the receives of an array, slice or vector as a chain with one doorbell.
+    /// Posts receives: one, or a chain of them.
     ///
-    /// It returns at once. Each receive produces a completion when a message is in its buffers, on the
+    /// The receives of an array, slice or vector are a chain, which is posted with one doorbell. This
+    /// function returns at once. Each receive produces a completion when a message is in its buffers, on the
     /// `recv_cq` of the queue pair that the message arrived on.
     ///
     /// # Safety
@@ -205,8 +205,8 @@ impl SharedReceiveQueue {
     /// shared receive queue is destroyed ([`close`](Self::close) returns `Ok`). The end of a queue pair
     /// gives nothing back: not its failure, not a reset, and not its destruction.
     ///
-    /// For each receive that is posted (after an error, the first [`posted`](PostError::posted) of
-    /// them):
+    /// For each receive that is posted (after an error these are the first ones, as many as
+    /// [`PostError::posted`] returns):
     ///
     /// - Its memory stays allocated, and registered under the `lkey` of its element, while the
     ///   receive holds it. Drivers deregister a region without an error under posted receives.
@@ -260,17 +260,18 @@ impl SharedReceiveQueue {
         PostError::new(Queue::SharedReceive, posted, ret, reason)
     }
 
-    /// Arms the limit (C: `srq_limit`): when fewer than `srq_limit` receives are left, one
-    /// [`SRQ_LIMIT_REACHED`](crate::EventType::SRQ_LIMIT_REACHED) event reports it, with the
-    /// [`handle`](Self::handle) of this queue. 0 disarms it.
+    /// Arms the limit (C: `srq_limit`): the device reports when fewer receives than that are left.
     ///
-    /// The event comes once: to get another one, arm the limit again after receives have been posted.
+    /// It reports one [`SRQ_LIMIT_REACHED`](crate::EventType::SRQ_LIMIT_REACHED) event, with the
+    /// [`handle`](Self::handle) of this queue. To get another one, arm the limit again after receives
+    /// have been posted. 0 disarms it.
+    ///
     /// If fewer receives than the limit are left already, the event comes with the next receive
     /// that is used (soft-RoCE), or at once (other drivers).
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfRange`] for a limit above [`max_wr`](Self::max_wr). Otherwise the errno.
+    /// [`Error::OutOfRange`] if `srq_limit` is above [`max_wr`](Self::max_wr), otherwise the errno.
     #[doc = man!("ibv_modify_srq")]
     #[doc(alias = "ibv_modify_srq")]
     #[doc(alias = "IBV_SRQ_LIMIT")]
@@ -292,18 +293,19 @@ impl SharedReceiveQueue {
         self.modify(attr, IBV_SRQ_LIMIT).map(drop)
     }
 
-    /// Changes the room to at least `max_wr` receives. The receives in it stay.
+    /// Changes the capacity to at least `max_wr` receives. The receives in it stay.
     ///
-    /// Device support is the bit `IBV_DEVICE_SRQ_RESIZE` of
-    /// [`device_cap_flags`](crate::DeviceAttr::device_cap_flags).
+    /// A device that can do this has
+    /// [`DeviceCapFlags::SRQ_RESIZE`](crate::DeviceCapFlags::SRQ_RESIZE).
     ///
     /// # Errors
     ///
-    /// - [`Error::OutOfRange`] for 0, [`Error::Limit`] above the device's `max_srq_wr`.
+    /// - [`Error::OutOfRange`] if `max_wr` is 0, [`Error::Limit`] if it is above the device's
+    ///   `max_srq_wr`.
     /// - The errno if the driver cannot resize, if more receives are posted than would fit, or if the
     ///   limit that is armed is above `max_wr`.
     ///
-    /// The queue keeps its size after an error.
+    /// After an error the queue has the capacity that it had.
     #[doc = man!("ibv_modify_srq")]
     #[doc(alias = "ibv_modify_srq")]
     #[doc(alias = "IBV_SRQ_MAX_WR")]
@@ -325,11 +327,11 @@ impl SharedReceiveQueue {
         ret::errno("ibv_modify_srq", ret).map(|()| attr)
     }
 
-    /// Queries its attributes, including the limit that is armed.
+    /// Queries the queue's attributes, the limit that is armed included.
     ///
     /// # Errors
     ///
-    /// [`Error::Unsupported`] where the driver cannot (siw); else the errno.
+    /// [`Error::Unsupported`] if the driver cannot do this, as siw, otherwise the errno.
     #[doc = man!("ibv_query_srq")]
     #[doc(alias = "ibv_query_srq")]
     pub fn query(&self) -> Result<SrqAttr> {
@@ -355,7 +357,7 @@ impl SharedReceiveQueue {
         self.inner.max_wr.load(Ordering::Relaxed)
     }
 
-    /// Elements in a receive, as the driver granted it.
+    /// How many elements a receive can have, as the driver granted it.
     #[must_use]
     pub fn max_sge(&self) -> u32 {
         self.inner.max_sge
@@ -381,7 +383,7 @@ impl SharedReceiveQueue {
         self.ptr.0
     }
 
-    /// Whether two handles are the same queue.
+    /// Whether this and `other` are clones of the same queue.
     #[must_use]
     pub fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.inner, &other.inner)

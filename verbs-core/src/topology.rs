@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::pci_address::PciAddress;
 
 impl Device {
-    /// Its directory in sysfs: `/sys/class/infiniband/mlx5_0`.
+    /// The device's directory in sysfs, such as `/sys/class/infiniband/mlx5_0`.
     #[must_use]
     #[doc(alias = "ibdev_path")]
     pub fn sysfs_path(&self) -> PathBuf {
@@ -29,23 +29,25 @@ impl Device {
         PathBuf::from(path.to_string_lossy().as_ref())
     }
 
-    /// The PCI function that it is; `None` if it is virtual, as soft-RoCE is.
+    /// The address of the device's PCI function; `None` if the device is virtual, as soft-RoCE is.
     #[must_use]
     pub fn pci_address(&self) -> Option<PciAddress> {
         self.place().pci_address()
     }
 
-    /// The NUMA node that it is attached to.
+    /// The NUMA node that the device is attached to.
     ///
-    /// `None` if it is virtual, or if the firmware does not report the node (the kernel's -1), as on
+    /// `None` if the device is virtual, or if the firmware does not report the node (the kernel's -1), as on
     /// many machines with one node.
     #[must_use]
     pub fn numa_node(&self) -> Option<u32> {
         self.place().numa_node()
     }
 
-    /// The CPUs nearest to it, in ascending order: those of its NUMA node, or all of them if the node
-    /// is unknown. Empty if it is virtual.
+    /// The CPUs nearest to the device, in ascending order.
+    ///
+    /// These are the CPUs of its NUMA node, or all of them if the node is unknown. There are none if the
+    /// device is virtual.
     ///
     /// Threads that post and poll are best pinned to these.
     #[must_use]
@@ -53,7 +55,7 @@ impl Device {
         self.place().near_cpus()
     }
 
-    /// How fast the link of a port is, all lanes together, in Mbit/s: 100000 for 100 Gbit/s.
+    /// The speed of the link of a port, all lanes together, in Mbit/s: 100000 for 100 Gbit/s.
     ///
     /// `None` for a port that does not exist. It is read from sysfs, so the device need not be open;
     /// [`PortAttr::active_rate`](crate::PortAttr::active_rate) is the same for an open one.
@@ -65,9 +67,9 @@ impl Device {
     /// All devices, those nearest to a CPU first.
     ///
     /// First come devices that have the CPU among their [`near_cpus`](Self::near_cpus), then others
-    /// by the distance between the CPU's NUMA node and theirs, then those whose place is unknown, as
-    /// virtual ones'. Of two that are equally near, the one whose ACTIVE port is faster comes first,
-    /// then the one whose name does.
+    /// by the distance between the CPU's NUMA node and theirs, then those whose node is unknown, such as
+    /// virtual ones. Of two that are equally near, the one whose ACTIVE port is faster comes first,
+    /// then the one whose name comes first.
     ///
     /// ```no_run
     /// # fn main() -> verbs_core::Result<()> {
@@ -99,7 +101,7 @@ impl Device {
     ///
     /// First come devices on the node, then others by the distance of their node, then those whose
     /// node is unknown. Of two that are equally near, the one whose ACTIVE port is faster comes
-    /// first, then the one whose name does.
+    /// first, then the one whose name comes first.
     ///
     /// # Errors
     ///
@@ -116,7 +118,7 @@ impl Device {
     /// The more bridges and switches two devices share on the way from the CPU, the nearer they are.
     /// Where they share none, those on the same NUMA node come first, then others by the distance of
     /// their nodes, then those whose place is unknown. Of two that are equally near, the one whose
-    /// ACTIVE port is faster comes first, then the one whose name does.
+    /// ACTIVE port is faster comes first, then the one whose name comes first.
     ///
     /// ```no_run
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {

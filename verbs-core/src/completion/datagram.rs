@@ -29,17 +29,19 @@ impl WorkSuccess {
         self.wc.slid
     }
 
-    /// The datagram of a receive that was posted with one element, without the [`Grh::LEN`] bytes
-    /// before it: `bytes` is that element. `None` for all other requests.
+    /// The datagram that arrived, for a receive of one element, without the [`Grh::LEN`] bytes before it.
     ///
-    /// `None`, too, if the bytes are fewer than have come: they were not all of the receive's.
+    /// `bytes` are the bytes of that element. It is `None` for all other requests, and if `bytes` is
+    /// shorter than what arrived, and so is not the whole element.
     #[inline]
     #[must_use]
     pub fn datagram_in<'a>(&self, bytes: &'a [u8]) -> Option<&'a [u8]> {
         self.message_in(bytes)?.get(Grh::LEN..)
     }
 
-    /// The header before the datagram in the same bytes; `None` if it has none.
+    /// The header before the datagram, if there is one, for a receive of one element.
+    ///
+    /// `bytes` are the bytes of that element, as for [`datagram_in`](Self::datagram_in).
     #[must_use]
     pub fn grh_in(&self, bytes: &[u8]) -> Option<Grh> {
         if !self.has_grh() || self.opcode() != WcOpcode::RECV {

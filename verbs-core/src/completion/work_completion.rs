@@ -168,7 +168,8 @@ impl WorkSuccess {
         WcOpcode::from_raw(self.wc.opcode.0)
     }
 
-    /// How many bytes arrived, for a receive, a read or an atomic. Undefined for sends and writes.
+    /// How many bytes arrived, for a receive, a read or an atomic. Undefined for sends and writes. For a
+    /// datagram, it counts the [`Grh::LEN`](crate::Grh::LEN) bytes before it, too.
     ///
     /// If a write with immediate of the peer completed the receive, these bytes are where the peer wrote
     /// them, not in the buffers of the receive. If the peer may write, check the

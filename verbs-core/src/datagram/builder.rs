@@ -42,8 +42,9 @@ pub struct DatagramQueuePairBuilder {
 }
 
 impl DatagramQueuePair {
-    /// Starts to build a queue pair for datagrams. Sends complete on `send_cq`, receives on `recv_cq`.
-    /// Both may be the same queue.
+    /// Starts to build a queue pair for datagrams.
+    ///
+    /// Sends complete on `send_cq`, receives on `recv_cq`. Both may be the same queue.
     ///
     /// The defaults work on InfiniBand and on RoCE, as those of
     /// [`QueuePair::builder`](crate::QueuePair::builder) do.
@@ -80,22 +81,22 @@ impl DatagramQueuePair {
 
 impl DatagramQueuePairBuilder {
     builder_setters! {
-        /// Work requests in the send queue; 16 unless set.
+        /// How many sends the send queue has room for; 16 unless set. The driver may grant more.
         max_send_wr: plain u32,
-        /// Work requests in the receive queue; 16 unless set.
+        /// How many receives the receive queue has room for; 16 unless set. The driver may grant more.
         max_recv_wr: plain u32,
-        /// Elements in a send; 1 unless set.
+        /// How many elements a send can have; 1 unless set.
         max_send_sge: plain u32,
-        /// Elements in a receive; 1 unless set.
+        /// How many elements a receive can have; 1 unless set.
         max_recv_sge: plain u32,
-        /// Bytes that can be posted inline; 0 unless set.
+        /// How many bytes one send can post inline; 0 unless set.
         max_inline_data: plain u32,
-        /// Whether every send request is signalled, even an `unsignaled` one; no unless set.
+        /// Whether every send is signalled, even an `unsignaled` one; `false` unless set.
         sq_sig_all: plain bool,
-        /// The port; the first ACTIVE one unless set.
+        /// The number of the port; that of the first ACTIVE one unless set.
         port_num: option u8,
-        /// The index of this side's GID (C: `sgid_index`); the best one unless set. Setting it on
-        /// InfiniBand adds a GRH.
+        /// The index of this side's GID (C: `sgid_index`); that of the best GID unless set. On
+        /// InfiniBand, setting it adds a GRH.
         gid_index: option u8,
         /// The index of the P_Key in the port's table; 0 unless set.
         pkey_index: plain u16,
@@ -103,9 +104,9 @@ impl DatagramQueuePairBuilder {
         qkey: option QKey,
         /// The service level, 0 to 15; 0 unless set.
         sl: plain u8,
-        /// Which of this side's LIDs to send from; 0 unless set.
+        /// Which of this side's LIDs to send from, if the port has several; 0 unless set.
         src_path_bits: plain u8,
-        /// The highest rate, as a code of `enum ibv_rate`; 0, the port's own, unless set.
+        /// The highest rate to send at, as a code of `enum ibv_rate`; 0, the port's own, unless set.
         static_rate: plain u8,
         /// The GRH's traffic class; 0 unless set.
         traffic_class: plain u8,
@@ -121,7 +122,7 @@ impl DatagramQueuePairBuilder {
     ///
     /// # Errors
     ///
-    /// - [`Error::Limit`](crate::Error::Limit) for a capacity above the device's.
+    /// - [`Error::Limit`](crate::Error::Limit) for a capacity above the device's limit.
     /// - [`Error::OutOfRange`](crate::Error::OutOfRange) for a number that its field cannot hold.
     /// - [`Error::NoActivePort`](crate::Error::NoActivePort) and similar errors if there is no such
     ///   port or GID.

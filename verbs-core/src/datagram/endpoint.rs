@@ -42,16 +42,16 @@ impl DatagramEndpointBuilder {
         lid: plain u16,
         /// The port's GID; none unless set.
         gid: option Gid,
-        /// The port's active MTU, the most bytes that it receives; 4096 unless set, so that the
-        /// sender's decides.
+        /// The port's active MTU: how many bytes the longest datagram has that it receives; 4096 unless
+        /// set, so that the sender's MTU decides.
         mtu: plain MaximumTransferUnit,
     }
 
-    /// Checks the numbers and makes the endpoint.
+    /// Checks the numbers, and returns the endpoint.
     ///
     /// # Errors
     ///
-    /// [`EndpointError`] for a number out of its range, or an endpoint without an address.
+    /// [`EndpointError`] if a number is out of its range, or there is neither a LID nor a GID.
     pub fn build(&self) -> Result<DatagramEndpoint, EndpointError> {
         DatagramEndpoint {
             qp_num: self.qp_num,
@@ -65,8 +65,9 @@ impl DatagramEndpointBuilder {
 }
 
 impl DatagramEndpoint {
-    /// Starts to build an endpoint from parts that were received in some other protocol: the queue
-    /// pair's number, 24 bits, and its key.
+    /// Starts to build an endpoint from parts that were received in some other protocol.
+    ///
+    /// `qp_num` is the peer's queue pair, 24 bits, and `qkey` its key.
     ///
     /// ```
     /// use verbs_core::{DatagramEndpoint, QKey};
@@ -101,7 +102,7 @@ impl DatagramEndpoint {
         }
     }
 
-    /// The length of [`to_bytes`](Self::to_bytes), in bytes.
+    /// How many bytes [`to_bytes`](Self::to_bytes) returns.
     pub const BYTES: usize = 32;
 
     /// The queue pair's number.
@@ -110,7 +111,7 @@ impl DatagramEndpoint {
         self.qp_num
     }
 
-    /// The key that it accepts datagrams with.
+    /// The key of the datagrams that the queue pair accepts.
     #[must_use]
     pub const fn qkey(&self) -> QKey {
         self.qkey
@@ -122,19 +123,19 @@ impl DatagramEndpoint {
         self.lid
     }
 
-    /// The port's GID, if it is addressed by GID.
+    /// The port's GID; `None` if the port is addressed by LID.
     #[must_use]
     pub const fn gid(&self) -> Option<Gid> {
         self.gid
     }
 
-    /// The port's active MTU: the longest datagram that it receives.
+    /// The port's active MTU: how many bytes the longest datagram has that it receives.
     #[must_use]
     pub const fn mtu(&self) -> MaximumTransferUnit {
         self.mtu
     }
 
-    /// The endpoint as bytes: a version, then numbers, most significant byte first.
+    /// The endpoint as bytes: a version, then its numbers, each with its most significant byte first.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; Self::BYTES] {
         let wire = Wire::from(*self);
@@ -151,7 +152,7 @@ impl DatagramEndpoint {
         bytes
     }
 
-    /// Reads what [`to_bytes`](Self::to_bytes) wrote.
+    /// The endpoint from the bytes of [`to_bytes`](Self::to_bytes).
     ///
     /// # Errors
     ///

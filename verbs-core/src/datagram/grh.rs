@@ -10,7 +10,7 @@ use crate::gid::Gid;
 /// header if the completion says so ([`WorkSuccess::has_grh`](crate::WorkSuccess::has_grh)):
 ///
 /// - On InfiniBand and on RoCE with IPv6 addresses, a header of 40 bytes.
-/// - On RoCE v2 with IPv4 addresses, 20 bytes of garbage, and then the IPv4 header.
+/// - On RoCE v2 with IPv4 addresses, 20 bytes without a meaning, and then the IPv4 header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[doc(alias = "ibv_grh")]
 pub struct Grh {
@@ -25,10 +25,10 @@ pub struct Grh {
 const IPV4: usize = 20;
 
 impl Grh {
-    /// The bytes before each datagram, whether or not they hold a header.
+    /// How many bytes there are before each datagram, whether or not they hold a header.
     pub const LEN: usize = 40;
 
-    /// Reads the header; `None` if the bytes are neither of its two forms.
+    /// The header from its bytes; `None` if they have neither of its two forms.
     #[must_use]
     pub fn from_bytes(bytes: &[u8; Self::LEN]) -> Option<Self> {
         let (_, ipv4) = bytes.split_first_chunk::<IPV4>()?;
@@ -78,32 +78,32 @@ impl Grh {
         self.sgid
     }
 
-    /// The GID that it was sent to: one of this side's, or a multicast group's.
+    /// The GID that the datagram was sent to: one of this side's, or a multicast group's.
     #[must_use]
     pub const fn dgid(&self) -> Gid {
         self.dgid
     }
 
-    /// The traffic class; the type of service of an IPv4 header.
+    /// The traffic class, or the type of service if the header is IPv4's.
     #[must_use]
     pub const fn traffic_class(&self) -> u8 {
         self.traffic_class
     }
 
-    /// The flow label, 20 bits; 0 of an IPv4 header.
+    /// The flow label, 20 bits; 0 if the header is IPv4's.
     #[must_use]
     pub const fn flow_label(&self) -> u32 {
         self.flow_label
     }
 
-    /// How many more routers it would have passed.
+    /// The hop limit that was left: how many more routers the datagram could have passed.
     #[must_use]
     #[doc(alias = "ttl")]
     pub const fn hop_limit(&self) -> u8 {
         self.hop_limit
     }
 
-    /// Whether its addresses are those of IPv4.
+    /// Whether the header is IPv4's.
     #[must_use]
     pub fn is_ipv4(&self) -> bool {
         Ipv6Addr::from(self.sgid).to_ipv4_mapped().is_some()

@@ -30,15 +30,15 @@ use crate::queue_pair::{PacketSequenceNumber, QpAttr, QpCap, QpState, RawQp};
 use crate::rejected::Rejected;
 use choices::Config;
 
-/// A queue pair for datagrams (UD): it sends to any other one, and receives from any.
+/// A queue pair for datagrams (UD): it sends to any other such queue pair, and receives from any.
 ///
-/// There is no connection and no handshake: it can send and receive when it has been built. A peer
-/// needs its [`endpoint`](Self::endpoint), and makes an [`address_handle`](Self::address_handle) from
-/// it.
+/// There is no connection and no handshake: it can send and receive as soon as it is built. To send to
+/// it, a peer makes an [`address_handle`](Self::address_handle) from its
+/// [`endpoint`](Self::endpoint).
 ///
 /// A datagram has at most [`max_payload`](Self::max_payload) bytes. It arrives once or not at all,
-/// and in any order. Its send succeeds when it has left. It is dropped silently if the receiver has
-/// no receive posted, or another [`QKey`].
+/// and in any order. Its send succeeds when it has left this side. It is dropped silently if the
+/// receiver has no receive posted, or has another [`QKey`].
 ///
 /// The device writes [`Grh::LEN`] bytes, 40, before each datagram into the receive's buffer: see
 /// [`post_receive`](Self::post_receive).
@@ -97,7 +97,7 @@ pub struct DatagramQueuePair {
 }
 
 impl DatagramQueuePair {
-    /// The data that a peer needs to send to it.
+    /// The data that a peer needs to send to this queue pair.
     #[must_use]
     pub fn endpoint(&self) -> DatagramEndpoint {
         let gid = self.path.gid.map(|entry| entry.gid());
@@ -108,7 +108,7 @@ impl DatagramQueuePair {
         )
     }
 
-    /// The path from its port to a peer's.
+    /// The path from the queue pair's port to a peer's port.
     ///
     /// # Errors
     ///
@@ -132,46 +132,48 @@ impl DatagramQueuePair {
         }
     }
 
-    /// An address handle to a peer: [`path_to`](Self::path_to), and
-    /// [`create_ah`](ProtectionDomain::create_ah), which may block for about a second.
+    /// Creates an address handle for a peer, by [`path_to`](Self::path_to) and
+    /// [`create_ah`](ProtectionDomain::create_ah).
+    ///
+    /// It may block for about a second.
     ///
     /// # Errors
     ///
-    /// Those of the two.
+    /// Those of [`path_to`](Self::path_to) and [`create_ah`](ProtectionDomain::create_ah).
     #[doc(alias = "ibv_create_ah")]
     pub fn address_handle(&self, peer: &DatagramEndpoint) -> Result<AddressHandle> {
         self.pd.create_ah(&self.path_to(peer)?)
     }
 
-    /// The most bytes in a datagram that it sends or receives: the active MTU that its port had when
-    /// it was built.
+    /// How many bytes the longest datagram has that it sends or receives.
     ///
-    /// A port whose MTU is lower drops a longer one: see [`DatagramEndpoint::mtu`].
+    /// It is the active MTU that the port had when the queue pair was built. A port with a smaller MTU drops
+    /// longer datagrams: see [`DatagramEndpoint::mtu`].
     #[inline]
     #[must_use]
     pub const fn max_payload(&self) -> u32 {
         self.path.active_mtu.bytes()
     }
 
-    /// The active MTU that its port had when it was built.
+    /// The active MTU that the port had when the queue pair was built.
     #[must_use]
     pub const fn mtu(&self) -> MaximumTransferUnit {
         self.path.active_mtu
     }
 
-    /// The port it sends from.
+    /// The number of the port that it sends from.
     #[must_use]
     pub const fn port_num(&self) -> u8 {
         self.path.port_num
     }
 
-    /// The key that it accepts datagrams with.
+    /// The key of the datagrams that it accepts.
     #[must_use]
     pub const fn qkey(&self) -> QKey {
         self.config.qkey
     }
 
-    /// Its number, 24 bits.
+    /// The queue pair's number, 24 bits.
     #[must_use]
     pub fn qp_num(&self) -> u32 {
         self.raw().number()
@@ -183,7 +185,7 @@ impl DatagramQueuePair {
         self.cap
     }
 
-    /// Queries its attributes, including its state.
+    /// Queries the queue pair's attributes, its state included.
     ///
     /// # Errors
     ///
@@ -194,7 +196,7 @@ impl DatagramQueuePair {
         self.raw().query()
     }
 
-    /// Changes its attributes or its state.
+    /// Changes the queue pair's state or other attributes: those that are set in `attr`.
     ///
     /// # Errors
     ///
@@ -217,15 +219,15 @@ impl DatagramQueuePair {
         self.modify(&QpAttr::new().with_qp_state(QpState::ERR))
     }
 
-    /// Moves it to `RESET`, and back to where it can send and receive, with the same number and key.
+    /// Moves it to `RESET`, and back to `RTS`, with the same number and key.
     ///
     /// Posted requests are discarded without completions. When this has returned, the device touches
     /// none of their buffers. Earlier completions may still be in the completion queues.
     ///
     /// # Errors
     ///
-    /// [`Error::NoActivePort`](crate::Error::NoActivePort) and similar errors if the port is gone,
-    /// otherwise the errno. The error carries the queue pair.
+    /// Those of [`DatagramQueuePairBuilder::build`] for a port or a GID that is gone, otherwise the errno.
+    /// The error carries the queue pair.
     #[doc(alias = "IBV_QPS_RESET")]
     #[expect(clippy::result_large_err, reason = "gives back what it was called on")]
     pub fn reset(mut self) -> Result<Self, Rejected<Self>> {
@@ -265,7 +267,7 @@ impl DatagramQueuePair {
         self.qp.as_ptr()
     }
 
-    /// Destroys it and returns the driver's answer, which dropping only logs.
+    /// Destroys the queue pair and returns the driver's answer, which dropping only logs.
     ///
     /// # Errors
     ///

@@ -11,7 +11,7 @@ use crate::gid::Gid;
 use crate::macros::man;
 use crate::{logged, ret};
 
-/// A queue pair's attachment to a multicast group, which ends when this is dropped.
+/// A queue pair's attachment to a multicast group, which ends when this value is dropped.
 ///
 /// It borrows the queue pair, which cannot be destroyed while it is attached (`EBUSY`).
 #[derive(Debug)]
@@ -23,20 +23,23 @@ pub struct Attachment<'q> {
 }
 
 impl DatagramQueuePair {
-    /// Attaches it to a multicast group: it receives the group's datagrams that reach the port and
-    /// carry its [`QKey`](super::QKey).
+    /// Attaches the queue pair to a multicast group.
     ///
-    /// **This alone delivers nothing from the network.** It sets a filter of this device. That the
-    /// fabric sends the group's packets here, a switch or a subnet manager has to be asked for by
-    /// joining: `rdma_join_multicast` of librdmacm does that. The group's GID begins with 0xff; on
+    /// It then receives those datagrams of the group that reach its port and carry its
+    /// [`QKey`](super::QKey).
+    ///
+    /// **This alone delivers nothing from the network.** It only sets a filter of this device. The fabric
+    /// sends the group's packets to this port only after the port has joined the group, at a switch or a
+    /// subnet manager: `rdma_join_multicast` of librdmacm does that. The group's GID begins with 0xff. On
     /// InfiniBand `lid` is the group's, on RoCE it is 0.
     ///
-    /// To send to a group, take the queue pair number 0xffffff and a path to its GID or LID:
-    /// [`ProtectionDomain::create_ah`](crate::ProtectionDomain::create_ah).
+    /// To send to a group, no attachment is needed. Create an address handle for its GID or LID
+    /// ([`ProtectionDomain::create_ah`](crate::ProtectionDomain::create_ah)), and send to the queue pair
+    /// number 0xffffff.
     ///
     /// # Errors
     ///
-    /// The errno: `EINVAL` for a GID that is not multicast's.
+    /// The errno: `EINVAL` if the GID is not that of a multicast group.
     #[doc = man!("ibv_attach_mcast")]
     #[doc(alias = "ibv_attach_mcast")]
     pub fn attach_mcast(&self, gid: Gid, lid: u16) -> Result<Attachment<'_>> {
@@ -55,7 +58,7 @@ impl Attachment<'_> {
         self.gid
     }
 
-    /// Detaches and returns the driver's answer, which dropping only logs.
+    /// Detaches the queue pair and returns the driver's answer, which dropping only logs.
     ///
     /// # Errors
     ///

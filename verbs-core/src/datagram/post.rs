@@ -15,9 +15,10 @@ use crate::queue_pair::post_error::accepted;
 use crate::work_request::{DatagramWorkRequest, ReceiveWorkRequest, WorkRequest};
 
 impl DatagramQueuePair {
-    /// Posts one datagram, or the datagrams of an array, slice or vector as a chain with one doorbell.
+    /// Posts datagrams: one, or a chain of them.
     ///
-    /// It returns at once. Each signalled datagram produces a completion on the
+    /// The datagrams of an array, slice or vector are a chain, which is posted with one doorbell. This
+    /// function returns at once. Each signalled datagram produces a completion on the
     /// [`send_cq`](Self::send_cq) when it has left, whether or not it arrives.
     ///
     /// A datagram of more than [`max_payload`](Self::max_payload) bytes is rejected here. Drivers
@@ -30,19 +31,19 @@ impl DatagramQueuePair {
     /// ([`close`](Self::close) returns `Ok`) or reset. An
     /// [`inline`](DatagramWorkRequest::inline) request holds its memory during this call only.
     ///
-    /// For each request that is posted (after an error, the first [`posted`](PostError::posted) of
-    /// them):
+    /// For each request that is posted (after an error these are the first ones, as many as
+    /// [`PostError::posted`] returns):
     ///
     /// - Its memory stays allocated, and registered under the `lkey` of its element, while the
     ///   request holds it.
     /// - No code writes to its memory while the request holds it, and no `&mut` to it is live, unless
     ///   it is of a [`SharedRegion`](crate::SharedRegion).
-    /// - Its [`AddressHandle`](crate::AddressHandle) is of this queue pair's protection domain, and is
-    ///   not destroyed until the request has completed or the queue pair is destroyed or reset, inline
-    ///   or not. mlx4, mlx5 and hns copy the path when the request is posted; soft-RoCE, efa, irdma
-    ///   and `bnxt_re` put the handle's number into the request, and read the path when they send: a
-    ///   number that was given to another handle since sends the datagram to that handle's port.
-    ///   `ibv_post_send(3)` permits both.
+    /// - Its [`AddressHandle`](crate::AddressHandle) belongs to this queue pair's protection domain. It
+    ///   is not destroyed until the request has completed, or the queue pair is destroyed or reset, even
+    ///   if the request is inline. (mlx4, mlx5 and hns copy the path when the request is posted.
+    ///   soft-RoCE, efa, irdma and `bnxt_re` put the handle's number into the request, and read the path
+    ///   when they send. If another handle has that number by then, the datagram goes to that handle's
+    ///   port. `ibv_post_send(3)` permits both.)
     /// - If it is inline: its elements have at most
     ///   [`max_inline_data`](crate::QpCap::max_inline_data) bytes together, as granted in
     ///   [`cap`](Self::cap), this processor can read them, and no thread and no peer writes to them
@@ -95,20 +96,21 @@ impl DatagramQueuePair {
         Err(send_refused(self.cap, ret, bad, requests))
     }
 
-    /// Posts one receive, or the receives of an array, slice or vector as a chain with one doorbell.
+    /// Posts receives: one, or a chain of them.
     ///
-    /// It returns at once. Each receive produces a completion on the [`recv_cq`](Self::recv_cq) when a
-    /// datagram is in its buffers, after [`Grh::LEN`](super::Grh::LEN) other bytes. So it needs 40
-    /// bytes more than the longest datagram has. If it has fewer than the one that comes,
-    /// the datagram is dropped silently, or the queue pair fails, depending on the driver.
+    /// The receives of an array, slice or vector are a chain, which is posted with one doorbell. This
+    /// function returns at once. Each receive produces a completion on the [`recv_cq`](Self::recv_cq) when a
+    /// datagram is in its buffers, after [`Grh::LEN`](super::Grh::LEN) other bytes. So its
+    /// buffers need 40 bytes more than the longest datagram has. If they are too short for a datagram, it
+    /// is dropped silently, or the queue pair fails, depending on the driver.
     ///
     /// # Safety
     ///
     /// A receive *holds* its memory from this call until its own completion is polled, or until the
     /// queue pair is destroyed ([`close`](Self::close) returns `Ok`) or reset.
     ///
-    /// For each receive that is posted (after an error, the first [`posted`](PostError::posted) of
-    /// them):
+    /// For each receive that is posted (after an error these are the first ones, as many as
+    /// [`PostError::posted`] returns):
     ///
     /// - Its memory stays allocated, and registered under the `lkey` of its element, while the receive
     ///   holds it.

@@ -77,7 +77,7 @@ impl ProtectionDomain {
 }
 
 impl DmabufRegion {
-    /// Takes over a region that another library registered, whose `len` bytes are named from `iova` on,
+    /// Takes over a region that another library registered: work requests address its `len` bytes from `iova` on,
     /// such as `mlx5dv_reg_dmabuf_mr` or `ibv_reg_dm_mr`.
     ///
     /// # Safety

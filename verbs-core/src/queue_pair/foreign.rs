@@ -27,7 +27,7 @@ impl<R: Receives> PreparedQueuePair<R> {
     /// - `qp` is alive, is of the builder's [type](QueuePairBuilder::qp_type), and was made with the
     ///   builder's protection domain and queues: without a shared receive queue if the builder has
     ///   none.
-    /// - `cap` is what it was granted.
+    /// - `cap` has the capacities that the driver granted it.
     /// - Nothing but `destroy` destroys it. If `destroy` does not: once `destroy` was called, the device
     ///   touches none of the buffers that were posted on it.
     /// - It is modified, and posted to, by this type only, as far as the contract of
@@ -35,11 +35,10 @@ impl<R: Receives> PreparedQueuePair<R> {
     ///
     /// # Errors
     ///
-    /// - [`Error::ForeignContext`], [`Error::ForeignParent`] if its parents are others.
-    /// - As [`QueuePairBuilder::build`] for a setting, a port or a GID.
-    ///
-    /// In these cases `destroy` is dropped without having been called.
-    ///
+    /// - [`Error::ForeignContext`] or [`Error::ForeignParent`] if its parents are not the builder's.
+    ///   `destroy` is dropped then without having been called.
+    /// - As [`QueuePairBuilder::build`] for a setting, a port or a GID. `destroy` is dropped then
+    ///   without having been called.
     /// - The errno if it cannot be moved to `INIT`. It has been destroyed then.
     #[doc(alias = "mlx5dv_create_qp")]
     #[doc(alias = "ibv_qp_ex_to_qp")]
@@ -71,8 +70,8 @@ impl<R: Receives> QueuePair<R> {
     /// - The contract of [`PreparedQueuePair::from_raw`].
     /// - It is connected, with the `max_rd_atomic` and on the port of `local`, and with the
     ///   `max_dest_rd_atomic` of `remote` at least.
-    /// - What was posted on it before completes before it is handed over, or its completions are
-    ///   ignored, and its buffers are kept until then.
+    /// - What was posted on it before has completed before it is handed over. Or the caller ignores the
+    ///   completions of that, and keeps its buffers until they have been polled.
     ///
     /// # Errors
     ///

@@ -6,7 +6,7 @@ use verbs_sys::{IBV_QPT_RC, IBV_QPT_UC, ibv_qp_type};
 
 /// The type of a connected queue pair. Both ends have the same.
 ///
-/// Datagrams are another type in Rust, too: [`DatagramQueuePair`](crate::DatagramQueuePair).
+/// Queue pairs for datagrams have a type of their own: [`DatagramQueuePair`](crate::DatagramQueuePair).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 #[doc(alias = "ibv_qp_type")]
@@ -17,11 +17,10 @@ pub enum QpType {
     Rc,
     /// An unreliable connection: sends and writes only, and nothing is acknowledged.
     ///
-    /// A request has succeeded when its last packet has left. A message of which a packet is lost,
-    /// or for which the peer has no receive posted, is dropped silently; those that arrive are whole
-    /// and in order. A write may be there in part. A read or an atomic is accepted by drivers, and
-    /// breaks the queue pair: its [`max_rd_atomic`](crate::QueuePair::max_rd_atomic) is 0, so check
-    /// that before you post one.
+    /// A request has succeeded when its last packet has left. A message is dropped silently if one of its
+    /// packets is lost, or if the peer has no receive posted. Messages that arrive are whole and in order.
+    /// A write may arrive in part. Drivers accept a read or an atomic, which then breaks the queue pair:
+    /// check [`max_rd_atomic`](crate::QueuePair::max_rd_atomic), which is 0, before you post one.
     #[doc(alias = "IBV_QPT_UC")]
     Uc,
 }

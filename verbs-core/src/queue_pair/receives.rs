@@ -10,11 +10,12 @@ use crate::shared_receive_queue::SharedReceiveQueue;
 /// It cannot be implemented outside of this crate.
 pub trait Receives: sealed::Shared + Clone + Debug + Send + Sync + 'static {}
 
-/// Receives are posted on the queue pair: the default.
+/// The parameter of a [`QueuePair`](crate::QueuePair) whose receives are posted on it: the default.
 #[derive(Clone, Copy, Debug)]
 pub struct OwnReceives(());
 
-/// Receives are taken from a [`SharedReceiveQueue`], which other queue pairs take theirs from, too.
+/// The parameter of a [`QueuePair`](crate::QueuePair) that takes its receives from a
+/// [`SharedReceiveQueue`].
 ///
 /// Such a queue pair has no `post_receive`: drivers reject the call, and siw kills the process.
 #[derive(Clone, Debug)]

@@ -25,7 +25,10 @@ pub struct DatagramWorkRequest<'l> {
 
 impl<'l> DatagramWorkRequest<'l> {
     /// A signalled datagram of one element, or of the elements of an array, slice or vector in their
-    /// order, to the queue pair `remote_qpn` (24 bits; 0xffffff for a multicast group).
+    /// order.
+    ///
+    /// It is for the queue pair `remote_qpn`, 24 bits, or 0xffffff for a multicast group. `remote_qkey` is
+    /// the key of that queue pair, and `ah` the path to its port.
     ///
     /// Empty elements are moved to the end of the list and are not sent.
     #[inline]
@@ -47,7 +50,9 @@ impl<'l> DatagramWorkRequest<'l> {
         Self { any }
     }
 
-    /// [`new`](Self::new) to a peer's endpoint, by a handle that was made for it.
+    /// A signalled datagram to a peer's endpoint: as [`new`](Self::new), with its queue pair and key.
+    ///
+    /// `ah` is an [address handle](crate::DatagramQueuePair::address_handle) for the same endpoint.
     #[inline]
     #[must_use]
     pub fn to<E: Gather + 'l>(
@@ -58,7 +63,7 @@ impl<'l> DatagramWorkRequest<'l> {
         Self::new(elements, ah, peer.qp_num(), peer.qkey())
     }
 
-    /// The ID reported in its completion; 0 unless set.
+    /// The ID in its completion; 0 unless set.
     #[inline]
     #[must_use]
     pub const fn wr_id(mut self, wr_id: u64) -> Self {
@@ -66,14 +71,14 @@ impl<'l> DatagramWorkRequest<'l> {
         self
     }
 
-    /// Changes the ID reported in its completion, to post the request again.
+    /// Changes the ID in its completion, to post the request again.
     #[inline]
     pub const fn set_wr_id(&mut self, wr_id: u64) {
         self.any.wr.wr_id = wr_id;
     }
 
-    /// Produces no completion on success. Its slot in the send queue becomes free only when a later
-    /// signalled request completes.
+    /// The request produces no completion if it succeeds. Its place in the send queue is free only when
+    /// a later signalled request has completed.
     #[inline]
     #[must_use]
     #[doc(alias = "IBV_SEND_SIGNALED")]
@@ -92,7 +97,7 @@ impl<'l> DatagramWorkRequest<'l> {
     }
 }
 
-carries_data!(DatagramWorkRequest, IBV_WR_SEND_WITH_IMM);
+carries_data!(DatagramWorkRequest, IBV_WR_SEND_WITH_IMM, "", "");
 
 impl AsMut<[Self]> for DatagramWorkRequest<'_> {
     #[inline]

@@ -238,13 +238,13 @@ macro_rules! work_request {
     };
 }
 
-/// What sends and writes have beside.
+/// What sends and writes have beside, and what their docs have beside that.
 macro_rules! carries_data {
-    ($request:ident, $with_imm:ident) => {
+    ($request:ident, $with_imm:ident, $immediate:literal, $solicited:literal) => {
         impl $request<'_> {
             /// Adds 32 bits of immediate data, which are in the peer's completion: see
-            /// [`imm_data`](crate::WorkSuccess::imm_data). With them a write, too, completes a receive of
-            /// the peer.
+            /// [`imm_data`](crate::WorkSuccess::imm_data).
+            #[doc = $immediate]
             #[inline]
             #[must_use]
             #[doc(alias = "imm_data")]
@@ -269,8 +269,9 @@ macro_rules! carries_data {
                 self
             }
 
-            /// The message causes an event at the peer, even if the peer armed its queue for solicited
-            /// completions only. A write needs [`immediate`](Self::immediate) too.
+            /// It causes an event at the peer, even if the peer armed its queue for solicited
+            /// completions only.
+            #[doc = $solicited]
             #[inline]
             #[must_use]
             #[doc(alias = "IBV_SEND_SOLICITED")]

@@ -91,5 +91,10 @@ fn towards<'l>(mut any: WorkRequest<'l>, remote: &RemoteMemoryRegion) -> Result<
 }
 
 work_request!(WriteWorkRequest);
-carries_data!(WriteWorkRequest, IBV_WR_RDMA_WRITE_WITH_IMM);
+carries_data!(
+    WriteWorkRequest,
+    IBV_WR_RDMA_WRITE_WITH_IMM,
+    "With them the write completes a receive of the peer.",
+    "Only a write with [`immediate`](Self::immediate) data does that."
+);
 work_request!(ReadWorkRequest);

@@ -50,4 +50,4 @@ impl<'l> SendWorkRequest<'l> {
 }
 
 work_request!(SendWorkRequest);
-carries_data!(SendWorkRequest, IBV_WR_SEND_WITH_IMM);
+carries_data!(SendWorkRequest, IBV_WR_SEND_WITH_IMM, "", "");
