@@ -250,7 +250,16 @@ impl ChannelBuilder {
 
     /// A prepared queue pair on a completion queue.
     pub(crate) fn queue_pair(&self, cq: &CompletionQueue) -> Result<PreparedQueuePair> {
-        let prepared = QueuePair::builder(&self.pd, cq, cq)
+        self.queue_pair_in(&self.pd, cq)
+    }
+
+    /// A prepared queue pair in this domain: the builder's, or a parent domain of it.
+    pub(crate) fn queue_pair_in(
+        &self,
+        pd: &ProtectionDomain,
+        cq: &CompletionQueue,
+    ) -> Result<PreparedQueuePair> {
+        let prepared = QueuePair::builder(pd, cq, cq)
             .max_send_wr(self.max_send_wr)
             .max_recv_wr(self.max_recv_wr)
             .max_send_sge(self.max_send_sge)

@@ -11,7 +11,11 @@
 //! # Why verbs objects are `Send + Sync`
 //!
 //! "By default all the verbs objects are safe for multi-threaded access" (`ibv_alloc_td(3)`): a
-//! provider locks inside. This crate makes no object in a thread domain.
+//! provider locks inside. The exception are objects made in a thread domain. They come only from a
+//! domain of [`ProtectionDomain::alloc_parent_domain`], whose caller promises that no two calls on them
+//! run at the same time. They are still `Send`: no provider binds them to one thread.
+//!
+//! [`ProtectionDomain::alloc_parent_domain`]: crate::ProtectionDomain::alloc_parent_domain
 #![expect(unsafe_code, reason = "owns C objects, whatever their type")]
 
 use std::ffi::c_int;
@@ -20,9 +24,9 @@ use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 
 use verbs_sys::{
-    ibv_ah, ibv_close_device, ibv_comp_channel, ibv_context, ibv_cq, ibv_dealloc_pd, ibv_dereg_mr,
-    ibv_destroy_ah, ibv_destroy_comp_channel, ibv_destroy_cq, ibv_destroy_qp, ibv_destroy_srq,
-    ibv_mr, ibv_pd, ibv_qp, ibv_srq,
+    ibv_ah, ibv_close_device, ibv_comp_channel, ibv_context, ibv_cq, ibv_dealloc_pd,
+    ibv_dealloc_td, ibv_dereg_mr, ibv_destroy_ah, ibv_destroy_comp_channel, ibv_destroy_cq,
+    ibv_destroy_qp, ibv_destroy_srq, ibv_mr, ibv_pd, ibv_qp, ibv_srq, ibv_td,
 };
 
 use crate::destroy::Destroy;
@@ -34,7 +38,8 @@ use crate::{logged, ret};
 /// # Safety
 ///
 /// - `destroy` destroys the object.
-/// - Objects of this type may be used by any thread, and by several threads at once.
+/// - Objects of this type may be used by any thread, and by several threads at once, except as the
+///   contract of [`alloc_parent_domain`](crate::ProtectionDomain::alloc_parent_domain) says.
 pub(crate) unsafe trait Object {
     /// What it is, for the log.
     const NAME: &'static str;
@@ -144,6 +149,7 @@ macro_rules! objects {
 objects! {
     ibv_context "device context" ibv_close_device minus_one,
     ibv_pd "protection domain" ibv_dealloc_pd errno,
+    ibv_td "thread domain" ibv_dealloc_td errno,
     ibv_ah "address handle" ibv_destroy_ah errno,
     ibv_mr "memory region" ibv_dereg_mr errno,
     ibv_comp_channel "completion channel" ibv_destroy_comp_channel errno,

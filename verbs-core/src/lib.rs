@@ -174,6 +174,9 @@
 //! driver serialises them. After `fork(2)` the child process must open the device again: see
 //! [`fork_init`].
 //!
+//! The exception are queue pairs and shared receive queues in a [`ThreadDomain`]: making such a domain
+//! is `unsafe`, with the promise that they are used by one thread at a time, and the driver does not lock them.
+//!
 //! # Resource cleanup
 //!
 //! An object keeps its parents alive, so the order of drops does not matter. `Drop` never panics and
@@ -216,6 +219,7 @@ mod queue_pair;
 mod rejected;
 mod ret;
 mod shared_receive_queue;
+mod thread_domain;
 mod topology;
 mod wire;
 mod work_request;
@@ -260,6 +264,7 @@ pub use queue_pair::{
 };
 pub use rejected::Rejected;
 pub use shared_receive_queue::{SharedReceiveQueue, SharedReceiveQueueBuilder, SrqAttr};
+pub use thread_domain::ThreadDomain;
 pub use work_request::{
     AtomicWorkRequest, DatagramWorkRequest, ReadWorkRequest, ReceiveWorkRequest, SendWorkRequest,
     WorkRequest, WriteWorkRequest,

@@ -4,7 +4,7 @@
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use verbs_sys::{ibv_alloc_pd, ibv_pd};
+use verbs_sys::{ibv_alloc_parent_domain, ibv_alloc_pd, ibv_parent_domain_init_attr, ibv_pd};
 
 use crate::context::Context;
 use crate::destroy::Destroy;
@@ -12,6 +12,7 @@ use crate::error::{Error, Result};
 use crate::handle::Handle;
 use crate::macros::man;
 use crate::ret;
+use crate::thread_domain::ThreadDomain;
 
 /// A protection domain (PD): memory regions and queue pairs work together only within one.
 ///
@@ -27,6 +28,8 @@ pub struct ProtectionDomain {
 #[derive(Debug)]
 struct Inner {
     pd: Handle<ibv_pd>,
+    // Of a parent domain: what it was made of.
+    parts: Option<(ProtectionDomain, ThreadDomain)>,
     context: Context,
 }
 
@@ -49,17 +52,105 @@ impl Context {
 
 impl ProtectionDomain {
     fn new(pd: Handle<ibv_pd>, context: &Context) -> Self {
+        Self::with_parts(pd, None, context)
+    }
+
+    fn with_parts(
+        pd: Handle<ibv_pd>,
+        parts: Option<(Self, ThreadDomain)>,
+        context: &Context,
+    ) -> Self {
         let context = context.clone();
         Self {
-            inner: Arc::new(Inner { pd, context }),
+            inner: Arc::new(Inner { pd, parts, context }),
         }
+    }
+
+    /// Makes a parent domain: this domain, with a thread domain. Queue pairs and shared receive queues
+    /// that are created with it post without the driver's locks.
+    ///
+    /// Regions of this domain work with these queue pairs, and completion queues are not affected.
+    /// `verbs-channel` does all this by itself for a channel of its own, whose queue pair nothing else
+    /// can reach.
+    ///
+    /// ```no_run
+    /// # fn main() -> verbs_core::Result<()> {
+    /// use verbs_core::{CompletionQueue, Context, QueuePair};
+    ///
+    /// let context = Context::first_active()?;
+    /// let pd = context.alloc_pd()?;
+    /// let cq = CompletionQueue::create(&context, 64)?;
+    /// // Sound: `prepared` is the only object of this thread domain, and only one thread uses it.
+    /// let domain = match context.alloc_td() {
+    ///     Ok(td) => unsafe { pd.alloc_parent_domain(&td)? },
+    ///     // No loss but speed.
+    ///     Err(_) => pd.clone(),
+    /// };
+    /// let prepared = QueuePair::builder(&domain, &cq, &cq).build()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Safety
+    ///
+    /// The objects of a thread domain are all queue pairs and shared receive queues that are created
+    /// with any of its parent domains or their clones.
+    ///
+    /// - No two calls on objects of one thread domain run at the same time. Calls are those of all
+    ///   their functions that call C: posts, `query`, `modify`, `handshake`, `reset`, `close`, drops.
+    ///   Another thread may make the next call once the one before has returned, if what synchronises
+    ///   the two orders memory, as a mutex does.
+    /// - The returned domain, or an object created with it, is given to no code that does not keep to
+    ///   this.
+    ///
+    /// # Errors
+    ///
+    /// - [`Error::Unsupported`] if the driver has no parent domains.
+    /// - [`Error::ForeignContext`] for a thread domain of another context.
+    /// - The errno for anything else.
+    #[doc = man!("ibv_alloc_parent_domain")]
+    #[doc(alias = "ibv_alloc_parent_domain")]
+    pub unsafe fn alloc_parent_domain(&self, td: &ThreadDomain) -> Result<Self> {
+        let context = self.context();
+        if !td.context().is(context) {
+            let child = "the thread domain";
+            return Err(Error::ForeignContext { child });
+        }
+        let mut attr = ibv_parent_domain_init_attr {
+            pd: self.root().as_ptr(),
+            td: td.as_ptr(),
+            ..Default::default()
+        };
+        // SAFETY: the context is open, both domains are alive, and `attr` is a local.
+        let pd = unsafe { ibv_alloc_parent_domain(context.as_ptr(), &raw mut attr) };
+        let pd = ret::non_null("ibv_alloc_parent_domain", pd)?;
+        // SAFETY: it is new, and what it was made of is kept next to it.
+        let pd = unsafe { Handle::new(pd) };
+        let parts = Some((self.root().clone(), td.clone()));
+        Ok(Self::with_parts(pd, parts, context))
+    }
+
+    /// The domain that a parent domain was made of; any other domain itself.
+    fn root(&self) -> &Self {
+        match &self.inner.parts {
+            Some((root, _)) => root,
+            None => self,
+        }
+    }
+
+    /// Whether regions of one work with queue pairs of the other: they are clones of one domain, or
+    /// parent domains of one, or a domain and its parent domain.
+    #[must_use]
+    pub fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.root().inner, &other.root().inner)
     }
 
     /// Takes over a PD that another library made, such as `ibv_import_pd`.
     ///
     /// # Safety
     ///
-    /// - `pd` is alive, and was not made in a thread domain.
+    /// - `pd` is alive. If it has a thread domain: the contract of
+    ///   [`alloc_parent_domain`](Self::alloc_parent_domain).
     /// - Nothing but `destroy` deallocates it.
     /// - If `destroy` does not deallocate it: it stays alive until `destroy` was called.
     ///
@@ -100,12 +191,12 @@ impl ProtectionDomain {
     /// deallocates it. Otherwise the provider's errno.
     #[doc(alias = "ibv_dealloc_pd")]
     pub fn close(self) -> Result<()> {
-        let Some(Inner { pd, context }) = Arc::into_inner(self.inner) else {
+        let Some(Inner { pd, parts, context }) = Arc::into_inner(self.inner) else {
             let object = "the protection domain";
             return Err(Error::InUse { object });
         };
         let closed = pd.close();
-        drop(context);
+        drop((parts, context));
         closed
     }
 }

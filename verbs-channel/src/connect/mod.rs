@@ -3,6 +3,7 @@
 mod builder;
 mod prepared;
 pub(crate) mod tcp;
+mod unlocked;
 
 pub use builder::CreateChannel;
 pub(crate) use prepared::sealed;

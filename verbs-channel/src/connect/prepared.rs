@@ -9,7 +9,7 @@ use verbs_core::{
     CompletionChannel, CompletionQueue, PreparedQueuePair, QueuePair, QueuePairEndpoint, Rejected,
 };
 
-use super::tcp;
+use super::{tcp, unlocked};
 use crate::buffer::OwnedBuffer;
 use crate::channel::Channel;
 use crate::config::ChannelBuilder;
@@ -124,7 +124,7 @@ impl PreparedChannel {
     /// A new queue pair, on a completion queue of its own.
     pub(crate) fn alone(config: ChannelBuilder) -> Result<Self> {
         let (cq, completion_channel) = config.queue(1)?;
-        let qp = config.queue_pair(&cq)?;
+        let qp = unlocked::queue_pair(&config, &cq)?;
         let rest = Alone {
             cq,
             completion_channel,

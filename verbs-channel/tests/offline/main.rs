@@ -26,4 +26,5 @@ mod scopes;
 mod settings;
 mod stuck;
 mod swapped;
+mod thread_domains;
 mod waits;

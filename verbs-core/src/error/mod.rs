@@ -3,20 +3,21 @@
 mod chain;
 mod debug;
 mod endpoint;
+mod gid_path;
 mod kind;
 mod texts;
 
+use std::io;
 use std::path::PathBuf;
-use std::{fmt, io};
 
 pub use chain::ErrorChain;
 pub use debug::ErrorDebug;
 pub use endpoint::{ENDPOINT_VERSION, EndpointError};
+pub use gid_path::GidPath;
 pub use kind::ErrorKind;
 pub(crate) use kind::kind_of;
 use texts::{HugePages, Limit, NoDevice, Range, Why};
 
-use crate::gid::Gid;
 use crate::link::PortState;
 use crate::queue_pair::state::{QpAttrMask, QpState};
 
@@ -314,34 +315,6 @@ crate::error_debug!(Error {
     RemoteAccess, Endpoint(error), RemoteLength, Transition, Unreachable, ForeignContext, ForeignParent, InUse, Destroyed, Post,
     Poll, Work,
 });
-
-/// The two GIDs of a path, for errors: this side's and the peer's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct GidPath {
-    /// This side's GID; `None` if the table has no GID at its index any more.
-    pub local: Option<Gid>,
-    /// The index of this side's GID.
-    pub sgid_index: u8,
-    /// The peer's GID.
-    pub remote: Gid,
-}
-
-impl fmt::Display for GidPath {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (index, remote) = (self.sgid_index, self.remote);
-        match self.local {
-            Some(local) => write!(
-                f,
-                "this side's GID {local} (index {index}) to the peer's GID {remote}"
-            ),
-            None => write!(
-                f,
-                "this side's GID index {index}, which is empty, to the peer's GID {remote}"
-            ),
-        }
-    }
-}
 
 impl Error {
     /// The kind of this error.

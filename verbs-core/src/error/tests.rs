@@ -4,6 +4,7 @@ use verbs_harness::chains::{assert_debug_is_text, assert_repeats_nothing, parts}
 
 use super::*;
 use crate::completion::{PollError, WorkError};
+use crate::gid::Gid;
 use crate::queue_pair::{PostError, QpType};
 use crate::rejected::Rejected;
 

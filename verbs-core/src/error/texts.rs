@@ -2,7 +2,7 @@
 
 use std::{fmt, io};
 
-use super::GidPath;
+use super::gid_path::GidPath;
 use crate::queue_pair::state::QpAttrMask;
 
 pub(super) struct NoDevice<'a>(pub(super) &'a [String]);

@@ -27,5 +27,6 @@ mod post;
 mod receive;
 mod refused;
 mod shared_receives;
+mod thread_domains;
 mod topology;
 mod unreliable;

@@ -31,6 +31,7 @@ mod memory;
 mod miri;
 mod objects;
 mod queries;
+mod thread_domains;
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -57,6 +58,8 @@ pub use memory::{deliver, forget_requests, is_in_flight, is_posted, touch_posted
 pub struct Library {
     /// How many devices there are.
     pub devices: usize,
+    /// Whether the devices have thread and parent domains.
+    pub thread_domains: bool,
     /// Where sysfs is, of which the devices' paths are part.
     pub sysfs: PathBuf,
     /// The ports that each device has, from 1 on.
@@ -271,6 +274,7 @@ impl Library {
     fn new() -> Self {
         Self {
             devices: 2,
+            thread_domains: false,
             sysfs: "/sys".into(),
             ports: vec![Port::roce(&["fe80::1", "::ffff:10.0.0.1"])],
             attr: ibv_device_attr {

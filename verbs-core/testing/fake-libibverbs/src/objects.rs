@@ -13,6 +13,7 @@ use verbs_core::verbs_sys::{
 
 use super::data::{free, poll_cq, post_recv, post_send, post_srq_recv, req_notify_cq};
 use super::queries::{answer, fail, query_port};
+use super::thread_domains::{alloc_parent_domain, alloc_td, dealloc_td};
 use super::{Advice, Library, before, with};
 
 pub(super) fn made<T>(
@@ -49,6 +50,9 @@ unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_contex
             sz: size_of::<verbs_context>(),
             query_port: Some(query_port),
             advise_mr: Some(advise_mr),
+            alloc_td: Some(alloc_td),
+            dealloc_td: Some(dealloc_td),
+            alloc_parent_domain: Some(alloc_parent_domain),
             ..Default::default()
         };
         let context = &mut vctx.context;
@@ -71,7 +75,7 @@ unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_contex
 }
 
 /// Objects name the context they belong to; what is alive is the `verbs_context` around it.
-fn outer(context: *mut ibv_context) -> *mut verbs_context {
+pub(super) fn outer(context: *mut ibv_context) -> *mut verbs_context {
     context
         .wrapping_byte_sub(offset_of!(verbs_context, context))
         .cast()

@@ -1,0 +1,85 @@
+//! Thread domains: objects that the driver need not lock.
+#![expect(unsafe_code, reason = "owns an `ibv_td`")]
+
+use std::sync::Arc;
+
+use verbs_sys::{ibv_alloc_td, ibv_td, ibv_td_init_attr};
+
+use crate::context::Context;
+use crate::error::{Error, Result};
+use crate::handle::Handle;
+use crate::macros::man;
+use crate::ret;
+
+/// A thread domain (TD): objects created in it are used by one thread at a time, so the driver need not
+/// lock them, and may give them a doorbell of their own.
+///
+/// It is used through a parent domain: see
+/// [`ProtectionDomain::alloc_parent_domain`](crate::ProtectionDomain::alloc_parent_domain). Cloning is
+/// cheap and shares the domain. It is deallocated when the last clone, and the last parent domain made
+/// of it, has been dropped.
+#[doc = man!("ibv_alloc_td")]
+#[derive(Clone, Debug)]
+#[doc(alias = "ibv_td")]
+pub struct ThreadDomain {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    td: Handle<ibv_td>,
+    context: Context,
+}
+
+impl Context {
+    /// Allocates a thread domain.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unsupported`] if the driver has none, as soft-RoCE. The errno for anything else: a
+    /// device has a limited number of doorbells.
+    #[doc(alias = "ibv_alloc_td")]
+    pub fn alloc_td(&self) -> Result<ThreadDomain> {
+        let mut attr = ibv_td_init_attr::default();
+        // SAFETY: `self` keeps the context open, and `attr` is a local.
+        let td = unsafe { ibv_alloc_td(self.as_ptr(), &raw mut attr) };
+        let td = ret::non_null("ibv_alloc_td", td)?;
+        // SAFETY: it is new, and the context is kept next to it.
+        let td = unsafe { Handle::new(td) };
+        let context = self.clone();
+        Ok(ThreadDomain {
+            inner: Arc::new(Inner { td, context }),
+        })
+    }
+}
+
+impl ThreadDomain {
+    /// The device context it belongs to.
+    #[must_use]
+    pub fn context(&self) -> &Context {
+        &self.inner.context
+    }
+
+    /// The `ibv_td`, for verbs this crate does not wrap. It lives as long as `self` does.
+    #[must_use]
+    pub fn as_ptr(&self) -> *mut ibv_td {
+        self.inner.td.as_ptr()
+    }
+
+    /// Deallocates it and returns the driver's answer, which dropping only logs.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InUse`] while clones or parent domains made of it exist: dropping the last of them
+    /// deallocates it. Otherwise the driver's errno.
+    #[doc(alias = "ibv_dealloc_td")]
+    pub fn close(self) -> Result<()> {
+        let Some(Inner { td, context }) = Arc::into_inner(self.inner) else {
+            let object = "the thread domain";
+            return Err(Error::InUse { object });
+        };
+        let closed = td.close();
+        drop(context);
+        closed
+    }
+}
