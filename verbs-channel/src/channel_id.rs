@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Identifies a channel of a [`ChannelGroup`](crate::ChannelGroup).
 ///
-/// Ids are not reused, before 2³² other channels were created. The id of a removed channel is valid until
+/// An id is not used again until 2³² other channels have been created. The id of a removed channel is valid until
 /// all outcomes of the channel have been taken and another channel has its place in the group. In another
 /// group the id is unknown.
 // One word, with the place in the lower half and the generation in the upper: compared in one step.

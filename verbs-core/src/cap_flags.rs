@@ -220,7 +220,7 @@ bitflags::bitflags! {
 
 bitflags::bitflags! {
     /// Which requests of a transport may name memory that is paged on demand, from
-    /// [`DeviceAttrEx::rc_odp_caps`](crate::DeviceAttrEx::rc_odp_caps) and its siblings.
+    /// [`DeviceAttrEx::rc_odp_caps`](crate::DeviceAttrEx::rc_odp_caps) and similar functions.
     ///
     /// They print and parse as C's names without prefix: `SUPPORT_SEND | SUPPORT_RECV`.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -69,7 +69,7 @@ impl Device {
     /// First come devices that have the CPU among their [`near_cpus`](Self::near_cpus), then others
     /// by the distance between the CPU's NUMA node and theirs, then those whose node is unknown, such as
     /// virtual ones. Of two that are equally near, the one whose ACTIVE port is faster comes first,
-    /// then the one whose name comes first.
+    /// then the one whose name sorts first.
     ///
     /// ```no_run
     /// # fn main() -> verbs_core::Result<()> {
@@ -101,7 +101,7 @@ impl Device {
     ///
     /// First come devices on the node, then others by the distance of their node, then those whose
     /// node is unknown. Of two that are equally near, the one whose ACTIVE port is faster comes
-    /// first, then the one whose name comes first.
+    /// first, then the one whose name sorts first.
     ///
     /// # Errors
     ///
@@ -118,7 +118,7 @@ impl Device {
     /// The more bridges and switches two devices share on the way from the CPU, the nearer they are.
     /// Where they share none, those on the same NUMA node come first, then others by the distance of
     /// their nodes, then those whose place is unknown. Of two that are equally near, the one whose
-    /// ACTIVE port is faster comes first, then the one whose name comes first.
+    /// ACTIVE port is faster comes first, then the one whose name sorts first.
     ///
     /// ```no_run
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -86,7 +86,8 @@ impl BufferPool {
         Self::of_blocks(region, block_len, count)
     }
 
-    /// Registers a pool as [`new`](Self::new) does, in huge pages: see [`HugePages`].
+    /// Registers a pool of `count` blocks of `block_len` bytes each, zeroed, in huge pages: see
+    /// [`HugePages`].
     ///
     /// ```no_run
     /// # fn main() -> verbs_channel::Result<()> {
@@ -101,7 +102,7 @@ impl BufferPool {
     /// # Errors
     ///
     /// As [`new`](Self::new). [`verbs_core::Error::HugePages`]: there are not enough free huge pages.
-    /// The pool does not fall back to others.
+    /// The pool does not fall back to pages of the usual size.
     #[doc(alias = "MAP_HUGETLB")]
     pub fn in_huge_pages(pd: &ProtectionDomain, block_len: usize, count: usize) -> Result<Self> {
         let total = total(block_len, count)?;
@@ -110,14 +111,15 @@ impl BufferPool {
         Self::of_blocks(region, block_len, count)
     }
 
-    /// A pool of blocks of `block_len` bytes each, cut out of a region: for memory of one's own kind.
+    /// A pool whose blocks are parts of a region, of `block_len` bytes each.
     ///
-    /// What the region has beyond its last whole block is not used. The contents of the blocks are the
-    /// region's.
+    /// It is for memory of a kind that the other constructors do not make. The blocks have the contents of
+    /// the region. Bytes after the last whole block are not used.
     ///
     /// # Errors
     ///
-    /// [`verbs_core::Error::OutOfRange`]: `block_len` is 0, or the region has less than a block.
+    /// [`verbs_core::Error::OutOfRange`]: `block_len` is 0, or the region is shorter than a
+    /// block.
     pub fn from_region<B>(region: MemoryRegion<B>, block_len: usize) -> Result<Self>
     where
         B: Buffer<Item = u8> + Send + Sync + 'static,

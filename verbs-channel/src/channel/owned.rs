@@ -117,9 +117,11 @@ impl<H: Hold> Channel<H> {
         self.start(OwnedRequest::receive(buffer)).map_err(buffer_of)
     }
 
-    /// Takes the tickets of the receives that were posted as the channel was connected, or joined its
-    /// group: those of [`PreparedChannel::start_receive`](crate::PreparedChannel::start_receive), in
-    /// the same order. There are none the second time.
+    /// Takes the tickets of the receives of
+    /// [`PreparedChannel::start_receive`](crate::PreparedChannel::start_receive), in the same order.
+    ///
+    /// These receives were posted when the channel was connected or joined its group. A second call
+    /// returns no tickets.
     pub fn prepared_receives(&mut self) -> Vec<Ticket> {
         let (poller, at) = self.parts();
         let channel = poller.engine.member(at).map(|member| member.id);

@@ -197,8 +197,8 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
 
     /// [`post`](Self::post) that hands the request back if it is rejected.
     ///
-    /// The error borrows what the request borrows: to pass it on with `?`, take its
-    /// [`error`](Rejected::error).
+    /// The error borrows what the request borrows. To pass it on with `?`, drop the request first:
+    /// `.map_err(Rejected::into_error)?`.
     ///
     /// # Errors
     ///

@@ -89,11 +89,13 @@ impl ChannelBuilder {
     ///
     /// # Errors
     ///
-    /// Those of [`QueuePair::builder`](verbs_core::QueuePair::builder) and
-    /// [`CompletionQueue::create`](verbs_core::CompletionQueue::create), for example a capacity above
-    /// the device's limits: [`Error::Capacity`](crate::Error::Capacity) if that is of the completion
-    /// queue. [`Error::PeerTimeout`](crate::Error::PeerTimeout): the
-    /// [`peer_timeout`](Self::peer_timeout) is shorter than 2 s.
+    /// - [`Error::Core`](crate::Error::Core) with those of
+    ///   [`QueuePairBuilder::build`](verbs_core::QueuePairBuilder::build) and
+    ///   [`CompletionQueue::create`](verbs_core::CompletionQueue::create), for example a capacity above
+    ///   the device's limit.
+    /// - [`Error::Capacity`](crate::Error::Capacity): a completion queue cannot have as many entries.
+    /// - [`Error::PeerTimeout`](crate::Error::PeerTimeout): the [`peer_timeout`](Self::peer_timeout) is
+    ///   shorter than 2 s.
     pub fn build(&self) -> Result<PreparedChannel> {
         PreparedChannel::alone(self.clone())
     }

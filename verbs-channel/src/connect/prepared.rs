@@ -140,20 +140,20 @@ impl<T: Connected> PreparedChannel<T> {
         Self { qp, rest, receives }
     }
 
-    /// Has a receive posted before the peer can send, so that the peer need not wait for one.
+    /// Prepares a receive that is posted as soon as the channel is connected, so that the peer can send at
+    /// once.
     ///
-    /// It is not posted yet: a failed connection drops the buffer, as dropping this value does. It is
-    /// posted when
+    /// - For a [`Channel`], it is posted when the queue pair has been connected, before the peer is sent
+    ///   READY. So a peer that sends at once finds the receive. With a [`handshake`](Self::handshake) of
+    ///   your own, the peer must not send before `handshake` has returned here.
+    /// - For a channel of a group, it is posted when the channel [joins](crate::ChannelGroup::join) it. If
+    ///   the peer sends before that, its device sends again: see
+    ///   [`rnr_retry`](ChannelBuilder::rnr_retry).
     ///
-    /// - a [`Channel`] has connected its queue pair, before the peer is sent that it has. So a peer that
-    ///   sends at once finds the receive. With a [`handshake`](Self::handshake) of your own the peer must
-    ///   not send before `handshake` has returned here.
-    /// - a channel of a group [joins](crate::ChannelGroup::join) it. A message that the peer sends before
-    ///   that is sent again by its device: see [`rnr_retry`](ChannelBuilder::rnr_retry).
-    ///
-    /// The receives are posted in their order here, and those that are started later come after them.
-    /// The channel has their tickets: [`prepared_receives`](Channel::prepared_receives). Without these
-    /// they are taken by [`next_completed`](Channel::next_completed), as all operations.
+    /// The receives are posted in the order of these calls, and before those that are started later. The
+    /// channel has their tickets: [`prepared_receives`](Channel::prepared_receives).
+    /// [`next_completed`](Channel::next_completed) takes them without a ticket, like all operations. If
+    /// the connection fails, or this value is dropped, the buffer is dropped.
     ///
     /// ```no_run
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -177,8 +177,9 @@ impl<T: Connected> PreparedChannel<T> {
     ///
     /// # Errors
     ///
-    /// [`Rejected`], with the buffer: [`RejectReason::Backpressure`] beyond the channel's
-    /// [`max_recv_wr`](ChannelBuilder::max_recv_wr), [`RejectReason::ElementTooLong`].
+    /// [`Rejected`], with the buffer: [`RejectReason::Backpressure`] if there are
+    /// [`max_recv_wr`](ChannelBuilder::max_recv_wr) receives already, or
+    /// [`RejectReason::ElementTooLong`].
     #[doc(alias = "ibv_post_recv")]
     pub fn start_receive(
         &mut self,

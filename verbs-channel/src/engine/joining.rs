@@ -144,7 +144,7 @@ impl Engine {
     }
 
     /// Takes the tickets of a channel's [prepared receives](crate::PreparedChannel::start_receive), in
-    /// the order of their posts; none the second time.
+    /// the order of their posts. A second call returns no tickets.
     pub fn prepared_receives(&mut self, channel: ChannelId) -> Vec<Ticket> {
         let mut prepared = self.prepared.iter();
         let at = prepared.position(|(of, _)| *of == channel);

@@ -26,7 +26,7 @@ pub(crate) struct Member {
     pub(crate) id: ChannelId,
     /// Another member gets its place once all its outcomes have been taken.
     pub(crate) is_removed: bool,
-    /// Since when its queue pair has been found in ERROR, with requests that are not flushed.
+    /// Since when its queue pair has been found in `ERR`, with requests that are not flushed.
     pub(crate) in_error_since: Option<Instant>,
     /// Its peer, by what shows that peer's end.
     pub(crate) peer: Peer,
@@ -215,7 +215,7 @@ impl Member {
         self.capacity(queue) - self.credits(queue)
     }
 
-    /// A failed request has moved its queue pair to ERROR; or it was flushed, since this side did so
+    /// A failed request has moved its queue pair to `ERR`; or it was flushed, since this side did so
     /// or another request failed before. Returns the outcome of the operation.
     pub(crate) fn failed(&mut self, queue: Queue, error: WorkError) -> TransportError {
         self.peer.close();

@@ -1,7 +1,7 @@
 //! Ending operations in flight: the steps of the ladder that do not wait.
 //!
 //! ```text
-//! flush: queue pair to ERROR ───────────────────► completions come back flushed
+//! flush: queue pair to ERR ─────────────────────► completions come back flushed
 //!   │ it cannot be moved; or the flushes do not come, for which the layer above waits
 //!   ▼
 //! destroy the queue pair ─── destroyed ─────────► aborted
@@ -19,7 +19,7 @@ use crate::contained::log_error;
 use crate::error::DownReason;
 
 impl Engine {
-    /// Moves a member's queue pair to ERROR: what is in flight comes back flushed. If it cannot be
+    /// Moves a member's queue pair to `ERR`: what is in flight comes back flushed. If it cannot be
     /// moved, it is destroyed.
     pub(crate) fn shut_down_at(&mut self, at: u32, reason: DownReason) {
         if !self.flush_at(at, reason) {
@@ -27,7 +27,7 @@ impl Engine {
         }
     }
 
-    /// Moves a queue pair to ERROR. Returns whether it flushes what is in flight.
+    /// Moves a queue pair to `ERR`. Returns whether it flushes what is in flight.
     pub(crate) fn flush_at(&mut self, at: u32, reason: DownReason) -> bool {
         let Some(member) = self.members.get_mut(at as usize) else {
             return false;

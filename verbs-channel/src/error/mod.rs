@@ -80,7 +80,8 @@ pub enum Error {
         /// The length of a block in bytes.
         block_len: usize,
     },
-    /// TCP's keepalive cannot notice so soon that the peer's host has died.
+    /// The [`peer_timeout`](crate::ChannelBuilder::peer_timeout) is shorter than 2 s: TCP's keepalive cannot
+    /// notice so soon that the peer's host has died.
     #[error(
         "peer_timeout {} is too short, as TCP's keepalive counts in whole seconds: set at least 2 s, or None to watch no peer",
         Readable(*.0)

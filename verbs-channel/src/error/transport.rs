@@ -82,7 +82,7 @@ pub(super) const fn operation(queue: Queue) -> &'static str {
 #[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DownReason {
-    /// An operation failed, which moved the queue pair to ERROR.
+    /// An operation failed, which moved the queue pair to `ERR`.
     #[error("{}", failed(*queue, error.status))]
     Work {
         /// The queue that the request was posted to.
@@ -115,7 +115,7 @@ pub enum DownReason {
     /// The device does not answer: the errno of the query.
     #[error("the device does not answer (errno {0})")]
     Device(i32),
-    /// The queue pair is in ERROR, and its requests were not flushed within the channel's drain
+    /// The queue pair is in `ERR`, and its requests were not flushed within the channel's drain
     /// timeout: the device or the completion queue has failed.
     #[error("the queue pair is in IBV_QPS_ERR, and its requests were not flushed in time")]
     Unflushed,
@@ -129,7 +129,7 @@ pub enum DownReason {
     /// The peer's host does not answer any more: it died, or the network to it is down.
     #[error("the peer's host does not answer any more")]
     PeerLost,
-    /// The notifier that waits for completions has failed.
+    /// The notifier that waits for completions has failed (`verbs-async`).
     #[error("the notifier that waits for completions has failed")]
     NotifierFailed,
     /// The caller closed the channel.

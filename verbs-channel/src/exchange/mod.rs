@@ -41,7 +41,7 @@ pub use limits::MAX_PRIVATE_DATA;
 /// the handshake, for [`ready`](Self::ready) or [`refuse`](Self::refuse).
 ///
 /// It reads no byte beyond its own frames, so the stream can be used afterwards. It has no timeout:
-/// the I/O needs one. The stream must accept 1072 bytes before the peer reads, as TCP does.
+/// the I/O needs one. The stream must accept 1073 bytes before the peer reads, as TCP does.
 ///
 /// # Examples
 ///

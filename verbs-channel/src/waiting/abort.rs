@@ -4,7 +4,7 @@
 //! wait for the completion ─── in time ─────────────► success, or a work error
 //!   │ the deadline passes, or a scope fails
 //!   ▼
-//! queue pair to ERROR, drain ─── in drain_timeout ─► aborted, or a work error
+//! queue pair to ERR, drain ───── in drain_timeout ─► aborted, or a work error
 //!   │ not flushed, or the queue cannot be polled
 //!   ▼
 //! destroy the queue pair ─── destroyed ────────────► aborted

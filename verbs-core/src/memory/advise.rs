@@ -10,25 +10,25 @@ use crate::protection_domain::ProtectionDomain;
 use crate::ret;
 
 open_enum! {
-    /// What [`ProtectionDomain::advise_mr`] advises.
+    /// The advice of [`ProtectionDomain::advise_mr`], about memory that is paged on demand.
     MrAdvice(u32), "ibv_advise_mr_advice";
     /// Fault the pages in, for reading.
     PREFETCH = IBV_ADVISE_MR_ADVICE_PREFETCH "IBV_ADVISE_MR_ADVICE_PREFETCH",
     /// Fault the pages in, for writing. The region must have
     /// [`LOCAL_WRITE`](crate::AccessFlags::LOCAL_WRITE).
     PREFETCH_WRITE = IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE "IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE",
-    /// Tell the device of pages that are there, and fault none in.
+    /// Give the device those pages that are there, and fault none in.
     PREFETCH_NO_FAULT =
         IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT "IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT",
 }
 
 impl ProtectionDomain {
-    /// Advises the device about parts of regions that are paged on demand, so that its first accesses
-    /// need not wait for the pages.
+    /// Advises the device about memory that is paged on demand, so that its first accesses need not wait
+    /// for the pages.
     ///
     /// With `flush` it returns when the advice has been followed. Otherwise that happens some time
-    /// later, and errors are not reported. The advice changes no contents. Pages that were faulted in
-    /// may go again.
+    /// later, and errors are not reported. The advice does not change the memory's contents. Pages that
+    /// were faulted in may be taken away again.
     ///
     /// ```no_run
     /// # fn main() -> verbs_core::Result<()> {

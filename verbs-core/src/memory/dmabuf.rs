@@ -77,8 +77,10 @@ impl ProtectionDomain {
 }
 
 impl DmabufRegion {
-    /// Takes over a region that another library registered: work requests address its `len` bytes from `iova` on,
-    /// such as `mlx5dv_reg_dmabuf_mr` or `ibv_reg_dm_mr`.
+    /// Takes over a region that another library registered, such as by `mlx5dv_reg_dmabuf_mr` or
+    /// `ibv_reg_dm_mr`.
+    ///
+    /// Work requests address its `len` bytes from `iova` on.
     ///
     /// # Safety
     ///

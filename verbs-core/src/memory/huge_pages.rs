@@ -11,8 +11,9 @@ use super::Buffer;
 use crate::errno::{io_error, last_errno};
 use crate::error::{Error, Result};
 
-/// A buffer in huge pages, zeroed: a device needs fewer entries of its translation tables for it, and
-/// so does the processor.
+/// A zeroed buffer in huge pages.
+///
+/// For huge pages the device and the processor need fewer entries in their translation tables.
 ///
 /// The pages must have been reserved by the machine's administrator, in
 /// `/proc/sys/vm/nr_hugepages`. If there are too few, making the buffer is an error: it does not fall
@@ -40,13 +41,14 @@ pub struct HugePages {
 }
 
 impl HugePages {
-    /// A buffer of at least `len` bytes, rounded up to whole pages, in huge pages of the kernel's
-    /// default size (2 MiB on most machines).
+    /// A buffer of at least `len` bytes, in huge pages of the kernel's default size.
+    ///
+    /// That is 2 MiB on most machines. `len` is rounded up to whole pages.
     ///
     /// # Errors
     ///
     /// [`Error::HugePages`] if there are not enough free huge pages, or the kernel has none at all.
-    /// [`Error::OutOfRange`] for 0 bytes.
+    /// [`Error::OutOfRange`] if `len` is 0.
     pub fn new(len: usize) -> Result<Self> {
         let default = default_page_size().ok_or_else(|| Error::HugePages {
             len: len as u64,
@@ -56,8 +58,9 @@ impl HugePages {
         Self::map(len, default, 0)
     }
 
-    /// As [`new`](Self::new), in pages of this size in bytes: `2 << 20` or `1 << 30` on most machines
-    /// that have several.
+    /// A buffer of at least `len` bytes, in huge pages of `page_size` bytes.
+    ///
+    /// Most machines with several sizes have `2 << 20` and `1 << 30`. `len` is rounded up to whole pages.
     ///
     /// # Errors
     ///

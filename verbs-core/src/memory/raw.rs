@@ -62,11 +62,11 @@ impl ProtectionDomain {
         unsafe { self.register_raw_iova(ptr, len, iova, access) }
     }
 
-    /// Registers memory that work requests, and peers, name from `iova` on instead of by its address:
-    /// from 0 on, for example.
+    /// Registers memory by address, and lets work requests and peers address it from `iova` on instead.
     ///
-    /// `iova` and `ptr` must be the same within a page: a multiple of the page size for memory that
-    /// begins at a page.
+    /// With an `iova` of 0, for example, they address its bytes by their offset. Within a page, `iova` and
+    /// `ptr` must be at the same place: if `ptr` is at the start of a page, `iova` must be a multiple of the
+    /// page size.
     ///
     /// # Safety
     ///
@@ -75,8 +75,8 @@ impl ProtectionDomain {
     ///
     /// # Errors
     ///
-    /// As [`reg_mr`](Self::reg_mr), with `EINVAL` for an `iova` that does not fit `ptr`.
-    /// [`Error::OutOfRange`](crate::Error::OutOfRange) for an `iova` that wraps.
+    /// As [`reg_mr`](Self::reg_mr): the errno is `EINVAL` if `iova` and `ptr` are not at the same place
+    /// within a page. [`Error::OutOfRange`](crate::Error::OutOfRange) if `iova + len` overflows.
     #[doc(alias = "ibv_reg_mr_iova")]
     #[doc(alias = "ibv_reg_mr_iova2")]
     pub unsafe fn register_raw_iova(
@@ -101,8 +101,9 @@ impl ProtectionDomain {
 }
 
 impl RawRegion {
-    /// Takes over a region that another library registered, over `len` bytes from `ptr` on, such as
-    /// `ibv_import_mr`.
+    /// Takes over a region that another library registered, such as by `ibv_import_mr`.
+    ///
+    /// It is over `len` bytes from `ptr` on.
     ///
     /// # Safety
     ///

@@ -11,29 +11,30 @@ open_enum! {
     WrOpcode(u32), "ibv_wr_opcode";
     /// A write.
     RDMA_WRITE = IBV_WR_RDMA_WRITE "IBV_WR_RDMA_WRITE",
-    /// A write with an immediate.
+    /// A write with immediate data.
     RDMA_WRITE_WITH_IMM = IBV_WR_RDMA_WRITE_WITH_IMM "IBV_WR_RDMA_WRITE_WITH_IMM",
     /// A send.
     SEND = IBV_WR_SEND "IBV_WR_SEND",
-    /// A send with an immediate.
+    /// A send with immediate data.
     SEND_WITH_IMM = IBV_WR_SEND_WITH_IMM "IBV_WR_SEND_WITH_IMM",
     /// A read.
     RDMA_READ = IBV_WR_RDMA_READ "IBV_WR_RDMA_READ",
 }
 
 bitflags::bitflags! {
-    /// In which order the bytes of a message are written to this side's memory, from
+    /// The order in which a message is written to this side's memory, from
     /// [`QueuePair::query_data_in_order`].
     ///
     /// They print and parse as C's names without prefix: `WHOLE_MSG`.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     #[doc(alias = "ibv_query_qp_data_in_order_caps")]
     pub struct DataInOrder: u32 {
-        /// All bytes in ascending order of their addresses: once the last byte of a message is there,
-        /// all of it is.
+        /// All bytes are written in ascending order of their addresses: once the last byte of a message is
+        /// there, all of it is.
         #[doc(alias = "IBV_QUERY_QP_DATA_IN_ORDER_WHOLE_MSG")]
         const WHOLE_MSG = 1 << 0;
-        /// The bytes of each block of 128 bytes, at an address divisible by 128, in ascending order.
+        /// The bytes of each block of 128 bytes, at an address divisible by 128, are written in ascending
+        /// order.
         #[doc(alias = "IBV_QUERY_QP_DATA_IN_ORDER_ALIGNED_128_BYTES")]
         const ALIGNED_128_BYTES = 1 << 1;
 
@@ -48,13 +49,14 @@ flags_as_text!(DataInOrder(u32), "IBV_QUERY_QP_DATA_IN_ORDER_");
 const RETURN_CAPS: u32 = 1;
 
 impl<R> QueuePair<R> {
-    /// In which order the data of this kind of request, from this side or the peer, is written to
-    /// this side's memory.
+    /// The order in which the data of this kind of request is written to this side's memory.
+    ///
+    /// The request may be one of this side or of the peer.
     ///
     /// Empty means that no order is promised, which is the answer of most devices, of soft-RoCE, and
     /// on other processors than `x86`. Then only a completion shows that data has arrived.
     ///
-    /// The answer is of the device and the host. It does not hold for a region with
+    /// The answer is about the device and the host. It does not hold for a region with
     /// [`RELAXED_ORDERING`](crate::AccessFlags::RELAXED_ORDERING).
     #[doc = man!("ibv_query_qp_data_in_order")]
     #[must_use]
