@@ -133,8 +133,18 @@ fn exchange_errors() -> Vec<ExchangeError> {
             source: io::Error::other("the cause"),
         },
         ExchangeError::NoAddress,
-        ExchangeError::Lookup(io::ErrorKind::InvalidInput.into()),
-        ExchangeError::Lookup(io::Error::other("the cause")),
+        ExchangeError::Lookup {
+            address: "\"server\"".into(),
+            source: io::ErrorKind::InvalidInput.into(),
+        },
+        ExchangeError::Lookup {
+            address: "\"server:7471\"".into(),
+            source: io::Error::other("the cause"),
+        },
+        ExchangeError::NotListening {
+            after: None,
+            source: io::ErrorKind::ConnectionRefused.into(),
+        },
         ExchangeError::TimedOut {
             what: "write",
             after: None,
@@ -178,7 +188,8 @@ const fn of_exchange(error: &ExchangeError) -> usize {
         ExchangeError::PrivateData(_) => 9,
         ExchangeError::Endpoint(_) => 10,
         ExchangeError::Over => 11,
-        ExchangeError::Lookup(_) => 12,
+        ExchangeError::Lookup { .. } => 12,
+        ExchangeError::NotListening { .. } => 13,
     }
 }
 
@@ -246,7 +257,7 @@ fn no_error_repeats_its_source() {
     check(&reasons(), of_reason, 12);
     check(&transport_errors(), of_transport, 4);
     check(&reject_reasons(), of_reject_reason, 16);
-    check(&exchange_errors(), of_exchange, 13);
+    check(&exchange_errors(), of_exchange, 14);
     check(&errors(), of_error, 12);
     for reason in reject_reasons() {
         assert_eq!(parts(&Rejected::new(reason, ())), parts(&reason));

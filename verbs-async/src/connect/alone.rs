@@ -1,7 +1,9 @@
 //! Channels that connect by themselves, each in a group of its own.
 
+use std::fmt;
 #[cfg(feature = "async-io")]
 use std::net::ToSocketAddrs;
+use std::time::Duration;
 
 use verbs_channel::Channel;
 use verbs_channel::verbs_core::{Context, ProtectionDomain};
@@ -15,6 +17,8 @@ impl AsyncChannel {
     /// Needs the feature `tokio`. Connects over TCP to a peer that accepts, in a tokio runtime: a
     /// channel with default settings, in a group of its own.
     ///
+    /// It fails if the peer does not listen yet, and has no deadline: see
+    /// [`connect_tokio_within`](Self::connect_tokio_within).
     /// [`AsyncGroup::connect_tokio`] has settings and private data, and shares a queue among channels.
     ///
     /// ```no_run
@@ -34,10 +38,29 @@ impl AsyncChannel {
     #[cfg(feature = "tokio")]
     pub async fn connect_tokio(
         pd: &ProtectionDomain,
-        peer: impl tokio::net::ToSocketAddrs,
+        peer: impl tokio::net::ToSocketAddrs + fmt::Debug,
     ) -> Result<Self> {
         let group = group_of_one(pd, CqEvents::create_tokio)?;
         let (channel, _) = group.connect_tokio(peer, b"").await?;
+        Ok(channel)
+    }
+
+    /// Needs the feature `tokio`. [`connect_tokio`](Self::connect_tokio) with a timeout for the whole
+    /// connection.
+    ///
+    /// While the peer does not listen yet, all of its addresses are tried again.
+    ///
+    /// # Errors
+    ///
+    /// As [`connect_tokio`](Self::connect_tokio) and [`AsyncGroup::connect_tokio_within`].
+    #[cfg(feature = "tokio")]
+    pub async fn connect_tokio_within(
+        pd: &ProtectionDomain,
+        peer: impl tokio::net::ToSocketAddrs + fmt::Debug,
+        timeout: Duration,
+    ) -> Result<Self> {
+        let group = group_of_one(pd, CqEvents::create_tokio)?;
+        let (channel, _) = group.connect_tokio_within(peer, b"", timeout).await?;
         Ok(channel)
     }
 
@@ -62,6 +85,8 @@ impl AsyncChannel {
     /// Needs the feature `async-io`. Connects over TCP to a peer that accepts, by async-io, in smol
     /// and any other executor: a channel with default settings, in a group of its own.
     ///
+    /// It fails if the peer does not listen yet, and has no deadline: see
+    /// [`connect_async_io_within`](Self::connect_async_io_within).
     /// [`AsyncGroup::connect_async_io`] has settings and private data, and shares a queue among
     /// channels.
     ///
@@ -71,17 +96,37 @@ impl AsyncChannel {
     #[cfg(feature = "async-io")]
     pub async fn connect_async_io(
         pd: &ProtectionDomain,
-        peer: impl ToSocketAddrs + Send + 'static,
+        peer: impl ToSocketAddrs + fmt::Debug + Send + 'static,
     ) -> Result<Self> {
         let group = group_of_one(pd, CqEvents::create_async_io)?;
         let (channel, _) = group.connect_async_io(peer, b"").await?;
         Ok(channel)
     }
 
+    /// Needs the feature `async-io`. [`connect_async_io`](Self::connect_async_io) with a timeout for the
+    /// whole connection.
+    ///
+    /// While the peer does not listen yet, all of its addresses are tried again.
+    ///
+    /// # Errors
+    ///
+    /// As [`connect_async_io`](Self::connect_async_io) and [`AsyncGroup::connect_async_io_within`].
+    #[cfg(feature = "async-io")]
+    pub async fn connect_async_io_within(
+        pd: &ProtectionDomain,
+        peer: impl ToSocketAddrs + fmt::Debug + Send + 'static,
+        timeout: Duration,
+    ) -> Result<Self> {
+        let group = group_of_one(pd, CqEvents::create_async_io)?;
+        let (channel, _) = group.connect_async_io_within(peer, b"", timeout).await?;
+        Ok(channel)
+    }
+
     /// Needs the feature `async-io`. Accepts one peer over TCP, by async-io, in smol and any other
     /// executor: a channel with default settings, in a group of its own.
     ///
-    /// Servers use [`AsyncGroup::listen_async_io`].
+    /// Servers use [`AsyncGroup::listen_async_io`]. smol's `TcpListener` becomes such a listener by
+    /// `Arc::<Async<std::net::TcpListener>>::from(listener)`.
     ///
     /// # Errors
     ///

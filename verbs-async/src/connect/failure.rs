@@ -34,9 +34,22 @@ pub(super) fn check_private_data(private_data: &[u8]) -> Result<()> {
     }
 }
 
+/// The error of an address that has this text.
 #[cfg(any(feature = "tokio", feature = "async-io"))]
-pub(super) fn lookup(source: io::Error) -> Error {
-    exchange_error(ExchangeError::Lookup(source))
+pub(super) fn lookup(address: String) -> impl FnOnce(io::Error) -> Error {
+    |source| exchange_error(ExchangeError::Lookup { address, source })
+}
+
+/// The error of an attempt to connect.
+#[cfg(any(feature = "tokio", feature = "async-io"))]
+pub(super) fn not_connected(source: io::Error) -> Error {
+    match source.kind() {
+        io::ErrorKind::ConnectionRefused => {
+            let after = None;
+            exchange_error(ExchangeError::NotListening { after, source })
+        }
+        _ => tcp("connect to", source),
+    }
 }
 
 pub(super) fn tcp(what: &'static str, source: io::Error) -> Error {

@@ -1,12 +1,12 @@
 //! Connecting over TCP, by tokio or by async-io.
 
-use std::io;
 use std::net::SocketAddr;
 #[cfg(feature = "async-io")]
 use std::net::{TcpStream, ToSocketAddrs};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
+use std::{fmt, io};
 
 use futures_io::{AsyncRead, AsyncWrite};
 use verbs_channel::exchange::ExchangeError;
@@ -15,7 +15,7 @@ use verbs_channel::{ConnectedMember, PreparedChannel};
 
 #[cfg(feature = "tokio")]
 use super::adapter;
-use super::failure::{check_private_data, exchange_error, lookup, tcp, with_peer};
+use super::failure::{check_private_data, exchange_error, lookup, not_connected, tcp, with_peer};
 use super::listener::{Listener, Meeting};
 use super::time::{self, Deadline};
 #[cfg(feature = "async-io")]
@@ -40,12 +40,13 @@ impl AsyncGroup {
     #[cfg(feature = "tokio")]
     pub async fn connect_tokio(
         &self,
-        peer: impl tokio::net::ToSocketAddrs,
+        peer: impl tokio::net::ToSocketAddrs + fmt::Debug,
         private_data: &[u8],
     ) -> Result<(AsyncChannel, Vec<u8>)> {
         check_private_data(private_data)?;
+        let text = format!("{peer:?}");
         let resolved = tokio::net::lookup_host(peer).await;
-        let resolved = resolved.map_err(lookup)?;
+        let resolved = resolved.map_err(lookup(text))?;
         let addresses: Vec<_> = resolved.collect();
         let mut last = exchange_error(ExchangeError::NoAddress);
         for address in addresses {
@@ -69,15 +70,16 @@ impl AsyncGroup {
     #[cfg(feature = "tokio")]
     pub async fn connect_tokio_within(
         &self,
-        peer: impl tokio::net::ToSocketAddrs,
+        peer: impl tokio::net::ToSocketAddrs + fmt::Debug,
         private_data: &[u8],
         timeout: Duration,
     ) -> Result<(AsyncChannel, Vec<u8>)> {
         check_private_data(private_data)?;
         let deadline = Deadline::after(timeout, time::tokio);
+        let text = format!("{peer:?}");
         let resolved = deadline.share(1, tokio::net::lookup_host(peer)).await?;
         let resolved = resolved.ok_or_else(|| deadline.timed_out())?;
-        let addresses: Vec<_> = resolved.map_err(lookup)?.collect();
+        let addresses: Vec<_> = resolved.map_err(lookup(text))?.collect();
         let (stream, address) = time::reach(&addresses, deadline, connect_by_tokio).await?;
         let met = self.exchange(stream, private_data);
         deadline.bound(address, met).await
@@ -168,7 +170,7 @@ impl AsyncGroup {
     #[cfg(feature = "async-io")]
     pub async fn connect_async_io(
         &self,
-        peer: impl ToSocketAddrs + Send + 'static,
+        peer: impl ToSocketAddrs + fmt::Debug + Send + 'static,
         private_data: &[u8],
     ) -> Result<(AsyncChannel, Vec<u8>)> {
         check_private_data(private_data)?;
@@ -193,7 +195,7 @@ impl AsyncGroup {
     #[cfg(feature = "async-io")]
     pub async fn connect_async_io_within(
         &self,
-        peer: impl ToSocketAddrs + Send + 'static,
+        peer: impl ToSocketAddrs + fmt::Debug + Send + 'static,
         private_data: &[u8],
         timeout: Duration,
     ) -> Result<(AsyncChannel, Vec<u8>)> {
@@ -208,10 +210,24 @@ impl AsyncGroup {
 
     /// Needs the feature `async-io`. Accepts many peers over TCP concurrently, by async-io, in smol
     /// and any other executor.
+    ///
+    /// The listener is an `Async<TcpListener>` of async-io, or a `TcpListener` of smol:
+    ///
+    /// ```no_run
+    /// # async fn example(group: verbs_async::AsyncGroup) -> Result<(), Box<dyn std::error::Error>> {
+    /// let listener = smol::net::TcpListener::bind("0.0.0.0:7471").await?;
+    /// let mut listener = group.listen_async_io(listener);
+    /// let arrival = listener.accept().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     #[cfg(feature = "async-io")]
     #[must_use]
-    pub fn listen_async_io(&self, listener: async_io::Async<std::net::TcpListener>) -> Listener {
-        let listener = Arc::new(listener);
+    pub fn listen_async_io(
+        &self,
+        listener: impl Into<Arc<async_io::Async<std::net::TcpListener>>>,
+    ) -> Listener {
+        let listener = listener.into();
         Listener::new(self.clone(), time::async_io, move || {
             let listener = Arc::clone(&listener);
             Box::pin(async move {
@@ -229,6 +245,8 @@ impl AsyncGroup {
     ///
     /// Dropping the future closes the connection of a peer that was accepted. While this waits for
     /// a slow peer, no other is accepted: servers use [`listen_async_io`](Self::listen_async_io).
+    /// smol's `TcpListener` becomes such a listener by
+    /// `Arc::<Async<std::net::TcpListener>>::from(listener)`.
     ///
     /// # Errors
     ///
@@ -259,16 +277,19 @@ fn over(
 
 /// The addresses of a name, resolved on a helper thread.
 #[cfg(feature = "async-io")]
-async fn resolve(peer: impl ToSocketAddrs + Send + 'static) -> Result<Vec<SocketAddr>> {
+async fn resolve(
+    peer: impl ToSocketAddrs + fmt::Debug + Send + 'static,
+) -> Result<Vec<SocketAddr>> {
+    let text = format!("{peer:?}");
     let resolved = blocking::run(move || peer.to_socket_addrs().map(Iterator::collect)).await;
     let resolved = resolved.map_err(Error::Thread)?;
-    resolved.map_err(lookup)
+    resolved.map_err(lookup(text))
 }
 
 #[cfg(feature = "tokio")]
 async fn connect_by_tokio(address: SocketAddr) -> Result<adapter::Tokio<tokio::net::TcpStream>> {
     let stream = tokio::net::TcpStream::connect(address).await;
-    let stream = stream.map_err(|error| tcp("connect to", error))?;
+    let stream = stream.map_err(not_connected)?;
     reject_self_connect(stream.local_addr(), stream.peer_addr())?;
     // Without it the exchange is only slower.
     drop(stream.set_nodelay(true));
@@ -278,7 +299,7 @@ async fn connect_by_tokio(address: SocketAddr) -> Result<adapter::Tokio<tokio::n
 #[cfg(feature = "async-io")]
 async fn connect_by_async_io(address: SocketAddr) -> Result<async_io::Async<TcpStream>> {
     let stream = async_io::Async::<TcpStream>::connect(address).await;
-    let stream = stream.map_err(|error| tcp("connect to", error))?;
+    let stream = stream.map_err(not_connected)?;
     reject_self_connect(stream.get_ref().local_addr(), stream.get_ref().peer_addr())?;
     // Without it the exchange is only slower.
     drop(stream.get_ref().set_nodelay(true));
@@ -295,7 +316,7 @@ pub(super) fn reject_self_connect(
 ) -> Result<()> {
     match (local, peer) {
         (Ok(local), Ok(peer)) if local == peer => {
-            Err(tcp("connect to", io::ErrorKind::ConnectionRefused.into()))
+            Err(not_connected(io::ErrorKind::ConnectionRefused.into()))
         }
         _ => Ok(()),
     }

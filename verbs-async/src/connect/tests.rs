@@ -12,6 +12,7 @@ use async_io::{Async, Timer};
 use futures_io::{AsyncRead, AsyncWrite};
 use verbs_channel::exchange::{Exchange, ExchangeError, RefusalCode};
 use verbs_channel::verbs_core::{PacketSequenceNumber, QueuePairEndpoint};
+use verbs_channel::{ConnectedMember, PreparedChannel};
 
 use super::adapter::Tokio;
 use super::exchange::meet;
@@ -343,10 +344,10 @@ fn failed_flush_is_an_error() {
 fn connection_to_itself_is_refused() {
     let (here, there) = (([127, 0, 0, 1], 7).into(), ([127, 0, 0, 1], 8).into());
     reject_self_connect(Ok(here), Ok(there)).unwrap();
-    let ExchangeError::Tcp { source, .. } =
+    let ExchangeError::NotListening { source, .. } =
         exchange(reject_self_connect(Ok(here), Ok(here)).unwrap_err())
     else {
-        panic!("no error of TCP's");
+        panic!("another error");
     };
     assert_eq!(source.kind(), io::ErrorKind::ConnectionRefused);
 }
@@ -355,12 +356,14 @@ fn connection_to_itself_is_refused() {
 #[expect(dead_code, reason = "it need only compile")]
 fn futures_are_send(
     group: &'static AsyncGroup,
-    stream: Async<TcpStream>,
+    [stream, another]: [Async<TcpStream>; 2],
+    prepared: PreparedChannel<ConnectedMember>,
     listener: &'static Async<TcpListener>,
     tokio_listener: &'static tokio::net::TcpListener,
 ) {
     fn is_send<T>(_future: impl Future<Output = Result<T>> + Send + 'static) {}
     is_send(group.exchange(stream, b""));
+    is_send(group.exchange_prepared(prepared, another, b""));
     is_send(group.connect_tokio("localhost:1", b""));
     is_send(group.accept_tokio(tokio_listener, b""));
     is_send(group.connect_async_io("localhost:1", b""));

@@ -142,7 +142,7 @@ pub(super) async fn reach<S, C: Future<Output = Result<S>>>(
             last = with_peer(error, Some(*address));
         }
         if !refused || deadline.left().is_none() {
-            return Err(last);
+            return Err(tried_for(deadline.timeout, last));
         }
         deadline.sleep(RETRY).await?;
     }
@@ -153,10 +153,17 @@ fn is_refusal(error: &Error) -> bool {
     let Error::Channel(verbs_channel::Error::Exchange(failure)) = error else {
         return false;
     };
-    match &failure.error {
-        ExchangeError::Tcp { source, .. } => source.kind() == io::ErrorKind::ConnectionRefused,
-        _ => false,
+    matches!(failure.error, ExchangeError::NotListening { .. })
+}
+
+/// Adds the timeout to the error of connections that were refused until then.
+fn tried_for(timeout: Duration, mut error: Error) -> Error {
+    if let Error::Channel(verbs_channel::Error::Exchange(failure)) = &mut error
+        && let ExchangeError::NotListening { after, .. } = &mut failure.error
+    {
+        *after = Some(timeout);
     }
+    error
 }
 
 /// The pause between two attempts.
@@ -171,6 +178,7 @@ mod tests {
     use std::future::{pending, ready};
     use std::net::Ipv4Addr;
 
+    use super::super::failure::not_connected;
     use super::*;
 
     thread_local! {
@@ -221,7 +229,7 @@ mod tests {
             let at = usize::from(address.port() - 1);
             tried[at].set(tried[at].get() + 1);
             let is_there = at == 1 && tried[at].get() == tries_of_second;
-            let failure = || tcp("connect to", kind.into());
+            let failure = || not_connected(kind.into());
             ready(is_there.then_some(()).ok_or_else(failure))
         };
         let deadline = Deadline::after(HOUR, at_once);

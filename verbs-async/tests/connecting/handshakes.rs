@@ -105,6 +105,7 @@ fn queue_pairs_are_prepared_on_helper_threads() {
 }
 
 /// A name that no host has; reports the thread that asks for its addresses.
+#[derive(Debug)]
 struct Name(Sender<ThreadId>);
 
 impl ToSocketAddrs for Name {

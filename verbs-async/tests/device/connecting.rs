@@ -193,9 +193,10 @@ fn peer_that_does_not_listen_is_an_error_at_once() {
             let connected = within(PATIENCE / 4, connect(way, &group, address, b"")).await;
             connected.expect("it goes on trying").map(drop).unwrap_err()
         });
-        let ExchangeError::Tcp { source, .. } = exchange(failed) else {
-            panic!("no error of TCP's");
+        let ExchangeError::NotListening { source, after } = exchange(failed) else {
+            panic!("another error");
         };
+        assert_eq!(after, None);
         assert_eq!(source.kind(), std::io::ErrorKind::ConnectionRefused);
     }
 }

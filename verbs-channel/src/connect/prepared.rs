@@ -230,7 +230,7 @@ impl<T: Connected> PreparedChannel<T> {
     ///   reason), did not answer in time, closed the connection, or uses another protocol.
     /// - [`Error::Core`](crate::Error::Core): the queue pair of this side could not be connected. The
     ///   peer is sent the reason.
-    pub fn connect(self, peer: impl ToSocketAddrs, timeout: Duration) -> Result<T> {
+    pub fn connect(self, peer: impl ToSocketAddrs + fmt::Debug, timeout: Duration) -> Result<T> {
         let (connected, _) = self.connect_with(peer, timeout, &[])?;
         Ok(connected)
     }
@@ -245,7 +245,7 @@ impl<T: Connected> PreparedChannel<T> {
     /// As [`connect`](Self::connect).
     pub fn connect_with(
         self,
-        peer: impl ToSocketAddrs,
+        peer: impl ToSocketAddrs + fmt::Debug,
         timeout: Duration,
         private_data: &[u8],
     ) -> Result<(T, Vec<u8>)> {

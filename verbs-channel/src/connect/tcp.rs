@@ -3,8 +3,8 @@
 use std::io::{self, Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::sync::{Mutex, PoisonError};
-use std::thread;
 use std::time::{Duration, Instant};
+use std::{fmt, thread};
 
 use verbs_core::QueuePairEndpoint;
 
@@ -26,7 +26,7 @@ pub fn refuse(stream: &TcpStream, timeout: Duration, why: &(dyn std::error::Erro
 /// Connects to the first of the peer's addresses that answers. While one of them refuses because the
 /// peer does not listen yet, all are tried again until the deadline.
 pub(crate) fn connect(
-    peer: impl ToSocketAddrs,
+    peer: impl ToSocketAddrs + fmt::Debug,
     deadline: Deadline,
 ) -> Result<TcpStream, ExchangeFailure> {
     let late = || ExchangeError::TimedOut {
@@ -37,11 +37,19 @@ pub(crate) fn connect(
         let what = "connect to";
         let error = match source.kind() {
             io::ErrorKind::TimedOut => late(),
+            io::ErrorKind::ConnectionRefused => ExchangeError::NotListening {
+                after: Some(deadline.timeout),
+                source,
+            },
             _ => ExchangeError::Tcp { what, source },
         };
         ExchangeFailure::new(Some(address), error)
     };
-    let addresses = peer.to_socket_addrs().map_err(ExchangeError::Lookup)?;
+    let addresses = peer.to_socket_addrs();
+    let addresses = addresses.map_err(|source| ExchangeError::Lookup {
+        address: format!("{peer:?}"),
+        source,
+    })?;
     let addresses: Vec<_> = addresses.collect();
     let mut last = None;
     loop {
@@ -305,7 +313,7 @@ mod tests {
         let failure = connect("localhost", deadline(SECOND)).unwrap_err();
         assert_eq!(
             failure.to_string(),
-            "the peer's address has to be HOST:PORT"
+            "the peer's address \"localhost\" is not HOST:PORT"
         );
     }
 

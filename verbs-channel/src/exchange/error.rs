@@ -23,7 +23,19 @@ pub enum ExchangeError {
         source: io::Error,
     },
     /// The peer's name could not be resolved, or is not written as `HOST:PORT`.
-    Lookup(#[source] io::Error),
+    Lookup {
+        /// The address as it was passed, as `Debug` formats it.
+        address: String,
+        /// Why it has no addresses.
+        source: io::Error,
+    },
+    /// The connection was refused: no process listens at the peer's address and port.
+    NotListening {
+        /// How long it was tried; `None` if it was tried once.
+        after: Option<Duration>,
+        /// The error of the last attempt.
+        source: io::Error,
+    },
     /// The peer's name has no address.
     NoAddress,
     /// The deadline passed.
@@ -75,7 +87,7 @@ pub enum ExchangeError {
 }
 
 verbs_core::error_debug!(ExchangeError {
-    Tcp, Lookup, NoAddress, TimedOut, HungUp, Refused, NotOurs, Version, Kind, TooLong, PrivateData,
+    Tcp, Lookup, NotListening, NoAddress, TimedOut, HungUp, Refused, NotOurs, Version, Kind, TooLong, PrivateData,
     Endpoint(error), Over,
 });
 
@@ -154,10 +166,19 @@ impl ExchangeError {
         match self {
             Self::Tcp { what, .. } => write!(f, "cannot {what} {peer}"),
             // What is wrong with a name is known to the source.
-            Self::Lookup(source) => f.write_str(match source.kind() {
-                io::ErrorKind::InvalidInput => "the peer's address has to be HOST:PORT",
-                _ => "cannot look up the address of the peer",
-            }),
+            Self::Lookup { address, source } => match source.kind() {
+                io::ErrorKind::InvalidInput => {
+                    write!(f, "the peer's address {address} is not HOST:PORT")
+                }
+                _ => write!(f, "cannot look up the peer's address {address}"),
+            },
+            Self::NotListening { after, .. } => {
+                match after {
+                    Some(after) => write!(f, "nothing listened at {peer} for {}", Readable(*after)),
+                    None => write!(f, "nothing listens at {peer}"),
+                }?;
+                f.write_str(": is the server started?")
+            }
             Self::NoAddress => write!(f, "the peer's name has no address"),
             Self::TimedOut { what, after } => {
                 let is_silent = *what == "write";
@@ -209,7 +230,9 @@ impl ExchangeError {
 
     pub(crate) fn kind(&self) -> io::ErrorKind {
         match self {
-            Self::Tcp { source, .. } | Self::Lookup(source) => source.kind(),
+            Self::Tcp { source, .. }
+            | Self::Lookup { source, .. }
+            | Self::NotListening { source, .. } => source.kind(),
             Self::NoAddress | Self::PrivateData(_) => io::ErrorKind::InvalidInput,
             Self::TimedOut { .. } => io::ErrorKind::TimedOut,
             Self::HungUp { .. } => io::ErrorKind::UnexpectedEof,
@@ -312,14 +335,29 @@ mod tests {
         );
         let binary = ExchangeError::NotOurs([0, 0x1b, b'"', b'x']);
         assert!(binary.to_string().ends_with(r#""\x00\x1b\"x""#));
-        let lookup = |kind: io::ErrorKind| ExchangeError::Lookup(kind.into()).to_string();
+        let lookup = |kind: io::ErrorKind| {
+            let (address, source) = (format!("{:?}", "server"), kind.into());
+            ExchangeError::Lookup { address, source }.to_string()
+        };
         assert_eq!(
             lookup(io::ErrorKind::InvalidInput),
-            "the peer's address has to be HOST:PORT"
+            "the peer's address \"server\" is not HOST:PORT"
         );
         assert_eq!(
             lookup(io::ErrorKind::Other),
-            "cannot look up the address of the peer"
+            "cannot look up the peer's address \"server\""
+        );
+        let refused = |after| {
+            let source = io::ErrorKind::ConnectionRefused.into();
+            failure(ExchangeError::NotListening { after, source }).to_string()
+        };
+        assert_eq!(
+            refused(Some(Duration::from_secs(2))),
+            format!("nothing listened at {peer} for 2 s: is the server started?")
+        );
+        assert_eq!(
+            refused(None),
+            format!("nothing listens at {peer}: is the server started?")
         );
     }
 

@@ -411,8 +411,14 @@ fn connecting_without_a_listener_fails_by_the_deadline() {
     drop(listener);
     let failure = tcp::connect(address, tcp::deadline(SOON)).unwrap_err();
     let error = &failure.error;
-    assert!(matches!(error, ExchangeError::Tcp { .. }), "{error}");
-    assert_eq!(failure.to_string(), format!("cannot connect to {address}"));
+    assert!(
+        matches!(error, ExchangeError::NotListening { .. }),
+        "{error}"
+    );
+    assert_eq!(
+        failure.to_string(),
+        format!("nothing listened at {address} for 50 ms: is the server started?")
+    );
     assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);
 }
 
