@@ -1,7 +1,7 @@
-//! Bindings to libibverbs, the C library for RDMA, every inline verb included.
+//! Bindings to libibverbs, the C library for RDMA, all inline verbs included.
 //!
-//! This is C's interface and nothing more: no `Result`, no `Drop`, no renaming. It is the lowest
-//! layer, for writing your own; `verbs-core`, built on it, has objects that free themselves
+//! This is C's interface and nothing more: no `Result`, no `Drop`, no renaming. It is the lowest layer,
+//! for those who write a layer of their own. `verbs-core`, the next one, has objects that free themselves,
 //! and typed requests and completions.
 //!
 //! ```text
@@ -28,14 +28,16 @@
 //! }
 //! ```
 //!
-//! # How C's things look here
+//! # How C is represented
 //!
-//! - Functions that the library exports are `extern "C"`; what `verbs.h` has as `static inline` or as
-//!   a macro is an `#[inline]` function that does the same, at the same cost. Both have C's names.
-//! - Enums are newtypes over their number, with C's constants: a newer library may return a value
-//!   that these headers lack. Flags have `|` and `&`. C declares most flag *fields* as plain
-//!   integers, so it takes `.0` to store one: `wr.send_flags = IBV_SEND_SIGNALED.0`.
-//! - Big-endian numbers are [`__be16`], [`__be32`] and [`__be64`], whose bytes are as on the wire.
+//! - Functions that the library exports are `extern "C"`. Functions that are `static inline` in
+//!   `verbs.h`, and macros, are `#[inline]` functions that do the same, at the same cost. All have C's
+//!   names.
+//! - Enums are newtypes over their number, with C's constants, since a newer library may return a value
+//!   that these headers lack. Flags have `|` and `&`. C declares most *fields* for flags as plain
+//!   integers. To store a flag there, use its number: `wr.send_flags = IBV_SEND_SIGNALED.0`.
+//! - Big-endian numbers are [`__be16`], [`__be32`] and [`__be64`]. Their bytes are in network order:
+//!   convert with `u32::from_be(number.0)` and `__be32(number.to_be())`.
 //! - Structs are zeroed by `Default`. Objects with an identity, such as [`ibv_qp`], are not `Copy`.
 //!
 //! # What this crate does not do
@@ -45,8 +47,8 @@
 //!
 //! # Features
 //!
-//! None. What newer headers add is here if the installed ones have it; a direct dependent's build
-//! script sees which in `DEP_IBVERBS_HAS_…`, listed in the README.
+//! None. What newer headers add is here if the installed headers have it. The build script of a direct
+//! dependent finds out by the environment variables `DEP_IBVERBS_HAS_…`, which the README lists.
 //!
 //! # Requirements
 //!
@@ -56,12 +58,12 @@
 //! # Thread safety
 //!
 //! "By default all verbs objects are safe for multi-threaded access, whether or not a thread domain
-//! is specified" (`ibv_alloc_td(3)`); raw pointers are neither `Send` nor `Sync`, so saying so is up
-//! to the layer above.
+//! is specified" (`ibv_alloc_td(3)`). Raw pointers are neither `Send` nor `Sync`, so the layer above has
+//! to implement these traits for its own types.
 //!
 //! # Resource cleanup
 //!
-//! Up to the caller, in C's order: first what was made last.
+//! The caller destroys all objects, in the reverse order of their creation.
 //!
 //! # Further reading
 //!
