@@ -5,6 +5,7 @@ use std::time::Duration;
 use verbs_core::{
     AccessFlags, AckTimeout, CompletionChannel, CompletionQueue, MaxAckRetries, MaxRnrRetries,
     MaximumTransferUnit, MinRnrTimer, PreparedQueuePair, ProtectionDomain, QueuePair,
+    QueuePairBuilder,
 };
 
 use crate::engine::{EngineLimits, MemberLimits};
@@ -201,13 +202,17 @@ impl ChannelBuilder {
         &self,
         channels: u32,
     ) -> Result<(CompletionQueue, Option<CompletionChannel>)> {
-        let context = self.pd.context();
-        let completion_channel = match self.strategy {
-            PollStrategy::Notify { .. } => Some(CompletionChannel::create(context)?),
-            PollStrategy::Spin | PollStrategy::SpinThenYield => None,
-        };
+        let completion_channel = self.completion_channel()?;
         let cq = self.queue_on(channels, completion_channel.as_ref())?;
         Ok((cq, completion_channel))
+    }
+
+    /// A completion channel, if the strategy sleeps.
+    pub(crate) fn completion_channel(&self) -> Result<Option<CompletionChannel>> {
+        Ok(match self.strategy {
+            PollStrategy::Notify { .. } => Some(CompletionChannel::create(self.pd.context())?),
+            PollStrategy::Spin | PollStrategy::SpinThenYield => None,
+        })
     }
 
     pub(crate) fn queue_on(
@@ -228,8 +233,20 @@ impl ChannelBuilder {
                 max: u64::MAX,
             }));
         }
-        let each = self.max_send_wr.saturating_add(self.max_recv_wr).max(1);
-        let cq = CompletionQueue::builder(self.pd.context(), each.saturating_mul(channels))
+        self.queue_with(channels, self.max_recv_wr, 0, completion_channel)
+    }
+
+    /// The same, with room for other receives of each channel, and for those that all share.
+    pub(crate) fn queue_with(
+        &self,
+        channels: u32,
+        max_recv_wr: u32,
+        shared: u32,
+        completion_channel: Option<&CompletionChannel>,
+    ) -> Result<CompletionQueue> {
+        let each = self.max_send_wr.saturating_add(max_recv_wr).max(1);
+        let all = each.saturating_mul(channels).saturating_add(shared);
+        let cq = CompletionQueue::builder(self.pd.context(), all)
             .channel(completion_channel)
             .build();
         cq.map_err(|error| self.capacity_error(channels, error))
@@ -259,7 +276,16 @@ impl ChannelBuilder {
         pd: &ProtectionDomain,
         cq: &CompletionQueue,
     ) -> Result<PreparedQueuePair> {
-        let prepared = QueuePair::builder(pd, cq, cq)
+        Ok(self.queue_pairs(pd, cq).build()?)
+    }
+
+    /// Builds the queue pairs of its channels, in this domain.
+    pub(crate) fn queue_pairs(
+        &self,
+        pd: &ProtectionDomain,
+        cq: &CompletionQueue,
+    ) -> QueuePairBuilder {
+        QueuePair::builder(pd, cq, cq)
             .max_send_wr(self.max_send_wr)
             .max_recv_wr(self.max_recv_wr)
             .max_send_sge(self.max_send_sge)
@@ -276,8 +302,6 @@ impl ChannelBuilder {
             .rnr_retry(self.rnr_retry)
             .sl(self.sl)
             .traffic_class(self.traffic_class)
-            .build()?;
-        Ok(prepared)
     }
 
     /// The limits that its channels are created with.

@@ -99,6 +99,7 @@ fn reject_reasons() -> Vec<RejectReason> {
         },
         RejectReason::ElementTooLong { len },
         RejectReason::Misaligned { addr: 1, len },
+        RejectReason::SharedReceives,
     ];
     all.extend(PostError::examples().map(RejectReason::Post));
     all.extend(reasons().into_iter().map(RejectReason::Down));
@@ -123,6 +124,7 @@ const fn of_reject_reason(reason: &RejectReason) -> usize {
         RejectReason::Misaligned { .. } => 13,
         RejectReason::Post(_) => 14,
         RejectReason::Down(_) => 15,
+        RejectReason::SharedReceives => 16,
     }
 }
 
@@ -256,7 +258,7 @@ fn check<E: std::error::Error + 'static>(all: &[E], variant: impl Fn(&E) -> usiz
 fn no_error_repeats_its_source() {
     check(&reasons(), of_reason, 12);
     check(&transport_errors(), of_transport, 4);
-    check(&reject_reasons(), of_reject_reason, 16);
+    check(&reject_reasons(), of_reject_reason, 17);
     check(&exchange_errors(), of_exchange, 14);
     check(&errors(), of_error, 12);
     for reason in reject_reasons() {

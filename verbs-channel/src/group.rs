@@ -5,6 +5,7 @@
 )]
 
 use std::net::TcpStream;
+use std::sync::Arc;
 use std::time::Duration;
 
 use verbs_core::{
@@ -16,8 +17,10 @@ use crate::channel::{Channel, InGroup};
 use crate::channel_id::ChannelId;
 use crate::config::{ChannelBuilder, PollStrategy};
 use crate::connect::{Connected, PreparedChannel, sealed};
-use crate::engine::{Completed, ConnectedMember, Engine, MemberLimits, Ticket};
-use crate::error::{Error, Queue, Result};
+use crate::engine::{
+    Completed, ConnectedMember, Engine, MemberParts, Message, SharedQueue, Ticket,
+};
+use crate::error::{Error, Queue, RejectReason, Result};
 use crate::waiting::Poller;
 
 /// Many channels that share one completion queue, one slot table and one poller.
@@ -133,6 +136,8 @@ pub struct ChannelGroup {
 pub struct Preparer {
     config: ChannelBuilder,
     cq: CompletionQueue,
+    // Of a group whose channels share their receives.
+    shared: Option<Arc<SharedQueue>>,
 }
 
 impl ChannelGroup {
@@ -254,6 +259,24 @@ impl ChannelGroup {
         self.poller.wait_completed(timeout)
     }
 
+    /// Takes the oldest message of all channels, if their receives are
+    /// [shared](ChannelBuilder::shared_receives). Polls if there is none.
+    ///
+    /// `None` means that no message has arrived, and that the completion queue was empty.
+    #[must_use = "it has the message"]
+    pub fn next_message(&mut self) -> Option<Message> {
+        self.poller.next_message()
+    }
+
+    /// [`next_message`](Self::next_message), and waits for it; `None` if `timeout` passes first.
+    ///
+    /// Without a timeout it waits until a message has arrived, or a channel has ended. It returns `None`
+    /// at once if no channel is open, or receives are not shared.
+    #[must_use = "it has the message"]
+    pub fn wait_message(&mut self, timeout: Option<Duration>) -> Option<Message> {
+        self.poller.wait_message(timeout)
+    }
+
     /// The ids of the channels that are open: their queue pairs have not been destroyed.
     pub fn channels(&self) -> impl Iterator<Item = ChannelId> {
         self.poller.engine.channels()
@@ -309,15 +332,11 @@ impl ChannelBuilder {
     /// - [`verbs_core::Error::OutOfRange`]: `max_channels` is 0.
     /// - [`Error::PeerTimeout`]: the [`peer_timeout`](Self::peer_timeout) is shorter than 2 s.
     pub fn group(&self, max_channels: u32) -> Result<ChannelGroup> {
-        let config = self.clone();
-        let (cq, completion_channel) = config.queue(max_channels)?;
-        let engine = Engine::new(
-            config.pd.clone(),
-            cq.clone(),
-            config.engine_limits(max_channels),
-        );
-        let poller = Poller::new(engine, config.waits(), completion_channel);
-        Ok(ChannelGroup::new(poller, Preparer { config, cq }))
+        let completion_channel = self.completion_channel()?;
+        let cq = self.queue_on(max_channels, completion_channel.as_ref())?;
+        let (engine, preparer) = self.engine_on(cq, max_channels, None);
+        let poller = Poller::new(engine, self.waits(), completion_channel);
+        Ok(ChannelGroup::new(poller, preparer))
     }
 
     /// Creates an [`Engine`] for at most `max_channels` channels, and the handle that prepares them:
@@ -333,15 +352,23 @@ impl ChannelBuilder {
         max_channels: u32,
         events: &CompletionChannel,
     ) -> Result<(Engine, Preparer)> {
-        let config = self.clone();
-        let cq = config.queue_on(max_channels, Some(events))?;
-        let mut engine = Engine::new(
-            config.pd.clone(),
-            cq.clone(),
-            config.engine_limits(max_channels),
-        );
+        let cq = self.queue_on(max_channels, Some(events))?;
+        let (mut engine, preparer) = self.engine_on(cq, max_channels, None);
         engine.queue_leaks();
-        Ok((engine, Preparer { config, cq }))
+        Ok((engine, preparer))
+    }
+
+    /// An engine on this completion queue, and what prepares its channels.
+    pub(crate) fn engine_on(
+        &self,
+        cq: CompletionQueue,
+        max_channels: u32,
+        shared: Option<Arc<SharedQueue>>,
+    ) -> (Engine, Preparer) {
+        let config = self.clone();
+        let limits = config.engine_limits(max_channels);
+        let engine = Engine::new(config.pd.clone(), cq.clone(), limits);
+        (engine, Preparer { config, cq, shared })
     }
 }
 
@@ -352,22 +379,37 @@ impl Preparer {
     ///
     /// Those of [`QueuePair::builder`].
     pub fn prepare(&self) -> Result<PreparedChannel<ConnectedMember>> {
-        let qp = self.config.queue_pair(&self.cq)?;
-        Ok(PreparedChannel::new(qp, self.config.member_limits()))
+        let mut limits = self.config.member_limits();
+        let Some(shared) = &self.shared else {
+            let qp = self.config.queue_pair(&self.cq)?;
+            let claim = None;
+            return Ok(PreparedChannel::new(qp, MemberParts { limits, claim }));
+        };
+        let qp = shared.prepare(self.config.queue_pairs(self.config.pd(), &self.cq))?;
+        limits.capacities[Queue::Receive as usize] = 0;
+        let claim = Some(Arc::clone(shared).claim(qp.qp_num()));
+        Ok(PreparedChannel::new(qp, MemberParts { limits, claim }))
     }
 }
 
 impl Connected for ConnectedMember {}
 
 impl sealed::Connected for ConnectedMember {
-    type Rest = MemberLimits;
+    type Rest = MemberParts;
 
-    fn max_recv_wr(limits: &MemberLimits) -> u32 {
-        limits.capacities[Queue::Receive as usize]
+    fn max_recv_wr(parts: &MemberParts) -> u32 {
+        parts.limits.capacities[Queue::Receive as usize]
     }
 
-    fn assemble(qp: QueuePair, limits: MemberLimits, receives: Vec<OwnedBuffer>) -> Result<Self> {
-        Ok(Self::new(qp, limits, receives))
+    fn no_receive(parts: &MemberParts) -> RejectReason {
+        match parts.claim {
+            Some(_) => RejectReason::SharedReceives,
+            None => RejectReason::Backpressure(Queue::Receive),
+        }
+    }
+
+    fn assemble(qp: QueuePair, parts: MemberParts, receives: Vec<OwnedBuffer>) -> Result<Self> {
+        Ok(Self::new(qp, parts, receives))
     }
 
     fn watch(&mut self, stream: TcpStream) -> Result<()> {

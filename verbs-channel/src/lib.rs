@@ -63,6 +63,10 @@
 //! Below them is [`post_unpolled`](Channel::post_unpolled), which is `unsafe`. It is for layers that
 //! manage the buffers themselves.
 //!
+//! The channels of a group can share their receives: [`ChannelBuilder::shared_receives`]. Messages then
+//! come out of the group, each with the id of its channel, and the memory for them does not grow with
+//! the number of channels.
+//!
 //! # The life of an operation
 //!
 //! ```text
@@ -205,6 +209,7 @@ pub mod exchange;
 mod group;
 mod readable;
 mod request;
+mod shared_receives;
 mod waiting;
 
 pub use buffer::{BufferPool, OwnedBuffer, PoolBuffer, TakeWhenFree};
@@ -213,10 +218,11 @@ pub use channel_id::ChannelId;
 pub use config::{ChannelBuilder, PollStrategy};
 pub use connect::{Connected, CreateChannel, PreparedChannel, refuse};
 #[doc(inline)]
-pub use engine::{Completed, ConnectedMember, Ticket};
+pub use engine::{Completed, ConnectedMember, Message, Ticket};
 pub use error::{DownReason, Error, Queue, RejectReason, Result, ScopeError, TransportError};
 pub use group::{ChannelGroup, Preparer};
 pub use request::{GatherList, Incoming, List, Outgoing, OwnedRequest, Request, ScatterList};
+pub use shared_receives::SharedReceivesBuilder;
 
 pub use verbs_core;
 pub use verbs_core::{ErrorChain, Rejected};

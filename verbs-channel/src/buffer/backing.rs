@@ -7,7 +7,7 @@ use std::ops::{Deref, DerefMut, Range};
 use std::ptr::NonNull;
 use std::task::{Context, Poll};
 
-use verbs_core::{GatherElement, MemoryRegion, ScatterElement};
+use verbs_core::{GatherElement, MemoryRegion, ProtectionDomain, ScatterElement};
 
 use super::free_list::FreeList;
 use crate::error::{RejectReason, Result};
@@ -40,6 +40,8 @@ pub(crate) struct SharedPool {
     pub(super) block_len: usize,
     // The region, whatever its buffer is: for its drop.
     pub(super) _region: Box<dyn Any + Send + Sync>,
+    /// What the region is registered in.
+    pub(super) pd: ProtectionDomain,
 }
 
 /// A block that a pool owns while it is free.
@@ -238,7 +240,7 @@ impl Drop for SharedPool {
 impl SharedPtr {
     /// A pool of these blocks, which are parts of the region, in the order of their places.
     pub(crate) fn new(
-        region: Box<dyn Any + Send + Sync>,
+        (region, pd): (Box<dyn Any + Send + Sync>, ProtectionDomain),
         block_len: usize,
         blocks: Vec<Backing>,
     ) -> Self {
@@ -247,6 +249,7 @@ impl SharedPtr {
             free: FreeList::new(blocks.map(|block| BlockPtr(NonNull::from(block)))),
             block_len,
             _region: region,
+            pd,
         }));
         let shared = NonNull::from(shared);
         // SAFETY: it was made above, and nothing frees it yet.

@@ -149,7 +149,8 @@ impl BufferPool {
             // the pool. They are given to it below.
             blocks.push(unsafe { Backing::of_block(block, index) });
         }
-        let clones = Clones(SharedPtr::new(Box::new(region), block_len, blocks));
+        let pd = region.pd().clone();
+        let clones = Clones(SharedPtr::new((Box::new(region), pd), block_len, blocks));
         Ok(Self {
             clones: Arc::new(clones),
         })
@@ -233,6 +234,12 @@ impl BufferPool {
     #[must_use]
     pub fn capacity(&self) -> usize {
         self.shared().free.capacity()
+    }
+
+    /// The protection domain that its blocks are registered in.
+    #[must_use]
+    pub fn pd(&self) -> &ProtectionDomain {
+        &self.shared().pd
     }
 
     /// The length of a block, in bytes.

@@ -14,7 +14,7 @@ use crate::buffer::OwnedBuffer;
 use crate::channel::Channel;
 use crate::config::ChannelBuilder;
 use crate::engine::Engine;
-use crate::error::{Error, Queue, RejectReason, Result};
+use crate::error::{Error, RejectReason, Result};
 use crate::exchange::{Exchange, ExchangeError};
 use crate::waiting::Poller;
 
@@ -66,7 +66,7 @@ pub(crate) mod sealed {
     use verbs_core::QueuePair;
 
     use crate::buffer::OwnedBuffer;
-    use crate::error::Result;
+    use crate::error::{Queue, RejectReason, Result};
 
     #[expect(unnameable_types, reason = "seals `Connected`")]
     pub trait Connected: Sized {
@@ -75,6 +75,11 @@ pub(crate) mod sealed {
 
         /// Receives in flight at once.
         fn max_recv_wr(rest: &Self::Rest) -> u32;
+
+        /// Why no receive can be started beyond those.
+        fn no_receive(_rest: &Self::Rest) -> RejectReason {
+            RejectReason::Backpressure(Queue::Receive)
+        }
 
         /// With receives to be posted before anything else.
         fn assemble(qp: QueuePair, rest: Self::Rest, receives: Vec<OwnedBuffer>) -> Result<Self>;
@@ -190,8 +195,7 @@ impl<T: Connected> PreparedChannel<T> {
             return Err(Rejected::new(reason, buffer));
         }
         if self.receives.len() >= T::max_recv_wr(&self.rest) as usize {
-            let full = RejectReason::Backpressure(Queue::Receive);
-            return Err(Rejected::new(full, buffer));
+            return Err(Rejected::new(T::no_receive(&self.rest), buffer));
         }
         self.receives.push(buffer);
         Ok(())

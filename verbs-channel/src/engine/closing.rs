@@ -1,8 +1,10 @@
 //! Closing a channel in two steps, for layers that keep the engine under a lock.
 
+use std::sync::Arc;
+
 use verbs_core::QueuePair;
 
-use super::Engine;
+use super::{Engine, SharedQueue};
 use crate::channel_id::ChannelId;
 use crate::error::{DownReason, Result};
 
@@ -18,6 +20,8 @@ pub struct Closing {
     channel: ChannelId,
     // `None` if it had been destroyed before.
     qp: Option<QueuePair>,
+    // After `qp`, which may be on it.
+    _shared: Option<Arc<SharedQueue>>,
 }
 
 /// The outcome of destroying a queue pair, for [`Engine::finish_close`].
@@ -52,7 +56,12 @@ impl Engine {
     pub fn start_close(&mut self, channel: ChannelId, reason: DownReason) -> Result<Closing> {
         let at = self.place_of(channel)?;
         let qp = self.take_qp(at, reason);
-        Ok(Closing { channel, qp })
+        let shared = self.shared.as_deref();
+        Ok(Closing {
+            channel,
+            qp,
+            _shared: shared.map(|shared| Arc::clone(&shared.queue)),
+        })
     }
 
     /// The second half of [`remove`](Self::remove): ends the operations that were in flight.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use verbs_core::{QueuePair, Rejected};
 
-use super::{Engine, Link, Peer, Ticket};
+use super::{Claim, Engine, Link, Peer, Ticket};
 use crate::buffer::OwnedBuffer;
 use crate::channel_id::ChannelId;
 use crate::error::{DownReason, Error, RejectReason, Result};
@@ -21,28 +21,35 @@ pub struct ConnectedMember {
     limits: MemberLimits,
     receives: Vec<OwnedBuffer>,
     link: Option<Link>,
+    // After `qp`: dropped later.
+    _claim: Option<Claim>,
 }
 
 /// The limits that a connected channel was created with.
 #[derive(Clone, Copy, Debug)]
-#[expect(unnameable_types, reason = "is named in a sealed trait")]
-pub struct MemberLimits {
+pub(crate) struct MemberLimits {
     /// What its send queue and its receive queue were asked to hold: its credits.
     pub(crate) capacities: [u32; 2],
     pub(crate) peer_timeout: Option<Duration>,
 }
 
+/// The parts of a connected channel other than its queue pair, after which they are dropped.
+#[derive(Debug)]
+#[expect(unnameable_types, reason = "is named in a sealed trait")]
+pub struct MemberParts {
+    pub(crate) limits: MemberLimits,
+    /// Of a queue pair on a shared receive queue.
+    pub(crate) claim: Option<Claim>,
+}
+
 impl ConnectedMember {
-    pub(crate) const fn new(
-        qp: QueuePair,
-        limits: MemberLimits,
-        receives: Vec<OwnedBuffer>,
-    ) -> Self {
+    pub(crate) fn new(qp: QueuePair, parts: MemberParts, receives: Vec<OwnedBuffer>) -> Self {
         Self {
             qp,
-            limits,
+            limits: parts.limits,
             receives,
             link: None,
+            _claim: parts.claim,
         }
     }
 
@@ -98,7 +105,9 @@ impl Engine {
                 }
             },
         };
+        let qp_num = member.qp.qp_num();
         let id = self.add(member.qp, member.limits.capacities);
+        self.join_shared(qp_num, id);
         if let Some(member) = self.members.get_mut(id.index()) {
             member.peer = peer;
         }

@@ -26,6 +26,8 @@ pub(crate) struct Member {
     pub(crate) id: ChannelId,
     /// Another member gets its place once all its outcomes have been taken.
     pub(crate) is_removed: bool,
+    /// Its end is among the messages of its engine, or was: if receives are shared.
+    pub(crate) is_end_reported: bool,
     /// Since when its queue pair has been found in `ERR`, with requests that are not flushed.
     pub(crate) in_error_since: Option<Instant>,
     /// Its peer, by what shows that peer's end.
@@ -79,6 +81,7 @@ impl Member {
             slots,
             id,
             is_removed: false,
+            is_end_reported: false,
             in_error_since: None,
             peer: Peer::default(),
         }

@@ -61,13 +61,15 @@ use crate::error::TransportError;
 
 pub use closing::{Closed, Closing};
 pub use joining::ConnectedMember;
-pub(crate) use joining::MemberLimits;
+pub(crate) use joining::{MemberLimits, MemberParts};
 pub use leak::Leak;
 use leak::Leaks;
 pub(crate) use leak::abort_with;
 pub(crate) use member::Member;
+pub use messages::Message;
 use peer::Peers;
 pub(crate) use peer::{Link, Peer};
+pub(crate) use shared::{Claim, Shared, SharedQueue};
 use slots::Slots;
 pub(crate) use slots::{BufferOwner, Id, Reservation};
 pub use ticket::{Completed, Ticket};
@@ -81,6 +83,7 @@ pub(crate) mod gate;
 mod joining;
 mod leak;
 mod member;
+mod messages;
 mod outcome;
 mod owned;
 mod peer;
@@ -89,6 +92,7 @@ mod places;
 mod poll;
 mod post;
 mod probe;
+mod shared;
 mod slots;
 mod teardown;
 mod ticket;
@@ -104,6 +108,8 @@ pub struct Engine {
     members: Vec<Member>,
     slots: Slots<WorkSuccess, SlotBuffer>,
     peers: Peers,
+    // After the members: their queue pairs are on its queue.
+    shared: Option<Box<Shared>>,
     limits: EngineLimits,
     // Queue pairs that could not be destroyed: they may still complete requests on the queue.
     stuck: u32,
@@ -140,6 +146,7 @@ impl Engine {
             members: Vec::new(),
             slots: Slots::new(),
             peers: Peers::default(),
+            shared: None,
             limits,
             stuck: 0,
             leaks: Leaks::Logged,

@@ -114,9 +114,11 @@ impl Engine {
 
 /// The range of a buffer, to be posted.
 #[inline(always)]
-fn element_of(buffer: &mut OwnedBuffer) -> Result<ScatterElement<'static>, RejectReason> {
+pub(super) fn element_of(
+    buffer: &mut OwnedBuffer,
+) -> Result<ScatterElement<'static>, RejectReason> {
     let element = buffer.element()?;
-    // SAFETY: in this file it is only posted, and the buffer lives until that operation is done.
+    // SAFETY: the callers only post it, and the buffer lives until that operation is done.
     Ok(unsafe { mem::transmute::<ScatterElement<'_>, ScatterElement<'static>>(element) })
 }
 

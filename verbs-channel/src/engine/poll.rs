@@ -4,10 +4,11 @@ use verbs_core::{PollError, PollSlot, PolledCompletions, WorkCompletion, WorkSuc
 
 use super::Engine;
 use super::member::Member;
-use super::slots::{Credits, Id, Reservation, Slots};
+use super::shared::Shared;
+use super::slots::{Credits, Id, Reservation, Slots, shared_place};
 use crate::channel_id::ChannelId;
 use crate::engine::SlotBuffer;
-use crate::error::DownReason;
+use crate::error::{DownReason, Queue};
 
 impl Engine {
     /// Polls once, and dispatches the completions. Returns how many. The results of operations on
@@ -15,7 +16,13 @@ impl Engine {
     #[inline(always)]
     pub(super) fn poll_cq(&mut self, keep_results: bool) -> Result<usize, PollError> {
         let found = self.cq.poll(&mut self.poll_slots)?;
-        dispatch(&mut self.members, &mut self.slots, found, keep_results);
+        dispatch(
+            &mut self.members,
+            &mut self.slots,
+            &mut self.shared,
+            found,
+            keep_results,
+        );
         Ok(found.len())
     }
 
@@ -51,7 +58,13 @@ impl Engine {
             return true;
         }
         if !found.is_empty() {
-            dispatch(&mut self.members, &mut self.slots, found, true);
+            dispatch(
+                &mut self.members,
+                &mut self.slots,
+                &mut self.shared,
+                found,
+                true,
+            );
         }
         false
     }
@@ -61,7 +74,13 @@ impl Engine {
     #[inline(never)]
     fn dispatch_first(&mut self) {
         let found = PollSlot::completions(self.poll_slots.get(..1).unwrap_or_default());
-        dispatch(&mut self.members, &mut self.slots, found, true);
+        dispatch(
+            &mut self.members,
+            &mut self.slots,
+            &mut self.shared,
+            found,
+            true,
+        );
     }
 
     /// [`poll_for`](Self::poll_for) an operation of this channel that owns its buffer, which `take` takes
@@ -98,7 +117,13 @@ impl Engine {
             return Some(then(owned, success));
         }
         if !found.is_empty() {
-            dispatch(&mut self.members, &mut self.slots, found, true);
+            dispatch(
+                &mut self.members,
+                &mut self.slots,
+                &mut self.shared,
+                found,
+                true,
+            );
         }
         None
     }
@@ -150,6 +175,7 @@ fn success_of(found: PolledCompletions<'_>, id: Id) -> Option<&WorkSuccess> {
 fn dispatch(
     members: &mut [Member],
     slots: &mut Slots<WorkSuccess, SlotBuffer>,
+    shared: &mut Option<Box<Shared>>,
     found: PolledCompletions<'_>,
     keep_results: bool,
 ) {
@@ -172,7 +198,7 @@ fn dispatch(
         left = match left.get(count..) {
             Some(left) if count > 0 => left,
             _ => {
-                dispatch_one(members, slots, first);
+                dispatch_one(members, slots, shared, first);
                 rest
             }
         };
@@ -185,9 +211,22 @@ fn dispatch(
 fn dispatch_one(
     members: &mut [Member],
     slots: &mut Slots<WorkSuccess, SlotBuffer>,
+    shared: &mut Option<Box<Shared>>,
     completion: &WorkCompletion,
 ) {
     let wr_id = completion.wr_id();
+    if let Some(shared) = shared {
+        shared.has_ends |= completion.result().is_err();
+        if let Some(place) = shared_place(wr_id) {
+            if let Some((channel, error)) = shared.completed(place, completion)
+                && let Some(member) = members.get_mut(channel.index())
+                && member.id == channel
+            {
+                let _the_channels_end = member.failed(Queue::Receive, error);
+            }
+            return;
+        }
+    }
     // An unknown number ends nothing.
     let Some((at, queue)) = slots.owner(wr_id) else {
         return;

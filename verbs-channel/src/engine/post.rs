@@ -11,7 +11,7 @@ use super::gate::Limits;
 use super::member::NewOperation;
 use super::ticket::SlotBuffer;
 use super::{BufferOwner, Id, Reservation, Ticket};
-use crate::error::{DownReason, RejectReason};
+use crate::error::{DownReason, Queue, RejectReason};
 use crate::request::{Needs, Request, ScatterList};
 
 impl Engine {
@@ -121,6 +121,7 @@ impl Engine {
         let Some(member) = self.members.get_mut(reservation.member as usize) else {
             return Err(RejectReason::GONE);
         };
+        // Of a queue pair on a shared receive queue, nothing passes `take`.
         member.limits.check_receive(list)?;
         let channel = member.id;
         let Some(NewOperation { qp, id, buffer, .. }) = member.take(&mut self.slots, reservation)
@@ -148,6 +149,9 @@ impl Engine {
         let max = member.capacity(reservation.queue);
         match member.down() {
             Some(reason) => RejectReason::Down(reason),
+            None if reservation.queue == Queue::Receive && self.shared.is_some() => {
+                RejectReason::SharedReceives
+            }
             None if u32::from(reservation.credits) > max => RejectReason::BatchTooLong {
                 asked: reservation.credits.into(),
                 max,

@@ -18,7 +18,7 @@ impl Engine {
     /// in flight, and those of the rest only if one of them failed.
     #[doc(alias = "ibv_query_qp")]
     pub fn probe(&mut self, now: Instant) {
-        let count = self.members.len();
+        let (count, has_shared) = (self.members.len(), self.shared.is_some());
         let (mut queries, mut is_gone, mut closed) = (0, false, false);
         for _ in 0..count {
             if queries >= PROBES && !is_gone {
@@ -29,7 +29,10 @@ impl Engine {
                 continue;
             };
             let answer = match member.qp() {
-                Some(qp) if !member.is_idle() => qp.query(),
+                // With shared receives, one that waits for messages has nothing in flight.
+                Some(qp) if !member.is_idle() || has_shared && member.down().is_none() => {
+                    qp.query()
+                }
                 _ => {
                     member.in_error_since = None;
                     continue;

@@ -29,6 +29,9 @@ impl Engine {
 
     /// Moves a queue pair to `ERR`. Returns whether it flushes what is in flight.
     pub(crate) fn flush_at(&mut self, at: u32, reason: DownReason) -> bool {
+        if let Some(shared) = &mut self.shared {
+            shared.has_ends = true;
+        }
         let Some(member) = self.members.get_mut(at as usize) else {
             return false;
         };
@@ -70,6 +73,9 @@ impl Engine {
 
     /// The first half of [`close`](Self::close): the queue pair, to be destroyed.
     pub(crate) fn take_qp(&mut self, at: u32, reason: DownReason) -> Option<QueuePair> {
+        if self.shared.is_some() {
+            self.leave_shared(at, reason);
+        }
         let member = self.members.get_mut(at as usize)?;
         member.take_qp(reason)
     }

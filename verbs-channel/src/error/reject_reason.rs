@@ -99,6 +99,10 @@ pub enum RejectReason {
         /// The local length in bytes.
         len: u64,
     },
+    /// The channel's receives are [shared](crate::ChannelBuilder::shared_receives) with the other
+    /// channels of its group: its messages are taken from the group.
+    #[error("the receives of this group are shared by its channels: take messages from the group")]
+    SharedReceives,
     /// The driver rejected the post.
     #[error(transparent)]
     Post(#[from] PostError),
@@ -107,7 +111,7 @@ pub enum RejectReason {
 verbs_core::error_debug!(RejectReason {
     Backpressure, Untaken, BatchTooLong, EmptyBatch, ReceiveInBatch, Down(reason), MessageTooLong,
     ReceiveTooLong, InlineTooLong, SharedInline, TooManyElements, NoReads, RemoteTooShort,
-    ElementTooLong, Misaligned, Post,
+    ElementTooLong, Misaligned, SharedReceives, Post,
 });
 
 impl RejectReason {

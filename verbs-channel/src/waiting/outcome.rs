@@ -1,12 +1,12 @@
 //! Outcomes of operations on owned buffers: polled, or waited for.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use verbs_core::WorkSuccess;
 
 use super::Poller;
 use crate::buffer::OwnedBuffer;
-use crate::engine::{Completed, Engine, Outcome, Ticket};
+use crate::engine::{Completed, Engine, Message, Outcome, Ticket};
 use crate::error::{Error, Queue, Result};
 
 impl Poller {
@@ -95,6 +95,34 @@ impl Poller {
             self.wait_until(timeout, Engine::has_completed);
         }
         self.engine.take_first_completed()
+    }
+
+    /// The message that arrived first. Polls if there is none.
+    pub(crate) fn next_message(&mut self) -> Option<Message> {
+        self.engine.poll_until_message();
+        if !self.engine.has_message() {
+            self.check_peers();
+            self.engine.refill();
+        }
+        self.engine.next_message()
+    }
+
+    /// [`next_message`](Self::next_message), and waits for it; `None` if `timeout` passes first, or if
+    /// there is no channel to wait for.
+    pub(crate) fn wait_message(&mut self, timeout: Option<Duration>) -> Option<Message> {
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        loop {
+            if let Some(message) = self.next_message() {
+                return Some(message);
+            }
+            let left = deadline.map(|end| end.saturating_duration_since(Instant::now()));
+            let ends = left.is_some_and(|left| left.is_zero());
+            // Nothing joins meanwhile.
+            if ends || left.is_none() && self.engine.is_empty() || !self.engine.has_shared() {
+                return None;
+            }
+            self.wait_until(left, Engine::has_message);
+        }
     }
 
     fn poll_until_ready(&mut self) {

@@ -53,12 +53,14 @@ impl Pause {
     }
 
     /// Pauses after a poll that found nothing. `is_armed` is kept from one wait to the next: an event
-    /// that a wait did not need is used by the next one, and the queue is not armed again.
+    /// that a wait did not need is used by the next one, and the queue is not armed again. It sleeps for
+    /// `longest` at most.
     pub(crate) fn after_empty(
         &mut self,
         cq: &CompletionQueue,
         channel: Option<&CompletionChannel>,
         is_armed: &mut bool,
+        longest: Duration,
     ) -> verbs_core::Result<Paused> {
         // It wraps: a saturated count would keep a spin from reading the clock.
         self.empty = self.empty.wrapping_add(1);
@@ -92,7 +94,7 @@ impl Pause {
                     let sleep = until.min(next_probe).saturating_duration_since(now);
                     // After a sleep it is armed again: the event may have been taken elsewhere.
                     *is_armed = false;
-                    channel.get_cq_event(Some(sleep))?;
+                    channel.get_cq_event(Some(sleep.min(longest)))?;
                 } else {
                     cq.req_notify(false)?;
                     *is_armed = true;

@@ -37,8 +37,15 @@ impl Poller {
     #[cold]
     fn pause(&mut self, pause: &mut Pause) -> bool {
         self.check_peers();
+        // Blocks may come back while no completion does.
+        let needs_blocks = self.engine.has_shared() && self.engine.refill();
+        let longest = if needs_blocks {
+            SHORT_SLEEP
+        } else {
+            Duration::MAX
+        };
         let channel = self.completion_channel.as_ref();
-        match pause.after_empty(self.engine.queue(), channel, &mut self.is_armed) {
+        match pause.after_empty(self.engine.queue(), channel, &mut self.is_armed, longest) {
             Ok(Paused::Poll) => true,
             Ok(Paused::Probe) => {
                 self.engine.probe(Instant::now());
@@ -53,6 +60,9 @@ impl Poller {
         }
     }
 }
+
+/// The longest sleep while a shared receive queue lacks blocks: they may come back in any thread.
+const SHORT_SLEEP: Duration = Duration::from_millis(1);
 
 /// How many polls that find completions a wait makes before it reads the clock.
 const MAX_BUSY_POLLS: u32 = 1 << 12;

@@ -27,6 +27,7 @@ mod peer_dies;
 mod pools;
 mod quick_start;
 mod scoped;
+mod shared_receives;
 mod strategies;
 mod two_hosts;
 mod unpolled;

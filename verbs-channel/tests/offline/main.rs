@@ -24,6 +24,7 @@ mod rejected;
 mod results;
 mod scopes;
 mod settings;
+mod shared_receives;
 mod stuck;
 mod swapped;
 mod thread_domains;

@@ -8,7 +8,7 @@ use std::ptr;
 use verbs_sys::{ibv_post_recv, ibv_post_send, ibv_recv_wr, ibv_send_wr};
 
 use super::post_error::{PostError, Queue, Reason, accepted, position, reason};
-use super::{OwnReceives, PreparedQueuePair, QpCap, QueuePair};
+use super::{OwnReceives, PreparedQueuePair, QpCap, QueuePair, SharedReceives};
 use crate::macros::man;
 use crate::work_request::{
     AtomicWorkRequest, ReadWorkRequest, ReceiveWorkRequest, SendWorkRequest, WorkRequest,
@@ -235,6 +235,24 @@ impl<R> QueuePair<R> {
     ) -> Result<(), PostError> {
         // SAFETY: the caller's promise.
         unsafe { self.post(AtomicWorkRequest::as_any(requests.as_mut())) }
+    }
+}
+
+impl PreparedQueuePair<SharedReceives> {
+    /// The same without its type, for a layer above that has queue pairs of both types.
+    ///
+    /// # Safety
+    ///
+    /// - No receive is posted on it, nor on the queue pair that it becomes.
+    #[doc(hidden)]
+    #[must_use]
+    pub unsafe fn assume_own_receives(self) -> PreparedQueuePair {
+        PreparedQueuePair {
+            qp: self.qp,
+            receives: self.receives.assume_own(),
+            path: self.path,
+            psn: self.psn,
+        }
     }
 }
 

@@ -11,8 +11,11 @@ use crate::shared_receive_queue::SharedReceiveQueue;
 pub trait Receives: sealed::Shared + Clone + Debug + Send + Sync + 'static {}
 
 /// The parameter of a [`QueuePair`](crate::QueuePair) whose receives are posted on it: the default.
-#[derive(Clone, Copy, Debug)]
-pub struct OwnReceives(());
+#[derive(Clone, Debug)]
+pub struct OwnReceives {
+    // Only kept, for a layer above that posts no receives: see `assume_own_receives`.
+    _kept: Option<SharedReceiveQueue>,
+}
 
 /// The parameter of a [`QueuePair`](crate::QueuePair) that takes its receives from a
 /// [`SharedReceiveQueue`].
@@ -23,13 +26,19 @@ pub struct SharedReceives(SharedReceiveQueue);
 
 impl OwnReceives {
     pub(super) const fn new() -> Self {
-        Self(())
+        Self { _kept: None }
     }
 }
 
 impl SharedReceives {
     pub(super) fn new(srq: &SharedReceiveQueue) -> Self {
         Self(srq.clone())
+    }
+
+    pub(super) fn assume_own(self) -> OwnReceives {
+        OwnReceives {
+            _kept: Some(self.0),
+        }
     }
 
     pub(super) const fn srq(&self) -> &SharedReceiveQueue {

@@ -20,8 +20,8 @@ use crate::error::Queue;
 pub(crate) use outcome::Credits;
 use ready::ReadyList;
 pub(crate) use reservation::{BufferOwner, Reservation};
-pub(crate) use slot::Id;
 use slot::{GENERATION, MEMBER, NONE, Slot, SlotOutcome};
+pub(crate) use slot::{Id, shared_place, shared_wr_id};
 
 mod dispatch;
 mod outcome;

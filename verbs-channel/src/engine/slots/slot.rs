@@ -13,6 +13,24 @@ pub(super) const MEMBER: u64 = 1 << 28;
 /// One generation in a stamp. A free slot has an even one, a slot in use an odd one.
 pub(super) const GENERATION: u64 = 1 << 29;
 
+/// The `wr_id` of the shared receive at this place. It is no operation's: its slot is past the end of
+/// every table, and no operation has its generation.
+pub(crate) const fn shared_wr_id(place: u32) -> u64 {
+    SHARED | place as u64
+}
+
+/// The place of the shared receive with this `wr_id`, if it is one's.
+#[inline]
+pub(crate) fn shared_place(wr_id: u64) -> Option<u32> {
+    let is_shared = wr_id & SHARED == SHARED;
+    is_shared.then(|| u32::try_from(wr_id & !SHARED).unwrap_or(NONE))
+}
+
+/// The last generation, which no slot lives to see, and the mark that no table's index has.
+const SHARED: u64 = u64::MAX << 29 | MEMBER;
+
+const _: () = assert!(GENERATION == 1 << 29);
+
 /// A slot's index and generation: identifies one operation.
 ///
 /// A generation has 35 bits, and an operation uses two of them up: an `Id` comes again after 17

@@ -1,0 +1,266 @@
+//! Messages of an engine whose channels share their receives.
+#![expect(
+    unsafe_code,
+    reason = "hands blocks to the device that their places keep"
+)]
+
+use std::array;
+
+use verbs_core::{PostError, ReceiveWorkRequest, ScatterElement, WorkSuccess};
+
+use super::owned::element_of;
+use super::shared::{Arrived, Shared};
+use super::slots::shared_wr_id;
+use super::{Engine, MAX_POLLS};
+use crate::buffer::OwnedBuffer;
+use crate::channel_id::ChannelId;
+use crate::error::{DownReason, Result, TransportError};
+
+/// A message of one of the channels that share their receives, or the end of one.
+///
+/// Dropping it returns its block, which is soon posted again.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Message {
+    /// The channel that it came on.
+    pub channel: ChannelId,
+    /// Its length and its immediate data. An error is the end of the channel, which is down: it comes
+    /// once, after all messages of the channel.
+    pub result: Result<WorkSuccess, TransportError>,
+    /// The block that has its bytes. [Empty](OwnedBuffer::empty) if it has none: an immediate of a write,
+    /// an empty message, or the end of a channel.
+    pub buffer: OwnedBuffer,
+}
+
+impl Message {
+    /// Its bytes; `None` for the immediate data of a write, and for the end of a channel.
+    #[must_use]
+    pub fn bytes(&self) -> Option<&[u8]> {
+        self.result.as_ref().ok()?.message_in(&self.buffer)
+    }
+
+    /// The peer's immediate data, if it sent some.
+    #[must_use]
+    pub fn imm_data(&self) -> Option<u32> {
+        self.result.as_ref().ok()?.imm_data()
+    }
+
+    /// Why the channel is down, if this is its end.
+    #[must_use]
+    pub fn end(&self) -> Option<DownReason> {
+        self.result.as_ref().err()?.down_reason()
+    }
+}
+
+/// Shared receives: see [`ChannelBuilder::shared_receives`](crate::ChannelBuilder::shared_receives).
+impl Engine {
+    /// Shares these receives between the channels, and posts as many of them as there are blocks.
+    pub(crate) fn share(&mut self, shared: Shared) -> Result<(), PostError> {
+        let shared = self.shared.insert(Box::new(shared));
+        let failure = |shared: &Shared| shared.failure.map_or(Ok(()), Err);
+        failure(shared)?;
+        self.refill();
+        self.shared.as_deref().map_or(Ok(()), failure)
+    }
+
+    /// Takes the oldest message of all channels. Polls if there is none.
+    ///
+    /// It posts receives for the messages that were taken and dropped, several with one doorbell. `None`
+    /// means that no message has arrived, and that the completion queue was empty: then
+    /// [`refill`](Self::refill) posts what is left. Always `None` if the receives are not shared.
+    #[must_use = "it has the message"]
+    pub fn next_message(&mut self) -> Option<Message> {
+        self.poll_until_message();
+        self.take_message()
+    }
+
+    /// Whether [`next_message`](Self::next_message) has one without a poll.
+    #[must_use]
+    #[inline]
+    pub fn has_message(&self) -> bool {
+        let shared = self.shared.as_deref();
+        shared.is_some_and(|shared| shared.has_ends || shared.has_arrived())
+    }
+
+    /// Posts a receive for each place of the shared receive queue that is free, as far as the pool has
+    /// blocks. Returns whether places stay free: then peers may have to wait until blocks come back to
+    /// the pool, and this is called again.
+    ///
+    /// If the driver rejects a receive, all channels are taken down.
+    #[doc(alias = "ibv_post_srq_recv")]
+    pub fn refill(&mut self) -> bool {
+        while let Some(posted) = self.refill_once() {
+            if posted < CHAIN {
+                break;
+            }
+        }
+        self.needs_blocks()
+    }
+
+    /// Whether the channels share their receives.
+    #[inline]
+    pub(crate) const fn has_shared(&self) -> bool {
+        self.shared.is_some()
+    }
+
+    /// Whether a place of the shared receive queue is free.
+    #[must_use]
+    pub fn needs_blocks(&self) -> bool {
+        let shared = self.shared.as_deref();
+        shared.is_some_and(|shared| shared.missing() > 0 && shared.failure.is_none())
+    }
+
+    /// Polls until a message has arrived, or nothing is found.
+    pub(crate) fn poll_until_message(&mut self) {
+        for _ in 0..MAX_POLLS {
+            if self.shared.is_none() || self.has_message() || self.drive() == 0 {
+                break;
+            }
+        }
+        let Some(shared) = &mut self.shared else {
+            return;
+        };
+        shared.drop_unclaimed();
+        if shared.has_ends {
+            self.report_ends();
+        }
+    }
+
+    /// Takes the oldest message, without a poll.
+    #[inline]
+    pub(crate) fn take_message(&mut self) -> Option<Message> {
+        let shared = self.shared.as_deref_mut()?;
+        let taken = shared.take();
+        let missing = shared.missing();
+        // A doorbell for many, unless few are left.
+        let is_low = shared.posted() < missing;
+        if missing >= CHAIN || is_low && missing > 0 {
+            let _posted = self.refill_once();
+        }
+        let (arrived, buffer) = taken?;
+        Some(match arrived {
+            Arrived::Message {
+                channel, success, ..
+            } => Message {
+                channel,
+                result: Ok(success),
+                buffer,
+            },
+            Arrived::End { channel, reason } => Message {
+                channel,
+                result: Err(TransportError::Aborted(reason)),
+                buffer,
+            },
+        })
+    }
+
+    /// Adds the ends of channels to the messages.
+    #[cold]
+    fn report_ends(&mut self) {
+        // What has arrived before is reported before.
+        self.dispatch_all();
+        let Some(shared) = self.shared.as_deref_mut() else {
+            return;
+        };
+        shared.has_ends = false;
+        for member in &mut self.members {
+            if let Some(reason) = member.down()
+                && !member.is_removed
+                && !member.is_end_reported
+            {
+                member.is_end_reported = true;
+                shared.report_end(member.id, reason);
+            }
+        }
+    }
+
+    /// Routes the messages of a new channel.
+    pub(super) fn join_shared(&mut self, qp_num: u32, channel: ChannelId) {
+        if self.shared.is_none() {
+            return;
+        }
+        // What is in the completion queue came before.
+        self.dispatch_all();
+        let Some(shared) = self.shared.as_deref_mut() else {
+            return;
+        };
+        shared.join(qp_num, channel);
+        if let Some(error) = shared.failure {
+            self.destroy_at(channel.at(), DownReason::Post(error));
+        }
+    }
+
+    /// Routes what a queue pair has received, and nothing after that: it is about to be destroyed.
+    ///
+    /// In `ERR` it takes no more receives from the queue; drivers may discard the completions of one that
+    /// is destroyed, with their receives.
+    #[cold]
+    pub(super) fn leave_shared(&mut self, at: u32, reason: DownReason) {
+        let Some(member) = self.members.get_mut(at as usize) else {
+            return;
+        };
+        member.go_down(reason);
+        let Some(qp) = member.qp() else {
+            return;
+        };
+        let qp_num = qp.qp_num();
+        // It fails only if the device does.
+        let _in_error = qp.to_error();
+        self.dispatch_all();
+        if let Some(shared) = self.shared.as_deref_mut() {
+            shared.has_ends = true;
+            shared.leave(qp_num);
+        }
+    }
+
+    /// Posts up to [`CHAIN`] receives with one doorbell. Returns how many; `None` if there are no free
+    /// places or no blocks.
+    #[inline(never)]
+    fn refill_once(&mut self) -> Option<usize> {
+        let shared = self.shared.as_deref_mut()?;
+        if shared.failure.is_some() || !shared.has_place() {
+            return None;
+        }
+        let mut places = [0; CHAIN];
+        let mut elements: [ScatterElement<'static>; CHAIN] =
+            array::from_fn(|_| ScatterElement::empty());
+        let mut count = 0;
+        for (place, element) in places.iter_mut().zip(&mut elements) {
+            let Some((taken, buffer)) = shared.take_place() else {
+                break;
+            };
+            // Blocks are elements: their pool was cut into them.
+            *element = element_of(buffer).ok()?;
+            *place = taken;
+            count += 1;
+        }
+        let (places, elements) = (places.get(..count)?, elements.get_mut(..count)?);
+        if places.is_empty() {
+            return None;
+        }
+        let mut requests = [const { ReceiveWorkRequest::empty() }; CHAIN];
+        for ((request, element), place) in requests.iter_mut().zip(elements).zip(places) {
+            *request = ReceiveWorkRequest::new(element).wr_id(shared_wr_id(*place));
+        }
+        let queue = shared.queue.srq()?;
+        // SAFETY: the place keeps the block until the receive has completed; or `SharedQueue` does until
+        // the queue is destroyed, and leaks it if that fails. Its bytes are not accessed meanwhile.
+        let posted = unsafe { queue.post_receive(requests.get_mut(..count)?) };
+        let accepted = posted.map_or_else(|error| error.posted(), |()| count);
+        for (index, place) in places.iter().enumerate() {
+            match index < accepted {
+                true => shared.set_posted(*place),
+                false => shared.return_place(*place),
+            }
+        }
+        if let Err(error) = posted {
+            shared.failure = Some(error);
+            self.destroy_all(DownReason::Post(error));
+            return None;
+        }
+        Some(count)
+    }
+}
+
+/// How many receives are posted with one doorbell.
+const CHAIN: usize = 16;

@@ -1,0 +1,258 @@
+//! Groups whose channels share their receives: routing, slow consumers, and channels that end.
+
+use std::thread;
+use std::time::Duration;
+
+use verbs_channel::verbs_core::{AccessFlags, ProtectionDomain};
+use verbs_channel::{
+    BufferPool, Channel, ChannelGroup, ChannelId, DownReason, Message, Outgoing, PollStrategy,
+    RejectReason,
+};
+use verbs_harness::allocations::allocations;
+use verbs_harness::{PATIENCE, begin};
+
+use crate::ends::{bounded, here, pattern};
+
+const LEN: usize = 64;
+
+fn group(pd: &ProtectionDomain, pool: &BufferPool, count: u32) -> ChannelGroup {
+    let builder = Channel::builder(pd).max_send_wr(4).timeout(PATIENCE);
+    builder.shared_receives(pool, count).group(64).unwrap()
+}
+
+/// A member of the group, and the channel at its other end.
+fn join(group: &mut ChannelGroup) -> (ChannelId, Channel) {
+    let peer = Channel::builder(group.pd()).timeout(PATIENCE);
+    let (member, peer) = (group.prepare().unwrap(), peer.build().unwrap());
+    let (to_member, to_peer) = (member.endpoint(), peer.endpoint());
+    let id = group.join(member.handshake(&to_peer).unwrap()).unwrap();
+    (id, peer.handshake(&to_member).unwrap())
+}
+
+fn send(channel: &mut Channel, bytes: Vec<u8>) {
+    let from = channel.pd().reg_mr(bytes).unwrap();
+    channel.send(from.gather_element(..).unwrap()).unwrap();
+}
+
+fn next(group: &mut ChannelGroup) -> Message {
+    group.wait_message(Some(PATIENCE)).expect("a message comes")
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn messages_of_thirty_two_channels_share_eight_blocks() {
+    let _test = begin!();
+    let pd = here();
+    let pool = BufferPool::new(&pd, LEN, 8).unwrap();
+    let mut group = group(&pd, &pool, 8);
+    let mut peers: Vec<_> = (0..32).map(|_| join(&mut group)).collect();
+    for round in 0..4 {
+        for (number, (id, peer)) in peers.iter_mut().enumerate().rev() {
+            let bytes = pattern(number + 100 * round, 1 + (number + round) % LEN);
+            send(peer, bytes.clone());
+            let message = next(&mut group);
+            assert_eq!(message.channel, *id);
+            assert!(message.bytes() == Some(&bytes[..]));
+        }
+    }
+    drop(group);
+    assert_eq!(pool.available(), 8);
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn slow_consumer_makes_peers_wait_and_loses_nothing() {
+    let _test = begin!();
+    for strategy in [
+        PollStrategy::SpinThenYield,
+        PollStrategy::Notify { after: 10 },
+    ] {
+        let pd = here();
+        let pool = BufferPool::new(&pd, LEN, 4).unwrap();
+        let builder = Channel::builder(&pd).strategy(strategy);
+        let mut group = builder.shared_receives(&pool, 4).group(2).unwrap();
+        let (id, mut peer) = join(&mut group);
+        let sender = thread::spawn(move || {
+            for number in 0..40 {
+                send(&mut peer, pattern(number, LEN));
+            }
+            peer
+        });
+        let mut kept = Vec::new();
+        for number in 0..40 {
+            let message = next(&mut group);
+            assert_eq!(message.channel, id);
+            assert!(
+                message.bytes() == Some(&pattern(number, LEN)[..]),
+                "{number}"
+            );
+            kept.push(message);
+            // All blocks are here: the peer waits.
+            if kept.len() == 4 {
+                let wait = Some(Duration::from_millis(20));
+                assert!(group.wait_message(wait).is_none());
+                kept.clear();
+            }
+        }
+        let _peer = sender.join().unwrap();
+        assert!(!group.channel(id).unwrap().is_down());
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn message_before_the_join_is_kept() {
+    let _test = begin!();
+    let pd = here();
+    let pool = BufferPool::new(&pd, LEN, 8).unwrap();
+    let mut group = group(&pd, &pool, 8);
+    let peer = Channel::builder(&pd).timeout(PATIENCE).build().unwrap();
+    let member = group.prepare().unwrap();
+    let (to_member, to_peer) = (member.endpoint(), peer.endpoint());
+    let member = member.handshake(&to_peer).unwrap();
+    let mut peer = peer.handshake(&to_member).unwrap();
+    send(&mut peer, vec![1; LEN]);
+    assert!(group.next_message().is_none());
+    send(&mut peer, vec![2; LEN]);
+    let id = group.join(member).unwrap();
+    for byte in [1, 2] {
+        let message = next(&mut group);
+        assert_eq!(
+            (message.channel, message.bytes()),
+            (id, Some(&[byte; LEN][..]))
+        );
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn dead_channels_leave_their_blocks_to_the_others() {
+    let _test = begin!();
+    let pd = here();
+    let pool = BufferPool::new(&pd, LEN, 4).unwrap();
+    let mut group = group(&pd, &pool, 4);
+    let (stays, mut peer) = join(&mut group);
+    for round in 0..20 {
+        let (goes, mut short_lived) = join(&mut group);
+        send(&mut short_lived, vec![round; LEN]);
+        if round % 2 == 0 {
+            let message = next(&mut group);
+            assert_eq!(message.channel, goes);
+        }
+        group.remove(goes).unwrap();
+        while let Some(message) = group.next_message() {
+            assert_eq!(message.channel, goes);
+        }
+        send(&mut peer, vec![round; LEN]);
+        let message = next(&mut group);
+        assert_eq!(message.channel, stays);
+        assert!(message.bytes() == Some(&[round; LEN][..]));
+    }
+    drop(group);
+    assert_eq!(pool.available(), 4);
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn peer_that_closes_is_the_end_of_its_channel() {
+    let _test = begin!();
+    let pd = here();
+    let pool = BufferPool::new(&pd, LEN, 8).unwrap();
+    let mut group = group(&pd, &pool, 8);
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let client = thread::spawn(move || {
+        let prepared = Channel::builder(&here()).build().unwrap();
+        let mut channel = prepared.connect(address, PATIENCE).unwrap();
+        for number in 0..3 {
+            send(&mut channel, pattern(number, LEN));
+        }
+    });
+    let member = group
+        .prepare()
+        .unwrap()
+        .accept(&listener, PATIENCE)
+        .unwrap();
+    let id = group.join(member).unwrap();
+    for number in 0..3 {
+        let message = next(&mut group);
+        assert!(message.bytes() == Some(&pattern(number, LEN)[..]));
+    }
+    let end = bounded(|| group.wait_message(None)).unwrap();
+    assert_eq!((end.channel, end.end()), (id, Some(DownReason::PeerClosed)));
+    client.join().unwrap();
+    group.remove(id).unwrap();
+    assert!(bounded(|| group.wait_message(None)).is_none());
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn message_longer_than_a_block_ends_its_channel_only() {
+    let _test = begin!();
+    let pd = here();
+    let pool = BufferPool::new(&pd, LEN, 4).unwrap();
+    let mut group = group(&pd, &pool, 4);
+    let (goes, mut long) = join(&mut group);
+    let (stays, mut short) = join(&mut group);
+    let from = pd.reg_mr(vec![0_u8; LEN + 1]).unwrap();
+    long.send(from.gather_element(..).unwrap()).unwrap_err();
+    let end = next(&mut group);
+    assert_eq!(end.channel, goes);
+    assert!(matches!(end.end(), Some(DownReason::Work { .. })));
+    for number in 0..8 {
+        send(&mut short, pattern(number, LEN));
+        assert_eq!(next(&mut group).channel, stays);
+    }
+    let mut member = group.channel(stays).unwrap();
+    let rejected = member.start_receive(pd.reg_mr(vec![0; 8]).unwrap());
+    assert_eq!(*rejected.unwrap_err().error(), RejectReason::SharedReceives);
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn immediates_of_writes_reach_their_channels() {
+    let test = begin!();
+    let pd = here();
+    let pool = BufferPool::new(&pd, LEN, 2).unwrap();
+    let builder = Channel::builder(&pd);
+    for builder in [
+        builder.shared_receives(&pool, 2),
+        builder.shared_immediates(2),
+    ] {
+        let mut group = match builder.group(2) {
+            Ok(group) => group,
+            Err(error) => return test.skip(error),
+        };
+        let target = pd.reg_shared(vec![0_u8; 8], AccessFlags::REMOTE_WRITE);
+        let target = target.unwrap();
+        let from = pd.reg_mr(vec![9_u8; 8]).unwrap();
+        let mut peers = [join(&mut group), join(&mut group)];
+        for number in 0..10 {
+            let (id, peer) = &mut peers[number as usize % 2];
+            let from = from.gather_element(..).unwrap();
+            peer.run(Outgoing::write(from, target.remote()).immediate(number))
+                .unwrap();
+            let message = next(&mut group);
+            assert_eq!(message.channel, *id);
+            assert_eq!((message.imm_data(), message.bytes()), (Some(number), None));
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn no_message_allocates() {
+    let _test = begin!();
+    let pd = here();
+    let pool = BufferPool::new(&pd, LEN, 64).unwrap();
+    let mut group = group(&pd, &pool, 32);
+    let mut peers: Vec<_> = (0..4).map(|_| join(&mut group)).collect();
+    let from = pd.reg_mr(vec![1_u8; LEN]).unwrap();
+    let before = allocations();
+    for round in 0..100 {
+        let (id, peer) = &mut peers[round % 4];
+        peer.send(from.gather_element(..).unwrap()).unwrap();
+        assert_eq!(next(&mut group).channel, *id);
+    }
+    assert_eq!(allocations() - before, 0);
+}

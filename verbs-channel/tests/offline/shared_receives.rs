@@ -1,0 +1,523 @@
+//! Groups whose channels share their receives: messages reach their channel, and no block is lost.
+
+use std::time::{Duration, Instant};
+
+use fake_libibverbs::{assert_all_is_well, is_in_flight, with};
+use verbs_channel::verbs_core::verbs_sys::{
+    IBV_WC_LOC_LEN_ERR, IBV_WC_RECV, IBV_WC_RECV_RDMA_WITH_IMM, IBV_WC_REM_ACCESS_ERR,
+    IBV_WC_SUCCESS, IBV_WC_WITH_IMM, IBV_WC_WR_FLUSH_ERR, ibv_wc, ibv_wc_status,
+};
+use verbs_channel::verbs_core::{Error as CoreError, ErrorKind, ProtectionDomain};
+use verbs_channel::{
+    BufferPool, Channel, ChannelGroup, ChannelId, ConnectedMember, DownReason, Error, Message,
+    PollStrategy, RejectReason, TransportError,
+};
+
+use crate::fake_device::{bounded, calls, forget_the_past, pd, posted, refuse, succeeds};
+
+const SOON: Option<Duration> = Some(Duration::from_millis(20));
+
+/// A group with so many shared receives, and so many channels: with their ids and the numbers of their
+/// queue pairs.
+struct Shared {
+    group: ChannelGroup,
+    pool: BufferPool,
+    pd: ProtectionDomain,
+    channels: Vec<(ChannelId, u32)>,
+}
+
+impl Shared {
+    fn new(blocks: usize, count: u32, channels: usize) -> Self {
+        let pd = pd();
+        let pool = BufferPool::new(&pd, 64, blocks).unwrap();
+        let builder = Channel::builder(&pd).max_send_wr(4);
+        let builder = builder.shared_receives(&pool, count);
+        let mut group = builder.group(8).unwrap();
+        let channels = (0..channels)
+            .map(|_| {
+                let (member, qp_num) = connected(&group);
+                (group.join(member).unwrap(), qp_num)
+            })
+            .collect();
+        Self {
+            group,
+            pool,
+            pd,
+            channels,
+        }
+    }
+
+    /// The device receives a message into the receive that was posted as this one, on the channel with
+    /// this number. It has two bytes: both numbers.
+    fn arrives(&self, receive: usize, channel: usize) {
+        let bytes = [receive, channel].map(|number| u8::try_from(number).unwrap());
+        receives(posted()[receive], self.channels[channel].1, &bytes);
+    }
+
+    fn next(&mut self) -> Message {
+        self.group.next_message().expect("a message has arrived")
+    }
+}
+
+/// A connected channel that has not joined, and the number of its queue pair.
+fn connected(group: &ChannelGroup) -> (ConnectedMember, u32) {
+    let prepared = group.prepare().unwrap();
+    let endpoint = prepared.endpoint();
+    (prepared.handshake(&endpoint).unwrap(), endpoint.qp_num())
+}
+
+fn receives(wr_id: u64, qp_num: u32, bytes: &[u8]) {
+    fake_libibverbs::deliver(wr_id, bytes);
+    let done = ibv_wc {
+        wr_id,
+        qp_num,
+        opcode: IBV_WC_RECV,
+        byte_len: u32::try_from(bytes.len()).unwrap(),
+        status: IBV_WC_SUCCESS,
+        ..Default::default()
+    };
+    with(|library| library.done.push_back(done));
+}
+
+fn fails(wr_id: u64, qp_num: u32, status: ibv_wc_status) {
+    let done = ibv_wc {
+        wr_id,
+        qp_num,
+        status,
+        ..Default::default()
+    };
+    with(|library| library.done.push_back(done));
+}
+
+/// How many receives each doorbell posted.
+fn doorbells() -> Vec<usize> {
+    with(|library| library.posted.iter().map(Vec::len).collect())
+}
+
+#[test]
+fn messages_reach_their_channels_in_the_order_of_arrival() {
+    let mut shared = Shared::new(8, 8, 3);
+    for (receive, channel) in [(0, 2), (1, 0), (2, 2), (3, 1)] {
+        shared.arrives(receive, channel);
+    }
+    for (receive, channel) in [(0, 2), (1, 0), (2, 2), (3, 1)] {
+        let message = shared.next();
+        assert_eq!(message.channel, shared.channels[usize::from(channel)].0);
+        assert_eq!(message.bytes(), Some(&[receive, channel][..]));
+        assert_eq!((message.imm_data(), message.end()), (None, None));
+    }
+    assert!(shared.group.next_message().is_none());
+}
+
+#[test]
+fn many_receives_are_posted_with_one_doorbell() {
+    let mut shared = Shared::new(64, 40, 1);
+    assert_eq!(doorbells(), [16, 16, 8]);
+    assert_eq!(shared.pool.available(), 24);
+    let first = posted();
+    forget_the_past();
+    for wr_id in &first[..16] {
+        receives(*wr_id, shared.channels[0].1, b"hi");
+    }
+    for _ in 0..16 {
+        drop(shared.next());
+    }
+    assert_eq!(doorbells(), [16], "one for the 16 that were dropped");
+    assert_eq!(shared.pool.available(), 24);
+}
+
+#[test]
+fn queue_and_messages_that_were_not_taken_have_no_more_blocks_than_asked_for() {
+    let mut shared = Shared::new(64, 4, 1);
+    for receive in 0..4 {
+        shared.arrives(receive, 0);
+    }
+    shared.group.engine_mut().drive();
+    shared.group.engine_mut().refill();
+    assert_eq!(doorbells(), [4], "their places are taken until they are");
+    let kept = [shared.next(), shared.next(), shared.next()];
+    assert!(shared.group.engine_mut().has_message());
+    shared.group.engine_mut().refill();
+    assert_eq!(posted().len(), 7);
+    assert_eq!(shared.pool.available(), 64 - 7);
+    drop(kept);
+}
+
+#[test]
+fn slow_consumer_leaves_the_queue_empty_until_it_drops_a_message() {
+    let mut shared = Shared::new(4, 4, 1);
+    (0..4).for_each(|receive| shared.arrives(receive, 0));
+    let mut kept: Vec<_> = (0..4).map(|_| shared.next()).collect();
+    assert!(shared.group.next_message().is_none());
+    assert_eq!(posted().len(), 4, "there is no block");
+    assert!(shared.group.engine_mut().needs_blocks());
+    assert_eq!(kept[3].bytes(), Some(&[3, 0][..]));
+    kept.truncate(1);
+    assert!(shared.group.next_message().is_none());
+    assert_eq!(doorbells(), [4, 3]);
+    drop(kept);
+    assert!(!shared.group.engine_mut().refill());
+    assert_eq!(doorbells(), [4, 3, 1]);
+    assert_eq!(
+        shared
+            .group
+            .channel(shared.channels[0].0)
+            .unwrap()
+            .down_reason(),
+        None
+    );
+}
+
+#[test]
+fn block_that_another_thread_drops_is_posted_during_a_wait() {
+    for strategy in [
+        PollStrategy::SpinThenYield,
+        PollStrategy::Notify { after: 1 },
+    ] {
+        let pd = pd();
+        let pool = BufferPool::new(&pd, 64, 1).unwrap();
+        let builder = Channel::builder(&pd).strategy(strategy);
+        let mut group = builder.shared_receives(&pool, 1).group(1).unwrap();
+        let (member, qp_num) = connected(&group);
+        group.join(member).unwrap();
+        receives(posted()[0], qp_num, b"hi");
+        let message = group.next_message().unwrap();
+        let own = fake_libibverbs::lend();
+        let dropped = std::thread::spawn(move || {
+            own();
+            std::thread::sleep(Duration::from_millis(5));
+            drop(message);
+        });
+        let wait = Some(Duration::from_millis(50));
+        assert!(bounded(|| group.wait_message(wait)).is_none());
+        dropped.join().unwrap();
+        assert_eq!(posted().len(), 2);
+        with(|library| library.posted.clear());
+    }
+}
+
+#[test]
+fn message_that_comes_before_its_channel_joins_is_kept() {
+    let mut shared = Shared::new(8, 8, 1);
+    let (member, qp_num) = connected(&shared.group);
+    receives(posted()[0], qp_num, b"early");
+    shared.arrives(1, 0);
+    receives(posted()[2], qp_num, b"still early");
+    assert_eq!(shared.next().channel, shared.channels[0].0);
+    assert!(shared.group.next_message().is_none());
+    // One more that is still in the completion queue.
+    receives(posted()[3], qp_num, b"last");
+    let id = shared.group.join(member).unwrap();
+    for expected in [&b"early"[..], b"still early", b"last"] {
+        let message = shared.next();
+        assert_eq!((message.channel, message.bytes()), (id, Some(expected)));
+    }
+}
+
+#[test]
+fn message_of_a_channel_that_never_joins_returns_its_block() {
+    let mut shared = Shared::new(4, 4, 1);
+    let (member, qp_num) = connected(&shared.group);
+    (0..3).for_each(|receive| receives(posted()[receive], qp_num, b"x"));
+    assert!(shared.group.next_message().is_none());
+    assert_eq!(posted().len(), 4);
+    drop(member);
+    // One that the driver has left in the completion queue.
+    receives(posted()[3], qp_num, b"x");
+    assert!(shared.group.next_message().is_none());
+    shared.group.engine_mut().refill();
+    assert_eq!(posted().len(), 8, "all four are posted again");
+}
+
+#[test]
+fn receive_of_a_channel_is_rejected_and_says_where_messages_are() {
+    let mut shared = Shared::new(8, 4, 1);
+    let (id, _) = shared.channels[0];
+    let count = posted().len();
+    let mut region = shared.pd.reg_mr(vec![0_u8; 64]).unwrap();
+    let mut channel = shared.group.channel(id).unwrap();
+    let rejected = channel.start_receive(shared.pool.take().unwrap());
+    assert_eq!(*rejected.unwrap_err().error(), RejectReason::SharedReceives);
+    let error = channel.receive(region.scatter_element(..).unwrap());
+    let error = error.unwrap_err();
+    assert!(matches!(
+        error,
+        Error::Rejected(RejectReason::SharedReceives)
+    ));
+    assert!(!error.is_backpressure());
+    let rejected = channel.scope(|scope| {
+        let receive = scope.post_receive(region.scatter_element(..)?);
+        Ok::<_, Error>(receive.err())
+    });
+    assert_eq!(rejected.unwrap(), Some(RejectReason::SharedReceives));
+    assert_eq!(posted().len(), count);
+    assert!(!channel.is_down());
+    let mut prepared = shared.group.prepare().unwrap();
+    let rejected = prepared.start_receive(shared.pool.take().unwrap());
+    assert_eq!(*rejected.unwrap_err().error(), RejectReason::SharedReceives);
+    let mut channel = shared.group.channel(id).unwrap();
+    // Sends are as ever.
+    let ticket = channel.start_send(shared.pool.take().unwrap()).unwrap();
+    succeeds(*posted().last().unwrap());
+    assert!(channel.poll(ticket).unwrap().unwrap().result.is_ok());
+}
+
+#[test]
+fn end_of_a_channel_comes_once_and_after_its_messages() {
+    let mut shared = Shared::new(8, 8, 2);
+    let (id, _) = shared.channels[1];
+    shared.arrives(0, 1);
+    shared.arrives(1, 0);
+    let engine = shared.group.engine_mut();
+    engine.shut_down(id, DownReason::PeerClosed).unwrap();
+    // It was received before the queue pair was in ERROR.
+    shared.arrives(2, 1);
+    for channel in [1, 0, 1] {
+        let message = shared.next();
+        assert_eq!(message.channel, shared.channels[channel].0);
+        assert!(message.bytes().is_some());
+    }
+    let end = shared.next();
+    assert_eq!((end.channel, end.end()), (id, Some(DownReason::PeerClosed)));
+    assert_eq!(
+        end.result.unwrap_err(),
+        TransportError::Aborted(DownReason::PeerClosed)
+    );
+    assert!(shared.group.next_message().is_none());
+    shared.group.remove(id).unwrap();
+    assert!(shared.group.next_message().is_none(), "it was reported");
+    // The end of a channel that is removed is no news.
+    shared.group.remove(shared.channels[0].0).unwrap();
+    assert!(shared.group.next_message().is_none());
+}
+
+#[test]
+fn failed_send_ends_its_channel_only() {
+    let mut shared = Shared::new(8, 4, 2);
+    let (id, qp_num) = shared.channels[0];
+    let block = shared.pool.take().unwrap();
+    let ticket = shared.group.channel(id).unwrap().start_send(block).unwrap();
+    fails(*posted().last().unwrap(), qp_num, IBV_WC_REM_ACCESS_ERR);
+    let end = shared.next();
+    assert_eq!(end.channel, id);
+    assert!(matches!(end.end(), Some(DownReason::Work { .. })));
+    assert!(shared.group.poll(ticket).unwrap().unwrap().result.is_err());
+    shared.arrives(0, 1);
+    assert_eq!(shared.next().channel, shared.channels[1].0);
+}
+
+#[test]
+fn message_longer_than_a_block_ends_its_channel_and_the_block_is_posted_again() {
+    let mut shared = Shared::new(2, 2, 2);
+    let (id, qp_num) = shared.channels[0];
+    fails(posted()[0], qp_num, IBV_WC_LOC_LEN_ERR);
+    fails(posted()[1], qp_num, IBV_WC_WR_FLUSH_ERR);
+    let end = shared.next();
+    assert_eq!(end.channel, id);
+    assert!(matches!(end.end(), Some(DownReason::Work { .. })));
+    assert!(shared.group.next_message().is_none());
+    assert_eq!(posted().len(), 4);
+    shared.arrives(2, 1);
+    assert_eq!(shared.next().channel, shared.channels[1].0);
+}
+
+#[test]
+fn channel_that_ends_leaves_its_blocks_to_the_others() {
+    let mut shared = Shared::new(4, 4, 2);
+    shared.arrives(0, 0);
+    shared.group.remove(shared.channels[0].0).unwrap();
+    assert_eq!(posted().len(), 4);
+    assert!(posted()[1..].iter().all(|wr_id| is_in_flight(*wr_id)));
+    // What it had received is still delivered.
+    assert_eq!(shared.next().channel, shared.channels[0].0);
+    for receive in 1..4 {
+        shared.arrives(receive, 1);
+        assert_eq!(shared.next().channel, shared.channels[1].0);
+    }
+}
+
+#[test]
+fn queue_pair_is_in_error_and_its_messages_polled_before_it_is_destroyed() {
+    let mut shared = Shared::new(4, 4, 1);
+    forget_the_past();
+    shared.group.remove(shared.channels[0].0).unwrap();
+    assert_eq!(calls(), ["ibv_modify_qp", "ibv_destroy_qp"]);
+}
+
+#[test]
+fn dropped_group_returns_all_blocks_to_the_pool() {
+    let Shared {
+        mut group,
+        pool,
+        pd,
+        channels,
+    } = {
+        let shared = Shared::new(8, 6, 2);
+        shared.arrives(0, 0);
+        shared.arrives(1, 1);
+        shared
+    };
+    let message = group.next_message().unwrap();
+    assert_eq!(message.channel, channels[0].0);
+    assert_eq!(pool.available(), 2);
+    drop(group);
+    assert_eq!(pool.available(), 7);
+    drop((message, pd));
+    assert_eq!(pool.available(), 8);
+    drop(pool);
+    assert_all_is_well();
+}
+
+#[test]
+fn blocks_stay_while_a_prepared_channel_keeps_the_queue() {
+    let Shared {
+        group, pool, pd, ..
+    } = Shared::new(4, 4, 1);
+    let (member, _) = connected(&group);
+    let preparer = group.preparer();
+    drop(group);
+    assert_eq!(pool.available(), 0);
+    assert!(posted().iter().all(|wr_id| is_in_flight(*wr_id)));
+    drop(preparer);
+    assert_eq!(pool.available(), 0);
+    drop((member, pd));
+    assert_eq!(pool.available(), 4);
+    drop(pool);
+    assert_all_is_well();
+}
+
+#[test]
+fn closing_queue_pair_keeps_the_blocks() {
+    let Shared {
+        mut group,
+        pool,
+        pd,
+        channels,
+    } = Shared::new(4, 4, 1);
+    let engine = group.engine_mut();
+    let closing = engine
+        .start_close(channels[0].0, DownReason::Closed)
+        .unwrap();
+    drop((group, pd));
+    assert_eq!(pool.available(), 0);
+    drop(closing);
+    assert_eq!(pool.available(), 4);
+}
+
+#[test]
+fn blocks_are_leaked_if_the_queue_cannot_be_destroyed() {
+    let Shared {
+        group, pool, pd, ..
+    } = Shared::new(4, 3, 1);
+    refuse("ibv_destroy_srq", 1);
+    drop((group, pd));
+    assert_eq!(pool.available(), 1);
+    assert!(posted().iter().all(|wr_id| is_in_flight(*wr_id)));
+}
+
+#[test]
+fn immediate_of_a_write_has_no_bytes_and_its_block_is_posted_again() {
+    let mut shared = Shared::new(2, 2, 1);
+    let (id, qp_num) = shared.channels[0];
+    let mut done = ibv_wc {
+        wr_id: posted()[0],
+        qp_num,
+        opcode: IBV_WC_RECV_RDMA_WITH_IMM,
+        byte_len: 50,
+        wc_flags: IBV_WC_WITH_IMM.0,
+        ..Default::default()
+    };
+    done.__bindgen_anon_1.imm_data.0 = 7_u32.to_be();
+    with(|library| library.done.push_back(done));
+    let message = shared.next();
+    assert_eq!((message.channel, message.imm_data()), (id, Some(7)));
+    assert_eq!((message.bytes(), message.buffer.capacity()), (None, 0));
+    assert!(shared.group.next_message().is_none());
+    assert_eq!(posted().len(), 3, "while the message is kept");
+    drop(message);
+}
+
+#[test]
+fn receives_for_immediates_have_no_memory() {
+    let pd = pd();
+    let builder = Channel::builder(&pd).shared_immediates(3);
+    let mut group = builder.group(2).unwrap();
+    with(|library| {
+        let receives = library.posted.iter().flatten();
+        assert!(receives.clone().all(|receive| receive.list.is_empty()));
+        assert_eq!(receives.count(), 3);
+    });
+    let (member, qp_num) = connected(&group);
+    let id = group.join(member).unwrap();
+    receives(posted()[0], qp_num, b"");
+    let message = group.next_message().unwrap();
+    assert_eq!((message.channel, message.bytes()), (id, Some(&b""[..])));
+    group.engine_mut().refill();
+    assert_eq!(posted().len(), 4);
+}
+
+#[test]
+fn receive_that_the_driver_rejects_takes_all_channels_down_and_loses_no_block() {
+    let mut shared = Shared::new(8, 4, 2);
+    (0..4).for_each(|receive| shared.arrives(receive, 0));
+    with(|library| library.refuse_post = Some((1, libc::EIO, true)));
+    let mut ends = Vec::new();
+    let mut count = 0;
+    while let Some(message) = shared.group.next_message() {
+        match message.end() {
+            Some(reason) => ends.push((message.channel, reason)),
+            None => count += 1,
+        }
+    }
+    assert_eq!(count, 4);
+    let ids: Vec<_> = ends.iter().map(|(channel, _)| *channel).collect();
+    assert_eq!(ids, [shared.channels[0].0, shared.channels[1].0]);
+    assert!(ends.iter().all(|end| matches!(end.1, DownReason::Post(_))));
+    let Shared { group, pool, .. } = shared;
+    drop(group);
+    assert_eq!(pool.available(), 8);
+}
+
+#[test]
+fn group_whose_receives_are_rejected_is_not_created() {
+    let pd = pd();
+    let pool = BufferPool::new(&pd, 64, 4).unwrap();
+    with(|library| library.refuse_post = Some((0, libc::EIO, true)));
+    let error = Channel::builder(&pd).shared_receives(&pool, 4).group(1);
+    assert!(matches!(
+        error.unwrap_err(),
+        Error::Core(CoreError::Post(_))
+    ));
+    assert_eq!(pool.available(), 4);
+}
+
+#[test]
+fn pool_of_another_domain_is_rejected() {
+    let (one, other) = (pd(), pd());
+    let pool = BufferPool::new(&other, 64, 4).unwrap();
+    let error = Channel::builder(&one).shared_receives(&pool, 4).group(1);
+    let Error::Core(error) = error.unwrap_err() else {
+        panic!("it is an error of the layer below");
+    };
+    assert_eq!(error.kind(), ErrorKind::InvalidInput);
+    assert_eq!(
+        error.to_string(),
+        "the buffer pool was made with another protection domain"
+    );
+}
+
+#[test]
+fn wait_ends_in_time_and_at_once_if_nothing_can_come() {
+    let mut shared = Shared::new(4, 4, 1);
+    let start = Instant::now();
+    assert!(bounded(|| shared.group.wait_message(SOON)).is_none());
+    assert!(start.elapsed() >= SOON.unwrap());
+    shared.arrives(0, 0);
+    assert!(bounded(|| shared.group.wait_message(None)).is_some());
+    shared.group.remove(shared.channels[0].0).unwrap();
+    assert!(bounded(|| shared.group.wait_message(None)).is_none());
+    let mut own = Channel::builder(&pd()).group(1).unwrap();
+    let (member, _) = connected(&own);
+    own.join(member).unwrap();
+    assert!(bounded(|| own.wait_message(None)).is_none());
+}
