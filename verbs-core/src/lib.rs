@@ -174,8 +174,8 @@
 //! driver serialises them. After `fork(2)` the child process must open the device again: see
 //! [`fork_init`].
 //!
-//! The exception are queue pairs and shared receive queues in a [`ThreadDomain`]: making such a domain
-//! is `unsafe`, with the promise that they are used by one thread at a time, and the driver does not lock them.
+//! Queue pairs and shared receive queues in a [`ThreadDomain`] are the exception: the driver does not lock
+//! them. Putting objects in one is `unsafe`: the caller promises that one thread at a time uses them.
 //!
 //! # Resource cleanup
 //!

@@ -38,7 +38,7 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// The provider's errno, most often `ENOMEM`.
+    /// The errno, most often `ENOMEM`.
     #[doc(alias = "ibv_alloc_pd")]
     pub fn alloc_pd(&self) -> Result<ProtectionDomain> {
         // SAFETY: `self` keeps the `ibv_context` open for the whole call.
@@ -66,12 +66,11 @@ impl ProtectionDomain {
         }
     }
 
-    /// Makes a parent domain: this domain, with a thread domain. Queue pairs and shared receive queues
-    /// that are created with it post without the driver's locks.
+    /// Allocates a parent domain: this domain, with a thread domain.
     ///
-    /// Regions of this domain work with these queue pairs, and completion queues are not affected.
-    /// `verbs-channel` does all this by itself for a channel of its own, whose queue pair nothing else
-    /// can reach.
+    /// Queue pairs and shared receive queues that are created with it post without the driver's locks.
+    /// The regions of this domain work with these queue pairs. Completion queues are not affected.
+    /// `verbs-channel` does all this by itself for a channel that does not belong to a group.
     ///
     /// ```no_run
     /// # fn main() -> verbs_core::Result<()> {
@@ -83,7 +82,7 @@ impl ProtectionDomain {
     /// // Sound: `prepared` is the only object of this thread domain, and only one thread uses it.
     /// let domain = match context.alloc_td() {
     ///     Ok(td) => unsafe { pd.alloc_parent_domain(&td)? },
-    ///     // No loss but speed.
+    ///     // The driver has none: all works the same, with its locks.
     ///     Err(_) => pd.clone(),
     /// };
     /// let prepared = QueuePair::builder(&domain, &cq, &cq).build()?;
@@ -96,12 +95,12 @@ impl ProtectionDomain {
     /// The objects of a thread domain are all queue pairs and shared receive queues that are created
     /// with any of its parent domains or their clones.
     ///
-    /// - No two calls on objects of one thread domain run at the same time. Calls are those of all
-    ///   their functions that call C: posts, `query`, `modify`, `handshake`, `reset`, `close`, drops.
-    ///   Another thread may make the next call once the one before has returned, if what synchronises
-    ///   the two orders memory, as a mutex does.
-    /// - The returned domain, or an object created with it, is given to no code that does not keep to
-    ///   this.
+    /// - No two calls on objects of one thread domain run at the same time. This is about all functions of
+    ///   these objects that call C: posts, `query`, `modify`, `handshake`, `reset`, `close`, drops.
+    ///   Another thread may make the next call once the one before has returned, if the two threads are
+    ///   synchronised by something that orders memory, such as a mutex.
+    /// - Neither the returned domain nor an object created with it is given to code that may break this
+    ///   rule.
     ///
     /// # Errors
     ///
@@ -138,8 +137,10 @@ impl ProtectionDomain {
         }
     }
 
-    /// Whether regions of one work with queue pairs of the other: they are clones of one domain, or
-    /// parent domains of one, or a domain and its parent domain.
+    /// Whether the regions of this domain work with the queue pairs of `other`.
+    ///
+    /// That is so if the two are clones of one domain, parent domains of one domain, or a domain and its
+    /// parent domain.
     #[must_use]
     pub fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.root().inner, &other.root().inner)
@@ -188,7 +189,7 @@ impl ProtectionDomain {
     /// # Errors
     ///
     /// [`Error::InUse`] while clones or objects made from it exist: dropping the last of them
-    /// deallocates it. Otherwise the provider's errno.
+    /// deallocates it. Otherwise the errno.
     #[doc(alias = "ibv_dealloc_pd")]
     pub fn close(self) -> Result<()> {
         let Some(Inner { pd, parts, context }) = Arc::into_inner(self.inner) else {

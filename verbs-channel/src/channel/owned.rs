@@ -38,7 +38,7 @@ impl<H: Hold> Channel<H> {
     /// The request is handed back, with the reason: the queue is full or the channel is down, the
     /// request does not fit the channel ([`RejectReason::RemoteTooShort`], [`RejectReason::Misaligned`] …), or
     /// the driver rejected it. The returned buffer is empty in one case: the driver failed within the
-    /// post and refused to destroy the queue pair, so the buffer had to be leaked.
+    /// post and then failed to destroy the queue pair, so the buffer had to be leaked.
     #[doc(alias = "ibv_post_send")]
     #[inline(always)]
     pub fn start(

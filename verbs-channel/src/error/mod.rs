@@ -52,7 +52,7 @@ pub enum Error {
     #[error("there is no {0} in this group: it was removed, or belongs to another group")]
     UnknownChannel(ChannelId),
     /// The group has as many channels as it was created for. Channels whose queue pair the driver
-    /// refused to destroy count, too.
+    /// failed to destroy count, too.
     #[error(
         "the group is full, its max_channels is {0}: remove a channel first, or create a larger group"
     )]

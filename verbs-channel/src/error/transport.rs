@@ -24,7 +24,7 @@ pub enum TransportError {
     /// access the buffers any more.
     #[error("the operation was aborted")]
     Aborted(#[source] DownReason),
-    /// The driver refused to destroy the queue pair: **the device may still access the buffers**
+    /// The driver failed to destroy the queue pair: **the device may still access the buffers**
     /// until the process ends. Owned buffers have been leaked.
     #[error(
         "the driver refused to destroy the queue pair: the device may still access the buffers"

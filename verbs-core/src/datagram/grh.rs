@@ -7,7 +7,7 @@ use crate::gid::Gid;
 /// The header before a received datagram (GRH): who sent it, and to which address.
 ///
 /// A device writes [`Grh::LEN`] bytes before each datagram into the receive's buffer. They hold a
-/// header if the completion says so ([`WorkSuccess::has_grh`](crate::WorkSuccess::has_grh)):
+/// header if [`WorkSuccess::has_grh`](crate::WorkSuccess::has_grh) is `true`:
 ///
 /// - On InfiniBand and on RoCE with IPv6 addresses, a header of 40 bytes.
 /// - On RoCE v2 with IPv4 addresses, 20 bytes without a meaning, and then the IPv4 header.
