@@ -91,6 +91,7 @@ fn reject_reasons() -> Vec<RejectReason> {
         RejectReason::ReceiveTooLong { len },
         RejectReason::InlineTooLong { len, max },
         RejectReason::SharedInline,
+        RejectReason::OtherDomain,
         RejectReason::TooManyElements { count, max },
         RejectReason::NoReads,
         RejectReason::RemoteTooShort {
@@ -125,6 +126,7 @@ const fn of_reject_reason(reason: &RejectReason) -> usize {
         RejectReason::Post(_) => 14,
         RejectReason::Down(_) => 15,
         RejectReason::SharedReceives => 16,
+        RejectReason::OtherDomain => 17,
     }
 }
 
@@ -258,7 +260,7 @@ fn check<E: std::error::Error + 'static>(all: &[E], variant: impl Fn(&E) -> usiz
 fn no_error_repeats_its_source() {
     check(&reasons(), of_reason, 12);
     check(&transport_errors(), of_transport, 4);
-    check(&reject_reasons(), of_reject_reason, 17);
+    check(&reject_reasons(), of_reject_reason, 18);
     check(&exchange_errors(), of_exchange, 14);
     check(&errors(), of_error, 12);
     for reason in reject_reasons() {

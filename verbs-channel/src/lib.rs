@@ -14,6 +14,8 @@
 //!   │         └─ group ──► ChannelGroup ◄── join ── ConnectedMember
 //!   │
 //!   ├─ BufferPool ── take ──► PoolBuffer ──► OwnedBuffer ── start_* ──► Channel
+//!   │                                             ▲
+//!   ├─ SharedRegion, RawRegion, DmabufRegion ─────┴─ SharedMemory ── slice ──► SharedSlice
 //!   │
 //!   └─ MemoryRegion ── gather_element, scatter_element ── send, scope ──► Channel
 //! ```
@@ -52,6 +54,10 @@
 //! | borrowed until the call returns | [`send`](Channel::send), [`receive`](Channel::receive), [`run`](Channel::run) … | one operation at a time |
 //! | borrowed until a scope ends | [`scope`](Channel::scope), [`post_send`](PollingScope::post_send) … | several operations at once, on your own buffers |
 //! | moved in, and returned with the outcome | [`start_send`](Channel::start_send), [`start`](Channel::start) … | operations that outlive the function, servers |
+//!
+//! Memory of a GPU, huge pages and `mmap` are used in both ways. They are registered as a
+//! [`DmabufRegion`](verbs_core::DmabufRegion) or a [`RawRegion`](verbs_core::RawRegion), which is
+//! `unsafe` once. Their elements are borrowed, and a [`SharedMemory`] has slices to be owned.
 //!
 //! In a scope, [`lend`](PollingScope::lend) returns the elements with the outcome, before the scope
 //! ends. A pipeline reuses its buffers in this way.
@@ -212,7 +218,9 @@ mod request;
 mod shared_receives;
 mod waiting;
 
-pub use buffer::{BufferPool, OwnedBuffer, PoolBuffer, TakeWhenFree};
+pub use buffer::{
+    BufferPool, OwnedBuffer, PoolBuffer, Shareable, SharedMemory, SharedSlice, TakeWhenFree,
+};
 pub use channel::{Channel, Hold, InGroup, Owned, PollingScope, ScopedPendingWork};
 pub use channel_id::ChannelId;
 pub use config::{ChannelBuilder, PollStrategy};

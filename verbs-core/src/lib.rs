@@ -13,6 +13,7 @@
 //!   ├─ alloc_pd ──► ProtectionDomain
 //!   │                 ├─ reg_mr ──────► MemoryRegion
 //!   │                 ├─ reg_shared ──► SharedRegion
+//!   │                 ├─ register_raw, reg_dmabuf_mr ──► RawRegion, DmabufRegion
 //!   │                 └──────────────────┐
 //!   ├─ CompletionChannel                 │
 //!   │         │ announces                │
@@ -247,8 +248,8 @@ pub use gid_table::GidEntry;
 pub use link::{LinkLayer, LinkSpeed, LinkWidth, PhysState, PortState};
 pub use memory::{
     AccessFlags, Buffer, Chunks, DmabufRegion, Element, Gather, GatherElement, HugePages,
-    MemoryRegion, MrAdvice, Plain, RawRegion, RemoteMemoryRegion, Scatter, ScatterElement, Sge,
-    SharedElement, SharedRegion,
+    MemoryRegion, MrAdvice, Part, Plain, RawRegion, RemoteMemoryRegion, Scatter, ScatterElement,
+    Sge, SharedElement, SharedRegion,
 };
 pub use mtu::MaximumTransferUnit;
 pub use names::ParseNameError;

@@ -210,10 +210,11 @@ impl SharedReceiveQueue {
     ///
     /// - Its memory stays allocated, and registered under the `lkey` of its element, while the
     ///   receive holds it. Drivers deregister a region without an error under posted receives.
+    /// - The region of each element belongs to this queue's [`pd`](Self::pd), as for
+    ///   [`QueuePair::post`](crate::QueuePair::post).
     /// - No code reads or writes its memory while the receive holds it, and no `&` or `&mut` to it
-    ///   is live. This holds for every kind of region, including a [`RawRegion`](crate::RawRegion),
-    ///   except a [`SharedRegion`](crate::SharedRegion), whose memory is reached only by its own
-    ///   functions, peers and raw pointers.
+    ///   is live. This holds for a [`MemoryRegion`](crate::MemoryRegion): the memory of other regions is
+    ///   never borrowed.
     ///
     /// For the queue:
     ///

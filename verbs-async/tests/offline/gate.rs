@@ -1,12 +1,14 @@
 //! The checks before a request is posted, for futures and batches of requests, posted at
 //! once or from the backlog: a request beyond the granted limits is returned with its buffers.
 
+use std::sync::Arc;
+
 use fake_libibverbs::with;
 use verbs_async::verbs_channel::{
-    BufferPool, Channel, Incoming, Outgoing, OwnedBuffer, OwnedRequest, RejectReason,
+    BufferPool, Channel, Incoming, Outgoing, OwnedBuffer, OwnedRequest, RejectReason, SharedMemory,
 };
 use verbs_async::{AsyncChannel, AsyncGroup, Error};
-use verbs_core::{ProtectionDomain, QueuePairEndpoint, RemoteMemoryRegion};
+use verbs_core::{AccessFlags, ProtectionDomain, QueuePairEndpoint, RemoteMemoryRegion};
 
 use crate::bench::{Bench, Task, done};
 use crate::groups::{announce, posted};
@@ -123,6 +125,39 @@ fn message_beyond_the_limit_is_rejected_at_once() {
         sent.ends().0.unwrap();
         with(|library| library.posted.clear());
     }
+}
+
+#[test]
+fn buffer_of_another_protection_domain_is_rejected_and_shared_memory_is_not_sent_inline() {
+    let bench = Bench::new();
+    let gated = Gated::new(&bench, 1);
+    let other = bench.context.alloc_pd().unwrap();
+    let memory = |pd: &ProtectionDomain| {
+        let region = pd.reg_shared(vec![0_u8; 64], AccessFlags::empty()).unwrap();
+        SharedMemory::new(Arc::new(region), 2).slice(8..16).unwrap()
+    };
+    let vector = || OwnedBuffer::from(other.reg_mr(vec![0_u8; 8]).unwrap());
+    let elsewhere = || OwnedBuffer::from(memory(&other));
+    for work in [SEND, WRITE, READ, OwnedRequest::receive] {
+        for buffer in [vector(), elsewhere()] {
+            let (result, buffer) = Task::new(gated.channel.run(work(buffer))).ends();
+            assert_rejected(result, RejectReason::OtherDomain);
+            assert_eq!(buffer.capacity(), 8);
+        }
+    }
+    let batch = vec![gated.send(), SEND(elsewhere())];
+    let (result, batch) = Task::new(gated.channel.batch(batch)).ends();
+    assert_rejected(result, RejectReason::OtherDomain);
+    assert_eq!(batch.len(), 2);
+    let (result, _) = Task::new(gated.channel.run(INLINE(memory(&gated.pd).into()))).ends();
+    assert_rejected(result, RejectReason::SharedInline);
+    assert_eq!(posted(), [0; 0]);
+    // In its own domain it is posted, and comes back with the outcome.
+    let mut read = Task::new(gated.channel.read(memory(&gated.pd), remote())).waits();
+    done(posted());
+    let (result, buffer) = read.ends();
+    result.unwrap();
+    assert_eq!(buffer.into_shared().unwrap().offset(), 8);
 }
 
 #[test]

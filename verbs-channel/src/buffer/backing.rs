@@ -7,18 +7,35 @@ use std::ops::{Deref, DerefMut, Range};
 use std::ptr::NonNull;
 use std::task::{Context, Poll};
 
-use verbs_core::{GatherElement, MemoryRegion, ProtectionDomain, ScatterElement};
+use verbs_core::{GatherElement, MemoryRegion, ProtectionDomain, ScatterElement, Sge};
 
 use super::free_list::FreeList;
+// tidy: allow(circle): a part is in a backing, and free backings are kept with the memory
+use super::shared_part::SharedPart;
 use crate::error::{RejectReason, Result};
+use crate::request::OwnedElement;
+
+/// Identifies a protection domain that exists; or none, which no queue pair is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PdTag(usize);
+
+impl PdTag {
+    const NONE: Self = Self(0);
+
+    pub(crate) fn of(pd: &ProtectionDomain) -> Self {
+        Self(pd.as_ptr().addr())
+    }
+}
 
 /// The memory of an owned buffer: moved as one pointer, and posted without regard to its kind.
 ///
 /// Each is in memory of its own, which has one owner at a time: an [`Owner`], or the pool in which it
 /// is free.
 pub(crate) struct Backing {
-    /// The range as an element; `None` if it is too long to be one.
-    element: Option<ScatterElement<'static>>,
+    /// The range as an element.
+    element: OwnedElement,
+    /// Where the element can be posted: nowhere if the range is too long to be one.
+    pd: PdTag,
     range: Range<usize>,
     memory: Memory,
 }
@@ -46,7 +63,7 @@ pub(crate) struct SharedPool {
 
 /// A block that a pool owns while it is free.
 #[derive(Clone, Copy)]
-pub(crate) struct BlockPtr(NonNull<Backing>);
+pub(crate) struct BlockPtr(pub(super) NonNull<Backing>);
 
 /// A pool that is kept alive by one of its blocks, or by its clones.
 #[derive(Clone, Copy)]
@@ -68,8 +85,10 @@ enum Memory {
         /// Its place in its pool.
         index: usize,
         pool: SharedPtr,
+        pd: PdTag,
     },
     Region(MemoryRegion<Vec<u8>>),
+    Shared(SharedPart),
 }
 
 impl Backing {
@@ -80,11 +99,20 @@ impl Backing {
     /// - It is given to [`SharedPtr::new`] before anything else is done with it.
     /// - While the block is taken, its bytes are accessed through the element only.
     /// - The bytes stay registered until the pool is freed.
-    pub(crate) unsafe fn of_block(all: ScatterElement<'_>, index: usize) -> Self {
+    pub(crate) unsafe fn of_block(all: ScatterElement<'_>, index: usize, pd: PdTag) -> Self {
         // SAFETY: a taken block keeps its pool alive, and a free one is not accessed.
         let all = unsafe { mem::transmute::<ScatterElement<'_>, ScatterElement<'static>>(all) };
         let pool = SharedPtr(NonNull::dangling());
-        Self::new(Memory::Block { all, index, pool })
+        Self::new(Memory::Block {
+            all,
+            index,
+            pool,
+            pd,
+        })
+    }
+
+    pub(crate) fn of_shared(part: SharedPart) -> Self {
+        Self::new(Memory::Shared(part))
     }
 
     pub(crate) fn of_region(region: MemoryRegion<Vec<u8>>) -> Owner {
@@ -94,7 +122,11 @@ impl Backing {
 
     fn new(memory: Memory) -> Self {
         let mut this = Self {
-            element: None,
+            element: OwnedElement {
+                sge: Sge::new(1, 0, 0),
+                is_shared: matches!(memory, Memory::Shared(_)),
+            },
+            pd: PdTag::NONE,
             range: 0..0,
             memory,
         };
@@ -102,18 +134,40 @@ impl Backing {
         this
     }
 
-    /// The range as an element.
+    /// The range as an element, to be posted to a queue pair of this protection domain.
     #[inline(always)]
-    pub(crate) fn element(&mut self) -> Result<ScatterElement<'_>, RejectReason> {
-        match &mut self.element {
-            Some(element) => Ok(element.reborrow()),
-            None => Err(too_long(&self.range)),
+    pub(crate) fn element(&self, pd: PdTag) -> Result<OwnedElement, RejectReason> {
+        if self.pd == pd {
+            Ok(self.element)
+        } else {
+            Err(self.not_posted())
         }
     }
 
-    /// The range as an element to send from; `None` if it is too long to be one.
-    pub(crate) fn as_gather(&self) -> Option<GatherElement<'_>> {
-        self.element.as_ref().map(ScatterElement::as_gather)
+    #[cold]
+    #[inline(never)]
+    fn not_posted(&self) -> RejectReason {
+        if self.pd != PdTag::NONE {
+            return RejectReason::OtherDomain;
+        }
+        let len = self.range.len() as u64;
+        RejectReason::ElementTooLong { len }
+    }
+
+    /// All of a block, to send from; empty if it is no block.
+    pub(crate) fn block(&self) -> GatherElement<'_> {
+        match &self.memory {
+            Memory::Block { all, .. } => all.as_gather(),
+            _ => ScatterElement::empty().into_gather(),
+        }
+    }
+
+    /// All of a block, to receive into; empty if it is no block.
+    pub(crate) fn block_mut(&mut self) -> ScatterElement<'_> {
+        match &mut self.memory {
+            Memory::Block { all, .. } => all.reborrow(),
+            _ => ScatterElement::empty(),
+        }
     }
 
     pub(crate) const fn range(&self) -> &Range<usize> {
@@ -122,12 +176,10 @@ impl Backing {
 
     /// Sets the range, which must be within the memory.
     pub(crate) fn set_range(&mut self, range: Range<usize>) {
-        let element = self.memory.part(range.clone());
-        // SAFETY: the element is a part of `memory`, which lives as long as `self`, does not move its
-        // bytes, and is not borrowed while `element` is.
-        self.element = unsafe {
-            mem::transmute::<Option<ScatterElement<'_>>, Option<ScatterElement<'static>>>(element)
-        };
+        match self.memory.part(range.clone()) {
+            Some((sge, pd)) => (self.element.sge, self.pd) = (sge, pd),
+            None => self.pd = PdTag::NONE,
+        }
         self.range = range;
     }
 
@@ -141,10 +193,13 @@ impl Backing {
     }
 
     pub(crate) fn capacity(&self) -> usize {
-        self.memory.bytes().len()
+        match &self.memory {
+            Memory::Shared(part) => part.len(),
+            memory => memory.bytes().len(),
+        }
     }
 
-    /// The range's bytes.
+    /// The range's bytes; none of shared memory.
     pub(crate) fn bytes(&self) -> &[u8] {
         let range = self.range.clone();
         self.memory.bytes().get(range).unwrap_or_default()
@@ -164,21 +219,49 @@ impl Backing {
         }
         is_block
     }
+
+    /// The part of shared memory, if it is one.
+    pub(crate) const fn shared(&self) -> Option<&SharedPart> {
+        match &self.memory {
+            Memory::Shared(part) => Some(part),
+            _ => None,
+        }
+    }
+
+    /// Makes it another part of shared memory, if it is one, and returns the part that it was.
+    pub(crate) fn replace_shared(&mut self, by: SharedPart) -> Option<SharedPart> {
+        let Memory::Shared(part) = &mut self.memory else {
+            return None;
+        };
+        let before = mem::replace(part, by);
+        self.set_range(0..self.capacity());
+        Some(before)
+    }
 }
 
 impl Owner {
     /// The memory, if it is no block.
     pub(crate) fn into_region(self) -> Result<MemoryRegion<Vec<u8>>, Self> {
-        if let Memory::Block { .. } = self.memory {
+        let Memory::Region(_) = self.memory else {
             return Err(self);
-        }
+        };
         let this = ManuallyDrop::new(self);
-        // SAFETY: it is no block, so it was made by `of_region`, and `self` was its owner.
+        // SAFETY: it is a region, so it was made by `of_region`, and `self` was its owner.
         let backing = unsafe { Box::from_raw(this.0.as_ptr()) };
         match backing.memory {
             Memory::Region(region) => Ok(region),
-            Memory::Block { .. } => unreachable!("a block was handed back above"),
+            _ => unreachable!("others were handed back above"),
         }
+    }
+
+    /// Owns a part of shared memory.
+    pub(super) fn of_shared(backing: Box<Backing>) -> Self {
+        Self(NonNull::from(Box::leak(backing)))
+    }
+
+    /// The same, which the memory kept while it was free.
+    pub(super) const fn of_free(BlockPtr(backing): BlockPtr) -> Self {
+        Self(backing)
     }
 
     /// Returns a block to its pool; drops any other memory.
@@ -193,10 +276,17 @@ impl Owner {
             this.set_all();
             // SAFETY: a block that has an owner was taken, and it has one owner.
             unsafe { pool.return_block(index) };
-        } else {
-            // SAFETY: it is no block, so it was made by `of_region`; the rest is the caller's promise.
-            drop(unsafe { Box::from_raw(backing.as_ptr()) });
+            return;
         }
+        if let Memory::Shared(part) = &mut this.memory
+            && let Some((memory, index)) = part.release()
+        {
+            // SAFETY: the place was taken, and has one owner.
+            unsafe { memory.return_place(index) };
+            return;
+        }
+        // SAFETY: it is in no pool, so it was a box; the rest is the caller's promise.
+        drop(unsafe { Box::from_raw(backing.as_ptr()) });
     }
 }
 
@@ -362,6 +452,7 @@ impl Memory {
         match self {
             Self::Block { all, .. } => all,
             Self::Region(region) => region,
+            Self::Shared(_) => &[],
         }
     }
 
@@ -369,25 +460,27 @@ impl Memory {
         match self {
             Self::Block { all, .. } => all,
             Self::Region(region) => region,
+            Self::Shared(_) => &mut [],
         }
     }
 
-    /// A part of it as an element; `None` if the part is too long for one, or out of bounds.
-    fn part(&mut self, range: Range<usize>) -> Option<ScatterElement<'_>> {
-        match self {
-            Self::Block { all, .. } => {
+    /// A part of it as an element, and where that can be posted; `None` if the part is too long for
+    /// one, or out of bounds.
+    fn part(&mut self, range: Range<usize>) -> Option<(Sge, PdTag)> {
+        let (part, pd) = match self {
+            Self::Block { all, pd, .. } => {
                 let (_, from_start) = all.reborrow().split_at_mut(range.start).ok()?;
                 let (part, _) = from_start.split_at_mut(range.len()).ok()?;
-                Some(part)
+                (part, *pd)
             }
-            Self::Region(region) => region.scatter_element(range).ok(),
-        }
+            Self::Region(region) => {
+                let pd = PdTag::of(region.pd());
+                (region.scatter_element(range).ok()?, pd)
+            }
+            Self::Shared(part) => return part.element(range),
+        };
+        // The backing keeps the memory, does not move its bytes, and does not borrow them while an
+        // operation has the element.
+        Some((part.into_gather().into(), pd))
     }
-}
-
-#[cold]
-#[inline(never)]
-fn too_long(range: &Range<usize>) -> RejectReason {
-    let len = range.len() as u64;
-    RejectReason::ElementTooLong { len }
 }

@@ -4,16 +4,21 @@ use std::fmt;
 use std::mem;
 use std::ops::{Bound, Deref, DerefMut, Range, RangeBounds};
 
-use verbs_core::{Error as CoreError, GatherElement, MemoryRegion, ScatterElement};
+use verbs_core::{Error as CoreError, GatherElement, MemoryRegion, ScatterElement, Sge};
 
-use super::backing::{Backing, Owner};
+use super::backing::{Backing, Owner, PdTag};
+use super::shared_part::SharedPart;
 use crate::error::{Error, RejectReason, Result};
+use crate::request::OwnedElement;
 
 /// A registered buffer that a channel can own while the device uses it.
 ///
-/// It is a block of a [`BufferPool`](crate::BufferPool), or a registered vector. Operations use its
-/// [range](Self::set_range), which is all of it unless set. It derefs to the bytes of that range. It is a
-/// pointer, so moving it is cheap.
+/// It is a block of a [`BufferPool`](crate::BufferPool), a registered vector, or a
+/// [slice](crate::SharedSlice) of shared memory. Operations use its
+/// [range](Self::set_range), which is all of it unless set. It is a pointer, so moving it is cheap.
+///
+/// It derefs to the bytes of its range. A slice of shared memory has none to borrow: it derefs to an
+/// empty slice, whatever its range, and so does a [message](crate::Completed::message) in it.
 #[derive(Default)]
 pub struct OwnedBuffer {
     // `None` if it has no memory.
@@ -76,21 +81,33 @@ impl OwnedBuffer {
         mem::replace(self, Self::empty())
     }
 
-    /// The range as an element to send from; an empty one if it is too long to be one.
-    pub(super) fn as_gather(&self) -> GatherElement<'_> {
-        let element = self
-            .backing
-            .as_ref()
-            .and_then(|backing| backing.as_gather());
-        element.unwrap_or_else(|| ScatterElement::empty().into_gather())
+    /// All of a block, to send from.
+    pub(super) fn block(&self) -> GatherElement<'_> {
+        let block = self.backing.as_ref().map(|backing| backing.block());
+        block.unwrap_or_else(|| ScatterElement::empty().into_gather())
     }
 
-    /// The range as an element.
+    /// All of a block, to receive into.
+    pub(super) fn block_mut(&mut self) -> ScatterElement<'_> {
+        let block = self.backing.as_mut().map(|backing| backing.block_mut());
+        block.unwrap_or_else(ScatterElement::empty)
+    }
+
+    /// The part of shared memory, if it is one.
+    pub(super) fn shared(&self) -> Option<&SharedPart> {
+        self.backing.as_ref()?.shared()
+    }
+
+    /// The range as an element, to be posted in this protection domain.
     #[inline(always)]
-    pub(crate) fn element(&mut self) -> Result<ScatterElement<'_>, RejectReason> {
-        match &mut self.backing {
-            None => Ok(ScatterElement::empty()),
-            Some(backing) => backing.element(),
+    pub(crate) fn element(&self, pd: PdTag) -> Result<OwnedElement, RejectReason> {
+        match &self.backing {
+            None => Ok(OwnedElement {
+                // As of an empty slice.
+                sge: Sge::new(1, 0, 0),
+                is_shared: false,
+            }),
+            Some(backing) => backing.element(pd),
         }
     }
 }

@@ -12,7 +12,7 @@ use verbs_core::{
     Buffer, GatherElement, HugePages, MemoryRegion, ProtectionDomain, ScatterElement,
 };
 
-use super::backing::{Backing, SharedPool, SharedPtr};
+use super::backing::{Backing, PdTag, SharedPool, SharedPtr};
 use super::owned::{OwnedBuffer, within};
 use crate::error::{Error, Result};
 
@@ -141,13 +141,14 @@ impl BufferPool {
     where
         B: Buffer<Item = u8> + Send + Sync + 'static,
     {
+        let pd = PdTag::of(region.pd());
         let mut blocks = Vec::with_capacity(count);
         for index in 0..count {
             let start = index * block_len;
             let block = region.scatter_element(start..start + block_len)?;
             // SAFETY: blocks do not overlap, and the region, which has no other user, is dropped with
             // the pool. They are given to it below.
-            blocks.push(unsafe { Backing::of_block(block, index) });
+            blocks.push(unsafe { Backing::of_block(block, index, pd) });
         }
         let pd = region.pd().clone();
         let clones = Clones(SharedPtr::new((Box::new(region), pd), block_len, blocks));
@@ -313,8 +314,7 @@ impl PoolBuffer {
     #[inline]
     pub fn gather_element(&self, range: impl RangeBounds<usize>) -> Result<GatherElement<'_>> {
         let range = within(range, self.len())?;
-        // A block is made from an element, so it is not too long.
-        let (_, rest) = self.buffer.as_gather().split_at(range.start)?;
+        let (_, rest) = self.buffer.block().split_at(range.start)?;
         Ok(rest.split_at(range.len())?.0)
     }
 
@@ -331,7 +331,7 @@ impl PoolBuffer {
         range: impl RangeBounds<usize>,
     ) -> Result<ScatterElement<'_>> {
         let range = within(range, self.len())?;
-        let (_, rest) = self.buffer.element()?.split_at_mut(range.start)?;
+        let (_, rest) = self.buffer.block_mut().split_at_mut(range.start)?;
         Ok(rest.split_at_mut(range.len())?.0)
     }
 }

@@ -3,13 +3,13 @@
 use std::mem::ManuallyDrop;
 use std::time::Duration;
 
-use verbs_core::{Rejected, RemoteMemoryRegion, ScatterElement, WorkSuccess};
+use verbs_core::{Rejected, RemoteMemoryRegion, WorkSuccess};
 
 use super::{Channel, Hold};
 use crate::buffer::OwnedBuffer;
 use crate::engine::{Completed, Ticket};
 use crate::error::{RejectReason, Result};
-use crate::request::{Incoming, Outgoing, OwnedRequest};
+use crate::request::{Incoming, Outgoing, OwnedElement, OwnedRequest};
 
 impl<H: Hold> Channel<H> {
     /// Posts a request on an owned buffer, with its options.
@@ -76,7 +76,7 @@ impl<H: Hold> Channel<H> {
         let mut buffer = list.into();
         let (poller, at) = self.parts();
         let engine = &mut poller.engine;
-        match engine.start_as::<Outgoing<ScatterElement<'_>>>(at, &mut buffer, options) {
+        match engine.start_as::<Outgoing<OwnedElement>>(at, &mut buffer, options) {
             Ok(ticket) => {
                 // It is in its slot.
                 let _empty = ManuallyDrop::new(buffer);

@@ -10,7 +10,7 @@ use verbs_core::{
 };
 
 use super::{tcp, unlocked};
-use crate::buffer::OwnedBuffer;
+use crate::buffer::{OwnedBuffer, PdTag};
 use crate::channel::Channel;
 use crate::config::ChannelBuilder;
 use crate::engine::Engine;
@@ -183,15 +183,15 @@ impl<T: Connected> PreparedChannel<T> {
     /// # Errors
     ///
     /// [`Rejected`], with the buffer: [`RejectReason::Backpressure`] if there are
-    /// [`max_recv_wr`](ChannelBuilder::max_recv_wr) receives already, or
-    /// [`RejectReason::ElementTooLong`].
+    /// [`max_recv_wr`](ChannelBuilder::max_recv_wr) receives already,
+    /// [`RejectReason::ElementTooLong`], or [`RejectReason::OtherDomain`].
     #[doc(alias = "ibv_post_recv")]
     pub fn start_receive(
         &mut self,
         buffer: impl Into<OwnedBuffer>,
     ) -> Result<(), Rejected<OwnedBuffer, RejectReason>> {
-        let mut buffer = buffer.into();
-        if let Err(reason) = buffer.element() {
+        let buffer = buffer.into();
+        if let Err(reason) = buffer.element(PdTag::of(self.qp.pd())) {
             return Err(Rejected::new(reason, buffer));
         }
         if self.receives.len() >= T::max_recv_wr(&self.rest) as usize {

@@ -7,16 +7,17 @@
 use std::mem::MaybeUninit;
 use std::ptr;
 
-use verbs_core::{Rejected, ScatterElement, WorkRequest};
+use verbs_core::{Rejected, WorkRequest};
 
 use super::Engine;
 use super::gate::Limits;
 use super::member::NewOperation;
 use super::slots::{BufferOwner, Reservation};
 use super::ticket::{SlotBuffer, Ticket};
+use crate::buffer::PdTag;
 use crate::error::RejectReason;
 use crate::request::sealed::Sealed as _;
-use crate::request::{Incoming, Needs, Op, Outgoing, OwnedRequest};
+use crate::request::{Incoming, Needs, Op, Outgoing, OwnedElement, OwnedRequest};
 
 /// The longest chain that is built on the stack.
 const LONG: usize = 32;
@@ -61,8 +62,8 @@ impl Engine {
     fn post_requests<'a>(
         &mut self,
         at: u32,
-        requests: &'a mut [OwnedRequest],
-        elements: &'a mut [MaybeUninit<ScatterElement<'a>>],
+        requests: &mut [OwnedRequest],
+        elements: &'a mut [MaybeUninit<OwnedElement>],
         built: &mut [MaybeUninit<WorkRequest<'a>>],
     ) -> Result<Ticket, RejectReason> {
         let reservation = Reservation::send(at)
@@ -76,11 +77,12 @@ impl Engine {
         else {
             return Err(self.rejection(reservation));
         };
-        let mut places = requests.iter_mut().zip(elements).zip(built.iter_mut());
+        let pd = self.pd_tag;
+        let mut places = requests.iter().zip(elements).zip(built.iter_mut());
         let last = places.next_back();
         // The last is apart, so that what all others have in common is checked once.
-        let count = build(places, limits, id.member_wr_id(), false)
-            .and_then(|others| Ok(others + build(last.into_iter(), limits, id.wr_id(), true)?));
+        let count = build(places, pd, limits, id.member_wr_id(), false)
+            .and_then(|others| Ok(others + build(last.into_iter(), pd, limits, id.wr_id(), true)?));
         let built = match count {
             Ok(count) => built.get_mut(..count).unwrap_or_default(),
             Err(reason) => return Err(self.rejected(reservation, id, reason)),
@@ -99,16 +101,14 @@ impl Engine {
 
 /// Builds requests in the places they are posted from; how many.
 #[inline(always)]
-fn build<'a, 'p>(
+fn build<'a, 'p, 'r>(
     places: impl Iterator<
         Item = (
-            (
-                &'a mut OwnedRequest,
-                &'a mut MaybeUninit<ScatterElement<'a>>,
-            ),
+            (&'r OwnedRequest, &'a mut MaybeUninit<OwnedElement>),
             &'p mut MaybeUninit<WorkRequest<'a>>,
         ),
     >,
+    pd: PdTag,
     limits: &Limits,
     wr_id: u64,
     signaled: bool,
@@ -118,7 +118,7 @@ where
 {
     let mut built = 0;
     for ((request, element), place) in places {
-        let element = element.write(request.buffer.element()?);
+        let element = element.write(request.buffer.element(pd)?);
         let write = |built| {
             place.write(built);
         };

@@ -4,11 +4,8 @@
     reason = "hands blocks to the device that their places keep"
 )]
 
-use std::array;
+use verbs_core::{PostError, ReceiveWorkRequest, Sge, WorkSuccess};
 
-use verbs_core::{PostError, ReceiveWorkRequest, ScatterElement, WorkSuccess};
-
-use super::owned::element_of;
 use super::shared::{Arrived, Shared};
 use super::slots::shared_wr_id;
 use super::{Engine, MAX_POLLS};
@@ -222,15 +219,14 @@ impl Engine {
             return None;
         }
         let mut places = [0; CHAIN];
-        let mut elements: [ScatterElement<'static>; CHAIN] =
-            array::from_fn(|_| ScatterElement::empty());
+        let mut elements = [Sge::new(0, 0, 0); CHAIN];
         let mut count = 0;
         for (place, element) in places.iter_mut().zip(&mut elements) {
             let Some((taken, buffer)) = shared.take_place() else {
                 break;
             };
             // Blocks are elements: their pool was cut into them.
-            *element = element_of(buffer).ok()?;
+            *element = buffer.element(self.pd_tag).ok()?.sge;
             *place = taken;
             count += 1;
         }

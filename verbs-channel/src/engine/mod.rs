@@ -56,6 +56,7 @@ use std::time::Duration;
 
 use verbs_core::{CompletionQueue, PollSlot, ProtectionDomain, WorkSuccess};
 
+use crate::buffer::PdTag;
 use crate::channel_id::ChannelId;
 use crate::error::TransportError;
 
@@ -126,6 +127,8 @@ pub struct Engine {
     // The member that was probed last.
     probed: usize,
     pd: ProtectionDomain,
+    // Of the buffers that can be posted.
+    pd_tag: PdTag,
     // Created once: that costs more than a poll.
     poll_slots: [PollSlot; MAX_POLLED],
 }
@@ -156,6 +159,7 @@ impl Engine {
             prepared: Vec::new(),
             cq,
             probed: 0,
+            pd_tag: PdTag::of(&pd),
             pd,
             poll_slots: [const { PollSlot::new() }; MAX_POLLED],
         }

@@ -4,9 +4,7 @@
     reason = "hands buffers to the device that the slot keeps"
 )]
 
-use std::mem::{self, ManuallyDrop};
-
-use verbs_core::ScatterElement;
+use std::mem::ManuallyDrop;
 
 use super::Engine;
 use super::slots::{BufferOwner, Id, Reservation};
@@ -14,7 +12,7 @@ use super::ticket::{SlotBuffer, Ticket};
 use crate::buffer::OwnedBuffer;
 use crate::channel_id::ChannelId;
 use crate::error::{DownReason, RejectReason};
-use crate::request::{Incoming, Op, Outgoing, OwnedRequest, Request};
+use crate::request::{Incoming, Op, Outgoing, OwnedElement, OwnedRequest, Request};
 
 impl Engine {
     /// Posts a request on a buffer, which is moved to its slot.
@@ -26,10 +24,10 @@ impl Engine {
     ) -> Result<Ticket, RejectReason> {
         match request.op {
             Op::Outgoing(options) => {
-                self.start_as::<Outgoing<ScatterElement<'static>>>(at, &mut request.buffer, options)
+                self.start_as::<Outgoing<OwnedElement>>(at, &mut request.buffer, options)
             }
             Op::Incoming(options) => {
-                self.start_as::<Incoming<ScatterElement<'static>>>(at, &mut request.buffer, options)
+                self.start_as::<Incoming<OwnedElement>>(at, &mut request.buffer, options)
             }
             Op::Receive => self.start_receive_at(at, &mut request.buffer),
         }
@@ -37,14 +35,14 @@ impl Engine {
 
     /// Posts a request with these options on a buffer, which is moved to its slot.
     #[inline(always)]
-    pub(crate) fn start_as<W: Request<List = ScatterElement<'static>>>(
+    pub(crate) fn start_as<W: Request<List = OwnedElement>>(
         &mut self,
         at: u32,
         buffer: &mut OwnedBuffer,
         options: W::Options,
     ) -> Result<Ticket, RejectReason> {
         let reservation = Reservation::send(at).owned_by(BufferOwner::Slot);
-        let mut element = element_of(buffer)?;
+        let mut element = buffer.element(self.pd_tag)?;
         // SAFETY: the slot keeps the buffer until it is done, and leaks it if the queue pair cannot
         // be destroyed; moving the buffer does not move its bytes.
         let posted =
@@ -60,7 +58,7 @@ impl Engine {
         buffer: &mut OwnedBuffer,
     ) -> Result<Ticket, RejectReason> {
         let reservation = Reservation::receive(at).owned_by(BufferOwner::Slot);
-        let mut element = element_of(buffer)?;
+        let mut element = buffer.element(self.pd_tag)?;
         // SAFETY: as for `start_as`.
         let posted = unsafe { self.post_receive_at(reservation, &mut element, store(buffer)) };
         posted.inspect_err(|&reason| self.restore_buffer(at, reason, buffer))
@@ -110,16 +108,6 @@ impl Engine {
         let channel = member.map_or(ChannelId::NONE, |member| member.id);
         Ticket { channel, id }
     }
-}
-
-/// The range of a buffer, to be posted.
-#[inline(always)]
-pub(super) fn element_of(
-    buffer: &mut OwnedBuffer,
-) -> Result<ScatterElement<'static>, RejectReason> {
-    let element = buffer.element()?;
-    // SAFETY: the callers only post it, and the buffer lives until that operation is done.
-    Ok(unsafe { mem::transmute::<ScatterElement<'_>, ScatterElement<'static>>(element) })
 }
 
 /// Moves a buffer to its place in a slot.

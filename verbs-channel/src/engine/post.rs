@@ -12,7 +12,7 @@ use super::member::NewOperation;
 use super::ticket::SlotBuffer;
 use super::{BufferOwner, Id, Reservation, Ticket};
 use crate::error::{DownReason, Queue, RejectReason};
-use crate::request::{Needs, Request, ScatterList};
+use crate::request::{List as _, Needs, Request, ScatterList};
 
 impl Engine {
     /// Posts a request to a member's send queue, with a completion. If it is posted, `store` may put
@@ -36,16 +36,23 @@ impl Engine {
         let mut needs = Needs::default();
         W::add_needs(list, options, &mut needs);
         member.limits.check(&needs)?;
+        if W::List::IS_WIDE && !list.is_of(&self.pd) {
+            return Err(RejectReason::OtherDomain);
+        }
         let channel = member.id;
         let Some(NewOperation { qp, id, buffer, .. }) = member.take(&mut self.slots, reservation)
         else {
             return Err(self.rejection(reservation));
         };
+        // SAFETY: all are of this domain.
+        unsafe { list.put_side_by_side() };
         // SAFETY: the caller's promise: the slot is done when the completion is polled, or the queue
         // pair destroyed.
         let posted = W::request(list, options, id.wr_id(), true, |request| unsafe {
             qp.post(&mut [request])
         });
+        // SAFETY: they were put so above, and are of this domain.
+        unsafe { list.restore(&self.pd) };
         match posted {
             Ok(Ok(())) => {
                 store(buffer);
@@ -81,26 +88,41 @@ impl Engine {
         if !member.limits.admit(&needs) {
             check_each(requests, &member.limits)?;
         }
+        if W::List::IS_WIDE
+            && !requests
+                .iter_mut()
+                .all(|each| each.parts().0.is_of(&self.pd))
+        {
+            return Err(RejectReason::OtherDomain);
+        }
         let channel = member.id;
         let Some(NewOperation { qp, id, .. }) = member.take(&mut self.slots, reservation) else {
             return Err(self.rejection(reservation));
         };
+        for request in requests.iter_mut() {
+            // SAFETY: all are of this domain.
+            unsafe { request.parts().0.put_side_by_side() };
+        }
         let mut places = [const { MaybeUninit::<WorkRequest<'_>>::uninit() }; N];
         let mut pairs = places.iter_mut().zip(requests.iter_mut());
         // The last is apart, so that what all others have in common is checked once.
         let last = pairs.next_back();
         let built = build(pairs, id.member_wr_id(), false)
             .and_then(|()| build(last.into_iter(), id.wr_id(), true));
-        if let Err(reason) = built {
-            return Err(self.rejected(reservation, id, reason));
+        let posted = built.and_then(|()| {
+            let built = ptr::from_mut(&mut places).cast::<[WorkRequest<'_>; N]>();
+            // SAFETY: the loop has written to every place.
+            let built = unsafe { &mut *built };
+            // SAFETY: the caller's promise; when the last of a chain is done, so are the others.
+            unsafe { qp.post(built) }.map_err(RejectReason::Post)
+        });
+        for request in requests.iter_mut() {
+            // SAFETY: they were put so above, and are of this domain.
+            unsafe { request.parts().0.restore(&self.pd) };
         }
-        let built = ptr::from_mut(&mut places).cast::<[WorkRequest<'_>; N]>();
-        // SAFETY: the loop has written to every place.
-        let built = unsafe { &mut *built };
-        // SAFETY: the caller's promise; when the last of a chain is done, so are the others.
-        match unsafe { qp.post(built) } {
+        match posted {
             Ok(()) => Ok(Ticket { channel, id }),
-            Err(error) => Err(self.rejected(reservation, id, RejectReason::Post(error))),
+            Err(reason) => Err(self.rejected(reservation, id, reason)),
         }
     }
 
@@ -123,14 +145,22 @@ impl Engine {
         };
         // Of a queue pair on a shared receive queue, nothing passes `take`.
         member.limits.check_receive(list)?;
+        if L::IS_WIDE && !list.is_of(&self.pd) {
+            return Err(RejectReason::OtherDomain);
+        }
         let channel = member.id;
         let Some(NewOperation { qp, id, buffer, .. }) = member.take(&mut self.slots, reservation)
         else {
             return Err(self.rejection(reservation));
         };
+        // SAFETY: all are of this domain.
+        unsafe { list.put_side_by_side() };
         let request = ReceiveWorkRequest::new(list.elements()).wr_id(id.wr_id());
         // SAFETY: the caller's promise, as for `post_at`.
-        match unsafe { qp.post_receive(&mut [request]) } {
+        let posted = unsafe { qp.post_receive(&mut [request]) };
+        // SAFETY: they were put so above, and are of this domain.
+        unsafe { list.restore(&self.pd) };
+        match posted {
             Ok(()) => {
                 store(buffer);
                 Ok(Ticket { channel, id })

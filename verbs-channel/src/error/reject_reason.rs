@@ -59,10 +59,19 @@ pub enum RejectReason {
         /// The most bytes that the driver granted.
         max: u32,
     },
-    /// An element of a shared region cannot be sent inline: a peer or another thread may write to it
-    /// while the processor copies it.
-    #[error("an element of a shared region cannot be sent inline: send it without inline")]
+    /// Memory of a shared, raw or dmabuf region cannot be sent inline: a peer or another thread may
+    /// write to it while the processor copies it, or the processor cannot read it.
+    #[error("memory of a shared region cannot be sent inline: send it without inline")]
     SharedInline,
+    /// The buffer, or an element of the list, is registered in another protection domain than the
+    /// channel's, where its key means nothing or other memory.
+    ///
+    /// It is found for [owned buffers](crate::OwnedBuffer) and for
+    /// [`SharedElement`](verbs_core::SharedElement)s, not for [other elements](crate::List).
+    #[error(
+        "the memory is registered in another protection domain: register it in the channel's `pd()`"
+    )]
+    OtherDomain,
     /// The request has more elements than the queue pair was created for.
     #[error("{count} elements in one request exceed the channel's {max}: make two requests of it")]
     TooManyElements {
@@ -110,8 +119,8 @@ pub enum RejectReason {
 
 verbs_core::error_debug!(RejectReason {
     Backpressure, Untaken, BatchTooLong, EmptyBatch, ReceiveInBatch, Down(reason), MessageTooLong,
-    ReceiveTooLong, InlineTooLong, SharedInline, TooManyElements, NoReads, RemoteTooShort,
-    ElementTooLong, Misaligned, SharedReceives, Post,
+    ReceiveTooLong, InlineTooLong, SharedInline, OtherDomain, TooManyElements, NoReads,
+    RemoteTooShort, ElementTooLong, Misaligned, SharedReceives, Post,
 });
 
 impl RejectReason {

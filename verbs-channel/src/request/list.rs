@@ -1,19 +1,78 @@
 //! Lists of elements: the memory of a request.
 
-use verbs_core::{Element, Gather, GatherElement, Scatter, ScatterElement, SharedElement};
+#![expect(
+    unsafe_code,
+    reason = "puts shared elements side by side for the driver"
+)]
+
+use verbs_core::{
+    Element, Gather, GatherElement, ProtectionDomain, Scatter, ScatterElement, Sge, SharedElement,
+};
 
 /// The elements of one request: a single element, an array, or a vector.
 ///
 /// The elements are [`GatherElement`], [`ScatterElement`] or [`SharedElement`], which borrow
-/// registered memory. A raw [`Sge`](verbs_core::Sge) borrows nothing, so it is not accepted.
+/// registered memory. A raw [`Sge`] borrows nothing, so it is not accepted.
+///
+/// # Elements of another protection domain
+///
+/// A [`SharedElement`] knows its protection domain, and on a channel of another one the request is
+/// rejected with [`RejectReason::OtherDomain`](crate::RejectReason::OtherDomain). So is an
+/// [owned buffer](crate::OwnedBuffer).
+///
+/// The other elements are 16 bytes that the driver gets as they are, and nothing in them names a
+/// domain. On a channel of another one, the request fails with
+/// [`LOC_PROT_ERR`](verbs_core::WcStatus::LOC_PROT_ERR), on soft-RoCE with
+/// [`LOC_QP_OP_ERR`](verbs_core::WcStatus::LOC_QP_OP_ERR), and the channel is down. Their memory is safe all
+/// the same. The keys of one device are unique, and it checks their domain. On another device, the key
+/// may be that of a region of the channel's domain. But a device accepts a key only with an address
+/// within the key's own region. If that region contains the address by chance, it is either memory of
+/// this program at the same address, that is, the element's own bytes; or a
+/// [`DmabufRegion`](verbs_core::DmabufRegion) or [`RawRegion`](verbs_core::RawRegion) with addresses of
+/// its own, which the device may write to at any moment.
 pub trait List: sealed::Sealed {
-    /// The kind of element.
+    /// The kind of element that the driver gets.
     type Element: Element;
 
-    /// Whether a peer or another thread may write to the memory while it is sent.
+    /// Whether its elements know their protection domain, and are to be put
+    /// [side by side](Self::put_side_by_side).
     #[doc(hidden)]
-    const IS_SHARED: bool;
+    const IS_WIDE: bool;
 
+    /// Whether a peer or another thread may write to the memory while it is sent, or this processor
+    /// cannot read it.
+    #[doc(hidden)]
+    fn is_shared(&self) -> bool;
+
+    /// Whether all elements may be posted to a queue pair of this protection domain.
+    #[doc(hidden)]
+    #[inline(always)]
+    fn is_of(&self, _pd: &ProtectionDomain) -> bool {
+        true
+    }
+
+    /// Has [`elements`](Self::elements) return the elements of a wide list, until it is
+    /// [restored](Self::restore).
+    ///
+    /// # Safety
+    ///
+    /// - All elements are [of](Self::is_of) one protection domain.
+    /// - Nothing but `elements` is called meanwhile.
+    #[doc(hidden)]
+    #[inline(always)]
+    unsafe fn put_side_by_side(&mut self) {}
+
+    /// Makes it a list again, of elements of this protection domain.
+    ///
+    /// # Safety
+    ///
+    /// - The elements have been put [side by side](Self::put_side_by_side), and were of this protection
+    ///   domain.
+    #[doc(hidden)]
+    #[inline(always)]
+    unsafe fn restore(&mut self, _pd: &ProtectionDomain) {}
+
+    /// The elements, for the driver.
     #[doc(hidden)]
     fn elements(&mut self) -> &mut [Self::Element];
 
@@ -49,15 +108,14 @@ mod sealed {
 }
 
 macro_rules! lists {
-    ($($element:ident $is_shared:literal)*) => {$(
+    ($($element:ident)*) => {$(
         impl sealed::Sealed for $element<'_> {}
         impl List for $element<'_> {
-            type Element = Self;
-            const IS_SHARED: bool = $is_shared;
+            single!($element);
 
             #[inline]
-            fn elements(&mut self) -> &mut [Self] {
-                std::slice::from_mut(self)
+            fn elements(&mut self) -> &mut [Self::Element] {
+                self.as_mut()
             }
 
             #[inline(always)]
@@ -73,26 +131,97 @@ macro_rules! lists {
 
         impl<const N: usize> sealed::Sealed for [$element<'_>; N] {}
         impl<'a, const N: usize> List for [$element<'a>; N] {
-            several!($element<'a>, $is_shared);
+            several!($element 'a);
         }
 
         impl sealed::Sealed for Vec<$element<'_>> {}
         impl<'a> List for Vec<$element<'a>> {
-            several!($element<'a>, $is_shared);
+            several!($element 'a);
         }
     )*};
 }
 
-macro_rules! several {
-    ($element:ty, $is_shared:literal) => {
-        type Element = $element;
-        const IS_SHARED: bool = $is_shared;
+/// A list of one element.
+macro_rules! single {
+    (SharedElement) => {
+        type Element = Sge;
+        const IS_WIDE: bool = true;
+
+        #[inline(always)]
+        fn is_shared(&self) -> bool {
+            true
+        }
 
         #[inline]
-        fn elements(&mut self) -> &mut [$element] {
+        fn is_of(&self, pd: &ProtectionDomain) -> bool {
+            SharedElement::is_of(self, pd)
+        }
+    };
+    ($element:ident) => {
+        type Element = Self;
+        narrow!();
+    };
+}
+
+macro_rules! narrow {
+    () => {
+        const IS_WIDE: bool = false;
+
+        #[inline(always)]
+        fn is_shared(&self) -> bool {
+            false
+        }
+    };
+}
+
+/// A list of several elements.
+macro_rules! several {
+    (SharedElement $lifetime:lifetime) => {
+        type Element = Sge;
+        const IS_WIDE: bool = true;
+
+        #[inline(always)]
+        fn is_shared(&self) -> bool {
+            true
+        }
+
+        #[inline]
+        fn is_of(&self, pd: &ProtectionDomain) -> bool {
+            self.iter().all(|element| element.is_of(pd))
+        }
+
+        #[inline]
+        unsafe fn put_side_by_side(&mut self) {
+            // SAFETY: the caller's promise.
+            unsafe { SharedElement::squeeze(self) };
+        }
+
+        #[inline]
+        unsafe fn restore(&mut self, pd: &ProtectionDomain) {
+            // SAFETY: the caller's promise.
+            unsafe { SharedElement::restore(self, pd) };
+        }
+
+        #[inline]
+        fn elements(&mut self) -> &mut [Sge] {
+            // SAFETY: it is called only while they are.
+            unsafe { SharedElement::side_by_side(self) }
+        }
+
+        several!();
+    };
+    ($element:ident $lifetime:lifetime) => {
+        type Element = $element<$lifetime>;
+        narrow!();
+
+        #[inline]
+        fn elements(&mut self) -> &mut [$element<$lifetime>] {
             self
         }
 
+        several!();
+    };
+    () => {
         #[inline(always)]
         fn total_len(&self) -> u64 {
             self.iter().map(|element| u64::from(element.length())).sum()
@@ -106,4 +235,37 @@ macro_rules! several {
     };
 }
 
-lists! { GatherElement false ScatterElement false SharedElement true }
+lists! { GatherElement ScatterElement SharedElement }
+
+/// The element of an owned buffer, which its slot keeps.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct OwnedElement {
+    pub(crate) sge: Sge,
+    pub(crate) is_shared: bool,
+}
+
+impl sealed::Sealed for OwnedElement {}
+impl List for OwnedElement {
+    type Element = Sge;
+    const IS_WIDE: bool = false;
+
+    #[inline(always)]
+    fn is_shared(&self) -> bool {
+        self.is_shared
+    }
+
+    #[inline]
+    fn elements(&mut self) -> &mut [Sge] {
+        std::slice::from_mut(&mut self.sge)
+    }
+
+    #[inline(always)]
+    fn total_len(&self) -> u64 {
+        self.sge.length().into()
+    }
+
+    #[inline(always)]
+    fn count(&self) -> usize {
+        1
+    }
+}

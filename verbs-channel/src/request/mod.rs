@@ -5,6 +5,7 @@ mod needs;
 mod owned;
 mod work;
 
+pub(crate) use list::OwnedElement;
 pub use list::{GatherList, List, ScatterList};
 pub(crate) use needs::Needs;
 pub(crate) use owned::Op;

@@ -27,7 +27,7 @@ impl Needs {
         self.len |= list.total_len();
         self.elements |= list.count();
         self.is_inline |= is_inline;
-        self.is_shared |= L::IS_SHARED;
+        self.is_shared |= list.is_shared();
     }
 
     /// Adds a read or an atomic.

@@ -19,12 +19,13 @@ impl<L: ScatterList> Request for Incoming<L> {}
 pub(crate) mod sealed {
     use verbs_core::WorkRequest;
 
+    use super::super::list::List;
     use super::super::needs::Needs;
     use crate::error::RejectReason;
 
     #[expect(unnameable_types, reason = "seals `Request`")]
     pub trait Sealed: Sized {
-        type List;
+        type List: List;
         type Options: Copy;
 
         /// The list and the options.
@@ -147,8 +148,8 @@ impl<L> Outgoing<L> {
     /// Sends the bytes inline: they are copied during the post.
     ///
     /// They can be at most the channel's [`max_inline_data`](crate::ChannelBuilder::max_inline_data)
-    /// bytes, and none of a [`SharedElement`](verbs_core::SharedElement): otherwise the request is
-    /// rejected.
+    /// bytes, and none of a [`SharedElement`](verbs_core::SharedElement) or a
+    /// [`SharedSlice`](crate::SharedSlice): otherwise the request is rejected.
     #[inline]
     #[doc(alias = "IBV_SEND_INLINE")]
     pub const fn inline(mut self) -> Self {

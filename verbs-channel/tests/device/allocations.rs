@@ -1,11 +1,12 @@
 //! Once a channel has been built, no operation allocates.
 
 use std::pin::pin;
+use std::sync::Arc;
 use std::task::{Context, Waker};
 
 use verbs_channel::verbs_core::{MemoryRegion, RemoteMemoryRegion, ScatterElement};
 use verbs_channel::{
-    BufferPool, Channel, Error, Incoming, Outgoing, OwnedRequest, ScopedPendingWork,
+    BufferPool, Channel, Error, Incoming, Outgoing, OwnedRequest, ScopedPendingWork, SharedMemory,
 };
 use verbs_harness::allocations::allocations;
 use verbs_harness::{PATIENCE, begin};
@@ -31,6 +32,7 @@ fn no_operation_allocates() {
     let target = given(&b, vec![0_u8; 64]);
     let remote = target.remote();
     let pool = BufferPool::new(a.pd(), 64, 32).unwrap();
+    let memory = SharedMemory::new(Arc::new(given(&a, vec![0_u8; 64])), 3);
     for _ in 0..3 {
         without("blocking", || {
             a.write(from.gather_element(..).unwrap(), remote).unwrap();
@@ -52,6 +54,16 @@ fn no_operation_allocates() {
             for ticket in tickets {
                 let buffer = a.wait(ticket, Some(PATIENCE)).unwrap().unwrap().buffer;
                 drop(buffer.unwrap().into_block().unwrap());
+            }
+        });
+        without("slices of shared memory", || {
+            for _ in 0..3 {
+                let slices = [0, 16, 32].map(|at| memory.slice(at..at + 16).unwrap());
+                let tickets = slices.map(|slice| a.start_write(slice, remote).unwrap());
+                for ticket in tickets {
+                    let buffer = a.wait(ticket, Some(PATIENCE)).unwrap().unwrap().buffer;
+                    drop(buffer.unwrap().into_shared().unwrap());
+                }
             }
         });
         let batch = |length: usize| -> Vec<OwnedRequest> {

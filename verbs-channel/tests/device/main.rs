@@ -6,7 +6,10 @@
 //!
 //! What a device cannot do is skipped by name: `SKIPPED test: reason`.
 #![cfg(test)]
-#![expect(unsafe_code, reason = "posts unpolled work, starts processes")]
+#![expect(
+    unsafe_code,
+    reason = "posts unpolled work, starts processes, maps memory"
+)]
 
 mod allocations;
 mod batches;
@@ -15,6 +18,7 @@ mod capacity;
 mod connecting;
 mod endings;
 mod ends;
+mod foreign;
 mod forgotten;
 mod gate;
 mod groups;

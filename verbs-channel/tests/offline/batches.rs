@@ -231,6 +231,7 @@ fn partly_posted_batch_is_returned_after_its_queue_pair_is_destroyed() {
     assert_eq!(channel.down_reason(), Some(DownReason::Post(error)));
     // A batch that the driver rejects whole is handed back at once.
     let mut channel = crate::fake_device::channel();
+    let pool = BufferPool::new(channel.pd(), 64, 4).unwrap();
     with(|library| library.refuse_post = Some((0, libc::ENOMEM, true)));
     let rejected = channel.start_batch(sends(&pool, 4)).unwrap_err();
     assert!(!called("ibv_destroy_qp") && channel.is_idle());

@@ -3,13 +3,17 @@
 //!
 //! [`fake_libibverbs`] sends nothing, and returns the completions that a test gives it.
 #![cfg(test)]
-#![expect(unsafe_code, reason = "posts unpolled work, polls by hand")]
+#![expect(
+    unsafe_code,
+    reason = "posts unpolled work, polls by hand, registers memory"
+)]
 
 mod batches;
 mod buffers;
 mod driven;
 mod fake_device;
 mod fatal;
+mod foreign;
 mod fuzz;
 mod gate;
 mod ladder;

@@ -1,15 +1,14 @@
 //! Memory regions over another device's memory.
 #![expect(unsafe_code, reason = "owns an `ibv_mr` over a dmabuf")]
 
-use std::ops::RangeBounds;
 use std::os::fd::{AsRawFd as _, BorrowedFd};
 use std::ptr::NonNull;
 
 use verbs_sys::{ibv_mr, ibv_reg_dmabuf_mr};
 
-use super::range::part;
 use super::region::{EMPTY, with_length};
-use super::{AccessFlags, RemoteMemoryRegion, Sge};
+use super::unowned::Unowned;
+use super::{AccessFlags, RemoteMemoryRegion};
 use crate::destroy::Destroy;
 use crate::error::Result;
 use crate::handle::Handle;
@@ -21,42 +20,58 @@ use crate::ret;
 ///
 /// It has no address in this program. Work requests name its bytes by `iova`, the address chosen at
 /// registration.
+///
+/// `K` keeps what the memory is used for: the kernel keeps the dmabuf itself. It is dropped after the
+/// memory was deregistered, and leaked if the driver refuses to do that, or if the region is leaked.
+///
+/// Its registration is `unsafe`. After that, it can be used as a [`SharedRegion`](crate::SharedRegion):
+/// its [elements](Self::element) need no further promises in the layers above.
 #[doc = man!("ibv_reg_mr")]
-#[derive(Debug)]
 #[doc(alias = "ibv_mr")]
-pub struct DmabufRegion {
-    pub(super) mr: Handle<ibv_mr>,
-    iova: u64,
-    len: usize,
-    pub(super) pd: ProtectionDomain,
+pub struct DmabufRegion<K = ()> {
+    pub(super) registration: Unowned<K>,
 }
 
 impl ProtectionDomain {
-    /// Registers `len` bytes of a dmabuf, from `offset` on.
+    /// Registers `len` bytes of a dmabuf, from `offset` on, and what keeps the memory for this use.
     ///
     /// Work requests and peers address the first of these bytes as `iova`. Within a page, `iova` and
-    /// `offset` must be at the same place.
+    /// `offset` must be at the same place. `iova` need not be an address of this program. If it is that
+    /// of other memory by chance, nothing confuses the two: layers above reject
+    /// [elements](DmabufRegion::element) on queue pairs of another protection domain.
     ///
     /// # Safety
     ///
-    /// - If `access` permits a peer, or work requests of this side, to write: nothing relies on the
-    ///   memory's contents while the region exists.
+    /// From this call until the region no longer exists: until [`dereg`](DmabufRegion::dereg) has returned
+    /// `Ok`, or the region was dropped and no error was logged. If it is leaked, or the driver fails to
+    /// deregister it, that is forever.
+    ///
+    /// - While `keepalive` has not been dropped, the exporter uses the memory for nothing else: it is not
+    ///   given to another allocation of the GPU.
+    /// - Safe code may have the device read the memory at any moment, and send it to any peer. No `&mut`
+    ///   to a mapping of it is live.
+    /// - If `access` has [`LOCAL_WRITE`](AccessFlags::LOCAL_WRITE), or permits a peer to write: the device
+    ///   may write any bytes to it at any moment. No `&` to a mapping of it is live, and nothing, here or
+    ///   on the GPU, relies on its contents for safety.
     ///
     /// # Errors
+    ///
+    /// The keepalive is dropped.
     ///
     /// - [`Error::OutOfRange`](crate::Error::OutOfRange) if `len` is 0, or `iova + len` overflows.
     /// - [`Error::Unsupported`](crate::Error::Unsupported) if the device, its driver or the kernel
     ///   cannot do this.
     /// - [`Error::Registration`](crate::Error::Registration) with the errno for anything else.
     #[doc(alias = "ibv_reg_dmabuf_mr")]
-    pub unsafe fn reg_dmabuf_mr(
+    pub unsafe fn reg_dmabuf_mr<K: 'static>(
         &self,
         fd: BorrowedFd<'_>,
         offset: u64,
         len: usize,
         iova: u64,
         access: AccessFlags,
-    ) -> Result<DmabufRegion> {
+        keepalive: K,
+    ) -> Result<DmabufRegion<K>> {
         if len == 0 {
             return Err(EMPTY);
         }
@@ -66,12 +81,10 @@ impl ProtectionDomain {
         // SAFETY: the PD and the fd are alive; the kernel keeps the dmabuf from here on.
         let mr = unsafe { ibv_reg_dmabuf_mr(pd, offset, len, iova, fd, flags) };
         let mr = ret::non_null("ibv_reg_dmabuf_mr", mr).map_err(|error| with_length(error, len))?;
+        // SAFETY: it is new, and the PD is kept next to it.
+        let mr = unsafe { Handle::new(mr) };
         Ok(DmabufRegion {
-            // SAFETY: it is new, and the PD is kept next to it.
-            mr: unsafe { Handle::new(mr) },
-            iova,
-            len,
-            pd: self.clone(),
+            registration: Unowned::new(mr, iova, len, self, keepalive),
         })
     }
 }
@@ -80,7 +93,8 @@ impl DmabufRegion {
     /// Takes over a region that another library registered, such as by `mlx5dv_reg_dmabuf_mr` or
     /// `ibv_reg_dm_mr`.
     ///
-    /// Work requests address its `len` bytes from `iova` on.
+    /// Work requests address its `len` bytes from `iova` on. `destroy` can own what keeps the
+    /// memory.
     ///
     /// # Safety
     ///
@@ -110,38 +124,18 @@ impl DmabufRegion {
             return Err(EMPTY);
         }
         RemoteMemoryRegion::new(iova, len as u64, 0)?;
+        // SAFETY: the caller hands it over, with what destroys it.
+        let mr = unsafe { Handle::foreign(mr, destroy) };
         Ok(Self {
-            // SAFETY: the caller hands it over, with what destroys it.
-            mr: unsafe { Handle::foreign(mr, destroy) },
-            iova,
-            len,
-            pd: pd.clone(),
+            registration: Unowned::new(mr, iova, len, pd, ()),
         })
     }
+}
 
-    /// A part of the region for a work request. The range counts bytes.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::OutOfBounds`](crate::Error::OutOfBounds) if the range ends after the region,
-    /// [`Error::Limit`](crate::Error::Limit) if it has 4 GiB or more.
-    pub fn sge(&self, range: impl RangeBounds<usize>) -> Result<Sge> {
-        let (start, len) = part(self.len, range)?;
-        Ok(Sge::new(self.iova + start as u64, len, self.lkey()))
-    }
-
-    /// The address, length and key that a peer needs to access all of the region.
-    ///
-    /// # Errors
-    ///
-    /// None at present: the range was checked when the region was registered.
-    pub fn remote(&self) -> Result<RemoteMemoryRegion> {
-        RemoteMemoryRegion::new(self.iova, self.len as u64, self.rkey())
-    }
-
+impl<K> DmabufRegion<K> {
     /// The address of its first byte in work requests.
     #[must_use]
     pub const fn iova(&self) -> u64 {
-        self.iova
+        self.registration.addr
     }
 }

@@ -2,13 +2,13 @@
 #![expect(unsafe_code, reason = "turns registered memory into slices and back")]
 
 use std::fmt;
-use std::iter::FusedIterator;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::ptr::{self, NonNull};
 
 use verbs_sys::ibv_sge;
 
+use super::part::{Chunks, Part, Sealed};
 use super::slice::{slice, slice_mut};
 use crate::error::{Error, Result};
 
@@ -45,22 +45,9 @@ pub struct ScatterElement<'a> {
     bytes: PhantomData<&'a mut [u8]>,
 }
 
-/// A part of a [`SharedRegion`](crate::SharedRegion), to send from or receive into.
-///
-/// Its bytes cannot be borrowed: a peer may write to them at any moment.
-#[derive(Clone, Copy)]
-#[repr(transparent)]
-#[doc(alias = "ibv_sge")]
-pub struct SharedElement<'a> {
-    sge: ibv_sge,
-    region: PhantomData<&'a ()>,
-}
-
 /// An element that borrows nothing: an address, a length and a key, as in C.
 ///
-/// Nothing checks that there is such memory. It is for regions without bytes in this program
-/// ([`DmabufRegion`](crate::DmabufRegion)), and for memory with another owner
-/// ([`RawRegion`](crate::RawRegion)).
+/// Nothing checks that there is such memory. It is for code that manages registrations by itself.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
 #[doc(alias = "ibv_sge")]
@@ -77,50 +64,29 @@ pub trait Scatter: Element {}
 impl Gather for GatherElement<'_> {}
 // What may be written may be read: a buffer that is lent to be sent comes back to be filled again.
 impl Gather for ScatterElement<'_> {}
-impl Gather for SharedElement<'_> {}
 impl Gather for Sge {}
 impl Scatter for ScatterElement<'_> {}
-impl Scatter for SharedElement<'_> {}
 impl Scatter for Sge {}
 
 /// A registered slice that a work request can name: one entry of its gather or scatter list.
 ///
-/// The four element types implement it. It is sealed: types of other crates cannot.
+/// [`GatherElement`], [`ScatterElement`] and [`Sge`] implement it. It is sealed: types of other crates
+/// cannot.
 ///
 /// # Safety
 ///
 /// The type is `repr(transparent)` over `ibv_sge`.
-pub unsafe trait Element: Sized + Sealed {
-    /// The part of `self` from `start`, `length` bytes long.
-    ///
-    /// # Safety
-    ///
-    /// - The part lies within `self`.
-    /// - If the type is not `Copy`: `self` is not used after this, except for other parts, which do
-    ///   not overlap with this one.
-    #[doc(hidden)]
-    #[must_use]
-    unsafe fn sub(&self, start: u32, length: u32) -> Self;
-}
-
-use sealed::Sealed;
-
-mod sealed {
-    /// Keeps [`Element`](super::Element) to the four types here.
-    #[expect(unnameable_types, reason = "seals a trait")]
-    pub trait Sealed {}
-}
+pub unsafe trait Element: Part {}
 
 macro_rules! element {
-    ($element:ident [$($lifetime:lifetime)?], $name:literal, $split:ident, $chunks:ident, $($phantom:ident)?) => {
+    ($element:ident [$($lifetime:lifetime)?], $name:literal, $split:ident, $chunks:ident, $($phantom:ident)? $(+ $pd:ident)?) => {
         impl $(<$lifetime>)? Sealed for $element $(<$lifetime>)? {}
 
-        // SAFETY: the type is declared so above.
-        unsafe impl $(<$lifetime>)? Element for $element $(<$lifetime>)? {
+        impl $(<$lifetime>)? Part for $element $(<$lifetime>)? {
             unsafe fn sub(&self, start: u32, length: u32) -> Self {
                 let addr = self.sge.addr + u64::from(start);
                 let sge = ibv_sge { addr, length, ..self.sge };
-                Self { sge, $($phantom: PhantomData)? }
+                Self { sge, $($pd: self.$pd,)? $($phantom: PhantomData)? }
             }
         }
 
@@ -189,13 +155,6 @@ macro_rules! element {
             }
         }
 
-        impl $(<$lifetime>)? AsMut<[Self]> for $element $(<$lifetime>)? {
-            #[inline]
-            fn as_mut(&mut self) -> &mut [Self] {
-                std::slice::from_mut(self)
-            }
-        }
-
         impl $(<$lifetime>)? fmt::Debug for $element $(<$lifetime>)? {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 let ibv_sge { addr, length, lkey } = self.sge;
@@ -207,13 +166,28 @@ macro_rules! element {
 
 element!(GatherElement['a], "GatherElement", split_at, chunks, bytes);
 element!(ScatterElement['a], "ScatterElement", split_at_mut, chunks_mut, bytes);
-element!(SharedElement['a], "SharedElement", split_at, chunks, region);
 element!(Sge[], "Sge", split_at, chunks,);
 
-const _: () = assert!(size_of::<GatherElement<'static>>() == size_of::<ibv_sge>());
-const _: () = assert!(size_of::<ScatterElement<'static>>() == size_of::<ibv_sge>());
-const _: () = assert!(size_of::<SharedElement<'static>>() == size_of::<ibv_sge>());
-const _: () = assert!(size_of::<Sge>() == size_of::<ibv_sge>());
+pub(super) use element;
+
+/// Those that are handed to the driver as they are.
+macro_rules! in_place {
+    ($($element:ty)*) => {$(
+        const _: () = assert!(size_of::<$element>() == size_of::<ibv_sge>());
+
+        // SAFETY: the type is declared so above.
+        unsafe impl Element for $element {}
+
+        impl AsMut<[Self]> for $element {
+            #[inline]
+            fn as_mut(&mut self) -> &mut [Self] {
+                std::slice::from_mut(self)
+            }
+        }
+    )*};
+}
+
+in_place! { GatherElement<'_> ScatterElement<'_> Sge }
 
 impl GatherElement<'_> {
     /// An element of no bytes and no region, for a message without bytes.
@@ -295,25 +269,8 @@ impl<'a> ScatterElement<'a> {
     }
 }
 
-impl SharedElement<'_> {
-    /// An element for registered bytes that are not borrowed. The caller gives it the region's
-    /// lifetime.
-    pub(super) fn new(start: NonNull<u8>, length: u32, lkey: u32) -> Self {
-        Self {
-            sge: sge(start, length, lkey),
-            region: PhantomData,
-        }
-    }
-}
-
 impl From<GatherElement<'_>> for Sge {
     fn from(element: GatherElement<'_>) -> Self {
-        Self { sge: element.sge }
-    }
-}
-
-impl From<SharedElement<'_>> for Sge {
-    fn from(element: SharedElement<'_>) -> Self {
         Self { sge: element.sge }
     }
 }
@@ -352,41 +309,6 @@ impl DerefMut for ScatterElement<'_> {
         unsafe { slice_mut(start(&self.sge), self.sge.length) }
     }
 }
-
-/// An iterator over the parts of an element: all of one size, except that the last may be shorter.
-///
-/// [`ScatterElement::chunks_mut`], [`GatherElement::chunks`] and similar methods make one.
-#[derive(Debug)]
-pub struct Chunks<E> {
-    element: E,
-    length: u32,
-    start: u32,
-    size: u32,
-}
-
-impl<E: Element> Iterator for Chunks<E> {
-    type Item = E;
-
-    fn next(&mut self) -> Option<E> {
-        let length = self.size.min(self.length - self.start);
-        if length == 0 {
-            return None;
-        }
-        // SAFETY: it is within the element, which `self` owns and does not hand out, and begins
-        // where the part before it ended.
-        let chunk = unsafe { self.element.sub(self.start, length) };
-        self.start += length;
-        Some(chunk)
-    }
-
-    fn size_hint(&self) -> (usize, Option<usize>) {
-        let left = (self.length - self.start).div_ceil(self.size) as usize;
-        (left, Some(left))
-    }
-}
-
-impl<E: Element> ExactSizeIterator for Chunks<E> {}
-impl<E: Element> FusedIterator for Chunks<E> {}
 
 /// Moves the empty elements of a list to its end; returns where the list begins, and how many
 /// elements are not empty. Drivers do not agree on what an empty element means (some encode 0 as

@@ -7,8 +7,8 @@
 //! |---|---|---|---|
 //! | [`MemoryRegion`] | owned or mutably borrowed; `&[u8]` at any time | never | [`GatherElement`], [`ScatterElement`] |
 //! | [`SharedRegion`] | owned; copies and atomics only | yes, by its [`AccessFlags`] | [`SharedElement`] |
-//! | [`RawRegion`] | of another owner, by raw pointer | by its flags | [`Sge`] |
-//! | [`DmabufRegion`] | a device's, by file descriptor | by its flags | [`Sge`] |
+//! | [`RawRegion`] | kept by any value, by raw pointer | by its flags | [`SharedElement`] |
+//! | [`DmabufRegion`] | a device's, by file descriptor | by its flags | [`SharedElement`] |
 //!
 //! # When a device may touch a buffer
 //!
@@ -29,9 +29,11 @@ mod buffer;
 mod dmabuf;
 mod element;
 mod huge_pages;
+mod part;
 mod range;
 mod raw;
 mod remote;
+mod shared_element;
 mod slice;
 mod unowned;
 
@@ -39,13 +41,13 @@ pub use access::AccessFlags;
 pub use advise::MrAdvice;
 pub use buffer::{Buffer, Plain};
 pub use dmabuf::DmabufRegion;
-pub use element::{
-    Chunks, Element, Gather, GatherElement, Scatter, ScatterElement, Sge, SharedElement,
-};
+pub use element::{Element, Gather, GatherElement, Scatter, ScatterElement, Sge};
 pub use huge_pages::HugePages;
+pub use part::{Chunks, Part};
 pub use raw::RawRegion;
 pub use region::MemoryRegion;
 pub use remote::RemoteMemoryRegion;
 pub use shared::SharedRegion;
+pub use shared_element::SharedElement;
 
 pub(crate) use element::{compact, total_len};

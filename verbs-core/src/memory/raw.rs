@@ -1,14 +1,13 @@
-//! Memory regions over memory that they do not own.
+//! Memory regions over memory by address.
 #![expect(unsafe_code, reason = "registers memory it does not own")]
 
-use std::ops::RangeBounds;
 use std::ptr::NonNull;
 
 use verbs_sys::ibv_mr;
 
-use super::range::part;
 use super::region::{EMPTY, reg_mr_iova};
-use super::{AccessFlags, RemoteMemoryRegion, Sge};
+use super::unowned::Unowned;
+use super::{AccessFlags, RemoteMemoryRegion};
 use crate::destroy::Destroy;
 use crate::error::Result;
 use crate::handle::Handle;
@@ -17,49 +16,77 @@ use crate::protection_domain::ProtectionDomain;
 
 /// A memory region (MR) over a raw pointer: `mmap`, huge pages, another language's memory.
 ///
-/// [`ProtectionDomain::register_raw`] makes one. Dropping it deregisters the memory, which it does not
-/// own.
+/// `K` keeps the memory: a mapping that is unmapped when it is dropped, an `Arc` of an allocator, or
+/// `()` if the memory stays by other means. It is dropped after the memory was deregistered, and
+/// leaked if the driver refuses to do that, or if the region is leaked.
+///
+/// Its registration is `unsafe`. After that, it can be used as a [`SharedRegion`](crate::SharedRegion):
+/// its [elements](Self::element) need no further promises in the layers above.
 #[doc = man!("ibv_reg_mr")]
-#[derive(Debug)]
 #[doc(alias = "ibv_mr")]
-pub struct RawRegion {
-    pub(super) mr: Handle<ibv_mr>,
-    // The address of its first byte in work requests.
-    iova: u64,
-    len: usize,
-    pub(super) pd: ProtectionDomain,
+pub struct RawRegion<K = ()> {
+    pub(super) registration: Unowned<K>,
 }
 
 impl ProtectionDomain {
-    /// Registers memory by address.
+    /// Registers memory by address, and what keeps that memory.
+    ///
+    /// ```no_run
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use std::ptr::NonNull;
+    /// use verbs_core::{AccessFlags, Context};
+    ///
+    /// # let pd = Context::first_active()?.alloc_pd()?;
+    /// // Any type that frees its memory when it is dropped: of a crate for `mmap`, for example.
+    /// struct Pages(NonNull<u8>);
+    /// # impl Pages { fn map(len: usize) -> Self { Self(NonNull::dangling()) } }
+    ///
+    /// let pages = Pages::map(1 << 21);
+    /// let start = pages.0;
+    /// // SAFETY: `Pages` unmaps the memory only when it is dropped, it is mapped for reads and writes,
+    /// // it has bytes and nothing else, and nothing else in this program has its address.
+    /// let region = unsafe { pd.register_raw(start, 1 << 21, AccessFlags::LOCAL_WRITE, pages) }?;
+    /// let page = region.element(..4096)?;
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Safety
     ///
-    /// - The memory from `ptr` to `ptr + len` stays mapped until [`dereg`](RawRegion::dereg) has
-    ///   returned `Ok`, or until the region was dropped and no error was logged. If the driver fails
-    ///   to deregister it, the memory stays mapped forever. Mapping other memory at the same address
-    ///   is no substitute: the device would still use the old pages.
-    /// - Unless `access` is empty, the memory is writable.
-    /// - If `access` permits access by peers: no `&mut` to the memory is live while the region exists. If the
-    ///   peer may write, no `&` to it is live either, and nothing in this program relies on the
-    ///   memory's contents.
+    /// From this call until the region no longer exists: until [`dereg`](RawRegion::dereg) has returned
+    /// `Ok`, or the region was dropped and no error was logged. If it is leaked, or the driver fails to
+    /// deregister it, that is forever.
     ///
-    /// The contract of each post covers what this side's own requests do with the memory: see
-    /// [`QueuePair::post`](crate::QueuePair::post).
+    /// - The memory from `ptr` to `ptr + len` stays mapped while `keepalive` has not been dropped, and
+    ///   nothing that can be done with a `&K` unmaps it. Mapping other memory at the same address is no
+    ///   substitute: the device would still use the old pages. If `keepalive` is `()`, it stays mapped by
+    ///   other means.
+    /// - Unless `access` is empty, the memory is writable.
+    /// - Safe code may have the device read the memory at any moment, and send it to any peer. No `&mut`
+    ///   to it is live.
+    /// - If `access` has [`LOCAL_WRITE`](AccessFlags::LOCAL_WRITE), or permits a peer to write: the device
+    ///   may write any bytes to it at any moment. No `&` to it is live, and nothing in this program relies on
+    ///   its contents. It is accessed through raw pointers or atomics only, by code for which all
+    ///   bytes are valid.
+    ///
+    /// The same holds for this side's own requests, however they are posted. So what
+    /// [`QueuePair::post`](crate::QueuePair::post) asks of a caller about references to the memory is
+    /// promised here already.
     ///
     /// # Errors
     ///
-    /// As [`reg_mr`](Self::reg_mr).
+    /// As [`reg_mr`](Self::reg_mr). The keepalive is dropped.
     #[doc(alias = "ibv_reg_mr")]
-    pub unsafe fn register_raw(
+    pub unsafe fn register_raw<K: 'static>(
         &self,
         ptr: NonNull<u8>,
         len: usize,
         access: AccessFlags,
-    ) -> Result<RawRegion> {
+        keepalive: K,
+    ) -> Result<RawRegion<K>> {
         let iova = ptr.as_ptr().expose_provenance() as u64;
         // SAFETY: the caller's promise.
-        unsafe { self.register_raw_iova(ptr, len, iova, access) }
+        unsafe { self.register_raw_iova(ptr, len, iova, access, keepalive) }
     }
 
     /// Registers memory by address, and lets work requests and peers address it from `iova` on instead.
@@ -70,32 +97,31 @@ impl ProtectionDomain {
     ///
     /// # Safety
     ///
-    /// As for [`register_raw`](Self::register_raw). The elements of the region name these bytes by
-    /// `iova` too.
+    /// As for [`register_raw`](Self::register_raw). A bare [`Sge`](crate::Sge) of the region names these
+    /// bytes by `iova` too.
     ///
     /// # Errors
     ///
     /// As [`reg_mr`](Self::reg_mr): the errno is `EINVAL` if `iova` and `ptr` are not at the same place
-    /// within a page. [`Error::OutOfRange`](crate::Error::OutOfRange) if `iova + len` overflows.
+    /// within a page. [`Error::OutOfRange`](crate::Error::OutOfRange) if `iova + len` overflows. The
+    /// keepalive is dropped.
     #[doc(alias = "ibv_reg_mr_iova")]
     #[doc(alias = "ibv_reg_mr_iova2")]
-    pub unsafe fn register_raw_iova(
+    pub unsafe fn register_raw_iova<K: 'static>(
         &self,
         ptr: NonNull<u8>,
         len: usize,
         iova: u64,
         access: AccessFlags,
-    ) -> Result<RawRegion> {
+        keepalive: K,
+    ) -> Result<RawRegion<K>> {
         // Before anything is registered: a region that wraps could name no element.
         RemoteMemoryRegion::new(iova, len as u64, 0)?;
         let bytes = NonNull::slice_from_raw_parts(ptr, len);
         // SAFETY: the caller keeps the memory mapped.
         let mr = unsafe { reg_mr_iova(self, bytes, iova, access) }?;
         Ok(RawRegion {
-            mr,
-            iova,
-            len,
-            pd: self.clone(),
+            registration: Unowned::new(mr, iova, len, self, keepalive),
         })
     }
 }
@@ -103,7 +129,7 @@ impl ProtectionDomain {
 impl RawRegion {
     /// Takes over a region that another library registered, such as by `ibv_import_mr`.
     ///
-    /// It is over `len` bytes from `ptr` on.
+    /// It is over `len` bytes from `ptr` on. `destroy` can own what keeps the memory.
     ///
     /// # Safety
     ///
@@ -133,32 +159,11 @@ impl RawRegion {
         if len == 0 {
             return Err(EMPTY);
         }
+        // SAFETY: the caller hands it over, with what destroys it.
+        let mr = unsafe { Handle::foreign(mr, destroy) };
+        let addr = ptr.as_ptr().expose_provenance() as u64;
         Ok(Self {
-            // SAFETY: the caller hands it over, with what destroys it.
-            mr: unsafe { Handle::foreign(mr, destroy) },
-            iova: ptr.as_ptr().expose_provenance() as u64,
-            len,
-            pd: pd.clone(),
+            registration: Unowned::new(mr, addr, len, pd, ()),
         })
-    }
-
-    /// A part of the region for a work request. The range counts bytes.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::OutOfBounds`](crate::Error::OutOfBounds) if the range ends after the region,
-    /// [`Error::Limit`](crate::Error::Limit) if it has 4 GiB or more.
-    pub fn sge(&self, range: impl RangeBounds<usize>) -> Result<Sge> {
-        let (start, len) = part(self.len, range)?;
-        Ok(Sge::new(self.iova + start as u64, len, self.lkey()))
-    }
-
-    /// The address, length and key that a peer needs to access all of the region.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::OutOfRange`](crate::Error::OutOfRange) if the address of its end overflows.
-    pub fn remote(&self) -> Result<RemoteMemoryRegion> {
-        RemoteMemoryRegion::new(self.iova, self.len as u64, self.rkey())
     }
 }

@@ -99,7 +99,8 @@ impl<B: Buffer + 'static> SharedRegion<B> {
     #[doc(alias = "scatter_element")]
     pub fn element(&self, range: impl RangeBounds<usize>) -> Result<SharedElement<'_>> {
         let (start, len) = self.registration.part(range)?;
-        Ok(SharedElement::new(start, len, self.lkey()))
+        let addr = start.as_ptr().expose_provenance() as u64;
+        Ok(SharedElement::new(addr, len, self.lkey(), self.pd()))
     }
 
     /// Copies bytes out of the region, from `offset` on, until `into` is full.

@@ -59,13 +59,16 @@ impl<R> QueuePair<R> {
     ///
     /// - Its memory stays allocated, and registered under the `lkey` of its element, while the
     ///   request holds it.
+    /// - The region of each element belongs to this queue pair's [`pd`](Self::pd). On another device, or
+    ///   in another protection domain, the same `lkey` may be that of other memory.
     /// - If it sends or writes: no code writes to its memory while the request holds it, and no
     ///   `&mut` to it is live.
     /// - If it reads or is an atomic: no code reads or writes the memory of its elements while the
     ///   request holds it, and no `&` or `&mut` to it is live.
-    /// - The two rules above hold for every kind of region, including a
-    ///   [`RawRegion`](crate::RawRegion), except a [`SharedRegion`](crate::SharedRegion), whose
-    ///   memory is reached only by its own functions, peers and raw pointers.
+    /// - The two rules above hold for a [`MemoryRegion`](crate::MemoryRegion). The memory of other
+    ///   regions is never borrowed: [`SharedRegion`](crate::SharedRegion) sees to that itself, and who
+    ///   registers a [`RawRegion`](crate::RawRegion) or a [`DmabufRegion`](crate::DmabufRegion)
+    ///   promises it.
     /// - Its elements have at most [`max_msg_sz`](Self::max_msg_sz) bytes together.
     /// - If it is inline: its elements have at most
     ///   [`max_inline_data`](crate::QpCap::max_inline_data) bytes together, as granted in
@@ -275,11 +278,11 @@ macro_rules! receives {
             ///
             /// - Its memory stays allocated, and registered under the `lkey` of its element, while the
             ///   receive holds it.
+            /// - The region of each element belongs to the protection domain of this queue, as for
+            ///   [`QueuePair::post`].
             /// - No code reads or writes its memory while the receive holds it, and no `&` or `&mut`
-            ///   to it is live. This holds for every kind of region, including a
-            ///   [`RawRegion`](crate::RawRegion), except a
-            ///   [`SharedRegion`](crate::SharedRegion), whose memory is reached only by its own
-            ///   functions, peers and raw pointers.
+            ///   to it is live. This holds for a [`MemoryRegion`](crate::MemoryRegion): the memory of
+            ///   other regions is never borrowed.
             ///
             /// For the queue pair:
             ///

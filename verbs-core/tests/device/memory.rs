@@ -95,9 +95,9 @@ fn foreign_memory_is_written_and_read_by_address() {
     let start = NonNull::new(map.cast::<u8>()).unwrap();
     let flags = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_READ;
     // SAFETY: it stays mapped until the region is gone, and no reference to it exists.
-    let raw = unsafe { pair.b.pd().register_raw(start, 8192, flags) }.unwrap();
+    let raw = unsafe { pair.b.pd().register_raw(start, 8192, flags, ()) }.unwrap();
     let source = pair.a.pd().reg_mr(pattern(3, 100)).unwrap();
-    let place = raw.remote().unwrap().slice(4090..).unwrap();
+    let place = raw.remote().slice(4090..).unwrap();
     let mut list = [source.gather_element(..).unwrap()];
     pair.a
         .post_one(WriteWorkRequest::new(&mut list, &place).unwrap());
@@ -134,7 +134,7 @@ fn a_peer_names_a_region_by_its_iova() {
     let flags = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
     // SAFETY: the memory lives longer than the region, and no reference to it is used meanwhile.
     let region = unsafe {
-        let register = |iova| pair.b.pd().register_raw_iova(start, 8192, iova, flags);
+        let register = |iova| pair.b.pd().register_raw_iova(start, 8192, iova, flags, ());
         let refused = register(0x10_0100).unwrap_err();
         assert_eq!(
             refused.errno(),
@@ -143,9 +143,9 @@ fn a_peer_names_a_region_by_its_iova() {
         );
         register(0x10_0000).unwrap()
     };
-    assert_eq!(region.remote().unwrap().addr(), 0x10_0000);
+    assert_eq!(region.remote().addr(), 0x10_0000);
     let source = pair.a.pd().reg_mr(pattern(5, 100)).unwrap();
-    let place = region.remote().unwrap().slice(4090..).unwrap();
+    let place = region.remote().slice(4090..).unwrap();
     let mut list = [source.gather_element(..).unwrap()];
     pair.a
         .post_one(WriteWorkRequest::new(&mut list, &place).unwrap());
@@ -229,7 +229,7 @@ fn dmabuf_is_registered_or_reported_as_unsupported() {
     file.set_len(4096).unwrap();
     let access = AccessFlags::LOCAL_WRITE;
     // SAFETY: nothing relies on what the file holds.
-    let refused = unsafe { side.pd.reg_dmabuf_mr(file.as_fd(), 0, 4096, 0, access) };
+    let refused = unsafe { side.pd.reg_dmabuf_mr(file.as_fd(), 0, 4096, 0, access, ()) };
     let error = refused.unwrap_err();
     if is_soft() {
         assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
@@ -237,7 +237,7 @@ fn dmabuf_is_registered_or_reported_as_unsupported() {
         assert!(error.errno().is_some(), "{error}");
     }
     // SAFETY: as above.
-    let empty = unsafe { side.pd.reg_dmabuf_mr(file.as_fd(), 0, 0, 0, access) };
+    let empty = unsafe { side.pd.reg_dmabuf_mr(file.as_fd(), 0, 0, 0, access, ()) };
     assert_eq!(empty.unwrap_err().kind(), ErrorKind::InvalidInput);
     test.skip("no device here exports a dmabuf: only the refusals were tried");
 }

@@ -158,10 +158,11 @@ fn a_shared_region_sends_and_receives_too() {
         shared(&pair.a, pattern(7, 100)),
         shared(&pair.b, vec![0; 100]),
     );
-    let mut list = [into.element(50..).unwrap(), into.element(..50).unwrap()];
+    let (last, first) = (into.element(50..).unwrap(), into.element(..50).unwrap());
+    let mut list = [last, first].map(Sge::from);
     pair.b.receive(ReceiveWorkRequest::new(&mut list));
-    let mut list = [from.element(..).unwrap()];
-    pair.a.post_one(verbs_core::SendWorkRequest::new(&mut list));
+    let mut all = from.element(..).unwrap();
+    pair.a.post_one(verbs_core::SendWorkRequest::new(&mut all));
     pair.a.sent();
     pair.b.received();
     let sent = bytes(&from);

@@ -58,7 +58,7 @@ fn a_box_is_moved_after_its_address_was_taken() {
     let mut buffer = vec![0_u8; 16].into_boxed_slice();
     let (start, access) = (NonNull::from(&mut buffer[..]), AccessFlags::LOCAL_WRITE);
     // SAFETY: the memory is valid; that nothing else claims it is what is broken.
-    let region = unsafe { qp.pd().register_raw(start.cast(), buffer.len(), access) }.unwrap();
+    let region = unsafe { qp.pd().register_raw(start.cast(), buffer.len(), access, ()) }.unwrap();
     let moved = black_box(buffer);
     post(&qp, region.sge(..).unwrap());
     complete(&qp);

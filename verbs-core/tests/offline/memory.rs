@@ -305,13 +305,13 @@ fn a_region_with_an_iova_is_named_by_it() {
     let register = |iova| {
         let access = AccessFlags::REMOTE_READ;
         // SAFETY: the bytes live longer than the region.
-        unsafe { pd.register_raw_iova(start, 64, iova, access) }
+        unsafe { pd.register_raw_iova(start, 64, iova, access, ()) }
     };
     let region = register(0x1000).unwrap();
     assert_eq!(with(|library| library.iovas.pop()), Some(0x1000));
-    assert_eq!(region.remote().unwrap().addr(), 0x1000);
+    assert_eq!(region.remote().addr(), 0x1000);
     assert_eq!(region.sge(8..).unwrap().addr(), 0x1008);
-    assert_eq!(register(0).unwrap().remote().unwrap().addr(), 0);
+    assert_eq!(register(0).unwrap().remote().addr(), 0);
     let before = with(|library| library.calls.len());
     let wraps = register(u64::MAX - 8).unwrap_err();
     assert_eq!(wraps.kind(), ErrorKind::InvalidInput, "{wraps}");
@@ -321,13 +321,10 @@ fn a_region_with_an_iova_is_named_by_it() {
         "nothing was registered"
     );
     // SAFETY: the bytes live longer than the region.
-    let plain = unsafe { pd.register_raw(start, 64, AccessFlags::empty()) }.unwrap();
+    let plain = unsafe { pd.register_raw(start, 64, AccessFlags::empty(), ()) }.unwrap();
     let addr = start.as_ptr().addr() as u64;
     assert_eq!(
-        (
-            plain.remote().unwrap().addr(),
-            plain.sge(..).unwrap().addr()
-        ),
+        (plain.remote().addr(), plain.sge(..).unwrap().addr()),
         (addr, addr)
     );
 }

@@ -1,6 +1,6 @@
 //! Parts of an element that may overlap take `unsafe`; `split_at_mut` and `chunks_mut` do not.
 
-use verbs_core::{Element, ScatterElement};
+use verbs_core::{Part, ScatterElement};
 
 fn overlap<'a>(element: &ScatterElement<'a>) -> [ScatterElement<'a>; 2] {
     [element.sub(0, 8), element.sub(4, 8)]

@@ -98,7 +98,7 @@ impl<'o> Server<'o> {
         }
         if run.operation.completes_as().is_some() {
             for (index, slot) in (0..run.count).zip((0..).step_by(run.size)) {
-                let mut list = [self.area.element(slot..slot + run.size)?];
+                let mut list = self.area.element(slot..slot + run.size)?;
                 let receive = ReceiveWorkRequest::new(&mut list).wr_id(index.into());
                 // SAFETY: the area is a shared region, which lives until the queue pair is gone.
                 unsafe { self.qp.post_receive(&mut [receive]) }?;

@@ -167,6 +167,31 @@ unsafe extern "C" fn ibv_query_qp_data_in_order(
     with(|library| (library.data_in_order)(flags))
 }
 
+/// The device's memory is nowhere in this program: its bytes are left alone.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_reg_dmabuf_mr(
+    pd: *mut ibv_pd,
+    offset: u64,
+    length: usize,
+    _iova: u64,
+    _fd: c_int,
+    _access: c_int,
+) -> *mut ibv_mr {
+    made("ibv_reg_dmabuf_mr", &[pd.addr()], |library| {
+        let (lkey, rkey) = (library.number(), library.number());
+        Ok(ibv_mr {
+            // SAFETY: the caller has a living PD.
+            context: unsafe { (*pd).context },
+            // As the real one does it.
+            addr: ptr::without_provenance_mut(usize::try_from(offset).unwrap()),
+            length,
+            lkey,
+            rkey,
+            ..Default::default()
+        })
+    })
+}
+
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
     // SAFETY: the caller has it from `ibv_reg_mr`.

@@ -1,0 +1,236 @@
+//! Shared memory: regions whose bytes cannot be borrowed, and slices of them that a channel can own.
+
+use std::any::Any;
+use std::fmt;
+use std::ops::RangeBounds;
+use std::sync::Arc;
+
+use verbs_core::{Buffer, DmabufRegion, ProtectionDomain, RawRegion, SharedRegion};
+
+use super::backing::{Backing, Owner, PdTag};
+use super::owned::{OwnedBuffer, within};
+use super::shared_part::{Shared, SharedPart};
+use crate::error::Result;
+
+/// A region whose bytes cannot be borrowed: of a GPU, of huge pages, of `mmap`, or shared with peers.
+///
+/// Any number of [slices](Self::slice) of it can be in flight at once. They may overlap. Each keeps
+/// the region until the device is done with it.
+///
+/// Cloning is cheap and shares the memory.
+///
+/// ```no_run
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use std::sync::Arc;
+/// use verbs_channel::verbs_core::{AccessFlags, Context};
+/// use verbs_channel::{Channel, SharedMemory};
+///
+/// let pd = Context::first_active()?.alloc_pd()?;
+/// let (mut left, mut right) = Channel::loopback(&pd)?;
+/// let region = Arc::new(pd.reg_shared(vec![0_u8; 1 << 20], AccessFlags::REMOTE_READ)?);
+/// let memory = SharedMemory::new(Arc::clone(&region), 64);
+///
+/// // Two pages at once, read from the peer's memory.
+/// let remote = region.remote().slice(..4096)?;
+/// let first = left.start_read(memory.slice(4096..8192)?, remote)?;
+/// let second = left.start_read(memory.slice(8192..12288)?, remote)?;
+/// for ticket in [first, second] {
+///     let completed = left.wait(ticket, None)?.ok_or("no timeout")?;
+///     completed.result?;
+/// }
+/// let mut bytes = [0; 4096];
+/// region.read(4096, &mut bytes)?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct SharedMemory {
+    shared: Arc<Shared>,
+}
+
+/// A part of a [`SharedMemory`], which converts into an [`OwnedBuffer`].
+///
+/// Its bytes cannot be borrowed, nor sent inline. To have it back from an operation, take it out of the
+/// buffer: [`OwnedBuffer::into_shared`]. Cloning it is cheap.
+pub struct SharedSlice {
+    // Always a part of shared memory, with its full range.
+    buffer: OwnedBuffer,
+}
+
+/// A region that can be a [`SharedMemory`]: [`SharedRegion`], [`RawRegion`] or [`DmabufRegion`].
+pub trait Shareable: sealed::Shareable {}
+
+impl<R: sealed::Shareable> Shareable for R {}
+
+mod sealed {
+    use std::any::Any;
+
+    use verbs_core::ProtectionDomain;
+
+    #[expect(unnameable_types, reason = "seals `Shareable`")]
+    pub trait Shareable: Any + Send + Sync {
+        /// Its first address, its length and its key.
+        fn memory(&self) -> (u64, usize, u32);
+
+        fn pd(&self) -> &ProtectionDomain;
+    }
+}
+
+macro_rules! shareable {
+    ($([$($bounds:tt)*] $region:ty;)*) => {$(
+        impl<$($bounds)*> sealed::Shareable for $region {
+            fn memory(&self) -> (u64, usize, u32) {
+                (self.remote().addr(), self.len(), self.lkey())
+            }
+
+            fn pd(&self) -> &ProtectionDomain {
+                self.pd()
+            }
+        }
+    )*};
+}
+
+shareable! {
+    [B: Buffer + Send + Sync + 'static] SharedRegion<B>;
+    [K: Send + Sync + 'static] RawRegion<K>;
+    [K: Send + Sync + 'static] DmabufRegion<K>;
+}
+
+impl SharedMemory {
+    /// The memory of a region, with room for this many slices at once.
+    ///
+    /// Those beyond that allocate their room, 128 bytes each; the others allocate nothing. To read and
+    /// write the bytes of a [`SharedRegion`], keep a clone of the `Arc`.
+    #[must_use]
+    pub fn new<R: Shareable>(region: Arc<R>, slices: usize) -> Self {
+        let (memory, pd) = (region.memory(), PdTag::of(region.pd()));
+        let region: Arc<dyn Any + Send + Sync> = region;
+        Self {
+            shared: Arc::new(Shared::new(region, memory, pd, slices)),
+        }
+    }
+
+    /// A part of it, for one operation at a time.
+    ///
+    /// # Errors
+    ///
+    /// [`verbs_core::Error::OutOfBounds`]: the range ends after the memory.
+    #[inline]
+    pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<SharedSlice> {
+        let range = within(range, self.len())?;
+        let part = SharedPart::new(Arc::clone(&self.shared), range);
+        let owner = match self.shared.take_place() {
+            Some(place) => {
+                let mut owner = Owner::of_free(place);
+                let part = part.in_place_of(owner.shared());
+                // The place was free: there is nothing in it.
+                drop(owner.replace_shared(part));
+                owner
+            }
+            None => Owner::of_shared(Box::new(Backing::of_shared(part))),
+        };
+        Ok(SharedSlice {
+            buffer: OwnedBuffer::new(owner),
+        })
+    }
+
+    /// The length in bytes.
+    #[must_use]
+    #[expect(clippy::len_without_is_empty, reason = "a region is never empty")]
+    pub fn len(&self) -> usize {
+        self.shared.len
+    }
+
+    /// The region, if it is of this type.
+    #[must_use]
+    pub fn region<R: Shareable>(&self) -> Option<Arc<R>> {
+        Arc::clone(&self.shared.region).downcast().ok()
+    }
+}
+
+impl SharedSlice {
+    /// The length in bytes.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.buffer.capacity()
+    }
+
+    /// Whether it has no bytes.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Where it begins, in bytes from the start of its memory.
+    #[must_use]
+    pub fn offset(&self) -> usize {
+        self.buffer.shared().map_or(0, |part| part.range().start)
+    }
+
+    /// The memory that it is a part of.
+    #[must_use]
+    #[expect(clippy::missing_panics_doc, reason = "only free places have no memory")]
+    pub fn memory(&self) -> SharedMemory {
+        let memory = self.buffer.shared().and_then(SharedPart::memory);
+        SharedMemory {
+            shared: Arc::clone(memory.expect("a slice keeps its memory")),
+        }
+    }
+
+    /// An owned buffer, to use a part of it.
+    #[must_use]
+    pub fn into_owned(self) -> OwnedBuffer {
+        self.buffer
+    }
+}
+
+impl OwnedBuffer {
+    /// The slice of shared memory, if it is one.
+    ///
+    /// # Errors
+    ///
+    /// The buffer, if it is not a slice of shared memory.
+    pub fn into_shared(mut self) -> Result<SharedSlice, Self> {
+        if self.is_shared() {
+            // All of it always fits.
+            drop(self.set_range(..));
+            return Ok(SharedSlice { buffer: self });
+        }
+        Err(self)
+    }
+
+    /// Whether it is a slice of shared memory, whose bytes cannot be borrowed: to [`Deref`] it has none.
+    ///
+    /// [`Deref`]: std::ops::Deref
+    #[must_use]
+    pub fn is_shared(&self) -> bool {
+        self.shared().is_some()
+    }
+}
+
+impl Clone for SharedSlice {
+    fn clone(&self) -> Self {
+        let range = self.offset()..self.offset() + self.len();
+        let again = self.memory().slice(range);
+        again.expect("a slice is within its memory")
+    }
+}
+
+impl From<SharedSlice> for OwnedBuffer {
+    #[inline]
+    fn from(slice: SharedSlice) -> Self {
+        slice.into_owned()
+    }
+}
+
+impl fmt::Debug for SharedMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SharedMemory({} bytes)", self.len())
+    }
+}
+
+impl fmt::Debug for SharedSlice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SharedSlice({} bytes at {})", self.len(), self.offset())
+    }
+}

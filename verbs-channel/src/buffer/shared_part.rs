@@ -1,0 +1,133 @@
+//! Parts of shared memory, and the places that they are posted from.
+#![expect(unsafe_code, reason = "keeps places that have one owner at a time")]
+
+use std::any::Any;
+use std::ops::Range;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use verbs_core::Sge;
+
+use super::backing::{Backing, BlockPtr, PdTag};
+use super::free_list::FreeList;
+
+/// The memory of a region that cannot be borrowed, and free places for its parts.
+pub(crate) struct Shared {
+    free: FreeList<BlockPtr>,
+    pub(super) len: usize,
+    addr: u64,
+    lkey: u32,
+    pd: PdTag,
+    // After the places, which may be of its memory.
+    pub(super) region: Arc<dyn Any + Send + Sync>,
+}
+
+/// A part of shared memory. It keeps the memory, except in a place that is free.
+pub(crate) struct SharedPart {
+    memory: Option<Arc<Shared>>,
+    /// The first byte, and one past the last.
+    range: Range<usize>,
+    /// Its place among those of the memory; `None` if that had no free one.
+    index: Option<usize>,
+}
+
+impl Shared {
+    /// The memory of a region: its first address, its length and its key.
+    pub(super) fn new(
+        region: Arc<dyn Any + Send + Sync>,
+        (addr, len, lkey): (u64, usize, u32),
+        pd: PdTag,
+        places: usize,
+    ) -> Self {
+        let place = |index| {
+            let part = SharedPart {
+                memory: None,
+                range: 0..0,
+                index: Some(index),
+            };
+            let place = Box::leak(Box::new(Backing::of_shared(part)));
+            BlockPtr(NonNull::from(place))
+        };
+        Self {
+            free: FreeList::new((0..places).map(place)),
+            len,
+            addr,
+            lkey,
+            pd,
+            region,
+        }
+    }
+
+    /// A free place, which has an owner from now on.
+    #[inline]
+    pub(super) fn take_place(&self) -> Option<BlockPtr> {
+        self.free.pop()
+    }
+
+    /// Takes back a place.
+    ///
+    /// # Safety
+    ///
+    /// - It is the place with this index, was taken, and is not used after this.
+    pub(super) unsafe fn return_place(self: Arc<Self>, index: usize) {
+        // SAFETY: `self` keeps the list; the rest is the caller's promise. It is not closed, so nothing
+        // is to be done for the last.
+        let _is_last = unsafe { FreeList::push(NonNull::from(&self.free), index) };
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        for BlockPtr(place) in self.free.items() {
+            // SAFETY: it was a box, and is back: a part in a place that is taken keeps the memory.
+            drop(unsafe { Box::from_raw(place.as_ptr()) });
+        }
+    }
+}
+
+impl SharedPart {
+    /// A part of this memory, within its bounds. It is in a place of its own.
+    pub(super) const fn new(memory: Arc<Shared>, range: Range<usize>) -> Self {
+        Self {
+            memory: Some(memory),
+            range,
+            index: None,
+        }
+    }
+
+    /// The same in the place of another part.
+    #[inline]
+    pub(super) fn in_place_of(mut self, other: Option<&Self>) -> Self {
+        self.index = other.and_then(|other| other.index);
+        self
+    }
+
+    pub(super) const fn len(&self) -> usize {
+        self.range.end - self.range.start
+    }
+
+    pub(super) const fn range(&self) -> &Range<usize> {
+        &self.range
+    }
+
+    pub(super) const fn memory(&self) -> Option<&Arc<Shared>> {
+        self.memory.as_ref()
+    }
+
+    /// A part of it as an element, and where that can be posted; `None` if it is too long for one.
+    pub(super) fn element(&self, range: Range<usize>) -> Option<(Sge, PdTag)> {
+        let memory = self.memory.as_ref()?;
+        let len = u32::try_from(range.len()).ok()?;
+        let start = self.range.start + range.start;
+        Some((
+            Sge::new(memory.addr + start as u64, len, memory.lkey),
+            memory.pd,
+        ))
+    }
+
+    /// Takes what keeps the memory, and its place there, if it has one.
+    pub(super) fn release(&mut self) -> Option<(Arc<Shared>, usize)> {
+        let index = self.index?;
+        Some((self.memory.take()?, index))
+    }
+}

@@ -1,0 +1,143 @@
+//! Memory that Rust does not manage: `mmap`ed pages, in slices and as elements; and memory of another
+//! protection domain.
+
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+
+use verbs_channel::verbs_core::{AccessFlags, ProtectionDomain, RawRegion, WcStatus};
+use verbs_channel::{Error, RejectReason, SharedMemory};
+use verbs_harness::{PATIENCE, begin, is_soft};
+
+use crate::ends::{bytes, filled, given, here, inside, pair, patient, pattern, work_error};
+
+const PAGE: usize = 4096;
+const LEN: usize = 16 * PAGE;
+
+/// Pages, unmapped when this is dropped.
+struct Mapping(NonNull<u8>);
+
+// SAFETY: it owns the pages, which it does not access.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    fn new() -> Self {
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        // SAFETY: new pages, at an address that the kernel chooses.
+        let map = unsafe { libc::mmap(ptr::null_mut(), LEN, access, flags, -1, 0) };
+        assert_ne!(map, libc::MAP_FAILED);
+        Self(NonNull::new(map.cast()).unwrap())
+    }
+
+    fn register(self, pd: &ProtectionDomain) -> RawRegion<Self> {
+        let (start, access) = (self.0, AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE);
+        // SAFETY: the pages are unmapped when `self` is dropped, and only then; they are never borrowed.
+        unsafe { pd.register_raw(start, LEN, access, self) }.unwrap()
+    }
+
+    /// A copy of some of the bytes, which no operation has.
+    fn copy(&self, from: usize, len: usize) -> Vec<u8> {
+        let bytes = (from..from + len).map(|at| {
+            assert!(at < LEN);
+            let byte = self.0.as_ptr().wrapping_add(at);
+            // SAFETY: it is within the pages; the test has waited for what writes there.
+            unsafe { byte.read_volatile() }
+        });
+        bytes.collect()
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: they were mapped so, and nothing uses them any more.
+        let unmapped = unsafe { libc::munmap(self.0.as_ptr().cast(), LEN) };
+        assert_eq!(unmapped, 0);
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn pages_are_read_and_written_in_slices() {
+    let _test = begin!();
+    let (mut a, b) = pair();
+    let target = given(&b, pattern(3, LEN));
+    let region = Arc::new(Mapping::new().register(a.pd()));
+    let memory = SharedMemory::new(Arc::clone(&region), 8);
+    let page = |at: usize| at * PAGE..(at + 1) * PAGE;
+    let remote = |at: usize| {
+        let at = at as u64 * PAGE as u64;
+        target.remote().slice(at..at + PAGE as u64).unwrap()
+    };
+    // In another order than they are in, several at once.
+    let reads = [3, 0, 2, 1].map(|at| {
+        let slice = memory.slice(page(at)).unwrap();
+        a.start_read(slice, remote(3 - at)).unwrap()
+    });
+    for ticket in reads {
+        let ended = a.wait(ticket, Some(PATIENCE)).unwrap().unwrap();
+        ended.result.unwrap();
+    }
+    let all = pattern(3, LEN);
+    for at in 0..4 {
+        let read = region.keepalive().copy(at * PAGE, PAGE);
+        assert!(read == all[page(3 - at)], "page {at}");
+    }
+    // Overlapping slices, to other places.
+    let writes = [8, 9].map(|to| {
+        let slice = memory.slice(page(1)).unwrap();
+        a.start_write(slice, remote(to)).unwrap()
+    });
+    for ticket in writes {
+        let ended = a.wait(ticket, Some(PATIENCE)).unwrap().unwrap();
+        ended.result.unwrap();
+        assert_eq!(ended.buffer.unwrap().into_shared().unwrap().offset(), PAGE);
+    }
+    let written = bytes(&target);
+    assert!(written[page(8)] == all[page(2)] && written[page(9)] == all[page(2)]);
+    // A list of elements, borrowed.
+    let parts = [5, 7, 6].map(|at| region.element(page(at)).unwrap());
+    a.read(parts, target.remote()).unwrap();
+    for (from, at) in [5, 7, 6].into_iter().enumerate() {
+        let read = region.keepalive().copy(at * PAGE, PAGE);
+        assert!(read == written[page(from)], "page {at}");
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn memory_of_another_protection_domain_is_rejected_or_refused_by_the_device() {
+    let _test = begin!();
+    let (mut a, b) = inside(patient);
+    let target = given(&b, pattern(3, 64));
+    let other = here();
+    let raw = Mapping::new().register(&other);
+    let read = a.read(raw.element(..64).unwrap(), target.remote());
+    assert!(matches!(
+        read,
+        Err(Error::Rejected(RejectReason::OtherDomain))
+    ));
+    let memory = SharedMemory::new(Arc::new(raw), 1);
+    let rejected = a.start_read(memory.slice(..64).unwrap(), target.remote());
+    assert_eq!(*rejected.unwrap_err().error(), RejectReason::OtherDomain);
+    let vector = other.reg_mr(pattern(5, 64)).unwrap();
+    let back = a.start_write(vector, target.remote()).unwrap_err();
+    assert_eq!(*back.error(), RejectReason::OtherDomain);
+    assert!(!a.is_down());
+    a.write(
+        filled(&a, 7, 64).gather_element(..).unwrap(),
+        target.remote(),
+    )
+    .unwrap();
+    // Nothing in this element names its domain: the device refuses it.
+    let vector = back.into_given().into_region().unwrap();
+    let written = a.write(vector.gather_element(..).unwrap(), target.remote());
+    let expected = if is_soft() {
+        WcStatus::LOC_QP_OP_ERR
+    } else {
+        WcStatus::LOC_PROT_ERR
+    };
+    assert_eq!(work_error(&written.unwrap_err()).status, expected);
+    assert!(a.is_down() && bytes(&target) == pattern(7, 64));
+}

@@ -1,0 +1,407 @@
+//! Memory whose bytes cannot be borrowed: slices of it that a channel owns, elements of it that a call
+//! borrows, and what is registered in another protection domain.
+
+use std::fs::File;
+use std::os::fd::AsFd as _;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use fake_libibverbs::with;
+use verbs_channel::verbs_core::{
+    AccessFlags, DmabufRegion, ProtectionDomain, RawRegion, RemoteMemoryRegion, SharedRegion,
+};
+use verbs_channel::{
+    BufferPool, Channel, Error, Incoming, Outgoing, OwnedBuffer, OwnedRequest, RejectReason,
+    Rejected, SharedMemory, TransportError,
+};
+use verbs_harness::logged::listen;
+
+use crate::fake_device::{
+    DRAIN, called, channel, connected, forget_the_past, pd, posted, refuse, succeeds,
+};
+
+const ACCESS: AccessFlags = AccessFlags::LOCAL_WRITE;
+const LEN: usize = 256;
+/// Where the dmabuf is in work requests: nowhere in this program.
+const IOVA: u64 = 0x7000;
+
+fn remote() -> RemoteMemoryRegion {
+    RemoteMemoryRegion::new(0x1000, 1 << 40, 7).unwrap()
+}
+
+/// Memory that is freed when this is dropped, which is counted.
+struct Pages {
+    start: NonNull<[u8]>,
+    freed: Arc<AtomicUsize>,
+}
+
+// SAFETY: it owns the memory, which it does not access.
+unsafe impl Send for Pages {}
+// SAFETY: as above.
+unsafe impl Sync for Pages {}
+
+impl Pages {
+    fn new(freed: &Arc<AtomicUsize>) -> Self {
+        let bytes = vec![1_u8; LEN].into_boxed_slice();
+        Self {
+            start: NonNull::from(Box::leak(bytes)),
+            freed: Arc::clone(freed),
+        }
+    }
+
+    fn register(self, pd: &ProtectionDomain) -> RawRegion<Self> {
+        let start = self.start.cast();
+        // SAFETY: the memory is freed when `self` is dropped, and only then; it is never borrowed.
+        unsafe { pd.register_raw(start, LEN, ACCESS, self) }.unwrap()
+    }
+}
+
+impl Drop for Pages {
+    fn drop(&mut self) {
+        self.freed.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: it was a box.
+        drop(unsafe { Box::from_raw(self.start.as_ptr()) });
+    }
+}
+
+fn dmabuf(pd: &ProtectionDomain) -> DmabufRegion {
+    let file = File::open("/dev/null").unwrap();
+    // SAFETY: there is no such memory.
+    unsafe { pd.reg_dmabuf_mr(file.as_fd(), 0, LEN, IOVA, ACCESS, ()) }.unwrap()
+}
+
+fn shared(pd: &ProtectionDomain) -> SharedRegion<Vec<u8>> {
+    pd.reg_shared(vec![1_u8; LEN], ACCESS).unwrap()
+}
+
+/// Shared memory of each kind, with the address of its first byte.
+fn each_kind(pd: &ProtectionDomain) -> [(SharedMemory, u64); 3] {
+    let (shared, raw) = (shared(pd), Pages::new(&Arc::default()).register(pd));
+    let (first, second) = (shared.remote().addr(), raw.remote().addr());
+    [
+        (SharedMemory::new(Arc::new(shared), 2), first),
+        (SharedMemory::new(Arc::new(raw), 2), second),
+        (SharedMemory::new(Arc::new(dmabuf(pd)), 2), IOVA),
+    ]
+}
+
+fn rejected<T, G>(posted: Result<T, Rejected<G, RejectReason>>) -> Option<RejectReason> {
+    posted.err().map(|rejected| *rejected.error())
+}
+
+#[test]
+fn slice_of_every_kind_of_memory_is_posted_and_comes_back() {
+    let mut channel = channel();
+    for (memory, start) in each_kind(channel.pd()) {
+        forget_the_past();
+        let write = channel
+            .start_write(memory.slice(16..48).unwrap(), remote())
+            .unwrap();
+        let read = channel
+            .start_read(memory.slice(200..).unwrap(), remote())
+            .unwrap();
+        let lists = with(|library| {
+            let posted = library.posted.concat().into_iter();
+            posted.map(|request| request.list).collect::<Vec<_>>()
+        });
+        let places: Vec<_> = lists.iter().map(|list| (list[0].0, list[0].1)).collect();
+        assert_eq!(places, [(start + 16, 32), (start + 200, 56)]);
+        posted().into_iter().for_each(succeeds);
+        for (ticket, offset, len) in [(read, 200, 56), (write, 16, 32)] {
+            let ended = channel.poll(ticket).unwrap().unwrap();
+            assert!(ended.result.is_ok() && ended.message().is_none());
+            let buffer = ended.buffer.unwrap();
+            assert!(
+                buffer.is_shared() && buffer.is_empty(),
+                "no bytes to borrow"
+            );
+            let slice = buffer.into_shared().unwrap();
+            assert_eq!((slice.offset(), slice.len()), (offset, len));
+        }
+    }
+}
+
+#[test]
+fn range_of_a_slice_is_within_the_slice() {
+    let mut channel = channel();
+    let memory = SharedMemory::new(Arc::new(shared(channel.pd())), 1);
+    assert_eq!(memory.len(), LEN);
+    assert!(memory.slice(..LEN + 1).is_err());
+    let slice = memory.slice(64..128).unwrap();
+    let (start, again) = (memory.slice(..0).unwrap(), slice.clone());
+    assert!(start.is_empty());
+    assert_eq!((again.offset(), again.len()), (64, 64));
+    assert_eq!(again.memory().len(), LEN);
+    let mut part: OwnedBuffer = slice.into();
+    assert!(part.set_range(..65).is_err());
+    assert_eq!(part.capacity(), 64);
+    part.set_range(8..16).unwrap();
+    channel.start_send(part).unwrap();
+    let region = memory.region::<SharedRegion<Vec<u8>>>().unwrap();
+    let list = with(|library| library.posted[0][0].list.clone());
+    let expected = (region.remote().addr() + 72, 8, region.lkey());
+    assert_eq!(list, [expected]);
+    succeeds(posted()[0]);
+    let back = channel.next_completed().unwrap().buffer.unwrap();
+    let slice = back.into_shared().unwrap();
+    assert_eq!((slice.offset(), slice.len()), (64, 64), "all of it again");
+    let empty = OwnedBuffer::empty().into_shared();
+    assert!(empty.is_err() && memory.region::<RawRegion>().is_none());
+}
+
+#[test]
+fn slices_overlap_and_batches_have_them() {
+    let mut channel = channel();
+    let memory = SharedMemory::new(Arc::new(shared(channel.pd())), 1);
+    let slice = memory.slice(..100).unwrap();
+    let batch: Vec<OwnedRequest> = vec![
+        Outgoing::write(slice.clone(), remote()).into(),
+        Outgoing::write(slice.clone(), remote()).into(),
+        Incoming::read(slice, remote()).into(),
+    ];
+    let ticket = channel.start_batch(batch).unwrap();
+    succeeds(*posted().last().unwrap());
+    let ended = channel.poll(ticket).unwrap().unwrap();
+    let batch = ended.batch.unwrap();
+    assert_eq!(batch.len(), 3);
+    for request in batch {
+        assert_eq!(request.into_buffer().into_shared().unwrap().len(), 100);
+    }
+}
+
+#[test]
+fn region_is_deregistered_after_its_last_slice_and_then_its_keepalive_dropped() {
+    let freed = Arc::default();
+    let mut channel = channel();
+    let region = Arc::new(Pages::new(&freed).register(channel.pd()));
+    let memory = SharedMemory::new(region, 1);
+    let ticket = channel.start_receive(memory.slice(..64).unwrap()).unwrap();
+    let left = memory.slice(64..).unwrap();
+    drop((memory.clone(), memory));
+    drop(left);
+    assert!(!called("ibv_dereg_mr"), "a receive is posted");
+    channel.abort();
+    drop(channel.poll(ticket).unwrap());
+    assert!(called("ibv_dereg_mr"));
+    assert_eq!(freed.load(Ordering::Relaxed), 1);
+}
+
+#[test]
+fn slice_of_a_forgotten_or_a_stuck_operation_is_never_freed() {
+    listen();
+    let freed = Arc::default();
+    let mut channel = channel();
+    let register = || SharedMemory::new(Arc::new(Pages::new(&freed).register(channel.pd())), 1);
+    let (stuck, forgotten) = (register(), register());
+    let ticket = channel.start_receive(stuck.slice(..64).unwrap()).unwrap();
+    let _forgotten = std::mem::ManuallyDrop::new(forgotten.slice(..).unwrap());
+    refuse("ibv_modify_qp", 1);
+    refuse("ibv_destroy_qp", 1);
+    channel.abort();
+    let ended = channel.poll(ticket).unwrap().unwrap();
+    assert_eq!(ended.result.unwrap_err(), TransportError::Stuck);
+    assert!(ended.buffer.is_none());
+    drop((channel, stuck, forgotten));
+    assert!(!called("ibv_dereg_mr"));
+    assert_eq!(freed.load(Ordering::Relaxed), 0);
+}
+
+#[test]
+fn keepalive_is_leaked_if_the_memory_cannot_be_deregistered() {
+    listen();
+    let (freed, pd) = (Arc::default(), pd());
+    refuse("ibv_dereg_mr", 2);
+    drop(Pages::new(&freed).register(&pd));
+    assert!(Pages::new(&freed).register(&pd).dereg().is_err());
+    assert_eq!(freed.load(Ordering::Relaxed), 0);
+    let pages = Pages::new(&freed).register(&pd).dereg().unwrap();
+    assert_eq!(freed.load(Ordering::Relaxed), 0);
+    drop(pages);
+    assert_eq!(freed.load(Ordering::Relaxed), 1);
+}
+
+#[test]
+fn memory_that_cannot_be_borrowed_is_not_sent_inline() {
+    let mut channel = channel();
+    for (memory, _) in each_kind(channel.pd()) {
+        let slice = memory.slice(..8).unwrap();
+        let send = Outgoing::send(slice.clone()).inline();
+        assert_eq!(
+            rejected(channel.start(send)),
+            Some(RejectReason::SharedInline)
+        );
+        let batch = vec![
+            Outgoing::send(slice.clone()).into(),
+            Outgoing::send(slice).inline().into(),
+        ];
+        let batch = channel.start_batch(batch);
+        assert_eq!(rejected(batch), Some(RejectReason::SharedInline));
+    }
+    let (raw, dmabuf) = (
+        Pages::new(&Arc::default()).register(channel.pd()),
+        dmabuf(channel.pd()),
+    );
+    for element in [raw.element(..8).unwrap(), dmabuf.element(..8).unwrap()] {
+        let sent = channel.run(Outgoing::send(element).inline());
+        assert!(matches!(
+            sent,
+            Err(Error::Rejected(RejectReason::SharedInline))
+        ));
+    }
+    assert!(posted().is_empty());
+    let bytes = channel.pd().reg_mr(vec![0_u8; 8]).unwrap();
+    assert_eq!(
+        rejected(channel.start(Outgoing::send(bytes).inline())),
+        None
+    );
+}
+
+#[test]
+fn buffer_of_another_protection_domain_is_rejected_in_each_way_to_start_it() {
+    let mut channel = channel();
+    let other = pd();
+    let pool = BufferPool::new(&other, 64, 1).unwrap();
+    let buffers: [fn(&ProtectionDomain, &BufferPool) -> OwnedBuffer; 3] = [
+        |_, pool| pool.take().unwrap().into(),
+        |pd, _| pd.reg_mr(vec![0_u8; 64]).unwrap().into(),
+        |pd, _| {
+            let memory = SharedMemory::new(Arc::new(shared(pd)), 1);
+            memory.slice(..64).unwrap().into()
+        },
+    ];
+    let expected = Some(RejectReason::OtherDomain);
+    for buffer in buffers {
+        let buffer = || buffer(&other, &pool);
+        assert_eq!(rejected(channel.start_send(buffer())), expected);
+        assert_eq!(rejected(channel.start_receive(buffer())), expected);
+        assert_eq!(rejected(channel.start_read(buffer(), remote())), expected);
+        assert_eq!(rejected(channel.start_write(buffer(), remote())), expected);
+        let request = Outgoing::send(buffer()).immediate(1);
+        let back = channel.start(request).unwrap_err().into_given();
+        assert_eq!(back.buffer().capacity(), 64, "the buffer is handed back");
+        drop(back);
+        let batch = vec![
+            Outgoing::send(OwnedBuffer::empty()).into(),
+            Outgoing::send(buffer()).into(),
+        ];
+        assert_eq!(rejected(channel.start_batch(batch)), expected);
+    }
+    assert!(posted().is_empty() && channel.is_idle() && !channel.is_down());
+    let mut prepared = Channel::builder(channel.pd()).build().unwrap();
+    let early = prepared.start_receive(pool.take().unwrap());
+    assert_eq!(rejected(early), expected);
+    let text = RejectReason::OtherDomain.to_string();
+    assert!(text.contains("another protection domain"), "{text}");
+}
+
+#[test]
+fn shared_element_of_another_protection_domain_is_rejected_in_each_way_to_post_it() {
+    let mut channel = channel();
+    let (ours, others) = (shared(channel.pd()), dmabuf(&pd()));
+    let [good, bad] = [ours.element(..8).unwrap(), others.element(..8).unwrap()];
+    assert!(good.is_of(channel.pd()) && !bad.is_of(channel.pd()));
+    let is_rejected = |ended: Result<(), Error>| {
+        let Err(Error::Rejected(reason)) = ended else {
+            panic!("{ended:?}");
+        };
+        assert_eq!(reason, RejectReason::OtherDomain);
+    };
+    is_rejected(channel.send(bad));
+    is_rejected(channel.send([good, bad]));
+    is_rejected(channel.write(vec![bad, good], remote()));
+    is_rejected(channel.read([good, bad], remote()));
+    is_rejected(channel.fetch_add(bad, remote(), 1));
+    is_rejected(channel.receive([good, bad]).map(drop));
+    is_rejected(channel.run_batch([Outgoing::send([good, good]), Outgoing::send([good, bad])]));
+    is_rejected(
+        channel
+            .scope(|scope| scope.post_send([bad, good]).map(drop).map_err(Error::from))
+            .map_err(Error::from),
+    );
+    let lent = channel.scope(|scope| {
+        let back = scope
+            .try_lend(Outgoing::send(vec![good, bad]))
+            .err()
+            .unwrap();
+        let list = back.into_given().into_list();
+        assert_eq!(format!("{list:?}"), format!("{:?}", [good, bad]));
+        Ok::<_, Error>(())
+    });
+    assert!(lent.is_ok());
+    assert!(posted().is_empty() && channel.is_idle() && !channel.is_down());
+}
+
+/// The driver gets elements side by side, and the list is as it was afterwards.
+#[test]
+fn lists_of_shared_elements_are_posted_and_can_be_lent_again() {
+    let pd = pd();
+    with(|library| library.attr.max_sge = 8);
+    let builder = Channel::builder(&pd).max_send_sge(8).max_recv_sge(8);
+    let mut channel = connected(builder.drain_timeout(DRAIN).build().unwrap());
+    let region = shared(&pd);
+    let at = |start: usize| region.element(start..start + 8).unwrap();
+    for count in 1..=8 {
+        let list: Vec<_> = (0..count).map(|index| at(16 * index)).collect();
+        let text = format!("{list:?}");
+        let expected: Vec<_> = list
+            .iter()
+            .map(|element| (element.addr(), element.length(), element.lkey()))
+            .collect();
+        channel
+            .scope(|scope| {
+                forget_the_past();
+                let loan = scope.lend(Outgoing::write(list, remote())).unwrap();
+                succeeds(posted()[0]);
+                let (sent, list) = loan.spin_poll();
+                sent?;
+                assert_eq!(format!("{list:?}"), text);
+                let loan = scope.lend_receive(list).unwrap();
+                succeeds(posted()[1]);
+                let (received, list) = loan.spin_poll();
+                received?;
+                assert_eq!(format!("{list:?}"), text);
+                let batch = [[list[0]; 3], [list[count - 1]; 3]].map(Outgoing::send);
+                scope.post_batch(batch)?;
+                succeeds(*posted().last().unwrap());
+                Ok::<_, Error>(())
+            })
+            .unwrap();
+        let lists = with(|library| {
+            let posted = library.posted.concat().into_iter();
+            posted.map(|request| request.list).collect::<Vec<_>>()
+        });
+        assert_eq!(lists[..2], [expected.clone(), expected.clone()]);
+        assert_eq!(
+            lists[2..],
+            [vec![expected[0]; 3], vec![expected[count - 1]; 3]]
+        );
+    }
+    // Rejected by the driver, and by the gate.
+    let list = vec![at(0), at(64), at(128)];
+    let text = format!("{list:?}");
+    let small = RemoteMemoryRegion::new(0x1000, 1, 7).unwrap();
+    let back = channel.scope(|scope| {
+        let back = scope.try_lend(Outgoing::write(list, small)).err().unwrap();
+        let list = back.into_given().into_list();
+        with(|library| library.refuse_post = Some((0, libc::ENOMEM, true)));
+        let back = scope.try_lend(Outgoing::send(list)).err().unwrap();
+        Ok::<_, Error>(back.into_given().into_list())
+    });
+    assert_eq!(format!("{:?}", back.unwrap()), text);
+}
+
+/// A timeout ends the operation before the memory is used again.
+#[test]
+fn borrowed_element_of_raw_memory_is_done_when_its_call_returns() {
+    let mut channel = channel();
+    let raw = Pages::new(&Arc::default()).register(channel.pd());
+    let received = channel.receive_timeout(raw.element(..).unwrap(), Duration::ZERO);
+    assert!(matches!(
+        received,
+        Err(Error::Transport(TransportError::Aborted(_)))
+    ));
+    assert!(called("ibv_destroy_qp") && channel.is_down());
+    drop(raw.dereg().unwrap());
+}
