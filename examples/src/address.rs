@@ -6,7 +6,7 @@
 
 use std::fmt;
 
-use verbs_core::{Gid, PacketSequenceNumber, QueuePairEndpoint};
+use verbs_core::{DatagramEndpoint, Gid, PacketSequenceNumber, QKey, QpType, QueuePairEndpoint};
 
 /// The address of one side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,14 +93,51 @@ impl Address {
     ///
     /// The numbers are impossible, or there is neither a LID nor a GID.
     pub fn to_endpoint(&self) -> Result<QueuePairEndpoint, crate::Failure> {
+        self.to_endpoint_of(QpType::Rc)
+    }
+
+    /// Converts it to an endpoint of this type to connect to: C's programs do not send the type.
+    ///
+    /// # Errors
+    ///
+    /// As [`to_endpoint`](Self::to_endpoint).
+    pub fn to_endpoint_of(&self, qp_type: QpType) -> Result<QueuePairEndpoint, crate::Failure> {
         if self.lid == 0 && self.gid.is_zero() {
             return Err(AddressError::Nowhere.into());
         }
         let psn = PacketSequenceNumber::new(self.psn)?;
         let endpoint = QueuePairEndpoint::builder(self.qp_num, psn)
+            .qp_type(qp_type)
             .lid(self.lid)
             .gid((!self.gid.is_zero()).then_some(self.gid));
         Ok(endpoint.build()?)
+    }
+
+    /// Converts it to an endpoint to send datagrams to: C's programs do not send the key.
+    ///
+    /// # Errors
+    ///
+    /// As [`to_endpoint`](Self::to_endpoint).
+    pub fn to_datagram_endpoint(&self, qkey: QKey) -> Result<DatagramEndpoint, crate::Failure> {
+        if self.lid == 0 && self.gid.is_zero() {
+            return Err(AddressError::Nowhere.into());
+        }
+        let endpoint = DatagramEndpoint::builder(self.qp_num, qkey)
+            .lid(self.lid)
+            .gid((!self.gid.is_zero()).then_some(self.gid));
+        Ok(endpoint.build()?)
+    }
+}
+
+impl From<&DatagramEndpoint> for Address {
+    fn from(endpoint: &DatagramEndpoint) -> Self {
+        Self {
+            lid: endpoint.lid(),
+            qp_num: endpoint.qp_num(),
+            // Datagrams have no use for it.
+            psn: 0,
+            gid: endpoint.gid().unwrap_or(Gid::new([0; 16])),
+        }
     }
 }
 

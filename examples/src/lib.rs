@@ -15,6 +15,7 @@ mod options;
 mod output;
 mod pattern;
 mod pieces;
+pub mod pingpong;
 mod progress;
 mod runtime;
 pub mod silence;

@@ -24,14 +24,18 @@ const CHANNEL_ECHO: &str = env!("CARGO_BIN_EXE_channel_echo");
 const ATOMIC_COUNTER: &str = env!("CARGO_BIN_EXE_atomic_counter");
 const READ_WRITE: &str = env!("CARGO_BIN_EXE_rdma_read_write");
 const PINGPONG: &str = env!("CARGO_BIN_EXE_rc_pingpong");
+const UC_PINGPONG: &str = env!("CARGO_BIN_EXE_uc_pingpong");
+const UD_PINGPONG: &str = env!("CARGO_BIN_EXE_ud_pingpong");
 const FILE_COPY: &str = env!("CARGO_BIN_EXE_file_copy");
 
 /// Long enough for a client that is connected to be in the middle of its run.
 const A_WHILE: Duration = Duration::from_millis(300);
 
 /// All that have a server.
-const SERVERS: [&str; 9] = [
+const SERVERS: [&str; 11] = [
     PINGPONG,
+    UC_PINGPONG,
+    UD_PINGPONG,
     READ_WRITE,
     ATOMIC_COUNTER,
     CHANNEL_ECHO,

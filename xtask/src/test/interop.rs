@@ -1,4 +1,4 @@
-//! Our `rc_pingpong` against C's `ibv_rc_pingpong`, both ways round.
+//! Our ping-pongs against C's (`rc_pingpong` against `ibv_rc_pingpong`, and so on), both ways round.
 
 use std::time::Duration;
 
@@ -13,9 +13,29 @@ use crate::workspace;
 /// The port that both programs listen on by default.
 const PORT: u16 = 18515;
 
-/// Message sizes, and how many of each are enough to show that nothing is lost: an emulated
-/// kernel moves 40 MB/s.
-const SIZES: [(u32, u32); 3] = [(1, 3000), (4096, 3000), (1024 * 1024, 12)];
+/// A program of ours, which C's is named after; message sizes, and how many of each are enough to show
+/// that nothing is lost: an emulated kernel moves 40 MB/s.
+struct Program {
+    name: &'static str,
+    sizes: [(u32, u32); 3],
+}
+
+/// What is lost on the two unreliable ones is not sent again: no message is longer than what soft-RoCE
+/// queues. A datagram is one packet.
+const PROGRAMS: [Program; 3] = [
+    Program {
+        name: "rc_pingpong",
+        sizes: [(1, 3000), (4096, 3000), (1024 * 1024, 12)],
+    },
+    Program {
+        name: "uc_pingpong",
+        sizes: [(1, 500), (4096, 500), (16384, 100)],
+    },
+    Program {
+        name: "ud_pingpong",
+        sizes: [(1, 500), (1024, 500), (4096, 500)],
+    },
+];
 
 /// Spinning, sleeping on events, checking every byte.
 const MODES: [&[&str]; 3] = [&[], &["-e"], &["-c"]];
@@ -30,14 +50,20 @@ pub(super) fn tests(
     filter: Option<&str>,
 ) -> Result<(), Error> {
     let wanted = |name: &str| filter.is_none_or(|filter| name.contains(filter));
-    if !jobs("", "").iter().any(|job| wanted(&job.name)) {
+    let all = || PROGRAMS.iter().flat_map(|program| jobs(program, "", ""));
+    if !all().any(|job| wanted(&job.name)) {
         return Ok(());
     }
     let step = Report::start("interop");
     let before = report.failures();
     let ran = workspace::examples("dev").and_then(|examples| {
-        let ours = workspace::example(&examples, "rc_pingpong")?;
-        let mut jobs = jobs("ibv_rc_pingpong", &ours.display().to_string());
+        let mut all = Vec::new();
+        for program in &PROGRAMS {
+            let ours = workspace::example(&examples, program.name)?;
+            let c = format!("ibv_{}", program.name);
+            all.extend(jobs(program, &c, &ours.display().to_string()));
+        }
+        let mut jobs = all;
         jobs.retain(|job| wanted(&job.name));
         jobs::run(&jobs, options, &mut |job, event| match event {
             Event::Start(_) => {}
@@ -63,13 +89,14 @@ pub(super) fn tests(
     Ok(())
 }
 
-/// Every combination; `c` and `ours` are the two programs.
-fn jobs(c: &str, ours: &str) -> Vec<Job> {
+/// Every combination of a program; `c` and `ours` are the two.
+fn jobs(program: &Program, c: &str, ours: &str) -> Vec<Job> {
     let mut jobs = Vec::new();
     for peer in ["{device}", "{peer}"] {
         for ours_serves in [true, false] {
-            for (size, count) in SIZES {
+            for (size, count) in program.sizes {
                 let with = |gid, mode| Case {
+                    program: program.name,
                     peer,
                     ours_serves,
                     gid,
@@ -79,7 +106,7 @@ fn jobs(c: &str, ours: &str) -> Vec<Job> {
                 };
                 let by_mode = MODES.map(|mode| with(GID, mode));
                 // The choice of a GID has nothing to do with size and mode.
-                let chosen = (size == SIZES[1].0).then(|| with(&[], &[]));
+                let chosen = (size == program.sizes[1].0).then(|| with(&[], &[]));
                 let cases = by_mode.into_iter().chain(chosen);
                 jobs.extend(cases.map(|case| case.job(c, ours)));
             }
@@ -89,6 +116,7 @@ fn jobs(c: &str, ours: &str) -> Vec<Job> {
 }
 
 struct Case<'a> {
+    program: &'a str,
     peer: &'a str,
     ours_serves: bool,
     gid: &'a [&'a str],
@@ -147,21 +175,26 @@ impl Case<'_> {
         let mode = self.mode.join(" ");
         let space = if mode.is_empty() { "" } else { " " };
         format!(
-            "rc_pingpong {roles}, {place}{gid}, -s {} -n {}{space}{mode}",
-            self.size, self.count
+            "{} {roles}, {place}{gid}, -s {} -n {}{space}{mode}",
+            self.program, self.size, self.count
         )
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::jobs;
+    use super::{Job, PROGRAMS};
     use std::collections::BTreeSet;
+
+    fn jobs() -> Vec<Job> {
+        let jobs = PROGRAMS.iter().map(|it| super::jobs(it, "c", "ours"));
+        jobs.flatten().collect()
+    }
 
     #[test]
     fn each_combination_is_there_once_and_has_one_program_of_each() {
-        let jobs = jobs("c", "ours");
-        assert_eq!(jobs.len(), 40);
+        let jobs = jobs();
+        assert_eq!(jobs.len(), 3 * 40);
         let names: BTreeSet<&str> = jobs.iter().map(|job| job.name.as_str()).collect();
         assert_eq!(names.len(), jobs.len());
         for job in &jobs {
@@ -174,7 +207,7 @@ mod tests {
 
     #[test]
     fn c_always_gets_its_gid_and_only_the_client_a_host() {
-        for job in jobs("c", "ours") {
+        for job in jobs() {
             let is_client =
                 |words: &Vec<String>| words.last().is_some_and(|word| word == "127.0.0.1");
             assert!(!is_client(&job.commands[0]) && is_client(&job.commands[1]));

@@ -26,7 +26,7 @@ Usage: cargo xtask test [OPTION…] [FILTER]
 First what runs anywhere: formatting, the project's rules, lints, unit tests, doctests, docs, and
 a few minutes of Miri where it is installed.
 Then, on soft-RoCE: the tests that need an RDMA device, those that need two machines, our
-rc_pingpong against C's, and the tests of soft-RoCE itself.
+ping-pongs against C's, and the tests of soft-RoCE itself.
 
   FILTER          only tests whose name contains it
   --offline       only what runs anywhere

@@ -3,18 +3,19 @@
 
 use std::ops::Deref as _;
 
-use examples::{Context as _, Failure};
 use verbs_core::{
     AccessFlags, GatherElement, MemoryRegion, ProtectionDomain, SharedElement, SharedRegion,
 };
 
-use crate::Options;
+use crate::{Context as _, Failure};
 
 /// The buffers to send from and to receive into: they begin at a page, as C's do.
-pub(crate) struct Buffers {
+pub(super) struct Buffers {
     send: MemoryRegion<Vec<u8>>,
     receive: SharedRegion<Vec<u8>>,
     size: usize,
+    /// What comes before a message: the header of a datagram.
+    header: usize,
     page: usize,
 }
 
@@ -25,31 +26,47 @@ const PAGE_MARK: u8 = 0;
 const STALE: u8 = 0xff;
 
 impl Buffers {
-    pub(crate) fn new(pd: &ProtectionDomain, options: &Options) -> Result<Self, Failure> {
-        let (size, page) = (usize::try_from(options.size)?, page_size()?);
-        let room = || examples::memory(STALE, size + page);
+    pub(super) fn new(
+        pd: &ProtectionDomain,
+        size: u32,
+        header: usize,
+        chk: bool,
+    ) -> Result<Self, Failure> {
+        let (size, page) = (usize::try_from(size)?, page_size()?);
+        let room = || crate::memory(STALE, header + size + page);
         let mut this = Self {
             send: pd.reg_mr(room()?)?,
             receive: pd.reg_shared(room()?, AccessFlags::LOCAL_WRITE)?,
             size,
+            header,
             page,
         };
         let start = this.send.deref().as_ptr().align_offset(page);
         let message = this.send.get_mut(start..start + size).unwrap_or_default();
         for page in message.chunks_mut(page) {
-            fill(page, options.chk);
+            fill(page, chk);
         }
         Ok(this)
     }
 
-    pub(crate) fn send(&self) -> verbs_core::Result<GatherElement<'_>> {
+    /// The bytes of a message.
+    pub(super) const fn size(&self) -> usize {
+        self.size
+    }
+
+    /// The bytes that come with a message: its own, and those before it.
+    pub(super) const fn comes_with(&self) -> usize {
+        self.header + self.size
+    }
+
+    pub(super) fn send(&self) -> verbs_core::Result<GatherElement<'_>> {
         let start = self.send.deref().as_ptr().align_offset(self.page);
         self.send.gather_element(start..start + self.size)
     }
 
-    pub(crate) fn receive(&self) -> verbs_core::Result<SharedElement<'_>> {
+    pub(super) fn receive(&self) -> verbs_core::Result<SharedElement<'_>> {
         let start = self.received();
-        self.receive.element(start..start + self.size)
+        self.receive.element(start..start + self.header + self.size)
     }
 
     fn received(&self) -> usize {
@@ -58,8 +75,9 @@ impl Buffers {
 
     /// Checks the message that has come, and makes its bytes stale. Nothing comes meanwhile: the
     /// peer waits for the answer.
-    pub(crate) fn check(&self, message: u32) -> Result<(), Failure> {
-        let (start, end) = (self.received(), self.received() + self.size);
+    pub(super) fn check(&self, message: u32) -> Result<(), Failure> {
+        let start = self.received() + self.header;
+        let end = start + self.size;
         let mut right = vec![0; self.page];
         fill(&mut right, true);
         let stale = vec![STALE; self.page];

@@ -3,38 +3,86 @@
 
 use std::time::{Duration, Instant};
 
-use examples::{Context as _, Failure, Patience, Progress};
 use verbs_core::{
-    CompletionChannel, CompletionQueue, PollSlot, PostError, QueuePair, ReceiveWorkRequest,
-    SendWorkRequest, SharedElement, WorkSuccess,
+    CompletionChannel, CompletionQueue, Context, PollSlot, PostError, ReceiveWorkRequest,
+    SharedElement, WorkSuccess,
 };
 
-use crate::Options;
-use crate::buffers::Buffers;
+use super::buffers::Buffers;
+use super::link::Link;
+use super::options::Options;
+use crate::{Context as _, Failure, Measured, Patience, Progress, say};
 
 /// The `wr_id`s that distinguish completions, as in C.
-pub(crate) const RECEIVE: u64 = 1;
+const RECEIVE: u64 = 1;
 const SEND: u64 = 2;
 
 /// A game in progress.
-pub(crate) struct Game<'b> {
+pub(super) struct Game<'b> {
     // First, so that it is destroyed before the memory that the device accesses.
-    pub(crate) qp: QueuePair,
-    pub(crate) buffers: &'b Buffers,
-    pub(crate) cq: CompletionQueue,
-    pub(crate) channel: Option<CompletionChannel>,
-    pub(crate) patience: Patience<'static>,
-    pub(crate) options: &'b Options,
-    pub(crate) posted: u32,
-    pub(crate) received: u32,
-    pub(crate) sent: u32,
+    link: Link,
+    buffers: &'b Buffers,
+    cq: CompletionQueue,
+    channel: Option<CompletionChannel>,
+    patience: Patience<'static>,
+    options: &'b Options,
+    posted: u32,
+    received: u32,
+    sent: u32,
     /// What must complete before the next send: C's `pending`.
-    pub(crate) underway: u64,
+    underway: u64,
 }
 
-impl Game<'_> {
+/// The queue, with a channel that announces its completions if they are to be slept for.
+pub(super) fn completions(
+    context: &Context,
+    options: &Options,
+) -> Result<(CompletionQueue, Option<CompletionChannel>), Failure> {
+    let channel = options.events.then(|| CompletionChannel::create(context));
+    let channel = channel.transpose()?;
+    let cq = CompletionQueue::builder(context, options.rx_depth + 1)
+        .channel(channel.as_ref())
+        .build()?;
+    Ok((cq, channel))
+}
+
+impl<'b> Game<'b> {
+    /// A game for which `rx_depth` receives are posted.
+    pub(super) fn new(
+        link: Link,
+        buffers: &'b Buffers,
+        (cq, channel): (CompletionQueue, Option<CompletionChannel>),
+        options: &'b Options,
+    ) -> Self {
+        Self {
+            link,
+            buffers,
+            cq,
+            channel,
+            patience: Patience::new(options.common.limit(), None),
+            options,
+            posted: options.rx_depth,
+            received: 0,
+            sent: 0,
+            underway: RECEIVE,
+        }
+    }
+
+    /// Plays to the end, and prints how it went.
+    pub(super) fn run(mut self) -> Result<(), Failure> {
+        let Options { common, iters, .. } = self.options;
+        let (size, iters) = (self.buffers.size() as u64, u64::from(*iters));
+        let took = self.play(common.host.is_some())?;
+        self.link.close()?;
+        report((size, iters), took)?;
+        if common.host.is_some() {
+            Measured::new("send", size, iters, took, self.options.chk).print()?;
+        }
+        Ok(())
+    }
+
     /// Plays to the end, and returns how long it took. The client begins.
-    pub(crate) fn play(&mut self, begin: bool) -> Result<Duration, Failure> {
+    fn play(&mut self, begin: bool) -> Result<Duration, Failure> {
         let iters = self.options.iters;
         if begin {
             self.send()?;
@@ -88,8 +136,10 @@ impl Game<'_> {
     }
 
     fn has_come(&mut self, success: WorkSuccess) -> Result<(), Failure> {
-        let (came, size) = (success.byte_len(), self.options.size);
-        if came != size {
+        let (came, expected) = (success.byte_len() as usize, self.buffers.comes_with());
+        if came != expected {
+            let size = self.buffers.size();
+            let came = (came + size).saturating_sub(expected);
             return Err(Failure::new(format!(
                 "a message of {came} bytes came, not of {size}: both ends need the same -s"
             )));
@@ -105,27 +155,18 @@ impl Game<'_> {
             receive(&mut element, missing, |receive| {
                 // SAFETY: `self` borrows `buffers` for longer than it has the queue pair; the
                 // receive buffer is a shared region, of which only copies are taken.
-                unsafe { self.qp.post_receive(receive) }
+                unsafe { self.link.receive(receive) }
             })?;
             self.posted += missing;
         }
         Ok(())
     }
 
-    /// Destroys the queue pair, and prints an error if that fails.
-    pub(crate) fn close(self) -> Result<(), Failure> {
-        Ok(self.qp.close()?)
-    }
-
     fn send(&mut self) -> Result<(), Failure> {
-        let mut element = self.buffers.send()?;
-        let mut request = SendWorkRequest::new(&mut element).wr_id(SEND);
-        if self.qp.cap().max_inline_data >= self.options.size {
-            request = request.inline();
-        }
+        let element = self.buffers.send()?;
         // SAFETY: `self` borrows `buffers` for longer than it has the queue pair, so nothing writes
         // to the send buffer.
-        unsafe { self.qp.post_send(&mut request) }?;
+        unsafe { self.link.send(element, SEND) }?;
         self.underway = SEND | RECEIVE;
         Ok(())
     }
@@ -141,11 +182,25 @@ const fn doing(wr_id: u64) -> &'static str {
 }
 
 /// Posts the receive `count` times, as C does: all of them into the same buffer.
-pub(crate) fn receive(
+pub(super) fn receive(
     element: &mut SharedElement<'_>,
     count: u32,
     mut post: impl FnMut(&mut ReceiveWorkRequest<'_>) -> Result<(), PostError>,
 ) -> Result<(), PostError> {
     let mut request = ReceiveWorkRequest::new(element).wr_id(RECEIVE);
     (0..count).try_for_each(|_| post(&mut request))
+}
+
+/// C's output.
+fn report((size, iters): (u64, u64), took: Duration) -> Result<(), Failure> {
+    let (bytes, seconds) = (size * iters * 2, took.as_secs_f64());
+    let usec = seconds * 1e6;
+    let megabits = bytes as f64 * 8.0 / usec;
+    say(format_args!(
+        "{bytes} bytes in {seconds:.2} seconds = {megabits:.2} Mbit/sec"
+    ))?;
+    let each = usec / iters as f64;
+    say(format_args!(
+        "{iters} iters in {seconds:.2} seconds = {each:.2} usec/iter"
+    ))
 }
