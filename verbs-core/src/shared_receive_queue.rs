@@ -243,7 +243,7 @@ impl SharedReceiveQueue {
         if accepted(ret, bad) {
             return Ok(());
         }
-        Err(self.refused(ret, bad, requests))
+        Err(self.refused(ret, &mut bad, requests))
     }
 
     #[cold]
@@ -251,7 +251,7 @@ impl SharedReceiveQueue {
     fn refused(
         &self,
         ret: i32,
-        bad: *const ibv_recv_wr,
+        bad: &mut *mut ibv_recv_wr,
         requests: &[ReceiveWorkRequest<'_>],
     ) -> PostError {
         let posted = position(bad, requests);

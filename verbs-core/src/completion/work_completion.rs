@@ -136,6 +136,7 @@ impl WorkCompletion {
     }
 
     #[cold]
+    #[inline(never)] // `result` loads nothing for it then.
     const fn error(&self) -> WorkError {
         WorkError {
             status: self.status(),

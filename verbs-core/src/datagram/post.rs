@@ -93,7 +93,7 @@ impl DatagramQueuePair {
         if accepted(ret, bad) {
             return Ok(());
         }
-        Err(send_refused(self.cap, ret, bad, requests))
+        Err(send_refused(self.cap, ret, &mut bad, requests))
     }
 
     /// Posts receives: one, or a chain of them.
@@ -146,6 +146,6 @@ impl DatagramQueuePair {
         if accepted(ret, bad) {
             return Ok(());
         }
-        Err(receive_refused(self.cap, ret, bad, requests))
+        Err(receive_refused(self.cap, ret, &mut bad, requests))
     }
 }

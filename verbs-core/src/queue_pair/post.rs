@@ -108,7 +108,7 @@ impl<R> QueuePair<R> {
         if accepted(ret, bad) {
             return Ok(());
         }
-        Err(send_refused(self.qp.cap, ret, bad, requests))
+        Err(send_refused(self.qp.cap, ret, &mut bad, requests))
     }
 
     /// Posts sends: one, or a chain of them, as [`post`](Self::post) does.
@@ -313,7 +313,7 @@ macro_rules! receives {
                 if accepted(ret, bad) {
                     return Ok(());
                 }
-                Err(receive_refused(self.qp.cap, ret, bad, requests))
+                Err(receive_refused(self.qp.cap, ret, &mut bad, requests))
             }
         }
     )*};
@@ -327,7 +327,7 @@ receives! { PreparedQueuePair QueuePair }
 pub(crate) fn send_refused(
     cap: QpCap,
     ret: i32,
-    bad: *const ibv_send_wr,
+    bad: &mut *mut ibv_send_wr,
     requests: &[WorkRequest<'_>],
 ) -> PostError {
     let posted = position(bad, requests);
@@ -351,7 +351,7 @@ pub(crate) fn send_refused(
 pub(crate) fn receive_refused(
     cap: QpCap,
     ret: i32,
-    bad: *const ibv_recv_wr,
+    bad: &mut *mut ibv_recv_wr,
     requests: &[ReceiveWorkRequest<'_>],
 ) -> PostError {
     let posted = position(bad, requests);
