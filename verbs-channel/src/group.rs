@@ -230,9 +230,10 @@ impl ChannelGroup {
         self.poller.poll_ticket(ticket.channel().at(), ticket)
     }
 
-    /// Waits for an operation on any of the channels up to the group's
-    /// [`timeout`](crate::ChannelBuilder::timeout), and returns its success with the buffer: as
-    /// [`Channel::wait_success`]. After a timeout the operation continues.
+    /// Waits for an operation on any of the channels, and returns its success with the buffer.
+    ///
+    /// It waits up to the group's [`timeout`](crate::ChannelBuilder::timeout), as
+    /// [`Channel::wait_success`] does. After a timeout the operation continues.
     ///
     /// # Errors
     ///
@@ -270,8 +271,8 @@ impl ChannelGroup {
 
     /// [`next_message`](Self::next_message), and waits for it; `None` if `timeout` passes first.
     ///
-    /// Without a timeout it waits until a message has arrived, or a channel has ended. It returns `None`
-    /// at once if no channel is open, or receives are not shared.
+    /// Without a timeout it waits until a message has arrived or a channel has ended, and returns `None` at
+    /// once if no channel is open. It also returns `None` at once if the receives are not shared.
     #[must_use = "it has the message"]
     pub fn wait_message(&mut self, timeout: Option<Duration>) -> Option<Message> {
         self.poller.wait_message(timeout)

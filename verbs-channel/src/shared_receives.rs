@@ -22,13 +22,13 @@ pub struct SharedReceivesBuilder {
 }
 
 impl ChannelBuilder {
-    /// Has all channels of a group take their receives from one shared receive queue (SRQ), with up to
-    /// `count` blocks of this pool.
+    /// Starts to build a group whose channels take their receives from one shared receive queue (SRQ).
     ///
-    /// So the memory for messages does not grow with the number of channels. Messages come out of
-    /// [`ChannelGroup::next_message`], with the id of their channel. To drop one returns its block to the
-    /// pool, and the group posts it again, several with one doorbell. A channel of the group posts no
-    /// receives: [`start_receive`](crate::Channel::start_receive) and the like are rejected with
+    /// The queue has up to `count` blocks of this pool, so the memory for messages does not grow with the
+    /// number of channels. Messages come out of [`ChannelGroup::next_message`], with the id of their
+    /// channel. Dropping a message returns its block to the pool. The group posts such blocks again,
+    /// several with one doorbell. The channels of the group do not post receives:
+    /// [`start_receive`](crate::Channel::start_receive) and similar functions are rejected with
     /// [`RejectReason::SharedReceives`](crate::RejectReason::SharedReceives).
     ///
     /// ```no_run
@@ -59,26 +59,27 @@ impl ChannelBuilder {
     ///
     /// # Slow consumers
     ///
-    /// The queue, and the messages that were not taken, have `count` blocks at most. Those that the
-    /// program keeps come from the rest of the pool. When the pool has none left, the queue runs empty,
-    /// and peers wait until blocks come back: as long as their
-    /// [`rnr_retry`](ChannelBuilder::rnr_retry) permits, which is forever by default. Blocks are posted
-    /// by calls on the group. A wait that sleeps looks for them each millisecond.
+    /// At most `count` blocks are in the queue, or in messages that were not taken. Messages that the program
+    /// has taken and keeps hold further blocks of the pool. When the pool has none left, the queue runs
+    /// empty, and peers wait until blocks are returned: as long as their
+    /// [`rnr_retry`](ChannelBuilder::rnr_retry) permits, which is forever by default. Returned blocks are
+    /// posted by calls on the group. A wait that sleeps looks for them each millisecond.
     ///
     /// # The end of a channel
     ///
-    /// Nothing of a channel is in flight while it waits for messages, so its end is a
-    /// [message](crate::Message) of its own, after all others of the channel. Blocks belong to the queue,
-    /// and not to a channel: those in the queue when a channel ends are used for the others. They return
-    /// to the pool when the queue has been destroyed: when the group, its preparers, and all channels that
-    /// were prepared are dropped. If the driver fails to destroy it, they are leaked, which is logged.
+    /// A channel that waits for messages has no operation in flight that could fail. So the end of a channel
+    /// is a [message](crate::Message) of its own, after all others of the channel. Blocks belong to the
+    /// queue, and not to a channel: after the end of a channel, they are used for the others. They return to
+    /// the pool when the queue is destroyed, which happens when the group, its preparers, and all channels
+    /// that were prepared have been dropped. If the driver fails to destroy it, the blocks are leaked, which
+    /// is logged.
     ///
     /// # Immediate data of writes
     ///
-    /// A write with immediate data uses a receive, too. Its block is not written to, and is posted again
-    /// as soon as the message is taken. For peers that send nothing else there is
-    /// [`shared_immediates`](Self::shared_immediates), without blocks. A queue pair has one receive queue,
-    /// so a program that has both kinds, and wants to keep their receives apart, has a group for each.
+    /// A write with immediate data uses a receive, too. The block of that receive is not written to, and is
+    /// posted again as soon as the message is taken. If peers send nothing else, use
+    /// [`shared_immediates`](Self::shared_immediates), which needs no blocks. A queue pair has one receive
+    /// queue. So a program with both kinds of messages needs two groups to keep their receives apart.
     #[doc(alias = "ibv_create_srq")]
     pub fn shared_receives(&self, pool: &BufferPool, count: u32) -> SharedReceivesBuilder {
         SharedReceivesBuilder {
@@ -88,10 +89,11 @@ impl ChannelBuilder {
         }
     }
 
-    /// [`shared_receives`](Self::shared_receives) without memory: for writes with immediate data, and
-    /// empty messages.
+    /// Starts to build a group whose channels share `count` receives without memory.
     ///
-    /// A longer message is an error, and takes its channel down. Drivers for iWARP do not support it.
+    /// It is for peers that send only writes with immediate data, and empty messages. A longer message is an
+    /// error, and takes its channel down. Otherwise it is as [`shared_receives`](Self::shared_receives).
+    /// Drivers for iWARP do not support it.
     pub fn shared_immediates(&self, count: u32) -> SharedReceivesBuilder {
         SharedReceivesBuilder {
             config: self.clone(),
@@ -107,9 +109,8 @@ impl SharedReceivesBuilder {
     ///
     /// # Errors
     ///
-    /// - [`verbs_core::Error::Limit`]: a completion queue with an entry for each of `max_send_wr` requests
-    ///   of each channel, and for each shared receive, exceeds the device's limits; or so many shared
-    ///   receives do.
+    /// - [`verbs_core::Error::Limit`]: the device cannot have as many shared receives, or as many entries in
+    ///   a completion queue: `max_send_wr` for each channel, and one for each shared receive.
     /// - [`verbs_core::Error::ForeignParent`]: the pool belongs to another protection domain.
     /// - [`verbs_core::Error::Unsupported`]: the device has no shared receive queues.
     pub fn group(&self, max_channels: u32) -> Result<ChannelGroup> {

@@ -15,22 +15,27 @@ use crate::error::{DownReason, Result, TransportError};
 
 /// A message of one of the channels that share their receives, or the end of one.
 ///
-/// Dropping it returns its block, which is soon posted again.
+/// [`ChannelGroup::next_message`](crate::ChannelGroup::next_message) returns it. Dropping it returns its
+/// block to the pool, from which it is posted again.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Message {
-    /// The channel that it came on.
+    /// The channel on which it arrived.
     pub channel: ChannelId,
-    /// Its length and its immediate data. An error is the end of the channel, which is down: it comes
-    /// once, after all messages of the channel.
+    /// The message's length and immediate data, or the end of the channel.
+    ///
+    /// The end is an error, [`Aborted`](TransportError::Aborted): the channel is down. It comes once, after
+    /// all messages of the channel.
     pub result: Result<WorkSuccess, TransportError>,
-    /// The block that has its bytes. [Empty](OwnedBuffer::empty) if it has none: an immediate of a write,
-    /// an empty message, or the end of a channel.
+    /// The block that has the message's bytes.
+    ///
+    /// It is [empty](OwnedBuffer::empty) for the immediate data of a write, an empty message, and the end
+    /// of a channel.
     pub buffer: OwnedBuffer,
 }
 
 impl Message {
-    /// Its bytes; `None` for the immediate data of a write, and for the end of a channel.
+    /// The message's bytes; `None` for the immediate data of a write, and for the end of a channel.
     #[must_use]
     pub fn bytes(&self) -> Option<&[u8]> {
         self.result.as_ref().ok()?.message_in(&self.buffer)
@@ -42,7 +47,7 @@ impl Message {
         self.result.as_ref().ok()?.imm_data()
     }
 
-    /// Why the channel is down, if this is its end.
+    /// Why the channel is down, if this is its end; `None` for a message.
     #[must_use]
     pub fn end(&self) -> Option<DownReason> {
         self.result.as_ref().err()?.down_reason()
@@ -62,16 +67,16 @@ impl Engine {
 
     /// Takes the oldest message of all channels. Polls if there is none.
     ///
-    /// It posts receives for the messages that were taken and dropped, several with one doorbell. `None`
-    /// means that no message has arrived, and that the completion queue was empty: then
-    /// [`refill`](Self::refill) posts what is left. Always `None` if the receives are not shared.
+    /// It also posts blocks that messages have returned, several with one doorbell. `None` means that no
+    /// message has arrived, and that the completion queue was empty. Then call [`refill`](Self::refill) to
+    /// post the remaining blocks. It is always `None` if the receives are not shared.
     #[must_use = "it has the message"]
     pub fn next_message(&mut self) -> Option<Message> {
         self.poll_until_message();
         self.take_message()
     }
 
-    /// Whether [`next_message`](Self::next_message) has one without a poll.
+    /// Whether [`next_message`](Self::next_message) returns one without a poll.
     #[must_use]
     #[inline]
     pub fn has_message(&self) -> bool {
@@ -79,11 +84,10 @@ impl Engine {
         shared.is_some_and(|shared| shared.has_ends || shared.has_arrived())
     }
 
-    /// Posts a receive for each place of the shared receive queue that is free, as far as the pool has
-    /// blocks. Returns whether places stay free: then peers may have to wait until blocks come back to
-    /// the pool, and this is called again.
+    /// Posts blocks of the pool to the shared receive queue, until it is full or the pool is empty.
     ///
-    /// If the driver rejects a receive, all channels are taken down.
+    /// Returns whether the queue has room left. Then peers may have to wait: call this again when blocks
+    /// have been returned to the pool. If the driver rejects a receive, all channels are taken down.
     #[doc(alias = "ibv_post_srq_recv")]
     pub fn refill(&mut self) -> bool {
         while let Some(posted) = self.refill_once() {
@@ -100,7 +104,7 @@ impl Engine {
         self.shared.is_some()
     }
 
-    /// Whether a place of the shared receive queue is free.
+    /// Whether the shared receive queue has room for more blocks.
     #[must_use]
     pub fn needs_blocks(&self) -> bool {
         let shared = self.shared.as_deref();

@@ -45,8 +45,9 @@ bitflags::bitflags! {
         #[doc(alias = "IBV_ACCESS_HUGETLB")]
         const HUGETLB = IBV_ACCESS_HUGETLB.0;
         /// The device may write the bytes of messages in any order, which is faster on some hosts.
-        /// They are in place once their completion, or a later one, has been polled. A flag in the
-        /// memory does not show that they are. Devices may ignore this flag.
+        ///
+        /// The bytes are in place once their completion, or a later one, has been polled. A flag in the
+        /// memory does not show that they are. Devices may ignore `RELAXED_ORDERING`.
         #[doc(alias = "IBV_ACCESS_RELAXED_ORDERING")]
         const RELAXED_ORDERING = IBV_ACCESS_RELAXED_ORDERING.0;
 
