@@ -78,10 +78,11 @@
 //!    [`MemoryRegion::scatter_element`] to receive into, [`SharedRegion::element`] for both.
 //! 2. A *work request* is a value on the stack: [`SendWorkRequest`], [`WriteWorkRequest`],
 //!    [`ReadWorkRequest`], [`AtomicWorkRequest`], [`ReceiveWorkRequest`]. It can be kept and posted
-//!    again.
+//!    again. A [`RequestChain`] owns many of one kind: it is built once, patched in place, and posted
+//!    whole or in parts.
 //! 3. A *post* hands a request, or a chain of requests, to the device: [`QueuePair::post_send`] and
-//!    similar functions, or [`QueuePair::post`] for a chain of several kinds. From then on the device may
-//!    use the buffers.
+//!    similar functions, [`QueuePair::post`] for a chain of several kinds, or [`QueuePair::post_chain`]
+//!    for one that was built once. From then on the device may use the buffers.
 //! 4. A *completion* comes out of [`CompletionQueue::poll`] and gives the buffers back.
 //!    [`WorkCompletion::result`] is the outcome. A failed request is data, not an error of `poll`. Its
 //!    queue pair is then in [`ERR`](QpState::ERR), and everything else that was posted on it completes
@@ -247,9 +248,9 @@ pub use gid::{Gid, GidType};
 pub use gid_table::GidEntry;
 pub use link::{LinkLayer, LinkSpeed, LinkWidth, PhysState, PortState};
 pub use memory::{
-    AccessFlags, Buffer, Chunks, DmabufRegion, Element, Gather, GatherElement, HugePages,
-    MemoryRegion, MrAdvice, Part, Plain, RawRegion, RemoteMemoryRegion, Scatter, ScatterElement,
-    Sge, SharedElement, SharedRegion,
+    AccessFlags, Buffer, ChainGather, ChainScatter, Chunks, DmabufRegion, Element, Gather,
+    GatherElement, HugePages, MemoryRegion, MrAdvice, Part, Plain, RawRegion, RemoteMemoryRegion,
+    Scatter, ScatterElement, Sge, SharedElement, SharedRegion,
 };
 pub use mtu::MaximumTransferUnit;
 pub use names::ParseNameError;
@@ -267,8 +268,8 @@ pub use rejected::Rejected;
 pub use shared_receive_queue::{SharedReceiveQueue, SharedReceiveQueueBuilder, SrqAttr};
 pub use thread_domain::ThreadDomain;
 pub use work_request::{
-    AtomicWorkRequest, DatagramWorkRequest, ReadWorkRequest, ReceiveWorkRequest, SendWorkRequest,
-    WorkRequest, WriteWorkRequest,
+    AtomicWorkRequest, ChainRequest, DatagramWorkRequest, ReadWorkRequest, ReceiveWorkRequest,
+    RequestChain, SendWorkRequest, WorkRequest, WriteWorkRequest,
 };
 
 pub use verbs_sys;

@@ -3,6 +3,7 @@
 
 use std::ffi::c_int;
 use std::fmt;
+use std::ops::{Range, RangeBounds};
 use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -18,9 +19,10 @@ use crate::error::{Error, Result};
 use crate::handle::Handle;
 use crate::macros::man;
 use crate::protection_domain::ProtectionDomain;
+use crate::queue_pair::part::{post_part, received};
 use crate::queue_pair::post_error::{PostError, Queue, accepted, position, reason};
 use crate::ret;
-use crate::work_request::ReceiveWorkRequest;
+use crate::work_request::{Block, ReceiveWorkRequest, RequestChain};
 
 /// A shared receive queue (SRQ): receives for the messages of many queue pairs.
 ///
@@ -244,6 +246,53 @@ impl SharedReceiveQueue {
             return Ok(());
         }
         Err(self.refused(ret, &mut bad, requests))
+    }
+
+    /// Posts receives of a chain that was built once: all of them (`..`), or a part (`start..end`).
+    ///
+    /// They are posted in their order and with one doorbell. An empty range posts nothing. The chain is
+    /// as it was when this returns. If the queue is full, the error's [`posted`](PostError::posted)
+    /// counts from the start of the range.
+    ///
+    /// # Safety
+    ///
+    /// As [`post_receive`](Self::post_receive), for each receive that is posted. The chain does not hold
+    /// the memory of its elements: it may be dropped or patched at once, and their memory not.
+    ///
+    /// # Errors
+    ///
+    /// [`PostError`] if a receive was rejected, as in [`post_receive`](Self::post_receive), or if the
+    /// range reaches past the end of the chain: then nothing is posted.
+    #[doc = man!("ibv_post_srq_recv")]
+    #[doc(alias = "ibv_post_srq_recv")]
+    #[inline]
+    pub unsafe fn post_receive_chain(
+        &self,
+        chain: &mut RequestChain<ReceiveWorkRequest<'_>>,
+        range: impl RangeBounds<usize>,
+    ) -> Result<(), PostError> {
+        // SAFETY: the queue is alive, the receives from `head` on are alive and end, and the caller keeps
+        // their buffers.
+        let post = |head, bad| unsafe { ibv_post_srq_recv(self.as_ptr(), head, bad) };
+        post_part(
+            Queue::SharedReceive,
+            chain,
+            range,
+            post,
+            |ret, block, part| self.chain_refused(ret, block, &part),
+        )
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn chain_refused(
+        &self,
+        ret: i32,
+        block: &mut Block<ibv_recv_wr>,
+        part: &Range<usize>,
+    ) -> PostError {
+        let (mut bad, requests) = received(block, part);
+        self.refused(ret, &mut bad, requests)
     }
 
     #[cold]

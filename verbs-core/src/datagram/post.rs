@@ -3,6 +3,7 @@
 //! Nothing here allocates, locks, logs or formats, except for the error of a failed post.
 #![expect(unsafe_code, reason = "hands work requests to the device")]
 
+use std::ops::RangeBounds;
 use std::ptr;
 
 use verbs_sys::{ibv_post_recv, ibv_post_send, ibv_recv_wr, ibv_send_wr};
@@ -10,9 +11,11 @@ use verbs_sys::{ibv_post_recv, ibv_post_send, ibv_recv_wr, ibv_send_wr};
 use super::DatagramQueuePair;
 use crate::macros::man;
 use crate::queue_pair::PostError;
+use crate::queue_pair::part::post_part;
 use crate::queue_pair::post::{receive_refused, send_refused};
-use crate::queue_pair::post_error::accepted;
-use crate::work_request::{DatagramWorkRequest, ReceiveWorkRequest, WorkRequest};
+use crate::queue_pair::post_chain::receive_chain_refused;
+use crate::queue_pair::post_error::{Queue, accepted};
+use crate::work_request::{DatagramWorkRequest, ReceiveWorkRequest, RequestChain, WorkRequest};
 
 impl DatagramQueuePair {
     /// Posts datagrams: one, or a chain of them.
@@ -147,5 +150,36 @@ impl DatagramQueuePair {
             return Ok(());
         }
         Err(receive_refused(self.cap, ret, &mut bad, requests))
+    }
+
+    /// Posts receives of a chain that was built once: all of them (`..`), or a part (`start..end`).
+    ///
+    /// They are posted in their order and with one doorbell. An empty range posts nothing. The chain is
+    /// as it was when this returns. If the queue is full, the error's [`posted`](PostError::posted)
+    /// counts from the start of the range.
+    ///
+    /// # Safety
+    ///
+    /// As [`post_receive`](Self::post_receive), for each receive that is posted. The chain does not hold
+    /// the memory of its elements: it may be dropped or patched at once, and their memory not.
+    ///
+    /// # Errors
+    ///
+    /// [`PostError`] if a receive was rejected, as in [`post_receive`](Self::post_receive), or if the
+    /// range reaches past the end of the chain: then nothing is posted.
+    #[doc = man!("ibv_post_recv")]
+    #[doc(alias = "ibv_post_recv")]
+    #[inline]
+    pub unsafe fn post_receive_chain(
+        &self,
+        chain: &mut RequestChain<ReceiveWorkRequest<'_>>,
+        range: impl RangeBounds<usize>,
+    ) -> Result<(), PostError> {
+        // SAFETY: the queue pair is alive, the receives from `head` on are alive and end, and the caller
+        // keeps their buffers.
+        let post = |head, bad| unsafe { ibv_post_recv(self.as_ptr(), head, bad) };
+        post_part(Queue::Receive, chain, range, post, |ret, block, part| {
+            receive_chain_refused(self.cap, ret, block, part)
+        })
     }
 }

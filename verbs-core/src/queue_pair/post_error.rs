@@ -53,6 +53,7 @@ pub(crate) enum Reason {
     Inline,
     Elements,
     TooLong,
+    NoRequest,
     Unknown,
 }
 
@@ -85,7 +86,7 @@ impl PostError {
     /// One of each reason, for the tests of this crate and of those above.
     #[doc(hidden)]
     #[must_use]
-    pub fn examples() -> [Self; 5] {
+    pub fn examples() -> [Self; 6] {
         let of = |reason| Self::new(Queue::Send, 1, libc::EINVAL, (3, 2, reason));
         // Exhaustive: a reason that is new does not compile until it is listed here.
         match Reason::Full {
@@ -93,6 +94,7 @@ impl PostError {
             | Reason::Inline
             | Reason::Elements
             | Reason::TooLong
+            | Reason::NoRequest
             | Reason::Unknown => {}
         }
         [
@@ -100,6 +102,7 @@ impl PostError {
             Reason::Inline,
             Reason::Elements,
             Reason::TooLong,
+            Reason::NoRequest,
             Reason::Unknown,
         ]
         .map(of)
@@ -134,7 +137,9 @@ impl PostError {
     pub fn kind(&self) -> ErrorKind {
         match self.reason {
             Reason::Full => ErrorKind::OutOfMemory,
-            Reason::Inline | Reason::Elements | Reason::TooLong => ErrorKind::InvalidInput,
+            Reason::Inline | Reason::Elements | Reason::TooLong | Reason::NoRequest => {
+                ErrorKind::InvalidInput
+            }
             Reason::Unknown => kind_of(&io_error(self.errno.into())),
         }
     }
@@ -152,6 +157,12 @@ impl fmt::Display for PostError {
             Queue::Receive => "ibv_post_recv",
             Queue::SharedReceive => "ibv_post_srq_recv",
         };
+        if self.reason == Reason::NoRequest {
+            return write!(
+                f,
+                "a range up to request {found} was to be posted of a chain of {max}"
+            );
+        }
         let refused = u64::from(self.posted) + 1;
         write!(f, "{verb} refused request {refused} of the chain: ")?;
         match self.reason {
@@ -176,7 +187,7 @@ impl fmt::Display for PostError {
                     "{found} bytes exceed the {max} bytes of one packet, which is all that a datagram has"
                 )
             }
-            Reason::Unknown => write!(f, "{}", io_error(self.errno.into())),
+            Reason::Unknown | Reason::NoRequest => write!(f, "{}", io_error(self.errno.into())),
         }
     }
 }

@@ -3,9 +3,13 @@
 //! A request borrows its list of elements. Their memory must stay valid as
 //! [`QueuePair::post`](crate::QueuePair::post) requires. Requests have the layout of the C structs, so one
 //! can be built once and posted many times, with only its `wr_id` changed.
+//!
+//! A [`RequestChain`] owns its requests and elements instead, and links them once: for what is posted
+//! often, and for transfers of many requests.
 #![expect(unsafe_code, reason = "sees one kind of request as another")]
 
 mod atomic;
+mod chain;
 mod datagram;
 mod rdma;
 mod receive;
@@ -24,10 +28,13 @@ use verbs_sys::{
 };
 
 pub use atomic::AtomicWorkRequest;
+pub use chain::{ChainRequest, RequestChain};
 pub use datagram::DatagramWorkRequest;
 pub use rdma::{ReadWorkRequest, WriteWorkRequest};
 pub use receive::ReceiveWorkRequest;
 pub use send::SendWorkRequest;
+
+pub(crate) use chain::Block;
 
 use crate::memory::{Element, compact, total_len};
 
@@ -123,7 +130,7 @@ impl<'l> WorkRequest<'l> {
     /// Links the requests in their order, and returns the first.
     #[inline]
     pub(crate) fn chain(requests: &mut [Self]) -> Option<*mut ibv_send_wr> {
-        chain(requests, |request, next| request.wr.next = next)
+        link(requests, |request, next| request.wr.next = next)
     }
 }
 
@@ -145,9 +152,9 @@ impl fmt::Debug for WorkRequest<'_> {
     }
 }
 
-/// Links requests in their order, each by `link` to the next as C sees it, and returns the first.
+/// Links requests in their order, each by `set_next` to the next as C sees it, and returns the first.
 #[inline]
-fn chain<R, C>(requests: &mut [R], link: impl Fn(&mut R, *mut C)) -> Option<*mut C> {
+fn link<R, C>(requests: &mut [R], set_next: impl Fn(&mut R, *mut C)) -> Option<*mut C> {
     const { assert!(size_of::<R>() == size_of::<C>()) };
     let len = requests.len();
     // Only through this one from here on: it is what C gets.
@@ -161,7 +168,7 @@ fn chain<R, C>(requests: &mut [R], link: impl Fn(&mut R, *mut C)) -> Option<*mut
         };
         // SAFETY: it is the request at `index`, and `requests` is borrowed mutably.
         let request = unsafe { &mut *first.wrapping_add(index) };
-        link(request, next);
+        set_next(request, next);
     }
     (len > 0).then_some(first.cast())
 }

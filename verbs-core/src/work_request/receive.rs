@@ -6,7 +6,7 @@ use std::{ptr, slice};
 
 use verbs_sys::ibv_recv_wr;
 
-use super::chain;
+use super::link;
 use crate::memory::{Scatter, compact};
 
 /// A receive: room for one message from the peer.
@@ -75,7 +75,7 @@ impl<'l> ReceiveWorkRequest<'l> {
     /// Links the requests in their order, and returns the first.
     #[inline]
     pub(crate) fn chain(requests: &mut [Self]) -> Option<*mut ibv_recv_wr> {
-        chain(requests, |request, next| request.wr.next = next)
+        link(requests, |request, next| request.wr.next = next)
     }
 }
 

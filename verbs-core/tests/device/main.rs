@@ -10,6 +10,7 @@
 #![expect(unsafe_code, reason = "posts, forks, and looks at processes")]
 
 mod atomics;
+mod chains;
 mod completion_channel;
 mod completion_queue;
 mod datagrams;

@@ -4,7 +4,8 @@ use std::time::{Duration, Instant};
 
 use verbs_core::{
     AsyncEvent, ErrorKind, EventElement, EventType, MemoryRegion, QpState, QueuePair,
-    ReceiveWorkRequest, SendWorkRequest, SharedReceiveQueue, SharedReceives, WcStatus,
+    ReceiveWorkRequest, RequestChain, SendWorkRequest, SharedReceiveQueue, SharedReceives,
+    WcStatus,
 };
 use verbs_harness::pair::{Side, pattern};
 use verbs_harness::{PATIENCE, assert_silent, begin, peer_name, wait_for};
@@ -108,6 +109,44 @@ impl Star {
             }
         }
     }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn chain_that_was_built_once_refills_the_queue_in_parts() {
+    let _test = begin!();
+    let mut star = Star::new(2);
+    let mut chain = RequestChain::receives(16, 1).unwrap();
+    chain.set_wr_ids(0);
+    let room = star.inbox.scatter_element(..16 * LEN).unwrap();
+    for (index, part) in room.chunks_mut(LEN).unwrap().enumerate() {
+        chain.set(index, part).unwrap();
+    }
+    let mut sends = RequestChain::sends(8, 1).unwrap();
+    for index in 0..8 {
+        let message = star.outbox.gather_element(..).unwrap();
+        sends.set(index, message).unwrap();
+    }
+    for _ in 0..4 {
+        for part in [0..5, 5..16] {
+            // SAFETY: each receive completes below, before the inbox is looked at.
+            unsafe { star.srq.post_receive_chain(&mut chain, part) }.unwrap();
+        }
+        for peer in &star.peers {
+            // SAFETY: the outbox is not written to.
+            unsafe { peer.post_chain(&mut sends, ..) }.unwrap();
+        }
+        let mut ids: Vec<_> = wait_for(&star.here.recv_cq, 16)
+            .iter()
+            .map(|done| done.result().unwrap().wr_id())
+            .collect();
+        ids.sort_unstable();
+        assert_eq!(ids, (0..16).collect::<Vec<_>>());
+        wait_for(&star.there.send_cq, 16);
+    }
+    drop((chain, sends));
+    let mut parts = star.inbox[..16 * LEN].chunks(LEN);
+    assert!(parts.all(|part| part == &star.outbox[..]));
 }
 
 #[test]

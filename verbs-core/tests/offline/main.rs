@@ -12,6 +12,8 @@
 
 #[cfg(miri)]
 mod caught;
+mod chains;
+mod chains_random;
 mod channel;
 mod datagrams;
 mod device;

@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
-use fake_libibverbs::{assert_all_is_well, is_in_flight, ladder, report, with};
+use fake_libibverbs::{Posted, assert_all_is_well, is_in_flight, ladder, report, with};
 use verbs_core::verbs_sys::{
     IBV_EVENT_SRQ_LIMIT_REACHED, IBV_SRQ_LIMIT, IBV_SRQ_MAX_WR, ibv_async_event,
 };
 use verbs_core::{
     CompletionQueue, Device, Error, ErrorKind, EventElement, EventType, ProtectionDomain,
-    QueuePair, QueuePairBuilder, ReceiveWorkRequest, Sge, SharedReceiveQueue, SharedReceives,
+    QueuePair, QueuePairBuilder, ReceiveWorkRequest, RequestChain, Sge, SharedReceiveQueue,
+    SharedReceives,
 };
 
 fn queue() -> (ProtectionDomain, CompletionQueue, SharedReceiveQueue) {
@@ -43,6 +44,33 @@ fn many_receives_ring_one_doorbell_and_keep_their_order() {
     assert_eq!(seen, [(5, &vec![(1, 1, 1)]), (6, &vec![])]);
     drop(srq);
     assert_all_is_well();
+}
+
+#[test]
+fn chain_that_was_built_once_is_posted_in_parts_and_resumed() {
+    let (_, _, srq) = queue();
+    let mut chain = RequestChain::receives(12, 1).unwrap();
+    chain.set_wr_ids(20);
+    for (index, addr) in (1..13).enumerate() {
+        chain.set(index, Sge::new(addr, 8, 1)).unwrap();
+    }
+    // SAFETY: the library touches no buffer.
+    unsafe { srq.post_receive_chain(&mut chain, 3..5) }.unwrap();
+    // SAFETY: as above.
+    let error = unsafe { srq.post_receive_chain(&mut chain, ..) }.unwrap_err();
+    assert!(error.is_full());
+    let text = "ibv_post_srq_recv refused request 9 of the chain: the queue is full (10 requests): \
+                poll completions first";
+    assert_eq!((error.posted(), error.to_string().as_str()), (8, text));
+    // SAFETY: nothing is posted.
+    let error = unsafe { srq.post_receive_chain(&mut chain, 8..13) }.unwrap_err();
+    assert!(error.to_string().contains("a chain of 12"), "{error}");
+    let posted = with(|library| std::mem::take(&mut library.posted));
+    let ids = |chain: &Vec<Posted>| chain.iter().map(|wr| wr.wr_id).collect::<Vec<_>>();
+    let ids: Vec<_> = posted.iter().map(ids).collect();
+    let first: Vec<u64> = (20..28).collect();
+    assert_eq!(ids[..2], [vec![23, 24], first]);
+    drop(srq);
 }
 
 #[test]

@@ -1,0 +1,260 @@
+//! What chains of each kind of request have.
+#![expect(unsafe_code, reason = "reads the elements of a request")]
+
+use verbs_sys::{
+    __be32, IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND,
+    IBV_WR_SEND_WITH_IMM, ibv_send_wr, ibv_send_wr__bindgen_ty_2__bindgen_ty_1 as Rdma,
+    ibv_wr_opcode,
+};
+
+use super::{ChainRequest, RequestChain, no_request};
+use crate::error::{Error, Result};
+use crate::memory::{ChainGather, ChainScatter, RemoteMemoryRegion, total_len};
+use crate::work_request::{
+    INLINE, ReadWorkRequest, ReceiveWorkRequest, SOLICITED, SendWorkRequest, WriteWorkRequest,
+};
+
+impl<'l> RequestChain<SendWorkRequest<'l>> {
+    /// A chain of `len` sends, each of up to `max_sge` elements. Each is signalled, and empty until
+    /// its elements are [`set`](Self::set).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfRange`] unless `len` is 1 to 2²⁴, and `max_sge` 1 to 65,536.
+    #[doc(alias = "IBV_WR_SEND")]
+    pub fn sends(len: usize, max_sge: u32) -> Result<Self> {
+        Self::of(IBV_WR_SEND, len, max_sge)
+    }
+}
+
+impl<'l> RequestChain<ReceiveWorkRequest<'l>> {
+    /// A chain of `len` receives, each of up to `max_sge` elements. Each has no room until its
+    /// elements are [`set`](Self::set), which is enough for writes with immediate.
+    ///
+    /// # Errors
+    ///
+    /// As [`sends`](RequestChain::sends).
+    pub fn receives(len: usize, max_sge: u32) -> Result<Self> {
+        Self::new(len, max_sge)
+    }
+}
+
+/// What chains of requests without an address at the peer have.
+macro_rules! local {
+    ($request:ident, $element:ident) => {
+        impl<'l> RequestChain<$request<'l>> {
+            /// Gives a request one element, instead of those that it had. If the element is empty,
+            /// the request has none.
+            ///
+            /// # Errors
+            ///
+            /// [`Error::OutOfRange`] if the chain has no such request.
+            #[inline]
+            pub fn set(&mut self, index: usize, element: impl $element + 'l) -> Result<()> {
+                self.put(index, element.to_c())?;
+                Ok(())
+            }
+
+            /// Gives a request several elements in their order, instead of those that it had. Empty
+            /// elements are left out.
+            ///
+            /// # Errors
+            ///
+            /// [`Error::OutOfRange`] if the chain has no such request, or there are more elements
+            /// than [`max_sge`](Self::max_sge): the request has no elements then.
+            #[inline]
+            pub fn set_list<E: $element + 'l>(
+                &mut self,
+                index: usize,
+                elements: impl IntoIterator<Item = E>,
+            ) -> Result<()> {
+                let elements = elements.into_iter();
+                self.put_all(index, elements.map(|element| element.to_c()))?;
+                Ok(())
+            }
+        }
+    };
+}
+
+local!(SendWorkRequest, ChainGather);
+local!(ReceiveWorkRequest, ChainScatter);
+
+/// What chains of writes and of reads have.
+macro_rules! remote {
+    ($request:ident, $element:ident, $opcode:ident, $new:ident, $what:literal) => {
+        impl<'l> RequestChain<$request<'l>> {
+            #[doc = concat!("A chain of `len` ", $what, ", each of up to `max_sge` elements.")]
+            ///
+            /// Each is signalled, and empty until its elements are [`set`](Self::set).
+            ///
+            /// # Errors
+            ///
+            /// [`Error::OutOfRange`] unless `len` is 1 to 2²⁴, and `max_sge` 1 to 65,536.
+            pub fn $new(len: usize, max_sge: u32) -> Result<Self> {
+                Self::of($opcode, len, max_sge)
+            }
+
+            /// Gives a request one element, and its place at the peer: the start of `remote`. If the
+            /// element is empty, the request has none.
+            ///
+            /// # Errors
+            ///
+            /// [`Error::OutOfRange`] if the chain has no such request; [`Error::RemoteTooShort`] if
+            /// the element would reach past the end of `remote`. The request is as it was then.
+            #[inline]
+            pub fn set(
+                &mut self,
+                index: usize,
+                element: impl $element + 'l,
+                remote: &RemoteMemoryRegion,
+            ) -> Result<()> {
+                let sge = element.to_c();
+                fits(sge.length.into(), remote)?;
+                self.put(index, sge)?.wr.rdma = place(remote);
+                Ok(())
+            }
+
+            /// Gives a request several elements in their order, and the place of their bytes at the
+            /// peer: the start of `remote`. Empty elements are left out.
+            ///
+            /// # Errors
+            ///
+            /// As [`set`](Self::set), and [`Error::OutOfRange`] if there are more elements than
+            /// [`max_sge`](Self::max_sge). The request has no elements then.
+            #[inline]
+            pub fn set_list<E: $element + 'l>(
+                &mut self,
+                index: usize,
+                elements: impl IntoIterator<Item = E>,
+                remote: &RemoteMemoryRegion,
+            ) -> Result<()> {
+                let elements = elements.into_iter();
+                let total = self.put_all(index, elements.map(|element| element.to_c()))?;
+                self.put_remote(index, total, remote)
+            }
+
+            /// Changes a request's place at the peer, and keeps its elements.
+            ///
+            /// # Errors
+            ///
+            /// [`Error::OutOfRange`] if the chain has no such request; [`Error::RemoteTooShort`] if
+            /// its elements would reach past the end of `remote`: the request has none then.
+            #[inline]
+            pub fn set_remote(&mut self, index: usize, remote: &RemoteMemoryRegion) -> Result<()> {
+                let len = self.len();
+                let Some(request) = self.block.get(index) else {
+                    return Err(no_request(index, len));
+                };
+                let count = request.num_sge.unsigned_abs() as usize;
+                // SAFETY: a request has as many elements, in the same block.
+                let total = unsafe { total_len(request.sg_list, count) };
+                self.put_remote(index, total, remote)
+            }
+        }
+    };
+}
+
+remote!(
+    WriteWorkRequest,
+    ChainGather,
+    IBV_WR_RDMA_WRITE,
+    writes,
+    "RDMA writes"
+);
+remote!(
+    ReadWorkRequest,
+    ChainScatter,
+    IBV_WR_RDMA_READ,
+    reads,
+    "RDMA reads"
+);
+
+impl<R: ChainRequest<Wr = ibv_send_wr>> RequestChain<R> {
+    fn put_remote(&mut self, index: usize, total: u64, remote: &RemoteMemoryRegion) -> Result<()> {
+        let fits = fits(total, remote);
+        if let Some(request) = self.block.get(index) {
+            match fits {
+                Ok(()) => request.wr.rdma = place(remote),
+                Err(_) => request.num_sge = 0,
+            }
+        }
+        fits
+    }
+}
+
+/// What chains of sends and of writes have beside.
+macro_rules! carries_data {
+    ($request:ident, $opcode:ident, $with_imm:ident) => {
+        impl RequestChain<$request<'_>> {
+            /// Sends 32 bits along with a request, which the peer finds in its completion; `None`
+            /// sends none. For a transfer of several requests: with the last.
+            ///
+            /// # Errors
+            ///
+            /// [`Error::OutOfRange`] if the chain has no such request.
+            #[inline]
+            #[doc(alias = "imm_data")]
+            pub fn set_immediate(&mut self, index: usize, imm_data: Option<u32>) -> Result<()> {
+                self.put_immediate(index, imm_data, ($opcode, $with_imm))
+            }
+
+            /// Copies the bytes of each request into it during the post: see
+            /// [`SendWorkRequest::inline`].
+            #[must_use]
+            #[doc(alias = "IBV_SEND_INLINE")]
+            pub fn inline(self) -> Self {
+                self.flagged(INLINE)
+            }
+
+            /// Causes events at a peer that armed its queue for solicited completions only. Writes
+            /// need an [immediate](Self::set_immediate) too.
+            #[must_use]
+            #[doc(alias = "IBV_SEND_SOLICITED")]
+            pub fn solicited(self) -> Self {
+                self.flagged(SOLICITED)
+            }
+        }
+    };
+}
+
+carries_data!(SendWorkRequest, IBV_WR_SEND, IBV_WR_SEND_WITH_IMM);
+carries_data!(
+    WriteWorkRequest,
+    IBV_WR_RDMA_WRITE,
+    IBV_WR_RDMA_WRITE_WITH_IMM
+);
+
+impl<R: ChainRequest<Wr = ibv_send_wr>> RequestChain<R> {
+    #[inline]
+    fn put_immediate(
+        &mut self,
+        index: usize,
+        imm_data: Option<u32>,
+        (plain, with_imm): (ibv_wr_opcode, ibv_wr_opcode),
+    ) -> Result<()> {
+        let len = self.len();
+        let Some(request) = self.block.get(index) else {
+            return Err(no_request(index, len));
+        };
+        request.opcode = imm_data.map_or(plain, |_| with_imm);
+        request.__bindgen_anon_1.imm_data = __be32(imm_data.unwrap_or(0).to_be());
+        Ok(())
+    }
+}
+
+#[inline]
+fn fits(local: u64, remote: &RemoteMemoryRegion) -> Result<()> {
+    let remote = remote.len();
+    if local > remote {
+        return Err(Error::RemoteTooShort { local, remote });
+    }
+    Ok(())
+}
+
+#[inline]
+fn place(remote: &RemoteMemoryRegion) -> Rdma {
+    Rdma {
+        remote_addr: remote.addr(),
+        rkey: remote.rkey(),
+    }
+}

@@ -1,0 +1,447 @@
+//! Chains that were built once: what the driver sees of them, whole, in parts, and after a failure.
+
+use std::ops::Bound;
+
+use fake_libibverbs::{Posted, assert_all_is_well, connected, prepared, with};
+use verbs_core::{
+    ErrorKind, MemoryRegion, PostError, ReceiveWorkRequest, RemoteMemoryRegion, RequestChain,
+    SendWorkRequest, Sge,
+};
+
+const FENCE: u32 = 1;
+const SIGNALED: u32 = 2;
+const SOLICITED: u32 = 4;
+const INLINE: u32 = 8;
+
+fn posted() -> Vec<Vec<Posted>> {
+    with(|library| std::mem::take(&mut library.posted))
+}
+
+fn ids(posted: &[Posted]) -> Vec<u64> {
+    posted.iter().map(|request| request.wr_id).collect()
+}
+
+fn signaled(posted: &[Posted]) -> Vec<u64> {
+    let is_signaled = |request: &&Posted| request.send_flags & SIGNALED != 0;
+    let signaled = posted.iter().filter(is_signaled);
+    signaled.map(|request| request.wr_id).collect()
+}
+
+fn refuse(at: usize, ret: i32, named: bool) {
+    with(|library| library.refuse_post = Some((at, ret, named)));
+}
+
+/// An element that is like no other.
+fn element(number: u64) -> Sge {
+    let length = u32::try_from(number).unwrap() + 1;
+    Sge::new(0x1000 * (number + 1), length, 7)
+}
+
+/// Sends whose IDs are 0, 1 and so on.
+fn sends(len: usize) -> RequestChain<SendWorkRequest<'static>> {
+    let mut chain = RequestChain::sends(len, 1).unwrap();
+    for (index, number) in (0..len).zip(0..) {
+        chain.set(index, element(number)).unwrap();
+    }
+    chain.set_wr_ids(0);
+    chain
+}
+
+fn receives(len: usize) -> RequestChain<ReceiveWorkRequest<'static>> {
+    let mut chain = RequestChain::receives(len, 1).unwrap();
+    for (index, number) in (0..len).zip(0..) {
+        chain.set(index, element(number)).unwrap();
+    }
+    chain.set_wr_ids(0);
+    chain
+}
+
+#[test]
+fn chain_is_posted_again_and_again_with_one_doorbell_each() {
+    let qp = connected();
+    let mut chain = sends(5);
+    for _ in 0..3 {
+        // SAFETY: the library touches no buffer.
+        unsafe { qp.post_chain(&mut chain, ..) }.unwrap();
+    }
+    // Its requests stay where they are.
+    let mut moved = Box::new(chain);
+    // SAFETY: as above.
+    unsafe { qp.post_chain(&mut *moved, ..) }.unwrap();
+    let posted = posted();
+    assert_eq!(posted.len(), 4);
+    for posted in posted {
+        assert_eq!(ids(&posted), [0, 1, 2, 3, 4]);
+        for (request, number) in posted.iter().zip(0..) {
+            let sge = element(number);
+            assert_eq!(request.list, [(sge.addr(), sge.length(), sge.lkey())]);
+            assert_eq!((request.opcode, request.send_flags), (2, SIGNALED));
+        }
+    }
+}
+
+#[test]
+fn any_part_is_posted_and_leaves_the_chain_whole() {
+    let qp = connected();
+    for every in [1, 2, 4, 0] {
+        let mut chain = sends(6).signal_every(every).inline().solicited();
+        // SAFETY: the library touches no buffer.
+        unsafe { qp.post_chain(&mut chain, ..) }.unwrap();
+        let whole = posted().remove(0);
+        let kept = |wr: &Posted| wr.send_flags & !SIGNALED == INLINE | SOLICITED;
+        assert!(whole.iter().all(kept), "{whole:?}");
+        for start in 0..6 {
+            for end in start + 1..=6 {
+                // SAFETY: as above.
+                unsafe { qp.post_chain(&mut chain, start..end) }.unwrap();
+                let mut part = whole[start..end].to_vec();
+                part.last_mut().unwrap().send_flags |= SIGNALED;
+                assert_eq!(posted(), [part]);
+            }
+        }
+        // SAFETY: as above.
+        unsafe { qp.post_chain(&mut chain, ..) }.unwrap();
+        assert_eq!(posted(), [whole]);
+    }
+    let mut chain = receives(6);
+    for (start, end) in [(0, 6), (0, 1), (5, 6), (2, 4), (0, 6)] {
+        // SAFETY: as above.
+        unsafe { qp.post_receive_chain(&mut chain, start..end) }.unwrap();
+        let expected: Vec<u64> = (start as u64..end as u64).collect();
+        assert_eq!(ids(&posted()[0]), expected);
+    }
+}
+
+#[test]
+fn ranges_of_every_form_are_understood() {
+    let qp = connected();
+    let mut chain = sends(4);
+    // SAFETY: the library touches no buffer.
+    unsafe { qp.post_chain(&mut chain, 2..) }.unwrap();
+    // SAFETY: as above.
+    unsafe { qp.post_chain(&mut chain, ..=1) }.unwrap();
+    let after = (Bound::Excluded(0), Bound::Excluded(2));
+    // SAFETY: as above.
+    unsafe { qp.post_chain(&mut chain, after) }.unwrap();
+    let seen: Vec<_> = posted().iter().map(|posted| ids(posted)).collect();
+    assert_eq!(seen, [vec![2, 3], vec![0, 1], vec![1]]);
+}
+
+#[test]
+fn range_without_requests_rings_no_doorbell() {
+    let qp = connected();
+    let mut chain = sends(4);
+    let mut receives = receives(4);
+    #[expect(clippy::reversed_empty_ranges, reason = "what a caller may get wrong")]
+    let ranges = [0..0, 2..2, 4..4, 3..1];
+    for range in ranges {
+        // SAFETY: nothing is posted.
+        unsafe { qp.post_chain(&mut chain, range.clone()) }.unwrap();
+        // SAFETY: nothing is posted.
+        unsafe { qp.post_receive_chain(&mut receives, range) }.unwrap();
+    }
+    #[expect(clippy::reversed_empty_ranges, reason = "what a caller may get wrong")]
+    let ranges = [(0..5, "5"), (4..9, "9"), (5..5, "5"), (7..2, "7")];
+    for (range, end) in ranges {
+        // SAFETY: nothing is posted.
+        let error = unsafe { qp.post_chain(&mut chain, range.clone()) }.unwrap_err();
+        let words = format!("request {end} was to be posted of a chain of 4");
+        assert!(error.to_string().ends_with(&words), "{error}");
+        assert_eq!((error.posted(), error.errno()), (0, None));
+        assert_eq!(error.kind(), ErrorKind::InvalidInput);
+        assert!(!error.is_full());
+        // SAFETY: nothing is posted.
+        let error = unsafe { qp.post_receive_chain(&mut receives, range) }.unwrap_err();
+        assert!(error.to_string().ends_with(&words), "{error}");
+    }
+    // SAFETY: nothing is posted.
+    let error = unsafe { qp.post_chain(&mut chain, ..=usize::MAX) }.unwrap_err();
+    assert_eq!(error.posted(), 0);
+    assert_eq!(posted(), [[]; 0]);
+}
+
+#[test]
+fn full_queue_at_any_request_is_resumed_from_there() {
+    let qp = connected();
+    let mut chain = sends(6).signal_every(2);
+    let mut receives = receives(6);
+    type Post<'a> = &'a mut dyn FnMut(usize) -> Result<(), PostError>;
+    // SAFETY: the library touches no buffer.
+    let mut send = |from| unsafe { qp.post_chain(&mut chain, from..) };
+    // SAFETY: as above.
+    let mut receive = |from| unsafe { qp.post_receive_chain(&mut receives, from..) };
+    let posts: [Post<'_>; 2] = [&mut send, &mut receive];
+    for post in posts {
+        for start in 0..6 {
+            for taken in 0..6 - start {
+                refuse(taken, libc::ENOMEM, true);
+                let error = post(start).unwrap_err();
+                assert!(error.is_full());
+                assert_eq!(error.posted(), taken);
+                post(start + error.posted()).unwrap();
+                let posted = posted();
+                let all: Vec<u64> = (start as u64..6).collect();
+                assert_eq!(ids(&posted.concat()), all);
+                assert_eq!(posted[0].len(), taken);
+            }
+        }
+    }
+}
+
+#[test]
+fn request_that_is_named_bad_is_an_error_whatever_is_returned() {
+    let qp = connected();
+    let mut chain = sends(4);
+    let mut receives = receives(4);
+    for (ret, named, posted) in [
+        (0, true, 2),
+        (libc::EINVAL, true, 2),
+        (-libc::EINVAL, true, 2),
+        (libc::EINVAL, false, 3),
+    ] {
+        refuse(2, ret, named);
+        // SAFETY: the library touches no buffer.
+        let error = unsafe { qp.post_chain(&mut chain, 1..) }.unwrap_err();
+        assert_eq!(error.posted(), posted);
+        assert_eq!(error.errno(), Some(ret.abs()).filter(|errno| *errno != 0));
+        assert!(error.to_string().starts_with("ibv_post_send"), "{error}");
+        // SAFETY: as above.
+        unsafe { qp.post_chain(&mut chain, ..) }.unwrap();
+        refuse(2, ret, named);
+        // SAFETY: as above.
+        let error = unsafe { qp.post_receive_chain(&mut receives, 1..) }.unwrap_err();
+        assert_eq!(error.posted(), posted);
+        assert!(error.to_string().starts_with("ibv_post_recv"), "{error}");
+        // SAFETY: as above.
+        unsafe { qp.post_receive_chain(&mut receives, ..) }.unwrap();
+    }
+}
+
+#[test]
+fn part_that_failed_leaves_the_chain_whole() {
+    let qp = connected();
+    let mut chain = sends(5).signal_every(0).fence();
+    refuse(1, libc::ENOMEM, true);
+    // SAFETY: the library touches no buffer.
+    let error = unsafe { qp.post_chain(&mut chain, 1..3) }.unwrap_err();
+    assert_eq!(error.posted(), 1);
+    posted();
+    // SAFETY: as above.
+    unsafe { qp.post_chain(&mut chain, ..) }.unwrap();
+    let posted = posted().remove(0);
+    assert_eq!(ids(&posted), [0, 1, 2, 3, 4]);
+    assert_eq!(signaled(&posted), [4]);
+    assert!(posted.iter().all(|wr| wr.send_flags & FENCE != 0));
+}
+
+#[test]
+fn one_in_so_many_is_signalled_and_the_last() {
+    let qp = connected();
+    for (every, expected) in [
+        (0, &[9][..]),
+        (1, &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]),
+        (4, &[3, 7, 9]),
+        (5, &[4, 9]),
+        (10, &[9]),
+        (usize::MAX, &[9]),
+    ] {
+        let mut chain = sends(10).signal_every(1).signal_every(every);
+        // SAFETY: the library touches no buffer.
+        unsafe { qp.post_chain(&mut chain, ..) }.unwrap();
+        assert_eq!(signaled(&posted()[0]), expected, "one in {every}");
+    }
+}
+
+#[test]
+fn writes_and_reads_have_their_place_and_are_patched() {
+    let qp = connected();
+    let remote = RemoteMemoryRegion::new(0x7000, 64, 0x99).unwrap();
+    let mut chain = RequestChain::writes(3, 2).unwrap().solicited();
+    chain.set(0, Sge::new(1, 64, 1), &remote).unwrap();
+    let part = remote.slice(32..).unwrap();
+    chain
+        .set_list(1, [Sge::new(2, 30, 2), Sge::new(3, 2, 3)], &part)
+        .unwrap();
+    chain.set_immediate(2, Some(0x0102_0304)).unwrap();
+    let facts = |wr: &Posted| (wr.opcode, wr.list.clone(), wr.remote_addr, wr.rkey);
+    // SAFETY: the library touches no buffer.
+    unsafe { qp.post_chain(&mut chain, ..) }.unwrap();
+    let first = posted().remove(0);
+    let expected = [
+        (0, vec![(1, 64, 1)], 0x7000, 0x99),
+        (0, vec![(2, 30, 2), (3, 2, 3)], 0x7020, 0x99),
+        // Nothing was given to it: it writes nothing.
+        (1, vec![], 0, 0),
+    ];
+    assert_eq!(first.iter().map(facts).collect::<Vec<_>>(), expected);
+    assert_eq!(first[2].imm_data, [1, 2, 3, 4]);
+    assert!(first.iter().all(|wr| wr.send_flags == SIGNALED | SOLICITED));
+
+    chain.set_remote(1, &remote).unwrap();
+    chain
+        .set(0, Sge::new(4, 8, 4), &part.slice(8..).unwrap())
+        .unwrap();
+    chain.set_immediate(2, None).unwrap();
+    chain.set_wr_id(1, 77).unwrap();
+    // SAFETY: as above.
+    unsafe { qp.post_chain(&mut chain, ..) }.unwrap();
+    let second = posted().remove(0);
+    let expected = [
+        (0, vec![(4, 8, 4)], 0x7028, 0x99),
+        (0, vec![(2, 30, 2), (3, 2, 3)], 0x7000, 0x99),
+        (0, vec![], 0, 0),
+    ];
+    assert_eq!(second.iter().map(facts).collect::<Vec<_>>(), expected);
+    assert_eq!((ids(&second), second[2].imm_data), (vec![0, 77, 0], [0; 4]));
+
+    let mut reads = RequestChain::reads(1, 1).unwrap();
+    reads.set(0, Sge::new(5, 6, 7), &remote).unwrap();
+    // SAFETY: as above.
+    unsafe { qp.post_chain(&mut reads, ..) }.unwrap();
+    let read = posted().remove(0);
+    assert_eq!(facts(&read[0]), (4, vec![(5, 6, 7)], 0x7000, 0x99));
+
+    let mut sends = sends(1);
+    sends.set_immediate(0, Some(1)).unwrap();
+    // SAFETY: as above.
+    unsafe { qp.post_chain(&mut sends, ..) }.unwrap();
+    assert_eq!(posted()[0][0].opcode, 3);
+}
+
+#[test]
+fn remote_bounds_are_checked_whenever_they_change() {
+    let qp = connected();
+    let remote = RemoteMemoryRegion::new(0x7000, 64, 0x99).unwrap();
+    let mut chain = RequestChain::writes(1, 4).unwrap();
+    chain.set(0, Sge::new(1, 64, 1), &remote).unwrap();
+    let error = chain.set(0, Sge::new(1, 65, 1), &remote).unwrap_err();
+    let words = "65 local bytes do not fit the remote region's 64 bytes";
+    assert_eq!(error.to_string(), words);
+    // SAFETY: the library touches no buffer.
+    unsafe { qp.post_chain(&mut chain, ..) }.unwrap();
+    assert_eq!(posted()[0][0].list, [(1, 64, 1)], "as it was");
+    // Together they are 2^32 + 64 bytes long.
+    let list = [u32::MAX, 65].map(|length| Sge::new(1, length, 1));
+    assert!(chain.set_list(0, list, &remote).is_err());
+    chain.set(0, Sge::new(1, 64, 1), &remote).unwrap();
+    assert!(
+        chain
+            .set_remote(0, &remote.slice(..63).unwrap())
+            .unwrap_err()
+            .to_string()
+            .starts_with("64 local bytes")
+    );
+    // SAFETY: as above.
+    unsafe { qp.post_chain(&mut chain, ..) }.unwrap();
+    assert_eq!(posted()[0][0].list, [], "without elements");
+}
+
+#[test]
+fn empty_elements_are_left_out() {
+    let qp = prepared();
+    let of = |length| Sge::new(0x1000, length, 1);
+    let mut chain = RequestChain::receives(3, 2).unwrap();
+    chain
+        .set_list(0, [of(0), of(3), of(0), of(5), of(0)])
+        .unwrap();
+    chain.set(1, of(7)).unwrap();
+    chain.set(1, of(0)).unwrap();
+    chain.set_list(2, [of(1), of(1)]).unwrap();
+    let error = chain.set_list(2, [of(1); 5]).unwrap_err();
+    let words = "number of elements 5 is out of range: 0 to 2 are possible";
+    assert_eq!(error.to_string(), words);
+    // SAFETY: the library touches no buffer.
+    unsafe { qp.post_receive_chain(&mut chain, ..) }.unwrap();
+    let lists: Vec<_> = posted()[0].iter().map(|wr| wr.list.clone()).collect();
+    let full = vec![(0x1000, 3, 1), (0x1000, 5, 1)];
+    assert_eq!(lists, [full, vec![], vec![]]);
+}
+
+#[test]
+fn requests_that_a_chain_does_not_have_are_not_changed() {
+    let mut chain = RequestChain::writes(4, 1).unwrap();
+    let remote = RemoteMemoryRegion::new(0x7000, 64, 0x99).unwrap();
+    for index in [4, usize::MAX] {
+        let errors = [
+            chain.set(index, element(0), &remote),
+            chain.set_list(index, [element(0)], &remote),
+            chain.set_remote(index, &remote),
+            chain.set_immediate(index, None),
+            chain.set_wr_id(index, 0),
+        ];
+        for error in errors.map(Result::unwrap_err) {
+            let words = format!("index of a request {index} is out of range: 0 to 3 are possible");
+            assert_eq!(error.to_string(), words);
+        }
+    }
+}
+
+#[test]
+fn chain_without_requests_or_elements_is_not_made() {
+    let of = |len, max_sge| RequestChain::sends(len, max_sge).map(drop);
+    for (len, max_sge) in [(0, 1), (1, 0), ((1 << 24) + 1, 1), (1, (1 << 16) + 1)] {
+        let error = of(len, max_sge).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidInput);
+    }
+    let words = "length of a chain 0 is out of range: 1 to 16777216 are possible";
+    assert_eq!(of(0, 1).unwrap_err().to_string(), words);
+    let chain = RequestChain::receives(3, 16).unwrap();
+    assert_eq!((chain.len(), chain.max_sge()), (3, 16));
+    assert_eq!(
+        format!("{chain:?}"),
+        "RequestChain { len: 3, max_sge: 16, .. }"
+    );
+}
+
+#[test]
+fn errors_name_the_request_that_is_too_much() {
+    let qp = connected();
+    let max = qp.cap().max_inline_data;
+    let mut chain = sends(2).inline();
+    chain.set(1, Sge::new(0, max + 1, 0)).unwrap();
+    refuse(1, libc::EINVAL, true);
+    // SAFETY: the library touches no buffer.
+    let error = unsafe { qp.post_chain(&mut chain, ..) }.unwrap_err();
+    assert!(error.to_string().contains("request 2 of the chain"));
+    let words = format!("{} bytes inline exceed", max + 1);
+    assert!(error.to_string().contains(&words), "{error}");
+    let count = qp.cap().max_send_sge + 1;
+    let mut chain = RequestChain::sends(1, count).unwrap();
+    let list = vec![Sge::new(0, 1, 0); usize::try_from(count).unwrap()];
+    chain.set_list(0, list).unwrap();
+    refuse(0, libc::EINVAL, true);
+    // SAFETY: as above.
+    let error = unsafe { qp.post_chain(&mut chain, ..) }.unwrap_err();
+    let words = format!("{count} elements exceed");
+    assert!(error.to_string().contains(&words), "{error}");
+}
+
+#[test]
+fn chain_of_regions_is_posted_by_another_thread() {
+    let qp = connected();
+    let mut region: MemoryRegion<_> = qp.pd().reg_mr(vec![0_u8; 64]).unwrap();
+    let (lkey, base) = (region.lkey(), region[..].as_ptr() as u64);
+    let chunks = region.scatter_element(..).unwrap().chunks_mut(16).unwrap();
+    let mut chain = RequestChain::receives(4, 1).unwrap();
+    for (index, chunk) in chunks.enumerate() {
+        chain.set(index, chunk).unwrap();
+    }
+    let chain = std::thread::scope(|scope| {
+        let patched = scope.spawn(move || {
+            chain.set_wr_ids(40);
+            chain
+        });
+        patched.join().unwrap()
+    });
+    let mut chain = chain;
+    // SAFETY: the library touches no buffer.
+    unsafe { qp.post_receive_chain(&mut chain, ..) }.unwrap();
+    let posted = posted().remove(0);
+    assert_eq!(ids(&posted), [40, 41, 42, 43]);
+    for (request, number) in posted.iter().zip(0..) {
+        assert_eq!(request.list, [(base + 16 * number, 16, lkey)]);
+    }
+    drop(chain);
+    drop((region, qp));
+    assert_all_is_well();
+}
