@@ -1,5 +1,6 @@
 //! The data path's loops, for `cargo xtask bench` to count instructions in: each as its twin in
-//! `c/reference.c`, on a stand-in for libibverbs that completes every request at once.
+//! `c/reference.c`, on a stand-in for libibverbs that completes every request at once. They count as
+//! C's do, since a `for` over a range takes one or two instructions more.
 //!
 //! `data_path OPERATION COUNT` runs one of them.
 #![expect(
@@ -10,15 +11,17 @@
 
 use std::error::Error;
 use std::fmt::Display;
-use std::{process, slice};
+use std::{array, process, slice};
 
 use verbs_core::{
     CompletionQueue, Context, GatherElement, MemoryRegion, PollSlot, QueuePair, ReceiveWorkRequest,
-    SendWorkRequest,
+    RemoteMemoryRegion, RequestChain, SendWorkRequest,
 };
 
 const MESSAGE: usize = 64;
 const BATCH: usize = 16;
+const PAGES: usize = 64;
+const REMOTE: u64 = 0x7000_0000;
 
 /// What every loop works on.
 struct Bench {
@@ -39,10 +42,14 @@ fn main() -> Result<(), Box<dyn Error>> {
     match operation.as_str() {
         "send1" => bench.send1(count),
         "send1_reuse" => bench.send1_reuse(count),
+        "send1_again" => bench.send1_again(count),
         "recv1" => bench.recv1(count),
         "recv1_reuse" => bench.recv1_reuse(count),
+        "recv1_again" => bench.recv1_again(count),
         "batch16" => bench.batch16(count),
         "sep16" => bench.sep16(count),
+        "chain16" => bench.chain16(count),
+        "chain64" => bench.chain64(count),
         "poll0" => bench.poll0(count),
         // In no table. It keeps the compiler from seeing that all lists of this program have one
         // element, which it could use in the loops that are measured.
@@ -68,25 +75,44 @@ impl Bench {
     fn send1(&self, count: u64) {
         let mut slots = [const { PollSlot::new() }; 16];
         let message = check(self.region.gather_element(..MESSAGE));
-        for wr_id in 0..count {
+        let mut wr_id = 0;
+        while wr_id < count {
             let mut list = [message];
             let mut request = [SendWorkRequest::new(&mut list).wr_id(wr_id)];
             // SAFETY: `region` outlives the wait for it, and is not written to.
             check(unsafe { self.qp.post_send(&mut request) });
             wait_for(&self.cq, &mut slots, wr_id, 1);
+            wr_id += 1;
         }
     }
 
     #[inline(never)]
     fn send1_reuse(&self, count: u64) {
         let mut slots = [const { PollSlot::new() }; 16];
+        let mut chain = check(RequestChain::sends(1, 1));
+        check(chain.set(0, check(self.region.gather_element(..MESSAGE))));
+        let mut wr_id = 0;
+        while wr_id < count {
+            check(chain.set_wr_id(0, wr_id));
+            // SAFETY: as in `send1`.
+            check(unsafe { self.qp.post_chain(&mut chain, ..) });
+            wait_for(&self.cq, &mut slots, wr_id, 1);
+            wr_id += 1;
+        }
+    }
+
+    #[inline(never)]
+    fn send1_again(&self, count: u64) {
+        let mut slots = [const { PollSlot::new() }; 16];
         let mut list = [check(self.region.gather_element(..MESSAGE))];
         let mut request = SendWorkRequest::new(&mut list);
-        for wr_id in 0..count {
+        let mut wr_id = 0;
+        while wr_id < count {
             request.set_wr_id(wr_id);
             // SAFETY: as in `send1`.
             check(unsafe { self.qp.post_send(slice::from_mut(&mut request)) });
             wait_for(&self.cq, &mut slots, wr_id, 1);
+            wr_id += 1;
         }
     }
 
@@ -94,12 +120,14 @@ impl Bench {
     fn send1_sge2(&self, count: u64) {
         let mut slots = [const { PollSlot::new() }; 16];
         let message = check(self.region.gather_element(..MESSAGE));
-        for wr_id in 0..count {
+        let mut wr_id = 0;
+        while wr_id < count {
             let mut list = [message; 2];
             let mut request = [SendWorkRequest::new(&mut list).wr_id(wr_id)];
             // SAFETY: as in `send1`.
             check(unsafe { self.qp.post_send(&mut request) });
             wait_for(&self.cq, &mut slots, wr_id, 1);
+            wr_id += 1;
         }
     }
 
@@ -108,24 +136,43 @@ impl Bench {
         let mut slots = [const { PollSlot::new() }; 16];
         // An element to receive into cannot be copied: it stays in its list.
         let mut list = [check(self.region.scatter_element(..MESSAGE))];
-        for wr_id in 0..count {
+        let mut wr_id = 0;
+        while wr_id < count {
             let mut request = [ReceiveWorkRequest::new(&mut list).wr_id(wr_id)];
             // SAFETY: `region` outlives the wait for it, and is not accessed.
             check(unsafe { self.qp.post_receive(&mut request) });
             wait_for(&self.cq, &mut slots, wr_id, 1);
+            wr_id += 1;
         }
     }
 
     #[inline(never)]
     fn recv1_reuse(&mut self, count: u64) {
         let mut slots = [const { PollSlot::new() }; 16];
+        let mut chain = check(RequestChain::receives(1, 1));
+        check(chain.set(0, check(self.region.scatter_element(..MESSAGE))));
+        let mut wr_id = 0;
+        while wr_id < count {
+            check(chain.set_wr_id(0, wr_id));
+            // SAFETY: as in `recv1`.
+            check(unsafe { self.qp.post_receive_chain(&mut chain, ..) });
+            wait_for(&self.cq, &mut slots, wr_id, 1);
+            wr_id += 1;
+        }
+    }
+
+    #[inline(never)]
+    fn recv1_again(&mut self, count: u64) {
+        let mut slots = [const { PollSlot::new() }; 16];
         let mut list = [check(self.region.scatter_element(..MESSAGE))];
         let mut request = ReceiveWorkRequest::new(&mut list);
-        for wr_id in 0..count {
+        let mut wr_id = 0;
+        while wr_id < count {
             request.set_wr_id(wr_id);
             // SAFETY: as in `recv1`.
             check(unsafe { self.qp.post_receive(slice::from_mut(&mut request)) });
             wait_for(&self.cq, &mut slots, wr_id, 1);
+            wr_id += 1;
         }
     }
 
@@ -143,7 +190,8 @@ impl Bench {
     fn batch16(&self, count: u64) {
         let mut slots = [const { PollSlot::new() }; 16];
         let messages = self.messages();
-        for batch in 0..count {
+        let mut batch = 0;
+        while batch < count {
             let first = batch * BATCH as u64;
             let mut wr_id = first;
             let mut lists = messages.map(|message| [message]);
@@ -155,6 +203,7 @@ impl Bench {
             // SAFETY: as in `send1`.
             check(unsafe { self.qp.post_send(&mut requests) });
             wait_for(&self.cq, &mut slots, first, BATCH as u64);
+            batch += 1;
         }
     }
 
@@ -162,7 +211,8 @@ impl Bench {
     fn sep16(&self, count: u64) {
         let mut slots = [const { PollSlot::new() }; 16];
         let messages = self.messages();
-        for batch in 0..count {
+        let mut batch = 0;
+        while batch < count {
             let first = batch * BATCH as u64;
             for (wr_id, &message) in (first..).zip(&messages) {
                 let mut list = [message];
@@ -171,6 +221,50 @@ impl Bench {
                 check(unsafe { self.qp.post_send(&mut request) });
             }
             wait_for(&self.cq, &mut slots, first, BATCH as u64);
+            batch += 1;
+        }
+    }
+
+    /// A chain of 16 sends, each with a completion.
+    #[inline(never)]
+    fn chain16(&self, count: u64) {
+        let mut slots = [const { PollSlot::new() }; 16];
+        let mut chain = check(RequestChain::sends(BATCH, 1));
+        for (index, message) in self.messages().into_iter().enumerate() {
+            check(chain.set(index, message));
+        }
+        let mut batch = 0;
+        while batch < count {
+            let first = batch * BATCH as u64;
+            chain.set_wr_ids(first);
+            // SAFETY: as in `send1`.
+            check(unsafe { self.qp.post_chain(&mut chain, ..) });
+            wait_for(&self.cq, &mut slots, first, BATCH as u64);
+            batch += 1;
+        }
+    }
+
+    /// A chain of 64 writes, each of which is patched, with one completion.
+    #[inline(never)]
+    fn chain64(&self, count: u64) {
+        let mut slots = [const { PollSlot::new() }; 16];
+        let mut chain = check(RequestChain::writes(PAGES, 1)).signal_every(0);
+        let messages = self.messages();
+        let pages: [_; PAGES] = array::from_fn(|page| {
+            let addr = REMOTE + (page * MESSAGE) as u64;
+            let remote = check(RemoteMemoryRegion::new(addr, MESSAGE as u64, 9));
+            (messages[page % BATCH], remote)
+        });
+        let mut wr_id = 0;
+        while wr_id < count {
+            for (index, (message, remote)) in pages.iter().enumerate() {
+                check(chain.set(index, *message, remote));
+            }
+            check(chain.set_wr_id(PAGES - 1, wr_id));
+            // SAFETY: as in `send1`.
+            check(unsafe { self.qp.post_chain(&mut chain, ..) });
+            wait_for(&self.cq, &mut slots, wr_id, 1);
+            wr_id += 1;
         }
     }
 

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MESSAGE = 64, BATCH = 16, SLOTS = 16 };
+enum { MESSAGE = 64, BATCH = 16, PAGES = 64, REMOTE = 0x70000000, SLOTS = 16 };
 
 static char buffer[BATCH * MESSAGE];
 static struct ibv_cq *cq;
@@ -163,6 +163,62 @@ static void sep16(uint64_t count)
 	}
 }
 
+// A chain of 16 sends that was built once, each with a completion.
+static void chain16(uint64_t count)
+{
+	struct ibv_wc slots[SLOTS];
+	struct ibv_sge sge[BATCH];
+	struct ibv_send_wr wr[BATCH];
+
+	for (int k = 0; k < BATCH; k++) {
+		sge[k] = message(k);
+		wr[k] = send_of(&sge[k], 0);
+		wr[k].next = k + 1 < BATCH ? &wr[k + 1] : NULL;
+	}
+	for (uint64_t i = 0; i < count; i++) {
+		for (int k = 0; k < BATCH; k++)
+			wr[k].wr_id = i * BATCH + k;
+		post_send(wr);
+		wait_for(slots, i * BATCH, BATCH);
+	}
+}
+
+// A chain of 64 writes that was built once, each of which is patched, with one completion.
+static void chain64(uint64_t count)
+{
+	struct ibv_wc slots[SLOTS];
+	struct ibv_sge sge[PAGES];
+	struct ibv_send_wr wr[PAGES];
+	struct {
+		struct ibv_sge message;
+		uint64_t remote_addr;
+		uint32_t rkey;
+	} pages[PAGES];
+
+	for (int k = 0; k < PAGES; k++) {
+		pages[k].message = message(k % BATCH);
+		pages[k].remote_addr = REMOTE + k * MESSAGE;
+		pages[k].rkey = 9;
+		wr[k] = (struct ibv_send_wr){
+			.next = k + 1 < PAGES ? &wr[k + 1] : NULL,
+			.sg_list = &sge[k],
+			.num_sge = 1,
+			.opcode = IBV_WR_RDMA_WRITE,
+			.send_flags = k + 1 < PAGES ? 0 : IBV_SEND_SIGNALED,
+		};
+	}
+	for (uint64_t i = 0; i < count; i++) {
+		for (int k = 0; k < PAGES; k++) {
+			sge[k] = pages[k].message;
+			wr[k].wr.rdma.remote_addr = pages[k].remote_addr;
+			wr[k].wr.rdma.rkey = pages[k].rkey;
+		}
+		wr[PAGES - 1].wr_id = i;
+		post_send(wr);
+		wait_for(slots, i, 1);
+	}
+}
+
 static void poll0(uint64_t count)
 {
 	struct ibv_wc slots[SLOTS];
@@ -215,7 +271,8 @@ static const struct {
 } operations[] = {
 	{ "send1", send1 },       { "send1_reuse", send1_reuse }, { "recv1", recv1 },
 	{ "recv1_reuse", recv1_reuse }, { "batch16", batch16 },   { "sep16", sep16 },
-	{ "poll0", poll0 },       { "connect1", connect1 },
+	{ "chain16", chain16 },   { "chain64", chain64 },         { "poll0", poll0 },
+	{ "connect1", connect1 },
 };
 
 static void set_up(void)

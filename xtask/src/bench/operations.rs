@@ -1,0 +1,223 @@
+//! The operations that are measured, and what each may take.
+
+/// A loop of ours, and one in C that does the same work.
+pub(super) struct Operation {
+    pub(super) name: &'static str,
+    pub(super) what: &'static str,
+    /// The loop in C.
+    pub(super) c: &'static str,
+    /// Ours.
+    pub(super) ours: Ours,
+    /// The most that ours may take, on x86-64.
+    pub(super) budget: Budget,
+}
+
+/// What ours may take.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Budget {
+    /// At most so many instructions.
+    Most(f64),
+    /// At most a tenth more than another row takes.
+    Like(&'static str),
+    /// No limit, of work that is not on a data path: it may allocate.
+    Control,
+    /// That too, and at most a hundredth more than another row takes.
+    Same(&'static str),
+}
+
+/// Which of our programs has a loop: its package and bench target.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Ours {
+    Core,
+    Channel,
+    Async,
+}
+
+impl Ours {
+    pub(super) const fn names(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Core => ("verbs-core", "data_path"),
+            Self::Channel => ("verbs-channel", "channel"),
+            Self::Async => ("verbs-async", "operations"),
+        }
+    }
+}
+
+/// All of them, in the order of the table.
+pub(super) const OPERATIONS: [Operation; 25] = [
+    Operation {
+        name: "send1",
+        what: "post a send, poll its completion",
+        c: "send1",
+        ours: Ours::Core,
+        budget: Budget::Most(46.0),
+    },
+    Operation {
+        name: "send1_reuse",
+        what: "the same, built once: a chain of one",
+        c: "send1_reuse",
+        ours: Ours::Core,
+        budget: Budget::Most(34.0),
+    },
+    Operation {
+        name: "send1_again",
+        what: "the same, a request that is posted again",
+        c: "send1_reuse",
+        ours: Ours::Core,
+        budget: Budget::Most(37.0),
+    },
+    Operation {
+        name: "recv1",
+        what: "post a receive, poll it",
+        c: "recv1",
+        ours: Ours::Core,
+        budget: Budget::Most(43.0),
+    },
+    Operation {
+        name: "recv1_reuse",
+        what: "the same, built once: a chain of one",
+        c: "recv1_reuse",
+        ours: Ours::Core,
+        budget: Budget::Most(34.0),
+    },
+    Operation {
+        name: "recv1_again",
+        what: "the same, a request that is posted again",
+        c: "recv1_reuse",
+        ours: Ours::Core,
+        budget: Budget::Most(37.0),
+    },
+    Operation {
+        name: "batch16",
+        what: "16 sends chained, one doorbell",
+        c: "batch16",
+        ours: Ours::Core,
+        budget: Budget::Most(420.0),
+    },
+    Operation {
+        name: "sep16",
+        what: "16 sends, one post each",
+        c: "sep16",
+        ours: Ours::Core,
+        budget: Budget::Most(610.0),
+    },
+    Operation {
+        name: "chain16",
+        what: "a chain of 16 sends, built once",
+        c: "chain16",
+        ours: Ours::Core,
+        budget: Budget::Most(215.0),
+    },
+    Operation {
+        name: "chain64",
+        what: "a chain of 64 writes, each patched",
+        c: "chain64",
+        ours: Ours::Core,
+        budget: Budget::Most(1460.0),
+    },
+    Operation {
+        name: "poll0",
+        what: "poll an empty queue",
+        c: "poll0",
+        ours: Ours::Core,
+        budget: Budget::Most(11.0),
+    },
+    Operation {
+        name: "channel_send1",
+        what: "channel: a blocking send",
+        c: "send1",
+        ours: Ours::Channel,
+        budget: Budget::Most(90.0),
+    },
+    Operation {
+        name: "channel_scope16",
+        what: "channel: a scope of 16 sends",
+        c: "sep16",
+        ours: Ours::Channel,
+        budget: Budget::Most(1500.0),
+    },
+    Operation {
+        name: "channel_handles16",
+        what: "channel: the same, each polled by its handle",
+        c: "sep16",
+        ours: Ours::Channel,
+        budget: Budget::Most(2600.0),
+    },
+    Operation {
+        name: "channel_batch16",
+        what: "channel: a batch of 16 sends",
+        c: "batch16",
+        ours: Ours::Channel,
+        budget: Budget::Most(700.0),
+    },
+    Operation {
+        name: "channel_owned1",
+        what: "channel: a send of an owned buffer",
+        c: "send1",
+        ours: Ours::Channel,
+        budget: Budget::Most(165.0),
+    },
+    Operation {
+        name: "channel_pooled1",
+        what: "channel: a block from the pool, dropped back",
+        c: "send1",
+        ours: Ours::Channel,
+        budget: Budget::Most(220.0),
+    },
+    Operation {
+        name: "channel_owned16",
+        what: "channel: a batch of 16, owned",
+        c: "batch16",
+        ours: Ours::Channel,
+        budget: Budget::Most(1340.0),
+    },
+    Operation {
+        name: "group1",
+        what: "group: a send, on 1 channel",
+        c: "send1",
+        ours: Ours::Channel,
+        budget: Budget::Most(465.0),
+    },
+    Operation {
+        name: "group4096",
+        what: "group: the same, on 4,096 in turn",
+        c: "send1",
+        ours: Ours::Channel,
+        budget: Budget::Like("group1"),
+    },
+    Operation {
+        name: "rejoin64",
+        what: "group: join and close, 64 in flight",
+        c: "connect1",
+        ours: Ours::Channel,
+        budget: Budget::Control,
+    },
+    Operation {
+        name: "rejoin16384",
+        what: "group: the same, 16,384 in flight",
+        c: "connect1",
+        ours: Ours::Channel,
+        budget: Budget::Same("rejoin64"),
+    },
+    Operation {
+        name: "async_send1",
+        what: "async: a send that is done at once",
+        c: "send1",
+        ours: Ours::Async,
+        budget: Budget::Most(240.0),
+    },
+    Operation {
+        name: "async_sep16",
+        what: "async: 16 sends in flight",
+        c: "sep16",
+        ours: Ours::Async,
+        budget: Budget::Most(4750.0),
+    },
+    Operation {
+        name: "async_batch16",
+        what: "async: a batch of 16 sends",
+        c: "batch16",
+        ours: Ours::Async,
+        budget: Budget::Most(1700.0),
+    },
+];
