@@ -13,6 +13,7 @@ mod operations;
 mod owned;
 mod pending;
 mod scope;
+mod status;
 
 /// A connected endpoint whose safe API cannot misuse memory.
 ///

@@ -1,20 +1,14 @@
 //! The operations of a channel, whether or not it belongs to a group.
 #![expect(unsafe_code, reason = "passes the contract of a post on to the caller")]
 
-use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use verbs_core::{
-    CompletionChannel, CompletionQueue, ProtectionDomain, QueuePairEndpoint, Rejected,
-    RemoteMemoryRegion, WorkSuccess,
-};
+use verbs_core::{Rejected, RemoteMemoryRegion, WorkSuccess};
 
 use crate::channel::scope::{self, PollingScope};
 use crate::channel::{Channel, Hold};
-use crate::channel_id::ChannelId;
-use crate::engine::{Engine, Ticket};
-use crate::error::{DownReason, Queue, Result, ScopeError};
+use crate::engine::Ticket;
+use crate::error::{DownReason, Result, ScopeError};
 #[expect(unused_imports, reason = "named in documentation")]
 use crate::error::{Error, RejectReason};
 use crate::request::{GatherList, ScatterList};
@@ -444,128 +438,5 @@ impl<H: Hold> Channel<H> {
     pub fn abort(&mut self) {
         let (poller, at) = self.parts();
         poller.abort(at, DownReason::Closed);
-    }
-
-    /// The id of the channel in its group, which is also in each of its [`Completed`](crate::Completed)
-    /// operations.
-    #[must_use]
-    pub fn id(&self) -> ChannelId {
-        let (engine, at) = self.shared();
-        let member = engine.member(at);
-        member.map_or(ChannelId::NONE, |member| member.id)
-    }
-
-    /// The engine that drives the channel, for what a layer above needs of it.
-    #[must_use]
-    pub fn engine_mut(&mut self) -> &mut Engine {
-        let (poller, _) = self.parts();
-        &mut poller.engine
-    }
-
-    /// How many requests this queue has room for.
-    ///
-    /// An operation that has completed frees its credit, but keeps its slot until its outcome is taken.
-    /// So a channel may reject requests although it has credits: see [`RejectReason::Untaken`].
-    #[must_use]
-    pub fn credits(&self, queue: Queue) -> u32 {
-        let (engine, at) = self.shared();
-        let member = engine.member(at);
-        member.map_or(0, |member| member.credits(queue))
-    }
-
-    /// How many requests of this queue are in flight.
-    #[must_use]
-    pub fn in_flight(&self, queue: Queue) -> u32 {
-        let (engine, at) = self.shared();
-        let member = engine.member(at);
-        member.map_or(0, |member| member.in_flight(queue))
-    }
-
-    /// Whether nothing is in flight.
-    #[must_use]
-    pub fn is_idle(&self) -> bool {
-        let (engine, at) = self.shared();
-        engine.is_idle_at(at)
-    }
-
-    /// Watches the peer by this descriptor: the channel goes down when its other end is closed.
-    ///
-    /// This is for a [handshake](crate::PreparedChannel::handshake) of your own. Channels that were
-    /// connected over TCP watch their peer already.
-    ///
-    /// The descriptor is a TCP or Unix socket, or an end of a pipe, whose other end the peer keeps as
-    /// long as its channel. The channel owns it, and closes it when it goes down or is dropped: so the
-    /// peer notices that this side has left. Nothing is read from it. A half-closed socket
-    /// (`shutdown(2)`) counts as closed. Keepalive is set on a TCP socket by the channel's
-    /// `peer_timeout`. If that is `None`, the descriptor is kept but not watched.
-    ///
-    /// What the peer sent before it left is delivered first. Then the channel is
-    /// [down](Self::down_reason) with [`DownReason::PeerClosed`] or [`DownReason::PeerLost`]. The
-    /// peer is checked whenever a wait or a poll finds no completion.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Exchange`]: the descriptor cannot be watched because it is of a regular file, or too
-    /// many descriptors are open.
-    pub fn watch_peer(&mut self, descriptor: impl Into<OwnedFd>) -> Result<()> {
-        let (poller, at) = self.parts();
-        poller.engine.watch_peer_at(at, descriptor.into())
-    }
-
-    /// The peer's address, if the channel was connected over TCP, or has a TCP socket to
-    /// [watch the peer by](Self::watch_peer).
-    ///
-    /// It is also available when the channel is down.
-    #[must_use]
-    pub fn peer_addr(&self) -> Option<SocketAddr> {
-        let (engine, at) = self.shared();
-        engine.member(at)?.peer.address()
-    }
-
-    /// Whether the channel is down: it rejects all requests.
-    #[must_use]
-    pub fn is_down(&self) -> bool {
-        self.down_reason().is_some()
-    }
-
-    /// Why the channel is down; `None` if it is not.
-    #[must_use]
-    pub fn down_reason(&self) -> Option<DownReason> {
-        let (engine, at) = self.shared();
-        engine.member(at)?.down()
-    }
-
-    /// The protection domain of the channel, whose regions it can use.
-    #[must_use]
-    pub fn pd(&self) -> &ProtectionDomain {
-        self.shared().0.pd()
-    }
-
-    /// The completion queue of the channel, to arm it or to get its handle.
-    ///
-    /// # Safety
-    ///
-    /// Through this queue and its clones:
-    ///
-    /// - nothing polls: the operation whose completion is taken would never complete;
-    /// - nothing makes the queue smaller, and no other queue pair completes on it: it would overrun.
-    #[must_use]
-    pub unsafe fn cq(&self) -> &CompletionQueue {
-        self.shared().0.queue()
-    }
-
-    /// The completion channel of its completion queue, if it was created with
-    /// [`PollStrategy::Notify`](crate::PollStrategy::Notify).
-    #[must_use]
-    pub fn completion_channel(&self) -> Option<&CompletionChannel> {
-        self.holder.shared().0.completion_channel()
-    }
-
-    /// The endpoint of this side; `None` once the queue pair has been destroyed.
-    #[must_use]
-    pub fn endpoint(&self) -> Option<&QueuePairEndpoint> {
-        let (engine, at) = self.shared();
-        let member = engine.member(at)?;
-        member.qp().map(verbs_core::QueuePair::endpoint)
     }
 }

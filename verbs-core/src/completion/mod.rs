@@ -5,10 +5,12 @@ mod datagram;
 mod poll;
 mod poll_error;
 mod queue;
+mod wc_status;
 mod work_completion;
 
 pub use channel::{CompletionChannel, CqEvent};
 pub use poll::{Completions, PollSlot, PolledCompletions};
 pub use poll_error::PollError;
 pub use queue::{CompletionQueue, CompletionQueueBuilder};
-pub use work_completion::{WcOpcode, WcStatus, WorkCompletion, WorkError, WorkSuccess};
+pub use wc_status::WcStatus;
+pub use work_completion::{WcOpcode, WorkCompletion, WorkError, WorkSuccess};

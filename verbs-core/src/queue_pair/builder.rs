@@ -211,8 +211,7 @@ impl<R: Receives> QueuePairBuilder<R> {
         gid_index: option u8,
         /// The index of the P_Key in the port's table; 0 unless set.
         pkey_index: plain u16,
-        /// The access that the peer has by this queue pair, to regions that permit it too; all that
-        /// the device supports unless set.
+        /// The peer's access to regions that permit it too; all that the device supports unless set.
         qp_access_flags: option AccessFlags,
         /// The path MTU; the smaller of both ports' active MTU unless set.
         path_mtu: option MaximumTransferUnit,
@@ -221,8 +220,7 @@ impl<R: Receives> QueuePairBuilder<R> {
         /// How many reads and atomics this side may have in flight at once; the device's limit unless
         /// set. If the peer's `max_dest_rd_atomic` is smaller, that is used.
         max_rd_atomic: option u8,
-        /// How many reads and atomics of the peer this side serves at once; the device's limit unless
-        /// set.
+        /// How many reads and atomics of the peer it serves at once; the device's limit unless set.
         max_dest_rd_atomic: option u8,
         /// How long the peer waits when no receive is posted here; code 12, 0.64 ms, unless set.
         min_rnr_timer: plain MinRnrTimer,
