@@ -269,7 +269,10 @@ fn missing_peer_is_an_error_in_time() {
     ));
     drop(listener);
     let refused = bounded(|| patient(&here()).connect(address, SOON));
-    assert!(matches!(of_exchange(refused), ExchangeError::Tcp { .. }));
+    assert!(matches!(
+        of_exchange(refused),
+        ExchangeError::NotListening { .. }
+    ));
     let zero = bounded(|| patient(&here()).connect(address, Duration::ZERO));
     assert!(matches!(of_exchange(zero), ExchangeError::TimedOut { .. }));
     let no_address: &[SocketAddr] = &[];
