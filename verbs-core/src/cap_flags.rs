@@ -5,17 +5,18 @@ use verbs_sys::{
     IBV_DEVICE_CHANGE_PHY_PORT, IBV_DEVICE_CURR_QP_STATE_MOD, IBV_DEVICE_INIT_TYPE,
     IBV_DEVICE_MANAGED_FLOW_STEERING, IBV_DEVICE_MEM_MGT_EXTENSIONS, IBV_DEVICE_MEM_WINDOW,
     IBV_DEVICE_MEM_WINDOW_TYPE_2A, IBV_DEVICE_MEM_WINDOW_TYPE_2B, IBV_DEVICE_N_NOTIFY_CQ,
-    IBV_DEVICE_PORT_ACTIVE_EVENT, IBV_DEVICE_RAW_IP_CSUM, IBV_DEVICE_RAW_MULTI,
-    IBV_DEVICE_RC_IP_CSUM, IBV_DEVICE_RC_RNR_NAK_GEN, IBV_DEVICE_RESIZE_MAX_WR,
-    IBV_DEVICE_SHUTDOWN_PORT, IBV_DEVICE_SRQ_RESIZE, IBV_DEVICE_SYS_IMAGE_GUID,
-    IBV_DEVICE_UD_AV_PORT_ENFORCE, IBV_DEVICE_UD_IP_CSUM, IBV_DEVICE_XRC, IBV_PORT_AUTO_MIGR_SUP,
-    IBV_PORT_BOOT_MGMT_SUP, IBV_PORT_CAP_MASK_NOTICE_SUP, IBV_PORT_CAP_MASK2_SUP,
-    IBV_PORT_CLIENT_REG_SUP, IBV_PORT_CM_SUP, IBV_PORT_DEVICE_MGMT_SUP, IBV_PORT_DR_NOTICE_SUP,
-    IBV_PORT_EXTENDED_SPEEDS_SUP, IBV_PORT_IP_BASED_GIDS, IBV_PORT_LED_INFO_SUP,
-    IBV_PORT_LINK_LATENCY_SUP, IBV_PORT_MKEY_NVRAM, IBV_PORT_NOTICE_SUP, IBV_PORT_OPT_IPD_SUP,
-    IBV_PORT_PKEY_NVRAM, IBV_PORT_PKEY_SW_EXT_PORT_TRAP_SUP, IBV_PORT_REINIT_SUP,
-    IBV_PORT_SL_MAP_SUP, IBV_PORT_SM, IBV_PORT_SNMP_TUNNEL_SUP, IBV_PORT_SYS_IMAGE_GUID_SUP,
-    IBV_PORT_TRAP_SUP, IBV_PORT_VENDOR_CLASS_SUP,
+    IBV_DEVICE_PCI_WRITE_END_PADDING, IBV_DEVICE_PORT_ACTIVE_EVENT, IBV_DEVICE_RAW_IP_CSUM,
+    IBV_DEVICE_RAW_MULTI, IBV_DEVICE_RAW_SCATTER_FCS, IBV_DEVICE_RC_IP_CSUM,
+    IBV_DEVICE_RC_RNR_NAK_GEN, IBV_DEVICE_RESIZE_MAX_WR, IBV_DEVICE_SHUTDOWN_PORT,
+    IBV_DEVICE_SRQ_RESIZE, IBV_DEVICE_SYS_IMAGE_GUID, IBV_DEVICE_UD_AV_PORT_ENFORCE,
+    IBV_DEVICE_UD_IP_CSUM, IBV_DEVICE_XRC, IBV_PORT_AUTO_MIGR_SUP, IBV_PORT_BOOT_MGMT_SUP,
+    IBV_PORT_CAP_MASK_NOTICE_SUP, IBV_PORT_CAP_MASK2_SUP, IBV_PORT_CLIENT_REG_SUP, IBV_PORT_CM_SUP,
+    IBV_PORT_DEVICE_MGMT_SUP, IBV_PORT_DR_NOTICE_SUP, IBV_PORT_EXTENDED_SPEEDS_SUP,
+    IBV_PORT_IP_BASED_GIDS, IBV_PORT_LED_INFO_SUP, IBV_PORT_LINK_LATENCY_SUP, IBV_PORT_MKEY_NVRAM,
+    IBV_PORT_NOTICE_SUP, IBV_PORT_OPT_IPD_SUP, IBV_PORT_PKEY_NVRAM,
+    IBV_PORT_PKEY_SW_EXT_PORT_TRAP_SUP, IBV_PORT_REINIT_SUP, IBV_PORT_SL_MAP_SUP, IBV_PORT_SM,
+    IBV_PORT_SNMP_TUNNEL_SUP, IBV_PORT_SYS_IMAGE_GUID_SUP, IBV_PORT_TRAP_SUP,
+    IBV_PORT_VENDOR_CLASS_SUP,
 };
 
 use verbs_sys::{
@@ -113,6 +114,35 @@ bitflags::bitflags! {
 }
 
 bitflags::bitflags! {
+    /// What else a device can do, from
+    /// [`DeviceAttrEx::device_cap_flags_ex`](crate::DeviceAttrEx::device_cap_flags_ex).
+    ///
+    /// They print and parse as C's names without prefix: `RAW_SCATTER_FCS | ATOMIC_WRITE`.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub struct DeviceCapFlagsEx: u64 {
+        /// The frame check sequences of raw packets can be scattered with their bytes.
+        #[doc(alias = "IBV_DEVICE_RAW_SCATTER_FCS")]
+        const RAW_SCATTER_FCS = IBV_DEVICE_RAW_SCATTER_FCS;
+        /// Writes to memory can be padded to whole cache lines.
+        #[doc(alias = "IBV_DEVICE_PCI_WRITE_END_PADDING")]
+        const PCI_WRITE_END_PADDING = IBV_DEVICE_PCI_WRITE_END_PADDING;
+        // The kernel's numbers, `IB_UVERBS_DEVICE_*`.
+        /// The peer's memory can be flushed until all of the peer's devices see it.
+        #[doc(alias = "IB_UVERBS_DEVICE_FLUSH_GLOBAL")]
+        const FLUSH_GLOBAL = 1 << 38;
+        /// The peer's memory can be flushed until it is persistent.
+        #[doc(alias = "IB_UVERBS_DEVICE_FLUSH_PERSISTENT")]
+        const FLUSH_PERSISTENT = 1 << 39;
+        /// Eight bytes can be written atomically.
+        #[doc(alias = "IB_UVERBS_DEVICE_ATOMIC_WRITE")]
+        const ATOMIC_WRITE = 1 << 40;
+
+        // Flags of newer libraries are kept as they are.
+        const _ = !0;
+    }
+}
+
+bitflags::bitflags! {
     /// What a port can do, from [`PortAttr::port_cap_flags`](crate::PortAttr::port_cap_flags). Most are
     /// InfiniBand's.
     ///
@@ -199,6 +229,41 @@ bitflags::bitflags! {
 }
 
 bitflags::bitflags! {
+    /// What else a port can do, from [`PortAttr::port_cap_flags2`](crate::PortAttr::port_cap_flags2). All
+    /// are InfiniBand's.
+    ///
+    /// They print and parse as C's names without prefix: `LINK_WIDTH_2X_SUP | LINK_SPEED_HDR_SUP`.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    #[doc(alias = "ibv_port_cap_flags2")]
+    pub struct PortCapFlags2: u16 {
+        /// The description of the node can be set.
+        #[doc(alias = "IBV_PORT_SET_NODE_DESC_SUP")]
+        const SET_NODE_DESC_SUP = 1 << 0;
+        /// Extended information about the port.
+        #[doc(alias = "IBV_PORT_INFO_EXT_SUP")]
+        const INFO_EXT_SUP = 1 << 1;
+        /// Virtual ports.
+        #[doc(alias = "IBV_PORT_VIRT_SUP")]
+        const VIRT_SUP = 1 << 2;
+        /// A table of the states of a switch's ports.
+        #[doc(alias = "IBV_PORT_SWITCH_PORT_STATE_TABLE_SUP")]
+        const SWITCH_PORT_STATE_TABLE_SUP = 1 << 3;
+        /// Links of two lanes.
+        #[doc(alias = "IBV_PORT_LINK_WIDTH_2X_SUP")]
+        const LINK_WIDTH_2X_SUP = 1 << 4;
+        /// Lanes of 50 Gbit/s.
+        #[doc(alias = "IBV_PORT_LINK_SPEED_HDR_SUP")]
+        const LINK_SPEED_HDR_SUP = 1 << 5;
+        /// Lanes of 100 Gbit/s.
+        #[doc(alias = "IBV_PORT_LINK_SPEED_NDR_SUP")]
+        const LINK_SPEED_NDR_SUP = 1 << 10;
+
+        // Flags of newer libraries are kept as they are.
+        const _ = !0;
+    }
+}
+
+bitflags::bitflags! {
     /// Whether a device can fault pages in instead of having them pinned (on-demand paging), from
     /// [`DeviceAttrEx::odp_caps`](crate::DeviceAttrEx::odp_caps).
     ///
@@ -252,11 +317,18 @@ bitflags::bitflags! {
 
 flags_as_text!(DeviceCapFlags(u32), "IBV_DEVICE_");
 flags_as_text!(PortCapFlags(u32), "IBV_PORT_");
+flags_as_text!(DeviceCapFlagsEx(u64), "IBV_DEVICE_");
+flags_as_text!(PortCapFlags2(u16), "IBV_PORT_");
 flags_as_text!(OdpCaps(u64), "IBV_ODP_");
 flags_as_text!(OdpTransportCaps(u32), "IBV_ODP_");
 
 #[cfg(test)]
 mod tests {
+    use verbs_sys::{
+        IBV_PORT_INFO_EXT_SUP, IBV_PORT_LINK_SPEED_HDR_SUP, IBV_PORT_LINK_WIDTH_2X_SUP,
+        IBV_PORT_SET_NODE_DESC_SUP, IBV_PORT_SWITCH_PORT_STATE_TABLE_SUP, IBV_PORT_VIRT_SUP,
+    };
+
     use super::*;
 
     #[test]
@@ -280,5 +352,30 @@ mod tests {
         let flags = OdpTransportCaps::SUPPORT_RECV | OdpTransportCaps::from_bits_retain(1 << 20);
         assert_eq!(flags.to_string(), "SUPPORT_RECV | 0x100000");
         assert_eq!("ibv_odp_support".parse(), Ok(OdpCaps::SUPPORT));
+        let flags = DeviceCapFlagsEx::ATOMIC_WRITE | DeviceCapFlagsEx::from_bits_retain(1 << 60);
+        assert_eq!(flags.to_string(), "ATOMIC_WRITE | 0x1000000000000000");
+        let flags = PortCapFlags2::LINK_SPEED_NDR_SUP | PortCapFlags2::VIRT_SUP;
+        assert_eq!(flags.to_string(), "VIRT_SUP | LINK_SPEED_NDR_SUP");
+        assert_eq!("ibv_port_virt_sup | 0x400".parse(), Ok(flags));
+    }
+
+    #[test]
+    fn second_word_of_a_port_has_the_numbers_of_c() {
+        for (flag, constant) in [
+            (PortCapFlags2::SET_NODE_DESC_SUP, IBV_PORT_SET_NODE_DESC_SUP),
+            (PortCapFlags2::INFO_EXT_SUP, IBV_PORT_INFO_EXT_SUP),
+            (PortCapFlags2::VIRT_SUP, IBV_PORT_VIRT_SUP),
+            (
+                PortCapFlags2::SWITCH_PORT_STATE_TABLE_SUP,
+                IBV_PORT_SWITCH_PORT_STATE_TABLE_SUP,
+            ),
+            (PortCapFlags2::LINK_WIDTH_2X_SUP, IBV_PORT_LINK_WIDTH_2X_SUP),
+            (
+                PortCapFlags2::LINK_SPEED_HDR_SUP,
+                IBV_PORT_LINK_SPEED_HDR_SUP,
+            ),
+        ] {
+            assert_eq!(u32::from(flag.bits()), constant.0, "{flag}");
+        }
     }
 }

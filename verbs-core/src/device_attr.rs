@@ -10,7 +10,7 @@ use std::fmt;
 use verbs_sys::ibv_atomic_cap;
 use verbs_sys::{ibv_device_attr, ibv_device_attr_ex, ibv_query_device, ibv_query_device_ex};
 
-use crate::cap_flags::{DeviceCapFlags, OdpCaps, OdpTransportCaps};
+use crate::cap_flags::{DeviceCapFlags, DeviceCapFlagsEx, OdpCaps, OdpTransportCaps};
 use crate::context::Context;
 use crate::device::Guid;
 use crate::error::{Error, Result};
@@ -244,6 +244,14 @@ impl DeviceAttrEx {
         OdpTransportCaps::from_bits_retain(self.attr.xrc_odp_caps)
     }
 
+    /// What else the device can do: the upper 32 bits of C's number. The lower ones are
+    /// [`device_cap_flags`](DeviceAttr::device_cap_flags).
+    #[must_use]
+    pub const fn device_cap_flags_ex(&self) -> DeviceCapFlagsEx {
+        let upper = self.attr.device_cap_flags_ex >> 32 << 32;
+        DeviceCapFlagsEx::from_bits_retain(upper)
+    }
+
     /// The limits of TCP segmentation by the device: the largest payload in bytes, and the types of queue
     /// pairs that can do it, as a mask of `1 << IBV_QPT_*`.
     #[must_use]
@@ -268,9 +276,6 @@ impl DeviceAttrEx {
         completion_timestamp_mask: plain u64,
         /// The frequency of the device's clock, in kHz; 0 if it is not known.
         hca_core_clock: plain u64,
-        /// What the device can do, `IBV_DEVICE_*`: `device_cap_flags` in the lower 32 bits, and more
-        /// capabilities in the upper ones.
-        device_cap_flags_ex: plain u64,
         /// How many receive work queues (`IBV_WQT_RQ`) there can be.
         max_wq_type_rq: plain u32,
         /// What raw packet queue pairs can do, `IBV_RAW_PACKET_CAP_*`.

@@ -227,7 +227,9 @@ mod wire;
 mod work_request;
 
 pub use address_handle::AddressHandle;
-pub use cap_flags::{DeviceCapFlags, OdpCaps, OdpTransportCaps, PortCapFlags};
+pub use cap_flags::{
+    DeviceCapFlags, DeviceCapFlagsEx, OdpCaps, OdpTransportCaps, PortCapFlags, PortCapFlags2,
+};
 pub use completion::{
     CompletionChannel, CompletionQueue, CompletionQueueBuilder, Completions, CqEvent, PollError,
     PollSlot, PolledCompletions, WcOpcode, WcStatus, WorkCompletion, WorkError, WorkSuccess,

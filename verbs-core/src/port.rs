@@ -10,7 +10,7 @@ use verbs_sys::{
 #[cfg(feature = "serde")]
 use verbs_sys::{ibv_mtu, ibv_port_state};
 
-use crate::cap_flags::PortCapFlags;
+use crate::cap_flags::{PortCapFlags, PortCapFlags2};
 use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::link::{LinkLayer, LinkSpeed, LinkWidth, PhysState, PortState};
@@ -161,6 +161,13 @@ impl PortAttr {
         PortCapFlags::from_bits_retain(self.attr.port_cap_flags)
     }
 
+    /// What else the port can do: the second word of its capabilities, if it has
+    /// [`CAP_MASK2_SUP`](PortCapFlags::CAP_MASK2_SUP).
+    #[must_use]
+    pub const fn port_cap_flags2(&self) -> PortCapFlags2 {
+        PortCapFlags2::from_bits_retain(self.attr.port_cap_flags2)
+    }
+
     /// C's struct.
     #[must_use]
     pub const fn as_raw(&self) -> &ibv_port_attr {
@@ -179,12 +186,10 @@ serde_getters! {
         active_speed: LinkSpeed, |attr, speed| attr.active_speed = speed.as_raw();
         phys_state: PhysState, |attr, state| attr.phys_state = state.as_raw();
         port_cap_flags: PortCapFlags, |attr, flags| attr.port_cap_flags = flags.bits();
+        port_cap_flags2: PortCapFlags2, |attr, flags| attr.port_cap_flags2 = flags.bits();
     }
     /// How many entries the GID table has, empty ones included.
     gid_tbl_len: count u32,
-    /// What else the port can do: the second word of capabilities, `enum ibv_port_cap_flags2`.
-    #[doc(alias = "ibv_port_cap_flags2")]
-    port_cap_flags2: plain u16,
     /// The longest message, in bytes.
     max_msg_sz: plain u32,
     /// How many packets were dropped for a bad P_Key.
@@ -259,12 +264,13 @@ mod tests {
             phys_state: 5,
             gid_tbl_len: 8,
             port_cap_flags: 1 << 16,
+            port_cap_flags2: 1 << 2,
             lid: 4,
             ..Default::default()
         };
         let attr = PortAttr { attr };
         let json = serde_json::to_string(&attr).unwrap();
-        let start = r#"{"state":"ACTIVE","max_mtu":4096,"active_mtu":null,"link_layer":"Ethernet","active_width":"4X","active_speed":3,"phys_state":"LINK_UP","port_cap_flags":"CM_SUP","gid_tbl_len":8,"#;
+        let start = r#"{"state":"ACTIVE","max_mtu":4096,"active_mtu":null,"link_layer":"Ethernet","active_width":"4X","active_speed":3,"phys_state":"LINK_UP","port_cap_flags":"CM_SUP","port_cap_flags2":"VIRT_SUP","gid_tbl_len":8,"#;
         assert!(json.starts_with(start), "{json}");
         let back: PortAttr = serde_json::from_str(&json).unwrap();
         assert_eq!(serde_json::to_string(&back).unwrap(), json);

@@ -241,7 +241,7 @@ fn capabilities(list: &mut Listing, attr: &DeviceAttrEx) {
         list.line(1, "raw packet caps:");
         list.flags(attr.raw_packet_caps().into(), names::RAW_PACKET_CAPS);
     }
-    let flags = attr.device_cap_flags_ex();
+    let flags = attr.as_raw().device_cap_flags_ex;
     entry(list, "device_cap_flags_ex", format_args!("0x{flags:X}"));
     list.flags(flags >> 32 << 32, names::DEVICE_CAPS_EX);
     let (max_tso, qp_types) = attr.tso_caps();
@@ -347,7 +347,7 @@ fn details(list: &mut Listing, device: &Device, port: &PortAttr) {
     port_entry(
         list,
         "port_cap_flags2",
-        format_args!("0x{:04x}", port.port_cap_flags2()),
+        format_args!("0x{:04x}", port.port_cap_flags2().bits()),
     );
     let code = port.max_vl_num();
     port_entry(
