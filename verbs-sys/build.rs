@@ -11,6 +11,10 @@ use bindgen::callbacks::{
 };
 use bindgen::{Builder, EnumVariation, RustEdition, RustTarget};
 
+#[cfg(feature = "dlopen")]
+#[path = "build/wrappers.rs"]
+mod wrappers;
+
 /// The oldest rdma-core: 36, whose libibverbs calls itself `<ABI>.<rdma-core>`.
 const FLOOR: &str = "1.14.36";
 
@@ -46,6 +50,7 @@ const HANDLES: &str = "verbs_context|ibv_(context|device|pd|td|xrcd|mr|mw|dm|dma
 pub(crate) fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-changed=wrapper.h");
+    println!("cargo::rerun-if-changed=build/wrappers.rs");
     for (name, _) in FEATURES {
         println!("cargo::rustc-check-cfg=cfg({})", name.to_lowercase());
     }
@@ -53,8 +58,13 @@ pub(crate) fn main() {
     check_target();
     let include_paths = find_library();
     let out_dir = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
-    let bindings = generate(&include_paths, &out_dir);
+    let bindings = generate(builder(), &include_paths, &out_dir);
     announce_features(&bindings);
+    #[cfg(feature = "dlopen")]
+    let bindings = {
+        let types = generate(builder().ignore_functions(), &include_paths, &out_dir);
+        types + &wrappers::of_functions(&bindings)
+    };
     if let Err(error) = fs::write(out_dir.join("bindings.rs"), bindings) {
         fail(&format!(
             "cannot write the bindings to {}: {error}",
@@ -87,6 +97,8 @@ fn find_library() -> Vec<PathBuf> {
         .atleast_version(FLOOR)
         // Providers are plugins: a static libibverbs needs more than its archive.
         .statik(false)
+        // With the feature, the headers are all that is needed: nothing is linked.
+        .cargo_metadata(!cfg!(feature = "dlopen"))
         .probe("libibverbs")
         .unwrap_or_else(|error| fail(&explain_pkg_config(&error)));
 
@@ -138,12 +150,12 @@ fn explain_pkg_config(error: &pkg_config::Error) -> String {
 }
 
 /// Runs bindgen on the installed headers.
-fn generate(include_paths: &[PathBuf], out_dir: &Path) -> String {
+fn generate(builder: Builder, include_paths: &[PathBuf], out_dir: &Path) -> String {
     // Without libclang, bindgen panics: suppress its output, and print what to install.
     let hook = panic::take_hook();
     panic::set_hook(Box::new(|_| {}));
-    let result = panic::catch_unwind(|| {
-        builder()
+    let result = panic::catch_unwind(panic::AssertUnwindSafe(|| {
+        builder
             .clang_args(
                 include_paths
                     .iter()
@@ -153,7 +165,7 @@ fn generate(include_paths: &[PathBuf], out_dir: &Path) -> String {
             .clang_macro_fallback()
             .clang_macro_fallback_build_dir(out_dir)
             .generate()
-    });
+    }));
     panic::set_hook(hook);
 
     match result {

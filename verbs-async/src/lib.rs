@@ -142,8 +142,9 @@
 //!
 //! - `tokio`: its notifier, connecting over its TCP, and its I/O traits for [`ByteStream`].
 //! - `async-io`: its notifier, and connecting over its TCP.
+//! - `dlopen`: libibverbs is looked for at run time, as of [`verbs_core`](verbs_channel::verbs_core).
 //!
-//! Neither is on by default. Both can be on at the same time.
+//! None is on by default. All can be on at the same time.
 //!
 //! # Requirements
 //!

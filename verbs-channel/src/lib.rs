@@ -158,7 +158,7 @@
 //!
 //! # Features
 //!
-//! None.
+//! - `dlopen`: libibverbs is looked for at run time, as of [`verbs_core`].
 //!
 //! # Requirements
 //!

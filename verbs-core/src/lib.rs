@@ -158,6 +158,9 @@
 //!
 //! # Features
 //!
+//! - `dlopen`: libibverbs is not linked but looked for at run time, so that one program runs on machines
+//!   with RDMA and without it. If it is missing, [`Device::list`] and all that begins with it return
+//!   [`Error::NoLibrary`]. What an older library lacks is [`Error::Unsupported`] when it is used.
 //! - `serde`: `Serialize` and `Deserialize` for what peers exchange ([`QueuePairEndpoint`],
 //!   [`DatagramEndpoint`], [`RemoteMemoryRegion`]), for attributes ([`DeviceAttr`], [`PortAttr`], [`GidEntry`]) and for the
 //!   types that mirror C enums. What is deserialized is checked. In human-readable formats the enums,

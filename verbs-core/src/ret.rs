@@ -49,6 +49,8 @@ pub(crate) fn count(verb: &'static str, ret: isize) -> Result<usize> {
 pub(crate) fn from_errno(verb: &'static str, errno: c_int) -> Error {
     match errno {
         libc::EOPNOTSUPP | libc::ENOSYS => Error::Unsupported { verb },
+        // Of `verbs-sys` with the feature `dlopen`.
+        libc::ELIBACC => Error::NoLibrary,
         errno => Error::Verb {
             verb,
             source: io_error(errno),
@@ -60,6 +62,13 @@ pub(crate) fn from_errno(verb: &'static str, errno: c_int) -> Error {
 mod tests {
     use super::*;
     use crate::ErrorKind;
+
+    #[test]
+    fn a_missing_library_has_its_own_error() {
+        let error = from_errno("ibv_get_device_list", libc::ELIBACC);
+        assert!(matches!(error, Error::NoLibrary), "{error}");
+        assert!(error.to_string().contains("install rdma-core"));
+    }
 
     #[test]
     fn null_takes_errno() {

@@ -47,7 +47,12 @@
 //!
 //! # Features
 //!
-//! None. What newer headers add is here if the installed headers have it. The build script of a direct
+//! - `dlopen`: the library is not linked but looked for at run time, so that one program runs on
+//!   machines with libibverbs and without it. The build needs the headers as before. Without
+//!   `libibverbs.so.1`, a function fails as it does in C, with the errno `ELIBACC`; one that an older
+//!   library lacks fails with `EOPNOTSUPP`, and the program starts all the same.
+//!
+//! What newer headers add is here if the installed headers have it. The build script of a direct
 //! dependent finds out by the environment variables `DEP_IBVERBS_HAS_…`, which the README lists.
 //!
 //! # Requirements
@@ -78,6 +83,9 @@ use core::ptr;
 pub use bindings::*;
 pub use inline::*;
 
+#[cfg(feature = "dlopen")]
+mod dlopen;
+mod errno;
 mod inline;
 mod unions;
 

@@ -37,6 +37,31 @@ pub(crate) fn scratch_dir() -> Result<PathBuf, Error> {
     Ok(dir)
 }
 
+/// The features with which tests are built: all but those that are for other builds. `dlopen` looks
+/// libibverbs up at run time, so the libraries that tests define would not be found; a test of its own
+/// builds with it. The task runner's are tests of minutes.
+pub(crate) fn test_features() -> Result<String, Error> {
+    let metadata = output(&mut cargo(&["metadata", "--format-version=1", "--no-deps"]))?;
+    let features = metadata.parse().ok().and_then(|json| features_of(&json));
+    features.ok_or_else(|| Error::new("`cargo metadata` names no features"))
+}
+
+fn features_of(metadata: &JsonValue) -> Option<String> {
+    let packages: &Vec<JsonValue> = at(metadata, &["packages"])?.get()?;
+    let mut all = Vec::new();
+    for package in packages {
+        let name = text(package, &["name"])?;
+        if matches!(name, "xtask" | "cargo-soft-roce") {
+            continue;
+        }
+        let features: &HashMap<String, JsonValue> = at(package, &["features"])?.get()?;
+        let ours = features.keys().filter(|feature| *feature != "dlopen");
+        all.extend(ours.map(|feature| format!("{name}/{feature}")));
+    }
+    all.sort();
+    Some(format!("--features={}", all.join(",")))
+}
+
 /// Something that cargo built.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Artifact {

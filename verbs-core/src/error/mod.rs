@@ -52,6 +52,13 @@ pub enum Error {
         verb: &'static str,
     },
 
+    /// libibverbs is not installed. This happens only with the feature `dlopen`, which looks for it at
+    /// run time.
+    #[error(
+        "libibverbs.so.1 was not found, or cannot be loaded: install rdma-core (libibverbs1 and ibverbs-providers on Debian and Ubuntu, libibverbs on Fedora and RHEL)"
+    )]
+    NoLibrary,
+
     /// There is no RDMA device at all.
     #[error("{}", NoDevice(kernel))]
     NoDevice {
@@ -310,7 +317,7 @@ pub enum Error {
 }
 
 crate::error_debug!(Error {
-    Verb, Unsupported, NoDevice, UnknownDevice, UnknownPlace, DeviceNode, NoActivePort, PortNotActive, UnknownPort,
+    Verb, Unsupported, NoLibrary, NoDevice, UnknownDevice, UnknownPlace, DeviceNode, NoActivePort, PortNotActive, UnknownPort,
     EmptyGid, NoGid, Limit, OutOfRange, OutOfBounds, RemoteTooShort, Misaligned, Memlock, Registration, HugePages,
     RemoteAccess, Endpoint(error), RemoteLength, Transition, Unreachable, ForeignContext, ForeignParent, InUse, Destroyed, Post,
     Poll, Work,
@@ -328,7 +335,8 @@ impl Error {
             | Self::HugePages { source, .. }
             | Self::Transition { source, .. } => kind_of(source),
             Self::Unsupported { .. } => ErrorKind::Unsupported,
-            Self::NoDevice { .. }
+            Self::NoLibrary
+            | Self::NoDevice { .. }
             | Self::UnknownDevice { .. }
             | Self::UnknownPlace { .. }
             | Self::NoActivePort { .. }
@@ -365,6 +373,7 @@ impl Error {
             | Self::HugePages { source, .. }
             | Self::Transition { source, .. } => source.raw_os_error(),
             Self::Unsupported { .. } => Some(libc::EOPNOTSUPP),
+            Self::NoLibrary => Some(libc::ELIBACC),
             Self::Post(error) => error.errno(),
             _ => None,
         }

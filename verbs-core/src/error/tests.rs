@@ -79,6 +79,7 @@ fn all() -> Vec<Error> {
             source: source(),
         },
         Error::Unsupported { verb: "ibv_reg_mr" },
+        Error::NoLibrary,
         Error::NoDevice { kernel: Vec::new() },
         Error::UnknownPlace {
             path: "/sys/bus/pci/devices/0000:3b:00.0".into(),
@@ -236,6 +237,7 @@ fn variant(error: &Error) -> usize {
         Error::UnknownPlace { .. } => 32,
         Error::ForeignParent { .. } => 35,
         Error::HugePages { .. } => 36,
+        Error::NoLibrary => 37,
     }
 }
 
@@ -245,7 +247,7 @@ fn no_error_repeats_its_source() {
     variants.dedup();
     variants.sort_unstable();
     variants.dedup();
-    assert_eq!(variants, (0..=36).collect::<Vec<_>>());
+    assert_eq!(variants, (0..=37).collect::<Vec<_>>());
     for error in all() {
         let alone = parts(&error);
         assert_repeats_nothing(&error);

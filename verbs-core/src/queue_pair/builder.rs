@@ -6,14 +6,14 @@ use std::ptr;
 
 use verbs_sys::{ibv_create_qp, ibv_qp, ibv_qp_init_attr, ibv_qp_type};
 
-use super::choices::{Config, check_range};
+use super::choices::{Config, check_range, depth, everything};
 use super::config::{AckTimeout, MaxAckRetries, MaxRnrRetries, MinRnrTimer, PacketSequenceNumber};
 use super::receives::{OwnReceives, Receives, SharedReceives};
 use super::{PreparedQueuePair, Qp, QpCap, QpType, QueuePair};
 use crate::builder_setters;
 use crate::completion::CompletionQueue;
 use crate::context::Context;
-use crate::device_attr::{AtomicCap, DeviceAttr};
+use crate::device_attr::DeviceAttr;
 use crate::error::{Error, Result};
 use crate::handle::Handle;
 use crate::memory::AccessFlags;
@@ -458,42 +458,4 @@ pub(crate) fn check_capacities(cap: QpCap, device: &DeviceAttr) -> Result<()> {
     Context::within("max_recv_wr", cap.max_recv_wr, max_wr)?;
     Context::within("max_send_sge", cap.max_send_sge, max_sge)?;
     Context::within("max_recv_sge", cap.max_recv_sge, max_sge)
-}
-
-/// How many reads and atomics at once: what was asked for, within the device's limit, or the limit.
-fn depth(what: &'static str, asked: Option<u8>, max: u32) -> Result<u8> {
-    match asked {
-        Some(asked) => Context::within(what, asked.into(), max).map(|()| asked),
-        None => Ok(u8::try_from(max).unwrap_or(u8::MAX)),
-    }
-}
-
-/// Every kind of access that the device can give to a peer.
-fn everything(qp_type: QpType, device: &DeviceAttr) -> AccessFlags {
-    if qp_type == QpType::Uc {
-        return AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
-    }
-    let all = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE;
-    if device.atomic_cap() == AtomicCap::NONE {
-        all.difference(AccessFlags::REMOTE_ATOMIC)
-    } else {
-        all
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn depths_are_bounded_by_the_device() {
-        assert_eq!(depth("max_rd_atomic", None, 128).unwrap(), 128);
-        assert_eq!(depth("max_rd_atomic", None, 1000).unwrap(), 255);
-        assert_eq!(depth("max_rd_atomic", Some(4), 16).unwrap(), 4);
-        let error = depth("max_rd_atomic", Some(17), 16).unwrap_err();
-        assert_eq!(
-            error.to_string(),
-            "max_rd_atomic 17 exceeds this device's 16"
-        );
-    }
 }

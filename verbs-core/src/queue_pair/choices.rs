@@ -3,6 +3,7 @@
 use super::config::{AckTimeout, MaxAckRetries, MaxRnrRetries, MinRnrTimer, PacketSequenceNumber};
 use super::qp_type::QpType;
 use crate::context::Context;
+use crate::device_attr::{AtomicCap, DeviceAttr};
 use crate::error::{Error, Result};
 use crate::memory::AccessFlags;
 use crate::mtu::MaximumTransferUnit;
@@ -62,4 +63,42 @@ pub(crate) fn check_range(what: &'static str, value: u32, min: u32, max: u32) ->
         min: min.into(),
         max: max.into(),
     })
+}
+
+/// How many reads and atomics at once: what was asked for, within the device's limit, or the limit.
+pub(super) fn depth(what: &'static str, asked: Option<u8>, max: u32) -> Result<u8> {
+    match asked {
+        Some(asked) => Context::within(what, asked.into(), max).map(|()| asked),
+        None => Ok(u8::try_from(max).unwrap_or(u8::MAX)),
+    }
+}
+
+/// Every kind of access that the device can give to a peer.
+pub(super) fn everything(qp_type: QpType, device: &DeviceAttr) -> AccessFlags {
+    if qp_type == QpType::Uc {
+        return AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
+    }
+    let all = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE;
+    if device.atomic_cap() == AtomicCap::NONE {
+        all.difference(AccessFlags::REMOTE_ATOMIC)
+    } else {
+        all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn depths_are_bounded_by_the_device() {
+        assert_eq!(depth("max_rd_atomic", None, 128).unwrap(), 128);
+        assert_eq!(depth("max_rd_atomic", None, 1000).unwrap(), 255);
+        assert_eq!(depth("max_rd_atomic", Some(4), 16).unwrap(), 4);
+        let error = depth("max_rd_atomic", Some(17), 16).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "max_rd_atomic 17 exceeds this device's 16"
+        );
+    }
 }

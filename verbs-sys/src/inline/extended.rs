@@ -4,6 +4,7 @@ use core::ffi::{c_int, c_uint};
 use core::mem::offset_of;
 use core::ptr;
 
+use crate::errno::set_errno;
 use crate::{
     ibv_advise_mr_advice, ibv_alloc_dm_attr, ibv_context, ibv_counter_attach_attr, ibv_counters,
     ibv_counters_init_attr, ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_dm, ibv_flow,
@@ -92,14 +93,6 @@ impl<T> Unsupported for *mut T {
         set_errno(libc::EOPNOTSUPP);
         ptr::null_mut()
     }
-}
-
-/// Sets this thread's `errno`.
-pub(super) fn set_errno(errno: c_int) {
-    // SAFETY: the address is this thread's own, and valid as long as the thread runs.
-    let location = unsafe { libc::__errno_location() };
-    // SAFETY: as above.
-    unsafe { location.write(errno) };
 }
 
 /// The context that an argument is, or that the object it points to belongs to.

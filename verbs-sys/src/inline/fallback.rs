@@ -5,6 +5,8 @@
 )]
 
 use core::ffi::c_int;
+#[cfg(feature = "dlopen")]
+use core::ffi::c_void;
 use core::mem::offset_of;
 use core::ptr;
 
@@ -15,8 +17,12 @@ use crate::{
     ibv_srq, ibv_srq_init_attr_ex, ibv_wq, ibv_wq_init_attr, ibv_xrcd,
 };
 
+#[cfg(feature = "dlopen")]
+use crate::dlopen::{self, Symbol};
+
 use super::extended::{Unsupported as _, extended_op};
 
+#[cfg(not(feature = "dlopen"))]
 unsafe extern "C" {
     /// The exported symbol, which knows only the beginning of `ibv_port_attr`.
     #[link_name = "ibv_query_port"]
@@ -25,6 +31,27 @@ unsafe extern "C" {
         port_num: u8,
         port_attr: *mut _compat_ibv_port_attr,
     ) -> c_int;
+}
+
+/// The exported symbol, which knows only the beginning of `ibv_port_attr`.
+#[cfg(feature = "dlopen")]
+unsafe fn compat_query_port(
+    context: *mut ibv_context,
+    port_num: u8,
+    port_attr: *mut _compat_ibv_port_attr,
+) -> c_int {
+    type Function = unsafe extern "C" fn(*mut ibv_context, u8, *mut _compat_ibv_port_attr) -> c_int;
+    static SYMBOL: Symbol = Symbol::new(c"ibv_query_port");
+    match SYMBOL.get() {
+        Ok(address) => {
+            // SAFETY: the exported function has this type; the rest is the caller's promise.
+            unsafe {
+                let function = core::mem::transmute::<*mut c_void, Function>(address);
+                function(context, port_num, port_attr)
+            }
+        }
+        Err(errno) => dlopen::errno(errno),
+    }
 }
 
 /// Reads a port's attributes.

@@ -12,7 +12,7 @@ use crate::{
     ibv_send_wr, ibv_srq, ibv_wc, ibv_wq,
 };
 
-use super::extended::set_errno;
+use crate::errno::set_errno;
 
 /// Posts a list of work requests to a send queue.
 ///

@@ -96,12 +96,13 @@ pub(super) fn tests(
 
 /// Builds every test program, and finds those that hold ignored tests.
 fn programs(filter: Option<&str>) -> Result<Vec<Program>, Error> {
+    let features = workspace::test_features()?;
     let args = [
         "test",
         "--workspace",
         "--exclude=xtask",
         "--exclude=cargo-soft-roce",
-        "--all-features",
+        &features,
         "--no-run",
         "--message-format=json-render-diagnostics",
     ];

@@ -50,11 +50,12 @@ pub(super) fn tests(
     filter: Option<&str>,
     counts_ignored: bool,
 ) -> Result<(), Error> {
+    let features = workspace::test_features()?;
     let others = [
         "--workspace",
         "--exclude=xtask",
         "--exclude=cargo-soft-roce",
-        "--all-features",
+        &features,
     ];
     libtest(report, "cargo test", &others, filter, counts_ignored)?;
     // These by themselves: a feature of theirs is for tests of minutes.
@@ -140,8 +141,9 @@ pub(crate) fn deny(report: &mut Report) -> Result<(), Error> {
 /// Libraries compile without a warning with none of their features, and with each alone: all other
 /// steps have all of them on.
 pub(crate) fn features(report: &mut Report) -> Result<(), Error> {
-    const ALONE: [(&str, &str); 5] = [
+    const ALONE: [(&str, &str); 6] = [
         ("verbs-core", ""),
+        ("verbs-core", "dlopen"),
         ("verbs-channel", ""),
         ("verbs-async", ""),
         ("verbs-async", "tokio"),

@@ -1,0 +1,119 @@
+//! libibverbs, looked for at run time: the feature `dlopen`.
+//!
+//! Each function of the library is looked up when it is called first. Without the library, or if it is
+//! too old to have the function, the function fails as its kind does in C.
+
+use core::ffi::{CStr, c_int, c_void};
+use core::mem::MaybeUninit;
+use core::ptr;
+use core::sync::atomic::{AtomicPtr, Ordering};
+
+use crate::errno::set_errno;
+
+/// The library's name, of the only version of its ABI.
+const LIBRARY: &CStr = c"libibverbs.so.1";
+
+/// The errno of every function if there is no library: "cannot access a needed shared library".
+const NO_LIBRARY: c_int = libc::ELIBACC;
+
+/// The errno of a function that the library does not have, as of a verb that the device does not have.
+const NO_FUNCTION: c_int = libc::EOPNOTSUPP;
+
+/// An exported function, and its address once it was called.
+pub(crate) struct Symbol {
+    name: &'static CStr,
+    address: AtomicPtr<c_void>,
+}
+
+impl Symbol {
+    pub(crate) const fn new(name: &'static CStr) -> Self {
+        Self {
+            name,
+            address: AtomicPtr::new(ptr::null_mut()),
+        }
+    }
+
+    /// The function's address, or the errno if it has none.
+    #[inline]
+    pub(crate) fn get(&self) -> Result<*mut c_void, c_int> {
+        // Acquire: the library was loaded, and initialised, before its address was stored.
+        let address = self.address.load(Ordering::Acquire);
+        if address.is_null() {
+            return self.look_up();
+        }
+        Ok(address)
+    }
+
+    /// A failure is not kept: the library may be installed later.
+    #[cold]
+    fn look_up(&self) -> Result<*mut c_void, c_int> {
+        let library = library()?;
+        // SAFETY: the library is open, and never closed; the name ends with a zero. This finds the
+        // default version, the newest, as the linker does.
+        let address = unsafe { libc::dlsym(library, self.name.as_ptr()) };
+        if address.is_null() {
+            return Err(NO_FUNCTION);
+        }
+        self.address.store(address, Ordering::Release);
+        Ok(address)
+    }
+}
+
+/// The open library.
+fn library() -> Result<*mut c_void, c_int> {
+    static HANDLE: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
+    let opened = HANDLE.load(Ordering::Acquire);
+    if !opened.is_null() {
+        return Ok(opened);
+    }
+    // SAFETY: libibverbs may be loaded at any time, in any thread.
+    let opened = unsafe { libc::dlopen(LIBRARY.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+    if opened.is_null() {
+        return Err(NO_LIBRARY);
+    }
+    // Two threads may both open it: they get the same handle, which is counted, and never closed.
+    HANDLE.store(opened, Ordering::Release);
+    Ok(opened)
+}
+
+// How a function fails, by what it returns.
+
+pub(crate) fn nothing(errno: c_int) {
+    set_errno(errno);
+}
+
+pub(crate) fn errno(errno: c_int) -> c_int {
+    set_errno(errno);
+    errno
+}
+
+pub(crate) fn minus_one(errno: c_int) -> c_int {
+    set_errno(errno);
+    -1
+}
+
+pub(crate) fn minus_errno(errno: c_int) -> isize {
+    set_errno(errno);
+    // A small number.
+    -(errno as isize)
+}
+
+pub(crate) fn null<T>(errno: c_int) -> *mut T {
+    set_errno(errno);
+    ptr::null_mut()
+}
+
+pub(crate) fn null_const<T>(errno: c_int) -> *const T {
+    null::<T>(errno)
+}
+
+/// For numbers and enumerations, which have no value for a failure.
+///
+/// # Safety
+///
+/// All bits of a `T` may be zero.
+pub(crate) unsafe fn zero<T>(errno: c_int) -> T {
+    set_errno(errno);
+    // SAFETY: the caller's promise.
+    unsafe { MaybeUninit::zeroed().assume_init() }
+}
