@@ -220,6 +220,17 @@ impl ChannelBuilder {
         channels: u32,
         completion_channel: Option<&CompletionChannel>,
     ) -> Result<CompletionQueue> {
+        self.queue_with(channels, self.max_recv_wr, 0, completion_channel)
+    }
+
+    /// The same, with room for other receives of each channel, and for those that all share.
+    pub(crate) fn queue_with(
+        &self,
+        channels: u32,
+        max_recv_wr: u32,
+        shared: u32,
+        completion_channel: Option<&CompletionChannel>,
+    ) -> Result<CompletionQueue> {
         if let Some(timeout) = self.peer_timeout
             && timeout < Duration::from_secs(2)
         {
@@ -233,36 +244,22 @@ impl ChannelBuilder {
                 max: u64::MAX,
             }));
         }
-        self.queue_with(channels, self.max_recv_wr, 0, completion_channel)
-    }
-
-    /// The same, with room for other receives of each channel, and for those that all share.
-    pub(crate) fn queue_with(
-        &self,
-        channels: u32,
-        max_recv_wr: u32,
-        shared: u32,
-        completion_channel: Option<&CompletionChannel>,
-    ) -> Result<CompletionQueue> {
         let each = self.max_send_wr.saturating_add(max_recv_wr).max(1);
         let all = each.saturating_mul(channels).saturating_add(shared);
         let cq = CompletionQueue::builder(self.pd.context(), all)
             .channel(completion_channel)
             .build();
-        cq.map_err(|error| self.capacity_error(channels, error))
-    }
-
-    /// The error of a completion queue, by what its capacity was computed from.
-    fn capacity_error(&self, channels: u32, error: verbs_core::Error) -> Error {
-        match error {
+        // By what the capacity was computed from.
+        cq.map_err(|error| match error {
             verbs_core::Error::Limit { max: Some(max), .. } => Error::Capacity {
                 channels,
                 max_send_wr: self.max_send_wr,
-                max_recv_wr: self.max_recv_wr,
+                max_recv_wr,
+                shared_receives: shared,
                 max_cqe: u32::try_from(max).unwrap_or(u32::MAX),
             },
             error => error.into(),
-        }
+        })
     }
 
     /// A prepared queue pair on a completion queue.

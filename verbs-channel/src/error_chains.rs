@@ -212,6 +212,7 @@ fn errors() -> Vec<Error> {
             channels: 300,
             max_send_wr: 64,
             max_recv_wr: 64,
+            shared_receives: 0,
             max_cqe: 32767,
         },
         Error::BlockTooShort {
@@ -360,16 +361,23 @@ fn ticket_of_an_operation_in_flight_is_said_to_stay() {
 
 #[test]
 fn limits_are_named_by_what_the_caller_has_set() {
-    let capacity = |channels, max_send_wr, max_recv_wr| {
+    let with_shared = |channels, max_send_wr, max_recv_wr, shared_receives| {
         let max_cqe = 32767;
         let error = Error::Capacity {
             channels,
             max_send_wr,
             max_recv_wr,
+            shared_receives,
             max_cqe,
         };
         error.to_string()
     };
+    let capacity = |channels, send, recv| with_shared(channels, send, recv, 0);
+    assert_eq!(
+        with_shared(300, 64, 0, 20000),
+        "300 channels of 64 requests, and 20000 shared receives, need 39200 completion queue entries, \
+         but the device has 32767: lower max_send_wr, or the number of channels or of shared receives"
+    );
     assert_eq!(
         capacity(300, 64, 64),
         "300 channels of 64 + 64 requests need 38400 completion queue entries, but the device has \

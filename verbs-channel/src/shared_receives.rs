@@ -109,8 +109,11 @@ impl SharedReceivesBuilder {
     ///
     /// # Errors
     ///
-    /// - [`verbs_core::Error::Limit`]: the device cannot have as many shared receives, or as many entries in
-    ///   a completion queue: `max_send_wr` for each channel, and one for each shared receive.
+    /// - [`verbs_core::Error::Limit`]: the device cannot have as many shared receives.
+    /// - [`Error::Capacity`](crate::Error::Capacity): it cannot have as many entries in a completion queue:
+    ///   `max_send_wr` for each channel, and one for each shared receive.
+    /// - [`verbs_core::Error::OutOfRange`]: `max_channels` is 0.
+    /// - [`Error::PeerTimeout`](crate::Error::PeerTimeout): the `peer_timeout` is shorter than 2 s.
     /// - [`verbs_core::Error::ForeignParent`]: the pool belongs to another protection domain.
     /// - [`verbs_core::Error::Unsupported`]: the device has no shared receive queues.
     pub fn group(&self, max_channels: u32) -> Result<ChannelGroup> {

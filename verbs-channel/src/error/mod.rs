@@ -59,14 +59,21 @@ pub enum Error {
     GroupFull(u32),
     /// The completion queue would need more entries than the device has: one for each request that can
     /// be in flight, on all of these channels.
-    #[error("{}", Entries { channels: *channels, each: [*max_send_wr, *max_recv_wr], max_cqe: *max_cqe })]
+    #[error("{}", Entries {
+        channels: *channels,
+        each: [*max_send_wr, *max_recv_wr],
+        shared_receives: *shared_receives,
+        max_cqe: *max_cqe,
+    })]
     Capacity {
         /// The most channels of the group; 1 for a channel that does not belong to a group.
         channels: u32,
         /// The capacity of each send queue.
         max_send_wr: u32,
-        /// The capacity of each receive queue.
+        /// The capacity of each receive queue; 0 if the channels share their receives.
         max_recv_wr: u32,
+        /// The receives that the channels share.
+        shared_receives: u32,
         /// The most entries of a completion queue.
         max_cqe: u32,
     },
@@ -209,6 +216,7 @@ impl From<Error> for io::Error {
 struct Entries {
     channels: u32,
     each: [u32; 2],
+    shared_receives: u32,
     max_cqe: u32,
 }
 
@@ -217,26 +225,28 @@ impl fmt::Display for Entries {
         let Self {
             channels,
             each: [send, recv],
+            shared_receives,
             max_cqe,
         } = *self;
         let each = u128::from(send) + u128::from(recv);
-        let all = u128::from(channels) * each;
-        if channels == 1 {
-            write!(f, "a channel of {send} + {recv} requests needs {all}")?;
-        } else {
-            write!(
+        let all = u128::from(channels) * each + u128::from(shared_receives);
+        match (channels, shared_receives) {
+            (1, 0) => write!(f, "a channel of {send} + {recv} requests needs"),
+            (_, 0) => write!(f, "{channels} channels of {send} + {recv} requests need"),
+            _ => write!(
                 f,
-                "{channels} channels of {send} + {recv} requests need {all}"
-            )?;
-        }
+                "{channels} channels of {send} requests, and {shared_receives} shared receives, need"
+            ),
+        }?;
         write!(
             f,
-            " completion queue entries, but the device has {max_cqe}: lower max_send_wr or max_recv_wr"
+            " {all} completion queue entries, but the device has {max_cqe}: lower max_send_wr"
         )?;
-        match channels {
-            1 => Ok(()),
-            _ => f.write_str(", or the number of channels"),
-        }
+        f.write_str(match (channels, shared_receives) {
+            (1, 0) => " or max_recv_wr",
+            (_, 0) => " or max_recv_wr, or the number of channels",
+            _ => ", or the number of channels or of shared receives",
+        })
     }
 }
 

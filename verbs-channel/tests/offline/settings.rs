@@ -100,3 +100,24 @@ fn bytes_that_are_longer_than_a_block_are_an_error_with_both_lengths() {
     assert_eq!(pool.available(), 1);
     assert_eq!(pool.take().unwrap().filled(&[7; 8]).unwrap()[..], [7; 8]);
 }
+
+#[test]
+fn group_of_shared_receives_rejects_the_same_settings() {
+    let builder = Channel::builder(&pd());
+    let error = builder.shared_immediates(16).group(64).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "64 channels of 64 requests, and 16 shared receives, need 4112 completion queue entries, but \
+         the device has 4096: lower max_send_wr, or the number of channels or of shared receives"
+    );
+    let error = builder.shared_immediates(16).group(0).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "max_channels 0 is out of range: at least 1 is needed"
+    );
+    let soon = builder.peer_timeout(Duration::from_secs(1));
+    let error = soon.shared_immediates(16).group(1).unwrap_err();
+    assert!(matches!(error, Error::PeerTimeout(_)), "{error}");
+    drop(soon);
+    assert_all_is_well();
+}
