@@ -88,6 +88,7 @@ fn reject_reasons() -> Vec<RejectReason> {
         RejectReason::EmptyBatch,
         RejectReason::ReceiveInBatch,
         RejectReason::MessageTooLong { len, max },
+        RejectReason::DatagramTooLong { len, max },
         RejectReason::ReceiveTooLong { len },
         RejectReason::InlineTooLong { len, max },
         RejectReason::SharedInline,
@@ -127,6 +128,7 @@ const fn of_reject_reason(reason: &RejectReason) -> usize {
         RejectReason::Down(_) => 15,
         RejectReason::SharedReceives => 16,
         RejectReason::OtherDomain => 17,
+        RejectReason::DatagramTooLong { .. } => 18,
     }
 }
 
@@ -261,7 +263,7 @@ fn check<E: std::error::Error + 'static>(all: &[E], variant: impl Fn(&E) -> usiz
 fn no_error_repeats_its_source() {
     check(&reasons(), of_reason, 12);
     check(&transport_errors(), of_transport, 4);
-    check(&reject_reasons(), of_reject_reason, 18);
+    check(&reject_reasons(), of_reject_reason, 19);
     check(&exchange_errors(), of_exchange, 14);
     check(&errors(), of_error, 12);
     for reason in reject_reasons() {

@@ -143,6 +143,11 @@
 //!   [watch the peer by](Channel::watch_peer). Without one no peer is watched, and receives need a
 //!   timeout.
 //!
+//! # Datagrams
+//!
+//! [`Datagrams`] needs no connection: one endpoint sends to any number of peers, and receives from them.
+//! A datagram is one packet, and may be lost.
+//!
 //! # Errors
 //!
 //! The `Display` of an error is one clause, and its causes are in its
@@ -207,6 +212,7 @@ mod buffer;
 mod channel;
 mod channel_id;
 mod config;
+pub mod datagrams;
 pub mod engine;
 mod error;
 #[cfg(test)]
@@ -225,6 +231,7 @@ pub use channel::{Channel, Hold, InGroup, Owned, PollingScope, ScopedPendingWork
 pub use channel_id::ChannelId;
 pub use config::{ChannelBuilder, PollStrategy};
 pub use connect::{Connected, CreateChannel, PreparedChannel, refuse};
+pub use datagrams::{Datagram, Datagrams, DatagramsBuilder};
 #[doc(inline)]
 pub use engine::{Completed, ConnectedMember, Message, Ticket};
 pub use error::{DownReason, Error, Queue, RejectReason, Result, ScopeError, TransportError};

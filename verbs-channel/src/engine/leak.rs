@@ -12,8 +12,8 @@ use crate::contained::log_error;
 /// Its `Display` is a line for the log. See [`Engine::next_leak`](super::Engine::next_leak).
 #[derive(Debug)]
 pub struct Leak {
-    pub(super) buffers: usize,
-    pub(super) error: Error,
+    pub(crate) buffers: usize,
+    pub(crate) error: Error,
 }
 
 impl fmt::Display for Leak {

@@ -43,6 +43,14 @@ pub enum RejectReason {
         /// The longest message that the port can send, in bytes.
         max: u32,
     },
+    /// The datagram is longer than one packet of this side's port or the peer's.
+    #[error("a datagram of {len} bytes exceeds the {max} bytes of one packet: send it in parts")]
+    DatagramTooLong {
+        /// The length of the datagram in bytes.
+        len: u64,
+        /// The smaller of both ports' MTUs, in bytes.
+        max: u32,
+    },
     /// The elements of a receive have more than `u32::MAX` bytes together.
     #[error("{len} bytes in one receive; at most {max} are possible", max = u32::MAX)]
     ReceiveTooLong {
@@ -119,6 +127,7 @@ pub enum RejectReason {
 
 verbs_core::error_debug!(RejectReason {
     Backpressure, Untaken, BatchTooLong, EmptyBatch, ReceiveInBatch, Down(reason), MessageTooLong,
+    DatagramTooLong,
     ReceiveTooLong, InlineTooLong, SharedInline, OtherDomain, TooManyElements, NoReads,
     RemoteTooShort, ElementTooLong, Misaligned, SharedReceives, Post,
 });

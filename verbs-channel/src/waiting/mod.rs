@@ -11,6 +11,7 @@ use verbs_core::CompletionChannel;
 use crate::config::WaitConfig;
 use crate::engine::Engine;
 pub(crate) use guard::AbortOnUnwind;
+pub(crate) use pause::{Pause, Paused};
 pub(crate) use scope::{Ended, Leftover, ScopeEnd};
 
 mod abort;

@@ -16,6 +16,7 @@ mod batches;
 mod blocking;
 mod capacity;
 mod connecting;
+mod datagrams;
 mod endings;
 mod ends;
 mod foreign;

@@ -10,6 +10,7 @@
 
 mod batches;
 mod buffers;
+mod datagrams;
 mod driven;
 mod fake_device;
 mod fatal;

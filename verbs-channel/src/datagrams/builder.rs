@@ -1,0 +1,158 @@
+//! The settings of datagram endpoints, and their defaults.
+
+use std::time::Duration;
+
+use verbs_core::{
+    CompletionChannel, CompletionQueue, DatagramQueuePair, Grh, ProtectionDomain, QKey,
+};
+
+use super::endpoint::Datagrams;
+use super::engine::DatagramEngine;
+use crate::buffer::BufferPool;
+use crate::config::PollStrategy;
+use crate::error::{Error, Result};
+
+/// Builder for a datagram endpoint, from [`Datagrams::builder`]. All settings are optional.
+///
+/// It is a plain value: it can be kept in a struct and cloned, and any number of endpoints can be
+/// built from it.
+#[derive(Clone, Debug)]
+#[must_use = "a builder does nothing until `build` is called"]
+pub struct DatagramsBuilder {
+    pd: ProtectionDomain,
+    max_send_wr: u32,
+    max_recv_wr: u32,
+    max_handles: u32,
+    port_num: Option<u8>,
+    gid_index: Option<u8>,
+    pkey_index: u16,
+    qkey: Option<QKey>,
+    sl: u8,
+    traffic_class: u8,
+    timeout: Option<Duration>,
+    strategy: PollStrategy,
+}
+
+impl Datagrams {
+    /// Starts to build an endpoint. All settings are optional.
+    pub fn builder(pd: &ProtectionDomain) -> DatagramsBuilder {
+        DatagramsBuilder::new(pd.clone())
+    }
+}
+
+impl DatagramsBuilder {
+    const fn new(pd: ProtectionDomain) -> Self {
+        Self {
+            pd,
+            max_send_wr: 64,
+            max_recv_wr: 64,
+            max_handles: 256,
+            port_num: None,
+            gid_index: None,
+            pkey_index: 0,
+            qkey: None,
+            sl: 0,
+            traffic_class: 0,
+            timeout: None,
+            strategy: PollStrategy::SpinThenYield,
+        }
+    }
+
+    verbs_core::builder_setters! {
+        /// Datagrams that can be on their way out at once; 64 unless set.
+        max_send_wr: plain u32,
+        /// Receives that are posted, and datagrams that can be there untaken or in use; 64 unless set.
+        max_recv_wr: plain u32,
+        /// Address handles that are kept for later datagrams; 256 unless set. One is made for each port
+        /// that is sent to. If there are more ports, the one that was not used for longest goes.
+        max_handles: plain u32,
+        /// The port; the first ACTIVE one unless set.
+        port_num: option u8,
+        /// The index of this side's GID (C: `sgid_index`); the best one unless set.
+        gid_index: option u8,
+        /// The index of the P_Key in the port's table; 0 unless set.
+        pkey_index: plain u16,
+        /// The key that it accepts datagrams with; a random one unless set.
+        qkey: option QKey,
+        /// The service level, 0 to 15; 0 unless set.
+        sl: plain u8,
+        /// The GRH's traffic class; 0 unless set.
+        traffic_class: plain u8,
+        /// How long [`send_to`](Datagrams::send_to) waits for room; forever unless set. A device always
+        /// makes some, unless it fails.
+        timeout: option Duration,
+        /// What to do between polls that find no completion; spin, then yield, unless set.
+        strategy: plain PollStrategy,
+    }
+
+    /// Creates the endpoint. It can receive from now on.
+    ///
+    /// # Errors
+    ///
+    /// - [`Error::Capacity`]: the device has no completion queue that is long enough.
+    /// - [`Error::Core`]: those of
+    ///   [`DatagramQueuePairBuilder::build`](verbs_core::DatagramQueuePairBuilder::build), and of
+    ///   registering memory for `max_recv_wr` datagrams.
+    pub fn build(&self) -> Result<Datagrams> {
+        let context = self.pd.context();
+        let completion_channel = match self.strategy {
+            PollStrategy::Notify { .. } => Some(CompletionChannel::create(context)?),
+            PollStrategy::Spin | PollStrategy::SpinThenYield => None,
+        };
+        let cq = self.queue_on(completion_channel.as_ref())?;
+        Ok(Datagrams {
+            engine: self.engine(&cq)?,
+            completion_channel,
+            strategy: self.strategy,
+            timeout: self.timeout,
+            is_armed: false,
+        })
+    }
+
+    /// A completion queue that is long enough, for layers that wait in their own way.
+    ///
+    /// # Errors
+    ///
+    /// As [`build`](Self::build).
+    pub fn queue_on(&self, channel: Option<&CompletionChannel>) -> Result<CompletionQueue> {
+        let (max_send_wr, max_recv_wr) = (self.max_send_wr, self.max_recv_wr);
+        let entries = max_send_wr.saturating_add(max_recv_wr).max(1);
+        let cq = CompletionQueue::builder(self.pd.context(), entries)
+            .channel(channel)
+            .build();
+        cq.map_err(|error| match error {
+            verbs_core::Error::Limit { max: Some(max), .. } => Error::Capacity {
+                channels: 1,
+                max_send_wr,
+                max_recv_wr,
+                max_cqe: u32::try_from(max).unwrap_or(u32::MAX),
+            },
+            error => error.into(),
+        })
+    }
+
+    /// An endpoint without waiting, on a queue from [`queue_on`](Self::queue_on) that nothing else
+    /// uses.
+    ///
+    /// # Errors
+    ///
+    /// As [`build`](Self::build).
+    pub fn engine(&self, cq: &CompletionQueue) -> Result<DatagramEngine> {
+        let capacities = [self.max_send_wr, self.max_recv_wr];
+        let qp = DatagramQueuePair::builder(&self.pd, cq, cq)
+            .max_send_wr(self.max_send_wr)
+            .max_recv_wr(self.max_recv_wr)
+            .port_num(self.port_num)
+            .gid_index(self.gid_index)
+            .pkey_index(self.pkey_index)
+            .qkey(self.qkey)
+            .sl(self.sl)
+            .traffic_class(self.traffic_class)
+            .build()?;
+        let block_len = Grh::LEN + qp.max_payload() as usize;
+        // A pool has at least one block.
+        let blocks = self.max_recv_wr.max(1) as usize;
+        let pool = BufferPool::new(&self.pd, block_len, blocks)?;
+        DatagramEngine::new(qp, cq, pool, capacities, self.max_handles as usize)
+    }
+}

@@ -1,0 +1,244 @@
+//! A datagram endpoint that waits.
+
+use std::time::{Duration, Instant};
+
+use verbs_core::{CompletionChannel, DatagramEndpoint, Rejected};
+
+use super::engine::{Datagram, DatagramEngine};
+use crate::buffer::OwnedBuffer;
+use crate::config::PollStrategy;
+use crate::contained::log_error;
+use crate::error::{DownReason, Error, RejectReason, Result};
+use crate::waiting::{Pause, Paused};
+
+/// Sends datagrams to any number of peers, and receives from them, without connections.
+///
+/// A peer is its [`endpoint`](Self::endpoint), which is sent to the others by any means. Each datagram
+/// that comes has its sender's endpoint, and can be answered with it.
+///
+/// A datagram has at most [`max_payload`](Self::max_payload) bytes: longer ones are rejected. It
+/// arrives once or not at all, and in any order: a peer that is gone, that has no room left or that
+/// another datagram overtakes is not noticed. What must arrive belongs on a
+/// [`Channel`](crate::Channel).
+///
+/// Receives are always posted, as many as [`max_recv_wr`](crate::DatagramsBuilder::max_recv_wr). When they are
+/// all filled, because nothing was taken or the buffers of those that were taken are still in use,
+/// further datagrams are dropped.
+///
+/// ```no_run
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use std::time::Duration;
+/// use verbs_channel::verbs_core::Context;
+/// use verbs_channel::{BufferPool, Datagrams};
+///
+/// let pd = Context::first_active()?.alloc_pd()?;
+/// let mut left = Datagrams::builder(&pd).build()?;
+/// let mut right = Datagrams::builder(&pd).build()?;
+///
+/// let pool = BufferPool::new(&pd, 1024, 16)?;
+/// let hello = pool.take_with(b"hello")?.ok_or("the pool is empty")?;
+/// left.send_to(&right.endpoint(), hello)?;
+///
+/// if let Some(datagram) = right.receive_from(Some(Duration::from_secs(1)))? {
+///     println!("{} bytes from {:?}", datagram.len(), datagram.from());
+///     right.send_to(&datagram.from(), datagram.into_buffer())?;
+/// }
+/// # Ok(())
+/// # }
+/// ```
+///
+/// Dropping it does not wait: it destroys the queue pair, then releases all buffers. Datagrams that
+/// have not left may be lost: [`flush`](Self::flush) waits for them.
+#[derive(Debug)]
+pub struct Datagrams {
+    pub(super) engine: DatagramEngine,
+    pub(super) completion_channel: Option<CompletionChannel>,
+    pub(super) strategy: PollStrategy,
+    pub(super) timeout: Option<Duration>,
+    pub(super) is_armed: bool,
+}
+
+impl Datagrams {
+    /// The data that a peer needs to send to it.
+    #[must_use]
+    pub const fn endpoint(&self) -> DatagramEndpoint {
+        self.engine.endpoint()
+    }
+
+    /// The most bytes in a datagram: the MTU of its port.
+    #[must_use]
+    pub const fn max_payload(&self) -> u32 {
+        self.engine.max_payload()
+    }
+
+    /// Sends a datagram: waits for room in the send queue, posts it and returns.
+    ///
+    /// When it has left, its buffer is dropped: a block is free in its pool again. That it has left is
+    /// all that is known of it.
+    ///
+    /// The first datagram to a port, and the first after many other ports, makes an address handle. On
+    /// RoCE the kernel resolves the address then, which takes about a second if no host answers.
+    ///
+    /// # Errors
+    ///
+    /// The buffer is returned with each of them. What is returned is an empty buffer if the driver has
+    /// failed half-way, and then refused to destroy the queue pair: the device may still access it.
+    ///
+    /// - [`RejectReason::DatagramTooLong`]: it exceeds the MTU of one of the two ports.
+    /// - [`RejectReason::OtherDomain`]: the buffer is registered in another protection domain.
+    /// - [`RejectReason::Backpressure`]: the endpoint's [`timeout`](crate::DatagramsBuilder::timeout) has
+    ///   passed, and there is no room yet.
+    /// - [`RejectReason::Down`]: the endpoint has failed.
+    /// - [`verbs_core::Error::Unreachable`]: there is no path to the peer.
+    pub fn send_to(
+        &mut self,
+        peer: &DatagramEndpoint,
+        buffer: impl Into<OwnedBuffer>,
+    ) -> Result<(), Rejected<OwnedBuffer, Error>> {
+        let mut buffer = buffer.into();
+        let mut pause = Pause::new(self.strategy, self.timeout);
+        loop {
+            let rejected = match self.try_send_to(peer, buffer) {
+                Ok(()) => return Ok(()),
+                Err(rejected) => rejected,
+            };
+            if !rejected.error().is_backpressure() || !self.pause(&mut pause) {
+                return Err(rejected);
+            }
+            buffer = rejected.into_given();
+        }
+    }
+
+    /// As [`send_to`](Self::send_to), but never waits for room.
+    ///
+    /// # Errors
+    ///
+    /// As `send_to`; [`RejectReason::Backpressure`] if there is no room now.
+    pub fn try_send_to(
+        &mut self,
+        peer: &DatagramEndpoint,
+        buffer: impl Into<OwnedBuffer>,
+    ) -> Result<(), Rejected<OwnedBuffer, Error>> {
+        let mut buffer = buffer.into();
+        loop {
+            let rejected = match self.engine.send_to(peer, buffer) {
+                Ok(()) => return Ok(()),
+                Err(rejected) => rejected,
+            };
+            // It posts first, and polls only if that fails: the send queue is most often not full.
+            if !rejected.error().is_backpressure() || !self.poll_sends() {
+                return Err(rejected);
+            }
+            buffer = rejected.into_given();
+        }
+    }
+
+    /// Waits for a datagram; `None` if none has come within `timeout`. With `None` it waits forever.
+    ///
+    /// # Errors
+    ///
+    /// [`RejectReason::Down`]: the endpoint has failed, and all that had come before was taken.
+    pub fn receive_from(&mut self, timeout: Option<Duration>) -> Result<Option<Datagram>> {
+        let mut pause = Pause::new(self.strategy, timeout);
+        loop {
+            if let Some(datagram) = self.try_receive_from()? {
+                return Ok(Some(datagram));
+            }
+            if !self.pause(&mut pause) {
+                return self.try_receive_from();
+            }
+        }
+    }
+
+    /// A datagram that has come; `None` if there is none now.
+    ///
+    /// # Errors
+    ///
+    /// As [`receive_from`](Self::receive_from).
+    pub fn try_receive_from(&mut self) -> Result<Option<Datagram>> {
+        if let Some(datagram) = self.engine.received() {
+            return Ok(Some(datagram));
+        }
+        self.poll_sends();
+        match (self.engine.received(), self.engine.down_reason()) {
+            (None, Some(reason)) => Err(RejectReason::Down(reason).into()),
+            (datagram, _) => Ok(datagram),
+        }
+    }
+
+    /// Waits until every datagram has left; `false` if that takes longer than `timeout`. With `None` it
+    /// waits forever. Nothing is in flight after a failure either.
+    pub fn flush(&mut self, timeout: Option<Duration>) -> bool {
+        let mut pause = Pause::new(self.strategy, timeout);
+        while self.engine.sends_in_flight() > 0 {
+            if !self.poll_sends() && !self.pause(&mut pause) {
+                return self.engine.sends_in_flight() == 0;
+            }
+        }
+        true
+    }
+
+    /// How many datagrams have been posted and not left yet.
+    #[must_use]
+    pub const fn sends_in_flight(&self) -> usize {
+        self.engine.sends_in_flight()
+    }
+
+    /// Why it has failed; `None` while it works. One that has failed cannot be used again: build
+    /// another one.
+    #[must_use]
+    pub const fn down_reason(&self) -> Option<DownReason> {
+        self.engine.down_reason()
+    }
+
+    /// Forgets the address handle to a peer's port: the next datagram to it resolves the address
+    /// again. For a peer whose host was replaced.
+    pub fn forget(&mut self, peer: &DatagramEndpoint) {
+        self.engine.forget(peer);
+    }
+
+    /// Destroys the queue pair, and returns the driver's answer, which dropping only logs. It does not
+    /// wait for datagrams that have not left.
+    ///
+    /// # Errors
+    ///
+    /// The errno. The buffers are leaked then.
+    pub fn close(mut self) -> Result<()> {
+        self.engine.close()
+    }
+
+    /// Polls; whether a send has completed, or all have ended.
+    fn poll_sends(&mut self) -> bool {
+        self.engine.drive();
+        let sent = self.engine.take_sent();
+        let any = !sent.is_empty();
+        drop(sent);
+        if let Some(leak) = self.engine.take_leak() {
+            log_error(format_args!("{leak}"));
+        }
+        any
+    }
+
+    /// Waits a little; `false` when the time is over.
+    fn pause(&mut self, pause: &mut Pause) -> bool {
+        let channel = self.completion_channel.as_ref();
+        match pause.after_empty(
+            self.engine.queue(),
+            channel,
+            &mut self.is_armed,
+            Duration::MAX,
+        ) {
+            Ok(Paused::Poll) => true,
+            Ok(Paused::Probe) => {
+                self.engine.probe(Instant::now());
+                true
+            }
+            Ok(Paused::TimedOut) => false,
+            Err(error) => {
+                let errno = error.errno().unwrap_or(0);
+                self.engine.fail(DownReason::Device(errno));
+                true
+            }
+        }
+    }
+}

@@ -1,0 +1,479 @@
+//! An endpoint without waiting: posts, polls, and keeps what is in flight.
+#![expect(unsafe_code, reason = "posts owned buffers")]
+
+use std::collections::VecDeque;
+use std::mem::{self, ManuallyDrop};
+use std::ops::Deref;
+use std::sync::Arc;
+use std::time::Instant;
+
+use verbs_core::{
+    AddressHandle, AhAttr, CompletionQueue, DatagramEndpoint, DatagramQueuePair,
+    DatagramWorkRequest, Grh, PollSlot, ProtectionDomain, QKey, QpState, ReceiveWorkRequest,
+    Rejected, WcOpcode, WorkCompletion, WorkSuccess,
+};
+
+use super::handles::Handles;
+use super::slots::Slots;
+use crate::buffer::{BufferPool, OwnedBuffer, PdTag};
+use crate::contained::log_error;
+use crate::engine::Leak;
+use crate::error::{DownReason, Error, Queue, RejectReason, Result};
+
+/// A datagram endpoint for layers that wait in their own way: what [`Datagrams`](super::Datagrams) and
+/// verbs-async's are made of.
+///
+/// It never waits, with one exception: [`send_to`](Self::send_to) makes an address handle if it has
+/// none to the port. [`path_to`](Self::path_to) returns what is needed to make it elsewhere, and
+/// [`add_handle`](Self::add_handle) adds it.
+///
+/// In flight are at most as many operations as its queues and its completion queue have room for.
+/// Every operation has a slot, which owns its buffer and a clone of its address handle until its
+/// completion has been polled, or the queue pair has been destroyed.
+#[derive(Debug)]
+pub struct DatagramEngine {
+    // `None` once it is destroyed, which is before the slots are emptied; see `end`.
+    qp: Option<DatagramQueuePair>,
+    cq: CompletionQueue,
+    pd_tag: PdTag,
+    endpoint: DatagramEndpoint,
+    max_payload: u32,
+    sends: Slots<Outgoing>,
+    receives: Slots<OwnedBuffer>,
+    received: VecDeque<Datagram>,
+    /// The buffers of datagrams that have left. They are dropped by the layer above, when it holds no
+    /// lock: that a block is free again wakes those that wait for it.
+    sent: Vec<OwnedBuffer>,
+    pool: BufferPool,
+    handles: Handles,
+    down: Option<DownReason>,
+    leak: Option<Leak>,
+    slots: [PollSlot; POLLS],
+}
+
+/// A datagram on its way out.
+#[derive(Debug)]
+struct Outgoing {
+    buffer: OwnedBuffer,
+    handle: Arc<AddressHandle>,
+}
+
+/// Completions that are polled at once.
+const POLLS: usize = 16;
+
+/// A datagram that has come, and who sent it. It derefs to its bytes, without the device's header.
+///
+/// Its buffer is one of the endpoint's: when it is dropped, another datagram can be received into it.
+#[derive(Debug)]
+pub struct Datagram {
+    buffer: OwnedBuffer,
+    from: DatagramEndpoint,
+}
+
+impl Datagram {
+    /// The endpoint that sent it, to answer to.
+    ///
+    /// Its key comes with the datagram, as its immediate data. A sender that is no [`Datagrams`]
+    /// endpoint sends none, and is taken to have the same key as this side. Its MTU is not known: it is
+    /// taken to be 4096, so this side's decides.
+    ///
+    /// [`Datagrams`]: crate::Datagrams
+    #[must_use]
+    pub const fn from(&self) -> DatagramEndpoint {
+        self.from
+    }
+
+    /// Its buffer, whose range is the datagram: to be sent on without a copy.
+    #[must_use]
+    pub fn into_buffer(self) -> OwnedBuffer {
+        self.buffer
+    }
+}
+
+impl Deref for Datagram {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.buffer
+    }
+}
+
+impl DatagramEngine {
+    pub(super) fn new(
+        qp: DatagramQueuePair,
+        cq: &CompletionQueue,
+        pool: BufferPool,
+        [max_send_wr, max_recv_wr]: [u32; 2],
+        max_handles: usize,
+    ) -> Result<Self> {
+        let mut this = Self {
+            pd_tag: PdTag::of(qp.pd()),
+            endpoint: qp.endpoint(),
+            max_payload: qp.max_payload(),
+            qp: Some(qp),
+            cq: cq.clone(),
+            sends: Slots::new(max_send_wr, 0),
+            receives: Slots::new(max_recv_wr, 1),
+            received: VecDeque::with_capacity(max_recv_wr as usize),
+            sent: Vec::with_capacity(max_send_wr as usize),
+            pool,
+            handles: Handles::new(max_handles),
+            down: None,
+            leak: None,
+            slots: [const { PollSlot::new() }; POLLS],
+        };
+        this.refill();
+        match this.down {
+            None => Ok(this),
+            Some(reason) => Err(RejectReason::Down(reason).into()),
+        }
+    }
+
+    /// The data that a peer needs to send to it.
+    #[must_use]
+    pub const fn endpoint(&self) -> DatagramEndpoint {
+        self.endpoint
+    }
+
+    /// The most bytes in a datagram: the MTU of its port.
+    #[must_use]
+    pub const fn max_payload(&self) -> u32 {
+        self.max_payload
+    }
+
+    /// The completion queue, to be armed.
+    #[must_use]
+    pub const fn queue(&self) -> &CompletionQueue {
+        &self.cq
+    }
+
+    /// How many datagrams have been posted and not left yet.
+    #[must_use]
+    pub const fn sends_in_flight(&self) -> usize {
+        self.sends.len()
+    }
+
+    /// Why it has failed; `None` while it works.
+    #[must_use]
+    pub const fn down_reason(&self) -> Option<DownReason> {
+        self.down
+    }
+
+    /// What an address handle to a peer is made from, by [`ProtectionDomain::create_ah`], which may take
+    /// a second; `None` if the engine has one, so that [`send_to`](Self::send_to) makes none.
+    ///
+    /// # Errors
+    ///
+    /// [`RejectReason::Down`], and those of [`DatagramQueuePair::path_to`].
+    pub fn path_to(
+        &mut self,
+        peer: &DatagramEndpoint,
+    ) -> Result<Option<(ProtectionDomain, AhAttr)>> {
+        let Some(qp) = &self.qp else {
+            return Err(self.is_down().into());
+        };
+        if self.handles.get(peer).is_some() {
+            return Ok(None);
+        }
+        Ok(Some((qp.pd().clone(), qp.path_to(peer)?)))
+    }
+
+    /// Keeps an address handle to a peer's port. Those that it replaces are returned, and itself if it
+    /// is of another protection domain: to be dropped without a lock.
+    #[must_use = "they are dropped without a lock"]
+    pub fn add_handle(
+        &mut self,
+        peer: &DatagramEndpoint,
+        handle: AddressHandle,
+    ) -> [Option<Arc<AddressHandle>>; 2] {
+        let handle = Arc::new(handle);
+        let is_ours = |qp: &DatagramQueuePair| qp.pd().as_ptr() == handle.pd().as_ptr();
+        if self.qp.as_ref().is_some_and(is_ours) {
+            self.handles.insert(peer, handle)
+        } else {
+            [Some(handle), None]
+        }
+    }
+
+    /// Forgets the address handle to a peer's port.
+    pub fn forget(&mut self, peer: &DatagramEndpoint) {
+        drop(self.handles.remove(peer));
+    }
+
+    /// Posts a datagram, unless there is no room. It does not poll for room.
+    ///
+    /// # Errors
+    ///
+    /// As [`Datagrams::try_send_to`](super::Datagrams::try_send_to).
+    pub fn send_to(
+        &mut self,
+        peer: &DatagramEndpoint,
+        buffer: OwnedBuffer,
+    ) -> Result<(), Rejected<OwnedBuffer, Error>> {
+        if let Err(reason) = self.check(peer, &buffer) {
+            return Err(Rejected::new(reason.into(), buffer));
+        }
+        let Some(qp) = &self.qp else {
+            return Err(Rejected::new(self.is_down().into(), buffer));
+        };
+        if self.sends.is_full() {
+            return Err(Rejected::new(NO_ROOM.into(), buffer));
+        }
+        let handle = match self.handles.get(peer) {
+            Some(handle) => handle,
+            None => match qp.address_handle(peer) {
+                Ok(handle) => {
+                    let handle = Arc::new(handle);
+                    drop(self.handles.insert(peer, Arc::clone(&handle)));
+                    handle
+                }
+                Err(error) => return Err(Rejected::new(error.into(), buffer)),
+            },
+        };
+        let wr_id = match self.sends.put(Outgoing { buffer, handle }) {
+            Ok(wr_id) => wr_id,
+            Err(outgoing) => return Err(Rejected::new(NO_ROOM.into(), outgoing.buffer)),
+        };
+        let Err(error) = self.post_send(wr_id, peer) else {
+            return Ok(());
+        };
+        let (reason, given) = match error {
+            // The device may have it, until the queue pair is destroyed.
+            RejectReason::Post(error) if error.posted() > 0 => {
+                self.down.get_or_insert(DownReason::Post(error));
+                let (given, leak) = self.end(Some(wr_id));
+                self.leak = self.leak.take().or(leak);
+                (self.is_down(), given)
+            }
+            reason => (reason, self.sends.take(wr_id).map(|send| send.buffer)),
+        };
+        Err(Rejected::new(reason.into(), given.unwrap_or_default()))
+    }
+
+    /// Whether the buffer can be sent to the peer.
+    fn check(&self, peer: &DatagramEndpoint, buffer: &OwnedBuffer) -> Result<(), RejectReason> {
+        let len = u64::from(buffer.element(self.pd_tag)?.sge.length());
+        let max = self.max_payload.min(peer.mtu().bytes());
+        if len > max.into() {
+            return Err(RejectReason::DatagramTooLong { len, max });
+        }
+        Ok(())
+    }
+
+    fn post_send(&mut self, wr_id: u64, peer: &DatagramEndpoint) -> Result<(), RejectReason> {
+        let (Some(qp), Some(Outgoing { buffer, handle })) = (&self.qp, self.sends.get_mut(wr_id))
+        else {
+            return Err(NO_ROOM);
+        };
+        let mut element = buffer.element(self.pd_tag)?.sge;
+        let request = DatagramWorkRequest::to(&mut element, handle, peer).wr_id(wr_id);
+        // So that the datagram can be answered.
+        let mut request = request.immediate(self.endpoint.qkey().get());
+        // SAFETY: the slot owns the buffer, and a clone of the handle, until the completion of this
+        // `wr_id` is polled or the queue pair is destroyed; nothing accesses the buffer meanwhile. The
+        // handle is of the queue pair's protection domain: it was made with it, or `add_handle` has
+        // compared them. Nothing resets the queue pair, and its completion queue is this engine's.
+        unsafe { qp.post_send(&mut request) }?;
+        Ok(())
+    }
+
+    /// Polls until the queue is empty, but not without end, and posts receives again.
+    pub fn drive(&mut self) {
+        for _ in 0..MAX_POLLS {
+            if self.qp.is_none() {
+                return;
+            }
+            let mut slots = mem::replace(&mut self.slots, [const { PollSlot::new() }; POLLS]);
+            let polled = self.cq.poll(&mut slots).map(|completions| {
+                self.dispatch(completions.as_slice());
+                completions.len()
+            });
+            self.slots = slots;
+            match polled {
+                Ok(0) => break,
+                Ok(_) => {}
+                Err(error) => self.fail(DownReason::Poll(error)),
+            }
+        }
+        self.refill();
+    }
+
+    /// What has been polled from the [`queue`](Self::queue), by a layer that polls it itself. Then
+    /// receives are posted again.
+    pub fn dispatch(&mut self, completions: &[WorkCompletion]) {
+        let mut failed = None;
+        for completion in completions {
+            let failure = self.completed(completion);
+            failed = failed.or(failure);
+        }
+        match failed {
+            Some(reason) => self.fail(reason),
+            None => self.refill(),
+        }
+    }
+
+    /// Ends the operation that has completed. Returns the reason if it has failed.
+    fn completed(&mut self, completion: &WorkCompletion) -> Option<DownReason> {
+        let wr_id = completion.wr_id();
+        let outgoing = self.sends.take(wr_id);
+        let is_send = outgoing.is_some();
+        if let Some(outgoing) = outgoing {
+            self.sent.push(outgoing.buffer);
+        }
+        let incoming = self.receives.take(wr_id);
+        match completion.result() {
+            Ok(success) => {
+                // A datagram whose sender cannot be answered is dropped, and its block is posted again.
+                let datagram = incoming.and_then(|buffer| self.datagram(buffer, &success));
+                self.received.extend(datagram);
+                None
+            }
+            // Of no operation of this engine: of none that it waits for.
+            Err(_) if !is_send && incoming.is_none() => None,
+            Err(error) => {
+                let queue = if is_send { Queue::Send } else { Queue::Receive };
+                Some(DownReason::Work { queue, error })
+            }
+        }
+    }
+
+    /// The datagram in a buffer; `None` if there is none, or its sender has no address.
+    fn datagram(&self, mut buffer: OwnedBuffer, received: &WorkSuccess) -> Option<Datagram> {
+        if received.opcode() != WcOpcode::RECV {
+            return None;
+        }
+        let end = usize::try_from(received.byte_len()).ok()?;
+        // A sender that is no endpoint of this kind is taken to have this side's key.
+        let qkey = received.imm_data().and_then(|qkey| QKey::new(qkey).ok());
+        let qkey = qkey.unwrap_or_else(|| self.endpoint.qkey());
+        let from = DatagramEndpoint::builder(received.src_qp(), qkey)
+            .lid(received.slid())
+            .gid(received.grh_in(&buffer).map(|grh| grh.sgid()))
+            .build()
+            .ok()?;
+        buffer.set_range(Grh::LEN..end).ok()?;
+        Some(Datagram { buffer, from })
+    }
+
+    /// Posts receives into all blocks that are free.
+    fn refill(&mut self) {
+        while let Some(qp) = &self.qp
+            && !self.receives.is_full()
+            && let Some(block) = self.pool.take()
+        {
+            let Ok(wr_id) = self.receives.put(block.into_owned()) else {
+                return;
+            };
+            let block = self.receives.get_mut(wr_id);
+            let element = block.and_then(|block| block.element(self.pd_tag).ok());
+            let Some(element) = element else {
+                return;
+            };
+            let mut element = element.sge;
+            let mut request = ReceiveWorkRequest::new(&mut element).wr_id(wr_id);
+            // SAFETY: the slot owns the block until the completion of this `wr_id` is polled or the
+            // queue pair is destroyed; nothing accesses it meanwhile. Nothing resets the queue pair,
+            // and its completion queue is this engine's.
+            if let Err(error) = unsafe { qp.post_receive(&mut request) } {
+                self.fail(DownReason::Post(error));
+            }
+        }
+    }
+
+    /// The oldest datagram that was not taken.
+    #[must_use]
+    pub fn received(&mut self) -> Option<Datagram> {
+        self.received.pop_front()
+    }
+
+    /// The buffers of datagrams that have left, to be dropped without a lock.
+    #[must_use = "the buffers are in it"]
+    pub fn take_sent(&mut self) -> Vec<OwnedBuffer> {
+        match self.sent.is_empty() {
+            true => Vec::new(),
+            false => mem::take(&mut self.sent),
+        }
+    }
+
+    /// Whether the device still answers: a layer that waits asks now and then, such as ten times a
+    /// second.
+    pub fn probe(&mut self, _now: Instant) {
+        let Some(qp) = &self.qp else { return };
+        match qp.query() {
+            Ok(attr) if attr.qp_state() == QpState::ERR => self.fail(DownReason::Unflushed),
+            Ok(_) => {}
+            Err(error) => self.fail(DownReason::Device(error.errno().unwrap_or(0))),
+        }
+    }
+
+    /// Takes the endpoint down for this reason, unless it is down: what is in flight ends.
+    ///
+    /// If the driver refuses to destroy the queue pair, the buffers in flight are leaked: see
+    /// [`take_leak`](Self::take_leak).
+    pub fn fail(&mut self, reason: DownReason) {
+        self.down.get_or_insert(reason);
+        let (_, leak) = self.end(None);
+        self.leak = self.leak.take().or(leak);
+    }
+
+    /// What was leaked, to be logged without a lock.
+    #[must_use = "it is to be logged"]
+    pub const fn take_leak(&mut self) -> Option<Leak> {
+        self.leak.take()
+    }
+
+    /// Destroys the queue pair.
+    ///
+    /// # Errors
+    ///
+    /// The errno. The buffers in flight are leaked then.
+    pub fn close(&mut self) -> Result<()> {
+        self.down.get_or_insert(DownReason::Closed);
+        match self.end(None) {
+            (_, Some(leak)) => Err(leak.error.into()),
+            (_, None) => Ok(()),
+        }
+    }
+
+    /// Destroys the queue pair, and then releases the buffers in flight: the device has no access to
+    /// them any more. If the driver refuses, they are leaked, and their handles. Returns the buffer of
+    /// one send, and what was leaked.
+    fn end(&mut self, one: Option<u64>) -> (Option<OwnedBuffer>, Option<Leak>) {
+        let Some(qp) = self.qp.take() else {
+            return (None, None);
+        };
+        if let Err(error) = qp.close() {
+            let held = (self.sends.take_all(), self.receives.take_all());
+            let buffers = held.0.len() + held.1.len();
+            let _leaked = ManuallyDrop::new(held);
+            return (None, Some(Leak { buffers, error }));
+        }
+        let one = one.and_then(|wr_id| self.sends.take(wr_id));
+        let sends = self.sends.take_all().into_iter();
+        self.sent.extend(sends.map(|outgoing| outgoing.buffer));
+        drop(self.receives.take_all());
+        (one.map(|outgoing| outgoing.buffer), None)
+    }
+
+    const fn is_down(&self) -> RejectReason {
+        match self.down {
+            Some(reason) => RejectReason::Down(reason),
+            None => RejectReason::GONE,
+        }
+    }
+}
+
+impl Drop for DatagramEngine {
+    fn drop(&mut self) {
+        let (_, ended) = self.end(None);
+        for leak in self.leak.take().into_iter().chain(ended) {
+            log_error(format_args!("{leak}"));
+        }
+    }
+}
+
+/// No room in the send queue.
+const NO_ROOM: RejectReason = RejectReason::Backpressure(Queue::Send);
+
+/// How many polls that find completions are made at a time.
+const MAX_POLLS: usize = 16;

@@ -1,0 +1,481 @@
+//! Datagram endpoints: what they post and keep, and how they end.
+
+use std::time::Duration;
+
+use fake_libibverbs::{Port, assert_all_is_well, deliver, is_posted, with};
+use verbs_channel::verbs_core::verbs_sys::{
+    __be32, IBV_WC_GRH, IBV_WC_LOC_QP_OP_ERR, IBV_WC_RECV, IBV_WC_SUCCESS, IBV_WC_WITH_IMM,
+    IBV_WC_WR_FLUSH_ERR, ibv_wc,
+};
+use verbs_channel::verbs_core::{
+    DatagramEndpoint, Error as CoreError, Gid, MaximumTransferUnit, ProtectionDomain, QKey,
+};
+use verbs_channel::{
+    BufferPool, Datagrams, DatagramsBuilder, DownReason, Error, OwnedBuffer, RejectReason,
+};
+
+use crate::fake_device::{
+    bounded, called, calls, ends, forget_the_past, pd, posted, refuse, succeeds,
+};
+
+const MTU: usize = 1024;
+const HEADER: usize = 40;
+
+fn builder(pd: &ProtectionDomain) -> DatagramsBuilder {
+    Datagrams::builder(pd).max_send_wr(2).max_recv_wr(3)
+}
+
+fn endpoint() -> (ProtectionDomain, Datagrams) {
+    let pd = pd();
+    let datagrams = builder(&pd).build().unwrap();
+    (pd, datagrams)
+}
+
+/// A peer with this address.
+fn peer(last: u8) -> DatagramEndpoint {
+    let gid = Gid::new([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, last]);
+    let qkey = QKey::new(0x70 + u32::from(last)).unwrap();
+    DatagramEndpoint::builder(0x700 + u32::from(last), qkey)
+        .gid(gid)
+        .build()
+        .unwrap()
+}
+
+fn buffer(pd: &ProtectionDomain, bytes: &[u8]) -> OwnedBuffer {
+    pd.reg_mr(bytes.to_vec()).unwrap().into()
+}
+
+/// A datagram comes from the peer into this receive.
+fn comes(wr_id: u64, from: &DatagramEndpoint, bytes: &[u8], immediate: Option<u32>) {
+    // An IPv4 header, behind 20 bytes of anything.
+    let mut message = vec![0x5a; HEADER];
+    message[20] = 0x45;
+    message[32..36].copy_from_slice(&from.gid().unwrap().raw()[12..]);
+    message[36..40].copy_from_slice(&[10, 0, 0, 1]);
+    message.extend_from_slice(bytes);
+    deliver(wr_id, &message);
+    let mut done = ibv_wc {
+        wr_id,
+        status: IBV_WC_SUCCESS,
+        opcode: IBV_WC_RECV,
+        byte_len: u32::try_from(message.len()).unwrap(),
+        src_qp: from.qp_num(),
+        wc_flags: IBV_WC_GRH.0,
+        ..Default::default()
+    };
+    if let Some(immediate) = immediate {
+        done.wc_flags |= IBV_WC_WITH_IMM.0;
+        done.__bindgen_anon_1.imm_data = __be32(immediate.to_be());
+    }
+    with(|library| library.done.push_back(done));
+}
+
+fn refused(error: &Error) -> &RejectReason {
+    match error {
+        Error::Rejected(reason) => reason,
+        error => panic!("{error}"),
+    }
+}
+
+#[test]
+fn receives_are_posted_with_room_for_the_header_and_the_longest_datagram() {
+    let (_pd, datagrams) = endpoint();
+    let posted = with(|library| library.posted.concat());
+    let rooms: Vec<_> = posted.iter().map(|wr| wr.list[0].1 as usize).collect();
+    assert_eq!(rooms, [HEADER + MTU; 3]);
+    assert_eq!(datagrams.max_payload() as usize, MTU);
+    drop(datagrams);
+    drop(_pd);
+    assert_all_is_well();
+}
+
+#[test]
+fn datagram_has_its_sender_and_no_header() {
+    let (pd, mut datagrams) = endpoint();
+    let from = peer(9);
+    let receives = posted();
+    comes(receives[0], &from, b"hello", Some(from.qkey().get()));
+    let datagram = datagrams.try_receive_from().unwrap().unwrap();
+    assert_eq!(&datagram[..], b"hello");
+    let sender = datagram.from();
+    assert_eq!(sender, from, "number, key and address");
+    // It can be answered, with the same buffer.
+    datagrams.send_to(&sender, datagram.into_buffer()).unwrap();
+    let sent = with(|library| library.posted.last().unwrap()[0].clone());
+    assert_eq!(
+        (sent.remote_qpn, sent.remote_qkey),
+        (from.qp_num(), from.qkey().get())
+    );
+    assert_eq!(sent.sent, b"hello");
+    let own_key = datagrams.endpoint().qkey().get();
+    assert_eq!(
+        sent.imm_data,
+        own_key.to_be_bytes(),
+        "so that it can be answered, too"
+    );
+    succeeds(sent.wr_id);
+    assert!(datagrams.flush(None));
+    drop((datagrams, pd));
+    assert_all_is_well();
+}
+
+#[test]
+fn sender_of_another_kind_is_taken_to_have_the_same_key() {
+    let (_pd, mut datagrams) = endpoint();
+    let receives = posted();
+    // No immediate at all, and one that is no key.
+    comes(receives[0], &peer(4), b"a", None);
+    comes(receives[1], &peer(5), b"b", Some(0x8000_0000));
+    for last in [4, 5] {
+        let datagram = datagrams.try_receive_from().unwrap().unwrap();
+        assert_eq!(datagram.from().qkey(), datagrams.endpoint().qkey());
+        assert_eq!(datagram.from().qp_num(), peer(last).qp_num());
+    }
+}
+
+#[test]
+fn datagram_that_lies_is_dropped_and_its_receive_posted_again() {
+    let (_pd, mut datagrams) = endpoint();
+    let receives = posted();
+    forget_the_past();
+    let of = |wr_id, byte_len, src_qp, wc_flags| ibv_wc {
+        wr_id,
+        status: IBV_WC_SUCCESS,
+        opcode: IBV_WC_RECV,
+        byte_len,
+        src_qp,
+        wc_flags,
+        ..Default::default()
+    };
+    // Shorter than a header; longer than the buffer; from no address.
+    let lies = [
+        of(receives[0], 39, 7, 0),
+        of(receives[1], 5000, 7, 0),
+        of(receives[2], 60, 7, 0),
+    ];
+    with(|library| library.done.extend(lies));
+    assert!(datagrams.try_receive_from().unwrap().is_none());
+    assert_eq!(posted().len(), 3, "all three are posted again");
+    assert_eq!(datagrams.down_reason(), None);
+}
+
+#[test]
+fn receives_follow_the_buffers_that_come_back() {
+    let (_pd, mut datagrams) = endpoint();
+    for wr_id in posted() {
+        comes(wr_id, &peer(2), b"x", None);
+    }
+    forget_the_past();
+    let taken: Vec<_> = (0..3)
+        .map(|_| datagrams.try_receive_from().unwrap().unwrap())
+        .collect();
+    assert_eq!(posted(), [], "all buffers are in use");
+    for (count, datagram) in (1..).zip(taken) {
+        drop(datagram);
+        assert!(datagrams.try_receive_from().unwrap().is_none());
+        assert_eq!(posted().len(), count);
+    }
+    drop((datagrams, _pd));
+    assert_all_is_well();
+}
+
+#[test]
+fn longer_datagram_than_either_mtu_is_handed_back() {
+    let (pd, mut datagrams) = endpoint();
+    let long = buffer(&pd, &[1; MTU + 1]);
+    let rejected = datagrams.send_to(&peer(1), long).unwrap_err();
+    assert_eq!(
+        rejected.error().to_string(),
+        "a datagram of 1025 bytes exceeds the 1024 bytes of one packet: send it in parts"
+    );
+    let mut given = rejected.into_given();
+    given.set_range(..300).unwrap();
+    let small = DatagramEndpoint::builder(8, QKey::MAX)
+        .gid(Gid::new([1; 16]))
+        .mtu(MaximumTransferUnit::Mtu256)
+        .build()
+        .unwrap();
+    let rejected = datagrams.send_to(&small, given).unwrap_err();
+    let reason = RejectReason::DatagramTooLong { len: 300, max: 256 };
+    assert_eq!(*refused(rejected.error()), reason);
+    assert_eq!(datagrams.sends_in_flight(), 0);
+    let mut given = rejected.into_given();
+    given.set_range(..256).unwrap();
+    datagrams.send_to(&small, given).unwrap();
+}
+
+#[test]
+fn buffer_of_another_domain_is_handed_back() {
+    let (_pd, mut datagrams) = endpoint();
+    let foreign = buffer(&pd(), b"foreign");
+    let rejected = datagrams.send_to(&peer(1), foreign).unwrap_err();
+    assert_eq!(*refused(rejected.error()), RejectReason::OtherDomain);
+    assert_eq!(&rejected.into_given()[..], b"foreign");
+    assert!(!called("ibv_create_ah"));
+}
+
+#[test]
+fn full_queue_is_backpressure_until_a_datagram_has_left() {
+    let (pd, _) = endpoint();
+    let mut datagrams = builder(&pd)
+        .timeout(Duration::from_millis(5))
+        .build()
+        .unwrap();
+    forget_the_past();
+    for _ in 0..2 {
+        datagrams.send_to(&peer(1), buffer(&pd, b"full")).unwrap();
+    }
+    assert_eq!(datagrams.sends_in_flight(), 2);
+    let rejected = datagrams
+        .try_send_to(&peer(1), buffer(&pd, b"third"))
+        .unwrap_err();
+    assert!(rejected.error().is_backpressure());
+    // It waits as long as it was told, and hands the buffer back.
+    let rejected = bounded(|| datagrams.send_to(&peer(1), rejected.into_given())).unwrap_err();
+    assert!(rejected.error().is_backpressure());
+    assert!(!bounded(|| datagrams.flush(Some(Duration::from_millis(5)))));
+    succeeds(posted()[0]);
+    datagrams.send_to(&peer(1), rejected.into_given()).unwrap();
+    assert_eq!(datagrams.sends_in_flight(), 2);
+    for wr_id in &posted()[1..] {
+        succeeds(*wr_id);
+    }
+    assert!(bounded(|| datagrams.flush(None)));
+    assert_eq!(datagrams.sends_in_flight(), 0);
+}
+
+#[test]
+fn block_that_was_sent_is_free_in_its_pool() {
+    let (pd, mut datagrams) = endpoint();
+    let pool = BufferPool::new(&pd, 64, 1).unwrap();
+    forget_the_past();
+    for _ in 0..3 {
+        let block = pool.take_with(b"again").unwrap().unwrap();
+        datagrams.send_to(&peer(1), block).unwrap();
+        assert_eq!(pool.available(), 0);
+        succeeds(*posted().last().unwrap());
+        assert!(datagrams.flush(None));
+        assert_eq!(pool.available(), 1);
+    }
+    datagrams.send_to(&peer(1), OwnedBuffer::empty()).unwrap();
+    let empty = with(|library| library.posted.last().unwrap()[0].clone());
+    assert!(empty.list.is_empty());
+}
+
+#[test]
+fn one_handle_is_made_for_each_port_and_the_oldest_goes() {
+    let pd = pd();
+    let mut datagrams = Datagrams::builder(&pd).max_handles(2).build().unwrap();
+    let made = || {
+        calls()
+            .iter()
+            .filter(|call| **call == "ibv_create_ah")
+            .count()
+    };
+    let ended = || {
+        calls()
+            .iter()
+            .filter(|call| **call == "ibv_destroy_ah")
+            .count()
+    };
+    forget_the_past();
+    let mut send = |last| {
+        datagrams.send_to(&peer(last), buffer(&pd, b"x")).unwrap();
+    };
+    send(1);
+    send(2);
+    send(1);
+    // Another queue pair of the same port.
+    assert_eq!((made(), ended()), (2, 0));
+    send(3);
+    // What it evicts is needed by a datagram in flight.
+    assert_eq!((made(), ended()), (3, 0));
+    send(1);
+    assert_eq!(made(), 3, "it was the other that went");
+    for wr_id in posted() {
+        succeeds(wr_id);
+    }
+    assert!(datagrams.flush(None));
+    assert_eq!(ended(), 1);
+    datagrams.forget(&peer(1));
+    assert_eq!(ended(), 2);
+    datagrams.send_to(&peer(1), buffer(&pd, b"x")).unwrap();
+    assert_eq!(made(), 4);
+    drop((datagrams, pd));
+    assert_all_is_well();
+}
+
+#[test]
+fn unreachable_peer_leaves_the_endpoint_up() {
+    let (pd, mut datagrams) = endpoint();
+    with(|library| library.refuse.push(("ibv_create_ah", libc::ETIMEDOUT)));
+    let rejected = datagrams.send_to(&peer(1), buffer(&pd, b"x")).unwrap_err();
+    assert!(matches!(
+        rejected.error(),
+        Error::Core(CoreError::Unreachable { .. })
+    ));
+    datagrams.send_to(&peer(1), rejected.into_given()).unwrap();
+}
+
+#[test]
+fn failed_operation_takes_the_endpoint_down_with_what_came_before() {
+    let (pd, mut datagrams) = endpoint();
+    let receives = posted();
+    let pool = BufferPool::new(&pd, 64, 1).unwrap();
+    let block = pool.take_with(b"lost").unwrap().unwrap();
+    datagrams.send_to(&peer(1), block).unwrap();
+    comes(receives[0], &peer(2), b"before", None);
+    ends(receives[1], IBV_WC_LOC_QP_OP_ERR);
+    ends(receives[2], IBV_WC_WR_FLUSH_ERR);
+    let before = datagrams.receive_from(None).unwrap().unwrap();
+    assert_eq!(&before[..], b"before");
+    let error = bounded(|| datagrams.receive_from(None)).unwrap_err();
+    let RejectReason::Down(reason @ DownReason::Work { .. }) = refused(&error) else {
+        panic!("{error}");
+    };
+    assert_eq!(datagrams.down_reason(), Some(*reason));
+    assert!(called("ibv_destroy_qp"));
+    assert_eq!(
+        pool.available(),
+        1,
+        "the device has no access to it any more"
+    );
+    let rejected = datagrams.send_to(&peer(1), buffer(&pd, b"x")).unwrap_err();
+    assert_eq!(&rejected.into_given()[..], b"x");
+    assert!(datagrams.flush(None));
+    drop((datagrams, before, pool, pd));
+    assert_all_is_well();
+}
+
+#[test]
+fn queue_that_cannot_be_polled_takes_the_endpoint_down() {
+    let (_pd, mut datagrams) = endpoint();
+    with(|library| library.poll_answer = Some(-2));
+    let error = bounded(|| datagrams.receive_from(None)).unwrap_err();
+    assert!(matches!(
+        refused(&error),
+        RejectReason::Down(DownReason::Poll(_))
+    ));
+}
+
+#[test]
+fn post_of_unknown_outcome_takes_the_endpoint_down() {
+    let (pd, mut datagrams) = endpoint();
+    datagrams
+        .send_to(&peer(2), buffer(&pd, b"another"))
+        .unwrap();
+    // The driver fails and names no request: it may have it.
+    with(|library| library.refuse_post = Some((1, libc::EIO, false)));
+    let rejected = datagrams
+        .send_to(&peer(1), buffer(&pd, b"maybe"))
+        .unwrap_err();
+    assert!(matches!(
+        refused(rejected.error()),
+        RejectReason::Down(DownReason::Post(_))
+    ));
+    assert!(called("ibv_destroy_qp"));
+    assert_eq!(&rejected.into_given()[..], b"maybe");
+    drop((datagrams, pd));
+    assert_all_is_well();
+}
+
+#[test]
+fn post_of_unknown_outcome_that_cannot_be_ended_keeps_its_buffer() {
+    let (pd, mut datagrams) = endpoint();
+    let pool = BufferPool::new(&pd, 64, 1).unwrap();
+    with(|library| library.refuse_post = Some((1, libc::EIO, false)));
+    refuse("ibv_destroy_qp", 1);
+    let block = pool.take_with(b"stuck").unwrap().unwrap();
+    let rejected = datagrams.send_to(&peer(1), block).unwrap_err();
+    assert_eq!(rejected.into_given().capacity(), 0, "not the block");
+    assert_eq!(pool.available(), 0, "the device may still access it");
+    fake_libibverbs::touch_posted();
+    fake_libibverbs::forget_requests();
+}
+
+#[test]
+fn post_that_was_refused_hands_the_buffer_back() {
+    let (pd, mut datagrams) = endpoint();
+    with(|library| library.refuse_post = Some((0, libc::EINVAL, true)));
+    let rejected = datagrams.send_to(&peer(1), buffer(&pd, b"no")).unwrap_err();
+    assert!(matches!(refused(rejected.error()), RejectReason::Post(_)));
+    assert_eq!(datagrams.sends_in_flight(), 0);
+    assert_eq!(datagrams.down_reason(), None);
+    datagrams.send_to(&peer(1), rejected.into_given()).unwrap();
+}
+
+#[test]
+fn dropped_endpoint_destroys_its_queue_pair_before_its_buffers_go() {
+    let (pd, mut datagrams) = endpoint();
+    datagrams
+        .send_to(&peer(1), buffer(&pd, b"in flight"))
+        .unwrap();
+    drop((datagrams, pd));
+    // Regions and handles that end while they are in use are found by the library.
+    assert_all_is_well();
+}
+
+#[test]
+fn refused_destroy_leaks_the_buffers() {
+    let (pd, mut datagrams) = endpoint();
+    let pool = BufferPool::new(&pd, 64, 2).unwrap();
+    let block = pool.take_with(b"stuck").unwrap().unwrap();
+    datagrams.send_to(&peer(1), block).unwrap();
+    refuse("ibv_destroy_qp", 1);
+    let error = datagrams.close().unwrap_err();
+    assert!(matches!(error, Error::Core(_)), "{error}");
+    assert_eq!(pool.available(), 1, "the device may still access the other");
+    fake_libibverbs::touch_posted();
+    fake_libibverbs::forget_requests();
+}
+
+#[test]
+fn received_datagram_outlives_its_endpoint() {
+    let (pd, mut datagrams) = endpoint();
+    comes(posted()[0], &peer(1), b"kept", None);
+    let datagram = datagrams.try_receive_from().unwrap().unwrap();
+    drop((datagrams, pd));
+    assert_eq!(&datagram[..], b"kept");
+    assert!(!is_posted(&datagram));
+    drop(datagram);
+    assert_all_is_well();
+}
+
+#[test]
+fn device_that_does_not_answer_ends_a_wait() {
+    let (_pd, mut datagrams) = endpoint();
+    refuse("ibv_query_qp", 1);
+    let error = bounded(|| datagrams.receive_from(None)).unwrap_err();
+    assert!(matches!(
+        refused(&error),
+        RejectReason::Down(DownReason::Device(_))
+    ));
+}
+
+#[test]
+fn peers_are_addressed_by_lid_on_infiniband() {
+    with(|library| library.ports = vec![Port::infiniband(5)]);
+    let (pd, mut datagrams) = endpoint();
+    let peer = DatagramEndpoint::builder(9, QKey::MAX)
+        .lid(3)
+        .build()
+        .unwrap();
+    datagrams.send_to(&peer, buffer(&pd, b"x")).unwrap();
+    let path = with(|library| library.paths.pop()).unwrap();
+    assert_eq!((path.is_global, path.dlid), (0, 3));
+    assert_eq!(datagrams.max_payload(), 4096);
+    // A datagram without a header has its sender's LID.
+    let receive = posted()[0];
+    deliver(receive, &[0; HEADER + 1]);
+    let done = ibv_wc {
+        wr_id: receive,
+        opcode: IBV_WC_RECV,
+        byte_len: 41,
+        src_qp: 7,
+        slid: 4,
+        ..Default::default()
+    };
+    with(|library| library.done.push_back(done));
+    let datagram = datagrams.try_receive_from().unwrap().unwrap();
+    assert_eq!((datagram.from().lid(), datagram.from().gid()), (4, None));
+}
