@@ -125,6 +125,7 @@ impl DatagramsBuilder {
                 channels: 1,
                 max_send_wr,
                 max_recv_wr,
+                shared_receives: 0,
                 max_cqe: u32::try_from(max).unwrap_or(u32::MAX),
             },
             error => error.into(),
