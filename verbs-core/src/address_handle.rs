@@ -1,13 +1,14 @@
 //! Address handles: prepared paths of datagrams.
 #![expect(unsafe_code, reason = "owns an `ibv_ah`")]
 
-use std::ptr;
+use std::ptr::{self, NonNull};
 
 use verbs_sys::{ibv_ah, ibv_create_ah, ibv_grh, ibv_init_ah_from_wc};
 
 use crate::completion::WorkSuccess;
 use crate::context::Context;
 use crate::datagram::grh::Grh;
+use crate::destroy::Destroy;
 use crate::error::{Error, GidPath, Result, is_unreachable};
 use crate::handle::Handle;
 use crate::macros::man;
@@ -58,6 +59,37 @@ impl ProtectionDomain {
 }
 
 impl AddressHandle {
+    /// Takes over an address handle that another library made.
+    ///
+    /// `attr` is the path that it was made from, for [`attr`](Self::attr).
+    ///
+    /// # Safety
+    ///
+    /// - `ah` is alive, and belongs to `pd`.
+    /// - Nothing but `destroy` destroys it. If `destroy` does not: it stays alive until `destroy` was
+    ///   called.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::ForeignContext`] if it belongs to another context. `destroy` is dropped then without
+    /// having been called.
+    pub unsafe fn from_raw(
+        ah: NonNull<ibv_ah>,
+        attr: &AhAttr,
+        pd: &ProtectionDomain,
+        destroy: Destroy<ibv_ah>,
+    ) -> Result<Self> {
+        // SAFETY: the caller has a living handle, whose context is not changed.
+        let context = unsafe { (*ah.as_ptr()).context };
+        pd.context().must_be(context, "the address handle")?;
+        Ok(Self {
+            // SAFETY: the caller hands it over, with what destroys it.
+            ah: unsafe { Handle::foreign(ah, destroy) },
+            attr: *attr,
+            pd: pd.clone(),
+        })
+    }
+
     /// The path that it was made from: an address vector.
     #[must_use]
     pub const fn attr(&self) -> &AhAttr {

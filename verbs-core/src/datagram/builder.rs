@@ -1,12 +1,14 @@
 //! Making queue pairs for datagrams: each setting, its default, and the checks before C is called.
 
-use verbs_sys::IBV_QPT_UD;
+use verbs_sys::{IBV_QPT_UD, ibv_qp};
 
 use super::choices::Config;
 use super::{DatagramQueuePair, QKey};
 use crate::builder_setters;
 use crate::completion::CompletionQueue;
 use crate::error::Result;
+use crate::handle::Handle;
+use crate::path::LocalPath;
 use crate::protection_domain::ProtectionDomain;
 use crate::queue_pair::QpCap;
 use crate::queue_pair::builder::{check_capacities, check_completion_queues, create};
@@ -132,9 +134,8 @@ impl DatagramQueuePairBuilder {
     #[doc(alias = "ibv_create_qp")]
     #[doc(alias = "ibv_modify_qp")]
     pub fn build(&self) -> Result<DatagramQueuePair> {
-        let (pd, send_cq, recv_cq) = (&self.pd, &self.send_cq, &self.recv_cq);
+        let (pd, send_cq, recv_cq) = self.parents()?;
         let context = pd.context();
-        check_completion_queues(context, send_cq, recv_cq)?;
         let cap = QpCap {
             max_send_wr: self.max_send_wr,
             max_recv_wr: self.max_recv_wr,
@@ -143,9 +144,23 @@ impl DatagramQueuePairBuilder {
             max_inline_data: self.max_inline_data,
         };
         check_capacities(cap, &context.query_device()?)?;
+        let config = self.config()?;
+        let path = config.path(context)?;
+        let (qp, cap) = create(
+            IBV_QPT_UD,
+            pd,
+            (send_cq, recv_cq, None),
+            cap,
+            self.sq_sig_all,
+        )?;
+        self.start(qp, cap, config, path)
+    }
+
+    /// The choices that outlive the builder, checked.
+    pub(super) fn config(&self) -> Result<Config> {
         check_range("sl", self.sl.into(), 0, 15)?;
         check_range("flow_label", self.flow_label, 0, 0xf_ffff)?;
-        let config = Config {
+        Ok(Config {
             port_num: self.port_num,
             gid_index: self.gid_index,
             pkey_index: self.pkey_index,
@@ -156,23 +171,33 @@ impl DatagramQueuePairBuilder {
             traffic_class: self.traffic_class,
             flow_label: self.flow_label,
             hop_limit: self.hop_limit,
-        };
-        let path = config.path(context)?;
-        let (qp, cap) = create(
-            IBV_QPT_UD,
-            pd,
-            (send_cq, recv_cq, None),
-            cap,
-            self.sq_sig_all,
-        )?;
+        })
+    }
+
+    /// The parents: protection domain, send and receive queue's CQ, of one context.
+    pub(super) fn parents(
+        &self,
+    ) -> Result<(&ProtectionDomain, &CompletionQueue, &CompletionQueue)> {
+        check_completion_queues(self.pd.context(), &self.send_cq, &self.recv_cq)?;
+        Ok((&self.pd, &self.send_cq, &self.recv_cq))
+    }
+
+    /// Moves the queue pair to `RTS`.
+    pub(super) fn start(
+        &self,
+        qp: Handle<ibv_qp>,
+        cap: QpCap,
+        config: Config,
+        path: LocalPath,
+    ) -> Result<DatagramQueuePair> {
         let qp = DatagramQueuePair {
             qp,
             cap,
             path,
             config,
-            send_cq: send_cq.clone(),
-            recv_cq: recv_cq.clone(),
-            pd: pd.clone(),
+            send_cq: self.send_cq.clone(),
+            recv_cq: self.recv_cq.clone(),
+            pd: self.pd.clone(),
         };
         qp.start()?;
         Ok(qp)

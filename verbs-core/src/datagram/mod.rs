@@ -3,6 +3,7 @@
 pub(crate) mod builder;
 mod choices;
 pub(crate) mod endpoint;
+mod foreign;
 pub(crate) mod grh;
 pub(crate) mod multicast;
 mod post;

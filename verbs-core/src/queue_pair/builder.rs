@@ -379,11 +379,11 @@ impl<R: Receives> QueuePairBuilder<R> {
 }
 
 /// What a queue pair is made of.
-pub(super) struct Parents<'b> {
-    pub(super) pd: &'b ProtectionDomain,
-    pub(super) send_cq: &'b CompletionQueue,
-    pub(super) recv_cq: &'b CompletionQueue,
-    pub(super) srq: Option<&'b SharedReceiveQueue>,
+pub(crate) struct Parents<'b> {
+    pub(crate) pd: &'b ProtectionDomain,
+    pub(crate) send_cq: &'b CompletionQueue,
+    pub(crate) recv_cq: &'b CompletionQueue,
+    pub(crate) srq: Option<&'b SharedReceiveQueue>,
 }
 
 /// Creates an `ibv_qp` of any type.

@@ -7,7 +7,6 @@ use verbs_sys::{ibv_qp, ibv_qp_cap};
 
 use super::builder::Parents;
 use super::{PreparedQueuePair, QpCap, QueuePair, QueuePairBuilder, QueuePairEndpoint, Receives};
-use crate::context::Context;
 use crate::destroy::Destroy;
 use crate::error::{Error, Result};
 use crate::handle::Handle;
@@ -48,8 +47,10 @@ impl<R: Receives> PreparedQueuePair<R> {
         builder: &QueuePairBuilder<R>,
         destroy: Destroy<ibv_qp>,
     ) -> Result<Self> {
+        let parents = builder.parents()?;
         // SAFETY: the caller has a living queue pair.
-        let context = unsafe { check_parents(qp, builder) }?;
+        unsafe { check_parents(qp, &parents) }?;
+        let context = parents.pd.context();
         let config = builder.config(&context.query_device()?)?;
         let path = config.path(context)?;
         // SAFETY: the caller hands it over, with what destroys it; the builder has its parents.
@@ -84,8 +85,10 @@ impl<R: Receives> QueuePair<R> {
         remote: &QueuePairEndpoint,
         destroy: Destroy<ibv_qp>,
     ) -> Result<Self> {
+        let parents = builder.parents()?;
         // SAFETY: the caller has a living queue pair.
-        let context = unsafe { check_parents(qp, builder) }?;
+        unsafe { check_parents(qp, &parents) }?;
+        let context = parents.pd.context();
         let config = builder.config(&context.query_device()?)?;
         let path = LocalPath::choose(context, Some(local.port_num()), config.gid_index)?;
         // SAFETY: the caller hands it over, with what destroys it; the builder has its parents.
@@ -101,24 +104,16 @@ impl<R: Receives> QueuePair<R> {
     }
 }
 
-/// Rejects a queue pair of other parents than the builder's; returns their context.
+/// Rejects a queue pair of other parents than these.
 ///
 /// # Safety
 ///
 /// `qp` is alive.
-unsafe fn check_parents<R: Receives>(
-    qp: NonNull<ibv_qp>,
-    builder: &QueuePairBuilder<R>,
-) -> Result<&Context> {
-    let Parents {
-        pd,
-        send_cq,
-        recv_cq,
-        srq,
-    } = builder.parents()?;
+pub(crate) unsafe fn check_parents(qp: NonNull<ibv_qp>, parents: &Parents<'_>) -> Result<()> {
     let (qp, child) = (qp.as_ptr(), "the queue pair");
     // SAFETY: the caller's promise, and no field that is read here is changed.
-    pd.context().must_be(unsafe { (*qp).context }, child)?;
+    let its_context = unsafe { (*qp).context };
+    parents.pd.context().must_be(its_context, child)?;
     // SAFETY: as above.
     let its_pd = unsafe { (*qp).pd };
     // SAFETY: as above.
@@ -127,16 +122,22 @@ unsafe fn check_parents<R: Receives>(
     let its_recv_cq = unsafe { (*qp).recv_cq };
     // SAFETY: as above.
     let its_srq = unsafe { (*qp).srq };
-    let srq = srq.map_or(ptr::null_mut(), SharedReceiveQueue::as_ptr);
+    let srq = parents.srq.map(SharedReceiveQueue::as_ptr);
     for (is_it, parent) in [
-        (its_pd == pd.as_ptr(), "protection domain"),
-        (its_send_cq == send_cq.as_ptr(), "send queue's CQ"),
-        (its_recv_cq == recv_cq.as_ptr(), "receive queue's CQ"),
-        (its_srq == srq, "shared receive queue, or none"),
+        (its_pd == parents.pd.as_ptr(), "protection domain"),
+        (its_send_cq == parents.send_cq.as_ptr(), "send queue's CQ"),
+        (
+            its_recv_cq == parents.recv_cq.as_ptr(),
+            "receive queue's CQ",
+        ),
+        (
+            its_srq == srq.unwrap_or(ptr::null_mut()),
+            "shared receive queue, or none",
+        ),
     ] {
         if !is_it {
             return Err(Error::ForeignParent { child, parent });
         }
     }
-    Ok(pd.context())
+    Ok(())
 }

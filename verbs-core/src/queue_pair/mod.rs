@@ -6,7 +6,7 @@ pub(crate) mod choices;
 pub(crate) mod config;
 mod data_in_order;
 mod endpoint;
-mod foreign;
+pub(crate) mod foreign;
 pub(crate) mod part;
 pub(crate) mod post;
 pub(crate) mod post_chain;

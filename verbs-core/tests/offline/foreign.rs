@@ -9,13 +9,14 @@ use std::time::Duration;
 
 use fake_libibverbs::{announce, assert_all_is_well, ladder, posted, with};
 use verbs_core::verbs_sys::{
-    IBV_QPT_RC, ibv_alloc_pd, ibv_context, ibv_cq, ibv_create_comp_channel, ibv_create_cq,
-    ibv_create_qp, ibv_destroy_qp, ibv_open_device, ibv_qp, ibv_qp_cap, ibv_qp_init_attr,
-    ibv_reg_mr_iova2,
+    IBV_QPT_RC, ibv_alloc_pd, ibv_context, ibv_cq, ibv_create_ah, ibv_create_comp_channel,
+    ibv_create_cq, ibv_create_qp, ibv_create_srq, ibv_destroy_qp, ibv_open_device, ibv_qp,
+    ibv_qp_cap, ibv_qp_init_attr, ibv_reg_mr_iova2, ibv_srq_attr, ibv_srq_init_attr,
 };
 use verbs_core::{
-    AccessFlags, CompletionChannel, CompletionQueue, Context, Destroy, Device, DmabufRegion, Error,
-    PreparedQueuePair, ProtectionDomain, QpState, QueuePair, RawRegion, ReceiveWorkRequest, Sge,
+    AccessFlags, AddressHandle, CompletionChannel, CompletionQueue, Context, DatagramQueuePair,
+    Destroy, Device, DmabufRegion, Error, PreparedQueuePair, ProtectionDomain, QpState, QueuePair,
+    RawRegion, ReceiveWorkRequest, Sge, SharedReceiveQueue,
 };
 
 /// A queue pair by C's call.
@@ -80,6 +81,64 @@ fn a_queue_pair_made_in_c_is_driven_as_any_other() {
     drop((pd, cq, builder, context));
     again.close().unwrap();
     assert_eq!(calls("ibv_destroy_qp"), 1);
+    assert_all_is_well();
+}
+
+#[test]
+fn datagrams_address_handles_and_shared_receives_are_taken_over() {
+    let (context, pd, cq) = ladder();
+    let granted = ibv_srq_attr {
+        max_wr: 8,
+        max_sge: 2,
+        srq_limit: 0,
+    };
+    let mut init = ibv_srq_init_attr {
+        attr: granted,
+        ..Default::default()
+    };
+    // SAFETY: the domain is alive.
+    let srq = NonNull::new(unsafe { ibv_create_srq(pd.as_ptr(), &raw mut init) }).unwrap();
+    let other = context.alloc_pd().unwrap();
+    // SAFETY: it is rejected.
+    let refused =
+        unsafe { SharedReceiveQueue::from_raw(srq, init.attr, &other, Destroy::by_verb()) };
+    let refused = refused.unwrap_err().to_string();
+    assert_eq!(
+        refused,
+        "the shared receive queue was made with another protection domain"
+    );
+    // SAFETY: it is of this domain, and is destroyed by nothing else.
+    let srq = unsafe { SharedReceiveQueue::from_raw(srq, init.attr, &pd, Destroy::by_verb()) };
+    let srq = srq.unwrap();
+    assert_eq!((srq.max_wr(), srq.max_sge()), (10, 2), "as it was granted");
+
+    let (qp, cap) = made_in_c(&pd, &cq);
+    let on_srq = QueuePair::builder(&pd, &cq, &cq).srq(&srq);
+    // SAFETY: it is rejected: it has no shared receive queue.
+    let refused = unsafe { PreparedQueuePair::from_raw(qp, cap, &on_srq, Destroy::by_verb()) };
+    assert!(matches!(refused, Err(Error::ForeignParent { .. })));
+
+    let builder = DatagramQueuePair::builder(&pd, &cq, &cq);
+    let on_other = DatagramQueuePair::builder(&other, &cq, &cq);
+    // SAFETY: it is rejected.
+    let refused = unsafe { DatagramQueuePair::from_raw(qp, cap, &on_other, Destroy::by_verb()) };
+    assert!(matches!(refused, Err(Error::ForeignParent { .. })));
+    // SAFETY: the library drives it as one for datagrams.
+    let qp = unsafe { DatagramQueuePair::from_raw(qp, cap, &builder, Destroy::by_verb()) };
+    let qp = qp.unwrap();
+    assert_eq!(qp.query().unwrap().qp_state(), QpState::RTS);
+
+    let attr = qp.path_to(&qp.endpoint()).unwrap();
+    let mut raw = *attr.as_raw();
+    // SAFETY: the domain is alive.
+    let ah = unsafe { ibv_create_ah(pd.as_ptr(), &raw mut raw) };
+    let ah = NonNull::new(ah).unwrap();
+    // SAFETY: it is of this domain, and is destroyed by nothing else.
+    let ah = unsafe { AddressHandle::from_raw(ah, &attr, &pd, Destroy::by_verb()) }.unwrap();
+    assert_eq!(ah.attr().as_raw().port_num, 1);
+    drop((
+        context, pd, cq, other, srq, qp, ah, builder, on_other, on_srq,
+    ));
     assert_all_is_well();
 }
 

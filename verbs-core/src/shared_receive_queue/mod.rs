@@ -1,6 +1,8 @@
 //! Shared receive queues: receives that many queue pairs take from.
 #![expect(unsafe_code, reason = "owns an `ibv_srq`, and posts to it")]
 
+mod foreign;
+
 use std::ffi::c_int;
 use std::fmt;
 use std::ops::{Range, RangeBounds};
@@ -180,17 +182,22 @@ impl SharedReceiveQueueBuilder {
         // SAFETY: the PD is alive, and `init` is a local.
         let srq = unsafe { ibv_create_srq(pd.as_ptr(), &raw mut init) };
         let srq = ret::non_null("ibv_create_srq", srq)?;
+        // SAFETY: it is new, and its PD is kept next to it.
+        let srq = unsafe { Handle::new(srq) };
+        Ok(SharedReceiveQueue::new(srq, init.attr, pd))
+    }
+}
+
+impl SharedReceiveQueue {
+    fn new(srq: Handle<ibv_srq>, granted: ibv_srq_attr, pd: &ProtectionDomain) -> Self {
+        let ptr = SrqPtr(srq.as_ptr());
         let inner = Arc::new(Inner {
-            // SAFETY: it is new, and its PD is kept next to it.
-            srq: unsafe { Handle::new(srq) },
-            max_wr: AtomicU32::new(init.attr.max_wr),
-            max_sge: init.attr.max_sge,
+            srq,
+            max_wr: AtomicU32::new(granted.max_wr),
+            max_sge: granted.max_sge,
             pd: pd.clone(),
         });
-        Ok(SharedReceiveQueue {
-            ptr: SrqPtr(srq.as_ptr()),
-            inner,
-        })
+        Self { ptr, inner }
     }
 }
 

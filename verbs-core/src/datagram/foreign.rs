@@ -1,0 +1,66 @@
+//! Queue pairs for datagrams that another library made.
+#![expect(unsafe_code, reason = "takes over an `ibv_qp`")]
+
+use std::ptr::NonNull;
+
+use verbs_sys::{ibv_qp, ibv_qp_cap};
+
+use super::{DatagramQueuePair, DatagramQueuePairBuilder};
+use crate::destroy::Destroy;
+use crate::error::Result;
+use crate::handle::Handle;
+use crate::queue_pair::QpCap;
+use crate::queue_pair::builder::Parents;
+use crate::queue_pair::foreign::check_parents;
+
+impl DatagramQueuePair {
+    /// Takes over a queue pair that another library made, such as `mlx5dv_create_qp`, and moves it to
+    /// `RTS`, over `RESET`.
+    ///
+    /// `builder` has its parents, its `QKey` and the settings of its paths. The builder's capacities
+    /// have no effect: `cap` is what the driver granted. See
+    /// [objects made by other libraries](crate#objects-made-by-other-libraries).
+    ///
+    /// # Safety
+    ///
+    /// - `qp` is alive, its type is UD, or one that is modified and posted to as UD is (SRD of
+    ///   `efadv_create_qp_ex`, which writes no GRH before a message), and it was made with the builder's
+    ///   protection domain and completion queues, and without a shared receive queue.
+    /// - `cap` is what it was granted.
+    /// - Nothing but `destroy` destroys it. If `destroy` does not: once `destroy` was called, the device
+    ///   touches none of the buffers that were posted on it.
+    /// - It is modified, and posted to, by this type only, as far as the contract of
+    ///   [`post_send`](Self::post_send) and [`post_receive`](Self::post_receive) depends on it.
+    ///
+    /// # Errors
+    ///
+    /// - [`Error::ForeignContext`](crate::Error::ForeignContext),
+    ///   [`Error::ForeignParent`](crate::Error::ForeignParent) if its parents are others.
+    /// - As [`DatagramQueuePairBuilder::build`] for a setting, a port or a GID.
+    ///
+    /// In these cases `destroy` is dropped without having been called.
+    ///
+    /// - The errno if it cannot be moved to `RTS`. It has been destroyed then.
+    #[doc(alias = "efadv_create_qp_ex")]
+    pub unsafe fn from_raw(
+        qp: NonNull<ibv_qp>,
+        cap: ibv_qp_cap,
+        builder: &DatagramQueuePairBuilder,
+        destroy: Destroy<ibv_qp>,
+    ) -> Result<Self> {
+        let (pd, send_cq, recv_cq) = builder.parents()?;
+        let parents = Parents {
+            pd,
+            send_cq,
+            recv_cq,
+            srq: None,
+        };
+        // SAFETY: the caller has a living queue pair.
+        unsafe { check_parents(qp, &parents) }?;
+        let config = builder.config()?;
+        let path = config.path(pd.context())?;
+        // SAFETY: the caller hands it over, with what destroys it; the builder has its parents.
+        let qp = unsafe { Handle::foreign(qp, destroy) };
+        builder.start(qp, QpCap::from_raw(cap), config, path)
+    }
+}
