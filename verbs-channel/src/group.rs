@@ -21,6 +21,7 @@ use crate::engine::{
     Completed, ConnectedMember, Engine, MemberParts, Message, SharedQueue, Ticket,
 };
 use crate::error::{Error, Queue, RejectReason, Result};
+use crate::transfer::{Transfer, TransferError};
 use crate::waiting::Poller;
 
 /// Many channels that share one completion queue, one slot table and one poller.
@@ -276,6 +277,48 @@ impl ChannelGroup {
     #[must_use = "it has the message"]
     pub fn wait_message(&mut self, timeout: Option<Duration>) -> Option<Message> {
         self.poller.wait_message(timeout)
+    }
+
+    /// Carries out a [`Transfer`] on channels of the group, and returns when the device is done with all of its memory.
+    ///
+    /// It posts the operations as there is room, and waits for all of them, up to `timeout`, or up to the
+    /// channel's own if that is `None`. The outcomes are in the transfer.
+    ///
+    /// If the timeout passes, the channels that still have operations of the set are aborted, with all
+    /// that is in flight on them: each queue pair is moved to `ERR`, and destroyed if it is not flushed within
+    /// the drain timeout. So this returns within `timeout`, the drain timeout and the time that
+    /// `ibv_destroy_qp` takes for each of them, together. An operation that fails takes its channel down, and others
+    /// of the set on that channel fail with it. The other channels go on.
+    ///
+    /// # Errors
+    ///
+    /// - [`TransferError::Failed`](crate::TransferError::Failed): at least one operation was not posted or
+    ///   did not succeed. All memory can be reused.
+    /// - [`TransferError::Stuck`](crate::TransferError::Stuck): the driver refused to destroy a queue pair.
+    pub fn transfer(
+        &mut self,
+        transfer: &mut Transfer,
+        timeout: Option<Duration>,
+    ) -> Result<(), TransferError> {
+        self.transfer_with(transfer, timeout, |_, _| {})
+    }
+
+    /// [`transfer`](Self::transfer), and calls `each` for each operation that ends before the timeout: with
+    /// its index, and whether it has succeeded.
+    ///
+    /// The device is done with the memory of that operation by then. If `each` panics, the rest is aborted
+    /// as after a timeout, before the panic goes on.
+    ///
+    /// # Errors
+    ///
+    /// As [`transfer`](Self::transfer).
+    pub fn transfer_with(
+        &mut self,
+        transfer: &mut Transfer,
+        timeout: Option<Duration>,
+        mut each: impl FnMut(usize, bool),
+    ) -> Result<(), TransferError> {
+        self.poller.transfer(transfer, timeout, &mut each)
     }
 
     /// The ids of the channels that are open: their queue pairs have not been destroyed.

@@ -59,6 +59,9 @@
 //! [`DmabufRegion`](verbs_core::DmabufRegion) or a [`RawRegion`](verbs_core::RawRegion), which is
 //! `unsafe` once. Their elements are borrowed, and a [`SharedMemory`] has slices to be owned.
 //!
+//! A [`Transfer`] is a set of operations on owned buffers that ends as a whole: at its deadline, and only
+//! when the device is done with all of its memory.
+//!
 //! In a scope, [`lend`](PollingScope::lend) returns the elements with the outcome, before the scope
 //! ends. A pipeline reuses its buffers in this way.
 //!
@@ -222,6 +225,7 @@ mod group;
 mod readable;
 mod request;
 mod shared_receives;
+mod transfer;
 mod waiting;
 
 pub use buffer::{
@@ -238,6 +242,7 @@ pub use error::{DownReason, Error, Queue, RejectReason, Result, ScopeError, Tran
 pub use group::{ChannelGroup, Preparer};
 pub use request::{GatherList, Incoming, List, Outgoing, OwnedRequest, Request, ScatterList};
 pub use shared_receives::SharedReceivesBuilder;
+pub use transfer::{Transfer, TransferError, TransferOutcome};
 
 pub use verbs_core;
 pub use verbs_core::{ErrorChain, Rejected};

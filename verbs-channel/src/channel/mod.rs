@@ -5,6 +5,7 @@ use std::time::Duration;
 use crate::config::{ChannelBuilder, PollStrategy};
 use crate::engine::{Completed, Engine};
 use crate::error::DownReason;
+use crate::transfer::{Transfer, TransferError};
 use crate::waiting::Poller;
 pub use pending::ScopedPendingWork;
 pub use scope::PollingScope;
@@ -138,6 +139,48 @@ impl Channel {
     #[must_use = "it has the buffer and the outcome"]
     pub fn wait_completed(&mut self, timeout: Option<Duration>) -> Option<Completed> {
         self.holder.poller.wait_completed(timeout)
+    }
+
+    /// Carries out a [`Transfer`], and returns when the device is done with all of its memory.
+    ///
+    /// It posts the operations as there is room, and waits for all of them, up to `timeout`, or up to the
+    /// channel's own if that is `None`. The outcomes are in the transfer.
+    ///
+    /// If the timeout passes, the channel that still has operations of the set is aborted, with all
+    /// that is in flight on it: its queue pair is moved to `ERR`, and destroyed if it is not flushed within
+    /// the drain timeout. So this returns within `timeout`, the drain timeout and the time that
+    /// `ibv_destroy_qp` takes, together. An operation that fails takes its channel down, and others
+    /// of the set on that channel fail with it.
+    ///
+    /// # Errors
+    ///
+    /// - [`TransferError::Failed`](crate::TransferError::Failed): at least one operation was not posted or
+    ///   did not succeed. All memory can be reused.
+    /// - [`TransferError::Stuck`](crate::TransferError::Stuck): the driver refused to destroy a queue pair.
+    pub fn transfer(
+        &mut self,
+        transfer: &mut Transfer,
+        timeout: Option<Duration>,
+    ) -> Result<(), TransferError> {
+        self.transfer_with(transfer, timeout, |_, _| {})
+    }
+
+    /// [`transfer`](Self::transfer), and calls `each` for each operation that ends before the timeout: with
+    /// its index, and whether it has succeeded.
+    ///
+    /// The device is done with the memory of that operation by then. If `each` panics, the rest is aborted
+    /// as after a timeout, before the panic goes on.
+    ///
+    /// # Errors
+    ///
+    /// As [`transfer`](Self::transfer).
+    pub fn transfer_with(
+        &mut self,
+        transfer: &mut Transfer,
+        timeout: Option<Duration>,
+        mut each: impl FnMut(usize, bool),
+    ) -> Result<(), TransferError> {
+        self.holder.poller.transfer(transfer, timeout, &mut each)
     }
 
     /// Closes the channel, and returns its settings.

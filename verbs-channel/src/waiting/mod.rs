@@ -21,6 +21,7 @@ mod guard;
 mod outcome;
 mod pause;
 mod scope;
+mod transfer;
 mod wait;
 
 /// An engine, and how its operations are waited for.

@@ -34,6 +34,7 @@ mod quick_start;
 mod scoped;
 mod shared_receives;
 mod strategies;
+mod transfers;
 mod two_hosts;
 mod unpolled;
 mod wire;

@@ -33,4 +33,5 @@ mod shared_receives;
 mod stuck;
 mod swapped;
 mod thread_domains;
+mod transfers;
 mod waits;

@@ -52,7 +52,7 @@ use verbs_core::{
 
 pub use data::Posted;
 pub use events::{announce, announce_last, report};
-pub use memory::{deliver, forget_requests, is_in_flight, is_posted, touch_posted};
+pub use memory::{deliver, forget_requests, in_flight, is_in_flight, is_posted, touch_posted};
 
 /// The settings of a thread's library, and the records of its calls.
 pub struct Library {

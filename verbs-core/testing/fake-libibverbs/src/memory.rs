@@ -209,6 +209,11 @@ pub fn is_in_flight(wr_id: u64) -> bool {
     with(|library| library.operations.iter().any(|op| op.wr_id == wr_id))
 }
 
+/// How many requests the device has.
+pub fn in_flight() -> usize {
+    with(|library| library.operations.len())
+}
+
 /// Whether the device may touch one of these bytes.
 pub fn is_posted(bytes: &[u8]) -> bool {
     let ours = bytes.as_ptr_range();

@@ -1,0 +1,103 @@
+//! Transfers, carried out: posted, waited for, and quiesced.
+//!
+//! ```text
+//! post what has room, wait ───── all ended before the deadline ──► returns
+//!   │ the deadline passes, or a panic
+//!   ▼
+//! its channels to ERR, drain ─── in drain_timeout ───────────────► aborted, or a work error
+//!   │ not flushed
+//!   ▼
+//! destroy their queue pairs ─────────────────────────────────────► aborted, or stuck
+//! ```
+
+use std::time::Duration;
+
+use super::Poller;
+use super::deadline::Deadline;
+use crate::error::DownReason;
+use crate::transfer::{Transfer, TransferError};
+
+/// A transfer that is being carried out: quiesced when this is dropped, by a panic too.
+struct Running<'t> {
+    poller: &'t mut Poller,
+    transfer: &'t mut Transfer,
+    timeout: Option<Duration>,
+}
+
+impl Poller {
+    /// Carries out a transfer, within `timeout` or the channel's own. `each` gets the index of each
+    /// operation that has ended, and whether it has succeeded.
+    pub(crate) fn transfer(
+        &mut self,
+        transfer: &mut Transfer,
+        timeout: Option<Duration>,
+        each: &mut dyn FnMut(usize, bool),
+    ) -> Result<(), TransferError> {
+        let timeout = timeout.or(self.config.timeout);
+        let mut running = Running {
+            poller: self,
+            transfer,
+            timeout,
+        };
+        running.run(each);
+        drop(running);
+        debug_assert!(transfer.has_ended(), "it is quiesced");
+        transfer.outcome()
+    }
+}
+
+impl Running<'_> {
+    /// Until all have ended, or the timeout has passed.
+    fn run(&mut self, each: &mut dyn FnMut(usize, bool)) {
+        let mut deadline = Deadline::new(self.timeout);
+        loop {
+            self.transfer.step(&mut self.poller.engine, each);
+            if self.transfer.has_ended() {
+                return;
+            }
+            let left = deadline.left();
+            if left == Some(Duration::ZERO) {
+                return;
+            }
+            let transfer = &*self.transfer;
+            if !self
+                .poller
+                .wait_until(left, |engine| transfer.can_step(engine))
+            {
+                return;
+            }
+        }
+    }
+}
+
+impl Drop for Running<'_> {
+    /// The ladder, for the channels that have operations of the set in flight.
+    fn drop(&mut self) {
+        let Self {
+            poller, transfer, ..
+        } = self;
+        if transfer.has_ended() {
+            return;
+        }
+        // What has completed by now is no reason to take a channel down.
+        poller.engine.drive();
+        let ignore = &mut |_, _| {};
+        transfer.take_all_done(&mut poller.engine, ignore);
+        let after = self.timeout.unwrap_or_default();
+        for (channel, queue) in transfer.in_flight() {
+            let reason = DownReason::TimedOut { queue, after };
+            // It is one of this engine: an operation is in flight on it.
+            let _shut_down = poller.engine.shut_down(channel, reason);
+        }
+        transfer.reject_waiting(&poller.engine);
+        let drain_timeout = Some(poller.config.drain_timeout);
+        poller.wait_until(drain_timeout, |engine| transfer.is_quiesced(engine));
+        transfer.take_all_done(&mut poller.engine, ignore);
+        for (channel, queue) in transfer.in_flight() {
+            let reason = DownReason::TimedOut { queue, after };
+            // As above.
+            let _destroyed = poller.engine.destroy(channel, reason);
+        }
+        transfer.take_all_done(&mut poller.engine, ignore);
+    }
+}
