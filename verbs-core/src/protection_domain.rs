@@ -137,6 +137,14 @@ impl ProtectionDomain {
         }
     }
 
+    /// A number that two domains share if [`is`](Self::is) holds of them, and that no other domain has while
+    /// one of them exists.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn tag(&self) -> usize {
+        self.root().as_ptr().addr()
+    }
+
     /// Whether the regions of this domain work with the queue pairs of `other`.
     ///
     /// That is so if the two are clones of one domain, parent domains of one domain, or a domain and its

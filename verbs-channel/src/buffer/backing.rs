@@ -15,7 +15,8 @@ use super::shared_part::SharedPart;
 use crate::error::{RejectReason, Result};
 use crate::request::OwnedElement;
 
-/// Identifies a protection domain that exists; or none, which no queue pair is of.
+/// Identifies a protection domain that exists, and its parent domains, whose queue pairs its regions work
+/// with; or none, which no queue pair is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PdTag(usize);
 
@@ -23,7 +24,7 @@ impl PdTag {
     const NONE: Self = Self(0);
 
     pub(crate) fn of(pd: &ProtectionDomain) -> Self {
-        Self(pd.as_ptr().addr())
+        Self(pd.tag())
     }
 }
 

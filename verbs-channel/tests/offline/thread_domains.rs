@@ -59,6 +59,18 @@ fn a_channel_has_a_thread_domain_to_itself() {
 }
 
 #[test]
+fn a_prepared_receive_may_be_of_the_plain_domain() {
+    let pd = pd_with_thread_domains();
+    let pool = BufferPool::new(&pd, 64, 1).unwrap();
+    let mut prepared = pd.create_channel().build().unwrap();
+    prepared.start_receive(pool.take().unwrap()).unwrap();
+    let mut channel = connected(prepared);
+    assert_eq!(channel.prepared_receives().len(), 1);
+    drop((channel, pool, pd));
+    assert_all_is_well();
+}
+
+#[test]
 fn a_channel_without_a_thread_domain_works_as_well() {
     for (refused, made, ended) in [
         (

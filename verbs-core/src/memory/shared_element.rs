@@ -25,7 +25,7 @@ use crate::protection_domain::ProtectionDomain;
 #[doc(alias = "ibv_sge")]
 pub struct SharedElement<'a> {
     sge: ibv_sge,
-    // The address of the `ibv_pd`: the region, which is borrowed, keeps that.
+    // The tag of the protection domain, which the region keeps. The element borrows the region.
     pd: usize,
     region: PhantomData<&'a ()>,
 }
@@ -38,16 +38,16 @@ impl SharedElement<'_> {
     pub(super) fn new(addr: u64, length: u32, lkey: u32, pd: &ProtectionDomain) -> Self {
         Self {
             sge: ibv_sge { addr, length, lkey },
-            pd: pd.as_ptr().addr(),
+            pd: pd.tag(),
             region: PhantomData,
         }
     }
 
-    /// Whether its region is of this protection domain.
+    /// Whether its region belongs to this protection domain, as [`ProtectionDomain::is`] has it.
     #[must_use]
     #[inline]
     pub fn is_of(&self, pd: &ProtectionDomain) -> bool {
-        self.pd == pd.as_ptr().addr()
+        self.pd == pd.tag()
     }
 
     /// The address, length and key of the elements of a list, side by side for the driver: they
@@ -112,7 +112,7 @@ impl SharedElement<'_> {
             let to = unsafe { wide.add(index) };
             let element = Self {
                 sge,
-                pd: pd.as_ptr().addr(),
+                pd: pd.tag(),
                 region: PhantomData,
             };
             // SAFETY: as above.

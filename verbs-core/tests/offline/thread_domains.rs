@@ -1,7 +1,7 @@
 //! Thread and parent domains: what is created in them, and the order of their ends.
 
 use fake_libibverbs::{assert_all_is_well, ladder, with};
-use verbs_core::{Error, ErrorKind, QueuePair};
+use verbs_core::{AccessFlags, Error, ErrorKind, QueuePair};
 
 #[test]
 fn a_device_without_thread_domains_has_none() {
@@ -42,6 +42,23 @@ fn a_parent_domain_outlives_its_objects_and_keeps_its_parts() {
         context, pd, td, domain, second, unrelated, cq, region, other, qp,
     ));
     assert_all_is_well();
+}
+
+#[test]
+fn an_element_is_of_the_parent_domains_of_its_domain() {
+    let (context, pd, _cq) = ladder();
+    with(|library| library.thread_domains = true);
+    let td = context.alloc_td().unwrap();
+    // SAFETY: nothing is created in it.
+    let domain = unsafe { pd.alloc_parent_domain(&td) }.unwrap();
+    let unrelated = context.alloc_pd().unwrap();
+    for of in [&pd, &domain] {
+        let region = of.reg_shared(vec![0_u8; 8], AccessFlags::REMOTE_READ);
+        let region = region.unwrap();
+        let element = region.element(..).unwrap();
+        assert!(element.is_of(&pd) && element.is_of(&domain));
+        assert!(!element.is_of(&unrelated));
+    }
 }
 
 #[test]
