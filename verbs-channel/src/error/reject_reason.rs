@@ -74,8 +74,8 @@ pub enum RejectReason {
     /// The buffer, or an element of the list, is registered in another protection domain than the
     /// channel's, where its key means nothing or other memory.
     ///
-    /// It is found for [owned buffers](crate::OwnedBuffer) and for
-    /// [`SharedElement`](verbs_core::SharedElement)s, not for [other elements](crate::List).
+    /// This is checked for [owned buffers](crate::OwnedBuffer) and for
+    /// [`SharedElement`](verbs_core::SharedElement)s, but not for [other elements](crate::List).
     #[error(
         "the memory is registered in another protection domain: register it in the channel's `pd()`"
     )]

@@ -16,22 +16,24 @@ use verbs_core::{
 ///
 /// # Elements of another protection domain
 ///
-/// A [`SharedElement`] knows its protection domain, and on a channel of another one the request is
-/// rejected with [`RejectReason::OtherDomain`](crate::RejectReason::OtherDomain). So is an
-/// [owned buffer](crate::OwnedBuffer).
+/// If a [`SharedElement`] or an [owned buffer](crate::OwnedBuffer) belongs to another protection domain than
+/// the channel, the request is rejected with
+/// [`RejectReason::OtherDomain`](crate::RejectReason::OtherDomain).
 ///
-/// The other elements are 16 bytes that the driver gets as they are, and nothing in them names a
-/// domain. On a channel of another one, the request fails with
+/// The other elements are 16 bytes that the driver gets as they are, and do not contain their domain. If it
+/// is not the channel's, the request fails with
 /// [`LOC_PROT_ERR`](verbs_core::WcStatus::LOC_PROT_ERR), on soft-RoCE with
-/// [`LOC_QP_OP_ERR`](verbs_core::WcStatus::LOC_QP_OP_ERR), and the channel is down. Their memory is safe all
-/// the same. The keys of one device are unique, and it checks their domain. On another device, the key
-/// may be that of a region of the channel's domain. But a device accepts a key only with an address
-/// within the key's own region. If that region contains the address by chance, it is either memory of
-/// this program at the same address, that is, the element's own bytes; or a
-/// [`DmabufRegion`](verbs_core::DmabufRegion) or [`RawRegion`](verbs_core::RawRegion) with addresses of
-/// its own, which the device may write to at any moment.
+/// [`LOC_QP_OP_ERR`](verbs_core::WcStatus::LOC_QP_OP_ERR), and the channel is down. No other memory is
+/// accessed by mistake:
+///
+/// - On the same device, keys are unique, and the device checks their domain.
+/// - On another device, the same key may belong to a region of the channel's domain. But a device accepts
+///   a key only with an address within the key's own region. A region that contains the address is
+///   either memory of this program at the same address, so these are the element's own bytes. Or it is a
+///   [`DmabufRegion`](verbs_core::DmabufRegion) or a [`RawRegion`](verbs_core::RawRegion) with addresses
+///   of its own, which the device may write to at any moment anyway.
 pub trait List: sealed::Sealed {
-    /// The kind of element that the driver gets.
+    /// The type of the elements that the driver gets.
     type Element: Element;
 
     /// Whether its elements know their protection domain, and are to be put

@@ -152,16 +152,17 @@ impl DatagramQueuePair {
         Err(receive_refused(self.cap, ret, &mut bad, requests))
     }
 
-    /// Posts receives of a chain that was built once: all of them (`..`), or a part (`start..end`).
+    /// Posts receives of a [`RequestChain`](crate::RequestChain): all of them (`..`), or a part
+    /// (`start..end`).
     ///
-    /// They are posted in their order and with one doorbell. An empty range posts nothing. The chain is
-    /// as it was when this returns. If the queue is full, the error's [`posted`](PostError::posted)
-    /// counts from the start of the range.
+    /// They are posted in their order, with one doorbell. An empty range posts nothing. When this has
+    /// returned, the chain can be patched for the next post. If the queue is full, the error's
+    /// [`posted`](PostError::posted) counts from the start of the range.
     ///
     /// # Safety
     ///
-    /// As [`post_receive`](Self::post_receive), for each receive that is posted. The chain does not hold
-    /// the memory of its elements: it may be dropped or patched at once, and their memory not.
+    /// As [`post_receive`](Self::post_receive), for each receive that is posted. The receives hold the memory
+    /// of their elements even if the chain is patched or dropped, which it may be when this has returned.
     ///
     /// # Errors
     ///

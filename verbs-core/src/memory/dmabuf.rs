@@ -21,11 +21,12 @@ use crate::ret;
 /// It has no address in this program. Work requests name its bytes by `iova`, the address chosen at
 /// registration.
 ///
-/// `K` keeps what the memory is used for: the kernel keeps the dmabuf itself. It is dropped after the
-/// memory was deregistered, and leaked if the driver refuses to do that, or if the region is leaked.
+/// `K` is the *keepalive*, which keeps the memory in its present use, such as an allocation of the GPU. (The
+/// kernel keeps the dmabuf itself.) It is dropped after the memory has been deregistered. It is leaked if
+/// the driver fails to deregister the memory, or if the region is leaked.
 ///
-/// Its registration is `unsafe`. After that, it can be used as a [`SharedRegion`](crate::SharedRegion):
-/// its [elements](Self::element) need no further promises in the layers above.
+/// Its registration is `unsafe`. After that, it can be used like a [`SharedRegion`](crate::SharedRegion):
+/// the layers above use its [elements](Self::element) without further promises.
 #[doc = man!("ibv_reg_mr")]
 #[doc(alias = "ibv_mr")]
 pub struct DmabufRegion<K = ()> {
@@ -33,26 +34,27 @@ pub struct DmabufRegion<K = ()> {
 }
 
 impl ProtectionDomain {
-    /// Registers `len` bytes of a dmabuf, from `offset` on, and what keeps the memory for this use.
+    /// Registers `len` bytes of a dmabuf, from `offset` on, and takes the keepalive, which keeps the memory
+    /// in its present use.
     ///
     /// Work requests and peers address the first of these bytes as `iova`. Within a page, `iova` and
-    /// `offset` must be at the same place. `iova` need not be an address of this program. If it is that
-    /// of other memory by chance, nothing confuses the two: layers above reject
-    /// [elements](DmabufRegion::element) on queue pairs of another protection domain.
+    /// `offset` must be at the same place. `iova` need not be an address of this program. It may also be the
+    /// address of other memory: the layers above reject [elements](DmabufRegion::element) on queue pairs
+    /// of another protection domain.
     ///
     /// # Safety
     ///
-    /// From this call until the region no longer exists: until [`dereg`](DmabufRegion::dereg) has returned
-    /// `Ok`, or the region was dropped and no error was logged. If it is leaked, or the driver fails to
-    /// deregister it, that is forever.
+    /// The following holds from this call until the region no longer exists. That is when
+    /// [`dereg`](DmabufRegion::dereg) has returned `Ok`, or the region was dropped and no error was logged. If
+    /// the region is leaked, or the driver fails to deregister it, it holds forever.
     ///
     /// - While `keepalive` has not been dropped, the exporter uses the memory for nothing else: it is not
     ///   given to another allocation of the GPU.
-    /// - Safe code may have the device read the memory at any moment, and send it to any peer. No `&mut`
-    ///   to a mapping of it is live.
+    /// - No `&mut` to a mapping of the memory is live: safe code may let the device read it at any moment,
+    ///   and send it to any peer.
     /// - If `access` has [`LOCAL_WRITE`](AccessFlags::LOCAL_WRITE), or permits a peer to write: the device
-    ///   may write any bytes to it at any moment. No `&` to a mapping of it is live, and nothing, here or
-    ///   on the GPU, relies on its contents for safety.
+    ///   may write any bytes to the memory at any moment. So no `&` to a mapping of it is live, and nothing,
+    ///   here or on the GPU, relies on its contents for safety.
     ///
     /// # Errors
     ///

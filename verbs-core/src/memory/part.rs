@@ -3,7 +3,7 @@
 
 use std::iter::FusedIterator;
 
-/// What can be cut into [`Chunks`]: every kind of element.
+/// An element that can be split into [`Chunks`]: every kind of element.
 pub trait Part: Sized + Sealed {
     /// The part of `self` from `start`, `length` bytes long.
     ///

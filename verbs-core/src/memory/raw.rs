@@ -16,12 +16,13 @@ use crate::protection_domain::ProtectionDomain;
 
 /// A memory region (MR) over a raw pointer: `mmap`, huge pages, another language's memory.
 ///
-/// `K` keeps the memory: a mapping that is unmapped when it is dropped, an `Arc` of an allocator, or
-/// `()` if the memory stays by other means. It is dropped after the memory was deregistered, and
-/// leaked if the driver refuses to do that, or if the region is leaked.
+/// `K` is the *keepalive*, which keeps the memory: for example a mapping that is unmapped when it is
+/// dropped, an `Arc` of an allocator, or `()` if the memory stays by other means. It is dropped after the
+/// memory has been deregistered. It is leaked if the driver fails to deregister the memory, or if the
+/// region is leaked.
 ///
-/// Its registration is `unsafe`. After that, it can be used as a [`SharedRegion`](crate::SharedRegion):
-/// its [elements](Self::element) need no further promises in the layers above.
+/// Its registration is `unsafe`. After that, it can be used like a [`SharedRegion`](crate::SharedRegion):
+/// the layers above use its [elements](Self::element) without further promises.
 #[doc = man!("ibv_reg_mr")]
 #[doc(alias = "ibv_mr")]
 pub struct RawRegion<K = ()> {
@@ -29,7 +30,7 @@ pub struct RawRegion<K = ()> {
 }
 
 impl ProtectionDomain {
-    /// Registers memory by address, and what keeps that memory.
+    /// Registers memory by address, and takes the keepalive, which keeps that memory.
     ///
     /// ```no_run
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -53,25 +54,25 @@ impl ProtectionDomain {
     ///
     /// # Safety
     ///
-    /// From this call until the region no longer exists: until [`dereg`](RawRegion::dereg) has returned
-    /// `Ok`, or the region was dropped and no error was logged. If it is leaked, or the driver fails to
-    /// deregister it, that is forever.
+    /// The following holds from this call until the region no longer exists. That is when
+    /// [`dereg`](RawRegion::dereg) has returned `Ok`, or the region was dropped and no error was logged. If
+    /// the region is leaked, or the driver fails to deregister it, it holds forever.
     ///
     /// - The memory from `ptr` to `ptr + len` stays mapped while `keepalive` has not been dropped, and
     ///   nothing that can be done with a `&K` unmaps it. Mapping other memory at the same address is no
     ///   substitute: the device would still use the old pages. If `keepalive` is `()`, it stays mapped by
     ///   other means.
     /// - Unless `access` is empty, the memory is writable.
-    /// - Safe code may have the device read the memory at any moment, and send it to any peer. No `&mut`
-    ///   to it is live.
+    /// - No `&mut` to the memory is live: safe code may let the device read it at any moment, and send it to
+    ///   any peer.
     /// - If `access` has [`LOCAL_WRITE`](AccessFlags::LOCAL_WRITE), or permits a peer to write: the device
-    ///   may write any bytes to it at any moment. No `&` to it is live, and nothing in this program relies on
-    ///   its contents. It is accessed through raw pointers or atomics only, by code for which all
-    ///   bytes are valid.
+    ///   may write any bytes to the memory at any moment. So no `&` to it is live, and nothing in this
+    ///   program relies on its contents. It is accessed through raw pointers or atomics only, by code
+    ///   for which all bytes are valid.
     ///
-    /// The same holds for this side's own requests, however they are posted. So what
-    /// [`QueuePair::post`](crate::QueuePair::post) asks of a caller about references to the memory is
-    /// promised here already.
+    /// This includes what this side's own requests do, however they are posted. So the rules of
+    /// [`QueuePair::post`](crate::QueuePair::post) about references to the memory are promised here
+    /// already.
     ///
     /// # Errors
     ///

@@ -88,8 +88,10 @@ impl<K> Drop for Unowned<K> {
 macro_rules! unowned {
     ($($region:ident $name:literal)*) => {$(
         impl<K> super::$region<K> {
-            /// A part of the region for a work request. The range counts bytes. Safe layers take it as one of a
-            /// [`SharedRegion`](crate::SharedRegion): its bytes cannot be borrowed, nor sent inline.
+            /// A part of the region for a work request. The range counts bytes.
+            ///
+            /// It is like an element of a [`SharedRegion`](crate::SharedRegion): its bytes cannot be
+            /// borrowed, and safe layers do not send them inline.
             ///
             /// # Errors
             ///
@@ -106,7 +108,7 @@ macro_rules! unowned {
             ///
             /// # Errors
             ///
-            /// As there.
+            /// As [`element`](Self::element).
             pub fn sge(&self, range: impl RangeBounds<usize>) -> Result<Sge> {
                 self.element(range).map(Sge::from)
             }
@@ -125,7 +127,7 @@ macro_rules! unowned {
                 self.registration.len
             }
 
-            /// What keeps the memory.
+            /// The keepalive, which keeps the memory.
             #[must_use]
             pub fn keepalive(&self) -> &K {
                 &self.registration.keepalive

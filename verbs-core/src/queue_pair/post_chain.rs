@@ -17,16 +17,15 @@ use crate::macros::man;
 use crate::work_request::{Block, ChainRequest, ReceiveWorkRequest, RequestChain};
 
 impl<R> QueuePair<R> {
-    /// Posts requests of a chain that was built once, in their order and with one doorbell: all of
-    /// them (`..`), or a part (`start..end`).
+    /// Posts requests of a [`RequestChain`]: all of them (`..`), or a part (`start..end`).
     ///
-    /// It returns at once. The last request of the range is signalled, whatever
+    /// They are posted in their order, with one doorbell. This function returns at once. The last request of the range is signalled, whatever
     /// [`signal_every`](RequestChain::signal_every) chose: when its completion has been polled, all of
     /// them are done. An empty range posts nothing.
     ///
-    /// The chain is as it was when this returns, and can be patched for the next post. If the queue is
-    /// full, the error's [`posted`](PostError::posted) counts from the start of the range. Poll
-    /// completions, and post the rest:
+    /// When this has returned, the chain can be patched for the next post. If the queue is full, the
+    /// error's [`posted`](PostError::posted) counts from the start of the range. Poll completions, and
+    /// post the rest:
     ///
     /// ```no_run
     /// # use verbs_core::{PollSlot, QueuePair, RequestChain, WriteWorkRequest};
@@ -52,8 +51,8 @@ impl<R> QueuePair<R> {
     ///
     /// # Safety
     ///
-    /// As [`post`](Self::post), for each request that is posted. The chain does not hold the memory
-    /// of its elements: it may be dropped or patched at once, and their memory not.
+    /// As [`post`](Self::post), for each request that is posted. The requests hold the memory of their
+    /// elements even if the chain is patched or dropped, which it may be when this has returned.
     ///
     /// # Errors
     ///
@@ -80,18 +79,18 @@ impl<R> QueuePair<R> {
 macro_rules! receives {
     ($($qp:ident)*) => {$(
         impl $qp<OwnReceives> {
-            /// Posts receives of a chain that was built once, in their order and with one doorbell:
-            /// all of them (`..`), or a part (`start..end`). An empty range posts nothing.
+            /// Posts receives of a [`RequestChain`]: all of them (`..`), or a part (`start..end`).
             ///
-            /// The chain is as it was when this returns. If the queue is full, the error's
-            /// [`posted`](PostError::posted) counts from the start of the range: post the rest when
-            /// receives have completed, as [`QueuePair::post_chain`] shows.
+            /// They are posted in their order, with one doorbell. An empty range posts nothing. When
+            /// this has returned, the chain can be patched for the next post. If the queue is full, the
+            /// error's [`posted`](PostError::posted) counts from the start of the range: post the rest
+            /// when receives have completed, as in the example of [`QueuePair::post_chain`].
             ///
             /// # Safety
             ///
-            /// As [`post_receive`](Self::post_receive), for each receive that is posted. The chain
-            /// does not hold the memory of its elements: it may be dropped or patched at once, and
-            /// their memory not.
+            /// As [`post_receive`](Self::post_receive), for each receive that is posted. The receives
+            /// hold the memory of their elements even if the chain is patched or dropped, which it may
+            /// be when this has returned.
             ///
             /// # Errors
             ///

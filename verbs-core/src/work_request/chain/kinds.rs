@@ -15,8 +15,9 @@ use crate::work_request::{
 };
 
 impl<'l> RequestChain<SendWorkRequest<'l>> {
-    /// A chain of `len` sends, each of up to `max_sge` elements. Each is signalled, and empty until
-    /// its elements are [`set`](Self::set).
+    /// A chain of `len` sends, each of up to `max_sge` elements.
+    ///
+    /// Each is signalled, and empty until its elements are [`set`](Self::set).
     ///
     /// # Errors
     ///
@@ -28,8 +29,10 @@ impl<'l> RequestChain<SendWorkRequest<'l>> {
 }
 
 impl<'l> RequestChain<ReceiveWorkRequest<'l>> {
-    /// A chain of `len` receives, each of up to `max_sge` elements. Each has no room until its
-    /// elements are [`set`](Self::set), which is enough for writes with immediate.
+    /// A chain of `len` receives, each of up to `max_sge` elements.
+    ///
+    /// Each has no room until its elements are [`set`](Self::set). That is enough for writes with immediate
+    /// data.
     ///
     /// # Errors
     ///
@@ -43,8 +46,7 @@ impl<'l> RequestChain<ReceiveWorkRequest<'l>> {
 macro_rules! local {
     ($request:ident, $element:ident) => {
         impl<'l> RequestChain<$request<'l>> {
-            /// Gives a request one element, instead of those that it had. If the element is empty,
-            /// the request has none.
+            /// Sets the elements of a request to this one. If it is empty, the request has none.
             ///
             /// # Errors
             ///
@@ -55,8 +57,7 @@ macro_rules! local {
                 Ok(())
             }
 
-            /// Gives a request several elements in their order, instead of those that it had. Empty
-            /// elements are left out.
+            /// Sets the elements of a request to these, in their order. Empty elements are left out.
             ///
             /// # Errors
             ///
@@ -89,18 +90,18 @@ macro_rules! remote {
             ///
             /// # Errors
             ///
-            /// [`Error::OutOfRange`] unless `len` is 1 to 2²⁴, and `max_sge` 1 to 65,536.
+            /// [`Error::OutOfRange`] if `len` is not 1 to 2²⁴, or `max_sge` is not 1 to 65,536.
             pub fn $new(len: usize, max_sge: u32) -> Result<Self> {
                 Self::of($opcode, len, max_sge)
             }
 
-            /// Gives a request one element, and its place at the peer: the start of `remote`. If the
-            /// element is empty, the request has none.
+            /// Sets the elements of a request to this one, and its address at the peer to the start of
+            /// `remote`. If the element is empty, the request has none.
             ///
             /// # Errors
             ///
-            /// [`Error::OutOfRange`] if the chain has no such request; [`Error::RemoteTooShort`] if
-            /// the element would reach past the end of `remote`. The request is as it was then.
+            /// [`Error::OutOfRange`] if the chain has no such request, [`Error::RemoteTooShort`] if the
+            /// element has more bytes than `remote`. The request is not changed then.
             #[inline]
             pub fn set(
                 &mut self,
@@ -114,13 +115,14 @@ macro_rules! remote {
                 Ok(())
             }
 
-            /// Gives a request several elements in their order, and the place of their bytes at the
-            /// peer: the start of `remote`. Empty elements are left out.
+            /// Sets the elements of a request to these, in their order, and its address at the peer to
+            /// the start of `remote`. Empty elements are left out.
             ///
             /// # Errors
             ///
-            /// As [`set`](Self::set), and [`Error::OutOfRange`] if there are more elements than
-            /// [`max_sge`](Self::max_sge). The request has no elements then.
+            /// [`Error::OutOfRange`] if the chain has no such request, or there are more elements than
+            /// [`max_sge`](Self::max_sge). [`Error::RemoteTooShort`] if the elements have more bytes than
+            /// `remote`. The request has no elements then.
             #[inline]
             pub fn set_list<E: $element + 'l>(
                 &mut self,
@@ -133,12 +135,12 @@ macro_rules! remote {
                 self.put_remote(index, total, remote)
             }
 
-            /// Changes a request's place at the peer, and keeps its elements.
+            /// Sets the address of a request at the peer to the start of `remote`. Its elements stay.
             ///
             /// # Errors
             ///
-            /// [`Error::OutOfRange`] if the chain has no such request; [`Error::RemoteTooShort`] if
-            /// its elements would reach past the end of `remote`: the request has none then.
+            /// [`Error::OutOfRange`] if the chain has no such request, [`Error::RemoteTooShort`] if its
+            /// elements have more bytes than `remote`. In the second case it has no elements then.
             #[inline]
             pub fn set_remote(&mut self, index: usize, remote: &RemoteMemoryRegion) -> Result<()> {
                 let len = self.len();
@@ -186,8 +188,10 @@ impl<R: ChainRequest<Wr = ibv_send_wr>> RequestChain<R> {
 macro_rules! carries_data {
     ($request:ident, $opcode:ident, $with_imm:ident) => {
         impl RequestChain<$request<'_>> {
-            /// Sends 32 bits along with a request, which the peer finds in its completion; `None`
-            /// sends none. For a transfer of several requests: with the last.
+            /// Sets or removes the 32 bits of immediate data of a request, which are in the peer's
+            /// completion.
+            ///
+            /// In a transfer of several requests, it is the last one that has them.
             ///
             /// # Errors
             ///
@@ -198,16 +202,15 @@ macro_rules! carries_data {
                 self.put_immediate(index, imm_data, ($opcode, $with_imm))
             }
 
-            /// Copies the bytes of each request into it during the post: see
-            /// [`SendWorkRequest::inline`].
+            /// The bytes of each request are copied during the post: see [`SendWorkRequest::inline`].
             #[must_use]
             #[doc(alias = "IBV_SEND_INLINE")]
             pub fn inline(self) -> Self {
                 self.flagged(INLINE)
             }
 
-            /// Causes events at a peer that armed its queue for solicited completions only. Writes
-            /// need an [immediate](Self::set_immediate) too.
+            /// Each request causes an event at the peer, even if the peer armed its queue for solicited
+            /// completions only. Of writes, only those with [immediate data](Self::set_immediate) do that.
             #[must_use]
             #[doc(alias = "IBV_SEND_SOLICITED")]
             pub fn solicited(self) -> Self {

@@ -16,25 +16,26 @@ use crate::error::{Error, Result};
 pub(crate) use block::Block;
 use block::Linked;
 
-/// A chain of requests of one kind, built once: patched in place and posted again and again, from
-/// any of its requests on.
+/// A chain of requests of one kind that is built once, and posted again and again.
+///
+/// Its requests are patched in place. All of them can be posted, or any range.
 ///
 /// It owns its requests and copies of their elements, at addresses that do not change, and links
-/// them once. So a post costs what it costs in C, however many requests it posts, and nothing is
-/// allocated after the chain was made. A request that is posted again and again is a chain of one.
+/// them once. So a post costs as much as in C, however many requests it posts, and nothing is
+/// allocated after the chain was made. A single request that is posted again and again is a chain of one.
 ///
-/// Made by [`sends`](Self::sends), [`writes`](Self::writes), [`reads`](Self::reads) or
-/// [`receives`](Self::receives), for a number of requests and the most elements that each may have.
-/// Posted by [`QueuePair::post_chain`](crate::QueuePair::post_chain) or
-/// [`QueuePair::post_receive_chain`](crate::QueuePair::post_receive_chain). The driver copies the
+/// [`sends`](Self::sends), [`writes`](Self::writes), [`reads`](Self::reads) and
+/// [`receives`](Self::receives) make one, for a number of requests and the most elements that each may
+/// have. [`QueuePair::post_chain`](crate::QueuePair::post_chain) and
+/// [`QueuePair::post_receive_chain`](crate::QueuePair::post_receive_chain) post it. The driver copies the
 /// requests during the post: when it returns, the chain can be patched, posted to another queue
-/// pair, or dropped. The memory of its elements stays with the device as for any request.
+/// pair, or dropped. The device still uses the memory of the elements, as for any request.
 ///
 /// ```
 /// use verbs_core::{RemoteMemoryRegion, RequestChain, Sge};
 ///
 /// let theirs = RemoteMemoryRegion::new(0x7000_0000, 64 << 12, 9)?;
-/// // 64 writes of a page each. The last one has a completion, and the peer's has an immediate.
+/// // 64 writes of a page each. Only the last one has a completion, and immediate data.
 /// let mut pages = RequestChain::writes(64, 1)?.signal_every(0);
 /// pages.set_immediate(63, Some(7))?;
 /// for (index, page) in (0..64).enumerate() {
@@ -52,9 +53,11 @@ pub struct RequestChain<R: ChainRequest> {
     requests: PhantomData<fn() -> R>,
 }
 
-/// A kind of request that a [`RequestChain`] is made of; nothing outside this crate can be one.
+/// A kind of request that a [`RequestChain`] can consist of.
+///
+/// It is sealed: types of other crates cannot implement it.
 pub trait ChainRequest: sealed::Sealed {
-    /// C's type of it.
+    /// C's type of such a request.
     #[expect(private_bounds, reason = "seals it")]
     type Wr: Linked;
 }
@@ -89,7 +92,7 @@ impl<R: ChainRequest> RequestChain<R> {
         Ok(Self { block, requests })
     }
 
-    /// The number of requests, at least 1.
+    /// How many requests the chain has: at least 1.
     #[inline]
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "it is never empty")]
@@ -97,14 +100,14 @@ impl<R: ChainRequest> RequestChain<R> {
         self.block.len()
     }
 
-    /// The most elements that a request may have.
+    /// How many elements a request can have.
     #[inline]
     #[must_use]
     pub const fn max_sge(&self) -> u32 {
         self.block.max_sge()
     }
 
-    /// Changes the ID reported in a request's completion. It is 0 unless set.
+    /// Changes the ID in a request's completion. It is 0 unless set.
     ///
     /// # Errors
     ///
@@ -119,7 +122,7 @@ impl<R: ChainRequest> RequestChain<R> {
         Ok(())
     }
 
-    /// Gives all requests IDs in their order: `first`, `first + 1` and so on, with wrap-around.
+    /// Changes the IDs of all requests to `first`, `first + 1` and so on, with wrap-around.
     #[inline]
     pub fn set_wr_ids(&mut self, first: u64) {
         let mut wr_id = first;
@@ -213,12 +216,12 @@ impl<R: ChainRequest<Wr = ibv_send_wr>> RequestChain<R> {
         }
     }
 
-    /// Signals one request in `count`, and the last: only these have a completion on success. 0
-    /// signals only the last. Each is signalled unless this is set.
+    /// Signals every `count`th request, and the last one; 0 signals only the last one.
     ///
-    /// The last request of a post is always signalled, whichever it is.
+    /// Only these have a completion if they succeed. Unless this is set, each request is signalled. The last
+    /// request of a post is always signalled, whichever it is.
     ///
-    /// The requests before a signalled one keep their slots in the send queue until it completes. So
+    /// The requests before a signalled one keep their places in the send queue until it completes. So
     /// choose at most half of [`max_send_wr`](crate::QpCap::max_send_wr), if the chain is to be posted
     /// piece by piece to a queue that may be full.
     #[must_use]
@@ -234,7 +237,7 @@ impl<R: ChainRequest<Wr = ibv_send_wr>> RequestChain<R> {
         self
     }
 
-    /// Each request starts only after earlier reads and atomics of the queue pair are done.
+    /// The device starts each request only after earlier reads and atomics of the queue pair are done.
     #[must_use]
     #[doc(alias = "IBV_SEND_FENCE")]
     pub fn fence(self) -> Self {
