@@ -320,10 +320,8 @@ impl AsyncChannel {
 
     /// The number of operations that this queue holds, with or without room for them now.
     pub(crate) fn capacity(&self, queue: Queue) -> u32 {
-        self.driver().with_ring(|ring| {
-            let (engine, at) = (&ring.engine, self.at);
-            engine.credits(at, queue) + engine.in_flight(at, queue)
-        })
+        self.driver()
+            .with_ring(|ring| ring.engine.capacity(self.at, queue))
     }
 
     /// The protection domain of the channel: buffers must be registered in it.

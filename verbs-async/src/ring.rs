@@ -66,6 +66,8 @@ impl Channels {
         let more = self.engine.credits(at, queue).min(Engine::MAX_RESERVE);
         if reason == RejectReason::Untaken && self.engine.reserve(at, more).is_ok() {
             Started::RoomMade
+        } else if let RejectReason::Budget(_) = reason {
+            Started::Short
         } else if reason.is_backpressure() {
             Started::Full
         } else {
@@ -190,6 +192,14 @@ impl Ring for Channels {
 
     fn full(queue: Queue) -> RejectReason {
         RejectReason::Backpressure(queue)
+    }
+
+    fn hold_room(&mut self, is_held: bool) {
+        self.engine.hold_room(is_held);
+    }
+
+    fn has_common_room(&self) -> bool {
+        self.engine.common_room() > 0
     }
 
     fn is_idle(&mut self, channel: ChannelId, queue: Queue) -> bool {

@@ -83,6 +83,7 @@ fn reject_reasons() -> Vec<RejectReason> {
     let (len, max, count) = (10, 9, 10);
     let mut all = vec![
         RejectReason::Backpressure(Queue::Send),
+        RejectReason::Budget(Queue::Send),
         RejectReason::Untaken,
         RejectReason::BatchTooLong { asked: 10, max },
         RejectReason::EmptyBatch,
@@ -129,6 +130,7 @@ const fn of_reject_reason(reason: &RejectReason) -> usize {
         RejectReason::SharedReceives => 16,
         RejectReason::OtherDomain => 17,
         RejectReason::DatagramTooLong { .. } => 18,
+        RejectReason::Budget(_) => 19,
     }
 }
 
@@ -263,7 +265,7 @@ fn check<E: std::error::Error + 'static>(all: &[E], variant: impl Fn(&E) -> usiz
 fn no_error_repeats_its_source() {
     check(&reasons(), of_reason, 12);
     check(&transport_errors(), of_transport, 4);
-    check(&reject_reasons(), of_reject_reason, 19);
+    check(&reject_reasons(), of_reject_reason, 20);
     check(&exchange_errors(), of_exchange, 14);
     check(&errors(), of_error, 12);
     for reason in reject_reasons() {

@@ -372,7 +372,9 @@ impl ChannelBuilder {
     ///
     /// - [`Error::Capacity`]: a completion queue for that many channels, with an entry for each of
     ///   `max_send_wr + max_recv_wr` requests of each channel, exceeds the device's limits. Soft-RoCE has
-    ///   room for 255 channels with the default 64 + 64.
+    ///   room for 255 channels with the default 64 + 64. More fit a budget: see
+    ///   [`in_flight`](Self::in_flight).
+    /// - [`verbs_core::Error::Limit`]: the budget exceeds the device's limits.
     /// - [`verbs_core::Error::OutOfRange`]: `max_channels` is 0.
     /// - [`Error::PeerTimeout`]: the [`peer_timeout`](Self::peer_timeout) is shorter than 2 s.
     pub fn group(&self, max_channels: u32) -> Result<ChannelGroup> {
@@ -410,7 +412,12 @@ impl ChannelBuilder {
         shared: Option<Arc<SharedQueue>>,
     ) -> (Engine, Preparer) {
         let config = self.clone();
-        let limits = config.engine_limits(max_channels);
+        let max_recv_wr = if shared.is_some() {
+            0
+        } else {
+            self.max_recv_wr
+        };
+        let limits = config.engine_limits(max_channels, max_recv_wr);
         let engine = Engine::new(config.pd.clone(), cq.clone(), limits);
         (engine, Preparer { config, cq, shared })
     }

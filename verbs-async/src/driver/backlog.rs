@@ -13,6 +13,8 @@ pub(super) struct Backlog {
     pub(super) head: Option<usize>,
     pub(super) tail: Option<usize>,
     pub(super) len: usize,
+    // In the line for the room that all channels share, if it is in it.
+    pub(super) place: Option<u64>,
     pub(super) room: RoomWaiters,
 }
 

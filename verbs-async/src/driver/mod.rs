@@ -7,7 +7,8 @@
 //! ```text
 //! poll the queue until it is empty ──► for each completed operation: keep the
 //!   │                                  outcome in its slot, defer its waker;
-//!   │                                  post from the backlogs
+//!   │                                  post from the channel's backlogs, and
+//!   │                                  from the line
 //!   ▼ empty, some task waits, not armed
 //! arm, and poll once more
 //!   ▼ empty again: the next completion raises an event
@@ -38,6 +39,7 @@ use crate::{deferred, wake};
 use state::{DriverState, Wait};
 
 mod backlog;
+mod line;
 mod queueing;
 mod ring;
 mod state;

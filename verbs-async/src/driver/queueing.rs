@@ -3,6 +3,7 @@
 use verbs_channel::Queue;
 
 use super::backlog::{Backlog, Links, Queued, Stage};
+use super::line::Head;
 use super::ring::{QUEUES, Request as _, Ring, Started};
 use super::state::{DriverState, Wait};
 
@@ -37,21 +38,34 @@ impl<R: Ring> DriverState<R> {
     /// Posts from the heads of a channel's backlogs while there is room.
     pub(super) fn advance(&mut self, index: usize) {
         for queue in QUEUES {
-            while let Some(here) = self.channels.get(index)
-                && let Some(key) = here.backlogs[queue as usize].head
-                && self.post_head(key)
-            {}
+            self.advance_queue(index, queue);
         }
     }
 
-    /// Posts the head of a backlog. `false` if there is no room for it yet.
-    fn post_head(&mut self, key: usize) -> bool {
-        let Some(head) = self.queued.get_mut(key) else {
-            return false;
-        };
+    /// The same for one of its backlogs.
+    pub(super) fn advance_queue(&mut self, index: usize, queue: Queue) {
+        loop {
+            match self.post_head_of(index, queue) {
+                Some(Head::Left) => {}
+                Some(Head::Short) => return self.join_line(index, queue),
+                Some(Head::Full) => return self.leave_line(index, queue),
+                None => return,
+            }
+        }
+    }
+
+    /// Posts the head of a backlog, if it has one.
+    pub(super) fn post_head_of(&mut self, index: usize, queue: Queue) -> Option<Head> {
+        let here = self.channels.get(index)?;
+        let key = here.backlogs[queue as usize].head?;
+        self.post_head(key)
+    }
+
+    fn post_head(&mut self, key: usize) -> Option<Head> {
+        let head = self.queued.get_mut(key)?;
         let (channel, queue) = (head.channel, head.queue);
         let Stage::Waiting(request, links) = &mut head.stage else {
-            return false;
+            return None;
         };
         let links = *links;
         let mut started = request.post(&mut self.ring, channel);
@@ -59,7 +73,8 @@ impl<R: Ring> DriverState<R> {
             started = request.post(&mut self.ring, channel);
         }
         match started {
-            Started::RoomMade | Started::Full => return false,
+            Started::RoomMade | Started::Full => return Some(Head::Full),
+            Started::Short => return Some(Head::Short),
             Started::Posted(ticket) => {
                 head.stage = Stage::Posted(ticket);
                 if let Some(waker) = head.waker.take() {
@@ -73,7 +88,7 @@ impl<R: Ring> DriverState<R> {
             }
         }
         self.dequeue(R::index(channel), queue, links);
-        true
+        Some(Head::Left)
     }
 
     /// Unlinks an operation from its backlog, and wakes the tasks that wait for room.
@@ -96,10 +111,14 @@ impl<R: Ring> DriverState<R> {
         };
         let backlog = &mut here.backlogs[queue as usize];
         backlog.len -= 1;
+        let is_last = backlog.len == 0;
         if backlog.room.sleeping > 0 && backlog.len <= backlog.room.wakes_at {
             backlog.room.sleeping = 0;
             let waiters = backlog.room.waiters.iter_mut();
             deferred.extend(waiters.filter_map(|(_, waiter)| waiter.take()));
+        }
+        if is_last {
+            self.leave_line(index, queue);
         }
     }
 
@@ -111,6 +130,49 @@ impl<R: Ring> DriverState<R> {
         match &mut self.queued.get_mut(key?)?.stage {
             Stage::Waiting(_, links) => Some(links),
             _ => None,
+        }
+    }
+}
+
+/// The line for the room that all channels share.
+impl<R: Ring> DriverState<R> {
+    /// Puts a channel's queue at the end of the line, unless it is in it.
+    pub(super) fn join_line(&mut self, index: usize, queue: Queue) {
+        if self.backlog_of(index, queue).place.is_some() {
+            return;
+        }
+        let place = self.line.push(index, queue);
+        self.backlog_of(index, queue).place = Some(place);
+        self.ring.hold_room(true);
+    }
+
+    /// Takes a channel's queue out of the line, if it is in it.
+    pub(super) fn leave_line(&mut self, index: usize, queue: Queue) {
+        if let Some(place) = self.backlog_of(index, queue).place.take() {
+            self.line.remove(place);
+            self.ring.hold_room(!self.line.is_empty());
+        }
+    }
+
+    /// Posts for the first in the line while there is room.
+    #[cold]
+    pub(super) fn advance_line(&mut self) {
+        while self.ring.has_common_room()
+            && let Some((index, queue)) = self.line.first()
+        {
+            self.ring.hold_room(false);
+            let head = self.post_head_of(index, queue);
+            self.ring.hold_room(!self.line.is_empty());
+            match head {
+                Some(Head::Short) => return,
+                // The next joins the line again if it is short, too.
+                Some(Head::Left) => {
+                    self.leave_line(index, queue);
+                    self.advance_queue(index, queue);
+                }
+                // It waits for its own queue.
+                Some(Head::Full) | None => self.leave_line(index, queue),
+            }
         }
     }
 }

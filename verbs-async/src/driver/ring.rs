@@ -41,6 +41,13 @@ pub(crate) trait Ring {
     /// Why a request is rejected whose backlog is full.
     fn full(queue: Queue) -> Self::RejectReason;
 
+    /// Keeps the room that the channels share for the line: a request that needs some of it is
+    /// [`Short`](Started::Short), until this is called with `false`.
+    fn hold_room(&mut self, is_held: bool);
+
+    /// Whether the channels share any room, held or not.
+    fn has_common_room(&self) -> bool;
+
     /// Whether nothing is in flight in this queue of a channel.
     fn is_idle(&mut self, channel: Self::Channel, queue: Queue) -> bool;
 
@@ -85,6 +92,8 @@ pub(crate) enum Started<R: Ring + ?Sized> {
     RoomMade,
     /// There is no room until another operation of its queue completes.
     Full,
+    /// There is no room in what the channels share until an operation of any of them completes.
+    Short,
     /// It cannot be posted.
     Rejected(R::RejectReason),
 }

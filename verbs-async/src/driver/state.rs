@@ -7,6 +7,7 @@ use slab::Slab;
 use verbs_channel::Queue;
 
 use super::backlog::{Backlog, Queued, Stage};
+use super::line::Line;
 use super::ring::{Request, Ring, Started, Submission};
 use crate::deferred::Deferred;
 
@@ -22,6 +23,8 @@ pub(super) struct DriverState<R: Ring> {
     waits: Vec<Option<Wait>>,
     pub(super) queued: Slab<Queued<R>>,
     pub(super) channels: Vec<Channel<R>>,
+    // The queues whose heads wait for the room that all channels share.
+    pub(super) line: Line,
     // How long an operation polls before its task sleeps.
     pub(super) busy_poll: Duration,
     // Wake-ups and log lines for when the lock is free.
@@ -56,6 +59,7 @@ impl<R: Ring> DriverState<R> {
             waits: Vec::new(),
             queued: Slab::new(),
             channels: Vec::new(),
+            line: Line::new(),
             busy_poll: Duration::ZERO,
             deferred: Deferred::new(),
             garbage: Vec::new(),
@@ -100,7 +104,10 @@ impl<R: Ring> DriverState<R> {
         }
         let stage = match started {
             Started::Posted(ticket) => Stage::Posted(ticket),
-            Started::RoomMade | Started::Full => return self.queue(channel, request, backlog),
+            Started::RoomMade | Started::Full => {
+                return self.queue(channel, request, backlog, false);
+            }
+            Started::Short => return self.queue(channel, request, backlog, true),
             Started::Rejected(reason) => Stage::Rejected(request.rejected(reason)),
         };
         self.insert(channel, request.queue(), stage)
@@ -111,12 +118,14 @@ impl<R: Ring> DriverState<R> {
         here.is_some_and(|here| !here.backlogs[queue as usize].is_empty())
     }
 
-    /// Appends a request to its backlog, or rejects it if the backlog is full.
+    /// Appends a request to its backlog, or rejects it if the backlog is full. If it `is_short` of the
+    /// room that the channels share, it is the head.
     fn queue<W: Request<R>>(
         &mut self,
         channel: R::Channel,
         mut request: W,
         backlog: usize,
+        is_short: bool,
     ) -> usize {
         let queue = request.queue();
         if self.backlog_of(R::index(channel), queue).len() >= backlog {
@@ -124,6 +133,9 @@ impl<R: Ring> DriverState<R> {
             return self.insert(channel, queue, stage);
         }
         let key = self.enqueue(channel, queue, request.into());
+        if is_short {
+            self.join_line(R::index(channel), queue);
+        }
         // The queue has to be armed for the completion that makes room, which may be there already.
         self.drive(None);
         key
@@ -221,6 +233,9 @@ impl<R: Ring> DriverState<R> {
             return;
         }
         self.advance(index);
+        if !self.line.is_empty() {
+            self.advance_line();
+        }
         let mut next = 0;
         while let Some(&(_, channel, queues)) = self.drain_waiter(index, next) {
             if self.is_empty(channel, queues) {

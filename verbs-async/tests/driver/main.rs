@@ -12,6 +12,7 @@ mod drained;
 mod driver;
 mod ends;
 mod hooks;
+mod line;
 mod model;
 mod queueing;
 mod ring;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::task::Poll;
 
-use proptest::prelude::{Strategy, any};
+use proptest::prelude::{Just, Strategy, any};
 use proptest::{collection, prop_oneof, proptest};
 
 use crate::driver::Submission;
@@ -35,7 +35,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => chosen().prop_map(Step::Abandon),
         1 => chosen().prop_map(Step::Forget),
         4 => chosen().prop_map(Step::Complete),
-        2 => proptest::strategy::Just(Step::Announce),
+        2 => Just(Step::Announce),
     ]
 }
 
@@ -58,9 +58,10 @@ struct World {
 }
 
 impl World {
-    fn new() -> Self {
+    /// Queues of three places, of which so many are their own, and so much room in common.
+    fn new(share: usize, common: usize) -> Self {
         Self {
-            bench: Bench::new(3),
+            bench: Bench::with_shares(3, share, common),
             held: Vec::new(),
             submission: Vec::new(),
             started: 0,
@@ -200,11 +201,15 @@ impl World {
 proptest! {
     #[test]
     fn no_outcome_is_lost_or_duplicated_and_no_task_sleeps_forever(
-        steps in collection::vec(step(), 0..if cfg!(miri) { 20 } else { 120 })
+        steps in collection::vec(step(), 0..if cfg!(miri) { 20 } else { 120 }),
+        (share, common) in prop_oneof![Just((3, 0)), Just((1, 2)), Just((1, 3)), Just((2, 1))],
     ) {
-        let mut world = World::new();
+        let mut world = World::new(share, common);
         steps.iter().for_each(|step| world.apply(step));
         world.settle();
+        if world.bench.device.unseen() == 0 {
+            assert_eq!(world.bench.device.lock().common, common, "room is lost");
+        }
         // Only buffers of leaked outcomes are missing.
         let gone = world.bench.device.gone();
         assert!(gone <= world.started && gone + world.forgotten >= world.started);

@@ -66,6 +66,10 @@ pub(crate) struct State {
     // Of each channel's two queues.
     pub(crate) free: Vec<[usize; 2]>,
     places: usize,
+    // Of those, the ones that are left of its share; and the room that all channels share.
+    shares: Vec<[usize; 2]>,
+    pub(crate) common: usize,
+    is_held: bool,
     slots: Vec<Option<Slot>>,
     vacant: Vec<usize>,
     // The completions that a poll can return, in order.
@@ -88,6 +92,8 @@ pub(crate) struct State {
 struct Slot {
     ticket: Ticket,
     request: Request,
+    // Places of its share, and of the room that all channels share.
+    taken: [usize; 2],
     // The state in the device, and that which the driver can have seen.
     is_done: bool,
     end: Option<End>,
@@ -105,11 +111,19 @@ pub(crate) struct Ticket {
 pub(crate) struct FakeRing(pub(crate) Arc<FakeDevice>);
 
 impl FakeDevice {
-    /// Channels whose two queues have this many places each.
-    pub(crate) fn new(channels: usize, places: usize) -> Arc<Self> {
+    /// Channels whose two queues have this many places each, of which so many are their own: more
+    /// requests need some of the common room.
+    pub(crate) fn with_shares(
+        channels: usize,
+        places: usize,
+        share: usize,
+        common: usize,
+    ) -> Arc<Self> {
         let state = State {
             free: vec![[places; 2]; channels],
             places,
+            shares: vec![[share; 2]; channels],
+            common,
             ..State::default()
         };
         let gone = Counter::default();
@@ -184,7 +198,10 @@ impl State {
             let slot = self.slot(ticket);
             slot.end = Some(end);
             let Request { queue, places, .. } = slot.request;
+            let [of_share, of_common] = slot.taken;
             self.free[ticket.channel][queue] += places;
+            self.shares[ticket.channel][queue] += of_share;
+            self.common += of_common;
             self.known.push_back(ticket);
         }
     }
@@ -254,11 +271,17 @@ impl driver::Request<FakeRing> for Request {
         if state.down {
             return Started::Rejected(());
         }
-        let free = &mut state.free[channel][self.queue];
-        if *free < self.places {
+        if state.free[channel][self.queue] < self.places {
             return Started::Full;
         }
-        *free -= self.places;
+        let of_share = state.shares[channel][self.queue].min(self.places);
+        let of_common = self.places - of_share;
+        if of_common > if state.is_held { 0 } else { state.common } {
+            return Started::Short;
+        }
+        state.free[channel][self.queue] -= self.places;
+        state.shares[channel][self.queue] -= of_share;
+        state.common -= of_common;
         state.posted.push(self.id);
         let slot = state.vacant.pop().unwrap_or_else(|| {
             state.slots.push(None);
@@ -274,6 +297,7 @@ impl driver::Request<FakeRing> for Request {
         state.slots[slot] = Some(Slot {
             ticket,
             request: Self { buffer, ..*self },
+            taken: [of_share, of_common],
             is_done: false,
             end: None,
         });
@@ -328,6 +352,14 @@ impl Ring for FakeRing {
     }
 
     fn full(_queue: Queue) {}
+
+    fn hold_room(&mut self, is_held: bool) {
+        self.0.lock().is_held = is_held;
+    }
+
+    fn has_common_room(&self) -> bool {
+        self.0.lock().common > 0
+    }
 
     fn is_idle(&mut self, channel: usize, queue: Queue) -> bool {
         let state = self.0.lock();

@@ -41,7 +41,12 @@ impl WakeCounter {
 impl Bench {
     /// Two channels, whose queues have this many places each.
     pub(crate) fn new(places: usize) -> Self {
-        let device = FakeDevice::new(2, places);
+        Self::with_shares(places, usize::MAX / 2, 0)
+    }
+
+    /// The same with so many places of their own, and so much room in common.
+    pub(crate) fn with_shares(places: usize, share: usize, common: usize) -> Self {
+        let device = FakeDevice::with_shares(2, places, share, common);
         let driver = Arc::new(Driver::new(FakeRing(Arc::clone(&device))));
         Self { device, driver }
     }

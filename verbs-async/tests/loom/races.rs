@@ -55,7 +55,7 @@ enum Delivery {
 
 impl Model {
     fn new(places: usize) -> Self {
-        let device = FakeDevice::new(1, places);
+        let device = FakeDevice::with_shares(1, places, usize::MAX / 2, 0);
         let driver = Arc::new(Driver::new(FakeRing(Arc::clone(&device))));
         Self { device, driver }
     }

@@ -137,7 +137,7 @@ impl Handle<'_, '_> {
         let id = self.id;
         match self.scope.with(|poller| poller.poll_borrowed(id)) {
             Ended::Success => self.take_success(Ok),
-            Ended::Failure => Some(Err(self.take_failure())),
+            Ended::Slowly => self.take(),
             Ended::No => None,
         }
     }
@@ -152,7 +152,7 @@ impl Handle<'_, '_> {
             Ended::Success => self
                 .take_success(|success| success)
                 .ok_or(TransportError::Taken),
-            Ended::Failure => Err(self.take_failure()),
+            Ended::Slowly => self.take_slowly(),
             Ended::No => Err(TransportError::Taken),
         }
     }
@@ -166,7 +166,8 @@ impl Handle<'_, '_> {
         self.take()
     }
 
-    /// Takes the result, if it is a success. It is not copied where it is not used.
+    /// Takes the result, if it is a success in a slot of the channel's own. It is not copied where it is
+    /// not used.
     #[inline(always)]
     fn take_success<T>(&mut self, then: impl FnOnce(WorkSuccess) -> T) -> Option<T> {
         let (at, id) = (self.scope.at, self.id);
@@ -179,14 +180,11 @@ impl Handle<'_, '_> {
         Some(success)
     }
 
-    /// Takes the result, which is a failure.
+    /// Takes the result, which is a failure, or is in a common slot.
     #[cold]
     #[inline(never)]
-    fn take_failure(&mut self) -> TransportError {
-        match self.take() {
-            Some(Err(error)) => error,
-            Some(Ok(_)) | None => TransportError::Taken,
-        }
+    fn take_slowly(&mut self) -> Result<WorkSuccess, TransportError> {
+        self.take().unwrap_or(Err(TransportError::Taken))
     }
 
     /// Takes the result, if there is one.

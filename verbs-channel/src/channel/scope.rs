@@ -358,7 +358,7 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
         // operation has ended.
         let posted = self.with(|poller| unsafe {
             let engine = &mut poller.engine;
-            engine.post_at::<W>(reservation, list, options, SlotBuffer::none)
+            engine.post_at::<W, true>(reservation, list, options, SlotBuffer::none)
         })?;
         Ok(posted.id)
     }
@@ -383,7 +383,7 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
         // SAFETY: as in `submit`.
         let posted = self.with(|poller| unsafe {
             let engine = &mut poller.engine;
-            engine.post_receive_at(reservation, list, SlotBuffer::none)
+            engine.post_receive_at::<_, true>(reservation, list, SlotBuffer::none)
         })?;
         Ok(posted.id)
     }

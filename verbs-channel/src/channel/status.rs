@@ -33,15 +33,15 @@ impl<H: Hold> Channel<H> {
         &mut poller.engine
     }
 
-    /// How many requests this queue has room for.
+    /// How many requests this queue has room for, and the [budget](crate::ChannelBuilder::in_flight) of
+    /// its group.
     ///
     /// An operation that has completed frees its credit, but keeps its slot until its outcome is taken.
     /// So a channel may reject requests although it has credits: see [`RejectReason::Untaken`].
     #[must_use]
     pub fn credits(&self, queue: Queue) -> u32 {
         let (engine, at) = self.shared();
-        let member = engine.member(at);
-        member.map_or(0, |member| member.credits(queue))
+        engine.credits_at(at, queue)
     }
 
     /// How many requests of this queue are in flight.

@@ -113,7 +113,11 @@ impl sealed::Connected for Channel {
             completion_channel,
             config,
         } = rest;
-        let mut engine = Engine::new(config.pd.clone(), cq, config.engine_limits(1));
+        let mut engine = Engine::new(
+            config.pd.clone(),
+            cq,
+            config.engine_limits(1, config.max_recv_wr),
+        );
         let id = engine.add(qp, config.member_limits().capacities);
         engine.start_prepared(id, receives)?;
         let poller = Poller::new(engine, config.waits(), completion_channel);
@@ -127,7 +131,8 @@ impl sealed::Connected for Channel {
 
 impl PreparedChannel {
     /// A new queue pair, on a completion queue of its own.
-    pub(crate) fn alone(config: ChannelBuilder) -> Result<Self> {
+    pub(crate) fn alone(mut config: ChannelBuilder) -> Result<Self> {
+        config.in_flight = None;
         let (cq, completion_channel) = config.queue(1)?;
         let qp = unlocked::queue_pair(&config, &cq)?;
         let rest = Alone {

@@ -49,11 +49,20 @@ impl Engine {
                     .store_buffer(ticket.id, SlotBuffer::Batch(requests));
                 Ok(ticket)
             }
+            Err(RejectReason::Untaken) if self.makes_room_for(at, requests.len()) => {
+                self.start_batch_at(at, requests)
+            }
             Err(reason) => match self.end_half_posted(at, reason, SlotBuffer::Batch(requests)) {
                 Some(SlotBuffer::Batch(requests)) => Err(Rejected::new(reason, requests)),
                 _ => Err(Rejected::new(reason, Vec::new())),
             },
         }
+    }
+
+    /// Whether there is common room for a batch of so many, which its channel has now.
+    fn makes_room_for(&mut self, at: u32, count: usize) -> bool {
+        let reservation = Reservation::send(at).times(count);
+        reservation.is_ok_and(|reservation| self.make_room(reservation))
     }
 
     /// Posts a batch to a member's send queue, of which only the last request is signalled: one

@@ -45,10 +45,10 @@ impl Engine {
         self.slots.is_done(id) == Some(false)
     }
 
-    /// Whether an operation that has completed has succeeded; `None` if it has not completed, or its
-    /// outcome was taken.
-    pub(crate) fn has_succeeded(&self, id: Id) -> Option<bool> {
-        self.slots.has_succeeded(id)
+    /// Whether [`take_borrowed_success`](Self::take_borrowed_success) takes the outcome of an operation
+    /// that has completed; `None` if it has not completed, or its outcome was taken.
+    pub(crate) fn has_borrowed_success(&self, id: Id) -> Option<bool> {
+        self.slots.has_borrowed_success(id)
     }
 
     /// The first operation in a member's list; [`after`](Self::after) is the next.

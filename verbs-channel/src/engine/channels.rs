@@ -148,11 +148,25 @@ impl Engine {
         Ok(())
     }
 
-    /// How many requests one of the channel's queues has room for; 0 if there is no such channel.
+    /// How many requests one of the channel's queues has room for, and the
+    /// [budget](crate::ChannelBuilder::in_flight); 0 if there is no such channel.
     #[must_use]
     pub fn credits(&self, channel: ChannelId, queue: Queue) -> u32 {
+        self.place(channel)
+            .map_or(0, |at| self.credits_at(at, queue))
+    }
+
+    pub(crate) fn credits_at(&self, at: u32, queue: Queue) -> u32 {
+        let member = self.member(at);
+        member.map_or(0, |member| member.credits(queue, &self.slots.budget))
+    }
+
+    /// How many requests of one of the channel's queues can be in flight at once: its depth, or what the
+    /// [budget](crate::ChannelBuilder::in_flight) permits; 0 if there is no such channel.
+    #[must_use]
+    pub fn capacity(&self, channel: ChannelId, queue: Queue) -> u32 {
         let member = self.member_of(channel);
-        member.map_or(0, |member| member.credits(queue))
+        member.map_or(0, |member| member.capacity(queue, &self.slots.budget))
     }
 
     /// How many requests of one of the channel's queues are in flight; 0 if there is no such channel.
@@ -160,6 +174,25 @@ impl Engine {
     pub fn in_flight(&self, channel: ChannelId, queue: Queue) -> u32 {
         self.member_of(channel)
             .map_or(0, |member| member.in_flight(queue))
+    }
+}
+
+/// The budget.
+impl Engine {
+    /// Keeps the common room of the [budget](crate::ChannelBuilder::in_flight) for those that wait for
+    /// it.
+    ///
+    /// Until this is called with `false`, a request that its channel's share has no room for is rejected
+    /// with [`RejectReason::Budget`]. So none overtakes those that a layer above keeps in a line.
+    pub const fn hold_room(&mut self, is_held: bool) {
+        self.slots.budget.hold(is_held);
+    }
+
+    /// How many requests the budget has common room for: held or not, and that of closed channels whose
+    /// completions could not be polled yet.
+    #[must_use]
+    pub const fn common_room(&self) -> u32 {
+        self.slots.budget.left()
     }
 }
 

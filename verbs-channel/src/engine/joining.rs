@@ -90,8 +90,16 @@ impl Engine {
         if !member.qp.send_cq().is(&self.cq) {
             return Err(Rejected::new(Error::ForeignMember, member));
         }
+        if self.undrained > 0 {
+            self.dispatch_all();
+        }
         let max_channels = self.limits.max_channels;
-        if self.open.saturating_add(self.stuck) >= max_channels {
+        // Shares are the next channel's when their completions have been polled.
+        let others = match self.limits.shares {
+            Some(_) => self.stuck.saturating_add(self.undrained),
+            None => self.stuck,
+        };
+        if self.open.saturating_add(others) >= max_channels {
             return Err(Rejected::new(Error::GroupFull(max_channels), member));
         }
         let peer = match member.link.take() {

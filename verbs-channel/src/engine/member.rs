@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use verbs_core::{QueuePair, WcStatus, WorkError};
 
+use super::budget::Budget;
 use super::gate::Limits;
 use super::peer::Peer;
 use super::slots::{Id, Reservation, SlotList, Slots};
@@ -15,9 +16,15 @@ use crate::error::{DownReason, Queue, TransportError};
 #[derive(Debug)]
 pub(crate) struct Member {
     state: MemberState,
-    // Places in its send queue and its receive queue that are free, and how many there are.
+    // Of its share of the send queue and the receive queue: the places that are free, and how many
+    // are while nothing is in flight; more than there are while it uses room of the budget.
     left: [u32; 2],
+    idle: [u32; 2],
+    // Places that it has to itself. Without a budget these are all.
+    share: [u32; 2],
+    // How many places there are, and how many are taken of the room that all channels share.
     max: [u32; 2],
+    common: [u32; 2],
     /// What its queue pair takes.
     pub(crate) limits: Limits,
     /// Its slots.
@@ -69,15 +76,17 @@ impl Member {
         id: ChannelId,
         slots: SlotList,
         qp: QueuePair,
-        max_send_wr: u32,
-        max_recv_wr: u32,
+        max: [u32; 2],
+        share: [u32; 2],
     ) -> Self {
-        let max = [max_send_wr, max_recv_wr];
         Self {
             limits: Limits::of(&qp),
             state: MemberState::Up(qp),
-            left: max,
+            left: share,
+            idle: share,
+            share,
             max,
+            common: [0; 2],
             slots,
             id,
             is_removed: false,
@@ -87,7 +96,7 @@ impl Member {
         }
     }
 
-    /// Takes credits and a slot, if it is up and there are as many.
+    /// Takes credits of its share and a slot, if it is up and there are as many.
     #[inline(always)]
     pub(crate) fn take<'s, S: Copy, B>(
         &'s mut self,
@@ -118,16 +127,110 @@ impl Member {
         })
     }
 
-    /// Returns the credits of this many operations with the same reservation.
+    /// Takes what its share lacks from the room that all channels share, and a common slot, so that the
+    /// next [`take`](Self::take) finds them. `false` if there is no such room.
+    pub(super) fn make_room<S: Copy, B>(
+        &mut self,
+        slots: &mut Slots<S, B>,
+        reservation: Reservation,
+    ) -> bool {
+        let queue = reservation.queue as usize;
+        let lacks = u32::from(reservation.credits).saturating_sub(self.left[queue]);
+        // Its share can be taken at any time, so the rest of its queue is all there is.
+        let rest = self.max[queue] - self.share[queue] - self.common[queue];
+        if self.down().is_some() || lacks > rest.min(slots.budget.room()) {
+            return false;
+        }
+        if !slots.lend_common(&mut self.slots) {
+            return false;
+        }
+        slots.budget.take(lacks);
+        self.left[queue] += lacks;
+        self.common[queue] += lacks;
+        if self.common[queue] > 0 {
+            self.idle[queue] = u32::MAX;
+        }
+        true
+    }
+
+    /// [`take`](Self::take) after [`make_room`](Self::make_room): the id, or [`Id::NONE`].
+    #[cold]
+    #[inline(never)]
+    fn take_common<S: Copy, B>(&mut self, slots: &mut Slots<S, B>, reservation: Reservation) -> Id {
+        if !self.make_room(slots, reservation) {
+            return Id::NONE;
+        }
+        let taken = self.take(slots, reservation);
+        taken.map_or(Id::NONE, |operation| operation.id)
+    }
+
+    /// [`take`](Self::take) of common room, which its share lacks.
+    // Returns few words from a call, so that what is in registers stays there.
+    #[inline(always)]
+    pub(super) fn take_beyond<'s, S: Copy, B>(
+        &'s mut self,
+        slots: &'s mut Slots<S, B>,
+        reservation: Reservation,
+    ) -> Option<NewOperation<'s, B>> {
+        let id = self.take_common(slots, reservation);
+        let MemberState::Up(qp) = &self.state else {
+            return None;
+        };
+        Some(NewOperation {
+            qp,
+            limits: &self.limits,
+            id,
+            buffer: slots.place_of_buffer(id)?,
+        })
+    }
+
+    /// Returns the credits of this many operations with the same reservation, none of which has a
+    /// common slot.
     #[inline(always)]
     pub(crate) fn return_credits(&mut self, reservation: Reservation, times: usize) {
         let times = u32::try_from(times).unwrap_or(u32::MAX);
         self.left[reservation.queue as usize] += u32::from(reservation.credits) * times;
     }
 
+    /// Returns the credits of any operation, whose slot may be common.
+    // First to the budget: what the channel has of it is at most what is in flight in common slots, so
+    // the others return no more to the share than it has.
+    pub(crate) fn settle(&mut self, budget: &mut Budget, reservation: Reservation) {
+        let queue = reservation.queue as usize;
+        let credits = u32::from(reservation.credits);
+        let to_budget = credits.min(self.common[queue]);
+        self.common[queue] -= to_budget;
+        if self.common[queue] == 0 {
+            self.idle[queue] = self.share[queue];
+        }
+        self.left[queue] += credits - to_budget;
+        if self.holds_budget() {
+            budget.give_back(to_budget);
+        }
+    }
+
+    /// Whether what it returns is room again: its queue pair is neither gone nor stuck.
+    const fn holds_budget(&self) -> bool {
+        !matches!(
+            self.state,
+            MemberState::Down(Rest::Gone | Rest::Stuck(_), _)
+        )
+    }
+
+    /// Room of the budget that it has taken.
+    pub(crate) const fn common(&self) -> u32 {
+        self.common[0] + self.common[1]
+    }
+
     /// How many places there are in one of its queues.
-    pub(crate) const fn capacity(&self, queue: Queue) -> u32 {
+    pub(crate) const fn max(&self, queue: Queue) -> u32 {
         self.max[queue as usize]
+    }
+
+    /// How many of them can be taken at once.
+    pub(crate) fn capacity(&self, queue: Queue, budget: &Budget) -> u32 {
+        let share = self.share[queue as usize];
+        self.max(queue).min(share.saturating_add(budget.total()))
     }
 
     /// Its queue pair, unless it has been destroyed, or is about to be.
@@ -205,17 +308,20 @@ impl Member {
     /// Whether nothing is in flight on it.
     #[inline]
     pub(crate) fn is_idle(&self) -> bool {
-        self.left == self.max
+        self.left == self.idle
     }
 
-    /// Places in one of its queues that are free.
-    pub(crate) const fn credits(&self, queue: Queue) -> u32 {
-        self.left[queue as usize]
+    /// Places in one of its queues that are free, and that the budget has room for.
+    pub(crate) fn credits(&self, queue: Queue, budget: &Budget) -> u32 {
+        let queue = queue as usize;
+        let rest = self.max[queue] - self.share[queue] - self.common[queue];
+        self.left[queue] + rest.min(budget.room())
     }
 
     /// Places in one of its queues that are taken.
     pub(crate) const fn in_flight(&self, queue: Queue) -> u32 {
-        self.capacity(queue) - self.credits(queue)
+        let queue = queue as usize;
+        self.share[queue] - self.left[queue] + self.common[queue]
     }
 
     /// A failed request has moved its queue pair to `ERR`; or it was flushed, since this side did so

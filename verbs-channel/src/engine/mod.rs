@@ -14,7 +14,8 @@
 //!
 //! Each post takes a slot and credits, and each completion gives the credits back, so neither a queue
 //! nor the completion queue can overrun. An operation keeps its slot, and with it its buffer, until
-//! its outcome is taken.
+//! its outcome is taken. With [`in_flight`](crate::ChannelBuilder::in_flight) the credits beyond a
+//! channel's share come from a budget that all channels have in common.
 //!
 //! A layer above arms the queue and waits for its events by itself, on the completion channel that it
 //! gave to [`ChannelBuilder::engine`](crate::ChannelBuilder::engine):
@@ -59,6 +60,8 @@ use verbs_core::{CompletionQueue, PollSlot, ProtectionDomain, WorkSuccess};
 use crate::buffer::PdTag;
 use crate::channel_id::ChannelId;
 use crate::error::TransportError;
+use budget::Budget;
+pub(crate) use budget::Shares;
 
 pub use closing::{Closed, Closing};
 pub use joining::ConnectedMember;
@@ -78,6 +81,7 @@ pub(crate) use ticket::{Outcome, SlotBuffer};
 
 mod batch;
 mod borrowed;
+pub(crate) mod budget;
 mod channels;
 mod closing;
 pub(crate) mod gate;
@@ -114,6 +118,8 @@ pub struct Engine {
     limits: EngineLimits,
     // Queue pairs that could not be destroyed: they may still complete requests on the queue.
     stuck: u32,
+    // Queue pairs that were destroyed, and may have left completions in the queue.
+    undrained: u32,
     leaks: Leaks,
     // Places of members that were removed, some of which may still have outcomes.
     removed: VecDeque<u32>,
@@ -137,6 +143,8 @@ pub struct Engine {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct EngineLimits {
     pub(crate) max_channels: u32,
+    /// How the channels share what can be in flight together; `None` if each has all of its queues.
+    pub(crate) shares: Option<Shares>,
     /// How long to wait for flushes.
     pub(crate) drain_timeout: Duration,
     /// How soon it is noticed that a peer's host has died; `None` if no peer is watched.
@@ -145,13 +153,20 @@ pub(crate) struct EngineLimits {
 
 impl Engine {
     pub(crate) fn new(pd: ProtectionDomain, cq: CompletionQueue, limits: EngineLimits) -> Self {
+        let mut slots = Slots::new();
+        if let Some(shares) = limits.shares {
+            slots.reserve_exact(shares.total(limits.max_channels));
+            slots.grow_common(shares.common);
+            slots.budget = Budget::new(shares.common);
+        }
         Self {
             members: Vec::new(),
-            slots: Slots::new(),
+            slots,
             peers: Peers::default(),
             shared: None,
             limits,
             stuck: 0,
+            undrained: 0,
             leaks: Leaks::Logged,
             removed: VecDeque::new(),
             half_posted: None,
@@ -183,7 +198,7 @@ impl Engine {
         };
         let ended = self.slots.fail(&mut member.slots, id.wr_id(), error);
         if let Some(reservation) = ended {
-            member.return_credits(reservation, 1);
+            member.settle(&mut self.slots.budget, reservation);
         }
     }
 }

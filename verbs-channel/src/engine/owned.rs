@@ -46,8 +46,18 @@ impl Engine {
         // SAFETY: the slot keeps the buffer until it is done, and leaks it if the queue pair cannot
         // be destroyed; moving the buffer does not move its bytes.
         let posted =
-            unsafe { self.post_at::<W>(reservation, &mut element, options, store(buffer)) };
-        posted.inspect_err(|&reason| self.restore_buffer(at, reason, buffer))
+            unsafe { self.post_at::<W, false>(reservation, &mut element, options, store(buffer)) };
+        match posted {
+            Ok(ticket) => Ok(ticket),
+            Err(reason) => {
+                let again = |engine: &mut Self, buffer: &mut OwnedBuffer| {
+                    engine.start_as::<W>(at, buffer, options)
+                };
+                let (started, given) = self.start_again(reservation, reason, buffer.take(), again);
+                *buffer = given;
+                started
+            }
+        }
     }
 
     /// Posts a receive into a buffer, which is moved to its slot.
@@ -60,27 +70,42 @@ impl Engine {
         let reservation = Reservation::receive(at).owned_by(BufferOwner::Slot);
         let mut element = buffer.element(self.pd_tag)?;
         // SAFETY: as for `start_as`.
-        let posted = unsafe { self.post_receive_at(reservation, &mut element, store(buffer)) };
-        posted.inspect_err(|&reason| self.restore_buffer(at, reason, buffer))
-    }
-
-    /// A request was rejected. Its buffer is in its place, unless the device may have a part of the
-    /// request.
-    #[inline(always)]
-    fn restore_buffer(&mut self, at: u32, reason: RejectReason, buffer: &mut OwnedBuffer) {
-        if self.half_posted.is_some() {
-            *buffer = self.not_started(at, reason, buffer.take());
+        let posted =
+            unsafe { self.post_receive_at::<_, false>(reservation, &mut element, store(buffer)) };
+        match posted {
+            Ok(ticket) => Ok(ticket),
+            Err(reason) => {
+                let again = |engine: &mut Self, buffer: &mut OwnedBuffer| {
+                    engine.start_receive_at(at, buffer)
+                };
+                let (started, given) = self.start_again(reservation, reason, buffer.take(), again);
+                *buffer = given;
+                started
+            }
         }
     }
 
+    /// A request was rejected. It is started again if there is common room for it now; its buffer is
+    /// returned if not, unless the device may have a part of the request.
     // By value: behind a reference, the buffer would have to be in memory.
     #[cold]
     #[inline(never)]
-    fn not_started(&mut self, at: u32, reason: RejectReason, buffer: OwnedBuffer) -> OwnedBuffer {
-        match self.end_half_posted(at, reason, SlotBuffer::Buffer(buffer)) {
+    pub(super) fn start_again(
+        &mut self,
+        reservation: Reservation,
+        reason: RejectReason,
+        mut buffer: OwnedBuffer,
+        again: impl FnOnce(&mut Self, &mut OwnedBuffer) -> Result<Ticket, RejectReason>,
+    ) -> (Result<Ticket, RejectReason>, OwnedBuffer) {
+        if reason == RejectReason::Untaken && self.make_room(reservation) {
+            return (again(self, &mut buffer), buffer);
+        }
+        let at = reservation.member;
+        let buffer = match self.end_half_posted(at, reason, SlotBuffer::Buffer(buffer)) {
             Some(SlotBuffer::Buffer(buffer)) => buffer,
             _ => OwnedBuffer::empty(),
-        }
+        };
+        (Err(reason), buffer)
     }
 
     /// Ends an operation of which the device may have a part, and that was to own its buffers:

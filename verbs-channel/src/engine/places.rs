@@ -11,21 +11,24 @@ use crate::channel_id::ChannelId;
 
 impl Engine {
     /// Adds a queue pair. Returns its id. Its credits are the requested capacities of its send queue
-    /// and its receive queue.
-    pub(crate) fn add(&mut self, qp: QueuePair, [send, recv]: [u32; 2]) -> ChannelId {
+    /// and its receive queue, or its shares of them.
+    pub(crate) fn add(&mut self, qp: QueuePair, max: [u32; 2]) -> ChannelId {
         self.open += 1;
+        let shares = self.limits.shares;
+        let share @ [send, recv] = shares.map_or(max, |shares| shares.of(max));
         if let Some(at) = self.vacant()
             && let Some(place) = self.members.get_mut(at as usize)
         {
             let id = ChannelId::new(at);
             let slots = mem::replace(&mut place.slots, SlotList::new());
-            *place = Member::new(id, slots, qp, send, recv);
+            *place = Member::new(id, slots, qp, max, share);
             return id;
         }
         let id = ChannelId::new(u32::try_from(self.members.len()).unwrap_or(u32::MAX));
         let mut slots = SlotList::new();
         self.slots.grow(&mut slots, send.saturating_add(recv));
-        self.members.push(Member::new(id, slots, qp, send, recv));
+        slots.allow_common(max[0] - send + max[1] - recv);
+        self.members.push(Member::new(id, slots, qp, max, share));
         id
     }
 
@@ -47,7 +50,11 @@ impl Engine {
     /// Adds slots to a member's.
     pub(super) fn reserve_at(&mut self, at: u32, results: u32) {
         if let Some(member) = self.members.get_mut(at as usize) {
-            self.slots.grow(&mut member.slots, results);
+            match self.limits.shares {
+                None => self.slots.grow(&mut member.slots, results),
+                // Common slots are added when they are needed.
+                Some(_) => member.slots.allow_common(results),
+            }
         }
     }
 

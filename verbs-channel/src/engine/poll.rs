@@ -242,6 +242,6 @@ fn dispatch_one(
         }
     };
     if let Some(reservation) = ended {
-        member.return_credits(reservation, 1);
+        member.settle(&mut slots.budget, reservation);
     }
 }

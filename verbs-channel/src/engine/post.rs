@@ -16,14 +16,15 @@ use crate::request::{List as _, Needs, Request, ScatterList};
 
 impl Engine {
     /// Posts a request to a member's send queue, with a completion. If it is posted, `store` may put
-    /// the buffer that the operation owns in its place in the slot.
+    /// the buffer that the operation owns in its place in the slot. Without `IN_COMMON`, a channel whose
+    /// share has no room does not look for common room: that is for [`start_again`](Self::start_again).
     ///
     /// # Safety
     ///
     /// - The buffers that the request names stay as [`QueuePair::post`] wants them until the slot is
     ///   done.
     #[inline(always)]
-    pub(crate) unsafe fn post_at<W: Request>(
+    pub(crate) unsafe fn post_at<W: Request, const IN_COMMON: bool>(
         &mut self,
         reservation: Reservation,
         list: &mut W::List,
@@ -40,9 +41,13 @@ impl Engine {
             return Err(RejectReason::OtherDomain);
         }
         let channel = member.id;
-        let Some(NewOperation { qp, id, buffer, .. }) = member.take(&mut self.slots, reservation)
-        else {
-            return Err(self.rejection(reservation));
+        let NewOperation { qp, id, buffer, .. } = match member.take(&mut self.slots, reservation) {
+            Some(operation) => operation,
+            None if !IN_COMMON => return Err(self.rejection(reservation)),
+            None => match member.take_beyond(&mut self.slots, reservation) {
+                Some(operation) => operation,
+                None => return Err(self.rejection(reservation)),
+            },
         };
         // SAFETY: all are of this domain.
         unsafe { list.put_side_by_side() };
@@ -96,8 +101,12 @@ impl Engine {
             return Err(RejectReason::OtherDomain);
         }
         let channel = member.id;
-        let Some(NewOperation { qp, id, .. }) = member.take(&mut self.slots, reservation) else {
-            return Err(self.rejection(reservation));
+        let NewOperation { qp, id, .. } = match member.take(&mut self.slots, reservation) {
+            Some(operation) => operation,
+            None => match member.take_beyond(&mut self.slots, reservation) {
+                Some(operation) => operation,
+                None => return Err(self.rejection(reservation)),
+            },
         };
         for request in requests.iter_mut() {
             // SAFETY: all are of this domain.
@@ -134,7 +143,7 @@ impl Engine {
     /// - The buffers that the list names stay as [`QueuePair::post_receive`] wants them until the
     ///   slot is done.
     #[inline(always)]
-    pub(crate) unsafe fn post_receive_at<L: ScatterList>(
+    pub(crate) unsafe fn post_receive_at<L: ScatterList, const IN_COMMON: bool>(
         &mut self,
         reservation: Reservation,
         list: &mut L,
@@ -149,9 +158,13 @@ impl Engine {
             return Err(RejectReason::OtherDomain);
         }
         let channel = member.id;
-        let Some(NewOperation { qp, id, buffer, .. }) = member.take(&mut self.slots, reservation)
-        else {
-            return Err(self.rejection(reservation));
+        let NewOperation { qp, id, buffer, .. } = match member.take(&mut self.slots, reservation) {
+            Some(operation) => operation,
+            None if !IN_COMMON => return Err(self.rejection(reservation)),
+            None => match member.take_beyond(&mut self.slots, reservation) {
+                Some(operation) => operation,
+                None => return Err(self.rejection(reservation)),
+            },
         };
         // SAFETY: all are of this domain.
         unsafe { list.put_side_by_side() };
@@ -169,6 +182,15 @@ impl Engine {
         }
     }
 
+    /// Makes room for an operation that its channel's share has no room for, if there is common room:
+    /// the next post finds it. `false` if there is none.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn make_room(&mut self, reservation: Reservation) -> bool {
+        let member = self.members.get_mut(reservation.member as usize);
+        member.is_some_and(|member| member.make_room(&mut self.slots, reservation))
+    }
+
     /// The reason why an operation got no slot and no credits.
     #[cold]
     #[inline(never)]
@@ -176,18 +198,21 @@ impl Engine {
         let Some(member) = self.members.get(reservation.member as usize) else {
             return RejectReason::GONE;
         };
-        let max = member.capacity(reservation.queue);
+        let (queue, credits) = (reservation.queue, u32::from(reservation.credits));
+        let max = member.capacity(queue, &self.slots.budget);
+        let free = member.max(queue) - member.in_flight(queue);
         match member.down() {
             Some(reason) => RejectReason::Down(reason),
             None if reservation.queue == Queue::Receive && self.shared.is_some() => {
                 RejectReason::SharedReceives
             }
-            None if u32::from(reservation.credits) > max => RejectReason::BatchTooLong {
-                asked: reservation.credits.into(),
+            None if credits > max => RejectReason::BatchTooLong {
+                asked: credits,
                 max,
             },
-            None if member.credits(reservation.queue) < u32::from(reservation.credits) => {
-                RejectReason::Backpressure(reservation.queue)
+            None if credits > free => RejectReason::Backpressure(queue),
+            None if credits > member.credits(queue, &self.slots.budget) => {
+                RejectReason::Budget(queue)
             }
             None => RejectReason::Untaken,
         }
@@ -225,8 +250,8 @@ impl Engine {
     /// Frees the slot and the credits of an operation of which the device has nothing.
     fn not_posted(&mut self, reservation: Reservation, id: Id) {
         if let Some(member) = self.members.get_mut(reservation.member as usize) {
-            let _was_posted = self.slots.free_in_flight(&mut member.slots, id);
-            member.return_credits(reservation, 1);
+            self.slots.cancel(&mut member.slots, id);
+            member.settle(&mut self.slots.budget, reservation);
         }
     }
 }

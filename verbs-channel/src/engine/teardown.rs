@@ -89,7 +89,13 @@ impl Engine {
         member.peer.close();
         if member.is_closing() {
             self.open -= 1;
-            self.stuck += u32::from(destroyed.is_err());
+            if destroyed.is_ok() {
+                self.undrained += 1;
+                self.slots.budget.undrain(member.common());
+            } else {
+                self.stuck += 1;
+                self.slots.budget.lose(member.common());
+            }
             member.closed(destroyed);
         }
     }
@@ -97,14 +103,19 @@ impl Engine {
     /// Dispatches what is in the completion queue.
     ///
     /// Some drivers leave completions of a queue pair that is gone: they have the true outcomes of
-    /// operations, and take up room that the next queue pair needs.
+    /// operations, and take up room that the next queue pair needs. That has the room once the queue was
+    /// empty, or as many were polled as it can hold.
     pub(crate) fn dispatch_all(&mut self) {
         let room = self.cq.min_capacity();
         for _ in 0..=room {
-            if !matches!(self.poll_cq(true), Ok(1..)) {
-                break;
+            match self.poll_cq(true) {
+                Ok(0) => break,
+                Ok(_) => {}
+                Err(_) => return,
             }
         }
+        self.undrained = 0;
+        self.slots.budget.drained();
     }
 
     /// Ends all operations that are in flight on a member, if its queue pair is gone.

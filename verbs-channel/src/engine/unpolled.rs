@@ -68,7 +68,8 @@ impl Engine {
         let (mut list, options) = request.into_parts();
         let reservation = Reservation::send(at).owned_by(BufferOwner::Caller);
         // SAFETY: the caller's promise.
-        match unsafe { self.post_at::<W>(reservation, &mut list, options, SlotBuffer::none) } {
+        match unsafe { self.post_at::<W, true>(reservation, &mut list, options, SlotBuffer::none) }
+        {
             Ok(ticket) => Ok(ticket),
             Err(reason) => match self.end_half_unpolled(at, reason) {
                 Some(ticket) => Ok(ticket),
@@ -87,7 +88,7 @@ impl Engine {
     ) -> Result<Ticket, Rejected<L, RejectReason>> {
         let reservation = Reservation::receive(at).owned_by(BufferOwner::Caller);
         // SAFETY: the caller's promise.
-        match unsafe { self.post_receive_at(reservation, &mut list, SlotBuffer::none) } {
+        match unsafe { self.post_receive_at::<_, true>(reservation, &mut list, SlotBuffer::none) } {
             Ok(ticket) => Ok(ticket),
             Err(reason) => match self.end_half_unpolled(at, reason) {
                 Some(ticket) => Ok(ticket),

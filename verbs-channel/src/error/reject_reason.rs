@@ -12,18 +12,26 @@ pub enum RejectReason {
     /// The queue is full: wait for one of its operations, and try again.
     #[error("the {0} queue is full: wait for some of its operations first")]
     Backpressure(Queue),
+    /// There is room in the queue, but not in the budget that the channels of a group share: see
+    /// [`in_flight`](crate::ChannelBuilder::in_flight). Wait for operations of any of the channels, and
+    /// try again.
+    #[error(
+        "the group's in_flight leaves the {0} queue no room: wait for operations of any channel first"
+    )]
+    Budget(Queue),
     /// There is room in the queue, but no slot: too many operations have completed whose outcomes
     /// were not taken. Take some of them: waiting for completions does not help.
     #[error("too many results were not taken: take some of them first")]
     Untaken,
-    /// The batch has more requests than the queue can hold.
+    /// The batch has more requests than the queue can hold, or the group's budget.
     #[error(
-        "{asked} requests in one batch exceed the channel's max_send_wr {max}: make two batches of it"
+        "{asked} requests in one batch exceed the {max} that the channel can have in flight: make two batches of it"
     )]
     BatchTooLong {
         /// Requests in the batch.
         asked: u32,
-        /// The send queue's capacity.
+        /// The send queue's capacity, `max_send_wr`; or what the group's
+        /// [budget](crate::ChannelBuilder::in_flight) leaves of it.
         max: u32,
     },
     /// The batch is empty, so nothing would complete.
@@ -126,7 +134,7 @@ pub enum RejectReason {
 }
 
 verbs_core::error_debug!(RejectReason {
-    Backpressure, Untaken, BatchTooLong, EmptyBatch, ReceiveInBatch, Down(reason), MessageTooLong,
+    Backpressure, Budget, Untaken, BatchTooLong, EmptyBatch, ReceiveInBatch, Down(reason), MessageTooLong,
     DatagramTooLong,
     ReceiveTooLong, InlineTooLong, SharedInline, OtherDomain, TooManyElements, NoReads,
     RemoteTooShort, ElementTooLong, Misaligned, SharedReceives, Post,
@@ -139,7 +147,7 @@ impl RejectReason {
     /// Whether the same request can be posted once some operations in flight have completed.
     #[must_use]
     pub const fn is_backpressure(&self) -> bool {
-        matches!(self, Self::Backpressure(_))
+        matches!(self, Self::Backpressure(_) | Self::Budget(_))
     }
 
     /// Why the channel is down, if the request was rejected because of that: see

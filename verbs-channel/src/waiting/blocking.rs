@@ -31,8 +31,12 @@ impl Poller {
         // SAFETY: `list` and the memory that it borrows live until this returns. `finish` returns only
         // when the device is done with that memory. If this panics, the process is aborted.
         let posted = unsafe {
-            self.engine
-                .post_at::<W>(Reservation::send(at), &mut list, options, SlotBuffer::none)
+            self.engine.post_at::<W, true>(
+                Reservation::send(at),
+                &mut list,
+                options,
+                SlotBuffer::none,
+            )
         };
         let ended = match posted {
             Ok(posted) => self.finish(Reservation::send(at), posted.id, timeout),
@@ -93,8 +97,11 @@ impl Poller {
         let guard = AbortOnUnwind;
         // SAFETY: as for `run_to_end`.
         let posted = unsafe {
-            self.engine
-                .post_receive_at(Reservation::receive(at), &mut list, SlotBuffer::none)
+            self.engine.post_receive_at::<_, true>(
+                Reservation::receive(at),
+                &mut list,
+                SlotBuffer::none,
+            )
         };
         let ended = match posted {
             Ok(posted) => self.finish(Reservation::receive(at), posted.id, timeout),

@@ -95,9 +95,9 @@ impl Poller {
     }
 
     fn ended(&self, id: Id) -> Ended {
-        match self.engine.has_succeeded(id) {
+        match self.engine.has_borrowed_success(id) {
             Some(true) => Ended::Success,
-            Some(false) => Ended::Failure,
+            Some(false) => Ended::Slowly,
             None => Ended::No,
         }
     }
@@ -132,8 +132,10 @@ impl Poller {
 /// How an operation of a scope has ended whose outcome was not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ended {
+    /// In success, which is taken at once.
     Success,
-    Failure,
+    /// In another way.
+    Slowly,
     /// It has not ended, or its outcome was taken.
     No,
 }

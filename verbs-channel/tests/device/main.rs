@@ -14,6 +14,7 @@
 mod allocations;
 mod batches;
 mod blocking;
+mod budget;
 mod capacity;
 mod connecting;
 mod datagrams;

@@ -9,6 +9,7 @@
 )]
 
 mod batches;
+mod budget;
 mod buffers;
 mod datagrams;
 mod driven;

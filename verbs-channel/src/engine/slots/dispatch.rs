@@ -15,7 +15,7 @@ impl<S: Copy, B> Slots<S, B> {
     /// The reservation of the operation that this `wr_id` may belong to, if that is in flight.
     #[inline(always)]
     pub(crate) fn reservation(&self, wr_id: u64) -> Option<Reservation> {
-        let slot = self.slots.get(Id(wr_id).index() as usize)?;
+        let slot = self.slots.get(Id(wr_id).own_index() as usize)?;
         slot.is_in_flight().then_some(slot.reservation)
     }
 
@@ -69,7 +69,7 @@ impl<S: Copy, B> Slots<S, B> {
             return None;
         }
         let slot = self.slots.get_mut(id.index() as usize)?;
-        if slot.stamp == wr_id {
+        if slot.failure().is_none() {
             slot.outcome = SlotOutcome::Success(success);
         }
         self.end(own, id)
@@ -113,7 +113,7 @@ impl<S: Copy, B> Slots<S, B> {
         match reservation.owner {
             BufferOwner::Slot => self.ready.push(&mut self.slots, id.index()),
             // A failure stays, for the scope to report.
-            BufferOwner::Detached if !has_failed => slot.free(&mut own.free, id),
+            BufferOwner::Detached if !has_failed => self.put_back(own, id),
             _ => {}
         }
         Some(reservation)
@@ -137,7 +137,7 @@ fn dispatch<const THEN: u8, S: Copy, B, C>(
     while let [completion, rest @ ..] = left {
         let wr_id = wr_id(completion);
         let id = Id(wr_id);
-        let Some(slot) = slots.get_mut(id.index() as usize) else {
+        let Some(slot) = slots.get_mut(id.own_index() as usize) else {
             break;
         };
         if slot.stamp != wr_id || slot.reservation != reservation {
@@ -156,10 +156,10 @@ fn dispatch<const THEN: u8, S: Copy, B, C>(
         if THEN == READY {
             slot.prev = last;
             match slots.get_mut(last as usize) {
-                Some(before) => before.next = id.index(),
-                None => ready.head = id.index(),
+                Some(before) => before.next = id.own_index(),
+                None => ready.head = id.own_index(),
             }
-            last = id.index();
+            last = id.own_index();
         }
     }
     match THEN {

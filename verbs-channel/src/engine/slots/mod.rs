@@ -11,11 +11,16 @@
 //! the stack of its free slots, and a list of all its slots. So what one channel does costs the same
 //! however much the others have in flight.
 //!
+//! With a [budget](super::budget) a channel has few slots of its own. What it posts beyond its share
+//! has a common slot, which it returns: see [`common`].
+//!
 //! One more list runs through slots of all channels: `ready`, of the completed operations that own
 //! their buffers, in the order of their completion.
 //!
-//! Nothing here allocates after [`Slots::grow`], and nothing is unsafe.
+//! Nothing here allocates after [`Slots::grow`], except for common slots while outcomes are left
+//! untaken; and nothing is unsafe.
 
+use super::budget::Budget;
 use crate::error::Queue;
 pub(crate) use outcome::Credits;
 use ready::ReadyList;
@@ -23,6 +28,7 @@ pub(crate) use reservation::{BufferOwner, Reservation};
 use slot::{GENERATION, MEMBER, NONE, Slot, SlotOutcome};
 pub(crate) use slot::{Id, shared_place, shared_wr_id};
 
+mod common;
 mod dispatch;
 mod outcome;
 mod ready;
@@ -34,8 +40,11 @@ mod slot;
 pub(crate) struct SlotList {
     // The free slots, a stack.
     free: u32,
-    // All slots, by `sibling`.
+    // All slots, by `sibling`: the common ones first.
     first: u32,
+    // How many common slots it has, and the most that it may have.
+    common: u32,
+    max_common: u32,
 }
 
 impl SlotList {
@@ -43,7 +52,14 @@ impl SlotList {
         Self {
             free: NONE,
             first: NONE,
+            common: 0,
+            max_common: 0,
         }
+    }
+
+    /// Lets the channel have so many more common slots.
+    pub(crate) const fn allow_common(&mut self, more: u32) {
+        self.max_common = self.max_common.saturating_add(more);
     }
 }
 
@@ -53,22 +69,46 @@ pub(crate) struct Slots<S, B> {
     slots: Vec<Slot<S, B>>,
     ready: ReadyList,
     failures: u32,
+    // The free common slots, a stack.
+    common: u32,
+    /// The room for what is beyond the shares of channels.
+    // Here, not in the engine: what dispatches has one argument less.
+    pub(crate) budget: Budget,
 }
 
 impl<S: Copy, B> Slots<S, B> {
+    /// The bytes of a slot.
+    #[cfg(test)]
+    pub(crate) const SLOT_SIZE: usize = size_of::<Slot<S, B>>();
+
     /// An empty table.
     pub(crate) const fn new() -> Self {
         Self {
             slots: Vec::new(),
             ready: ReadyList::new(),
             failures: 0,
+            common: NONE,
+            budget: Budget::new(0),
         }
     }
 
     /// Adds free slots to a channel's; what is in flight stays.
     pub(crate) fn grow(&mut self, own: &mut SlotList, more: u32) {
+        let len = self.push_slots(more);
+        // Backwards, so that they are taken in ascending order at first.
+        for (index, slot) in self.slots.iter_mut().enumerate().skip(len).rev() {
+            let index = u32::try_from(index).unwrap_or(NONE);
+            slot.sibling = std::mem::replace(&mut own.first, index);
+            slot.next = std::mem::replace(&mut own.free, index);
+        }
+    }
+
+    /// Adds so many slots that are in no list, or as many as a table can have. Returns how many there
+    /// were before.
+    fn push_slots(&mut self, more: u32) -> usize {
         let len = self.slots.len();
-        let room = usize::try_from(MEMBER).map_or(0, |max| max.saturating_sub(len));
+        // The last index is that of `Id::NONE`.
+        let room = usize::try_from(MEMBER - 1).map_or(0, |max| max.saturating_sub(len));
         let end = len.saturating_add(room.min(more as usize));
         for index in len..end {
             self.slots.push(Slot {
@@ -77,17 +117,13 @@ impl<S: Copy, B> Slots<S, B> {
                 next: NONE,
                 prev: NONE,
                 sibling: NONE,
+                prev_sibling: NONE,
                 failed_at: 0,
                 outcome: SlotOutcome::Nothing,
                 buffer: None,
             });
         }
-        // Backwards, so that they are taken in ascending order at first.
-        for (index, slot) in self.slots.iter_mut().enumerate().skip(len).rev() {
-            let index = u32::try_from(index).unwrap_or(NONE);
-            slot.sibling = std::mem::replace(&mut own.first, index);
-            slot.next = std::mem::replace(&mut own.free, index);
-        }
+        len
     }
 
     /// Takes a free slot of the channel. Returns its id and the place of its buffer, which is empty;
@@ -113,6 +149,13 @@ impl<S: Copy, B> Slots<S, B> {
         }
     }
 
+    /// The place of the buffer that an operation owns.
+    #[inline(always)]
+    pub(crate) fn place_of_buffer(&mut self, id: Id) -> Option<&mut Option<B>> {
+        let slot = self.slots.get_mut(id.index() as usize)?;
+        Some(&mut slot.buffer)
+    }
+
     /// Stores the buffer that an operation owns.
     #[inline(always)]
     pub(crate) fn store_buffer(&mut self, id: Id, buffer: B) {
@@ -121,11 +164,11 @@ impl<S: Copy, B> Slots<S, B> {
         }
     }
 
-    /// Frees the slot of an operation that is in flight, and that nothing else refers to: it was not
-    /// posted; or it has succeeded, and its outcome needs no slot. `false` if it is not in flight.
+    /// Frees the slot of an operation that is in flight, and that nothing else refers to: it has
+    /// succeeded, and its outcome needs no slot. `false` if it is not in flight, or its slot is common.
     #[inline(always)]
     pub(crate) fn free_in_flight(&mut self, own: &mut SlotList, id: Id) -> bool {
-        match self.slots.get_mut(id.index() as usize) {
+        match self.slots.get_mut(id.own_index() as usize) {
             Some(slot) if slot.stamp == id.0 && slot.is_in_flight() => {
                 slot.free(&mut own.free, id);
                 true
@@ -159,7 +202,7 @@ impl<S: Copy, B> Slots<S, B> {
         if let Some(slot) = self.slots.get_mut(id.index() as usize)
             && slot.failure().is_none()
         {
-            slot.free(&mut own.free, id);
+            self.put_back(own, id);
         }
     }
 
@@ -169,10 +212,10 @@ impl<S: Copy, B> Slots<S, B> {
         Some(!self.find(id)?.is_in_flight())
     }
 
-    /// Whether the operation is in flight.
+    /// Whether the operation is in flight, in a slot that is not common.
     #[inline(always)]
     pub(crate) fn is_in_flight(&self, id: Id) -> bool {
-        let slot = self.slots.get(id.index() as usize);
+        let slot = self.slots.get(id.own_index() as usize);
         slot.is_some_and(|slot| slot.stamp == id.0 && slot.is_in_flight())
     }
 

@@ -14,12 +14,32 @@ impl<S: Copy, B> Slots<S, B> {
         own: &mut SlotList,
         id: Id,
     ) -> Option<Result<S, TransportError>> {
-        let result = self.find_completed(id)?.take_outcome();
-        self.free_completed(own, id);
+        let slot = self.slots.get_mut(id.index() as usize)?;
+        if slot.stamp != id.0 || slot.is_in_flight() {
+            return None;
+        }
+        let result = slot.take_outcome();
+        if id.is_common() {
+            self.free_common(own, id);
+        } else {
+            self.free_completed(own, id);
+        }
         Some(result)
     }
 
-    /// [`release`](Self::release) for an operation that does not own its buffer, if it has succeeded.
+    /// [`free_completed`](Self::free_completed) for a common slot.
+    #[cold]
+    #[inline(never)]
+    fn free_common(&mut self, own: &mut SlotList, id: Id) {
+        let slot = self.slots.get(id.index() as usize);
+        if slot.is_some_and(|slot| slot.reservation.owner == BufferOwner::Slot) {
+            self.ready.unlink(&mut self.slots, id.index());
+        }
+        self.put_back(own, id);
+    }
+
+    /// [`release`](Self::release) for an operation that does not own its buffer, if it has succeeded
+    /// in a slot that is not common.
     #[inline(always)]
     pub(crate) fn take_borrowed_success(&mut self, own: &mut SlotList, id: Id) -> Option<&S> {
         let slot = self.find_completed(id)?;
@@ -33,24 +53,25 @@ impl<S: Copy, B> Slots<S, B> {
         }
     }
 
-    /// Whether the operation has succeeded; `None` if it has not completed, or has no slot here.
-    pub(crate) fn has_succeeded(&self, id: Id) -> Option<bool> {
+    /// Whether [`take_borrowed_success`](Self::take_borrowed_success) takes the outcome of an operation
+    /// that has completed; `None` if it has not, or has no slot here.
+    pub(crate) fn has_borrowed_success(&self, id: Id) -> Option<bool> {
         let slot = self.find(id)?;
-        let is_success = matches!(slot.outcome, SlotOutcome::Success(_));
+        let is_success = matches!(slot.outcome, SlotOutcome::Success(_)) && !id.is_common();
         (!slot.is_in_flight()).then_some(is_success)
     }
 
     #[inline(always)]
     fn find_completed(&mut self, id: Id) -> Option<&mut Slot<S, B>> {
-        let slot = self.slots.get_mut(id.index() as usize)?;
+        let slot = self.slots.get_mut(id.own_index() as usize)?;
         (slot.stamp == id.0 && !slot.is_in_flight()).then_some(slot)
     }
 
     /// The slot of an operation that is in flight, with one credit or with several, if no request of
-    /// it has failed.
+    /// it has failed, and the slot is not common.
     #[inline(always)]
     pub(crate) fn in_flight(&mut self, id: Id, credits: Credits) -> Option<InFlight<'_, S, B>> {
-        let slot = self.slots.get_mut(id.index() as usize)?;
+        let slot = self.slots.get_mut(id.own_index() as usize)?;
         let has_these = match credits {
             Credits::One => slot.reservation.credits == 1,
             Credits::Several => slot.reservation.credits > 1,
@@ -59,8 +80,8 @@ impl<S: Copy, B> Slots<S, B> {
         (slot.stamp == id.0 && has_these).then_some(InFlight { slot, id })
     }
 
-    /// The place of the buffer of an operation that has succeeded. Once it is taken the slot is to be
-    /// [freed](Self::free_completed).
+    /// The place of the buffer of an operation that has succeeded, in a slot that is not common. Once
+    /// it is taken the slot is to be [freed](Self::free_completed).
     #[inline(always)]
     pub(crate) fn succeeded(&mut self, id: Id) -> Option<&mut Option<B>> {
         let slot = self.find_completed(id)?;
@@ -72,11 +93,11 @@ impl<S: Copy, B> Slots<S, B> {
     #[inline(always)]
     pub(crate) fn free_completed(&mut self, own: &mut SlotList, id: Id) {
         let slots = &mut *self.slots;
-        let Some(slot) = slots.get_mut(id.index() as usize) else {
+        let Some(slot) = slots.get_mut(id.own_index() as usize) else {
             return;
         };
         if slot.reservation.owner == BufferOwner::Slot {
-            self.ready.unlink(slots, id.index());
+            self.ready.unlink(slots, id.own_index());
         }
         self.free(own, id);
     }
@@ -84,7 +105,7 @@ impl<S: Copy, B> Slots<S, B> {
     /// The success of the operation that had this slot last.
     #[inline]
     pub(crate) fn last_success(&self, id: Id) -> Option<&S> {
-        let slot = self.slots.get(id.index() as usize)?;
+        let slot = self.slots.get(id.own_index() as usize)?;
         match &slot.outcome {
             SlotOutcome::Success(success) => Some(success),
             SlotOutcome::Nothing | SlotOutcome::Failure(_) => None,

@@ -8,7 +8,10 @@ pub(super) const NONE: u32 = u32::MAX;
 
 /// Marks the `wr_id` of a request that is not the last of its batch; and the stamp of a slot, if
 /// such a request has failed.
-pub(super) const MEMBER: u64 = 1 << 28;
+pub(super) const MEMBER: u64 = 1 << 27;
+
+/// Marks a common slot: its stamp, and the ids of its operations.
+pub(super) const COMMON: u64 = 1 << 28;
 
 /// One generation in a stamp. A free slot has an even one, a slot in use an odd one.
 pub(super) const GENERATION: u64 = 1 << 29;
@@ -27,7 +30,7 @@ pub(crate) fn shared_place(wr_id: u64) -> Option<u32> {
 }
 
 /// The last generation, which no slot lives to see, and the mark that no table's index has.
-const SHARED: u64 = u64::MAX << 29 | MEMBER;
+const SHARED: u64 = u64::MAX << 29 | COMMON;
 
 const _: () = assert!(GENERATION == 1 << 29);
 
@@ -42,7 +45,7 @@ pub(crate) struct Id(pub(super) u64);
 
 impl Id {
     /// Identifies no operation: its slot is past the end of every table.
-    pub(crate) const NONE: Self = Self(u64::MAX);
+    pub(crate) const NONE: Self = Self(!COMMON);
 
     /// The `wr_id` of the operation's last, or only, work request.
     #[inline]
@@ -56,11 +59,24 @@ impl Id {
         self.0 | MEMBER
     }
 
-    /// Its slot.
+    /// Its slot, if that is a channel's own; past the end of every table if it is common.
+    ///
+    /// So the paths of the usual case find no common slot, and need not ask whose slot they free.
     #[inline]
-    pub(crate) const fn index(self) -> u32 {
+    pub(super) const fn own_index(self) -> u32 {
         // With a mark it is past the end of every table.
         (self.0 & (GENERATION - 1)) as u32
+    }
+
+    /// Its slot, be it common or not.
+    #[inline]
+    pub(crate) const fn index(self) -> u32 {
+        (self.0 & (MEMBER - 1)) as u32
+    }
+
+    /// Whether its slot is one of those that all channels share.
+    pub(crate) const fn is_common(self) -> bool {
+        self.0 & COMMON != 0
     }
 }
 
@@ -72,12 +88,14 @@ pub(super) struct Slot<S, B> {
     pub(super) stamp: u64,
     /// Without credits once the operation has completed, and in a free slot.
     pub(super) reservation: Reservation,
-    /// The next free slot of the channel, or the next ready one.
+    /// The next free slot of the channel, or the next free common one; or the next ready one.
     pub(super) next: u32,
     /// The ready slot before it.
     pub(super) prev: u32,
-    /// The next of all slots of the channel; never changes.
+    /// The next of all slots of the channel; never changes, unless the slot is common.
     pub(super) sibling: u32,
+    /// The slot whose `sibling` a common slot is.
+    pub(super) prev_sibling: u32,
     /// When its operation failed, counted in failures.
     pub(super) failed_at: u32,
     /// The success, if it may be taken; or the failure, of the operation or of a request of its batch.
@@ -112,6 +130,11 @@ impl<S, B> Slot<S, B> {
         self.stamp & GENERATION != 0
     }
 
+    /// Whether it is one of those that all channels share.
+    pub(super) const fn is_common(&self) -> bool {
+        self.stamp & COMMON != 0
+    }
+
     #[inline]
     pub(super) const fn failure(&self) -> Option<TransportError> {
         match self.outcome {
@@ -120,7 +143,7 @@ impl<S, B> Slot<S, B> {
         }
     }
 
-    /// Frees it, and makes it the top of its channel's stack of free slots.
+    /// Frees it, and makes it the top of a stack of free slots.
     #[inline(always)]
     pub(super) const fn free(&mut self, top: &mut u32, id: Id) {
         self.stamp = id.0.wrapping_add(GENERATION);

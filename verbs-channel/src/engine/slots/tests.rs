@@ -64,10 +64,17 @@ pub(super) struct Table<B> {
 }
 
 pub(super) fn table<B>(capacity: u32) -> Table<B> {
+    table_with_common(capacity, 0)
+}
+
+/// A table of which each channel may have so many common slots, too. There are too few for both.
+pub(super) fn table_with_common<B>(capacity: u32, common: u32) -> Table<B> {
     let mut slots = Slots::new();
+    slots.grow_common(common);
     let own = [(); 2].map(|()| {
         let mut own = SlotList::new();
         slots.grow(&mut own, capacity);
+        own.allow_common(common);
         own
     });
     Table { slots, own }
@@ -75,9 +82,14 @@ pub(super) fn table<B>(capacity: u32) -> Table<B> {
 
 impl<B> Table<B> {
     pub(super) fn take(&mut self, reservation: Reservation) -> Option<Id> {
-        self.slots
-            .take(&mut self.own[reservation.member as usize], reservation)
-            .map(|(id, _)| id)
+        let own = &mut self.own[reservation.member as usize];
+        if let Some((id, _)) = self.slots.take(own, reservation) {
+            return Some(id);
+        }
+        let is_lent = self.slots.lend_common(own);
+        let taken = self.slots.take(own, reservation).map(|(id, _)| id);
+        assert_eq!(taken.map(Id::is_common), is_lent.then_some(true));
+        taken
     }
 
     /// Whose an operation is, as far as a caller of the table knows: it says which list is meant.
@@ -87,8 +99,21 @@ impl<B> Table<B> {
     }
 
     pub(super) fn free_in_flight(&mut self, id: Id) -> bool {
-        let owner = self.owner(id);
-        self.slots.free_in_flight(&mut self.own[owner], id)
+        let own = &mut self.own[self.slots.owner(id.wr_id()).map_or(0, |of| of.0) as usize];
+        if !id.is_common() {
+            return self.slots.free_in_flight(own, id);
+        }
+        assert!(
+            !self.slots.free_in_flight(own, id),
+            "it is not its channel's"
+        );
+        // A request of a batch has failed: it was posted.
+        let was_posted = self.slots.failure(id).is_some();
+        let is_in_flight = self.slots.is_done(id) == Some(false) && !was_posted;
+        if is_in_flight {
+            self.slots.cancel(own, id);
+        }
+        is_in_flight
     }
 
     pub(super) fn release(&mut self, id: Id) -> Option<Result<(), TransportError>> {
@@ -146,11 +171,12 @@ pub(super) fn complete<B>(table: &mut Table<B>, wr_id: u64) -> bool {
 }
 
 /// Runs steps on a table and on a list of all operations there have ever been.
-fn run(steps: Vec<Step>) {
-    let mut table = table::<usize>(CAPACITY);
+fn run(steps: Vec<Step>, common: u32) {
+    let mut table = table_with_common::<usize>(CAPACITY - common, common);
     let mut all: Vec<(Id, Reservation, Model)> = Vec::new();
     let mut ready: Vec<Id> = Vec::new();
     for step in steps {
+        let mut walked: Vec<Id> = Vec::new();
         let pick = |number: usize| (!all.is_empty()).then(|| number % all.len());
         match step {
             Step::Take(member, owner) => {
@@ -201,9 +227,10 @@ fn run(steps: Vec<Step>) {
                 let at_once = complete(&mut table, id.wr_id());
                 let after_a_look = table.succeed(id.wr_id());
                 if let Model::Posted { failed } = *model {
+                    let takes_a_look = failed || id.is_common();
                     assert_eq!(
                         (at_once, after_a_look),
-                        (!failed, failed.then_some(*reservation))
+                        (!takes_a_look, takes_a_look.then_some(*reservation))
                     );
                     *model = Model::Done(if failed { Err(ABORTED) } else { Ok(()) });
                 } else {
@@ -216,7 +243,11 @@ fn run(steps: Vec<Step>) {
                 let found: Vec<u64> = posted.map(|op| op.0.wr_id()).collect();
                 let mut left = &found[..];
                 while let Some((reservation, count, rest)) =
-                    table.dispatch(left, true, |_| Some(&()))
+                    table.dispatch(left, true, |_| Some(&())).or_else(|| {
+                        let (first, rest) = left.split_first()?;
+                        assert!(Id(*first).is_common(), "it was not dispatched");
+                        Some((table.succeed(*first)?, 1, rest))
+                    })
                 {
                     for (_, of, model) in all.iter_mut().filter(|op| is_posted(op.2)).take(count) {
                         assert_eq!(*of, reservation);
@@ -255,6 +286,7 @@ fn run(steps: Vec<Step>) {
                 let mut next = table.slots.first(&table.own[member as usize]);
                 while let Some(id) = next {
                     next = table.slots.after(id);
+                    walked.push(id);
                     assert_eq!(table.owner(id), member as usize);
                     ended += i32::from(table.fail(id.wr_id(), ABORTED).is_some());
                 }
@@ -275,7 +307,7 @@ fn run(steps: Vec<Step>) {
         let new = all.iter().filter(|op| is_ready(op)).map(|op| op.0);
         let mut new: Vec<Id> = new.filter(|id| !ready.contains(id)).collect();
         if matches!(step, Step::Abort(_)) {
-            new.sort_by_key(|id| id.index());
+            new.sort_by_key(|id| walked.iter().position(|walked| walked == id));
         }
         ready.extend(new);
         assert_eq!(
@@ -312,8 +344,8 @@ fn check(table: &Table<usize>, all: &[(Id, Reservation, Model)]) {
 
 proptest! {
     #[test]
-    fn any_sequence_agrees_with_a_list(steps in steps()) {
-        run(steps);
+    fn any_sequence_agrees_with_a_list(steps in steps(), common in 0..=CAPACITY) {
+        run(steps, common);
     }
 }
 

@@ -62,6 +62,9 @@ struct World {
     operations: Vec<Operation>,
     marks: u8,
     leaks: bool,
+    // How many completions the queue has room for, and how much of that is common.
+    capacity: usize,
+    common: u32,
 }
 
 const SHORT: Duration = Duration::from_millis(1);
@@ -78,20 +81,27 @@ impl World {
             _ => PollStrategy::default(),
         };
         let builder = pd.create_channel().max_send_wr(3).max_recv_wr(2);
+        // Each of three channels has room for five.
+        let in_flight = [15, 6, 9, 13][random.below(4)];
         let builder = builder
+            .in_flight(in_flight)
             .timeout(SHORT)
             .drain_timeout(SHORT)
             .strategy(strategy);
+        let mut group = builder.group(3).unwrap();
+        let common = group.engine_mut().common_room();
         let mut world = Self {
             random,
             device: FaultyDevice::default(),
             pool: BufferPool::new(&pd, 24, 4).unwrap(),
-            group: builder.group(3).unwrap(),
+            group,
             pd,
             ids: Vec::new(),
             operations: Vec::new(),
             marks: 0,
             leaks: false,
+            capacity: in_flight as usize,
+            common,
         };
         (0..2).for_each(|_| world.join());
         world
@@ -135,6 +145,11 @@ impl World {
             _ => touch_posted(),
         }
         self.device.see();
+        let occupied = self.device.occupied();
+        assert!(
+            occupied <= self.capacity,
+            "{occupied}: the queue may overrun"
+        );
     }
 
     fn buffer(&mut self) -> OwnedBuffer {
@@ -380,6 +395,13 @@ impl World {
         while let Some(completed) = self.group.next_completed() {
             self.taken(completed);
         }
+        no_more_faults();
+        let engine = self.group.engine_mut();
+        // The queue can be polled now: it is empty.
+        engine.destroy_all(DownReason::Closed);
+        if !is_stuck() {
+            assert_eq!(engine.common_room(), self.common, "room is lost");
+        }
         // The tickets of some were returned before.
         for ticket in self
             .operations
@@ -416,6 +438,11 @@ fn region(pd: &ProtectionDomain, mark: u8) -> MemoryRegion<Vec<u8>> {
 
 fn is_work_error(error: &TransportError) -> bool {
     matches!(error, TransportError::Work { .. })
+}
+
+/// Whether the library has a queue pair that could not be destroyed.
+fn is_stuck() -> bool {
+    fake_libibverbs::is_alive("ibv_create_qp")
 }
 
 /// A channel that does not belong to a group, leaked with a receive in flight.

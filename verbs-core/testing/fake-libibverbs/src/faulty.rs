@@ -130,6 +130,14 @@ impl FaultyDevice {
         }
     }
 
+    /// How many entries of the completion queue are taken, or may be at any time: by requests that are
+    /// in flight, and by their completions that were not polled.
+    pub fn occupied(&self) -> usize {
+        let is_ours = |done: &&ibv_wc| self.statuses.contains_key(&done.wr_id);
+        let unpolled = with(|library| library.done.iter().filter(is_ours).count());
+        self.posted.len() + unpolled
+    }
+
     /// Whether nothing is in flight.
     pub fn is_idle(&mut self) -> bool {
         self.see();
