@@ -1,4 +1,4 @@
-//! The address that `ibv_rc_pingpong` exchanges over TCP: text of a fixed length.
+//! The address that `ibv_rc_pingpong` and `ibv_srq_pingpong` exchange over TCP: text of a fixed length.
 //!
 //! `LID:QPN:PSN:GID` in hexadecimal, of 4, 6, 6 and 32 digits, and a NUL. The client sends its own,
 //! the server answers with its own, and the client sends `done` and a NUL. A GID of zeros means that
@@ -30,6 +30,14 @@ pub enum AddressError {
 impl Address {
     /// Its length on the wire, with the NUL.
     pub const WIRE_LEN: usize = 52;
+
+    /// No address: `ibv_srq_pingpong` always exchanges 256 of them.
+    pub const NONE: Self = Self {
+        lid: 0,
+        qp_num: 0,
+        psn: 0,
+        gid: Gid::new([0; 16]),
+    };
 
     /// What the client sends last.
     pub const DONE: [u8; 5] = *b"done\0";
@@ -171,10 +179,10 @@ impl fmt::Display for AddressError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Format => {
-                "what came over TCP is no address of an rc_pingpong: the peer is another program"
+                "what came over TCP is no address of a pingpong: the peer is another program"
             }
             Self::Nowhere => {
-                "the peer's address has neither a LID nor a GID: on RoCE, C's ibv_rc_pingpong needs -g INDEX"
+                "the peer's address has neither a LID nor a GID: on RoCE, C's pingpongs need -g INDEX"
             }
         })
     }
@@ -211,6 +219,13 @@ mod tests {
         assert_eq!(address.to_endpoint().unwrap().gid(), None);
         assert_eq!(&address.to_wire(), wire);
         assert!(address.to_string().ends_with("GID ::"));
+    }
+
+    #[test]
+    fn no_address_is_zeros_as_in_c() {
+        let wire = b"0000:000000:000000:00000000000000000000000000000000\0";
+        assert_eq!(&Address::NONE.to_wire(), wire);
+        assert_eq!(Address::from_wire(wire), Ok(Address::NONE));
     }
 
     #[test]

@@ -3,11 +3,12 @@
 
 use std::process::{Command, Output};
 
-const PROGRAMS: [&str; 13] = [
+const PROGRAMS: [&str; 14] = [
     env!("CARGO_BIN_EXE_devinfo"),
     env!("CARGO_BIN_EXE_rc_pingpong"),
     env!("CARGO_BIN_EXE_uc_pingpong"),
     env!("CARGO_BIN_EXE_ud_pingpong"),
+    env!("CARGO_BIN_EXE_srq_pingpong"),
     env!("CARGO_BIN_EXE_rdma_read_write"),
     env!("CARGO_BIN_EXE_atomic_counter"),
     env!("CARGO_BIN_EXE_channel_echo"),

@@ -26,16 +26,18 @@ const READ_WRITE: &str = env!("CARGO_BIN_EXE_rdma_read_write");
 const PINGPONG: &str = env!("CARGO_BIN_EXE_rc_pingpong");
 const UC_PINGPONG: &str = env!("CARGO_BIN_EXE_uc_pingpong");
 const UD_PINGPONG: &str = env!("CARGO_BIN_EXE_ud_pingpong");
+const SRQ_PINGPONG: &str = env!("CARGO_BIN_EXE_srq_pingpong");
 const FILE_COPY: &str = env!("CARGO_BIN_EXE_file_copy");
 
 /// Long enough for a client that is connected to be in the middle of its run.
 const A_WHILE: Duration = Duration::from_millis(300);
 
 /// All that have a server.
-const SERVERS: [&str; 11] = [
+const SERVERS: [&str; 12] = [
     PINGPONG,
     UC_PINGPONG,
     UD_PINGPONG,
+    SRQ_PINGPONG,
     READ_WRITE,
     ATOMIC_COUNTER,
     CHANNEL_ECHO,

@@ -30,6 +30,7 @@ mod rejected;
 mod results;
 mod scopes;
 mod settings;
+mod shared_endings;
 mod shared_receives;
 mod stuck;
 mod swapped;

@@ -164,15 +164,13 @@ impl<R: Receives> QueuePairBuilder<R> {
     ///
     /// ```no_run
     /// # fn main() -> verbs_core::Result<()> {
-    /// use verbs_core::{CompletionQueue, Context, QueuePair, SharedReceiveQueue, SharedReceives};
+    /// use verbs_core::{CompletionQueue, Context, QueuePair, SharedReceiveQueue};
     ///
     /// let context = Context::first_active()?;
     /// let pd = context.alloc_pd()?;
     /// let cq = CompletionQueue::create(&context, 64)?;
     /// let srq = SharedReceiveQueue::create(&pd, 64)?;
     /// let prepared = QueuePair::builder(&pd, &cq, &cq).srq(&srq).build()?;
-    /// let endpoint = prepared.endpoint();
-    /// let connected: QueuePair<SharedReceives> = prepared.handshake(&endpoint)?;
     /// # Ok(())
     /// # }
     /// ```

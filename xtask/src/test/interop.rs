@@ -22,10 +22,14 @@ struct Program {
 
 /// What is lost on the two unreliable ones is not sent again: no message is longer than what soft-RoCE
 /// queues. A datagram is one packet.
-const PROGRAMS: [Program; 3] = [
+const PROGRAMS: [Program; 4] = [
     Program {
         name: "rc_pingpong",
         sizes: [(1, 3000), (4096, 3000), (1024 * 1024, 12)],
+    },
+    Program {
+        name: "srq_pingpong",
+        sizes: [(1, 2000), (4096, 2000), (16384, 200)],
     },
     Program {
         name: "uc_pingpong",
@@ -194,7 +198,7 @@ mod tests {
     #[test]
     fn each_combination_is_there_once_and_has_one_program_of_each() {
         let jobs = jobs();
-        assert_eq!(jobs.len(), 3 * 40);
+        assert_eq!(jobs.len(), 4 * 40);
         let names: BTreeSet<&str> = jobs.iter().map(|job| job.name.as_str()).collect();
         assert_eq!(names.len(), jobs.len());
         for job in &jobs {

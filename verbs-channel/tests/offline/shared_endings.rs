@@ -1,0 +1,163 @@
+//! Ends of channels, and of groups, that share their receives: no block is lost.
+
+use fake_libibverbs::{assert_all_is_well, is_in_flight};
+use verbs_channel::verbs_core::verbs_sys::{
+    IBV_WC_LOC_LEN_ERR, IBV_WC_REM_ACCESS_ERR, IBV_WC_WR_FLUSH_ERR,
+};
+use verbs_channel::{DownReason, TransportError};
+
+use crate::fake_device::{calls, forget_the_past, posted, refuse};
+use crate::shared_receives::{Shared, connected, fails};
+
+#[test]
+fn end_of_a_channel_comes_once_and_after_its_messages() {
+    let mut shared = Shared::new(8, 8, 2);
+    let (id, _) = shared.channels[1];
+    shared.arrives(0, 1);
+    shared.arrives(1, 0);
+    let engine = shared.group.engine_mut();
+    engine.shut_down(id, DownReason::PeerClosed).unwrap();
+    // It was received before the queue pair was in ERROR.
+    shared.arrives(2, 1);
+    for channel in [1, 0, 1] {
+        let message = shared.next();
+        assert_eq!(message.channel, shared.channels[channel].0);
+        assert!(message.bytes().is_some());
+    }
+    let end = shared.next();
+    assert_eq!((end.channel, end.end()), (id, Some(DownReason::PeerClosed)));
+    assert_eq!(
+        end.result.unwrap_err(),
+        TransportError::Aborted(DownReason::PeerClosed)
+    );
+    assert!(shared.group.next_message().is_none());
+    shared.group.remove(id).unwrap();
+    assert!(shared.group.next_message().is_none(), "it was reported");
+    // The end of a channel that is removed is no news.
+    shared.group.remove(shared.channels[0].0).unwrap();
+    assert!(shared.group.next_message().is_none());
+}
+
+#[test]
+fn failed_send_ends_its_channel_only() {
+    let mut shared = Shared::new(8, 4, 2);
+    let (id, qp_num) = shared.channels[0];
+    let block = shared.pool.take().unwrap();
+    let ticket = shared.group.channel(id).unwrap().start_send(block).unwrap();
+    fails(*posted().last().unwrap(), qp_num, IBV_WC_REM_ACCESS_ERR);
+    let end = shared.next();
+    assert_eq!(end.channel, id);
+    assert!(matches!(end.end(), Some(DownReason::Work { .. })));
+    assert!(shared.group.poll(ticket).unwrap().unwrap().result.is_err());
+    shared.arrives(0, 1);
+    assert_eq!(shared.next().channel, shared.channels[1].0);
+}
+
+#[test]
+fn message_longer_than_a_block_ends_its_channel_and_the_block_is_posted_again() {
+    let mut shared = Shared::new(2, 2, 2);
+    let (id, qp_num) = shared.channels[0];
+    fails(posted()[0], qp_num, IBV_WC_LOC_LEN_ERR);
+    fails(posted()[1], qp_num, IBV_WC_WR_FLUSH_ERR);
+    let end = shared.next();
+    assert_eq!(end.channel, id);
+    assert!(matches!(end.end(), Some(DownReason::Work { .. })));
+    assert!(shared.group.next_message().is_none());
+    assert_eq!(posted().len(), 4);
+    shared.arrives(2, 1);
+    assert_eq!(shared.next().channel, shared.channels[1].0);
+}
+
+#[test]
+fn channel_that_ends_leaves_its_blocks_to_the_others() {
+    let mut shared = Shared::new(4, 4, 2);
+    shared.arrives(0, 0);
+    shared.group.remove(shared.channels[0].0).unwrap();
+    assert_eq!(posted().len(), 4);
+    assert!(posted()[1..].iter().all(|wr_id| is_in_flight(*wr_id)));
+    // What it had received is still delivered.
+    assert_eq!(shared.next().channel, shared.channels[0].0);
+    for receive in 1..4 {
+        shared.arrives(receive, 1);
+        assert_eq!(shared.next().channel, shared.channels[1].0);
+    }
+}
+
+#[test]
+fn queue_pair_is_in_error_and_its_messages_polled_before_it_is_destroyed() {
+    let mut shared = Shared::new(4, 4, 1);
+    forget_the_past();
+    shared.group.remove(shared.channels[0].0).unwrap();
+    assert_eq!(calls(), ["ibv_modify_qp", "ibv_destroy_qp"]);
+}
+
+#[test]
+fn dropped_group_returns_all_blocks_to_the_pool() {
+    let Shared {
+        mut group,
+        pool,
+        pd,
+        channels,
+    } = {
+        let shared = Shared::new(8, 6, 2);
+        shared.arrives(0, 0);
+        shared.arrives(1, 1);
+        shared
+    };
+    let message = group.next_message().unwrap();
+    assert_eq!(message.channel, channels[0].0);
+    assert_eq!(pool.available(), 2);
+    drop(group);
+    assert_eq!(pool.available(), 7);
+    drop((message, pd));
+    assert_eq!(pool.available(), 8);
+    drop(pool);
+    assert_all_is_well();
+}
+
+#[test]
+fn blocks_stay_while_a_prepared_channel_keeps_the_queue() {
+    let Shared {
+        group, pool, pd, ..
+    } = Shared::new(4, 4, 1);
+    let (member, _) = connected(&group);
+    let preparer = group.preparer();
+    drop(group);
+    assert_eq!(pool.available(), 0);
+    assert!(posted().iter().all(|wr_id| is_in_flight(*wr_id)));
+    drop(preparer);
+    assert_eq!(pool.available(), 0);
+    drop((member, pd));
+    assert_eq!(pool.available(), 4);
+    drop(pool);
+    assert_all_is_well();
+}
+
+#[test]
+fn closing_queue_pair_keeps_the_blocks() {
+    let Shared {
+        mut group,
+        pool,
+        pd,
+        channels,
+    } = Shared::new(4, 4, 1);
+    let engine = group.engine_mut();
+    let closing = engine
+        .start_close(channels[0].0, DownReason::Closed)
+        .unwrap();
+    drop((group, pd));
+    assert_eq!(pool.available(), 0);
+    drop(closing);
+    assert_eq!(pool.available(), 4);
+}
+
+#[test]
+fn blocks_are_leaked_if_the_queue_cannot_be_destroyed() {
+    let Shared {
+        group, pool, pd, ..
+    } = Shared::new(4, 3, 1);
+    refuse("ibv_destroy_srq", 1);
+    drop((group, pd));
+    assert_eq!(pool.available(), 1);
+    assert!(posted().iter().all(|wr_id| is_in_flight(*wr_id)));
+}
