@@ -104,7 +104,8 @@ impl AsyncChannel {
     /// Takes the operations of the receives that were posted as the channel joined its group: those of
     /// [`PreparedChannel::start_receive`], in the same order. There are none the second time.
     ///
-    /// Without this call they are abandoned when the channel is dropped.
+    /// [`incoming`](Self::incoming) takes them, too. Without either they are abandoned when the channel is
+    /// dropped.
     ///
     /// [`PreparedChannel::start_receive`]: verbs_channel::PreparedChannel::start_receive
     #[must_use = "dropping the operations abandons them"]

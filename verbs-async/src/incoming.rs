@@ -87,6 +87,10 @@ impl AsyncChannel {
     /// Don't call [`receive`](Self::receive) meanwhile: the messages that it receives would be missing
     /// here. If there are more buffers than the channel's `max_recv_wr`, the rest wait in the backlog.
     ///
+    /// Receives that were posted as the channel joined, its
+    /// [prepared receives](Self::prepared_receives), come first: their messages arrive before the others,
+    /// and their buffers are posted again, too. So a peer may send at once, and `buffers` may be empty.
+    ///
     /// The [`IncomingMessages`] keep the channel alive. They end when the channel is
     /// [closed](Self::close) or [shut down](Self::shut_down).
     pub fn incoming<B: Into<OwnedBuffer>>(
@@ -94,9 +98,11 @@ impl AsyncChannel {
         buffers: impl IntoIterator<Item = B>,
     ) -> IncomingMessages {
         let unposted: Vec<_> = buffers.into_iter().map(Into::into).collect();
-        let ended = unposted.is_empty();
+        let mut posted = VecDeque::from(self.prepared_receives());
+        posted.reserve(unposted.len());
+        let ended = unposted.is_empty() && posted.is_empty();
         let state = ReceiveState {
-            posted: VecDeque::with_capacity(unposted.len()),
+            posted,
             unposted,
             posting: false,
             closed: false,

@@ -2,6 +2,7 @@
 
 use fake_libibverbs::{assert_all_is_well, with};
 use verbs_async::verbs_channel::verbs_core::ProtectionDomain;
+use verbs_async::verbs_channel::verbs_core::verbs_sys::{IBV_WC_RECV, ibv_wc};
 use verbs_async::verbs_channel::{BufferPool, Channel, OwnedBuffer, Queue};
 use verbs_async::{AsyncChannel, AsyncGroup};
 
@@ -76,4 +77,39 @@ fn prepared_receives_that_are_not_taken_end_with_their_channel() {
         }
     }
     assert_all_is_well();
+}
+
+#[test]
+fn messages_of_prepared_receives_come_first_and_their_blocks_are_posted_again() {
+    let bench = Bench::new();
+    let (group, pool, pd) = group(&bench);
+    let mut member = group.prepare().unwrap();
+    member.start_receive(pool.take().unwrap()).unwrap();
+    with(|library| library.posted.clear());
+    let endpoint = member.endpoint();
+    let channel = group.join(member.handshake(&endpoint).unwrap()).unwrap();
+    let region = pd.reg_mr(vec![0_u8; 32]).unwrap();
+    let mut incoming = channel.into_incoming([region]);
+    let ids = posted();
+    let lengths = || -> Vec<u32> {
+        let of = |posted: &fake_libibverbs::Posted| posted.list[0].1;
+        with(|library| library.posted.iter().flatten().map(of).collect())
+    };
+    assert_eq!(lengths(), [64, 32]);
+    assert!(incoming.channel().prepared_receives().is_empty());
+    let received = |wr_id| ibv_wc {
+        wr_id,
+        opcode: IBV_WC_RECV,
+        byte_len: 5,
+        ..Default::default()
+    };
+    with(|library| library.done.extend(ids.into_iter().map(received)));
+    for again in [64, 32] {
+        let message = Task::new(Box::pin(incoming.next())).ends();
+        let message = message.unwrap().unwrap();
+        assert_eq!(message.len(), 5);
+        drop(message);
+        assert_eq!(*lengths().last().unwrap(), again);
+    }
+    drop(incoming);
 }
