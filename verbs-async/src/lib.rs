@@ -142,7 +142,7 @@
 //!
 //! - `tokio`: its notifier, connecting over its TCP, and its I/O traits for [`ByteStream`].
 //! - `async-io`: its notifier, and connecting over its TCP.
-//! - `dlopen`: libibverbs is looked for at run time, as of [`verbs_core`](verbs_channel::verbs_core).
+//! - `dlopen`: libibverbs is looked for at run time, as of `verbs-core`.
 //!
 //! None is on by default. All can be on at the same time.
 //!
