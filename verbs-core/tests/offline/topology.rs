@@ -183,6 +183,24 @@ fn devices_that_share_bridges_with_a_pci_device_come_first() {
 }
 
 #[test]
+fn shared_bridges_count_more_than_a_short_way() {
+    let rails = [
+        // Nothing but the host bridge is shared, and the way to it is short.
+        ("pci0000:80/0000:80:05.0", "1", "4-7", HDR),
+        (
+            "pci0000:80/0000:80:01.0/0000:81:00.0/0000:82:00.0/0000:84:00.0",
+            "1",
+            "4-7",
+            EDR,
+        ),
+    ];
+    let sysfs = Sysfs::new("bridges", &rails);
+    sysfs.pci("pci0000:80/0000:80:01.0/0000:81:00.0/0000:83:00.0", "1");
+    let near = names(Device::near_pci("0000:83:00.0".parse().unwrap()));
+    assert_eq!(near, ["fake1", "fake0"]);
+}
+
+#[test]
 fn the_speed_of_a_port_that_is_down_does_not_count() {
     let sysfs = Sysfs::new("down", &RAILS);
     sysfs.write("class/infiniband/fake3/ports/1/state", "1: DOWN\n");
