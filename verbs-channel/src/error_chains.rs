@@ -10,7 +10,9 @@ use verbs_harness::chains::{assert_debug_is_text, assert_repeats_nothing, parts}
 
 use crate::channel_id::ChannelId;
 use crate::exchange::{ExchangeError, RefusalCode};
-use crate::{DownReason, Error, Queue, RejectReason, Rejected, ScopeError, TransportError};
+use crate::{
+    DownReason, Error, Queue, RejectReason, Rejected, ScopeError, TransferError, TransportError,
+};
 
 fn reasons() -> Vec<DownReason> {
     let mut all = vec![
@@ -268,6 +270,18 @@ fn no_error_repeats_its_source() {
     check(&reject_reasons(), of_reject_reason, 20);
     check(&exchange_errors(), of_exchange, 14);
     check(&errors(), of_error, 12);
+    let first = Error::Rejected(RejectReason::Untaken);
+    for error in [
+        TransferError::Stuck { stuck: 1, of: 2 },
+        TransferError::Failed {
+            failed: 1,
+            of: 2,
+            first,
+        },
+    ] {
+        assert_repeats_nothing(&error);
+        assert_debug_is_text(&error);
+    }
     for reason in reject_reasons() {
         assert_eq!(parts(&Rejected::new(reason, ())), parts(&reason));
     }

@@ -224,9 +224,13 @@ impl Transfer {
     /// Whether a [step](Self::step) would take an outcome, or post a request.
     pub(crate) fn can_step(&self, engine: &Engine) -> bool {
         self.rails.iter().any(|rail| {
-            let is_free = || engine.credits(rail.channel, rail.queue) > 0;
+            // What waits on a channel that is down is rejected.
+            let takes = || {
+                engine.credits(rail.channel, rail.queue) > 0
+                    || engine.down_reason(rail.channel).is_some()
+            };
             self.is_first_done(rail, engine)
-                || (rail.waiting != NONE && !rail.is_blocked && is_free())
+                || (rail.waiting != NONE && !rail.is_blocked && takes())
         })
     }
 
@@ -283,7 +287,7 @@ impl Transfer {
                     entry.state = State::InFlight(ticket);
                     continue;
                 }
-                Err(RejectReason::Backpressure(_)) => return,
+                Err(reason) if reason.is_backpressure() => return,
                 Err(RejectReason::Untaken) if rail.in_flight != NONE => {
                     // Room comes with the outcomes of those in flight.
                     rail.is_blocked = true;

@@ -24,7 +24,10 @@ use crate::fake_device::{
     DRAIN, bounded, called, channel, connected, ends, forget_the_past, pd, posted, refuse, succeeds,
 };
 
-const SOON: Option<Duration> = Some(Duration::from_millis(20));
+/// A deadline that has to pass; long enough for a device that is another thread on a busy machine.
+const SOON: Option<Duration> = Some(Duration::from_millis(if cfg!(miri) { 5000 } else { 500 }));
+/// Longer than any flush takes that comes at all.
+const LONG: Duration = Duration::from_secs(30);
 
 fn remote() -> RemoteMemoryRegion {
     RemoteMemoryRegion::new(0x1000, 1 << 40, 7).unwrap()
@@ -152,7 +155,10 @@ fn deadline_ends_lost_operations_and_returns_all_memory() {
         (false, None, true),
         (false, Some("ibv_modify_qp"), true),
     ] {
-        let mut channel = channel();
+        let drain_timeout = if flushes { LONG } else { DRAIN };
+        let builder = Channel::builder(&pd()).max_send_wr(4).max_recv_wr(4);
+        let builder = builder.drain_timeout(drain_timeout);
+        let mut channel = connected(builder.build().unwrap());
         let pool = BufferPool::new(channel.pd(), 64, 9).unwrap();
         let mut transfer = writes(channel.id(), &pool, 9);
         refused.into_iter().for_each(|verb| refuse(verb, 1));
@@ -284,10 +290,11 @@ fn set_that_is_dropped_or_forgotten_has_nothing_in_flight() {
     assert_eq!((in_flight(), pool.available()), (0, 0));
 }
 
-/// A group of channels with queues of four.
-fn group(channels: u32) -> (ChannelGroup, Vec<ChannelId>) {
+/// A group of channels with queues of four, which have a budget if it is given.
+fn group(channels: u32, budget: Option<u32>) -> (ChannelGroup, Vec<ChannelId>) {
     let builder = Channel::builder(&pd()).max_send_wr(4).max_recv_wr(4);
-    let mut group = builder.drain_timeout(DRAIN).group(channels).unwrap();
+    let builder = builder.in_flight(budget).drain_timeout(DRAIN);
+    let mut group = builder.group(channels).unwrap();
     let ids = (0..channels).map(|_| {
         let member = group.prepare().unwrap();
         let endpoint = member.endpoint();
@@ -300,7 +307,7 @@ fn group(channels: u32) -> (ChannelGroup, Vec<ChannelId>) {
 
 #[test]
 fn rail_that_stalls_is_aborted_alone() {
-    let (mut group, ids) = group(3);
+    let (mut group, ids) = group(3, None);
     let pool = BufferPool::new(group.pd(), 64, 30).unwrap();
     let stalls = group.channel(ids[1]).unwrap().endpoint().unwrap().qp_num();
     let mut transfer = Transfer::with_capacity(30);
@@ -322,6 +329,20 @@ fn rail_that_stalls_is_aborted_alone() {
         .map(|id| group.channel(*id).unwrap().is_down())
         .collect();
     assert_eq!((down, in_flight()), (vec![false, true, false], 0));
+}
+
+#[test]
+fn set_waits_for_room_in_the_budget_of_its_group() {
+    let (mut group, ids) = group(3, Some(8));
+    let pool = BufferPool::new(group.pd(), 64, 30).unwrap();
+    let mut transfer = Transfer::with_capacity(30);
+    (0..30).for_each(|at| transfer.add(ids[at % 3], write(&pool)));
+    beside_a_device(
+        true,
+        |_, _| Some(IBV_WC_SUCCESS),
+        || group.transfer(&mut transfer, None).unwrap(),
+    );
+    assert_eq!(sorted(&mut transfer).0.len(), 30);
 }
 
 #[test]
