@@ -81,24 +81,24 @@ pub enum TransferError {
     /// operations: it can be reused at once.
     #[error("{failed} of the {of} operations of a transfer failed")]
     Failed {
-        /// How many of them.
+        /// How many operations failed.
         failed: usize,
-        /// How many there were.
+        /// How many operations the transfer has.
         of: usize,
         /// The outcome of the first of them, in the order in which they were added.
         #[source]
         first: Error,
     },
-    /// The driver refused to destroy the queue pair: **the device may still access the memory of these
+    /// The driver failed to destroy the queue pair: **the device may still access the memory of these
     /// operations** until the process ends. Their buffers have been leaked. It is done with the
     /// memory of all others.
     #[error(
         "{stuck} of the {of} operations of a transfer are stuck: the device may still access their memory"
     )]
     Stuck {
-        /// How many of them.
+        /// How many operations are stuck.
         stuck: usize,
-        /// How many there were.
+        /// How many operations the transfer has.
         of: usize,
     },
 }
@@ -185,13 +185,14 @@ impl Transfer {
         }
     }
 
-    /// How many operations it has, and outcomes that have not been drained.
+    /// The number of its operations: those not carried out yet, and those whose outcomes have not been
+    /// [drained](Self::drain).
     #[must_use]
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Whether it has none.
+    /// Whether it has no operations, and no outcomes to drain.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()

@@ -17,8 +17,8 @@ use crate::request::OwnedElement;
 /// [slice](crate::SharedSlice) of shared memory. Operations use its
 /// [range](Self::set_range), which is all of it unless set. It is a pointer, so moving it is cheap.
 ///
-/// It derefs to the bytes of its range. A slice of shared memory has none to borrow: it derefs to an
-/// empty slice, whatever its range, and so does a [message](crate::Completed::message) in it.
+/// It derefs to the bytes of its range. The bytes of shared memory cannot be borrowed: a slice of it derefs
+/// to an empty slice, whatever its range. A [message](crate::Completed::message) in it is empty, too.
 #[derive(Default)]
 pub struct OwnedBuffer {
     // `None` if it has no memory.

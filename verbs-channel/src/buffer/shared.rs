@@ -14,8 +14,8 @@ use crate::error::Result;
 
 /// A region whose bytes cannot be borrowed: of a GPU, of huge pages, of `mmap`, or shared with peers.
 ///
-/// Any number of [slices](Self::slice) of it can be in flight at once. They may overlap. Each keeps
-/// the region until the device is done with it.
+/// Any number of [slices](Self::slice) of it can be in flight at once, and they may overlap. Each slice
+/// keeps the region until the device is done with the slice.
 ///
 /// Cloning is cheap and shares the memory.
 ///
@@ -50,14 +50,15 @@ pub struct SharedMemory {
 
 /// A part of a [`SharedMemory`], which converts into an [`OwnedBuffer`].
 ///
-/// Its bytes cannot be borrowed, nor sent inline. To have it back from an operation, take it out of the
-/// buffer: [`OwnedBuffer::into_shared`]. Cloning it is cheap.
+/// Its bytes cannot be borrowed, nor sent inline. After an operation, [`OwnedBuffer::into_shared`] takes it
+/// out of the returned buffer. Cloning it is cheap.
 pub struct SharedSlice {
     // Always a part of shared memory, with its full range.
     buffer: OwnedBuffer,
 }
 
-/// A region that can be a [`SharedMemory`]: [`SharedRegion`], [`RawRegion`] or [`DmabufRegion`].
+/// A region of which a [`SharedMemory`] can be made: [`SharedRegion`], [`RawRegion`] or
+/// [`DmabufRegion`].
 pub trait Shareable: sealed::Shareable {}
 
 impl<R: sealed::Shareable> Shareable for R {}
@@ -99,8 +100,8 @@ shareable! {
 impl SharedMemory {
     /// The memory of a region, with room for this many slices at once.
     ///
-    /// Those beyond that allocate their room, 128 bytes each; the others allocate nothing. To read and
-    /// write the bytes of a [`SharedRegion`], keep a clone of the `Arc`.
+    /// Slices allocate nothing, unless there are more of them at once: then each allocates 128 bytes. To
+    /// read and write the bytes of a [`SharedRegion`], keep a clone of the `Arc`.
     #[must_use]
     pub fn new<R: Shareable>(region: Arc<R>, slices: usize) -> Self {
         let (memory, pd) = (region.memory(), PdTag::of(region.pd()));
@@ -110,7 +111,7 @@ impl SharedMemory {
         }
     }
 
-    /// A part of it, for one operation at a time.
+    /// A part of the memory, for one operation at a time. The range counts bytes.
     ///
     /// # Errors
     ///
@@ -161,7 +162,7 @@ impl SharedSlice {
         self.len() == 0
     }
 
-    /// Where it begins, in bytes from the start of its memory.
+    /// The offset of its first byte in its memory, in bytes.
     #[must_use]
     pub fn offset(&self) -> usize {
         self.buffer.shared().map_or(0, |part| part.range().start)
@@ -177,7 +178,7 @@ impl SharedSlice {
         }
     }
 
-    /// An owned buffer, to use a part of it.
+    /// Converts into an owned buffer, of which a [range](OwnedBuffer::set_range) can be used.
     #[must_use]
     pub fn into_owned(self) -> OwnedBuffer {
         self.buffer
@@ -185,7 +186,7 @@ impl SharedSlice {
 }
 
 impl OwnedBuffer {
-    /// The slice of shared memory, if it is one.
+    /// Converts into the slice of shared memory, if it is one.
     ///
     /// # Errors
     ///
@@ -199,9 +200,9 @@ impl OwnedBuffer {
         Err(self)
     }
 
-    /// Whether it is a slice of shared memory, whose bytes cannot be borrowed: to [`Deref`] it has none.
+    /// Whether the buffer is a slice of shared memory.
     ///
-    /// [`Deref`]: std::ops::Deref
+    /// Its bytes cannot be borrowed then, so it [derefs](std::ops::Deref) to an empty slice.
     #[must_use]
     pub fn is_shared(&self) -> bool {
         self.shared().is_some()

@@ -59,20 +59,22 @@ impl DatagramsBuilder {
     }
 
     verbs_core::builder_setters! {
-        /// Datagrams that can be on their way out at once; 64 unless set.
+        /// How many sends can be in flight at once; 64 unless set.
         max_send_wr: plain u32,
-        /// Receives that are posted, and datagrams that can be there untaken or in use; 64 unless set.
+        /// How many buffers there are for received datagrams: posted, not taken yet, or still in use;
+        /// 64 unless set.
         max_recv_wr: plain u32,
         /// Address handles that are kept for later datagrams; 256 unless set. One is made for each port
-        /// that is sent to. If there are more ports, the one that was not used for longest goes.
+        /// that is sent to. If there are more ports, the handle that was not used for the longest
+        /// time is dropped.
         max_handles: plain u32,
-        /// The port; the first ACTIVE one unless set.
+        /// The number of the port; that of the first ACTIVE one unless set.
         port_num: option u8,
-        /// The index of this side's GID (C: `sgid_index`); the best one unless set.
+        /// The index of this side's GID (C: `sgid_index`); that of the best GID unless set.
         gid_index: option u8,
         /// The index of the P_Key in the port's table; 0 unless set.
         pkey_index: plain u16,
-        /// The key that it accepts datagrams with; a random one unless set.
+        /// The key of the datagrams that it accepts; a random one unless set.
         qkey: option QKey,
         /// The service level, 0 to 15; 0 unless set.
         sl: plain u8,
@@ -81,15 +83,15 @@ impl DatagramsBuilder {
         /// How long [`send_to`](Datagrams::send_to) waits for room; forever unless set. A device always
         /// makes some, unless it fails.
         timeout: option Duration,
-        /// What to do between polls that find no completion; spin, then yield, unless set.
+        /// What a wait does between polls that find no completion; spin, then yield, unless set.
         strategy: plain PollStrategy,
     }
 
-    /// Creates the endpoint. It can receive from now on.
+    /// Creates the endpoint. It can send and receive at once.
     ///
     /// # Errors
     ///
-    /// - [`Error::Capacity`]: the device has no completion queue that is long enough.
+    /// - [`Error::Capacity`]: a completion queue cannot have as many entries.
     /// - [`Error::Core`]: those of
     ///   [`DatagramQueuePairBuilder::build`](verbs_core::DatagramQueuePairBuilder::build), and of
     ///   registering memory for `max_recv_wr` datagrams.
@@ -109,7 +111,8 @@ impl DatagramsBuilder {
         })
     }
 
-    /// A completion queue that is long enough, for layers that wait in their own way.
+    /// Creates a completion queue with enough room for an engine, for layers that wait in their own
+    /// way.
     ///
     /// # Errors
     ///
@@ -132,7 +135,8 @@ impl DatagramsBuilder {
         })
     }
 
-    /// An endpoint without waiting, on a queue from [`queue_on`](Self::queue_on) that nothing else
+    /// Creates an endpoint that does not wait, on a queue from [`queue_on`](Self::queue_on) that
+    /// nothing else
     /// uses.
     ///
     /// # Errors

@@ -65,7 +65,7 @@ impl Datagrams {
         self.engine.endpoint()
     }
 
-    /// The most bytes in a datagram: the MTU of its port.
+    /// How many bytes the longest datagram has that it sends: the MTU of its port.
     #[must_use]
     pub const fn max_payload(&self) -> u32 {
         self.engine.max_payload()
@@ -73,16 +73,17 @@ impl Datagrams {
 
     /// Sends a datagram: waits for room in the send queue, posts it and returns.
     ///
-    /// When it has left, its buffer is dropped: a block is free in its pool again. That it has left is
-    /// all that is known of it.
+    /// When the datagram has left, its buffer is dropped: a block is free in its pool again. Whether
+    /// the datagram has arrived is not known.
     ///
     /// The first datagram to a port, and the first after many other ports, makes an address handle. On
     /// RoCE the kernel resolves the address then, which takes about a second if no host answers.
     ///
     /// # Errors
     ///
-    /// The buffer is returned with each of them. What is returned is an empty buffer if the driver has
-    /// failed half-way, and then refused to destroy the queue pair: the device may still access it.
+    /// The buffer is returned with each of them. The returned buffer is empty in one case: the driver
+    /// failed within the post, and then failed to destroy the queue pair. The device may still access
+    /// the buffer then, so it is leaked.
     ///
     /// - [`RejectReason::DatagramTooLong`]: it exceeds the MTU of one of the two ports.
     /// - [`RejectReason::OtherDomain`]: the buffer is registered in another protection domain.
@@ -133,7 +134,7 @@ impl Datagrams {
         }
     }
 
-    /// Waits for a datagram; `None` if none has come within `timeout`. With `None` it waits forever.
+    /// Waits for a datagram; `None` if `timeout` passes first. Without a timeout it waits forever.
     ///
     /// # Errors
     ///
@@ -150,7 +151,7 @@ impl Datagrams {
         }
     }
 
-    /// A datagram that has come; `None` if there is none now.
+    /// Takes a datagram that has arrived; `None` if there is none. It does not wait.
     ///
     /// # Errors
     ///

@@ -23,11 +23,12 @@ use crate::error::{DownReason, Error, Queue, RejectReason, Result};
 /// A datagram endpoint for layers that wait in their own way: what [`Datagrams`](super::Datagrams) and
 /// verbs-async's are made of.
 ///
-/// It never waits, with one exception: [`send_to`](Self::send_to) makes an address handle if it has
-/// none to the port. [`path_to`](Self::path_to) returns what is needed to make it elsewhere, and
+/// It does not wait, with one exception: [`send_to`](Self::send_to) creates an address handle if
+/// there is none to the peer's port, which may block for about a second. [`path_to`](Self::path_to)
+/// returns what is needed to create it elsewhere, and
 /// [`add_handle`](Self::add_handle) adds it.
 ///
-/// In flight are at most as many operations as its queues and its completion queue have room for.
+/// At most as many operations are in flight as its queues and its completion queue have room for.
 /// Every operation has a slot, which owns its buffer and a clone of its address handle until its
 /// completion has been polled, or the queue pair has been destroyed.
 #[derive(Debug)]
@@ -61,7 +62,9 @@ struct Outgoing {
 /// Completions that are polled at once.
 const POLLS: usize = 16;
 
-/// A datagram that has come, and who sent it. It derefs to its bytes, without the device's header.
+/// A datagram that arrived, and the endpoint that sent it.
+///
+/// It derefs to its bytes, without the header of the device.
 ///
 /// Its buffer is one of the endpoint's: when it is dropped, another datagram can be received into it.
 #[derive(Debug)]
@@ -71,11 +74,11 @@ pub struct Datagram {
 }
 
 impl Datagram {
-    /// The endpoint that sent it, to answer to.
+    /// The endpoint that sent the datagram: to send an answer to.
     ///
-    /// Its key comes with the datagram, as its immediate data. A sender that is no [`Datagrams`]
-    /// endpoint sends none, and is taken to have the same key as this side. Its MTU is not known: it is
-    /// taken to be 4096, so this side's decides.
+    /// The sender's key is in the immediate data of the datagram. A sender that is no [`Datagrams`]
+    /// endpoint sends none: then this is the key of this side. The sender's MTU is not known. It is
+    /// 4096 here, so that this side's MTU decides.
     ///
     /// [`Datagrams`]: crate::Datagrams
     #[must_use]
@@ -135,7 +138,7 @@ impl DatagramEngine {
         self.endpoint
     }
 
-    /// The most bytes in a datagram: the MTU of its port.
+    /// How many bytes the longest datagram has that it sends: the MTU of its port.
     #[must_use]
     pub const fn max_payload(&self) -> u32 {
         self.max_payload
@@ -277,7 +280,7 @@ impl DatagramEngine {
         Ok(())
     }
 
-    /// Polls until the queue is empty, but not without end, and posts receives again.
+    /// Polls until the queue is empty, a limited number of times, and posts receives again.
     pub fn drive(&mut self) {
         for _ in 0..MAX_POLLS {
             if self.qp.is_none() {
@@ -298,7 +301,8 @@ impl DatagramEngine {
         self.refill();
     }
 
-    /// What has been polled from the [`queue`](Self::queue), by a layer that polls it itself. Then
+    /// Dispatches completions that were polled from the [`queue`](Self::queue), by a layer that polls
+    /// it itself. Then
     /// receives are posted again.
     pub fn dispatch(&mut self, completions: &[WorkCompletion]) {
         let mut failed = None;
@@ -395,8 +399,9 @@ impl DatagramEngine {
         }
     }
 
-    /// Whether the device still answers: a layer that waits asks now and then, such as ten times a
-    /// second.
+    /// Takes the endpoint down if the device does not answer, or if the queue pair is in `ERR`.
+    ///
+    /// A layer that waits calls this now and then, such as ten times a second.
     pub fn probe(&mut self, _now: Instant) {
         let Some(qp) = &self.qp else { return };
         match qp.query() {
@@ -408,7 +413,7 @@ impl DatagramEngine {
 
     /// Takes the endpoint down for this reason, unless it is down: what is in flight ends.
     ///
-    /// If the driver refuses to destroy the queue pair, the buffers in flight are leaked: see
+    /// If the driver fails to destroy the queue pair, the buffers in flight are leaked: see
     /// [`take_leak`](Self::take_leak).
     pub fn fail(&mut self, reason: DownReason) {
         self.down.get_or_insert(reason);

@@ -17,9 +17,9 @@ use crate::protection_domain::ProtectionDomain;
 /// It is of a [`SharedRegion`](crate::SharedRegion), a [`RawRegion`](crate::RawRegion) or a
 /// [`DmabufRegion`](crate::DmabufRegion).
 ///
-/// It knows its [protection domain](Self::is_of), so layers above can reject it on queue pairs of
-/// another one. Hence it is longer than an `ibv_sge`: one element can be the list of a work request,
-/// and several are converted to [`Sge`] first, as in `[first, second].map(Sge::from)`.
+/// It names its [protection domain](Self::is_of), so that layers above can reject it on queue pairs of
+/// another one. So it is longer than an `ibv_sge`. One element can be the list of a work request. Several
+/// must be converted to [`Sge`] first, as in `[first, second].map(Sge::from)`.
 #[derive(Clone, Copy)]
 #[repr(C)]
 #[doc(alias = "ibv_sge")]
