@@ -70,7 +70,8 @@
 //! [`start_batch`](Channel::start_batch)).
 //!
 //! Below them is [`post_unpolled`](Channel::post_unpolled), which is `unsafe`. It is for layers that
-//! manage the buffers themselves.
+//! manage the buffers themselves. [`post_chain_unpolled`](Channel::post_chain_unpolled) posts chains that
+//! were built once.
 //!
 //! The channels of a group can share their receives: [`ChannelBuilder::shared_receives`]. Messages then
 //! come out of the group, each with the id of its channel, and the memory for them does not grow with

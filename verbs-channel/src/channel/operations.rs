@@ -1,16 +1,19 @@
 //! The operations of a channel, whether or not it belongs to a group.
 #![expect(unsafe_code, reason = "passes the contract of a post on to the caller")]
 
+use std::ops::RangeBounds;
 use std::time::Duration;
 
-use verbs_core::{Rejected, RemoteMemoryRegion, WorkSuccess};
+use verbs_core::verbs_sys::ibv_send_wr;
+use verbs_core::{ChainRequest, Rejected, RemoteMemoryRegion, RequestChain, WorkSuccess};
 
 use crate::channel::scope::{self, PollingScope};
 use crate::channel::{Channel, Hold};
 use crate::engine::Ticket;
-use crate::error::{DownReason, Result, ScopeError};
 #[expect(unused_imports, reason = "named in documentation")]
-use crate::error::{Error, RejectReason};
+use crate::error::Error;
+use crate::error::RejectReason;
+use crate::error::{DownReason, Result, ScopeError};
 use crate::request::{GatherList, ScatterList};
 use crate::request::{Incoming, Outgoing, Request};
 
@@ -428,6 +431,38 @@ impl<H: Hold> Channel<H> {
         let (poller, at) = self.parts();
         // SAFETY: the caller promises to keep the memory until the result has been taken.
         unsafe { poller.engine.post_receive_unpolled_at(at, list) }
+    }
+
+    /// Posts requests of a chain that was built once, and whose buffers the caller manages: all of them
+    /// (`..`), or a part (`start..end`).
+    ///
+    /// They are posted in their order and with one doorbell, and are one operation: the last has a
+    /// completion, whatever [`signal_every`](RequestChain::signal_every) chose, and the chain's IDs are
+    /// overwritten. Nothing is allocated. The ticket is as that of [`post_unpolled`](Self::post_unpolled).
+    /// The chain can be patched for the next post when this returns.
+    ///
+    /// # Errors
+    ///
+    /// - As [`start_batch`](Self::start_batch), for the requests of the range.
+    /// - [`RejectReason::Post`] if the range reaches past the end of the chain.
+    ///
+    /// If the driver fails and may have taken requests, this returns a ticket and the channel is down.
+    ///
+    /// # Safety
+    ///
+    /// - As for [`post_unpolled`](Self::post_unpolled), for the elements of each request that is posted.
+    /// - If the chain is inline: this processor can read the memory of its elements, and no thread and no
+    ///   peer writes to it during this call.
+    #[doc(alias = "ibv_post_send")]
+    pub unsafe fn post_chain_unpolled<R: ChainRequest<Wr = ibv_send_wr>>(
+        &mut self,
+        chain: &mut RequestChain<R>,
+        range: impl RangeBounds<usize>,
+    ) -> Result<Ticket, RejectReason> {
+        let (start, end) = chain.part(range);
+        let (poller, at) = self.parts();
+        // SAFETY: the caller promises to keep the memory until the result has been taken.
+        unsafe { poller.engine.post_chain_at(at, chain, start..end) }
     }
 
     /// Aborts all operations in flight; the channel is down after that.

@@ -82,6 +82,7 @@ pub(crate) use ticket::{Outcome, SlotBuffer};
 mod batch;
 mod borrowed;
 pub(crate) mod budget;
+mod chain;
 mod channels;
 mod closing;
 pub(crate) mod gate;

@@ -101,7 +101,7 @@ impl Engine {
     /// destroys the queue pair. Its outcome is whether the device is done with them.
     #[cold]
     #[inline(never)]
-    fn end_half_unpolled(&mut self, at: u32, reason: RejectReason) -> Option<Ticket> {
+    pub(super) fn end_half_unpolled(&mut self, at: u32, reason: RejectReason) -> Option<Ticket> {
         let (Some(id), RejectReason::Post(error)) = (self.half_posted.take(), reason) else {
             return None;
         };

@@ -62,7 +62,7 @@ fn wide(pd: &ProtectionDomain) -> Channel {
 }
 
 /// A channel whose peer serves no reads.
-fn without_reads(pd: &ProtectionDomain) -> Channel {
+pub(crate) fn without_reads(pd: &ProtectionDomain) -> Channel {
     let prepared = prepared(pd, 3, 2);
     let ours = prepared.endpoint();
     let serves_none = QueuePairEndpoint::builder(ours.qp_num(), ours.psn())

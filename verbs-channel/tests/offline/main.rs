@@ -11,6 +11,7 @@
 mod batches;
 mod budget;
 mod buffers;
+mod chains;
 mod datagrams;
 mod driven;
 mod fake_device;

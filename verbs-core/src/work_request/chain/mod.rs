@@ -138,9 +138,10 @@ impl<R: ChainRequest> RequestChain<R> {
         &mut self.block
     }
 
-    /// Where a range of requests starts and ends, if the chain has them.
+    /// Where a range of requests starts and ends, which may be past the end of the chain.
+    #[doc(hidden)]
     #[inline]
-    pub(crate) fn part(&self, range: impl RangeBounds<usize>) -> (usize, usize) {
+    pub fn part(&self, range: impl RangeBounds<usize>) -> (usize, usize) {
         let start = match range.start_bound() {
             Bound::Included(start) => *start,
             Bound::Excluded(before) => before.saturating_add(1),

@@ -1,0 +1,100 @@
+//! Posts of chains that were built once: one doorbell, one slot, one completion.
+#![expect(unsafe_code, reason = "hands the contract of a post on to the caller")]
+
+use std::ops::{Range, RangeBounds};
+
+use verbs_core::verbs_sys::ibv_send_wr;
+use verbs_core::{ChainRequest, RequestChain};
+
+use super::gate::Limits;
+use super::member::NewOperation;
+use super::{BufferOwner, Engine, Reservation, Ticket};
+use crate::channel_id::ChannelId;
+use crate::error::RejectReason;
+use crate::request::Needs;
+
+impl Engine {
+    /// Posts requests of a chain that was built once: as
+    /// [`Channel::post_chain_unpolled`](crate::Channel::post_chain_unpolled).
+    ///
+    /// # Errors
+    ///
+    /// As [`Channel::post_chain_unpolled`](crate::Channel::post_chain_unpolled), and
+    /// [`RejectReason::Down`] if there is no such channel.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Channel::post_chain_unpolled`](crate::Channel::post_chain_unpolled).
+    #[doc(alias = "ibv_post_send")]
+    pub unsafe fn post_chain_unpolled<R: ChainRequest<Wr = ibv_send_wr>>(
+        &mut self,
+        channel: ChannelId,
+        chain: &mut RequestChain<R>,
+        range: impl RangeBounds<usize>,
+    ) -> Result<Ticket, RejectReason> {
+        let at = self.place(channel).ok_or(RejectReason::GONE)?;
+        let (start, end) = chain.part(range);
+        // SAFETY: the caller's promise.
+        unsafe { self.post_chain_at(at, chain, start..end) }
+    }
+
+    /// # Safety
+    ///
+    /// As [`post_chain_unpolled`](Self::post_chain_unpolled).
+    pub(crate) unsafe fn post_chain_at<R: ChainRequest<Wr = ibv_send_wr>>(
+        &mut self,
+        at: u32,
+        chain: &mut RequestChain<R>,
+        part: Range<usize>,
+    ) -> Result<Ticket, RejectReason> {
+        if part.is_empty() {
+            return Err(RejectReason::EmptyBatch);
+        }
+        let reservation = Reservation::send(at).owned_by(BufferOwner::Caller);
+        let reservation = reservation.times(part.len())?;
+        let Some(member) = self.members.get_mut(at as usize) else {
+            return Err(RejectReason::GONE);
+        };
+        check(chain, part.clone(), &member.limits)?;
+        let channel = member.id;
+        let NewOperation { qp, id, .. } = match member.take(&mut self.slots, reservation) {
+            Some(operation) => operation,
+            None => match member.take_beyond(&mut self.slots, reservation) {
+                Some(operation) => operation,
+                None => return Err(self.rejection(reservation)),
+            },
+        };
+        chain.number(part.clone(), id.member_wr_id(), id.wr_id());
+        // SAFETY: the caller's promise; when the last of a chain is done, so are the others.
+        match unsafe { qp.post_chain(chain, part) } {
+            Ok(()) => Ok(Ticket { channel, id }),
+            Err(error) => {
+                let reason = self.rejected(reservation, id, RejectReason::Post(error));
+                self.end_half_unpolled(at, reason).ok_or(reason)
+            }
+        }
+    }
+}
+
+/// Checks each request of a part of a chain.
+fn check<R: ChainRequest<Wr = ibv_send_wr>>(
+    chain: &mut RequestChain<R>,
+    part: Range<usize>,
+    limits: &Limits,
+) -> Result<(), RejectReason> {
+    for index in part {
+        // A request that the chain does not have is an error of the post.
+        let Some((len, elements, is_inline, is_read)) = chain.needs(index) else {
+            return Ok(());
+        };
+        limits.check(&Needs {
+            len,
+            elements,
+            is_inline,
+            // The chain does not know: the caller does.
+            is_shared: false,
+            is_read,
+        })?;
+    }
+    Ok(())
+}
