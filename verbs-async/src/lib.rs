@@ -171,6 +171,7 @@ mod channel;
 mod connect;
 mod coop;
 mod cq;
+mod datagrams;
 mod deferred;
 mod device_events;
 mod driver;
@@ -194,6 +195,7 @@ pub use channel::AsyncChannel;
 #[cfg(any(feature = "tokio", feature = "async-io"))]
 pub use connect::{Arrival, Listener};
 pub use cq::{AsyncCq, CqPollState};
+pub use datagrams::AsyncDatagrams;
 pub use device_events::DeviceEvents;
 pub use error::{Error, Result};
 pub use events::CqEvents;

@@ -2,7 +2,7 @@
 
 use crate::program::Program;
 
-const LESSONS: [(&str, &str); 11] = [
+const LESSONS: [(&str, &str); 12] = [
     (env!("CARGO_BIN_EXE_hello_core"), "received \"hello\""),
     (
         env!("CARGO_BIN_EXE_hello_channel"),
@@ -32,6 +32,10 @@ const LESSONS: [(&str, &str); 11] = [
     (
         env!("CARGO_BIN_EXE_hello_atomics"),
         "2 clients counted to 200",
+    ),
+    (
+        env!("CARGO_BIN_EXE_hello_datagrams"),
+        "3 clients got their answers from one endpoint",
     ),
     (env!("CARGO_BIN_EXE_hello_events"), "received \"hello\""),
     (

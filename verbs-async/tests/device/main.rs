@@ -13,6 +13,7 @@ mod awaited_cq;
 mod chaos;
 mod closing;
 mod connecting;
+mod datagrams;
 mod ends;
 mod incoming;
 mod opcodes;

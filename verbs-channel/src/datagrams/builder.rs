@@ -87,6 +87,12 @@ impl DatagramsBuilder {
         strategy: plain PollStrategy,
     }
 
+    /// The protection domain of the endpoints.
+    #[must_use]
+    pub const fn pd(&self) -> &ProtectionDomain {
+        &self.pd
+    }
+
     /// Creates the endpoint. It can send and receive at once.
     ///
     /// # Errors

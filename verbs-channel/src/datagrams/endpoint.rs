@@ -4,7 +4,8 @@ use std::time::{Duration, Instant};
 
 use verbs_core::{CompletionChannel, DatagramEndpoint, Rejected};
 
-use super::engine::{Datagram, DatagramEngine};
+use super::datagram::Datagram;
+use super::engine::DatagramEngine;
 use crate::buffer::OwnedBuffer;
 use crate::config::PollStrategy;
 use crate::contained::log_error;

@@ -3,7 +3,6 @@
 
 use std::collections::VecDeque;
 use std::mem::{self, ManuallyDrop};
-use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -13,9 +12,10 @@ use verbs_core::{
     Rejected, WcOpcode, WorkCompletion, WorkSuccess,
 };
 
+use super::datagram::Datagram;
 use super::handles::Handles;
 use super::slots::Slots;
-use crate::buffer::{BufferPool, OwnedBuffer, PdTag};
+use crate::buffer::{BufferPool, OwnedBuffer, PdTag, PoolBuffer};
 use crate::contained::log_error;
 use crate::engine::Leak;
 use crate::error::{DownReason, Error, Queue, RejectReason, Result};
@@ -42,7 +42,7 @@ pub struct DatagramEngine {
     sends: Slots<Outgoing>,
     receives: Slots<OwnedBuffer>,
     received: VecDeque<Datagram>,
-    /// The buffers of datagrams that have left. They are dropped by the layer above, when it holds no
+    /// The buffers of datagrams that have left, and of receives that were ended. They are dropped by the layer above, when it holds no
     /// lock: that a block is free again wakes those that wait for it.
     sent: Vec<OwnedBuffer>,
     pool: BufferPool,
@@ -61,45 +61,6 @@ struct Outgoing {
 
 /// Completions that are polled at once.
 const POLLS: usize = 16;
-
-/// A datagram that arrived, and the endpoint that sent it.
-///
-/// It derefs to its bytes, without the header of the device.
-///
-/// Its buffer is one of the endpoint's: when it is dropped, another datagram can be received into it.
-#[derive(Debug)]
-pub struct Datagram {
-    buffer: OwnedBuffer,
-    from: DatagramEndpoint,
-}
-
-impl Datagram {
-    /// The endpoint that sent the datagram: to send an answer to.
-    ///
-    /// The sender's key is in the immediate data of the datagram. A sender that is no [`Datagrams`]
-    /// endpoint sends none: then this is the key of this side. The sender's MTU is not known. It is
-    /// 4096 here, so that this side's MTU decides.
-    ///
-    /// [`Datagrams`]: crate::Datagrams
-    #[must_use]
-    pub const fn from(&self) -> DatagramEndpoint {
-        self.from
-    }
-
-    /// Its buffer, whose range is the datagram: to be sent on without a copy.
-    #[must_use]
-    pub fn into_buffer(self) -> OwnedBuffer {
-        self.buffer
-    }
-}
-
-impl Deref for Datagram {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        &self.buffer
-    }
-}
 
 impl DatagramEngine {
     pub(super) fn new(
@@ -327,9 +288,15 @@ impl DatagramEngine {
         let incoming = self.receives.take(wr_id);
         match completion.result() {
             Ok(success) => {
-                // A datagram whose sender cannot be answered is dropped, and its block is posted again.
-                let datagram = incoming.and_then(|buffer| self.datagram(buffer, &success));
-                self.received.extend(datagram);
+                match incoming.map(|buffer| self.datagram(buffer, &success)) {
+                    Some(Ok(datagram)) => self.received.push_back(datagram),
+                    // Its sender cannot be answered: it is dropped, and its block is posted again.
+                    Some(Err(block)) => {
+                        let rejected = self.post_block(block);
+                        self.sent.extend(rejected);
+                    }
+                    None => {}
+                }
                 None
             }
             // Of no operation of this engine: of none that it waits for.
@@ -341,8 +308,27 @@ impl DatagramEngine {
         }
     }
 
-    /// The datagram in a buffer; `None` if there is none, or its sender has no address.
-    fn datagram(&self, mut buffer: OwnedBuffer, received: &WorkSuccess) -> Option<Datagram> {
+    /// The datagram in a block; the block, if there is none, or its sender has no address.
+    fn datagram(
+        &self,
+        mut buffer: OwnedBuffer,
+        received: &WorkSuccess,
+    ) -> Result<Datagram, OwnedBuffer> {
+        let Some((from, end)) = self.sender(&buffer, received) else {
+            return Err(buffer);
+        };
+        match buffer.set_range(Grh::LEN..end) {
+            Ok(()) => Ok(Datagram { buffer, from }),
+            Err(_) => Err(buffer),
+        }
+    }
+
+    /// Who sent a datagram, and where it ends.
+    fn sender(
+        &self,
+        block: &OwnedBuffer,
+        received: &WorkSuccess,
+    ) -> Option<(DatagramEndpoint, usize)> {
         if received.opcode() != WcOpcode::RECV {
             return None;
         }
@@ -352,36 +338,63 @@ impl DatagramEngine {
         let qkey = qkey.unwrap_or_else(|| self.endpoint.qkey());
         let from = DatagramEndpoint::builder(received.src_qp(), qkey)
             .lid(received.slid())
-            .gid(received.grh_in(&buffer).map(|grh| grh.sgid()))
+            .gid(received.grh_in(block).map(|grh| grh.sgid()))
             .build()
             .ok()?;
-        buffer.set_range(Grh::LEN..end).ok()?;
-        Some(Datagram { buffer, from })
+        Some((from, end))
     }
 
     /// Posts receives into all blocks that are free.
     fn refill(&mut self) {
-        while let Some(qp) = &self.qp
+        while self.qp.is_some()
             && !self.receives.is_full()
             && let Some(block) = self.pool.take()
         {
-            let Ok(wr_id) = self.receives.put(block.into_owned()) else {
-                return;
-            };
-            let block = self.receives.get_mut(wr_id);
-            let element = block.and_then(|block| block.element(self.pd_tag).ok());
-            let Some(element) = element else {
-                return;
-            };
-            let mut element = element.sge;
-            let mut request = ReceiveWorkRequest::new(&mut element).wr_id(wr_id);
-            // SAFETY: the slot owns the block until the completion of this `wr_id` is polled or the
-            // queue pair is destroyed; nothing accesses it meanwhile. Nothing resets the queue pair,
-            // and its completion queue is this engine's.
-            if let Err(error) = unsafe { qp.post_receive(&mut request) } {
-                self.fail(DownReason::Post(error));
-            }
+            let rejected = self.post_block(block.into_owned());
+            self.sent.extend(rejected);
         }
+    }
+
+    /// The pool of the receives' blocks. A layer that waits in its own way waits here, too, while all of
+    /// them are in use: no completion announces that one is back. It gives the block to
+    /// [`receive_into`](Self::receive_into).
+    #[must_use]
+    pub const fn receive_pool(&self) -> &BufferPool {
+        &self.pool
+    }
+
+    /// Posts a receive into a block of the [`receive_pool`](Self::receive_pool). The block is returned
+    /// if there is no room, or the endpoint is down.
+    #[must_use = "it is dropped without a lock"]
+    pub fn receive_into(&mut self, block: PoolBuffer) -> Option<OwnedBuffer> {
+        let block = block.into_owned();
+        // One of another pool may be too short.
+        if block.capacity() != self.pool.block_len() {
+            return Some(block);
+        }
+        self.post_block(block)
+    }
+
+    fn post_block(&mut self, block: OwnedBuffer) -> Option<OwnedBuffer> {
+        let Some(qp) = &self.qp else {
+            return Some(block);
+        };
+        let mut element = match block.element(self.pd_tag) {
+            Ok(element) => element.sge,
+            Err(_) => return Some(block),
+        };
+        let wr_id = match self.receives.put(block) {
+            Ok(wr_id) => wr_id,
+            Err(block) => return Some(block),
+        };
+        let mut request = ReceiveWorkRequest::new(&mut element).wr_id(wr_id);
+        // SAFETY: the slot owns the block until the completion of this `wr_id` is polled or the queue
+        // pair is destroyed; nothing accesses it meanwhile. Nothing resets the queue pair, and its
+        // completion queue is this engine's.
+        if let Err(error) = unsafe { qp.post_receive(&mut request) } {
+            self.fail(DownReason::Post(error));
+        }
+        None
     }
 
     /// The oldest datagram that was not taken.
@@ -390,7 +403,8 @@ impl DatagramEngine {
         self.received.pop_front()
     }
 
-    /// The buffers of datagrams that have left, to be dropped without a lock.
+    /// The buffers of datagrams that have left, and of receives that were ended: to be dropped without a
+    /// lock.
     #[must_use = "the buffers are in it"]
     pub fn take_sent(&mut self) -> Vec<OwnedBuffer> {
         match self.sent.is_empty() {
@@ -456,7 +470,8 @@ impl DatagramEngine {
         let one = one.and_then(|wr_id| self.sends.take(wr_id));
         let sends = self.sends.take_all().into_iter();
         self.sent.extend(sends.map(|outgoing| outgoing.buffer));
-        drop(self.receives.take_all());
+        let receives = self.receives.take_all();
+        self.sent.extend(receives);
         (one.map(|outgoing| outgoing.buffer), None)
     }
 

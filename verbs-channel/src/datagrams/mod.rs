@@ -1,11 +1,13 @@
 //! Datagrams: one endpoint for any number of peers, without connections.
 
 mod builder;
+mod datagram;
 mod endpoint;
 mod engine;
 mod handles;
 mod slots;
 
 pub use builder::DatagramsBuilder;
+pub use datagram::Datagram;
 pub use endpoint::Datagrams;
-pub use engine::{Datagram, DatagramEngine};
+pub use engine::DatagramEngine;
