@@ -128,26 +128,27 @@ impl ChannelBuilder {
         max_send_wr: plain u32,
         /// How many receives can be in flight at once; 64 unless set.
         max_recv_wr: plain u32,
-        /// The budget of a group: how many requests can be in flight together, in both queues of all of
-        /// its channels; everything that the queues hold unless set.
+        /// The budget of a group: how many requests can be in flight at once, in all queues of all of
+        /// its channels together. Unless set, all queues can be full at once.
         ///
-        /// The group's completion queue has this many entries (C: `cqe`), and its table as many slots,
-        /// instead of `max_channels * (max_send_wr + max_recv_wr)`. Without effect on a single channel,
-        /// and with a total that is no less than that product. A total that is too small for one request in
-        /// each queue is raised to that.
+        /// The group's completion queue has this many entries (C: `cqe`), instead of
+        /// `max_channels * (max_send_wr + max_recv_wr)`. The setting has no effect on a single channel,
+        /// nor if the total is no less than that product. A total that is too small for one request in
+        /// each queue is raised to `2 * max_channels`.
         ///
-        /// Half of the total is divided: each queue of each channel has a share of
-        /// `total / (4 * max_channels)` requests, at least one, that no other channel takes. The rest is
-        /// common, first come, first served, so a channel can fill its queues while others are idle. A
-        /// request that finds no room is rejected with [`RejectReason::Budget`], which
-        /// [is backpressure](RejectReason::is_backpressure); in `verbs-async` it waits in line.
+        /// Each queue of each channel has a share of `total / (4 * max_channels)` requests, which no other
+        /// channel takes: at least one, and at most the depth of the queue. So the shares usually take up to
+        /// half of the total. The rest is common, first come, first served: a channel can fill its queues
+        /// while others are idle. A request that finds no room is rejected with [`RejectReason::Budget`],
+        /// which [is backpressure](RejectReason::is_backpressure). In `verbs-async` it waits in line.
         ///
         /// Receives count while they are posted, and those of idle channels stay posted. So post few
         /// more to each channel than its share, or size the budget for them.
         ///
-        /// An idle channel takes less than 512 bytes here, and 128 for each request of its shares;
-        /// each request of the common room takes 128 for the whole group. So in the group below a channel has
-        /// 1.4 KiB, instead of 16.4 KiB. (`cargo test -p verbs-channel --lib idle_channel` measures it.)
+        /// In this process's memory, an idle channel takes less than 512 bytes, and 128 for each request of
+        /// its shares. Each request of the common room takes 128 bytes, once for the whole group. So in the
+        /// group below a channel has 1.4 KiB, instead of 16.4 KiB.
+        /// (`cargo test -p verbs-channel --lib idle_channel` measures it.)
         /// The device's own queues have their full depth in either case.
         ///
         /// ```no_run

@@ -179,17 +179,20 @@ impl Engine {
 
 /// The budget.
 impl Engine {
-    /// Keeps the common room of the [budget](crate::ChannelBuilder::in_flight) for those that wait for
-    /// it.
+    /// Keeps the common room of the [budget](crate::ChannelBuilder::in_flight) for requests that wait
+    /// for it in a layer above.
     ///
-    /// Until this is called with `false`, a request that its channel's share has no room for is rejected
-    /// with [`RejectReason::Budget`]. So none overtakes those that a layer above keeps in a line.
+    /// After a call with `true`, a request that its channel's share has no room for is rejected with
+    /// [`RejectReason::Budget`]. So it overtakes none of those that wait. A call with `false` ends this.
     pub const fn hold_room(&mut self, is_held: bool) {
         self.slots.budget.hold(is_held);
     }
 
-    /// How many requests the budget has common room for: held or not, and that of closed channels whose
-    /// completions could not be polled yet.
+    /// How many requests the [budget](crate::ChannelBuilder::in_flight) has common room for; 0 without
+    /// a budget.
+    ///
+    /// Room that is [held](Self::hold_room) counts. So does that of closed channels whose completions
+    /// could not be polled yet.
     #[must_use]
     pub const fn common_room(&self) -> u32 {
         self.slots.budget.left()

@@ -23,7 +23,7 @@ pub enum RejectReason {
     /// were not taken. Take some of them: waiting for completions does not help.
     #[error("too many results were not taken: take some of them first")]
     Untaken,
-    /// The batch has more requests than the queue can hold, or the group's budget.
+    /// The batch has more requests than the queue can hold, or than the group's budget permits.
     #[error(
         "{asked} requests in one batch exceed the {max} that the channel can have in flight: make two batches of it"
     )]
