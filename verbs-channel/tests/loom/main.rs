@@ -1,7 +1,7 @@
 //! Every interleaving of threads that take items of a pool, wait for them, give them back, and close
-//! it.
+//! it; and of threads that record immediates, and wait for a count of them.
 //!
-//! The pool's own files are compiled here with loom's atomics.
+//! The crate's own files are compiled here with loom's atomics.
 #![cfg(test)]
 #![expect(
     unsafe_code,
@@ -17,6 +17,10 @@ use loom::model::Builder;
 use loom::sync::{Arc, Notify};
 use loom::thread;
 
+#[path = "../../src/immediates/count.rs"]
+mod count;
+mod counts;
+
 #[path = "../../src/buffer/free_list.rs"]
 #[expect(dead_code, reason = "the models do not use all of it")]
 mod free_list;
@@ -24,9 +28,9 @@ mod free_list;
 #[path = "../../src/buffer/waiting.rs"]
 mod waiting;
 
-/// The atomics and the lock that the list imports: loom's.
+/// The atomics and the lock that the list and the counts import: loom's.
 mod atomic {
-    pub(super) use loom::sync::atomic::{AtomicUsize, Ordering};
+    pub(super) use loom::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
     pub(super) use loom::sync::{Arc, Mutex, MutexGuard};
 
     pub(super) fn wake(waker: std::task::Waker) {
