@@ -1,4 +1,5 @@
 //! Datagrams: one endpoint for any number of peers, awaited.
+#![expect(unsafe_code, reason = "polls the completion queue of an engine")]
 
 use std::collections::HashMap;
 use std::fmt;
@@ -78,9 +79,12 @@ impl AsyncDatagrams {
     ///
     /// Those of [`DatagramsBuilder::build`] and [`AsyncCq::new`].
     pub fn create(builder: &DatagramsBuilder, events: &CqEvents) -> Result<Self> {
-        let cq = builder.queue_on(Some(events.channel()));
-        let cq = AsyncCq::new(cq.map_err(Error::Channel)?, events)?;
-        let engine = builder.engine(cq.cq()).map_err(Error::Channel)?;
+        let engine = builder
+            .engine(Some(events.channel()))
+            .map_err(Error::Channel)?;
+        // SAFETY: it is used for one `AsyncCq`, which is polled in this file only. What that finds is
+        // dispatched.
+        let cq = AsyncCq::new(unsafe { engine.cq() }.clone(), events)?;
         let shared = Shared {
             pool: engine.receive_pool().clone(),
             endpoint: engine.endpoint(),
@@ -333,9 +337,11 @@ impl Waiter {
             };
             let filled = slots.get(..count).unwrap_or_default();
             let mut state = self.shared.state.lock();
-            state
-                .engine
-                .dispatch(PollSlot::completions(filled).as_slice());
+            // SAFETY: they were polled above, from this engine's queue.
+            unsafe {
+                let engine = &mut state.engine;
+                engine.dispatch(PollSlot::completions(filled).as_slice());
+            }
             settle_all(state, self.key);
         }
     }

@@ -150,7 +150,7 @@ impl SharedReceivesBuilder {
         } = self;
         let pd = config.pd();
         if let Some(pool) = pool
-            && pool.pd().as_ptr() != pd.as_ptr()
+            && !pool.pd().is(pd)
         {
             return Err(verbs_core::Error::ForeignParent {
                 child: "the buffer pool",

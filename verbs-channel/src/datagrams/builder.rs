@@ -107,9 +107,8 @@ impl DatagramsBuilder {
             PollStrategy::Notify { .. } => Some(CompletionChannel::create(context)?),
             PollStrategy::Spin | PollStrategy::SpinThenYield => None,
         };
-        let cq = self.queue_on(completion_channel.as_ref())?;
         Ok(Datagrams {
-            engine: self.engine(&cq)?,
+            engine: self.engine(completion_channel.as_ref())?,
             completion_channel,
             strategy: self.strategy,
             timeout: self.timeout,
@@ -117,13 +116,8 @@ impl DatagramsBuilder {
         })
     }
 
-    /// Creates a completion queue with enough room for an engine, for layers that wait in their own
-    /// way.
-    ///
-    /// # Errors
-    ///
-    /// As [`build`](Self::build).
-    pub fn queue_on(&self, channel: Option<&CompletionChannel>) -> Result<CompletionQueue> {
+    /// A completion queue with room for everything that can be in flight.
+    fn queue(&self, channel: Option<&CompletionChannel>) -> Result<CompletionQueue> {
         let (max_send_wr, max_recv_wr) = (self.max_send_wr, self.max_recv_wr);
         let entries = max_send_wr.saturating_add(max_recv_wr).max(1);
         let cq = CompletionQueue::builder(self.pd.context(), entries)
@@ -141,14 +135,16 @@ impl DatagramsBuilder {
         })
     }
 
-    /// Creates an endpoint that does not wait, on a queue from [`queue_on`](Self::queue_on) that
-    /// nothing else
-    /// uses.
+    /// Creates an endpoint that does not wait, for layers that wait in their own way.
+    ///
+    /// It has a completion queue of its own, whose events are on this completion channel, if there is
+    /// one.
     ///
     /// # Errors
     ///
     /// As [`build`](Self::build).
-    pub fn engine(&self, cq: &CompletionQueue) -> Result<DatagramEngine> {
+    pub fn engine(&self, events: Option<&CompletionChannel>) -> Result<DatagramEngine> {
+        let cq = &self.queue(events)?;
         let capacities = [self.max_send_wr, self.max_recv_wr];
         let qp = DatagramQueuePair::builder(&self.pd, cq, cq)
             .max_send_wr(self.max_send_wr)

@@ -105,9 +105,22 @@ impl DatagramEngine {
         self.max_payload
     }
 
-    /// The completion queue, to be armed.
+    /// The completion queue, to be armed, or polled for [`dispatch`](Self::dispatch).
+    ///
+    /// # Safety
+    ///
+    /// Through this queue and its clones:
+    ///
+    /// - nothing polls, unless all that is polled is given to [`dispatch`](Self::dispatch): the datagram whose
+    ///   completion is lost would hold its buffer until the endpoint ends;
+    /// - no other queue pair completes on it, and nothing makes it smaller: it would overrun.
     #[must_use]
-    pub const fn queue(&self) -> &CompletionQueue {
+    pub const unsafe fn cq(&self) -> &CompletionQueue {
+        &self.cq
+    }
+
+    /// The same, for waits: they arm it.
+    pub(super) const fn queue(&self) -> &CompletionQueue {
         &self.cq
     }
 
@@ -249,7 +262,7 @@ impl DatagramEngine {
             }
             let mut slots = mem::replace(&mut self.slots, [const { PollSlot::new() }; POLLS]);
             let polled = self.cq.poll(&mut slots).map(|completions| {
-                self.dispatch(completions.as_slice());
+                self.dispatch_polled(completions.as_slice());
                 completions.len()
             });
             self.slots = slots;
@@ -262,10 +275,19 @@ impl DatagramEngine {
         self.refill();
     }
 
-    /// Dispatches completions that were polled from the [`queue`](Self::queue), by a layer that polls
-    /// it itself. Then
-    /// receives are posted again.
-    pub fn dispatch(&mut self, completions: &[WorkCompletion]) {
+    /// Dispatches completions that a layer above has polled from the [`cq`](Self::cq), and posts
+    /// receives again.
+    ///
+    /// # Safety
+    ///
+    /// - The completions were polled from this engine's [`cq`](Self::cq). The buffer of an operation is
+    ///   released when its `wr_id` comes, while the device may still access it if the completion is
+    ///   another's.
+    pub unsafe fn dispatch(&mut self, completions: &[WorkCompletion]) {
+        self.dispatch_polled(completions);
+    }
+
+    fn dispatch_polled(&mut self, completions: &[WorkCompletion]) {
         let mut failed = None;
         for completion in completions {
             let failure = self.completed(completion);
