@@ -10,23 +10,11 @@ use std::task::{Context, Poll};
 use verbs_core::{GatherElement, MemoryRegion, ProtectionDomain, ScatterElement, Sge};
 
 use super::free_list::FreeList;
+use super::pd_tag::PdTag;
 // tidy: allow(circle): a part is in a backing, and free backings are kept with the memory
 use super::shared_part::SharedPart;
 use crate::error::{RejectReason, Result};
 use crate::request::OwnedElement;
-
-/// Identifies a protection domain that exists, and its parent domains, whose queue pairs its regions work
-/// with; or none, which no queue pair is of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct PdTag(usize);
-
-impl PdTag {
-    const NONE: Self = Self(0);
-
-    pub(crate) fn of(pd: &ProtectionDomain) -> Self {
-        Self(pd.tag())
-    }
-}
 
 /// The memory of an owned buffer: moved as one pointer, and posted without regard to its kind.
 ///
@@ -125,7 +113,6 @@ impl Backing {
         let mut this = Self {
             element: OwnedElement {
                 sge: Sge::new(1, 0, 0),
-                is_shared: matches!(memory, Memory::Shared(_)),
             },
             pd: PdTag::NONE,
             range: 0..0,
@@ -135,24 +122,34 @@ impl Backing {
         this
     }
 
-    /// The range as an element, to be posted to a queue pair of this protection domain.
+    /// The range as an element, to be posted to a queue pair of this protection domain; inline or not.
     #[inline(always)]
-    pub(crate) fn element(&self, pd: PdTag) -> Result<OwnedElement, RejectReason> {
-        if self.pd == pd {
-            Ok(self.element)
-        } else {
-            Err(self.not_posted())
+    pub(crate) fn element(
+        &self,
+        pd: PdTag,
+        is_inline: impl FnOnce() -> bool,
+    ) -> Result<OwnedElement, RejectReason> {
+        // One comparison for all that is in order, but for shared memory, whose tag has a mark.
+        if self.pd != pd {
+            self.check(pd, is_inline())?;
         }
+        Ok(self.element)
     }
 
     #[cold]
     #[inline(never)]
-    fn not_posted(&self) -> RejectReason {
-        if self.pd != PdTag::NONE {
-            return RejectReason::OtherDomain;
+    fn check(&self, pd: PdTag, is_inline: bool) -> Result<(), RejectReason> {
+        if self.pd == PdTag::NONE {
+            let len = self.range.len() as u64;
+            return Err(RejectReason::ElementTooLong { len });
         }
-        let len = self.range.len() as u64;
-        RejectReason::ElementTooLong { len }
+        if self.pd != pd.shared() {
+            return Err(RejectReason::OtherDomain);
+        }
+        if is_inline {
+            return Err(RejectReason::SharedInline);
+        }
+        Ok(())
     }
 
     /// All of a block, to send from; empty if it is no block.
@@ -478,7 +475,10 @@ impl Memory {
                 let pd = PdTag::of(region.pd());
                 (region.scatter_element(range).ok()?, pd)
             }
-            Self::Shared(part) => return part.element(range),
+            Self::Shared(part) => {
+                let (sge, pd) = part.element(range)?;
+                return Some((sge, pd.shared()));
+            }
         };
         // The backing keeps the memory, does not move its bytes, and does not borrow them while an
         // operation has the element.

@@ -4,13 +4,14 @@ mod atomic;
 mod backing;
 mod free_list;
 mod owned;
+mod pd_tag;
 mod pool;
 mod shared;
 mod shared_part;
 mod waiting;
 mod wake;
 
-pub(crate) use backing::PdTag;
 pub use owned::OwnedBuffer;
+pub(crate) use pd_tag::PdTag;
 pub use pool::{BufferPool, PoolBuffer, TakeWhenFree};
 pub use shared::{Shareable, SharedMemory, SharedSlice};

@@ -6,7 +6,8 @@ use std::ops::{Bound, Deref, DerefMut, Range, RangeBounds};
 
 use verbs_core::{Error as CoreError, GatherElement, MemoryRegion, ScatterElement, Sge};
 
-use super::backing::{Backing, Owner, PdTag};
+use super::backing::{Backing, Owner};
+use super::pd_tag::PdTag;
 use super::shared_part::SharedPart;
 use crate::error::{Error, RejectReason, Result};
 use crate::request::OwnedElement;
@@ -100,14 +101,17 @@ impl OwnedBuffer {
 
     /// The range as an element, to be posted in this protection domain.
     #[inline(always)]
-    pub(crate) fn element(&self, pd: PdTag) -> Result<OwnedElement, RejectReason> {
+    pub(crate) fn element(
+        &self,
+        pd: PdTag,
+        is_inline: impl FnOnce() -> bool,
+    ) -> Result<OwnedElement, RejectReason> {
         match &self.backing {
             None => Ok(OwnedElement {
                 // As of an empty slice.
                 sge: Sge::new(1, 0, 0),
-                is_shared: false,
             }),
-            Some(backing) => backing.element(pd),
+            Some(backing) => backing.element(pd, is_inline),
         }
     }
 }

@@ -12,8 +12,9 @@ use verbs_core::{
     Buffer, GatherElement, HugePages, MemoryRegion, ProtectionDomain, ScatterElement,
 };
 
-use super::backing::{Backing, PdTag, SharedPool, SharedPtr};
+use super::backing::{Backing, SharedPool, SharedPtr};
 use super::owned::{OwnedBuffer, within};
+use super::pd_tag::PdTag;
 use crate::error::{Error, Result};
 
 /// A pool of registered blocks of one size.

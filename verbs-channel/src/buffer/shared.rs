@@ -7,8 +7,9 @@ use std::sync::Arc;
 
 use verbs_core::{Buffer, DmabufRegion, ProtectionDomain, RawRegion, SharedRegion};
 
-use super::backing::{Backing, Owner, PdTag};
+use super::backing::{Backing, Owner};
 use super::owned::{OwnedBuffer, within};
+use super::pd_tag::PdTag;
 use super::shared_part::{Shared, SharedPart};
 use crate::error::Result;
 

@@ -8,8 +8,9 @@ use std::sync::Arc;
 
 use verbs_core::Sge;
 
-use super::backing::{Backing, BlockPtr, PdTag};
+use super::backing::{Backing, BlockPtr};
 use super::free_list::FreeList;
+use super::pd_tag::PdTag;
 
 /// The memory of a region that cannot be borrowed, and free places for its parts.
 pub(crate) struct Shared {

@@ -229,7 +229,7 @@ impl DatagramEngine {
 
     /// Whether the buffer can be sent to the peer.
     fn check(&self, peer: &DatagramEndpoint, buffer: &OwnedBuffer) -> Result<(), RejectReason> {
-        let len = u64::from(buffer.element(self.pd_tag)?.sge.length());
+        let len = u64::from(buffer.element(self.pd_tag, || false)?.sge.length());
         let max = self.max_payload.min(peer.mtu().bytes());
         if len > max.into() {
             return Err(RejectReason::DatagramTooLong { len, max });
@@ -242,7 +242,7 @@ impl DatagramEngine {
         else {
             return Err(NO_ROOM);
         };
-        let mut element = buffer.element(self.pd_tag)?.sge;
+        let mut element = buffer.element(self.pd_tag, || false)?.sge;
         let request = DatagramWorkRequest::to(&mut element, handle, peer).wr_id(wr_id);
         // So that the datagram can be answered.
         let mut request = request.immediate(self.endpoint.qkey().get());
@@ -401,7 +401,7 @@ impl DatagramEngine {
         let Some(qp) = &self.qp else {
             return Some(block);
         };
-        let mut element = match block.element(self.pd_tag) {
+        let mut element = match block.element(self.pd_tag, || false) {
             Ok(element) => element.sge,
             Err(_) => return Some(block),
         };

@@ -127,7 +127,7 @@ where
 {
     let mut built = 0;
     for ((request, element), place) in places {
-        let element = element.write(request.buffer.element(pd)?);
+        let element = element.write(request.buffer.element(pd, || request.op.is_inline())?);
         let write = |built| {
             place.write(built);
         };

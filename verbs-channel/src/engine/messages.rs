@@ -230,7 +230,7 @@ impl Engine {
                 break;
             };
             // Blocks are elements: their pool was cut into them.
-            *element = buffer.element(self.pd_tag).ok()?.sge;
+            *element = buffer.element(self.pd_tag, || false).ok()?.sge;
             *place = taken;
             count += 1;
         }

@@ -42,7 +42,7 @@ impl Engine {
         options: W::Options,
     ) -> Result<Ticket, RejectReason> {
         let reservation = Reservation::send(at).owned_by(BufferOwner::Slot);
-        let mut element = buffer.element(self.pd_tag)?;
+        let mut element = buffer.element(self.pd_tag, || W::is_inline(options))?;
         // SAFETY: the slot keeps the buffer until it is done, and leaks it if the queue pair cannot
         // be destroyed; moving the buffer does not move its bytes.
         let posted =
@@ -68,7 +68,7 @@ impl Engine {
         buffer: &mut OwnedBuffer,
     ) -> Result<Ticket, RejectReason> {
         let reservation = Reservation::receive(at).owned_by(BufferOwner::Slot);
-        let mut element = buffer.element(self.pd_tag)?;
+        let mut element = buffer.element(self.pd_tag, || false)?;
         // SAFETY: as for `start_as`.
         let posted =
             unsafe { self.post_receive_at::<_, false>(reservation, &mut element, store(buffer)) };

@@ -239,11 +239,12 @@ macro_rules! several {
 
 lists! { GatherElement ScatterElement SharedElement }
 
-/// The element of an owned buffer, which its slot keeps.
+/// The element of an owned buffer, which its slot keeps. One of shared memory is rejected before, if
+/// it is to be sent inline.
 #[derive(Clone, Copy, Debug)]
+#[repr(transparent)]
 pub(crate) struct OwnedElement {
     pub(crate) sge: Sge,
-    pub(crate) is_shared: bool,
 }
 
 impl sealed::Sealed for OwnedElement {}
@@ -253,7 +254,7 @@ impl List for OwnedElement {
 
     #[inline(always)]
     fn is_shared(&self) -> bool {
-        self.is_shared
+        false
     }
 
     #[inline]

@@ -36,6 +36,15 @@ pub(crate) enum Op {
     Receive,
 }
 
+impl Op {
+    pub(crate) const fn is_inline(self) -> bool {
+        match self {
+            Self::Outgoing(options) => options.is_inline(),
+            Self::Incoming(_) | Self::Receive => false,
+        }
+    }
+}
+
 impl OwnedRequest {
     /// A receive into the buffer's range.
     #[doc(alias = "ibv_post_recv")]

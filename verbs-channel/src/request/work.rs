@@ -39,6 +39,9 @@ pub(crate) mod sealed {
         /// As `into_parts`, for a batch, whose requests stay in place.
         fn parts(&mut self) -> (&mut Self::List, Self::Options);
 
+        /// Whether its bytes are sent inline.
+        fn is_inline(options: Self::Options) -> bool;
+
         /// Adds what it requires of a queue pair.
         fn add_needs(list: &Self::List, options: Self::Options, needs: &mut Needs);
 
@@ -256,7 +259,12 @@ impl<L: GatherList> sealed::Sealed for Outgoing<L> {
 
     #[inline(always)]
     fn add_needs(list: &L, options: SendOptions, needs: &mut Needs) {
-        needs.add_outgoing(list, options.flags & IBV_SEND_INLINE.0 != 0);
+        needs.add_outgoing(list, options.is_inline());
+    }
+
+    #[inline(always)]
+    fn is_inline(options: SendOptions) -> bool {
+        options.is_inline()
     }
 
     #[inline(always)]
@@ -308,6 +316,11 @@ macro_rules! with_options {
 }
 
 impl SendOptions {
+    #[inline(always)]
+    pub(crate) const fn is_inline(&self) -> bool {
+        self.flags & IBV_SEND_INLINE.0 != 0
+    }
+
     with_options!(of_send SendWorkRequest);
     with_options!(of_write WriteWorkRequest);
 }
@@ -334,6 +347,11 @@ impl<L: ScatterList> sealed::Sealed for Incoming<L> {
     #[inline(always)]
     fn add_needs(list: &L, _options: ReadOptions, needs: &mut Needs) {
         needs.add_incoming(list);
+    }
+
+    #[inline(always)]
+    fn is_inline(_options: ReadOptions) -> bool {
+        false
     }
 
     #[inline(always)]
