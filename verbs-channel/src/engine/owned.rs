@@ -50,7 +50,7 @@ impl Engine {
         match posted {
             Ok(ticket) => Ok(ticket),
             Err(reason) => {
-                let again = |engine: &mut Self, buffer: &mut OwnedBuffer| {
+                let again = move |engine: &mut Self, buffer: &mut OwnedBuffer| {
                     engine.start_as::<W>(at, buffer, options)
                 };
                 let (started, given) = self.start_again(reservation, reason, buffer.take(), again);
@@ -75,7 +75,7 @@ impl Engine {
         match posted {
             Ok(ticket) => Ok(ticket),
             Err(reason) => {
-                let again = |engine: &mut Self, buffer: &mut OwnedBuffer| {
+                let again = move |engine: &mut Self, buffer: &mut OwnedBuffer| {
                     engine.start_receive_at(at, buffer)
                 };
                 let (started, given) = self.start_again(reservation, reason, buffer.take(), again);

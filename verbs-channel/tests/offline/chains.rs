@@ -85,7 +85,7 @@ fn failure_of_any_request_fails_the_operation() {
 #[test]
 fn what_does_not_pass_the_gate_is_not_posted() {
     let mut channel = channel();
-    let (mut chain, mut long, mut huge) = (sends(2), sends(5), sends(1 << 16));
+    let (mut chain, mut long) = (sends(2), sends(5));
     let mut post = |chain: &mut _, range: std::ops::Range<usize>| {
         // SAFETY: nothing is posted.
         unsafe { channel.post_chain_unpolled(chain, range) }.unwrap_err()
@@ -96,10 +96,14 @@ fn what_does_not_pass_the_gate_is_not_posted() {
         post(&mut long, 0..5),
         RejectReason::BatchTooLong { asked: 5, .. }
     ));
-    assert!(matches!(
-        post(&mut huge, 0..1 << 16),
-        RejectReason::BatchTooLong { asked: 65536, .. }
-    ));
+    // It takes minutes under Miri.
+    if !cfg!(miri) {
+        let mut huge = sends(1 << 16);
+        assert!(matches!(
+            post(&mut huge, 0..1 << 16),
+            RejectReason::BatchTooLong { asked: 65536, .. }
+        ));
+    }
     // Together they are longer than 4 GiB, which drivers count as 8 bytes.
     let list = [u32::MAX, 9].map(|length| Sge::new(0x1000, length, 1));
     chain.set_list(1, list).unwrap();

@@ -141,7 +141,7 @@ pub(super) const OPERATIONS: [Operation; 25] = [
         what: "channel: the same, each polled by its handle",
         c: "sep16",
         ours: Ours::Channel,
-        budget: Budget::Most(2600.0),
+        budget: Budget::Most(2620.0),
     },
     Operation {
         name: "channel_batch16",
@@ -169,14 +169,14 @@ pub(super) const OPERATIONS: [Operation; 25] = [
         what: "channel: a batch of 16, owned",
         c: "batch16",
         ours: Ours::Channel,
-        budget: Budget::Most(1340.0),
+        budget: Budget::Most(1345.0),
     },
     Operation {
         name: "group1",
         what: "group: a send, on 1 channel",
         c: "send1",
         ours: Ours::Channel,
-        budget: Budget::Most(465.0),
+        budget: Budget::Most(470.0),
     },
     Operation {
         name: "group4096",
@@ -204,14 +204,14 @@ pub(super) const OPERATIONS: [Operation; 25] = [
         what: "async: a send that is done at once",
         c: "send1",
         ours: Ours::Async,
-        budget: Budget::Most(240.0),
+        budget: Budget::Most(245.0),
     },
     Operation {
         name: "async_sep16",
         what: "async: 16 sends in flight",
         c: "sep16",
         ours: Ours::Async,
-        budget: Budget::Most(4750.0),
+        budget: Budget::Most(4920.0),
     },
     Operation {
         name: "async_batch16",
