@@ -7,9 +7,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use verbs_core::{
-    AddressHandle, AhAttr, CompletionQueue, DatagramEndpoint, DatagramQueuePair,
-    DatagramWorkRequest, Grh, PollSlot, ProtectionDomain, QKey, QpState, ReceiveWorkRequest,
-    Rejected, WcOpcode, WorkCompletion, WorkSuccess,
+    AddressHandle, CompletionQueue, DatagramEndpoint, DatagramQueuePair, DatagramWorkRequest, Grh,
+    PollSlot, QKey, QpState, ReceiveWorkRequest, Rejected, WcOpcode, WorkCompletion, WorkSuccess,
 };
 
 use super::datagram::Datagram;
@@ -34,7 +33,7 @@ use crate::error::{DownReason, Error, Queue, RejectReason, Result};
 #[derive(Debug)]
 pub struct DatagramEngine {
     // `None` once it is destroyed, which is before the slots are emptied; see `end`.
-    qp: Option<DatagramQueuePair>,
+    pub(super) qp: Option<DatagramQueuePair>,
     cq: CompletionQueue,
     pd_tag: PdTag,
     endpoint: DatagramEndpoint,
@@ -46,7 +45,7 @@ pub struct DatagramEngine {
     /// lock: that a block is free again wakes those that wait for it.
     sent: Vec<OwnedBuffer>,
     pool: BufferPool,
-    handles: Handles,
+    pub(super) handles: Handles,
     down: Option<DownReason>,
     leak: Option<Leak>,
     slots: [PollSlot; POLLS],
@@ -134,47 +133,6 @@ impl DatagramEngine {
     #[must_use]
     pub const fn down_reason(&self) -> Option<DownReason> {
         self.down
-    }
-
-    /// What an address handle to a peer is made from, by [`ProtectionDomain::create_ah`], which may take
-    /// a second; `None` if the engine has one, so that [`send_to`](Self::send_to) makes none.
-    ///
-    /// # Errors
-    ///
-    /// [`RejectReason::Down`], and those of [`DatagramQueuePair::path_to`].
-    pub fn path_to(
-        &mut self,
-        peer: &DatagramEndpoint,
-    ) -> Result<Option<(ProtectionDomain, AhAttr)>> {
-        let Some(qp) = &self.qp else {
-            return Err(self.is_down().into());
-        };
-        if self.handles.get(peer).is_some() {
-            return Ok(None);
-        }
-        Ok(Some((qp.pd().clone(), qp.path_to(peer)?)))
-    }
-
-    /// Keeps an address handle to a peer's port. Those that it replaces are returned, and itself if it
-    /// is of another protection domain: to be dropped without a lock.
-    #[must_use = "they are dropped without a lock"]
-    pub fn add_handle(
-        &mut self,
-        peer: &DatagramEndpoint,
-        handle: AddressHandle,
-    ) -> [Option<Arc<AddressHandle>>; 2] {
-        let handle = Arc::new(handle);
-        let is_ours = |qp: &DatagramQueuePair| qp.pd().as_ptr() == handle.pd().as_ptr();
-        if self.qp.as_ref().is_some_and(is_ours) {
-            self.handles.insert(peer, handle)
-        } else {
-            [Some(handle), None]
-        }
-    }
-
-    /// Forgets the address handle to a peer's port.
-    pub fn forget(&mut self, peer: &DatagramEndpoint) {
-        drop(self.handles.remove(peer));
     }
 
     /// Posts a datagram, unless there is no room. It does not poll for room.
@@ -497,7 +455,7 @@ impl DatagramEngine {
         (one.map(|outgoing| outgoing.buffer), None)
     }
 
-    const fn is_down(&self) -> RejectReason {
+    pub(super) const fn is_down(&self) -> RejectReason {
         match self.down {
             Some(reason) => RejectReason::Down(reason),
             None => RejectReason::GONE,

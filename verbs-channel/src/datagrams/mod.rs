@@ -5,6 +5,7 @@ mod datagram;
 mod endpoint;
 mod engine;
 mod handles;
+mod paths;
 mod slots;
 
 pub use builder::DatagramsBuilder;

@@ -1,0 +1,51 @@
+//! The address handles of an engine, made elsewhere.
+
+use std::sync::Arc;
+
+use verbs_core::{AddressHandle, AhAttr, DatagramEndpoint, DatagramQueuePair, ProtectionDomain};
+
+use super::engine::DatagramEngine;
+use crate::error::Result;
+
+impl DatagramEngine {
+    /// What an address handle to a peer is made from, by [`ProtectionDomain::create_ah`], which may take
+    /// a second; `None` if the engine has one, so that [`send_to`](Self::send_to) makes none.
+    ///
+    /// # Errors
+    ///
+    /// [`RejectReason::Down`], and those of [`DatagramQueuePair::path_to`].
+    pub fn path_to(
+        &mut self,
+        peer: &DatagramEndpoint,
+    ) -> Result<Option<(ProtectionDomain, AhAttr)>> {
+        let Some(qp) = &self.qp else {
+            return Err(self.is_down().into());
+        };
+        if self.handles.get(peer).is_some() {
+            return Ok(None);
+        }
+        Ok(Some((qp.pd().clone(), qp.path_to(peer)?)))
+    }
+
+    /// Keeps an address handle to a peer's port. Those that it replaces are returned, and itself if it
+    /// is of another protection domain: to be dropped without a lock.
+    #[must_use = "they are dropped without a lock"]
+    pub fn add_handle(
+        &mut self,
+        peer: &DatagramEndpoint,
+        handle: AddressHandle,
+    ) -> [Option<Arc<AddressHandle>>; 2] {
+        let handle = Arc::new(handle);
+        let is_ours = |qp: &DatagramQueuePair| qp.pd().as_ptr() == handle.pd().as_ptr();
+        if self.qp.as_ref().is_some_and(is_ours) {
+            self.handles.insert(peer, handle)
+        } else {
+            [Some(handle), None]
+        }
+    }
+
+    /// Forgets the address handle to a peer's port.
+    pub fn forget(&mut self, peer: &DatagramEndpoint) {
+        drop(self.handles.remove(peer));
+    }
+}
