@@ -13,7 +13,7 @@ impl DatagramEngine {
     ///
     /// # Errors
     ///
-    /// [`RejectReason::Down`], and those of [`DatagramQueuePair::path_to`].
+    /// [`RejectReason::Down`](crate::RejectReason::Down), and those of [`DatagramQueuePair::path_to`].
     pub fn path_to(
         &mut self,
         peer: &DatagramEndpoint,
