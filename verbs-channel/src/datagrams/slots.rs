@@ -19,7 +19,7 @@ const GENERATION: u32 = 32;
 const KIND: u32 = 31;
 
 impl<T> Slots<T> {
-    /// `kind` is 0 or 1, and tells one queue's numbers from the other's.
+    /// `kind` is 0 or 1: the numbers of two queues of different kinds differ.
     pub(super) fn new(capacity: u32, kind: u64) -> Self {
         let slot = || Slot {
             generation: 0,

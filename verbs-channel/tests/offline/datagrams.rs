@@ -230,7 +230,7 @@ fn full_queue_is_backpressure_until_a_datagram_has_left() {
         .try_send_to(&peer(1), buffer(&pd, b"third"))
         .unwrap_err();
     assert!(rejected.error().is_backpressure());
-    // It waits as long as it was told, and hands the buffer back.
+    // It waits for its timeout, and returns the buffer.
     let rejected = bounded(|| datagrams.send_to(&peer(1), rejected.into_given())).unwrap_err();
     assert!(rejected.error().is_backpressure());
     assert!(!bounded(|| datagrams.flush(Some(Duration::from_millis(5)))));
