@@ -1,6 +1,7 @@
 //! The bytes of endpoints: numbers are written and read, and checked.
 
 use crate::error::{ENDPOINT_VERSION, EndpointError};
+use crate::gid::Gid;
 
 /// The bytes of an endpoint, once their version and their length are right.
 ///
@@ -25,6 +26,19 @@ pub(crate) fn check_version(version: u32) -> Result<(), EndpointError> {
     } else {
         Err(EndpointError::Version { version })
     }
+}
+
+/// Rejects numbers that are those of no queue pair and of no port.
+pub(crate) fn check_address(qp_num: u32, lid: u16, gid: Option<Gid>) -> Result<(), EndpointError> {
+    // 0 and 1 are for management, and all ones for multicast.
+    within("qp_num", qp_num.into(), 2, 0xff_fffe)?;
+    // Beyond are multicast LIDs, and the permissive one; a multicast GID begins with 0xff.
+    within("lid", lid.into(), 0, 0xbfff)?;
+    let names_no_port = |gid: Gid| gid.is_zero() || gid.raw()[0] == 0xff;
+    if gid.map_or(lid == 0, names_no_port) {
+        return Err(EndpointError::NoAddress);
+    }
+    Ok(())
 }
 
 pub(crate) fn within(

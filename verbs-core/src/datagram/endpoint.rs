@@ -5,7 +5,7 @@ use crate::builder_setters;
 use crate::error::{ENDPOINT_VERSION, EndpointError};
 use crate::gid::Gid;
 use crate::mtu::MaximumTransferUnit;
-use crate::wire::{check_version, put, take, version_of, within};
+use crate::wire::{check_address, check_version, put, take, version_of, within};
 
 /// The data that a peer needs to send datagrams to a queue pair.
 ///
@@ -176,14 +176,7 @@ impl DatagramEndpoint {
     }
 
     fn checked(self) -> Result<Self, EndpointError> {
-        // 0 and 1 are for management, and all ones for multicast.
-        within("qp_num", self.qp_num.into(), 2, 0xff_fffe)?;
-        // Beyond are multicast LIDs, and the permissive one; a multicast GID begins with 0xff.
-        within("lid", self.lid.into(), 0, 0xbfff)?;
-        let names_no_port = |gid: Gid| gid.is_zero() || gid.raw()[0] == 0xff;
-        if self.gid.map_or(self.lid == 0, names_no_port) {
-            return Err(EndpointError::NoAddress);
-        }
+        check_address(self.qp_num, self.lid, self.gid)?;
         Ok(self)
     }
 }

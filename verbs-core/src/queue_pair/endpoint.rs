@@ -8,7 +8,7 @@ use crate::error::{ENDPOINT_VERSION, EndpointError};
 use crate::gid::Gid;
 use crate::mtu::MaximumTransferUnit;
 use crate::path::LocalPath;
-use crate::wire::{check_version, put, take, version_of, within};
+use crate::wire::{check_address, check_version, put, take, version_of, within};
 
 /// The data that a peer needs to connect to a queue pair.
 ///
@@ -262,15 +262,8 @@ impl QueuePairEndpoint {
     }
 
     fn checked(self) -> Result<Self, EndpointError> {
-        // 0 and 1 are for management, and all ones for multicast.
-        within("qp_num", self.qp_num.into(), 2, 0xff_fffe)?;
         within("port_num", self.port_num.into(), 1, 255)?;
-        // Beyond are multicast LIDs, and the permissive one; a multicast GID begins with 0xff.
-        within("lid", self.lid.into(), 0, 0xbfff)?;
-        let names_no_port = |gid: Gid| gid.is_zero() || gid.raw()[0] == 0xff;
-        if self.gid.map_or(self.lid == 0, names_no_port) {
-            return Err(EndpointError::NoAddress);
-        }
+        check_address(self.qp_num, self.lid, self.gid)?;
         Ok(self)
     }
 }
