@@ -212,8 +212,8 @@ macro_rules! serde_by_name {
 #[doc(hidden)]
 #[macro_export]
 macro_rules! builder_setters {
-    (in $part:ident; $($(#[$attr:meta])* $name:ident: $kind:ident $type:ty,)*) => {$(
-        $crate::builder_setters! { @$kind [$part.] $(#[$attr])* $name: $type }
+    (in $part:tt; $($(#[$attr:meta])* $name:ident: $kind:ident $type:ty,)*) => {$(
+        $crate::builder_setters! { @$kind $part $(#[$attr])* $name: $type }
     )*};
     ($($(#[$attr:meta])* $name:ident: $kind:ident $type:ty,)*) => {$(
         $crate::builder_setters! { @$kind [] $(#[$attr])* $name: $type }

@@ -5,7 +5,7 @@ use std::fmt;
 use verbs_sys::{ibv_ah_attr, ibv_global_route};
 
 use crate::context::Context;
-use crate::error::{Error, Result};
+use crate::error::{EndpointError, Error, Result};
 use crate::gid::Gid;
 use crate::gid_table::GidEntry;
 use crate::link::PortState;
@@ -126,6 +126,89 @@ impl fmt::Debug for AhAttr {
         }
         debug.field("sl", &self.attr.sl).finish_non_exhaustive()
     }
+}
+
+/// What can be chosen of the paths of a queue pair: the port and the GID they start from, and what is in
+/// each packet.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Route {
+    pub(crate) port_num: Option<u8>,
+    pub(crate) gid_index: Option<u8>,
+    pub(crate) pkey_index: u16,
+    pub(crate) sl: u8,
+    pub(crate) src_path_bits: u8,
+    pub(crate) static_rate: u8,
+    pub(crate) traffic_class: u8,
+    pub(crate) flow_label: u32,
+    pub(crate) hop_limit: u8,
+}
+
+impl Route {
+    /// The defaults.
+    pub(crate) const fn new() -> Self {
+        Self {
+            port_num: None,
+            gid_index: None,
+            pkey_index: 0,
+            sl: 0,
+            src_path_bits: 0,
+            static_rate: 0,
+            traffic_class: 0,
+            flow_label: 0,
+            hop_limit: 64,
+        }
+    }
+
+    /// Rejects numbers that their fields cannot hold.
+    pub(crate) fn check(&self) -> Result<()> {
+        check_range("sl", self.sl.into(), 0, 15)?;
+        check_range("flow_label", self.flow_label, 0, 0xf_ffff)
+    }
+
+    /// Chooses this side's end.
+    pub(crate) fn local(&self, context: &Context) -> Result<LocalPath> {
+        let path = LocalPath::choose(context, self.port_num, self.gid_index)?;
+        // Some drivers take any index, and others refuse the state change without a reason.
+        let last = path.pkey_tbl_len.max(1) - 1;
+        check_range("pkey_index", self.pkey_index.into(), 0, last.into())?;
+        Ok(path)
+    }
+
+    /// The address vector from this side's end to a peer's port.
+    pub(crate) fn attr_to(
+        &self,
+        local: &LocalPath,
+        dlid: u16,
+        dgid: Option<Gid>,
+    ) -> Result<AhAttr> {
+        let attr = AhAttr::new(local.port_num)
+            .sl(self.sl)
+            .src_path_bits(self.src_path_bits)
+            .static_rate(self.static_rate)
+            .dlid(dlid);
+        match (local.sgid_index(), dgid) {
+            (Some(sgid_index), Some(dgid)) => Ok(attr
+                .grh(dgid, sgid_index, self.hop_limit)
+                .traffic_class(self.traffic_class)
+                .flow_label(self.flow_label)),
+            (Some(_), None) => Err(EndpointError::NoGid.into()),
+            (None, _) if dlid == 0 => Err(EndpointError::NoLid.into()),
+            (None, _) => Ok(attr),
+        }
+    }
+}
+
+/// Rejects a number outside the range of its field.
+pub(crate) fn check_range(what: &'static str, value: u32, min: u32, max: u32) -> Result<()> {
+    if (min..=max).contains(&value) {
+        return Ok(());
+    }
+    Err(Error::OutOfRange {
+        what,
+        value: value.into(),
+        min: min.into(),
+        max: max.into(),
+    })
 }
 
 /// Where this side's packets come from: chosen once, when a queue pair is prepared.

@@ -2,17 +2,15 @@
 
 use verbs_sys::{IBV_QPT_UD, ibv_qp};
 
-use super::choices::Config;
 use super::{DatagramQueuePair, QKey};
 use crate::builder_setters;
 use crate::completion::CompletionQueue;
 use crate::error::Result;
 use crate::handle::Handle;
-use crate::path::LocalPath;
+use crate::path::{LocalPath, Route};
 use crate::protection_domain::ProtectionDomain;
 use crate::queue_pair::QpCap;
 use crate::queue_pair::builder::{check_capacities, check_completion_queues, create};
-use crate::queue_pair::choices::check_range;
 
 /// Builder for a queue pair for datagrams, from [`DatagramQueuePair::builder`].
 ///
@@ -31,16 +29,8 @@ pub struct DatagramQueuePairBuilder {
     max_recv_sge: u32,
     max_inline_data: u32,
     sq_sig_all: bool,
-    port_num: Option<u8>,
-    gid_index: Option<u8>,
-    pkey_index: u16,
+    route: Route,
     qkey: Option<QKey>,
-    sl: u8,
-    src_path_bits: u8,
-    static_rate: u8,
-    traffic_class: u8,
-    flow_label: u32,
-    hop_limit: u8,
 }
 
 impl DatagramQueuePair {
@@ -67,16 +57,8 @@ impl DatagramQueuePair {
             max_recv_sge: 1,
             max_inline_data: 0,
             sq_sig_all: false,
-            port_num: None,
-            gid_index: None,
-            pkey_index: 0,
+            route: Route::new(),
             qkey: None,
-            sl: 0,
-            src_path_bits: 0,
-            static_rate: 0,
-            traffic_class: 0,
-            flow_label: 0,
-            hop_limit: 64,
         }
     }
 }
@@ -95,6 +77,12 @@ impl DatagramQueuePairBuilder {
         max_inline_data: plain u32,
         /// Whether every send is signalled, even an `unsignaled` one; `false` unless set.
         sq_sig_all: plain bool,
+        /// The key that it accepts datagrams with; a random one unless set.
+        qkey: option QKey,
+    }
+
+    builder_setters! {
+        in [route.];
         /// The number of the port; that of the first ACTIVE one unless set.
         port_num: option u8,
         /// The index of this side's GID (C: `sgid_index`); that of the best GID unless set. On
@@ -102,8 +90,6 @@ impl DatagramQueuePairBuilder {
         gid_index: option u8,
         /// The index of the P_Key in the port's table; 0 unless set.
         pkey_index: plain u16,
-        /// The key that it accepts datagrams with; a random one unless set.
-        qkey: option QKey,
         /// The service level, 0 to 15; 0 unless set.
         sl: plain u8,
         /// Which of this side's LIDs to send from, if the port has several; 0 unless set.
@@ -125,7 +111,8 @@ impl DatagramQueuePairBuilder {
     /// # Errors
     ///
     /// - [`Error::Limit`](crate::Error::Limit) for a capacity above the device's limit.
-    /// - [`Error::OutOfRange`](crate::Error::OutOfRange) for a number that its field cannot hold.
+    /// - [`Error::OutOfRange`](crate::Error::OutOfRange) for a number that its field cannot hold, or a
+    ///   `pkey_index` after the end of the port's table.
     /// - [`Error::NoActivePort`](crate::Error::NoActivePort) and similar errors if there is no such
     ///   port or GID.
     /// - [`Error::ForeignContext`](crate::Error::ForeignContext) for a completion queue of another
@@ -144,8 +131,7 @@ impl DatagramQueuePairBuilder {
             max_inline_data: self.max_inline_data,
         };
         check_capacities(cap, &context.query_device()?)?;
-        let config = self.config()?;
-        let path = config.path(context)?;
+        let path = self.local_path()?;
         let (qp, cap) = create(
             IBV_QPT_UD,
             pd,
@@ -153,25 +139,13 @@ impl DatagramQueuePairBuilder {
             cap,
             self.sq_sig_all,
         )?;
-        self.start(qp, cap, config, path)
+        self.start(qp, cap, path)
     }
 
-    /// The choices that outlive the builder, checked.
-    pub(super) fn config(&self) -> Result<Config> {
-        check_range("sl", self.sl.into(), 0, 15)?;
-        check_range("flow_label", self.flow_label, 0, 0xf_ffff)?;
-        Ok(Config {
-            port_num: self.port_num,
-            gid_index: self.gid_index,
-            pkey_index: self.pkey_index,
-            qkey: self.qkey.unwrap_or_else(QKey::random),
-            sl: self.sl,
-            src_path_bits: self.src_path_bits,
-            static_rate: self.static_rate,
-            traffic_class: self.traffic_class,
-            flow_label: self.flow_label,
-            hop_limit: self.hop_limit,
-        })
+    /// Checks the numbers, and chooses this side's end of the paths.
+    pub(super) fn local_path(&self) -> Result<LocalPath> {
+        self.route.check()?;
+        self.route.local(self.pd.context())
     }
 
     /// The parents: protection domain, send and receive queue's CQ, of one context.
@@ -187,14 +161,14 @@ impl DatagramQueuePairBuilder {
         &self,
         qp: Handle<ibv_qp>,
         cap: QpCap,
-        config: Config,
         path: LocalPath,
     ) -> Result<DatagramQueuePair> {
         let qp = DatagramQueuePair {
             qp,
             cap,
             path,
-            config,
+            route: self.route,
+            qkey: self.qkey.unwrap_or_else(QKey::random),
             send_cq: self.send_cq.clone(),
             recv_cq: self.recv_cq.clone(),
             pd: self.pd.clone(),

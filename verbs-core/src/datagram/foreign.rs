@@ -57,10 +57,9 @@ impl DatagramQueuePair {
         };
         // SAFETY: the caller has a living queue pair.
         unsafe { check_parents(qp, &parents) }?;
-        let config = builder.config()?;
-        let path = config.path(pd.context())?;
+        let path = builder.local_path()?;
         // SAFETY: the caller hands it over, with what destroys it; the builder has its parents.
         let qp = unsafe { Handle::foreign(qp, destroy) };
-        builder.start(qp, QpCap::from_raw(cap), config, path)
+        builder.start(qp, QpCap::from_raw(cap), path)
     }
 }

@@ -1,7 +1,6 @@
 //! Datagrams (UD): one queue pair for any number of peers.
 
 pub(crate) mod builder;
-mod choices;
 pub(crate) mod endpoint;
 mod foreign;
 pub(crate) mod grh;
@@ -21,15 +20,14 @@ pub use qkey::QKey;
 
 use crate::address_handle::AddressHandle;
 use crate::completion::CompletionQueue;
-use crate::error::{EndpointError, Result};
+use crate::error::Result;
 use crate::handle::Handle;
 use crate::macros::man;
 use crate::mtu::MaximumTransferUnit;
-use crate::path::{AhAttr, LocalPath};
+use crate::path::{AhAttr, LocalPath, Route};
 use crate::protection_domain::ProtectionDomain;
 use crate::queue_pair::{PacketSequenceNumber, QpAttr, QpCap, QpState, RawQp};
 use crate::rejected::Rejected;
-use choices::Config;
 
 /// A queue pair for datagrams (UD): it sends to any other such queue pair, and receives from any.
 ///
@@ -91,7 +89,8 @@ pub struct DatagramQueuePair {
     qp: Handle<ibv_qp>,
     cap: QpCap,
     path: LocalPath,
-    config: Config,
+    route: Route,
+    qkey: QKey,
     send_cq: CompletionQueue,
     recv_cq: CompletionQueue,
     pd: ProtectionDomain,
@@ -103,7 +102,7 @@ impl DatagramQueuePair {
     pub fn endpoint(&self) -> DatagramEndpoint {
         let gid = self.path.gid.map(|entry| entry.gid());
         DatagramEndpoint::chosen(
-            (self.qp_num(), self.config.qkey),
+            (self.qp_num(), self.qkey),
             (self.path.lid, gid),
             self.path.active_mtu,
         )
@@ -116,21 +115,7 @@ impl DatagramQueuePair {
     /// [`Error::Endpoint`](crate::Error::Endpoint) if this side's port needs an address that the peer's
     /// endpoint lacks.
     pub fn path_to(&self, peer: &DatagramEndpoint) -> Result<AhAttr> {
-        let config = &self.config;
-        let attr = AhAttr::new(self.path.port_num)
-            .sl(config.sl)
-            .src_path_bits(config.src_path_bits)
-            .static_rate(config.static_rate)
-            .dlid(peer.lid());
-        match (self.path.sgid_index(), peer.gid()) {
-            (Some(sgid_index), Some(dgid)) => Ok(attr
-                .grh(dgid, sgid_index, config.hop_limit)
-                .traffic_class(config.traffic_class)
-                .flow_label(config.flow_label)),
-            (Some(_), None) => Err(EndpointError::NoGid.into()),
-            (None, _) if peer.lid() == 0 => Err(EndpointError::NoLid.into()),
-            (None, _) => Ok(attr),
-        }
+        self.route.attr_to(&self.path, peer.lid(), peer.gid())
     }
 
     /// Creates an address handle for a peer, by [`path_to`](Self::path_to) and
@@ -171,7 +156,7 @@ impl DatagramQueuePair {
     /// The key of the datagrams that it accepts.
     #[must_use]
     pub const fn qkey(&self) -> QKey {
-        self.config.qkey
+        self.qkey
     }
 
     /// The queue pair's number, 24 bits.
@@ -232,7 +217,7 @@ impl DatagramQueuePair {
     #[doc(alias = "IBV_QPS_RESET")]
     #[expect(clippy::result_large_err, reason = "gives back what it was called on")]
     pub fn reset(mut self) -> Result<Self, Rejected<Self>> {
-        let path = self.config.path(self.pd.context());
+        let path = self.route.local(self.pd.context());
         let again = path.and_then(|path| {
             self.path = path;
             self.start()
@@ -302,9 +287,9 @@ impl DatagramQueuePair {
         let to = |state| QpAttr::new().with_qp_state(state);
         self.modify(&to(QpState::RESET))?;
         let init = to(QpState::INIT)
-            .with_pkey_index(self.config.pkey_index)
+            .with_pkey_index(self.route.pkey_index)
             .with_port_num(self.path.port_num)
-            .with_qkey(self.config.qkey.get());
+            .with_qkey(self.qkey.get());
         self.modify(&init)?;
         self.modify(&to(QpState::RTR))?;
         let psn = PacketSequenceNumber::random();

@@ -6,7 +6,7 @@ use std::ptr;
 
 use verbs_sys::{ibv_create_qp, ibv_qp, ibv_qp_init_attr, ibv_qp_type};
 
-use super::choices::{Config, check_range, depth, everything};
+use super::choices::{Config, depth, everything};
 use super::config::{AckTimeout, MaxAckRetries, MaxRnrRetries, MinRnrTimer, PacketSequenceNumber};
 use super::receives::{OwnReceives, Receives, SharedReceives};
 use super::{PreparedQueuePair, Qp, QpCap, QpType, QueuePair};
@@ -18,7 +18,7 @@ use crate::error::{Error, Result};
 use crate::handle::Handle;
 use crate::memory::AccessFlags;
 use crate::mtu::MaximumTransferUnit;
-use crate::path::LocalPath;
+use crate::path::{LocalPath, Route};
 use crate::protection_domain::ProtectionDomain;
 use crate::ret;
 use crate::shared_receive_queue::SharedReceiveQueue;
@@ -69,9 +69,7 @@ struct Settings {
     max_recv_sge: u32,
     max_inline_data: u32,
     sq_sig_all: bool,
-    port_num: Option<u8>,
-    gid_index: Option<u8>,
-    pkey_index: u16,
+    route: Route,
     qp_access_flags: Option<AccessFlags>,
     path_mtu: Option<MaximumTransferUnit>,
     sq_psn: Option<PacketSequenceNumber>,
@@ -81,12 +79,6 @@ struct Settings {
     timeout: AckTimeout,
     retry_cnt: MaxAckRetries,
     rnr_retry: MaxRnrRetries,
-    sl: u8,
-    src_path_bits: u8,
-    static_rate: u8,
-    traffic_class: u8,
-    flow_label: u32,
-    hop_limit: u8,
 }
 
 impl QueuePair {
@@ -131,9 +123,7 @@ impl QueuePair {
                 max_recv_sge: 1,
                 max_inline_data: 0,
                 sq_sig_all: false,
-                port_num: None,
-                gid_index: None,
-                pkey_index: 0,
+                route: Route::new(),
                 qp_access_flags: None,
                 path_mtu: None,
                 sq_psn: None,
@@ -143,12 +133,6 @@ impl QueuePair {
                 timeout: AckTimeout::default(),
                 retry_cnt: MaxAckRetries::default(),
                 rnr_retry: MaxRnrRetries::default(),
-                sl: 0,
-                src_path_bits: 0,
-                static_rate: 0,
-                traffic_class: 0,
-                flow_label: 0,
-                hop_limit: 64,
             },
             receives: OwnReceives::new(),
         }
@@ -185,7 +169,7 @@ impl<R: Receives> QueuePairBuilder<R> {
     }
 
     builder_setters! {
-        in settings;
+        in [settings.];
         /// Reliable or unreliable; [`QpType::Rc`] unless set.
         qp_type: plain QpType,
         /// How many work requests the send queue has room for; 16 unless set. The driver may grant more:
@@ -202,6 +186,10 @@ impl<R: Receives> QueuePairBuilder<R> {
         /// Whether every request of the send queue is signalled, even an `unsignaled` one; `false`
         /// unless set.
         sq_sig_all: plain bool,
+    }
+
+    builder_setters! {
+        in [settings.route.];
         /// The number of the port; that of the first ACTIVE one unless set.
         port_num: option u8,
         /// The index of this side's GID (C: `sgid_index`); that of the best GID unless set. On
@@ -209,6 +197,10 @@ impl<R: Receives> QueuePairBuilder<R> {
         gid_index: option u8,
         /// The index of the P_Key in the port's table; 0 unless set.
         pkey_index: plain u16,
+    }
+
+    builder_setters! {
+        in [settings.];
         /// The peer's access to regions that permit it too; all that the device supports unless set.
         qp_access_flags: option AccessFlags,
         /// The path MTU; the smaller of both ports' active MTU unless set.
@@ -229,6 +221,10 @@ impl<R: Receives> QueuePairBuilder<R> {
         /// How often the device sends again when the peer has no receive posted; 7, forever, unless
         /// set.
         rnr_retry: plain MaxRnrRetries,
+    }
+
+    builder_setters! {
+        in [settings.route.];
         /// The service level, 0 to 15; 0 unless set.
         sl: plain u8,
         /// Which of this side's LIDs to send from, if the port has several; 0 unless set.
@@ -312,19 +308,16 @@ impl<R: Receives> QueuePairBuilder<R> {
     /// The choices that outlive the builder, checked.
     pub(super) fn config(&self, device: &DeviceAttr) -> Result<Config> {
         let settings = &self.settings;
-        check_range("sl", settings.sl.into(), 0, 15)?;
-        check_range("flow_label", settings.flow_label, 0, 0xf_ffff)?;
+        settings.route.check()?;
         let (ask, serve) = match settings.qp_type {
             QpType::Rc => (device.max_qp_init_rd_atom(), device.max_qp_rd_atom()),
             QpType::Uc => (0, 0),
         };
         Ok(Config {
             qp_type: settings.qp_type,
-            port_num: settings.port_num,
-            gid_index: settings.gid_index,
+            route: settings.route,
             sq_psn: settings.sq_psn,
             path_mtu: settings.path_mtu,
-            pkey_index: settings.pkey_index,
             qp_access_flags: settings
                 .qp_access_flags
                 .unwrap_or_else(|| everything(settings.qp_type, device)),
@@ -334,12 +327,6 @@ impl<R: Receives> QueuePairBuilder<R> {
             timeout: settings.timeout,
             retry_cnt: settings.retry_cnt,
             rnr_retry: settings.rnr_retry,
-            sl: settings.sl,
-            src_path_bits: settings.src_path_bits,
-            static_rate: settings.static_rate,
-            traffic_class: settings.traffic_class,
-            flow_label: settings.flow_label,
-            hop_limit: settings.hop_limit,
         })
     }
 

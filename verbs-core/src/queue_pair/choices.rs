@@ -4,20 +4,18 @@ use super::config::{AckTimeout, MaxAckRetries, MaxRnrRetries, MinRnrTimer, Packe
 use super::qp_type::QpType;
 use crate::context::Context;
 use crate::device_attr::{AtomicCap, DeviceAttr};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::memory::AccessFlags;
 use crate::mtu::MaximumTransferUnit;
-use crate::path::LocalPath;
+use crate::path::{LocalPath, Route, check_range};
 
 /// The choices, kept for the handshake and for a reset.
 #[derive(Debug)]
 pub(super) struct Config {
     pub(super) qp_type: QpType,
-    pub(super) port_num: Option<u8>,
-    pub(super) gid_index: Option<u8>,
+    pub(super) route: Route,
     pub(super) sq_psn: Option<PacketSequenceNumber>,
     pub(super) path_mtu: Option<MaximumTransferUnit>,
-    pub(super) pkey_index: u16,
     pub(super) qp_access_flags: AccessFlags,
     pub(super) max_rd_atomic: u8,
     pub(super) max_dest_rd_atomic: u8,
@@ -25,24 +23,15 @@ pub(super) struct Config {
     pub(super) timeout: AckTimeout,
     pub(super) retry_cnt: MaxAckRetries,
     pub(super) rnr_retry: MaxRnrRetries,
-    pub(super) sl: u8,
-    pub(super) src_path_bits: u8,
-    pub(super) static_rate: u8,
-    pub(super) traffic_class: u8,
-    pub(super) flow_label: u32,
-    pub(super) hop_limit: u8,
 }
 
 impl Config {
     /// Chooses this side's end of the path.
     pub(super) fn path(&self, context: &Context) -> Result<LocalPath> {
-        let path = LocalPath::choose(context, self.port_num, self.gid_index)?;
+        let path = self.route.local(context)?;
         if let Some(path_mtu) = self.path_mtu {
             check_range("path_mtu", path_mtu.bytes(), 256, path.active_mtu.bytes())?;
         }
-        // Some drivers take any index, and others refuse the state change without a reason.
-        let last = path.pkey_tbl_len.max(1) - 1;
-        check_range("pkey_index", self.pkey_index.into(), 0, last.into())?;
         Ok(path)
     }
 
@@ -50,19 +39,6 @@ impl Config {
     pub(super) fn psn(&self) -> PacketSequenceNumber {
         self.sq_psn.unwrap_or_else(PacketSequenceNumber::random)
     }
-}
-
-/// Rejects a number outside the range of its field.
-pub(crate) fn check_range(what: &'static str, value: u32, min: u32, max: u32) -> Result<()> {
-    if (min..=max).contains(&value) {
-        return Ok(());
-    }
-    Err(Error::OutOfRange {
-        what,
-        value: value.into(),
-        min: min.into(),
-        max: max.into(),
-    })
 }
 
 /// How many reads and atomics at once: what was asked for, within the device's limit, or the limit.

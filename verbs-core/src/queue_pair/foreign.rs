@@ -90,7 +90,7 @@ impl<R: Receives> QueuePair<R> {
         unsafe { check_parents(qp, &parents) }?;
         let context = parents.pd.context();
         let config = builder.config(&context.query_device()?)?;
-        let path = LocalPath::choose(context, Some(local.port_num()), config.gid_index)?;
+        let path = LocalPath::choose(context, Some(local.port_num()), config.route.gid_index)?;
         // SAFETY: the caller hands it over, with what destroys it; the builder has its parents.
         let qp = unsafe { Handle::foreign(qp, destroy) };
         let (qp, receives) = builder.keep(qp, QpCap::from_raw(cap), config);

@@ -37,7 +37,7 @@ use crate::handle::Handle;
 use crate::logged;
 use crate::macros::man;
 use crate::mtu::MaximumTransferUnit;
-use crate::path::{AhAttr, LocalPath};
+use crate::path::LocalPath;
 use crate::protection_domain::ProtectionDomain;
 use crate::rejected::Rejected;
 use crate::shared_receive_queue::SharedReceiveQueue;
@@ -181,9 +181,11 @@ impl<R> PreparedQueuePair<R> {
         if ours != theirs {
             return Err(EndpointError::QpType { ours, theirs }.into());
         }
+        let route = &config.route;
+        let to_peer = route.attr_to(&self.path, remote.lid(), remote.gid())?;
         let mut receive = QpAttr::new()
             .with_qp_state(QpState::RTR)
-            .with_ah_attr(self.address_vector(remote)?)
+            .with_ah_attr(to_peer)
             .with_path_mtu(negotiated_mtu(local, remote))
             .with_dest_qp_num(remote.qp_num())
             .with_rq_psn(remote.psn());
@@ -202,25 +204,6 @@ impl<R> PreparedQueuePair<R> {
         }
         self.qp.modify(&receive)?;
         self.qp.modify(&send)
-    }
-
-    /// The address vector to the peer.
-    fn address_vector(&self, remote: &QueuePairEndpoint) -> Result<AhAttr> {
-        let config = &self.qp.config;
-        let attr = AhAttr::new(self.path.port_num)
-            .sl(config.sl)
-            .src_path_bits(config.src_path_bits)
-            .static_rate(config.static_rate)
-            .dlid(remote.lid());
-        match (self.path.sgid_index(), remote.gid()) {
-            (Some(sgid_index), Some(dgid)) => Ok(attr
-                .grh(dgid, sgid_index, config.hop_limit)
-                .traffic_class(config.traffic_class)
-                .flow_label(config.flow_label)),
-            (Some(_), None) => Err(EndpointError::NoGid.into()),
-            (None, _) if remote.lid() == 0 => Err(EndpointError::NoLid.into()),
-            (None, _) => Ok(attr),
-        }
     }
 }
 
@@ -433,7 +416,7 @@ impl Qp {
         self.modify(&QpAttr::new().with_qp_state(QpState::RESET))?;
         let init = QpAttr::new()
             .with_qp_state(QpState::INIT)
-            .with_pkey_index(self.config.pkey_index)
+            .with_pkey_index(self.config.route.pkey_index)
             .with_port_num(path.port_num)
             .with_qp_access_flags(self.config.qp_access_flags);
         self.modify(&init)

@@ -1,7 +1,9 @@
 //! Paths that are chosen without a hint, on InfiniBand and on RoCE.
 
 use fake_libibverbs::{Port, entry, ladder, with};
-use verbs_core::{Error, ErrorKind, MaximumTransferUnit, QueuePair, QueuePairEndpoint};
+use verbs_core::{
+    DatagramQueuePair, Error, ErrorKind, MaximumTransferUnit, QueuePair, QueuePairEndpoint,
+};
 
 fn chosen() -> Result<QueuePairEndpoint, Error> {
     let (_, pd, cq) = ladder();
@@ -180,6 +182,16 @@ fn pkey_index_after_the_ports_table_is_an_error_with_the_last_index() {
         );
     }
     drop(build(1).unwrap());
+    let datagrams = |index| {
+        DatagramQueuePair::builder(&pd, &cq, &cq)
+            .pkey_index(index)
+            .build()
+    };
+    assert_eq!(
+        datagrams(2).unwrap_err().to_string(),
+        "pkey_index 2 is out of range: 0 to 1 are possible"
+    );
+    drop(datagrams(1).unwrap());
     // A port that has none to choose from.
     let mut port = Port::roce(&["::ffff:10.0.0.1"]);
     port.attr.pkey_tbl_len = 0;
