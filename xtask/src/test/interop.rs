@@ -118,8 +118,9 @@ fn jobs(program: &Program, c: &str, ours: &str) -> Vec<Job> {
                 };
                 let runs = |column| program.whole || (place + role + row + column) % 2 == 0;
                 let modes = MODES.into_iter().enumerate();
-                let by_mode =
-                    modes.filter_map(|(column, mode)| runs(column).then(|| with(GID, mode)));
+                let by_mode = modes
+                    .filter(|(column, _)| runs(*column))
+                    .map(|(_, mode)| with(GID, mode));
                 // The choice of a GID has nothing to do with size and mode.
                 let chosen = (row == 1 && runs(0)).then(|| with(&[], &[]));
                 let cases = by_mode.chain(chosen);
