@@ -5,13 +5,8 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::{LazyLock, Mutex, PoisonError};
 use std::{env, fs};
-
-/// Cargo's target folder, where the example's dependencies have been built already.
-fn target() -> &'static Path {
-    let tmp = Path::new(env!("CARGO_TARGET_TMPDIR"));
-    tmp.parent().unwrap()
-}
 
 /// The output of a program that must succeed.
 fn output(command: &mut Command) -> String {
@@ -22,16 +17,34 @@ fn output(command: &mut Command) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// The example, built with the feature.
-fn example() -> PathBuf {
+/// The example, built with the feature as this program was built, and linked with these arguments.
+fn example(name: &str, link_args: &[&Path]) -> PathBuf {
+    // One at a time: all are built to the same file.
+    static BUILT: Mutex<()> = Mutex::new(());
+    let _alone = BUILT.lock().unwrap_or_else(PoisonError::into_inner);
+    // target/PROFILE/deps, where the example's dependencies have been built already.
+    let own = env::current_exe().unwrap();
+    let built = own.parent().and_then(Path::parent).unwrap();
+    let profile = match built.file_name().unwrap().to_str().unwrap() {
+        "debug" => "dev",
+        other => other,
+    };
     let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut build = Command::new(cargo);
     build.current_dir(env!("CARGO_MANIFEST_DIR"));
-    build.args(["build", "--example", "device_names", "--features", "dlopen"]);
-    output(build.arg("--target-dir").arg(target()));
+    build.args(["rustc", "--example=device_names", "--features=dlopen"]);
+    build.args(["--profile", profile, "--message-format=json"]);
+    build.arg("--target-dir").arg(built.parent().unwrap());
+    build.arg("--");
+    let link = |file: &&Path| format!("-Clink-arg={}", file.display());
+    let messages = output(build.args(link_args.iter().map(link)));
+    let built = messages.lines().find_map(|line| {
+        let message: serde_json::Value = serde_json::from_str(line).unwrap();
+        Some(PathBuf::from(message["executable"].as_str()?))
+    });
     // A copy: it may be built again without the feature.
-    let program = folder("program").join("device_names");
-    fs::copy(target().join("debug/examples/device_names"), &program).unwrap();
+    let program = folder(name).join("device_names");
+    fs::copy(built.unwrap(), &program).unwrap();
     program
 }
 
@@ -60,7 +73,7 @@ fn runs(program: &Path, libraries: &Path) -> String {
 /// A library with two devices, and without what came later.
 const OLD_LIBRARY: &str = r#"
     struct device { char name[8]; };
-    static struct device devices[2] = {{"old0"}, {"old1"}};
+    static struct device devices[2] = {{NAME "0"}, {NAME "1"}};
     struct device **ibv_get_device_list(int *count) {
         static struct device *list[3] = {&devices[0], &devices[1], 0};
         *count = 2;
@@ -70,9 +83,28 @@ const OLD_LIBRARY: &str = r#"
     const char *ibv_get_device_name(struct device *device) { return device->name; }
 "#;
 
+/// Compiles [`OLD_LIBRARY`], whose devices' names begin so, to a file in a folder of this name.
+fn compiled(name: &str, args: &[&str], file: &str) -> PathBuf {
+    let folder = folder(name);
+    let source = folder.join("old.c");
+    fs::write(&source, OLD_LIBRARY).unwrap();
+    let compiler = env::var("CC").unwrap_or_else(|_| "cc".into());
+    let mut compile = Command::new(compiler);
+    compile.args(args).arg("-fPIC");
+    compile.arg(format!("-DNAME=\"{name}\"")).arg("-o");
+    output(compile.arg(folder.join(file)).arg(&source));
+    folder
+}
+
+/// The folder of the old library as a shared one.
+static OLD: LazyLock<PathBuf> = LazyLock::new(|| {
+    let shared = ["-shared", "-Wl,-soname,libibverbs.so.1"];
+    compiled("old", &shared, "libibverbs.so.1")
+});
+
 #[test]
 fn one_program_runs_with_libibverbs_and_without_it() {
-    let program = example();
+    let program = example("program", &[]);
     let ours = needed(&program);
     assert!(!ours.is_empty(), "it is a dynamic program");
     assert!(
@@ -88,14 +120,7 @@ fn one_program_runs_with_libibverbs_and_without_it() {
     );
 
     // With another one, and what that does not have fails alone.
-    let old = folder("old");
-    let source = old.join("old.c");
-    fs::write(&source, OLD_LIBRARY).unwrap();
-    let compiler = env::var("CC").unwrap_or_else(|_| "cc".into());
-    let mut compile = Command::new(compiler);
-    compile.args(["-shared", "-fPIC", "-Wl,-soname,libibverbs.so.1", "-o"]);
-    output(compile.arg(old.join("libibverbs.so.1")).arg(&source));
-    assert_eq!(runs(&program, &old), "2 devices\nold0\nold1\n");
+    assert_eq!(runs(&program, &OLD), "2 devices\nold0\nold1\n");
 
     // Without one: the first of this name cannot be loaded, and none is looked for after it.
     let broken = folder("broken");
@@ -106,6 +131,14 @@ fn one_program_runs_with_libibverbs_and_without_it() {
         "{printed}"
     );
     assert!(printed.contains("install rdma-core"), "{printed}");
+}
+
+/// As a linked library's functions give way to the program's own.
+#[test]
+fn functions_of_the_program_itself_come_before_the_library_s() {
+    let own = compiled("own", &["-c"], "own.o").join("own.o");
+    let program = example("overriding", &[&own]);
+    assert_eq!(runs(&program, &OLD), "2 devices\nown0\nown1\n");
 }
 
 /// Without the feature a program needs the library: the test above would show nothing otherwise.

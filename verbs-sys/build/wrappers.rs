@@ -33,7 +33,8 @@ pub(crate) fn of_functions(bindings: &str) -> String {
 fn wrapper(function: &ForeignItemFn) -> String {
     let (attrs, signature) = (&function.attrs, &function.sig);
     let (name, output) = (&signature.ident, &signature.output);
-    let c_name = std::ffi::CString::new(name.to_string()).expect("a name has no NUL");
+    let text = name.to_string();
+    let c_name = std::ffi::CString::new(text.as_str()).expect("a name has no NUL");
     let c_name = syn::LitCStr::new(&c_name, name.span());
     let (mut names, mut types) = (Vec::new(), Vec::new());
     for input in &signature.inputs {
@@ -65,7 +66,7 @@ fn wrapper(function: &ForeignItemFn) -> String {
     quote! {
         #(#attrs)*
         pub unsafe extern "C" fn #name(#(#names: #types),*) #output {
-            static SYMBOL: crate::dlopen::Symbol = crate::dlopen::Symbol::new(#c_name);
+            static SYMBOL: crate::dlopen::Symbol = crate::dlopen::symbol!(#text, #c_name);
             match SYMBOL.get() {
                 Ok(address) => {
                     let function: unsafe extern "C" fn(#(#types),*) #output =

@@ -1,7 +1,8 @@
 //! libibverbs, looked for at run time: the feature `dlopen`.
 //!
-//! Each function of the library is looked up when it is called first. Without the library, or if it is
-//! too old to have the function, the function fails as its kind does in C.
+//! Each function of the library is looked up when it is called first. One that the program itself
+//! defines comes before the library's, as it does when the library is linked. Without the library, or if
+//! it is too old to have the function, the function fails as its kind does in C.
 
 use core::ffi::{CStr, c_int, c_void};
 use core::mem::MaybeUninit;
@@ -22,13 +23,49 @@ const NO_FUNCTION: c_int = libc::EOPNOTSUPP;
 /// An exported function, and its address once it was called.
 pub(crate) struct Symbol {
     name: &'static CStr,
+    /// The program's own function, whatever its type, or a null pointer.
+    own: &'static Option<unsafe extern "C" fn()>,
     address: AtomicPtr<c_void>,
 }
 
+/// The [`Symbol`] of the function with this name, which C's literal repeats.
+///
+/// The program's own function is found by a weak reference: the linker sets it to null if there is
+/// none. Rust has no stable word for one, so it is data of the assembler. `dlsym` would not find the
+/// function: a linker makes a program's symbols dynamic only for the libraries that it links.
+macro_rules! symbol {
+    ($name:literal, $c_name:literal) => {{
+        // A module, as this macro has no place among statements.
+        mod own {
+            core::arch::global_asm!(
+                ".pushsection .data.rel.ro,\"aw\"",
+                ".balign 8",
+                concat!(".weak ", $name),
+                concat!(".globl verbs_sys_own_", $name),
+                concat!(".hidden verbs_sys_own_", $name),
+                concat!("verbs_sys_own_", $name, ":"),
+                concat!(".quad ", $name),
+                ".popsection",
+            );
+        }
+        // SAFETY: it is the pointer above, which nothing writes to.
+        unsafe extern "C" {
+            #[link_name = concat!("verbs_sys_own_", $name)]
+            safe static OWN: Option<unsafe extern "C" fn()>;
+        }
+        crate::dlopen::Symbol::new($c_name, &OWN)
+    }};
+}
+pub(crate) use symbol;
+
 impl Symbol {
-    pub(crate) const fn new(name: &'static CStr) -> Self {
+    pub(crate) const fn new(
+        name: &'static CStr,
+        own: &'static Option<unsafe extern "C" fn()>,
+    ) -> Self {
         Self {
             name,
+            own,
             address: AtomicPtr::new(ptr::null_mut()),
         }
     }
@@ -47,6 +84,16 @@ impl Symbol {
     /// A failure is not kept: the library may be installed later.
     #[cold]
     fn look_up(&self) -> Result<*mut c_void, c_int> {
+        let address = match *self.own {
+            Some(own) => own as *mut c_void,
+            None => self.of_library()?,
+        };
+        self.address.store(address, Ordering::Release);
+        Ok(address)
+    }
+
+    /// The address of the library's function.
+    fn of_library(&self) -> Result<*mut c_void, c_int> {
         let library = library()?;
         // SAFETY: the library is open, and never closed; the name ends with a zero. This finds the
         // default version, the newest, as the linker does.
@@ -54,7 +101,6 @@ impl Symbol {
         if address.is_null() {
             return Err(NO_FUNCTION);
         }
-        self.address.store(address, Ordering::Release);
         Ok(address)
     }
 }

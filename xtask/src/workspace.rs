@@ -37,9 +37,9 @@ pub(crate) fn scratch_dir() -> Result<PathBuf, Error> {
     Ok(dir)
 }
 
-/// The features with which tests are built: all but those that are for other builds. `dlopen` looks
-/// libibverbs up at run time, so the libraries that tests define would not be found; a test of its own
-/// builds with it. The task runner's are tests of minutes.
+/// The features with which tests are built: all but those that are for other builds. Without `dlopen`,
+/// libibverbs is linked, as it is in most programs; a test of its own builds with the feature. The task
+/// runner's are tests of minutes.
 pub(crate) fn test_features() -> Result<String, Error> {
     let metadata = output(&mut cargo(&["metadata", "--format-version=1", "--no-deps"]))?;
     let features = metadata.parse().ok().and_then(|json| features_of(&json));
