@@ -48,7 +48,7 @@ macro_rules! symbol {
                 ".popsection",
             );
         }
-        // SAFETY: it is the pointer above, which nothing writes to.
+        // Safe: it is the pointer above, which nothing writes to.
         unsafe extern "C" {
             #[link_name = concat!("verbs_sys_own_", $name)]
             safe static OWN: Option<unsafe extern "C" fn()>;
