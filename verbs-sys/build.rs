@@ -1,4 +1,5 @@
-//! Finds libibverbs, generates its bindings, and passes on to dependents what the headers have.
+//! Finds libibverbs, and librdmacm for the feature `rdmacm`, generates their bindings, and passes on to
+//! dependents what the headers have.
 
 use std::env;
 use std::fs;
@@ -7,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process;
 
 use bindgen::callbacks::{
-    DeriveTrait, EnumVariantValue, ImplementsTrait, ItemInfo, ParseCallbacks,
+    DeriveTrait, EnumVariantValue, ImplementsTrait, IntKind, ItemInfo, ParseCallbacks,
 };
 use bindgen::{Builder, EnumVariation, RustEdition, RustTarget};
 
@@ -15,12 +16,36 @@ use bindgen::{Builder, EnumVariation, RustEdition, RustTarget};
 #[path = "build/wrappers.rs"]
 mod wrappers;
 
-/// The oldest rdma-core: 36, whose libibverbs calls itself `<ABI>.<rdma-core>`.
-const FLOOR: &str = "1.14.36";
+/// A library, and the oldest version of it: of rdma-core 36, the third number.
+struct Library {
+    name: &'static str,
+    floor: &'static str,
+    /// The distributions' packages with its headers.
+    packages: &'static str,
+    /// The first header that bindgen reads.
+    header: &'static str,
+}
 
-/// The distributions' packages.
-const LIBIBVERBS: &str =
-    "libibverbs-dev (Debian, Ubuntu), rdma-core-devel (Fedora, RHEL) or rdma-core (Arch)";
+const LIBIBVERBS: Library = Library {
+    name: "libibverbs",
+    floor: "1.14.36",
+    packages: "libibverbs-dev (Debian, Ubuntu), rdma-core-devel (Fedora, RHEL) or rdma-core (Arch)",
+    header: "infiniband/verbs.h",
+};
+const LIBRDMACM: Library = Library {
+    name: "librdmacm",
+    floor: "1.3.36",
+    packages: "librdmacm-dev (Debian, Ubuntu), rdma-core-devel (Fedora, RHEL) or rdma-core (Arch)",
+    header: "rdma/rdma_cma.h",
+};
+/// The libraries that the features choose.
+const LIBRARIES: &[Library] = if cfg!(feature = "rdmacm") {
+    &[LIBIBVERBS, LIBRDMACM]
+} else {
+    &[LIBIBVERBS]
+};
+
+/// The packages with libclang.
 const LIBCLANG: &str = "libclang-dev (Debian, Ubuntu), clang-devel (Fedora, RHEL) or clang (Arch)";
 
 /// What a newer header may have: the name handed out, and the text that shows it in the bindings,
@@ -41,22 +66,24 @@ const ENUMERATIONS: &str = "ib(v|_uverbs)_(advise_mr_advice|flow_action_esp_(key
     gid_type|node_type|transport_type|fork_status|atomic_cap|mtu|port_state|event_type|wc_status|\
     wc_opcode|mw_type|rate|srq_type|wq_type|wq_state|qp_type|qp_state|mig_state|wr_opcode|\
     ops_wr_opcode|flow_attr_type|counter_description|rereg_mr_err_code|selectivity_level|\
-    tph_mem_type|comp_cntr_type)";
+    tph_mem_type|comp_cntr_type)|rdma_(cm_event_type|port_space|cm_mc_join_flags)";
 
 /// Objects with an identity: their address is what C knows them by, so a copy is never one of them.
 const HANDLES: &str = "verbs_context|ibv_(context|device|pd|td|xrcd|mr|mw|dm|dmah|ah|srq|cq|cq_ex|\
-    comp_channel|comp_cntr|qp|qp_ex|wq|rwq_ind_table|flow|flow_action|counters)";
+    comp_channel|comp_cntr|qp|qp_ex|wq|rwq_ind_table|flow|flow_action|counters)|\
+    rdma_(cm_id|cm_event|event_channel)";
 
 pub(crate) fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-changed=wrapper.h");
+    println!("cargo::rerun-if-changed=rdmacm.h");
     println!("cargo::rerun-if-changed=build/wrappers.rs");
     for (name, _) in FEATURES {
         println!("cargo::rustc-check-cfg=cfg({})", name.to_lowercase());
     }
 
     check_target();
-    let include_paths = find_library();
+    let include_paths = find_libraries();
     let out_dir = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
     let bindings = generate(builder(), &include_paths, &out_dir);
     announce_features(&bindings);
@@ -90,34 +117,45 @@ fn check_target() {
     }
 }
 
-/// Finds libibverbs through pkg-config, passes its link flags to cargo, and returns where its headers
-/// are.
-fn find_library() -> Vec<PathBuf> {
-    let library = pkg_config::Config::new()
-        .atleast_version(FLOOR)
-        // Providers are plugins: a static libibverbs needs more than its archive.
-        .statik(false)
-        // With the feature, the headers are all that is needed: nothing is linked.
-        .cargo_metadata(!cfg!(feature = "dlopen"))
-        .probe("libibverbs")
-        .unwrap_or_else(|error| fail(&explain_pkg_config(&error)));
-
-    println!("cargo::metadata=VERSION={}", library.version);
-    if let Some(rdma_core) = library.version.split('.').nth(2) {
-        println!("cargo::metadata=RDMA_CORE={rdma_core}");
+/// Finds the libraries through pkg-config, passes their link flags to cargo, and returns where their
+/// headers are.
+fn find_libraries() -> Vec<PathBuf> {
+    let mut include_paths: Vec<PathBuf> = Vec::new();
+    for library in LIBRARIES {
+        let found = pkg_config::Config::new()
+            .atleast_version(library.floor)
+            // Providers are plugins: a static libibverbs needs more than its archive.
+            .statik(false)
+            // With the feature, the headers are all that is needed: nothing is linked.
+            .cargo_metadata(!cfg!(feature = "dlopen"))
+            .probe(library.name)
+            .unwrap_or_else(|error| fail(&explain_pkg_config(library, &error)));
+        if library.name == LIBIBVERBS.name {
+            println!("cargo::metadata=VERSION={}", found.version);
+            if let Some(rdma_core) = found.version.split('.').nth(2) {
+                println!("cargo::metadata=RDMA_CORE={rdma_core}");
+            }
+        }
+        include_paths.extend(found.include_paths);
     }
     // The compiler searches /usr/include by itself; naming it would shadow a sysroot.
-    let mut include_paths = library.include_paths;
     include_paths.retain(|path| path != Path::new("/usr/include"));
+    include_paths.dedup();
     let joined = env::join_paths(&include_paths).unwrap_or_default();
     println!("cargo::rustc-env=VERBS_SYS_INCLUDE={}", joined.display());
     include_paths
 }
 
-fn explain_pkg_config(error: &pkg_config::Error) -> String {
+fn explain_pkg_config(library: &Library, error: &pkg_config::Error) -> String {
+    let Library {
+        name,
+        floor,
+        packages,
+        ..
+    } = library;
     match error {
         pkg_config::Error::Command { cause, .. } => format!(
-            "cannot run pkg-config, which finds libibverbs: install pkg-config (Debian, Ubuntu), \
+            "cannot run pkg-config, which finds {name}: install pkg-config (Debian, Ubuntu), \
              pkgconf-pkg-config (Fedora, RHEL) or pkgconf (Arch) ({cause})"
         ),
         pkg_config::Error::CrossCompilation => {
@@ -126,26 +164,26 @@ fn explain_pkg_config(error: &pkg_config::Error) -> String {
                 .to_owned()
         }
         pkg_config::Error::EnvNoPkgConfig(variable) => format!(
-            "{variable} keeps pkg-config from being asked for libibverbs: unset it"
+            "{variable} keeps pkg-config from being asked for {name}: unset it"
         ),
         pkg_config::Error::ProbeFailure { output, .. }
         | pkg_config::Error::Failure { output, .. } => {
             let found = pkg_config::Config::new()
                 .cargo_metadata(false)
                 .env_metadata(false)
-                .probe("libibverbs");
+                .probe(name);
             if let Ok(old) = found {
                 return format!(
-                    "libibverbs {} is too old: verbs-sys needs {FLOOR}, that is rdma-core 36 \
-                     (2021), or newer; update {LIBIBVERBS}",
+                    "{name} {} is too old: verbs-sys needs {floor}, that is rdma-core 36 (2021), \
+                     or newer; update {packages}",
                     old.version
                 );
             }
             let stderr = String::from_utf8_lossy(&output.stderr);
             let reason = stderr.trim().lines().last().unwrap_or("no reason given");
-            format!("libibverbs was not found: install {LIBIBVERBS} (pkg-config: {reason})")
+            format!("{name} was not found: install {packages} (pkg-config: {reason})")
         }
-        other => format!("pkg-config failed for libibverbs: {other}"),
+        other => format!("pkg-config failed for {name}: {other}"),
     }
 }
 
@@ -180,9 +218,10 @@ fn generate(builder: Builder, include_paths: &[PathBuf], out_dir: &Path) -> Stri
                      {LIBCLANG} ({error})"
                 ));
             }
-            if missing("infiniband/verbs.h") {
+            if let Some(library) = LIBRARIES.iter().find(|it| missing(it.header)) {
                 fail(&format!(
-                    "libibverbs has no headers: install {LIBIBVERBS} ({error})"
+                    "{} has no headers: install {} ({error})",
+                    library.name, library.packages
                 ));
             }
             if error.contains("file not found") {
@@ -207,8 +246,17 @@ fn generate(builder: Builder, include_paths: &[PathBuf], out_dir: &Path) -> Stri
 }
 
 fn builder() -> Builder {
-    Builder::default()
-        .header("wrapper.h")
+    let verbs = Builder::default().header("wrapper.h");
+    let builder = if cfg!(feature = "rdmacm") {
+        verbs
+            .header("rdmacm.h")
+            .allowlist_item("rdma_.*|(RDMA|RAI)_.*")
+            // The kernel's numbers of drivers, which the headers of verbs include.
+            .blocklist_item("rdma_driver_id|RDMA_DRIVER_.*")
+    } else {
+        verbs
+    };
+    builder
         // The workspace's oldest compiler, whichever builds.
         .rust_target(RustTarget::stable(88, 0).expect("bindgen knows Rust 1.88"))
         .rust_edition(RustEdition::Edition2024)
@@ -224,7 +272,9 @@ fn builder() -> Builder {
         // Declared, but exported only to the very rdma-core that it came with.
         .blocklist_function("ibv_wr_opcode_str")
         .blocklist_type("pthread_(mutex|cond)_t|timespec|__pthread_.*|__atomic_wide_counter.*|__time_t|__syscall_slong_t")
+        .blocklist_type("sockaddr(_in6?|_storage)?|socklen_t|__socklen_t|sa_family_t|in6?_addr|in_(addr|port)_t")
         .raw_line("use libc::{pthread_cond_t, pthread_mutex_t, timespec};")
+        .raw_line("use libc::{sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage, socklen_t};")
         // A newer library may return a value that these headers lack: never a Rust enum.
         .default_enum_style(EnumVariation::NewType { is_bitfield: true, is_global: true })
         .newtype_global_enum(ENUMERATIONS)
@@ -264,13 +314,19 @@ impl ParseCallbacks for Callbacks {
         Some(format!("IBV_{renamed}"))
     }
 
+    /// Parts of 64-bit service numbers, which C declares with `ULL`.
+    fn int_macro(&self, name: &str, _value: i64) -> Option<IntKind> {
+        name.starts_with("RDMA_IB_").then_some(IntKind::U64)
+    }
+
     fn blocklisted_type_implements_trait(
         &self,
         name: &str,
         derive: DeriveTrait,
     ) -> Option<ImplementsTrait> {
         let plain = matches!(derive, DeriveTrait::Copy | DeriveTrait::Debug);
-        (name.ends_with("timespec") && plain).then_some(ImplementsTrait::Yes)
+        let is_libc = name.ends_with("timespec") || name.contains("sockaddr");
+        (is_libc && plain).then_some(ImplementsTrait::Yes)
     }
 }
 

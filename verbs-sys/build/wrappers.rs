@@ -3,8 +3,8 @@
 use quote::quote;
 use syn::{FnArg, ForeignItem, ForeignItemFn, Item, Pat, PointerMutability, ReturnType, Type};
 
-/// What returns -1 and sets `errno`, of the functions that return an `int`: the others return an
-/// errno.
+/// What returns -1 and sets `errno`, of the functions of libibverbs that return an `int`: the others return
+/// an errno. All of librdmacm's return -1.
 const MINUS_ONE: [&str; 8] = [
     "ibv_close_device",
     "ibv_get_async_event",
@@ -36,6 +36,12 @@ fn wrapper(function: &ForeignItemFn) -> String {
     let text = name.to_string();
     let c_name = std::ffi::CString::new(text.as_str()).expect("a name has no NUL");
     let c_name = syn::LitCStr::new(&c_name, name.span());
+    let is_rdmacm = text.starts_with("rdma_");
+    let library = if is_rdmacm {
+        quote!(RDMACM)
+    } else {
+        quote!(IBVERBS)
+    };
     let (mut names, mut types) = (Vec::new(), Vec::new());
     for input in &signature.inputs {
         let FnArg::Typed(input) = input else {
@@ -57,7 +63,9 @@ fn wrapper(function: &ForeignItemFn) -> String {
             Type::Path(path) => match path.path.segments.last() {
                 Some(last) if last.ident == "isize" => quote!(minus_errno),
                 Some(last) if last.ident != "c_int" => quote!(zero),
-                _ if MINUS_ONE.contains(&name.to_string().as_str()) => quote!(minus_one),
+                _ if is_rdmacm || MINUS_ONE.contains(&text.as_str()) => {
+                    quote!(minus_one)
+                }
                 _ => quote!(errno),
             },
             _ => quote!(zero),
@@ -66,7 +74,7 @@ fn wrapper(function: &ForeignItemFn) -> String {
     quote! {
         #(#attrs)*
         pub unsafe extern "C" fn #name(#(#names: #types),*) #output {
-            static SYMBOL: crate::dlopen::Symbol = crate::dlopen::symbol!(#text, #c_name);
+            static SYMBOL: crate::dlopen::Symbol = crate::dlopen::symbol!(#library, #text, #c_name);
             match SYMBOL.get() {
                 Ok(address) => {
                     let function: unsafe extern "C" fn(#(#types),*) #output =

@@ -1,6 +1,6 @@
-//! libibverbs, looked for at run time: the feature `dlopen`.
+//! The libraries, looked for at run time: the feature `dlopen`.
 //!
-//! Each function of the library is looked up when it is called first. One that the program itself
+//! Each function of a library is looked up when it is called first. One that the program itself
 //! defines comes before the library's, as it does when the library is linked. Without the library, or if
 //! it is too old to have the function, the function fails as its kind does in C.
 
@@ -11,8 +11,16 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::errno::set_errno;
 
-/// The library's name, of the only version of its ABI.
-const LIBRARY: &CStr = c"libibverbs.so.1";
+/// A library, which is opened when a function of it is called first.
+pub(crate) struct Library {
+    name: &'static CStr,
+    handle: AtomicPtr<c_void>,
+}
+
+/// Of the only version of its ABI, as all are.
+pub(crate) static IBVERBS: Library = Library::new(c"libibverbs.so.1");
+#[cfg(feature = "rdmacm")]
+pub(crate) static RDMACM: Library = Library::new(c"librdmacm.so.1");
 
 /// The errno of every function if there is no library: "cannot access a needed shared library".
 const NO_LIBRARY: c_int = libc::ELIBACC;
@@ -22,6 +30,7 @@ const NO_FUNCTION: c_int = libc::EOPNOTSUPP;
 
 /// An exported function, and its address once it was called.
 pub(crate) struct Symbol {
+    library: &'static Library,
     name: &'static CStr,
     /// The program's own function, whatever its type, or a null pointer.
     own: &'static Option<unsafe extern "C" fn()>,
@@ -34,7 +43,7 @@ pub(crate) struct Symbol {
 /// none. Rust has no stable word for one, so it is data of the assembler. `dlsym` would not find the
 /// function: a linker makes a program's symbols dynamic only for the libraries that it links.
 macro_rules! symbol {
-    ($name:literal, $c_name:literal) => {{
+    ($library:ident, $name:literal, $c_name:literal) => {{
         // A module, as this macro has no place among statements.
         mod own {
             core::arch::global_asm!(
@@ -53,17 +62,19 @@ macro_rules! symbol {
             #[link_name = concat!("verbs_sys_own_", $name)]
             safe static OWN: Option<unsafe extern "C" fn()>;
         }
-        crate::dlopen::Symbol::new($c_name, &OWN)
+        crate::dlopen::Symbol::new(&crate::dlopen::$library, $c_name, &OWN)
     }};
 }
 pub(crate) use symbol;
 
 impl Symbol {
     pub(crate) const fn new(
+        library: &'static Library,
         name: &'static CStr,
         own: &'static Option<unsafe extern "C" fn()>,
     ) -> Self {
         Self {
+            library,
             name,
             own,
             address: AtomicPtr::new(ptr::null_mut()),
@@ -94,7 +105,7 @@ impl Symbol {
 
     /// The address of the library's function.
     fn of_library(&self) -> Result<*mut c_void, c_int> {
-        let library = library()?;
+        let library = self.library.open()?;
         // SAFETY: the library is open, and never closed; the name ends with a zero. This finds the
         // default version, the newest, as the linker does.
         let address = unsafe { libc::dlsym(library, self.name.as_ptr()) };
@@ -105,21 +116,29 @@ impl Symbol {
     }
 }
 
-/// The open library.
-fn library() -> Result<*mut c_void, c_int> {
-    static HANDLE: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
-    let opened = HANDLE.load(Ordering::Acquire);
-    if !opened.is_null() {
-        return Ok(opened);
+impl Library {
+    const fn new(name: &'static CStr) -> Self {
+        Self {
+            name,
+            handle: AtomicPtr::new(ptr::null_mut()),
+        }
     }
-    // SAFETY: libibverbs may be loaded at any time, in any thread.
-    let opened = unsafe { libc::dlopen(LIBRARY.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
-    if opened.is_null() {
-        return Err(NO_LIBRARY);
+
+    /// The open library.
+    fn open(&self) -> Result<*mut c_void, c_int> {
+        let opened = self.handle.load(Ordering::Acquire);
+        if !opened.is_null() {
+            return Ok(opened);
+        }
+        // SAFETY: the libraries may be loaded at any time, in any thread.
+        let opened = unsafe { libc::dlopen(self.name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+        if opened.is_null() {
+            return Err(NO_LIBRARY);
+        }
+        // Two threads may both open it: they get the same handle, which is counted, and never closed.
+        self.handle.store(opened, Ordering::Release);
+        Ok(opened)
     }
-    // Two threads may both open it: they get the same handle, which is counted, and never closed.
-    HANDLE.store(opened, Ordering::Release);
-    Ok(opened)
 }
 
 // How a function fails, by what it returns.

@@ -42,7 +42,7 @@
 //!
 //! # What this crate does not do
 //!
-//! It does not bind librdmacm or the providers' own interfaces (`mlx5dv` …), and does not link
+//! It does not bind the providers' own interfaces (`mlx5dv` …) or `rsocket.h`, and does not link
 //! statically.
 //!
 //! # Features
@@ -51,6 +51,9 @@
 //!   machines with libibverbs and without it. The build needs the headers as before. Without
 //!   `libibverbs.so.1`, a function fails as it does in C, with the errno `ELIBACC`; one that an older
 //!   library lacks fails with `EOPNOTSUPP`, and the program starts all the same.
+//!
+//! - `rdmacm`: bindings to librdmacm too, by the same means: all of `rdma_cma.h` and `rdma_verbs.h`. The
+//!   build needs its headers. With `dlopen`, `librdmacm.so.1` is looked for at run time in the same way.
 //!
 //! What newer headers add is here if the installed headers have it. The build script of a direct
 //! dependent finds out by the environment variables `DEP_IBVERBS_HAS_…`, which the README lists.

@@ -53,12 +53,15 @@ fn assert_one_line(variables: &[(&str, &str)], words: &[&str]) {
     }
 }
 
-/// A directory with a libibverbs of this version for pkg-config to find, and nothing else.
-fn package(version: &str) -> String {
-    let directory = format!("{}/{version}", env!("CARGO_TARGET_TMPDIR"));
-    let description = format!("Name: libibverbs\nDescription: none\nVersion: {version}\n");
+/// A directory with libraries of these versions for pkg-config to find, and nothing else.
+fn packages(libraries: &[(&str, &str)]) -> String {
+    let words: Vec<_> = libraries.iter().map(|(_, version)| *version).collect();
+    let directory = format!("{}/{}", env!("CARGO_TARGET_TMPDIR"), words.join("-"));
     fs::create_dir_all(&directory).expect("cargo's directory for tests is writable");
-    fs::write(format!("{directory}/libibverbs.pc"), description).expect("it still is");
+    for (name, version) in libraries {
+        let description = format!("Name: {name}\nDescription: none\nVersion: {version}\n");
+        fs::write(format!("{directory}/{name}.pc"), description).expect("it still is");
+    }
     directory
 }
 
@@ -86,13 +89,32 @@ fn no_libibverbs() {
 
 #[test]
 fn an_old_libibverbs() {
-    let directory = package("1.11.33.2");
+    let directory = packages(&[("libibverbs", "1.11.33.2")]);
     assert_one_line(
         &[("PKG_CONFIG_LIBDIR", &directory)],
         &[
             "libibverbs 1.11.33.2 is too old",
             "rdma-core 36",
             "libibverbs-dev",
+        ],
+    );
+}
+
+#[cfg(feature = "rdmacm")]
+#[test]
+fn no_librdmacm_or_an_old_one() {
+    let without = packages(&[("libibverbs", "1.14.44.1")]);
+    assert_one_line(
+        &[("PKG_CONFIG_LIBDIR", &without)],
+        &["librdmacm was not found", "librdmacm-dev"],
+    );
+    let old = packages(&[("libibverbs", "1.14.44.2"), ("librdmacm", "1.2.35.0")]);
+    assert_one_line(
+        &[("PKG_CONFIG_LIBDIR", &old)],
+        &[
+            "librdmacm 1.2.35.0 is too old",
+            "rdma-core 36",
+            "librdmacm-dev",
         ],
     );
 }
@@ -133,7 +155,7 @@ fn no_headers_of_libclang() {
 
 #[test]
 fn no_headers_of_libibverbs() {
-    let directory = package("1.14.44.0");
+    let directory = packages(&[("libibverbs", "1.14.44.0"), ("librdmacm", "1.3.44.0")]);
     assert_one_line(
         &[
             ("PKG_CONFIG_LIBDIR", &directory),

@@ -1,4 +1,4 @@
-//! Every function that `verbs.h` defines as `static inline` is in the crate.
+//! Every function that the headers define as `static inline` is in the crate.
 
 use std::collections::BTreeSet;
 use std::env;
@@ -56,16 +56,38 @@ const INLINE_VERBS: &[(&str, *const ())] = inline_verbs! {
     ibv_wr_send_imm ibv_wr_send_inv ibv_wr_send_tso ibv_wr_set_inline_data
     ibv_wr_set_inline_data_list ibv_wr_set_sge ibv_wr_set_sge_list ibv_wr_set_ud_addr
     ibv_wr_set_xrc_srqn ibv_wr_start verbs_get_ctx
+    #[cfg(feature = "rdmacm")] rdma_dereg_mr
+    #[cfg(feature = "rdmacm")] rdma_get_local_addr
+    #[cfg(feature = "rdmacm")] rdma_get_peer_addr
+    #[cfg(feature = "rdmacm")] rdma_get_recv_comp
+    #[cfg(feature = "rdmacm")] rdma_get_send_comp
+    #[cfg(feature = "rdmacm")] rdma_post_read
+    #[cfg(feature = "rdmacm")] rdma_post_readv
+    #[cfg(feature = "rdmacm")] rdma_post_recv
+    #[cfg(feature = "rdmacm")] rdma_post_recvv
+    #[cfg(feature = "rdmacm")] rdma_post_send
+    #[cfg(feature = "rdmacm")] rdma_post_sendv
+    #[cfg(feature = "rdmacm")] rdma_post_ud_send
+    #[cfg(feature = "rdmacm")] rdma_post_write
+    #[cfg(feature = "rdmacm")] rdma_post_writev
+    #[cfg(feature = "rdmacm")] rdma_reg_msgs
+    #[cfg(feature = "rdmacm")] rdma_reg_read
+    #[cfg(feature = "rdmacm")] rdma_reg_write
+    #[cfg(feature = "rdmacm")] rdma_seterrno
 };
 
 /// The `static inline` functions of the installed headers: those that bindgen would wrap in C.
 fn defined_by_the_headers() -> BTreeSet<String> {
     const SUFFIX: &str = "__extern";
     let include_paths = env::split_paths(env!("VERBS_SYS_INCLUDE"));
-    let bindings = bindgen::Builder::default()
-        .header(concat!(env!("CARGO_MANIFEST_DIR"), "/wrapper.h"))
+    let mut builder =
+        bindgen::Builder::default().header(concat!(env!("CARGO_MANIFEST_DIR"), "/wrapper.h"));
+    if cfg!(feature = "rdmacm") {
+        builder = builder.header(concat!(env!("CARGO_MANIFEST_DIR"), "/rdmacm.h"));
+    }
+    let bindings = builder
         .clang_args(include_paths.map(|path: PathBuf| format!("-I{}", path.display())))
-        .allowlist_file(".*/infiniband/.*")
+        .allowlist_file(".*/infiniband/.*|.*/rdma/rdma_(cma|verbs).h")
         .wrap_static_fns(true)
         .wrap_static_fns_suffix(SUFFIX)
         .wrap_static_fns_path(env::temp_dir().join(format!("verbs-sys-{}", std::process::id())))
@@ -94,7 +116,7 @@ fn every_inline_function_of_the_headers_is_here() {
     let missing: Vec<_> = defined.iter().filter(|name| !known(name)).collect();
     assert!(
         missing.is_empty(),
-        "verbs.h has inline functions that are not here: {missing:?}"
+        "the headers have inline functions that are not here: {missing:?}"
     );
 }
 
@@ -109,6 +131,6 @@ fn every_function_listed_here_is_inline_in_the_headers() {
         .collect();
     assert!(
         stale.is_empty(),
-        "verbs.h does not define these inline: {stale:?}"
+        "the headers do not define these inline: {stale:?}"
     );
 }

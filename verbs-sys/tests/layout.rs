@@ -22,6 +22,9 @@ fn bindings() -> String {
 /// Has the C compiler check `assertions`, each a C expression and what it is about.
 fn check_in_c(assertions: &[String]) {
     let mut source = String::from("#include <infiniband/verbs.h>\n");
+    if cfg!(feature = "rdmacm") {
+        source.push_str("#include <rdma/rdma_cma.h>\n");
+    }
     for assertion in assertions {
         writeln!(source, "_Static_assert({assertion}, \"\");").expect("a String takes all text");
     }
@@ -129,7 +132,10 @@ fn constants_and_enum_types_agree_with_c() {
         let value = value
             .split_once('(')
             .map_or(value, |(_, inner)| inner.trim_end_matches(')'));
-        if name.starts_with("IBV_") {
+        if ["IBV_", "RDMA_", "RAI_"]
+            .iter()
+            .any(|prefix| name.starts_with(prefix))
+        {
             let value: i128 = value.parse().expect("a constant is a number");
             let suffix = if value > i64::MAX.into() { "ULL" } else { "LL" };
             assertions.push(format!("({name}) == ({value}{suffix})"));
@@ -168,7 +174,7 @@ fn constants_and_enum_types_agree_with_c() {
 /// The offset of a field in a nested or anonymous type, by C's path and by Rust's.
 macro_rules! nested {
     ($($type:ident: $c:literal = $($rust:ident).+;)+) => {
-        vec![$(format!(
+        [$(format!(
             "offsetof(struct {}, {}) == {}",
             stringify!($type), $c, offset_of!(verbs_sys::$type, $($rust).+)
         )),+]
@@ -206,6 +212,20 @@ fn fields_of_anonymous_types_agree_with_c() {
         ibv_device_attr_ex: "odp_caps.per_transport_caps.rc_odp_caps"
             = odp_caps.per_transport_caps.rc_odp_caps;
         ibv_device_attr_ex: "pci_atomic_caps.fetch_add" = pci_atomic_caps.fetch_add;
+    });
+}
+
+#[cfg(feature = "rdmacm")]
+#[test]
+fn fields_of_anonymous_types_of_librdmacm_agree_with_c() {
+    check_in_c(&nested! {
+        rdma_cm_id: "route.addr.src_addr" = route.addr.__bindgen_anon_1.src_addr;
+        rdma_cm_id: "route.addr.dst_storage" = route.addr.__bindgen_anon_2.dst_storage;
+        rdma_cm_id: "route.addr.addr.ibaddr.pkey" = route.addr.addr.ibaddr.pkey;
+        rdma_cm_event: "param.conn.private_data_len" = param.conn.private_data_len;
+        rdma_cm_event: "param.conn.qp_num" = param.conn.qp_num;
+        rdma_cm_event: "param.ud.ah_attr" = param.ud.ah_attr;
+        rdma_cm_event: "param.ud.qkey" = param.ud.qkey;
     });
 }
 

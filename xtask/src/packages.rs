@@ -11,7 +11,7 @@ use soft_roce::packages::{entries, library_dirs};
 use crate::process::{succeeds, which};
 
 /// What building the workspace needs.
-pub(crate) const BUILD: [Need; 4] = [
+pub(crate) const BUILD: [Need; 5] = [
     Need::new(
         "a C compiler (cc)",
         "to link programs",
@@ -29,6 +29,12 @@ pub(crate) const BUILD: [Need; 4] = [
         "to build verbs-sys",
         ["libibverbs-dev", "rdma-core-devel", "rdma-core"],
         || succeeds(Command::new("pkg-config").args(["--exists", "libibverbs >= 1.14.36"])),
+    ),
+    Need::new(
+        "the headers of librdmacm (rdma-core 36 or later)",
+        "to build verbs-sys with the feature rdmacm",
+        ["librdmacm-dev", "rdma-core-devel", "rdma-core"],
+        || succeeds(Command::new("pkg-config").args(["--exists", "librdmacm >= 1.3.36"])),
     ),
     Need::new(
         "libclang with its headers",

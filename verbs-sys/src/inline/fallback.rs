@@ -41,7 +41,7 @@ unsafe fn compat_query_port(
     port_attr: *mut _compat_ibv_port_attr,
 ) -> c_int {
     type Function = unsafe extern "C" fn(*mut ibv_context, u8, *mut _compat_ibv_port_attr) -> c_int;
-    static SYMBOL: Symbol = symbol!("ibv_query_port", c"ibv_query_port");
+    static SYMBOL: Symbol = symbol!(IBVERBS, "ibv_query_port", c"ibv_query_port");
     match SYMBOL.get() {
         Ok(address) => {
             // SAFETY: the exported function has this type; the rest is the caller's promise.

@@ -1,4 +1,5 @@
-//! The verbs that C has as `static inline` functions and macros, under the same names.
+//! What C has as `static inline` functions and macros, under the same names: verbs, and with the
+//! feature `rdmacm` the functions of `rdma_cma.h` and `rdma_verbs.h`.
 //!
 //! Each does what `verbs.h` does, with the same checks in the same order: it calls a function
 //! pointer in the context (`ops`), in front of the context (`extended`, `fallback`), or in the
@@ -26,12 +27,16 @@ mod cq_ex;
 mod extended;
 mod fallback;
 mod ops;
+#[cfg(feature = "rdmacm")]
+mod rdmacm;
 mod wr;
 
 pub use cq_ex::*;
 pub use extended::*;
 pub use fallback::*;
 pub use ops::*;
+#[cfg(feature = "rdmacm")]
+pub use rdmacm::*;
 pub use wr::*;
 
 /// Reads one entry of a port's GID table, with its type and network interface.

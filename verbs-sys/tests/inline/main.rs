@@ -13,4 +13,6 @@ mod fallback;
 mod object;
 mod ops;
 mod pure;
+#[cfg(feature = "rdmacm")]
+mod rdmacm;
 mod unions;

@@ -1,0 +1,3 @@
+/* What bindgen reads for the feature `rdmacm`: the API of librdmacm. */
+#include <rdma/rdma_cma.h>
+#include <rdma/rdma_verbs.h>
