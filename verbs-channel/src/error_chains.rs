@@ -105,6 +105,7 @@ fn reject_reasons() -> Vec<RejectReason> {
         RejectReason::ElementTooLong { len },
         RejectReason::Misaligned { addr: 1, len },
         RejectReason::SharedReceives,
+        RejectReason::NoRequest { index: 3, len: 2 },
     ];
     all.extend(PostError::examples().map(RejectReason::Post));
     all.extend(reasons().into_iter().map(RejectReason::Down));
@@ -133,6 +134,7 @@ const fn of_reject_reason(reason: &RejectReason) -> usize {
         RejectReason::OtherDomain => 17,
         RejectReason::DatagramTooLong { .. } => 18,
         RejectReason::Budget(_) => 19,
+        RejectReason::NoRequest { .. } => 20,
     }
 }
 
@@ -267,7 +269,7 @@ fn check<E: std::error::Error + 'static>(all: &[E], variant: impl Fn(&E) -> usiz
 fn no_error_repeats_its_source() {
     check(&reasons(), of_reason, 12);
     check(&transport_errors(), of_transport, 4);
-    check(&reject_reasons(), of_reject_reason, 20);
+    check(&reject_reasons(), of_reject_reason, 21);
     check(&exchange_errors(), of_exchange, 14);
     check(&errors(), of_error, 12);
     let first = Error::Rejected(RejectReason::Untaken);
@@ -309,7 +311,10 @@ fn debug_is_the_chain_and_the_variants_to_match() {
     assert_eq!(format!("{:?}", down()), text);
     assert_eq!(format!("{:?}", ScopeError::ClosureError(down())), text);
     let rejected = Rejected::new(RejectReason::EmptyBatch, ());
-    assert_eq!(format!("{rejected:?}"), "the batch is empty [EmptyBatch]");
+    assert_eq!(
+        format!("{rejected:?}"),
+        "the batch or chain is empty [EmptyBatch]"
+    );
     let failed = ScopeError::<Error>::AutoPollError(TransportError::Aborted(DownReason::PeerLost));
     assert_eq!(
         format!("{failed:?}"),

@@ -67,11 +67,12 @@
 //!
 //! Each way has batches, for many small requests: one doorbell and one completion for all of them
 //! ([`run_batch`](Channel::run_batch), [`post_batch`](PollingScope::post_batch),
-//! [`start_batch`](Channel::start_batch)).
+//! [`start_batch`](Channel::start_batch)). A batch that is started again and again is an [`OwnedChain`]: its
+//! requests are built once, and some are replaced between the starts.
 //!
 //! Below them is [`post_unpolled`](Channel::post_unpolled), which is `unsafe`. It is for layers that
-//! manage the buffers themselves. [`post_chain_unpolled`](Channel::post_chain_unpolled) posts chains that
-//! were built once.
+//! manage the buffers themselves. [`post_chain_unpolled`](Channel::post_chain_unpolled) posts chains of
+//! their own.
 //!
 //! The channels of a group can share their receives: [`ChannelBuilder::shared_receives`]. Messages then
 //! come out of the group, each with the id of its channel, and the memory for them does not grow with
@@ -243,7 +244,9 @@ pub use engine::{Completed, ConnectedMember, Message, Ticket};
 pub use error::{DownReason, Error, Queue, RejectReason, Result, ScopeError, TransportError};
 pub use group::{ChannelGroup, Preparer};
 pub use immediates::{ImmediateCounter, ImmediateCounters, Reached, Recorded};
-pub use request::{GatherList, Incoming, List, Outgoing, OwnedRequest, Request, ScatterList};
+pub use request::{
+    GatherList, Incoming, List, Outgoing, OwnedChain, OwnedRequest, Request, ScatterList,
+};
 pub use shared_receives::SharedReceivesBuilder;
 pub use transfer::{Transfer, TransferError, TransferOutcome};
 

@@ -136,6 +136,19 @@ impl Backing {
         Ok(self.element)
     }
 
+    /// The range as an element, inline or not, and the protection domain that it can be posted in.
+    #[inline]
+    pub(crate) fn element_and_domain(
+        &self,
+        is_inline: bool,
+    ) -> Result<(OwnedElement, PdTag), RejectReason> {
+        let pd = self.pd.not_shared();
+        if self.pd != pd || pd == PdTag::NONE {
+            self.check(pd, is_inline)?;
+        }
+        Ok((self.element, pd))
+    }
+
     #[cold]
     #[inline(never)]
     fn check(&self, pd: PdTag, is_inline: bool) -> Result<(), RejectReason> {

@@ -12,6 +12,7 @@ mod waiting;
 mod wake;
 
 pub use owned::OwnedBuffer;
+pub(crate) use owned::within;
 pub(crate) use pd_tag::PdTag;
 pub use pool::{BufferPool, PoolBuffer, TakeWhenFree};
 pub use shared::{Shareable, SharedMemory, SharedSlice};

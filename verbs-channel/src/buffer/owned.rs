@@ -107,17 +107,33 @@ impl OwnedBuffer {
         is_inline: impl FnOnce() -> bool,
     ) -> Result<OwnedElement, RejectReason> {
         match &self.backing {
-            None => Ok(OwnedElement {
-                // As of an empty slice.
-                sge: Sge::new(1, 0, 0),
-            }),
+            None => Ok(NOTHING),
             Some(backing) => backing.element(pd, is_inline),
         }
     }
+
+    /// The range as an element, inline or not, and the protection domain that it can be posted in: any, if
+    /// it has no memory.
+    #[inline]
+    pub(crate) fn element_and_domain(
+        &self,
+        is_inline: bool,
+    ) -> Result<(OwnedElement, Option<PdTag>), RejectReason> {
+        let Some(backing) = &self.backing else {
+            return Ok((NOTHING, None));
+        };
+        let (element, pd) = backing.element_and_domain(is_inline)?;
+        Ok((element, Some(pd)))
+    }
 }
 
+/// No memory: as of an empty slice.
+const NOTHING: OwnedElement = OwnedElement {
+    sge: Sge::new(1, 0, 0),
+};
+
 /// A range of a buffer, in numbers.
-pub(super) fn within(range: impl RangeBounds<usize>, capacity: usize) -> Result<Range<usize>> {
+pub(crate) fn within(range: impl RangeBounds<usize>, capacity: usize) -> Result<Range<usize>> {
     let start = match range.start_bound() {
         Bound::Included(start) => *start,
         Bound::Excluded(before) => before.saturating_add(1),

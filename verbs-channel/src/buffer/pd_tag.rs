@@ -16,6 +16,11 @@ impl PdTag {
         Self(self.0 | 1)
     }
 
+    /// The same for any other memory.
+    pub(super) const fn not_shared(self) -> Self {
+        Self(self.0 & !1)
+    }
+
     pub(crate) fn of(pd: &ProtectionDomain) -> Self {
         Self(pd.tag())
     }

@@ -9,7 +9,7 @@ use super::{Channel, Hold};
 use crate::buffer::OwnedBuffer;
 use crate::engine::{Completed, Ticket};
 use crate::error::{RejectReason, Result};
-use crate::request::{Incoming, Outgoing, OwnedElement, OwnedRequest};
+use crate::request::{Incoming, Outgoing, OwnedChain, OwnedElement, OwnedRequest};
 
 impl<H: Hold> Channel<H> {
     /// Posts a request on an owned buffer, with its options.
@@ -240,6 +240,29 @@ impl<H: Hold> Channel<H> {
         poller.engine.start_batch_at(at, requests)
     }
 
+    /// Posts a chain of requests that was built before, with one doorbell, one completion and one ticket.
+    ///
+    /// All of its requests are posted, unless a [range](OwnedChain::set_range) of them was chosen. The
+    /// [`chain`](Completed::chain) is returned with the outcome, and can be started again. The outcome is
+    /// the chain's first failure, and [`done`](OwnedChain::done) is how many requests have succeeded before
+    /// that.
+    ///
+    /// Nothing is allocated, and nothing is built: see [`OwnedChain`].
+    ///
+    /// # Errors
+    ///
+    /// As [`start`](Self::start), with the chain; [`RejectReason::BatchTooLong`] if the send queue cannot
+    /// hold its range, [`RejectReason::EmptyBatch`]. The returned chain is empty in one case: the driver
+    /// failed within the post and then failed to destroy the queue pair, so the buffers had to be leaked.
+    #[doc(alias = "ibv_post_send")]
+    pub fn start_chain(
+        &mut self,
+        chain: OwnedChain,
+    ) -> Result<Ticket, Rejected<OwnedChain, RejectReason>> {
+        let (poller, at) = self.parts();
+        poller.engine.start_chain_at(at, chain)
+    }
+
     /// Takes the outcome and the buffer of an operation, if it has completed. Polls once if it has not.
     ///
     /// # Errors
@@ -287,8 +310,8 @@ impl<H: Hold> Channel<H> {
     /// a timeout this waits forever.
     ///
     /// If the operation failed, its buffer is dropped; a block returns to its pool. To reuse it, and to
-    /// get the requests of a batch back, call [`wait`](Self::wait) and look at the
-    /// [`Completed`]. For a batch the returned buffer is empty.
+    /// get a batch or a chain back, call [`wait`](Self::wait) and look at the [`Completed`]. For these the
+    /// returned buffer is empty.
     ///
     /// # Errors
     ///

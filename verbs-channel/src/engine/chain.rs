@@ -4,14 +4,15 @@
 use std::ops::{Range, RangeBounds};
 
 use verbs_core::verbs_sys::ibv_send_wr;
-use verbs_core::{ChainRequest, RequestChain};
+use verbs_core::{ChainRequest, Rejected, RequestChain};
 
 use super::gate::Limits;
 use super::member::NewOperation;
-use super::{BufferOwner, Engine, Reservation, Ticket};
+use super::slots::NEXT;
+use super::{BufferOwner, Engine, Reservation, SlotBuffer, Ticket};
 use crate::channel_id::ChannelId;
 use crate::error::RejectReason;
-use crate::request::Needs;
+use crate::request::{Needs, OwnedChain};
 
 impl Engine {
     /// Posts requests of a chain that was built once: as
@@ -47,15 +48,77 @@ impl Engine {
         chain: &mut RequestChain<R>,
         part: Range<usize>,
     ) -> Result<Ticket, RejectReason> {
-        if part.is_empty() {
-            return Err(RejectReason::EmptyBatch);
-        }
-        let reservation = Reservation::send(at).owned_by(BufferOwner::Caller);
-        let reservation = reservation.times(part.len())?;
-        let Some(member) = self.members.get_mut(at as usize) else {
+        let Some(member) = self.members.get(at as usize) else {
             return Err(RejectReason::GONE);
         };
         check(chain, part.clone(), &member.limits)?;
+        // SAFETY: the caller's promise.
+        let posted = unsafe { self.post_checked_at(at, BufferOwner::Caller, chain, part) };
+        posted.or_else(|reason| self.end_half_unpolled(at, reason).ok_or(reason))
+    }
+
+    /// Posts a chain, which goes into its slot.
+    pub(crate) fn start_chain_at(
+        &mut self,
+        at: u32,
+        mut chain: OwnedChain,
+    ) -> Result<Ticket, Rejected<OwnedChain, RejectReason>> {
+        match self.post_owned(at, &mut chain) {
+            Ok(ticket) => {
+                chain.posted();
+                let chain = SlotBuffer::Chain(chain);
+                self.slots.store_buffer(ticket.id, chain);
+                Ok(ticket)
+            }
+            Err(reason) => match self.end_half_posted(at, reason, SlotBuffer::Chain(chain)) {
+                Some(SlotBuffer::Chain(chain)) => Err(Rejected::new(reason, chain)),
+                _ => Err(Rejected::new(reason, OwnedChain::default())),
+            },
+        }
+    }
+
+    fn post_owned(&mut self, at: u32, chain: &mut OwnedChain) -> Result<Ticket, RejectReason> {
+        let Some(member) = self.members.get(at as usize) else {
+            return Err(RejectReason::GONE);
+        };
+        let (limits, pd) = (member.limits, self.pd_tag);
+        let is_admitted = chain.is_admitted(pd, |needs| limits.admit(needs));
+        if !is_admitted {
+            chain.check_domain(pd)?;
+        }
+        let Some((built, range)) = chain.built() else {
+            return Err(RejectReason::EmptyBatch);
+        };
+        if !is_admitted {
+            check(built, range.clone(), &limits)?;
+        }
+        // SAFETY: the slot keeps the buffers until the last is done, and so all are, and leaks them if
+        // the queue pair cannot be destroyed; moving a chain does not move their bytes.
+        unsafe { self.post_checked_at(at, BufferOwner::Slot, built, range) }
+    }
+
+    /// Posts requests of a chain that pass the gate.
+    ///
+    /// # Safety
+    ///
+    /// - They do.
+    /// - The buffers that the requests name stay as [`QueuePair::post`](verbs_core::QueuePair::post) wants
+    ///   them until the slot is done.
+    #[inline]
+    unsafe fn post_checked_at<R: ChainRequest<Wr = ibv_send_wr>>(
+        &mut self,
+        at: u32,
+        owner: BufferOwner,
+        chain: &mut RequestChain<R>,
+        part: Range<usize>,
+    ) -> Result<Ticket, RejectReason> {
+        if part.is_empty() {
+            return Err(RejectReason::EmptyBatch);
+        }
+        let reservation = Reservation::send(at).times(part.len())?.owned_by(owner);
+        let Some(member) = self.members.get_mut(at as usize) else {
+            return Err(RejectReason::GONE);
+        };
         let channel = member.id;
         let NewOperation { qp, id, .. } = match member.take(&mut self.slots, reservation) {
             Some(operation) => operation,
@@ -64,14 +127,11 @@ impl Engine {
                 None => return Err(self.rejection(reservation)),
             },
         };
-        chain.number(part.clone(), id.member_wr_id(), id.wr_id());
+        chain.number(part.clone(), id.member_wr_id(), NEXT, id.wr_id());
         // SAFETY: the caller's promise; when the last of a chain is done, so are the others.
         match unsafe { qp.post_chain(chain, part) } {
             Ok(()) => Ok(Ticket { channel, id }),
-            Err(error) => {
-                let reason = self.rejected(reservation, id, RejectReason::Post(error));
-                self.end_half_unpolled(at, reason).ok_or(reason)
-            }
+            Err(error) => Err(self.rejected(reservation, id, RejectReason::Post(error))),
         }
     }
 }

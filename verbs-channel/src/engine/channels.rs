@@ -13,7 +13,7 @@ use verbs_core::{CompletionQueue, ProtectionDomain, QueuePair, QueuePairEndpoint
 use super::{Engine, Leak, Member, Ticket};
 use crate::channel_id::ChannelId;
 use crate::error::{DownReason, Error, Queue, RejectReason, Result};
-use crate::request::OwnedRequest;
+use crate::request::{OwnedChain, OwnedRequest};
 
 /// Requests.
 impl Engine {
@@ -53,6 +53,24 @@ impl Engine {
         match self.place(channel) {
             Some(at) => self.start_batch_at(at, requests),
             None => Err(Rejected::new(RejectReason::GONE, requests)),
+        }
+    }
+
+    /// Posts a chain of requests on owned buffers: as
+    /// [`Channel::start_chain`](crate::Channel::start_chain).
+    ///
+    /// # Errors
+    ///
+    /// As [`Channel::start_chain`](crate::Channel::start_chain), and [`RejectReason::Down`] if there is no
+    /// such channel.
+    pub fn start_chain(
+        &mut self,
+        channel: ChannelId,
+        chain: OwnedChain,
+    ) -> Result<Ticket, Rejected<OwnedChain, RejectReason>> {
+        match self.place(channel) {
+            Some(at) => self.start_chain_at(at, chain),
+            None => Err(Rejected::new(RejectReason::GONE, chain)),
         }
     }
 }

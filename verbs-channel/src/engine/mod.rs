@@ -197,6 +197,10 @@ impl Engine {
         let Some(member) = self.members.get_mut(at as usize) else {
             return;
         };
+        if let Some(owned) = self.slots.buffer_before_failure(id.wr_id()) {
+            // It is unknown how far it came.
+            SlotBuffer::stopped_at(owned, Some(0));
+        }
         let ended = self.slots.fail(&mut member.slots, id.wr_id(), error);
         if let Some(reservation) = ended {
             member.settle(&mut self.slots.budget, reservation);

@@ -27,7 +27,7 @@ impl Engine {
     #[inline(never)]
     fn poll_slowly(&mut self, ticket: Ticket) -> Result<Option<Outcome>> {
         let at = ticket.channel.at();
-        if let Some(outcome) = self.poll_batch_in_flight(at, ticket) {
+        if let Some(outcome) = self.poll_several_in_flight(at, ticket) {
             return Ok(Some(outcome));
         }
         if !self.is_done(ticket)? {
@@ -52,27 +52,24 @@ impl Engine {
                     result: Ok(*success),
                     buffer: Some(buffer),
                     batch: None,
+                    chain: None,
                 };
                 Completed::new(ticket, outcome)
             },
         )
     }
 
-    /// The same for a batch.
+    /// The same for a batch or a chain.
     #[inline(always)]
-    pub(crate) fn poll_batch_in_flight(&mut self, at: u32, ticket: Ticket) -> Option<Outcome> {
+    pub(crate) fn poll_several_in_flight(&mut self, at: u32, ticket: Ticket) -> Option<Outcome> {
         let Ticket { channel, id } = ticket;
         self.poll_for_owned(
             channel,
             at,
             id,
             Credits::Several,
-            SlotBuffer::take_batch,
-            |requests, success| Outcome {
-                result: Ok(*success),
-                buffer: None,
-                batch: Some(requests),
-            },
+            Option::take,
+            |owned, success| Outcome::new(Ok(*success), Some(owned)),
         )
     }
 
@@ -208,15 +205,6 @@ impl Engine {
     pub(crate) fn take_outcome(&mut self, ticket: Ticket) -> Option<Outcome> {
         let owned = self.slots.take_buffer(ticket.id);
         let result = self.release(ticket.channel.at(), ticket.id)?;
-        let (buffer, batch) = match owned {
-            Some(SlotBuffer::Buffer(buffer)) => (Some(buffer), None),
-            Some(SlotBuffer::Batch(requests)) => (None, Some(requests)),
-            None => (None, None),
-        };
-        Some(Outcome {
-            result,
-            buffer,
-            batch,
-        })
+        Some(Outcome::new(result, owned))
     }
 }

@@ -238,6 +238,9 @@ fn dispatch_one(
         Ok(success) => slots.succeed(&mut member.slots, wr_id, success),
         Err(error) => {
             let failure = member.failed(queue, error);
+            if let Some(owned) = slots.buffer_before_failure(wr_id) {
+                SlotBuffer::stopped_at(owned, Id::place_of(wr_id));
+            }
             slots.fail(&mut member.slots, wr_id, failure)
         }
     };

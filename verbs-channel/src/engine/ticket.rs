@@ -8,7 +8,7 @@ use super::slots::Id;
 use crate::buffer::OwnedBuffer;
 use crate::channel_id::ChannelId;
 use crate::error::{Result, TransportError};
-use crate::request::OwnedRequest;
+use crate::request::{OwnedChain, OwnedRequest};
 
 /// Identifies an operation on an owned buffer. Its outcome can be taken once, in any order.
 ///
@@ -53,11 +53,16 @@ pub struct Completed {
     /// How it ended: its outcome. The length of a received message is its
     /// [`byte_len`](verbs_core::WorkSuccess::byte_len).
     pub result: Result<WorkSuccess, TransportError>,
-    /// The returned buffer; `None` if the outcome is [`Stuck`](TransportError::Stuck), and for a batch.
+    /// The returned buffer; `None` if the outcome is [`Stuck`](TransportError::Stuck), and for a batch or
+    /// a chain.
     pub buffer: Option<OwnedBuffer>,
     /// The returned batch, as it was started; `None` if the outcome is [`Stuck`](TransportError::Stuck), and
     /// for everything else.
     pub batch: Option<Vec<OwnedRequest>>,
+    /// The returned chain, which can be started again: how many of its requests succeeded is
+    /// [in it](OwnedChain::done). `None` if the outcome is [`Stuck`](TransportError::Stuck), and for
+    /// everything else.
+    pub chain: Option<OwnedChain>,
 }
 
 impl Completed {
@@ -69,6 +74,7 @@ impl Completed {
             result: outcome.result,
             buffer: outcome.buffer,
             batch: outcome.batch,
+            chain: outcome.chain,
         }
     }
 
@@ -88,7 +94,7 @@ impl Completed {
     /// Converts into the success and the buffer, for an operation on one buffer.
     ///
     /// If the operation failed, its buffer is dropped: to reuse it, take it out of the field. For a batch
-    /// the returned buffer is empty.
+    /// or a chain the returned buffer is empty.
     ///
     /// # Errors
     ///
@@ -98,7 +104,7 @@ impl Completed {
     }
 }
 
-/// How an operation ended, and the buffer or the batch that it returns: the parts of a [`Completed`]
+/// How an operation ended, and the buffer, the batch or the chain that it returns: the parts of a [`Completed`]
 /// that are not in its ticket.
 ///
 /// Functions that are not inlined return it, and not a [`Completed`]: that would be written to memory
@@ -108,15 +114,40 @@ pub(crate) struct Outcome {
     pub(super) result: Result<WorkSuccess, TransportError>,
     pub(super) buffer: Option<OwnedBuffer>,
     pub(super) batch: Option<Vec<OwnedRequest>>,
+    pub(super) chain: Option<OwnedChain>,
 }
 
-/// The buffer, or the batch, that an operation owns: in its slot.
+impl Outcome {
+    /// Of an operation that owned this.
+    #[inline(always)]
+    pub(super) fn new(
+        result: Result<WorkSuccess, TransportError>,
+        owned: Option<SlotBuffer>,
+    ) -> Self {
+        let (mut buffer, mut batch, mut chain) = (None, None, None);
+        match owned {
+            Some(SlotBuffer::Buffer(owned)) => buffer = Some(owned),
+            Some(SlotBuffer::Batch(owned)) => batch = Some(owned),
+            Some(SlotBuffer::Chain(owned)) => chain = Some(owned),
+            None => {}
+        }
+        Self {
+            result,
+            buffer,
+            batch,
+            chain,
+        }
+    }
+}
+
+/// The buffer, the batch or the chain that an operation owns: in its slot.
 // With a tag of its own: one that hides in the vector's capacity takes longer to look at.
 #[derive(Debug)]
 #[repr(u8)]
 pub(crate) enum SlotBuffer {
     Buffer(OwnedBuffer),
     Batch(Vec<OwnedRequest>),
+    Chain(OwnedChain),
 }
 
 impl SlotBuffer {
@@ -135,15 +166,11 @@ impl SlotBuffer {
         Some(buffer)
     }
 
-    /// Takes it, if it is a batch.
-    #[inline(always)]
-    pub(crate) fn take_batch(place: &mut Option<Self>) -> Option<Vec<OwnedRequest>> {
-        match place.take() {
-            Some(Self::Batch(requests)) => Some(requests),
-            other => {
-                *place = other;
-                None
-            }
+    /// It is of an operation of which this request is the first that did not succeed; `None` for the last.
+    #[cold]
+    pub(super) fn stopped_at(place: &mut Option<Self>, at: Option<usize>) {
+        if let Some(Self::Chain(chain)) = place {
+            chain.stopped_at(at);
         }
     }
 
@@ -153,6 +180,7 @@ impl SlotBuffer {
         let count = match &self {
             Self::Buffer(_) => 1,
             Self::Batch(requests) => requests.len(),
+            Self::Chain(chain) => chain.len(),
         };
         mem::forget(self);
         count

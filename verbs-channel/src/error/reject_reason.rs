@@ -23,23 +23,31 @@ pub enum RejectReason {
     /// were not taken. Take some of them: waiting for completions does not help.
     #[error("too many results were not taken: take some of them first")]
     Untaken,
-    /// The batch has more requests than the queue can hold, or than the group's budget permits.
+    /// The batch or chain has more requests than the queue can hold, or than the group's budget permits.
     #[error(
-        "{asked} requests in one batch exceed the {max} that the channel can have in flight: make two batches of it"
+        "{asked} requests in one post exceed the {max} that the channel can have in flight: post them in parts"
     )]
     BatchTooLong {
-        /// Requests in the batch.
+        /// Requests in the batch or chain.
         asked: u32,
         /// The send queue's capacity, `max_send_wr`; or what the group's
         /// [budget](crate::ChannelBuilder::in_flight) leaves of it.
         max: u32,
     },
-    /// The batch is empty, so nothing would complete.
-    #[error("the batch is empty")]
+    /// The batch or chain is empty, so nothing would complete.
+    #[error("the batch or chain is empty")]
     EmptyBatch,
-    /// The batch contains a receive, which has a completion of its own: start it on its own.
-    #[error("the batch contains a receive: start it on its own")]
+    /// The batch or chain contains a receive, which has a completion of its own: start it on its own.
+    #[error("a receive is in a batch or chain: start it on its own")]
     ReceiveInBatch,
+    /// A request of a chain was to be [replaced](crate::OwnedChain::set) that the chain does not have.
+    #[error("there is no request {index} in a chain of {len}")]
+    NoRequest {
+        /// The index of the request, counted from 0.
+        index: usize,
+        /// Requests in the chain.
+        len: usize,
+    },
     /// The channel is down.
     #[error("the channel is down")]
     Down(#[source] DownReason),
@@ -134,8 +142,8 @@ pub enum RejectReason {
 }
 
 verbs_core::error_debug!(RejectReason {
-    Backpressure, Budget, Untaken, BatchTooLong, EmptyBatch, ReceiveInBatch, Down(reason), MessageTooLong,
-    DatagramTooLong,
+    Backpressure, Budget, Untaken, BatchTooLong, EmptyBatch, ReceiveInBatch, NoRequest, Down(reason),
+    MessageTooLong, DatagramTooLong,
     ReceiveTooLong, InlineTooLong, SharedInline, OtherDomain, TooManyElements, NoReads,
     RemoteTooShort, ElementTooLong, Misaligned, SharedReceives, Post,
 });

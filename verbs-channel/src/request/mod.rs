@@ -1,10 +1,12 @@
 //! Requests: what can be posted.
 
+mod chain;
 mod list;
 mod needs;
 mod owned;
 mod work;
 
+pub use chain::OwnedChain;
 pub(crate) use list::OwnedElement;
 pub use list::{GatherList, List, ScatterList};
 pub(crate) use needs::Needs;

@@ -22,7 +22,7 @@ impl Poller {
 
     #[inline(never)]
     fn poll_slowly(&mut self, at: u32, ticket: Ticket) -> Result<Option<Outcome>> {
-        if let Some(outcome) = self.engine.poll_batch_in_flight(at, ticket) {
+        if let Some(outcome) = self.engine.poll_several_in_flight(at, ticket) {
             return Ok(Some(outcome));
         }
         if !self.engine.is_done_on(at, ticket)? && self.engine.drive() == 0 {
@@ -53,7 +53,7 @@ impl Poller {
         ticket: Ticket,
         timeout: Option<Duration>,
     ) -> Result<Option<Outcome>> {
-        if let Some(outcome) = self.engine.poll_batch_in_flight(at, ticket) {
+        if let Some(outcome) = self.engine.poll_several_in_flight(at, ticket) {
             return Ok(Some(outcome));
         }
         if !self.engine.is_done_on(at, ticket)? && !self.wait_for(ticket.id, timeout) {

@@ -22,6 +22,7 @@ mod gate;
 mod ladder;
 mod mixed;
 mod owned;
+mod owned_chains;
 mod peer_checks;
 mod peers;
 mod peers_over_tcp;

@@ -86,7 +86,7 @@ impl<S: Copy, B> Slots<S, B> {
         wr_id: u64,
         error: TransportError,
     ) -> Option<Reservation> {
-        let id = Id(wr_id & !MEMBER);
+        let id = self.find_request(wr_id)?.id();
         if self.is_done(id) != Some(false) {
             return None;
         }

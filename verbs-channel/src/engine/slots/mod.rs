@@ -26,7 +26,7 @@ pub(crate) use outcome::Credits;
 use ready::ReadyList;
 pub(crate) use reservation::{BufferOwner, Reservation};
 use slot::{GENERATION, MEMBER, NONE, Slot, SlotOutcome};
-pub(crate) use slot::{Id, shared_place, shared_wr_id};
+pub(crate) use slot::{Id, NEXT, shared_place, shared_wr_id};
 
 mod common;
 mod dispatch;
@@ -235,8 +235,16 @@ impl<S: Copy, B> Slots<S, B> {
 
     /// The channel that a completion belongs to, and the queue.
     pub(crate) fn owner(&self, wr_id: u64) -> Option<(u32, Queue)> {
-        let Reservation { member, queue, .. } = self.find(Id(wr_id & !MEMBER))?.reservation;
+        let Reservation { member, queue, .. } = self.find_request(wr_id)?.reservation;
         Some((member, queue))
+    }
+
+    /// The place of the buffer of an operation, before this work request of it is its first failure.
+    pub(crate) fn buffer_before_failure(&mut self, wr_id: u64) -> Option<&mut Option<B>> {
+        let id = self.find_request(wr_id)?.id();
+        let slot = self.slots.get_mut(id.index() as usize)?;
+        let is_first = slot.is_in_flight() && slot.failure().is_none();
+        is_first.then_some(&mut slot.buffer)
     }
 
     /// An operation of a channel that has a slot: the first in no particular order.
@@ -272,6 +280,12 @@ impl<S: Copy, B> Slots<S, B> {
         let first = self.slots.get(first as usize);
         let all = std::iter::successors(first, |slot| self.slots.get(slot.sibling as usize));
         all.filter(|slot| slot.is_in_use())
+    }
+
+    /// The slot of the operation that has a work request with this `wr_id`.
+    fn find_request(&self, wr_id: u64) -> Option<&Slot<S, B>> {
+        let slot = self.slots.get(Id(wr_id).index() as usize)?;
+        slot.has_request(wr_id).then_some(slot)
     }
 
     /// The slot of an operation that has one.

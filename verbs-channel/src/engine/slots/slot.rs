@@ -10,6 +10,9 @@ pub(super) const NONE: u32 = u32::MAX;
 /// such a request has failed.
 pub(super) const MEMBER: u64 = 1 << 27;
 
+/// One work request in the `wr_id`s of those that are not the last.
+pub(crate) const NEXT: u64 = 1 << 48;
+
 /// Marks a common slot: its stamp, and the ids of its operations.
 pub(super) const COMMON: u64 = 1 << 28;
 
@@ -53,10 +56,21 @@ impl Id {
         self.0
     }
 
-    /// The `wr_id` of the batch's other work requests, which complete only if they fail.
+    /// The `wr_id` of the first of its other work requests, if it is of several. They complete only if
+    /// they fail. That of each further one is [more by this](NEXT), or the same if it does not matter
+    /// which one fails.
+    ///
+    /// It has the last bits of the generation only. They suffice, as it ends nothing: while its completion
+    /// waits in a queue, few operations in its slot can have completed behind it.
     #[inline]
     pub(crate) const fn member_wr_id(self) -> u64 {
-        self.0 | MEMBER
+        self.0 & (NEXT - 1) | MEMBER
+    }
+
+    /// Which of the operation's work requests this `wr_id` belongs to; `None` if to the last one.
+    pub(crate) fn place_of(wr_id: u64) -> Option<usize> {
+        let is_member = wr_id & MEMBER != 0;
+        is_member.then(|| usize::try_from(wr_id / NEXT).unwrap_or(usize::MAX))
     }
 
     /// Its slot, if that is a channel's own; past the end of every table if it is common.
@@ -116,6 +130,13 @@ pub(super) enum SlotOutcome<S> {
 }
 
 impl<S, B> Slot<S, B> {
+    /// Whether a work request of its operation has this `wr_id`.
+    #[inline]
+    pub(super) const fn has_request(&self, wr_id: u64) -> bool {
+        let id = self.id();
+        id.0 == wr_id || id.member_wr_id() == wr_id & (NEXT - 1)
+    }
+
     #[inline]
     pub(super) const fn id(&self) -> Id {
         Id(self.stamp & !MEMBER)
@@ -150,5 +171,51 @@ impl<S, B> Slot<S, B> {
         self.reservation.credits = 0;
         self.next = *top;
         *top = id.index();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::BufferOwner;
+    use super::super::tests::{ABORTED, reservation, table_with_common};
+    use super::*;
+    use crate::error::Queue;
+
+    #[test]
+    fn requests_of_an_operation_are_found_in_every_generation() {
+        let mut table = table_with_common::<()>(1, 1);
+        // The last generations that fit, and those around the bits that all requests have.
+        for generations in [1 << 34, 1 << 18, 1 << 17, 0].map(|half| 2 * half) {
+            for slot in &mut table.slots.slots {
+                let place = slot.stamp & (GENERATION - 1);
+                slot.stamp = place
+                    | GENERATION
+                        .wrapping_mul(generations)
+                        .wrapping_sub(4 * GENERATION);
+            }
+            for _ in 0..4 {
+                let (own, common) = (0, 1);
+                let ids =
+                    [own, common].map(|_| table.take(reservation(0, BufferOwner::Slot)).unwrap());
+                for id in ids {
+                    for place in [0, 1, 65_533] {
+                        let wr_id = id.member_wr_id() + place * NEXT;
+                        assert_eq!(table.slots.owner(wr_id), Some((0, Queue::Send)));
+                        assert_eq!(Id::place_of(wr_id), usize::try_from(place).ok());
+                        assert_eq!(shared_place(wr_id), None);
+                        assert!(table.slots.buffer_before_failure(wr_id).is_some());
+                    }
+                    let earlier = Id(id.0.wrapping_sub(2 * GENERATION));
+                    assert_eq!(table.slots.owner(earlier.member_wr_id()), None);
+                    assert_eq!(Id::place_of(id.wr_id()), None);
+                    let wr_id = id.member_wr_id() + 3 * NEXT;
+                    assert!(table.fail(wr_id, ABORTED).is_none(), "it is in flight");
+                    assert!(table.slots.buffer_before_failure(wr_id).is_none());
+                    assert!(table.succeed(id.wr_id()).is_some());
+                    assert!(table.slots.buffer_before_failure(wr_id).is_none());
+                    assert_eq!(table.release(id).unwrap(), Err(ABORTED));
+                }
+            }
+        }
     }
 }

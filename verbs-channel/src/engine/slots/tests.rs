@@ -8,7 +8,7 @@ use proptest::prelude::{Strategy, any, prop_oneof};
 use proptest::{collection::vec, proptest};
 
 const CAPACITY: u32 = 5;
-const ABORTED: TransportError = TransportError::Aborted(DownReason::Closed);
+pub(super) const ABORTED: TransportError = TransportError::Aborted(DownReason::Closed);
 pub(super) const TIMED_OUT: TransportError = TransportError::Aborted(DownReason::TimedOut {
     queue: Queue::Send,
     after: Duration::from_secs(1),
@@ -94,7 +94,11 @@ impl<B> Table<B> {
 
     /// Whose an operation is, as far as a caller of the table knows: it says which list is meant.
     pub(super) fn owner(&self, id: Id) -> usize {
-        let owner = self.slots.owner(id.wr_id());
+        self.owner_of(id.wr_id())
+    }
+
+    fn owner_of(&self, wr_id: u64) -> usize {
+        let owner = self.slots.owner(wr_id);
         owner.map_or(0, |(member, _)| member as usize)
     }
 
@@ -129,12 +133,12 @@ impl<B> Table<B> {
     }
 
     pub(super) fn fail(&mut self, wr_id: u64, error: TransportError) -> Option<Reservation> {
-        let owner = self.owner(Id(wr_id & !MEMBER));
+        let owner = self.owner_of(wr_id);
         self.slots.fail(&mut self.own[owner], wr_id, error)
     }
 
     pub(super) fn succeed(&mut self, wr_id: u64) -> Option<Reservation> {
-        let owner = self.owner(Id(wr_id & !MEMBER));
+        let owner = self.owner_of(wr_id);
         self.slots.succeed(&mut self.own[owner], wr_id, ())
     }
 

@@ -20,7 +20,8 @@ use fake_libibverbs::{assert_all_is_well, is_in_flight, is_posted, touch_posted,
 use verbs_channel::verbs_core::{MemoryRegion, ProtectionDomain};
 use verbs_channel::{
     BufferPool, Channel, ChannelGroup, ChannelId, Completed, CreateChannel as _, DownReason,
-    Incoming, Outgoing, OwnedBuffer, OwnedRequest, PollStrategy, Ticket, TransportError,
+    Incoming, Outgoing, OwnedBuffer, OwnedChain, OwnedRequest, PollStrategy, Rejected, Ticket,
+    TransportError,
 };
 
 use crate::fake_device::{bounded, pd};
@@ -206,10 +207,16 @@ impl World {
             .unzip();
         let mut channel = self.group.channel(id).unwrap();
         self.device.see();
-        match channel.start_batch(works) {
+        let started = if self.random.one_in(2) {
+            channel.start_batch(works).map_err(Rejected::into_given)
+        } else {
+            let chain = OwnedChain::new(works).unwrap();
+            let started = channel.start_chain(chain);
+            started.map_err(|rejected| rejected.into_given().into_requests())
+        };
+        match started {
             Ok(ticket) => self.started(ticket, buffers),
-            Err(rejected) => {
-                let works = rejected.into_given();
+            Err(works) => {
                 assert!(works.len() == count || self.leaks, "a request is lost");
                 for (work, (facts, _)) in works.iter().zip(&buffers) {
                     self.is_ours(work.buffer(), facts);
@@ -267,17 +274,17 @@ impl World {
         let operation = self.operations.swap_remove(at.expect("it ends once"));
         if matches!(completed.result, Err(TransportError::Stuck)) {
             assert!(completed.buffer.is_none() && completed.batch.is_none());
+            assert!(completed.chain.is_none());
             self.leaks = true;
             return;
         }
         let mut buffers: Vec<OwnedBuffer> = completed.buffer.into_iter().collect();
-        buffers.extend(
-            completed
-                .batch
-                .into_iter()
-                .flatten()
-                .map(OwnedRequest::into_buffer),
-        );
+        let chain = completed.chain.unwrap_or_default();
+        let is_whole = chain.done() == chain.len();
+        assert!(is_whole == completed.result.is_ok() || chain.is_empty());
+        let requests = completed.batch.into_iter().flatten();
+        let requests = requests.chain(chain.into_requests());
+        buffers.extend(requests.map(OwnedRequest::into_buffer));
         assert_eq!(buffers.len(), operation.buffers.len());
         let wr_ids = &operation.wr_ids;
         self.device

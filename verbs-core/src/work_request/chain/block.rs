@@ -7,6 +7,7 @@
 use std::ffi::c_int;
 use std::mem;
 use std::num::NonZeroUsize;
+use std::ops::Range;
 use std::ptr::{self, NonNull};
 
 use verbs_sys::{ibv_recv_wr, ibv_send_wr, ibv_sge};
@@ -159,6 +160,16 @@ impl<W: Linked> Block<W> {
         // SAFETY: it is in this block, which is borrowed mutably, and its bytes were 0 or a valid
         // request ever since.
         (index < self.len.get()).then(|| unsafe { &mut *self.at(index) })
+    }
+
+    /// The requests of a range; none if it reaches past the end.
+    #[inline]
+    pub(super) fn range(&mut self, part: Range<usize>) -> &mut [W] {
+        let all = ptr::slice_from_raw_parts_mut(self.first, self.len.get());
+        // SAFETY: they are in this block, which is borrowed mutably, and the bytes of each were 0 or a
+        // valid request ever since.
+        let all = unsafe { &mut *all };
+        all.get_mut(part).unwrap_or_default()
     }
 
     /// A request, and its first element.

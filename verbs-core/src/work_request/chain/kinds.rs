@@ -1,8 +1,6 @@
 //! What chains of each kind of request have.
 #![expect(unsafe_code, reason = "reads the elements of a request")]
 
-use std::ops::Range;
-
 use verbs_sys::{
     __be32, IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND,
     IBV_WR_SEND_WITH_IMM, ibv_send_wr, ibv_send_wr__bindgen_ty_2__bindgen_ty_1 as Rdma,
@@ -13,8 +11,7 @@ use super::{ChainRequest, RequestChain, no_request};
 use crate::error::{Error, Result};
 use crate::memory::{ChainGather, ChainScatter, RemoteMemoryRegion, total_len};
 use crate::work_request::{
-    INLINE, ReadWorkRequest, ReceiveWorkRequest, SIGNALED, SOLICITED, SendWorkRequest,
-    WriteWorkRequest,
+    INLINE, ReadWorkRequest, ReceiveWorkRequest, SOLICITED, SendWorkRequest, WriteWorkRequest,
 };
 
 impl<'l> RequestChain<SendWorkRequest<'l>> {
@@ -184,38 +181,6 @@ impl<R: ChainRequest<Wr = ibv_send_wr>> RequestChain<R> {
             }
         }
         fits
-    }
-}
-
-/// For layers above, whose posts have one completion.
-impl<R: ChainRequest<Wr = ibv_send_wr>> RequestChain<R> {
-    /// What a request needs: its bytes, its elements, whether it is inline, whether it is a read.
-    #[doc(hidden)]
-    #[inline]
-    pub fn needs(&mut self, index: usize) -> Option<(u64, usize, bool, bool)> {
-        let request = self.block.get(index)?;
-        let count = request.num_sge.unsigned_abs() as usize;
-        // SAFETY: a request has as many elements, in the same block.
-        let total = unsafe { total_len(request.sg_list, count) };
-        let is_inline = request.send_flags & INLINE != 0;
-        Some((total, count, is_inline, request.opcode == IBV_WR_RDMA_READ))
-    }
-
-    /// Gives the requests of a range IDs: one to the last, which is signalled, and another to those
-    /// before it, which are not.
-    #[doc(hidden)]
-    #[inline]
-    pub fn number(&mut self, part: Range<usize>, others: u64, last: u64) {
-        let end = part.end;
-        for index in part {
-            let Some(request) = self.block.get(index) else {
-                return;
-            };
-            let is_last = index + 1 == end;
-            request.wr_id = if is_last { last } else { others };
-            request.send_flags &= !SIGNALED;
-            request.send_flags |= if is_last { SIGNALED } else { 0 };
-        }
     }
 }
 

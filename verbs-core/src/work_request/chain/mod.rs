@@ -2,6 +2,7 @@
 
 mod block;
 mod kinds;
+mod layered;
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -10,7 +11,8 @@ use std::ops::{Bound, RangeBounds};
 use verbs_sys::{ibv_recv_wr, ibv_send_wr, ibv_sge, ibv_wr_opcode};
 
 use super::{
-    FENCE, ReadWorkRequest, ReceiveWorkRequest, SIGNALED, SendWorkRequest, WriteWorkRequest,
+    FENCE, ReadWorkRequest, ReceiveWorkRequest, SIGNALED, SendWorkRequest, WorkRequest,
+    WriteWorkRequest,
 };
 use crate::error::{Error, Result};
 pub(crate) use block::Block;
@@ -83,6 +85,8 @@ kinds! {
     WriteWorkRequest: ibv_send_wr
     ReadWorkRequest: ibv_send_wr
     ReceiveWorkRequest: ibv_recv_wr
+    // For layers above: see `layered`.
+    WorkRequest: ibv_send_wr
 }
 
 impl<R: ChainRequest> RequestChain<R> {
@@ -186,14 +190,7 @@ impl<R: ChainRequest> RequestChain<R> {
         }
         match i32::try_from(count) {
             Ok(count) if count.unsigned_abs() <= max => *num_sge = count,
-            _ => {
-                return Err(Error::OutOfRange {
-                    what: "number of elements",
-                    value: count.into(),
-                    min: 0,
-                    max: max.into(),
-                });
-            }
+            _ => return Err(too_many(count, max)),
         }
         Ok(total)
     }
@@ -267,5 +264,15 @@ fn no_request(index: usize, len: usize) -> Error {
         value: index as u64,
         min: 0,
         max: len as u64 - 1,
+    }
+}
+
+#[cold]
+fn too_many(count: u32, max: u32) -> Error {
+    Error::OutOfRange {
+        what: "number of elements",
+        value: count.into(),
+        min: 0,
+        max: max.into(),
     }
 }

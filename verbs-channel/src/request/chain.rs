@@ -1,0 +1,341 @@
+//! Chains of requests on owned buffers, which are built once and started again and again.
+
+use std::fmt;
+use std::mem;
+use std::ops::{Range, RangeBounds};
+
+use verbs_core::{Rejected, RequestChain, WorkRequest};
+
+use super::needs::Needs;
+use super::owned::{Op, OwnedRequest};
+use super::work::sealed::Sealed as _;
+use super::work::{Incoming, Outgoing};
+use crate::buffer::{OwnedBuffer, PdTag, within};
+use crate::error::{RejectReason, Result};
+
+/// A chain of requests on owned buffers that is built once, and started again and again.
+///
+/// It is made of the requests of a [batch](crate::Channel::start_batch): sends, writes, reads and atomics,
+/// in any order. [`start_chain`](crate::Channel::start_chain) posts it with one doorbell, one
+/// completion and one ticket. It comes back with the outcome, and can be started again at once, or after
+/// some of its requests were [replaced](Self::set). A batch builds its requests at each start, and a
+/// chain only when they are set.
+///
+/// The chain owns the buffers of its requests. Their bytes can be [read](Self::request) and
+/// [written](Self::bytes_mut) while it is not in flight. [`into_requests`](Self::into_requests) returns
+/// them.
+///
+/// Moving it is cheap. Only [`new`](Self::new) allocates.
+///
+/// ```no_run
+/// # use verbs_channel::{Channel, Outgoing, OwnedBuffer, OwnedChain, SharedMemory};
+/// # use verbs_channel::verbs_core::RemoteMemoryRegion;
+/// # fn of(channel: &mut Channel, cache: &SharedMemory, theirs: RemoteMemoryRegion)
+/// # -> Result<(), Box<dyn std::error::Error>> {
+/// // 16 pages, and a message that announces them.
+/// let mut requests = Vec::new();
+/// for page in 0..16 {
+///     let ours = cache.slice(page * 4096..(page + 1) * 4096)?;
+///     requests.push(Outgoing::write(ours, theirs.slice(page as u64 * 4096..)?).into());
+/// }
+/// requests.push(Outgoing::send(OwnedBuffer::empty()).immediate(7).into());
+/// let chain = OwnedChain::new(requests)?;
+///
+/// let ticket = channel.start_chain(chain)?;
+/// let completed = channel.wait(ticket, None)?.ok_or("no timeout")?;
+/// let mut chain = completed.chain.unwrap_or_default();
+/// if let Err(error) = completed.result {
+///     eprintln!("request {} failed: {error}", chain.done());
+/// }
+/// // The same with another page in the first place.
+/// let page = cache.slice(1 << 20..(1 << 20) + 4096)?;
+/// chain.set(0, Outgoing::write(page, theirs))?;
+/// let ticket = channel.start_chain(chain)?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Default)]
+#[doc(alias = "ibv_send_wr")]
+#[must_use = "a chain does nothing until it is started"]
+pub struct OwnedChain {
+    // `None` if it has no requests. In a box, so that a slot has room for it.
+    inner: Option<Box<Inner>>,
+}
+
+struct Inner {
+    requests: Vec<OwnedRequest>,
+    // The same, one for one.
+    built: Built,
+    // What is started.
+    range: Range<usize>,
+    // Of these, how many are known to have succeeded, from the first on.
+    done: usize,
+}
+
+/// Requests as the driver gets them.
+struct Built {
+    // Each with the range of its request's buffer, and the request's options.
+    chain: RequestChain<WorkRequest<'static>>,
+    // Of all requests that it has, or had: they are what its requests need, or more.
+    needs: Needs,
+    domains: Domains,
+}
+
+/// The protection domains of buffers. Each buffer keeps its own, so there is no other with its tag.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Domains {
+    None,
+    One(PdTag),
+    Several,
+}
+
+impl OwnedChain {
+    /// The most requests of a chain.
+    pub const MAX_LEN: usize = u16::MAX as usize;
+
+    /// A chain of these requests, in their order.
+    ///
+    /// # Errors
+    ///
+    /// The requests are handed back, with the reason: there are more than [`MAX_LEN`](Self::MAX_LEN)
+    /// ([`RejectReason::BatchTooLong`]), one is a receive ([`RejectReason::ReceiveInBatch`]), or one is
+    /// impossible on any channel ([`RejectReason::RemoteTooShort`], [`RejectReason::Misaligned`],
+    /// [`RejectReason::SharedInline`], [`RejectReason::ElementTooLong`]).
+    pub fn new(
+        requests: Vec<OwnedRequest>,
+    ) -> Result<Self, Rejected<Vec<OwnedRequest>, RejectReason>> {
+        match Built::of(&requests) {
+            Ok(built) => Ok(Self {
+                inner: built.map(|built| {
+                    Box::new(Inner {
+                        built,
+                        range: 0..requests.len(),
+                        done: 0,
+                        requests,
+                    })
+                }),
+            }),
+            Err(reason) => Err(Rejected::new(reason, requests)),
+        }
+    }
+
+    /// How many requests it has.
+    #[must_use]
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.requests().len()
+    }
+
+    /// Whether it has no requests: an empty chain is rejected.
+    #[must_use]
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.inner.is_none()
+    }
+
+    /// Replaces a request. Returns the buffer of the previous one.
+    ///
+    /// # Errors
+    ///
+    /// The new request is handed back, with the reason, and the chain is not changed:
+    /// [`RejectReason::NoRequest`] if the chain does not have it, otherwise as [`new`](Self::new).
+    #[inline]
+    pub fn set(
+        &mut self,
+        index: usize,
+        request: impl Into<OwnedRequest>,
+    ) -> Result<OwnedBuffer, Rejected<OwnedRequest, RejectReason>> {
+        self.replace(index, request.into())
+    }
+
+    fn replace(
+        &mut self,
+        index: usize,
+        request: OwnedRequest,
+    ) -> Result<OwnedBuffer, Rejected<OwnedRequest, RejectReason>> {
+        if let Some(inner) = &mut self.inner
+            && let Some(place) = inner.requests.get_mut(index)
+        {
+            return match inner.built.put(index, &request) {
+                Ok(()) => Ok(mem::replace(place, request).buffer),
+                Err(reason) => Err(Rejected::new(reason, request)),
+            };
+        }
+        let len = self.len();
+        let reason = RejectReason::NoRequest { index, len };
+        Err(Rejected::new(reason, request))
+    }
+
+    /// A request; `None` if the chain has no such request.
+    #[must_use]
+    pub fn request(&self, index: usize) -> Option<&OwnedRequest> {
+        self.requests().get(index)
+    }
+
+    /// The bytes in the range of a request's buffer, to fill them; `None` if the chain has no such request.
+    #[must_use]
+    pub fn bytes_mut(&mut self, index: usize) -> Option<&mut [u8]> {
+        let request = self.inner.as_mut()?.requests.get_mut(index)?;
+        Some(&mut request.buffer)
+    }
+
+    /// Sets the range of its requests that is started. It is all of them unless this is called.
+    ///
+    /// So a chain that is longer than the send queue can be started part by part.
+    ///
+    /// # Errors
+    ///
+    /// [`verbs_core::Error::OutOfBounds`]: the range ends after the chain. It is not changed.
+    pub fn set_range(&mut self, range: impl RangeBounds<usize>) -> Result<()> {
+        let range = within(range, self.len())?;
+        if let Some(inner) = &mut self.inner {
+            inner.range = range;
+            inner.done = 0;
+        }
+        Ok(())
+    }
+
+    /// The range of its requests that is started.
+    #[must_use]
+    pub fn range(&self) -> Range<usize> {
+        self.inner
+            .as_ref()
+            .map_or(0..0, |inner| inner.range.clone())
+    }
+
+    /// How many requests of its [range](Self::range) succeeded when it was last in flight, from the first
+    /// on.
+    ///
+    /// It is the length of the range if the outcome was a success. If it was a
+    /// [work error](crate::TransportError::Work), this request of the range, counted from 0, is the one
+    /// that failed. If the chain was [aborted](crate::TransportError::Aborted), so many are known to have
+    /// succeeded. Others may have: a request that was carried out and not acknowledged counts as failed.
+    #[must_use]
+    pub fn done(&self) -> usize {
+        self.inner.as_ref().map_or(0, |inner| inner.done)
+    }
+
+    /// Converts into its requests, with their buffers.
+    #[must_use]
+    pub fn into_requests(self) -> Vec<OwnedRequest> {
+        self.inner.map_or_else(Vec::new, |inner| inner.requests)
+    }
+
+    fn requests(&self) -> &[OwnedRequest] {
+        self.inner.as_ref().map_or(&[], |inner| &inner.requests)
+    }
+
+    /// Its requests for the driver, and the range that is to be posted; `None` if that is empty.
+    #[inline]
+    pub(crate) fn built(
+        &mut self,
+    ) -> Option<(&mut RequestChain<WorkRequest<'static>>, Range<usize>)> {
+        let inner = self.inner.as_mut()?;
+        let range = inner.range.clone();
+        (!range.is_empty()).then_some((&mut inner.built.chain, range))
+    }
+
+    /// Whether a queue pair of this protection domain takes all its requests, by the needs that all of
+    /// them have. If not, it takes some of them, perhaps: they are to be checked one by one.
+    #[inline]
+    pub(crate) fn is_admitted(&self, pd: PdTag, admit: impl FnOnce(&Needs) -> bool) -> bool {
+        self.inner.as_ref().is_some_and(|inner| {
+            let Built { needs, domains, .. } = &inner.built;
+            (*domains == Domains::One(pd) || *domains == Domains::None) && admit(needs)
+        })
+    }
+
+    /// Whether the buffers of its range can be posted in this protection domain.
+    pub(crate) fn check_domain(&self, pd: PdTag) -> Result<(), RejectReason> {
+        let requests = self.requests().get(self.range()).unwrap_or_default();
+        requests.iter().try_for_each(|request| {
+            let element = request.buffer.element(pd, || request.op.is_inline());
+            element.map(drop)
+        })
+    }
+
+    /// It was posted: unless a request [stops](Self::stopped_at) it, all succeed.
+    #[inline]
+    pub(crate) fn posted(&mut self) {
+        if let Some(inner) = &mut self.inner {
+            inner.done = inner.range.len();
+        }
+    }
+
+    /// This request of its range is the first that did not succeed; `None` for the last.
+    pub(crate) fn stopped_at(&mut self, place: Option<usize>) {
+        if let Some(inner) = &mut self.inner {
+            let last = inner.range.len().saturating_sub(1);
+            inner.done = place.map_or(last, |place| place.min(last));
+        }
+    }
+}
+
+impl Built {
+    /// `None` if there are no requests.
+    fn of(requests: &[OwnedRequest]) -> Result<Option<Self>, RejectReason> {
+        let len = requests.len();
+        if len == 0 {
+            return Ok(None);
+        }
+        let chain = match RequestChain::of_any(len) {
+            Ok(chain) if len <= OwnedChain::MAX_LEN => chain,
+            _ => {
+                let asked = u32::try_from(len).unwrap_or(u32::MAX);
+                let max = u16::MAX.into();
+                return Err(RejectReason::BatchTooLong { asked, max });
+            }
+        };
+        let mut built = Self {
+            chain,
+            needs: Needs::default(),
+            domains: Domains::None,
+        };
+        for (index, request) in requests.iter().enumerate() {
+            built.put(index, request)?;
+        }
+        Ok(Some(built))
+    }
+
+    /// Puts a request in its place, unless that fails.
+    #[inline]
+    fn put(&mut self, index: usize, request: &OwnedRequest) -> Result<(), RejectReason> {
+        let is_inline = request.op.is_inline();
+        let (mut element, domain) = request.buffer.element_and_domain(is_inline)?;
+        let put = |built: WorkRequest<'_>| self.chain.put_request(index, &built);
+        let is_put = match request.op {
+            Op::Outgoing(options) => Outgoing::request(&mut element, options, 0, false, put)?,
+            Op::Incoming(options) => Incoming::request(&mut element, options, 0, false, put)?,
+            Op::Receive => return Err(RejectReason::ReceiveInBatch),
+        };
+        if is_put.is_err() {
+            // It has one element.
+            let len = self.chain.len();
+            return Err(RejectReason::NoRequest { index, len });
+        }
+        if let Some((len, elements, is_inline, is_read)) = self.chain.needs(index) {
+            self.needs.len |= len;
+            self.needs.elements |= elements;
+            self.needs.is_inline |= is_inline;
+            self.needs.is_read |= is_read;
+        }
+        if let Some(domain) = domain {
+            self.domains = match self.domains {
+                Domains::None => Domains::One(domain),
+                Domains::One(one) if one == domain => return Ok(()),
+                _ => Domains::Several,
+            };
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for OwnedChain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OwnedChain")
+            .field("len", &self.len())
+            .field("range", &self.range())
+            .field("done", &self.done())
+            .finish()
+    }
+}

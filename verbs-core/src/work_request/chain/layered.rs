@@ -1,0 +1,85 @@
+//! Chains for layers above: of any requests, whose posts have one completion.
+#![expect(unsafe_code, reason = "reads the elements of a request")]
+
+use std::ops::Range;
+
+use verbs_sys::{
+    IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_RDMA_READ, IBV_WR_SEND,
+    ibv_send_wr,
+};
+
+use super::{ChainRequest, RequestChain, no_request, too_many};
+use crate::error::Result;
+use crate::memory::total_len;
+use crate::work_request::{INLINE, SIGNALED, WorkRequest};
+
+impl<R: ChainRequest<Wr = ibv_send_wr>> RequestChain<R> {
+    /// What a request needs: its bytes, its elements, whether it is inline, whether it is a read or an
+    /// atomic.
+    #[doc(hidden)]
+    #[inline]
+    pub fn needs(&mut self, index: usize) -> Option<(u64, usize, bool, bool)> {
+        let request = self.block.get(index)?;
+        let count = request.num_sge.unsigned_abs() as usize;
+        // SAFETY: a request has as many elements, in the same block.
+        let total = unsafe { total_len(request.sg_list, count) };
+        let is_inline = request.send_flags & INLINE != 0;
+        let is_read = matches!(
+            request.opcode,
+            IBV_WR_RDMA_READ | IBV_WR_ATOMIC_CMP_AND_SWP | IBV_WR_ATOMIC_FETCH_AND_ADD
+        );
+        Some((total, count, is_inline, is_read))
+    }
+
+    /// Gives the requests of a range IDs: `last` to the last, which is signalled, and `first`,
+    /// `first + step` and so on to those before it, which are not.
+    #[doc(hidden)]
+    #[inline]
+    pub fn number(&mut self, part: Range<usize>, first: u64, step: u64, last: u64) {
+        let Some((end, others)) = self.block.range(part).split_last_mut() else {
+            return;
+        };
+        let mut wr_id = first;
+        for request in others {
+            request.wr_id = wr_id;
+            request.send_flags &= !SIGNALED;
+            wr_id = wr_id.wrapping_add(step);
+        }
+        end.wr_id = last;
+        end.send_flags |= SIGNALED;
+    }
+}
+
+impl RequestChain<WorkRequest<'static>> {
+    /// A chain of requests of any kind, each of one element at most. They are empty sends until they are
+    /// [put](Self::put_request).
+    #[doc(hidden)]
+    pub fn of_any(len: usize) -> Result<Self> {
+        Self::of(IBV_WR_SEND, len, 1)
+    }
+
+    /// Puts a copy of a request in its place, with a copy of its element. It is not signalled.
+    #[doc(hidden)]
+    #[inline]
+    pub fn put_request(&mut self, index: usize, request: &WorkRequest<'_>) -> Result<()> {
+        let len = self.len();
+        let Some((place, first)) = self.block.with_first(index) else {
+            return Err(no_request(index, len));
+        };
+        let from = &request.wr;
+        place.num_sge = 0;
+        match from.num_sge.unsigned_abs() {
+            0 => {}
+            // SAFETY: the request has one element, in its list, which it borrows.
+            1 => *first = unsafe { from.sg_list.read() },
+            several => return Err(too_many(several, 1)),
+        }
+        place.num_sge = from.num_sge;
+        place.opcode = from.opcode;
+        place.send_flags = from.send_flags & !SIGNALED;
+        place.__bindgen_anon_1.imm_data = from.imm_data;
+        // SAFETY: no byte of a union has to be initialised.
+        place.wr = unsafe { from.wr.assume_init() };
+        Ok(())
+    }
+}
