@@ -10,7 +10,7 @@ use std::task::{Context, Poll};
 
 use verbs_channel::verbs_core::{ProtectionDomain, QueuePairEndpoint, RemoteMemoryRegion};
 use verbs_channel::{
-    ChannelId, DownReason, Incoming, Outgoing, OwnedBuffer, OwnedRequest, Queue, Ticket,
+    ChannelId, DownReason, Incoming, Outgoing, OwnedBuffer, OwnedChain, OwnedRequest, Queue, Ticket,
 };
 
 use crate::driver::{Driver, QUEUES, Submission};
@@ -185,6 +185,30 @@ impl AsyncChannel {
     #[doc(alias = "ibv_post_send")]
     pub fn batch(&self, requests: Vec<OwnedRequest>) -> Operation<Vec<OwnedRequest>> {
         let submission = self.driver().start(self.at, requests, self.backlog);
+        Operation::new(Arc::clone(&self.shared), submission)
+    }
+
+    /// Begins a chain that was built before: one doorbell, one completion and one future for all of its
+    /// requests.
+    ///
+    /// It waits in the backlog until there is room for all of them. It is returned with the outcome, and
+    /// can be begun again: [`done`](OwnedChain::done) is how many of its requests have succeeded.
+    ///
+    /// ```no_run
+    /// # use verbs_async::{AsyncChannel, Result};
+    /// # use verbs_async::verbs_channel::OwnedChain;
+    /// # async fn example(channel: AsyncChannel, mut pages: OwnedChain) -> Result<()> {
+    /// loop {
+    ///     let (result, returned) = channel.chain(pages).await;
+    ///     result?;
+    ///     pages = returned;
+    ///     // Replace some of its requests here.
+    /// }
+    /// # }
+    /// ```
+    #[doc(alias = "ibv_post_send")]
+    pub fn chain(&self, chain: OwnedChain) -> Operation<OwnedChain> {
+        let submission = self.driver().start(self.at, chain, self.backlog);
         Operation::new(Arc::clone(&self.shared), submission)
     }
 

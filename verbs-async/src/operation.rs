@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use verbs_channel::verbs_core::WorkSuccess;
-use verbs_channel::{OwnedBuffer, OwnedRequest, Ticket};
+use verbs_channel::{OwnedBuffer, OwnedChain, OwnedRequest, Ticket};
 
 use crate::coop;
 use crate::driver::Submission;
@@ -17,8 +17,8 @@ use crate::shared::SharedEngine;
 
 /// An operation that has been posted or queued: a future of its outcome.
 ///
-/// It resolves to the result and to what was given to it: a buffer, or the requests of a
-/// [batch](crate::AsyncChannel::batch).
+/// It resolves to the result and to what was given to it: a buffer, the requests of a
+/// [batch](crate::AsyncChannel::batch), or a [chain](crate::AsyncChannel::chain).
 ///
 /// `?` applies to the result only: `let (received, buffer) = operation.await;`, then `received?`. To
 /// drop the buffer at once: `operation.result().await?`.
@@ -49,11 +49,12 @@ pub struct OperationResult<T: Given = OwnedBuffer> {
     operation: Operation<T>,
 }
 
-/// What an [`Operation`] was given and returns: one buffer, or the requests of a batch.
+/// What an [`Operation`] was given and returns: one buffer, the requests of a batch, or a chain.
 pub trait Given: sealed::Given {}
 
 impl Given for OwnedBuffer {}
 impl Given for Vec<OwnedRequest> {}
+impl Given for OwnedChain {}
 
 mod sealed {
     use crate::driver::End;
@@ -91,8 +92,17 @@ impl sealed::Given for Vec<OwnedRequest> {
     }
 }
 
+impl sealed::Given for OwnedChain {
+    type Outcome = (Result<()>, Self);
+    type Result = Result<()>;
+
+    fn result((result, _chain): Self::Outcome) -> Self::Result {
+        result
+    }
+}
+
 impl<T: Given> Operation<T> {
-    /// The result only, as a future: it drops the buffer, or the requests of a batch.
+    /// The result only, as a future: it drops the buffer, the requests of a batch, or the chain.
     ///
     /// A block returns to its pool. It is awaited, and dropped, as the operation itself.
     ///
@@ -174,10 +184,11 @@ fn abandon(shared: &SharedEngine, at: Submission<Ticket>) {
 
 impl<T: Given> Future for Operation<T> {
     /// The result and what was given: `(Result<WorkSuccess>, OwnedBuffer)`, or
-    /// `(Result<()>, Vec<OwnedRequest>)` for a batch. The result of a batch is its first failure.
+    /// `(Result<()>, Vec<OwnedRequest>)` for a batch, or `(Result<()>, OwnedChain)` for a chain. The
+    /// result of a batch or a chain is its first failure.
     ///
     /// If the driver refuses to destroy a queue pair, the device may still access its buffers. Then
-    /// the returned buffer is empty with a capacity of 0, or the list of requests is empty.
+    /// the returned buffer is empty with a capacity of 0, or the batch or chain is empty.
     type Output = T::Outcome;
 
     #[inline]
@@ -187,7 +198,7 @@ impl<T: Given> Future for Operation<T> {
 }
 
 impl<T: Given> Future for OperationResult<T> {
-    /// `Result<WorkSuccess>`, or `Result<()>` for a batch.
+    /// `Result<WorkSuccess>`, or `Result<()>` for a batch or a chain.
     type Output = T::Result;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {

@@ -5,8 +5,8 @@ use std::mem;
 use verbs_channel::engine::Engine;
 use verbs_channel::verbs_core::{ErrorChain, WorkSuccess};
 use verbs_channel::{
-    ChannelId, Completed, DownReason, OwnedBuffer, OwnedRequest, Queue, RejectReason, Ticket,
-    TransportError,
+    ChannelId, Completed, DownReason, OwnedBuffer, OwnedChain, OwnedRequest, Queue, RejectReason,
+    Rejected, Ticket, TransportError,
 };
 
 use crate::deferred::LogLine;
@@ -22,11 +22,12 @@ pub(crate) struct Channels {
     pub(crate) engine: Engine,
 }
 
-/// A request or a batch.
+/// A request, a batch or a chain.
 #[derive(Debug)]
 pub(crate) enum Request {
     One(OwnedRequest),
     Batch(Vec<OwnedRequest>),
+    Chain(OwnedChain),
 }
 
 /// The result, and what was given to the operation.
@@ -35,6 +36,7 @@ pub(crate) struct Outcome {
     result: Result<WorkSuccess, Failure>,
     buffer: OwnedBuffer,
     batch: Vec<OwnedRequest>,
+    chain: OwnedChain,
 }
 
 /// Why an operation has failed.
@@ -45,19 +47,6 @@ enum Failure {
 }
 
 impl Channels {
-    fn start_batch(
-        &mut self,
-        at: ChannelId,
-        requests: &mut Vec<OwnedRequest>,
-    ) -> Result<Ticket, RejectReason> {
-        let started = self.engine.start_batch(at, mem::take(requests));
-        started.map_err(|rejected| {
-            let reason = *rejected.error();
-            *requests = rejected.into_given();
-            reason
-        })
-    }
-
     /// Why a request was not posted. Reserves more slots if it was for lack of them, so outcomes that
     /// are not taken delay no operation.
     #[cold]
@@ -91,7 +80,9 @@ impl driver::Request<Channels> for OwnedRequest {
     }
 
     fn rejected(&mut self, reason: RejectReason) -> Outcome {
-        Outcome::rejected(reason, mem::take(self.buffer_mut()), Vec::new())
+        let mut outcome = Outcome::rejected(reason);
+        outcome.buffer = mem::take(self.buffer_mut());
+        outcome
     }
 }
 
@@ -101,14 +92,37 @@ impl driver::Request<Channels> for Vec<OwnedRequest> {
     }
 
     fn post(&mut self, ring: &mut Channels, at: ChannelId) -> Started<Channels> {
-        match ring.start_batch(at, self) {
+        let started = ring.engine.start_batch(at, mem::take(self));
+        match started.map_err(|rejected| give_back(rejected, self)) {
             Ok(ticket) => Started::Posted(ticket),
             Err(reason) => ring.not_posted(at, Queue::Send, reason),
         }
     }
 
     fn rejected(&mut self, reason: RejectReason) -> Outcome {
-        Outcome::rejected(reason, OwnedBuffer::empty(), mem::take(self))
+        let mut outcome = Outcome::rejected(reason);
+        outcome.batch = mem::take(self);
+        outcome
+    }
+}
+
+impl driver::Request<Channels> for OwnedChain {
+    fn queue(&self) -> Queue {
+        Queue::Send
+    }
+
+    fn post(&mut self, ring: &mut Channels, at: ChannelId) -> Started<Channels> {
+        let started = ring.engine.start_chain(at, mem::take(self));
+        match started.map_err(|rejected| give_back(rejected, self)) {
+            Ok(ticket) => Started::Posted(ticket),
+            Err(reason) => ring.not_posted(at, Queue::Send, reason),
+        }
+    }
+
+    fn rejected(&mut self, reason: RejectReason) -> Outcome {
+        let mut outcome = Outcome::rejected(reason);
+        outcome.chain = mem::take(self);
+        outcome
     }
 }
 
@@ -117,6 +131,7 @@ impl driver::Request<Channels> for Request {
         match self {
             Self::One(request) => driver::Request::queue(request),
             Self::Batch(requests) => requests.queue(),
+            Self::Chain(chain) => chain.queue(),
         }
     }
 
@@ -125,6 +140,7 @@ impl driver::Request<Channels> for Request {
         match self {
             Self::One(request) => request.post(ring, at),
             Self::Batch(requests) => requests.post(ring, at),
+            Self::Chain(chain) => chain.post(ring, at),
         }
     }
 
@@ -132,6 +148,7 @@ impl driver::Request<Channels> for Request {
         match self {
             Self::One(request) => request.rejected(reason),
             Self::Batch(requests) => requests.rejected(reason),
+            Self::Chain(chain) => chain.rejected(reason),
         }
     }
 }
@@ -146,6 +163,19 @@ impl From<Vec<OwnedRequest>> for Request {
     fn from(requests: Vec<OwnedRequest>) -> Self {
         Self::Batch(requests)
     }
+}
+
+impl From<OwnedChain> for Request {
+    fn from(chain: OwnedChain) -> Self {
+        Self::Chain(chain)
+    }
+}
+
+/// Puts what was rejected back where it was. Returns the reason.
+fn give_back<T>(rejected: Rejected<T, RejectReason>, place: &mut T) -> RejectReason {
+    let (reason, given) = rejected.into_parts();
+    *place = given;
+    reason
 }
 
 /// The rejection by a channel that is closed.
@@ -186,7 +216,7 @@ impl Ring for Channels {
         match self.engine.take(ticket) {
             Ok(completed) => completed.map(Outcome::from),
             // It has no slot, so it would never complete.
-            Err(_stale) => Some(Outcome::rejected(CLOSED, OwnedBuffer::empty(), Vec::new())),
+            Err(_stale) => Some(Outcome::rejected(CLOSED)),
         }
     }
 
@@ -230,12 +260,13 @@ impl Ring for Channels {
 }
 
 impl Outcome {
-    const fn rejected(reason: RejectReason, buffer: OwnedBuffer, batch: Vec<OwnedRequest>) -> Self {
-        let result = Err(Failure::Rejected(reason));
+    /// Without what was given.
+    fn rejected(reason: RejectReason) -> Self {
         Self {
-            result,
-            buffer,
-            batch,
+            result: Err(Failure::Rejected(reason)),
+            buffer: OwnedBuffer::empty(),
+            batch: Vec::new(),
+            chain: OwnedChain::default(),
         }
     }
 }
@@ -246,6 +277,7 @@ impl From<Completed> for Outcome {
             result: completed.result.map_err(Failure::Transport),
             buffer: completed.buffer.unwrap_or_default(),
             batch: completed.batch.unwrap_or_default(),
+            chain: completed.chain.unwrap_or_default(),
         }
     }
 }
@@ -284,6 +316,16 @@ impl End<Channels> for (Result<()>, Vec<OwnedRequest>) {
     }
 }
 
+/// The output of a chain.
+impl End<Channels> for (Result<()>, OwnedChain) {
+    type Taken = Outcome;
+
+    fn poll(ring: &mut Channels, ticket: Ticket) -> Option<Outcome> {
+        let completed = ring.engine.poll(ticket).ok()??;
+        Some(Outcome::from(completed))
+    }
+}
+
 impl From<Outcome> for (Result<WorkSuccess>, OwnedBuffer) {
     fn from(outcome: Outcome) -> Self {
         (outcome.result.map_err(Into::into), outcome.buffer)
@@ -293,6 +335,12 @@ impl From<Outcome> for (Result<WorkSuccess>, OwnedBuffer) {
 impl From<Outcome> for (Result<()>, Vec<OwnedRequest>) {
     fn from(outcome: Outcome) -> Self {
         (outcome.result.map(drop).map_err(Into::into), outcome.batch)
+    }
+}
+
+impl From<Outcome> for (Result<()>, OwnedChain) {
+    fn from(outcome: Outcome) -> Self {
+        (outcome.result.map(drop).map_err(Into::into), outcome.chain)
     }
 }
 

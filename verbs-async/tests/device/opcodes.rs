@@ -2,7 +2,8 @@
 
 use verbs_async::verbs_channel::verbs_core::WcStatus;
 use verbs_async::verbs_channel::{
-    Channel, DownReason, Incoming, Outgoing, OwnedRequest, Queue, RejectReason, TransportError,
+    Channel, DownReason, Incoming, Outgoing, OwnedChain, OwnedRequest, Queue, RejectReason,
+    TransportError,
 };
 use verbs_async::{AsyncChannel, AsyncGroup, Error};
 use verbs_harness::{begin, context, is_soft};
@@ -133,6 +134,24 @@ fn inline_fenced_and_batched_requests_complete() {
             assert_eq!(&buffers[2][..], [6; 8]);
             assert_eq!(&buffers[3][..], b"done");
             assert_eq!(&receive.await.1[..4], b"done");
+            // The same requests as a chain, again and again.
+            let requests = vec![
+                Incoming::read(buffer(pd, &[0; 32]), remote).into(),
+                Outgoing::write(buffer(pd, &[8; 32]), remote).fence().into(),
+                Outgoing::send(buffer(pd, b"chain")).fence().into(),
+            ];
+            let mut chain = OwnedChain::new(requests).unwrap();
+            let mut before = 6;
+            for _ in 0..3 {
+                let receive = right.receive(buffer(pd, &[0; 8]));
+                let (ended, returned) = left.chain(chain).await;
+                ended.unwrap();
+                chain = returned;
+                let read = &chain.request(0).unwrap().buffer()[9..];
+                assert_eq!((chain.done(), read), (3, &[before; 23][..]));
+                assert_eq!(&receive.await.1[..5], b"chain");
+                before = 8;
+            }
             let one = left.run(Outgoing::write(buffer(pd, &[7; 8]), remote).inline());
             one.await.0.unwrap();
             assert_eq!(&bytes(&target)[..8], [7; 8]);

@@ -17,7 +17,7 @@ use fake_libibverbs::faulty::{
 };
 use fake_libibverbs::{is_posted, touch_posted, with};
 use verbs_async::verbs_channel::{
-    Channel, DownReason, Incoming, Outgoing, OwnedBuffer, OwnedRequest, TransportError,
+    Channel, DownReason, Incoming, Outgoing, OwnedBuffer, OwnedChain, OwnedRequest, TransportError,
 };
 use verbs_async::{AsyncChannel, AsyncGroup, Error, Operation};
 use verbs_core::{ProtectionDomain, RemoteMemoryRegion};
@@ -53,6 +53,7 @@ struct Held {
 enum Begun {
     Operation(Task<Operation>),
     Batch(Task<Operation<Vec<OwnedRequest>>>),
+    Chain(Task<Operation<OwnedChain>>),
 }
 
 struct Given {
@@ -73,6 +74,12 @@ impl Begun {
                 let buffers = works.into_iter().map(OwnedRequest::into_buffer);
                 (result, buffers.collect())
             }),
+            Self::Chain(task) => task.poll().map(|(result, chain)| {
+                let is_whole = chain.done() == chain.len();
+                assert!(is_whole == result.is_ok() || chain.is_empty());
+                let works = chain.into_requests().into_iter();
+                (result, works.map(OwnedRequest::into_buffer).collect())
+            }),
         }
     }
 
@@ -80,6 +87,7 @@ impl Begun {
         match self {
             Self::Operation(task) => task.was_woken(),
             Self::Batch(task) => task.was_woken(),
+            Self::Chain(task) => task.was_woken(),
         }
     }
 }
@@ -202,7 +210,7 @@ impl World {
         self.held.push(Held::new(begun, *number, buffers));
     }
 
-    /// A batch, which may be empty, have a receive in it, or be longer than the send queue.
+    /// A batch or a chain, which may be empty, have a receive in it, or be longer than the send queue.
     fn batch(&mut self) {
         if self.channels.is_empty() {
             return;
@@ -215,7 +223,15 @@ impl World {
         let may_receive = self.random.one_in(12);
         let (works, buffers) = (0..count).map(|_| self.work(may_receive)).unzip();
         let (number, channel) = &self.channels[self.random.below(self.channels.len())];
-        let begun = Begun::Batch(Task::new(channel.batch(works)));
+        let begun = if self.random.one_in(2) {
+            Begun::Batch(Task::new(channel.batch(works)))
+        } else {
+            match OwnedChain::new(works) {
+                Ok(chain) => Begun::Chain(Task::new(channel.chain(chain))),
+                // There is a receive in it.
+                Err(rejected) => Begun::Batch(Task::new(channel.batch(rejected.into_given()))),
+            }
+        };
         self.held.push(Held::new(begun, *number, buffers));
     }
 

@@ -5,6 +5,7 @@ mod announced;
 mod awaited;
 mod awaited_model;
 mod bench;
+mod chains;
 mod closing;
 mod ends;
 mod fuzz;

@@ -1,7 +1,7 @@
 //! Outcomes that are not taken: they delay no operation on any queue.
 
 use fake_libibverbs::with;
-use verbs_async::verbs_channel::{OwnedBuffer, OwnedRequest};
+use verbs_async::verbs_channel::{OwnedBuffer, OwnedChain, OwnedRequest};
 use verbs_async::{AsyncChannel, Error, Operation};
 use verbs_harness::allocations::allocations;
 
@@ -14,23 +14,29 @@ enum Kind {
     Send,
     Receive,
     Batch,
+    Chain,
 }
 
-const KINDS: [Kind; 3] = [Kind::Send, Kind::Receive, Kind::Batch];
+const KINDS: [Kind; 4] = [Kind::Send, Kind::Receive, Kind::Batch, Kind::Chain];
 
 /// An operation that was begun.
 enum Begun {
     One(Task<Operation>),
     Many(Task<Operation<Vec<OwnedRequest>>>),
+    Chain(Task<Operation<OwnedChain>>),
 }
 
 impl Kind {
-    /// Begins it; a batch fills its queue.
+    /// Begins it; a batch or a chain fills its queue.
     fn start(self, peer: &Peer, channel: &AsyncChannel) -> Begun {
         match self {
             Self::Send => Begun::One(Task::new(channel.send(peer.buffer()))),
             Self::Receive => Begun::One(Task::new(channel.receive(peer.buffer()))),
             Self::Batch => Begun::Many(Task::new(channel.batch(peer.sends()))),
+            Self::Chain => {
+                let chain = OwnedChain::new(peer.sends()).unwrap();
+                Begun::Chain(Task::new(channel.chain(chain)))
+            }
         }
     }
 
@@ -38,7 +44,7 @@ impl Kind {
     const fn places(self) -> usize {
         match self {
             Self::Send | Self::Receive => 2,
-            Self::Batch => 1,
+            Self::Batch | Self::Chain => 1,
         }
     }
 }
@@ -56,6 +62,11 @@ impl Begun {
                 let (result, works) = task.ends();
                 assert!(result.is_ok());
                 assert_eq!(works.len(), 2);
+            }
+            Self::Chain(task) => {
+                let (result, chain) = task.ends();
+                assert!(result.is_ok());
+                assert_eq!((chain.len(), chain.done()), (2, 2));
             }
         }
     }
@@ -144,6 +155,11 @@ fn request_can_be_rejected_after_slots_were_reserved() {
                 let (result, works) = task.ends();
                 assert!(matches!(result, Err(Error::Rejected(_))));
                 assert_eq!(works.len(), 2);
+            }
+            Begun::Chain(mut task) => {
+                let (result, chain) = task.ends();
+                assert!(matches!(result, Err(Error::Rejected(_))));
+                assert_eq!((chain.len(), chain.done()), (2, 0));
             }
         }
     }

@@ -29,6 +29,7 @@ mod lifetime;
 mod loans;
 mod opcodes;
 mod owned;
+mod owned_chains;
 mod peer_dies;
 mod pools;
 mod quick_start;
