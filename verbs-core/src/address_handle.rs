@@ -66,8 +66,8 @@ impl AddressHandle {
     /// # Safety
     ///
     /// - `ah` is alive, and belongs to `pd`.
-    /// - Nothing but `destroy` destroys it. If `destroy` does not: it stays alive until `destroy` was
-    ///   called.
+    /// - Nothing but `destroy` destroys it. If `destroy` does not do so, it stays alive until
+    ///   `destroy` has been called.
     ///
     /// # Errors
     ///
@@ -109,7 +109,7 @@ impl AddressHandle {
         self.ah.as_ptr()
     }
 
-    /// Destroys the handle and returns the driver's answer, which dropping only logs.
+    /// Destroys the handle and returns the driver's error, which a drop would only log.
     ///
     /// # Errors
     ///
@@ -124,11 +124,11 @@ impl AddressHandle {
 }
 
 impl AhAttr {
-    /// The path back to the sender of a datagram: from its completion, and from the
-    /// [`Grh::LEN`] bytes before it. `port_num` is the port on which it arrived.
+    /// The path back to the sender of a datagram: from the datagram's completion, and from the
+    /// [`Grh::LEN`] bytes before its payload. `port_num` is the port on which it arrived.
     ///
-    /// The sender's queue pair is the completion's [`src_qp`](WorkSuccess::src_qp). Its key is not in a
-    /// datagram.
+    /// The sender's queue pair is the completion's [`src_qp`](WorkSuccess::src_qp). A datagram does
+    /// not carry its sender's key.
     ///
     /// # Errors
     ///

@@ -29,7 +29,7 @@ use crate::macros::flags_as_text;
 bitflags::bitflags! {
     /// What a device can do, from [`DeviceAttr::device_cap_flags`].
     ///
-    /// They print and parse as C's names without prefix: `RC_RNR_NAK_GEN | XRC`.
+    /// The flags print and parse as C's names without their prefix: `RC_RNR_NAK_GEN | XRC`.
     ///
     /// [`DeviceAttr::device_cap_flags`]: crate::DeviceAttr::device_cap_flags
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -117,7 +117,8 @@ bitflags::bitflags! {
     /// What else a device can do, from
     /// [`DeviceAttrEx::device_cap_flags_ex`](crate::DeviceAttrEx::device_cap_flags_ex).
     ///
-    /// They print and parse as C's names without prefix: `RAW_SCATTER_FCS | ATOMIC_WRITE`.
+    /// The flags print and parse as C's names without their prefix:
+    /// `RAW_SCATTER_FCS | ATOMIC_WRITE`.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub struct DeviceCapFlagsEx: u64 {
         /// The frame check sequences of raw packets can be scattered with their bytes.
@@ -146,7 +147,7 @@ bitflags::bitflags! {
     /// What a port can do, from [`PortAttr::port_cap_flags`](crate::PortAttr::port_cap_flags). Most are
     /// InfiniBand's.
     ///
-    /// They print and parse as C's names without prefix: `CM_SUP | IP_BASED_GIDS`.
+    /// The flags print and parse as C's names without their prefix: `CM_SUP | IP_BASED_GIDS`.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     #[doc(alias = "ibv_port_cap_flags")]
     pub struct PortCapFlags: u32 {
@@ -232,7 +233,8 @@ bitflags::bitflags! {
     /// What else a port can do, from [`PortAttr::port_cap_flags2`](crate::PortAttr::port_cap_flags2). All
     /// are InfiniBand's.
     ///
-    /// They print and parse as C's names without prefix: `LINK_WIDTH_2X_SUP | LINK_SPEED_HDR_SUP`.
+    /// The flags print and parse as C's names without their prefix:
+    /// `LINK_WIDTH_2X_SUP | LINK_SPEED_HDR_SUP`.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     #[doc(alias = "ibv_port_cap_flags2")]
     pub struct PortCapFlags2: u16 {
@@ -267,11 +269,11 @@ bitflags::bitflags! {
     /// Whether a device can fault pages in instead of having them pinned (on-demand paging), from
     /// [`DeviceAttrEx::odp_caps`](crate::DeviceAttrEx::odp_caps).
     ///
-    /// They print and parse as C's names without prefix: `SUPPORT | SUPPORT_IMPLICIT`.
+    /// The flags print and parse as C's names without their prefix: `SUPPORT | SUPPORT_IMPLICIT`.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     #[doc(alias = "ibv_odp_general_caps")]
     pub struct OdpCaps: u64 {
-        /// It can: regions may have [`ON_DEMAND`](crate::AccessFlags::ON_DEMAND).
+        /// The device can do this: regions may have [`ON_DEMAND`](crate::AccessFlags::ON_DEMAND).
         #[doc(alias = "IBV_ODP_SUPPORT")]
         const SUPPORT = IBV_ODP_SUPPORT.0 as u64;
         /// One region can be over the whole address space.
@@ -287,7 +289,7 @@ bitflags::bitflags! {
     /// Which requests of a transport may name memory that is paged on demand, from
     /// [`DeviceAttrEx::rc_odp_caps`](crate::DeviceAttrEx::rc_odp_caps) and similar functions.
     ///
-    /// They print and parse as C's names without prefix: `SUPPORT_SEND | SUPPORT_RECV`.
+    /// The flags print and parse as C's names without their prefix: `SUPPORT_SEND | SUPPORT_RECV`.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     #[doc(alias = "ibv_odp_transport_cap_bits")]
     pub struct OdpTransportCaps: u32 {

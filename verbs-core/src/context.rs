@@ -108,8 +108,8 @@ impl Context {
     ///
     /// - `context` is an open context, by the pointer that C returned.
     /// - Nothing but `destroy` closes it.
-    /// - If `destroy` does not close it: it stays open until `destroy` was called, and all objects made
-    ///   from this one are destroyed by then.
+    /// - If `destroy` does not close it, it stays open until `destroy` has been called, and all
+    ///   objects made from this one are destroyed by then.
     ///
     /// # Errors
     ///
@@ -216,7 +216,7 @@ impl Context {
         self.inner.context.as_ptr()
     }
 
-    /// Closes the device and returns the driver's answer, which dropping only logs.
+    /// Closes the device and returns the driver's error, which a drop would only log.
     ///
     /// # Errors
     ///

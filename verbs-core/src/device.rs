@@ -281,7 +281,7 @@ impl fmt::Debug for Guid {
 
 serde_by_name!(Guid, [u8; 8], |guid| (true, guid.0), Self);
 
-/// An error from parsing a [`Guid`]: the text has not exactly 16 hexadecimal digits.
+/// An error from parsing a [`Guid`]: the text does not have exactly 16 hexadecimal digits.
 #[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a GUID is 16 hexadecimal digits, as in 5054:00ff:fe12:3456")]
 #[non_exhaustive]

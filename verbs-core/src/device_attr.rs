@@ -185,7 +185,7 @@ serde_getters! {
     max_ah: count u32,
     /// How many fast memory regions there can be.
     max_fmr: count u32,
-    /// How often a fast memory region can be mapped before it must be unmapped.
+    /// How many times a fast memory region can be mapped before it must be unmapped.
     max_map_per_fmr: count u32,
     /// How many shared receive queues there can be.
     max_srq: count u32,

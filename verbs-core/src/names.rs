@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// An error from parsing a name: the text is no value of the type.
+/// An error from parsing a name: the text names no value of the type.
 ///
 /// The types that mirror a C enum parse from what their `Display` prints, from C's name with or
 /// without its prefix, in upper or lower case, and from C's number.

@@ -161,7 +161,7 @@ impl ProtectionDomain {
     /// - `pd` is alive. If it has a thread domain: the contract of
     ///   [`alloc_parent_domain`](Self::alloc_parent_domain).
     /// - Nothing but `destroy` deallocates it.
-    /// - If `destroy` does not deallocate it: it stays alive until `destroy` was called.
+    /// - If `destroy` does not deallocate it, it stays alive until `destroy` has been called.
     ///
     /// # Errors
     ///
@@ -192,7 +192,7 @@ impl ProtectionDomain {
         self.inner.pd.as_ptr()
     }
 
-    /// Deallocates the PD and returns the driver's answer, which dropping only logs.
+    /// Deallocates the PD and returns the driver's error, which a drop would only log.
     ///
     /// # Errors
     ///

@@ -6,8 +6,8 @@ use crate::error::Error;
 
 /// An error, and the value that was passed to the call that failed.
 ///
-/// [`into_parts`](Self::into_parts) returns both. `?` keeps the error and drops the value, where the
-/// function's error type converts from this one, as [`Error`] does.
+/// [`into_parts`](Self::into_parts) returns both. `?` keeps the error and drops the value, if the
+/// function's error type converts from `Rejected`, as [`Error`] does.
 ///
 /// ```no_run
 /// # fn main() -> verbs_core::Result<()> {
@@ -15,7 +15,7 @@ use crate::error::Error;
 /// let region = match pd.reg_mr(vec![0_u8; 1 << 30]) {
 ///     Ok(region) => region,
 ///     Err(rejected) => {
-///         eprintln!("a part of it has to do: {}", rejected.error());
+///         eprintln!("registering a part of it instead: {}", rejected.error());
 ///         let mut buffer = rejected.into_given();
 ///         buffer.truncate(1 << 20);
 ///         pd.reg_mr(buffer)?

@@ -13,11 +13,11 @@ use crate::ret;
 
 /// A thread domain (TD): the driver does not lock the objects in it.
 ///
-/// One thread at a time uses these objects. The driver may also give them a doorbell of their own. A thread
-/// domain is used through a parent domain: see
-/// [`ProtectionDomain::alloc_parent_domain`](crate::ProtectionDomain::alloc_parent_domain). Cloning is
-/// cheap and shares the domain. It is deallocated when the last clone, and the last parent domain made
-/// of it, has been dropped.
+/// One thread at a time uses these objects. The driver may also give them a doorbell of their own.
+/// A thread domain is used through a parent domain: see
+/// [`ProtectionDomain::alloc_parent_domain`](crate::ProtectionDomain::alloc_parent_domain). Cloning
+/// is cheap and shares the domain. It is deallocated when the last clone, and the last parent
+/// domain made from it, has been dropped.
 #[doc = man!("ibv_alloc_td")]
 #[derive(Clone, Debug)]
 #[doc(alias = "ibv_td")]
@@ -36,8 +36,8 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// [`Error::Unsupported`] if the driver has no thread domains, as soft-RoCE. Otherwise the errno, for
-    /// example if the device has no more doorbells.
+    /// [`Error::Unsupported`] if the driver has no thread domains, as with soft-RoCE. Otherwise the
+    /// errno, for example if the device has no more doorbells.
     #[doc(alias = "ibv_alloc_td")]
     pub fn alloc_td(&self) -> Result<ThreadDomain> {
         let mut attr = ibv_td_init_attr::default();
@@ -66,12 +66,12 @@ impl ThreadDomain {
         self.inner.td.as_ptr()
     }
 
-    /// Deallocates the domain and returns the driver's answer, which dropping only logs.
+    /// Deallocates the domain and returns the driver's error, which a drop would only log.
     ///
     /// # Errors
     ///
-    /// [`Error::InUse`] while clones or parent domains made of it exist: dropping the last of them
-    /// deallocates it. Otherwise the errno.
+    /// [`Error::InUse`] while clones or parent domains made from it exist: dropping the last of
+    /// them deallocates it. Otherwise the errno.
     #[doc(alias = "ibv_dealloc_td")]
     pub fn close(self) -> Result<()> {
         let Some(Inner { td, context }) = Arc::into_inner(self.inner) else {

@@ -46,8 +46,8 @@ impl Device {
 
     /// The CPUs nearest to the device, in ascending order.
     ///
-    /// These are the CPUs of its NUMA node, or all of them if the node is unknown. There are none if the
-    /// device is virtual.
+    /// These are the CPUs of its NUMA node, or all of them if the node is unknown. The list is
+    /// empty if the device is virtual.
     ///
     /// Threads that post and poll are best pinned to these.
     #[must_use]

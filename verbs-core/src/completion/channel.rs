@@ -92,8 +92,8 @@ impl CompletionChannel {
     /// # Safety
     ///
     /// - `channel` is alive.
-    /// - Nothing but `destroy` destroys it. If `destroy` does not: it stays alive until `destroy` was
-    ///   called.
+    /// - Nothing but `destroy` destroys it. If `destroy` does not do so, it stays alive until
+    ///   `destroy` has been called.
     /// - No events are taken from it by other means.
     /// - Each queue on it has a null `cq_context`, or is taken over by
     ///   [`CompletionQueue::from_raw`] with this channel before it is armed.
@@ -131,9 +131,9 @@ impl CompletionChannel {
     /// Waits for an event and takes it; `None` if `timeout` passes first. Without a timeout it waits
     /// forever.
     ///
-    /// The event may be of any queue of the channel: see [`CqEvent::is`]. One event may stand for many
-    /// completions, or for completions that have been polled already. So arm the queue again, then poll
-    /// it until it is empty.
+    /// The event may be for any queue of the channel: see [`CqEvent::is`]. One event may stand for
+    /// many completions, or for completions that have been polled already. So arm the queue again,
+    /// then poll it until it is empty.
     ///
     /// # Errors
     ///
@@ -188,7 +188,7 @@ impl CompletionChannel {
         self.inner.channel.as_ptr()
     }
 
-    /// Destroys the channel and returns the driver's answer, which dropping only logs.
+    /// Destroys the channel and returns the driver's error, which a drop would only log.
     ///
     /// # Errors
     ///

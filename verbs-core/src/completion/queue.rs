@@ -175,17 +175,17 @@ impl CompletionQueue {
 
     /// Takes over a queue that another library made, such as `mlx5dv_create_cq` or `efadv_create_cq`.
     ///
-    /// `channel` is the one that it was made with, if its events are taken from there. Then the queue's
-    /// `cq_context` is overwritten.
+    /// `channel` is the channel that it was made with, if its events are taken from there. Then the
+    /// queue's `cq_context` is overwritten.
     ///
     /// # Safety
     ///
     /// - `cq` is alive, and was not made for a single thread.
-    /// - Nothing but `destroy` destroys it. If `destroy` does not: it stays alive until `destroy` was
-    ///   called.
+    /// - Nothing but `destroy` destroys it. If `destroy` does not do so, it stays alive until
+    ///   `destroy` has been called.
     /// - With a channel: it has not been armed yet, and nothing else uses its `cq_context`.
-    /// - It was made with a channel, and `channel` is `None`: the caller acknowledges its events, all of
-    ///   them before it is destroyed.
+    /// - If it was made with a channel but `channel` is `None`: the caller acknowledges its events,
+    ///   all of them before the queue is destroyed.
     /// - While requests of this crate complete on it, nothing else polls it.
     ///
     /// # Errors
@@ -347,7 +347,7 @@ impl CompletionQueue {
         Arc::ptr_eq(&self.inner, &other.inner)
     }
 
-    /// Destroys the queue and returns the driver's answer, which dropping only logs.
+    /// Destroys the queue and returns the driver's error, which a drop would only log.
     ///
     /// # Errors
     ///

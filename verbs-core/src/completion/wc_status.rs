@@ -11,8 +11,8 @@ open_enum! {
     SUCCESS = IBV_WC_SUCCESS "IBV_WC_SUCCESS",
     /// A local buffer is too short for the message: post larger receives.
     LOC_LEN_ERR = IBV_WC_LOC_LEN_ERR "IBV_WC_LOC_LEN_ERR",
-    /// This side's queue pair could not do it: check the request and its buffers. For a receive, the
-    /// message may be longer than its buffers (soft-RoCE gives this for
+    /// This side's queue pair could not do it: check the request and its buffers. For a receive,
+    /// the message may be longer than its buffers (soft-RoCE reports this instead of
     /// [`LOC_LEN_ERR`](Self::LOC_LEN_ERR)).
     LOC_QP_OP_ERR = IBV_WC_LOC_QP_OP_ERR "IBV_WC_LOC_QP_OP_ERR",
     /// This side's end-to-end context could not do it (RD only).
@@ -33,9 +33,9 @@ open_enum! {
     REM_ACCESS_ERR = IBV_WC_REM_ACCESS_ERR "IBV_WC_REM_ACCESS_ERR",
     /// The peer could not do it: look at the peer's own completion.
     REM_OP_ERR = IBV_WC_REM_OP_ERR "IBV_WC_REM_OP_ERR",
-    /// No answer after all retries: the peer is gone or has no receive posted (soft-RoCE gives this
-    /// for [`RNR_RETRY_EXC_ERR`](Self::RNR_RETRY_EXC_ERR)), the link is down, or the address is
-    /// wrong.
+    /// No answer after all retries: the peer is gone or has no receive posted (soft-RoCE reports
+    /// this instead of [`RNR_RETRY_EXC_ERR`](Self::RNR_RETRY_EXC_ERR)), the link is down, or the
+    /// address is wrong.
     RETRY_EXC_ERR = IBV_WC_RETRY_EXC_ERR "IBV_WC_RETRY_EXC_ERR",
     /// The peer had no receive posted, after all retries: post receives before the peer sends.
     RNR_RETRY_EXC_ERR = IBV_WC_RNR_RETRY_EXC_ERR "IBV_WC_RNR_RETRY_EXC_ERR",

@@ -31,8 +31,9 @@ pub struct WorkSuccess {
 /// The `Display` is the status, its meaning and what to do about it. A failed completion does not
 /// contain the opcode: only the `wr_id` identifies the request.
 ///
-/// The queue pair is now in [`ERR`](crate::QpState::ERR): all other requests that were posted on it are
-/// flushed.
+/// The queue pair is now in [`ERR`](crate::QpState::ERR): all other requests that were posted on it
+/// are flushed. A failed send of an unreliable connection or a datagram may move it to
+/// [`SQE`](crate::QpState::SQE) instead: then only its sends are flushed.
 ///
 /// `Debug` is the same text, with the `wr_id` in brackets.
 #[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]

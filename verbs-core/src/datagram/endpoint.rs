@@ -42,8 +42,8 @@ impl DatagramEndpointBuilder {
         lid: plain u16,
         /// The port's GID; none unless set.
         gid: option Gid,
-        /// The port's active MTU: how many bytes the longest datagram has that it receives; 4096 unless
-        /// set, so that the sender's MTU decides.
+        /// The port's active MTU: the length in bytes of the longest datagram that it can receive;
+        /// 4096 unless set, so that the sender's MTU decides.
         mtu: plain MaximumTransferUnit,
     }
 
@@ -129,7 +129,7 @@ impl DatagramEndpoint {
         self.gid
     }
 
-    /// The port's active MTU: how many bytes the longest datagram has that it receives.
+    /// The port's active MTU: the length in bytes of the longest datagram that it can receive.
     #[must_use]
     pub const fn mtu(&self) -> MaximumTransferUnit {
         self.mtu

@@ -14,8 +14,8 @@ use crate::queue_pair::builder::Parents;
 use crate::queue_pair::foreign::check_parents;
 
 impl DatagramQueuePair {
-    /// Takes over a queue pair that another library made, such as `mlx5dv_create_qp`, and moves it to
-    /// `RTS`, over `RESET`.
+    /// Takes over a queue pair that another library made, such as `mlx5dv_create_qp`, and moves it
+    /// to `RTS`, through `RESET`.
     ///
     /// `builder` has its parents, its `QKey` and the settings of its paths. The builder's capacities
     /// have no effect: `cap` is what the driver granted. See
@@ -27,8 +27,8 @@ impl DatagramQueuePair {
     ///   `efadv_create_qp_ex`, which writes no GRH before a message), and it was made with the builder's
     ///   protection domain and completion queues, and without a shared receive queue.
     /// - `cap` is what it was granted.
-    /// - Nothing but `destroy` destroys it. If `destroy` does not: once `destroy` was called, the device
-    ///   touches none of the buffers that were posted on it.
+    /// - Nothing but `destroy` destroys it. If `destroy` does not do so: once `destroy` has been
+    ///   called, the device touches none of the buffers that were posted on it.
     /// - It is modified, and posted to, by this type only, as far as the contract of
     ///   [`post_send`](Self::post_send) and [`post_receive`](Self::post_receive) depends on it.
     ///

@@ -10,7 +10,7 @@ use crate::gid::Gid;
 /// header if [`WorkSuccess::has_grh`](crate::WorkSuccess::has_grh) is `true`:
 ///
 /// - On InfiniBand and on RoCE with IPv6 addresses, a header of 40 bytes.
-/// - On RoCE v2 with IPv4 addresses, 20 bytes without a meaning, and then the IPv4 header.
+/// - On RoCE v2 with IPv4 addresses, 20 bytes without meaning, and then the IPv4 header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[doc(alias = "ibv_grh")]
 pub struct Grh {

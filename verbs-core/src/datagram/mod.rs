@@ -131,7 +131,7 @@ impl DatagramQueuePair {
         self.pd.create_ah(&self.path_to(peer)?)
     }
 
-    /// How many bytes the longest datagram has that it sends or receives.
+    /// The length in bytes of the longest datagram that it can send or receive.
     ///
     /// It is the active MTU that the port had when the queue pair was built. A port with a smaller MTU drops
     /// longer datagrams: see [`DatagramEndpoint::mtu`].
@@ -253,7 +253,7 @@ impl DatagramQueuePair {
         self.qp.as_ptr()
     }
 
-    /// Destroys the queue pair and returns the driver's answer, which dropping only logs.
+    /// Destroys the queue pair and returns the driver's error, which a drop would only log.
     ///
     /// # Errors
     ///
@@ -282,7 +282,7 @@ impl DatagramQueuePair {
         }
     }
 
-    /// To `RTS`, over `RESET`.
+    /// To `RTS`, through `RESET`.
     fn start(&self) -> Result<()> {
         let to = |state| QpAttr::new().with_qp_state(state);
         self.modify(&to(QpState::RESET))?;

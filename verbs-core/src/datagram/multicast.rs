@@ -58,7 +58,7 @@ impl Attachment<'_> {
         self.gid
     }
 
-    /// Detaches the queue pair and returns the driver's answer, which dropping only logs.
+    /// Detaches the queue pair and returns the driver's error, which a drop would only log.
     ///
     /// # Errors
     ///

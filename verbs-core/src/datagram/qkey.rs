@@ -7,9 +7,9 @@ use crate::error::{Error, Result};
 
 /// A Q_Key: a queue pair accepts a datagram only if it carries the queue pair's own key.
 ///
-/// 31 bits. With the top bit set, a device replaces the key in a request by that of the sending
-/// queue pair, so such a key never reaches a peer as it was given: it is not a valid value here. A
-/// datagram with a wrong key is dropped silently, and its send succeeds.
+/// A key has 31 bits. If the top bit were set, the device would replace the key in a request with
+/// that of the sending queue pair, so such a key is not a valid value here. A datagram with a wrong
+/// key is dropped silently, and its send succeeds.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 #[doc(alias = "qkey")]
 #[doc(alias = "remote_qkey")]

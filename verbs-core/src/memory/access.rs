@@ -11,12 +11,13 @@ use verbs_sys::{
 use crate::macros::flags_as_text;
 
 bitflags::bitflags! {
-    /// What this side's requests and the peer's may do with a memory region, or by a queue pair.
+    /// What this side's requests and the peer's may do with a memory region, or through a queue
+    /// pair.
     ///
     /// A peer needs the permission of both: the region's, and the queue pair's. This side's requests
     /// may always read.
     ///
-    /// They print and parse as C's names without prefix: `LOCAL_WRITE | REMOTE_READ`.
+    /// The flags print and parse as C's names without their prefix: `LOCAL_WRITE | REMOTE_READ`.
     ///
     /// See [`ibv_reg_mr(3)`](https://man7.org/linux/man-pages/man3/ibv_reg_mr.3.html).
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

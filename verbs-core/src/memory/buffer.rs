@@ -20,7 +20,7 @@ use std::ptr::NonNull;
 ///     kind: u32,
 /// }
 ///
-/// // SAFETY: `repr(C)`, all fields are plain, and there is no padding between or behind them.
+/// // SAFETY: `repr(C)`, all fields are plain, and there is no padding between or after them.
 /// unsafe impl Plain for Header {}
 /// ```
 ///

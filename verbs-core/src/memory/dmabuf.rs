@@ -92,25 +92,25 @@ impl ProtectionDomain {
 }
 
 impl DmabufRegion {
-    /// Takes over a region that another library registered, such as by `mlx5dv_reg_dmabuf_mr` or
-    /// `ibv_reg_dm_mr`.
+    /// Takes over a region that another library registered, for example with `mlx5dv_reg_dmabuf_mr`
+    /// or `ibv_reg_dm_mr`.
     ///
     /// Work requests address its `len` bytes from `iova` on. `destroy` can own what keeps the
     /// memory.
     ///
     /// # Safety
     ///
-    /// - `mr` is alive, belongs to `pd`, and has these bytes.
+    /// - `mr` is alive, belongs to `pd`, and is over `len` bytes from `iova` on.
     /// - The contract of [`reg_dmabuf_mr`](ProtectionDomain::reg_dmabuf_mr), with the access that `mr`
     ///   was registered with.
-    /// - Nothing but `destroy` deregisters it. If `destroy` does not: it stays alive until `destroy`
-    ///   was called.
+    /// - Nothing but `destroy` deregisters it. If `destroy` does not do so, it stays alive until
+    ///   `destroy` has been called.
     ///
     /// # Errors
     ///
     /// [`Error::ForeignContext`](crate::Error::ForeignContext) if it belongs to another context,
-    /// [`Error::OutOfRange`](crate::Error::OutOfRange) for no bytes or an `iova` that wraps. `destroy`
-    /// is dropped then without having been called.
+    /// [`Error::OutOfRange`](crate::Error::OutOfRange) if `len` is 0 or `iova + len` overflows.
+    /// `destroy` is dropped then without having been called.
     #[doc(alias = "ibv_reg_dm_mr")]
     pub unsafe fn from_raw(
         mr: NonNull<ibv_mr>,

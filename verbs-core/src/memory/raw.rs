@@ -17,7 +17,7 @@ use crate::protection_domain::ProtectionDomain;
 /// A memory region (MR) over a raw pointer: `mmap`, huge pages, another language's memory.
 ///
 /// `K` is the *keepalive*, which keeps the memory: for example a mapping that is unmapped when it is
-/// dropped, an `Arc` of an allocator, or `()` if the memory stays by other means. It is dropped after the
+/// dropped, an `Arc` of an allocator, or `()` if other means keep the memory. It is dropped after the
 /// memory has been deregistered. It is leaked if the driver fails to deregister the memory, or if the
 /// region is leaked.
 ///
@@ -128,7 +128,7 @@ impl ProtectionDomain {
 }
 
 impl RawRegion {
-    /// Takes over a region that another library registered, such as by `ibv_import_mr`.
+    /// Takes over a region that another library registered, for example with `ibv_import_mr`.
     ///
     /// It is over `len` bytes from `ptr` on. `destroy` can own what keeps the memory.
     ///
@@ -138,14 +138,14 @@ impl RawRegion {
     ///   (no `iova` of their own, not zero-based).
     /// - The contract of [`register_raw`](ProtectionDomain::register_raw), with the access that `mr`
     ///   was registered with.
-    /// - Nothing but `destroy` deregisters it. If `destroy` does not: it stays alive until `destroy`
-    ///   was called.
+    /// - Nothing but `destroy` deregisters it. If `destroy` does not do so, it stays alive until
+    ///   `destroy` has been called.
     ///
     /// # Errors
     ///
     /// [`Error::ForeignContext`](crate::Error::ForeignContext) if it belongs to another context,
-    /// [`Error::OutOfRange`](crate::Error::OutOfRange) for no bytes. `destroy` is dropped then without
-    /// having been called.
+    /// [`Error::OutOfRange`](crate::Error::OutOfRange) if `len` is 0. `destroy` is dropped then
+    /// without having been called.
     #[doc(alias = "ibv_import_mr")]
     pub unsafe fn from_raw(
         mr: NonNull<ibv_mr>,

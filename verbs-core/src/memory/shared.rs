@@ -46,8 +46,8 @@ use crate::rejected::Rejected;
 ///   message, or of a write with immediate, on the same queue pair. This always holds, and it is the
 ///   only order that the verbs promise.
 /// - A flag in memory, which a peer writes last and this side loads with
-///   [`Acquire`](Ordering::Acquire), is no such completion. It works with devices and hosts that
-///   write to memory in order, as most do. It does not work for a region with
+///   [`Acquire`](Ordering::Acquire), does not replace such a completion. It works with devices and
+///   hosts that write to memory in order, as most do. It does not work for a region with
 ///   [`RELAXED_ORDERING`](AccessFlags::RELAXED_ORDERING): there the flag may arrive before the data.
 ///
 /// # Cost

@@ -43,7 +43,8 @@ impl SharedElement<'_> {
         }
     }
 
-    /// Whether its region belongs to this protection domain, as [`ProtectionDomain::is`] has it.
+    /// Whether its region belongs to this protection domain, as [`ProtectionDomain::is`] defines
+    /// it.
     #[must_use]
     #[inline]
     pub fn is_of(&self, pd: &ProtectionDomain) -> bool {

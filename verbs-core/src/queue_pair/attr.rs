@@ -114,9 +114,10 @@ impl QpAttr {
         with_port_num, port_num: u8, PORT, |port| port, |raw| raw => u8;
         /// How long the device waits for an acknowledgement, as the code of an [`AckTimeout`].
         with_timeout, timeout: AckTimeout, TIMEOUT, |code| code.get(), |raw| raw => u8;
-        /// How often the device sends again when nothing is acknowledged.
+        /// How many times the device sends again when nothing is acknowledged.
         with_retry_cnt, retry_cnt: MaxAckRetries, RETRY_CNT, |max| max.get(), |raw| raw => u8;
-        /// How often the device sends again when the peer has no receive posted; 7 means forever.
+        /// How many times the device sends again when the peer has no receive posted; 7 means
+        /// forever.
         with_rnr_retry, rnr_retry: MaxRnrRetries, RNR_RETRY, |max| max.get(), |raw| raw => u8;
         /// The highest rate to send at, in kbit/s; 0 for no limit.
         with_rate_limit, rate_limit: u32, RATE_LIMIT, |rate| rate, |raw| raw => u32;

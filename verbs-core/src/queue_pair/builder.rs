@@ -203,7 +203,7 @@ impl<R: Receives> QueuePairBuilder<R> {
         in [settings.];
         /// The peer's access to regions that permit it too; all that the device supports unless set.
         qp_access_flags: option AccessFlags,
-        /// The path MTU; the smaller of both ports' active MTU unless set.
+        /// The path MTU; the smaller of both ports' active MTUs unless set.
         path_mtu: option MaximumTransferUnit,
         /// The number of this side's first packet; random unless set.
         sq_psn: option PacketSequenceNumber,
@@ -216,10 +216,10 @@ impl<R: Receives> QueuePairBuilder<R> {
         min_rnr_timer: plain MinRnrTimer,
         /// How long the device waits for an acknowledgement; code 14, 67 ms, unless set.
         timeout: plain AckTimeout,
-        /// How often the device sends again when nothing is acknowledged; 6 unless set.
+        /// How many times the device sends again when nothing is acknowledged; 6 unless set.
         retry_cnt: plain MaxAckRetries,
-        /// How often the device sends again when the peer has no receive posted; 7, forever, unless
-        /// set.
+        /// How many times the device sends again when the peer has no receive posted; 7, forever,
+        /// unless set.
         rnr_retry: plain MaxRnrRetries,
     }
 

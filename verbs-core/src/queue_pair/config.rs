@@ -48,7 +48,7 @@ macro_rules! bounded {
 }
 
 bounded! {
-    /// How often the device sends again when the peer does not acknowledge.
+    /// How many times the device sends again when the peer does not acknowledge.
     ///
     /// Each try waits for an [`AckTimeout`]. After the last one, the request fails with
     /// [`RETRY_EXC_ERR`](crate::WcStatus::RETRY_EXC_ERR). Default: 6. Soft-RoCE treats 7 as forever.
@@ -56,7 +56,7 @@ bounded! {
 }
 
 bounded! {
-    /// How often the device sends again when the peer has no receive posted (RNR).
+    /// How many times the device sends again when the peer has no receive posted (RNR).
     ///
     /// The peer sets how long each try waits: its [`MinRnrTimer`]. After the last try, the request
     /// fails with [`RNR_RETRY_EXC_ERR`](crate::WcStatus::RNR_RETRY_EXC_ERR).
@@ -69,17 +69,17 @@ bounded! {
 bounded! {
     /// How long the peer waits before it sends again when this side has no receive posted (RNR).
     ///
-    /// It is a code of the InfiniBand specification: 1 is 0.01 ms, 31 is 491.52 ms, and 0 is the
-    /// longest, 655.36 ms. See [`duration`](Self::duration). Default: 12, which is 0.64 ms.
+    /// The value is a code of the InfiniBand specification: 1 is 0.01 ms, 31 is 491.52 ms, and 0 is
+    /// the longest, 655.36 ms. See [`duration`](Self::duration). Default: 12, which is 0.64 ms.
     MinRnrTimer(u8), "min_rnr_timer", 0..=31
 }
 
 bounded! {
     /// How long the device waits for an acknowledgement before it sends again.
     ///
-    /// It is a code t, for 4.096 µs × 2ᵗ; 0 means forever. See [`duration`](Self::duration) and
-    /// [`at_least`](Self::at_least). Default: 14, which is 67 ms. Short times cause needless retries
-    /// on loaded or software fabrics.
+    /// The value is a code t that stands for 4.096 µs × 2ᵗ; 0 means forever. See
+    /// [`duration`](Self::duration) and [`at_least`](Self::at_least). Default: 14, which is 67 ms.
+    /// Short times cause needless retries on loaded or software fabrics.
     AckTimeout(u8), "timeout", 0..=31
 }
 

@@ -25,7 +25,7 @@ bitflags::bitflags! {
     /// The order in which a message is written to this side's memory, from
     /// [`QueuePair::query_data_in_order`].
     ///
-    /// They print and parse as C's names without prefix: `WHOLE_MSG`.
+    /// The flags print and parse as C's names without their prefix: `WHOLE_MSG`.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     #[doc(alias = "ibv_query_qp_data_in_order_caps")]
     pub struct DataInOrder: u32 {
@@ -53,10 +53,10 @@ impl<R> QueuePair<R> {
     ///
     /// The request may be one of this side or of the peer.
     ///
-    /// Empty means that no order is promised, which is the answer of most devices, of soft-RoCE, and
-    /// on other processors than `x86`. Then only a completion shows that data has arrived.
+    /// It is empty if no order is promised, as on most devices, on soft-RoCE, and on processors
+    /// other than `x86`. Then only a completion shows that data has arrived.
     ///
-    /// The answer is about the device and the host. It does not hold for a region with
+    /// This order is a property of the device and the host. It does not hold for a region with
     /// [`RELAXED_ORDERING`](crate::AccessFlags::RELAXED_ORDERING).
     #[doc = man!("ibv_query_qp_data_in_order")]
     #[must_use]

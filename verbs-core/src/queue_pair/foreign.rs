@@ -14,8 +14,8 @@ use crate::path::LocalPath;
 use crate::shared_receive_queue::SharedReceiveQueue;
 
 impl<R: Receives> PreparedQueuePair<R> {
-    /// Takes over a queue pair that another library made, such as `mlx5dv_create_qp`, and moves it to
-    /// `INIT`, over `RESET`.
+    /// Takes over a queue pair that another library made, such as `mlx5dv_create_qp`, and moves it
+    /// to `INIT`, through `RESET`.
     ///
     /// `builder` has its parents, and the settings with which it is connected. The builder's
     /// capacities have no effect: `cap` is what the driver granted. See
@@ -27,8 +27,8 @@ impl<R: Receives> PreparedQueuePair<R> {
     ///   builder's protection domain and queues: without a shared receive queue if the builder has
     ///   none.
     /// - `cap` has the capacities that the driver granted it.
-    /// - Nothing but `destroy` destroys it. If `destroy` does not: once `destroy` was called, the device
-    ///   touches none of the buffers that were posted on it.
+    /// - Nothing but `destroy` destroys it. If `destroy` does not do so: once `destroy` has been
+    ///   called, the device touches none of the buffers that were posted on it.
     /// - It is modified, and posted to, by this type only, as far as the contract of
     ///   [`post`](QueuePair::post) depends on it.
     ///
@@ -69,10 +69,11 @@ impl<R: Receives> QueuePair<R> {
     /// # Safety
     ///
     /// - The contract of [`PreparedQueuePair::from_raw`].
-    /// - It is connected, with the `max_rd_atomic` and on the port of `local`, and with the
-    ///   `max_dest_rd_atomic` of `remote` at least.
-    /// - What was posted on it before has completed before it is handed over. Or the caller ignores the
-    ///   completions of that, and keeps its buffers until they have been polled.
+    /// - It is connected on the port of `local`, with the `max_rd_atomic` of `local`, and its peer
+    ///   has at least the `max_dest_rd_atomic` of `remote`.
+    /// - Every request that was posted on it earlier has completed before this call. Otherwise the
+    ///   caller ignores the completion of that request, and keeps its buffers until the completion
+    ///   has been polled.
     ///
     /// # Errors
     ///

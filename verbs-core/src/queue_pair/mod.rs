@@ -382,7 +382,7 @@ macro_rules! in_each_state {
                 self.qp.qp.as_ptr()
             }
 
-            /// Destroys the queue pair and returns the driver's answer, which dropping only logs.
+            /// Destroys the queue pair and returns the driver's error, which a drop would only log.
             ///
             /// # Errors
             ///
@@ -411,7 +411,7 @@ impl Qp {
         self.raw().number()
     }
 
-    /// To `INIT`, over `RESET`.
+    /// To `INIT`, through `RESET`.
     fn prepare(&self, path: &LocalPath) -> Result<()> {
         self.modify(&QpAttr::new().with_qp_state(QpState::RESET))?;
         let init = QpAttr::new()

@@ -66,9 +66,9 @@ impl<R> QueuePair<R> {
     /// - If it reads or is an atomic: no code reads or writes the memory of its elements while the
     ///   request holds it, and no `&` or `&mut` to it is live.
     /// - The two rules above hold for a [`MemoryRegion`](crate::MemoryRegion). The memory of other
-    ///   regions is never borrowed: [`SharedRegion`](crate::SharedRegion) sees to that itself, and who
-    ///   registers a [`RawRegion`](crate::RawRegion) or a [`DmabufRegion`](crate::DmabufRegion)
-    ///   promises it.
+    ///   regions is never borrowed: [`SharedRegion`](crate::SharedRegion) ensures this itself, and
+    ///   the code that registers a [`RawRegion`](crate::RawRegion) or a
+    ///   [`DmabufRegion`](crate::DmabufRegion) promises it.
     /// - Its elements have at most [`max_msg_sz`](Self::max_msg_sz) bytes together.
     /// - If it is inline: its elements have at most
     ///   [`max_inline_data`](crate::QpCap::max_inline_data) bytes together, as granted in

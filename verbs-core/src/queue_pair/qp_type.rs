@@ -4,7 +4,7 @@ use std::fmt;
 
 use verbs_sys::{IBV_QPT_RC, IBV_QPT_UC, ibv_qp_type};
 
-/// The type of a connected queue pair. Both ends have the same.
+/// The type of a connected queue pair. Both ends have the same type.
 ///
 /// Queue pairs for datagrams have a type of their own: [`DatagramQueuePair`](crate::DatagramQueuePair).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

@@ -20,10 +20,10 @@ impl SharedReceiveQueue {
     ///
     /// - `srq` is alive, its type is the basic one, and it belongs to `pd`.
     /// - `granted` is what it was granted.
-    /// - Nothing but `destroy` destroys it. If `destroy` does not: once `destroy` was called, the device
-    ///   touches none of the buffers that were posted on it.
-    /// - Receives that were posted on it by other means are in memory that stays valid until their
-    ///   completion, and nothing of this crate takes their completions for its own.
+    /// - Nothing but `destroy` destroys it. If `destroy` does not do so: once `destroy` has been
+    ///   called, the device touches none of the buffers that were posted on it.
+    /// - The memory of receives that were posted on it by other means stays valid until they
+    ///   complete, and the code that polls does not mistake their completions for its own.
     ///
     /// # Errors
     ///

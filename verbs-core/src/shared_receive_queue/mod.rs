@@ -211,14 +211,15 @@ impl SharedReceiveQueue {
     /// # Safety
     ///
     /// A receive *holds* its memory from this call until its own completion is polled, or until the
-    /// shared receive queue is destroyed ([`close`](Self::close) returns `Ok`). The end of a queue pair
-    /// gives nothing back: not its failure, not a reset, and not its destruction.
+    /// shared receive queue is destroyed ([`close`](Self::close) returns `Ok`). The failure, the
+    /// reset or the destruction of a queue pair gives no memory back.
     ///
     /// For each receive that is posted (after an error these are the first ones, as many as
     /// [`PostError::posted`] returns):
     ///
     /// - Its memory stays allocated, and registered under the `lkey` of its element, while the
-    ///   receive holds it. Drivers deregister a region without an error under posted receives.
+    ///   receive holds it. Drivers deregister a region without an error even while receives are
+    ///   posted into it.
     /// - The region of each element belongs to this queue's [`pd`](Self::pd), as for
     ///   [`QueuePair::post`](crate::QueuePair::post).
     /// - No code reads or writes its memory while the receive holds it, and no `&` or `&mut` to it
@@ -389,7 +390,7 @@ impl SharedReceiveQueue {
     ///
     /// # Errors
     ///
-    /// [`Error::Unsupported`] if the driver cannot do this, as siw, otherwise the errno.
+    /// [`Error::Unsupported`] if the driver cannot do this, as with siw, otherwise the errno.
     #[doc = man!("ibv_query_srq")]
     #[doc(alias = "ibv_query_srq")]
     pub fn query(&self) -> Result<SrqAttr> {
@@ -447,7 +448,7 @@ impl SharedReceiveQueue {
         Arc::ptr_eq(&self.inner, &other.inner)
     }
 
-    /// Destroys the queue and returns the driver's answer, which dropping only logs.
+    /// Destroys the queue and returns the driver's error, which a drop would only log.
     ///
     /// Receives that are left in it produce no completion. When this has returned `Ok`, the device
     /// touches none of their buffers.

@@ -9,7 +9,8 @@ use super::{Remote, WorkRequest, carries_data, work_request};
 use crate::error::{Error, Result};
 use crate::memory::{Gather, RemoteMemoryRegion, Scatter};
 
-/// An RDMA write: bytes of this side are copied to the peer's memory, without an action of the peer.
+/// An RDMA write: bytes of this side are copied to the peer's memory, without any action by the
+/// peer.
 ///
 /// An example is on [`QueuePair::post`](crate::QueuePair::post).
 #[repr(transparent)]
@@ -20,7 +21,8 @@ pub struct WriteWorkRequest<'l> {
     any: WorkRequest<'l>,
 }
 
-/// An RDMA read: bytes of the peer's memory are copied to this side, without an action of the peer.
+/// An RDMA read: bytes of the peer's memory are copied to this side, without any action by the
+/// peer.
 ///
 /// An example is on [`QueuePair::post_read`](crate::QueuePair::post_read). A read never completes on a queue pair whose
 /// [`max_rd_atomic`](crate::QueuePair::max_rd_atomic) is 0.

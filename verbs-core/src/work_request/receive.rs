@@ -11,8 +11,8 @@ use crate::memory::{Scatter, compact};
 
 /// A receive: room for one message from the peer.
 ///
-/// A write with immediate of the peer completes a receive too, but its bytes are elsewhere: where the
-/// peer wrote them.
+/// A peer's write with immediate data completes a receive too, but its bytes are not in the
+/// receive's buffers: they are where the peer wrote them.
 #[repr(transparent)]
 #[doc(alias = "ibv_recv_wr")]
 pub struct ReceiveWorkRequest<'l> {
