@@ -132,15 +132,16 @@ impl ChannelBuilder {
         /// its channels together. Unless set, all queues can be full at once.
         ///
         /// The group's completion queue has this many entries (C: `cqe`), instead of
-        /// `max_channels * (max_send_wr + max_recv_wr)`. The setting has no effect on a single channel,
-        /// nor if the total is no less than that product. A total that is too small for one request in
-        /// each queue is raised to `2 * max_channels`.
+        /// `max_channels * (max_send_wr + max_recv_wr)`. The setting has no effect on a single
+        /// channel, or if the total is at least that product. A total that is too small for one
+        /// request in each queue is raised to `2 * max_channels`.
         ///
-        /// Each queue of each channel has a share of `total / (4 * max_channels)` requests, which no other
-        /// channel takes: at least one, and at most the depth of the queue. So the shares usually take up to
-        /// half of the total. The rest is common, first come, first served: a channel can fill its queues
-        /// while others are idle. A request that finds no room is rejected with [`RejectReason::Budget`],
-        /// which [is backpressure](RejectReason::is_backpressure). In `verbs-async` it waits in line.
+        /// Each queue of each channel has a share of `total / (4 * max_channels)` requests, which
+        /// no other channel takes: at least one, and at most the depth of the queue. So the shares
+        /// usually take up to half of the total. The rest is common, first come, first served: a
+        /// channel can fill its queues while others are idle. A request that finds no room is
+        /// rejected with [`RejectReason::Budget`], which [is
+        /// backpressure](RejectReason::is_backpressure). In `verbs-async` it waits in the backlog.
         ///
         /// Receives count while they are posted, and those of idle channels stay posted. So post few
         /// more to each channel than its share, or size the budget for them.
@@ -177,15 +178,16 @@ impl ChannelBuilder {
         /// The access that the peer has to regions that permit it too, and whose key it has; all that the
         /// device supports unless set.
         qp_access_flags: option AccessFlags,
-        /// The path MTU; the smaller of both ports' active MTU unless set.
+        /// The path MTU; the smaller of both ports' active MTUs unless set.
         path_mtu: option MaximumTransferUnit,
         /// How long the peer waits when no receive is posted here; code 12, 0.64 ms, unless set.
         min_rnr_timer: plain MinRnrTimer,
         /// How long the device waits for an acknowledgement (C: `timeout`); code 14, 67 ms, unless set.
         ack_timeout: plain AckTimeout,
-        /// How often the device sends again when nothing is acknowledged; 6 unless set.
+        /// How many times the device sends again when nothing is acknowledged; 6 unless set.
         retry_cnt: plain MaxAckRetries,
-        /// How often the device sends again when the peer has no receive posted; 7, forever, unless set.
+        /// How many times the device sends again when the peer has no receive posted; 7, forever,
+        /// unless set.
         ///
         /// Soft-RoCE gives up after about half a second even with 7.
         rnr_retry: plain MaxRnrRetries,
@@ -196,17 +198,18 @@ impl ChannelBuilder {
         /// How long an operation on borrowed buffers, and the end of a scope, wait before the channel is
         /// aborted; forever unless set.
         ///
-        /// [`wait_success`](crate::Channel::wait_success) waits as long, and does not abort the channel.
-        /// The timeout has no effect on an [`engine`](Self::engine), nor on the channels of `verbs-async`.
+        /// [`wait_success`](crate::Channel::wait_success) waits for as long, and does not abort the
+        /// channel. The timeout has no effect on an [`engine`](Self::engine), nor on the channels
+        /// of `verbs-async`.
         timeout: option Duration,
         /// How long a failed scope waits for its operations in flight, and an aborted channel for its
         /// flushes; 1 s unless set.
         drain_timeout: plain Duration,
         /// How soon the death of the peer's host is noticed; 10 s unless set.
         ///
-        /// TCP's keepalive detects it, which counts in whole seconds: less than 2 s is an error. With
-        /// `None` no peer is watched: a peer that closes its channel, or whose process ends, is not
-        /// noticed either.
+        /// TCP's keepalive, which counts in whole seconds, detects it: less than 2 s is an error.
+        /// With `None` no peer is watched: a peer that closes its channel, or whose process ends,
+        /// is not noticed either.
         peer_timeout: option Duration,
         /// What a wait does between polls that find no completion; spin, then yield, unless set.
         ///

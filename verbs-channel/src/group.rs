@@ -107,7 +107,7 @@ use crate::waiting::Poller;
 ///     let id = completed.channel;
 ///     match (completed.message(), &completed.result) {
 ///         (Some(message), _) => println!("{} bytes", message.len()),
-///         // At the first failure the channel goes. Its other operations fail, too.
+///         // The first failure removes the channel. Its other operations fail, too.
 ///         (None, Err(error)) => {
 ///             if !error.down_reason().is_some_and(DownReason::is_peer_closed) {
 ///                 eprintln!("{id}: {}", ErrorChain::new(error));
@@ -129,7 +129,7 @@ pub struct ChannelGroup {
     preparer: Preparer,
 }
 
-/// Prepares channels for a group without borrowing it, as creating a queue pair takes a while.
+/// Prepares channels for a group without borrowing it, since creating a queue pair takes a while.
 ///
 /// Created by [`ChannelGroup::preparer`]. Cloning is cheap. It keeps only the group's completion
 /// queue alive.
@@ -284,11 +284,12 @@ impl ChannelGroup {
     /// It posts the operations as there is room, and waits for all of them, up to `timeout`, or up to the
     /// channel's own if that is `None`. The outcomes are in the transfer.
     ///
-    /// If the timeout passes, the channels that still have operations of the set are aborted, with all
-    /// that is in flight on them: each queue pair is moved to `ERR`, and destroyed if it is not flushed within
-    /// the drain timeout. So this returns within `timeout`, the drain timeout and the time that
-    /// `ibv_destroy_qp` takes for each of them, together. An operation that fails takes its channel down, and others
-    /// of the set on that channel fail with it. The other channels go on.
+    /// If the timeout passes, the channels that still have operations of the set are aborted, with
+    /// all that is in flight on them: each queue pair is moved to `ERR`, and destroyed if it is not
+    /// flushed within the drain timeout. So this returns within the sum of `timeout`, the drain
+    /// timeout and the time that `ibv_destroy_qp` takes for each of them. An operation that fails
+    /// takes its channel down, and others of the set on that channel fail with it. The other
+    /// channels go on.
     ///
     /// # Errors
     ///
@@ -307,8 +308,8 @@ impl ChannelGroup {
     /// [`transfer`](Self::transfer), and calls `each` for each operation that ends before the timeout: with
     /// its index, and whether it has succeeded.
     ///
-    /// The device is done with the memory of that operation by then. If `each` panics, the rest is aborted
-    /// as after a timeout, before the panic goes on.
+    /// The device is done with the memory of that operation by then. If `each` panics, the rest is
+    /// aborted as after a timeout, before the panic continues.
     ///
     /// # Errors
     ///

@@ -57,7 +57,7 @@
 //!
 //! Memory of a GPU, huge pages and `mmap` are used in both ways. They are registered as a
 //! [`DmabufRegion`](verbs_core::DmabufRegion) or a [`RawRegion`](verbs_core::RawRegion), which is
-//! `unsafe` once. Their elements are borrowed, and a [`SharedMemory`] has slices to be owned.
+//! `unsafe` once. Their elements are borrowed; the slices of a [`SharedMemory`] are owned.
 //!
 //! A [`Transfer`] is a set of operations on owned buffers that ends as a whole: at its deadline, and only
 //! when the device is done with all of its memory.
@@ -70,9 +70,9 @@
 //! [`start_batch`](Channel::start_batch)). A batch that is started again and again is an [`OwnedChain`]: its
 //! requests are built once, and some are replaced between the starts.
 //!
-//! Below them is [`post_unpolled`](Channel::post_unpolled), which is `unsafe`. It is for layers that
-//! manage the buffers themselves. [`post_chain_unpolled`](Channel::post_chain_unpolled) posts chains of
-//! their own.
+//! Below them is [`post_unpolled`](Channel::post_unpolled), which is `unsafe`. It is for layers
+//! that manage the buffers themselves. [`post_chain_unpolled`](Channel::post_chain_unpolled) posts
+//! chains that such a layer has built.
 //!
 //! The channels of a group can share their receives: [`ChannelBuilder::shared_receives`]. Messages then
 //! come out of the group, each with the id of its channel, and the memory for them does not grow with
@@ -126,11 +126,11 @@
 //! # When the peer leaves
 //!
 //! A reliable connection has no keepalive. So a channel that was connected over TCP keeps the TCP
-//! connection, and watches its peer by it. The channel goes down when the peer closes its channel,
-//! its process ends or its host dies. The reason is [`DownReason::PeerClosed`] or
+//! connection, and uses it to watch its peer. The channel goes down when the peer closes its
+//! channel, its process ends or its host dies. The reason is [`DownReason::PeerClosed`] or
 //! [`DownReason::PeerLost`]. Everything that the peer sent is delivered first. After that every
-//! operation returns an error, even if the peer left in order. So a server's loop ends when the error's
-//! [`down_reason`](Error::down_reason) [`is_peer_closed`](DownReason::is_peer_closed).
+//! operation returns an error, even if the peer left in order. So a server's loop ends when the
+//! error's [`down_reason`](Error::down_reason) [`is_peer_closed`](DownReason::is_peer_closed).
 //!
 //! Peers are checked whenever a wait or a poll finds no completion. The end of a peer is noticed
 //! within some milliseconds, or within 100 if the wait [sleeps](PollStrategy::Notify). The death of a
@@ -145,7 +145,7 @@
 //!   the channel down, although RDMA may still work. Keepalive probes, a few in each
 //!   `peer_timeout`, prevent that with most firewalls. With `peer_timeout(None)` no peer is watched.
 //! - After a [handshake](PreparedChannel::handshake) of your own, pass the channel a descriptor to
-//!   [watch the peer by](Channel::watch_peer). Without one no peer is watched, and receives need a
+//!   [watch the peer](Channel::watch_peer). Without one no peer is watched, and receives need a
 //!   timeout.
 //!
 //! # Datagrams
@@ -168,7 +168,7 @@
 //!
 //! # Features
 //!
-//! - `dlopen`: libibverbs is looked for at run time, as of [`verbs_core`].
+//! - `dlopen`: libibverbs is looked for at run time: see the feature of [`verbs_core`].
 //!
 //! # Requirements
 //!
@@ -190,7 +190,7 @@
 //!
 //! # How this crate is built
 //!
-//! A blocking send and its completion pass these files, from top to bottom:
+//! A blocking send and its completion pass through these files, from top to bottom:
 //!
 //! | file | step |
 //! |---|---|
@@ -206,8 +206,8 @@
 //! | `waiting/wait.rs`, `waiting/pause.rs` | until then: polls, spins, yields or sleeps |
 //! | `waiting/abort.rs`, `engine/teardown.rs` | after the deadline: the ladder |
 //!
-//! An owned buffer takes the same way by `channel/owned.rs` and `engine/owned.rs`, and its outcome
-//! is taken in `engine/outcome.rs`. `verbs-async` begins at `engine/owned.rs`.
+//! An owned buffer goes the same way through `channel/owned.rs` and `engine/owned.rs`, and its
+//! outcome is taken in `engine/outcome.rs`. `verbs-async` begins at `engine/owned.rs`.
 
 // First: rustdoc lists the methods of a channel in the order of the modules.
 mod connect;

@@ -59,11 +59,12 @@ impl ChannelBuilder {
     ///
     /// # Slow consumers
     ///
-    /// At most `count` blocks are in the queue, or in messages that were not taken. Messages that the program
-    /// has taken and keeps hold further blocks of the pool. When the pool has none left, the queue runs
-    /// empty, and peers wait until blocks are returned: as long as their
-    /// [`rnr_retry`](ChannelBuilder::rnr_retry) permits, which is forever by default. Returned blocks are
-    /// posted by calls on the group. A wait that sleeps looks for them each millisecond.
+    /// At most `count` blocks are in the queue, or in messages that were not taken. Messages that
+    /// the program has taken and keeps hold further blocks of the pool. When the pool has none
+    /// left, the queue runs empty, and peers wait until blocks are returned: as long as their
+    /// [`rnr_retry`](ChannelBuilder::rnr_retry) permits, which is forever by default. Returned
+    /// blocks are posted by calls on the group. A wait that sleeps looks for them every
+    /// millisecond.
     ///
     /// # The end of a channel
     ///
@@ -109,9 +110,9 @@ impl SharedReceivesBuilder {
     ///
     /// # Errors
     ///
-    /// - [`verbs_core::Error::Limit`]: the device cannot have as many shared receives.
-    /// - [`Error::Capacity`](crate::Error::Capacity): it cannot have as many entries in a completion queue:
-    ///   `max_send_wr` for each channel, and one for each shared receive.
+    /// - [`verbs_core::Error::Limit`]: the device cannot have that many shared receives.
+    /// - [`Error::Capacity`](crate::Error::Capacity): it cannot have that many entries in a
+    ///   completion queue: `max_send_wr` for each channel, and one for each shared receive.
     /// - [`verbs_core::Error::OutOfRange`]: `max_channels` is 0.
     /// - [`Error::PeerTimeout`](crate::Error::PeerTimeout): the `peer_timeout` is shorter than 2 s.
     /// - [`verbs_core::Error::ForeignParent`]: the pool belongs to another protection domain.

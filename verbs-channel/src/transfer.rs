@@ -23,8 +23,9 @@ use crate::request::OwnedRequest;
 /// A set can be larger than the queues of its channels: what has no room is posted when there is some.
 /// The operations of one queue of a channel are posted in the order in which they were added.
 ///
-/// No buffer is in flight but during `transfer`. So nothing happens to the memory if a set is dropped or
-/// forgotten. A set can be used again: within its capacity, it allocates nothing for each operation.
+/// Buffers are in flight only during `transfer`. So nothing happens to the memory if a set is
+/// dropped or forgotten. A set can be used again: within its capacity, it allocates nothing for
+/// each operation.
 ///
 /// ```no_run
 /// # use std::time::Duration;
@@ -89,9 +90,9 @@ pub enum TransferError {
         #[source]
         first: Error,
     },
-    /// The driver failed to destroy the queue pair: **the device may still access the memory of these
-    /// operations** until the process ends. Their buffers have been leaked. It is done with the
-    /// memory of all others.
+    /// The driver failed to destroy the queue pair: **the device may still access the memory of
+    /// these operations** until the process ends. Their buffers have been leaked. The device is
+    /// done with the memory of all other operations.
     #[error(
         "{stuck} of the {of} operations of a transfer are stuck: the device may still access their memory"
     )]
@@ -198,8 +199,8 @@ impl Transfer {
         self.entries.is_empty()
     }
 
-    /// Removes all operations, and returns the outcomes of those that have ended, in the order in which
-    /// they were added. The set keeps its room.
+    /// Removes all operations, and returns the outcomes of those that have ended, in the order in
+    /// which they were added. The set keeps its capacity.
     ///
     /// Operations that were never carried out are dropped with their buffers.
     pub fn drain(&mut self) -> impl Iterator<Item = TransferOutcome> {

@@ -18,8 +18,9 @@ use crate::request::OwnedElement;
 /// [slice](crate::SharedSlice) of shared memory. Operations use its
 /// [range](Self::set_range), which is all of it unless set. It is a pointer, so moving it is cheap.
 ///
-/// It derefs to the bytes of its range. The bytes of shared memory cannot be borrowed: a slice of it derefs
-/// to an empty slice, whatever its range. A [message](crate::Completed::message) in it is empty, too.
+/// It derefs to the bytes of its range. The bytes of shared memory cannot be borrowed: a slice of
+/// it derefs to an empty slice, whatever its range. A [message](crate::Completed::message) that was
+/// received into it also reads as empty.
 #[derive(Default)]
 pub struct OwnedBuffer {
     // `None` if it has no memory.

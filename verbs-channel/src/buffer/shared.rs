@@ -101,8 +101,9 @@ shareable! {
 impl SharedMemory {
     /// The memory of a region, with room for this many slices at once.
     ///
-    /// Slices allocate nothing, unless there are more of them at once: then each allocates 128 bytes. To
-    /// read and write the bytes of a [`SharedRegion`], keep a clone of the `Arc`.
+    /// Slices allocate nothing, unless there are more than `slices` at once: each further one
+    /// allocates 128 bytes. To read and write the bytes of a [`SharedRegion`], keep a clone of the
+    /// `Arc`.
     #[must_use]
     pub fn new<R: Shareable>(region: Arc<R>, slices: usize) -> Self {
         let (memory, pd) = (region.memory(), PdTag::of(region.pd()));

@@ -147,10 +147,10 @@ impl Channel {
     /// channel's own if that is `None`. The outcomes are in the transfer.
     ///
     /// If the timeout passes, the channel that still has operations of the set is aborted, with all
-    /// that is in flight on it: its queue pair is moved to `ERR`, and destroyed if it is not flushed within
-    /// the drain timeout. So this returns within `timeout`, the drain timeout and the time that
-    /// `ibv_destroy_qp` takes, together. An operation that fails takes its channel down, and others
-    /// of the set on that channel fail with it.
+    /// that is in flight on it: its queue pair is moved to `ERR`, and destroyed if it is not
+    /// flushed within the drain timeout. So this returns within the sum of `timeout`, the drain
+    /// timeout and the time that `ibv_destroy_qp` takes. An operation that fails takes its channel
+    /// down, and others of the set on that channel fail with it.
     ///
     /// # Errors
     ///
@@ -169,8 +169,8 @@ impl Channel {
     /// [`transfer`](Self::transfer), and calls `each` for each operation that ends before the timeout: with
     /// its index, and whether it has succeeded.
     ///
-    /// The device is done with the memory of that operation by then. If `each` panics, the rest is aborted
-    /// as after a timeout, before the panic goes on.
+    /// The device is done with the memory of that operation by then. If `each` panics, the rest is
+    /// aborted as after a timeout, before the panic continues.
     ///
     /// # Errors
     ///

@@ -45,7 +45,7 @@ impl<H: Hold> Channel<H> {
         self.complete(Outgoing::send(list).immediate(imm_data), None)
     }
 
-    /// Waits for a message of the peer, and receives it.
+    /// Waits for a message from the peer, and receives it.
     ///
     /// The returned [`WorkSuccess`] has the message's [length](WorkSuccess::byte_len) and
     /// [immediate data](WorkSuccess::imm_data), and finds the [message](WorkSuccess::message_in) in the
@@ -122,7 +122,8 @@ impl<H: Hold> Channel<H> {
     ///
     /// # Errors
     ///
-    /// As [`send`](Self::send); [`RejectReason::RemoteTooShort`] if the bytes do not fit `remote`.
+    /// As [`send`](Self::send); [`RejectReason::RemoteTooShort`] if the bytes do not fit into
+    /// `remote`.
     #[doc(alias = "ibv_post_send")]
     #[doc(alias = "IBV_WR_RDMA_WRITE")]
     pub fn write(&mut self, list: impl GatherList, remote: RemoteMemoryRegion) -> Result<()> {
@@ -158,17 +159,17 @@ impl<H: Hold> Channel<H> {
         self.complete(Incoming::read(list, remote), None)
     }
 
-    /// Replaces the first 8 bytes of `remote` by `swap` if they are equal to `compare`, and waits until
-    /// that has completed.
+    /// Replaces the first 8 bytes of `remote` with `swap` if they are equal to `compare`, and waits
+    /// until that has completed.
     ///
     /// Their previous value is written to `before`, which must be one element of 8 bytes. Each machine
     /// uses its own byte order, so both hosts must have the same endianness.
     ///
     /// # Errors
     ///
-    /// As [`send`](Self::send). [`RejectReason::Misaligned`] if `before` has not 8 bytes, or the address
-    /// of `remote` is not divisible by 8. [`RejectReason::RemoteTooShort`] if `remote` has fewer than 8
-    /// bytes. [`RejectReason::NoReads`] if the peer serves no atomics.
+    /// As [`send`](Self::send). [`RejectReason::Misaligned`] if `before` is not 8 bytes long, or
+    /// the address of `remote` is not divisible by 8. [`RejectReason::RemoteTooShort`] if `remote`
+    /// has fewer than 8 bytes. [`RejectReason::NoReads`] if the peer serves no atomics.
     #[doc(alias = "ibv_post_send")]
     #[doc(alias = "IBV_WR_ATOMIC_CMP_AND_SWP")]
     pub fn compare_swap(

@@ -132,8 +132,8 @@ impl<H: Hold> Channel<H> {
     ///
     /// # Errors
     ///
-    /// As [`start_send`](Self::start_send); [`RejectReason::RemoteTooShort`] if the bytes do not fit
-    /// `remote`.
+    /// As [`start_send`](Self::start_send); [`RejectReason::RemoteTooShort`] if the bytes do not
+    /// fit into `remote`.
     #[doc(alias = "ibv_post_send")]
     #[doc(alias = "IBV_WR_RDMA_WRITE")]
     pub fn start_write(
@@ -179,10 +179,10 @@ impl<H: Hold> Channel<H> {
             .map_err(buffer_of)
     }
 
-    /// Posts a compare-and-swap: replaces the first 8 bytes of `remote` by `swap` if they are equal
-    /// to `compare`.
+    /// Posts a compare-and-swap: replaces the first 8 bytes of `remote` with `swap` if they are
+    /// equal to `compare`.
     ///
-    /// Their previous value is written to the buffer's range, which must have 8 bytes.
+    /// Their previous value is written to the buffer's range, which must be 8 bytes long.
     ///
     /// # Errors
     ///
@@ -202,7 +202,7 @@ impl<H: Hold> Channel<H> {
 
     /// Posts a fetch-and-add: adds `add` to the first 8 bytes of `remote`, with wrap-around.
     ///
-    /// Their previous value is written to the buffer's range, which must have 8 bytes.
+    /// Their previous value is written to the buffer's range, which must be 8 bytes long.
     ///
     /// # Errors
     ///

@@ -50,9 +50,9 @@ impl ScopedPendingWork<'_, '_> {
 
     /// Waits for the outcome, up to the channel's timeout.
     ///
-    /// Spins, yields or sleeps as the channel's [`PollStrategy`](crate::PollStrategy) has it. This is the
-    /// `wait` of a handle: [`wait_timeout`](Self::wait_timeout) has a timeout of its own, and does not
-    /// abort the channel.
+    /// Spins, yields or sleeps according to the channel's [`PollStrategy`](crate::PollStrategy).
+    /// This is the `wait` of a handle: [`wait_timeout`](Self::wait_timeout) has a timeout of its
+    /// own, and does not abort the channel.
     ///
     /// # Errors
     ///
@@ -93,8 +93,8 @@ impl<L: List> ScopedPendingWork<'_, '_, L> {
 
     /// Waits for the outcome, up to the channel's timeout, and returns the elements with it.
     ///
-    /// Spins, yields or sleeps as the channel's [`PollStrategy`](crate::PollStrategy) has it. If the
-    /// timeout passes, the channel is aborted: the elements are returned in any case.
+    /// Spins, yields or sleeps according to the channel's [`PollStrategy`](crate::PollStrategy). If
+    /// the timeout passes, the channel is aborted: the elements are returned in any case.
     #[doc(alias = "wait")]
     #[inline]
     pub fn spin_poll(self) -> (Result<WorkSuccess, TransportError>, L) {

@@ -119,7 +119,7 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
     /// # Errors
     ///
     /// As [`post_send`](Self::post_send); [`RejectReason::RemoteTooShort`] if the bytes do not fit
-    /// `remote`.
+    /// into `remote`.
     #[doc(alias = "ibv_post_send")]
     #[doc(alias = "IBV_WR_RDMA_WRITE")]
     pub fn post_write<L: GatherList + 'scope>(
@@ -148,8 +148,9 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
     /// Posts a receive.
     ///
     /// Its bytes can be read after the scope. To read them within it, use
-    /// [`lend_receive`](Self::lend_receive). The scope waits for a message, also if the handle is dropped:
-    /// if none may come, call [`close_with_receives_left`](Self::close_with_receives_left).
+    /// [`lend_receive`](Self::lend_receive). The scope waits for a message, even if the handle is
+    /// dropped: if none may come, call
+    /// [`close_with_receives_left`](Self::close_with_receives_left).
     ///
     /// # Errors
     ///

@@ -26,7 +26,7 @@ impl<H: Hold> Channel<H> {
         member.map_or(ChannelId::NONE, |member| member.id)
     }
 
-    /// The engine that drives the channel, for what a layer above needs of it.
+    /// The engine that drives the channel, for layers above.
     #[must_use]
     pub fn engine_mut(&mut self) -> &mut Engine {
         let (poller, _) = self.parts();
@@ -59,16 +59,17 @@ impl<H: Hold> Channel<H> {
         engine.is_idle_at(at)
     }
 
-    /// Watches the peer by this descriptor: the channel goes down when its other end is closed.
+    /// Watches the peer through this descriptor: the channel goes down when its other end is
+    /// closed.
     ///
     /// This is for a [handshake](crate::PreparedChannel::handshake) of your own. Channels that were
     /// connected over TCP watch their peer already.
     ///
-    /// The descriptor is a TCP or Unix socket, or an end of a pipe, whose other end the peer keeps as
-    /// long as its channel. The channel owns it, and closes it when it goes down or is dropped: so the
-    /// peer notices that this side has left. Nothing is read from it. A half-closed socket
-    /// (`shutdown(2)`) counts as closed. Keepalive is set on a TCP socket by the channel's
-    /// `peer_timeout`. If that is `None`, the descriptor is kept but not watched.
+    /// The descriptor is a TCP or Unix socket, or an end of a pipe, whose other end the peer keeps
+    /// as long as its channel. The channel owns it, and closes it when it goes down or is dropped:
+    /// so the peer notices that this side has left. Nothing is read from it. A half-closed socket
+    /// (`shutdown(2)`) counts as closed. Keepalive is set on a TCP socket according to the
+    /// channel's `peer_timeout`. If that is `None`, the descriptor is kept but not watched.
     ///
     /// What the peer sent before it left is delivered first. Then the channel is
     /// [down](Self::down_reason) with [`DownReason::PeerClosed`] or [`DownReason::PeerLost`]. The
@@ -83,8 +84,8 @@ impl<H: Hold> Channel<H> {
         poller.engine.watch_peer_at(at, descriptor.into())
     }
 
-    /// The peer's address, if the channel was connected over TCP, or has a TCP socket to
-    /// [watch the peer by](Self::watch_peer).
+    /// The peer's address, if the channel was connected over TCP, or has a TCP socket to [watch the
+    /// peer](Self::watch_peer).
     ///
     /// It is also available when the channel is down.
     #[must_use]

@@ -93,7 +93,8 @@ impl ChannelBuilder {
     ///   [`QueuePairBuilder::build`](verbs_core::QueuePairBuilder::build) and
     ///   [`CompletionQueue::create`](verbs_core::CompletionQueue::create), for example a capacity above
     ///   the device's limit.
-    /// - [`Error::Capacity`](crate::Error::Capacity): a completion queue cannot have as many entries.
+    /// - [`Error::Capacity`](crate::Error::Capacity): a completion queue cannot have that many
+    ///   entries.
     /// - [`Error::PeerTimeout`](crate::Error::PeerTimeout): the [`peer_timeout`](Self::peer_timeout) is
     ///   shorter than 2 s.
     pub fn build(&self) -> Result<PreparedChannel> {

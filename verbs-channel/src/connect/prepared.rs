@@ -84,7 +84,7 @@ pub(crate) mod sealed {
         /// With receives to be posted before anything else.
         fn assemble(qp: QueuePair, rest: Self::Rest, receives: Vec<OwnedBuffer>) -> Result<Self>;
 
-        /// Watches the peer by the TCP connection of the exchange.
+        /// Watches the peer through the TCP connection of the exchange.
         fn watch(&mut self, stream: TcpStream) -> Result<()>;
     }
 }
@@ -304,9 +304,10 @@ impl<T: Connected> PreparedChannel<T> {
     /// Returns the channel and the peer's private data. The TCP connection can be used afterwards: it is
     /// in blocking mode then, with its timeouts unchanged. If the exchange fails, it is shut down.
     ///
-    /// The channel watches the peer by a duplicate of the connection, and sets keepalive on it. So do
-    /// not shut the connection down, not even one direction, while the channel is in use. Drop it
-    /// together with the channel: the peer notices that this side has left only when both are closed.
+    /// The channel watches the peer through a duplicate of the connection, and sets keepalive on
+    /// it. So do not shut the connection down, not even one direction, while the channel is in use.
+    /// Drop it together with the channel: the peer notices that this side has left only when both
+    /// are closed.
     ///
     /// # Errors
     ///

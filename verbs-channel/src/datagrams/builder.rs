@@ -64,9 +64,9 @@ impl DatagramsBuilder {
         /// How many buffers there are for received datagrams: posted, not taken yet, or still in use;
         /// 64 unless set.
         max_recv_wr: plain u32,
-        /// Address handles that are kept for later datagrams; 256 unless set. One is made for each port
-        /// that is sent to. If there are more ports, the handle that was not used for the longest
-        /// time is dropped.
+        /// How many address handles are kept for later datagrams; 256 unless set. One is made for
+        /// each port that is sent to. If there are more ports, the handle that was not used for the
+        /// longest time is dropped.
         max_handles: plain u32,
         /// The number of the port; that of the first ACTIVE one unless set.
         port_num: option u8,
@@ -80,8 +80,8 @@ impl DatagramsBuilder {
         sl: plain u8,
         /// The GRH's traffic class; 0 unless set.
         traffic_class: plain u8,
-        /// How long [`send_to`](Datagrams::send_to) waits for room; forever unless set. A device always
-        /// makes some, unless it fails.
+        /// How long [`send_to`](Datagrams::send_to) waits for room; forever unless set. A device
+        /// makes room as it sends, unless it fails.
         timeout: option Duration,
         /// What a wait does between polls that find no completion; spin, then yield, unless set.
         strategy: plain PollStrategy,
@@ -97,7 +97,7 @@ impl DatagramsBuilder {
     ///
     /// # Errors
     ///
-    /// - [`Error::Capacity`]: a completion queue cannot have as many entries.
+    /// - [`Error::Capacity`]: a completion queue cannot have that many entries.
     /// - [`Error::Core`]: those of
     ///   [`DatagramQueuePairBuilder::build`](verbs_core::DatagramQueuePairBuilder::build), and of
     ///   registering memory for `max_recv_wr` datagrams.

@@ -14,12 +14,12 @@ use crate::waiting::{Pause, Paused};
 
 /// Sends datagrams to any number of peers, and receives from them, without connections.
 ///
-/// A peer is its [`endpoint`](Self::endpoint), which is sent to the others by any means. Each datagram
-/// that comes has its sender's endpoint, and can be answered with it.
+/// A peer is named by its [`endpoint`](Self::endpoint), which it sends to the others by any means.
+/// Each datagram that arrives has its sender's endpoint, so it can be answered.
 ///
 /// A datagram has at most [`max_payload`](Self::max_payload) bytes: longer ones are rejected. It
-/// arrives once or not at all, and in any order: a peer that is gone, that has no room left or that
-/// another datagram overtakes is not noticed. What must arrive belongs on a
+/// arrives once or not at all, and in any order: no error shows that a peer is gone or has no room
+/// left, or that one datagram has overtaken another. Send what must arrive over a
 /// [`Channel`](crate::Channel).
 ///
 /// Receives are always posted, as many as [`max_recv_wr`](crate::DatagramsBuilder::max_recv_wr). When they are
@@ -66,7 +66,7 @@ impl Datagrams {
         self.engine.endpoint()
     }
 
-    /// How many bytes the longest datagram has that it sends: the MTU of its port.
+    /// The length in bytes of the longest datagram that it can send: the MTU of its port.
     #[must_use]
     pub const fn max_payload(&self) -> u32 {
         self.engine.max_payload()
@@ -168,8 +168,8 @@ impl Datagrams {
         }
     }
 
-    /// Waits until every datagram has left; `false` if that takes longer than `timeout`. With `None` it
-    /// waits forever. Nothing is in flight after a failure either.
+    /// Waits until every datagram has left; `false` if that takes longer than `timeout`. With
+    /// `None` it waits forever. After a failure nothing is in flight, and this returns `true`.
     pub fn flush(&mut self, timeout: Option<Duration>) -> bool {
         let mut pause = Pause::new(self.strategy, timeout);
         while self.engine.sends_in_flight() > 0 {
@@ -186,21 +186,21 @@ impl Datagrams {
         self.engine.sends_in_flight()
     }
 
-    /// Why it has failed; `None` while it works. One that has failed cannot be used again: build
-    /// another one.
+    /// Why it has failed; `None` while it works. An endpoint that has failed cannot be used again:
+    /// build another one.
     #[must_use]
     pub const fn down_reason(&self) -> Option<DownReason> {
         self.engine.down_reason()
     }
 
     /// Forgets the address handle to a peer's port: the next datagram to it resolves the address
-    /// again. For a peer whose host was replaced.
+    /// again. Call it for a peer whose host was replaced.
     pub fn forget(&mut self, peer: &DatagramEndpoint) {
         self.engine.forget(peer);
     }
 
-    /// Destroys the queue pair, and returns the driver's answer, which dropping only logs. It does not
-    /// wait for datagrams that have not left.
+    /// Destroys the queue pair, and returns the driver's error, which a drop would only log. It
+    /// does not wait for datagrams that have not left.
     ///
     /// # Errors
     ///

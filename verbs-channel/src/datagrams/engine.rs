@@ -19,8 +19,8 @@ use crate::contained::log_error;
 use crate::engine::Leak;
 use crate::error::{DownReason, Error, Queue, RejectReason, Result};
 
-/// A datagram endpoint for layers that wait in their own way: what [`Datagrams`](super::Datagrams) and
-/// verbs-async's are made of.
+/// A datagram endpoint for layers that wait in their own way: [`Datagrams`](super::Datagrams) and
+/// the endpoint of verbs-async are built on it.
 ///
 /// It does not wait, with one exception: [`send_to`](Self::send_to) creates an address handle if
 /// there is none to the peer's port, which may block for about a second. [`path_to`](Self::path_to)
@@ -98,13 +98,13 @@ impl DatagramEngine {
         self.endpoint
     }
 
-    /// How many bytes the longest datagram has that it sends: the MTU of its port.
+    /// The length in bytes of the longest datagram that it can send: the MTU of its port.
     #[must_use]
     pub const fn max_payload(&self) -> u32 {
         self.max_payload
     }
 
-    /// The completion queue, to be armed, or polled for [`dispatch`](Self::dispatch).
+    /// The completion queue, to arm it, or to poll it for [`dispatch`](Self::dispatch).
     ///
     /// # Safety
     ///
@@ -335,9 +335,9 @@ impl DatagramEngine {
         }
     }
 
-    /// The pool of the receives' blocks. A layer that waits in its own way waits here, too, while all of
-    /// them are in use: no completion announces that one is back. It gives the block to
-    /// [`receive_into`](Self::receive_into).
+    /// The pool of the receives' blocks. While all of them are in use, a layer that waits in its
+    /// own way waits for a free block of this pool, too, since no completion announces one. It
+    /// passes the block to [`receive_into`](Self::receive_into).
     #[must_use]
     pub const fn receive_pool(&self) -> &BufferPool {
         &self.pool
@@ -395,7 +395,7 @@ impl DatagramEngine {
 
     /// Takes the endpoint down if the device does not answer, or if the queue pair is in `ERR`.
     ///
-    /// A layer that waits calls this now and then, such as ten times a second.
+    /// A layer that waits calls this now and then, for example ten times a second.
     pub fn probe(&mut self, _now: Instant) {
         let Some(qp) = &self.qp else { return };
         match qp.query() {

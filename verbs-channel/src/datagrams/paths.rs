@@ -27,8 +27,8 @@ impl DatagramEngine {
         Ok(Some((qp.pd().clone(), qp.path_to(peer)?)))
     }
 
-    /// Keeps an address handle to a peer's port. Those that it replaces are returned, and itself if it
-    /// is of another protection domain: to be dropped without a lock.
+    /// Keeps an address handle to a peer's port. Returns those that it replaces, or `handle` itself
+    /// if it is of another protection domain, to be dropped without a lock.
     #[must_use = "they are dropped without a lock"]
     pub fn add_handle(
         &mut self,

@@ -219,7 +219,7 @@ impl Engine {
 
 /// Peers.
 impl Engine {
-    /// Watches the channel's peer by this descriptor: as
+    /// Watches the channel's peer through this descriptor: as
     /// [`Channel::watch_peer`](crate::Channel::watch_peer).
     ///
     /// # Errors

@@ -53,7 +53,7 @@ impl ConnectedMember {
         }
     }
 
-    /// Watches the peer by this descriptor, once the channel has joined: as
+    /// Watches the peer through this descriptor, once the channel has joined: as
     /// [`Channel::watch_peer`](crate::Channel::watch_peer).
     ///
     /// # Errors

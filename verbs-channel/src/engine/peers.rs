@@ -16,7 +16,7 @@ use crate::error::{DownReason, Queue, Result};
 use crate::exchange::ExchangeError;
 
 impl Engine {
-    /// Watches a member's peer by this descriptor.
+    /// Watches a member's peer through this descriptor.
     pub(crate) fn watch_peer_at(&mut self, at: u32, descriptor: OwnedFd) -> Result<()> {
         let link = Link::new(descriptor, self.limits.peer_timeout);
         let watched = link.and_then(|link| self.watch_link(at, link));
@@ -60,8 +60,8 @@ impl Engine {
     /// Takes channels down whose peer has left, once everything that the peer sent has been delivered.
     ///
     /// It does not wait. If it has to look again at some channel, the [descriptor](Self::peers_fd)
-    /// becomes readable again; a layer without the descriptor calls it every few milliseconds. `now` is
-    /// by one clock in all calls.
+    /// becomes readable again; a layer without the descriptor calls it every few milliseconds.
+    /// `now` is of the same clock in all calls.
     #[cold]
     #[inline(never)]
     pub fn check_peers(&mut self, now: Instant) {

@@ -13,9 +13,9 @@ impl Engine {
     /// There are two such cases: the device does not answer; or the queue pair is in `ERR`, and its
     /// requests have not been flushed for the drain timeout.
     ///
-    /// A layer that waits calls this now and then, such as ten times a second, with `now` by one clock in
-    /// all calls. A query may be slow. So each call queries the queue pairs of 16 channels with operations
-    /// in flight, and those of the rest only if one of them failed.
+    /// A layer that waits calls this now and then, for example ten times a second, with `now` of
+    /// the same clock in all calls. A query may be slow. So each call queries the queue pairs of 16
+    /// channels with operations in flight, and those of the rest only if one of them failed.
     #[doc(alias = "ibv_query_qp")]
     pub fn probe(&mut self, now: Instant) {
         let (count, has_shared) = (self.members.len(), self.shared.is_some());

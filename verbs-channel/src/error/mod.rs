@@ -267,7 +267,8 @@ pub enum ScopeError<E> {
     AutoPollError(#[source] TransportError),
 }
 
-/// As that of the closure's error; as that of all errors for an operation that failed.
+/// Prints the `Debug` of the closure's error, or, for an operation that failed, the error and its
+/// sources in one line.
 impl<E: fmt::Debug> fmt::Debug for ScopeError<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -40,7 +40,7 @@ pub enum RejectReason {
     /// The batch or chain contains a receive, which has a completion of its own: start it on its own.
     #[error("a receive is in a batch or chain: start it on its own")]
     ReceiveInBatch,
-    /// A request of a chain was to be [replaced](crate::OwnedChain::set) that the chain does not have.
+    /// The chain has no request at the index that was to be [replaced](crate::OwnedChain::set).
     #[error("there is no request {index} in a chain of {len}")]
     NoRequest {
         /// The index of the request, counted from 0.
@@ -88,7 +88,7 @@ pub enum RejectReason {
     #[error("memory of a shared region cannot be sent inline: send it without inline")]
     SharedInline,
     /// The buffer, or an element of the list, is registered in another protection domain than the
-    /// channel's, where its key means nothing or other memory.
+    /// channel's, where its key is unknown, or stands for other memory.
     ///
     /// This is checked for [owned buffers](crate::OwnedBuffer) and for
     /// [`SharedElement`](verbs_core::SharedElement)s, but not for [other elements](crate::List).

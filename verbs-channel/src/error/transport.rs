@@ -27,7 +27,7 @@ pub enum TransportError {
     /// The driver failed to destroy the queue pair: **the device may still access the buffers**
     /// until the process ends. Owned buffers have been leaked.
     #[error(
-        "the driver refused to destroy the queue pair: the device may still access the buffers"
+        "the driver failed to destroy the queue pair: the device may still access the buffers"
     )]
     Stuck,
     /// The outcome was taken before.

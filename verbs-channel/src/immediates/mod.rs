@@ -14,8 +14,8 @@ use count::Count;
 mod atomic;
 mod count;
 
-/// Counters of the immediates that peers send: so a receiver knows when all of a transfer has been
-/// written to its memory.
+/// Counters of the immediates that peers send, which show when all of a transfer has been written
+/// to this side's memory.
 ///
 /// A counter's [`immediate`](ImmediateCounter::immediate) is sent to the peer, which puts it in each write
 /// with immediate. The receiver [records](Self::record) the immediate of each completion, and tasks or
@@ -27,8 +27,8 @@ mod count;
 /// index to a later one, under the next generation. After the last generation, the index is retired:
 /// no immediate ever comes twice before [`recycle`](Self::recycle).
 ///
-/// Recording takes no lock, unless it wakes a task, and allocates nothing. It has no runtime, and can be
-/// awaited on any. Cloning is cheap, and shares the counters.
+/// Recording takes no lock, unless it wakes a task, and allocates nothing. The counters need no
+/// runtime, and can be awaited on any. Cloning is cheap, and shares the counters.
 ///
 /// ```
 /// use verbs_channel::{ImmediateCounters, Recorded};
@@ -63,7 +63,7 @@ struct Free {
     next: Box<[u32]>,
 }
 
-/// One of the [counters](ImmediateCounters).
+/// A counter of the immediates of one transfer, from [`ImmediateCounters`].
 ///
 /// Created by [`ImmediateCounters::begin`]. Dropping it ends its generation.
 pub struct ImmediateCounter {
@@ -84,7 +84,7 @@ pub enum Recorded {
 }
 
 impl ImmediateCounters {
-    /// Counters of which so many can be in use at once; at least one.
+    /// Creates `counters` counters, which can all be in use at once; 0 counts as 1.
     #[must_use]
     pub fn new(counters: u16) -> Self {
         let counters = u32::from(counters.max(1));
@@ -123,8 +123,8 @@ impl ImmediateCounters {
 
     /// Counts an immediate, if it is that of a counter.
     ///
-    /// Everything that this thread has seen is visible to who sees the count: so are the bytes that the
-    /// device wrote before the completion that was polled.
+    /// Everything that is visible to this thread is visible to each thread that sees the new count.
+    /// This includes the bytes that the device wrote before the completion that was polled.
     #[inline]
     pub fn record(&self, immediate: u32) -> Recorded {
         let index = immediate & ((1 << self.shared.index_bits) - 1);
@@ -231,7 +231,8 @@ impl Drop for ImmediateCounter {
     }
 }
 
-/// A future of a number of immediates, from [`ImmediateCounter::reached`].
+/// A future that is ready when a number of immediates has been recorded, from
+/// [`ImmediateCounter::reached`].
 #[must_use = "it does nothing unless it is awaited"]
 pub struct Reached<'c> {
     counter: &'c ImmediateCounter,

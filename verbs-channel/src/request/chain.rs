@@ -15,11 +15,11 @@ use crate::error::{RejectReason, Result};
 
 /// A chain of requests on owned buffers that is built once, and started again and again.
 ///
-/// It is made of the requests of a [batch](crate::Channel::start_batch): sends, writes, reads and atomics,
-/// in any order. [`start_chain`](crate::Channel::start_chain) posts it with one doorbell, one
-/// completion and one ticket. It comes back with the outcome, and can be started again at once, or after
-/// some of its requests were [replaced](Self::set). A batch builds its requests at each start, and a
-/// chain only when they are set.
+/// It is made of the requests of a [batch](crate::Channel::start_batch): sends, writes, reads and
+/// atomics, in any order. [`start_chain`](crate::Channel::start_chain) posts it with one doorbell,
+/// one completion and one ticket. It comes back with the outcome, and can be started again at once,
+/// or after some of its requests were [replaced](Self::set). A batch builds its requests at each
+/// start; a chain builds them only when they are set.
 ///
 /// The chain owns the buffers of its requests. Their bytes can be [read](Self::request) and
 /// [written](Self::bytes_mut) while it is not in flight. [`into_requests`](Self::into_requests) returns
@@ -206,10 +206,11 @@ impl OwnedChain {
     /// How many requests of its [range](Self::range) succeeded when it was last in flight, from the first
     /// on.
     ///
-    /// It is the length of the range if the outcome was a success. If it was a
-    /// [work error](crate::TransportError::Work), this request of the range, counted from 0, is the one
-    /// that failed. If the chain was [aborted](crate::TransportError::Aborted), so many are known to have
-    /// succeeded. Others may have: a request that was carried out and not acknowledged counts as failed.
+    /// It is the length of the range if the outcome was a success. If it was a [work
+    /// error](crate::TransportError::Work), this request of the range, counted from 0, is the one
+    /// that failed. If the chain was [aborted](crate::TransportError::Aborted), this many are known
+    /// to have succeeded. Others may have: a request that was carried out and not acknowledged
+    /// counts as failed.
     #[must_use]
     pub fn done(&self) -> usize {
         self.inner.as_ref().map_or(0, |inner| inner.done)

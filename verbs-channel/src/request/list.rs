@@ -16,8 +16,8 @@ use verbs_core::{
 ///
 /// # Elements of another protection domain
 ///
-/// If a [`SharedElement`] or an [owned buffer](crate::OwnedBuffer) belongs to another protection domain than
-/// the channel, the request is rejected with
+/// If a [`SharedElement`] or an [owned buffer](crate::OwnedBuffer) belongs to another protection
+/// domain than the channel's, the request is rejected with
 /// [`RejectReason::OtherDomain`](crate::RejectReason::OtherDomain).
 ///
 /// The other elements are 16 bytes that the driver gets as they are, and do not contain their domain. If it

@@ -150,9 +150,9 @@ impl<L> Outgoing<L> {
 
     /// Sends the bytes inline: they are copied during the post.
     ///
-    /// They can be at most the channel's [`max_inline_data`](crate::ChannelBuilder::max_inline_data)
-    /// bytes, and none of a [`SharedElement`](verbs_core::SharedElement) or a
-    /// [`SharedSlice`](crate::SharedSlice): otherwise the request is rejected.
+    /// The request is rejected if it has more bytes than the channel's
+    /// [`max_inline_data`](crate::ChannelBuilder::max_inline_data), or bytes of a
+    /// [`SharedElement`](verbs_core::SharedElement) or a [`SharedSlice`](crate::SharedSlice).
     #[inline]
     #[doc(alias = "IBV_SEND_INLINE")]
     pub const fn inline(mut self) -> Self {
@@ -192,7 +192,7 @@ impl<L> Incoming<L> {
         Self::new(list, remote, IncomingOp::Read)
     }
 
-    /// A compare-and-swap: replaces the first 8 bytes of `remote` by `swap` if they are equal to
+    /// A compare-and-swap: replaces the first 8 bytes of `remote` with `swap` if they are equal to
     /// `compare`.
     ///
     /// Their previous value is written to `list`, which must be one element of 8 bytes.
