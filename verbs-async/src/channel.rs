@@ -101,8 +101,8 @@ impl AsyncChannel {
         self.run(OwnedRequest::receive(buffer))
     }
 
-    /// Takes the operations of the receives that were posted as the channel joined its group: those of
-    /// [`PreparedChannel::start_receive`], in the same order. There are none the second time.
+    /// Takes the operations of the receives that were posted as the channel joined its group: those
+    /// of [`PreparedChannel::start_receive`], in the same order. A second call returns none.
     ///
     /// [`incoming`](Self::incoming) takes them, too. Without either they are abandoned when the channel is
     /// dropped.
@@ -140,9 +140,9 @@ impl AsyncChannel {
         self.run(Incoming::read(buffer, remote))
     }
 
-    /// Replaces the 8 bytes at `remote` by `swap` if they are equal to `compare`.
+    /// Replaces the 8 bytes at `remote` with `swap` if they are equal to `compare`.
     ///
-    /// Their previous value is written to the buffer, whose range must have 8 bytes.
+    /// Their previous value is written to the buffer, whose range must be 8 bytes long.
     #[doc(alias = "ibv_post_send")]
     #[doc(alias = "IBV_WR_ATOMIC_CMP_AND_SWP")]
     pub fn compare_swap(
@@ -157,7 +157,7 @@ impl AsyncChannel {
 
     /// Adds `add` to the 8 bytes at `remote`.
     ///
-    /// Their previous value is written to the buffer, whose range must have 8 bytes.
+    /// Their previous value is written to the buffer, whose range must be 8 bytes long.
     #[doc(alias = "ibv_post_send")]
     #[doc(alias = "IBV_WR_ATOMIC_FETCH_AND_ADD")]
     pub fn fetch_add(
@@ -169,7 +169,7 @@ impl AsyncChannel {
         self.run(Incoming::fetch_and_add(before, remote, add))
     }
 
-    /// Begins a fully specified request: an [`Outgoing`] or an [`Incoming`] of an [`OwnedBuffer`],
+    /// Begins a request with its options: an [`Outgoing`] or an [`Incoming`] of an [`OwnedBuffer`],
     /// or [`OwnedRequest`].
     #[doc(alias = "ibv_post_send")]
     #[doc(alias = "ibv_post_recv")]
@@ -292,7 +292,7 @@ impl AsyncChannel {
         });
     }
 
-    /// Watches the peer by this descriptor from now on, as
+    /// Watches the peer through this descriptor from now on, as
     /// [`Channel::watch_peer`](verbs_channel::Channel::watch_peer) does.
     ///
     /// This is for a handshake of your own: channels that were connected over TCP watch their peer
@@ -355,7 +355,7 @@ impl AsyncChannel {
         self.shared.pd()
     }
 
-    /// The endpoint of this side, as given to the peer; `None` once the queue pair has been
+    /// The endpoint of this side, as sent to the peer; `None` once the queue pair has been
     /// destroyed.
     #[must_use]
     pub fn endpoint(&self) -> Option<QueuePairEndpoint> {

@@ -25,9 +25,9 @@ use crate::wake;
 /// A datagram endpoint whose operations are awaited: see
 /// [`Datagrams`](verbs_channel::Datagrams) for what a datagram is, and how buffers are used.
 ///
-/// Cloning is cheap and shares the endpoint. Any number of tasks can send and receive at once. Whichever
-/// future is polled polls the completion queue for all of them: while none is, nothing is received
-/// beyond what the posted receives hold, and no buffer that was sent is released.
+/// Cloning is cheap and shares the endpoint. Any number of tasks can send and receive at once. Each
+/// future that is polled polls the completion queue for all of them. While none is polled, nothing
+/// is received beyond what the posted receives hold, and no buffer that was sent is released.
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -150,7 +150,7 @@ impl AsyncDatagrams {
     ///
     /// # Cancel safety
     ///
-    /// If the future is dropped before it has returned, the datagram was not posted, and its buffer is
+    /// If the future is dropped before it is ready, the datagram was not posted, and its buffer is
     /// dropped with the future: a block is free in its pool again.
     ///
     /// # Errors
@@ -201,7 +201,7 @@ impl AsyncDatagrams {
     ///
     /// # Cancel safety
     ///
-    /// If the future is dropped before it has returned, no datagram is lost by that.
+    /// If the future is dropped before it is ready, no datagram is lost.
     ///
     /// # Errors
     ///
@@ -241,7 +241,7 @@ impl AsyncDatagrams {
         }
     }
 
-    /// Waits until every datagram has left. Nothing is in flight after a failure either.
+    /// Waits until every datagram has left. After a failure nothing is in flight, so this returns.
     pub async fn flush(&self) {
         let is_done = |engine: &mut DatagramEngine| (engine.sends_in_flight() == 0).then_some(());
         self.wait(is_done).await;

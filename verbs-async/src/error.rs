@@ -90,8 +90,9 @@ impl Error {
     /// Why the channel is down, if that is what this error is about: the operation was aborted by it,
     /// or rejected because of it. `None` for the failure that took the channel down.
     ///
-    /// If it [is closed by the peer](DownReason::is_peer_closed), the client of a server is gone: it
-    /// closed its channel, or its process ended. See [`IncomingMessages`](crate::IncomingMessages).
+    /// If the reason [`is_peer_closed`](DownReason::is_peer_closed), the peer, such as a server's client,
+    /// has left: it closed its channel, or its process ended. See
+    /// [`IncomingMessages`](crate::IncomingMessages).
     #[must_use]
     pub const fn down_reason(&self) -> Option<DownReason> {
         match self {

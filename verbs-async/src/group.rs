@@ -180,7 +180,7 @@ impl AsyncGroup {
         self.handshake_watched(member, *remote, None).await
     }
 
-    /// [`handshake`](Self::handshake), and watches the peer by the descriptor if there is one.
+    /// [`handshake`](Self::handshake), and watches the peer through the descriptor if there is one.
     pub(crate) async fn handshake_watched(
         &self,
         member: PreparedChannel<ConnectedMember>,

@@ -2,9 +2,10 @@
 //!
 //! An [`AsyncChannel`] is a reliable connection. Any number of tasks send, receive, write and read
 //! on it at once. An operation takes its buffer by value, and returns it with the outcome. An
-//! [`AsyncCq`] awaits the completions of requests that you post yourself. An idle channel uses no
-//! CPU time, and while completions keep arriving no system calls are made. To spin instead of
-//! sleeping, use [`verbs_channel`], the layer below.
+//! [`AsyncCq`] awaits the completions of requests that you post yourself. [`AsyncDatagrams`] sends to
+//! and receives from any number of peers without a connection. An idle channel uses no CPU time, and
+//! while completions keep arriving, no system calls are made. To spin instead of sleeping, use
+//! [`verbs_channel`], the layer below.
 //!
 //! ```text
 //! Context
@@ -110,6 +111,8 @@
 //! | connecting or accepting | The channel and the stream are dropped. |
 //! | [`Listener::accept`](AsyncGroup::listen_tokio), [`AsyncChannel::ready`] | Nothing is lost: the next call continues. |
 //! | [`BufferPool::take_when_free`](verbs_channel::BufferPool::take_when_free) | A block that it was given goes to the next task that waits. |
+//! | [`AsyncDatagrams::send_to`] | The datagram is not posted, and its buffer is dropped. |
+//! | [`AsyncDatagrams::receive_from`], [`AsyncDatagrams::flush`] | Nothing is lost: the next call continues. |
 //! | [`AsyncChannel::close`] | The channel is closed without waiting, as if it was dropped. |
 //! | an [`AsyncChannel`] | Its queue pair is destroyed, and its operations in flight are aborted. |
 //!
@@ -123,7 +126,7 @@
 //! peer closes its channel, its process ends or its host dies, whether or not a task waits. The
 //! reason is [`DownReason::PeerClosed`](verbs_channel::DownReason::PeerClosed) or
 //! [`PeerLost`](verbs_channel::DownReason::PeerLost). Everything that the peer sent is delivered
-//! first. The next operation then returns an error, also if the peer left in order: a server's loop
+//! first. The next operation then returns an error, even if the peer left in order: a server's loop
 //! ends if the error's [`down_reason`](Error::down_reason)
 //! [`is_peer_closed`](verbs_channel::DownReason::is_peer_closed). See
 //! [`verbs_channel`](verbs_channel#when-the-peer-leaves).
@@ -140,9 +143,9 @@
 //!
 //! # Features
 //!
-//! - `tokio`: its notifier, connecting over its TCP, and its I/O traits for [`ByteStream`].
-//! - `async-io`: its notifier, and connecting over its TCP.
-//! - `dlopen`: libibverbs is looked for at run time, as of `verbs-core`.
+//! - `tokio`: its notifier, connecting over its TCP streams, and its I/O traits for [`ByteStream`].
+//! - `async-io`: its notifier, and connecting over its TCP streams.
+//! - `dlopen`: libibverbs is looked for at run time: see the feature of `verbs-core`.
 //!
 //! None is on by default. All can be on at the same time.
 //!
@@ -158,9 +161,9 @@
 //! # Resource cleanup
 //!
 //! No drop waits for completions. Dropping a channel destroys its queue pair first, and then
-//! releases what its operations own. If the driver refuses to destroy the queue pair, the buffers
-//! are leaked and an error is logged. A [`ByteStream`] that was dropped still sends what was
-//! written to it, in the background, for a limited time.
+//! releases what its operations own. If the driver fails to destroy the queue pair, the buffers are
+//! leaked and an error is logged. A [`ByteStream`] that was dropped still sends what was written to
+//! it, in the background, for a limited time.
 //!
 //! # Further reading
 //!

@@ -104,7 +104,7 @@ impl sealed::Given for OwnedChain {
 impl<T: Given> Operation<T> {
     /// The result only, as a future: it drops the buffer, the requests of a batch, or the chain.
     ///
-    /// A block returns to its pool. It is awaited, and dropped, as the operation itself.
+    /// A block returns to its pool. It is awaited and dropped like the operation itself.
     ///
     /// ```no_run
     /// # use verbs_async::{AsyncChannel, Result};
@@ -187,7 +187,7 @@ impl<T: Given> Future for Operation<T> {
     /// `(Result<()>, Vec<OwnedRequest>)` for a batch, or `(Result<()>, OwnedChain)` for a chain. The
     /// result of a batch or a chain is its first failure.
     ///
-    /// If the driver refuses to destroy a queue pair, the device may still access its buffers. Then
+    /// If the driver fails to destroy a queue pair, the device may still access its buffers. Then
     /// the returned buffer is empty with a capacity of 0, or the batch or chain is empty.
     type Output = T::Outcome;
 

@@ -82,8 +82,8 @@ impl AsyncChannel {
         Ok(channel)
     }
 
-    /// Needs the feature `async-io`. Connects over TCP to a peer that accepts, by async-io, in smol
-    /// and any other executor: a channel with default settings, in a group of its own.
+    /// Needs the feature `async-io`. Connects over TCP to a peer that accepts, with async-io, in
+    /// smol or any other executor: a channel with default settings, in a group of its own.
     ///
     /// It fails if the peer does not listen yet, and has no deadline: see
     /// [`connect_async_io_within`](Self::connect_async_io_within).
@@ -122,7 +122,7 @@ impl AsyncChannel {
         Ok(channel)
     }
 
-    /// Needs the feature `async-io`. Accepts one peer over TCP, by async-io, in smol and any other
+    /// Needs the feature `async-io`. Accepts one peer over TCP, with async-io, in smol or any other
     /// executor: a channel with default settings, in a group of its own.
     ///
     /// Servers use [`AsyncGroup::listen_async_io`]. smol's `TcpListener` becomes such a listener by

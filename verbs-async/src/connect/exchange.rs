@@ -27,7 +27,7 @@ impl AsyncGroup {
     /// protocol.
     ///
     /// The channel [watches the peer](AsyncChannel::watch_peer) with a duplicate of the stream's
-    /// descriptor. To use the stream afterwards, pass `&mut` of it, and drop it together with the
+    /// descriptor. To use the stream afterwards, pass a `&mut` to it, and drop it together with the
     /// channel: the peer notices that this side has left only when both are closed. If the exchange
     /// fails, or the future is dropped, close such a stream.
     ///
@@ -48,7 +48,7 @@ impl AsyncGroup {
     ///
     /// # Errors
     ///
-    /// [`Error::Channel`] with an [`ExchangeError`]: the peer rejected the connection (with its
+    /// [`Error::Channel`] with an [`ExchangeError`]: the peer refused the connection (with its
     /// reason), closed the stream, or uses another protocol. With any other error this side could
     /// not connect or [join](Self::join), and the peer is sent the reason.
     ///
@@ -119,9 +119,9 @@ impl AsyncGroup {
     /// [`exchange`](Self::exchange) over a stream that has no descriptor, such as an encrypted one.
     ///
     /// The peer is not watched: to watch it, pass a descriptor to
-    /// [`watch_peer`](AsyncChannel::watch_peer). The peer may watch this side, and then takes the end
-    /// of the stream for the end of the channel: pass `&mut` of the stream, and keep the stream as
-    /// long as the channel.
+    /// [`watch_peer`](AsyncChannel::watch_peer). The peer may watch this side, and then takes the
+    /// end of the stream for the end of the channel: pass a `&mut` to the stream, and keep the
+    /// stream as long as the channel.
     ///
     /// # Errors
     ///

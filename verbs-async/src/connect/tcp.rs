@@ -157,8 +157,8 @@ impl AsyncGroup {
         self.exchange_prepared(prepared, stream, private_data).await
     }
 
-    /// Needs the feature `async-io`. Connects over TCP to a peer that accepts, by async-io, in smol
-    /// and any other executor. The private data are those of [`exchange`](Self::exchange).
+    /// Needs the feature `async-io`. Connects over TCP to a peer that accepts, with async-io, in
+    /// smol or any other executor. The private data are those of [`exchange`](Self::exchange).
     ///
     /// A name is resolved on a helper thread. It fails if the peer does not listen yet:
     /// [`connect_async_io_within`](Self::connect_async_io_within) retries. For a deadline use a
@@ -208,8 +208,8 @@ impl AsyncGroup {
         deadline.bound(address, met).await
     }
 
-    /// Needs the feature `async-io`. Accepts many peers over TCP concurrently, by async-io, in smol
-    /// and any other executor.
+    /// Needs the feature `async-io`. Accepts many peers over TCP concurrently, with async-io, in
+    /// smol or any other executor.
     ///
     /// The listener is an `Async<TcpListener>` of async-io, or a `TcpListener` of smol:
     ///
@@ -239,8 +239,8 @@ impl AsyncGroup {
         })
     }
 
-    /// Needs the feature `async-io`. Accepts one peer over TCP and connects a channel to it, by
-    /// async-io, in smol and any other executor. The private data are those of
+    /// Needs the feature `async-io`. Accepts one peer over TCP and connects a channel to it, with
+    /// async-io, in smol or any other executor. The private data are those of
     /// [`exchange`](Self::exchange).
     ///
     /// Dropping the future closes the connection of a peer that was accepted. While this waits for

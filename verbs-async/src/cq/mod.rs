@@ -28,7 +28,7 @@ mod state;
 /// waits for is kept until a task takes it. Dropping a future loses no completion.
 ///
 /// Kept completions take memory, and each new wait for a `wr_id` searches all of them. So code that
-/// only waits by `wr_id` has to await every work request that completes, including unsignaled ones
+/// only waits by `wr_id` has to await every work request that completes, including unsignalled ones
 /// that fail, or call [`poll`](Self::poll) from time to time.
 ///
 /// The queue is armed only if it is empty and a task waits. It is then polled once more.
@@ -119,8 +119,8 @@ impl AsyncCq {
         Self::create(&CqEvents::create_thread(context)?, min_capacity)
     }
 
-    /// Makes the completions of this queue awaitable. It was created with the completion channel of
-    /// `events`.
+    /// Makes the completions of this queue awaitable. It must have been created with the completion
+    /// channel of `events`.
     ///
     /// Nothing else may poll the queue from now on.
     ///
@@ -157,7 +157,7 @@ impl AsyncCq {
         Ok(PollSlot::completions(filled))
     }
 
-    /// Waits for the completion of one work request, which must be signaled.
+    /// Waits for the completion of one work request, which must be signalled.
     ///
     /// If the future is dropped, the completion is kept. So don't use a `wr_id` again before its
     /// completion has been taken. If several work requests have the same `wr_id`, their completions

@@ -1,4 +1,4 @@
-//! Notifiers: they report that a descriptor is readable, the one thing that async code needs of a
+//! Notifiers: they report that a descriptor is readable, the one thing that async code needs from a
 //! runtime.
 //!
 //! | notifier | needs | wakes from |
@@ -19,8 +19,8 @@
 //! - `Pending` means that the waker will be woken when the descriptor becomes readable, without
 //!   delay if it is readable already, or when the notifier fails. The notifier needs to store one
 //!   waker only, that of the last call.
-//! - After it has failed, such as by the end of its event loop, every call returns an error. No call
-//!   panics or is pending then.
+//! - After it has failed, for example because its event loop has ended, every call returns an
+//!   error. No call panics or is pending then.
 //! - While it wakes, it holds no lock that `poll_readable` takes. A waker may call `poll_readable`
 //!   on the same notifier from within `wake`, so `poll_readable` itself wakes no waker.
 //!

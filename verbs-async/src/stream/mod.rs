@@ -1,4 +1,4 @@
-//! Byte streams: channels with the behavior of a TCP connection.
+//! Byte streams: channels with the behaviour of a TCP connection.
 //!
 //! # The protocol
 //!
@@ -93,7 +93,7 @@ const BLOCK_LEN: usize = 16 << 10;
 /// The default number of DATA messages that can be in flight or unread.
 const DEPTH: u16 = 16;
 
-/// A channel as a stream of bytes, with the behavior of a TCP connection.
+/// A channel as a stream of bytes, with the behaviour of a TCP connection.
 ///
 /// Created by [`AsyncChannel::into_stream`], on both sides of the channel. It implements
 /// [`AsyncRead`], [`AsyncWrite`] and [`AsyncBufRead`] of futures-io, and those of tokio with the
@@ -190,7 +190,7 @@ impl AsyncChannel {
     ///
     /// The stream accepts at least 64 KiB of small writes before the peer has to read. If the peer
     /// uses its channel for messages instead, a read may wait forever: put a timeout around the
-    /// first.
+    /// first read.
     ///
     /// # Errors
     ///

@@ -26,9 +26,7 @@ pub enum TransportError {
     Aborted(#[source] DownReason),
     /// The driver failed to destroy the queue pair: **the device may still access the buffers**
     /// until the process ends. Owned buffers have been leaked.
-    #[error(
-        "the driver failed to destroy the queue pair: the device may still access the buffers"
-    )]
+    #[error("the driver failed to destroy the queue pair: the device may still access the buffers")]
     Stuck,
     /// The outcome was taken before.
     #[error("the result was taken before")]
