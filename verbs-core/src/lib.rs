@@ -161,6 +161,8 @@
 //! - `dlopen`: libibverbs is not linked but looked for at run time, so that one program runs on machines
 //!   with RDMA and without it. If it is missing, [`Device::list`] and all that begins with it return
 //!   [`Error::NoLibrary`]. What an older library lacks is [`Error::Unsupported`] when it is used.
+//! - `rdmacm`: the module `rdmacm`, to connect queue pairs by IP addresses and ports, as storage
+//!   protocols do, and iWARP must. It needs librdmacm and its headers.
 //! - `serde`: `Serialize` and `Deserialize` for what peers exchange ([`QueuePairEndpoint`],
 //!   [`DatagramEndpoint`], [`RemoteMemoryRegion`]), for attributes ([`DeviceAttr`], [`PortAttr`], [`GidEntry`]) and for the
 //!   types that mirror C enums. What is deserialized is checked. In human-readable formats the enums,
@@ -221,6 +223,8 @@ mod pci_address;
 mod port;
 mod protection_domain;
 mod queue_pair;
+#[cfg(feature = "rdmacm")]
+pub mod rdmacm;
 mod rejected;
 mod ret;
 mod shared_receive_queue;

@@ -43,10 +43,10 @@ impl<E: ErrorDebug> ErrorDebug for Box<E> {
 #[doc(hidden)]
 #[macro_export]
 macro_rules! error_debug {
-    ($error:ident { $($variant:ident $(($inner:ident))?),+ $(,)? }) => {
+    ($error:ident { $($(#[$cfg:meta])? $variant:ident $(($inner:ident))?),+ $(,)? }) => {
         $crate::error_debug!(@ $error |this, f| {
             match this {
-                $($error::$variant { $(0: $inner,)? .. } => {
+                $($(#[$cfg])? $error::$variant { $(0: $inner,)? .. } => {
                     f.write_str(stringify!($variant))?;
                     $(
                         f.write_str("(")?;

@@ -24,6 +24,10 @@ pub enum ErrorKind {
     InUse,
     /// The call would have to wait (`EAGAIN`).
     WouldBlock,
+    /// It did not end within its timeout.
+    TimedOut,
+    /// The connection manager could not connect: the peer has rejected it, or cannot be reached.
+    ConnectionManager,
     /// A completion reports a failure.
     Work,
     /// Any other error of the driver or the kernel; see [`errno`](crate::Error::errno).

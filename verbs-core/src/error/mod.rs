@@ -52,10 +52,10 @@ pub enum Error {
         verb: &'static str,
     },
 
-    /// libibverbs is not installed. This happens only with the feature `dlopen`, which looks for it at
-    /// run time.
+    /// libibverbs is not installed, or librdmacm, to connect by it. This happens only with the feature
+    /// `dlopen`, which looks for them at run time.
     #[error(
-        "libibverbs.so.1 was not found, or cannot be loaded: install rdma-core (libibverbs1 and ibverbs-providers on Debian and Ubuntu, libibverbs on Fedora and RHEL)"
+        "libibverbs.so.1 was not found, or librdmacm.so.1, or cannot be loaded: install rdma-core (libibverbs1, librdmacm1 and ibverbs-providers on Debian and Ubuntu, libibverbs and librdmacm on Fedora and RHEL)"
     )]
     NoLibrary,
 
@@ -303,6 +303,27 @@ pub enum Error {
         object: &'static str,
     },
 
+    /// A step of the connection manager has failed: the peer has rejected it, there is no route, or no
+    /// program listens.
+    #[cfg(feature = "rdmacm")]
+    #[error("{step} failed: {failure}")]
+    ConnectionManager {
+        /// The step, such as `resolving the address`.
+        step: &'static str,
+        /// The event, its status, and what the peer sent with it.
+        failure: Box<crate::rdmacm::CmFailure>,
+    },
+
+    /// A step did not end within its timeout.
+    #[cfg(feature = "rdmacm")]
+    #[error("{what} did not end within {after:?}")]
+    TimedOut {
+        /// The step, such as `connecting`.
+        what: &'static str,
+        /// The timeout.
+        after: std::time::Duration,
+    },
+
     /// A post was rejected.
     #[error(transparent)]
     Post(#[from] crate::PostError),
@@ -319,8 +340,8 @@ pub enum Error {
 crate::error_debug!(Error {
     Verb, Unsupported, NoLibrary, NoDevice, UnknownDevice, UnknownPlace, DeviceNode, NoActivePort, PortNotActive, UnknownPort,
     EmptyGid, NoGid, Limit, OutOfRange, OutOfBounds, RemoteTooShort, Misaligned, Memlock, Registration, HugePages,
-    RemoteAccess, Endpoint(error), RemoteLength, Transition, Unreachable, ForeignContext, ForeignParent, InUse, Destroyed, Post,
-    Poll, Work,
+    RemoteAccess, Endpoint(error), RemoteLength, Transition, Unreachable, ForeignContext, ForeignParent, InUse, Destroyed, #[cfg(feature = "rdmacm")] ConnectionManager,
+    #[cfg(feature = "rdmacm")] TimedOut, Post, Poll, Work,
 });
 
 impl Error {
@@ -355,6 +376,10 @@ impl Error {
             | Self::ForeignParent { .. } => ErrorKind::InvalidInput,
             Self::Endpoint(_) | Self::RemoteLength { .. } => ErrorKind::InvalidPeer,
             Self::InUse { .. } => ErrorKind::InUse,
+            #[cfg(feature = "rdmacm")]
+            Self::ConnectionManager { .. } => ErrorKind::ConnectionManager,
+            #[cfg(feature = "rdmacm")]
+            Self::TimedOut { .. } => ErrorKind::TimedOut,
             Self::Post(error) => error.kind(),
             Self::Poll(_) => ErrorKind::Other,
             Self::Work(_) => ErrorKind::Work,
@@ -375,6 +400,8 @@ impl Error {
             Self::Unsupported { .. } => Some(libc::EOPNOTSUPP),
             Self::NoLibrary => Some(libc::ELIBACC),
             Self::Post(error) => error.errno(),
+            #[cfg(feature = "rdmacm")]
+            Self::ConnectionManager { failure, .. } => failure.errno(),
             _ => None,
         }
     }
@@ -391,6 +418,8 @@ impl From<Error> for io::Error {
             ErrorKind::Unsupported => io::ErrorKind::Unsupported,
             ErrorKind::InUse => io::ErrorKind::ResourceBusy,
             ErrorKind::WouldBlock => io::ErrorKind::WouldBlock,
+            ErrorKind::TimedOut => io::ErrorKind::TimedOut,
+            ErrorKind::ConnectionManager => io::ErrorKind::ConnectionRefused,
             ErrorKind::Work | ErrorKind::Other => io::ErrorKind::Other,
         };
         Self::new(kind, error)

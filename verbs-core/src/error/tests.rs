@@ -190,6 +190,17 @@ fn all() -> Vec<Error> {
         Error::Poll(PollError::example()),
         Error::Work(WorkError::example()),
     ];
+    #[cfg(feature = "rdmacm")]
+    all.extend([
+        Error::ConnectionManager {
+            step: "connecting",
+            failure: Box::new(crate::rdmacm::CmFailure::GONE),
+        },
+        Error::TimedOut {
+            what: "connecting",
+            after: std::time::Duration::from_secs(1),
+        },
+    ]);
     all.extend(PostError::examples().map(Error::Post));
     all.extend(endpoint.map(Error::Endpoint));
     all
@@ -238,6 +249,10 @@ fn variant(error: &Error) -> usize {
         Error::ForeignParent { .. } => 35,
         Error::HugePages { .. } => 36,
         Error::NoLibrary => 37,
+        #[cfg(feature = "rdmacm")]
+        Error::ConnectionManager { .. } => 38,
+        #[cfg(feature = "rdmacm")]
+        Error::TimedOut { .. } => 39,
     }
 }
 
@@ -247,7 +262,8 @@ fn no_error_repeats_its_source() {
     variants.dedup();
     variants.sort_unstable();
     variants.dedup();
-    assert_eq!(variants, (0..=37).collect::<Vec<_>>());
+    let last = if cfg!(feature = "rdmacm") { 39 } else { 37 };
+    assert_eq!(variants, (0..=last).collect::<Vec<_>>());
     for error in all() {
         let alone = parts(&error);
         assert_repeats_nothing(&error);

@@ -177,7 +177,7 @@ impl QpAttr {
         &self.attr
     }
 
-    pub(super) const fn from_raw(attr: ibv_qp_attr, mask: QpAttrMask) -> Self {
+    pub(crate) const fn from_raw(attr: ibv_qp_attr, mask: QpAttrMask) -> Self {
         Self { attr, mask }
     }
 }

@@ -143,6 +143,33 @@ impl QueuePairEndpoint {
         }
     }
 
+    /// The same with what a connection manager has agreed on.
+    #[cfg(feature = "rdmacm")]
+    pub(super) const fn agreed(
+        mut self,
+        psn: PacketSequenceNumber,
+        path_mtu: MaximumTransferUnit,
+        max_rd_atomic: u8,
+        max_dest_rd_atomic: u8,
+    ) -> Self {
+        self.psn = psn;
+        self.path_mtu = path_mtu;
+        self.max_rd_atomic = max_rd_atomic;
+        self.max_dest_rd_atomic = max_dest_rd_atomic;
+        self
+    }
+
+    /// The same for the peer of a connection manager: it is not checked, and on iWARP all is zero.
+    #[cfg(feature = "rdmacm")]
+    pub(super) const fn of_peer(mut self, qp_num: u32, lid: u16, gid: Option<Gid>) -> Self {
+        self.qp_num = qp_num;
+        self.lid = lid;
+        self.gid = gid;
+        self.gid_index = 0;
+        self.port_num = 0;
+        self
+    }
+
     /// How many bytes [`to_bytes`](Self::to_bytes) returns.
     pub const BYTES: usize = 37;
 

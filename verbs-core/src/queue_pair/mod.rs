@@ -2,6 +2,8 @@
 
 mod attr;
 pub(crate) mod builder;
+#[cfg(feature = "rdmacm")]
+mod by_manager;
 pub(crate) mod choices;
 pub(crate) mod config;
 mod data_in_order;

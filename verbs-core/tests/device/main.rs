@@ -27,6 +27,8 @@ mod permissions;
 mod ports;
 mod queue_pair;
 mod quick_start;
+#[cfg(feature = "rdmacm")]
+mod rdmacm;
 mod requests;
 mod send_receive;
 mod shared_receives;

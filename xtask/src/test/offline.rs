@@ -141,9 +141,10 @@ pub(crate) fn deny(report: &mut Report) -> Result<(), Error> {
 /// Libraries compile without a warning with none of their features, and with each alone: all other
 /// steps have all of them on.
 pub(crate) fn features(report: &mut Report) -> Result<(), Error> {
-    const ALONE: [(&str, &str); 6] = [
+    const ALONE: [(&str, &str); 7] = [
         ("verbs-core", ""),
         ("verbs-core", "dlopen"),
+        ("verbs-core", "rdmacm"),
         ("verbs-channel", ""),
         ("verbs-async", ""),
         ("verbs-async", "tokio"),

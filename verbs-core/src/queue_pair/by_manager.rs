@@ -1,0 +1,104 @@
+//! Queue pairs that a connection manager connects: its attributes, and the settings of the builder.
+
+use super::choices::Config;
+use super::config::PacketSequenceNumber;
+use super::endpoint::QueuePairEndpoint;
+use super::receives::Receives;
+use super::{PreparedQueuePair, QpAttr, QpAttrMask, QueuePair};
+use crate::error::Result;
+use crate::path::LocalPath;
+
+impl<R: Receives> PreparedQueuePair<R> {
+    /// Applies the manager's attributes for `INIT`, on this port.
+    pub(crate) fn init_by(&mut self, attr: &QpAttr, port_num: u8) -> Result<()> {
+        if port_num != self.path.port_num {
+            let context = self.qp.pd.context();
+            self.path = LocalPath::choose(context, Some(port_num), None)?;
+        }
+        self.apply(attr)
+    }
+
+    /// The settings that the peer is to know: depths and retries.
+    pub(crate) fn limits(&self) -> QpAttr {
+        let config = &self.qp.config;
+        QpAttr::new()
+            .with_max_rd_atomic(config.max_rd_atomic)
+            .with_max_dest_rd_atomic(config.max_dest_rd_atomic)
+            .with_retry_cnt(config.retry_cnt)
+            .with_rnr_retry(config.rnr_retry)
+    }
+
+    /// Whether its receives are those of a shared receive queue.
+    pub(crate) fn has_srq(&self) -> bool {
+        self.receives.shared().is_some()
+    }
+
+    /// Connects it with the manager's attributes for `RTR` and `RTS`.
+    pub(crate) fn connect_by(self, receive: &QpAttr, send: &QpAttr) -> Result<QueuePair<R>> {
+        self.apply(receive)?;
+        self.apply(send)?;
+        let (local, remote) = self.endpoints(receive, send);
+        Ok(QueuePair {
+            qp: self.qp,
+            receives: self.receives,
+            max_msg_sz: self.path.max_msg_sz,
+            local,
+            remote,
+        })
+    }
+
+    /// Changes the state. The settings of the builder come before the manager's, for what is this side's
+    /// alone.
+    fn apply(&self, attr: &QpAttr) -> Result<()> {
+        let (mask, config) = (attr.mask(), &self.qp.config);
+        if mask.is_empty() {
+            // The driver does it, on iWARP.
+            return Ok(());
+        }
+        let mut ours = *attr;
+        if mask.contains(QpAttrMask::ACCESS_FLAGS) {
+            let granted = attr.qp_access_flags() | config.qp_access_flags;
+            ours = ours.with_qp_access_flags(granted & config.qp_access_flags);
+        }
+        if mask.contains(QpAttrMask::MIN_RNR_TIMER) {
+            ours = ours.with_min_rnr_timer(config.min_rnr_timer);
+        }
+        if mask.contains(QpAttrMask::TIMEOUT) {
+            ours = ours.with_timeout(config.timeout);
+        }
+        if mask.contains(QpAttrMask::RETRY_CNT) {
+            ours = ours.with_retry_cnt(config.retry_cnt);
+        }
+        if mask.contains(QpAttrMask::RNR_RETRY) {
+            ours = ours.with_rnr_retry(config.rnr_retry);
+        }
+        if let (Some(wanted), Some(found)) = (config.path_mtu, attr.path_mtu())
+            && mask.contains(QpAttrMask::PATH_MTU)
+        {
+            ours = ours.with_path_mtu(wanted.min(found));
+        }
+        self.qp.modify(&ours)
+    }
+
+    /// Both ends, as far as the manager's attributes have them. On iWARP they have none.
+    fn endpoints(&self, receive: &QpAttr, send: &QpAttr) -> (QueuePairEndpoint, QueuePairEndpoint) {
+        let Config { path_mtu, .. } = &*self.qp.config;
+        let psn = |psn| PacketSequenceNumber::new(psn).unwrap_or(PacketSequenceNumber::MAX);
+        let found = receive.path_mtu().unwrap_or(self.path.active_mtu);
+        let mtu = path_mtu.map_or(found, |wanted| wanted.min(found));
+        let local = self.endpoint();
+        let depth = if send.mask().contains(QpAttrMask::MAX_QP_RD_ATOMIC) {
+            send.max_rd_atomic()
+        } else {
+            local.max_rd_atomic()
+        };
+        let ours = local.agreed(psn(send.sq_psn()), mtu, depth, receive.max_dest_rd_atomic());
+        let (gid, lid) = (receive.ah_attr().gids(), receive.ah_attr().as_raw().dlid);
+        let theirs = local.agreed(psn(receive.rq_psn()), mtu, 0, depth).of_peer(
+            receive.dest_qp_num(),
+            lid,
+            gid.map(|(gid, _)| gid),
+        );
+        (ours, theirs)
+    }
+}

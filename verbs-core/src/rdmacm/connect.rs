@@ -1,0 +1,319 @@
+//! The active side: to an address, over a route, to a connection.
+#![expect(unsafe_code, reason = "calls librdmacm")]
+
+use std::ffi::c_int;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::ptr;
+use std::time::Duration;
+
+use verbs_sys::{
+    RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT, RDMA_OPTION_ID_AFONLY, RDMA_OPTION_ID_REUSEADDR,
+    RDMA_OPTION_ID_TOS, rdma_bind_addr, rdma_connect, rdma_establish, rdma_resolve_addr,
+    rdma_resolve_route,
+};
+
+use super::address;
+use super::connection::{Connected, Connection};
+use super::event::CmEventType;
+use super::id::{Id, failed, with_a_device};
+use super::pending::{Pending, sealed};
+use super::private_data::PrivateData;
+use super::queue_pair;
+use crate::context::Context;
+use crate::error::Result;
+use crate::queue_pair::{AckTimeout, PreparedQueuePair, QueuePair, Receives};
+use crate::ret;
+
+/// A new identifier: to connect, after [options](Self::set_tos) have been set.
+#[derive(Debug)]
+#[doc(alias = "rdma_cm_id")]
+pub struct Connector {
+    id: Id,
+}
+
+/// The address is that of a peer behind a port of this machine.
+#[derive(Debug)]
+#[doc(alias = "RDMA_CM_EVENT_ADDR_RESOLVED")]
+pub struct AddrResolved {
+    id: Id,
+}
+
+/// There is a route to the peer.
+#[derive(Debug)]
+#[doc(alias = "RDMA_CM_EVENT_ROUTE_RESOLVED")]
+pub struct RouteResolved {
+    id: Id,
+}
+
+/// Waits for the event that its step ends with.
+#[derive(Debug)]
+#[expect(unnameable_types, reason = "the state of a sealed trait")]
+pub struct Resolving {
+    id: Id,
+}
+
+/// Waits for the peer's answer.
+#[derive(Debug)]
+#[expect(unnameable_types, reason = "the state of a sealed trait")]
+pub struct Connecting<R> {
+    id: Id,
+    state: Half<R>,
+}
+
+#[derive(Debug)]
+pub(super) enum Half<R> {
+    /// The queue pair waits for the attributes of its peer.
+    Prepared(PreparedQueuePair<R>),
+    /// It is connected, and the peer is to know.
+    Connected(QueuePair<R>),
+}
+
+impl Connector {
+    /// Creates an identifier, with a descriptor of its own.
+    ///
+    /// # Errors
+    ///
+    /// The errno: `ENODEV` if the kernel has no RDMA device or lacks the module `rdma_ucm`, `EMFILE`.
+    #[doc(alias = "rdma_create_id")]
+    #[doc(alias = "rdma_create_event_channel")]
+    pub fn new() -> Result<Self> {
+        Ok(Self { id: Id::new()? })
+    }
+
+    /// Sets the type of service of its packets: the byte of IPv4's header, or IPv6's traffic class.
+    ///
+    /// # Errors
+    ///
+    /// The errno.
+    #[doc(alias = "RDMA_OPTION_ID_TOS")]
+    pub fn set_tos(&mut self, tos: u8) -> Result<()> {
+        self.id.set_option(RDMA_OPTION_ID, RDMA_OPTION_ID_TOS, tos)
+    }
+
+    /// Sets whether the local address can be used by several identifiers at once.
+    ///
+    /// # Errors
+    ///
+    /// The errno.
+    #[doc(alias = "RDMA_OPTION_ID_REUSEADDR")]
+    pub fn set_reuse_addr(&mut self, on: bool) -> Result<()> {
+        let on = c_int::from(on);
+        self.id
+            .set_option(RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR, on)
+    }
+
+    /// Sets whether an IPv6 address is for IPv6 only.
+    ///
+    /// # Errors
+    ///
+    /// The errno.
+    #[doc(alias = "RDMA_OPTION_ID_AFONLY")]
+    pub fn set_ipv6_only(&mut self, on: bool) -> Result<()> {
+        let on = c_int::from(on);
+        self.id
+            .set_option(RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY, on)
+    }
+
+    /// Sets the time that the connection manager has the peer's device wait for an acknowledgement.
+    ///
+    /// # Errors
+    ///
+    /// The errno.
+    #[doc(alias = "RDMA_OPTION_ID_ACK_TIMEOUT")]
+    pub fn set_ack_timeout(&mut self, timeout: AckTimeout) -> Result<()> {
+        self.id
+            .set_option(RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT, timeout.get())
+    }
+
+    /// Binds it to a local address. The port 0 is any free one.
+    ///
+    /// # Errors
+    ///
+    /// The errno: `EADDRINUSE`, `EADDRNOTAVAIL` for an address of no RDMA device, `ENODEV`.
+    #[doc(alias = "rdma_bind_addr")]
+    pub fn bind(&mut self, addr: SocketAddr) -> Result<()> {
+        bind(&mut self.id, addr)
+    }
+
+    /// The local address; `None` before it has one.
+    #[must_use]
+    pub fn local_addr(&self) -> Option<SocketAddr> {
+        self.id.local_addr()
+    }
+
+    /// Begins to find the device and the port from which the address can be reached. The kernel gives up
+    /// after `timeout`.
+    ///
+    /// # Errors
+    ///
+    /// The errno: `ENETUNREACH` or `ENODEV` if no RDMA device has a route to the address.
+    #[doc(alias = "rdma_resolve_addr")]
+    pub fn resolve_addr(
+        self,
+        addr: SocketAddr,
+        timeout: Duration,
+    ) -> Result<Pending<AddrResolved>> {
+        let mut addr = address::to_c(addr);
+        let (to, millis) = ((&raw mut addr).cast(), millis(timeout));
+        // SAFETY: the identifier is alive, and the address a local.
+        let ret = unsafe { rdma_resolve_addr(self.id.as_ptr(), ptr::null_mut(), to, millis) };
+        ret::minus_one("rdma_resolve_addr", ret)?;
+        Ok(Pending::new(Resolving { id: self.id }))
+    }
+}
+
+/// Binds an identifier.
+pub(super) fn bind(id: &mut Id, addr: SocketAddr) -> Result<()> {
+    let mut addr = address::to_c(addr);
+    // SAFETY: the identifier is alive, and the address a local.
+    let ret = unsafe { rdma_bind_addr(id.as_ptr(), (&raw mut addr).cast()) };
+    ret::minus_one("rdma_bind_addr", ret)
+}
+
+/// A time limit of the kernel: at least one millisecond.
+fn millis(timeout: Duration) -> c_int {
+    let millis = timeout.as_nanos().div_ceil(1_000_000).max(1);
+    c_int::try_from(millis).unwrap_or(c_int::MAX)
+}
+
+impl AddrResolved {
+    /// Begins to find the route. The kernel gives up after `timeout`.
+    ///
+    /// # Errors
+    ///
+    /// The errno.
+    #[doc(alias = "rdma_resolve_route")]
+    pub fn resolve_route(self, timeout: Duration) -> Result<Pending<RouteResolved>> {
+        // SAFETY: the identifier is alive.
+        let ret = unsafe { rdma_resolve_route(self.id.as_ptr(), millis(timeout)) };
+        ret::minus_one("rdma_resolve_route", ret)?;
+        Ok(Pending::new(Resolving { id: self.id }))
+    }
+}
+
+impl RouteResolved {
+    /// Asks the peer for a connection of this queue pair, with a message of at most 55 bytes (254 on
+    /// iWARP).
+    ///
+    /// The queue pair must be of the [device](Self::device_name) and the [port](Self::port_num) of the
+    /// route. Its settings hold: the peer gets no access beyond its `qp_access_flags`, and timeouts and
+    /// retries are its own. The connection manager adds the path, and the depths that both sides agree on.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::ForeignContext`](crate::Error::ForeignContext) if it is of another device,
+    /// [`Error::Limit`](crate::Error::Limit) if the message is too long, otherwise the errno. The queue
+    /// pair is dropped.
+    #[doc(alias = "rdma_connect")]
+    pub fn connect<R: Receives>(
+        mut self,
+        queue_pair: PreparedQueuePair<R>,
+        message: &[u8],
+    ) -> Result<Pending<Connected<R>>> {
+        let max = if self.id.is_iwarp() { u8::MAX } else { 56 };
+        let data = PrivateData::framed(message, max)?;
+        let queue_pair = queue_pair::init(&mut self.id, queue_pair)?;
+        let mut param = Id::conn_param(&data, &queue_pair::param(&queue_pair));
+        // SAFETY: the identifier is alive, and the parameters and the data are locals.
+        let ret = unsafe { rdma_connect(self.id.as_ptr(), &raw mut param) };
+        ret::minus_one("rdma_connect", ret)?;
+        Ok(Pending::new(Connecting {
+            id: self.id,
+            state: Half::Prepared(queue_pair),
+        }))
+    }
+}
+
+with_a_device! { AddrResolved RouteResolved }
+
+/// The identifier once its step has ended as it should.
+fn resolved(
+    Resolving { mut id }: Resolving,
+    step: &'static str,
+    wanted: CmEventType,
+) -> Result<Result<Id, Resolving>> {
+    match id.next_event()? {
+        None => Ok(Err(Resolving { id })),
+        Some(event) if event.kind == wanted && event.status == 0 => Ok(Ok(id)),
+        Some(event) => Err(failed(step, &event)),
+    }
+}
+
+impl sealed::Step for AddrResolved {
+    type State = Resolving;
+
+    const NAME: &'static str = "resolving the address";
+
+    fn advance(state: Resolving) -> Result<Result<Self, Resolving>> {
+        let resolved = resolved(state, Self::NAME, CmEventType::ADDR_RESOLVED)?;
+        Ok(resolved.map(|id| Self { id }))
+    }
+}
+
+impl sealed::Step for RouteResolved {
+    type State = Resolving;
+
+    const NAME: &'static str = "resolving the route";
+
+    fn advance(state: Resolving) -> Result<Result<Self, Resolving>> {
+        let resolved = resolved(state, Self::NAME, CmEventType::ROUTE_RESOLVED)?;
+        Ok(resolved.map(|id| Self { id }))
+    }
+}
+
+impl<R> Connecting<R> {
+    /// The passive side: it has accepted, and the queue pair is connected.
+    pub(super) const fn accepted(id: Id, queue_pair: QueuePair<R>) -> Self {
+        let state = Half::Connected(queue_pair);
+        Self { id, state }
+    }
+}
+
+impl<R: Receives> sealed::Step for Connected<R> {
+    type State = Connecting<R>;
+
+    const NAME: &'static str = "connecting";
+
+    fn advance(mut connecting: Connecting<R>) -> Result<Result<Self, Connecting<R>>> {
+        let Some(event) = connecting.id.next_event()? else {
+            return Ok(Err(connecting));
+        };
+        let Connecting { mut id, state } = connecting;
+        if event.status != 0 {
+            return Err(failed(Self::NAME, &event));
+        }
+        let queue_pair = match (event.kind, state) {
+            (CmEventType::CONNECT_RESPONSE, Half::Prepared(prepared)) => {
+                let queue_pair = queue_pair::connect(&mut id, prepared)?;
+                // SAFETY: the identifier is alive.
+                let ret = unsafe { rdma_establish(id.as_ptr()) };
+                ret::minus_one("rdma_establish", ret)?;
+                queue_pair
+            }
+            // iWARP: the driver has connected it.
+            (CmEventType::ESTABLISHED, Half::Prepared(prepared)) => {
+                queue_pair::connect(&mut id, prepared)?
+            }
+            (CmEventType::ESTABLISHED, Half::Connected(queue_pair)) => queue_pair,
+            _ => return Err(failed(Self::NAME, &event)),
+        };
+        Ok(Ok(Self {
+            queue_pair,
+            connection: Connection::new(id),
+            private_data: event.private_data,
+        }))
+    }
+}
+
+impl AsFd for Resolving {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.id.as_fd()
+    }
+}
+
+impl<R> AsFd for Connecting<R> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.id.as_fd()
+    }
+}

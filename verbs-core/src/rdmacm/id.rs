@@ -1,0 +1,332 @@
+//! An identifier of the connection manager, with an event channel of its own.
+#![expect(unsafe_code, reason = "owns an `rdma_cm_id`")]
+
+use std::ffi::{CStr, c_int, c_void};
+use std::fmt;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::ptr::{self, NonNull};
+use std::time::Instant;
+
+use verbs_sys::{
+    IBV_TRANSPORT_IWARP, RDMA_PS_TCP, ibv_qp_attr, ibv_qp_state, rdma_ack_cm_event, rdma_cm_id,
+    rdma_conn_param, rdma_create_event_channel, rdma_create_id, rdma_destroy_event_channel,
+    rdma_destroy_id, rdma_event_channel, rdma_get_cm_event, rdma_get_local_addr,
+    rdma_get_peer_addr, rdma_init_qp_attr, rdma_migrate_id, rdma_set_option,
+};
+
+use super::address;
+use super::event::{CmEventType, Event};
+use super::private_data::PrivateData;
+use crate::error::{Error, ErrorKind, Result};
+use crate::fd;
+use crate::logged;
+use crate::queue_pair::{QpAttr, QpAttrMask, QpState};
+use crate::ret;
+
+/// An event channel: the descriptor of one identifier.
+struct EventChannel(NonNull<rdma_event_channel>);
+
+/// An identifier, which is destroyed before its channel.
+pub(super) struct Id {
+    id: NonNull<rdma_cm_id>,
+    channel: EventChannel,
+}
+
+// SAFETY: librdmacm binds nothing to a thread.
+unsafe impl Send for EventChannel {}
+// SAFETY: by reference only the number of its descriptor is read, which does not change.
+unsafe impl Sync for EventChannel {}
+// SAFETY: as for the channel.
+unsafe impl Send for Id {}
+// SAFETY: by reference only fields are read, which change only in functions that have it exclusively.
+unsafe impl Sync for Id {}
+
+impl EventChannel {
+    fn new() -> Result<Self> {
+        // SAFETY: the call has no arguments.
+        let channel = unsafe { rdma_create_event_channel() };
+        let channel = Self(ret::non_null("rdma_create_event_channel", channel)?);
+        // Waiting is done by poll(2), with a bound; reading must never block.
+        fd::set_nonblocking(channel.as_fd())?;
+        Ok(channel)
+    }
+}
+
+impl AsFd for EventChannel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the channel is alive, and the field is not changed.
+        let fd = unsafe { (*self.0.as_ptr()).fd };
+        // SAFETY: the channel keeps it open, and is borrowed.
+        unsafe { BorrowedFd::borrow_raw(fd) }
+    }
+}
+
+impl Drop for EventChannel {
+    fn drop(&mut self) {
+        // SAFETY: it is alive, and its identifier has been destroyed or moved to another.
+        unsafe { rdma_destroy_event_channel(self.0.as_ptr()) };
+    }
+}
+
+impl Id {
+    /// A new identifier for connections.
+    pub(super) fn new() -> Result<Self> {
+        let channel = EventChannel::new()?;
+        let mut id = ptr::null_mut();
+        // SAFETY: the channel is alive, and kept beside the identifier; `id` is a local.
+        let ret = unsafe {
+            rdma_create_id(
+                channel.0.as_ptr(),
+                &raw mut id,
+                ptr::null_mut(),
+                RDMA_PS_TCP,
+            )
+        };
+        ret::minus_one("rdma_create_id", ret)?;
+        let id = ret::non_null("rdma_create_id", id)?;
+        Ok(Self { id, channel })
+    }
+
+    /// Takes over the identifier of a connect request, and gives it a channel of its own.
+    ///
+    /// # Safety
+    ///
+    /// - `id` is of a request whose event has been acknowledged, and nothing else destroys it.
+    unsafe fn of_request(id: NonNull<rdma_cm_id>) -> Result<Self> {
+        let moved = EventChannel::new().and_then(|channel| {
+            // SAFETY: both are alive, and no event of the identifier has been taken but not acknowledged:
+            // its channel is the listener's, of which this thread alone takes events.
+            let ret = unsafe { rdma_migrate_id(id.as_ptr(), channel.0.as_ptr()) };
+            ret::minus_one("rdma_migrate_id", ret)?;
+            Ok(channel)
+        });
+        match moved {
+            Ok(channel) => Ok(Self { id, channel }),
+            Err(error) => {
+                // The peer is rejected.
+                // SAFETY: the caller hands it over, and it is not used after this.
+                let _destroyed = unsafe { rdma_destroy_id(id.as_ptr()) };
+                Err(error)
+            }
+        }
+    }
+
+    pub(super) const fn as_ptr(&self) -> *mut rdma_cm_id {
+        self.id.as_ptr()
+    }
+
+    /// Takes the next event of an identifier that is no listener; `None` if there is none.
+    pub(super) fn next_event(&mut self) -> Result<Option<Event>> {
+        Ok(self.take_event()?.map(|(event, _)| event))
+    }
+
+    /// Takes the next event, and the identifier of a connect request.
+    pub(super) fn take_event(&mut self) -> Result<Option<(Event, Option<Self>)>> {
+        let mut raw = ptr::null_mut();
+        // SAFETY: the channel is alive, and `raw` is a local.
+        let ret = unsafe { rdma_get_cm_event(self.channel.0.as_ptr(), &raw mut raw) };
+        match ret::minus_one("rdma_get_cm_event", ret) {
+            Ok(()) => {}
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(None),
+            Err(error) => return Err(error),
+        }
+        // SAFETY: it is new, and has not been acknowledged; the identifier is for connections.
+        let event = unsafe { Event::copied(raw) };
+        // SAFETY: as above.
+        let of = unsafe { (*raw).id };
+        // SAFETY: as above; nothing of it is used after this.
+        let ret = unsafe { rdma_ack_cm_event(raw) };
+        ret::minus_one("rdma_ack_cm_event", ret)?;
+        let request = match (event.kind, NonNull::new(of)) {
+            // SAFETY: its event has been acknowledged, and it belongs to who takes the event.
+            (CmEventType::CONNECT_REQUEST, Some(id)) => Some(unsafe { Self::of_request(id) }?),
+            _ => None,
+        };
+        Ok(Some((event, request)))
+    }
+
+    /// Waits until there may be an event; `false` if the deadline passes first.
+    pub(super) fn wait(&self, deadline: Option<Instant>) -> Result<bool> {
+        fd::wait_readable(self.as_fd(), deadline)
+    }
+
+    /// Sets an option: a level, a name and a value.
+    pub(super) fn set_option<T: Copy>(
+        &mut self,
+        level: u32,
+        name: u32,
+        mut value: T,
+    ) -> Result<()> {
+        let (level, name) = (level.cast_signed(), name.cast_signed());
+        let (place, len) = ((&raw mut value).cast::<c_void>(), size_of::<T>());
+        // SAFETY: the identifier is alive, and the value is a local of this length.
+        let ret = unsafe { rdma_set_option(self.as_ptr(), level, name, place, len) };
+        ret::minus_one("rdma_set_option", ret)
+    }
+
+    /// The attributes for a change to this state, and which of them are set.
+    pub(super) fn qp_attr(&mut self, state: QpState) -> Result<QpAttr> {
+        let mut attr = ibv_qp_attr {
+            qp_state: ibv_qp_state(state.as_raw()),
+            ..ibv_qp_attr::default()
+        };
+        let mut mask: c_int = 0;
+        // SAFETY: the identifier is alive, and both places are locals.
+        let ret = unsafe { rdma_init_qp_attr(self.as_ptr(), &raw mut attr, &raw mut mask) };
+        ret::minus_one("rdma_init_qp_attr", ret)?;
+        let mask = QpAttrMask::from_bits_retain(mask.cast_unsigned());
+        Ok(QpAttr::from_raw(attr, mask))
+    }
+
+    /// What both sides send when they connect. The data is read before the call that gets it returns.
+    pub(super) fn conn_param(data: &PrivateData, qp: &QpParam) -> rdma_conn_param {
+        let bytes = data.as_bytes();
+        rdma_conn_param {
+            private_data: bytes.as_ptr().cast(),
+            private_data_len: u8::try_from(bytes.len()).unwrap_or(u8::MAX),
+            responder_resources: qp.max_dest_rd_atomic,
+            initiator_depth: qp.max_rd_atomic,
+            flow_control: 0,
+            retry_count: qp.retry_cnt,
+            rnr_retry_count: qp.rnr_retry,
+            srq: u8::from(qp.has_srq),
+            qp_num: qp.qp_num,
+        }
+    }
+
+    /// The name of the device; `None` before one has been found.
+    pub(super) fn device_name(&self) -> Option<String> {
+        // SAFETY: the identifier is alive; the field changes in calls that have it exclusively.
+        let context = unsafe { (*self.as_ptr()).verbs };
+        if context.is_null() {
+            return None;
+        }
+        // SAFETY: librdmacm keeps the context of an identifier open.
+        let device = unsafe { (*context).device };
+        // SAFETY: an open context keeps its device.
+        let name = unsafe { &raw const (*device).name };
+        // SAFETY: as above, and the name ends with a zero.
+        let name = unsafe { CStr::from_ptr(name.cast()) };
+        Some(name.to_string_lossy().into_owned())
+    }
+
+    /// Whether the device is of iWARP.
+    pub(super) fn is_iwarp(&self) -> bool {
+        // SAFETY: as in `device_name`.
+        let context = unsafe { (*self.as_ptr()).verbs };
+        if context.is_null() {
+            return false;
+        }
+        // SAFETY: as there.
+        let device = unsafe { (*context).device };
+        // SAFETY: as there.
+        let transport = unsafe { (*device).transport_type };
+        transport == IBV_TRANSPORT_IWARP
+    }
+
+    /// The number of the port; 0 before one has been found.
+    pub(super) fn port_num(&self) -> u8 {
+        // SAFETY: the identifier is alive; the field changes in calls that have it exclusively.
+        unsafe { (*self.as_ptr()).port_num }
+    }
+
+    pub(super) fn local_addr(&self) -> Option<SocketAddr> {
+        // SAFETY: the identifier is alive.
+        let addr = unsafe { rdma_get_local_addr(self.as_ptr()) };
+        // SAFETY: it is that of the identifier, which is borrowed.
+        unsafe { address::from_c(addr) }
+    }
+
+    pub(super) fn peer_addr(&self) -> Option<SocketAddr> {
+        // SAFETY: the identifier is alive.
+        let addr = unsafe { rdma_get_peer_addr(self.as_ptr()) };
+        // SAFETY: as above.
+        unsafe { address::from_c(addr) }
+    }
+}
+
+/// What a queue pair says of itself when it connects.
+pub(super) struct QpParam {
+    pub(super) qp_num: u32,
+    pub(super) has_srq: bool,
+    pub(super) max_rd_atomic: u8,
+    pub(super) max_dest_rd_atomic: u8,
+    pub(super) retry_cnt: u8,
+    pub(super) rnr_retry: u8,
+}
+
+impl AsFd for Id {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.channel.as_fd()
+    }
+}
+
+impl Drop for Id {
+    /// Takes about 10 ms on soft-RoCE, and up to 7 s on soft-iWARP. It never waits for an event: each was
+    /// acknowledged when it was taken.
+    fn drop(&mut self) {
+        // SAFETY: it is alive, and not used after this.
+        let ret = unsafe { rdma_destroy_id(self.as_ptr()) };
+        if let Err(error) = ret::minus_one("rdma_destroy_id", ret) {
+            logged::error(format_args!(
+                "leaked an identifier of the connection manager: {error}"
+            ));
+        }
+    }
+}
+
+impl fmt::Debug for Id {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Id")
+            .field("local", &self.local_addr())
+            .field("peer", &self.peer_addr())
+            .finish()
+    }
+}
+
+/// The event that ends a step is another than those that it waits for.
+pub(super) fn failed(step: &'static str, event: &Event) -> Error {
+    Error::ConnectionManager {
+        step,
+        failure: Box::new(event.failure()),
+    }
+}
+
+/// What is known of the device and the addresses once they have been resolved.
+macro_rules! with_a_device {
+    ($($type:ident)*) => {$(
+        impl $type {
+            /// The name of the device.
+            #[must_use]
+            pub fn device_name(&self) -> String {
+                self.id.device_name().unwrap_or_default()
+            }
+
+            /// The number of the port.
+            #[must_use]
+            pub fn port_num(&self) -> u8 {
+                self.id.port_num()
+            }
+
+            /// Whether this is a context of the device.
+            #[must_use]
+            pub fn is_on(&self, context: &Context) -> bool {
+                self.id.device_name().as_deref() == Some(context.device().name())
+            }
+
+            /// The address of this side.
+            #[must_use]
+            pub fn local_addr(&self) -> Option<SocketAddr> {
+                self.id.local_addr()
+            }
+
+            /// The address of the peer.
+            #[must_use]
+            pub fn peer_addr(&self) -> Option<SocketAddr> {
+                self.id.peer_addr()
+            }
+        }
+    )*};
+}
+pub(super) use with_a_device;

@@ -1,0 +1,71 @@
+//! Connecting by the RDMA connection manager (librdmacm), with IP addresses and ports.
+//!
+//! This is how storage protocols connect, and on iWARP the only way. The connection manager finds the
+//! device and the path to an IP address, and carries up to 55 bytes each way while it connects. Queue
+//! pairs are always those of this crate: they belong to the program's own context, protection domain and
+//! completion queues, never to an identifier.
+//!
+//! ```text
+//! Connector::new
+//!   │ resolve_addr        ┌──────────────────────────────┐
+//!   ▼                     │            Listener          │
+//! AddrResolved            │                │ request     │
+//!   │ resolve_route       │                ▼             │
+//!   ▼                     │         ConnectRequest       │
+//! RouteResolved           │                │ accept(qp)  │
+//!   │ connect(qp)         └────────────────┼─────────────┘
+//!   ▼                                      ▼
+//! Connected { queue_pair, connection, private_data }
+//! ```
+//!
+//! Each step takes its identifier, which is used once, and returns a [`Pending`] step: wait for it with a
+//! deadline, or poll it when its descriptor is readable. Every identifier has a descriptor of its own
+//! (an `rdma_event_channel`), and its events are copied and acknowledged at once.
+//!
+//! ```no_run
+//! use std::time::Duration;
+//! use verbs_core::rdmacm::{Connected, Connector};
+//! use verbs_core::{CompletionQueue, Device, QueuePair};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let second = Duration::from_secs(1);
+//! let server = "192.0.2.1:7471".parse()?;
+//! let route = Connector::new()?
+//!     .resolve_addr(server, second)?
+//!     .wait(Some(second))?
+//!     .resolve_route(second)?
+//!     .wait(Some(second))?;
+//! let context = Device::by_name(&route.device_name())?.open()?;
+//! let (pd, cq) = (context.alloc_pd()?, CompletionQueue::create(&context, 16)?);
+//! let prepared = QueuePair::builder(&pd, &cq, &cq)
+//!     .port_num(route.port_num())
+//!     .build()?;
+//! let Connected { queue_pair, connection, .. } =
+//!     route.connect(prepared, b"hello")?.wait(Some(second))?;
+//! # drop((queue_pair, connection));
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Deadlines
+//!
+//! The connection manager has no time limit of its own for a peer that never accepts: give
+//! [`Pending::wait`] a timeout. Dropping an identifier cancels its step. That takes about 10 ms on
+//! soft-RoCE, and up to 7 s on soft-iWARP: do it on a thread that may block.
+
+mod address;
+mod connect;
+mod connection;
+mod event;
+mod id;
+mod listen;
+mod pending;
+mod private_data;
+mod queue_pair;
+
+pub use connect::{AddrResolved, Connector, RouteResolved};
+pub use connection::{Connected, Connection};
+pub use event::{CmEventType, CmFailure};
+pub use listen::{ConnectRequest, Listener};
+pub use pending::{Pending, Step};
+pub use private_data::PrivateData;

@@ -1,0 +1,44 @@
+//! Queue pairs that a connection manager connects.
+
+use super::id::{Id, QpParam};
+use crate::error::{Error, Result};
+use crate::queue_pair::{PreparedQueuePair, QpState, QueuePair, Receives};
+
+/// Puts a queue pair on the identifier's port.
+pub(super) fn init<R: Receives>(
+    id: &mut Id,
+    mut queue_pair: PreparedQueuePair<R>,
+) -> Result<PreparedQueuePair<R>> {
+    let name = id.device_name();
+    if name.as_deref() != Some(queue_pair.pd().context().device().name()) {
+        return Err(Error::ForeignContext {
+            child: "the queue pair",
+        });
+    }
+    let attr = id.qp_attr(QpState::INIT)?;
+    queue_pair.init_by(&attr, id.port_num())?;
+    Ok(queue_pair)
+}
+
+/// What the peer is to know of a queue pair.
+pub(super) fn param<R: Receives>(queue_pair: &PreparedQueuePair<R>) -> QpParam {
+    let attr = queue_pair.limits();
+    QpParam {
+        qp_num: queue_pair.qp_num(),
+        has_srq: queue_pair.has_srq(),
+        max_rd_atomic: attr.max_rd_atomic(),
+        max_dest_rd_atomic: attr.max_dest_rd_atomic(),
+        retry_cnt: attr.retry_cnt(),
+        rnr_retry: attr.rnr_retry(),
+    }
+}
+
+/// Connects a queue pair to the identifier's peer.
+pub(super) fn connect<R: Receives>(
+    id: &mut Id,
+    queue_pair: PreparedQueuePair<R>,
+) -> Result<QueuePair<R>> {
+    let receive = id.qp_attr(QpState::RTR)?;
+    let send = id.qp_attr(QpState::RTS)?;
+    queue_pair.connect_by(&receive, &send)
+}
