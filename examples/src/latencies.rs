@@ -1,5 +1,6 @@
 //! Latencies of many operations.
 
+use std::fmt;
 use std::time::Duration;
 
 /// Latencies, sorted.
@@ -40,6 +41,19 @@ impl Latencies {
     }
 }
 
+/// Mean, extremes and percentiles, in one line.
+impl fmt::Display for Latencies {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [min, median, p90, p99, max] = [0, 50, 90, 99, 100].map(|p| self.percentile(p));
+        let mean = self.mean();
+        write!(
+            f,
+            "microseconds: mean {mean:.1}, min {min:.1}, median {median:.1}, 90 % {p90:.1}, \
+             99 % {p99:.1}, max {max:.1}"
+        )
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -53,6 +67,10 @@ mod tests {
         assert_eq!(ranks, [1.0, 51.0, 100.0, 100.0]);
         assert_eq!((all.mean() * 10.0).round(), 505.0);
         assert_eq!(all.total(), Duration::from_micros(5050));
+        assert_eq!(
+            all.to_string(),
+            "microseconds: mean 50.5, min 1.0, median 51.0, 90 % 91.0, 99 % 100.0, max 100.0"
+        );
         assert_eq!(Latencies::new(Vec::new()).percentile(50), 0.0);
     }
 }

@@ -3,7 +3,7 @@
 
 use std::process::{Command, Output};
 
-const PROGRAMS: [&str; 14] = [
+const PROGRAMS: [&str; 15] = [
     env!("CARGO_BIN_EXE_devinfo"),
     env!("CARGO_BIN_EXE_rc_pingpong"),
     env!("CARGO_BIN_EXE_uc_pingpong"),
@@ -14,6 +14,7 @@ const PROGRAMS: [&str; 14] = [
     env!("CARGO_BIN_EXE_channel_echo"),
     env!("CARGO_BIN_EXE_file_copy"),
     env!("CARGO_BIN_EXE_kv_store"),
+    env!("CARGO_BIN_EXE_many_clients"),
     env!("CARGO_BIN_EXE_async_echo"),
     env!("CARGO_BIN_EXE_smol_echo"),
     env!("CARGO_BIN_EXE_async_kv"),

@@ -151,12 +151,7 @@ impl Client {
             "{count} messages of {size} bytes, {connections} connections with {window} under way: \
              {seconds:.2} seconds, {rate:.0} messages/s, each byte checked"
         ))?;
-        let took = Latencies::new(took);
-        let [min, median, p90, p99, max] = [0, 50, 90, 99, 100].map(|p| took.percentile(p));
-        let mean = took.mean();
-        say(format_args!(
-            "microseconds: mean {mean:.1}, min {min:.1}, median {median:.1}, 90 % {p90:.1}, 99 % {p99:.1}, max {max:.1}"
-        ))?;
+        say(Latencies::new(took))?;
         Measured::new(op, size.into(), count as u64, all, true).print()
     }
 }

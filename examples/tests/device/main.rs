@@ -18,6 +18,7 @@ use program::{Program, Scratch};
 const ASYNC_ECHO: &str = env!("CARGO_BIN_EXE_async_echo");
 const SMOL_ECHO: &str = env!("CARGO_BIN_EXE_smol_echo");
 const KV_STORE: &str = env!("CARGO_BIN_EXE_kv_store");
+const MANY_CLIENTS: &str = env!("CARGO_BIN_EXE_many_clients");
 const ASYNC_KV: &str = env!("CARGO_BIN_EXE_async_kv");
 const HTTP: &str = env!("CARGO_BIN_EXE_http_over_rdma");
 const CHANNEL_ECHO: &str = env!("CARGO_BIN_EXE_channel_echo");
@@ -33,7 +34,7 @@ const FILE_COPY: &str = env!("CARGO_BIN_EXE_file_copy");
 const A_WHILE: Duration = Duration::from_millis(300);
 
 /// All that have a server.
-const SERVERS: [&str; 12] = [
+const SERVERS: [&str; 13] = [
     PINGPONG,
     UC_PINGPONG,
     UD_PINGPONG,
@@ -43,6 +44,7 @@ const SERVERS: [&str; 12] = [
     CHANNEL_ECHO,
     FILE_COPY,
     KV_STORE,
+    MANY_CLIENTS,
     ASYNC_ECHO,
     SMOL_ECHO,
     HTTP,
@@ -182,6 +184,35 @@ fn values_are_stored_read_and_deleted() {
     assert!(output.contains("each value checked"), "{output}");
     let output = server.succeeds();
     assert!(output.contains("8 clients"), "{output}");
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn slow_and_killed_clients_keep_no_answer_from_the_others() {
+    let server = Program::serve(MANY_CLIENTS, &["--clients", "64", "--receives", "64"]);
+    let processes = ["-c", "16", "--processes", "3", "--kill", "1"];
+    let words = [&processes[..], &["--slow", "2", "-n", "20"]].concat();
+    let output = server.client(MANY_CLIENTS, &words).succeeds();
+    assert!(output.contains("48 connections"), "{output}");
+    assert!(output.contains("960 requests"), "{output}");
+    let output = server.succeeds();
+    assert!(output.contains("64 connections at once"), "{output}");
+    let end = "64 clients came: 48 left, 16 were lost, 0 of them for bad requests";
+    assert!(output.contains(end), "{output}");
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn many_clients_report_that_their_server_is_gone() {
+    // With a budget in which few of them can be answered at once.
+    let server = Program::serve(MANY_CLIENTS, &["--in-flight", "200"]);
+    let endless = ["-c", "4", "--processes", "2", "-n", "100000000"];
+    let client = server.client(MANY_CLIENTS, &endless);
+    server.prints("connections: 8");
+    thread::sleep(A_WHILE);
+    server.kill();
+    let why = client.fails();
+    assert!(why.contains("the server is gone"), "{why}");
 }
 
 #[test]
