@@ -227,6 +227,16 @@ fn errors() -> Vec<Error> {
             len: 5000,
             block_len: 4096,
         },
+        Error::CacheFull {
+            len: 4096,
+            max_bytes: 8192,
+            max_regions: 2,
+        },
+        Error::CacheFull {
+            len: 16384,
+            max_bytes: 8192,
+            max_regions: 2,
+        },
         Error::PeerTimeout(Duration::from_millis(10)),
         Error::Core(endpoint),
     ];
@@ -250,6 +260,7 @@ const fn of_error(error: &Error) -> usize {
         Error::Capacity { .. } => 9,
         Error::BlockTooShort { .. } => 10,
         Error::PeerTimeout(_) => 11,
+        Error::CacheFull { .. } => 12,
     }
 }
 
@@ -271,7 +282,7 @@ fn no_error_repeats_its_source() {
     check(&transport_errors(), of_transport, 4);
     check(&reject_reasons(), of_reject_reason, 21);
     check(&exchange_errors(), of_exchange, 14);
-    check(&errors(), of_error, 12);
+    check(&errors(), of_error, 13);
     let first = Error::Rejected(RejectReason::Untaken);
     for error in [
         TransferError::Stuck { stuck: 1, of: 2 },

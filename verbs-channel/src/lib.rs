@@ -17,6 +17,8 @@
 //!   │                                             ▲
 //!   ├─ SharedRegion, RawRegion, DmabufRegion ─────┴─ SharedMemory ── slice ──► SharedSlice
 //!   │
+//!   ├─ RegistrationCache ── memory ──► CachedMemory ── slice ──► SharedSlice
+//!   │
 //!   └─ MemoryRegion ── gather_element, scatter_element ── send, scope ──► Channel
 //! ```
 //!
@@ -57,7 +59,8 @@
 //!
 //! Memory of a GPU, huge pages and `mmap` are used in both ways. They are registered as a
 //! [`DmabufRegion`](verbs_core::DmabufRegion) or a [`RawRegion`](verbs_core::RawRegion), which is
-//! `unsafe` once. Their elements are borrowed; the slices of a [`SharedMemory`] are owned.
+//! `unsafe` once. Their elements are borrowed; the slices of a [`SharedMemory`] are owned. A
+//! [`RegistrationCache`] registers such memory in parts when they are used, and bounds how much is registered.
 //!
 //! A [`Transfer`] is a set of operations on owned buffers that ends as a whole: at its deadline, and only
 //! when the device is done with all of its memory.
@@ -177,7 +180,8 @@
 //! # Thread safety
 //!
 //! A channel is `Send`: it can be moved to another thread, and one thread uses it at a time.
-//! [`BufferPool`] is `Send` and `Sync`, and its blocks may be dropped in any thread.
+//! [`BufferPool`] and [`RegistrationCache`] are `Send` and `Sync`, and their blocks and slices may be dropped
+//! in any thread.
 //!
 //! # Resource cleanup
 //!
@@ -226,6 +230,7 @@ pub mod exchange;
 mod group;
 mod immediates;
 mod readable;
+mod registration_cache;
 mod request;
 mod shared_receives;
 mod transfer;
@@ -244,6 +249,7 @@ pub use engine::{Completed, ConnectedMember, Message, Ticket};
 pub use error::{DownReason, Error, Queue, RejectReason, Result, ScopeError, TransportError};
 pub use group::{ChannelGroup, Preparer};
 pub use immediates::{ImmediateCounter, ImmediateCounters, Reached, Recorded};
+pub use registration_cache::{CachedMemory, RegistrationCache, RegistrationCacheBuilder};
 pub use request::{
     GatherList, Incoming, List, Outgoing, OwnedChain, OwnedRequest, Request, ScatterList,
 };

@@ -106,11 +106,26 @@ impl SharedMemory {
     /// `Arc`.
     #[must_use]
     pub fn new<R: Shareable>(region: Arc<R>, slices: usize) -> Self {
+        Self::with_follower(region, slices, ())
+    }
+
+    /// The same, with a value that is dropped after the region.
+    pub(crate) fn with_follower<R: Shareable>(
+        region: Arc<R>,
+        slices: usize,
+        follower: impl Any + Send + Sync,
+    ) -> Self {
         let (memory, pd) = (region.memory(), PdTag::of(region.pd()));
         let region: Arc<dyn Any + Send + Sync> = region;
+        let follower = Box::new(follower);
         Self {
-            shared: Arc::new(Shared::new(region, memory, pd, slices)),
+            shared: Arc::new(Shared::new(region, memory, pd, slices, follower)),
         }
+    }
+
+    /// Whether nothing else has the memory: no slice, no clone, and no [region](Self::region).
+    pub(crate) fn is_idle(&self) -> bool {
+        Arc::strong_count(&self.shared) == 1 && Arc::strong_count(&self.shared.region) == 1
     }
 
     /// A part of the memory, for one operation at a time. The range counts bytes.

@@ -21,6 +21,8 @@ pub(crate) struct Shared {
     pd: PdTag,
     // After the places, which may be of its memory.
     pub(super) region: Arc<dyn Any + Send + Sync>,
+    // After the region.
+    _follower: Box<dyn Any + Send + Sync>,
 }
 
 /// A part of shared memory. It keeps the memory, except in a place that is free.
@@ -33,12 +35,14 @@ pub(crate) struct SharedPart {
 }
 
 impl Shared {
-    /// The memory of a region: its first address, its length and its key.
+    /// The memory of a region: its first address, its length and its key. The follower is dropped after
+    /// the region.
     pub(super) fn new(
         region: Arc<dyn Any + Send + Sync>,
         (addr, len, lkey): (u64, usize, u32),
         pd: PdTag,
         places: usize,
+        follower: Box<dyn Any + Send + Sync>,
     ) -> Self {
         let place = |index| {
             let part = SharedPart {
@@ -56,6 +60,7 @@ impl Shared {
             lkey,
             pd,
             region,
+            _follower: follower,
         }
     }
 

@@ -87,6 +87,19 @@ pub enum Error {
         /// The length of a block in bytes.
         block_len: usize,
     },
+    /// A [`RegistrationCache`](crate::RegistrationCache) cannot register this many bytes within its bounds.
+    ///
+    /// It [is backpressure](Self::is_backpressure) if they fit the bounds: then all else that is registered
+    /// is in use. Wait for operations that use its memory, and try again.
+    #[error("{}", Full { len: *len, max_bytes: *max_bytes, max_regions: *max_regions })]
+    CacheFull {
+        /// The number of bytes to register.
+        len: usize,
+        /// The most bytes that the cache registers.
+        max_bytes: usize,
+        /// The most regions that the cache registers.
+        max_regions: usize,
+    },
     /// The [`peer_timeout`](crate::ChannelBuilder::peer_timeout) is shorter than 2 s: TCP's keepalive cannot
     /// notice so soon that the peer's host has died.
     #[error(
@@ -105,14 +118,18 @@ pub enum Error {
 
 verbs_core::error_debug!(Error {
     Rejected(reason), Transport(error), StaleTicket, InFlight, ForeignMember, UnknownChannel, GroupFull,
-    Capacity, BlockTooShort, PeerTimeout, Exchange(failure), Core(error),
+    Capacity, BlockTooShort, CacheFull, PeerTimeout, Exchange(failure), Core(error),
 });
 
 impl Error {
     /// Whether the same request can be posted once some operations in flight have completed.
     #[must_use]
     pub const fn is_backpressure(&self) -> bool {
-        matches!(self, Self::Rejected(reason) if reason.is_backpressure())
+        match self {
+            Self::Rejected(reason) => reason.is_backpressure(),
+            Self::CacheFull { len, max_bytes, .. } => *len <= *max_bytes,
+            _ => false,
+        }
     }
 
     /// Why the channel is down, if the operation was aborted or the request was rejected because of that.
@@ -180,7 +197,9 @@ impl From<Error> for io::Error {
     fn from(error: Error) -> Self {
         let kind = match error {
             Error::Core(core) => return core.into(),
-            Error::Rejected(reason) if reason.is_backpressure() => io::ErrorKind::WouldBlock,
+            Error::Rejected(_) | Error::CacheFull { .. } if error.is_backpressure() => {
+                io::ErrorKind::WouldBlock
+            }
             // The same kinds as with TCP.
             Error::Rejected(RejectReason::Down(DownReason::PeerClosed))
             | Error::Transport(TransportError::Aborted(DownReason::PeerClosed)) => {
@@ -204,6 +223,7 @@ impl From<Error> for io::Error {
             | Error::ForeignMember
             | Error::Capacity { .. }
             | Error::BlockTooShort { .. }
+            | Error::CacheFull { .. }
             | Error::PeerTimeout(_) => io::ErrorKind::InvalidInput,
             Error::GroupFull(_) => io::ErrorKind::QuotaExceeded,
             Error::Exchange(ref failure) => failure.error.kind(),
@@ -247,6 +267,34 @@ impl fmt::Display for Entries {
             (_, 0) => " or max_recv_wr, or the number of channels",
             _ => ", or the number of channels or of shared receives",
         })
+    }
+}
+
+/// What a cache of registrations has no room for.
+struct Full {
+    len: usize,
+    max_bytes: usize,
+    max_regions: usize,
+}
+
+impl fmt::Display for Full {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            len,
+            max_bytes,
+            max_regions,
+        } = *self;
+        if len > max_bytes {
+            return write!(
+                f,
+                "{len} bytes exceed the cache's max_bytes {max_bytes}: use shorter slices, or a larger cache"
+            );
+        }
+        write!(
+            f,
+            "the cache has no room to register {len} bytes: of its {max_bytes} bytes or {max_regions} regions \
+             too many are in use, wait for operations that use them"
+        )
     }
 }
 

@@ -5,7 +5,7 @@ use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
 use verbs_channel::verbs_core::{AccessFlags, ProtectionDomain, RawRegion, WcStatus};
-use verbs_channel::{Error, RejectReason, SharedMemory};
+use verbs_channel::{Error, RegistrationCache, RejectReason, SharedMemory};
 use verbs_harness::{PATIENCE, begin, is_soft};
 
 use crate::ends::{bytes, filled, given, here, inside, pair, patient, pattern, work_error};
@@ -55,6 +55,43 @@ impl Drop for Mapping {
         let unmapped = unsafe { libc::munmap(self.0.as_ptr().cast(), LEN) };
         assert_eq!(unmapped, 0);
     }
+}
+
+/// A cache that registers a page at a time, and four at most.
+#[test]
+#[ignore = "needs an RDMA device"]
+fn pages_that_a_cache_registers_are_read_into_whether_they_are_new_known_or_evicted() {
+    let _test = begin!();
+    let (mut a, b) = pair();
+    let target = given(&b, pattern(3, LEN));
+    let cache = RegistrationCache::builder(a.pd(), 4 * PAGE).part_len(PAGE);
+    let cache = cache.build();
+    let mapping = Arc::new(Mapping::new());
+    let memory = cache.memory(LEN, {
+        let mapping = Arc::clone(&mapping);
+        move |pd, part| {
+            // SAFETY: it is within the pages.
+            let start = unsafe { mapping.0.add(part.start) };
+            let (access, keepalive) = (AccessFlags::LOCAL_WRITE, Arc::clone(&mapping));
+            // SAFETY: the pages are unmapped when the keepalive is dropped, and only then; they are
+            // never borrowed.
+            unsafe { pd.register_raw(start, part.len(), access, keepalive) }
+        }
+    });
+    // Each page in two halves, and then two pages at once.
+    let half = PAGE / 2;
+    let halves = (0..LEN / half).map(|at| at * half..(at + 1) * half);
+    for range in halves.chain([0..2 * PAGE, LEN - half..LEN]) {
+        let remote = target.remote();
+        let remote = remote.slice(range.start as u64..range.end as u64).unwrap();
+        let ticket = a.start_read(memory.slice(range).unwrap(), remote).unwrap();
+        let ended = a.wait(ticket, Some(PATIENCE)).unwrap().unwrap();
+        ended.result.unwrap();
+        assert!(cache.registered_regions() <= 4 && cache.registered_bytes() <= 4 * PAGE);
+    }
+    assert!(mapping.copy(0, LEN) == pattern(3, LEN));
+    drop((memory, cache));
+    assert_eq!(Arc::strong_count(&mapping), 1);
 }
 
 #[test]

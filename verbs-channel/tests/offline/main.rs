@@ -28,6 +28,7 @@ mod peers;
 mod peers_over_tcp;
 mod pool_waits;
 mod prepared;
+mod registration_cache;
 mod rejected;
 mod results;
 mod scopes;
@@ -39,3 +40,8 @@ mod swapped;
 mod thread_domains;
 mod transfers;
 mod waits;
+
+use verbs_harness::allocations::Counting;
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
