@@ -9,14 +9,14 @@ use std::time::Duration;
 
 use verbs_sys::{
     RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT, RDMA_OPTION_ID_AFONLY, RDMA_OPTION_ID_REUSEADDR,
-    RDMA_OPTION_ID_TOS, rdma_bind_addr, rdma_connect, rdma_establish, rdma_resolve_addr,
-    rdma_resolve_route,
+    RDMA_OPTION_ID_TOS, RDMA_PS_TCP, rdma_bind_addr, rdma_connect, rdma_establish,
+    rdma_resolve_addr, rdma_resolve_route,
 };
 
 use super::address;
 use super::connection::{Connected, Connection};
 use super::event::CmEventType;
-use super::id::{Id, failed, with_a_device};
+use super::id::{Id, failed, with_a_device, with_a_peer};
 use super::pending::{Pending, sealed};
 use super::private_data::PrivateData;
 use super::queue_pair;
@@ -78,7 +78,9 @@ impl Connector {
     #[doc(alias = "rdma_create_id")]
     #[doc(alias = "rdma_create_event_channel")]
     pub fn new() -> Result<Self> {
-        Ok(Self { id: Id::new()? })
+        Ok(Self {
+            id: Id::new(RDMA_PS_TCP)?,
+        })
     }
 
     /// Sets the type of service of its packets: the byte of IPv4's header, or IPv6's traffic class.
@@ -226,6 +228,7 @@ impl RouteResolved {
 }
 
 with_a_device! { AddrResolved RouteResolved }
+with_a_peer! { AddrResolved RouteResolved }
 
 /// The identifier once its step has ended as it should.
 fn resolved(

@@ -8,7 +8,7 @@ use std::time::Duration;
 use verbs_sys::rdma_disconnect;
 
 use super::event::CmEventType;
-use super::id::{Id, with_a_device};
+use super::id::{Id, with_a_device, with_a_peer};
 use super::private_data::PrivateData;
 use crate::context::Context;
 use crate::error::Result;
@@ -109,6 +109,7 @@ impl Connection {
 }
 
 with_a_device! { Connection }
+with_a_peer! { Connection }
 
 impl AsFd for Connection {
     fn as_fd(&self) -> BorrowedFd<'_> {

@@ -8,6 +8,7 @@ use verbs_sys::rdma_cm_event;
 use super::private_data::PrivateData;
 use crate::errno::io_error;
 use crate::macros::open_enum;
+use crate::path::AhAttr;
 
 open_enum! {
     /// What an event of the connection manager reports.
@@ -131,15 +132,25 @@ pub(super) struct Event {
     pub(super) private_data: PrivateData,
     /// How many reads and atomics this side serves, and has in flight, at most.
     pub(super) depths: (u8, u8),
+    /// Of an identifier for datagrams.
+    pub(super) multicast: Option<Multicast>,
+}
+
+/// How the members of a multicast group are reached.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Multicast {
+    pub(super) ah_attr: AhAttr,
+    pub(super) qp_num: u32,
+    pub(super) qkey: u32,
 }
 
 impl Event {
-    /// Copies an event of a connection.
+    /// Copies an event of an identifier for connections, or for datagrams.
     ///
     /// # Safety
     ///
-    /// - `event` is not acknowledged yet, and of an identifier for connections.
-    pub(super) unsafe fn copied(event: *const rdma_cm_event) -> Self {
+    /// - `event` is not acknowledged yet, and of an identifier for what `is_of_datagrams` says.
+    pub(super) unsafe fn copied(event: *const rdma_cm_event, is_of_datagrams: bool) -> Self {
         // SAFETY: the caller's promise.
         let rdma_cm_event {
             event: kind,
@@ -147,14 +158,31 @@ impl Event {
             param,
             ..
         } = unsafe { event.read() };
+        let kind = CmEventType::from_raw(kind.0);
+        if is_of_datagrams {
+            // SAFETY: it is of datagrams; without data all of it is zero.
+            let ud = unsafe { param.ud };
+            return Self {
+                kind,
+                status,
+                private_data: PrivateData::EMPTY,
+                depths: (0, 0),
+                multicast: Some(Multicast {
+                    ah_attr: AhAttr::from_raw(ud.ah_attr),
+                    qp_num: ud.qp_num,
+                    qkey: ud.qkey,
+                }),
+            };
+        }
         // SAFETY: it is of a connection; without data all of it is zero.
         let conn = unsafe { param.conn };
         Self {
-            kind: CmEventType::from_raw(kind.0),
+            kind,
             status,
             // SAFETY: the data lies beside the event.
             private_data: unsafe { PrivateData::copied(conn.private_data, conn.private_data_len) },
             depths: (conn.responder_resources, conn.initiator_depth),
+            multicast: None,
         }
     }
 

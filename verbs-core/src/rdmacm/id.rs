@@ -9,10 +9,10 @@ use std::ptr::{self, NonNull};
 use std::time::Instant;
 
 use verbs_sys::{
-    IBV_TRANSPORT_IWARP, RDMA_PS_TCP, ibv_qp_attr, ibv_qp_state, rdma_ack_cm_event, rdma_cm_id,
+    IBV_TRANSPORT_IWARP, RDMA_PS_UDP, ibv_qp_attr, ibv_qp_state, rdma_ack_cm_event, rdma_cm_id,
     rdma_conn_param, rdma_create_event_channel, rdma_create_id, rdma_destroy_event_channel,
     rdma_destroy_id, rdma_event_channel, rdma_get_cm_event, rdma_get_local_addr,
-    rdma_get_peer_addr, rdma_init_qp_attr, rdma_migrate_id, rdma_set_option,
+    rdma_get_peer_addr, rdma_init_qp_attr, rdma_migrate_id, rdma_port_space, rdma_set_option,
 };
 
 use super::address;
@@ -70,19 +70,13 @@ impl Drop for EventChannel {
 }
 
 impl Id {
-    /// A new identifier for connections.
-    pub(super) fn new() -> Result<Self> {
+    /// A new identifier: for connections (`RDMA_PS_TCP`), or for datagrams (`RDMA_PS_UDP`).
+    pub(super) fn new(port_space: rdma_port_space) -> Result<Self> {
         let channel = EventChannel::new()?;
         let mut id = ptr::null_mut();
         // SAFETY: the channel is alive, and kept beside the identifier; `id` is a local.
-        let ret = unsafe {
-            rdma_create_id(
-                channel.0.as_ptr(),
-                &raw mut id,
-                ptr::null_mut(),
-                RDMA_PS_TCP,
-            )
-        };
+        let ret =
+            unsafe { rdma_create_id(channel.0.as_ptr(), &raw mut id, ptr::null_mut(), port_space) };
         ret::minus_one("rdma_create_id", ret)?;
         let id = ret::non_null("rdma_create_id", id)?;
         Ok(Self { id, channel })
@@ -131,8 +125,11 @@ impl Id {
             Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(None),
             Err(error) => return Err(error),
         }
-        // SAFETY: it is new, and has not been acknowledged; the identifier is for connections.
-        let event = unsafe { Event::copied(raw) };
+        // SAFETY: the identifier is alive, and the field is not changed.
+        let is_of_datagrams = unsafe { (*self.as_ptr()).ps } == RDMA_PS_UDP;
+        // SAFETY: it is new, and has not been acknowledged. It is of this identifier, or of a request, which
+        // is for the same.
+        let event = unsafe { Event::copied(raw, is_of_datagrams) };
         // SAFETY: as above.
         let of = unsafe { (*raw).id };
         // SAFETY: as above; nothing of it is used after this.
@@ -295,32 +292,40 @@ pub(super) fn failed(step: &'static str, event: &Event) -> Error {
 
 /// What is known of the device and the addresses once they have been resolved.
 macro_rules! with_a_device {
-    ($($type:ident)*) => {$(
+    ($($type:ident $(. $field:ident)?)*) => {$(
         impl $type {
             /// The name of the device.
             #[must_use]
             pub fn device_name(&self) -> String {
-                self.id.device_name().unwrap_or_default()
+                self.id$(.$field)?.device_name().unwrap_or_default()
             }
 
             /// The number of the port.
             #[must_use]
             pub fn port_num(&self) -> u8 {
-                self.id.port_num()
+                self.id$(.$field)?.port_num()
             }
 
             /// Whether this is a context of the device.
             #[must_use]
             pub fn is_on(&self, context: &Context) -> bool {
-                self.id.device_name().as_deref() == Some(context.device().name())
+                self.id$(.$field)?.device_name().as_deref() == Some(context.device().name())
             }
 
             /// The address of this side.
             #[must_use]
             pub fn local_addr(&self) -> Option<SocketAddr> {
-                self.id.local_addr()
+                self.id$(.$field)?.local_addr()
             }
+        }
+    )*};
+}
+pub(super) use with_a_device;
 
+/// What is known of the peer.
+macro_rules! with_a_peer {
+    ($($type:ident)*) => {$(
+        impl $type {
             /// The address of the peer.
             #[must_use]
             pub fn peer_addr(&self) -> Option<SocketAddr> {
@@ -329,4 +334,4 @@ macro_rules! with_a_device {
         }
     )*};
 }
-pub(super) use with_a_device;
+pub(super) use with_a_peer;

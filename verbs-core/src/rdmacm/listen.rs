@@ -6,12 +6,12 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
-use verbs_sys::{rdma_accept, rdma_listen, rdma_reject};
+use verbs_sys::{RDMA_PS_TCP, rdma_accept, rdma_listen, rdma_reject};
 
 use super::connect::{Connecting, bind};
 use super::connection::Connected;
 use super::event::{CmEventType, CmFailure};
-use super::id::{Id, failed, with_a_device};
+use super::id::{Id, failed, with_a_device, with_a_peer};
 use super::pending::Pending;
 use super::private_data::PrivateData;
 use super::queue_pair;
@@ -51,7 +51,7 @@ impl Listener {
     /// The errno: `EADDRINUSE`, `EADDRNOTAVAIL` or `ENODEV` for an address of no RDMA device.
     #[doc(alias = "rdma_bind_addr")]
     pub fn bind(addr: SocketAddr, backlog: u16) -> Result<Self> {
-        let mut id = Id::new()?;
+        let mut id = Id::new(RDMA_PS_TCP)?;
         bind(&mut id, addr)?;
         // SAFETY: the identifier is alive.
         let ret = unsafe { rdma_listen(id.as_ptr(), c_int::from(backlog)) };
@@ -200,6 +200,7 @@ impl ConnectRequest {
 }
 
 with_a_device! { ConnectRequest }
+with_a_peer! { ConnectRequest }
 
 impl AsFd for Listener {
     fn as_fd(&self) -> BorrowedFd<'_> {

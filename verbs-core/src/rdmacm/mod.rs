@@ -47,6 +47,8 @@
 //! # }
 //! ```
 //!
+//! Datagrams need no connection; a port joins a multicast group as a [`MulticastGroup`].
+//!
 //! # Deadlines
 //!
 //! The connection manager has no time limit of its own for a peer that never accepts: give
@@ -59,6 +61,7 @@ mod connection;
 mod event;
 mod id;
 mod listen;
+mod multicast;
 mod pending;
 mod private_data;
 mod queue_pair;
@@ -67,5 +70,6 @@ pub use connect::{AddrResolved, Connector, RouteResolved};
 pub use connection::{Connected, Connection};
 pub use event::{CmEventType, CmFailure};
 pub use listen::{ConnectRequest, Listener};
+pub use multicast::MulticastGroup;
 pub use pending::{Pending, Step};
 pub use private_data::PrivateData;

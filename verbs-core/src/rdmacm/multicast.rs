@@ -1,0 +1,167 @@
+//! Multicast groups of datagrams.
+#![expect(unsafe_code, reason = "calls librdmacm")]
+
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::ptr;
+
+use verbs_sys::{RDMA_PS_UDP, rdma_join_multicast, rdma_leave_multicast};
+
+use super::address;
+use super::connect::bind;
+use super::event::{CmEventType, Multicast};
+use super::id::{Id, failed, with_a_device};
+use super::pending::{Pending, sealed};
+use crate::context::Context;
+use crate::datagram::{Attachment, DatagramQueuePair, QKey};
+use crate::error::{Error, Result};
+use crate::gid::Gid;
+use crate::path::AhAttr;
+use crate::{logged, ret};
+
+/// The membership of a port in a multicast group. Dropping it leaves the group.
+///
+/// [`attach`](Self::attach) has a queue pair receive the group's datagrams. To send to the group, make an
+/// address handle from [`ah_attr`](Self::ah_attr), and send to [`qp_num`](Self::qp_num) with the
+/// [`qkey`](Self::qkey): all members use that key, so build the receivers' queue pairs with it.
+///
+/// ```no_run
+/// use std::net::IpAddr;
+/// use std::time::Duration;
+/// use verbs_core::rdmacm::MulticastGroup;
+/// use verbs_core::{CompletionQueue, DatagramQueuePair, Device};
+///
+/// # fn join(here: IpAddr) -> Result<(), Box<dyn std::error::Error>> {
+/// let group = MulticastGroup::join(here, "239.1.2.3".parse()?)?.wait(Some(Duration::from_secs(5)))?;
+/// let context = Device::by_name(&group.device_name())?.open()?;
+/// let (pd, cq) = (context.alloc_pd()?, CompletionQueue::create(&context, 16)?);
+/// let qp = DatagramQueuePair::builder(&pd, &cq, &cq)
+///     .port_num(group.port_num())
+///     .qkey(group.qkey())
+///     .build()?;
+/// let attachment = group.attach(&qp)?;
+/// let everyone = pd.create_ah(&group.ah_attr())?;
+/// # drop((attachment, everyone));
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+#[doc(alias = "RDMA_CM_EVENT_MULTICAST_JOIN")]
+pub struct MulticastGroup {
+    id: Membership,
+    joined: Multicast,
+}
+
+/// A membership that has been asked for: it is left when it is dropped.
+#[derive(Debug)]
+#[expect(unnameable_types, reason = "the state of a sealed trait")]
+pub struct Membership {
+    id: Id,
+    group: SocketAddr,
+}
+
+impl MulticastGroup {
+    /// Begins to join a group, with the port of the RDMA device that has the address `local`.
+    ///
+    /// # Errors
+    ///
+    /// The errno: `EADDRNOTAVAIL` or `ENODEV` if `local` is no address of an RDMA device.
+    #[doc(alias = "rdma_join_multicast")]
+    pub fn join(local: IpAddr, group: IpAddr) -> Result<Pending<Self>> {
+        let mut id = Id::new(RDMA_PS_UDP)?;
+        bind(&mut id, (local, 0).into())?;
+        let group = SocketAddr::from((group, 0));
+        let mut addr = address::to_c(group);
+        let addr = (&raw mut addr).cast();
+        // SAFETY: the identifier is alive, and the address a local.
+        let ret = unsafe { rdma_join_multicast(id.as_ptr(), addr, ptr::null_mut()) };
+        ret::minus_one("rdma_join_multicast", ret)?;
+        Ok(Pending::new(Membership { id, group }))
+    }
+
+    /// The group's GID.
+    #[must_use]
+    pub fn gid(&self) -> Gid {
+        let gids = self.joined.ah_attr.gids();
+        gids.map_or(Gid::new([0; 16]), |(gid, _)| gid)
+    }
+
+    /// What an address handle to the group is made from.
+    #[must_use]
+    pub const fn ah_attr(&self) -> AhAttr {
+        self.joined.ah_attr
+    }
+
+    /// The number to send to: that of all queue pairs.
+    #[must_use]
+    pub const fn qp_num(&self) -> u32 {
+        self.joined.qp_num
+    }
+
+    /// The key of the group's datagrams.
+    ///
+    /// Librdmacm has the same one for all groups of IP addresses.
+    #[must_use]
+    #[expect(clippy::missing_panics_doc, reason = "checked when it was joined")]
+    pub fn qkey(&self) -> QKey {
+        QKey::new(self.joined.qkey).expect("it was checked when the group was joined")
+    }
+
+    /// Has a queue pair receive the datagrams of the group, if it has the group's key.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::ForeignContext`] if the queue pair is of another device, otherwise the errno.
+    #[doc(alias = "ibv_attach_mcast")]
+    pub fn attach<'q>(&self, queue_pair: &'q DatagramQueuePair) -> Result<Attachment<'q>> {
+        if !self.is_on(queue_pair.pd().context()) {
+            let child = "the queue pair";
+            return Err(Error::ForeignContext { child });
+        }
+        queue_pair.attach_mcast(self.gid(), self.joined.ah_attr.as_raw().dlid)
+    }
+}
+
+with_a_device! { MulticastGroup.id }
+
+impl sealed::Step for MulticastGroup {
+    type State = Membership;
+
+    const NAME: &'static str = "joining the multicast group";
+
+    fn advance(mut state: Membership) -> Result<Result<Self, Membership>> {
+        let Some(event) = state.id.next_event()? else {
+            return Ok(Err(state));
+        };
+        match event.multicast {
+            Some(joined)
+                if event.kind == CmEventType::MULTICAST_JOIN
+                    && event.status == 0
+                    && QKey::new(joined.qkey).is_ok() =>
+            {
+                Ok(Ok(Self { id: state, joined }))
+            }
+            _ => Err(failed(Self::NAME, &event)),
+        }
+    }
+}
+
+impl AsFd for Membership {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.id.as_fd()
+    }
+}
+
+impl Drop for Membership {
+    fn drop(&mut self) {
+        let mut addr = address::to_c(self.group);
+        // SAFETY: the identifier is alive, and the address a local, the one that was joined.
+        let ret = unsafe { rdma_leave_multicast(self.id.as_ptr(), (&raw mut addr).cast()) };
+        if let Err(error) = ret::minus_one("rdma_leave_multicast", ret) {
+            logged::error(format_args!(
+                "a port stays in multicast group {}: {error}",
+                self.group.ip()
+            ));
+        }
+    }
+}
