@@ -50,13 +50,13 @@
 //! - `dlopen`: the library is not linked but looked for at run time, so that one program runs on
 //!   machines with libibverbs and without it. The build needs the headers as before. Without
 //!   `libibverbs.so.1`, a function fails as it does in C, with the errno `ELIBACC`; one that an older
-//!   library lacks fails with `EOPNOTSUPP`, and the program starts all the same.
+//!   library lacks fails with `EOPNOTSUPP`. The program starts in either case.
+//! - `rdmacm`: bindings to librdmacm too, made in the same way: all of `rdma_cma.h` and `rdma_verbs.h`.
+//!   The build needs its headers. With `dlopen`, `librdmacm.so.1` is looked for at run time in the same way.
 //!
-//! - `rdmacm`: bindings to librdmacm too, by the same means: all of `rdma_cma.h` and `rdma_verbs.h`. The
-//!   build needs its headers. With `dlopen`, `librdmacm.so.1` is looked for at run time in the same way.
-//!
-//! What newer headers add is here if the installed headers have it. The build script of a direct
-//! dependent finds out by the environment variables `DEP_IBVERBS_HAS_…`, which the README lists.
+//! Items that newer headers add are here if the installed headers have them. The build script of a
+//! crate that depends on this one directly finds out from the environment variables
+//! `DEP_IBVERBS_HAS_…`, which the README lists.
 //!
 //! # Requirements
 //!

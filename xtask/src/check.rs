@@ -11,8 +11,8 @@ use crate::test::report::Report;
 use crate::test::{self, Choice, offline};
 
 const CHECK_HELP: &str = "\
-The quick look before a commit: formatting, the project's rules, lints. Without clippy, whether
-everything compiles.
+The quick look before a commit: formatting, the project's rules, lints. If clippy is not installed,
+it checks that everything compiles.
 
 Usage: cargo xtask check [OPTION]
 

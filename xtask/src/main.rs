@@ -40,7 +40,7 @@ const COMMANDS: [Command; 9] = [
     },
     Command {
         name: "test",
-        what: "everything that proves the project, what needs no device first",
+        what: "all tests, lints and checks; first those that need no device",
         main: test::main,
     },
     Command {
@@ -134,7 +134,7 @@ fn help() -> String {
     for Command { name, what, .. } in &COMMANDS {
         text.push_str(&format!("  {name:<10}  {what}\n"));
     }
-    text + "\n`cargo xtask COMMAND --help` says more."
+    text + "\n`cargo xtask COMMAND --help` has the details."
 }
 
 #[cfg(test)]

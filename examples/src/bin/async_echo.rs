@@ -36,7 +36,7 @@ const EXAMPLES: &str = "\
 Examples:
   async_echo                                be the server, until Ctrl-C
   async_echo 192.0.2.1                      be its client
-  async_echo -c 16 -w 8 -s 4096 192.0.2.1   16 connections, 8 messages under way on each
+  async_echo -c 16 -w 8 -s 4096 192.0.2.1   16 connections, 8 messages in flight on each
   async_echo --busy-poll 50 192.0.2.1       poll for 50 microseconds before going to sleep";
 
 fn main() -> ExitCode {

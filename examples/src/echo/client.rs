@@ -148,7 +148,7 @@ impl Client {
         #[expect(clippy::cast_precision_loss, reason = "shown without digits")]
         let rate = count as f64 / seconds;
         say(format_args!(
-            "{count} messages of {size} bytes, {connections} connections with {window} under way: \
+            "{count} messages of {size} bytes, {connections} connections with {window} in flight: \
              {seconds:.2} seconds, {rate:.0} messages/s, each byte checked"
         ))?;
         say(Latencies::new(took))?;

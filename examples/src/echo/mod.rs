@@ -40,7 +40,7 @@ pub struct Options {
     #[arg(short = 'n', long, visible_alias = "iters", value_name = "COUNT", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=100_000_000))]
     count: u32,
 
-    /// Client: messages under way at once on each connection
+    /// Client: messages in flight at once on each connection
     #[arg(short, long, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_WINDOW)))]
     window: u32,
 

@@ -31,7 +31,7 @@ pub enum Error {
     #[error(transparent)]
     Transport(#[from] TransportError),
     /// The ticket belongs to another channel, or its outcome was taken before.
-    #[error("the ticket belongs to another channel, or its result was taken before")]
+    #[error("the ticket belongs to another channel, or its outcome was taken before")]
     StaleTicket,
     /// [`wait_success`](crate::Channel::wait_success) has waited for the channel's timeout: **the
     /// operation continues**. It keeps its buffer, and its ticket can be waited for again.

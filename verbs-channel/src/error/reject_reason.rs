@@ -21,7 +21,7 @@ pub enum RejectReason {
     Budget(Queue),
     /// There is room in the queue, but no slot: too many operations have completed whose outcomes
     /// were not taken. Take some of them: waiting for completions does not help.
-    #[error("too many results were not taken: take some of them first")]
+    #[error("too many outcomes were not taken: take some of them first")]
     Untaken,
     /// The batch or chain has more requests than the queue can hold, or than the group's budget permits.
     #[error(

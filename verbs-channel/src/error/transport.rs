@@ -29,7 +29,7 @@ pub enum TransportError {
     #[error("the driver failed to destroy the queue pair: the device may still access the buffers")]
     Stuck,
     /// The outcome was taken before.
-    #[error("the result was taken before")]
+    #[error("the outcome was taken before")]
     Taken,
 }
 

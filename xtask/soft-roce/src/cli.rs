@@ -56,9 +56,9 @@ As cargo's runner, each test program in a run of its own:
 The command finds in its environment: SOFT_ROCE (native or guest), VERBS_DEVICE and
 VERBS_PEER_DEVICE (the two devices), VERBS_NETDEV and VERBS_PEER_NETDEV (the links below
 them, which it may break, with ip and tc). In a guest it is root, sees this machine's files
-as they are, and loses on exit whatever it writes, but for the results.
+as they are; what it writes is lost on exit, except for the results.
 
-Exit codes of our own: 2 wrong usage, 124 time over, 125 the guest failed, 126 and 127 the
+Exit codes of this program: 2 wrong usage, 124 timeout, 125 the guest failed, 126 and 127 the
 command cannot be run.";
 
 /// What was asked for.

@@ -28,7 +28,7 @@
 //!
 //! # What the command finds
 //!
-//! Two devices, `rxe0` and `rxe1`, on two network links that are each other's other end. Their names
+//! Two devices, `rxe0` and `rxe1`, on two network links that are connected to each other. Their names
 //! are in `VERBS_DEVICE`, `VERBS_PEER_DEVICE`, `VERBS_NETDEV` and `VERBS_PEER_NETDEV`; `SOFT_ROCE` is
 //! `native` or `guest`, and `SOFT_ROCE_RESULTS` is a folder whose files outlive a guest.
 

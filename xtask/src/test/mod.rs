@@ -1,4 +1,4 @@
-//! `cargo xtask test`: everything that proves the project, what needs no device first.
+//! `cargo xtask test`: all tests, lints and checks; first those that need no device.
 
 mod devices;
 mod interop;
@@ -19,7 +19,7 @@ use crate::packages;
 use report::Report;
 
 const HELP: &str = "\
-Runs everything that proves the project.
+Runs all tests, lints and checks of the project.
 
 Usage: cargo xtask test [OPTION…] [FILTER]
 
