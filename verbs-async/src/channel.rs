@@ -169,8 +169,8 @@ impl AsyncChannel {
         self.run(Incoming::fetch_and_add(before, remote, add))
     }
 
-    /// Begins a request with its options: an [`Outgoing`] or an [`Incoming`] of an [`OwnedBuffer`],
-    /// or [`OwnedRequest`].
+    /// Begins a request with its options: an [`Outgoing`] or an [`Incoming`] on an [`OwnedBuffer`],
+    /// or an [`OwnedRequest`].
     #[doc(alias = "ibv_post_send")]
     #[doc(alias = "ibv_post_recv")]
     #[inline(always)]

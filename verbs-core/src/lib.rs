@@ -162,7 +162,7 @@
 //!   with RDMA and without it. If it is missing, [`Device::list`] and all that begins with it return
 //!   [`Error::NoLibrary`]. What an older library lacks is [`Error::Unsupported`] when it is used.
 //! - `rdmacm`: the module `rdmacm`, to connect queue pairs by IP addresses and ports, as storage
-//!   protocols do, and iWARP must. It needs librdmacm and its headers.
+//!   protocols do and iWARP requires. It needs librdmacm and its headers.
 //! - `serde`: `Serialize` and `Deserialize` for what peers exchange ([`QueuePairEndpoint`],
 //!   [`DatagramEndpoint`], [`RemoteMemoryRegion`]), for attributes ([`DeviceAttr`], [`PortAttr`], [`GidEntry`]) and for the
 //!   types that mirror C enums. What is deserialized is checked. In human-readable formats the enums,

@@ -89,8 +89,8 @@ pub enum Error {
     },
     /// A [`RegistrationCache`](crate::RegistrationCache) cannot register this many bytes within its bounds.
     ///
-    /// It [is backpressure](Self::is_backpressure) if they fit the bounds: then all else that is registered
-    /// is in use. Wait for operations that use its memory, and try again.
+    /// It [is backpressure](Self::is_backpressure) if they fit into the bounds: then everything else that
+    /// is registered is in use. Wait for operations that use the cache's memory, and try again.
     #[error("{}", Full { len: *len, max_bytes: *max_bytes, max_regions: *max_regions })]
     CacheFull {
         /// The number of bytes to register.

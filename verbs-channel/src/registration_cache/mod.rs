@@ -17,8 +17,9 @@ use cache::{Cache, Limits, Register};
 /// A bounded cache of registrations, for programs with more memory than they can keep registered.
 ///
 /// Registering memory takes a system call that pins each of its pages: from microseconds to many
-/// milliseconds. The cache registers memory in parts when they are used first, and keeps them registered.
-/// When its bounds are reached, it deregisters the part that was not used for longest.
+/// milliseconds. The cache registers memory in parts when they are used first, and keeps them
+/// registered. When its bounds are reached, it deregisters the part that has not been used for the
+/// longest time.
 ///
 /// A program that can keep all of its memory registered needs no cache: a
 /// [`SharedMemory`] of one region does the same.
@@ -71,25 +72,25 @@ use cache::{Cache, Limits, Register};
 /// - A region that is not in use stays registered until it is evicted, or the last clone of its
 ///   [`CachedMemory`] is dropped. If that happens while the region is in use, it is deregistered with its
 ///   last slice.
-/// - What keeps the memory is what the region was registered with: its keepalive. So the memory is
+/// - Each region keeps the memory, by the keepalive that it was registered with. So the memory is
 ///   freed when the [`CachedMemory`] has been dropped and no slice is left.
 ///
 /// # No stale registration
 ///
-/// A cache that looks addresses up finds a stale region if memory was freed, and other memory was mapped
-/// at the same address. This cannot happen here: regions belong to a [`CachedMemory`], and are looked
-/// up by the place in it. Each region keeps its memory, which therefore cannot be freed or mapped anew
-/// while the region can be found.
+/// A cache that looks addresses up finds a stale region if memory was freed, and other memory was
+/// mapped at the same address. This cannot happen here: regions belong to a [`CachedMemory`], and
+/// are looked up by their place in it. Each region keeps its memory, which therefore cannot be
+/// freed or mapped anew while the region can be found.
 ///
 /// # Bounds
 ///
-/// Regions that are in use cannot be evicted, and count. So a slice that would need more than the
-/// bounds is [`Error::CacheFull`](crate::Error::CacheFull). It
-/// [is backpressure](crate::Error::is_backpressure) if some operations must end first. Memory that is
+/// Regions that are in use cannot be evicted, and count towards the bounds. So a slice that would
+/// need more fails with [`Error::CacheFull`](crate::Error::CacheFull). It [is
+/// backpressure](crate::Error::is_backpressure) if some operations must end first. Memory that is
 /// dropped while it is in use counts until it is deregistered.
 ///
-/// If the kernel or the device has no room for a registration ("locked memory", `ulimit -l`), as many bytes
-/// of other regions are evicted, and it is tried once more.
+/// If the kernel or the device has no room for a registration ("locked memory", `ulimit -l`), the
+/// same number of bytes of other regions is evicted, and the registration is tried once more.
 ///
 /// # Threads
 ///
@@ -135,7 +136,7 @@ struct Memory {
 }
 
 impl RegistrationCache {
-    /// Starts to build a cache, which has at most so many bytes registered in this protection domain.
+    /// Starts to build a cache, which registers at most `max_bytes` in this protection domain.
     pub fn builder(pd: &ProtectionDomain, max_bytes: usize) -> RegistrationCacheBuilder {
         RegistrationCacheBuilder {
             pd: pd.clone(),
@@ -234,15 +235,16 @@ impl RegistrationCacheBuilder {
 }
 
 impl CachedMemory {
-    /// A slice of the memory, which is registered for this if it is not yet. The range counts bytes.
+    /// A slice of the memory, which is registered first if it is not registered yet. The range
+    /// counts bytes.
     ///
-    /// Its [`offset`](SharedSlice::offset) is in the region that the slice uses, which may begin anywhere
-    /// before the range.
+    /// Its [`offset`](SharedSlice::offset) counts from the start of the region that the slice uses,
+    /// which may begin before the range.
     ///
     /// # Errors
     ///
-    /// - [`verbs_core::Error::OutOfBounds`]: the range ends after the memory, or the region that was
-    ///   registered is not of the length asked for.
+    /// - [`verbs_core::Error::OutOfBounds`]: the range ends after the memory, or the closure
+    ///   registered a region of another length.
     /// - [`Error::CacheFull`](crate::Error::CacheFull): there is no room within the bounds of the cache.
     /// - The error of the registration.
     #[inline]

@@ -24,7 +24,7 @@ pub enum ErrorKind {
     InUse,
     /// The call would have to wait (`EAGAIN`).
     WouldBlock,
-    /// It did not end within its timeout.
+    /// A step did not end within its timeout.
     TimedOut,
     /// The connection manager could not connect: the peer has rejected it, or cannot be reached.
     ConnectionManager,

@@ -52,8 +52,8 @@ pub enum Error {
         verb: &'static str,
     },
 
-    /// libibverbs is not installed, or librdmacm, to connect by it. This happens only with the feature
-    /// `dlopen`, which looks for them at run time.
+    /// libibverbs is not installed, or librdmacm, which the connection manager needs. This happens
+    /// only with the feature `dlopen`, which looks for them at run time.
     #[error(
         "libibverbs.so.1 was not found, or librdmacm.so.1, or cannot be loaded: install rdma-core (libibverbs1, librdmacm1 and ibverbs-providers on Debian and Ubuntu, libibverbs and librdmacm on Fedora and RHEL)"
     )]

@@ -32,14 +32,14 @@ pub struct Connector {
     id: Id,
 }
 
-/// The address is that of a peer behind a port of this machine.
+/// An identifier whose peer can be reached from a device and a port of this machine.
 #[derive(Debug)]
 #[doc(alias = "RDMA_CM_EVENT_ADDR_RESOLVED")]
 pub struct AddrResolved {
     id: Id,
 }
 
-/// There is a route to the peer.
+/// An identifier that has a route to the peer: it can connect.
 #[derive(Debug)]
 #[doc(alias = "RDMA_CM_EVENT_ROUTE_RESOLVED")]
 pub struct RouteResolved {
@@ -117,7 +117,7 @@ impl Connector {
             .set_option(RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY, on)
     }
 
-    /// Sets the time that the connection manager has the peer's device wait for an acknowledgement.
+    /// Sets how long the connection manager lets the peer's device wait for an acknowledgement.
     ///
     /// # Errors
     ///
@@ -198,9 +198,10 @@ impl RouteResolved {
     /// Asks the peer for a connection of this queue pair, with a message of at most 55 bytes (254 on
     /// iWARP).
     ///
-    /// The queue pair must be of the [device](Self::device_name) and the [port](Self::port_num) of the
-    /// route. Its settings hold: the peer gets no access beyond its `qp_access_flags`, and timeouts and
-    /// retries are its own. The connection manager adds the path, and the depths that both sides agree on.
+    /// The queue pair must be of the [device](Self::device_name) and the [port](Self::port_num) of
+    /// the route. It keeps its settings: the peer gets no access beyond its `qp_access_flags`, and
+    /// timeouts and retries are its own. The connection manager adds the path, and the depths that
+    /// both sides agree on.
     ///
     /// # Errors
     ///

@@ -25,7 +25,7 @@ pub struct Connected<R = OwnReceives> {
     pub queue_pair: QueuePair<R>,
     /// The connection: it reports when the peer has disconnected.
     pub connection: Connection,
-    /// What the peer sent with its answer; on the passive side nothing.
+    /// What the peer sent with its answer; nothing on the side that accepts.
     pub private_data: PrivateData,
 }
 
@@ -52,7 +52,7 @@ impl Connection {
         }
     }
 
-    /// Ends the connection: the peer is told. The queue pair stays as it is.
+    /// Ends the connection, and notifies the peer. The queue pair stays as it is.
     ///
     /// # Errors
     ///
@@ -67,7 +67,8 @@ impl Connection {
     /// Whether the connection has ended: the peer has disconnected, or its device was removed. It does not
     /// wait.
     ///
-    /// On RoCE the side that disconnects first is told only when the peer has disconnected, too.
+    /// On RoCE the side that disconnects first gets this event only when the peer has disconnected,
+    /// too.
     ///
     /// # Errors
     ///

@@ -44,7 +44,7 @@ impl Listener {
     /// Listens at an address. The port 0 is any free one: see [`local_addr`](Self::local_addr). The
     /// unspecified address (`0.0.0.0`, `[::]`) is that of all devices.
     ///
-    /// `backlog` is how many requests may wait to be taken; the kernel rejects those beyond.
+    /// `backlog` is how many requests may wait to be taken; the kernel rejects further ones.
     ///
     /// # Errors
     ///
@@ -69,8 +69,9 @@ impl Listener {
     ///
     /// # Errors
     ///
-    /// The errno: of one request, such as `EMFILE`, whose peer is rejected. Other requests can still be
-    /// taken. [`Error::ConnectionManager`](crate::Error::ConnectionManager) if its device was removed.
+    /// The errno of one request, such as `EMFILE`: its peer is rejected, and other requests can
+    /// still be taken. [`Error::ConnectionManager`](crate::Error::ConnectionManager) if its device
+    /// was removed.
     #[doc(alias = "rdma_get_request")]
     pub fn poll_request(&mut self) -> Result<Option<ConnectRequest>> {
         loop {
@@ -130,9 +131,9 @@ impl ConnectRequest {
 
     /// Accepts the peer with this queue pair, and a message of at most 195 bytes (254 on iWARP).
     ///
-    /// Post receives before: the peer may send at once. The queue pair must be of the
-    /// [device](Self::device_name) and the [port](Self::port_num) of the request; its settings hold, as for
-    /// [`RouteResolved::connect`](super::RouteResolved::connect).
+    /// Post receives before this call: the peer may send at once. The queue pair must be of the
+    /// [device](Self::device_name) and the [port](Self::port_num) of the request. It keeps
+    /// its settings, as for [`RouteResolved::connect`](super::RouteResolved::connect).
     ///
     /// # Errors
     ///

@@ -1,9 +1,10 @@
 //! Connecting by the RDMA connection manager (librdmacm), with IP addresses and ports.
 //!
-//! This is how storage protocols connect, and on iWARP the only way. The connection manager finds the
-//! device and the path to an IP address, and carries up to 55 bytes each way while it connects. Queue
-//! pairs are always those of this crate: they belong to the program's own context, protection domain and
-//! completion queues, never to an identifier.
+//! Storage protocols connect in this way, and on iWARP it is the only one. The connection manager
+//! finds the device and the path to an IP address, and carries private data while it connects: up
+//! to 55 bytes with the request, and up to 195 with the answer. Queue pairs are always those of
+//! this crate: they belong to the program's own context, protection domain and completion queues,
+//! never to an identifier.
 //!
 //! ```text
 //! Connector::new
@@ -18,9 +19,9 @@
 //! Connected { queue_pair, connection, private_data }
 //! ```
 //!
-//! Each step takes its identifier, which is used once, and returns a [`Pending`] step: wait for it with a
-//! deadline, or poll it when its descriptor is readable. Every identifier has a descriptor of its own
-//! (an `rdma_event_channel`), and its events are copied and acknowledged at once.
+//! Each step consumes its identifier, and returns a [`Pending`] step: wait for it with a deadline,
+//! or poll it when its descriptor is readable. Every identifier has a descriptor of its own (an
+//! `rdma_event_channel`), and its events are copied and acknowledged at once.
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -47,7 +48,7 @@
 //! # }
 //! ```
 //!
-//! Datagrams need no connection; a port joins a multicast group as a [`MulticastGroup`].
+//! Datagrams need no connection. To join a multicast group with a port, see [`MulticastGroup`].
 //!
 //! # Deadlines
 //!

@@ -21,9 +21,10 @@ use crate::{logged, ret};
 
 /// The membership of a port in a multicast group. Dropping it leaves the group.
 ///
-/// [`attach`](Self::attach) has a queue pair receive the group's datagrams. To send to the group, make an
-/// address handle from [`ah_attr`](Self::ah_attr), and send to [`qp_num`](Self::qp_num) with the
-/// [`qkey`](Self::qkey): all members use that key, so build the receivers' queue pairs with it.
+/// [`attach`](Self::attach) makes a queue pair receive the group's datagrams. To send to the group,
+/// make an address handle from [`ah_attr`](Self::ah_attr), and send to [`qp_num`](Self::qp_num)
+/// with the [`qkey`](Self::qkey): all members use that key, so build the receivers' queue pairs
+/// with it.
 ///
 /// ```no_run
 /// use std::net::IpAddr;
@@ -92,7 +93,7 @@ impl MulticastGroup {
         self.joined.ah_attr
     }
 
-    /// The number to send to: that of all queue pairs.
+    /// The queue pair number to send to: the one that stands for all members.
     #[must_use]
     pub const fn qp_num(&self) -> u32 {
         self.joined.qp_num
@@ -100,14 +101,14 @@ impl MulticastGroup {
 
     /// The key of the group's datagrams.
     ///
-    /// Librdmacm has the same one for all groups of IP addresses.
+    /// librdmacm uses the same key for all groups of IP addresses.
     #[must_use]
     #[expect(clippy::missing_panics_doc, reason = "checked when it was joined")]
     pub fn qkey(&self) -> QKey {
         QKey::new(self.joined.qkey).expect("it was checked when the group was joined")
     }
 
-    /// Has a queue pair receive the datagrams of the group, if it has the group's key.
+    /// Makes a queue pair receive the datagrams of the group, if it has the group's key.
     ///
     /// # Errors
     ///

@@ -9,8 +9,8 @@ use crate::fd;
 
 /// A step of connecting that has begun.
 ///
-/// Its descriptor ([`AsFd`]) is readable when there is something to do. Dropping it gives the step up, and
-/// destroys the identifier: the peer's step fails.
+/// Its descriptor ([`AsFd`]) is readable when there is something to do. Dropping it abandons the
+/// step, and destroys the identifier: the peer's step fails.
 #[must_use = "dropping it gives the step up"]
 pub struct Pending<T: Step> {
     // `None` once it has ended.
@@ -45,7 +45,7 @@ impl<T: Step> Pending<T> {
         Self { state: Some(state) }
     }
 
-    /// Goes on without waiting. `None` if the step has not ended.
+    /// Continues the step without waiting; `None` if it has not ended.
     ///
     /// # Errors
     ///
@@ -63,13 +63,13 @@ impl<T: Step> Pending<T> {
         }
     }
 
-    /// Waits until the step has ended. Without a timeout it waits forever, for a peer that does not answer
-    /// at all.
+    /// Waits until the step has ended. Without a timeout it waits forever if the peer does not
+    /// answer.
     ///
     /// # Errors
     ///
-    /// As [`poll`](Self::poll), and [`Error::TimedOut`] if `timeout` passes first: the step is given up
-    /// then.
+    /// As [`poll`](Self::poll), and [`Error::TimedOut`] if `timeout` passes first: the step is
+    /// abandoned then.
     pub fn wait(mut self, timeout: Option<Duration>) -> Result<T> {
         let deadline = fd::deadline(timeout);
         loop {
@@ -90,7 +90,8 @@ impl<T: Step> Pending<T> {
 }
 
 impl<T: Step> Pending<T> {
-    /// A descriptor that is readable when [`poll`](Self::poll) can go on; `None` if the step has ended.
+    /// A descriptor that is readable when [`poll`](Self::poll) can continue; `None` if the step has
+    /// ended.
     #[must_use]
     pub fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
         self.state.as_ref().map(AsFd::as_fd)

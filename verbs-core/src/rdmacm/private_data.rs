@@ -6,9 +6,9 @@ use crate::error::{Error, Result};
 
 /// The bytes that a peer sent with its request, its answer or its rejection.
 ///
-/// On InfiniBand and RoCE they arrive with zeros up to the most that fit, so their length is not that of
-/// what was sent. This crate sends a byte with the length first: [`message`](Self::message) is what a
-/// peer of this crate has sent, and [`as_bytes`](Self::as_bytes) is what has arrived.
+/// On InfiniBand and RoCE they arrive padded with zeros, so their length is not the length that was
+/// sent. So this crate sends a byte with the length first: [`message`](Self::message) is what a
+/// peer that uses this crate has sent, and [`as_bytes`](Self::as_bytes) is what has arrived.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[doc(alias = "private_data")]
 pub struct PrivateData {
@@ -25,7 +25,8 @@ impl PrivateData {
         bytes: [0; MAX],
     };
 
-    /// What a peer of this crate has sent; `None` if that cannot be: the peer is another program.
+    /// The message, if the peer uses this crate, too; `None` if the bytes cannot be one: the peer
+    /// is another program.
     #[must_use]
     pub fn message(&self) -> Option<&[u8]> {
         let (len, rest) = self.as_bytes().split_first()?;
