@@ -33,7 +33,7 @@ pub enum Error {
     /// The completion queue was created with a completion channel other than that of the
     /// [`CqEvents`](crate::CqEvents).
     #[error(
-        "the completion queue belongs to another completion channel: create it with the one of these events"
+        "the completion queue belongs to another completion channel: create it with the channel of these CqEvents"
     )]
     ForeignChannel,
     /// The completion queue is awaited already. To share it, clone its [`AsyncCq`](crate::AsyncCq).
@@ -41,7 +41,9 @@ pub enum Error {
     AlreadyAwaited,
     /// The completion channel or the device has a watcher already. Two watchers would take events
     /// from each other. To share a completion channel, clone its [`CqEvents`](crate::CqEvents).
-    #[error("the completion channel or the device is watched already: clone what watches it")]
+    #[error(
+        "the completion channel or the device is watched already: share its CqEvents or DeviceEvents"
+    )]
     AlreadyWatched,
     /// The channel is down, for this reason.
     #[error("the channel is down")]

@@ -427,7 +427,7 @@ fn limits_are_named_by_what_the_caller_has_set() {
     let (len, block_len) = (5000, 4096);
     assert_eq!(
         Error::BlockTooShort { len, block_len }.to_string(),
-        "5000 bytes do not fit a block of 4096: send them in parts, or create a pool of longer blocks"
+        "5000 bytes do not fit into a block of 4096: send them in parts, or create a pool of longer blocks"
     );
     assert_eq!(
         Error::PeerTimeout(Duration::from_millis(10)).to_string(),

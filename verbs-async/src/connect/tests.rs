@@ -196,7 +196,10 @@ fn rejected_peer_gets_the_reason_and_the_end_of_the_stream() {
 fn error_of_a_rejection_contains_the_peers_reason() {
     for way in WAYS {
         let (error, _) = of(way, frame(1, 3, 6, b"\0\x04full"), true);
-        assert_eq!(error.to_string(), "the peer refuses: \"full\"");
+        assert_eq!(
+            error.to_string(),
+            "the peer refused the connection: \"full\""
+        );
     }
 }
 

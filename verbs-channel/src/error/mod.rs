@@ -79,7 +79,7 @@ pub enum Error {
     },
     /// The bytes are longer than a block of the pool.
     #[error(
-        "{len} bytes do not fit a block of {block_len}: send them in parts, or create a pool of longer blocks"
+        "{len} bytes do not fit into a block of {block_len}: send them in parts, or create a pool of longer blocks"
     )]
     BlockTooShort {
         /// The number of bytes.

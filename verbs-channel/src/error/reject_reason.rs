@@ -109,7 +109,7 @@ pub enum RejectReason {
     #[error("the peers agreed on max_rd_atomic 0: no read and no atomic can be begun")]
     NoReads,
     /// The local elements have more bytes than the remote region.
-    #[error("{local} local bytes do not fit the remote region's {remote} bytes")]
+    #[error("{local} local bytes do not fit into the remote region's {remote} bytes")]
     RemoteTooShort {
         /// Bytes in the local elements.
         local: u64,

@@ -201,7 +201,7 @@ impl ExchangeError {
                 "{peer} closed the connection after {got} of {expected} bytes of a frame"
             ),
             // As `Debug` formats it, so that no control character of the peer reaches a terminal.
-            Self::Refused { words, .. } => write!(f, "{peer} refuses: {words:?}"),
+            Self::Refused { words, .. } => write!(f, "{peer} refused the connection: {words:?}"),
             Self::NotOurs(magic) => write!(
                 f,
                 "{peer} uses another protocol: its first bytes are \"{}\"",

@@ -160,12 +160,14 @@ mod tests {
         let cause = "this side's port is addressed by LID and the peer gave none";
         assert_eq!(
             shown(&Repeats(verbs_core::EndpointError::NoLid)),
-            format!("the peer refuses: \"no place: {cause}\"")
+            format!("the peer refused the connection: \"no place: {cause}\"")
         );
         let own = ExchangeError::Endpoint(verbs_core::EndpointError::NoLid);
         assert_eq!(
             shown(&own),
-            format!("the peer refuses: \"the peer sent an endpoint that is not usable: {cause}\"")
+            format!(
+                "the peer refused the connection: \"the peer sent an endpoint that is not usable: {cause}\""
+            )
         );
     }
 
@@ -179,7 +181,7 @@ mod tests {
         let shown = refusal(&frame[HEADER..]).to_string();
         assert_eq!(
             shown,
-            "the peer refuses: \"cannot write to the peer: the wire is cut\""
+            "the peer refused the connection: \"cannot write to the peer: the wire is cut\""
         );
     }
 

@@ -209,7 +209,10 @@ fn failed_handshake_is_sent_in_place_of_ready() {
     run(&mut theirs, &mut received, 100).0.unwrap();
     theirs.ready();
     let error = run(&mut theirs, &mut received, 100).0.unwrap_err();
-    assert_eq!(error.to_string(), "the peer refuses: \"no such path\"");
+    assert_eq!(
+        error.to_string(),
+        "the peer refused the connection: \"no such path\""
+    );
     assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);
 }
 
@@ -342,7 +345,10 @@ fn over_tcp_the_peer_is_sent_why_a_handshake_failed() {
         SECOND,
     );
     let words = Error::GroupFull(77).to_string();
-    assert_eq!(error.to_string(), format!("the peer refuses: {words:?}"));
+    assert_eq!(
+        error.to_string(),
+        format!("the peer refused the connection: {words:?}")
+    );
 }
 
 #[test]
@@ -427,7 +433,10 @@ fn connecting_without_a_listener_fails_by_the_deadline() {
 fn refused_peer_receives_the_reason_and_the_end() {
     let why = io::Error::other("no room");
     let error = against(|stream| refuse(&stream, SECOND, &why), SECOND);
-    assert_eq!(error.to_string(), "the peer refuses: \"no room\"");
+    assert_eq!(
+        error.to_string(),
+        "the peer refused the connection: \"no room\""
+    );
     // A peer that sends nothing, and reads everything.
     let (listener, address) = listener();
     let mut peer = TcpStream::connect(address).unwrap();

@@ -91,8 +91,7 @@ fn peer_timeout_below_two_seconds_is_an_error() {
 #[test]
 fn bytes_that_are_longer_than_a_block_are_an_error_with_both_lengths() {
     let pool = BufferPool::new(&pd(), 8, 1).unwrap();
-    let text =
-        "9 bytes do not fit a block of 8: send them in parts, or create a pool of longer blocks";
+    let text = "9 bytes do not fit into a block of 8: send them in parts, or create a pool of longer blocks";
     assert_eq!(pool.take_with(&[0; 9]).unwrap_err().to_string(), text);
     assert_eq!(pool.available(), 1);
     let error = pool.take().unwrap().filled(&[0; 9]).unwrap_err();

@@ -11,11 +11,11 @@ open_enum! {
     SUCCESS = IBV_WC_SUCCESS "IBV_WC_SUCCESS",
     /// A local buffer is too short for the message: post larger receives.
     LOC_LEN_ERR = IBV_WC_LOC_LEN_ERR "IBV_WC_LOC_LEN_ERR",
-    /// This side's queue pair could not do it: check the request and its buffers. For a receive,
-    /// the message may be longer than its buffers (soft-RoCE reports this instead of
+    /// This side's queue pair could not carry out the request: check it and its buffers. For a
+    /// receive, the message may be longer than its buffers (soft-RoCE reports this instead of
     /// [`LOC_LEN_ERR`](Self::LOC_LEN_ERR)).
     LOC_QP_OP_ERR = IBV_WC_LOC_QP_OP_ERR "IBV_WC_LOC_QP_OP_ERR",
-    /// This side's end-to-end context could not do it (RD only).
+    /// This side's end-to-end context could not carry out the request (RD only).
     LOC_EEC_OP_ERR = IBV_WC_LOC_EEC_OP_ERR "IBV_WC_LOC_EEC_OP_ERR",
     /// A local element is not in a region of this protection domain: check `lkey` and PD.
     LOC_PROT_ERR = IBV_WC_LOC_PROT_ERR "IBV_WC_LOC_PROT_ERR",
@@ -23,7 +23,7 @@ open_enum! {
     WR_FLUSH_ERR = IBV_WC_WR_FLUSH_ERR "IBV_WC_WR_FLUSH_ERR",
     /// A memory window could not be bound: check its access and its region's.
     MW_BIND_ERR = IBV_WC_MW_BIND_ERR "IBV_WC_MW_BIND_ERR",
-    /// The peer's answer makes no sense.
+    /// The peer's answer is not valid.
     BAD_RESP_ERR = IBV_WC_BAD_RESP_ERR "IBV_WC_BAD_RESP_ERR",
     /// A local region does not permit writing: register it with `LOCAL_WRITE`.
     LOC_ACCESS_ERR = IBV_WC_LOC_ACCESS_ERR "IBV_WC_LOC_ACCESS_ERR",
@@ -31,7 +31,7 @@ open_enum! {
     REM_INV_REQ_ERR = IBV_WC_REM_INV_REQ_ERR "IBV_WC_REM_INV_REQ_ERR",
     /// The peer's memory may not be touched like this: check `rkey`, bounds and access flags.
     REM_ACCESS_ERR = IBV_WC_REM_ACCESS_ERR "IBV_WC_REM_ACCESS_ERR",
-    /// The peer could not do it: look at the peer's own completion.
+    /// The peer could not carry out the request: look at the peer's own completion.
     REM_OP_ERR = IBV_WC_REM_OP_ERR "IBV_WC_REM_OP_ERR",
     /// No answer after all retries: the peer is gone or has no receive posted (soft-RoCE reports
     /// this instead of [`RNR_RETRY_EXC_ERR`](Self::RNR_RETRY_EXC_ERR)), the link is down, or the
@@ -43,7 +43,7 @@ open_enum! {
     LOC_RDD_VIOL_ERR = IBV_WC_LOC_RDD_VIOL_ERR "IBV_WC_LOC_RDD_VIOL_ERR",
     /// The peer finds the reliable datagram invalid (RD only).
     REM_INV_RD_REQ_ERR = IBV_WC_REM_INV_RD_REQ_ERR "IBV_WC_REM_INV_RD_REQ_ERR",
-    /// The peer gave the operation up.
+    /// The peer aborted the operation.
     REM_ABORT_ERR = IBV_WC_REM_ABORT_ERR "IBV_WC_REM_ABORT_ERR",
     /// An end-to-end context's number is invalid (RD only).
     INV_EECN_ERR = IBV_WC_INV_EECN_ERR "IBV_WC_INV_EECN_ERR",
@@ -72,27 +72,27 @@ impl WcStatus {
                 "a local buffer is too short for the message: post larger receives"
             }
             Self::LOC_QP_OP_ERR => {
-                "this side's queue pair could not do it: check the request, that its buffers are registered in the queue pair's protection domain, and for a receive whether the message is longer"
+                "this side's queue pair could not carry out the request: check it, that its buffers are registered in the queue pair's protection domain, and for a receive whether the message is longer"
             }
             Self::LOC_PROT_ERR => {
                 "a local buffer is not registered in the queue pair's protection domain: check lkey and PD"
             }
             Self::WR_FLUSH_ERR => {
-                "not tried, the queue pair was in ERROR: look at the first failure, or at who closed it"
+                "not tried, as the queue pair was in ERR already: look at the first failure, or at the call that closed it"
             }
             Self::MW_BIND_ERR => "a memory window could not be bound: check access flags",
-            Self::BAD_RESP_ERR => "the peer's answer makes no sense",
+            Self::BAD_RESP_ERR => "the peer's answer is not valid",
             Self::LOC_ACCESS_ERR => {
-                "a local region does not permit it: register it with LOCAL_WRITE"
+                "a local region does not permit writing: register it with LOCAL_WRITE"
             }
             Self::REM_INV_REQ_ERR => {
-                "the peer finds it invalid: check whether its receive is long enough, and what its queue pair permits"
+                "the peer finds the request invalid: check whether its receive is long enough, and what its queue pair permits"
             }
             Self::REM_ACCESS_ERR => {
                 "the peer's memory may not be touched like this: check rkey, bounds and access flags"
             }
             Self::REM_OP_ERR => {
-                "the peer could not do it: look at the peer's own completion, and for a send whether its receive is long enough"
+                "the peer could not carry out the request: look at the peer's own completion, and for a send whether its receive is long enough"
             }
             Self::RETRY_EXC_ERR => {
                 "no answer after all retries: the peer is gone or has no receive posted, the link is down or the address is wrong"
@@ -100,11 +100,11 @@ impl WcStatus {
             Self::RNR_RETRY_EXC_ERR => {
                 "the peer had no receive posted after all retries: post receives before the peer sends"
             }
-            Self::REM_ABORT_ERR => "the peer gave the operation up",
+            Self::REM_ABORT_ERR => "the peer aborted the operation",
             Self::FATAL_ERR => "the transport broke: destroy the queue pair",
             Self::RESP_TIMEOUT_ERR => "the peer did not answer in time",
             Self::GENERAL_ERR => {
-                "something the specification has no word for: look at the vendor code"
+                "an error that the specification does not name: look at the vendor code"
             }
             _ => "see the device's documentation",
         }

@@ -67,7 +67,7 @@ pub enum Error {
     },
 
     /// No device has this name, GUID or index.
-    #[error("no RDMA device has the {wanted}; there is {}", available.join(", "))]
+    #[error("no RDMA device has the {wanted}; available: {}", available.join(", "))]
     UnknownDevice {
         /// What was asked for: `name "mlx5_0"`, `GUID …` or `index …`.
         wanted: String,
@@ -121,7 +121,7 @@ pub enum Error {
     },
 
     /// The port's GID table has nothing at this index.
-    #[error("GID index {index} of port {port} is empty; filled are {filled:?}")]
+    #[error("GID index {index} of port {port} is empty; the filled ones are {filled:?}")]
     EmptyGid {
         /// The port.
         port: u8,
@@ -176,7 +176,7 @@ pub enum Error {
     },
 
     /// The local elements have more bytes than the remote region.
-    #[error("{local} local bytes do not fit the remote region's {remote} bytes")]
+    #[error("{local} local bytes do not fit into the remote region's {remote} bytes")]
     RemoteTooShort {
         /// Bytes in the gather or scatter list.
         local: u64,
@@ -197,7 +197,7 @@ pub enum Error {
 
     /// The locked-memory limit is too low to register this buffer.
     #[error(
-        "registering {len} bytes was refused, most likely since the limit on locked memory is {limit} bytes: raise it with `ulimit -l unlimited` or in limits.conf"
+        "registering {len} bytes failed, most likely because the limit on locked memory is {limit} bytes: raise it with `ulimit -l unlimited` or in limits.conf"
     )]
     Memlock {
         /// Bytes to register.

@@ -31,7 +31,7 @@ fn io_error_keeps_kind_and_text() {
     assert_eq!(io.kind(), io::ErrorKind::NotFound);
     assert_eq!(
         io.to_string(),
-        "no RDMA device has the name \"x\"; there is rxe0, rxe1"
+        "no RDMA device has the name \"x\"; available: rxe0, rxe1"
     );
 }
 

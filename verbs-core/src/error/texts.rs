@@ -70,7 +70,7 @@ impl fmt::Display for Limit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             Some(max) => write!(f, "this device's {max}"),
-            None => f.write_str("what this device can do (it does not publish the limit)"),
+            None => f.write_str("what this device can do (it does not report the limit)"),
         }
     }
 }

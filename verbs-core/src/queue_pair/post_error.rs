@@ -164,7 +164,7 @@ impl fmt::Display for PostError {
             );
         }
         let refused = u64::from(self.posted) + 1;
-        write!(f, "{verb} refused request {refused} of the chain: ")?;
+        write!(f, "{verb} rejected request {refused} of the chain: ")?;
         match self.reason {
             Reason::Full => {
                 write!(

@@ -281,7 +281,7 @@ fn remote_region_bounds_are_checked() {
     let error = ReadWorkRequest::new(&mut list, &shared.remote()).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "17 local bytes do not fit the remote region's 16 bytes"
+        "17 local bytes do not fit into the remote region's 16 bytes"
     );
     assert!(shared.remote().slice(10..17).is_err());
     assert!(region.scatter_element(10..18).is_err());

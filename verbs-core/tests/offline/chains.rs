@@ -315,7 +315,7 @@ fn remote_bounds_are_checked_whenever_they_change() {
     let mut chain = RequestChain::writes(1, 4).unwrap();
     chain.set(0, Sge::new(1, 64, 1), &remote).unwrap();
     let error = chain.set(0, Sge::new(1, 65, 1), &remote).unwrap_err();
-    let words = "65 local bytes do not fit the remote region's 64 bytes";
+    let words = "65 local bytes do not fit into the remote region's 64 bytes";
     assert_eq!(error.to_string(), words);
     // SAFETY: the library touches no buffer.
     unsafe { qp.post_chain(&mut chain, ..) }.unwrap();

@@ -212,7 +212,7 @@ fn datagram_beyond_the_mtu_is_rejected_before_the_driver_sees_it() {
     let error = unsafe { qp.post_send(&mut chain) }.unwrap_err();
     assert_eq!(
         error.to_string(),
-        "ibv_post_send refused request 2 of the chain: 1025 bytes exceed the 1024 bytes of one \
+        "ibv_post_send rejected request 2 of the chain: 1025 bytes exceed the 1024 bytes of one \
          packet, which is all that a datagram has"
     );
     assert_eq!((error.posted(), error.is_full()), (1, false));

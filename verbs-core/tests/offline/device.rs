@@ -33,7 +33,7 @@ fn unknown_device_error_lists_the_devices() {
     };
     assert_eq!(
         words(Device::by_name("mlx5_0").unwrap_err()),
-        "no RDMA device has the name \"mlx5_0\"; there is fake0, fake1"
+        "no RDMA device has the name \"mlx5_0\"; available: fake0, fake1"
     );
     let guid = Guid::new([1; 8]);
     assert!(words(Device::by_guid(guid).unwrap_err()).contains("has the GUID 0101:0101:0101:0101"));

@@ -128,7 +128,7 @@ fn empty_gid_index_error_lists_the_filled_ones() {
         .unwrap_err();
     assert_eq!(
         error.to_string(),
-        "GID index 1 of port 1 is empty; filled are [0, 2]"
+        "GID index 1 of port 1 is empty; the filled ones are [0, 2]"
     );
     let qp = QueuePair::builder(&pd, &cq, &cq)
         .gid_index(0)

@@ -207,7 +207,7 @@ fn element_has_the_address_of_its_bytes() {
 fn remote_region_bounds_are_checked() {
     let mut list = [Sge::new(0, 60, 1), Sge::new(0, 5, 1)];
     let error = WriteWorkRequest::new(&mut list, &remote()).unwrap_err();
-    let words = "65 local bytes do not fit the remote region's 64 bytes";
+    let words = "65 local bytes do not fit into the remote region's 64 bytes";
     assert_eq!(error.to_string(), words);
     assert_eq!(
         ReadWorkRequest::new(&mut list, &remote())

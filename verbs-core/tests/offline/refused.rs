@@ -34,7 +34,7 @@ fn requests_before_the_bad_one_are_in_flight() {
             let error = post(&qp, 5).unwrap_err();
             assert_eq!(error.posted(), at);
             assert_eq!(error.errno(), Some(libc::EINVAL));
-            let words = format!("refused request {} of", at + 1);
+            let words = format!("rejected request {} of", at + 1);
             assert!(error.to_string().contains(&words), "{error}");
         }
     }

@@ -59,7 +59,7 @@ fn chain_that_was_built_once_is_posted_in_parts_and_resumed() {
     // SAFETY: as above.
     let error = unsafe { srq.post_receive_chain(&mut chain, ..) }.unwrap_err();
     assert!(error.is_full());
-    let text = "ibv_post_srq_recv refused request 9 of the chain: the queue is full (10 requests): \
+    let text = "ibv_post_srq_recv rejected request 9 of the chain: the queue is full (10 requests): \
                 poll completions first";
     assert_eq!((error.posted(), error.to_string().as_str()), (8, text));
     // SAFETY: nothing is posted.
@@ -84,7 +84,7 @@ fn failed_post_names_its_verb_and_what_is_posted() {
     assert_eq!(full.posted(), max_wr);
     assert_eq!(
         full.to_string(),
-        "ibv_post_srq_recv refused request 11 of the chain: the queue is full (10 requests): poll \
+        "ibv_post_srq_recv rejected request 11 of the chain: the queue is full (10 requests): poll \
          completions first"
     );
     drop(srq);
@@ -100,7 +100,7 @@ fn failed_post_names_its_verb_and_what_is_posted() {
     assert_eq!(error.posted(), 1);
     assert_eq!(
         error.to_string(),
-        "ibv_post_srq_recv refused request 2 of the chain: 3 elements exceed this shared receive \
+        "ibv_post_srq_recv rejected request 2 of the chain: 3 elements exceed this shared receive \
          queue's 2 per request"
     );
     with(|library| library.wrong.clear());
