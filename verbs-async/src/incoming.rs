@@ -20,8 +20,8 @@ use crate::sync::Mutex;
 
 /// The messages that arrive on a channel, in the order of their arrival.
 ///
-/// Created by [`AsyncChannel::incoming`]. One receive is posted per buffer, so as many messages can
-/// arrive before a task asks for them. The buffer of a [`Message`] is posted again when the
+/// Created by [`AsyncChannel::incoming`]. One receive is posted per buffer, so that many messages
+/// can arrive before a task asks for them. The buffer of a [`Message`] is posted again when the
 /// message is dropped. [`next`](Self::next) can be cancelled: a message that arrives meanwhile is
 /// returned by the next call.
 ///

@@ -252,7 +252,7 @@ impl ChannelGroup {
         self.poller.next_completed()
     }
 
-    /// [`next_completed`](Self::next_completed), and waits for it; `None` if `timeout` passes first.
+    /// Like [`next_completed`](Self::next_completed), but waits; `None` if `timeout` passes first.
     ///
     /// Without a timeout it waits until an operation has completed, and returns `None` at once if none
     /// is in flight on an owned buffer: nothing would end the wait.
@@ -270,7 +270,7 @@ impl ChannelGroup {
         self.poller.next_message()
     }
 
-    /// [`next_message`](Self::next_message), and waits for it; `None` if `timeout` passes first.
+    /// Like [`next_message`](Self::next_message), but waits; `None` if `timeout` passes first.
     ///
     /// Without a timeout it waits until a message has arrived or a channel has ended, and returns `None` at
     /// once if no channel is open. It also returns `None` at once if the receives are not shared.
@@ -305,8 +305,8 @@ impl ChannelGroup {
         self.transfer_with(transfer, timeout, |_, _| {})
     }
 
-    /// [`transfer`](Self::transfer), and calls `each` for each operation that ends before the timeout: with
-    /// its index, and whether it has succeeded.
+    /// Like [`transfer`](Self::transfer), and calls `each` for each operation that ends before the
+    /// timeout: with its index, and whether it has succeeded.
     ///
     /// The device is done with the memory of that operation by then. If `each` panics, the rest is
     /// aborted as after a timeout, before the panic continues.

@@ -143,7 +143,7 @@
 //! - To leave in order, wait for your sends, then drop the channel: the peer receives all of them.
 //! - Post a receive only if a message will come. If the peer has left after its last message, the channel
 //!   is down and rejects the receive.
-//! - A peer may be idle for any time: its host answers TCP's keepalive probes.
+//! - A peer may be idle for any length of time: its host answers TCP's keepalive probes.
 //! - A firewall that closes one direction of the TCP connection, or drops it while it is idle, takes
 //!   the channel down, although RDMA may still work. Keepalive probes, a few in each
 //!   `peer_timeout`, prevent that with most firewalls. With `peer_timeout(None)` no peer is watched.

@@ -20,8 +20,9 @@ use crate::request::OwnedRequest;
 /// at once, whatever happened, except for that of operations that are
 /// [`Stuck`](TransportError::Stuck).
 ///
-/// A set can be larger than the queues of its channels: what has no room is posted when there is some.
-/// The operations of one queue of a channel are posted in the order in which they were added.
+/// A set can be larger than the queues of its channels: operations that find no room are posted
+/// when there is some. The operations of one queue of a channel are posted in the order in which
+/// they were added.
 ///
 /// Buffers are in flight only during `transfer`. So nothing happens to the memory if a set is
 /// dropped or forgotten. A set can be used again: within its capacity, it allocates nothing for

@@ -132,7 +132,7 @@ impl Channel {
         self.holder.poller.next_completed()
     }
 
-    /// [`next_completed`](Self::next_completed), and waits for it; `None` if `timeout` passes first.
+    /// Like [`next_completed`](Self::next_completed), but waits; `None` if `timeout` passes first.
     ///
     /// Without a timeout it waits until an operation has completed, and returns `None` at once if none
     /// is in flight on an owned buffer: nothing would end the wait.
@@ -166,8 +166,8 @@ impl Channel {
         self.transfer_with(transfer, timeout, |_, _| {})
     }
 
-    /// [`transfer`](Self::transfer), and calls `each` for each operation that ends before the timeout: with
-    /// its index, and whether it has succeeded.
+    /// Like [`transfer`](Self::transfer), and calls `each` for each operation that ends before the
+    /// timeout: with its index, and whether it has succeeded.
     ///
     /// The device is done with the memory of that operation by then. If `each` panics, the rest is
     /// aborted as after a timeout, before the panic continues.

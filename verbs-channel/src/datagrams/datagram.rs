@@ -18,7 +18,7 @@ pub struct Datagram {
 }
 
 impl Datagram {
-    /// The endpoint that sent the datagram: to send an answer to.
+    /// The endpoint that sent the datagram, to which an answer can be sent.
     ///
     /// The sender's key is in the immediate data of the datagram. A sender that is no [`Datagrams`]
     /// endpoint sends none: then this is the key of this side. The sender's MTU is not known. It is
@@ -30,7 +30,7 @@ impl Datagram {
         self.from
     }
 
-    /// Its buffer, whose range is the datagram: to be sent on without a copy.
+    /// Its buffer, whose range is the datagram, for example to send it on without a copy.
     #[must_use]
     pub fn into_buffer(self) -> OwnedBuffer {
         self.buffer

@@ -106,7 +106,7 @@ impl Engine {
         Ok(())
     }
 
-    /// [`destroy`](Self::destroy), after which another channel can get its place.
+    /// Like [`destroy`](Self::destroy), but another channel can get its place afterwards.
     ///
     /// That happens once all outcomes of the channel have been taken. Removing it again has no effect.
     ///

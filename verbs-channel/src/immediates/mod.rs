@@ -22,10 +22,10 @@ mod count;
 /// threads wait until a counter has reached a number. When a counter is dropped, its generation ends:
 /// an immediate that arrives later is [stale](Recorded::Stale), and never counts for another.
 ///
-/// An immediate has the counter's index in its lower bits, as many as [`new`](Self::new) needs, and at
-/// least 2; and the generation in the others, which are 16 or more. A counter that is dropped gives its
-/// index to a later one, under the next generation. After the last generation, the index is retired:
-/// no immediate ever comes twice before [`recycle`](Self::recycle).
+/// An immediate has the counter's index in its lower bits: as many bits as [`new`](Self::new)
+/// needs, and at least 2. The other bits, 16 or more, are the generation. A counter that is dropped
+/// gives its index to a later one, under the next generation. After the last generation, the index
+/// is retired: no immediate ever comes twice before [`recycle`](Self::recycle).
 ///
 /// Recording takes no lock, unless it wakes a task, and allocates nothing. The counters need no
 /// runtime, and can be awaited on any. Cloning is cheap, and shares the counters.
@@ -179,7 +179,7 @@ impl ImmediateCounter {
         (self.generation << self.shared.index_bits) | self.index
     }
 
-    /// How many immediates have been recorded. What was written before them is visible.
+    /// How many immediates have been recorded. Data that was written before them is visible.
     #[must_use]
     pub fn count(&self) -> u32 {
         self.shared.count(self.index).map_or(0, Count::get)

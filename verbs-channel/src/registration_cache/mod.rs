@@ -151,12 +151,12 @@ impl RegistrationCache {
 
     /// Adds memory of `len` bytes, of which nothing is registered yet.
     ///
-    /// `register` is called for each part that is to be registered. It registers exactly these bytes of the
-    /// memory in that protection domain, with what keeps the memory: as
+    /// `register` is called for each part that is to be registered. It registers exactly these
+    /// bytes of the memory in that protection domain, with what keeps the memory: as
     /// [`register_raw`](ProtectionDomain::register_raw) or
-    /// [`reg_dmabuf_mr`](ProtectionDomain::reg_dmabuf_mr) does. It may be called by several threads at once,
-    /// for different parts. Neither it nor the drop of a keepalive may take slices of the cache's memory:
-    /// that could wait for itself.
+    /// [`reg_dmabuf_mr`](ProtectionDomain::reg_dmabuf_mr) does. It may be called by several threads
+    /// at once, for different parts. Neither it nor the drop of a keepalive may take slices of the
+    /// cache's memory: that could deadlock.
     ///
     /// The cache needs no promise about the memory: the `unsafe` registration has all of them.
     #[must_use]

@@ -86,8 +86,8 @@ impl Poller {
         self.engine.take_first_completed()
     }
 
-    /// [`next_completed`](Self::next_completed), and waits for it; `None` if `timeout` passes first, or
-    /// if there is no operation to wait for.
+    /// Like [`next_completed`](Self::next_completed), but waits; `None` if `timeout` passes first,
+    /// or if there is no operation to wait for.
     pub(crate) fn wait_completed(&mut self, timeout: Option<Duration>) -> Option<Completed> {
         self.poll_until_ready();
         // Nothing is started meanwhile: with nothing in flight, only a timeout would end the wait.
@@ -107,8 +107,8 @@ impl Poller {
         self.engine.next_message()
     }
 
-    /// [`next_message`](Self::next_message), and waits for it; `None` if `timeout` passes first, or if
-    /// there is no channel to wait for.
+    /// Like [`next_message`](Self::next_message), but waits; `None` if `timeout` passes first, or
+    /// if there is no channel to wait for.
     pub(crate) fn wait_message(&mut self, timeout: Option<Duration>) -> Option<Message> {
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         loop {

@@ -46,7 +46,8 @@ impl<'l> RequestChain<ReceiveWorkRequest<'l>> {
 macro_rules! local {
     ($request:ident, $element:ident) => {
         impl<'l> RequestChain<$request<'l>> {
-            /// Sets the elements of a request to this one. If it is empty, the request has none.
+            /// Sets the elements of a request to this one. If the element is empty, the request has
+            /// none.
             ///
             /// # Errors
             ///
