@@ -349,6 +349,13 @@ impl AsyncChannel {
             .with_ring(|ring| ring.engine.capacity(self.at, queue))
     }
 
+    /// Identifies the channel in its group: in the operations and outcomes of an
+    /// [`AsyncTransfer`](crate::AsyncTransfer).
+    #[must_use]
+    pub const fn id(&self) -> ChannelId {
+        self.at
+    }
+
     /// The protection domain of the channel: buffers must be registered in it.
     #[must_use]
     pub fn pd(&self) -> &ProtectionDomain {

@@ -227,6 +227,10 @@ impl AsyncGroup {
         self.shared.destroy_all(reason);
     }
 
+    pub(crate) const fn shared(&self) -> &Arc<SharedEngine> {
+        &self.shared
+    }
+
     pub(crate) fn device_listener(&self) -> Weak<dyn DeviceListener> {
         let shared: Weak<SharedEngine> = Arc::downgrade(&self.shared);
         shared

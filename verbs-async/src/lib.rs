@@ -13,6 +13,7 @@
 //!   │    ├─► AsyncCq
 //!   │    └─► AsyncGroup ── connect, accept ──► AsyncChannel
 //!   │                                            │  ├─► IncomingMessages
+//!   │                                            │  ├─► AsyncTransfer
 //!   │                                            │  └─► ByteStream
 //!   │        BufferPool ── take ──► OwnedBuffer ─┴─ send, receive, read …
 //!   │                                    ▲                  │
@@ -108,6 +109,8 @@
 //! | a timeout around `&mut operation` | The operation is not affected: await it again, or drop it. |
 //! | [`IncomingMessages::next`], [`DeviceEvents::next`], [`AsyncCq::poll`] | Nothing is lost: the next call returns the message, event or completion. |
 //! | [`AsyncCq::poll_wr_id`] | The completion is kept until a later `poll_wr_id` or `poll` takes it. |
+//! | [`AsyncTransfer::finish`], [`finish_within`](AsyncTransfer::finish_within) | Its operations go on: call either again. |
+//! | an [`AsyncTransfer`] | Operations in the backlog are not posted. The channels with operations in flight are taken down, and the buffers are dropped when the device has released them. |
 //! | connecting or accepting | The channel and the stream are dropped. |
 //! | [`Listener::accept`](AsyncGroup::listen_tokio), [`AsyncChannel::ready`] | Nothing is lost: the next call continues. |
 //! | [`BufferPool::take_when_free`](verbs_channel::BufferPool::take_when_free) | A block that it was given goes to the next task that waits. |
@@ -139,7 +142,8 @@
 //!
 //! # What this crate does not do
 //!
-//! Operations have no timeouts: use your runtime's timeout around them.
+//! Operations have no timeouts: use your runtime's timeout around them. To have the memory of operations
+//! back after a timeout, use an [`AsyncTransfer`].
 //!
 //! # Features
 //!
@@ -191,6 +195,7 @@ mod ring;
 mod shared;
 mod stream;
 mod sync;
+mod transfer;
 mod wake;
 mod watched;
 
@@ -208,6 +213,7 @@ pub use incoming::{IncomingMessages, Message};
 pub use notifier::CqNotifier;
 pub use operation::{Given, Operation, OperationResult};
 pub use stream::{ByteStream, OwnedReadHalf, OwnedWriteHalf, ReuniteError, StreamError};
+pub use transfer::AsyncTransfer;
 pub use verbs_channel;
 pub use verbs_channel::verbs_core;
 pub use verbs_channel::verbs_core::ErrorChain;

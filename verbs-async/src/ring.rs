@@ -2,11 +2,11 @@
 
 use std::mem;
 
-use verbs_channel::engine::Engine;
+use verbs_channel::engine::{Engine, Failure};
 use verbs_channel::verbs_core::{ErrorChain, WorkSuccess};
 use verbs_channel::{
     ChannelId, Completed, DownReason, OwnedBuffer, OwnedChain, OwnedRequest, Queue, RejectReason,
-    Rejected, Ticket, TransportError,
+    Rejected, Ticket,
 };
 
 use crate::deferred::LogLine;
@@ -37,13 +37,6 @@ pub(crate) struct Outcome {
     buffer: OwnedBuffer,
     batch: Vec<OwnedRequest>,
     chain: OwnedChain,
-}
-
-/// Why an operation has failed.
-#[derive(Clone, Copy, Debug)]
-enum Failure {
-    Rejected(RejectReason),
-    Transport(TransportError),
 }
 
 impl Channels {
@@ -260,6 +253,11 @@ impl Ring for Channels {
 }
 
 impl Outcome {
+    /// The result of an operation on one buffer, and the buffer.
+    pub(crate) fn into_parts(self) -> (Result<WorkSuccess, Failure>, OwnedBuffer) {
+        (self.result, self.buffer)
+    }
+
     /// Without what was given.
     fn rejected(reason: RejectReason) -> Self {
         Self {

@@ -18,10 +18,10 @@ use crate::channel_id::ChannelId;
 use crate::config::{ChannelBuilder, PollStrategy};
 use crate::connect::{Connected, PreparedChannel, sealed};
 use crate::engine::{
-    Completed, ConnectedMember, Engine, MemberParts, Message, SharedQueue, Ticket,
+    Completed, ConnectedMember, Engine, MemberParts, Message, SharedQueue, Ticket, Transfer,
+    TransferError,
 };
 use crate::error::{Error, Queue, RejectReason, Result};
-use crate::transfer::{Transfer, TransferError};
 use crate::waiting::Poller;
 
 /// Many channels that share one completion queue, one slot table and one poller.

@@ -233,7 +233,6 @@ mod readable;
 mod registration_cache;
 mod request;
 mod shared_receives;
-mod transfer;
 mod waiting;
 
 pub use buffer::{
@@ -245,7 +244,9 @@ pub use config::{ChannelBuilder, PollStrategy};
 pub use connect::{Connected, CreateChannel, PreparedChannel, refuse};
 pub use datagrams::{Datagram, Datagrams, DatagramsBuilder};
 #[doc(inline)]
-pub use engine::{Completed, ConnectedMember, Message, Ticket};
+pub use engine::{
+    Completed, ConnectedMember, Message, Ticket, Transfer, TransferError, TransferOutcome,
+};
 pub use error::{DownReason, Error, Queue, RejectReason, Result, ScopeError, TransportError};
 pub use group::{ChannelGroup, Preparer};
 pub use immediates::{ImmediateCounter, ImmediateCounters, Reached, Recorded};
@@ -254,7 +255,6 @@ pub use request::{
     GatherList, Incoming, List, Outgoing, OwnedChain, OwnedRequest, Request, ScatterList,
 };
 pub use shared_receives::SharedReceivesBuilder;
-pub use transfer::{Transfer, TransferError, TransferOutcome};
 
 pub use verbs_core;
 pub use verbs_core::{ErrorChain, Rejected};

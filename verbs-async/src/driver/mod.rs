@@ -122,6 +122,30 @@ impl<R: Ring> Driver<R> {
         outcome.map_or(Poll::Pending, Poll::Ready)
     }
 
+    /// Takes the outcome of an operation if its completion is there. Its task is not woken later.
+    pub(crate) fn poll_outcome(&self, submission: &Submission<R::Ticket>) -> Option<R::Outcome> {
+        let mut state = self.state.lock();
+        let mut outcome = state.outcome(*submission);
+        if outcome.is_none() {
+            state.dispatch_until(Some(*submission));
+            outcome = state.outcome(*submission);
+        }
+        self.unlock(state);
+        outcome
+    }
+
+    /// Whether an operation has been posted.
+    pub(crate) fn is_posted(&self, submission: &Submission<R::Ticket>) -> bool {
+        self.state.lock().posted(*submission).is_some()
+    }
+
+    /// Rejects an operation that is in its backlog, as if that had been full. Others go on.
+    pub(crate) fn withdraw(&self, submission: &Submission<R::Ticket>) {
+        let mut state = self.state.lock();
+        state.withdraw(*submission);
+        self.unlock(state);
+    }
+
     /// Abandons an operation: no task will take its outcome.
     ///
     /// A queued operation is removed from the backlog. One in flight stays there, with its buffers.

@@ -4,7 +4,7 @@ use verbs_channel::Queue;
 
 use super::backlog::{Backlog, Links, Queued, Stage};
 use super::line::Head;
-use super::ring::{QUEUES, Request as _, Ring, Started};
+use super::ring::{QUEUES, Request as _, Ring, Started, Submission};
 use super::state::{DriverState, Wait};
 
 impl<R: Ring> DriverState<R> {
@@ -89,6 +89,26 @@ impl<R: Ring> DriverState<R> {
         }
         self.dequeue(R::index(channel), queue, links);
         Some(Head::Left)
+    }
+
+    /// Rejects an operation that is in its backlog.
+    pub(super) fn withdraw(&mut self, submission: Submission<R::Ticket>) {
+        let Submission::Queued(key) = submission else {
+            return;
+        };
+        let Some(op) = self.queued.get_mut(key) else {
+            return;
+        };
+        let (index, queue) = (R::index(op.channel), op.queue);
+        let Stage::Waiting(request, links) = &mut op.stage else {
+            return;
+        };
+        let links = *links;
+        op.stage = Stage::Rejected(request.rejected(R::full(queue)));
+        self.deferred.extend(op.waker.take());
+        self.dequeue(index, queue, links);
+        // It may have been the head, and the next may have room.
+        self.on_capacity_freed(index);
     }
 
     /// Unlinks an operation from its backlog, and wakes the tasks that wait for room.

@@ -194,7 +194,7 @@ impl<R: Ring> DriverState<R> {
     }
 
     /// The ticket of an operation, if it was posted.
-    fn posted(&self, submission: Submission<R::Ticket>) -> Option<R::Ticket> {
+    pub(super) fn posted(&self, submission: Submission<R::Ticket>) -> Option<R::Ticket> {
         match submission {
             Submission::Posted(ticket) => Some(ticket),
             Submission::Queued(key) => match self.queued.get(key)?.stage {

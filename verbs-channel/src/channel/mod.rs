@@ -3,9 +3,8 @@
 use std::time::Duration;
 
 use crate::config::{ChannelBuilder, PollStrategy};
-use crate::engine::{Completed, Engine};
+use crate::engine::{Completed, Engine, Transfer, TransferError};
 use crate::error::DownReason;
-use crate::transfer::{Transfer, TransferError};
 use crate::waiting::Poller;
 pub use pending::ScopedPendingWork;
 pub use scope::PollingScope;

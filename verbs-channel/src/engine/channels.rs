@@ -243,6 +243,16 @@ impl Engine {
     }
 }
 
+/// Endings.
+impl Engine {
+    /// How long to wait for flushes: see
+    /// [`ChannelBuilder::drain_timeout`](crate::ChannelBuilder::drain_timeout).
+    #[must_use]
+    pub const fn drain_timeout(&self) -> Duration {
+        self.limits.drain_timeout
+    }
+}
+
 /// Channels.
 impl Engine {
     /// Why a channel is down; `None` if it is not, and if there is no such channel.

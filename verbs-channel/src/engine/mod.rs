@@ -78,6 +78,7 @@ use slots::Slots;
 pub(crate) use slots::{BufferOwner, Id, Reservation};
 pub use ticket::{Completed, Ticket};
 pub(crate) use ticket::{Outcome, SlotBuffer};
+pub use transfer::{Failure, Transfer, TransferEntries, TransferError, TransferOutcome};
 
 mod batch;
 mod borrowed;
@@ -102,6 +103,7 @@ mod shared;
 mod slots;
 mod teardown;
 mod ticket;
+mod transfer;
 mod unpolled;
 
 /// A completion queue, the channels on it, and what is in flight on them.

@@ -107,8 +107,9 @@ pub enum DownReason {
         after: Duration,
     },
     /// A scope ended in an error or a panic while operations were in flight, or a
-    /// [manual scope](crate::Channel::manual_scope) left some in flight.
-    #[error("a scope failed or left operations in flight")]
+    /// [manual scope](crate::Channel::manual_scope) left some in flight; or a set of awaited operations
+    /// was dropped while some were in flight (`AsyncTransfer` of `verbs-async`).
+    #[error("a scope failed, or operations were left in flight")]
     Abandoned,
     /// The device does not answer: the errno of the query.
     #[error("the device does not answer (errno {0})")]

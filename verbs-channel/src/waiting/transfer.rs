@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use super::Poller;
 use super::deadline::Deadline;
+use crate::engine::{Transfer, TransferError};
 use crate::error::DownReason;
-use crate::transfer::{Transfer, TransferError};
 
 /// A transfer that is being carried out: quiesced when this is dropped, by a panic too.
 struct Running<'t> {
@@ -42,7 +42,7 @@ impl Poller {
         running.run(each);
         drop(running);
         debug_assert!(transfer.has_ended(), "it is quiesced");
-        transfer.outcome()
+        transfer.result()
     }
 }
 

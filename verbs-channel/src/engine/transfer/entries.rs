@@ -1,0 +1,58 @@
+//! The operations of a transfer whose layer begins and awaits them in its own way.
+
+use verbs_core::WorkSuccess;
+
+use super::{Entry, Failure, NONE, State, Transfer, TransferError};
+use crate::buffer::OwnedBuffer;
+use crate::channel_id::ChannelId;
+use crate::request::OwnedRequest;
+
+/// The operations of a [`Transfer`] that a layer above begins and awaits in its own way.
+///
+/// It keeps their outcomes, for [`Transfer::drain`] and for the [result](Self::result) of the whole.
+#[derive(Debug)]
+pub struct TransferEntries<'t>(&'t mut Transfer);
+
+impl<'t> TransferEntries<'t> {
+    /// Those of this transfer.
+    pub const fn of(transfer: &'t mut Transfer) -> Self {
+        Self(transfer)
+    }
+
+    /// Adds an operation that is about to be begun with this request. Returns its index.
+    #[must_use = "its outcome is recorded by its index"]
+    pub fn add(&mut self, channel: ChannelId, request: &OwnedRequest) -> usize {
+        let index = self.0.entries.len();
+        let has_memory = request.buffer().capacity() > 0;
+        self.0.entries.push(Entry {
+            channel,
+            state: State::Begun(has_memory),
+            next: NONE,
+        });
+        self.0.left += 1;
+        index
+    }
+
+    /// Records how an operation has ended, with its buffer. It has no effect the second time, except that
+    /// the buffer is dropped.
+    ///
+    /// A buffer of no capacity was leaked, if the operation was begun with memory: it is
+    /// [`Stuck`](crate::TransportError::Stuck).
+    pub fn end(&mut self, index: usize, result: Result<WorkSuccess, Failure>, buffer: OwnedBuffer) {
+        if let Some(entry) = self.0.entries.get_mut(index)
+            && let State::Begun(had_memory) = entry.state
+        {
+            entry.state = State::ended(had_memory, result, buffer);
+            self.0.left -= 1;
+        }
+    }
+
+    /// The result of the whole, once all operations have ended.
+    ///
+    /// # Errors
+    ///
+    /// [`TransferError::Failed`] or [`TransferError::Stuck`].
+    pub fn result(&self) -> Result<(), TransferError> {
+        self.0.result()
+    }
+}

@@ -1,0 +1,179 @@
+//! Carrying out a transfer: its operations are posted while there is room, and their outcomes taken.
+
+use std::mem;
+
+use super::{Failure, NONE, Rail, State, Transfer};
+use crate::channel_id::ChannelId;
+use crate::engine::{Completed, Engine};
+use crate::error::{Queue, RejectReason, TransportError};
+
+impl Transfer {
+    /// Whether all operations have ended.
+    pub(crate) const fn has_ended(&self) -> bool {
+        self.left == 0
+    }
+
+    /// Whether a [step](Self::step) would take an outcome, or post a request.
+    pub(crate) fn can_step(&self, engine: &Engine) -> bool {
+        self.rails.iter().any(|rail| {
+            // What waits on a channel that is down is rejected.
+            let takes = || {
+                engine.credits(rail.channel, rail.queue) > 0
+                    || engine.down_reason(rail.channel).is_some()
+            };
+            self.is_first_done(rail, engine)
+                || (rail.waiting != NONE && !rail.is_blocked && takes())
+        })
+    }
+
+    /// Takes outcomes that are there, and posts what there is room for. `each` gets those that ended.
+    pub(crate) fn step(&mut self, engine: &mut Engine, each: &mut dyn FnMut(usize, bool)) {
+        for at in 0..self.rails.len() {
+            self.take_done(at, engine, each);
+            self.post_waiting(at, engine, each);
+        }
+    }
+
+    /// Takes the outcomes of one rail from the first on, while they are there.
+    fn take_done(&mut self, at: usize, engine: &mut Engine, each: &mut dyn FnMut(usize, bool)) {
+        while let Some(rail) = self.rails.get(at).copied()
+            && self.is_first_done(&rail, engine)
+            && let Some(entry) = self.entries.get_mut(rail.in_flight)
+            && let State::InFlight(ticket) = entry.state
+        {
+            entry.state = match engine.take_completed(ticket) {
+                Some(Completed { result, buffer, .. }) => {
+                    State::Ended(result.map_err(Failure::Transport), buffer)
+                }
+                None => State::Ended(Err(Failure::Transport(TransportError::CLOSED)), None),
+            };
+            let (index, next) = (rail.in_flight, entry.next);
+            // Behind the last in flight is one that waits, or was rejected at the deadline.
+            let next = match self.entries.get(next) {
+                Some(entry) if matches!(entry.state, State::InFlight(_)) => next,
+                _ => NONE,
+            };
+            if let Some(rail) = self.rails.get_mut(at) {
+                rail.in_flight = next;
+                rail.is_blocked = false;
+            }
+            self.ended(index, each);
+        }
+    }
+
+    /// Posts requests of one rail, while there is room.
+    fn post_waiting(&mut self, at: usize, engine: &mut Engine, each: &mut dyn FnMut(usize, bool)) {
+        while let Some(rail) = self.rails.get_mut(at)
+            && !rail.is_blocked
+            && let Some(entry) = self.entries.get_mut(rail.waiting)
+            && let State::Waiting(request) = &mut entry.state
+        {
+            let had_memory = request.buffer().capacity() > 0;
+            let index = rail.waiting;
+            let reason = match engine.start(rail.channel, request) {
+                Ok(ticket) => {
+                    if rail.in_flight == NONE {
+                        rail.in_flight = index;
+                    }
+                    rail.waiting = entry.next;
+                    entry.state = State::InFlight(ticket);
+                    continue;
+                }
+                Err(reason) if reason.is_backpressure() => return,
+                Err(RejectReason::Untaken) if rail.in_flight != NONE => {
+                    // Room comes with the outcomes of those in flight.
+                    rail.is_blocked = true;
+                    return;
+                }
+                Err(reason) => reason,
+            };
+            let buffer = mem::take(request.buffer_mut());
+            entry.state = State::ended(had_memory, Err(Failure::Rejected(reason)), buffer);
+            rail.waiting = entry.next;
+            self.unlink(at, index);
+            self.ended(index, each);
+        }
+    }
+
+    /// Takes a request that was not posted out of its rail: those in flight before it are followed by
+    /// those that wait behind it.
+    fn unlink(&mut self, at: usize, index: usize) {
+        let Some(rail) = self.rails.get(at).copied() else {
+            return;
+        };
+        let mut before = rail.in_flight;
+        while let Some(entry) = self.entries.get_mut(before) {
+            if entry.next == index {
+                entry.next = rail.waiting;
+                break;
+            }
+            before = entry.next;
+        }
+        if rail.last == index
+            && let Some(rail) = self.rails.get_mut(at)
+        {
+            rail.last = before;
+        }
+    }
+
+    fn ended(&mut self, index: usize, each: &mut dyn FnMut(usize, bool)) {
+        self.left -= 1;
+        let entry = self.entries.get(index);
+        let is_success = entry.is_some_and(|entry| matches!(entry.state, State::Ended(Ok(_), _)));
+        each(index, is_success);
+    }
+
+    /// Posts nothing more: the requests that wait are rejected.
+    pub(crate) fn reject_waiting(&mut self, engine: &Engine) {
+        for rail in &mut self.rails {
+            let reason = match engine.down_reason(rail.channel) {
+                Some(reason) => RejectReason::Down(reason),
+                None => RejectReason::Backpressure(rail.queue),
+            };
+            let mut index = mem::replace(&mut rail.waiting, NONE);
+            while let Some(entry) = self.entries.get_mut(index) {
+                index = entry.next;
+                if let State::Waiting(request) = &mut entry.state {
+                    let buffer = mem::take(request.buffer_mut());
+                    entry.state = State::Ended(Err(Failure::Rejected(reason)), Some(buffer));
+                    self.left -= 1;
+                }
+            }
+        }
+    }
+
+    /// Takes all outcomes that are there.
+    pub(crate) fn take_all_done(&mut self, engine: &mut Engine, each: &mut dyn FnMut(usize, bool)) {
+        for at in 0..self.rails.len() {
+            self.take_done(at, engine, each);
+        }
+    }
+
+    /// Whether nothing is in flight on the channels that have operations of the set in flight.
+    pub(crate) fn is_quiesced(&self, engine: &Engine) -> bool {
+        let mut channels = self.in_flight();
+        channels.all(|(channel, _)| {
+            let queues = [Queue::Send, Queue::Receive];
+            queues
+                .iter()
+                .all(|&queue| engine.in_flight(channel, queue) == 0)
+        })
+    }
+
+    /// The channels that have operations in flight, and the queue of these. A channel may come twice.
+    pub(crate) fn in_flight(&self) -> impl Iterator<Item = (ChannelId, Queue)> {
+        let rails = self.rails.iter().filter(|rail| rail.in_flight != NONE);
+        rails.map(|rail| (rail.channel, rail.queue))
+    }
+
+    fn is_first_done(&self, rail: &Rail, engine: &Engine) -> bool {
+        match self.entries.get(rail.in_flight) {
+            Some(entry) => match entry.state {
+                // It has a slot until its outcome is taken.
+                State::InFlight(ticket) => !engine.is_pending(ticket.id),
+                _ => true,
+            },
+            None => false,
+        }
+    }
+}
