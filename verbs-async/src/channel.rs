@@ -140,9 +140,10 @@ impl AsyncChannel {
         self.run(Incoming::read(buffer, remote))
     }
 
-    /// Replaces the 8 bytes at `remote` with `swap` if they are equal to `compare`.
+    /// Replaces the first 8 bytes of `remote` with `swap` if they are equal to `compare`.
     ///
-    /// Their previous value is written to the buffer, whose range must be 8 bytes long.
+    /// Their previous value is written to the buffer, whose range must be 8 bytes long. Each
+    /// machine uses its own byte order, so both hosts must have the same endianness.
     #[doc(alias = "ibv_post_send")]
     #[doc(alias = "IBV_WR_ATOMIC_CMP_AND_SWP")]
     pub fn compare_swap(
@@ -155,9 +156,10 @@ impl AsyncChannel {
         self.run(Incoming::compare_and_swap(before, remote, compare, swap))
     }
 
-    /// Adds `add` to the 8 bytes at `remote`.
+    /// Adds `add` to the first 8 bytes of `remote`, with wrap-around.
     ///
-    /// Their previous value is written to the buffer, whose range must be 8 bytes long.
+    /// Their previous value is written to the buffer, whose range must be 8 bytes long. Each
+    /// machine uses its own byte order, so both hosts must have the same endianness.
     #[doc(alias = "ibv_post_send")]
     #[doc(alias = "IBV_WR_ATOMIC_FETCH_AND_ADD")]
     pub fn fetch_add(

@@ -20,10 +20,10 @@ use crate::sync::Mutex;
 
 /// The messages that arrive on a channel, in the order of their arrival.
 ///
-/// Created by [`AsyncChannel::incoming`]. One receive is posted per buffer, so that many messages
-/// can arrive before a task asks for them. The buffer of a [`Message`] is posted again when the
-/// message is dropped. [`next`](Self::next) can be cancelled: a message that arrives meanwhile is
-/// returned by the next call.
+/// Created by [`AsyncChannel::incoming`]. One receive is posted per buffer, so as many messages as
+/// there are buffers can arrive before a task asks for them. The buffer of a [`Message`] is posted
+/// again when the message is dropped. [`next`](Self::next) can be cancelled: a message that arrives
+/// meanwhile is returned by the next call.
 ///
 /// The messages end with the first failure, which takes the channel down. Dropping this value
 /// abandons the receives: messages that arrive in them are lost.

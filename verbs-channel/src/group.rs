@@ -281,8 +281,8 @@ impl ChannelGroup {
 
     /// Carries out a [`Transfer`] on channels of the group, and returns when the device is done with all of its memory.
     ///
-    /// It posts the operations as there is room, and waits for all of them, up to `timeout`, or up to the
-    /// channel's own if that is `None`. The outcomes are in the transfer.
+    /// It posts the operations as room becomes available, and waits for all of them, up to
+    /// `timeout`, or up to the channel's own if that is `None`. The outcomes are in the transfer.
     ///
     /// If the timeout passes, the channels that still have operations of the set are aborted, with
     /// all that is in flight on them: each queue pair is moved to `ERR`, and destroyed if it is not

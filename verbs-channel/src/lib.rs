@@ -57,10 +57,11 @@
 //! | borrowed until a scope ends | [`scope`](Channel::scope), [`post_send`](PollingScope::post_send) … | several operations at once, on your own buffers |
 //! | moved in, and returned with the outcome | [`start_send`](Channel::start_send), [`start`](Channel::start) … | operations that outlive the function, servers |
 //!
-//! Memory of a GPU, huge pages and `mmap` are used in both ways. They are registered as a
-//! [`DmabufRegion`](verbs_core::DmabufRegion) or a [`RawRegion`](verbs_core::RawRegion), which is
-//! `unsafe` once. Their elements are borrowed; the slices of a [`SharedMemory`] are owned. A
-//! [`RegistrationCache`] registers such memory in parts when they are used, and bounds how much is registered.
+//! Memory of a GPU, of huge pages or of `mmap` can be used in both ways. It is registered as a
+//! [`DmabufRegion`](verbs_core::DmabufRegion) or a [`RawRegion`](verbs_core::RawRegion), which
+//! needs `unsafe` once. The region's elements are borrowed; the slices of a [`SharedMemory`] are
+//! owned. A [`RegistrationCache`] registers such memory in parts when they are used, and bounds how
+//! much is registered.
 //!
 //! A [`Transfer`] is a set of operations on owned buffers that ends as a whole: at its deadline, and only
 //! when the device is done with all of its memory.

@@ -92,9 +92,9 @@ impl ChannelBuilder {
 
     /// Starts to build a group whose channels share `count` receives without memory.
     ///
-    /// It is for peers that send only writes with immediate data, and empty messages. A longer message is an
-    /// error, and takes its channel down. Otherwise it is as [`shared_receives`](Self::shared_receives).
-    /// Drivers for iWARP do not support it.
+    /// It is for peers that send only writes with immediate data, and empty messages. A longer
+    /// message is an error, and takes its channel down. Otherwise it is like
+    /// [`shared_receives`](Self::shared_receives). Drivers for iWARP do not support it.
     pub fn shared_immediates(&self, count: u32) -> SharedReceivesBuilder {
         SharedReceivesBuilder {
             config: self.clone(),

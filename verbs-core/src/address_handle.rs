@@ -61,7 +61,7 @@ impl ProtectionDomain {
 impl AddressHandle {
     /// Takes over an address handle that another library made.
     ///
-    /// `attr` is the path that it was made from, for [`attr`](Self::attr).
+    /// `attr` is the path that it was made from: [`attr`](Self::attr) returns it.
     ///
     /// # Safety
     ///

@@ -322,8 +322,8 @@ open_enum! {
     AtomicCap(u32), "ibv_atomic_cap";
     /// The device has no atomics.
     NONE = IBV_ATOMIC_NONE "IBV_ATOMIC_NONE",
-    /// They are atomic with respect to other atomics of the same device, but not to this machine's
-    /// processors.
+    /// They are atomic with respect to other atomics of the same device, but not with respect to
+    /// this machine's processors.
     HCA = IBV_ATOMIC_HCA "IBV_ATOMIC_HCA",
     /// They are atomic with respect to everything, this machine's processors included.
     GLOB = IBV_ATOMIC_GLOB "IBV_ATOMIC_GLOB",

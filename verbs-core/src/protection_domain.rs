@@ -95,10 +95,10 @@ impl ProtectionDomain {
     /// The objects of a thread domain are all queue pairs and shared receive queues that are created
     /// with any of its parent domains or their clones.
     ///
-    /// - No two calls on objects of one thread domain run at the same time. This is about all functions of
-    ///   these objects that call C: posts, `query`, `modify`, `handshake`, `reset`, `close`, drops.
-    ///   Another thread may make the next call once the one before has returned, if the two threads are
-    ///   synchronised by something that orders memory, such as a mutex.
+    /// - No two calls on objects of one thread domain run at the same time. This concerns all
+    ///   functions of these objects that call C: posts, `query`, `modify`, `handshake`, `reset`,
+    ///   `close`, drops. Another thread may make the next call once the one before has returned, if
+    ///   the two threads are synchronised by something that orders memory, such as a mutex.
     /// - Neither the returned domain nor an object created with it is given to code that may break this
     ///   rule.
     ///

@@ -23,9 +23,9 @@ mod queues;
 /// Cloning is cheap and shares both. Groups and queues keep a clone, and channels keep their group:
 /// it can be dropped while they are in use.
 ///
-/// The notifier wakes a waker of this crate, which takes the events, polls the queues that had one,
-/// and wakes the tasks whose completions were found. So completions are dispatched even if all tasks
-/// sleep.
+/// The notifier wakes a waker of this crate, which takes the events, polls the queues that had an
+/// event, and wakes the tasks whose completions were found. So completions are dispatched even if
+/// all tasks sleep.
 ///
 /// ```text
 /// device ──► completion channel (fd) ──► notifier

@@ -151,7 +151,7 @@ pub trait CqNotifier: Send + Sync {
     ///
     /// # Errors
     ///
-    /// Those of creating one.
+    /// Those of creating a notifier.
     fn another(&self, descriptor: OwnedFd) -> io::Result<Box<dyn CqNotifier>> {
         Ok(Box::new(ThreadNotifier::new(descriptor)?))
     }

@@ -142,8 +142,8 @@ impl Channel {
 
     /// Carries out a [`Transfer`], and returns when the device is done with all of its memory.
     ///
-    /// It posts the operations as there is room, and waits for all of them, up to `timeout`, or up to the
-    /// channel's own if that is `None`. The outcomes are in the transfer.
+    /// It posts the operations as room becomes available, and waits for all of them, up to
+    /// `timeout`, or up to the channel's own if that is `None`. The outcomes are in the transfer.
     ///
     /// If the timeout passes, the channel that still has operations of the set is aborted, with all
     /// that is in flight on it: its queue pair is moved to `ERR`, and destroyed if it is not

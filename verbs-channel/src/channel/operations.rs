@@ -86,8 +86,8 @@ impl<H: Hold> Channel<H> {
 
     /// Writes to the start of `remote`, and waits until the peer's device has received the bytes.
     ///
-    /// `remote` is the peer's [`SharedRegion::remote`], which the peer sends before, for example as a
-    /// message:
+    /// `remote` is the peer's [`SharedRegion::remote`], which the peer sends beforehand, for
+    /// example as a message:
     ///
     /// ```no_run
     /// use verbs_channel::verbs_core::{AccessFlags, RemoteMemoryRegion};
@@ -438,9 +438,10 @@ impl<H: Hold> Channel<H> {
     /// (`..`), or a part (`start..end`).
     ///
     /// They are posted in their order and with one doorbell, and are one operation: the last has a
-    /// completion, whatever [`signal_every`](RequestChain::signal_every) chose, and the chain's IDs are
-    /// overwritten. Nothing is allocated. The ticket is as that of [`post_unpolled`](Self::post_unpolled).
-    /// The chain can be patched for the next post when this returns.
+    /// completion, whatever [`signal_every`](RequestChain::signal_every) chose, and the chain's IDs
+    /// are overwritten. Nothing is allocated. The ticket is like that of
+    /// [`post_unpolled`](Self::post_unpolled). The chain can be patched for the next post when this
+    /// returns.
     ///
     /// # Errors
     ///

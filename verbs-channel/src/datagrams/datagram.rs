@@ -20,9 +20,9 @@ pub struct Datagram {
 impl Datagram {
     /// The endpoint that sent the datagram, to which an answer can be sent.
     ///
-    /// The sender's key is in the immediate data of the datagram. A sender that is no [`Datagrams`]
-    /// endpoint sends none: then this is the key of this side. The sender's MTU is not known. It is
-    /// 4096 here, so that this side's MTU decides.
+    /// The sender's key is in the immediate data of the datagram. A sender that is not a
+    /// [`Datagrams`] endpoint sends none: then this is the key of this side. The sender's MTU is
+    /// not known. It is 4096 here, so that this side's MTU decides.
     ///
     /// [`Datagrams`]: crate::Datagrams
     #[must_use]

@@ -82,9 +82,9 @@ impl Datagrams {
     ///
     /// # Errors
     ///
-    /// The buffer is returned with each of them. The returned buffer is empty in one case: the driver
-    /// failed within the post, and then failed to destroy the queue pair. The device may still access
-    /// the buffer then, so it is leaked.
+    /// Each error returns the buffer. The returned buffer is empty in one case: the driver failed
+    /// within the post, and then failed to destroy the queue pair. The device may still access the
+    /// buffer then, so it is leaked.
     ///
     /// - [`RejectReason::DatagramTooLong`]: it exceeds the MTU of one of the two ports.
     /// - [`RejectReason::OtherDomain`]: the buffer is registered in another protection domain.

@@ -238,9 +238,9 @@ impl DatagramEngine {
     ///
     /// # Safety
     ///
-    /// - The completions were polled from this engine's [`cq`](Self::cq). The buffer of an operation is
-    ///   released when its `wr_id` comes, while the device may still access it if the completion is
-    ///   another's.
+    /// - The completions were polled from this engine's [`cq`](Self::cq). An operation's buffer is
+    ///   released when a completion with its `wr_id` is dispatched. If that completion is of
+    ///   another queue, the device may still access the buffer.
     pub unsafe fn dispatch(&mut self, completions: &[WorkCompletion]) {
         self.dispatch_polled(completions);
     }

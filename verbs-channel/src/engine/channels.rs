@@ -166,7 +166,7 @@ impl Engine {
         Ok(())
     }
 
-    /// How many requests one of the channel's queues has room for, and the
+    /// How many more requests fit into one of the channel's queues, and into the
     /// [budget](crate::ChannelBuilder::in_flight); 0 if there is no such channel.
     #[must_use]
     pub fn credits(&self, channel: ChannelId, queue: Queue) -> u32 {

@@ -13,7 +13,7 @@ use crate::buffer::OwnedBuffer;
 use crate::channel_id::ChannelId;
 use crate::error::{DownReason, Result, TransportError};
 
-/// A message of one of the channels that share their receives, or the end of one.
+/// A message of one of the channels that share their receives, or the end of such a channel.
 ///
 /// [`ChannelGroup::next_message`](crate::ChannelGroup::next_message) returns it. Dropping it returns its
 /// block to the pool, from which it is posted again.

@@ -104,8 +104,8 @@ pub enum RejectReason {
         /// The most elements that the driver granted.
         max: u32,
     },
-    /// The peer serves no reads and no atomics, or this side is set to begin none. Such a request
-    /// would never complete.
+    /// The peer serves no reads and no atomics, or this side is configured to start none. Such a
+    /// request would never complete.
     #[error("the peers agreed on max_rd_atomic 0: no read and no atomic can be begun")]
     NoReads,
     /// The local elements have more bytes than the remote region.

@@ -25,7 +25,7 @@ mod count;
 /// An immediate has the counter's index in its lower bits: as many bits as [`new`](Self::new)
 /// needs, and at least 2. The other bits, 16 or more, are the generation. A counter that is dropped
 /// gives its index to a later one, under the next generation. After the last generation, the index
-/// is retired: no immediate ever comes twice before [`recycle`](Self::recycle).
+/// is retired: no immediate is used twice before [`recycle`](Self::recycle).
 ///
 /// Recording takes no lock, unless it wakes a task, and allocates nothing. The counters need no
 /// runtime, and can be awaited on any. Cloning is cheap, and shares the counters.
@@ -104,7 +104,7 @@ impl ImmediateCounters {
         }
     }
 
-    /// Begins to count from 0; `None` if all counters are in use, or retired.
+    /// Begins a counter at 0; `None` if all counters are in use, or retired.
     #[must_use]
     pub fn begin(&self) -> Option<ImmediateCounter> {
         let mut free = self.shared.lock();

@@ -17,7 +17,7 @@ use cache::{Cache, Limits, Register};
 /// A bounded cache of registrations, for programs with more memory than they can keep registered.
 ///
 /// Registering memory takes a system call that pins each of its pages: from microseconds to many
-/// milliseconds. The cache registers memory in parts when they are used first, and keeps them
+/// milliseconds. The cache registers memory in parts when they are first used, and keeps them
 /// registered. When its bounds are reached, it deregisters the part that has not been used for the
 /// longest time.
 ///
@@ -152,7 +152,7 @@ impl RegistrationCache {
     /// Adds memory of `len` bytes, of which nothing is registered yet.
     ///
     /// `register` is called for each part that is to be registered. It registers exactly these
-    /// bytes of the memory in that protection domain, with what keeps the memory: as
+    /// bytes of the memory in that protection domain, with a keepalive that keeps the memory: as
     /// [`register_raw`](ProtectionDomain::register_raw) or
     /// [`reg_dmabuf_mr`](ProtectionDomain::reg_dmabuf_mr) does. It may be called by several threads
     /// at once, for different parts. Neither it nor the drop of a keepalive may take slices of the

@@ -23,10 +23,11 @@ impl DatagramQueuePair {
     ///
     /// # Safety
     ///
-    /// - `qp` is alive, its type is UD, or one that is modified and posted to as UD is (SRD of
-    ///   `efadv_create_qp_ex`, which writes no GRH before a message), and it was made with the builder's
-    ///   protection domain and completion queues, and without a shared receive queue.
-    /// - `cap` is what it was granted.
+    /// - `qp` is alive, and was made with the builder's protection domain and completion queues, and
+    ///   without a shared receive queue.
+    /// - Its type is UD, or one that is modified and posted to like UD, such as the SRD of
+    ///   `efadv_create_qp_ex`, which writes no GRH before a message.
+    /// - `cap` has the capacities that the driver granted it.
     /// - Nothing but `destroy` destroys it. If `destroy` does not do so: once `destroy` has been
     ///   called, the device touches none of the buffers that were posted on it.
     /// - It is modified, and posted to, by this type only, as far as the contract of

@@ -28,9 +28,10 @@ impl DatagramQueuePair {
     /// It then receives those datagrams of the group that reach its port and carry its
     /// [`QKey`](super::QKey).
     ///
-    /// **This alone delivers nothing from the network.** It only sets a filter of this device. The fabric
-    /// sends the group's packets to this port only after the port has joined the group, at a switch or a
-    /// subnet manager: `rdma_join_multicast` of librdmacm does that. The group's GID begins with 0xff. On
+    /// **This alone delivers nothing from the network.** It only sets a filter of this device. The
+    /// fabric sends the group's packets to this port only after the port has joined the group, at a
+    /// switch or a subnet manager: `rdma_join_multicast` of librdmacm does that
+    /// (`rdmacm::MulticastGroup`, with the feature `rdmacm`). The group's GID begins with 0xff. On
     /// InfiniBand `lid` is the group's, on RoCE it is 0.
     ///
     /// To send to a group, no attachment is needed. Create an address handle for its GID or LID

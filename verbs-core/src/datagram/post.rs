@@ -39,8 +39,11 @@ impl DatagramQueuePair {
     ///
     /// - Its memory stays allocated, and registered under the `lkey` of its element, while the
     ///   request holds it.
-    /// - No code writes to its memory while the request holds it, and no `&mut` to it is live, unless
-    ///   it is of a [`SharedRegion`](crate::SharedRegion).
+    /// - The region of each element belongs to this queue pair's [`pd`](Self::pd), as for
+    ///   [`QueuePair::post`](crate::QueuePair::post).
+    /// - No code writes to its memory while the request holds it, and no `&mut` to it is live. This
+    ///   rule concerns a [`MemoryRegion`](crate::MemoryRegion) only: the memory of other regions is
+    ///   never borrowed.
     /// - Its [`AddressHandle`](crate::AddressHandle) belongs to this queue pair's protection domain. It
     ///   is not destroyed until the request has completed, or the queue pair is destroyed or reset, even
     ///   if the request is inline. (mlx4, mlx5 and hns copy the path when the request is posted.
@@ -117,8 +120,11 @@ impl DatagramQueuePair {
     ///
     /// - Its memory stays allocated, and registered under the `lkey` of its element, while the receive
     ///   holds it.
+    /// - The region of each element belongs to this queue pair's [`pd`](Self::pd), as for
+    ///   [`QueuePair::post`](crate::QueuePair::post).
     /// - No code reads or writes its memory while the receive holds it, and no `&` or `&mut` to it is
-    ///   live, unless it is of a [`SharedRegion`](crate::SharedRegion).
+    ///   live. This rule concerns a [`MemoryRegion`](crate::MemoryRegion) only: the memory of other
+    ///   regions is never borrowed.
     ///
     /// For the queue pair:
     ///

@@ -91,7 +91,7 @@ impl QpAttr {
         with_sq_psn, sq_psn: PacketSequenceNumber, SQ_PSN, |psn| psn.get(), |raw| raw => u32;
         /// The number of the peer's queue pair.
         with_dest_qp_num, dest_qp_num: u32, DEST_QPN, |number| number, |raw| raw => u32;
-        /// The access that the peer has by this queue pair, to regions that permit it too.
+        /// The access that the peer has through this queue pair, to regions that permit it too.
         with_qp_access_flags, qp_access_flags: AccessFlags, ACCESS_FLAGS,
             |flags| flags.bits(), |raw| AccessFlags::from_bits_retain(raw) => AccessFlags;
         /// The path to the peer: an address vector.

@@ -65,7 +65,7 @@ impl<R> QueuePair<R> {
     ///   `&mut` to it is live.
     /// - If it reads or is an atomic: no code reads or writes the memory of its elements while the
     ///   request holds it, and no `&` or `&mut` to it is live.
-    /// - The two rules above hold for a [`MemoryRegion`](crate::MemoryRegion). The memory of other
+    /// - The two rules above concern a [`MemoryRegion`](crate::MemoryRegion) only. The memory of other
     ///   regions is never borrowed: [`SharedRegion`](crate::SharedRegion) ensures this itself, and
     ///   the code that registers a [`RawRegion`](crate::RawRegion) or a
     ///   [`DmabufRegion`](crate::DmabufRegion) promises it.
@@ -281,8 +281,8 @@ macro_rules! receives {
             /// - The region of each element belongs to the protection domain of this queue, as for
             ///   [`QueuePair::post`].
             /// - No code reads or writes its memory while the receive holds it, and no `&` or `&mut`
-            ///   to it is live. This holds for a [`MemoryRegion`](crate::MemoryRegion): the memory of
-            ///   other regions is never borrowed.
+            ///   to it is live. This rule concerns a [`MemoryRegion`](crate::MemoryRegion) only: the
+            ///   memory of other regions is never borrowed.
             ///
             /// For the queue pair:
             ///

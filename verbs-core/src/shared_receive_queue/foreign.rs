@@ -19,7 +19,7 @@ impl SharedReceiveQueue {
     /// # Safety
     ///
     /// - `srq` is alive, its type is the basic one, and it belongs to `pd`.
-    /// - `granted` is what it was granted.
+    /// - `granted` has the capacities that the driver granted it.
     /// - Nothing but `destroy` destroys it. If `destroy` does not do so: once `destroy` has been
     ///   called, the device touches none of the buffers that were posted on it.
     /// - The memory of receives that were posted on it by other means stays valid until they

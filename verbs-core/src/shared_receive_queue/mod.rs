@@ -223,8 +223,8 @@ impl SharedReceiveQueue {
     /// - The region of each element belongs to this queue's [`pd`](Self::pd), as for
     ///   [`QueuePair::post`](crate::QueuePair::post).
     /// - No code reads or writes its memory while the receive holds it, and no `&` or `&mut` to it
-    ///   is live. This holds for a [`MemoryRegion`](crate::MemoryRegion): the memory of other regions is
-    ///   never borrowed.
+    ///   is live. This rule concerns a [`MemoryRegion`](crate::MemoryRegion) only: the memory of other
+    ///   regions is never borrowed.
     ///
     /// For the queue:
     ///

@@ -18,9 +18,9 @@ mod steps;
 ///
 /// [`Channel::transfer`](crate::Channel::transfer) and
 /// [`ChannelGroup::transfer`](crate::ChannelGroup::transfer) carry it out, and return when the device is
-/// done with all of its memory, at a deadline if there is one. Then it has the
-/// [outcomes](Self::drain) of all operations, one by one, with their buffers. The memory can be reused
-/// at once, whatever happened, except for that of operations that are
+/// done with all of its memory, at a deadline if there is one. Then the
+/// transfer has the [outcomes](Self::drain) of all operations, one by one, with their buffers. The
+/// memory can be reused at once, whatever happened, except for that of operations that are
 /// [`Stuck`](TransportError::Stuck).
 ///
 /// A set can be larger than the queues of its channels: operations that find no room are posted
