@@ -181,6 +181,7 @@ fn exchange_errors() -> Vec<ExchangeError> {
         },
         ExchangeError::TooLong { len: 2, max: 1 },
         ExchangeError::PrivateData(1000),
+        ExchangeError::PrivateDataBeyondMtu { len: 200, max: 185 },
         ExchangeError::Endpoint(EndpointError::NoAddress),
         ExchangeError::Over,
     ]
@@ -202,6 +203,7 @@ const fn of_exchange(error: &ExchangeError) -> usize {
         ExchangeError::Over => 11,
         ExchangeError::Lookup { .. } => 12,
         ExchangeError::NotListening { .. } => 13,
+        ExchangeError::PrivateDataBeyondMtu { .. } => 14,
     }
 }
 
@@ -281,7 +283,7 @@ fn no_error_repeats_its_source() {
     check(&reasons(), of_reason, 12);
     check(&transport_errors(), of_transport, 4);
     check(&reject_reasons(), of_reject_reason, 21);
-    check(&exchange_errors(), of_exchange, 14);
+    check(&exchange_errors(), of_exchange, 15);
     check(&errors(), of_error, 13);
     let first = Error::Rejected(RejectReason::Untaken);
     for error in [

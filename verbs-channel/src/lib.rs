@@ -148,7 +148,8 @@
 //! - A firewall that closes one direction of the TCP connection, or drops it while it is idle, takes
 //!   the channel down, although RDMA may still work. Keepalive probes, a few in each
 //!   `peer_timeout`, prevent that with most firewalls. With `peer_timeout(None)` no peer is watched.
-//! - After a [handshake](PreparedChannel::handshake) of your own, pass the channel a descriptor to
+//! - After a [handshake](PreparedChannel::handshake) of your own, or an exchange
+//!   [over datagrams](PreparedChannel::connect_over_datagrams), pass the channel a descriptor to
 //!   [watch the peer](Channel::watch_peer). Without one no peer is watched, and receives need a
 //!   timeout.
 //!
@@ -156,6 +157,11 @@
 //!
 //! [`Datagrams`] needs no connection: one endpoint sends to any number of peers, and receives from them.
 //! A datagram is one packet, and may be lost.
+//!
+//! Channels can be connected over datagrams, too, without TCP: a server with one datagram endpoint accepts
+//! any number of clients by a [`DatagramListener`]. The protocol repeats what is lost. Nothing watches
+//! the peers of these channels: see
+//! [`connect_over_datagrams`](PreparedChannel::connect_over_datagrams).
 //!
 //! # Errors
 //!
@@ -222,6 +228,7 @@ mod buffer;
 mod channel;
 mod channel_id;
 mod config;
+pub mod datagram_exchange;
 pub mod datagrams;
 pub mod engine;
 mod error;
@@ -242,7 +249,7 @@ pub use buffer::{
 pub use channel::{Channel, Hold, InGroup, Owned, PollingScope, ScopedPendingWork};
 pub use channel_id::ChannelId;
 pub use config::{ChannelBuilder, PollStrategy};
-pub use connect::{Connected, CreateChannel, PreparedChannel, refuse};
+pub use connect::{Connected, CreateChannel, DatagramListener, PreparedChannel, refuse};
 pub use datagrams::{Datagram, Datagrams, DatagramsBuilder};
 #[doc(inline)]
 pub use engine::{

@@ -1,11 +1,13 @@
-//! Connecting: builders, prepared channels, and the exchange over TCP.
+//! Connecting: builders, prepared channels, and the exchange over TCP or datagrams.
 
 mod builder;
+mod datagrams;
 mod prepared;
 pub(crate) mod tcp;
 mod unlocked;
 
 pub use builder::CreateChannel;
+pub use datagrams::DatagramListener;
 pub(crate) use prepared::sealed;
 pub use prepared::{Connected, PreparedChannel};
 pub use tcp::refuse;

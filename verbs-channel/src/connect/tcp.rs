@@ -249,7 +249,7 @@ const RETRY: Duration = Duration::from_millis(5);
 const SHORTEST: Duration = Duration::from_millis(1);
 
 /// The longest timeout: used if a deadline cannot be computed.
-const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
+pub(super) const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// A deadline, and the timeout that it was computed from.
 #[derive(Clone, Copy, Debug)]

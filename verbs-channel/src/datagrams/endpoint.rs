@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use verbs_core::{CompletionChannel, DatagramEndpoint, Rejected};
+use verbs_core::{CompletionChannel, DatagramEndpoint, ProtectionDomain, Rejected};
 
 use super::datagram::Datagram;
 use super::engine::DatagramEngine;
@@ -70,6 +70,11 @@ impl Datagrams {
     #[must_use]
     pub const fn max_payload(&self) -> u32 {
         self.engine.max_payload()
+    }
+
+    /// The protection domain in which buffers are registered.
+    pub(crate) fn pd(&self) -> Result<&ProtectionDomain> {
+        self.engine.pd()
     }
 
     /// Sends a datagram: waits for room in the send queue, posts it and returns.

@@ -8,7 +8,8 @@ use std::time::Instant;
 
 use verbs_core::{
     AddressHandle, CompletionQueue, DatagramEndpoint, DatagramQueuePair, DatagramWorkRequest, Grh,
-    PollSlot, QKey, QpState, ReceiveWorkRequest, Rejected, WcOpcode, WorkCompletion, WorkSuccess,
+    PollSlot, ProtectionDomain, QKey, QpState, ReceiveWorkRequest, Rejected, WcOpcode,
+    WorkCompletion, WorkSuccess,
 };
 
 use super::datagram::Datagram;
@@ -121,6 +122,14 @@ impl DatagramEngine {
     /// The same, for waits: they arm it.
     pub(super) const fn queue(&self) -> &CompletionQueue {
         &self.cq
+    }
+
+    /// The protection domain in which buffers are registered; an error if it is down.
+    pub(super) fn pd(&self) -> Result<&ProtectionDomain> {
+        match &self.qp {
+            Some(qp) => Ok(qp.pd()),
+            None => Err(self.is_down().into()),
+        }
     }
 
     /// How many datagrams have been posted and not left yet.

@@ -40,8 +40,8 @@ pub enum ExchangeError {
     NoAddress,
     /// The deadline passed.
     TimedOut {
-        /// What the peer did not do: `connect` or `answer` over TCP, or, once TCP was connected,
-        /// `write` or `read`.
+        /// What the peer did not do: `connect` or `answer`, or, once TCP was connected, `write` or
+        /// `read`, or `confirm` over datagrams.
         what: &'static str,
         /// The timeout, if it is known.
         after: Option<Duration>,
@@ -80,6 +80,13 @@ pub enum ExchangeError {
     },
     /// The private data of this side is too long: its length in bytes.
     PrivateData(usize),
+    /// The private data of this side does not fit a datagram: over datagrams, each side's is in one.
+    PrivateDataBeyondMtu {
+        /// Its length in bytes.
+        len: usize,
+        /// The most bytes that fit a datagram of both sides' ports.
+        max: usize,
+    },
     /// The peer's endpoint is invalid.
     Endpoint(#[from] EndpointError),
     /// The exchange had ended before: in an error, or because this side refused the peer.
@@ -88,7 +95,7 @@ pub enum ExchangeError {
 
 verbs_core::error_debug!(ExchangeError {
     Tcp, Lookup, NotListening, NoAddress, TimedOut, HungUp, Refused, NotOurs, Version, Kind, TooLong, PrivateData,
-    Endpoint(error), Over,
+    PrivateDataBeyondMtu, Endpoint(error), Over,
 });
 
 impl fmt::Display for ExchangeError {
@@ -223,6 +230,10 @@ impl ExchangeError {
                 f,
                 "{len} bytes of private data; at most {MAX_PRIVATE_DATA} are possible"
             ),
+            Self::PrivateDataBeyondMtu { len, max } => write!(
+                f,
+                "{len} bytes of private data; at most {max} fit into a datagram to {peer}"
+            ),
             Self::Endpoint(_) => write!(f, "{peer} sent an endpoint that is not usable"),
             Self::Over => f.write_str("the exchange is over"),
         }
@@ -233,7 +244,9 @@ impl ExchangeError {
             Self::Tcp { source, .. }
             | Self::Lookup { source, .. }
             | Self::NotListening { source, .. } => source.kind(),
-            Self::NoAddress | Self::PrivateData(_) => io::ErrorKind::InvalidInput,
+            Self::NoAddress | Self::PrivateData(_) | Self::PrivateDataBeyondMtu { .. } => {
+                io::ErrorKind::InvalidInput
+            }
             Self::TimedOut { .. } => io::ErrorKind::TimedOut,
             Self::HungUp { .. } => io::ErrorKind::UnexpectedEof,
             Self::Refused { .. } => io::ErrorKind::ConnectionRefused,
@@ -248,7 +261,7 @@ impl ExchangeError {
 
     /// The code that is sent to a peer that caused this. `None` if the peer uses another protocol, has
     /// closed the connection, or did not cause the error.
-    pub(super) const fn code(&self) -> Option<RefusalCode> {
+    pub(crate) const fn code(&self) -> Option<RefusalCode> {
         match self {
             Self::Version(_) => Some(RefusalCode::VERSION),
             Self::Kind { .. } | Self::TooLong { .. } => Some(RefusalCode::FRAME),
@@ -272,6 +285,10 @@ impl RefusalCode {
     /// The queue pair could not be connected to the peer's endpoint, or the application refused the
     /// peer. The text has the reason.
     pub const HANDSHAKE: Self = Self(4);
+
+    /// Over datagrams: the server has no handshake of these numbers. It has restarted, or the time of the
+    /// handshake is over.
+    pub const UNKNOWN: Self = Self(5);
 
     /// The number on the wire.
     #[must_use]

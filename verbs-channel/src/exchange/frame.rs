@@ -30,9 +30,13 @@ pub(super) fn ready() -> Vec<u8> {
     frame(READY, &[])
 }
 
-/// The texts of an error and of its causes, as far as they fit. A cause that an error's text already
-/// contains is not repeated.
 pub(super) fn refused(code: RefusalCode, why: &dyn Error) -> Vec<u8> {
+    frame(REFUSED, &[&reason(code, why, MAX_REFUSAL)])
+}
+
+/// The payload of a refusal, at most `max` bytes: the code, and the texts of an error and of its causes,
+/// as far as they fit. A cause that an error's text already contains is not repeated.
+pub(crate) fn reason(code: RefusalCode, why: &dyn Error, max: usize) -> Vec<u8> {
     let code = code.as_raw().to_be_bytes();
     let mut words = why.to_string();
     let mut cause = why.source();
@@ -45,10 +49,10 @@ pub(super) fn refused(code: RefusalCode, why: &dyn Error) -> Vec<u8> {
         }
         cause = error.source();
     }
-    let room = MAX_REFUSAL - code.len();
+    let room = max.min(MAX_REFUSAL).saturating_sub(code.len());
     let end = (0..=room.min(words.len())).rfind(|at| words.is_char_boundary(*at));
     words.truncate(end.unwrap_or(0));
-    frame(REFUSED, &[&code, words.as_bytes()])
+    [&code, words.as_bytes()].concat()
 }
 
 fn frame(kind: u16, payload: &[&[u8]]) -> Vec<u8> {
@@ -103,7 +107,7 @@ pub struct Peer {
 }
 
 /// Parses the payload of an endpoint's frame.
-pub(super) fn peer(payload: &[u8]) -> Result<Peer, ExchangeError> {
+pub(crate) fn peer(payload: &[u8]) -> Result<Peer, ExchangeError> {
     let split = QueuePairEndpoint::BYTES.min(payload.len());
     let (endpoint, private_data) = payload.split_at(split);
     Ok(Peer {
@@ -113,7 +117,7 @@ pub(super) fn peer(payload: &[u8]) -> Result<Peer, ExchangeError> {
 }
 
 /// Parses the payload of a refusal.
-pub(super) fn refusal(payload: &[u8]) -> ExchangeError {
+pub(crate) fn refusal(payload: &[u8]) -> ExchangeError {
     let (code, words) = payload.split_at(payload.len().min(2));
     let code = code.try_into().map_or(0, u16::from_be_bytes);
     ExchangeError::Refused {

@@ -33,6 +33,7 @@ use verbs_core::QueuePairEndpoint;
 pub use error::{ExchangeError, ExchangeFailure, RefusalCode};
 pub use frame::Peer;
 use frame::{ENDPOINT, HEADER, READY, REFUSED};
+pub(crate) use frame::{peer, reason, refusal};
 pub use limits::MAX_PRIVATE_DATA;
 
 /// One side of an exchange of endpoints, over any stream.
@@ -287,8 +288,8 @@ impl Exchange {
             return Ok(());
         }
         match kind {
-            REFUSED => return Err(frame::refusal(payload)),
-            ENDPOINT => self.peer = Some(frame::peer(payload)?),
+            REFUSED => return Err(refusal(payload)),
+            ENDPOINT => self.peer = Some(peer(payload)?),
             _ => self.ended = self.write_error.take(),
         }
         self.received = kind;

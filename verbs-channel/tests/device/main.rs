@@ -28,6 +28,7 @@ mod leaving;
 mod lifetime;
 mod loans;
 mod opcodes;
+mod over_datagrams;
 mod owned;
 mod owned_chains;
 mod peer_dies;

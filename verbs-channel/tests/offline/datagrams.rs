@@ -32,7 +32,7 @@ fn endpoint() -> (ProtectionDomain, Datagrams) {
 }
 
 /// A peer with this address.
-fn peer(last: u8) -> DatagramEndpoint {
+pub(crate) fn peer(last: u8) -> DatagramEndpoint {
     let gid = Gid::new([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, last]);
     let qkey = QKey::new(0x70 + u32::from(last)).unwrap();
     DatagramEndpoint::builder(0x700 + u32::from(last), qkey)
@@ -46,7 +46,7 @@ fn buffer(pd: &ProtectionDomain, bytes: &[u8]) -> OwnedBuffer {
 }
 
 /// A datagram comes from the peer into this receive.
-fn comes(wr_id: u64, from: &DatagramEndpoint, bytes: &[u8], immediate: Option<u32>) {
+pub(crate) fn comes(wr_id: u64, from: &DatagramEndpoint, bytes: &[u8], immediate: Option<u32>) {
     // An IPv4 header, behind 20 bytes of anything.
     let mut message = vec![0x5a; HEADER];
     message[20] = 0x45;

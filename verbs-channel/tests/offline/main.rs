@@ -21,6 +21,7 @@ mod fuzz;
 mod gate;
 mod ladder;
 mod mixed;
+mod over_datagrams;
 mod owned;
 mod owned_chains;
 mod peer_checks;

@@ -1,0 +1,335 @@
+//! Exchanges over datagrams, each with one deadline.
+
+use std::time::{Duration, Instant};
+
+use verbs_core::{DatagramEndpoint, ProtectionDomain};
+
+use super::prepared::{Connected, PreparedChannel};
+use super::tcp::LONGEST;
+use crate::buffer::BufferPool;
+use crate::datagram_exchange::{Acceptor, Answer, Connector, Request, RequestId, Step};
+use crate::datagrams::Datagrams;
+use crate::error::Result;
+use crate::exchange::{ExchangeError, Peer};
+
+/// Listens for channels on a datagram endpoint: any number of clients, without TCP.
+///
+/// Clients know its [`endpoint`](Self::endpoint), and
+/// [`connect_over_datagrams`](PreparedChannel::connect_over_datagrams). Each call of
+/// [`accept_over_datagrams`](PreparedChannel::accept_over_datagrams) connects one of them.
+///
+/// It has no thread: datagrams are answered during these calls, and in [`poll`](Self::poll). Clients that
+/// come meanwhile repeat their messages until their own deadline. At most
+/// [`MAX_CLIENTS`](Self::MAX_CLIENTS) of them wait here; see
+/// [`datagram_exchange`](crate::datagram_exchange) for how datagrams with a forged source cost nothing.
+/// One thing they can cost is time: on RoCE, the first datagram to an address which no host has takes
+/// about a second.
+///
+/// Datagrams of other protocols are dropped: use another [`Datagrams`] for them.
+///
+/// ```no_run
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use std::time::Duration;
+/// use verbs_channel::verbs_core::Context;
+/// use verbs_channel::{Channel, DatagramListener, Datagrams};
+///
+/// let pd = Context::first_active()?.alloc_pd()?;
+/// let mut listener = DatagramListener::new(Datagrams::builder(&pd).build()?)?;
+/// std::fs::write("/shared/server", listener.endpoint().to_bytes())?;
+///
+/// // Without TCP the death of a peer is noticed only by what is posted: so nothing waits forever.
+/// let builder = Channel::builder(&pd).timeout(Duration::from_secs(5));
+/// loop {
+///     let prepared = builder.build()?;
+///     let timeout = Duration::from_secs(60);
+///     let (mut channel, theirs) = prepared.accept_over_datagrams(&mut listener, timeout, b"")?;
+///     // …
+/// }
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct DatagramListener {
+    datagrams: Datagrams,
+    acceptor: Acceptor,
+    pool: BufferPool,
+}
+
+/// Datagrams of an exchange in flight at once. One that finds no buffer is lost, as if by the network.
+const BUFFERS: usize = 16;
+
+/// How many datagrams are taken before anything else is done.
+const AT_ONCE: usize = 256;
+
+/// How long the last datagram of an exchange may take to leave.
+const LEAVING: Duration = Duration::from_millis(100);
+
+impl DatagramListener {
+    /// How many clients can wait at once.
+    pub const MAX_CLIENTS: usize = 64;
+
+    /// Listens on a datagram endpoint.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Core`](crate::Error::Core): memory for what it sends could not be registered;
+    /// [`RejectReason::Down`](crate::RejectReason::Down): the endpoint has failed.
+    pub fn new(datagrams: Datagrams) -> Result<Self> {
+        let (max_payload, now) = (datagrams.max_payload(), Instant::now());
+        Ok(Self {
+            pool: pool(&datagrams)?,
+            acceptor: Acceptor::new(max_payload, Self::MAX_CLIENTS, now),
+            datagrams,
+        })
+    }
+
+    /// The data that a client needs, to be published by any means.
+    #[must_use]
+    pub const fn endpoint(&self) -> DatagramEndpoint {
+        self.datagrams.endpoint()
+    }
+
+    /// Answers the datagrams that have arrived, without waiting for others.
+    ///
+    /// A server that is busy between two calls of `accept_over_datagrams` can call this: so a client whose
+    /// last answer was lost gets it again.
+    ///
+    /// # Errors
+    ///
+    /// [`RejectReason::Down`](crate::RejectReason::Down): the endpoint has failed.
+    pub fn poll(&mut self) -> Result<()> {
+        for _ in 0..AT_ONCE {
+            if !self.answer_one(None)? {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// The endpoint, for other use.
+    #[must_use]
+    pub fn into_datagrams(self) -> Datagrams {
+        self.datagrams
+    }
+
+    /// Waits for a datagram until then, and answers it. Returns whether one has come.
+    fn answer_one(&mut self, until: Option<Instant>) -> Result<bool> {
+        let received = match until {
+            Some(until) => self.datagrams.receive_from(Some(left(until)))?,
+            None => self.datagrams.try_receive_from()?,
+        };
+        let Some(datagram) = received else {
+            return Ok(false);
+        };
+        let (from, now) = (datagram.from(), Instant::now());
+        let answer = self.acceptor.received(&from, &datagram, now);
+        drop(datagram);
+        self.send(answer);
+        Ok(true)
+    }
+
+    /// Sends it, or loses it: a client that is there repeats its message.
+    fn send(&mut self, answer: Option<Answer>) {
+        let Some(Answer { to, bytes, .. }) = answer else {
+            return;
+        };
+        if let Err(error) = send(&mut self.datagrams, &self.pool, &to, &bytes) {
+            log::debug!("cannot answer {to:?}: {error}");
+        }
+    }
+
+    /// The next client.
+    fn request(&mut self, deadline: Instant, timeout: Duration) -> Result<Request> {
+        loop {
+            // All that has come: a client may have left meanwhile.
+            self.poll()?;
+            let now = Instant::now();
+            if let Some(request) = self.acceptor.next_request(now) {
+                return Ok(request);
+            }
+            if now >= deadline {
+                let (what, after) = ("connect", Some(timeout));
+                return Err(ExchangeError::TimedOut { what, after }.into());
+            }
+            let _any = self.answer_one(Some(deadline))?;
+        }
+    }
+
+    /// Waits until a client that was answered is connected.
+    fn outcome(&mut self, id: RequestId, deadline: Instant) -> Result<()> {
+        loop {
+            self.poll()?;
+            let now = Instant::now();
+            if let Some(outcome) = self.acceptor.outcome(id, now) {
+                return Ok(outcome?);
+            }
+            if now >= deadline {
+                return Ok(self.acceptor.abandon(id)?);
+            }
+            let due = self.acceptor.due(id).unwrap_or(deadline);
+            let _any = self.answer_one(Some(due.min(deadline)))?;
+        }
+    }
+
+    fn refuse<E: std::error::Error + 'static>(&mut self, id: RequestId, why: E) -> E {
+        let refusal = self.acceptor.refuse(id, &why);
+        self.send(refusal);
+        let _left = self.datagrams.flush(Some(LEAVING));
+        why
+    }
+}
+
+impl<T: Connected> PreparedChannel<T> {
+    /// Connects over datagrams to a server with this endpoint, within `timeout`, without TCP. The server
+    /// calls [`accept_over_datagrams`](Self::accept_over_datagrams).
+    ///
+    /// Each side sends the other up to [`MAX_PRIVATE_DATA`](crate::exchange::MAX_PRIVATE_DATA) bytes of
+    /// private data, as far as they fit one datagram: see
+    /// [`datagram_exchange`](crate::datagram_exchange#length). Returns the channel and the peer's private
+    /// data.
+    ///
+    /// Datagrams that are lost are repeated. Others that arrive meanwhile are dropped. One step is not cut
+    /// short by `timeout`: on RoCE the kernel looks up the peer's address, which takes about a second if
+    /// no host answers.
+    ///
+    /// # The peer
+    ///
+    /// **The channel does not watch its peer**: there is no TCP connection to watch it by. That the peer has
+    /// died is noticed by what this side sends, writes and reads, which then fails with
+    /// `RETRY_EXC_ERR`. A channel that only receives never notices it. So set its
+    /// [`timeout`](crate::ChannelBuilder::timeout), and take a receive that times out for the peer's end;
+    /// or let a peer send something now and then; or pass the channel a descriptor that ends
+    /// with the peer, by [`watch_peer`](crate::Channel::watch_peer).
+    ///
+    /// ```no_run
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use std::time::Duration;
+    /// use verbs_channel::verbs_core::{Context, DatagramEndpoint};
+    /// use verbs_channel::{Channel, Datagrams};
+    ///
+    /// let pd = Context::first_active()?.alloc_pd()?;
+    /// let mut datagrams = Datagrams::builder(&pd).build()?;
+    /// let server = DatagramEndpoint::from_bytes(&std::fs::read("/shared/server")?)?;
+    /// let prepared = Channel::builder(&pd).timeout(Duration::from_secs(5)).build()?;
+    /// let timeout = Duration::from_secs(10);
+    /// let (mut channel, theirs) =
+    ///     prepared.connect_over_datagrams(&mut datagrams, &server, timeout, b"")?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// - [`Error::Exchange`](crate::Error::Exchange): the peer refused the connection (with its reason), did not answer in time, has
+    ///   restarted meanwhile, or uses another version of the protocol; or the private data is too long.
+    /// - [`Error::Core`](crate::Error::Core): the queue pair of this side could not be connected (the peer is sent the reason),
+    ///   or there is no path to the server.
+    /// - [`RejectReason::Down`](crate::RejectReason::Down): the datagram endpoint has failed.
+    pub fn connect_over_datagrams(
+        self,
+        datagrams: &mut Datagrams,
+        server: &DatagramEndpoint,
+        timeout: Duration,
+        private_data: &[u8],
+    ) -> Result<(T, Vec<u8>)> {
+        let (max, now) = (datagrams.max_payload(), Instant::now());
+        let ours = self.endpoint();
+        let mut connector = Connector::new(server, &ours, private_data, max, now, timeout)?;
+        let pool = pool(datagrams)?;
+        let peer = run(datagrams, &pool, &mut connector)?;
+        let connected = self.handshake(&peer.endpoint);
+        match &connected {
+            Ok(_) => connector.ready(),
+            Err(error) => connector.refuse(error),
+        }
+        let agreed = run(datagrams, &pool, &mut connector);
+        // The error of the handshake is more precise than that of the exchange.
+        let connected = connected?;
+        agreed?;
+        Ok((connected, peer.private_data))
+    }
+
+    /// Connects over datagrams to the next client that
+    /// [connects](Self::connect_over_datagrams) to this listener, within `timeout`.
+    ///
+    /// Each side sends the other private data, and the channel does not watch its peer: see there. If the
+    /// client's last datagram is lost, this takes a quarter of a second longer.
+    ///
+    /// A client whose every answer was lost may have failed when this side has its channel. Then the first
+    /// request that this side sends to it fails.
+    ///
+    /// # Errors
+    ///
+    /// As [`connect_over_datagrams`](Self::connect_over_datagrams).
+    pub fn accept_over_datagrams(
+        self,
+        listener: &mut DatagramListener,
+        timeout: Duration,
+        private_data: &[u8],
+    ) -> Result<(T, Vec<u8>)> {
+        let now = Instant::now();
+        let deadline = now.checked_add(timeout).unwrap_or(now + LONGEST);
+        let request = listener.request(deadline, timeout)?;
+        let (id, ours) = (request.id(), self.endpoint());
+        let (len, max) = (private_data.len(), request.max_private_data());
+        if len > max {
+            let error = ExchangeError::PrivateDataBeyondMtu { len, max };
+            return Err(listener.refuse(id, error).into());
+        }
+        let connected = match self.handshake(&request.peer().endpoint) {
+            Ok(connected) => connected,
+            Err(error) => return Err(listener.refuse(id, error)),
+        };
+        let answer = listener
+            .acceptor
+            .answer(id, &ours, private_data, Instant::now())?;
+        listener.send(Some(answer));
+        listener.outcome(id, deadline)?;
+        let _left = listener.datagrams.flush(Some(LEAVING));
+        Ok((connected, request.peer().private_data.clone()))
+    }
+}
+
+/// Runs the client's side until it is done, or over.
+fn run(datagrams: &mut Datagrams, pool: &BufferPool, connector: &mut Connector) -> Result<Peer> {
+    let server = connector.server();
+    let done = loop {
+        match connector.step(Instant::now()) {
+            Ok(Step::Send(bytes)) => send(datagrams, pool, &server, bytes)?,
+            Ok(Step::Wait(until)) => {
+                if let Some(datagram) = datagrams.receive_from(Some(left(until)))? {
+                    connector.received(&datagram);
+                }
+            }
+            Ok(Step::Done(peer)) => break Ok(peer.clone()),
+            Err(error) => break Err(error.into()),
+        }
+    };
+    // The endpoint may be dropped next.
+    let _left = datagrams.flush(Some(LEAVING));
+    done
+}
+
+/// Sends a datagram, or loses it if there is no room: it is repeated then.
+fn send(
+    datagrams: &mut Datagrams,
+    pool: &BufferPool,
+    to: &DatagramEndpoint,
+    bytes: &[u8],
+) -> Result<()> {
+    let Some(buffer) = pool.take_with(bytes)? else {
+        return Ok(());
+    };
+    match datagrams.try_send_to(to, buffer) {
+        Err(rejected) if !rejected.error().is_backpressure() => Err(rejected.into_error()),
+        _ => Ok(()),
+    }
+}
+
+fn pool(datagrams: &Datagrams) -> Result<BufferPool> {
+    let pd: &ProtectionDomain = datagrams.pd()?;
+    BufferPool::new(pd, datagrams.max_payload() as usize, BUFFERS)
+}
+
+fn left(until: Instant) -> Duration {
+    until.saturating_duration_since(Instant::now())
+}

@@ -1,0 +1,60 @@
+//! Cookies: a client that returns one receives what is sent to its endpoint.
+
+use std::hash::{BuildHasher as _, RandomState};
+use std::time::{Duration, Instant};
+
+use verbs_core::DatagramEndpoint;
+
+/// How long a cookie is valid, at least; at most twice as long.
+const LIFE: Duration = Duration::from_secs(10);
+
+/// Makes cookies, and recognizes them without having kept them.
+#[derive(Debug)]
+pub(super) struct Cookies {
+    // Its hash has a key of its own, seeded by the system.
+    secret: RandomState,
+    since: Instant,
+}
+
+impl Cookies {
+    pub(super) fn new(now: Instant) -> Self {
+        Self {
+            secret: RandomState::new(),
+            since: now,
+        }
+    }
+
+    /// The cookie for this client.
+    pub(super) fn make(&self, from: &DatagramEndpoint, client: u64, now: Instant) -> u64 {
+        self.of(from, client, self.age(now))
+    }
+
+    /// Whether this cookie was made for this client, not long ago.
+    pub(super) fn is_ours(
+        &self,
+        cookie: u64,
+        from: &DatagramEndpoint,
+        client: u64,
+        now: Instant,
+    ) -> bool {
+        let age = self.age(now);
+        let before = age.checked_sub(1);
+        [Some(age), before]
+            .into_iter()
+            .flatten()
+            .any(|age| self.of(from, client, age) == cookie)
+    }
+
+    fn age(&self, now: Instant) -> u64 {
+        now.saturating_duration_since(self.since).as_secs() / LIFE.as_secs()
+    }
+
+    fn of(&self, from: &DatagramEndpoint, client: u64, age: u64) -> u64 {
+        self.secret.hash_one((from, client, age))
+    }
+}
+
+/// A number that cannot be guessed.
+pub(super) fn random() -> u64 {
+    RandomState::new().hash_one(0_u8)
+}
