@@ -3,7 +3,7 @@
 
 use std::process::{Command, Output};
 
-const PROGRAMS: [&str; 15] = [
+const PROGRAMS: [&str; 16] = [
     env!("CARGO_BIN_EXE_devinfo"),
     env!("CARGO_BIN_EXE_rc_pingpong"),
     env!("CARGO_BIN_EXE_uc_pingpong"),
@@ -12,6 +12,7 @@ const PROGRAMS: [&str; 15] = [
     env!("CARGO_BIN_EXE_rdma_read_write"),
     env!("CARGO_BIN_EXE_atomic_counter"),
     env!("CARGO_BIN_EXE_channel_echo"),
+    env!("CARGO_BIN_EXE_datagram_echo"),
     env!("CARGO_BIN_EXE_file_copy"),
     env!("CARGO_BIN_EXE_kv_store"),
     env!("CARGO_BIN_EXE_many_clients"),

@@ -22,6 +22,7 @@ const MANY_CLIENTS: &str = env!("CARGO_BIN_EXE_many_clients");
 const ASYNC_KV: &str = env!("CARGO_BIN_EXE_async_kv");
 const HTTP: &str = env!("CARGO_BIN_EXE_http_over_rdma");
 const CHANNEL_ECHO: &str = env!("CARGO_BIN_EXE_channel_echo");
+const DATAGRAM_ECHO: &str = env!("CARGO_BIN_EXE_datagram_echo");
 const ATOMIC_COUNTER: &str = env!("CARGO_BIN_EXE_atomic_counter");
 const READ_WRITE: &str = env!("CARGO_BIN_EXE_rdma_read_write");
 const PINGPONG: &str = env!("CARGO_BIN_EXE_rc_pingpong");
@@ -34,7 +35,7 @@ const FILE_COPY: &str = env!("CARGO_BIN_EXE_file_copy");
 const A_WHILE: Duration = Duration::from_millis(300);
 
 /// All that have a server.
-const SERVERS: [&str; 13] = [
+const SERVERS: [&str; 14] = [
     PINGPONG,
     UC_PINGPONG,
     UD_PINGPONG,
@@ -42,6 +43,7 @@ const SERVERS: [&str; 13] = [
     READ_WRITE,
     ATOMIC_COUNTER,
     CHANNEL_ECHO,
+    DATAGRAM_ECHO,
     FILE_COPY,
     KV_STORE,
     MANY_CLIENTS,
@@ -108,6 +110,52 @@ fn echoes_are_served_across_runtimes() {
             "{output}"
         );
     }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn datagrams_are_echoed_and_those_that_are_lost_are_counted() {
+    let server = Program::serve(DATAGRAM_ECHO, &["--clients", "3", "--lose", "10"]);
+    let common = ["-w", "4", "--lost-after", "150"];
+    let clients: Vec<_> = ["12", "1000", "1024"]
+        .into_iter()
+        .map(|size| {
+            server.client(
+                DATAGRAM_ECHO,
+                &[&common[..], &["-n", "40", "-s", size]].concat(),
+            )
+        })
+        .collect();
+    let mut lost = 0;
+    for client in clients {
+        let output = client.succeeds();
+        let (came, rest) = output.split_once(" datagrams of ").unwrap();
+        let (_, rest) = rest.split_once("each byte checked; ").unwrap();
+        let (client_lost, _) = rest.split_once(" lost").unwrap();
+        let numbers = [came, client_lost].map(|number| number.parse::<u32>().unwrap());
+        assert_eq!(numbers[0] + numbers[1], 40, "{output}");
+        lost += numbers[1];
+    }
+    let output = server.succeeds();
+    assert!(output.contains("3 clients"), "{output}");
+    // The network may lose some, too.
+    assert!(lost >= 11, "{lost} of 120: {output}");
+    let on_purpose = output.contains("11 datagrams lost on purpose");
+    assert!(
+        on_purpose || output.contains("12 datagrams lost on purpose"),
+        "{output}"
+    );
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn datagram_client_reports_that_its_server_is_gone() {
+    let server = Program::serve(DATAGRAM_ECHO, &[]);
+    let client = server.client(DATAGRAM_ECHO, &["-n", "100000000"]);
+    server.has(1);
+    server.kill();
+    let why = client.fails();
+    assert!(why.contains("the peer is gone"), "{why}");
 }
 
 #[test]
