@@ -351,7 +351,7 @@ impl AsyncChannel {
             .with_ring(|ring| ring.engine.capacity(self.at, queue))
     }
 
-    /// Identifies the channel in its group: in the operations and outcomes of an
+    /// The id of the channel in its group, as in the operations and outcomes of an
     /// [`AsyncTransfer`](crate::AsyncTransfer).
     #[must_use]
     pub const fn id(&self) -> ChannelId {

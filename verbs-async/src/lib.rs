@@ -109,7 +109,7 @@
 //! | a timeout around `&mut operation` | The operation is not affected: await it again, or drop it. |
 //! | [`IncomingMessages::next`], [`DeviceEvents::next`], [`AsyncCq::poll`] | Nothing is lost: the next call returns the message, event or completion. |
 //! | [`AsyncCq::poll_wr_id`] | The completion is kept until a later `poll_wr_id` or `poll` takes it. |
-//! | [`AsyncTransfer::finish`], [`finish_within`](AsyncTransfer::finish_within) | Its operations go on: call either again. |
+//! | [`AsyncTransfer::finish`], [`finish_within`](AsyncTransfer::finish_within) | Its operations continue: call either again. |
 //! | an [`AsyncTransfer`] | Operations in the backlog are not posted. The channels with operations in flight are taken down, and the buffers are dropped when the device has released them. |
 //! | connecting or accepting | The channel and the stream are dropped. |
 //! | [`Listener::accept`](AsyncGroup::listen_tokio), [`AsyncChannel::ready`] | Nothing is lost: the next call continues. |
@@ -142,8 +142,8 @@
 //!
 //! # What this crate does not do
 //!
-//! Operations have no timeouts: use your runtime's timeout around them. To have the memory of operations
-//! back after a timeout, use an [`AsyncTransfer`].
+//! Operations have no timeouts: use your runtime's timeout around them. To get the memory of
+//! operations back after a timeout, use an [`AsyncTransfer`].
 //!
 //! # Features
 //!

@@ -1,4 +1,4 @@
-//! Transfers: sets of operations that end quiesced, awaited.
+//! Transfers: sets of operations that end as a whole, awaited.
 //!
 //! ```text
 //! add: posted, or in the backlog; await ── all ended in time ──────► returns
@@ -46,9 +46,9 @@ use crate::shared::SharedEngine;
 ///
 /// # Cancelling
 ///
-/// Dropping the future of [`finish`](Self::finish) or [`finish_within`](Self::finish_within) has no effect
-/// on the operations: call either again. If the timeout has passed before, the next call goes on with
-/// what follows it.
+/// Dropping the future of [`finish`](Self::finish) or [`finish_within`](Self::finish_within) has no
+/// effect on the operations: call either again. If the timeout had already passed, the next call
+/// continues with the steps after it.
 ///
 /// Dropping the set abandons what has not ended. Operations in the backlog are not posted. Channels with
 /// operations of the set in flight are taken down with
@@ -132,8 +132,9 @@ impl AsyncTransfer {
 
     /// Begins an operation on the channel with this [id](AsyncChannel::id).
     ///
-    /// If its queue is full, it waits in the backlog, however long that is. If it is rejected, its outcome
-    /// is that. Outcomes that have not been [drained](Self::drain) stay before it.
+    /// If its queue is full, it waits in the backlog, however long the backlog is. If it is
+    /// rejected, the rejection is its outcome. Outcomes that have not been [drained](Self::drain)
+    /// stay before it.
     #[doc(alias = "ibv_post_send")]
     #[doc(alias = "ibv_post_recv")]
     pub fn add(&mut self, channel: ChannelId, request: impl Into<OwnedRequest>) {
@@ -149,8 +150,8 @@ impl AsyncTransfer {
         });
     }
 
-    /// Waits until all operations have ended: with a timeout around it, as with one around an operation,
-    /// they go on.
+    /// Waits until all operations have ended. A timeout around this future does not end them: they
+    /// continue.
     ///
     /// # Errors
     ///
@@ -166,12 +167,13 @@ impl AsyncTransfer {
     ///
     /// `sleep` is the timer of your runtime: `tokio::time::sleep`, or `async_io::Timer::after`.
     ///
-    /// After the timeout, operations in the backlog are rejected. The channels that still have operations of the set
-    /// in flight are aborted, with all that is in flight on them: each queue pair is moved to `ERR`, and
-    /// destroyed if it is not flushed within the
-    /// [drain timeout](verbs_channel::ChannelBuilder::drain_timeout). So this returns within `timeout`, the
-    /// drain timeout, and the time that `ibv_destroy_qp` takes for each of them, together. With a timeout
-    /// of zero it aborts what has not completed by now. The other channels of the group go on.
+    /// After the timeout, operations in the backlog are rejected. The channels that still have
+    /// operations of the set in flight are aborted, with all that is in flight on them: each queue
+    /// pair is moved to `ERR`, and destroyed if it is not flushed within the [drain
+    /// timeout](verbs_channel::ChannelBuilder::drain_timeout). So this returns within the sum of
+    /// `timeout`, the drain timeout, and the time that `ibv_destroy_qp` takes for each of them.
+    /// With a timeout of zero it aborts what has not completed by now. The other channels of the
+    /// group are not affected.
     ///
     /// # Errors
     ///
@@ -216,10 +218,10 @@ impl AsyncTransfer {
         self.set.is_empty()
     }
 
-    /// Removes all operations, and returns their outcomes in the order in which they were added. The set
-    /// keeps its room.
+    /// Removes all operations, and returns their outcomes in the order in which they were added.
+    /// The set keeps its capacity.
     ///
-    /// There are none while some operations have not [ended](Self::is_finished).
+    /// It returns none while some operations have not [ended](Self::is_finished).
     pub fn drain(&mut self) -> impl Iterator<Item = TransferOutcome> {
         let is_finished = self.is_finished();
         is_finished.then(|| self.set.drain()).into_iter().flatten()

@@ -289,7 +289,7 @@ impl ChannelGroup {
     /// flushed within the drain timeout. So this returns within the sum of `timeout`, the drain
     /// timeout and the time that `ibv_destroy_qp` takes for each of them. An operation that fails
     /// takes its channel down, and others of the set on that channel fail with it. The other
-    /// channels go on.
+    /// channels are not affected.
     ///
     /// # Errors
     ///

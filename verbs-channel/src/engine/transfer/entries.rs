@@ -9,17 +9,18 @@ use crate::request::OwnedRequest;
 
 /// The operations of a [`Transfer`] that a layer above begins and awaits in its own way.
 ///
-/// It keeps their outcomes, for [`Transfer::drain`] and for the [result](Self::result) of the whole.
+/// It stores their outcomes, for [`Transfer::drain`] and for the [result](Self::result) of the
+/// transfer.
 #[derive(Debug)]
 pub struct TransferEntries<'t>(&'t mut Transfer);
 
 impl<'t> TransferEntries<'t> {
-    /// Those of this transfer.
+    /// The operations of this transfer.
     pub const fn of(transfer: &'t mut Transfer) -> Self {
         Self(transfer)
     }
 
-    /// Adds an operation that is about to be begun with this request. Returns its index.
+    /// Adds an operation that is about to begin with this request. Returns its index.
     #[must_use = "its outcome is recorded by its index"]
     pub fn add(&mut self, channel: ChannelId, request: &OwnedRequest) -> usize {
         let index = self.0.entries.len();
@@ -33,11 +34,11 @@ impl<'t> TransferEntries<'t> {
         index
     }
 
-    /// Records how an operation has ended, with its buffer. It has no effect the second time, except that
-    /// the buffer is dropped.
+    /// Records how an operation has ended, with its buffer. A second call for the same operation
+    /// only drops the buffer.
     ///
-    /// A buffer of no capacity was leaked, if the operation was begun with memory: it is
-    /// [`Stuck`](crate::TransportError::Stuck).
+    /// A buffer without capacity was leaked if the operation began with memory. The operation is
+    /// then [`Stuck`](crate::TransportError::Stuck).
     pub fn end(&mut self, index: usize, result: Result<WorkSuccess, Failure>, buffer: OwnedBuffer) {
         if let Some(entry) = self.0.entries.get_mut(index)
             && let State::Begun(had_memory) = entry.state
@@ -47,7 +48,7 @@ impl<'t> TransferEntries<'t> {
         }
     }
 
-    /// The result of the whole, once all operations have ended.
+    /// The result of the transfer, once all operations have ended.
     ///
     /// # Errors
     ///
