@@ -147,7 +147,7 @@ fn client_that_gives_up_tells_the_server() {
     let error = pair.acceptor.outcome(id, pair.now).unwrap().unwrap_err();
     assert_eq!(
         error.to_string(),
-        "the peer refuses: \"the peer did not confirm within 3 s\""
+        "the peer refused the connection: \"the peer did not confirm within 3 s\""
     );
 
     // During the server's handshake: the answer is not sent.
@@ -173,7 +173,7 @@ fn handshakes_that_fail_are_refused_with_the_reason() {
     pair.connector.received(&refused.bytes);
     assert_eq!(
         pair.client_error().to_string(),
-        "the peer refuses: \"no room\""
+        "the peer refused the connection: \"no room\""
     );
 
     let mut pair = Pair::new();
@@ -183,7 +183,10 @@ fn handshakes_that_fail_are_refused_with_the_reason() {
     assert!(matches!(pair.client_error(), ExchangeError::Over));
     pair.server_gets(&refused);
     let error = pair.acceptor.outcome(id, pair.now).unwrap().unwrap_err();
-    assert_eq!(error.to_string(), "the peer refuses: \"no room\"");
+    assert_eq!(
+        error.to_string(),
+        "the peer refused the connection: \"no room\""
+    );
 }
 
 #[test]
