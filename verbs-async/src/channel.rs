@@ -210,7 +210,7 @@ impl AsyncChannel {
     /// ```
     #[doc(alias = "ibv_post_send")]
     pub fn chain(&self, chain: OwnedChain) -> Operation<OwnedChain> {
-        let submission = self.driver().start(self.at, chain, self.backlog);
+        let submission = self.driver().start(self.at, Some(chain), self.backlog);
         Operation::new(Arc::clone(&self.shared), submission)
     }
 

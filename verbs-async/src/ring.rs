@@ -6,7 +6,7 @@ use verbs_channel::engine::{Engine, Failure};
 use verbs_channel::verbs_core::{ErrorChain, WorkSuccess};
 use verbs_channel::{
     ChannelId, Completed, DownReason, OwnedBuffer, OwnedChain, OwnedRequest, Queue, RejectReason,
-    Rejected, Ticket,
+    Ticket,
 };
 
 use crate::deferred::LogLine;
@@ -27,7 +27,7 @@ pub(crate) struct Channels {
 pub(crate) enum Request {
     One(OwnedRequest),
     Batch(Vec<OwnedRequest>),
-    Chain(OwnedChain),
+    Chain(Option<OwnedChain>),
 }
 
 /// The result, and what was given to the operation.
@@ -36,7 +36,7 @@ pub(crate) struct Outcome {
     result: Result<WorkSuccess, Failure>,
     buffer: OwnedBuffer,
     batch: Vec<OwnedRequest>,
-    chain: OwnedChain,
+    chain: Option<OwnedChain>,
 }
 
 impl Channels {
@@ -85,10 +85,13 @@ impl driver::Request<Channels> for Vec<OwnedRequest> {
     }
 
     fn post(&mut self, ring: &mut Channels, at: ChannelId) -> Started<Channels> {
-        let started = ring.engine.start_batch(at, mem::take(self));
-        match started.map_err(|rejected| give_back(rejected, self)) {
+        match ring.engine.start_batch(at, mem::take(self)) {
             Ok(ticket) => Started::Posted(ticket),
-            Err(reason) => ring.not_posted(at, Queue::Send, reason),
+            Err(rejected) => {
+                let (reason, requests) = rejected.into_parts();
+                *self = requests;
+                ring.not_posted(at, Queue::Send, reason)
+            }
         }
     }
 
@@ -99,22 +102,29 @@ impl driver::Request<Channels> for Vec<OwnedRequest> {
     }
 }
 
-impl driver::Request<Channels> for OwnedChain {
+/// A chain, which is there until it is posted.
+impl driver::Request<Channels> for Option<OwnedChain> {
     fn queue(&self) -> Queue {
         Queue::Send
     }
 
     fn post(&mut self, ring: &mut Channels, at: ChannelId) -> Started<Channels> {
-        let started = ring.engine.start_chain(at, mem::take(self));
-        match started.map_err(|rejected| give_back(rejected, self)) {
+        let Some(chain) = self.take() else {
+            return Started::Rejected(RejectReason::EmptyBatch);
+        };
+        match ring.engine.start_chain(at, chain) {
             Ok(ticket) => Started::Posted(ticket),
-            Err(reason) => ring.not_posted(at, Queue::Send, reason),
+            Err(rejected) => {
+                let (reason, chain) = rejected.into_parts();
+                *self = Some(chain);
+                ring.not_posted(at, Queue::Send, reason)
+            }
         }
     }
 
     fn rejected(&mut self, reason: RejectReason) -> Outcome {
         let mut outcome = Outcome::rejected(reason);
-        outcome.chain = mem::take(self);
+        outcome.chain = self.take();
         outcome
     }
 }
@@ -158,17 +168,10 @@ impl From<Vec<OwnedRequest>> for Request {
     }
 }
 
-impl From<OwnedChain> for Request {
-    fn from(chain: OwnedChain) -> Self {
+impl From<Option<OwnedChain>> for Request {
+    fn from(chain: Option<OwnedChain>) -> Self {
         Self::Chain(chain)
     }
-}
-
-/// Puts what was rejected back where it was. Returns the reason.
-fn give_back<T>(rejected: Rejected<T, RejectReason>, place: &mut T) -> RejectReason {
-    let (reason, given) = rejected.into_parts();
-    *place = given;
-    reason
 }
 
 /// The rejection by a channel that is closed.
@@ -259,12 +262,12 @@ impl Outcome {
     }
 
     /// Without what was given.
-    fn rejected(reason: RejectReason) -> Self {
+    const fn rejected(reason: RejectReason) -> Self {
         Self {
             result: Err(Failure::Rejected(reason)),
             buffer: OwnedBuffer::empty(),
             batch: Vec::new(),
-            chain: OwnedChain::default(),
+            chain: None,
         }
     }
 }
@@ -275,7 +278,7 @@ impl From<Completed> for Outcome {
             result: completed.result.map_err(Failure::Transport),
             buffer: completed.buffer.unwrap_or_default(),
             batch: completed.batch.unwrap_or_default(),
-            chain: completed.chain.unwrap_or_default(),
+            chain: completed.chain,
         }
     }
 }
@@ -338,7 +341,8 @@ impl From<Outcome> for (Result<()>, Vec<OwnedRequest>) {
 
 impl From<Outcome> for (Result<()>, OwnedChain) {
     fn from(outcome: Outcome) -> Self {
-        (outcome.result.map(drop).map_err(Into::into), outcome.chain)
+        let chain = outcome.chain.unwrap_or_default();
+        (outcome.result.map(drop).map_err(Into::into), chain)
     }
 }
 

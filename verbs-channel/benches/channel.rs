@@ -8,16 +8,20 @@
 
 use std::error::Error;
 use std::fmt::Display;
-use std::process;
+use std::{array, process};
 
-use verbs_channel::verbs_core::{Context, GatherElement, MemoryRegion, ProtectionDomain, Rejected};
+use verbs_channel::verbs_core::{
+    Context, GatherElement, MemoryRegion, ProtectionDomain, Rejected, RemoteMemoryRegion,
+};
 use verbs_channel::{
-    BufferPool, Channel, ChannelGroup, ChannelId, Outgoing, OwnedBuffer, OwnedRequest, PoolBuffer,
-    RejectReason, ScopeError, TransportError,
+    BufferPool, Channel, ChannelGroup, ChannelId, Outgoing, OwnedBuffer, OwnedChain, OwnedRequest,
+    PoolBuffer, RejectReason, ScopeError, TransportError,
 };
 
 const MESSAGE: usize = 64;
 const BATCH: usize = 16;
+const PAGES: usize = 64;
+const REMOTE: u64 = 0x7000_0000;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut args = std::env::args().skip(1);
@@ -51,6 +55,17 @@ fn main() -> Result<(), Box<dyn Error>> {
                 .map(|block| OwnedRequest::from(Outgoing::send(block)))
                 .collect();
             both!(owned16(&mut channel, &mut works, half));
+        }
+        "channel_chain4" => both!(chained(&mut channel, &mut Some(sends(&pool, 4)?), half)),
+        "channel_chain16" => both!(chained(&mut channel, &mut Some(sends(&pool, BATCH)?), half)),
+        "channel_chain64" => {
+            let pool = BufferPool::new(&pd, MESSAGE, PAGES + 1)?;
+            let builder = Channel::builder(&pd).max_send_wr(64).max_recv_wr(1);
+            let prepared = builder.build()?;
+            let itself = prepared.endpoint();
+            let mut channel = prepared.handshake(&itself)?;
+            let mut chain = Some(sends(&pool, PAGES)?);
+            both!(patched(&mut channel, &mut chain, pool.take(), half));
         }
         "group1" => both!(group_sends(&mut group_of(1, &pd)?, pool.take(), half)),
         "group4096" => both!(group_sends(&mut group_of(4096, &pd)?, pool.take(), half)),
@@ -185,6 +200,54 @@ fn owned16<E: Failure>(
             .wait(ticket, None)?
             .and_then(|ended| ended.batch)
             .unwrap_or_default();
+    }
+    Ok(())
+}
+
+/// A chain of sends.
+fn sends(pool: &BufferPool, len: usize) -> Result<OwnedChain, Box<dyn Error>> {
+    let blocks = std::iter::from_fn(|| pool.take()).take(len);
+    let requests = blocks.map(|block| Outgoing::send(block).into());
+    Ok(OwnedChain::new(requests.collect())?)
+}
+
+/// A chain that was built once.
+#[inline(never)]
+fn chained<E: Failure>(
+    channel: &mut Channel,
+    chain: &mut Option<OwnedChain>,
+    count: u64,
+) -> Result<(), E> {
+    for _ in 0..count {
+        let Some(given) = chain.take() else { break };
+        let ticket = channel.start_chain(given).map_err(|sent| *sent.error())?;
+        *chain = channel.wait(ticket, None)?.and_then(|ended| ended.chain);
+    }
+    Ok(())
+}
+
+/// The same, and each of its requests is replaced.
+#[inline(never)]
+fn patched<E: Failure>(
+    channel: &mut Channel,
+    chain: &mut Option<OwnedChain>,
+    block: Option<PoolBuffer>,
+    count: u64,
+) -> Result<(), E> {
+    let places: [_; PAGES] = array::from_fn(|page| {
+        let addr = REMOTE + (page * MESSAGE) as u64;
+        RemoteMemoryRegion::new(addr, MESSAGE as u64, 9)
+    });
+    let mut spare = block.map(OwnedBuffer::from).unwrap_or_default();
+    for _ in 0..count {
+        let Some(mut given) = chain.take() else { break };
+        for (index, place) in places.iter().enumerate() {
+            let Ok(place) = place else { continue };
+            let write = Outgoing::write(spare, *place);
+            spare = given.set(index, write).map_err(|set| *set.error())?;
+        }
+        let ticket = channel.start_chain(given).map_err(|sent| *sent.error())?;
+        *chain = channel.wait(ticket, None)?.and_then(|ended| ended.chain);
     }
     Ok(())
 }

@@ -14,8 +14,9 @@ use std::fmt::Display;
 use std::{array, process, slice};
 
 use verbs_core::{
-    CompletionQueue, Context, GatherElement, MemoryRegion, PollSlot, QueuePair, ReceiveWorkRequest,
-    RemoteMemoryRegion, RequestChain, SendWorkRequest,
+    CompletionQueue, Context, DatagramQueuePair, DatagramWorkRequest, GatherElement, MemoryRegion,
+    PollSlot, QueuePair, ReceiveWorkRequest, RemoteMemoryRegion, RequestChain, SendWorkRequest,
+    SharedReceiveQueue,
 };
 
 const MESSAGE: usize = 64;
@@ -46,9 +47,13 @@ fn main() -> Result<(), Box<dyn Error>> {
         "recv1" => bench.recv1(count),
         "recv1_reuse" => bench.recv1_reuse(count),
         "recv1_again" => bench.recv1_again(count),
+        "srq1" => bench.srq1(count),
+        "ud_send1" => bench.ud_send1(count),
+        "ud_recv1" => bench.ud_recv1(count),
         "batch16" => bench.batch16(count),
         "sep16" => bench.sep16(count),
         "chain16" => bench.chain16(count),
+        "quiet16" => bench.quiet16(count),
         "chain64" => bench.chain64(count),
         "poll0" => bench.poll0(count),
         // In no table. It keeps the compiler from seeing that all lists of this program have one
@@ -176,6 +181,66 @@ impl Bench {
         }
     }
 
+    /// A receive of a shared receive queue.
+    #[inline(never)]
+    fn srq1(&mut self, count: u64) {
+        let mut slots = [const { PollSlot::new() }; 16];
+        let pd = self.region.pd().clone();
+        let srq = check(SharedReceiveQueue::create(&pd, 16));
+        let prepared = QueuePair::builder(&pd, &self.cq, &self.cq)
+            .srq(&srq)
+            .build();
+        // Its messages arrive there.
+        let _prepared = check(prepared);
+        let mut list = [check(self.region.scatter_element(..MESSAGE))];
+        let mut wr_id = 0;
+        while wr_id < count {
+            let mut request = [ReceiveWorkRequest::new(&mut list).wr_id(wr_id)];
+            // SAFETY: as in `recv1`.
+            check(unsafe { srq.post_receive(&mut request) });
+            wait_for(&self.cq, &mut slots, wr_id, 1);
+            wr_id += 1;
+        }
+    }
+
+    fn datagrams(&self) -> DatagramQueuePair {
+        let builder = DatagramQueuePair::builder(self.region.pd(), &self.cq, &self.cq);
+        check(builder.build())
+    }
+
+    #[inline(never)]
+    fn ud_send1(&self, count: u64) {
+        let mut slots = [const { PollSlot::new() }; 16];
+        let qp = self.datagrams();
+        let peer = qp.endpoint();
+        let ah = check(qp.address_handle(&peer));
+        let message = check(self.region.gather_element(..MESSAGE));
+        let mut wr_id = 0;
+        while wr_id < count {
+            let mut list = [message];
+            let mut request = [DatagramWorkRequest::to(&mut list, &ah, &peer).wr_id(wr_id)];
+            // SAFETY: as in `send1`; the handle is destroyed after the loop.
+            check(unsafe { qp.post_send(&mut request) });
+            wait_for(&self.cq, &mut slots, wr_id, 1);
+            wr_id += 1;
+        }
+    }
+
+    #[inline(never)]
+    fn ud_recv1(&mut self, count: u64) {
+        let mut slots = [const { PollSlot::new() }; 16];
+        let qp = self.datagrams();
+        let mut list = [check(self.region.scatter_element(..MESSAGE))];
+        let mut wr_id = 0;
+        while wr_id < count {
+            let mut request = [ReceiveWorkRequest::new(&mut list).wr_id(wr_id)];
+            // SAFETY: as in `recv1`.
+            check(unsafe { qp.post_receive(&mut request) });
+            wait_for(&self.cq, &mut slots, wr_id, 1);
+            wr_id += 1;
+        }
+    }
+
     /// The messages of a batch, one after the other in the region.
     fn messages(&self) -> [GatherElement<'_>; BATCH] {
         let mut messages = [check(self.region.gather_element(..MESSAGE)); BATCH];
@@ -241,6 +306,24 @@ impl Bench {
             check(unsafe { self.qp.post_chain(&mut chain, ..) });
             wait_for(&self.cq, &mut slots, first, BATCH as u64);
             batch += 1;
+        }
+    }
+
+    /// A chain of 16 sends, with one completion.
+    #[inline(never)]
+    fn quiet16(&self, count: u64) {
+        let mut slots = [const { PollSlot::new() }; 16];
+        let mut chain = check(RequestChain::sends(BATCH, 1)).signal_every(0);
+        for (index, message) in self.messages().into_iter().enumerate() {
+            check(chain.set(index, message));
+        }
+        let mut wr_id = 0;
+        while wr_id < count {
+            check(chain.set_wr_id(BATCH - 1, wr_id));
+            // SAFETY: as in `send1`.
+            check(unsafe { self.qp.post_chain(&mut chain, ..) });
+            wait_for(&self.cq, &mut slots, wr_id, 1);
+            wr_id += 1;
         }
     }
 

@@ -137,7 +137,7 @@ impl Backing {
     }
 
     /// The range as an element, inline or not, and the protection domain that it can be posted in.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn element_and_domain(
         &self,
         is_inline: bool,

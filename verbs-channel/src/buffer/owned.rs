@@ -115,7 +115,7 @@ impl OwnedBuffer {
 
     /// The range as an element, inline or not, and the protection domain that it can be posted in: any, if
     /// it has no memory.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn element_and_domain(
         &self,
         is_inline: bool,

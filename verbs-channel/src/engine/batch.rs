@@ -13,7 +13,7 @@ use super::Engine;
 use super::gate::Limits;
 use super::member::NewOperation;
 use super::slots::{BufferOwner, Reservation};
-use super::ticket::{SlotBuffer, Ticket};
+use super::ticket::{Several, SlotBuffer, Ticket};
 use crate::buffer::PdTag;
 use crate::error::RejectReason;
 use crate::request::sealed::Sealed as _;
@@ -46,14 +46,20 @@ impl Engine {
         match posted {
             Ok(ticket) => {
                 self.slots
-                    .store_buffer(ticket.id, SlotBuffer::Batch(requests));
+                    .store_buffer(ticket.id, SlotBuffer::Several(Several::Batch(requests)));
                 Ok(ticket)
             }
             Err(RejectReason::Untaken) if self.makes_room_for(at, requests.len()) => {
                 self.start_batch_at(at, requests)
             }
-            Err(reason) => match self.end_half_posted(at, reason, SlotBuffer::Batch(requests)) {
-                Some(SlotBuffer::Batch(requests)) => Err(Rejected::new(reason, requests)),
+            Err(reason) => match self.end_half_posted(
+                at,
+                reason,
+                SlotBuffer::Several(Several::Batch(requests)),
+            ) {
+                Some(SlotBuffer::Several(Several::Batch(requests))) => {
+                    Err(Rejected::new(reason, requests))
+                }
                 _ => Err(Rejected::new(reason, Vec::new())),
             },
         }

@@ -9,6 +9,7 @@ use verbs_core::{ChainRequest, Rejected, RequestChain};
 use super::gate::Limits;
 use super::member::NewOperation;
 use super::slots::NEXT;
+use super::ticket::Several;
 use super::{BufferOwner, Engine, Reservation, SlotBuffer, Ticket};
 use crate::channel_id::ChannelId;
 use crate::error::RejectReason;
@@ -66,14 +67,18 @@ impl Engine {
         match self.post_owned(at, &mut chain) {
             Ok(ticket) => {
                 chain.posted();
-                let chain = SlotBuffer::Chain(chain);
+                let chain = SlotBuffer::Several(Several::Chain(chain));
                 self.slots.store_buffer(ticket.id, chain);
                 Ok(ticket)
             }
-            Err(reason) => match self.end_half_posted(at, reason, SlotBuffer::Chain(chain)) {
-                Some(SlotBuffer::Chain(chain)) => Err(Rejected::new(reason, chain)),
-                _ => Err(Rejected::new(reason, OwnedChain::default())),
-            },
+            Err(reason) => {
+                match self.end_half_posted(at, reason, SlotBuffer::Several(Several::Chain(chain))) {
+                    Some(SlotBuffer::Several(Several::Chain(chain))) => {
+                        Err(Rejected::new(reason, chain))
+                    }
+                    _ => Err(Rejected::new(reason, OwnedChain::default())),
+                }
+            }
         }
     }
 

@@ -1,6 +1,6 @@
 //! Tickets, and the outcomes that are taken by them.
 
-use std::mem;
+use std::mem::{self, ManuallyDrop};
 
 use verbs_core::WorkSuccess;
 
@@ -124,21 +124,24 @@ impl Outcome {
         result: Result<WorkSuccess, TransportError>,
         owned: Option<SlotBuffer>,
     ) -> Self {
-        let (mut buffer, mut batch, mut chain) = (None, None, None);
+        let mut outcome = Self {
+            result,
+            buffer: None,
+            batch: None,
+            chain: None,
+        };
         match owned {
-            Some(SlotBuffer::Buffer(owned)) => buffer = Some(owned),
-            Some(SlotBuffer::Batch(owned)) => batch = Some(owned),
-            Some(SlotBuffer::Chain(owned)) => chain = Some(owned),
+            Some(SlotBuffer::Buffer(buffer)) => outcome.buffer = Some(buffer),
+            Some(SlotBuffer::Several(Several::Batch(batch))) => outcome.batch = Some(batch),
+            Some(SlotBuffer::Several(Several::Chain(chain))) => outcome.chain = Some(chain),
             None => {}
         }
-        Self {
-            result,
-            buffer,
-            batch,
-            chain,
-        }
+        outcome
     }
 }
+
+// One word.
+const _: () = assert!(size_of::<Option<OwnedChain>>() == size_of::<usize>());
 
 /// The buffer, the batch or the chain that an operation owns: in its slot.
 // With a tag of its own: one that hides in the vector's capacity takes longer to look at.
@@ -146,6 +149,13 @@ impl Outcome {
 #[repr(u8)]
 pub(crate) enum SlotBuffer {
     Buffer(OwnedBuffer),
+    // Apart: a match of more arms is a jump.
+    Several(Several),
+}
+
+/// What an operation of several requests owns.
+#[derive(Debug)]
+pub(crate) enum Several {
     Batch(Vec<OwnedRequest>),
     Chain(OwnedChain),
 }
@@ -162,14 +172,15 @@ impl SlotBuffer {
             return None;
         };
         let buffer = buffer.take();
-        *place = None;
+        // It is empty now: to drop it would be a call.
+        let _empty = ManuallyDrop::new(place.take());
         Some(buffer)
     }
 
     /// It is of an operation of which this request is the first that did not succeed; `None` for the last.
     #[cold]
     pub(super) fn stopped_at(place: &mut Option<Self>, at: Option<usize>) {
-        if let Some(Self::Chain(chain)) = place {
+        if let Some(Self::Several(Several::Chain(chain))) = place {
             chain.stopped_at(at);
         }
     }
@@ -179,8 +190,8 @@ impl SlotBuffer {
     pub(crate) fn leak(self) -> usize {
         let count = match &self {
             Self::Buffer(_) => 1,
-            Self::Batch(requests) => requests.len(),
-            Self::Chain(chain) => chain.len(),
+            Self::Several(Several::Batch(requests)) => requests.len(),
+            Self::Several(Several::Chain(chain)) => chain.len(),
         };
         mem::forget(self);
         count

@@ -25,7 +25,7 @@ use crate::error::{RejectReason, Result};
 /// [written](Self::bytes_mut) while it is not in flight. [`into_requests`](Self::into_requests) returns
 /// them.
 ///
-/// Moving it is cheap. Only [`new`](Self::new) allocates.
+/// Moving it is cheap. Only [`new`](Self::new) allocates, and `default`, which makes an empty chain.
 ///
 /// ```no_run
 /// # use verbs_channel::{Channel, Outgoing, OwnedBuffer, OwnedChain, SharedMemory};
@@ -58,14 +58,15 @@ use crate::error::{RejectReason, Result};
 #[doc(alias = "ibv_send_wr")]
 #[must_use = "a chain does nothing until it is started"]
 pub struct OwnedChain {
-    // `None` if it has no requests. In a box, so that a slot has room for it.
-    inner: Option<Box<Inner>>,
+    // In a box, so that a slot has room for it, and a `Completed` is not longer to copy for it.
+    inner: Box<Inner>,
 }
 
+#[derive(Default)]
 struct Inner {
     requests: Vec<OwnedRequest>,
-    // The same, one for one.
-    built: Built,
+    // The same, one for one; `None` if there are none.
+    built: Option<Built>,
     // What is started.
     range: Range<usize>,
     // Of these, how many are known to have succeeded, from the first on.
@@ -76,7 +77,7 @@ struct Inner {
 struct Built {
     // Each with the range of its request's buffer, and the request's options.
     chain: RequestChain<WorkRequest<'static>>,
-    // Of all requests that it has, or had: they are what its requests need, or more.
+    // Of all requests that were put in it: what its requests need, or more.
     needs: Needs,
     domains: Domains,
 }
@@ -106,13 +107,11 @@ impl OwnedChain {
     ) -> Result<Self, Rejected<Vec<OwnedRequest>, RejectReason>> {
         match Built::of(&requests) {
             Ok(built) => Ok(Self {
-                inner: built.map(|built| {
-                    Box::new(Inner {
-                        built,
-                        range: 0..requests.len(),
-                        done: 0,
-                        requests,
-                    })
+                inner: Box::new(Inner {
+                    built,
+                    range: 0..requests.len(),
+                    done: 0,
+                    requests,
                 }),
             }),
             Err(reason) => Err(Rejected::new(reason, requests)),
@@ -123,14 +122,14 @@ impl OwnedChain {
     #[must_use]
     #[inline]
     pub fn len(&self) -> usize {
-        self.requests().len()
+        self.inner.requests.len()
     }
 
     /// Whether it has no requests: an empty chain is rejected.
     #[must_use]
     #[inline]
     pub fn is_empty(&self) -> bool {
-        self.inner.is_none()
+        self.inner.requests.is_empty()
     }
 
     /// Replaces a request. Returns the buffer of the previous one.
@@ -153,10 +152,11 @@ impl OwnedChain {
         index: usize,
         request: OwnedRequest,
     ) -> Result<OwnedBuffer, Rejected<OwnedRequest, RejectReason>> {
-        if let Some(inner) = &mut self.inner
-            && let Some(place) = inner.requests.get_mut(index)
-        {
-            return match inner.built.put(index, &request) {
+        let Inner {
+            requests, built, ..
+        } = &mut *self.inner;
+        if let (Some(place), Some(built)) = (requests.get_mut(index), built) {
+            return match built.put(index, &request) {
                 Ok(()) => Ok(mem::replace(place, request).buffer),
                 Err(reason) => Err(Rejected::new(reason, request)),
             };
@@ -169,13 +169,13 @@ impl OwnedChain {
     /// A request; `None` if the chain has no such request.
     #[must_use]
     pub fn request(&self, index: usize) -> Option<&OwnedRequest> {
-        self.requests().get(index)
+        self.inner.requests.get(index)
     }
 
     /// The bytes in the range of a request's buffer, to fill them; `None` if the chain has no such request.
     #[must_use]
     pub fn bytes_mut(&mut self, index: usize) -> Option<&mut [u8]> {
-        let request = self.inner.as_mut()?.requests.get_mut(index)?;
+        let request = self.inner.requests.get_mut(index)?;
         Some(&mut request.buffer)
     }
 
@@ -188,19 +188,15 @@ impl OwnedChain {
     /// [`verbs_core::Error::OutOfBounds`]: the range ends after the chain. It is not changed.
     pub fn set_range(&mut self, range: impl RangeBounds<usize>) -> Result<()> {
         let range = within(range, self.len())?;
-        if let Some(inner) = &mut self.inner {
-            inner.range = range;
-            inner.done = 0;
-        }
+        self.inner.range = range;
+        self.inner.done = 0;
         Ok(())
     }
 
     /// The range of its requests that is started.
     #[must_use]
     pub fn range(&self) -> Range<usize> {
-        self.inner
-            .as_ref()
-            .map_or(0..0, |inner| inner.range.clone())
+        self.inner.range.clone()
     }
 
     /// How many requests of its [range](Self::range) succeeded when it was last in flight, from the first
@@ -212,18 +208,14 @@ impl OwnedChain {
     /// to have succeeded. Others may have: a request that was carried out and not acknowledged
     /// counts as failed.
     #[must_use]
-    pub fn done(&self) -> usize {
-        self.inner.as_ref().map_or(0, |inner| inner.done)
+    pub const fn done(&self) -> usize {
+        self.inner.done
     }
 
     /// Converts into its requests, with their buffers.
     #[must_use]
     pub fn into_requests(self) -> Vec<OwnedRequest> {
-        self.inner.map_or_else(Vec::new, |inner| inner.requests)
-    }
-
-    fn requests(&self) -> &[OwnedRequest] {
-        self.inner.as_ref().map_or(&[], |inner| &inner.requests)
+        self.inner.requests
     }
 
     /// Its requests for the driver, and the range that is to be posted; `None` if that is empty.
@@ -231,24 +223,24 @@ impl OwnedChain {
     pub(crate) fn built(
         &mut self,
     ) -> Option<(&mut RequestChain<WorkRequest<'static>>, Range<usize>)> {
-        let inner = self.inner.as_mut()?;
-        let range = inner.range.clone();
-        (!range.is_empty()).then_some((&mut inner.built.chain, range))
+        let range = self.inner.range.clone();
+        let built = self.inner.built.as_mut()?;
+        (!range.is_empty()).then_some((&mut built.chain, range))
     }
 
     /// Whether a queue pair of this protection domain takes all its requests, by the needs that all of
     /// them have. If not, it takes some of them, perhaps: they are to be checked one by one.
     #[inline]
     pub(crate) fn is_admitted(&self, pd: PdTag, admit: impl FnOnce(&Needs) -> bool) -> bool {
-        self.inner.as_ref().is_some_and(|inner| {
-            let Built { needs, domains, .. } = &inner.built;
-            (*domains == Domains::One(pd) || *domains == Domains::None) && admit(needs)
+        self.inner.built.as_ref().is_some_and(|built| {
+            let is_of = built.domains == Domains::One(pd) || built.domains == Domains::None;
+            is_of && admit(&built.needs)
         })
     }
 
     /// Whether the buffers of its range can be posted in this protection domain.
     pub(crate) fn check_domain(&self, pd: PdTag) -> Result<(), RejectReason> {
-        let requests = self.requests().get(self.range()).unwrap_or_default();
+        let requests = self.inner.requests.get(self.range()).unwrap_or_default();
         requests.iter().try_for_each(|request| {
             let element = request.buffer.element(pd, || request.op.is_inline());
             element.map(drop)
@@ -258,17 +250,13 @@ impl OwnedChain {
     /// It was posted: unless a request [stops](Self::stopped_at) it, all succeed.
     #[inline]
     pub(crate) fn posted(&mut self) {
-        if let Some(inner) = &mut self.inner {
-            inner.done = inner.range.len();
-        }
+        self.inner.done = self.inner.range.len();
     }
 
     /// This request of its range is the first that did not succeed; `None` for the last.
     pub(crate) fn stopped_at(&mut self, place: Option<usize>) {
-        if let Some(inner) = &mut self.inner {
-            let last = inner.range.len().saturating_sub(1);
-            inner.done = place.map_or(last, |place| place.min(last));
-        }
+        let last = self.inner.range.len().saturating_sub(1);
+        self.inner.done = place.map_or(last, |place| place.min(last));
     }
 }
 
@@ -305,20 +293,19 @@ impl Built {
         let (mut element, domain) = request.buffer.element_and_domain(is_inline)?;
         let put = |built: WorkRequest<'_>| self.chain.put_request(index, &built);
         let is_put = match request.op {
-            Op::Outgoing(options) => Outgoing::request(&mut element, options, 0, false, put)?,
-            Op::Incoming(options) => Incoming::request(&mut element, options, 0, false, put)?,
+            Op::Outgoing(options) => {
+                Outgoing::add_needs(&element, options, &mut self.needs);
+                Outgoing::request(&mut element, options, 0, false, put)?
+            }
+            Op::Incoming(options) => {
+                Incoming::add_needs(&element, options, &mut self.needs);
+                Incoming::request(&mut element, options, 0, false, put)?
+            }
             Op::Receive => return Err(RejectReason::ReceiveInBatch),
         };
-        if is_put.is_err() {
-            // It has one element.
+        if !is_put {
             let len = self.chain.len();
             return Err(RejectReason::NoRequest { index, len });
-        }
-        if let Some((len, elements, is_inline, is_read)) = self.chain.needs(index) {
-            self.needs.len |= len;
-            self.needs.elements |= elements;
-            self.needs.is_inline |= is_inline;
-            self.needs.is_read |= is_read;
         }
         if let Some(domain) = domain {
             self.domains = match self.domains {

@@ -33,6 +33,11 @@ struct queue {
 	struct completion ring[ROOM];
 };
 
+struct shared_queue {
+	struct ibv_srq srq; // as above
+	struct ibv_qp *qp; // the one that its messages arrive on
+};
+
 static struct ibv_device device = {
 	.node_type = IBV_NODE_CA,
 	.transport_type = IBV_TRANSPORT_IB,
@@ -82,6 +87,11 @@ static int post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_
 		if (wr->num_sge > 0)
 			complete(qp->recv_cq, wr->wr_id, IBV_WC_RECV, qp->qp_num);
 	return 0;
+}
+
+static int post_srq_recv(struct ibv_srq *srq, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad)
+{
+	return post_recv(((struct shared_queue *)srq)->qp, wr, bad);
 }
 
 static int poll_cq(struct ibv_cq *cq, int room, struct ibv_wc *wc)
@@ -182,6 +192,7 @@ struct ibv_context *ibv_open_device(struct ibv_device *asked)
 	context->num_comp_vectors = 1;
 	context->ops.post_send = post_send;
 	context->ops.post_recv = post_recv;
+	context->ops.post_srq_recv = post_srq_recv;
 	context->ops.poll_cq = poll_cq;
 	context->ops.req_notify_cq = req_notify_cq;
 	return context;
@@ -210,6 +221,10 @@ int ibv_query_device(struct ibv_context *context, struct ibv_device_attr *attr)
 		.max_qp_rd_atom = 16,
 		.max_qp_init_rd_atom = 16,
 		.atomic_cap = IBV_ATOMIC_HCA,
+		.max_ah = 16,
+		.max_srq = 16,
+		.max_srq_wr = ROOM,
+		.max_srq_sge = 16,
 		.max_pkeys = 1,
 		.phys_port_cnt = 1,
 	};
@@ -324,6 +339,9 @@ struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *init)
 	qp->qp_type = init->qp_type;
 	qp->qp_num = 0x11;
 	qp->state = IBV_QPS_RESET;
+	qp->srq = init->srq;
+	if (qp->srq)
+		((struct shared_queue *)qp->srq)->qp = qp;
 	return qp;
 }
 
@@ -346,5 +364,41 @@ int ibv_query_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask, struct i
 int ibv_destroy_qp(struct ibv_qp *qp)
 {
 	free(qp);
+	return 0;
+}
+
+struct ibv_srq *ibv_create_srq(struct ibv_pd *pd, struct ibv_srq_init_attr *init)
+{
+	struct shared_queue *queue = calloc(1, sizeof(*queue));
+
+	(void)init;
+	if (!queue)
+		return NULL;
+	queue->srq.context = pd->context;
+	queue->srq.pd = pd;
+	return &queue->srq;
+}
+
+int ibv_destroy_srq(struct ibv_srq *srq)
+{
+	free(srq);
+	return 0;
+}
+
+struct ibv_ah *ibv_create_ah(struct ibv_pd *pd, struct ibv_ah_attr *attr)
+{
+	struct ibv_ah *ah = calloc(1, sizeof(*ah));
+
+	(void)attr;
+	if (!ah)
+		return NULL;
+	ah->context = pd->context;
+	ah->pd = pd;
+	return ah;
+}
+
+int ibv_destroy_ah(struct ibv_ah *ah)
+{
+	free(ah);
 	return 0;
 }

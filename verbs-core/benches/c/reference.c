@@ -124,6 +124,73 @@ static void recv1_reuse(uint64_t count)
 	}
 }
 
+static struct ibv_qp *create_qp(enum ibv_qp_type type, struct ibv_srq *srq)
+{
+	struct ibv_qp_init_attr init = {
+		.send_cq = cq,
+		.recv_cq = cq,
+		.srq = srq,
+		.qp_type = type,
+		.cap = { .max_send_wr = BATCH, .max_recv_wr = BATCH, .max_send_sge = 1, .max_recv_sge = 1 },
+	};
+	struct ibv_qp *created = ibv_create_qp(pd, &init);
+
+	check(created != NULL, "ibv_create_qp");
+	return created;
+}
+
+static void srq1(uint64_t count)
+{
+	struct ibv_wc slots[SLOTS];
+	struct ibv_srq_init_attr init = { .attr = { .max_wr = BATCH, .max_sge = 1 } };
+	struct ibv_srq *srq = ibv_create_srq(pd, &init);
+
+	check(srq != NULL, "ibv_create_srq");
+	create_qp(IBV_QPT_RC, srq);
+	for (uint64_t i = 0; i < count; i++) {
+		struct ibv_sge sge = message(0);
+		struct ibv_recv_wr wr = { .wr_id = i, .sg_list = &sge, .num_sge = 1 };
+		struct ibv_recv_wr *bad;
+
+		check(!ibv_post_srq_recv(srq, &wr, &bad), "ibv_post_srq_recv");
+		wait_for(slots, i, 1);
+	}
+}
+
+static void ud_send1(uint64_t count)
+{
+	struct ibv_wc slots[SLOTS];
+	struct ibv_qp *ud = create_qp(IBV_QPT_UD, NULL);
+	struct ibv_ah_attr path = { .dlid = 1, .port_num = 1 };
+	struct ibv_ah *ah = ibv_create_ah(pd, &path);
+
+	check(ah != NULL, "ibv_create_ah");
+	for (uint64_t i = 0; i < count; i++) {
+		struct ibv_sge sge = message(0);
+		struct ibv_send_wr wr = send_of(&sge, i), *bad;
+
+		wr.wr.ud.ah = ah;
+		wr.wr.ud.remote_qpn = ud->qp_num;
+		wr.wr.ud.remote_qkey = 0x11;
+		check(!ibv_post_send(ud, &wr, &bad), "ibv_post_send");
+		wait_for(slots, i, 1);
+	}
+}
+
+static void ud_recv1(uint64_t count)
+{
+	struct ibv_wc slots[SLOTS];
+	struct ibv_qp *ud = create_qp(IBV_QPT_UD, NULL);
+
+	for (uint64_t i = 0; i < count; i++) {
+		struct ibv_sge sge = message(0);
+		struct ibv_recv_wr wr = { .wr_id = i, .sg_list = &sge, .num_sge = 1 }, *bad;
+
+		check(!ibv_post_recv(ud, &wr, &bad), "ibv_post_recv");
+		wait_for(slots, i, 1);
+	}
+}
+
 static void batch16(uint64_t count)
 {
 	struct ibv_wc slots[SLOTS];
@@ -181,6 +248,36 @@ static void chain16(uint64_t count)
 		post_send(wr);
 		wait_for(slots, i * BATCH, BATCH);
 	}
+}
+
+// A chain of sends that was built once, with one completion.
+static inline void quiet_chain(uint64_t count, int len)
+{
+	struct ibv_wc slots[SLOTS];
+	struct ibv_sge sge[BATCH];
+	struct ibv_send_wr wr[BATCH];
+
+	for (int k = 0; k < len; k++) {
+		sge[k] = message(k);
+		wr[k] = send_of(&sge[k], 0);
+		wr[k].next = k + 1 < len ? &wr[k + 1] : NULL;
+		wr[k].send_flags = k + 1 < len ? 0 : IBV_SEND_SIGNALED;
+	}
+	for (uint64_t i = 0; i < count; i++) {
+		wr[len - 1].wr_id = i;
+		post_send(wr);
+		wait_for(slots, i, 1);
+	}
+}
+
+static void quiet4(uint64_t count)
+{
+	quiet_chain(count, 4);
+}
+
+static void quiet16(uint64_t count)
+{
+	quiet_chain(count, BATCH);
 }
 
 // A chain of 64 writes that was built once, each of which is patched, with one completion.
@@ -272,7 +369,8 @@ static const struct {
 	{ "send1", send1 },       { "send1_reuse", send1_reuse }, { "recv1", recv1 },
 	{ "recv1_reuse", recv1_reuse }, { "batch16", batch16 },   { "sep16", sep16 },
 	{ "chain16", chain16 },   { "chain64", chain64 },         { "poll0", poll0 },
-	{ "connect1", connect1 },
+	{ "connect1", connect1 }, { "srq1", srq1 },               { "ud_send1", ud_send1 },
+	{ "ud_recv1", ud_recv1 }, { "quiet4", quiet4 },           { "quiet16", quiet16 },
 };
 
 static void set_up(void)
@@ -287,14 +385,7 @@ static void set_up(void)
 	check(mr != NULL, "ibv_reg_mr");
 	cq = ibv_create_cq(context, 4 * BATCH, NULL, NULL, 0);
 	check(cq != NULL, "ibv_create_cq");
-	struct ibv_qp_init_attr init = {
-		.send_cq = cq,
-		.recv_cq = cq,
-		.qp_type = IBV_QPT_RC,
-		.cap = { .max_send_wr = BATCH, .max_recv_wr = BATCH, .max_send_sge = 1, .max_recv_sge = 1 },
-	};
-	qp = ibv_create_qp(pd, &init);
-	check(qp != NULL, "ibv_create_qp");
+	qp = create_qp(IBV_QPT_RC, NULL);
 }
 
 int main(int argc, char **argv)

@@ -8,7 +8,7 @@ use verbs_sys::{
     ibv_send_wr,
 };
 
-use super::{ChainRequest, RequestChain, no_request, too_many};
+use super::{ChainRequest, RequestChain};
 use crate::error::Result;
 use crate::memory::total_len;
 use crate::work_request::{INLINE, SIGNALED, WorkRequest};
@@ -59,20 +59,20 @@ impl RequestChain<WorkRequest<'static>> {
     }
 
     /// Puts a copy of a request in its place, with a copy of its element. It is not signalled.
+    ///
+    /// `false` if there is no such place, or the request has several elements.
     #[doc(hidden)]
     #[inline]
-    pub fn put_request(&mut self, index: usize, request: &WorkRequest<'_>) -> Result<()> {
-        let len = self.len();
-        let Some((place, first)) = self.block.with_first(index) else {
-            return Err(no_request(index, len));
-        };
+    pub fn put_request(&mut self, index: usize, request: &WorkRequest<'_>) -> bool {
         let from = &request.wr;
-        place.num_sge = 0;
-        match from.num_sge.unsigned_abs() {
+        let Some((place, first)) = self.block.with_first(index) else {
+            return false;
+        };
+        match from.num_sge {
             0 => {}
             // SAFETY: the request has one element, in its list, which it borrows.
             1 => *first = unsafe { from.sg_list.read() },
-            several => return Err(too_many(several, 1)),
+            _ => return false,
         }
         place.num_sge = from.num_sge;
         place.opcode = from.opcode;
@@ -80,6 +80,6 @@ impl RequestChain<WorkRequest<'static>> {
         place.__bindgen_anon_1.imm_data = from.imm_data;
         // SAFETY: no byte of a union has to be initialised.
         place.wr = unsafe { from.wr.assume_init() };
-        Ok(())
+        true
     }
 }

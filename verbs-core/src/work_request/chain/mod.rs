@@ -190,7 +190,14 @@ impl<R: ChainRequest> RequestChain<R> {
         }
         match i32::try_from(count) {
             Ok(count) if count.unsigned_abs() <= max => *num_sge = count,
-            _ => return Err(too_many(count, max)),
+            _ => {
+                return Err(Error::OutOfRange {
+                    what: "number of elements",
+                    value: count.into(),
+                    min: 0,
+                    max: max.into(),
+                });
+            }
         }
         Ok(total)
     }
@@ -264,15 +271,5 @@ fn no_request(index: usize, len: usize) -> Error {
         value: index as u64,
         min: 0,
         max: len as u64 - 1,
-    }
-}
-
-#[cold]
-fn too_many(count: u32, max: u32) -> Error {
-    Error::OutOfRange {
-        what: "number of elements",
-        value: count.into(),
-        min: 0,
-        max: max.into(),
     }
 }
