@@ -158,9 +158,9 @@
 //! [`Datagrams`] needs no connection: one endpoint sends to any number of peers, and receives from them.
 //! A datagram is one packet, and may be lost.
 //!
-//! Channels can be connected over datagrams, too, without TCP: a server with one datagram endpoint accepts
-//! any number of clients by a [`DatagramListener`]. The protocol repeats what is lost. Nothing watches
-//! the peers of these channels: see
+//! Channels can be connected over datagrams, too, without TCP: a server with one datagram endpoint
+//! accepts any number of clients with a [`DatagramListener`]. The protocol repeats lost datagrams.
+//! Nothing watches the peers of these channels: see
 //! [`connect_over_datagrams`](PreparedChannel::connect_over_datagrams).
 //!
 //! # Errors

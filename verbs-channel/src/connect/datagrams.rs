@@ -14,16 +14,15 @@ use crate::exchange::{ExchangeError, Peer};
 
 /// Listens for channels on a datagram endpoint: any number of clients, without TCP.
 ///
-/// Clients know its [`endpoint`](Self::endpoint), and
+/// Clients need its [`endpoint`](Self::endpoint), and call
 /// [`connect_over_datagrams`](PreparedChannel::connect_over_datagrams). Each call of
 /// [`accept_over_datagrams`](PreparedChannel::accept_over_datagrams) connects one of them.
 ///
-/// It has no thread: datagrams are answered during these calls, and in [`poll`](Self::poll). Clients that
-/// come meanwhile repeat their messages until their own deadline. At most
-/// [`MAX_CLIENTS`](Self::MAX_CLIENTS) of them wait here; see
-/// [`datagram_exchange`](crate::datagram_exchange) for how datagrams with a forged source cost nothing.
-/// One thing they can cost is time: on RoCE, the first datagram to an address which no host has takes
-/// about a second.
+/// It has no thread: datagrams are answered during these calls, and in [`poll`](Self::poll).
+/// Clients that come at other times repeat their messages until their own deadline. At most
+/// [`MAX_CLIENTS`](Self::MAX_CLIENTS) of them wait here. Datagrams with a forged source cost no
+/// memory: see [`datagram_exchange`](crate::datagram_exchange). They can cost time: on RoCE, the
+/// first datagram to an address that no host has takes about a second.
 ///
 /// Datagrams of other protocols are dropped: use another [`Datagrams`] for them.
 ///
@@ -37,7 +36,7 @@ use crate::exchange::{ExchangeError, Peer};
 /// let mut listener = DatagramListener::new(Datagrams::builder(&pd).build()?)?;
 /// std::fs::write("/shared/server", listener.endpoint().to_bytes())?;
 ///
-/// // Without TCP the death of a peer is noticed only by what is posted: so nothing waits forever.
+/// // Without TCP nothing watches the peer: a timeout bounds each wait.
 /// let builder = Channel::builder(&pd).timeout(Duration::from_secs(5));
 /// loop {
 ///     let prepared = builder.build()?;
@@ -90,8 +89,8 @@ impl DatagramListener {
 
     /// Answers the datagrams that have arrived, without waiting for others.
     ///
-    /// A server that is busy between two calls of `accept_over_datagrams` can call this: so a client whose
-    /// last answer was lost gets it again.
+    /// A server that is busy between two calls of `accept_over_datagrams` can call this, so that a
+    /// client whose last answer was lost gets it again.
     ///
     /// # Errors
     ///
@@ -182,10 +181,10 @@ impl<T: Connected> PreparedChannel<T> {
     /// Connects over datagrams to a server with this endpoint, within `timeout`, without TCP. The server
     /// calls [`accept_over_datagrams`](Self::accept_over_datagrams).
     ///
-    /// Each side sends the other up to [`MAX_PRIVATE_DATA`](crate::exchange::MAX_PRIVATE_DATA) bytes of
-    /// private data, as far as they fit one datagram: see
-    /// [`datagram_exchange`](crate::datagram_exchange#length). Returns the channel and the peer's private
-    /// data.
+    /// Each side sends the other up to [`MAX_PRIVATE_DATA`](crate::exchange::MAX_PRIVATE_DATA)
+    /// bytes of private data, as far as they fit into one datagram: see
+    /// [`datagram_exchange`](crate::datagram_exchange#length). Returns the channel and the peer's
+    /// private data.
     ///
     /// Datagrams that are lost are repeated. Others that arrive meanwhile are dropped. One step is not cut
     /// short by `timeout`: on RoCE the kernel looks up the peer's address, which takes about a second if
@@ -193,12 +192,12 @@ impl<T: Connected> PreparedChannel<T> {
     ///
     /// # The peer
     ///
-    /// **The channel does not watch its peer**: there is no TCP connection to watch it by. That the peer has
-    /// died is noticed by what this side sends, writes and reads, which then fails with
-    /// `RETRY_EXC_ERR`. A channel that only receives never notices it. So set its
-    /// [`timeout`](crate::ChannelBuilder::timeout), and take a receive that times out for the peer's end;
-    /// or let a peer send something now and then; or pass the channel a descriptor that ends
-    /// with the peer, by [`watch_peer`](crate::Channel::watch_peer).
+    /// **The channel does not watch its peer**: there is no TCP connection through which to watch
+    /// it. The death of the peer is noticed only when this side sends, writes or reads, which then
+    /// fails with `RETRY_EXC_ERR`. A channel that only receives never notices it. So set its
+    /// [`timeout`](crate::ChannelBuilder::timeout), and treat a receive that times out as the end
+    /// of the peer; or send something to the peer now and then; or pass the channel a descriptor
+    /// that ends with the peer, with [`watch_peer`](crate::Channel::watch_peer).
     ///
     /// ```no_run
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -251,11 +250,12 @@ impl<T: Connected> PreparedChannel<T> {
     /// Connects over datagrams to the next client that
     /// [connects](Self::connect_over_datagrams) to this listener, within `timeout`.
     ///
-    /// Each side sends the other private data, and the channel does not watch its peer: see there. If the
-    /// client's last datagram is lost, this takes a quarter of a second longer.
+    /// Each side sends the other private data, and the channel does not watch its peer: see
+    /// [`connect_over_datagrams`](Self::connect_over_datagrams). If the client's last datagram is
+    /// lost, this takes a quarter of a second longer.
     ///
-    /// A client whose every answer was lost may have failed when this side has its channel. Then the first
-    /// request that this side sends to it fails.
+    /// If every answer to a client was lost, the client may have failed although this side has its
+    /// channel. Then the first request that this side sends to it fails.
     ///
     /// # Errors
     ///

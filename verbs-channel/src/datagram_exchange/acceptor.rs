@@ -14,7 +14,7 @@ use crate::exchange::{ExchangeError, Peer, RefusalCode};
 /// Give it every datagram that arrives: it returns at most one to be sent. Take a
 /// [request](Self::next_request), do the handshake, and [answer](Self::answer) it or
 /// [refuse](Self::refuse) it. Then give it datagrams until the request has an
-/// [outcome](Self::outcome). Any number of requests can be under way at once, up to its limit.
+/// [outcome](Self::outcome). Any number of requests can be in progress at once, up to its limit.
 ///
 /// It has no clock: the time is an argument.
 ///
@@ -64,7 +64,7 @@ pub struct Acceptor {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Answer {
-    /// Where to.
+    /// The endpoint to send it to.
     pub to: DatagramEndpoint,
     /// Its bytes.
     pub bytes: Vec<u8>,
@@ -79,7 +79,7 @@ pub struct Request {
     peer: Peer,
 }
 
-/// A request of one [`Acceptor`].
+/// Identifies a request of one [`Acceptor`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RequestId(u64);
 
@@ -162,8 +162,8 @@ impl Acceptor {
         }
     }
 
-    /// Takes a datagram that was received, and returns what is to be sent for it. Others than those of this
-    /// protocol are ignored.
+    /// Takes a datagram that was received, and returns the datagram to send in return. Datagrams of
+    /// other protocols are ignored.
     #[must_use = "the answer is to be sent"]
     pub fn received(
         &mut self,
@@ -259,7 +259,7 @@ impl Acceptor {
         }
     }
 
-    /// The client that has waited for the longest time. It is answered or refused next.
+    /// The client that has waited for the longest time. Answer or refuse it next.
     #[must_use = "a request that was taken is to be answered or refused"]
     pub fn next_request(&mut self, now: Instant) -> Option<Request> {
         self.forget_the_silent(now);
@@ -315,8 +315,8 @@ impl Acceptor {
     /// The outcome of a request that was answered: `Ok` if the client is connected; `None` until it is
     /// known. It is returned once.
     ///
-    /// The client's DONE, a quarter of a second after its READY, or five seconds of silence bring it about: see
-    /// [`due`](Self::due).
+    /// A request that was answered ends with the client's DONE, a quarter of a second after its
+    /// READY, or after five seconds of silence: see [`due`](Self::due).
     ///
     /// # Errors
     ///
@@ -335,15 +335,16 @@ impl Acceptor {
         is_over.then(|| self.end(id))
     }
 
-    /// When the request has an outcome, unless a datagram brings it about before. `None` if it has one, or
-    /// is not answered.
+    /// When the request will have an outcome, unless a datagram ends it earlier. `None` if it has
+    /// one already, or has not been answered.
     #[must_use]
     pub fn due(&self, id: RequestId) -> Option<Instant> {
         let exchange = self.exchanges.iter().find(|known| known.is(id))?;
         exchange.due()
     }
 
-    /// Ends a request now, whose time is over here. It is connected if the client's READY has come.
+    /// Ends a request now, because its time is over on this side. It is connected if the client's
+    /// READY has arrived.
     ///
     /// # Errors
     ///

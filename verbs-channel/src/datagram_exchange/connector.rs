@@ -14,8 +14,8 @@ use crate::exchange::{ExchangeError, Peer, RefusalCode};
 /// It is run twice, each time until it is [done](Step::Done): first for the server's endpoint, then, after
 /// the handshake, for [`ready`](Self::ready) or [`refuse`](Self::refuse).
 ///
-/// It has no clock: the time is an argument. A time before that of an earlier call is as if no time had
-/// passed.
+/// It has no clock: the time is an argument. A time before that of an earlier call counts as that
+/// earlier time.
 ///
 /// # Examples
 ///
@@ -90,7 +90,7 @@ enum Stage {
 #[derive(Debug)]
 #[expect(clippy::exhaustive_enums, reason = "there is nothing else to do")]
 pub enum Step<'a> {
-    /// Send this datagram to the [server](Connector::server). It is taken to be sent.
+    /// Send this datagram to the [server](Connector::server). It counts as sent.
     Send(&'a [u8]),
     /// Wait for a datagram, for [`received`](Connector::received), but not beyond this time.
     Wait(Instant),
@@ -192,7 +192,7 @@ impl Connector {
         Ok(Step::Send(&self.out))
     }
 
-    /// Takes a datagram that was received, from any sender. Others than those of this exchange are
+    /// Takes a datagram that was received, from any sender. Datagrams of other exchanges are
     /// ignored.
     pub fn received(&mut self, datagram: &[u8]) {
         let Some((session, message)) = wire::parse(datagram) else {

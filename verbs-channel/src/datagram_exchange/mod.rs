@@ -8,7 +8,7 @@
 //! client                                                          server
 //! REQUEST: cookie 0, endpoint, private data   ──►   nothing is kept
 //!                             ◄──  COOKIE: a number for this client
-//! REQUEST: the cookie, the same               ──►   the client receives what it is sent: it waits
+//! REQUEST: the cookie, the same               ──►   this proves that the client receives: it waits
 //!                                                   (handshake)
 //!                             ◄──  ACCEPT: endpoint, private data
 //! (handshake)
@@ -29,29 +29,30 @@
 //!   20 ms, later every 100 ms. The server answers each, in the same way if it is the same message. So
 //!   a server without datagrams to answer does nothing, and sends at most one datagram for each that it
 //!   receives.
-//! - *The numbers belong to the exchange*, not to the endpoints. A peer that has restarted has others: what
-//!   is on its way for the exchange before is ignored, or refused with [`RefusalCode::UNKNOWN`]. So no
-//!   queue pair is connected to the numbers of an earlier one.
+//! - *The numbers belong to the exchange*, not to the endpoints. A peer that has restarted has
+//!   other numbers: datagrams of the earlier exchange that are still on their way are ignored, or
+//!   refused with [`RefusalCode::UNKNOWN`]. So no queue pair is connected to one of an earlier
+//!   exchange.
 //! - *The last message* is DONE. If it is lost, the server has its channel a quarter of a second later.
-//! - If no CONFIRM reaches the client before its deadline, its exchange fails, and it sends REFUSED. If
-//!   that is lost, too, the server has a channel whose peer is gone. The first request that it posts on
-//!   it to the peer fails. This needs the loss of every CONFIRM; no exchange over datagrams can
-//!   exclude it.
-//! - A client that is silent for five seconds is given up by the server.
+//! - If no CONFIRM reaches the client before its deadline, its exchange fails, and it sends
+//!   REFUSED. If that is lost, too, the server has a channel whose peer is gone. The first request
+//!   that is posted on that channel fails. This happens only if every CONFIRM is lost; no exchange
+//!   over datagrams can exclude it.
+//! - The server abandons a client that is silent for five seconds.
 //!
 //! # Memory
 //!
-//! Before a client has returned its cookie, the server keeps nothing for it. The cookie depends on the
-//! client's endpoint, its number and the time, and on a secret of the server. So the sender of datagrams
-//! with a forged source costs no memory. Those that have returned it are bounded in number; while there
-//! are as many, further clients get no answer, and repeat their REQUEST. None of this authenticates a
-//! peer: datagrams are neither signed nor encrypted, as RDMA is not.
+//! Before a client has returned its cookie, the server keeps nothing for it. The cookie depends on
+//! the client's endpoint, its number and the time, and on a secret of the server. So the sender of
+//! datagrams with a forged source costs no memory. The number of clients that have returned it is
+//! bounded; while it is reached, further clients get no answer, and repeat their REQUEST. None of
+//! this authenticates a peer: datagrams are neither signed nor encrypted, as RDMA is not.
 //!
 //! # Length
 //!
-//! A REQUEST has 71 bytes and the private data, an ACCEPT 61. So private data is limited by the MTU of both
-//! ports: to 185 bytes with an MTU of 256, and to 441 with 512, 953 with 1024 and 1024 with a longer
-//! one.
+//! A REQUEST has 71 bytes besides the private data, an ACCEPT 61. So private data is limited by the
+//! MTU of both ports: to 185 bytes with an MTU of 256, and to 441 with 512, 953 with 1024 and 1024
+//! with a longer one.
 //!
 //! [`PreparedChannel::connect_over_datagrams`](crate::PreparedChannel::connect_over_datagrams) and
 //! [`accept_over_datagrams`](crate::PreparedChannel::accept_over_datagrams) do all of this. A [`Connector`]

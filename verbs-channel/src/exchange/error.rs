@@ -80,7 +80,8 @@ pub enum ExchangeError {
     },
     /// The private data of this side is too long: its length in bytes.
     PrivateData(usize),
-    /// The private data of this side does not fit a datagram: over datagrams, each side's is in one.
+    /// The private data of this side does not fit into a datagram: over datagrams, each side sends
+    /// it in one.
     PrivateDataBeyondMtu {
         /// Its length in bytes.
         len: usize,
@@ -286,8 +287,8 @@ impl RefusalCode {
     /// peer. The text has the reason.
     pub const HANDSHAKE: Self = Self(4);
 
-    /// Over datagrams: the server has no handshake of these numbers. It has restarted, or the time of the
-    /// handshake is over.
+    /// Over datagrams: the server has no handshake with these numbers. It has restarted, or the
+    /// handshake has timed out.
     pub const UNKNOWN: Self = Self(5);
 
     /// The number on the wire.
