@@ -17,6 +17,7 @@ mod blocking;
 mod budget;
 mod capacity;
 mod connecting;
+mod crowd;
 mod datagrams;
 mod endings;
 mod ends;
