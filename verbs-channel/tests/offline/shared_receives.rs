@@ -11,6 +11,7 @@ use verbs_channel::{
     BufferPool, Channel, ChannelGroup, ChannelId, ConnectedMember, DownReason, Error, Message,
     PollStrategy, RejectReason,
 };
+use verbs_harness::{PATIENCE, until};
 
 use crate::fake_device::{bounded, forget_the_past, pd, posted, succeeds};
 
@@ -182,15 +183,19 @@ fn block_that_another_thread_drops_is_posted_during_a_wait() {
         receives(posted()[0], qp_num, b"hi");
         let message = group.next_message().unwrap();
         let own = fake_libibverbs::lend();
+        let polls = || with(|library| library.rooms.len());
+        let before = polls();
         let dropped = std::thread::spawn(move || {
             own();
-            std::thread::sleep(Duration::from_millis(5));
+            // The wait has begun, and found nothing.
+            assert!(until(PATIENCE, || polls() > before + 3));
             drop(message);
+            assert!(until(PATIENCE, || posted().len() == 2), "it is not posted");
+            receives(posted()[1], qp_num, b"again");
         });
-        let wait = Some(Duration::from_millis(50));
-        assert!(bounded(|| group.wait_message(wait)).is_none());
+        let next = bounded(|| group.wait_message(Some(PATIENCE)));
+        assert!(next.unwrap().bytes() == Some(&b"again"[..]));
         dropped.join().unwrap();
-        assert_eq!(posted().len(), 2);
         with(|library| library.posted.clear());
     }
 }
