@@ -369,13 +369,13 @@ fn timeout_names_the_operation_and_the_time() {
         parts(&TransportError::Aborted(receive)),
         [
             "the operation was aborted",
-            "a receive did not complete within 1.5 s, after which a new channel is needed: reset prepares one",
+            "a receive did not complete within 1.5 s, after which a new channel has to be prepared",
         ]
     );
     assert_eq!(
         late(Queue::Send).to_string(),
-        "a send, write, read or atomic did not complete within 1.5 s, after which a new channel is \
-         needed: reset prepares one"
+        "a send, write, read or atomic did not complete within 1.5 s, after which a new channel has \
+         to be prepared"
     );
     assert!(receive.is_timed_out() && !DownReason::PeerLost.is_timed_out());
     let down = Error::Rejected(RejectReason::Down(receive));

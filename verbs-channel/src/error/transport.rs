@@ -75,8 +75,10 @@ pub(super) const fn operation(queue: Queue) -> &'static str {
 
 /// Why a channel is down.
 ///
-/// A channel that is down rejects all requests; [`reset`](crate::Channel::reset) prepares a new one.
-/// This is its first failure: later failures are consequences.
+/// A channel that is down rejects all requests. [`reset`](crate::Channel::reset) prepares a new one. In a
+/// group, [remove](crate::ChannelGroup::remove) the channel and
+/// [prepare](crate::ChannelGroup::prepare) another. This is its first failure: later failures are
+/// consequences.
 #[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DownReason {
@@ -97,7 +99,7 @@ pub enum DownReason {
     Post(#[source] PostError),
     /// An operation on borrowed buffers did not complete within its timeout.
     #[error(
-        "{} did not complete within {}, after which a new channel is needed: reset prepares one",
+        "{} did not complete within {}, after which a new channel has to be prepared",
         operation(*queue), Readable(*after)
     )]
     TimedOut {

@@ -324,8 +324,8 @@ fn errors_have_the_operation_and_the_reason_and_convert_to_io_errors() {
     let error = std::io::Error::from(error);
     assert_eq!(error.kind(), std::io::ErrorKind::TimedOut, "{error}");
     let refused = a.receive(into.scatter_element(..).unwrap()).unwrap_err();
-    let down = "the channel is down: a receive did not complete within 150 ms, after which a new channel is \
-         needed: reset prepares one";
+    let down = "the channel is down: a receive did not complete within 150 ms, after which a new channel has \
+         to be prepared";
     assert_eq!(words(&refused), down);
     assert_eq!(
         std::io::Error::from(refused).kind(),
