@@ -57,8 +57,10 @@ impl Pattern {
         check(offset, bytes, &self.bytes(offset, bytes.len()))
     }
 
-    /// Splitmix64: the results of adjacent numbers are unrelated.
-    const fn word(self, index: u64) -> u64 {
+    /// The bytes from `8 * index` on, 8 of them, as a number in little-endian order.
+    // Splitmix64: the results of adjacent numbers are unrelated.
+    #[must_use]
+    pub const fn word(self, index: u64) -> u64 {
         let word = self
             .seed
             .wrapping_add(index.wrapping_mul(0x9e37_79b9_7f4a_7c15));

@@ -16,6 +16,7 @@ const PROGRAMS: [&str; 16] = [
     env!("CARGO_BIN_EXE_file_copy"),
     env!("CARGO_BIN_EXE_kv_store"),
     env!("CARGO_BIN_EXE_many_clients"),
+    env!("CARGO_BIN_EXE_kv_transfer"),
     env!("CARGO_BIN_EXE_async_echo"),
     env!("CARGO_BIN_EXE_smol_echo"),
     env!("CARGO_BIN_EXE_async_kv"),

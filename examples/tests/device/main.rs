@@ -5,6 +5,7 @@
 //! `VERBS_DEVICE=mlx5_0 cargo test -p examples -- --ignored`.
 #![cfg(test)]
 
+mod kv_transfer;
 mod lessons;
 mod program;
 mod two_hosts;

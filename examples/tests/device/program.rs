@@ -141,9 +141,14 @@ impl Program {
         let _status = self.child.wait().unwrap();
     }
 
-    /// Stops the process until it is killed; its device still works.
+    /// Stops the process until it is killed, or goes on; its device still works.
     pub(crate) fn freeze(&self) {
         kill_process(Pid::from_child(&self.child), Signal::STOP).unwrap();
+    }
+
+    /// Lets a stopped process go on.
+    pub(crate) fn thaw(&self) {
+        kill_process(Pid::from_child(&self.child), Signal::CONT).unwrap();
     }
 
     /// Presses Ctrl-C.

@@ -1,0 +1,97 @@
+//! What decode and prefill exchange over TCP, and what both derive from it.
+
+use std::time::Duration;
+
+use examples::{Failure, Hello, Pattern};
+use serde::{Deserialize, Serialize};
+use verbs_core::{QueuePairEndpoint, RemoteMemoryRegion};
+
+/// Decode's first message: its cache, and how each rail reaches it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Cache {
+    pub(crate) layers: usize,
+    pub(crate) pages: usize,
+    pub(crate) page_len: usize,
+    pub(crate) rails: Vec<RemoteMemoryRegion>,
+}
+
+/// What decode asks for.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum Order {
+    /// Connect this rail, anew if it was.
+    Join(usize, QueuePairEndpoint),
+    /// Make the pages of this generation.
+    Make(u64),
+    /// Write them. The last answer is `Written` or `Quiesced`.
+    Write(Vec<Share>, Duration),
+    /// The share of a rail that failed, for another one; or it is not needed.
+    Again(Option<Share>),
+    /// End early.
+    Abort,
+    Bye,
+}
+
+/// What prefill answers.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum Answer {
+    Joined(Result<QueuePairEndpoint, String>),
+    Made,
+    /// This rail failed, and why. Its device is done with prefill's pages.
+    RailFailed(usize, String),
+    /// All shares have been written.
+    Written,
+    /// They have not, and no device uses prefill's pages any more: so many microseconds after the abort.
+    Quiesced(u64),
+}
+
+/// The pages that one rail writes, and what decode counts them by.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) struct Share {
+    pub(crate) rail: usize,
+    /// The first page of prefill's, and how many.
+    pub(crate) first: usize,
+    pub(crate) count: usize,
+    /// How far from there decode's page is: it differs from generation to generation.
+    pub(crate) turn: usize,
+    pub(crate) immediate: u32,
+    /// The immediate comes with each page; else with the last.
+    pub(crate) counts_pages: bool,
+}
+
+impl Share {
+    /// How many immediates arrive when all of it has.
+    pub(crate) fn expected(&self) -> u32 {
+        let pages = if self.counts_pages {
+            self.count
+        } else {
+            self.count.min(1)
+        };
+        u32::try_from(pages).unwrap_or(u32::MAX)
+    }
+}
+
+impl Cache {
+    /// The number of all pages.
+    pub(crate) const fn len(&self) -> usize {
+        self.layers * self.pages
+    }
+
+    /// The bytes of a page of prefill's.
+    pub(crate) const fn bytes(&self, generation: u64, page: usize) -> Pattern {
+        let (layer, page) = ((page / self.pages) as u64, (page % self.pages) as u64);
+        Pattern::new(generation << 26 ^ layer << 16 ^ page)
+    }
+
+    /// The page of decode's that it goes to.
+    pub(crate) const fn place(&self, page: usize, turn: usize) -> usize {
+        (page + turn) % self.len()
+    }
+}
+
+pub(crate) fn hello() -> Hello {
+    Hello::new("kv_transfer", 1)
+}
+
+pub(crate) fn out_of_order() -> Failure {
+    Failure::new("the peer's message is out of order")
+}
