@@ -30,6 +30,9 @@ struct Inner {
     pd: Handle<ibv_pd>,
     // Of a parent domain: what it was made of.
     parts: Option<(ProtectionDomain, ThreadDomain)>,
+    // Another library made it: it may be a parent domain, of a domain that is not known.
+    #[cfg_attr(not(debug_assertions), expect(dead_code, reason = "for a check"))]
+    is_foreign: bool,
     context: Context,
 }
 
@@ -46,23 +49,25 @@ impl Context {
         let pd = ret::non_null("ibv_alloc_pd", pd)?;
         // SAFETY: it is new, and the context is kept next to it.
         let pd = unsafe { Handle::new(pd) };
-        Ok(ProtectionDomain::new(pd, self))
+        Ok(ProtectionDomain::with_parts(pd, None, false, self))
     }
 }
 
 impl ProtectionDomain {
-    fn new(pd: Handle<ibv_pd>, context: &Context) -> Self {
-        Self::with_parts(pd, None, context)
-    }
-
     fn with_parts(
         pd: Handle<ibv_pd>,
         parts: Option<(Self, ThreadDomain)>,
+        is_foreign: bool,
         context: &Context,
     ) -> Self {
         let context = context.clone();
         Self {
-            inner: Arc::new(Inner { pd, parts, context }),
+            inner: Arc::new(Inner {
+                pd,
+                parts,
+                is_foreign,
+                context,
+            }),
         }
     }
 
@@ -126,7 +131,7 @@ impl ProtectionDomain {
         // SAFETY: it is new, and what it was made of is kept next to it.
         let pd = unsafe { Handle::new(pd) };
         let parts = Some((self.root().clone(), td.clone()));
-        Ok(Self::with_parts(pd, parts, context))
+        Ok(Self::with_parts(pd, parts, false, context))
     }
 
     /// The domain that a parent domain was made of; any other domain itself.
@@ -143,6 +148,13 @@ impl ProtectionDomain {
     #[must_use]
     pub fn tag(&self) -> usize {
         self.root().as_ptr().addr()
+    }
+
+    /// Whether all domains are known whose regions work with the queue pairs of this one. Those that another
+    /// library made are not.
+    #[cfg(debug_assertions)]
+    pub(crate) fn tells_regions(&self) -> bool {
+        !self.root().inner.is_foreign
     }
 
     /// Whether the regions of this domain work with the queue pairs of `other`.
@@ -177,7 +189,7 @@ impl ProtectionDomain {
         context.must_be(unsafe { (*pd.as_ptr()).context }, "the protection domain")?;
         // SAFETY: the caller hands it over, with what destroys it.
         let pd = unsafe { Handle::foreign(pd, destroy) };
-        Ok(Self::new(pd, context))
+        Ok(Self::with_parts(pd, None, true, context))
     }
 
     /// The device context it belongs to.
@@ -200,7 +212,10 @@ impl ProtectionDomain {
     /// deallocates it. Otherwise the errno.
     #[doc(alias = "ibv_dealloc_pd")]
     pub fn close(self) -> Result<()> {
-        let Some(Inner { pd, parts, context }) = Arc::into_inner(self.inner) else {
+        let Some(Inner {
+            pd, parts, context, ..
+        }) = Arc::into_inner(self.inner)
+        else {
             let object = "the protection domain";
             return Err(Error::InUse { object });
         };

@@ -1,6 +1,7 @@
 //! Posting datagrams.
 //!
-//! Nothing here allocates, locks, logs or formats, except for the error of a failed post.
+//! Nothing here allocates, locks, logs or formats, except for the error of a failed post, and for a check in
+//! debug builds.
 #![expect(unsafe_code, reason = "hands work requests to the device")]
 
 use std::ops::RangeBounds;
@@ -11,6 +12,8 @@ use verbs_sys::{ibv_post_recv, ibv_post_send, ibv_recv_wr, ibv_send_wr};
 use super::DatagramQueuePair;
 use crate::macros::man;
 use crate::queue_pair::PostError;
+#[cfg(debug_assertions)]
+use crate::queue_pair::domain;
 use crate::queue_pair::part::post_part;
 use crate::queue_pair::post::{receive_refused, send_refused};
 use crate::queue_pair::post_chain::receive_chain_refused;
@@ -66,6 +69,9 @@ impl DatagramQueuePair {
     ///
     /// [`PostError`] if a request was rejected. The requests before it are posted. If the driver does
     /// not name the rejected request, all of them may be posted: see [`PostError::posted`].
+    ///
+    /// A debug build rejects all requests if it knows that the memory of one is registered in another
+    /// protection domain.
     #[doc = man!("ibv_post_send")]
     #[doc(alias = "ibv_post_send")]
     #[doc(alias = "IBV_WR_SEND")]
@@ -92,6 +98,9 @@ impl DatagramQueuePair {
         let Some(head) = WorkRequest::chain(requests) else {
             return Ok(());
         };
+        #[cfg(debug_assertions)]
+        // SAFETY: `head` begins these requests.
+        unsafe { domain::check(self.pd(), Queue::Send, head, requests.len()) }?;
         let mut bad: *mut ibv_send_wr = ptr::null_mut();
         // SAFETY: the queue pair is alive, `head` begins a chain of living requests that ends, each
         // with a handle, and the caller keeps their buffers and handles.
@@ -137,6 +146,9 @@ impl DatagramQueuePair {
     ///
     /// [`PostError`] if a receive was rejected. The receives before it are posted. If the driver does
     /// not name the rejected receive, all of them may be posted: see [`PostError::posted`].
+    ///
+    /// A debug build rejects all receives if it knows that the memory of one is registered in another
+    /// protection domain.
     #[doc = man!("ibv_post_recv")]
     #[doc(alias = "ibv_post_recv")]
     #[inline]
@@ -148,6 +160,9 @@ impl DatagramQueuePair {
         let Some(head) = ReceiveWorkRequest::chain(requests) else {
             return Ok(());
         };
+        #[cfg(debug_assertions)]
+        // SAFETY: `head` begins these requests.
+        unsafe { domain::check(self.pd(), Queue::Receive, head, requests.len()) }?;
         let mut bad: *mut ibv_recv_wr = ptr::null_mut();
         // SAFETY: the queue pair is alive, `head` begins a chain of living requests that ends, and
         // the caller keeps their buffers.
@@ -185,8 +200,13 @@ impl DatagramQueuePair {
         // SAFETY: the queue pair is alive, the receives from `head` on are alive and end, and the caller
         // keeps their buffers.
         let post = |head, bad| unsafe { ibv_post_recv(self.as_ptr(), head, bad) };
-        post_part(Queue::Receive, chain, range, post, |ret, block, part| {
-            receive_chain_refused(self.cap, ret, block, part)
-        })
+        post_part(
+            self.pd(),
+            Queue::Receive,
+            chain,
+            range,
+            post,
+            |ret, block, part| receive_chain_refused(self.cap, ret, block, part),
+        )
     }
 }

@@ -30,6 +30,7 @@ mod chained;
 mod dmabuf;
 mod element;
 mod huge_pages;
+mod known;
 mod list;
 mod part;
 mod range;
@@ -53,4 +54,6 @@ pub use remote::RemoteMemoryRegion;
 pub use shared::SharedRegion;
 pub use shared_element::SharedElement;
 
+#[cfg(debug_assertions)]
+pub(crate) use known::is_of_another;
 pub(crate) use list::{compact, total_len};

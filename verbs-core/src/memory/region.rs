@@ -14,6 +14,7 @@ use std::{fmt, fs, io};
 use verbs_sys::{ibv_mr, ibv_pd, ibv_reg_mr_iova2};
 
 use super::buffer::bytes;
+use super::known::Known;
 use super::range::{part, part_of_items};
 use super::{AccessFlags, Buffer, GatherElement, ScatterElement};
 use crate::error::{Error, ErrorChain, Result};
@@ -210,6 +211,7 @@ pub(super) struct Registration<B: Buffer> {
     // Copies, so that making an element reads no memory of the driver's.
     lkey: u32,
     rkey: u32,
+    known: Known,
     pd: ProtectionDomain,
 }
 
@@ -238,6 +240,7 @@ impl<B: Buffer> Registration<B> {
         Ok(Self {
             lkey: *lkey,
             rkey: *rkey,
+            known: Known::new(pd, *lkey, bytes.addr().get() as u64, bytes.len()),
             mr: ManuallyDrop::new(mr),
             buffer,
             ptr: bytes.cast(),
@@ -252,8 +255,10 @@ impl<B: Buffer> Registration<B> {
         let mr = unsafe { ManuallyDrop::take(&mut this.mr) };
         // SAFETY: nor its `pd`.
         let pd = unsafe { std::ptr::read(&raw const this.pd) };
+        // SAFETY: nor that.
+        let known = unsafe { std::ptr::read(&raw const this.known) };
         let closed = mr.close();
-        drop(pd);
+        drop((known, pd));
         closed?;
         // SAFETY: it was initialised by `new`, and `this` is not used again.
         Ok(unsafe { this.buffer.assume_init_read() })

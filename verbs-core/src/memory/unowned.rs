@@ -7,6 +7,7 @@ use std::ops::RangeBounds;
 
 use verbs_sys::ibv_mr;
 
+use super::known::Known;
 use super::range::part;
 use super::{RemoteMemoryRegion, Sge, SharedElement};
 use crate::error::{ErrorChain, Result};
@@ -24,6 +25,7 @@ pub(super) struct Unowned<K> {
     // Copies, so that making an element reads no memory of the driver's.
     lkey: u32,
     rkey: u32,
+    known: Known,
     pd: ProtectionDomain,
 }
 
@@ -41,6 +43,7 @@ impl<K> Unowned<K> {
         Self {
             lkey: *lkey,
             rkey: *rkey,
+            known: Known::new(pd, *lkey, addr, len),
             mr: ManuallyDrop::new(mr),
             keepalive: ManuallyDrop::new(keepalive),
             addr,
@@ -60,8 +63,10 @@ impl<K> Unowned<K> {
         let mr = unsafe { ManuallyDrop::take(&mut this.mr) };
         // SAFETY: nor its `pd`.
         let pd = unsafe { std::ptr::read(&raw const this.pd) };
+        // SAFETY: nor that.
+        let known = unsafe { std::ptr::read(&raw const this.known) };
         let closed = mr.close();
-        drop(pd);
+        drop((known, pd));
         closed?;
         // SAFETY: nor its keepalive, and `this` is not used again.
         Ok(unsafe { ManuallyDrop::take(&mut this.keepalive) })

@@ -7,6 +7,8 @@ mod by_manager;
 pub(crate) mod choices;
 pub(crate) mod config;
 mod data_in_order;
+#[cfg(debug_assertions)]
+pub(crate) mod domain;
 mod endpoint;
 pub(crate) mod foreign;
 pub(crate) mod part;

@@ -7,15 +7,20 @@ use std::{mem, ptr};
 
 use verbs_sys::{ibv_recv_wr, ibv_send_wr};
 
+#[cfg(debug_assertions)]
+use super::domain;
 use super::post_error::{PostError, Queue, Reason, accepted};
+use crate::protection_domain::ProtectionDomain;
 use crate::work_request::{Block, ChainRequest, ReceiveWorkRequest, RequestChain, WorkRequest};
 
 /// Posts a range of a chain by `post`, which gets the first request and the place for `bad_wr`;
 /// `refused` finds out why it failed.
 ///
-/// Nothing is done for each request.
+/// Nothing is done for each request, but for a check of their domain in debug builds.
 #[inline]
+#[cfg_attr(not(debug_assertions), expect(unused_variables, reason = "no check"))]
 pub(crate) fn post_part<R: ChainRequest>(
+    pd: &ProtectionDomain,
     queue: Queue,
     chain: &mut RequestChain<R>,
     range: impl RangeBounds<usize>,
@@ -27,6 +32,9 @@ pub(crate) fn post_part<R: ChainRequest>(
     if start >= end || end > block.len() {
         return nothing(queue, start.max(end), block.len());
     }
+    #[cfg(debug_assertions)]
+    // SAFETY: the block, which is borrowed mutably, has so many requests there, with their lists.
+    unsafe { domain::check(pd, queue, block.at(start), end - start) }?;
     let ret = block.post_to(end, |block| post(block.at(start), block.bad()));
     if accepted(ret, *block.bad_wr()) {
         return Ok(());

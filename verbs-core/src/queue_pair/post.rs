@@ -1,12 +1,15 @@
 //! Posting: the half of the data path that takes work requests to the device.
 //!
-//! Nothing here allocates, locks, logs or formats, except for the error of a failed post.
+//! Nothing here allocates, locks, logs or formats, except for the error of a failed post, and for a check in
+//! debug builds.
 #![expect(unsafe_code, reason = "hands work requests to the device")]
 
 use std::ptr;
 
 use verbs_sys::{ibv_post_recv, ibv_post_send, ibv_recv_wr, ibv_send_wr};
 
+#[cfg(debug_assertions)]
+use super::domain;
 use super::post_error::{PostError, Queue, Reason, accepted, position, reason};
 use super::{OwnReceives, PreparedQueuePair, QpCap, QueuePair, SharedReceives};
 use crate::macros::man;
@@ -60,7 +63,8 @@ impl<R> QueuePair<R> {
     /// - Its memory stays allocated, and registered under the `lkey` of its element, while the
     ///   request holds it.
     /// - The region of each element belongs to this queue pair's [`pd`](Self::pd). On another device, or
-    ///   in another protection domain, the same `lkey` may be that of other memory.
+    ///   in another protection domain, the same `lkey` may be that of other memory. A debug build checks
+    ///   this for regions that this crate registered.
     /// - If it sends or writes: no code writes to its memory while the request holds it, and no
     ///   `&mut` to it is live.
     /// - If it reads or is an atomic: no code reads or writes the memory of its elements while the
@@ -90,6 +94,9 @@ impl<R> QueuePair<R> {
     ///
     /// [`PostError`] if a request was rejected. The requests before it are posted. If the driver does
     /// not name the rejected request, all of them may be posted: see [`PostError::posted`].
+    ///
+    /// A debug build rejects all requests if it knows that the memory of one is registered in another
+    /// protection domain.
     #[doc = man!("ibv_post_send")]
     #[doc(alias = "ibv_post_send")]
     #[inline]
@@ -101,6 +108,9 @@ impl<R> QueuePair<R> {
         let Some(head) = WorkRequest::chain(requests) else {
             return Ok(());
         };
+        #[cfg(debug_assertions)]
+        // SAFETY: `head` begins these requests.
+        unsafe { domain::check(self.pd(), Queue::Send, head, requests.len()) }?;
         let mut bad: *mut ibv_send_wr = ptr::null_mut();
         // SAFETY: the queue pair is alive, `head` begins a chain of living requests that ends, and
         // the caller keeps their buffers.
@@ -295,6 +305,9 @@ macro_rules! receives {
             /// [`PostError`] if a receive was rejected. The receives before it are posted. If the
             /// driver does not name the rejected receive, all of them may be posted: see
             /// [`PostError::posted`].
+            ///
+            /// A debug build rejects all receives if it knows that the memory of one is registered in
+            /// another protection domain.
             #[doc = man!("ibv_post_recv")]
             #[doc(alias = "ibv_post_recv")]
             #[inline]
@@ -306,6 +319,9 @@ macro_rules! receives {
                 let Some(head) = ReceiveWorkRequest::chain(requests) else {
                     return Ok(());
                 };
+                #[cfg(debug_assertions)]
+                // SAFETY: `head` begins these requests.
+                unsafe { domain::check(self.pd(), Queue::Receive, head, requests.len()) }?;
                 let mut bad: *mut ibv_recv_wr = ptr::null_mut();
                 // SAFETY: the queue pair is alive, `head` begins a chain of living requests that
                 // ends, and the caller keeps their buffers.

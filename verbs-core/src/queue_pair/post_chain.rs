@@ -70,9 +70,14 @@ impl<R> QueuePair<R> {
         // SAFETY: the queue pair is alive, the requests from `head` on are alive and end, and the caller
         // keeps their buffers.
         let post = |head, bad| unsafe { ibv_post_send(self.as_ptr(), head, bad) };
-        post_part(Queue::Send, chain, range, post, |ret, block, part| {
-            chain_refused(cap, ret, block, part)
-        })
+        post_part(
+            self.pd(),
+            Queue::Send,
+            chain,
+            range,
+            post,
+            |ret, block, part| chain_refused(cap, ret, block, part),
+        )
     }
 }
 
@@ -108,7 +113,7 @@ macro_rules! receives {
                 // SAFETY: the queue pair is alive, the receives from `head` on are alive and end, and
                 // the caller keeps their buffers.
                 let post = |head, bad| unsafe { ibv_post_recv(self.as_ptr(), head, bad) };
-                post_part(Queue::Receive, chain, range, post, |ret, block, part| {
+                post_part(self.pd(), Queue::Receive, chain, range, post, |ret, block, part| {
                     receive_chain_refused(cap, ret, block, part)
                 })
             }

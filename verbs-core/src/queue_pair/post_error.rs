@@ -54,6 +54,7 @@ pub(crate) enum Reason {
     Elements,
     TooLong,
     NoRequest,
+    OtherDomain,
     Unknown,
 }
 
@@ -83,10 +84,17 @@ impl PostError {
         Self::new(Queue::Send, posted, 0, (found, max, Reason::TooLong))
     }
 
+    /// A request of memory that is registered in another protection domain. None was posted.
+    #[cfg(debug_assertions)]
+    #[cold]
+    pub(crate) fn other_domain(queue: Queue, at: usize) -> Self {
+        Self::new(queue, 0, 0, (at as u64 + 1, 0, Reason::OtherDomain))
+    }
+
     /// One of each reason, for the tests of this crate and of those above.
     #[doc(hidden)]
     #[must_use]
-    pub fn examples() -> [Self; 6] {
+    pub fn examples() -> [Self; 7] {
         let of = |reason| Self::new(Queue::Send, 1, libc::EINVAL, (3, 2, reason));
         // Exhaustive: a reason that is new does not compile until it is listed here.
         match Reason::Full {
@@ -95,6 +103,7 @@ impl PostError {
             | Reason::Elements
             | Reason::TooLong
             | Reason::NoRequest
+            | Reason::OtherDomain
             | Reason::Unknown => {}
         }
         [
@@ -103,6 +112,7 @@ impl PostError {
             Reason::Elements,
             Reason::TooLong,
             Reason::NoRequest,
+            Reason::OtherDomain,
             Reason::Unknown,
         ]
         .map(of)
@@ -137,9 +147,11 @@ impl PostError {
     pub fn kind(&self) -> ErrorKind {
         match self.reason {
             Reason::Full => ErrorKind::OutOfMemory,
-            Reason::Inline | Reason::Elements | Reason::TooLong | Reason::NoRequest => {
-                ErrorKind::InvalidInput
-            }
+            Reason::Inline
+            | Reason::Elements
+            | Reason::TooLong
+            | Reason::NoRequest
+            | Reason::OtherDomain => ErrorKind::InvalidInput,
             Reason::Unknown => kind_of(&io_error(self.errno.into())),
         }
     }
@@ -161,6 +173,12 @@ impl fmt::Display for PostError {
             return write!(
                 f,
                 "a range up to request {found} was to be posted of a chain of {max}"
+            );
+        }
+        if self.reason == Reason::OtherDomain {
+            return write!(
+                f,
+                "the memory of request {found} is registered in another protection domain: nothing was posted"
             );
         }
         let refused = u64::from(self.posted) + 1;
@@ -187,7 +205,9 @@ impl fmt::Display for PostError {
                     "{found} bytes exceed the {max} bytes of one packet, which is all that a datagram has"
                 )
             }
-            Reason::Unknown | Reason::NoRequest => write!(f, "{}", io_error(self.errno.into())),
+            Reason::Unknown | Reason::NoRequest | Reason::OtherDomain => {
+                write!(f, "{}", io_error(self.errno.into()))
+            }
         }
     }
 }

@@ -35,6 +35,8 @@ pub use receive::ReceiveWorkRequest;
 pub use send::SendWorkRequest;
 
 pub(crate) use chain::Block;
+#[cfg(debug_assertions)]
+pub(crate) use chain::Linked;
 
 use crate::memory::{Element, compact, total_len};
 
@@ -293,6 +295,6 @@ macro_rules! carries_data {
 const FENCE: u32 = IBV_SEND_FENCE.0;
 const SIGNALED: u32 = IBV_SEND_SIGNALED.0;
 const SOLICITED: u32 = IBV_SEND_SOLICITED.0;
-const INLINE: u32 = IBV_SEND_INLINE.0;
+pub(crate) const INLINE: u32 = IBV_SEND_INLINE.0;
 
 use {carries_data, work_request};

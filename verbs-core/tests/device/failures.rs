@@ -11,7 +11,7 @@ use verbs_core::{
     WcStatus, WorkCompletion, WorkRequest, WriteWorkRequest,
 };
 use verbs_harness::pair::{End, Pair, Side};
-use verbs_harness::{assert_silent, begin, wait_for};
+use verbs_harness::{assert_silent, begin, unchecked_domain, wait_for};
 
 /// A connection whose retries end soon.
 fn impatient() -> Pair {
@@ -257,14 +257,8 @@ fn a_region_of_another_protection_domain_fails_here() {
     let _test = begin!();
     let pair = impatient();
     pair.b.receive(ReceiveWorkRequest::empty());
-    let foreign = pair
-        .a
-        .side
-        .context
-        .alloc_pd()
-        .unwrap()
-        .reg_mr(vec![0_u8; 8])
-        .unwrap();
+    let foreign = unchecked_domain(&pair.a.side.context);
+    let foreign = foreign.reg_mr(vec![0_u8; 8]).unwrap();
     let mut list = [foreign.gather_element(..).unwrap()];
     fails(&pair.a, SendWorkRequest::new(&mut list), &LOCAL);
 }

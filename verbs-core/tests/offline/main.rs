@@ -17,6 +17,7 @@ mod chains_random;
 mod channel;
 mod datagrams;
 mod device;
+mod domains;
 mod endings;
 mod events;
 mod foreign;

@@ -15,8 +15,7 @@ use super::{
     WriteWorkRequest,
 };
 use crate::error::{Error, Result};
-pub(crate) use block::Block;
-use block::Linked;
+pub(crate) use block::{Block, Linked};
 
 /// A chain of requests of one kind that is built once, and posted again and again.
 ///

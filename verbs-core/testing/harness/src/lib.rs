@@ -19,6 +19,7 @@
 pub mod allocations;
 pub mod chains;
 pub mod child;
+mod domain;
 pub mod drops;
 pub mod logged;
 pub mod pair;
@@ -35,6 +36,7 @@ use std::time::{Duration, Instant};
 
 use verbs_core::{CompletionQueue, Context, Device, PollSlot, WorkCompletion};
 
+pub use domain::unchecked_domain;
 use watchdog::Watchdog;
 pub use watchdog::{bounded, within};
 
