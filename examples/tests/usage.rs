@@ -3,7 +3,7 @@
 
 use std::process::{Command, Output};
 
-const PROGRAMS: [&str; 16] = [
+const PROGRAMS: [&str; 17] = [
     env!("CARGO_BIN_EXE_devinfo"),
     env!("CARGO_BIN_EXE_rc_pingpong"),
     env!("CARGO_BIN_EXE_uc_pingpong"),
