@@ -107,14 +107,15 @@ struct Begun {
 }
 
 impl AsyncGroup {
-    /// An empty set of operations on channels of this group, with room for this many.
+    /// An empty set of operations on channels of this group, with room for `operations` of them.
     pub fn transfer(&self, operations: usize) -> AsyncTransfer {
         AsyncTransfer::new(self.shared(), operations)
     }
 }
 
 impl AsyncChannel {
-    /// An empty set of operations on this channel, or others of its group, with room for this many.
+    /// An empty set of operations on this channel, or others of its group, with room for `operations` of
+    /// them.
     pub fn transfer(&self, operations: usize) -> AsyncTransfer {
         AsyncTransfer::new(self.group(), operations)
     }
