@@ -84,10 +84,10 @@
 //!    similar functions, [`QueuePair::post`] for a chain of several kinds, or [`QueuePair::post_chain`]
 //!    for one that was built once. From then on the device may use the buffers.
 //! 4. A *completion* comes out of [`CompletionQueue::poll`] and gives the buffers back.
-//!    [`WorkCompletion::result`] is the outcome. A failed request is data, not an error of `poll`. Its
-//!    queue pair is then in [`ERR`](QpState::ERR), and everything else that was posted on it completes
-//!    as flushed. After a failed send, one without acknowledgements may be in [`SQE`](QpState::SQE), and
-//!    only its sends are flushed.
+//!    [`WorkCompletion::result`] is the outcome. A failed request is data, not an error of `poll`.
+//!    Its queue pair is then in [`ERR`](QpState::ERR), and everything else that was posted on it
+//!    completes as flushed. After a failed send, a queue pair of another type than RC may be in
+//!    [`SQE`](QpState::SQE) instead: then only its sends are flushed.
 //!
 //! A [`SharedReceiveQueue`] has the receives of many queue pairs: memory for messages is then needed
 //! once, and not for each peer. A [`QueuePair`] that is [built on one](QueuePairBuilder::srq) has no

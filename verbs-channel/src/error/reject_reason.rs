@@ -91,8 +91,8 @@ pub enum RejectReason {
     /// channel's, where its key is unknown, or stands for other memory.
     ///
     /// This is checked for [owned buffers](crate::OwnedBuffer) and for
-    /// [`SharedElement`](verbs_core::SharedElement)s, but not for [other elements](crate::List). Those are
-    /// [`Post`](Self::Post) in a debug build.
+    /// [`SharedElement`](verbs_core::SharedElement)s, but not for [other elements](crate::List): a
+    /// debug build rejects those with [`Post`](Self::Post).
     #[error(
         "the memory is registered in another protection domain: register it in the channel's `pd()`"
     )]

@@ -75,10 +75,10 @@ pub(super) const fn operation(queue: Queue) -> &'static str {
 
 /// Why a channel is down.
 ///
-/// A channel that is down rejects all requests. [`reset`](crate::Channel::reset) prepares a new one. In a
-/// group, [remove](crate::ChannelGroup::remove) the channel and
-/// [prepare](crate::ChannelGroup::prepare) another. This is its first failure: later failures are
-/// consequences.
+/// A channel that is down rejects all requests. [`reset`](crate::Channel::reset) prepares a new
+/// one. In a group, [remove](crate::ChannelGroup::remove) the channel and
+/// [prepare](crate::ChannelGroup::prepare) another. The reason is the first failure of the channel:
+/// later failures are consequences.
 #[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DownReason {

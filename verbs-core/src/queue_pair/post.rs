@@ -95,8 +95,8 @@ impl<R> QueuePair<R> {
     /// [`PostError`] if a request was rejected. The requests before it are posted. If the driver does
     /// not name the rejected request, all of them may be posted: see [`PostError::posted`].
     ///
-    /// A debug build rejects all requests if it knows that the memory of one is registered in another
-    /// protection domain.
+    /// A debug build rejects all requests if this crate has registered the memory of one of them in
+    /// another protection domain.
     #[doc = man!("ibv_post_send")]
     #[doc(alias = "ibv_post_send")]
     #[inline]
@@ -306,8 +306,8 @@ macro_rules! receives {
             /// driver does not name the rejected receive, all of them may be posted: see
             /// [`PostError::posted`].
             ///
-            /// A debug build rejects all receives if it knows that the memory of one is registered in
-            /// another protection domain.
+            /// A debug build rejects all receives if this crate has registered the memory of one of
+            /// them in another protection domain.
             #[doc = man!("ibv_post_recv")]
             #[doc(alias = "ibv_post_recv")]
             #[inline]

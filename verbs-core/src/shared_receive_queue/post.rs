@@ -52,8 +52,8 @@ impl SharedReceiveQueue {
     /// [`PostError`] if a receive was rejected. The receives before it are posted. If the driver does
     /// not name the rejected receive, all of them may be posted: see [`PostError::posted`].
     ///
-    /// A debug build rejects all receives if it knows that the memory of one is registered in another
-    /// protection domain.
+    /// A debug build rejects all receives if this crate has registered the memory of one of them in
+    /// another protection domain.
     #[doc = man!("ibv_post_srq_recv")]
     #[doc(alias = "ibv_post_srq_recv")]
     #[inline]
