@@ -4,7 +4,6 @@
 //! own queue pairs are gone; then `step` in `prefill.rs`, which writes pages in chains that are built once.
 
 mod decode;
-mod meter;
 mod pool;
 mod prefill;
 mod protocol;

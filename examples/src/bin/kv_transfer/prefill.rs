@@ -2,21 +2,16 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use examples::{Failure, Frames, Peer, say};
 use verbs_channel::{Outgoing, OwnedChain, OwnedRequest};
 use verbs_core::{AccessFlags, RemoteMemoryRegion};
 
 use crate::Options;
-use crate::meter::Meter;
 use crate::pool::Pool;
 use crate::protocol::{Answer, Cache, Order, Share, hello, out_of_order};
-use crate::rail::{CHAINS, Rail};
-
-/// Idle rounds between two looks for a message.
-const LOOK: u32 = 64;
+use crate::rail::{CHAINS, Rail, Rounds, cpu_time};
 
 /// A rail, and what it is to write.
 struct Lane {
@@ -69,7 +64,7 @@ pub(crate) fn run(options: &Options, host: &str) -> Result<(), Failure> {
 impl Prefill<'_> {
     /// Does what decode asks for, until it has had enough.
     fn serve(&mut self) -> Result<(), Failure> {
-        let mut meter = Meter::new();
+        let mut cpu = Duration::ZERO;
         loop {
             match self.frames.receive()? {
                 Order::Join(rail, endpoint) => {
@@ -90,10 +85,10 @@ impl Prefill<'_> {
                     self.frames.send(&Answer::Made)?;
                 }
                 Order::Write(shares, timeout) => {
-                    for share in shares {
-                        self.lane(share.rail)?.shares.push_back(share);
-                    }
-                    let answer = meter.run(|| self.write(Instant::now() + timeout))?;
+                    self.add(&shares)?;
+                    let before = cpu_time();
+                    let answer = self.write(timeout)?;
+                    cpu += cpu_time().saturating_sub(before);
                     self.frames.send(&answer)?;
                 }
                 // They crossed with the last answer.
@@ -101,43 +96,42 @@ impl Prefill<'_> {
                 Order::Bye => break,
             }
         }
-        let written = self.lanes.iter().map(|lane| lane.written).sum();
-        let cost = meter.per_page(written);
-        say(format_args!("{written} pages written: {cost}"))
+        let written: u64 = self.lanes.iter().map(|lane| lane.written).sum();
+        let cpu = cpu.as_secs_f64() * 1e6 / written.max(1) as f64;
+        say(format_args!(
+            "{written} pages written: {cpu:.1} us of CPU a page"
+        ))
     }
 
     /// Writes all shares. Returns when no device uses the pages any more, whether all were written or not.
-    fn write(&mut self, deadline: Instant) -> Result<Answer, Failure> {
-        let loses = self
-            .options
-            .lose_every
-            .is_some_and(|every| self.generation.is_multiple_of(every));
-        let (mut failed, mut rounds) = (0, 0_u32);
+    fn write(&mut self, timeout: Duration) -> Result<Answer, Failure> {
+        let loses = self.options.lose_every;
+        let loses = loses.is_some_and(|every| self.generation.is_multiple_of(every));
+        let (start, mut failed, mut rounds) = (Instant::now(), 0, Rounds::default());
         loop {
-            let mut is_done = failed == 0;
+            let (mut has_moved, mut is_done) = (false, failed == 0);
             for (index, lane) in self.lanes.iter_mut().enumerate() {
-                let stepped = lane.step(&self.cache, loses && index == 0);
-                if let Err(why) = stepped {
-                    // To ERR, and drained: its device is done with the pages, and decode is told so.
-                    lane.abort();
-                    self.frames
-                        .send(&Answer::RailFailed(index, why.to_string()))?;
-                    failed += 1;
+                match lane.step(&self.cache, loses && index == 0) {
+                    Ok(moved) => has_moved |= moved,
+                    Err(why) => {
+                        // To ERR, and drained: decode gets its shares back.
+                        lane.abort();
+                        let failed_rail = Answer::RailFailed(index, why.to_string());
+                        self.frames.send(&failed_rail)?;
+                        failed += 1;
+                    }
                 }
                 is_done &= failed == 0 && lane.is_done();
             }
             if is_done {
                 return Ok(Answer::Written);
             }
-            rounds += 1;
-            let mut ends = Instant::now() >= deadline;
-            if rounds.is_multiple_of(LOOK) && self.frames.peer().has_sent()? {
+            let mut ends = start.elapsed() >= timeout;
+            if rounds.next(has_moved) && self.frames.peer().has_sent()? {
                 match self.frames.receive()? {
-                    Order::Again(share) => {
+                    Order::Again(shares) => {
                         failed -= 1;
-                        if let Some(share) = share {
-                            self.lane(share.rail)?.shares.push_back(share);
-                        }
+                        self.add(&shares)?;
                     }
                     Order::Abort => ends = true,
                     _ => return Err(out_of_order()),
@@ -146,15 +140,20 @@ impl Prefill<'_> {
             if ends {
                 let start = Instant::now();
                 self.lanes.iter_mut().for_each(Lane::abort);
-                let took = start.elapsed();
-                return Ok(Answer::Quiesced(u64::try_from(took.as_micros())?));
+                return Ok(Answer::Quiesced(start.elapsed()));
             }
-            thread::yield_now();
         }
     }
 
-    fn lane(&mut self, rail: usize) -> Result<&mut Lane, Failure> {
-        self.lanes.get_mut(rail).ok_or_else(out_of_order)
+    /// Each share is its rail's. If that has failed by now, decode will choose another one.
+    fn add(&mut self, shares: &[Share]) -> Result<(), Failure> {
+        for share in shares {
+            let lane = self.lanes.get_mut(share.rail).ok_or_else(out_of_order)?;
+            if lane.rail.channel.is_some() {
+                lane.shares.push_back(*share);
+            }
+        }
+        Ok(())
     }
 }
 
@@ -188,15 +187,19 @@ impl Lane {
         })
     }
 
-    /// Takes the chains that were written, and starts those that are idle. Allocates nothing.
-    fn step(&mut self, cache: &Cache, loses: bool) -> Result<(), Failure> {
+    /// Takes the chains that were written, and starts those that are idle. Whether there were any.
+    ///
+    /// Allocates nothing: only places and immediates differ from what was written before.
+    fn step(&mut self, cache: &Cache, loses: bool) -> Result<bool, Failure> {
         let Some(channel) = &mut self.rail.channel else {
-            return Ok(());
+            return Ok(false);
         };
+        let mut has_moved = false;
         while let Some(completed) = channel.next_completed() {
             self.written += completed.chain.as_ref().map_or(0, OwnedChain::done) as u64;
             self.idle.extend(completed.chain);
             completed.result?;
+            has_moved = true;
         }
         while let Some(share) = self.shares.front_mut() {
             if share.count == 0 {
@@ -226,11 +229,12 @@ impl Lane {
             }
             share.first += len;
             share.count -= len;
+            has_moved = true;
             if loses {
                 return Err(Failure::new("lost, as --lose-every asks"));
             }
         }
-        Ok(())
+        Ok(has_moved)
     }
 
     /// Whether all of its shares have been written.

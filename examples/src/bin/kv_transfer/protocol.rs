@@ -24,8 +24,8 @@ pub(crate) enum Order {
     Make(u64),
     /// Write them. The last answer is `Written` or `Quiesced`.
     Write(Vec<Share>, Duration),
-    /// The share of a rail that failed, for another one; or it is not needed.
-    Again(Option<Share>),
+    /// The shares of a rail that failed, for another one; none if they are not needed.
+    Again(Vec<Share>),
     /// End early.
     Abort,
     Bye,
@@ -40,8 +40,8 @@ pub(crate) enum Answer {
     RailFailed(usize, String),
     /// All shares have been written.
     Written,
-    /// They have not, and no device uses prefill's pages any more: so many microseconds after the abort.
-    Quiesced(u64),
+    /// They have not, and no device uses prefill's pages any more: so long after the abort.
+    Quiesced(Duration),
 }
 
 /// The pages that one rail writes, and what decode counts them by.

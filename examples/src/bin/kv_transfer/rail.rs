@@ -1,9 +1,12 @@
 //! Rails: a device each, with a context, the registered pages and a channel of its own.
 
 use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
 
 use examples::Failure;
-use verbs_channel::{Channel, PreparedChannel, SharedMemory};
+use rustix::time::{ClockId, clock_gettime};
+use verbs_channel::{Channel, DownReason, PreparedChannel, SharedMemory};
 use verbs_core::{AccessFlags, Device, ProtectionDomain, RemoteMemoryRegion};
 
 use crate::Options;
@@ -11,12 +14,14 @@ use crate::pool::Pool;
 
 /// Chains in flight on a rail.
 pub(crate) const CHAINS: u16 = 4;
-/// Receives for immediates on a rail, and the most slices of its memory in flight.
+/// Receives for immediates on a rail, and the most slices of its memory at once.
 pub(crate) const DEPTH: u16 = 256;
+/// Rounds between two looks for a message, or without success before a sleep.
+const ROUNDS: u32 = 64;
+const NAP: Duration = Duration::from_micros(50);
 
 pub(crate) struct Rail {
     pub(crate) name: String,
-    // First: its device is done with the pages when it has been dropped.
     pub(crate) channel: Option<Channel>,
     pub(crate) memory: SharedMemory,
     pub(crate) remote: RemoteMemoryRegion,
@@ -30,10 +35,9 @@ impl Rail {
         pool: &Arc<Pool>,
         access: AccessFlags,
     ) -> Result<Vec<Self>, Failure> {
-        let devices = options.devices.iter();
-        let mut contexts = devices
-            .map(|name| Ok(Device::by_name(name)?.open()?))
-            .collect::<Result<Vec<_>, Failure>>()?;
+        let named = |name: &String| Ok(Device::by_name(name)?.open()?);
+        let contexts: Result<Vec<_>, Failure> = options.devices.iter().map(named).collect();
+        let mut contexts = contexts?;
         if contexts.is_empty() {
             contexts.push(examples::open(&options.common)?);
         }
@@ -41,9 +45,10 @@ impl Rail {
             let pd = context.alloc_pd()?;
             let (memory, remote) = pool.register(&pd, access, DEPTH.into())?;
             let name = context.device().name().to_owned();
+            let channel = None;
             Ok(Self {
                 name,
-                channel: None,
+                channel,
                 memory,
                 remote,
                 pd,
@@ -52,15 +57,54 @@ impl Rail {
         rails.collect()
     }
 
-    /// Ends its channel, and prepares another one.
+    /// Prepares a channel. There is none until it is connected.
     pub(crate) fn prepare(&mut self, options: &Options) -> Result<PreparedChannel, Failure> {
-        self.channel = None;
-        let prepared = Channel::builder(&self.pd)
+        self.end()?;
+        let channel = Channel::builder(&self.pd)
             .port_num(options.common.ib_port)
             .gid_index(options.common.gid_idx)
             .max_send_wr(u32::from(CHAINS * options.chain))
-            .max_recv_wr(u32::from(DEPTH))
-            .build()?;
-        Ok(prepared)
+            .max_recv_wr(u32::from(DEPTH));
+        Ok(channel.build()?)
     }
+
+    /// Destroys the queue pair: after this, the peer writes nothing over this rail.
+    pub(crate) fn end(&mut self) -> Result<(), Failure> {
+        if let Some(channel) = &mut self.channel {
+            channel.engine_mut().destroy_all(DownReason::Closed);
+            if channel.endpoint().is_some() {
+                return Err(Failure::new(
+                    "a queue pair is stuck: its pages are never free",
+                ));
+            }
+        }
+        self.channel = None;
+        Ok(())
+    }
+}
+
+/// Rounds of a loop that polls.
+#[derive(Default)]
+pub(crate) struct Rounds {
+    all: u32,
+    idle: u32,
+}
+
+impl Rounds {
+    /// One more; it sleeps after many without success. Whether to look for a message.
+    pub(crate) fn next(&mut self, has_moved: bool) -> bool {
+        self.all = self.all.wrapping_add(1);
+        self.idle = if has_moved { 0 } else { self.idle + 1 };
+        if self.idle == ROUNDS {
+            self.idle -= 1;
+            thread::sleep(NAP);
+            return true;
+        }
+        self.all.is_multiple_of(ROUNDS)
+    }
+}
+
+/// The processor time that this process has used.
+pub(crate) fn cpu_time() -> Duration {
+    Duration::try_from(clock_gettime(ClockId::ProcessCPUTime)).unwrap_or_default()
 }
