@@ -67,11 +67,18 @@ fn main() -> Result<(), Box<dyn Error>> {
             let mut chain = Some(sends(&pool, PAGES)?);
             both!(patched(&mut channel, &mut chain, pool.take(), half));
         }
-        "group1" => both!(group_sends(&mut group_of(1, &pd)?, pool.take(), half)),
-        "group4096" => both!(group_sends(&mut group_of(4096, &pd)?, pool.take(), half)),
+        "group_two" => both!(two_sends(&mut group_of(2, &pd, None)?, &pool, half)),
+        // A share of one request for each queue, and common room for four.
+        "group_budget" => both!(two_sends(&mut group_of(2, &pd, Some(8))?, &pool, half)),
         "rejoin64" => both!(rejoin(&mut group_with_receives(1, &pd)?, half)),
         "rejoin16384" => both!(rejoin(&mut group_with_receives(256, &pd)?, half)),
-        other => fail(&format!("there is no operation `{other}`")),
+        other => match other.strip_prefix("group").map(str::parse) {
+            Some(Ok(channels)) => {
+                let mut group = group_of(channels, &pd, None)?;
+                both!(group_sends(&mut group, pool.take(), half));
+            }
+            _ => fail(&format!("there is no operation `{other}`")),
+        },
     }
     Ok(())
 }
@@ -252,9 +259,16 @@ fn patched<E: Failure>(
     Ok(())
 }
 
-/// A group of as many channels that share a queue.
-fn group_of(channels: u32, pd: &ProtectionDomain) -> Result<ChannelGroup, Box<dyn Error>> {
-    let builder = Channel::builder(pd).max_send_wr(4).max_recv_wr(4);
+/// A group of as many channels that share a queue, and this budget if there is one.
+fn group_of(
+    channels: u32,
+    pd: &ProtectionDomain,
+    in_flight: Option<u32>,
+) -> Result<ChannelGroup, Box<dyn Error>> {
+    let mut builder = Channel::builder(pd).max_send_wr(4).max_recv_wr(4);
+    if let Some(total) = in_flight {
+        builder = builder.in_flight(total);
+    }
     let mut group = builder.group(channels)?;
     for _ in 0..channels {
         let member = group.prepare()?;
@@ -282,6 +296,26 @@ fn group_sends<E: Failure>(
         let sent = group.channel(at)?.start_send(given);
         let _found_below = sent.map_err(|sent| *sent.error())?;
         buffer = group.next_completed().and_then(|ended| ended.buffer);
+    }
+    Ok(())
+}
+
+/// Two sends in flight on one channel. With a budget, the second is beyond the channel's share.
+#[inline(never)]
+fn two_sends<E: Failure>(group: &mut ChannelGroup, pool: &BufferPool, count: u64) -> Result<(), E> {
+    let mut buffers = [(); 2].map(|()| pool.take().map(OwnedBuffer::from));
+    let Some(at) = group.channels().next() else {
+        return Ok(());
+    };
+    for _ in 0..count / 2 {
+        for buffer in &mut buffers {
+            let given = buffer.take().unwrap_or_default();
+            let sent = group.channel(at)?.start(Outgoing::send(given));
+            let _found_below = sent.map_err(|sent| *sent.error())?;
+        }
+        for buffer in &mut buffers {
+            *buffer = group.wait_completed(None).and_then(|ended| ended.buffer);
+        }
     }
     Ok(())
 }

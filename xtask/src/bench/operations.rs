@@ -44,7 +44,7 @@ impl Ours {
 }
 
 /// All of them, in the order of the table.
-pub(super) const OPERATIONS: [Operation; 32] = [
+pub(super) const OPERATIONS: [Operation; 34] = [
     Operation {
         name: "send1",
         what: "post a send, poll its completion",
@@ -233,6 +233,20 @@ pub(super) const OPERATIONS: [Operation; 32] = [
         c: "send1",
         ours: Ours::Channel,
         budget: Budget::Like("group1"),
+    },
+    Operation {
+        name: "group_two",
+        what: "group: two sends in flight, each",
+        c: "send1",
+        ours: Ours::Channel,
+        budget: Budget::Most(425.0),
+    },
+    Operation {
+        name: "group_budget",
+        what: "group: the same, half of them beyond the share",
+        c: "send1",
+        ours: Ours::Channel,
+        budget: Budget::Most(665.0),
     },
     Operation {
         name: "rejoin64",
