@@ -2,7 +2,7 @@
 
 use crate::program::Program;
 
-const LESSONS: [(&str, &str); 12] = [
+const LESSONS: [(&str, &str); 14] = [
     (env!("CARGO_BIN_EXE_hello_core"), "received \"hello\""),
     (
         env!("CARGO_BIN_EXE_hello_channel"),
@@ -24,6 +24,14 @@ const LESSONS: [(&str, &str); 12] = [
     (
         env!("CARGO_BIN_EXE_hello_group"),
         "3 clients got their answers from one queue",
+    ),
+    (
+        env!("CARGO_BIN_EXE_hello_shared_receives"),
+        "4 clients sent 10 messages each through 2 blocks",
+    ),
+    (
+        env!("CARGO_BIN_EXE_hello_foreign"),
+        "8 messages of foreign memory, 4 of its 16 parts are registered",
     ),
     (
         env!("CARGO_BIN_EXE_hello_write"),
