@@ -1,7 +1,7 @@
 //! Sends datagrams to a server and back, checks every byte of them at both ends, and counts those that
 //! are lost. One server has any number of clients.
 //!
-//! Read first: `echo` in `server.rs`, then `Run::send` and `Run::receive` in `client.rs`.
+//! Read first: `echo` in `server.rs`, then `send` and `receive` in `client.rs`.
 
 mod client;
 mod message;
