@@ -217,6 +217,8 @@ fn calls(text: &str) -> Calls {
         own: between
             .iter()
             .filter(|(whose, _)| *whose == thread)
+            // The end of the first mark, if another thread's call came in between.
+            .filter(|(_, call)| !call.starts_with("<... getpgid resumed>"))
             .map(|(_, call)| (*call).to_owned())
             .collect(),
         // Other writes are doorbells.
