@@ -48,6 +48,60 @@ use crate::wake;
 /// # Ok(())
 /// # }
 /// ```
+///
+/// # Channels over datagrams
+///
+/// The protocol that connects channels over datagrams,
+/// [`datagram_exchange`](verbs_channel::datagram_exchange), has no I/O and no clock. So it runs over such an
+/// endpoint with the timers of any runtime; the endpoint is not used for anything else meanwhile. The
+/// other side can be a blocking [`DatagramListener`](verbs_channel::DatagramListener). For a client in tokio:
+///
+/// ```no_run
+/// use std::time::{Duration, Instant};
+/// use verbs_async::verbs_channel::datagram_exchange::{Connector, Step};
+/// use verbs_async::verbs_channel::verbs_core::DatagramEndpoint;
+/// use verbs_async::verbs_channel::BufferPool;
+/// use verbs_async::{AsyncChannel, AsyncDatagrams, AsyncGroup};
+///
+/// # #[cfg(feature = "tokio")]
+/// async fn connect(
+///     group: &AsyncGroup,
+///     datagrams: &AsyncDatagrams,
+///     pool: &BufferPool,
+///     server: &DatagramEndpoint,
+/// ) -> Result<AsyncChannel, Box<dyn std::error::Error>> {
+///     let prepared = group.prepare()?;
+///     let (ours, max, now) = (prepared.endpoint(), datagrams.max_payload(), Instant::now());
+///     let timeout = Duration::from_secs(5);
+///     let mut connector = Connector::new(server, &ours, b"hello", max, now, timeout)?;
+///     let (mut prepared, mut channel) = (Some(prepared), None);
+///     loop {
+///         match connector.step(Instant::now())? {
+///             Step::Send(bytes) => {
+///                 if let Some(block) = pool.take_with(bytes)? {
+///                     datagrams.send_to(server, block).await?;
+///                 }
+///             }
+///             Step::Wait(until) => {
+///                 let received = tokio::time::timeout_at(until.into(), datagrams.receive_from());
+///                 if let Ok(datagram) = received.await {
+///                     connector.received(&datagram?);
+///                 }
+///             }
+///             Step::Done(peer) => match prepared.take() {
+///                 Some(prepared) => {
+///                     channel = Some(group.handshake(prepared, &peer.endpoint).await?);
+///                     connector.ready();
+///                 }
+///                 None => break,
+///             },
+///         }
+///     }
+///     // The last datagram tells the server that it need not wait.
+///     datagrams.flush().await;
+///     channel.ok_or_else(|| "there was no handshake".into())
+/// }
+/// ```
 #[derive(Clone)]
 pub struct AsyncDatagrams {
     shared: Arc<Shared>,
