@@ -210,6 +210,7 @@ fn exchange_error(error: &Error) -> &ExchangeError {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "two threads that poll take minutes")]
 fn client_connects_to_the_numbers_of_the_server() {
     let pd = pd();
     let mut datagrams = datagrams(&pd);
@@ -238,6 +239,7 @@ fn client_connects_to_the_numbers_of_the_server() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "two threads that poll take minutes")]
 fn server_connects_to_the_numbers_of_the_client() {
     let pd = pd();
     let mut listener = DatagramListener::new(datagrams(&pd)).unwrap();
@@ -286,6 +288,7 @@ fn nothing_is_connected_or_left_when_the_time_is_over() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "two threads that poll take minutes")]
 fn server_is_sent_why_the_client_cannot_connect() {
     let pd = pd();
     let mut datagrams = datagrams(&pd);
@@ -333,6 +336,7 @@ fn endpoint_that_fails_ends_the_exchange() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "two threads that poll take minutes")]
 fn private_data_that_does_not_fit_is_an_error_on_both_sides() {
     let pd = pd();
     let builder = Channel::builder(&pd);

@@ -299,13 +299,13 @@ impl World {
     }
 }
 
-const fn seeds() -> u64 {
-    if cfg!(miri) { 1 } else { 12 }
-}
+/// How many networks of each kind.
+const SEEDS: u64 = 12;
 
 #[test]
+#[cfg_attr(miri, ignore = "takes minutes, and the protocol has no unsafe code")]
 fn all_clients_connect_whatever_is_lost_late_or_twice() {
-    for seed in 0..seeds() {
+    for seed in 0..SEEDS {
         for loss in [0, 10, 30] {
             let mut world = World::new(seed, loss);
             world.run(0);
@@ -318,19 +318,21 @@ fn all_clients_connect_whatever_is_lost_late_or_twice() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "takes minutes, and the protocol has no unsafe code")]
 fn numbers_of_peers_that_restarted_are_never_mixed() {
     let mut connected = 0;
-    for seed in 1000..1000 + 2 * seeds() {
+    for seed in 1000..1000 + 2 * SEEDS {
         let mut world = World::new(seed, 20);
         world.run(12);
         world.check();
         connected += world.connected();
     }
     // The network works: most do connect.
-    assert!(connected > usize::try_from(seeds()).unwrap() * CLIENTS as usize);
+    assert!(connected > usize::try_from(SEEDS).unwrap() * CLIENTS as usize);
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "takes minutes, and the protocol has no unsafe code")]
 fn all_clients_fail_in_time_if_everything_is_lost() {
     let mut world = World::new(1, 100);
     world.run(0);
