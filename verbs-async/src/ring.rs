@@ -302,7 +302,7 @@ impl End<Channels> for (Result<WorkSuccess>, OwnedBuffer) {
 
     #[inline(always)]
     fn poll(ring: &mut Channels, ticket: Ticket) -> Option<Succeeded> {
-        let (&success, buffer) = ring.engine.poll_success(ticket)?;
+        let (success, buffer) = ring.engine.poll_success(ticket)?;
         Some(Succeeded { success, buffer })
     }
 }

@@ -213,6 +213,7 @@
 //! | `engine/member.rs`, `engine/slots/mod.rs` | credits, and a slot |
 //! | `verbs_core::QueuePair::post` | the driver |
 //! | `engine/poll.rs` | the completion queue |
+//! | `engine/held.rs` | completions that were polled, and stay where they are for their operations |
 //! | `engine/slots/dispatch.rs` | the completion to its slot, credits back |
 //! | `waiting/wait.rs`, `waiting/pause.rs` | until then: polls, spins, yields or sleeps |
 //! | `waiting/abort.rs`, `engine/teardown.rs` | after the deadline: the ladder |

@@ -10,7 +10,7 @@ use super::scope::PollingScope;
 use crate::engine::Id;
 use crate::error::TransportError;
 use crate::request::List;
-use crate::waiting::Ended;
+use crate::waiting::Poller;
 
 /// An operation of a scope: a handle to take its outcome, and its elements if they were lent.
 ///
@@ -120,8 +120,7 @@ impl<L: List> ScopedPendingWork<'_, '_, L> {
 impl<'scope, 'env, L> ScopedPendingWork<'scope, 'env, L> {
     /// Of an operation that was posted in this scope. The list can be lent again once it is returned.
     #[inline(always)]
-    pub(super) fn new(scope: &'scope PollingScope<'scope, 'env>, id: Id, list: L) -> Self {
-        scope.handles.set(scope.handles.get() + 1);
+    pub(super) const fn new(scope: &'scope PollingScope<'scope, 'env>, id: Id, list: L) -> Self {
         let handle = Handle { scope, id };
         Self { handle, list }
     }
@@ -130,31 +129,16 @@ impl<'scope, 'env, L> ScopedPendingWork<'scope, 'env, L> {
 impl Handle<'_, '_> {
     #[inline(always)]
     fn poll(&mut self) -> Option<Result<WorkSuccess, TransportError>> {
-        let taken = self.take_success(Ok);
-        if taken.is_some() {
-            return taken;
-        }
-        let id = self.id;
-        match self.scope.with(|poller| poller.poll_borrowed(id)) {
-            Ended::Success => self.take_success(Ok),
-            Ended::Slowly => self.take(),
-            Ended::No => None,
+        match self.take_success(Poller::poll_borrowed) {
+            Some(success) => Some(Ok(success)),
+            None => self.take_failure().map(Err),
         }
     }
 
     #[inline(always)]
     fn spin_poll(mut self) -> Result<WorkSuccess, TransportError> {
-        if let Some(taken) = self.take_success(Ok) {
-            return taken;
-        }
-        let (at, id) = (self.scope.at, self.id);
-        match self.scope.with(|poller| poller.wait_borrowed(at, id)) {
-            Ended::Success => self
-                .take_success(|success| success)
-                .ok_or(TransportError::Taken),
-            Ended::Slowly => self.take_slowly(),
-            Ended::No => Err(TransportError::Taken),
-        }
+        let success = self.take_success(Poller::wait_borrowed);
+        success.ok_or_else(|| self.take_failure().unwrap_or(TransportError::Taken))
     }
 
     #[inline]
@@ -166,25 +150,36 @@ impl Handle<'_, '_> {
         self.take()
     }
 
-    /// Takes the result, if it is a success in a slot of the channel's own. It is not copied where it is
-    /// not used.
+    /// Takes the result if it is a success. `slowly` finds it where it is not the first that was polled.
+    // Copied in one place only: out of two it would be copied through memory, also where it is not used.
     #[inline(always)]
-    fn take_success<T>(&mut self, then: impl FnOnce(WorkSuccess) -> T) -> Option<T> {
-        let (at, id) = (self.scope.at, self.id);
-        let success = self.scope.with(|poller| {
-            let success = poller.engine.take_borrowed_success(at, id)?;
-            Some(then(*success))
+    fn take_success(
+        &mut self,
+        slowly: impl FnOnce(&mut Poller, u32, Id) -> Option<&WorkSuccess>,
+    ) -> Option<WorkSuccess> {
+        let (scope, id) = (self.scope, self.id);
+        let success = scope.with(|poller| {
+            let success = if poller.engine.holds(id) {
+                poller.engine.take_held()
+            } else {
+                slowly(poller, scope.at, id)
+            };
+            success.copied()
         })?;
         // It identifies nothing from now on, however often its slot is used again.
         self.id = Id::NONE;
         Some(success)
     }
 
-    /// Takes the result, which is a failure, or is in a common slot.
-    #[cold]
-    #[inline(never)]
-    fn take_slowly(&mut self) -> Result<WorkSuccess, TransportError> {
-        self.take().unwrap_or(Err(TransportError::Taken))
+    /// Takes the result, if there is one: it is a failure.
+    #[inline(always)]
+    fn take_failure(&mut self) -> Option<TransportError> {
+        let (at, id) = (self.scope.at, self.id);
+        let failure = self
+            .scope
+            .with(|poller| poller.take_failure(at, id).copied())?;
+        self.id = Id::NONE;
+        Some(failure)
     }
 
     /// Takes the result, if there is one.
@@ -200,9 +195,8 @@ impl Handle<'_, '_> {
 impl Drop for Handle<'_, '_> {
     #[inline]
     fn drop(&mut self) {
-        let (at, id) = (self.scope.at, self.id);
-        self.scope.handles.set(self.scope.handles.get() - 1);
-        self.scope.with(|poller| poller.engine.detach(at, id));
+        let (scope, id) = (self.scope, self.id);
+        scope.with(|poller| poller.engine.detach(scope.at, id));
     }
 }
 

@@ -25,8 +25,6 @@ pub struct PollingScope<'scope, 'env: 'scope> {
     // Not a `RefCell`, whose checks are a tenth of a post: see `with`.
     poller: UnsafeCell<&'env mut Poller>,
     pub(super) at: u32,
-    // Handles that have neither been dropped nor used up.
-    pub(super) handles: Cell<usize>,
     receives: Cell<Leftover>,
     // As in `std::thread::Scope`: neither lifetime may be shortened or lengthened.
     scope: PhantomData<&'scope mut &'scope ()>,
@@ -40,7 +38,9 @@ pub(crate) fn scope<'env, T, E>(
     at: u32,
     closure: impl for<'scope> FnOnce(&'scope PollingScope<'scope, 'env>) -> Result<T, E>,
 ) -> Result<T, ScopeError<E>> {
-    run(poller, at, closure, Poller::finish_scope)
+    run(poller, at, closure, |poller, at, end| {
+        poller.finish_scope(at, end)
+    })
 }
 
 /// Runs a scope that aborts the operations that its closure leaves in flight.
@@ -65,7 +65,6 @@ fn run<'env, T, E>(
     let scope = PollingScope {
         poller: UnsafeCell::new(poller),
         at,
-        handles: Cell::new(0),
         receives: Cell::new(Leftover::Awaited),
         scope: PhantomData,
         env: PhantomData,
@@ -78,7 +77,6 @@ fn run<'env, T, E>(
         Ok(Ok(_)) => {
             let end = ScopeEnd {
                 began_idle,
-                forgot_handles: scope.handles.get() > 0,
                 receives: scope.receives.get(),
             };
             scope.with(|poller| finish(poller, at, end))

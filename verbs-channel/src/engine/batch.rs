@@ -49,7 +49,7 @@ impl Engine {
                     .store_buffer(ticket.id, SlotBuffer::Several(Several::Batch(requests)));
                 Ok(ticket)
             }
-            Err(RejectReason::Untaken) if self.makes_room_for(at, requests.len()) => {
+            Err(reason) if reason.is_for_room() && self.makes_room_for(at, requests.len()) => {
                 self.start_batch_at(at, requests)
             }
             Err(reason) => match self.end_half_posted(
@@ -65,7 +65,7 @@ impl Engine {
         }
     }
 
-    /// Whether there is common room for a batch of so many, which its channel has now.
+    /// Whether there is room for a batch of so many after all, which its channel has now.
     fn makes_room_for(&mut self, at: u32, count: usize) -> bool {
         let reservation = Reservation::send(at).times(count);
         reservation.is_ok_and(|reservation| self.make_room(reservation))

@@ -6,9 +6,12 @@ use super::{Engine, Id, Member};
 use crate::error::{Queue, TransportError};
 
 impl Engine {
-    /// Takes the outcome of an operation of a scope that has succeeded, and frees its slot.
-    #[inline(always)]
+    /// Takes the outcome of an operation of a scope that has succeeded: from where it was polled to, or
+    /// out of its slot, which is freed.
     pub(crate) fn take_borrowed_success(&mut self, at: u32, id: Id) -> Option<&WorkSuccess> {
+        if self.holds(id) {
+            return self.take_held();
+        }
         let member = self.members.get_mut(at as usize)?;
         self.slots.take_borrowed_success(&mut member.slots, id)
     }
@@ -45,12 +48,6 @@ impl Engine {
         self.slots.is_done(id) == Some(false)
     }
 
-    /// Whether [`take_borrowed_success`](Self::take_borrowed_success) takes the outcome of an operation
-    /// that has completed; `None` if it has not completed, or its outcome was taken.
-    pub(crate) fn has_borrowed_success(&self, id: Id) -> Option<bool> {
-        self.slots.has_borrowed_success(id)
-    }
-
     /// The first operation in a member's list; [`after`](Self::after) is the next.
     pub(crate) fn first(&self, at: u32) -> Option<Id> {
         self.slots.first(&self.member(at)?.slots)
@@ -85,6 +82,14 @@ impl Engine {
     #[inline]
     pub(crate) fn is_idle_at(&self, at: u32) -> bool {
         self.member(at).is_none_or(Member::is_idle)
+    }
+
+    /// [`is_idle_and_up`](Self::is_idle_and_up), and no operation on borrowed buffers has an outcome that
+    /// was not taken.
+    #[inline]
+    pub(crate) fn is_done_and_up(&self, at: u32) -> bool {
+        let member = self.member(at);
+        self.is_idle_and_up(at) && member.is_some_and(|member| !member.slots.has_untaken())
     }
 
     /// Whether nothing is in flight on a member, and nothing has failed.

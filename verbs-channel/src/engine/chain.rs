@@ -8,6 +8,7 @@ use verbs_core::{ChainRequest, Rejected, RequestChain};
 
 use super::gate::Limits;
 use super::member::NewOperation;
+use super::post::take_slowly;
 use super::slots::NEXT;
 use super::ticket::Several;
 use super::{BufferOwner, Engine, Reservation, SlotBuffer, Ticket};
@@ -121,16 +122,29 @@ impl Engine {
             return Err(RejectReason::EmptyBatch);
         }
         let reservation = Reservation::send(at).times(part.len())?.owned_by(owner);
-        let Some(member) = self.members.get_mut(at as usize) else {
+        let members = &mut *self.members;
+        let Some(member) = members.get_mut(at as usize) else {
             return Err(RejectReason::GONE);
         };
         let channel = member.id;
         let NewOperation { qp, id, .. } = match member.take(&mut self.slots, reservation) {
             Some(operation) => operation,
-            None => match member.take_beyond(&mut self.slots, reservation) {
-                Some(operation) => operation,
-                None => return Err(self.rejection(reservation)),
-            },
+            None => {
+                let (slots, held) = (&mut self.slots, &mut self.held);
+                let id = take_slowly(
+                    members,
+                    slots,
+                    &mut self.shared,
+                    held,
+                    &self.poll_slots,
+                    reservation,
+                );
+                let member = members.get(at as usize);
+                match member.and_then(|member| member.taken(&mut self.slots, id)) {
+                    Some(operation) => operation,
+                    None => return Err(self.rejection(reservation)),
+                }
+            }
         };
         chain.number(part.clone(), id.member_wr_id(), NEXT, id.wr_id());
         // SAFETY: the caller's promise; when the last of a chain is done, so are the others.

@@ -154,9 +154,11 @@ impl Member {
     }
 
     /// [`take`](Self::take) after [`make_room`](Self::make_room): the id, or [`Id::NONE`].
-    #[cold]
-    #[inline(never)]
-    fn take_common<S: Copy, B>(&mut self, slots: &mut Slots<S, B>, reservation: Reservation) -> Id {
+    pub(super) fn take_common<S: Copy, B>(
+        &mut self,
+        slots: &mut Slots<S, B>,
+        reservation: Reservation,
+    ) -> Id {
         if !self.make_room(slots, reservation) {
             return Id::NONE;
         }
@@ -164,15 +166,13 @@ impl Member {
         taken.map_or(Id::NONE, |operation| operation.id)
     }
 
-    /// [`take`](Self::take) of common room, which its share lacks.
-    // Returns few words from a call, so that what is in registers stays there.
+    /// The operation with this id, which was [taken](Self::take); `None` if there is none.
     #[inline(always)]
-    pub(super) fn take_beyond<'s, S: Copy, B>(
-        &'s mut self,
+    pub(super) fn taken<'s, S: Copy, B>(
+        &'s self,
         slots: &'s mut Slots<S, B>,
-        reservation: Reservation,
+        id: Id,
     ) -> Option<NewOperation<'s, B>> {
-        let id = self.take_common(slots, reservation);
         let MemberState::Up(qp) = &self.state else {
             return None;
         };
@@ -303,6 +303,11 @@ impl Member {
             MemberState::Down(_, reason) => TransportError::Aborted(reason),
             MemberState::Up(_) => TransportError::CLOSED,
         }
+    }
+
+    /// Whether it takes requests, and all that it has in flight is within its share.
+    pub(super) const fn is_up_in_its_share(&self) -> bool {
+        matches!(self.state, MemberState::Up(_)) && !self.slots.has_common()
     }
 
     /// Whether nothing is in flight on it.

@@ -64,6 +64,7 @@ use budget::Budget;
 pub(crate) use budget::Shares;
 
 pub use closing::{Closed, Closing};
+use held::{Held, MAX_POLLED};
 pub use joining::ConnectedMember;
 pub(crate) use joining::{MemberLimits, MemberParts};
 pub use leak::Leak;
@@ -87,6 +88,7 @@ mod chain;
 mod channels;
 mod closing;
 pub(crate) mod gate;
+mod held;
 mod joining;
 mod leak;
 mod member;
@@ -138,8 +140,10 @@ pub struct Engine {
     pd: ProtectionDomain,
     // Of the buffers that can be posted.
     pd_tag: PdTag,
-    // Created once: that costs more than a poll.
-    poll_slots: [PollSlot; MAX_POLLED],
+    // Of `poll_slots`: those that are not dispatched yet.
+    held: Held,
+    // Created once: that costs more than a poll. The last is always empty.
+    poll_slots: [PollSlot; MAX_POLLED + 1],
 }
 
 /// How many channels an engine can have, and how long they take to end.
@@ -179,7 +183,8 @@ impl Engine {
             probed: 0,
             pd_tag: PdTag::of(&pd),
             pd,
-            poll_slots: [const { PollSlot::new() }; MAX_POLLED],
+            held: Held::NONE,
+            poll_slots: [const { PollSlot::new() }; MAX_POLLED + 1],
         }
     }
 
@@ -212,6 +217,3 @@ impl Engine {
 
 /// Polls that find something before a search ends: more than any queue needs to be emptied.
 pub(crate) const MAX_POLLS: u32 = 1 << 18;
-
-/// How many completions a poll takes at most.
-const MAX_POLLED: usize = 16;

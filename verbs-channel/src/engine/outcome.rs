@@ -30,6 +30,7 @@ impl Engine {
         if let Some(outcome) = self.poll_several_in_flight(at, ticket) {
             return Ok(Some(outcome));
         }
+        self.settle(true);
         if !self.is_done(ticket)? {
             self.drive();
         }
@@ -92,38 +93,32 @@ impl Engine {
     /// It returns `None` in all other cases, a ticket that is stale included. Then the outcome, if there
     /// is one, is still there: [`poll`](Self::poll) and [`take`](Self::take) return it.
     #[inline(always)]
-    pub fn poll_success(&mut self, ticket: Ticket) -> Option<(&WorkSuccess, OwnedBuffer)> {
-        let id = ticket.id;
+    pub fn poll_success(&mut self, ticket: Ticket) -> Option<(WorkSuccess, OwnedBuffer)> {
         let at = self.place(ticket.channel)?;
-        if !self.slots.is_in_flight(id) {
-            return self.take_success(ticket);
-        }
-        match self.poll_for_owned(
+        let polled = self.poll_for_owned(
             ticket.channel,
             at,
-            id,
+            ticket.id,
             Credits::One,
             SlotBuffer::take_buffer,
-            |buffer, _| buffer,
-        ) {
-            Some(buffer) => Some((self.last_success()?, buffer)),
-            None => self.take_success_slowly(ticket),
+            |buffer, success| (*success, buffer),
+        );
+        if polled.is_some() {
+            return polled;
         }
+        // It may have been dispatched before, or just now.
+        let (success, buffer) = self.take_success(ticket)?;
+        Some((*success, buffer))
     }
 
-    #[inline(always)]
+    // A function of its own, so that the path of what is polled for stays short.
+    #[inline(never)]
     fn take_success(&mut self, ticket: Ticket) -> Option<(&WorkSuccess, OwnedBuffer)> {
         let id = ticket.id;
         let member = self.members.get_mut(ticket.channel.index())?;
         let buffer = SlotBuffer::take_buffer(self.slots.succeeded(id)?)?;
         self.slots.free_completed(&mut member.slots, id);
         Some((self.slots.last_success(id)?, buffer))
-    }
-
-    // A function of its own, so that the path of what completed before the poll stays short.
-    #[inline(never)]
-    fn take_success_slowly(&mut self, ticket: Ticket) -> Option<(&WorkSuccess, OwnedBuffer)> {
-        self.take_success(ticket)
     }
 
     /// Takes the outcome and the buffer of an operation on any channel, if a poll has found its
@@ -133,6 +128,7 @@ impl Engine {
     ///
     /// As [`poll`](Self::poll).
     pub fn take(&mut self, ticket: Ticket) -> Result<Option<Completed>> {
+        self.settle(true);
         let is_done = self.is_done(ticket)?;
         Ok(is_done.then(|| self.take_completed(ticket)).flatten())
     }
@@ -163,16 +159,25 @@ impl Engine {
         Some(self.ticket(member, id))
     }
 
-    /// Whether [`next_completed`](Self::next_completed) returns an operation without a poll.
+    /// Whether [`next_completed`](Self::next_completed) may return an operation without a poll of the
+    /// completion queue.
     #[must_use]
+    #[inline]
     pub fn has_completed(&self) -> bool {
+        self.has_ready() || !self.held.is_empty()
+    }
+
+    /// Whether an operation is ready that owns its buffer.
+    #[inline]
+    pub(crate) fn has_ready(&self) -> bool {
         self.slots.first_ready().is_some()
     }
 
     /// If no operation is ready, polls until one is or the queue is empty.
     pub(crate) fn poll_until_ready(&mut self) {
         let mut polls = 0;
-        while !self.has_completed() {
+        self.settle(true);
+        while !self.has_ready() {
             polls += 1;
             // An empty poll may have ended operations, too: a queue that cannot be polled does.
             if self.drive() == 0 || polls == MAX_POLLS {

@@ -97,7 +97,7 @@ impl Engine {
         mut buffer: OwnedBuffer,
         again: impl FnOnce(&mut Self, &mut OwnedBuffer) -> Result<Ticket, RejectReason>,
     ) -> (Result<Ticket, RejectReason>, OwnedBuffer) {
-        if reason == RejectReason::Untaken && self.make_room(reservation) {
+        if reason.is_for_room() && self.make_room(reservation) {
             return (again(self, &mut buffer), buffer);
         }
         let at = reservation.member;

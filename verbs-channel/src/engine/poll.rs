@@ -1,8 +1,13 @@
 //! Polls: completions reach their operations.
 
-use verbs_core::{PollError, PollSlot, PolledCompletions, WorkCompletion, WorkSuccess};
+use std::mem;
+
+use verbs_core::{
+    CompletionQueue, PollError, PollSlot, PolledCompletions, WorkCompletion, WorkSuccess,
+};
 
 use super::Engine;
+use super::held::{Held, MAX_POLLED, success_of};
 use super::member::Member;
 use super::shared::Shared;
 use super::slots::{Credits, Id, Reservation, Slots, shared_place};
@@ -13,9 +18,12 @@ use crate::error::{DownReason, Queue};
 impl Engine {
     /// Polls once, and dispatches the completions. Returns how many. The results of operations on
     /// borrowed buffers are stored if `keep_results` is `true`.
+    ///
+    /// Those that are [held](super::held) are dispatched first, and count too.
     #[inline(always)]
     pub(super) fn poll_cq(&mut self, keep_results: bool) -> Result<usize, PollError> {
-        let found = self.cq.poll(&mut self.poll_slots)?;
+        let settled = self.settle(keep_results);
+        let found = poll(&self.cq, &mut self.poll_slots)?;
         dispatch(
             &mut self.members,
             &mut self.slots,
@@ -23,10 +31,75 @@ impl Engine {
             found,
             keep_results,
         );
-        Ok(found.len())
+        Ok(settled + found.len())
     }
 
-    /// Polls once for an operation on borrowed buffers. If its success is the only completion, its slot
+    /// Dispatches the completions that are held. Returns how many, those that were taken included.
+    #[inline(always)]
+    pub(crate) fn settle(&mut self, keep_results: bool) -> usize {
+        if !self.held.is_open() {
+            return 0;
+        }
+        settle(
+            &mut self.members,
+            &mut self.slots,
+            &mut self.shared,
+            &mut self.held,
+            &self.poll_slots,
+            keep_results,
+        )
+    }
+
+    /// Polls once for an operation of a scope that is in flight. Returns `false` if nothing was found.
+    ///
+    /// The completions are held if the first is the success of this operation, and dispatched if not. A
+    /// handle that finds its success at the front later takes it without a look at its slot. So none are
+    /// held on a channel that is down: there, operations have ended without a completion, and requests
+    /// of batches have failed. Nor on one with common slots, which are not freed in a row.
+    pub(crate) fn poll_for_scope(&mut self, at: u32, id: Id) -> bool {
+        let found = match poll(&self.cq, &mut self.poll_slots) {
+            Ok(found) => found,
+            Err(error) => return self.poll_failed(error) > 0,
+        };
+        let [first, ..] = found.as_slice() else {
+            return false;
+        };
+        let member = self.members.get(at as usize);
+        let is_held = success_of(first, id).is_some()
+            && member.is_some_and(Member::is_up_in_its_share)
+            && self.slots.is_in_flight(id)
+            && self.shared.is_none();
+        self.held = Held::all(found.len(), Some(at));
+        if let Some(after) = self.poll_slots.get_mut(self.held.end()) {
+            *after = PollSlot::new();
+        }
+        if !is_held {
+            self.settle(true);
+        }
+        true
+    }
+
+    /// Whether the success of this operation is the first that is held.
+    #[inline(always)]
+    pub(crate) fn holds(&self, id: Id) -> bool {
+        // Behind the last there is a completion without an id.
+        let front = self.held.front(&self.poll_slots);
+        front.is_some_and(|front| success_of(front, id).is_some())
+    }
+
+    /// Takes the first success that is held, for a handle of a scope. Its slot is freed when the others
+    /// are dispatched.
+    ///
+    /// The operation is in flight, as its outcome was not taken: see
+    /// [`poll_for_scope`](Self::poll_for_scope).
+    #[inline(always)]
+    pub(crate) fn take_held(&mut self) -> Option<&WorkSuccess> {
+        let success = self.held.front(&self.poll_slots)?.success()?;
+        self.held.pop();
+        Some(success)
+    }
+
+    /// Polls once for an operation on borrowed buffers that was just posted. If its success is the only completion, its slot
     /// is freed, and this returns `true`. Otherwise all completions are dispatched.
     #[inline(always)]
     pub(crate) fn poll_for(&mut self, reservation: Reservation, id: Id) -> bool {
@@ -47,14 +120,17 @@ impl Engine {
     /// [last success](Self::last_success), and this returns `true`. Otherwise all are dispatched.
     #[inline(always)]
     fn poll_finds_only(&mut self, id: Id) -> bool {
-        let found = match self.cq.poll(&mut self.poll_slots) {
+        let found = match poll(&self.cq, &mut self.poll_slots) {
             Ok(found) => found,
             Err(error) => {
                 self.poll_failed(error);
                 return false;
             }
         };
-        if success_of(found, id).is_some() {
+        // The post has settled what was held.
+        if let [only] = found.as_slice()
+            && success_of(only, id).is_some()
+        {
             return true;
         }
         if !found.is_empty() {
@@ -69,7 +145,7 @@ impl Engine {
         false
     }
 
-    /// Dispatches the [last success](Self::last_success), whose operation is not in flight.
+    /// Dispatches the only completion that was found.
     #[cold]
     #[inline(never)]
     fn dispatch_first(&mut self) {
@@ -102,28 +178,41 @@ impl Engine {
         }
         // Found once: nothing but a dispatch changes it.
         let mut slot = self.slots.in_flight(id, credits)?;
-        let found = match self.cq.poll(&mut self.poll_slots) {
-            Ok(found) => found,
-            Err(error) => {
-                self.poll_failed(error);
+        let is_held;
+        let front = if self.held.is_empty() {
+            let found = match poll(&self.cq, &mut self.poll_slots) {
+                Ok(found) => found,
+                Err(error) => {
+                    self.poll_failed(error);
+                    return None;
+                }
+            };
+            let [first, rest @ ..] = found.as_slice() else {
                 return None;
+            };
+            is_held = !rest.is_empty();
+            if is_held {
+                self.held = Held::all(found.len(), None);
             }
+            first
+        } else {
+            is_held = true;
+            self.held.front(&self.poll_slots)?
         };
-        if let Some(success) = success_of(found, id)
+        if let Some(success) = success_of(front, id)
             && let Some(owned) = take(slot.buffer())
         {
+            if is_held {
+                self.held.pop();
+            }
             let reservation = slot.end(&mut member.slots);
             member.return_credits(reservation, 1);
             return Some(then(owned, success));
         }
-        if !found.is_empty() {
-            dispatch(
-                &mut self.members,
-                &mut self.slots,
-                &mut self.shared,
-                found,
-                true,
-            );
+        if is_held {
+            self.settle(true);
+        } else {
+            self.dispatch_first();
         }
         None
     }
@@ -160,13 +249,46 @@ impl Engine {
     }
 }
 
-/// The success of this operation, if a poll found nothing else.
+/// Polls into all slots but the last, which is empty.
 #[inline(always)]
-fn success_of(found: PolledCompletions<'_>, id: Id) -> Option<&WorkSuccess> {
-    match found.as_slice() {
-        [only] if only.wr_id() == id.wr_id() => only.success(),
-        _ => None,
+fn poll<'s>(
+    cq: &CompletionQueue,
+    slots: &'s mut [PollSlot; MAX_POLLED + 1],
+) -> Result<PolledCompletions<'s>, PollError> {
+    let (slots, _empty) = slots.split_at_mut(MAX_POLLED);
+    cq.poll(slots)
+}
+
+/// Dispatches the completions that are held, and frees the slots of those that were taken. Returns how
+/// many they are.
+#[inline(never)]
+pub(super) fn settle(
+    members: &mut [Member],
+    slots: &mut Slots<WorkSuccess, SlotBuffer>,
+    shared: &mut Option<Box<Shared>>,
+    held: &mut Held,
+    polled: &[PollSlot],
+    keep_results: bool,
+) -> usize {
+    let held = mem::replace(held, Held::NONE);
+    if let Some((at, taken)) = held.taken(polled)
+        && let Some(member) = members.get_mut(at as usize)
+    {
+        let wr_id = WorkCompletion::wr_id;
+        let mut left = taken;
+        // One run, but for batches.
+        while let Some((reservation, count, rest)) =
+            slots.free_taken(&mut member.slots, left, wr_id)
+        {
+            member.return_credits(reservation, count);
+            left = rest;
+        }
     }
+    if !held.is_empty() {
+        let rest = held.rest(polled);
+        dispatch(members, slots, shared, rest, keep_results);
+    }
+    held.count()
 }
 
 /// Dispatches the completions of a poll.

@@ -4,34 +4,39 @@
 use std::mem::MaybeUninit;
 use std::ptr;
 
-use verbs_core::{ReceiveWorkRequest, WorkRequest};
+use verbs_core::{PollSlot, ReceiveWorkRequest, WorkRequest, WorkSuccess};
 
-use super::Engine;
 use super::gate::Limits;
-use super::member::NewOperation;
+use super::held::Held;
+use super::member::{Member, NewOperation};
+use super::poll::settle;
+use super::shared::Shared;
+use super::slots::Slots;
 use super::ticket::SlotBuffer;
-use super::{BufferOwner, Id, Reservation, Ticket};
+use super::{BufferOwner, Engine, Id, Reservation, Ticket};
 use crate::error::{DownReason, Queue, RejectReason};
 use crate::request::{List as _, Needs, Request, ScatterList};
 
 impl Engine {
     /// Posts a request to a member's send queue, with a completion. If it is posted, `store` may put
-    /// the buffer that the operation owns in its place in the slot. Without `IN_COMMON`, a channel whose
-    /// share has no room does not look for common room: that is for [`start_again`](Self::start_again).
+    /// the buffer that the operation owns in its place in the slot. Without `MAKES_ROOM`, a channel whose
+    /// share has no room does not look for common room, or at what is held: that is for
+    /// [`start_again`](Self::start_again).
     ///
     /// # Safety
     ///
     /// - The buffers that the request names stay as [`QueuePair::post`] wants them until the slot is
     ///   done.
     #[inline(always)]
-    pub(crate) unsafe fn post_at<W: Request, const IN_COMMON: bool>(
+    pub(crate) unsafe fn post_at<W: Request, const MAKES_ROOM: bool>(
         &mut self,
         reservation: Reservation,
         list: &mut W::List,
         options: W::Options,
         store: impl FnOnce(&mut Option<SlotBuffer>),
     ) -> Result<Ticket, RejectReason> {
-        let Some(member) = self.members.get_mut(reservation.member as usize) else {
+        let members = &mut *self.members;
+        let Some(member) = members.get_mut(reservation.member as usize) else {
             return Err(RejectReason::GONE);
         };
         let mut needs = Needs::default();
@@ -43,11 +48,23 @@ impl Engine {
         let channel = member.id;
         let NewOperation { qp, id, buffer, .. } = match member.take(&mut self.slots, reservation) {
             Some(operation) => operation,
-            None if !IN_COMMON => return Err(self.rejection(reservation)),
-            None => match member.take_beyond(&mut self.slots, reservation) {
-                Some(operation) => operation,
-                None => return Err(self.rejection(reservation)),
-            },
+            None if !MAKES_ROOM => return Err(self.rejection(reservation)),
+            None => {
+                let (slots, held) = (&mut self.slots, &mut self.held);
+                let id = take_slowly(
+                    members,
+                    slots,
+                    &mut self.shared,
+                    held,
+                    &self.poll_slots,
+                    reservation,
+                );
+                let member = members.get(reservation.member as usize);
+                match member.and_then(|member| member.taken(&mut self.slots, id)) {
+                    Some(operation) => operation,
+                    None => return Err(self.rejection(reservation)),
+                }
+            }
         };
         // SAFETY: all are of this domain.
         unsafe { list.put_side_by_side() };
@@ -81,7 +98,8 @@ impl Engine {
         requests: &mut [W; N],
     ) -> Result<Ticket, RejectReason> {
         const { assert!(N > 0, "a batch has requests in it") };
-        let Some(member) = self.members.get_mut(reservation.member as usize) else {
+        let members = &mut *self.members;
+        let Some(member) = members.get_mut(reservation.member as usize) else {
             return Err(RejectReason::GONE);
         };
         // All of it, before any is built: among that it would cost twice as much.
@@ -103,10 +121,22 @@ impl Engine {
         let channel = member.id;
         let NewOperation { qp, id, .. } = match member.take(&mut self.slots, reservation) {
             Some(operation) => operation,
-            None => match member.take_beyond(&mut self.slots, reservation) {
-                Some(operation) => operation,
-                None => return Err(self.rejection(reservation)),
-            },
+            None => {
+                let (slots, held) = (&mut self.slots, &mut self.held);
+                let id = take_slowly(
+                    members,
+                    slots,
+                    &mut self.shared,
+                    held,
+                    &self.poll_slots,
+                    reservation,
+                );
+                let member = members.get(reservation.member as usize);
+                match member.and_then(|member| member.taken(&mut self.slots, id)) {
+                    Some(operation) => operation,
+                    None => return Err(self.rejection(reservation)),
+                }
+            }
         };
         for request in requests.iter_mut() {
             // SAFETY: all are of this domain.
@@ -143,13 +173,14 @@ impl Engine {
     /// - The buffers that the list names stay as [`QueuePair::post_receive`] wants them until the
     ///   slot is done.
     #[inline(always)]
-    pub(crate) unsafe fn post_receive_at<L: ScatterList, const IN_COMMON: bool>(
+    pub(crate) unsafe fn post_receive_at<L: ScatterList, const MAKES_ROOM: bool>(
         &mut self,
         reservation: Reservation,
         list: &mut L,
         store: impl FnOnce(&mut Option<SlotBuffer>),
     ) -> Result<Ticket, RejectReason> {
-        let Some(member) = self.members.get_mut(reservation.member as usize) else {
+        let members = &mut *self.members;
+        let Some(member) = members.get_mut(reservation.member as usize) else {
             return Err(RejectReason::GONE);
         };
         // Of a queue pair on a shared receive queue, nothing passes `take`.
@@ -160,11 +191,23 @@ impl Engine {
         let channel = member.id;
         let NewOperation { qp, id, buffer, .. } = match member.take(&mut self.slots, reservation) {
             Some(operation) => operation,
-            None if !IN_COMMON => return Err(self.rejection(reservation)),
-            None => match member.take_beyond(&mut self.slots, reservation) {
-                Some(operation) => operation,
-                None => return Err(self.rejection(reservation)),
-            },
+            None if !MAKES_ROOM => return Err(self.rejection(reservation)),
+            None => {
+                let (slots, held) = (&mut self.slots, &mut self.held);
+                let id = take_slowly(
+                    members,
+                    slots,
+                    &mut self.shared,
+                    held,
+                    &self.poll_slots,
+                    reservation,
+                );
+                let member = members.get(reservation.member as usize);
+                match member.and_then(|member| member.taken(&mut self.slots, id)) {
+                    Some(operation) => operation,
+                    None => return Err(self.rejection(reservation)),
+                }
+            }
         };
         // SAFETY: all are of this domain.
         unsafe { list.put_side_by_side() };
@@ -182,11 +225,14 @@ impl Engine {
         }
     }
 
-    /// Makes room for an operation that its channel's share has no room for, if there is common room:
-    /// the next post finds it. `false` if there is none.
+    /// Makes room for an operation that found none: dispatches what is held, or takes common room. The
+    /// next [`take`](super::Member::take) finds it. `false` if there is none.
     #[cold]
     #[inline(never)]
     pub(super) fn make_room(&mut self, reservation: Reservation) -> bool {
+        if self.settle(true) > 0 {
+            return true;
+        }
         let member = self.members.get_mut(reservation.member as usize);
         member.is_some_and(|member| member.make_room(&mut self.slots, reservation))
     }
@@ -254,6 +300,29 @@ impl Engine {
             member.settle(&mut self.slots.budget, reservation);
         }
     }
+}
+
+/// Takes a slot and credits where [`take`](Member::take) found none: those of what is held, or common ones.
+/// Returns the id, or [`Id::NONE`].
+// Returns few words, and its caller keeps `members`: so what is in registers stays there.
+#[cold]
+#[inline(never)]
+pub(super) fn take_slowly(
+    members: &mut [Member],
+    slots: &mut Slots<WorkSuccess, SlotBuffer>,
+    shared: &mut Option<Box<Shared>>,
+    held: &mut Held,
+    polled: &[PollSlot],
+    reservation: Reservation,
+) -> Id {
+    settle(members, slots, shared, held, polled, true);
+    let Some(member) = members.get_mut(reservation.member as usize) else {
+        return Id::NONE;
+    };
+    if let Some(operation) = member.take(slots, reservation) {
+        return operation.id;
+    }
+    member.take_common(slots, reservation)
 }
 
 /// Checks the requests of a batch one by one.

@@ -10,9 +10,10 @@ use verbs_core::CompletionChannel;
 
 use crate::config::WaitConfig;
 use crate::engine::Engine;
+use crate::error::TransportError;
 pub(crate) use guard::AbortOnUnwind;
 pub(crate) use pause::{Pause, Paused};
-pub(crate) use scope::{Ended, Leftover, ScopeEnd};
+pub(crate) use scope::{Leftover, ScopeEnd};
 
 mod abort;
 mod blocking;
@@ -35,6 +36,8 @@ pub struct Poller {
     // The next completion raises an event, or has raised one that no wait has taken.
     is_armed: bool,
     next_check: NextCheck,
+    // The last that a handle has taken.
+    failure: Option<TransportError>,
 }
 
 /// When the peers are checked next, by the coarse clock.
@@ -56,6 +59,7 @@ impl Poller {
             completion_channel,
             is_armed: false,
             next_check: NextCheck::default(),
+            failure: None,
         }
     }
 

@@ -25,6 +25,7 @@ impl Poller {
         if let Some(outcome) = self.engine.poll_several_in_flight(at, ticket) {
             return Ok(Some(outcome));
         }
+        self.engine.settle(true);
         if !self.engine.is_done_on(at, ticket)? && self.engine.drive() == 0 {
             self.check_peers();
         }
@@ -56,6 +57,7 @@ impl Poller {
         if let Some(outcome) = self.engine.poll_several_in_flight(at, ticket) {
             return Ok(Some(outcome));
         }
+        self.engine.settle(true);
         if !self.engine.is_done_on(at, ticket)? && !self.wait_for(ticket.id, timeout) {
             return Ok(None);
         }
@@ -91,8 +93,8 @@ impl Poller {
     pub(crate) fn wait_completed(&mut self, timeout: Option<Duration>) -> Option<Completed> {
         self.poll_until_ready();
         // Nothing is started meanwhile: with nothing in flight, only a timeout would end the wait.
-        if !self.engine.has_completed() && (timeout.is_some() || self.engine.owns_any()) {
-            self.wait_until(timeout, Engine::has_completed);
+        if !self.engine.has_ready() && (timeout.is_some() || self.engine.owns_any()) {
+            self.wait_until(timeout, Engine::has_ready);
         }
         self.engine.take_first_completed()
     }
@@ -127,7 +129,7 @@ impl Poller {
 
     fn poll_until_ready(&mut self) {
         self.engine.poll_until_ready();
-        if !self.engine.has_completed() {
+        if !self.engine.has_ready() {
             self.check_peers();
         }
     }

@@ -1,5 +1,7 @@
 //! How scopes end: they wait for the operations in flight, or abort them.
 
+use verbs_core::WorkSuccess;
+
 use super::Poller;
 use super::deadline::Deadline;
 use crate::engine::{Engine, Id};
@@ -8,12 +10,13 @@ use crate::error::{DownReason, Queue, TransportError};
 impl Poller {
     /// Ends a scope whose closure returned `Ok`: waits for its operations, up to the channel's
     /// timeout. The first failure whose outcome was not taken fails the scope.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn finish_scope(&mut self, at: u32, end: ScopeEnd) -> Result<(), TransportError> {
-        if !self.engine.is_idle_and_up(at) {
+        // Outcomes that were taken may still have their slots.
+        if !self.engine.is_idle_and_up(at) && self.engine.settle(false) == 0 {
             self.engine.drive_discarding();
         }
-        if !end.forgot_handles && self.engine.is_idle_and_up(at) {
+        if self.engine.is_done_and_up(at) {
             return Ok(());
         }
         self.finish_scope_slowly(at, end)
@@ -29,7 +32,7 @@ impl Poller {
                 member.is_none_or(|member| member.is_idle() || member.down().is_some())
             };
             self.wait_until(deadline.left(), has_ended);
-            if !end.forgot_handles && self.engine.is_idle_and_up(at) {
+            if self.engine.is_done_and_up(at) {
                 return Ok(());
             }
         }
@@ -61,6 +64,7 @@ impl Poller {
     /// timeout, and then aborts those in flight. It does not wait for receives.
     #[cold]
     pub(crate) fn abandon_scope(&mut self, at: u32) {
+        self.engine.settle(true);
         let mut deadline = Deadline::new(Some(self.config.drain_timeout));
         let mut next = self.engine.first(at);
         while let Some(id) = next {
@@ -75,31 +79,37 @@ impl Poller {
         let _reported_by_down_reason = self.end_scope(at, Leftover::Awaited);
     }
 
-    /// Polls once, if the operation is in flight; how it has ended by then.
+    /// Polls once, if the operation is in flight. Takes its success if it has succeeded by then.
     #[inline(never)]
-    pub(crate) fn poll_borrowed(&mut self, id: Id) -> Ended {
-        if self.engine.is_pending(id) && self.engine.drive() == 0 {
+    pub(crate) fn poll_borrowed(&mut self, at: u32, id: Id) -> Option<&WorkSuccess> {
+        self.engine.settle(true);
+        if self.engine.is_pending(id) && !self.engine.poll_for_scope(at, id) {
             self.check_peers();
         }
-        self.ended(id)
+        self.engine.take_borrowed_success(at, id)
     }
 
-    /// Waits for an operation of a scope, up to the channel's timeout, and aborts it after that; how it
-    /// has ended.
+    /// Waits for an operation of a scope, up to the channel's timeout, and aborts it after that. Takes its
+    /// success if it has succeeded.
     #[inline(never)]
-    pub(crate) fn wait_borrowed(&mut self, at: u32, id: Id) -> Ended {
-        if !self.wait_for(id, self.config.timeout) {
-            self.abort_late(at, id, self.config.timeout);
+    pub(crate) fn wait_borrowed(&mut self, at: u32, id: Id) -> Option<&WorkSuccess> {
+        self.engine.settle(true);
+        if self.engine.is_pending(id) {
+            self.engine.poll_for_scope(at, id);
+            if !self.engine.holds(id) && !self.wait_for(id, self.config.timeout) {
+                self.abort_late(at, id, self.config.timeout);
+            }
         }
-        self.ended(id)
+        self.engine.take_borrowed_success(at, id)
     }
 
-    fn ended(&self, id: Id) -> Ended {
-        match self.engine.has_borrowed_success(id) {
-            Some(true) => Ended::Success,
-            Some(false) => Ended::Slowly,
-            None => Ended::No,
-        }
+    /// Takes the failure of an operation of a scope, if it has failed.
+    // By reference, so that what its caller makes of it is in memory on this path only.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn take_failure(&mut self, at: u32, id: Id) -> Option<&TransportError> {
+        self.failure = self.engine.release(at, id)?.err();
+        self.failure.as_ref()
     }
 
     /// Takes the untaken outcomes of operations that have all ended. Returns the first failure.
@@ -129,24 +139,11 @@ impl Poller {
     }
 }
 
-/// How an operation of a scope has ended whose outcome was not taken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ended {
-    /// In success, which is taken at once.
-    Success,
-    /// In another way.
-    Slowly,
-    /// It has not ended, or its outcome was taken.
-    No,
-}
-
 /// How a scope whose closure returned `Ok` ends.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ScopeEnd {
     /// Nothing was in flight when it began.
     pub(crate) began_idle: bool,
-    /// Handles were leaked, so completed operations may still have their slots.
-    pub(crate) forgot_handles: bool,
     /// How its receives in flight end.
     pub(crate) receives: Leftover,
 }

@@ -42,7 +42,17 @@ impl<S: Copy, B> Slots<S, B> {
                 dispatch::<READY, _, _, _>(slots, own, ready, reservation, found, wr_id, success)
             }
             BufferOwner::Borrowed if keep_results => {
-                dispatch::<KEEP, _, _, _>(slots, own, ready, reservation, found, wr_id, success)
+                let count = dispatch::<KEEP, _, _, _>(
+                    slots,
+                    own,
+                    ready,
+                    reservation,
+                    found,
+                    wr_id,
+                    success,
+                );
+                own.untaken += u32::try_from(count).unwrap_or(0);
+                count
             }
             BufferOwner::Borrowed | BufferOwner::Detached => {
                 dispatch::<FREE, _, _, _>(slots, own, ready, reservation, found, wr_id, success)
@@ -51,6 +61,44 @@ impl<S: Copy, B> Slots<S, B> {
                 dispatch::<KEEP, _, _, _>(slots, own, ready, reservation, found, wr_id, success)
             }
         }
+    }
+
+    /// Frees the slots of the operations at the front of `taken` that have the same reservation, on the
+    /// channel with these slots. Returns the reservation, how many they are, and the rest; `None` if there
+    /// are no more. Those that are not in flight are left alone.
+    #[inline(always)]
+    pub(crate) fn free_taken<'c, C>(
+        &mut self,
+        own: &mut SlotList,
+        mut taken: &'c [C],
+        wr_id: impl Fn(&C) -> u64,
+    ) -> Option<(Reservation, usize, &'c [C])> {
+        let reservation = loop {
+            let [first, rest @ ..] = taken else {
+                return None;
+            };
+            let slot = self.slots.get(Id(wr_id(first)).own_index() as usize);
+            match slot {
+                Some(slot) if slot.stamp == wr_id(first) && slot.is_in_flight() => {
+                    break slot.reservation;
+                }
+                _ => taken = rest,
+            }
+        };
+        let (mut top, count) = (own.free, taken.len());
+        while let [first, rest @ ..] = taken {
+            let id = Id(wr_id(first));
+            let Some(slot) = self.slots.get_mut(id.own_index() as usize) else {
+                break;
+            };
+            if slot.stamp != id.0 || slot.reservation != reservation {
+                break;
+            }
+            slot.free(&mut top, id);
+            taken = rest;
+        }
+        own.free = top;
+        Some((reservation, count - taken.len(), taken))
     }
 
     /// Records that a work request has succeeded. Returns the reservation of its operation if that is
@@ -112,6 +160,7 @@ impl<S: Copy, B> Slots<S, B> {
         slot.reservation.credits = 0;
         match reservation.owner {
             BufferOwner::Slot => self.ready.push(&mut self.slots, id.index()),
+            BufferOwner::Borrowed => own.untaken += 1,
             // A failure stays, for the scope to report.
             BufferOwner::Detached if !has_failed => self.put_back(own, id),
             _ => {}

@@ -42,6 +42,9 @@ pub(crate) struct SlotList {
     free: u32,
     // All slots, by `sibling`: the common ones first.
     first: u32,
+    // How many operations on borrowed buffers have an outcome that was not taken. Their handles may have
+    // been leaked.
+    untaken: u32,
     // How many common slots it has, and the most that it may have.
     common: u32,
     max_common: u32,
@@ -52,8 +55,27 @@ impl SlotList {
         Self {
             free: NONE,
             first: NONE,
+            untaken: 0,
             common: 0,
             max_common: 0,
+        }
+    }
+
+    /// Whether an operation on borrowed buffers has an outcome that was not taken.
+    pub(crate) const fn has_untaken(&self) -> bool {
+        self.untaken > 0
+    }
+
+    /// Whether it has common slots.
+    pub(crate) const fn has_common(&self) -> bool {
+        self.common > 0
+    }
+
+    /// The outcome of an operation was taken, or will not be.
+    #[inline]
+    const fn taken(&mut self, owner: BufferOwner) {
+        if matches!(owner, BufferOwner::Borrowed) {
+            self.untaken -= 1;
         }
     }
 
@@ -202,6 +224,7 @@ impl<S: Copy, B> Slots<S, B> {
         if let Some(slot) = self.slots.get_mut(id.index() as usize)
             && slot.failure().is_none()
         {
+            own.taken(slot.reservation.owner);
             self.put_back(own, id);
         }
     }

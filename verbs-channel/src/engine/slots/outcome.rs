@@ -19,6 +19,7 @@ impl<S: Copy, B> Slots<S, B> {
             return None;
         }
         let result = slot.take_outcome();
+        own.taken(slot.reservation.owner);
         if id.is_common() {
             self.free_common(own, id);
         } else {
@@ -38,27 +39,27 @@ impl<S: Copy, B> Slots<S, B> {
         self.put_back(own, id);
     }
 
-    /// [`release`](Self::release) for an operation that does not own its buffer, if it has succeeded
-    /// in a slot that is not common.
-    #[inline(always)]
+    /// [`release`](Self::release) for an operation that does not own its buffer, if it has succeeded.
     pub(crate) fn take_borrowed_success(&mut self, own: &mut SlotList, id: Id) -> Option<&S> {
-        let slot = self.find_completed(id)?;
+        let index = id.index() as usize;
+        let slot = self.slots.get_mut(index)?;
+        if slot.stamp != id.0 || slot.is_in_flight() {
+            return None;
+        }
         if !matches!(slot.outcome, SlotOutcome::Success(_)) {
             return None;
         }
-        slot.free(&mut own.free, id);
-        match &slot.outcome {
+        own.taken(slot.reservation.owner);
+        if id.is_common() {
+            self.free_common(own, id);
+        } else {
+            slot.free(&mut own.free, id);
+        }
+        // It stays there until the slot is used again.
+        match &self.slots.get(index)?.outcome {
             SlotOutcome::Success(success) => Some(success),
             SlotOutcome::Nothing | SlotOutcome::Failure(_) => None,
         }
-    }
-
-    /// Whether [`take_borrowed_success`](Self::take_borrowed_success) takes the outcome of an operation
-    /// that has completed; `None` if it has not, or has no slot here.
-    pub(crate) fn has_borrowed_success(&self, id: Id) -> Option<bool> {
-        let slot = self.find(id)?;
-        let is_success = matches!(slot.outcome, SlotOutcome::Success(_)) && !id.is_common();
-        (!slot.is_in_flight()).then_some(is_success)
     }
 
     #[inline(always)]

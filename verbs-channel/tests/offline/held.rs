@@ -1,0 +1,274 @@
+//! Completions that one poll has found, and that others take: in any order, and after anything else.
+
+use fake_libibverbs::with;
+use verbs_channel::verbs_core::verbs_sys::IBV_WC_RETRY_EXC_ERR;
+use verbs_channel::{Channel, Error, Queue, ScopeError, TransportError};
+
+use crate::driven::polls;
+use crate::fake_device::{bounded, channel, ends, flushes, posted, region, succeeds};
+
+/// The device completes everything that is posted. Returns the ids.
+fn all_succeeds() -> Vec<u64> {
+    let ids = posted();
+    ids.iter().copied().for_each(succeeds);
+    with(|library| library.posted.clear());
+    ids
+}
+
+/// Runs scopes until slots or credits would be missing if one had lost any.
+fn has_all_of_its_room(channel: &mut Channel) {
+    let from = region(channel);
+    for _ in 0..3 {
+        let ended = channel.scope(|scope| {
+            for _ in 0..4 {
+                scope.post_send(from.gather_element(..)?)?;
+            }
+            all_succeeds();
+            Ok::<_, Error>(())
+        });
+        ended.unwrap();
+    }
+    assert!(channel.is_idle());
+    assert_eq!(channel.credits(Queue::Send), 4);
+}
+
+#[test]
+fn handles_take_what_one_poll_has_found_in_any_order() {
+    for order in [[0, 1, 2, 3], [3, 2, 1, 0], [0, 2, 1, 3], [1, 0, 3, 2]] {
+        let mut channel = channel();
+        let from = region(&channel);
+        let ended = channel.scope(|scope| {
+            let element = from.gather_element(..)?;
+            let mut handles = Vec::new();
+            for _ in 0..4 {
+                handles.push(scope.post_send(element)?);
+            }
+            let ids = all_succeeds();
+            for at in order {
+                let success = handles[at].poll().expect("it has completed")?;
+                assert_eq!(success.wr_id(), ids[at]);
+                assert!(handles[at].poll().is_none(), "it was taken");
+            }
+            Ok::<_, Error>(())
+        });
+        ended.unwrap();
+        has_all_of_its_room(&mut channel);
+    }
+}
+
+#[test]
+fn one_poll_is_enough_for_handles_in_order() {
+    let mut channel = channel();
+    let from = region(&channel);
+    let ended = channel.scope(|scope| {
+        let element = from.gather_element(..)?;
+        let mut handles = Vec::new();
+        for _ in 0..4 {
+            handles.push(scope.post_send(element)?);
+        }
+        all_succeeds();
+        let before = polls();
+        let mut handles = handles.into_iter();
+        handles.next().expect("there are four").spin_poll()?;
+        for mut handle in handles {
+            handle.poll().expect("it has completed")?;
+        }
+        assert_eq!(polls(), before + 1);
+        Ok::<_, Error>(polls())
+    });
+    assert_eq!(polls(), ended.unwrap(), "nothing is in flight at the end");
+    has_all_of_its_room(&mut channel);
+}
+
+#[test]
+fn next_posts_have_the_room_of_all_that_a_poll_has_found() {
+    let mut channel = channel();
+    let from = region(&channel);
+    let ended = channel.scope(|scope| {
+        let element = from.gather_element(..)?;
+        let mut first = scope.post_send(element)?;
+        let mut others = Vec::new();
+        for _ in 0..3 {
+            others.push(scope.post_send(element)?);
+        }
+        all_succeeds();
+        first.poll().expect("it has completed")?;
+        // As many as the queue holds.
+        let mut more = Vec::new();
+        for _ in 0..4 {
+            more.push(scope.post_send(element)?);
+        }
+        all_succeeds();
+        for mut handle in others.into_iter().chain(more) {
+            handle.poll().expect("it has completed")?;
+        }
+        Ok::<_, Error>(())
+    });
+    ended.unwrap();
+    has_all_of_its_room(&mut channel);
+}
+
+#[test]
+fn dropped_and_leaked_handles_leave_no_slot_behind() {
+    let mut channel = channel();
+    let from = region(&channel);
+    // More than there are slots.
+    for _ in 0..10 {
+        let ended = channel.scope(|scope| {
+            let element = from.gather_element(..)?;
+            let mut first = scope.post_send(element)?;
+            let dropped = scope.post_send(element)?;
+            let _leaked = std::mem::ManuallyDrop::new(scope.post_send(element)?);
+            all_succeeds();
+            first.poll().expect("it has completed")?;
+            drop(dropped);
+            Ok::<_, Error>(())
+        });
+        ended.unwrap();
+    }
+    has_all_of_its_room(&mut channel);
+}
+
+#[test]
+fn batch_and_receive_return_their_own_credits() {
+    let mut channel = channel();
+    let (from, mut into) = (region(&channel), region(&channel));
+    let ended = channel.scope(|scope| {
+        let element = from.gather_element(..)?;
+        let mut handles = vec![scope.post_receive(into.scatter_element(..)?)?];
+        handles.push(scope.post_send(element)?);
+        handles.push(scope.post_batch([element; 3].map(verbs_channel::Outgoing::send))?);
+        let ids = posted();
+        let [receive, send, .., last] = ids[..] else {
+            panic!("five are posted");
+        };
+        [receive, send, last].into_iter().for_each(succeeds);
+        with(|library| library.posted.clear());
+        for handle in &mut handles {
+            handle.poll().expect("it has completed")?;
+        }
+        Ok::<_, Error>(())
+    });
+    ended.unwrap();
+    assert_eq!(channel.credits(Queue::Receive), 4);
+    has_all_of_its_room(&mut channel);
+}
+
+#[test]
+fn completion_that_is_repeated_returns_its_credits_once() {
+    let mut channel = channel();
+    let from = region(&channel);
+    let ended = channel.scope(|scope| {
+        let element = from.gather_element(..)?;
+        let mut handles = [scope.post_send(element)?, scope.post_send(element)?];
+        let [first, second] = posted()[..] else {
+            panic!("two are posted");
+        };
+        [first, first, second, first].into_iter().for_each(succeeds);
+        with(|library| library.posted.clear());
+        for handle in &mut handles {
+            handle.poll().expect("it has completed")?;
+        }
+        Ok::<_, Error>(())
+    });
+    ended.unwrap();
+    has_all_of_its_room(&mut channel);
+}
+
+#[test]
+fn failure_behind_a_success_is_its_own_operations() {
+    let mut channel = channel();
+    let from = region(&channel);
+    let ended = bounded(|| {
+        channel.scope(|scope| {
+            let element = from.gather_element(..)?;
+            let mut handles = Vec::new();
+            for _ in 0..3 {
+                handles.push(scope.post_send(element)?);
+            }
+            let [first, second, third] = posted()[..] else {
+                panic!("three are posted");
+            };
+            succeeds(first);
+            ends(second, IBV_WC_RETRY_EXC_ERR);
+            flushes(third);
+            with(|library| library.posted.clear());
+            let [first, second, third] = &mut handles[..] else {
+                panic!("there are three");
+            };
+            first.poll().expect("it has completed")?;
+            let failed = second.poll().expect("it has completed").unwrap_err();
+            assert!(matches!(failed, TransportError::Work { .. }), "{failed}");
+            let flushed = third.poll().expect("it has completed").unwrap_err();
+            assert!(matches!(flushed, TransportError::Aborted(_)), "{flushed}");
+            assert!(scope.post_send(element).is_err(), "the channel is down");
+            Ok::<_, Error>(())
+        })
+    });
+    ended.unwrap();
+    assert!(channel.down_reason().is_some());
+}
+
+#[test]
+fn success_that_was_taken_stays_one_though_the_scope_fails() {
+    let mut channel = channel();
+    let from = region(&channel);
+    let ended: Result<(), ScopeError<Error>> = bounded(|| {
+        channel.scope(|scope| {
+            let element = from.gather_element(..)?;
+            let mut first = scope.post_send(element)?;
+            scope.post_send(element)?;
+            all_succeeds();
+            first.poll().expect("it has completed")?;
+            Err(Error::from(TransportError::Taken))
+        })
+    });
+    assert!(matches!(ended, Err(ScopeError::ClosureError(_))));
+    assert!(channel.down_reason().is_none(), "all of it has succeeded");
+    has_all_of_its_room(&mut channel);
+}
+
+#[test]
+fn tickets_are_taken_in_any_order_after_one_poll() {
+    let mut channel = channel();
+    let pd = channel.pd().clone();
+    let tickets = [(); 4].map(|()| {
+        let buffer = pd.reg_mr(vec![0_u8; 8]).unwrap();
+        channel.start_send(buffer).unwrap()
+    });
+    all_succeeds();
+    let before = polls();
+    let [first, second, third, fourth] = tickets;
+    assert_eq!(channel.poll(first).unwrap().unwrap().ticket, first);
+    assert_eq!(channel.poll(second).unwrap().unwrap().ticket, second);
+    // Out of order, and without a poll.
+    let taken = channel.engine_mut().take(fourth).unwrap().unwrap();
+    assert_eq!(taken.ticket, fourth);
+    assert_eq!(channel.next_completed().unwrap().ticket, third);
+    assert_eq!(polls(), before + 1);
+    assert_eq!(channel.credits(Queue::Send), 4);
+    assert!(channel.poll(first).is_err(), "it was taken");
+    has_all_of_its_room(&mut channel);
+}
+
+#[test]
+fn requests_find_the_room_of_tickets_that_were_not_polled_for() {
+    let mut channel = channel();
+    let pd = channel.pd().clone();
+    let start = |channel: &mut Channel| {
+        let buffer = pd.reg_mr(vec![0_u8; 8]).unwrap();
+        channel.start_send(buffer)
+    };
+    for _ in 0..10 {
+        let tickets = [(); 4].map(|()| start(&mut channel).unwrap());
+        all_succeeds();
+        assert!(channel.poll(tickets[0]).unwrap().is_some());
+        // The queue had no room without the others.
+        let more = [(); 4].map(|()| start(&mut channel).unwrap());
+        all_succeeds();
+        for ticket in tickets.into_iter().skip(1).chain(more) {
+            assert!(channel.poll(ticket).unwrap().is_some());
+        }
+    }
+    has_all_of_its_room(&mut channel);
+}
