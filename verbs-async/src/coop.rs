@@ -50,8 +50,10 @@ pub(crate) fn count_ready(cx: &Context<'_>) {
     }
 }
 
+// Not inlined: what a ready poll returns would be in memory across it.
 #[cfg(feature = "tokio")]
-#[inline(always)]
+#[cold]
+#[inline(never)]
 fn spend_runtime_budget(cx: &Context<'_>) {
     // Afterwards, not before the poll: then there is nothing to give back if it is not ready. It is
     // pending if the budget was used up before, and wakes the task, which costs one extra poll.

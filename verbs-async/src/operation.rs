@@ -5,7 +5,7 @@ use std::future::Future;
 use std::marker::PhantomData;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 
 use verbs_channel::verbs_core::WorkSuccess;
 use verbs_channel::{OwnedBuffer, OwnedChain, OwnedRequest, Ticket};
@@ -149,20 +149,29 @@ impl<T: Given> Operation<T> {
             }
             return Poll::Ready(taken.into());
         }
-        self.poll_slowly::<IS_COUNTED>(cx)
+        // In a place of its own: what is taken above would be in memory, too, if both had one.
+        let mut slowly = Poll::Pending;
+        self.poll_slowly::<IS_COUNTED>(cx, &mut slowly);
+        slowly
     }
 
     #[inline(never)]
-    fn poll_slowly<const IS_COUNTED: bool>(&mut self, cx: &mut Context<'_>) -> Poll<T::Outcome> {
+    fn poll_slowly<const IS_COUNTED: bool>(
+        &mut self,
+        cx: &mut Context<'_>,
+        output: &mut Poll<T::Outcome>,
+    ) {
         let Some(at) = &self.at else {
-            return Poll::Pending;
+            return;
         };
-        let outcome = ready!(self.shared.driver.wait(at, cx));
+        let Poll::Ready(outcome) = self.shared.driver.wait(at, cx) else {
+            return;
+        };
         self.at = None;
         if IS_COUNTED {
             coop::count_ready(cx);
         }
-        Poll::Ready(outcome.into())
+        *output = Poll::Ready(outcome.into());
     }
 }
 

@@ -283,6 +283,8 @@ impl<R: Ring> Driver<R> {
         }
     }
 
+    // Cold, though it is not when tasks wait: so what was taken stays in registers where none does.
+    #[cold]
     #[inline(never)]
     fn finish_take(&self, mut state: MutexGuard<'_, DriverState<R>>, ticket: R::Ticket) {
         let wait = state.stop_waiting(ticket);
