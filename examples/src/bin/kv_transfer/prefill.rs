@@ -37,7 +37,7 @@ pub(crate) fn run(options: &Options, host: &str) -> Result<(), Failure> {
     let common = &options.common;
     let peer = Peer::connect(host, common.port, common.limit())?;
     let frames = Frames::greet(peer, &hello())?;
-    let cache: Cache = frames.receive()?;
+    let cache = frames.receive::<Cache>()?.checked()?;
     let pool = Pool::new(options.memory, cache.len(), cache.page_len)?;
     let rails = Rail::open_all(options, &pool, AccessFlags::empty())?;
     if rails.len() != cache.rails.len() {
@@ -130,7 +130,7 @@ impl Prefill<'_> {
             if rounds.next(has_moved) && self.frames.peer().has_sent()? {
                 match self.frames.receive()? {
                     Order::Again(shares) => {
-                        failed -= 1;
+                        failed = usize::checked_sub(failed, 1).ok_or_else(out_of_order)?;
                         self.add(&shares)?;
                     }
                     Order::Abort => ends = true,
@@ -149,6 +149,10 @@ impl Prefill<'_> {
     fn add(&mut self, shares: &[Share]) -> Result<(), Failure> {
         for share in shares {
             let lane = self.lanes.get_mut(share.rail).ok_or_else(out_of_order)?;
+            let end = share.first.checked_add(share.count);
+            if end.is_none_or(|end| end > self.cache.len()) {
+                return Err(out_of_order());
+            }
             if lane.rail.channel.is_some() {
                 lane.shares.push_back(*share);
             }

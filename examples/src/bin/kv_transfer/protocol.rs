@@ -71,6 +71,14 @@ impl Share {
 }
 
 impl Cache {
+    /// Rejects what no decode asks for: numbers of a peer are not to be calculated with unseen.
+    pub(crate) fn checked(self) -> Result<Self, Failure> {
+        let is_possible = (1..=1024).contains(&self.layers)
+            && (1..=65_535).contains(&self.pages)
+            && (1..=8192 << 10).contains(&self.page_len);
+        is_possible.then_some(self).ok_or_else(out_of_order)
+    }
+
     /// The number of all pages.
     pub(crate) const fn len(&self) -> usize {
         self.layers * self.pages
@@ -84,7 +92,7 @@ impl Cache {
 
     /// The page of decode's that it goes to.
     pub(crate) const fn place(&self, page: usize, turn: usize) -> usize {
-        (page + turn) % self.len()
+        (page + turn % self.len()) % self.len()
     }
 }
 
@@ -94,4 +102,44 @@ pub(crate) fn hello() -> Hello {
 
 pub(crate) fn out_of_order() -> Failure {
     Failure::new("the peer's message is out of order")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cache(layers: usize, pages: usize, page_len: usize) -> Cache {
+        let rails = Vec::new();
+        Cache {
+            layers,
+            pages,
+            page_len,
+            rails,
+        }
+    }
+
+    #[test]
+    fn cache_that_no_decode_has_is_rejected() {
+        for good in [cache(1, 1, 1), cache(1024, 65_535, 8 << 20)] {
+            assert!(good.checked().is_ok());
+        }
+        for bad in [
+            cache(0, 1, 1),
+            cache(1, 0, 1),
+            cache(1, 1, 0),
+            cache(usize::MAX, usize::MAX, 1),
+        ] {
+            assert!(bad.checked().is_err());
+        }
+    }
+
+    #[test]
+    fn each_page_has_a_place_of_its_own_at_every_turn() {
+        let cache = cache(2, 3, 1);
+        for turn in [0, 1, 7, usize::MAX] {
+            let mut places: Vec<_> = (0..6).map(|page| cache.place(page, turn)).collect();
+            places.sort_unstable();
+            assert_eq!(places, [0, 1, 2, 3, 4, 5]);
+        }
+    }
 }
