@@ -13,8 +13,11 @@ use std::time::Duration;
 
 #[expect(unused_imports, reason = "named in documentation")]
 use verbs_channel::ChannelGroup;
+use verbs_channel::engine::Engine;
 use verbs_channel::verbs_core::{ProtectionDomain, QueuePairEndpoint};
-use verbs_channel::{ChannelBuilder, ConnectedMember, DownReason, PreparedChannel, Rejected};
+use verbs_channel::{
+    ChannelBuilder, ConnectedMember, DownReason, PreparedChannel, Preparer, Rejected,
+};
 
 use crate::blocking;
 use crate::channel::AsyncChannel;
@@ -64,6 +67,11 @@ impl AsyncGroup {
         events: &CqEvents,
     ) -> Result<Self> {
         let (engine, preparer) = channels.into().engine(max_channels, events.channel())?;
+        Self::of_engine(engine, preparer, events)
+    }
+
+    /// A group whose engine raises its events on the completion channel of `events`.
+    pub(crate) fn of_engine(engine: Engine, preparer: Preparer, events: &CqEvents) -> Result<Self> {
         let pd = engine.pd().clone();
         // SAFETY: the clone is only armed, moderated and compared, here and in `Subscription`.
         let cq = unsafe { engine.cq() }.clone();

@@ -11,6 +11,7 @@
 //! Context
 //!   ├─ CqEvents (completion channel + CqNotifier)
 //!   │    ├─► AsyncCq
+//!   │    ├─► SharedMessages
 //!   │    └─► AsyncGroup ── connect, accept ──► AsyncChannel
 //!   │                                            │  ├─► IncomingMessages
 //!   │                                            │  ├─► AsyncTransfer
@@ -107,7 +108,7 @@
 //! | a receive in flight | As above, and the message that it receives is lost. Keep the operation, or use [`IncomingMessages`]. |
 //! | a completed [`Operation`] | Its outcome and its buffer are dropped. |
 //! | a timeout around `&mut operation` | The operation is not affected: await it again, or drop it. |
-//! | [`IncomingMessages::next`], [`DeviceEvents::next`], [`AsyncCq::poll`] | Nothing is lost: the next call returns the message, event or completion. |
+//! | [`IncomingMessages::next`], [`SharedMessages::next`], [`DeviceEvents::next`], [`AsyncCq::poll`] | Nothing is lost: the next call returns the message, event or completion. |
 //! | [`AsyncCq::poll_wr_id`] | The completion is kept until a later `poll_wr_id` or `poll` takes it. |
 //! | [`AsyncTransfer::finish`], [`finish_within`](AsyncTransfer::finish_within) | Its operations continue: call either again. |
 //! | an [`AsyncTransfer`] | Operations in the backlog are not posted. The channels with operations in flight are taken down, and the buffers are dropped when the device has released them. |
@@ -193,6 +194,7 @@ mod operation;
 mod peers;
 mod ring;
 mod shared;
+mod shared_messages;
 mod stream;
 mod sync;
 mod transfer;
@@ -212,6 +214,7 @@ pub use incoming::{IncomingMessages, Message};
 #[doc(inline)]
 pub use notifier::CqNotifier;
 pub use operation::{Given, Operation, OperationResult};
+pub use shared_messages::SharedMessages;
 pub use stream::{ByteStream, OwnedReadHalf, OwnedWriteHalf, ReuniteError, StreamError};
 pub use transfer::AsyncTransfer;
 pub use verbs_channel;

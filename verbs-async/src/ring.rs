@@ -5,12 +5,12 @@ use std::mem;
 use verbs_channel::engine::{Engine, Failure};
 use verbs_channel::verbs_core::{ErrorChain, WorkSuccess};
 use verbs_channel::{
-    ChannelId, Completed, DownReason, OwnedBuffer, OwnedChain, OwnedRequest, Queue, RejectReason,
-    Ticket,
+    ChannelId, Completed, DownReason, Message, OwnedBuffer, OwnedChain, OwnedRequest, Queue,
+    RejectReason, Ticket,
 };
 
 use crate::deferred::LogLine;
-use crate::driver::{self, End, Ring, Started};
+use crate::driver::{self, End, Ring, SharedReceives, Started};
 use crate::error::{Error, Result};
 use crate::events::Subscription;
 
@@ -228,6 +228,10 @@ impl Ring for Channels {
         self.engine.common_room() > 0
     }
 
+    fn has_message(&self) -> bool {
+        self.engine.has_message()
+    }
+
     fn is_idle(&mut self, channel: ChannelId, queue: Queue) -> bool {
         self.engine.in_flight(channel, queue) == 0
     }
@@ -252,6 +256,22 @@ impl Ring for Channels {
             ));
             line
         })
+    }
+}
+
+impl SharedReceives for Channels {
+    type Message = Message;
+
+    fn next_message(&mut self) -> Option<Message> {
+        let message = self.engine.next_message();
+        if message.is_none() {
+            self.engine.refill();
+        }
+        message
+    }
+
+    fn needs_blocks(&self) -> bool {
+        self.engine.needs_blocks()
     }
 }
 

@@ -40,11 +40,12 @@ use state::{DriverState, Wait};
 
 mod backlog;
 mod line;
+mod messages;
 mod queueing;
 mod ring;
 mod state;
 
-pub(crate) use ring::{End, QUEUES, Request, Ring, Started, Submission};
+pub(crate) use ring::{End, QUEUES, Request, Ring, SharedReceives, Started, Submission};
 
 /// A ring, and the tasks that wait for it.
 pub(crate) struct Driver<R: Ring> {
@@ -309,6 +310,7 @@ impl<R: Ring> Driver<R> {
         }
         if state.waiters > 0 {
             state.dispatch_polled();
+            state.wake_for_message();
         }
         while let Some(line) = state.ring.next_log_line() {
             state.deferred.log(line);

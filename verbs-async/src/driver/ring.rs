@@ -48,6 +48,11 @@ pub(crate) trait Ring {
     /// Whether the channels share any room, held or not.
     fn has_common_room(&self) -> bool;
 
+    /// Whether a message has arrived, of receives that channels share.
+    fn has_message(&self) -> bool {
+        false
+    }
+
     /// Whether nothing is in flight in this queue of a channel.
     fn is_idle(&mut self, channel: Self::Channel, queue: Queue) -> bool;
 
@@ -60,6 +65,18 @@ pub(crate) trait Ring {
     /// Arms the queue: the next completion raises an event. If that fails, all operations are
     /// aborted. The error is to be logged without the lock.
     fn arm(&mut self) -> Result<(), LogLine>;
+}
+
+/// A ring whose channels share their receives.
+pub(crate) trait SharedReceives: Ring {
+    /// A message of one of the channels.
+    type Message;
+
+    /// The oldest message. Polls if there is none, and posts the blocks that are free.
+    fn next_message(&mut self) -> Option<Self::Message>;
+
+    /// Whether receives are missing for lack of blocks.
+    fn needs_blocks(&self) -> bool;
 }
 
 /// The output of an operation's future.

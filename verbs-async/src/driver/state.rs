@@ -19,6 +19,8 @@ pub(super) struct DriverState<R: Ring> {
     // Of those: queued operations, and tasks that wait until a channel is drained.
     pub(super) queued_or_draining: usize,
     pub(super) armed: bool,
+    // Of the task that waits for a message of shared receives, which is a waiter, too.
+    pub(super) message_waker: Option<Waker>,
     // By the ring's slots: who waits for the operation.
     waits: Vec<Option<Wait>>,
     pub(super) queued: Slab<Queued<R>>,
@@ -56,6 +58,7 @@ impl<R: Ring> DriverState<R> {
             waiters: 0,
             queued_or_draining: 0,
             armed: false,
+            message_waker: None,
             waits: Vec::new(),
             queued: Slab::new(),
             channels: Vec::new(),
@@ -161,7 +164,8 @@ impl<R: Ring> DriverState<R> {
     /// Whether there is something to do before the lock is free.
     #[inline]
     pub(super) fn is_due(&self) -> bool {
-        let has_undispatched = self.waiters > 0 && self.ring.has_completed();
+        let has_undispatched =
+            self.waiters > 0 && (self.ring.has_completed() || self.is_message_due());
         let has_garbage = !self.garbage.is_empty() && !self.deferred.is_waking();
         let has_deferred = self.deferred.is_due() || has_garbage;
         has_undispatched || has_deferred || self.ring.has_log_lines()

@@ -10,7 +10,7 @@ use std::task::{Context, Poll};
 use verbs_channel::Queue;
 
 use crate::deferred::LogLine;
-use crate::driver::{self, Driver, QUEUES, Ring, Started, Submission};
+use crate::driver::{self, Driver, QUEUES, Ring, SharedReceives, Started, Submission};
 use crate::sync::{Arc, Mutex, MutexGuard};
 
 /// A request for one of a channel's queues, of which it takes a number of places.
@@ -386,5 +386,18 @@ impl Ring for FakeRing {
         }
         state.armed = true;
         Ok(())
+    }
+}
+
+/// No messages arrive on it.
+impl SharedReceives for FakeRing {
+    type Message = ();
+
+    fn next_message(&mut self) -> Option<()> {
+        None
+    }
+
+    fn needs_blocks(&self) -> bool {
+        false
     }
 }

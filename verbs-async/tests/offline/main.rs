@@ -18,6 +18,7 @@ mod loggers;
 mod peers;
 mod prepared;
 mod results;
+mod shared_messages;
 mod transfers;
 mod turns;
 mod untaken;

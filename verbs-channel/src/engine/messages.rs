@@ -9,7 +9,7 @@ use verbs_core::{PostError, ReceiveWorkRequest, Sge, WorkSuccess};
 use super::shared::{Arrived, Shared};
 use super::slots::shared_wr_id;
 use super::{Engine, MAX_POLLS};
-use crate::buffer::OwnedBuffer;
+use crate::buffer::{BufferPool, OwnedBuffer, PoolBuffer};
 use crate::channel_id::ChannelId;
 use crate::error::{DownReason, Result, TransportError};
 
@@ -96,6 +96,33 @@ impl Engine {
             }
         }
         self.needs_blocks()
+    }
+
+    /// The pool of the shared receives' blocks; `None` if they have no memory, or are not shared.
+    ///
+    /// A layer that waits in its own way waits here, too, while the queue [needs
+    /// blocks](Self::needs_blocks): no completion announces that one is back. It gives the block to
+    /// [`refill_with`](Self::refill_with).
+    #[must_use]
+    pub fn shared_pool(&self) -> Option<&BufferPool> {
+        self.shared.as_deref()?.pool()
+    }
+
+    /// Posts a block of the [`shared_pool`](Self::shared_pool), and then as [`refill`](Self::refill). The
+    /// block is returned if the queue has no room for it, or if it is of another pool.
+    #[must_use = "it is dropped without a lock"]
+    pub fn refill_with(&mut self, block: PoolBuffer) -> Option<OwnedBuffer> {
+        let block = block.into_owned();
+        // It may be too short, or of another protection domain.
+        let is_its = self.shared_pool().is_some_and(|pool| {
+            pool.block_len() == block.capacity() && block.element(self.pd_tag, || false).is_ok()
+        });
+        let Some(shared) = self.shared.as_deref_mut().filter(|_| is_its) else {
+            return Some(block);
+        };
+        let rejected = shared.put(block);
+        self.refill();
+        rejected
     }
 
     /// Whether the channels share their receives.

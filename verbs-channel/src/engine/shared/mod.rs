@@ -234,6 +234,29 @@ impl Shared {
         Some((place, &mut at.buffer))
     }
 
+    /// The pool that blocks come from.
+    pub(super) const fn pool(&self) -> Option<&BufferPool> {
+        self.pool.as_ref()
+    }
+
+    /// Gives a block to a free place, which is the next to be taken. Returns it if each has one.
+    pub(super) fn put(&mut self, block: OwnedBuffer) -> Option<OwnedBuffer> {
+        let places = &mut self.places;
+        let is_bare = |place: &u32| {
+            let at = places.get(*place as usize);
+            at.is_some_and(|at| at.buffer.capacity() == 0)
+        };
+        let Some(found) = self.free.iter().rposition(is_bare) else {
+            return Some(block);
+        };
+        let place = self.free.remove(found);
+        self.free.push(place);
+        if let Some(at) = places.get_mut(place as usize) {
+            at.buffer = block;
+        }
+        None
+    }
+
     /// Records that the receive at this place is posted.
     pub(super) fn set_posted(&mut self, place: u32) {
         if let Some(at) = self.places.get_mut(place as usize) {

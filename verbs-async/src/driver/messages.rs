@@ -1,0 +1,71 @@
+//! The task that waits for messages of receives that channels share.
+
+use std::task::{Context, Poll, Waker};
+
+use super::Driver;
+use super::ring::{Ring, SharedReceives};
+use super::state::DriverState;
+use crate::wake;
+
+impl<R: SharedReceives> Driver<R> {
+    /// Waits for the oldest message: one task at a time. While it is pending, also returns whether receives
+    /// are missing for lack of blocks.
+    pub(crate) fn poll_message(&self, cx: &Context<'_>) -> (Poll<R::Message>, bool) {
+        let waker = cx.waker().clone();
+        let mut state = self.state.lock();
+        // Before driving, which arms the queue only if a task waits.
+        let replaced = state.wait_for_message(waker);
+        let mut message = state.ring.next_message();
+        if message.is_none() {
+            state.drive(None);
+            if state.ring.has_message() {
+                message = state.ring.next_message();
+            }
+        }
+        let own = message.is_some().then(|| state.stop_messages()).flatten();
+        let needs_blocks = state.ring.needs_blocks();
+        self.unlock(state);
+        wake::drop_guarded(replaced);
+        wake::drop_guarded(own);
+        (message.map_or(Poll::Pending, Poll::Ready), needs_blocks)
+    }
+
+    /// No task waits for messages any more.
+    pub(crate) fn stop_messages(&self) {
+        let mut state = self.state.lock();
+        let waker = state.stop_messages();
+        self.unlock(state);
+        wake::drop_guarded(waker);
+    }
+}
+
+impl<R: Ring> DriverState<R> {
+    /// Whether the task that waits for a message is to be woken.
+    // Not inlined: the path without waiters stays short.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn is_message_due(&self) -> bool {
+        self.message_waker.is_some() && self.ring.has_message()
+    }
+
+    /// Wakes that task if there is a message.
+    pub(super) fn wake_for_message(&mut self) {
+        if self.is_message_due()
+            && let Some(waker) = self.stop_messages()
+        {
+            self.deferred.wake(waker);
+        }
+    }
+
+    fn wait_for_message(&mut self, waker: Waker) -> Option<Waker> {
+        let replaced = self.message_waker.replace(waker);
+        self.waiters += usize::from(replaced.is_none());
+        replaced
+    }
+
+    fn stop_messages(&mut self) -> Option<Waker> {
+        let waker = self.message_waker.take()?;
+        self.waiters -= 1;
+        Some(waker)
+    }
+}

@@ -1,0 +1,148 @@
+//! The messages of a group whose channels share their receives, awaited.
+
+use std::fmt;
+use std::future::{Future as _, poll_fn};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use verbs_channel::{BufferPool, Message, SharedReceivesBuilder, TakeWhenFree};
+
+use crate::coop;
+use crate::error::Result;
+use crate::events::CqEvents;
+use crate::group::AsyncGroup;
+use crate::shared::SharedEngine;
+
+/// The messages that arrive on the channels of a group that share their receives, in the order of
+/// arrival.
+///
+/// Created by [`AsyncGroup::with_shared_receives`]. Each [`Message`] has the
+/// [id](crate::AsyncChannel::id) of its channel. When it is dropped, its block is posted again by
+/// [`next`](Self::next).
+///
+/// The end of a channel is a message of its own, after all others of the channel. It may come, or not, for
+/// a channel whose [`AsyncChannel`](crate::AsyncChannel) was dropped.
+///
+/// Dropping this value takes no channel down. Messages that arrive after that fill the receives, and
+/// then peers wait.
+///
+/// # Examples
+///
+/// ```no_run
+/// # async fn example() -> verbs_async::Result<()> {
+/// use std::collections::HashMap;
+/// use verbs_async::verbs_channel::{BufferPool, Channel, verbs_core::Context};
+/// use verbs_async::{AsyncGroup, CqEvents};
+///
+/// let pd = Context::first_active()?.alloc_pd()?;
+/// let events = CqEvents::create_thread(pd.context())?;
+/// let pool = BufferPool::new(&pd, 4096, 512)?;
+/// let receives = Channel::builder(&pd).shared_receives(&pool, 256);
+/// let (group, mut messages) = AsyncGroup::with_shared_receives(&receives, 1000, &events)?;
+/// let (left, right) = group.loopback()?;
+/// let mut channels = HashMap::from([(left.id(), left), (right.id(), right)]);
+/// loop {
+///     let message = messages.next().await;
+///     match (message.bytes(), message.end()) {
+///         (Some(bytes), _) => println!("{} bytes of {}", bytes.len(), message.channel),
+///         (None, Some(reason)) => {
+///             println!("channel {}: {reason}", message.channel);
+///             channels.remove(&message.channel);
+///         }
+///         (None, None) => println!("immediate {:?}", message.imm_data()),
+///     }
+/// }
+/// # }
+/// ```
+#[must_use = "peers wait if their messages are not taken"]
+pub struct SharedMessages {
+    shared: Arc<SharedEngine>,
+    // Of the blocks, unless receives have no memory.
+    pool: Option<BufferPool>,
+}
+
+impl AsyncGroup {
+    /// Creates a group of at most `max_channels` channels that share their receives, and returns their
+    /// messages: see [`ChannelBuilder::shared_receives`] and [`ChannelBuilder::shared_immediates`].
+    ///
+    /// Its channels do not post receives: [`receive`](crate::AsyncChannel::receive) and
+    /// [`incoming`](crate::AsyncChannel::incoming) are rejected with
+    /// [`RejectReason::SharedReceives`](verbs_channel::RejectReason::SharedReceives).
+    ///
+    /// # Errors
+    ///
+    /// Those of [`SharedReceivesBuilder::group`].
+    ///
+    /// [`ChannelBuilder::shared_receives`]: verbs_channel::ChannelBuilder::shared_receives
+    /// [`ChannelBuilder::shared_immediates`]: verbs_channel::ChannelBuilder::shared_immediates
+    #[doc(alias = "ibv_create_srq")]
+    pub fn with_shared_receives(
+        receives: &SharedReceivesBuilder,
+        max_channels: u32,
+        events: &CqEvents,
+    ) -> Result<(Self, SharedMessages)> {
+        let (engine, preparer) = receives.engine(max_channels, events.channel())?;
+        let pool = engine.shared_pool().cloned();
+        let group = Self::of_engine(engine, preparer, events)?;
+        let shared = Arc::clone(group.shared());
+        Ok((group, SharedMessages { shared, pool }))
+    }
+}
+
+impl SharedMessages {
+    /// Waits for the next message of any channel, or the end of one. It also posts the blocks that messages
+    /// have returned.
+    ///
+    /// While all blocks are held by messages, it waits for one in line with the other tasks that
+    /// [wait for the pool](BufferPool::take_when_free). Without a channel it waits until one has joined.
+    ///
+    /// Dropping the future loses no message: the next call returns it.
+    pub async fn next(&mut self) -> Message {
+        let Self { shared, pool } = self;
+        let mut free = None;
+        poll_fn(|cx| Self::poll_next(shared, pool.as_ref(), &mut free, cx)).await
+    }
+
+    fn poll_next<'p>(
+        shared: &SharedEngine,
+        pool: Option<&'p BufferPool>,
+        free: &mut Option<TakeWhenFree<'p>>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Message> {
+        if coop::must_yield(cx) {
+            return Poll::Pending;
+        }
+        loop {
+            let (polled, needs_blocks) = shared.driver.poll_message(cx);
+            if polled.is_ready() {
+                coop::count_ready(cx);
+                return polled;
+            }
+            // No completion announces a block that is back.
+            let Some(pool) = pool.filter(|_| needs_blocks) else {
+                *free = None;
+                return Poll::Pending;
+            };
+            let taken = free.get_or_insert_with(|| pool.take_when_free());
+            let Poll::Ready(block) = Pin::new(taken).poll(cx) else {
+                return Poll::Pending;
+            };
+            *free = None;
+            let refill = |ring: &mut crate::ring::Channels| ring.engine.refill_with(block);
+            drop(shared.driver.with(None, refill));
+        }
+    }
+}
+
+impl Drop for SharedMessages {
+    fn drop(&mut self) {
+        self.shared.driver.stop_messages();
+    }
+}
+
+impl fmt::Debug for SharedMessages {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("SharedMessages").field(&self.pool).finish()
+    }
+}

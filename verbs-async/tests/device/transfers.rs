@@ -1,0 +1,78 @@
+//! Awaited transfers on a device: at the timeout nothing is in flight.
+
+use std::time::{Duration, Instant};
+
+use async_io::Timer;
+use verbs_async::verbs_channel::{BufferPool, DownReason, Outgoing};
+use verbs_harness::allocations::allocations;
+use verbs_harness::begin;
+
+use crate::ends::{PATIENCE, WAYS, Way, block, given, narrow_pair, run, within};
+
+/// A timeout that passes.
+const SOON: Duration = Duration::from_millis(200);
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn peer_that_takes_nothing_ends_a_transfer_at_its_timeout() {
+    let _test = begin!();
+    for way in WAYS {
+        run(way, async move {
+            let (group, left, right) = narrow_pair(way, 4);
+            let pool = BufferPool::new(group.pd(), 8, 20).unwrap();
+            let mut transfer = left.transfer(20);
+            // No receive is posted for them, and the device retries forever.
+            for _ in 0..20 {
+                transfer.add(left.id(), Outgoing::send(block(&pool, &[1; 8])));
+            }
+            // A timeout around the future, which is cancelled by it.
+            assert!(within(SOON, transfer.finish()).await.is_none());
+            assert!(!left.is_down() && !transfer.is_finished());
+            let start = Instant::now();
+            let ended = match way {
+                Way::Tokio => transfer.finish_within(SOON, tokio::time::sleep).await,
+                _ => transfer.finish_within(SOON, Timer::after).await,
+            };
+            assert!(start.elapsed() >= SOON);
+            let reason = ended.unwrap_err().down_reason();
+            assert!(reason.is_some_and(DownReason::is_timed_out));
+            assert_eq!(transfer.drain().count(), 20);
+            assert_eq!(pool.available(), 20);
+            // One that is dropped: the drain returns its buffers.
+            let mut transfer = right.transfer(2);
+            transfer.add(right.id(), Outgoing::send(block(&pool, &[1; 8])));
+            drop(transfer);
+            assert_eq!(right.down_reason(), Some(DownReason::Abandoned));
+            right.close().await.unwrap_err();
+            assert_eq!(pool.available(), 20);
+        });
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn set_that_is_used_again_allocates_nothing() {
+    let _test = begin!();
+    let way = Way::Thread;
+    run(way, async move {
+        let (group, left, _right) = narrow_pair(way, 16);
+        let pool = BufferPool::new(group.pd(), 8, 100).unwrap();
+        let target = given(group.pd(), &[0; 8]);
+        let mut transfer = left.transfer(100);
+        for round in 0..6 {
+            let before = allocations();
+            // More than the send queue holds.
+            for _ in 0..100 {
+                let write = Outgoing::write(block(&pool, &[1; 8]), target.remote());
+                transfer.add(left.id(), write);
+            }
+            let never = |_| std::future::pending::<()>();
+            transfer.finish_within(PATIENCE, never).await.unwrap();
+            assert_eq!(
+                transfer.drain().filter(|end| end.result.is_ok()).count(),
+                100
+            );
+            assert!(round < 3 || allocations() == before, "round {round}");
+        }
+    });
+}

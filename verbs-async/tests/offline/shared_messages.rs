@@ -1,0 +1,273 @@
+//! Messages of shared receives, awaited: who is woken, what a dropped future leaves, and blocks that
+//! come back.
+
+use std::future::Future;
+
+use fake_libibverbs::{assert_all_is_well, deliver, with};
+use verbs_async::verbs_channel::{
+    BufferPool, Channel, ChannelId, DownReason, Message, Outgoing, RejectReason,
+};
+use verbs_async::{AsyncChannel, AsyncGroup, Error, SharedMessages};
+use verbs_core::verbs_sys::{IBV_WC_RECV, IBV_WC_SUCCESS, ibv_wc};
+
+use crate::bench::{Bench, Task, done, now, system_calls};
+use crate::groups::{announce, join, posted};
+
+/// A group with shared receives, and two channels of it.
+struct Shared {
+    group: AsyncGroup,
+    pool: BufferPool,
+    channels: [AsyncChannel; 2],
+}
+
+impl Shared {
+    /// With this many receives, and a pool of as many blocks.
+    fn new(bench: &Bench, count: u32) -> (Self, SharedMessages) {
+        let pd = bench.context.alloc_pd().unwrap();
+        let pool = BufferPool::new(&pd, 64, count as usize).unwrap();
+        let receives = Channel::builder(&pd).shared_receives(&pool, count);
+        let shared = AsyncGroup::with_shared_receives(&receives, 4, &bench.events);
+        let (group, messages) = shared.unwrap();
+        let channels = [(); 2].map(|()| join(&group));
+        let shared = Self {
+            group,
+            pool,
+            channels,
+        };
+        (shared, messages)
+    }
+
+    fn id(&self, channel: usize) -> ChannelId {
+        self.channels[channel].id()
+    }
+
+    /// The device receives these bytes into the receive that was posted as this one.
+    fn arrives(&self, receive: usize, channel: usize, bytes: &[u8]) {
+        arrives(receive, &self.channels[channel], bytes);
+    }
+}
+
+fn arrives(receive: usize, channel: &AsyncChannel, bytes: &[u8]) {
+    let wr_id = posted()[receive];
+    deliver(wr_id, bytes);
+    let message = ibv_wc {
+        wr_id,
+        qp_num: channel.endpoint().unwrap().qp_num(),
+        opcode: IBV_WC_RECV,
+        byte_len: u32::try_from(bytes.len()).unwrap(),
+        status: IBV_WC_SUCCESS,
+        ..Default::default()
+    };
+    with(|library| library.done.push_back(message));
+}
+
+fn waits<'m>(messages: &'m mut SharedMessages) -> Task<impl Future<Output = Message> + 'm> {
+    Task::new(messages.next()).waits()
+}
+
+fn taken(messages: &mut SharedMessages) -> Message {
+    now(messages.next())
+}
+
+#[test]
+fn message_wakes_the_task_that_waits_for_it() {
+    {
+        let bench = Bench::new();
+        let (shared, mut messages) = Shared::new(&bench, 4);
+        // Two that are there before the first poll.
+        shared.arrives(0, 1, b"a");
+        shared.arrives(1, 0, b"bc");
+        for (channel, bytes) in [(1, &b"a"[..]), (0, b"bc")] {
+            let message = taken(&mut messages);
+            assert_eq!(message.channel, shared.id(channel));
+            assert_eq!(message.bytes(), Some(bytes));
+        }
+        assert_eq!(system_calls().0, 0, "it was not armed");
+        let mut task = waits(&mut messages);
+        assert_eq!((system_calls().0, posted().len()), (1, 6));
+        shared.arrives(2, 1, b"d");
+        announce(&bench);
+        assert_eq!(task.was_woken(), 1);
+        assert_eq!(task.ends().bytes(), Some(&b"d"[..]));
+    }
+    assert_all_is_well();
+}
+
+#[test]
+fn message_that_another_task_polls_wakes_the_one_that_waits() {
+    let bench = Bench::new();
+    let (shared, mut messages) = Shared::new(&bench, 4);
+    let mut task = waits(&mut messages);
+    let buffer = shared.group.pd().reg_mr(vec![0_u8; 8]).unwrap();
+    let mut send = Task::new(shared.channels[0].run(Outgoing::send(buffer)));
+    shared.arrives(0, 0, b"hi");
+    done(posted().last().copied());
+    send.ends().0.unwrap();
+    assert_eq!(task.was_woken(), 1, "no event comes for it any more");
+    assert_eq!(task.ends().bytes(), Some(&b"hi"[..]));
+    drop(task);
+    // And the other way round: the task that waits for messages polls for the other.
+    let buffer = shared.group.pd().reg_mr(vec![0_u8; 8]).unwrap();
+    let mut send = Task::new(shared.channels[0].run(Outgoing::send(buffer))).waits();
+    done(posted().last().copied());
+    let task = waits(&mut messages);
+    assert_eq!(send.was_woken(), 1);
+    drop(task);
+    send.ends().0.unwrap();
+}
+
+#[test]
+fn dropped_future_loses_no_message() {
+    let bench = Bench::new();
+    let (shared, mut messages) = Shared::new(&bench, 4);
+    // Not polled; waiting; and woken.
+    drop(messages.next());
+    drop(waits(&mut messages));
+    let task = waits(&mut messages);
+    shared.arrives(0, 0, b"kept");
+    announce(&bench);
+    assert_eq!(task.was_woken(), 1);
+    drop(task);
+    assert_eq!(taken(&mut messages).bytes(), Some(&b"kept"[..]));
+    // One that arrives while no future waits.
+    drop(waits(&mut messages));
+    shared.arrives(1, 1, b"later");
+    announce(&bench);
+    assert_eq!(taken(&mut messages).channel, shared.id(1));
+}
+
+#[test]
+fn block_that_comes_back_wakes_the_task_and_is_posted_again() {
+    let bench = Bench::new();
+    let (shared, mut messages) = Shared::new(&bench, 2);
+    let fill = |messages: &mut SharedMessages| {
+        let first = posted().len() - 2;
+        [0, 1].map(|number| {
+            shared.arrives(first + number, number, b"x");
+            taken(messages)
+        })
+    };
+    let [first, second] = fill(&mut messages);
+    let mut task = waits(&mut messages);
+    assert_eq!((posted().len(), task.was_woken()), (2, 0));
+    // No completion announces this.
+    drop(first);
+    assert_eq!(task.was_woken(), 1);
+    assert!(task.poll().is_pending());
+    assert_eq!(posted().len(), 3, "it waits for the other one now");
+    drop(second);
+    assert_eq!(task.was_woken(), 2);
+    assert!(task.poll().is_pending());
+    assert_eq!((posted().len(), shared.pool.available()), (4, 0));
+    drop(task);
+    // A future that is dropped while it waits for a block, and one that was given it.
+    let [first, second] = fill(&mut messages);
+    drop(waits(&mut messages));
+    drop(first);
+    assert_eq!(shared.pool.available(), 1);
+    let task = waits(&mut messages);
+    drop(second);
+    assert_eq!((task.was_woken(), shared.pool.available()), (1, 0));
+    drop(task);
+    assert_eq!(shared.pool.available(), 1);
+    drop(waits(&mut messages));
+    assert_eq!((posted().len(), shared.pool.available()), (6, 0));
+}
+
+#[test]
+fn block_goes_to_the_task_that_waited_first() {
+    let bench = Bench::new();
+    let (shared, mut messages) = Shared::new(&bench, 1);
+    shared.arrives(0, 0, b"x");
+    let message = taken(&mut messages);
+    let mut sender = Task::new(shared.pool.take_when_free()).waits();
+    let mut task = waits(&mut messages);
+    drop(message);
+    assert_eq!((sender.was_woken(), task.was_woken()), (1, 0));
+    drop(sender.ends());
+    assert_eq!(task.was_woken(), 1);
+    assert!(task.poll().is_pending());
+    assert_eq!(posted().len(), 2);
+}
+
+#[test]
+fn end_of_a_channel_is_a_message_after_its_others() {
+    let bench = Bench::new();
+    let (shared, mut messages) = Shared::new(&bench, 4);
+    let mut task = waits(&mut messages);
+    shared.arrives(0, 1, b"last");
+    shared.group.destroy_all(DownReason::PeerLost);
+    assert!(task.was_woken() > 0);
+    assert_eq!(task.ends().bytes(), Some(&b"last"[..]));
+    drop(task);
+    for channel in [0, 1] {
+        let end = taken(&mut messages);
+        assert_eq!(
+            (end.channel, end.end()),
+            (shared.id(channel), Some(DownReason::PeerLost))
+        );
+    }
+    // One that joins later is announced, too.
+    let mut task = waits(&mut messages);
+    let third = join(&shared.group);
+    arrives(1, &third, b"new");
+    announce(&bench);
+    assert_eq!(task.ends().channel, third.id());
+}
+
+#[test]
+fn receive_that_the_driver_rejects_ends_all_channels_and_loses_no_block() {
+    {
+        let bench = Bench::new();
+        let (shared, mut messages) = Shared::new(&bench, 2);
+        shared.arrives(0, 0, b"x");
+        let message = taken(&mut messages);
+        let mut task = waits(&mut messages);
+        with(|library| library.refuse_post = Some((0, libc::EIO, true)));
+        drop(message);
+        let end = task.ends();
+        assert!(matches!(end.end(), Some(DownReason::Post(_))));
+        drop((task, end));
+        assert!(shared.channels.iter().all(AsyncChannel::is_down));
+        let Shared {
+            group,
+            pool,
+            channels,
+        } = shared;
+        drop((messages, group, channels));
+        assert_eq!(pool.available(), 2);
+    }
+    assert_all_is_well();
+}
+
+#[test]
+fn receives_without_memory_wait_for_no_block_and_channels_post_none() {
+    let bench = Bench::new();
+    let pd = bench.context.alloc_pd().unwrap();
+    let receives = Channel::builder(&pd).shared_immediates(2);
+    let shared = AsyncGroup::with_shared_receives(&receives, 1, &bench.events);
+    let (group, mut messages) = shared.unwrap();
+    let channel = join(&group);
+    for receive in 0..5 {
+        let mut task = waits(&mut messages);
+        arrives(receive, &channel, b"");
+        announce(&bench);
+        assert_eq!(task.ends().channel, channel.id());
+    }
+    let (result, buffer) = now(channel.receive(pd.reg_mr(vec![0_u8; 8]).unwrap()));
+    let is_rejected = matches!(result, Err(Error::Rejected(RejectReason::SharedReceives)));
+    assert!(is_rejected, "{result:?}");
+    assert_eq!(buffer.capacity(), 8);
+}
+
+#[test]
+fn queue_is_not_armed_for_messages_that_no_task_will_take() {
+    let bench = Bench::new();
+    let (shared, mut messages) = Shared::new(&bench, 2);
+    drop(waits(&mut messages));
+    let armed = system_calls().0;
+    drop(messages);
+    announce(&bench);
+    assert_eq!(system_calls().0, armed);
+    drop(shared);
+}
