@@ -99,11 +99,11 @@ impl Engine {
         Some(success)
     }
 
-    /// Polls once for an operation on borrowed buffers that was just posted. If its success is the only completion, its slot
-    /// is freed, and this returns `true`. Otherwise all completions are dispatched.
+    /// Polls one completion for an operation on borrowed buffers that was just posted. If it is its success,
+    /// its slot is freed, and this returns `true`. Otherwise the completion is dispatched.
     #[inline(always)]
     pub(crate) fn poll_for(&mut self, reservation: Reservation, id: Id) -> bool {
-        if !self.poll_finds_only(id) {
+        if !self.poll_finds_first(id) {
             return false;
         }
         if let Some(member) = self.members.get_mut(reservation.member as usize)
@@ -116,39 +116,35 @@ impl Engine {
         false
     }
 
-    /// Polls once. If the success of this operation is the only completion, it becomes the
-    /// [last success](Self::last_success), and this returns `true`. Otherwise all are dispatched.
+    /// Polls one completion. If it is the success of this operation, it becomes the
+    /// [last success](Self::last_success), and this returns `true`. Otherwise it is dispatched.
+    ///
+    /// It is polled to the first slot, so those that are [held](super::held) stay: the first of them was
+    /// taken.
     #[inline(always)]
-    fn poll_finds_only(&mut self, id: Id) -> bool {
-        let found = match poll(&self.cq, &mut self.poll_slots) {
+    fn poll_finds_first(&mut self, id: Id) -> bool {
+        let found = match poll_one(&self.cq, &mut self.poll_slots) {
             Ok(found) => found,
             Err(error) => {
                 self.poll_failed(error);
                 return false;
             }
         };
-        // The post has settled what was held.
-        if let [only] = found.as_slice()
-            && success_of(only, id).is_some()
-        {
+        let [first] = found.as_slice() else {
+            return false;
+        };
+        if success_of(first, id).is_some() {
             return true;
         }
-        if !found.is_empty() {
-            dispatch(
-                &mut self.members,
-                &mut self.slots,
-                &mut self.shared,
-                found,
-                true,
-            );
-        }
+        self.dispatch_first();
         false
     }
 
-    /// Dispatches the only completion that was found.
+    /// Dispatches the only completion that was found, after those that are held.
     #[cold]
     #[inline(never)]
     fn dispatch_first(&mut self) {
+        self.settle(true);
         let found = PollSlot::completions(self.poll_slots.get(..1).unwrap_or_default());
         dispatch(
             &mut self.members,
@@ -257,6 +253,16 @@ fn poll<'s>(
 ) -> Result<PolledCompletions<'s>, PollError> {
     let (slots, _empty) = slots.split_at_mut(MAX_POLLED);
     cq.poll(slots)
+}
+
+/// Polls one completion into the first slot.
+#[inline(always)]
+fn poll_one<'s>(
+    cq: &CompletionQueue,
+    slots: &'s mut [PollSlot; MAX_POLLED + 1],
+) -> Result<PolledCompletions<'s>, PollError> {
+    let (first, _rest) = slots.split_at_mut(1);
+    cq.poll(first)
 }
 
 /// Dispatches the completions that are held, and frees the slots of those that were taken. Returns how

@@ -272,3 +272,34 @@ fn requests_find_the_room_of_tickets_that_were_not_polled_for() {
     }
     has_all_of_its_room(&mut channel);
 }
+
+#[test]
+fn blocking_request_loses_no_ticket_that_was_not_polled_for() {
+    let mut channel = channel();
+    let pd = channel.pd().clone();
+    let from = region(&channel);
+    let start = |channel: &mut Channel| {
+        let buffer = pd.reg_mr(vec![0_u8; 8]).unwrap();
+        channel.start_send(buffer).unwrap()
+    };
+    let rounds = [(); 2].map(|()| {
+        let tickets = [(); 4].map(|()| start(&mut channel));
+        let mut ids = all_succeeds();
+        for ticket in tickets {
+            assert!(channel.poll(ticket).unwrap().is_some());
+        }
+        ids.sort_unstable();
+        ids
+    });
+    let step = rounds[1][0] - rounds[0][0];
+    let [first, second] = [(); 2].map(|()| start(&mut channel));
+    let in_flight = all_succeeds();
+    assert!(channel.poll(first).unwrap().is_some());
+    // The second was polled with the first. Among these is the blocking request, whatever slot it gets;
+    // the others are unknown.
+    let next = rounds[1].iter().flat_map(|id| [id + step, id + 2 * step]);
+    next.filter(|id| !in_flight.contains(id)).for_each(succeeds);
+    bounded(|| channel.send(from.gather_element(..).unwrap())).unwrap();
+    assert!(channel.poll(second).unwrap().is_some(), "it is not lost");
+    has_all_of_its_room(&mut channel);
+}
