@@ -155,7 +155,7 @@ pub(super) const OPERATIONS: [Operation; 34] = [
         what: "channel: a blocking send",
         c: "send1",
         ours: Ours::Channel,
-        budget: Budget::Most(90.0),
+        budget: Budget::Most(94.0),
     },
     Operation {
         name: "channel_scope16",
