@@ -225,7 +225,7 @@ pub(super) const OPERATIONS: [Operation; 34] = [
         what: "group: a send, on 1 channel",
         c: "send1",
         ours: Ours::Channel,
-        budget: Budget::Most(480.0),
+        budget: Budget::Most(492.0),
     },
     Operation {
         name: "group4096",
@@ -239,14 +239,14 @@ pub(super) const OPERATIONS: [Operation; 34] = [
         what: "group: two sends in flight, each",
         c: "send1",
         ours: Ours::Channel,
-        budget: Budget::Most(425.0),
+        budget: Budget::Most(432.0),
     },
     Operation {
         name: "group_budget",
         what: "group: the same, half of them beyond the share",
         c: "send1",
         ours: Ours::Channel,
-        budget: Budget::Most(665.0),
+        budget: Budget::Most(672.0),
     },
     Operation {
         name: "rejoin64",
@@ -274,7 +274,7 @@ pub(super) const OPERATIONS: [Operation; 34] = [
         what: "async: 16 sends in flight",
         c: "sep16",
         ours: Ours::Async,
-        budget: Budget::Most(3800.0),
+        budget: Budget::Most(3815.0),
     },
     Operation {
         name: "async_batch16",
