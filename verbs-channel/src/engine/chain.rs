@@ -8,7 +8,7 @@ use verbs_core::{ChainRequest, Rejected, RequestChain};
 
 use super::gate::Limits;
 use super::member::NewOperation;
-use super::post::take_slowly;
+use super::post::take_operation;
 use super::slots::NEXT;
 use super::ticket::Several;
 use super::{BufferOwner, Engine, Reservation, SlotBuffer, Ticket};
@@ -127,25 +127,7 @@ impl Engine {
             return Err(RejectReason::GONE);
         };
         let channel = member.id;
-        let NewOperation { qp, id, .. } = match member.take(&mut self.slots, reservation) {
-            Some(operation) => operation,
-            None => {
-                let (slots, held) = (&mut self.slots, &mut self.held);
-                let id = take_slowly(
-                    members,
-                    slots,
-                    &mut self.shared,
-                    held,
-                    &self.poll_slots,
-                    reservation,
-                );
-                let member = members.get(at as usize);
-                match member.and_then(|member| member.taken(&mut self.slots, id)) {
-                    Some(operation) => operation,
-                    None => return Err(self.rejection(reservation)),
-                }
-            }
-        };
+        let NewOperation { qp, id, .. } = take_operation!(self, members, member, reservation, true);
         chain.number(part.clone(), id.member_wr_id(), NEXT, id.wr_id());
         // SAFETY: the caller's promise; when the last of a chain is done, so are the others.
         match unsafe { qp.post_chain(chain, part) } {

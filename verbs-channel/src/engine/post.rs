@@ -17,6 +17,34 @@ use super::{BufferOwner, Engine, Id, Reservation, Ticket};
 use crate::error::{DownReason, Queue, RejectReason};
 use crate::request::{List as _, Needs, Request, ScatterList};
 
+/// Takes a slot and credits of `$member`, one of `$members`: those that are free, or, if `$makes_room`, those
+/// that [`take_slowly`] finds. Returns the rejection from the function around it if there are none.
+// No function can do it: it would return a borrow of the members on one path, and use them again on another.
+macro_rules! take_operation {
+    ($engine:ident, $members:ident, $member:ident, $reservation:ident, $makes_room:expr) => {
+        match $member.take(&mut $engine.slots, $reservation) {
+            Some(operation) => operation,
+            None if !$makes_room => return Err($engine.rejection($reservation)),
+            None => {
+                let id = $crate::engine::post::take_slowly(
+                    $members,
+                    &mut $engine.slots,
+                    &mut $engine.shared,
+                    &mut $engine.held,
+                    &$engine.poll_slots,
+                    $reservation,
+                );
+                let member = $members.get($reservation.member as usize);
+                match member.and_then(|member| member.taken(&mut $engine.slots, id)) {
+                    Some(operation) => operation,
+                    None => return Err($engine.rejection($reservation)),
+                }
+            }
+        }
+    };
+}
+pub(super) use take_operation;
+
 impl Engine {
     /// Posts a request to a member's send queue, with a completion. If it is posted, `store` may put
     /// the buffer that the operation owns in its place in the slot. Without `MAKES_ROOM`, a channel whose
@@ -46,26 +74,8 @@ impl Engine {
             return Err(RejectReason::OtherDomain);
         }
         let channel = member.id;
-        let NewOperation { qp, id, buffer, .. } = match member.take(&mut self.slots, reservation) {
-            Some(operation) => operation,
-            None if !MAKES_ROOM => return Err(self.rejection(reservation)),
-            None => {
-                let (slots, held) = (&mut self.slots, &mut self.held);
-                let id = take_slowly(
-                    members,
-                    slots,
-                    &mut self.shared,
-                    held,
-                    &self.poll_slots,
-                    reservation,
-                );
-                let member = members.get(reservation.member as usize);
-                match member.and_then(|member| member.taken(&mut self.slots, id)) {
-                    Some(operation) => operation,
-                    None => return Err(self.rejection(reservation)),
-                }
-            }
-        };
+        let NewOperation { qp, id, buffer, .. } =
+            take_operation!(self, members, member, reservation, MAKES_ROOM);
         // SAFETY: all are of this domain.
         unsafe { list.put_side_by_side() };
         // SAFETY: the caller's promise: the slot is done when the completion is polled, or the queue
@@ -119,25 +129,7 @@ impl Engine {
             return Err(RejectReason::OtherDomain);
         }
         let channel = member.id;
-        let NewOperation { qp, id, .. } = match member.take(&mut self.slots, reservation) {
-            Some(operation) => operation,
-            None => {
-                let (slots, held) = (&mut self.slots, &mut self.held);
-                let id = take_slowly(
-                    members,
-                    slots,
-                    &mut self.shared,
-                    held,
-                    &self.poll_slots,
-                    reservation,
-                );
-                let member = members.get(reservation.member as usize);
-                match member.and_then(|member| member.taken(&mut self.slots, id)) {
-                    Some(operation) => operation,
-                    None => return Err(self.rejection(reservation)),
-                }
-            }
-        };
+        let NewOperation { qp, id, .. } = take_operation!(self, members, member, reservation, true);
         for request in requests.iter_mut() {
             // SAFETY: all are of this domain.
             unsafe { request.parts().0.put_side_by_side() };
@@ -189,26 +181,8 @@ impl Engine {
             return Err(RejectReason::OtherDomain);
         }
         let channel = member.id;
-        let NewOperation { qp, id, buffer, .. } = match member.take(&mut self.slots, reservation) {
-            Some(operation) => operation,
-            None if !MAKES_ROOM => return Err(self.rejection(reservation)),
-            None => {
-                let (slots, held) = (&mut self.slots, &mut self.held);
-                let id = take_slowly(
-                    members,
-                    slots,
-                    &mut self.shared,
-                    held,
-                    &self.poll_slots,
-                    reservation,
-                );
-                let member = members.get(reservation.member as usize);
-                match member.and_then(|member| member.taken(&mut self.slots, id)) {
-                    Some(operation) => operation,
-                    None => return Err(self.rejection(reservation)),
-                }
-            }
-        };
+        let NewOperation { qp, id, buffer, .. } =
+            take_operation!(self, members, member, reservation, MAKES_ROOM);
         // SAFETY: all are of this domain.
         unsafe { list.put_side_by_side() };
         let request = ReceiveWorkRequest::new(list.elements()).wr_id(id.wr_id());
