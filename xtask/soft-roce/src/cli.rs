@@ -13,7 +13,7 @@ use crate::error::Error;
 use crate::kernel::{self, Freshness};
 use crate::packages::{self, Policy};
 use crate::{
-    Accel, Command, Options, Way, choose, guest, native, run, say, signals, status, test, wire,
+    Accel, Command, Driver, Options, Way, choose, guest, native, run, say, signals, status, test,
 };
 
 const HELP: &str = "\
@@ -28,12 +28,16 @@ Usage: cargo soft-roce COMMAND [OPTION…]
   run [--] CMD…    run a command where the devices are; its exit code is this one's
   shell            a shell where the devices are
   status           what `test` and `run` would use on this machine and why, and what is missing
-  up               natively: make the devices rxe0 and rxe1, on a wire of their own;
-                   guest: fetch what it needs, and start it once
+  up               natively: make the devices rxe0 and rxe1 (siw0 and siw1), on a wire of
+                   their own; guest: fetch what it needs, and start it once
   down             remove what `up` made natively
 
   --native         on this machine's kernel (needs root or sudo)
   --guest          in a virtual machine (needs no root)
+  --driver NAME    rxe, soft-RoCE (the default), or siw, soft-iWARP: the devices are then siw0 and
+                   siw1, and connect by librdmacm only. Where a kernel lacks siw, as Debian's
+                   do, it is built for the guest from the kernel's source package, once
+                   (160 MB of packages, 5 MB are kept; needs gcc and make; a minute)
   --hosts N        2: two guests on one wire; CMD runs in both, SOFT_ROCE_HOST says which
                    one, SOFT_ROCE_PEER is the other's address; the first one's exit code
                    counts
@@ -53,9 +57,9 @@ Usage: cargo soft-roce COMMAND [OPTION…]
 As cargo's runner, each test program in a run of its own:
   CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER='cargo-soft-roce run --' cargo test
 
-The command finds in its environment: SOFT_ROCE (native or guest), VERBS_DEVICE and
-VERBS_PEER_DEVICE (the two devices), VERBS_NETDEV and VERBS_PEER_NETDEV (the links below
-them, which it may break, with ip and tc). In a guest it is root, sees this machine's files
+The command finds in its environment: SOFT_ROCE (native or guest), SOFT_ROCE_DRIVER (rxe or
+siw), VERBS_DEVICE and VERBS_PEER_DEVICE (the two devices), VERBS_NETDEV and VERBS_PEER_NETDEV
+(the links below them, which it may break, with ip and tc). In a guest it is root, sees this machine's files
 as they are; what it writes is lost on exit, except for the results.
 
 Exit codes of this program: 2 wrong usage, 124 timeout, 125 the guest failed, 126 and 127 the
@@ -94,7 +98,7 @@ pub fn main(name: &str, args: Vec<OsString>) -> Result<ExitCode, Error> {
         "up" => up(name, &options),
         "down" => down(&options, request.cache),
         "status" => {
-            println!("{}", status::report(name));
+            println!("{}", status::report(name, &options));
             Ok(ExitCode::SUCCESS)
         }
         "run" if request.args.is_empty() => Err(Error::usage(format!(
@@ -133,16 +137,15 @@ impl Request {
 }
 
 fn up(name: &str, options: &Options) -> Result<ExitCode, Error> {
-    match choose(options.way, options.hosts) {
+    match choose(options) {
         Way::Native => {
-            native::up(options.install)?;
-            let devices = wire::DEVICES.join(" and ");
+            native::up(options.driver, options.install)?;
+            let devices = options.driver.devices().join(" and ");
             say(&format!("{devices} are up; `{name} down` removes them"));
         }
         _ => {
-            packages::ensure(&guest::NEEDS, options.install)?;
-            let wanted = options.kernel.as_deref();
-            let kernel = kernel::get(wanted, Freshness::Newest, options.install)?;
+            packages::ensure(&guest::needs(options.driver), options.install)?;
+            let kernel = guest::kernel(options, Freshness::Newest)?;
             let start = Instant::now();
             let code = guest::run(options, &Command::here(["true"])?)?;
             if code != 0 {
@@ -224,6 +227,7 @@ fn parse(mut args: Vec<OsString>) -> Result<Option<Request>, Error> {
             Long("kernel") => options.kernel = Some(text(&mut parser)?),
             Long("results") => options.results = Some(parser.value().map_err(usage)?.into()),
             Long("timeout") => request.timeout = Some(time(&text(&mut parser)?)?),
+            Long("driver") => options.driver = driver(&text(&mut parser)?)?,
             Long("accel") => options.accel = accel(&text(&mut parser)?)?,
             Value(word) if request.command.is_empty() => {
                 request.command = word.to_string_lossy().into_owned();
@@ -327,10 +331,16 @@ fn accel(text: &str) -> Result<Accel, Error> {
     found.ok_or_else(|| Error::usage(format!("--accel takes auto, kvm or tcg, not `{text}`")))
 }
 
+fn driver(text: &str) -> Result<Driver, Error> {
+    let mut all = Driver::ALL.into_iter();
+    let found = all.find(|driver| driver.name() == text);
+    found.ok_or_else(|| Error::usage(format!("--driver takes rxe or siw, not `{text}`")))
+}
+
 #[cfg(test)]
 mod tests {
     use super::{Request, parse, time};
-    use crate::Way;
+    use crate::{Driver, Way};
     use std::ffi::OsString;
     use std::time::Duration;
 
@@ -355,6 +365,14 @@ mod tests {
     }
 
     #[test]
+    fn the_driver_is_soft_roce_unless_it_is_named() {
+        assert_eq!(request("run x").options.driver, Driver::Rxe);
+        let named = request("test --driver siw -- --ignored");
+        assert_eq!(named.options.driver, Driver::Siw);
+        assert!(named.args.is_empty());
+    }
+
+    #[test]
     fn options_of_cargo_stay_as_they_were() {
         let line = "--guest test -p a --timeout 9 --test=b -vq -j4 c --yes -- --ignored --guest";
         let request = request(line);
@@ -371,6 +389,7 @@ mod tests {
         assert!(error("run --hosts 3 x").contains("from 1 to 2"));
         assert!(error("run --timeout").contains("--timeout"));
         assert!(error("up now").contains("now"));
+        assert!(error("up --driver mlx5").contains("rxe or siw"));
     }
 
     #[test]

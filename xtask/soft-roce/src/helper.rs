@@ -14,7 +14,7 @@ pub(crate) const TERMINAL: &str = "--soft-roce-on-terminal";
 /// do not reach, and which dies with its parent.
 pub(crate) const DETACHED: &str = "--soft-roce-detached";
 
-/// `up` or `down`: makes or removes the native devices, as root.
+/// `up DRIVER` or `down DRIVER`: makes or removes the native devices, as root.
 pub(crate) const NATIVE: &str = "--soft-roce-native";
 
 /// `FILE PROGRAM ARG…`: notes in the file what cargo would run, instead of running it.

@@ -30,7 +30,11 @@
 //!
 //! Two devices, `rxe0` and `rxe1`, on two network links that are connected to each other. Their names
 //! are in `VERBS_DEVICE`, `VERBS_PEER_DEVICE`, `VERBS_NETDEV` and `VERBS_PEER_NETDEV`; `SOFT_ROCE` is
-//! `native` or `guest`, and `SOFT_ROCE_RESULTS` is a folder whose files outlive a guest.
+//! `native` or `guest`, `SOFT_ROCE_DRIVER` is `rxe` or `siw`, and `SOFT_ROCE_RESULTS` is a folder whose
+//! files outlive a guest.
+//!
+//! With [`Driver::Siw`] they are soft-iWARP's, `siw0` and `siw1`. Where the kernel lacks that module, as
+//! Debian's do, a guest's is built from the distribution's kernel source, once.
 
 use std::env;
 use std::ffi::OsString;
@@ -42,6 +46,7 @@ use packages::{Need, Policy};
 
 mod cargo;
 pub mod cli;
+mod driver;
 mod elf;
 pub mod error;
 mod guest;
@@ -58,6 +63,7 @@ pub mod stream;
 mod test;
 mod wire;
 
+pub use driver::Driver;
 pub use error::Error;
 pub use guest::qemu::Accel;
 pub use helper::own_exe;
@@ -81,6 +87,8 @@ pub enum Way {
 pub struct Options {
     /// Where the device is to be.
     pub way: Way,
+    /// Whose device it is.
+    pub driver: Driver,
     /// The command's time limit; `None` is none. 20 minutes unless set.
     pub timeout: Option<Duration>,
     /// 1, or 2 guests on one wire, each with one device.
@@ -108,6 +116,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             way: Way::Auto,
+            driver: Driver::Rxe,
             timeout: Some(Duration::from_secs(20 * 60)),
             hosts: 1,
             install: Policy::Ask,
@@ -139,6 +148,7 @@ impl Options {
         let seconds = self.timeout.map_or(0.0, |limit| limit.as_secs_f64());
         let fixed = [
             format!("--accel={}", self.accel.name()),
+            format!("--driver={}", self.driver.name()),
             format!("--hosts={}", self.hosts),
             format!("--memory={}", self.memory_mib),
             format!("--timeout={seconds}"),
@@ -193,7 +203,7 @@ pub(crate) const TIMED_OUT: i32 = 124;
 ///
 /// If there is no way to have a device here, and if the guest fails; the message says what to do.
 pub fn run(options: &Options, command: &Command) -> Result<i32, Error> {
-    match choose(options.way, options.hosts) {
+    match choose(options) {
         Way::Native => native::run(options, command),
         _ => guest::run(options, command),
     }
@@ -202,18 +212,33 @@ pub fn run(options: &Options, command: &Command) -> Result<i32, Error> {
 /// What [`run`] needs of the system, to be installed before anything else is done.
 #[must_use]
 pub fn needs(options: &Options) -> Vec<Need> {
-    match choose(options.way, options.hosts) {
-        Way::Native => vec![packages::RDMA_PROVIDERS, packages::KMOD],
+    match choose(options) {
+        Way::Native => vec![packages::provider(options.driver), packages::KMOD],
         // The stock kernels of most distributions are packed with xz.
-        _ => [&guest::NEEDS[..], &[packages::XZ]].concat(),
+        _ => [&guest::needs(options.driver)[..], &[packages::XZ]].concat(),
+    }
+}
+
+/// Makes ready what [`run`] needs beside the system's packages, so that it starts at once: for a guest
+/// its kernel, and the module of the driver.
+///
+/// # Errors
+///
+/// If it cannot be had: natively there is nothing to be made, and the kernel has the driver or not.
+pub fn prepare(options: &Options) -> Result<(), Error> {
+    match choose(options) {
+        Way::Native => native::possible(options.driver)
+            .map(|_root| ())
+            .map_err(Error::new),
+        _ => guest::kernel(options, kernel::Freshness::Cached).map(|_kernel| ()),
     }
 }
 
 /// The way to go: natively if that works without a question, else a guest.
-fn choose(way: Way, hosts: u8) -> Way {
-    match way {
-        Way::Auto if hosts > 1 => Way::Guest,
-        Way::Auto => match native::possible() {
+fn choose(options: &Options) -> Way {
+    match options.way {
+        Way::Auto if options.hosts > 1 => Way::Guest,
+        Way::Auto => match native::possible(options.driver) {
             Ok(native::Root::Already | native::Root::Sudo) => Way::Native,
             Ok(native::Root::SudoAsking) | Err(_) => Way::Guest,
         },
@@ -234,13 +259,14 @@ struct Readme;
 
 #[cfg(test)]
 mod tests {
-    use super::{Accel, Options, Policy, Way, cli};
+    use super::{Accel, Driver, Options, Policy, Way, cli};
     use std::time::Duration;
 
     #[test]
     fn options_are_read_as_they_were_written() {
         let options = Options {
             way: Way::Guest,
+            driver: Driver::Siw,
             timeout: Some(Duration::from_millis(1500)),
             hosts: 2,
             install: Policy::No,

@@ -1,4 +1,4 @@
-//! Soft-RoCE on this machine's own kernel: its module, and a wire that no packet leaves.
+//! Devices of this machine's own kernel: a driver's module, and a wire that no packet leaves.
 
 use std::ffi::OsString;
 use std::fs;
@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Resource, Rlimit, Signal, geteuid, getrlimit, setrlimit};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
+use crate::driver::Driver;
 use crate::error::{Context as _, Error};
 use crate::packages::{self, Policy};
 use crate::process::{exit_code, quietly, run as run_shown, succeeds, which};
@@ -20,9 +21,12 @@ use crate::signals::Signals;
 use crate::{Command, Options, TIMED_OUT, cargo, helper, say, wire};
 
 /// This exists if `up` loaded the module, so that `down` unloads it.
-const LOADED: &str = "/run/cargo-soft-roce-loaded";
-
-const MODULE: &str = "rdma_rxe";
+fn loaded_mark(driver: Driver) -> &'static str {
+    match driver {
+        Driver::Rxe => "/run/cargo-soft-roce-loaded",
+        Driver::Siw => "/run/cargo-soft-roce-loaded-siw",
+    }
+}
 
 /// How long loading a module may take.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -37,36 +41,39 @@ pub(crate) enum Root {
     SudoAsking,
 }
 
-/// Whether soft-RoCE can be had natively, as whom; else why not and what would help.
-pub(crate) fn possible() -> Result<Root, String> {
+/// Whether the devices can be had natively, as whom; else why not and what would help.
+pub(crate) fn possible(driver: Driver) -> Result<Root, String> {
     let root = root();
-    if wire::is_up() {
+    if wire::is_up(driver) {
         return root.or(Ok(Root::Already));
     }
-    module_exists()?;
+    module_exists(driver)?;
     root
 }
 
 /// Makes the devices, unless they are there, and prints what it does.
-pub(crate) fn up(policy: Policy) -> Result<(), Error> {
-    packages::ensure(&[packages::RDMA_PROVIDERS], policy)?;
-    if wire::is_up() {
+pub(crate) fn up(driver: Driver, policy: Policy) -> Result<(), Error> {
+    packages::ensure(&[packages::provider(driver)], policy)?;
+    if wire::is_up(driver) {
         return Ok(());
     }
-    let root = possible().map_err(|why| {
+    let root = possible(driver).map_err(|why| {
+        let devices = driver.devices().join(" and ");
         Error::new(format!(
-            "soft-RoCE cannot be had natively: {why}; use --guest"
+            "{devices} cannot be had natively: {why}; use --guest"
         ))
     })?;
     packages::ensure(&[packages::KMOD], policy)?;
     if root != Root::Already {
         say("making the devices needs root: using sudo");
-        return as_root(root, "up");
+        return as_root(root, "up", driver);
     }
-    let loaded = Path::new("/sys/module").join(MODULE).exists();
+    let module = driver.module();
+    let loaded = Path::new("/sys/module").join(module).exists();
     if !loaded {
-        load(MODULE)?;
-        fs::write(LOADED, "").context(|| format!("cannot write {LOADED}"))?;
+        load(module)?;
+        let mark = loaded_mark(driver);
+        fs::write(mark, "").context(|| format!("cannot write {mark}"))?;
     }
     // The connection manager's node; only its users miss it.
     if which("modprobe")
@@ -74,40 +81,50 @@ pub(crate) fn up(policy: Policy) -> Result<(), Error> {
     {
         say("there is no module rdma_ucm here: programs that use librdmacm will not work");
     }
-    wire::make_pair(wire::NATIVE_ADDRESSES)?;
+    wire::make_pair(driver, driver.native_addresses())?;
     check_nodes()
 }
 
-/// Removes what [`up`] made; the names of what was there.
+/// Removes what [`up`] made, of each driver; the names of what was there.
 pub(crate) fn down() -> Result<Vec<&'static str>, Error> {
-    let there = wire::netdev_of(wire::DEVICES[0]).as_deref() == Some(wire::NETDEVS[0])
-        || wire::NETDEVS
-            .iter()
-            .any(|name| Path::new("/sys/class/net").join(name).exists())
-        || Path::new(LOADED).exists();
-    if !there {
+    let there: Vec<Driver> = Driver::ALL.into_iter().filter(|it| is_there(*it)).collect();
+    if there.is_empty() {
         return Ok(Vec::new());
     }
     match root().map_err(Error::new)? {
         Root::Already => {}
         root => {
-            as_root(root, "down")?;
+            as_root(root, "down", Driver::default())?;
             return Ok(vec!["everything"]);
         }
     }
-    let mut removed = wire::remove_pair()?;
-    if Path::new(LOADED).exists() {
-        let modprobe = which("modprobe").unwrap_or_else(|| "modprobe".into());
-        let mut unload = process::Command::new(modprobe);
-        unload.args(["-r", MODULE]);
-        let quiet = quietly(&mut unload, "unloading rdma_rxe", LIMIT)?;
-        if !quiet.success() {
-            return Err(quiet.error(&unload));
+    let mut removed = Vec::new();
+    for driver in there {
+        removed.extend(wire::remove_pair(driver)?);
+        let (mark, module) = (loaded_mark(driver), driver.module());
+        if Path::new(mark).exists() {
+            let modprobe = which("modprobe").unwrap_or_else(|| "modprobe".into());
+            let mut unload = process::Command::new(modprobe);
+            unload.args(["-r", module]);
+            let quiet = quietly(&mut unload, "unloading the kernel module", LIMIT)?;
+            if !quiet.success() {
+                return Err(quiet.error(&unload));
+            }
+            fs::remove_file(mark).context(|| format!("cannot remove {mark}"))?;
+            removed.push(module);
         }
-        fs::remove_file(LOADED).context(|| format!("cannot remove {LOADED}"))?;
-        removed.push(MODULE);
     }
     Ok(removed)
+}
+
+/// Whether there is something of a driver's that [`up`] made.
+fn is_there(driver: Driver) -> bool {
+    let netdevs = driver.netdevs();
+    wire::netdev_of(driver.devices()[0]).as_deref() == Some(netdevs[0])
+        || netdevs
+            .iter()
+            .any(|name| Path::new("/sys/class/net").join(name).exists())
+        || Path::new(loaded_mark(driver)).exists()
 }
 
 /// Runs `command` on this machine.
@@ -115,7 +132,7 @@ pub(crate) fn run(options: &Options, command: &Command) -> Result<i32, Error> {
     if options.hosts > 1 {
         return Err(Error::usage("--hosts 2 needs guests: leave --native out"));
     }
-    up(options.install)?;
+    up(options.driver, options.install)?;
     lift_memlock();
     let results = cargo::results_dir(options)?;
     let Some((program, args)) = command.argv.split_first() else {
@@ -128,13 +145,15 @@ pub(crate) fn run(options: &Options, command: &Command) -> Result<i32, Error> {
         .envs(command.env.iter().cloned());
     child
         .env("SOFT_ROCE", "native")
+        .env("SOFT_ROCE_DRIVER", options.driver.name())
         .env("SOFT_ROCE_RESULTS", results);
+    let (devices, netdevs) = (options.driver.devices(), options.driver.netdevs());
     child
-        .env("VERBS_DEVICE", wire::DEVICES[0])
-        .env("VERBS_PEER_DEVICE", wire::DEVICES[1]);
+        .env("VERBS_DEVICE", devices[0])
+        .env("VERBS_PEER_DEVICE", devices[1]);
     child
-        .env("VERBS_NETDEV", wire::NETDEVS[0])
-        .env("VERBS_PEER_NETDEV", wire::NETDEVS[1]);
+        .env("VERBS_NETDEV", netdevs[0])
+        .env("VERBS_PEER_NETDEV", netdevs[1]);
     if !options.attached {
         child.stdin(Stdio::null());
     }
@@ -227,20 +246,25 @@ fn lift_memlock() {
     }
 }
 
-fn as_root(root: Root, what: &str) -> Result<(), Error> {
+fn as_root(root: Root, what: &str, driver: Driver) -> Result<(), Error> {
     let mut sudo = process::Command::new("sudo");
     if root == Root::Sudo {
         sudo.arg("-n");
     }
-    run_shown(sudo.arg(helper::own_exe()?).args([helper::NATIVE, what]))
+    let args = [helper::NATIVE, what, driver.name()];
+    run_shown(sudo.arg(helper::own_exe()?).args(args))
 }
 
 /// The part that root does: `up` or `down`.
 pub(crate) fn as_asked(args: &[OsString]) -> Result<(), Error> {
-    match args {
-        [what] if what == "up" => up(Policy::No),
-        [what] if what == "down" => down().map(|_removed| ()),
-        _ => Err(Error::usage("up or down?")),
+    let [what, driver] = args else {
+        return Err(Error::usage("up or down, and of which driver?"));
+    };
+    let driver = Driver::ALL.into_iter().find(|known| driver == known.name());
+    match (what.to_str(), driver) {
+        (Some("up"), Some(driver)) => up(driver, Policy::No),
+        (Some("down"), Some(_)) => down().map(|_removed| ()),
+        _ => Err(Error::usage("up or down, and of which driver?")),
     }
 }
 
@@ -279,28 +303,34 @@ fn is_real_root() -> Result<(), String> {
 }
 
 /// Whether the running kernel has the module, loaded or to be loaded.
-fn module_exists() -> Result<(), String> {
-    if Path::new("/sys/module").join(MODULE).exists() {
+fn module_exists(driver: Driver) -> Result<(), String> {
+    let module = driver.module();
+    if Path::new("/sys/module").join(module).exists() {
         return Ok(());
     }
     let uname = rustix::system::uname();
     let release = uname.release().to_string_lossy();
     if !Path::new("/proc/modules").exists() {
         return Err(format!(
-            "the kernel {release} has no {MODULE}, and loads no modules"
+            "the kernel {release} has no {module}, and loads no modules"
         ));
     }
     let dir = Path::new("/lib/modules").join(&*release);
     let listed = ["modules.dep", "modules.builtin"].iter().any(|list| {
         let list = fs::read_to_string(dir.join(list)).unwrap_or_default();
-        list.lines().any(|line| line.contains("/rdma_rxe.ko"))
+        let file = format!("/{module}.ko");
+        list.lines().any(|line| line.contains(&file))
     });
     if listed {
         return Ok(());
     }
+    let hint = match driver {
+        Driver::Rxe => "on Debian in kernels that are not cloud kernels",
+        Driver::Siw => "on Debian in none: --guest builds it for its own kernel",
+    };
     Err(format!(
-        "the kernel {release} has no module {MODULE} in {} (on Ubuntu it is in the package \
-         linux-modules-extra-{release}, on Debian in kernels that are not cloud kernels)",
+        "the kernel {release} has no module {module} in {} (on Ubuntu it is in the package \
+         linux-modules-extra-{release}, {hint})",
         dir.display()
     ))
 }

@@ -47,8 +47,10 @@ const IFF_UP: u32 = 1;
 const NLDEV_GET: u16 = (5 << 10) + 1;
 const NLDEV_NEWLINK: u16 = (5 << 10) + 3;
 const NLDEV_DELLINK: u16 = (5 << 10) + 4;
+const NLDEV_PORT_GET: u16 = (5 << 10) + 5;
 const NLDEV_DEV_INDEX: u16 = 1;
 const NLDEV_DEV_NAME: u16 = 2;
+const NLDEV_PORT_INDEX: u16 = 3;
 const NLDEV_NDEV_NAME: u16 = 51;
 const NLDEV_LINK_TYPE: u16 = 65;
 
@@ -108,13 +110,31 @@ pub(crate) fn delete_link(name: &str) -> Result<(), Errno> {
     route()?.acknowledged(request)
 }
 
-/// Makes the rxe device `name` on the network link `netdev`.
-pub(crate) fn add_rxe(name: &str, netdev: &str) -> Result<(), Errno> {
+/// Makes the RDMA device `name` of the type `kind` on the network link `netdev`.
+pub(crate) fn add_rdma(kind: &str, name: &str, netdev: &str) -> Result<(), Errno> {
     let mut request = Request::new(NLDEV_NEWLINK, NLM_F_ACK);
     request.string(NLDEV_DEV_NAME, name);
-    request.string(NLDEV_LINK_TYPE, "rxe");
+    request.string(NLDEV_LINK_TYPE, kind);
     request.string(NLDEV_NDEV_NAME, netdev);
     rdma()?.acknowledged(request)
+}
+
+/// The network link below the first port of the RDMA device `name`, if it has one.
+pub(crate) fn rdma_netdev(name: &str) -> Result<Option<String>, Errno> {
+    let index = rdma_index(name)?.ok_or(Errno::NODEV)?;
+    let mut request = Request::new(NLDEV_PORT_GET, NLM_F_ACK);
+    request.attribute(NLDEV_DEV_INDEX, &index.to_ne_bytes());
+    request.attribute(NLDEV_PORT_INDEX, &1_u32.to_ne_bytes());
+    let mut found = None;
+    rdma()?.answers(request, |body| {
+        let all = attributes(body);
+        let name = all.iter().find(|(kind, _)| *kind == NLDEV_NDEV_NAME);
+        let bytes = name.map(|(_, bytes)| bytes.strip_suffix(&[0]).unwrap_or(bytes));
+        if let Some(name) = bytes.and_then(|bytes| str::from_utf8(bytes).ok()) {
+            found = Some(name.to_owned());
+        }
+    })?;
+    Ok(found)
 }
 
 /// Removes the RDMA device `name`; the kernel waits while a process has it open.

@@ -1,4 +1,4 @@
-//! What this machine offers for soft-RoCE, and what is missing.
+//! What this machine offers for soft-RoCE and soft-iWARP, and what is missing.
 
 use std::fs;
 use std::path::Path;
@@ -8,11 +8,12 @@ use crate::packages;
 use crate::process::{output, which};
 
 use crate::guest::qemu;
-use crate::{cargo, guest, kernel, native, wire};
+use crate::{Driver, Options, cargo, guest, kernel, native, wire};
 
-/// All of it, as text; `name` is what this program is called.
-pub(crate) fn report(name: &str) -> String {
-    let (chosen, native) = match native::possible() {
+/// All of it for the driver of `options`, as text; `name` is what this program is called.
+pub(crate) fn report(name: &str, options: &Options) -> String {
+    let driver = options.driver;
+    let (chosen, native) = match native::possible(driver) {
         Ok(native::Root::Already) => ("natively: this kernel has it".to_owned(), "yes"),
         Ok(native::Root::Sudo) => ("natively: this kernel has it".to_owned(), "yes, with sudo"),
         Ok(native::Root::SudoAsking) => (
@@ -21,7 +22,8 @@ pub(crate) fn report(name: &str) -> String {
         ),
         Err(why) => (format!("in a guest: {why}"), "no"),
     };
-    let missing = guest::NEEDS.iter().filter(|need| !need.is_met());
+    let needs = guest::needs(driver);
+    let missing = needs.iter().filter(|need| !need.is_met());
     let missing: Vec<&str> = missing.map(|need| need.what).collect();
     let guest = match missing.is_empty() {
         true => format!("guest: yes: {}", emulator()),
@@ -47,12 +49,27 @@ pub(crate) fn report(name: &str) -> String {
         guest,
         format!("RDMA devices here: {}", devices()),
         format!("guest kernels in {cache}: {kernels}"),
+        format!("soft-iWARP (--driver siw): {}", soft_iwarp(name)),
         format!(
             "results in {}",
             results.unwrap_or_else(|error| error.to_string())
         ),
     ];
     lines.join("\n")
+}
+
+/// Where the module `siw` comes from, for the driver that is not in every kernel.
+fn soft_iwarp(name: &str) -> String {
+    let native = match native::possible(Driver::Siw) {
+        Ok(_) => "natively: this kernel has the module",
+        Err(_) => "this kernel has no module siw",
+    };
+    let built = kernel::with_siw();
+    let guest = match built.is_empty() {
+        true => format!("guest: no kernel with it yet, `{name} up --guest --driver siw` gets one"),
+        false => format!("guest: {}", built.join(", ")),
+    };
+    format!("{native}; {guest}")
 }
 
 fn emulator() -> String {

@@ -1,4 +1,4 @@
-//! The wire: two network links that are each other's other end, and an rxe device on each.
+//! The wire: two network links that are each other's other end, and an RDMA device on each.
 //!
 //! Packets between the two devices really cross it, so that a test can lose, delay or cut them.
 //! Nothing else is on it, and no packet leaves the machine.
@@ -13,13 +13,8 @@ use rustix::io::Errno;
 
 use crate::error::Error;
 
+use crate::driver::Driver;
 use crate::netlink::{self, Veth};
-
-/// The RDMA devices, in the order of their ends.
-pub(crate) const DEVICES: [&str; 2] = ["rxe0", "rxe1"];
-
-/// The network links below them.
-pub(crate) const NETDEVS: [&str; 2] = ["veth-rxe0", "veth-rxe1"];
 
 /// The one link of a guest that has a second host as its peer.
 pub(crate) const HOSTS_NETDEV: &str = "eth0";
@@ -31,19 +26,16 @@ pub(crate) const MTU: u32 = 4200;
 pub(crate) const GUEST_ADDRESSES: [Ipv4Addr; 2] =
     [Ipv4Addr::new(10, 10, 0, 1), Ipv4Addr::new(10, 10, 0, 2)];
 
-/// The addresses natively: reserved for documentation (RFC 5737), so no network has them.
-pub(crate) const NATIVE_ADDRESSES: [Ipv4Addr; 2] =
-    [Ipv4Addr::new(192, 0, 2, 1), Ipv4Addr::new(192, 0, 2, 2)];
-
 /// `/30`: the two addresses and no more.
 const PREFIX: u8 = 30;
 
-/// A device's GIDs appear a moment after the device.
+/// A device is active, and has its GIDs, a moment after it was made.
 const GIDS: Duration = Duration::from_secs(10);
 
 /// Makes the whole wire, or what is missing of it.
-pub(crate) fn make_pair(addresses: [Ipv4Addr; 2]) -> Result<(), Error> {
-    for (device, netdev) in DEVICES.into_iter().zip(NETDEVS) {
+pub(crate) fn make_pair(driver: Driver, addresses: [Ipv4Addr; 2]) -> Result<(), Error> {
+    let (devices, netdevs) = (driver.devices(), driver.netdevs());
+    for (device, netdev) in devices.into_iter().zip(netdevs) {
         if let Some(other) = netdev_of(device).filter(|other| other != netdev) {
             return Err(Error::new(format!(
                 "the RDMA device {device} exists already, on the network link {other}: use it \
@@ -51,32 +43,39 @@ pub(crate) fn make_pair(addresses: [Ipv4Addr; 2]) -> Result<(), Error> {
             )));
         }
     }
-    if !NETDEVS.iter().all(|name| link_exists(name)) {
-        let ends = [veth(0), veth(1)];
+    if !netdevs.iter().all(|name| link_exists(name)) {
+        let ends = [veth(driver, 0), veth(driver, 1)];
         let made = netlink::add_veth(ends, MTU);
-        made.map_err(|errno| refused("make the network link veth-rxe0", errno))?;
+        let what = format!("make the network link {}", netdevs[0]);
+        made.map_err(|errno| refused(driver, &what, errno))?;
+    }
+    // Both first: an end is up only while the other one is, and siw does not see that change.
+    for name in netdevs {
+        allow_local(name);
+        set_up(driver, name)?;
     }
     for (index, address) in addresses.into_iter().enumerate() {
-        let name = NETDEVS[index];
-        allow_local(name);
-        attach(name, DEVICES[index], address, Some(MTU))?;
+        attach(driver, netdevs[index], devices[index], address)?;
     }
-    for device in DEVICES {
-        wait_for_gids(device)?;
+    for device in devices {
+        wait_until_active(driver, device)?;
     }
     Ok(())
 }
 
 /// Makes one device, on a link whose other end is another host.
-pub(crate) fn make_single(address: Ipv4Addr) -> Result<(), Error> {
-    attach(HOSTS_NETDEV, DEVICES[0], address, Some(MTU))?;
-    wait_for_gids(DEVICES[0])
+pub(crate) fn make_single(driver: Driver, address: Ipv4Addr) -> Result<(), Error> {
+    let device = driver.devices()[0];
+    set_up(driver, HOSTS_NETDEV)?;
+    attach(driver, HOSTS_NETDEV, device, address)?;
+    wait_until_active(driver, device)
 }
 
 /// Removes the wire and its devices. Returns what was there.
-pub(crate) fn remove_pair() -> Result<Vec<&'static str>, Error> {
+pub(crate) fn remove_pair(driver: Driver) -> Result<Vec<&'static str>, Error> {
     let mut removed = Vec::new();
-    for (device, netdev) in DEVICES.into_iter().zip(NETDEVS) {
+    let netdevs = driver.netdevs();
+    for (device, netdev) in driver.devices().into_iter().zip(netdevs) {
         if netdev_of(device).as_deref() == Some(netdev) {
             // The kernel would wait for them, without a bound and deaf to signals.
             let holders = holders(device);
@@ -87,23 +86,25 @@ pub(crate) fn remove_pair() -> Result<Vec<&'static str>, Error> {
                 )));
             }
             let gone = netlink::delete_rdma(device);
-            gone.map_err(|errno| refused(&format!("remove the RDMA device {device}"), errno))?;
+            let what = format!("remove the RDMA device {device}");
+            gone.map_err(|errno| refused(driver, &what, errno))?;
             removed.push(device);
         }
     }
-    if link_exists(NETDEVS[0]) {
-        let gone = netlink::delete_link(NETDEVS[0]);
-        gone.map_err(|errno| refused("remove the network link veth-rxe0", errno))?;
-        removed.extend(NETDEVS);
+    if link_exists(netdevs[0]) {
+        let gone = netlink::delete_link(netdevs[0]);
+        let what = format!("remove the network link {}", netdevs[0]);
+        gone.map_err(|errno| refused(driver, &what, errno))?;
+        removed.extend(netdevs);
     }
     Ok(removed)
 }
 
 /// Whether both devices are there, on the links they belong on.
-pub(crate) fn is_up() -> bool {
-    let pairs = DEVICES.into_iter().zip(NETDEVS);
-    pairs.into_iter().all(|(device, netdev)| {
-        netdev_of(device).as_deref() == Some(netdev) && gids(device).len() >= 2
+pub(crate) fn is_up(driver: Driver) -> bool {
+    let mut pairs = driver.devices().into_iter().zip(driver.netdevs());
+    pairs.all(|(device, netdev)| {
+        netdev_of(device).as_deref() == Some(netdev) && gids(device).len() >= driver.gids()
     })
 }
 
@@ -113,15 +114,18 @@ pub(crate) fn netdev_of(device: &str) -> Option<String> {
     // It cannot be read while the table's first entry is empty; rxe names its link here too.
     let parent = format!("/sys/class/infiniband/{device}/parent");
     let text = fs::read_to_string(file).or_else(|_empty| fs::read_to_string(parent));
-    Some(text.ok()?.trim().to_owned())
+    if let Ok(text) = text {
+        return Some(text.trim().to_owned());
+    }
+    // siw's table names no link.
+    netlink::rdma_netdev(device).ok()?
 }
 
-fn veth(index: usize) -> Veth {
-    // Locally administered, and the same at each start: so are the link-local GIDs.
-    let last = if index == 0 { 1 } else { 2 };
+fn veth(driver: Driver, index: usize) -> Veth {
     Veth {
-        name: NETDEVS[index],
-        mac: [0x02, 0, 0, 0, 0, last],
+        name: driver.netdevs()[index],
+        // Locally administered, and the same at each start: so are the link-local GIDs.
+        mac: [0x02, 0, 0, 0, 0, driver.macs()[index]],
     }
 }
 
@@ -138,29 +142,42 @@ fn allow_local(name: &str) {
     }
 }
 
-fn attach(netdev: &str, device: &str, address: Ipv4Addr, mtu: Option<u32>) -> Result<(), Error> {
+fn set_up(driver: Driver, netdev: &str) -> Result<(), Error> {
+    let up = netlink::set_up(netdev, Some(MTU));
+    up.map_err(|errno| refused(driver, &format!("set {netdev} up"), errno))
+}
+
+fn attach(driver: Driver, netdev: &str, device: &str, address: Ipv4Addr) -> Result<(), Error> {
+    let refused = |what: String| move |errno| refused(driver, &what, errno);
     let existing = |result: Result<(), Errno>| match result {
         Err(Errno::EXIST) => Ok(()),
         other => other,
     };
-    netlink::set_up(netdev, mtu).map_err(|errno| refused(&format!("set {netdev} up"), errno))?;
     existing(netlink::add_address(netdev, address, PREFIX))
-        .map_err(|errno| refused(&format!("give {netdev} the address {address}"), errno))?;
+        .map_err(refused(format!("give {netdev} the address {address}")))?;
     if netdev_of(device).is_some() {
         return Ok(());
     }
-    existing(netlink::add_rxe(device, netdev))
-        .map_err(|errno| refused(&format!("make the RDMA device {device} on {netdev}"), errno))
+    existing(netlink::add_rdma(driver.name(), device, netdev)).map_err(refused(format!(
+        "make the RDMA device {device} on {netdev}"
+    )))
 }
 
-fn wait_for_gids(device: &str) -> Result<(), Error> {
+fn wait_until_active(driver: Driver, device: &str) -> Result<(), Error> {
+    let state = || {
+        let state = fs::read_to_string(format!("/sys/class/infiniband/{device}/ports/1/state"));
+        state.unwrap_or_default().trim().to_owned()
+    };
     let deadline = Instant::now() + GIDS;
-    while gids(device).len() < 2 {
+    while gids(device).len() < driver.gids() || !state().ends_with("ACTIVE") {
         if Instant::now() > deadline {
             return Err(Error::new(format!(
-                "the RDMA device {device} got no IPv4 GID in {} s; it has: {}",
+                "the RDMA device {device} is not active after {} s: it is in the state {}, and \
+                 has the GIDs {}; it needs {} of them",
                 GIDS.as_secs(),
-                gids(device).join(", ")
+                state(),
+                gids(device).join(", "),
+                driver.gids()
             )));
         }
         thread::sleep(Duration::from_millis(5));
@@ -214,14 +231,16 @@ fn link_exists(name: &str) -> bool {
 }
 
 /// What the kernel refused, why, and what to do.
-fn refused(what: &str, errno: Errno) -> Error {
-    let hint = match errno {
+fn refused(driver: Driver, what: &str, errno: Errno) -> Error {
+    let hint: &str = match errno {
         Errno::PERM | Errno::ACCESS => {
             ": this needs root (CAP_NET_ADMIN in the initial user namespace): use sudo, or --guest"
         }
-        Errno::INVAL => {
-            ": the kernel module rdma_rxe is not loaded, or this kernel has none: see `soft-roce status`, or use --guest"
-        }
+        Errno::INVAL => &format!(
+            ": the kernel module {} is not loaded, or this kernel has none: see `soft-roce status`, \
+             or use --guest",
+            driver.module()
+        ),
         Errno::PROTONOSUPPORT => ": this kernel has no RDMA: use --guest",
         Errno::OPNOTSUPP => ": this kernel cannot make such a link: use --guest",
         Errno::NODEV => ": there is no such device",
@@ -235,10 +254,11 @@ fn refused(what: &str, errno: Errno) -> Error {
 
 #[cfg(test)]
 mod tests {
-    use super::{Errno, gids, netdev_of, refused};
+    use super::{Driver, Errno, gids, netdev_of, refused};
 
     #[test]
     fn rejection_contains_the_remedy() {
+        let refused = |what, errno| refused(Driver::Siw, what, errno);
         let text = refused("make the RDMA device rxe0", Errno::PERM).to_string();
         assert!(
             text.starts_with("cannot make the RDMA device rxe0: "),
@@ -246,6 +266,11 @@ mod tests {
         );
         assert!(text.contains("sudo"), "{text}");
         assert!(refused("x", Errno::AGAIN).to_string().contains("dmesg"));
+        assert!(
+            refused("x", Errno::INVAL)
+                .to_string()
+                .contains("module siw")
+        );
     }
 
     #[test]

@@ -18,6 +18,7 @@ use crate::error::{Context as _, Error};
 use super::frame::Kind;
 use super::job;
 use super::job::Port;
+use crate::driver::Driver;
 use crate::{netlink, wire};
 
 /// The file by which init knows what it is to do; that it exists makes this program an init.
@@ -40,6 +41,8 @@ pub(super) struct Config {
     /// Which host this is, from 1, of how many.
     pub(super) host: u8,
     pub(super) hosts: u8,
+    /// Which driver's devices it makes.
+    pub(super) driver: Driver,
     /// The one folder of the host that can be written to.
     pub(super) results: PathBuf,
     /// All modules of this kernel, as a path on the host.
@@ -51,22 +54,31 @@ pub(super) struct Config {
 impl Config {
     /// The configuration as lines, which [`Self::parse`] reads.
     pub(super) fn to_bytes(&self) -> Vec<u8> {
-        let numbers = format!("{}\0{}\0{}\0", self.host, self.hosts, self.release);
+        let words = [
+            &self.host.to_string(),
+            &self.hosts.to_string(),
+            self.driver.name(),
+            &self.release,
+        ];
+        let words = words.map(|word| format!("{word}\0")).concat();
         let results = self.results.as_os_str().as_bytes();
         let modules = self.modules.as_os_str().as_bytes();
-        [numbers.as_bytes(), results, b"\0", modules].concat()
+        [words.as_bytes(), results, b"\0", modules].concat()
     }
 
     /// The configuration that `bytes` are, if they are one.
     pub(super) fn parse(bytes: &[u8]) -> Option<Self> {
         let parts: Vec<&[u8]> = bytes.split(|&byte| byte == 0).collect();
-        let [host, hosts, release, results, modules] = parts[..] else {
+        let [host, hosts, driver, release, results, modules] = parts[..] else {
             return None;
         };
         let path = |bytes| PathBuf::from(std::ffi::OsStr::from_bytes(bytes));
         Some(Self {
             host: str::from_utf8(host).ok()?.parse().ok()?,
             hosts: str::from_utf8(hosts).ok()?.parse().ok()?,
+            driver: Driver::ALL
+                .into_iter()
+                .find(|known| known.name().as_bytes() == driver)?,
             release: str::from_utf8(release).ok()?.to_owned(),
             results: path(results),
             modules: path(modules),
@@ -132,12 +144,12 @@ fn prepare(config: &Config) -> Result<(), Error> {
     let up = netlink::set_up("lo", None);
     up.context(|| "cannot set the link lo up")?;
     if config.hosts == 1 {
-        wire::make_pair(wire::GUEST_ADDRESSES)
+        wire::make_pair(config.driver, wire::GUEST_ADDRESSES)
     } else {
         let index = usize::from(config.host.saturating_sub(1));
         let address = wire::GUEST_ADDRESSES.get(index);
         let address = address.ok_or_else(|| Error::new("there is no such host"))?;
-        wire::make_single(*address)
+        wire::make_single(config.driver, *address)
     }
 }
 
@@ -262,18 +274,22 @@ fn find_port() -> Option<PathBuf> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Config, is_init};
+    use super::{Config, Driver, is_init};
 
     #[test]
     fn the_configuration_comes_back() {
         let config = Config {
             host: 2,
             hosts: 2,
+            driver: Driver::Siw,
             results: "/a b/results".into(),
             modules: "/home/me/.cache/x".into(),
             release: "6.1.0-56-amd64".to_owned(),
         };
-        assert_eq!(Config::parse(&config.to_bytes()), Some(config));
+        let bytes = config.to_bytes();
+        assert_eq!(Config::parse(&bytes), Some(config));
+        let other = String::from_utf8(bytes).unwrap().replace("siw", "odd");
+        assert_eq!(Config::parse(other.as_bytes()), None);
         assert_eq!(Config::parse(b"1\0 2"), None);
     }
 

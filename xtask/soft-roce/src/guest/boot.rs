@@ -177,6 +177,7 @@ fn start_all(
         let config = Config {
             host,
             hosts: options.hosts,
+            driver: options.driver,
             results: results.to_owned(),
             modules: kernel.modules.clone(),
             release: kernel.release.clone(),

@@ -1,5 +1,5 @@
-//! Kernels from Debian's and Ubuntu's packages, fetched by apt, which checks their signatures,
-//! without root and without a change of the system.
+//! Kernels and what modules for them are built from, out of Debian's and Ubuntu's packages: fetched
+//! by apt, which checks their signatures, without root and without a change of the system.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -20,12 +20,48 @@ const PARTS: [&str; 4] = [
     "linux-base-",
 ];
 
+/// What a kernel's headers are spread over; what else they depend on is a compiler.
+const HEADER_PARTS: [&str; 2] = ["linux-headers-", "linux-kbuild-"];
+
 /// Flavours that lack modules, or are no kernels.
 const UNFIT: [&str; 6] = ["cloud", "-rt-", "dbg", "unsigned", "virtual", "kvm"];
 
-/// A kernel that apt knows of.
+/// What is asked of apt.
+#[derive(Clone, Debug)]
+pub(super) enum Query {
+    /// The newest kernel of this name: a package, or the start of a version; else the default one.
+    Kernel(Option<String>),
+    /// The headers of the kernel with this release, and the source of its series.
+    Module { release: String },
+}
+
+impl Query {
+    /// The packages that are asked for.
+    fn names(&self, lists: Lists) -> Result<Vec<String>, Error> {
+        Ok(match self {
+            Self::Kernel(Some(name)) if name.starts_with("linux-") => vec![name.clone()],
+            Self::Kernel(Some(version)) => vec![by_version(lists, version)?],
+            Self::Kernel(None) => vec![default_name()?],
+            Self::Module { release } => {
+                vec![format!("linux-headers-{release}"), source_name(release)]
+            }
+        })
+    }
+
+    /// Whether a package on which one of these depends is a part of what is asked for.
+    fn is_part(&self, name: &str) -> bool {
+        let parts: &[&str] = match self {
+            Self::Kernel(_) => &PARTS,
+            Self::Module { .. } => &HEADER_PARTS,
+        };
+        parts.iter().any(|part| name.starts_with(part))
+    }
+}
+
+/// Packages that apt knows of.
 #[derive(Debug)]
 pub(super) struct Apt {
+    query: Query,
     lists: Lists,
     packages: Vec<Package>,
 }
@@ -35,6 +71,8 @@ struct Package {
     name: String,
     version: String,
     depends: Vec<String>,
+    /// In bytes, to be downloaded.
+    size: u64,
 }
 
 /// Whose package lists are used.
@@ -47,13 +85,13 @@ enum Lists {
 }
 
 impl Apt {
-    /// The newest kernel that `wanted` names: a package, or the start of a version.
-    pub(super) fn find(wanted: Option<&str>) -> Result<Self, Error> {
-        match Self::find_in(Lists::System, wanted) {
+    /// The packages for what is asked.
+    pub(super) fn find(query: Query) -> Result<Self, Error> {
+        match Self::find_in(Lists::System, query.clone()) {
             Ok(found) => Ok(found),
             Err(_not_listed) => {
                 update()?;
-                Self::find_in(Lists::Own, wanted)
+                Self::find_in(Lists::Own, query)
             }
         }
     }
@@ -68,47 +106,55 @@ impl Apt {
         })
     }
 
+    /// How much is to be downloaded, in MB.
+    pub(super) fn megabytes(&self) -> u64 {
+        let bytes: u64 = self.packages.iter().map(|package| package.size).sum();
+        bytes.div_ceil(1_000_000)
+    }
+
     /// Downloads its packages, and returns their version.
-    pub(super) fn download(&self, dir: &Path) -> Result<String, Error> {
-        if self.download_by(self.lists, dir).is_ok() {
+    pub(super) fn download(&self, label: &str, dir: &Path) -> Result<String, Error> {
+        if self.download_by(label, dir).is_ok() {
             return Ok(self.version());
         }
-        // A superseded kernel is gone from the mirrors: newer lists name the newer one.
+        // A superseded package is gone from the mirrors: newer lists name the newer one.
         update()?;
-        let name = self.packages.first().map(|package| package.name.as_str());
-        let newer = Self::find_in(Lists::Own, name)?;
-        newer.download_by(Lists::Own, dir)?;
+        let newer = Self::find_in(Lists::Own, self.query.clone())?;
+        newer.download_by(label, dir)?;
         Ok(newer.version())
     }
 
-    fn download_by(&self, lists: Lists, dir: &Path) -> Result<(), Error> {
+    fn download_by(&self, label: &str, dir: &Path) -> Result<(), Error> {
         let names = self.packages.iter().map(|package| package.name.as_str());
-        let mut get = apt(lists, "apt-get")?;
-        download(get.arg("download").args(names).current_dir(dir))
+        let mut get = apt(self.lists, "apt-get")?;
+        let get = get.arg("download").args(names).current_dir(dir);
+        download(get, label)
     }
 
-    fn find_in(lists: Lists, wanted: Option<&str>) -> Result<Self, Error> {
-        let name = match wanted {
-            Some(name) if name.starts_with("linux-") => name.to_owned(),
-            Some(version) => by_version(lists, version)?,
-            None => default_name()?,
-        };
+    fn find_in(lists: Lists, query: Query) -> Result<Self, Error> {
         let mut packages = Vec::new();
-        let mut queue = vec![name];
+        let mut queue = query.names(lists)?;
         let mut seen = BTreeSet::new();
         while let Some(name) = queue.pop() {
             if seen.insert(name.clone()) {
                 let package = show(lists, &name)?;
-                queue.extend(package.depends.iter().filter(|name| is_part(name)).cloned());
+                let parts = package.depends.iter().filter(|name| query.is_part(name));
+                queue.extend(parts.cloned());
                 packages.push(package);
             }
         }
-        Ok(Self { lists, packages })
+        Ok(Self {
+            query,
+            lists,
+            packages,
+        })
     }
 }
 
-fn is_part(name: &str) -> bool {
-    PARTS.iter().any(|part| name.starts_with(part))
+/// The package with the source of a kernel's series: `linux-source-6.1` of `6.1.0-56-amd64`.
+fn source_name(release: &str) -> String {
+    let numbers: Vec<&str> = release.splitn(3, '.').take(2).collect();
+    format!("linux-source-{}", numbers.join("."))
 }
 
 fn default_name() -> Result<String, Error> {
@@ -178,6 +224,9 @@ fn parse(stanza: &str) -> Option<Package> {
         name: field("Package")?.to_owned(),
         version: field("Version")?.to_owned(),
         depends: depends.collect(),
+        size: field("Size")
+            .and_then(|size| size.parse().ok())
+            .unwrap_or(0),
     })
 }
 
@@ -224,17 +273,18 @@ fn apt(lists: Lists, program: &str) -> Result<Command, Error> {
 
 #[cfg(test)]
 mod tests {
-    use super::{is_part, newest, parse};
+    use super::{Query, newest, parse, source_name};
 
     #[test]
     fn a_stanza_is_read() {
         let package = parse(
             "Package: linux-image-6.1.0-56-amd64\nVersion: 6.1.192-2\n\
-             Depends: kmod, linux-base (>= 4.3~), initramfs-tools (>= 0.120) | dracut, \
+             Size: 70600000\nDepends: kmod, linux-base (>= 4.3~), initramfs-tools (>= 0.120) | dracut, \
              linux-modules-6.1.0-56-amd64:amd64 (= 6.1.192-2)\nDescription: Depends: x\n",
         );
         let package = package.unwrap();
         assert_eq!(package.version, "6.1.192-2");
+        assert_eq!(package.size, 70_600_000);
         let names = [
             "kmod",
             "linux-base",
@@ -246,15 +296,40 @@ mod tests {
     }
 
     #[test]
+    fn a_kernel_s_source_is_that_of_its_series() {
+        assert_eq!(source_name("6.1.0-56-amd64"), "linux-source-6.1");
+        assert_eq!(source_name("6.12.117+deb12-amd64"), "linux-source-6.12");
+        assert_eq!(source_name("7"), "linux-source-7");
+    }
+
+    #[test]
+    fn headers_are_fetched_without_a_compiler() {
+        let release = "6.1.0-56-amd64".to_owned();
+        let query = Query::Module { release };
+        for name in ["linux-headers-6.1.0-56-common", "linux-kbuild-6.1"] {
+            assert!(query.is_part(name), "{name}");
+        }
+        for name in [
+            "linux-compiler-gcc-12-x86",
+            "gcc-12",
+            "linux-image-6.1.0-56-amd64",
+            "pahole",
+        ] {
+            assert!(!query.is_part(name), "{name}");
+        }
+    }
+
+    #[test]
     fn only_the_kernels_own_parts_are_fetched() {
+        let query = Query::Kernel(None);
         for name in [
             "linux-image-6.1.0-56-amd64",
             "linux-modules-extra-6.8.0-50-generic",
         ] {
-            assert!(is_part(name), "{name}");
+            assert!(query.is_part(name), "{name}");
         }
         for name in ["linux-base", "linux-firmware", "kmod"] {
-            assert!(!is_part(name), "{name}");
+            assert!(!query.is_part(name), "{name}");
         }
     }
 

@@ -10,8 +10,7 @@ use crate::process;
 pub(super) const LIMIT: Duration = Duration::from_secs(15 * 60);
 
 /// Runs a download with its output kept back.
-pub(super) fn download(command: &mut Command) -> Result<(), Error> {
-    let label = "fetching a kernel for the guest";
+pub(super) fn download(command: &mut Command, label: &str) -> Result<(), Error> {
     let quiet = process::quietly(command, label, LIMIT)?;
     if quiet.success() {
         return Ok(());

@@ -6,10 +6,11 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use crate::driver::Driver;
 use crate::error::{Context as _, Error};
 use crate::process;
 
-use super::apt::Apt;
+use super::apt::{Apt, Query};
 use super::download::{LIMIT, download};
 use super::modules::Tree;
 
@@ -34,6 +35,9 @@ const PARTS: [&str; 18] = [
     "*/kernel/lib/*",
     "*/kernel/arch/*/crypto/*",
 ];
+
+/// What a download of one is called while it runs.
+const LABEL: &str = "fetching a kernel for the guest";
 
 /// A kernel that could be fetched.
 #[derive(Debug)]
@@ -69,7 +73,9 @@ pub(super) fn find(wanted: Option<&str>) -> Result<Source, Error> {
     }
     let has = |name| process::which(name).is_some();
     if has("apt-get") && has("dpkg-deb") {
-        Ok(Source::Apt(Apt::find(wanted)?))
+        Ok(Source::Apt(Apt::find(Query::Kernel(
+            wanted.map(str::to_owned),
+        ))?))
     } else if has("dnf") {
         let version = wanted
             .map(|version| format!("-{version}"))
@@ -111,19 +117,20 @@ impl Source {
         let mut version = self.version();
         match self {
             Self::Own(_) => {}
-            Self::Apt(apt) => version = apt.download(&packages)?,
+            Self::Apt(apt) => version = apt.download(LABEL, &packages)?,
             Self::Dnf(names) => {
                 let mut dnf = Command::new("dnf");
                 dnf.args(["download", "--assumeyes", "--destdir"])
                     .arg(&packages);
-                download(dnf.arg("--arch").arg(std::env::consts::ARCH).args(names))?;
+                let arch = std::env::consts::ARCH;
+                download(dnf.arg("--arch").arg(arch).args(names), LABEL)?;
             }
             Self::Pacman(name) => {
                 let mut pacman = Command::new("pacman");
                 pacman
                     .args(["-Sw", "--noconfirm", "--cachedir"])
                     .arg(&packages);
-                download(pacman.arg(name))?;
+                download(pacman.arg(name), LABEL)?;
             }
         }
         let what = || format!("cannot read the folder {}", packages.display());
@@ -230,7 +237,7 @@ fn own_kernel() -> Option<Unpacked> {
     let image = images
         .into_iter()
         .find(|file| fs::File::open(file).is_ok())?;
-    let complete = Tree::read(&modules).is_ok_and(|tree| tree.missing().is_empty());
+    let complete = Tree::read(&modules).is_ok_and(|tree| tree.missing(Driver::Rxe).is_empty());
     complete.then_some(Unpacked {
         image,
         modules,

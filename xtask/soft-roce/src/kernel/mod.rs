@@ -11,18 +11,21 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, flock};
 
+use crate::driver::Driver;
 use crate::error::{Context as _, Error};
 use crate::packages::{self, KMOD, Policy, XZ, ZSTD};
 use crate::process::{self, succeeds};
 
 use fetch::{Source, Unpacked};
 use modules::Tree;
+pub(crate) use siw::with_siw;
 use unpack::Format;
 
 mod apt;
 mod download;
 mod fetch;
 mod modules;
+mod siw;
 mod unpack;
 
 /// Part of the cache's path: another layout is another number.
@@ -45,6 +48,8 @@ pub(crate) struct Kernel {
     pub(crate) release: String,
     /// All its modules.
     pub(crate) modules: PathBuf,
+    /// The folder of those that a guest loads.
+    load: PathBuf,
     /// Compares every file with what it was; under way while the guest starts.
     check: Child,
     /// Held while the kernel is used, so that no other run removes the cache.
@@ -59,9 +64,9 @@ impl Kernel {
 
     /// The modules that a guest loads, in their order.
     pub(crate) fn load(&self) -> Result<Vec<PathBuf>, Error> {
-        let dir = self.dir.join("load");
+        let dir = &self.load;
         let what = || format!("cannot read the folder {}", dir.display());
-        let entries = fs::read_dir(&dir).context(what)?;
+        let entries = fs::read_dir(dir).context(what)?;
         let files: Result<Vec<PathBuf>, std::io::Error> =
             entries.map(|entry| Ok(entry?.path())).collect();
         let mut files = files.context(what)?;
@@ -94,6 +99,7 @@ impl Kernel {
         let check = check.context(|| "cannot start sha256sum")?;
         Ok(Self {
             check,
+            load: dir.join("load"),
             dir,
             release,
             modules,
@@ -241,7 +247,7 @@ fn assemble(unpacked: &Unpacked, dir: &Path, policy: Policy) -> Result<(), Error
         None => write("image", &image)?,
     }
     for (index, (name, bytes)) in Tree::read(&unpacked.modules)?
-        .load_order()?
+        .load_order(Driver::Rxe)?
         .into_iter()
         .enumerate()
     {
@@ -251,11 +257,17 @@ fn assemble(unpacked: &Unpacked, dir: &Path, policy: Policy) -> Result<(), Error
     if unpacked.is_copy {
         keep_modules(unpacked, dir)?;
     }
+    seal(dir)
+}
+
+/// Writes the sums of all files in `dir`, as the last one.
+fn seal(dir: &Path) -> Result<(), Error> {
     let sums = format!("find . -type f ! -name {MANIFEST} -print0 | xargs -0 sha256sum");
     let mut list = Command::new("sh");
     list.args(["-c", &sums]);
     let manifest = process::output(list.current_dir(dir))?;
-    write(MANIFEST, manifest.as_bytes())
+    let file = dir.join(MANIFEST);
+    fs::write(&file, manifest).context(|| format!("cannot write {}", file.display()))
 }
 
 /// Moves the modules to where the guest's `modprobe` will find them, with their index.

@@ -7,13 +7,13 @@ use std::path::{Path, PathBuf};
 use crate::error::{Context as _, Error};
 
 use super::unpack;
+use crate::driver::Driver;
 use crate::elf::Elf;
 
-/// What the guest loads, before what these depend on is added.
+/// What the guest loads, before what these depend on is added, and before its driver.
 ///
-/// A kernel may have any of them built in. Those that are marked as optional may also not exist:
-/// `crc32_generic`, which `rdma_rxe` asks for by algorithm, is no module in newer kernels.
-const WANTED: [(&str, bool); 14] = [
+/// A kernel may have any of them built in. Those that are marked as optional may also not exist.
+const WANTED: [(&str, bool); 12] = [
     ("virtio_mmio", true),
     ("virtio_pci", true),
     ("virtio_console", true),
@@ -22,13 +22,21 @@ const WANTED: [(&str, bool); 14] = [
     ("overlay", true),
     ("veth", true),
     ("virtio_net", true),
-    ("crc32_generic", false),
     ("ib_uverbs", true),
     ("rdma_ucm", false),
-    ("rdma_rxe", true),
     ("sch_netem", false),
     ("sch_tbf", false),
 ];
+
+/// [`WANTED`] and the driver.
+fn wanted(driver: Driver) -> Vec<(&'static str, bool)> {
+    // What the driver asks for by algorithm; no module in newer kernels.
+    let checksum = match driver {
+        Driver::Rxe => "crc32_generic",
+        Driver::Siw => "crc32c_generic",
+    };
+    [&WANTED[..], &[(checksum, false), (driver.module(), true)]].concat()
+}
 
 /// The modules of one kernel, `/lib/modules/RELEASE`.
 #[derive(Debug)]
@@ -67,20 +75,25 @@ impl Tree {
         })
     }
 
-    /// Those of [`WANTED`] that this kernel does not have and a guest cannot do without.
-    pub(super) fn missing(&self) -> Vec<&'static str> {
-        let needed = WANTED.iter().filter(|(_, needed)| *needed);
-        let names = needed.map(|&(name, _)| name);
+    /// What this kernel does not have and a guest with this driver cannot do without.
+    pub(super) fn missing(&self, driver: Driver) -> Vec<&'static str> {
+        let needed = wanted(driver).into_iter().filter(|(_, needed)| *needed);
+        let names = needed.map(|(name, _)| name);
         names.filter(|&name| !self.has(name)).collect()
+    }
+
+    /// Adds a module from elsewhere.
+    pub(super) fn add(&mut self, name: &str, file: PathBuf) {
+        self.files.insert(name.to_owned(), file);
     }
 
     fn has(&self, name: &str) -> bool {
         self.files.contains_key(name) || self.built_in.contains(name)
     }
 
-    /// All modules that a guest loads, unpacked, in an order that works.
-    pub(super) fn load_order(&self) -> Result<Vec<(String, Vec<u8>)>, Error> {
-        let missing = self.missing();
+    /// All modules that a guest with this driver loads, unpacked, in an order that works.
+    pub(super) fn load_order(&self, driver: Driver) -> Result<Vec<(String, Vec<u8>)>, Error> {
+        let missing = self.missing(driver);
         if !missing.is_empty() {
             return Err(Error::new(format!(
                 "the kernel {} has no module {}: it cannot be a soft-RoCE guest (cloud kernels \
@@ -90,7 +103,7 @@ impl Tree {
             )));
         }
         let mut unpacked: BTreeMap<String, Vec<u8>> = BTreeMap::new();
-        let wanted: Vec<&str> = WANTED.iter().map(|&(name, _)| name).collect();
+        let wanted: Vec<&str> = wanted(driver).into_iter().map(|(name, _)| name).collect();
         let order = order(&wanted, |name| {
             let Some(file) = self.files.get(name) else {
                 return Ok(None);
@@ -160,7 +173,7 @@ fn order(
 
 #[cfg(test)]
 mod tests {
-    use super::{Tree, module_name, order};
+    use super::{Driver, Tree, module_name, order, wanted};
     use std::fs;
     use std::path::Path;
 
@@ -200,6 +213,15 @@ mod tests {
     }
 
     #[test]
+    fn checksum_is_loaded_before_the_driver_that_asks_for_it() {
+        for driver in Driver::ALL {
+            let wanted = wanted(driver);
+            let place = |name: &str| wanted.iter().position(|(known, _)| known.starts_with(name));
+            assert!(place("crc32").unwrap() < place(driver.module()).unwrap());
+        }
+    }
+
+    #[test]
     fn what_a_kernel_lacks_is_named() {
         let dir = std::env::temp_dir().join(format!("soft-roce-modules-{}", std::process::id()));
         fs::create_dir_all(dir.join("kernel")).unwrap();
@@ -209,8 +231,13 @@ mod tests {
             "kernel/fs/overlayfs/overlay.ko\n",
         )
         .unwrap();
-        let missing = Tree::read(&dir).unwrap().missing();
+        let mut tree = Tree::read(&dir).unwrap();
+        let missing = tree.missing(Driver::Rxe);
+        let without = tree.missing(Driver::Siw);
+        tree.add("siw", dir.join("siw.ko"));
+        let with = tree.missing(Driver::Siw);
         fs::remove_dir_all(&dir).unwrap();
+        assert!(without.contains(&"siw") && !with.contains(&"siw"));
         assert!(missing.contains(&"9p"));
         assert!(!missing.contains(&"overlay"));
         assert!(!missing.contains(&"rdma_rxe"));

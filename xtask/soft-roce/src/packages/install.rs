@@ -66,7 +66,7 @@ pub(crate) fn install(missing: &[Need], policy: Policy) -> Result<(), Error> {
         ));
     };
     let asks = io::stdin().is_terminal() && io::stderr().is_terminal();
-    if policy == Policy::Ask && asks && !agreed(&shown)? {
+    if policy == Policy::Ask && asks && !answer(&format!("run `{shown}`?"))? {
         return Err(by_hand("packages are missing"));
     }
     if root == Root::SudoAsking {
@@ -76,6 +76,18 @@ pub(crate) fn install(missing: &[Need], policy: Policy) -> Result<(), Error> {
     eprintln!("installing: {shown}");
     manager.run(&names, root)?;
     verify(missing, &names)
+}
+
+/// Whether `what`, which is no package, may be made in the way `how`.
+pub(crate) fn permit(what: &str, how: &str, policy: Policy) -> Result<(), Error> {
+    eprintln!("missing on this system:\n  {what}: {how}");
+    let asks = io::stdin().is_terminal() && io::stderr().is_terminal();
+    let denied = match policy {
+        Policy::No => "--no-install forbids to make it: try again without that",
+        Policy::Ask if asks && !answer("go on?")? => "it was not agreed to",
+        Policy::Ask | Policy::Yes => return Ok(()),
+    };
+    Err(Error::new(format!("{what} is missing, and {denied}")))
 }
 
 /// Checks again: a package manager may succeed without meeting the need.
@@ -91,8 +103,9 @@ fn verify(missing: &[Need], names: &[&str]) -> Result<(), Error> {
     )))
 }
 
-fn agreed(command: &str) -> Result<bool, Error> {
-    eprint!("run `{command}`? [Y/n] ");
+/// Asks a question on the terminal.
+fn answer(question: &str) -> Result<bool, Error> {
+    eprint!("{question} [Y/n] ");
     let what = || "cannot ask on the terminal";
     io::stderr().flush().context(what)?;
     let mut answer = String::new();
@@ -298,8 +311,10 @@ fn apt_lists_are_fresh(lists: &Path) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{Manager, Root, apt_lists_are_fresh, detect, is_locked, names, unknown_system};
-    use crate::packages::{Need, RDMA_PROVIDERS};
+    use super::{
+        Manager, Root, apt_lists_are_fresh, detect, is_locked, names, permit, unknown_system,
+    };
+    use crate::packages::{Need, Policy, RDMA_PROVIDERS};
     use crate::process::display;
     use std::path::Path;
 
@@ -351,6 +366,17 @@ mod tests {
             "E: Could not get lock /var/lib/dpkg/lock-frontend."
         ));
         assert!(!is_locked("E: Unable to locate package nonesuch"));
+    }
+
+    #[test]
+    fn nothing_is_made_that_may_not_be() {
+        let denied = permit("the module x", "built in a minute", Policy::No).unwrap_err();
+        let text = denied.to_string();
+        assert!(
+            text.starts_with("the module x is missing, and --no-install"),
+            "{text}"
+        );
+        assert!(permit("the module x", "built in a minute", Policy::Yes).is_ok());
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::driver::Driver;
 use crate::error::Error;
 use crate::process::which;
 
@@ -61,13 +62,21 @@ pub const RDMA_PROVIDERS: Need = Need::new(
     "the user space driver of soft-RoCE (librxe)",
     "to open a soft-RoCE device",
     ["ibverbs-providers", "libibverbs", "rdma-core"],
-    has_rxe_provider,
+    || has_provider(Driver::Rxe),
+);
+
+/// The user space driver of `siw`.
+pub const SIW_PROVIDER: Need = Need::new(
+    "the user space driver of soft-iWARP (libsiw)",
+    "to open a soft-iWARP device",
+    ["ibverbs-providers", "libibverbs", "rdma-core"],
+    || has_provider(Driver::Siw),
 );
 
 /// `modprobe` and `depmod`.
 pub const KMOD: Need = Need::new(
     "modprobe and depmod",
-    "to load rdma_rxe",
+    "to load kernel modules",
     ["kmod", "kmod", "kmod"],
     || which("modprobe").is_some() && which("depmod").is_some(),
 );
@@ -104,6 +113,36 @@ pub const ZSTD: Need = Need::new(
     || which("zstd").is_some(),
 );
 
+/// What building a kernel module needs beside packages that are not installed.
+pub(crate) const MODULE_TOOLS: [Need; 3] = [
+    Need::new(
+        "gcc",
+        "to build the kernel module siw",
+        ["gcc libc6-dev", "gcc", "gcc"],
+        || which("gcc").is_some(),
+    ),
+    Need::new(
+        "make",
+        "to build the kernel module siw",
+        ["make", "make", "make"],
+        || which("make").is_some(),
+    ),
+    Need::new(
+        "libelf",
+        "for the kernel's own tools, which build the module siw",
+        ["libelf1", "elfutils-libelf", "libelf"],
+        || library_dirs().any(|dir| dir.join("libelf.so.1").exists()),
+    ),
+];
+
+/// The user space driver of `driver`.
+pub(crate) fn provider(driver: Driver) -> Need {
+    match driver {
+        Driver::Rxe => RDMA_PROVIDERS,
+        Driver::Siw => SIW_PROVIDER,
+    }
+}
+
 /// Makes sure that every one of `needs` is met, by installing what is missing as `policy` allows.
 ///
 /// Says what is missing and why before it asks or installs, and looks again afterwards.
@@ -124,6 +163,16 @@ pub fn ensure(needs: &[Need], policy: Policy) -> Result<(), Error> {
     install::install(&missing, policy)
 }
 
+/// Whether `what`, which is no package of the system, may be made in the way `how`: asks as
+/// [`ensure`] does.
+///
+/// # Errors
+///
+/// If it may not.
+pub(crate) fn permit(what: &str, how: &str, policy: Policy) -> Result<(), Error> {
+    install::permit(what, how, policy)
+}
+
 /// The name of the emulator for this machine's architecture.
 pub(crate) const fn qemu() -> &'static str {
     if cfg!(target_arch = "aarch64") {
@@ -133,12 +182,13 @@ pub(crate) const fn qemu() -> &'static str {
     }
 }
 
-fn has_rxe_provider() -> bool {
-    let is_rxe = |file: PathBuf| {
+fn has_provider(driver: Driver) -> bool {
+    let start = format!("lib{}-rdmav", driver.name());
+    let is_it = |file: PathBuf| {
         let name = file.file_name().unwrap_or_default().to_string_lossy();
-        name.starts_with("librxe-rdmav")
+        name.starts_with(&start)
     };
-    library_dirs().any(|dir| entries(&dir.join("libibverbs")).any(is_rxe))
+    library_dirs().any(|dir| entries(&dir.join("libibverbs")).any(&is_it))
 }
 
 /// Where shared libraries are on Debian, Fedora, Arch and by hand.

@@ -7,6 +7,7 @@
 )]
 
 mod foreign;
+mod siw;
 
 use std::fs;
 use std::io::{Read, Write as _};
