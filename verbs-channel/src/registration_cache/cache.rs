@@ -150,30 +150,48 @@ impl Cache {
                 return slice.map(Room::Found);
             }
             if !state.is_registering(memory, range) {
-                if let Some(counted) = self.registered.reserve(len, limits) {
-                    state.registering.push((memory, all.clone()));
-                    let registering = Registering {
-                        cache: self,
-                        memory,
-                        range: all.clone(),
-                    };
-                    return Ok(Room::Reserved(registering, counted));
-                }
-                // Nothing is evicted unless that makes room.
-                let idle = state.regions.count(SharedMemory::is_idle);
-                if self.registered.fits(len, limits, idle)
-                    && let Some((_, oldest)) = state.regions.remove_oldest(SharedMemory::is_idle)
-                {
-                    state = self.deregister(state, vec![oldest]);
-                    continue;
-                }
-                if state.leaving == 0 {
-                    return Err(full);
-                }
+                break;
             }
-            let changed = self.changed.wait(state);
-            state = changed.unwrap_or_else(PoisonError::into_inner);
+            state = self.wait(state);
         }
+        // Before anything is evicted: threads that need the same range evict nothing for it as well.
+        state.registering.push((memory, all.clone()));
+        let registering = Registering {
+            cache: self,
+            memory,
+            range: all.clone(),
+        };
+        let counted = self.reserve(state, len).ok_or(full)?;
+        Ok(Room::Reserved(registering, counted))
+    }
+
+    /// Counts so many bytes, and evicts for them what has not been used for longest. `None` if what is in
+    /// use has their room.
+    fn reserve<'a>(&'a self, mut state: MutexGuard<'a, State>, len: usize) -> Option<Counted> {
+        let limits = &self.limits;
+        loop {
+            if let Some(counted) = self.registered.reserve(len, limits) {
+                return Some(counted);
+            }
+            // Nothing is evicted unless that makes room.
+            let idle = state.regions.count(SharedMemory::is_idle);
+            if self.registered.fits(len, limits, idle)
+                && let Some((_, oldest)) = state.regions.remove_oldest(SharedMemory::is_idle)
+            {
+                state = self.deregister(state, vec![oldest]);
+                continue;
+            }
+            if state.leaving == 0 {
+                return None;
+            }
+            state = self.wait(state);
+        }
+    }
+
+    /// Waits until a thread has registered or deregistered something, or has failed to.
+    fn wait<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        let changed = self.changed.wait(state);
+        changed.unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Removes what has not been used for longest, and has at least so many bytes together. Returns

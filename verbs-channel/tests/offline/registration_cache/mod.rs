@@ -49,10 +49,20 @@ impl Pages {
         pd: &ProtectionDomain,
         part: Range<usize>,
     ) -> Result<RawRegion<Arc<Self>>, CoreError> {
+        self.register_with(pd, part, Arc::clone(self))
+    }
+
+    /// With a keepalive of one's own, which has these pages.
+    fn register_with<K: 'static>(
+        &self,
+        pd: &ProtectionDomain,
+        part: Range<usize>,
+        keepalive: K,
+    ) -> Result<RawRegion<K>, CoreError> {
         assert!(part.end <= LEN);
         // SAFETY: it is within the allocation.
         let start = unsafe { self.start.cast::<u8>().add(part.start) };
-        let (access, keepalive) = (AccessFlags::LOCAL_WRITE, Arc::clone(self));
+        let access = AccessFlags::LOCAL_WRITE;
         // SAFETY: the keepalive frees the memory when it is dropped; it is never borrowed.
         unsafe { pd.register_raw(start, part.len(), access, keepalive) }
     }

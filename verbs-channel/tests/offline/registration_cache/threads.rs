@@ -12,8 +12,21 @@ use verbs_channel::{CachedMemory, RegistrationCache};
 use super::{LEN, PART, Pages, cache, memory, touch};
 use crate::fake_device::{bounded, pd};
 
+/// Lets other threads go on while its region is evicted.
+struct SlowToFree {
+    _pages: Arc<Pages>,
+}
+
+impl Drop for SlowToFree {
+    fn drop(&mut self) {
+        for _ in 0..10 {
+            thread::yield_now();
+        }
+    }
+}
+
 #[test]
-fn threads_that_need_the_same_part_register_it_once() {
+fn threads_that_need_the_same_part_register_it_once_and_evict_one() {
     let pd = pd();
     let cache = cache(&pd, 3).build();
     let pages = Pages::new(&Arc::default());
@@ -23,7 +36,8 @@ fn threads_that_need_the_same_part_register_it_once() {
         move |pd, part| {
             count.fetch_add(1, Ordering::Relaxed);
             thread::yield_now();
-            pages.register(pd, part)
+            let _pages = Arc::clone(&pages);
+            pages.register_with(pd, part, SlowToFree { _pages })
         }
     });
     let (threads, rounds) = (4, if cfg!(miri) { 2 } else { 50 });
