@@ -196,7 +196,9 @@ impl Drop for Handle<'_, '_> {
     #[inline]
     fn drop(&mut self) {
         let (scope, id) = (self.scope, self.id);
-        scope.with(|poller| poller.engine.detach(scope.at, id));
+        if id != Id::NONE {
+            scope.with(|poller| poller.engine.detach(scope.at, id));
+        }
     }
 }
 

@@ -6,12 +6,8 @@ use super::{Engine, Id, Member};
 use crate::error::{Queue, TransportError};
 
 impl Engine {
-    /// Takes the outcome of an operation of a scope that has succeeded: from where it was polled to, or
-    /// out of its slot, which is freed.
+    /// Takes the outcome of an operation of a scope that has succeeded out of its slot, which is freed.
     pub(crate) fn take_borrowed_success(&mut self, at: u32, id: Id) -> Option<&WorkSuccess> {
-        if self.holds(id) {
-            return self.take_held();
-        }
         let member = self.members.get_mut(at as usize)?;
         self.slots.take_borrowed_success(&mut member.slots, id)
     }

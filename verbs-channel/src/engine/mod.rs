@@ -74,6 +74,7 @@ pub(crate) use member::Member;
 pub use messages::Message;
 use peer::Peers;
 pub(crate) use peer::{Link, Peer};
+pub(crate) use poll::PolledForScope;
 pub(crate) use shared::{Claim, Shared, SharedQueue};
 use slots::Slots;
 pub(crate) use slots::{BufferOwner, Id, Reservation};

@@ -50,33 +50,37 @@ impl Engine {
         )
     }
 
-    /// Polls once for an operation of a scope that is in flight. Returns `false` if nothing was found.
+    /// Polls once for an operation of a scope that is in flight.
     ///
     /// The completions are held if the first is the success of this operation, and dispatched if not. A
     /// handle that finds its success at the front later takes it without a look at its slot. So none are
     /// held on a channel that is down: there, operations have ended without a completion, and requests
     /// of batches have failed. Nor on one with common slots, which are not freed in a row.
-    pub(crate) fn poll_for_scope(&mut self, at: u32, id: Id) -> bool {
+    #[inline(always)]
+    pub(crate) fn poll_for_scope(&mut self, at: u32, id: Id) -> PolledForScope {
         let found = match poll(&self.cq, &mut self.poll_slots) {
             Ok(found) => found,
-            Err(error) => return self.poll_failed(error) > 0,
+            Err(error) => {
+                self.poll_failed(error);
+                return PolledForScope::Nothing;
+            }
         };
         let [first, ..] = found.as_slice() else {
-            return false;
+            return PolledForScope::Nothing;
         };
         let member = self.members.get(at as usize);
         let is_held = success_of(first, id).is_some()
             && member.is_some_and(Member::is_up_in_its_share)
-            && self.slots.is_in_flight(id)
             && self.shared.is_none();
         self.held = Held::all(found.len(), Some(at));
         if let Some(after) = self.poll_slots.get_mut(self.held.end()) {
             *after = PollSlot::new();
         }
-        if !is_held {
-            self.settle(true);
+        if is_held {
+            return PolledForScope::Held;
         }
-        true
+        self.settle(true);
+        PolledForScope::Others
     }
 
     /// Whether the success of this operation is the first that is held.
@@ -245,6 +249,17 @@ impl Engine {
     }
 }
 
+/// What a poll for an operation of a scope has found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PolledForScope {
+    /// Nothing.
+    Nothing,
+    /// Its success, which is [taken](Engine::take_held) next.
+    Held,
+    /// Completions that were dispatched, its own perhaps among them.
+    Others,
+}
+
 /// Polls into all slots but the last, which is empty.
 #[inline(always)]
 fn poll<'s>(
@@ -280,14 +295,11 @@ pub(super) fn settle(
     if let Some((at, taken)) = held.taken(polled)
         && let Some(member) = members.get_mut(at as usize)
     {
-        let wr_id = WorkCompletion::wr_id;
-        let mut left = taken;
+        let (mut left, wr_id) = (taken.iter(), WorkCompletion::wr_id);
         // One run, but for batches.
-        while let Some((reservation, count, rest)) =
-            slots.free_taken(&mut member.slots, left, wr_id)
-        {
+        while !left.as_slice().is_empty() {
+            let (reservation, count) = slots.free_taken(&mut member.slots, &mut left, wr_id);
             member.return_credits(reservation, count);
-            left = rest;
         }
     }
     if !held.is_empty() {

@@ -4,7 +4,7 @@ use verbs_core::WorkSuccess;
 
 use super::Poller;
 use super::deadline::Deadline;
-use crate::engine::{Engine, Id};
+use crate::engine::{Engine, Id, PolledForScope};
 use crate::error::{DownReason, Queue, TransportError};
 
 impl Poller {
@@ -83,8 +83,12 @@ impl Poller {
     #[inline(never)]
     pub(crate) fn poll_borrowed(&mut self, at: u32, id: Id) -> Option<&WorkSuccess> {
         self.engine.settle(true);
-        if self.engine.is_pending(id) && !self.engine.poll_for_scope(at, id) {
-            self.check_peers();
+        if self.engine.is_pending(id) {
+            match self.engine.poll_for_scope(at, id) {
+                PolledForScope::Held => return self.engine.take_held(),
+                PolledForScope::Nothing => self.check_peers(),
+                PolledForScope::Others => {}
+            }
         }
         self.engine.take_borrowed_success(at, id)
     }
@@ -95,8 +99,10 @@ impl Poller {
     pub(crate) fn wait_borrowed(&mut self, at: u32, id: Id) -> Option<&WorkSuccess> {
         self.engine.settle(true);
         if self.engine.is_pending(id) {
-            self.engine.poll_for_scope(at, id);
-            if !self.engine.holds(id) && !self.wait_for(id, self.config.timeout) {
+            if self.engine.poll_for_scope(at, id) == PolledForScope::Held {
+                return self.engine.take_held();
+            }
+            if !self.wait_for(id, self.config.timeout) {
                 self.abort_late(at, id, self.config.timeout);
             }
         }

@@ -162,14 +162,14 @@ pub(super) const OPERATIONS: [Operation; 34] = [
         what: "channel: a scope of 16 sends",
         c: "sep16",
         ours: Ours::Channel,
-        budget: Budget::Most(1470.0),
+        budget: Budget::Most(1500.0),
     },
     Operation {
         name: "channel_handles16",
         what: "channel: the same, each polled by its handle",
         c: "sep16",
         ours: Ours::Channel,
-        budget: Budget::Most(2150.0),
+        budget: Budget::Most(2000.0),
     },
     Operation {
         name: "channel_batch16",
@@ -225,7 +225,7 @@ pub(super) const OPERATIONS: [Operation; 34] = [
         what: "group: a send, on 1 channel",
         c: "send1",
         ours: Ours::Channel,
-        budget: Budget::Most(492.0),
+        budget: Budget::Most(498.0),
     },
     Operation {
         name: "group4096",
@@ -239,7 +239,7 @@ pub(super) const OPERATIONS: [Operation; 34] = [
         what: "group: two sends in flight, each",
         c: "send1",
         ours: Ours::Channel,
-        budget: Budget::Most(432.0),
+        budget: Budget::Most(434.0),
     },
     Operation {
         name: "group_budget",

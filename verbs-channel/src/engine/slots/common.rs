@@ -56,11 +56,11 @@ impl<S: Copy, B> Slots<S, B> {
             return;
         };
         if !slot.is_common() {
-            return slot.free(&mut own.free, id);
+            return slot.free(&mut own.free, id.index());
         }
         // Its own links stay: a walk through the list may stand here, and goes on from here.
         let (prev, next) = (slot.prev_sibling, slot.sibling);
-        slot.free(&mut self.common, id);
+        slot.free(&mut self.common, id.index());
         own.common -= 1;
         match self.slots.get_mut(prev as usize) {
             Some(slot) => slot.sibling = next,

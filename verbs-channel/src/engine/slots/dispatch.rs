@@ -1,5 +1,7 @@
 //! Dispatch: completions reach their slots, as many at once as have the same reservation.
 
+use std::slice;
+
 use super::ready::ReadyList;
 use super::slot::SlotOutcome;
 use super::{BufferOwner, Id, MEMBER, Reservation, Slot, SlotList, Slots};
@@ -64,41 +66,41 @@ impl<S: Copy, B> Slots<S, B> {
     }
 
     /// Frees the slots of the operations at the front of `taken` that have the same reservation, on the
-    /// channel with these slots. Returns the reservation, how many they are, and the rest; `None` if there
-    /// are no more. Those that are not in flight are left alone.
+    /// channel with these slots. Returns the reservation, and how many they are. If the first is not in
+    /// flight, it is skipped, and the reservation is [`NOTHING`](Reservation::NOTHING).
+    ///
+    /// The slots are still theirs: what takes or ends an operation in another way settles first.
     #[inline(always)]
-    pub(crate) fn free_taken<'c, C>(
+    pub(crate) fn free_taken<C>(
         &mut self,
         own: &mut SlotList,
-        mut taken: &'c [C],
+        taken: &mut slice::Iter<'_, C>,
         wr_id: impl Fn(&C) -> u64,
-    ) -> Option<(Reservation, usize, &'c [C])> {
-        let reservation = loop {
-            let [first, rest @ ..] = taken else {
-                return None;
-            };
-            let slot = self.slots.get(Id(wr_id(first)).own_index() as usize);
-            match slot {
-                Some(slot) if slot.stamp == wr_id(first) && slot.is_in_flight() => {
-                    break slot.reservation;
-                }
-                _ => taken = rest,
+    ) -> (Reservation, usize) {
+        let first = taken.as_slice().first();
+        let first = first.map_or(Id::NONE, |first| Id(wr_id(first)));
+        let reservation = match self.slots.get(first.own_index() as usize) {
+            Some(slot) if slot.is_in_flight() => slot.reservation,
+            _ => {
+                taken.next();
+                return (Reservation::NOTHING, 0);
             }
         };
         let (mut top, count) = (own.free, taken.len());
-        while let [first, rest @ ..] = taken {
+        while let Some(first) = taken.as_slice().first() {
             let id = Id(wr_id(first));
             let Some(slot) = self.slots.get_mut(id.own_index() as usize) else {
                 break;
             };
-            if slot.stamp != id.0 || slot.reservation != reservation {
+            if slot.reservation != reservation {
                 break;
             }
-            slot.free(&mut top, id);
-            taken = rest;
+            debug_assert_eq!(slot.id(), id, "the slot of a taken outcome was freed");
+            slot.free(&mut top, id.own_index());
+            taken.next();
         }
         own.free = top;
-        Some((reservation, count - taken.len(), taken))
+        (reservation, count - taken.len())
     }
 
     /// Records that a work request has succeeded. Returns the reservation of its operation if that is
@@ -182,8 +184,8 @@ fn dispatch<const THEN: u8, S: Copy, B, C>(
 ) -> usize {
     let mut last = ready.last();
     let mut top = own.free;
-    let mut left = found;
-    while let [completion, rest @ ..] = left {
+    let mut left = found.iter();
+    while let Some(completion) = left.as_slice().first() {
         let wr_id = wr_id(completion);
         let id = Id(wr_id);
         let Some(slot) = slots.get_mut(id.own_index() as usize) else {
@@ -195,9 +197,9 @@ fn dispatch<const THEN: u8, S: Copy, B, C>(
         let Some(success) = success(completion) else {
             break;
         };
-        left = rest;
+        left.next();
         if THEN == FREE {
-            slot.free(&mut top, id);
+            slot.free(&mut top, id.own_index());
             continue;
         }
         slot.outcome = SlotOutcome::Success(*success);

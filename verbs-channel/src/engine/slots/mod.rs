@@ -167,7 +167,7 @@ impl<S: Copy, B> Slots<S, B> {
     #[inline(always)]
     pub(crate) fn free(&mut self, own: &mut SlotList, id: Id) {
         if let Some(slot) = self.slots.get_mut(id.index() as usize) {
-            slot.free(&mut own.free, id);
+            slot.free(&mut own.free, id.index());
         }
     }
 
@@ -192,7 +192,7 @@ impl<S: Copy, B> Slots<S, B> {
     pub(crate) fn free_in_flight(&mut self, own: &mut SlotList, id: Id) -> bool {
         match self.slots.get_mut(id.own_index() as usize) {
             Some(slot) if slot.stamp == id.0 && slot.is_in_flight() => {
-                slot.free(&mut own.free, id);
+                slot.free(&mut own.free, id.own_index());
                 true
             }
             _ => false,
@@ -233,13 +233,6 @@ impl<S: Copy, B> Slots<S, B> {
     #[inline]
     pub(crate) fn is_done(&self, id: Id) -> Option<bool> {
         Some(!self.find(id)?.is_in_flight())
-    }
-
-    /// Whether the operation is in flight, in a slot that is not common.
-    #[inline(always)]
-    pub(crate) fn is_in_flight(&self, id: Id) -> bool {
-        let slot = self.slots.get(id.own_index() as usize);
-        slot.is_some_and(|slot| slot.stamp == id.0 && slot.is_in_flight())
     }
 
     /// The queue of an operation on buffers of a scope or a call.

@@ -53,7 +53,7 @@ impl<S: Copy, B> Slots<S, B> {
         if id.is_common() {
             self.free_common(own, id);
         } else {
-            slot.free(&mut own.free, id);
+            slot.free(&mut own.free, id.index());
         }
         // It stays there until the slot is used again.
         match &self.slots.get(index)?.outcome {
@@ -177,7 +177,7 @@ impl<S: Copy, B> InFlight<'_, S, B> {
     #[inline(always)]
     pub(crate) const fn end(self, own: &mut SlotList) -> Reservation {
         let reservation = self.slot.reservation;
-        self.slot.free(&mut own.free, self.id);
+        self.slot.free(&mut own.free, self.id.own_index());
         reservation
     }
 }

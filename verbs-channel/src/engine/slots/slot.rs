@@ -164,13 +164,15 @@ impl<S, B> Slot<S, B> {
         }
     }
 
-    /// Frees it, and makes it the top of a stack of free slots.
+    /// Frees it, the slot at this index, and makes it the top of a stack of free slots. Its stamp has no
+    /// mark: what ends its operation takes it away.
     #[inline(always)]
-    pub(super) const fn free(&mut self, top: &mut u32, id: Id) {
-        self.stamp = id.0.wrapping_add(GENERATION);
+    pub(super) const fn free(&mut self, top: &mut u32, index: u32) {
+        debug_assert!(self.stamp & (MEMBER | GENERATION) == GENERATION);
+        self.stamp = self.stamp.wrapping_add(GENERATION);
         self.reservation.credits = 0;
         self.next = *top;
-        *top = id.index();
+        *top = index;
     }
 }
 
