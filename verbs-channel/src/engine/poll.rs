@@ -50,6 +50,21 @@ impl Engine {
         )
     }
 
+    /// The credits of one of a member's queues that are free once what is held is dispatched: a post that
+    /// needs them does that.
+    pub(super) fn held_credits(&self, at: u32, queue: Queue) -> u32 {
+        if !self.held.is_open() {
+            return 0;
+        }
+        let (_, taken) = self.held.taken(&self.poll_slots).unwrap_or_default();
+        let held = self.held.rest(&self.poll_slots);
+        let all = taken.iter().chain(held.as_slice());
+        all.filter_map(|completion| self.slots.reservation_of(completion.wr_id()))
+            .filter(|reservation| reservation.member == at && reservation.queue == queue)
+            .map(|reservation| u32::from(reservation.credits))
+            .sum()
+    }
+
     /// Polls once for an operation of a scope that is in flight.
     ///
     /// The completions are held if the first is the success of this operation, and dispatched if not. A

@@ -259,11 +259,15 @@ fn requests_find_the_room_of_tickets_that_were_not_polled_for() {
         let buffer = pd.reg_mr(vec![0_u8; 8]).unwrap();
         channel.start_send(buffer)
     };
+    let receives = channel.credits(Queue::Receive);
     for _ in 0..10 {
         let tickets = [(); 4].map(|()| start(&mut channel).unwrap());
         all_succeeds();
+        assert_eq!(channel.credits(Queue::Send), 0);
         assert!(channel.poll(tickets[0]).unwrap().is_some());
         // The queue had no room without the others.
+        assert_eq!(channel.credits(Queue::Send), 4);
+        assert_eq!(channel.credits(Queue::Receive), receives);
         let more = [(); 4].map(|()| start(&mut channel).unwrap());
         all_succeeds();
         for ticket in tickets.into_iter().skip(1).chain(more) {

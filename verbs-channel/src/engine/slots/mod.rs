@@ -255,6 +255,12 @@ impl<S: Copy, B> Slots<S, B> {
         Some((member, queue))
     }
 
+    /// The reservation of the operation that ends with this `wr_id`. It has no credits if the operation is
+    /// not in flight.
+    pub(crate) fn reservation_of(&self, wr_id: u64) -> Option<Reservation> {
+        Some(self.find(Id(wr_id))?.reservation)
+    }
+
     /// The place of the buffer of an operation, before this work request of it is its first failure.
     pub(crate) fn buffer_before_failure(&mut self, wr_id: u64) -> Option<&mut Option<B>> {
         let id = self.find_request(wr_id)?.id();
