@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use verbs_sys::{
     RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT, RDMA_OPTION_ID_AFONLY, RDMA_OPTION_ID_REUSEADDR,
-    RDMA_OPTION_ID_TOS, RDMA_PS_TCP, rdma_bind_addr, rdma_connect, rdma_establish,
-    rdma_resolve_addr, rdma_resolve_route,
+    RDMA_OPTION_ID_TOS, RDMA_PS_TCP, rdma_connect, rdma_establish, rdma_resolve_addr,
+    rdma_resolve_route,
 };
 
 use super::address;
@@ -18,18 +18,18 @@ use super::connection::{Connected, Connection};
 use super::event::CmEventType;
 use super::id::{Id, failed, with_a_device, with_a_peer};
 use super::pending::{Pending, sealed};
-use super::private_data::PrivateData;
+use super::private_data::{MAX_REQUEST, Message};
 use super::queue_pair;
 use crate::context::Context;
 use crate::error::Result;
 use crate::queue_pair::{AckTimeout, PreparedQueuePair, QueuePair, Receives};
 use crate::ret;
 
-/// A new identifier: to connect, after [options](Self::set_tos) have been set.
+/// A new identifier: to connect or to [listen](Self::listen), after its options have been set.
 #[derive(Debug)]
 #[doc(alias = "rdma_cm_id")]
 pub struct Connector {
-    id: Id,
+    pub(super) id: Id,
 }
 
 /// An identifier whose peer can be reached from a device and a port of this machine.
@@ -84,6 +84,10 @@ impl Connector {
     }
 
     /// Sets the type of service of its packets: the byte of IPv4's header, or IPv6's traffic class.
+    /// Unless set, it is the one that the administrator has set for the device
+    /// (`default_roce_tos` in configfs), otherwise 0.
+    ///
+    /// Connections that a listener accepts have that of the listener.
     ///
     /// # Errors
     ///
@@ -93,7 +97,8 @@ impl Connector {
         self.id.set_option(RDMA_OPTION_ID, RDMA_OPTION_ID_TOS, tos)
     }
 
-    /// Sets whether the local address can be used by several identifiers at once.
+    /// Sets whether the local address can be used by several identifiers at once; off unless set.
+    /// Set it before [`bind`](Self::bind). A port that is listened at stays in use.
     ///
     /// # Errors
     ///
@@ -105,7 +110,9 @@ impl Connector {
             .set_option(RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR, on)
     }
 
-    /// Sets whether an IPv6 address is for IPv6 only.
+    /// Sets whether the IPv6 address `[::]` is for IPv6 only; unless set, it is as the sysctl
+    /// `net.ipv6.bindv6only` says (off by default: it is for IPv4, too). Set it before
+    /// [`bind`](Self::bind).
     ///
     /// # Errors
     ///
@@ -117,7 +124,12 @@ impl Connector {
             .set_option(RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY, on)
     }
 
-    /// Sets how long the connection manager lets the peer's device wait for an acknowledgement.
+    /// Sets how long the peer's device waits for an acknowledgement before it sends again, if the peer
+    /// leaves that to the connection manager; unless set, 17 to 19 (0.5 to 2 s). The unit is that of
+    /// [`AckTimeout`]: 4.096 µs × 2^value.
+    ///
+    /// The queue pair of this side waits as long as its builder's
+    /// [`timeout`](crate::QueuePairBuilder::timeout).
     ///
     /// # Errors
     ///
@@ -132,10 +144,11 @@ impl Connector {
     ///
     /// # Errors
     ///
-    /// The errno: `EADDRINUSE`, `EADDRNOTAVAIL` for an address of no RDMA device, `ENODEV`.
+    /// The errno: `EADDRINUSE`, `EADDRNOTAVAIL` (an address of no RDMA device, or a port that is in use
+    /// where one of the two addresses is unspecified), `ENODEV`.
     #[doc(alias = "rdma_bind_addr")]
     pub fn bind(&mut self, addr: SocketAddr) -> Result<()> {
-        bind(&mut self.id, addr)
+        self.id.bind(addr)
     }
 
     /// The local address; `None` before it has one.
@@ -145,7 +158,7 @@ impl Connector {
     }
 
     /// Begins to find the device and the port from which the address can be reached. The kernel gives up
-    /// after `timeout`.
+    /// after `timeout`, which is rounded up to milliseconds.
     ///
     /// # Errors
     ///
@@ -165,14 +178,6 @@ impl Connector {
     }
 }
 
-/// Binds an identifier.
-pub(super) fn bind(id: &mut Id, addr: SocketAddr) -> Result<()> {
-    let mut addr = address::to_c(addr);
-    // SAFETY: the identifier is alive, and the address a local.
-    let ret = unsafe { rdma_bind_addr(id.as_ptr(), (&raw mut addr).cast()) };
-    ret::minus_one("rdma_bind_addr", ret)
-}
-
 /// A time limit of the kernel: at least one millisecond.
 fn millis(timeout: Duration) -> c_int {
     let millis = timeout.as_nanos().div_ceil(1_000_000).max(1);
@@ -180,7 +185,8 @@ fn millis(timeout: Duration) -> c_int {
 }
 
 impl AddrResolved {
-    /// Begins to find the route. The kernel gives up after `timeout`.
+    /// Begins to find the route. The kernel gives up after `timeout`, which is rounded up to
+    /// milliseconds.
     ///
     /// # Errors
     ///
@@ -195,8 +201,10 @@ impl AddrResolved {
 }
 
 impl RouteResolved {
-    /// Asks the peer for a connection of this queue pair, with a message of at most 55 bytes (254 on
+    /// Asks the peer for a connection of this queue pair, with a [`Message`] of at most 55 bytes (254 on
     /// iWARP).
+    ///
+    /// Post receives before this call: the peer may send as soon as it is connected.
     ///
     /// The queue pair must be of the [device](Self::device_name) and the [port](Self::port_num) of
     /// the route. It keeps its settings: the peer gets no access beyond its `qp_access_flags`, and
@@ -209,13 +217,12 @@ impl RouteResolved {
     /// [`Error::Limit`](crate::Error::Limit) if the message is too long, otherwise the errno. The queue
     /// pair is dropped.
     #[doc(alias = "rdma_connect")]
-    pub fn connect<R: Receives>(
+    pub fn connect<'m, R: Receives>(
         mut self,
         queue_pair: PreparedQueuePair<R>,
-        message: &[u8],
+        message: impl Into<Message<'m>>,
     ) -> Result<Pending<Connected<R>>> {
-        let max = if self.id.is_iwarp() { u8::MAX } else { 56 };
-        let data = PrivateData::framed(message, max)?;
+        let data = self.id.private_data(message.into(), MAX_REQUEST)?;
         let queue_pair = queue_pair::init(&mut self.id, queue_pair)?;
         let mut param = Id::conn_param(&data, &queue_pair::param(&queue_pair));
         // SAFETY: the identifier is alive, and the parameters and the data are locals.

@@ -9,15 +9,17 @@ use std::ptr::{self, NonNull};
 use std::time::Instant;
 
 use verbs_sys::{
-    IBV_TRANSPORT_IWARP, RDMA_PS_UDP, ibv_qp_attr, ibv_qp_state, rdma_ack_cm_event, rdma_cm_id,
-    rdma_conn_param, rdma_create_event_channel, rdma_create_id, rdma_destroy_event_channel,
-    rdma_destroy_id, rdma_event_channel, rdma_get_cm_event, rdma_get_local_addr,
-    rdma_get_peer_addr, rdma_init_qp_attr, rdma_migrate_id, rdma_port_space, rdma_set_option,
+    IBV_TRANSPORT_IWARP, RDMA_PS_UDP, ibv_qp_attr, ibv_qp_state, rdma_ack_cm_event, rdma_bind_addr,
+    rdma_cm_id, rdma_conn_param, rdma_create_event_channel, rdma_create_id,
+    rdma_destroy_event_channel, rdma_destroy_id, rdma_event_channel, rdma_get_cm_event,
+    rdma_get_local_addr, rdma_get_peer_addr, rdma_init_qp_attr, rdma_migrate_id, rdma_port_space,
+    rdma_set_option,
 };
 
 use super::address;
 use super::event::{CmEventType, Event};
-use super::private_data::PrivateData;
+use super::private_data::{Message, PrivateData};
+use crate::context::Context;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fd;
 use crate::logged;
@@ -148,6 +150,14 @@ impl Id {
         fd::wait_readable(self.as_fd(), deadline)
     }
 
+    /// Binds it to a local address.
+    pub(super) fn bind(&mut self, addr: SocketAddr) -> Result<()> {
+        let mut addr = address::to_c(addr);
+        // SAFETY: the identifier is alive, and the address a local.
+        let ret = unsafe { rdma_bind_addr(self.as_ptr(), (&raw mut addr).cast()) };
+        ret::minus_one("rdma_bind_addr", ret)
+    }
+
     /// Sets an option: a level, a name and a value.
     pub(super) fn set_option<T: Copy>(
         &mut self,
@@ -208,8 +218,18 @@ impl Id {
         Some(name.to_string_lossy().into_owned())
     }
 
-    /// Whether the device is of iWARP.
-    pub(super) fn is_iwarp(&self) -> bool {
+    /// Whether this is a context of the identifier's device.
+    pub(super) fn is_on(&self, context: &Context) -> bool {
+        self.device_name().as_deref() == Some(context.device().name())
+    }
+
+    /// The private data for a message, of which InfiniBand and RoCE have room for so many bytes.
+    pub(super) fn private_data(&self, message: Message<'_>, max: u8) -> Result<PrivateData> {
+        let max = if self.is_iwarp() { u8::MAX } else { max };
+        PrivateData::sent(message, max)
+    }
+
+    fn is_iwarp(&self) -> bool {
         // SAFETY: as in `device_name`.
         let context = unsafe { (*self.as_ptr()).verbs };
         if context.is_null() {
@@ -309,7 +329,7 @@ macro_rules! with_a_device {
             /// Whether this is a context of the device.
             #[must_use]
             pub fn is_on(&self, context: &Context) -> bool {
-                self.id$(.$field)?.device_name().as_deref() == Some(context.device().name())
+                self.id$(.$field)?.is_on(context)
             }
 
             /// The address of this side.

@@ -6,14 +6,14 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
-use verbs_sys::{RDMA_PS_TCP, rdma_accept, rdma_listen, rdma_reject};
+use verbs_sys::{rdma_accept, rdma_listen, rdma_reject};
 
-use super::connect::{Connecting, bind};
+use super::connect::{Connecting, Connector};
 use super::connection::Connected;
 use super::event::{CmEventType, CmFailure};
 use super::id::{Id, failed, with_a_device, with_a_peer};
 use super::pending::Pending;
-use super::private_data::PrivateData;
+use super::private_data::{MAX_ANSWER, MAX_REJECTION, Message, PrivateData};
 use super::queue_pair;
 use crate::context::Context;
 use crate::error::{Error, Result};
@@ -40,23 +40,39 @@ pub struct ConnectRequest {
     depths: (u8, u8),
 }
 
+impl Connector {
+    /// Listens at the address that it is [bound](Self::bind) to. [`Listener::bind`] does both, without
+    /// options, and its docs are about the backlog.
+    ///
+    /// # Errors
+    ///
+    /// The errno: `EADDRINUSE`.
+    #[doc(alias = "rdma_listen")]
+    pub fn listen(self, backlog: u16) -> Result<Listener> {
+        let Self { id } = self;
+        // SAFETY: the identifier is alive.
+        let ret = unsafe { rdma_listen(id.as_ptr(), c_int::from(backlog)) };
+        ret::minus_one("rdma_listen", ret)?;
+        Ok(Listener { id })
+    }
+}
+
 impl Listener {
     /// Listens at an address. The port 0 is any free one: see [`local_addr`](Self::local_addr). The
     /// unspecified address (`0.0.0.0`, `[::]`) is that of all devices.
     ///
-    /// `backlog` is how many requests may wait to be taken; the kernel rejects further ones.
+    /// `backlog` is how many requests may wait to be taken; the kernel rejects further ones. With 0 it is
+    /// as many as the sysctl `net.rdma_ucm.max_backlog` allows (1024 by default), which is the most.
+    ///
+    /// For a listener with options, see [`Connector::listen`].
     ///
     /// # Errors
     ///
-    /// The errno: `EADDRINUSE`, `EADDRNOTAVAIL` or `ENODEV` for an address of no RDMA device.
-    #[doc(alias = "rdma_bind_addr")]
+    /// Those of [`Connector::bind`] and [`Connector::listen`].
     pub fn bind(addr: SocketAddr, backlog: u16) -> Result<Self> {
-        let mut id = Id::new(RDMA_PS_TCP)?;
-        bind(&mut id, addr)?;
-        // SAFETY: the identifier is alive.
-        let ret = unsafe { rdma_listen(id.as_ptr(), c_int::from(backlog)) };
-        ret::minus_one("rdma_listen", ret)?;
-        Ok(Self { id })
+        let mut connector = Connector::new()?;
+        connector.bind(addr)?;
+        connector.listen(backlog)
     }
 
     /// The address that it listens at.
@@ -129,7 +145,7 @@ impl ConnectRequest {
         self.depths.1
     }
 
-    /// Accepts the peer with this queue pair, and a message of at most 195 bytes (254 on iWARP).
+    /// Accepts the peer with this queue pair, and a [`Message`] of at most 195 bytes (254 on iWARP).
     ///
     /// Post receives before this call: the peer may send at once. The queue pair must be of the
     /// [device](Self::device_name) and the [port](Self::port_num) of the request. It keeps
@@ -142,20 +158,20 @@ impl ConnectRequest {
     /// [`Error::ConnectionManager`](crate::Error::ConnectionManager) if the peer has given up, otherwise the
     /// errno. The peer is rejected, and the queue pair dropped.
     #[doc(alias = "rdma_accept")]
-    pub fn accept<R: Receives>(
+    pub fn accept<'m, R: Receives>(
         mut self,
         queue_pair: PreparedQueuePair<R>,
-        message: &[u8],
+        message: impl Into<Message<'m>>,
     ) -> Result<Pending<Connected<R>>> {
-        let max = if self.id.is_iwarp() { u8::MAX } else { 196 };
-        let data = PrivateData::framed(message, max)?;
+        let data = self.id.private_data(message.into(), MAX_ANSWER)?;
         match self.accept_with(queue_pair, &data) {
             Ok(queue_pair) => Ok(Pending::new(Connecting::accepted(self.id, queue_pair))),
-            // Attributes are denied to a request whose peer has given up; there is no event of that.
+            // A peer that has given up, at any moment; there is no event of that. The kernel has no other
+            // reason: depths were checked when the queue pair was made, the data above.
             Err(Error::Verb {
-                verb: "rdma_init_qp_attr",
-                ..
-            }) => Err(Error::ConnectionManager {
+                verb: "rdma_init_qp_attr" | "rdma_accept",
+                source,
+            }) if source.raw_os_error() == Some(libc::EINVAL) => Err(Error::ConnectionManager {
                 step: "accepting",
                 failure: Box::new(CmFailure::GONE),
             }),
@@ -182,16 +198,15 @@ impl ConnectRequest {
         Ok(queue_pair)
     }
 
-    /// Rejects the peer, with a message of at most 147 bytes (254 on iWARP).
+    /// Rejects the peer, with a [`Message`] of at most 147 bytes (254 on iWARP).
     ///
     /// # Errors
     ///
     /// [`Error::Limit`](crate::Error::Limit) if the message is too long, otherwise the errno. The peer is
     /// rejected without a message.
     #[doc(alias = "rdma_reject")]
-    pub fn reject(self, message: &[u8]) -> Result<()> {
-        let max = if self.id.is_iwarp() { u8::MAX } else { 148 };
-        let data = PrivateData::framed(message, max)?;
+    pub fn reject<'m>(self, message: impl Into<Message<'m>>) -> Result<()> {
+        let data = self.id.private_data(message.into(), MAX_REJECTION)?;
         let bytes = data.as_bytes();
         let len = u8::try_from(bytes.len()).unwrap_or(u8::MAX);
         // SAFETY: the identifier is alive, and the data a local of this length.

@@ -1,10 +1,9 @@
 //! Connecting by the RDMA connection manager (librdmacm), with IP addresses and ports.
 //!
 //! Storage protocols connect in this way, and on iWARP it is the only one. The connection manager
-//! finds the device and the path to an IP address, and carries private data while it connects: up
-//! to 55 bytes with the request, and up to 195 with the answer. Queue pairs are always those of
-//! this crate: they belong to the program's own context, protection domain and completion queues,
-//! never to an identifier.
+//! finds the device and the path to an IP address, and carries a [`Message`] with the request and with
+//! the answer. Queue pairs are always those of this crate: they belong to the program's own context,
+//! protection domain and completion queues, never to an identifier.
 //!
 //! ```text
 //! Connector::new
@@ -48,6 +47,9 @@
 //! # }
 //! ```
 //!
+//! Post the first receives on the prepared queue pair, before `connect` and `accept`: the peer may
+//! send at once when it is connected.
+//!
 //! Datagrams need no connection. To join a multicast group with a port, see [`MulticastGroup`].
 //!
 //! # Deadlines
@@ -73,4 +75,4 @@ pub use event::{CmEventType, CmFailure};
 pub use listen::{ConnectRequest, Listener};
 pub use multicast::MulticastGroup;
 pub use pending::{Pending, Step};
-pub use private_data::PrivateData;
+pub use private_data::{Message, PrivateData};

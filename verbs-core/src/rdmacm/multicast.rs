@@ -8,7 +8,6 @@ use std::ptr;
 use verbs_sys::{RDMA_PS_UDP, rdma_join_multicast, rdma_leave_multicast};
 
 use super::address;
-use super::connect::bind;
 use super::event::{CmEventType, Multicast};
 use super::id::{Id, failed, with_a_device};
 use super::pending::{Pending, sealed};
@@ -70,7 +69,7 @@ impl MulticastGroup {
     #[doc(alias = "rdma_join_multicast")]
     pub fn join(local: IpAddr, group: IpAddr) -> Result<Pending<Self>> {
         let mut id = Id::new(RDMA_PS_UDP)?;
-        bind(&mut id, (local, 0).into())?;
+        id.bind((local, 0).into())?;
         let group = SocketAddr::from((group, 0));
         let mut addr = address::to_c(group);
         let addr = (&raw mut addr).cast();

@@ -9,8 +9,8 @@ use crate::fd;
 
 /// A step of connecting that has begun.
 ///
-/// Its descriptor ([`AsFd`]) is readable when there is something to do. Dropping it abandons the
-/// step, and destroys the identifier: the peer's step fails.
+/// Its descriptor ([`poll_fd`](Self::poll_fd)) is readable when there is something to do. Dropping it
+/// abandons the step, and destroys the identifier: the peer's step fails.
 #[must_use = "dropping it gives the step up"]
 pub struct Pending<T: Step> {
     // `None` once it has ended.
@@ -87,9 +87,7 @@ impl<T: Step> Pending<T> {
             }
         }
     }
-}
 
-impl<T: Step> Pending<T> {
     /// A descriptor that is readable when [`poll`](Self::poll) can continue; `None` if the step has
     /// ended.
     #[must_use]

@@ -4,11 +4,71 @@ use std::fmt;
 
 use crate::error::{Error, Result};
 
-/// The bytes that a peer sent with its request, its answer or its rejection.
+/// What is sent with a request, an answer or a rejection.
 ///
-/// On InfiniBand and RoCE they arrive padded with zeros, so their length is not the length that was
-/// sent. So this crate sends a byte with the length first: [`message`](Self::message) is what a
-/// peer that uses this crate has sent, and [`as_bytes`](Self::as_bytes) is what has arrived.
+/// On InfiniBand and RoCE private data arrives padded with zeros, so its length is not the length that
+/// was sent. A slice becomes a message with its length in a byte before it, which
+/// [`PrivateData::message`] returns at a peer that uses this crate. [`raw`](Self::raw) bytes have no
+/// such byte, for a peer that is another program.
+///
+/// | at most | InfiniBand, RoCE: message | raw | iWARP: message | raw |
+/// |---|---|---|---|---|
+/// | request | 55 bytes | 56 | 254 | 255 |
+/// | answer | 195 | 196 | 254 | 255 |
+/// | rejection | 147 | 148 | 254 | 255 |
+///
+/// ```no_run
+/// use verbs_core::PreparedQueuePair;
+/// use verbs_core::rdmacm::{Connected, Message, Pending, RouteResolved};
+///
+/// fn nvme(route: RouteResolved, qp: PreparedQueuePair) -> verbs_core::Result<Pending<Connected>> {
+///     let (mut request, queue_size) = ([0_u8; 32], 128_u16);
+///     request[4..6].copy_from_slice(&queue_size.to_le_bytes());
+///     route.connect(qp, Message::raw(&request))
+/// }
+/// ```
+#[derive(Clone, Copy, Debug)]
+#[doc(alias = "private_data")]
+pub struct Message<'m> {
+    bytes: &'m [u8],
+    is_framed: bool,
+}
+
+impl<'m> Message<'m> {
+    /// These bytes alone, as the protocol of another program has them.
+    #[must_use]
+    pub const fn raw(bytes: &'m [u8]) -> Self {
+        Self {
+            bytes,
+            is_framed: false,
+        }
+    }
+}
+
+impl<'m> From<&'m [u8]> for Message<'m> {
+    fn from(bytes: &'m [u8]) -> Self {
+        Self {
+            bytes,
+            is_framed: true,
+        }
+    }
+}
+
+impl<'m, const N: usize> From<&'m [u8; N]> for Message<'m> {
+    fn from(bytes: &'m [u8; N]) -> Self {
+        Self::from(&bytes[..])
+    }
+}
+
+/// How many bytes of private data InfiniBand and RoCE have room for.
+pub(super) const MAX_REQUEST: u8 = 56;
+pub(super) const MAX_ANSWER: u8 = 196;
+pub(super) const MAX_REJECTION: u8 = 148;
+
+/// The bytes that a peer sent with its request, its answer or its rejection: see [`Message`].
+///
+/// [`message`](Self::message) is what a peer that uses this crate has sent, and
+/// [`as_bytes`](Self::as_bytes) is what has arrived, with the zeros behind it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[doc(alias = "private_data")]
 pub struct PrivateData {
@@ -33,7 +93,8 @@ impl PrivateData {
         rest.get(..usize::from(*len))
     }
 
-    /// All bytes that have arrived.
+    /// All bytes that have arrived: on InfiniBand and RoCE as many as there is room for, with zeros
+    /// behind what was sent.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         self.bytes.get(..usize::from(self.len)).unwrap_or_default()
@@ -56,23 +117,24 @@ impl PrivateData {
         this
     }
 
-    /// A message as it is sent: its length, and its bytes. At most `max` bytes fit, the length included.
-    pub(super) fn framed(message: &[u8], max: u8) -> Result<Self> {
-        let len = message.len();
-        let room = usize::from(max).saturating_sub(1);
-        let Some(first) = u8::try_from(len).ok().filter(|_| len <= room) else {
+    /// A message as it is sent, of which at most `max` bytes fit, its length included.
+    pub(super) fn sent(message: Message<'_>, max: u8) -> Result<Self> {
+        let Message { bytes, is_framed } = message;
+        let room = max.saturating_sub(is_framed.into());
+        let Some(len) = u8::try_from(bytes.len()).ok().filter(|len| *len <= room) else {
             return Err(Error::Limit {
                 what: "private_data",
-                asked: len as u64,
-                max: Some(room as u64),
+                asked: bytes.len() as u64,
+                max: Some(room.into()),
             });
         };
         let mut this = Self::EMPTY;
-        this.len = first + 1;
-        this.bytes[0] = first;
-        if let Some(to) = this.bytes.get_mut(1..=len) {
-            to.copy_from_slice(message);
+        this.bytes[0] = len;
+        let to = this.bytes.get_mut(is_framed.into()..).unwrap_or_default();
+        if let Some(to) = to.get_mut(..bytes.len()) {
+            to.copy_from_slice(bytes);
         }
+        this.len = len.saturating_add(is_framed.into());
         Ok(this)
     }
 }
@@ -90,8 +152,9 @@ mod tests {
     #[test]
     fn message_survives_the_zeros_behind_it() {
         for message in [&b""[..], b"x", &[7; 55]] {
-            let mut sent = PrivateData::framed(message, 56).unwrap();
+            let mut sent = PrivateData::sent(message.into(), 56).unwrap();
             assert_eq!(sent.message(), Some(message));
+            assert_eq!(sent.as_bytes().len(), message.len() + 1);
             sent.len = 56;
             assert_eq!(sent.message(), Some(message));
         }
@@ -99,13 +162,29 @@ mod tests {
 
     #[test]
     fn longer_message_than_fits_is_an_error_with_the_limit() {
-        let error = PrivateData::framed(&[0; 56], 56).unwrap_err();
+        let sent = |len, max| PrivateData::sent(Message::from(&[0; 300][..len]), max);
+        let error = sent(56, 56).unwrap_err();
         assert_eq!(
             error.to_string(),
             "private_data 56 exceeds this device's 55"
         );
-        assert!(PrivateData::framed(&[0; 254], 255).is_ok());
-        assert!(PrivateData::framed(&[0; 300], 255).is_err());
+        assert!(sent(254, 255).is_ok());
+        assert!(sent(300, 255).is_err());
+    }
+
+    #[test]
+    fn raw_bytes_are_sent_as_they_are() {
+        for bytes in [&[][..], &[0], &[9; 56]] {
+            let sent = PrivateData::sent(Message::raw(bytes), 56).unwrap();
+            assert_eq!(sent.as_bytes(), bytes);
+        }
+        let error = PrivateData::sent(Message::raw(&[9; 57]), 56).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "private_data 57 exceeds this device's 56"
+        );
+        assert!(PrivateData::sent(Message::raw(&[9; 255]), 255).is_ok());
+        assert!(PrivateData::sent(Message::raw(&[9; 256]), 255).is_err());
     }
 
     #[test]

@@ -9,8 +9,7 @@ pub(super) fn init<R: Receives>(
     id: &mut Id,
     mut queue_pair: PreparedQueuePair<R>,
 ) -> Result<PreparedQueuePair<R>> {
-    let name = id.device_name();
-    if name.as_deref() != Some(queue_pair.pd().context().device().name()) {
+    if !id.is_on(queue_pair.pd().context()) {
         return Err(Error::ForeignContext {
             child: "the queue pair",
         });

@@ -1,109 +1,19 @@
-//! Connecting by the connection manager: to an IP address of an RDMA device.
+//! Connecting, and what ends it.
 
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::IpAddr;
 use std::os::fd::AsFd as _;
 use std::time::{Duration, Instant};
 
-use verbs_core::rdmacm::{
-    AddrResolved, CmEventType, ConnectRequest, Connected, Connector, Listener, MulticastGroup,
-    Pending, RouteResolved,
-};
+use verbs_core::rdmacm::{Connector, Listener};
 use verbs_core::{
-    AccessFlags, DatagramQueuePair, DatagramWorkRequest, Error, ErrorKind, GidType, Grh, PollSlot,
-    QpState, QueuePair, ReceiveWorkRequest,
+    AccessFlags, Error, ErrorKind, QpState, QueuePair, ReceiveWorkRequest, SendWorkRequest,
 };
 use verbs_harness::pair::{End, Side, works};
-use verbs_harness::{PATIENCE, Test, begin, peer_name, until};
+use verbs_harness::{PATIENCE, begin, peer_name, until, wait_for};
+
+use super::{Server, both, client, connected, readable};
 
 const SECOND: Duration = Duration::from_secs(1);
-
-/// The address of a side's device: that of a GID for RoCE v2 that is an IPv4 address.
-fn ip(side: &Side) -> Option<IpAddr> {
-    let context = side.pd.context();
-    let port = context.active_port().unwrap()?;
-    let table = context.gid_table(port).unwrap();
-    let entries = table
-        .iter()
-        .filter(|entry| entry.gid_type() == GidType::ROCE_V2);
-    let mut v4 = entries.filter_map(|entry| Ipv6Addr::from(entry.gid().raw()).to_ipv4_mapped());
-    v4.next().map(IpAddr::from)
-}
-
-/// A side that listens, and the address.
-struct Server {
-    side: Side,
-    listener: Listener,
-    addr: SocketAddr,
-}
-
-impl Server {
-    fn new(test: &Test, device: &str) -> Option<Self> {
-        let side = Side::new(device);
-        let Some(ip) = ip(&side) else {
-            test.skip("the device has no IPv4 address");
-            return None;
-        };
-        let listener = match Listener::bind((ip, 0).into(), 16) {
-            Err(error) if error.errno() == Some(libc::ENODEV) => {
-                test.skip(format!("the kernel has no connection manager: {error}"));
-                return None;
-            }
-            listener => listener.unwrap(),
-        };
-        let addr = listener.local_addr().unwrap();
-        assert_ne!(addr.port(), 0);
-        Some(Self {
-            side,
-            listener,
-            addr,
-        })
-    }
-
-    fn request(&mut self) -> ConnectRequest {
-        self.listener.request(Some(PATIENCE)).unwrap().unwrap()
-    }
-}
-
-fn resolved(addr: SocketAddr) -> AddrResolved {
-    let connector = Connector::new().unwrap();
-    let resolving = connector.resolve_addr(addr, PATIENCE).unwrap();
-    resolving.wait(Some(PATIENCE)).unwrap()
-}
-
-fn route(addr: SocketAddr) -> RouteResolved {
-    let resolving = resolved(addr).resolve_route(PATIENCE).unwrap();
-    resolving.wait(Some(PATIENCE)).unwrap()
-}
-
-/// The side of a client: the route chooses the device.
-fn client(addr: SocketAddr) -> (Side, RouteResolved) {
-    let route = route(addr);
-    (Side::new(&route.device_name()), route)
-}
-
-/// Ends both steps, whichever is first.
-fn both(mut one: Pending<Connected>, mut other: Pending<Connected>) -> [Connected; 2] {
-    let mut ends = [None, None];
-    let connected = until(PATIENCE, || {
-        for (end, step) in ends.iter_mut().zip([&mut one, &mut other]) {
-            if end.is_none() {
-                *end = step.poll().unwrap();
-            }
-        }
-        ends.iter().all(Option::is_some)
-    });
-    assert!(connected, "the peers connect");
-    ends.map(Option::unwrap)
-}
-
-fn connected(server: &mut Server) -> ((Side, Connected), Connected) {
-    let (side, route) = client(server.addr);
-    let asks = route.connect(side.prepared(), b"please").unwrap();
-    let request = server.request();
-    let answers = request.accept(server.side.prepared(), b"gladly").unwrap();
-    let [asked, answered] = both(asks, answers);
-    ((side, asked), answered)
-}
 
 #[test]
 #[ignore = "needs an RDMA device"]
@@ -142,6 +52,48 @@ fn peers_connect_exchange_messages_and_disconnect() {
         works(&one, &other);
         works(&other, &one);
     }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn receives_posted_before_connecting_take_the_first_message() {
+    let test = begin!();
+    let Some(mut server) = Server::new(&test, &peer_name()) else {
+        return;
+    };
+    let (side, route) = client(server.addr);
+    let mut inboxes = [&side, &server.side].map(|side| side.pd.reg_mr(vec![0_u8; 5]).unwrap());
+    let mut posted = inboxes
+        .iter_mut()
+        .zip([&side, &server.side])
+        .map(|(inbox, side)| {
+            let qp = side.prepared();
+            let mut room = inbox.scatter_element(..).unwrap();
+            // SAFETY: it completes below, or the queue pair is destroyed before the region.
+            unsafe { qp.post_receive(&mut ReceiveWorkRequest::new(&mut room)) }.unwrap();
+            qp
+        });
+    let (asking, answering) = (posted.next().unwrap(), posted.next().unwrap());
+    drop(posted);
+    let asks = route.connect(asking, b"").unwrap();
+    let answers = server.request().accept(answering, b"").unwrap();
+    let [asked, answered] = both(asks, answers);
+    for (end, side) in [(&asked, &side), (&answered, &server.side)] {
+        let first = side.pd.reg_mr(b"first".to_vec()).unwrap();
+        let mut element = first.gather_element(..).unwrap();
+        let mut request = SendWorkRequest::new(&mut element);
+        // SAFETY: it completes before the region goes, or the test fails.
+        unsafe { end.queue_pair.post_send(&mut request) }.unwrap();
+        wait_for(&side.send_cq, 1)[0].result().unwrap();
+    }
+    for side in [&side, &server.side] {
+        assert_eq!(
+            wait_for(&side.recv_cq, 1)[0].result().unwrap().byte_len(),
+            5
+        );
+    }
+    drop((asked, answered));
+    assert!(inboxes.iter().all(|inbox| inbox[..] == *b"first"));
 }
 
 #[test]
@@ -237,25 +189,6 @@ fn peer_that_never_accepts_is_given_up_at_the_deadline() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn rejection_has_the_message_of_the_peer() {
-    let test = begin!();
-    let Some(mut server) = Server::new(&test, &peer_name()) else {
-        return;
-    };
-    let (side, route) = client(server.addr);
-    let step = route.connect(side.prepared(), b"").unwrap();
-    server.request().reject(b"full").unwrap();
-    let error = step.wait(Some(PATIENCE)).unwrap_err();
-    let Error::ConnectionManager { failure, .. } = error else {
-        panic!("{error}");
-    };
-    assert_eq!(failure.event(), CmEventType::REJECTED);
-    assert_eq!(failure.private_data().message(), Some(&b"full"[..]));
-    assert_eq!(failure.to_string(), "the peer has rejected the request");
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
 fn dropped_request_and_dropped_listener_reject_their_peers() {
     let test = begin!();
     for takes in [true, false] {
@@ -276,38 +209,6 @@ fn dropped_request_and_dropped_listener_reject_their_peers() {
         let error = step.wait(Some(PATIENCE)).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::ConnectionManager, "{error}");
     }
-}
-
-fn readable(fd: &impl std::os::fd::AsRawFd) -> bool {
-    let mut entry = libc::pollfd {
-        fd: fd.as_raw_fd(),
-        events: libc::POLLIN,
-        revents: 0,
-    };
-    // SAFETY: it is one local entry.
-    unsafe { libc::poll(&raw mut entry, 1, 0) == 1 }
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
-fn messages_of_every_length_that_fits_arrive() {
-    let test = begin!();
-    let Some(mut server) = Server::new(&test, &peer_name()) else {
-        return;
-    };
-    for (asked, answered) in [(0, 0), (1, 1), (55, 195)] {
-        let bytes: Vec<u8> = (1..=255).collect();
-        let (side, route) = client(server.addr);
-        let asks = route.connect(side.prepared(), &bytes[..asked]).unwrap();
-        let request = server.request();
-        assert_eq!(request.private_data().message(), Some(&bytes[..asked]));
-        let answers = request.accept(server.side.prepared(), &bytes[..answered]);
-        let [asks, _] = both(asks, answers.unwrap());
-        assert_eq!(asks.private_data.message(), Some(&bytes[..answered]));
-    }
-    let (side, route) = client(server.addr);
-    let error = route.connect(side.prepared(), &[0; 56]).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Limit);
 }
 
 #[test]
@@ -396,66 +297,36 @@ fn options_are_accepted_and_bind_gives_an_address() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn datagram_to_a_multicast_group_arrives_at_its_member() {
+fn listener_with_options_shares_its_port_by_family_only() {
     let test = begin!();
-    // On the wire between the two devices.
-    let sides = [Side::here(), Side::new(&peer_name())];
-    let [Some(from), Some(to)] = [ip(&sides[0]), ip(&sides[1])] else {
-        return test.skip("the devices have no IPv4 addresses");
+    let Some(server) = Server::new(&test, &peer_name()) else {
+        return;
     };
-    if from == to {
-        return test.skip("there is one device only");
-    }
-    let group = IpAddr::from([239, 1, 2, 3]);
-    let joined = |local| {
-        let joined = MulticastGroup::join(local, group).unwrap();
-        joined.wait(Some(PATIENCE)).unwrap()
-    };
-    let groups = [joined(from), joined(to)];
-    let qps = [0, 1].map(|at| {
-        let (side, group): (&Side, &MulticastGroup) = (&sides[at], &groups[at]);
-        assert!(group.is_on(&side.context));
-        DatagramQueuePair::builder(&side.pd, &side.send_cq, &side.recv_cq)
-            .qkey(group.qkey())
-            .build()
-            .unwrap()
-    });
-    let attachment = groups[1].attach(&qps[1]).unwrap();
-    assert_eq!(attachment.gid(), groups[1].gid());
-    let error = groups[1].attach(&qps[0]).unwrap_err();
-    assert!(matches!(error, Error::ForeignContext { .. }), "{error}");
-
-    let ah = sides[0].pd.create_ah(&groups[0].ah_attr()).unwrap();
-    let message = sides[0].pd.reg_mr(b"to all".to_vec()).unwrap();
-    let mut inbox = sides[1].pd.reg_mr(vec![0_u8; 100]).unwrap();
-    let mut room = inbox.scatter_element(..).unwrap();
-    // SAFETY: it completes below, or the queue pair is destroyed before the region.
-    unsafe { qps[1].post_receive(&mut ReceiveWorkRequest::new(&mut room)) }.unwrap();
-    let mut slots = [const { PollSlot::new() }; 1];
-    let mut came = false;
-    for _ in 0..20 {
-        let mut element = message.gather_element(..).unwrap();
-        let (qp_num, qkey) = (groups[0].qp_num(), groups[0].qkey());
-        let mut request = DatagramWorkRequest::new(&mut element, &ah, qp_num, qkey);
-        // SAFETY: it completes below, before the region and the handle go.
-        unsafe { qps[0].post_send(&mut request) }.unwrap();
-        verbs_harness::wait_for(&sides[0].send_cq, 1)[0]
-            .result()
-            .unwrap();
-        // A network may take a moment until it forwards a new group.
-        let cq = &sides[1].recv_cq;
-        let patience = Duration::from_millis(250);
-        came = until(patience, || !cq.poll(&mut slots).unwrap().is_empty());
-        if came {
-            break;
+    let listens = |addr: &str, port, ipv6_only| {
+        let mut connector = Connector::new().unwrap();
+        if ipv6_only {
+            connector.set_ipv6_only(true).unwrap();
         }
-    }
-    drop(attachment);
-    drop(qps);
-    let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
-    if !came && verbs_harness::is_soft() && kernel.starts_with("6.12.") {
-        return test.skip(format!("soft-RoCE of Linux {} drops it", kernel.trim()));
-    }
-    assert!(came, "the datagram arrives");
-    assert_eq!(&inbox[Grh::LEN..Grh::LEN + 6], b"to all");
+        connector.set_reuse_addr(true).unwrap();
+        let addr: IpAddr = addr.parse().unwrap();
+        connector.bind((addr, port).into())?;
+        connector.listen(0)
+    };
+    let both = listens("::", 0, false).unwrap();
+    let port = both.local_addr().unwrap().port();
+    let error = listens("0.0.0.0", port, false).unwrap_err();
+    assert_eq!(error.errno(), Some(libc::EADDRNOTAVAIL), "{error}");
+    let error = Listener::bind((server.addr.ip(), server.addr.port()).into(), 1).unwrap_err();
+    assert_eq!(error.errno(), Some(libc::EADDRINUSE), "{error}");
+    drop(both);
+    let six = listens("::", port, true).unwrap();
+    let mut four = listens("0.0.0.0", port, false).unwrap();
+    // The request of an IPv4 address is for the one of IPv4.
+    let (side, route) = client((server.addr.ip(), port).into());
+    let asks = route.connect(side.prepared(), b"").unwrap();
+    let request = four.request(Some(PATIENCE)).unwrap().unwrap();
+    request.reject(b"").unwrap();
+    let error = asks.wait(Some(PATIENCE)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ConnectionManager);
+    drop(six);
 }

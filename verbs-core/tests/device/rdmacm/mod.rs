@@ -1,0 +1,113 @@
+//! Connecting by the connection manager: to an IP address of an RDMA device.
+
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+
+use verbs_core::GidType;
+use verbs_core::rdmacm::{
+    AddrResolved, ConnectRequest, Connected, Connector, Listener, Pending, RouteResolved,
+};
+use verbs_harness::pair::Side;
+use verbs_harness::{PATIENCE, Test, until};
+
+mod connect;
+mod multicast;
+mod private_data;
+
+/// The address of a side's device: that of a GID for RoCE v2 that is an IPv4 address.
+fn ip(side: &Side) -> Option<IpAddr> {
+    let context = side.pd.context();
+    let port = context.active_port().unwrap()?;
+    let table = context.gid_table(port).unwrap();
+    let entries = table
+        .iter()
+        .filter(|entry| entry.gid_type() == GidType::ROCE_V2);
+    let mut v4 = entries.filter_map(|entry| Ipv6Addr::from(entry.gid().raw()).to_ipv4_mapped());
+    v4.next().map(IpAddr::from)
+}
+
+/// A side that listens, and the address.
+struct Server {
+    side: Side,
+    listener: Listener,
+    addr: SocketAddr,
+}
+
+impl Server {
+    fn new(test: &Test, device: &str) -> Option<Self> {
+        let side = Side::new(device);
+        let Some(ip) = ip(&side) else {
+            test.skip("the device has no IPv4 address");
+            return None;
+        };
+        let listener = match Listener::bind((ip, 0).into(), 16) {
+            Err(error) if error.errno() == Some(libc::ENODEV) => {
+                test.skip(format!("the kernel has no connection manager: {error}"));
+                return None;
+            }
+            listener => listener.unwrap(),
+        };
+        let addr = listener.local_addr().unwrap();
+        assert_ne!(addr.port(), 0);
+        Some(Self {
+            side,
+            listener,
+            addr,
+        })
+    }
+
+    fn request(&mut self) -> ConnectRequest {
+        self.listener.request(Some(PATIENCE)).unwrap().unwrap()
+    }
+}
+
+fn resolved(addr: SocketAddr) -> AddrResolved {
+    let connector = Connector::new().unwrap();
+    let resolving = connector.resolve_addr(addr, PATIENCE).unwrap();
+    resolving.wait(Some(PATIENCE)).unwrap()
+}
+
+fn route(addr: SocketAddr) -> RouteResolved {
+    let resolving = resolved(addr).resolve_route(PATIENCE).unwrap();
+    resolving.wait(Some(PATIENCE)).unwrap()
+}
+
+/// The side of a client: the route chooses the device.
+fn client(addr: SocketAddr) -> (Side, RouteResolved) {
+    let route = route(addr);
+    (Side::new(&route.device_name()), route)
+}
+
+/// Ends both steps, whichever is first.
+fn both(mut one: Pending<Connected>, mut other: Pending<Connected>) -> [Connected; 2] {
+    let mut ends = [None, None];
+    let connected = until(PATIENCE, || {
+        for (end, step) in ends.iter_mut().zip([&mut one, &mut other]) {
+            if end.is_none() {
+                *end = step.poll().unwrap();
+            }
+        }
+        ends.iter().all(Option::is_some)
+    });
+    assert!(connected, "the peers connect");
+    ends.map(Option::unwrap)
+}
+
+fn connected(server: &mut Server) -> ((Side, Connected), Connected) {
+    let (side, route) = client(server.addr);
+    let asks = route.connect(side.prepared(), b"please").unwrap();
+    let request = server.request();
+    let answers = request.accept(server.side.prepared(), b"gladly").unwrap();
+    let [asked, answered] = both(asks, answers);
+    ((side, asked), answered)
+}
+
+/// Whether a descriptor is readable now.
+fn readable(fd: &impl std::os::fd::AsRawFd) -> bool {
+    let mut entry = libc::pollfd {
+        fd: fd.as_raw_fd(),
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    // SAFETY: it is one local entry.
+    unsafe { libc::poll(&raw mut entry, 1, 0) == 1 }
+}
